@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from rota.client.cluster import Cluster, connect
 from rota.model.attempt import AttemptBlock, StatusBlock
-from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobWish, Kind
+from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobIntent, JobKind
 from rota.model.lifecycle import AttemptState, JobState
 from rota.model.limits import JOBS_WAITING_MAX
 from rota.model.plan import Record
@@ -76,7 +76,7 @@ def for_its_user(number: int) -> Iterator[Record]:
     spec = job(number, needs={"cpu": 1000})
     yield spec
     yield JobCluster(spec.id, "default")
-    yield JobWish(spec.id, paused=True)
+    yield JobIntent(spec.id, paused=True)
     yield JobStatus(spec.id, JobState.PAUSED)
 
 
@@ -123,7 +123,7 @@ def arguments() -> argparse.Namespace:
 def measure(directory: Path, kind: str, jobs: int, empty: Cluster, runs: int) -> Row:
     count = min(jobs, JOBS_WAITING_MAX - SPARE)
     service = waiting(
-        job(SERVICE, needs={"cpu": 2000}, kind=Kind.SERVICE, priority=90, command=("sleep", "1000000"))
+        job(SERVICE, needs={"cpu": 2000}, kind=JobKind.SERVICE, priority=90, command=("sleep", "1000000"))
     )
     records = [*service, *(one for number in range(2, count + 2) for one in KINDS[kind](number))]
     with ExitStack() as closing:
@@ -141,7 +141,7 @@ def measure(directory: Path, kind: str, jobs: int, empty: Cluster, runs: int) ->
 def started(directory: Path, others: list[Record], closing: ExitStack) -> Cluster:
     """A server with these jobs, one agent, and a service on half of its cores."""
     (directory / "server").mkdir(parents=True, mode=0o700)
-    stays = job(SERVICE, needs={"cpu": 2000}, kind=Kind.SERVICE, priority=90, command=("sleep", "1000000"))
+    stays = job(SERVICE, needs={"cpu": 2000}, kind=JobKind.SERVICE, priority=90, command=("sleep", "1000000"))
     every = [Counters(len(others) + 1, 0), *waiting(stays), *others]
     snapshot = Snapshot(len(every), 1, NOW_MS, {str(one.key): codec.encode(one) for one in every})
     asyncio.run(fill(directory / "server", snapshot))
@@ -153,7 +153,7 @@ def started(directory: Path, others: list[Record], closing: ExitStack) -> Cluste
 
 async def fill(directory: Path, snapshot: Snapshot) -> None:
     store = SqliteStore(directory)
-    await store.fill(snapshot, [])
+    await store.load_snapshot(snapshot, [])
     await store.close()
 
 

@@ -11,15 +11,15 @@ from rota.engine.mirror import Mirror
 from rota.engine.reconciler import Command
 from rota.model.ids import JobId, NodeId
 from rota.model.job import JobSpec
-from rota.model.node import Link, NodeSpec
+from rota.model.node import Connection, NodeSpec
 from rota.model.plan import Instant, Plan
-from rota.model.sync import Claim, Hello, JobClaims, Report, Said
+from rota.model.sync import AttemptReport, Hello, JobReports, NodeReport, ReportedState
 from rota.model.view import View
 from rota.scheduler import plan as scheduler
-from rota.scheduler.survey import Surveyor
+from rota.scheduler.survey import FitCalculator
 from rota.store import codec
 from rota.watcher import liveness, sessions
-from rota.watcher.told import Told
+from rota.watcher.told import DispatchState
 
 NODE = NodeId("n1")
 RAN_US = 1_000
@@ -38,7 +38,7 @@ def main() -> None:
 def run(count: int) -> tuple[int, int]:
     mirror = Mirror()
     reconcilers = [
-        assign.reconciler(Surveyor().look),
+        assign.reconciler(FitCalculator().cluster_fit),
         batch.RECONCILER,
         scheduler.reconciler(),
         liveness.reconciler(),
@@ -61,11 +61,11 @@ def run(count: int) -> tuple[int, int]:
     capacity = {"cpu": 2000, "memory": 2**34, "disk": 2**40}
     hello = Hello("m", "b", "0", capacity, {}, 0, [])
     step("apiserver", lambda *_: Plan((NodeSpec(NODE, "one"),)))
-    step("watcher", lambda view, now: sessions.hello(view, NODE, hello, now))
-    mirror.connect(NODE, Link.UP)
+    step("watcher", lambda view, now: sessions.on_hello(view, NODE, hello, now))
+    mirror.connect(NODE, Connection.UP)
     spec = JobSpec(JobId("1"), "true", ("true",), 0, count=count, needs={"cpu": 1000})
     step("apiserver", lambda *_: Plan((spec,)))
-    told = Told([])
+    told = DispatchState([])
     queue: list[tuple[int, int]] = []
     job = mirror.jobs[spec.id]
     while job.status is None or not job.status.ended:
@@ -73,16 +73,16 @@ def run(count: int) -> tuple[int, int]:
             queue += [(start.index, start.attempt) for start in orders.start]
         ended, queue = queue[:REPORT_TASKS], queue[REPORT_TASKS:]
         claims = [
-            Claim(index, attempt, Said.EXITED, 0, 0, 1, 2, RAN_US, 500, 2_000) for index, attempt in ended
+            AttemptReport(index, attempt, ReportedState.EXITED, 0, 0, 1, 2, RAN_US, 500, 2_000) for index, attempt in ended
         ]
-        said = [JobClaims(spec.id, claims)]
-        told.heard(said)
+        said = [JobReports(spec.id, claims)]
+        told.on_reports(said)
         step("watcher", partial(_report, said))
     return batches, encoded
 
 
-def _report(said: list[JobClaims], view: View, now: Instant) -> Plan:
-    return sessions.report(view, NODE, Report(1, said), now)
+def _report(said: list[JobReports], view: View, now: Instant) -> Plan:
+    return sessions.on_report(view, NODE, NodeReport(1, said), now)
 
 
 def _ignore(answer: object) -> None:

@@ -25,7 +25,7 @@ from density_peers import PUBLISHED, at_random, best_fit, fgd, only
 from density_traces import NODE_LIST, SYNTHETIC, Trace, mixes_in, read, synthetic
 
 from rota.model.limits import DEMAND_JOBS, DEMAND_JOBS_STEP
-from rota.scheduler.density import Ask, Demand, GpuNodes, Ranked, rank
+from rota.scheduler.density import GpuRequest, GpuDemand, GpuNodes, RankedNodes, rank
 from rota.scheduler.prices import DEVICE_MILLI
 
 COME = (1.0, 1.3)
@@ -41,7 +41,7 @@ class Run(NamedTuple):
     seed: int
 
 
-Policy = Callable[[Ask, GpuNodes], Ranked]
+Policy = Callable[[GpuRequest, GpuNodes], RankedNodes]
 
 
 def main() -> None:
@@ -124,7 +124,7 @@ def given_out(run: Run) -> tuple[float, ...]:
     return (*shares, 100 * given / capacity)
 
 
-def arrivals(trace: Trace, gpu_milli: int, chance: random.Random) -> Iterator[Ask]:
+def arrivals(trace: Trace, gpu_milli: int, chance: random.Random) -> Iterator[GpuRequest]:
     """Every ask of the list once, then some of them again, as long as they ask for no more than this."""
     order = chance.sample(trace.asks, len(trace.asks))
     while True:
@@ -139,7 +139,7 @@ def arrivals(trace: Trace, gpu_milli: int, chance: random.Random) -> Iterator[As
 class Row:
     """The scores of all nodes for one ask, as they were at a place in the log of changes."""
 
-    def __init__(self, ranked: Ranked, seen: int) -> None:
+    def __init__(self, ranked: RankedNodes, seen: int) -> None:
         self.score, self.device, self.seen = ranked.score, ranked.device, seen
 
 
@@ -148,14 +148,14 @@ class Cluster:
 
     def __init__(self, nodes: GpuNodes, policy: Policy, ties: random.Random | None) -> None:
         self._nodes, self._policy, self._ties = nodes, policy, ties
-        self._rows: dict[Ask, Row] = {}
+        self._rows: dict[GpuRequest, Row] = {}
         self._log: list[int] = []
 
     def judge_by(self, policy: Policy) -> None:
         self._policy = policy
         self._rows.clear()
 
-    def place(self, ask: Ask) -> bool:
+    def place(self, ask: GpuRequest) -> bool:
         """On the best node: the first of equals, or any where ties are left to chance."""
         row = self._row(ask)
         node = int(row.score.argmax())
@@ -166,7 +166,7 @@ class Cluster:
         self._take(ask, node, int(row.device[node]))
         return True
 
-    def _row(self, ask: Ask) -> Row:
+    def _row(self, ask: GpuRequest) -> Row:
         row = self._rows.get(ask)
         if row is None:
             row = self._rows[ask] = Row(self._policy(ask, self._nodes), len(self._log))
@@ -175,11 +175,11 @@ class Cluster:
             row.score[changed], row.device[changed], row.seen = *ranked, len(self._log)
         return row
 
-    def _take(self, ask: Ask, node: int, device: int) -> None:
+    def _take(self, ask: GpuRequest, node: int, device: int) -> None:
         devices = self._nodes.devices[node]
         self._nodes.cpu_free[node] -= ask.cpu_milli
         self._nodes.memory_free[node] -= ask.memory
-        if ask.shares:
+        if ask.is_share:
             devices[device] -= ask.gpu_milli
         else:
             devices[np.flatnonzero(devices == DEVICE_MILLI)[: ask.gpu_milli // DEVICE_MILLI]] = 0
@@ -192,18 +192,18 @@ class Learner:
     """What the last jobs asked for, looked at again every so many: as the scheduler does."""
 
     def __init__(self) -> None:
-        self.demand = Demand.of({})
-        self._last: deque[Ask] = deque(maxlen=DEMAND_JOBS)
+        self.demand = GpuDemand.from_arrivals({})
+        self._last: deque[GpuRequest] = deque(maxlen=DEMAND_JOBS)
         self._come = self._due = 0
 
-    def learn(self, ask: Ask) -> bool:
+    def learn(self, ask: GpuRequest) -> bool:
         """Another one has come; says whether the demand is another now."""
         self._come += 1
         self._last.append(ask)
         if self._come < self._due:
             return False
         self._due = self._come + max(1, min(self._come, DEMAND_JOBS_STEP))
-        self.demand = Demand.of(Counter(self._last))
+        self.demand = GpuDemand.from_arrivals(Counter(self._last))
         return True
 
 
@@ -215,12 +215,12 @@ def policy_of(run: Run, trace: Trace) -> Policy:
         case "BestFit":
             return best_fit
         case "FGD":
-            blind = Counter[Ask]()  # FGD does not look at memory
+            blind = Counter[GpuRequest]()  # FGD does not look at memory
             for ask, times in mix.items():
                 blind[ask._replace(memory=0)] += times
-            return partial(fgd, Demand.of(blind))
+            return partial(fgd, GpuDemand.from_arrivals(blind))
         case _:
-            return partial(rank, Demand.of(mix))
+            return partial(rank, GpuDemand.from_arrivals(mix))
 
 
 if __name__ == "__main__":

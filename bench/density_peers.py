@@ -3,7 +3,7 @@
 import numpy as np
 
 from rota.model.columns import Array
-from rota.scheduler.density import Ask, Demand, GpuNodes, Ranked, fragmentation
+from rota.scheduler.density import GpuRequest, GpuDemand, GpuNodes, RankedNodes, fragmentation
 from rota.scheduler.prices import DEVICE_MILLI
 
 # Percent of the GPUs that FGD gives out when 100 % and 130 % have come: their simulator, mean of ten seeds.
@@ -28,29 +28,29 @@ PUBLISHED = {
 }
 
 
-def at_random(chance: np.random.Generator, ask: Ask, nodes: GpuNodes) -> Ranked:
+def at_random(chance: np.random.Generator, ask: GpuRequest, nodes: GpuNodes) -> RankedNodes:
     """Any node; any device of it."""
     room = fits(ask, nodes)
-    return Ranked(np.where(room.any(axis=1), 0.0, -np.inf), (room * chance.random(room.shape)).argmax(axis=1))
+    return RankedNodes(np.where(room.any(axis=1), 0.0, -np.inf), (room * chance.random(room.shape)).argmax(axis=1))
 
 
-def best_fit(ask: Ask, nodes: GpuNodes) -> Ranked:
+def best_fit(ask: GpuRequest, nodes: GpuNodes) -> RankedNodes:
     """Least left over, cores of 128 and GPUs of 8 alike, in whole percent; the fullest device of the node."""
     room = fits(ask, nodes)
     cpu_left = nodes.cpu_free - ask.cpu_milli
     gpu_left = nodes.devices.sum(axis=1) - ask.gpu_milli
     score = np.floor(100 - 50 * cpu_left / 128_000 - 50 * gpu_left / 8_000)
     device = np.where(room, nodes.devices, DEVICE_MILLI + 1).argmin(axis=1)
-    return Ranked(np.where(room.any(axis=1), score, -np.inf), device)
+    return RankedNodes(np.where(room.any(axis=1), score, -np.inf), device)
 
 
-def fgd(demand: Demand, ask: Ask, nodes: GpuNodes) -> Ranked:
+def fgd(demand: GpuDemand, ask: GpuRequest, nodes: GpuNodes) -> RankedNodes:
     """The steepest descent of fragmentation, rounded to 0..100 as its authors' simulator does."""
     room = fits(ask, nodes)
     node, place = np.nonzero(room)
     after = only(nodes, node)
     after.cpu_free[:] -= ask.cpu_milli
-    if ask.shares:
+    if ask.is_share:
         after.devices[np.arange(len(node)), place] -= ask.gpu_milli
     else:
         whole = after.devices == DEVICE_MILLI
@@ -58,15 +58,15 @@ def fgd(demand: Demand, ask: Ask, nodes: GpuNodes) -> Ranked:
     descent = fragmentation(demand, nodes)[node] - fragmentation(demand, after)
     score = np.full(room.shape, -np.inf)
     score[room] = np.floor(100 / (1 + np.exp(-descent / 1000)))
-    return Ranked(score.max(axis=1), score.argmax(axis=1))
+    return RankedNodes(score.max(axis=1), score.argmax(axis=1))
 
 
-def fits(ask: Ask, nodes: GpuNodes) -> Array:
+def fits(ask: GpuRequest, nodes: GpuNodes) -> Array:
     """Where there is room: bool[n, devices] for a share, else bool[n, 1]."""
     room = (nodes.cpu_free >= ask.cpu_milli) & (nodes.memory_free >= ask.memory)
     if ask.models:
         room &= np.array([*(model in ask.models for model in nodes.models), False])[nodes.model]
-    if ask.shares:
+    if ask.is_share:
         return room[:, None] & (nodes.devices >= ask.gpu_milli)
     return (room & ((nodes.devices == DEVICE_MILLI).sum(axis=1) * DEVICE_MILLI >= ask.gpu_milli))[:, None]
 

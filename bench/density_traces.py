@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rota.scheduler.density import Ask, GpuNodes
+from rota.scheduler.density import GpuRequest, GpuNodes
 from rota.scheduler.prices import DEVICE_MILLI
 
 MIB, GIB = 2**20, 2**30
@@ -42,7 +42,7 @@ class Trace(NamedTuple):
     """Empty nodes, and the asks that the arrivals are drawn from."""
 
     nodes: GpuNodes
-    asks: list[Ask]
+    asks: list[GpuRequest]
 
 
 def mixes_in(traces: Path) -> list[str]:
@@ -59,11 +59,11 @@ def read(traces: Path, mix: str) -> Trace:
         return Trace(empty(machines), [asked(row) for row in csv.DictReader(file)])
 
 
-def asked(row: dict[str, str]) -> Ask:
+def asked(row: dict[str, str]) -> GpuRequest:
     cpu, memory, gpus = int(row["cpu_milli"]), int(row["memory_mib"]) * MIB, int(row["num_gpu"])
     if not gpus:
-        return Ask(cpu, memory, 0)
-    return Ask(cpu, memory, gpus * int(row["gpu_milli"]), tuple(filter(None, row["gpu_spec"].split("|"))))
+        return GpuRequest(cpu, memory, 0)
+    return GpuRequest(cpu, memory, gpus * int(row["gpu_milli"]), tuple(filter(None, row["gpu_spec"].split("|"))))
 
 
 def synthetic() -> Trace:
@@ -71,7 +71,7 @@ def synthetic() -> Trace:
         ((cpu * 1000, gib * GIB, gpus, model), count) for count, cpu, gib, gpus, model in SYNTHETIC_NODES
     ]
     asks = [
-        (Ask(cpu * 1000, gib * GIB, gpu, models), weight) for weight, cpu, gib, gpu, models in SYNTHETIC_MIX
+        (GpuRequest(cpu * 1000, gib * GIB, gpu, models), weight) for weight, cpu, gib, gpu, models in SYNTHETIC_MIX
     ]
     return Trace(
         empty([kind for kind, count in kinds for _ in range(count)]),

@@ -25,7 +25,7 @@ import uvicorn
 import uvloop
 
 from rota.agent import dial
-from rota.identity.authority import Authority
+from rota.identity.authority import CertificateAuthority
 from rota.identity.node_identity import load_identity, make_request, store_identity
 from rota.testing.cluster import free_ports
 from rota.testing.processes import until
@@ -46,7 +46,7 @@ class Chain:
         self._directory.mkdir()
         web, door = free_ports(2)
         now = datetime.now(UTC)
-        authority = Authority.open(self._directory / "ca", now)
+        authority = CertificateAuthority.open(self._directory / "ca", now)
         certificate = authority.sign_node(make_request(self._directory / "node"), "n1", "n1", now)
         store_identity(self._directory / "node", certificate, authority.ca_pem)
         try:
@@ -107,7 +107,7 @@ async def serve(directory: Path, web: str, door: str) -> None:
     agents = grpc.aio.server()
     methods: dict[str, Any] = {PATH.rpartition("/")[2]: grpc.stream_stream_rpc_method_handler(connect)}
     agents.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(PATH.split("/")[1], methods)])
-    keys = Authority.open(directory / "ca", datetime.now(UTC)).server_identity((), datetime.now(UTC))
+    keys = CertificateAuthority.open(directory / "ca", datetime.now(UTC)).server_identity((), datetime.now(UTC))
     pair = [(keys.key_pem, keys.cert_pem)]
     agents.add_secure_port(f"127.0.0.1:{door}", grpc.ssl_server_credentials(pair, keys.ca_pem, True))
     config = uvicorn.Config(app, log_level="error", lifespan="off", access_log=False)

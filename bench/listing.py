@@ -54,7 +54,7 @@ def main() -> None:
 
 async def fill(directory: Path, jobs: int) -> None:
     store = SqliteStore(directory)
-    await store.fill(made(jobs, 1), ())
+    await store.load_snapshot(made(jobs, 1), ())
     await store.close()
 
 

@@ -29,18 +29,18 @@ from rota.model.ids import JobId, NodeId
 from rota.model.job import JobSpec
 from rota.model.lifecycle import AttemptState
 from rota.model.limits import BLOCK_TASKS
-from rota.model.node import Link, NodeSpec
+from rota.model.node import Connection, NodeSpec
 from rota.model.plan import Instant, Plan
-from rota.model.shape import Constraint, Op, Policy, Spread, Term
+from rota.model.shape import Constraint, Op, Policy, SpreadTerm, AffinityTerm
 from rota.scheduler import plan as scheduler
-from rota.scheduler.place import Seat, Seating
+from rota.scheduler.place import Assignment, Placer
 from rota.scheduler.preempt import find_victims
-from rota.scheduler.rows import Rows
-from rota.scheduler.survey import Surveyor
+from rota.scheduler.rows import ScoreRows
+from rota.scheduler.survey import FitCalculator
 from rota.store.sqlite import SqliteStore
 from rota.testing import records
 from rota.testing.builders import GIB, add_job, add_node, node_status
-from rota.wiring.process import be_swift
+from rota.wiring.process import tune_interpreter
 
 WEB = Constraint("app", Op.EQUAL, ("web",))
 RESCANS = 50  # decisions from which the full rescan's cost is taken
@@ -67,7 +67,7 @@ class Stage:
             spec = {"cpu": 32_000, "memory": 64 * GIB}
             labels = {"zone": f"z{number % ZONES}", "disk": "ssd" if number % 2 else "hdd"}
             add_node(self.mirror, f"n{number}", spec, labels=labels)
-        self.seating = Seating(self.mirror)
+        self.seating = Placer(self.mirror)
         self.jobs = 0
         self.asks: list[tuple[float, int]] = []  # seconds, tasks decided
         self.rescans: list[float] = []
@@ -93,24 +93,24 @@ class Stage:
         add_job(self.mirror, records.job(self.jobs, **(plain | fields)))
         return self.mirror.jobs[JobId(str(self.jobs))]
 
-    def seat(self, job: JobEntry, count: int = 1) -> list[Seat]:
+    def seat(self, job: JobEntry, count: int = 1) -> list[Assignment]:
         began = time.perf_counter()
-        seats = self.seating.seat(job, count).seats
+        seats = self.seating.place(job, count).assigned
         self.asks.append((time.perf_counter() - began, count))
         for seat in seats:
-            node = self.mirror.room.ids[seat.slot]
-            job.on[node] = job.on.get(node, 0) + 1
+            node = self.mirror.node_table.ids[seat.slot]
+            job.live_by_node[node] = job.live_by_node.get(node, 0) + 1
         return seats
 
     def rescan(self, job: JobEntry) -> None:
         """The same decision, nothing known beforehand; taken back."""
         self.end()
         for _ in range(RESCANS):
-            self.seating.rows = Rows(self.seating.board)
+            self.seating.rows = ScoreRows(self.seating.board)
             began = time.process_time()
-            seats = self.seating.seat(job, 1).seats
+            seats = self.seating.place(job, 1).assigned
             self.rescans.append(time.process_time() - began)
-            self.seating.give_back(job, seats)
+            self.seating.release(job, seats)
 
 
 # ---- kinds of work
@@ -132,22 +132,22 @@ def packed(stage: Stage) -> None:
 
 
 def topology_spread(stage: Stage) -> None:
-    _one_by_one(stage, stage.job(spread=(Spread("zone", 5),)))
+    _one_by_one(stage, stage.job(spread=(SpreadTerm("zone", 5),)))
 
 
 def topology_spread_at_once(stage: Stage) -> None:
     """As a job's tasks are placed: what its rules count is counted once."""
-    job = stage.job(spread=(Spread("zone", 5),))
+    job = stage.job(spread=(SpreadTerm("zone", 5),))
     stage.seat(job, stage.tasks)
     stage.rescan(job)
 
 
 def affinity(stage: Stage) -> None:
-    _one_by_one(stage, stage.job(labels={"app": "web"}, near=(Term(WEB, "zone"),)))
+    _one_by_one(stage, stage.job(labels={"app": "web"}, near=(AffinityTerm(WEB, "zone"),)))
 
 
 def anti_affinity(stage: Stage) -> None:
-    _one_by_one(stage, stage.job(labels={"app": "web"}, apart=(Term(WEB),)))
+    _one_by_one(stage, stage.job(labels={"app": "web"}, apart=(AffinityTerm(WEB),)))
 
 
 def node_affinity(stage: Stage) -> None:
@@ -173,7 +173,7 @@ def large_gangs(stage: Stage) -> None:
 def mixed_with_churn(stage: Stage) -> None:
     """Forty shapes of all kinds, each time another; a quarter of what is placed is released again."""
     jobs = [stage.job(**_mixed(number)) for number in range(40)]
-    placed: list[tuple[JobEntry, Seat]] = []
+    placed: list[tuple[JobEntry, Assignment]] = []
     for _ in range(stage.tasks):
         job = stage.random.choice(jobs)
         placed += [(job, seat) for seat in stage.seat(job)]
@@ -195,14 +195,14 @@ def preemption(stage: Stage) -> None:
     job = stage.job(needs={"cpu": 23_000}, priority=90)
     barred = stage.seating.rows.eligible(job.spec.shape) & False
     stage.begin()
-    for _ in range(min(stage.tasks, stage.mirror.room.size)):
+    for _ in range(min(stage.tasks, stage.mirror.node_table.size)):
         began = time.perf_counter()
         found = find_victims(stage.mirror, stage.seating, job, barred, frozenset())
         stage.asks.append((time.perf_counter() - began, 1))
         assert found is not None
         assert len(found.victims) == 3
         barred[found.slot] = True
-        stage.seating.board.take(job.spec.shape, found.slot)
+        stage.seating.board.allocate(job.spec.shape, found.slot)
 
 
 def _one_by_one(stage: Stage, job: JobEntry) -> None:
@@ -223,25 +223,25 @@ def _mixed(number: int) -> dict[str, Any]:
     term = Constraint("app", Op.EQUAL, (f"a{number}",))
     kinds: list[dict[str, Any]] = [
         {},
-        {"spread": (Spread("zone", 5),)},
-        {"labels": app, "near": (Term(term, "zone"),)},
-        {"labels": app, "apart": (Term(term),)},
+        {"spread": (SpreadTerm("zone", 5),)},
+        {"labels": app, "near": (AffinityTerm(term, "zone"),)},
+        {"labels": app, "apart": (AffinityTerm(term),)},
     ]
     return {"needs": {"cpu": 100 + 10 * number, "memory": GIB // 8}, **kinds[number % 4]}
 
 
-def _release(stage: Stage, job: JobEntry, seat: Seat) -> None:
-    node = stage.mirror.room.ids[seat.slot]
-    stage.seating.give_back(job, [seat])
-    job.on[node] -= 1
-    if not job.on[node]:
-        del job.on[node]
+def _release(stage: Stage, job: JobEntry, seat: Assignment) -> None:
+    node = stage.mirror.node_table.ids[seat.slot]
+    stage.seating.release(job, [seat])
+    job.live_by_node[node] -= 1
+    if not job.live_by_node[node]:
+        del job.live_by_node[node]
 
 
 def _fill(stage: Stage) -> None:
     """Four running tasks on every node, written as a scheduler and the nodes would."""
-    job = stage.job(needs={"cpu": 7_500}, priority=10, count=4 * stage.mirror.room.size)
-    ids = stage.mirror.room.ids
+    job = stage.job(needs={"cpu": 7_500}, priority=10, count=4 * stage.mirror.node_table.size)
+    ids = stage.mirror.node_table.ids
     for block in range(job.spec.blocks):
         size = job.spec.block_size(block)
         attempt = AttemptBlock.new(job.spec.id, block, size)
@@ -251,7 +251,7 @@ def _fill(stage: Stage) -> None:
         stage.mirror.apply(attempt)
         status = StatusBlock.new(job.spec.id, block, size)
         stage.mirror.apply(records.reported(status, range(size), AttemptState.RUNNING))
-    stage.seating.begin(stage.mirror)
+    stage.seating.start_round(stage.mirror)
 
 
 # ---- end to end
@@ -264,21 +264,21 @@ class Durable:
         self.store = SqliteStore(directory)
         self.mirror = Mirror()
         self.loop = Loop(
-            self.mirror, [assign.reconciler(Surveyor().look), batch.RECONCILER, scheduler.reconciler()]
+            self.mirror, [assign.reconciler(FitCalculator().cluster_fit), batch.RECONCILER, scheduler.reconciler()]
         )
         self.ms = 0
         self.nodes = [(f"n{number}", {"zone": f"z{number % ZONES}"}) for number in range(nodes)]
         self.jobs = 0
 
     async def begin(self) -> None:
-        self.epoch = await self.store.lead()
+        self.epoch = await self.store.acquire_epoch()
         self.revision = (await self.store.read()).revision
         for name, labels in self.nodes:
             self.ask("apiserver", NodeSpec(NodeId(name), name, labels=labels))
             self.ask("watcher", node_status(name, {"cpu": 32_000, "memory": 64 * GIB}))
         await self.commit()
         for name, _ in self.nodes:
-            self.mirror.connect(NodeId(name), Link.UP)
+            self.mirror.connect(NodeId(name), Connection.UP)
 
     def ask(self, owner: str, record: Any) -> None:
         self.loop.ask(Request(owner, lambda *_: Plan((record,)), _ignore, _raise))
@@ -301,7 +301,7 @@ class Durable:
 
     @property
     def placed(self) -> int:
-        return sum(entry.tally.live for entry in self.mirror.jobs.values())
+        return sum(entry.task_counts.live for entry in self.mirror.jobs.values())
 
 
 class Spent(NamedTuple):
@@ -352,7 +352,7 @@ CASES = (
 
 def main() -> None:
     options = arguments()
-    be_swift()
+    tune_interpreter()
     sizes = [100] if options.quick else [int(one) for one in options.nodes.split(",")]
     print(
         f"{'work':<28} {'nodes':>6} {'tasks':>7} {'per s':>9} {'cpu/s':>9} {'p50 us':>8} {'p99 us':>8}",

@@ -24,7 +24,7 @@ from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.job import Counters, JobCluster, JobSpec, JobStatus
 from rota.model.lifecycle import AttemptState, JobState, TaskState
 from rota.model.node import NodeSpec
-from rota.model.plan import Event, Record
+from rota.model.plan import EventRecord, Record
 from rota.model.task import TaskBlock
 from rota.store import codec
 from rota.store.protocol import EventRow, Snapshot
@@ -32,7 +32,7 @@ from rota.store.sqlite import SqliteStore
 from rota.testing.cluster import free_ports
 from rota.testing.etcd import LocalEtcd
 from rota.testing.records import decided, job, node, placed, reported
-from rota.wiring.places import place_of
+from rota.wiring.places import store_location
 
 NODES = 20
 READY_SECONDS = 120
@@ -106,9 +106,9 @@ def finished(spec: JobSpec) -> Iterator[Record]:
 async def fill(directory: Path, snapshot: Snapshot, jobs: int) -> None:
     store = SqliteStore(directory)
     text = codec.encode_events(
-        time.time_ns() // 1_000_000, (Event("job.ended", "all of its tasks succeeded"),) * 20
+        time.time_ns() // 1_000_000, (EventRecord("job.ended", "all of its tasks succeeded"),) * 20
     )
-    await store.fill(snapshot, (EventRow(revision, text) for revision in range(1, jobs * 10)))
+    await store.load_snapshot(snapshot, (EventRow(revision, text) for revision in range(1, jobs * 10)))
     await store.close()
 
 
@@ -126,11 +126,11 @@ class OnEtcd(NamedTuple):
 
 def try_on_etcd(directory: Path, snapshot: Snapshot) -> OnEtcd:
     async def copy(address: str) -> None:
-        async with place_of("store", address).opened(alone=True, new=True) as store:
-            await store.fill(snapshot, [])
+        async with store_location("store", address).opened(alone=True, new=True) as store:
+            await store.load_snapshot(snapshot, [])
 
     async def read(address: str) -> None:
-        async with place_of("store", address).opened(alone=False) as store:
+        async with store_location("store", address).opened(alone=False) as store:
             Mirror().load(codec.decode(key, value) for key, value in (await store.read()).records.items())
 
     with LocalEtcd(directory / "etcd") as etcd, contextlib.ExitStack() as closing:

@@ -15,9 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from rota.sim.figures import figures, show_duration
-from rota.sim.load import Elastic, Kind, NodeGroup
+from rota.sim.load import Elastic, LoadKind, NodeGroup
 from rota.sim.plot import log_log
-from rota.sim.replay import Replayed, Settings, replay
+from rota.sim.replay import Replayed, ReplaySettings, replay
 from rota.sim.workload import Workload, parse
 
 CPUS = 16
@@ -54,11 +54,11 @@ def main() -> None:
 def measure(nodes: int, tasks: int, *, elastic: bool) -> dict[str, float]:
     workload = work(nodes, tasks)
     if elastic:
-        load = replace(workload.loads[0], kind=Kind.BURST, jobs=int(workload.loads[0].per_hour), per_hour=1.0)
+        load = replace(workload.loads[0], kind=LoadKind.BURST, jobs=int(workload.loads[0].per_hour), per_hour=1.0)
         small = {**workload.nodes[0].capacity, "cpu": ELASTIC_CPUS * 1000}
         workload = workload._replace(loads=(load,)).on(Elastic(small, nodes))
     began = time.process_time()
-    done: Replayed = replay(workload, Settings(seed=7, hours=1))
+    done: Replayed = replay(workload, ReplaySettings(seed=7, hours=1))
     shown = figures(done.rows, workload.cpu_milli)
     return {
         "nodes": nodes,

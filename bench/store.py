@@ -19,7 +19,7 @@ from typing import NamedTuple
 import uvloop
 
 from rota.store.etcd import layout
-from rota.store.etcd.client import Access, Client
+from rota.store.etcd.client import EtcdAccess, EtcdClient
 from rota.store.etcd.generated import etcd_pb2 as pb
 from rota.store.etcd.packing import PIECE_BYTES
 from rota.store.etcd.store import EtcdStore
@@ -66,10 +66,10 @@ async def compare(seconds: float, sizes: list[int]) -> None:
 
 
 async def compare_etcd(etcd: LocalEtcd, seconds: float, sizes: list[int]) -> None:
-    access = Access(tuple(etcd.endpoints))
+    access = EtcdAccess(tuple(etcd.endpoints))
     for size in sizes:
         name = f"etcd x {len(etcd.endpoints)}"
-        client = Client(access)
+        client = EtcdClient(access)
         limit = await measured(transactions(client, size), seconds)
         await client.close()
         show(f"{name}, bare transactions", size, limit, limit)
@@ -108,7 +108,7 @@ def appends(path: Path, size: int) -> Once:
 
 
 async def commits(store: Store, size: int) -> Once:
-    epoch = await store.lead()
+    epoch = await store.acquire_epoch()
 
     async def once(number: int) -> None:
         await store.commit(batch(epoch, after=number, time_ms=number, puts=changes(number, size)))
@@ -116,7 +116,7 @@ async def commits(store: Store, size: int) -> Once:
     return once
 
 
-def transactions(client: Client, size: int) -> Once:
+def transactions(client: EtcdClient, size: int) -> Once:
     """The same bytes in as few operations as etcd takes, compared with one key, as a fence would."""
 
     async def once(number: int) -> None:

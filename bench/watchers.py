@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import grpc
 
-from rota.identity.authority import SERVER_NAME, Authority
+from rota.identity.authority import SERVER_NAME, CertificateAuthority
 from rota.identity.node_identity import make_request
 from rota.model.ids import NodeId
 from rota.model.job import Counters
@@ -92,7 +92,7 @@ def measure(nodes: int, watchers: int, seconds: float) -> Row:
     with tempfile.TemporaryDirectory() as name, ExitStack() as closing:
         directory = Path(name)
         (directory / "server").mkdir(mode=0o700)
-        Authority.open(directory / "server" / "ca", datetime.now(UTC))
+        CertificateAuthority.open(directory / "server" / "ca", datetime.now(UTC))
         known: list[Record] = [NodeSpec(NodeId(f"n{n}"), f"node-{n}") for n in range(1, nodes + 1)]
         asyncio.run(fill(directory / "server", [Counters(0, nodes), *known]))
         cluster = LocalCluster(directory, nodes=0)
@@ -116,7 +116,7 @@ def measure(nodes: int, watchers: int, seconds: float) -> Row:
 async def fill(directory: Path, records: list[Record]) -> None:
     store = SqliteStore(directory)
     encoded = {str(one.key): codec.encode(one) for one in records}
-    await store.fill(Snapshot(len(records), 1, NOW_MS, encoded), [])
+    await store.load_snapshot(Snapshot(len(records), 1, NOW_MS, encoded), [])
     await store.close()
 
 
@@ -159,7 +159,7 @@ async def pretend(said: argparse.Namespace) -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     now = datetime.now(UTC)
-    authority = Authority.open(Path(said.ca), now)
+    authority = CertificateAuthority.open(Path(said.ca), now)
     with tempfile.TemporaryDirectory() as name:
         request = make_request(Path(name) / "node")
         key = (Path(name) / "node" / "node.key").read_bytes()  # one key for all: making it is not measured

@@ -3,7 +3,7 @@
 import numpy as np
 
 from rota.model.columns import Array
-from rota.scheduler.board import Nodes
+from rota.scheduler.board import NodeSlice
 
 POINTS_A_GENERATION = 5.0
 GENERATIONS_MAX = 20
@@ -14,7 +14,7 @@ class QuietLab:
 
     name = "nothing noisy runs in the lab"  # as `rota why` counts it
 
-    def allows(self, nodes: Nodes) -> Array:
+    def allows(self, nodes: NodeSlice) -> Array:
         if nodes.shape.noise is None:
             return np.ones(len(nodes), np.bool_)
         return np.array([not labels["node"].startswith("lab-") for labels in nodes.labels], np.bool_)
@@ -25,7 +25,7 @@ class NewerFirst:
 
     name = "newer machines first"
 
-    def points(self, nodes: Nodes) -> Array:
+    def points(self, nodes: NodeSlice) -> Array:
         return POINTS_A_GENERATION * np.array(
             [_generation(labels.get("generation")) for labels in nodes.labels]
         )

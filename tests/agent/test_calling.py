@@ -11,20 +11,20 @@ from typing import Any, cast
 import grpc
 import pytest
 
-from rota.agent.conversation import Conversation, Deserted
-from rota.agent.pauses import Pauses
-from rota.agent.run import Agent, Settings
-from rota.identity.authority import Authority
+from rota.agent.conversation import AgentSession, ServerGone
+from rota.agent.pauses import Backoff
+from rota.agent.run import Agent, AgentSettings
+from rota.identity.authority import CertificateAuthority
 from rota.identity.node_identity import NodeIdentity, make_request, store_identity
-from rota.model.sync import JobClaims
-from rota.testing.light import Pretended
+from rota.model.sync import JobReports
+from rota.testing.light import PretendRuntime
 from rota.wire.generated import agent_pb2 as pb
 from rota.wire.generated import agent_pb2_grpc as pb_grpc
 
 WELCOME = pb.ToNode(epoch=1, welcome=pb.Welcome(name="a", heartbeat_ms=5000, spread_ms=8192))
 
 
-class Noted(Pauses):
+class Noted(Backoff):
     """Waits for nothing unless told to, and says what it was asked."""
 
     def __init__(self, loss_seconds: float = 0.0) -> None:
@@ -34,7 +34,7 @@ class Noted(Pauses):
         self.welcomed = asyncio.Event()
 
     def begin(self, heartbeat_seconds: float) -> None:
-        super().begin(heartbeat_seconds)
+        super().reset(heartbeat_seconds)
         self.welcomed.set()
 
     def after_loss(self, lease_seconds: float | None) -> float:
@@ -74,16 +74,16 @@ class Door(pb_grpc.AgentServicer):
                 self.ending.set()
 
 
-class Quits(Pretended):
+class Quits(PretendRuntime):
     """As a keeper that goes when it is told to."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__("a", directory)
         self._told = asyncio.Event()
 
-    async def events(self) -> AsyncIterator[list[JobClaims]]:
+    async def events(self) -> AsyncIterator[list[JobReports]]:
         await self._told.wait()
-        nothing: list[list[JobClaims]] = []
+        nothing: list[list[JobReports]] = []
         for claims in nothing:
             yield claims
 
@@ -95,7 +95,7 @@ class Quits(Pretended):
 async def calling(tmp_path: Path, door: Door) -> AsyncIterator[tuple[Noted, grpc.aio.Server]]:
     """An agent that calls this door and no other."""
     async with called(tmp_path, door) as (agent, server):
-        noted = agent._pauses = Noted()
+        noted = agent._backoff = Noted()
         async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
             running = tasks.create_task(agent.run())
             yield noted, server
@@ -105,7 +105,7 @@ async def calling(tmp_path: Path, door: Door) -> AsyncIterator[tuple[Noted, grpc
 @asynccontextmanager
 async def called(tmp_path: Path, door: Door) -> AsyncIterator[tuple[Agent, grpc.aio.Server]]:
     now = datetime.now(UTC)
-    authority = Authority.open(tmp_path / "ca", now)
+    authority = CertificateAuthority.open(tmp_path / "ca", now)
     keys = authority.server_identity([], now)
     server = grpc.aio.server()
     pb_grpc.add_AgentServicer_to_server(door, server)  # type: ignore[no-untyped-call]  # generated
@@ -113,7 +113,7 @@ async def called(tmp_path: Path, door: Door) -> AsyncIterator[tuple[Agent, grpc.
     port = server.add_secure_port("127.0.0.1:0", tls)
     await server.start()
     agent = Agent(
-        Settings(tmp_path / "node", (f"127.0.0.1:{port}",), "a", "1", {}, {}, {}, container="none"),
+        AgentSettings(tmp_path / "node", (f"127.0.0.1:{port}",), "a", "1", {}, {}, {}, container="none"),
         _identity(authority, tmp_path / "node", now),
         Quits(tmp_path),
     )
@@ -123,7 +123,7 @@ async def called(tmp_path: Path, door: Door) -> AsyncIterator[tuple[Agent, grpc.
         await server.stop(None)
 
 
-def _identity(authority: Authority, directory: Path, now: datetime) -> NodeIdentity:
+def _identity(authority: CertificateAuthority, directory: Path, now: datetime) -> NodeIdentity:
     directory.mkdir(mode=0o700)
     return store_identity(
         directory, authority.sign_node(make_request(directory), "n1", "a", now), authority.ca_pem
@@ -161,7 +161,7 @@ async def test_one_that_never_welcomed_us_was_not_lost(tmp_path: Path) -> None:
 async def test_who_is_told_to_leave_between_two_calls_calls_once_more_to_say_so(tmp_path: Path) -> None:
     door = Door()
     async with called(tmp_path, door) as (agent, _), asyncio.timeout(60), asyncio.TaskGroup() as tasks:
-        noted = agent._pauses = Noted(loss_seconds=0.5)
+        noted = agent._backoff = Noted(loss_seconds=0.5)
         tasks.create_task(agent.run())
         await door.hellos.get()
         door.ending.set()
@@ -175,7 +175,7 @@ async def test_who_is_told_to_leave_between_two_calls_calls_once_more_to_say_so(
 async def test_who_is_told_to_leave_when_nobody_is_there_just_goes(tmp_path: Path) -> None:
     door = Door()
     async with called(tmp_path, door) as (agent, server), asyncio.timeout(60), asyncio.TaskGroup() as tasks:
-        noted = agent._pauses = Noted(loss_seconds=0.5)
+        noted = agent._backoff = Noted(loss_seconds=0.5)
         tasks.create_task(agent.run())
         await noted.welcomed.wait()
         await server.stop(None)
@@ -210,5 +210,5 @@ class Ended:
 
 
 async def test_a_word_that_finds_the_call_over_was_deserted_too() -> None:
-    with pytest.raises(Deserted):
-        await Conversation(cast("Any", Ended())).say(pb.FromNode(beat=pb.Beat()))
+    with pytest.raises(ServerGone):
+        await AgentSession(cast("Any", Ended())).send(pb.FromNode(beat=pb.Beat()))

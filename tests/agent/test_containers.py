@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from rota.agent.containers import find, labels_of
-from rota.agent.plan import Facts, veto
-from rota.model.container import Container
-from rota.model.sync import Work, work_of
-from rota.runtimes.protocol import Engine
+from rota.agent.plan import HostFacts, veto
+from rota.model.container import ContainerSpec
+from rota.model.sync import TaskTemplate, task_template
+from rota.runtimes.protocol import ContainerEngine
 from rota.testing.builders import job_spec
 
 
@@ -75,7 +75,7 @@ async def test_a_podman_that_fails_makes_way_for_a_docker_that_does_not(programs
     install(programs, "podman", "exit 125")
     docker = install(programs, "docker", "echo 27.0")
 
-    assert await find(None, (), root=True) == Engine("docker", docker, (), root=True, init=True)
+    assert await find(None, (), root=True) == ContainerEngine("docker", docker, (), root=True, init=True)
 
 
 async def test_a_podman_that_is_no_program_makes_way_too(programs: Path) -> None:
@@ -83,7 +83,7 @@ async def test_a_podman_that_is_no_program_makes_way_too(programs: Path) -> None
     (programs / "podman").chmod(0o755)
     docker = install(programs, "docker", "echo 27.0")
 
-    assert await find(None, (), root=True) == Engine("docker", docker, (), root=True, init=True)
+    assert await find(None, (), root=True) == ContainerEngine("docker", docker, (), root=True, init=True)
 
 
 async def test_one_that_is_just_being_written_is_asked_when_it_is_there(programs: Path) -> None:
@@ -122,18 +122,18 @@ def test_a_node_refuses_what_it_has_no_runtime_for() -> None:
     work = boxed()
 
     assert (
-        veto(work, Facts(frozenset(), leaving=False, has_runtime=False))
+        veto(work, HostFacts(frozenset(), leaving=False, has_runtime=False))
         == "this node has no container runtime"
     )
-    assert veto(work, Facts(frozenset(), leaving=False)) is None
+    assert veto(work, HostFacts(frozenset(), leaving=False)) is None
 
 
 def test_a_keeper_of_before_runs_no_containers() -> None:
-    reason = veto(boxed(), Facts(frozenset(), leaving=False, outdated_keeper=True))
+    reason = veto(boxed(), HostFacts(frozenset(), leaving=False, outdated_keeper=True))
 
     assert reason is not None
     assert "runs no containers" in reason
 
 
-def boxed() -> Work:
-    return work_of(job_spec(container=Container("alpine:3.20")))
+def boxed() -> TaskTemplate:
+    return task_template(job_spec(container=ContainerSpec("alpine:3.20")))

@@ -14,8 +14,8 @@ import pytest
 from rota.agent import dial
 from rota.agent.credentials import Credentials
 from rota.identity import authority as authority_module
-from rota.identity.authority import Authority
-from rota.identity.errors import Refused
+from rota.identity.authority import CertificateAuthority
+from rota.identity.errors import IdentityRefused
 from rota.identity.node_identity import load_identity
 from rota.wire.generated import agent_pb2 as pb
 from rota.wire.generated import agent_pb2_grpc as pb_grpc
@@ -27,7 +27,7 @@ YEAR = timedelta(days=365)
 class Signing(Door):
     """Also renews, by a clock that may be wrong; refuses as often as it is told to."""
 
-    def __init__(self, authority: Authority, *, ahead: timedelta = timedelta(0), refusals: int = 0) -> None:
+    def __init__(self, authority: CertificateAuthority, *, ahead: timedelta = timedelta(0), refusals: int = 0) -> None:
         super().__init__()
         self.renewed = 0
         self.refuses_connections = False
@@ -58,8 +58,8 @@ class Rotating(Signing):
 
 
 @pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority.open(tmp_path / "ca", datetime.now(UTC) - YEAR)
+def authority(tmp_path: Path) -> CertificateAuthority:
+    return CertificateAuthority.open(tmp_path / "ca", datetime.now(UTC) - YEAR)
 
 
 @asynccontextmanager
@@ -69,12 +69,12 @@ async def credentials(
     async with called(tmp_path, door) as (agent, _):
         held = agent._credentials
         held._warn = lambda event, **told: warned.append(f"{event}: {told['reason']}")
-        async with asyncio.timeout(60), dial.channel(agent._servers.next, held.identity) as channel:
+        async with asyncio.timeout(60), dial.channel(agent._servers.current, held.identity) as channel:
             yield held, pb_grpc.AgentStub(channel)  # type: ignore[no-untyped-call]  # generated
 
 
 async def test_a_renewal_that_fails_is_tried_again_on_the_same_connection(
-    tmp_path: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, authority: CertificateAuthority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(authority_module, "NODE_LIFE", timedelta(seconds=2))
     warned: list[str] = []
@@ -91,7 +91,7 @@ async def test_a_renewal_that_fails_is_tried_again_on_the_same_connection(
 
 
 async def test_a_node_that_hears_of_another_authority_renews_before_its_time(
-    tmp_path: Path, authority: Authority
+    tmp_path: Path, authority: CertificateAuthority
 ) -> None:
     warned: list[str] = []
     async with credentials(tmp_path, Rotating(authority), warned) as (held, stub):
@@ -113,18 +113,18 @@ async def test_a_node_that_hears_of_another_authority_renews_before_its_time(
 
 @pytest.mark.parametrize("ahead", [YEAR, -YEAR / 2])
 async def test_a_certificate_by_a_clock_that_is_wrong_is_not_taken(
-    tmp_path: Path, authority: Authority, ahead: timedelta
+    tmp_path: Path, authority: CertificateAuthority, ahead: timedelta
 ) -> None:
     async with credentials(tmp_path, Signing(authority, ahead=ahead), []) as (held, stub):
         before = held.identity
-        with pytest.raises(Refused, match="clock"):
+        with pytest.raises(IdentityRefused, match="clock"):
             await held.renew(stub)
 
     assert load_identity(tmp_path / "node") == held.identity == before
 
 
 async def test_a_certificate_that_cannot_be_stored_is_used_where_the_old_one_has_expired(
-    tmp_path: Path, authority: Authority
+    tmp_path: Path, authority: CertificateAuthority
 ) -> None:
     warned: list[str] = []
     async with credentials(tmp_path, Signing(authority), warned) as (held, stub):
@@ -142,7 +142,7 @@ async def test_a_certificate_that_cannot_be_stored_is_used_where_the_old_one_has
 
 
 async def test_an_agent_whose_clock_is_behind_renews_when_the_server_says_that_it_must(
-    tmp_path: Path, authority: Authority
+    tmp_path: Path, authority: CertificateAuthority
 ) -> None:
     door = Signing(authority)
     door.refuses_connections = True
@@ -155,7 +155,7 @@ async def test_an_agent_whose_clock_is_behind_renews_when_the_server_says_that_i
 
 
 async def test_a_certificate_that_can_no_longer_be_renewed_says_what_to_do(
-    tmp_path: Path, authority: Authority
+    tmp_path: Path, authority: CertificateAuthority
 ) -> None:
     now = datetime.now(UTC)
     good = Credentials(tmp_path / "node", _identity(authority, tmp_path / "node", now), print)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rota.agent.dial import diagnose, knock
-from rota.identity.authority import Authority
+from rota.agent.dial import diagnose, probe_port
+from rota.identity.authority import CertificateAuthority
 from rota.identity.node_identity import NodeIdentity, make_request
 from rota.testing.cluster import free_ports
 
@@ -27,18 +27,18 @@ async def test_an_open_door_is_not_spoken_through() -> None:
     async with await asyncio.start_server(listen, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
 
-        assert await knock(f"127.0.0.1:{port}") is None
+        assert await probe_port(f"127.0.0.1:{port}") is None
         assert await heard.get() == b""
 
 
 async def test_a_closed_door_tells_why() -> None:
     (port,) = free_ports(1)
 
-    assert await knock(f"127.0.0.1:{port}") == "Connection refused"
+    assert await probe_port(f"127.0.0.1:{port}") == "Connection refused"
 
 
 async def test_a_name_that_nobody_has_tells_why() -> None:
-    assert await knock("nobody.invalid:1") is not None
+    assert await probe_port("nobody.invalid:1") is not None
 
 
 @pytest.mark.parametrize("resets", [False, True], ids=["a silent end", "a reset"])
@@ -47,7 +47,7 @@ async def test_a_server_that_hangs_up_after_the_handshake_does_not_accept_the_ce
 ) -> None:
     """Which of the two comes is chance: whether our first words were there when it hung up."""
     now = datetime.now(UTC)
-    authority = Authority.open(tmp_path / "ca", now)
+    authority = CertificateAuthority.open(tmp_path / "ca", now)
     keys = authority.server_identity((), now)
     (tmp_path / "server.pem").write_bytes(keys.cert_pem + keys.key_pem)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -73,4 +73,4 @@ async def test_a_server_that_hangs_up_after_the_handshake_does_not_accept_the_ce
     "address", ["", "host", "host:", "host:x", "host:99999", "host:²", "a\0b:1", "x" * 300 + ":1"]
 )
 async def test_what_is_no_address_is_told_and_not_raised(address: str) -> None:
-    assert await knock(address) is not None
+    assert await probe_port(address) is not None

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from rota.agent import gauges
-from rota.agent.gauges import Gauges, Slowly, has_changed
-from rota.model.node import Load
+from rota.agent.gauges import LoadSampler, BackgroundProbe, has_changed
+from rota.model.node import NodeLoad
 
 GIB = 1024**3
 
 
-def load(cpu: int = 0, free: int = 50) -> Load:
-    return Load(cpu_milli=cpu, memory_free=free * GIB, cores=2, memory_total=100 * GIB)
+def load(cpu: int = 0, free: int = 50) -> NodeLoad:
+    return NodeLoad(cpu_milli=cpu, memory_free=free * GIB, cores=2, memory_total=100 * GIB)
 
 
 def test_five_points_of_cpu_or_memory_are_a_change() -> None:
@@ -25,24 +25,24 @@ def test_five_points_of_cpu_or_memory_are_a_change() -> None:
 
 
 async def told_of(
-    measured: list[Load], report_seconds: float, at: Path, patch: pytest.MonkeyPatch
-) -> list[Load]:
+    measured: list[NodeLoad], report_seconds: float, at: Path, patch: pytest.MonkeyPatch
+) -> list[NodeLoad]:
     """What is told of these, one look after the other."""
     looks = iter(measured)
-    told: list[Load] = []
-    watched = Gauges(at)
-    watched.begin(report_seconds)
+    told: list[NodeLoad] = []
+    watched = LoadSampler(at)
+    watched.reset(report_seconds)
 
-    def measure(*_: object) -> Load:
+    def measure(*_: object) -> NodeLoad:
         try:
             return next(looks)
         except StopIteration:
             raise asyncio.CancelledError from None
 
     def due() -> None:
-        found = watched.take()
+        found = watched.pop_report()
         assert found is not None
-        assert watched.take() is None, "once"
+        assert watched.pop_report() is None, "once"
         told.append(found)
 
     patch.setattr(gauges, "measure", measure)
@@ -72,7 +72,7 @@ def test_a_question_that_is_never_answered_holds_up_nobody() -> None:
         never.wait()
         return "late"
 
-    slow = Slowly(ask, "first")
+    slow = BackgroundProbe(ask, "first")
     slow.start()
     asked.wait()
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rota.agent import gpus
-from rota.model.node import Gpu
+from rota.model.node import GpuUsage
 from rota.testing import processes
 
 MIB = 1024 * 1024
@@ -27,8 +27,8 @@ def test_each_device_says_how_busy_it_is(smi: Path) -> None:
     smi.write_text("#!/bin/sh\necho 'NVIDIA A100, 37, 40960, 1024'\necho 'Tesla T4, [N/A], 15360, [N/A]'\n")
 
     assert gpus.busy() == (
-        Gpu("NVIDIA A100", 37, 40960 * MIB, 1024 * MIB),
-        Gpu("Tesla T4", None, 15360 * MIB, None),
+        GpuUsage("NVIDIA A100", 37, 40960 * MIB, 1024 * MIB),
+        GpuUsage("Tesla T4", None, 15360 * MIB, None),
     )
     assert gpus.models() == ["NVIDIA-A100", "Tesla-T4"]
 
@@ -66,5 +66,5 @@ def test_cards_of_other_makers_tell_by_the_kernel(smi: Path, tmp_path: Path) -> 
     }.items():
         (device / name).write_text(text + "\n")
 
-    assert gpus.busy() == (Gpu("0x1002:", 12, 17163091968, None),)
+    assert gpus.busy() == (GpuUsage("0x1002:", 12, 17163091968, None),)
     assert gpus.models() == [], "they are shown, and given to nobody unless declared"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rota.agent import logs
-from rota.agent.written import Piece, Stream
+from rota.agent.written import OutputPiece, SegmentStream
 from rota.keeper.output.index import Extent, end_line, find_end, find_start, start_line
 from rota.wire.generated import agent_pb2 as pb
 from tests.keeper.conftest import Agent, Keeper, wait_until
@@ -125,16 +125,16 @@ async def test_what_was_written_between_two_looks_and_before_the_end_is_read(
     output, lines = job / "0.out", job / "index"
     output.touch()
     lines.write_bytes(start_line(0, 1, 0, Extent(0, 0)))
-    read_before = Stream.read
+    read_before = SegmentStream.read
 
-    def read_in_vain(stream: Stream, offset: int) -> Piece:
+    def read_in_vain(stream: SegmentStream, offset: int) -> OutputPiece:
         piece = read_before(stream, offset)
-        monkeypatch.setattr(Stream, "read", read_before)
+        monkeypatch.setattr(SegmentStream, "read", read_before)
         output.write_bytes(b"last words\nof another\n")
         lines.write_bytes(lines.read_bytes() + end_line(0, 1, Extent(len(b"last words\n"), 0)))
         return piece
 
-    monkeypatch.setattr(Stream, "read", read_in_vain)
+    monkeypatch.setattr(SegmentStream, "read", read_in_vain)
 
     assert await read(tmp_path, request(follow=True), lambda: True) == b"last words\n"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rota.agent.notice import Lookout, Notice, Said, as_word
+from rota.agent.notice import TerminationWatcher, TerminationState, NoticeText, as_message
 from rota.config import ConfigError, check_notice
 from rota.model.limits import NOTICE_NO_LOOKS, NOTICE_SECONDS, NOTICE_WORDS_MAX
 from rota.testing.processes import with_variable
@@ -28,41 +28,41 @@ UNSAID = "its provider takes the machine away"
     ],
 )
 def test_the_first_line_says_in_how_long_and_why(line: str, reason: str, seconds: float) -> None:
-    assert Said.by(line) == Said(reason, seconds)
+    assert NoticeText.parse(line) == NoticeText(reason, seconds)
 
 
 def test_a_notice_that_is_repeated_does_not_put_off_its_time() -> None:
-    notice = Notice()
+    notice = TerminationState()
 
-    assert notice.heard(Said("spot", 60.0), 10.0)
-    assert not notice.heard(Said("spot", 60.0), 15.0)
-    assert notice.departure is not None
-    assert (notice.departure.at, notice.departure.moves) == (70.0, True)
+    assert notice.update(NoticeText("spot", 60.0), 10.0)
+    assert not notice.update(NoticeText("spot", 60.0), 15.0)
+    assert notice.termination is not None
+    assert (notice.termination.at, notice.termination.moves) == (70.0, True)
 
 
 def test_one_look_that_finds_none_takes_nothing_back_several_in_a_row_do() -> None:
-    notice = Notice()
-    notice.heard(Said("spot", 60.0), 0.0)
+    notice = TerminationState()
+    notice.update(NoticeText("spot", 60.0), 0.0)
 
-    changes = [notice.heard(None, 5.0 * look) for look in range(1, NOTICE_NO_LOOKS)]
-    assert (changes, notice.departure is not None) == ([False] * (NOTICE_NO_LOOKS - 1), True)
-    notice.heard(Said("spot", 60.0), 30.0)
-    assert not any(notice.heard(None, 35.0) for _ in range(NOTICE_NO_LOOKS - 1))
-    assert notice.heard(None, 50.0)
-    assert notice.departure is None
+    changes = [notice.update(None, 5.0 * look) for look in range(1, NOTICE_NO_LOOKS)]
+    assert (changes, notice.termination is not None) == ([False] * (NOTICE_NO_LOOKS - 1), True)
+    notice.update(NoticeText("spot", 60.0), 30.0)
+    assert not any(notice.update(None, 35.0) for _ in range(NOTICE_NO_LOOKS - 1))
+    assert notice.update(None, 50.0)
+    assert notice.termination is None
 
 
 def test_a_file_is_notice_enough_and_each_node_may_have_its_own(tmp_path: Path) -> None:
     async def look() -> tuple[bool, bool, str]:
-        lookout = Lookout(f"sh -c 'cat {tmp_path}/$ROTA_NODE'", "node-1")
-        without = await lookout.look()
+        lookout = TerminationWatcher(f"sh -c 'cat {tmp_path}/$ROTA_NODE'", "node-1")
+        without = await lookout.poll()
         (tmp_path / "node-2").write_text("5s not us\n")
-        others = await lookout.look()
+        others = await lookout.poll()
         (tmp_path / "node-1").write_text("1h we go\nand this is not read\n")
-        assert await lookout.look()
-        word = as_word(lookout.departure)
+        assert await lookout.poll()
+        word = as_message(lookout.termination)
         assert (word.reason, word.moves, 3_500_000 < word.within_ms <= 3_600_000) == ("we go", True, True)
-        return without, others, lookout.news
+        return without, others, lookout.last_change
 
     without, others, news = asyncio.run(look())
 
@@ -72,8 +72,8 @@ def test_a_file_is_notice_enough_and_each_node_may_have_its_own(tmp_path: Path) 
 
 def test_a_command_that_is_not_there_is_told_once_and_changes_nothing() -> None:
     async def looks() -> tuple[list[bool], str, bool]:
-        lookout = Lookout("/no/such/command", "node-1")
-        return [await lookout.look() for _ in range(3)], lookout.news, lookout.is_taken_away
+        lookout = TerminationWatcher("/no/such/command", "node-1")
+        return [await lookout.poll() for _ in range(3)], lookout.last_change, lookout.is_terminating
 
     changes, news, taken = asyncio.run(looks())
 
@@ -88,8 +88,8 @@ def test_a_command_that_hangs_is_ended_and_says_nothing(
     monkeypatch.setattr("rota.agent.notice._ANSWER_SECONDS", 0.2)
 
     async def look() -> tuple[bool, str]:
-        lookout = Lookout("sh -c 'sleep 600; true'", str(tmp_path))
-        return await lookout.look(), lookout.news
+        lookout = TerminationWatcher("sh -c 'sleep 600; true'", str(tmp_path))
+        return await lookout.poll(), lookout.last_change
 
     changed, news = asyncio.run(look())
 
@@ -99,16 +99,16 @@ def test_a_command_that_hangs_is_ended_and_says_nothing(
 
 def test_who_was_told_to_leave_says_that_it_ends_its_work_itself() -> None:
     async def told() -> tuple[str, bool]:
-        lookout = Lookout(None, "node-1")
+        lookout = TerminationWatcher(None, "node-1")
         lookout.leave_within(30.0, "it was told to leave")
-        word = as_word(lookout.departure)
+        word = as_message(lookout.termination)
         return word.reason, word.moves
 
     assert asyncio.run(told()) == ("it was told to leave", False)
 
 
 def test_none_any_more_is_said_as_such() -> None:
-    assert as_word(None).over
+    assert as_message(None).over
 
 
 @pytest.mark.parametrize(

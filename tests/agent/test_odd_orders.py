@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from rota.agent.probe import is_missing
-from rota.model.sync import Said
-from rota.testing.light import Pretended
+from rota.model.sync import ReportedState
+from rota.testing.light import PretendRuntime
 from rota.wire import agent as wire
 from rota.wire.generated import agent_pb2 as pb
 from tests.agent.test_calling import WELCOME, Door, Noted, called
@@ -30,7 +30,7 @@ class Ordering(Door):
     def __init__(self, *words: pb.ToNode) -> None:
         super().__init__()
         self._words = words
-        self.reports: asyncio.Queue[tuple[str, Said, str | None]] = asyncio.Queue()
+        self.reports: asyncio.Queue[tuple[str, ReportedState, str | None]] = asyncio.Queue()
 
     async def Connect(self, words: AsyncIterator[pb.FromNode], context: Any) -> None:  # noqa: N802 - gRPC chooses this name
         await anext(aiter(words))
@@ -39,11 +39,11 @@ class Ordering(Door):
         for word in self._words:
             await context.write(word)
         async for heard in words:
-            for one in wire.claims_from_wire(list(heard.report.jobs)):
-                for claim in one.claims:
-                    self.reports.put_nowait((one.job, Said(claim.said), claim.reason))
+            for one in wire.reports_from_wire(list(heard.report.jobs)):
+                for claim in one.reports:
+                    self.reports.put_nowait((one.job, ReportedState(claim.said), claim.reason))
 
-    async def report_of(self, job: str, *said: Said) -> str | None:
+    async def report_of(self, job: str, *said: ReportedState) -> str | None:
         """The reason with which the agent says one of these of it."""
         while True:
             name, now, reason = await self.reports.get()
@@ -51,7 +51,7 @@ class Ordering(Door):
                 return reason
 
 
-class Runs(Pretended):
+class Runs(PretendRuntime):
     async def start(self, job: Any, work: Any, tasks: Any) -> None:
         if work is not None and "unspeakable" in work.env:
             raise TypeError("it cannot be said")
@@ -61,30 +61,30 @@ class Runs(Pretended):
 @pytest.mark.parametrize(
     ("order", "said"),
     [
-        (start("1", run="in_a_year"), Said.REFUSED),
-        (start("1", timeout_ms=2**64 - 1), Said.EXITED),
-        (start("1", env={"unspeakable": ""}), Said.REFUSED),
+        (start("1", run="in_a_year"), ReportedState.REFUSED),
+        (start("1", timeout_ms=2**64 - 1), ReportedState.EXITED),
+        (start("1", env={"unspeakable": ""}), ReportedState.REFUSED),
         (
             pb.JobOrders(
                 job="1", work=WORK, start_index=[0], start_attempt=[1], start_firm=[True], stop_index=[1]
             ),
-            Said.EXITED,
+            ReportedState.EXITED,
         ),
-        (start("1", container=pb.Container(image="x", network="ether", pull="never")), Said.REFUSED),
-        (start("1", workdir="/no/such/directory"), Said.REFUSED),
+        (start("1", container=pb.Container(image="x", network="ether", pull="never")), ReportedState.REFUSED),
+        (start("1", workdir="/no/such/directory"), ReportedState.REFUSED),
     ],
 )
 async def test_an_order_that_cannot_be_obeyed_is_refused_and_others_are_obeyed(
-    tmp_path: Path, order: pb.JobOrders, said: Said
+    tmp_path: Path, order: pb.JobOrders, said: ReportedState
 ) -> None:
     door = Ordering(pb.ToNode(epoch=1, orders=pb.Orders(echo=1, jobs=[order, start("2")])))
     async with called(tmp_path, door) as (agent, _):
-        agent._runtime, agent._pauses = Runs("a", tmp_path), Noted()
+        agent._runtime, agent._backoff = Runs("a", tmp_path), Noted()
         async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
             running = tasks.create_task(agent.run())
 
             assert await door.report_of("1", said)
-            await door.report_of("2", Said.EXITED)
+            await door.report_of("2", ReportedState.EXITED)
             running.cancel()
 
 
@@ -103,7 +103,7 @@ async def test_an_agent_hangs_up_on_a_server_that_says_what_cannot_be(
 ) -> None:
     door = Ordering(word)
     async with called(tmp_path, door) as (agent, _):
-        agent._runtime, agent._pauses = Runs("a", tmp_path), Noted()
+        agent._runtime, agent._backoff = Runs("a", tmp_path), Noted()
         async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
             running = tasks.create_task(agent.run())
             await door.hellos.get()

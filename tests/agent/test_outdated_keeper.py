@@ -10,13 +10,13 @@ import pytest
 
 from rota.model.ids import JobId
 from rota.model.shape import RunMode
-from rota.model.sync import Said, Start, Work
+from rota.model.sync import ReportedState, Start, TaskTemplate
 from rota.runtimes.process import ProcessRuntime
-from rota.runtimes.protocol import AttemptName, Room
+from rota.runtimes.protocol import AttemptName, NodeResources
 from tests.keeper.conftest import PATIENCE_SECONDS, Keeper
 
 JOB = JobId("7")
-ROOM = Room("n1", {"cpu": 4000, "gpu": 2000}, ("0", "1"))
+ROOM = NodeResources("n1", {"cpu": 4000, "gpu": 2000}, ("0", "1"))
 BEFORE = "import sys; from rota.keeper import run, wire; wire.PROTOCOL = 1; run.keep(sys.argv[1])"
 
 
@@ -54,20 +54,20 @@ async def attached(keeper: Keeper) -> AsyncIterator[ProcessRuntime]:
         await gone(runtime)
 
 
-async def gone(runtime: ProcessRuntime) -> list[Said]:
+async def gone(runtime: ProcessRuntime) -> list[ReportedState]:
     """Tell it to go; what it says until it has gone."""
     await runtime.quit()
-    return [Said(claim.said) async for told in runtime.events() for one in told for claim in one.claims]
+    return [ReportedState(claim.said) async for told in runtime.events() for one in told for claim in one.reports]
 
 
-def work(*argv: str) -> Work:
-    return Work("test", argv, {}, None, {"cpu": 1000}, 1, 1000, None, RunMode.AT_LEAST_ONCE)
+def work(*argv: str) -> TaskTemplate:
+    return TaskTemplate("test", argv, {}, None, {"cpu": 1000}, 1, 1000, None, RunMode.AT_LEAST_ONCE)
 
 
-async def until_said(runtime: ProcessRuntime, wanted: Said) -> None:
+async def until_said(runtime: ProcessRuntime, wanted: ReportedState) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS):
         async for told in runtime.events():
-            if any(claim.said == wanted for one in told for claim in one.claims):
+            if any(claim.said == wanted for one in told for claim in one.reports):
                 return
 
 
@@ -75,7 +75,7 @@ def test_it_is_known_for_what_it_is_and_goes_on_with_other_work(outdated: Outdat
     async def story() -> bool:
         async with attached(outdated) as runtime:
             await runtime.start(JOB, work("true"), [Start(0, 1, firm=True)])
-            await until_said(runtime, Said.EXITED)
+            await until_said(runtime, ReportedState.EXITED)
             return runtime.is_outdated
 
     assert asyncio.run(story())
@@ -93,21 +93,21 @@ def test_its_work_is_taken_over_and_can_be_stopped(outdated: OutdatedKeeper) -> 
         runtime = ProcessRuntime(outdated.root)
         found = await runtime.attach(ROOM)
         await runtime.stop([AttemptName(JOB, 0, 1)])
-        await until_said(runtime, Said.STOPPED)
+        await until_said(runtime, ReportedState.STOPPED)
         await gone(runtime)
-        return [claim.said for one in found for claim in one.claims]
+        return [claim.said for one in found for claim in one.reports]
 
-    assert asyncio.run(story()) == [Said.RUNNING]
+    assert asyncio.run(story()) == [ReportedState.RUNNING]
 
 
 def test_when_it_has_gone_a_new_one_takes_its_place_and_remembers(outdated: OutdatedKeeper) -> None:
     async def story() -> tuple[bool, list[int]]:
         async with attached(outdated) as runtime:
             await runtime.start(JOB, work("true"), [Start(0, 1, firm=True)])
-            await until_said(runtime, Said.EXITED)
+            await until_said(runtime, ReportedState.EXITED)
             await gone(runtime)
             await asyncio.to_thread(outdated.upgrade)
             found = await runtime.attach(ROOM)
-            return runtime.is_outdated, [claim.said for one in found for claim in one.claims]
+            return runtime.is_outdated, [claim.said for one in found for claim in one.reports]
 
-    assert asyncio.run(story()) == (False, [Said.EXITED])
+    assert asyncio.run(story()) == (False, [ReportedState.EXITED])

@@ -3,12 +3,12 @@
 from itertools import pairwise
 from random import Random
 
-from rota.agent.pauses import FIRST_SECONDS, LAST_SECONDS, Pauses
+from rota.agent.pauses import FIRST_SECONDS, LAST_SECONDS, Backoff
 
 
-def made(spread_seconds: float = 0.0) -> Pauses:
-    pauses = Pauses(Random(1))
-    pauses.begin(heartbeat_seconds=5.0)
+def made(spread_seconds: float = 0.0) -> Backoff:
+    pauses = Backoff(Random(1))
+    pauses.reset(heartbeat_seconds=5.0)
     pauses.spread_seconds = spread_seconds
     return pauses
 
@@ -26,7 +26,7 @@ def test_a_welcome_begins_anew_and_bounds_the_pauses_by_the_heartbeat() -> None:
     pauses = made()
     for _ in range(12):
         pauses.after_round(None)
-    pauses.begin(heartbeat_seconds=1.0)
+    pauses.reset(heartbeat_seconds=1.0)
     waited = [pauses.after_round(None) for _ in range(12)]
 
     assert waited[0] <= FIRST_SECONDS
@@ -54,7 +54,7 @@ def test_work_under_a_lease_does_not_wait_for_its_turn() -> None:
     assert max(pauses.after_round(20.0) for _ in range(100)) <= 5.0
 
 
-def _with_seed(seed: int, spread_seconds: float) -> Pauses:
-    pauses = Pauses(Random(seed))
+def _with_seed(seed: int, spread_seconds: float) -> Backoff:
+    pauses = Backoff(Random(seed))
     pauses.spread_seconds = spread_seconds
     return pauses

@@ -2,47 +2,47 @@
 
 import pytest
 
-from rota.agent.plan import Facts, plan, veto
+from rota.agent.plan import HostFacts, plan, veto
 from rota.model.ids import JobId
 from rota.model.shape import RunMode
-from rota.model.sync import Claim, JobClaims, JobOrders, Said, Start, Stop, Work
+from rota.model.sync import AttemptReport, JobReports, JobOrders, ReportedState, Start, Stop, TaskTemplate
 
 JOB = JobId("7")
-FINE = Facts(frozenset(), leaving=False)
+FINE = HostFacts(frozenset(), leaving=False)
 
 
-def work(workdir: str | None = None, **needs: int) -> Work:
-    return Work("test", ("true",), {}, workdir, needs, 1, 1000, None, RunMode.AT_LEAST_ONCE)
+def work(workdir: str | None = None, **needs: int) -> TaskTemplate:
+    return TaskTemplate("test", ("true",), {}, workdir, needs, 1, 1000, None, RunMode.AT_LEAST_ONCE)
 
 
 def test_what_nothing_speaks_against_is_obeyed_as_it_was_ordered() -> None:
     orders = [JobOrders(JOB, None, [Start(0, 1, firm=True, gpus=0b10)], [])]
 
-    assert plan(orders, {JOB: work(gpu=500)}, FINE).obey == orders
+    assert plan(orders, {JOB: work(gpu=500)}, FINE).accepted == orders
 
 
 def test_a_refused_start_keeps_no_stop_from_being_obeyed() -> None:
     orders = JobOrders(JOB, None, [Start(0, 2, firm=True)], [Stop(1, 1)])
-    actions = plan([orders], {JOB: work("/gone")}, Facts(frozenset({"/gone"}), leaving=False))
+    actions = plan([orders], {JOB: work("/gone")}, HostFacts(frozenset({"/gone"}), leaving=False))
 
-    assert actions.obey == [orders._replace(start=[])]
+    assert actions.accepted == [orders._replace(start=[])]
     reason = "there is no directory /gone"
-    assert actions.refuse == [JobClaims(JOB, [Claim(0, 2, Said.REFUSED, reason=reason)])]
+    assert actions.refused == [JobReports(JOB, [AttemptReport(0, 2, ReportedState.REFUSED, reason=reason)])]
 
 
 @pytest.mark.parametrize(
     ("facts", "asked", "reason"),
     [
         (FINE, None, "the job's spec did not come"),
-        (Facts(frozenset(), leaving=True), work(), "this node is leaving"),
+        (HostFacts(frozenset(), leaving=True), work(), "this node is leaving"),
         (
-            Facts(frozenset(), leaving=False, outdated_keeper=True),
+            HostFacts(frozenset(), leaving=False, outdated_keeper=True),
             work(gpu=500),
             "its keeper was started before",
         ),
     ],
 )
-def test_a_veto_says_why(facts: Facts, asked: Work | None, reason: str) -> None:
+def test_a_veto_says_why(facts: HostFacts, asked: TaskTemplate | None, reason: str) -> None:
     said = veto(asked, facts)
 
     assert said is not None
@@ -50,6 +50,6 @@ def test_a_veto_says_why(facts: Facts, asked: Work | None, reason: str) -> None:
 
 
 def test_a_keeper_of_before_an_upgrade_still_runs_what_needs_no_gpu() -> None:
-    facts = Facts(frozenset(), leaving=False, outdated_keeper=True)
+    facts = HostFacts(frozenset(), leaving=False, outdated_keeper=True)
 
     assert veto(work(cpu=1000, gpu=0), facts) is None

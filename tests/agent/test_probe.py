@@ -26,7 +26,7 @@ def plug_in(driver: Path, slot: str, model: str) -> None:
 def test_each_device_is_a_thousand_and_known_by_its_place(tmp_path: Path, driver: Path) -> None:
     plug_in(driver, "0000:3b:00.0", A100)
     plug_in(driver, "0000:af:00.0", A100)
-    machine = probe.look(tmp_path, {})
+    machine = probe.probe_host(tmp_path, {})
 
     assert (machine.capacity["gpu"], machine.gpus) == (2000, ("0", "1"))
     assert machine.labels["gpu_model"] == "NVIDIA-A100-SXM4-40GB"
@@ -35,7 +35,7 @@ def test_each_device_is_a_thousand_and_known_by_its_place(tmp_path: Path, driver
 def test_devices_of_several_models_have_no_label_in_common(tmp_path: Path, driver: Path) -> None:
     plug_in(driver, "0000:3b:00.0", A100)
     plug_in(driver, "0000:af:00.0", "Tesla T4")
-    machine = probe.look(tmp_path, {})
+    machine = probe.probe_host(tmp_path, {})
 
     assert machine.capacity["gpu"] == 2000
     assert "gpu_model" not in machine.labels
@@ -43,14 +43,14 @@ def test_devices_of_several_models_have_no_label_in_common(tmp_path: Path, drive
 
 def test_a_device_that_does_not_say_its_model_counts_all_the_same(tmp_path: Path, driver: Path) -> None:
     (driver / "0000:3b:00.0").mkdir(parents=True)
-    machine = probe.look(tmp_path, {})
+    machine = probe.probe_host(tmp_path, {})
 
     assert machine.gpus == ("0",)
     assert "gpu_model" not in machine.labels
 
 
 def test_a_machine_without_a_driver_has_no_gpu(tmp_path: Path, driver: Path) -> None:
-    machine = probe.look(tmp_path, {})
+    machine = probe.probe_host(tmp_path, {})
 
     assert (machine.capacity["gpu"], machine.gpus) == (0, ())
     assert "gpu_model" not in machine.labels
@@ -59,7 +59,7 @@ def test_a_machine_without_a_driver_has_no_gpu(tmp_path: Path, driver: Path) -> 
 def test_what_is_declared_replaces_what_is_found(tmp_path: Path, driver: Path) -> None:
     plug_in(driver, "0000:3b:00.0", A100)
 
-    assert probe.look(tmp_path, {"gpu": 3000}).gpus == ("0", "1", "2")
-    hidden = probe.look(tmp_path, {"gpu": 0})
+    assert probe.probe_host(tmp_path, {"gpu": 3000}).gpus == ("0", "1", "2")
+    hidden = probe.probe_host(tmp_path, {"gpu": 0})
     assert hidden.gpus == ()
     assert "gpu_model" not in hidden.labels

@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 
 from rota.agent.results import ResultReporter
-from rota.identity.authority import Authority
+from rota.identity.authority import CertificateAuthority
 from rota.identity.node_identity import NodeIdentity, make_request, store_identity
-from rota.identity.signed_requests import signed_by
+from rota.identity.signed_requests import verify_request
 from rota.model.ids import JobId
-from rota.model.result import ReportDoor
-from rota.model.sync import Claim, JobClaims, Said
+from rota.model.result import ResultEndpoint
+from rota.model.sync import AttemptReport, JobReports, ReportedState
 
 ONE = JobId("1")
 PATH = "/v1/jobs/1/tasks/0/attempts/1/result"
-ENDED = Claim(0, 1, Said.EXITED, 3, started_at_ms=5, ended_at_ms=6)
-RUNNING = Claim(0, 1, Said.RUNNING, started_at_ms=5)
+ENDED = AttemptReport(0, 1, ReportedState.EXITED, 3, started_at_ms=5, ended_at_ms=6)
+RUNNING = AttemptReport(0, 1, ReportedState.RUNNING, started_at_ms=5)
 NOW = datetime.now(UTC)
 
 
@@ -66,18 +66,18 @@ def serving(*statuses: int) -> Iterator[Server]:
 
 
 @pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority.open(tmp_path / "ca", NOW)
+def authority(tmp_path: Path) -> CertificateAuthority:
+    return CertificateAuthority.open(tmp_path / "ca", NOW)
 
 
 @pytest.fixture
-def identity(authority: Authority, tmp_path: Path) -> NodeIdentity:
+def identity(authority: CertificateAuthority, tmp_path: Path) -> NodeIdentity:
     certificate = authority.sign_node(make_request(tmp_path / "node"), "n1", "one", NOW)
     return store_identity(tmp_path / "node", certificate, authority.ca_pem)
 
 
 class Reporting:
-    def __init__(self, reporter: ResultReporter, noted: "asyncio.Queue[list[JobClaims]]") -> None:
+    def __init__(self, reporter: ResultReporter, noted: "asyncio.Queue[list[JobReports]]") -> None:
         self.reporter = reporter
         self.noted = noted
 
@@ -87,11 +87,11 @@ async def reporting(
     identity: NodeIdentity, directory: Path, *urls: str, patience_seconds: float = 60
 ) -> AsyncIterator[Reporting]:
     """A reporter that is connected, and where job 1 reports to these servers."""
-    noted: asyncio.Queue[list[JobClaims]] = asyncio.Queue()
+    noted: asyncio.Queue[list[JobReports]] = asyncio.Queue()
     reporter = ResultReporter(
         directory, lambda: identity, noted.put_nowait, lambda *_, **__: None, patience_seconds
     )
-    reporter.attach({ONE: ReportDoor(urls[0], "", "n1", others=urls[1:], by_agent=True)})
+    reporter.attach({ONE: ResultEndpoint(urls[0], "", "n1", others=urls[1:], by_agent=True)})
     reporter.connected.set()
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(reporter.run())
@@ -100,23 +100,23 @@ async def reporting(
 
 
 async def test_an_end_is_told_as_running_until_a_server_has_taken_its_result(
-    authority: Authority, identity: NodeIdentity, tmp_path: Path
+    authority: CertificateAuthority, identity: NodeIdentity, tmp_path: Path
 ) -> None:
     with serving(503, 401, 404, 201) as server:
         async with reporting(identity, tmp_path, server.url) as agent:
-            at_first = agent.reporter.hold([JobClaims(ONE, [ENDED]), JobClaims(JobId("2"), [ENDED])])
-            again = agent.reporter.hold([JobClaims(ONE, [ENDED])])
+            at_first = agent.reporter.defer_ends([JobReports(ONE, [ENDED]), JobReports(JobId("2"), [ENDED])])
+            again = agent.reporter.defer_ends([JobReports(ONE, [ENDED])])
             noted = await agent.noted.get()
     path, header, body = server.posted[0]
 
-    assert at_first == [JobClaims(ONE, [RUNNING]), JobClaims(JobId("2"), [ENDED])]
-    assert again == [JobClaims(ONE, [RUNNING])]
-    assert noted == [JobClaims(ONE, [ENDED])]
+    assert at_first == [JobReports(ONE, [RUNNING]), JobReports(JobId("2"), [ENDED])]
+    assert again == [JobReports(ONE, [RUNNING])]
+    assert noted == [JobReports(ONE, [ENDED])]
     assert (len(server.posted), len(set(server.posted[1:]))) == (4, 3)  # each is signed anew
     assert {said for _, _, said in server.posted} == {body}
     assert path == PATH
     assert json.loads(body) == {"results": {"exit_code": 3}, "failure": "it ended with exit code 3"}
-    assert signed_by(header, "POST", PATH, authority.ca_pem, NOW).is_of(body)
+    assert verify_request(header, "POST", PATH, authority.ca_pem, NOW).covers(body)
 
 
 async def test_a_standby_is_tried_where_the_first_server_does_not_answer(
@@ -124,9 +124,9 @@ async def test_a_standby_is_tried_where_the_first_server_does_not_answer(
 ) -> None:
     with serving(201) as server:
         async with reporting(identity, tmp_path, "http://127.0.0.1:9", server.url) as agent:
-            agent.reporter.hold([JobClaims(ONE, [ENDED])])
+            agent.reporter.defer_ends([JobReports(ONE, [ENDED])])
 
-            assert await agent.noted.get() == [JobClaims(ONE, [ENDED])]
+            assert await agent.noted.get() == [JobReports(ONE, [ENDED])]
 
 
 @pytest.mark.parametrize(("status", "patience_seconds"), [(400, 60), (403, 60), (503, 0), (404, 0)])
@@ -135,10 +135,10 @@ async def test_what_is_refused_or_not_taken_in_time_ends_without_a_result(
 ) -> None:
     with serving(status) as server:
         async with reporting(identity, tmp_path, server.url, patience_seconds=patience_seconds) as agent:
-            agent.reporter.hold([JobClaims(ONE, [ENDED])])
+            agent.reporter.defer_ends([JobReports(ONE, [ENDED])])
             ((_, (claim,)),) = await agent.noted.get()
 
-    assert (claim.said, claim.exit_code) == (Said.EXITED, 3)
+    assert (claim.said, claim.exit_code) == (ReportedState.EXITED, 3)
     assert claim.reason is not None
     assert claim.reason.startswith("its result was not reported: ")
     assert claim.reason.endswith("because")
@@ -150,9 +150,9 @@ async def test_an_end_whose_result_is_stored_already_is_told_as_it_is(
 ) -> None:
     with serving(409) as server:
         async with reporting(identity, tmp_path, server.url) as agent:
-            agent.reporter.hold([JobClaims(ONE, [ENDED])])
+            agent.reporter.defer_ends([JobReports(ONE, [ENDED])])
 
-            assert await agent.noted.get() == [JobClaims(ONE, [ENDED])]
+            assert await agent.noted.get() == [JobReports(ONE, [ENDED])]
     assert len(server.posted) == 1
 
 
@@ -160,7 +160,7 @@ async def test_nothing_is_posted_before_a_server_is_connected(identity: NodeIden
     with serving(201) as server:
         async with reporting(identity, tmp_path, server.url) as agent:
             agent.reporter.connected.clear()
-            agent.reporter.hold([JobClaims(ONE, [ENDED])])
+            agent.reporter.defer_ends([JobReports(ONE, [ENDED])])
             for _ in range(10):
                 await asyncio.sleep(0)
             before = list(server.posted)
@@ -174,8 +174,8 @@ async def test_the_end_of_a_job_that_is_forgotten_is_not_waited_for(
     identity: NodeIdentity, tmp_path: Path
 ) -> None:
     async with reporting(identity, tmp_path, "http://127.0.0.1:9") as agent:
-        agent.reporter.hold([JobClaims(ONE, [ENDED])])
+        agent.reporter.defer_ends([JobReports(ONE, [ENDED])])
         agent.reporter.forget([ONE])
         await agent.reporter.finish()
 
-        assert agent.reporter.hold([JobClaims(ONE, [ENDED])]) == [JobClaims(ONE, [ENDED])]
+        assert agent.reporter.defer_ends([JobReports(ONE, [ENDED])]) == [JobReports(ONE, [ENDED])]

@@ -3,32 +3,32 @@
 from pathlib import Path
 
 from rota.agent import servers
-from rota.agent.servers import Servers
+from rota.agent.servers import ServerList
 
 
 def test_each_is_tried_before_there_is_a_pause(tmp_path: Path) -> None:
-    known = Servers(tmp_path, ("a:1", "b:2", "c:3"))
+    known = ServerList(tmp_path, ("a:1", "b:2", "c:3"))
     called, pauses = [], []
     for _ in range(6):
-        called.append(known.next)
-        pauses.append(known.turn())
+        called.append(known.current)
+        pauses.append(known.rotate())
 
     assert called == ["a:1", "b:2", "c:3"] * 2
     assert pauses == [False, False, True] * 2
 
 
 def test_one_alone_is_called_again_after_a_pause(tmp_path: Path) -> None:
-    known = Servers(tmp_path, ("a:1",))
+    known = ServerList(tmp_path, ("a:1",))
 
     assert known.is_one
-    assert known.turn()
-    assert known.next == "a:1"
+    assert known.rotate()
+    assert known.current == "a:1"
 
 
 def test_whom_it_is_told_of_it_knows_also_after_a_restart(tmp_path: Path) -> None:
-    known = Servers(tmp_path, ("a:1",))
-    known.learn(["b:2", "a:1", "c:3"])
-    known.turn()
+    known = ServerList(tmp_path, ("a:1",))
+    known.update(["b:2", "a:1", "c:3"])
+    known.rotate()
 
-    assert known.next == "b:2"
+    assert known.current == "b:2"
     assert servers.read(tmp_path / servers.FILE) == ("b:2", "a:1", "c:3")

@@ -9,11 +9,11 @@ from rota.agent import summary
 from rota.model.ids import JobId
 from rota.model.limits import RESULT_BYTES_MAX
 from rota.model.steps import StepMark
-from rota.model.sync import Claim, Said
+from rota.model.sync import AttemptReport, ReportedState
 from rota.runtimes.protocol import AttemptName
 
 NAME = AttemptName(JobId("1"), 0, 1)
-GOOD = Claim(0, 1, Said.EXITED, 0, started_at_ms=5)
+GOOD = AttemptReport(0, 1, ReportedState.EXITED, 0, started_at_ms=5)
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def left(tmp_path: Path) -> Path:
 def test_a_file_that_cannot_be_posted_is_named(tmp_path: Path, left: Path, text: str, error: str) -> None:
     left.write_text(text)
 
-    assert summary.of(tmp_path, NAME, GOOD) == {
+    assert summary.result_body(tmp_path, NAME, GOOD) == {
         "results": {"exit_code": 0, "result_file": error},
         "failure": None,
     }
@@ -52,7 +52,7 @@ def test_outputs_are_cut_to_what_fits_and_odd_names_can_be_shown(tmp_path: Path,
         (out / f"{number:03}{'x' * 240}").touch()
     os.close(os.open(os.fsencode(out) + b"/0\xff", os.O_CREAT))
     left.write_text('{"results": {"a": "%s"}}' % ("y" * 8000))
-    body = summary.of(tmp_path, NAME, GOOD)
+    body = summary.result_body(tmp_path, NAME, GOOD)
     results = body["results"]
 
     assert len(summary.encoded(results)) <= RESULT_BYTES_MAX
@@ -64,19 +64,19 @@ def test_outputs_are_cut_to_what_fits_and_odd_names_can_be_shown(tmp_path: Path,
 @pytest.mark.parametrize(
     ("claim", "failure"),
     [
-        (Claim(0, 1, Said.EXITED, 3), "it ended with exit code 3"),
-        (Claim(0, 1, Said.EXITED, 127, reason="no such command"), "no such command"),
-        (Claim(0, 1, Said.EXITED, -1, signal=9), "it was ended by signal 9"),
-        (Claim(0, 1, Said.STOPPED, 0), "it was stopped"),
-        (Claim(0, 1, Said.TIMED_OUT, 143), "it ran longer than it may"),
+        (AttemptReport(0, 1, ReportedState.EXITED, 3), "it ended with exit code 3"),
+        (AttemptReport(0, 1, ReportedState.EXITED, 127, reason="no such command"), "no such command"),
+        (AttemptReport(0, 1, ReportedState.EXITED, -1, signal=9), "it was ended by signal 9"),
+        (AttemptReport(0, 1, ReportedState.STOPPED, 0), "it was stopped"),
+        (AttemptReport(0, 1, ReportedState.TIMED_OUT, 143), "it ran longer than it may"),
     ],
 )
-def test_what_did_not_end_well_is_reported_as_a_failure(tmp_path: Path, claim: Claim, failure: str) -> None:
-    assert summary.of(tmp_path, NAME, claim)["failure"] == failure
+def test_what_did_not_end_well_is_reported_as_a_failure(tmp_path: Path, claim: AttemptReport, failure: str) -> None:
+    assert summary.result_body(tmp_path, NAME, claim)["failure"] == failure
 
 
 def test_the_exit_code_of_each_step_that_began_is_reported(tmp_path: Path) -> None:
     steps = (StepMark(1, 2, 0), StepMark(3, 4, 7))
-    body = summary.of(tmp_path, NAME, Claim(0, 1, Said.EXITED, 7, steps=steps))
+    body = summary.result_body(tmp_path, NAME, AttemptReport(0, 1, ReportedState.EXITED, 7, steps=steps))
 
     assert body["results"] == {"exit_code": 7, "steps": [0, 7]}

@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-from rota.apiserver.rpc import ControllerDoor
+from rota.apiserver.rpc import ControllerService
 from rota.identity.tokens import Role
 from rota.store.sqlite import SqliteStore
 from rota.wire.generated import controller_pb2 as pb
@@ -46,7 +46,7 @@ async def controller(
         former = next((one.id for one in api.vault.list_api_tokens()), None)  # of the same directory, before
         token = api.vault.make_api_token("outside", role, namespaces or ("*",), 0, replaces=former)
         door = grpc.aio.server()
-        add_ControllerServicer_to_server(ControllerDoor(api), door)  # type: ignore[no-untyped-call]
+        add_ControllerServicer_to_server(ControllerService(api), door)  # type: ignore[no-untyped-call]
         port = door.add_insecure_port("127.0.0.1:0")
         await door.start()
         try:

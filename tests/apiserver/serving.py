@@ -13,30 +13,30 @@ from typing import Any
 import uvicorn
 
 from rota.apiserver.api import Addresses, Api
-from rota.apiserver.fanout import Shared
+from rota.apiserver.fanout import SharedLogSource
 from rota.apiserver.http import make_app
 from rota.apiserver.logs import Logs, LogSource
-from rota.apiserver.watch import Changes
+from rota.apiserver.watch import EventHub
 from rota.clusters import assign
 from rota.controllers import batch
 from rota.engine.run import Engine
 from rota.identity.audit import AuditLog
-from rota.identity.authority import Authority
+from rota.identity.authority import CertificateAuthority
 from rota.identity.tokens import Role
 from rota.identity.vault import Vault
 from rota.model.errors import NotFound, Unavailable
 from rota.model.ids import NodeId
 from rota.model.plan import Plan, Record
 from rota.model.sync import LogPiece, LogRequest, OutputsRequest
-from rota.model.why import Why
+from rota.model.why import Explanation
 from rota.scheduler.move_check import why_not_moved
-from rota.scheduler.survey import Surveyor
-from rota.scheduler.what_if import foresee
-from rota.scheduler.what_moves import displace
+from rota.scheduler.survey import FitCalculator
+from rota.scheduler.what_if import plan_job
+from rota.scheduler.what_moves import preview_drain
 from rota.store.protocol import Store
 from rota.store.sqlite import SqliteStore
 
-RECONCILERS = [assign.reconciler(Surveyor().look), batch.RECONCILER]
+RECONCILERS = [assign.reconciler(FitCalculator().cluster_fit), batch.RECONCILER]
 
 
 @dataclass(frozen=True)
@@ -202,18 +202,18 @@ class NoOutputs:
 
 
 def make_api(engine: Engine, directory: Path, source: LogSource, **others: Any) -> Api:
-    changes = Changes(engine)
+    changes = EventHub(engine)
     given: dict[str, Any] = {
         "engine": engine,
         "changes": changes,
-        "logs": Logs(engine, changes, Shared(source)),
+        "logs": Logs(engine, changes, SharedLogSource(source)),
         "outputs": NoOutputs(),
         "vault": Vault.open(directory / "identity"),
-        "authority": Authority.open(directory / "identity", datetime.now(UTC)),
+        "authority": CertificateAuthority.open(directory / "identity", datetime.now(UTC)),
         "audit": AuditLog(directory / "audit.log"),
-        "explain": lambda _view, job, _now: Why(True, f"job {job} waits for a node."),
-        "foresee": foresee,
-        "displace": displace,
+        "explain": lambda _view, job, _now: Explanation(True, f"job {job} waits for a node."),
+        "foresee": plan_job,
+        "displace": preview_drain,
         "why_not_moved": why_not_moved,
         "addresses": Addresses("127.0.0.1:3000", "127.0.0.1:50001", "127.0.0.1:50000"),
         "version": "0.1.0",

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rota.apiserver import admission, admit_wishes
-from rota.apiserver.access import LOWEST_ROLE, Action, Caller, require, require_everywhere, sees
+from rota.apiserver.access import MINIMUM_ROLE, Action, Caller, require_in_namespace, require_cluster_wide, can_see
 from rota.apiserver.finding import find_job, find_node
-from rota.apiserver.spec import KNOWN, parse_spec
+from rota.apiserver.spec import SPEC_FIELDS, parse_spec
 from rota.engine.mirror import Mirror
 from rota.identity.tokens import Role
 from rota.model import limits
@@ -17,7 +17,7 @@ from rota.model.errors import BadField, Conflict, NotAllowed, NotFound, QueueFul
 from rota.model.ids import JobId, NodeId
 from rota.model.job import Counters, JobSpec, JobStatus, SubmitKey
 from rota.model.lifecycle import JobState, NodeState
-from rota.model.node import Eligibility, NodeSpec, NodeWish
+from rota.model.node import Eligibility, NodeSpec, NodeIntent
 from rota.model.plan import Plan
 from rota.model.shape import Constraint, Op, RunMode
 from rota.model.subscriber import Subscriber
@@ -41,7 +41,7 @@ def applied(mirror: Mirror, plan: Plan) -> Mirror:
 def outcome(body: object) -> str:
     """Why it was refused, or what is asked for."""
     try:
-        plan = admission.submit(Mirror(), body, ADA, "key", NOW)
+        plan = admission.submit_job(Mirror(), body, ADA, "key", NOW)
     except Rejected as refusal:
         return refusal.detail
     applied(Mirror(), plan)
@@ -57,10 +57,10 @@ def with_jobs(*specs: JobSpec) -> Mirror:
 
 
 def test_a_command_alone_is_enough() -> None:
-    plan = admission.submit(Mirror(), {"command": ["/usr/bin/python3", "a.py"]}, ADA, None, NOW)
+    plan = admission.submit_job(Mirror(), {"command": ["/usr/bin/python3", "a.py"]}, ADA, None, NOW)
     made = plan.puts[0]
 
-    assert plan.answer == admission.Submitted(JobId("1"), new=True)
+    assert plan.answer == admission.SubmitResult(JobId("1"), new=True)
     assert isinstance(made, JobSpec)
     assert (made.name, made.namespace, made.user, made.count) == ("python3", "default", "ada", 1)
     assert (made.needs, made.submitted_at_ms) == ({"cpu": 1000}, NOW.wall_ms)
@@ -155,7 +155,7 @@ def test_a_bad_value_is_refused_by_the_name_of_its_field(field: str, value: Any)
     body = {"command": ["true"], field.partition(".")[0]: value}
 
     with pytest.raises(BadField) as refused:
-        admission.submit(Mirror(), body, ADA, None, NOW)
+        admission.submit_job(Mirror(), body, ADA, None, NOW)
 
     assert refused.value.field == field
     assert refused.value.hint
@@ -181,43 +181,43 @@ def test_any_json_is_accepted_or_rejected(body: object) -> None:
     assert outcome(body)
 
 
-@given(st.sampled_from(KNOWN), JSON)
+@given(st.sampled_from(SPEC_FIELDS), JSON)
 def test_any_value_in_any_field_is_accepted_or_rejected(field: str, value: object) -> None:
     assert outcome({"command": ["a"], field: value})
 
 
 def test_a_key_gives_one_job_and_refuses_another_body() -> None:
-    mirror = applied(Mirror(), admission.submit(Mirror(), {"command": ["a"]}, ADA, "k", NOW))
-    again = admission.submit(mirror, {"command": ["a"], "count": 1}, ADA, "k", NOW)
+    mirror = applied(Mirror(), admission.submit_job(Mirror(), {"command": ["a"]}, ADA, "k", NOW))
+    again = admission.submit_job(mirror, {"command": ["a"], "count": 1}, ADA, "k", NOW)
 
-    assert again == Plan(answer=admission.Submitted(JobId("1"), new=False))
+    assert again == Plan(answer=admission.SubmitResult(JobId("1"), new=False))
     with pytest.raises(Conflict, match="asks for something else"):
-        admission.submit(mirror, {"command": ["b"]}, ADA, "k", NOW)
-    assert admission.submit(mirror, {"command": ["b"], "namespace": "x"}, ADA, "k", NOW).answer.new
+        admission.submit_job(mirror, {"command": ["b"]}, ADA, "k", NOW)
+    assert admission.submit_job(mirror, {"command": ["b"], "namespace": "x"}, ADA, "k", NOW).answer.new
 
 
 def test_a_key_whose_job_was_deleted_makes_no_second_one() -> None:
-    mirror = applied(Mirror(), admission.submit(Mirror(), {"command": ["a"]}, ADA, "k", NOW))
+    mirror = applied(Mirror(), admission.submit_job(Mirror(), {"command": ["a"]}, ADA, "k", NOW))
     mirror.apply(JobStatus(JobId("1"), JobState.SUCCEEDED))
-    applied(mirror, admission.delete(mirror, "1", ADA))
+    applied(mirror, admission.delete_job(mirror, "1", ADA))
 
     with pytest.raises(Conflict, match="was deleted"):
-        admission.submit(mirror, {"command": ["a"]}, ADA, "k", NOW)
+        admission.submit_job(mirror, {"command": ["a"]}, ADA, "k", NOW)
 
 
 @pytest.mark.parametrize("key", ["", " ", "a b", "é", "x" * 257, "a\n"])
 def test_a_key_that_cannot_travel_is_refused(key: str) -> None:
     with pytest.raises(BadField, match="Idempotency-Key"):
-        admission.submit(Mirror(), {"command": ["a"]}, ADA, key, NOW)
+        admission.submit_job(Mirror(), {"command": ["a"]}, ADA, key, NOW)
 
 
 def test_a_full_queue_takes_no_more_but_still_knows_its_keys() -> None:
-    mirror = applied(Mirror(), admission.submit(Mirror(), {"command": ["a"]}, ADA, "k", NOW))
+    mirror = applied(Mirror(), admission.submit_job(Mirror(), {"command": ["a"]}, ADA, "k", NOW))
     mirror.unfinished = limits.JOBS_WAITING_MAX
 
     with pytest.raises(QueueFull):
-        admission.submit(mirror, {"command": ["b"]}, ADA, None, NOW)
-    assert not admission.submit(mirror, {"command": ["a"]}, ADA, "k", NOW).answer.new
+        admission.submit_job(mirror, {"command": ["b"]}, ADA, None, NOW)
+    assert not admission.submit_job(mirror, {"command": ["a"]}, ADA, "k", NOW).answer.new
 
 
 def test_canceling_twice_writes_once_and_an_ended_job_not_at_all() -> None:
@@ -233,11 +233,11 @@ def test_canceling_twice_writes_once_and_an_ended_job_not_at_all() -> None:
 
 
 def test_deleting_a_job_leaves_nothing_but_its_submit_key() -> None:
-    mirror = applied(Mirror(), admission.submit(Mirror(), {"command": ["a"], "count": 300}, ADA, "k", NOW))
+    mirror = applied(Mirror(), admission.submit_job(Mirror(), {"command": ["a"], "count": 300}, ADA, "k", NOW))
     blocks = (attempts("1", 256), statuses("1", 256), tasks("1", 44, block=1))
     for record in (node(1), node_status(1), *blocks, JobStatus(JobId("1"), JobState.FAILED)):
         mirror.apply(record)
-    plan = admission.delete(mirror, "1", ADA)
+    plan = admission.delete_job(mirror, "1", ADA)
 
     kept = {
         f"job/1/{part}"
@@ -286,7 +286,7 @@ def test_a_job_is_deleted_by_its_id_alone() -> None:
 
     for name in ("train", "last"):
         with pytest.raises(Conflict, match="by its id"):
-            admission.delete(mirror, name, ADA)
+            admission.delete_job(mirror, name, ADA)
 
 
 def test_what_a_caller_may_not_see_does_not_exist() -> None:
@@ -303,7 +303,7 @@ def test_nodes_are_enrolled_under_names_and_numbers_of_their_own() -> None:
     mirror = Mirror()
     made: list[NodeSpec] = []
     for name in ("host", "host", "host", "n1"):
-        plan = admission.enroll(mirror, name, {"rack": "7"}, "default", NOW)
+        plan = admission.enroll_node(mirror, name, {"rack": "7"}, "default", NOW)
         applied(mirror, plan)
         made.append(plan.answer)
 
@@ -321,11 +321,11 @@ def test_nodes_are_enrolled_under_names_and_numbers_of_their_own() -> None:
 def test_a_wish_that_is_already_so_writes_nothing_but_is_answered_only_by_who_leads() -> None:
     mirror = Mirror()
     mirror.apply(node(1))
-    plan = admission.wish_node(mirror, "laptop", Eligibility.CORDONED, ADA)
+    plan = admission.set_node_eligibility(mirror, "laptop", Eligibility.CORDONED, ADA)
     applied(mirror, plan)
 
     assert len(plan.puts) == len(plan.events) == 1
-    assert admission.wish_node(mirror, "n1", Eligibility.CORDONED, ADA) == Plan(answer="n1", fenced=True)
+    assert admission.set_node_eligibility(mirror, "n1", Eligibility.CORDONED, ADA) == Plan(answer="n1", fenced=True)
 
 
 @pytest.mark.parametrize("state", list(NodeState))
@@ -344,50 +344,50 @@ def test_only_a_lost_node_or_one_that_left_is_deleted(state: NodeState) -> None:
 def test_a_subscribers_position_only_grows() -> None:
     known = {"a": Subscriber("a", 5, 1)}
 
-    assert admission.acknowledge(known, "a", 5, 0).puts == ()
-    assert admission.acknowledge(known, "a", 5, 1).puts == ()
-    assert admission.acknowledge(known, "a", 5, 2).puts == (Subscriber("a", 5, 2),)
-    assert admission.acknowledge(known, "b", 1, 0).puts == (Subscriber("b", 1, 0),)
+    assert admission.acknowledge_events(known, "a", 5, 0).puts == ()
+    assert admission.acknowledge_events(known, "a", 5, 1).puts == ()
+    assert admission.acknowledge_events(known, "a", 5, 2).puts == (Subscriber("a", 5, 2),)
+    assert admission.acknowledge_events(known, "b", 1, 0).puts == (Subscriber("b", 1, 0),)
 
 
 @pytest.mark.parametrize("action", list(Action))
 @pytest.mark.parametrize("role", list(Role))
 def test_a_role_may_do_what_the_table_says_and_only_in_its_namespaces(action: Action, role: Role) -> None:
     caller = Caller("x", role, ("ml",))
-    allowed = list(Role).index(role) >= list(Role).index(LOWEST_ROLE[action])
+    allowed = list(Role).index(role) >= list(Role).index(MINIMUM_ROLE[action])
 
     if allowed:
-        require(caller, action, "ml")
+        require_in_namespace(caller, action, "ml")
     else:
         with pytest.raises(NotAllowed):
-            require(caller, action, "ml")
+            require_in_namespace(caller, action, "ml")
     for elsewhere in ("web", "", "m", "ml2", "*"):
         with pytest.raises(NotAllowed):
-            require(caller, action, elsewhere)
+            require_in_namespace(caller, action, elsewhere)
     with pytest.raises(NotAllowed):
-        require_everywhere(caller, action)
+        require_cluster_wide(caller, action)
 
 
 def test_a_token_without_namespaces_sees_nothing() -> None:
-    assert not sees(Caller("x", Role.ADMIN, ()), "default")
+    assert not can_see(Caller("x", Role.ADMIN, ()), "default")
 
 
 def test_a_drain_has_a_deadline_in_cluster_time_or_none() -> None:
     mirror = Mirror()
     mirror.apply(node(1))
 
-    def drained(body: object) -> NodeWish:
-        wish = applied(mirror, admission.drain_node(mirror, "n1", body, ADA, NOW)).nodes[NodeId("n1")].wish
+    def drained(body: object) -> NodeIntent:
+        wish = applied(mirror, admission.drain_node(mirror, "n1", body, ADA, NOW)).nodes[NodeId("n1")].intent
         assert wish is not None
         return wish
 
     assert drained({"deadline_seconds": "1m"}).drain_by_ms == NOW.ms + 60_000
     assert drained({}).drain_by_ms is None
-    assert drained({"force": True}) == NodeWish(NodeId("n1"), Eligibility.DRAINING, (), NOW.ms, True)
+    assert drained({"force": True}) == NodeIntent(NodeId("n1"), Eligibility.DRAINING, (), NOW.ms, True)
     opened = (
-        applied(mirror, admission.wish_node(mirror, "n1", Eligibility.OPEN, ADA)).nodes[NodeId("n1")].wish
+        applied(mirror, admission.set_node_eligibility(mirror, "n1", Eligibility.OPEN, ADA)).nodes[NodeId("n1")].intent
     )
-    assert opened == NodeWish(NodeId("n1"))
+    assert opened == NodeIntent(NodeId("n1"))
 
 
 @pytest.mark.parametrize(

@@ -3,39 +3,39 @@
 import pytest
 
 from rota.apiserver import admission
-from rota.apiserver.admit_plan import planned
+from rota.apiserver.admit_plan import parse_plan_request
 from rota.apiserver.spec import parse_spec
 from rota.engine.mirror import Mirror
 from rota.model import limits
-from rota.model.after import After, On
+from rota.model.after import Dependency, DependencyCondition
 from rota.model.errors import Conflict, Rejected
 from rota.model.ids import JobId
 from rota.model.job import JobSpec, JobStatus
 from rota.model.lifecycle import JobState
-from rota.model.outlook import Outcome
+from rota.model.outlook import PlanOutcome
 from tests.apiserver.builders import ADA, NOW, spec
 from tests.apiserver.test_admission import applied, with_jobs
 
 
 def submitted(mirror: Mirror, after: object) -> JobSpec:
-    plan = admission.submit(mirror, {"command": ["true"], "after": after}, ADA, None, NOW)
+    plan = admission.submit_job(mirror, {"command": ["true"], "after": after}, ADA, None, NOW)
     return next(one for one in plan.puts if isinstance(one, JobSpec))
 
 
 @pytest.mark.parametrize(
     ("said", "meant"),
     [
-        ("1", [After(JobId("1"))]),
-        (["1:failure", "2:any"], [After(JobId("1"), On.FAILURE), After(JobId("2"), On.ANY)]),
-        ([{"job": "build", "on": "success"}], [After(JobId("2"))]),
-        ([{"job": 1}], [After(JobId("1"))]),
-        ("build", [After(JobId("2"))]),
-        ("last:failure", [After(JobId("2"), On.FAILURE)]),
-        (["2", "build"], [After(JobId("2"))]),
+        ("1", [Dependency(JobId("1"))]),
+        (["1:failure", "2:any"], [Dependency(JobId("1"), DependencyCondition.FAILURE), Dependency(JobId("2"), DependencyCondition.ANY)]),
+        ([{"job": "build", "on": "success"}], [Dependency(JobId("2"))]),
+        ([{"job": 1}], [Dependency(JobId("1"))]),
+        ("build", [Dependency(JobId("2"))]),
+        ("last:failure", [Dependency(JobId("2"), DependencyCondition.FAILURE)]),
+        (["2", "build"], [Dependency(JobId("2"))]),
         ([], []),
     ],
 )
-def test_a_job_is_named_as_anywhere_and_kept_by_its_id(said: object, meant: list[After]) -> None:
+def test_a_job_is_named_as_anywhere_and_kept_by_its_id(said: object, meant: list[Dependency]) -> None:
     mirror = with_jobs(spec(1), spec(2, name="build"))
 
     assert list(submitted(mirror, said).after) == meant
@@ -66,10 +66,10 @@ def test_what_names_no_job_is_refused_with_the_field(said: object, problem: str)
 def test_the_same_words_under_the_same_key_are_the_same_job_though_a_name_means_another_now() -> None:
     mirror = with_jobs(spec(1, name="build"))
     body = {"command": ["true"], "after": "build"}
-    applied(mirror, admission.submit(mirror, body, ADA, "key", NOW))
-    applied(mirror, admission.submit(mirror, {"command": ["true"], "name": "build"}, ADA, None, NOW))
+    applied(mirror, admission.submit_job(mirror, body, ADA, "key", NOW))
+    applied(mirror, admission.submit_job(mirror, {"command": ["true"], "name": "build"}, ADA, None, NOW))
 
-    assert admission.submit(mirror, body, ADA, "key", NOW).answer == admission.Submitted(
+    assert admission.submit_job(mirror, body, ADA, "key", NOW).answer == admission.SubmitResult(
         JobId("2"), new=False
     )
 
@@ -77,27 +77,27 @@ def test_the_same_words_under_the_same_key_are_the_same_job_though_a_name_means_
 def test_a_job_that_others_wait_for_is_not_deleted() -> None:
     mirror = with_jobs(spec(1))
     mirror.apply(JobStatus(JobId("1"), JobState.SUCCEEDED))
-    applied(mirror, admission.submit(mirror, {"command": ["true"], "after": ["1"]}, ADA, None, NOW))
+    applied(mirror, admission.submit_job(mirror, {"command": ["true"], "after": ["1"]}, ADA, None, NOW))
     with pytest.raises(Conflict) as refused:
-        admission.delete(mirror, "1", ADA)
+        admission.delete_job(mirror, "1", ADA)
     mirror.apply(JobStatus(JobId("2"), JobState.ACTIVE))
 
     assert refused.value.detail == "job 2 waits for how job 1 ended"
-    assert admission.delete(mirror, "1", ADA).answer == "1"
+    assert admission.delete_job(mirror, "1", ADA).answer == "1"
 
 
 def test_a_plan_says_what_it_would_wait_for() -> None:
     mirror = with_jobs(spec(1), spec(2))
     mirror.apply(JobStatus(JobId("2"), JobState.FAILED))
     body = {"command": ["true"], "after": ["1", "2:failure"]}
-    before = planned(mirror, body, ADA, NOW).before
-    never = planned(mirror, body | {"after": ["1", "2"]}, ADA, NOW).before
-    free = planned(mirror, body | {"after": ["2:any"]}, ADA, NOW).before
+    before = parse_plan_request(mirror, body, ADA, NOW).certain_outcome
+    never = parse_plan_request(mirror, body | {"after": ["1", "2"]}, ADA, NOW).certain_outcome
+    free = parse_plan_request(mirror, body | {"after": ["2:any"]}, ADA, NOW).certain_outcome
 
     assert before is not None
     assert before.sentence == "would wait: for job 1 to succeed"
     assert never is not None
-    assert never.outcome is Outcome.NEVER
+    assert never.outcome is PlanOutcome.NEVER
     assert free is None
 
 
@@ -107,4 +107,4 @@ def test_no_circle_can_arise_as_a_job_names_older_ones_only() -> None:
     with pytest.raises(Rejected):
         submitted(mirror, "2")
 
-    assert parse_spec({"command": ["true"], "after": "2"}).after == (After(JobId("2")),)
+    assert parse_spec({"command": ["true"], "after": "2"}).after == (Dependency(JobId("2")),)

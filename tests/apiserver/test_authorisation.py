@@ -17,8 +17,8 @@ import grpc
 
 from rota.apiserver.api import Addresses
 from rota.apiserver.http import routes_of
-from rota.apiserver.openapi.document import operation_of
-from rota.apiserver.rpc import ControllerDoor
+from rota.apiserver.openapi.document import find_operation
+from rota.apiserver.rpc import ControllerService
 from rota.clusters import lifecycle
 from rota.identity.tokens import Role
 from rota.model.ids import NodeId
@@ -46,7 +46,7 @@ class Token(NamedTuple):
 class Answering:
     """Workers that are always there."""
 
-    async def answers(self, node: NodeId) -> bool:
+    async def is_responsive(self, node: NodeId) -> bool:
         del node
         return True
 
@@ -153,7 +153,7 @@ async def world(directory: Path) -> AsyncIterator[World]:
     others = {"addresses": ELSEWHERE, "workers": Answering()}
     async with serving(directory, MemoryStore, reconcilers, **others) as server, asyncio.timeout(120):
         door = grpc.aio.server()
-        add_ControllerServicer_to_server(ControllerDoor(server.api), door)  # type: ignore[no-untyped-call]
+        add_ControllerServicer_to_server(ControllerService(server.api), door)  # type: ignore[no-untyped-call]
         port = door.add_insecure_port("127.0.0.1:0")
         await door.start()
         try:
@@ -183,7 +183,7 @@ async def test_every_route_and_call_is_listed_with_what_it_needs(tmp_path: Path)
 async def test_http_routes_without_a_valid_token(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         job, bad = await made.job(), (None, "rota_wrong", made.revoked(), made.expired())
-        made.server.api.guesses.at_once = 10_000  # of one address
+        made.server.api.guesses.burst = 10_000  # of one address
         made.written.clear()
         wrong = []
         for (route, need), secret in product(HTTP.items(), bad):
@@ -300,7 +300,7 @@ async def _listed(made: World, path: str, secret: str) -> str:
 
 async def _streamed(made: World, path: str, secret: str, until: int) -> str:
     """What a watch of a list tells of all that happened; empty where there is none."""
-    operation = operation_of("GET", path)
+    operation = find_operation("GET", path)
     if operation is None or not operation.events:
         return ""
     told, last = "", await made.job()
@@ -336,7 +336,7 @@ async def test_every_stream_there_is_ends_with_its_token(tmp_path: Path) -> None
         said = {"Authorization": f"Bearer {secret}", "Accept": EVENTS}
         for route, need in HTTP.items():
             method, path = route.partition(" ")[0], made.path(route, need, job)
-            operation = operation_of(method, route.partition(" ")[2])
+            operation = find_operation(method, route.partition(" ")[2])
             if operation is not None and "follow" in [one.name for one in operation.query]:
                 path += "?follow=true"
             if method == "GET" or route == "POST /v1/jobs":

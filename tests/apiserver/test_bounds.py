@@ -7,12 +7,12 @@ import pytest
 
 from rota.apiserver.spec import parse_spec
 from rota.identity.tokens import Role
-from rota.model.accounts import Kept
+from rota.model.accounts import NamespaceUsage
 from rota.model.bounds import bounds_of
-from rota.model.cron import Cron, Overlap
-from rota.model.cron_run import Runs
+from rota.model.cron import CronRecord, Overlap
+from rota.model.cron_run import CronRunBatch
 from rota.model.limits import NAMESPACE_JOBS_MAX
-from rota.model.namespace import Bounds, Namespace
+from rota.model.namespace import NamespaceBounds, NamespaceRecord
 from rota.store import codec
 from rota.store.memory import MemoryStore
 from rota.testing.stage import Stage
@@ -158,15 +158,15 @@ async def test_crons_are_bound_when_they_are_made_and_when_they_run(tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("bounds", "reason"),
-    [(Bounds(priority=10), "priority: 50 is more"), (Bounds(jobs=1), "may have 1 unfinished jobs")],
+    [(NamespaceBounds(priority=10), "priority: 50 is more"), (NamespaceBounds(jobs=1), "may have 1 unfinished jobs")],
 )
-def test_planned_runs_beyond_the_bounds_are_skipped_with_the_reason(bounds: Bounds, reason: str) -> None:
+def test_planned_runs_beyond_the_bounds_are_skipped_with_the_reason(bounds: NamespaceBounds, reason: str) -> None:
     stage = Stage()
-    stage.put(Namespace("team", bounds=bounds))
+    stage.put(NamespaceRecord("team", bounds=bounds))
     template = parse_spec({"command": ["true"], "name": "tick"})
-    cron = Cron("team", "tick", "* * * * *", template, overlap=Overlap.ALLOW)
-    runs = Runs(stage.mirror, cron, stage.now)
-    skipped = [runs.begin(60_000 * minute) for minute in range(2)]
+    cron = CronRecord("team", "tick", "* * * * *", template, overlap=Overlap.ALLOW)
+    runs = CronRunBatch(stage.mirror, cron, stage.now)
+    skipped = [runs.start(60_000 * minute) for minute in range(2)]
 
     assert skipped[-1] is not None
     assert reason in skipped[-1].reason
@@ -212,12 +212,12 @@ async def test_only_an_operator_of_all_namespaces_sets_bounds(tmp_path: Path) ->
 def test_without_a_record_every_namespace_but_default_has_bounds_of_its_own() -> None:
     stage = Stage()
 
-    assert bounds_of(stage.mirror, "default") == Bounds()
+    assert bounds_of(stage.mirror, "default") == NamespaceBounds()
     assert bounds_of(stage.mirror, "team").jobs == NAMESPACE_JOBS_MAX
 
 
 def test_a_record_without_bounds_can_be_read() -> None:
-    namespace = Namespace("team", {"cpu": 1000})
+    namespace = NamespaceRecord("team", {"cpu": 1000})
 
     assert b"bounds" not in codec.encode(namespace)
     assert codec.decode(namespace.key, codec.encode(namespace)) == namespace
@@ -228,9 +228,9 @@ async def test_accounts_are_empty_when_the_jobs_are_gone(tmp_path: Path) -> None
         made = (await submit(server, count=3, env={"A": "b"})).json["id"]
         shown = (await server.call("GET", "/v1/namespaces/team")).json["kept"]
         await server.call("POST", f"/v1/jobs/{made}/cancel")
-        ended = server.engine.mirror.accounts.kept["team"]
+        ended = server.engine.mirror.usage.usage["team"]
         await server.call("DELETE", f"/v1/jobs/{made}")
 
         assert (shown["jobs"], shown["tasks"]) == (1, 3)
-        assert ended == Kept(0, 0, shown["bytes"])
-        assert "team" not in server.engine.mirror.accounts.kept
+        assert ended == NamespaceUsage(0, 0, shown["bytes"])
+        assert "team" not in server.engine.mirror.usage.usage

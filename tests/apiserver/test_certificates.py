@@ -76,12 +76,12 @@ async def test_nodes_show_their_expiry_and_those_that_are_late_are_named(tmp_pat
 
 async def test_where_all_nodes_are_late_some_are_named(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore, expiries=own(20 * DAY)) as server:
-        for number in range(1, certificates.NODES_NAMED + 6):
+        for number in range(1, certificates.NODES_NAMED_MAX + 6):
             await server.put("apiserver", node(number, f"n{number}"))
             await server.put("watcher", with_certificate(number, NodeState.READY, NOW))
         warnings = (await server.call("GET", "/v1/server")).json["certificate_warnings"]
 
-    assert len(warnings) == certificates.NODES_NAMED + 1
+    assert len(warnings) == certificates.NODES_NAMED_MAX + 1
     assert warnings[-1] == "so do the certificates of 5 more nodes"
 
 

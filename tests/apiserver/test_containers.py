@@ -5,17 +5,17 @@ from typing import Any
 
 import pytest
 
-from rota.apiserver.show_spec import spec as shown
+from rota.apiserver.show_spec import spec_json as shown
 from rota.apiserver.spec import parse_spec
-from rota.model.container import Container, Mount, Network, Pull
+from rota.model.container import ContainerSpec, MountSpec, ContainerNetwork, PullPolicy
 from rota.model.errors import BadField
-from rota.model.sync import work_of
+from rota.model.sync import task_template
 
 COMMAND = {"command": ["true"]}
 
 
 def test_an_image_alone_is_enough() -> None:
-    assert parse_spec({**COMMAND, "image": "alpine:3.20"}).container == Container("alpine:3.20")
+    assert parse_spec({**COMMAND, "image": "alpine:3.20"}).container == ContainerSpec("alpine:3.20")
 
 
 def test_everything_that_can_be_said_of_a_container() -> None:
@@ -29,26 +29,26 @@ def test_everything_that_can_be_said_of_a_container() -> None:
 
     spec = parse_spec({**COMMAND, "image": "registry.example:5000/team/app@sha256:00ff", "container": inside})
 
-    mounts = (Mount("/data", "/data", True), Mount("/a", "/b"))
+    mounts = (MountSpec("/data", "/data", True), MountSpec("/a", "/b"))
     image = "registry.example:5000/team/app@sha256:00ff"
-    assert spec.container == Container(image, "1000", Network.HOST, mounts, "/b", Pull.MISSING)
+    assert spec.container == ContainerSpec(image, "1000", ContainerNetwork.HOST, mounts, "/b", PullPolicy.MISSING)
     assert parse_spec(json.loads(json.dumps(shown(spec)))) == spec
 
 
 def test_limits_and_files_go_with_an_image() -> None:
-    work = work_of(parse_spec({**COMMAND, "image": "a", "limits": {"pids": 9}, "files": {"run.sh": "true"}}))
+    work = task_template(parse_spec({**COMMAND, "image": "a", "limits": {"pids": 9}, "files": {"run.sh": "true"}}))
 
     assert (work.limits, work.files) == ({"pids": 9}, {"run.sh": b"true"})
-    assert work.container == Container("a")
+    assert work.container == ContainerSpec("a")
 
 
 def test_steps_go_with_an_image() -> None:
-    work = work_of(
+    work = task_template(
         parse_spec({"image": "a", "steps": [{"command": ["make"]}, {"command": ["make", "test"]}]})
     )
 
     assert [step.command for step in work.steps] == [("make",), ("make", "test")]
-    assert work.container == Container("a")
+    assert work.container == ContainerSpec("a")
 
 
 def test_a_steps_variable_of_several_lines_is_refused_by_its_field() -> None:

@@ -6,18 +6,18 @@ import pytest
 
 from rota.apiserver import admission, admit_crons
 from rota.apiserver.access import Caller
-from rota.apiserver.admission import Submitted
+from rota.apiserver.admission import SubmitResult
 from rota.controllers import cron as controller
 from rota.engine.mirror import Mirror
 from rota.engine.zones import zone
 from rota.identity.tokens import Role
-from rota.model.cron import Cron, Missed
+from rota.model.cron import CronRecord, MissedRuns
 from rota.model.errors import Conflict, NotAllowed, NotFound, Rejected
 from rota.model.ids import JobId
-from rota.model.job import JobSpec, JobStatus, JobWish
+from rota.model.job import JobSpec, JobStatus, JobIntent
 from rota.model.lifecycle import JobState
 from rota.model.limits import CRON_MISSED_MAX, CRON_MISSED_MS
-from rota.model.plan import NOTHING, Instant, Plan
+from rota.model.plan import NO_CHANGE, Instant, Plan
 from tests.apiserver.builders import ADA
 from tests.apiserver.test_admission import applied
 
@@ -101,7 +101,7 @@ def test_a_run_that_has_not_ended_is_left_alone_or_replaced() -> None:
     assert looked(kept, 10) == []
     assert kept.cron_statuses["default/tick"].reason == "job 1 of an earlier run has not ended"
     assert looked(replaced, 10) == ["tick@20251116T1210Z"]
-    wish = replaced.jobs[JobId("1")].wish
+    wish = replaced.jobs[JobId("1")].intent
     assert wish is not None
     assert wish.cancel
     assert wish.reason == "replaced by tick@20251116T1210Z"
@@ -121,7 +121,7 @@ def test_only_the_last_ended_runs_are_kept() -> None:
 def test_a_paused_cron_rests_and_makes_nothing_up() -> None:
     mirror = created(missed="all", overlap="allow")
     applied(mirror, admit_crons.pause(mirror, REF, ADA))
-    assert controller.reconciler(zone).decide(mirror, "default/tick", at(30)) is NOTHING
+    assert controller.reconciler(zone).decide(mirror, "default/tick", at(30)) is NO_CHANGE
     applied(mirror, admit_crons.resume(mirror, REF, ADA, at(31)))
 
     assert looked(mirror, 32) == []
@@ -134,7 +134,7 @@ def test_it_can_be_run_at_once_also_while_it_is_paused() -> None:
     plan = admit_crons.run(mirror, REF, ADA, at(1.2))
     applied(mirror, plan)
 
-    assert plan.answer == Submitted(JobId("1"), new=True)
+    assert plan.answer == SubmitResult(JobId("1"), new=True)
     assert mirror.jobs[JobId("1")].spec.name == "tick@20251116T120112Z"
     with pytest.raises(Conflict, match="job 1 of an earlier run has not ended"):
         admit_crons.run(mirror, REF, ADA, at(2))
@@ -145,9 +145,9 @@ def test_a_run_that_is_asked_for_again_with_its_key_is_the_same() -> None:
     applied(mirror, admit_crons.run(mirror, REF, ADA, at(1), "k"))
     again = admit_crons.run(mirror, REF, ADA, at(2), "k")
 
-    assert again == Plan(answer=Submitted(JobId("1"), new=False), fenced=True)
+    assert again == Plan(answer=SubmitResult(JobId("1"), new=False), fenced=True)
     with pytest.raises(Conflict, match="this key has made job 1"):
-        admission.submit(mirror, {"command": ["work"], "cpu": 0.5, "name": "tick"}, ADA, "k", at(2))
+        admission.submit_job(mirror, {"command": ["work"], "cpu": 0.5, "name": "tick"}, ADA, "k", at(2))
 
 
 def test_a_cron_that_is_created_again_just_as_it_is_stays_and_another_is_refused() -> None:
@@ -167,7 +167,7 @@ def test_another_schedule_counts_from_now() -> None:
 
     assert looked(mirror, 3.9) == []
     assert looked(mirror, 4) == ["tick@20251116T1204Z"]
-    assert mirror.crons["default/tick"].missed is Missed.ONCE
+    assert mirror.crons["default/tick"].missed is MissedRuns.ONCE
     assert mirror.crons["default/tick"].created_at_ms == at().wall_ms
 
 
@@ -186,7 +186,7 @@ def test_a_deleted_cron_is_gone_and_its_jobs_are_not() -> None:
 def test_a_zone_that_is_no_longer_known_is_said_once_and_tried_again() -> None:
     mirror = created()
     mirror.apply(
-        Cron("default", "tick", "* * * * *", mirror.crons["default/tick"].template, zone="Gone/Away")
+        CronRecord("default", "tick", "* * * * *", mirror.crons["default/tick"].template, zone="Gone/Away")
     )
     reconciler = controller.reconciler(zone)
     first = reconciler.decide(mirror, "default/tick", at(5))
@@ -243,9 +243,9 @@ def test_a_cron_belongs_to_its_namespace() -> None:
 def test_a_wish_that_tasks_restart_is_kept_when_a_run_is_replaced() -> None:
     mirror = created(overlap="replace")
     looked(mirror, 5)
-    mirror.apply(JobWish(JobId("1"), restart={0: 1}))
+    mirror.apply(JobIntent(JobId("1"), restart={0: 1}))
     looked(mirror, 10)
-    wish = mirror.jobs[JobId("1")].wish
+    wish = mirror.jobs[JobId("1")].intent
 
     assert wish is not None
     assert wish.restart == {0: 1}

@@ -10,7 +10,7 @@ from rota.model.errors import BadField
 from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import JobCluster, JobStatus
 from rota.model.lifecycle import JobState
-from rota.model.node import NodeSpec, NodeWish
+from rota.model.node import NodeSpec, NodeIntent
 from rota.testing.builders import GIB, node_status
 from tests.apiserver.builders import ADA, NOW, RUNNING, attempts, statuses
 
@@ -26,21 +26,21 @@ def cluster() -> Mirror:
     ):
         node = NodeId(f"n{number}")
         mirror.apply(NodeSpec(node, f"node-{number}", labels=labels))
-        mirror.apply(NodeWish(node, taints=taints))
+        mirror.apply(NodeIntent(node, taints=taints))
         mirror.apply(node_status(node, capacity))
     return mirror
 
 
 def warned(mirror: Mirror | None = None, **body: Any) -> list[tuple[str, str]]:
     given = cluster() if mirror is None else mirror
-    answer = admission.submit(given, {"command": ["true"], **body}, ADA, None, NOW).answer
-    assert isinstance(answer, admission.Submitted)
+    answer = admission.submit_job(given, {"command": ["true"], **body}, ADA, None, NOW).answer
+    assert isinstance(answer, admission.SubmitResult)
     return [(one.field, one.text) for one in answer.warnings]
 
 
 def submitted(mirror: Mirror, **body: Any) -> JobId:
     """Admitted, and waiting for a node."""
-    plan = admission.submit(mirror, {"command": ["true"], **body}, ADA, None, NOW)
+    plan = admission.submit_job(mirror, {"command": ["true"], **body}, ADA, None, NOW)
     for record in plan.puts:
         mirror.apply(record)
     job: JobId = plan.answer.job
@@ -123,10 +123,10 @@ def test_before_the_first_node_joins_nothing_is_said() -> None:
 
 def test_a_repeated_submit_is_warned_again() -> None:
     mirror, body = cluster(), {"command": ["true"], "region": "asia"}
-    first = admission.submit(mirror, body, ADA, "k", NOW)
+    first = admission.submit_job(mirror, body, ADA, "k", NOW)
     for record in first.puts:
         mirror.apply(record)
-    again = admission.submit(mirror, body, ADA, "k", NOW)
+    again = admission.submit_job(mirror, body, ADA, "k", NOW)
 
     assert not again.answer.new
     assert again.answer.warnings == first.answer.warnings != ()

@@ -4,7 +4,7 @@ import pytest
 
 from rota.apiserver import admission
 from rota.engine.mirror import Mirror
-from rota.model.cluster import Cluster, Machine
+from rota.model.cluster import ClusterRecord, Machine
 from rota.model.errors import NotAllowed
 from rota.model.lifecycle import MachineState
 from tests.apiserver.builders import NOW
@@ -12,11 +12,11 @@ from tests.apiserver.builders import NOW
 
 def test_a_machine_that_was_given_up_cannot_join_any_more_and_other_labels_do_not_matter() -> None:
     mirror = Mirror()
-    mirror.apply(Cluster("build", made=2))
+    mirror.apply(ClusterRecord("build", made=2))
     mirror.apply(Machine("build-1", "build"))
     mirror.apply(Machine("build-2", "build", MachineState.LEAVING))
 
     for name in ("build-1", "build-3", "mine"):
-        assert admission.enroll(mirror, name, {"machine": name}, "build", NOW).answer.name == name
+        assert admission.enroll_node(mirror, name, {"machine": name}, "build", NOW).answer.name == name
     with pytest.raises(NotAllowed, match="machine build-2 is not wanted any more"):
-        admission.enroll(mirror, "build-2", {"machine": "build-2"}, "build", NOW)
+        admission.enroll_node(mirror, "build-2", {"machine": "build-2"}, "build", NOW)

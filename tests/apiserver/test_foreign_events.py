@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from rota.apiserver.access import Caller
-from rota.apiserver.finding import may_hear
+from rota.apiserver.finding import can_see_event
 from rota.clusters import lifecycle
 from rota.engine.mirror import Mirror
 from rota.identity.tokens import Role
 from rota.model.cluster import DEFAULT
 from rota.model.ids import NodeId
-from rota.model.plan import Event, Plan
+from rota.model.plan import EventRecord, Plan
 from rota.store.memory import MemoryStore
 from rota.wire.generated import controller_pb2 as pb
 from tests.apiserver.outside import controller
@@ -24,10 +24,10 @@ SECRET = "s3cr3t"
 CLUSTER = {"name": "cloud", "provider": "command", "capacity": {"cpu": 4}, "max_nodes": 1}
 CRON = {"name": "payroll", "schedule": "0 1 * * *", "job": {"command": ["true"]}}
 OF_BETA = (
-    Event("cron.changed", "eve creates cron payroll", namespace="beta"),
-    Event("cron.skipped", "cron payroll: an instant passes", namespace="beta"),
-    Event("namespace.changed", "eve sets what namespace beta may hold", namespace="beta"),
-    Event("cluster.wished", f"eve creates cluster cloud: {SECRET}", cluster="cloud"),
+    EventRecord("cron.changed", "eve creates cron payroll", namespace="beta"),
+    EventRecord("cron.skipped", "cron payroll: an instant passes", namespace="beta"),
+    EventRecord("namespace.changed", "eve sets what namespace beta may hold", namespace="beta"),
+    EventRecord("cluster.wished", f"eve creates cluster cloud: {SECRET}", cluster="cloud"),
 )
 ALPHA = Caller("al", Role.ADMIN, ("alpha",))
 
@@ -101,24 +101,24 @@ async def test_events_of_its_own_namespace_are_heard(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("event", "heard"),
     [
-        (Event("cron.changed", "as stored by an older server"), False),
-        (Event("namespace.changed", "as stored by an older server"), False),
-        (Event("engine.parked", "cron failed on cron/beta/payroll"), False),
-        (Event("cluster.machine_failed", "provider said", cluster=DEFAULT), False),
-        (Event("cluster.changed", "provider said", cluster=DEFAULT), False),
-        (Event("a.kind.of.tomorrow", "what it tells is not known"), False),
-        (Event("cron.skipped", "own", namespace="alpha"), True),
-        (Event("cron.skipped", "other", namespace="alphaa"), False),
-        (Event("node.suspect", "silence", node=NodeId("n1")), True),
-        (Event("queue.changed", "2 jobs wait"), True),
+        (EventRecord("cron.changed", "as stored by an older server"), False),
+        (EventRecord("namespace.changed", "as stored by an older server"), False),
+        (EventRecord("engine.parked", "cron failed on cron/beta/payroll"), False),
+        (EventRecord("cluster.machine_failed", "provider said", cluster=DEFAULT), False),
+        (EventRecord("cluster.changed", "provider said", cluster=DEFAULT), False),
+        (EventRecord("a.kind.of.tomorrow", "what it tells is not known"), False),
+        (EventRecord("cron.skipped", "own", namespace="alpha"), True),
+        (EventRecord("cron.skipped", "other", namespace="alphaa"), False),
+        (EventRecord("node.suspect", "silence", node=NodeId("n1")), True),
+        (EventRecord("queue.changed", "2 jobs wait"), True),
     ],
-    ids=lambda one: one.kind if isinstance(one, Event) else "",
+    ids=lambda one: one.kind if isinstance(one, EventRecord) else "",
 )
 def test_what_belongs_to_no_namespace_is_heard_only_if_it_is_known_to_be_harmless(
-    event: Event, heard: bool
+    event: EventRecord, heard: bool
 ) -> None:
-    assert may_hear(Mirror(), ALPHA, event) is heard
-    assert may_hear(Mirror(), Caller("ada", Role.VIEWER, ("*",)), event)
+    assert can_see_event(Mirror(), ALPHA, event) is heard
+    assert can_see_event(Mirror(), Caller("ada", Role.VIEWER, ("*",)), event)
 
 
 @pytest.mark.parametrize(
@@ -132,6 +132,6 @@ def test_what_belongs_to_no_namespace_is_heard_only_if_it_is_known_to_be_harmles
     ],
 )
 def test_words_of_providers_are_heard_by_operators_of_all(role: Role, namespace: str, heard: bool) -> None:
-    event = Event("cluster.provider_said", "key", cluster=DEFAULT)
+    event = EventRecord("cluster.provider_said", "key", cluster=DEFAULT)
 
-    assert may_hear(Mirror(), Caller("ada", role, (namespace,)), event) is heard
+    assert can_see_event(Mirror(), Caller("ada", role, (namespace,)), event) is heard

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from rota.apiserver import fields
 from rota.apiserver.http import ROUTES
-from rota.apiserver.openapi.document import OPEN_PATHS
+from rota.apiserver.openapi.document import PUBLIC_PATHS
 from rota.identity.node_identity import make_request
 from rota.identity.tokens import Role
 from rota.model.errors import BadField
@@ -25,14 +25,14 @@ from tests.apiserver.serving import serving
 
 async def test_every_route_and_method_asks_for_a_token(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
-        server.api.guesses.at_once = 10_000  # of one address
+        server.api.guesses.burst = 10_000  # of one address
         for route in ROUTES:
             path = route.path.format(ref="1", index="0", attempt="1") if "{" in route.path else route.path
             for method in ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"):
                 for authorization in ("", "Bearer nonsense", f"Bearer rota_{'x' * 43}", "Basic YTpi"):
                     reply = await server.call(method, path, Authorization=authorization)
 
-                    assert (reply.status == 401) == (path not in OPEN_PATHS), (method, path, reply)
+                    assert (reply.status == 401) == (path not in PUBLIC_PATHS), (method, path, reply)
 
 
 async def test_a_job_is_submitted_listed_shown_canceled_and_deleted(tmp_path: Path) -> None:

@@ -193,15 +193,15 @@ async def test_a_bad_parameter_is_named_with_what_would_be_accepted(
 
 
 def test_a_page_goes_on_behind_a_name_that_is_gone() -> None:
-    wanted = pages.Wish(2, "b", descending=False, only=None)
+    wanted = pages.PageRequest(2, "b", descending=False, only=None)
 
-    assert pages.page(["a", "c", "d", "e"], str, wanted) == (["c", "d"], "d")
-    assert pages.page(["a", "c"], str, wanted) == (["c"], None)
+    assert pages.paginate(["a", "c", "d", "e"], str, wanted) == (["c", "d"], "d")
+    assert pages.paginate(["a", "c"], str, wanted) == (["c"], None)
 
 
 def test_a_label_without_a_name_is_refused() -> None:
     with pytest.raises(BadField, match="label"):
-        pages.labelled(["=web"])
+        pages.label_filter(["=web"])
 
 
 def test_a_page_costs_what_is_on_it_wherever_it_is() -> None:
@@ -214,7 +214,7 @@ def test_a_page_costs_what_is_on_it_wherever_it_is() -> None:
     mirror.jobs = looked
     for after in (None, "5000", "2500", "101", "2"):
         looked.times = 0
-        wanted = pages.Wish(100, after, descending=True, only=None)
+        wanted = pages.PageRequest(100, after, descending=True, only=None)
         found = show.jobs_page(mirror, wanted, lambda _: True)
 
         assert looked.times <= 2 * (len(found["jobs"]) + 1)
@@ -232,7 +232,7 @@ def test_a_long_list_does_not_walk_over_all_jobs_for_each_page() -> None:
     found: list[str] = []
     after = None
     while True:
-        wanted = pages.Wish(100, after, descending=True, only=None)
+        wanted = pages.PageRequest(100, after, descending=True, only=None)
         page = show.jobs_page(mirror, wanted, lambda _: True)
         found += [job["id"] for job in page["jobs"]]
         after = page["next"]
@@ -248,7 +248,7 @@ def test_what_is_rare_is_found_wherever_it_is() -> None:
     for number in range(1, 3_001):
         mirror.apply(spec(number, priority=90 if number % 1_000 == 1 else 50))
     mirror.apply(Counters(jobs=3_000))
-    wanted = pages.Wish(10, "3000", descending=True, only=None)
+    wanted = pages.PageRequest(10, "3000", descending=True, only=None)
     page = show.jobs_page(mirror, wanted, lambda entry: entry.spec.priority == 90)
 
     assert [job["id"] for job in page["jobs"]] == ["2001", "1001", "1"]

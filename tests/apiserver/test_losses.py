@@ -6,7 +6,7 @@ import pytest
 
 from rota.apiserver import show_spec
 from rota.apiserver.access import Caller
-from rota.apiserver.admit_loss import Said, resolve, resolve_by_hand, unresolved
+from rota.apiserver.admit_loss import LossResolution, resolve_losses, resolve_losses_by_user, unresolved_losses
 from rota.apiserver.spec import parse_spec
 from rota.engine.mirror import Mirror
 from rota.identity.tokens import Role
@@ -15,7 +15,7 @@ from rota.model.ids import JobId
 from rota.model.job import Recovery
 from rota.model.limits import ANSWERS_MAX
 from rota.model.plan import Plan
-from rota.model.recovery import Absence, Answer, JobAnswers, Loss, Word
+from rota.model.recovery import WhenControllerAbsent, RecoveryAnswer, RecoveryAnswers, Loss, RecoveryDecision
 from rota.testing.builders import at
 from tests.apiserver.builders import ADA, spec, tasks
 
@@ -33,19 +33,19 @@ def lost(count: int = 4, **changes: Any) -> Mirror:
 
 def said(
     *indices: int, attempt: int = 3, word: str = "again", subscriber: str = "ci", job: str = "1"
-) -> Said:
-    return Said(subscriber, job, indices, attempt, word)
+) -> LossResolution:
+    return LossResolution(subscriber, job, indices, attempt, word)
 
 
 def test_a_word_is_written_and_told_and_may_be_repeated() -> None:
     mirror = lost()
-    plan = resolve(mirror, said(2, 1), ANN)
+    plan = resolve_losses(mirror, said(2, 1), ANN)
     (answers,) = plan.puts
-    assert isinstance(answers, JobAnswers)
+    assert isinstance(answers, RecoveryAnswers)
     mirror.apply(answers)
-    again = resolve(mirror, said(1, 2), ANN)
+    again = resolve_losses(mirror, said(1, 2), ANN)
 
-    assert answers == JobAnswers(answers.id, {1: Answer(3, Word.AGAIN), 2: Answer(3, Word.AGAIN)})
+    assert answers == RecoveryAnswers(answers.id, {1: RecoveryAnswer(3, RecoveryDecision.RETRY), 2: RecoveryAnswer(3, RecoveryDecision.RETRY)})
     assert [(event.kind, event.indices, event.attempt, event.state) for event in plan.events] == [
         ("task.resolved", ((1, 2),), 3, "again")
     ]
@@ -54,10 +54,10 @@ def test_a_word_is_written_and_told_and_may_be_repeated() -> None:
 
 def test_what_was_said_first_counts() -> None:
     mirror = lost()
-    mirror.apply(*resolve(mirror, said(1), ANN).puts)
+    mirror.apply(*resolve_losses(mirror, said(1), ANN).puts)
 
     with pytest.raises(Conflict, match="again was said before of attempt 3 of task 1"):
-        resolve(mirror, said(1, word="fail"), ANN)
+        resolve_losses(mirror, said(1, word="fail"), ANN)
 
 
 @pytest.mark.parametrize(
@@ -78,37 +78,37 @@ def test_what_was_said_first_counts() -> None:
     ],
 )
 def test_nobody_else_and_nothing_else_is_heard(
-    who: Caller, words: Said, error: type[Rejected], field: str | None
+    who: Caller, words: LossResolution, error: type[Rejected], field: str | None
 ) -> None:
     with pytest.raises(error) as refused:
-        resolve(lost(), words, who)
+        resolve_losses(lost(), words, who)
 
     assert refused.value.field == field
 
 
 def test_of_two_tasks_neither_is_decided_when_one_cannot_be() -> None:
     with pytest.raises(Conflict, match="task 0 of job 1 waits for nobody's word"):
-        resolve(lost(), said(0, 1), ANN)
+        resolve_losses(lost(), said(0, 1), ANN)
 
 
 def test_what_others_recover_no_controller_decides() -> None:
     with pytest.raises(Conflict, match="recovered by: scheduler"):
-        resolve(lost(recovery=Recovery.SCHEDULER), said(1), ANN)
+        resolve_losses(lost(recovery=Recovery.SCHEDULER), said(1), ANN)
 
 
 def test_words_that_are_kept_to_be_repeated_are_bounded() -> None:
     mirror = lost()
-    before = {index: Answer(1, Word.AGAIN) for index in range(10, 10 + ANSWERS_MAX)}
-    mirror.apply(JobAnswers(mirror.jobs[spec(1).id].spec.id, before))
-    (answers,) = resolve(mirror, said(1, 2), ANN).puts
+    before = {index: RecoveryAnswer(1, RecoveryDecision.RETRY) for index in range(10, 10 + ANSWERS_MAX)}
+    mirror.apply(RecoveryAnswers(mirror.jobs[spec(1).id].spec.id, before))
+    (answers,) = resolve_losses(mirror, said(1, 2), ANN).puts
 
-    assert isinstance(answers, JobAnswers)
+    assert isinstance(answers, RecoveryAnswers)
     assert len(answers.words) == ANSWERS_MAX
     assert {1, 2} <= answers.words.keys()
 
 
 def test_what_waits_is_listed() -> None:
-    assert [index for index, _ in unresolved(lost().jobs[spec(1).id])] == [1, 2]
+    assert [index for index, _ in unresolved_losses(lost().jobs[spec(1).id])] == [1, 2]
 
 
 def test_a_spec_names_its_controller_and_shows_it_as_it_can_be_sent_again() -> None:
@@ -120,9 +120,9 @@ def test_a_spec_names_its_controller_and_shows_it_as_it_can_be_sent_again() -> N
         "controller_wait": "5m",
     }
     parsed = parse_spec(body)
-    shown = show_spec.spec(parsed)
+    shown = show_spec.spec_json(parsed)
 
-    assert (parsed.controller, parsed.when_no_controller) == ("ci", Absence.SCHEDULER)
+    assert (parsed.controller, parsed.when_no_controller) == ("ci", WhenControllerAbsent.SCHEDULER)
     assert parsed.controller_wait_seconds == 300
     assert parse_spec(body | {name: shown[name] for name in body if name != "command"}) == parsed
 
@@ -147,7 +147,7 @@ def test_a_contradiction_about_the_owner_is_refused_by_its_field(field: str, bod
 
 
 def by_hand(mirror: Mirror, caller: Caller = ADA, **body: Any) -> Plan:
-    return resolve_by_hand(mirror, "1", body, caller, at(0))
+    return resolve_losses_by_user(mirror, "1", body, caller, at(0))
 
 
 def test_whoever_may_cancel_it_may_say_the_word_by_hand() -> None:
@@ -157,7 +157,7 @@ def test_whoever_may_cancel_it_may_say_the_word_by_hand() -> None:
     mirror.apply(answers)
     repeated = by_hand(mirror, word="again", indices=[1, 2])
 
-    assert answers == JobAnswers(JobId("1"), {1: Answer(3, Word.AGAIN), 2: Answer(3, Word.AGAIN)})
+    assert answers == RecoveryAnswers(JobId("1"), {1: RecoveryAnswer(3, RecoveryDecision.RETRY), 2: RecoveryAnswer(3, RecoveryDecision.RETRY)})
     assert plan.events[0].why == "ada, by hand, says again of tasks 1-2 of job 1, lost in attempt 3"
     assert (repeated.puts, repeated.answer) == ((), "1")
 
@@ -168,7 +168,7 @@ def test_of_some_tasks_and_of_each_lost_attempt_by_its_number() -> None:
     one = by_hand(mirror, word="fail", indices=[2])
     both = by_hand(mirror, word="fail")
 
-    assert one.puts == (JobAnswers(JobId("1"), {2: Answer(7, Word.FAIL)}),)
+    assert one.puts == (RecoveryAnswers(JobId("1"), {2: RecoveryAnswer(7, RecoveryDecision.FAIL)}),)
     assert [(event.indices, event.attempt) for event in both.events] == [(((1, 1),), 3), (((2, 2),), 7)]
 
 

@@ -7,14 +7,14 @@ import pytest
 
 from rota.apiserver import admit_namespaces
 from rota.apiserver.access import Caller
-from rota.apiserver.admission import wish_node
+from rota.apiserver.admission import set_node_eligibility
 from rota.engine.mirror import Mirror
 from rota.identity.tokens import Role
 from rota.model.errors import NotAllowed, NotFound, Rejected
 from rota.model.ids import NodeId
-from rota.model.namespace import Namespace
-from rota.model.node import Eligibility, Link, NodeWish
-from rota.model.plan import NOTHING, Plan
+from rota.model.namespace import NamespaceRecord
+from rota.model.node import Eligibility, Connection, NodeIntent
+from rota.model.plan import NO_CHANGE, Plan
 from rota.scheduler import plan as scheduler
 from rota.store.memory import MemoryStore
 from rota.testing.builders import add_job, add_node, job_spec, placements
@@ -38,7 +38,7 @@ def test_a_quota_is_kept_in_the_units_of_the_model() -> None:
     plan = admit_namespaces.set_namespace(Mirror(), "team", {"quota": quota, "weight": 5}, ADA)
 
     kept = {"cpu": 1500, "gpu": 500, "licence": 3, "memory": 2**31, "tasks": 7}
-    assert plan.puts == (Namespace("team", kept, 5),)
+    assert plan.puts == (NamespaceRecord("team", kept, 5),)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_who_waits_for_a_quota_is_placed_when_it_is_gone() -> None:
 
     woken = [key for put in gone.puts for key in scheduler.reconciler().wakes[type(put)](put)]
     assert (before, placements(rounds.mirror, job)) == ({}, {0: "a"})
-    assert woken == [scheduler.ROUND]
+    assert woken == [scheduler.ROUND_KEY]
     assert rounds.mirror.namespaces == {}
 
 
@@ -95,7 +95,7 @@ def test_who_waits_for_a_quota_is_placed_when_it_is_gone() -> None:
 def tainted(*taints: str) -> Mirror:
     mirror = Mirror()
     add_node(mirror, "a")
-    mirror.apply(NodeWish(NodeId("a"), Eligibility.CORDONED, taints))
+    mirror.apply(NodeIntent(NodeId("a"), Eligibility.CORDONED, taints))
     return mirror
 
 
@@ -105,17 +105,17 @@ def test_taints_are_added_replaced_by_key_and_taken_away() -> None:
     gone = admit_namespaces.taint_node(mirror, "a", {"untaint": ["dedicated"]}, ADA)
     again = admit_namespaces.taint_node(mirror, "a", {"taint": ["gpu"]}, ADA)
 
-    assert added.puts == (NodeWish(NodeId("a"), Eligibility.CORDONED, ("dedicated=ml", "gpu", "slow")),)
-    assert gone.puts == (NodeWish(NodeId("a"), Eligibility.CORDONED, ("gpu",)),)
-    assert again.puts == NOTHING.puts
+    assert added.puts == (NodeIntent(NodeId("a"), Eligibility.CORDONED, ("dedicated=ml", "gpu", "slow")),)
+    assert gone.puts == (NodeIntent(NodeId("a"), Eligibility.CORDONED, ("gpu",)),)
+    assert again.puts == NO_CHANGE.puts
 
 
 def test_a_node_keeps_its_taints_when_it_is_cordoned_drained_and_opened() -> None:
     mirror = tainted("gpu")
     for wish in (Eligibility.DRAINING, Eligibility.OPEN, Eligibility.CORDONED):
-        applied(mirror, wish_node(mirror, "a", wish, ADA))
+        applied(mirror, set_node_eligibility(mirror, "a", wish, ADA))
 
-        assert mirror.nodes[NodeId("a")].wish == NodeWish(NodeId("a"), wish, ("gpu",))
+        assert mirror.nodes[NodeId("a")].intent == NodeIntent(NodeId("a"), wish, ("gpu",))
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ async def test_a_namespace_is_set_shown_listed_and_deleted(tmp_path: Path) -> No
 async def test_what_a_namespace_holds_is_shown_against_its_quota(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         mirror = server.engine.mirror
-        mirror.accounts.charge(job_spec(namespace="team").line.owner, (("cpu", 1500), ("gpu", 500)), 2)
+        mirror.usage.charge(job_spec(namespace="team").queue_key.owner, (("cpu", 1500), ("gpu", 500)), 2)
         shown = await server.call("GET", "/v1/namespaces/team")
 
     assert shown.json["held"] == {"cpu": 3.0, "gpu": 1.0, "tasks": 2}
@@ -180,7 +180,7 @@ async def test_a_node_is_tainted_over_http(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         await server.put("apiserver", node(1))
         await server.put("watcher", node_status(1))
-        server.engine.observe(lambda mirror: mirror.connect(NodeId("n1"), Link.UP))
+        server.engine.observe(lambda mirror: mirror.connect(NodeId("n1"), Connection.UP))
         made = await server.call("PATCH", "/v1/nodes/laptop", {"taint": ["dedicated=ci"]})
         await server.call("POST", "/v1/nodes/laptop/drain")
         shown = await server.call("GET", "/v1/nodes/laptop")

@@ -6,17 +6,17 @@ import msgspec
 import pytest
 
 from rota.apiserver import admit_crons, admit_namespaces, admit_update, show_spec
-from rota.apiserver.admission import Submitted, submit
-from rota.apiserver.admit_update import Update
+from rota.apiserver.admission import SubmitResult, submit_job
+from rota.apiserver.admit_update import UpdateRequest
 from rota.engine.mirror import Mirror
 from rota.engine.zones import zone
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.errors import BadField, Conflict, Rejected
 from rota.model.ids import JobId
-from rota.model.job import JobSpec, JobStatus, assessed
+from rota.model.job import JobSpec, JobStatus, with_observed_needs
 from rota.model.lifecycle import AttemptState, JobState
 from rota.model.limits import BLOCK_TASKS, OBSERVED_BLOCKS
-from rota.model.namespace import Namespace
+from rota.model.namespace import NamespaceRecord
 from rota.model.needs import used_by
 from rota.model.plan import Plan
 from rota.store import codec
@@ -35,8 +35,8 @@ def applied(mirror: Mirror, plan: Plan) -> Plan:
 
 
 def submitted(mirror: Mirror, key: str | None = None, **body: Any) -> JobSpec:
-    plan = applied(mirror, submit(mirror, {"command": ["train"], **body}, ADA, key, at(0)))
-    assert isinstance(plan.answer, Submitted)
+    plan = applied(mirror, submit_job(mirror, {"command": ["train"], **body}, ADA, key, at(0)))
+    assert isinstance(plan.answer, SubmitResult)
     return mirror.jobs[plan.answer.job].spec
 
 
@@ -68,7 +68,7 @@ def test_what_nobody_speaks_of_is_as_it_ever_was(mirror: Mirror) -> None:
 
 
 def test_a_namespace_speaks_where_its_jobs_do_not(mirror: Mirror) -> None:
-    mirror.apply(Namespace("team", defaults={"cpu": 2000, "memory": GIB, "licence": 1}))
+    mirror.apply(NamespaceRecord("team", defaults={"cpu": 2000, "memory": GIB, "licence": 1}))
     unsaid = submitted(mirror, namespace="team")
     said = submitted(mirror, namespace="team", cpu=0.5, memory=0, resources={"licence": 0})
     elsewhere = submitted(mirror)
@@ -81,7 +81,7 @@ def test_a_namespace_speaks_where_its_jobs_do_not(mirror: Mirror) -> None:
 
 def test_a_submit_that_is_repeated_is_the_same_though_the_defaults_have_changed(mirror: Mirror) -> None:
     first = submitted(mirror, "key", namespace="team")
-    mirror.apply(Namespace("team", defaults={"memory": GIB}))
+    mirror.apply(NamespaceRecord("team", defaults={"memory": GIB}))
     ran(mirror, namespace="team", peak_kib=2**20)
     again = submitted(mirror, "key", namespace="team")
 
@@ -97,14 +97,14 @@ def test_what_the_last_of_its_name_used_is_assessed_and_not_reserved(mirror: Mir
 
     assert spec.needs == {"cpu": 1000}
     assert spec.observed == {"cpu": 4000, "memory": 2458 * MIB}
-    assert assessed(spec).needs == {"cpu": 4000, "memory": 2458 * MIB}
-    shown = show_spec.needs(spec)
+    assert with_observed_needs(spec).needs == {"cpu": 4000, "memory": 2458 * MIB}
+    shown = show_spec.needs_json(spec)
     assert shown["cpu"] == {"reserved": 1.0, "assessed": 4.0, "origin": "observed"}
     assert shown["memory"] == {"reserved": 0, "assessed": 2458 * MIB, "origin": "observed"}
 
 
 def test_a_word_of_its_own_or_of_its_namespace_switches_that_off(mirror: Mirror) -> None:
-    mirror.apply(Namespace("team", defaults={"memory": GIB}))
+    mirror.apply(NamespaceRecord("team", defaults={"memory": GIB}))
     for namespace in ("default", "team"):
         ran(mirror, namespace=namespace, peak_kib=2 * 2**20)
 
@@ -123,7 +123,7 @@ def test_others_names_namespaces_failures_and_what_is_forgotten_count_for_nothin
     assert submitted(mirror).observed != {}
     mirror.forget(mirror.jobs[last].spec.key)
     assert submitted(mirror).observed == {}
-    assert all(job in mirror.jobs for job in mirror.past.last.values())
+    assert all(job in mirror.jobs for job in mirror.ended_jobs.last_succeeded.values())
 
 
 def test_only_the_last_counts_and_it_is_found_again_after_a_restart(mirror: Mirror) -> None:
@@ -139,7 +139,7 @@ def test_only_the_last_counts_and_it_is_found_again_after_a_restart(mirror: Mirr
     again.load(reversed(records))
     add_node(again, "n1", {"cpu": 8000, "memory": 16 * GIB})
 
-    assert again.past.last == mirror.past.last
+    assert again.ended_jobs.last_succeeded == mirror.ended_jobs.last_succeeded
     assert submitted(mirror).observed == {"memory": 1229 * MIB}
     assert submitted(again, key=None).observed == {"memory": 1229 * MIB}
 
@@ -175,17 +175,17 @@ def test_of_a_large_job_only_the_last_blocks_are_looked_at(mirror: Mirror) -> No
 
 
 def test_an_update_makes_a_need_its_own_word_and_null_gives_it_back(mirror: Mirror) -> None:
-    mirror.apply(Namespace("team", defaults={"memory": GIB}))
+    mirror.apply(NamespaceRecord("team", defaults={"memory": GIB}))
     job = submitted(mirror, namespace="team").id
     mirror.apply(JobStatus(job, JobState.ACTIVE))
 
     def update(**fields: Any) -> JobSpec:
-        applied(mirror, admit_update.update(mirror, job, Update(fields), ADA, at(0)))
+        applied(mirror, admit_update.update_job(mirror, job, UpdateRequest(fields), ADA, at(0)))
         return mirror.jobs[job].spec
 
     own = update(memory="2g")
     assert (own.needs["memory"], own.origins) == (2 * GIB, {"cpu": "default", "memory": "explicit"})
-    mirror.apply(Namespace("team", defaults={"memory": 3 * GIB, "cpu": 2000}))
+    mirror.apply(NamespaceRecord("team", defaults={"memory": 3 * GIB, "cpu": 2000}))
     other = update(priority=60)
     assert (other.needs, other.origins) == (own.needs, own.origins)
     back = update(memory=None)
@@ -195,12 +195,12 @@ def test_an_update_makes_a_need_its_own_word_and_null_gives_it_back(mirror: Mirr
 def test_each_run_of_a_cron_is_assessed_anew_and_an_old_cron_as_it_was(mirror: Mirror) -> None:
     body = {"name": "nightly", "schedule": "0 2 * * *", "job": {"command": ["train"], "cpu": 1}}
     applied(mirror, admit_crons.create(mirror, body, ADA, zone, at(0)))
-    mirror.apply(Namespace("default", defaults={"memory": GIB, "cpu": 4000}))
+    mirror.apply(NamespaceRecord("default", defaults={"memory": GIB, "cpu": 4000}))
     ref = ("default", "nightly")
 
     def run(ms: int) -> JobSpec:
         plan = applied(mirror, admit_crons.run(mirror, ref, ADA, at(ms)))
-        assert isinstance(plan.answer, Submitted)
+        assert isinstance(plan.answer, SubmitResult)
         mirror.apply(JobStatus(plan.answer.job, JobState.SUCCEEDED))
         return mirror.jobs[plan.answer.job].spec
 
@@ -210,19 +210,19 @@ def test_each_run_of_a_cron_is_assessed_anew_and_an_old_cron_as_it_was(mirror: M
     mirror.apply(old)
     assert run(1000).needs == {"cpu": 1000}
     assert admit_crons.create(mirror, body, ADA, zone, at(0)).puts == ()  # it is there just so
-    assert mirror.past.last["default", "nightly"] == "2"
+    assert mirror.ended_jobs.last_succeeded["default", "nightly"] == "2"
 
 
 def test_records_of_before_are_read_and_say_nothing_of_whose_word_it_was() -> None:
-    namespace = Namespace("team", {"cpu": 1000}, 2)
+    namespace = NamespaceRecord("team", {"cpu": 1000}, 2)
     raw = msgspec.msgpack.encode({"name": "team", "quota": {"cpu": 1000}, "weight": 2})
-    read = msgspec.msgpack.decode(raw, type=Namespace)
+    read = msgspec.msgpack.decode(raw, type=NamespaceRecord)
     spec = JobSpec(JobId("1"), "a", ("true",), 0, needs={"cpu": 1000})
 
     assert read == namespace
     assert codec.decode(namespace.key, codec.encode(namespace)) == namespace
-    assert show_spec.needs(spec) == {}
-    assert assessed(spec) is spec
+    assert show_spec.needs_json(spec) == {}
+    assert with_observed_needs(spec) is spec
 
 
 def test_defaults_that_are_left_out_stay_and_are_taken_off_by_an_empty_table() -> None:

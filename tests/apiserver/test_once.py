@@ -6,7 +6,7 @@ import pytest
 
 from rota.apiserver import admit_restart, admit_wishes
 from rota.apiserver.access import Caller
-from rota.apiserver.admit_once import once
+from rota.apiserver.admit_once import idempotent
 from rota.engine.mirror import Mirror
 from rota.identity.tokens import Role
 from rota.model.errors import BadField, Conflict, NotFound
@@ -31,7 +31,7 @@ def mirror() -> Mirror:
 
 def asked(mirror: Mirror, key: str | None, caller: Caller = ADA) -> int:
     """How many records a restart with this key writes."""
-    plan = once(admit_restart.restart, key)(mirror, "1", {}, caller, NOW)
+    plan = idempotent(admit_restart.restart_tasks, key)(mirror, "1", {}, caller, NOW)
     for record in plan.puts:
         mirror.apply(record)
     return len(plan.puts)
@@ -43,7 +43,7 @@ def start_again(mirror: Mirror, number: int) -> None:
 
 
 def wished(mirror: Mirror) -> dict[int, int]:
-    wish = mirror.jobs[ONE].wish
+    wish = mirror.jobs[ONE].intent
     assert wish is not None
     return wish.restart
 
@@ -67,7 +67,7 @@ def test_without_a_key_each_request_is_a_new_one(mirror: Mirror) -> None:
 
 
 def test_a_repeated_cancel_is_answered_also_after_the_end(mirror: Mirror) -> None:
-    cancel = once(admit_wishes.cancel, "k")
+    cancel = idempotent(admit_wishes.cancel, "k")
     for record in cancel(mirror, "1", {}, ADA, NOW).puts:
         mirror.apply(record)
     mirror.apply(JobStatus(ONE, JobState.CANCELED))
@@ -88,13 +88,13 @@ def test_keys_are_of_one_caller_and_the_oldest_are_forgotten(mirror: Mirror) -> 
     start_again(mirror, 100)
 
     assert asked(mirror, "k") == 1
-    wish: Any = mirror.jobs[ONE].wish
+    wish: Any = mirror.jobs[ONE].intent
     assert len(wish.requests) == REQUESTS_KEPT
 
 
 def test_a_bad_key_and_an_unseen_job_are_refused(mirror: Mirror) -> None:
     stranger = Caller("eve", Role.SUBMITTER, ("elsewhere",))
     with pytest.raises(BadField):
-        once(admit_restart.restart, "a key with spaces")
+        idempotent(admit_restart.restart_tasks, "a key with spaces")
     with pytest.raises(NotFound):
         asked(mirror, "k", stranger)

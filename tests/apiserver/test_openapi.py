@@ -10,14 +10,14 @@ import pytest
 from rota.apiserver import admit_crons, spec
 from rota.apiserver.http import ROUTES
 from rota.apiserver.openapi.crons import CronBody
-from rota.apiserver.openapi.document import OPERATIONS, document
+from rota.apiserver.openapi.document import OPERATIONS, build_document
 from rota.apiserver.openapi.spec import JobBody
 from rota.model.lifecycle import AttemptState
 from rota.store.memory import MemoryStore
 from tests.apiserver.builders import attempts, node, node_status, statuses
 from tests.apiserver.serving import Serving, serving
 
-DOCUMENT = document("0.1.0")
+DOCUMENT = build_document("0.1.0")
 SCHEMAS = DOCUMENT["components"]["schemas"]
 JOB = {"command": ["true"], "count": 2, "labels": {"team": "web"}, "check": None}
 SERVICE = {"command": ["serve"], "kind": "service", "check": {"tcp": 80}, "env": {"A": "b"}}
@@ -84,8 +84,8 @@ def test_every_field_and_every_parameter_says_what_it_is() -> None:
 
 
 def test_what_can_be_sent_is_what_is_understood() -> None:
-    assert set(JobBody.__struct_fields__) == set(spec.KNOWN)
-    assert set(CronBody.__struct_fields__) == set(admit_crons.KNOWN)
+    assert set(JobBody.__struct_fields__) == set(spec.SPEC_FIELDS)
+    assert set(CronBody.__struct_fields__) == set(admit_crons.CRON_BODY_FIELDS)
 
 
 @pytest.fixture

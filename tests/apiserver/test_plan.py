@@ -7,7 +7,7 @@ import pytest
 
 from rota.identity.tokens import Role
 from rota.model.ids import NodeId
-from rota.model.node import Link
+from rota.model.node import Connection
 from rota.store.memory import MemoryStore
 from tests.apiserver.builders import node, node_status
 from tests.apiserver.serving import Serving, serving
@@ -19,7 +19,7 @@ async def joined(server: Serving) -> None:
     """A node of eight cores."""
     await server.put("apiserver", node(1))
     await server.put("watcher", node_status(1))
-    server.engine.observe(lambda mirror: mirror.connect(NodeId("n1"), Link.UP))
+    server.engine.observe(lambda mirror: mirror.connect(NodeId("n1"), Connection.UP))
 
 
 async def test_a_plan_tells_what_would_happen_and_writes_nothing(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from rota.apiserver.access import Caller
-from rota.apiserver.rates import RateLimited, Rates
+from rota.apiserver.rates import RateLimited, RateLimits
 from rota.identity.tokens import Role
 from rota.store.memory import MemoryStore
 from rota.wire.generated import controller_pb2 as pb
@@ -28,41 +28,41 @@ class Clock:
 
 def test_a_bucket_empties_and_fills_again() -> None:
     clock = Clock()
-    rates = Rates(per_second=2, at_once=3, now=clock)
+    rates = RateLimits(per_second=2, burst=3, now=clock)
     for _ in range(3):
-        rates.take(CI)
+        rates.acquire(CI)
     with pytest.raises(RateLimited, match="ci makes more than 2 requests a second"):
-        rates.take(CI)
+        rates.acquire(CI)
     clock.seconds += 0.5
 
-    rates.take(CI)
+    rates.acquire(CI)
     with pytest.raises(RateLimited):
-        rates.take(CI)
+        rates.acquire(CI)
 
 
 def test_each_token_has_its_own_bucket_and_admins_of_all_have_none() -> None:
-    rates = Rates(per_second=1, at_once=1, now=Clock())
-    rates.take(CI)
+    rates = RateLimits(per_second=1, burst=1, now=Clock())
+    rates.acquire(CI)
 
-    rates.take(Caller("ci", Role.SUBMITTER, ("team",), token="t2"))
+    rates.acquire(Caller("ci", Role.SUBMITTER, ("team",), token="t2"))
     for _ in range(100):
-        rates.take(Caller("ada", Role.ADMIN, ("*",), token="t3"))
+        rates.acquire(Caller("ada", Role.ADMIN, ("*",), token="t3"))
     with pytest.raises(RateLimited):
-        rates.take(CI)
+        rates.acquire(CI)
 
 
 def test_buckets_of_tokens_that_are_gone_do_not_add_up() -> None:
     clock = Clock()
-    rates = Rates(per_second=10, at_once=10, now=clock)
+    rates = RateLimits(per_second=10, burst=10, now=clock)
     for number in range(10_000):
         clock.seconds += 1
-        rates.take(Caller("ci", Role.SUBMITTER, ("team",), token=f"t{number}"))
+        rates.acquire(Caller("ci", Role.SUBMITTER, ("team",), token=f"t{number}"))
 
     assert len(rates._buckets) <= 2_000
 
 
 async def test_a_request_too_many_is_told_when_to_come_again(tmp_path: Path) -> None:
-    async with serving(tmp_path, MemoryStore, rates=Rates(per_second=0.001, at_once=2)) as server:
+    async with serving(tmp_path, MemoryStore, rates=RateLimits(per_second=0.001, burst=2)) as server:
         token = server.token_for(Role.VIEWER, "*")
         replies = [await server.call("GET", "/v1/jobs", Authorization=token) for _ in range(3)]
         admin = await server.call("GET", "/v1/jobs")
@@ -75,7 +75,7 @@ async def test_a_request_too_many_is_told_when_to_come_again(tmp_path: Path) -> 
 async def test_grpc_calls_count_too(tmp_path: Path) -> None:
     async with controller(tmp_path) as outside, asyncio.timeout(10):
         rates = outside.server.api.rates
-        rates.per_second, rates.at_once = 0.001, 1
+        rates.per_second, rates.burst = 0.001, 1
         await outside.schedule({"command": ["true"]}).read()
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await outside.call("Stop", pb.StopRequest(job="1"))
@@ -86,7 +86,7 @@ async def test_grpc_calls_count_too(tmp_path: Path) -> None:
 async def test_a_bulk_stream_is_slowed_down_and_loses_nothing(tmp_path: Path) -> None:
     async with controller(tmp_path) as outside, asyncio.timeout(10):
         rates = outside.server.api.rates
-        rates.per_second, rates.at_once = 100, 2
+        rates.per_second, rates.burst = 100, 2
         call = outside.stub.ScheduleMany(metadata=outside.metadata)
         for number in range(10):
             job = pb.BulkJob(spec_json=json.dumps({"command": ["true"]}))
@@ -99,7 +99,7 @@ async def test_a_bulk_stream_is_slowed_down_and_loses_nothing(tmp_path: Path) ->
 
 async def test_an_address_that_guesses_is_told_to_wait_and_known_tokens_of_it_are_not(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
-        server.api.guesses.at_once, server.api.guesses.per_second = 3, 0
+        server.api.guesses.burst, server.api.guesses.per_second = 3, 0
         wrong = [
             await server.call("GET", "/v1/jobs", Authorization=f"Bearer rota_{number}") for number in range(5)
         ]

@@ -7,20 +7,20 @@ from typing import Any
 import pytest
 
 from rota.apiserver.access import Caller
-from rota.apiserver.admit_results import Name, Reported, report
+from rota.apiserver.admit_results import AttemptRef, ResultReported, report_result
 from rota.engine.mirror import Mirror
 from rota.identity.task_tokens import TaskName, TaskTokens
-from rota.identity.tokens import Role, masked
-from rota.keeper.reports import Reports, token
+from rota.identity.tokens import Role, mask_secrets
+from rota.keeper.reports import KeeperResultEndpoint, attempt_token
 from rota.model.attempt import OldAttempt
 from rota.model.errors import BadField, Conflict, NotAllowed, NotFound, Rejected, StoreFull
 from rota.model.ids import NodeId
 from rota.model.lifecycle import AttemptState
 from rota.model.limits import RESULT_BYTES_MAX, RESULTS_BYTES_MAX
-from rota.model.node import Eligibility, NodeSpec, NodeWish
+from rota.model.node import Eligibility, NodeSpec, NodeIntent
 from rota.model.plan import Plan
-from rota.model.result import Result
-from rota.model.sync import Said
+from rota.model.result import ResultRecord
+from rota.model.sync import ReportedState
 from rota.model.view import keys_of
 from rota.store.memory import MemoryStore
 from tests.apiserver.builders import NOW, attempts, spec, statuses
@@ -52,7 +52,7 @@ def said(mirror: Mirror, body: Any = GOOD, caller: Caller | None = None, **name:
     caller = caller or task()
     own = caller.task or TaskName("1", 0, 2, "")
     named = {"job": own.job, "task": str(own.task), "attempt": str(own.attempt), **name}
-    plan = report(mirror, Name(**named), body, caller, NOW)
+    plan = report_result(mirror, AttemptRef(**named), body, caller, NOW)
     for record in plan.puts:
         mirror.apply(record)
     return plan
@@ -63,13 +63,13 @@ def test_what_an_attempt_reports_is_a_record_of_its_own_and_an_event_for_control
     plan = said(mirror)
     again = said(mirror, {"results": {"epochs": 3, "loss": 0.5}})
 
-    expected = Result(ONE, 0, 2, b'{"epochs":3,"loss":0.5}', None, NOW.wall_ms)
-    assert (plan.puts, plan.answer) == ((expected,), Reported(expected, is_new=True))
+    expected = ResultRecord(ONE, 0, 2, b'{"epochs":3,"loss":0.5}', None, NOW.wall_ms)
+    assert (plan.puts, plan.answer) == ((expected,), ResultReported(expected, is_new=True))
     assert [(event.kind, event.attempt, event.state, event.result) for event in plan.events] == [
         ("task.reported", 2, "succeeded", '{"results":{"epochs":3,"loss":0.5},"failure":null}')
     ]
     assert (again.puts, again.events, again.fenced) == ((), (), True)
-    assert again.answer == Reported(expected, is_new=False)
+    assert again.answer == ResultReported(expected, is_new=False)
     assert expected.key in keys_of(mirror.jobs[ONE])
 
 
@@ -144,7 +144,7 @@ def test_a_node_reports_for_the_attempts_that_were_placed_on_it() -> None:
 def test_a_revoked_node_and_its_tasks_report_nothing() -> None:
     mirror = running()
     mirror.apply(NodeSpec(NodeId("n1"), "one"))
-    mirror.apply(NodeWish(NodeId("n1"), Eligibility.REVOKED))
+    mirror.apply(NodeIntent(NodeId("n1"), Eligibility.REVOKED))
 
     for caller in (node("n1"), task()):
         with pytest.raises(NotAllowed, match="node one was revoked"):
@@ -179,7 +179,7 @@ def test_what_is_nested_too_deeply_is_refused() -> None:
 def test_what_a_job_reports_in_all_is_bounded_and_a_full_disk_takes_none() -> None:
     full, short = running(), running()
     full.jobs[ONE].results_bytes = RESULTS_BYTES_MAX
-    short.is_short = True
+    short.disk_low = True
 
     with pytest.raises(Conflict, match="more than"):
         said(full)
@@ -189,10 +189,10 @@ def test_what_a_job_reports_in_all_is_bounded_and_a_full_disk_takes_none() -> No
 
 def test_a_reported_failure_turns_exit_0_into_failed_and_a_reported_success_saves_no_bad_exit() -> None:
     mirror = placed(3)
-    mirror.apply(Result(ONE, 0, 1, failure="it diverged"))
-    mirror.apply(Result(ONE, 1, 1))
-    say(mirror, Said.EXITED, (0, 1), (2, 1), exit_code=0)
-    say(mirror, Said.EXITED, (1, 1), exit_code=7)
+    mirror.apply(ResultRecord(ONE, 0, 1, failure="it diverged"))
+    mirror.apply(ResultRecord(ONE, 1, 1))
+    say(mirror, ReportedState.EXITED, (0, 1), (2, 1), exit_code=0)
+    say(mirror, ReportedState.EXITED, (1, 1), exit_code=7)
 
     assert states(mirror) == [AttemptState.FAILED, AttemptState.FAILED, AttemptState.SUCCEEDED]
     assert status(mirror).reasons == {0: "it reported a failure: it diverged"}
@@ -201,14 +201,14 @@ def test_a_reported_failure_turns_exit_0_into_failed_and_a_reported_success_save
 def test_a_node_makes_tokens_for_its_own_attempts_of_a_job_and_for_no_others() -> None:
     tokens = TaskTokens(lambda: [b"secret"])
     key = tokens.key_for("12", "n1")
-    made = token(Reports("", key, "n1", ""), ("12", 3, 4))
+    made = attempt_token(KeeperResultEndpoint("", key, "n1", ""), ("12", 3, 4))
 
-    assert tokens.who(made) == TaskName("12", 3, 4, "n1")
-    assert tokens.who(token(Reports("", key, "n2", ""), ("12", 3, 4))) is None
-    assert tokens.who(token(Reports("", key, "n1", ""), ("13", 3, 4))) is None
-    assert tokens.who(made.replace(".4.", ".5.")) is None
-    assert TaskTokens(lambda: [b"another"]).who(made) is None
-    assert not re.search("[0-9a-f]{64}", masked(f"Bearer {made}"))
+    assert tokens.authenticate(made) == TaskName("12", 3, 4, "n1")
+    assert tokens.authenticate(attempt_token(KeeperResultEndpoint("", key, "n2", ""), ("12", 3, 4))) is None
+    assert tokens.authenticate(attempt_token(KeeperResultEndpoint("", key, "n1", ""), ("13", 3, 4))) is None
+    assert tokens.authenticate(made.replace(".4.", ".5.")) is None
+    assert TaskTokens(lambda: [b"another"]).authenticate(made) is None
+    assert not re.search("[0-9a-f]{64}", mask_secrets(f"Bearer {made}"))
 
 
 async def test_a_tasks_token_opens_nothing_but_its_own_result(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ async def test_a_tasks_token_opens_nothing_but_its_own_result(tmp_path: Path) ->
         job = await server.submit(results=True)
         await server.put("scheduler", attempts(job, 1, number=[1]))
         key = server.api.authority.task_tokens().key_for(job, "n1")
-        bearer = {"Authorization": f"Bearer {token(Reports('', key, 'n1', ''), (job, 0, 1))}"}
+        bearer = {"Authorization": f"Bearer {attempt_token(KeeperResultEndpoint('', key, 'n1', ''), (job, 0, 1))}"}
         path = f"/v1/jobs/{job}/tasks/0/attempts/1/result"
         nothing = await server.call("GET", path)
         first = await server.call("POST", path, GOOD, **bearer)

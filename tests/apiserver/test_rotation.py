@@ -6,11 +6,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rota.apiserver.rotation import dependents
+from rota.apiserver.rotation import find_ca_dependents
 from rota.identity import authority
-from rota.identity.tokens import Watcher
+from rota.identity.tokens import JoinedWatcher
 from rota.model.lifecycle import NodeState
-from rota.model.node import Eligibility, NodeStatus, NodeWish
+from rota.model.node import Eligibility, NodeStatus, NodeIntent
 from rota.store.memory import MemoryStore
 from tests.apiserver.builders import node, node_status
 from tests.apiserver.serving import Serving, serving
@@ -43,7 +43,7 @@ async def test_nodes_depend_on_the_old_ca_while_they_could_come_back_by_it(tmp_p
         await add(server, shown(5, NodeState.LOST, NOW - 100 * DAY, before), "lapsed")
         await add(server, shown(6, NodeState.READY, None, ""), "worker")
         await add(server, shown(7, NodeState.READY, NOW + DAY, before), "revoked")
-        await server.put("apiserver", NodeWish(node(7, "any").id, Eligibility.REVOKED))
+        await server.put("apiserver", NodeIntent(node(7, "any").id, Eligibility.REVOKED))
         joined_ms = round(NOW.timestamp() * 1000) - 3_600_000
         await server.put("apiserver", msgspec.structs.replace(node(8, "quiet"), joined_at_ms=joined_ms))
         found = (await server.call("GET", ROTATION)).json
@@ -81,12 +81,12 @@ async def test_an_overlap_that_is_none_is_refused_by_its_name(tmp_path: Path, ov
 async def test_a_watcher_depends_on_the_old_ca_until_its_last_certificate_has_expired(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         signs = server.api.authority
-        server.api.vault.add_watcher(Watcher(id="w1", name="edge", joined_at_ms=0, ca=signs.fingerprint))
+        server.api.vault.add_watcher(JoinedWatcher(id="w1", name="edge", joined_at_ms=0, ca=signs.fingerprint))
         stable = (await server.call("GET", ROTATION)).json["watchers"]
         await server.call("POST", ROTATION, {})
         found = (await server.call("GET", ROTATION)).json["watchers"]
         watchers, mirror = server.api.vault.list_watchers(), server.engine.mirror
-        later = dependents(mirror, watchers, signs, NOW + authority.SERVER_LIFE + DAY)
+        later = find_ca_dependents(mirror, watchers, signs, NOW + authority.SERVER_LIFE + DAY)
         server.api.vault.note_watcher_ca("w1", signs.fingerprint)
         renewed = (await server.call("GET", ROTATION)).json["watchers"]
 

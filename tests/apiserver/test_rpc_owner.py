@@ -46,13 +46,13 @@ async def first(call: Any, what: str) -> Any:
 def leaving(outside: Controller) -> asyncio.Event:
     """Set when some subscriber has gone."""
     presence, left = outside.server.engine.mirror.presence, asyncio.Event()
-    went = presence.went
+    went = presence.disconnected_one
 
     def note(name: str, now_ms: int) -> None:
         went(name, now_ms)
         left.set()
 
-    presence.went = note  # type: ignore[method-assign]
+    presence.disconnected_one = note  # type: ignore[method-assign]
     return left
 
 
@@ -225,7 +225,7 @@ async def owner(outside: Controller, spec: dict[str, Any], **fields: Any) -> str
     call = outside.schedule(spec, **fields)
     job = (await call.read()).job
     call.cancel()
-    return outside.server.engine.mirror.jobs[JobId(job)].spec.owner
+    return outside.server.engine.mirror.jobs[JobId(job)].spec.recovery_controller
 
 
 async def test_a_job_of_a_caller_that_has_subscribed_is_owned_by_it_unless_it_says_otherwise(
@@ -291,7 +291,7 @@ async def test_the_pace_of_reports_is_set_by_who_may_and_kept(tmp_path: Path) ->
     async with controller(tmp_path, Role.OPERATOR) as outside, asyncio.timeout(10):
         reply = await outside.call("SetPace", pb.SetPaceRequest(least_ms=2_000, most_ms=30_000))
     async with controller(tmp_path, Role.OPERATOR) as outside, asyncio.timeout(10):
-        kept = outside.server.engine.mirror.pace
+        kept = outside.server.engine.mirror.report_interval
         back = await outside.call("SetPace", pb.SetPaceRequest())
 
     assert (reply.least_ms, reply.most_ms) == (kept.least_ms, kept.most_ms) == (2_000, 30_000)

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from rota.apiserver.show_spec import spec as shown
+from rota.apiserver.show_spec import spec_json as shown
 from rota.apiserver.spec import parse_spec
 from rota.model.errors import BadField
-from rota.model.sandbox import SANDBOX, Sandbox
-from rota.model.sync import work_of
+from rota.model.sandbox import SANDBOX, SandboxSpec
+from rota.model.sync import task_template
 
 COMMAND = {"command": ["true"]}
 
@@ -19,15 +19,15 @@ COMMAND = {"command": ["true"]}
     [
         (None, None),
         (False, None),
-        (True, Sandbox()),
-        ({}, Sandbox()),
-        ({"network": True, "writable": ["/data", "/a//b/"]}, Sandbox(True, ("/data", "/a/b"))),
+        (True, SandboxSpec()),
+        ({}, SandboxSpec()),
+        ({"network": True, "writable": ["/data", "/a//b/"]}, SandboxSpec(True, ("/data", "/a/b"))),
     ],
 )
-def test_what_can_be_said_of_a_sandbox(said: Any, meant: Sandbox | None) -> None:
+def test_what_can_be_said_of_a_sandbox(said: Any, meant: SandboxSpec | None) -> None:
     spec = parse_spec({**COMMAND, "sandbox": said})
 
-    assert spec.sandbox == work_of(spec).sandbox == meant
+    assert spec.sandbox == task_template(spec).sandbox == meant
     assert (SANDBOX in spec.shape.where) == (meant is not None)
     assert parse_spec(json.loads(json.dumps(shown(spec)))) == spec
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from rota.apiserver.services import CHECK
-from rota.apiserver.show_spec import spec as shown
+from rota.apiserver.services import CHECK_FIELDS
+from rota.apiserver.show_spec import spec_json as shown
 from rota.apiserver.spec import parse_spec
 from rota.model.errors import BadField
-from rota.model.job import Kind
-from rota.model.service import Check, Restart
+from rota.model.job import JobKind
+from rota.model.service import HealthCheck, RestartPolicy
 
 SERVICE: dict[str, Any] = {"command": ["serve"], "kind": "service"}
 
@@ -18,39 +18,39 @@ SERVICE: dict[str, Any] = {"command": ["serve"], "kind": "service"}
 def test_a_service_is_asked_for_by_its_kind() -> None:
     spec = parse_spec(SERVICE | {"count": 3})
 
-    assert spec.kind is Kind.SERVICE
-    assert spec.restart == Restart(3, 600, 1, 60)
+    assert spec.kind is JobKind.SERVICE
+    assert spec.restart == RestartPolicy(3, 600, 1, 60)
     assert spec.check is None
     assert spec.stop_signal == signal.SIGTERM
 
 
 def test_a_job_is_a_batch_unless_it_says_otherwise() -> None:
-    assert parse_spec({"command": ["work"]}).kind is Kind.BATCH
+    assert parse_spec({"command": ["work"]}).kind is JobKind.BATCH
 
 
 def test_how_it_is_restarted_may_be_said_in_part() -> None:
     spec = parse_spec(SERVICE | {"restart": {"attempts": 10, "delay": "500ms"}})
 
-    assert spec.restart == Restart(10, 600, 0.5, 60)
+    assert spec.restart == RestartPolicy(10, 600, 0.5, 60)
 
 
 @pytest.mark.parametrize(
     ("said", "check"),
     [
-        ({"command": ["./ok", "-v"]}, Check(command=("./ok", "-v"))),
-        ({"tcp": 5432}, Check(port=5432)),
-        ({"http": "/up", "port": 80}, Check(http="/up", port=80)),
+        ({"command": ["./ok", "-v"]}, HealthCheck(command=("./ok", "-v"))),
+        ({"tcp": 5432}, HealthCheck(port=5432)),
+        ({"http": "/up", "port": 80}, HealthCheck(http="/up", port=80)),
         (
             {"http": "/", "port": 80, "codes": [200, "300-399"]},
-            Check(http="/", port=80, codes=((200, 200), (300, 399))),
+            HealthCheck(http="/", port=80, codes=((200, 200), (300, 399))),
         ),
         (
             {"tcp": 1, "interval": "1s", "timeout": 2, "after": 0, "failures": 5, "successes": 2},
-            Check(port=1, interval_seconds=1, timeout_seconds=2, after_seconds=0, failures=5, successes=2),
+            HealthCheck(port=1, interval_seconds=1, timeout_seconds=2, after_seconds=0, failures=5, successes=2),
         ),
     ],
 )
-def test_a_check_is_a_command_or_a_port(said: dict[str, Any], check: Check) -> None:
+def test_a_check_is_a_command_or_a_port(said: dict[str, Any], check: HealthCheck) -> None:
     spec = parse_spec(SERVICE | {"check": said})
 
     assert spec.check == check
@@ -118,7 +118,7 @@ def test_any_job_may_choose_the_signal_that_ends_it() -> None:
 
 
 def test_every_field_of_a_check_is_known() -> None:
-    assert {"command", "http", "tcp", "port", "codes"} < set(CHECK)
+    assert {"command", "http", "tcp", "port", "codes"} < set(CHECK_FIELDS)
 
 
 def _sendable(said: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 
 from rota.apiserver.access import Caller
 from rota.apiserver.capacity import Counted, capacity, counted
-from rota.apiserver.rates import RateLimited, Rates
+from rota.apiserver.rates import RateLimited, RateLimits
 from rota.apiserver.shares import Shares
 from rota.engine.meter import Meter, current, metered
 from rota.identity.task_tokens import TaskName
@@ -124,9 +124,9 @@ def test_accounts_of_tokens_that_are_gone_do_not_add_up() -> None:
 # ---- who waits
 
 
-def used_up(clock: Clock, caller: Caller) -> Rates:
+def used_up(clock: Clock, caller: Caller) -> RateLimits:
     """Rates of a server on which another token is active and this caller is in debt."""
-    rates = Rates(now=clock)
+    rates = RateLimits(now=clock)
     rates.charge(BOB, 0.001)
     rates.charge(caller, 0.9)
     clock.seconds += SHARE_LOOK_SECONDS
@@ -170,7 +170,7 @@ async def test_beyond_the_longest_wait_a_request_is_refused(monkeypatch: pytest.
 
     with pytest.raises(RateLimited, match="ci uses more than its share of a busy server"):
         await rates.enter(CI)
-    await rates.wait(CI)  # of a stream nothing is refused
+    await rates.acquire_or_wait(CI)  # of a stream nothing is refused
 
 
 # ---- what is measured

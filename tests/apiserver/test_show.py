@@ -3,7 +3,7 @@
 import msgspec
 
 from rota.apiserver import show, show_spec, show_tasks
-from rota.apiserver.show_tasks import Wanted
+from rota.apiserver.show_tasks import TaskFilter
 from rota.apiserver.spec import parse_spec
 from rota.engine.entries import JobEntry
 from rota.engine.mirror import Mirror
@@ -11,8 +11,8 @@ from rota.model.attempt import EVICTED, Choice, OldAttempt, OldStatus
 from rota.model.ids import JobId, NodeId
 from rota.model.job import JobCluster, JobStatus
 from rota.model.lifecycle import AttemptState, JobState, TaskState
-from rota.model.node import Eligibility, Link, Load, NodeWish
-from rota.model.plan import Event, Record
+from rota.model.node import Eligibility, Connection, NodeLoad, NodeIntent
+from rota.model.plan import EventRecord, Record
 from tests.apiserver.builders import (
     ADA,
     FAILED,
@@ -38,7 +38,7 @@ def entry_of(*records: Record) -> JobEntry:
 
 
 def said(entry: JobEntry) -> str:
-    return show.sentence(entry)
+    return show.status_sentence(entry)
 
 
 def test_counts_add_up_and_fold_what_has_no_name_of_its_own() -> None:
@@ -55,7 +55,7 @@ def test_counts_add_up_and_fold_what_has_no_name_of_its_own() -> None:
         statuses("1", 256, number=[1] * 5, state=states),
     )
 
-    counts = show.counts(entry)
+    counts = show.task_counts(entry)
     assert sum(counts.values()) == 300
     assert (counts["offered"], counts["queued"], counts["running"], counts["pending"]) == (1, 2, 2, 295)
 
@@ -64,17 +64,17 @@ def test_what_never_began_in_an_ended_job_is_canceled() -> None:
     mirror = mirror_of(spec(1, count=300), JobStatus(JobId("1"), JobState.FAILED))
     entry = mirror.jobs[JobId("1")]
 
-    assert show.counts(entry)["canceled"] == 300
-    assert show_tasks.tasks_page(mirror, entry, Wanted(after=298), 10)["tasks"][0]["state"] == "canceled"
-    assert len(show_tasks.tasks_page(mirror, entry, Wanted({"canceled"}), 1000)["tasks"]) == 300
-    assert show_tasks.tasks_page(mirror, entry, Wanted({"pending"}), 1000)["tasks"] == []
+    assert show.task_counts(entry)["canceled"] == 300
+    assert show_tasks.tasks_page(mirror, entry, TaskFilter(after=298), 10)["tasks"][0]["state"] == "canceled"
+    assert len(show_tasks.tasks_page(mirror, entry, TaskFilter({"canceled"}), 1000)["tasks"]) == 300
+    assert show_tasks.tasks_page(mirror, entry, TaskFilter({"pending"}), 1000)["tasks"] == []
 
 
 def test_a_job_shows_its_spec_in_units_people_can_send_back() -> None:
     mirror = mirror_of(
         spec(1, needs={"cpu": 500, "memory": 7, "licence": 2}), JobCluster(JobId("1"), "default")
     )
-    shown = show.job(mirror, mirror.jobs[JobId("1")], ADA)
+    shown = show.job_json(mirror, mirror.jobs[JobId("1")], ADA)
 
     assert (shown["state"], shown["cluster"], shown["started_at_ms"]) == ("submitted", "default", None)
     assert (shown["spec"]["cpu"], shown["spec"]["memory"], shown["spec"]["gpu"]) == (0.5, 7, 0)
@@ -115,7 +115,7 @@ def test_a_task_shows_its_newest_attempt() -> None:
         ),
         tasks("1", 3, state=[TaskState.FAILED], wanted=[1]),
     )
-    first, second, third = show_tasks.tasks_page(mirror, mirror.jobs[JobId("1")], Wanted(), 10)["tasks"]
+    first, second, third = show_tasks.tasks_page(mirror, mirror.jobs[JobId("1")], TaskFilter(), 10)["tasks"]
 
     assert first == {
         "job": "1",
@@ -149,7 +149,7 @@ def test_a_task_knows_all_its_attempts_oldest_first() -> None:
         ),
         statuses("1", 1, number=[3], state=[SUCCEEDED], started_at_ms=[9], older=(old,)),
     )
-    past = show_tasks.task(mirror, mirror.jobs[JobId("1")], 0)["attempts"]
+    past = show_tasks.task_json(mirror, mirror.jobs[JobId("1")], 0)["attempts"]
 
     assert [(one["attempt"], one["state"], one["node"]) for one in past] == [
         (1, "lost", "laptop"),
@@ -164,7 +164,7 @@ def test_pages_of_tasks_cross_blocks_without_gaps_or_repeats() -> None:
     mirror = mirror_of(spec(1, count=600), attempts("1", 256, block=1, number=[1] * 256))
     entry, after, seen = mirror.jobs[JobId("1")], -1, list[int]()
     while True:
-        page = show_tasks.tasks_page(mirror, entry, Wanted(after=after), 100)
+        page = show_tasks.tasks_page(mirror, entry, TaskFilter(after=after), 100)
         seen += [task["index"] for task in page["tasks"]]
         if page["next"] is None:
             break
@@ -178,12 +178,12 @@ def test_a_node_shows_what_it_has_what_is_reserved_and_what_is_used() -> None:
         spec(1, needs={"cpu": 1500, "licence": 1}),
         attempts("1", 1, number=[1]),
         statuses("1", 1, number=[1], state=[RUNNING]),
-        NodeWish(NodeId("n1"), Eligibility.DRAINING),
+        NodeIntent(NodeId("n1"), Eligibility.DRAINING),
     )
-    mirror.measure(NodeId("n1"), Load(700, memory_free=2**32))
-    unheard = show.node(mirror, mirror.nodes[NodeId("n1")], 120)
-    mirror.connect(NodeId("n1"), Link.UP)
-    shown = show.node(mirror, mirror.nodes[NodeId("n1")], 120)
+    mirror.measure(NodeId("n1"), NodeLoad(700, memory_free=2**32))
+    unheard = show.node_json(mirror, mirror.nodes[NodeId("n1")], 120)
+    mirror.connect(NodeId("n1"), Connection.UP)
+    shown = show.node_json(mirror, mirror.nodes[NodeId("n1")], 120)
 
     assert unheard["heard_ms_ago"] is None
     assert shown["capacity"] == {"cpu": 8.0, "memory": 2**33, "disk": 0, "gpu": 0, "licence": 2}
@@ -196,14 +196,14 @@ def test_a_node_shows_what_it_has_what_is_reserved_and_what_is_used() -> None:
 def test_a_node_that_never_connected_says_so() -> None:
     mirror = Mirror()
     mirror.apply(node(2, "new"))
-    shown = show.node(mirror, mirror.nodes[NodeId("n2")], 5)
+    shown = show.node_json(mirror, mirror.nodes[NodeId("n2")], 5)
 
     assert (shown["state"], shown["reason"], shown["used"]) == ("left", "has not connected yet", None)
 
 
 def test_an_event_names_nodes_and_counts_exit_codes() -> None:
-    happened = Event("task.ended", "3 tasks failed", JobId("1"), NodeId("n1"), ((0, 1), (5, 5)), exit_code=2)
-    shown = show.event(mirror_of(), "7.1", 99, happened)
+    happened = EventRecord("task.ended", "3 tasks failed", JobId("1"), NodeId("n1"), ((0, 1), (5, 5)), exit_code=2)
+    shown = show.event_json(mirror_of(), "7.1", 99, happened)
 
     assert (shown["seq"], shown["node"], shown["exit_codes"]) == ("7.1", "laptop", {"2": 3})
 
@@ -224,13 +224,13 @@ def test_only_the_wishes_a_job_has_are_shown_and_as_they_could_be_sent() -> None
         "expect": 600.0,
         "deadline": "2026-12-01T07:00:00.250Z",
     }
-    plain, shown = (show_spec.spec(parse_spec(one)) for one in ({"command": ["true"]}, body))
+    plain, shown = (show_spec.spec_json(parse_spec(one)) for one in ({"command": ["true"]}, body))
 
     wishes = body.keys() - {"command", "gpu"}
     assert {name: shown[name] for name in wishes} == {name: body[name] for name in wishes}
     assert (shown["gpu"], plain["gpu"]) == (0.5, 0)
     assert not wishes & plain.keys()
-    assert show_spec.spec(parse_spec({"command": ["true"], "preemptible": False}))["preemptible"] is False
+    assert show_spec.spec_json(parse_spec({"command": ["true"], "preemptible": False}))["preemptible"] is False
 
 
 def test_a_job_shows_the_last_decision_on_where_it_runs() -> None:
@@ -243,7 +243,7 @@ def test_a_job_shows_the_last_decision_on_where_it_runs() -> None:
         attempts("1", 44, block=1, number=[1], placed_at_ms=[10], choice=Choice("earlier", NodeId("n1"), 1)),
     )
 
-    assert show.job(mirror, mirror.jobs[JobId("1")], ADA)["placement"] == {
+    assert show.job_json(mirror, mirror.jobs[JobId("1")], ADA)["placement"] == {
         "why": "1 task of job 1 on the idlest of 2 fitting nodes",
         "node": "laptop",
         "points": -1.5,
@@ -253,7 +253,7 @@ def test_a_job_shows_the_last_decision_on_where_it_runs() -> None:
         "at_ms": 20,
     }
     unplaced = mirror_of(spec(1))
-    assert show.job(unplaced, unplaced.jobs[JobId("1")], ADA)["placement"] is None
+    assert show.job_json(unplaced, unplaced.jobs[JobId("1")], ADA)["placement"] is None
 
 
 def test_an_attempt_that_had_to_give_way_is_shown_as_such() -> None:
@@ -263,7 +263,7 @@ def test_an_attempt_that_had_to_give_way_is_shown_as_such() -> None:
         attempts("1", 1, number=[2], flags=[EVICTED], older=(OldAttempt(0, 1, NodeId("n1"), 4, EVICTED),)),
         statuses("1", 1, number=[2], state=[RUNNING], started_at_ms=[9], older=(old,)),
     )
-    shown = show_tasks.task(mirror, mirror.jobs[JobId("1")], 0)
+    shown = show_tasks.task_json(mirror, mirror.jobs[JobId("1")], 0)
 
     assert shown["evicted"]
     assert [(one["attempt"], one["state"], one["evicted"]) for one in shown["attempts"]] == [
@@ -276,5 +276,5 @@ def test_gpus_of_a_node_are_shown_as_devices() -> None:
     status = msgspec.structs.replace(node_status(1), capacity={"cpu": 8000, "gpu": 2000})
     mirror = mirror_of(status)
 
-    shown = show.node(mirror, mirror.nodes[NodeId("n1")], 0)
+    shown = show.node_json(mirror, mirror.nodes[NodeId("n1")], 0)
     assert (shown["capacity"]["gpu"], shown["reserved"]["gpu"]) == (2, 0)

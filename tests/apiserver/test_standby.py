@@ -14,8 +14,8 @@ from starlette.types import Receive, Scope, Send
 from rota.apiserver import forward, standby
 from rota.apiserver.api import Addresses
 from rota.apiserver.http import ROUTES
-from rota.apiserver.standby import StandbyFace, Where, where
-from rota.identity.authority import Authority
+from rota.apiserver.standby import StandbyApp, ServedBy, served_by
+from rota.identity.authority import CertificateAuthority
 from rota.identity.vault import Vault
 from rota.model.limits import STANDBY_AGE_MAX_MS, STANDBY_AGE_MS
 
@@ -68,15 +68,15 @@ async def own_app(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 class Standby:
-    def __init__(self, directory: Path, stance: Stance, authority: Authority) -> None:
+    def __init__(self, directory: Path, stance: Stance, authority: CertificateAuthority) -> None:
         vault = Vault.open(directory / "vault")
         self._secret = vault.make_server_token("me", 0)
         addresses = Addresses("127.0.0.1:3000", "127.0.0.1:1", "127.0.0.1:2")
-        self._face = StandbyFace(own_app, stance, vault, addresses, authority)
+        self._face = StandbyApp(own_app, stance, vault, addresses, authority)
 
     @property
-    def lines(self) -> list[forward.Line]:
-        return [line for _, line in self._face._way._idle]
+    def lines(self) -> list[forward.LeaderConnection]:
+        return [line for _, line in self._face._leader_proxy._idle]
 
     def close(self) -> None:
         self._face.close()
@@ -114,12 +114,12 @@ class Standby:
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority.open(tmp_path_factory.mktemp("ca"), datetime.now(UTC))
+def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
+    return CertificateAuthority.open(tmp_path_factory.mktemp("ca"), datetime.now(UTC))
 
 
 @pytest.fixture
-async def standing(tmp_path: Path, authority: Authority) -> AsyncIterator[Callable[[Stance], Standby]]:
+async def standing(tmp_path: Path, authority: CertificateAuthority) -> AsyncIterator[Callable[[Stance], Standby]]:
     made: list[Standby] = []
 
     def stand(stance: Stance) -> Standby:
@@ -161,15 +161,15 @@ async def a_leader(*says: bytes) -> AsyncIterator[tuple[str, list[bytes]]]:
 
 
 def test_of_each_route_it_is_known_who_answers() -> None:
-    by_where: dict[Where, set[str]] = {}
+    by_where: dict[ServedBy, set[str]] = {}
     for route in ROUTES:
         (method,) = route.methods or ("",)
         if method == "GET":
-            by_where.setdefault(where(method, route.path), set()).add(route.path)
+            by_where.setdefault(served_by(method, route.path), set()).add(route.path)
         else:
-            assert where(method, route.path) is Where.LEADER
+            assert served_by(method, route.path) is ServedBy.LEADER
 
-    assert by_where[Where.LEADER] == {
+    assert by_where[ServedBy.LEADER] == {
         "/v1/jobs/{ref}/logs",
         "/v1/jobs/{ref}/outputs",
         "/v1/jobs/{ref}/tasks/{index}/attempts/{attempt}/result",
@@ -179,9 +179,9 @@ def test_of_each_route_it_is_known_who_answers() -> None:
         "/v1/watchers",
         "/v1/ca/rotation",
     }
-    assert by_where[Where.HERE] == set(standby._HERE)
-    assert by_where[Where.MIRROR] == set(standby._MIRROR)
-    assert by_where[Where.LEADER_FIRST] == set(standby._LEADER_FIRST)
+    assert by_where[ServedBy.LOCAL] == set(standby._LOCAL_ROUTES)
+    assert by_where[ServedBy.MIRROR] == set(standby._MIRROR_ROUTES)
+    assert by_where[ServedBy.LEADER_FIRST] == set(standby._LEADER_FIRST_ROUTES)
 
 
 async def test_a_read_of_records_is_answered_here_and_says_how_old_it_is(standing: Standing) -> None:

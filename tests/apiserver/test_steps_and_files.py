@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rota.apiserver.show_spec import spec as shown
+from rota.apiserver.show_spec import spec_json as shown
 from rota.apiserver.spec import parse_spec
 from rota.model import limits
 from rota.model.errors import BadField

@@ -109,7 +109,7 @@ async def test_who_goes_away_leaves_the_job_and_no_follower(tmp_path: Path) -> N
         async with submitting(server, TRUE) as (_, told):
             first = await anext(told)
         async with asyncio.timeout(5):
-            while server.api.changes._followers:  # noqa: ASYNC110  # nothing tells when a socket was noticed
+            while server.api.event_hub._followers:  # noqa: ASYNC110  # nothing tells when a socket was noticed
                 await asyncio.sleep(0.01)
         shown = await server.call("GET", f"/v1/jobs/{first['id']}")
 

@@ -173,7 +173,7 @@ async def test_a_bulk_stream_stops_nothing_after_its_token_was_revoked(tmp_path:
         await call.write(pb.BulkRequest(id="stop", stop=pb.StopRequest(job="1")))
         await _ended(call)
 
-    assert outside.server.engine.mirror.jobs["1"].wish is None  # type: ignore[index]
+    assert outside.server.engine.mirror.jobs["1"].intent is None  # type: ignore[index]
 
 
 @pytest.mark.parametrize("state", ["revoked", "expired"])

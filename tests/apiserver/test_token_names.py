@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from rota.apiserver.access import Caller
-from rota.apiserver.recovery import default_owner
+from rota.apiserver.recovery import default_controller
 from rota.identity.tokens import Role
 from rota.model.limits import CONTROLLER_WAIT_SECONDS
 from rota.model.subscriber import Subscriber
@@ -135,4 +135,4 @@ def test_positions_of_a_former_holder_of_the_name_own_nothing_new() -> None:
     assert CONTROLLER_WAIT_SECONDS > 0
     for owner, expected in (("former", "a"), ("later", None)):
         caller = Caller("ci", Role.SUBMITTER, ("*",), token="t", owner=owner)
-        assert default_owner(stage.mirror, {}, caller, now) == expected
+        assert default_controller(stage.mirror, {}, caller, now) == expected

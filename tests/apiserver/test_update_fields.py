@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from rota.apiserver import admit_update
-from rota.apiserver.admission import Submitted, submit
-from rota.apiserver.admit_update import FIXED, Update
-from rota.apiserver.spec import FIELDS, parse_spec
-from rota.apiserver.spec_body import body_of
+from rota.apiserver.admission import SubmitResult, submit_job
+from rota.apiserver.admit_update import IMMUTABLE_FIELDS, UpdateRequest
+from rota.apiserver.spec import SPEC_ATTRIBUTES, parse_spec
+from rota.apiserver.spec_body import spec_to_body
 from rota.engine.mirror import Mirror
 from rota.model.errors import Rejected
 from rota.model.job import JobSpec
@@ -109,8 +109,8 @@ def made() -> Mirror:
 
 
 def submitted(mirror: Mirror, body: Mapping[str, Any]) -> JobSpec:
-    plan = submit(mirror, dict(body), ADA, None, NOW)
-    assert isinstance(plan.answer, Submitted)
+    plan = submit_job(mirror, dict(body), ADA, None, NOW)
+    assert isinstance(plan.answer, SubmitResult)
     for record in plan.puts:
         mirror.apply(record)
     return mirror.jobs[plan.answer.job].spec
@@ -119,8 +119,8 @@ def submitted(mirror: Mirror, body: Mapping[str, Any]) -> JobSpec:
 def updated(body: Mapping[str, Any], patch: dict[str, Any]) -> JobSpec:
     mirror = made()
     job = submitted(mirror, body)
-    plan = admit_update.update(mirror, job.id, Update(patch), ADA, NOW)
-    assert isinstance(plan.answer, admit_update.Updated)
+    plan = admit_update.update_job(mirror, job.id, UpdateRequest(patch), ADA, NOW)
+    assert isinstance(plan.answer, admit_update.UpdateResult)
     return msgspec.structs.replace(plan.answer.job, version=1)
 
 
@@ -141,7 +141,7 @@ def asked(body: Mapping[str, Any]) -> JobSpec | None:
 
 def said_by(spec: JobSpec, fields: Iterable[str]) -> dict[str, object]:
     """What these fields say in a spec; the name of a job may be made from its command."""
-    return {name: getattr(spec, name) for field in fields for name in FIELDS[field] if name != "name"}
+    return {name: getattr(spec, name) for field in fields for name in SPEC_ATTRIBUTES[field] if name != "name"}
 
 
 def merged(body: Mapping[str, Any], field: str, value: Any) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def merged(body: Mapping[str, Any], field: str, value: Any) -> dict[str, Any]:
 
 
 def test_every_field_has_an_example() -> None:
-    assert VALUES.keys() == FIELDS.keys()
+    assert VALUES.keys() == SPEC_ATTRIBUTES.keys()
 
 
 @pytest.mark.parametrize("base", BASES)
@@ -177,11 +177,11 @@ def test_an_update_makes_what_a_submit_would_or_is_refused_as_that_is(base: str)
         wanted = asked(merged(BASES[base], field, value))
         found = outcome(BASES[base], {field: value})
         if isinstance(found, Rejected):
-            assert wanted is None or field in FIXED, (field, value, found)
+            assert wanted is None or field in IMMUTABLE_FIELDS, (field, value, found)
             continue
 
         assert wanted is not None, f"a submit with {field} = {value} is refused"
-        assert said_by(found, FIELDS) == said_by(wanted, FIELDS), (field, value)
+        assert said_by(found, SPEC_ATTRIBUTES) == said_by(wanted, SPEC_ATTRIBUTES), (field, value)
 
 
 @pytest.mark.parametrize("base", BASES)
@@ -191,7 +191,7 @@ def test_null_takes_back_what_an_update_or_a_submit_said(base: str) -> None:
         whole = BASES[base] | {field: value}
         without = {name: said for name, said in BASES[base].items() if name not in taken}
         wanted = asked(without)
-        if asked(whole) is None or wanted is None or field in FIXED:
+        if asked(whole) is None or wanted is None or field in IMMUTABLE_FIELDS:
             continue
 
         found = updated(whole, {field: None})
@@ -201,19 +201,19 @@ def test_null_takes_back_what_an_update_or_a_submit_said(base: str) -> None:
 
 @pytest.mark.parametrize("base", BASES)
 def test_null_of_any_field_of_any_job_is_no_fault_of_ours(base: str) -> None:
-    for field in FIELDS:
+    for field in SPEC_ATTRIBUTES:
         assert str(outcome(BASES[base], {field: None}))
 
 
 @pytest.mark.parametrize("base", BASES)
 def test_the_body_of_a_spec_asks_for_the_same(base: str) -> None:
-    fields = [field for field in FIELDS if field not in ("name", "namespace", "after", "cluster", "deadline")]
+    fields = [field for field in SPEC_ATTRIBUTES if field not in ("name", "namespace", "after", "cluster", "deadline")]
     for field, value in CASES:
         spec = asked(BASES[base] | {field: value})
         if spec is None or field == "deadline":
             continue
 
-        again = parse_spec(body_of(spec), WALL_MS)
+        again = parse_spec(spec_to_body(spec), WALL_MS)
 
         assert said_by(again, fields) == said_by(spec, fields), (field, value)
 
@@ -238,9 +238,9 @@ def test_an_update_of_a_job_whose_deadline_is_close_is_not_refused_for_that() ->
     job = submitted(mirror, {"command": ["true"], "timeout": "1h", "deadline": "2h"})
     later = at(90 * 60_000)
 
-    assert admit_update.update(mirror, job.id, Update({"priority": 60}), ADA, later).puts
+    assert admit_update.update_job(mirror, job.id, UpdateRequest({"priority": 60}), ADA, later).puts
     with pytest.raises(Rejected, match="deadline"):
-        admit_update.update(mirror, job.id, Update({"timeout": "50m"}), ADA, later)
+        admit_update.update_job(mirror, job.id, UpdateRequest({"timeout": "50m"}), ADA, later)
 
 
 def test_what_is_beside_a_field_counts_as_at_a_submit() -> None:

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from rota.apiserver import feed, watch
-from rota.apiserver.feed import BEGINNING, Feed, Gone, Happened, Position
-from rota.apiserver.watch import Changes
+from rota.apiserver.feed import BEGINNING, RecentEvents, CursorExpired, SequencedEvent, EventCursor
+from rota.apiserver.watch import EventHub
 from rota.engine.run import Engine
 from rota.model.errors import BadField
 from rota.model.ids import JobId
 from rota.model.job import JobStatus
 from rota.model.lifecycle import JobState
-from rota.model.plan import Event, Plan
+from rota.model.plan import EventRecord, Plan
 from rota.store.memory import MemoryStore
 from rota.store.sqlite import SqliteStore
 from tests.apiserver.builders import spec
@@ -23,15 +23,15 @@ from tests.apiserver.serving import data_of, running, serving
 
 async def happen(engine: Engine, *whys: str) -> None:
     """One commit with these events."""
-    await engine.ask("apiserver", lambda _view, _now: Plan(events=tuple(Event("test", why) for why in whys)))
+    await engine.ask("apiserver", lambda _view, _now: Plan(events=tuple(EventRecord("test", why) for why in whys)))
 
 
 async def put(engine: Engine, status: JobStatus) -> None:
     await engine.ask("controllers", lambda _view, _now: Plan((status,)))
 
 
-async def take(changes: Changes, position: Position, count: int) -> list[Happened]:
-    found: list[Happened] = []
+async def take(changes: EventHub, position: EventCursor, count: int) -> list[SequencedEvent]:
+    found: list[SequencedEvent] = []
     async with asyncio.timeout(5), aclosing(changes.events_after(position)) as pages:
         async for page in pages:
             found += page
@@ -43,7 +43,7 @@ async def take(changes: Changes, position: Position, count: int) -> list[Happene
 async def test_every_place_to_resume_from_gives_the_rest_exactly_once(tmp_path: Path) -> None:
     async with running(SqliteStore(tmp_path), []) as engine:
         await happen(engine, "before the hub")
-        changes = Changes(engine)
+        changes = EventHub(engine)
         for number in range(5):
             await happen(engine, f"{number}a", f"{number}b")
         everything = await take(changes, BEGINNING, 11)
@@ -59,11 +59,11 @@ async def test_every_place_to_resume_from_gives_the_rest_exactly_once(tmp_path: 
 
 async def test_after_a_restart_events_go_on_from_the_store(tmp_path: Path) -> None:
     async with running(SqliteStore(tmp_path), []) as engine:
-        changes = Changes(engine)
+        changes = EventHub(engine)
         await happen(engine, "one", "two")
         seen = await take(changes, BEGINNING, 2)
     async with running(SqliteStore(tmp_path), []) as engine:
-        changes = Changes(engine)
+        changes = EventHub(engine)
         later = await take(changes, seen[0].at, 1)
         await happen(engine, "three")
         last = await take(changes, later[-1].at, 1)
@@ -73,10 +73,10 @@ async def test_after_a_restart_events_go_on_from_the_store(tmp_path: Path) -> No
 
 async def test_a_reader_waits_for_what_is_to_come(tmp_path: Path) -> None:
     async with running(MemoryStore(tmp_path), []) as engine:
-        changes = Changes(engine)
+        changes = EventHub(engine)
         await happen(engine, "past")
         async with asyncio.TaskGroup() as tasks:
-            readers = [tasks.create_task(take(changes, changes.now(), 50)) for _ in range(3)]
+            readers = [tasks.create_task(take(changes, changes.latest_cursor(), 50)) for _ in range(3)]
             await asyncio.sleep(0)
             for number in range(50):
                 await happen(engine, str(number))
@@ -88,15 +88,15 @@ async def test_a_reader_waits_for_what_is_to_come(tmp_path: Path) -> None:
 async def test_memory_is_bounded_and_older_events_come_from_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "Feed", lambda: Feed(4))
+    monkeypatch.setattr(watch, "Feed", lambda: RecentEvents(4))
     monkeypatch.setattr(feed, "ROWS_AT_ONCE", 3)
     async with running(MemoryStore(tmp_path), []) as engine:
-        changes = Changes(engine)
+        changes = EventHub(engine)
         for number in range(30):
             await happen(engine, str(number))
         everything = await take(changes, BEGINNING, 30)
 
-        assert len(changes._feed.rows) <= 8
+        assert len(changes._recent.rows) <= 8
     assert [one.event.why for one in everything] == [str(number) for number in range(30)]
 
 
@@ -105,23 +105,23 @@ async def test_who_is_too_far_behind_is_told_so(tmp_path: Path) -> None:
     async with running(store, []) as engine:
         await happen(engine, "old")
         await happen(engine, "older than the hub, still kept")
-        changes = Changes(engine)
+        changes = EventHub(engine)
         first = (await changes.page_after(BEGINNING))[0].at
         await store.forget_events(2**62)
 
-        with pytest.raises(Gone):
+        with pytest.raises(CursorExpired):
             await changes.page_after(first)
-        with pytest.raises(Gone):
-            changes.check(Position(10**6, 0))
+        with pytest.raises(CursorExpired):
+            changes.check_cursor(EventCursor(10**6, 0))
         assert await changes.page_after(BEGINNING) == []
 
 
 async def test_a_sequence_number_reads_as_it_was_written() -> None:
-    assert str(Position.parse("since", "12.3")) == "12.3"
-    assert Position.parse("since", "12") == Position(12, 0)
+    assert str(EventCursor.parse("since", "12.3")) == "12.3"
+    assert EventCursor.parse("since", "12") == EventCursor(12, 0)
     for text in ("", "a", "-1.0", "1.2.3", "1.x", "9" * 30, "١.٢"):
         with pytest.raises(BadField):
-            Position.parse("since", text)
+            EventCursor.parse("since", text)
 
 
 async def test_the_event_stream_resumes_by_the_last_id(tmp_path: Path) -> None:
@@ -187,11 +187,11 @@ async def test_a_follower_of_an_ended_job_hears_it_once(tmp_path: Path) -> None:
 
 async def test_many_changes_are_told_at_a_bounded_rate_and_the_end_at_once(tmp_path: Path) -> None:
     async with running(MemoryStore(tmp_path), []) as engine:
-        changes = Changes(engine)
+        changes = EventHub(engine)
         await engine.ask("apiserver", lambda _view, _now: Plan((spec(1),)))
         clock = asyncio.get_running_loop()
         told = 0
-        with changes.following(JobId("1")) as news:
+        with changes.follow_job(JobId("1")) as news:
             began = clock.time()
             while clock.time() - began < 0.5:
                 await put(engine, JobStatus(JobId("1"), JobState.ACTIVE, str(told)))
@@ -223,7 +223,7 @@ async def test_followers_are_forgotten_when_they_go(tmp_path: Path) -> None:
         job = await server.submit()
         async with server.stream(f"/v1/jobs/{job}/follow") as lines:
             await anext(data_of(lines))
-            assert server.api.changes._followers
+            assert server.api.event_hub._followers
         async with asyncio.timeout(5):
-            while server.api.changes._followers:  # noqa: ASYNC110  # nothing tells when a socket was noticed
+            while server.api.event_hub._followers:  # noqa: ASYNC110  # nothing tells when a socket was noticed
                 await asyncio.sleep(0.01)

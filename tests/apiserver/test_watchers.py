@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rota.identity import certificates
-from rota.identity.errors import Refused
+from rota.identity.errors import IdentityRefused
 from rota.identity.node_identity import make_request
 from rota.identity.tokens import Role
 from rota.identity.watcher_identity import WatcherRequest, load_watcher, store_watcher
@@ -25,7 +25,7 @@ async def test_a_watcher_joins_with_a_token_of_its_role_alone(tmp_path: Path) ->
         joined = await server.call("POST", "/v1/enroll", {**body, "role": "watcher"}, Authorization="")
         again = await server.call("POST", "/v1/enroll", {**body, "role": "watcher"}, Authorization="")
         nodes = await server.call("GET", "/v1/nodes")
-        may_watch = server.api.vault.may_watch(joined.json["node_id"])
+        may_watch = server.api.vault.has_watcher(joined.json["node_id"])
     identity = asked.accept(
         joined.json["certificate"].encode(), joined.json["ca"].encode(), datetime.now(UTC)
     )
@@ -48,7 +48,7 @@ async def test_a_watchers_certificate_names_no_node_and_no_host(tmp_path: Path) 
 
     assert certificates.watcher_id_of(signed) == "w1"
     assert not certificates.is_server(signed)
-    with pytest.raises(Refused, match="not a node's certificate"):
+    with pytest.raises(IdentityRefused, match="not a node's certificate"):
         certificates.node_id_of(signed)
     assert certificates.watcher_id_of(node) is None
 
@@ -65,7 +65,7 @@ async def test_a_removed_watcher_may_watch_no_more(tmp_path: Path) -> None:
         )
         removed = await server.call("DELETE", "/v1/watchers/edge")
         again = await server.call("DELETE", "/v1/watchers/edge")
-        may_watch = server.api.vault.may_watch(joined.json["node_id"])
+        may_watch = server.api.vault.has_watcher(joined.json["node_id"])
 
     assert [(one["id"], one["name"]) for one in listed.json["watchers"]] == [(joined.json["node_id"], "edge")]
     assert (stranger.status, removed.status, again.status) == (403, 204, 404)

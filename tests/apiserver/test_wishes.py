@@ -12,7 +12,7 @@ from rota.engine.mirror import Mirror
 from rota.model.errors import BadField, Conflict
 from rota.model.job import JobSpec
 from rota.model.plan import Instant
-from rota.model.shape import Constraint, Op, Policy, Preference, Spread, Term
+from rota.model.shape import Constraint, Op, Policy, Preference, SpreadTerm, AffinityTerm
 from tests.apiserver.builders import ADA, NOW
 
 HOUR_MS = 3_600_000
@@ -42,14 +42,14 @@ def test_preferences_are_conditions_with_a_weight() -> None:
 def test_neighbours_are_wished_over_a_label_and_by_weight() -> None:
     made = asked(near="job == db", apart=["app == web over rack", "app == web over region weight 50"])
 
-    assert made.near == (Term(Constraint("job", Op.EQUAL, ("db",)), "node"),)
-    assert made.apart == (Term(WEB, "rack"), Term(WEB, "region", 50))
+    assert made.near == (AffinityTerm(Constraint("job", Op.EQUAL, ("db",)), "node"),)
+    assert made.apart == (AffinityTerm(WEB, "rack"), AffinityTerm(WEB, "region", 50))
 
 
 def test_spreads_have_a_skew_or_a_weight() -> None:
     made = asked(spread=["region", "rack skew 2", "zone weight 30"])
 
-    assert made.spread == (Spread("region"), Spread("rack", 2), Spread("zone", 1, 30))
+    assert made.spread == (SpreadTerm("region"), SpreadTerm("rack", 2), SpreadTerm("zone", 1, 30))
 
 
 def test_short_fields_stand_for_conditions() -> None:
@@ -226,7 +226,7 @@ def test_a_deadline_is_a_time_or_counted_from_now(text: object, at_ms: int) -> N
 
 def test_a_deadline_counted_from_now_is_dated_when_the_job_is_made_and_its_key_stays_good() -> None:
     mirror, body = Mirror(), {"command": ["true"], "deadline": "2h"}
-    plan = admission.submit(mirror, body, ADA, "k", NOW)
+    plan = admission.submit_job(mirror, body, ADA, "k", NOW)
     made = plan.puts[0]
     for record in plan.puts:
         mirror.apply(record)
@@ -234,9 +234,9 @@ def test_a_deadline_counted_from_now_is_dated_when_the_job_is_made_and_its_key_s
 
     assert isinstance(made, JobSpec)
     assert made.deadline_at_ms == NOW.wall_ms + 2 * HOUR_MS
-    assert not admission.submit(mirror, body, ADA, "k", later).answer.new
+    assert not admission.submit_job(mirror, body, ADA, "k", later).answer.new
     with pytest.raises(Conflict):
-        admission.submit(mirror, {**body, "deadline": "3h"}, ADA, "k", later)
+        admission.submit_job(mirror, {**body, "deadline": "3h"}, ADA, "k", later)
 
 
 NAMES = st.sampled_from(["region", "app", "job", "gpu_model", "node"])
@@ -277,7 +277,7 @@ def test_what_is_shown_of_a_job_asks_for_the_same_when_it_is_sent_again(wishes: 
         assert made.field in wishes
         assert made.hint
     else:
-        assert parse_spec(show_spec.spec(made) | {"command": list(made.command)}, NOW.wall_ms) == made
+        assert parse_spec(show_spec.spec_json(made) | {"command": list(made.command)}, NOW.wall_ms) == made
 
 
 def made_or_refused(wishes: dict[str, Any]) -> JobSpec | BadField:

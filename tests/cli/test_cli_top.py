@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rota.cli.top_view import JOBS, NODES, Snapshot, Typed, lines, press
+from rota.cli.top_view import JOBS, NODES, TopSnapshot, Typed, lines, press
 from rota.client.server_views import Node
 from rota.client.views import JobStatus
 from tests.client.canned_server import CannedServer, job, node
@@ -28,7 +28,7 @@ def work(number: str, name: str) -> JobStatus:
     return JobStatus(number, "active", name, count=10, counts={"succeeded": 5, "running": 2, "pending": 3})
 
 
-CLUSTER = Snapshot([machine("idle", 0.1), machine("busy", 7.6)], [work("2", "train"), work("1", "test")])
+CLUSTER = TopSnapshot([machine("idle", 0.1), machine("busy", 7.6)], [work("2", "train"), work("1", "test")])
 
 
 def screen(typed: Typed = Typed(), width: int = 120, height: int = 30) -> list[str]:  # noqa: B008  it is frozen

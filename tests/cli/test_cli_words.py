@@ -12,7 +12,7 @@ from rota.cli import words
     [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (9 * 2**20, "9 MiB"), (2**60, "1024 PiB")],
 )
 def test_sizes(amount: int, text: str) -> None:
-    assert words.size(amount) == text
+    assert words.format_size(amount) == text
 
 
 @pytest.mark.parametrize(
@@ -27,14 +27,14 @@ def test_sizes(amount: int, text: str) -> None:
     ],
 )
 def test_durations(seconds: float, text: str) -> None:
-    assert words.duration(seconds) == text
+    assert words.format_duration(seconds) == text
 
 
 @pytest.mark.parametrize(
     ("ago_ms", "text"), [(0, "0s"), (119_000, "119s"), (120_000, "2m"), (86_400_000 * 3, "3d")]
 )
 def test_ages(ago_ms: int, text: str) -> None:
-    assert words.age(1_000_000, 1_000_000 + ago_ms) == text
+    assert words.format_age(1_000_000, 1_000_000 + ago_ms) == text
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from rota.config import (
     AgentConfig,
     AgentOptions,
     ConfigError,
-    HttpServer,
+    HttpServerConfig,
     ServerConfig,
     ServerOptions,
     agent_config,
@@ -30,7 +30,7 @@ def write(folder: Path, text: str) -> str:
 def test_without_anything_said_the_defaults_hold() -> None:
     config = server_config(ServerOptions(), {"XDG_DATA_HOME": "/data"})
 
-    assert config.http_server == HttpServer("127.0.0.1:3000")
+    assert config.http_server == HttpServerConfig("127.0.0.1:3000")
     assert config.grpc_server.addr == "127.0.0.1:50000"
     assert config.agent_server.addr == "127.0.0.1:50001"
     assert (config.store, config.name) == ("sqlite", "default")

@@ -14,7 +14,7 @@ from rota.client.aio.job import AsyncJob
 from rota.client.cluster import Cluster
 from rota.client.context import Endpoint
 from rota.client.job import Job
-from rota.client.transport import Request, Transport
+from rota.client.transport import ApiRequest, Transport
 from rota.client.views import JobStatus
 
 Call = Callable[[Cluster], Any]
@@ -143,15 +143,15 @@ class Recorder(Transport):
 
     def __init__(self) -> None:
         super().__init__(Endpoint("http://127.0.0.1:1", "t"), 0.0)
-        self.requests: list[Request] = []
+        self.requests: list[ApiRequest] = []
 
-    def fetch(self, request: Request, patience_seconds: float | None = None) -> NoReturn:
+    def fetch(self, request: ApiRequest, patience_seconds: float | None = None) -> NoReturn:
         del patience_seconds
         self.requests.append(request)
         raise Heard
 
     def stream(
-        self, request: Request, silence_seconds: float | None, deadline: float | None = None
+        self, request: ApiRequest, silence_seconds: float | None, deadline: float | None = None
     ) -> NoReturn:
         del silence_seconds, deadline
         self.requests.append(request)
@@ -160,7 +160,7 @@ class Recorder(Transport):
     download = stream
 
 
-def requests_of(*calls: Call) -> list[Request]:
+def requests_of(*calls: Call) -> list[ApiRequest]:
     recorder = Recorder()
     cluster = Cluster(Endpoint("http://127.0.0.1:1", "t"))
     for part in (cluster, cluster.crons, cluster.clusters):

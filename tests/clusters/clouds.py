@@ -2,16 +2,16 @@
 
 from collections.abc import Mapping
 
-from rota.model.cluster import ClusterWish
+from rota.model.cluster import ClusterIntent
 from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import ClusterState, JobState, MachineState
-from rota.model.sync import Drain, Said
+from rota.model.sync import DrainRequest, ReportedState
 from rota.testing import provided
 from rota.testing.builders import job_spec
-from rota.testing.stage import Machine, Stage
+from rota.testing.stage import StageMachine, Stage
 from rota.watcher import sessions
 
-ELASTIC = ClusterWish("default", provider="p", capacity={"cpu": 2000}, max_nodes=4, idle_seconds=30.0)
+ELASTIC = ClusterIntent("default", provider="p", capacity={"cpu": 2000}, max_nodes=4, idle_seconds=30.0)
 STEPS = ("adding ", "taking ")
 
 
@@ -19,7 +19,7 @@ class Cloud:
     """A stage with a provider that does as it is told, some time later, or not at all."""
 
     def __init__(
-        self, wish: ClusterWish = ELASTIC, *, delay_ms: int = 3000, labels: dict[str, str] | None = None
+        self, wish: ClusterIntent = ELASTIC, *, delay_ms: int = 3000, labels: dict[str, str] | None = None
     ) -> None:
         self.told: list[str] = []
         self.stage = Stage(self.told.append)
@@ -64,9 +64,9 @@ class Cloud:
         while any(machine.held for machine in self.stage.machines.values()):
             for machine in self.stage.machines.values():
                 for task, held in list(machine.held.items()):
-                    if held.said is Said.RUNNING:
+                    if held.said is ReportedState.RUNNING:
                         machine.end(task, 0, 1000)
-            self.stage.settle()
+            self.stage.run_to_quiescence()
 
     def wait(self, seconds: int) -> None:
         for _ in range(seconds):
@@ -89,11 +89,11 @@ class Cloud:
             elif machine.place is None:
                 provided.ask(self.stage, machine.name)
             elif machine.comes and self.makes and now_ms - machine.asked_ms >= self._delay_ms:
-                provided.provide(self.stage, Machine(machine.name, {"cpu": 2000}, self._labels))
+                provided.provide(self.stage, StageMachine(machine.name, {"cpu": 2000}, self._labels))
 
     def notice(self, machine: str, within_ms: int, *, over: bool = False) -> None:
         """Its provider will take it away, and the node says so; or that it will not."""
-        word = Drain("the price is too high", within_ms, moves=True, over=over)
+        word = DrainRequest("the price is too high", within_ms, moves=True, over=over)
         node = NodeId(machine)
-        self.stage.ask("watcher", lambda view, now: sessions.drain(view, node, word, now))
-        self.stage.settle()
+        self.stage.ask("watcher", lambda view, now: sessions.on_drain(view, node, word, now))
+        self.stage.run_to_quiescence()

@@ -5,30 +5,30 @@ from typing import Any
 from rota.clusters import assign
 from rota.clusters.assign import Assigner
 from rota.engine.mirror import Mirror
-from rota.model.cluster import DEFAULT, Cluster, ClusterWish
+from rota.model.cluster import DEFAULT, ClusterRecord, ClusterIntent
 from rota.model.ids import JobId, NodeId
 from rota.model.job import JobCluster, JobSpec, JobStatus, Recovery
 from rota.model.lifecycle import ClusterState
-from rota.model.node import Link, NodeSpec
-from rota.model.plan import NOTHING, Plan
-from rota.model.shape import Preference, RunMode, Term
-from rota.scheduler.survey import Surveyor
+from rota.model.node import Connection, NodeSpec
+from rota.model.plan import NO_CHANGE, Plan
+from rota.model.shape import Preference, RunMode, AffinityTerm
+from rota.scheduler.survey import FitCalculator
 from rota.testing.builders import GIB, add_node, at, job_spec, node_status, where
 
 
 def decide(mirror: Mirror, key: str) -> Plan:
-    return Assigner(Surveyor().look).decide(mirror, key, at(0))
+    return Assigner(FitCalculator().cluster_fit).decide(mirror, key, at(0))
 
 
 def with_clusters(*names: str) -> Mirror:
     """Each with a node of 4 cpu."""
     mirror = Mirror()
     for name in names:
-        mirror.apply(Cluster(name))
+        mirror.apply(ClusterRecord(name))
         node = NodeId(f"in-{name}")
         mirror.apply(NodeSpec(node, node, name, {"region": name}))
         mirror.apply(node_status(node))
-        mirror.connect(node, Link.UP)
+        mirror.connect(node, Connection.UP)
     return mirror
 
 
@@ -44,18 +44,18 @@ def test_the_default_cluster_is_made_at_the_first_start_only() -> None:
     (first,) = decide(mirror, "default").puts
     mirror.apply(first)
 
-    assert first == Cluster(DEFAULT, ClusterState.UNAVAILABLE)
-    assert decide(mirror, "default") is NOTHING
+    assert first == ClusterRecord(DEFAULT, ClusterState.UNAVAILABLE)
+    assert decide(mirror, "default") is NO_CHANGE
 
 
 def test_what_machines_have_found_out_counts_when_none_is_left() -> None:
     mirror = with_clusters("default")
-    wish = ClusterWish("cloud", provider="local", capacity={"cpu": 8000}, max_nodes=1)
+    wish = ClusterIntent("cloud", provider="local", capacity={"cpu": 8000}, max_nodes=1)
     mirror.apply(wish)
     asks = {"needs": {"cpu": 8000}, "run": RunMode.ONE_AT_A_TIME}
     homes = []
     for found in (None, {}, {"leases": "pid-namespace"}):
-        mirror.apply(Cluster("cloud", found=found))
+        mirror.apply(ClusterRecord("cloud", found=found))
         homes.append(chosen(mirror, **asks))
 
     assert homes == ["cloud", "default", "cloud"]
@@ -81,15 +81,15 @@ def test_a_job_keeps_the_cluster_it_has() -> None:
 
 
 def test_a_job_that_is_not_there_is_left_alone() -> None:
-    assert decide(Mirror(), "7") is NOTHING
+    assert decide(Mirror(), "7") is NO_CHANGE
 
 
 def test_a_new_spec_and_a_changed_cluster_wake_it() -> None:
     spec = job_spec()
 
     assert list(assign.WAKES[JobSpec](spec)) == ["1"]
-    assert list(assign.WAKES[Cluster](Cluster("eu"))) == ["clusters/eu", "stranded"]
-    assert list(assign.WAKES[ClusterWish](ClusterWish("eu"))) == ["stranded"]
+    assert list(assign.WAKES[ClusterRecord](ClusterRecord("eu"))) == ["clusters/eu", "stranded"]
+    assert list(assign.WAKES[ClusterIntent](ClusterIntent("eu"))) == ["stranded"]
     assert JobStatus not in assign.WAKES
 
 
@@ -110,14 +110,14 @@ def test_a_job_goes_where_its_conditions_hold() -> None:
 
 def test_a_job_goes_where_there_is_room_for_it_now() -> None:
     mirror = with_clusters(DEFAULT, "eu")
-    mirror.room.reserved[mirror.room.rows["cpu"], mirror.room.slot[NodeId("in-default")]] = 4000
+    mirror.node_table.reserved[mirror.node_table.rows["cpu"], mirror.node_table.slot[NodeId("in-default")]] = 4000
 
     assert chosen(mirror) == "eu"
 
 
 def test_of_clusters_alike_the_preferred_one_is_chosen() -> None:
     mirror = with_clusters(DEFAULT, "eu")
-    mirror.apply(ClusterWish("eu", region="eu"))
+    mirror.apply(ClusterIntent("eu", region="eu"))
 
     assert chosen(mirror, prefer=(Preference(where("region", "==", "eu"), 10),)) == "eu"
 
@@ -127,32 +127,32 @@ def test_a_job_that_has_to_be_near_another_goes_to_its_cluster() -> None:
     mirror.apply(job_spec(2, name="db"))
     mirror.apply(JobCluster(JobId("2"), "eu"))
 
-    assert chosen(mirror, near=(Term(where("job", "==", "db")),)) == "eu"
+    assert chosen(mirror, near=(AffinityTerm(where("job", "==", "db")),)) == "eu"
 
 
 def test_a_job_bound_to_a_cluster_waits_there_though_it_is_full() -> None:
     mirror = with_clusters(DEFAULT, "eu")
-    mirror.room.reserved[mirror.room.rows["cpu"], mirror.room.slot[NodeId("in-eu")]] = 4000
+    mirror.node_table.reserved[mirror.node_table.rows["cpu"], mirror.node_table.slot[NodeId("in-eu")]] = 4000
 
     assert chosen(mirror, cluster="eu") == "eu"
 
 
 def test_a_cluster_that_can_be_made_to_serve_a_job_gets_it() -> None:
     mirror = with_clusters(DEFAULT)
-    mirror.apply(Cluster("gpu"))
-    mirror.apply(ClusterWish("gpu", provider="p", capacity={"cpu": 2000, "gpu": 1000}, max_nodes=2))
+    mirror.apply(ClusterRecord("gpu"))
+    mirror.apply(ClusterIntent("gpu", provider="p", capacity={"cpu": 2000, "gpu": 1000}, max_nodes=2))
 
     assert chosen(mirror, needs={"cpu": 1000, "gpu": 1000}) == "gpu"
 
 
 def test_a_job_that_only_a_cluster_to_come_can_serve_waits_for_it_and_is_told_so() -> None:
     mirror = with_clusters(DEFAULT)
-    mirror.apply(Cluster("gpu", ClusterState.PROVISIONING))
-    mirror.apply(ClusterWish("gpu", provider="p", capacity={"cpu": 2000, "gpu": 1000}, max_nodes=2))
+    mirror.apply(ClusterRecord("gpu", ClusterState.PROVISIONING))
+    mirror.apply(ClusterIntent("gpu", provider="p", capacity={"cpu": 2000, "gpu": 1000}, max_nodes=2))
     spec = job_spec(1, needs={"cpu": 1000, "gpu": 1000})
     mirror.apply(spec)
     before = decide(mirror, "1")
-    mirror.apply(Cluster("gpu"))
+    mirror.apply(ClusterRecord("gpu"))
     after = decide(mirror, "stranded")
 
     assert before.puts == ()
@@ -166,7 +166,7 @@ def test_a_task_is_never_placed_on_a_node_of_another_cluster() -> None:
     spec = job_spec(1, count=100)
     mirror.apply(spec)
     mirror.apply(JobCluster(spec.id, "eu"))
-    fit = Surveyor().look(mirror, spec, "eu")
+    fit = FitCalculator().cluster_fit(mirror, spec, "eu")
 
     assert (fit.able, fit.free) == (1, 4)
     assert mirror.jobs[spec.id].spec.shape.cluster == "eu"
@@ -175,15 +175,15 @@ def test_a_task_is_never_placed_on_a_node_of_another_cluster() -> None:
 def failed(*, alike: bool, **fields: Any) -> list[JobCluster]:
     """What becomes of a job that waits in a cluster that has failed, with another beside it."""
     mirror = with_clusters(DEFAULT)
-    mirror.apply(Cluster("gone", ClusterState.FAILED, reason="no quota left"))
+    mirror.apply(ClusterRecord("gone", ClusterState.FAILED, reason="no quota left"))
     if alike:
-        mirror.apply(Cluster("gone.2", like="gone"))
+        mirror.apply(ClusterRecord("gone.2", like="gone"))
         mirror.apply(NodeSpec(NodeId("n9"), "n9", "gone.2"))
         mirror.apply(node_status(NodeId("n9")))
-        mirror.connect(NodeId("n9"), Link.UP)
+        mirror.connect(NodeId("n9"), Connection.UP)
     mirror.apply(job_spec(1, **fields))
     mirror.apply(JobCluster(JobId("1"), "gone"))
-    plan = Assigner(Surveyor().look).decide(mirror, "clusters/gone", at(0))
+    plan = Assigner(FitCalculator().cluster_fit).decide(mirror, "clusters/gone", at(0))
     return [record for record in plan.puts if isinstance(record, JobCluster)]
 
 
@@ -223,5 +223,5 @@ def test_what_it_used_keeps_no_job_from_a_cluster_that_has_what_it_asks_for() ->
     assert chosen(mirror, observed={"memory": 100 * GIB}) == "default"
 
     to_come = small_and_large()
-    to_come.apply(Cluster("large", ClusterState.PROVISIONING))
+    to_come.apply(ClusterRecord("large", ClusterState.PROVISIONING))
     assert chosen(to_come, observed={"memory": 20 * GIB}) == "default"

@@ -1,15 +1,15 @@
 """Providers that fail, lie, are slow or do a thing twice: never above the limit, no loop, a reason told."""
 
 from rota.clusters import listed, machines
-from rota.clusters.listed import Listing
-from rota.model.cluster import Cluster, ClusterWish, Machine
+from rota.clusters.listed import ProviderListing
+from rota.model.cluster import ClusterRecord, ClusterIntent, Machine
 from rota.model.lifecycle import MachineState
 from rota.model.plan import Plan
 from rota.testing import provided
 from rota.testing.builders import at, job_spec
 from rota.testing.stage import Stage
 
-WISH = ClusterWish("default", provider="p", capacity={"cpu": 1000}, max_nodes=3, idle_seconds=1)
+WISH = ClusterIntent("default", provider="p", capacity={"cpu": 1000}, max_nodes=3, idle_seconds=1)
 NONE: frozenset[str] = frozenset()
 
 
@@ -24,7 +24,7 @@ class Told:
         self.stage.wait(1000)
 
     @property
-    def cluster(self) -> Cluster:
+    def cluster(self) -> ClusterRecord:
         return self.stage.mirror.clusters["default"]
 
     @property
@@ -32,11 +32,11 @@ class Told:
         return dict(self.stage.mirror.machines)
 
     def list(self, *names: str, missing: frozenset[str] = NONE, ended: frozenset[str] = NONE) -> None:
-        listing = Listing(
+        listing = ProviderListing(
             {name: names.count(name) for name in names}, dict.fromkeys(names, ""), missing, ended
         )
-        self.stage.ask("clusters", lambda view, now: listed.listed(view, "default", listing, now))
-        self.stage.settle()
+        self.stage.ask("clusters", lambda view, now: listed.on_listed(view, "default", listing, now))
+        self.stage.run_to_quiescence()
 
 
 def test_names_that_were_never_given_out_are_nobodys() -> None:
@@ -127,7 +127,7 @@ def test_a_machine_of_ours_that_nobody_knows_any_more_counts_and_goes_and_others
 
 def test_one_that_cannot_list_is_told_of() -> None:
     told = Told(tasks=1)
-    plan = listed.not_listed(told.stage.mirror, "default", "no such account", at(0))
+    plan = listed.on_list_failed(told.stage.mirror, "default", "no such account", at(0))
 
     assert plan.why == "machines of cluster default cannot be listed: no such account"
     assert plan.puts == ()
@@ -136,12 +136,12 @@ def test_one_that_cannot_list_is_told_of() -> None:
 def test_what_became_of_machines_that_are_not_known_is_nothing() -> None:
     mirror = Told(tasks=1).stage.mirror
     plans = [
-        machines.made(mirror, "x", at(0)),
-        machines.not_made(mirror, "x", "why", at(0)),
-        machines.gone(mirror, "x"),
-        machines.not_removed(mirror, "x", "why", at(0)),
-        listed.not_listed(mirror, "x", "why", at(0)),
+        machines.on_created(mirror, "x", at(0)),
+        machines.on_create_failed(mirror, "x", "why", at(0)),
+        machines.on_removed(mirror, "x"),
+        machines.on_remove_failed(mirror, "x", "why", at(0)),
+        listed.on_list_failed(mirror, "x", "why", at(0)),
     ]
 
     assert plans == [Plan()] * 5
-    assert machines.asked(mirror, "x", "", at(0)).answer is False
+    assert machines.on_create_requested(mirror, "x", "", at(0)).answer is False

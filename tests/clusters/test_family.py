@@ -1,11 +1,11 @@
 """Clusters like one another: one more where jobs wait too long, jobs that change over, one less when idle."""
 
-from rota.model.cluster import ClusterWish
+from rota.model.cluster import ClusterIntent
 from rota.model.ids import JobId
 from rota.model.lifecycle import ClusterState
 from tests.clusters.clouds import Cloud
 
-WISH = ClusterWish(
+WISH = ClusterIntent(
     "build",
     provider="p",
     capacity={"cpu": 2000},
@@ -82,7 +82,7 @@ def test_idle_ones_end_and_the_first_stays_and_a_number_is_not_given_again() -> 
 
 
 def test_no_other_is_made_while_the_cluster_itself_can_grow() -> None:
-    cloud = Cloud(ClusterWish("build", provider="p", capacity={"cpu": 2000}, max_nodes=8, max_clusters=3))
+    cloud = Cloud(ClusterIntent("build", provider="p", capacity={"cpu": 2000}, max_nodes=8, max_clusters=3))
     cloud.makes = False
     for _ in range(4):
         cloud.submit(1, cluster="build")
@@ -93,7 +93,7 @@ def test_no_other_is_made_while_the_cluster_itself_can_grow() -> None:
 
 def test_at_least_as_many_as_asked_for_are_there_though_nothing_waits() -> None:
     cloud = Cloud(
-        ClusterWish(
+        ClusterIntent(
             "build", provider="p", capacity={"cpu": 2000}, max_nodes=1, min_clusters=2, max_clusters=2
         )
     )
@@ -108,14 +108,14 @@ def test_they_end_with_the_one_that_they_are_like() -> None:
     while any(one.held for one in cloud.stage.machines.values()):
         cloud.end_all()
         cloud.wait(1)
-    ended = ClusterWish(
+    ended = ClusterIntent(
         "build", provider="p", capacity={"cpu": 2000}, max_nodes=1, max_clusters=3, drain=True, end=True
     )
     cloud.stage.put(ended)
     cloud.wait(60)
 
     assert states(cloud) == {}
-    assert "build.2" not in cloud.stage.mirror.cluster_wishes
+    assert "build.2" not in cloud.stage.mirror.cluster_intents
     assert [key for key in cloud.stage.records if "build" in key] == []
 
 
@@ -126,7 +126,7 @@ def test_after_a_restart_it_goes_on_as_before() -> None:
     cloud.stage.restart()
     for machine in cloud.stage.machines.values():
         cloud.stage.call(machine)
-    wish = cloud.stage.mirror.cluster_wishes["build.2"]
+    wish = cloud.stage.mirror.cluster_intents["build.2"]
     cloud.wait(20)
 
     assert (wish.provider, wish.max_clusters) == ("p", 1)

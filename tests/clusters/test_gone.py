@@ -4,7 +4,7 @@ from typing import Any
 
 from rota.clusters import machines
 from rota.controllers import system
-from rota.model.cluster import MACHINE, Cluster, ClusterWish, Machine
+from rota.model.cluster import MACHINE, ClusterRecord, ClusterIntent, Machine
 from rota.model.ids import NodeId
 from rota.model.lifecycle import ClusterState, JobState, MachineState
 from rota.model.node import NodeSpec
@@ -49,7 +49,7 @@ def test_with_a_machine_every_node_goes_that_was_enrolled_for_it() -> None:
 
 def test_whoever_had_a_task_for_its_node_is_looked_at_when_a_machine_goes() -> None:
     cloud = grown()
-    plan = machines.gone(cloud.stage.mirror, "default-1")
+    plan = machines.on_removed(cloud.stage.mirror, "default-1")
     going = Machine("default-1", "default", MachineState.LEAVING)
 
     assert [record.key for record in plan.puts] == ["machine/default-1"]
@@ -79,7 +79,7 @@ def test_one_that_cannot_be_removed_is_no_failure_where_others_can_still_come() 
 
 def elastic(**fields: Any) -> Cloud:
     """Beside the default cluster, so that it can fail."""
-    return Cloud(ClusterWish("cloud", provider="p", capacity={"cpu": 2000}, idle_seconds=5, **fields))
+    return Cloud(ClusterIntent("cloud", provider="p", capacity={"cpu": 2000}, idle_seconds=5, **fields))
 
 
 def test_a_node_that_only_still_has_to_be_removed_does_not_keep_its_cluster_from_failing() -> None:
@@ -115,7 +115,7 @@ def test_what_is_on_its_way_to_a_cluster_that_has_failed_goes() -> None:
     cloud.makes = False
     cloud.wait(2)
     before = dict(cloud.machines)
-    failed = Cluster("cloud", ClusterState.FAILED, made=2)
+    failed = ClusterRecord("cloud", ClusterState.FAILED, made=2)
     cloud.stage.ask("clusters", lambda *_: Plan((failed,)))
     cloud.wait(5)
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from rota.model.cluster import Cluster, ClusterWish
+from rota.model.cluster import ClusterRecord, ClusterIntent
 from rota.model.lifecycle import MachineState
 from rota.model.retry import Retry
 from rota.model.shape import RunMode
 from rota.testing import provided
-from rota.testing.stage import Machine
+from rota.testing.stage import StageMachine
 from tests.clusters.clouds import Cloud
 
 
@@ -77,7 +77,7 @@ def test_a_provider_that_never_delivers_is_asked_for_no_more_than_the_limit_and_
 
 def test_nodes_below_the_least_are_made_though_nothing_waits_and_stay() -> None:
     cloud = Cloud(
-        ClusterWish("default", provider="p", capacity={"cpu": 2000}, min_nodes=2, max_nodes=4, idle_seconds=5)
+        ClusterIntent("default", provider="p", capacity={"cpu": 2000}, min_nodes=2, max_nodes=4, idle_seconds=5)
     )
     cloud.wait(60)
 
@@ -89,7 +89,7 @@ def test_a_fixed_size_is_reached_by_letting_work_end() -> None:
     cloud = Cloud()
     cloud.submit(8)
     cloud.wait(10)
-    cloud.stage.put(ClusterWish("default", provider="p", capacity={"cpu": 2000}, max_nodes=4, nodes=1))
+    cloud.stage.put(ClusterIntent("default", provider="p", capacity={"cpu": 2000}, max_nodes=4, nodes=1))
     cloud.wait(10)
     while_busy = list(cloud.machines.values())
     cloud.end_all()
@@ -100,7 +100,7 @@ def test_a_fixed_size_is_reached_by_letting_work_end() -> None:
 
 
 def test_a_cluster_that_has_shrunk_to_nothing_grows_for_a_retry_whose_pause_is_over() -> None:
-    cloud = Cloud(ClusterWish("default", provider="p", capacity={"cpu": 2000}, max_nodes=4, idle_seconds=5))
+    cloud = Cloud(ClusterIntent("default", provider="p", capacity={"cpu": 2000}, max_nodes=4, idle_seconds=5))
     job = cloud.submit(1, retries=1, retry=Retry(delay_ms=60_000, delay_max_ms=60_000, jitter_percent=0))
     cloud.wait(10)
     (machine,) = cloud.stage.machines.values()
@@ -138,15 +138,15 @@ def test_a_cluster_whose_machines_are_not_able_is_found_out_once() -> None:
 
 
 def test_nodes_that_a_gang_needs_wait_for_one_another() -> None:
-    cloud = Cloud(ClusterWish("default", provider="p", capacity={"cpu": 2000}, max_nodes=3, idle_seconds=1))
+    cloud = Cloud(ClusterIntent("default", provider="p", capacity={"cpu": 2000}, max_nodes=3, idle_seconds=1))
     cloud.makes = False
     job = cloud.submit(3, gang=True, needs={"cpu": 2000})
     cloud.wait(5)
     for machine in list(cloud.machines):
-        provided.provide(cloud.stage, Machine(machine, {"cpu": 2000}, {}))
+        provided.provide(cloud.stage, StageMachine(machine, {"cpu": 2000}, {}))
         cloud.wait(10)
 
-    assert cloud.stage.mirror.jobs[job].tally.live == 3
+    assert cloud.stage.mirror.jobs[job].task_counts.live == 3
     assert len(cloud.resizes) == 1
 
 
@@ -180,7 +180,7 @@ def test_after_a_restart_it_goes_on_as_before() -> None:
 
 @pytest.mark.parametrize("failures", [1, 3, 30])
 def test_the_pause_after_failures_grows_and_has_an_end(failures: int) -> None:
-    cluster, wish, now_ms = Cluster("build"), ClusterWish("build", pause_seconds=2), 0
+    cluster, wish, now_ms = ClusterRecord("build"), ClusterIntent("build", pause_seconds=2), 0
     for _ in range(failures):
         now_ms = cluster.paused_until_ms
         cluster = cluster.failed(wish.pause_ms(cluster.failures), now_ms, "why", now_ms)

@@ -17,7 +17,7 @@ def records(revision: int) -> dict[str, bytes]:
 
 async def commit_for_ever(directory: Path) -> None:
     store = SqliteStore(directory)
-    epoch = await store.lead()
+    epoch = await store.acquire_epoch()
     revision = (await store.read()).revision
     while True:
         puts = records(revision + 1)

@@ -3,16 +3,16 @@
 import msgspec
 import pytest
 
-from rota.model.container import Container, Mount, Network, Pull
+from rota.model.container import ContainerSpec, MountSpec, ContainerNetwork, PullPolicy
 from rota.model.ids import JobId
-from rota.model.node import Disk, Gpu, Load
-from rota.model.sandbox import Sandbox
+from rota.model.node import DiskUsage, GpuUsage, NodeLoad
+from rota.model.sandbox import SandboxSpec
 from rota.model.shape import RunMode
-from rota.model.sync import JobOrders, Start, Stop, Work
+from rota.model.sync import JobOrders, Start, Stop, TaskTemplate
 from rota.wire.agent import load_from_wire, load_to_wire, orders_from_wire, orders_to_wire
 from rota.wire.generated import agent_pb2 as pb
 
-WORK = Work(
+WORK = TaskTemplate(
     "fit", ("true",), {"A": "b"}, None, {"cpu": 500, "gpu": 500}, 4, 10_000, None, RunMode.AT_LEAST_ONCE
 )
 JOB = JobId("7")
@@ -20,14 +20,14 @@ JOB = JobId("7")
 
 BOXED = msgspec.structs.replace(
     WORK,
-    container=Container(
-        "alpine:3.20", "1:2", Network.HOST, (Mount("/a", "/b", True), Mount("/c", "/d")), "/b", Pull.MISSING
+    container=ContainerSpec(
+        "alpine:3.20", "1:2", ContainerNetwork.HOST, (MountSpec("/a", "/b", True), MountSpec("/c", "/d")), "/b", PullPolicy.MISSING
     ),
 )
 
 
-SANDBOXED = msgspec.structs.replace(WORK, sandbox=Sandbox(True, ("/data",)))
-SHAPES = [WORK, BOXED, msgspec.structs.replace(WORK, container=Container("a")), SANDBOXED]
+SANDBOXED = msgspec.structs.replace(WORK, sandbox=SandboxSpec(True, ("/data",)))
+SHAPES = [WORK, BOXED, msgspec.structs.replace(WORK, container=ContainerSpec("a")), SANDBOXED]
 
 
 def over_the_wire(orders: JobOrders) -> JobOrders:
@@ -35,7 +35,7 @@ def over_the_wire(orders: JobOrders) -> JobOrders:
 
 
 @pytest.mark.parametrize("work", SHAPES)
-def test_work_arrives_with_its_container_or_sandbox_or_without(work: Work) -> None:
+def test_work_arrives_with_its_container_or_sandbox_or_without(work: TaskTemplate) -> None:
     assert over_the_wire(JobOrders(JOB, work, [], [])).work == work
 
 
@@ -60,8 +60,8 @@ def test_work_without_gpus_is_ordered_as_it_was_before_there_were_any() -> None:
 
 
 def test_a_load_arrives_as_it_was_said() -> None:
-    gpus = (Gpu("A100", 37, 40 * 1024**3, None), Gpu("unknown"))
-    load = Load(700, 5, None, 8, 1500, 10, 4, 3, (Disk("/", 9, 2),), gpus)
+    gpus = (GpuUsage("A100", 37, 40 * 1024**3, None), GpuUsage("unknown"))
+    load = NodeLoad(700, 5, None, 8, 1500, 10, 4, 3, (DiskUsage("/", 9, 2),), gpus)
 
     assert load_from_wire(load_to_wire(load)) == load
-    assert load_from_wire(load_to_wire(Load())) == Load(), "as an older agent says it"
+    assert load_from_wire(load_to_wire(NodeLoad())) == NodeLoad(), "as an older agent says it"

@@ -9,34 +9,34 @@ from hypothesis import strategies as st
 
 from rota.model.adoption import JobAdoption
 from rota.model.attempt import AttemptBlock, OldAttempt, OldStatus, StatusBlock
-from rota.model.cluster import Cluster, ClusterWish, Machine
-from rota.model.cron import Cron, CronRun, CronStatus, Missed, Overlap
+from rota.model.cluster import ClusterRecord, ClusterIntent, Machine
+from rota.model.cron import CronRecord, CronRun, CronStatus, MissedRuns, Overlap
 from rota.model.ids import JobId, NodeId
 from rota.model.job import (
-    Cause,
+    UnplaceableCause,
     Counters,
     JobCluster,
-    JobGone,
+    JobTombstone,
     JobSpec,
     JobStatus,
-    JobVerdict,
-    JobWish,
+    SchedulerVerdict,
+    JobIntent,
     Recovery,
     SubmitKey,
     Unplaceable,
     Unschedulable,
 )
 from rota.model.lifecycle import AttemptState, ClusterState, JobState, MachineState, NodeState, TaskState
-from rota.model.namespace import Namespace
-from rota.model.node import Eligibility, NodeSpec, NodeStatus, NodeWish
-from rota.model.pace import ReportPace
+from rota.model.namespace import NamespaceRecord
+from rota.model.node import Eligibility, NodeSpec, NodeStatus, NodeIntent
+from rota.model.pace import ReportInterval
 from rota.model.pins import PinBlock
-from rota.model.plan import OWNERS, Event, Record
-from rota.model.recovery import Answer, JobAnswers, Loss, Word
+from rota.model.plan import WRITERS, EventRecord, Record
+from rota.model.recovery import RecoveryAnswer, RecoveryAnswers, Loss, RecoveryDecision
 from rota.model.restored import Restored
-from rota.model.result import Result
-from rota.model.rollout import JobFormer, JobRollout, RolloutState
-from rota.model.shape import Constraint, Op, Policy, Preference, RunMode, Spread, Term
+from rota.model.result import ResultRecord
+from rota.model.rollout import JobPreviousVersion, JobRollout, RolloutState
+from rota.model.shape import Constraint, Op, Policy, Preference, RunMode, SpreadTerm, AffinityTerm
 from rota.model.subscriber import Subscriber
 from rota.model.task import TaskBlock
 from rota.store import codec
@@ -68,9 +68,9 @@ FULL: list[Record] = [  # one of each kind, every field with a value that is not
         labels={"team": "x"},
         tolerate=("spot",),
         prefer=(Preference(Constraint("ssd", Op.EXISTS), 20),),
-        near=(Term(Constraint("job", Op.EQUAL, ("db",)), "rack"),),
-        apart=(Term(Constraint("job", Op.EQUAL, ("web",)), "node", 5),),
-        spread=(Spread("region", 2, 7),),
+        near=(AffinityTerm(Constraint("job", Op.EQUAL, ("db",)), "rack"),),
+        apart=(AffinityTerm(Constraint("job", Op.EQUAL, ("web",)), "node", 5),),
+        spread=(SpreadTerm("region", 2, 7),),
         gang=True,
         policy=Policy.PACK,
         noise="disk",
@@ -79,19 +79,19 @@ FULL: list[Record] = [  # one of each kind, every field with a value that is not
         expect_seconds=9.0,
         deadline_at_ms=77,
     ),
-    JobWish(JOB, cancel=True, reason="not needed", at_ms=5),
+    JobIntent(JOB, cancel=True, reason="not needed", at_ms=5),
     JobCluster(JOB, "default"),
     JobStatus(JOB, JobState.FAILED, "exit code 2", started_at_ms=1, ended_at_ms=2, exit_code=2, signal=9),
-    JobVerdict(JOB, "no node fits", late=True),
-    Unplaceable(JOB, Cause.REFUSED, "2 of 2 nodes refused it lately", begun=1),
-    JobAnswers(JOB, {3: Answer(2, Word.AGAIN)}),
-    JobFormer(JOB, JobSpec(JOB, "name", ("true",), 1, version=3), ((1, 2), (3, 3))),
+    SchedulerVerdict(JOB, "no node fits", late=True),
+    Unplaceable(JOB, UnplaceableCause.REFUSED, "2 of 2 nodes refused it lately", begun=1),
+    RecoveryAnswers(JOB, {3: RecoveryAnswer(2, RecoveryDecision.RETRY)}),
+    JobPreviousVersion(JOB, JobSpec(JOB, "name", ("true",), 1, version=3), ((1, 2), (3, 3))),
     JobRollout(JOB, 4, RolloutState.FAILED, 1000, 3, "task 0 failed: exit 1"),
-    Namespace("films", {"cpu": 5000}, weight=2),
+    NamespaceRecord("films", {"cpu": 5000}, weight=2),
     SubmitKey("films", "monday", JOB, "digest"),
     Counters(jobs=12, nodes=3),
-    ReportPace(2_000, 30_000),
-    Result(JOB, 3, 2, b'{"loss":0.5}', "it diverged", 1_700_000_000_000),
+    ReportInterval(2_000, 30_000),
+    ResultRecord(JOB, 3, 2, b'{"loss":0.5}', "it diverged", 1_700_000_000_000),
     Restored(1_700_000_000_000, 1_700_000_100_000, accepted=True, open_at_ms=5),
     msgspec.structs.replace(
         decided(TaskBlock.new(JOB, 1, 44), [3], state=TaskState.FAILED, wanted=2, failures=2, not_before=9),
@@ -110,24 +110,24 @@ FULL: list[Record] = [  # one of each kind, every field with a value that is not
         older_dropped=4,
     ),
     NodeSpec(NODE, "rack-3", cluster="big", labels={"zone": "a"}, joined_at_ms=1),
-    NodeWish(NODE, Eligibility.DRAINING),
+    NodeIntent(NODE, Eligibility.DRAINING),
     NodeStatus(
         NODE, NodeState.SUSPECT, "machine", "boot", "1.2", {"cpu": 8000}, {"arch": "arm"}, "silent", 5
     ),
-    Cluster("build", ClusterState.RESIZING, "why", 7, 3, 1, 99),
-    ClusterWish("build", "ci", "eu", {"a": "b"}, "local", {"c": "d"}, {"cpu": 1000}, 1, 8, 2, drain=True),
+    ClusterRecord("build", ClusterState.RESIZING, "why", 7, 3, 1, 99),
+    ClusterIntent("build", "ci", "eu", {"a": "b"}, "local", {"c": "d"}, {"cpu": 1000}, 1, 8, 2, drain=True),
     Machine("build-1", "build", MachineState.JOINED, 5, 3, NodeId("n1"), "why"),
     PinBlock(JOB, 1, (NODE,)),
-    JobGone(JOB, 7, 8, "succeeded", "films"),
+    JobTombstone(JOB, 7, 8, "succeeded", "films"),
     JobAdoption(JOB, 7, 8, 100_000, closed=True),
-    Cron(
+    CronRecord(
         "films",
         "nightly",
         "5 4 * * *",
         PLAIN,
         "Europe/Zurich",
         Overlap.ALLOW,
-        Missed.ALL,
+        MissedRuns.ALL,
         3,
         "ann",
         9,
@@ -143,7 +143,7 @@ def test_the_table_here_has_every_kind_of_record() -> None:
     kinds = [type(record) for record in FULL]
 
     assert len(kinds) == len(set(kinds))
-    assert set(kinds) == set(get_args(Record)) == set(OWNERS)
+    assert set(kinds) == set(get_args(Record)) == set(WRITERS)
 
 
 @EVERY_RECORD
@@ -188,7 +188,7 @@ names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=2
 
 @given(names, names)
 def test_a_name_given_by_a_user_does_not_change_the_kind(namespace: str, name: str) -> None:
-    for record in (SubmitKey(namespace, name, JOB, ""), Subscriber(name, 1, 0), Cluster(name)):
+    for record in (SubmitKey(namespace, name, JOB, ""), Subscriber(name, 1, 0), ClusterRecord(name)):
         assert codec.decode(record.key, codec.encode(record)) == record
 
 
@@ -212,14 +212,14 @@ def test_a_name_that_looks_like_a_key_does_not_change_the_kind(name: str) -> Non
     )
 )
 def test_any_job_comes_back_as_it_was(spec: JobSpec) -> None:
-    _ = (spec.shape, spec.order)  # computed once and kept beside the fields, never stored
+    _ = (spec.shape, spec.queue_rank)  # computed once and kept beside the fields, never stored
 
     assert codec.decode(spec.key, codec.encode(spec)) == spec
 
 
 def test_events_come_back_as_they_were() -> None:
     events = (
-        Event(
+        EventRecord(
             "task",
             "exit code 2",
             job=JOB,
@@ -228,7 +228,7 @@ def test_events_come_back_as_they_were() -> None:
             exit_code=2,
             state="failed",
         ),
-        Event("node", "silent for 30 s", node=NODE),
+        EventRecord("node", "silent for 30 s", node=NODE),
     )
 
     assert codec.decode_events(codec.encode_events(5, events)) == (5, events)
@@ -237,4 +237,4 @@ def test_events_come_back_as_they_were() -> None:
 def test_a_field_added_to_an_event_is_passed_over() -> None:
     row = msgspec.msgpack.encode((5, [{"kind": "task", "why": "done", "added_later": 1}]))
 
-    assert codec.decode_events(row) == (5, (Event("task", "done"),))
+    assert codec.decode_events(row) == (5, (EventRecord("task", "done"),))

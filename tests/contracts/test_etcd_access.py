@@ -12,7 +12,7 @@ import trustme
 
 from rota.model.errors import Unavailable
 from rota.store.etcd import store as etcd_store
-from rota.store.etcd.client import Access, Compacted
+from rota.store.etcd.client import EtcdAccess, Compacted
 from rota.store.etcd.store import EtcdStore
 from rota.testing.etcd import LocalEtcd
 from rota.testing.store_contract import batch, commit
@@ -51,9 +51,9 @@ async def test_a_user_who_may_write_below_the_prefix_is_enough(
     guarded: LocalEtcd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(etcd_store, "_COMPACT_BYTES", 1)
-    rota = Access(tuple(guarded.endpoints), user="rota", password="secret", call_seconds=PATIENCE_SECONDS)
+    rota = EtcdAccess(tuple(guarded.endpoints), user="rota", password="secret", call_seconds=PATIENCE_SECONDS)
     store = EtcdStore(rota, "rota/")
-    epoch = await store.lead()
+    epoch = await store.acquire_epoch()
     store._client._token = "stale.1"  # as after a restart of etcd, which remembers none
     many = {f"k{number}": b"v" for number in range(300)}
 
@@ -61,10 +61,10 @@ async def test_a_user_who_may_write_below_the_prefix_is_enough(
     assert await commit(store, batch(epoch, puts=many)) == 2
     assert await commit(store, batch(epoch, deletes=("k",))) == 3
     assert (await store.read()).records == many
-    assert await store.board.settle("name", b"value") == b"value"
+    assert await store.members.put_if_absent("name", b"value") == b"value"
     assert (await store.version()).startswith("3.")
     assert not await store._client.is_full()
-    await store.seat.renew()
+    await store.leader_lease.renew()
     await store.forget_events(1)
     assert await store.events(0, 10) == []
     with pytest.raises(Compacted):
@@ -74,11 +74,11 @@ async def test_a_user_who_may_write_below_the_prefix_is_enough(
 
 @pytest.mark.parametrize(("user", "password"), [(None, ""), ("root", "wrong")])
 async def test_others_are_told_that_they_are_not(guarded: LocalEtcd, user: str | None, password: str) -> None:
-    access = Access(tuple(guarded.endpoints), user=user, password=password, call_seconds=PATIENCE_SECONDS)
+    access = EtcdAccess(tuple(guarded.endpoints), user=user, password=password, call_seconds=PATIENCE_SECONDS)
     store = EtcdStore(access)
 
     with pytest.raises(Unavailable, match=r"user name is empty|invalid user ID or password"):
-        await store.lead()
+        await store.acquire_epoch()
 
     await store.close()
 
@@ -94,11 +94,11 @@ async def test_with_a_ca_tls_is_spoken_and_a_certificate_shown(tmp_path: Path) -
     options = [f"--{name}={tmp_path / file}" for name, file in files.items()]
 
     with LocalEtcd(tmp_path / "etcd", 1, *options, "--client-cert-auth", scheme="https") as etcd:
-        known = Access(tuple(etcd.endpoints), ca.cert_pem.bytes(), cert, key, call_seconds=PATIENCE_SECONDS)
+        known = EtcdAccess(tuple(etcd.endpoints), ca.cert_pem.bytes(), cert, key, call_seconds=PATIENCE_SECONDS)
         store = EtcdStore(known)
-        stranger = EtcdStore(Access(tuple(etcd.endpoints), ca.cert_pem.bytes()))
+        stranger = EtcdStore(EtcdAccess(tuple(etcd.endpoints), ca.cert_pem.bytes()))
 
-        assert await commit(store, batch(await store.lead(), puts={"k": b"v"})) == 1
+        assert await commit(store, batch(await store.acquire_epoch(), puts={"k": b"v"})) == 1
         with pytest.raises(Unavailable):
             await stranger.read()
         await stranger.close()

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from rota.model.errors import Deposed, Outdated, StoreFull, Unavailable
+from rota.model.errors import LostLeadership, StaleState, StoreFull, Unavailable
 from rota.store.etcd import reading
 from rota.store.etcd import store as etcd_store
-from rota.store.etcd.client import Access, Client, Compacted
+from rota.store.etcd.client import EtcdAccess, EtcdClient, Compacted
 from rota.store.etcd.generated import etcd_pb2 as pb
 from rota.store.etcd.seat import boot_ms
 from rota.store.etcd.store import EtcdStore
@@ -44,7 +44,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEtcd]:
 
 def store_at(directory: Path, *endpoints: str) -> EtcdStore:
     """On a busy machine nothing fails for want of time, unless a test is about that."""
-    return EtcdStore(Access(endpoints, call_seconds=30.0), f"{directory}/", TTL_SECONDS)
+    return EtcdStore(EtcdAccess(endpoints, call_seconds=30.0), f"{directory}/", TTL_SECONDS)
 
 
 @contextmanager
@@ -59,7 +59,7 @@ def hurried(store: EtcdStore) -> Iterator[None]:
 
 
 async def keys_below(etcd: LocalEtcd, directory: Path, part: str) -> list[bytes]:
-    client = Client(Access(tuple(etcd.endpoints), call_seconds=30.0))
+    client = EtcdClient(EtcdAccess(tuple(etcd.endpoints), call_seconds=30.0))
     first = f"{directory}/{part}/".encode()
     found = await client.range(pb.RangeRequest(key=first, range_end=first[:-1] + b"0", keys_only=True))
     await client.close()
@@ -74,7 +74,7 @@ async def test_a_commit_whose_answer_was_lost_is_found_and_not_done_twice(
 ) -> None:
     async with relay_to(one.endpoints[0]) as relay:
         store = store_at(tmp_path, relay.address, one.endpoints[0])
-        epoch = await store.lead()
+        epoch = await store.acquire_epoch()
         await commit(store, batch(epoch, puts={"k": b"before"}))
         relay.cut(to_server=False, to_node=True)
 
@@ -84,7 +84,7 @@ async def test_a_commit_whose_answer_was_lost_is_found_and_not_done_twice(
         assert revision == 2
         assert (await store.read()).records == {"k": b"after"}
         assert await store.events(0, 10) == [EventRow(2, b"row")]
-        relay.mend()
+        relay.heal()
         await store.close()
 
 
@@ -93,17 +93,17 @@ async def test_a_commit_that_nobody_answered_is_unavailable_and_what_follows_is_
 ) -> None:
     async with relay_to(one.endpoints[0]) as relay:
         store = store_at(tmp_path, relay.address)
-        epoch = await store.lead()
+        epoch = await store.acquire_epoch()
         await commit(store, batch(epoch, puts={"k": b"before"}))
         relay.cut(to_server=False, to_node=True)
         said = batch(epoch, after=1, puts={"k": b"after"})
 
         with hurried(store), pytest.raises(Unavailable):
             await store.commit(said)
-        relay.mend()
+        relay.heal()
 
         assert (await store.read()).records == {"k": b"after"}
-        with pytest.raises(Outdated):
+        with pytest.raises(StaleState):
             await store.commit(said)
         await store.close()
 
@@ -113,7 +113,7 @@ async def test_a_commit_that_never_arrived_is_said_again_to_another_member(
 ) -> None:
     async with relay_to(one.endpoints[0]) as relay:
         store = store_at(tmp_path, relay.address, one.endpoints[0])
-        epoch = await store.lead()
+        epoch = await store.acquire_epoch()
         relay.break_all()
 
         assert await store.commit(batch(epoch, puts={"k": b"v"})) == 1
@@ -123,7 +123,7 @@ async def test_a_commit_that_never_arrived_is_said_again_to_another_member(
 
 async def test_a_member_that_hangs_is_left_for_another(three: LocalEtcd, tmp_path: Path) -> None:
     store = store_at(tmp_path, *three.endpoints)
-    epoch = await store.lead()
+    epoch = await store.acquire_epoch()
     with three.paused(1), hurried(store):
         revision = await persist(store, epoch, 0)
 
@@ -137,7 +137,7 @@ async def persist(store: EtcdStore, epoch: int, revision: int) -> int:
         try:
             puts = {f"k{revision + 1}": b"v"}
             return await store.commit(batch(epoch, after=revision, puts=puts, events=b"%d" % (revision + 1)))
-        except (Unavailable, Outdated):  # what was given up may have been done since
+        except (Unavailable, StaleState):  # what was given up may have been done since
             revision = await read_again(store)
 
 
@@ -153,7 +153,7 @@ async def test_members_killed_one_after_the_other_lose_and_double_nothing(
     three: LocalEtcd, tmp_path: Path
 ) -> None:
     store = store_at(tmp_path, *three.endpoints)
-    epoch = await store.lead()
+    epoch = await store.acquire_epoch()
     stopping = asyncio.Event()
     progress = asyncio.Semaphore(0)
     acknowledged: list[int] = []
@@ -189,7 +189,7 @@ async def test_members_killed_one_after_the_other_lose_and_double_nothing(
 async def test_without_a_quorum_nothing_is_acknowledged(tmp_path: Path) -> None:
     with LocalEtcd(tmp_path / "etcd", 3) as etcd:
         store = store_at(tmp_path, *etcd.endpoints)
-        epoch = await store.lead()
+        epoch = await store.acquire_epoch()
         etcd.kill(1)
         etcd.kill(2)
 
@@ -212,30 +212,30 @@ async def test_who_lost_its_lease_between_read_and_write_writes_nothing(
     one: LocalEtcd, tmp_path: Path
 ) -> None:
     store = store_at(tmp_path, *one.endpoints)
-    epoch = await store.lead()
+    epoch = await store.acquire_epoch()
     before = await store.read()
-    await store.seat.leave()
+    await store.leader_lease.release()
 
     for late in (batch(epoch, puts={"k": b"v"}), batch(epoch, puts=MANY), batch(epoch, puts={"k": LARGE})):
-        with pytest.raises(Deposed):
+        with pytest.raises(LostLeadership):
             await store.commit(late)
 
     assert await store.read() == before
     assert await keys_below(one, tmp_path, "staged") == []
     assert await keys_below(one, tmp_path, "pieces") == []
-    with pytest.raises(Deposed):
-        await store.seat.renew()
+    with pytest.raises(LostLeadership):
+        await store.leader_lease.renew()
     await store.close()
 
 
 async def test_while_nobody_leads_nothing_is_written_or_forgotten(one: LocalEtcd, tmp_path: Path) -> None:
     """A key that is not there was created at revision 0, which is no epoch."""
     store = store_at(tmp_path, *one.endpoints)
-    await commit(store, batch(await store.lead(), puts={"k": b"v"}, events=b"row"))
+    await commit(store, batch(await store.acquire_epoch(), puts={"k": b"v"}, events=b"row"))
     await store.close()
 
     other = store_at(tmp_path, *one.endpoints)
-    with pytest.raises(Deposed):
+    with pytest.raises(LostLeadership):
         await other.commit(batch(0, after=1, puts={"k": b"late"}))
     await other.forget_events(1)
     assert (await other.read()).records == {"k": b"v"}
@@ -251,11 +251,11 @@ async def test_of_many_that_stand_at_once_one_leads_and_the_next_follows_when_it
     leading = asyncio.Semaphore(1)
 
     async def stand(store: EtcdStore) -> None:
-        epochs.append(await store.lead())
+        epochs.append(await store.acquire_epoch())
         assert not leading.locked()
         async with leading:
             await commit(store, batch(epochs[-1], puts={"leader": b"%d" % epochs[-1]}))
-        await store.seat.leave()
+        await store.leader_lease.release()
 
     async with asyncio.TaskGroup() as all_of_them:
         for store in stores:
@@ -268,15 +268,15 @@ async def test_of_many_that_stand_at_once_one_leads_and_the_next_follows_when_it
 
 
 async def test_a_renewed_lease_outlives_its_time(one: LocalEtcd, tmp_path: Path) -> None:
-    access = Access(tuple(one.endpoints), call_seconds=30.0)
+    access = EtcdAccess(tuple(one.endpoints), call_seconds=30.0)
     store, other = (EtcdStore(access, f"{tmp_path}/", ttl_seconds=6) for _ in range(2))
-    epoch = await store.lead()
+    epoch = await store.acquire_epoch()
     async with asyncio.TaskGroup() as both:
-        waiting = both.create_task(other.lead())
+        waiting = both.create_task(other.acquire_epoch())
         ends_at_ms = boot_ms() + 9000
         while boot_ms() < ends_at_ms:
             await asyncio.sleep(0.2)  # its time is to pass, and more
-            await store.seat.renew()
+            await store.leader_lease.renew()
         assert not waiting.done()
         assert await commit(store, batch(epoch, puts={"k": b"v"})) == 1
         await store.close()
@@ -294,7 +294,7 @@ async def test_a_large_commit_that_was_not_put_in_its_places_counts_all_the_same
         raise Unavailable("killed here")
 
     store = store_at(tmp_path, *one.endpoints)
-    epoch = await store.lead()
+    epoch = await store.acquire_epoch()
     await commit(store, batch(epoch, puts={"gone": b"v", "task/1": b"old"}))
     with monkeypatch.context() as killed:
         killed.setattr(EtcdStore, "_put_in_place", fails)
@@ -302,7 +302,7 @@ async def test_a_large_commit_that_was_not_put_in_its_places_counts_all_the_same
     await store.close()
 
     again = store_at(tmp_path, *one.endpoints)
-    epoch = await again.lead()
+    epoch = await again.acquire_epoch()
     snapshot = await again.read()
     assert (revision, snapshot.revision, snapshot.records) == (2, 2, MANY)
     assert await again.commit(batch(epoch, after=2, puts={"task/1": b"new"})) == 3
@@ -319,7 +319,7 @@ async def test_a_large_commit_that_was_cut_short_left_nothing_that_counts(
         raise Unavailable("killed here")
 
     store = store_at(tmp_path, *one.endpoints)
-    epoch = await store.lead()
+    epoch = await store.acquire_epoch()
     with monkeypatch.context() as killed:
         killed.setattr(EtcdStore, "_finish", fails)
         for puts in (MANY, {"k": LARGE}):
@@ -329,7 +329,7 @@ async def test_a_large_commit_that_was_cut_short_left_nothing_that_counts(
     await store.close()
 
     again = store_at(tmp_path, *one.endpoints)
-    await again.lead()
+    await again.acquire_epoch()
     assert (await again.read()).records == {}
     assert await keys_below(one, tmp_path, "pieces") == []
     assert await keys_below(one, tmp_path, "staged") == []
@@ -338,14 +338,14 @@ async def test_a_large_commit_that_was_cut_short_left_nothing_that_counts(
 
 async def test_the_pieces_of_a_large_value_go_with_it(one: LocalEtcd, tmp_path: Path) -> None:
     store = store_at(tmp_path, *one.endpoints)
-    epoch = await store.lead()
+    epoch = await store.acquire_epoch()
     await commit(store, batch(epoch, puts={"a": LARGE, "b": LARGE}, events=LARGE))
     assert await store.events(0, 10) == [EventRow(1, LARGE)]
 
     await commit(store, batch(epoch, puts={"a": b"small"}))
     await store.close()
     again = store_at(tmp_path, *one.endpoints)
-    epoch = await again.lead()
+    epoch = await again.acquire_epoch()
     assert (await again.read()).records == {"a": b"small", "b": LARGE}
     await commit(again, batch(epoch, deletes=("b",)))
 
@@ -362,12 +362,12 @@ async def test_a_read_that_history_overtook_is_begun_again(
 ) -> None:
     monkeypatch.setattr(reading, "_PAGE", 10)
     store, reader = (store_at(tmp_path, *one.endpoints) for _ in range(2))
-    epoch = await store.lead()
+    epoch = await store.acquire_epoch()
     await commit(store, batch(epoch, puts={f"k{n:03d}": b"old" for n in range(100)}))
-    asked = Client.range
+    asked = EtcdClient.range
     overtaken = 0
 
-    async def overtake(client: Client, request: pb.RangeRequest) -> pb.RangeResponse:
+    async def overtake(client: EtcdClient, request: pb.RangeRequest) -> pb.RangeResponse:
         nonlocal overtaken
         answer = await asked(client, request)
         if answer.more and not overtaken:
@@ -376,7 +376,7 @@ async def test_a_read_that_history_overtook_is_begun_again(
             await client.compact(answer.header.revision + 1)
         return answer
 
-    monkeypatch.setattr(Client, "range", overtake)
+    monkeypatch.setattr(EtcdClient, "range", overtake)
     snapshot = await reader.read()
 
     assert overtaken == 1
@@ -391,10 +391,10 @@ async def test_history_is_forgotten_so_that_etcd_does_not_fill_up(
 ) -> None:
     monkeypatch.setattr(etcd_store, "_COMPACT_BYTES", 1000)
     store = store_at(tmp_path, *one.endpoints)
-    epoch = await store.lead()
+    epoch = await store.acquire_epoch()
     for number in range(5):
         await commit(store, batch(epoch, puts={"k": b"%d" % number * 500}))
-    client = Client(Access(tuple(one.endpoints), call_seconds=30.0))
+    client = EtcdClient(EtcdAccess(tuple(one.endpoints), call_seconds=30.0))
 
     with pytest.raises(Compacted):
         await client.range(pb.RangeRequest(key=b"k", revision=epoch))
@@ -407,7 +407,7 @@ async def test_history_is_forgotten_so_that_etcd_does_not_fill_up(
 async def test_a_full_etcd_is_said_and_the_batch_is_not_done(tmp_path: Path) -> None:
     with LocalEtcd(tmp_path / "etcd", 1, "--quota-backend-bytes=2000000") as etcd:
         store = store_at(tmp_path, *etcd.endpoints)
-        epoch = await store.lead()
+        epoch = await store.acquire_epoch()
 
         with pytest.raises(StoreFull, match="space"):
             await fill(store, epoch)

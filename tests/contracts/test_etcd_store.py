@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rota.store.etcd.client import Access
+from rota.store.etcd.client import EtcdAccess
 from rota.store.etcd.store import EtcdStore
 from rota.store.protocol import Store
 from rota.testing.etcd import LocalEtcd
@@ -27,11 +27,11 @@ def etcd(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 class RunOut(EtcdStore):
     """Whoever led so far has not renewed its lease, and it has run out."""
 
-    async def lead(self, above: int = 0) -> int:
-        holder = await self.seat.holder()
-        if holder is not None and not self.seat.taken.is_set():
-            await self._client.revoke(holder.lease)
-        return await super().lead(above)
+    async def acquire_epoch(self, above: int = 0) -> int:
+        holder = await self.leader_lease.read_leader()
+        if holder is not None and not self.leader_lease.acquired.is_set():
+            await self._client.revoke_lease(holder.lease)
+        return await super().acquire_epoch(above)
 
 
 class TestEtcdStore(StoreContract):
@@ -40,5 +40,5 @@ class TestEtcdStore(StoreContract):
         self.endpoints = tuple(etcd.endpoints)
 
     async def make(self, directory: Path) -> Store:
-        access = Access(self.endpoints, call_seconds=CALL_SECONDS)
+        access = EtcdAccess(self.endpoints, call_seconds=CALL_SECONDS)
         return RunOut(access, f"{directory}/", TTL_SECONDS)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from rota.model.errors import Unavailable
-from rota.store.etcd.client import Access, Compacted
+from rota.store.etcd.client import EtcdAccess, Compacted
 from rota.store.etcd.store import EtcdStore
-from rota.store.etcd.trail import Notice, Trail
-from rota.store.protocol import Batch, Change, Snapshot
+from rota.store.etcd.trail import SharedChange, CommitWatch
+from rota.store.protocol import Batch, CommitChange, Snapshot
 from rota.testing.etcd import LocalEtcd
 from tests.machine import needs
 
@@ -29,7 +29,7 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEtcd]:
 
 @pytest.fixture
 async def store(etcd: LocalEtcd, tmp_path: Path) -> AsyncIterator[EtcdStore]:
-    made = EtcdStore(Access(tuple(etcd.endpoints), call_seconds=30.0), f"{tmp_path}/", 300)
+    made = EtcdStore(EtcdAccess(tuple(etcd.endpoints), call_seconds=30.0), f"{tmp_path}/", 300)
     yield made
     await made.close()
 
@@ -61,13 +61,13 @@ class Writer:
 
 
 class Follower:
-    def __init__(self, trail: Trail) -> None:
+    def __init__(self, trail: CommitWatch) -> None:
         self.trail = trail
         self.records: dict[str, bytes] = {}
         self.revision = -1
         self.whole_reads = 0
         self.rows: dict[int, bytes | None] = {}
-        self.notices: list[Notice] = []
+        self.notices: list[SharedChange] = []
 
     async def come_to(self, revision: int) -> None:
         async with asyncio.timeout(60), aclosing(self.trail.steps()) as steps:
@@ -76,12 +76,12 @@ class Follower:
                     case Snapshot():
                         self.records, self.revision = dict(step.records), step.revision
                         self.whole_reads += 1
-                    case Change():
+                    case CommitChange():
                         self.records |= dict(step.puts)
                         for key in step.deletes:
                             del self.records[key]
                         self.revision, self.rows[step.revision] = step.revision, step.events
-                    case Notice():
+                    case SharedChange():
                         self.notices.append(step)
                 if self.revision >= revision:
                     return
@@ -94,8 +94,8 @@ async def follow_while(follower: Follower, act: Callable[[], None]) -> None:
 
 
 async def test_every_kind_of_commit_is_heard_of(store: EtcdStore) -> None:
-    await store.lead()
-    writer, follower = Writer(store), Follower(store.trail())
+    await store.acquire_epoch()
+    writer, follower = Writer(store), Follower(store.watch())
     await writer.commit({"a": b"1", "b": b"2"})
     await follower.come_to(1)
     await writer.commit({"a": b"3"}, ("b",), b"row")
@@ -103,7 +103,7 @@ async def test_every_kind_of_commit_is_heard_of(store: EtcdStore) -> None:
     await writer.commit({f"many/{n}": b"%d" % n for n in range(MANY)}, events=b"another row")
     await writer.commit({"large": b"small again"}, tuple(f"many/{n}" for n in range(MANY - 1)))
     await writer.commit({"large": LARGE + b"!"})
-    await store.board.write("vault", b"tokens", store.seat_taken_at)
+    await store.members.write_shared("vault", b"tokens", store.leader_created_at)
     await writer.commit({})
     await follower.come_to(writer.revision)
 
@@ -111,13 +111,13 @@ async def test_every_kind_of_commit_is_heard_of(store: EtcdStore) -> None:
     assert (follower.records, follower.revision) == (read.records, read.revision)
     assert follower.whole_reads == 1
     assert {number: row for number, row in follower.rows.items() if row} == {2: b"row", 4: b"another row"}
-    assert follower.notices == [Notice("vault", b"tokens")]
+    assert follower.notices == [SharedChange("vault", b"tokens")]
     assert follower.trail.large.keys() == {"large"}
 
 
 async def test_who_was_cut_off_goes_on_from_where_it_stood(store: EtcdStore) -> None:
-    await store.lead()
-    writer, follower = Writer(store), Follower(store.trail())
+    await store.acquire_epoch()
+    writer, follower = Writer(store), Follower(store.watch())
     for number in range(5):
         await writer.commit({f"k{number}": b"v"})
         await follower.come_to(writer.revision)  # a watch of its own, each time
@@ -127,13 +127,13 @@ async def test_who_was_cut_off_goes_on_from_where_it_stood(store: EtcdStore) -> 
 
 
 async def test_where_history_is_compacted_everything_is_read_again(store: EtcdStore) -> None:
-    await store.lead()
-    writer, follower = Writer(store), Follower(store.trail())
+    await store.acquire_epoch()
+    writer, follower = Writer(store), Follower(store.watch())
     await writer.commit({"a": b"1"})
     await follower.come_to(1)
     await writer.commit({"a": b"2"}, ())
     await writer.commit({"b": b"3"}, ("a",))
-    await store._client.compact((await store.look()).at)
+    await store._client.compact((await store.read_state()).etcd_revision)
 
     with pytest.raises(Compacted):
         await follower.come_to(writer.revision)
@@ -143,10 +143,10 @@ async def test_where_history_is_compacted_everything_is_read_again(store: EtcdSt
 
 async def test_a_watch_outlives_the_member_it_was_on(tmp_path: Path) -> None:
     with LocalEtcd(tmp_path / "etcd", 3) as trio:
-        access = Access(tuple(trio.endpoints), call_seconds=10.0)
+        access = EtcdAccess(tuple(trio.endpoints), call_seconds=10.0)
         leader, other = (EtcdStore(access, ttl_seconds=300) for _ in range(2))
-        await leader.lead()
-        writer, follower = Writer(leader), Follower(other.trail())
+        await leader.acquire_epoch()
+        writer, follower = Writer(leader), Follower(other.watch())
         await writer.commit({"a": b"1"})
         await follower.come_to(1)
         with pytest.raises(ExceptionGroup):

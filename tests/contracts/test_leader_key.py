@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rota.model.errors import Deposed
-from rota.sim.lease import Holder, LeaderKey
-from rota.store.etcd.client import Access, Client
+from rota.model.errors import LostLeadership
+from rota.sim.lease import KeyHolder, LeaderKey
+from rota.store.etcd.client import EtcdAccess, EtcdClient
 from rota.store.etcd.seat import boot_ms
 from rota.store.etcd.store import EtcdStore
 from rota.testing.etcd import LocalEtcd
@@ -33,10 +33,10 @@ class Both:
     """Three servers that stand for one key, in etcd and in the model; each step says what became of it."""
 
     def __init__(self, etcd: LocalEtcd, prefix: str, ttl_seconds: int) -> None:
-        self._access = Access(tuple(etcd.endpoints), call_seconds=30.0)
+        self._access = EtcdAccess(tuple(etcd.endpoints), call_seconds=30.0)
         self._prefix = prefix
         self._ttl_seconds = ttl_seconds
-        self._client = Client(self._access)
+        self._client = EtcdClient(self._access)
         self._gone: list[EtcdStore] = []
         self.stores = {name: self._store() for name in NAMES}
         self.lives = dict.fromkeys(NAMES, 1)
@@ -53,18 +53,18 @@ class Both:
             await store.close()
         await self._client.close()
 
-    def who(self, name: str) -> Holder:
-        return Holder(name, self.lives[name])
+    def who(self, name: str) -> KeyHolder:
+        return KeyHolder(name, self.lives[name])
 
     async def take(self, name: str) -> tuple[bool, bool]:
         store = self.stores[name]
-        is_free = await store.seat.holder() is None
+        is_free = await store.leader_lease.read_leader() is None
         if is_free:
-            self.epochs.append(await store.lead())
-        return is_free, self.key.take(self.who(name), self.now_ms)
+            self.epochs.append(await store.acquire_epoch())
+        return is_free, self.key.acquire(self.who(name), self.now_ms)
 
     async def renew(self, name: str) -> tuple[bool, bool]:
-        return await succeeds(self.stores[name].seat.renew()), self.key.renew(self.who(name), self.now_ms)
+        return await succeeds(self.stores[name].leader_lease.renew()), self.key.renew(self.who(name), self.now_ms)
 
     async def commit(self, name: str) -> tuple[bool, bool]:
         store = self.stores[name]
@@ -73,7 +73,7 @@ class Both:
         return written, self.key.is_of(self.who(name), self.now_ms)
 
     async def resign(self, name: str) -> tuple[bool, bool]:
-        await self.stores[name].seat.leave()
+        await self.stores[name].leader_lease.release()
         if self.key.is_of(self.who(name), self.now_ms):
             self.key.revoke()
         return True, True
@@ -87,9 +87,9 @@ class Both:
 
     async def revoke(self, name: str) -> tuple[bool, bool]:
         """The lease ends, whoever holds it."""
-        holder = await self.stores[name].seat.holder()
+        holder = await self.stores[name].leader_lease.read_leader()
         if holder is not None:
-            await self._client.revoke(holder.lease)
+            await self._client.revoke_lease(holder.lease)
         self.key.revoke()
         return True, True
 
@@ -106,7 +106,7 @@ async def both(etcd: LocalEtcd, directory: Path, ttl_seconds: int) -> AsyncItera
 async def succeeds(work: Awaitable[object]) -> bool:
     try:
         await work
-    except Deposed:
+    except LostLeadership:
         return False
     return True
 
@@ -137,8 +137,8 @@ async def test_a_lease_that_nobody_renews_runs_out_not_before_its_time(
         await stage.take("a")
         asked_at_ms = boot_ms()
         assert await stage.renew("a") == (True, True)
-        while (holder := await stage.stores["b"].seat.holder()) is not None:
-            await stage.stores["b"].seat.changed(holder)
+        while (holder := await stage.stores["b"].leader_lease.read_leader()) is not None:
+            await stage.stores["b"].leader_lease.wait_for_change(holder)
         stage.now_ms = boot_ms() - asked_at_ms
 
         assert await stage.renew("a") == (False, False)

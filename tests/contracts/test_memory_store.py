@@ -18,13 +18,13 @@ class TestMemoryStore(StoreContract):
 
     async def test_no_record_reaches_the_disk(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
-            await commit(store, batch(await store.lead(), puts={"job/1/spec": b"a secret command"}))
+            await commit(store, batch(await store.acquire_epoch(), puts={"job/1/spec": b"a secret command"}))
 
         assert files(tmp_path) == {"epoch": b"1\n"}
 
     async def test_nodes_and_settings_outlive_the_process_and_jobs_do_not(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
-            epoch = await store.lead()
+            epoch = await store.acquire_epoch()
             await commit(store, batch(epoch, puts={"node/n1/spec": b"n1", "job/1/spec": b"secret"}))
             await commit(store, batch(epoch, puts={"node/n2/spec": b"n2", "cron/a/b": b"nightly"}))
             await commit(store, batch(epoch, deletes=("node/n1/spec",)))
@@ -35,19 +35,19 @@ class TestMemoryStore(StoreContract):
 
     async def test_cluster_time_does_not_go_behind_what_is_kept(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
-            await commit(store, batch(await store.lead(), time_ms=77, puts={"node/n1/wish": b"drain by 99"}))
+            await commit(store, batch(await store.acquire_epoch(), time_ms=77, puts={"node/n1/wish": b"drain by 99"}))
 
         async with self.opened(tmp_path) as again:
             assert (await again.read()).time_ms == 77
 
     async def test_a_line_torn_by_a_crash_is_left_out(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
-            await commit(store, batch(await store.lead(), puts={"node/n1/spec": b"n1"}))
+            await commit(store, batch(await store.acquire_epoch(), puts={"node/n1/spec": b"n1"}))
         with (tmp_path / "kept").open("ab") as file:
             file.write(b'[9,{"node/n2/spec":"bj')
 
         async with self.opened(tmp_path) as again:
-            epoch = await again.lead()
+            epoch = await again.acquire_epoch()
             assert (await again.read()).records == {"node/n1/spec": b"n1"}
             await commit(again, batch(epoch, puts={"node/n3/spec": b"n3"}))
         async with self.opened(tmp_path) as third:

@@ -11,11 +11,11 @@ from typing import ClassVar
 import pytest
 import uvloop
 
-from rota.providers.command import Command
-from rota.providers.local import Local
-from rota.providers.protocol import Order, Provider, ProviderFailed
+from rota.providers.command import CommandProvider
+from rota.providers.local import LocalProvider
+from rota.providers.protocol import MachineOrder, Provider, ProviderFailed
 from rota.testing.provider_contract import ProviderContract
-from rota.wiring.machines import Nodes
+from rota.wiring.machines import LocalNodes
 
 AGENT = """#!/bin/sh
 exec env --default-signal=INT sleep 1d
@@ -25,7 +25,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "provider"
 
 class TestLocal(ProviderContract):
     def make(self, directory: Path) -> Provider:
-        return Local(directory / "machines", Nodes())
+        return LocalProvider(directory / "machines", LocalNodes())
 
 
 class TestCommand(ProviderContract):
@@ -44,28 +44,28 @@ class TestCommand(ProviderContract):
 
     def make(self, directory: Path) -> Provider:
         del directory
-        return Command()
+        return CommandProvider()
 
 
 def test_what_another_host_has_made_is_out_of_reach(tmp_path: Path) -> None:
-    local = Local(tmp_path, Nodes())
+    local = LocalProvider(tmp_path, LocalNodes())
 
-    assert local.at(local.place) is local
-    assert local.at(f"elsewhere:{tmp_path}") is None
+    assert local.for_place(local.place) is local
+    assert local.for_place(f"elsewhere:{tmp_path}") is None
 
 
 async def test_a_machine_is_made_when_it_is_seen(tmp_path: Path) -> None:
     """What has just been started has no command line for a moment, and is not listed until then."""
 
-    class Late(Nodes):
+    class Late(LocalNodes):
         looks = 0
 
-        def runs(self, directory: Path) -> bool:
+        def agent_runs(self, directory: Path) -> bool:
             self.looks += 1
-            return self.looks > 3 and super().runs(directory)
+            return self.looks > 3 and super().agent_runs(directory)
 
     late = Late()
-    local = Local(tmp_path, late)
+    local = LocalProvider(tmp_path, late)
     try:
         await local.create(order())
 
@@ -75,32 +75,32 @@ async def test_a_machine_is_made_when_it_is_seen(tmp_path: Path) -> None:
         await local.remove("build", "build-1", {})
 
 
-def order(**settings: str) -> Order:
-    return Order("build-1", "build", "secret", {"cpu": 2000, "memory": 1024}, {"region": "eu"}, settings)
+def order(**settings: str) -> MachineOrder:
+    return MachineOrder("build-1", "build", "secret", {"cpu": 2000, "memory": 1024}, {"region": "eu"}, settings)
 
 
 async def test_a_command_that_fails_is_quoted() -> None:
     with pytest.raises(ProviderFailed, match=r"its create command ended with 3$") as failed:
-        await Command().create(order(create="sh -c 'echo no quota left >&2; exit 3'"))
+        await CommandProvider().create(order(create="sh -c 'echo no quota left >&2; exit 3'"))
 
     assert failed.value.said == "no quota left"
 
 
 async def test_a_command_that_is_not_there_is_named() -> None:
     with pytest.raises(ProviderFailed, match=r"its create command cannot be run$") as failed:
-        await Command().create(order(create="/no-such-program"))
+        await CommandProvider().create(order(create="/no-such-program"))
 
     assert "no-such-program" in failed.value.said
 
 
 async def test_a_command_line_that_cannot_be_read_is_a_failure() -> None:
     with pytest.raises(ProviderFailed, match="its create command cannot be run"):
-        await Command().create(order(create="sh -c 'unclosed"))
+        await CommandProvider().create(order(create="sh -c 'unclosed"))
 
 
 async def test_a_command_knows_what_to_do_from_its_environment(tmp_path: Path) -> None:
     said = tmp_path / "said"
-    await Command().create(order(create=f"sh -c 'env | grep ^ROTA_ | sort > {said}'"))
+    await CommandProvider().create(order(create=f"sh -c 'env | grep ^ROTA_ | sort > {said}'"))
 
     assert said.read_text().splitlines() == [
         "ROTA_CLUSTER=build",
@@ -114,15 +114,15 @@ async def test_a_command_knows_what_to_do_from_its_environment(tmp_path: Path) -
 
 async def test_a_command_that_prints_without_end_fills_no_memory_and_ends() -> None:
     with pytest.raises(ProviderFailed, match="printed more than"):
-        await Command().list("build", {"list": "sh -c 'yes x | head -c 20000000'"})
-    await Command().create(order(create="sh -c 'yes x | head -c 20000000'"))
+        await CommandProvider().list("build", {"list": "sh -c 'yes x | head -c 20000000'"})
+    await CommandProvider().create(order(create="sh -c 'yes x | head -c 20000000'"))
 
 
 def test_commands_close_no_file_of_another_thread() -> None:
     async def fail_often() -> None:
         for _ in range(120):
             with pytest.raises(ProviderFailed):
-                await Command().create(order(create="false"))
+                await CommandProvider().create(order(create="false"))
 
     with ThreadPoolExecutor(8) as others:
         over = threading.Event()
@@ -146,7 +146,7 @@ def open_and_close(over: threading.Event) -> None:
 async def test_a_command_is_not_waited_for_when_what_it_left_running_holds_its_output(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     try:
-        listed = await Command().list(
+        listed = await CommandProvider().list(
             "build", {"list": f"sh -c 'sleep 1000 & echo $! > {pid}; echo build-1'"}
         )
     finally:

@@ -38,7 +38,7 @@ async def _write(directory: Path, kept: Path, *, closed: bool) -> Written:
     """Rewritten, deleted and large records; when killed, the log holds some commits that the file has not."""
     luck = random.Random(1)
     store = SqliteStore(directory, reserve_bytes=4096)
-    epoch = await store.lead()
+    epoch = await store.acquire_epoch()
     for revision in range(COMMITS):
         puts = {
             f"task/{luck.randrange(120)}/0": luck.randbytes(luck.choice((20, 700, 6000))) for _ in range(12)
@@ -138,7 +138,7 @@ async def test_a_torn_commit_of_which_nobody_heard_never_was(tmp_path: Path) -> 
     directory = tmp_path / "store"
     directory.mkdir()
     store = SqliteStore(directory, reserve_bytes=4096)
-    epoch = await store.lead()
+    epoch = await store.acquire_epoch()
     await store.commit(batch(epoch, puts={"k": b"first"}, events=b"first"))
     size = (directory / "rota.db-wal").stat().st_size
     shutil.copytree(directory, tmp_path / "heard")
@@ -157,7 +157,7 @@ async def test_a_torn_commit_of_which_nobody_heard_never_was(tmp_path: Path) -> 
 
 async def test_an_older_file_in_its_place_is_noticed(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
-    epoch = await store.lead()
+    epoch = await store.acquire_epoch()
     await store.commit(batch(epoch, puts={"k": b"old"}))
     await store.close()
     old = (tmp_path / "rota.db").read_bytes()
@@ -174,7 +174,7 @@ async def test_an_older_file_in_its_place_is_noticed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", [b"", b"no mark", bytes(20)])
 async def test_a_mark_that_is_none_says_nothing(tmp_path: Path, text: bytes) -> None:
     store = SqliteStore(tmp_path)
-    await store.commit(batch(await store.lead(), puts={"k": b"v"}))
+    await store.commit(batch(await store.acquire_epoch(), puts={"k": b"v"}))
     await store.close()
     (tmp_path / "rota.mark").write_bytes(text)
 
@@ -188,7 +188,7 @@ async def _go_on(directory: Path, before: Snapshot) -> bool:
     puts, deletes = dict.fromkeys(keys[::2], b"once more"), tuple(keys[1::2])
     store = SqliteStore(directory, reserve_bytes=4096)
     try:
-        epoch = await store.lead()
+        epoch = await store.acquire_epoch()
         await store.commit(batch(epoch, after=before.revision, puts=puts, deletes=deletes))
         return (await store.read()).records == puts
     finally:

@@ -24,7 +24,7 @@ class TestSqliteStore(StoreContract):
 
 async def test_nobody_else_may_read_its_files(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
-    await commit(store, batch(await store.lead(), puts={"k": b"v"}))
+    await commit(store, batch(await store.acquire_epoch(), puts={"k": b"v"}))
     modes = _modes(tmp_path)
     await store.close()
 
@@ -34,7 +34,7 @@ async def test_nobody_else_may_read_its_files(tmp_path: Path) -> None:
 
 async def test_a_newer_format_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
-    await commit(store, batch(await store.lead(), puts={"k": b"v"}))
+    await commit(store, batch(await store.acquire_epoch(), puts={"k": b"v"}))
     await store.close()
     _sql(tmp_path, "UPDATE head SET format = format + 1")
 
@@ -63,7 +63,7 @@ def test_a_directory_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
 
 async def test_a_damaged_database_is_unavailable(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
-    await commit(store, batch(await store.lead(), puts={f"k{n}": bytes(1000) for n in range(500)}))
+    await commit(store, batch(await store.acquire_epoch(), puts={f"k{n}": bytes(1000) for n in range(500)}))
     await store.close()
     file = tmp_path / "rota.db"
     content = file.read_bytes()
@@ -99,7 +99,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 async def test_a_full_disk_is_said_and_nothing_of_the_batch_remains(disk: Disk) -> None:
     store = SqliteStore(disk.directory)
-    epoch = await store.lead()
+    epoch = await store.acquire_epoch()
     await commit(store, batch(epoch, time_ms=1, puts={"k": b"before"}, events=b"before"))
     before = await store.read()
     disk.fill(store)
@@ -115,7 +115,7 @@ async def test_a_full_disk_is_said_and_nothing_of_the_batch_remains(disk: Disk) 
 
 async def test_when_there_is_room_again_commits_go_on(disk: Disk) -> None:
     store = SqliteStore(disk.directory)
-    epoch = await store.lead()
+    epoch = await store.acquire_epoch()
     big = {f"big{n}": bytes(2**16) for n in range(32)}
     disk.fill(store)
     with pytest.raises(StoreFull):

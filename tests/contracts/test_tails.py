@@ -7,7 +7,7 @@ import pytest
 from rota.model.ids import JobId
 from rota.model.limits import TAIL_BYTES
 from rota.model.sync import Tail, TailPiece
-from rota.store.tails import Tails
+from rota.store.tails import TailStore
 
 JOB = JobId("7")
 
@@ -16,12 +16,12 @@ def piece(offset: int, data: bytes, *, task: int = 0, final: bool = False, job: 
     return TailPiece(job, task, 1, "stdout", offset, data, final)
 
 
-def found(tails: Tails, task: int = 0, job: JobId = JOB) -> Tail | None:
+def found(tails: TailStore, task: int = 0, job: JobId = JOB) -> Tail | None:
     return tails.find(job, task, 1, "stdout")
 
 
 def test_pieces_that_follow_each_other_are_put_together_up_to_the_last_bytes(tmp_path: Path) -> None:
-    tails = Tails(tmp_path)
+    tails = TailStore(tmp_path)
     tails.keep([piece(0, b"a" * 10), piece(5, b"a" * 5 + b"b" * TAIL_BYTES)])
 
     assert found(tails) == Tail(10, b"b" * TAIL_BYTES)
@@ -30,10 +30,10 @@ def test_pieces_that_follow_each_other_are_put_together_up_to_the_last_bytes(tmp
 
 
 def test_live_and_ended_ones_survive_a_restart(tmp_path: Path) -> None:
-    tails = Tails(tmp_path)
+    tails = TailStore(tmp_path)
     tails.keep([piece(0, b"live"), piece(3, b"ended", task=1, final=True)])
     tails.close()
-    again = Tails(tmp_path)
+    again = TailStore(tmp_path)
 
     assert found(again) == Tail(0, b"live")
     assert found(again, 1) == Tail(3, b"ended", is_final=True)
@@ -41,10 +41,10 @@ def test_live_and_ended_ones_survive_a_restart(tmp_path: Path) -> None:
 
 
 def test_a_torn_record_costs_only_itself(tmp_path: Path) -> None:
-    Tails(tmp_path).keep([piece(0, b"first", final=True), piece(0, b"second", task=1, final=True)])
+    TailStore(tmp_path).keep([piece(0, b"first", final=True), piece(0, b"second", task=1, final=True)])
     path = tmp_path / JOB
     path.write_bytes(path.read_bytes()[:-3])
-    tails = Tails(tmp_path)
+    tails = TailStore(tmp_path)
     tails.keep([piece(0, b"third", task=2, final=True)])
 
     assert [found(tails, task) for task in range(3)] == [
@@ -55,7 +55,7 @@ def test_a_torn_record_costs_only_itself(tmp_path: Path) -> None:
 
 
 def test_the_oldest_go_first_and_no_job_takes_all(tmp_path: Path) -> None:
-    tails = Tails(tmp_path, most_bytes=40_000)
+    tails = TailStore(tmp_path, most_bytes=40_000)
     for task in range(20):
         tails.keep([piece(0, b"x" * 1000, task=task, final=True)])
     for number in range(60):
@@ -67,7 +67,7 @@ def test_the_oldest_go_first_and_no_job_takes_all(tmp_path: Path) -> None:
 
 
 def test_of_one_large_job_the_later_half_stays(tmp_path: Path) -> None:
-    tails = Tails(tmp_path, most_bytes=40_000)
+    tails = TailStore(tmp_path, most_bytes=40_000)
     for task in range(20):
         tails.keep([piece(0, b"x" * 1000, task=task, final=True)])
 
@@ -77,7 +77,7 @@ def test_of_one_large_job_the_later_half_stays(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("final", [True, False])
 def test_of_a_deleted_job_nothing_stays(tmp_path: Path, final: bool) -> None:
-    tails = Tails(tmp_path)
+    tails = TailStore(tmp_path)
     tails.keep([piece(0, b"x", final=final)])
     tails.forget(JOB)
     tails.close()

@@ -8,7 +8,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescript
 
 from rota.gateway.generated import jobscheduler_pb2
 from rota.model.errors import BadField
-from rota.wire.bounds import RULES, TEXT_LENGTH_MAX, Number, Numbers, Text, Texts, Word, check
+from rota.wire.bounds import RULES, TEXT_LENGTH_MAX, Number, Numbers, Text, Texts, ShortText, check
 from rota.wire.generated import agent_pb2, controller_pb2, watcher_pb2
 
 SENT_BY_SERVER = (
@@ -82,10 +82,10 @@ def test_a_number_beyond_its_range_is_refused_by_name(message: Descriptor, field
         assert refused.value.hint is not None
 
 
-@pytest.mark.parametrize(("message", "field"), ruled(Text, Word, Texts))
+@pytest.mark.parametrize(("message", "field"), ruled(Text, ShortText, Texts))
 def test_a_text_beyond_its_length_is_refused_by_name(message: Descriptor, field: FieldDescriptor) -> None:
     rule = RULES[message.full_name][field.name]
-    assert isinstance(rule, Text | Word | Texts)
+    assert isinstance(rule, Text | ShortText | Texts)
     long: str | bytes = "x" * (rule.longest + 1)
     if field.type == FieldDescriptor.TYPE_BYTES:
         long = str(long).encode()

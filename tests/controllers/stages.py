@@ -3,14 +3,14 @@
 from rota.engine.entries import JobEntry
 from rota.model.ids import JobId
 from rota.model.lifecycle import JobState
-from rota.testing.stage import Machine, Stage
+from rota.testing.stage import StageMachine, Stage
 
 
 def stage(cpu: int = 4, **machines: int) -> Stage:
     """Node a with so many cpu, and others as given."""
     made = Stage()
     for name, count in ({"a": cpu} | machines).items():
-        made.join(Machine(name, {"cpu": count * 1000}, {}))
+        made.join(StageMachine(name, {"cpu": count * 1000}, {}))
     return made
 
 
@@ -28,4 +28,4 @@ def end(made: Stage, index: int, code: int, number: int = 1, ran_ms: int = 60_00
     task = (JobId(str(number)), index)
     machine = next(one for one in made.machines.values() if task in one.held)
     machine.end(task, code, ran_ms)
-    made.settle()
+    made.run_to_quiescence()

@@ -4,18 +4,18 @@ import pytest
 
 from rota.controllers import after
 from rota.engine.mirror import Mirror
-from rota.model.after import After, On
+from rota.model.after import Dependency, DependencyCondition
 from rota.model.ids import JobId
-from rota.model.job import JobStatus, JobWish
+from rota.model.job import JobStatus, JobIntent
 from rota.model.lifecycle import JOB_ENDS, JobState
-from rota.model.plan import NOTHING, Plan
+from rota.model.plan import NO_CHANGE, Plan
 from rota.testing.builders import at, job_spec
 from tests.controllers.stages import end, job, stage, state
 
 MANY = 1_000
 
 
-def waiting(*others: After) -> Mirror:
+def waiting(*others: Dependency) -> Mirror:
     """Job 9 waits for these."""
     mirror = Mirror()
     for number in (1, 2):
@@ -31,30 +31,30 @@ def states(plan: Plan) -> list[tuple[str, JobState]]:
 
 
 @pytest.mark.parametrize("end_state", sorted(JOB_ENDS))
-@pytest.mark.parametrize("on", list(On))
-def test_every_end_decides_every_condition(on: On, end_state: JobState) -> None:
-    mirror = waiting(After(JobId("1"), on))
+@pytest.mark.parametrize("on", list(DependencyCondition))
+def test_every_end_decides_every_condition(on: DependencyCondition, end_state: JobState) -> None:
+    mirror = waiting(Dependency(JobId("1"), on))
     mirror.apply(JobStatus(JobId("1"), end_state))
     decided = states(after.decide(mirror, "1", at(5)))
 
     begins = {
-        On.SUCCESS: end_state is JobState.SUCCEEDED,
-        On.FAILURE: end_state in (JobState.FAILED, JobState.TIMED_OUT, JobState.REJECTED),
-        On.ANY: True,
+        DependencyCondition.SUCCESS: end_state is JobState.SUCCEEDED,
+        DependencyCondition.FAILURE: end_state in (JobState.FAILED, JobState.TIMED_OUT, JobState.REJECTED),
+        DependencyCondition.ANY: True,
     }
     assert decided == [("9", JobState.ACTIVE if begins[on] else JobState.CANCELED)]
 
 
 def test_nothing_happens_while_others_run() -> None:
-    mirror = waiting(After(JobId("1")), After(JobId("2")))
+    mirror = waiting(Dependency(JobId("1")), Dependency(JobId("2")))
     mirror.apply(JobStatus(JobId("1"), JobState.SUCCEEDED))
 
-    assert after.decide(mirror, "1", at(5)) == NOTHING
-    assert after.decide(mirror, "9", at(5)) == NOTHING
+    assert after.decide(mirror, "1", at(5)) == NO_CHANGE
+    assert after.decide(mirror, "9", at(5)) == NO_CHANGE
 
 
 def test_the_first_condition_that_cannot_hold_ends_it_though_others_run() -> None:
-    mirror = waiting(After(JobId("1")), After(JobId("2")))
+    mirror = waiting(Dependency(JobId("1")), Dependency(JobId("2")))
     mirror.apply(JobStatus(JobId("1"), JobState.FAILED))
     (status,) = after.decide(mirror, "1", at(5)).puts
 
@@ -65,13 +65,13 @@ def test_the_first_condition_that_cannot_hold_ends_it_though_others_run() -> Non
 
 
 def test_of_a_job_that_is_gone_only_its_end_is_known() -> None:
-    assert states(after.decide(waiting(After(JobId("7"))), "9", at(5))) == [("9", JobState.CANCELED)]
-    assert states(after.decide(waiting(After(JobId("7"), On.ANY)), "9", at(5))) == [("9", JobState.ACTIVE)]
+    assert states(after.decide(waiting(Dependency(JobId("7"))), "9", at(5))) == [("9", JobState.CANCELED)]
+    assert states(after.decide(waiting(Dependency(JobId("7"), DependencyCondition.ANY)), "9", at(5))) == [("9", JobState.ACTIVE)]
 
 
 def test_a_look_that_a_crash_cut_off_is_taken_again() -> None:
     """The other's end is on disk, what follows from it is not."""
-    mirror = waiting(After(JobId("1")))
+    mirror = waiting(Dependency(JobId("1")))
     mirror.apply(JobStatus(JobId("1"), JobState.SUCCEEDED))
 
     assert list(after.start(mirror)) == ["9"]
@@ -79,17 +79,17 @@ def test_a_look_that_a_crash_cut_off_is_taken_again() -> None:
 
 
 def test_who_has_begun_or_is_gone_is_not_waited_for_any_more() -> None:
-    mirror = waiting(After(JobId("1")), After(JobId("2")))
-    assert mirror.followers(JobId("1")) == ("9",)
+    mirror = waiting(Dependency(JobId("1")), Dependency(JobId("2")))
+    assert mirror.dependents(JobId("1")) == ("9",)
     mirror.apply(JobStatus(JobId("9"), JobState.ACTIVE))
-    assert mirror.followers(JobId("1")) == ()
+    assert mirror.dependents(JobId("1")) == ()
 
 
 @pytest.mark.slow
 def test_a_chain_of_a_thousand_jobs_runs_in_order() -> None:
     made = stage(cpu=1)
     for number in range(1, MANY + 1):
-        made.submit(job_spec(number, after=() if number == 1 else (After(JobId(str(number - 1))),)))
+        made.submit(job_spec(number, after=() if number == 1 else (Dependency(JobId(str(number - 1))),)))
     for number in range(1, MANY + 1):
         assert state(made, number) is JobState.ACTIVE
         end(made, 0, 0, number)
@@ -100,7 +100,7 @@ def test_a_chain_of_a_thousand_jobs_runs_in_order() -> None:
 def test_the_failure_of_the_first_ends_a_chain_of_a_thousand() -> None:
     made = stage(cpu=1)
     for number in range(1, MANY + 1):
-        made.submit(job_spec(number, after=() if number == 1 else (After(JobId(str(number - 1))),)))
+        made.submit(job_spec(number, after=() if number == 1 else (Dependency(JobId(str(number - 1))),)))
     end(made, 0, 1)
 
     assert all(state(made, number) is JobState.CANCELED for number in range(2, MANY + 1))
@@ -111,12 +111,12 @@ def test_one_job_waits_for_a_thousand_and_a_thousand_for_one() -> None:
     names = [JobId(str(number)) for number in range(1, MANY + 1)]
     later = [JobId(str(number)) for number in range(MANY + 2, 2 * MANY + 2)]
     for name in (*names, one, *later):
-        others = () if name in names else tuple(map(After, names)) if name == one else (After(one),)
+        others = () if name in names else tuple(map(Dependency, names)) if name == one else (Dependency(one),)
         mirror.apply(job_spec(int(name), after=others))
         mirror.apply(JobStatus(name, JobState.ACTIVE if name in names else JobState.WAITING))
     begun: list[tuple[str, JobState]] = []
     for name in names:
-        assert mirror.followers(name) == (one,)
+        assert mirror.dependents(name) == (one,)
         mirror.apply(JobStatus(name, JobState.SUCCEEDED))
         begun = states(after.decide(mirror, name, at(0)))
 
@@ -128,12 +128,12 @@ def test_one_job_waits_for_a_thousand_and_a_thousand_for_one() -> None:
 def test_a_job_of_which_every_task_was_canceled_ends_before_its_turn_comes() -> None:
     made = stage()
     made.submit(job_spec(1))
-    made.submit(job_spec(2, count=2, after=(After(JobId("1")),)))
-    made.put(JobWish(JobId("2"), cancel_tasks={0: False}, reason="not needed"))
-    made.settle()
+    made.submit(job_spec(2, count=2, after=(Dependency(JobId("1")),)))
+    made.put(JobIntent(JobId("2"), cancel_tasks={0: False}, reason="not needed"))
+    made.run_to_quiescence()
     before = state(made, 2)
-    made.put(JobWish(JobId("2"), cancel_tasks={0: False, 1: True}, reason="not needed"))
-    made.settle()
+    made.put(JobIntent(JobId("2"), cancel_tasks={0: False, 1: True}, reason="not needed"))
+    made.run_to_quiescence()
 
     assert (before, state(made, 2)) == (JobState.WAITING, JobState.CANCELED)
     assert job(made, 2).status.reason == "not needed"  # type: ignore[union-attr]

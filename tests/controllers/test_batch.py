@@ -4,10 +4,10 @@ from rota.controllers import batch
 from rota.engine.mirror import Mirror
 from rota.model.columns import column
 from rota.model.ids import JobId
-from rota.model.job import JobCluster, JobStatus, JobWish, Recovery, Unschedulable
+from rota.model.job import JobCluster, JobStatus, JobIntent, Recovery, Unschedulable
 from rota.model.lifecycle import JobState, TaskState
 from rota.model.limits import BLOCK_TASKS
-from rota.model.plan import NOTHING
+from rota.model.plan import NO_CHANGE
 from rota.model.retry import Retry
 from rota.model.task import TaskBlock
 from rota.testing.builders import at, job_spec
@@ -31,7 +31,7 @@ def test_a_job_begins_when_its_cluster_is_chosen() -> None:
     mirror.apply(JobCluster(ONE, "default"))
     plan = batch.decide(mirror, "1", at(0))
 
-    assert before is NOTHING
+    assert before is NO_CHANGE
     assert plan.puts == (JobStatus(ONE, JobState.ACTIVE),)
     assert plan.why == "3 tasks of job 1 wanted"
 
@@ -41,17 +41,17 @@ def test_a_job_begins_once() -> None:
     for record in (job_spec(), JobCluster(ONE, "default"), JobStatus(ONE, JobState.ACTIVE)):
         mirror.apply(record)
 
-    assert batch.decide(mirror, "1", at(0)) is NOTHING
+    assert batch.decide(mirror, "1", at(0)) is NO_CHANGE
 
 
 def test_a_job_that_is_not_there_is_left_alone() -> None:
-    assert batch.decide(Mirror(), "1", at(0)) is NOTHING
-    assert batch.decide(Mirror(), "1/0", at(0)) is NOTHING
+    assert batch.decide(Mirror(), "1", at(0)) is NO_CHANGE
+    assert batch.decide(Mirror(), "1/0", at(0)) is NO_CHANGE
 
 
 def test_a_job_canceled_before_it_began_never_begins() -> None:
     mirror = Mirror()
-    for record in (job_spec(), JobCluster(ONE, "default"), JobWish(ONE, cancel=True, reason="oops")):
+    for record in (job_spec(), JobCluster(ONE, "default"), JobIntent(ONE, cancel=True, reason="oops")):
         mirror.apply(record)
     (status,) = batch.decide(mirror, "1", at(7)).puts
 
@@ -148,7 +148,7 @@ def test_the_same_report_settled_twice_changes_nothing() -> None:
     made.submit(job_spec(retries=5))
     end(made, 0, 1)
 
-    assert batch.decide(made.mirror, "1/0", made.now) is NOTHING
+    assert batch.decide(made.mirror, "1/0", made.now) is NO_CHANGE
 
 
 # ---- canceling
@@ -273,7 +273,7 @@ def test_a_job_ends_once_and_its_result_never_changes() -> None:
     end(made, 0, 0)
     end(made, 1, 0)
     before = job(made).status
-    made.put(JobWish(ONE, cancel=True))
+    made.put(JobIntent(ONE, cancel=True))
     made.wait(1000)
 
     assert before is not None

@@ -9,21 +9,21 @@ from rota.model.limits import LOST_MS
 from rota.model.shape import RunMode
 from rota.testing.asked import USER
 from rota.testing.builders import job_spec
-from rota.testing.stage import Machine, Stage
+from rota.testing.stage import StageMachine, Stage
 
 ONE = JobId("1")
 LEASE_SECONDS = 120.0
 
 
-def joined(made: Stage, name: str) -> Machine:
-    machine = Machine(name, {"cpu": 1000}, {"leases": "pid-namespace"})
+def joined(made: Stage, name: str) -> StageMachine:
+    machine = StageMachine(name, {"cpu": 1000}, {"leases": "pid-namespace"})
     made.join(machine)
     return machine
 
 
 def delete(made: Stage, name: str) -> None:
     made.ask("apiserver", lambda view, _: admission.delete_node(view, name, USER))
-    made.settle()
+    made.run_to_quiescence()
 
 
 def test_a_lost_node_is_deleted_when_its_leases_have_ended_and_its_job_goes_on() -> None:

@@ -8,7 +8,7 @@ from rota.model.ids import JobId
 from rota.model.job import JobStatus
 from rota.model.lifecycle import JobState
 from rota.model.limits import BLOCK_TASKS
-from rota.model.sync import Claim, Said
+from rota.model.sync import AttemptReport, ReportedState
 from rota.testing.builders import WALL_MS, job_spec
 from rota.testing.stage import Stage
 from tests.controllers.stages import job, stage
@@ -23,17 +23,17 @@ def ended(made: Stage) -> JobStatus:
     return status
 
 
-def says(made: Stage, *claims: Claim) -> None:
+def says(made: Stage, *claims: AttemptReport) -> None:
     """Node a says so of its tasks, and holds them no longer."""
     machine = made.machines["a"]
     for claim in claims:
         machine.held.pop((ONE, claim.index))
         machine.unsaid.append((ONE, claim))
-    made.settle()
+    made.run_to_quiescence()
 
 
-def exited(index: int, code: int = 0, **more: Any) -> Claim:
-    return Claim(index, 1, Said.EXITED, exit_code=code, ran_us=10**8, **more)
+def exited(index: int, code: int = 0, **more: Any) -> AttemptReport:
+    return AttemptReport(index, 1, ReportedState.EXITED, exit_code=code, ran_us=10**8, **more)
 
 
 @pytest.mark.parametrize(
@@ -43,14 +43,14 @@ def exited(index: int, code: int = 0, **more: Any) -> Claim:
         (exited(0, 3), JobState.FAILED, 3, None, "exit 3"),
         (exited(0, -1, signal=9), JobState.FAILED, None, 9, "killed by signal 9"),
         (
-            Claim(0, 1, Said.EXITED, signal=9, ran_us=10**8, reason="out of memory: limit 1.0 GiB"),
+            AttemptReport(0, 1, ReportedState.EXITED, signal=9, ran_us=10**8, reason="out of memory: limit 1.0 GiB"),
             JobState.FAILED,
             None,
             9,
             "out of memory: limit 1.0 GiB",
         ),
         (
-            Claim(0, 1, Said.TIMED_OUT, reason="over its time limit of 5 s"),
+            AttemptReport(0, 1, ReportedState.TIMED_OUT, reason="over its time limit of 5 s"),
             JobState.TIMED_OUT,
             None,
             None,
@@ -59,7 +59,7 @@ def exited(index: int, code: int = 0, **more: Any) -> Claim:
     ],
 )
 def test_a_job_of_one_task_ends_like_its_task(
-    claim: Claim, state: JobState, exit_code: int | None, signal: int | None, sentence: str
+    claim: AttemptReport, state: JobState, exit_code: int | None, signal: int | None, sentence: str
 ) -> None:
     made = stage()
     made.submit(job_spec())
@@ -106,7 +106,7 @@ def test_a_sentence_names_no_more_than_eight_indices() -> None:
 def test_a_failure_outweighs_a_time_limit() -> None:
     made = stage()
     made.submit(job_spec(count=2))
-    says(made, Claim(0, 1, Said.TIMED_OUT), exited(1, 2))
+    says(made, AttemptReport(0, 1, ReportedState.TIMED_OUT), exited(1, 2))
 
     assert ended(made).state is JobState.FAILED
 

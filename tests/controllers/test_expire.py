@@ -3,17 +3,17 @@
 from collections.abc import Iterator
 from typing import Any
 
-from rota.controllers.expire import Retention, expire
+from rota.controllers.expire import JobRetention, expire_jobs
 from rota.engine.mirror import Mirror
 from rota.model.attempt import AttemptBlock
 from rota.model.ids import JobId, Key
-from rota.model.job import JobGone, JobSpec, JobStatus, SubmitKey
+from rota.model.job import JobTombstone, JobSpec, JobStatus, SubmitKey
 from rota.model.lifecycle import JobState
-from rota.model.limits import BLOCK_TASKS, EXPIRE_BATCH, EXPIRE_RECORDS, GONE_MS
+from rota.model.limits import BLOCK_TASKS, EXPIRE_BATCH, EXPIRE_RECORDS, TOMBSTONE_MS
 from rota.model.plan import Instant, Plan, Record
 
 HOUR_MS = 3_600_000
-RULES = Retention(age_ms=HOUR_MS, jobs=10)
+RULES = JobRetention(age_ms=HOUR_MS, jobs=10)
 
 
 def mirror_with(*ends: int | None, keep_seconds: float | None = None) -> Mirror:
@@ -37,18 +37,18 @@ def apply(mirror: Mirror, plan: Plan) -> Plan:
 
 
 def gone(plan: Plan) -> list[str]:
-    return [record.id for record in plan.puts if isinstance(record, JobGone)]
+    return [record.id for record in plan.puts if isinstance(record, JobTombstone)]
 
 
 def test_a_job_expires_when_it_is_old_and_not_while_it_runs() -> None:
     mirror = mirror_with(0, 1000, None)
-    before = expire(mirror, RULES, Instant(HOUR_MS - 1, 0))
-    plan = apply(mirror, expire(mirror, RULES, Instant(HOUR_MS, 7)))
+    before = expire_jobs(mirror, RULES, Instant(HOUR_MS - 1, 0))
+    plan = apply(mirror, expire_jobs(mirror, RULES, Instant(HOUR_MS, 7)))
 
     assert before.puts == ()
     assert gone(plan) == ["1"]
     assert list(mirror.jobs) == ["2", "3"]
-    assert mirror.past.gone[JobId("1")].state == "succeeded"
+    assert mirror.ended_jobs.tombstones[JobId("1")].state == "succeeded"
     assert mirror.submitted("default", "k1") is not None
     assert plan.events[0].kind == "job.expired"
 
@@ -59,7 +59,7 @@ def test_of_too_many_the_earliest_to_end_go() -> None:
     records: list[Record] = [*(job.spec for job in mirror.jobs.values()), *mirror.submit_keys.values()]
     fresh.load([*records, *(job.status for job in mirror.jobs.values() if job.status is not None)])
 
-    assert gone(expire(fresh, RULES, Instant(100, 0))) == ["12", "11"]
+    assert gone(expire_jobs(fresh, RULES, Instant(100, 0))) == ["12", "11"]
 
 
 def test_of_too_many_those_of_the_namespace_that_has_most_go() -> None:
@@ -74,42 +74,42 @@ def test_of_too_many_those_of_the_namespace_that_has_most_go() -> None:
     records: list[Record] = [job.spec for job in mirror.jobs.values()]
     fresh.load([*records, *(job.status for job in mirror.jobs.values() if job.status is not None)])
 
-    assert gone(expire(fresh, RULES, Instant(100, 0))) == ["3", "4", "5", "6"]
-    assert gone(apply(mirror, expire(mirror, RULES, Instant(100, 0)))) == ["3", "4", "5", "6"]
-    assert gone(expire(mirror, RULES._replace(jobs=4), Instant(100, 0))) == ["7", "8", "9", "12", "10", "13"]
+    assert gone(expire_jobs(fresh, RULES, Instant(100, 0))) == ["3", "4", "5", "6"]
+    assert gone(apply(mirror, expire_jobs(mirror, RULES, Instant(100, 0)))) == ["3", "4", "5", "6"]
+    assert gone(expire_jobs(mirror, RULES._replace(jobs=4), Instant(100, 0))) == ["7", "8", "9", "12", "10", "13"]
 
 
 def test_those_that_are_too_old_make_room_for_the_others() -> None:
     mirror = mirror_with(*[0] * 3, *[HOUR_MS] * 9)
 
-    assert gone(expire(mirror, RULES, Instant(HOUR_MS, 0))) == ["1", "2", "3"]
+    assert gone(expire_jobs(mirror, RULES, Instant(HOUR_MS, 0))) == ["1", "2", "3"]
 
 
 def test_a_job_says_itself_how_long_it_is_kept() -> None:
     mirror = mirror_with(0, keep_seconds=10)
 
-    assert gone(expire(mirror, RULES, Instant(9_999, 0))) == []
-    assert gone(expire(mirror, RULES, Instant(10_000, 0))) == ["1"]
-    assert gone(expire(mirror_with(0, keep_seconds=10_000), RULES, Instant(HOUR_MS, 0))) == []
+    assert gone(expire_jobs(mirror, RULES, Instant(9_999, 0))) == []
+    assert gone(expire_jobs(mirror, RULES, Instant(10_000, 0))) == ["1"]
+    assert gone(expire_jobs(mirror_with(0, keep_seconds=10_000), RULES, Instant(HOUR_MS, 0))) == []
 
 
 def test_a_submit_key_is_kept_for_a_day_after_its_job() -> None:
     mirror = mirror_with(0)
-    apply(mirror, expire(mirror, RULES, Instant(HOUR_MS, 0)))
-    early = expire(mirror, RULES, Instant(HOUR_MS + GONE_MS - 1, 0))
-    apply(mirror, expire(mirror, RULES, Instant(HOUR_MS + GONE_MS, 0)))
+    apply(mirror, expire_jobs(mirror, RULES, Instant(HOUR_MS, 0)))
+    early = expire_jobs(mirror, RULES, Instant(HOUR_MS + TOMBSTONE_MS - 1, 0))
+    apply(mirror, expire_jobs(mirror, RULES, Instant(HOUR_MS + TOMBSTONE_MS, 0)))
 
     assert early.deletes == ()
     assert mirror.submitted("default", "k1") is None
-    assert (mirror.past.gone, mirror.past.key_of, mirror.submit_keys) == ({}, {}, {})
+    assert (mirror.ended_jobs.tombstones, mirror.ended_jobs.key_of, mirror.submit_keys) == ({}, {}, {})
 
 
 def test_the_key_of_a_deleted_job_goes_as_well() -> None:
     mirror = mirror_with(0)
     for part in ("spec", "status"):
         mirror.forget(Key(f"job/1/{part}"))
-    plan = apply(mirror, expire(mirror, RULES, Instant(5, 0)))
-    apply(mirror, expire(mirror, RULES, Instant(5 + GONE_MS, 0)))
+    plan = apply(mirror, expire_jobs(mirror, RULES, Instant(5, 0)))
+    apply(mirror, expire_jobs(mirror, RULES, Instant(5 + TOMBSTONE_MS, 0)))
 
     assert gone(plan) == ["1"]
     assert mirror.submit_keys == {}
@@ -117,8 +117,8 @@ def test_the_key_of_a_deleted_job_goes_as_well() -> None:
 
 def test_no_more_than_a_batch_goes_at_once_and_the_rest_soon_after() -> None:
     mirror = mirror_with(*range(EXPIRE_BATCH + 30))
-    first = apply(mirror, expire(mirror, RULES, Instant(HOUR_MS * 2, 0)))
-    second = apply(mirror, expire(mirror, RULES, Instant(HOUR_MS * 2, 0)))
+    first = apply(mirror, expire_jobs(mirror, RULES, Instant(HOUR_MS * 2, 0)))
+    second = apply(mirror, expire_jobs(mirror, RULES, Instant(HOUR_MS * 2, 0)))
 
     assert len(gone(first)) == EXPIRE_BATCH
     assert first.wake_at_ms == HOUR_MS * 2 + 100
@@ -143,10 +143,10 @@ class Counted(dict[JobId, int]):
 
 def test_jobs_whose_own_time_is_not_over_cost_nothing() -> None:
     mirror = mirror_with(*range(2_000), keep_seconds=60.0)
-    kept = mirror.past.kept = Counted(mirror.past.kept)
-    assert not expire(mirror, Retention(), Instant(1, 0)).puts
+    kept = mirror.ended_jobs.retained_until = Counted(mirror.ended_jobs.retained_until)
+    assert not expire_jobs(mirror, JobRetention(), Instant(1, 0)).puts
     none_due = kept.looks
-    plan = expire(mirror, Retention(), Instant(60_004, 0))
+    plan = expire_jobs(mirror, JobRetention(), Instant(60_004, 0))
 
     assert none_due == 0
     assert sorted(gone(plan), key=int) == ["1", "2", "3", "4", "5"]
@@ -156,12 +156,12 @@ def test_jobs_whose_own_time_is_not_over_cost_nothing() -> None:
 def test_those_that_were_forgotten_or_kept_longer_are_not_due() -> None:
     mirror = mirror_with(*range(200), keep_seconds=60.0)
     for number in range(2, 200):
-        mirror.past.forget(JobId(str(number)))
+        mirror.ended_jobs.forget(JobId(str(number)))
     again = JobSpec(JobId("200"), "work", ("true",), 0, keep_seconds=90.0)
-    mirror.past.end(again, JobStatus(again.id, JobState.SUCCEEDED, ended_ms=0))
+    mirror.ended_jobs.end(again, JobStatus(again.id, JobState.SUCCEEDED, ended_ms=0))
 
-    assert list(mirror.past.due(70_000)) == ["1"]
-    assert sorted(mirror.past.due(90_000)) == ["1", "200"]
+    assert list(mirror.ended_jobs.due(70_000)) == ["1"]
+    assert sorted(mirror.ended_jobs.due(90_000)) == ["1", "200"]
 
 
 def test_large_arrays_expire_in_several_commits() -> None:
@@ -175,7 +175,7 @@ def test_large_arrays_expire_in_several_commits() -> None:
         mirror.apply(JobStatus(job, JobState.SUCCEEDED, ended_ms=0))
     commits = 0
     while len(mirror.jobs) > 0:
-        plan = apply(mirror, expire(mirror, RULES, Instant(HOUR_MS + commits, 0)))
+        plan = apply(mirror, expire_jobs(mirror, RULES, Instant(HOUR_MS + commits, 0)))
         commits += 1
         assert len(plan.deletes) <= EXPIRE_RECORDS + blocks + 20
 

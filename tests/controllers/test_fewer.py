@@ -5,7 +5,7 @@ import pytest
 from rota.model.columns import Draft, ints
 from rota.model.errors import BadField
 from rota.model.ids import JobId
-from rota.model.job import JobWish, Kind
+from rota.model.job import JobIntent, JobKind
 from rota.model.lifecycle import AttemptState, JobState, TaskState
 from rota.model.limits import BLOCK_TASKS
 from rota.model.phase import Phase
@@ -33,7 +33,7 @@ def phases(made: Stage) -> list[Phase]:
 
 def test_a_service_of_fewer_tasks_stops_those_with_the_highest_numbers() -> None:
     made = stage()
-    made.submit(job_spec(count=4, kind=Kind.SERVICE))
+    made.submit(job_spec(count=4, kind=JobKind.SERVICE))
     resize(made, 2)
 
     assert running(made) == [0, 1]
@@ -43,7 +43,7 @@ def test_a_service_of_fewer_tasks_stops_those_with_the_highest_numbers() -> None
 
 def test_of_more_tasks_the_same_run_again_by_later_attempts() -> None:
     made = stage(cpu=6)
-    made.submit(job_spec(count=4, kind=Kind.SERVICE))
+    made.submit(job_spec(count=4, kind=JobKind.SERVICE))
     resize(made, 2)
     resize(made, 5)
 
@@ -57,13 +57,13 @@ def test_what_waits_is_over_without_a_record_and_waits_again_as_before() -> None
     made = stage(cpu=1)
     made.submit(job_spec(count=3 * BLOCK_TASKS))
     resize(made, 2)
-    fewer = job(made).tally.pending
-    over = job(made).tally.ended
+    fewer = job(made).task_counts.pending
+    over = job(made).task_counts.ended
     resize(made, BLOCK_TASKS)
 
     assert (fewer, over) == (1, 3 * BLOCK_TASKS - 2)
     assert job(made).tasks == {}
-    assert job(made).tally.pending == BLOCK_TASKS - 1
+    assert job(made).task_counts.pending == BLOCK_TASKS - 1
     assert job(made).ready(made.now.ms, 2) == [1, 2]
 
 
@@ -71,7 +71,7 @@ def test_what_was_canceled_while_it_was_wanted_does_not_begin_when_more_are_want
     made = stage()
     made.submit(job_spec(count=4))
     resize(made, 2)
-    made.put(JobWish(ONE, cancel_tasks={3: False}))
+    made.put(JobIntent(ONE, cancel_tasks={3: False}))
     resize(made, 4)
 
     assert running(made) == [0, 1, 2]
@@ -126,9 +126,9 @@ def test_a_task_that_starts_once_ever_is_not_started_again() -> None:
 
 def test_a_task_that_its_user_canceled_stays_so_when_more_are_wanted() -> None:
     made = stage()
-    made.submit(job_spec(count=3, kind=Kind.SERVICE))
-    made.put(JobWish(ONE, cancel_tasks={2: False}))
-    made.settle()
+    made.submit(job_spec(count=3, kind=JobKind.SERVICE))
+    made.put(JobIntent(ONE, cancel_tasks={2: False}))
+    made.run_to_quiescence()
     resize(made, 1)
     resize(made, 3)
 

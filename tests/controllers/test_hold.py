@@ -3,29 +3,29 @@
 import msgspec
 
 from rota.controllers.hold import Blame
-from rota.controllers.owner import Block
-from rota.controllers.verdict import End
+from rota.controllers.owner import BlockRecords
+from rota.controllers.verdict import AttemptEnd
 from rota.engine.mirror import Mirror
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import AttemptState
 from rota.model.limits import BLAME_MS
-from rota.model.retry import Cause
+from rota.model.retry import EndCause
 from rota.model.task import TaskBlock
 from rota.testing.builders import at
 from rota.testing.records import placed
 
 JOB = JobId("1")
-DOWN = End(AttemptState.LOST, cause=Cause.NODE_DOWN)
+DOWN = AttemptEnd(AttemptState.LOST, cause=EndCause.NODE_DOWN)
 OLD = TaskBlock(JOB, 0, b"\0", b"\0\0", b"\0\0", bytes(8), downed={0: (NodeId("a"), NodeId("b"))})
 
 
-def lost(task: TaskBlock, node: str, now_ms: int, end: End = DOWN) -> tuple[TaskBlock, bool]:
+def lost(task: TaskBlock, node: str, now_ms: int, end: AttemptEnd = DOWN) -> tuple[TaskBlock, bool]:
     """The block after the task was lost with this node, and whether it is suspect by that."""
     attempt = placed(AttemptBlock.new(JOB, 0, 1), [0], node)
-    blame = Blame(Mirror(), Block(task, attempt, StatusBlock.new(JOB, 0, 1)), at(now_ms))
-    judged = blame.on(end, 0)
-    now = msgspec.structs.replace(task, downed=blame.nodes, downed_ms=blame.times_ms)
+    blame = Blame(Mirror(), BlockRecords(task, attempt, StatusBlock.new(JOB, 0, 1)), at(now_ms))
+    judged = blame.record(end, 0)
+    now = msgspec.structs.replace(task, downed=blame.lost_nodes, downed_ms=blame.lost_at_ms)
     return now, judged.is_suspect
 
 
@@ -52,7 +52,7 @@ def test_blame_fades() -> None:
 
 
 def test_other_ends_are_nobodys_fault() -> None:
-    task, suspect = lost(OLD, "c", 1000, End(AttemptState.LOST))
+    task, suspect = lost(OLD, "c", 1000, AttemptEnd(AttemptState.LOST))
 
     assert not suspect
     assert task.downed == OLD.downed

@@ -4,20 +4,20 @@ import random
 
 import pytest
 
-from rota.controllers.retry import fault_pause_ms
+from rota.controllers.retry import fault_backoff_ms
 from rota.engine.entries import JobEntry
 from rota.model.columns import ints
 from rota.model.ids import JobId
 from rota.model.limits import (
-    FAULT_FIRST_MS,
-    FAULT_LAST_MS,
+    FAULT_BACKOFF_FIRST_MS,
+    FAULT_BACKOFF_MAX_MS,
     FAULT_RESET_MS,
-    SUSPECT_DEATHS,
-    SUSPECT_DEATHS_TIED,
+    QUARANTINE_KEEPER_DEATHS,
+    QUARANTINE_KEEPER_DEATHS_TIED,
 )
 from rota.model.phase import Phase
 from rota.testing.builders import job_spec
-from rota.testing.stage import Machine, Stage
+from rota.testing.stage import StageMachine, Stage
 from tests.controllers.stages import job, stage
 
 CULPRIT, NEIGHBOUR = 1, 2
@@ -28,7 +28,7 @@ def runs(made: Stage, number: int, index: int = 0) -> bool:
 
 
 def is_held(made: Stage, number: int) -> bool:
-    return job(made, number).tally.held > 0
+    return job(made, number).task_counts.held > 0
 
 
 def tries(entry: JobEntry) -> int:
@@ -40,17 +40,17 @@ def tries(entry: JobEntry) -> int:
 def kill_keepers(made: Stage, culprit: int, until_held: int = 100) -> int:
     """The culprit kills the keeper as soon as it runs, until it is held: how often it did."""
     for deaths in range(until_held):
-        for _ in range(FAULT_LAST_MS // 100):
+        for _ in range(FAULT_BACKOFF_MAX_MS // 100):
             if runs(made, culprit) or is_held(made, culprit):
                 break
             made.now_ms += 100
-            made.settle()
+            made.run_to_quiescence()
         if is_held(made, culprit):
             return deaths
         where = next(one for one in made.machines.values() if (JobId(str(culprit)), 0) in one.held)
         where.lose_keeper(made.now.wall_ms)
         made.now_ms += 5
-        made.settle()
+        made.run_to_quiescence()
     raise AssertionError(f"not held after {until_held} deaths")
 
 
@@ -58,7 +58,7 @@ def test_a_task_that_kills_its_keeper_is_held_and_says_why() -> None:
     made = stage()
     made.submit(job_spec(CULPRIT))
 
-    assert kill_keepers(made, CULPRIT) == SUSPECT_DEATHS
+    assert kill_keepers(made, CULPRIT) == QUARANTINE_KEEPER_DEATHS
     assert job(made, CULPRIT).tasks[0].reasons == {0: "the keeper died 3 times while it ran there: on a"}
 
 
@@ -70,9 +70,9 @@ def test_its_neighbours_on_every_node_are_not_held() -> None:
         made.submit(job_spec(number))
         made.submit(job_spec(CULPRIT))
 
-        assert kill_keepers(made, CULPRIT) <= 2 * SUSPECT_DEATHS_TIED
+        assert kill_keepers(made, CULPRIT) <= 2 * QUARANTINE_KEEPER_DEATHS_TIED
         held += is_held(made, number)
-        made.wait(FAULT_LAST_MS)
+        made.wait(FAULT_BACKOFF_MAX_MS)
         assert is_held(made, number) or runs(made, number), "it goes on"
 
     assert held <= 1
@@ -83,7 +83,7 @@ def test_deaths_that_a_held_task_explains_do_not_count_against_its_neighbour_lat
     made.submit(job_spec(CULPRIT))
     made.submit(job_spec(NEIGHBOUR))
     kill_keepers(made, CULPRIT)
-    made.wait(FAULT_LAST_MS)
+    made.wait(FAULT_BACKOFF_MAX_MS)
     assert runs(made, NEIGHBOUR)
     made.submit(job_spec(3))
 
@@ -96,14 +96,14 @@ def test_every_task_of_an_array_that_kills_keepers_is_held() -> None:
     made = stage()
     made.submit(job_spec(CULPRIT, count=3))
     made.submit(job_spec(NEIGHBOUR))
-    for _ in range(3 * SUSPECT_DEATHS_TIED):
-        made.wait(FAULT_LAST_MS)
+    for _ in range(3 * QUARANTINE_KEEPER_DEATHS_TIED):
+        made.wait(FAULT_BACKOFF_MAX_MS)
         if not any(runs(made, CULPRIT, index) for index in range(3)):
             break
         made.machines["a"].lose_keeper(made.now.wall_ms)
-        made.settle()
+        made.run_to_quiescence()
 
-    assert job(made, CULPRIT).tally.held == 3
+    assert job(made, CULPRIT).task_counts.held == 3
 
 
 def test_a_released_task_starts_with_a_clean_record() -> None:
@@ -113,10 +113,10 @@ def test_a_released_task_starts_with_a_clean_record() -> None:
     made.release(JobId(str(CULPRIT)))
     assert runs(made, CULPRIT)
 
-    assert kill_keepers(made, CULPRIT) == SUSPECT_DEATHS
+    assert kill_keepers(made, CULPRIT) == QUARANTINE_KEEPER_DEATHS
 
 
-def lose(made: Stage, machine: Machine) -> None:
+def lose(made: Stage, machine: StageMachine) -> None:
     """The task is lost with its node, which is back at once as another boot."""
     machine.crash()
     made.call(machine)
@@ -132,7 +132,7 @@ def test_the_first_loss_costs_no_pause_and_the_next_ones_do() -> None:
     lose(made, machine)
     assert not runs(made, CULPRIT)
     assert job(made, CULPRIT).phases[0] == bytes([Phase.PENDING])
-    made.wait(FAULT_FIRST_MS)
+    made.wait(FAULT_BACKOFF_FIRST_MS)
     assert runs(made, CULPRIT)
 
 
@@ -142,7 +142,7 @@ def test_a_try_that_lasted_ends_the_row() -> None:
     machine = made.machines["a"]
     for _ in range(5):
         lose(made, machine)
-        made.wait(FAULT_LAST_MS + FAULT_RESET_MS)
+        made.wait(FAULT_BACKOFF_MAX_MS + FAULT_RESET_MS)
 
     lose(made, machine)
     assert runs(made, CULPRIT)
@@ -157,14 +157,14 @@ def test_many_losses_in_a_row_are_few_tries_an_hour() -> None:
         if runs(made, CULPRIT):
             lose(made, machine)
 
-    assert tries(job(made, CULPRIT)) <= 10 + 3600_000 // (FAULT_LAST_MS // 2)
+    assert tries(job(made, CULPRIT)) <= 10 + 3600_000 // (FAULT_BACKOFF_MAX_MS // 2)
 
 
 @pytest.mark.parametrize("faults", range(2, 30))
 def test_pauses_double_to_a_bound(faults: int) -> None:
     names = [f"{number}/0/0" for number in random.Random(faults).sample(range(10**6), 100)]
-    pauses = [fault_pause_ms(faults, name) for name in names]
-    whole_ms = min(FAULT_LAST_MS, FAULT_FIRST_MS * 2 ** (faults - 2))
+    pauses = [fault_backoff_ms(faults, name) for name in names]
+    whole_ms = min(FAULT_BACKOFF_MAX_MS, FAULT_BACKOFF_FIRST_MS * 2 ** (faults - 2))
 
     assert whole_ms // 2 <= min(pauses) < max(pauses) <= whole_ms
-    assert fault_pause_ms(1, names[0]) == 0
+    assert fault_backoff_ms(1, names[0]) == 0

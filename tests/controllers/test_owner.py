@@ -9,9 +9,9 @@ from rota.model.ids import JobId
 from rota.model.job import Recovery
 from rota.model.lifecycle import JobState
 from rota.model.limits import OFFER_GRACE_MS, TOLD_AGAIN_LAST_MS
-from rota.model.recovery import Absence, Presence
+from rota.model.recovery import WhenControllerAbsent, SubscriberPresence
 from rota.testing.builders import job_spec
-from rota.testing.stage import Machine, Stage
+from rota.testing.stage import StageMachine, Stage
 from tests.controllers.stages import end, job, stage, state
 
 ONE = JobId("1")
@@ -29,7 +29,7 @@ def lost_stage(count: int = 1, **fields: Any) -> Stage:
     made = stage(cpu=8)
     made.submit(job_spec(count=count, **(OWNED | fields)))
     lose(made)
-    made.join(Machine("b", {"cpu": 8000}, {}))
+    made.join(StageMachine("b", {"cpu": 8000}, {}))
     return made
 
 
@@ -38,7 +38,7 @@ def test_a_lost_task_waits_for_its_controller_for_as_long_as_it_takes() -> None:
     made = lost_stage()
     made.wait(24 * 3600 * 1000)
 
-    assert job(made).tally.unresolved == 1
+    assert job(made).task_counts.unresolved == 1
     assert not made.machines["b"].held
 
 
@@ -68,7 +68,7 @@ def test_each_loss_is_a_new_question() -> None:
     made.answer(ONE, 0, 1, "again")
     lose(made, "b")
 
-    assert job(made).tally.unresolved == 1
+    assert job(made).task_counts.unresolved == 1
     with pytest.raises(Rejected, match="attempt 2 is lost"):
         made.answer(ONE, 0, 3, "again")
     made.answer(ONE, 0, 2, "cancel")
@@ -80,7 +80,7 @@ def test_what_runs_elsewhere_is_not_asked_about() -> None:
     made.submit(job_spec(count=2, **OWNED))
     lose(made)
 
-    assert job(made).tally.unresolved == 1
+    assert job(made).task_counts.unresolved == 1
     assert [held.attempt for held in made.machines["b"].held.values()] == [1]
 
 
@@ -88,12 +88,12 @@ def test_an_offer_that_a_silent_node_has_not_answered_goes_elsewhere_unasked() -
     made = stage(cpu=4)
     made.machines["a"].silent = True
     made.submit(job_spec(**OWNED))
-    made.join(Machine("b", {"cpu": 4000}, {}))
+    made.join(StageMachine("b", {"cpu": 4000}, {}))
     made.cut(made.machines["a"])
     made.wait(OFFER_GRACE_MS)
 
     assert list(made.machines["b"].held) == [(ONE, 0)]
-    assert not job(made).tally.unresolved
+    assert not job(made).task_counts.unresolved
 
 
 def test_a_task_that_has_to_give_way_on_a_node_that_is_lost_is_placed_again() -> None:
@@ -102,9 +102,9 @@ def test_a_task_that_has_to_give_way_on_a_node_that_is_lost_is_placed_again() ->
     made.machines["a"].silent = True
     made.submit(job_spec(2, priority=90))
     lose(made)
-    made.join(Machine("b", {"cpu": 8000}, {}))
+    made.join(StageMachine("b", {"cpu": 8000}, {}))
 
-    assert job(made).tally.unresolved == 0
+    assert job(made).task_counts.unresolved == 0
     assert sorted(made.machines["b"].held) == [(ONE, 0), (JobId("2"), 0)]
 
 
@@ -119,14 +119,14 @@ def test_a_canceled_job_waits_for_no_word() -> None:
 def test_the_next_server_asks_again_and_does_not_act_in_its_place() -> None:
     heard: list[str] = []
     made = Stage(heard.append)
-    made.join(Machine("a", {"cpu": 8000}, {}))
-    made.submit(job_spec(**OWNED, when_no_controller=Absence.SCHEDULER))
+    made.join(StageMachine("a", {"cpu": 8000}, {}))
+    made.submit(job_spec(**OWNED, when_no_controller=WhenControllerAbsent.SCHEDULER))
     lose(made)
     made.stall(59_000)
     made.restart()
     made.wait(59_000)
 
-    assert job(made).tally.unresolved == 1
+    assert job(made).task_counts.unresolved == 1
     assert sum("is to say" in line for line in heard) >= 3
     made.wait(1_000)
     assert "ann:ci is away: the scheduler places task 0 of job 1 anew" in heard
@@ -135,19 +135,19 @@ def test_the_next_server_asks_again_and_does_not_act_in_its_place() -> None:
 def test_a_controller_that_may_not_be_away_at_all_is_asked_as_long_as_it_is_there() -> None:
     made = stage(cpu=8)
     made.watch("ann:ci")
-    made.submit(job_spec(**OWNED, when_no_controller=Absence.SCHEDULER, controller_wait_seconds=0.0))
+    made.submit(job_spec(**OWNED, when_no_controller=WhenControllerAbsent.SCHEDULER, controller_wait_seconds=0.0))
     lose(made)
-    asked = job(made).tally.unresolved
-    made.hang_up("ann:ci")
+    asked = job(made).task_counts.unresolved
+    made.disconnect("ann:ci")
     made.wait(1_000)
 
-    assert (asked, job(made).tally.unresolved) == (1, 0)
+    assert (asked, job(made).task_counts.unresolved) == (1, 0)
 
 
 def test_it_is_asked_less_and_less_often() -> None:
     heard: list[str] = []
     made = Stage(heard.append)
-    made.join(Machine("a", {"cpu": 8000}, {}))
+    made.join(StageMachine("a", {"cpu": 8000}, {}))
     made.submit(job_spec(**OWNED))
     lose(made)
     made.wait(2 * 3600 * 1000)
@@ -157,12 +157,12 @@ def test_it_is_asked_less_and_less_often() -> None:
 
 
 def test_a_controller_is_there_as_long_as_one_of_its_streams_is() -> None:
-    presence = Presence(5)
+    presence = SubscriberPresence(5)
     never = presence.absent_since("ann:ci")
-    presence.came("ann:ci")
-    presence.came("ann:ci")
-    presence.went("ann:ci", 7)
+    presence.connected_one("ann:ci")
+    presence.connected_one("ann:ci")
+    presence.disconnected_one("ann:ci", 7)
     still = presence.absent_since("ann:ci")
-    presence.went("ann:ci", 9)
+    presence.disconnected_one("ann:ci", 9)
 
     assert (never, still, presence.absent_since("ann:ci")) == (5, None, 9)

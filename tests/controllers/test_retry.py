@@ -2,47 +2,47 @@
 
 import pytest
 
-from rota.controllers.retry import judge, pause_ms
-from rota.controllers.verdict import End, Verdict
+from rota.controllers.retry import decide_retry, backoff_ms
+from rota.controllers.verdict import AttemptEnd, RetryOutcome
 from rota.model.job import Recovery
-from rota.model.lifecycle import ATTEMPT_FIRST_END, NOT_A_TRY, AttemptState, TaskEvent
-from rota.model.retry import Cause, Failure, Retry
+from rota.model.lifecycle import ATTEMPT_FIRST_END, NOT_STARTED, AttemptState, TaskEvent
+from rota.model.retry import EndCause, Failure, Retry
 from rota.model.shape import RunMode
 from rota.testing.builders import job_spec
 
 
 def test_success_is_success_whether_wished_any_more_or_not() -> None:
-    assert judge(job_spec(), End(AttemptState.SUCCEEDED), 0, wanted=True) == Verdict(TaskEvent.DONE)
-    assert judge(job_spec(), End(AttemptState.SUCCEEDED), 0, wanted=False) == Verdict(TaskEvent.DONE)
+    assert decide_retry(job_spec(), AttemptEnd(AttemptState.SUCCEEDED), 0, wanted=True) == RetryOutcome(TaskEvent.SUCCEEDED)
+    assert decide_retry(job_spec(), AttemptEnd(AttemptState.SUCCEEDED), 0, wanted=False) == RetryOutcome(TaskEvent.SUCCEEDED)
 
 
 @pytest.mark.parametrize(
     ("retries", "failures", "event"),
     [
-        (0, 0, TaskEvent.SPENT),
-        (1, 0, TaskEvent.AGAIN),
-        (1, 1, TaskEvent.SPENT),
-        (3, 2, TaskEvent.AGAIN),
-        (3, 3, TaskEvent.SPENT),
+        (0, 0, TaskEvent.RETRIES_EXHAUSTED),
+        (1, 0, TaskEvent.RETRY),
+        (1, 1, TaskEvent.RETRIES_EXHAUSTED),
+        (3, 2, TaskEvent.RETRY),
+        (3, 3, TaskEvent.RETRIES_EXHAUSTED),
     ],
 )
 def test_a_failure_is_tried_again_as_often_as_the_job_allows(
     retries: int, failures: int, event: TaskEvent
 ) -> None:
-    verdict = judge(job_spec(retries=retries), End(AttemptState.FAILED, 1), failures, wanted=True)
+    verdict = decide_retry(job_spec(retries=retries), AttemptEnd(AttemptState.FAILED, 1), failures, wanted=True)
 
     assert verdict.event is event
-    assert verdict.spends_a_retry == (event is TaskEvent.AGAIN)
+    assert verdict.counts_as_retry == (event is TaskEvent.RETRY)
 
 
 def test_a_failure_of_a_task_that_is_no_longer_wished_is_not_tried_again() -> None:
-    assert judge(job_spec(retries=9), End(AttemptState.FAILED), 0, wanted=False) == Verdict(TaskEvent.SPENT)
+    assert decide_retry(job_spec(retries=9), AttemptEnd(AttemptState.FAILED), 0, wanted=False) == RetryOutcome(TaskEvent.RETRIES_EXHAUSTED)
 
 
 def test_the_pause_doubles_from_a_second_to_a_minute() -> None:
     even = Retry(jitter_percent=0)
 
-    assert [pause_ms(even, failures, "1/0/0") for failures in range(8)] == [
+    assert [backoff_ms(even, failures, "1/0/0") for failures in range(8)] == [
         1000,
         2000,
         4000,
@@ -52,13 +52,13 @@ def test_the_pause_doubles_from_a_second_to_a_minute() -> None:
         60000,
         60000,
     ]
-    assert pause_ms(even, 1000, "1/0/0") == 60_000
+    assert backoff_ms(even, 1000, "1/0/0") == 60_000
 
 
 def test_pauses_differ_between_tasks_by_a_fifth_at_most_and_are_the_same_for_every_leader() -> None:
-    pauses = [pause_ms(Retry(), 3, f"1/{index}/3") for index in range(1000)]
+    pauses = [backoff_ms(Retry(), 3, f"1/{index}/3") for index in range(1000)]
 
-    assert pauses == [pause_ms(Retry(), 3, f"1/{index}/3") for index in range(1000)]
+    assert pauses == [backoff_ms(Retry(), 3, f"1/{index}/3") for index in range(1000)]
     assert 6400 <= min(pauses) < 6500
     assert 7900 < max(pauses) <= 8000
     assert len(set(pauses)) > 500
@@ -67,17 +67,17 @@ def test_pauses_differ_between_tasks_by_a_fifth_at_most_and_are_the_same_for_eve
 def test_a_job_chooses_its_own_pauses() -> None:
     patient = Retry(delay_ms=5_000, delay_max_ms=12_000, jitter_percent=0)
 
-    assert [pause_ms(patient, failures, "x") for failures in range(3)] == [5_000, 10_000, 12_000]
-    assert pause_ms(Retry(delay_ms=0), 5, "x") == 0
+    assert [backoff_ms(patient, failures, "x") for failures in range(3)] == [5_000, 10_000, 12_000]
+    assert backoff_ms(Retry(delay_ms=0), 5, "x") == 0
 
 
 # ---- by cause
 
-EXIT_3 = End(AttemptState.FAILED, 3)
-KILLED = End(AttemptState.FAILED, signal=9)
-OOM = End(AttemptState.FAILED, signal=9, cause=Cause.OOM)
-OOM_IN_A_CONTAINER = End(AttemptState.FAILED, 137, cause=Cause.OOM)
-LATE = End(AttemptState.TIMED_OUT, signal=15)
+EXIT_3 = AttemptEnd(AttemptState.FAILED, 3)
+KILLED = AttemptEnd(AttemptState.FAILED, signal=9)
+OOM = AttemptEnd(AttemptState.FAILED, signal=9, cause=EndCause.OOM)
+OOM_IN_A_CONTAINER = AttemptEnd(AttemptState.FAILED, 137, cause=EndCause.OOM)
+LATE = AttemptEnd(AttemptState.TIMED_OUT, signal=15)
 
 
 @pytest.mark.parametrize(
@@ -95,79 +95,79 @@ LATE = End(AttemptState.TIMED_OUT, signal=15)
     ],
 )
 def test_a_job_says_which_failures_are_worth_a_retry(
-    retry: Retry, again: list[End], not_again: list[End]
+    retry: Retry, again: list[AttemptEnd], not_again: list[AttemptEnd]
 ) -> None:
     spec = job_spec(retries=1, retry=retry)
 
-    assert all(judge(spec, end, 0, wanted=True) == Verdict(TaskEvent.AGAIN, True) for end in again)
-    assert all(judge(spec, end, 1, wanted=True).event is not TaskEvent.AGAIN for end in again)
-    assert all(judge(spec, end, 0, wanted=True).event is not TaskEvent.AGAIN for end in not_again)
+    assert all(decide_retry(spec, end, 0, wanted=True) == RetryOutcome(TaskEvent.RETRY, True) for end in again)
+    assert all(decide_retry(spec, end, 1, wanted=True).event is not TaskEvent.RETRY for end in again)
+    assert all(decide_retry(spec, end, 0, wanted=True).event is not TaskEvent.RETRY for end in not_again)
 
 
 def test_it_is_said_why_a_failure_is_not_tried_again_though_retries_are_left() -> None:
-    named = judge(job_spec(retries=1, retry=Retry(fail_on=(3,))), EXIT_3, 0, wanted=True)
-    unnamed = judge(job_spec(retries=1, retry=Retry(codes=(4,))), EXIT_3, 0, wanted=True)
+    named = decide_retry(job_spec(retries=1, retry=Retry(fail_on=(3,))), EXIT_3, 0, wanted=True)
+    unnamed = decide_retry(job_spec(retries=1, retry=Retry(codes=(4,))), EXIT_3, 0, wanted=True)
 
     assert named.reason == "exit 3, and by its fail_on that is not tried again"
     assert unnamed.reason == "exit 3, which its retry_on does not name"
-    assert judge(job_spec(retries=1), EXIT_3, 1, wanted=True).reason is None
+    assert decide_retry(job_spec(retries=1), EXIT_3, 1, wanted=True).reason is None
 
 
 @pytest.mark.parametrize("retry", [Retry(codes=(4,)), Retry(fail_on=(3,)), Retry(on=(Failure.OOM,))])
 def test_a_fault_of_the_cluster_is_free_whatever_the_job_wants_to_be_tried_again_for(retry: Retry) -> None:
     spec = job_spec(retry=retry)
 
-    assert judge(spec, End(AttemptState.LOST), 0, wanted=True) == Verdict(TaskEvent.AGAIN)
-    assert judge(spec, End(AttemptState.STOPPED), 0, wanted=True) == Verdict(TaskEvent.AGAIN)
+    assert decide_retry(spec, AttemptEnd(AttemptState.LOST), 0, wanted=True) == RetryOutcome(TaskEvent.RETRY)
+    assert decide_retry(spec, AttemptEnd(AttemptState.STOPPED), 0, wanted=True) == RetryOutcome(TaskEvent.RETRY)
 
 
 def test_a_time_limit_is_not_tried_again() -> None:
-    assert judge(job_spec(retries=9), End(AttemptState.TIMED_OUT), 0, wanted=True) == Verdict(
-        TaskEvent.OVERTIME
+    assert decide_retry(job_spec(retries=9), AttemptEnd(AttemptState.TIMED_OUT), 0, wanted=True) == RetryOutcome(
+        TaskEvent.TIMED_OUT
     )
 
 
 def test_what_was_stopped_though_it_is_wanted_is_tried_again_for_free() -> None:
-    assert judge(job_spec(), End(AttemptState.STOPPED), 0, wanted=True) == Verdict(TaskEvent.AGAIN)
-    assert judge(job_spec(), End(AttemptState.STOPPED), 0, wanted=False) == Verdict(TaskEvent.STOPPED)
+    assert decide_retry(job_spec(), AttemptEnd(AttemptState.STOPPED), 0, wanted=True) == RetryOutcome(TaskEvent.RETRY)
+    assert decide_retry(job_spec(), AttemptEnd(AttemptState.STOPPED), 0, wanted=False) == RetryOutcome(TaskEvent.STOPPED)
 
 
 OWNERS = {
-    Recovery.SCHEDULER: TaskEvent.AGAIN,
+    Recovery.SCHEDULER: TaskEvent.RETRY,
     Recovery.CANCEL: TaskEvent.STOPPED,
-    Recovery.NONE: TaskEvent.GONE,
-    Recovery.CONTROLLER: TaskEvent.GONE,
+    Recovery.NONE: TaskEvent.NODE_LOST,
+    Recovery.CONTROLLER: TaskEvent.NODE_LOST,
 }
-STOPPED_BY_NODE = End(AttemptState.STOPPED, left_with_node=True)
+STOPPED_BY_NODE = AttemptEnd(AttemptState.STOPPED, left_with_node=True)
 
 
 @pytest.mark.parametrize("owner", OWNERS)
-@pytest.mark.parametrize("end", [End(AttemptState.LOST), STOPPED_BY_NODE])
-def test_each_recovery_owner_deals_with_every_loss_in_its_way_at_no_cost(owner: Recovery, end: End) -> None:
-    assert judge(job_spec(recovery=owner), end, 0, wanted=True) == Verdict(OWNERS[owner])
+@pytest.mark.parametrize("end", [AttemptEnd(AttemptState.LOST), STOPPED_BY_NODE])
+def test_each_recovery_owner_deals_with_every_loss_in_its_way_at_no_cost(owner: Recovery, end: AttemptEnd) -> None:
+    assert decide_retry(job_spec(recovery=owner), end, 0, wanted=True) == RetryOutcome(OWNERS[owner])
 
 
 @pytest.mark.parametrize("owner", OWNERS)
 def test_a_loss_of_an_unwanted_task_is_not_recovered(owner: Recovery) -> None:
     spec = job_spec(recovery=owner)
 
-    assert judge(spec, End(AttemptState.LOST), 0, wanted=False) == Verdict(TaskEvent.GONE)
-    assert judge(spec, STOPPED_BY_NODE, 0, wanted=False) == Verdict(TaskEvent.STOPPED)
+    assert decide_retry(spec, AttemptEnd(AttemptState.LOST), 0, wanted=False) == RetryOutcome(TaskEvent.NODE_LOST)
+    assert decide_retry(spec, STOPPED_BY_NODE, 0, wanted=False) == RetryOutcome(TaskEvent.STOPPED)
 
 
 @pytest.mark.parametrize("owner", OWNERS)
 def test_a_task_that_starts_once_ends_as_lost_under_every_owner(owner: Recovery) -> None:
     spec = job_spec(run=RunMode.AT_MOST_ONCE, recovery=owner)
 
-    assert judge(spec, End(AttemptState.LOST), 0, wanted=True) == Verdict(TaskEvent.GONE)
-    assert judge(spec, STOPPED_BY_NODE, 0, wanted=True) == Verdict(TaskEvent.GONE)
+    assert decide_retry(spec, AttemptEnd(AttemptState.LOST), 0, wanted=True) == RetryOutcome(TaskEvent.NODE_LOST)
+    assert decide_retry(spec, STOPPED_BY_NODE, 0, wanted=True) == RetryOutcome(TaskEvent.NODE_LOST)
 
 
 @pytest.mark.parametrize("owner", OWNERS)
 def test_a_stop_by_request_is_no_matter_of_the_recovery_owner(owner: Recovery) -> None:
     spec = job_spec(recovery=owner)
 
-    assert judge(spec, End(AttemptState.STOPPED), 0, wanted=True) == Verdict(TaskEvent.AGAIN)
+    assert decide_retry(spec, AttemptEnd(AttemptState.STOPPED), 0, wanted=True) == RetryOutcome(TaskEvent.RETRY)
 
 
 @pytest.mark.parametrize(
@@ -182,21 +182,21 @@ def test_a_stop_by_request_is_no_matter_of_the_recovery_owner(owner: Recovery) -
 def test_what_may_start_once_only_is_never_tried_again(ended: AttemptState) -> None:
     spec = job_spec(run=RunMode.AT_MOST_ONCE, retries=5)
 
-    assert judge(spec, End(ended), 0, wanted=True).event is not TaskEvent.AGAIN
+    assert decide_retry(spec, AttemptEnd(ended), 0, wanted=True).event is not TaskEvent.RETRY
 
 
 def test_what_may_start_once_only_and_was_stopped_by_its_node_is_lost_not_canceled() -> None:
     spec = job_spec(run=RunMode.AT_MOST_ONCE)
 
-    assert judge(spec, End(AttemptState.STOPPED), 0, wanted=True) == Verdict(TaskEvent.GONE)
-    assert judge(spec, End(AttemptState.STOPPED), 0, wanted=False) == Verdict(TaskEvent.STOPPED)
+    assert decide_retry(spec, AttemptEnd(AttemptState.STOPPED), 0, wanted=True) == RetryOutcome(TaskEvent.NODE_LOST)
+    assert decide_retry(spec, AttemptEnd(AttemptState.STOPPED), 0, wanted=False) == RetryOutcome(TaskEvent.STOPPED)
 
 
 def test_every_end_of_a_try_has_a_verdict_and_nothing_else_has() -> None:
-    ends = {state for state in AttemptState if state >= ATTEMPT_FIRST_END} - NOT_A_TRY
+    ends = {state for state in AttemptState if state >= ATTEMPT_FIRST_END} - NOT_STARTED
     for state in AttemptState:
         if state in ends:
-            assert judge(job_spec(), End(state), 0, wanted=True).event in TaskEvent
+            assert decide_retry(job_spec(), AttemptEnd(state), 0, wanted=True).event in TaskEvent
         else:
             with pytest.raises(AssertionError):
-                judge(job_spec(), End(state), 0, wanted=True)
+                decide_retry(job_spec(), AttemptEnd(state), 0, wanted=True)

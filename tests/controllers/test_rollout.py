@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 
 from rota.controllers import service
-from rota.controllers.verdict import End
+from rota.controllers.verdict import AttemptEnd
 from rota.engine.entries import JobEntry
 from rota.model.errors import Rejected
 from rota.model.ids import JobId
-from rota.model.job import Kind
+from rota.model.job import JobKind
 from rota.model.lifecycle import AttemptState
 from rota.model.rollout import RolloutState
-from rota.model.service import Check, Health, Life, Rollout
+from rota.model.service import HealthCheck, Health, ServiceStatus, RolloutPolicy
 from rota.testing.builders import job_spec
 from rota.testing.stage import Stage
 from tests.controllers.stages import end, job, stage
@@ -23,7 +23,7 @@ ONE = JobId("1")
 def serving(count: int = 4, **fields: Any) -> Stage:
     """A service on two nodes, one of which has room to spare."""
     made = stage(8, b=8)
-    made.submit(job_spec(1, kind=Kind.SERVICE, count=count, **fields))
+    made.submit(job_spec(1, kind=JobKind.SERVICE, count=count, **fields))
     return made
 
 
@@ -39,8 +39,8 @@ def versions(made: Stage) -> list[int]:
 
 def live(made: Stage, index: int, health: Health, restarts: int = 0) -> None:
     for machine in made.machines.values():
-        machine.tell_life((ONE, index), Life(restarts, health=health.value))
-    made.settle()
+        machine.report_service_status((ONE, index), ServiceStatus(restarts, health=health.value))
+    made.run_to_quiescence()
 
 
 def state(entry: JobEntry) -> RolloutState | None:
@@ -65,7 +65,7 @@ def test_what_is_away_for_another_reason_counts() -> None:
 
 def test_what_does_not_serve_makes_way_at_once() -> None:
     """It is no loss; and what serves stays as long as too many do not."""
-    made = serving(check=Check(command=("well",)))
+    made = serving(check=HealthCheck(command=("well",)))
     for index in (0, 1):
         live(made, index, Health.HEALTHY)
     for index in (2, 3):
@@ -76,11 +76,11 @@ def test_what_does_not_serve_makes_way_at_once() -> None:
 
 
 def test_an_end_of_an_older_version_costs_no_pause() -> None:
-    ended = End(AttemptState.FAILED)
-    spec = job_spec(kind=Kind.SERVICE)
+    ended = AttemptEnd(AttemptState.FAILED)
+    spec = job_spec(kind=JobKind.SERVICE)
 
-    assert service.judge(spec, ended, 3, wanted=True).spends_a_retry
-    assert not service.judge(spec, ended._replace(is_outdated=True), 3, wanted=True).spends_a_retry
+    assert service.decide_restart(spec, ended, 3, wanted=True).counts_as_retry
+    assert not service.decide_restart(spec, ended._replace(is_outdated=True), 3, wanted=True).counts_as_retry
 
 
 def test_what_rests_after_failures_begins_at_once_as_the_newer_version() -> None:
@@ -89,7 +89,7 @@ def test_what_rests_after_failures_begins_at_once_as_the_newer_version() -> None
         end(made, 0, code=1, ran_ms=1)
         made.wait(300_000)
     end(made, 0, code=1, ran_ms=1)
-    assert job(made).tally.pending == 1
+    assert job(made).task_counts.pending == 1
     update(made)
 
     assert versions(made) == [2]
@@ -107,7 +107,7 @@ def test_the_silence_of_a_node_proves_nothing() -> None:
     made.speak(node)
     made.wait(2_000)
 
-    assert while_silent is RolloutState.GOING
+    assert while_silent is RolloutState.IN_PROGRESS
     assert state(job(made)) is RolloutState.DONE
 
 
@@ -132,13 +132,13 @@ def test_a_failure_of_an_old_task_is_none_of_the_new_version() -> None:
     update(made)
     end(made, 3, code=1, ran_ms=1)
 
-    assert state(job(made)) is RolloutState.GOING
+    assert state(job(made)) is RolloutState.IN_PROGRESS
 
 
 def test_the_time_in_which_it_is_paused_does_not_count() -> None:
     made = serving()
     update(made, deadline="1m")
-    wish = job(made).wish
+    wish = job(made).intent
     assert wish is not None
     live(made, 0, Health.DOWN, restarts=1)
     made.put(type(wish)(ONE, replace=2, paused=True))
@@ -148,7 +148,7 @@ def test_the_time_in_which_it_is_paused_does_not_count() -> None:
     before = state(job(made))
     made.wait(1_000)
 
-    assert before is RolloutState.GOING
+    assert before is RolloutState.IN_PROGRESS
     assert job(made).spec.version == 3, "and now it is over"
 
 
@@ -207,7 +207,7 @@ def test_a_canceled_service_goes_nowhere() -> None:
     update(made)
     made.cancel(ONE)
 
-    assert job(made).tally.ended == 4
+    assert job(made).task_counts.ended == 4
     assert job(made).spec.version == 2
 
 
@@ -242,4 +242,4 @@ def test_fields_that_are_not_given_stay() -> None:
     update(made, healthy="3s")
     update(made, "blue", deadline="3m")
 
-    assert job(made).spec.rollout == Rollout(healthy_seconds=3, deadline_seconds=180)
+    assert job(made).spec.rollout == RolloutPolicy(healthy_seconds=3, deadline_seconds=180)

@@ -3,42 +3,42 @@
 import pytest
 
 from rota.controllers import service
-from rota.controllers.retry import pause_ms
-from rota.controllers.verdict import End
-from rota.model.job import Kind
+from rota.controllers.retry import backoff_ms
+from rota.controllers.verdict import AttemptEnd
+from rota.model.job import JobKind
 from rota.model.lifecycle import AttemptState, TaskEvent
-from rota.model.limits import SERVICE_LAST_MS
+from rota.model.limits import SERVICE_BACKOFF_MAX_MS
 from rota.testing.builders import job_spec
 
-SPEC = job_spec(kind=Kind.SERVICE)
+SPEC = job_spec(kind=JobKind.SERVICE)
 OWN = (AttemptState.SUCCEEDED, AttemptState.FAILED, AttemptState.TIMED_OUT)
 OTHERS = (AttemptState.STOPPED, AttemptState.LOST)
 
 
 @pytest.mark.parametrize("ended", OWN + OTHERS)
 def test_it_is_wanted_again_whatever_way_it_ended(ended: AttemptState) -> None:
-    assert service.judge(SPEC, End(ended), 10_000, wanted=True).event is TaskEvent.AGAIN
+    assert service.decide_restart(SPEC, AttemptEnd(ended), 10_000, wanted=True).event is TaskEvent.RETRY
 
 
 @pytest.mark.parametrize("ended", OWN + OTHERS)
 def test_once_it_is_not_wanted_it_is_stopped(ended: AttemptState) -> None:
-    assert service.judge(SPEC, End(ended), 0, wanted=False).event is TaskEvent.STOPPED
+    assert service.decide_restart(SPEC, AttemptEnd(ended), 0, wanted=False).event is TaskEvent.STOPPED
 
 
 @pytest.mark.parametrize("ended", OTHERS)
 def test_what_others_did_to_it_costs_no_pause(ended: AttemptState) -> None:
-    assert not service.judge(SPEC, End(ended), 5, wanted=True).spends_a_retry
+    assert not service.decide_restart(SPEC, AttemptEnd(ended), 5, wanted=True).counts_as_retry
 
 
 def test_one_that_took_down_its_nodes_is_held() -> None:
-    suspect = End(AttemptState.LOST, is_suspect=True)
+    suspect = AttemptEnd(AttemptState.LOST, is_suspect=True)
 
-    assert service.judge(SPEC, suspect, 0, wanted=True).event is TaskEvent.SUSPECTED
+    assert service.decide_restart(SPEC, suspect, 0, wanted=True).event is TaskEvent.QUARANTINED
 
 
 def test_its_own_ends_cost_a_pause_that_grows_to_a_bound() -> None:
-    assert all(service.judge(SPEC, End(ended), 0, wanted=True).spends_a_retry for ended in OWN)
-    pauses = [pause_ms(service.PAUSES, failures, "1/0/0") for failures in range(20)]
+    assert all(service.decide_restart(SPEC, AttemptEnd(ended), 0, wanted=True).counts_as_retry for ended in OWN)
+    pauses = [backoff_ms(service.BACKOFF, failures, "1/0/0") for failures in range(20)]
 
     assert pauses == sorted(pauses)
-    assert SERVICE_LAST_MS * 0.8 <= pauses[-1] <= SERVICE_LAST_MS
+    assert SERVICE_BACKOFF_MAX_MS * 0.8 <= pauses[-1] <= SERVICE_BACKOFF_MAX_MS

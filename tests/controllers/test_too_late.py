@@ -66,8 +66,8 @@ def test_a_job_that_waits_for_its_cluster_ends_at_its_deadline() -> None:
 def test_a_deadline_that_is_taken_away_is_looked_at_no_more() -> None:
     made = stage()
     made.submit(job_spec(1, **SOON))
-    none = admit_update.Update({"deadline": None})
-    made.ask("apiserver", lambda view, now: admit_update.update(view, ONE, none, asked.USER, now))
+    none = admit_update.UpdateRequest({"deadline": None})
+    made.ask("apiserver", lambda view, now: admit_update.update_job(view, ONE, none, asked.USER, now))
     made.wait(20_000)
 
     assert state(made) is JobState.ACTIVE

@@ -3,11 +3,11 @@
 import msgspec
 import pytest
 
-from rota.controllers.verdict import end_of, is_loss
+from rota.controllers.verdict import end_of_attempt, is_loss
 from rota.model.attempt import DRAINED, EVICTED, AttemptBlock, StatusBlock
 from rota.model.ids import JobId
 from rota.model.lifecycle import ATTEMPT_FIRST_END, AttemptState
-from rota.model.retry import Cause
+from rota.model.retry import EndCause
 from rota.testing.builders import job_spec
 from rota.testing.records import placed, reported
 
@@ -18,7 +18,7 @@ LOST, STOPPED = AttemptState.LOST, AttemptState.STOPPED
 
 
 def blocks(
-    state: AttemptState, flags: int = 0, cause: Cause | None = None
+    state: AttemptState, flags: int = 0, cause: EndCause | None = None
 ) -> tuple[AttemptBlock, StatusBlock]:
     status = reported(StatusBlock.new(ONE, 0, 1), [0], state)
     causes = {} if cause is None else {0: str(cause)}
@@ -32,18 +32,18 @@ def blocks(
     ("state", "flags", "cause"),
     [
         (LOST, 0, None),
-        (LOST, 0, Cause.NODE_DOWN),
-        (LOST, 0, Cause.KEEPER_DIED),
-        (STOPPED, 0, Cause.NODE_LEFT),
+        (LOST, 0, EndCause.NODE_DOWN),
+        (LOST, 0, EndCause.KEEPER_DIED),
+        (STOPPED, 0, EndCause.NODE_LEFT),
         (STOPPED, BY_DRAIN, None),
         (LOST, BY_DRAIN, None),
     ],
 )
-def test_an_end_with_its_node_is_a_loss(state: AttemptState, flags: int, cause: Cause | None) -> None:
+def test_an_end_with_its_node_is_a_loss(state: AttemptState, flags: int, cause: EndCause | None) -> None:
     attempt, status = blocks(state, flags, cause)
 
     assert is_loss(attempt, status, 0)
-    assert end_of(job_spec(), attempt, status, 0).is_loss
+    assert end_of_attempt(job_spec(), attempt, status, 0).is_loss
 
 
 @pytest.mark.parametrize(
@@ -59,8 +59,8 @@ def test_an_end_of_its_own_a_request_and_a_preemption_are_no_losses(state: Attem
     attempt, status = blocks(state, flags)
 
     assert not is_loss(attempt, status, 0)
-    assert not end_of(job_spec(), attempt, status, 0).is_loss
+    assert not end_of_attempt(job_spec(), attempt, status, 0).is_loss
 
 
 def test_a_drained_task_says_why_it_ended() -> None:
-    assert end_of(job_spec(), *blocks(STOPPED, BY_DRAIN), 0).reason == "its node was drained"
+    assert end_of_attempt(job_spec(), *blocks(STOPPED, BY_DRAIN), 0).reason == "its node was drained"

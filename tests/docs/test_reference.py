@@ -9,10 +9,10 @@ import pytest
 
 from rota.apiserver.answers import STATUS_OF_CODE
 from rota.apiserver.http import ROUTES
-from rota.apiserver.spec import KNOWN
-from rota.keeper.spawn import PASSED_ON
-from rota.keeper.wire import READERS
-from rota.model.sync import Said
+from rota.apiserver.spec import SPEC_FIELDS
+from rota.keeper.spawn import PASSED_ENVIRONMENT
+from rota.keeper.wire import ORDER_PARSERS
+from rota.model.sync import ReportedState
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -61,11 +61,11 @@ def test_every_error_code_stands_beside_its_status() -> None:
 def test_every_field_of_a_job_is_described() -> None:
     text = page("job-spec.md")
 
-    assert [field for field in KNOWN if not re.search(rf"^\| .*`{field}`.* \|", text, re.MULTILINE)] == []
+    assert [field for field in SPEC_FIELDS if not re.search(rf"^\| .*`{field}`.* \|", text, re.MULTILINE)] == []
 
 
 def test_what_the_work_sees_of_its_environment_is_described() -> None:
-    assert [name for name in PASSED_ON if f"`{name}`" not in page("job-spec.md")] == []
+    assert [name for name in PASSED_ENVIRONMENT if f"`{name}`" not in page("job-spec.md")] == []
 
 
 def test_every_message_call_and_event_is_described() -> None:
@@ -84,6 +84,6 @@ def test_every_message_call_and_event_is_described() -> None:
 def test_every_word_between_agent_and_keeper_is_described() -> None:
     text = page("protocol.md")
 
-    missing = [op for op in READERS if f"| `{op}`" not in text]
-    missing += [said.name for said in Said if f"| {said.name.lower()} | {said.value} |" not in text]
+    missing = [op for op in ORDER_PARSERS if f"| `{op}`" not in text]
+    missing += [said.name for said in ReportedState if f"| {said.name.lower()} | {said.value} |" not in text]
     assert not missing

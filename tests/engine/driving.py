@@ -8,7 +8,7 @@ from rota.engine.mirror import Mirror
 from rota.engine.reconciler import Command, Reconciler
 from rota.engine.run import Engine
 from rota.model.ids import JobId
-from rota.model.plan import Event, Plan
+from rota.model.plan import EventRecord, Plan
 from rota.store import codec
 from rota.store.protocol import Store
 from rota.testing.records import job
@@ -28,7 +28,7 @@ async def running(store: Store, *reconcilers: Reconciler) -> AsyncIterator[Engin
 
 def submit(number: int) -> Command:
     plan = Plan(
-        (job(number),), events=(Event("job.submitted", "asked for", job=JobId(str(number))),), answer=number
+        (job(number),), events=(EventRecord("job.submitted", "asked for", job=JobId(str(number))),), answer=number
     )
     return lambda _view, _now: plan
 

@@ -23,8 +23,8 @@ class GatedStore:
         self._asked_for_room = asyncio.Event()
         self._below = below
 
-    async def lead(self, above: int = 0) -> int:
-        return await self._below.lead(above)
+    async def acquire_epoch(self, above: int = 0) -> int:
+        return await self._below.acquire_epoch(above)
 
     async def read(self) -> Snapshot:
         if self.fail_reads:
@@ -42,18 +42,18 @@ class GatedStore:
         self.commits.append(batch)
         return await self._below.commit(batch)
 
-    async def events(self, after: int, most: int) -> list[EventRow]:
-        return await self._below.events(after, most)
+    async def events(self, after: int, limit: int) -> list[EventRow]:
+        return await self._below.events(after, limit)
 
     async def forget_events(self, before_wall_ms: int) -> None:
         if self.fail_forgetting:
             raise self.fail_forgetting.pop(0)
         await self._below.forget_events(before_wall_ms)
 
-    async def fill(self, snapshot: Snapshot, events: Iterable[EventRow]) -> None:
-        await self._below.fill(snapshot, events)
+    async def load_snapshot(self, snapshot: Snapshot, events: Iterable[EventRow]) -> None:
+        await self._below.load_snapshot(snapshot, events)
 
-    async def has_room(self) -> bool:
+    async def has_space(self) -> bool:
         self._asked_for_room.set()
         return self.room
 

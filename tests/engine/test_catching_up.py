@@ -1,6 +1,6 @@
 """A standby hears the last values of a commit only, and comes to what reading everything would give."""
 
-from rota.engine.catching_up import catch_up
+from rota.engine.catching_up import replay_commit
 from rota.engine.mirror import Mirror
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.ids import Key, NodeId
@@ -22,14 +22,14 @@ BEGUN: tuple[Record, ...] = (
 
 
 def reserved(mirror: Mirror) -> dict[str, int]:
-    room = mirror.room
+    room = mirror.node_table
     return {name: int(room.reserved[room.rows["cpu"], slot]) for name, slot in room.slot.items()}
 
 
 def heard(*commits: tuple[tuple[Record, ...], tuple[str, ...]]) -> Mirror:
     mirror = Mirror()
     for puts, deletes in commits:
-        catch_up(mirror, puts, map(Key, deletes))
+        replay_commit(mirror, puts, map(Key, deletes))
     return mirror
 
 
@@ -50,7 +50,7 @@ def test_a_job_that_is_gone_by_the_next_word_of_it_leaves_nothing_behind() -> No
     mirror = heard((BEGUN, ()), ((), (f"attempt/{SPEC.id}/0", f"job/{SPEC.id}/spec")))
 
     assert reserved(mirror) == {"n1": 0, "n2": 0}
-    assert (list(mirror.waiting()), mirror.unfinished, mirror.jobs) == ([], 0, {})
+    assert (list(mirror.pending_queues()), mirror.unfinished, mirror.jobs) == ([], 0, {})
 
 
 def test_a_job_may_be_updated_and_its_attempts_end_in_one_commit() -> None:

@@ -5,18 +5,18 @@ from typing import Any
 
 import pytest
 
-from rota.engine.loading import load
+from rota.engine.loading import load_mirror
 from rota.engine.loop import Decided, Loop, Request, Tainted
 from rota.engine.mirror import Mirror
-from rota.engine.parking import Parking, Stage
+from rota.engine.parking import Parking, FaultStage
 from rota.engine.reconciler import Command, Reconciler, own_id
-from rota.model.errors import Bug, Conflict, Damaged, RotaError, Unsettled
+from rota.model.errors import Bug, Conflict, Damaged, RotaError, NotQuiescent
 from rota.model.ids import JobId, NodeId
-from rota.model.job import Counters, JobSpec, JobStatus, JobWish
+from rota.model.job import Counters, JobSpec, JobStatus, JobIntent
 from rota.model.lifecycle import JobState
-from rota.model.limits import DECIDE_AGAIN_MAX, PARKED_FIRST_MS, REBUILD_SHARE
+from rota.model.limits import KEY_DECISIONS_MAX, PARKED_FIRST_MS, REBUILD_SHARE
 from rota.model.node import NodeSpec
-from rota.model.plan import NOTHING, Event, Instant, Plan, Record
+from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan, Record
 from rota.model.view import View
 from rota.store import codec
 from rota.testing.records import job
@@ -54,7 +54,7 @@ class Driver:
         self.records: dict[str, bytes] = {}
         self.parking = Parking()
         self.rebuilds = 0
-        self.told: list[Event] = []
+        self.told: list[EventRecord] = []
         self._reconcilers = reconcilers
         self._mirror = mirror
         self.loop = self._opened()
@@ -74,17 +74,17 @@ class Driver:
         try:
             decided = self.loop.decide(at(ms))
             if decided is not None:
-                self.records |= decided.packed(encoded)
+                self.records |= decided.encode(encoded)
                 decided.answer()
                 self.told += decided.events
             return decided
         except Tainted as tainted:
             self.rebuilds += 1
             if decided is not None:
-                self.loop.give_back(decided.requests)
-            waiting = self.loop.take_requests()
+                self.loop.requeue(decided.requests)
+            waiting = self.loop.drain_requests()
             self.loop = self._opened()
-            self.loop.give_back(waiting)
+            self.loop.requeue(waiting)
             self.loop.condemn(tainted, at(ms))
             self.parking.rebuilt(ms, 10)
             return self.run(ms)
@@ -93,7 +93,7 @@ class Driver:
         mirror = self._mirror()
         mirror.load(codec.decode_all(self.records.items()).records)
         loop = Loop(mirror, self._reconcilers, self.parking)
-        loop.look_at_everything()
+        loop.enqueue_all()
         return loop
 
     @property
@@ -109,13 +109,13 @@ def encoded(decided: Decided) -> dict[str, bytes]:
 def activate(view: View, key: str, now: Instant) -> Plan:
     """Every job becomes active, one key each."""
     done = view.jobs[JobId(key)].status is not None
-    return NOTHING if done else Plan((JobStatus(JobId(key), JobState.ACTIVE),))
+    return NO_CHANGE if done else Plan((JobStatus(JobId(key), JobState.ACTIVE),))
 
 
 def activate_all(view: View, key: str, now: Instant) -> Plan:
     """Every job becomes active, in one plan: a key of the whole cluster."""
     waiting = [name for name, entry in view.jobs.items() if entry.status is None]
-    return Plan(tuple(JobStatus(name, JobState.ACTIVE) for name in waiting)) if waiting else NOTHING
+    return Plan(tuple(JobStatus(name, JobState.ACTIVE) for name in waiting)) if waiting else NO_CHANGE
 
 
 def whole_cluster(decide: Decide) -> Reconciler:
@@ -135,7 +135,7 @@ def stored(*records: Record) -> dict[str, bytes]:
 
 def test_a_request_whose_record_cannot_be_applied_is_refused_and_the_others_are_served() -> None:
     driver = Driver()
-    bad = driver.ask(JobWish(ONE))  # of a job that does not exist
+    bad = driver.ask(JobIntent(ONE))  # of a job that does not exist
     good = driver.ask(lambda *_: Plan((job(2),), answer="2"))
     driver.run()
 
@@ -147,7 +147,7 @@ def test_a_request_whose_record_cannot_be_applied_is_refused_and_the_others_are_
 
 def test_nothing_of_a_plan_that_cannot_be_applied_is_committed() -> None:
     driver = Driver()
-    driver.ask(lambda *_: Plan((job(1), JobWish(TWO))))
+    driver.ask(lambda *_: Plan((job(1), JobIntent(TWO))))
     driver.run()
 
     assert driver.records == {}
@@ -207,7 +207,7 @@ def test_a_user_is_told_that_a_parked_job_cannot_be_changed() -> None:
     driver.records = stored(job(1))
     driver.loop = driver._opened()
     driver.run()
-    heard = driver.ask(JobWish(ONE, cancel=True))
+    heard = driver.ask(JobIntent(ONE, cancel=True))
     driver.run()
 
     assert [type(one) for one in heard] == [Conflict]
@@ -237,7 +237,7 @@ def test_rebuilding_costs_at_most_its_share_of_the_time() -> None:
     """Each rebuild takes 10 ms here, and for ever something is there that would cause the next one."""
     driver = Driver(reconciler(activate), mirror=Broken)
     for ms in range(0, 60_000, 50):
-        driver.ask(lambda *_: Plan((JobWish(TWO),)))
+        driver.ask(lambda *_: Plan((JobIntent(TWO),)))
         driver.ask(job(1))
         driver.run(ms)
 
@@ -256,12 +256,12 @@ def test_a_request_whose_record_cannot_be_encoded_is_refused_and_the_others_are_
     assert [type(one) for one in bad] == [Bug]
     assert good == ["2"]
     assert (list(driver.records), list(driver.loop.mirror.jobs)) == (["job/2/spec"], ["2"])
-    assert driver.parking.counts == {Stage.ENCODE: 1}
+    assert driver.parking.counts == {FaultStage.ENCODE: 1}
 
 
 def test_a_request_whose_event_cannot_be_encoded_is_refused() -> None:
     driver = Driver()
-    bad = driver.ask(lambda *_: Plan((job(1),), events=(Event("k", "why", attempt=TOO_LARGE),)))
+    bad = driver.ask(lambda *_: Plan((job(1),), events=(EventRecord("k", "why", attempt=TOO_LARGE),)))
     good = driver.ask(lambda *_: Plan((job(2),), answer="2"))
     driver.run()
 
@@ -290,14 +290,14 @@ def test_a_parked_key_is_tried_again_after_a_pause_that_doubles() -> None:
 
 def test_the_scheduler_goes_on_without_the_waiting_job_it_fails_on() -> None:
     def serve_all(view: View, key: str, now: Instant) -> Plan:
-        waiting = [name for name, job in view.jobs.items() if job.spec.order in lines(view)]
+        waiting = [name for name, job in view.jobs.items() if job.spec.queue_rank in lines(view)]
         placed = []
         for name in waiting:
             placed += [serve(view.jobs[name])]
-        return Plan(tuple(placed)) if placed else NOTHING
+        return Plan(tuple(placed)) if placed else NO_CHANGE
 
     def lines(view: View) -> list[Any]:
-        return [turn for _, turns in view.waiting() for turn in turns]
+        return [turn for _, turns in view.pending_queues() for turn in turns]
 
     def serve(job: Any) -> JobStatus:
         if job.spec.id == ONE:
@@ -327,7 +327,7 @@ def test_keys_that_cannot_be_told_from_a_record_are_looked_at_later() -> None:
 
     def look(view: View, key: str, now: Instant) -> Plan:
         looks.append(key)
-        return NOTHING
+        return NO_CHANGE
 
     driver = Driver(Reconciler("fake", "controllers", {JobSpec: keys}, look, lambda view: list(view.jobs)))
     driver.ask(job(1))
@@ -345,17 +345,17 @@ def test_keys_that_cannot_be_told_from_a_record_are_looked_at_later() -> None:
 
 
 def test_a_cascade_longer_than_a_batch_is_committed_in_parts() -> None:
-    links = 3 * DECIDE_AGAIN_MAX
+    links = 3 * KEY_DECISIONS_MAX
     looks = 0
 
     def link(view: View, key: str, now: Instant) -> Plan:
         following = JobId(str(int(key) + 1))
-        return Plan((JobStatus(following, JobState.FAILED),)) if following in view.jobs else NOTHING
+        return Plan((JobStatus(following, JobState.FAILED),)) if following in view.jobs else NO_CHANGE
 
     def note(view: View, key: str, now: Instant) -> Plan:
         nonlocal looks
         looks += 1
-        return NOTHING
+        return NO_CHANGE
 
     every = Reconciler("every", "controllers", {JobStatus: lambda _: ("all",)}, note, lambda _: ())
     driver = Driver(reconciler(link, wakes=JobStatus), every)
@@ -366,7 +366,7 @@ def test_a_cascade_longer_than_a_batch_is_committed_in_parts() -> None:
 
     written = [len(one.puts) for one in batches if one is not None]
     assert (sum(written), len(written) > 1) == (links, True)
-    assert looks > DECIDE_AGAIN_MAX
+    assert looks > KEY_DECISIONS_MAX
     assert (driver.parked, driver.loop.idle) == ([], True)
 
 
@@ -382,15 +382,15 @@ def test_keys_that_turn_without_end_are_parked_and_do_not_spin() -> None:
     driver.loop.wake("fake", "1")
     batches = 0
     while not driver.loop.idle:
-        heard = driver.ask(lambda *_: Plan((JobWish(JobId("3")),), answer="served"))
+        heard = driver.ask(lambda *_: Plan((JobIntent(JobId("3")),), answer="served"))
         driver.run()
         batches += 1
 
         assert heard == ["served"]
         assert batches < 10
     (parked,) = driver.parking.all()
-    assert "Unsettled" in parked.error
-    assert isinstance(driver.parking.faults[-1].error, Unsettled)
+    assert "NotQuiescent" in parked.error
+    assert isinstance(driver.parking.faults[-1].error, NotQuiescent)
 
 
 # ---- loading
@@ -409,16 +409,16 @@ BAD_JOBS = {
 @pytest.mark.parametrize("bad", BAD_JOBS.values(), ids=BAD_JOBS)
 def test_a_job_that_cannot_be_loaded_is_set_aside_and_the_rest_is_loaded(bad: dict[str, bytes]) -> None:
     good = stored(job(2), JobStatus(TWO, JobState.ACTIVE), NodeSpec(NodeId("n"), "n"), Counters(jobs=2))
-    loaded = load({**bad, **good}.items(), 0)
+    loaded = load_mirror({**bad, **good}.items(), 0)
 
     assert (list(loaded.mirror.jobs), list(loaded.mirror.nodes)) == (["2"], ["n"])
-    assert loaded.mirror.aside == {subject[4:] for subject in loaded.aside} != set()
+    assert loaded.mirror.unloadable == {subject[4:] for subject in loaded.aside} != set()
     assert loaded.mirror.counters.jobs == 2
 
 
 def test_many_jobs_that_cannot_be_loaded_are_found_in_one_go() -> None:
     bad = stored(*(JobStatus(JobId(str(number)), JobState.ACTIVE) for number in range(10, 60)))
-    loaded = load({**bad, **stored(job(2))}.items(), 0)
+    loaded = load_mirror({**bad, **stored(job(2))}.items(), 0)
 
     assert (list(loaded.mirror.jobs), len(loaded.aside)) == (["2"], 50)
 
@@ -427,11 +427,11 @@ def test_without_the_record_of_numbers_nothing_is_loaded() -> None:
     """With a fresh one the next job would get the number, and the records, of an old one."""
     (key,) = stored(Counters())
     with pytest.raises(Damaged, match=key):
-        load({key: b"\xc1"}.items(), 0)
+        load_mirror({key: b"\xc1"}.items(), 0)
 
 
 def test_nothing_overwrites_what_was_set_aside() -> None:
-    loaded = load({"job/1/spec": b"\xc1"}.items(), 0)
+    loaded = load_mirror({"job/1/spec": b"\xc1"}.items(), 0)
     driver = Driver()
     driver.parking.loaded(loaded.aside, at(0))
     heard: list[RotaError] = driver.ask(job(1))

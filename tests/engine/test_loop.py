@@ -8,13 +8,13 @@ import pytest
 from rota.engine.loop import Decided, Loop, Request
 from rota.engine.mirror import Mirror
 from rota.engine.reconciler import Command, Reconciler
-from rota.model.cluster import Cluster
-from rota.model.errors import Bug, Conflict, NotFound, RotaError, Unavailable, WrongOwner
+from rota.model.cluster import ClusterRecord
+from rota.model.errors import Bug, Conflict, NotFound, RotaError, Unavailable, WrongWriter
 from rota.model.ids import JobId, Key, NodeId
-from rota.model.job import JobCluster, JobSpec, JobStatus, JobWish
+from rota.model.job import JobCluster, JobSpec, JobStatus, JobIntent
 from rota.model.lifecycle import JobState
 from rota.model.limits import BATCH_KEYS_MAX, STALL_MS
-from rota.model.plan import NOTHING, Event, Instant, Plan, Record, look_again
+from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan, Record, wake_at
 from rota.model.subscriber import Subscriber
 from rota.model.view import View
 from rota.testing.records import job, node
@@ -86,7 +86,7 @@ def test_a_request_and_what_follows_from_it_are_one_batch() -> None:
     """Spec, cluster and status of a submit: each follows from the one before, none is on disk yet."""
 
     def choose(view: View, key: str, now: Instant) -> Plan:
-        return Plan((JobCluster(JOB, "default"),), events=(Event("cluster", "chosen"),), why="the only one")
+        return Plan((JobCluster(JOB, "default"),), events=(EventRecord("cluster", "chosen"),), why="the only one")
 
     def begin(view: View, key: str, now: Instant) -> Plan:
         assert view.jobs[JOB].cluster == JobCluster(JOB, "default")
@@ -95,7 +95,7 @@ def test_a_request_and_what_follows_from_it_are_one_batch() -> None:
     chooser = reconciler(choose, name="chooser", owner="clusters")
     beginner = reconciler(begin, wakes=JobCluster, name="beginner")
     loop = Loop(Mirror(), [chooser, beginner])
-    asker = ask(loop, put(job(), answer="12", events=(Event("job", "submitted"),)))
+    asker = ask(loop, put(job(), answer="12", events=(EventRecord("job", "submitted"),)))
 
     decided = decide(loop, 7)
 
@@ -109,10 +109,10 @@ def test_a_request_and_what_follows_from_it_are_one_batch() -> None:
 
 def test_the_last_write_of_a_key_counts() -> None:
     loop = Loop(Mirror(), [])
-    ask(loop, put(job(), JobWish(JOB, reason="first")))
-    ask(loop, put(JobWish(JOB, reason="second")))
+    ask(loop, put(job(), JobIntent(JOB, reason="first")))
+    ask(loop, put(JobIntent(JOB, reason="second")))
 
-    assert decide(loop).puts[Key("job/1/wish")] == JobWish(JOB, reason="second")
+    assert decide(loop).puts[Key("job/1/wish")] == JobIntent(JOB, reason="second")
 
 
 @pytest.mark.parametrize("last", ["put", "delete"])
@@ -137,7 +137,7 @@ def test_a_key_is_looked_at_again_when_its_time_has_come() -> None:
 
     def look(view: View, key: str, now: Instant) -> Plan:
         looks.append(now.ms)
-        return look_again(100) if now.ms < 100 else NOTHING
+        return wake_at(100) if now.ms < 100 else NO_CHANGE
 
     loop = Loop(Mirror(), [reconciler(look)])
     loop.wake("fake", "k")
@@ -154,10 +154,10 @@ def test_after_a_start_every_key_is_looked_at() -> None:
 
     def look(view: View, key: str, now: Instant) -> Plan:
         looks.append(key)
-        return NOTHING
+        return NO_CHANGE
 
     loop = Loop(Mirror(), [reconciler(look, keys=["a", "b"])])
-    loop.look_at_everything()
+    loop.enqueue_all()
     loop.decide(at(0))
 
     assert looks == ["a", "b"]
@@ -169,11 +169,11 @@ def test_a_start_with_many_keys_comes_to_rest() -> None:
 
     def look(view: View, key: str, now: Instant) -> Plan:
         looks.append(key)
-        return NOTHING
+        return NO_CHANGE
 
     keys = [str(number) for number in range(3 * BATCH_KEYS_MAX)]
     loop = Loop(Mirror(), [reconciler(look, keys=keys)])
-    loop.look_at_everything()
+    loop.enqueue_all()
     for _ in range(10):
         loop.decide(at(0))
 
@@ -248,7 +248,7 @@ def test_a_parked_key_is_looked_at_when_something_wakes_it_again() -> None:
         looks.append(key)
         if len(looks) == 1:
             raise ZeroDivisionError
-        return NOTHING
+        return NO_CHANGE
 
     loop = Loop(Mirror(), [reconciler(stumble_once)])
     loop.wake("fake", "k")
@@ -283,13 +283,13 @@ def test_a_request_that_writes_records_of_another_component_is_refused() -> None
     assert isinstance(asker.refusal(decided), Bug)
     assert (decided.puts, list(loop.mirror.jobs)) == ({}, [])
     (fault,) = loop.parking.faults
-    assert isinstance(fault.error, WrongOwner)
+    assert isinstance(fault.error, WrongWriter)
     assert str(fault.error) == "watcher wrote job/1/spec, which is apiserver's"
 
 
 def test_a_reconciler_that_writes_records_of_another_component_is_parked() -> None:
     def overstep(view: View, key: str, now: Instant) -> Plan:
-        return Plan((Cluster("other"),))
+        return Plan((ClusterRecord("other"),))
 
     loop = Loop(Mirror(), [reconciler(overstep)])
     loop.wake("fake", "k")
@@ -311,7 +311,7 @@ def test_a_stall_of_our_own_is_not_the_nodes_silence(gap_ms: int, heard_at_ms: i
     loop.decide(at(1000))
     loop.decide(at(1000 + gap_ms))
 
-    assert mirror.nodes[NodeId("n1")].heard_at_ms == heard_at_ms
+    assert mirror.nodes[NodeId("n1")].last_seen_at_ms == heard_at_ms
 
 
 def test_the_first_tick_of_all_is_no_stall() -> None:
@@ -319,20 +319,20 @@ def test_the_first_tick_of_all_is_no_stall() -> None:
     mirror.apply(node("n1"))
     Loop(mirror, []).decide(at(10 * STALL_MS))
 
-    assert mirror.nodes[NodeId("n1")].heard_at_ms == 0
+    assert mirror.nodes[NodeId("n1")].last_seen_at_ms == 0
 
 
 def test_a_stall_is_noticed_before_anything_is_decided() -> None:
     heard: list[int] = []
 
     def look(view: View, key: str, now: Instant) -> Plan:
-        heard.append(view.nodes[NodeId("n1")].heard_at_ms)
-        return look_again(now.ms + 1)
+        heard.append(view.nodes[NodeId("n1")].last_seen_at_ms)
+        return wake_at(now.ms + 1)
 
     mirror = Mirror()
     mirror.apply(node("n1"))
     loop = Loop(mirror, [reconciler(look, keys=["n1"])])
-    loop.look_at_everything()
+    loop.enqueue_all()
     loop.decide(at(0))
     loop.decide(at(60_000))
 

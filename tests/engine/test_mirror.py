@@ -11,7 +11,7 @@ from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import Counters, JobStatus, SubmitKey
 from rota.model.lifecycle import AttemptState, JobState, NodeState, TaskState
 from rota.model.limits import BLOCK_TASKS, REFUSAL_MS
-from rota.model.node import Eligibility, Link, Load, NodeSpec, NodeWish
+from rota.model.node import Eligibility, Connection, NodeLoad, NodeSpec, NodeIntent
 from rota.model.plan import Record
 from rota.model.task import TaskBlock
 from rota.testing.builders import job_spec
@@ -43,8 +43,8 @@ def mirror() -> Mirror:
 def test_a_job_without_records_of_tasks_is_all_pending(mirror: Mirror) -> None:
     entry = mirror.jobs[JOB]
 
-    assert (entry.tally.pending, entry.tally.live, entry.tally.ended) == (4, 0, 0)
-    assert entry.tally.as_dict()["pending"] == 4
+    assert (entry.task_counts.pending, entry.task_counts.live, entry.task_counts.ended) == (4, 0, 0)
+    assert entry.task_counts.as_dict()["pending"] == 4
     assert entry.ready(0, 10) == [0, 1, 2, 3]
     assert entry.ready(0, 2) == [0, 1]
 
@@ -55,26 +55,26 @@ def test_the_lines_are_in_the_order_of_turns() -> None:
     other = job(4, needs={"cpu": 2000})
     mirror = mirror_of(*jobs, other, *(JobStatus(one.id, JobState.ACTIVE) for one in (*jobs, other)))
 
-    assert dict(mirror.waiting()) == {
-        jobs[0].line: [jobs[1].order, jobs[3].order, jobs[0].order, jobs[2].order],
-        other.line: [other.order],
+    assert dict(mirror.pending_queues()) == {
+        jobs[0].queue_key: [jobs[1].queue_rank, jobs[3].queue_rank, jobs[0].queue_rank, jobs[2].queue_rank],
+        other.queue_key: [other.queue_rank],
     }
 
 
 def test_a_job_stands_in_line_while_something_of_it_is_pending(mirror: Mirror) -> None:
     mirror.apply(placed(NEW, range(4), "n1"))
-    all_placed = list(mirror.waiting())
+    all_placed = list(mirror.pending_queues())
     mirror.apply(reported(SILENT, [2], AttemptState.REFUSED))
 
     assert all_placed == []
-    assert list(mirror.waiting()) == [(mirror.jobs[JOB].spec.line, [mirror.jobs[JOB].spec.order])]
+    assert list(mirror.pending_queues()) == [(mirror.jobs[JOB].spec.queue_key, [mirror.jobs[JOB].spec.queue_rank])]
     assert mirror.jobs[JOB].ready(0, 10) == [2]
 
 
 def test_a_job_that_is_canceled_leaves_the_line(mirror: Mirror) -> None:
     mirror.apply(JobStatus(JOB, JobState.CANCELING))
 
-    assert list(mirror.waiting()) == []
+    assert list(mirror.pending_queues()) == []
 
 
 def test_a_retry_is_ready_when_its_pause_is_over(mirror: Mirror) -> None:
@@ -135,21 +135,21 @@ def test_what_is_placed_is_reserved_until_it_has_ended(mirror: Mirror) -> None:
 
 
 def test_room_that_is_given_back_is_counted_as_grown(mirror: Mirror) -> None:
-    grown = [mirror.room.grown]
+    grown = [mirror.node_table.capacity_version]
     for record in (placed(NEW, [0], "n1"), reported(SILENT, [0], AttemptState.SUCCEEDED)):
         mirror.apply(record)
-        grown.append(mirror.room.grown)
+        grown.append(mirror.node_table.capacity_version)
 
     assert grown[0] == grown[1] < grown[2]
 
 
 def test_lookahead_reserves_nothing_until_it_is_taken(mirror: Mirror) -> None:
     mirror.apply(placed(NEW, [0, 1], "n1", flags=LOOKAHEAD))
-    waiting = (reserved(mirror, N1), int(mirror.room.queued[0]))
+    waiting = (reserved(mirror, N1), int(mirror.node_table.queued[0]))
     mirror.apply(reported(SILENT, [0], AttemptState.ACCEPTED))
 
     assert waiting == (0, 2)
-    assert (reserved(mirror, N1), int(mirror.room.queued[0])) == (1000, 1)
+    assert (reserved(mirror, N1), int(mirror.node_table.queued[0])) == (1000, 1)
     assert mirror.nodes[N1].assigned == {(JOB, 0): 1, (JOB, 1): 1}
 
 
@@ -170,28 +170,28 @@ def test_everything_can_be_read_again_after_a_node_lost_a_resource() -> None:
         node("n1", capacity={"cpu": 4000}), job(count=4, needs={"gpu": 1}), placed(NEW, [0, 1], "n1")
     )
 
-    assert mirror.room.reserved[mirror.room.rows["gpu"], 0] == 2
+    assert mirror.node_table.reserved[mirror.node_table.rows["gpu"], 0] == 2
 
 
 @pytest.mark.parametrize(
     ("link", "state", "wish", "is_open"),
     [
-        (Link.UP, NodeState.READY, Eligibility.OPEN, True),
-        (Link.UNKNOWN, NodeState.READY, Eligibility.OPEN, False),
-        (Link.DOWN, NodeState.READY, Eligibility.OPEN, False),
-        (Link.UP, NodeState.SUSPECT, Eligibility.OPEN, False),
-        (Link.UP, NodeState.LOST, Eligibility.OPEN, False),
-        (Link.UP, NodeState.READY, Eligibility.CORDONED, False),
-        (Link.UP, NodeState.READY, Eligibility.DRAINING, False),
+        (Connection.UP, NodeState.READY, Eligibility.OPEN, True),
+        (Connection.UNKNOWN, NodeState.READY, Eligibility.OPEN, False),
+        (Connection.DOWN, NodeState.READY, Eligibility.OPEN, False),
+        (Connection.UP, NodeState.SUSPECT, Eligibility.OPEN, False),
+        (Connection.UP, NodeState.LOST, Eligibility.OPEN, False),
+        (Connection.UP, NodeState.READY, Eligibility.CORDONED, False),
+        (Connection.UP, NodeState.READY, Eligibility.DRAINING, False),
     ],
 )
 def test_a_node_is_open_when_it_is_wished_ready_and_connected(
-    link: Link, state: NodeState, wish: Eligibility, is_open: bool
+    link: Connection, state: NodeState, wish: Eligibility, is_open: bool
 ) -> None:
-    mirror = mirror_of(node("n1", state=state), NodeWish(N1, wish))
+    mirror = mirror_of(node("n1", state=state), NodeIntent(N1, wish))
     mirror.connect(N1, link)
 
-    assert bool(mirror.room.open[mirror.room.slot[N1]]) is is_open
+    assert bool(mirror.node_table.open[mirror.node_table.slot[N1]]) is is_open
 
 
 def test_a_node_cannot_give_itself_the_labels_of_its_join_record() -> None:
@@ -202,40 +202,40 @@ def test_a_node_cannot_give_itself_the_labels_of_its_join_record() -> None:
 
     granted = {"zone": "a", "node": "rack-1", "cluster": "big"}
     marked = {f"granted.{key}": value for key, value in granted.items()}
-    assert mirror.room.labels[0] == {"arch": "arm", **granted, **marked}
+    assert mirror.node_table.labels[0] == {"arch": "arm", **granted, **marked}
 
 
 def test_a_node_that_was_deleted_takes_no_more_work(mirror: Mirror) -> None:
-    mirror.connect(N1, Link.UP)
-    was_open = bool(mirror.room.open[0])
+    mirror.connect(N1, Connection.UP)
+    was_open = bool(mirror.node_table.open[0])
     mirror.forget(node("n1").key)
 
     assert was_open
     assert list(mirror.nodes) == [N2]
-    assert not mirror.room.open[0]
+    assert not mirror.node_table.open[0]
 
 
 def test_a_refusal_counts_for_a_while_for_its_line_and_node(mirror: Mirror) -> None:
-    errand = mirror.jobs[JOB].spec.errand
+    errand = mirror.jobs[JOB].spec.refusal_key
     mirror.now_ms = 1000
     mirror.apply(placed(NEW, [0], "n1"))
     mirror.apply(Draft(reported(SILENT, [0], AttemptState.REFUSED)).done(reasons={0: "no such directory"}))
 
     assert mirror.refused_by(errand) == {N1: (1000 + REFUSAL_MS, "no such directory")}
-    assert mirror.refused_by(job(needs={"cpu": 1}).errand) == {}
+    assert mirror.refused_by(job(needs={"cpu": 1}).refusal_key) == {}
 
 
 @pytest.mark.parametrize("change", [{"boot_id": "boot-2"}, {"capacity": {"cpu": 9000}}])
 def test_a_node_that_changed_may_be_asked_again(mirror: Mirror, change: dict[str, Any]) -> None:
     mirror.apply(placed(NEW, [0], "n1"))
     mirror.apply(reported(SILENT, [0], AttemptState.REFUSED))
-    refused = dict(mirror.refused_by(mirror.jobs[JOB].spec.errand))
+    refused = dict(mirror.refused_by(mirror.jobs[JOB].spec.refusal_key))
     mirror.apply(node("n1"))
-    unchanged = dict(mirror.refused_by(mirror.jobs[JOB].spec.errand))
+    unchanged = dict(mirror.refused_by(mirror.jobs[JOB].spec.refusal_key))
     mirror.apply(node("n1", **change))
 
     assert list(refused) == list(unchanged) == [N1]
-    assert mirror.refused_by(mirror.jobs[JOB].spec.errand) == {}
+    assert mirror.refused_by(mirror.jobs[JOB].spec.refusal_key) == {}
 
 
 def test_after_reading_again_a_refusal_is_not_laid_on_the_node_that_came_next(mirror: Mirror) -> None:
@@ -248,7 +248,7 @@ def test_after_reading_again_a_refusal_is_not_laid_on_the_node_that_came_next(mi
         reported(SILENT, [0], AttemptState.REFUSED, number=1),
     )
 
-    assert N2 not in again.refused_by(mirror.jobs[JOB].spec.errand)
+    assert N2 not in again.refused_by(mirror.jobs[JOB].spec.refusal_key)
 
 
 # ---- who must be told
@@ -282,20 +282,20 @@ def test_a_node_counts_as_heard_when_it_is_first_known() -> None:
     mirror.now_ms = 500
     mirror.apply(node("n1"))
 
-    assert mirror.nodes[N1].heard_at_ms == 500
+    assert mirror.nodes[N1].last_seen_at_ms == 500
 
 
 def test_what_was_observed_is_taken_over_after_reading_again(mirror: Mirror) -> None:
     mirror.now_ms = 900
-    mirror.connect(N1, Link.UP)
-    mirror.hear(N1)
-    mirror.measure(N1, Load(4000, memory_free=5))
+    mirror.connect(N1, Connection.UP)
+    mirror.mark_seen(N1)
+    mirror.measure(N1, NodeLoad(4000, memory_free=5))
     again = mirror_of(node("n1"))
     again.inherit(mirror)
 
-    assert (again.nodes[N1].link, again.nodes[N1].heard_at_ms) == (Link.UP, 0)
-    assert (bool(again.room.open[0]), float(again.room.load[0])) == (True, 0.5)
-    assert again.room.free()[again.room.rows["memory"], 0] == 5
+    assert (again.nodes[N1].connection, again.nodes[N1].last_seen_at_ms) == (Connection.UP, 0)
+    assert (bool(again.node_table.open[0]), float(again.node_table.load[0])) == (True, 0.5)
+    assert again.node_table.free()[again.node_table.rows["memory"], 0] == 5
     assert list(again.nodes) == [N1]
 
 
@@ -313,14 +313,14 @@ def test_submit_keys_and_counters_are_kept() -> None:
 
 
 def reserved(mirror: Mirror, node: NodeId) -> int:
-    room = mirror.room
+    room = mirror.node_table
     return int(room.reserved[room.rows["cpu"], room.slot[node]])
 
 
 def test_a_node_that_was_deleted_refuses_nothing_any_more() -> None:
-    mirror, node, errand = Mirror(), NodeId("n1"), job_spec(1).errand
+    mirror, node, errand = Mirror(), NodeId("n1"), job_spec(1).refusal_key
     mirror.apply(NodeSpec(node, "n1"))
-    mirror.refusals.note(errand, node, "no such directory", 0)
+    mirror.refusals.record(errand, node, "no such directory", 0)
     before = list(mirror.refused_by(errand))
     mirror.forget(Key("node/n1/spec"))
 

@@ -14,7 +14,7 @@ from rota.model.errors import Bug, Conflict, NotFound, QueueFull, Rejected, Unav
 from rota.model.ids import JobId, NodeId
 from rota.model.job import JobCluster, JobSpec
 from rota.model.limits import BATCH_KEYS_MAX
-from rota.model.plan import NOTHING, Instant, Plan, look_again
+from rota.model.plan import NO_CHANGE, Instant, Plan, wake_at
 from rota.model.view import View
 from rota.store import codec
 from rota.store.sqlite import SqliteStore
@@ -179,7 +179,7 @@ async def test_listeners_hear_of_each_commit_in_order_when_it_is_on_disk(store: 
     async with running(store) as engine:
         engine.listen(listen)
         await engine.ask("apiserver", submit(1))
-        await engine.ask("apiserver", lambda _view, _now: NOTHING)
+        await engine.ask("apiserver", lambda _view, _now: NO_CHANGE)
         await engine.ask("apiserver", submit(2))
 
     assert heard == [(1, ["1"], ["job.submitted"]), (2, ["1", "2"], ["job.submitted"])]
@@ -213,8 +213,8 @@ async def test_a_key_is_looked_at_again_when_its_time_has_come(store: GatedStore
         looks.append(now.ms)
         if len(looks) > 1:
             again.set()
-            return NOTHING
-        return look_again(now.ms + 50)
+            return NO_CHANGE
+        return wake_at(now.ms + 50)
 
     async with running(store, Reconciler("fake", "controllers", {}, look, lambda _: ["k"])):
         await again.wait()
@@ -234,7 +234,7 @@ async def test_a_large_cluster_is_looked_at_without_a_rest(
         looks.append(key)
         if key == last:
             done.set()
-        return NOTHING
+        return NO_CHANGE
 
     def start(view: View) -> list[str]:
         return [str(number) for number in range(3 * BATCH_KEYS_MAX + 1)]
@@ -251,11 +251,11 @@ async def test_an_observation_wakes_what_it_concerns(store: GatedStore) -> None:
     def look(view: View, key: str, now: Instant) -> Plan:
         assert (key, list(view.nodes)) == ("n1", ["n1"])
         looked.set()
-        return NOTHING
+        return NO_CHANGE
 
     async with running(store, Reconciler("fake", "controllers", {}, look, lambda _: ())) as engine:
         await turns()
-        engine.observe(lambda mirror: mirror.hear(NodeId("n1")), ("fake", "n1"))
+        engine.observe(lambda mirror: mirror.mark_seen(NodeId("n1")), ("fake", "n1"))
         await looked.wait()
 
     assert store.commits == []
@@ -266,7 +266,7 @@ async def test_after_a_restart_everything_is_read_and_looked_at(tmp_path: Path) 
 
     def look(view: View, key: str, now: Instant) -> Plan:
         looks.append(key)
-        return NOTHING
+        return NO_CHANGE
 
     def start(view: View) -> list[str]:
         return list(view.jobs)

@@ -6,7 +6,7 @@ import pytest
 
 from rota.engine import run
 from rota.engine.run import Engine
-from rota.model.errors import Deposed, Outdated, RotaError, StoreFull, Unavailable
+from rota.model.errors import LostLeadership, StaleState, RotaError, StoreFull, Unavailable
 from rota.store import codec
 from rota.testing.records import job
 from rota.testing.store_contract import batch, commit
@@ -21,7 +21,7 @@ WORLD = pytest.mark.parametrize(
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "_PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr(run, "_BACKOFF_SECONDS", 0.02)
 
 
 @WORLD
@@ -126,7 +126,7 @@ async def test_who_missed_a_commit_reads_again_before_it_writes(store: GatedStor
     async with running(store) as engine:
         await commit(store, batch(engine.epoch, puts={"job/9/spec": codec.encode(job(9))}))
 
-        assert isinstance(await refusal(engine, 1), Outdated)
+        assert isinstance(await refusal(engine, 1), StaleState)
         store.was_read.clear()
         await store.was_read.wait()
         await turns()
@@ -148,7 +148,7 @@ async def test_cluster_time_never_goes_back(store: GatedStore) -> None:
 
 
 async def test_events_that_cannot_be_forgotten_now_do_no_harm(store: GatedStore) -> None:
-    await commit(store, batch(await store.lead(), time_ms=AN_HOUR_MS))
+    await commit(store, batch(await store.acquire_epoch(), time_ms=AN_HOUR_MS))
     store.fail_forgetting = [StoreFull("full")]
     async with running(store) as engine:
         await turns(100)
@@ -160,14 +160,14 @@ async def test_events_that_cannot_be_forgotten_now_do_no_harm(store: GatedStore)
 async def test_who_is_deposed_ends_and_writes_nothing(store: GatedStore) -> None:
     engine = Engine(store, [])
     await engine.lead()
-    await store.lead()
+    await store.acquire_epoch()
     async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as group:
         driver = group.create_task(ended(engine))
         asked = group.create_task(refusal(engine, 1))
 
-        assert isinstance(await driver, Deposed)
-        assert isinstance(await asked, Deposed)
-        assert isinstance(await refusal(engine, 2), Deposed)
+        assert isinstance(await driver, LostLeadership)
+        assert isinstance(await asked, LostLeadership)
+        assert isinstance(await refusal(engine, 2), LostLeadership)
     assert not engine.healthy
     assert await jobs_on_disk(store) == []
 

@@ -10,19 +10,19 @@ import pytest
 from rota.engine import run
 from rota.engine.loop import Loop, Request
 from rota.engine.mirror import Mirror
-from rota.engine.parking import Stage
+from rota.engine.parking import FaultStage
 from rota.engine.reconciler import Reconciler, own_id
 from rota.engine.run import Committed, Engine
 from rota.model.errors import Bug, Conflict, StoreFull, Unavailable
 from rota.model.ids import JobId, NodeId
-from rota.model.job import JobSpec, JobStatus, JobWish
+from rota.model.job import JobSpec, JobStatus, JobIntent
 from rota.model.lifecycle import JobState
-from rota.model.node import Load, NodeSpec
-from rota.model.plan import NOTHING, Instant, Plan
-from rota.model.sync import Drain
+from rota.model.node import NodeLoad, NodeSpec
+from rota.model.plan import NO_CHANGE, Instant, Plan
+from rota.model.sync import DrainRequest
 from rota.model.view import View
 from rota.store import codec
-from rota.store.mark import Mark
+from rota.store.mark import AckMarker
 from rota.testing.builders import hello
 from rota.testing.records import job
 from rota.testing.store_contract import batch, commit
@@ -35,7 +35,7 @@ AN_HOUR_MS = 3_600_000
 NODE = NodeId("n")
 
 
-def put(*records: JobSpec | JobWish) -> Plan:
+def put(*records: JobSpec | JobIntent) -> Plan:
     return Plan(records, answer="done")
 
 
@@ -47,13 +47,13 @@ async def test_a_record_that_cannot_be_encoded_refuses_that_command_only(store: 
         assert isinstance(await bad, Bug)
         assert await good == 2
         assert await engine.read(jobs) == await jobs_on_disk(store) == ["2"]
-        assert engine.parking.counts == {Stage.ENCODE: 1}
+        assert engine.parking.counts == {FaultStage.ENCODE: 1}
 
 
 async def test_a_record_that_cannot_be_applied_refuses_that_command_only(store: GatedStore) -> None:
     async with running(store) as engine, asyncio.TaskGroup() as group:
         await engine.ask("apiserver", submit(1))
-        bad = group.create_task(refusal(engine, put(job(2), JobWish(JobId("9")))))
+        bad = group.create_task(refusal(engine, put(job(2), JobIntent(JobId("9")))))
         good = group.create_task(engine.ask("apiserver", submit(3)))
 
         assert isinstance(await bad, Bug)
@@ -65,7 +65,7 @@ async def test_a_record_that_cannot_be_applied_refuses_that_command_only(store: 
 async def test_a_read_never_shows_half_a_plan(store: GatedStore) -> None:
     async with running(store) as engine, asyncio.TaskGroup() as group:
         store.was_read.clear()
-        bad = group.create_task(refusal(engine, put(job(2), JobWish(JobId("9")))))
+        bad = group.create_task(refusal(engine, put(job(2), JobIntent(JobId("9")))))
         await store.was_read.wait()
 
         assert await engine.read(jobs) == []
@@ -91,7 +91,7 @@ async def test_a_listener_that_raises_neither_stops_the_others_nor_the_engine(st
 
     assert [list(one.decided.puts) for one in heard if one.decided.puts] == [["job/1/spec"], ["job/2/spec"]]
     assert not mended[0].decided.commits, "it hears first that everything was read again"
-    assert engine.parking.counts.keys() == {Stage.TELL}
+    assert engine.parking.counts.keys() == {FaultStage.TELL}
     assert engine.parking.all() == []
 
 
@@ -103,13 +103,13 @@ async def test_a_caller_that_raises_does_not_keep_the_others_waiting(store: Gate
         engine._loop.ask(Request("apiserver", submit(1), stumble, stumble))
 
         assert await engine.ask("apiserver", submit(2)) == 2
-        assert engine.parking.counts == {Stage.TELL: 1}
+        assert engine.parking.counts == {FaultStage.TELL: 1}
 
 
 async def test_a_store_that_raises_what_it_may_not_is_as_one_that_fails(
     store: GatedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(run, "_BACKOFF_SECONDS", 0.01)
     async with running(store) as engine:
         store.fail_commits = [ZeroDivisionError()]
         bad = await refusal(engine, put(job(1)))
@@ -123,8 +123,8 @@ async def test_a_bug_of_the_loop_itself_costs_no_request(
     store: GatedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is served again after everything was read again."""
-    monkeypatch.setattr(run, "_PAUSE_SECONDS", 0.01)
-    serve, calls = Loop._run, iter(range(1000))
+    monkeypatch.setattr(run, "_BACKOFF_SECONDS", 0.01)
+    serve, calls = Loop._run_to_quiescence, iter(range(1000))
 
     def stumble_once(loop: Loop, batch: Any) -> None:
         if batch.outcomes and next(calls) == 0:
@@ -142,20 +142,20 @@ async def test_the_drain_of_a_node_with_a_number_that_cannot_be_stored_costs_tha
 ) -> None:
     async with running(store) as engine:
         await engine.ask("apiserver", lambda *_: Plan((NodeSpec(NODE, "n"),)))
-        await engine.ask("watcher", lambda view, now: sessions.hello(view, NODE, hello("n"), now))
+        await engine.ask("watcher", lambda view, now: sessions.on_hello(view, NODE, hello("n"), now))
         with pytest.raises(Bug):
             await engine.ask(
                 "watcher",
-                lambda view, now: sessions.drain(view, NODE, Drain("over", TOO_LARGE, moves=True), now),
+                lambda view, now: sessions.on_drain(view, NODE, DrainRequest("over", TOO_LARGE, moves=True), now),
             )
 
         assert await engine.ask("apiserver", submit(1)) == 1
-        assert await engine.read(lambda mirror: mirror.nodes[NODE].drains) is False
+        assert await engine.read(lambda mirror: mirror.nodes[NODE].is_draining) is False
 
 
 async def test_a_job_that_cannot_be_loaded_is_set_aside_and_its_bytes_stay(store: GatedStore) -> None:
     bad = {"job/1/spec": b"\xc1", "job/1/status": codec.encode(JobStatus(JobId("1"), JobState.ACTIVE))}
-    await commit(store, batch(await store.lead(), puts={**bad, "job/2/spec": codec.encode(job(2))}))
+    await commit(store, batch(await store.acquire_epoch(), puts={**bad, "job/2/spec": codec.encode(job(2))}))
     async with running(store) as engine:
         assert await engine.ask("apiserver", submit(3)) == 3
         assert isinstance(await refusal(engine, put(job(1))), Conflict)
@@ -174,7 +174,7 @@ async def test_the_event_tells_what_was_parked_and_that_it_recovered(store: Gate
     def decide(view: View, key: str, now: Instant) -> Plan:
         if is_broken:
             raise ZeroDivisionError
-        return NOTHING
+        return NO_CHANGE
 
     def hear(committed: Committed) -> None:
         events.extend(f"{event.kind}: {event.why}" for event in committed.events if "engine" in event.kind)
@@ -198,8 +198,8 @@ async def test_a_busy_server_forgets_old_events_and_looks_for_room(
     store: GatedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No turn before the commit is an idle one."""
-    monkeypatch.setattr(Engine, "_rest", _never)
-    await commit(store, batch(await store.lead(), time_ms=AN_HOUR_MS))
+    monkeypatch.setattr(Engine, "_wait_for_work", _never)
+    await commit(store, batch(await store.acquire_epoch(), time_ms=AN_HOUR_MS))
     store.fail_forgetting = [StoreFull("full")]
     engine = Engine(store, [])
     await engine.lead()
@@ -207,12 +207,12 @@ async def test_a_busy_server_forgets_old_events_and_looks_for_room(
         asked = group.create_task(engine.ask("apiserver", submit(1)))
         await turns()
         store.room = False
-        engine._looked_for_room_at_ms = 0
-        await engine._turn()
+        engine._disk_checked_at_ms = 0
+        await engine._iterate()
 
         assert await asked == 1
     assert store.fail_forgetting == []
-    assert engine.mirror.is_short
+    assert engine.mirror.disk_low
 
 
 async def _never(_: Engine) -> None:
@@ -222,7 +222,7 @@ async def _never(_: Engine) -> None:
 def test_a_mark_that_cannot_be_written_undoes_no_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mark = Mark(tmp_path / "mark")
+    mark = AckMarker(tmp_path / "mark")
 
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
@@ -231,15 +231,15 @@ def test_a_mark_that_cannot_be_written_undoes_no_commit(
     mark.write(1, 2)
     mark.close()
 
-    assert Mark(tmp_path / "mark").at_start == (0, 0)
+    assert AckMarker(tmp_path / "mark").at_start == (0, 0)
 
 
 def test_a_load_that_does_not_fit_is_not_inherited() -> None:
     mirror = Mirror()
     with pytest.raises(OverflowError):
-        mirror.measure(NODE, Load(memory_free=TOO_LARGE))
+        mirror.measure(NODE, NodeLoad(memory_free=TOO_LARGE))
     again = Mirror()
-    again.hear(NODE)
+    again.mark_seen(NODE)
     again.inherit(mirror)
 
     assert again.nodes[NODE].load is None

@@ -16,11 +16,11 @@ async def test_what_leads_and_commits_is_ready(store: GatedStore) -> None:
         await engine.check()
 
         assert store.commits  # nothing was committed before: it tried
-        assert engine.pulse.median_ms is not None
+        assert engine.commit_stats.median_ms is not None
 
 
 async def test_a_store_that_hangs_is_not_ready(store: GatedStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "_PROOF_SECONDS", 0.05)
+    monkeypatch.setattr(run, "_PROBE_SECONDS", 0.05)
     async with running(store) as engine:
         store.gate.clear()
         with pytest.raises(Unavailable, match="does not answer"):
@@ -34,7 +34,7 @@ async def test_a_store_that_hangs_is_not_ready(store: GatedStore, monkeypatch: p
 async def test_a_store_that_fails_is_not_ready_and_says_why(
     store: GatedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "_PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr(run, "_BACKOFF_SECONDS", 0.02)
     async with running(store) as engine:
         store.fail_commits = [Unavailable("the disk is gone")]
         store.fail_reads = [Unavailable("the disk is gone")]
@@ -47,19 +47,19 @@ async def test_a_store_that_fails_is_not_ready_and_says_why(
         await engine.ask("apiserver", submit(2))
 
         await engine.check()
-        assert engine.pulse.problem is None
+        assert engine.commit_stats.problem is None
 
 
 async def test_an_epoch_is_raised_between_two_commits(store: GatedStore) -> None:
     async with running(store) as engine:
         await engine.ask("apiserver", submit(1))
         async with asyncio.TaskGroup() as group:
-            rising = group.create_task(engine.rise(above=40))
+            rising = group.create_task(engine.raise_epoch(above=40))
             group.create_task(engine.ask("apiserver", submit(2)))
         await engine.ask("apiserver", submit(3))
 
         assert rising.result() == engine.epoch > 40
-        assert await engine.rise(above=3) == engine.epoch
+        assert await engine.raise_epoch(above=3) == engine.epoch
         assert await jobs_on_disk(store) == ["1", "2", "3"]
         assert (await store.read()).epoch == engine.epoch
 
@@ -77,13 +77,13 @@ async def test_what_is_refused_for_lack_of_room_is_no_bug(store: GatedStore) -> 
 async def test_a_store_without_room_is_noticed_and_so_is_its_end(
     store: GatedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "_ROOM_LOOK_MS", 0)
+    monkeypatch.setattr(run, "_DISK_CHECK_MS", 0)
     store.room = False
     async with running(store) as engine:
-        short_at_first = engine.mirror.is_short
+        short_at_first = engine.mirror.disk_low
         store.room = True
         await engine.ask("apiserver", submit(1))
         await store.asked_for_room()
 
         assert short_at_first
-        assert not await engine.read(lambda mirror: mirror.is_short)
+        assert not await engine.read(lambda mirror: mirror.disk_low)

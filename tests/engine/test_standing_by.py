@@ -12,15 +12,15 @@ from rota.model.ids import JobId
 from rota.model.job import JobCluster, JobSpec, JobStatus
 from rota.model.lifecycle import JobState
 from rota.model.node import NodeSpec
-from rota.model.plan import Event, Instant, Plan
+from rota.model.plan import EventRecord, Instant, Plan
 from rota.model.view import View
 from rota.store import codec
 from rota.store.memory import MemoryStore
-from rota.store.protocol import Change, Snapshot
+from rota.store.protocol import CommitChange, Snapshot
 from rota.testing.records import job, node
 from tests.engine.driving import PATIENCE_SECONDS, jobs, submit
 
-ROW = codec.encode_events(77, (Event("job.submitted", "asked for", job=JobId("1")),))
+ROW = codec.encode_events(77, (EventRecord("job.submitted", "asked for", job=JobId("1")),))
 
 
 class OneRead(MemoryStore):
@@ -37,7 +37,7 @@ class OneRead(MemoryStore):
 async def engine(tmp_path: Path) -> Engine:
     reconciler = Reconciler("assign", "clusters", {JobSpec: own_id}, assign, lambda view: list(view.jobs))
     made = Engine(OneRead(tmp_path), [reconciler])
-    await made.stand_by(Snapshot(0, 3, 1000, {}))
+    await made.follow(Snapshot(0, 3, 1000, {}))
     return made
 
 
@@ -47,15 +47,15 @@ def assign(view: View, key: str, now: Instant) -> Plan:
     return Plan((JobCluster(JobId(key), "default"),)) if entry.cluster is None else Plan()
 
 
-def change(revision: int, *records: JobSpec | JobStatus | NodeSpec, events: bytes | None = None) -> Change:
-    return Change(revision, 2000, [(record.key, codec.encode(record)) for record in records], [], events)
+def change(revision: int, *records: JobSpec | JobStatus | NodeSpec, events: bytes | None = None) -> CommitChange:
+    return CommitChange(revision, 2000, [(record.key, codec.encode(record)) for record in records], [], events)
 
 
 async def test_it_knows_what_it_hears_and_tells_listeners(engine: Engine) -> None:
     heard: list[Committed] = []
     engine.listen(heard.append)
-    engine.hear(change(1, job(1), events=ROW))
-    engine.hear(Change(2, 2000, [], ["job/1/spec"], None))
+    engine.replay(change(1, job(1), events=ROW))
+    engine.replay(CommitChange(2, 2000, [], ["job/1/spec"], None))
 
     assert (await engine.read(jobs), engine.revision) == ([], 2)
     assert [(one.revision, [event.kind for event in one.events]) for one in heard] == [
@@ -67,7 +67,7 @@ async def test_it_knows_what_it_hears_and_tells_listeners(engine: Engine) -> Non
 
 
 async def test_it_decides_nothing(engine: Engine) -> None:
-    engine.hear(change(1, job(1)))
+    engine.replay(change(1, job(1)))
 
     with pytest.raises(Unavailable, match="stands by"):
         await engine.ask("apiserver", submit(2))
@@ -77,20 +77,20 @@ async def test_it_decides_nothing(engine: Engine) -> None:
 
 async def test_a_record_of_a_newer_leader_is_set_aside_and_the_rest_is_heard(engine: Engine) -> None:
     newer = ("telepathy/1", b"")
-    engine.hear(Change(1, 2000, [newer, ("job/1/spec", codec.encode(job(1)))], [], None))
-    engine.hear(Change(2, 2000, [newer], [], None))
+    engine.replay(CommitChange(1, 2000, [newer, ("job/1/spec", codec.encode(job(1)))], [], None))
+    engine.replay(CommitChange(2, 2000, [newer], [], None))
 
     assert (await engine.read(jobs), engine.revision) == (["1"], 2)
     assert [parked.key for parked in engine.parking.all()] == ["telepathy/1"]
 
 
 async def test_a_standby_sets_aside_a_job_whose_next_record_it_cannot_read(engine: Engine) -> None:
-    engine.hear(change(1, job(1), job(2)))
-    engine.hear(Change(2, 2000, [("job/1/wish", b"\xc1")], [], None))
-    engine.hear(change(3, JobStatus(JobId("1"), JobState.ACTIVE), job(3)))
+    engine.replay(change(1, job(1), job(2)))
+    engine.replay(CommitChange(2, 2000, [("job/1/wish", b"\xc1")], [], None))
+    engine.replay(change(3, JobStatus(JobId("1"), JobState.ACTIVE), job(3)))
 
     assert await engine.read(jobs) == ["2", "3"]
-    assert engine.mirror.aside == {"1"}
+    assert engine.mirror.unloadable == {"1"}
     assert [parked.key for parked in engine.parking.all()] == ["job/1"]
 
 
@@ -98,9 +98,9 @@ async def test_a_change_that_cannot_be_applied_costs_a_standby_its_job(engine: E
     """Whoever follows the leader reads everything again after Damaged, and then the rest is there."""
     orphan = change(1, JobStatus(JobId("1"), JobState.ACTIVE))
     with pytest.raises(Damaged, match="commit 1 could not be applied"):
-        engine.hear(orphan)
+        engine.replay(orphan)
     records = {str(record.key): codec.encode(record) for record in (job(1), job(2))}
-    await engine.stand_by(Snapshot(1, 1, 2000, records))
+    await engine.follow(Snapshot(1, 1, 2000, records))
 
     assert await engine.read(jobs) == ["2"]
     assert [parked.key for parked in engine.parking.all()] == ["job/1"]
@@ -112,7 +112,7 @@ async def test_what_a_standby_has_set_aside_is_read_again_when_it_leads(engine: 
 
     store = engine.store
     assert isinstance(store, OneRead)
-    engine.hear(Change(1, 2000, [("job/1/wish", b"\xc1")], [], None))
+    engine.replay(CommitChange(1, 2000, [("job/1/wish", b"\xc1")], [], None))
     await engine.lead(caught_up)
 
     assert store.reads == 1
@@ -141,15 +141,15 @@ async def test_it_looks_at_everything_when_it_leads_and_holds_no_silence_against
     store = engine.store
     spec = NodeSpec(node("n1").id, "one")
     first = change(1, job(1), spec)
-    engine.hear(first)
+    engine.replay(first)
     entry = engine.mirror.nodes[spec.id]
-    entry.heard_at_ms = 0
-    await store.fill(Snapshot(1, 0, 2000, dict(first.puts)), [])
+    entry.last_seen_at_ms = 0
+    await store.load_snapshot(Snapshot(1, 0, 2000, dict(first.puts)), [])
     await engine.lead(caught_up)
     async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         driving = tasks.create_task(engine.run())
         await engine.ask("apiserver", submit(2))
         driving.cancel()
 
-    assert entry.heard_at_ms >= 2000
+    assert entry.last_seen_at_ms >= 2000
     assert all(one.cluster is not None for one in engine.mirror.jobs.values())

@@ -15,7 +15,7 @@ from tests.engine.driving import jobs, running, submit, turns
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(run, "_BACKOFF_SECONDS", 0.0)
 
 
 @pytest.fixture

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rota.engine.workqueue import Due, WorkQueue
+from rota.engine.workqueue import WorkItem, WorkQueue
 
-A, B, C = Due("jobs", "a"), Due("jobs", "b"), Due("nodes", "a")
+A, B, C = WorkItem("jobs", "a"), WorkItem("jobs", "b"), WorkItem("nodes", "a")
 
 
 def test_first_woken_first_served() -> None:
@@ -27,7 +27,7 @@ def test_a_key_woken_twice_is_due_once() -> None:
 def test_a_key_woken_while_it_is_decided_is_due_again() -> None:
     queue = WorkQueue()
     queue.wake(A)
-    first = queue.take(0)
+    first = queue.pop(0)
     queue.wake(A)
 
     assert (first, drained(queue, 0)) == (A, [A])
@@ -95,10 +95,10 @@ steps = st.lists(
 
 
 @given(steps)
-def test_it_does_what_two_plain_tables_would_do(script: list[tuple[str, Due, int]]) -> None:
+def test_it_does_what_two_plain_tables_would_do(script: list[tuple[str, WorkItem, int]]) -> None:
     queue = WorkQueue()
-    now: list[Due] = []
-    later: dict[Due, int] = {}
+    now: list[WorkItem] = []
+    later: dict[WorkItem, int] = {}
     clock = 0
     for verb, due, number in script:
         if verb == "wake":
@@ -113,13 +113,13 @@ def test_it_does_what_two_plain_tables_would_do(script: list[tuple[str, Due, int
             for _, ripe in sorted((at_ms, ripe) for ripe, at_ms in later.items() if at_ms <= clock):
                 del later[ripe]
                 now += [] if ripe in now else [ripe]
-            assert queue.take(clock) == (now.pop(0) if now else None)
+            assert queue.pop(clock) == (now.pop(0) if now else None)
         assert queue.next_at() == min(later.values(), default=None)
         assert bool(queue) == bool(now)
 
 
-def drained(queue: WorkQueue, now_ms: int) -> list[Due]:
+def drained(queue: WorkQueue, now_ms: int) -> list[WorkItem]:
     found = []
-    while (due := queue.take(now_ms)) is not None:
+    while (due := queue.pop(now_ms)) is not None:
         found.append(due)
     return found

@@ -3,7 +3,7 @@
 import asyncio
 
 from rota.store.etcd import packing
-from rota.store.etcd.client import Access, Client
+from rota.store.etcd.client import EtcdAccess, EtcdClient
 from rota.store.etcd.generated import etcd_pb2 as pb
 from rota.testing.election import ElectedCluster
 
@@ -12,13 +12,13 @@ def epochs_written(cluster: ElectedCluster) -> list[int]:
     """Of every commit that ever was, in the order of the store: who wrote it."""
 
     async def look() -> list[int]:
-        client = Client(Access(tuple(cluster.etcd.endpoints)))
+        client = EtcdClient(EtcdAccess(tuple(cluster.etcd.endpoints)))
         head = f"{cluster.directory}/head".encode()
         marks: list[str] = []
         revision = int((await client.range(pb.RangeRequest(key=head))).kvs[0].mod_revision)
         async for response in client.watch(pb.WatchCreateRequest(key=head, start_revision=1)):
             assert not response.canceled
-            marks += [packing.head(event.kv.value).mark for event in response.events]
+            marks += [packing.decode_head(event.kv.value).mark for event in response.events]
             if any(event.kv.mod_revision >= revision for event in response.events):
                 break
         await client.close()

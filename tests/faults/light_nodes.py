@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from rota.testing import processes
-from rota.testing.cluster import Answer, LocalCluster
+from rota.testing.cluster import HttpReply, LocalCluster
 from rota.testing.election import ElectedCluster
 from rota.testing.light import LABEL
 from rota.testing.processes import until
@@ -94,7 +94,7 @@ class LightNodes:
         try:
             answer = self._cluster.call("GET", f"/v1/nodes?state=suspect,lost,left&{_LABELLED}")
         except OSError:
-            answer = Answer(0, None)
+            answer = HttpReply(0, None)
         if answer.status == 200:
             return not answer.body["nodes"]
         if isinstance(self._cluster, ElectedCluster):

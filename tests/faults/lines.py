@@ -77,7 +77,7 @@ class Lines:
         self._call(lambda: self._relays[number].cut(to_server=True, to_node=True))
 
     def mend(self, number: int) -> None:
-        self._call(self._relays[number].mend)
+        self._call(self._relays[number].heal)
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._over.set)

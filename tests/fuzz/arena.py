@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from rota.testing.cluster import Answer, LocalCluster
+from rota.testing.cluster import HttpReply, LocalCluster
 from rota.testing.processes import until
 
 HOSTILE, CANARY = "hostile", "canary"
@@ -58,7 +58,7 @@ class Arena:
         assert answer.status == 200, answer
         self._pids = sorted(cluster.processes())
 
-    def call(self, method: str, path: str, body: object = None) -> Answer:
+    def call(self, method: str, path: str, body: object = None) -> HttpReply:
         """As the hostile tenant."""
         try:
             return self.cluster.call(method, path, body, authorization=f"Bearer {self.hostile}")
@@ -122,7 +122,7 @@ class Arena:
         body = {"name": name, "role": "submitter", "namespaces": [name]}
         return str(self.cluster.call("POST", "/v1/tokens", body).body["token"])
 
-    def _canary_call(self, method: str, path: str, body: object = None) -> Answer:
+    def _canary_call(self, method: str, path: str, body: object = None) -> HttpReply:
         return self.cluster.call(method, path, body, authorization=f"Bearer {self._canary}")
 
     def _has_succeeded(self, job: str) -> bool:

@@ -16,7 +16,7 @@ import rota
 from rota.engine.entries import JobEntry
 from rota.model.columns import ints
 from rota.model.ids import JobId, Key, NodeId
-from rota.scheduler.round import Memory, Settings
+from rota.scheduler.round import SchedulerCache, SchedulerSettings
 from rota.store import codec
 from rota.testing.stage import Stage
 from tests.fuzz.picture import differences, overcommitted, picture
@@ -138,7 +138,7 @@ class Checks:
     def look_for_rest(self, world: World) -> None:
         if left := world.open_jobs():
             job = world.stage.mirror.jobs[left[0]]
-            raise Wrong("endless", f"job {left[0]} does not end: {job.status}, {job.tally.as_dict()}")
+            raise Wrong("endless", f"job {left[0]} does not end: {job.status}, {job.task_counts.as_dict()}")
         held = {node: entry.assigned for node, entry in world.stage.mirror.nodes.items() if entry.assigned}
         if held:
             raise Wrong("left over", f"all jobs have ended, and nodes still hold {held}")
@@ -147,7 +147,7 @@ class Checks:
 def _overlooked(twin: Stage) -> list[str]:
     """What only a restarted server writes: a wake-up was lost. Keys of records, and the tasks of a block."""
     before = dict(twin.records)
-    twin.settle()
+    twin.run_to_quiescence()
     changed = [key for key in {**before, **twin.records} if before.get(key) != twin.records.get(key)]
     return [found for key in changed for found in parts(key, before.get(key), twin.records.get(key))]
 
@@ -184,7 +184,7 @@ def _twin(stage: Stage) -> Stage:
     fresh.refusals = live.refusals.copy()
     for node, entry in live.nodes.items():
         if node in fresh.nodes:
-            fresh.nodes[node].heard_at_ms = entry.heard_at_ms
+            fresh.nodes[node].last_seen_at_ms = entry.last_seen_at_ms
     for job, known in live.jobs.items():
         if job in fresh.jobs:
             fresh.jobs[job].run_us = known.run_us
@@ -194,17 +194,17 @@ def _twin(stage: Stage) -> Stage:
 
 def _slot_of(stage: Stage, key: str) -> int:
     kind, _, rest = key.partition("/")
-    return stage.mirror.room.slot.get(NodeId(rest.partition("/")[0]), -1) if kind == "node" else -1
+    return stage.mirror.node_table.slot.get(NodeId(rest.partition("/")[0]), -1) if kind == "node" else -1
 
 
 def _share_promises(stage: Stage, twin: Stage) -> None:
     """Room that is promised, or being made, for a job is held for a while, and a restart forgets it."""
-    known = stage.scheduler.memory
+    known = stage.scheduler.cache
     if known is None:
         return
-    memory = twin.scheduler.memory = Memory(twin.mirror, Settings())
-    memory.first, memory.resting = known.first, dict(known.resting)
-    names, slots = stage.mirror.room.ids, twin.mirror.room.slot
+    memory = twin.scheduler.cache = SchedulerCache(twin.mirror, SchedulerSettings())
+    memory.head_of_line, memory.backoffs = known.head_of_line, dict(known.backoffs)
+    names, slots = stage.mirror.node_table.ids, twin.mirror.node_table.slot
     for job, nominations in known.nominated.items():
         memory.nominated[job] = [one._replace(slot=slots[names[one.slot]]) for one in nominations]
 

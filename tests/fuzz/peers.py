@@ -23,7 +23,7 @@ from rota.agent.join import join
 from rota.apiserver import routes_gateway
 from rota.gateway.generated import jobscheduler_pb2
 from rota.identity.tokens import JoinLine
-from rota.model.sync import Said
+from rota.model.sync import ReportedState
 from rota.wire.generated import agent_pb2, controller_pb2
 from tests.fuzz import jobs
 from tests.fuzz.arena import HOSTILE, Arena, Outcomes
@@ -148,7 +148,7 @@ class HostileNode:
             getattr(claims, name).extend([0] * len(ours))
         claims.index[:] = [task[1] for task in ours]
         claims.attempt[:] = [task[2] for task in ours]
-        claims.said[:] = [rng.choice(list(Said)) for _ in ours]
+        claims.said[:] = [rng.choice(list(ReportedState)) for _ in ours]
         return claims
 
     def _learn(self, heard: agent_pb2.ToNode) -> None:

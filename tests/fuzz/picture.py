@@ -6,56 +6,56 @@ from typing import Any
 from rota.engine.mirror import Mirror
 from rota.model.columns import Array
 from rota.model.ids import JobId, NodeId
-from rota.model.job import Turn
+from rota.model.job import QueueRank
 from rota.model.phase import Phase
-from rota.model.shape import Line
+from rota.model.shape import QueueKey
 
 _PENDING = bytes([Phase.PENDING])
 
 
 def picture(mirror: Mirror) -> dict[str, Any]:
     """Nested tables without anything that depends on the order in which nodes and jobs came."""
-    names = {mirror.room.slot[node]: node for node in mirror.nodes}
+    names = {mirror.node_table.slot[node]: node for node in mirror.nodes}
     return {
         "nodes": {node: _node(mirror, node) for node in mirror.nodes},
         "jobs": {job: _job(mirror, job) for job in mirror.jobs},
         "lines": _lines(mirror),
         "accounts": {
-            "namespaces": _used(mirror.accounts.of_namespace),
-            "owners": _used(mirror.accounts.of_owner),
+            "namespaces": _used(mirror.usage.by_namespace),
+            "owners": _used(mirror.usage.by_owner),
         },
         "neighbours": {
-            "members": _columns(mirror.neighbours.members, names),
-            "holders": _columns(mirror.neighbours.holders, names),
-            "own": _columns(mirror.neighbours.own, names),
+            "members": _columns(mirror.affinity.members, names),
+            "holders": _columns(mirror.affinity.holders, names),
+            "own": _columns(mirror.affinity.own, names),
         },
         "lent": {
             priority: found
-            for priority, columns in mirror.room.lent.by_priority.items()
+            for priority, columns in mirror.node_table.preemptible.by_priority.items()
             if (found := _used(_columns(columns, names)))
         },
-        "leaving": _used(_columns(mirror.room.lent.leaving, names)),
-        "noise": _used(_columns(mirror.room.noise, names)),
+        "leaving": _used(_columns(mirror.node_table.preemptible.leaving, names)),
+        "noise": _used(_columns(mirror.node_table.noise, names)),
         "sets": {
             "leased": sorted(mirror.leased),
-            "systems": sorted(mirror.systems),
+            "systems": sorted(mirror.system_jobs),
             "moving": {job: mirror.jobs[job].moving for job in sorted(mirror.moving)},
             "unassigned": sorted(mirror.unassigned),
             "unfinished": mirror.unfinished,
         },
         "past": {
-            "ended": mirror.past.ended,
-            "kept": mirror.past.kept,
-            "gone": mirror.past.gone,
-            "keys": mirror.past.submit_keys,
-            "last": mirror.past.last,
-            "orphans": sorted(mirror.past.orphans),
+            "ended": mirror.ended_jobs.ended,
+            "kept": mirror.ended_jobs.retained_until,
+            "gone": mirror.ended_jobs.tombstones,
+            "keys": mirror.ended_jobs.submit_keys,
+            "last": mirror.ended_jobs.last_succeeded,
+            "orphans": sorted(mirror.ended_jobs.orphans),
         },
         "others": {
             "counters": mirror.counters,
             "namespaces": mirror.namespaces,
             "clusters": mirror.clusters,
-            "cluster wishes": mirror.cluster_wishes,
+            "cluster wishes": mirror.cluster_intents,
             "machines": mirror.machines,
             "crons": mirror.crons,
             "cron statuses": mirror.cron_statuses,
@@ -82,7 +82,7 @@ def differences(live: object, fresh: object, path: str = "") -> list[str]:
 
 def overcommitted(mirror: Mirror) -> Iterable[str]:
     """Nodes on which more is reserved than there is, or less than nothing."""
-    room = mirror.room
+    room = mirror.node_table
     for node in mirror.nodes:
         slot = room.slot[node]
         for resource, row in room.rows.items():
@@ -94,11 +94,11 @@ def overcommitted(mirror: Mirror) -> Iterable[str]:
 
 
 def _node(mirror: Mirror, node: NodeId) -> dict[str, Any]:
-    room, entry = mirror.room, mirror.nodes[node]
+    room, entry = mirror.node_table, mirror.nodes[node]
     slot = room.slot[node]
     return {
-        "records": (entry.spec, entry.wish, entry.status),
-        "state": (entry.link, entry.open, entry.drains, entry.retires, bool(room.open[slot])),
+        "records": (entry.spec, entry.intent, entry.status),
+        "state": (entry.connection, entry.open, entry.is_draining, entry.machine_leaving, bool(room.open[slot])),
         "assigned": dict(entry.assigned),
         "capacity": _row(room.capacity, room.rows, slot),
         "reserved": _row(room.reserved, room.rows, slot),
@@ -114,28 +114,28 @@ def _job(mirror: Mirror, job: JobId) -> dict[str, Any]:
     sizes = {block: entry.spec.block_size(block) for block in blocks}
     return {
         "spec": entry.spec,
-        "wishes": (entry.wish, entry.cluster, entry.status, entry.verdict, entry.answers),
-        "rollout": (entry.former, entry.rollout),
+        "wishes": (entry.intent, entry.cluster, entry.status, entry.verdict, entry.answers),
+        "rollout": (entry.previous_version, entry.rollout),
         "records": (entry.tasks, entry.attempts, entry.statuses),
         "phases": {at: entry.phases.get(at) or _PENDING * sizes[at] for at in blocks},
         "holds": {at: entry.holds.get(at) or bytes(sizes[at]) for at in blocks},
-        "tally": entry.tally.as_dict(),
-        "in line": bool(entry.in_line),
-        "ready": entry.ready(mirror.now_ms, entry.spec.count) if entry.in_line else [],
-        "again": {block: pauses for block, pauses in entry.again.items() if pauses},
-        "nodes": dict(entry.on),
-        "pinned": dict(entry.pinned),
+        "tally": entry.task_counts.as_dict(),
+        "in line": bool(entry.queue),
+        "ready": entry.ready(mirror.now_ms, entry.spec.count) if entry.queue else [],
+        "again": {block: pauses for block, pauses in entry.retry_at_ms.items() if pauses},
+        "nodes": dict(entry.live_by_node),
+        "pinned": dict(entry.task_by_node),
         "started": entry.started_at_ms,
-        "followers": sorted(mirror.followers(job)),
+        "followers": sorted(mirror.dependents(job)),
     }
 
 
-def _lines(mirror: Mirror) -> dict[Line, list[Turn]]:
+def _lines(mirror: Mirror) -> dict[QueueKey, list[QueueRank]]:
     """Who waits, by what the spec asks for: what nodes refused lately may divide a line further."""
-    found: dict[Line, list[Turn]] = {}
-    for _, turns in mirror.waiting():
+    found: dict[QueueKey, list[QueueRank]] = {}
+    for _, turns in mirror.pending_queues():
         for turn in turns:
-            found.setdefault(mirror.jobs[JobId(str(turn[2]))].spec.line, []).append(turn)
+            found.setdefault(mirror.jobs[JobId(str(turn[2]))].spec.queue_key, []).append(turn)
     return {line: sorted(turns) for line, turns in found.items()}
 
 

@@ -12,7 +12,7 @@ from random import Random
 
 import psutil
 
-from rota.keeper.wire import READERS
+from rota.keeper.wire import ORDER_PARSERS
 from rota.testing.processes import until
 from tests.fuzz.arena import Arena, Broken, Outcomes
 from tests.fuzz.odd import TEXTS, bent, odd
@@ -25,7 +25,7 @@ _CLOSE_SECONDS = 60.0
 _LINE_BYTES = 64 * 1024
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 # A peer at a keeper's socket counts as its agent: it may end the keeper, or make it refuse everything.
-_ORDERS = [name for name in READERS if name not in ("quit", "configure")]
+_ORDERS = [name for name in ORDER_PARSERS if name not in ("quit", "configure")]
 
 Payload = Callable[[Random, str], bytes]
 

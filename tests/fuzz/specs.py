@@ -10,7 +10,7 @@ import msgspec
 from rota.apiserver.openapi.document import OPERATIONS
 from rota.apiserver.openapi.spec import JobBody
 from rota.apiserver.openapi.words import Operation
-from rota.testing.cluster import Answer
+from rota.testing.cluster import HttpReply
 from tests.fuzz import jobs
 from tests.fuzz.arena import HOSTILE, Arena, Outcomes
 from tests.fuzz.odd import NUMBERS, SHAPES, TEXTS, bent, odd
@@ -138,7 +138,7 @@ def _bent(rng: Random, value: Any) -> Any:
     return bent(rng, value) if rng.random() < 0.6 else value
 
 
-def _send(arena: Arena, request: Request, outcomes: Outcomes, which: str) -> Answer:
+def _send(arena: Arena, request: Request, outcomes: Outcomes, which: str) -> HttpReply:
     answer = arena.call(request.method, request.path, request.body)
     outcomes.note(request.kind, str(answer.status))
     if answer.status >= 500 and answer.status not in _EXPECTED:

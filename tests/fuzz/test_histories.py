@@ -8,8 +8,8 @@ import pytest
 from rota.model.attempt import EVICTED, AttemptBlock
 from rota.model.columns import Draft
 from rota.model.ids import JobId
-from rota.model.room import Room
-from rota.scheduler.blocked import BlockedLines
+from rota.model.room import NodeTable
+from rota.scheduler.blocked import BlockedQueues
 from rota.store import codec
 from tests.fuzz.history import Step, history, parts, play, shrink
 
@@ -35,12 +35,12 @@ def test_history_that_once_failed_holds(line: str) -> None:
 
 
 def test_planted_leak_of_room_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    hold = Room.hold
+    hold = NodeTable.reserve
 
-    def leak(room: Room, slot: int, needs: Iterable[tuple[str, int]], tasks: int, line: int) -> None:
+    def leak(room: NodeTable, slot: int, needs: Iterable[tuple[str, int]], tasks: int, line: int) -> None:
         hold(room, slot, needs, max(0, tasks), line)
 
-    monkeypatch.setattr(Room, "hold", leak)
+    monkeypatch.setattr(NodeTable, "hold", leak)
     steps, kind = next(found for seed in SEEDS if (found := _failing(seed)))
     few = shrink(steps, kind)
 
@@ -51,7 +51,7 @@ def test_planted_leak_of_room_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatc
 
 
 def test_planted_loss_of_a_wake_up_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BlockedLines, "grown", lambda *_: [])
+    monkeypatch.setattr(BlockedQueues, "grown", lambda *_: [])
 
     kind = next(found[1] for seed in SEEDS if (found := _failing(seed)))
 

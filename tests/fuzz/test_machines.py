@@ -1,20 +1,20 @@
 """The machines of a stage do as a node does, where histories depend on it."""
 
 from rota.model.ids import JobId
-from rota.model.sync import JobOrders, Said, Start, work_of
+from rota.model.sync import JobOrders, ReportedState, Start, task_template
 from rota.testing.builders import job_spec
-from rota.testing.stage import Machine
+from rota.testing.stage import StageMachine
 
 
 def test_a_machine_passes_over_orders_for_what_it_holds() -> None:
     """Orders that it had not read before it called again are told twice: they must not start a task over."""
-    machine = Machine("a", {"cpu": 1000}, {})
-    short = JobOrders(JobId("1"), work_of(job_spec(1)), [Start(0, 1, firm=False)], [])
-    firm = JobOrders(JobId("2"), work_of(job_spec(2)), [Start(0, 1, firm=True)], [])
-    machine.take([short])
-    machine.take([firm])
-    machine.words()
-    machine.take([short])
+    machine = StageMachine("a", {"cpu": 1000}, {})
+    short = JobOrders(JobId("1"), task_template(job_spec(1)), [Start(0, 1, firm=False)], [])
+    firm = JobOrders(JobId("2"), task_template(job_spec(2)), [Start(0, 1, firm=True)], [])
+    machine.receive_orders([short])
+    machine.receive_orders([firm])
+    machine.messages()
+    machine.receive_orders([short])
 
-    assert machine.held[JobId("1"), 0].said is Said.RUNNING
-    assert machine.words() == []
+    assert machine.held[JobId("1"), 0].said is ReportedState.RUNNING
+    assert machine.messages() == []

@@ -20,22 +20,22 @@ from rota.apiserver import (
 from rota.apiserver.access import Caller
 from rota.engine.zones import zone
 from rota.identity.tokens import Role
-from rota.model.cron import Missed, Overlap
+from rota.model.cron import MissedRuns, Overlap
 from rota.model.errors import Rejected
 from rota.model.ids import JobId
-from rota.model.limits import WALL_LOOK_MS
+from rota.model.limits import WALL_CLOCK_CHECK_MS
 from rota.model.node import Eligibility
 from rota.model.plan import Instant, Plan
-from rota.model.recovery import Word
-from rota.model.service import Health, Life
-from rota.model.sync import Said
+from rota.model.recovery import RecoveryDecision
+from rota.model.service import Health, ServiceStatus
+from rota.model.sync import ReportedState
 from rota.model.view import View
 from rota.scheduler.move_check import why_not_moved
-from rota.testing.stage import Machine, Stage
+from rota.testing.stage import StageMachine, Stage
 from tests.fuzz import jobs
 
 USER = Caller("user", Role.ADMIN, ("*",))
-MOVE = admit_move.mover(why_not_moved)
+MOVE = admit_move.move_admission(why_not_moved)
 NODES_MAX = 6
 JOBS_MAX = 25  # unfinished ones: beyond, a submit cancels one first, so that a step stays cheap
 END_SECONDS = 900  # of cluster time, for everything to end after it was canceled
@@ -97,7 +97,7 @@ class World:
         """Let one thing happen until everything rests; returns it in words."""
         before = self._known()
         told: str = getattr(self, f"do_{verb}")(rng)
-        self.stage.settle()
+        self.stage.run_to_quiescence()
         self.has_changed = verb == "watch" or self._known() != before
         return told
 
@@ -122,7 +122,7 @@ class World:
         return self.ask(lambda view, now: admit_wishes.cancel(view, job, {}, USER, now))
 
     def _delete(self, job: JobId) -> bool:
-        return self.ask(lambda view, _: admission.delete(view, job, USER))
+        return self.ask(lambda view, _: admission.delete_job(view, job, USER))
 
     # ---- users
 
@@ -131,14 +131,14 @@ class World:
         if len(open_ := self.open_jobs()) >= JOBS_MAX:
             self._cancel(open_[0])
         key = rng.choice((None, None, f"key-{rng.randrange(5)}"))
-        return self._said(body, lambda view, now: admission.submit(view, body, USER, key, now))
+        return self._said(body, lambda view, now: admission.submit_job(view, body, USER, key, now))
 
     def do_update(self, rng: Random) -> str:
         patch = jobs.patch(rng)
         most = rng.choice((None, None, 1, 2))
-        wanted = admit_update.Update(patch, None, rng.random() < 0.4, most)
+        wanted = admit_update.UpdateRequest(patch, None, rng.random() < 0.4, most)
         return self._of_job(
-            rng, wanted, lambda view, job, now: admit_update.update(view, job, wanted, USER, now)
+            rng, wanted, lambda view, job, now: admit_update.update_job(view, job, wanted, USER, now)
         )
 
     def do_cancel(self, rng: Random) -> str:
@@ -160,7 +160,7 @@ class World:
     def do_restart_tasks(self, rng: Random) -> str:
         body = self._indices(rng)
         return self._of_job(
-            rng, body, lambda view, job, now: admit_restart.restart(view, job, body, USER, now)
+            rng, body, lambda view, job, now: admit_restart.restart_tasks(view, job, body, USER, now)
         )
 
     def do_move_tasks(self, rng: Random) -> str:
@@ -170,28 +170,28 @@ class World:
         return self._of_job(rng, body, lambda view, job, now: MOVE(view, job, body, USER, now))
 
     def do_rollback(self, rng: Random) -> str:
-        return self._of_job(rng, {}, lambda view, job, now: admit_rollback.rollback(view, job, {}, USER, now))
+        return self._of_job(rng, {}, lambda view, job, now: admit_rollback.rollback_job(view, job, {}, USER, now))
 
     def do_release(self, rng: Random) -> str:
-        return self._of_job(rng, {}, lambda view, job, now: admit_release.release(view, job, {}, USER, now))
+        return self._of_job(rng, {}, lambda view, job, now: admit_release.release_tasks(view, job, {}, USER, now))
 
     def do_resolve(self, rng: Random) -> str:
-        body = {"word": rng.choice(list(Word)).value} | self._indices(rng)
+        body = {"word": rng.choice(list(RecoveryDecision)).value} | self._indices(rng)
         return self._of_job(
-            rng, body, lambda view, job, now: admit_loss.resolve_by_hand(view, job, body, USER, now)
+            rng, body, lambda view, job, now: admit_loss.resolve_losses_by_user(view, job, body, USER, now)
         )
 
     def do_rerun(self, rng: Random) -> str:
-        wanted = admit_rerun.Wanted({"failed": rng.random() < 0.5})
+        wanted = admit_rerun.RerunSelection({"failed": rng.random() < 0.5})
         return self._of_job(
-            rng, wanted, lambda view, job, now: admit_rerun.rerun(view, job, wanted, USER, now)
+            rng, wanted, lambda view, job, now: admit_rerun.rerun_job(view, job, wanted, USER, now)
         )
 
     def do_delete(self, rng: Random) -> str:
         """Some jobs that have ended, so that histories stay cheap; or one that may not have."""
         ended = [job for job, entry in self.stage.mirror.jobs.items() if entry.status and entry.status.ended]
         if not ended or rng.random() < 0.3:
-            return self._of_job(rng, {}, lambda view, job, _: admission.delete(view, job, USER))
+            return self._of_job(rng, {}, lambda view, job, _: admission.delete_job(view, job, USER))
         chosen = rng.sample(ended, min(len(ended), 20))
         return f"jobs {[job for job in chosen if self._delete(job)]}"
 
@@ -213,9 +213,9 @@ class World:
                 f"delete {name}", lambda view, _: admit_crons.delete(view, ("default", name), USER)
             )
         template = {"command": ["true"], **rng.choice(jobs.KINDS[:4])}
-        rules = {"overlap": rng.choice(list(Overlap)).value, "missed": rng.choice(list(Missed)).value}
+        rules = {"overlap": rng.choice(list(Overlap)).value, "missed": rng.choice(list(MissedRuns)).value}
         schedule = rng.choice(("* * * * *", "*/5 * * * *"))
-        if rules["missed"] == Missed.ALL:  # a clock that is set by a day would make 1,000 jobs at one time
+        if rules["missed"] == MissedRuns.ALL:  # a clock that is set by a day would make 1,000 jobs at one time
             schedule = "*/30 * * * *"
         body = {"name": name, "schedule": schedule, "job": template, **rules}
         return self._said(body, lambda view, now: admit_crons.create(view, body, USER, zone, now))
@@ -224,7 +224,7 @@ class World:
         """The controller of some jobs connects or goes away."""
         owner = f"{USER.name}:{jobs.CONTROLLER}"
         comes = rng.random() < 0.5
-        (self.stage.watch if comes else self.stage.hang_up)(owner)
+        (self.stage.watch if comes else self.stage.disconnect)(owner)
         return f"controller {'connects' if comes else 'hangs up'}"
 
     # ---- nodes
@@ -233,7 +233,7 @@ class World:
         if len(self.stage.machines) >= NODES_MAX:
             return "there are enough nodes"
         self._joined += 1
-        machine = Machine(f"n{self._joined}", dict(rng.choice(_CAPACITIES)), dict(rng.choice(_LABELS)))
+        machine = StageMachine(f"n{self._joined}", dict(rng.choice(_CAPACITIES)), dict(rng.choice(_LABELS)))
         self.stage.join(machine)
         return f"{machine.name} joins with {machine.capacity} {machine.labels}"
 
@@ -244,23 +244,23 @@ class World:
             (machine, task)
             for machine in self.stage.machines.values()
             for task, held in machine.held.items()
-            if held.said is Said.RUNNING
+            if held.said is ReportedState.RUNNING
         ]
         chosen = rng.sample(running, min(len(running), rng.choice((1, 1, 2, 5, 20))))
         for machine, task in chosen:
             if task in machine.held:
                 machine.end(task, code, rng.choice((1, 1000, 100_000)))
-        self.stage.settle()
+        self.stage.run_to_quiescence()
         return f"{[f'{machine.name} {task[0]}.{task[1]}' for machine, task in chosen]} end with {code}"
 
     def do_life(self, rng: Random) -> str:
-        life = Life(rng.randrange(4), rng.choice((-1, 1)), health=rng.choice(list(Health)).value)
+        life = ServiceStatus(rng.randrange(4), rng.choice((-1, 1)), health=rng.choice(list(Health)).value)
 
-        def tell(machine: Machine) -> None:
+        def tell(machine: StageMachine) -> None:
             known = self.stage.mirror.jobs  # a machine that was away may hold work of a deleted job
             for task in list(machine.held):
-                if task[0] in known and known[task[0]].spec.stays:
-                    machine.tell_life(task, life)
+                if task[0] in known and known[task[0]].spec.is_service:
+                    machine.report_service_status(task, life)
 
         return self._of_node(rng, f"says of its services {life}", tell)
 
@@ -268,7 +268,7 @@ class World:
         return self._of_node(rng, "loses its connection", self.stage.cut)
 
     def do_crash(self, rng: Random) -> str:
-        def crash(machine: Machine) -> None:
+        def crash(machine: StageMachine) -> None:
             machine.crash()
             self.stage.cut(machine)
             if rng.random() < 0.6:
@@ -284,19 +284,19 @@ class World:
         return self._of_node(rng, "calls", self.stage.call)
 
     def do_silence(self, rng: Random) -> str:
-        def change(machine: Machine) -> None:
+        def change(machine: StageMachine) -> None:
             machine.silent = not machine.silent
 
         return self._of_node(rng, "falls silent, or speaks again", change)
 
     def do_deaf(self, rng: Random) -> str:
-        def change(machine: Machine) -> None:
+        def change(machine: StageMachine) -> None:
             machine.deaf = not machine.deaf
 
         return self._of_node(rng, "turns deaf, or obeys again", change)
 
     def do_refuse(self, rng: Random) -> str:
-        def change(machine: Machine) -> None:
+        def change(machine: StageMachine) -> None:
             machine.refuses = None if machine.refuses else "no such directory"
 
         return self._of_node(rng, "refuses everything, or nothing", change)
@@ -308,7 +308,7 @@ class World:
         wished = rng.choice((Eligibility.OPEN, Eligibility.OPEN, Eligibility.CORDONED))
         machine = self._machine(rng)
         name = machine.name if machine else "n1"
-        return self._said(f"{name} {wished}", lambda view, _: admission.wish_node(view, name, wished, USER))
+        return self._said(f"{name} {wished}", lambda view, _: admission.set_node_eligibility(view, name, wished, USER))
 
     def do_drain(self, rng: Random) -> str:
         body = rng.choice(
@@ -339,7 +339,7 @@ class World:
 
     def do_release_brake(self, rng: Random) -> str:
         del rng
-        return self._said("brake", lambda view, now: admit_brake.release(view, {}, USER, now))
+        return self._said("brake", lambda view, now: admit_brake.release_brake(view, {}, USER, now))
 
     # ---- time and the server
 
@@ -356,7 +356,7 @@ class World:
     def do_clock(self, rng: Random) -> str:
         ms = rng.choice((-3_600_000, -60_000, 60_000, 3_600_000, 86_400_000))
         self.stage.wall_shift_ms += ms
-        self.stage.wait(WALL_LOOK_MS)  # that the clock was set is seen at the next look at it
+        self.stage.wait(WALL_CLOCK_CHECK_MS)  # that the clock was set is seen at the next look at it
         return f"the wall clock is set by {ms} ms"
 
     def do_restart(self, rng: Random) -> str:
@@ -371,7 +371,7 @@ class World:
     def _known(self) -> object:
         """What is on disk, what was observed of nodes, and the time."""
         stage = self.stage
-        nodes = {name: (node.link, node.heard_at_ms) for name, node in stage.mirror.nodes.items()}
+        nodes = {name: (node.connection, node.last_seen_at_ms) for name, node in stage.mirror.nodes.items()}
         return dict(stage.records), nodes, stage.now, id(stage.mirror)
 
     def ask(self, command: Callable[[View, Instant], Plan]) -> bool:
@@ -379,7 +379,7 @@ class World:
             self.stage.ask("apiserver", command)
         except Rejected:
             return False
-        self.stage.settle()
+        self.stage.run_to_quiescence()
         return True
 
     def _said(self, what: object, command: Callable[[View, Instant], Plan]) -> str:
@@ -393,15 +393,15 @@ class World:
         job = rng.choice(open_ if open_ and rng.random() < 0.8 else known)
         return self._said(f"job {job} {what}", lambda view, now: command(view, job, now))
 
-    def _of_node(self, rng: Random, what: str, change: Callable[[Machine], None]) -> str:
+    def _of_node(self, rng: Random, what: str, change: Callable[[StageMachine], None]) -> str:
         machine = self._machine(rng)
         if machine is None:
             return "there is no node"
         change(machine)
-        self.stage.settle()
+        self.stage.run_to_quiescence()
         return f"{machine.name} {what}"
 
-    def _machine(self, rng: Random) -> Machine | None:
+    def _machine(self, rng: Random) -> StageMachine | None:
         machines = list(self.stage.machines.values())
         return rng.choice(machines) if machines else None
 

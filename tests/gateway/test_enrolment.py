@@ -6,15 +6,15 @@ import pytest
 
 from rota.engine.mirror import Mirror
 from rota.gateway.enrolment import deregister, register, registered
-from rota.gateway.words import PATH, Words, unfit, words_of
+from rota.gateway.words import PATH, WorkerCommand, why_unsupported, worker_command
 from rota.model import limits
 from rota.model.errors import QueueFull
 from rota.model.ids import NodeId
 from rota.model.node import Dialled, NodeSpec
 from rota.model.shape import Constraint, Op, RunMode
-from rota.model.sync import Work, work_of
+from rota.model.sync import TaskTemplate, task_template
 from rota.model.view import worker_node
-from rota.scheduler.filters import admits
+from rota.scheduler.filters import node_matches
 from rota.testing.builders import apply, at, job_spec
 
 
@@ -62,11 +62,11 @@ def test_there_are_only_so_many_workers() -> None:
 def test_only_what_names_the_node_is_admitted_there() -> None:
     mirror = Mirror()
     entry = mirror.nodes[came(mirror, "127.0.0.1:5", "a")]
-    assert entry.wish is not None
-    said = ({"node": entry.spec.name, **entry.spec.labels}, entry.wish.taints)
+    assert entry.intent is not None
+    said = ({"node": entry.spec.name, **entry.spec.labels}, entry.intent.taints)
 
     def admitted(**fields: Any) -> bool:
-        return admits(job_spec(**fields).shape, *said)
+        return node_matches(job_spec(**fields).shape, *said)
 
     assert not admitted()
     assert not admitted(where=(Constraint("dialled", Op.EXISTS),))
@@ -74,18 +74,18 @@ def test_only_what_names_the_node_is_admitted_there() -> None:
     assert admitted(tolerate=("dialled",))
 
 
-def work(**fields: Any) -> Work:
-    return work_of(job_spec(**fields))
+def work(**fields: Any) -> TaskTemplate:
+    return task_template(job_spec(**fields))
 
 
 def test_a_command_is_one_line_and_the_path_is_the_working_directory_unless_another_is_meant() -> None:
-    assert words_of(work(command=("echo", "two words"))) == Words("echo 'two words'", "")
-    assert words_of(work(command=("echo a; echo b",), workdir="/tmp")) == Words("echo a; echo b", "/tmp")
-    assert words_of(work(command=("x",), env={PATH: "here"})) == Words("x", "here")
+    assert worker_command(work(command=("echo", "two words"))) == WorkerCommand("echo 'two words'", "")
+    assert worker_command(work(command=("echo a; echo b",), workdir="/tmp")) == WorkerCommand("echo a; echo b", "/tmp")
+    assert worker_command(work(command=("x",), env={PATH: "here"})) == WorkerCommand("x", "here")
 
 
 def test_what_the_contract_cannot_carry_is_named() -> None:
-    assert unfit(work(env={PATH: "here"})) is None
-    assert unfit(work(env={"A": "b"}, run=RunMode.AT_MOST_ONCE, limits={"pids": 3})) == (
+    assert why_unsupported(work(env={PATH: "here"})) is None
+    assert why_unsupported(work(env={"A": "b"}, run=RunMode.AT_MOST_ONCE, limits={"pids": 3})) == (
         "a worker that is dialled cannot give it run = at_most_once, limits, variables"
     )

@@ -7,7 +7,7 @@ import grpc
 import pytest
 
 from rota.apiserver.api import Addresses
-from rota.config import GrpcServer, ServerConfig, WorkerGateway
+from rota.config import GrpcServerConfig, ServerConfig, WorkerGatewayConfig
 from rota.identity.tokens import Role
 from rota.model.ids import NodeId
 from rota.store.memory import MemoryStore
@@ -22,7 +22,7 @@ PATHS = ("/start", "/stop", "/query", "/stream")
 class Answering:
     """Workers that are always there."""
 
-    async def answers(self, node: NodeId) -> bool:
+    async def is_responsive(self, node: NodeId) -> bool:
         del node
         return True
 
@@ -56,7 +56,7 @@ async def test_elsewhere_its_routes_need_a_token(tmp_path: Path) -> None:
 
 
 async def test_elsewhere_a_worker_registers_with_an_administrators_token_only(tmp_path: Path) -> None:
-    config = ServerConfig(grpc_server=GrpcServer("10.0.0.1:1"), worker_gateway=WorkerGateway(enabled=True))
+    config = ServerConfig(grpc_server=GrpcServerConfig("10.0.0.1:1"), worker_gateway=WorkerGatewayConfig(enabled=True))
     door: Any = None  # nobody speaks there before a worker is dialled
     async with serving(tmp_path, MemoryStore) as server:
         workers = grpc.aio.server()

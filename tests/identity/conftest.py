@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rota.identity.authority import Authority
+from rota.identity.authority import CertificateAuthority
 
 
 @pytest.fixture
@@ -15,5 +15,5 @@ def now() -> datetime:
 
 
 @pytest.fixture
-def authority(tmp_path: Path, now: datetime) -> Authority:
-    return Authority.open(tmp_path / "ca", now - timedelta(days=365))
+def authority(tmp_path: Path, now: datetime) -> CertificateAuthority:
+    return CertificateAuthority.open(tmp_path / "ca", now - timedelta(days=365))

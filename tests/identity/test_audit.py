@@ -174,9 +174,9 @@ def test_refusals_alike_are_two_lines_whatever_their_number(tmp_path: Path) -> N
     path = tmp_path / "audit.jsonl"
     log = AuditLog(path)
     for number in range(5000):
-        log.count(refusal(f"ipv4:10.0.0.1:{number}"))
-    log.count(refusal("10.0.0.2"))
-    log.count(refusal("10.0.0.2", who="ci"))
+        log.write_counted(refusal(f"ipv4:10.0.0.1:{number}"))
+    log.write_counted(refusal("10.0.0.2"))
+    log.write_counted(refusal("10.0.0.2", who="ci"))
     log.close()
 
     found = [(line["from"], line["who"], line.get("count", 1)) for line in lines(path)]
@@ -192,7 +192,7 @@ def test_refusals_of_endless_kinds_are_kept_apart_up_to_a_number(tmp_path: Path)
     path = tmp_path / "audit.jsonl"
     log = AuditLog(path)
     for number in range(AUDIT_KINDS_MAX + 500):
-        log.count(refusal(f"10.0.{number // 256}.{number % 256}"))
+        log.write_counted(refusal(f"10.0.{number // 256}.{number % 256}"))
     log.close()
 
     assert len(lines(path)) <= AUDIT_KINDS_MAX + 2
@@ -206,10 +206,10 @@ def test_counts_are_written_when_their_interval_is_over(
     path = tmp_path / "audit.jsonl"
     log = AuditLog(path)
     for _ in range(3):
-        log.count(refusal("10.0.0.1"))
+        log.write_counted(refusal("10.0.0.1"))
 
     until(lambda: len(lines(path)) == 2, "the interval is over")
-    log.count(refusal("10.0.0.1"))
+    log.write_counted(refusal("10.0.0.1"))
     log.close()
     assert [line.get("count", 1) for line in lines(path)] == [1, 2, 1]
 

@@ -14,9 +14,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from rota.identity import node_identity
-from rota.identity.authority import Authority
+from rota.identity.authority import CertificateAuthority
 from rota.identity.certificates import certificate_to_pem, node_id_of, only_certificate, period_of
-from rota.identity.errors import Refused, Unsafe
+from rota.identity.errors import IdentityRefused, Unsafe
 
 AnyKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey
 
@@ -32,14 +32,14 @@ def p256_request() -> bytes:
 
 
 def test_a_second_start_finds_the_same_ca(tmp_path: Path, now: datetime) -> None:
-    first = Authority.open(tmp_path / "ca", now)
-    second = Authority.open(tmp_path / "ca", now + timedelta(days=300))
+    first = CertificateAuthority.open(tmp_path / "ca", now)
+    second = CertificateAuthority.open(tmp_path / "ca", now + timedelta(days=300))
 
     assert second.ca_pem == first.ca_pem
     assert second.fingerprint == first.fingerprint
 
 
-def test_the_fingerprint_is_the_sha256_of_the_der_certificate(authority: Authority) -> None:
+def test_the_fingerprint_is_the_sha256_of_the_der_certificate(authority: CertificateAuthority) -> None:
     expected = only_certificate(authority.ca_pem).fingerprint(hashes.SHA256()).hex()
 
     assert authority.fingerprint == f"sha256:{expected}"
@@ -48,7 +48,7 @@ def test_the_fingerprint_is_the_sha256_of_the_der_certificate(authority: Authori
 def test_only_the_owner_can_read_the_ca_key(tmp_path: Path, now: datetime) -> None:
     old_umask = os.umask(0)
     try:
-        Authority.open(tmp_path / "ca", now)
+        CertificateAuthority.open(tmp_path / "ca", now)
     finally:
         os.umask(old_umask)
 
@@ -58,7 +58,7 @@ def test_only_the_owner_can_read_the_ca_key(tmp_path: Path, now: datetime) -> No
 
 def test_a_directory_made_by_hand_is_closed_to_others(tmp_path: Path, now: datetime) -> None:
     (tmp_path / "ca").mkdir(mode=0o755)
-    Authority.open(tmp_path / "ca", now)
+    CertificateAuthority.open(tmp_path / "ca", now)
 
     assert stat.S_IMODE((tmp_path / "ca").stat().st_mode) == 0o700
 
@@ -69,77 +69,77 @@ def test_a_shared_directory_is_refused_and_left_alone(tmp_path: Path, now: datet
     shared.chmod(0o1777)
 
     with pytest.raises(Unsafe, match="shared with other users"):
-        Authority.open(shared, now)
+        CertificateAuthority.open(shared, now)
     assert stat.S_IMODE(shared.stat().st_mode) == 0o1777
 
 
 def test_a_ca_half_made_in_a_crash_is_made_anew(tmp_path: Path, now: datetime) -> None:
     directory = tmp_path / "ca"
-    Authority.open(directory, now)
+    CertificateAuthority.open(directory, now)
     (directory / "ca.pem").unlink()
     half_key = (directory / "ca.key").read_bytes()
     (directory / ".ca.key.0123456789abcdef.new").write_bytes(b"half a k")
 
-    again = Authority.open(directory, now)
+    again = CertificateAuthority.open(directory, now)
 
     assert (directory / "ca.key").read_bytes() != half_key
-    assert Authority.open(directory, now).fingerprint == again.fingerprint
+    assert CertificateAuthority.open(directory, now).fingerprint == again.fingerprint
     assert not list(directory.glob(".*.new"))
 
 
 def test_a_ca_without_its_key_is_refused_and_not_replaced(tmp_path: Path, now: datetime) -> None:
     directory = tmp_path / "ca"
-    made = Authority.open(directory, now)
+    made = CertificateAuthority.open(directory, now)
     (directory / "ca.key").unlink()
 
     with pytest.raises(Unsafe, match="lost its key"):
-        Authority.open(directory, now)
+        CertificateAuthority.open(directory, now)
     assert (directory / "ca.pem").read_bytes() == made.ca_pem
 
 
 def test_a_key_of_another_ca_is_refused(tmp_path: Path, now: datetime) -> None:
-    Authority.open(tmp_path / "one", now)
-    Authority.open(tmp_path / "two", now)
+    CertificateAuthority.open(tmp_path / "one", now)
+    CertificateAuthority.open(tmp_path / "two", now)
     (tmp_path / "two" / "ca.key").replace(tmp_path / "one" / "ca.key")
 
     with pytest.raises(Unsafe, match=r"ca\.key is not the key of .*ca\.pem"):
-        Authority.open(tmp_path / "one", now)
+        CertificateAuthority.open(tmp_path / "one", now)
 
 
 @pytest.mark.parametrize("name", ["ca.key", "ca.pem"])
 @pytest.mark.parametrize("content", [b"", b"rubbish", b"-----BEGIN CERTIFICATE-----\nAAAA\n"])
 def test_a_damaged_ca_file_is_refused(tmp_path: Path, now: datetime, name: str, content: bytes) -> None:
-    Authority.open(tmp_path / "ca", now)
+    CertificateAuthority.open(tmp_path / "ca", now)
     (tmp_path / "ca" / name).write_bytes(content)
 
     with pytest.raises(Unsafe, match="cannot be read"):
-        Authority.open(tmp_path / "ca", now)
+        CertificateAuthority.open(tmp_path / "ca", now)
 
 
 def test_a_ca_key_that_others_can_read_is_refused(tmp_path: Path, now: datetime) -> None:
-    Authority.open(tmp_path / "ca", now)
+    CertificateAuthority.open(tmp_path / "ca", now)
     (tmp_path / "ca" / "ca.key").chmod(0o640)
 
     with pytest.raises(Unsafe, match="chmod 600"):
-        Authority.open(tmp_path / "ca", now)
+        CertificateAuthority.open(tmp_path / "ca", now)
 
 
 def test_an_expired_ca_is_refused(tmp_path: Path, now: datetime) -> None:
-    Authority.open(tmp_path / "ca", now)
+    CertificateAuthority.open(tmp_path / "ca", now)
 
     with pytest.raises(Unsafe, match="expired on"):
-        Authority.open(tmp_path / "ca", now + timedelta(days=3651))
+        CertificateAuthority.open(tmp_path / "ca", now + timedelta(days=3651))
 
 
 def test_many_first_starts_at_once_make_one_ca(tmp_path: Path, now: datetime) -> None:
     with ThreadPoolExecutor(8) as pool:
-        made = list(pool.map(lambda _: Authority.open(tmp_path / "ca", now).fingerprint, range(8)))
+        made = list(pool.map(lambda _: CertificateAuthority.open(tmp_path / "ca", now).fingerprint, range(8)))
 
     assert len(set(made)) == 1
 
 
 def test_a_node_certificate_says_what_the_server_said_and_nothing_of_the_request(
-    authority: Authority, now: datetime
+    authority: CertificateAuthority, now: datetime
 ) -> None:
     lies = (
         x509.CertificateSigningRequestBuilder()
@@ -162,15 +162,15 @@ def test_a_node_certificate_says_what_the_server_said_and_nothing_of_the_request
     assert cert.not_valid_after_utc == now + timedelta(hours=24) + timedelta(days=90)
 
 
-def test_the_node_id_can_be_read_back_from_a_certificate(authority: Authority, now: datetime) -> None:
+def test_the_node_id_can_be_read_back_from_a_certificate(authority: CertificateAuthority, now: datetime) -> None:
     assert node_id_of(authority.sign_node(p256_request(), "n-17", "laptop", now)) == "n-17"
-    with pytest.raises(Refused, match="not a node's certificate"):
+    with pytest.raises(IdentityRefused, match="not a node's certificate"):
         node_id_of(authority.ca_pem)
-    with pytest.raises(Refused, match="not a node's certificate"):
+    with pytest.raises(IdentityRefused, match="not a node's certificate"):
         node_id_of(authority.server_identity([], now).cert_pem)
 
 
-def test_a_long_node_name_is_cut_to_what_a_certificate_holds(authority: Authority, now: datetime) -> None:
+def test_a_long_node_name_is_cut_to_what_a_certificate_holds(authority: CertificateAuthority, now: datetime) -> None:
     cert = only_certificate(authority.sign_node(p256_request(), "n", "x" * 300, now))
 
     assert cert.subject.rfc4514_string() == "CN=" + "x" * 64
@@ -178,18 +178,18 @@ def test_a_long_node_name_is_cut_to_what_a_certificate_holds(authority: Authorit
 
 @pytest.mark.parametrize("node_id", ["", "a/b", "../a", "a b", "ä", "-a", "a" * 129, "a?x", "a\n"])
 def test_a_node_id_that_could_be_read_as_another_is_refused(
-    authority: Authority, now: datetime, node_id: str
+    authority: CertificateAuthority, now: datetime, node_id: str
 ) -> None:
-    with pytest.raises(Refused, match="node_id"):
+    with pytest.raises(IdentityRefused, match="node_id"):
         authority.sign_node(p256_request(), node_id, "laptop", now)
 
 
-def test_a_node_without_a_name_is_refused(authority: Authority, now: datetime) -> None:
-    with pytest.raises(Refused, match="name"):
+def test_a_node_without_a_name_is_refused(authority: CertificateAuthority, now: datetime) -> None:
+    with pytest.raises(IdentityRefused, match="name"):
         authority.sign_node(p256_request(), "n", "", now)
 
 
-def test_strong_keys_are_signed(authority: Authority, now: datetime) -> None:
+def test_strong_keys_are_signed(authority: CertificateAuthority, now: datetime) -> None:
     keys: list[AnyKey] = [
         ec.generate_private_key(ec.SECP384R1()),
         rsa.generate_private_key(65537, 2048),
@@ -201,18 +201,18 @@ def test_strong_keys_are_signed(authority: Authority, now: datetime) -> None:
         assert cert.public_key() == key.public_key()
 
 
-def test_weak_keys_are_refused(authority: Authority, now: datetime) -> None:
+def test_weak_keys_are_refused(authority: CertificateAuthority, now: datetime) -> None:
     weak: list[AnyKey] = [
         ec.generate_private_key(ec.SECP256K1()),
         ec.generate_private_key(ec.SECP224R1()),
         rsa.generate_private_key(65537, 1024),
     ]
     for key in weak:
-        with pytest.raises(Refused, match="expected a key of"):
+        with pytest.raises(IdentityRefused, match="expected a key of"):
             authority.sign_node(request_for(key), "n", "laptop", now)
 
 
-def test_a_request_for_a_key_its_sender_does_not_hold_is_refused(authority: Authority, now: datetime) -> None:
+def test_a_request_for_a_key_its_sender_does_not_hold_is_refused(authority: CertificateAuthority, now: datetime) -> None:
     mine = x509.load_pem_x509_csr(p256_request())
     theirs = x509.load_pem_x509_csr(p256_request())
     forged_der = mine.public_bytes(serialization.Encoding.DER).replace(
@@ -225,25 +225,25 @@ def test_a_request_for_a_key_its_sender_does_not_hold_is_refused(authority: Auth
     )
     forged = x509.load_der_x509_csr(forged_der).public_bytes(serialization.Encoding.PEM)
 
-    with pytest.raises(Refused, match="signature"):
+    with pytest.raises(IdentityRefused, match="signature"):
         authority.sign_node(forged, "n", "laptop", now)
 
 
 @pytest.mark.parametrize(
     "rubbish", [b"", b"hello", b"\xff" * 100, b"-----BEGIN CERTIFICATE REQUEST-----\nAA\n"]
 )
-def test_what_is_no_request_is_refused(authority: Authority, now: datetime, rubbish: bytes) -> None:
-    with pytest.raises(Refused, match="csr: expected a PEM"):
+def test_what_is_no_request_is_refused(authority: CertificateAuthority, now: datetime, rubbish: bytes) -> None:
+    with pytest.raises(IdentityRefused, match="csr: expected a PEM"):
         authority.sign_node(rubbish, "n", "laptop", now)
 
 
-def test_a_huge_request_is_refused_unread(authority: Authority, now: datetime) -> None:
-    with pytest.raises(Refused, match="at most 16384 bytes"):
+def test_a_huge_request_is_refused_unread(authority: CertificateAuthority, now: datetime) -> None:
+    with pytest.raises(IdentityRefused, match="at most 16384 bytes"):
         authority.sign_node(b"x" * 20_000, "n", "laptop", now)
 
 
 def test_no_certificate_outlives_its_ca(tmp_path: Path, now: datetime) -> None:
-    authority = Authority.open(tmp_path / "ca", now)
+    authority = CertificateAuthority.open(tmp_path / "ca", now)
     late = now + timedelta(days=3650) - timedelta(hours=1)
 
     cert = only_certificate(authority.sign_node(p256_request(), "n", "laptop", late))
@@ -251,7 +251,7 @@ def test_no_certificate_outlives_its_ca(tmp_path: Path, now: datetime) -> None:
     assert cert.not_valid_after_utc == only_certificate(authority.ca_pem).not_valid_after_utc
 
 
-def test_a_server_certificate_covers_its_hosts_and_this_machine(authority: Authority, now: datetime) -> None:
+def test_a_server_certificate_covers_its_hosts_and_this_machine(authority: CertificateAuthority, now: datetime) -> None:
     pair = authority.server_identity(["rota.example.org", "10.0.0.5", "[fd00::5]", "localhost"], now)
 
     names = only_certificate(pair.cert_pem).extensions.get_extension_for_class(x509.SubjectAlternativeName)
@@ -261,7 +261,7 @@ def test_a_server_certificate_covers_its_hosts_and_this_machine(authority: Autho
     ]
 
 
-def test_a_server_certificate_asks_for_renewal_at_its_half_life(authority: Authority, now: datetime) -> None:
+def test_a_server_certificate_asks_for_renewal_at_its_half_life(authority: CertificateAuthority, now: datetime) -> None:
     pair = authority.server_identity([], now)
 
     assert only_certificate(pair.cert_pem).not_valid_after_utc == now + timedelta(days=30)
@@ -270,12 +270,12 @@ def test_a_server_certificate_asks_for_renewal_at_its_half_life(authority: Autho
 
 
 @pytest.mark.parametrize("host", ["", "host:3000", "a b", "http://a", "ä.example", "x" * 254, "a\n"])
-def test_a_bad_host_is_refused_by_name(authority: Authority, now: datetime, host: str) -> None:
-    with pytest.raises(Refused, match="hosts: expected a DNS name or an IP address"):
+def test_a_bad_host_is_refused_by_name(authority: CertificateAuthority, now: datetime, host: str) -> None:
+    with pytest.raises(IdentityRefused, match="hosts: expected a DNS name or an IP address"):
         authority.server_identity([host], now)
 
 
-def test_keys_do_not_show_in_what_is_printed(authority: Authority, tmp_path: Path, now: datetime) -> None:
+def test_keys_do_not_show_in_what_is_printed(authority: CertificateAuthority, tmp_path: Path, now: datetime) -> None:
     pair = authority.server_identity([], now)
     cert_pem = authority.sign_node(node_identity.make_request(tmp_path / "node"), "n", "laptop", now)
     identity = node_identity.store_identity(tmp_path / "node", cert_pem, authority.ca_pem)

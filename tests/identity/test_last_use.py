@@ -14,7 +14,7 @@ def test_the_last_use_is_known_after_a_restart_and_forgotten_with_the_token(tmp_
     used, unused, gone = (vault.make_api_token(name, Role.VIEWER, ("*",), 0) for name in ("a", "b", "c"))
     ids = {token.name: token.id for token in vault.list_api_tokens()}
     for secret in (used, gone, "rota_wrong"):
-        vault.who(secret, NOON_MS + 1234)
+        vault.authenticate(secret, NOON_MS + 1234)
     vault.revoke_api_token(ids["c"])
     vault.last_uses.write()
     again = Vault.open(tmp_path).last_uses
@@ -30,4 +30,4 @@ def test_a_damaged_file_costs_the_times_and_nothing_else(tmp_path: Path) -> None
     (tmp_path / "last-used.json").chmod(0o600)
 
     again = Vault.open(tmp_path)
-    assert again.who(secret, NOON_MS) is not None
+    assert again.authenticate(secret, NOON_MS) is not None

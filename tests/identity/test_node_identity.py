@@ -11,8 +11,8 @@ import pytest
 from cryptography import x509
 
 from rota.identity import files
-from rota.identity.authority import Authority
-from rota.identity.errors import Refused, Unsafe
+from rota.identity.authority import CertificateAuthority
+from rota.identity.errors import IdentityRefused, Unsafe
 from rota.identity.node_identity import (
     Renewal,
     check_fingerprint,
@@ -28,7 +28,7 @@ def node(tmp_path: Path) -> Path:
     return tmp_path / "node"
 
 
-def join(node: Path, authority: Authority, now: datetime, node_id: str = "n-17") -> None:
+def join(node: Path, authority: CertificateAuthority, now: datetime, node_id: str = "n-17") -> None:
     cert_pem = authority.sign_node(make_request(node), node_id, "laptop", now)
     store_identity(node, cert_pem, authority.ca_pem)
 
@@ -39,7 +39,7 @@ def test_a_node_that_has_not_joined_has_no_identity(node: Path) -> None:
     assert load_identity(node) is None
 
 
-def test_an_identity_survives_a_restart(node: Path, authority: Authority, now: datetime) -> None:
+def test_an_identity_survives_a_restart(node: Path, authority: CertificateAuthority, now: datetime) -> None:
     join(node, authority, now)
 
     identity = load_identity(node)
@@ -52,7 +52,7 @@ def test_an_identity_survives_a_restart(node: Path, authority: Authority, now: d
     assert identity.renewable_until == now + timedelta(hours=24) + timedelta(days=90)
 
 
-def test_key_and_certificate_are_private(node: Path, authority: Authority, now: datetime) -> None:
+def test_key_and_certificate_are_private(node: Path, authority: CertificateAuthority, now: datetime) -> None:
     join(node, authority, now)
 
     assert stat.S_IMODE(node.stat().st_mode) == 0o700
@@ -60,7 +60,7 @@ def test_key_and_certificate_are_private(node: Path, authority: Authority, now: 
 
 
 def test_renewal_replaces_key_and_certificate_together(
-    node: Path, authority: Authority, now: datetime
+    node: Path, authority: CertificateAuthority, now: datetime
 ) -> None:
     join(node, authority, now - timedelta(hours=12))
     old = load_identity(node)
@@ -82,12 +82,12 @@ def test_renewal_replaces_key_and_certificate_together(
 
 
 def test_a_renewal_that_is_not_for_this_node_and_now_changes_nothing(
-    node: Path, tmp_path: Path, authority: Authority, now: datetime
+    node: Path, tmp_path: Path, authority: CertificateAuthority, now: datetime
 ) -> None:
     join(node, authority, now)
     held = load_identity(node)
     assert held is not None
-    renewal, other = Renewal(held), Authority.open(tmp_path / "other-ca", now)
+    renewal, other = Renewal(held), CertificateAuthority.open(tmp_path / "other-ca", now)
     year = timedelta(days=365)
     refused = {
         "is for node n-18": authority.sign_node(renewal.request, "n-18", "desk", now),
@@ -98,7 +98,7 @@ def test_a_renewal_that_is_not_for_this_node_and_now_changes_nothing(
     }
 
     for reason, cert_pem in refused.items():
-        with pytest.raises(Refused, match=reason):
+        with pytest.raises(IdentityRefused, match=reason):
             renewal.accept(cert_pem, now)
     assert load_identity(node) == held
 
@@ -109,7 +109,7 @@ CRASHES = ("os.open", "os.fsync", "os.replace", "pathlib.Path.unlink")
 @pytest.mark.parametrize("crashes_at", CRASHES)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_crash_at_any_step_of_a_renewal_leaves_an_identity_that_can_be_used(
-    node: Path, authority: Authority, now: datetime, crashes_at: str, *, after: bool
+    node: Path, authority: CertificateAuthority, now: datetime, crashes_at: str, *, after: bool
 ) -> None:
     """A child process is killed before or after each call that changes the disk."""
     join(node, authority, now - timedelta(hours=12))
@@ -146,7 +146,7 @@ def _die_at(name: str, *, after: bool) -> None:
 
 
 def test_renewals_of_nodes_that_joined_together_are_spread(
-    node: Path, authority: Authority, now: datetime
+    node: Path, authority: CertificateAuthority, now: datetime
 ) -> None:
     join(node, authority, now)
     identity = load_identity(node)
@@ -158,7 +158,7 @@ def test_renewals_of_nodes_that_joined_together_are_spread(
 
 
 def test_an_identity_of_an_earlier_release_with_its_key_beside_it_is_read(
-    node: Path, authority: Authority, now: datetime
+    node: Path, authority: CertificateAuthority, now: datetime
 ) -> None:
     join(node, authority, now)
     identity = load_identity(node)
@@ -177,13 +177,13 @@ def test_a_request_does_not_contain_the_private_key(node: Path) -> None:
 
 
 def test_a_certificate_for_another_key_is_refused(
-    node: Path, tmp_path: Path, authority: Authority, now: datetime
+    node: Path, tmp_path: Path, authority: CertificateAuthority, now: datetime
 ) -> None:
     join(node, authority, now)
     make_request(node)
     foreign = authority.sign_node(make_request(tmp_path / "other"), "n-18", "desk", now)
 
-    with pytest.raises(Refused, match="another key"):
+    with pytest.raises(IdentityRefused, match="another key"):
         store_identity(node, foreign, authority.ca_pem)
     kept = load_identity(node)
     assert kept is not None
@@ -191,17 +191,17 @@ def test_a_certificate_for_another_key_is_refused(
 
 
 def test_a_certificate_of_another_ca_is_refused(
-    node: Path, tmp_path: Path, authority: Authority, now: datetime
+    node: Path, tmp_path: Path, authority: CertificateAuthority, now: datetime
 ) -> None:
-    other = Authority.open(tmp_path / "other-ca", now)
+    other = CertificateAuthority.open(tmp_path / "other-ca", now)
     cert_pem = other.sign_node(make_request(node), "n-17", "laptop", now)
 
-    with pytest.raises(Refused, match="not signed by the CA"):
+    with pytest.raises(IdentityRefused, match="not signed by the CA"):
         store_identity(node, cert_pem, authority.ca_pem)
 
 
 def test_a_damaged_certificate_file_is_refused_with_the_way_out(
-    node: Path, authority: Authority, now: datetime
+    node: Path, authority: CertificateAuthority, now: datetime
 ) -> None:
     join(node, authority, now)
     path = node / "node.pem"
@@ -214,7 +214,7 @@ def test_a_damaged_certificate_file_is_refused_with_the_way_out(
 
 
 def test_a_lost_or_damaged_key_is_refused_with_the_way_out(
-    node: Path, authority: Authority, now: datetime
+    node: Path, authority: CertificateAuthority, now: datetime
 ) -> None:
     cert_pem = authority.sign_node(make_request(node), "n-17", "laptop", now)
     (node / "node.key").write_bytes(b"rubbish")
@@ -225,7 +225,7 @@ def test_a_lost_or_damaged_key_is_refused_with_the_way_out(
         store_identity(node, cert_pem, authority.ca_pem)
 
 
-def test_a_key_that_others_can_read_is_refused(node: Path, authority: Authority, now: datetime) -> None:
+def test_a_key_that_others_can_read_is_refused(node: Path, authority: CertificateAuthority, now: datetime) -> None:
     join(node, authority, now)
     (node / "node.pem").chmod(0o644)
 
@@ -234,9 +234,9 @@ def test_a_key_that_others_can_read_is_refused(node: Path, authority: Authority,
 
 
 def test_the_named_ca_is_known_by_its_fingerprint(
-    tmp_path: Path, authority: Authority, now: datetime
+    tmp_path: Path, authority: CertificateAuthority, now: datetime
 ) -> None:
-    other = Authority.open(tmp_path / "other-ca", now)
+    other = CertificateAuthority.open(tmp_path / "other-ca", now)
 
     assert check_fingerprint(authority.ca_pem, authority.fingerprint)
     assert check_fingerprint(authority.ca_pem, authority.fingerprint.upper().replace("SHA256", "sha256"))
@@ -246,9 +246,9 @@ def test_the_named_ca_is_known_by_its_fingerprint(
 
 
 def test_a_second_ca_smuggled_in_behind_the_named_one_is_noticed(
-    tmp_path: Path, authority: Authority, now: datetime
+    tmp_path: Path, authority: CertificateAuthority, now: datetime
 ) -> None:
-    other = Authority.open(tmp_path / "other-ca", now)
+    other = CertificateAuthority.open(tmp_path / "other-ca", now)
 
     assert not check_fingerprint(authority.ca_pem + other.ca_pem, authority.fingerprint)
     assert not check_fingerprint(other.ca_pem + authority.ca_pem, authority.fingerprint)

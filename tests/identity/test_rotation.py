@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from rota.identity import certificates, keyring
-from rota.identity.authority import Authority
+from rota.identity.authority import CertificateAuthority
 from rota.identity.bundles import Bundle
-from rota.identity.errors import NotRotating, Refused, Rotating, Unsafe
+from rota.identity.errors import NotRotating, IdentityRefused, Rotating, Unsafe
 from rota.identity.node_identity import (
     NodeIdentity,
     Renewal,
@@ -21,7 +21,7 @@ from rota.identity.node_identity import (
     store_identity,
     trusting,
 )
-from rota.identity.tokens import Watcher
+from rota.identity.tokens import JoinedWatcher
 from rota.identity.vault import Vault
 from rota.identity.watcher_identity import WatcherRequest
 from tests.identity.handshake import shake
@@ -29,19 +29,19 @@ from tests.identity.handshake import shake
 OVERLAP = timedelta(days=91)
 
 
-def joined(authority: Authority, directory: Path, now: datetime) -> NodeIdentity:
+def joined(authority: CertificateAuthority, directory: Path, now: datetime) -> NodeIdentity:
     cert_pem = authority.sign_node(make_request(directory), "n-17", "laptop", now)
     return store_identity(directory, cert_pem, authority.bundle.pem)
 
 
-def renewed(authority: Authority, held: NodeIdentity, now: datetime) -> NodeIdentity:
+def renewed(authority: CertificateAuthority, held: NodeIdentity, now: datetime) -> NodeIdentity:
     renewal = Renewal(held)
     certificate = authority.sign_node(renewal.request, held.node_id, "laptop", now)
     return renewal.accept(certificate, now, authority.bundle.pem)
 
 
 def test_in_the_overlap_every_node_and_every_server_accept_each_other_whichever_ca_they_know(
-    authority: Authority, tmp_path: Path, now: datetime
+    authority: CertificateAuthority, tmp_path: Path, now: datetime
 ) -> None:
     old_server, old_node = authority.server_identity([], now), joined(authority, tmp_path / "node", now)
     authority.rotate(now, OVERLAP)
@@ -54,7 +54,7 @@ def test_in_the_overlap_every_node_and_every_server_accept_each_other_whichever_
 
 
 def test_after_the_end_a_certificate_of_the_old_ca_is_refused_and_one_of_the_new_is_not(
-    authority: Authority, tmp_path: Path, now: datetime
+    authority: CertificateAuthority, tmp_path: Path, now: datetime
 ) -> None:
     old_server, old_node = authority.server_identity([], now), joined(authority, tmp_path / "node", now)
     authority.rotate(now, OVERLAP)
@@ -72,7 +72,7 @@ def test_after_the_end_a_certificate_of_the_old_ca_is_refused_and_one_of_the_new
 
 
 def test_a_client_that_knows_the_old_ca_alone_trusts_the_server_until_the_next_rotation_is_finished(
-    authority: Authority, tmp_path: Path, now: datetime
+    authority: CertificateAuthority, tmp_path: Path, now: datetime
 ) -> None:
     known = authority.ca_pem
 
@@ -90,7 +90,7 @@ def test_a_client_that_knows_the_old_ca_alone_trusts_the_server_until_the_next_r
     assert steps == [True, True, True, True, False]
 
 
-def test_after_a_leak_nothing_of_before_counts(authority: Authority, tmp_path: Path, now: datetime) -> None:
+def test_after_a_leak_nothing_of_before_counts(authority: CertificateAuthority, tmp_path: Path, now: datetime) -> None:
     node, known = joined(authority, tmp_path / "node", now), authority.ca_pem
     sealed, secrets = authority.seals().seal("n1", b"spec"), authority.api_secrets("ci", "key")
     authority.rotate(now, OVERLAP)
@@ -105,16 +105,16 @@ def test_after_a_leak_nothing_of_before_counts(authority: Authority, tmp_path: P
     assert shake(server, fresh, ca_pem=fresh.ca_pem).accepted
     assert authority.seals().unseal("n1", sealed) is None
     assert not set(secrets) & set(authority.api_secrets("ci", "key"))
-    with pytest.raises(Refused, match="for which none"):
+    with pytest.raises(IdentityRefused, match="for which none"):
         trusting(node, authority.bundle.pem)
 
 
 def test_what_was_signed_with_a_secret_is_accepted_until_the_next_rotation_is_finished(
-    authority: Authority, now: datetime
+    authority: CertificateAuthority, now: datetime
 ) -> None:
     tokens, seals = authority.task_tokens(), authority.seals()
     key, sealed = tokens.key_for("7", "n1"), seals.seal("n1", b"spec")
-    mark, (made, *_) = authority.origin_mark("10.0.0.1", b"body"), authority.api_secrets("ci", "key")
+    mark, (made, *_) = authority.sign_origin("10.0.0.1", b"body"), authority.api_secrets("ci", "key")
     accepted = []
     steps: list[Callable[[], object]] = [
         lambda: authority.rotate(now, OVERLAP),
@@ -123,7 +123,7 @@ def test_what_was_signed_with_a_secret_is_accepted_until_the_next_rotation_is_fi
     for step in steps * 2:
         step()
         accepted.append(seals.unseal("n1", sealed) == b"spec")
-        assert authority.is_origin("10.0.0.1", b"body", mark) is accepted[-1]
+        assert authority.verify_origin("10.0.0.1", b"body", mark) is accepted[-1]
         assert (made in authority.api_secrets("ci", "key")) is accepted[-1]
         assert tokens.key_for("7", "n1") != key
 
@@ -134,7 +134,7 @@ def test_secrets_of_a_ca_that_was_never_rotated_are_those_of_releases_before_rot
     tmp_path: Path, now: datetime
 ) -> None:
     """Servers of both releases may lead, one after the other: each must accept what the other has signed."""
-    authority = Authority.open(tmp_path / "ca", now)
+    authority = CertificateAuthority.open(tmp_path / "ca", now)
     key = (tmp_path / "ca" / "ca.key").read_bytes()
 
     assert authority._secrets(b"rota seals") == [hashlib.sha256(b"rota seals\0" + key).digest()]
@@ -142,19 +142,19 @@ def test_secrets_of_a_ca_that_was_never_rotated_are_those_of_releases_before_rot
 
 
 def test_a_node_takes_no_ca_for_which_none_that_it_trusts_vouches(
-    authority: Authority, tmp_path: Path, now: datetime
+    authority: CertificateAuthority, tmp_path: Path, now: datetime
 ) -> None:
     node = joined(authority, tmp_path / "node", now)
-    other = Authority.open(tmp_path / "other", now)
+    other = CertificateAuthority.open(tmp_path / "other", now)
     other.rotate(now, OVERLAP)
     forged = authority.bundle.roots_pem + other.bundle.pem
 
     for bundle in (other.bundle.pem, forged):
-        with pytest.raises(Refused, match="for which none"):
+        with pytest.raises(IdentityRefused, match="for which none"):
             trusting(node, bundle)
         renewal = Renewal(node)
         certificate = other.sign_node(renewal.request, "n-17", "laptop", now)
-        with pytest.raises(Refused, match="not signed by the CA"):
+        with pytest.raises(IdentityRefused, match="not signed by the CA"):
             renewal.accept(certificate, now, bundle)
         own = authority.sign_node(renewal.request, "n-17", "laptop", now)
         assert renewal.accept(own, now, bundle).ca_pem == node.ca_pem
@@ -162,21 +162,21 @@ def test_a_node_takes_no_ca_for_which_none_that_it_trusts_vouches(
 
 @pytest.mark.parametrize("rubbish", [b"", b"rubbish", b"-----BEGIN CERTIFICATE-----\nAA\n", b"\xff" * 99])
 def test_what_is_no_bundle_is_refused(rubbish: bytes) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(IdentityRefused):
         Bundle.parse(rubbish)
 
 
 def test_a_bundle_holds_certificates_of_authorities_alone_and_few_of_them(
-    authority: Authority, tmp_path: Path, now: datetime
+    authority: CertificateAuthority, tmp_path: Path, now: datetime
 ) -> None:
     node = joined(authority, tmp_path / "node", now)
 
     for pem in (authority.ca_pem + node.cert_pem, authority.ca_pem * 9):
-        with pytest.raises(Refused):
+        with pytest.raises(IdentityRefused):
             Bundle.parse(pem)
 
 
-def test_a_node_keeps_what_it_has_learned(authority: Authority, tmp_path: Path, now: datetime) -> None:
+def test_a_node_keeps_what_it_has_learned(authority: CertificateAuthority, tmp_path: Path, now: datetime) -> None:
     directory = tmp_path / "node"
     node = joined(authority, directory, now)
     authority.rotate(now, OVERLAP)
@@ -191,19 +191,19 @@ def test_a_node_keeps_what_it_has_learned(authority: Authority, tmp_path: Path, 
     assert (len(last.bundle.roots), len(last.bundle.links), last.is_current) == (2, 1, True)
 
 
-def test_a_watcher_follows_as_a_node_does(authority: Authority, tmp_path: Path, now: datetime) -> None:
+def test_a_watcher_follows_as_a_node_does(authority: CertificateAuthority, tmp_path: Path, now: datetime) -> None:
     asked = WatcherRequest()
     held = asked.accept(authority.sign_watcher(asked.request, "w1", now), authority.bundle.pem, now)
-    other = Authority.open(tmp_path / "other", now)
+    other = CertificateAuthority.open(tmp_path / "other", now)
     authority.rotate(now, OVERLAP)
     learned = held.trusting(authority.bundle.pem)
 
     assert (held.is_current, learned.is_current) == (True, False)
-    with pytest.raises(Refused, match="for which none"):
+    with pytest.raises(IdentityRefused, match="for which none"):
         held.trusting(other.bundle.pem)
 
 
-def test_one_rotation_at_a_time(authority: Authority, now: datetime) -> None:
+def test_one_rotation_at_a_time(authority: CertificateAuthority, now: datetime) -> None:
     with pytest.raises(NotRotating):
         authority.finish(now)
     authority.rotate(now, OVERLAP)
@@ -214,7 +214,7 @@ def test_one_rotation_at_a_time(authority: Authority, now: datetime) -> None:
     assert authority.overlap.end - authority.overlap.begin == OVERLAP
 
 
-Step = Callable[[Authority, datetime], object]
+Step = Callable[[CertificateAuthority, datetime], object]
 
 
 @pytest.mark.parametrize(
@@ -230,13 +230,13 @@ def test_a_crash_between_the_files_is_mended_at_the_next_start(
 ) -> None:
     """`ca.json` counts; the two files beside it are copies, which an earlier crash has left as they were."""
     directory = tmp_path / "ca"
-    authority = Authority.open(directory, now)
+    authority = CertificateAuthority.open(directory, now)
     before = {name: (directory / name).read_bytes() for name in ("ca.key", "ca.pem")}
     step(authority, now)
     for name, content in before.items():
         (directory / name).write_bytes(content)
 
-    again = Authority.open(directory, now)
+    again = CertificateAuthority.open(directory, now)
 
     assert again.ring == authority.ring
     assert (directory / "ca.pem").read_bytes() == authority.ca_pem
@@ -246,16 +246,16 @@ def test_a_crash_between_the_files_is_mended_at_the_next_start(
 def test_what_a_crash_has_left_half_written_is_removed(tmp_path: Path, now: datetime) -> None:
     """It may hold keys. Nothing of the rotation has happened."""
     directory = tmp_path / "ca"
-    authority = Authority.open(directory, now)
+    authority = CertificateAuthority.open(directory, now)
     (directory / ".ca.json.0123456789abcdef.new").write_text('{"current": {"key":')
 
-    again = Authority.open(directory, now)
+    again = CertificateAuthority.open(directory, now)
 
     assert again.ring == authority.ring
     assert not list(directory.glob("*.new")) + list(directory.glob(".*.new"))
 
 
-def test_a_change_that_cannot_be_published_has_not_happened(authority: Authority, now: datetime) -> None:
+def test_a_change_that_cannot_be_published_has_not_happened(authority: CertificateAuthority, now: datetime) -> None:
     def refuse(_: keyring.Keyring) -> None:
         raise TimeoutError
 
@@ -271,7 +271,7 @@ def test_the_old_key_is_gone_from_the_disk_when_the_rotation_is_finished(
     tmp_path: Path, now: datetime
 ) -> None:
     directory = tmp_path / "ca"
-    authority = Authority.open(directory, now)
+    authority = CertificateAuthority.open(directory, now)
     key = (directory / "ca.key").read_text()
     authority.rotate(now, OVERLAP)
     kept = json.loads((directory / "ca.json").read_text())["previous"]["key"]
@@ -283,31 +283,31 @@ def test_the_old_key_is_gone_from_the_disk_when_the_rotation_is_finished(
 
 def test_a_damaged_keyring_is_told_and_not_replaced(tmp_path: Path, now: datetime) -> None:
     directory = tmp_path / "ca"
-    Authority.open(directory, now).rotate(now, OVERLAP)
+    CertificateAuthority.open(directory, now).rotate(now, OVERLAP)
     content = json.loads((directory / "ca.json").read_text())
     for damaged in ("{", json.dumps({**content, "secrets": []}), json.dumps({**content, "version": 9})):
         (directory / "ca.json").write_text(damaged)
 
         with pytest.raises(Unsafe):
-            Authority.open(directory, now)
+            CertificateAuthority.open(directory, now)
 
 
 def test_a_second_server_that_takes_the_keyring_signs_and_accepts_the_same(
-    authority: Authority, tmp_path: Path, now: datetime
+    authority: CertificateAuthority, tmp_path: Path, now: datetime
 ) -> None:
     authority.rotate(now, OVERLAP)
-    standby = Authority.open(tmp_path / "standby", now)
+    standby = CertificateAuthority.open(tmp_path / "standby", now)
     heard: list[str] = []
     with standby.listening(lambda: heard.append(standby.fingerprint)):
-        standby.take(authority.ring)
+        standby.apply_keyring(authority.ring)
 
     assert heard == [authority.fingerprint]
-    assert Authority.open(tmp_path / "standby", now).ring == authority.ring
+    assert CertificateAuthority.open(tmp_path / "standby", now).ring == authority.ring
     assert standby.vouches_for(authority.sign_node(make_request(tmp_path / "n"), "n1", "a", now))
 
 
 def test_an_agent_that_follows_no_other_ca_gets_a_certificate_of_its_own(
-    authority: Authority, tmp_path: Path, now: datetime
+    authority: CertificateAuthority, tmp_path: Path, now: datetime
 ) -> None:
     node = joined(authority, tmp_path / "node", now)
     old = authority.fingerprint
@@ -322,7 +322,7 @@ def test_an_agent_that_follows_no_other_ca_gets_a_certificate_of_its_own(
 
 def test_the_vault_notes_which_ca_a_watcher_has_shown(tmp_path: Path) -> None:
     vault = Vault.open(tmp_path)
-    vault.add_watcher(Watcher(id="w1", name="edge", joined_at_ms=0))
+    vault.add_watcher(JoinedWatcher(id="w1", name="edge", joined_at_ms=0))
     vault.note_watcher_ca("w1", "sha256:1")
     vault.note_watcher_ca("gone", "sha256:1")
 

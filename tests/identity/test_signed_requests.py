@@ -5,42 +5,42 @@ from pathlib import Path
 
 import pytest
 
-from rota.identity.authority import NODE_LIFE, Authority
-from rota.identity.errors import Refused
+from rota.identity.authority import NODE_LIFE, CertificateAuthority
+from rota.identity.errors import IdentityRefused
 from rota.identity.node_identity import NodeIdentity, make_request, store_identity
-from rota.identity.signed_requests import authorization, signed_by
+from rota.identity.signed_requests import sign_request, verify_request
 
 NOW = datetime(2026, 11, 18, tzinfo=UTC)
 BODY = b'{"results": {}}'
 
 
-def joined(authority: Authority, directory: Path) -> NodeIdentity:
+def joined(authority: CertificateAuthority, directory: Path) -> NodeIdentity:
     certificate = authority.sign_node(make_request(directory), "n7", "seven", NOW)
     return store_identity(directory, certificate, authority.ca_pem)
 
 
 def test_the_node_is_told_by_its_signature_and_the_body_by_its_digest(tmp_path: Path) -> None:
-    authority = Authority.open(tmp_path / "ca", NOW)
-    value = authorization(joined(authority, tmp_path / "node"), "POST", "/a", BODY)
-    signed = signed_by(value, "POST", "/a", authority.ca_pem, NOW)
+    authority = CertificateAuthority.open(tmp_path / "ca", NOW)
+    value = sign_request(joined(authority, tmp_path / "node"), "POST", "/a", BODY)
+    signed = verify_request(value, "POST", "/a", authority.ca_pem, NOW)
 
     assert signed.node == "n7"
-    assert signed.is_of(BODY)
-    assert not signed.is_of(b"{}")
+    assert signed.covers(BODY)
+    assert not signed.covers(b"{}")
 
 
 def test_another_method_path_digest_certificate_or_time_is_refused(tmp_path: Path) -> None:
-    authority, other = (Authority.open(tmp_path / name, NOW) for name in ("ca", "other"))
-    value = authorization(joined(authority, tmp_path / "node"), "POST", "/a", BODY)
-    foreign = authorization(joined(other, tmp_path / "foreign"), "POST", "/a", BODY)
+    authority, other = (CertificateAuthority.open(tmp_path / name, NOW) for name in ("ca", "other"))
+    value = sign_request(joined(authority, tmp_path / "node"), "POST", "/a", BODY)
+    foreign = sign_request(joined(other, tmp_path / "foreign"), "POST", "/a", BODY)
     scheme, _, parts = value.partition(" ")
     der, digest, signature = parts.split(".")
     mixed = f"{scheme} {foreign.partition(' ')[2].split('.')[0]}.{digest}.{signature}"
     longer = f"{scheme} {der}.{'0' * 64}.{signature}"
 
     def refused(said: str, method: str = "POST", path: str = "/a", now: datetime = NOW) -> None:
-        with pytest.raises(Refused):
-            signed_by(said, method, path, authority.ca_pem, now)
+        with pytest.raises(IdentityRefused):
+            verify_request(said, method, path, authority.ca_pem, now)
 
     refused(value, method="GET")
     refused(value, path="/b")
@@ -51,9 +51,9 @@ def test_another_method_path_digest_certificate_or_time_is_refused(tmp_path: Pat
 
 
 def test_a_servers_certificate_speaks_for_no_node(tmp_path: Path) -> None:
-    authority = Authority.open(tmp_path / "ca", NOW)
+    authority = CertificateAuthority.open(tmp_path / "ca", NOW)
     pair = authority.server_identity((), NOW)
     server = NodeIdentity("n7", pair.key_pem, pair.cert_pem, authority.ca_pem)
 
-    with pytest.raises(Refused, match="not a node's certificate"):
-        signed_by(authorization(server, "POST", "/a", BODY), "POST", "/a", authority.ca_pem, NOW)
+    with pytest.raises(IdentityRefused, match="not a node's certificate"):
+        verify_request(sign_request(server, "POST", "/a", BODY), "POST", "/a", authority.ca_pem, NOW)

@@ -10,24 +10,24 @@ import grpc
 import pytest
 
 from rota.identity import certificates
-from rota.identity.authority import SERVER_NAME, Authority, KeyPair
-from rota.identity.errors import Refused
+from rota.identity.authority import SERVER_NAME, CertificateAuthority, KeyPair
+from rota.identity.errors import IdentityRefused
 from rota.identity.node_identity import NodeIdentity, make_request, store_identity
 from tests.identity.handshake import shake
 
 
-def joined(directory: Path, authority: Authority, now: datetime) -> NodeIdentity:
+def joined(directory: Path, authority: CertificateAuthority, now: datetime) -> NodeIdentity:
     cert_pem = authority.sign_node(make_request(directory), "n-17", "laptop", now)
     return store_identity(directory, cert_pem, authority.ca_pem)
 
 
 @pytest.fixture
-def server(authority: Authority, now: datetime) -> KeyPair:
+def server(authority: CertificateAuthority, now: datetime) -> KeyPair:
     return authority.server_identity(["10.0.0.5"], now)
 
 
 @pytest.fixture
-def node(tmp_path: Path, authority: Authority, now: datetime) -> NodeIdentity:
+def node(tmp_path: Path, authority: CertificateAuthority, now: datetime) -> NodeIdentity:
     return joined(tmp_path / "node", authority, now)
 
 
@@ -51,19 +51,19 @@ def test_a_node_without_a_certificate_is_refused(server: KeyPair) -> None:
 
 
 def test_a_node_of_another_cluster_is_refused(server: KeyPair, tmp_path: Path, now: datetime) -> None:
-    stranger = joined(tmp_path / "stranger", Authority.open(tmp_path / "other-ca", now), now)
+    stranger = joined(tmp_path / "stranger", CertificateAuthority.open(tmp_path / "other-ca", now), now)
 
     assert "CERTIFICATE_VERIFY_FAILED" in shake(server, stranger, ca_pem=server.ca_pem).error
 
 
 def test_a_server_of_another_cluster_is_refused(node: NodeIdentity, tmp_path: Path, now: datetime) -> None:
-    other = Authority.open(tmp_path / "other-ca", now).server_identity([], now)
+    other = CertificateAuthority.open(tmp_path / "other-ca", now).server_identity([], now)
 
     assert "CERTIFICATE_VERIFY_FAILED" in shake(other, node, ca_pem=node.ca_pem).error
 
 
 def test_a_node_certificate_that_cannot_be_renewed_any_more_is_refused(
-    server: KeyPair, tmp_path: Path, authority: Authority, now: datetime
+    server: KeyPair, tmp_path: Path, authority: CertificateAuthority, now: datetime
 ) -> None:
     late = joined(tmp_path / "late", authority, now - timedelta(days=92))
 
@@ -71,7 +71,7 @@ def test_a_node_certificate_that_cannot_be_renewed_any_more_is_refused(
 
 
 def test_an_expired_node_certificate_proves_its_key_while_it_can_be_renewed(
-    server: KeyPair, tmp_path: Path, authority: Authority, now: datetime
+    server: KeyPair, tmp_path: Path, authority: CertificateAuthority, now: datetime
 ) -> None:
     late = joined(tmp_path / "late", authority, now - timedelta(days=90))
 
@@ -80,7 +80,7 @@ def test_an_expired_node_certificate_proves_its_key_while_it_can_be_renewed(
 
 
 def test_a_node_certificate_made_while_the_clock_was_ahead_is_accepted_when_it_is_back(
-    server: KeyPair, tmp_path: Path, authority: Authority, now: datetime
+    server: KeyPair, tmp_path: Path, authority: CertificateAuthority, now: datetime
 ) -> None:
     for ahead in (timedelta(hours=3), timedelta(days=365)):
         early = joined(tmp_path / f"early-{ahead.days}", authority, now + ahead)
@@ -90,7 +90,7 @@ def test_a_node_certificate_made_while_the_clock_was_ahead_is_accepted_when_it_i
 
 
 def test_a_server_whose_clock_is_ahead_is_accepted_within_the_skew(
-    node: NodeIdentity, authority: Authority, now: datetime
+    node: NodeIdentity, authority: CertificateAuthority, now: datetime
 ) -> None:
     slightly = authority.server_identity([], now + timedelta(hours=1))
     far = authority.server_identity([], now + timedelta(hours=3))
@@ -110,7 +110,7 @@ def test_a_servers_certificate_is_good_for_a_client_and_names_no_node(server: Ke
     posing = NodeIdentity("n-17", server.key_pem, server.cert_pem, server.ca_pem)
 
     assert shake(server, posing, ca_pem=server.ca_pem).error == ""
-    with pytest.raises(Refused, match="not a node's certificate"):
+    with pytest.raises(IdentityRefused, match="not a node's certificate"):
         certificates.node_id_of(server.cert_pem)
 
 
@@ -120,9 +120,9 @@ def test_grpc_accepts_a_joined_node_and_tells_its_id(server: KeyPair, node: Node
 
 
 def test_grpc_refuses_strangers_and_the_expired(
-    server: KeyPair, tmp_path: Path, authority: Authority, now: datetime
+    server: KeyPair, tmp_path: Path, authority: CertificateAuthority, now: datetime
 ) -> None:
-    stranger = joined(tmp_path / "stranger", Authority.open(tmp_path / "other-ca", now), now)
+    stranger = joined(tmp_path / "stranger", CertificateAuthority.open(tmp_path / "other-ca", now), now)
     trusting_stranger = NodeIdentity("n-17", stranger.key_pem, stranger.cert_pem, authority.ca_pem)
     late = joined(tmp_path / "late", authority, now - timedelta(days=92))
 

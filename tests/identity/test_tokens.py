@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rota.identity.errors import Refused
-from rota.identity.tokens import JoinLine, Role, digest, masked, matches, new_secret
+from rota.identity.errors import IdentityRefused
+from rota.identity.tokens import JoinLine, Role, digest, mask_secrets, matches, new_secret
 
 TOKEN = "join_" + "a" * 43
 CA = "sha256:" + "0f" * 32
@@ -88,7 +88,7 @@ def test_a_join_line_read_back_is_the_same(host: str, port: int) -> None:
     ],
 )
 def test_a_bad_join_line_is_refused_by_its_bad_part(line: str, told: str) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(IdentityRefused) as caught:
         JoinLine.parse(line)
 
     assert told in str(caught.value)
@@ -98,7 +98,7 @@ def test_a_bad_join_line_is_refused_by_its_bad_part(line: str, told: str) -> Non
 @given(st.text())
 def test_any_text_is_a_join_line_or_is_refused(text: str) -> None:
     for line in (text, "rota://" + text, f"rota://h:1?{text}"):
-        with pytest.raises(Refused):
+        with pytest.raises(IdentityRefused):
             JoinLine.parse(line)
 
 
@@ -109,4 +109,4 @@ def test_a_join_line_does_not_print_its_token() -> None:
 def test_secrets_are_blotted_out_of_a_text() -> None:
     text = f"GET /x?t={new_secret('rota_')}&u={new_secret('join_')} rota_short"
 
-    assert masked(text) == "GET /x?t=rota_***&u=join_*** rota_short"
+    assert mask_secrets(text) == "GET /x?t=rota_***&u=join_*** rota_short"

@@ -15,7 +15,7 @@ from threading import Barrier
 import pytest
 
 from rota.identity import vault as vault_module
-from rota.identity.errors import JoinRefused, Refused, Taken, Unsafe
+from rota.identity.errors import JoinRefused, IdentityRefused, AlreadyExists, Unsafe
 from rota.identity.tokens import Role, new_secret
 from rota.identity.vault import DAY_MS, HOUR_MS, MINUTE_MS, Vault, new_token
 
@@ -140,7 +140,7 @@ def test_old_join_tokens_go_a_day_after_they_expired(vault: Vault) -> None:
 def test_an_api_token_is_known_by_its_secret(vault: Vault, directory: Path) -> None:
     secret = vault.make_api_token("ci", Role.SUBMITTER, ["ml", "web"], NOW)
 
-    for known in (vault.who(secret, NOW), Vault.open(directory).who(secret, NOW)):
+    for known in (vault.authenticate(secret, NOW), Vault.open(directory).authenticate(secret, NOW)):
         assert known is not None
         assert (known.name, known.role, known.namespaces) == ("ci", Role.SUBMITTER, ("ml", "web"))
 
@@ -150,13 +150,13 @@ def test_nobody_is_known_by_a_wrong_secret_a_digest_or_a_join_token(vault: Vault
     stored = vault.list_api_tokens()[0].digest
 
     for wrong in ("", new_secret("rota_"), stored, join_secret(vault)):
-        assert vault.who(wrong, NOW) is None
+        assert vault.authenticate(wrong, NOW) is None
 
 
 def test_an_api_token_ends_when_it_expires_and_goes_a_day_later(vault: Vault) -> None:
     secret = vault.make_api_token("ci", Role.ADMIN, ["ml"], NOW, expires_at_ms=NOW + 1000)
-    assert vault.who(secret, NOW + 999) is not None
-    assert vault.who(secret, NOW + 1000) is None
+    assert vault.authenticate(secret, NOW + 999) is not None
+    assert vault.authenticate(secret, NOW + 1000) is None
 
     vault.make_join_token(NOW + 1000 + DAY_MS, labels={}, cluster="main")
 
@@ -168,15 +168,15 @@ def test_a_revoked_api_token_is_nobody_at_once_and_after_a_restart(vault: Vault,
     other = vault.make_api_token("cd", Role.ADMIN, ["ml"], NOW)
 
     assert vault.revoke_api_token(vault.list_api_tokens()[0].id)
-    assert vault.who(secret, NOW) is None
-    assert Vault.open(directory).who(secret, NOW) is None
-    assert vault.who(other, NOW) is not None
+    assert vault.authenticate(secret, NOW) is None
+    assert Vault.open(directory).authenticate(secret, NOW) is None
+    assert vault.authenticate(other, NOW) is not None
 
 
 def test_one_secret_makes_one_token_and_none_once_that_was_revoked(vault: Vault, directory: Path) -> None:
     secret, later = new_secret("rota_"), NOW + 5000
-    first = vault.keep_api_token(secret, new_token("ci", Role.VIEWER, ["ml"], NOW, NOW + DAY_MS))
-    again = Vault.open(directory).keep_api_token(
+    first = vault.store_api_token(secret, new_token("ci", Role.VIEWER, ["ml"], NOW, NOW + DAY_MS))
+    again = Vault.open(directory).store_api_token(
         secret, new_token("ci", Role.VIEWER, ["ml"], later, later + DAY_MS)
     )
 
@@ -185,11 +185,11 @@ def test_one_secret_makes_one_token_and_none_once_that_was_revoked(vault: Vault,
         new_token("ci", Role.ADMIN, ["ml"], NOW, None),
         new_token("cd", Role.VIEWER, ["ml"], NOW, None),
     ):
-        with pytest.raises(Taken, match=first.token.id):
-            vault.keep_api_token(secret, other)
+        with pytest.raises(AlreadyExists, match=first.token.id):
+            vault.store_api_token(secret, other)
     vault.revoke_api_token(first.token.id)
-    with pytest.raises(Taken, match="revoked"):
-        Vault.open(directory).keep_api_token(secret, new_token("ci", Role.VIEWER, ["ml"], later, None))
+    with pytest.raises(AlreadyExists, match="revoked"):
+        Vault.open(directory).store_api_token(secret, new_token("ci", Role.VIEWER, ["ml"], later, None))
     assert vault.list_api_tokens() == ()
 
 
@@ -199,9 +199,9 @@ def test_of_those_revoked_the_last_are_remembered(vault: Vault, monkeypatch: pyt
     for token in vault.list_api_tokens():
         vault.revoke_api_token(token.id)
 
-    assert vault.keep_api_token(secrets[0], new_token("ci", Role.VIEWER, ["ml"], NOW, None)).is_new
-    with pytest.raises(Taken):
-        vault.keep_api_token(secrets[1], new_token("cd", Role.VIEWER, ["ml"], NOW, None))
+    assert vault.store_api_token(secrets[0], new_token("ci", Role.VIEWER, ["ml"], NOW, None)).is_new
+    with pytest.raises(AlreadyExists):
+        vault.store_api_token(secrets[1], new_token("cd", Role.VIEWER, ["ml"], NOW, None))
 
 
 def test_revoking_what_is_not_there_says_so(vault: Vault) -> None:
@@ -211,11 +211,11 @@ def test_revoking_what_is_not_there_says_so(vault: Vault) -> None:
 def test_a_change_by_another_process_is_seen_at_once(vault: Vault, directory: Path) -> None:
     beside = Vault.open(directory)
     secret = beside.make_api_token("ci", Role.VIEWER, ["ml"], NOW)
-    assert vault.who(secret, NOW) is not None
+    assert vault.authenticate(secret, NOW) is not None
 
     beside.revoke_api_token(vault.list_api_tokens()[0].id)
 
-    assert vault.who(secret, NOW) is None
+    assert vault.authenticate(secret, NOW) is None
 
 
 def test_no_secret_is_in_the_file_and_only_the_owner_reads_it(vault: Vault, directory: Path) -> None:
@@ -241,7 +241,7 @@ def test_there_is_a_limit_to_the_number_of_tokens(vault: Vault, monkeypatch: pyt
     join_secret(vault)
     join_secret(vault)
 
-    with pytest.raises(Refused, match="2 tokens already"):
+    with pytest.raises(IdentityRefused, match="2 tokens already"):
         join_secret(vault)
 
 

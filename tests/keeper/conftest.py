@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import rota.keeper
-from rota.keeper.limits.machine import end_groups
+from rota.keeper.limits.machine import kill_leftover_cgroups
 from rota.keeper.output.index import find_end, find_start
 from rota.keeper.output.spares import MOST
 
@@ -238,7 +238,7 @@ class Keeper:
         for pid in self.work():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        end_groups(str(self.root), PATIENCE_SECONDS)
+        kill_leftover_cgroups(str(self.root), PATIENCE_SECONDS)
 
 
 def keeper_command(root: Path) -> list[str]:

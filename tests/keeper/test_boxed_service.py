@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from rota.keeper import wire
-from rota.keeper.container.argv import groups_of
-from rota.keeper.container.clear import remove_groups
+from rota.keeper.container.argv import cgroup_parent
+from rota.keeper.container.clear import remove_cgroups
 from rota.testing import images
 from tests.keeper.conftest import Agent, Keeper, wait_until
 from tests.keeper.test_checks import by_command
@@ -36,7 +36,7 @@ def agent(keeper: Keeper) -> Iterator[Agent]:
     finally:
         keeper.kill()
         images.remove(*(name for name in images.containers() if mark[:12] in name))
-        remove_groups(f"{groups_of(mark)}/*")
+        remove_cgroups(f"{cgroup_parent(mark)}/*")
 
 
 def serve(agent: Agent, image: str, script: str, **spec: Any) -> None:

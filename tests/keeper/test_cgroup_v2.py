@@ -11,25 +11,25 @@ from pathlib import Path
 import pytest
 
 from rota.keeper.limits import homes
-from rota.keeper.limits.cgroup_v2 import CROWD as MOST_BESIDE
-from rota.keeper.limits.cgroup_v2 import OWN, REST, GroupsV2, GroupV2
-from rota.keeper.limits.cgroups import numbers
-from rota.keeper.limits.machine import NAME, end_tree, remove_leftovers
+from rota.keeper.limits.cgroup_v2 import LEAF_PROCESSES_MAX as MOST_BESIDE
+from rota.keeper.limits.cgroup_v2 import KEEPER_CGROUP, OTHERS_LEAF, CgroupsV2, CgroupV2
+from rota.keeper.limits.cgroups import read_numbers
+from rota.keeper.limits.machine import NAME, kill_cgroup_tree, remove_leftovers
 from rota.keeper.limits.words import Limits
 from rota.keeper.process import forked
-from rota.keeper.process.starter import Surroundings
+from rota.keeper.process.starter import ProcessContext
 from rota.keeper.process.users import User
 from tests.keeper.conftest import keeper_env, wait_until
 from tests.keeper.test_limits import CROWD, MANY
 from tests.machine import needs
 
-PLACE = next((mounted.place for kind, _, mounted in homes.mounts() if kind == "cgroup2"), "/nowhere")
+PLACE = next((mounted.place for kind, _, mounted in homes.read_mounts() if kind == "cgroup2"), "/nowhere")
 USER = 61_000
 ENTERS = f'echo $$ > "$0"; exec setpriv --reuid {USER} --regid {USER} --clear-groups "$@"'
 HOLDS = """
 import sys, time
-from rota.keeper.limits.cgroup_v2 import GroupsV2
-GroupsV2(*sys.argv[1:])
+from rota.keeper.limits.cgroup_v2 import CgroupsV2
+CgroupsV2(*sys.argv[1:])
 print("made", flush=True)
 time.sleep(600)
 """
@@ -38,8 +38,8 @@ pytestmark = needs("cgroup v2")
 
 
 @pytest.fixture
-def groups() -> Iterator[GroupsV2]:
-    groups = GroupsV2(PLACE, f"{NAME}test-{os.getpid()}")
+def groups() -> Iterator[CgroupsV2]:
+    groups = CgroupsV2(PLACE, f"{NAME}test-{os.getpid()}")
     try:
         yield groups
     finally:
@@ -47,25 +47,25 @@ def groups() -> Iterator[GroupsV2]:
 
 
 @pytest.fixture
-def group(groups: GroupsV2) -> Iterator[GroupV2]:
-    group = groups.make(("7", 0, 1), Limits(pids=5000))
-    assert isinstance(group, GroupV2)
+def group(groups: CgroupsV2) -> Iterator[CgroupV2]:
+    group = groups.create(("7", 0, 1), Limits(pids=5000))
+    assert isinstance(group, CgroupV2)
     try:
         yield group
     finally:
-        groups.end(group)
+        groups.kill_and_remove(group)
         wait_until(lambda: not is_left(groups, group), "the end of the group")
 
 
-def is_left(groups: GroupsV2, group: GroupV2) -> bool:
-    groups.bury()
+def is_left(groups: CgroupsV2, group: CgroupV2) -> bool:
+    groups.remove_empty()
     return os.path.exists(group.path)
 
 
-def start(group: GroupV2, output: Path, *argv: str, user: User | None = None, cwd: str = "/") -> int:
+def start(group: CgroupV2, output: Path, *argv: str, user: User | None = None, cwd: str = "/") -> int:
     env = {b"PATH": os.fsencode(os.environ["PATH"])}
     words = tuple(map(os.fsencode, argv))
-    around = Surroundings(user, (*group.entrances,))
+    around = ProcessContext(user, (*group.procs_files,))
     program = forked.Program(words[0], words, env, cwd, around, [signal.SIGPIPE])
     pid, error = forked.start(program, os.fsencode(output))
     if error:
@@ -90,7 +90,7 @@ def holder(*words: str, inside: Path | None = None) -> Iterator[subprocess.Popen
         process.stdout.close()
 
 
-def test_a_process_is_in_its_group_before_its_first_instruction(group: GroupV2, tmp_path: Path) -> None:
+def test_a_process_is_in_its_group_before_its_first_instruction(group: CgroupV2, tmp_path: Path) -> None:
     pid = start(group, tmp_path / "it", "/bin/cat", "/proc/self/cgroup")
     _, status = os.waitpid(pid, 0)
 
@@ -98,7 +98,7 @@ def test_a_process_is_in_its_group_before_its_first_instruction(group: GroupV2, 
     assert f"0::/{os.path.relpath(group.path, PLACE)}\n" in (tmp_path / "it.out").read_text()
 
 
-def test_it_has_a_session_a_directory_and_a_user_and_nothing_else(group: GroupV2, tmp_path: Path) -> None:
+def test_it_has_a_session_a_directory_and_a_user_and_nothing_else(group: CgroupV2, tmp_path: Path) -> None:
     who = "echo $$ $(cut -d ' ' -f 6 /proc/$$/stat) $(id -u) $(id -G) $(pwd)"
     script = f"{who}; env | sort; ls /proc/$$/fd; grep SigIgn /proc/$$/status"
     inherited = {int(fd) for fd in os.listdir("/proc/self/fd") if is_inherited(int(fd))}  # a keeper has none
@@ -123,14 +123,14 @@ def is_inherited(fd: int) -> bool:
     ("program", "error"), [("/no/such", FileNotFoundError), ("/etc/passwd", PermissionError)]
 )
 def test_what_cannot_be_executed_is_told_as_by_a_spawn(
-    group: GroupV2, tmp_path: Path, program: str, error: type[OSError]
+    group: CgroupV2, tmp_path: Path, program: str, error: type[OSError]
 ) -> None:
     with pytest.raises(error):
         start(group, tmp_path / "it", program)
 
 
 @pytest.mark.parametrize("way", ["kill", "_kill_frozen"], ids=["by a new kernel", "by an old one"])
-def test_a_crowd_of_deaf_grandchildren_dies_at_once(group: GroupV2, tmp_path: Path, way: str) -> None:
+def test_a_crowd_of_deaf_grandchildren_dies_at_once(group: CgroupV2, tmp_path: Path, way: str) -> None:
     pid = start(group, tmp_path / "it", sys.executable, "-c", CROWD)
     wait_until(lambda: "ready" in (tmp_path / "it.out").read_text(), "a crowd")
     assert len(group.members()) == MANY + 1
@@ -140,7 +140,7 @@ def test_a_crowd_of_deaf_grandchildren_dies_at_once(group: GroupV2, tmp_path: Pa
     wait_until(lambda: not group.members(), "the end of the crowd")
 
 
-def test_a_bomb_that_forks_all_the_time_dies_at_once(group: GroupV2, tmp_path: Path) -> None:
+def test_a_bomb_that_forks_all_the_time_dies_at_once(group: CgroupV2, tmp_path: Path) -> None:
     """Each child leaves the session and its parent behind; there are never many at a time."""
     script = "import os\nwhile True:\n    if os.fork():\n        os._exit(0)\n    os.setsid()"
     pid = start(group, tmp_path / "it", sys.executable, "-c", script)
@@ -169,27 +169,27 @@ def leaf_of(pid: int) -> str:
     return next(line.rpartition("/")[2] for line in lines if line.startswith("0::"))
 
 
-def test_a_keeper_leaves_a_crowd_behind_but_not_a_few(groups: GroupsV2) -> None:
+def test_a_keeper_leaves_a_crowd_behind_but_not_a_few(groups: CgroupsV2) -> None:
     with sleepers(MOST_BESIDE + 1) as crowd:
-        groups.step_aside()
+        groups.leave_shared_cgroup()
         assert leaf_of(os.getpid()) == "2"
         assert {leaf_of(one.pid) for one in crowd} == {"1"}
-        groups.bury()
+        groups.remove_empty()
         with sleepers(1) as few:
-            groups.step_aside()
+            groups.leave_shared_cgroup()
             assert leaf_of(os.getpid()) == leaf_of(few[0].pid) == "2"
 
     def is_left_behind() -> bool:
-        groups.bury()
-        return os.path.exists(f"{PLACE}/{NAME}test-{os.getpid()}/{OWN}/1")
+        groups.remove_empty()
+        return os.path.exists(f"{PLACE}/{NAME}test-{os.getpid()}/{KEEPER_CGROUP}/1")
 
     wait_until(lambda: not is_left_behind(), "the end of the leaf that was left")
 
 
-def test_a_crowd_that_is_held_still_dies_all_the_same_and_else_goes_on(groups: GroupsV2) -> None:
+def test_a_crowd_that_is_held_still_dies_all_the_same_and_else_goes_on(groups: CgroupsV2) -> None:
     with sleepers(MOST_BESIDE + 1) as (one, other, *_):
-        with groups.still():
-            frozen = Path(f"{PLACE}/{NAME}test-{os.getpid()}/{OWN}/{leaf_of(one.pid)}/cgroup.events")
+        with groups.freeze_all():
+            frozen = Path(f"{PLACE}/{NAME}test-{os.getpid()}/{KEEPER_CGROUP}/{leaf_of(one.pid)}/cgroup.events")
             wait_until(lambda: "frozen 1" in frozen.read_text(), "a crowd that is still")
             one.kill()
             one.wait()
@@ -199,18 +199,18 @@ def test_a_crowd_that_is_held_still_dies_all_the_same_and_else_goes_on(groups: G
         assert other.poll() is None
 
 
-def test_a_few_are_not_held_still(groups: GroupsV2) -> None:
-    with sleepers(1) as (one,), groups.still():
-        where = f"{PLACE}/{NAME}test-{os.getpid()}/{OWN}/{leaf_of(one.pid)}/cgroup.events"
+def test_a_few_are_not_held_still(groups: CgroupsV2) -> None:
+    with sleepers(1) as (one,), groups.freeze_all():
+        where = f"{PLACE}/{NAME}test-{os.getpid()}/{KEEPER_CGROUP}/{leaf_of(one.pid)}/cgroup.events"
 
         assert "frozen 0" in Path(where).read_text()
 
 
-def test_only_what_is_empty_and_nobodys_is_removed(groups: GroupsV2, group: GroupV2, tmp_path: Path) -> None:
+def test_only_what_is_empty_and_nobodys_is_removed(groups: CgroupsV2, group: CgroupV2, tmp_path: Path) -> None:
     name = f"{NAME}dead-{os.getpid()}"
     with holder(PLACE, name) as keeper:
         remove_leftovers(PLACE)
-        assert os.path.exists(f"{PLACE}/{name}/{OWN}")  # it lives
+        assert os.path.exists(f"{PLACE}/{name}/{KEEPER_CGROUP}")  # it lives
         sleeper = subprocess.Popen(["sleep", "600"])
         Path(f"{PLACE}/{name}/x").mkdir()
         Path(f"{PLACE}/{name}/x/cgroup.procs").write_text(str(sleeper.pid))
@@ -245,10 +245,10 @@ def test_in_a_group_that_was_given_away_an_ordinary_user_makes_groups(tmp_path: 
     (home / "cgroup.procs").write_text(str(neighbour.pid))
     try:
         with holder(str(home), f"{NAME}x", inside=home) as keeper:
-            assert numbers(f"{home}/cgroup.procs") == []
-            assert numbers(f"{home}/{REST}/cgroup.procs") == [neighbour.pid]
-            assert numbers(f"{home}/{NAME}x/{OWN}/1/cgroup.procs") == [keeper.pid]
+            assert read_numbers(f"{home}/cgroup.procs") == []
+            assert read_numbers(f"{home}/{OTHERS_LEAF}/cgroup.procs") == [neighbour.pid]
+            assert read_numbers(f"{home}/{NAME}x/{KEEPER_CGROUP}/1/cgroup.procs") == [keeper.pid]
     finally:
         neighbour.kill()
         neighbour.wait()
-        wait_until(lambda: end_tree(str(home)), "the end of the group")
+        wait_until(lambda: kill_cgroup_tree(str(home)), "the end of the group")

@@ -9,28 +9,28 @@ import pytest
 
 from rota.keeper.boxes import last_line
 from rota.keeper.container.argv import (
-    Container,
-    Engine,
-    Mount,
-    NotAllowed,
-    Seen,
-    Start,
+    KeeperContainer,
+    KeeperContainerEngine,
+    KeeperMount,
+    ContainerNotAllowed,
+    ContainerState,
+    ContainerLaunch,
     allowed_mounts,
     allowed_user,
-    argv_of,
-    judge,
-    name_of,
+    run_argv,
+    classify_exit,
+    container_name,
 )
 from rota.keeper.limits.words import Limits
 from tests.machine import needs
 
-DOCKER = Engine("docker", "/usr/bin/docker", init=True)
-PODMAN = Engine("podman", "/usr/bin/podman")
-START = Start(
+DOCKER = KeeperContainerEngine("docker", "/usr/bin/docker", init=True)
+PODMAN = KeeperContainerEngine("podman", "/usr/bin/podman")
+START = ContainerLaunch(
     name="rota-m-7-0-1",
     mark="m",
-    container=Container("alpine:3.20", limits=Limits(64 << 20, 1500, 50, 500)),
-    mounts=(Mount("/w/7", "/w/7", read_only=False), Mount("/data", "/in", read_only=True)),
+    container=KeeperContainer("alpine:3.20", limits=Limits(64 << 20, 1500, 50, 500)),
+    mounts=(KeeperMount("/w/7", "/w/7", read_only=False), KeeperMount("/data", "/in", read_only=True)),
     user="1000:1000",
     workdir="/w/7",
     env_file="/c/7.env",
@@ -40,7 +40,7 @@ START = Start(
 
 
 def test_docker_is_told_everything_at_once() -> None:
-    assert " ".join(argv_of(DOCKER, START)) == (
+    assert " ".join(run_argv(DOCKER, START)) == (
         "/usr/bin/docker run --name rota-m-7-0-1 --label rota.keeper=m --cidfile /c/7.cid --pull never"
         " --log-driver none --network none --user 1000:1000 --workdir /w/7 --env-file /c/7.env"
         " --security-opt no-new-privileges --cap-drop ALL"
@@ -51,7 +51,7 @@ def test_docker_is_told_everything_at_once() -> None:
 
 
 def test_podman_is_given_the_limits_it_has_and_a_group_where_it_does_not_see_memory_run_out() -> None:
-    argv = argv_of(PODMAN, replace(START, group="/rota-m/7"))
+    argv = run_argv(PODMAN, replace(START, group="/rota-m/7"))
 
     assert argv[argv.index("--cgroup-parent") + 1] == "/rota-m/7"
     assert "--init" not in argv
@@ -59,7 +59,7 @@ def test_podman_is_given_the_limits_it_has_and_a_group_where_it_does_not_see_mem
 
 
 def test_without_limits_only_the_number_of_processes_is_bounded() -> None:
-    argv = argv_of(DOCKER, replace(START, container=Container("alpine:3.20")))
+    argv = run_argv(DOCKER, replace(START, container=KeeperContainer("alpine:3.20")))
 
     assert not {"--memory", "--cpus"} & set(argv)
     assert argv[argv.index("--pids-limit") + 1] == "2048"
@@ -68,18 +68,18 @@ def test_without_limits_only_the_number_of_processes_is_bounded() -> None:
 def test_capabilities_are_kept_by_root_alone_where_the_node_allows_root() -> None:
     root = replace(START, user="0")
 
-    assert "--cap-drop" in argv_of(DOCKER, root)
-    assert "--cap-drop" in argv_of(replace(DOCKER, root=True), START)
-    assert "--cap-drop" not in argv_of(replace(DOCKER, root=True), root)
+    assert "--cap-drop" in run_argv(DOCKER, root)
+    assert "--cap-drop" in run_argv(replace(DOCKER, root=True), START)
+    assert "--cap-drop" not in run_argv(replace(DOCKER, root=True), root)
 
 
 def test_a_name_is_of_one_attempt() -> None:
-    assert name_of("0123456789abcdef", ("7", 3, 2)) == "rota-0123456789ab-7-3-2"
+    assert container_name("0123456789abcdef", ("7", 3, 2)) == "rota-0123456789ab-7-3-2"
 
 
 @pytest.mark.parametrize("user", ["0", "0:1000", "00"])
 def test_root_is_refused_however_it_is_written(user: str) -> None:
-    with pytest.raises(NotAllowed, match="as root"):
+    with pytest.raises(ContainerNotAllowed, match="as root"):
         allowed_user(DOCKER, user, "1:1")
 
 
@@ -90,16 +90,16 @@ def test_what_is_not_below_an_allowed_directory_is_refused(tmp_path: Path, sourc
     (tmp_path / "x").mkdir()
     (tmp_path / "datax").mkdir()
     (data / "link").symlink_to(tmp_path / "x")
-    asked = Mount(source.format(data=data), "/in", read_only=True)
+    asked = KeeperMount(source.format(data=data), "/in", read_only=True)
 
-    with pytest.raises(NotAllowed, match="does not let"):
+    with pytest.raises(ContainerNotAllowed, match="does not let"):
         allowed_mounts(replace(DOCKER, mounts=(str(data),)), [asked], "")
 
 
 def test_an_allowed_directory_may_itself_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "real" / "sub").mkdir(parents=True)
     (tmp_path / "data").symlink_to(tmp_path / "real")
-    asked = Mount(f"{tmp_path}/data/sub", "/in", read_only=False)
+    asked = KeeperMount(f"{tmp_path}/data/sub", "/in", read_only=False)
 
     granted = allowed_mounts(replace(DOCKER, mounts=(f"{tmp_path}/data",)), [asked], "")
 
@@ -120,7 +120,7 @@ def test_what_is_mounted_is_what_was_checked_whatever_its_name_is_now(
     path = data / "sub" if is_directory else data / "sub" / "flag"
     subprocess.run(["mount", "-t", "tmpfs", "of-a-test", data / "sub" / "below"], check=True)
     try:
-        asked = Mount(str(path), "/in", read_only=False)
+        asked = KeeperMount(str(path), "/in", read_only=False)
         podman = replace(PODMAN, mounts=(str(data),))
         granted = allowed_mounts(podman, [asked], f"{pins}/pin")
         path.rename(path.with_name("before"))
@@ -143,9 +143,9 @@ def test_what_is_mounted_is_what_was_checked_whatever_its_name_is_now(
 def test_no_link_of_proc_and_no_circle_is_followed(tmp_path: Path, link: str) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "loop").symlink_to(link)
-    asked = Mount(f"{tmp_path}/data/loop", "/in", read_only=False)
+    asked = KeeperMount(f"{tmp_path}/data/loop", "/in", read_only=False)
 
-    with pytest.raises(NotAllowed):
+    with pytest.raises(ContainerNotAllowed):
         allowed_mounts(replace(DOCKER, mounts=(f"{tmp_path}/data",)), [asked], "")
 
 
@@ -153,7 +153,7 @@ def test_of_two_rules_for_a_directory_the_wider_counts(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     engine = replace(DOCKER, mounts=(f"{tmp_path}:ro", f"{tmp_path}/sub"))
 
-    granted = allowed_mounts(engine, [Mount(f"{tmp_path}/sub", "/in", read_only=False)], "")
+    granted = allowed_mounts(engine, [KeeperMount(f"{tmp_path}/sub", "/in", read_only=False)], "")
 
     assert not granted.mounts[0].read_only
 
@@ -161,22 +161,22 @@ def test_of_two_rules_for_a_directory_the_wider_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "seen", "wanted"),
     [
-        (0, Seen(), (0, None, False)),
-        (125, Seen(ran=True), (125, None, False)),
-        (125, Seen(ran=False), (125, "its container cannot be started here: it said so", True)),
-        (125, Seen(ran=False, has_image=False), (127, "this node has no image alpine:3.20", False)),
-        (126, Seen(ran=False), (126, "it said so", False)),
-        (127, Seen(ran=False), (127, "it said so", False)),
-        (137, Seen(), (137, None, False)),
-        (137, Seen(out_of_memory=True), (137, "out of memory: limit 64 MiB", False)),
-        (137, Seen(peak_bytes=70 << 20), (137, "out of memory: limit 64 MiB, peak 64 MiB", False)),
-        (137, Seen(peak_bytes=20 << 20), (137, None, False)),
-        (3, Seen(peak_bytes=64 << 20), (3, None, False)),
-        (None, Seen(ran=False), (None, None, False)),
+        (0, ContainerState(), (0, None, False)),
+        (125, ContainerState(ran=True), (125, None, False)),
+        (125, ContainerState(ran=False), (125, "its container cannot be started here: it said so", True)),
+        (125, ContainerState(ran=False, has_image=False), (127, "this node has no image alpine:3.20", False)),
+        (126, ContainerState(ran=False), (126, "it said so", False)),
+        (127, ContainerState(ran=False), (127, "it said so", False)),
+        (137, ContainerState(), (137, None, False)),
+        (137, ContainerState(out_of_memory=True), (137, "out of memory: limit 64 MiB", False)),
+        (137, ContainerState(peak_bytes=70 << 20), (137, "out of memory: limit 64 MiB, peak 64 MiB", False)),
+        (137, ContainerState(peak_bytes=20 << 20), (137, None, False)),
+        (3, ContainerState(peak_bytes=64 << 20), (3, None, False)),
+        (None, ContainerState(ran=False), (None, None, False)),
     ],
 )
-def test_what_an_end_means(code: int | None, seen: Seen, wanted: tuple[int | None, str | None, bool]) -> None:
-    verdict = judge(code, seen, START, "it said so")
+def test_what_an_end_means(code: int | None, seen: ContainerState, wanted: tuple[int | None, str | None, bool]) -> None:
+    verdict = classify_exit(code, seen, START, "it said so")
 
     exit_code, reason, is_refused = wanted
     assert (verdict.exit_code, verdict.is_refused) == (exit_code, is_refused)
@@ -185,9 +185,9 @@ def test_what_an_end_means(code: int | None, seen: Seen, wanted: tuple[int | Non
 
 
 def test_an_image_that_may_be_pulled_and_cannot_be_is_told_with_the_runtimes_words() -> None:
-    start = replace(START, container=Container("alpine:3.20", pull="missing"))
+    start = replace(START, container=KeeperContainer("alpine:3.20", pull="missing"))
 
-    verdict = judge(125, Seen(ran=False, has_image=False), start, "no such host")
+    verdict = classify_exit(125, ContainerState(ran=False, has_image=False), start, "no such host")
 
     assert verdict.reason == "image alpine:3.20 cannot be pulled: no such host"
 

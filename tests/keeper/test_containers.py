@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from rota.keeper.container.argv import groups_of
-from rota.keeper.container.clear import remove_groups
+from rota.keeper.container.argv import cgroup_parent
+from rota.keeper.container.clear import remove_cgroups
 from rota.keeper.container.sources import pins_of, unpin_all
 from rota.keeper.process.users import is_own
 from rota.testing import images
@@ -40,7 +40,7 @@ def boxed(keeper: Keeper, image: str, tmp_path: Path) -> Iterator["Boxed"]:
     finally:
         keeper.kill()
         images.remove(*boxed.containers())
-        remove_groups(f"{groups_of(boxed.mark)}/*")
+        remove_cgroups(f"{cgroup_parent(boxed.mark)}/*")
         unpin_all(boxed.mark)
 
 

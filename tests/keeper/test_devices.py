@@ -3,30 +3,30 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rota.keeper.rules import Ask, Grant, Key, Refusal, Room
+from rota.keeper.rules import ResourceRequest, Grant, AttemptKey, Refusal, Reservations
 
 NAMES = ("a", "b", "c")
 
 
-def key(index: int) -> Key:
+def key(index: int) -> AttemptKey:
     return ("1", index, 1)
 
 
-def gpu(amount: int, mask: int = 0) -> Ask:
-    return Ask((("gpu", amount),), mask)
+def gpu(amount: int, mask: int = 0) -> ResourceRequest:
+    return ResourceRequest((("gpu", amount),), mask)
 
 
-def room() -> Room:
-    room = Room()
+def room() -> Reservations:
+    room = Reservations()
     room.configure({"gpu": 3000}, NAMES)
     return room
 
 
-def given_to(room: Room, index: int, ask: Ask) -> tuple[str, ...] | str | None:
+def given_to(room: Reservations, index: int, ask: ResourceRequest) -> tuple[str, ...] | str | None:
     """Its devices, why it gets none, or None: it waits."""
-    if reason := room.offer(key(index), ask, firm=True):
+    if reason := room.enqueue(key(index), ask, firm=True):
         return reason
-    match room.next():
+    match room.admit_next():
         case Grant(gpus=gpus):
             return gpus
         case Refusal(reason=reason):
@@ -69,13 +69,13 @@ def test_a_whole_device_of_which_somebody_has_a_part_is_refused() -> None:
 
 def test_of_two_orders_at_once_for_one_device_the_second_is_refused() -> None:
     node = room()
-    node.offer(key(0), gpu(600, 0b1), firm=True)
-    node.offer(key(1), gpu(600, 0b1), firm=True)
-    node.offer(key(2), gpu(400, 0b1), firm=True)
+    node.enqueue(key(0), gpu(600, 0b1), firm=True)
+    node.enqueue(key(1), gpu(600, 0b1), firm=True)
+    node.enqueue(key(2), gpu(400, 0b1), firm=True)
 
-    assert node.next() == Grant(key(0), ("a",))
-    assert node.next() == Refusal(key(1), "GPU a has 0.4 free, asked 0.6")
-    assert node.next() == Grant(key(2), ("a",))
+    assert node.admit_next() == Grant(key(0), ("a",))
+    assert node.admit_next() == Refusal(key(1), "GPU a has 0.4 free, asked 0.6")
+    assert node.admit_next() == Grant(key(2), ("a",))
 
 
 def test_what_ends_gives_back_exactly_what_it_had() -> None:
@@ -113,21 +113,21 @@ def test_whoever_names_no_devices_waits_until_enough_are_free() -> None:
     given_to(node, 0, gpu(100, 0b1))
 
     assert given_to(node, 1, gpu(3000)) is None
-    assert node.next() is None
+    assert node.admit_next() is None
     node.release(key(0))
-    assert node.next() == Grant(key(1), ("a", "b", "c"))
+    assert node.admit_next() == Grant(key(1), ("a", "b", "c"))
 
 
 def test_one_that_waits_for_cores_is_not_refused_for_its_devices() -> None:
-    node = Room()
+    node = Reservations()
     node.configure({"cpu": 1000, "gpu": 1000}, ["a"])
-    both = Ask((("cpu", 1000), ("gpu", 600)), 0b1)
-    node.offer(key(0), both, firm=True)
-    node.next()
+    both = ResourceRequest((("cpu", 1000), ("gpu", 600)), 0b1)
+    node.enqueue(key(0), both, firm=True)
+    node.admit_next()
 
     assert given_to(node, 1, both) is None
     node.release(key(0))
-    assert node.next() == Grant(key(1), ("a",))
+    assert node.admit_next() == Grant(key(1), ("a",))
 
 
 def test_devices_that_the_node_has_not_and_wrong_numbers_of_them_are_refused() -> None:
@@ -142,7 +142,7 @@ def test_devices_that_the_node_has_not_and_wrong_numbers_of_them_are_refused() -
 def test_devices_given_to_work_that_needs_none_are_left_alone() -> None:
     node = room()
 
-    assert given_to(node, 0, Ask((), 0b1)) == ()
+    assert given_to(node, 0, ResourceRequest((), 0b1)) == ()
     assert given_to(node, 1, gpu(1000, 0b1)) == ("a",)
 
 
@@ -170,8 +170,8 @@ def test_a_device_taken_from_the_node_and_given_again_is_still_held() -> None:
 
 
 def test_what_waits_for_a_device_that_is_taken_away_is_refused() -> None:
-    node = Room()
-    node.offer(key(0), gpu(500, 0b10), firm=True)
+    node = Reservations()
+    node.enqueue(key(0), gpu(500, 0b10), firm=True)
 
     assert node.configure({"gpu": 1000}, ["a"]) == [
         Refusal(key(0), "was given GPU 1, this node has 1 of them")
@@ -193,13 +193,13 @@ steps = st.one_of(
 class Holders:
     """Who has what, as told by the grants alone."""
 
-    def __init__(self, node: Room) -> None:
+    def __init__(self, node: Reservations) -> None:
         self.node = node
-        self.asked: dict[Key, Ask] = {}
-        self.running: dict[Key, tuple[str, ...]] = {}
+        self.asked: dict[AttemptKey, ResourceRequest] = {}
+        self.running: dict[AttemptKey, tuple[str, ...]] = {}
 
     def look(self) -> None:
-        while turn := self.node.next():
+        while turn := self.node.admit_next():
             if isinstance(turn, Grant):
                 self.running[turn.key] = turn.gpus
         assert all(self.taken(name) <= 1000 for name in NAMES)
@@ -220,9 +220,9 @@ def test_no_device_is_ever_given_away_twice_and_all_come_back(story: list[tuple[
     holders = Holders(node)
     for number, step in enumerate(story):
         match step:
-            case ("start", Ask() as ask):
+            case ("start", ResourceRequest() as ask):
                 holders.asked[key(number)] = ask
-                node.offer(key(number), ask, firm=True)
+                node.enqueue(key(number), ask, firm=True)
             case ("end", int(choice)) if holders.running:
                 holders.end(choice)
             case ("attach", int(count)):

@@ -4,7 +4,7 @@ import os
 from base64 import b64encode
 from pathlib import Path
 
-from rota.keeper.files import place
+from rota.keeper.files import write_files
 from tests.keeper.conftest import Agent, Keeper
 
 
@@ -44,7 +44,7 @@ def test_they_are_never_written_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "work/data").symlink_to(tmp_path / "elsewhere")
     refused = False
     try:
-        place(str(tmp_path / "work"), sent(data__x=b"1"))
+        write_files(str(tmp_path / "work"), sent(data__x=b"1"))
     except OSError:
         refused = True
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rota.keeper.output.index import Begun, Extent, end_line, find_end, find_start, start_line
+from rota.keeper.output.index import AttemptStart, Extent, end_line, find_end, find_start, start_line
 
 LINES = (
     start_line(1, 1, 0, Extent(0, 0))
@@ -13,10 +13,10 @@ LINES = (
 
 
 def test_an_attempt_is_found_where_it_began_and_ended() -> None:
-    assert find_start(LINES, 1, 1) == Begun(0, Extent(0, 0))
+    assert find_start(LINES, 1, 1) == AttemptStart(0, Extent(0, 0))
     assert find_end(LINES, 1, 1) == Extent(10, 5)
-    assert find_start(LINES, 1, 2) == Begun(0, Extent(10, 5))
-    assert find_start(LINES, 11, 1) == Begun(1, Extent(0, 0))
+    assert find_start(LINES, 1, 2) == AttemptStart(0, Extent(10, 5))
+    assert find_start(LINES, 11, 1) == AttemptStart(1, Extent(0, 0))
 
 
 def test_what_is_not_there_is_not_found() -> None:

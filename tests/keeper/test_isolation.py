@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rota.keeper.process import cells, trees
-from rota.keeper.process.users import User, Users, is_own
+from rota.keeper.process.users import User, JobUsers, is_own
 from tests.keeper.conftest import Agent, Keeper, wait_until
 from tests.machine import needs
 
@@ -232,13 +232,13 @@ def test_a_user_is_given_to_no_job_while_a_process_has_it(keeper: Keeper, agent:
     agent.start("7", "/bin/true")
     agent.wait_ended()
     old = user_of(keeper, "7")
-    users = Users(str(keeper.root / "elsewhere"), (old - 100, old + 100))
-    users.run_as("own")
+    users = JobUsers(str(keeper.root / "elsewhere"), (old - 100, old + 100))
+    users.set_run_as("own")
     given: list[int] = []
 
     def take_all() -> None:
         for job in range(201):
-            user = users.of(str(job))
+            user = users.user_for(str(job))
             assert user is not None
             given.append(user.uid)
 
@@ -248,26 +248,26 @@ def test_a_user_is_given_to_no_job_while_a_process_has_it(keeper: Keeper, agent:
         assert old not in given
         assert len(given) == len(set(given))
 
-    assert (users.of("one more") or User(0, 0)).uid not in (0, *given)
+    assert (users.user_for("one more") or User(0, 0)).uid not in (0, *given)
 
 
 def test_more_jobs_than_a_tenant_keeps_get_users_of_their_own(keeper: Keeper) -> None:
-    users = Users(str(keeper.root / "elsewhere"))
-    users.run_as("own")
+    users = JobUsers(str(keeper.root / "elsewhere"))
+    users.set_run_as("own")
 
-    given = [user.uid for job in range(20_000) if (user := users.of(str(job))) is not None]
+    given = [user.uid for job in range(20_000) if (user := users.user_for(str(job))) is not None]
 
     assert len(set(given)) == 20_000
     assert all(map(is_own, given))
 
 
 def test_a_user_that_another_keeper_has_given_out_meanwhile_is_passed_over(keeper: Keeper) -> None:
-    users = Users(str(keeper.root / "elsewhere"))
-    users.run_as("own")
-    users.of("1")
+    users = JobUsers(str(keeper.root / "elsewhere"))
+    users.set_run_as("own")
+    users.user_for("1")
     following = users._free[-1]
     with attacker(following, "print('begun', flush=True); input()"):
-        user = users.of("2")
+        user = users.user_for("2")
         assert user is not None
         assert user.uid != following
 

@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 
 from rota.keeper import journal
-from rota.keeper.journal import Journal, Memory
-from rota.keeper.rules import Key
+from rota.keeper.journal import Journal, JournalState
+from rota.keeper.rules import AttemptKey
 from rota.keeper.wire import encode, parse_spec
 
 SPEC = parse_spec({"argv": ["true"], "needs": {"cpu": 500}})
-KEY: Key = ("7", 0, 3)
+KEY: AttemptKey = ("7", 0, 3)
 ROW = encode([*KEY, "exited", 0, None, 1, 2, 3, 4, 5, None])
 
 
 def empty(path: Path) -> Journal:
-    return Journal(str(path), journal.compact(Memory(boot="b")))
+    return Journal(str(path), journal.compact_lines(JournalState(boot="b")))
 
 
 @pytest.fixture
@@ -29,30 +29,30 @@ def test_what_is_written_is_read(path: Path) -> None:
     book = empty(path)
     book.write([journal.spec_line("7", SPEC), journal.start_line(KEY, 9), journal.start_line(("7", 1, 1), 9)])
     book.write([journal.end_line(ROW)])
-    memory = journal.read(str(path))
+    memory = journal.read_journal(str(path))
 
-    assert memory == Memory("b", {"7": SPEC}, {("7", 1, 1): 9}, {KEY: ROW}, {"7": {0: 3, 1: 1}})
+    assert memory == JournalState("b", {"7": SPEC}, {("7", 1, 1): 9}, {KEY: ROW}, {"7": {0: 3, 1: 1}})
 
 
 def test_a_rewritten_journal_says_the_same(path: Path) -> None:
-    memory = Memory("b", {"7": SPEC}, {("7", 1, 1): 9}, {KEY: ROW}, {"7": {0: 3, 1: 1}})
-    Journal(str(path), journal.compact(memory))
+    memory = JournalState("b", {"7": SPEC}, {("7", 1, 1): 9}, {KEY: ROW}, {"7": {0: 3, 1: 1}})
+    Journal(str(path), journal.compact_lines(memory))
 
-    assert journal.read(str(path)) == memory
+    assert journal.read_journal(str(path)) == memory
 
 
 def test_an_acknowledged_attempt_leaves_only_its_number(path: Path) -> None:
     book = empty(path)
     book.write([journal.start_line(KEY, 9), journal.end_line(ROW), journal.ack_line([KEY])])
 
-    assert journal.read(str(path)) == Memory("b", highest={"7": {0: 3}})
+    assert journal.read_journal(str(path)) == JournalState("b", highest={"7": {0: 3}})
 
 
 def test_a_forgotten_job_leaves_nothing(path: Path) -> None:
     book = empty(path)
     book.write([journal.spec_line("7", SPEC), journal.end_line(ROW), journal.forget_line(["7"])])
 
-    assert journal.read(str(path)) == Memory("b")
+    assert journal.read_journal(str(path)) == JournalState("b")
 
 
 def test_a_torn_last_line_is_left_out(path: Path) -> None:
@@ -61,13 +61,13 @@ def test_a_torn_last_line_is_left_out(path: Path) -> None:
     with open(path, "a") as file:
         file.write(journal.end_line(ROW)[:-5])
 
-    assert journal.read(str(path)).started == {KEY: 9}
+    assert journal.read_journal(str(path)).started == {KEY: 9}
 
 
 def test_a_line_of_nonsense_costs_only_itself(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path.write_text('["boot","b"]\n{}\n\x00\x00\n["ack",3]\n' + journal.start_line(KEY, 9))
 
-    assert journal.read(str(path)).started == {KEY: 9}
+    assert journal.read_journal(str(path)).started == {KEY: 9}
     assert capsys.readouterr().err.count("cannot be read") == 3
 
 
@@ -85,7 +85,7 @@ def full_disk() -> Iterator[None]:
 def test_a_write_cut_short_leaves_no_trace_and_pending_lines_wait(path: Path, full_disk: None) -> None:
     book = empty(path)
     before = path.read_text()
-    book.later(journal.end_line(ROW))
+    book.append_later(journal.end_line(ROW))
     with pytest.raises(OSError, match="No space left"):
         book.write([journal.start_line(KEY, 9)])
 

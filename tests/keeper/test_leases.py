@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rota.keeper.process.cells import Cells
+from rota.keeper.process.cells import PidNamespaces
 from rota.testing import processes
 from rota.testing.processes import zombies_of
 from tests.keeper.conftest import Agent, Keeper, wait_until
@@ -22,7 +22,7 @@ LEASE_MS = 8000
 ONE: dict[str, Any] = {"run": "one_at_a_time", "lease_ms": 60_000}
 # An ordinary user holds leases in a world of his own, where he is root, if the machine lets him have one.
 WORLD = ["unshare", "--user", "--map-root-user", "--pid", "--mount-proc", "--fork", "--kill-child"]
-IS_POWERFUL = Cells("").label is not None
+IS_POWERFUL = PidNamespaces("").label is not None
 can_hold = needs("pid namespaces")
 BESIDE = "setsid sh -c 'env -i sleep 600' & "  # leaves its session, and carries no mark
 

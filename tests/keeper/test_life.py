@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rota.model.retry import Cause
+from rota.model.retry import EndCause
 from tests.keeper.conftest import (
     PATIENCE_SECONDS,
     Agent,
@@ -73,7 +73,7 @@ def test_work_of_a_killed_keeper_is_killed_and_told_as_lost(keeper: Keeper, agen
     assert sorted(state["jobs"]) == ["7", "8"]
     rows = {row[0]: row for row in state["ended"]}
     assert rows["7"][3] == "lost"
-    assert rows["7"][-2:] == ["the keeper died", Cause.KEEPER_DIED]
+    assert rows["7"][-2:] == ["the keeper died", EndCause.KEEPER_DIED]
     assert rows["8"][3:5] == ["exited", 3]
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rota.keeper.limits.cgroup_v2 import OWN
-from rota.keeper.limits.machine import find_groups
+from rota.keeper.limits.cgroup_v2 import KEEPER_CGROUP
+from rota.keeper.limits.machine import find_cgroups
 from tests.keeper.conftest import Agent, Keeper, wait_until
 from tests.keeper.test_stop import STUBBORN, is_alive, wait_until_ready
 
@@ -62,7 +62,7 @@ while True:
 def label(root: Path) -> str:
     """What this machine allows: as root mostly groups, else looking again and again."""
     (root / "probe").mkdir()
-    groups = find_groups(str(root / "probe"), "probe")
+    groups = find_cgroups(str(root / "probe"), "probe")
     groups.close()
     return groups.label
 
@@ -166,7 +166,7 @@ def test_groups_are_gone_when_their_attempts_are(keeper: Keeper, agent: Agent) -
     parents = [Path(line) for line in (keeper.root / "groups").read_text().splitlines()]
 
     def there() -> list[Path]:
-        return [one for path in parents for one in path.iterdir() if one.is_dir() and one.name != OWN]
+        return [one for path in parents for one in path.iterdir() if one.is_dir() and one.name != KEEPER_CGROUP]
 
     wait_until(lambda: not there(), "empty groups")
 

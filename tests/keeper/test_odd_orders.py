@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from rota.apiserver.spec import parse_spec
-from rota.keeper.process.commands import OF_THE_JOB, OF_THE_NODE
+from rota.keeper.process.commands import JOB_ERRNOS, NODE_ERRNOS
 from rota.keeper.reading import Malformed
-from rota.keeper.wire import Start, parse
+from rota.keeper.wire import StartOrder, parse
 from rota.model import limits
 from rota.model.ids import JobId
-from rota.model.sync import JobOrders, work_of
-from rota.runtimes.process import spec_of
+from rota.model.sync import JobOrders, task_template
+from rota.runtimes.process import keeper_spec
 from rota.wire import bounds
 from rota.wire.agent import orders_from_wire, orders_to_wire
 from tests.keeper.conftest import Agent, Keeper
@@ -159,12 +159,12 @@ def test_a_keeper_reads_whatever_a_server_accepts() -> None:
             },
         }
     )
-    work = orders_from_wire(orders_to_wire(JobOrders(JobId("7"), work_of(said), [], []))).work
+    work = orders_from_wire(orders_to_wire(JobOrders(JobId("7"), task_template(said), [], []))).work
     assert work is not None
     tasks = [[limits.COUNT_MAX, limits.TRIES_MAX, 1]]
-    order = parse(json.dumps({"op": "start", "job": "7", "spec": spec_of(work), "tasks": tasks}).encode())
+    order = parse(json.dumps({"op": "start", "job": "7", "spec": keeper_spec(work), "tasks": tasks}).encode())
 
-    assert isinstance(order, Start)
+    assert isinstance(order, StartOrder)
     assert order.spec is not None
     assert order.spec.limits.memory_bytes == limits.AMOUNT_MAX
     bounds.check(orders_to_wire(JobOrders(JobId("7"), work, [], [])))
@@ -212,9 +212,9 @@ def test_a_keeper_starts_with_a_journal_that_holds_odd_lines(keeper: Keeper) -> 
 
 
 def test_an_errno_is_the_fault_of_the_node_or_of_the_job_and_not_of_both() -> None:
-    assert not OF_THE_NODE & OF_THE_JOB
-    assert {errno.ENOSPC, errno.EMFILE, errno.ENOMEM, errno.EIO} <= OF_THE_NODE
-    assert {errno.ENAMETOOLONG, errno.E2BIG} <= OF_THE_JOB
+    assert not NODE_ERRNOS & JOB_ERRNOS
+    assert {errno.ENOSPC, errno.EMFILE, errno.ENOMEM, errno.EIO} <= NODE_ERRNOS
+    assert {errno.ENAMETOOLONG, errno.E2BIG} <= JOB_ERRNOS
 
 
 def assert_unharmed(keeper: Keeper, agent: Agent) -> None:

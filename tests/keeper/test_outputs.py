@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 
 from rota.keeper.output import segments as module
-from rota.keeper.output.segments import Outputs, Segment
-from rota.keeper.rules import Key
+from rota.keeper.output.segments import SegmentStore, Segment
+from rota.keeper.rules import AttemptKey
 
-FIRST: Key = ("7", 0, 1)
-SECOND: Key = ("7", 1, 1)
-THIRD: Key = ("7", 2, 1)
+FIRST: AttemptKey = ("7", 0, 1)
+SECOND: AttemptKey = ("7", 1, 1)
+THIRD: AttemptKey = ("7", 2, 1)
 
 
 @pytest.fixture
-def outputs(tmp_path: Path) -> Outputs:
-    return Outputs(str(tmp_path))
+def outputs(tmp_path: Path) -> SegmentStore:
+    return SegmentStore(str(tmp_path))
 
 
 def index(root: Path, job: str = "7") -> list[str]:
@@ -34,57 +34,57 @@ def write(segment: Segment, out: bytes = b"", err: bytes = b"") -> None:
             file.write(data)
 
 
-def end(outputs: Outputs, key: Key, segment: Segment) -> None:
-    outputs.give_back(key, segment, outputs.measure(segment))
+def end(outputs: SegmentStore, key: AttemptKey, segment: Segment) -> None:
+    outputs.release(key, segment, outputs.measure(segment))
 
 
-def test_attempts_of_a_job_use_a_segment_one_after_the_other(outputs: Outputs, tmp_path: Path) -> None:
-    [segment] = outputs.take([FIRST])
+def test_attempts_of_a_job_use_a_segment_one_after_the_other(outputs: SegmentStore, tmp_path: Path) -> None:
+    [segment] = outputs.allocate([FIRST])
     write(segment, b"hello\n", b"oh\n")
     end(outputs, FIRST, segment)
 
-    assert outputs.take([SECOND]) == [segment]
+    assert outputs.allocate([SECOND]) == [segment]
     assert index(tmp_path) == ["S 0 1 0 0 0", "E 0 1 6 3", "S 1 1 0 6 3"]
 
 
-def test_attempts_at_once_and_of_other_jobs_share_nothing(outputs: Outputs) -> None:
-    taken = outputs.take([FIRST, SECOND, ("8", 0, 1)])
+def test_attempts_at_once_and_of_other_jobs_share_nothing(outputs: SegmentStore) -> None:
+    taken = outputs.allocate([FIRST, SECOND, ("8", 0, 1)])
 
     assert len({segment.path for segment in taken}) == 3
 
 
-def test_what_somebody_can_still_write_to_is_never_used_again(outputs: Outputs) -> None:
-    [segment] = outputs.take([FIRST])
+def test_what_somebody_can_still_write_to_is_never_used_again(outputs: SegmentStore) -> None:
+    [segment] = outputs.allocate([FIRST])
     write(segment)
     with open(os.fsdecode(segment.path) + ".err", "ab"):
         end(outputs, FIRST, segment)
 
-    assert outputs.take([SECOND])[0].number == 1
+    assert outputs.allocate([SECOND])[0].number == 1
 
 
-def test_a_long_segment_is_not_used_again(outputs: Outputs) -> None:
-    [segment] = outputs.take([FIRST])
+def test_a_long_segment_is_not_used_again(outputs: SegmentStore) -> None:
+    [segment] = outputs.allocate([FIRST])
     write(segment)
-    os.truncate(segment.path + b".out", module.RETIRED_BYTES + 1)
+    os.truncate(segment.path + b".out", module.REUSE_BYTES_MAX + 1)
     end(outputs, FIRST, segment)
 
-    assert outputs.take([SECOND])[0].number == 1
+    assert outputs.allocate([SECOND])[0].number == 1
 
 
 @pytest.mark.parametrize("harm", [os.unlink, lambda path: os.truncate(path, 0)])
-def test_a_segment_that_lost_bytes_is_not_used_again(outputs: Outputs, harm: Callable[[bytes], None]) -> None:
-    [segment] = outputs.take([FIRST])
+def test_a_segment_that_lost_bytes_is_not_used_again(outputs: SegmentStore, harm: Callable[[bytes], None]) -> None:
+    [segment] = outputs.allocate([FIRST])
     write(segment, b"hello\n")
     end(outputs, FIRST, segment)
-    [segment] = outputs.take([SECOND])
+    [segment] = outputs.allocate([SECOND])
     harm(segment.path + b".out")
     end(outputs, SECOND, segment)
 
-    assert outputs.take([THIRD])[0].number == 1
+    assert outputs.allocate([THIRD])[0].number == 1
 
 
-def test_an_end_without_a_next_start_is_written_by_the_flush(outputs: Outputs, tmp_path: Path) -> None:
-    [segment] = outputs.take([FIRST])
+def test_an_end_without_a_next_start_is_written_by_the_flush(outputs: SegmentStore, tmp_path: Path) -> None:
+    [segment] = outputs.allocate([FIRST])
     write(segment, b"hello\n")
     end(outputs, FIRST, segment)
     outputs.flush()
@@ -92,16 +92,16 @@ def test_an_end_without_a_next_start_is_written_by_the_flush(outputs: Outputs, t
     assert index(tmp_path) == ["S 0 1 0 0 0", "E 0 1 6 0"]
 
 
-def test_the_next_keeper_ends_what_was_lost_and_uses_new_segments(outputs: Outputs, tmp_path: Path) -> None:
-    for segment in outputs.take([FIRST, SECOND]):
+def test_the_next_keeper_ends_what_was_lost_and_uses_new_segments(outputs: SegmentStore, tmp_path: Path) -> None:
+    for segment in outputs.allocate([FIRST, SECOND]):
         write(segment, b"hello\n")
     with open(tmp_path / "logs/7/index", "a") as file:
         file.write("S 2 1 0 6")  # torn
-    following = Outputs(str(tmp_path))
-    following.settle([FIRST, SECOND, THIRD, ("8", 0, 1)])
+    following = SegmentStore(str(tmp_path))
+    following.record_lost_ends([FIRST, SECOND, THIRD, ("8", 0, 1)])
 
     assert index(tmp_path) == ["S 0 1 0 0 0", "S 1 1 1 0 0", "S 2 1 0 6?", "E 0 1 6 0", "E 1 1 6 0"]
-    assert following.take([THIRD])[0].number == 2
+    assert following.allocate([THIRD])[0].number == 2
 
 
 @pytest.fixture
@@ -116,12 +116,12 @@ def small_disk() -> Iterator[None]:
 
 
 def test_on_a_full_disk_none_is_taken_and_no_line_is_torn(
-    outputs: Outputs, tmp_path: Path, small_disk: None
+    outputs: SegmentStore, tmp_path: Path, small_disk: None
 ) -> None:
-    [segment] = outputs.take([FIRST])
+    [segment] = outputs.allocate([FIRST])
     end(outputs, FIRST, segment)
     with pytest.raises(OSError, match="No space left"):
-        outputs.take([SECOND, THIRD])
+        outputs.allocate([SECOND, THIRD])
     assert index(tmp_path) == ["S 0 1 0 0 0"]
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.getrlimit(resource.RLIMIT_FSIZE)[1],) * 2)
     outputs.flush()
@@ -132,13 +132,13 @@ def test_on_a_full_disk_none_is_taken_and_no_line_is_torn(
 
 
 def test_open_files_are_few_and_none_is_left_of_what_is_forgotten(
-    outputs: Outputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    outputs: SegmentStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "OPEN_FILES", 4)
-    keys: list[Key] = [(str(job), 0, 1) for job in range(20)]
+    keys: list[AttemptKey] = [(str(job), 0, 1) for job in range(20)]
     for attempt in (1, 2):
         for job, task, _ in keys:
-            [segment] = outputs.take([(job, task, attempt)])
+            [segment] = outputs.allocate([(job, task, attempt)])
             write(segment, b"hello\n")
             end(outputs, (job, task, attempt), segment)
     outputs.flush()

@@ -3,20 +3,20 @@
 from hypothesis import given
 from hypothesis import strategies as some
 
-from rota.keeper.service.life import HEALTHY, MS, STARTING, UNHEALTHY, Life, Pulse
-from rota.keeper.service.words import Check, Restart
+from rota.keeper.service.life import HEALTHY, MS, STARTING, UNHEALTHY, ServiceState, HealthCounter
+from rota.keeper.service.words import KeeperCheck, KeeperRestart
 
-RULE = Restart(attempts=3, within_ms=600_000, delay_ms=1_000, delay_max_ms=60_000)
-CHECK = Check(interval_ms=10_000, timeout_ms=5_000, after_ms=30_000, failures=3, successes=2, port=80)
+RULE = KeeperRestart(attempts=3, within_ms=600_000, delay_ms=1_000, delay_max_ms=60_000)
+CHECK = KeeperCheck(interval_ms=10_000, timeout_ms=5_000, after_ms=30_000, failures=3, successes=2, port=80)
 
 
-def pauses_ms(rule: Restart, ends_ms: list[int]) -> list[int | None]:
+def pauses_ms(rule: KeeperRestart, ends_ms: list[int]) -> list[int | None]:
     """After each of these ends: how long it rests; None: it is not started again."""
-    life = Life()
+    life = ServiceState()
     found: list[int | None] = []
     for end_ms in ends_ms:
-        rests = life.rest(rule, end_ms * MS)
-        found.append((life.rests_until_ns // MS - end_ms) if rests else None)
+        rests = life.back_off(rule, end_ms * MS)
+        found.append((life.backoff_until_ns // MS - end_ms) if rests else None)
     return found
 
 
@@ -25,7 +25,7 @@ def test_the_pause_doubles_and_the_fourth_end_is_the_last() -> None:
 
 
 def test_the_pause_has_a_bound() -> None:
-    often = Restart(attempts=100, within_ms=600_000, delay_ms=1_000, delay_max_ms=60_000)
+    often = KeeperRestart(attempts=100, within_ms=600_000, delay_ms=1_000, delay_max_ms=60_000)
 
     assert pauses_ms(often, list(range(9)))[-3:] == [60_000, 60_000, 60_000]
 
@@ -36,10 +36,10 @@ def test_who_ran_for_long_begins_anew() -> None:
 
 @given(some.lists(some.integers(1, 400_000), max_size=40))
 def test_never_more_restarts_within_the_time_than_allowed(gaps_ms: list[int]) -> None:
-    life, now_ms, restarts = Life(), 0, []
+    life, now_ms, restarts = ServiceState(), 0, []
     for gap_ms in gaps_ms:
         now_ms += gap_ms
-        if life.rest(RULE, now_ms * MS):
+        if life.back_off(RULE, now_ms * MS):
             restarts.append(now_ms)
 
     for at_ms in restarts:
@@ -48,9 +48,9 @@ def test_never_more_restarts_within_the_time_than_allowed(gaps_ms: list[int]) ->
 
 def health_after(results: str, *, began_ms: int = -60_000) -> str:
     """One check a second, + or -."""
-    pulse, health = Pulse(CHECK, began_ms * MS), STARTING
+    pulse, health = HealthCounter(CHECK, began_ms * MS), STARTING
     for second, result in enumerate(results):
-        health = pulse.heard(health, second * 1_000 * MS, is_well=result == "+")
+        health = pulse.record(health, second * 1_000 * MS, succeeded=result == "+")
     return health
 
 
@@ -70,8 +70,8 @@ def test_failures_within_its_time_to_start_do_not_count() -> None:
 
 
 def test_who_starts_is_not_kept_waiting() -> None:
-    pulse = Pulse(CHECK, 0)
+    pulse = HealthCounter(CHECK, 0)
 
-    assert pulse.pause_ns(STARTING, 0) == 1_000 * MS
-    assert pulse.pause_ns(HEALTHY, 0) == 10_000 * MS
-    assert pulse.pause_ns(STARTING, 40_000 * MS) == 10_000 * MS
+    assert pulse.next_interval_ns(STARTING, 0) == 1_000 * MS
+    assert pulse.next_interval_ns(HEALTHY, 0) == 10_000 * MS
+    assert pulse.next_interval_ns(STARTING, 40_000 * MS) == 10_000 * MS

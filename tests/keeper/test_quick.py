@@ -43,10 +43,10 @@ def test_a_lease_tells_whether_somebody_writes(tmp_path: Path) -> None:
     path.touch()
     with open(path, "rb") as reader:
         with open(path, "ab"):
-            assert not quick.lease(reader.fileno())
-        if not quick.lease(reader.fileno()):
+            assert not quick.take_read_lease(reader.fileno())
+        if not quick.take_read_lease(reader.fileno()):
             return  # a file system without leases: nothing is ever final there
-        quick.release(reader.fileno())
+        quick.release_lease(reader.fileno())
         with open(path, "ab") as writer:
             writer.write(b"nobody was held up")
 
@@ -54,7 +54,7 @@ def test_a_lease_tells_whether_somebody_writes(tmp_path: Path) -> None:
 def test_a_child_is_buried_with_its_code_its_time_and_its_memory() -> None:
     child = subprocess.Popen(["python3", "-c", "x = bytearray(50 << 20); exit(7)"])
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    buried = quick.bury(child.pid)
+    buried = quick.reap(child.pid)
 
     assert os.waitstatus_to_exitcode(buried.status) == 7
     assert buried.cpu_us > 0
@@ -67,7 +67,7 @@ def test_who_was_killed_is_buried_as_such_and_once_only() -> None:
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
 
-    assert os.waitstatus_to_exitcode(quick.bury(child.pid).status) == -signal.SIGKILL
+    assert os.waitstatus_to_exitcode(quick.reap(child.pid).status) == -signal.SIGKILL
     with pytest.raises(ChildProcessError):
-        quick.bury(child.pid)
+        quick.reap(child.pid)
     child.returncode = -signal.SIGKILL

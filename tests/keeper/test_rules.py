@@ -3,24 +3,24 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rota.keeper.rules import Ask, Grant, Key, Refusal, Room
+from rota.keeper.rules import ResourceRequest, Grant, AttemptKey, Refusal, Reservations
 
-CPU = Ask((("cpu", 1000),))
+CPU = ResourceRequest((("cpu", 1000),))
 
 
-def key(index: int) -> Key:
+def key(index: int) -> AttemptKey:
     return ("1", index, 1)
 
 
-def room(gpus: tuple[str, ...] = (), **amounts: int) -> Room:
-    room = Room()
+def room(gpus: tuple[str, ...] = (), **amounts: int) -> Reservations:
+    room = Reservations()
     room.configure(amounts, gpus)
     return room
 
 
-def granted(room: Room) -> list[int]:
+def granted(room: Reservations) -> list[int]:
     found = []
-    while grant := room.next():
+    while grant := room.admit_next():
         assert isinstance(grant, Grant)
         found.append(grant.key[1])
     return found
@@ -29,7 +29,7 @@ def granted(room: Room) -> list[int]:
 def test_attempts_start_in_order_of_arrival_while_they_fit() -> None:
     node = room(cpu=2000)
     for index in (3, 1, 2):
-        node.offer(key(index), CPU, firm=True)
+        node.enqueue(key(index), CPU, firm=True)
 
     assert granted(node) == [3, 1]
     node.release(key(3))
@@ -38,18 +38,18 @@ def test_attempts_start_in_order_of_arrival_while_they_fit() -> None:
 
 def test_firm_goes_before_lookahead() -> None:
     node = room(cpu=2000)
-    node.offer(key(0), CPU, firm=False)
-    node.offer(key(1), CPU, firm=True)
+    node.enqueue(key(0), CPU, firm=False)
+    node.enqueue(key(1), CPU, firm=True)
 
     assert granted(node) == [1, 0]
 
 
 def test_lookahead_does_not_slip_past_a_firm_attempt_that_waits_for_room() -> None:
     node = room(cpu=2000)
-    node.offer(key(0), CPU, firm=False)
-    node.next()
-    node.offer(key(1), Ask((("cpu", 2000),)), firm=True)
-    node.offer(key(2), CPU, firm=False)
+    node.enqueue(key(0), CPU, firm=False)
+    node.admit_next()
+    node.enqueue(key(1), ResourceRequest((("cpu", 2000),)), firm=True)
+    node.enqueue(key(2), CPU, firm=False)
 
     assert granted(node) == []
     node.release(key(0))
@@ -58,45 +58,45 @@ def test_lookahead_does_not_slip_past_a_firm_attempt_that_waits_for_room() -> No
 
 def test_a_queued_attempt_offered_again_as_firm_moves_up() -> None:
     node = room(cpu=1000)
-    node.offer(key(0), CPU, firm=False)
-    node.offer(key(1), CPU, firm=False)
-    node.offer(key(1), CPU, firm=True)
+    node.enqueue(key(0), CPU, firm=False)
+    node.enqueue(key(1), CPU, firm=False)
+    node.enqueue(key(1), CPU, firm=True)
 
     assert granted(node) == [1]
-    assert node.waiting() == [key(0)]
+    assert node.waiting_keys() == [key(0)]
 
 
 def test_nothing_starts_before_the_room_is_known() -> None:
-    node = Room()
-    node.offer(key(0), CPU, firm=True)
+    node = Reservations()
+    node.enqueue(key(0), CPU, firm=True)
 
-    assert node.next() is None
+    assert node.admit_next() is None
     node.configure({"cpu": 1000}, [])
-    assert node.next() == Grant(key(0), ())
+    assert node.admit_next() == Grant(key(0), ())
 
 
 def test_what_needs_more_than_the_whole_room_is_refused() -> None:
     node = room(cpu=4000)
 
-    assert node.offer(key(0), Ask((("cpu", 4001),)), firm=True) == "needs 4001 of cpu, this node has 4000"
-    assert node.offer(key(1), Ask((("licence", 1),)), firm=True) == "needs 1 of licence, this node has 0"
-    assert node.waiting() == []
+    assert node.enqueue(key(0), ResourceRequest((("cpu", 4001),)), firm=True) == "needs 4001 of cpu, this node has 4000"
+    assert node.enqueue(key(1), ResourceRequest((("licence", 1),)), firm=True) == "needs 1 of licence, this node has 0"
+    assert node.waiting_keys() == []
 
 
 def test_a_smaller_room_refuses_what_waits_and_cannot_fit_any_more() -> None:
-    node = Room()
-    node.offer(key(0), Ask((("cpu", 3000),)), firm=True)
+    node = Reservations()
+    node.enqueue(key(0), ResourceRequest((("cpu", 3000),)), firm=True)
 
     assert node.configure({"cpu": 2000}, []) == [Refusal(key(0), "needs 3000 of cpu, this node has 2000")]
 
 
 def test_a_withdrawn_attempt_never_starts() -> None:
     node = room(cpu=1000)
-    node.offer(key(0), CPU, firm=False)
+    node.enqueue(key(0), CPU, firm=False)
 
     assert node.withdraw(key(0))
     assert not node.withdraw(key(0))
-    assert node.next() is None
+    assert node.admit_next() is None
 
 
 needs = st.fixed_dictionaries({"cpu": st.integers(1, 5), "gpu": st.sampled_from([0, 1000, 2000, 3000])})
@@ -115,7 +115,7 @@ def test_no_order_of_events_overbooks_or_starves(story: list[tuple[object, ...]]
     running: dict[int, Grant] = {}
 
     def fill() -> None:
-        while grant := node.next():
+        while grant := node.admit_next():
             assert isinstance(grant, Grant)
             line = firm or lookahead
             assert grant.key[1] == line.pop(0)
@@ -130,7 +130,7 @@ def test_no_order_of_events_overbooks_or_starves(story: list[tuple[object, ...]]
         match step:
             case ("offer", dict(wish), bool(is_firm)):
                 pairs = tuple((name, amount) for name, amount in wish.items() if amount)
-                assert node.offer(key(number), Ask(pairs), firm=is_firm) is None
+                assert node.enqueue(key(number), ResourceRequest(pairs), firm=is_firm) is None
                 (firm if is_firm else lookahead).append(number)
             case ("end", int(choice)) if running:
                 ended = sorted(running)[choice % len(running)]

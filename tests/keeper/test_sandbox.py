@@ -219,7 +219,7 @@ def test_a_sandbox_that_cannot_be_made_is_called_so(keeper: Keeper, agent: Agent
     agent.start("8", "sh", "-c", "echo bwrap: it was me >&2; exit 1", sandbox={})
     ended = {row[0]: row for row in agent.wait_ended(2)}
 
-    assert ended["7"][EXIT_CODE] == sandbox.CANNOT_BEGIN
+    assert ended["7"][EXIT_CODE] == sandbox.SANDBOX_FAILED
     assert ended["7"][REASON].startswith("its sandbox cannot be made here: Can't ")
     assert ended["8"][EXIT_CODE] == 1
     assert ended["8"][REASON] is None

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from rota.keeper.output import spares as module
-from rota.keeper.output.segments import Outputs
-from rota.keeper.output.spares import Spares
+from rota.keeper.output.segments import SegmentStore
+from rota.keeper.output.spares import DirectoryPool
 from tests.keeper.conftest import Agent, Keeper
 
 
@@ -16,67 +16,67 @@ def make(path: str) -> None:
 
 
 @pytest.fixture
-def spares(tmp_path: Path) -> Spares:
-    return Spares(str(tmp_path / "spare"), str(tmp_path), make)
+def spares(tmp_path: Path) -> DirectoryPool:
+    return DirectoryPool(str(tmp_path / "spare"), str(tmp_path), make)
 
 
-def test_one_is_put_where_it_is_wanted(spares: Spares, tmp_path: Path) -> None:
-    spares.fill()
+def test_one_is_put_where_it_is_wanted(spares: DirectoryPool, tmp_path: Path) -> None:
+    spares.refill()
 
-    assert spares.take("wanted")
+    assert spares.allocate("wanted")
     assert (tmp_path / "wanted" / "inside").is_dir()
 
 
 def test_without_any_left_the_taker_is_told(
-    spares: Spares, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spares: DirectoryPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MOST", 2)
-    spares.fill()
-    taken = [spares.take(str(number)) for number in range(3)]
-    spares.fill()
+    spares.refill()
+    taken = [spares.allocate(str(number)) for number in range(3)]
+    spares.refill()
 
     assert taken == [True, True, False]
-    assert spares.take("2")
+    assert spares.allocate("2")
 
 
 def test_what_stands_there_already_stays(
-    spares: Spares, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spares: DirectoryPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MOST", 1)
     make(str(tmp_path / "old"))
     (tmp_path / "old" / "file").touch()
-    spares.fill()
+    spares.refill()
 
-    assert not spares.take("old")
+    assert not spares.allocate("old")
     assert (tmp_path / "old" / "file").exists()
-    assert spares.take("new")
+    assert spares.allocate("new")
 
 
-def test_those_of_an_earlier_keeper_are_not_used(spares: Spares, tmp_path: Path) -> None:
+def test_those_of_an_earlier_keeper_are_not_used(spares: DirectoryPool, tmp_path: Path) -> None:
     (tmp_path / "spare" / "0").mkdir(parents=True)
-    spares.fill()
+    spares.refill()
 
-    assert spares.take("wanted")
+    assert spares.allocate("wanted")
     assert (tmp_path / "wanted" / "inside").is_dir()
 
 
 def test_a_stock_that_somebody_removed_is_made_again(
-    spares: Spares, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spares: DirectoryPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MOST", 1)
-    spares.fill()
+    spares.refill()
     os.rename(tmp_path / "spare", tmp_path / "elsewhere")
 
-    assert not spares.take("wanted")
-    spares.fill()
-    assert spares.take("wanted")
+    assert not spares.allocate("wanted")
+    spares.refill()
+    assert spares.allocate("wanted")
 
 
 def test_a_prepared_shelf_is_as_a_new_one(tmp_path: Path) -> None:
-    outputs = Outputs(str(tmp_path))
-    outputs.stock_up()
-    [segment] = outputs.take([("7", 0, 1)])
-    outputs.give_back(("7", 0, 1), segment, outputs.measure(segment))
+    outputs = SegmentStore(str(tmp_path))
+    outputs.preallocate()
+    [segment] = outputs.allocate([("7", 0, 1)])
+    outputs.release(("7", 0, 1), segment, outputs.measure(segment))
     outputs.flush()
 
     assert segment.number == 0

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rota.keeper.process import cells, forked, posix, starter
-from rota.keeper.process.posix import strings
-from rota.keeper.process.starter import CannotEnter, Surroundings
+from rota.keeper.process.posix import c_strings
+from rota.keeper.process.starter import CannotEnter, ProcessContext
 from rota.keeper.process.users import User
 from tests.machine import needs
 
@@ -23,17 +23,17 @@ Start = Callable[..., tuple[int, int]]
 def start(request: pytest.FixtureRequest, tmp_path: Path) -> Start:
     """Start a command as a keeper does; its output is in tmp_path/it.out."""
 
-    def by_starter(around: Surroundings, *argv: str, cwd: str = "/") -> tuple[int, int]:
+    def by_starter(around: ProcessContext, *argv: str, cwd: str = "/") -> tuple[int, int]:
         words = [os.fsencode(word) for word in argv]
-        launch = posix.Launch(words[0], strings(words), strings([b"A=1"]), cwd, around, {})
-        path, output = starter.find(), os.fsencode(tmp_path / "it")
+        launch = posix.Launch(words[0], c_strings(words), c_strings([b"A=1"]), cwd, around, {})
+        path, output = starter.find_starter(), os.fsencode(tmp_path / "it")
         assert path is not None
         try:
-            return posix.start_around(path, launch, output, posix.make_attributes())
+            return posix.start_in_context(path, launch, output, posix.make_attributes())
         finally:
             os.close(int(path.rpartition(b"/")[2]))
 
-    def by_fork(around: Surroundings, *argv: str, cwd: str = "/") -> tuple[int, int]:
+    def by_fork(around: ProcessContext, *argv: str, cwd: str = "/") -> tuple[int, int]:
         words = tuple(os.fsencode(word) for word in argv)
         program = forked.Program(words[0], words, {b"A": b"1"}, cwd, around, posix.RESET)
         return forked.start(program, os.fsencode(tmp_path / "it"))
@@ -54,7 +54,7 @@ def test_the_code_is_what_its_source_assembles_to(tmp_path: Path, name: str, cod
 @needs("root")
 def test_a_process_has_its_user_its_groups_and_its_directory(start: Start, tmp_path: Path) -> None:
     script = "grep -E '^(Uid|Gid|Groups)' /proc/$$/status; pwd; ls /proc/$$/fd | tr '\\n' ' '; echo $A"
-    pid, error = start(Surroundings(USER, task_group=61_005), "/bin/sh", "-c", script, cwd="/usr")
+    pid, error = start(ProcessContext(USER, task_group=61_005), "/bin/sh", "-c", script, cwd="/usr")
     assert not error
     _, status = os.waitpid(pid, 0)
 
@@ -71,19 +71,19 @@ def test_a_process_has_its_user_its_groups_and_its_directory(start: Start, tmp_p
 @needs("root")
 @pytest.mark.parametrize(("program", "number"), [("/no/such", 2), ("/etc/passwd", 13)])
 def test_a_program_that_cannot_be_executed_is_reported(start: Start, program: str, number: int) -> None:
-    assert start(Surroundings(USER), program) == (0, number)
+    assert start(ProcessContext(USER), program) == (0, number)
 
 
 @needs("root")
 def test_a_directory_is_entered_as_the_user(start: Start, tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
 
-    assert start(Surroundings(USER), "/bin/true", cwd=str(tmp_path)) == (0, 13)
+    assert start(ProcessContext(USER), "/bin/true", cwd=str(tmp_path)) == (0, 13)
 
 
 def test_a_group_that_is_not_there_is_the_nodes_fault(start: Start) -> None:
     with pytest.raises(CannotEnter, match="No such file"):
-        start(Surroundings(entrances=("/proc/no/such/cgroup.procs",)), "/bin/true")
+        start(ProcessContext(procs_files=("/proc/no/such/cgroup.procs",)), "/bin/true")
 
 
 @needs("root", "pid namespaces")
@@ -93,11 +93,11 @@ def test_a_process_in_a_cell_sees_that_cell_only(
 ) -> None:
     if is_interpreted:  # as on a CPU for which there is no machine code
         monkeypatch.setattr(cells, "CODE", {})
-    made = cells.Cells("x" * 32)
-    cell = made.make(is_bound=False)
+    made = cells.PidNamespaces("x" * 32)
+    cell = made.create(is_bound=False)
     try:
         with cell:
-            around = Surroundings(USER, mounts_fd=cell.mounts_fd)
+            around = ProcessContext(USER, mounts_fd=cell.mounts_fd)
             pid, error = start(around, "/bin/sh", "-c", "echo $$; ls -d /proc/[0-9]*; cat /proc/$$/comm")
         assert not error
         os.waitpid(pid, 0)
@@ -114,8 +114,8 @@ def test_a_process_in_a_cell_sees_that_cell_only(
 def test_an_empty_cell_ends_with_its_keeper(monkeypatch: pytest.MonkeyPatch, *, is_interpreted: bool) -> None:
     if is_interpreted:
         monkeypatch.setattr(cells, "CODE", {})
-    made = cells.Cells("x" * 32)
-    cell = made.make(is_bound=False)
+    made = cells.PidNamespaces("x" * 32)
+    cell = made.create(is_bound=False)
     os.close(made._ends[1])  # as the kernel does for a keeper that was killed
 
     assert os.waitpid(cell.pid, 0) == (cell.pid, 0)

@@ -12,9 +12,9 @@ from tests.keeper.conftest import Agent, Keeper, wait_until
 DAY_MS = 24 * 3600 * 1000
 
 
-def marks(keeper: Keeper, stream: str = "out") -> times.Times:
+def marks(keeper: Keeper, stream: str = "out") -> times.TimeIndex:
     path = keeper.root / f"logs/7/0.{stream}.times"
-    return times.read(path.read_bytes()) if path.exists() else times.Times()
+    return times.parse_marks(path.read_bytes()) if path.exists() else times.TimeIndex()
 
 
 def test_each_stream_is_marked_when_it_has_grown(keeper: Keeper, agent: Agent) -> None:
@@ -62,23 +62,23 @@ def test_lines_of_times_hide_no_others() -> None:
 def test_half_a_mark_ends_what_is_read_and_the_next_one_goes_in_its_place(tmp_path: Path) -> None:
     file = tmp_path / "0.out.times"
     path = bytes(file)
-    times.write(path, 5, 100)
+    times.append_mark(path, 5, 100)
     with file.open("ab") as torn:
         torn.write(b"half")
 
-    assert times.read(file.read_bytes()).positions == [5]
-    assert times.write(path, 9, 200) == 2
-    assert times.read(file.read_bytes()).positions == [5, 9]
+    assert times.parse_marks(file.read_bytes()).positions == [5]
+    assert times.append_mark(path, 9, 200) == 2
+    assert times.parse_marks(file.read_bytes()).positions == [5, 9]
 
 
 def test_how_much_had_arrived_by_a_time_and_which_marks_lie_within() -> None:
-    found = times.read(
+    found = times.parse_marks(
         b"".join(MARK.pack(position, at_ms) for position, at_ms in ((5, 100), (9, 200), (12, 300)))
     )
 
-    assert [found.by(at_ms) for at_ms in (99, 100, 250, 1000)] == [0, 5, 9, 12]
-    assert found.between(5, 12) == [(9, 200), (12, 300)]
-    assert times.Times().by(100) == 0
+    assert [found.position_at(at_ms) for at_ms in (99, 100, 250, 1000)] == [0, 5, 9, 12]
+    assert found.marks_between(5, 12) == [(9, 200), (12, 300)]
+    assert times.TimeIndex().position_at(100) == 0
 
 
 def test_old_marks_are_thinned_out_and_the_latest_stay(
@@ -86,8 +86,8 @@ def test_old_marks_are_thinned_out_and_the_latest_stay(
 ) -> None:
     monkeypatch.setattr(times, "MARKS_MOST", 3000)
     path = bytes(tmp_path / "0.out.times")
-    counts = [times.write(path, second, second * 1000) for second in range(1, 20_000)]
-    found = times.read((tmp_path / "0.out.times").read_bytes())
+    counts = [times.append_mark(path, second, second * 1000) for second in range(1, 20_000)]
+    found = times.parse_marks((tmp_path / "0.out.times").read_bytes())
 
     assert max(counts) <= 3000
     assert found.positions[-100:] == list(range(19_900, 20_000))

@@ -16,7 +16,7 @@ def test_what_has_just_been_started_is_known_at_once() -> None:
     found = []
     for _ in range(100):
         pid = os.posix_spawn("/bin/sleep", ["sleep", "60"], ENVIRONMENT)
-        found.append(trees.key_of(pid, MARK))
+        found.append(trees.attempt_key(pid, MARK))
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
 
@@ -28,15 +28,15 @@ def test_who_has_no_environment_and_who_is_a_zombie_is_nobodys_and_not_waited_fo
 ) -> None:
     monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("it waits"))
     plain = os.posix_spawn("/bin/sleep", ["sleep", "60"], {"PATH": os.environ["PATH"]})
-    while b"sleep" not in trees._said(plain, "cmdline"):
+    while b"sleep" not in trees._read_proc(plain, "cmdline"):
         pass
     bare = os.posix_spawn("/bin/sleep", ["sleep", "60"], {})
-    while b"sleep" not in trees._said(bare, "cmdline"):
+    while b"sleep" not in trees._read_proc(bare, "cmdline"):
         pass
     dead = os.posix_spawn("/bin/true", ["true"], ENVIRONMENT)
     os.waitid(os.P_PID, dead, os.WEXITED | os.WNOWAIT)
     try:
-        assert [trees.key_of(pid, MARK) for pid in (plain, bare, dead, 2)] == [None] * 4
+        assert [trees.attempt_key(pid, MARK) for pid in (plain, bare, dead, 2)] == [None] * 4
     finally:
         for pid in (plain, bare):
             os.kill(pid, signal.SIGKILL)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rota.agent import logs
-from rota.keeper.trimmer import step
+from rota.keeper.trimmer import cap_slack
 from rota.wire.generated import agent_pb2 as pb
 from tests.keeper.conftest import Agent, Keeper, wait_until
 
@@ -66,8 +66,8 @@ def test_a_fast_writer_stays_within_its_cap_and_what_is_left_is_true(keeper: Kee
         return keeper.output("7", stream="err") == "done"
 
     wait_until(is_done, "the last byte")
-    wait_until(lambda: on_disk(file) <= CAP + step(CAP) + MIB, "a hole")
-    wait_until(lambda: asyncio.run(read(keeper))[0] <= CAP + step(CAP), "the last hole")
+    wait_until(lambda: on_disk(file) <= CAP + cap_slack(CAP) + MIB, "a hole")
+    wait_until(lambda: asyncio.run(read(keeper))[0] <= CAP + cap_slack(CAP), "the last hole")
     received, missing = asyncio.run(read(keeper))
 
     assert most < 450 * MIB  # more than two seconds' worth: the machine may be busy
@@ -84,7 +84,7 @@ def test_the_node_s_cap_is_the_most_a_job_can_ask_for(keeper: Keeper) -> None:
 
     file = keeper.root / "logs/7/0.out"
     wait_until(lambda: size(file) == 16 * MIB, "the last byte")
-    wait_until(lambda: on_disk(file) <= MIB + step(MIB), "the last hole")
+    wait_until(lambda: on_disk(file) <= MIB + cap_slack(MIB), "the last hole")
 
 
 # The second of three is loud, and stays until it is stopped.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rota.keeper.process.users import is_own, named
+from rota.keeper.process.users import is_own, find_user
 from rota.keeper.task_dirs import group_of
 from tests.keeper.conftest import Agent, Keeper, wait_until
 from tests.machine import needs
@@ -142,7 +142,7 @@ def test_one_user_can_be_named_for_all(keeper: Keeper) -> None:
     agent.hello(run_as="nobody")
 
     who = said(keeper, agent, "7", 'id -u; id -g; echo "$USER"').split()
-    nobody = named("nobody")
+    nobody = find_user("nobody")
     assert who == [str(nobody.uid), str(nobody.gid), "nobody"]
 
 

@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 from rota.model.attempt import LOOKAHEAD, AttemptBlock, StatusBlock
 from rota.model.columns import column
-from rota.model.lifecycle import NOT_A_TRY, AttemptState, TaskState
-from rota.model.phase import FIRST_END, Hold, Phase
+from rota.model.lifecycle import NOT_STARTED, AttemptState, TaskState
+from rota.model.phase import FIRST_END, NodeHold, Phase
 from rota.model.task import TaskBlock
 
 LIVE = {
@@ -55,18 +55,18 @@ class Cell(NamedTuple):
             return ENDED[self.task]
         if self.task is TaskState.UNWANTED:
             return Phase.STOPPING
-        if self.number == 0 or self.attempt in NOT_A_TRY:
+        if self.number == 0 or self.attempt in NOT_STARTED:
             return Phase.PENDING
         if self.live:
             return LIVE[self.attempt]
         return Phase.RUNNING if self.tries == self.wanted else Phase.PENDING
 
     @property
-    def hold(self) -> Hold:
+    def hold(self) -> NodeHold:
         if not self.live:
-            return Hold.NOTHING
+            return NodeHold.NOTHING
         waits = self.attempt in (AttemptState.OFFERED, AttemptState.QUEUED)
-        return Hold.A_PLACE_IN_LINE if self.lookahead and waits else Hold.ROOM
+        return NodeHold.LOOKAHEAD if self.lookahead and waits else NodeHold.RESERVED
 
 
 def cells_one_by_one(

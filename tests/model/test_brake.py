@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rota.engine.mirror import Mirror
-from rota.model.brake import Level, Silence
+from rota.model.brake import BrakeLevel, SilentNodes
 from rota.model.ids import NodeId
 from rota.model.lifecycle import NodeState
 from rota.model.limits import BRAKE_STEP_MS, BRAKE_WINDOW_MS
-from rota.model.node import NodeSpec, NodeStatus, NodeWish
+from rota.model.node import NodeSpec, NodeStatus, NodeIntent
 
 LOST_MS = 30_000
 
@@ -26,30 +26,30 @@ def nodes(silent_at_ms: list[int | None], lost: tuple[int, ...] = ()) -> Mirror:
     return mirror
 
 
-def level(silent: int, of: int) -> Level:
+def level(silent: int, of: int) -> BrakeLevel:
     mirror = nodes([7] * silent + [None] * (of - silent))
-    return Silence(mirror).worst(mirror).level
+    return SilentNodes(mirror).worst(mirror).level
 
 
 @pytest.mark.parametrize(
     ("silent", "of", "expected"),
     [
-        (5, 20, Level.OFF),
-        (6, 20, Level.SLOWED),
-        (9, 20, Level.SLOWED),
-        (10, 20, Level.STOPPED),
-        (20, 20, Level.STOPPED),
-        (2, 2, Level.OFF),
-        (2, 4, Level.OFF),
-        (3, 10, Level.SLOWED),
-        (3, 11, Level.OFF),
-        (3, 6, Level.STOPPED),
-        (2999, 10_000, Level.OFF),
-        (3000, 10_000, Level.SLOWED),
+        (5, 20, BrakeLevel.OFF),
+        (6, 20, BrakeLevel.SLOWED),
+        (9, 20, BrakeLevel.SLOWED),
+        (10, 20, BrakeLevel.STOPPED),
+        (20, 20, BrakeLevel.STOPPED),
+        (2, 2, BrakeLevel.OFF),
+        (2, 4, BrakeLevel.OFF),
+        (3, 10, BrakeLevel.SLOWED),
+        (3, 11, BrakeLevel.OFF),
+        (3, 6, BrakeLevel.STOPPED),
+        (2999, 10_000, BrakeLevel.OFF),
+        (3000, 10_000, BrakeLevel.SLOWED),
     ],
 )
 def test_from_three_on_a_share_of_30_percent_slows_and_one_of_50_stops(
-    silent: int, of: int, expected: Level
+    silent: int, of: int, expected: BrakeLevel
 ) -> None:
     assert level(silent, of) is expected
 
@@ -58,14 +58,14 @@ def test_those_given_up_are_counted_with_those_who_fell_silent_with_them_and_not
     mirror = nodes([0, 0, 0, None, None, None], lost=(0, 1))
     later = nodes([0, 0, BRAKE_WINDOW_MS + 1, None, None, None], lost=(0, 1))
 
-    assert Silence(mirror).worst(mirror).level is Level.STOPPED
-    assert Silence(later).worst(later).level is Level.OFF
+    assert SilentNodes(mirror).worst(mirror).level is BrakeLevel.STOPPED
+    assert SilentNodes(later).worst(later).level is BrakeLevel.OFF
 
 
 def test_slowed_they_are_given_up_one_after_the_other_and_in_a_large_cluster_some_at_a_time() -> None:
     few = nodes([0, 100, 200, *[None] * 7])
     many = nodes([0] * 400 + [None] * 600)
-    silence, at_once = Silence(few), Silence(many)
+    silence, at_once = SilentNodes(few), SilentNodes(many)
 
     assert [silence.lost_at_ms(few.nodes[NodeId(f"n000{at}")], LOST_MS) for at in range(3)] == [
         LOST_MS,
@@ -78,9 +78,9 @@ def test_slowed_they_are_given_up_one_after_the_other_and_in_a_large_cluster_som
 
 def test_stopped_none_is_given_up_but_those_said_to_be_gone() -> None:
     mirror = nodes([5, 5, 5, None])
-    mirror.apply(NodeWish(NodeId("n0000"), gone_at_ms=5))
-    mirror.apply(NodeWish(NodeId("n0001"), gone_at_ms=6))
-    silence = Silence(mirror)
+    mirror.apply(NodeIntent(NodeId("n0000"), gone_at_ms=5))
+    mirror.apply(NodeIntent(NodeId("n0001"), gone_at_ms=6))
+    silence = SilentNodes(mirror)
 
     assert [silence.lost_at_ms(mirror.nodes[NodeId(f"n000{at}")], LOST_MS) for at in range(3)] == [
         None,
@@ -95,7 +95,7 @@ def back(mirror: Mirror, number: int, silence: tuple[int, int]) -> None:
 
 
 def given_up_at(mirror: Mirror, number: int) -> int | None:
-    return Silence(mirror).lost_at_ms(mirror.nodes[NodeId(f"n{number:04}")], LOST_MS)
+    return SilentNodes(mirror).lost_at_ms(mirror.nodes[NodeId(f"n{number:04}")], LOST_MS)
 
 
 def test_the_last_who_return_have_their_grace_anew() -> None:
@@ -136,9 +136,9 @@ def test_those_who_returned_are_found_as_by_looking_at_each(
 
     for number, here in enumerate(silent_at_ms):
         ends = [end for begun, end in over if abs(begun - here) <= BRAKE_WINDOW_MS]
-        brake = Silence(mirror).around(NodeId(f"n{number:04}"), here)
+        brake = SilentNodes(mirror).around(NodeId(f"n{number:04}"), here)
         together = brake.silent + len(ends)
-        if brake.level is Level.OFF:
+        if brake.level is BrakeLevel.OFF:
             many = ends and together >= 3 and together * 100 >= brake.of * 30
             assert given_up_at(mirror, number) == (max(ends) + LOST_MS if many else 0)
 
@@ -146,7 +146,7 @@ def test_those_who_returned_are_found_as_by_looking_at_each(
 @given(st.lists(st.none() | st.integers(0, 4 * BRAKE_WINDOW_MS), min_size=1, max_size=12))
 def test_it_is_the_fullest_window_that_counts(silent_at_ms: list[int | None]) -> None:
     mirror = nodes(silent_at_ms)
-    silence = Silence(mirror)
+    silence = SilentNodes(mirror)
     at_ms = [one for one in silent_at_ms if one is not None]
 
     for number, here in enumerate(silent_at_ms):

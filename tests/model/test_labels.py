@@ -36,9 +36,9 @@ def test_labels_that_have_to_be_granted_do_not_count_where_they_are_declared() -
 def test_the_scheduler_sees_the_labels_that_count() -> None:
     mirror = Mirror(frozenset({"tier"}))
     add_node(mirror, "a", labels={"pool": "prod", "granted.pool": "prod", "tier": "gold"})
-    before = dict(mirror.room.labels[0])
+    before = dict(mirror.node_table.labels[0])
     apply(mirror, Plan((NodeSpec(NodeId("a"), "a", labels={"tier": "gold"}),)))
-    after = dict(mirror.room.labels[0])
+    after = dict(mirror.node_table.labels[0])
 
     assert before == {
         "pool": "prod",

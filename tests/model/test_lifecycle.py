@@ -15,7 +15,7 @@ from rota.model.lifecycle import (
     JOB_ENDS,
     MACHINE,
     NODE,
-    NOT_A_TRY,
+    NOT_STARTED,
     TASK,
     TASK_ENDS,
     AttemptEvent,
@@ -119,8 +119,8 @@ def test_every_event_has_a_use(machine: Machine) -> None:
 
 def test_whatever_is_known_of_an_attempt_its_end_may_be_reported() -> None:
     """The report of an earlier step may have been lost."""
-    ends = (AttemptEvent.EXITED_0, AttemptEvent.EXITED, AttemptEvent.STOPPED, AttemptEvent.OVERTIME)
-    losses = (AttemptEvent.FORGOTTEN, AttemptEvent.NODE_LOST)
+    ends = (AttemptEvent.EXITED_ZERO, AttemptEvent.EXITED_NONZERO, AttemptEvent.STOPPED, AttemptEvent.TIMED_OUT)
+    losses = (AttemptEvent.RESULT_LOST, AttemptEvent.NODE_LOST)
 
     for state in AttemptState:
         if state < ATTEMPT_FIRST_END:
@@ -132,7 +132,7 @@ def test_an_attempt_that_ran_is_never_taken_for_one_that_did_not() -> None:
     started = (AttemptState.RUNNING, AttemptState.STOPPING)
 
     for (state, event), then in ATTEMPT.items():
-        assert not (state in started and then in NOT_A_TRY), (state, event)
+        assert not (state in started and then in NOT_STARTED), (state, event)
 
 
 def test_a_node_that_says_hello_is_ready_whatever_was_thought_of_it() -> None:

@@ -9,7 +9,7 @@ from rota.model.attempt import LOOKAHEAD, AttemptBlock, StatusBlock
 from rota.model.columns import Draft
 from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import AttemptState, TaskState
-from rota.model.phase import FIRST_END, Hold, Phase, cells
+from rota.model.phase import FIRST_END, NodeHold, Phase, block_phases
 from rota.model.task import TaskBlock
 from rota.testing.records import decided, placed, reported
 from tests.model.reference import cells_one_by_one
@@ -50,45 +50,45 @@ def test_a_block_is_what_its_tasks_are(
     status = status_block(table) if with_status else None
     expected = cells_one_by_one(len(table), task, attempt, status)
 
-    found = cells(len(table), task, attempt, status)
+    found = block_phases(len(table), task, attempt, status)
 
     assert list(found.phase) == [one.phase for one in expected]
     assert list(found.hold) == [one.hold for one in expected]
 
 
 def test_without_any_record_every_task_is_pending() -> None:
-    found = cells(3, None, None, None)
+    found = block_phases(3, None, None, None)
 
     assert list(found.phase) == [Phase.PENDING] * 3
-    assert list(found.hold) == [Hold.NOTHING] * 3
+    assert list(found.hold) == [NodeHold.NOTHING] * 3
 
 
 def test_a_newer_attempt_is_merely_offered() -> None:
     twice = placed(placed(AttemptBlock.new(JOB, 0, 1), [0], "n1"), [0], "n2")
     refused = reported(StatusBlock.new(JOB, 0, 1), [0], AttemptState.REFUSED, number=1)
 
-    found = cells(1, None, twice, refused)
+    found = block_phases(1, None, twice, refused)
 
-    assert (found.phase[0], found.hold[0]) == (Phase.OFFERED, Hold.ROOM)
+    assert (found.phase[0], found.hold[0]) == (Phase.OFFERED, NodeHold.RESERVED)
 
 
 def test_an_ended_attempt_holds_nothing_even_before_the_controllers_look() -> None:
     attempt = placed(AttemptBlock.new(JOB, 0, 1), [0], "n1")
     status = reported(StatusBlock.new(JOB, 0, 1), [0], AttemptState.FAILED)
 
-    found = cells(1, None, attempt, status)
+    found = block_phases(1, None, attempt, status)
 
-    assert (found.phase[0], found.hold[0]) == (Phase.RUNNING, Hold.NOTHING)
+    assert (found.phase[0], found.hold[0]) == (Phase.RUNNING, NodeHold.NOTHING)
 
 
 def test_lookahead_holds_room_from_the_moment_it_is_taken() -> None:
     attempt = placed(AttemptBlock.new(JOB, 0, 1), [0], "n1", flags=LOOKAHEAD)
     holds = [
-        cells(1, None, attempt, reported(StatusBlock.new(JOB, 0, 1), [0], state)).hold[0]
+        block_phases(1, None, attempt, reported(StatusBlock.new(JOB, 0, 1), [0], state)).hold[0]
         for state in (AttemptState.QUEUED, AttemptState.ACCEPTED, AttemptState.RUNNING, AttemptState.STOPPED)
     ]
 
-    assert holds == [Hold.A_PLACE_IN_LINE, Hold.ROOM, Hold.ROOM, Hold.NOTHING]
+    assert holds == [NodeHold.LOOKAHEAD, NodeHold.RESERVED, NodeHold.RESERVED, NodeHold.NOTHING]
 
 
 def test_the_next_try_of_a_failed_task_is_pending() -> None:
@@ -96,7 +96,7 @@ def test_the_next_try_of_a_failed_task_is_pending() -> None:
     status = reported(StatusBlock.new(JOB, 0, 1), [0], AttemptState.FAILED)
     task = decided(TaskBlock.new(JOB, 0, 1), [0], wanted=1, failures=1)
 
-    assert cells(1, task, attempt, status).phase[0] == Phase.PENDING
+    assert block_phases(1, task, attempt, status).phase[0] == Phase.PENDING
 
 
 def test_ends_of_phases_and_of_tasks_have_the_same_names() -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rota.model.ids import NodeId
-from rota.model.room import Room
+from rota.model.room import NodeTable
 
 N1, N2 = NodeId("n1"), NodeId("n2")
 UNMEASURED = np.iinfo(np.int64).max
@@ -15,35 +15,35 @@ amounts = st.dictionaries(resources, st.integers(0, 2**50), max_size=4)
 
 
 @pytest.fixture
-def room() -> Room:
+def room() -> NodeTable:
     """One node of 4 cores and 8 bytes."""
-    room = Room()
+    room = NodeTable()
     room.set_capacity(room.add(N1), {"cpu": 4000, "memory": 8})
     return room
 
 
-def test_a_node_has_one_slot_for_ever(room: Room) -> None:
+def test_a_node_has_one_slot_for_ever(room: NodeTable) -> None:
     assert room.add(N1) == room.slot[N1] == 0
     assert room.add(N2) == 1
     assert room.add(N1) == 0
     assert (room.ids, room.size) == ([N1, N2], 2)
 
 
-def test_free_is_capacity_less_what_is_reserved(room: Room) -> None:
-    room.hold(0, [("cpu", 1500), ("memory", 3)], 2, 0)
+def test_free_is_capacity_less_what_is_reserved(room: NodeTable) -> None:
+    room.reserve(0, [("cpu", 1500), ("memory", 3)], 2, 0)
 
     assert left(room, N1) == {"cpu": 1000, "memory": 2}
 
 
-def test_what_is_given_back_is_free_again(room: Room) -> None:
-    room.hold(0, [("cpu", 1500)], 2, 0)
-    room.hold(0, [("cpu", 1500)], -1, 0)
+def test_what_is_given_back_is_free_again(room: NodeTable) -> None:
+    room.reserve(0, [("cpu", 1500)], 2, 0)
+    room.reserve(0, [("cpu", 1500)], -1, 0)
 
     assert left(room, N1) == {"cpu": 2500, "memory": 8}
 
 
-def test_where_a_node_measured_less_the_measure_counts(room: Room) -> None:
-    room.hold(0, [("memory", 3)], 1, 0)
+def test_where_a_node_measured_less_the_measure_counts(room: NodeTable) -> None:
+    room.reserve(0, [("memory", 3)], 1, 0)
     room.set_measured(0, {"memory": 4}, 0.5)
     measured = left(room, N1)["memory"]
     room.set_measured(0, {"memory": 7}, 0.5)
@@ -52,51 +52,51 @@ def test_where_a_node_measured_less_the_measure_counts(room: Room) -> None:
     assert room.load[0] == 0.5
 
 
-def test_a_resource_nobody_has_can_be_reserved(room: Room) -> None:
+def test_a_resource_nobody_has_can_be_reserved(room: NodeTable) -> None:
     """Its node may have had it, and lost it."""
-    room.hold(0, [("gpu", 1)], 1, 0)
+    room.reserve(0, [("gpu", 1)], 1, 0)
 
     assert left(room, N1) == {"cpu": 4000, "memory": 8, "gpu": -1}
 
 
-def test_a_resource_nobody_has_can_be_measured(room: Room) -> None:
+def test_a_resource_nobody_has_can_be_measured(room: NodeTable) -> None:
     room.set_measured(0, {"disk": 5}, 0.0)
 
     assert left(room, N1) == {"cpu": 4000, "memory": 8, "disk": 0}
 
 
-def test_a_capacity_replaces_the_one_before(room: Room) -> None:
+def test_a_capacity_replaces_the_one_before(room: NodeTable) -> None:
     room.set_capacity(0, {"gpu": 2})
 
     assert left(room, N1) == {"cpu": 0, "memory": 0, "gpu": 2}
 
 
-def test_what_might_let_something_fit_is_counted(room: Room) -> None:
-    seen = [room.grown]
+def test_what_might_let_something_fit_is_counted(room: NodeTable) -> None:
+    seen = [room.capacity_version]
     room.set_labels(0, {"zone": "a"}, ())
-    seen.append(room.grown)
+    seen.append(room.capacity_version)
     room.set_open(0, True)
-    seen.append(room.grown)
+    seen.append(room.capacity_version)
     room.set_capacity(0, {"cpu": 9000})
-    seen.append(room.grown)
+    seen.append(room.capacity_version)
     room.set_measured(0, {"cpu": 1}, 0.0)
     room.set_measured(0, {"cpu": 2}, 0.0)
-    seen.append(room.grown)
+    seen.append(room.capacity_version)
 
     assert seen == sorted(set(seen))
 
 
-def test_what_lets_nothing_fit_that_did_not_is_not_counted(room: Room) -> None:
-    before = room.grown
-    room.hold(0, [("cpu", 1)], 1, 0)
+def test_what_lets_nothing_fit_that_did_not_is_not_counted(room: NodeTable) -> None:
+    before = room.capacity_version
+    room.reserve(0, [("cpu", 1)], 1, 0)
     room.set_labels(0, {}, ())
     room.set_open(0, False)
     room.set_measured(0, {"cpu": 1}, 0.0)
 
-    assert room.grown == before
+    assert room.capacity_version == before
 
 
-def test_labels_have_a_version(room: Room) -> None:
+def test_labels_have_a_version(room: NodeTable) -> None:
     versions = []
     for labels in ({"zone": "a"}, {"zone": "a"}, {"zone": "b"}):
         room.set_labels(0, labels, ())
@@ -110,13 +110,13 @@ def test_many_nodes_and_resources_keep_apart(
     nodes: list[tuple[dict[str, int], dict[str, int], dict[str, int]]],
 ) -> None:
     """Columns and rows are added while there is something in the others already."""
-    room = Room()
+    room = NodeTable()
     for number, (capacity, reserved, _) in enumerate(nodes):
         slot = room.add(NodeId(f"n{number}"))
         room.set_capacity(slot, capacity)
         room.set_open(slot, number % 2 == 0)
         room.queued[slot] = number
-        room.hold(slot, sorted(reserved.items()), 3, 0)
+        room.reserve(slot, sorted(reserved.items()), 3, 0)
     for number, (_, _, measured) in enumerate(nodes):
         room.set_measured(number, measured, number / 1000)
 
@@ -132,6 +132,6 @@ def test_many_nodes_and_resources_keep_apart(
     assert room.free().shape == (len(room.rows), len(nodes))
 
 
-def left(room: Room, node: NodeId) -> dict[str, int]:
+def left(room: NodeTable, node: NodeId) -> dict[str, int]:
     free = room.free()
     return {resource: int(free[row, room.slot[node]]) for resource, row in room.rows.items()}

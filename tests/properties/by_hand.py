@@ -8,10 +8,10 @@ from rota.engine.mirror import Mirror
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.columns import widened
 from rota.model.ids import JobId, Key
-from rota.model.job import JobSpec, JobStatus, Turn
+from rota.model.job import JobSpec, JobStatus, QueueRank
 from rota.model.lifecycle import JobState
-from rota.model.node import NodeSpec, NodeStatus, NodeWish
-from rota.model.phase import Hold, Phase
+from rota.model.node import NodeSpec, NodeStatus, NodeIntent
+from rota.model.phase import NodeHold, Phase
 from rota.model.plan import Record
 from rota.model.task import TaskBlock
 from tests.model.reference import Cell, cells_one_by_one
@@ -35,7 +35,7 @@ def state_of(disk: Disk, job: JobId) -> JobState | None:
 
 
 def nodes(disk: Disk) -> list[str]:
-    kinds = (NodeSpec, NodeWish, NodeStatus)
+    kinds = (NodeSpec, NodeIntent, NodeStatus)
     return sorted({record.id for record in disk.values() if isinstance(record, kinds)})
 
 
@@ -55,7 +55,7 @@ def tasks(disk: Disk, spec: JobSpec) -> list[Task]:
             attempt and widened(attempt, size),
             status and widened(status, size),
         )
-    return [Task(index, cell._replace(beyond=spec.is_beyond(index))) for index, cell in enumerate(found)]
+    return [Task(index, cell._replace(beyond=spec.is_scaled_down(index))) for index, cell in enumerate(found)]
 
 
 def counted(disk: Disk, now_ms: int) -> dict[str, Any]:
@@ -64,25 +64,25 @@ def counted(disk: Disk, now_ms: int) -> dict[str, Any]:
     held: dict[str, Any] = {
         name: {"assigned": {}, "reserved": {}, "queued": 0, "held": 0} for name in nodes(disk)
     }
-    lines: dict[Any, list[Turn]] = {}
+    lines: dict[Any, list[QueueRank]] = {}
     for spec in specs(disk):
         found = tasks(disk, spec)
         jobs[spec.id] = _job(found, now_ms, active=state_of(disk, spec.id) is JobState.ACTIVE)
         for task in found:
-            if task.cell.hold is not Hold.NOTHING:
+            if task.cell.hold is not NodeHold.NOTHING:
                 _hold(held[task.cell.node], spec, task)
         if state_of(disk, spec.id) is JobState.ACTIVE and jobs[spec.id]["ready"]:
-            lines[spec.line] = sorted([*lines.get(spec.line, []), spec.order])
+            lines[spec.queue_key] = sorted([*lines.get(spec.queue_key, []), spec.queue_rank])
     ended = [record for record in disk.values() if isinstance(record, JobStatus) and record.ended]
     return {"jobs": jobs, "nodes": held, "lines": lines, "unfinished": len(jobs) - len(ended)}
 
 
 def shown(mirror: Mirror, now_ms: int) -> dict[str, Any]:
     """The same picture, as the mirror gives it."""
-    room = mirror.room
+    room = mirror.node_table
     jobs: dict[str, Any] = {}
     for job, entry in mirror.jobs.items():
-        jobs[job] = {"tally": entry.tally.by_phase}
+        jobs[job] = {"tally": entry.task_counts.by_phase}
         if entry.status is not None and entry.status.state is JobState.ACTIVE:
             jobs[job]["ready"] = entry.ready(now_ms, entry.spec.count)
             jobs[job]["first ready"] = entry.ready(now_ms, 2)
@@ -97,7 +97,7 @@ def shown(mirror: Mirror, now_ms: int) -> dict[str, Any]:
             "queued": int(room.queued[slot]),
             "held": int(room.held[slot]),
         }
-    lines = {shape: list(line) for shape, line in mirror.waiting()}
+    lines = {shape: list(line) for shape, line in mirror.pending_queues()}
     return {"jobs": jobs, "nodes": held, "lines": lines, "unfinished": mirror.unfinished}
 
 
@@ -115,7 +115,7 @@ def _job(found: list[Task], now_ms: int, *, active: bool) -> dict[str, Any]:
 def _hold(node: dict[str, Any], spec: JobSpec, task: Task) -> None:
     node["assigned"][spec.id, task.index] = task.cell.number
     node["held"] += 1
-    if task.cell.hold is Hold.A_PLACE_IN_LINE:
+    if task.cell.hold is NodeHold.LOOKAHEAD:
         node["queued"] += 1
         return
     for resource, amount in spec.needs.items():

@@ -8,9 +8,9 @@ import numpy as np
 
 from rota.model.job import JobSpec
 from rota.model.limits import NODE_TASKS_MAX
-from rota.model.shape import Constraint, Policy, Spread, Term
-from rota.scheduler.density import Demand, GpuNodes, Ranked, rank
-from rota.scheduler.gpus import ask_of
+from rota.model.shape import Constraint, Policy, SpreadTerm, AffinityTerm
+from rota.scheduler.density import GpuDemand, GpuNodes, RankedNodes, rank
+from rota.scheduler.gpus import gpu_request
 
 WHOLE_GPU = 1000
 SAME_NOISE = 20
@@ -57,7 +57,7 @@ class Oracle:
         self.live: list[Live] = []
         self.known: set[str] = set()  # resources that any node ever had
         self.interference = interference or {}
-        self.demand: Callable[[], Demand] = lambda: Demand.of({})
+        self.demand: Callable[[], GpuDemand] = lambda: GpuDemand.from_arrivals({})
 
     def seat(self, spec: JobSpec, wanted: int, barred: Collection[int] = ()) -> list[Place]:
         """One task after the other, each on the node that is best then."""
@@ -161,11 +161,11 @@ class Oracle:
             return idle * -50 - self.disturbance(spec, slot)
         return (idle - len(counted) - self.outside_load(slot)) * 50 - self.disturbance(spec, slot)
 
-    def density(self, spec: JobSpec, slot: int) -> Ranked:
+    def density(self, spec: JobSpec, slot: int) -> RankedNodes:
         """What is good for GPUs has its own tests; here it is asked of one node at a time, anew each time."""
         cpu, memory = (np.array([self.free(resource, slot)]) for resource in ("cpu", "memory"))
         devices = np.array([self.free_devices(slot)])
-        return rank(self.demand(), ask_of(spec.shape), GpuNodes(cpu, memory, devices, np.array([-1]), ()))
+        return rank(self.demand(), gpu_request(spec.shape), GpuNodes(cpu, memory, devices, np.array([-1]), ()))
 
     def disturbance(self, spec: JobSpec, slot: int) -> float:
         if spec.noise is None:
@@ -183,7 +183,7 @@ class Oracle:
             return None
         return sum(part for part in parts if part is not None)
 
-    def near(self, spec: JobSpec, term: Term, slot: int) -> float | None:
+    def near(self, spec: JobSpec, term: AffinityTerm, slot: int) -> float | None:
         there = [self.domain(term, one.slot) for one in self.live if speaks_of(term, spec, one.spec)]
         here = self.domain(term, slot)
         if term.weight is not None:
@@ -191,7 +191,7 @@ class Oracle:
         first = speaks_of(term, spec, spec) and all(domain is None for domain in there)
         return 0.0 if here is not None and (here in there or first) else None
 
-    def apart(self, spec: JobSpec, term: Term, slot: int) -> float | None:
+    def apart(self, spec: JobSpec, term: AffinityTerm, slot: int) -> float | None:
         there = [self.domain(term, one.slot) for one in self.live if speaks_of(term, spec, one.spec)]
         here = self.domain(term, slot)
         if here is None or here not in there:
@@ -209,13 +209,13 @@ class Oracle:
             for term in one.spec.apart
         )
 
-    def spread(self, spec: JobSpec, rule: Spread, slot: int) -> float | None:
+    def spread(self, spec: JobSpec, rule: SpreadTerm, slot: int) -> float | None:
         more = self.ahead_of_emptiest(spec, rule, slot)
         if rule.weight is not None:
             return 0.0 if more is None else -float(rule.weight * more)
         return 0.0 if more is not None and more < rule.skew else None
 
-    def ahead_of_emptiest(self, spec: JobSpec, rule: Spread, slot: int) -> int | None:
+    def ahead_of_emptiest(self, spec: JobSpec, rule: SpreadTerm, slot: int) -> int | None:
         """How many more of its tasks are in this node's domain than in the emptiest where it might run."""
         slots = range(len(self.machines))
         might = {self.domain(rule, one) for one in slots if self.admits(spec, one)} - {None}
@@ -223,7 +223,7 @@ class Oracle:
         here = self.domain(rule, slot)
         return own.count(here) - min(own.count(domain) for domain in might) if here in might else None
 
-    def domain(self, term: Term | Spread, slot: int) -> str | None:
+    def domain(self, term: AffinityTerm | SpreadTerm, slot: int) -> str | None:
         return self.machines[slot].labels.get(term.over)
 
     def on(self, slot: int) -> list[Live]:
@@ -266,7 +266,7 @@ def holds(one: Constraint, labels: Mapping[str, str]) -> bool:
             raise AssertionError("versions are compared in the tests of shapes")
 
 
-def speaks_of(term: Term, holder: JobSpec, other: JobSpec) -> bool:
+def speaks_of(term: AffinityTerm, holder: JobSpec, other: JobSpec) -> bool:
     same = holder.namespace == other.namespace
     return same and holds(term.jobs, {**other.labels, "job": other.name})
 

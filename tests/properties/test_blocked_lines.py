@@ -8,14 +8,14 @@ import pytest
 
 from rota.model.columns import ints
 from rota.model.ids import JobId, NodeId
-from rota.model.job import JobStatus, JobWish
+from rota.model.job import JobStatus, JobIntent
 from rota.model.lifecycle import AttemptState, JobState
 from rota.model.limits import BLOCK_TASKS, REFUSAL_MS
-from rota.model.namespace import Namespace
-from rota.model.node import Eligibility, Load, NodeSpec, NodeWish
-from rota.model.shape import Constraint, Op, Spread, Term
-from rota.scheduler.plan import ROUND, Scheduler
-from rota.scheduler.round import Memory, Settings
+from rota.model.namespace import NamespaceRecord
+from rota.model.node import Eligibility, NodeLoad, NodeSpec, NodeIntent
+from rota.model.shape import Constraint, Op, SpreadTerm, AffinityTerm
+from rota.scheduler.plan import ROUND_KEY, Scheduler
+from rota.scheduler.round import SchedulerCache, SchedulerSettings
 from rota.testing import records
 from rota.testing.builders import at, node_status
 from tests.properties.oracle import Machine
@@ -72,8 +72,8 @@ class History:
     def rules(self) -> dict[str, Any]:
         over, app = self.dice.choice(["node", "rack"]), Constraint("app", Op.EQUAL, (self.dice.choice("xy"),))
         weight = self.dice.choice([None, None, 10])
-        near, apart = {"near": (Term(app, over, weight),)}, {"apart": (Term(app, over, weight),)}
-        return self.dice.choice([near, apart, {"spread": (Spread("rack", 1, weight),)}])
+        near, apart = {"near": (AffinityTerm(app, over, weight),)}, {"apart": (AffinityTerm(app, over, weight),)}
+        return self.dice.choice([near, apart, {"spread": (SpreadTerm("rack", 1, weight),)}])
 
     def running(self) -> list[tuple[JobId, int]]:
         jobs = self.mirror.jobs
@@ -111,27 +111,27 @@ class History:
         name = self.dice.choice(NODES)
         match self.dice.randrange(5):
             case 0:
-                self.mirror.apply(NodeWish(NodeId(name), Eligibility.CORDONED))
+                self.mirror.apply(NodeIntent(NodeId(name), Eligibility.CORDONED))
             case 1:
-                self.mirror.apply(NodeWish(NodeId(name), Eligibility.OPEN))
+                self.mirror.apply(NodeIntent(NodeId(name), Eligibility.OPEN))
             case 2:
                 rack = self.dice.choice(["a", "b", "c"])
                 self.mirror.apply(NodeSpec(NodeId(name), name, labels={"rack": rack}))
             case 3:
-                self.mirror.measure(NodeId(name), Load(0, self.dice.choice([1, 4, 8])))
+                self.mirror.measure(NodeId(name), NodeLoad(0, self.dice.choice([1, 4, 8])))
             case _:
                 capacity = dict(self.machine().capacity)
                 self.mirror.apply(node_status(name, capacity, labels={"hint": str(self.cluster.ms)}))
 
     def other(self) -> None:
-        waiting = [job for job, entry in self.mirror.jobs.items() if entry.tally.pending]
+        waiting = [job for job, entry in self.mirror.jobs.items() if entry.task_counts.pending]
         if not waiting or self.dice.random() < 0.4:
-            self.mirror.apply(Namespace("other", {"cpu": self.dice.choice([1000, 3000, 9000])}))
+            self.mirror.apply(NamespaceRecord("other", {"cpu": self.dice.choice([1000, 3000, 9000])}))
             return
         job = self.dice.choice(waiting)
-        if self.mirror.jobs[job].tally.live or self.dice.random() < 0.5:
-            wish = self.mirror.jobs[job].wish
-            self.mirror.apply(JobWish(job, paused=not (wish is not None and wish.paused)))
+        if self.mirror.jobs[job].task_counts.live or self.dice.random() < 0.5:
+            wish = self.mirror.jobs[job].intent
+            self.mirror.apply(JobIntent(job, paused=not (wish is not None and wish.paused)))
         else:
             self.mirror.apply(JobStatus(job, JobState.CANCELED))
 
@@ -144,12 +144,12 @@ class History:
 
     def left_out(self) -> list[str]:
         """What a scheduler that remembers nothing but the promises would do."""
-        memory, fresh = self.cluster.scheduler.memory, Scheduler(Settings())
+        memory, fresh = self.cluster.scheduler.cache, Scheduler(SchedulerSettings())
         assert memory is not None
-        fresh.memory = Memory(self.mirror, Settings())
-        fresh.memory.first = memory.first
-        fresh.memory.nominated = {job: list(made) for job, made in memory.nominated.items()}
-        plan = fresh.decide(self.mirror, ROUND, at(self.cluster.ms))
+        fresh.cache = SchedulerCache(self.mirror, SchedulerSettings())
+        fresh.cache.head_of_line = memory.head_of_line
+        fresh.cache.nominated = {job: list(made) for job, made in memory.nominated.items()}
+        plan = fresh.decide(self.mirror, ROUND_KEY, at(self.cluster.ms))
         # A job with rules has others give way one after the other: the next when the first has left.
         kinds = ("task.placed",) if memory.nominated else ("task.placed", "task.evicted")
         return [event.why for event in plan.events if event.kind in kinds]

@@ -6,16 +6,16 @@ from random import Random
 import pytest
 
 from rota.clusters import listed
-from rota.clusters.listed import Listing
-from rota.model.cluster import ClusterWish
+from rota.clusters.listed import ProviderListing
+from rota.model.cluster import ClusterIntent
 from rota.model.cluster import Machine as Asked
 from rota.model.lifecycle import JOB_ENDS, MachineState
-from rota.model.sync import Said
+from rota.model.sync import ReportedState
 from rota.testing import provided
 from rota.testing.builders import job_spec
-from rota.testing.stage import Machine, Stage
+from rota.testing.stage import StageMachine, Stage
 
-WISH = ClusterWish(
+WISH = ClusterIntent(
     "build",
     provider="p",
     capacity={"cpu": 2000},
@@ -55,7 +55,7 @@ class Wild:
     def work(self) -> None:
         for machine in list(self.stage.machines.values()):
             for task, held in list(machine.held.items()):
-                if held.said is Said.RUNNING and self.luck.random() < 0.2:
+                if held.said is ReportedState.RUNNING and self.luck.random() < 0.2:
                     machine.end(task, 0, 1000)
 
     def provide(self) -> None:
@@ -80,7 +80,7 @@ class Wild:
             provided.ask(self.stage, name)  # it hangs
         elif machine.state is MachineState.WANTED:
             self.outside[name] += 2 if roll < 0.5 else 1
-            provided.provide(self.stage, Machine(name, {"cpu": 2000}, {}))
+            provided.provide(self.stage, StageMachine(name, {"cpu": 2000}, {}))
 
     def remove(self, name: str, roll: float) -> None:
         there = self.stage.machines.get(name)
@@ -100,10 +100,10 @@ class Wild:
         known = [one for one in self.stage.mirror.machines.values() if one.cluster == cluster]
         made = (MachineState.CREATED, MachineState.JOINED)
         missing = frozenset(one.name for one in known if one.state in made and one.name not in there)
-        listing = Listing(there, dict.fromkeys(there, ""), missing, frozenset(self.ended))
-        self.stage.ask("clusters", lambda view, now: listed.listed(view, cluster, listing, now))
+        listing = ProviderListing(there, dict.fromkeys(there, ""), missing, frozenset(self.ended))
+        self.stage.ask("clusters", lambda view, now: listed.on_listed(view, cluster, listing, now))
         self.ended -= set(there)
-        self.stage.settle()
+        self.stage.run_to_quiescence()
 
     def restart(self) -> None:
         self.stage.restart()

@@ -13,11 +13,11 @@ from rota.engine.reconciler import Reconciler
 from rota.model.errors import RotaError
 from rota.model.ids import NodeId, subject_of
 from rota.model.plan import Record
-from rota.model.shape import Line
+from rota.model.shape import QueueKey
 from rota.scheduler.round import Round
 from rota.store import codec
 from rota.testing.builders import job_spec
-from rota.testing.stage import Machine, Stage
+from rota.testing.stage import StageMachine, Stage
 from rota.watcher import told
 from tests.properties.test_mirror import as_kept, sums
 
@@ -78,7 +78,7 @@ class Faulty:
 
     def _patch(self, patch: pytest.MonkeyPatch) -> None:
         fault = self.fault
-        apply, forget, serve, orders = Mirror.apply, Mirror.forget, Round._serve, told.Told.orders
+        apply, forget, serve, orders = Mirror.apply, Mirror.forget, Round._try_job, told.DispatchState.orders
         encode, decode = codec.encode, codec.decode
 
         def faulty_apply(mirror: Mirror, record: Record) -> None:
@@ -99,11 +99,11 @@ class Faulty:
             self.may_raise("decode", when=fault.hits(record))
             return record
 
-        def faulty_serve(turn: Round, job: Any, line: Line) -> bool:
+        def faulty_serve(turn: Round, job: Any, line: QueueKey) -> bool:
             self.may_raise("serve", when=job.spec.id == fault.victim)
             return serve(turn, job, line)
 
-        def faulty_orders(one: told.Told, view: Any, node: NodeId) -> Any:
+        def faulty_orders(one: told.DispatchState, view: Any, node: NodeId) -> Any:
             self.may_raise("orders", when=node == fault.victim)
             return orders(one, view, node)
 
@@ -111,8 +111,8 @@ class Faulty:
         patch.setattr(Mirror, "forget", faulty_forget)
         patch.setattr(codec, "encode", faulty_encode)
         patch.setattr(codec, "decode", faulty_decode)
-        patch.setattr(Round, "_serve", faulty_serve)
-        patch.setattr(told.Told, "orders", faulty_orders)
+        patch.setattr(Round, "_try_job", faulty_serve)
+        patch.setattr(told.DispatchState, "orders", faulty_orders)
 
 
 class Cluster(Stage):
@@ -122,14 +122,14 @@ class Cluster(Stage):
         self.faulty = faulty
         super().__init__(contains=True)
         for name in ("a", "b", "c"):
-            self.join(Machine(name, {"cpu": 16_000}, {}))
+            self.join(StageMachine(name, {"cpu": 16_000}, {}))
 
     def _opened(self) -> Loop:
         loop = super()._opened()
         self.faulty.reconcilers(loop)
         return loop
 
-    def _report(self, machine: Machine) -> bool:
+    def _report(self, machine: StageMachine) -> bool:
         """What could not be stored is said again."""
         unsaid = list(machine.unsaid)
         try:
@@ -138,7 +138,7 @@ class Cluster(Stage):
             machine.unsaid = unsaid
             return False
 
-    def _order(self, machine: Machine) -> None:
+    def _order(self, machine: StageMachine) -> None:
         """Orders that cannot be computed cost a node its connection."""
         try:
             if machine.told is not None:
@@ -240,8 +240,8 @@ def assert_is_as_loaded(cluster: Cluster, fault: Fault) -> None:
     cluster.faulty.armed = armed
 
     for node in [name for name in mirror.nodes if f"node/{name}" in aside(cluster)]:
-        again.hear(node)  # a node that calls has an entry, even if its records were set aside
-        again.connect(node, mirror.nodes[node].link)
+        again.mark_seen(node)  # a node that calls has an entry, even if its records were set aside
+        again.connect(node, mirror.nodes[node].connection)
     assert sums(again) == sums(mirror), fault
     assert as_kept(again) == as_kept(mirror), fault
 

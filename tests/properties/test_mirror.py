@@ -8,12 +8,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from rota.engine.catching_up import catch_up
+from rota.engine.catching_up import replay_commit
 from rota.engine.mirror import Mirror
 from rota.model.attempt import LOOKAHEAD, AttemptBlock, StatusBlock
 from rota.model.columns import Draft, widened
 from rota.model.ids import JobId, Key, NodeId
-from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobWish, SubmitKey, resized
+from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobIntent, SubmitKey, resized
 from rota.model.lifecycle import (
     ATTEMPT,
     NODE,
@@ -25,7 +25,7 @@ from rota.model.lifecycle import (
     step,
 )
 from rota.model.limits import BLOCK_TASKS
-from rota.model.node import Eligibility, Link, Load, NodeSpec, NodeStatus, NodeWish
+from rota.model.node import Eligibility, Connection, NodeLoad, NodeSpec, NodeStatus, NodeIntent
 from rota.model.phase import FIRST_END, Phase
 from rota.model.plan import Record
 from rota.model.task import TaskBlock
@@ -97,11 +97,11 @@ class Cluster(RuleBasedStateMachine):
             case "leave":
                 self.leave(name)
             case "wish":
-                self.write(NodeWish(name, data.draw(st.sampled_from(Eligibility))))
+                self.write(NodeIntent(name, data.draw(st.sampled_from(Eligibility))))
             case "observe":
-                self.mirror.connect(name, data.draw(st.sampled_from(Link)))
-                self.mirror.hear(name)
-                self.mirror.measure(name, Load(100, memory_free=ms))
+                self.mirror.connect(name, data.draw(st.sampled_from(Connection)))
+                self.mirror.mark_seen(name)
+                self.mirror.measure(name, NodeLoad(100, memory_free=ms))
             case _:
                 self.report_of_itself(data, name, capacity, given)
 
@@ -184,7 +184,7 @@ class Cluster(RuleBasedStateMachine):
 
     def cancel(self, chosen: list[JobSpec]) -> None:
         for spec in chosen:
-            self.write(JobWish(spec.id, cancel=True), JobStatus(spec.id, JobState.CANCELING))
+            self.write(JobIntent(spec.id, cancel=True), JobStatus(spec.id, JobState.CANCELING))
             written = blocks_of(self.disk, spec.id)
             found = [(spec, task) for task in tasks(self.disk, spec) if task.index // BLOCK_TASKS in written]
             self.change(TaskBlock, [one for one in found if one[1].cell.phase < FIRST_END], unwant)
@@ -213,7 +213,7 @@ class Cluster(RuleBasedStateMachine):
         """Of each record a standby hears the last value only."""
         self.standby.now_ms = self.mirror.now_ms
         puts = [record for record in self.unheard.values() if record is not None]
-        catch_up(self.standby, puts, [key for key, record in self.unheard.items() if record is None])
+        replay_commit(self.standby, puts, [key for key, record in self.unheard.items() if record is None])
         self.unheard.clear()
         again = Mirror()
         again.now_ms = self.mirror.now_ms
@@ -314,14 +314,14 @@ def blocks_of(disk: Disk, job: JobId) -> set[int]:
 
 def as_kept(mirror: Mirror) -> dict[str, Any]:
     """What is kept beside the counts."""
-    room = mirror.room
+    room = mirror.node_table
     return {
         "nodes": {
             node: (
                 entry.spec,
-                entry.wish,
+                entry.intent,
                 entry.status,
-                (entry.link, entry.load),
+                (entry.connection, entry.load),
                 (entry.open, bool(room.open[room.slot[node]])),
                 dict(room.labels[room.slot[node]]),
                 {
@@ -335,7 +335,7 @@ def as_kept(mirror: Mirror) -> dict[str, Any]:
         "jobs": {
             job: (
                 entry.spec,
-                entry.wish,
+                entry.intent,
                 entry.cluster,
                 entry.status,
                 entry.tasks,
@@ -350,7 +350,7 @@ def as_kept(mirror: Mirror) -> dict[str, Any]:
 
 def sums(mirror: Mirror) -> dict[str, Any]:
     """What is added up over live attempts, by node."""
-    room = mirror.room
+    room = mirror.node_table
     return {
         node: (
             {

@@ -17,11 +17,11 @@ from rota.model.ids import JobId, NodeId
 from rota.model.job import Counters, JobSpec
 from rota.model.lifecycle import AttemptState
 from rota.model.limits import BLOCK_TASKS
-from rota.model.node import Eligibility, Link, Load, NodeSpec, NodeStatus, NodeWish
-from rota.model.shape import Constraint, Op, Policy, Preference, Spread, Term
+from rota.model.node import Eligibility, Connection, NodeLoad, NodeSpec, NodeStatus, NodeIntent
+from rota.model.shape import Constraint, Op, Policy, Preference, SpreadTerm, AffinityTerm
 from rota.scheduler import board, place, rows
-from rota.scheduler.blocks import Blocks, Placed
-from rota.scheduler.place import Seat, Seating
+from rota.scheduler.blocks import AttemptBlockWriter, PlacedTasks
+from rota.scheduler.place import Assignment, Placer
 from rota.scheduler.rows import Plugins
 from rota.testing import records
 from rota.testing.builders import add_job, node_status
@@ -76,7 +76,7 @@ selectors = st.sampled_from(
 )
 overs = st.sampled_from(["node", "rack", "region"])
 weights = st.sampled_from([None, None, 1, 30, 33, 100])
-terms = st.lists(st.builds(Term, selectors, overs, weights), max_size=2).map(tuple)
+terms = st.lists(st.builds(AffinityTerm, selectors, overs, weights), max_size=2).map(tuple)
 specs = st.fixed_dictionaries(
     {"needs": needs},
     optional={
@@ -90,7 +90,7 @@ specs = st.fixed_dictionaries(
         "near": terms,
         "apart": terms,
         "spread": st.lists(
-            st.builds(Spread, overs, st.integers(1, 3), weights), max_size=2, unique_by=lambda one: one.over
+            st.builds(SpreadTerm, overs, st.integers(1, 3), weights), max_size=2, unique_by=lambda one: one.over
         ).map(tuple),
     },
 )
@@ -138,7 +138,7 @@ class World:
         self.oracle = Oracle(INTERFERENCE)
         self.unsubmitted = [self.spec(number, fields) for number, fields in enumerate(jobs, 1)]
         self.specs = list(self.unsubmitted)
-        self.seating = Seating(self.mirror, Plugins(interference=INTERFERENCE))
+        self.seating = Placer(self.mirror, Plugins(interference=INTERFERENCE))
         self.oracle.demand = lambda: self.seating.rows.gpus._demand
         self.begun: dict[JobId, list[Live]] = {}  # in this round: what each job was given
         self.placed: list[tuple[Live, int]] = []  # written, with the task's index
@@ -153,13 +153,13 @@ class World:
         self.oracle.known |= set(machine.capacity)
         self.mirror.apply(NodeSpec(NodeId(name), name, labels=dict(machine.labels)))
         self.mirror.apply(node_status(name, machine.capacity))
-        self.mirror.connect(NodeId(name), Link.UP)
+        self.mirror.connect(NodeId(name), Connection.UP)
         self.wish(len(self.oracle.machines) - 1)
 
     def wish(self, slot: int) -> None:
         machine = self.oracle.machines[slot]
         eligibility = Eligibility.OPEN if machine.open else Eligibility.CORDONED
-        self.mirror.apply(NodeWish(self.mirror.room.ids[slot], eligibility, machine.taints))
+        self.mirror.apply(NodeIntent(self.mirror.node_table.ids[slot], eligibility, machine.taints))
 
     def seat(self, spec: JobSpec, wanted: int) -> None:
         """Both are asked; they must say the same."""
@@ -168,41 +168,41 @@ class World:
             self.unsubmitted.remove(spec)
             add_job(self.mirror, spec)
             self.mirror.apply(Counters(jobs=max(int(job) for job in self.mirror.jobs)))
-            self.seating.begin(self.mirror)
+            self.seating.start_round(self.mirror)
         if spec.id in self.begun:
             self.end_round()
         known = len(self.oracle.live)
         expected = self.oracle.seat(spec, wanted)
-        seated = self.seating.seat(self.mirror.jobs[spec.id], wanted)
+        seated = self.seating.place(self.mirror.jobs[spec.id], wanted)
         self.begun[spec.id] = self.oracle.live[known:]
 
-        assert [Place(seat.slot, seat.devices) for seat in seated.seats] == expected
+        assert [Place(seat.slot, seat.devices) for seat in seated.assigned] == expected
 
     def give_back(self, spec: JobSpec, count: int) -> None:
         """The last of what it was given in this round."""
         for live in self.begun.get(spec.id, [])[-count:][::-1]:
             self.begun[spec.id].remove(live)
             self.drop(live)
-            self.seating.give_back(self.mirror.jobs[spec.id], [Seat(live.slot, live.devices)])
+            self.seating.release(self.mirror.jobs[spec.id], [Assignment(live.slot, live.devices)])
 
     def end_round(self) -> None:
         """What was decided is written; the next round begins."""
-        blocks = Blocks()
+        blocks = AttemptBlockWriter()
         for job, lives in self.begun.items():
             entry = self.mirror.jobs[job]
             indices = entry.ready(0, len(lives))
-            nodes = [self.mirror.room.ids[live.slot] for live in lives]
+            nodes = [self.mirror.node_table.ids[live.slot] for live in lives]
             devices = [live.devices for live in lives]
             if lives:
                 choice = Choice("", nodes[0], 1)
-                blocks.add(Placed(entry, indices, nodes, devices, 0, place.Seated([])), choice, 0)
+                blocks.add(PlacedTasks(entry, indices, nodes, devices, 0, place.Assignments([])), choice, 0)
             self.placed += zip(lives, indices, strict=True)
-        for record in blocks.done():
+        for record in blocks.records():
             self.mirror.apply(record)
         for live in self.oracle.live:
             live.fresh = False
         self.begun.clear()
-        self.seating.begin(self.mirror)
+        self.seating.start_round(self.mirror)
 
     def release(self, at: int, count: int) -> None:
         """Some that were placed have ended."""
@@ -214,7 +214,7 @@ class World:
             block, position = divmod(index, BLOCK_TASKS)
             before = entry.statuses.get(block) or StatusBlock.new(live.spec.id, block, BLOCK_TASKS)
             self.mirror.apply(records.reported(before, [position], AttemptState.SUCCEEDED))
-        self.seating.begin(self.mirror)
+        self.seating.start_round(self.mirror)
 
     def drop(self, live: Live) -> None:
         self.oracle.live = [one for one in self.oracle.live if one is not live]
@@ -222,7 +222,7 @@ class World:
     def change(self, slot: int, step: Step) -> None:
         """Something about a node."""
         self.end_round()
-        machine, name = self.oracle.machines[slot], self.mirror.room.ids[slot]
+        machine, name = self.oracle.machines[slot], self.mirror.node_table.ids[slot]
         match step.what:
             case "close" | "open":
                 machine.open = step.what == "open"
@@ -241,7 +241,7 @@ class World:
                 self.mirror.apply(msgspec.structs.replace(before, capacity=step.value))
             case _:
                 self.measure(slot, step.second, step.value)
-        self.seating.begin(self.mirror)
+        self.seating.start_round(self.mirror)
 
     def measure(self, slot: int, cpu_milli: int, memory_free: int | None) -> None:
         machine = self.oracle.machines[slot]
@@ -249,7 +249,7 @@ class World:
         self.oracle.measure(slot)
         if memory_free is not None:
             machine.measured["memory"] = memory_free
-        self.mirror.measure(self.mirror.room.ids[slot], Load(cpu_milli, memory_free))
+        self.mirror.measure(self.mirror.node_table.ids[slot], NodeLoad(cpu_milli, memory_free))
 
     def take(self, step: Step) -> None:
         spec = self.specs[step.first % len(self.specs)]
@@ -265,7 +265,7 @@ class World:
             case "join":
                 self.end_round()
                 self.join(step.value)
-                self.seating.begin(self.mirror)
+                self.seating.start_round(self.mirror)
             case _:
                 self.change(step.first % len(self.oracle.machines), step)
 
@@ -278,7 +278,7 @@ def play(nodes: list[Machine], jobs: list[Mapping[str, Any]], happens: list[Step
     world = World(jobs)
     for machine in nodes:
         world.join(machine)
-    world.seating.begin(world.mirror)
+    world.seating.start_round(world.mirror)
     for step in happens:
         world.take(step)
     return world
@@ -300,7 +300,7 @@ social = st.fixed_dictionaries(
         "needs": st.just({"cpu": 100}),
         "labels": st.sampled_from([{"app": "web"}, {"app": "db"}, {}]),
         "apart": st.lists(
-            st.builds(Term, selectors, overs, st.sampled_from([None, None, 33])), max_size=2
+            st.builds(AffinityTerm, selectors, overs, st.sampled_from([None, None, 33])), max_size=2
         ).map(tuple),
     },
     optional={"near": terms},

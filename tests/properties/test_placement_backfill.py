@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rota.model.ids import JobId
 from rota.model.lifecycle import AttemptState
 from rota.scheduler import backfill
-from rota.scheduler.backfill import NEVER_MS, Promise
+from rota.scheduler.backfill import NEVER_MS, BackfillReservation
 from rota.testing.builders import WALL_MS
 from tests.properties.oracle import Machine
 from tests.properties.test_placement_rounds import Cluster
@@ -74,8 +74,8 @@ class Life:
                 self.starts.append((job, now_ms))
                 heapq.heappush(self.events, (now_ms + one.runs_ms, "end", number, index))
 
-    def promise(self, view: Any, seating: Any, job: Any, wanted: int, now: Any) -> Promise | None:
-        made = backfill.promise(view, seating, job, wanted, now)
+    def promise(self, view: Any, seating: Any, job: Any, wanted: int, now: Any) -> BackfillReservation | None:
+        made = backfill.find_reservation(view, seating, job, wanted, now)
         if made is not None and made.at_ms < NEVER_MS:
             self.promises.append(Kept(job.spec.id, now.ms, made.at_ms - WALL_MS))
         return made

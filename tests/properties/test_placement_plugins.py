@@ -15,8 +15,8 @@ import pytest
 from rota.engine.mirror import Mirror
 from rota.model.columns import Array
 from rota.model.ids import JobId
-from rota.scheduler.board import Nodes
-from rota.scheduler.place import Seating
+from rota.scheduler.board import NodeSlice
+from rota.scheduler.place import Placer
 from rota.scheduler.rows import Plugins
 from rota.testing.builders import add_job, add_node, job_spec
 from rota.testing.plugin_suite import LABELS, Samples, check_filter, check_score
@@ -55,26 +55,26 @@ def test_the_example_decides_where_tasks_go() -> None:
     )
     plugins = Plugins((loaded("rota.filters", "quiet-lab"),), (loaded("rota.scores", "newer-first"),))
 
-    seating = Seating(mirror, plugins)
+    seating = Placer(mirror, plugins)
     assert _first(seating, mirror, quiet) == "lab-1"
     assert _first(seating, mirror, noisy) == "desk-2"
 
 
-def _first(seating: Seating, mirror: Mirror, job: JobId) -> str:
-    return mirror.room.ids[seating.seat(mirror.jobs[job], 1).seats[0].slot]
+def _first(seating: Placer, mirror: Mirror, job: JobId) -> str:
+    return mirror.node_table.ids[seating.place(mirror.jobs[job], 1).assigned[0].slot]
 
 
-def _writes(nodes: Nodes) -> Array:
+def _writes(nodes: NodeSlice) -> Array:
     nodes.amounts[:] = 0
     return _cpu(nodes)
 
 
-def _cpu(nodes: Nodes) -> Array:
+def _cpu(nodes: NodeSlice) -> Array:
     return nodes.free("cpu").astype(np.float64)
 
 
 ASKED = count()
-BROKEN: dict[str, Callable[[Nodes], Any]] = {
+BROKEN: dict[str, Callable[[NodeSlice], Any]] = {
     "ranks them": lambda nodes: _cpu(nodes).argsort().argsort(),
     "against the best": lambda nodes: _cpu(nodes) - _cpu(nodes).max(initial=0.0),
     "by position": lambda nodes: np.arange(len(nodes)),
@@ -92,8 +92,8 @@ BROKEN: dict[str, Callable[[Nodes], Any]] = {
 class Broken:
     """A plugin that does one thing wrong."""
 
-    points: Callable[[Nodes], Any]
-    allows: Callable[[Nodes], Any] = _cpu  # numbers, where truth values belong
+    points: Callable[[NodeSlice], Any]
+    allows: Callable[[NodeSlice], Any] = _cpu  # numbers, where truth values belong
     name: str = "broken"
 
 

@@ -13,13 +13,13 @@ from rota.model.ids import JobId, NodeId
 from rota.model.job import JobSpec, JobStatus
 from rota.model.lifecycle import AttemptState, JobState, TaskState
 from rota.model.limits import BLOCK_TASKS, PREEMPT_MARGIN
-from rota.model.namespace import Namespace
-from rota.model.node import Eligibility, Link, Load, NodeSpec, NodeWish
+from rota.model.namespace import NamespaceRecord
+from rota.model.node import Eligibility, Connection, NodeLoad, NodeSpec, NodeIntent
 from rota.model.plan import Plan
-from rota.model.shape import Constraint, Op, RunMode, Spread
+from rota.model.shape import Constraint, Op, RunMode, SpreadTerm
 from rota.model.task import TaskBlock
-from rota.scheduler.plan import ROUND, Scheduler
-from rota.scheduler.round import Settings
+from rota.scheduler.plan import ROUND_KEY, Scheduler
+from rota.scheduler.round import SchedulerSettings
 from rota.testing import records
 from rota.testing.builders import add_job, apply, at, node_status, placements
 from tests.properties.oracle import Live, Machine, Oracle, speaks_of
@@ -34,18 +34,18 @@ class Cluster:
 
     def __init__(self, nodes: list[Machine], quotas: Mapping[str, Mapping[str, int]] | None = None) -> None:
         self.mirror = Mirror()
-        self.scheduler = Scheduler(Settings())
+        self.scheduler = Scheduler(SchedulerSettings())
         self.ms = 0
         for number, machine in enumerate(nodes):
             self.join(f"n{number}", machine)
         for name, quota in (quotas or {}).items():
-            self.mirror.apply(Namespace(name, dict(quota)))
+            self.mirror.apply(NamespaceRecord(name, dict(quota)))
 
     def join(self, name: str, machine: Machine) -> None:
         self.mirror.apply(NodeSpec(NodeId(name), name, labels=dict(machine.labels)))
-        self.mirror.apply(NodeWish(NodeId(name), Eligibility.OPEN, machine.taints))
+        self.mirror.apply(NodeIntent(NodeId(name), Eligibility.OPEN, machine.taints))
         self.mirror.apply(node_status(name, machine.capacity))
-        self.mirror.connect(NodeId(name), Link.UP)
+        self.mirror.connect(NodeId(name), Connection.UP)
 
     def submit(self, number: int, fields: Mapping[str, Any]) -> JobSpec:
         spec = records.job(number, **fields)
@@ -55,7 +55,7 @@ class Cluster:
     def round(self) -> Plan:
         self.ms += 1
         self.mirror.now_ms = self.ms
-        return apply(self.mirror, self.scheduler.decide(self.mirror, ROUND, at(self.ms)))
+        return apply(self.mirror, self.scheduler.decide(self.mirror, ROUND_KEY, at(self.ms)))
 
     def start_all(self) -> None:
         """Every node starts what it was offered."""
@@ -77,7 +77,7 @@ class Cluster:
         self.report(job, index, AttemptState.SUCCEEDED, ran_us=ran_ms * 1000)
         block, position = divmod(index, BLOCK_TASKS)
         self.mirror.apply(records.decided(self.task(job, block), [position], state=TaskState.SUCCEEDED))
-        if self.mirror.jobs[job].tally.ended == self.mirror.jobs[job].spec.count:
+        if self.mirror.jobs[job].task_counts.ended == self.mirror.jobs[job].spec.count:
             self.mirror.apply(JobStatus(job, JobState.SUCCEEDED))
 
     def want_again(self, job: JobId, index: int) -> None:
@@ -113,14 +113,14 @@ class Cluster:
     def seen(self) -> Oracle:
         """Who lives where, told anew from the records."""
         oracle = Oracle()
-        for node in self.mirror.room.ids:
+        for node in self.mirror.node_table.ids:
             entry = self.mirror.nodes[node]
             assert entry.status is not None
             said = {**entry.spec.labels, "node": entry.spec.name, "cluster": "default"}
-            taints = entry.wish.taints if entry.wish else ()
+            taints = entry.intent.taints if entry.intent else ()
             oracle.machines.append(Machine(entry.status.capacity, said, taints, entry.open))
             oracle.known |= set(entry.status.capacity)
-            slot = self.mirror.room.slot[node]
+            slot = self.mirror.node_table.slot[node]
             oracle.live += [self.live(job, index, slot) for job, index in sorted(entry.assigned)]
         return oracle
 
@@ -193,7 +193,7 @@ def check(cluster: Cluster, before: Oracle) -> None:
         else:
             check_new(before, after, one)
     for job, entry in cluster.mirror.jobs.items():
-        whole = entry.spec.count - entry.tally.ended
+        whole = entry.spec.count - entry.task_counts.ended
         assert not entry.spec.gang or len(cluster.tasks(job)) in (0, whole), "half a gang"
     check_quotas(cluster, after)
 
@@ -235,7 +235,7 @@ def evicted(cluster: Cluster) -> set[tuple[JobId, int]]:
 def check_evictions(cluster: Cluster, new: set[tuple[JobId, int]]) -> None:
     """Only what may go went, for somebody who is worth it, and no more at a time than was allowed."""
     highest = max(
-        (entry.spec.priority for entry in cluster.mirror.jobs.values() if entry.tally.pending), default=0
+        (entry.spec.priority for entry in cluster.mirror.jobs.values() if entry.task_counts.pending), default=0
     )
     for job, _ in new:
         spec = cluster.mirror.jobs[job].spec
@@ -267,7 +267,7 @@ def test_who_waits_on_a_node_counts_against_the_quota(quota: int, others: int, a
     cluster.mirror.jobs[short.id].run_us = 2000.0
     for number in range(again):
         cluster.submit(10 + number, {"needs": {"cpu": 100}, "namespace": "default"})
-        cluster.mirror.apply(Namespace("third", {"tasks": number}))  # somebody's quota has grown: look again
+        cluster.mirror.apply(NamespaceRecord("third", {"tasks": number}))  # somebody's quota has grown: look again
         cluster.round()
 
         check_quotas(cluster, cluster.seen())
@@ -282,7 +282,7 @@ def test_spread_holds_beside_a_promise() -> None:
     cluster.start_all()
     only_there = Constraint("rack", Op.EQUAL, ("r2",))
     cluster.submit(2, {"needs": {"cpu": 8000}, "expect_seconds": 10.0, "where": (only_there,)})
-    spread = cluster.submit(3, {"needs": {"cpu": 1000}, "count": 8, "spread": (Spread("rack", 1),)})
+    spread = cluster.submit(3, {"needs": {"cpu": 1000}, "count": 8, "spread": (SpreadTerm("rack", 1),)})
     cluster.round()
 
     on = list(placements(cluster.mirror, spread.id).values())
@@ -309,7 +309,7 @@ def test_the_order_in_which_nodes_joined_matters_to_ties_only(
         cluster = Cluster([])
         for name, machine in order:
             cluster.join(name, machine)
-            cluster.mirror.measure(NodeId(name), Load(0, machine.capacity["memory"] - int(name[1:]) - 1))
+            cluster.mirror.measure(NodeId(name), NodeLoad(0, machine.capacity["memory"] - int(name[1:]) - 1))
         for number, fields in enumerate(jobs, 1):
             cluster.submit(number, {**fields, "preemptible": False, "expect_seconds": None})
             cluster.round()

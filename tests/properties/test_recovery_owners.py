@@ -10,14 +10,14 @@ from rota.engine.entries import JobEntry
 from rota.model.columns import ints
 from rota.model.errors import Rejected
 from rota.model.ids import JobId
-from rota.model.job import Kind, Recovery
+from rota.model.job import JobKind, Recovery
 from rota.model.lifecycle import ATTEMPT_FIRST_END, TASK_ENDS, AttemptState
 from rota.model.phase import Phase
-from rota.model.recovery import Absence, Word
+from rota.model.recovery import WhenControllerAbsent, RecoveryDecision
 from rota.model.shape import RunMode
-from rota.model.sync import Said
+from rota.model.sync import ReportedState
 from rota.testing.builders import job_spec
-from rota.testing.stage import Machine, Stage
+from rota.testing.stage import StageMachine, Stage
 
 NODES = ("a", "b", "c")
 OWNER = "ann:ci"
@@ -29,13 +29,13 @@ tasks = st.tuples(jobs, st.integers(0, COUNT - 1))
 ends_by_itself = st.fixed_dictionaries(
     {
         "recovery": st.sampled_from(Recovery),
-        "when_no_controller": st.sampled_from(Absence),
+        "when_no_controller": st.sampled_from(WhenControllerAbsent),
         "run": st.sampled_from(RunMode),
         "retries": st.integers(0, 1),
         "lease_seconds": st.sampled_from((3.0, 20.0, 90.0)),
     }
 )
-specs = st.one_of(ends_by_itself, ends_by_itself, st.just({"kind": Kind.SERVICE}))
+specs = st.one_of(ends_by_itself, ends_by_itself, st.just({"kind": JobKind.SERVICE}))
 steps = st.one_of(
     st.tuples(st.just("cut"), nodes),
     st.tuples(st.just("crash"), nodes),
@@ -48,8 +48,8 @@ steps = st.one_of(
     st.tuples(st.just("stall"), st.sampled_from((2_000, 30_000))),
     st.tuples(st.just("cancel"), jobs),
     st.tuples(st.just("end"), tasks, st.sampled_from((0, 0, 1))),
-    st.tuples(st.just("say"), tasks, st.integers(1, 4), st.sampled_from(Word)),
-    st.tuples(st.just("say"), tasks, st.just(1), st.sampled_from(Word)),
+    st.tuples(st.just("say"), tasks, st.integers(1, 4), st.sampled_from(RecoveryDecision)),
+    st.tuples(st.just("say"), tasks, st.just(1), st.sampled_from(RecoveryDecision)),
     st.tuples(st.just("come")),
     st.tuples(st.just("go")),
 )
@@ -60,11 +60,11 @@ class Story:
 
     def __init__(self) -> None:
         self.stage = Stage()
-        self.heard: dict[tuple[int, int, int], Word] = {}  # the first word on an attempt that was taken
+        self.heard: dict[tuple[int, int, int], RecoveryDecision] = {}  # the first word on an attempt that was taken
         self.numbers: dict[tuple[JobId, int], int] = {}
         self.ends: dict[tuple[JobId, int], int] = {}
         for name in NODES:
-            self.stage.join(Machine(name, {"cpu": 4000}, {"leases": "kept"}))
+            self.stage.join(StageMachine(name, {"cpu": 4000}, {"leases": "kept"}))
 
     def submit(self, number: int, spec: dict[str, Any]) -> None:
         self.stage.submit(job_spec(number, count=COUNT, user="ann", controller="ci", **spec))
@@ -112,11 +112,11 @@ class Story:
     def do_end(self, task: tuple[int, int], code: int) -> None:
         name = (JobId(str(task[0])), task[1])
         for machine in self.stage.machines.values():
-            if name in machine.held and machine.held[name].said is Said.RUNNING:
+            if name in machine.held and machine.held[name].said is ReportedState.RUNNING:
                 machine.end(name, code, 1000)
-        self.stage.settle()
+        self.stage.run_to_quiescence()
 
-    def do_say(self, task: tuple[int, int], attempt: int, word: Word) -> None:
+    def do_say(self, task: tuple[int, int], attempt: int, word: RecoveryDecision) -> None:
         job = JobId(str(task[0]))
         if job not in self.stage.mirror.jobs:
             return
@@ -131,7 +131,7 @@ class Story:
 
     def do_go(self) -> None:
         if self.stage.mirror.presence.absent_since(OWNER) is None:
-            self.stage.hang_up(OWNER)
+            self.stage.disconnect(OWNER)
 
     # ---- what must hold at every moment
 
@@ -177,7 +177,7 @@ class Story:
         if owner is Recovery.CONTROLLER:
             word = self.heard.get((int(job.spec.id), index, lost))
             allowed = (
-                (None, Word.AGAIN) if job.spec.when_no_controller is Absence.SCHEDULER else (Word.AGAIN,)
+                (None, RecoveryDecision.RETRY) if job.spec.when_no_controller is WhenControllerAbsent.SCHEDULER else (RecoveryDecision.RETRY,)
             )
             assert word in allowed, f"{name} was placed again, and its controller said {word}"
 
@@ -194,17 +194,17 @@ class Story:
                 return
             for job in live:
                 self._go_on(job)
-        raise AssertionError(f"forgotten: {[(job.spec, job.tally.as_dict()) for job in live]}")
+        raise AssertionError(f"forgotten: {[(job.spec, job.task_counts.as_dict()) for job in live]}")
 
     def _go_on(self, job: JobEntry) -> None:
-        if job.spec.stays and job.tally.by_phase[Phase.RUNNING] == COUNT:
+        if job.spec.is_service and job.task_counts.by_phase[Phase.RUNNING] == COUNT:
             self.stage.cancel(job.spec.id)  # it would go on for ever
             return
         for index, loss in list(job.tasks[0].losses.items()) if 0 in job.tasks else ():
-            self.do_say((int(job.spec.id), index), loss.attempt, Word.AGAIN)
-        if job.tally.held:
+            self.do_say((int(job.spec.id), index), loss.attempt, RecoveryDecision.RETRY)
+        if job.task_counts.held:
             self.stage.release(job.spec.id)
-        for index in range(0 if job.spec.stays else COUNT):
+        for index in range(0 if job.spec.is_service else COUNT):
             self.do_end((int(job.spec.id), index), 0)
 
 

@@ -8,17 +8,17 @@ import pytest
 from rota.apiserver import admit_update, admit_wishes
 from rota.engine.mirror import Mirror
 from rota.engine.reconciler import Reconciler
-from rota.model.after import After
+from rota.model.after import Dependency
 from rota.model.errors import Rejected
 from rota.model.ids import JobId
-from rota.model.job import JobSpec, Kind, Unschedulable
+from rota.model.job import JobSpec, JobKind, Unschedulable
 from rota.model.lifecycle import NodeState
 from rota.model.plan import Instant
 from rota.model.shape import RunMode
 from rota.store import codec
 from rota.testing import asked
 from rota.testing.builders import WALL_MS, job_spec
-from rota.testing.stage import Machine, Stage, reconcilers
+from rota.testing.stage import StageMachine, Stage, reconcilers
 
 STEPS = 60
 OFTEN_MS = 50  # looks closer together than this
@@ -31,7 +31,7 @@ def drawn(draw: random.Random, number: int, now_ms: int) -> JobSpec:
         "count": draw.choice([1, 1, 3]),
         "priority": draw.choice([10, 50, 90]),
         "retries": draw.choice([0, 2]),
-        "after": (After(JobId(str(draw.randrange(1, number)))),)
+        "after": (Dependency(JobId(str(draw.randrange(1, number)))),)
         if number > 1 and draw.random() < 0.2
         else (),
     }
@@ -45,12 +45,12 @@ def drawn(draw: random.Random, number: int, now_ms: int) -> JobSpec:
     ]
     fields |= {name: draw.choice(values) for chance, name, values in chances if draw.random() < chance}
     if draw.random() < 0.2:
-        kind = draw.choice([Kind.SERVICE, Kind.SYSTEM])
+        kind = draw.choice([JobKind.SERVICE, JobKind.SYSTEM])
         fields |= {
             "kind": kind,
             "retries": 0,
             "run": RunMode.AT_LEAST_ONCE,
-            "count": int(kind is Kind.SERVICE),
+            "count": int(kind is JobKind.SERVICE),
         }
     return job_spec(number, **fields)
 
@@ -63,7 +63,7 @@ class Story:
         self.stage = Stage()
         self.jobs = 0
         for name in "abc":
-            self.stage.join(Machine(name, {"cpu": 2000}, {}))
+            self.stage.join(StageMachine(name, {"cpu": 2000}, {}))
 
     def step(self) -> None:
         events: list[Callable[[], object]] = [
@@ -86,7 +86,7 @@ class Story:
         if held:
             machine, task = self.draw.choice(held)
             machine.end(task, self.draw.choice([0, 1]), 5)
-            self.stage.settle()
+            self.stage.run_to_quiescence()
 
     def wish(self) -> None:
         wished = self.draw.choice([admit_wishes.pause, admit_wishes.resume, admit_wishes.cancel])
@@ -96,8 +96,8 @@ class Story:
         patch = self.draw.choice(
             [{"deadline": None}, {"deadline": "1s"}, {"queue_timeout": "1ms"}, {"priority": 99}]
         )
-        wanted = admit_update.Update(patch)
-        self.ask(lambda job: lambda view, now: admit_update.update(view, job, wanted, asked.USER, now))
+        wanted = admit_update.UpdateRequest(patch)
+        self.ask(lambda job: lambda view, now: admit_update.update_job(view, job, wanted, asked.USER, now))
 
     def ask(self, command: Callable[..., object]) -> None:
         if not self.jobs:
@@ -106,7 +106,7 @@ class Story:
             self.stage.ask("apiserver", command(JobId(str(self.draw.randint(1, self.jobs)))))  # type: ignore[arg-type]
         except Rejected:
             return
-        self.stage.settle()
+        self.stage.run_to_quiescence()
 
     def harm(self) -> None:
         machine = self.draw.choice(list(self.stage.machines.values()))
@@ -122,7 +122,7 @@ class Story:
                 self.stage.call(machine)
             case _:
                 machine.lose_keeper(self.stage.now.wall_ms)
-                self.stage.settle()
+                self.stage.run_to_quiescence()
 
 
 def restless(view: Mirror, reconciler: Reconciler, key: str, now: Instant) -> bool:

@@ -6,33 +6,33 @@ from rota.controllers import batch
 from rota.engine.mirror import Mirror
 from rota.model.ids import JobId, NodeId
 from rota.model.plan import Plan
-from rota.model.sync import Report, Said
-from rota.scheduler.plan import ROUND, Scheduler
-from rota.scheduler.round import Memory, Settings
+from rota.model.sync import NodeReport, ReportedState
+from rota.scheduler.plan import ROUND_KEY, Scheduler
+from rota.scheduler.round import SchedulerCache, SchedulerSettings
 from rota.testing.builders import apply, at, claims
-from rota.watcher.sessions import report
+from rota.watcher.sessions import on_report
 
 
 class Rounds:
     def __init__(self) -> None:
         self.mirror = Mirror()
-        self.scheduler = Scheduler(Settings())
+        self.scheduler = Scheduler(SchedulerSettings())
 
     @property
-    def memory(self) -> Memory:
-        assert self.scheduler.memory is not None, "no round has been run"
-        return self.scheduler.memory
+    def cache(self) -> SchedulerCache:
+        assert self.scheduler.cache is not None, "no round has been run"
+        return self.scheduler.cache
 
     def go(self, ms: int = 0) -> Plan:
         self.mirror.now_ms = ms
-        return apply(self.mirror, self.scheduler.decide(self.mirror, ROUND, at(ms)))
+        return apply(self.mirror, self.scheduler.decide(self.mirror, ROUND_KEY, at(ms)))
 
     def said(
-        self, node: str, job: int, said: Said, *pairs: tuple[int, int], ms: int = 0, **fields: Any
+        self, node: str, job: int, said: ReportedState, *pairs: tuple[int, int], ms: int = 0, **fields: Any
     ) -> None:
         """A node's word on attempts, and what controllers make of it."""
         self.mirror.now_ms = ms
-        word = Report(1, [claims(job, said, *pairs, **fields)])
-        apply(self.mirror, report(self.mirror, NodeId(node), word, at(ms)))
+        word = NodeReport(1, [claims(job, said, *pairs, **fields)])
+        apply(self.mirror, on_report(self.mirror, NodeId(node), word, at(ms)))
         for block in list(self.mirror.jobs[JobId(str(job))].statuses):
             apply(self.mirror, batch.decide(self.mirror, f"{job}/{block}", at(ms)))

@@ -7,8 +7,8 @@ from rota.engine.entries import JobEntry
 from rota.model.attempt import LOOKAHEAD, AttemptBlock, Choice
 from rota.model.ids import JobId, NodeId
 from rota.model.job import JobSpec
-from rota.scheduler.blocks import Blocks, Placed
-from rota.scheduler.place import Seated
+from rota.scheduler.blocks import AttemptBlockWriter, PlacedTasks
+from rota.scheduler.place import Assignments
 
 HERE = NodeId("here")
 
@@ -28,8 +28,8 @@ def test_a_job_of_one_task_is_written_as_one_of_many_is(flags: int, devices: int
 def written(count: int, flags: int, devices: int, wall_ms: int) -> tuple[AttemptBlock, ...]:
     """Of a job of so many tasks the first is placed."""
     job = JobEntry(JobSpec(JobId("1"), "true", ("true",), 0, count=count))
-    blocks = Blocks()
+    blocks = AttemptBlockWriter()
     blocks.add(
-        Placed(job, [0], [HERE], [devices], flags, Seated([])), Choice("it is there", HERE, 1), wall_ms
+        PlacedTasks(job, [0], [HERE], [devices], flags, Assignments([])), Choice("it is there", HERE, 1), wall_ms
     )
-    return blocks.done()
+    return blocks.records()

@@ -6,18 +6,18 @@ from typing import Any
 import pytest
 
 from rota.model.columns import Array
-from rota.model.container import Container
+from rota.model.container import ContainerSpec
 from rota.model.ids import JobId, NodeId
-from rota.model.job import JobStatus, JobWish
+from rota.model.job import JobStatus, JobIntent
 from rota.model.lifecycle import JobState, NodeState
 from rota.model.limits import NODE_TASKS_MAX
-from rota.model.namespace import Namespace
-from rota.model.node import Eligibility, Link, Load, NodeSpec, NodeWish
-from rota.model.shape import Constraint, Op, Spread, Term
-from rota.model.sync import Said
-from rota.model.why import Miss, Why
-from rota.scheduler.board import Nodes
-from rota.scheduler.explain import why
+from rota.model.namespace import NamespaceRecord
+from rota.model.node import Eligibility, Connection, NodeLoad, NodeSpec, NodeIntent
+from rota.model.shape import Constraint, Op, SpreadTerm, AffinityTerm
+from rota.model.sync import ReportedState
+from rota.model.why import NearMiss, Explanation
+from rota.scheduler.board import NodeSlice
+from rota.scheduler.explain import explain_job
 from rota.scheduler.rows import Plugins
 from rota.testing.builders import GIB, add_job, add_node, at, job_spec, where
 from tests.scheduler.rounds import Rounds
@@ -25,11 +25,11 @@ from tests.scheduler.rounds import Rounds
 ONE_CPU = {"cpu": 1000}
 
 
-def asked(rounds: Rounds, job: int = 1, ms: int = 0) -> Why:
-    return why(rounds.mirror, JobId(str(job)), at(ms))
+def asked(rounds: Rounds, job: int = 1, ms: int = 0) -> Explanation:
+    return explain_job(rounds.mirror, JobId(str(job)), at(ms))
 
 
-def texts(answer: Why) -> list[str]:
+def texts(answer: Explanation) -> list[str]:
     return [reason.text for reason in answer.reasons]
 
 
@@ -45,7 +45,7 @@ def test_a_job_just_submitted_waits_for_its_first_look() -> None:
     rounds = Rounds()
     rounds.mirror.apply(job_spec())
 
-    assert asked(rounds) == Why(waits=True, sentence="waits: it was submitted just now")
+    assert asked(rounds) == Explanation(waits=True, sentence="waits: it was submitted just now")
 
 
 def test_nodes_too_small_for_ever_are_told_from_nodes_too_full_now() -> None:
@@ -53,7 +53,7 @@ def test_nodes_too_small_for_ever_are_told_from_nodes_too_full_now() -> None:
     for node, memory in {"a": 16, "b": 16, "c": 40, "d": 48, "e": 64}.items():
         add_node(rounds.mirror, node, {"cpu": 8000, "memory": memory * GIB})
     for node, free in {"c": 7.26, "d": 3.0, "e": 1.0}.items():
-        rounds.mirror.measure(NodeId(node), Load(memory_free=round(free * GIB)))
+        rounds.mirror.measure(NodeId(node), NodeLoad(memory_free=round(free * GIB)))
     add_job(rounds.mirror, job_spec(needs={"memory": 32 * GIB}))
 
     answer = asked(rounds)
@@ -140,7 +140,7 @@ def test_a_podman_that_nobody_may_use_is_told_from_none_at_all() -> None:
     rounds = Rounds()
     for node, labels in {"a": {}, "b": {"podman": "rootless"}}.items():
         add_node(rounds.mirror, node, labels=labels)
-    add_job(rounds.mirror, job_spec(container=Container("alpine:3.20")))
+    add_job(rounds.mirror, job_spec(container=ContainerSpec("alpine:3.20")))
 
     assert texts(asked(rounds)) == [
         "2 of 2 nodes have no container runtime; 1 with a podman that only a root agent could use"
@@ -162,7 +162,7 @@ def test_nodes_that_are_not_there_are_named_with_their_state() -> None:
     add_node(rounds.mirror, "b", state=NodeState.LOST)
     add_node(rounds.mirror, "c", state=NodeState.LOST)
     add_node(rounds.mirror, "d", state=NodeState.LEFT)
-    add_node(rounds.mirror, "e", link=Link.UNKNOWN)
+    add_node(rounds.mirror, "e", link=Connection.UNKNOWN)
     rounds.mirror.apply(NodeSpec(NodeId("f"), "f"))
     add_job(rounds.mirror, job_spec())
 
@@ -178,7 +178,7 @@ def test_a_closed_node_that_would_do_is_named_with_the_command_that_opens_it() -
     rounds = Rounds()
     add_node(rounds.mirror, "n1", {"cpu": 500})
     add_node(rounds.mirror, "n2")
-    rounds.mirror.apply(NodeWish(NodeId("n2"), Eligibility.DRAINING))
+    rounds.mirror.apply(NodeIntent(NodeId("n2"), Eligibility.DRAINING))
     add_job(rounds.mirror, job_spec())
 
     answer = asked(rounds)
@@ -190,7 +190,7 @@ def test_a_closed_node_that_would_do_is_named_with_the_command_that_opens_it() -
 def test_a_node_counts_under_every_reason_that_applies_to_it() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a", {"cpu": 500, "memory": GIB}, labels={"region": "us"})
-    rounds.mirror.apply(NodeWish(NodeId("a"), Eligibility.CORDONED))
+    rounds.mirror.apply(NodeIntent(NodeId("a"), Eligibility.CORDONED))
     add_job(
         rounds.mirror, job_spec(needs={"cpu": 1000, "memory": 2 * GIB}, where=(where("region", "==", "eu"),))
     )
@@ -208,7 +208,7 @@ def test_a_refusal_is_told_in_the_words_of_the_node() -> None:
     add_node(rounds.mirror, "a")
     add_job(rounds.mirror, job_spec())
     rounds.go()
-    rounds.said("a", 1, Said.REFUSED, (0, 1), reason="no such directory")
+    rounds.said("a", 1, ReportedState.REFUSED, (0, 1), reason="no such directory")
 
     assert asked(rounds).sentence == "waits: 1 of 1 nodes refused it lately: a (no such directory)"
     assert asked(rounds, ms=30_000).reasons == ()
@@ -217,7 +217,7 @@ def test_a_refusal_is_told_in_the_words_of_the_node() -> None:
 def test_a_node_with_too_many_tasks_is_full() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a")
-    rounds.mirror.room.held[0] = NODE_TASKS_MAX
+    rounds.mirror.node_table.held[0] = NODE_TASKS_MAX
     add_job(rounds.mirror, job_spec(needs={}))
 
     assert asked(rounds).sentence == "waits: 1 of 1 nodes holds 10000 tasks, the most a node takes"
@@ -253,9 +253,9 @@ def test_a_pause_after_a_failure_says_when_it_ends() -> None:
     add_node(rounds.mirror, "a")
     add_job(rounds.mirror, job_spec(count=4, retries=3))
     rounds.go()
-    rounds.said("a", 1, Said.EXITED, (3, 1), exit_code=1)
+    rounds.said("a", 1, ReportedState.EXITED, (3, 1), exit_code=1)
     one = asked(rounds, ms=1).sentence
-    rounds.said("a", 1, Said.EXITED, (2, 1), ms=500, exit_code=1)
+    rounds.said("a", 1, ReportedState.EXITED, (2, 1), ms=500, exit_code=1)
 
     assert one == "1 of 4 tasks waits: task 3 is tried again in 1 s"
     assert asked(rounds, ms=500).sentence == (
@@ -269,10 +269,10 @@ def test_a_pause_comes_first_only_when_nothing_else_could_be_placed() -> None:
     add_job(rounds.mirror, job_spec(1, count=3, retries=3))
     add_job(rounds.mirror, job_spec(2, count=4, retries=3, priority=60))
     rounds.go()
-    rounds.said("a", 2, Said.EXITED, (1, 1), exit_code=1, ran_us=10**6)
+    rounds.said("a", 2, ReportedState.EXITED, (1, 1), exit_code=1, ran_us=10**6)
     rounds.go(ms=1)
     some = asked(rounds, 2, ms=1)
-    rounds.said("a", 2, Said.EXITED, (0, 1), (2, 1), ms=1, exit_code=0, ran_us=10**6)
+    rounds.said("a", 2, ReportedState.EXITED, (0, 1), (2, 1), ms=1, exit_code=0, ran_us=10**6)
     rounds.go(ms=1)
 
     assert [reason.kind for reason in some.reasons] == ["cpu", "pause"]
@@ -297,7 +297,7 @@ def test_a_job_that_fits_has_no_reason_to_wait() -> None:
     add_node(rounds.mirror, "a")
     add_job(rounds.mirror, job_spec())
 
-    assert asked(rounds) == Why(True, "waits: 1 of 1 nodes fits, its turn is next", (), (), 1)
+    assert asked(rounds) == Explanation(True, "waits: 1 of 1 nodes fits, its turn is next", (), (), 1)
 
 
 # ---- taints, rules, devices, quotas, the queue
@@ -308,7 +308,7 @@ def test_a_taint_that_is_not_tolerated_is_named_with_what_would_help() -> None:
     add_node(rounds.mirror, "a")
     add_node(rounds.mirror, "b")
     for node in "ab":
-        rounds.mirror.apply(NodeWish(NodeId(node), taints=("dedicated=ci",)))
+        rounds.mirror.apply(NodeIntent(NodeId(node), taints=("dedicated=ci",)))
     add_job(rounds.mirror, job_spec(1))
     add_job(rounds.mirror, job_spec(2, tolerate=("dedicated",)))
 
@@ -325,8 +325,8 @@ WEB = Constraint("app", Op.EQUAL, ("web",))
 @pytest.mark.parametrize(
     ("rules", "kind", "text"),
     [
-        ({"near": (Term(WEB, "rack"),)}, "near", "1 of 2 nodes is not near app == web over rack"),
-        ({"apart": (Term(WEB),)}, "apart", "1 of 2 nodes is not apart from app == web over node"),
+        ({"near": (AffinityTerm(WEB, "rack"),)}, "near", "1 of 2 nodes is not near app == web over rack"),
+        ({"apart": (AffinityTerm(WEB),)}, "apart", "1 of 2 nodes is not apart from app == web over node"),
     ],
 )
 def test_each_rule_is_counted_over_nodes(rules: dict[str, Any], kind: str, text: str) -> None:
@@ -346,7 +346,7 @@ def test_each_rule_is_counted_over_nodes(rules: dict[str, Any], kind: str, text:
 def test_jobs_that_keep_others_away_are_told() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a")
-    add_job(rounds.mirror, job_spec(1, apart=(Term(WEB),)))
+    add_job(rounds.mirror, job_spec(1, apart=(AffinityTerm(WEB),)))
     rounds.go()
     add_job(rounds.mirror, job_spec(2, labels={"app": "web"}))
 
@@ -359,7 +359,7 @@ def test_a_spread_that_would_be_broken_is_told() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a", {"cpu": 9000}, labels={"region": "eu"})
     add_node(rounds.mirror, "b", {"cpu": 1000}, labels={"region": "us"})
-    add_job(rounds.mirror, job_spec(count=4, spread=(Spread("region"),)))
+    add_job(rounds.mirror, job_spec(count=4, spread=(SpreadTerm("region"),)))
     rounds.go()
 
     answer = asked(rounds)
@@ -385,7 +385,7 @@ def test_parts_of_devices_are_told_from_devices() -> None:
 def test_a_quota_says_what_is_held_and_what_is_allowed() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a", {"cpu": 64_000})
-    rounds.mirror.apply(Namespace("team", {"cpu": 8000, "tasks": 100}))
+    rounds.mirror.apply(NamespaceRecord("team", {"cpu": 8000, "tasks": 100}))
     add_job(rounds.mirror, job_spec(1, needs={"cpu": 6000}, namespace="team"))
     add_job(rounds.mirror, job_spec(2, needs={"cpu": 4000}, namespace="team"))
     rounds.go()
@@ -401,7 +401,7 @@ def test_room_promised_to_the_head_of_the_queue_is_told_with_how_short_it_would_
     add_node(rounds.mirror, "a", {"cpu": 2000})
     add_job(rounds.mirror, job_spec(1, expect_seconds=60.0))
     rounds.go()
-    rounds.said("a", 1, Said.RUNNING, (0, 1))
+    rounds.said("a", 1, ReportedState.RUNNING, (0, 1))
     add_job(rounds.mirror, job_spec(2, needs={"cpu": 2000}))
     add_job(rounds.mirror, job_spec(3, expect_seconds=600.0))
     rounds.go()
@@ -418,7 +418,7 @@ def test_who_is_held_back_starts_when_the_head_of_the_queue_has_ended() -> None:
     add_node(rounds.mirror, "a", {"cpu": 2000})
     add_job(rounds.mirror, job_spec(1, expect_seconds=60.0))
     rounds.go()
-    rounds.said("a", 1, Said.RUNNING, (0, 1), started_at_ms=at(0).wall_ms)
+    rounds.said("a", 1, ReportedState.RUNNING, (0, 1), started_at_ms=at(0).wall_ms)
     add_job(rounds.mirror, job_spec(2, needs={"cpu": 2000}, expect_seconds=60.0))
     add_job(rounds.mirror, job_spec(3))
     rounds.go()
@@ -436,9 +436,9 @@ def test_without_backfill_nobody_passes_the_head_of_the_queue() -> None:
     add_job(rounds.mirror, job_spec(2, where=(where("node", "==", "a"),)))
     job = add_job(rounds.mirror, job_spec(3))
 
-    answer = why(rounds.mirror, job, at(0), backfill=False)
+    answer = explain_job(rounds.mirror, job, at(0), backfill=False)
 
-    assert why(rounds.mirror, job, at(0)).sentence == "waits: 1 of 2 nodes fits, its turn is next"
+    assert explain_job(rounds.mirror, job, at(0)).sentence == "waits: 1 of 2 nodes fits, its turn is next"
     assert answer.sentence == "waits: 2 of 2 nodes are promised to job 2, the head of the queue"
 
 
@@ -455,7 +455,7 @@ def test_of_another_namespace_the_head_of_the_queue_is_not_named() -> None:
 
 def test_a_larger_quota_is_no_advice_for_a_gang_that_would_not_have_room_then() -> None:
     rounds = Rounds()
-    rounds.mirror.apply(Namespace("team", quota={"tasks": 2}))
+    rounds.mirror.apply(NamespaceRecord("team", quota={"tasks": 2}))
     add_node(rounds.mirror, "a", {"cpu": 2000})
     add_job(rounds.mirror, job_spec(namespace="team", count=3, gang=True, needs=ONE_CPU))
 
@@ -490,7 +490,7 @@ def test_work_that_gives_way_is_told() -> None:
     add_node(rounds.mirror, "a", ONE_CPU)
     add_job(rounds.mirror, job_spec(1, priority=10))
     rounds.go()
-    rounds.said("a", 1, Said.RUNNING, (0, 1))
+    rounds.said("a", 1, ReportedState.RUNNING, (0, 1))
     add_job(rounds.mirror, job_spec(2, priority=90))
     rounds.go()
 
@@ -504,9 +504,9 @@ def test_the_nodes_that_lack_least_are_named_with_what_they_lack() -> None:
     add_job(rounds.mirror, job_spec(needs={"cpu": 4000}, where=(where("region", "==", "eu"),)))
 
     assert asked(rounds).misses == (
-        Miss("b", ("3 cpu in all, asked 4",)),
-        Miss("a", ("1 cpu in all, asked 4",)),
-        Miss("c", ("region == eu: has us", "3.5 cpu in all, asked 4")),
+        NearMiss("b", ("3 cpu in all, asked 4",)),
+        NearMiss("a", ("1 cpu in all, asked 4",)),
+        NearMiss("c", ("region == eu: has us", "3.5 cpu in all, asked 4")),
     )
 
 
@@ -516,7 +516,7 @@ def test_the_start_is_expected_when_what_runs_and_what_waits_before_it_has_ended
     for number in (1, 2, 3):
         add_job(rounds.mirror, job_spec(number, expect_seconds=60.0))
     rounds.go()
-    rounds.said("a", 1, Said.RUNNING, (0, 1), started_at_ms=at(0).wall_ms)
+    rounds.said("a", 1, ReportedState.RUNNING, (0, 1), started_at_ms=at(0).wall_ms)
 
     assert asked(rounds, 2, ms=1000).starts_at_ms == at(60_000).wall_ms
     assert asked(rounds, 3, ms=1000).starts_at_ms == at(120_000).wall_ms
@@ -547,7 +547,7 @@ def test_a_filter_of_ones_own_is_named() -> None:
     class Odd:
         name = "odd"
 
-        def allows(self, nodes: Nodes) -> Array:
+        def allows(self, nodes: NodeSlice) -> Array:
             odd: Array = nodes.slots % 2 == 1
             return odd
 
@@ -555,7 +555,7 @@ def test_a_filter_of_ones_own_is_named() -> None:
     add_node(rounds.mirror, "a")
     job = add_job(rounds.mirror, job_spec())
 
-    answer = why(rounds.mirror, job, at(0), Plugins(filters=(Odd(),)))
+    answer = explain_job(rounds.mirror, job, at(0), Plugins(filters=(Odd(),)))
 
     assert answer.sentence == "waits: 1 of 1 nodes is ruled out by the filter odd"
 
@@ -569,10 +569,10 @@ def test_a_running_job_says_where() -> None:
     add_job(rounds.mirror, job_spec())
     rounds.go()
     offered = asked(rounds)
-    rounds.said("a", 1, Said.RUNNING, (0, 1))
+    rounds.said("a", 1, ReportedState.RUNNING, (0, 1))
 
-    assert offered == Why(waits=False, sentence="is offered to a")
-    assert asked(rounds) == Why(waits=False, sentence="runs on a")
+    assert offered == Explanation(waits=False, sentence="is offered to a")
+    assert asked(rounds) == Explanation(waits=False, sentence="runs on a")
 
 
 def test_a_running_array_says_how_many_run_where() -> None:
@@ -581,9 +581,9 @@ def test_a_running_array_says_how_many_run_where() -> None:
     add_node(rounds.mirror, "b", {"cpu": 2000})
     add_job(rounds.mirror, job_spec(count=4))
     rounds.go()
-    rounds.said("a", 1, Said.EXITED, (0, 1), exit_code=0)
-    rounds.said("a", 1, Said.RUNNING, (2, 1))
-    rounds.said("b", 1, Said.RUNNING, (1, 1))
+    rounds.said("a", 1, ReportedState.EXITED, (0, 1), exit_code=0)
+    rounds.said("a", 1, ReportedState.RUNNING, (2, 1))
+    rounds.said("b", 1, ReportedState.RUNNING, (1, 1))
 
     assert asked(rounds).sentence == "1 of 4 tasks have ended; 1 task is offered to b; 2 tasks run on a, b"
 
@@ -593,10 +593,10 @@ def test_a_job_being_canceled_says_what_is_left_to_stop() -> None:
     add_node(rounds.mirror, "a", ONE_CPU)
     job = add_job(rounds.mirror, job_spec(count=2))
     rounds.go()
-    rounds.mirror.apply(JobWish(job, cancel=True))
+    rounds.mirror.apply(JobIntent(job, cancel=True))
     rounds.mirror.apply(JobStatus(job, JobState.CANCELING))
 
-    assert asked(rounds) == Why(waits=False, sentence="is being canceled: 1 task is offered to a")
+    assert asked(rounds) == Explanation(waits=False, sentence="is being canceled: 1 task is offered to a")
 
 
 @pytest.mark.parametrize("state", [JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELED])
@@ -605,7 +605,7 @@ def test_an_ended_job_says_how(state: JobState) -> None:
     job = add_job(rounds.mirror, job_spec())
     rounds.mirror.apply(JobStatus(job, state, "exit 7"))
 
-    assert asked(rounds) == Why(waits=False, sentence=f"{state}: exit 7")
+    assert asked(rounds) == Explanation(waits=False, sentence=f"{state}: exit 7")
 
 
 def test_five_thousand_nodes_are_explained_in_fifty_milliseconds() -> None:

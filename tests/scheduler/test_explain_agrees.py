@@ -12,13 +12,13 @@ from rota.model.amounts import WHOLE_GPU, parse_cpu, parse_seconds, parse_size
 from rota.model.ids import JobId, NodeId
 from rota.model.job import JobSpec
 from rota.model.lifecycle import NodeState
-from rota.model.namespace import Namespace
-from rota.model.node import Eligibility, Link, Load, NodeWish
-from rota.model.shape import Constraint, Op, Spread, Term
-from rota.model.sync import Said
+from rota.model.namespace import NamespaceRecord
+from rota.model.node import Eligibility, Connection, NodeLoad, NodeIntent
+from rota.model.shape import Constraint, Op, SpreadTerm, AffinityTerm
+from rota.model.sync import ReportedState
 from rota.scheduler.ahead import count_before
-from rota.scheduler.explain import study, why
-from rota.scheduler.order import Head, Shares, Turns
+from rota.scheduler.explain import analyse_wait, explain_job
+from rota.scheduler.order import QueueHead, FairShares, RankedQueue
 from rota.testing.builders import add_job, add_node, at, job_spec, placements, where
 from tests.scheduler.rounds import Rounds
 
@@ -33,7 +33,7 @@ NODES = st.fixed_dictionaries(
             {}, optional={"region": st.sampled_from(["eu", "us"]), "rack": st.sampled_from(["r1", "r2"])}
         ),
         "state": st.sampled_from([NodeState.READY] * 8 + list(NodeState)),
-        "link": st.sampled_from([Link.UP] * 8 + list(Link)),
+        "link": st.sampled_from([Connection.UP] * 8 + list(Connection)),
         "wish": st.sampled_from([Eligibility.OPEN] * 6 + [Eligibility.CORDONED, Eligibility.DRAINING]),
         "taints": st.sampled_from([(), (), (), ("dedicated=ci",), ("gpu", "dedicated=ml")]),
         "memory_free": st.one_of(st.none(), st.integers(0, 9000 * MIB)),
@@ -60,8 +60,8 @@ WHERE = st.lists(
     max_size=2,
     unique=True,
 ).map(tuple)
-TERMS = st.sampled_from([(), (), (Term(WEB),), (Term(DB, "rack"),), (Term(WEB, "region", 50),)])
-SPREADS = st.sampled_from([(), (), (Spread("region"),), (Spread("rack", 2),), (Spread("node", 1, 20),)])
+TERMS = st.sampled_from([(), (), (AffinityTerm(WEB),), (AffinityTerm(DB, "rack"),), (AffinityTerm(WEB, "region", 50),)])
+SPREADS = st.sampled_from([(), (), (SpreadTerm("region"),), (SpreadTerm("rack", 2),), (SpreadTerm("node", 1, 20),)])
 WISHES = st.fixed_dictionaries(
     {"needs": NEEDS},
     optional={
@@ -89,8 +89,8 @@ def test_a_node_is_said_to_fit_exactly_when_a_round_places_the_task(
 ) -> None:
     rounds = cluster(nodes, others, quota)
     job = add_job(rounds.mirror, job_spec(99, **wishes))
-    answer = why(rounds.mirror, job, at(0))
-    sight = study(rounds.mirror, rounds.mirror.jobs[job], at(0)).sight
+    answer = explain_job(rounds.mirror, job, at(0))
+    sight = analyse_wait(rounds.mirror, rounds.mirror.jobs[job], at(0)).feasibility
     clear = [not any(one.nodes[node] for one in sight.obstacles) for node in range(len(sight.names))]
     only_others_wait = {reason.kind for reason in answer.reasons} <= {"queue"}
 
@@ -106,7 +106,7 @@ def test_advice_taken_to_the_letter_starts_the_job(
 ) -> None:
     rounds = cluster(nodes, others, quota)
     spec = job_spec(99, **wishes)
-    answer = why(rounds.mirror, add_job(rounds.mirror, spec), at(0))
+    answer = explain_job(rounds.mirror, add_job(rounds.mirror, spec), at(0))
     promised = any(reason.kind == "promised" for reason in answer.reasons)
     assume(answer.position == 1 or promised)  # else a job before it may take what was opened
 
@@ -124,9 +124,9 @@ def test_after_a_round_every_task_that_still_waits_has_a_reason(
     rounds = cluster(nodes, [], {})
     job = add_job(rounds.mirror, job_spec(99, count=count, parallel=parallel))
     place(rounds, job)
-    answer = why(rounds.mirror, job, at(0))
+    answer = explain_job(rounds.mirror, job, at(0))
 
-    assert answer.waits == (rounds.mirror.jobs[job].tally.pending > 0)
+    assert answer.waits == (rounds.mirror.jobs[job].task_counts.pending > 0)
     assert bool(answer.reasons) == answer.waits
 
 
@@ -136,11 +136,11 @@ def test_the_place_in_the_queue_is_the_turn_in_which_the_round_comes_to_it(
     nodes: list[dict[str, Any]], others: list[dict[str, Any]]
 ) -> None:
     mirror = cluster(nodes, others, {}).mirror
-    turns = Turns(Shares(mirror), [Head(jobs[0], 0, line, jobs) for line, jobs in mirror.waiting()])
+    turns = RankedQueue(FairShares(mirror), [QueueHead(jobs[0], 0, line, jobs) for line, jobs in mirror.pending_queues()])
     order = []
     while (head := turns.pop()) is not None:
         order.append(head.job)
-        turns.done(head, goes_on=True)
+        turns.advance(head, goes_on=True)
 
     assert [count_before(mirror, mirror.jobs[job].spec) for job in order] == list(range(len(order)))
 
@@ -155,16 +155,16 @@ def cluster(nodes: list[dict[str, Any]], others: list[dict[str, Any]], quota: di
         node = add_node(
             mirror, f"n{number}", capacity, drawn["link"], state=drawn["state"], labels=drawn["labels"]
         )
-        mirror.apply(NodeWish(node, drawn["wish"], drawn["taints"]))
-        mirror.measure(node, Load(memory_free=drawn["memory_free"]))
+        mirror.apply(NodeIntent(node, drawn["wish"], drawn["taints"]))
+        mirror.measure(node, NodeLoad(memory_free=drawn["memory_free"]))
     if quota:
-        mirror.apply(Namespace("team", quota))
+        mirror.apply(NamespaceRecord("team", quota))
     for number, wishes in enumerate(others):
         add_job(mirror, job_spec(number + 1, **wishes))
     rounds.go()
     for number in range(1, len(others) + 1, 2):
         for index, name in placements(mirror, JobId(str(number))).items():
-            rounds.said(name, number, Said.RUNNING, (index, 1))
+            rounds.said(name, number, ReportedState.RUNNING, (index, 1))
     rounds.go()
     return rounds
 
@@ -194,13 +194,13 @@ def follow(mirror: Mirror, spec: JobSpec, change: str) -> JobSpec:
 def operate(mirror: Mirror, change: str) -> None:
     """What an operator is told to do."""
     if opened := re.search(r"\(rota node open (\w+)\)", change):
-        wish = mirror.nodes[NodeId(opened[1])].wish
+        wish = mirror.nodes[NodeId(opened[1])].intent
         assert wish is not None
         mirror.apply(msgspec.structs.replace(wish, eligibility=Eligibility.OPEN))
     if larger := re.search(r"\(rota namespace set (\w+) (.*)\)", change):
         more = dict(one.split("=") for one in larger[2].split())
         quota = mirror.namespaces[larger[1]].quota | {name: read(name, said) for name, said in more.items()}
-        mirror.apply(Namespace(larger[1], quota))
+        mirror.apply(NamespaceRecord(larger[1], quota))
 
 
 def asking_less(needs: dict[str, int], change: str) -> dict[str, int]:

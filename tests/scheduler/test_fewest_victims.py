@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rota.model.ids import JobId
-from rota.scheduler.preempt import Victim, _exactly, _Need
+from rota.scheduler.preempt import Victim, _fewest_by_trial, _Shortfall
 
 # Tasks that go, and what that gives back here. Of a gang that stops already none goes any more.
 victims = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), min_size=1, max_size=6)
@@ -19,7 +19,7 @@ class Missing:
         self._amount = amount
 
     def met_by(self, victims: Sequence[Victim]) -> bool:
-        return sum(one.here["cpu"] for one in victims) >= self._amount
+        return sum(one.freed["cpu"] for one in victims) >= self._amount
 
 
 def made(number: int, tasks: int, amount: int) -> Victim:
@@ -38,7 +38,7 @@ def test_no_other_set_that_is_enough_has_fewer_tasks(
     need = Missing(data.draw(st.integers(1, sum(amount for _, amount in given_))))
     sets = [chosen for size in range(1, len(candidates) + 1) for chosen in combinations(candidates, size)]
 
-    chosen = _exactly(cast(_Need, need), candidates)
+    chosen = _fewest_by_trial(cast(_Shortfall, need), candidates)
 
     assert need.met_by(chosen)
     assert count_tasks(chosen) == min(count_tasks(one) for one in sets if need.met_by(one))

@@ -5,9 +5,9 @@ import pytest
 from rota.engine.mirror import Mirror
 from rota.model.shape import Op, tolerates
 from rota.scheduler.board import Board
-from rota.scheduler.filters import admitted
-from rota.scheduler.rows import Rows
-from rota.scheduler.scores import NEVER
+from rota.scheduler.filters import matching_nodes
+from rota.scheduler.rows import ScoreRows
+from rota.scheduler.scores import EXCLUDED
 from rota.testing.builders import add_node, job_spec, where
 
 EU = {"region": "eu"}
@@ -79,21 +79,21 @@ def test_a_mask_holds_the_nodes_that_satisfy_all_constraints() -> None:
         add_node(mirror, node, labels=labels)
     both = (where("region", "==", "eu"), where("disk", "==", "ssd"))
 
-    assert admitted(mirror.room, job_spec(where=both).shape).tolist() == [True, False, False]
-    assert admitted(mirror.room, job_spec().shape).tolist() == [True, True, True]
+    assert matching_nodes(mirror.node_table, job_spec(where=both).shape).tolist() == [True, False, False]
+    assert matching_nodes(mirror.node_table, job_spec().shape).tolist() == [True, True, True]
 
 
 def test_a_row_follows_changes_of_labels_and_new_nodes() -> None:
     mirror = Mirror()
     add_node(mirror, "a", labels={"region": "us"})
     shape = job_spec(where=(where("region", "==", "eu"),)).shape
-    board = Board(mirror.room)
-    rows = Rows(board)
+    board = Board(mirror.node_table)
+    rows = ScoreRows(board)
     seen = []
     for node, labels in (("a", {"region": "us"}), ("a", EU), ("b", EU)):
         add_node(mirror, node, labels=labels)
         board.sync()
-        seen.append((rows.of(shape) != NEVER).tolist())
+        seen.append((rows.points(shape) != EXCLUDED).tolist())
 
     assert seen == [[False], [True], [True, True]]
 
@@ -113,8 +113,8 @@ def test_a_node_can_be_asked_for_by_its_name_and_cluster() -> None:
     add_node(mirror, "a")
     add_node(mirror, "b", labels={"node": "a"})
 
-    assert admitted(mirror.room, job_spec(where=(where("node", "==", "a"),)).shape).tolist() == [True, False]
-    assert admitted(mirror.room, job_spec(where=(where("cluster", "==", "default"),)).shape).tolist() == [
+    assert matching_nodes(mirror.node_table, job_spec(where=(where("node", "==", "a"),)).shape).tolist() == [True, False]
+    assert matching_nodes(mirror.node_table, job_spec(where=(where("cluster", "==", "default"),)).shape).tolist() == [
         True,
         True,
     ]

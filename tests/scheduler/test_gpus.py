@@ -5,10 +5,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from rota.engine.mirror import Mirror
-from rota.engine.shadow import Shadow
+from rota.engine.shadow import WhatIfMirror
 from rota.model.ids import JobId
 from rota.model.job import Counters
-from rota.model.sync import Said
+from rota.model.sync import ReportedState
 from rota.testing.builders import GIB, add_job, add_node, job_spec, placements, where
 from tests.scheduler.rounds import Rounds
 
@@ -55,7 +55,7 @@ def test_a_part_waits_although_the_sum_of_what_is_free_would_do() -> None:
     half = submit(rounds, 2, 500)
     rounds.go()
     before = placements(rounds.mirror, half)
-    rounds.said("a", 1, Said.EXITED, (1, 1), exit_code=0)
+    rounds.said("a", 1, ReportedState.EXITED, (1, 1), exit_code=0)
     rounds.go(10)
 
     assert devices(rounds.mirror, large) == [1, 2]
@@ -70,11 +70,11 @@ def test_what_ended_gives_its_devices_back() -> None:
     rounds.go()
     second = submit(rounds, 2, 1000)
     rounds.go(10)
-    rounds.said("a", 1, Said.EXITED, (0, 1), exit_code=0)
+    rounds.said("a", 1, ReportedState.EXITED, (0, 1), exit_code=0)
     rounds.go(20)
 
     assert devices(rounds.mirror, first) == devices(rounds.mirror, second) == [1]
-    assert rounds.mirror.room.devices[0].tolist() == [1000]
+    assert rounds.mirror.node_table.devices[0].tolist() == [1000]
 
 
 def test_a_model_can_be_asked_for() -> None:
@@ -104,7 +104,7 @@ def test_small_parts_fill_the_node_that_is_begun_and_leave_the_other_whole() -> 
     submit(rounds, 1, 4000, expect_seconds=1.0)
     rounds.go()
     taken = placements(rounds.mirror, JobId("1"))[0]
-    rounds.said(taken, 1, Said.EXITED, (0, 1), exit_code=0)
+    rounds.said(taken, 1, ReportedState.EXITED, (0, 1), exit_code=0)
     parts = [submit(rounds, number, 250) for number in range(2, 10)]
     rounds.go(10)
 
@@ -124,12 +124,12 @@ def revise(rounds: Rounds, number: int, gpu: int) -> None:
 def loaded_afresh(mirror: Mirror) -> Mirror:
     again = Mirror()
     again.now_ms = mirror.now_ms
-    again.load(Shadow.take(mirror).records)
+    again.load(WhatIfMirror.copy_of(mirror).records)
     return again
 
 
 def reserved_devices(mirror: Mirror) -> list[int]:
-    found: list[int] = mirror.room.devices[0].tolist()
+    found: list[int] = mirror.node_table.devices[0].tolist()
     return found
 
 
@@ -138,7 +138,7 @@ def test_retry_after_update_without_gpu_has_no_devices() -> None:
     add_node(rounds.mirror, "a", BOX)
     job = submit(rounds, 1, 1000, retries=1)
     rounds.go()
-    rounds.said("a", 1, Said.EXITED, (0, 1), exit_code=1)
+    rounds.said("a", 1, ReportedState.EXITED, (0, 1), exit_code=1)
     revise(rounds, 1, 0)
     rounds.go(100_000)
 
@@ -152,12 +152,12 @@ def test_devices_of_a_running_attempt_stay_reserved_after_an_update_without_gpu(
     add_node(rounds.mirror, "a", BOX)
     submit(rounds, 1, 500)
     rounds.go()
-    rounds.said("a", 1, Said.RUNNING, (0, 1))
+    rounds.said("a", 1, ReportedState.RUNNING, (0, 1))
     revise(rounds, 1, 0)
 
     assert reserved_devices(rounds.mirror) == [1000, 0, 0, 0]
     assert reserved_devices(loaded_afresh(rounds.mirror)) == [1000, 0, 0, 0]
-    rounds.said("a", 1, Said.EXITED, (0, 1), exit_code=0)
+    rounds.said("a", 1, ReportedState.EXITED, (0, 1), exit_code=0)
     assert reserved_devices(rounds.mirror) == [0, 0, 0, 0]
 
 
@@ -166,9 +166,9 @@ def test_an_attempt_gives_back_the_share_it_took() -> None:
     add_node(rounds.mirror, "a", BOX)
     submit(rounds, 1, 300)
     rounds.go()
-    rounds.said("a", 1, Said.RUNNING, (0, 1))
+    rounds.said("a", 1, ReportedState.RUNNING, (0, 1))
     revise(rounds, 1, 700)
 
     assert reserved_devices(rounds.mirror) == reserved_devices(loaded_afresh(rounds.mirror))
-    rounds.said("a", 1, Said.EXITED, (0, 1), exit_code=0)
+    rounds.said("a", 1, ReportedState.EXITED, (0, 1), exit_code=0)
     assert reserved_devices(rounds.mirror) == [0, 0, 0, 0]

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from rota.model.cluster import Cluster, ClusterWish, Machine
+from rota.model.cluster import ClusterRecord, ClusterIntent, Machine
 from rota.model.ids import JobId
 from rota.model.job import JobCluster
 from rota.model.lifecycle import MachineState
-from rota.model.shape import Constraint, Op, Term
-from rota.scheduler.explain import why
+from rota.model.shape import Constraint, Op, AffinityTerm
+from rota.scheduler.explain import explain_job
 from rota.testing.builders import add_job, add_node, at, job_spec
 from tests.scheduler.rounds import Rounds
 
@@ -20,16 +20,16 @@ COMES, THERE, GOES = MachineState.CREATED, MachineState.JOINED, MachineState.DRA
 def elastic(*states: MachineState, nodes: int | None = None, **cluster: Any) -> Rounds:
     """Of at most two machines of a core each."""
     rounds = Rounds()
-    wish = ClusterWish("default", provider="p", capacity=ONE_CPU, max_nodes=2, nodes=nodes)
+    wish = ClusterIntent("default", provider="p", capacity=ONE_CPU, max_nodes=2, nodes=nodes)
     rounds.mirror.apply(wish)
-    rounds.mirror.apply(Cluster("default", **cluster))
+    rounds.mirror.apply(ClusterRecord("default", **cluster))
     for number, state in enumerate(states):
         rounds.mirror.apply(Machine(f"m{number}", "default", state))
     return rounds
 
 
 def changes(rounds: Rounds, job: int) -> tuple[str, ...]:
-    return why(rounds.mirror, JobId(str(job)), at(0)).changes
+    return explain_job(rounds.mirror, JobId(str(job)), at(0)).changes
 
 
 @pytest.mark.parametrize(
@@ -64,8 +64,8 @@ def test_what_finds_no_room_is_told_how_another_node_comes_unless_one_does_so_by
         ({"where": (Constraint("node", Op.EQUAL, ("a",)),)}, False),
         ({"where": (Constraint("node", Op.IN, ("a", "b")),)}, True),
         ({"where": (Constraint("node", Op.UNEQUAL, ("b",)),)}, True),
-        ({"near": (Term(Constraint("job", Op.EQUAL, ("db",))),)}, False),
-        ({"near": (Term(Constraint("job", Op.EQUAL, ("db",)), weight=5),)}, True),
+        ({"near": (AffinityTerm(Constraint("job", Op.EQUAL, ("db",))),)}, False),
+        ({"near": (AffinityTerm(Constraint("job", Op.EQUAL, ("db",)), weight=5),)}, True),
     ],
 )
 def test_a_new_node_is_advised_only_where_it_would_help(fields: dict[str, Any], helps: bool) -> None:
@@ -81,7 +81,7 @@ def test_a_new_node_is_advised_only_where_it_would_help(fields: dict[str, Any], 
 
 def test_where_no_node_is_there_yet_nobody_has_to_join_one() -> None:
     rounds = elastic()
-    told = why(rounds.mirror, add_job(rounds.mirror, job_spec(1)), at(0))
+    told = explain_job(rounds.mirror, add_job(rounds.mirror, job_spec(1)), at(0))
 
     assert told.sentence == "waits: no node has joined; cluster default grows by itself"
     assert told.changes == ()
@@ -89,7 +89,7 @@ def test_where_no_node_is_there_yet_nobody_has_to_join_one() -> None:
 
 def test_a_node_by_hand_has_to_join_the_cluster_that_it_is_for() -> None:
     rounds = Rounds()
-    rounds.mirror.apply(Cluster("build"))
+    rounds.mirror.apply(ClusterRecord("build"))
     rounds.mirror.apply(JobCluster(add_job(rounds.mirror, job_spec(1)), "build"))
 
     assert changes(rounds, 1) == ("join a node (rota node token --cluster build)",)

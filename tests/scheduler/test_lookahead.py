@@ -8,9 +8,9 @@ from rota.model.ids import JobId, NodeId
 from rota.model.job import JobStatus
 from rota.model.lifecycle import JobState
 from rota.model.limits import PREEMPT_MARGIN
-from rota.model.plan import NOTHING
-from rota.model.shape import Constraint, Op, RunMode, Term
-from rota.model.sync import Said
+from rota.model.plan import NO_CHANGE
+from rota.model.shape import Constraint, Op, RunMode, AffinityTerm
+from rota.model.sync import ReportedState
 from rota.testing.builders import add_job, add_node, job_spec, placements
 from tests.scheduler.rounds import Rounds
 
@@ -24,7 +24,7 @@ def short_runs(run_us: float, **fields: Any) -> Rounds:
     add_node(rounds.mirror, "a", ONE_CPU, labels={"leases": "pid-namespace"})
     add_job(rounds.mirror, job_spec(1, **({"count": 1000} | fields)))
     rounds.go()
-    rounds.said("a", 1, Said.EXITED, (0, 1), exit_code=0, ran_us=round(run_us))
+    rounds.said("a", 1, ReportedState.EXITED, (0, 1), exit_code=0, ran_us=round(run_us))
     rounds.go()
     return rounds
 
@@ -44,19 +44,19 @@ def test_short_runs_wait_on_the_node_for_as_much_work_as_bridges_a_round_trip(
     rounds = short_runs(run_us)
 
     assert len(placements(rounds.mirror, JobId("1"))) == 1 + queued
-    assert rounds.mirror.room.queued[0] == queued
+    assert rounds.mirror.node_table.queued[0] == queued
 
 
 def test_what_waits_on_a_node_reserves_nothing() -> None:
     rounds = short_runs(1000)
 
-    assert rounds.mirror.room.reserved[:, 0].tolist() == [1000]
+    assert rounds.mirror.node_table.reserved[:, 0].tolist() == [1000]
 
 
 def test_a_second_round_adds_nothing_to_what_waits() -> None:
     rounds = short_runs(1000)
 
-    assert rounds.go() is NOTHING
+    assert rounds.go() is NO_CHANGE
 
 
 def test_a_node_holds_no_more_waiting_tasks_of_two_jobs_than_of_one() -> None:
@@ -65,7 +65,7 @@ def test_a_node_holds_no_more_waiting_tasks_of_two_jobs_than_of_one() -> None:
     rounds.mirror.jobs[JobId("2")].run_us = 1.0
     rounds.go()
 
-    assert rounds.mirror.room.queued[0] == 256
+    assert rounds.mirror.node_table.queued[0] == 256
 
 
 @pytest.mark.parametrize("run", [RunMode.AT_MOST_ONCE, RunMode.ONE_AT_A_TIME])
@@ -94,7 +94,7 @@ def test_lookahead_goes_only_where_the_task_could_run() -> None:
 
 
 def test_who_is_kept_away_from_others_does_not_wait_on_their_nodes() -> None:
-    apart = Term(Constraint("app", Op.EQUAL, ("web",)))
+    apart = AffinityTerm(Constraint("app", Op.EQUAL, ("web",)))
     rounds = Rounds()
     add_node(rounds.mirror, "a", {"cpu": 2000})
     add_node(rounds.mirror, "b", ONE_CPU)
@@ -114,7 +114,7 @@ def promised_to_another() -> Rounds:
     add_node(rounds.mirror, "a", {"cpu": 2000})
     add_job(rounds.mirror, job_spec(1, needs={"cpu": 2000}, expect_seconds=30.0))
     rounds.go()
-    rounds.said("a", 1, Said.RUNNING, (0, 1))
+    rounds.said("a", 1, ReportedState.RUNNING, (0, 1))
     add_job(rounds.mirror, job_spec(2, needs={"cpu": 2000}, priority=55))
     add_job(rounds.mirror, job_spec(3, count=5))
     rounds.mirror.jobs[JobId("3")].run_us = 1000.0
@@ -124,7 +124,7 @@ def promised_to_another() -> Rounds:
 
 def test_short_tasks_wait_on_a_node_when_its_room_is_no_longer_promised_to_another() -> None:
     rounds = promised_to_another()
-    head = rounds.memory.first
+    head = rounds.cache.head_of_line
     before = placements(rounds.mirror, JobId("3"))
     assert head is not None
     rounds.go(head.until_ms)
@@ -138,12 +138,12 @@ def test_short_tasks_wait_on_a_node_when_nobody_gives_way_there_any_more() -> No
     add_node(rounds.mirror, "a", {"cpu": 2000})
     add_job(rounds.mirror, job_spec(1, needs={"cpu": 2000}))
     rounds.go()
-    rounds.said("a", 1, Said.RUNNING, (0, 1))
+    rounds.said("a", 1, ReportedState.RUNNING, (0, 1))
     urgent = add_job(rounds.mirror, job_spec(2, needs={"cpu": 2000}, priority=50 + PREEMPT_MARGIN))
     add_job(rounds.mirror, job_spec(3, count=5))
     rounds.mirror.jobs[JobId("3")].run_us = 1000.0
     rounds.go(1)
-    before = placements(rounds.mirror, JobId("3")), rounds.scheduler.room_made_for(urgent)
+    before = placements(rounds.mirror, JobId("3")), rounds.scheduler.nominated_slots(urgent)
     rounds.mirror.apply(JobStatus(urgent, JobState.CANCELED))
     rounds.go(2)
 
@@ -151,8 +151,8 @@ def test_short_tasks_wait_on_a_node_when_nobody_gives_way_there_any_more() -> No
     assert placements(rounds.mirror, JobId("3")) == dict.fromkeys(range(5), "a")
 
 
-@pytest.mark.parametrize("said", [Said.WITHDRAWN, Said.RUNNING])
-def test_a_place_in_the_line_of_a_node_is_given_to_the_next_short_task(said: Said) -> None:
+@pytest.mark.parametrize("said", [ReportedState.WITHDRAWN, ReportedState.RUNNING])
+def test_a_place_in_the_line_of_a_node_is_given_to_the_next_short_task(said: ReportedState) -> None:
     rounds = short_runs(20_000, count=5)  # one runs, three wait on the node
     add_job(rounds.mirror, job_spec(2))
     rounds.mirror.jobs[JobId("2")].run_us = 20_000.0

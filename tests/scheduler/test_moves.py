@@ -3,11 +3,11 @@
 import pytest
 
 from rota.model.ids import JobId, NodeId
-from rota.model.job import JobSpec, JobWish
+from rota.model.job import JobSpec, JobIntent
 from rota.model.limits import MOVE_WAIT_MS
 from rota.model.move import MoveOrder
-from rota.model.namespace import Namespace
-from rota.model.sync import Said
+from rota.model.namespace import NamespaceRecord
+from rota.model.sync import ReportedState
 from rota.testing.builders import add_job, add_node, job_spec, placements
 from tests.scheduler.rounds import Rounds
 
@@ -28,9 +28,9 @@ def move(rounds: Rounds, job: JobId, targets: dict[int, str]) -> None:
     moves = {
         index: MoveOrder(1, 0, NodeId(sources[index]), NodeId(target), 0) for index, target in targets.items()
     }
-    rounds.mirror.apply(JobWish(job, restart=dict.fromkeys(targets, 1), moves=moves))
+    rounds.mirror.apply(JobIntent(job, restart=dict.fromkeys(targets, 1), moves=moves))
     for index in targets:
-        rounds.said(sources[index], int(job), Said.STOPPED, (index, 1))
+        rounds.said(sources[index], int(job), ReportedState.STOPPED, (index, 1))
 
 
 def test_a_moved_task_and_one_in_line_share_what_parallel_allows() -> None:
@@ -71,7 +71,7 @@ def test_moved_tasks_heed_the_quota_of_their_namespace(quota: int, first: list[i
     targets = [name for name in ("a", "b", "c") if name not in sources.values()]
     move(rounds, job, {0: targets[0], 1: sources[0]})
     other = add_job(rounds.mirror, job_spec(2))
-    rounds.mirror.apply(Namespace("default", quota={"tasks": quota}))
+    rounds.mirror.apply(NamespaceRecord("default", quota={"tasks": quota}))
     rounds.go()
 
     assert list(placements(rounds.mirror, job)) == first

@@ -6,12 +6,12 @@ from rota.controllers import batch
 from rota.model.ids import JobId
 from rota.model.job import JobSpec, JobStatus
 from rota.model.lifecycle import JobState
-from rota.model.namespace import Namespace
-from rota.model.shape import Constraint, Op, RunMode, Term
-from rota.model.sync import Said
+from rota.model.namespace import NamespaceRecord
+from rota.model.shape import Constraint, Op, RunMode, AffinityTerm
+from rota.model.sync import ReportedState
 from rota.scheduler import deadline
 from rota.scheduler.plan import Scheduler
-from rota.scheduler.round import Settings
+from rota.scheduler.round import SchedulerSettings
 from rota.testing.builders import WALL_MS, add_job, add_node, apply, at, job_spec, placements
 from tests.scheduler.rounds import Rounds
 
@@ -33,7 +33,7 @@ def live(rounds: Rounds, *jobs: JobId) -> list[int]:
 
 def start_all(rounds: Rounds, job: JobId, ms: int = 0) -> None:
     for index, node in placements(rounds.mirror, job).items():
-        rounds.said(node, int(job), Said.RUNNING, (index, 1), ms=ms, started_at_ms=WALL_MS + ms)
+        rounds.said(node, int(job), ReportedState.RUNNING, (index, 1), ms=ms, started_at_ms=WALL_MS + ms)
 
 
 # ---- shares
@@ -50,7 +50,7 @@ def test_users_of_equal_priority_take_turns_though_one_submitted_everything_firs
 
 def test_namespaces_share_by_weight() -> None:
     rounds = cluster(8000)
-    rounds.mirror.apply(Namespace("big", weight=3))
+    rounds.mirror.apply(NamespaceRecord("big", weight=3))
     big = submit(rounds, *(job_spec(n, namespace="big") for n in range(1, 9)))
     small = submit(rounds, *(job_spec(n, namespace="small") for n in range(9, 17)))
     rounds.go()
@@ -66,8 +66,8 @@ def served(owners: list[dict[str, str]], turns: int) -> list[int]:
     for turn in range(turns):
         rounds.go(10 * turn)
         [(job, index)] = [(job, index) for job in jobs for index in placements(rounds.mirror, job)]
-        rounds.said("n0", int(job), Said.EXITED, (index, 1), ms=10 * turn, exit_code=0)
-    return [rounds.mirror.jobs[job].tally.ended for job in jobs]
+        rounds.said("n0", int(job), ReportedState.EXITED, (index, 1), ms=10 * turn, exit_code=0)
+    return [rounds.mirror.jobs[job].task_counts.ended for job in jobs]
 
 
 def test_namespaces_take_turns_where_there_are_fewer_places_than_namespaces() -> None:
@@ -93,20 +93,20 @@ def test_a_higher_priority_goes_before_any_share() -> None:
 
 def test_a_namespace_gets_no_more_than_its_quota_and_more_when_something_ends() -> None:
     rounds = cluster(8000)
-    rounds.mirror.apply(Namespace("default", quota={"cpu": 3000}))
+    rounds.mirror.apply(NamespaceRecord("default", quota={"cpu": 3000}))
     [job, other] = submit(rounds, job_spec(1, count=6), job_spec(2, namespace="free", count=2))
     rounds.go()
     before = live(rounds, job, other)
-    rounds.said("n0", 1, Said.EXITED, (0, 1), exit_code=0)
+    rounds.said("n0", 1, ReportedState.EXITED, (0, 1), exit_code=0)
     rounds.go(10)
 
     assert (before, live(rounds, job)) == ([3, 2], [3])
-    assert rounds.mirror.jobs[job].tally.ended == 1
+    assert rounds.mirror.jobs[job].task_counts.ended == 1
 
 
 def test_a_quota_of_tasks_counts_tasks() -> None:
     rounds = cluster(8000)
-    rounds.mirror.apply(Namespace("default", quota={"tasks": 2}))
+    rounds.mirror.apply(NamespaceRecord("default", quota={"tasks": 2}))
     ids = submit(rounds, job_spec(1), job_spec(2), job_spec(3))
     rounds.go()
 
@@ -115,10 +115,10 @@ def test_a_quota_of_tasks_counts_tasks() -> None:
 
 def test_a_larger_quota_lets_them_start() -> None:
     rounds = cluster(8000)
-    rounds.mirror.apply(Namespace("default", quota={"cpu": 1000}))
+    rounds.mirror.apply(NamespaceRecord("default", quota={"cpu": 1000}))
     ids = submit(rounds, job_spec(1), job_spec(2))
     rounds.go()
-    rounds.mirror.apply(Namespace("default", quota={"cpu": 2000}))
+    rounds.mirror.apply(NamespaceRecord("default", quota={"cpu": 2000}))
     rounds.go(10)
 
     assert live(rounds, *ids) == [1, 1]
@@ -168,7 +168,7 @@ def test_a_gang_starts_whole_or_not_at_all() -> None:
 
     assert before == [0, 1]
     assert live(rounds, gang) == [0]
-    rounds.said(placements(rounds.mirror, small)[0], 2, Said.EXITED, (0, 1), exit_code=0)
+    rounds.said(placements(rounds.mirror, small)[0], 2, ReportedState.EXITED, (0, 1), exit_code=0)
     rounds.go(20)
     assert live(rounds, gang) == [5]
 
@@ -179,7 +179,7 @@ def test_two_gangs_that_fit_only_one_after_the_other_do_not_block_each_other() -
     rounds.go()
     first = live(rounds, *ids)
     for index, node in placements(rounds.mirror, ids[0]).items():
-        rounds.said(node, 1, Said.EXITED, (index, 1), exit_code=0)
+        rounds.said(node, 1, ReportedState.EXITED, (index, 1), exit_code=0)
     rounds.go(10)
 
     assert (first, live(rounds, ids[1])) == ([3, 0], [3])
@@ -191,7 +191,7 @@ def test_a_gang_that_lost_a_task_and_finds_no_room_for_it_starts_again_as_a_whol
     rounds.go()
     start_all(rounds, gang)
     where = placements(rounds.mirror, gang)
-    rounds.said(where[0], 1, Said.LOST, (0, 1))
+    rounds.said(where[0], 1, ReportedState.LOST, (0, 1))
     add_node(rounds.mirror, where[0], {"cpu": 500})
     plan = rounds.go(10)
 
@@ -216,8 +216,8 @@ def test_small_jobs_do_not_take_the_room_that_the_first_in_the_queue_waits_for()
     )
     rounds.go(10)
     behind = live(rounds, large, long, short)
-    rounds.said("n0", 4, Said.EXITED, (0, 1), exit_code=0, ms=5000)
-    rounds.said("n0", 1, Said.EXITED, (0, 1), exit_code=0, ms=10_000)
+    rounds.said("n0", 4, ReportedState.EXITED, (0, 1), exit_code=0, ms=5000)
+    rounds.said("n0", 1, ReportedState.EXITED, (0, 1), exit_code=0, ms=10_000)
     rounds.go(10_000)
 
     assert behind == [0, 0, 1]
@@ -240,7 +240,7 @@ def test_what_was_promised_to_a_job_that_was_canceled_is_free_for_others() -> No
     [running] = submit(rounds, job_spec(1, needs={"cpu": 3000}, expect_seconds=10.0))
     rounds.go()
     start_all(rounds, running)
-    beside = Term(Constraint("job", Op.EQUAL, ("job-1",)))
+    beside = AffinityTerm(Constraint("job", Op.EQUAL, ("job-1",)))
     [large, small] = submit(rounds, job_spec(2, needs={"cpu": 4000}, near=(beside,)), job_spec(3))
     rounds.go(10)
     held_back = live(rounds, small)
@@ -273,7 +273,7 @@ def test_a_job_too_large_for_every_node_holds_nobody_back() -> None:
 @pytest.mark.parametrize(("backfill", "started"), [(True, 1), (False, 0)])
 def test_without_backfill_nobody_overtakes_the_first_in_the_queue(backfill: bool, started: int) -> None:
     rounds = cluster(4000)
-    rounds.scheduler = Scheduler(Settings(backfill=backfill))
+    rounds.scheduler = Scheduler(SchedulerSettings(backfill=backfill))
     [running] = submit(rounds, job_spec(1, needs={"cpu": 3000}, expect_seconds=10.0))
     rounds.go()
     start_all(rounds, running)

@@ -12,8 +12,8 @@ from rota.engine.entries import JobEntry
 from rota.engine.mirror import Mirror
 from rota.model.job import JobSpec
 from rota.model.limits import NODE_TASKS_MAX
-from rota.model.node import Load
-from rota.scheduler.place import Seating
+from rota.model.node import NodeLoad
+from rota.scheduler.place import Placer
 from rota.testing.builders import GIB, add_job, add_node, job_spec
 from tests.scheduler.rounds import Rounds
 
@@ -35,12 +35,12 @@ def cluster(capacities: list[dict[str, int]]) -> Mirror:
 
 
 def chosen(mirror: Mirror, spec: JobSpec, wanted: int) -> list[int]:
-    return [seat.slot for seat in Seating(mirror).seat(JobEntry(spec), wanted).seats]
+    return [seat.slot for seat in Placer(mirror).place(JobEntry(spec), wanted).assigned]
 
 
 def one_at_a_time(mirror: Mirror, spec: JobSpec, wanted: int) -> list[int]:
-    seating, job = Seating(mirror), JobEntry(spec)
-    return [seat.slot for _ in range(wanted) for seat in seating.seat(job, 1).seats]
+    seating, job = Placer(mirror), JobEntry(spec)
+    return [seat.slot for _ in range(wanted) for seat in seating.place(job, 1).assigned]
 
 
 @given(CLUSTERS, NEEDS, st.integers(1, 20), st.data())
@@ -51,7 +51,7 @@ def test_placing_many_is_placing_one_at_a_time_with_a_full_rescan(
     for node, entry in list(mirror.nodes.items()):
         assert entry.status is not None
         load = data.draw(st.sampled_from([0, 1, 2, 4]))
-        mirror.measure(node, Load(cpu_milli=entry.status.capacity["cpu"] * load // 4))
+        mirror.measure(node, NodeLoad(cpu_milli=entry.status.capacity["cpu"] * load // 4))
     spec = job_spec(needs=needs)
 
     assert chosen(mirror, spec, wanted) == one_at_a_time(mirror, spec, wanted)
@@ -78,7 +78,7 @@ def test_the_order_of_joining_decides_nothing_but_ties(
     def taken(numbers: Sequence[int]) -> list[int]:
         mirror = cluster([{"cpu": 8000 + 1000 * n, "memory": (16 + 3 * n) * GIB} for n in numbers])
         for slot, n in enumerate(numbers):
-            mirror.room.hold(slot, (("cpu", 100 + 100 * n),), 1, 0)  # no two are equally idle
+            mirror.node_table.reserve(slot, (("cpu", 100 + 100 * n),), 1, 0)  # no two are equally idle
         spec = job_spec(needs=needs | {"cpu": needs["cpu"] or 512})
         return [numbers[slot] for slot in chosen(mirror, spec, wanted)]
 
@@ -103,14 +103,14 @@ def test_among_equal_nodes_the_lowest_slot_is_first_and_they_are_filled_in_turn(
 
 def test_the_idlest_node_is_first() -> None:
     mirror = cluster([{"cpu": 4096, "memory": 8 * GIB}] * 2)
-    mirror.room.hold(0, (("cpu", 1024),), 1, 0)
+    mirror.node_table.reserve(0, (("cpu", 1024),), 1, 0)
 
     assert chosen(mirror, job_spec(needs={"cpu": 1024}), 2) == [1, 0]
 
 
 def test_a_node_whose_cpu_is_measured_busy_comes_later() -> None:
     mirror = cluster([{"cpu": 4096, "memory": 8 * GIB}] * 2)
-    mirror.measure(mirror.room.ids[0], Load(cpu_milli=3072))
+    mirror.measure(mirror.node_table.ids[0], NodeLoad(cpu_milli=3072))
 
     assert chosen(mirror, job_spec(needs={"cpu": 1024}), 2) == [1, 1]
 
@@ -118,8 +118,8 @@ def test_a_node_whose_cpu_is_measured_busy_comes_later() -> None:
 @pytest.mark.parametrize("percent", [0, 60, 90, 100])
 def test_nodes_under_equal_outside_load_get_equal_shares(percent: int) -> None:
     mirror = cluster([{"cpu": 4000, "memory": 8 * GIB}] * 3)
-    for node in mirror.room.ids:
-        mirror.measure(node, Load(cpu_milli=40 * percent))
+    for node in mirror.node_table.ids:
+        mirror.measure(node, NodeLoad(cpu_milli=40 * percent))
 
     assert Counter(chosen(mirror, job_spec(needs={"cpu": 100}), 12)) == {0: 4, 1: 4, 2: 4}
 
@@ -129,7 +129,7 @@ def test_tasks_placed_since_the_last_report_count_on_top_of_the_load(percent: in
     rounds = Rounds()
     for name in ("a", "b", "c"):
         node = add_node(rounds.mirror, name, {"cpu": 4000, "memory": 8 * GIB})
-        rounds.mirror.measure(node, Load(cpu_milli=40 * percent))
+        rounds.mirror.measure(node, NodeLoad(cpu_milli=40 * percent))
 
     for number in range(1, 13):
         add_job(rounds.mirror, job_spec(number, needs={"cpu": 100}))
@@ -140,26 +140,26 @@ def test_tasks_placed_since_the_last_report_count_on_top_of_the_load(percent: in
 
 def test_memory_placed_since_the_last_report_is_not_free() -> None:
     mirror = cluster([{"cpu": 8000, "memory": 8 * GIB}])
-    mirror.measure(mirror.room.ids[0], Load(memory_free=3 * GIB))
-    mirror.room.hold(0, (("memory", GIB),), 2, 0)
+    mirror.measure(mirror.node_table.ids[0], NodeLoad(memory_free=3 * GIB))
+    mirror.node_table.reserve(0, (("memory", GIB),), 2, 0)
 
     assert chosen(mirror, job_spec(needs={"memory": GIB}), 8) == [0]
 
 
 def test_memory_given_back_since_the_last_report_may_still_be_in_use() -> None:
     mirror = cluster([{"cpu": 8000, "memory": 8 * GIB}])
-    mirror.room.hold(0, (("memory", GIB),), 2, 0)
-    mirror.measure(mirror.room.ids[0], Load(memory_free=3 * GIB))
-    mirror.room.hold(0, (("memory", GIB),), -2, 0)
+    mirror.node_table.reserve(0, (("memory", GIB),), 2, 0)
+    mirror.measure(mirror.node_table.ids[0], NodeLoad(memory_free=3 * GIB))
+    mirror.node_table.reserve(0, (("memory", GIB),), -2, 0)
 
     assert chosen(mirror, job_spec(needs={"memory": GIB}), 8) == [0, 0, 0]
 
 
 def test_idle_tasks_that_were_measured_keep_counting_a_little() -> None:
     mirror = cluster([{"cpu": 4000, "memory": 8 * GIB}] * 2)
-    mirror.room.hold(0, (("cpu", 100),), 10, 0)
-    for node in mirror.room.ids:
-        mirror.measure(node, Load(cpu_milli=4000))
+    mirror.node_table.reserve(0, (("cpu", 100),), 10, 0)
+    for node in mirror.node_table.ids:
+        mirror.measure(node, NodeLoad(cpu_milli=4000))
 
     assert chosen(mirror, job_spec(needs={"cpu": 100}), 1) == [1]
 
@@ -172,14 +172,14 @@ def test_tasks_that_ask_for_nothing_are_dealt_round() -> None:
 
 def test_tasks_that_ask_for_nothing_are_bounded_too() -> None:
     mirror = cluster([{"cpu": 1000, "memory": GIB}])
-    mirror.room.held[0] = NODE_TASKS_MAX - 2
+    mirror.node_table.held[0] = NODE_TASKS_MAX - 2
 
     assert chosen(mirror, job_spec(needs={}), 5) == [0, 0]
 
 
 def test_memory_that_is_measured_as_used_is_not_given_away() -> None:
     mirror = cluster([{"cpu": 8000, "memory": 8 * GIB}])
-    mirror.measure(mirror.room.ids[0], Load(memory_free=3 * GIB))
+    mirror.measure(mirror.node_table.ids[0], NodeLoad(memory_free=3 * GIB))
 
     assert chosen(mirror, job_spec(needs={"memory": GIB}), 8) == [0, 0, 0]
 

@@ -7,12 +7,12 @@ import pytest
 from rota.model.attempt import EVICTED
 from rota.model.ids import JobId
 from rota.model.limits import NOMINATED_MS, PREEMPT_MARGIN
-from rota.model.node import Eligibility, NodeWish
+from rota.model.node import Eligibility, NodeIntent
 from rota.model.phase import Phase
 from rota.model.shape import RunMode
-from rota.model.sync import Said
+from rota.model.sync import ReportedState
 from rota.testing.builders import add_job, add_node, job_spec, placements, where
-from rota.watcher.told import Told
+from rota.watcher.told import DispatchState
 from tests.scheduler.rounds import Rounds
 
 HIGH = 50 + PREEMPT_MARGIN
@@ -28,7 +28,7 @@ def full(*jobs: Any, nodes: int = 1, cpu: int = 4000) -> Rounds:
     rounds.go()
     for spec in jobs:
         for index, node in placements(rounds.mirror, spec.id).items():
-            rounds.said(node, int(spec.id), Said.RUNNING, (index, 1))
+            rounds.said(node, int(spec.id), ReportedState.RUNNING, (index, 1))
     return rounds
 
 
@@ -48,7 +48,7 @@ def test_the_fewest_tasks_give_way_and_the_preemptor_starts_when_they_have_ended
 
     plan = rounds.go(10)
     before = placements(rounds.mirror, urgent)
-    rounds.said("n0", 2, Said.STOPPED, (0, 1), ms=20)
+    rounds.said("n0", 2, ReportedState.STOPPED, (0, 1), ms=20)
     rounds.go(20)
 
     assert evicted(rounds) == [("2", 0)]
@@ -61,7 +61,7 @@ def test_who_gave_way_waits_again_and_has_spent_no_retry() -> None:
     add_job(rounds.mirror, job_spec(2, priority=HIGH, needs={"cpu": 4000}))
     rounds.go(10)
     phase = rounds.mirror.jobs[JobId("1")].phases[0][0]
-    rounds.said("n0", 1, Said.STOPPED, (0, 1), ms=20)
+    rounds.said("n0", 1, ReportedState.STOPPED, (0, 1), ms=20)
     job = rounds.mirror.jobs[JobId("1")]
 
     assert (phase, job.phases[0][0]) == (Phase.STOPPING, Phase.PENDING)
@@ -70,12 +70,12 @@ def test_who_gave_way_waits_again_and_has_spent_no_retry() -> None:
 
 def test_the_node_is_told_to_stop_what_gives_way() -> None:
     rounds = full(job_spec(1, needs={"cpu": 4000}))
-    told = Told([])
-    told.orders(rounds.mirror, rounds.mirror.room.ids[0])
+    told = DispatchState([])
+    told.orders(rounds.mirror, rounds.mirror.node_table.ids[0])
     add_job(rounds.mirror, job_spec(2, priority=HIGH))
     rounds.go(10)
 
-    orders = told.orders(rounds.mirror, rounds.mirror.room.ids[0])
+    orders = told.orders(rounds.mirror, rounds.mirror.node_table.ids[0])
 
     assert [(one.job, [stop.index for stop in one.stop], one.start) for one in orders] == [("1", [0], [])]
 
@@ -127,11 +127,11 @@ def test_room_that_others_are_leaving_is_given_to_nobody_else() -> None:
     rounds = full(job_spec(1, count=2, needs={"cpu": 2000}))
     urgent = add_job(rounds.mirror, job_spec(2, priority=HIGH, needs={"cpu": 4000}))
     rounds.go(10)
-    rounds.said("n0", 1, Said.STOPPED, (0, 1), ms=20)
+    rounds.said("n0", 1, ReportedState.STOPPED, (0, 1), ms=20)
     small = add_job(rounds.mirror, job_spec(3))
     rounds.go(20)
     meanwhile = placements(rounds.mirror, small)
-    rounds.said("n0", 1, Said.STOPPED, (1, 1), ms=30)
+    rounds.said("n0", 1, ReportedState.STOPPED, (1, 1), ms=30)
     rounds.go(30)
 
     assert (meanwhile, placements(rounds.mirror, urgent)) == ({}, {0: "n0"})
@@ -142,7 +142,7 @@ def test_nobody_more_gives_way_while_room_is_being_left() -> None:
     add_job(rounds.mirror, job_spec(2, priority=HIGH))
     for ms in (10, 20, 30):
         rounds.go(ms)
-        rounds.mirror.room.grown += 1
+        rounds.mirror.node_table.capacity_version += 1
 
     assert len(evicted(rounds)) == 1
 
@@ -186,7 +186,7 @@ def test_a_nomination_lapses_when_its_node_closes_and_others_give_way_instead() 
     rounds.go(10)
     [(_, first)] = evicted(rounds)
     node = placements(rounds.mirror, JobId("1"))[first]
-    rounds.mirror.apply(NodeWish(rounds.mirror.nodes[node].id, Eligibility.CORDONED))  # type: ignore[index]
+    rounds.mirror.apply(NodeIntent(rounds.mirror.nodes[node].id, Eligibility.CORDONED))  # type: ignore[index]
     rounds.go(20)
 
     assert len(evicted(rounds)) == 2

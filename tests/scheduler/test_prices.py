@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rota.scheduler import prices
-from rota.scheduler.prices import DEVICE_MILLI, SIZES_MAX, values
+from rota.scheduler.prices import DEVICE_MILLI, SIZES_MAX, part_values
 
 # Not too small: the brute force below looks at every cut.
 MIXES = st.dictionaries(st.integers(180, 1000), st.integers(1, 50), min_size=1, max_size=3)
@@ -28,20 +28,20 @@ MIXES = st.dictionaries(st.integers(180, 1000), st.integers(1, 50), min_size=1, 
     ],
 )
 def test_prices_that_can_be_worked_out_by_hand(asked: dict[int, int], expected: dict[int, float]) -> None:
-    value = values(asked)
+    value = part_values(asked)
 
     assert {size: value[size] for size in expected} == pytest.approx(expected, abs=1e-6)
 
 
 def test_without_any_demand_nothing_is_worth_anything() -> None:
-    assert not values({}).any()
-    assert not values({500: 0}).any()
+    assert not part_values({}).any()
+    assert not part_values({500: 0}).any()
 
 
 @given(MIXES)
 @settings(max_examples=60, deadline=None)
 def test_no_cut_of_a_device_is_worth_more_than_the_device(asked: dict[int, int]) -> None:
-    value = values(asked)
+    value = part_values(asked)
 
     assert value[DEVICE_MILLI] == pytest.approx(DEVICE_MILLI)
     assert max(sum(value[size] for size in cut) for cut in cuts(asked)) <= DEVICE_MILLI + 1e-6
@@ -51,7 +51,7 @@ def test_no_cut_of_a_device_is_worth_more_than_the_device(asked: dict[int, int])
 @settings(max_examples=60, deadline=None)
 def test_what_is_asked_for_is_worth_as_many_devices_as_it_needs_at_least(asked: dict[int, int]) -> None:
     """Strong duality: the sum of all prices is the least number of devices, found by trying every basis."""
-    value = values(asked)
+    value = part_values(asked)
 
     worth = sum(times * value[size] for size, times in asked.items())
     assert worth == pytest.approx(DEVICE_MILLI * fewest_devices(asked))
@@ -60,7 +60,7 @@ def test_what_is_asked_for_is_worth_as_many_devices_as_it_needs_at_least(asked: 
 @given(MIXES)
 @settings(max_examples=60, deadline=None)
 def test_the_worth_of_a_part_is_that_of_its_best_cut(asked: dict[int, int]) -> None:
-    value = values(asked)
+    value = part_values(asked)
 
     assert (np.diff(value) >= 0).all()
     for width in (180, 333, 500, 999):
@@ -71,7 +71,7 @@ def test_the_worth_of_a_part_is_that_of_its_best_cut(asked: dict[int, int]) -> N
 @given(st.dictionaries(st.integers(1, 1000), st.integers(1, 10**6), min_size=1, max_size=60))
 @settings(max_examples=20, deadline=None)
 def test_splitting_a_part_never_adds_to_its_worth(asked: dict[int, int]) -> None:
-    value = values(asked)
+    value = part_values(asked)
 
     for part in (1, 190, 333, 500):
         assert (value[part:] - value[:-part] - value[part] >= -1e-6).all()
@@ -80,7 +80,7 @@ def test_splitting_a_part_never_adds_to_its_worth(asked: dict[int, int]) -> None
 def test_of_very_many_sizes_the_most_demanded_are_priced() -> None:
     many = dict.fromkeys(range(901, 901 + SIZES_MAX), 1000)
 
-    value = values(many | {400: 1})
+    value = part_values(many | {400: 1})
 
     assert value[901] == pytest.approx(DEVICE_MILLI)
     assert value[400] == 0
@@ -90,7 +90,7 @@ def test_prices_are_admissible_even_where_the_rounds_run_out(monkeypatch: pytest
     monkeypatch.setattr(prices, "ROUNDS_MAX", 1)
     asked = {810: 5, 190: 3, 470: 10, 320: 10, 210: 7}
 
-    value = values(asked)
+    value = part_values(asked)
 
     assert value[DEVICE_MILLI] == pytest.approx(DEVICE_MILLI)
     assert max(sum(value[size] for size in cut) for cut in cuts(asked)) <= DEVICE_MILLI + 1e-6

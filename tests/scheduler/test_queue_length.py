@@ -3,7 +3,7 @@
 from rota.engine.mirror import Mirror
 from rota.model.job import JobStatus
 from rota.model.lifecycle import JobState
-from rota.model.limits import QUEUE_LOOK_MS
+from rota.model.limits import QUEUE_LENGTH_CHECK_MS
 from rota.scheduler.queue_length import QueueLength
 from rota.testing.builders import at, job_spec
 
@@ -24,7 +24,7 @@ def wait(mirror: Mirror, job: int, count: int) -> None:
 
 def told(queue: QueueLength, mirror: Mirror) -> dict[str, int] | None:
     plan = queue.decide(mirror, "queue", at(0))
-    assert plan.wake_at_ms == QUEUE_LOOK_MS
+    assert plan.wake_at_ms == QUEUE_LENGTH_CHECK_MS
     assert len(plan.events) <= 1
     return plan.events[0].counts if plan.events else None
 
@@ -51,10 +51,10 @@ def test_a_queue_is_told_again_only_when_it_has_doubled_or_is_gone() -> None:
 
 def test_a_store_that_is_short_of_space_is_told_later() -> None:
     queue, mirror = QueueLength(), waiting(4)
-    mirror.is_short = True
+    mirror.disk_low = True
     assert told(queue, mirror) is None
 
-    mirror.is_short = False
+    mirror.disk_low = False
 
     assert told(queue, mirror) == {"jobs": 1, "tasks": 4}
 

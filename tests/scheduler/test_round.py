@@ -10,12 +10,12 @@ from rota.engine.mirror import Mirror
 from rota.model.ids import JobId, NodeId
 from rota.model.job import Unschedulable
 from rota.model.lifecycle import NodeState
-from rota.model.limits import BLOCK_TASKS, REFUSAL_MS, RETRY_FIRST_MS
-from rota.model.node import Eligibility, Link, Load, NodeWish
-from rota.model.plan import NOTHING
+from rota.model.limits import BLOCK_TASKS, REFUSAL_MS, RETRY_BACKOFF_FIRST_MS
+from rota.model.node import Eligibility, Connection, NodeLoad, NodeIntent
+from rota.model.plan import NO_CHANGE
 from rota.model.retry import Retry
 from rota.model.shape import Constraint, Op
-from rota.model.sync import Said
+from rota.model.sync import ReportedState
 from rota.testing.builders import GIB, add_job, add_node, job_spec, node_status, placements, where
 from tests.scheduler.rounds import Rounds
 
@@ -27,7 +27,7 @@ def test_without_jobs_there_is_nothing_to_do() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a")
 
-    assert rounds.go() is NOTHING
+    assert rounds.go() is NO_CHANGE
 
 
 def test_a_task_goes_to_a_fitting_node_and_the_plan_says_why() -> None:
@@ -95,7 +95,7 @@ def test_a_round_twice_places_nothing_twice() -> None:
     job = add_job(rounds.mirror, job_spec(count=3))
     rounds.go()
 
-    assert rounds.go() is NOTHING
+    assert rounds.go() is NO_CHANGE
     assert rounds.mirror.jobs[job].attempts[0].number == bytes([1, 0, 0, 0] * 3)
 
 
@@ -108,10 +108,10 @@ def test_a_shape_that_fits_nowhere_is_not_looked_at_until_room_grows() -> None:
     add_job(rounds.mirror, job_spec(count=2))
     rounds.go()
     blocked = rounds.go()
-    rounds.said("a", 1, Said.EXITED, (0, 1), exit_code=0)
+    rounds.said("a", 1, ReportedState.EXITED, (0, 1), exit_code=0)
     grown = rounds.go()
 
-    assert blocked is NOTHING
+    assert blocked is NO_CHANGE
     assert len(grown.puts) == 1
 
 
@@ -122,22 +122,22 @@ def test_a_new_job_of_a_shape_that_fits_nowhere_costs_nothing_either() -> None:
     rounds.go()
     add_job(rounds.mirror, job_spec(2))
 
-    assert rounds.go() is NOTHING
+    assert rounds.go() is NO_CHANGE
 
 
 SSD = {"cpu": 4000, "memory": GIB}
 GROWTHS: dict[str, tuple[Callable[[Mirror], object], Callable[[Mirror], object]]] = {
     "a node joins": (
-        lambda mirror: mirror.apply(NodeWish(A, Eligibility.DRAINING)),
+        lambda mirror: mirror.apply(NodeIntent(A, Eligibility.DRAINING)),
         lambda mirror: add_node(mirror, "b", SSD, labels={"disk": "ssd"}),
     ),
     "a node opens": (
-        lambda mirror: mirror.apply(NodeWish(A, Eligibility.CORDONED)),
-        lambda mirror: mirror.apply(NodeWish(A, Eligibility.OPEN)),
+        lambda mirror: mirror.apply(NodeIntent(A, Eligibility.CORDONED)),
+        lambda mirror: mirror.apply(NodeIntent(A, Eligibility.OPEN)),
     ),
     "a node connects": (
-        lambda mirror: mirror.connect(A, Link.DOWN),
-        lambda mirror: mirror.connect(A, Link.UP),
+        lambda mirror: mirror.connect(A, Connection.DOWN),
+        lambda mirror: mirror.connect(A, Connection.UP),
     ),
     "a node has more": (
         lambda mirror: mirror.apply(node_status("a", {"cpu": 500, "memory": GIB}, labels={"disk": "ssd"})),
@@ -148,8 +148,8 @@ GROWTHS: dict[str, tuple[Callable[[Mirror], object], Callable[[Mirror], object]]
         lambda mirror: mirror.apply(node_status("a", SSD, labels={"disk": "ssd"})),
     ),
     "a node measures more free memory": (
-        lambda mirror: mirror.measure(A, Load(memory_free=1)),
-        lambda mirror: mirror.measure(A, Load(memory_free=GIB)),
+        lambda mirror: mirror.measure(A, NodeLoad(memory_free=1)),
+        lambda mirror: mirror.measure(A, NodeLoad(memory_free=GIB)),
     ),
 }
 
@@ -185,7 +185,7 @@ def test_a_node_that_is_not_ready_gets_nothing(state: NodeState) -> None:
 def test_a_closed_node_gets_nothing(eligibility: Eligibility) -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a")
-    rounds.mirror.apply(NodeWish(A, eligibility))
+    rounds.mirror.apply(NodeIntent(A, eligibility))
     job = add_job(rounds.mirror, job_spec())
     rounds.go()
 
@@ -202,7 +202,7 @@ def test_no_more_tasks_are_under_way_than_parallel_allows() -> None:
     other = add_job(rounds.mirror, job_spec(2))
     rounds.go()
     first = placements(rounds.mirror, limited)
-    rounds.said("a", 1, Said.EXITED, (0, 1), exit_code=0)
+    rounds.said("a", 1, ReportedState.EXITED, (0, 1), exit_code=0)
     rounds.go()
 
     assert (list(first), list(placements(rounds.mirror, limited))) == ([0, 1], [1, 2])
@@ -217,7 +217,7 @@ def refused_by_a() -> Rounds:
     add_node(rounds.mirror, "a", {"cpu": 4000})
     add_job(rounds.mirror, job_spec(1))
     rounds.go(ms=1000)
-    rounds.said("a", 1, Said.REFUSED, (0, 1), ms=1000, reason="no such directory")
+    rounds.said("a", 1, ReportedState.REFUSED, (0, 1), ms=1000, reason="no such directory")
     return rounds
 
 
@@ -272,7 +272,7 @@ def test_after_a_restart_a_refusal_is_not_laid_to_the_node_that_took_the_task() 
     again = Mirror()
     again.load([job.spec, *job.attempts.values(), *job.statuses.values()])
 
-    assert B not in again.refused_by(job.spec.errand)
+    assert B not in again.refused_by(job.spec.refusal_key)
 
 
 # ---- pauses after a failure
@@ -289,30 +289,30 @@ def failing_array() -> Rounds:
 
 def test_a_task_that_failed_is_placed_again_when_its_pause_is_over() -> None:
     rounds = failing_array()
-    rounds.said("a", 1, Said.EXITED, (1, 1), ms=100, exit_code=3)
+    rounds.said("a", 1, ReportedState.EXITED, (1, 1), ms=100, exit_code=3)
     plan = rounds.go(ms=100)
     during = placements(rounds.mirror, JobId("1"))
-    rounds.go(ms=100 + RETRY_FIRST_MS)
+    rounds.go(ms=100 + RETRY_BACKOFF_FIRST_MS)
 
-    assert plan.wake_at_ms == 100 + RETRY_FIRST_MS
+    assert plan.wake_at_ms == 100 + RETRY_BACKOFF_FIRST_MS
     assert (list(during), list(placements(rounds.mirror, JobId("1")))) == ([0], [0, 1])
 
 
 def test_a_round_that_ends_one_pause_looks_again_at_the_end_of_the_next() -> None:
     rounds = failing_array()
-    rounds.said("a", 1, Said.EXITED, (0, 1), ms=100, exit_code=3)
-    rounds.said("a", 1, Said.EXITED, (1, 1), ms=600, exit_code=3)
+    rounds.said("a", 1, ReportedState.EXITED, (0, 1), ms=100, exit_code=3)
+    rounds.said("a", 1, ReportedState.EXITED, (1, 1), ms=600, exit_code=3)
     rounds.go(ms=600)
 
-    placed = rounds.go(ms=100 + RETRY_FIRST_MS)
+    placed = rounds.go(ms=100 + RETRY_BACKOFF_FIRST_MS)
 
-    assert placed.wake_at_ms == 100 + RETRY_FIRST_MS + 1
-    assert rounds.go(ms=100 + RETRY_FIRST_MS + 1).wake_at_ms == 600 + RETRY_FIRST_MS
+    assert placed.wake_at_ms == 100 + RETRY_BACKOFF_FIRST_MS + 1
+    assert rounds.go(ms=100 + RETRY_BACKOFF_FIRST_MS + 1).wake_at_ms == 600 + RETRY_BACKOFF_FIRST_MS
 
 
 def test_a_paused_task_does_not_hold_up_the_others_of_its_shape() -> None:
     rounds = failing_array()
-    rounds.said("a", 1, Said.EXITED, (0, 1), ms=100, exit_code=3)
+    rounds.said("a", 1, ReportedState.EXITED, (0, 1), ms=100, exit_code=3)
     other = add_job(rounds.mirror, job_spec(2))
     rounds.go(ms=100)
 
@@ -365,7 +365,7 @@ def test_a_job_that_has_begun_waits_for_its_retries_like_any_other() -> None:
     add_node(rounds.mirror, "a", {"cpu": 2000})
     job = add_job(rounds.mirror, job_spec(1, count=2, retries=3, when_unschedulable=Unschedulable.REJECT))
     rounds.go()
-    rounds.said("a", 1, Said.EXITED, (0, 1), exit_code=1)
+    rounds.said("a", 1, ReportedState.EXITED, (0, 1), exit_code=1)
     other = add_job(rounds.mirror, job_spec(2))
     rounds.go(ms=1)
     rounds.go(ms=60_000)
@@ -382,11 +382,11 @@ def test_what_fitted_nowhere_is_tried_again_in_a_new_mirror() -> None:
     add_node(rounds.mirror, "a", ONE_CPU)
     add_job(rounds.mirror, job_spec(1, count=2, needs={"cpu": 2000}))
     rounds.go()
-    grown = rounds.mirror.room.grown
+    grown = rounds.mirror.node_table.capacity_version
     rounds.mirror = Mirror()
     add_node(rounds.mirror, "a", {"cpu": 2000})
     job = add_job(rounds.mirror, job_spec(1, count=2, needs={"cpu": 2000}))
-    rounds.mirror.room.grown = grown  # as it may well be by chance
+    rounds.mirror.node_table.capacity_version = grown  # as it may well be by chance
     rounds.go()
 
     assert placements(rounds.mirror, job) == {0: "a"}

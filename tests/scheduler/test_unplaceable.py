@@ -5,12 +5,12 @@ import pytest
 from rota.engine.mirror import Mirror
 from rota.model.attempt import StatusBlock
 from rota.model.ids import JobId
-from rota.model.job import Cause, JobCluster, JobStatus, Unplaceable, Unschedulable
+from rota.model.job import UnplaceableCause, JobCluster, JobStatus, Unplaceable, Unschedulable
 from rota.model.lifecycle import JobState
-from rota.model.limits import UNPLACEABLE_JOBS_A_LOOK, UNPLACEABLE_LOOK_MS
+from rota.model.limits import UNPLACEABLE_JOBS_PER_CHECK, UNPLACEABLE_CHECK_MS
 from rota.model.node import NodeStatus
 from rota.model.plan import Plan
-from rota.scheduler.unplaceable import LINES, Unplaceables
+from rota.scheduler.unplaceable import QUEUES_KEY, UnplaceableJobs
 from rota.testing.builders import add_job, add_node, apply, at, job_spec, node_status
 
 BIG = {"cpu": 64_000}
@@ -21,7 +21,7 @@ class Told:
 
     def __init__(self) -> None:
         self.mirror = Mirror()
-        self.found = Unplaceables()
+        self.found = UnplaceableJobs()
         self.looks = 0
 
     def look(self, key: str, ms: int = 0) -> Plan:
@@ -33,9 +33,9 @@ class Told:
                 self.look(woken, ms)
         return plan
 
-    def cause(self, job: str) -> Cause:
+    def cause(self, job: str) -> UnplaceableCause:
         record = self.mirror.jobs[JobId(job)].unplaceable
-        return Cause.NONE if record is None else record.cause
+        return UnplaceableCause.NONE if record is None else record.cause
 
 
 @pytest.fixture
@@ -51,14 +51,14 @@ def test_a_job_too_large_for_any_node_is_told_once(told: Told) -> None:
     kinds = [[event.kind for event in told.look(job).events] for _ in range(2)]
 
     assert kinds == [["placement.impossible"], []]
-    assert told.cause(job) is Cause.NEVER
+    assert told.cause(job) is UnplaceableCause.INFEASIBLE
 
 
 def test_without_any_node_nothing_is_told() -> None:
     told = Told()
     job = add_job(told.mirror, job_spec(1, needs=BIG))
 
-    assert told.look(job) == told.look(LINES).but(wake_at_ms=None) == Plan()
+    assert told.look(job) == told.look(QUEUES_KEY).but(wake_at_ms=None) == Plan()
 
 
 def test_a_gang_larger_than_all_nodes_together_is_told(told: Told) -> None:
@@ -66,14 +66,14 @@ def test_a_gang_larger_than_all_nodes_together_is_told(told: Told) -> None:
 
     told.look(job)
 
-    assert told.cause(job) is Cause.NEVER
+    assert told.cause(job) is UnplaceableCause.INFEASIBLE
     assert "fewer than its 5 tasks" in told.mirror.jobs[job].unplaceable.reason  # type: ignore[union-attr]  # told
 
 
 def test_the_next_job_of_a_line_costs_one_look(told: Told) -> None:
     for number in range(1, 1001):
         told.look(add_job(told.mirror, job_spec(number, needs=BIG)))
-    told.look(LINES)
+    told.look(QUEUES_KEY)
     before = told.looks
 
     plan = told.look(add_job(told.mirror, job_spec(1001, needs=BIG)))
@@ -94,30 +94,30 @@ def test_all_jobs_of_a_line_are_told_in_slices_when_the_last_node_that_could_run
     told: Told,
 ) -> None:
     add_node(told.mirror, "big", BIG)
-    many = UNPLACEABLE_JOBS_A_LOOK + 10
+    many = UNPLACEABLE_JOBS_PER_CHECK + 10
     for number in range(1, many + 1):
         told.look(add_job(told.mirror, job_spec(number, needs=BIG)))
-    told.look(LINES)
-    assert {told.cause(job) for job in told.mirror.jobs} == {Cause.NONE}
+    told.look(QUEUES_KEY)
+    assert {told.cause(job) for job in told.mirror.jobs} == {UnplaceableCause.NONE}
 
     told.mirror.apply(node_status("big", {"cpu": 1000}))
-    assert list(told.found.wakes[NodeStatus](node_status("big"))) == [LINES]
-    first, second = told.look(LINES, 5_000), told.look(LINES, 5_001)
+    assert list(told.found.wakes[NodeStatus](node_status("big"))) == [QUEUES_KEY]
+    first, second = told.look(QUEUES_KEY, 5_000), told.look(QUEUES_KEY, 5_001)
 
-    assert (len(first.puts), len(second.puts)) == (UNPLACEABLE_JOBS_A_LOOK, 10)
-    assert {told.cause(job) for job in told.mirror.jobs} == {Cause.NEVER}
+    assert (len(first.puts), len(second.puts)) == (UNPLACEABLE_JOBS_PER_CHECK, 10)
+    assert {told.cause(job) for job in told.mirror.jobs} == {UnplaceableCause.INFEASIBLE}
 
 
 def test_a_pass_over_all_lines_is_made_once_a_second_however_often_nodes_change(told: Told) -> None:
-    told.look(LINES)
+    told.look(QUEUES_KEY)
     for number in range(50):
         add_node(told.mirror, f"n{number}", {"cpu": 4000})
 
-    assert told.look(LINES, 10).wake_at_ms == 1_000
+    assert told.look(QUEUES_KEY, 10).wake_at_ms == 1_000
 
 
 def test_a_job_that_scales_asks_when_it_has_waited_for_a_second(told: Told) -> None:
-    told.mirror.room.hold(0, (("cpu", 4000),), 1, 0)
+    told.mirror.node_table.reserve(0, (("cpu", 4000),), 1, 0)
     spec = job_spec(1, needs={"cpu": 1000}, when_unschedulable=Unschedulable.SCALE)
     told.found.wakes[type(spec)](spec)
     job = add_job(told.mirror, spec)
@@ -126,13 +126,13 @@ def test_a_job_that_scales_asks_when_it_has_waited_for_a_second(told: Told) -> N
 
     assert (at_first.events, at_first.wake_at_ms) == ((), 1_000)
     assert [event.kind for event in later.events] == ["placement.needs_node"]
-    assert told.cause(job) is Cause.WAITS
+    assert told.cause(job) is UnplaceableCause.NO_FREE_NODE
 
 
 def test_after_a_restart_what_was_told_is_known(told: Told) -> None:
     job = add_job(told.mirror, job_spec(1, needs=BIG))
     told.look(job)
-    told.found = Unplaceables()
+    told.found = UnplaceableJobs()
 
     keys = list(told.found.start(told.mirror))
 
@@ -161,7 +161,7 @@ def test_jobs_that_join_a_line_together_are_looked_at_once_more_at_most(told: To
     for job in jobs:
         told.look(job)
 
-    rest = [told.look(LINES, 10 + number) for number in range(len(jobs) // UNPLACEABLE_JOBS_A_LOOK + 1)]
+    rest = [told.look(QUEUES_KEY, 10 + number) for number in range(len(jobs) // UNPLACEABLE_JOBS_PER_CHECK + 1)]
 
     assert [plan.puts for plan in rest] == [()] * len(rest)
-    assert rest[-1].wake_at_ms == 10 + len(rest) - 1 + UNPLACEABLE_LOOK_MS
+    assert rest[-1].wake_at_ms == 10 + len(rest) - 1 + UNPLACEABLE_CHECK_MS

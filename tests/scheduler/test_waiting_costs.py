@@ -6,13 +6,13 @@ import pytest
 
 from rota.engine.mirror import Mirror
 from rota.model.ids import JobId, Key, NodeId
-from rota.model.job import JobStatus, Kind
+from rota.model.job import JobStatus, JobKind
 from rota.model.lifecycle import JobState
-from rota.model.limits import PROMISE_LATE_MS, PROMISE_REST_MS, REFUSAL_MS
+from rota.model.limits import RESERVATION_LATE_MS, RESERVATION_BACKOFF_MS, REFUSAL_MS
 from rota.model.retry import Retry
-from rota.model.shape import Constraint, Op, RunMode, Spread, Term
-from rota.model.sync import Said
-from rota.scheduler.explain import why
+from rota.model.shape import Constraint, Op, RunMode, SpreadTerm, AffinityTerm
+from rota.model.sync import ReportedState
+from rota.scheduler.explain import explain_job
 from rota.testing.builders import GIB, add_job, add_node, at, job_spec, placements
 from rota.watcher import leases
 from tests.scheduler.rounds import Rounds
@@ -27,15 +27,15 @@ class Crowd(Rounds):
     def __init__(self) -> None:
         super().__init__()
         add_node(self.mirror, "a", {"cpu": 4000, "memory": 64 * GIB})
-        add_job(self.mirror, job_spec(1, needs={"cpu": 2000}, kind=Kind.SERVICE))
+        add_job(self.mirror, job_spec(1, needs={"cpu": 2000}, kind=JobKind.SERVICE))
         self.go()
-        self.said("a", 1, Said.RUNNING, (0, 1))
+        self.said("a", 1, ReportedState.RUNNING, (0, 1))
         self.number = 100_000
         self.ms = 10
 
     @property
     def tries(self) -> int:
-        return self.memory.queue.tries
+        return self.cache.queue.trials
 
     def wait(self, **fields: Any) -> None:
         """Many jobs for which there is no room."""
@@ -50,9 +50,9 @@ class Crowd(Rounds):
         short = add_job(self.mirror, job_spec(self.number, needs=ONE_CPU))
         self.go(self.ms)
         assert placements(self.mirror, short) == {0: "a"}
-        self.said("a", self.number, Said.RUNNING, (0, 1), ms=self.ms)
+        self.said("a", self.number, ReportedState.RUNNING, (0, 1), ms=self.ms)
         self.go(self.ms + 1)
-        self.said("a", self.number, Said.EXITED, (0, 1), exit_code=0, ms=self.ms + 2)
+        self.said("a", self.number, ReportedState.EXITED, (0, 1), exit_code=0, ms=self.ms + 2)
         self.go(self.ms + 2)
         return self.tries - before
 
@@ -65,8 +65,8 @@ class Crowd(Rounds):
         {"needs": lambda number: {"cpu": 3000, "memory": number << 20}},
         {"expect_seconds": float},
         {"user": lambda number: f"user-{number}"},
-        {"namespace": lambda number: f"space-{number}", "near": (Term(Constraint("job", Op.EXISTS)),)},
-        {"spread": (Spread("node", 1),)},
+        {"namespace": lambda number: f"space-{number}", "near": (AffinityTerm(Constraint("job", Op.EXISTS)),)},
+        {"spread": (SpreadTerm("node", 1),)},
     ],
     ids=["alike", "directories", "amounts", "expectations", "users", "near", "spread"],
 )
@@ -98,13 +98,13 @@ def test_a_gang_starts_when_nodes_that_were_too_small_one_after_the_other_have_r
     rounds.go()
     gang = add_job(rounds.mirror, job_spec(3, count=4, gang=True))
     rounds.go(10)
-    rounds.said("a", 1, Said.EXITED, (0, 1), exit_code=0, ms=20)
+    rounds.said("a", 1, ReportedState.EXITED, (0, 1), exit_code=0, ms=20)
     rounds.go(20)
     add_job(rounds.mirror, job_spec(4, needs={"cpu": 2000}, where=where[0]))
     rounds.go(30)
-    rounds.said("b", 2, Said.EXITED, (0, 1), exit_code=0, ms=40)
+    rounds.said("b", 2, ReportedState.EXITED, (0, 1), exit_code=0, ms=40)
     rounds.go(40)
-    rounds.said("a", 4, Said.EXITED, (0, 1), exit_code=0, ms=50)
+    rounds.said("a", 4, ReportedState.EXITED, (0, 1), exit_code=0, ms=50)
     rounds.go(50)
 
     assert len(placements(rounds.mirror, gang)) == 4
@@ -114,7 +114,7 @@ def test_jobs_of_many_directories_wait_in_one_line() -> None:
     crowd = Crowd()
     crowd.wait(workdir=lambda number: f"/home/{number}")
 
-    assert [len(turns) for _, turns in crowd.mirror.waiting()] == [MANY]
+    assert [len(turns) for _, turns in crowd.mirror.pending_queues()] == [MANY]
 
 
 def test_a_round_in_which_nothing_changed_tries_nothing_behind_a_promise() -> None:
@@ -122,7 +122,7 @@ def test_a_round_in_which_nothing_changed_tries_nothing_behind_a_promise() -> No
     crowd = Crowd()
     add_job(crowd.mirror, job_spec(99_999, needs={"cpu": 1000}, priority=90, expect_seconds=600.0))
     crowd.go()
-    crowd.said("a", 99_999, Said.RUNNING, (0, 1), started_at_ms=at(0).wall_ms)
+    crowd.said("a", 99_999, ReportedState.RUNNING, (0, 1), started_at_ms=at(0).wall_ms)
     add_job(crowd.mirror, job_spec(99_998, needs={"cpu": 2000}, priority=80))
     crowd.wait(needs=lambda number: {"cpu": 1000, "memory": number << 20})
     held_back, before = len(crowd.mirror.jobs[JobId("5")].attempts), crowd.tries
@@ -141,12 +141,12 @@ def test_jobs_in_a_pause_are_in_no_line_until_it_is_over() -> None:
         add_job(rounds.mirror, job_spec(number, needs=ONE_CPU, retries=1, retry=Retry(delay_ms=60_000)))
     rounds.go()
     for number in range(1, MANY + 1):
-        rounds.said("a", number, Said.EXITED, (0, 1), exit_code=1, ms=100)
-    before = rounds.memory.queue.tries
+        rounds.said("a", number, ReportedState.EXITED, (0, 1), exit_code=1, ms=100)
+    before = rounds.cache.queue.trials
     plan = rounds.go(100)
 
-    assert list(rounds.mirror.waiting()) == []
-    assert rounds.memory.queue.tries == before
+    assert list(rounds.mirror.pending_queues()) == []
+    assert rounds.cache.queue.trials == before
     assert plan.wake_at_ms is not None
     rounds.go(plan.wake_at_ms)
     assert any(placements(rounds.mirror, job) for job in rounds.mirror.jobs)
@@ -157,7 +157,7 @@ def test_a_refusal_concerns_its_directory_and_its_owner_alone() -> None:
     add_node(rounds.mirror, "a", {"cpu": 4000})
     bad = add_job(rounds.mirror, job_spec(1, workdir="/missing"))
     rounds.go()
-    rounds.said("a", 1, Said.REFUSED, (0, 1), reason="there is no directory /missing")
+    rounds.said("a", 1, ReportedState.REFUSED, (0, 1), reason="there is no directory /missing")
     same = [add_job(rounds.mirror, job_spec(number, workdir="/missing")) for number in (2, 3)]
     others = [
         add_job(rounds.mirror, job_spec(4, workdir="/there")),
@@ -177,7 +177,7 @@ def test_a_refusal_concerns_its_directory_and_its_owner_alone() -> None:
 def test_who_is_near_to_a_job_that_starts_later_follows_it_though_no_room_grows() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a", {"cpu": 4000})
-    beside = Term(Constraint("job", Op.EQUAL, ("job-2",)))
+    beside = AffinityTerm(Constraint("job", Op.EQUAL, ("job-2",)))
     follower = add_job(rounds.mirror, job_spec(1, near=(beside,)))
     rounds.go()
     add_job(rounds.mirror, job_spec(2))
@@ -193,7 +193,7 @@ def test_a_system_job_without_room_on_its_node_holds_up_no_other_of_its_shape() 
     add_node(rounds.mirror, "b", ONE_CPU)
     add_job(rounds.mirror, job_spec(1))
     rounds.go()
-    add_job(rounds.mirror, job_spec(2, kind=Kind.SYSTEM))
+    add_job(rounds.mirror, job_spec(2, kind=JobKind.SYSTEM))
     rounds.go(10)
     rounds.go(20)
     add_node(rounds.mirror, "c", {"cpu": 500})
@@ -212,7 +212,7 @@ def held_back_for(expect_seconds: float) -> Rounds:
     add_node(rounds.mirror, "a", {"cpu": 4000})
     add_job(rounds.mirror, job_spec(1, needs={"cpu": 3000}, expect_seconds=expect_seconds))
     rounds.go()
-    rounds.said("a", 1, Said.RUNNING, (0, 1), started_at_ms=at(0).wall_ms)
+    rounds.said("a", 1, ReportedState.RUNNING, (0, 1), started_at_ms=at(0).wall_ms)
     add_job(rounds.mirror, job_spec(2, needs={"cpu": 4000}))
     add_job(rounds.mirror, job_spec(3))
     rounds.go()
@@ -222,22 +222,22 @@ def held_back_for(expect_seconds: float) -> Rounds:
 def test_a_promise_that_is_not_kept_lapses_and_the_job_steps_back_for_a_while() -> None:
     rounds = held_back_for(10.0)
     held_back = placements(rounds.mirror, JobId("3"))
-    lapses_ms = 10_000 + PROMISE_LATE_MS
+    lapses_ms = 10_000 + RESERVATION_LATE_MS
     plan = rounds.go(lapses_ms - 1)
     rounds.go(lapses_ms)
 
     assert held_back == {}
     assert plan.wake_at_ms == lapses_ms
     assert placements(rounds.mirror, JobId("3")) == {0: "a"}
-    assert rounds.memory.rests_until_ms(JobId("2")) == lapses_ms + PROMISE_REST_MS
+    assert rounds.cache.backoff_until_ms(JobId("2")) == lapses_ms + RESERVATION_BACKOFF_MS
 
 
 def test_who_steps_back_is_not_said_to_hold_others_back() -> None:
     rounds = held_back_for(10.0)
-    before = why(rounds.mirror, JobId("3"), at(0), known=rounds.scheduler.known)
-    rounds.mirror.now_ms = 10_000 + PROMISE_LATE_MS
-    rounds.memory.forget_lapsed(rounds.mirror, at(rounds.mirror.now_ms))
-    after = why(rounds.mirror, JobId("3"), at(rounds.mirror.now_ms), known=rounds.scheduler.known)
+    before = explain_job(rounds.mirror, JobId("3"), at(0), known=rounds.scheduler.queue_snapshot)
+    rounds.mirror.now_ms = 10_000 + RESERVATION_LATE_MS
+    rounds.cache.drop_expired(rounds.mirror, at(rounds.mirror.now_ms))
+    after = explain_job(rounds.mirror, JobId("3"), at(rounds.mirror.now_ms), known=rounds.scheduler.queue_snapshot)
 
     assert [reason.kind for reason in before.reasons][:1] == ["promised"]
     assert "promised" not in [reason.kind for reason in after.reasons]
@@ -251,7 +251,7 @@ def test_nothing_is_promised_to_a_gang_that_nodes_refuse() -> None:
     add_job(rounds.mirror, job_spec(1, workdir="/missing", **fields))
     rounds.go()
     for index, name in placements(rounds.mirror, JobId("1")).items():
-        rounds.said(name, 1, Said.REFUSED, (index, 1), reason="there is no directory /missing")
+        rounds.said(name, 1, ReportedState.REFUSED, (index, 1), reason="there is no directory /missing")
     plain = add_job(rounds.mirror, job_spec(2))
     rounds.go(10)
 
@@ -268,9 +268,9 @@ def test_the_slot_of_a_deleted_node_is_used_again() -> None:
         mirror.forget(Key(f"node/n{number}/spec"))
     add_node(mirror, "last", {"cpu": 4000})
 
-    assert mirror.room.size == 1
-    assert (mirror.room.ids, mirror.room.slot) == ([NodeId("last")], {NodeId("last"): 0})
-    assert mirror.room.free().tolist() == [[4000]]
+    assert mirror.node_table.size == 1
+    assert (mirror.node_table.ids, mirror.node_table.slot) == ([NodeId("last")], {NodeId("last"): 0})
+    assert mirror.node_table.free().tolist() == [[4000]]
 
 
 def test_a_slot_is_not_used_again_while_attempts_hold_room_there() -> None:
@@ -281,7 +281,7 @@ def test_a_slot_is_not_used_again_while_attempts_hold_room_there() -> None:
     rounds.mirror.forget(Key("node/a/spec"))
     add_node(rounds.mirror, "b", ONE_CPU)
 
-    assert rounds.mirror.room.slot == {NodeId("a"): 0, NodeId("b"): 1}
+    assert rounds.mirror.node_table.slot == {NodeId("a"): 0, NodeId("b"): 1}
 
 
 def test_leases_are_looked_up_by_node() -> None:
@@ -292,9 +292,9 @@ def test_leases_are_looked_up_by_node() -> None:
     rounds.go()
 
     assert {node: list(held) for node, held in rounds.mirror.leased_on.items()} == {
-        node: [job for job in jobs if node in rounds.mirror.jobs[job].on] for node in ("a", "b")
+        node: [job for job in jobs if node in rounds.mirror.jobs[job].live_by_node] for node in ("a", "b")
     }
-    assert [len(leases.terms_ms(rounds.mirror, NodeId(name))) for name in ("a", "b")] == [1, 1]
+    assert [len(leases.lease_durations_ms(rounds.mirror, NodeId(name))) for name in ("a", "b")] == [1, 1]
 
 
 def test_jobs_that_name_neighbours_of_their_own_are_loaded_in_linear_time(
@@ -314,7 +314,7 @@ def test_jobs_that_name_neighbours_of_their_own_are_loaded_in_linear_time(
         asked, rounds = 0, Rounds()
         add_node(rounds.mirror, "a", {"cpu": 1000 * count})
         for number in range(1, count + 1):
-            other = Term(Constraint("job", Op.EQUAL, (f"other-{number}",)))
+            other = AffinityTerm(Constraint("job", Op.EQUAL, (f"other-{number}",)))
             add_job(rounds.mirror, job_spec(number, apart=(other,)))
         rounds.go()
         found.append(asked)

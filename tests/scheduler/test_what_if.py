@@ -6,22 +6,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rota.engine.shadow import Shadow
-from rota.model.cluster import Cluster, ClusterWish
+from rota.engine.shadow import WhatIfMirror
+from rota.model.cluster import ClusterRecord, ClusterIntent
 from rota.model.ids import NodeId
 from rota.model.job import JobSpec, Unschedulable
-from rota.model.namespace import Namespace
-from rota.model.node import Eligibility, NodeWish
-from rota.model.outlook import Evicted, Grown, NewNode, Outcome, Outlook, Place, WhatIf
-from rota.model.sync import Said
-from rota.scheduler.what_if import foresee
+from rota.model.namespace import NamespaceRecord
+from rota.model.node import Eligibility, NodeIntent
+from rota.model.outlook import PlannedEviction, PlannedScaling, NewNode, PlanOutcome, PlanResult, PlannedPlacement, WhatIf
+from rota.model.sync import ReportedState
+from rota.scheduler.what_if import plan_job
 from rota.testing.builders import GIB, add_job, add_node, at, job_spec, placements, where
 from tests.scheduler.rounds import Rounds
 from tests.scheduler.test_explain_agrees import NODES, QUOTAS, WISHES, cluster, place
 
 
-def plan(rounds: Rounds, spec: JobSpec, what_if: WhatIf | None = None) -> Outlook:
-    return foresee(Shadow.take(rounds.mirror), spec, what_if or WhatIf(), at(0))
+def plan(rounds: Rounds, spec: JobSpec, what_if: WhatIf | None = None) -> PlanResult:
+    return plan_job(WhatIfMirror.copy_of(rounds.mirror), spec, what_if or WhatIf(), at(0))
 
 
 @pytest.fixture
@@ -31,18 +31,18 @@ def rounds() -> Rounds:
     add_node(made.mirror, "a", {"cpu": 2000, "memory": 8 * GIB})
     add_job(made.mirror, job_spec(1, expect_seconds=60.0, priority=10))
     made.go()
-    made.said("a", 1, Said.RUNNING, (0, 1), started_at_ms=at(0).wall_ms)
+    made.said("a", 1, ReportedState.RUNNING, (0, 1), started_at_ms=at(0).wall_ms)
     return made
 
 
 def test_what_fits_would_start_now(rounds: Rounds) -> None:
-    assert plan(rounds, job_spec(9)) == Outlook(Outcome.NOW, "would start now on a", 1, (Place("a", 1),))
+    assert plan(rounds, job_spec(9)) == PlanResult(PlanOutcome.NOW, "would start now on a", 1, (PlannedPlacement("a", 1),))
 
 
 def test_of_an_array_some_would_start_and_the_rest_is_explained(rounds: Rounds) -> None:
     outlook = plan(rounds, job_spec(9, count=3, priority=10))
 
-    assert (outlook.outcome, outlook.starts) == (Outcome.NOW, 1)
+    assert (outlook.outcome, outlook.starts) == (PlanOutcome.NOW, 1)
     assert outlook.sentence.startswith(
         "1 of 3 tasks would start now on a (1); 2 of 3 tasks wait: 1 of 1 nodes"
     )
@@ -53,7 +53,7 @@ def test_of_an_array_some_would_start_and_the_rest_is_explained(rounds: Rounds) 
 def test_what_does_not_fit_now_would_wait_and_says_until_when(rounds: Rounds) -> None:
     outlook = plan(rounds, job_spec(9, needs={"cpu": 2000}, priority=10))
 
-    assert outlook.outcome is Outcome.WAIT
+    assert outlook.outcome is PlanOutcome.WAIT
     assert outlook.sentence == "would wait: 1 of 1 nodes has too little free cpu: largest free 1, asked 2"
     assert outlook.why is not None
     assert (outlook.why.position, outlook.why.starts_at_ms) == (1, at(60_000).wall_ms)
@@ -66,27 +66,27 @@ def test_what_fits_on_no_empty_node_would_never_start(rounds: Rounds) -> None:
     late = plan(rounds, job_spec(9, deadline_at_ms=at(0).wall_ms - 1))
 
     outcomes = [one.outcome for one in (small, elsewhere, gang, late)]
-    assert outcomes == [Outcome.NEVER] * 4
+    assert outcomes == [PlanOutcome.NEVER] * 4
     assert small.sentence == ("would never start: 1 of 1 nodes has too little cpu in all: largest 2, asked 3")
 
 
 def test_what_asks_for_more_than_its_quota_would_never_start(rounds: Rounds) -> None:
-    rounds.mirror.apply(Namespace("team", {"cpu": 500}))
+    rounds.mirror.apply(NamespaceRecord("team", {"cpu": 500}))
 
-    assert plan(rounds, job_spec(9, namespace="team")).outcome is Outcome.NEVER
+    assert plan(rounds, job_spec(9, namespace="team")).outcome is PlanOutcome.NEVER
 
 
 def test_what_does_not_wait_would_be_rejected(rounds: Rounds) -> None:
     outlook = plan(rounds, job_spec(9, needs={"cpu": 2000}, when_unschedulable=Unschedulable.REJECT))
 
-    assert outlook.outcome is Outcome.NEVER
+    assert outlook.outcome is PlanOutcome.NEVER
     assert outlook.sentence.startswith("would be rejected: 1 of 1 nodes has too little free cpu")
 
 
 def test_a_closed_node_is_a_reason_to_wait_not_for_ever(rounds: Rounds) -> None:
-    rounds.mirror.apply(NodeWish(NodeId("a"), Eligibility.CORDONED))
+    rounds.mirror.apply(NodeIntent(NodeId("a"), Eligibility.CORDONED))
 
-    assert plan(rounds, job_spec(9)).outcome is Outcome.WAIT
+    assert plan(rounds, job_spec(9)).outcome is PlanOutcome.WAIT
 
 
 def test_without_nodes_nothing_can_run() -> None:
@@ -96,9 +96,9 @@ def test_without_nodes_nothing_can_run() -> None:
 def test_what_has_to_give_way_is_told(rounds: Rounds) -> None:
     outlook = plan(rounds, job_spec(9, needs={"cpu": 2000}, priority=90))
 
-    assert outlook.outcome is Outcome.NOW
+    assert outlook.outcome is PlanOutcome.NOW
     assert outlook.sentence == "would start as soon as 1 task of lower priority has given way on a"
-    assert outlook.evicts == (Evicted(job_spec(1).id, "default", ((0, 0),)),)
+    assert outlook.evicts == (PlannedEviction(job_spec(1).id, "default", ((0, 0),)),)
 
 
 def test_new_nodes_may_be_thought_of(rounds: Rounds) -> None:
@@ -108,7 +108,7 @@ def test_new_nodes_may_be_thought_of(rounds: Rounds) -> None:
 
     outlook = plan(rounds, wanted, WhatIf(add_nodes=(more,)))
 
-    assert outlook.places == (Place("new-2", 1, new=True), Place("new-3", 1, new=True))
+    assert outlook.places == (PlannedPlacement("new-2", 1, new=True), PlannedPlacement("new-3", 1, new=True))
 
 
 def test_who_waits_already_uses_new_nodes_first(rounds: Rounds) -> None:
@@ -117,14 +117,14 @@ def test_who_waits_already_uses_new_nodes_first(rounds: Rounds) -> None:
 
     outlook = plan(rounds, job_spec(9, needs={"cpu": 8000}), WhatIf((NewNode({"cpu": 8000}),)))
 
-    assert outlook.outcome is Outcome.WAIT
+    assert outlook.outcome is PlanOutcome.WAIT
 
 
 def test_nodes_may_be_thought_away(rounds: Rounds) -> None:
     add_node(rounds.mirror, "b")
 
-    assert plan(rounds, job_spec(9), WhatIf(without=(NodeId("b"),))).places == (Place("a", 1),)
-    assert plan(rounds, job_spec(9), WhatIf(without=(NodeId("a"), NodeId("b")))).outcome is Outcome.NEVER
+    assert plan(rounds, job_spec(9), WhatIf(without=(NodeId("b"),))).places == (PlannedPlacement("a", 1),)
+    assert plan(rounds, job_spec(9), WhatIf(without=(NodeId("a"), NodeId("b")))).outcome is PlanOutcome.NEVER
 
 
 @given(st.lists(NODES, max_size=5), st.lists(WISHES, max_size=4), WISHES, QUOTAS)
@@ -142,18 +142,18 @@ def test_a_plan_says_what_the_next_round_does(
         there[node] = there.get(node, 0) + 1
     if not outlook.evicts:
         assert {place.node: place.tasks for place in outlook.places} == there
-    assert bool(placed) <= (outlook.outcome is Outcome.NOW)
+    assert bool(placed) <= (outlook.outcome is PlanOutcome.NOW)
 
 
 def test_with_scale_it_says_which_cluster_would_grow_for_it_and_by_how_much(rounds: Rounds) -> None:
-    wish = ClusterWish("burst", provider="p", capacity={"cpu": 2000}, max_nodes=4)
-    for record in (Cluster("burst"), wish, Cluster("hand"), ClusterWish("hand")):
+    wish = ClusterIntent("burst", provider="p", capacity={"cpu": 2000}, max_nodes=4)
+    for record in (ClusterRecord("burst"), wish, ClusterRecord("hand"), ClusterIntent("hand")):
         rounds.mirror.apply(record)
     spec = job_spec(9, count=5, cluster="burst")
     full = job_spec(9, needs={"cpu": 2000}, priority=10)
 
-    assert plan(rounds, spec, WhatIf(scale=True)).grows == Grown("burst", 3, 0, 4, 5, 5)
-    assert plan(rounds, full, WhatIf(scale=True)).grows == Grown("burst", 1, 0, 4, 1, 1)
+    assert plan(rounds, spec, WhatIf(scale=True)).grows == PlannedScaling("burst", 3, 0, 4, 5, 5)
+    assert plan(rounds, full, WhatIf(scale=True)).grows == PlannedScaling("burst", 1, 0, 4, 1, 1)
     assert plan(rounds, full).grows is None
     assert plan(rounds, job_spec(9, cluster="hand"), WhatIf(scale=True)).grows is None
     assert plan(rounds, job_spec(9, needs={"cpu": 8000}), WhatIf(scale=True)).grows is None
@@ -162,14 +162,14 @@ def test_with_scale_it_says_which_cluster_would_grow_for_it_and_by_how_much(roun
 def test_what_could_start_only_once_a_cluster_has_grown_waits_for_that() -> None:
     rounds = Rounds()
     for record in (
-        Cluster("default"),
-        ClusterWish("default", provider="p", capacity={"cpu": 2000}, max_nodes=4),
+        ClusterRecord("default"),
+        ClusterIntent("default", provider="p", capacity={"cpu": 2000}, max_nodes=4),
     ):
         rounds.mirror.apply(record)
     outlook = plan(rounds, job_spec(9, count=5))
 
-    assert (outlook.outcome, outlook.sentence) == (Outcome.WAIT, "would wait until cluster default has grown")
-    assert outlook.grows == Grown("default", 3, 0, 4, 5, 5)
+    assert (outlook.outcome, outlook.sentence) == (PlanOutcome.WAIT, "would wait until cluster default has grown")
+    assert outlook.grows == PlannedScaling("default", 3, 0, 4, 5, 5)
     assert outlook.why is not None
     assert outlook.why.changes == (), "nobody has to do anything"
-    assert plan(rounds, job_spec(9, needs={"cpu": 8000})).outcome is Outcome.NEVER
+    assert plan(rounds, job_spec(9, needs={"cpu": 8000})).outcome is PlanOutcome.NEVER

@@ -5,17 +5,17 @@ from collections.abc import Callable
 from rota.model.ids import JobId
 from rota.model.job import JobStatus
 from rota.model.lifecycle import AttemptState, JobState
-from rota.sim.adoptions import ADOPTED_MS, Adoptions
+from rota.sim.adoptions import ADOPTED_MS, AdoptionChecks
 from rota.testing.records import placed, reported
 from tests.sim.stage import ATTEMPTS, ONE, SPEC, STATUSES, Stage
 
 
 class Forgetful(Stage):
     def __init__(self) -> None:
-        super().__init__(made=Adoptions)
+        super().__init__(made=AdoptionChecks)
 
     def forget(self) -> None:
-        assert isinstance(self.checks, Adoptions)
+        assert isinstance(self.checks, AdoptionChecks)
         self.checks.forget()
 
 
@@ -57,9 +57,9 @@ def what_runs_is_not_known() -> None:
     stage.write(placed(ATTEMPTS, [0], "n1"))
     stage.born("n1")
     stage.forget()
-    stage.checks.look()
+    stage.checks.check()
     stage.world.run(stage.world.now_ms + ADOPTED_MS + 1)
-    stage.checks.look()
+    stage.checks.check()
 
 
 def work_is_adopted_and_ends_well() -> None:
@@ -73,7 +73,7 @@ def work_is_adopted_and_ends_well() -> None:
     stage.write(reported(STATUSES, [0], AttemptState.SUCCEEDED))
     stage.checks.forgotten([(ONE, 0, 1)])
     stage.checks.acknowledged("a", JobId("1"), None)
-    stage.checks.look()
+    stage.checks.check()
 
 
 FORGED: dict[Callable[[], None], str] = {

@@ -2,22 +2,22 @@
 
 from collections.abc import Callable
 
-from rota.model.cluster import Cluster, ClusterWish
+from rota.model.cluster import ClusterRecord, ClusterIntent
 from rota.model.cluster import Machine as Wanted
 from rota.model.job import JobCluster
 from rota.model.lifecycle import ClusterState, MachineState
 from rota.model.plan import Record
-from rota.providers.protocol import Order
-from rota.sim.fleets import Fleets
-from rota.sim.machine import Machine
-from rota.sim.newcomer import Newcomer
-from rota.sim.provider import NAME, Provider
+from rota.providers.protocol import MachineOrder
+from rota.sim.fleets import MachineChecks
+from rota.sim.machine import SimMachine
+from rota.sim.newcomer import JoiningMachine
+from rota.sim.provider import NAME, SimProvider
 from rota.store import codec
 from rota.store.protocol import Batch
 from tests.sim.stage import ONE, Stage
 
-WISH = ClusterWish("cloud", provider=NAME, capacity={"cpu": 1000}, max_nodes=1)
-READY = Cluster("cloud", ClusterState.READY, made=2)
+WISH = ClusterIntent("cloud", provider=NAME, capacity={"cpu": 1000}, max_nodes=1)
+READY = ClusterRecord("cloud", ClusterState.READY, made=2)
 
 
 class Forged:
@@ -25,9 +25,9 @@ class Forged:
 
     def __init__(self) -> None:
         self.stage = Stage()
-        self.provider = Provider(self.stage.world, self.stage.network, [], 1000)
-        machine = Machine(self.stage.world, self.stage.network, "spare", {"cpu": 1000}, {})
-        self.fleets = Fleets(self.stage.checks, self.provider, WISH, machine)
+        self.provider = SimProvider(self.stage.world, self.stage.network, [], 1000)
+        machine = SimMachine(self.stage.world, self.stage.network, "spare", {"cpu": 1000}, {})
+        self.fleets = MachineChecks(self.stage.checks, self.provider, WISH, machine)
         self.write(READY)
 
     def write(self, *records: Record) -> None:
@@ -35,9 +35,9 @@ class Forged:
         self.fleets.committed(Batch(1, 0, 0, 0, puts, [], None))
         self.stage.write(*records)
 
-    def make(self, name: str) -> Newcomer:
-        order = Order(name, "cloud", "", {"cpu": 1000}, {}, {})
-        one = Newcomer(self.stage.network, [], name, order)
+    def make(self, name: str) -> JoiningMachine:
+        order = MachineOrder(name, "cloud", "", {"cpu": 1000}, {}, {})
+        one = JoiningMachine(self.stage.network, [], name, order)
         self.provider.there.append(one)
         self.provider.changed()
         return one
@@ -45,12 +45,12 @@ class Forged:
 
 def a_failed_cluster_comes_back() -> None:
     forged = Forged()
-    forged.write(Cluster("cloud", ClusterState.FAILED))
-    forged.write(Cluster("cloud", ClusterState.DRAINING))
+    forged.write(ClusterRecord("cloud", ClusterState.FAILED))
+    forged.write(ClusterRecord("cloud", ClusterState.DRAINING))
 
 
 def a_cluster_takes_a_step_that_there_is_not() -> None:
-    Forged().write(Cluster("cloud", ClusterState.REQUESTED))
+    Forged().write(ClusterRecord("cloud", ClusterState.REQUESTED))
 
 
 def a_job_is_given_up_though_its_cluster_is_well() -> None:

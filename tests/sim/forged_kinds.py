@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
-from rota.model.after import After
-from rota.model.cron import Cron, CronStatus, Missed
+from rota.model.after import Dependency
+from rota.model.cron import CronRecord, CronStatus, MissedRuns
 from rota.model.ids import JobId
-from rota.model.job import JobCluster, JobStatus, JobWish, Kind
+from rota.model.job import JobCluster, JobStatus, JobIntent, JobKind
 from rota.model.lifecycle import AttemptState, JobState
-from rota.sim.keeping import Child, Habit
+from rota.sim.keeping import SimChild, TaskBehaviour
 from rota.testing.builders import job_spec
 from rota.testing.records import placed, reported
 from tests.sim.stage import ATTEMPTS, ONE, STATUSES, TASKS, Stage
@@ -18,12 +18,12 @@ MINUTE_MS = 60_000
 
 def a_paused_job_is_placed() -> None:
     stage = Stage()
-    stage.write(JobWish(ONE, paused=True))
+    stage.write(JobIntent(ONE, paused=True))
     stage.place("n1")
 
 
 def start(stage: Stage, version: int, index: int = 0, restart: int = 0) -> None:
-    child = Child((ONE, index, 1), Habit(1000), 0, (), restart=restart)
+    child = SimChild((ONE, index, 1), TaskBehaviour(1000), 0, (), restart=restart)
     child.version = version
     stage.checks.born("n1", child)
 
@@ -50,23 +50,23 @@ def a_node_goes_back_to_an_older_version() -> None:
     start(stage, version=1, index=1)
 
 
-def cron(missed: Missed) -> Cron:
-    return Cron("default", "nightly", "* * * * *", job_spec(1), missed=missed)
+def cron(missed: MissedRuns) -> CronRecord:
+    return CronRecord("default", "nightly", "* * * * *", job_spec(1), missed=missed)
 
 
 def a_cron_goes_back() -> None:
     stage = Stage()
-    stage.write(cron(Missed.SKIP), CronStatus("default", "nightly", 2 * MINUTE_MS))
+    stage.write(cron(MissedRuns.SKIP), CronStatus("default", "nightly", 2 * MINUTE_MS))
     stage.write(CronStatus("default", "nightly", MINUTE_MS))
 
 
 def a_cron_goes_on_without_a_run() -> None:
-    Stage().write(cron(Missed.ALL), CronStatus("default", "nightly", MINUTE_MS))
+    Stage().write(cron(MissedRuns.ALL), CronStatus("default", "nightly", MINUTE_MS))
 
 
 def waits_for_one() -> Stage:
     stage = Stage()
-    stage.write(job_spec(2, after=(After(ONE),)), JobStatus(TWO, JobState.WAITING))
+    stage.write(job_spec(2, after=(Dependency(ONE),)), JobStatus(TWO, JobState.WAITING))
     return stage
 
 
@@ -85,7 +85,7 @@ def a_job_does_not_wait() -> None:
 
 
 def a_service_succeeds() -> None:
-    stage = Stage(job_spec(1, count=2, kind=Kind.SERVICE))
+    stage = Stage(job_spec(1, count=2, kind=JobKind.SERVICE))
     stage.place("n1")
     stage.write(reported(STATUSES, [0], AttemptState.SUCCEEDED))
 
@@ -97,18 +97,18 @@ def an_attempt_is_started_while_it_runs() -> None:
 
 
 def a_node_has_two_tasks_of_a_system_job() -> None:
-    stage = Stage(job_spec(1, count=2, kind=Kind.SYSTEM, needs={}))
+    stage = Stage(job_spec(1, count=2, kind=JobKind.SYSTEM, needs={}))
     stage.write(placed(ATTEMPTS, [0, 1], "n1"))
     start(stage, version=1)
     start(stage, version=1, index=1)
 
 
 def too_many_make_way() -> None:
-    stage = Stage(job_spec(1, count=2, version=2, kind=Kind.SERVICE, needs={}))
-    stage.write(JobWish(ONE, replace=2))
+    stage = Stage(job_spec(1, count=2, version=2, kind=JobKind.SERVICE, needs={}))
+    stage.write(JobIntent(ONE, replace=2))
     stage.write(placed(ATTEMPTS, [0], "n1"))
     stage.write(reported(STATUSES, [0], AttemptState.RUNNING))
-    stage.write(TASKS.making_way({0: 1}))
+    stage.write(TASKS.with_replacements({0: 1}))
 
 
 FORGED: dict[Callable[[], None], str] = {

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 from rota.model.attempt import EVICTED
 from rota.model.ids import NodeId
-from rota.model.job import Kind, Recovery
+from rota.model.job import JobKind, Recovery
 from rota.model.lifecycle import AttemptState, TaskState
-from rota.model.node import Eligibility, NodeSpec, NodeWish
-from rota.model.recovery import Answer, JobAnswers, Word
+from rota.model.node import Eligibility, NodeSpec, NodeIntent
+from rota.model.recovery import RecoveryAnswer, RecoveryAnswers, RecoveryDecision
 from rota.testing.builders import job_spec
 from rota.testing.records import decided, placed, reported
 from tests.sim.stage import ATTEMPTS, ONE, STATUSES, TASKS, Stage
@@ -19,8 +19,8 @@ def owned_by(owner: Recovery) -> Stage:
 
 def an_owner_is_heard_twice() -> None:
     stage = owned_by(Recovery.CONTROLLER)
-    stage.write(JobAnswers(ONE, {0: Answer(1, Word.AGAIN)}))
-    stage.write(JobAnswers(ONE, {0: Answer(1, Word.FAIL)}))
+    stage.write(RecoveryAnswers(ONE, {0: RecoveryAnswer(1, RecoveryDecision.RETRY)}))
+    stage.write(RecoveryAnswers(ONE, {0: RecoveryAnswer(1, RecoveryDecision.FAIL)}))
 
 
 def what_is_to_be_canceled_is_placed_again() -> None:
@@ -42,7 +42,7 @@ def what_a_leaving_node_stopped_is_placed_again() -> None:
 def what_a_drain_stopped_ends_as_canceled() -> None:
     stage = owned_by(Recovery.NONE)
     stage.place("n1")
-    stage.write(NodeWish(NodeId("n1"), Eligibility.DRAINING))
+    stage.write(NodeIntent(NodeId("n1"), Eligibility.DRAINING))
     stage.write(placed(ATTEMPTS, [0], "n1", flags=EVICTED))
     stage.write(reported(STATUSES, [0], AttemptState.STOPPED))
     stage.write(decided(TASKS, [0], state=TaskState.CANCELED))
@@ -60,7 +60,7 @@ def a_system_job_loses_its_task_and_not_its_node() -> None:
 
 
 def lost_on_every_node(deletes: tuple[str, ...] = ()) -> None:
-    stage = Stage(job_spec(1, count=2, kind=Kind.SYSTEM))
+    stage = Stage(job_spec(1, count=2, kind=JobKind.SYSTEM))
     stage.write(NodeSpec(NodeId("n1"), "n1"))
     stage.place("n1")
     stage.write(reported(STATUSES, [0], AttemptState.LOST))

@@ -9,13 +9,13 @@ from rota.model.attempt import AttemptBlock
 from rota.model.ids import JobId, NodeId
 from rota.model.job import JobCluster, JobSpec, JobStatus
 from rota.model.lifecycle import JobState
-from rota.model.namespace import Namespace
-from rota.model.node import Eligibility, NodeSpec, NodeWish
+from rota.model.namespace import NamespaceRecord
+from rota.model.node import Eligibility, NodeSpec, NodeIntent
 from rota.model.plan import Record
-from rota.model.shape import Constraint, Op, Spread, Term
+from rota.model.shape import Constraint, Op, SpreadTerm, AffinityTerm
 from rota.sim import shortage
-from rota.sim.medium import Medium
-from rota.sim.network import Network
+from rota.sim.medium import SimStore
+from rota.sim.network import SimNetwork
 from rota.sim.world import World
 from rota.store import codec
 from rota.store.protocol import Batch
@@ -48,7 +48,7 @@ def with_gpus(*masks: int) -> AttemptBlock:
 
 def a_closed_node_is_given_work() -> None:
     stage = stage_of()
-    stage.write(NodeWish(NodeId("n1"), Eligibility.CORDONED))
+    stage.write(NodeIntent(NodeId("n1"), Eligibility.CORDONED))
     stage.write(placed(ATTEMPTS, [0], "n1"))
 
 
@@ -59,7 +59,7 @@ def another_cluster_has_the_work() -> None:
 
 def a_taint_is_not_heeded() -> None:
     stage = stage_of(tolerate=("kept=b",))
-    stage.write(NodeWish(NodeId("n1"), taints=("kept=a",)))
+    stage.write(NodeIntent(NodeId("n1"), taints=("kept=a",)))
     stage.write(placed(ATTEMPTS, [0], "n1"))
 
 
@@ -69,7 +69,7 @@ def a_condition_is_not_heeded() -> None:
 
 def a_quota_is_exceeded() -> None:
     stage = stage_of()
-    stage.write(Namespace("default", {"cpu": 1500}))
+    stage.write(NamespaceRecord("default", {"cpu": 1500}))
     stage.write(placed(ATTEMPTS, [0, 1], "n1"))
 
 
@@ -88,32 +88,32 @@ def a_gang_is_torn() -> None:
 def one_is_placed_beside_whom_it_avoids() -> None:
     stage = stage_of(labels={"app": "web"})
     stage.write(
-        placed(ATTEMPTS, [0], "n1"), other(apart=(Term(WEB),)), JobStatus(JobId("2"), JobState.ACTIVE)
+        placed(ATTEMPTS, [0], "n1"), other(apart=(AffinityTerm(WEB),)), JobStatus(JobId("2"), JobState.ACTIVE)
     )
     stage.write(placed(TWO, [0], "n1"))
 
 
 def one_is_placed_far_from_whom_it_needs() -> None:
     stage = stage_of(labels={"app": "web"})
-    stage.write(placed(ATTEMPTS, [0], "n1"), other(near=(Term(WEB, "zone"),)))
+    stage.write(placed(ATTEMPTS, [0], "n1"), other(near=(AffinityTerm(WEB, "zone"),)))
     stage.write(placed(TWO, [0], "n2"))
 
 
 def near_is_nowhere() -> None:
-    stage_of(near=(Term(WEB, "rack"),)).write(placed(ATTEMPTS, [0], "n1"))
+    stage_of(near=(AffinityTerm(WEB, "rack"),)).write(placed(ATTEMPTS, [0], "n1"))
 
 
 def a_spread_is_uneven() -> None:
-    stage_of(spread=(Spread("zone"),)).write(placed(ATTEMPTS, [0, 1], "n1"))
+    stage_of(spread=(SpreadTerm("zone"),)).write(placed(ATTEMPTS, [0, 1], "n1"))
 
 
 def a_spread_is_nowhere() -> None:
-    stage_of(spread=(Spread("rack"),)).write(placed(ATTEMPTS, [0], "n1"))
+    stage_of(spread=(SpreadTerm("rack"),)).write(placed(ATTEMPTS, [0], "n1"))
 
 
 def written_when_short(record: Record) -> None:
     world = World(0)
-    medium = Medium(world, Network(world))
+    medium = SimStore(world, SimNetwork(world))
     medium.short_since_ms = 0
     world.run(shortage.KNOWN_MS)
     shortage.look(medium, {}, Batch(1, 0, 0, 0, [(str(record.key), codec.encode(record))], (), None))
@@ -148,13 +148,13 @@ FORGED: dict[Callable[[], None], str] = {
 
 def keeps_to_all_rules() -> None:
     """Not forged: those who go together, the first of them anywhere, one after the other."""
-    stage = stage_of(labels={"app": "web"}, near=(Term(WEB, "zone"),), gang=True, spread=(Spread("node", 2),))
-    stage.write(Namespace("default", {"tasks": 2}), NodeWish(NodeId("n2"), taints=("kept",)))
+    stage = stage_of(labels={"app": "web"}, near=(AffinityTerm(WEB, "zone"),), gang=True, spread=(SpreadTerm("node", 2),))
+    stage.write(NamespaceRecord("default", {"tasks": 2}), NodeIntent(NodeId("n2"), taints=("kept",)))
     stage.write(placed(ATTEMPTS, [0, 1], "n1"))
 
 
 def is_spread_over_its_own_cluster() -> None:
     """Not forged either: the other node is nothing to it."""
-    stage = stage_of(spread=(Spread("zone"),))
+    stage = stage_of(spread=(SpreadTerm("zone"),))
     stage.write(NodeSpec(NodeId("n2"), "n2", "cloud"))
     stage.write(placed(ATTEMPTS, [0, 1], "n1"))

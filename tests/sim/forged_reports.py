@@ -5,21 +5,21 @@ from collections.abc import Callable
 from rota.apiserver import admit_results
 from rota.model.errors import Conflict, NotFound
 from rota.model.lifecycle import AttemptState
-from rota.model.plan import Event
-from rota.model.result import Result
-from rota.sim.reported import Said
+from rota.model.plan import EventRecord
+from rota.model.result import ResultRecord
+from rota.sim.reported import ResultCall
 from rota.store import codec
 from rota.store.protocol import Batch
 from rota.testing.records import reported
 from tests.sim.stage import ONE, STATUSES, Stage
 
-SAID = Said((ONE, 0, 1), 1, None)
+SAID = ResultCall((ONE, 0, 1), 1, None)
 FAILED = SAID._replace(failure="it diverged")
 
 
-def write(stage: Stage, *results: Result, told: tuple[Event, ...] | None = None) -> None:
+def write(stage: Stage, *results: ResultRecord, told: tuple[EventRecord, ...] | None = None) -> None:
     """With the events that tell of it, or with others."""
-    events = tuple(admit_results._event(result) for result in results) if told is None else told
+    events = tuple(admit_results._reported_event(result) for result in results) if told is None else told
     row = codec.encode_events(0, events) if events else None
     puts = [(str(result.key), codec.encode(result)) for result in results]
     stage.checks.committed(Batch(1, 0, 0, 0, puts, [], row))
@@ -60,11 +60,11 @@ def nobody_is_told_of_a_report() -> None:
 
 
 def others_are_told_something_else() -> None:
-    write(running(), SAID.result, told=(admit_results._event(FAILED.result),))
+    write(running(), SAID.result, told=(admit_results._reported_event(FAILED.result),))
 
 
 def a_report_is_acknowledged_and_not_kept() -> None:
-    running().checks.reported.answered(SAID, admit_results.Reported(SAID.result, is_new=True))
+    running().checks.reported.answered(SAID, admit_results.ResultReported(SAID.result, is_new=True))
 
 
 def a_good_report_is_refused() -> None:
@@ -80,7 +80,7 @@ def who_is_there_is_not_known() -> None:
 def a_report_is_lost() -> None:
     stage = running()
     write(stage, SAID.result)
-    stage.checks.reported.answered(SAID, admit_results.Reported(SAID.result, is_new=True))
+    stage.checks.reported.answered(SAID, admit_results.ResultReported(SAID.result, is_new=True))
     del stage.checks.known[str(SAID.result.key)]
     stage.checks.reported.at_the_end()
 
@@ -124,7 +124,7 @@ def a_failure_that_was_reported_counts() -> None:
     stage = running()
     child = stage.born("n1")
     write(stage, FAILED.result)
-    stage.checks.reported.answered(FAILED, admit_results.Reported(FAILED.result, is_new=False))
+    stage.checks.reported.answered(FAILED, admit_results.ResultReported(FAILED.result, is_new=False))
     stage.checks.reported.answered(SAID, Conflict("something else was said"))
     stage.died("n1", child, 0)
     stage.write(reported(STATUSES, [0], AttemptState.FAILED))

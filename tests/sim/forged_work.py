@@ -5,7 +5,7 @@ from collections.abc import Callable
 from rota.model.attempt import EVICTED
 from rota.model.columns import Draft
 from rota.model.ids import JobId, NodeId
-from rota.model.job import JobGone, JobStatus, SubmitKey
+from rota.model.job import JobTombstone, JobStatus, SubmitKey
 from rota.model.lifecycle import AttemptState, JobState, NodeState, TaskState
 from rota.model.node import NodeSpec
 from rota.sim.deadlines import SLACK_MS
@@ -59,11 +59,11 @@ def ended_before_its_time() -> None:
 def over_its_time() -> None:
     stage = Stage(job_spec(1, count=2, timeout_seconds=5, grace_seconds=3))
     stage.place("n1")
-    stage.checks.nodes.machines["n1"].keeper.begin()
+    stage.checks.nodes.machines["n1"].keeper.start_life()
     stage.born("n1")
     for second in range(5, 5 + 3 + SLACK_MS // 1000 + 3):
         stage.world.run(1000 * second + 1)
-        stage.checks.look()
+        stage.checks.check()
 
 
 def unwanted_and_alive() -> None:
@@ -71,9 +71,9 @@ def unwanted_and_alive() -> None:
     stage.place("n1")
     stage.born("n1")
     stage.write(decided(TASKS, [0], state=TaskState.UNWANTED))
-    stage.checks.look()
+    stage.checks.check()
     stage.world.run(3_000 + SLACK_MS + 1)
-    stage.checks.look()
+    stage.checks.check()
 
 
 def evicted_and_alive() -> None:
@@ -81,9 +81,9 @@ def evicted_and_alive() -> None:
     block = stage.place("n1")
     stage.write(Draft(block).done(flags=bytes([EVICTED, 0])))
     stage.born("n1")
-    stage.checks.look()
+    stage.checks.check()
     stage.world.run(3_000 + SLACK_MS + 1)
-    stage.checks.look()
+    stage.checks.check()
 
 
 def more_at_once_than_may_be() -> None:
@@ -104,7 +104,7 @@ def one_key_is_written_twice() -> None:
 def a_node_is_given_up_at_once() -> None:
     stage = Stage()
     stage.world.run(A_MINUTE_MS)
-    stage.checks.look()
+    stage.checks.check()
     stage.write(node_status("n1", state=NodeState.LOST))
 
 
@@ -141,7 +141,7 @@ def room_is_not_what_the_disk_says() -> None:
     stage = Stage()
     stage.write(NodeSpec(NodeId("n1"), "n1"), node_status("n1", {"cpu": 1000}))
     server = stage.server()
-    server.mirror.room.reserved[0, server.mirror.room.slot[NodeId("n1")]] = 500
+    server.mirror.node_table.reserved[0, server.mirror.node_table.slot[NodeId("n1")]] = 500
     stage.checks.believes_the_disk(server)
 
 
@@ -169,7 +169,7 @@ def half_of_them_are_given_up() -> None:
 
 
 def a_job_expires_that_still_runs() -> None:
-    Stage().write(JobGone(ONE, 0, 0, "active"), deletes=("job/1/spec", "job/1/status"))
+    Stage().write(JobTombstone(ONE, 0, 0, "active"), deletes=("job/1/spec", "job/1/status"))
 
 
 FORGED: dict[Callable[[], None], str] = {

@@ -7,11 +7,11 @@ from rota.model.lifecycle import AttemptState, JobState
 from rota.model.plan import Record
 from rota.model.task import TaskBlock
 from rota.sim.checks import Checks
-from rota.sim.keeping import Child, Habit
-from rota.sim.machine import Machine
-from rota.sim.medium import Medium
-from rota.sim.network import Network
-from rota.sim.server import Server, Times
+from rota.sim.keeping import SimChild, TaskBehaviour
+from rota.sim.machine import SimMachine
+from rota.sim.medium import SimStore
+from rota.sim.network import SimNetwork
+from rota.sim.server import SimServer, LivenessTimes
 from rota.sim.world import World
 from rota.store import codec
 from rota.store.protocol import Batch
@@ -30,10 +30,10 @@ class Stage:
 
     def __init__(self, spec: JobSpec = SPEC, made: type[Checks] = Checks) -> None:
         self.world = World(0)
-        self.network = Network(self.world)
+        self.network = SimNetwork(self.world)
         self.checks = made(self.world)
         for name in ("n1", "n2"):
-            self.checks.nodes.machines[name] = Machine(self.world, self.network, name, {"cpu": 1000}, {})
+            self.checks.nodes.machines[name] = SimMachine(self.world, self.network, name, {"cpu": 1000}, {})
         self.write(spec, JobStatus(ONE, JobState.ACTIVE))
 
     def write(
@@ -41,7 +41,7 @@ class Stage:
         *records: Record,
         epoch: int = 1,
         deletes: tuple[str, ...] = (),
-        writer: Server | None = None,
+        writer: SimServer | None = None,
     ) -> None:
         puts = [(str(record.key), codec.encode(record)) for record in records]
         self.checks.committed(Batch(epoch, 0, 0, 0, puts, deletes, None), writer)
@@ -58,20 +58,20 @@ class Stage:
                 self.write(status)
         return block
 
-    def born(self, node: str, index: int = 0, attempt: int = 1, gpus: tuple[str, ...] = ()) -> Child:
-        child = Child((ONE, index, attempt), Habit(1000), 0, gpus)
+    def born(self, node: str, index: int = 0, attempt: int = 1, gpus: tuple[str, ...] = ()) -> SimChild:
+        child = SimChild((ONE, index, attempt), TaskBehaviour(1000), 0, gpus)
         self.checks.born(node, child)
         return child
 
-    def died(self, node: str, child: Child, status: int) -> None:
+    def died(self, node: str, child: SimChild, status: int) -> None:
         child.status = status
         self.checks.died(node, child)
 
     def end(self, **who: dict[JobId, None]) -> None:
         self.checks.at_the_end([ONE], who.get("canceled", {}), who.get("deleted", {}))
 
-    def server(self) -> Server:
+    def server(self) -> SimServer:
         """One that has read everything."""
-        server = Server(self.world, "server-1", Medium(self.world, self.network), Times(30_000))
+        server = SimServer(self.world, "server-1", SimStore(self.world, self.network), LivenessTimes(30_000))
         server.mirror.load(self.checks.known.values())
         return server

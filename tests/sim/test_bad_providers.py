@@ -4,7 +4,7 @@ import pytest
 
 from rota.sim import fault_providers
 from rota.sim.cluster import Size
-from rota.sim.fault import Fault
+from rota.sim.fault import SimFault
 from rota.sim.load import Arrival, Behaviour, Elastic, NodeGroup
 from rota.sim.scenario import Finding, Scenario, run
 
@@ -27,7 +27,7 @@ MET = {
 def befallen(kind: str, seed: int) -> Finding:
     """By one fault, from before the work comes until a while after it."""
     at_ms = 15_000 if kind == "provider takes back" else 1_000
-    fault, work = Fault(at_ms, kind, 0, 58_000, 0.1), Arrival(2_000, WORK, Behaviour(8_000))
+    fault, work = SimFault(at_ms, kind, 0, 58_000, 0.1), Arrival(2_000, WORK, Behaviour(8_000))
     return run(Scenario(seed, Size(NODES, elastic=CLOUD), [work], [fault], safety_ms=60_000))
 
 

@@ -9,11 +9,11 @@ import pytest
 
 import rota.sim
 from rota.model.ids import JobId, NodeId
-from rota.model.job import JobGone, JobStatus
+from rota.model.job import JobTombstone, JobStatus
 from rota.model.lifecycle import AttemptState, JobState, TaskState
 from rota.model.node import NodeSpec
 from rota.model.shape import RunMode
-from rota.sim.broken import Broken
+from rota.sim.broken import InvariantBroken
 from rota.sim.checks import GRACE_MS, OVERLAP_MS
 from rota.testing.builders import job_spec
 from rota.testing.records import decided, placed, reported
@@ -141,9 +141,9 @@ def two_attempts_live_on() -> None:
     stage.place("n1", "n2")
     stage.born("n1")
     stage.born("n2", attempt=2)
-    stage.checks.look()
+    stage.checks.check()
     stage.world.run(OVERLAP_MS + GRACE_MS + 1)
-    stage.checks.look()
+    stage.checks.check()
 
 
 def one_key_makes_two_jobs() -> None:
@@ -210,7 +210,7 @@ def a_mirror_holds_what_has_ended() -> None:
 def a_mirror_counts_wrongly() -> None:
     stage = Stage()
     server = stage.server()
-    server.mirror.jobs[ONE].tally.by_phase[0] += 1
+    server.mirror.jobs[ONE].task_counts.by_phase[0] += 1
     stage.checks.believes_the_disk(server)
 
 
@@ -282,7 +282,7 @@ def test_no_check_is_without_a_forgery() -> None:
 
 
 def told(forge: Callable[[], None]) -> str:
-    with pytest.raises(Broken) as broken:
+    with pytest.raises(InvariantBroken) as broken:
         forge()
     return str(broken.value)
 
@@ -340,18 +340,18 @@ def test_two_attempts_may_live_while_a_node_is_not_well() -> None:
     stage.born("n2", attempt=2)
     for _ in range(100):
         stage.world.run(stage.world.now_ms + 1000)
-        stage.checks.look()
+        stage.checks.check()
 
     stage.checks.nodes.is_well = lambda _: True
-    stage.checks.look()
+    stage.checks.check()
     stage.world.run(stage.world.now_ms + OVERLAP_MS + GRACE_MS)
-    stage.checks.look()
+    stage.checks.check()
 
 
 def test_a_job_that_has_ended_and_expired_was_not_lost() -> None:
     stage = Stage()
     stage.write(JobStatus(ONE, JobState.CANCELED))
-    stage.write(JobGone(ONE, 0, 0, "canceled"), deletes=("job/1/spec", "job/1/status"))
+    stage.write(JobTombstone(ONE, 0, 0, "canceled"), deletes=("job/1/spec", "job/1/status"))
 
     stage.end(canceled={ONE: None})
 

@@ -5,14 +5,14 @@ import asyncio
 import pytest
 
 from rota.sim.coroutines import Coroutines
-from rota.sim.world import Clock, Process, World
+from rota.sim.world import SimClock, SimProcess, World
 
 
 class Told:
     def __init__(self) -> None:
         self.world = World(0)
-        self.process = Process(self.world, "p", Clock(self.world))
-        self.process.begin()
+        self.process = SimProcess(self.world, "p", SimClock(self.world))
+        self.process.start_life()
         self.loop = Coroutines(self.process)
         self.lines: list[tuple[int, str]] = []
 
@@ -45,7 +45,7 @@ def test_a_frozen_process_goes_on_when_it_thaws() -> None:
     told.world.run(1000)
     told.process.freeze()
     told.world.run(9000)
-    told.process.thaw()
+    told.process.resume()
     told.world.run(9000)
 
     assert told.lines == [(9000, "slept"), (9000, "over")]

@@ -8,8 +8,8 @@ import pytest
 from rota.model.errors import Rejected
 from rota.sim.__main__ import main
 from rota.sim.load import Workload
-from rota.sim.replay import Replayed, Settings, replay
-from rota.sim.sizes import Worked, busy_share, node_hours, sizes
+from rota.sim.replay import Replayed, ReplaySettings, replay
+from rota.sim.sizes import SizedRun, busy_share, node_hours, sizes
 from rota.sim.workload import parse, read
 
 FILE = """
@@ -47,11 +47,11 @@ def small(tmp_path: Path, text: str = FILE) -> Workload:
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Replayed:
-    return replay(small(tmp_path_factory.mktemp("work")), Settings(seed=3, hours=1))
+    return replay(small(tmp_path_factory.mktemp("work")), ReplaySettings(seed=3, hours=1))
 
 
 def test_it_grows_to_its_limit_works_everything_off_and_shrinks_to_its_least(done: Replayed) -> None:
-    (level,) = sizes({"one": Worked(done.rows, done.spans)}, 2000).values()
+    (level,) = sizes({"one": SizedRun(done.rows, done.spans)}, 2000).values()
 
     assert len(done.rows) == 12
     assert max(level.nodes) == pytest.approx(4, abs=0.2)
@@ -61,7 +61,7 @@ def test_it_grows_to_its_limit_works_everything_off_and_shrinks_to_its_least(don
 
 
 def test_node_hours_are_those_of_machines_that_were_there(done: Replayed) -> None:
-    run = Worked(done.rows, done.spans)
+    run = SizedRun(done.rows, done.spans)
 
     assert node_hours(done.spans) < 4 * done.virtual_ms / 3_600_000
     assert 0 < busy_share(run, 2000) < 1
@@ -69,7 +69,7 @@ def test_node_hours_are_those_of_machines_that_were_there(done: Replayed) -> Non
 
 
 def test_the_same_seed_tells_the_same_story(done: Replayed, tmp_path: Path) -> None:
-    assert replay(small(tmp_path), Settings(seed=3, hours=1)).digest == done.digest
+    assert replay(small(tmp_path), ReplaySettings(seed=3, hours=1)).digest == done.digest
 
 
 def test_a_log_is_worked_off_on_nodes_that_come_and_go_beside_fixed_ones(

@@ -5,22 +5,22 @@ from pathlib import Path
 
 import pytest
 
-from rota.sim.figures import Figures, Ran, figures, ran_in_log, show_duration, table, timeline
+from rota.sim.figures import Figures, TaskRun, figures, ran_in_log, show_duration, table, timeline
 from rota.sim.workload import BadWorkload
 
 SWF = Path(__file__).parent / "data" / "small.swf"
-HALF = Ran("1", 0, 1000, 0, 0, 60_000)
-QUEUED = Ran("2", 0, 2000, 0, 60_000, 100_000, attempts=3)
+HALF = TaskRun("1", 0, 1000, 0, 0, 60_000)
+QUEUED = TaskRun("2", 0, 2000, 0, 60_000, 100_000, attempts=3)
 
 
-def drawn(count: int) -> list[Ran]:
+def drawn(count: int) -> list[TaskRun]:
     rng = random.Random(5)
     rows = []
     for number in range(count):
         submitted_ms = rng.randrange(100_000)
         started_ms = submitted_ms + rng.choice([0, rng.randrange(50_000)])
         ended_ms = started_ms + rng.randrange(20_000)
-        rows.append(Ran(str(number), 0, rng.choice([500, 1000, 4000]), submitted_ms, started_ms, ended_ms))
+        rows.append(TaskRun(str(number), 0, rng.choice([500, 1000, 4000]), submitted_ms, started_ms, ended_ms))
     return rows
 
 
@@ -34,7 +34,7 @@ def test_utilisation_is_the_cpu_time_used_of_what_there_was() -> None:
 
 
 def test_waits_are_told_by_mean_median_p95_and_longest() -> None:
-    rows = [Ran("1", task, 1000, 0, wait, wait + 1) for task, wait in enumerate(range(1, 101))]
+    rows = [TaskRun("1", task, 1000, 0, wait, wait + 1) for task, wait in enumerate(range(1, 101))]
     found = figures(rows, 1000)
 
     assert (found.wait_p50_ms, found.wait_p95_ms, found.wait_max_ms) == (50, 95, 100)
@@ -42,9 +42,9 @@ def test_waits_are_told_by_mean_median_p95_and_longest() -> None:
 
 
 def test_slowdown_counts_short_runs_as_ten_seconds_and_is_never_below_one() -> None:
-    long = Ran("1", 0, 1000, 0, 60_000, 120_000)
-    short = Ran("2", 0, 1000, 0, 39_000, 40_000)
-    at_once = Ran("3", 0, 1000, 0, 0, 1)
+    long = TaskRun("1", 0, 1000, 0, 60_000, 120_000)
+    short = TaskRun("2", 0, 1000, 0, 39_000, 40_000)
+    at_once = TaskRun("3", 0, 1000, 0, 0, 1)
 
     assert figures([long], 1000).slowdown_mean == pytest.approx(2.0)
     assert figures([short], 1000).slowdown_mean == pytest.approx(4.0)
@@ -55,7 +55,7 @@ def test_slowdown_counts_short_runs_as_ten_seconds_and_is_never_below_one() -> N
 def test_nothing_that_ran_is_no_reason_to_fail() -> None:
     assert figures([], 1000).tasks == 0
     assert timeline([], 1000).at_ms == []
-    assert figures([Ran("1", 0, 1000, 5, 5, 5)], 1000).utilisation == 0.0
+    assert figures([TaskRun("1", 0, 1000, 5, 5, 5)], 1000).utilisation == 0.0
     assert "0" in table({"empty": figures([], 0)})
 
 
@@ -68,7 +68,7 @@ def test_a_timeline_tells_who_ran_and_who_waited_when() -> None:
 
 
 def test_a_timeline_agrees_with_looking_at_every_millisecond() -> None:
-    rows = [Ran("1", 0, 1000, 0, 3, 17), Ran("2", 0, 500, 2, 2, 9), Ran("3", 0, 250, 7, 20, 21)]
+    rows = [TaskRun("1", 0, 1000, 0, 3, 17), TaskRun("2", 0, 500, 2, 2, 9), TaskRun("3", 0, 250, 7, 20, 21)]
     found = timeline(rows, 1000, points=4)
 
     def mean(share: list[float], point: int) -> float:

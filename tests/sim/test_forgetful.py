@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from rota.sim.forgetful import forgetful
+from rota.sim.forgetful import memory_store_seed
 from rota.sim.scenario import run
 
 BY_DAY, SEEDS, CHUNK = 40, 200, 20
@@ -25,7 +25,7 @@ def chunks() -> list[object]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seeds", chunks())
 def test_every_promise_holds_over_restarts_that_forget_jobs(seeds: range) -> None:
-    found = {seed: run(forgetful(seed), keep_trace=False) for seed in seeds}
+    found = {seed: run(memory_store_seed(seed), keep_trace=False) for seed in seeds}
 
     assert {seed: one.broken for seed, one in found.items() if one.broken is not None} == {}
     met: Counter[str] = Counter()
@@ -36,6 +36,6 @@ def test_every_promise_holds_over_restarts_that_forget_jobs(seeds: range) -> Non
 
 
 def test_one_seed_gives_one_scenario() -> None:
-    assert forgetful(7) == forgetful(7)
-    assert forgetful(7) != forgetful(8)
-    assert forgetful(7).size.forgets
+    assert memory_store_seed(7) == memory_store_seed(7)
+    assert memory_store_seed(7) != memory_store_seed(8)
+    assert memory_store_seed(7).size.forgets

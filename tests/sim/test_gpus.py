@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rota.sim.cluster import Size
-from rota.sim.fault import Fault
+from rota.sim.fault import SimFault
 from rota.sim.faults import draw
 from rota.sim.load import Arrival, Behaviour, NodeGroup
 from rota.sim.scenario import CPU, GIB, SAFETY_MS, Scenario, run
@@ -19,7 +19,7 @@ def devices(seed: int) -> Scenario:
     luck = Random(f"{seed}/gpus")
     arrivals = sorted((arrival(luck, n) for n in range(30)), key=lambda one: one.at_ms)
     length_ms = SAFETY_MS * 3 // 4
-    cut = [Fault(luck.randrange(length_ms), "cut off", luck.randrange(1000), 15_000, 0.5) for _ in range(6)]
+    cut = [SimFault(luck.randrange(length_ms), "cut off", luck.randrange(1000), 15_000, 0.5) for _ in range(6)]
     faults = sorted([*draw(luck, length_ms, servers=1), *cut])
     return Scenario(seed, Size((NODES,), lost_ms=10_000), arrivals, faults)
 

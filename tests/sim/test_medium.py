@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from rota.model.errors import Deposed, Outdated, StoreFull, Transient, Unavailable
-from rota.sim.medium import NAME, PATIENCE_MS, Medium, Trouble
-from rota.sim.network import Network
-from rota.sim.world import Clock, Process, World
+from rota.model.errors import LostLeadership, StaleState, StoreFull, Transient, Unavailable
+from rota.sim.medium import NAME, PATIENCE_MS, SimStore, StoreTrouble
+from rota.sim.network import SimNetwork
+from rota.sim.world import SimClock, SimProcess, World
 from rota.store.protocol import Batch, Snapshot
 
 
@@ -16,10 +16,10 @@ class Desk:
 
     def __init__(self, seed: int = 0) -> None:
         self.world = World(seed)
-        self.network = Network(self.world)
-        self.medium = Medium(self.world, self.network)
-        self.server = Process(self.world, "s1", Clock(self.world))
-        self.server.begin()
+        self.network = SimNetwork(self.world)
+        self.medium = SimStore(self.world, self.network)
+        self.server = SimProcess(self.world, "s1", SimClock(self.world))
+        self.server.start_life()
         self.medium.kill = lambda server: server.end()
         self.committed: list[int] = []
         self.medium.committed = lambda _, revision: self.committed.append(revision)
@@ -60,7 +60,7 @@ def test_who_leads_raises_the_epoch_and_nobody_of_an_older_one_writes() -> None:
     answer = desk.commit(epoch=1)
 
     assert epoch == 2
-    assert isinstance(answer, Deposed)
+    assert isinstance(answer, LostLeadership)
     assert desk.medium.records == {}
 
 
@@ -69,23 +69,23 @@ def test_nothing_is_written_from_a_view_that_missed_a_commit() -> None:
     desk.commit(b"one")
     answer = desk.commit(b"two", after=0)
 
-    assert isinstance(answer, Outdated)
+    assert isinstance(answer, StaleState)
     assert desk.medium.records == {"job/1/spec": b"one"}
 
 
 @pytest.mark.parametrize(
     ("trouble", "answer", "is_written", "is_alive"),
     [
-        (Trouble(refuses=1.0), Unavailable, False, True),
-        (Trouble(unknown=1.0), Unavailable, True, True),
-        (Trouble(kills=1.0), None, True, False),
-        (Trouble(full=True), StoreFull, False, True),
-        (Trouble(slow_ms=1_500), int, True, True),
+        (StoreTrouble(refuses=1.0), Unavailable, False, True),
+        (StoreTrouble(unknown=1.0), Unavailable, True, True),
+        (StoreTrouble(kills=1.0), None, True, False),
+        (StoreTrouble(full=True), StoreFull, False, True),
+        (StoreTrouble(slow_ms=1_500), int, True, True),
     ],
     ids=["refuses", "unknown", "kills", "full", "slow"],
 )
 def test_each_trouble_does_what_it_says(
-    trouble: Trouble, answer: type[Transient] | type[int] | None, is_written: bool, is_alive: bool
+    trouble: StoreTrouble, answer: type[Transient] | type[int] | None, is_written: bool, is_alive: bool
 ) -> None:
     desk = Desk()
     desk.medium.trouble = trouble
@@ -99,7 +99,7 @@ def test_each_trouble_does_what_it_says(
 def test_a_torn_commit_kills_the_server_and_may_be_there_or_not() -> None:
     desks = [Desk(seed) for seed in range(20)]
     for desk in desks:
-        desk.medium.trouble = Trouble(tears=1.0)
+        desk.medium.trouble = StoreTrouble(tears=1.0)
 
     assert {desk.commit() for desk in desks} == {None}
     assert not any(desk.server.alive for desk in desks)
@@ -108,7 +108,7 @@ def test_a_torn_commit_kills_the_server_and_may_be_there_or_not() -> None:
 
 def test_a_trouble_that_acts_unheard_is_fenced_all_the_same() -> None:
     desk = Desk()
-    desk.medium.trouble = Trouble(unknown=1.0)
+    desk.medium.trouble = StoreTrouble(unknown=1.0)
     desk.commit(epoch=0)
     desk.commit(after=7)
 
@@ -117,11 +117,11 @@ def test_a_trouble_that_acts_unheard_is_fenced_all_the_same() -> None:
 
 def test_a_stale_read_shows_what_was_true_before() -> None:
     desk = Desk()
-    desk.medium.trouble = Trouble(stale=1.0)
+    desk.medium.trouble = StoreTrouble(stale=1.0)
     desk.commit(b"one")
     desk.commit(b"two")
     seen = {desk.read().records.get("job/1/spec") for _ in range(20)}
-    desk.medium.trouble = Trouble()
+    desk.medium.trouble = StoreTrouble()
 
     assert seen == {None, b"one"}
     assert desk.read().records == {"job/1/spec": b"two"}
@@ -170,7 +170,7 @@ def test_a_server_that_was_started_again_does_not_hear_what_its_former_life_aske
     def ask_and_start_again() -> None:
         desk.medium.read(desk.server, desk.answers.append)
         desk.server.end()
-        desk.server.begin()
+        desk.server.start_life()
         if cut:
             desk.network.cut(*cut)
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from rota.sim.network import PING_MS, Network, Stream
-from rota.sim.world import Clock, Process, World
+from rota.sim.network import PING_MS, SimNetwork, SimStream
+from rota.sim.world import SimClock, SimProcess, World
 
 
 class Line:
@@ -11,7 +11,7 @@ class Line:
 
     def __init__(self, seed: int = 0) -> None:
         self.world = World(seed)
-        self.network = Network(self.world)
+        self.network = SimNetwork(self.world)
         self.node, self.server = self._process("n1"), self._process("s1")
         self.heard_up: list[Any] = []
         self.heard_down: list[Any] = []
@@ -19,12 +19,12 @@ class Line:
         self.heeded: list[bool] = []
         self.stream = self._open()
 
-    def _process(self, name: str) -> Process:
-        process = Process(self.world, name, Clock(self.world))
-        process.begin()
+    def _process(self, name: str) -> SimProcess:
+        process = SimProcess(self.world, name, SimClock(self.world))
+        process.start_life()
         return process
 
-    def _open(self) -> Stream:
+    def _open(self) -> SimStream:
         stream = self.network.open(self.node, self.server)
         stream.up.hear, stream.down.hear = self.heard_up.append, self.heard_down.append
         stream.up.broke = lambda reason: self.broke.append(("s1", reason))
@@ -39,8 +39,8 @@ class Line:
 def test_what_is_said_on_a_stream_arrives_once_and_in_order() -> None:
     line = Line()
     for word in range(50):
-        line.stream.say_up(word)
-        line.stream.say_down(-word)
+        line.stream.send_to_server(word)
+        line.stream.send_to_node(-word)
     line.run()
 
     assert line.heard_up == list(range(50))
@@ -49,13 +49,13 @@ def test_what_is_said_on_a_stream_arrives_once_and_in_order() -> None:
 
 def test_a_short_cut_holds_words_back_and_loses_none() -> None:
     line = Line()
-    line.stream.say_up("before")
+    line.stream.send_to_server("before")
     line.network.cut("n1", "s1")
-    line.stream.say_up("during")
+    line.stream.send_to_server("during")
     line.run()
     during = list(line.heard_up)
     line.network.heal("n1", "s1")
-    line.stream.say_up("after")
+    line.stream.send_to_server("after")
     line.run()
 
     assert during == []
@@ -66,8 +66,8 @@ def test_a_short_cut_holds_words_back_and_loses_none() -> None:
 def test_a_cut_one_way_lets_the_other_way_through() -> None:
     line = Line()
     line.network.cut("n1", "s1")
-    line.stream.say_up("not heard")
-    line.stream.say_down("heard")
+    line.stream.send_to_server("not heard")
+    line.stream.send_to_node("heard")
     line.run()
 
     assert (line.heard_up, line.heard_down) == ([], ["heard"])
@@ -89,7 +89,7 @@ def test_two_cuts_need_two_healings() -> None:
 def test_a_long_cut_is_noticed_by_both_ends_and_what_was_under_way_is_lost() -> None:
     line = Line()
     line.network.cut("n1", "s1")
-    line.stream.say_up("lost")
+    line.stream.send_to_server("lost")
     line.run(PING_MS[0])
     early = list(line.broke)
     line.run(PING_MS[1])
@@ -104,10 +104,10 @@ def test_a_long_cut_is_noticed_by_both_ends_and_what_was_under_way_is_lost() -> 
 def test_a_frozen_end_is_noticed_by_the_other_and_hears_of_it_when_it_thaws() -> None:
     line = Line()
     line.node.freeze()
-    line.network.look("n1")
+    line.network.check_streams("n1")
     line.run(PING_MS[1] + 1_000)
     while_frozen = list(line.broke)
-    line.node.thaw()
+    line.node.resume()
     line.run()
 
     assert line.heeded[0] is False
@@ -146,9 +146,9 @@ def test_a_machine_that_vanishes_is_noticed_by_pings_only() -> None:
 
 def test_a_process_that_was_started_again_hears_nothing_of_its_old_stream() -> None:
     line = Line()
-    line.stream.say_down("for the first life")
+    line.stream.send_to_node("for the first life")
     line.node.end()
-    line.node.begin()
+    line.node.start_life()
     line.run()
 
     assert line.heard_down == []
@@ -157,9 +157,9 @@ def test_a_process_that_was_started_again_hears_nothing_of_its_old_stream() -> N
 def test_a_slow_network_is_late_and_keeps_the_order() -> None:
     line = Line()
     line.network.slowness = 200.0
-    line.stream.say_up("slow")
+    line.stream.send_to_server("slow")
     line.network.slowness = 1.0
-    line.stream.say_up("fast")
+    line.stream.send_to_server("fast")
     line.run(5)
     early = list(line.heard_up)
     line.run()

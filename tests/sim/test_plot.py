@@ -6,11 +6,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from rota.sim.figures import Ran, Timeline, timeline
+from rota.sim.figures import TaskRun, Timeline, timeline
 from rota.sim.plot import COLOURS, log_log, over_time
 
 SVG = "{http://www.w3.org/2000/svg}"
-RAN = timeline([Ran("1", 0, 1000, 0, 0, 7_200_000), Ran("2", 0, 1000, 0, 3_600_000, 7_200_000)], 2000)
+RAN = timeline([TaskRun("1", 0, 1000, 0, 0, 7_200_000), TaskRun("2", 0, 1000, 0, 3_600_000, 7_200_000)], 2000)
 COST = {"deciding": [(100.0, 0.5), (1000.0, 6.0), (10000.0, 70.0)], "all": [(100.0, 2.0), (10000.0, 300.0)]}
 
 
@@ -59,7 +59,7 @@ def test_one_run_alone_is_filled() -> None:
     ],
 )
 def test_time_is_told_in_a_unit_that_fits(span_ms: int, unit: str, last: str) -> None:
-    found = texts(over_time("time", {"Rota": timeline([Ran("1", 0, 1000, 0, 0, span_ms)], 1000)}))
+    found = texts(over_time("time", {"Rota": timeline([TaskRun("1", 0, 1000, 0, 0, span_ms)], 1000)}))
 
     assert found[-1] == unit
     assert found[-3] == last

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from rota.engine.catching_up import catch_up
+from rota.engine.catching_up import replay_commit
 from rota.engine.mirror import Mirror
 from rota.model.ids import Key
-from rota.sim.cluster import Cluster
+from rota.sim.cluster import SimCluster
 from rota.sim.scenario import run, scenario
 from rota.store import codec
 from rota.store.protocol import Batch
@@ -23,18 +23,18 @@ class Standby:
         self.commits = 0
         self.looks = 0
 
-    def hear(self, cluster: Cluster, batch: Batch) -> None:
+    def hear(self, cluster: SimCluster, batch: Batch) -> None:
         self.mirror.now_ms = batch.time_ms
         if self.commits:
             puts = [codec.decode(key, value) for key, value in batch.puts]
-            catch_up(self.mirror, puts, map(Key, batch.deletes))
+            replay_commit(self.mirror, puts, map(Key, batch.deletes))
         else:
             self.mirror.load(codec.decode(key, value) for key, value in cluster.medium.records.items())
         self.commits += 1
         if self.commits % LOOK_EVERY == 0:
             self.look(cluster, batch.time_ms)
 
-    def look(self, cluster: Cluster, now_ms: int) -> None:
+    def look(self, cluster: SimCluster, now_ms: int) -> None:
         again = Mirror()
         again.now_ms = now_ms
         again.load(codec.decode(key, value) for key, value in cluster.medium.records.items())
@@ -47,23 +47,23 @@ def picture(mirror: Mirror, now_ms: int) -> dict[str, Any]:
         "shown": shown(mirror, now_ms),
         "kept": as_kept(mirror),
         "sums": sums(mirror),
-        "held": {job: entry.on for job, entry in mirror.jobs.items()},
-        "systems": sorted(mirror.systems),
+        "held": {job: entry.live_by_node for job, entry in mirror.jobs.items()},
+        "systems": sorted(mirror.system_jobs),
         "leased": sorted(mirror.leased),
         "unassigned": sorted(mirror.unassigned),
-        "past": (sorted(mirror.past.ended), sorted(mirror.past.kept), sorted(mirror.past.orphans)),
+        "past": (sorted(mirror.ended_jobs.ended), sorted(mirror.ended_jobs.retained_until), sorted(mirror.ended_jobs.orphans)),
     }
 
 
 @pytest.mark.parametrize("seed", [0, 3, 16])
 def test_a_standby_knows_what_reading_would_tell(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    standby, committed = Standby(), Cluster._committed
+    standby, committed = Standby(), SimCluster._committed
 
-    def hear(cluster: Cluster, batch: Batch, revision: int) -> None:
+    def hear(cluster: SimCluster, batch: Batch, revision: int) -> None:
         committed(cluster, batch, revision)
         standby.hear(cluster, batch)
 
-    monkeypatch.setattr(Cluster, "_committed", hear)
+    monkeypatch.setattr(SimCluster, "_on_commit", hear)
     finding = run(scenario(seed), keep_trace=False)
 
     assert finding.broken is None

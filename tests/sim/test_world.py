@@ -1,11 +1,11 @@
 """Virtual time: events in order, clocks that run wrong, processes that die, freeze and thaw."""
 
-from rota.sim.world import WALL_MS, Clock, Process, World
+from rota.sim.world import WALL_MS, SimClock, SimProcess, World
 
 
-def started(world: World, name: str = "p") -> Process:
-    process = Process(world, name, Clock(world))
-    process.begin()
+def started(world: World, name: str = "p") -> SimProcess:
+    process = SimProcess(world, name, SimClock(world))
+    process.start_life()
     return process
 
 
@@ -53,8 +53,8 @@ def test_a_run_stops_when_it_is_done() -> None:
 def test_worlds_that_did_the_same_have_the_same_digest() -> None:
     one, same, other = World(0), World(0, keep_trace=False), World(0)
     for world in (one, same):
-        world.say("n1", "is well")
-    other.say("n1", "is ill")
+        world.trace("n1", "is well")
+    other.trace("n1", "is ill")
 
     assert one.digest == same.digest != other.digest
     assert one.trace == ["     0.000  n1: is well"]
@@ -75,7 +75,7 @@ def test_each_name_has_chance_of_its_own() -> None:
 
 def test_a_clock_that_runs_fast_is_ahead_and_keeps_its_lead() -> None:
     world = World(0)
-    clock = Clock(world)
+    clock = SimClock(world)
     clock.run_at(1.05)
     world.run(10_000)
     ahead_ms = clock.boot_ms()
@@ -90,7 +90,7 @@ def test_a_clock_that_runs_fast_is_ahead_and_keeps_its_lead() -> None:
 
 def test_only_the_wall_clock_jumps() -> None:
     world = World(0)
-    clock = Clock(world)
+    clock = SimClock(world)
     world.run(5_000)
     clock.jump(-3_600_000)
 
@@ -104,7 +104,7 @@ def test_a_process_that_dies_does_nothing_it_had_planned() -> None:
     seen: list[str] = []
     process.after(10, lambda: seen.append("of the first life"))
     process.end()
-    process.begin()
+    process.start_life()
     process.after(20, lambda: seen.append("of the second life"))
     world.run(100)
 
@@ -118,7 +118,7 @@ def test_what_reaches_a_frozen_process_waits_until_it_thaws_and_keeps_its_order(
     process.after(10, lambda: seen.append((world.now_ms, "first")))
     process.after(20, lambda: seen.append((world.now_ms, "second")))
     process.freeze()
-    world.after(50, process.thaw)
+    world.after(50, process.resume)
     world.run(100)
 
     assert seen == [(50, "first"), (50, "second")]
@@ -133,8 +133,8 @@ def test_a_frozen_process_that_is_killed_never_does_what_waited() -> None:
     process.freeze()
     world.run(20)
     process.end()
-    process.begin()
-    process.thaw()
+    process.start_life()
+    process.resume()
     world.run(100)
 
     assert seen == []
@@ -147,9 +147,9 @@ def test_who_freezes_again_while_it_thaws_leaves_the_rest_for_later() -> None:
     process.freeze()
     process.do(process.life, process.freeze)
     process.do(process.life, lambda: seen.append("after the second thaw"))
-    process.thaw()
+    process.resume()
     before = list(seen)
-    process.thaw()
+    process.resume()
 
     assert (before, seen) == ([], ["after the second thaw"])
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from rota.cli.main import main
 from rota.engine.run import Engine
-from rota.store.mark import Mark
+from rota.store.mark import AckMarker
 from rota.store.protocol import Batch
 from rota.store.sqlite import SqliteStore
 
@@ -52,7 +52,7 @@ class DyingStore(SqliteStore):
         return revision
 
 
-class DyingMark(Mark):
+class DyingMark(AckMarker):
     def write(self, epoch: int, revision: int) -> None:
         at("synced")
         super().write(epoch, revision)
@@ -60,7 +60,7 @@ class DyingMark(Mark):
 
 class DyingEngine(Engine):
     def _tell(self, decided: Any) -> None:
-        super()._tell(decided)
+        super()._publish(decided)
         if decided.puts:
             at("spoken")
             asyncio.get_running_loop().call_later(0.01, at, "sent")

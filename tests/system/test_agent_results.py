@@ -10,7 +10,7 @@ import pytest
 import rota
 from rota.client.cluster import Cluster, connect
 from rota.identity.node_identity import NodeIdentity, load_identity
-from rota.identity.signed_requests import authorization
+from rota.identity.signed_requests import sign_request
 from rota.model.result import result_path
 from rota.testing.cluster import LocalCluster
 from rota.testing.processes import until
@@ -137,13 +137,13 @@ def test_operators_and_the_tasks_node_may_report_and_no_others(three: LocalClust
 
     submitter, operator = (token(three, role) for role in ("submitter", "operator"))
     assert post(body, submitter) == 403
-    assert post(body, authorization(other, "POST", path, body)) == 403
-    assert post(body, authorization(own, "POST", path, b"{}")) == 401
-    assert post(body, authorization(own, "POST", result_path(job, 0, 2), body)) == 401
+    assert post(body, sign_request(other, "POST", path, body)) == 403
+    assert post(body, sign_request(own, "POST", path, b"{}")) == 401
+    assert post(body, sign_request(own, "POST", result_path(job, 0, 2), body)) == 401
     assert (
-        three.call("GET", "/v1/jobs", authorization=authorization(own, "GET", "/v1/jobs", b"")).status == 403
+        three.call("GET", "/v1/jobs", authorization=sign_request(own, "GET", "/v1/jobs", b"")).status == 403
     )
-    assert post(body, authorization(own, "POST", path, body)) == 201
+    assert post(body, sign_request(own, "POST", path, body)) == 201
     assert post(body, operator) == 200
     assert post(b'{"failure": "no"}', f"Bearer {three.token}") == 409
     gate.open()

@@ -10,7 +10,7 @@ import pytest
 
 from rota.agent import dial
 from rota.identity import authority, certificates
-from rota.identity.authority import Authority
+from rota.identity.authority import CertificateAuthority
 from rota.identity.node_identity import NodeIdentity, Renewal, load_identity, replace_identity
 from rota.testing.cluster import LocalCluster
 from rota.testing.election import ElectedCluster
@@ -184,7 +184,7 @@ def test_a_certificate_that_expired_too_long_ago_is_refused_with_the_remedy(
     quick_node.kill_agent(1)
     monkeypatch.setattr(authority, "NODE_LIFE", timedelta(seconds=1))
     renewal, now = Renewal(quick_node.identity), datetime.now(UTC)
-    signer = Authority.open(quick_node.directory / "server" / "ca", now, timedelta(0))
+    signer = CertificateAuthority.open(quick_node.directory / "server" / "ca", now, timedelta(0))
     certificate = signer.sign_node(renewal.request, quick_node.identity.node_id, "node-1", now)
     replace_identity(quick_node.node_directory(1), renewal.accept(certificate, now))
     until(lambda: datetime.now(UTC) > quick_node.identity.renewable_until, "it can no longer be renewed")

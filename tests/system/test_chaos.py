@@ -13,7 +13,7 @@ import pytest
 from rota.client.views import Event
 from rota.testing.processes import until
 from rota.wiring import chaos
-from rota.wiring.chaos import Act, Kind
+from rota.wiring.chaos import ChaosAct, ChaosKind
 from tests.system.dev import STOP_SECONDS, Dev
 from tests.system.witness import Witness
 
@@ -26,7 +26,7 @@ def test_everything_ends_well_whatever_happens_to_the_nodes(dev: "ChaoticDev", w
     dev.disturb(nodes=5, seed=1)
 
     ran = dev.rota("run", "--quiet", "--array", f"0-{TASKS - 1}", "--", *witness.script("sleep 0.5"))
-    until(lambda: [kind for kind in Kind if not dev.has_done(kind)] == [], "each kind of act", 120)
+    until(lambda: [kind for kind in ChaosKind if not dev.has_done(kind)] == [], "each kind of act", 120)
     with dev.connected() as cluster:
         results = {task.index: task.exit_code for task in cluster.job("last").tasks()}
         ended = cluster.events(1000, kind="task.ended")
@@ -46,9 +46,9 @@ def test_everything_ends_well_whatever_happens_to_the_nodes(dev: "ChaoticDev", w
 def test_nothing_is_left_of_frozen_nodes_however_dev_ends(
     dev: "ChaoticDev", witness: Witness, signum: signal.Signals
 ) -> None:
-    dev.disturb(nodes=2, seed=seed_that_begins_with(Kind.FREEZE_BOTH))
+    dev.disturb(nodes=2, seed=seed_that_begins_with(ChaosKind.FREEZE_BOTH))
     dev.rota("run", "--detach", "--array", "0-3", "--", *witness.script("sleep 1000"))
-    until(lambda: dev.has_done(Kind.FREEZE_BOTH), "an agent and a keeper are frozen")
+    until(lambda: dev.has_done(ChaosKind.FREEZE_BOTH), "an agent and a keeper are frozen")
 
     dev.end(signum)
 
@@ -56,9 +56,9 @@ def test_nothing_is_left_of_frozen_nodes_however_dev_ends(
 
 
 def test_nothing_is_left_of_a_node_whose_agent_is_dead(dev: "ChaoticDev", witness: Witness) -> None:
-    dev.disturb(nodes=2, seed=seed_that_begins_with(Kind.KILL_AGENT))
+    dev.disturb(nodes=2, seed=seed_that_begins_with(ChaosKind.KILL_AGENT))
     dev.rota("run", "--detach", "--array", "0-3", "--", *witness.script("sleep 1000"))
-    until(lambda: dev.has_done(Kind.KILL_AGENT), "an agent is killed")
+    until(lambda: dev.has_done(ChaosKind.KILL_AGENT), "an agent is killed")
 
     assert dev.end(signal.SIGINT) == 0
     until(lambda: dev.left() == [], "nothing is left", STOP_SECONDS)
@@ -72,9 +72,9 @@ class ChaoticDev(Dev):
         self.start("--nodes", str(nodes), "--chaos", "--chaos-seed", str(seed), "--chaos-pace", str(PACE))
         until(lambda: f"--chaos-seed {seed}" in self.told(), "its nodes are disturbed")
 
-    def has_done(self, kind: Kind) -> bool:
+    def has_done(self, kind: ChaosKind) -> bool:
         """Whether its sentence stands there, whichever the node and however long."""
-        sentence = re.escape(chaos.said_of_harm(Act(kind, "NODE", 0.0)))
+        sentence = re.escape(chaos.describe_harm(ChaosAct(kind, "NODE", 0.0)))
         pattern = sentence.replace("NODE", r"\S+").replace(re.escape("0.0 s"), r"[\d.]+ s")
         return re.search(f"{pattern}$", self.told(), re.MULTILINE) is not None
 
@@ -85,10 +85,10 @@ def dev(tmp_path: Path) -> Iterator[ChaoticDev]:
         yield chaotic
 
 
-def seed_that_begins_with(kind: Kind) -> int:
+def seed_that_begins_with(kind: ChaosKind) -> int:
     """And gives enough time to look."""
     for seed in count():
-        first = chaos.decide(chaos.Chaos(seed), {"node-1": True, "node-2": True}, 0).harm
+        first = chaos.decide(chaos.ChaosState(seed), {"node-1": True, "node-2": True}, 0).harm
         if first is not None and first.kind is kind and first.seconds > chaos.LOST_SECONDS:
             return seed
     raise AssertionError("there is always one more")

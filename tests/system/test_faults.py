@@ -110,7 +110,7 @@ def test_a_job_that_cannot_be_read_is_shown_and_the_server_starts_without_it(nod
 async def write(cluster: LocalCluster, records: dict[str, bytes]) -> None:
     """Into the store of a server that does not run."""
     store = SqliteStore(cluster.directory / "server")
-    await commit(store, batch(await store.lead(), puts=records))
+    await commit(store, batch(await store.acquire_epoch(), puts=records))
     await store.close()
 
 

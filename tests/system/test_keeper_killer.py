@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rota.model.limits import SUSPECT_DEATHS_TIED
+from rota.model.limits import QUARANTINE_KEEPER_DEATHS_TIED
 from rota.testing.cluster import LocalCluster
 from rota.testing.processes import until
 from tests.system.witness import Gate, Witness
@@ -31,7 +31,7 @@ def test_it_is_held_with_a_reason_and_an_innocent_neighbour_goes_on(
 
     until(lambda: lonely.count(culprit, "held") == 1, "it is held", PATIENCE_SECONDS)
     starts = len(witness.seen())
-    assert 3 <= starts <= SUSPECT_DEATHS_TIED
+    assert 3 <= starts <= QUARANTINE_KEEPER_DEATHS_TIED
     assert "is held as suspect: the keeper died" in lonely.rota("why", culprit).out
     until(lambda: lonely.count(neighbour, "running") == 1, "the neighbour runs again", PATIENCE_SECONDS)
     gate.open()

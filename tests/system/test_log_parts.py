@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rota.keeper.output.times import ENDING, read
+from rota.keeper.output.times import SUFFIX, parse_marks
 from rota.testing.cluster import LocalCluster
 from rota.testing.processes import until
 from tests.system.witness import Gate
@@ -57,8 +57,8 @@ class Talker:
 
 def _marked_bytes(path: Path) -> int:
     """How much of a stream's file has a time."""
-    marks = path.with_name(path.name + ENDING.decode())
-    positions = read(marks.read_bytes()).positions if marks.exists() else []
+    marks = path.with_name(path.name + SUFFIX.decode())
+    positions = parse_marks(marks.read_bytes()).positions if marks.exists() else []
     return positions[-1] if positions else 0  # it may have been made just now
 
 

@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from rota.agent.dial import SERVER_NAME, diagnose
-from rota.identity.authority import Authority
+from rota.identity.authority import CertificateAuthority
 from rota.identity.node_identity import NodeIdentity, make_request, store_identity
 from rota.testing.cluster import LocalCluster
 from rota.testing.processes import until
@@ -60,7 +60,7 @@ def test_an_agent_without_a_certificate_is_refused(shared: LocalCluster) -> None
 
 
 def test_an_agent_with_a_certificate_of_another_ca_is_refused(shared: LocalCluster, tmp_path: Path) -> None:
-    other = Authority.open(tmp_path / "ca", datetime.now(UTC))
+    other = CertificateAuthority.open(tmp_path / "ca", datetime.now(UTC))
     certificate = other.sign_node(make_request(tmp_path), "n1", "node-1", datetime.now(UTC))
     (tmp_path / "both.pem").write_bytes(certificate + (tmp_path / "node.key").read_bytes())
 
@@ -89,7 +89,7 @@ def test_an_agent_of_another_cluster_says_why_it_is_not_connected(
     shared: LocalCluster, tmp_path: Path
 ) -> None:
     stranger = shared.directory / "node-stranger"
-    other = Authority.open(tmp_path / "ca", datetime.now(UTC))
+    other = CertificateAuthority.open(tmp_path / "ca", datetime.now(UTC))
     request = make_request(stranger)
     store_identity(stranger, other.sign_node(request, "n1", "node-1", datetime.now(UTC)), other.ca_pem)
     (stranger / "server").write_text(shared.agent + "\n")

@@ -8,11 +8,11 @@ from rota.model.columns import column
 from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import AttemptState
 from rota.model.plan import Plan
-from rota.model.sync import JobClaims, Report, Said
-from rota.scheduler.plan import ROUND, Scheduler
-from rota.scheduler.round import Settings
+from rota.model.sync import JobReports, NodeReport, ReportedState
+from rota.scheduler.plan import ROUND_KEY, Scheduler
+from rota.scheduler.round import SchedulerSettings
 from rota.testing.builders import add_job, add_node, apply, at, claims, job_spec
-from rota.watcher.sessions import report
+from rota.watcher.sessions import on_report
 
 ONE = JobId("1")
 A, B = NodeId("a"), NodeId("b")
@@ -29,14 +29,14 @@ def placed(count: int = 1, **fields: Any) -> Mirror:
 
 
 def place(mirror: Mirror, ms: int = 0) -> None:
-    apply(mirror, Scheduler(Settings()).decide(mirror, ROUND, at(ms)))
+    apply(mirror, Scheduler(SchedulerSettings()).decide(mirror, ROUND_KEY, at(ms)))
 
 
-def hear(mirror: Mirror, node: str, *said: JobClaims, ms: int = 0) -> Plan:
-    return apply(mirror, report(mirror, NodeId(node), Report(1, list(said)), at(ms)))
+def hear(mirror: Mirror, node: str, *said: JobReports, ms: int = 0) -> Plan:
+    return apply(mirror, on_report(mirror, NodeId(node), NodeReport(1, list(said)), at(ms)))
 
 
-def say(mirror: Mirror, said: Said, *pairs: tuple[int, int], node: str = "a", **fields: Any) -> Plan:
+def say(mirror: Mirror, said: ReportedState, *pairs: tuple[int, int], node: str = "a", **fields: Any) -> Plan:
     """A node's word on attempts of job 1."""
     return hear(mirror, node, claims(1, said, *pairs, **fields))
 

@@ -8,15 +8,15 @@ from rota.model.adoption import JobAdoption, attempts_before, jobs_before
 from rota.model.attempt import LOOKAHEAD
 from rota.model.columns import ints
 from rota.model.ids import JobId, NodeId
-from rota.model.job import JobSpec, Kind
+from rota.model.job import JobSpec, JobKind
 from rota.model.lifecycle import JobState, TaskState
 from rota.model.limits import ADOPTION_MS, BLOCK_TASKS
 from rota.model.plan import Plan
 from rota.model.shape import RunMode
-from rota.model.sync import Claim, JobClaims, Said
+from rota.model.sync import AttemptReport, JobReports, ReportedState
 from rota.testing.builders import add_job, add_node, apply, at, claims, job_spec
-from rota.testing.stage import Machine, Stage
-from rota.watcher.adoption import Brought, unknown
+from rota.testing.stage import StageMachine, Stage
+from rota.watcher.adoption import BroughtJob, unknown
 from tests.controllers.stages import end, job, stage, state
 
 A, B, ONE = NodeId("a"), NodeId("b"), JobId("1")
@@ -31,12 +31,12 @@ def restarted(*nodes: NodeId) -> Mirror:
     return mirror
 
 
-def bring(mirror: Mirror, node: NodeId, spec: JobSpec, *brought: Claim) -> Plan:
-    return apply(mirror, Brought(node, spec, brought, EPOCH).adopt(mirror, at(5_000)))
+def bring(mirror: Mirror, node: NodeId, spec: JobSpec, *brought: AttemptReport) -> Plan:
+    return apply(mirror, BroughtJob(node, spec, brought, EPOCH).adopt(mirror, at(5_000)))
 
 
-def runs(index: int, attempt: int = 1, said: Said = Said.RUNNING) -> Claim:
-    return Claim(index, attempt, said)
+def runs(index: int, attempt: int = 1, said: ReportedState = ReportedState.RUNNING) -> AttemptReport:
+    return AttemptReport(index, attempt, said)
 
 
 def assigned(mirror: Mirror, node: NodeId) -> dict[tuple[JobId, int], int]:
@@ -64,7 +64,7 @@ def test_a_job_is_active_again_with_what_its_node_has_and_the_rest_is_held() -> 
 def test_a_second_node_adds_its_tasks_to_the_same_job() -> None:
     mirror, spec = restarted(), job_spec(1, count=3)
     bring(mirror, A, spec, runs(0))
-    bring(mirror, B, spec, runs(2, 7, Said.QUEUED))
+    bring(mirror, B, spec, runs(2, 7, ReportedState.QUEUED))
 
     assert list(mirror.jobs) == [ONE]
     assert (assigned(mirror, A), assigned(mirror, B)) == ({(ONE, 0): 1}, {(ONE, 2): 7})
@@ -105,7 +105,7 @@ def test_the_newest_version_of_a_spec_counts_and_its_new_tasks_are_held() -> Non
         pytest.param(runs(0, attempts_before(EPOCH + 1) + 1), id="a number that no server has given out"),
     ],
 )
-def test_what_cannot_be_of_the_job_is_not_adopted(claim: Claim) -> None:
+def test_what_cannot_be_of_the_job_is_not_adopted(claim: AttemptReport) -> None:
     mirror = restarted()
     plan = bring(mirror, A, job_spec(1, count=3), claim)
 
@@ -117,8 +117,8 @@ def test_only_jobs_of_an_earlier_server_are_asked_for() -> None:
     mirror = restarted()
     add_job(mirror, job_spec(7))
     own = jobs_before(EPOCH) + 1
-    inventory = [claims(number, Said.RUNNING, (0, 1)) for number in (own, 9, 7, 3)]
-    inventory += [JobClaims(JobId(name), [runs(0)]) for name in ("", "x", "-1", "²")]
+    inventory = [claims(number, ReportedState.RUNNING, (0, 1)) for number in (own, 9, 7, 3)]
+    inventory += [JobReports(JobId(name), [runs(0)]) for name in ("", "x", "-1", "²")]
 
     assert [one.job for one in unknown(mirror, A, inventory, EPOCH)] == ["3", "9"]
 
@@ -127,8 +127,8 @@ def test_nothing_more_is_asked_of_what_is_adopted() -> None:
     mirror = restarted()
     bring(mirror, A, job_spec(1, count=2), runs(0))
 
-    assert unknown(mirror, A, [claims(1, Said.RUNNING, (0, 1))], EPOCH) == []
-    assert len(unknown(mirror, B, [claims(1, Said.RUNNING, (1, 1))], EPOCH)) == 1
+    assert unknown(mirror, A, [claims(1, ReportedState.RUNNING, (0, 1))], EPOCH) == []
+    assert len(unknown(mirror, B, [claims(1, ReportedState.RUNNING, (1, 1))], EPOCH)) == 1
 
 
 def test_jobs_are_listed_by_number_whatever_order_they_come_in() -> None:
@@ -144,7 +144,7 @@ def test_all_blocks_of_an_array_are_held_but_what_was_brought() -> None:
     bring(mirror, A, job_spec(1, count=3 * BLOCK_TASKS - 1), runs(BLOCK_TASKS + 3))
 
     adopted = mirror.jobs[ONE]
-    assert (adopted.tally.held, adopted.tally.live) == (3 * BLOCK_TASKS - 2, 1)
+    assert (adopted.task_counts.held, adopted.task_counts.live) == (3 * BLOCK_TASKS - 2, 1)
     assert adopted.ready(0, 10) == []
 
 
@@ -156,7 +156,7 @@ def test_what_a_rerun_left_out_has_succeeded_and_what_is_not_wanted_is_not_held(
         *(TaskState.SUCCEEDED, TaskState.SUCCEEDED, TaskState.WANTED, TaskState.HELD),
         *(TaskState.WANTED, TaskState.WANTED),
     ]
-    assert mirror.jobs[ONE].tally.pending == 0
+    assert mirror.jobs[ONE].task_counts.pending == 0
 
 
 def test_devices_that_are_in_use_are_not_given_to_others() -> None:
@@ -169,12 +169,12 @@ def test_devices_that_are_in_use_are_not_given_to_others() -> None:
 
 
 def test_a_system_job_keeps_the_indices_of_its_nodes() -> None:
-    mirror, spec = restarted(), job_spec(1, count=4, kind=Kind.SYSTEM)
+    mirror, spec = restarted(), job_spec(1, count=4, kind=JobKind.SYSTEM)
     bring(mirror, B, spec, runs(3))
     bring(mirror, A, spec, runs(1))
     other = bring(mirror, A, spec, runs(0))
 
-    assert list(mirror.jobs[ONE].pinned) == ["?0", "a", "?2", "b"]
+    assert list(mirror.jobs[ONE].task_by_node) == ["?0", "a", "?2", "b"]
     assert (assigned(mirror, A), assigned(mirror, B)) == ({(ONE, 1): 1}, {(ONE, 3): 1})
     assert other == Plan()
 
@@ -184,46 +184,46 @@ def test_a_system_job_keeps_the_indices_of_its_nodes() -> None:
 
 def test_a_service_is_made_whole_again_by_attempts_of_higher_numbers() -> None:
     made = stage(cpu=4, b=4)
-    made.submit(job_spec(1, count=2, kind=Kind.SERVICE))
+    made.submit(job_spec(1, count=2, kind=JobKind.SERVICE))
     made.machines["b"].crash()
     made.restart_without_jobs()
     made.call(made.machines["a"])
     made.call(made.machines["b"])
-    before = job(made).tally.live
+    before = job(made).task_counts.live
     made.wait(ADOPTION_MS)
 
-    assert (before, job(made).tally.live) == (1, 2)
+    assert (before, job(made).task_counts.live) == (1, 2)
     assert max(ints(job(made).attempts[0], "number")) > attempts_before(made.epoch)
 
 
 def test_what_runs_one_at_a_time_is_not_replaced_before_its_lease_is_over() -> None:
     made = Stage()
     for name in ("a", "b"):
-        made.join(Machine(name, {"cpu": 4000}, {"leases": "pid-namespace"}))
-    made.submit(job_spec(1, count=2, kind=Kind.SERVICE, run=RunMode.ONE_AT_A_TIME, lease_seconds=90.0))
+        made.join(StageMachine(name, {"cpu": 4000}, {"leases": "pid-namespace"}))
+    made.submit(job_spec(1, count=2, kind=JobKind.SERVICE, run=RunMode.ONE_AT_A_TIME, lease_seconds=90.0))
     made.restart_without_jobs()
     made.call(made.machines["a"])
-    here = job(made).tally.live
+    here = job(made).task_counts.live
     made.wait(ADOPTION_MS + 30_000)
-    then = job(made).tally.live
+    then = job(made).task_counts.live
     made.wait(90_000)
 
-    assert (here, then, job(made).tally.live) == (1, 1, 2)
+    assert (here, then, job(made).task_counts.live) == (1, 1, 2)
 
 
 def test_new_nodes_get_their_tasks_of_a_system_job_when_no_other_can_bring_them() -> None:
     made = stage(cpu=4, b=4)
-    made.submit(job_spec(1, count=0, kind=Kind.SYSTEM))
+    made.submit(job_spec(1, count=0, kind=JobKind.SYSTEM))
     made.restart_without_jobs()
     made.call(made.machines["a"])
-    made.join(Machine("c", {"cpu": 4000}, {}))
-    early = list(job(made).pinned)
+    made.join(StageMachine("c", {"cpu": 4000}, {}))
+    early = list(job(made).task_by_node)
     made.call(made.machines["b"])
     made.wait(ADOPTION_MS)
 
     assert early == ["a"]
-    assert list(job(made).pinned) == ["a", "b", "c"]
-    assert job(made).tally.live == 3
+    assert list(job(made).task_by_node) == ["a", "b", "c"]
+    assert job(made).task_counts.live == 3
 
 
 def test_a_late_node_brings_its_tasks_as_long_as_others_of_the_job_run() -> None:
@@ -250,7 +250,7 @@ def test_tasks_that_nobody_brings_are_lost_and_make_the_job_fail() -> None:
     made.call(made.machines["b"])
 
     assert (before, state(made)) == (JobState.ACTIVE, JobState.FAILED)
-    assert job(made).tally.as_dict()["lost"] == 2
+    assert job(made).task_counts.as_dict()["lost"] == 2
     assert made.machines["b"].held == {}
 
 
@@ -262,7 +262,7 @@ def test_what_is_held_because_it_is_missing_is_started_again_by_its_users_word()
     made.wait(2 * ADOPTION_MS)
     made.release(ONE)
 
-    assert job(made).tally.live == 2
+    assert job(made).task_counts.live == 2
 
 
 def test_a_canceled_job_is_stopped_everywhere_also_where_it_is_brought_later() -> None:

@@ -11,7 +11,7 @@ from rota.model.columns import column
 from rota.model.lifecycle import ATTEMPT, AttemptState
 from rota.model.limits import BLOCK_TASKS, SUPERSEDED_KEPT
 from rota.model.plan import Plan
-from rota.model.sync import Claim, JobClaims, Said
+from rota.model.sync import AttemptReport, JobReports, ReportedState
 from rota.testing.builders import claims
 from rota.watcher.claims import event_of
 from tests.watcher.placed import ONE, hear, place, placed, say, states, status
@@ -21,7 +21,7 @@ def test_a_claim_is_entered_with_all_it_says() -> None:
     mirror = placed()
     say(
         mirror,
-        Said.EXITED,
+        ReportedState.EXITED,
         (0, 1),
         exit_code=7,
         signal=0,
@@ -62,24 +62,24 @@ def test_a_claim_is_entered_with_all_it_says() -> None:
 @pytest.mark.parametrize(
     ("said", "fields", "state"),
     [
-        (Said.QUEUED, {}, AttemptState.QUEUED),
-        (Said.ACCEPTED, {}, AttemptState.ACCEPTED),
-        (Said.RUNNING, {}, AttemptState.RUNNING),
-        (Said.STOPPING, {}, AttemptState.STOPPING),
-        (Said.EXITED, {"exit_code": 0}, AttemptState.SUCCEEDED),
-        (Said.EXITED, {"exit_code": 1}, AttemptState.FAILED),
-        (Said.EXITED, {"exit_code": 0, "signal": 9}, AttemptState.FAILED),
-        (Said.EXITED, {"signal": 9}, AttemptState.FAILED),
-        (Said.STOPPED, {}, AttemptState.STOPPED),
-        (Said.TIMED_OUT, {}, AttemptState.TIMED_OUT),
-        (Said.LOST, {}, AttemptState.LOST),
-        (Said.UNKNOWN, {}, AttemptState.WITHDRAWN),
-        (Said.REFUSED, {}, AttemptState.REFUSED),
-        (Said.WITHDRAWN, {}, AttemptState.WITHDRAWN),
+        (ReportedState.QUEUED, {}, AttemptState.QUEUED),
+        (ReportedState.ACCEPTED, {}, AttemptState.ACCEPTED),
+        (ReportedState.RUNNING, {}, AttemptState.RUNNING),
+        (ReportedState.STOPPING, {}, AttemptState.STOPPING),
+        (ReportedState.EXITED, {"exit_code": 0}, AttemptState.SUCCEEDED),
+        (ReportedState.EXITED, {"exit_code": 1}, AttemptState.FAILED),
+        (ReportedState.EXITED, {"exit_code": 0, "signal": 9}, AttemptState.FAILED),
+        (ReportedState.EXITED, {"signal": 9}, AttemptState.FAILED),
+        (ReportedState.STOPPED, {}, AttemptState.STOPPED),
+        (ReportedState.TIMED_OUT, {}, AttemptState.TIMED_OUT),
+        (ReportedState.LOST, {}, AttemptState.LOST),
+        (ReportedState.UNKNOWN, {}, AttemptState.WITHDRAWN),
+        (ReportedState.REFUSED, {}, AttemptState.REFUSED),
+        (ReportedState.WITHDRAWN, {}, AttemptState.WITHDRAWN),
     ],
 )
 def test_each_word_on_an_offer_means_one_state(
-    said: Said, fields: dict[str, Any], state: AttemptState
+    said: ReportedState, fields: dict[str, Any], state: AttemptState
 ) -> None:
     mirror = placed()
     say(mirror, said, (0, 1), **fields)
@@ -90,16 +90,16 @@ def test_each_word_on_an_offer_means_one_state(
 @pytest.mark.parametrize(
     ("before", "state"),
     [
-        (Said.QUEUED, AttemptState.WITHDRAWN),
-        (Said.ACCEPTED, AttemptState.WITHDRAWN),
-        (Said.RUNNING, AttemptState.LOST),
-        (Said.STOPPING, AttemptState.LOST),
+        (ReportedState.QUEUED, AttemptState.WITHDRAWN),
+        (ReportedState.ACCEPTED, AttemptState.WITHDRAWN),
+        (ReportedState.RUNNING, AttemptState.LOST),
+        (ReportedState.STOPPING, AttemptState.LOST),
     ],
 )
-def test_what_a_node_does_not_know_is_lost_only_if_it_ran_there(before: Said, state: AttemptState) -> None:
+def test_what_a_node_does_not_know_is_lost_only_if_it_ran_there(before: ReportedState, state: AttemptState) -> None:
     mirror = placed()
     say(mirror, before, (0, 1))
-    say(mirror, Said.UNKNOWN, (0, 1))
+    say(mirror, ReportedState.UNKNOWN, (0, 1))
 
     assert states(mirror) == [state]
 
@@ -107,7 +107,7 @@ def test_what_a_node_does_not_know_is_lost_only_if_it_ran_there(before: Said, st
 def test_a_word_of_a_newer_version_is_passed_over() -> None:
     mirror = placed()
 
-    assert hear(mirror, "a", JobClaims(ONE, [Claim(0, 1, 99)])) == nothing(ended=True)
+    assert hear(mirror, "a", JobReports(ONE, [AttemptReport(0, 1, 99)])) == nothing(ended=True)
 
 
 # ---- what is passed over
@@ -124,51 +124,51 @@ def test_a_word_of_a_newer_version_is_passed_over() -> None:
     ],
 )
 def test_a_claim_on_what_was_never_placed_is_passed_over(pair: tuple[int, int]) -> None:
-    assert say(placed(), Said.RUNNING, pair) == nothing()
+    assert say(placed(), ReportedState.RUNNING, pair) == nothing()
 
 
 def test_a_claim_on_a_job_that_is_not_there_is_passed_over() -> None:
-    assert hear(placed(), "a", claims(99, Said.RUNNING, (0, 1))) == nothing()
+    assert hear(placed(), "a", claims(99, ReportedState.RUNNING, (0, 1))) == nothing()
 
 
 def test_a_claim_of_another_node_is_passed_over() -> None:
     mirror = placed()
 
-    assert say(mirror, Said.EXITED, (0, 1), node="b", exit_code=0) == nothing("b", ended=True)
+    assert say(mirror, ReportedState.EXITED, (0, 1), node="b", exit_code=0) == nothing("b", ended=True)
 
 
 def test_a_claim_on_a_superseded_attempt_is_passed_over() -> None:
     mirror = placed()
-    say(mirror, Said.REFUSED, (0, 1))
+    say(mirror, ReportedState.REFUSED, (0, 1))
     place(mirror)
 
-    assert say(mirror, Said.EXITED, (0, 1), exit_code=0) == nothing(ended=True)
-    assert say(mirror, Said.RUNNING, (0, 2), node="b").puts != ()
+    assert say(mirror, ReportedState.EXITED, (0, 1), exit_code=0) == nothing(ended=True)
+    assert say(mirror, ReportedState.RUNNING, (0, 2), node="b").puts != ()
 
 
 def test_a_claim_heard_twice_changes_nothing_the_second_time() -> None:
     mirror = placed()
-    say(mirror, Said.RUNNING, (0, 1))
+    say(mirror, ReportedState.RUNNING, (0, 1))
 
-    assert say(mirror, Said.RUNNING, (0, 1)) == nothing()
+    assert say(mirror, ReportedState.RUNNING, (0, 1)) == nothing()
 
 
 def test_a_claim_out_of_turn_is_passed_over() -> None:
     mirror = placed()
-    say(mirror, Said.EXITED, (0, 1), exit_code=0)
+    say(mirror, ReportedState.EXITED, (0, 1), exit_code=0)
 
-    assert say(mirror, Said.RUNNING, (0, 1)) == nothing()
-    assert say(mirror, Said.EXITED, (0, 1), exit_code=5) == nothing(ended=True)
+    assert say(mirror, ReportedState.RUNNING, (0, 1)) == nothing()
+    assert say(mirror, ReportedState.EXITED, (0, 1), exit_code=5) == nothing(ended=True)
     assert states(mirror) == [AttemptState.SUCCEEDED]
 
 
-@given(st.lists(st.tuples(st.sampled_from(Said), st.integers(0, 1), st.sampled_from([0, 3])), max_size=8))
+@given(st.lists(st.tuples(st.sampled_from(ReportedState), st.integers(0, 1), st.sampled_from([0, 3])), max_size=8))
 @settings(deadline=None)
-def test_whatever_is_said_states_only_move_as_the_table_says(said: list[tuple[Said, int, int]]) -> None:
+def test_whatever_is_said_states_only_move_as_the_table_says(said: list[tuple[ReportedState, int, int]]) -> None:
     mirror = placed(count=2)
     before = [AttemptState.OFFERED, AttemptState.OFFERED]
     for word, index, code in said:
-        event = event_of(Claim(index, 1, word, exit_code=code))
+        event = event_of(AttemptReport(index, 1, word, exit_code=code))
         assert event is not None
         say(mirror, word, (index, 1), exit_code=code)
         before[index] = ATTEMPT.get((before[index], event), before[index])
@@ -179,7 +179,7 @@ def test_whatever_is_said_states_only_move_as_the_table_says(said: list[tuple[Sa
 @pytest.mark.parametrize("fields", [{"exit_code": 2**20}, {"exit_code": -(2**20)}, {"signal": 300}])
 def test_numbers_that_no_process_can_have_do_no_harm(fields: dict[str, Any]) -> None:
     mirror = placed()
-    say(mirror, Said.EXITED, (0, 1), **fields)
+    say(mirror, ReportedState.EXITED, (0, 1), **fields)
 
     assert states(mirror) == [AttemptState.FAILED]
 
@@ -192,9 +192,9 @@ def test_a_report_may_tell_the_whole_life_of_an_attempt() -> None:
     plan = hear(
         mirror,
         "a",
-        claims(1, Said.ACCEPTED, (0, 1)),
-        claims(1, Said.RUNNING, (0, 1), started_at_ms=5),
-        claims(1, Said.EXITED, (0, 1), exit_code=0, started_at_ms=5),
+        claims(1, ReportedState.ACCEPTED, (0, 1)),
+        claims(1, ReportedState.RUNNING, (0, 1), started_at_ms=5),
+        claims(1, ReportedState.EXITED, (0, 1), exit_code=0, started_at_ms=5),
     )
 
     assert states(mirror) == [AttemptState.SUCCEEDED]
@@ -206,9 +206,9 @@ def test_tasks_of_a_report_that_fared_alike_share_one_event() -> None:
     plan = hear(
         mirror,
         "a",
-        claims(1, Said.EXITED, (0, 1), (1, 1), (2, 1), (5, 1), exit_code=0),
-        claims(1, Said.EXITED, (3, 1), exit_code=2, reason="no luck"),
-        claims(1, Said.ACCEPTED, (4, 1)),
+        claims(1, ReportedState.EXITED, (0, 1), (1, 1), (2, 1), (5, 1), exit_code=0),
+        claims(1, ReportedState.EXITED, (3, 1), exit_code=2, reason="no luck"),
+        claims(1, ReportedState.ACCEPTED, (4, 1)),
     )
 
     assert [
@@ -221,7 +221,7 @@ def test_tasks_of_a_report_that_fared_alike_share_one_event() -> None:
 
 def test_only_the_blocks_a_report_changes_are_written() -> None:
     mirror = placed(count=3 * BLOCK_TASKS)
-    plan = say(mirror, Said.RUNNING, (1, 1), (2 * BLOCK_TASKS, 1))
+    plan = say(mirror, ReportedState.RUNNING, (1, 1), (2 * BLOCK_TASKS, 1))
 
     assert [record.key for record in plan.puts] == ["status/1/0", "status/1/2"]
 
@@ -231,9 +231,9 @@ def test_only_the_blocks_a_report_changes_are_written() -> None:
 
 def test_how_an_older_attempt_ended_is_kept_when_the_next_is_heard_of() -> None:
     mirror = placed()
-    say(mirror, Said.REFUSED, (0, 1), reason="no such directory")
+    say(mirror, ReportedState.REFUSED, (0, 1), reason="no such directory")
     place(mirror)
-    say(mirror, Said.RUNNING, (0, 2), node="b", started_at_ms=9)
+    say(mirror, ReportedState.RUNNING, (0, 2), node="b", started_at_ms=9)
 
     (old,) = status(mirror).older
     assert (old.position, old.number, AttemptState(old.state)) == (0, 1, AttemptState.REFUSED)
@@ -247,7 +247,7 @@ def test_sixty_four_older_attempts_are_kept_and_more_are_counted() -> None:
     for number in range(1, 71):
         mirror.now_ms = number * 100_000
         node = next(name for name, entry in mirror.nodes.items() if entry.assigned)
-        say(mirror, Said.REFUSED, (0, number), node=node)
+        say(mirror, ReportedState.REFUSED, (0, number), node=node)
         place(mirror, ms=number * 100_000)
 
     block = status(mirror)

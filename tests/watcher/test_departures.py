@@ -5,7 +5,7 @@ import pytest
 from rota.model.ids import NodeId
 from rota.model.limits import EVENTS_KEPT_MS, TOLD_AGAIN_FIRST_MS
 from rota.model.subscriber import Subscriber
-from rota.testing.stage import Machine, Stage
+from rota.testing.stage import StageMachine, Stage
 
 A = NodeId("a")
 OWNER = "ann:ci"
@@ -20,7 +20,7 @@ def heard() -> list[str]:
 def stage(heard: list[str]) -> Stage:
     """One node, and a subscriber that has acknowledged everything so far and is connected."""
     made = Stage(heard.append)
-    made.join(Machine("a", {"cpu": 1000}, {}))
+    made.join(StageMachine("a", {"cpu": 1000}, {}))
     made.put(Subscriber(OWNER, made.revision, 0))
     made.watch(OWNER)
     return made
@@ -64,7 +64,7 @@ def test_a_leave_that_is_acknowledged_at_once_is_told_once_and_costs_one_record(
 
 def test_without_a_subscriber_nothing_is_kept_or_told_again(heard: list[str]) -> None:
     stage = Stage(heard.append)
-    stage.join(Machine("a", {"cpu": 1000}, {}))
+    stage.join(StageMachine("a", {"cpu": 1000}, {}))
     leave(stage)
     stage.wait(3 * TOLD_AGAIN_FIRST_MS)
 
@@ -77,7 +77,7 @@ def test_without_a_subscriber_nothing_is_kept_or_told_again(heard: list[str]) ->
 def test_while_no_subscriber_that_is_behind_is_connected_nothing_is_told_again(
     stage: Stage, heard: list[str]
 ) -> None:
-    stage.hang_up(OWNER)
+    stage.disconnect(OWNER)
     leave(stage)
     stage.wait(10 * TOLD_AGAIN_FIRST_MS)
     assert left(heard) == ["node a left: switched off"]

@@ -9,35 +9,35 @@ import grpc
 import msgspec
 import pytest
 
-from rota.apiserver.admission import forget_node
+from rota.apiserver.admission import delete_node_records
 from rota.engine.reconciler import Reconciler
 from rota.engine.run import Engine
-from rota.identity.authority import Authority
+from rota.identity.authority import CertificateAuthority
 from rota.model.attempt import AttemptBlock
 from rota.model.errors import Unavailable
 from rota.model.ids import NodeId
 from rota.model.lifecycle import NodeState
-from rota.model.node import Eligibility, Link, NodeWish
-from rota.model.plan import NOTHING, OWNERS, Plan, Record
+from rota.model.node import Eligibility, Connection, NodeIntent
+from rota.model.plan import NO_CHANGE, WRITERS, Plan, Record
 from rota.model.sync import Hello, JobOrders, LogPiece, LogRequest
 from rota.model.view import View
 from rota.store.memory import MemoryStore
 from rota.testing.builders import hello, job_spec
 from rota.watcher import liveness, session
-from rota.watcher.leading import Leading
-from rota.watcher.run import PLACE, AgentDoor, Context, Heard
-from rota.watcher.session import Session
-from rota.watcher.told import Told
+from rota.watcher.leading import LeadershipContext
+from rota.watcher.run import SCHEDULER_WAKE, AgentService, Context, ReceivedMark
+from rota.watcher.session import NodeSession
+from rota.watcher.told import DispatchState
 from rota.wire import agent as wire
 from rota.wire.generated import agent_pb2 as pb
 from tests.engine.driving import running, turns
 from tests.engine.gated_store import GatedStore
 from tests.watcher.placed import ONE, A, placed
 
-PLACES_NOTHING = Reconciler(PLACE[0], "scheduler", {}, lambda *_: NOTHING, lambda _: ())
+PLACES_NOTHING = Reconciler(SCHEDULER_WAKE[0], "scheduler", {}, lambda *_: NO_CHANGE, lambda _: ())
 
 
-class Door(AgentDoor):
+class Door(AgentService):
     async def _who(self, context: Context) -> NodeId:
         del context  # nobody has to show a certificate here
         return A
@@ -104,14 +104,14 @@ def records() -> Iterator[Record]:
 
 
 async def put(engine: Engine, record: Record) -> None:
-    await engine.ask(OWNERS[type(record)], lambda *_: Plan((record,)))
+    await engine.ask(WRITERS[type(record)], lambda *_: Plan((record,)))
 
 
 @asynccontextmanager
 async def calling(store: GatedStore, line: Line) -> AsyncIterator[tuple[Engine, Any, AttemptBlock]]:
     """An engine that knows all but where the task goes, and a call that has yet to be made."""
     async with running(store, liveness.reconciler(), PLACES_NOTHING) as engine, asyncio.TaskGroup() as group:
-        door = Door(engine, cast(Authority, None))
+        door = Door(engine, cast(CertificateAuthority, None))
         *known, placement = records()
         for record in known:
             await put(engine, record)
@@ -157,7 +157,7 @@ async def test_a_silent_node_is_told_of_all_servers_with_its_welcome_and_of_each
     """It may have no other word to say before its server is killed, and could not find the next leader."""
     known, line = ["one:1", "two:2"], Line(hello("a"))
     async with running(store, liveness.reconciler(), PLACES_NOTHING) as engine, asyncio.TaskGroup() as group:
-        door = Door(engine, cast(Authority, None), leading=Leading(servers=lambda: list(known)))
+        door = Door(engine, cast(CertificateAuthority, None), leading=LeadershipContext(servers=lambda: list(known)))
         for record in list(records())[:2]:
             await put(engine, record)
         call = group.create_task(door.Connect(line.says(), cast(Context, line)))
@@ -165,7 +165,7 @@ async def test_a_silent_node_is_told_of_all_servers_with_its_welcome_and_of_each
         kinds = [word.WhichOneof("word") for word in line.heard]
         first = line.servers
         known.append("three:3")
-        await door.tell_servers()
+        await door.send_servers()
         await turns()
         call.cancel()
 
@@ -199,7 +199,7 @@ async def test_a_node_that_was_deleted_is_not_known_anew_when_its_stream_ends(st
     async with calling(store, line) as (engine, call, _):
         call()
         await turns()
-        await engine.ask("apiserver", lambda view, _: forget_node(view.nodes[A], "its machine is gone"))
+        await engine.ask("apiserver", lambda view, _: delete_node_records(view.nodes[A], "its machine is gone"))
         await turns()
 
     assert line.welcomed
@@ -218,8 +218,8 @@ async def test_a_log_that_stops_without_its_last_word_was_cut_off(
     store: GatedStore, codes: tuple[str, ...], is_whole: bool
 ) -> None:
     async with running(store, PLACES_NOTHING) as engine, asyncio.TaskGroup() as group:
-        door = Door(engine, cast(Authority, None))
-        asking = door._sessions[A] = Session(A, cast(Told, None))
+        door = Door(engine, cast(CertificateAuthority, None))
+        asking = door._sessions[A] = NodeSession(A, cast(DispatchState, None))
         said = b""
 
         async def read() -> bool:
@@ -234,7 +234,7 @@ async def test_a_log_that_stops_without_its_last_word_was_cut_off(
         reading = group.create_task(read())
         await turns()
         asked = only_reading(asking)
-        await door.take_log(
+        await door.relay_log(
             A, sent(*(pb.LogChunk(id=asked, code=code, data=code.encode()) for code in codes))
         )
 
@@ -244,10 +244,10 @@ async def test_a_log_that_stops_without_its_last_word_was_cut_off(
 
 async def test_a_log_is_not_waited_for_whose_node_has_gone_before_it_sent_anything(store: GatedStore) -> None:
     async with running(store, PLACES_NOTHING) as engine:
-        door = Door(engine, cast(Authority, None))
-        asking = door._sessions[A] = Session(A, cast(Told, None))
+        door = Door(engine, cast(CertificateAuthority, None))
+        asking = door._sessions[A] = NodeSession(A, cast(DispatchState, None))
         pieces = door.open(A, LogRequest(ONE, 0, 1, "stdout", 0, follow=True))
-        asyncio.get_running_loop().call_soon(door._part, asking)  # when it has been asked for
+        asyncio.get_running_loop().call_soon(door._on_disconnect, asking)  # when it has been asked for
 
         with pytest.raises(Unavailable, match="is not connected any more"):
             await anext(pieces)
@@ -255,23 +255,23 @@ async def test_a_log_is_not_waited_for_whose_node_has_gone_before_it_sent_anythi
 
 async def test_a_reading_is_answered_once_and_by_the_node_that_was_asked(store: GatedStore) -> None:
     async with running(store, PLACES_NOTHING) as engine, asyncio.TaskGroup() as group:
-        door = Door(engine, cast(Authority, None))
-        asking = door._sessions[A] = Session(A, cast(Told, None))
+        door = Door(engine, cast(CertificateAuthority, None))
+        asking = door._sessions[A] = NodeSession(A, cast(DispatchState, None))
         pieces = door.open(A, LogRequest(ONE, 0, 1, "stdout", 0, follow=True))
         reading = group.create_task(read_all(pieces))
         await turns()
         asked = only_reading(asking)
-        await door.take_log(NodeId("other"), sent(pb.LogChunk(id=asked, data=b"forged")))
-        await door.take_log(A, sent(pb.LogChunk(id=asked, data=b"said"), pb.LogChunk(code="done")))
-        await door.take_log(A, sent(pb.LogChunk(id=asked, data=b"said twice")))
+        await door.relay_log(NodeId("other"), sent(pb.LogChunk(id=asked, data=b"forged")))
+        await door.relay_log(A, sent(pb.LogChunk(id=asked, data=b"said"), pb.LogChunk(code="done")))
+        await door.relay_log(A, sent(pb.LogChunk(id=asked, data=b"said twice")))
 
     assert reading.result() == b"said"
 
 
 async def test_ids_of_readings_cannot_be_counted_up_to(store: GatedStore) -> None:
     async with running(store, PLACES_NOTHING) as engine:
-        door = Door(engine, cast(Authority, None))
-        asking = Session(A, cast(Told, None))
+        door = Door(engine, cast(CertificateAuthority, None))
+        asking = NodeSession(A, cast(DispatchState, None))
         ids = {door._readings.open(asking)[0] for _ in range(1000)}
 
     assert len(ids) == 1000
@@ -299,26 +299,26 @@ class DeafLine(Line):
 async def test_a_revoked_node_that_takes_nothing_is_cut_off_all_the_same(
     store: GatedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "LAST_WORD_SECONDS", 0.01)
+    monkeypatch.setattr(session, "LAST_MESSAGE_SECONDS", 0.01)
     line = DeafLine(hello(A))
     async with calling(store, line) as (engine, call, _):
         connected = call()
         await line.is_told.wait()
-        await put(engine, NodeWish(A, Eligibility.REVOKED))
+        await put(engine, NodeIntent(A, Eligibility.REVOKED))
         await asyncio.wait([connected])
-        link = engine.mirror.nodes[A].link
+        link = engine.mirror.nodes[A].connection
 
     assert line.refusal.startswith("PERMISSION_DENIED node a was revoked")
-    assert link is Link.DOWN
+    assert link is Connection.DOWN
 
 
 async def read_all(pieces: AsyncIterator[LogPiece]) -> bytes:
     return b"".join([piece.data async for piece in pieces])
 
 
-def only_reading(session: Session) -> int:
+def only_reading(session: NodeSession) -> int:
     """The id of the one log that was asked for over this connection."""
-    [asked] = [word.open_log.id for word in session.words if word.HasField("open_log")]
+    [asked] = [word.open_log.id for word in session.messages if word.HasField("open_log")]
     return asked
 
 
@@ -340,7 +340,7 @@ async def test_a_node_that_hangs_up_before_it_is_greeted_does_not_count_as_conne
         await turns()
 
         assert not line.welcomed
-        assert engine.mirror.nodes[A].link is Link.DOWN
+        assert engine.mirror.nodes[A].connection is Connection.DOWN
         status = engine.mirror.nodes[A].status
         assert status is not None
         assert (status.state, status.reason) == (NodeState.SUSPECT, "its connection broke")
@@ -350,14 +350,14 @@ async def test_orders_that_cannot_be_computed_cost_that_node_its_connection_only
     store: GatedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line = Line(hello("a"))
-    orders = Told.orders
+    orders = DispatchState.orders
 
-    def stumble(told: Told, view: View, node: NodeId) -> list[JobOrders]:
+    def stumble(told: DispatchState, view: View, node: NodeId) -> list[JobOrders]:
         if view.nodes[node].assigned:
             raise ZeroDivisionError
         return orders(told, view, node)
 
-    monkeypatch.setattr(Told, "orders", stumble)
+    monkeypatch.setattr(DispatchState, "orders", stumble)
     async with calling(store, line) as (engine, call, placement):
         over = call()
         await turns()
@@ -377,20 +377,20 @@ async def test_a_lost_watcher_says_nothing_of_its_nodes_and_their_silence_counts
     """Its connection did not break: another did. A broken one would make the node suspect at once."""
     line = Line(hello("a"))
     async with running(store, liveness.reconciler(), PLACES_NOTHING) as engine, asyncio.TaskGroup() as group:
-        door = Door(engine, cast(Authority, None))
+        door = Door(engine, cast(CertificateAuthority, None))
         for record in list(records())[:-1]:
             await put(engine, record)
-        talk = group.create_task(door.converse(A, line.says(), cast(Any, line)))
+        talk = group.create_task(door.serve_session(A, line.says(), cast(Any, line)))
         await turns()
         engine.observe(lambda mirror: setattr(mirror.nodes[A], "heard_at_ms", -10_000))
 
-        door.lose_watcher([(A, cast(Any, line))])
+        door.on_watcher_lost([(A, cast(Any, line))])
         talk.cancel()
         await turns()
 
         entry = engine.mirror.nodes[A]
-        assert entry.link is Link.UNKNOWN
-        assert entry.heard_at_ms >= 0
+        assert entry.connection is Connection.UNKNOWN
+        assert entry.last_seen_at_ms >= 0
         assert entry.status is not None
         assert entry.status.state is NodeState.READY
 
@@ -398,16 +398,16 @@ async def test_a_lost_watcher_says_nothing_of_its_nodes_and_their_silence_counts
 async def test_beats_that_a_watcher_tells_count_for_the_session_of_its_line_alone(store: GatedStore) -> None:
     line, other = Line(hello("a")), Line(hello("a"))
     async with running(store, liveness.reconciler(), PLACES_NOTHING) as engine, asyncio.TaskGroup() as group:
-        door = Door(engine, cast(Authority, None))
+        door = Door(engine, cast(CertificateAuthority, None))
         for record in list(records())[:-1]:
             await put(engine, record)
-        talk = group.create_task(door.converse(A, line.says(), cast(Any, line)))
+        talk = group.create_task(door.serve_session(A, line.says(), cast(Any, line)))
         await turns()
 
         def heard_at(spoken: Line) -> int:
             engine.observe(lambda mirror: setattr(mirror.nodes[A], "heard_at_ms", -10_000))
-            door.hear_many([Heard(A, cast(Any, spoken), 9, holds_leases=True)])
-            return engine.mirror.nodes[A].heard_at_ms
+            door.on_relayed_heartbeats([ReceivedMark(A, cast(Any, spoken), 9, holds_leases=True)])
+            return engine.mirror.nodes[A].last_seen_at_ms
 
         late, own = heard_at(other), heard_at(line)
         async with asyncio.timeout(30):
@@ -420,18 +420,18 @@ async def test_beats_that_a_watcher_tells_count_for_the_session_of_its_line_alon
 async def test_a_late_hello_of_an_older_connection_replaces_no_newer_session(store: GatedStore) -> None:
     newer, older = Line(numbered(7)), Line(numbered(6))
     async with running(store, liveness.reconciler(), PLACES_NOTHING) as engine, asyncio.TaskGroup() as group:
-        door = Door(engine, cast(Authority, None))
+        door = Door(engine, cast(CertificateAuthority, None))
         for record in list(records())[:-1]:
             await put(engine, record)
-        talk = group.create_task(door.converse(A, newer.says(), cast(Any, newer)))
+        talk = group.create_task(door.serve_session(A, newer.says(), cast(Any, newer)))
         await turns()
         with pytest.raises(Aborted, match="ABORTED the node has connected again since"):
-            await door.converse(A, older.says(), cast(Any, older))
+            await door.serve_session(A, older.says(), cast(Any, older))
         session = door._sessions[A]
         talk.cancel()
 
     assert (newer.welcomed, older.welcomed) == (True, False)
-    assert session.line is newer
+    assert session.outbound is newer
 
 
 def numbered(session: int) -> Hello:

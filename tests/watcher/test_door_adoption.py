@@ -10,28 +10,28 @@ import grpc
 import pytest
 
 from rota.engine.run import Engine
-from rota.identity.authority import Authority
+from rota.identity.authority import CertificateAuthority
 from rota.identity.seals import Seals
 from rota.model.ids import JobId, NodeId
 from rota.model.job import JobSpec
 from rota.model.node import NodeSpec
 from rota.model.plan import Plan
-from rota.model.sync import Hello, Said
+from rota.model.sync import Hello, ReportedState
 from rota.store.memory import MemoryStore
 from rota.testing.builders import claims, hello, job_spec
 from rota.watcher import liveness
-from rota.watcher.leading import Leading
-from rota.watcher.run import AgentDoor
+from rota.watcher.leading import LeadershipContext
+from rota.watcher.run import AgentService
 from rota.wire import agent as wire
 from rota.wire.generated import agent_pb2 as pb
-from rota.wiring.sealed import Specs
+from rota.wiring.sealed import SealedSpecStore
 from tests.engine.driving import running
 from tests.watcher.test_door import PLACES_NOTHING
 
 A, B = NodeId("a"), NodeId("b")
-SPECS = Specs(Seals(lambda: [b"of this cluster"]))
+SPECS = SealedSpecStore(Seals(lambda: [b"of this cluster"]))
 SPEC = job_spec(7, count=2, namespace="films", user="ann")
-HAS = hello("a", [claims(7, Said.RUNNING, (1, 1))])
+HAS = hello("a", [claims(7, ReportedState.RUNNING, (1, 1))])
 
 
 class Hung(Exception):
@@ -79,18 +79,18 @@ class Node:
 
 
 @asynccontextmanager
-async def serving(directory: Path) -> AsyncIterator[tuple[Engine, AgentDoor]]:
+async def serving(directory: Path) -> AsyncIterator[tuple[Engine, AgentService]]:
     async with running(MemoryStore(directory), liveness.reconciler(), PLACES_NOTHING) as engine:
-        door = AgentDoor(engine, cast(Authority, None), leading=Leading(specs=SPECS))
+        door = AgentService(engine, cast(CertificateAuthority, None), leading=LeadershipContext(specs=SPECS))
         for node in (A, B):
             await engine.ask("apiserver", lambda *_, node=node: Plan((NodeSpec(node, node),)))
         yield engine, door
 
 
 @asynccontextmanager
-async def calling(door: AgentDoor, node: Node) -> AsyncIterator[None]:
+async def calling(door: AgentService, node: Node) -> AsyncIterator[None]:
     async with asyncio.TaskGroup() as group:
-        call = group.create_task(door.converse(A, node.says(), node))  # type: ignore[arg-type]
+        call = group.create_task(door.serve_session(A, node.says(), node))  # type: ignore[arg-type]
         async with asyncio.timeout(30):
             await node.welcomed.wait()
         yield
@@ -122,7 +122,7 @@ async def test_a_job_is_asked_for_and_adopted_before_the_node_is_welcomed(tmp_pa
         pytest.param(brings(node=B), id="sealed for another node"),
         pytest.param(brings(record=SPECS.seal(A, job_spec(8, namespace="films"))), id="of another job"),
         pytest.param(
-            brings(record=Specs(Seals(lambda: [b"elsewhere"])).seal(A, SPEC)), id="of another cluster"
+            brings(record=SealedSpecStore(Seals(lambda: [b"elsewhere"])).seal(A, SPEC)), id="of another cluster"
         ),
         pytest.param(brings(record=SPECS.seal(A, SPEC)[:-1]), id="cut short"),
         pytest.param(brings(record=b""), id="nothing"),
@@ -147,7 +147,7 @@ async def test_a_node_that_answers_something_else_is_hung_up_on(
     node = Node(HAS, answer)
     async with serving(tmp_path) as (engine, door):
         with pytest.raises(Hung) as hung:
-            await door.converse(A, node.says(), node)  # type: ignore[arg-type]
+            await door.serve_session(A, node.says(), node)  # type: ignore[arg-type]
 
         assert hung.value.code is grpc.StatusCode.INVALID_ARGUMENT
         assert not engine.mirror.jobs

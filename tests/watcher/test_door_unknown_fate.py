@@ -16,7 +16,7 @@ from tests.watcher.test_door import Line, calling, put
 
 @pytest.fixture
 async def deaf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[DeafStore]:
-    monkeypatch.setattr(run, "_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(run, "_BACKOFF_SECONDS", 0.0)
     store = DeafStore(MemoryStore(tmp_path))
     yield store
     await store.close()

@@ -5,10 +5,10 @@ from typing import Any
 from rota.engine.mirror import Mirror
 from rota.model.lifecycle import AttemptState, NodeState
 from rota.model.limits import LEASE_MARGIN_MS, LEASE_MS, LOST_MS
-from rota.model.node import Link
+from rota.model.node import Connection
 from rota.model.plan import Plan
 from rota.model.shape import RunMode
-from rota.model.sync import Said
+from rota.model.sync import ReportedState
 from rota.testing.builders import add_job, add_node, apply, at, hello, job_spec
 from rota.watcher import liveness, sessions
 from tests.watcher.placed import ONE, A, place, say, states
@@ -21,8 +21,8 @@ def running(**spec: Any) -> Mirror:
     add_node(mirror, "a", {"cpu": 1000}, labels={"leases": "pid-namespace"})
     add_job(mirror, job_spec(run=RunMode.ONE_AT_A_TIME, **spec))
     place(mirror)
-    say(mirror, Said.RUNNING, (0, 1))
-    mirror.connect(A, Link.DOWN)
+    say(mirror, ReportedState.RUNNING, (0, 1))
+    mirror.connect(A, Connection.DOWN)
     return mirror
 
 
@@ -60,7 +60,7 @@ def test_it_is_not_replaced_before_though_its_node_is_lost() -> None:
 
 def test_a_node_that_left_may_have_left_something_behind() -> None:
     mirror = running()
-    apply(mirror, sessions.leave(mirror, A, "told to", at(1)))
+    apply(mirror, sessions.on_leave(mirror, A, "told to", at(1)))
 
     assert states(mirror) == [AttemptState.RUNNING]
     decided(mirror, TERM_MS)
@@ -87,7 +87,7 @@ def test_lease_and_margin_are_the_jobs_own() -> None:
 
 def test_a_node_silent_for_longer_than_a_lease_gets_no_more_work() -> None:
     mirror = running(lease_seconds=3.0)
-    mirror.connect(A, Link.UP)
+    mirror.connect(A, Connection.UP)
     decided(mirror, 6_000)
 
     status = mirror.nodes[A].status
@@ -99,8 +99,8 @@ def test_another_boot_is_turned_away_until_what_it_held_has_no_lease() -> None:
     mirror = running()
     rebooted = hello("a", boot_id="another")
 
-    refusal = sessions.unwelcome(mirror, A, rebooted, epoch=1, now_ms=TERM_MS - 1)
+    refusal = sessions.why_refused(mirror, A, rebooted, epoch=1, now_ms=TERM_MS - 1)
     assert refusal is not None
     assert "lease" in refusal
-    assert sessions.unwelcome(mirror, A, rebooted, epoch=1, now_ms=TERM_MS) is None
-    assert sessions.unwelcome(mirror, A, hello("a"), epoch=1, now_ms=1) is None
+    assert sessions.why_refused(mirror, A, rebooted, epoch=1, now_ms=TERM_MS) is None
+    assert sessions.why_refused(mirror, A, hello("a"), epoch=1, now_ms=1) is None

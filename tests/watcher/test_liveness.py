@@ -5,18 +5,18 @@ import pytest
 from rota.engine.mirror import Mirror
 from rota.model.lifecycle import AttemptState, NodeState
 from rota.model.limits import LOST_MS, OFFER_GRACE_MS, SUSPECT_MS
-from rota.model.node import Link
-from rota.model.plan import NOTHING, Plan
+from rota.model.node import Connection
+from rota.model.plan import NO_CHANGE, Plan
 from rota.model.shape import RunMode
-from rota.model.sync import Said
+from rota.model.sync import ReportedState
 from rota.testing.builders import add_node, apply, at, job_spec
-from rota.testing.stage import Machine, Stage
+from rota.testing.stage import StageMachine, Stage
 from rota.watcher import liveness
 from tests.watcher.placed import ONE, A, placed, say, states
 
 
 def judged(mirror: Mirror, ms: int, lost_ms: int = LOST_MS) -> Plan:
-    return apply(mirror, liveness.judge(mirror, A, at(ms), lost_ms))
+    return apply(mirror, liveness.decide_liveness(mirror, A, at(ms), lost_ms))
 
 
 def node_state(mirror: Mirror) -> NodeState:
@@ -34,7 +34,7 @@ def test_a_node_that_is_heard_is_looked_at_again_when_it_could_be_suspect() -> N
 
 def test_a_broken_stream_makes_a_node_suspect_at_once() -> None:
     mirror = Mirror()
-    add_node(mirror, "a", link=Link.DOWN)
+    add_node(mirror, "a", link=Connection.DOWN)
     plan = judged(mirror, 1)
 
     assert node_state(mirror) is NodeState.SUSPECT
@@ -51,7 +51,7 @@ def test_silence_on_an_open_stream_makes_a_node_suspect() -> None:
 
 def test_a_node_that_has_not_called_since_our_start_has_the_same_grace() -> None:
     mirror = Mirror()
-    add_node(mirror, "a", link=Link.UNKNOWN)
+    add_node(mirror, "a", link=Connection.UNKNOWN)
     early = judged(mirror, SUSPECT_MS - 1)
     judged(mirror, SUSPECT_MS)
 
@@ -68,9 +68,9 @@ def test_a_shorter_grace_makes_suspect_sooner() -> None:
 
 def test_a_suspect_node_is_lost_after_its_grace_and_so_is_what_it_held() -> None:
     mirror = placed(count=2)
-    say(mirror, Said.RUNNING, (0, 1))
-    say(mirror, Said.ACCEPTED, (1, 1))
-    mirror.connect(A, Link.DOWN)
+    say(mirror, ReportedState.RUNNING, (0, 1))
+    say(mirror, ReportedState.ACCEPTED, (1, 1))
+    mirror.connect(A, Connection.DOWN)
     judged(mirror, 1)
     early = judged(mirror, LOST_MS - 1)
     judged(mirror, LOST_MS)
@@ -83,8 +83,8 @@ def test_a_suspect_node_is_lost_after_its_grace_and_so_is_what_it_held() -> None
 
 def test_offers_a_suspect_node_did_not_answer_go_elsewhere() -> None:
     mirror = placed(count=2)
-    say(mirror, Said.RUNNING, (0, 1))
-    mirror.connect(A, Link.DOWN)
+    say(mirror, ReportedState.RUNNING, (0, 1))
+    mirror.connect(A, Connection.DOWN)
     judged(mirror, 1)
     assert states(mirror) == [AttemptState.RUNNING, AttemptState.OFFERED], "it may be back in a moment"
     judged(mirror, 1 + OFFER_GRACE_MS)
@@ -101,7 +101,7 @@ def test_offers_that_a_silent_node_did_not_answer_go_elsewhere_at_once() -> None
 
 def test_an_offer_of_what_may_start_once_only_stays_where_it_is() -> None:
     mirror = placed(run=RunMode.AT_MOST_ONCE)
-    mirror.connect(A, Link.DOWN)
+    mirror.connect(A, Connection.DOWN)
     judged(mirror, 1)
 
     assert list(mirror.nodes[A].assigned) == [(ONE, 0)]
@@ -109,10 +109,10 @@ def test_an_offer_of_what_may_start_once_only_stays_where_it_is() -> None:
 
 def test_a_suspect_node_that_is_heard_in_time_is_ready_again() -> None:
     mirror = placed()
-    say(mirror, Said.RUNNING, (0, 1))
+    say(mirror, ReportedState.RUNNING, (0, 1))
     judged(mirror, SUSPECT_MS)
     mirror.now_ms = 20_000
-    mirror.hear(A)
+    mirror.mark_seen(A)
     plan = judged(mirror, 20_001)
 
     assert node_state(mirror) is NodeState.READY
@@ -122,7 +122,7 @@ def test_a_suspect_node_that_is_heard_in_time_is_ready_again() -> None:
 
 def test_a_suspect_node_whose_stream_is_broken_is_not_ready_by_having_been_heard() -> None:
     mirror = Mirror()
-    add_node(mirror, "a", link=Link.DOWN)
+    add_node(mirror, "a", link=Connection.DOWN)
     judged(mirror, 1)
 
     assert judged(mirror, 1 + OFFER_GRACE_MS) == Plan(wake_at_ms=LOST_MS)
@@ -131,13 +131,13 @@ def test_a_suspect_node_whose_stream_is_broken_is_not_ready_by_having_been_heard
 @pytest.mark.parametrize("state", [NodeState.LOST, NodeState.LEFT])
 def test_a_node_that_is_gone_is_judged_no_more(state: NodeState) -> None:
     mirror = Mirror()
-    add_node(mirror, "a", link=Link.DOWN, state=state)
+    add_node(mirror, "a", link=Connection.DOWN, state=state)
 
-    assert judged(mirror, 10**9) is NOTHING
+    assert judged(mirror, 10**9) is NO_CHANGE
 
 
 def test_a_node_that_never_called_is_not_judged() -> None:
-    assert liveness.judge(Mirror(), A, at(10**9), LOST_MS) is NOTHING
+    assert liveness.decide_liveness(Mirror(), A, at(10**9), LOST_MS) is NO_CHANGE
 
 
 # ---- on stage
@@ -146,7 +146,7 @@ def test_a_node_that_never_called_is_not_judged() -> None:
 def staged() -> Stage:
     stage = Stage()
     for name in ("a", "b"):
-        stage.join(Machine(name, {"cpu": 1000}, {}))
+        stage.join(StageMachine(name, {"cpu": 1000}, {}))
     stage.submit(job_spec(count=2))
     return stage
 

@@ -3,16 +3,16 @@
 from rota.engine.mirror import Mirror
 from rota.model.ids import NodeId
 from rota.testing.builders import job_spec
-from rota.testing.stage import Machine, Stage
-from rota.watcher.pace import Bounds, report_ms, spread_ms
+from rota.testing.stage import StageMachine, Stage
+from rota.watcher.pace import IntervalBounds, report_ms, spread_ms
 
-BOUNDS = Bounds(1_000, 16_000)
+BOUNDS = IntervalBounds(1_000, 16_000)
 A = NodeId("a")
 
 
 def stage() -> Stage:
     made = Stage()
-    made.join(Machine("a", {"cpu": 2000}, {}))
+    made.join(StageMachine("a", {"cpu": 2000}, {}))
     return made
 
 
@@ -30,8 +30,8 @@ def test_idle_seldom_at_work_oftener_and_often_while_work_waits() -> None:
 def test_many_nodes_speak_seldomer_but_never_beyond_the_bound() -> None:
     many, too_many = _nodes(10_000), _nodes(40_000)
 
-    assert report_ms(many, A, Bounds(1_000, 5_000)) == 5_000
-    assert report_ms(many, A, Bounds(1_000, 1_000)) == 1_000
+    assert report_ms(many, A, IntervalBounds(1_000, 5_000)) == 5_000
+    assert report_ms(many, A, IntervalBounds(1_000, 1_000)) == 1_000
     assert report_ms(too_many, A, BOUNDS) == 16_000
 
 

@@ -3,13 +3,13 @@
 import pytest
 
 from rota.engine.mirror import Mirror
-from rota.model.brake import Silence, is_said_gone
+from rota.model.brake import SilentNodes, is_confirmed_gone
 from rota.model.errors import NotAllowed
 from rota.model.lifecycle import NodeState
 from rota.model.limits import LOST_MS, REVOKED_LOOK_MS
-from rota.model.node import Eligibility, Link, NodeWish
-from rota.model.plan import NOTHING, Instant, Plan
-from rota.model.sync import Report
+from rota.model.node import Eligibility, Connection, NodeIntent
+from rota.model.plan import NO_CHANGE, Instant, Plan
+from rota.model.sync import NodeReport
 from rota.testing.builders import add_node, apply, at, hello
 from rota.watcher import liveness, revocations, sessions
 from tests.watcher.placed import A
@@ -21,13 +21,13 @@ UNTIL_MS = 1_000_000
 def mirror() -> Mirror:
     """One node, connected, heard and revoked."""
     made = Mirror()
-    add_node(made, "a", link=Link.UP)
-    apply(made, Plan((NodeWish(A, Eligibility.REVOKED, revoked_until_ms=UNTIL_MS),)))
+    add_node(made, "a", link=Connection.UP)
+    apply(made, Plan((NodeIntent(A, Eligibility.REVOKED, revoked_until_ms=UNTIL_MS),)))
     return made
 
 
 def judged(mirror: Mirror, ms: int) -> Plan:
-    return apply(mirror, liveness.judge(mirror, A, at(ms), LOST_MS))
+    return apply(mirror, liveness.decide_liveness(mirror, A, at(ms), LOST_MS))
 
 
 def state(mirror: Mirror) -> NodeState:
@@ -38,7 +38,7 @@ def state(mirror: Mirror) -> NodeState:
 
 def test_a_revoked_node_is_suspect_while_it_is_heard_and_lost_after_the_usual_time(mirror: Mirror) -> None:
     suspected = judged(mirror, 1)
-    mirror.hear(A)
+    mirror.mark_seen(A)
     judged(mirror, 2)
     early = state(mirror)
     judged(mirror, LOST_MS)
@@ -48,21 +48,21 @@ def test_a_revoked_node_is_suspect_while_it_is_heard_and_lost_after_the_usual_ti
 
 
 def test_a_revoked_node_says_nothing_any_more(mirror: Mirror) -> None:
-    reason = sessions.unwelcome(mirror, A, hello(A), epoch=1, now_ms=1)
+    reason = sessions.why_refused(mirror, A, hello(A), epoch=1, now_ms=1)
 
     assert reason is not None
     assert "was revoked" in reason
     with pytest.raises(NotAllowed):
-        sessions.hello(mirror, A, hello(A), at(1))
+        sessions.on_hello(mirror, A, hello(A), at(1))
     with pytest.raises(NotAllowed):
-        sessions.report(mirror, A, Report(1, []), at(1))
+        sessions.on_report(mirror, A, NodeReport(1, []), at(1))
 
 
 def test_the_brake_neither_counts_nor_holds_a_revoked_node(mirror: Mirror) -> None:
     judged(mirror, 1)
 
-    assert is_said_gone(mirror.nodes[A])
-    assert Silence(mirror).is_whole
+    assert is_confirmed_gone(mirror.nodes[A])
+    assert SilentNodes(mirror).all_declared_lost
 
 
 def test_a_revoked_node_is_kept_while_a_certificate_of_it_could_be_used(mirror: Mirror) -> None:
@@ -87,4 +87,4 @@ def test_a_node_that_is_not_revoked_is_none_of_its_business() -> None:
     mirror = Mirror()
     add_node(mirror, "a")
 
-    assert revocations.decide(mirror, A, at(0)) == NOTHING
+    assert revocations.decide(mirror, A, at(0)) == NO_CHANGE

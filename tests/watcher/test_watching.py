@@ -7,11 +7,11 @@ import grpc
 import pytest
 
 from rota.model.limits import REPORT_MOST_MS
-from rota.watcher.session import Session
-from rota.watcher.silence import Silence, Silent
+from rota.watcher.session import NodeSession
+from rota.watcher.silence import KeepaliveTimer, PeerSilent
 from rota.watcher.statistics import LoadFilter
-from rota.watcher.told import Told
-from rota.watcher.uplink import AgentSession, Detached, Uplink, _Outgoing
+from rota.watcher.told import DispatchState
+from rota.watcher.uplink import RelayedSession, LeaderUnreachable, Uplink, _Outgoing
 from rota.wire.generated import agent_pb2 as pb
 from rota.wire.generated import watcher_pb2
 from tests.watcher.placed import A
@@ -26,12 +26,12 @@ def load(cpu_milli: int = 500, memory_free: int = 8 * GIB) -> pb.Load:
 def test_a_load_is_lifted_when_it_differs_by_some_points_or_the_last_is_old() -> None:
     loads = LoadFilter()
     told = [
-        loads.is_news(load(), 0),
-        loads.is_news(load(cpu_milli=600), 1_000),
-        loads.is_news(load(cpu_milli=700), 2_000),
-        loads.is_news(load(cpu_milli=700, memory_free=7 * GIB), 3_000),
-        loads.is_news(load(cpu_milli=700, memory_free=7 * GIB), 3_000 + REPORT_MOST_MS - 1),
-        loads.is_news(load(cpu_milli=700, memory_free=7 * GIB), 3_000 + REPORT_MOST_MS),
+        loads.should_relay(load(), 0),
+        loads.should_relay(load(cpu_milli=600), 1_000),
+        loads.should_relay(load(cpu_milli=700), 2_000),
+        loads.should_relay(load(cpu_milli=700, memory_free=7 * GIB), 3_000),
+        loads.should_relay(load(cpu_milli=700, memory_free=7 * GIB), 3_000 + REPORT_MOST_MS - 1),
+        loads.should_relay(load(cpu_milli=700, memory_free=7 * GIB), 3_000 + REPORT_MOST_MS),
     ]
 
     assert told == [True, False, True, True, False, True]
@@ -40,25 +40,25 @@ def test_a_load_is_lifted_when_it_differs_by_some_points_or_the_last_is_old() ->
 
 def test_a_shortage_is_lifted_at_once() -> None:
     loads = LoadFilter()
-    loads.is_news(load(), 0)
+    loads.should_relay(load(), 0)
     short = load()
     short.shortage = "the disk is full"
 
-    assert loads.is_news(short, 1)
+    assert loads.should_relay(short, 1)
 
 
 async def test_a_connection_whose_other_end_says_nothing_ends() -> None:
-    with pytest.raises(Silent, match=r"it has said nothing for 0\.03 s"):
-        await Silence(3, 0.01).watch()
+    with pytest.raises(PeerSilent, match=r"it has said nothing for 0\.03 s"):
+        await KeepaliveTimer(3, 0.01).watch()
 
 
 async def test_a_pause_of_this_process_is_one_tick_however_long_it_lasts() -> None:
-    quiet = Silence(3, 0.05)
+    quiet = KeepaliveTimer(3, 0.05)
     async with asyncio.TaskGroup() as tasks:
         watching = tasks.create_task(quiet.watch())
         await asyncio.sleep(0)
         time.sleep(0.5)  # noqa: ASYNC251  the whole process is held up, as by SIGSTOP
-        quiet.broken()
+        quiet.reset()
         await asyncio.sleep(0)
         still_open = not watching.done()
         watching.cancel()
@@ -67,7 +67,7 @@ async def test_a_pause_of_this_process_is_one_tick_however_long_it_lasts() -> No
 
 
 def test_a_hello_of_an_older_connection_of_the_same_boot_has_come_late() -> None:
-    session = Session(A, Told([]), boot_id="b", number=7)
+    session = NodeSession(A, DispatchState([]), boot_id="b", number=7)
 
     assert session.is_newer_than("b", 6)
     assert not session.is_newer_than("b", 7)
@@ -81,14 +81,14 @@ def said(n: int) -> pb.FromNode:
 
 def test_beats_are_told_as_numbers_and_words_as_they_are() -> None:
     outgoing = _Outgoing()
-    one, other = AgentSession(1), AgentSession(2)
+    one, other = RelayedSession(1), RelayedSession(2)
     outgoing.open(one, b"certificate", pb.FromNode(n=1, hello=pb.Hello(boot_id="b")), "10.0.0.1")
     outgoing.open(other, b"certificate", pb.FromNode(n=1, hello=pb.Hello(boot_id="b")), "10.0.0.2")
-    outgoing.say(one, said(2))
-    outgoing.hear(one, 3, holds_leases=False)
-    outgoing.hear(other, 4, holds_leases=True)
-    outgoing.hear(one, 5, holds_leases=False)
-    batch = outgoing.take()
+    outgoing.send(one, said(2))
+    outgoing.acknowledge(one, 3, holds_leases=False)
+    outgoing.acknowledge(other, 4, holds_leases=True)
+    outgoing.acknowledge(one, 5, holds_leases=False)
+    batch = outgoing.next_batch()
 
     assert [opened.session for opened in batch.opened] == [1, 2]
     assert [pb.FromNode.FromString(word.word).n for word in batch.words] == [2]
@@ -97,11 +97,11 @@ def test_beats_are_told_as_numbers_and_words_as_they_are() -> None:
 
 
 def test_what_the_leader_has_heard_is_known_from_its_acknowledgements_alone() -> None:
-    outgoing, session = _Outgoing(), AgentSession(1)
-    outgoing.hear(session, 3, holds_leases=False)
-    first = outgoing.take()
-    outgoing.hear(session, 4, holds_leases=False)
-    second = outgoing.take()
+    outgoing, session = _Outgoing(), RelayedSession(1)
+    outgoing.acknowledge(session, 3, holds_leases=False)
+    first = outgoing.next_batch()
+    outgoing.acknowledge(session, 4, holds_leases=False)
+    second = outgoing.next_batch()
 
     assert outgoing.acknowledged(first.n - 1) == []
     assert outgoing.acknowledged(first.n) == [(session, 3)]
@@ -109,22 +109,22 @@ def test_what_the_leader_has_heard_is_known_from_its_acknowledgements_alone() ->
 
 
 def test_many_words_go_in_several_batches_and_are_heard_with_the_last() -> None:
-    outgoing, session = _Outgoing(), AgentSession(1)
+    outgoing, session = _Outgoing(), RelayedSession(1)
     large = pb.FromNode(n=2, leave=pb.Leave(reason="x" * 700_000))
     for _ in range(3):
-        outgoing.say(session, large)
-    batches = [outgoing.take(), outgoing.take()]
+        outgoing.send(session, large)
+    batches = [outgoing.next_batch(), outgoing.next_batch()]
 
     assert [len(batch.words) for batch in batches] == [2, 1]
     assert [list(batch.heard_n) for batch in batches] == [[], [2]]
 
 
 async def test_a_session_ends_after_its_last_words() -> None:
-    session = AgentSession(1)
+    session = RelayedSession(1)
     session.push(b"one")
     session.finish(grpc.StatusCode.ABORTED, "a newer one")
     session.finish(grpc.StatusCode.UNAVAILABLE, "too late")
-    words = [await session.take(), await session.take()]
+    words = [await session.next_messages(), await session.next_messages()]
 
     assert words == [[b"one"], []]
     assert session.end == (grpc.StatusCode.ABORTED, "a newer one")
@@ -132,7 +132,7 @@ async def test_a_session_ends_after_its_last_words() -> None:
 
 async def test_an_older_leader_is_not_followed() -> None:
     uplink = Uplink("10.0.0.1:1", ["10.0.0.2:1"], lambda _: grpc.aio.insecure_channel(""), None)
-    uplink._take(watcher_pb2.LeaderBatch(epoch=7))
+    uplink._receive_batch(watcher_pb2.LeaderBatch(epoch=7))
 
-    with pytest.raises(Detached, match="it leads epoch 6, and 7 was seen before"):
-        uplink._take(watcher_pb2.LeaderBatch(epoch=6))
+    with pytest.raises(LeaderUnreachable, match="it leads epoch 6, and 7 was seen before"):
+        uplink._receive_batch(watcher_pb2.LeaderBatch(epoch=6))

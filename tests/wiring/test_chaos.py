@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from rota.wiring import chaos
-from rota.wiring.chaos import Act, Chaos, Kind
+from rota.wiring.chaos import ChaosAct, ChaosState, ChaosKind
 
 NODES = ("node-1", "node-2", "node-3", "node-4", "node-5")
 HOUR_MS = 3_600_000
@@ -17,13 +17,13 @@ def all_ready(names: Sequence[str] = NODES) -> Mapping[str, bool]:
     return dict.fromkeys(names, True)
 
 
-def story(seed: int, nodes: Sequence[str] = NODES, pace: float = 1.0) -> list[tuple[int, str, Act]]:
+def story(seed: int, nodes: Sequence[str] = NODES, pace: float = 1.0) -> list[tuple[int, str, ChaosAct]]:
     """An hour of it, where every node is ready again as soon as it is left alone."""
-    plan, now_ms = chaos.begin(seed, pace, 0), 0
-    told: list[tuple[int, str, Act]] = []
+    plan, now_ms = chaos.start(seed, pace, 0), 0
+    told: list[tuple[int, str, ChaosAct]] = []
     while now_ms < HOUR_MS:
         step = chaos.decide(plan, all_ready(nodes), now_ms)
-        told += [(now_ms, "mend", act) for act in step.mend]
+        told += [(now_ms, "mend", act) for act in step.heal]
         if step.harm is not None:
             told.append((now_ms, "harm", step.harm))
         assert step.wake_at_ms > now_ms, "it never asks to be asked at once"
@@ -53,8 +53,8 @@ def test_at_least_one_node_is_always_well(seed: int, count: int) -> None:
 def test_every_kind_comes_before_one_comes_twice(seed: int) -> None:
     kinds = [act.kind for _, what, act in story(seed) if what == "harm"]
 
-    assert sorted(kinds[: len(Kind)]) == sorted(Kind)
-    assert sorted(kinds[len(Kind) : 2 * len(Kind)]) == sorted(Kind)
+    assert sorted(kinds[: len(ChaosKind)]) == sorted(ChaosKind)
+    assert sorted(kinds[len(ChaosKind) : 2 * len(ChaosKind)]) == sorted(ChaosKind)
 
 
 def test_every_node_has_its_share() -> None:
@@ -87,10 +87,10 @@ def test_what_was_harmed_is_mended_when_its_time_is_over() -> None:
 
 
 def test_a_node_the_server_does_not_hear_is_left_alone() -> None:
-    plan = Chaos(seed=6)
+    plan = ChaosState(seed=6)
     ready = {**all_ready(), "node-2": False, "node-4": False}
 
-    harmed = [chaos.decide(Chaos(6, turn=turn), ready, 0).harm for turn in range(50)]
+    harmed = [chaos.decide(ChaosState(6, turn=turn), ready, 0).harm for turn in range(50)]
 
     assert {act.node for act in harmed if act is not None} == {"node-1", "node-3", "node-5"}
     assert chaos.decide(plan, dict.fromkeys(NODES, False), 0).harm is None
@@ -99,7 +99,7 @@ def test_a_node_the_server_does_not_hear_is_left_alone() -> None:
 def test_without_a_second_well_node_nothing_is_done_and_no_turn_is_lost() -> None:
     ready = {**dict.fromkeys(NODES, False), "node-1": True}
 
-    step = chaos.decide(Chaos(seed=7, turn=3), ready, 1000)
+    step = chaos.decide(ChaosState(seed=7, turn=3), ready, 1000)
 
     assert step.harm is None
     assert step.after.turn == 3
@@ -107,20 +107,20 @@ def test_without_a_second_well_node_nothing_is_done_and_no_turn_is_lost() -> Non
 
 
 def test_a_node_that_is_just_being_mended_is_not_harmed_at_once() -> None:
-    first = chaos.decide(Chaos(seed=8), all_ready(NODES[:2]), 0)
+    first = chaos.decide(ChaosState(seed=8), all_ready(NODES[:2]), 0)
     assert first.harm is not None
     late_ms = max(first.after.next_at_ms, first.after.outages[0].until_ms)
 
     second = chaos.decide(first.after, all_ready(NODES[:2]), late_ms)
 
-    assert second.mend == (first.harm,)
+    assert second.heal == (first.harm,)
     assert second.harm is None
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_every_act_and_its_end_is_one_sentence(kind: Kind) -> None:
-    act = Act(kind, "node-3", 12.34)
+@pytest.mark.parametrize("kind", ChaosKind)
+def test_every_act_and_its_end_is_one_sentence(kind: ChaosKind) -> None:
+    act = ChaosAct(kind, "node-3", 12.34)
 
-    assert chaos.said_of_harm(act).startswith("node node-3: ")
-    assert "12 s" in chaos.said_of_harm(act)
-    assert chaos.said_of_mending(act).startswith("node node-3: ")
+    assert chaos.describe_harm(act).startswith("node node-3: ")
+    assert "12 s" in chaos.describe_harm(act)
+    assert chaos.describe_healing(act).startswith("node node-3: ")

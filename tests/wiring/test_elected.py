@@ -8,12 +8,12 @@ import pytest
 
 from rota.config import ConfigError, ServerOptions, server_config
 from rota.identity.errors import Unsafe
-from rota.identity.tokens import JoinToken, Role, digest
-from rota.identity.vault import MAX_TOKENS, Contents, Vault
-from rota.store.etcd.client import Access
+from rota.identity.tokens import StoredJoinToken, Role, digest
+from rota.identity.vault import MAX_TOKENS, VaultContents, Vault
+from rota.store.etcd.client import EtcdAccess
 from rota.store.etcd.store import EtcdStore
 from rota.testing.etcd import LocalEtcd
-from rota.wiring.cards import Card, card_of, from_bytes, to_bytes
+from rota.wiring.cards import ServerRecord, server_record, from_bytes, to_bytes
 from rota.wiring.elected import is_sound
 from rota.wiring.shared_identity import adopt_authority, adopt_vault, publisher
 from tests.machine import needs
@@ -37,9 +37,9 @@ def test_versions_of_etcd_with_known_faults_are_told(version: str, sound: bool) 
 
 def test_a_card_says_where_others_find_a_server() -> None:
     config = server_config(ServerOptions(store="etcd://127.0.0.1:1"), {})
-    card = card_of(config)
+    card = server_record(config)
 
-    assert card == Card("http://127.0.0.1:3000", "127.0.0.1:50001", "127.0.0.1:50000")
+    assert card == ServerRecord("http://127.0.0.1:3000", "127.0.0.1:50001", "127.0.0.1:50000")
     assert from_bytes(to_bytes(card)) == card
 
 
@@ -48,16 +48,16 @@ def test_an_address_that_tells_others_nothing_is_refused(addr: str) -> None:
     config = server_config(ServerOptions(store="etcd://127.0.0.1:1", http_addr=addr), {})
 
     with pytest.raises(ConfigError, match=r"http_server\.addr"):
-        card_of(config)
+        server_record(config)
 
 
 @needs("etcd")
 async def test_servers_have_one_ca_and_know_each_others_tokens(tmp_path: Path) -> None:
     with LocalEtcd(tmp_path / "etcd") as etcd:
         first, second, stranger = (tmp_path / name for name in ("first", "second", "stranger"))
-        access = Access(tuple(etcd.endpoints), call_seconds=30.0)  # on a busy machine all is answered in time
+        access = EtcdAccess(tuple(etcd.endpoints), call_seconds=30.0)  # on a busy machine all is answered in time
         store = EtcdStore(access)
-        await store.lead()
+        await store.acquire_epoch()
         await adopt_authority(store, first)
         await adopt_authority(store, second)
         token = Vault.open(first / "vault").make_api_token("me", Role.ADMIN, ("*",), 0)
@@ -68,7 +68,7 @@ async def test_servers_have_one_ca_and_know_each_others_tokens(tmp_path: Path) -
 
         assert (first / "ca" / "ca.pem").read_bytes() == (second / "ca" / "ca.pem").read_bytes()
         assert (second / "ca" / "ca.key").stat().st_mode & 0o077 == 0
-        assert Vault.open(second / "vault").who(token, 1) is not None
+        assert Vault.open(second / "vault").authenticate(token, 1) is not None
         with pytest.raises(Unsafe, match="another cluster"):
             await adopt_authority(store, stranger)
         await store.close()
@@ -78,8 +78,8 @@ async def test_servers_have_one_ca_and_know_each_others_tokens(tmp_path: Path) -
 @needs("etcd")
 async def test_as_many_tokens_as_a_vault_holds_fit_into_etcd(tmp_path: Path) -> None:
     with LocalEtcd(tmp_path / "etcd") as etcd:
-        store = EtcdStore(Access(tuple(etcd.endpoints), call_seconds=30.0))
-        await store.lead()
+        store = EtcdStore(EtcdAccess(tuple(etcd.endpoints), call_seconds=30.0))
+        await store.acquire_epoch()
         _fill(tmp_path / "first" / "vault", MAX_TOKENS - 1)
         vault = Vault.open(tmp_path / "first" / "vault", publisher(store, asyncio.get_running_loop()))
         secret = await asyncio.to_thread(vault.make_join_token, 0, labels={}, cluster="main")
@@ -95,7 +95,7 @@ def _fill(directory: Path, tokens: int) -> None:
     """With tokens that were given out and used."""
     vault = Vault.open(directory)
     used = [
-        JoinToken(
+        StoredJoinToken(
             digest=digest(str(number)),
             made_at_ms=number,
             expires_at_ms=number + 1_000_000,
@@ -105,7 +105,7 @@ def _fill(directory: Path, tokens: int) -> None:
         )
         for number in range(tokens)
     ]
-    (directory / "vault.json").write_bytes(msgspec.json.encode(Contents(join_tokens=tuple(used))))
+    (directory / "vault.json").write_bytes(msgspec.json.encode(VaultContents(join_tokens=tuple(used))))
     (directory / "vault.json").chmod(0o600)
     assert len(vault.list_join_tokens()) == tokens
 
@@ -115,10 +115,10 @@ def _fill(directory: Path, tokens: int) -> None:
 async def test_what_is_shared_again_and_again_does_not_fill_etcd(tmp_path: Path) -> None:
     """A thousand nodes that join change the vault two thousand times, and each change is all of it."""
     with LocalEtcd(tmp_path / "etcd", 1, "--quota-backend-bytes", str(200 << 20)) as etcd:
-        store = EtcdStore(Access(tuple(etcd.endpoints), call_seconds=30.0), ttl_seconds=300)
-        await store.lead()
+        store = EtcdStore(EtcdAccess(tuple(etcd.endpoints), call_seconds=30.0), ttl_seconds=300)
+        await store.acquire_epoch()
         for _ in range(240):
             await store.share("vault", bytes(1 << 20))
 
-        assert await store.has_room()
+        assert await store.has_space()
         await store.close()

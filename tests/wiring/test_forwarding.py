@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rota.identity import certificates
-from rota.identity.authority import Authority
+from rota.identity.authority import CertificateAuthority
 from rota.identity.node_identity import make_request
 from rota.testing.cluster import free_ports
 from rota.wire import forwarding
@@ -35,7 +35,7 @@ def test_the_callers_token_is_forwarded_and_its_own_claims_are_not() -> None:
 
 def test_a_servers_certificate_is_told_from_a_nodes(tmp_path: Path) -> None:
     now = datetime.now(UTC)
-    authority = Authority.open(tmp_path / "ca", now)
+    authority = CertificateAuthority.open(tmp_path / "ca", now)
     node = authority.sign_node(make_request(tmp_path / "node"), "n1", "one", now)
 
     assert certificates.is_server(authority.server_identity(["10.0.0.1"], now).cert_pem)

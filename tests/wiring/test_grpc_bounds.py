@@ -12,7 +12,7 @@ from rota.wiring import doors
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS = bytes(3) + b"\x04\x00" + bytes(4)
-BOUNDS = doors.GrpcBounds(
+BOUNDS = doors.GrpcLimits(
     message_bytes=1 << 20, connections=20, streams=100, idle_seconds=1, handshake_seconds=1
 )
 

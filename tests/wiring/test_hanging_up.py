@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from rota.config import HttpServer, ServerConfig
-from rota.identity.authority import Authority
+from rota.config import HttpServerConfig, ServerConfig
+from rota.identity.authority import CertificateAuthority
 from rota.wiring import doors
 
 HEAD: Message = {"type": "http.response.start", "status": 200, "headers": []}
@@ -26,8 +26,8 @@ async def for_ever(scope: Scope, receive: Receive, send: Send) -> None:
 @pytest.mark.parametrize("path", ["/begun", "/silent"])
 async def test_who_waits_for_an_answer_without_end_is_cut_off(tmp_path: Path, path: str) -> None:
     now = datetime.now(UTC)
-    config = ServerConfig(http_server=HttpServer(addr="127.0.0.1:0"))
-    served = doors.server_tls(config, Authority.open(tmp_path / "ca", now), now)
+    config = ServerConfig(http_server=HttpServerConfig(addr="127.0.0.1:0"))
+    served = doors.server_tls(config, CertificateAuthority.open(tmp_path / "ca", now), now)
     asked = asyncio.Event()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -44,7 +44,7 @@ async def test_who_waits_for_an_answer_without_end_is_cut_off(tmp_path: Path, pa
 
         web.should_exit = web.force_exit = True
         await asyncio.wait([serving])
-        await web.hang_up()
+        await web.close_all()
         async with asyncio.timeout(30):
             rest = await reader.read()
     writer.close()

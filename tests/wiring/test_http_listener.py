@@ -11,12 +11,12 @@ import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rota.apiserver.api import CALLER
-from rota.config import HttpServer, ServerConfig
-from rota.identity.authority import Authority
+from rota.config import HttpServerConfig, ServerConfig
+from rota.identity.authority import CertificateAuthority
 from rota.wiring import doors
-from rota.wiring.listener import Census
+from rota.wiring.listener import ConnectionCounter
 
-QUICK = HttpServer(addr="127.0.0.1:0", head_seconds=1, body_seconds=1, idle_seconds=1)
+QUICK = HttpServerConfig(addr="127.0.0.1:0", head_seconds=1, body_seconds=1, idle_seconds=1)
 LARGE = b"x" * (1 << 16)
 LARGE_COUNT = 400  # more than the buffers of two kernels hold
 ASK = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
@@ -38,10 +38,10 @@ async def answer_a_known_caller(scope: Scope, receive: Receive, send: Send) -> N
 @asynccontextmanager
 async def web(
     tmp_path: Path, app: ASGIApp, addr: str = "127.0.0.1:0"
-) -> AsyncIterator[tuple[doors.Web, int]]:
+) -> AsyncIterator[tuple[doors.WebServer, int]]:
     now = datetime.now(UTC)
-    config = ServerConfig(http_server=HttpServer(addr=addr))
-    served = doors.server_tls(config, Authority.open(tmp_path / "ca", now), now)
+    config = ServerConfig(http_server=HttpServerConfig(addr=addr))
+    served = doors.server_tls(config, CertificateAuthority.open(tmp_path / "ca", now), now)
     bound = doors.bind_http("127.0.0.1:0")
     bound.listen()
     server = doors.web_server(app, served, QUICK)
@@ -53,7 +53,7 @@ async def web(
         finally:
             server.should_exit = server.force_exit = True
             await asyncio.wait([serving])
-            await server.hang_up()
+            await server.close_all()
             bound.close()
 
 
@@ -106,13 +106,13 @@ async def test_a_known_caller_may_read_its_answer_as_slowly_as_it_likes(tmp_path
 
 
 def test_places_are_given_back_once_however_often_a_connection_says_that_it_left() -> None:
-    census = Census(most=2, most_per_address=1)
-    leave = census.enter("a")
-    census.enter("b")
-    assert census.why_not("c") == "no more than 2 connections are taken"
+    census = ConnectionCounter(most=2, most_per_address=1)
+    leave = census.add("a")
+    census.add("b")
+    assert census.why_refused("c") == "no more than 2 connections are taken"
 
     leave()
     leave()
 
-    assert census.why_not("a") is None
-    assert census.why_not("b") == "no more than 1 connections are taken from one address"
+    assert census.why_refused("a") is None
+    assert census.why_refused("b") == "no more than 1 connections are taken from one address"

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from rota.wiring.process import Interruption, to_the_end
+from rota.wiring.process import Interruption, shielded
 
 
 async def test_one_who_stops_waiting_does_not_end_it_for_the_next() -> None:
@@ -34,7 +34,7 @@ async def test_doors_are_closed_to_the_end_by_one_who_is_cancelled_twice() -> No
         try:
             await asyncio.Event().wait()
         finally:
-            await to_the_end(close())
+            await shielded(close())
 
     async with asyncio.TaskGroup() as tasks:
         serving = tasks.create_task(serve())

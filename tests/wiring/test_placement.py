@@ -4,7 +4,7 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from rota.config import ConfigError, Placement
+from rota.config import ConfigError, PlacementConfig
 from rota.wiring import placement
 
 
@@ -50,7 +50,7 @@ def install(monkeypatch: pytest.MonkeyPatch, target: str) -> None:
 def test_an_installed_filter_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, "Fine")
 
-    found = placement.settings(Placement()).plugins.filters
+    found = placement.settings(PlacementConfig()).plugins.filters
 
     assert [one.name for one in found] == [Fine.name]
 
@@ -69,4 +69,4 @@ def test_a_plugin_that_cannot_be_used_is_named(
     install(monkeypatch, target)
 
     with pytest.raises(ConfigError, match=message):
-        placement.settings(Placement())
+        placement.settings(PlacementConfig())

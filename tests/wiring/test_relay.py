@@ -84,7 +84,7 @@ async def test_a_cut_line_is_silent_and_what_was_said_arrives_when_it_is_mended(
         assert not await comes(reader)
         assert server.heard == b""
 
-        relay.mend()
+        relay.heal()
 
         assert await reader.readexactly(5) == b"hello"
 
@@ -97,7 +97,7 @@ async def test_one_way_can_be_cut_alone() -> None:
         assert server.heard == b"hello"
         assert not await comes(reader)
 
-        relay.mend()
+        relay.heal()
 
         assert await reader.readexactly(5) == b"hello"
 
@@ -110,7 +110,7 @@ async def test_an_end_does_not_pass_a_cut_line_either() -> None:
         writer.close()
         assert not await happens(server.ended)
 
-        relay.mend()
+        relay.heal()
 
         await server.ended.wait()
 
@@ -137,7 +137,7 @@ async def test_broken_connections_end_and_new_ones_too_until_it_is_mended() -> N
         await server.ended.wait()
         async with dialled(relay) as (again, _):
             assert await ends(again)
-        relay.mend()
+        relay.heal()
         async with dialled(relay) as (third, to_third):
             to_third.write(b"back")
             assert await third.readexactly(4) == b"back"

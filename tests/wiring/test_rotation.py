@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from rota.apiserver.rotation import Dependents
-from rota.identity.authority import Authority
+from rota.apiserver.rotation import CaDependents
+from rota.identity.authority import CertificateAuthority
 from rota.model.errors import Unavailable
 from rota.wiring import rotation
 
-NOTHING = Dependents([], [], [])
+NOTHING = CaDependents([], [], [])
 
 
 class Leader:
     """What `keep_rotation` is told by a server, and has told it."""
 
     def __init__(self, directory: Path) -> None:
-        self.authority = Authority.open(directory / "ca", datetime.now(UTC))
+        self.authority = CertificateAuthority.open(directory / "ca", datetime.now(UTC))
         self.found = NOTHING
         self.problem: Exception | None = None
         self.changes = 0
@@ -75,16 +75,16 @@ async def test_an_overlap_lasts_for_its_time(leader: Leader) -> None:
     assert leader.authority.overlap is not None
 
 
-@pytest.mark.parametrize("holding", [Dependents(["n1"], [], []), Dependents([], [], ["edge"])])
+@pytest.mark.parametrize("holding", [CaDependents(["n1"], [], []), CaDependents([], [], ["edge"])])
 async def test_what_is_connected_by_the_old_ca_holds_back_the_end_and_what_is_away_does_not(
-    leader: Leader, holding: Dependents
+    leader: Leader, holding: CaDependents
 ) -> None:
     leader.found = holding
     async with leader.running():
         leader.authority.rotate(datetime.now(UTC), timedelta(seconds=0))
         await leader.looks()
         held = leader.authority.overlap
-        leader.found = Dependents([], ["n2"], [])
+        leader.found = CaDependents([], ["n2"], [])
         await leader.looks()
 
     assert held is not None

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from rota.config import AgentConfig, AgentOptions, ConfigError, agent_config
-from rota.wiring.run_as import bounds_of
+from rota.wiring.run_as import run_limits
 
 REACHABLE = Path("/var/lib/rota-of-a-test")  # is never made
 
 
 def refused(directory: Path, **options: object) -> ConfigError:
     with pytest.raises(ConfigError) as error:
-        bounds_of(AgentConfig(**options), directory)  # type: ignore[arg-type]  # options of several types
+        run_limits(AgentConfig(**options), directory)  # type: ignore[arg-type]  # options of several types
     return error.value
 
 
@@ -25,10 +25,10 @@ def become(monkeypatch: pytest.MonkeyPatch, uid: int) -> None:
 
 def test_root_gives_each_job_a_user_and_others_are_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     become(monkeypatch, 0)
-    assert bounds_of(AgentConfig(), REACHABLE).run_as == "own"
+    assert run_limits(AgentConfig(), REACHABLE).run_as == "own"
     become(monkeypatch, 1000)
 
-    assert bounds_of(AgentConfig(), REACHABLE).run_as == "self"
+    assert run_limits(AgentConfig(), REACHABLE).run_as == "self"
 
 
 def test_a_root_that_cannot_become_others_is_itself() -> None:
@@ -62,7 +62,7 @@ def test_a_directory_no_user_can_reach_is_refused(monkeypatch: pytest.MonkeyPatc
 
     assert error.field == "data_dir"
     assert "closed to them" in str(error)
-    assert bounds_of(AgentConfig(run_as="self"), tmp_path / "agent").run_as == "self"
+    assert run_limits(AgentConfig(run_as="self"), tmp_path / "agent").run_as == "self"
 
 
 @pytest.mark.parametrize("pids_max", [0, 15, 1 << 23])
@@ -75,7 +75,7 @@ def test_the_bound_on_processes_comes_from_flag_or_variable_or_the_machine(tmp_p
     said = agent_config(options, {"ROTA_PIDS_MAX": "500"})
     unsaid = agent_config(options, {})
 
-    assert bounds_of(said, tmp_path).pids_max == 500
-    assert (bounds_of(unsaid, tmp_path).pids_max or 0) > 1000
+    assert run_limits(said, tmp_path).pids_max == 500
+    assert (run_limits(unsaid, tmp_path).pids_max or 0) > 1000
     with pytest.raises(ConfigError, match="ROTA_PIDS_MAX"):
         agent_config(options, {"ROTA_PIDS_MAX": "many"})

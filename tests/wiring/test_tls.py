@@ -12,11 +12,11 @@ import grpc
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from rota.config import ConfigError, GrpcServer, HttpServer, ServerConfig
-from rota.config.etcd import Etcd
+from rota.config import ConfigError, GrpcServerConfig, HttpServerConfig, ServerConfig
+from rota.config.etcd import EtcdConfig
 from rota.identity import authority as authority_module
-from rota.identity.authority import SERVER_NAME, Authority, KeyPair
-from rota.identity.errors import Refused
+from rota.identity.authority import SERVER_NAME, CertificateAuthority, KeyPair
+from rota.identity.errors import IdentityRefused
 from rota.identity.node_identity import NodeIdentity, make_request, store_identity
 from rota.identity.serving import FilePair, SignedPair
 from rota.wiring import doors, tls
@@ -33,8 +33,8 @@ def short_lives(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority.open(tmp_path / "ca", datetime.now(UTC))
+def authority(tmp_path: Path) -> CertificateAuthority:
+    return CertificateAuthority.open(tmp_path / "ca", datetime.now(UTC))
 
 
 async def answer(scope: Scope, receive: Receive, send: Send) -> None:
@@ -57,7 +57,7 @@ async def web(served: ServerTls) -> AsyncIterator[int]:
             renewing.cancel()
             server.should_exit = server.force_exit = True
             await asyncio.wait([serving])
-            await server.hang_up()
+            await server.close_all()
             bound.close()
 
 
@@ -87,9 +87,9 @@ class Reader:
 
 
 async def test_https_goes_on_through_many_lives_of_its_certificate(
-    short_lives: None, authority: Authority
+    short_lives: None, authority: CertificateAuthority
 ) -> None:
-    config = ServerConfig(http_server=HttpServer(addr=OFF_LOOPBACK))
+    config = ServerConfig(http_server=HttpServerConfig(addr=OFF_LOOPBACK))
     served = doors.server_tls(config, authority, datetime.now(UTC))
     first_end = served.signed.period.end
     shown: set[bytes] = set()
@@ -106,7 +106,7 @@ async def test_https_goes_on_through_many_lives_of_its_certificate(
 
 
 async def test_the_agents_listener_goes_on_through_many_lives_of_its_certificate(
-    short_lives: None, authority: Authority, tmp_path: Path
+    short_lives: None, authority: CertificateAuthority, tmp_path: Path
 ) -> None:
     served = doors.server_tls(ServerConfig(), authority, datetime.now(UTC))
     node = joined(authority, tmp_path / "node")
@@ -125,18 +125,18 @@ async def test_the_agents_listener_goes_on_through_many_lives_of_its_certificate
             assert await who(old) == b"rota://node/n1", "an open connection stays"
         with pytest.raises(grpc.aio.AioRpcError):
             async with channel(
-                port, joined(Authority.open(tmp_path / "x", datetime.now(UTC)), tmp_path / "y")
+                port, joined(CertificateAuthority.open(tmp_path / "x", datetime.now(UTC)), tmp_path / "y")
             ) as no:
                 await who(no)
         renewing.cancel()
 
 
 async def test_an_operators_certificate_is_read_again_when_its_files_change(
-    short_lives: None, authority: Authority, tmp_path: Path
+    short_lives: None, authority: CertificateAuthority, tmp_path: Path
 ) -> None:
     first, second = (authority.server_identity([], datetime.now(UTC)) for _ in range(2))
     crt, key = write(tmp_path, first)
-    door = HttpServer(addr="127.0.0.1:0", use_tls=True, crt_file=str(crt), key_file=str(key))
+    door = HttpServerConfig(addr="127.0.0.1:0", use_tls=True, crt_file=str(crt), key_file=str(key))
     served = doors.server_tls(ServerConfig(http_server=door), authority, datetime.now(UTC))
     async with web(served) as port:
         before = await Reader.connect(port, authority.ca_pem)
@@ -151,7 +151,7 @@ async def test_an_operators_certificate_is_read_again_when_its_files_change(
 
 
 def test_files_that_do_not_fit_each_other_leave_the_old_certificate_in_place(
-    authority: Authority, tmp_path: Path
+    authority: CertificateAuthority, tmp_path: Path
 ) -> None:
     now = datetime.now(UTC)
     first, second = (authority.server_identity([], now) for _ in range(2))
@@ -159,7 +159,7 @@ def test_files_that_do_not_fit_each_other_leave_the_old_certificate_in_place(
     files = FilePair(str(crt), str(key))
     crt.write_bytes(second.cert_pem)
 
-    with pytest.raises(Refused, match="is not the key of"):
+    with pytest.raises(IdentityRefused, match="is not the key of"):
         files.refresh(now)
     assert files.pair.cert_pem == first.cert_pem
     assert not files.refresh(now), "it is told once"
@@ -168,11 +168,11 @@ def test_files_that_do_not_fit_each_other_leave_the_old_certificate_in_place(
     assert files.pair.cert_pem == second.cert_pem
 
 
-def test_files_that_cannot_be_served_are_refused_at_start(authority: Authority, tmp_path: Path) -> None:
+def test_files_that_cannot_be_served_are_refused_at_start(authority: CertificateAuthority, tmp_path: Path) -> None:
     now = datetime.now(UTC)
     crt, key = write(tmp_path, authority.server_identity([], now))
     crt.write_bytes(b"rubbish")
-    door = GrpcServer(addr="127.0.0.1:0", use_tls=True, crt_file=str(crt), key_file=str(key))
+    door = GrpcServerConfig(addr="127.0.0.1:0", use_tls=True, crt_file=str(crt), key_file=str(key))
 
     with pytest.raises(ConfigError, match=r"grpc_server\.crt_file.*is not a PEM certificate"):
         doors.server_tls(ServerConfig(grpc_server=door), authority, now)
@@ -182,7 +182,7 @@ def test_a_server_certificate_is_replaced_at_half_of_its_life_and_after_the_cloc
     tmp_path: Path,
 ) -> None:
     now = datetime.now(UTC).replace(microsecond=0)
-    signed = SignedPair(Authority.open(tmp_path / "ca", now), [], now)
+    signed = SignedPair(CertificateAuthority.open(tmp_path / "ca", now), [], now)
     day = timedelta(days=1)
 
     assert not signed.refresh(now + 14 * day)
@@ -197,7 +197,7 @@ def test_a_server_certificate_is_replaced_at_half_of_its_life_and_after_the_cloc
 
 def test_the_last_certificate_of_an_authority_is_not_signed_again_and_again(tmp_path: Path) -> None:
     now = datetime.now(UTC).replace(microsecond=0)
-    authority = Authority.open(tmp_path / "ca", now)
+    authority = CertificateAuthority.open(tmp_path / "ca", now)
     signed = SignedPair(authority, [], now)
     end = authority.period.end
 
@@ -214,7 +214,7 @@ def write(directory: Path, pair: KeyPair) -> tuple[Path, Path]:
     return crt, key
 
 
-def joined(authority: Authority, directory: Path) -> NodeIdentity:
+def joined(authority: CertificateAuthority, directory: Path) -> NodeIdentity:
     cert_pem = authority.sign_node(make_request(directory), "n1", "node-1", datetime.now(UTC))
     return store_identity(directory, cert_pem, authority.ca_pem)
 
@@ -262,24 +262,24 @@ def test_what_is_about_to_end_is_logged_once_a_day(monkeypatch: pytest.MonkeyPat
     assert logged == ["the ca ends"] * 3
 
 
-def test_every_certificate_that_a_server_rests_on_is_named(authority: Authority, tmp_path: Path) -> None:
+def test_every_certificate_that_a_server_rests_on_is_named(authority: CertificateAuthority, tmp_path: Path) -> None:
     now = datetime.now(UTC)
     crt, key = (str(path) for path in write(tmp_path, authority.server_identity([], now)))
     config = ServerConfig(
         store="etcd://127.0.0.1:2379",
-        http_server=HttpServer(addr="127.0.0.1:0", use_tls=True, crt_file=crt, key_file=key),
-        etcd=Etcd(ca_file=crt, crt_file=crt, key_file=key),
+        http_server=HttpServerConfig(addr="127.0.0.1:0", use_tls=True, crt_file=crt, key_file=key),
+        etcd=EtcdConfig(ca_file=crt, crt_file=crt, key_file=key),
     )
     served = doors.server_tls(config, authority, now)
 
     names = [one.name for one in served.expiries()]
 
     assert names == ["server", "http_server.crt_file", "ca", "etcd.crt_file"]
-    assert not served.ending()
+    assert not served.expiry_warnings()
 
 
-async def test_https_offers_no_suite_with_cbc_or_without_forward_secrecy(authority: Authority) -> None:
-    config = ServerConfig(http_server=HttpServer(addr=OFF_LOOPBACK))
+async def test_https_offers_no_suite_with_cbc_or_without_forward_secrecy(authority: CertificateAuthority) -> None:
+    config = ServerConfig(http_server=HttpServerConfig(addr=OFF_LOOPBACK))
     served = doors.server_tls(config, authority, datetime.now(UTC))
     client = ssl.create_default_context(cadata=authority.ca_pem.decode())
     client.maximum_version = ssl.TLSVersion.TLSv1_2

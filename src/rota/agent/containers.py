@@ -7,7 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
-from rota.runtimes.protocol import Engine
+from rota.runtimes.protocol import ContainerEngine
 
 NONE, PODMAN, DOCKER = "none", "podman", "docker"
 _ASK_SECONDS = 10.0  # one that takes longer to answer would take longer to start anything
@@ -21,7 +21,7 @@ _INIT = ("/usr/libexec/podman", "/usr/local/libexec/podman", "/usr/lib/podman", 
 _PR_SET_NO_NEW_PRIVS = 38
 
 
-async def find(wanted: str | None, mounts: tuple[str, ...], *, root: bool) -> Engine | None:
+async def find(wanted: str | None, mounts: tuple[str, ...], *, root: bool) -> ContainerEngine | None:
     """What was named, or the first that works; None: there is none, or none is wanted."""
     names = (PODMAN, DOCKER) if wanted is None else () if wanted == NONE else (wanted,)
     for name in names:
@@ -31,11 +31,11 @@ async def find(wanted: str | None, mounts: tuple[str, ...], *, root: bool) -> En
             continue
         if program is not None and (said := await _ask(program, *_ALIVE[kind])):
             is_old = said.split() == ["cgroupfs", "v1"]
-            return Engine(kind, program, mounts, root, kind == DOCKER or _has_init(), is_old)
+            return ContainerEngine(kind, program, mounts, root, kind == DOCKER or _has_init(), is_old)
     return None
 
 
-def labels_of(engine: Engine | None, wanted: str | None) -> dict[str, str]:
+def labels_of(engine: ContainerEngine | None, wanted: str | None) -> dict[str, str]:
     """The runtime by its kind; or that there is one, which only a root agent could use."""
     if engine is not None:
         return {"container": engine.kind}

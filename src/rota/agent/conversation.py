@@ -7,62 +7,62 @@ from typing import Any
 
 import grpc
 
-from rota.agent.notice import Departure
-from rota.agent.words import Words
+from rota.agent.notice import Termination
+from rota.agent.words import MessageSequence
 from rota.model.limits import BEAT_MS, SERVER_SILENT_MS
 from rota.wire.generated import agent_pb2 as pb
 
 Stream = grpc.aio.StreamStreamCall[Any, Any]
 
 
-class Over(Exception):
+class ConnectionOver(Exception):
     """This connection is done with; where that is odd, the text says why."""
 
 
-class Deserted(Over):
+class ServerGone(ConnectionOver):
     """By the server: other nodes may have lost it, too."""
 
 
-class Conversation:
+class AgentSession:
     """One connection: its stream, and what was said on it."""
 
     def __init__(self, stream: Stream, leads_alone: Callable[[], bool] = lambda: True) -> None:
         """Where others may lead, a server that has fallen silent is left for them."""
         self.stream = stream
         self._leads_alone = leads_alone
-        self._heard_at_ms = now_ms()
-        self.words = Words()
+        self._received_at_ms = now_ms()
+        self.sequence = MessageSequence()
         self.beat_seconds = BEAT_MS / 1000
         self.welcomed = asyncio.Event()
-        self.departure: Departure | None = None  # of which the server was told
+        self.departure: Termination | None = None  # of which the server was told
         self.ends = False  # soon, by our own will: nothing more is started on it
         self.holds_leases = False  # what is said from here on is to be echoed
 
-    def hear(self) -> None:
-        self._heard_at_ms = now_ms()
+    def receive(self) -> None:
+        self._received_at_ms = now_ms()
 
-    async def say(self, word: pb.FromNode) -> None:
-        silent_ms = 0 if self._leads_alone() else now_ms() - self._heard_at_ms
+    async def send(self, word: pb.FromNode) -> None:
+        silent_ms = 0 if self._leads_alone() else now_ms() - self._received_at_ms
         if silent_ms > SERVER_SILENT_MS:
-            raise Deserted(f"the server has said nothing for {silent_ms / 1000:.0f} s")
-        word.n = self.words.say(now_ms())
+            raise ServerGone(f"the server has said nothing for {silent_ms / 1000:.0f} s")
+        word.n = self.sequence.next_number(now_ms())
         word.wants_sign = not self.holds_leases and silent_ms > SERVER_SILENT_MS // 3
         word.holds_leases = self.holds_leases or word.wants_sign
         try:
             await self.stream.write(word)
         except asyncio.InvalidStateError:  # the server has ended the call; whoever reads from it may hear why
-            raise Deserted from None
+            raise ServerGone from None
 
-    def begin(self) -> None:
-        if not self.words.welcome(now_ms()):
-            raise Over("welcomed too late")
+    def start(self) -> None:
+        if not self.sequence.on_welcome(now_ms()):
+            raise ConnectionOver("welcomed too late")
         self.welcomed.set()
 
     def refuse_stale(self, echo: int) -> None:
         """Hear all anew instead."""
-        waited_ms = self.words.stale_ms(echo, now_ms())
+        waited_ms = self.sequence.stale_ms(echo, now_ms())
         if waited_ms is not None:
-            raise Over(f"stale orders are refused: they took {waited_ms / 1000:.1f} s")
+            raise ConnectionOver(f"stale orders are refused: they took {waited_ms / 1000:.1f} s")
 
 
 def now_ms() -> int:

@@ -16,14 +16,14 @@ from pathlib import Path
 import grpc
 
 from rota.agent.dial import reason_of
-from rota.identity.errors import Refused
+from rota.identity.errors import IdentityRefused
 from rota.identity.node_identity import NodeIdentity, Renewal, replace_identity, trusting
 from rota.wire.generated import agent_pb2 as pb
 from rota.wire.generated import agent_pb2_grpc as pb_grpc
 
-_LOOK_SECONDS = 10.0
+_CHECK_SECONDS = 10.0
 _RETRY_SECONDS = 60.0
-_LOOKS = 40  # at least, in the life of a certificate
+_CHECKS = 40  # at least, in the life of a certificate
 _RENEW_SECONDS = 30.0  # for the server to answer
 
 
@@ -67,7 +67,7 @@ class Credentials:
                 if known != self.identity:
                     await asyncio.to_thread(replace_identity, self._directory, known)
                     self.identity = known
-        except Refused as refusal:
+        except IdentityRefused as refusal:
             self._warn("authorities not trusted", reason=str(refusal))
         except OSError as error:  # it is told again on the next connection
             self._warn("authorities not stored", reason=error.strerror)
@@ -90,16 +90,16 @@ class Credentials:
 
     async def keep_current(self, stub: pb_grpc.AgentStub) -> None:
         """Returns when the certificate was replaced."""
-        look_seconds = self._period.life.total_seconds() / _LOOKS
+        look_seconds = self._period.life.total_seconds() / _CHECKS
         while True:
-            await self._pause(min(_LOOK_SECONDS, look_seconds))
+            await self._pause(min(_CHECK_SECONDS, look_seconds))
             if not self._is_due():
                 continue
             try:
                 return await self.renew(stub)
             except grpc.aio.AioRpcError as error:
                 self._warn("certificate not renewed", reason=reason_of(error))
-            except (Refused, OSError) as reason:
+            except (IdentityRefused, OSError) as reason:
                 self._warn("certificate not renewed", reason=str(reason))
             await asyncio.sleep(min(_RETRY_SECONDS, look_seconds))
 

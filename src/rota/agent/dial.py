@@ -45,7 +45,7 @@ def reason_of(error: grpc.aio.AioRpcError) -> str:
     return error.details() or error.code().name
 
 
-async def knock(address: str) -> str | None:
+async def probe_port(address: str) -> str | None:
     """Why nobody opens, if so. While no server leads all doors are closed: this costs less than a channel."""
     host, _, port = address.rpartition(":")
     if not is_port(port):

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from rota.model.limits import GPUS_MAX
-from rota.model.node import Gpu
+from rota.model.node import GpuUsage
 
 _NVIDIA = Path("/proc/driver/nvidia/gpus")  # a directory for each device
 _DRM = Path("/sys/class/drm")
@@ -28,7 +28,7 @@ def models() -> list[str]:
     return ["-".join(gpu.name.split()) for gpu in _nvidia_smi()]
 
 
-def busy() -> tuple[Gpu, ...]:
+def busy() -> tuple[GpuUsage, ...]:
     """How busy each is. May take seconds where a driver is in trouble: not for whoever has to answer."""
     return tuple(_nvidia_smi()) or tuple(_drm())
 
@@ -42,7 +42,7 @@ def _model(information: Path) -> str:
     return "-".join(named[0].split()) if named else ""
 
 
-def _nvidia_smi() -> list[Gpu]:
+def _nvidia_smi() -> list[GpuUsage]:
     program = shutil.which("nvidia-smi")
     if program is None:
         return []
@@ -51,10 +51,10 @@ def _nvidia_smi() -> list[Gpu]:
     return [_gpu(*row) for row in rows if len(row) == 4][:GPUS_MAX]
 
 
-def _gpu(name: str, utilisation: str, total: str, used: str) -> Gpu:
+def _gpu(name: str, utilisation: str, total: str, used: str) -> GpuUsage:
     """What is not supported reads [N/A]."""
     total_mib, used_mib = _number(total), _number(used)
-    return Gpu(
+    return GpuUsage(
         name[:100],
         _number(utilisation),
         None if total_mib is None else total_mib * _MIB,
@@ -105,13 +105,13 @@ def _read(descriptor: int, until: float) -> bytes | None:
     return None
 
 
-def _drm() -> list[Gpu]:
+def _drm() -> list[GpuUsage]:
     """Cards whose driver tells how busy they are, as that of AMD does."""
     cards = sorted(_DRM.glob("card[0-9]*/device/gpu_busy_percent"))
     return [_card(found.parent) for found in cards][:GPUS_MAX]
 
 
-def _card(device: Path) -> Gpu:
+def _card(device: Path) -> GpuUsage:
     def told(name: str) -> str:
         try:
             return (device / name).read_text(errors="replace").strip()
@@ -119,7 +119,7 @@ def _card(device: Path) -> Gpu:
             return ""
 
     name = told("product_name") or f"{told('vendor')}:{told('device')}"
-    return Gpu(
+    return GpuUsage(
         name[:100],
         _number(told("gpu_busy_percent")),
         _number_of_bytes(told("mem_info_vram_total")),

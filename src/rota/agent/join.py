@@ -15,18 +15,18 @@ _TIMEOUT_SECONDS = 30.0
 _AUTHORITIES_MAX = 8
 
 
-class Joined(NamedTuple):
+class JoinedNode(NamedTuple):
     identity: NodeIdentity
     agent_addresses: list[str]  # of each server
 
 
-def join(line: JoinLine, directory: Path, name: str, labels: dict[str, str]) -> Joined:
+def join(line: JoinLine, directory: Path, name: str, labels: dict[str, str]) -> JoinedNode:
     """Blocking: nothing else can happen before a node has its identity."""
     body = {"csr": make_request(directory).decode(), "name": name, "labels": labels}
     answer = enroll(line, body)
     authorities = answer.get("authorities") or answer["ca"]  # a server of before rotation has one
     identity = store_identity(directory, answer["certificate"].encode(), authorities.encode())
-    return Joined(identity, answer.get("agent_addresses") or [answer["agent_address"]])
+    return JoinedNode(identity, answer.get("agent_addresses") or [answer["agent_address"]])
 
 
 def enroll(line: JoinLine, body: dict[str, Any]) -> dict[str, Any]:

@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from rota.agent.window import Window, window
-from rota.agent.written import Search, Written
+from rota.agent.window import LogRange, log_range
+from rota.agent.written import IndexSearch, AttemptOutput
 from rota.wire.agent import BEGUN, DONE
 from rota.wire.generated import agent_pb2 as pb
 
-_LOOK_SECONDS = 0.025  # files say nothing when they grow; a new look this often costs two reads
+_POLL_SECONDS = 0.025  # files say nothing when they grow; a new look this often costs two reads
 
 
 async def read(root: Path, request: pb.OpenLog, is_live: Callable[[], bool]) -> AsyncIterator[pb.LogChunk]:
@@ -21,7 +21,7 @@ async def read(root: Path, request: pb.OpenLog, is_live: Callable[[], bool]) -> 
     """
     with ExitStack() as descriptors:
         try:
-            written = await _opened(Search(root, request, descriptors), request, is_live)
+            written = await _opened(IndexSearch(root, request, descriptors), request, is_live)
         except FileNotFoundError:
             yield pb.LogChunk(id=request.id, error="the log is no longer on the node")
             return
@@ -29,16 +29,16 @@ async def read(root: Path, request: pb.OpenLog, is_live: Callable[[], bool]) -> 
             yield pb.LogChunk(id=request.id, code=BEGUN)
             yield pb.LogChunk(id=request.id, code=DONE)
             return
-        async for chunk in _chunks(written, request, await window(written, request, _now_ms()), is_live):
+        async for chunk in _chunks(written, request, await log_range(written, request, _now_ms()), is_live):
             yield chunk
 
 
-async def _opened(search: Search, request: pb.OpenLog, is_live: Callable[[], bool]) -> Written | None:
+async def _opened(search: IndexSearch, request: pb.OpenLog, is_live: Callable[[], bool]) -> AttemptOutput | None:
     """None: the attempt has written nothing. Whoever follows waits until it has begun."""
     while True:
         live = is_live()
         try:
-            written = await search.look()
+            written = await search.scan()
             if written is not None and (
                 written.stream(request.stream).has_file or not (live and request.follow)
             ):
@@ -48,11 +48,11 @@ async def _opened(search: Search, request: pb.OpenLog, is_live: Callable[[], boo
                 raise
         if not (live and request.follow):
             return None
-        await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(_POLL_SECONDS)
 
 
 async def _chunks(
-    written: Written, request: pb.OpenLog, wanted: Window, is_live: Callable[[], bool]
+    written: AttemptOutput, request: pb.OpenLog, wanted: LogRange, is_live: Callable[[], bool]
 ) -> AsyncIterator[pb.LogChunk]:
     offset = wanted.start
     caught_up = False  # what is read from here on has just arrived
@@ -70,7 +70,7 @@ async def _chunks(
             break
         else:
             caught_up = True
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
     yield pb.LogChunk(id=request.id, offset=offset, code=DONE)
 
 

@@ -29,7 +29,7 @@ FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _END = bytes(2 * tarfile.BLOCKSIZE)
 
 
-class _Refused(Exception):
+class _OutputsRefused(Exception):
     """Why nothing is sent, and which kind of error that is for whoever asked."""
 
     def __init__(self, code: str, reason: str) -> None:
@@ -41,7 +41,7 @@ class NotItsOwn(PermissionError):
     """It is no plain file, or belongs to another user: the job could not have opened it, or not read it."""
 
 
-class _File(NamedTuple):
+class _OutputFile(NamedTuple):
     path: str
     found: os.stat_result
 
@@ -54,7 +54,7 @@ async def read(root: Path, request: pb.OpenOutputs, most_bytes: int) -> AsyncIte
         while data := await asyncio.to_thread(next, pieces, b""):
             yield pb.LogChunk(id=request.id, data=data)
         yield pb.LogChunk(id=request.id, code=DONE)
-    except _Refused as refused:
+    except _OutputsRefused as refused:
         yield pb.LogChunk(id=request.id, error=str(refused), code=refused.code)
     except OSError as error:
         yield pb.LogChunk(id=request.id, error=f"cannot be read: {error.strerror}", code="unavailable")
@@ -70,12 +70,12 @@ def listed(root: Path, job: str, index: int) -> list[tuple[str, int]]:
             return [(file.path, file.found.st_size) for file in _walk(top_fd, os.fstat(top_fd).st_uid)]
         finally:
             os.close(top_fd)
-    except (_Refused, OSError):
+    except (_OutputsRefused, OSError):
         return []
 
 
 @contextlib.contextmanager
-def beneath(directory: Path, name: str) -> Iterator[int]:
+def open_directory_beneath(directory: Path, name: str) -> Iterator[int]:
     """A directory in another one, opened without following links."""
     top_fd = os.open(directory, _BENEATH)
     try:
@@ -103,7 +103,7 @@ def _pieces(root: Path, request: pb.OpenOutputs, most_bytes: int) -> Iterator[by
         total = sum(file.found.st_size for file in files)
         if total > most_bytes:
             problem = f"the outputs are {total} bytes, and this node sends at most {most_bytes}"
-            raise _Refused("conflict", f"{problem} at once: name some of them, or raise its output_bytes")
+            raise _OutputsRefused("conflict", f"{problem} at once: name some of them, or raise its output_bytes")
         for file in files:
             assert top_fd is not None
             yield from _archived(top_fd, file, owner)
@@ -125,20 +125,20 @@ def _open_top(root: Path, job: str, index: int) -> int | None:
             return os.open(tasks / str(index) / OUT, _BENEATH)
         return None
     except (FileNotFoundError, NotADirectoryError):
-        raise _Refused("not_found", "the outputs are no longer on the node") from None
+        raise _OutputsRefused("not_found", "the outputs are no longer on the node") from None
 
 
-def _walk(directory_fd: int, owner: int, above: str = "", depth: int = 0) -> Iterator[_File]:
+def _walk(directory_fd: int, owner: int, above: str = "", depth: int = 0) -> Iterator[_OutputFile]:
     """Plain files of the owner, by name; links, pipes and the like are no outputs."""
     if depth > _DEPTH_MAX:
-        raise _Refused("conflict", f"the outputs are nested more than {_DEPTH_MAX} directories deep")
+        raise _OutputsRefused("conflict", f"the outputs are nested more than {_DEPTH_MAX} directories deep")
     for count, name in enumerate(sorted(os.listdir(directory_fd))):
         if count > _FILES_MAX:
-            raise _Refused("conflict", f"the outputs are more than {_FILES_MAX} files in one directory")
+            raise _OutputsRefused("conflict", f"the outputs are more than {_FILES_MAX} files in one directory")
         with contextlib.suppress(FileNotFoundError):  # gone meanwhile
             found = os.stat(name, dir_fd=directory_fd, follow_symlinks=False)
             if stat.S_ISREG(found.st_mode) and found.st_uid == owner:
-                yield _File(above + name, found)
+                yield _OutputFile(above + name, found)
             elif stat.S_ISDIR(found.st_mode):
                 inner_fd = os.open(name, _BENEATH, dir_fd=directory_fd)
                 try:
@@ -147,13 +147,13 @@ def _walk(directory_fd: int, owner: int, above: str = "", depth: int = 0) -> Ite
                     os.close(inner_fd)
 
 
-def _chosen(files: list[_File], paths: list[str]) -> list[_File]:
+def _chosen(files: list[_OutputFile], paths: list[str]) -> list[_OutputFile]:
     """Those named by path, by a directory above them, or by a pattern; each name must stand for some."""
     if not paths:
         return files
     for path in paths:
         if not any(_names(path, file.path) for file in files):
-            raise _Refused("not_found", f"there is no output {path[:200]!r}")
+            raise _OutputsRefused("not_found", f"there is no output {path[:200]!r}")
     return [file for file in files if any(_names(path, file.path) for path in paths)]
 
 
@@ -161,19 +161,19 @@ def _names(path: str, file: str) -> bool:
     return file == path or file.startswith(path.rstrip("/") + "/") or fnmatchcase(file, path)
 
 
-def _line(file: _File) -> str:
+def _line(file: _OutputFile) -> str:
     modified_at_ms = file.found.st_mtime_ns // 1_000_000
     said = {"path": file.path, "bytes": file.found.st_size, "modified_at_ms": modified_at_ms}
     return json.dumps(said, ensure_ascii=True) + "\n"
 
 
-def _archived(top_fd: int, file: _File, owner: int) -> Iterator[bytes]:
+def _archived(top_fd: int, file: _OutputFile, owner: int) -> Iterator[bytes]:
     """What it held when it was listed: cut where it grew meanwhile, filled with zeros where it shrank."""
     with _opened(top_fd, file.path, owner) as fd:
         yield from _entry(file, fd)
 
 
-def _entry(file: _File, fd: int) -> Iterator[bytes]:
+def _entry(file: _OutputFile, fd: int) -> Iterator[bytes]:
     header = tarfile.TarInfo(file.path)
     header.size, header.mtime = file.found.st_size, file.found.st_mtime
     header.mode = file.found.st_mode & 0o777

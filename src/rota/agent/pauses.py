@@ -7,7 +7,7 @@ LAST_SECONDS = 5.0
 _LEASE_SHARE = 4  # of a lease, at most: what runs under it must be renewed in time
 
 
-class Pauses:
+class Backoff:
     """The longer the more is in vain; never as if all nodes that lost a server were one."""
 
     def __init__(self, chance: Random) -> None:
@@ -16,7 +16,7 @@ class Pauses:
         self._most_seconds = LAST_SECONDS
         self.spread_seconds = 0.0  # as the server says
 
-    def begin(self, heartbeat_seconds: float) -> None:
+    def reset(self, heartbeat_seconds: float) -> None:
         """A server has welcomed us. When it is back it must hear from us well before our silence counts."""
         self._next_seconds = FIRST_SECONDS
         self._most_seconds = min(LAST_SECONDS, heartbeat_seconds)

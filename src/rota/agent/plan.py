@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 from rota.model.amounts import GPU
 from rota.model.ids import JobId
-from rota.model.sync import Claim, JobClaims, JobOrders, Said, Work
+from rota.model.sync import AttemptReport, JobReports, JobOrders, ReportedState, TaskTemplate
 
 
-class Facts(NamedTuple):
+class HostFacts(NamedTuple):
     """What the veto looks at."""
 
     missing_directories: frozenset[str]
@@ -18,34 +18,34 @@ class Facts(NamedTuple):
     holds_leases: bool = True
 
 
-class Actions(NamedTuple):
-    obey: list[JobOrders]
-    refuse: list[JobClaims]
+class PlannedActions(NamedTuple):
+    accepted: list[JobOrders]
+    refused: list[JobReports]
 
 
-def plan(orders: list[JobOrders], works: dict[JobId, Work], facts: Facts) -> Actions:
+def plan(orders: list[JobOrders], works: dict[JobId, TaskTemplate], facts: HostFacts) -> PlannedActions:
     """The last veto: the node knows best what it cannot do. Stops are always obeyed."""
     obey: list[JobOrders] = []
-    refuse: list[JobClaims] = []
+    refuse: list[JobReports] = []
     for one in orders:
         reason = veto(works.get(one.job), facts) if one.start else None
         if reason is None:
             obey.append(one)
             continue
         refuse.append(
-            JobClaims(one.job, [Claim(s.index, s.attempt, Said.REFUSED, reason=reason) for s in one.start])
+            JobReports(one.job, [AttemptReport(s.index, s.attempt, ReportedState.REFUSED, reason=reason) for s in one.start])
         )
         if one.stop:
             obey.append(one._replace(start=[]))
-    return Actions(obey, refuse)
+    return PlannedActions(obey, refuse)
 
 
-def veto(work: Work | None, facts: Facts) -> str | None:
+def veto(work: TaskTemplate | None, facts: HostFacts) -> str | None:
     if facts.leaving:
         return "this node is leaving"
     if work is None:
         return "the job's spec did not come with its first order"
-    if facts.outdated_keeper and (what := _beyond_it(work)):
+    if facts.outdated_keeper and (what := _unsupported(work)):
         return f"its keeper was started before an upgrade and {what}; it goes when its work has ended"
     if work.lease_ms is not None and not facts.holds_leases:
         return "this node cannot hold run leases"
@@ -58,7 +58,7 @@ def veto(work: Work | None, facts: Facts) -> str | None:
     return None
 
 
-def _beyond_it(work: Work) -> str | None:
+def _unsupported(work: TaskTemplate) -> str | None:
     if work.container is not None:
         return "runs no containers"
     if work.version > 1:

@@ -15,7 +15,7 @@ from rota.model.amounts import WHOLE_GPU
 from rota.model.limits import AMOUNT_MAX
 
 
-class Machine(NamedTuple):
+class HostProfile(NamedTuple):
     machine_id: str
     boot_id: str
     capacity: dict[str, int]
@@ -23,7 +23,7 @@ class Machine(NamedTuple):
     labels: dict[str, str]
 
 
-def look(directory: Path, declared: dict[str, int]) -> Machine:
+def probe_host(directory: Path, declared: dict[str, int]) -> HostProfile:
     """What was declared replaces what is found."""
     models = drivers.models()
     capacity = {
@@ -41,7 +41,7 @@ def look(directory: Path, declared: dict[str, int]) -> Machine:
         "hostname": platform.node(),
         **_model_label(models if gpus else []),
     }
-    return Machine(_machine_id(directory), _boot_id(), capacity, gpus, labels)
+    return HostProfile(_machine_id(directory), _boot_id(), capacity, gpus, labels)
 
 
 def is_missing(path: str) -> bool:

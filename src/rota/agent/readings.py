@@ -16,7 +16,7 @@ from rota.wire.generated import agent_pb2_grpc as pb_grpc
 Warn = Callable[..., object]  # what happened, and of what
 
 
-class Readings:
+class OutputStreams:
     def __init__(
         self, directory: Path, output_bytes: int, is_live: Callable[[AttemptName], bool], warn: Warn
     ) -> None:
@@ -26,7 +26,7 @@ class Readings:
         self._warn = warn
         self._open: dict[int, asyncio.Task[None]] = {}
 
-    def heed(self, stub: pb_grpc.AgentStub, word: pb.ToNode, tasks: asyncio.TaskGroup) -> None:
+    def handle(self, stub: pb_grpc.AgentStub, word: pb.ToNode, tasks: asyncio.TaskGroup) -> None:
         """One is begun, or no longer wanted."""
         match word.WhichOneof("word"):
             case "open_log":

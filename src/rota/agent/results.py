@@ -16,32 +16,32 @@ from urllib.parse import urlsplit
 
 from rota.agent import summary
 from rota.identity.node_identity import NodeIdentity
-from rota.identity.signed_requests import authorization
+from rota.identity.signed_requests import sign_request
 from rota.model.ids import JobId
 from rota.model.limits import RESULT_PATIENCE_MS
-from rota.model.result import ReportDoor, result_path
-from rota.model.sync import Claim, JobClaims, JobOrders, Said
+from rota.model.result import ResultEndpoint, result_path
+from rota.model.sync import AttemptReport, JobReports, JobOrders, ReportedState
 from rota.runtimes.protocol import AttemptName
 
-AT_ONCE = 8  # requests under way
+PARALLEL_REPORTS = 8  # requests under way
 _CALL_SECONDS = 15.0  # for one server to answer
 _ANSWER_BYTES = 64 << 10
-_FIRST_PAUSE_SECONDS = 0.2
-_LAST_PAUSE_SECONDS = 5.0
+_BACKOFF_FIRST_SECONDS = 0.2
+_BACKOFF_MAX_SECONDS = 5.0
 _FINISH_SECONDS = 5.0  # for what is under way when the node leaves
-_REPORTED = (Said.EXITED, Said.STOPPED, Said.TIMED_OUT)  # it has ended, and something can be told of it
-_TAKEN = (200, 201)
+_REPORTED = (ReportedState.EXITED, ReportedState.STOPPED, ReportedState.TIMED_OUT)  # it has ended, and something can be told of it
+_ALREADY_REPORTED = (200, 201)
 _CONFLICT = 409
 _FINAL = (400, 403, 413)  # asked again, the answer would be the same
 
 
-class _Unheard(Exception):
+class _NotDelivered(Exception):
     """No server has taken or refused the result."""
 
 
-class _Ended(NamedTuple):
+class _EndedAttempt(NamedTuple):
     name: AttemptName
-    claim: Claim
+    claim: AttemptReport
 
 
 class ResultReporter:
@@ -51,29 +51,29 @@ class ResultReporter:
         self,
         directory: Path,
         identity: Callable[[], NodeIdentity],
-        note: Callable[[list[JobClaims]], None],
+        note: Callable[[list[JobReports]], None],
         warn: Callable[..., None],
         patience_seconds: float = RESULT_PATIENCE_MS / 1000,
     ) -> None:
         self.connected = asyncio.Event()  # to a server that knows what runs here
         self._directory = directory
         self._identity = identity
-        self._note = note
+        self._record = note
         self._warn = warn
-        self._patience_seconds = patience_seconds
-        self._doors: dict[JobId, ReportDoor] = {}
-        self._held: dict[AttemptName, asyncio.Task[None] | None] = {}
-        self._queue: asyncio.Queue[_Ended] = asyncio.Queue()
+        self._timeout_seconds = patience_seconds
+        self._endpoints: dict[JobId, ResultEndpoint] = {}
+        self._deferred: dict[AttemptName, asyncio.Task[None] | None] = {}
+        self._queue: asyncio.Queue[_EndedAttempt] = asyncio.Queue()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._slots = asyncio.Semaphore(PARALLEL_REPORTS)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             while True:
                 ended = await self._queue.get()
-                if ended.name in self._held:  # else its job was forgotten meanwhile
-                    self._held[ended.name] = tasks.create_task(self._report(ended))
+                if ended.name in self._deferred:  # else its job was forgotten meanwhile
+                    self._deferred[ended.name] = tasks.create_task(self._report(ended))
 
     async def finish(self) -> None:
         """Give what is under way a little time: the node leaves."""
@@ -81,70 +81,70 @@ class ResultReporter:
             async with asyncio.timeout(_FINISH_SECONDS):
                 await self._idle.wait()
         except TimeoutError:
-            self._warn("results are not reported: the node leaves", attempts=len(self._held))
+            self._warn("results are not reported: the node leaves", attempts=len(self._deferred))
 
-    def attach(self, doors: Mapping[JobId, ReportDoor]) -> None:
+    def attach(self, doors: Mapping[JobId, ResultEndpoint]) -> None:
         """Learn from the keeper where the results of what it has are reported."""
-        self._doors |= doors
+        self._endpoints |= doors
 
-    def learn(self, orders: Iterable[JobOrders]) -> None:
+    def remember_endpoints(self, orders: Iterable[JobOrders]) -> None:
         for one in orders:
             if one.work is not None and one.work.reports is not None and one.work.reports.by_agent:
-                self._doors[one.job] = one.work.reports
+                self._endpoints[one.job] = one.work.reports
 
     def forget(self, jobs: Iterable[JobId]) -> None:
         for job in jobs:
-            self._doors.pop(job, None)
-            for name in [name for name in self._held if name.job == job]:
-                task = self._held.pop(name)
+            self._endpoints.pop(job, None)
+            for name in [name for name in self._deferred if name.job == job]:
+                task = self._deferred.pop(name)
                 if task is not None:
                     task.cancel()
         self._count()
 
-    def hold(self, claims: list[JobClaims]) -> list[JobClaims]:
+    def defer_ends(self, claims: list[JobReports]) -> list[JobReports]:
         """The claims to note now: an end whose result is not reported yet is told as running."""
         return [
-            JobClaims(one.job, [self._hold(one.job, claim) for claim in one.claims])
-            if one.job in self._doors
+            JobReports(one.job, [self._defer_end(one.job, claim) for claim in one.reports])
+            if one.job in self._endpoints
             else one
             for one in claims
         ]
 
-    def _hold(self, job: JobId, claim: Claim) -> Claim:
+    def _defer_end(self, job: JobId, claim: AttemptReport) -> AttemptReport:
         if claim.said not in _REPORTED:
             return claim
         name = AttemptName(job, claim.index, claim.attempt)
-        if name not in self._held:
-            self._held[name] = None
-            self._queue.put_nowait(_Ended(name, claim))
+        if name not in self._deferred:
+            self._deferred[name] = None
+            self._queue.put_nowait(_EndedAttempt(name, claim))
             self._count()
-        return Claim(
+        return AttemptReport(
             claim.index,
             claim.attempt,
-            Said.RUNNING if claim.started_at_ms else Said.ACCEPTED,
+            ReportedState.RUNNING if claim.started_at_ms else ReportedState.ACCEPTED,
             started_at_ms=claim.started_at_ms,
             steps=claim.steps,
             life=claim.life,
             version=claim.version,
         )
 
-    async def _report(self, ended: _Ended) -> None:
+    async def _report(self, ended: _EndedAttempt) -> None:
         job = ended.name.job
         reason = await self._deliver(ended)
         claim = ended.claim
         if reason is not None:
             self._warn("a result is not reported", job=job, task=claim.index, reason=reason)
-            claim = claim if claim.reason else claim.because(f"its result was not reported: {reason}")
-        self._held.pop(ended.name, None)
-        self._note([JobClaims(job, [claim])])
+            claim = claim if claim.reason else claim.with_reason(f"its result was not reported: {reason}")
+        self._deferred.pop(ended.name, None)
+        self._record([JobReports(job, [claim])])
         self._count()
 
-    async def _deliver(self, ended: _Ended) -> str | None:
+    async def _deliver(self, ended: _EndedAttempt) -> str | None:
         """Why the result was not taken; None if it was. While no server is connected it waits."""
         loop = asyncio.get_running_loop()
         body: bytes | None = None
-        pause, failing_since = _FIRST_PAUSE_SECONDS, None
-        while (door := self._doors.get(ended.name.job)) is not None:
+        pause, failing_since = _BACKOFF_FIRST_SECONDS, None
+        while (door := self._endpoints.get(ended.name.job)) is not None:
             if not self.connected.is_set():
                 failing_since = None
                 await self.connected.wait()
@@ -153,21 +153,21 @@ class ResultReporter:
             try:
                 async with self._slots:
                     return await self._post(door, ended.name, body)
-            except _Unheard as error:
+            except _NotDelivered as error:
                 failing_since = failing_since or loop.time()
-                if loop.time() - failing_since >= self._patience_seconds:
+                if loop.time() - failing_since >= self._timeout_seconds:
                     return str(error)
             await asyncio.sleep(pause)
-            pause = min(pause * 2, _LAST_PAUSE_SECONDS)
+            pause = min(pause * 2, _BACKOFF_MAX_SECONDS)
         return "its job was forgotten"
 
-    def _body(self, ended: _Ended) -> bytes:
-        return summary.encoded(summary.of(self._directory, ended.name, ended.claim))
+    def _body(self, ended: _EndedAttempt) -> bytes:
+        return summary.encoded(summary.result_body(self._directory, ended.name, ended.claim))
 
-    async def _post(self, door: ReportDoor, name: AttemptName, body: bytes) -> str | None:
+    async def _post(self, door: ResultEndpoint, name: AttemptName, body: bytes) -> str | None:
         """None if a server has taken it, else why it never will. Raises _Unheard."""
         path = result_path(name.job, name.task, name.attempt)
-        proof = authorization(self._identity(), "POST", path, body)
+        proof = sign_request(self._identity(), "POST", path, body)
         final, problems = None, []
         for url in door.urls:
             try:
@@ -175,7 +175,7 @@ class ResultReporter:
             except (OSError, TimeoutError, ValueError) as error:
                 problems.append(f"{url}: {str(error) or 'no answer'}")
                 continue
-            if status in _TAKEN:
+            if status in _ALREADY_REPORTED:
                 return None
             if status == _CONFLICT:  # a result of this attempt is stored already, or no longer wanted
                 self._warn("a result is not taken", job=name.job, task=name.task, reason=said)
@@ -184,10 +184,10 @@ class ResultReporter:
             final = final or (said if status in _FINAL else None)
         if final is not None:
             return final
-        raise _Unheard("; ".join(problems)[:500])
+        raise _NotDelivered("; ".join(problems)[:500])
 
     def _count(self) -> None:
-        (self._idle.clear if self._held else self._idle.set)()
+        (self._idle.clear if self._deferred else self._idle.set)()
 
 
 async def _call(url: str, ca: str, path: str, body: bytes, proof: str) -> tuple[int, str]:

@@ -6,30 +6,30 @@ from pathlib import Path
 FILE = "server"
 
 
-class Servers:
+class ServerList:
     def __init__(self, directory: Path, addresses: tuple[str, ...]) -> None:
         self._file = directory / FILE
         self._addresses = list(addresses)
         self._tried = 0
 
     @property
-    def next(self) -> str:
+    def current(self) -> str:
         return self._addresses[0]
 
     @property
     def is_one(self) -> bool:
         return len(self._addresses) == 1
 
-    def welcomed(self) -> None:
+    def mark_reached(self) -> None:
         self._tried = 0
 
-    def learn(self, told: list[str]) -> None:
+    def update(self, told: list[str]) -> None:
         """All there are, by the one that leads; those that were named here stay."""
         with contextlib.suppress(OSError):  # a full disk: they are known for as long as this agent lives
             write(self._file, told)
         self._addresses = list(dict.fromkeys((*self._addresses, *told)))
 
-    def turn(self) -> bool:
+    def rotate(self) -> bool:
         """To the next one; whether each was tried in vain since the last that welcomed us."""
         self._addresses.append(self._addresses.pop(0))
         self._tried += 1

@@ -21,11 +21,11 @@ from rota.model.limits import (
     RESULT_OUTPUTS_MAX,
 )
 from rota.model.result import depth_of
-from rota.model.sync import Claim, Said
+from rota.model.sync import AttemptReport, ReportedState
 from rota.runtimes.protocol import AttemptName
 
 
-class File(NamedTuple):
+class ResultFile(NamedTuple):
     """The result file of an attempt; `error` says why it cannot be used."""
 
     results: dict[str, Any]
@@ -33,7 +33,7 @@ class File(NamedTuple):
     error: str | None = None
 
 
-def of(directory: Path, name: AttemptName, claim: Claim) -> dict[str, Any]:
+def result_body(directory: Path, name: AttemptName, claim: AttemptReport) -> dict[str, Any]:
     """The body of the report."""
     file = read_file(directory, name)
     said: dict[str, Any] = {"exit_code": None if claim.exit_code < 0 else claim.exit_code}
@@ -53,13 +53,13 @@ def encoded(body: object) -> bytes:
     return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
-def _failure(claim: Claim) -> str | None:
-    if claim.said == Said.EXITED and claim.exit_code == 0 and not claim.signal:
+def _failure(claim: AttemptReport) -> str | None:
+    if claim.said == ReportedState.EXITED and claim.exit_code == 0 and not claim.signal:
         return None
     if claim.reason:
         return claim.reason[:REASON_LENGTH_MAX]
-    if claim.said != Said.EXITED:
-        return "it was stopped" if claim.said == Said.STOPPED else "it ran longer than it may"
+    if claim.said != ReportedState.EXITED:
+        return "it was stopped" if claim.said == ReportedState.STOPPED else "it ran longer than it may"
     code, signal = claim.exit_code, claim.signal
     return f"it was ended by signal {signal}" if signal else f"it ended with exit code {code}"
 
@@ -83,25 +83,25 @@ def _shown(path: str) -> str:
     return os.fsencode(path).decode("utf-8", "replace")
 
 
-def read_file(directory: Path, name: AttemptName) -> File:
+def read_file(directory: Path, name: AttemptName) -> ResultFile:
     """What a task wrote for its agent to report; it may have made the file, or a link, of anything."""
     try:
         tasks = directory / PLACE / name.job
         if tasks.is_dir():
-            with outputs.beneath(tasks / str(name.task), REPORT) as place_fd:
+            with outputs.open_directory_beneath(tasks / str(name.task), REPORT) as place_fd:
                 raw = _read(place_fd, f"{name.attempt}.json", os.fstat(place_fd).st_uid)
         else:  # of a keeper that was started before an upgrade
-            with outputs.beneath(directory / "work" / name.job, ".rota") as place_fd:
+            with outputs.open_directory_beneath(directory / "work" / name.job, ".rota") as place_fd:
                 owner = os.stat(directory / "work" / name.job).st_uid
                 raw = _read(place_fd, f"{name.task}.{name.attempt}.json", owner)
     except FileNotFoundError:
-        return File({})
+        return ResultFile({})
     except outputs.NotItsOwn:
         raw = None
     except OSError as error:
-        return File({}, error=f"cannot be read: {error.strerror}")
+        return ResultFile({}, error=f"cannot be read: {error.strerror}")
     if raw is None:
-        return File({}, error=f"is no plain file of at most {RESULT_FILE_BYTES_MAX} bytes")
+        return ResultFile({}, error=f"is no plain file of at most {RESULT_FILE_BYTES_MAX} bytes")
     return _parsed(raw)
 
 
@@ -111,20 +111,20 @@ def _read(place_fd: int, name: str, owner: int) -> bytes | None:
         return None if too_long else os.read(fd, RESULT_FILE_BYTES_MAX)
 
 
-def _parsed(raw: bytes) -> File:
+def _parsed(raw: bytes) -> ResultFile:
     try:
         said = json.loads(raw, parse_constant=_no_number)
         encoded(said)  # half a character is JSON to Python, and to nobody else
     except (ValueError, RecursionError):
-        return File({}, error="is not JSON")
+        return ResultFile({}, error="is not JSON")
     if not isinstance(said, dict) or not said.keys() <= {"results", "failure"}:
-        return File({}, error="is not an object with results and failure")
+        return ResultFile({}, error="is not an object with results and failure")
     results, failure = said.get("results") or {}, said.get("failure")
     if not isinstance(results, dict) or not isinstance(failure, str | None):
-        return File({}, error="results is no object, or failure no text")
+        return ResultFile({}, error="results is no object, or failure no text")
     if depth_of(results) >= RESULT_NESTING_MAX:  # it is nested in the report
-        return File({}, error=f"results is nested deeper than {RESULT_NESTING_MAX - 1} levels")
-    return File(results, failure[:REASON_LENGTH_MAX].replace("\0", "") if failure else None)
+        return ResultFile({}, error=f"results is nested deeper than {RESULT_NESTING_MAX - 1} levels")
+    return ResultFile(results, failure[:REASON_LENGTH_MAX].replace("\0", "") if failure else None)
 
 
 def _no_number(word: str) -> None:

@@ -10,61 +10,61 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from rota.keeper.output.index import Begun, Extent, read_all
+from rota.keeper.output.index import AttemptStart, Extent, read_all
 from rota.model.ids import JobId
 from rota.model.limits import TAIL_BYTES
 from rota.model.sync import TailPiece
 
 BATCH_BYTES = 1 << 20  # of one message
 LIVE_BYTES = 64 << 10  # of live attempts at one time: all nodes together must not flood the server
-LIVE_LOOKS = 1000  # attempts at one time
+LIVE_SCANS = 1000  # attempts at one time
 UNSENT = 100_000  # ends that wait for the server; of more the oldest are not told
 INDEX_BYTES = 1 << 20
 LIVE_SECONDS = 2.0  # between two looks at live attempts
-COMPANY_SECONDS = 0.1  # that one who ended waits for others
+COALESCE_SECONDS = 0.1  # that one who ended waits for others
 FILES = (("stdout", "out", "out_bytes"), ("stderr", "err", "err_bytes"))
 
 Name = tuple[JobId, int, int]
 
 
 @dataclass
-class _Book:
+class _OutputIndex:
     """The index of a job, as far as it was read, and the live attempts it tells of."""
 
     old_bytes: int = 0  # what it held when this agent started: an earlier one told of most of that
     position: int = 0
-    live: dict[tuple[int, int], Begun] = field(default_factory=dict)
+    live: dict[tuple[int, int], AttemptStart] = field(default_factory=dict)
 
 
-class _Ended(NamedTuple):
+class _EndedOutput(NamedTuple):
     name: Name
-    begun: Begun
+    begun: AttemptStart
     end: Extent
 
 
-class Tails:
+class TailReader:
     """`is_known` says of an attempt whether its end has not been told yet."""
 
     def __init__(self, root: Path, is_known: Callable[[Name], bool]) -> None:
         self._logs = root / "logs"
         self._is_known = is_known
-        self._books: dict[JobId, _Book] = {}
+        self._indexes: dict[JobId, _OutputIndex] = {}
         self._old_bytes = _sizes(self._logs)
-        self._ended: deque[_Ended] = deque(maxlen=UNSENT)
-        self._told: dict[tuple[Name, str], int] = {}  # how far, of live attempts
-        self._turn: deque[Name] = deque()
-        self._sending: list[_Ended] = []
+        self._ended: deque[_EndedOutput] = deque(maxlen=UNSENT)
+        self._sent: dict[tuple[Name, str], int] = {}  # how far, of live attempts
+        self._next_live: deque[Name] = deque()
+        self._sending: list[_EndedOutput] = []
         self._touched: dict[JobId, None] = {}
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
     def touch(self, jobs: Iterable[JobId]) -> None:
         """Something of them has started or ended."""
         self._touched.update(dict.fromkeys(jobs))
-        self._news.set()
+        self._changed.set()
 
-    def begin(self) -> None:
+    def reset(self) -> None:
         """Another server, or one that has forgotten: live attempts are told anew, and what it did not get."""
-        self._told.clear()
+        self._sent.clear()
         self._ended.extendleft(reversed(self._sending))
         self._sending = []
 
@@ -73,24 +73,24 @@ class Tails:
         if not self._ended:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LIVE_SECONDS):
-                    await self._news.wait()
-                await asyncio.sleep(COMPANY_SECONDS)
-        self._news.clear()
+                    await self._changed.wait()
+                await asyncio.sleep(COALESCE_SECONDS)
+        self._changed.clear()
         touched, self._touched = self._touched, {}
-        await self._look(touched)
+        await self._scan(touched)
         self._sending = []
-        return self._of_ended() or self._of_live()
+        return self._ended_tails() or self._live_tails()
 
-    async def _look(self, jobs: Iterable[JobId]) -> None:
+    async def _scan(self, jobs: Iterable[JobId]) -> None:
         """Read on in their indices."""
         for job in jobs:
-            book = self._books.setdefault(job, _Book(self._old_bytes.pop(job, 0)))
+            book = self._indexes.setdefault(job, _OutputIndex(self._old_bytes.pop(job, 0)))
             with contextlib.suppress(OSError):  # nothing of it has started, or all of it is deleted
-                await self._read_on(job, book)
+                await self._read_index(job, book)
             if book.position and not book.live and not (self._logs / job).is_dir():
-                del self._books[job]
+                del self._indexes[job]
 
-    def _of_ended(self) -> list[TailPiece]:
+    def _ended_tails(self) -> list[TailPiece]:
         """Of those that have ended, some; none when all were told."""
         pieces: list[TailPiece] = []
         with _Files(self._logs) as files:
@@ -100,25 +100,25 @@ class Tails:
                 pieces += files.pieces(one.name, one.begun, one.end, {})
         return pieces
 
-    def _of_live(self) -> list[TailPiece]:
+    def _live_tails(self) -> list[TailPiece]:
         """What some of the live ones wrote since they were told of last; others have their turn next time."""
-        if not self._turn:
-            self._turn.extend((job, *at) for job, book in self._books.items() for at in book.live)
+        if not self._next_live:
+            self._next_live.extend((job, *at) for job, book in self._indexes.items() for at in book.live)
         pieces: list[TailPiece] = []
         left = LIVE_BYTES
         with _Files(self._logs) as files:
-            for _ in range(min(LIVE_LOOKS, len(self._turn))):
-                job, index, attempt = name = self._turn.popleft()
-                begun = self._books[job].live.get((index, attempt)) if job in self._books else None
+            for _ in range(min(LIVE_SCANS, len(self._next_live))):
+                job, index, attempt = name = self._next_live.popleft()
+                begun = self._indexes[job].live.get((index, attempt)) if job in self._indexes else None
                 if begun is not None and left > 0:
-                    news = list(files.pieces(name, begun, None, self._told))
+                    news = list(files.pieces(name, begun, None, self._sent))
                     left -= sum(len(piece.data) for piece in news)
                     pieces += news
         for piece in pieces:
-            self._told[(piece.job, piece.task, piece.attempt), piece.stream] = piece.offset + len(piece.data)
+            self._sent[(piece.job, piece.task, piece.attempt), piece.stream] = piece.offset + len(piece.data)
         return pieces
 
-    async def _read_on(self, job: JobId, book: _Book) -> None:
+    async def _read_index(self, job: JobId, book: _OutputIndex) -> None:
         with (self._logs / job / "index").open("rb") as file:
             file.seek(book.position)
             while lines := _whole(file.read(INDEX_BYTES)):
@@ -127,18 +127,18 @@ class Tails:
                 file.seek(book.position)
                 await asyncio.sleep(0)
 
-    def _enter(self, job: JobId, book: _Book, lines: bytes) -> None:
+    def _enter(self, job: JobId, book: _OutputIndex, lines: bytes) -> None:
         for index, attempt, said in read_all(lines):
             name = (job, index, attempt)
             if book.position < book.old_bytes and not self._is_known(name):
                 continue
-            if isinstance(said, Begun):
+            if isinstance(said, AttemptStart):
                 book.live[index, attempt] = said
             elif (begun := book.live.pop((index, attempt), None)) is not None:
                 for stream, _, _ in FILES:
-                    self._told.pop((name, stream), None)
+                    self._sent.pop((name, stream), None)
                 if begun.at != said:
-                    self._ended.append(_Ended(name, begun, said))
+                    self._ended.append(_EndedOutput(name, begun, said))
 
 
 class _Files:
@@ -156,7 +156,7 @@ class _Files:
             os.close(fd)
 
     def pieces(
-        self, name: Name, begun: Begun, end: Extent | None, told: dict[tuple[Name, str], int]
+        self, name: Name, begun: AttemptStart, end: Extent | None, told: dict[tuple[Name, str], int]
     ) -> Iterator[TailPiece]:
         for stream, ending, which in FILES:
             start: int = getattr(begun.at, which)

@@ -7,7 +7,7 @@ import asyncio
 from itertools import groupby
 from typing import NamedTuple
 
-from rota.agent.written import Written
+from rota.agent.written import AttemptOutput
 from rota.wire.generated import agent_pb2 as pb
 
 _STREAMS = ("stdout", "stderr")
@@ -15,7 +15,7 @@ _BLOCK_BYTES = 1 << 20
 _LAST_MS = 1 << 62
 
 
-class Window(NamedTuple):
+class LogRange(NamedTuple):
     start: int
     end: int | None  # None: as far as there is something
 
@@ -29,36 +29,36 @@ class _Span(NamedTuple):
     end: int
 
 
-async def window(written: Written, request: pb.OpenLog, now_ms: int) -> Window:
+async def log_range(written: AttemptOutput, request: pb.OpenLog, now_ms: int) -> LogRange:
     asked = _by_time(written, request, request.stream, now_ms)
     if not request.HasField("tail_lines"):
         return asked
     streams = _STREAMS if request.tail_of_both else (request.stream,)
     among = {name: _closed(written, name, _by_time(written, request, name, now_ms)) for name in streams}
     starts = await _last_lines(written, among, request.tail_lines)
-    return Window(starts[request.stream], asked.end)
+    return LogRange(starts[request.stream], asked.end)
 
 
-def _by_time(written: Written, request: pb.OpenLog, name: str, now_ms: int) -> Window:
+def _by_time(written: AttemptOutput, request: pb.OpenLog, name: str, now_ms: int) -> LogRange:
     """A keeper that noted no times leaves all of it within."""
     start = request.offset if name == request.stream else 0
     if written.begun_ms is None:
-        return Window(start, None)
+        return LogRange(start, None)
     if request.since_ms:
-        start = max(start, written.by(name, request.since_ms))
+        start = max(start, written.arrived_by(name, request.since_ms))
     is_over = 0 < request.until_ms < now_ms
-    return Window(start, written.by(name, request.until_ms) if is_over else None)
+    return LogRange(start, written.arrived_by(name, request.until_ms) if is_over else None)
 
 
-def _closed(written: Written, name: str, asked: Window) -> Window:
+def _closed(written: AttemptOutput, name: str, asked: LogRange) -> LogRange:
     """With an end, which for a live attempt is where it is now."""
     written_bytes = written.end(name)
     there = written.stream(name).size() if written_bytes is None else written_bytes
     end = there if asked.end is None else min(there, asked.end)
-    return Window(min(asked.start, end), end)
+    return LogRange(min(asked.start, end), end)
 
 
-async def _last_lines(written: Written, among: dict[str, Window], count: int) -> dict[str, int]:
+async def _last_lines(written: AttemptOutput, among: dict[str, LogRange], count: int) -> dict[str, int]:
     """Where the last lines begin, of all streams together by the time they arrived."""
     if not count:
         return {name: asked.end or 0 for name, asked in among.items()}
@@ -74,7 +74,7 @@ async def _last_lines(written: Written, among: dict[str, Window], count: int) ->
     return starts
 
 
-def _spans(written: Written, among: dict[str, Window]) -> list[_Span]:
+def _spans(written: AttemptOutput, among: dict[str, LogRange]) -> list[_Span]:
     """In the order in which they arrived; what is gone is left out."""
     spans: list[_Span] = []
     for name, (start, end) in among.items():
@@ -89,7 +89,7 @@ def _spans(written: Written, among: dict[str, Window]) -> list[_Span]:
     return [group[-1]._replace(start=group[0].start) for group in grouped]
 
 
-async def _search_back(written: Written, span: _Span, left: int) -> tuple[int | None, int]:
+async def _search_back(written: AttemptOutput, span: _Span, left: int) -> tuple[int | None, int]:
     """Behind the line end after which there are `left` more; None: and how many are still to be found."""
     stream, end = written.stream(span.stream), span.end
     while end > span.start:
@@ -106,7 +106,7 @@ async def _search_back(written: Written, span: _Span, left: int) -> tuple[int | 
     return None, left
 
 
-def _is_open(written: Written, name: str, asked: Window) -> bool:
+def _is_open(written: AttemptOutput, name: str, asked: LogRange) -> bool:
     """Whether the last line has no end."""
     if asked.end is None or asked.end <= asked.start:
         return False

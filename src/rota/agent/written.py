@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rota.keeper.output import index, times
-from rota.keeper.output.index import Begun, Extent
-from rota.keeper.output.times import Times
+from rota.keeper.output.index import AttemptStart, Extent
+from rota.keeper.output.times import TimeIndex
 from rota.wire.generated import agent_pb2 as pb
 
 _CHUNK_BYTES = 256 * 1024
@@ -21,7 +21,7 @@ _ENDINGS = {"stdout": "out", "stderr": "err"}
 _NOT_OURS = {errno.ELOOP, errno.ENOTDIR, errno.ENXIO}  # a link or a socket where the keeper made a file
 
 
-class Search:
+class IndexSearch:
     """Looks for one attempt in its job's index; each look goes on where the last one ended."""
 
     def __init__(self, root: Path, request: pb.OpenLog, descriptors: ExitStack) -> None:
@@ -29,29 +29,29 @@ class Search:
         self._request = request
         self._descriptors = descriptors
         self._directory: _Directory | None = None
-        self._lines: _Lines | None = None
-        self._begun: Begun | None = None
+        self._lines: _IndexLines | None = None
+        self._begun: AttemptStart | None = None
         self._begun_ms: int | None = None
-        self._ended: _Ended | None = None
+        self._ended: _EndMark | None = None
 
-    async def look(self) -> "Written | None":
+    async def scan(self) -> "AttemptOutput | None":
         """FileNotFoundError: there is nothing of this job."""
         if self._directory is None:
             self._directory = self._open_directory()
         try:
             if self._lines is None:
-                self._lines = _Lines(self._directory.open("index"))
+                self._lines = _IndexLines(self._directory.open("index"))
             if self._begun is None:
                 await self._find(self._lines)
         except FileNotFoundError:
             return None
         if self._begun is None:
             return None
-        return Written(
+        return AttemptOutput(
             self._directory, self._request, self._lines, (self._begun, self._begun_ms), self._ended
         )
 
-    async def _find(self, lines: "_Lines") -> None:
+    async def _find(self, lines: "_IndexLines") -> None:
         wanted = self._request
         while self._begun is None and (some := lines.next()):
             self._begun = index.find_start(some, wanted.index, wanted.attempt)
@@ -68,49 +68,49 @@ class Search:
         return _Directory(handle, self._descriptors)
 
 
-class Piece(NamedTuple):
+class OutputPiece(NamedTuple):
     """Bytes, or how many there is a hole instead of."""
 
     missing: int
     data: bytes
 
 
-NOTHING = Piece(0, b"")
+NO_OUTPUT = OutputPiece(0, b"")
 
 
-class _Ended(NamedTuple):
+class _EndMark(NamedTuple):
     at: Extent
     at_ms: int | None
 
 
-class Written:
+class AttemptOutput:
     """What one attempt wrote, within segments that others may write to before and after it."""
 
     def __init__(
         self,
         directory: "_Directory",
         request: pb.OpenLog,
-        lines: "_Lines",
-        begun: tuple[Begun, int | None],
-        ended: _Ended | None,
+        lines: "_IndexLines",
+        begun: tuple[AttemptStart, int | None],
+        ended: _EndMark | None,
     ) -> None:
         self._directory = directory
         self._request = request
         self._lines = lines
         self._begun, self.begun_ms = begun
         self._ended = ended
-        self._streams: dict[str, Stream] = {}
+        self._streams: dict[str, SegmentStream] = {}
 
     @property
     def has_ended(self) -> bool:
         return self._ended is not None
 
-    def by(self, stream: str, at_ms: int) -> int:
+    def arrived_by(self, stream: str, at_ms: int) -> int:
         """How much of it had arrived by then, as far as is known; of one who has ended surely all."""
         end = self.end(stream)
         if self._ended is not None and end is not None and (self._ended.at_ms or 0) <= at_ms:
             return end
-        return min(self.stream(stream).by(at_ms), _FAR_BYTES if end is None else end)
+        return min(self.stream(stream).arrived_by(at_ms), _FAR_BYTES if end is None else end)
 
     def end(self, stream: str) -> int | None:
         """How many bytes it wrote there, once it has ended."""
@@ -118,29 +118,29 @@ class Written:
             return None
         return _of(self._ended.at, stream) - _of(self._begun.at, stream)
 
-    def stream(self, name: str) -> "Stream":
+    def stream(self, name: str) -> "SegmentStream":
         """Looked for again while it has no file: that is made after its beginning is on record."""
         if name not in self._streams or not self._streams[name].has_file:
-            self._streams[name] = Stream(
+            self._streams[name] = SegmentStream(
                 self._directory, f"{self._begun.segment}.{_ENDINGS[name]}", _of(self._begun.at, name)
             )
         return self._streams[name]
 
-    async def read(self, offset: int) -> Piece:
+    async def read(self, offset: int) -> OutputPiece:
         """Some bytes, then a look for its end, which is written before anyone else gets the segment."""
         name = self._request.stream
         piece = self.stream(name).read(offset)
         end = self.end(name)
         if end is None:
-            await self._look_for_end()
+            await self._find_end_mark()
             end = self.end(name)
             if end is None:
                 return piece
             piece = self.stream(name).read(offset)  # it may have written on, up to its end
         left = max(0, end - offset)
-        if piece == NOTHING:
-            return Piece(left, b"")  # it was cut, or deleted
-        return Piece(min(piece.missing, left), piece.data[:left])
+        if piece == NO_OUTPUT:
+            return OutputPiece(left, b"")  # it was cut, or deleted
+        return OutputPiece(min(piece.missing, left), piece.data[:left])
 
     def marks(self, offset: int, length: int) -> list[tuple[int, int]]:
         """By when the bytes from `offset` on had arrived: so many of them, and the time; []: nobody knows."""
@@ -152,13 +152,13 @@ class Written:
             found.append((length, max(last_ms, found[-1][1]) if found else last_ms))
         return found
 
-    async def _look_for_end(self) -> None:
+    async def _find_end_mark(self) -> None:
         while self._ended is None and (some := self._lines.next()):
             self._ended = _find_end(some, self._request, self._lines)
             await asyncio.sleep(0)
 
 
-class Stream:
+class SegmentStream:
     """One of the two files of a segment, from where the attempt began on."""
 
     def __init__(self, directory: "_Directory", name: str, start: int) -> None:
@@ -168,14 +168,14 @@ class Stream:
         self._file = -1
         with suppress(FileNotFoundError):  # not made yet, or deleted
             self._file = directory.open(name)
-        self._times = Times()
+        self._times = TimeIndex()
         self._times_file: tuple[int, int] | None = None  # which one was read, and how much of it
 
     @property
     def has_file(self) -> bool:
         return self._file >= 0
 
-    def read(self, offset: int) -> Piece:
+    def read(self, offset: int) -> OutputPiece:
         """What can be read there, or what cannot: the file system knows what was given back to it.
 
         Asked after reading: what is no hole then was none before.
@@ -183,13 +183,13 @@ class Stream:
         position = min(self._start + offset, _FAR_BYTES)
         data = self.bytes_at(offset, _CHUNK_BYTES)
         if not data:
-            return NOTHING
+            return NO_OUTPUT
         try:
             ends = os.lseek(self._file, position, os.SEEK_HOLE)
             begins = os.lseek(self._file, position, os.SEEK_DATA)  # last: if it begins here, so it did before
         except OSError:  # a hole up to the end
-            return Piece(len(data), b"")
-        return Piece(begins - position, b"") if begins > position else Piece(0, data[: ends - position])
+            return OutputPiece(len(data), b"")
+        return OutputPiece(begins - position, b"") if begins > position else OutputPiece(0, data[: ends - position])
 
     def bytes_at(self, offset: int, most: int) -> bytes:
         """As they are read: zeros where there is a hole."""
@@ -206,25 +206,25 @@ class Stream:
         except OSError:
             return max(offset, self.size())
 
-    def times(self) -> Times:
+    def times(self) -> TimeIndex:
         with suppress(OSError):
             self._read_times()
         return self._times
 
-    def by(self, at_ms: int) -> int:
+    def arrived_by(self, at_ms: int) -> int:
         """How much is known to have arrived by then."""
-        return max(0, self.times().by(at_ms) - self._start)
+        return max(0, self.times().position_at(at_ms) - self._start)
 
     def times_between(self, offset: int, end: int) -> list[tuple[int, int]]:
-        found = self.times().between(self._start + offset, self._start + end)
+        found = self.times().marks_between(self._start + offset, self._start + end)
         return [(position - self._start, at_ms) for position, at_ms in found]
 
     def _read_times(self) -> None:
-        handle = self._directory.open_briefly(self._name + times.ENDING.decode())
+        handle = self._directory.open_briefly(self._name + times.SUFFIX.decode())
         try:
             found = os.fstat(handle)
             if self._times_file != (found.st_ino, found.st_size):
-                self._times = times.read(os.pread(handle, found.st_size, 0))
+                self._times = times.parse_marks(os.pread(handle, found.st_size, 0))
                 self._times_file = (found.st_ino, found.st_size)
         finally:
             os.close(handle)
@@ -261,7 +261,7 @@ def _open(path: str | Path, flags: int, directory: int | None = None) -> int:
         raise
 
 
-class _Lines:
+class _IndexLines:
     """Whole lines of a file that grows, each once."""
 
     def __init__(self, descriptor: int) -> None:
@@ -278,11 +278,11 @@ class _Lines:
         return self._last
 
 
-def _find_end(some: bytes, wanted: pb.OpenLog, lines: _Lines) -> _Ended | None:
+def _find_end(some: bytes, wanted: pb.OpenLog, lines: _IndexLines) -> _EndMark | None:
     end = index.find_end(some, wanted.index, wanted.attempt)
     if end is None:
         return None
-    return _Ended(end, index.end_ms(some, wanted.index, wanted.attempt) or lines.before_ms)
+    return _EndMark(end, index.end_ms(some, wanted.index, wanted.attempt) or lines.before_ms)
 
 
 def _of(extent: Extent, stream: str) -> int:

@@ -9,12 +9,12 @@ from rota.identity.tokens import Role
 from rota.model.errors import NotAllowed
 from rota.model.ids import NodeId
 
-EVERYWHERE = "*"  # as a namespace of a token: all of them, and the cluster itself
-HIDDEN = "***"  # shown in place of a value that the caller may not read
+ALL_NAMESPACES = "*"  # as a namespace of a token: all of them, and the cluster itself
+REDACTED = "***"  # shown in place of a value that the caller may not read
 
 
 class Action(StrEnum):
-    LOOK = "look"
+    READ = "look"
     SUBMIT = "submit jobs"
     CANCEL = "cancel jobs"
     DELETE = "delete jobs"
@@ -34,8 +34,8 @@ class Action(StrEnum):
     ROTATE_CA = "rotate the cluster's CA"
 
 
-LOWEST_ROLE: dict[Action, Role] = {
-    Action.LOOK: Role.VIEWER,
+MINIMUM_ROLE: dict[Action, Role] = {
+    Action.READ: Role.VIEWER,
     Action.SUBMIT: Role.SUBMITTER,
     Action.CANCEL: Role.SUBMITTER,
     Action.DELETE: Role.SUBMITTER,
@@ -67,32 +67,32 @@ class Caller:
     owner: str = ""  # the same for a token and the ones that replace it
 
     @property
-    def everywhere(self) -> bool:
-        return EVERYWHERE in self.namespaces
+    def is_cluster_wide(self) -> bool:
+        return ALL_NAMESPACES in self.namespaces
 
 
 def is_cluster_admin(caller: Caller) -> bool:
-    return caller.role >= Role.ADMIN and caller.everywhere
+    return caller.role >= Role.ADMIN and caller.is_cluster_wide
 
 
-def sees(caller: Caller, namespace: str) -> bool:
-    return caller.everywhere or namespace in caller.namespaces
+def can_see(caller: Caller, namespace: str) -> bool:
+    return caller.is_cluster_wide or namespace in caller.namespaces
 
 
-def may(caller: Caller, action: Action, namespace: str) -> bool:
+def is_allowed(caller: Caller, action: Action, namespace: str) -> bool:
     """Whether the caller may do so in a namespace; EVERYWHERE: on the cluster itself."""
-    return caller.role >= LOWEST_ROLE[action] and sees(caller, namespace)
+    return caller.role >= MINIMUM_ROLE[action] and can_see(caller, namespace)
 
 
-def hidden(values: Mapping[str, str]) -> dict[str, str]:
+def redacted(values: Mapping[str, str]) -> dict[str, str]:
     """The same names without their values."""
-    return dict.fromkeys(values, HIDDEN)
+    return dict.fromkeys(values, REDACTED)
 
 
-def require(caller: Caller, action: Action, namespace: str) -> None:
+def require_in_namespace(caller: Caller, action: Action, namespace: str) -> None:
     """In a namespace."""
     require_role(caller, action)
-    if not sees(caller, namespace):
+    if not can_see(caller, namespace):
         raise NotAllowed(
             f"{caller.name} may not {action} in namespace {namespace}",
             field="namespace",
@@ -100,16 +100,16 @@ def require(caller: Caller, action: Action, namespace: str) -> None:
         )
 
 
-def require_everywhere(caller: Caller, action: Action) -> None:
+def require_cluster_wide(caller: Caller, action: Action) -> None:
     """On the cluster itself, which belongs to no namespace."""
     require_role(caller, action)
-    if not caller.everywhere:
+    if not caller.is_cluster_wide:
         raise NotAllowed(f"{caller.name} may not {action}: its token is for some namespaces only")
 
 
 def require_role(caller: Caller, action: Action) -> None:
     """Wherever it may."""
-    lowest = LOWEST_ROLE[action]
+    lowest = MINIMUM_ROLE[action]
     if caller.role < lowest:
         raise NotAllowed(
             f"{caller.name} may not {action}: its role is {caller.role}", hint=f"this needs the role {lowest}"

@@ -7,32 +7,32 @@ from rota.apiserver.access import Action, Caller
 from rota.apiserver.finding import find_node
 from rota.model.errors import BadField, Conflict
 from rota.model.lifecycle import NodeState
-from rota.model.node import NodeWish
-from rota.model.plan import Event, Instant, Plan
+from rota.model.node import NodeIntent
+from rota.model.plan import EventRecord, Instant, Plan
 from rota.model.view import NodeView, View
 
-_NAMED = 8  # nodes named in a sentence
+_NODES_NAMED_MAX = 8  # nodes named in a sentence
 
 
-def release(view: View, body: object, caller: Caller, now: Instant) -> Plan:
+def release_brake(view: View, body: object, caller: Caller, now: Instant) -> Plan:
     """Of the nodes that are named, or of all: it holds for the silence that each keeps now."""
-    access.require_everywhere(caller, Action.CHANGE_NODES)
+    access.require_cluster_wide(caller, Action.CHANGE_NODES)
     named = fields.known_fields(body, ("nodes",)).get("nodes")
-    chosen = list(view.nodes.values()) if named is None else _named(view, named)
+    chosen = list(view.nodes.values()) if named is None else _find_nodes(view, named)
     silent = [node for node in chosen if node.status is not None and node.status.state is NodeState.SUSPECT]
     if not silent:
         raise Conflict("none of these nodes is silent", hint="see rota node ls")
     puts = [
-        msgspec.structs.replace(node.wish or NodeWish(node.spec.id), gone_at_ms=now.ms) for node in silent
+        msgspec.structs.replace(node.intent or NodeIntent(node.spec.id), gone_at_ms=now.ms) for node in silent
     ]
     names = sorted(node.spec.name for node in silent)
-    told = ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
+    told = ", ".join(names[:_NODES_NAMED_MAX]) + (", ..." if len(names) > _NODES_NAMED_MAX else "")
     why = f"{caller.name} says that {'these nodes are' if len(names) > 1 else 'this node is'} gone: {told}"
-    event = Event("cluster.brake", why, state="released")
+    event = EventRecord("cluster.brake", why, state="released")
     return Plan(tuple(puts), events=(event,), why=why, answer=names)
 
 
-def _named(view: View, value: object) -> list[NodeView]:
+def _find_nodes(view: View, value: object) -> list[NodeView]:
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
         raise BadField("nodes", "is not a list of names", 'write ["a", "b"], or leave it out for all')
     return [find_node(view, ref) for ref in value]

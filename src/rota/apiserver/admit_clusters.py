@@ -8,9 +8,9 @@ import msgspec
 
 from rota.apiserver import access, fields
 from rota.apiserver.access import Action, Caller
-from rota.apiserver.quantities import MACHINE, quantities
+from rota.apiserver.quantities import MACHINE_PARSERS, parse_quantities
 from rota.model.amounts import parse_count, parse_seconds
-from rota.model.cluster import BY_HAND, DEFAULT, NEVER_FAILS, PROVIDERS, Cluster, ClusterWish
+from rota.model.cluster import BY_HAND, DEFAULT, NEVER_FAILS, PROVIDERS, ClusterRecord, ClusterIntent
 from rota.model.cluster import MACHINE as MACHINE_LABEL
 from rota.model.errors import BadField, Conflict, NotAllowed, NotFound, QueueFull
 from rota.model.lifecycle import ClusterState
@@ -23,11 +23,11 @@ from rota.model.limits import (
     PROVIDER_PAUSE_LAST_MS,
     PROVIDER_PAUSE_LEAST_SECONDS,
 )
-from rota.model.plan import Event, Plan
+from rota.model.plan import EventRecord, Plan
 from rota.model.view import View
 
-WHAT_IT_IS = ("type", "region", "labels", "provider", "settings", "capacity")
-SIZE = (
+DESCRIPTION_FIELDS = ("type", "region", "labels", "provider", "settings", "capacity")
+SIZE_FIELDS = (
     *("min_nodes", "max_nodes", "nodes", "idle", "join", "pause", "min_clusters", "max_clusters", "wait"),
     "fail_after",
 )
@@ -38,45 +38,45 @@ NEVER = "never"
 
 def create(view: View, body: object, caller: Caller) -> Plan:
     """What is there as it is wished was created by a request whose answer was lost."""
-    access.require_everywhere(caller, Action.ADD_CLUSTERS)
-    said = fields.known_fields(body, ("name", *WHAT_IT_IS, *SIZE))
+    access.require_cluster_wide(caller, Action.ADD_CLUSTERS)
+    said = fields.known_fields(body, ("name", *DESCRIPTION_FIELDS, *SIZE_FIELDS))
     name = fields.name("name", said.get("name"))
-    wish = _sized(_described(ClusterWish(name), said), said)
-    if view.cluster_wishes.get(name) == wish:
+    wish = _with_size(_with_description(ClusterIntent(name), said), said)
+    if view.cluster_intents.get(name) == wish:
         return Plan(answer=name, fenced=True)
-    if name in view.cluster_wishes or (name in view.clusters and name != DEFAULT):
+    if name in view.cluster_intents or (name in view.clusters and name != DEFAULT):
         raise Conflict(f"there is a cluster {name} already", hint=f"change it: rota cluster resize {name}")
     if len(view.clusters) >= CLUSTERS_MAX:
         raise QueueFull(f"there are {len(view.clusters)} clusters already", field="name")
-    return _wished(wish, f"{caller.name} creates cluster {name}")
+    return _write_intent(wish, f"{caller.name} creates cluster {name}")
 
 
 def change(view: View, ref: str, body: object, caller: Caller) -> Plan:
     """Its size; or that it is drained, or opened again."""
-    access.require_everywhere(caller, Action.CHANGE_CLUSTERS)
-    said = fields.known_fields(body, (*SIZE, "drain"))
-    before = _own_wish(view, ref)
+    access.require_cluster_wide(caller, Action.CHANGE_CLUSTERS)
+    said = fields.known_fields(body, (*SIZE_FIELDS, "drain"))
+    before = _changeable_intent(view, ref)
     if not said:
         raise BadField("max_nodes", "nothing is to change", 'write {"max_nodes": 8} or {"drain": true}')
-    wish = _sized(before, said)
+    wish = _with_size(before, said)
     if "drain" in said:
         wish = msgspec.structs.replace(wish, drain=fields.flag("drain", said["drain"]), end=False)
     if wish == before:
         return Plan(answer=before.name, fenced=True)
-    return _wished(wish, f"{caller.name} changes cluster {wish.name}: {_said(said)}")
+    return _write_intent(wish, f"{caller.name} changes cluster {wish.name}: {_format_changes(said)}")
 
 
 def delete(view: View, ref: str, caller: Caller) -> Plan:
     """It is drained, and forgotten when nothing is left of it."""
-    access.require_everywhere(caller, Action.CHANGE_CLUSTERS)
-    before = _own_wish(view, ref)
+    access.require_cluster_wide(caller, Action.CHANGE_CLUSTERS)
+    before = _changeable_intent(view, ref)
     if before.name == DEFAULT:
         raise Conflict("the default cluster is always there", hint="drain it: rota cluster drain default")
     wish = msgspec.structs.replace(before, drain=True, end=True, nodes=None, min_nodes=0)
-    return _wished(wish, f"{caller.name} deletes cluster {wish.name}: it ends when nothing is left of it")
+    return _write_intent(wish, f"{caller.name} deletes cluster {wish.name}: it ends when nothing is left of it")
 
 
-def find_cluster(view: View, ref: str) -> Cluster:
+def find_cluster(view: View, ref: str) -> ClusterRecord:
     found = view.clusters.get(ref)
     if found is None:
         near = get_close_matches(ref, list(view.clusters), 1)
@@ -85,43 +85,43 @@ def find_cluster(view: View, ref: str) -> Cluster:
     return found
 
 
-def wish_of(view: View, ref: str) -> ClusterWish:
+def cluster_intent(view: View, ref: str) -> ClusterIntent:
     name = find_cluster(view, ref).name
-    return view.cluster_wishes.get(name) or ClusterWish(name)
+    return view.cluster_intents.get(name) or ClusterIntent(name)
 
 
-def _own_wish(view: View, ref: str) -> ClusterWish:
+def _changeable_intent(view: View, ref: str) -> ClusterIntent:
     cluster = find_cluster(view, ref)
     if cluster.like is not None:
         hint = f"change that one: rota cluster resize {cluster.like}"
         raise Conflict(f"cluster {cluster.name} was made like {cluster.like}, and is what that is", hint=hint)
-    return wish_of(view, ref)
+    return cluster_intent(view, ref)
 
 
-def check_cluster(view: View, name: str | None) -> None:
+def check_job_cluster(view: View, name: str | None) -> None:
     """Of a job."""
     if name is None:
         return
-    cluster = _named(view, name)
+    cluster = _require_cluster(view, name)
     if not (cluster.takes_jobs or cluster.is_to_come):
         raise Conflict(f"cluster {name} is {cluster.state}", field="cluster")
 
 
-def check_join(view: View, name: str) -> None:
+def check_join_cluster(view: View, name: str) -> None:
     """Of a join token: a failed cluster without a provider is ready again when a node joins it."""
-    if _named(view, name).state is ClusterState.FAILED and wish_of(view, name).by_hand:
+    if _require_cluster(view, name).state is ClusterState.FAILED and cluster_intent(view, name).by_hand:
         return
-    check_cluster(view, name)
+    check_job_cluster(view, name)
 
 
-def _named(view: View, name: str) -> Cluster:
+def _require_cluster(view: View, name: str) -> ClusterRecord:
     if name not in view.clusters:
         there = ", ".join(list(view.clusters)[:8])
         raise BadField("cluster", f"there is no cluster '{name}'", f"there are: {there}")
     return view.clusters[name]
 
 
-def check_machine(view: View, cluster: str, labels: Mapping[str, str]) -> None:
+def check_enrolling_machine(view: View, cluster: str, labels: Mapping[str, str]) -> None:
     """A machine that was given up meanwhile is about to be ended: nothing may run there."""
     name, known = labels.get(MACHINE_LABEL, ""), view.clusters.get(cluster)
     if known is None or not known.gave(name):
@@ -131,15 +131,15 @@ def check_machine(view: View, cluster: str, labels: Mapping[str, str]) -> None:
         raise NotAllowed(f"machine {name} is not wanted any more", field="token")
 
 
-def _described(wish: ClusterWish, said: Mapping[str, Any]) -> ClusterWish:
+def _with_description(wish: ClusterIntent, said: Mapping[str, Any]) -> ClusterIntent:
     provider = said.get("provider", BY_HAND)
     if provider not in PROVIDERS:
         raise BadField("provider", "is not known", f"write {', '.join(PROVIDERS)}")
-    settings = _settings(said.get("settings", {}))
+    settings = _parse_settings(said.get("settings", {}))
     for needed in PROVIDERS[provider]:
         if needed not in settings:
             raise BadField("settings", f"provider {provider} needs {needed}", f"write {needed} = COMMAND")
-    capacity = quantities("capacity", said.get("capacity", {}), MACHINE)
+    capacity = parse_quantities("capacity", said.get("capacity", {}), MACHINE_PARSERS)
     if provider != BY_HAND and not capacity.get("cpu"):
         raise BadField("capacity", "does not say how many cores a machine has", 'write {"cpu": 4}')
     return msgspec.structs.replace(
@@ -153,13 +153,13 @@ def _described(wish: ClusterWish, said: Mapping[str, Any]) -> ClusterWish:
     )
 
 
-def _settings(value: object) -> dict[str, str]:
+def _parse_settings(value: object) -> dict[str, str]:
     if not isinstance(value, dict) or len(value) > SETTINGS_MAX:
         raise BadField("settings", "is not a short object", 'write {"create": "./create.sh"}')
     return {fields.name("settings", key): fields.text(f"settings.{key}", text) for key, text in value.items()}
 
 
-def _sized(wish: ClusterWish, said: Mapping[str, Any]) -> ClusterWish:
+def _with_size(wish: ClusterIntent, said: Mapping[str, Any]) -> ClusterIntent:
     def count(field: str, now: int) -> int:
         return fields.number(field, parse_count, said.get(field, now), 0, CLUSTER_NODES_MAX)
 
@@ -181,15 +181,15 @@ def _sized(wish: ClusterWish, said: Mapping[str, Any]) -> ClusterWish:
         min_clusters=copies("min_clusters", wish.min_clusters),
         max_clusters=copies("max_clusters", wish.max_clusters),
         wait_seconds=seconds("wait", wish.wait_seconds),
-        fail_after_seconds=_fail_after(wish, said),
+        fail_after_seconds=_parse_fail_after(wish, said),
     )
-    _refuse_sizes(sized)
-    _refuse_times(sized)
-    _refuse_clusters(sized)
+    _check_sizes(sized)
+    _check_times(sized)
+    _check_cluster_counts(sized)
     return sized
 
 
-def _fail_after(wish: ClusterWish, said: Mapping[str, Any]) -> float | None:
+def _parse_fail_after(wish: ClusterIntent, said: Mapping[str, Any]) -> float | None:
     given = said.get("fail_after")
     if given is None:
         return wish.fail_after_seconds
@@ -205,7 +205,7 @@ def _fail_after(wish: ClusterWish, said: Mapping[str, Any]) -> float | None:
     return seconds
 
 
-def _refuse_sizes(wish: ClusterWish) -> None:
+def _check_sizes(wish: ClusterIntent) -> None:
     if wish.by_hand:
         if wish.max_nodes or wish.min_nodes or wish.nodes is not None:
             hint = f"leave it out, or create it with a provider: {', '.join(PROVIDERS)}"
@@ -221,7 +221,7 @@ def _refuse_sizes(wish: ClusterWish) -> None:
         raise BadField("nodes", f"{wish.nodes} is more than max_nodes", hint)
 
 
-def _refuse_times(wish: ClusterWish) -> None:
+def _check_times(wish: ClusterIntent) -> None:
     if wish.join_seconds == 0:
         raise BadField("join", "0 s leaves no time to join", "write 2m")
     least, most = PROVIDER_PAUSE_LEAST_SECONDS, PROVIDER_PAUSE_LAST_MS / 1000
@@ -230,7 +230,7 @@ def _refuse_times(wish: ClusterWish) -> None:
         raise BadField("pause", f"{wish.pause_seconds:g} s cannot be used", hint)
 
 
-def _refuse_clusters(wish: ClusterWish) -> None:
+def _check_cluster_counts(wish: ClusterIntent) -> None:
     if wish.by_hand and wish.max_clusters > 1:
         hint = f"leave it out, or create it with a provider: {', '.join(PROVIDERS)}"
         raise BadField("max_clusters", "nobody makes clusters without a provider", hint)
@@ -239,10 +239,10 @@ def _refuse_clusters(wish: ClusterWish) -> None:
         raise BadField("min_clusters", f"{wish.min_clusters} is more than max_clusters", hint)
 
 
-def _said(said: Mapping[str, Any]) -> str:
+def _format_changes(said: Mapping[str, Any]) -> str:
     return ", ".join(f"{field} {fields.printable(str(value))[:20]}" for field, value in said.items())
 
 
-def _wished(wish: ClusterWish, why: str) -> Plan:
-    event = Event("cluster.wished", why, cluster=wish.name)
+def _write_intent(wish: ClusterIntent, why: str) -> Plan:
+    event = EventRecord("cluster.wished", why, cluster=wish.name)
     return Plan((wish,), events=(event,), why=why, answer=wish.name)

@@ -10,19 +10,19 @@ from rota.apiserver.admit_namespaces import taint_node
 from rota.apiserver.finding import find_node
 from rota.model.errors import BadField, NotFound
 from rota.model.limits import LABELS_MAX, NAME_LENGTH_MAX
-from rota.model.plan import Event, Plan
+from rota.model.plan import EventRecord, Plan
 from rota.model.view import View
 
-_LABELS, _TAINTS = ("label", "unlabel"), ("taint", "untaint")
-_HINT = 'write {"label": {"pool": "prod"}} or {"unlabel": ["pool"]}'
+_LABEL_FIELDS, _TAINT_FIELDS = ("label", "unlabel"), ("taint", "untaint")
+_LABEL_HINT = 'write {"label": {"pool": "prod"}} or {"unlabel": ["pool"]}'
 
 
 def change_node(view: View, ref: str, body: object, caller: Caller) -> Plan:
-    said = fields.known_fields(body, (*_TAINTS, *_LABELS))
+    said = fields.known_fields(body, (*_TAINT_FIELDS, *_LABEL_FIELDS))
     plans = []
-    if not any(name in said for name in _LABELS) or any(name in said for name in _TAINTS):
-        plans.append(taint_node(view, ref, {name: said[name] for name in _TAINTS if name in said}, caller))
-    if any(name in said for name in _LABELS):
+    if not any(name in said for name in _LABEL_FIELDS) or any(name in said for name in _TAINT_FIELDS):
+        plans.append(taint_node(view, ref, {name: said[name] for name in _TAINT_FIELDS if name in said}, caller))
+    if any(name in said for name in _LABEL_FIELDS):
         plans.append(label_node(view, ref, said, caller))
     return Plan(
         tuple(record for plan in plans for record in plan.puts),
@@ -35,10 +35,10 @@ def change_node(view: View, ref: str, body: object, caller: Caller) -> Plan:
 
 def label_node(view: View, ref: str, said: Mapping[str, object], caller: Caller) -> Plan:
     """`label` grants, or gives a key another value; `unlabel` takes away by key what was granted."""
-    access.require_everywhere(caller, Action.CHANGE_NODES)
-    added, gone = fields.granted_labels("label", said.get("label", {})), _keys(said.get("unlabel", []))
+    access.require_cluster_wide(caller, Action.CHANGE_NODES)
+    added, gone = fields.granted_labels("label", said.get("label", {})), _parse_keys(said.get("unlabel", []))
     if not added and not gone:
-        raise BadField("label", "nothing is to change", _HINT)
+        raise BadField("label", "nothing is to change", _LABEL_HINT)
     node = find_node(view, ref)
     before = node.spec.labels
     missing = [key for key in gone if key not in before]
@@ -53,16 +53,16 @@ def label_node(view: View, ref: str, said: Mapping[str, object], caller: Caller)
         return Plan(answer=node.spec.id)
     named = ", ".join(f"{key}={value}" for key, value in labels.items()) or "none"
     why = f"{caller.name} sets the granted labels of node {node.spec.name}: {named}"
-    event = Event("node.changed", why, node=node.spec.id)
+    event = EventRecord("node.changed", why, node=node.spec.id)
     return Plan(
         (msgspec.structs.replace(node.spec, labels=labels),), events=(event,), why=why, answer=node.spec.id
     )
 
 
-def _keys(value: object) -> list[str]:
+def _parse_keys(value: object) -> list[str]:
     if not isinstance(value, list) or len(value) > LABELS_MAX:
-        raise BadField("unlabel", "is not a short list", _HINT)
+        raise BadField("unlabel", "is not a short list", _LABEL_HINT)
     keys = [fields.text("unlabel", one, NAME_LENGTH_MAX) for one in value]
     for key in keys:
-        fields.grantable("unlabel", key)
+        fields.require_grantable("unlabel", key)
     return keys

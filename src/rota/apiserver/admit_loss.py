@@ -7,62 +7,62 @@ import msgspec
 from rota.apiserver import access, fields
 from rota.apiserver.access import Action, Caller
 from rota.apiserver.admission import subscriber_name
-from rota.apiserver.admit_wishes import indices_of
+from rota.apiserver.admit_wishes import parse_indices
 from rota.apiserver.finding import find_job
 from rota.model.columns import Ranges
 from rota.model.errors import BadField, Conflict, NotAllowed
 from rota.model.job import JobSpec
 from rota.model.limits import ANSWERS_MAX, BLOCK_TASKS
-from rota.model.plan import Event, Instant, Plan
-from rota.model.recovery import Answer, JobAnswers, Loss, Word
+from rota.model.plan import EventRecord, Instant, Plan
+from rota.model.recovery import RecoveryAnswer, RecoveryAnswers, Loss, RecoveryDecision
 from rota.model.view import JobView, View
 
 
-class Said(msgspec.Struct, frozen=True):
+class LossResolution(msgspec.Struct, frozen=True):
     """As it was sent."""
 
     subscriber: str
     job: str
     indices: tuple[int, ...]
     attempt: int
-    word: str
+    decision: str
 
 
-def resolve(view: View, said: Said, caller: Caller) -> Plan:
+def resolve_losses(view: View, said: LossResolution, caller: Caller) -> Plan:
     """Repeated it changes nothing; a second word on the same attempt is refused: nobody acts twice."""
     job = find_job(view, said.job, caller)
-    access.require(caller, Action.CANCEL, job.spec.namespace)
-    _require_owner(job.spec, caller, said.subscriber)
-    word = fields.one_of("word", said.word, Word)
-    indices = _indices(job.spec, said.indices)
-    news = [index for index in indices if not _is_repeated(job, index, said.attempt, word)]
+    access.require_in_namespace(caller, Action.CANCEL, job.spec.namespace)
+    _require_controller(job.spec, caller, said.subscriber)
+    word = fields.one_of("word", said.decision, RecoveryDecision)
+    indices = _check_indices(job.spec, said.indices)
+    news = [index for index in indices if not _is_repeat(job, index, said.attempt, word)]
     for index in news:
         _require_unresolved(job, index, said.attempt)
-    return _written(job, dict.fromkeys(news, said.attempt), word, str(job.spec.owner))
+    return _write_answers(job, dict.fromkeys(news, said.attempt), word, str(job.spec.recovery_controller))
 
 
-def resolve_by_hand(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan:
+def resolve_losses_by_user(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan:
     """Whoever may cancel a job may also speak for its controller, of all that waits for its word or some."""
     del now
     said = fields.known_fields(body, ("indices", "word"))
     job = find_job(view, ref, caller)
-    access.require(caller, Action.CANCEL, job.spec.namespace)
-    word = fields.one_of("word", said.get("word"), Word)
-    losses = {index: loss.attempt for index, loss in unresolved(job)}
-    wanted = indices_of(said.get("indices"), job)
+    access.require_in_namespace(caller, Action.CANCEL, job.spec.namespace)
+    word = fields.one_of("word", said.get("word"), RecoveryDecision)
+    losses = {index: loss.attempt for index, loss in unresolved_losses(job)}
+    wanted = parse_indices(said.get("indices"), job)
     if wanted is None:
         wanted = list(losses)
     for index in wanted:
-        if index not in losses and not _was_said(job, index, word):
+        if index not in losses and not _was_decided(job, index, word):
             hint = f"see rota show {job.spec.id} --state unresolved"
             raise Conflict(f"task {index} of job {job.spec.id} waits for nobody's word", hint=hint)
     if not wanted:
         raise Conflict(f"no task of job {job.spec.id} waits for a word", hint=f"see rota show {job.spec.id}")
-    news = {index: losses[index] for index in wanted if index in losses and not _was_said(job, index, word)}
-    return _written(job, dict(list(news.items())[:ANSWERS_MAX]), word, f"{caller.name}, by hand,")
+    news = {index: losses[index] for index in wanted if index in losses and not _was_decided(job, index, word)}
+    return _write_answers(job, dict(list(news.items())[:ANSWERS_MAX]), word, f"{caller.name}, by hand,")
 
 
-def _was_said(job: JobView, index: int, word: Word) -> bool:
+def _was_decided(job: JobView, index: int, word: RecoveryDecision) -> bool:
     """Of its last lost attempt: so an answer that did not arrive may be asked for again."""
     last = None if job.answers is None else job.answers.words.get(index)
     block, position = divmod(index, BLOCK_TASKS)
@@ -70,24 +70,24 @@ def _was_said(job: JobView, index: int, word: Word) -> bool:
     return last is not None and last.word is word and (loss is None or loss.attempt == last.attempt)
 
 
-def _written(job: JobView, attempts: dict[int, int], word: Word, who: str) -> Plan:
+def _write_answers(job: JobView, attempts: dict[int, int], word: RecoveryDecision, who: str) -> Plan:
     if not attempts:
         return Plan(answer=job.spec.id, fenced=True)
-    words = {index: Answer(attempt, word) for index, attempt in attempts.items()}
-    events = [_told(job, attempts, attempt, word, who) for attempt in sorted(set(attempts.values()))]
+    words = {index: RecoveryAnswer(attempt, word) for index, attempt in attempts.items()}
+    events = [_resolved_event(job, attempts, attempt, word, who) for attempt in sorted(set(attempts.values()))]
     return Plan(
-        (JobAnswers(job.spec.id, {**_still(job, len(words)), **words}),),
+        (RecoveryAnswers(job.spec.id, {**_remembered_answers(job, len(words)), **words}),),
         events=tuple(events),
         why="; ".join(event.why for event in events),
         answer=job.spec.id,
     )
 
 
-def _told(job: JobView, attempts: dict[int, int], attempt: int, word: Word, who: str) -> Event:
+def _resolved_event(job: JobView, attempts: dict[int, int], attempt: int, word: RecoveryDecision, who: str) -> EventRecord:
     ranges = Ranges([index for index, number in attempts.items() if number == attempt])
     many = sum(number == attempt for number in attempts.values()) > 1
     tasks = f"task{'s' if many else ''} {ranges} of job {job.spec.id}"
-    return Event(
+    return EventRecord(
         "task.resolved",
         f"{who} says {word} of {tasks}, lost in attempt {attempt}",
         job=job.spec.id,
@@ -97,24 +97,24 @@ def _told(job: JobView, attempts: dict[int, int], attempt: int, word: Word, who:
     )
 
 
-def unresolved(job: JobView) -> Iterable[tuple[int, Loss]]:
+def unresolved_losses(job: JobView) -> Iterable[tuple[int, Loss]]:
     """Tasks by index that wait for their owner's word."""
     for block in sorted(job.tasks):
         for position, loss in sorted(job.tasks[block].losses.items()):
             yield block * BLOCK_TASKS + position, loss
 
 
-def _require_owner(spec: JobSpec, caller: Caller, subscriber: str) -> None:
-    if spec.owner is None:
+def _require_controller(spec: JobSpec, caller: Caller, subscriber: str) -> None:
+    if spec.recovery_controller is None:
         hint = "submit it with recovery = controller to decide yourself"
         raise Conflict(f"what job {spec.id} loses is recovered by: {spec.recovery}", hint=hint)
     name = subscriber_name(caller, subscriber)
-    if name != spec.owner:
+    if name != spec.recovery_controller:
         hint = f"its owner is the subscriber {spec.controller} of {spec.user}"
         raise NotAllowed(f"{name} does not own the recovery of job {spec.id}", field="subscriber", hint=hint)
 
 
-def _indices(spec: JobSpec, given: tuple[int, ...]) -> list[int]:
+def _check_indices(spec: JobSpec, given: tuple[int, ...]) -> list[int]:
     if not given:
         raise BadField("indices", "names no task", "write at least one index")
     if len(given) > ANSWERS_MAX:
@@ -124,7 +124,7 @@ def _indices(spec: JobSpec, given: tuple[int, ...]) -> list[int]:
     return sorted(set(given))
 
 
-def _is_repeated(job: JobView, index: int, attempt: int, word: Word) -> bool:
+def _is_repeat(job: JobView, index: int, attempt: int, word: RecoveryDecision) -> bool:
     before = None if job.answers is None else job.answers.on(index, attempt)
     if before is not None and before is not word:
         hint = "what was said first counts"
@@ -150,7 +150,7 @@ def _require_unresolved(job: JobView, index: int, attempt: int) -> None:
         )
 
 
-def _still(job: JobView, more: int) -> dict[int, Answer]:
+def _remembered_answers(job: JobView, more: int) -> dict[int, RecoveryAnswer]:
     """Earlier words, so that they can be repeated; the first of them go when there are too many."""
     before = [] if job.answers is None else list(job.answers.words.items())
     return dict(before[max(0, len(before) + more - ANSWERS_MAX) :])

@@ -4,13 +4,13 @@ from rota.apiserver import access
 from rota.apiserver.access import Action, Caller
 from rota.model.errors import BadField
 from rota.model.limits import REPORT_LEAST_MS, REPORT_MOST_MS
-from rota.model.pace import ReportPace
-from rota.model.plan import Event, Plan
+from rota.model.pace import ReportInterval
+from rota.model.plan import EventRecord, Plan
 
 
-def set_pace(before: ReportPace, least_ms: int, most_ms: int, caller: Caller) -> Plan:
+def set_report_interval(before: ReportInterval, least_ms: int, most_ms: int, caller: Caller) -> Plan:
     """Both 0: as the server's configuration says. Nodes are told with their next word."""
-    access.require_everywhere(caller, Action.CHANGE_NODES)
+    access.require_cluster_wide(caller, Action.CHANGE_NODES)
     hint = f"write {REPORT_LEAST_MS} to {REPORT_MOST_MS}, or 0 for both"
     if (least_ms, most_ms) != (0, 0):
         for field, value in (("least_ms", least_ms), ("most_ms", most_ms)):
@@ -18,9 +18,9 @@ def set_pace(before: ReportPace, least_ms: int, most_ms: int, caller: Caller) ->
                 raise BadField(field, f"{value} ms are out of bounds", hint)
         if least_ms > most_ms:
             raise BadField("least_ms", f"{least_ms} ms are more than the most, {most_ms} ms", hint)
-    wanted = ReportPace(least_ms, most_ms)
+    wanted = ReportInterval(least_ms, most_ms)
     if wanted == before:
         return Plan(answer=wanted, fenced=True)
     told = f"every {least_ms / 1000:g} to {most_ms / 1000:g} s" if most_ms else "as its configuration says"
     why = f"{caller.name} wants nodes to report {told}"
-    return Plan((wanted,), events=(Event("node.pace", why),), why=why, answer=wanted)
+    return Plan((wanted,), events=(EventRecord("node.pace", why),), why=why, answer=wanted)

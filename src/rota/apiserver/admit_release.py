@@ -4,23 +4,23 @@ import msgspec
 
 from rota.apiserver import access, fields
 from rota.apiserver.access import Action, Caller
-from rota.apiserver.admit_restart import indices_of
+from rota.apiserver.admit_restart import parse_indices
 from rota.apiserver.finding import find_job
 from rota.model.columns import Ranges, ints
 from rota.model.errors import Conflict
-from rota.model.job import JobWish
+from rota.model.job import JobIntent
 from rota.model.lifecycle import TaskState
 from rota.model.limits import BLOCK_TASKS, RESTARTS_MAX
-from rota.model.plan import Event, Instant, Plan
+from rota.model.plan import EventRecord, Instant, Plan
 from rota.model.view import JobView, View
 
 
-def release(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan:
+def release_tasks(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan:
     """Named by the number of its try, so that a repeated wish releases nothing that was held since."""
     job = find_job(view, ref, caller)
-    access.require(caller, Action.CANCEL, job.spec.namespace)
-    wanted = indices_of(fields.known_fields(body, ("indices",)).get("indices"), job.spec.count)
-    held = {} if job.status is None or job.status.ended else _held(job)
+    access.require_in_namespace(caller, Action.CANCEL, job.spec.namespace)
+    wanted = parse_indices(fields.known_fields(body, ("indices",)).get("indices"), job.spec.count)
+    held = {} if job.status is None or job.status.ended else _held_tasks(job)
     chosen = held if wanted is None else {index: held[index] for index in wanted if index in held}
     if not chosen:
         raise Conflict(
@@ -28,16 +28,16 @@ def release(view: View, ref: str, body: object, caller: Caller, now: Instant) ->
         )
     if len(chosen) > RESTARTS_MAX:
         raise Conflict(f"{len(chosen)} tasks are held", hint=f"name at most {RESTARTS_MAX} of them")
-    before = job.wish or JobWish(job.spec.id)
+    before = job.intent or JobIntent(job.spec.id)
     still = {index: tries for index, tries in before.release.items() if held.get(index) == tries}
     wish = msgspec.structs.replace(before, release={**still, **chosen}, at_ms=now.ms)
     ranges = Ranges(list(chosen))
     why = f"{caller.name} releases task{'s' if len(chosen) > 1 else ''} {ranges} of job {job.spec.id}"
-    event = Event("task.release", why, job=job.spec.id, indices=tuple(ranges.pairs))
+    event = EventRecord("task.release", why, job=job.spec.id, indices=tuple(ranges.pairs))
     return Plan((wish,), events=(event,), why=why, answer=job.spec.id)
 
 
-def _held(job: JobView) -> dict[int, int]:
+def _held_tasks(job: JobView) -> dict[int, int]:
     """Index -> the number of the try that is held."""
     return {
         block * BLOCK_TASKS + at: ints(task, "wanted")[at]

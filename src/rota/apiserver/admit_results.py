@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from rota.apiserver import fields
-from rota.apiserver.access import Action, Caller, require
+from rota.apiserver.access import Action, Caller, require_in_namespace
 from rota.apiserver.finding import find_job, task_index
 from rota.model.attempt import AttemptBlock
 from rota.model.columns import ints
@@ -13,12 +13,12 @@ from rota.model.errors import BadField, Conflict, NotAllowed, NotFound, StoreFul
 from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import ATTEMPT_FIRST_END, AttemptState
 from rota.model.limits import BLOCK_TASKS, RESULT_BYTES_MAX, RESULT_NESTING_MAX, RESULTS_BYTES_MAX
-from rota.model.plan import Event, Instant, Plan
-from rota.model.result import Result, depth_of
+from rota.model.plan import EventRecord, Instant, Plan
+from rota.model.result import ResultRecord, depth_of
 from rota.model.view import JobView, View
 
 
-class Name(NamedTuple):
+class AttemptRef(NamedTuple):
     """Of an attempt, as an address has it."""
 
     job: str
@@ -26,38 +26,38 @@ class Name(NamedTuple):
     attempt: str
 
 
-class Reported(NamedTuple):
-    result: Result
+class ResultReported(NamedTuple):
+    result: ResultRecord
     is_new: bool  # else it was reported before, in the same words
 
 
-def report(view: View, name: Name, body: object, caller: Caller, now: Instant) -> Plan:
-    said = _said(body)
-    job = _job(view, name, caller)
+def report_result(view: View, name: AttemptRef, body: object, caller: Caller, now: Instant) -> Plan:
+    said = _parse_result(body)
+    job = _find_job(view, name, caller)
     index = task_index(job, name.task)
-    attempt = attempt_number(job, index, name.attempt)
-    _refuse_others(view, job, (index, attempt), caller)
-    result = Result(job.spec.id, index, attempt, said.results, said.failure, now.wall_ms)
+    attempt = parse_attempt_number(job, index, name.attempt)
+    _require_reporter(view, job, (index, attempt), caller)
+    result = ResultRecord(job.spec.id, index, attempt, said.results, said.failure, now.wall_ms)
     before = job.results.get((index, attempt))
     if before is not None and before.says(result):
-        return Plan(answer=Reported(before, is_new=False), fenced=True)
+        return Plan(answer=ResultReported(before, is_new=False), fenced=True)
     if before is not None:
-        raise Conflict(f"{_called(result)} has reported something else already", hint="what was said is kept")
+        raise Conflict(f"{_describe_task(result)} has reported something else already", hint="what was said is kept")
     _refuse_late(job, index, attempt)
-    _refuse_too_much(view, job, result)
+    _check_size(view, job, result)
     return Plan(
-        (result,), events=(_event(result),), why=_event(result).why, answer=Reported(result, is_new=True)
+        (result,), events=(_reported_event(result),), why=_reported_event(result).why, answer=ResultReported(result, is_new=True)
     )
 
 
-def is_unbegun(view: View, name: Name) -> bool:
+def is_start_unreported(view: View, name: AttemptRef) -> bool:
     """Whether an attempt that is placed has not been told as running yet."""
     job = view.jobs.get(JobId(name.job))
     if job is None:
         return False
     try:
         index = task_index(job, name.task)
-        attempt = attempt_number(job, index, name.attempt)
+        attempt = parse_attempt_number(job, index, name.attempt)
     except NotFound:
         return False
     block, position = divmod(index, BLOCK_TASKS)
@@ -68,7 +68,7 @@ def is_unbegun(view: View, name: Name) -> bool:
     return status is None or not is_told or status.state[position] < AttemptState.RUNNING
 
 
-def attempt_number(job: JobView, index: int, text: str) -> int:
+def parse_attempt_number(job: JobView, index: int, text: str) -> int:
     """That there is, or was."""
     block, position = divmod(index, BLOCK_TASKS)
     last = ints(job.attempts[block], "number")[position] if block in job.attempts else 0
@@ -78,7 +78,7 @@ def attempt_number(job: JobView, index: int, text: str) -> int:
     return number
 
 
-def shown(result: Result | None) -> dict[str, Any] | None:
+def result_json(result: ResultRecord | None) -> dict[str, Any] | None:
     """As the API shows it."""
     if result is None:
         return None
@@ -86,12 +86,12 @@ def shown(result: Result | None) -> dict[str, Any] | None:
     return {"results": results, "failure": result.failure, "reported_at_ms": result.at_ms}
 
 
-class _Said(NamedTuple):
+class _ParsedResult(NamedTuple):
     results: bytes
     failure: str | None
 
 
-def _said(body: object) -> _Said:
+def _parse_result(body: object) -> _ParsedResult:
     said = fields.known_fields(body, ("results", "failure"))
     results = said.get("results")
     if results is None:
@@ -105,10 +105,10 @@ def _said(body: object) -> _Said:
         hint = f"write at most {RESULT_BYTES_MAX}; what is larger belongs into ROTA_OUTPUT_DIR"
         raise BadField("results", f"has {len(encoded)} bytes", hint)
     failure = said.get("failure")
-    return _Said(encoded, None if failure is None else fields.text("failure", failure))
+    return _ParsedResult(encoded, None if failure is None else fields.text("failure", failure))
 
 
-def _job(view: View, name: Name, caller: Caller) -> JobView:
+def _find_job(view: View, name: AttemptRef, caller: Caller) -> JobView:
     """A task sees its own job, a node those of its attempts; which these are is looked at later."""
     if caller.node is not None and JobId(name.job) in view.jobs:
         return view.jobs[JobId(name.job)]
@@ -122,10 +122,10 @@ def _job(view: View, name: Name, caller: Caller) -> JobView:
     return job
 
 
-def _refuse_others(view: View, job: JobView, attempt: tuple[int, int], caller: Caller) -> None:
+def _require_reporter(view: View, job: JobView, attempt: tuple[int, int], caller: Caller) -> None:
     """An attempt is spoken for by its own task, by the node that it was placed on, and by operators."""
     if caller.task is None and caller.node is None:
-        require(caller, Action.REPORT, job.spec.namespace)
+        require_in_namespace(caller, Action.REPORT, job.spec.namespace)
         return
     if caller.node is not None and caller.node not in view.nodes:
         raise NotAllowed(f"{caller.name} is not known here")
@@ -135,11 +135,11 @@ def _refuse_others(view: View, job: JobView, attempt: tuple[int, int], caller: C
     node = None if speaks_for is None else view.nodes.get(speaks_for)
     if node is not None and node.revoked:
         raise NotAllowed(f"node {node.spec.name} was revoked")
-    if _node_of(job.attempts[block], position, number) not in (None, speaks_for):
+    if _placed_node(job.attempts[block], position, number) not in (None, speaks_for):
         raise NotAllowed(f"attempt {number} of task {index} of job {job.spec.id} is on another node")
 
 
-def _node_of(block: AttemptBlock, position: int, attempt: int) -> NodeId | None:
+def _placed_node(block: AttemptBlock, position: int, attempt: int) -> NodeId | None:
     """None: of so old an attempt nobody knows."""
     if ints(block, "number")[position] == attempt:
         return block.nodes[ints(block, "node")[position]]
@@ -159,8 +159,8 @@ def _refuse_late(job: JobView, index: int, attempt: int) -> None:
         )
 
 
-def _refuse_too_much(view: View, job: JobView, result: Result) -> None:
-    if view.is_short:
+def _check_size(view: View, job: JobView, result: ResultRecord) -> None:
+    if view.disk_low:
         raise StoreFull("the server's disk is nearly full: results cannot be kept now")
     if job.results_bytes + result.size > RESULTS_BYTES_MAX:
         raise Conflict(
@@ -169,16 +169,16 @@ def _refuse_too_much(view: View, job: JobView, result: Result) -> None:
         )
 
 
-def _called(result: Result) -> str:
+def _describe_task(result: ResultRecord) -> str:
     return f"task {result.index} of job {result.job}"
 
 
-def _event(result: Result) -> Event:
+def _reported_event(result: ResultRecord) -> EventRecord:
     what = "its results" if result.failure is None else f"a failure: {result.failure}"
     told = {"results": msgspec.Raw(result.results), "failure": result.failure}
-    return Event(
+    return EventRecord(
         "task.reported",
-        f"{_called(result)} reported {what}",
+        f"{_describe_task(result)} reported {what}",
         job=result.job,
         indices=((result.index, result.index),),
         attempt=result.attempt,

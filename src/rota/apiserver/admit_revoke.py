@@ -6,8 +6,8 @@ from rota.apiserver import access
 from rota.apiserver.access import Action, Caller
 from rota.apiserver.finding import find_node
 from rota.model.errors import Conflict
-from rota.model.node import Eligibility, NodeWish
-from rota.model.plan import Event, Instant, Plan
+from rota.model.node import Eligibility, NodeIntent
+from rota.model.plan import EventRecord, Instant, Plan
 from rota.model.view import View
 
 
@@ -16,7 +16,7 @@ def revoke_node(view: View, ref: str, caller: Caller, now: Instant, usable_ms: i
 
     The node is kept for that long: then no certificate of it is of any use, and it can be forgotten.
     """
-    access.require_everywhere(caller, Action.CHANGE_NODES)
+    access.require_cluster_wide(caller, Action.CHANGE_NODES)
     node = find_node(view, ref)
     if node.spec.dialled is not None:
         hint = "revoke the token with which its worker registers: rota token revoke"
@@ -24,12 +24,12 @@ def revoke_node(view: View, ref: str, caller: Caller, now: Instant, usable_ms: i
     if node.revoked:
         return Plan(answer=node.spec.id, fenced=True)
     wish = msgspec.structs.replace(
-        node.wish or NodeWish(node.spec.id),
+        node.intent or NodeIntent(node.spec.id),
         eligibility=Eligibility.REVOKED,
         drain_by_ms=None,
         drain_all=False,
         revoked_until_ms=now.wall_ms + usable_ms,
     )
     why = f"{caller.name} revokes node {node.spec.name}"
-    event = Event("node.revoked", why, node=node.spec.id, state=Eligibility.REVOKED.value)
+    event = EventRecord("node.revoked", why, node=node.spec.id, state=Eligibility.REVOKED.value)
     return Plan((wish,), events=(event,), why=why, answer=node.spec.id)

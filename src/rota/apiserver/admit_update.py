@@ -7,31 +7,31 @@ import msgspec
 
 from rota.apiserver import access, fields, spec_body
 from rota.apiserver.access import Action, Caller
-from rota.apiserver.contradictions import refuse_circle
+from rota.apiserver.contradictions import refuse_affinity_cycle
 from rota.apiserver.finding import find_job
-from rota.apiserver.spec import BUILT_IN, FIELDS, KNOWN, check, parse_spec
+from rota.apiserver.spec import BUILT_IN_RESOURCES, SPEC_ATTRIBUTES, SPEC_FIELDS, check_spec, parse_spec
 from rota.model.bounds import check_update
 from rota.model.errors import BadField, Conflict
-from rota.model.job import JobSpec, JobWish, Kind, resized
-from rota.model.needs import assess, noted
-from rota.model.origin import Origin
+from rota.model.job import JobSpec, JobIntent, JobKind, resized
+from rota.model.needs import assess_needs, with_origins
+from rota.model.origin import NeedOrigin
 from rota.model.pins import begun
-from rota.model.plan import Event, Instant, Plan, Record
-from rota.model.rollout import JobFormer, former_of
+from rota.model.plan import EventRecord, Instant, Plan, Record
+from rota.model.rollout import JobPreviousVersion, previous_version
 from rota.model.shape import RunMode
 from rota.model.view import JobView, View
 
-FIXED = ("name", "namespace", "kind", "after", "cluster")
-AT_ONCE = frozenset(
+IMMUTABLE_FIELDS = ("name", "namespace", "kind", "after", "cluster")
+IMMEDIATE_FIELDS = frozenset(
     {"limits", "timeout", "grace", "priority", "retries", "labels", "parallel", "count", "preemptible"}
     | {"evict_at_most", "expect", "deadline", "when_unschedulable", "recovery", "keep", "rollout"}
     | {"move_pending", "retry", "retry_on", "fail_on", "queue_timeout"}
     | {"controller", "when_no_controller", "controller_wait"}
 )
-OF_TIME = ("deadline", "expect", "timeout")
+TIME_FIELDS = ("deadline", "expect", "timeout")
 
 
-class Update(NamedTuple):
+class UpdateRequest(NamedTuple):
     """An update: which fields, and how it is to be made."""
 
     fields: object
@@ -40,112 +40,112 @@ class Update(NamedTuple):
     max_parallel: int | None = None  # so many at one time; None: as the job says
 
 
-class Updated(NamedTuple):
+class UpdateResult(NamedTuple):
     job: JobSpec
     at_once: tuple[str, ...]  # fields that changed and hold for what runs
-    later: tuple[str, ...]  # and those that hold from a task's next attempt on
+    from_next_attempt: tuple[str, ...]  # and those that hold from a task's next attempt on
 
 
-def update(view: View, ref: str, wanted: Update, caller: Caller, now: Instant) -> Plan:
+def update_job(view: View, ref: str, wanted: UpdateRequest, caller: Caller, now: Instant) -> Plan:
     """What is so already needs no precondition: an update whose answer was lost may be repeated."""
     job = find_job(view, ref, caller)
-    access.require(caller, Action.SUBMIT, job.spec.namespace)
+    access.require_in_namespace(caller, Action.SUBMIT, job.spec.namespace)
     _refuse_ended(job)
-    patch = fields.known_fields(wanted.fields, KNOWN)
-    spec = _assessed(view, job.spec, patched(job.spec, patch, now.wall_ms), patch)
-    changed = [field for field in patch if _value(spec, field) != _value(job.spec, field)]
+    patch = fields.known_fields(wanted.fields, SPEC_FIELDS)
+    spec = _with_assessed_needs(view, job.spec, patched_spec(job.spec, patch, now.wall_ms), patch)
+    changed = [field for field in patch if _field_value(spec, field) != _field_value(job.spec, field)]
     if changed:
-        _refuse(job, spec, wanted, changed)
+        _refuse_conflicts(job, spec, wanted, changed)
         spec = begun(msgspec.structs.replace(spec, version=job.spec.version + 1))
         # A deadline may be close by now: what the patch does not speak of is not refused for that.
-        check(spec, now.wall_ms if any(field in patch for field in OF_TIME) else 0)
-        refuse_circle(view, spec)
+        check_spec(spec, now.wall_ms if any(field in patch for field in TIME_FIELDS) else 0)
+        refuse_affinity_cycle(view, spec)
         check_update(view, job.spec, spec)
-    puts: list[Record] = [spec, *_former(job, spec)] if changed else []
-    wish = _replacement(job, spec, wanted)
+    puts: list[Record] = [spec, *_previous_version(job, spec)] if changed else []
+    wish = _replacement_intent(job, spec, wanted)
     puts += [] if wish is None else [wish]
-    at_once = tuple(field for field in changed if field in AT_ONCE)
-    later = tuple(field for field in changed if field not in AT_ONCE)
+    at_once = tuple(field for field in changed if field in IMMEDIATE_FIELDS)
+    later = tuple(field for field in changed if field not in IMMEDIATE_FIELDS)
     why = f"{caller.name} updates job {spec.id} to version {spec.version}: {', '.join(changed) or 'replace'}"
-    events = (Event("job.updated", why, job=spec.id),) if puts else ()
+    events = (EventRecord("job.updated", why, job=spec.id),) if puts else ()
     return Plan(
-        tuple(puts), events=events, why=why if puts else "", answer=Updated(spec, at_once, later), fenced=True
+        tuple(puts), events=events, why=why if puts else "", answer=UpdateResult(spec, at_once, later), fenced=True
     )
 
 
-def patched(old: JobSpec, patch: Mapping[str, Any], wall_ms: int) -> JobSpec:
+def patched_spec(old: JobSpec, patch: Mapping[str, Any], wall_ms: int) -> JobSpec:
     """The spec with the fields that are given; the whole is checked as if it were submitted."""
-    for field in FIXED:
+    for field in IMMUTABLE_FIELDS:
         if field in patch:
             raise BadField(field, "cannot be changed", "submit another job")
-    new = parse_spec(spec_body.patched(old, patch), wall_ms)
-    names = {name: None for field in patch for name in FIELDS[field] if name != "size"}
+    new = parse_spec(spec_body.patched_body(old, patch), wall_ms)
+    names = {name: None for field in patch for name in SPEC_ATTRIBUTES[field] if name != "size"}
     changed = msgspec.structs.replace(old, **{name: getattr(new, name) for name in names})
     return resized(changed, new.size) if "count" in patch else changed
 
 
-def _assessed(view: View, old: JobSpec, new: JobSpec, patch: Mapping[str, Any]) -> JobSpec:
+def _with_assessed_needs(view: View, old: JobSpec, new: JobSpec, patch: Mapping[str, Any]) -> JobSpec:
     """What is given is its own word from now on; what is null, as if nothing had ever been said of it."""
     resources = patch.get("resources", {})
     if resources is None:
-        resources = dict.fromkeys(name for name in old.needs if name not in BUILT_IN)
-    said = {**resources, **{name: patch[name] for name in BUILT_IN if name in patch}}
+        resources = dict.fromkeys(name for name in old.needs if name not in BUILT_IN_RESOURCES)
+    said = {**resources, **{name: patch[name] for name in BUILT_IN_RESOURCES if name in patch}}
     if not said:
         return new
     unsaid = [name for name, amount in said.items() if amount is None]
-    fresh = assess(view, noted(new, [name for name in old.origins.keys() | new.needs if name not in unsaid]))
-    origins = {**old.origins, **dict.fromkeys(said, Origin.EXPLICIT)}
+    fresh = assess_needs(view, with_origins(new, [name for name in old.origins.keys() | new.needs if name not in unsaid]))
+    origins = {**old.origins, **dict.fromkeys(said, NeedOrigin.EXPLICIT)}
     origins |= {name: fresh.origins[name] for name in unsaid if name in fresh.origins}
     observed = {name: amount for name, amount in old.observed.items() if name not in said} | fresh.observed
     return msgspec.structs.replace(new, needs=fresh.needs, origins=origins, observed=observed)
 
 
-def _value(spec: JobSpec, field: str) -> object:
-    if field in BUILT_IN:
+def _field_value(spec: JobSpec, field: str) -> object:
+    if field in BUILT_IN_RESOURCES:
         return spec.needs.get(field, 0)
-    return [getattr(spec, name) for name in FIELDS[field]]
+    return [getattr(spec, name) for name in SPEC_ATTRIBUTES[field]]
 
 
-def _refuse(job: JobView, spec: JobSpec, wanted: Update, changed: list[str]) -> None:
+def _refuse_conflicts(job: JobView, spec: JobSpec, wanted: UpdateRequest, changed: list[str]) -> None:
     old = job.spec
     if wanted.if_version not in (None, old.version):
         hint = f"look at it again: rota show {old.id}"
         raise Conflict(f"job {old.id} is at version {old.version}, not {wanted.if_version}", hint=hint)
-    if "count" in changed and spec.kind is Kind.SYSTEM:
+    if "count" in changed and spec.kind is JobKind.SYSTEM:
         raise BadField("count", "a system job has a task on every node", "leave it out")
     if "count" in changed and spec.gang:
         raise BadField("count", "a gang starts together", "submit another job")
-    if (spec.lease_ms, spec.lease_margin_ms) != (old.lease_ms, old.lease_margin_ms) and job.tally.live:
+    if (spec.lease_ms, spec.lease_margin_ms) != (old.lease_ms, old.lease_margin_ms) and job.task_counts.live:
         which = next(one for one in changed if one in ("lease", "lease_margin", "run"))
-        problem = f"{job.tally.live} tasks of job {old.id} hold leases by which their nodes go on"
+        problem = f"{job.task_counts.live} tasks of job {old.id} hold leases by which their nodes go on"
         hint = f"stop them first: rota pause {old.id} --stop, and after this rota resume {old.id}"
         raise Conflict(problem, field=which, hint=hint)
-    if spec.where_it_may_run != old.where_it_may_run and job.tally.live:
-        which = next((one for one in changed if one not in AT_ONCE), "where")
+    if spec.placement_inputs != old.placement_inputs and job.task_counts.live:
+        which = next((one for one in changed if one not in IMMEDIATE_FIELDS), "where")
         hint = f"stop them first: rota pause {old.id} --stop, and after this rota resume {old.id}"
         raise Conflict(
-            f"{which} says where tasks may run, and {job.tally.live} of job {old.id} are on their nodes",
+            f"{which} says where tasks may run, and {job.task_counts.live} of job {old.id} are on their nodes",
             field=which,
             hint=hint,
         )
 
 
-def _former(job: JobView, spec: JobSpec) -> tuple[JobFormer, ...]:
+def _previous_version(job: JobView, spec: JobSpec) -> tuple[JobPreviousVersion, ...]:
     """What this version may go back to. What may run elsewhere was changed while nothing ran: no way back."""
-    if not spec.stays:
+    if not spec.is_service:
         return ()
-    if spec.where_it_may_run != job.spec.where_it_may_run:
-        return () if job.former is None else (JobFormer(spec.id),)
-    return (former_of(job.spec, job.wish, job.former, job.rollout),)
+    if spec.placement_inputs != job.spec.placement_inputs:
+        return () if job.previous_version is None else (JobPreviousVersion(spec.id),)
+    return (previous_version(job.spec, job.intent, job.previous_version, job.rollout),)
 
 
-def _replacement(job: JobView, spec: JobSpec, wanted: Update) -> JobWish | None:
+def _replacement_intent(job: JobView, spec: JobSpec, wanted: UpdateRequest) -> JobIntent | None:
     """None: as before."""
     if not wanted.replace:
         return None
     if spec.run is RunMode.AT_MOST_ONCE:
         raise Conflict(f"job {spec.id} runs at_most_once", hint="leave out --replace: what runs goes on")
-    before = job.wish or JobWish(spec.id)
+    before = job.intent or JobIntent(spec.id)
     most = wanted.max_parallel or spec.rollout.max_parallel
     wish = msgspec.structs.replace(before, max_parallel=most)
     if before.replace != spec.version:
@@ -156,5 +156,5 @@ def _replacement(job: JobView, spec: JobSpec, wanted: Update) -> JobWish | None:
 def _refuse_ended(job: JobView) -> None:
     if job.status is not None and job.status.ended:
         raise Conflict(f"job {job.spec.id} has ended: {job.status.state}", hint="submit it again")
-    if job.wish is not None and job.wish.cancel:
+    if job.intent is not None and job.intent.cancel:
         raise Conflict(f"job {job.spec.id} is being canceled", hint="submit it again")

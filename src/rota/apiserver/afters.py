@@ -5,58 +5,58 @@ import msgspec
 from rota.apiserver import fields
 from rota.apiserver.access import Caller
 from rota.apiserver.finding import find_job
-from rota.model.after import After, On
+from rota.model.after import Dependency, DependencyCondition
 from rota.model.errors import BadField, NotFound
 from rota.model.ids import JobId
 from rota.model.job import JobSpec
 from rota.model.limits import AFTER_MAX, NAME_LENGTH_MAX
-from rota.model.outlook import Outcome, Outlook
+from rota.model.outlook import PlanOutcome, PlanResult
 from rota.model.view import View, state_of
 
 _HINT = "write '12', 'build' or '12:failure', or {job = \"12\", on = \"failure\"}"
 _REF_MAX = NAME_LENGTH_MAX + 32  # a name, or a cron's with the instant of one of its runs
 
 
-def afters(field: str, value: object) -> tuple[After, ...]:
+def parse_dependencies(field: str, value: object) -> tuple[Dependency, ...]:
     """One, or a list of them."""
     given = [value] if isinstance(value, str | dict) else value
     if not isinstance(given, list):
         raise BadField(field, "is not a list of jobs", _HINT)
     if len(given) > AFTER_MAX:
         raise BadField(field, f"names {len(given)} jobs", f"write at most {AFTER_MAX}")
-    return tuple(_after(field, one) for one in given)
+    return tuple(_parse_dependency(field, one) for one in given)
 
 
-def name_others(view: View, spec: JobSpec, caller: Caller) -> JobSpec:
+def resolve_dependencies(view: View, spec: JobSpec, caller: Caller) -> JobSpec:
     """Jobs that are there, by their ids: as all of these are smaller than its own, no circle can arise."""
     if not spec.after:
         return spec
-    found = {_named(view, one, caller): None for one in spec.after}
+    found = {_resolve_dependency(view, one, caller): None for one in spec.after}
     return msgspec.structs.replace(spec, after=tuple(found))
 
 
-def others_first(view: View, spec: JobSpec) -> Outlook | None:
+def dependency_outcome(view: View, spec: JobSpec) -> PlanResult | None:
     """What would become of it because of those it waits for; None: they do not stand in its way."""
-    found = [(one, one.holds(state_of(view, one.job))) for one in spec.after]
+    found = [(one, one.is_met(state_of(view, one.job))) for one in spec.after]
     for after, holds in found:
         if holds is False:
-            problem = f"it waits for {after.words}, and that ended otherwise"
-            return Outlook(Outcome.NEVER, f"would never start: {problem}")
+            problem = f"it waits for {after.description}, and that ended otherwise"
+            return PlanResult(PlanOutcome.NEVER, f"would never start: {problem}")
     waits = [after for after, holds in found if holds is None]
     if not waits:
         return None
     more = f" and {len(waits) - 1} more" if len(waits) > 1 else ""
-    return Outlook(Outcome.WAIT, f"would wait: for {waits[0].words}{more}")
+    return PlanResult(PlanOutcome.WAIT, f"would wait: for {waits[0].description}{more}")
 
 
-def _named(view: View, after: After, caller: Caller) -> After:
+def _resolve_dependency(view: View, after: Dependency, caller: Caller) -> Dependency:
     try:
-        return After(find_job(view, after.job, caller).spec.id, after.on)
+        return Dependency(find_job(view, after.job, caller).spec.id, after.on)
     except NotFound as problem:
         raise NotFound(problem.detail, field="after", hint="name a job that was submitted before") from None
 
 
-def _after(field: str, value: object) -> After:
+def _parse_dependency(field: str, value: object) -> Dependency:
     if isinstance(value, str):
         ref, sign, how = fields.text(field, value, _REF_MAX).partition(":")
         said: dict[str, object] = {"job": ref, **({"on": how} if sign else {})}
@@ -67,9 +67,9 @@ def _after(field: str, value: object) -> After:
         job_ref = str(job_ref)
     if not isinstance(job_ref, str) or not job_ref:
         raise BadField(field, "names no job", _HINT)
-    on = said.get("on", On.SUCCESS)
-    if on not in list(On):
+    on = said.get("on", DependencyCondition.SUCCESS)
+    if on not in list(DependencyCondition):
         raise BadField(
             field, f"'{fields.printable(str(on))}' is no way to end", "write success, failure or any"
         )
-    return After(JobId(fields.text(field, job_ref, _REF_MAX)), On(str(on)))
+    return Dependency(JobId(fields.text(field, job_ref, _REF_MAX)), DependencyCondition(str(on)))

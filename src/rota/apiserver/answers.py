@@ -42,8 +42,8 @@ RETRY_AFTER_SECONDS = {
     "store_full": "10",
     "store_damaged": "10",
 }
-TARGET = "target"  # in a request's state: what the audit log names
-EVENTS = "text/event-stream"
+AUDIT_TARGET = "target"  # in a request's state: what the audit log names
+EVENT_STREAM = "text/event-stream"
 KEEP_ALIVE = b": still here\n\n"
 POLICY = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 # A browser shows no answer as a page, but the API's own, which says what it may load.
@@ -55,7 +55,7 @@ COMMON_HEADERS = {
 }
 
 Write = Callable[[bytes], Awaitable[None]]
-Run = Callable[[Write], Awaitable[bytes]]
+StreamBody = Callable[[Write], Awaitable[bytes]]
 
 
 class TooLarge(Rejected):
@@ -69,23 +69,23 @@ def route(method: str, path: str, endpoint: Callable[[Request], Awaitable[Respon
     return made
 
 
-def answer(value: Any, status: int = 200) -> Response:
+def json_response(value: Any, status: int = 200) -> Response:
     return Response(msgspec.json.encode(value), status, COMMON_HEADERS, "application/json")
 
 
-def nothing() -> Response:
+def no_content() -> Response:
     return Response(status_code=204, headers=COMMON_HEADERS)
 
 
-def problem(error: RotaError) -> Response:
+def problem_response(error: RotaError) -> Response:
     """The user's errors in full; of our own only that there was one."""
     status = STATUS_OF_CODE.get(error.code, 500)
     detail = "something went wrong inside; the server's log says what" if status == 500 else str(error)
     said = {"field": getattr(error, "field", None), "hint": getattr(error, "hint", None)}
-    return problem_of(status, error.code, detail, **said)
+    return make_problem(status, error.code, detail, **said)
 
 
-def problem_of(
+def make_problem(
     status: int, code: str, detail: str, field: str | None = None, hint: str | None = None
 ) -> Response:
     body = {
@@ -105,7 +105,7 @@ def problem_of(
     return Response(msgspec.json.encode(body), status, headers, "application/problem+json")
 
 
-class Stream(Response):
+class StreamingResponse(Response):
     """A body that is written while it comes to be, until it ends or the reader goes away.
 
     What `run` returns is its end. Without a `beginning`, which may be empty, nothing is sent before the first
@@ -114,83 +114,83 @@ class Stream(Response):
 
     def __init__(
         self,
-        run: Run,
+        body: StreamBody,
         media_type: str,
         *,
         status: int = 200,
-        beginning: bytes | None = None,
+        prefix: bytes | None = None,
         file_name: str | None = None,
     ) -> None:
         """`file_name`: a browser is to keep it as a file of that name, not to show it."""
         saved = {} if file_name is None else {"Content-Disposition": f'attachment; filename="{file_name}"'}
         super().__init__(status_code=status, headers={**COMMON_HEADERS, **saved}, media_type=media_type)
         del self.headers["content-length"]
-        self._run = run
-        self._beginning = beginning
-        self.has_begun = False
+        self._body = body
+        self._prefix = prefix
+        self.has_started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         del scope
 
-        async def begin() -> None:
-            if not self.has_begun:
-                self.has_begun = True
+        async def send_head() -> None:
+            if not self.has_started:
+                self.has_started = True
                 head = {"status": self.status_code, "headers": self.raw_headers}
                 await send({"type": "http.response.start", **head})
 
         async def write(data: bytes) -> None:
-            await begin()
+            await send_head()
             await send({"type": "http.response.body", "body": data, "more_body": True})
 
-        if self._beginning is not None:
-            await write(self._beginning)
-        end = await until_disconnect(self._run(write), receive)
+        if self._prefix is not None:
+            await write(self._prefix)
+        end = await run_until_disconnect(self._body(write), receive)
         if end is not None:
-            await begin()
+            await send_head()
             await send({"type": "http.response.body", "body": end, "more_body": False})
 
 
-class _Gone(Exception):
+class _ClientDisconnected(Exception):
     """Nobody reads any more."""
 
 
-async def until_disconnect(running: Awaitable[bytes], receive: Receive) -> bytes | None:
+async def run_until_disconnect(running: Awaitable[bytes], receive: Receive) -> bytes | None:
     """What it returned, if it came to its end; what it raises is raised."""
     end = None
     refused: RotaError | None = None
     try:
         async with asyncio.TaskGroup() as tasks:
-            watching = tasks.create_task(_disconnect(receive))
+            watching = tasks.create_task(_wait_for_disconnect(receive))
             end = await running
             watching.cancel()
-    except* _Gone:
+    except* _ClientDisconnected:
         pass
     except* RotaError as group:
-        refused = _first(group)
+        refused = _first_error(group)
     if refused is not None:
         raise refused
     return end
 
 
-async def _disconnect(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-    raise _Gone
+    raise _ClientDisconnected
 
 
-def _first(group: BaseExceptionGroup[RotaError]) -> RotaError:
+def _first_error(group: BaseExceptionGroup[RotaError]) -> RotaError:
     error = group.exceptions[0]
-    return _first(error) if isinstance(error, BaseExceptionGroup) else error
+    return _first_error(error) if isinstance(error, BaseExceptionGroup) else error
 
 
-def server_sent(kind: str, value: Any, sequence: str | None = None) -> bytes:
+def sse_event(kind: str, value: Any, sequence: str | None = None) -> bytes:
     head = b"" if sequence is None else f"id: {sequence}\n".encode()
     return head + f"event: {kind}\ndata: ".encode() + msgspec.json.encode(value) + b"\n\n"
 
 
-def wants_events(request: Request) -> bool:
+def accepts_event_stream(request: Request) -> bool:
     """As they happen, rather than what there is now."""
-    return EVENTS in request.headers.get("accept", "")
+    return EVENT_STREAM in request.headers.get("accept", "")
 
 
 def api_of(request: Request) -> Api:
@@ -203,15 +203,15 @@ def caller_of(request: Request) -> Caller:
     return caller
 
 
-def noted(request: Request, target: str) -> None:
+def set_audit_target(request: Request, target: str) -> None:
     """Whom or what the audit log shall name; a GET is written down only if this was called."""
-    setattr(request.state, TARGET, target)
+    setattr(request.state, AUDIT_TARGET, target)
 
 
-def noted_if_foreign(request: Request, job: JobSpec) -> None:
+def audit_foreign_read(request: Request, job: JobSpec) -> None:
     """Have the audit log name who reads what another user's job left."""
     if job.user != caller_of(request).name:
-        noted(request, f"job {job.id} of {job.user}")
+        set_audit_target(request, f"job {job.id} of {job.user}")
 
 
 async def json_body(request: Request) -> Any:
@@ -220,7 +220,7 @@ async def json_body(request: Request) -> Any:
     return fields.decode_json(raw) if raw else {}
 
 
-def limited(receive: Receive, most: int = BODY_BYTES_MAX) -> Receive:
+def limit_body(receive: Receive, most: int = BODY_BYTES_MAX) -> Receive:
     """Count the body while it comes in, and stop reading where it is too large."""
     size = 0
 
@@ -229,24 +229,24 @@ def limited(receive: Receive, most: int = BODY_BYTES_MAX) -> Receive:
         message = await receive()
         size += len(message.get("body", b""))
         if size > most:
-            raise too_large(most)
+            raise body_too_large(most)
         return message
 
     return receive_some
 
 
-def too_large(most: int = BODY_BYTES_MAX) -> TooLarge:
+def body_too_large(most: int = BODY_BYTES_MAX) -> TooLarge:
     return TooLarge("the body is too large", hint=f"send at most {most} bytes")
 
 
-def whole(query: Mapping[str, str], field: str, default: int, low: int, high: int) -> int:
+def int_parameter(query: Mapping[str, str], field: str, default: int, low: int, high: int) -> int:
     given = query.get(field)
     if given is None:
         return default
     return fields.number(field, parse_count, given, low, high)
 
 
-def flag(query: Mapping[str, str], field: str) -> bool:
+def bool_parameter(query: Mapping[str, str], field: str) -> bool:
     given = query.get(field, "false").lower()
     if given not in ("true", "1", "false", "0"):
         raise BadField(field, f"'{given[:20]}' is neither yes nor no", "write true or false")

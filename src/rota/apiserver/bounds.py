@@ -4,56 +4,56 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from rota.apiserver import fields, wishes
-from rota.model.accounts import Kept
+from rota.model.accounts import NamespaceUsage
 from rota.model.amounts import parse_count, parse_size
 from rota.model.limits import AMOUNT_MAX, COUNT_MAX, JOBS_WAITING_MAX, PRIORITY_MAX
-from rota.model.namespace import Bounds
+from rota.model.namespace import NamespaceBounds
 
 _CLUSTERS_HINT = 'write a list of names, as ["default"]'
 
 
-def parse_bounds(value: object) -> Bounds:
+def parse_bounds(value: object) -> NamespaceBounds:
     """Only what is given is set."""
     said = fields.known_fields(value, tuple(_PARSERS))
     given = {name: one for name, one in said.items() if one is not None}
-    return Bounds(
+    return NamespaceBounds(
         **{_PARSERS[name][0]: _PARSERS[name][1](f"bounds.{name}", one) for name, one in given.items()}
     )
 
 
-def show_bounds(bounds: Bounds) -> dict[str, Any]:
+def bounds_json(bounds: NamespaceBounds) -> dict[str, Any]:
     values = {name: getattr(bounds, one.attribute) for name, one in _PARSERS.items()}
     return {name: value for name, value in values.items() if value is not None}
 
 
-def show_kept(kept: Kept) -> dict[str, int]:
+def usage_json(kept: NamespaceUsage) -> dict[str, int]:
     return {"jobs": kept.jobs, "tasks": kept.tasks, "bytes": kept.stored_bytes}
 
 
-def _count(most: int) -> Callable[[str, object], int]:
+def _count_parser(most: int) -> Callable[[str, object], int]:
     return lambda field, value: fields.number(field, parse_count, value, 0, most)
 
 
-def _bytes(field: str, value: object) -> int:
+def _parse_bytes(field: str, value: object) -> int:
     return min(fields.number(field, parse_size, value), AMOUNT_MAX)
 
 
-def _names(field: str, value: object) -> tuple[str, ...]:
+def _parse_names(field: str, value: object) -> tuple[str, ...]:
     return tuple(fields.name(field, one) for one in fields.texts(field, value, _CLUSTERS_HINT))
 
 
-class _Parser(NamedTuple):
+class _BoundParser(NamedTuple):
     """Which attribute of Bounds a field is, and how it is read."""
 
     attribute: str
     parse: Callable[[str, object], Any]
 
 
-_PARSERS: Mapping[str, _Parser] = {
-    "priority": _Parser("priority", _count(PRIORITY_MAX)),
-    "tolerate": _Parser("tolerate", wishes.tolerations),
-    "clusters": _Parser("clusters", _names),
-    "jobs": _Parser("jobs", _count(JOBS_WAITING_MAX)),
-    "tasks": _Parser("tasks", _count(COUNT_MAX * JOBS_WAITING_MAX)),
-    "bytes": _Parser("stored_bytes", _bytes),
+_PARSERS: Mapping[str, _BoundParser] = {
+    "priority": _BoundParser("priority", _count_parser(PRIORITY_MAX)),
+    "tolerate": _BoundParser("tolerate", wishes.parse_tolerations),
+    "clusters": _BoundParser("clusters", _parse_names),
+    "jobs": _BoundParser("jobs", _count_parser(JOBS_WAITING_MAX)),
+    "tasks": _BoundParser("tasks", _count_parser(COUNT_MAX * JOBS_WAITING_MAX)),
+    "bytes": _BoundParser("stored_bytes", _parse_bytes),
 }

@@ -7,12 +7,12 @@ from typing import Any
 
 from rota.apiserver import admission, admit_wishes, show
 from rota.apiserver.access import Caller
-from rota.apiserver.admit_wishes import Admit
+from rota.apiserver.admit_wishes import AdmitAction
 from rota.apiserver.api import Api, Unauthenticated
 from rota.apiserver.fields import decode_json
-from rota.apiserver.recovery import default_owner, named_owner
-from rota.apiserver.telling import Telling
-from rota.apiserver.token_checks import require_valid
+from rota.apiserver.recovery import default_controller, with_named_controller
+from rota.apiserver.telling import JobPush
+from rota.apiserver.token_checks import require_valid_token
 from rota.engine.meter import metered
 from rota.model.errors import BadField, QueueFull, Rejected, RotaError
 from rota.model.ids import JobId
@@ -28,15 +28,15 @@ FOLLOWED_MAX = 1_000  # jobs of one stream whose stages are told
 ID_LENGTH_MAX = 256  # it is sent back with every answer
 
 Write = Callable[[pb.BulkReply], Awaitable[None]]
-Noted = Callable[[str, str, str], None]  # action, target, outcome: for the audit log
+Audit = Callable[[str, str, str], None]  # action, target, outcome: for the audit log
 
 
 @dataclass(slots=True)
-class Bulk:
+class BulkStream:
     api: Api
     caller: Caller
     write: Write
-    noted: Noted
+    audit: Audit
     _followed: int = 0
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -45,7 +45,7 @@ class Bulk:
         room = asyncio.Semaphore(UNANSWERED_MAX)
         async with asyncio.TaskGroup() as tasks:
             async for request in requests:
-                await self.api.rates.wait(self.caller)  # slows the stream down; nothing of it is refused
+                await self.api.rates.acquire_or_wait(self.caller)  # slows the stream down; nothing of it is refused
                 await room.acquire()
                 tasks.create_task(metered(self._serve(request, room, tasks)))
 
@@ -54,11 +54,11 @@ class Bulk:
     ) -> None:
         action = request.WhichOneof("what") or "nothing"
         try:
-            reply = await self._answer(request)
+            reply = await self._handle(request)
         except Unauthenticated:
             raise  # ends the stream: none of its requests would be accepted
         except RotaError as error:
-            self.noted(action, request.id[:ID_LENGTH_MAX], error.code)
+            self.audit(action, request.id[:ID_LENGTH_MAX], error.code)
             reply = pb.BulkReply(refused=refusal_to_wire(error))
         finally:
             room.release()
@@ -66,7 +66,7 @@ class Bulk:
         if reply.WhichOneof("what") == "accepted" and request.schedule.follow:
             tasks.create_task(metered(self._follow(request.id, JobId(reply.accepted.job))))
 
-    async def _answer(self, request: pb.BulkRequest) -> pb.BulkReply:
+    async def _handle(self, request: pb.BulkRequest) -> pb.BulkReply:
         if not 0 < len(request.id) <= ID_LENGTH_MAX:
             raise BadField("id", f"is {len(request.id)} characters long", f"write 1 to {ID_LENGTH_MAX}")
         bounds.check(request)
@@ -84,16 +84,16 @@ class Bulk:
             raise QueueFull(f"{self._followed} jobs are followed on this stream", field="follow", hint=hint)
         self._followed += wanted.follow
         try:
-            done = await submit(self.api, self.caller, wanted.spec_json, wanted.idempotency_key)
+            done = await submit_job(self.api, self.caller, wanted.spec_json, wanted.idempotency_key)
         except RotaError:
             self._followed -= wanted.follow
             raise
-        self.noted("schedule", f"job {done.job}", "ok")
+        self.audit("schedule", f"job {done.job}", "ok")
         return pb.BulkReply(accepted=pb.BulkAccepted(job=done.job, new=done.new))
 
     async def _stop(self, wanted: pb.StopRequest) -> pb.BulkReply:
-        reply = await stop(self.api, self.caller, wanted)
-        self.noted("stop", f"job {wanted.job}", "ok")
+        reply = await stop_job(self.api, self.caller, wanted)
+        self.audit("stop", f"job {wanted.job}", "ok")
         return pb.BulkReply(stopped=reply)
 
     async def _follow(self, name: str, job: JobId) -> None:
@@ -101,7 +101,7 @@ class Bulk:
             await self._write(name, pb.BulkReply(stage=stage))
 
         try:
-            await Telling(self.api, job, write).run()
+            await JobPush(self.api, job, write).run()
         except* RotaError as errors:
             first = errors.exceptions[0]
             assert isinstance(first, RotaError)
@@ -115,26 +115,26 @@ class Bulk:
             await self.write(reply)
 
 
-async def submit(api: Api, caller: Caller, spec_json: str, key: str) -> admission.Submitted:
+async def submit_job(api: Api, caller: Caller, spec_json: str, key: str) -> admission.SubmitResult:
     raw = spec_json.encode()
     if len(raw) > BODY_BYTES_MAX:
         raise Rejected("the spec is too large", hint=f"send at most {BODY_BYTES_MAX} bytes")
-    body = named_owner(decode_json(raw))
+    body = with_named_controller(decode_json(raw))
 
     def command(view: View, now: Instant) -> Plan:
-        require_valid(api.vault, caller)
-        controller = default_owner(view, body, caller, now)
-        return admission.submit(view, body, caller, key or None, now, controller=controller)
+        require_valid_token(api.vault, caller)
+        controller = default_controller(view, body, caller, now)
+        return admission.submit_job(view, body, caller, key or None, now, controller=controller)
 
-    done: admission.Submitted = await api.engine.ask("apiserver", command)
+    done: admission.SubmitResult = await api.engine.ask("apiserver", command)
     return done
 
 
-async def stop(api: Api, caller: Caller, wanted: pb.StopRequest) -> pb.StopReply:
-    admit, body = _stopping(wanted)
+async def stop_job(api: Api, caller: Caller, wanted: pb.StopRequest) -> pb.StopReply:
+    admit, body = _stop_action(wanted)
 
     def command(view: View, now: Instant) -> Plan:
-        require_valid(api.vault, caller)
+        require_valid_token(api.vault, caller)
         return admit(view, wanted.job, body, caller, now)
 
     job: JobId = await api.engine.ask("apiserver", command)
@@ -142,7 +142,7 @@ async def stop(api: Api, caller: Caller, wanted: pb.StopRequest) -> pb.StopReply
     return pb.StopReply(state=state.value)
 
 
-def _stopping(wanted: pb.StopRequest) -> tuple[Admit, dict[str, Any]]:
+def _stop_action(wanted: pb.StopRequest) -> tuple[AdmitAction, dict[str, Any]]:
     said = {"reason": wanted.reason or None, "indices": list(wanted.indices) or None}
     if not wanted.kill and not wanted.signal:
         return admit_wishes.cancel, said

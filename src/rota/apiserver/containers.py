@@ -6,7 +6,7 @@ from typing import Any
 
 from rota.apiserver import fields
 from rota.model.amounts import GPU
-from rota.model.container import Container, Mount, Network, Pull
+from rota.model.container import ContainerSpec, MountSpec, ContainerNetwork, PullPolicy
 from rota.model.errors import BadField
 from rota.model.job import JobSpec
 from rota.model.limits import CONTAINER_ENV_BYTES_MAX, IMAGE_LENGTH_MAX, MOUNTS_MAX
@@ -14,11 +14,11 @@ from rota.model.shape import RunMode
 
 IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
 USER = re.compile(r"[0-9]{1,9}(:[0-9]{1,9})?")
-KNOWN = ("user", "network", "mounts", "workdir", "pull")
-SPECIAL = ",\"'\n"  # what the runtimes' lists of options cannot hold
+CONTAINER_FIELDS = ("user", "network", "mounts", "workdir", "pull")
+UNSUPPORTED_CHARACTERS = ",\"'\n"  # what the runtimes' lists of options cannot hold
 
 
-def container(said: Mapping[str, Any]) -> Container | None:
+def parse_container(said: Mapping[str, Any]) -> ContainerSpec | None:
     table = said.get("container")
     if said.get("image") is None:
         if table is not None:
@@ -26,19 +26,19 @@ def container(said: Mapping[str, Any]) -> Container | None:
                 "container", "says how an image is run, and there is none", "add image, or leave it out"
             )
         return None
-    inside = {} if table is None else _table("container", table, KNOWN)
+    inside = {} if table is None else _parse_table("container", table, CONTAINER_FIELDS)
     user, workdir = inside.get("user"), inside.get("workdir")
-    return Container(
-        image=_image(said["image"]),
-        user=None if user is None else _user(user),
-        network=fields.one_of("container.network", inside.get("network", Network.NONE), Network),
-        mounts=_mounts(inside.get("mounts", [])),
-        workdir=None if workdir is None else _path("container.workdir", workdir),
-        pull=fields.one_of("container.pull", inside.get("pull", Pull.NEVER), Pull),
+    return ContainerSpec(
+        image=_parse_image(said["image"]),
+        user=None if user is None else _parse_user(user),
+        network=fields.one_of("container.network", inside.get("network", ContainerNetwork.NONE), ContainerNetwork),
+        mounts=_parse_mounts(inside.get("mounts", [])),
+        workdir=None if workdir is None else _parse_path("container.workdir", workdir),
+        pull=fields.one_of("container.pull", inside.get("pull", PullPolicy.NEVER), PullPolicy),
     )
 
 
-def refuse_uncontainable(spec: JobSpec) -> None:
+def check_container(spec: JobSpec) -> None:
     """What a container cannot be given, or cannot keep."""
     if spec.container is None:
         return
@@ -52,7 +52,7 @@ def refuse_uncontainable(spec: JobSpec) -> None:
         )
         raise BadField("files", problem, "leave container.workdir out")
     if spec.workdir is not None:
-        _path("workdir", spec.workdir)
+        _parse_path("workdir", spec.workdir)
     _check_env("env", spec.env)
     for number, step in enumerate(spec.steps):
         _check_env(f"steps[{number}].env", step.env)
@@ -69,7 +69,7 @@ def _check_env(field: str, env: Mapping[str, str]) -> None:
             raise BadField(field, f"the value of {name} is too long for a container", hint)
 
 
-def _image(value: object) -> str:
+def _parse_image(value: object) -> str:
     given = fields.text("image", value, IMAGE_LENGTH_MAX)
     if IMAGE.fullmatch(given) is None:
         raise BadField(
@@ -78,14 +78,14 @@ def _image(value: object) -> str:
     return given
 
 
-def _user(value: object) -> str:
+def _parse_user(value: object) -> str:
     given = str(value) if type(value) is int else value
     if not isinstance(given, str) or USER.fullmatch(given) is None:
         raise BadField("container.user", "is not a user's number", 'write 1000, or "1000:1000" with a group')
     return given
 
 
-def _mounts(value: object) -> tuple[Mount, ...]:
+def _parse_mounts(value: object) -> tuple[MountSpec, ...]:
     given = [value] if isinstance(value, str) else value
     if not isinstance(given, list):
         raise BadField(
@@ -93,7 +93,7 @@ def _mounts(value: object) -> tuple[Mount, ...]:
         )
     if len(given) > MOUNTS_MAX:
         raise BadField("container.mounts", f"has {len(given)} entries", f"write at most {MOUNTS_MAX}")
-    mounts = tuple(_mount(f"container.mounts[{at}]", one) for at, one in enumerate(given))
+    mounts = tuple(_parse_mount(f"container.mounts[{at}]", one) for at, one in enumerate(given))
     targets = [mount.target for mount in mounts]
     for target in targets:
         if targets.count(target) > 1:
@@ -101,7 +101,7 @@ def _mounts(value: object) -> tuple[Mount, ...]:
     return mounts
 
 
-def _mount(field: str, value: object) -> Mount:
+def _parse_mount(field: str, value: object) -> MountSpec:
     if isinstance(value, str):
         source, _, rest = value.partition(":")
         target, _, mode = rest.partition(":")
@@ -112,26 +112,26 @@ def _mount(field: str, value: object) -> Mount:
                 "write SOURCE:TARGET or SOURCE:TARGET:ro",
             )
         value = {"source": source, "target": target, "read_only": mode == "ro"}
-    table = _table(field, value, ("source", "target", "read_only"))
+    table = _parse_table(field, value, ("source", "target", "read_only"))
     for name in ("source", "target"):
         if table.get(name) is None:
             raise BadField(f"{field}.{name}", "is missing", "write a path, as /data")
-    source, target = (_path(f"{field}.{name}", table[name]) for name in ("source", "target"))
+    source, target = (_parse_path(f"{field}.{name}", table[name]) for name in ("source", "target"))
     if target.strip("/") == "":
         raise BadField(f"{field}.target", "would hide the whole image", "write a directory below /")
-    return Mount(source, target, fields.flag(f"{field}.read_only", table.get("read_only", False)))
+    return MountSpec(source, target, fields.flag(f"{field}.read_only", table.get("read_only", False)))
 
 
-def _path(field: str, value: object) -> str:
+def _parse_path(field: str, value: object) -> str:
     given = fields.path(field, value)
-    if any(letter in given for letter in SPECIAL):
+    if any(letter in given for letter in UNSUPPORTED_CHARACTERS):
         raise BadField(
             field, "holds a comma, a quote or a line break", "no container can be given such a path"
         )
     return given
 
 
-def _table(field: str, value: object, known: tuple[str, ...]) -> Mapping[str, Any]:
+def _parse_table(field: str, value: object, known: tuple[str, ...]) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise BadField(field, "is not a table", f"write a table of {', '.join(known)}")
     for name in value:

@@ -5,13 +5,13 @@ from itertools import combinations
 from rota.model.errors import BadField
 from rota.model.ids import JobId
 from rota.model.job import JobSpec
-from rota.model.shape import Constraint, Op, Term
+from rota.model.shape import Constraint, Op, AffinityTerm
 from rota.model.view import View
 
-CIRCLE_JOBS_MAX = 1_000  # waiting jobs looked at for a circle; in a longer queue it is not looked for
+CYCLE_JOBS_MAX = 1_000  # waiting jobs looked at for a circle; in a longer queue it is not looked for
 
 
-def refuse_contradictions(spec: JobSpec, wall_ms: int) -> None:
+def check_consistency(spec: JobSpec, wall_ms: int) -> None:
     """Of the spec alone."""
     _check_where(spec.where)
     _check_terms(spec)
@@ -19,17 +19,17 @@ def refuse_contradictions(spec: JobSpec, wall_ms: int) -> None:
     _check_times(spec, wall_ms)
 
 
-def refuse_circle(view: View, spec: JobSpec) -> None:
+def refuse_affinity_cycle(view: View, spec: JobSpec) -> None:
     """It waits for a job to run near to, which waits for this one: neither would ever start."""
-    needed = _needed(spec)
+    needed = _required_terms(spec)
     wanted_by_others = any(
-        namespace == spec.namespace and jobs.holds(spec.known_as)
-        for namespace, jobs in view.neighbours.members
+        namespace == spec.namespace and jobs.holds(spec.selector_labels)
+        for namespace, jobs in view.affinity.members
     )
     if not needed or not wanted_by_others:
         return
-    waiting = _waiting(view, spec.namespace)
-    if len(waiting) > CIRCLE_JOBS_MAX:
+    waiting = _waiting_jobs(view, spec.namespace)
+    if len(waiting) > CYCLE_JOBS_MAX:
         return
     stuck = _never_starting(view, [spec, *waiting])
     if spec.id not in stuck:
@@ -38,7 +38,7 @@ def refuse_circle(view: View, spec: JobSpec) -> None:
         (term, stuck[job.id])
         for term in needed
         for job in waiting
-        if job.id in stuck and term.jobs.holds(job.known_as)
+        if job.id in stuck and term.jobs.holds(job.selector_labels)
     )
     problem = f"'{term}' waits for job {partner.id} to run, which waits for this one: neither could start"
     raise BadField("near", problem, "leave one of the two wishes out, or give it a weight")
@@ -48,15 +48,15 @@ def _check_where(where: tuple[Constraint, ...]) -> None:
     for label in dict.fromkeys(one.label for one in where):
         said = [one for one in where if one.label == label]
         for pair in combinations(said, 2):
-            if _exclude(list(pair)):
+            if _are_exclusive(list(pair)):
                 first, second = pair
-                raise BadField("where", f"'{first}' and '{second}' cannot both hold", _instead(first, second))
-        if _exclude(said):
+                raise BadField("where", f"'{first}' and '{second}' cannot both hold", _suggestion(first, second))
+        if _are_exclusive(said):
             problem = " and ".join(f"'{one}'" for one in said) + " cannot hold together"
             raise BadField("where", problem, "leave one of them out")
 
 
-def _exclude(said: list[Constraint]) -> bool:
+def _are_exclusive(said: list[Constraint]) -> bool:
     """No value of the label satisfies all of these."""
     named = [one.values for one in said if one.op in (Op.EQUAL, Op.IN)]
     if named:
@@ -68,7 +68,7 @@ def _exclude(said: list[Constraint]) -> bool:
     return any(not low.holds({low.label: high.values[0]}) for low in above for high in below)
 
 
-def _instead(first: Constraint, second: Constraint) -> str:
+def _suggestion(first: Constraint, second: Constraint) -> str:
     if first.op is Op.EQUAL and second.op is Op.EQUAL:
         return f"write '{first.label} in {first.values[0]},{second.values[0]}' for either of them"
     return "leave one of them out"
@@ -112,19 +112,19 @@ def _check_times(spec: JobSpec, wall_ms: int) -> None:
         raise BadField("deadline", problem, f"write a later deadline, or a shorter {which}")
 
 
-def _needed(spec: JobSpec) -> list[Term]:
+def _required_terms(spec: JobSpec) -> list[AffinityTerm]:
     """What must run before it can: jobs other than itself."""
-    return [term for term in spec.near if term.weight is None and not term.jobs.holds(spec.known_as)]
+    return [term for term in spec.near if term.weight is None and not term.jobs.holds(spec.selector_labels)]
 
 
-def _waiting(view: View, namespace: str) -> list[JobSpec]:
+def _waiting_jobs(view: View, namespace: str) -> list[JobSpec]:
     """Jobs of the namespace none of whose tasks runs, as many as are looked at and some more."""
     found: list[JobSpec] = []
-    for line, turns in view.waiting():
+    for line, turns in view.pending_queues():
         if line.owner.namespace == namespace:
-            jobs = (view.jobs[JobId(str(turn[2]))] for turn in turns[: CIRCLE_JOBS_MAX + 1])
-            found += [job.spec for job in jobs if not job.tally.live]
-        if len(found) > CIRCLE_JOBS_MAX:
+            jobs = (view.jobs[JobId(str(turn[2]))] for turn in turns[: CYCLE_JOBS_MAX + 1])
+            found += [job.spec for job in jobs if not job.task_counts.live]
+        if len(found) > CYCLE_JOBS_MAX:
             break
     return found
 
@@ -142,19 +142,19 @@ def _never_starting(view: View, specs: list[JobSpec]) -> dict[JobId, JobSpec]:
 
 def _can_start(view: View, spec: JobSpec, stuck: dict[JobId, JobSpec], specs: list[JobSpec]) -> bool:
     return all(
-        _runs(view, spec.namespace, term)
-        or any(term.jobs.holds(other.known_as) for other in specs if other.id not in stuck)
-        or not any(term.jobs.holds(other.known_as) for other in specs)  # it may come yet
-        for term in _needed(spec)
+        _has_running_member(view, spec.namespace, term)
+        or any(term.jobs.holds(other.selector_labels) for other in specs if other.id not in stuck)
+        or not any(term.jobs.holds(other.selector_labels) for other in specs)  # it may come yet
+        for term in _required_terms(spec)
     )
 
 
-def _runs(view: View, namespace: str, term: Term) -> bool:
-    counted = view.neighbours.members.get((namespace, term.jobs))
+def _has_running_member(view: View, namespace: str, term: AffinityTerm) -> bool:
+    counted = view.affinity.members.get((namespace, term.jobs))
     if counted is not None:
         return bool(counted.any())
     return any(
-        term.jobs.holds(view.jobs[job].spec.known_as)
+        term.jobs.holds(view.jobs[job].spec.selector_labels)
         for node in view.nodes.values()
         for job, _ in node.assigned
         if view.jobs[job].spec.namespace == namespace

@@ -11,58 +11,58 @@ from rota.model.columns import Array
 from rota.model.container import RUNTIME
 from rota.model.job import JobSpec
 from rota.model.sandbox import SANDBOX
-from rota.model.shape import Constraint, Op, kept_away
+from rota.model.shape import Constraint, Op, is_repelled
 from rota.model.view import View
 
-SUGAR = {"region": "region", "on": "node", "gpu_model": "gpu_model"}  # field -> the label it is about
-DOUBTS_MAX = 8  # warnings of one job: each is one pass over the nodes, and a line to read
-_SHOWN = 3  # values named in one warning
-_COMPARED = 1_000  # names among which the nearest is looked for
-_OWN_FIELD = (CPU, MEMORY, DISK, GPU)
+LABEL_SHORTHANDS = {"region": "region", "on": "node", "gpu_model": "gpu_model"}  # field -> the label it is about
+WARNINGS_MAX = 8  # warnings of one job: each is one pass over the nodes, and a line to read
+_VALUES_SHOWN = 3  # values named in one warning
+_NAMES_COMPARED = 1_000  # names among which the nearest is looked for
+_RESOURCE_FIELDS = (CPU, MEMORY, DISK, GPU)
 
 
-class Doubt(NamedTuple):
+class SubmitWarning(NamedTuple):
     """One warning, and the field it is about."""
 
     field: str
     text: str
 
 
-def doubts(view: View, spec: JobSpec, asked: Collection[str]) -> tuple[Doubt, ...]:
+def submit_warnings(view: View, spec: JobSpec, asked: Collection[str]) -> tuple[SubmitWarning, ...]:
     """`asked` are the fields the user wrote. Whatever some node has is found by looking at few."""
     if all(entry.status is None for entry in view.nodes.values()):
         return ()  # whoever submits before the first node joins knows that it waits
-    places = Places(view)
-    each = (_of_where(places, spec, asked), _of_others(places, spec), _of_needs(places, spec))
-    found = tuple(islice(chain(*each), DOUBTS_MAX))
-    return found or tuple(_of_all_together(places, spec))
+    places = NodeInventory(view)
+    each = (_constraint_warnings(places, spec, asked), _preference_warnings(places, spec), _resource_warnings(places, spec))
+    found = tuple(islice(chain(*each), WARNINGS_MAX))
+    return found or tuple(_combined_warnings(places, spec))
 
 
-class Places:
+class NodeInventory:
     """What is said of the nodes there are. Looked at by value: most nodes say the same."""
 
     def __init__(self, view: View) -> None:
-        room = view.room
+        room = view.node_table
         all_are_there = len(view.nodes) == room.size
         slots = range(room.size) if all_are_there else [room.slot[node] for node in view.nodes]
         self.labels = room.labels if all_are_there else [room.labels[slot] for slot in slots]
         self.taints = room.taints if all_are_there else [room.taints[slot] for slot in slots]
         self._slots = slice(room.size) if all_are_there else slots
         self._room = room
-        self.met_at: list[int] = []  # nodes that satisfied one condition or another
+        self.matching: list[int] = []  # nodes that satisfied one condition or another
 
     def capacity(self, resource: str) -> Array | None:
         row = self._room.rows.get(resource)
         return None if row is None else self._room.capacity[row, self._slots]
 
-    def satisfy(self, condition: Constraint) -> bool:
+    def any_satisfies(self, condition: Constraint) -> bool:
         seen: set[str | None] = set()
         for at, labels in enumerate(self.labels):
             value = labels.get(condition.label)
             if value not in seen:
                 seen.add(value)
                 if condition.holds(labels):
-                    self.met_at.append(at)
+                    self.matching.append(at)
                     return True
         return False
 
@@ -70,11 +70,11 @@ class Places:
         return sorted({labels[label] for labels in self.labels if label in labels})
 
     @cached_property
-    def names(self) -> list[str]:
+    def label_names(self) -> list[str]:
         """Of all labels."""
         return sorted({name for labels in self.labels for name in labels})
 
-    def holding(self, spec: JobSpec) -> Array | None:
+    def copies_per_node(self, spec: JobSpec) -> Array | None:
         """How many of its tasks each holds when it has nothing else; None: none does."""
         held: Array | None = None
         for resource, amount in spec.needs.items():
@@ -89,96 +89,96 @@ class Places:
         return held
 
 
-def _of_where(places: Places, spec: JobSpec, asked: Collection[str]) -> Iterator[Doubt]:
-    fields = {label: field for field, label in SUGAR.items() if field in asked}
+def _constraint_warnings(places: NodeInventory, spec: JobSpec, asked: Collection[str]) -> Iterator[SubmitWarning]:
+    fields = {label: field for field, label in LABEL_SHORTHANDS.items() if field in asked}
     for condition in dict.fromkeys(spec.conditions):
-        if condition == RUNTIME and not places.satisfy(condition):
-            yield Doubt("image", "no node has a container runtime now")
-        elif condition == SANDBOX and not places.satisfy(condition):
-            yield Doubt("sandbox", "no node has a bubblewrap that works now")
-        elif not places.satisfy(condition):
+        if condition == RUNTIME and not places.any_satisfies(condition):
+            yield SubmitWarning("image", "no node has a container runtime now")
+        elif condition == SANDBOX and not places.any_satisfies(condition):
+            yield SubmitWarning("sandbox", "no node has a bubblewrap that works now")
+        elif not places.any_satisfies(condition):
             field = fields.get(condition.label, "where") if condition.op is Op.EQUAL else "where"
-            yield Doubt(field, _unmet(places, condition))
+            yield SubmitWarning(field, _unmet(places, condition))
 
 
-def _of_others(places: Places, spec: JobSpec) -> Iterator[Doubt]:
+def _preference_warnings(places: NodeInventory, spec: JobSpec) -> Iterator[SubmitWarning]:
     for preference in dict.fromkeys(spec.prefer):
-        if preference.weight > 0 and not places.satisfy(preference.condition):
-            yield Doubt("prefer", f"{_unmet(places, preference.condition)}, so it changes nothing")
+        if preference.weight > 0 and not places.any_satisfies(preference.condition):
+            yield SubmitWarning("prefer", f"{_unmet(places, preference.condition)}, so it changes nothing")
     overs = [("near", one.over) for one in spec.near]
     overs += [("apart", one.over) for one in spec.apart]
     overs += [("spread", one.over) for one in spec.spread]
     for field, label in dict.fromkeys(overs):
         if not any(label in labels for labels in places.labels):
-            yield Doubt(field, _no_label(places, label))
+            yield SubmitWarning(field, _no_label(places, label))
 
 
-def _unmet(places: Places, condition: Constraint) -> str:
+def _unmet(places: NodeInventory, condition: Constraint) -> str:
     known = places.values(condition.label)
     if condition.label == "node" and condition.op is Op.EQUAL:
         return f"there is no node {condition.values[0]} now{_nearest(condition.values[0], known)}"
     if not known:
         return _no_label(places, condition.label)
-    few = ", ".join(known[:_SHOWN]) + (", ..." if len(known) > _SHOWN else "")
+    few = ", ".join(known[:_VALUES_SHOWN]) + (", ..." if len(known) > _VALUES_SHOWN else "")
     return f"no node satisfies '{condition}' now: {condition.label} is {few}"
 
 
-def _no_label(places: Places, label: str) -> str:
-    return f"no node has the label {label} now{_nearest(label, places.names)}"
+def _no_label(places: NodeInventory, label: str) -> str:
+    return f"no node has the label {label} now{_nearest(label, places.label_names)}"
 
 
 def _nearest(word: str, known: list[str]) -> str:
-    near = get_close_matches(word, known[:_COMPARED], 1)
+    near = get_close_matches(word, known[:_NAMES_COMPARED], 1)
     return f"; did you mean {near[0]}?" if near else ""
 
 
-def _of_needs(places: Places, spec: JobSpec) -> Iterator[Doubt]:
+def _resource_warnings(places: NodeInventory, spec: JobSpec) -> Iterator[SubmitWarning]:
     for resource, amount in spec.needs.items():
         there = places.capacity(resource)
         most = 0 if there is None else int(there.max())
-        field = resource if resource in _OWN_FIELD else "resources"
+        field = resource if resource in _RESOURCE_FIELDS else "resources"
         if not most:
-            yield Doubt(field, f"no node has any {resource} now")
+            yield SubmitWarning(field, f"no node has any {resource} now")
         elif most < amount:
             asked, largest = show_amount(resource, amount), show_amount(resource, most)
-            yield Doubt(field, f"no node has {asked} in all; the largest has {largest}")
+            yield SubmitWarning(field, f"no node has {asked} in all; the largest has {largest}")
 
 
-def _of_all_together(places: Places, spec: JobSpec) -> Iterator[Doubt]:
+def _combined_warnings(places: NodeInventory, spec: JobSpec) -> Iterator[SubmitWarning]:
     """Each wish alone can be met by somebody."""
-    holding = places.holding(spec)
+    holding = places.copies_per_node(spec)
     wanted = spec.count if spec.gang else 1
     held = 0
-    admits = _Admits(spec)
+    admits = _NodeFilter(spec)
     if holding is not None:
-        likely = [] if spec.gang else [at for at in places.met_at if holding[at]]
+        likely = [] if spec.gang else [at for at in places.matching if holding[at]]
         for at in chain(likely, holding.nonzero()[0].tolist()):
-            if admits.unhindered(places.labels[at], places.taints[at]):
+            if admits.is_eligible(places.labels[at], places.taints[at]):
                 held += int(holding[at])
                 if held >= wanted:
                     return
     hindered = [admits.untolerated(*said) for said in zip(places.labels, places.taints, strict=True)]
     taints = [some for some in hindered if some is not None]
     if not taints:
-        yield Doubt("where", "no node satisfies all of its conditions now, though each is met somewhere")
+        yield SubmitWarning("where", "no node satisfies all of its conditions now, though each is met somewhere")
     elif all(taints):
-        named = ", ".join(sorted({taint for some in taints for taint in some})[:_SHOWN])
-        yield Doubt("tolerate", f"each node it could run on has a taint it does not tolerate: {named}")
+        named = ", ".join(sorted({taint for some in taints for taint in some})[:_VALUES_SHOWN])
+        yield SubmitWarning("tolerate", f"each node it could run on has a taint it does not tolerate: {named}")
     else:
-        yield _of_room(spec, held)
+        yield _capacity_warning(spec, held)
 
 
-def _of_room(spec: JobSpec, held: int) -> Doubt:
+def _capacity_warning(spec: JobSpec, held: int) -> SubmitWarning:
     if held:
         text = f"its {spec.count} tasks start together; all nodes it may use hold {held} of them when empty"
-        return Doubt("gang", text)
+        return SubmitWarning("gang", text)
     if spec.where or spec.tolerate:
-        return Doubt("where", "no node that it may use is large enough now")
+        return SubmitWarning("where", "no node that it may use is large enough now")
     needs = " and ".join(show_amount(resource, amount) for resource, amount in spec.needs.items())
-    return Doubt("cpu", f"no node has {needs} at once")
+    return SubmitWarning("cpu", f"no node has {needs} at once")
 
 
-class _Admits:
+class _NodeFilter:
     """Does what is said of a node allow it? Nodes of which the same is said are looked at once."""
 
     def __init__(self, spec: JobSpec) -> None:
@@ -186,7 +186,7 @@ class _Admits:
         self._asked = tuple({one.label for one in spec.conditions})
         self._known: dict[tuple[object, ...], tuple[str, ...] | None] = {}
 
-    def unhindered(self, labels: Mapping[str, str], taints: tuple[str, ...]) -> bool:
+    def is_eligible(self, labels: Mapping[str, str], taints: tuple[str, ...]) -> bool:
         return self.untolerated(labels, taints) == ()
 
     def untolerated(self, labels: Mapping[str, str], taints: tuple[str, ...]) -> tuple[str, ...] | None:
@@ -194,8 +194,8 @@ class _Admits:
         said = (taints, *[labels.get(label) for label in self._asked])
         if said not in self._known:
             admitted = all(one.holds(labels) for one in self._spec.conditions)
-            self._known[said] = self._those(taints) if admitted else None
+            self._known[said] = self._untolerated(taints) if admitted else None
         return self._known[said]
 
-    def _those(self, taints: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(taint for taint in taints if kept_away(self._spec.tolerated, taint))
+    def _untolerated(self, taints: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(taint for taint in taints if is_repelled(self._spec.tolerated, taint))

@@ -24,17 +24,17 @@ def tag_of(record: object) -> str:
     return f'"{hashlib.sha256(msgspec.json.encode(record)).hexdigest()[:16]}"'
 
 
-def numbered(version: int) -> str:
+def version_tag(version: int) -> str:
     """Of what counts its versions itself."""
     return f'"{version}"'
 
 
-def tagged(response: Response, tag: str) -> Response:
+def with_tag(response: Response, tag: str) -> Response:
     response.headers["ETag"] = tag
     return response
 
 
-def unless_known(request: Request, response: Response) -> Response:
+def not_modified_if_known(request: Request, response: Response) -> Response:
     """The same, or 304 for whoever has it. Behind a dot the tag names the whole answer, not only the wish."""
     if response.status_code != HTTPStatus.OK or not response.body:  # a stream has none yet
         return response
@@ -43,11 +43,11 @@ def unless_known(request: Request, response: Response) -> Response:
     tag = f'"{wished}.{digest}"' if wished else f'"{digest}"'
     known = [one.strip().removeprefix("W/") for one in request.headers.get("if-none-match", "").split(",")]
     if tag in known or "*" in known:
-        return tagged(Response(status_code=HTTPStatus.NOT_MODIFIED, headers=COMMON_HEADERS), tag)
-    return tagged(response, tag)
+        return with_tag(Response(status_code=HTTPStatus.NOT_MODIFIED, headers=COMMON_HEADERS), tag)
+    return with_tag(response, tag)
 
 
-def expected(request: Request) -> tuple[str, ...] | None:
+def expected_tags(request: Request) -> tuple[str, ...] | None:
     """The tags in If-Match, as far as they name a wish; None: whatever there is."""
     said = request.headers.get("if-match", "*").strip()
     if said == "*":
@@ -60,7 +60,7 @@ def expected(request: Request) -> tuple[str, ...] | None:
 
 def expected_version(request: Request) -> int | None:
     """The same of what counts its versions itself."""
-    tags = expected(request)
+    tags = expected_tags(request)
     if tags is None:
         return None
     said = tags[0].strip('"')
@@ -69,19 +69,19 @@ def expected_version(request: Request) -> int | None:
     return int(said)
 
 
-def only_if(request: Request, tag: Callable[[View], str], command: Command) -> Command:
+def require_match(request: Request, tag: Callable[[View], str], command: Command) -> Command:
     """The command, once it is certain that nobody has changed what it is about; checked in the same step."""
-    tags = expected(request)
+    tags = expected_tags(request)
 
     def guarded(view: View, now: Instant) -> Plan:
         if tags is not None:
-            check(tag(view), tags)
+            check_tag(tag(view), tags)
         return command(view, now)
 
     return guarded
 
 
-def check(there: str, tags: tuple[str, ...]) -> None:
+def check_tag(there: str, tags: tuple[str, ...]) -> None:
     if there not in tags:
         hint = "read it again, then send what is to change with its new ETag"
         raise Conflict(f"it is at {there} now, not at {tags[0]}", field="If-Match", hint=hint)

@@ -8,64 +8,64 @@ from contextlib import asynccontextmanager
 from rota.apiserver.logs import LogSource
 from rota.model.ids import NodeId
 from rota.model.pieces import behind, joined
-from rota.model.sync import ALL_OF_IT, LogPiece, LogRequest
+from rota.model.sync import WHOLE_LOG, LogPiece, LogRequest
 
-HELD_BYTES = 1 << 20  # of one stream, for those who are a little slower
-HELD_PIECES = 1024
-TOLD_BYTES = 128 << 10  # in one piece: what a follower who stalls holds of it in memory
-WOKEN_AT_ONCE = 25  # followers: a millisecond of the server's time
-SHARE_SECONDS = 200e-6  # of each follower between two tellings: all together take a part of a core
+BUFFER_BYTES_MAX = 1 << 20  # of one stream, for those who are a little slower
+BUFFER_PIECES_MAX = 1024
+JOINED_BYTES_MAX = 128 << 10  # in one piece: what a follower who stalls holds of it in memory
+WAKE_BATCH = 25  # followers: a millisecond of the server's time
+FOLLOWER_SHARE_SECONDS = 200e-6  # of each follower between two tellings: all together take a part of a core
 
 
-class Shared:
+class SharedLogSource:
     """A LogSource that opens each followed stream once."""
 
     def __init__(self, source: LogSource) -> None:
         self._source = source
-        self._feeds: dict[tuple[NodeId, LogRequest], Feed] = {}
+        self._streams: dict[tuple[NodeId, LogRequest], SharedStream] = {}
 
     async def open(self, node: NodeId, wanted: LogRequest) -> AsyncIterator[LogPiece]:
         request = wanted
         while True:
-            if not wanted.follow or request.window != ALL_OF_IT or self._is_behind(node, request):
+            if not wanted.follow or request.window != WHOLE_LOG or self._is_behind(node, request):
                 async with _opened(self._source, node, request._replace(follow=False)) as pieces:
                     async for piece in pieces:
                         yield piece
-                        request = _from(request, piece.offset + len(piece.data))
+                        request = _request_from(request, piece.offset + len(piece.data))
             if not wanted.follow:
                 return
-            request = _from(request, request.offset)
-            async with self._joined(node, request) as feed:
+            request = _request_from(request, request.offset)
+            async with self._join(node, request) as feed:
                 offset = request.offset
-                while (held := await feed.after(offset)) is not None:
+                while (held := await feed.read_after(offset)) is not None:
                     yield held if held.offset == offset else behind(offset, held)
                     offset = max(offset, held.offset + len(held.data))
-                request = _from(request, offset)
-                if feed.is_over and offset >= feed.end:
+                request = _request_from(request, offset)
+                if feed.has_ended and offset >= feed.end_offset:
                     return
 
     def _is_behind(self, node: NodeId, request: LogRequest) -> bool:
-        feed = self._feeds.get((node, request._replace(offset=0)))
-        return feed is not None and request.offset < feed.begin
+        feed = self._streams.get((node, request._replace(offset=0)))
+        return feed is not None and request.offset < feed.first_offset
 
     @asynccontextmanager
-    async def _joined(self, node: NodeId, request: LogRequest) -> AsyncIterator["Feed"]:
+    async def _join(self, node: NodeId, request: LogRequest) -> AsyncIterator["SharedStream"]:
         key = (node, request._replace(offset=0))
-        feed = self._feeds.get(key)
+        feed = self._streams.get(key)
         if feed is None or feed.is_broken:
-            feed = self._feeds[key] = Feed(self._source.open(node, request), request.offset)
+            feed = self._streams[key] = SharedStream(self._source.open(node, request), request.offset)
         feed.followers += 1
         try:
             yield feed
         finally:
             feed.followers -= 1
             if not feed.followers or feed.is_broken:
-                if self._feeds.get(key) is feed:
-                    del self._feeds[key]
+                if self._streams.get(key) is feed:
+                    del self._streams[key]
                 await feed.close()
 
 
-class Feed:
+class SharedStream:
     """One reading, at the pace of its fastest follower, who fetches for all; what came last is held."""
 
     def __init__(self, pieces: AsyncIterator[LogPiece], offset: int) -> None:
@@ -73,24 +73,24 @@ class Feed:
         self._held: list[LogPiece] = []
         self._ends: list[int] = []  # where each of them ends
         self._held_bytes = 0
-        self._told: LogPiece | None = None  # what was last made of several: most followers want the same
-        self._told_until = 0
+        self._joined_piece: LogPiece | None = None  # what was last made of several: most followers want the same
+        self._joined_until = 0
         self._is_fetching = False
         self._waiting: list[asyncio.Future[None]] = []
-        self._told_at = 0.0
-        self.begin = offset
-        self.end = offset
+        self._fetched_at = 0.0
+        self.first_offset = offset
+        self.end_offset = offset
         self.followers = 0
-        self.is_over = False
+        self.has_ended = False
         self.is_broken = False  # whoever fetched has gone or met an error: others begin anew
 
-    async def after(self, offset: int) -> LogPiece | None:
+    async def read_after(self, offset: int) -> LogPiece | None:
         """What is held from there on, or comes next; None: it is held no more, has ended, or begin anew."""
-        while offset >= self.begin:
+        while offset >= self.first_offset:
             first = bisect_right(self._ends, offset)
             if first < len(self._held):
-                return self._together(first)
-            if self.is_over or self.is_broken:
+                return self._joined_from(first)
+            if self.has_ended or self.is_broken:
                 return None
             if self._is_fetching:
                 news = asyncio.get_running_loop().create_future()
@@ -104,30 +104,30 @@ class Feed:
         if isinstance(self._pieces, AsyncGenerator):
             await self._pieces.aclose()
 
-    def _together(self, first: int) -> LogPiece:
+    def _joined_from(self, first: int) -> LogPiece:
         """From that piece on some in one: who is told seldom is told more at a time."""
         piece = self._held[first]
         if first + 1 == len(self._held):
             return piece
-        if self._told is None or self._told.offset != piece.offset or self._told_until != self._ends[-1]:
-            self._told = joined(self._held[first:], TOLD_BYTES)[0]
-            self._told_until = self._ends[-1]
-        return self._told
+        if self._joined_piece is None or self._joined_piece.offset != piece.offset or self._joined_until != self._ends[-1]:
+            self._joined_piece = joined(self._held[first:], JOINED_BYTES_MAX)[0]
+            self._joined_until = self._ends[-1]
+        return self._joined_piece
 
     async def _fetch(self) -> None:
         self._is_fetching = True
         try:
-            await self._pause()
-            self._hold(await anext(self._pieces))
+            await self._throttle()
+            self._buffer(await anext(self._pieces))
         except StopAsyncIteration:
-            self.is_over = True
+            self.has_ended = True
         except BaseException:
             self.is_broken = True
             _wake(self._waiting, len(self._waiting))
             raise
         finally:
             self._is_fetching = False
-            self._told_at = asyncio.get_running_loop().time()
+            self._fetched_at = asyncio.get_running_loop().time()
         waiting, self._waiting = self._waiting, []
         try:
             while waiting:
@@ -136,24 +136,24 @@ class Feed:
         finally:
             _wake(waiting, len(waiting))
 
-    async def _pause(self) -> None:
+    async def _throttle(self) -> None:
         """The more followers there are, the less often all of them are told: others need the core, too."""
-        early_seconds = self._told_at + self.followers * SHARE_SECONDS - asyncio.get_running_loop().time()
+        early_seconds = self._fetched_at + self.followers * FOLLOWER_SHARE_SECONDS - asyncio.get_running_loop().time()
         if early_seconds > 0:
             await asyncio.sleep(early_seconds)
 
-    def _hold(self, piece: LogPiece) -> None:
+    def _buffer(self, piece: LogPiece) -> None:
         if piece.data or piece.missing:
             self._held.append(piece)
-            self.end = piece.offset + len(piece.data)
-            self._ends.append(self.end)
+            self.end_offset = piece.offset + len(piece.data)
+            self._ends.append(self.end_offset)
             self._held_bytes += len(piece.data)
-        while len(self._held) > 1 and (self._held_bytes > HELD_BYTES or len(self._held) > HELD_PIECES):
-            self.begin = self._ends.pop(0)
+        while len(self._held) > 1 and (self._held_bytes > BUFFER_BYTES_MAX or len(self._held) > BUFFER_PIECES_MAX):
+            self.first_offset = self._ends.pop(0)
             self._held_bytes -= len(self._held.pop(0).data)
 
 
-def _wake(waiting: list[asyncio.Future[None]], count: int = WOKEN_AT_ONCE) -> list[asyncio.Future[None]]:
+def _wake(waiting: list[asyncio.Future[None]], count: int = WAKE_BATCH) -> list[asyncio.Future[None]]:
     """Some; the others are left."""
     for news in waiting[:count]:
         if not news.done():
@@ -161,9 +161,9 @@ def _wake(waiting: list[asyncio.Future[None]], count: int = WOKEN_AT_ONCE) -> li
     return waiting[count:]
 
 
-def _from(request: LogRequest, offset: int) -> LogRequest:
+def _request_from(request: LogRequest, offset: int) -> LogRequest:
     """All that comes after it."""
-    return request._replace(offset=offset, window=ALL_OF_IT)
+    return request._replace(offset=offset, window=WHOLE_LOG)
 
 
 @asynccontextmanager

@@ -31,7 +31,7 @@ ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)
 
-_OWN_LABELS = ("node", "cluster", MACHINE, DIALLED)  # by which Rota itself knows nodes
+_RESERVED_LABELS = ("node", "cluster", MACHINE, DIALLED)  # by which Rota itself knows nodes
 
 
 def decode_json(raw: bytes) -> Any:
@@ -119,10 +119,10 @@ def path(field: str, value: object) -> str:
     given = text(field, value, PATH_BYTES_MAX)
     if not given.startswith("/"):
         raise BadField(field, f"'{printable(given)}' is not an absolute path", "write /path/to/it")
-    return parts_that_fit(field, given)
+    return check_path_lengths(field, given)
 
 
-def parts_that_fit(field: str, given: str) -> str:
+def check_path_lengths(field: str, given: str) -> str:
     """The path, if the kernel takes names of these lengths."""
     if len(given.encode()) > PATH_BYTES_MAX:
         problem = f"is {len(given.encode())} bytes long"
@@ -160,13 +160,13 @@ def granted_labels(field: str, value: object) -> dict[str, str]:
     """Labels of nodes, by an operator's word: not those that say which node it is, nor marked ones."""
     found = labels(field, value)
     for key in found:
-        grantable(field, key)
+        require_grantable(field, key)
     return found
 
 
-def grantable(field: str, key: str) -> None:
-    if key in _OWN_LABELS or key.startswith(PREFIX):
-        hint = f"write another than {', '.join(_OWN_LABELS)}, and no {PREFIX!r}, which Rota adds itself"
+def require_grantable(field: str, key: str) -> None:
+    if key in _RESERVED_LABELS or key.startswith(PREFIX):
+        hint = f"write another than {', '.join(_RESERVED_LABELS)}, and no {PREFIX!r}, which Rota adds itself"
         raise BadField(field, f"'{printable(key)}' cannot be granted", hint)
 
 

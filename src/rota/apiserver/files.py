@@ -13,14 +13,14 @@ HINT = 'write {"run.sh": "#!/bin/sh\\n..."}, or {"model.bin": {"base64": "..."}}
 RESERVED = "out"  # what ROTA_OUTPUT_DIR names
 
 
-def files(value: object, workdir: str | None) -> dict[str, bytes]:
+def parse_files(value: object, workdir: str | None) -> dict[str, bytes]:
     if value is None:
         return {}
     if not isinstance(value, dict):
         raise BadField("files", "is not an object", HINT)
     if len(value) > limits.FILES_MAX:
         raise BadField("files", f"has {len(value)} entries", f"write at most {limits.FILES_MAX}")
-    found = {_path(path): _content(path, said) for path, said in sorted(value.items())}
+    found = {_check_path(path): _decode_content(path, said) for path, said in sorted(value.items())}
     total = sum(map(len, found.values()))
     if total > limits.FILES_BYTES_MAX:
         most = f"send at most {limits.FILES_BYTES_MAX} bytes in all; fetch more from within the job"
@@ -33,7 +33,7 @@ def files(value: object, workdir: str | None) -> dict[str, bytes]:
     return found
 
 
-def _path(path: str) -> str:
+def _check_path(path: str) -> str:
     shown = fields.printable(path)
     parts = fields.no_nul("files", path).split("/")
     if len(path) > PATH_MAX:
@@ -41,13 +41,13 @@ def _path(path: str) -> str:
     if not all(parts) or "." in parts or ".." in parts:
         hint = "write it relative to the working directory, as run.sh or data/input.csv"
         raise BadField("files", f"'{shown}' is not a path within it", hint)
-    fields.parts_that_fit("files", path)
+    fields.check_path_lengths("files", path)
     if parts[0] == RESERVED:
         raise BadField("files", f"'{shown}' is where outputs go", f"choose another name than {RESERVED}")
     return path
 
 
-def _content(path: str, said: object) -> bytes:
+def _decode_content(path: str, said: object) -> bytes:
     if isinstance(said, str):
         try:
             return said.encode()

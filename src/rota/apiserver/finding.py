@@ -3,17 +3,17 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-from rota.apiserver.access import EVERYWHERE, Action, Caller, may, sees
+from rota.apiserver.access import ALL_NAMESPACES, Action, Caller, is_allowed, can_see
 from rota.model.errors import NotFound
 from rota.model.ids import JobId, NodeId
-from rota.model.plan import PROVIDER_SAID, Event
+from rota.model.plan import PROVIDER_SAID, EventRecord
 from rota.model.view import JobView, NodeView, View
 
 LAST = "last"
 # Kinds of events that tokens of any namespace hear. Not `cluster.machine_*`, `cluster.changed` and
 # `cluster.wished`, which may quote providers, nor `engine.*`, which names what others have.
-OPEN_HEADS = frozenset(("node", "queue", "leader"))
-OPEN_KINDS = frozenset(
+PUBLIC_EVENT_GROUPS = frozenset(("node", "queue", "leader"))
+PUBLIC_EVENT_KINDS = frozenset(
     f"cluster.{what}" for what in ("balanced", "brake", "closed", "created", "left", "scaled")
 )
 
@@ -21,13 +21,13 @@ OPEN_KINDS = frozenset(
 def find_job(view: View, ref: str, caller: Caller) -> JobView:
     """By id, or by name (the newest); or `last`. Ids are counted up: what begins one was another's."""
     job = view.jobs.get(JobId(ref))
-    if job is not None and sees(caller, job.spec.namespace):
+    if job is not None and can_see(caller, job.spec.namespace):
         return job
     found = _newest(view, caller) if ref == LAST else _by_name(view, ref, caller)
     if found is not None:
         return found
-    gone = view.past.gone.get(JobId(ref))
-    if gone is not None and sees(caller, gone.namespace) and gone.state != "deleted":
+    gone = view.ended_jobs.tombstones.get(JobId(ref))
+    if gone is not None and can_see(caller, gone.namespace) and gone.state != "deleted":
         hint = 'submit it with keep = "720h" to have it kept for longer'
         raise NotFound(f"job {gone.id} {gone.state} and has expired", hint=hint)
     raise NotFound(f"no job is called '{ref[:60]}'", hint="see what there is: rota ls")
@@ -53,7 +53,7 @@ def find_node(view: View, ref: str) -> NodeView:
     raise NotFound(f"no node is called '{ref[:60]}'", hint=hint)
 
 
-def may_hear(view: View, caller: Caller, event: Event) -> bool:
+def can_see_event(view: View, caller: Caller, event: EventRecord) -> bool:
     """Whether an event is for the caller.
 
     What belongs to no namespace is denied to tokens of namespaces unless its kind is known to tell nothing of
@@ -61,19 +61,19 @@ def may_hear(view: View, caller: Caller, event: Event) -> bool:
     operators of the whole cluster.
     """
     if event.kind == PROVIDER_SAID:
-        return may(caller, Action.READ_PROVIDERS, EVERYWHERE)
-    if caller.everywhere:
+        return is_allowed(caller, Action.READ_PROVIDERS, ALL_NAMESPACES)
+    if caller.is_cluster_wide:
         return True
     if event.job is not None:
         entry = view.jobs.get(event.job)  # the namespace of a deleted job is not known any more
-        return entry is not None and sees(caller, entry.spec.namespace)
+        return entry is not None and can_see(caller, entry.spec.namespace)
     if event.namespace is not None:
-        return sees(caller, event.namespace)
-    return event.kind.partition(".")[0] in OPEN_HEADS or event.kind in OPEN_KINDS
+        return can_see(caller, event.namespace)
+    return event.kind.partition(".")[0] in PUBLIC_EVENT_GROUPS or event.kind in PUBLIC_EVENT_KINDS
 
 
 def _newest(view: View, caller: Caller) -> JobView | None:
-    return next((job for job in reversed(list(view.jobs.values())) if sees(caller, job.spec.namespace)), None)
+    return next((job for job in reversed(list(view.jobs.values())) if can_see(caller, job.spec.namespace)), None)
 
 
 def _by_name(view: View, name: str, caller: Caller) -> JobView | None:
@@ -82,7 +82,7 @@ def _by_name(view: View, name: str, caller: Caller) -> JobView | None:
 
 
 def _visible(jobs: Iterable[JobView], caller: Caller) -> Iterable[JobView]:
-    return (job for job in jobs if sees(caller, job.spec.namespace))
+    return (job for job in jobs if can_see(caller, job.spec.namespace))
 
 
 def _number(job: JobView) -> int:

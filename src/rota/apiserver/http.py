@@ -42,21 +42,21 @@ from rota.apiserver import (
     routes_wishes,
 )
 from rota.apiserver.access import Caller
-from rota.apiserver.answers import STATUS_OF_CODE, TARGET, limited, problem, problem_of, too_large
+from rota.apiserver.answers import STATUS_OF_CODE, AUDIT_TARGET, limit_body, problem_response, make_problem, body_too_large
 from rota.apiserver.api import (
     CALLER,
     Api,
     Unauthenticated,
     host_of,
-    signed_request,
+    verify_signed_request,
     wall_ms,
-    which_task,
-    who_calls,
+    authenticate_task,
+    authenticate_token,
 )
-from rota.apiserver.openapi.document import OPEN_PATHS, operation_of
+from rota.apiserver.openapi.document import PUBLIC_PATHS, find_operation
 from rota.apiserver.openapi.jobs import EmptyBody
 from rota.apiserver.rates import STRANGERS
-from rota.apiserver.token_checks import while_valid
+from rota.apiserver.token_checks import while_token_valid
 from rota.engine.meter import Meter
 from rota.identity.audit import AuditEntry
 from rota.identity.tokens import Role
@@ -87,15 +87,15 @@ ROUTES = [
 ]
 # Browsers heed it only where they trust the certificate; it holds for the host, whatever the port.
 HSTS = (b"strict-transport-security", b"max-age=2592000")
-REVISION = b"rota-revision"  # of the last commit: what this answer shows is no older
+REVISION_HEADER = b"rota-revision"  # of the last commit: what this answer shows is no older
 log = structlog.get_logger("rota.apiserver")
 
 
 def make_app(api: Api) -> Starlette:
     app = Starlette(
-        routes=[_checked(one) for one in routes_of(api)],
-        middleware=[Middleware(Door, api=api)],
-        exception_handlers={HTTPException: _not_routed},
+        routes=[_with_parameter_check(one) for one in routes_of(api)],
+        middleware=[Middleware(ApiMiddleware, api=api)],
+        exception_handlers={HTTPException: _no_route},
     )
     app.state.api = api
     app.router.redirect_slashes = False
@@ -106,10 +106,10 @@ def routes_of(api: Api) -> list[Route]:
     return [*ROUTES, *routes_gateway.ROUTES] if api.workers is not None else ROUTES
 
 
-def _checked(route: Route) -> Route:
+def _with_parameter_check(route: Route) -> Route:
     """The same, which refuses parameters it does not know: a misspelt filter would show everything."""
     (method,) = route.methods or ("",)
-    operation, endpoint = operation_of(method, route.path), route.endpoint
+    operation, endpoint = find_operation(method, route.path), route.endpoint
     if operation is None:
         return route
     known = [one.name for one in operation.query]
@@ -120,12 +120,12 @@ def _checked(route: Route) -> Route:
         if operation.body is EmptyBody:
             fields.known_fields(await answers.json_body(request), ())
         response: Response = await endpoint(request)
-        return etags.unless_known(request, response) if method == "GET" else response
+        return etags.not_modified_if_known(request, response) if method == "GET" else response
 
     return answers.route(method, route.path, checked)
 
 
-class Door:
+class ApiMiddleware:
     """Every request passes: host, origin, size, token; every change and refusal is written down."""
 
     def __init__(self, app: ASGIApp, api: Api) -> None:
@@ -149,41 +149,41 @@ class Door:
 
         async def send_noting(message: Message) -> None:
             nonlocal status, is_noted
-            await send(_revised(message, self._api.engine.revision, scope["scheme"]))
+            await send(_with_revision(message, self._api.engine.revision, scope["scheme"]))
             if message["type"] == "http.response.start":
                 status = message["status"]
-                self._api.counts.answered(_route_name(scope, status), status, time.monotonic() - began)
+                self._api.counters.count_response(_route_name(scope, status), status, time.monotonic() - began)
             elif not is_noted:  # when the answer has begun: a stream may go on for days
                 is_noted = True
-                self._note(scope, status)
+                self._audit(scope, status)
 
         state = scope.setdefault("state", {})
         try:
-            most = OPEN_BODY_BYTES_MAX if scope["path"] in OPEN_PATHS else BODY_BYTES_MAX
-            await self._let_in(scope, Headers(scope=scope), most, meter)
-            async with while_valid(self._api.vault, state.get(CALLER)):
-                await self._app(scope, limited(receive, most), send_noting)
+            most = OPEN_BODY_BYTES_MAX if scope["path"] in PUBLIC_PATHS else BODY_BYTES_MAX
+            await self._check_request(scope, Headers(scope=scope), most, meter)
+            async with while_token_valid(self._api.vault, state.get(CALLER)):
+                await self._app(scope, limit_body(receive, most), send_noting)
         except ClientDisconnect:
             return
         except Exception as error:
-            refused = _told(error, scope)
+            refused = _to_rota_error(error, scope)
             state["code"] = refused.code
             if not status:  # else the answer has begun, and being cut off is how the reader learns of it
-                await problem(refused)(scope, receive, send_noting)
+                await problem_response(refused)(scope, receive, send_noting)
             else:
-                self._note_cut(scope, refused)
+                self._audit_cut_stream(scope, refused)
 
-    async def _let_in(self, scope: Scope, headers: Headers, most: int, meter: Meter) -> None:
+    async def _check_request(self, scope: Scope, headers: Headers, most: int, meter: Meter) -> None:
         check_host(headers.get("host", ""), self._hosts, scope.get("server"))
         check_origin(headers)
         length = headers.get("content-length", "0")
         if not length.isdigit() or len(length) > 18 or int(length) > most:
-            raise too_large(most)
-        if scope["path"] in OPEN_PATHS:
+            raise body_too_large(most)
+        if scope["path"] in PUBLIC_PATHS:
             return
         rates = self._api.rates
         try:
-            caller = self._caller(scope, headers.get("authorization", ""))
+            caller = self._authenticate(scope, headers.get("authorization", ""))
         except Unauthenticated:
             meter.bill(partial(rates.charge, STRANGERS))
             await rates.enter(STRANGERS)
@@ -192,43 +192,43 @@ class Door:
         meter.bill(partial(rates.charge, caller))
         await rates.enter(caller)
 
-    def _caller(self, scope: Scope, authorization: str) -> Caller:
+    def _authenticate(self, scope: Scope, authorization: str) -> Caller:
         if not authorization and self._is_open_gateway and scope["path"] in routes_gateway.PATHS:
-            return routes_gateway.ANYBODY
-        reporter = which_task(self._tokens, authorization) or self._node(scope, authorization)
+            return routes_gateway.ANONYMOUS_CALLER
+        reporter = authenticate_task(self._tokens, authorization) or self._authenticate_node(scope, authorization)
         if reporter is None:
-            return self._known(scope, authorization)
+            return self._authenticate_token(scope, authorization)
         if scope["method"] != "POST" or not scope["path"].endswith("/result"):
             raise NotAllowed("a task or a node may report results here, and nothing else")
         return reporter
 
-    def _known(self, scope: Scope, authorization: str) -> Caller:
+    def _authenticate_token(self, scope: Scope, authorization: str) -> Caller:
         try:
-            return who_calls(self._api.vault, authorization)
+            return authenticate_token(self._api.vault, authorization)
         except Unauthenticated:
             if authorization:
-                self._api.guesses.take(forward.origin_of(self._api.authority, scope))
+                self._api.guesses.acquire(forward.origin_of(self._api.authority, scope))
             raise
 
-    def _node(self, scope: Scope, authorization: str) -> Caller | None:
+    def _authenticate_node(self, scope: Scope, authorization: str) -> Caller | None:
         """The node that signed the request; that the body is the signed one is checked when it is read."""
-        signed = signed_request(self._api.authority, authorization, scope["method"], scope["path"])
+        signed = verify_signed_request(self._api.authority, authorization, scope["method"], scope["path"])
         if signed is None:
             return None
         scope["state"]["signed"] = signed
         return Caller(f"node {signed.node}", Role.VIEWER, (), node=NodeId(signed.node))
 
-    def _note_cut(self, scope: Scope, error: RotaError) -> None:
+    def _audit_cut_stream(self, scope: Scope, error: RotaError) -> None:
         """Write down that a stream was ended because its token is no longer valid."""
         if isinstance(error, Unauthenticated):
-            self._note(scope, STATUS_OF_CODE[error.code])
+            self._audit(scope, STATUS_OF_CODE[error.code])
 
-    def _note(self, scope: Scope, status: int) -> None:
+    def _audit(self, scope: Scope, status: int) -> None:
         state = scope["state"]
         caller: Caller | None = state.get(CALLER)
         is_guess = caller is None and status == HTTPStatus.TOO_MANY_REQUESTS
         is_refusal = is_guess or status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
-        if scope["method"] == "GET" and not is_refusal and TARGET not in state:
+        if scope["method"] == "GET" and not is_refusal and AUDIT_TARGET not in state:
             return
         routed = _route_name(scope, status)
         entry = AuditEntry(
@@ -236,23 +236,23 @@ class Door:
             who=caller.name if caller else "",
             token=caller.token if caller else "",
             action=routed or scope["method"],
-            target=state.get(TARGET, scope["path"]),
+            target=state.get(AUDIT_TARGET, scope["path"]),
             outcome=f"{status} {state.get('code', '')}".rstrip(),
             origin=forward.origin_of(self._api.authority, scope),
         )
         # How many lines there are must not be the choice of a caller without a token, or that reads again.
         if scope["method"] == "GET" and not is_refusal:
-            self._api.audit.count(entry, by_target=True)
+            self._api.audit.write_counted(entry, by_target=True)
         elif is_refusal or (caller is None and status >= HTTPStatus.BAD_REQUEST):
-            self._api.audit.count(entry)
+            self._api.audit.write_counted(entry)
         else:
             self._api.audit.write(entry)
 
 
-def _revised(message: Message, revision: int, scheme: str) -> Message:
+def _with_revision(message: Message, revision: int, scheme: str) -> Message:
     if message["type"] != "http.response.start":
         return message
-    own = [(REVISION, b"%d" % revision), *([HSTS] if scheme == "https" else [])]
+    own = [(REVISION_HEADER, b"%d" % revision), *([HSTS] if scheme == "https" else [])]
     return {**message, "headers": [*message["headers"], *own]}
 
 
@@ -283,7 +283,7 @@ def check_origin(headers: Headers) -> None:
         raise NotAllowed("requests from pages of other origins are refused")
 
 
-def _told(error: Exception, scope: Scope) -> RotaError:
+def _to_rota_error(error: Exception, scope: Scope) -> RotaError:
     """The outermost edge: what nobody foresaw is logged here, and told as a fault of ours."""
     if isinstance(error, RotaError) and not isinstance(error, Bug):
         return error
@@ -293,16 +293,16 @@ def _told(error: Exception, scope: Scope) -> RotaError:
     return Bug("unforeseen")
 
 
-async def _not_routed(request: Request, error: Exception) -> Response:
+async def _no_route(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     code = "not_found" if status == HTTPStatus.NOT_FOUND else "bad_request"
     request.state.code = code
-    answer = problem_of(status, code, f"there is no {request.method} {request.url.path[:200]}")
+    answer = make_problem(status, code, f"there is no {request.method} {request.url.path[:200]}")
     if status == HTTPStatus.METHOD_NOT_ALLOWED:
-        answer.headers["Allow"] = ", ".join(_allowed(request.url.path))
+        answer.headers["Allow"] = ", ".join(_allowed_methods(request.url.path))
     return answer
 
 
-def _allowed(path: str) -> list[str]:
+def _allowed_methods(path: str) -> list[str]:
     """Each method of a path has a route of its own."""
     return sorted(method for one in ROUTES if one.path_regex.match(path) for method in one.methods or ())

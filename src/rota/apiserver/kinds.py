@@ -5,10 +5,10 @@ from typing import Any
 
 from rota.apiserver import fields
 from rota.model.errors import BadField
-from rota.model.job import Kind
+from rota.model.job import JobKind
 
 # Fields that mean nothing for a job with one task on every node, and what to do instead.
-_NOT_WITH_SYSTEM = {
+_REFUSED_FOR_SYSTEM = {
     "count": "it has a task on every node that fits; choose nodes with where",
     "parallel": "all its tasks run at once",
     "gang": "its tasks come and go with the nodes",
@@ -20,7 +20,7 @@ _NOT_WITH_SYSTEM = {
     "recovery": "its tasks stay on their nodes",
     "when_unschedulable": "it waits for nodes to come",
 }
-_ORDINARY: dict[str, tuple[object, ...]] = {
+_DEFAULTS: dict[str, tuple[object, ...]] = {
     "gang": (False,),
     "retries": (0,),
     "when_unschedulable": ("queue",),
@@ -28,19 +28,19 @@ _ORDINARY: dict[str, tuple[object, ...]] = {
 }
 
 
-def kind_of(said: Mapping[str, Any]) -> Kind:
-    kind = fields.one_of("kind", said.get("kind", Kind.BATCH), Kind)
-    if kind is Kind.SYSTEM:
-        for field, instead in _NOT_WITH_SYSTEM.items():
-            given = _tries(said) if field == "retries" else said.get(field)
-            if given not in (None, [], *_ORDINARY.get(field, ())):
+def parse_kind(said: Mapping[str, Any]) -> JobKind:
+    kind = fields.one_of("kind", said.get("kind", JobKind.BATCH), JobKind)
+    if kind is JobKind.SYSTEM:
+        for field, instead in _REFUSED_FOR_SYSTEM.items():
+            given = _given_retries(said) if field == "retries" else said.get(field)
+            if given not in (None, [], *_DEFAULTS.get(field, ())):
                 raise BadField(field, "does not go with kind = system", f"leave it out: {instead}")
         if said.get("run", "at_least_once") != "at_least_once":
             raise BadField("run", "a system job is started again and again", "write at_least_once")
     return kind
 
 
-def _tries(said: Mapping[str, Any]) -> object:
+def _given_retries(said: Mapping[str, Any]) -> object:
     """The retries, by either of the two fields that say them."""
     table = said.get("retry")
     return said.get("retries") or (table.get("attempts") if isinstance(table, dict) else None)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from rota.apiserver.chunks import Chunk, Encoded, chunks_of, json_line, text_of
+from rota.apiserver.chunks import StreamChunk, EncodedChunkCache, split_into_chunks, to_json_line, to_text
 from rota.apiserver.merge import Source, merge
-from rota.apiserver.wanted import Begun, Key, Search, Wanted, request_of
-from rota.apiserver.watch import Changes, JobNews
+from rota.apiserver.wanted import ReadableAttempt, StreamKey, AttemptSearch, LogSelection, log_request
+from rota.apiserver.watch import EventHub, JobChangeSignal
 from rota.engine.mirror import Mirror
 from rota.engine.run import Engine
 from rota.model.errors import Unavailable, Withheld
@@ -37,74 +37,74 @@ class TailSource(Protocol):
         """What the server itself keeps of a stream."""
 
 
-class _Upto(NamedTuple):
+class _ReadProgress(NamedTuple):
     """How far a stream was read; not whole: its node went away before it had sent all there was."""
 
     offset: int
     is_whole: bool = True
 
 
-class _Some(NamedTuple):
+class _AttemptBatch(NamedTuple):
     """Attempts that have begun: before the reader came, or since."""
 
-    begun: list[Begun]
-    is_news: bool
+    attempts: list[ReadableAttempt]
+    is_new: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Logs:
     engine: Engine
-    changes: Changes
+    event_hub: EventHub
     source: LogSource
     tails: TailSource | None = None
-    encoded: Encoded = field(default_factory=Encoded)
+    encoded: EncodedChunkCache = field(default_factory=EncodedChunkCache)
 
-    async def copy(self, wanted: Wanted, write: Callable[[Chunk], Awaitable[None]]) -> None:
+    async def copy_chunks(self, wanted: LogSelection, write: Callable[[StreamChunk], Awaitable[None]]) -> None:
         """Every chunk: first what there is, in the order it arrived, then as it comes."""
 
-        async def write_piece(begun: Begun, stream: str, piece: LogPiece) -> None:
-            for chunk in chunks_of(begun, stream, piece):
+        async def write_piece(begun: ReadableAttempt, stream: str, piece: LogPiece) -> None:
+            for chunk in split_into_chunks(begun, stream, piece):
                 await write(chunk)
 
         await self._copy(wanted, write, write_piece)
 
-    async def copy_lines(self, wanted: Wanted, write: Write) -> None:
+    async def copy_lines(self, wanted: LogSelection, write: Write) -> None:
         """The same, each chunk a line of JSON."""
 
-        async def write_piece(begun: Begun, stream: str, piece: LogPiece) -> None:
+        async def write_piece(begun: ReadableAttempt, stream: str, piece: LogPiece) -> None:
             if lines := self.encoded.lines(wanted.job, begun, stream, piece):
                 await write(lines)
 
-        await self._copy(wanted, lambda chunk: write(json_line(chunk)), write_piece)
+        await self._copy(wanted, lambda chunk: write(to_json_line(chunk)), write_piece)
 
-    async def copy_text(self, wanted: Wanted, write: Write) -> None:
+    async def copy_text(self, wanted: LogSelection, write: Write) -> None:
         """The bytes of one stream of one task, attempt after attempt; `offset` is of the first."""
         offset, stream = wanted.offset, wanted.streams[0]
-        async with aclosing(self._begun(wanted)) as found:
+        async with aclosing(self._find_attempts(wanted)) as found:
             async for some in found:
-                for begun in some.begun:
-                    request = request_of(wanted, begun, stream, offset)
-                    async with aclosing(self._pieces(begun.node, request)) as pieces:
+                for begun in some.attempts:
+                    request = log_request(wanted, begun, stream, offset)
+                    async with aclosing(self._read_stream(begun.node, request)) as pieces:
                         async for piece in pieces:
-                            if text := text_of(stream, piece):
+                            if text := to_text(stream, piece):
                                 await write(text)
                     offset = 0
 
     async def _copy(
         self,
-        wanted: Wanted,
-        write: Callable[[Chunk], Awaitable[None]],
-        write_piece: Callable[[Begun, str, LogPiece], Awaitable[None]],
+        wanted: LogSelection,
+        write: Callable[[StreamChunk], Awaitable[None]],
+        write_piece: Callable[[ReadableAttempt, str, LogPiece], Awaitable[None]],
     ) -> None:
         writing, slots = asyncio.Lock(), asyncio.Semaphore(OPEN_AT_ONCE)
         before: dict[tuple[int, str], asyncio.Task[None]] = {}
 
-        async def write_alone(begun: Begun, stream: str, piece: LogPiece) -> None:
+        async def write_alone(begun: ReadableAttempt, stream: str, piece: LogPiece) -> None:
             async with writing:
                 await write_piece(begun, stream, piece)
 
         async def follow(
-            begun: Begun, stream: str, offset: int | None, earlier: asyncio.Task[None] | None
+            begun: ReadableAttempt, stream: str, offset: int | None, earlier: asyncio.Task[None] | None
         ) -> None:
             try:
                 if earlier is not None:
@@ -113,10 +113,10 @@ class Logs:
             finally:
                 slots.release()
 
-        async with asyncio.TaskGroup() as readers, aclosing(self._begun(wanted)) as found:
+        async with asyncio.TaskGroup() as readers, aclosing(self._find_attempts(wanted)) as found:
             async for some in found:
-                known = {} if some.is_news else await self._copy_sorted(wanted, some.begun, write)
-                for begun, stream in _to_follow(wanted, some.begun, known):
+                known = {} if some.is_new else await self._copy_sorted(wanted, some.attempts, write)
+                for begun, stream in _to_follow(wanted, some.attempts, known):
                     await slots.acquire()
                     for key in [key for key, reader in before.items() if reader.done()]:
                         del before[key]
@@ -126,63 +126,63 @@ class Logs:
                     before[begun.index, stream] = readers.create_task(follow(begun, stream, offset, earlier))
 
     async def _copy_sorted(
-        self, wanted: Wanted, begun: list[Begun], write: Callable[[Chunk], Awaitable[None]]
-    ) -> dict[Key, _Upto]:
+        self, wanted: LogSelection, begun: list[ReadableAttempt], write: Callable[[StreamChunk], Awaitable[None]]
+    ) -> dict[StreamKey, _ReadProgress]:
         """What there is of all of them; up to where each was read."""
-        known: dict[Key, _Upto] = {}
+        known: dict[StreamKey, _ReadProgress] = {}
 
         def sources() -> Iterator[Source]:
             for one in sorted(begun, key=lambda one: one.started_ms):
                 for stream in wanted.streams:
-                    yield partial(self._there_is, wanted, one, stream, known)
+                    yield partial(self._recorded_chunks, wanted, one, stream, known)
 
         await merge(sources(), OPEN_AT_ONCE, write)
         return known
 
-    async def _there_is(
-        self, wanted: Wanted, begun: Begun, stream: str, known: dict[Key, _Upto]
-    ) -> AsyncGenerator[Chunk, None]:
+    async def _recorded_chunks(
+        self, wanted: LogSelection, begun: ReadableAttempt, stream: str, known: dict[StreamKey, _ReadProgress]
+    ) -> AsyncGenerator[StreamChunk, None]:
         key = (begun.index, begun.attempt, stream)
-        request = request_of(wanted, begun, stream, wanted.offset)._replace(follow=False)
+        request = log_request(wanted, begun, stream, wanted.offset)._replace(follow=False)
         next_offset = request.offset
         # A follower is given what the server itself keeps only when the node does not come back.
-        waits = wanted.follow and await self.engine.read(lambda mirror: _may_come_back(mirror, begun.node))
-        read = self._open if waits else self._pieces_to_end
+        waits = wanted.follow and await self.engine.read(lambda mirror: _may_reconnect(mirror, begun.node))
+        read = self._open if waits else self._closing_stream
         try:
             async with read(begun.node, request) as pieces:
                 async for piece in pieces:
-                    for chunk in chunks_of(begun, stream, piece):
+                    for chunk in split_into_chunks(begun, stream, piece):
                         yield chunk
                     next_offset = piece.offset + len(piece.data)
         except Unavailable as error:
             if waits:
                 if next_offset > request.offset:  # not once more what was read before
-                    known[key] = _Upto(next_offset, is_whole=False)
+                    known[key] = _ReadProgress(next_offset, is_whole=False)
                 return
-            yield Chunk(begun.index, begun.attempt, stream, next_offset, b"", 0, str(error))
-        known[key] = _Upto(next_offset)
+            yield StreamChunk(begun.index, begun.attempt, stream, next_offset, b"", 0, str(error))
+        known[key] = _ReadProgress(next_offset)
 
     async def _follow(
         self,
-        wanted: Wanted,
-        of: tuple[Begun, str],
+        wanted: LogSelection,
+        attempt_stream: tuple[ReadableAttempt, str],
         offset: int | None,
-        write: Callable[[Begun, str, LogPiece], Awaitable[None]],
+        write: Callable[[ReadableAttempt, str, LogPiece], Awaitable[None]],
     ) -> None:
-        begun, stream = of
-        request = request_of(wanted, begun, stream, wanted.offset)
+        begun, stream = attempt_stream
+        request = log_request(wanted, begun, stream, wanted.offset)
         if offset is not None:
             request = LogRequest(*request[:4], offset, follow=True)
         next_offset = request.offset
         try:
-            async with aclosing(self._pieces(begun.node, request)) as pieces:
+            async with aclosing(self._read_stream(begun.node, request)) as pieces:
                 async for piece in pieces:
                     await write(begun, stream, piece)
                     next_offset = piece.offset + len(piece.data)
         except Unavailable as error:
             await write(begun, stream, LogPiece(next_offset, b"", rest=str(error)))
 
-    async def _pieces(self, node: NodeId, request: LogRequest) -> AsyncGenerator[LogPiece, None]:
+    async def _read_stream(self, node: NodeId, request: LogRequest) -> AsyncGenerator[LogPiece, None]:
         """All of a stream; while following, a node that is away for a moment is waited for."""
         clock = asyncio.get_running_loop()
         away_since: float | None = None
@@ -200,13 +200,13 @@ class Logs:
                 if (
                     late
                     or isinstance(error, Withheld)
-                    or not await self.engine.read(lambda mirror: _may_come_back(mirror, node))
+                    or not await self.engine.read(lambda mirror: _may_reconnect(mirror, node))
                 ):
-                    yield await self._last_piece(request, error)
+                    yield await self._read_tail(request, error)
                     return
             await asyncio.sleep(AGAIN_SECONDS)
 
-    async def _last_piece(self, request: LogRequest, error: Unavailable) -> LogPiece:
+    async def _read_tail(self, request: LogRequest, error: Unavailable) -> LogPiece:
         """What the server has of a stream that its node does not give; the error if that is nothing."""
         tail: Tail | None = None
         if self.tails is not None:
@@ -217,10 +217,10 @@ class Logs:
         reason = f"{error}, and the server keeps the last {TAIL_BYTES >> 10} KiB"
         missing = max(0, tail.offset - request.offset)
         rest = None if tail.is_final else f"{reason} that it was told of"
-        return behind(_start(request, tail), LogPiece(tail.offset, tail.data, missing, reason, rest=rest))
+        return behind(_tail_start(request, tail), LogPiece(tail.offset, tail.data, missing, reason, rest=rest))
 
-    def _pieces_to_end(self, node: NodeId, request: LogRequest) -> aclosing[AsyncGenerator[LogPiece, None]]:
-        return aclosing(self._pieces(node, request))
+    def _closing_stream(self, node: NodeId, request: LogRequest) -> aclosing[AsyncGenerator[LogPiece, None]]:
+        return aclosing(self._read_stream(node, request))
 
     @asynccontextmanager
     async def _open(self, node: NodeId, request: LogRequest) -> AsyncIterator[AsyncIterator[LogPiece]]:
@@ -232,30 +232,30 @@ class Logs:
             if isinstance(pieces, AsyncGenerator):
                 await pieces.aclose()
 
-    async def _begun(self, wanted: Wanted) -> AsyncGenerator[_Some, None]:
+    async def _find_attempts(self, wanted: LogSelection) -> AsyncGenerator[_AttemptBatch, None]:
         """Attempts to read, each once: those there are, then, while following, those that begin."""
-        search, is_news = Search(wanted), False
-        with self.changes.following(wanted.job) as news:
+        search, is_news = AttemptSearch(wanted), False
+        with self.event_hub.follow_job(wanted.job) as news:
             while True:
                 ended = await self.engine.read(search.has_ended)  # looked at first: nothing begins after it
-                found: list[Begun] = []
+                found: list[ReadableAttempt] = []
                 for block in await self.engine.read(search.changed_blocks):
-                    found += await self._look(search, block)
+                    found += await self._scan_block(search, block)
                     if len(found) >= SORTED_AT_ONCE:
-                        yield _Some(found, is_news)
+                        yield _AttemptBatch(found, is_news)
                         found = []
                 if found:
-                    yield _Some(found, is_news)
+                    yield _AttemptBatch(found, is_news)
                 if ended or not wanted.follow:
                     return
                 is_news = True
-                await _some_news(news)
+                await _wait_for_change(news)
 
-    async def _look(self, search: Search, block: int) -> list[Begun]:
-        return await self.engine.read(lambda mirror: search.look(mirror, block))
+    async def _scan_block(self, search: AttemptSearch, block: int) -> list[ReadableAttempt]:
+        return await self.engine.read(lambda mirror: search.scan_block(mirror, block))
 
 
-def _to_follow(wanted: Wanted, some: list[Begun], known: dict[Key, _Upto]) -> Iterator[tuple[Begun, str]]:
+def _to_follow(wanted: LogSelection, some: list[ReadableAttempt], known: dict[StreamKey, _ReadProgress]) -> Iterator[tuple[ReadableAttempt, str]]:
     """All that may say more: not what has ended and was read."""
     for begun in some if wanted.follow else ():
         for stream in wanted.streams:
@@ -264,13 +264,13 @@ def _to_follow(wanted: Wanted, some: list[Begun], known: dict[Key, _Upto]) -> It
                 yield begun, stream
 
 
-def _may_come_back(mirror: Mirror, node: NodeId) -> bool:
+def _may_reconnect(mirror: Mirror, node: NodeId) -> bool:
     entry = mirror.nodes.get(node)
     status = entry.status if entry else None
     return status is not None and status.state in (NodeState.READY, NodeState.SUSPECT)
 
 
-def _start(request: LogRequest, tail: Tail) -> int:
+def _tail_start(request: LogRequest, tail: Tail) -> int:
     """Of the last lines only those that are kept can be found; when they arrived is not known here."""
     lines = request.window.tail_lines
     if lines is None:
@@ -283,6 +283,6 @@ def _start(request: LogRequest, tail: Tail) -> int:
     return max(request.offset, tail.offset + (at + 1 if lines else at))
 
 
-async def _some_news(news: JobNews) -> None:
+async def _wait_for_change(news: JobChangeSignal) -> None:
     while not await news.wait():
         pass

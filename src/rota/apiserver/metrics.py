@@ -15,17 +15,17 @@ from prometheus_client.metrics_core import Metric
 from rota.apiserver import certificates, show
 from rota.engine.entries import JobEntry
 from rota.engine.mirror import Mirror
-from rota.engine.parking import Stage
+from rota.engine.parking import FaultStage
 from rota.engine.run import Committed
 from rota.identity.expiry import Expiry
 from rota.model.amounts import CPU, DISK, GPU, MEMORY, WHOLE_GPU
-from rota.model.brake import Level, Silence
+from rota.model.brake import BrakeLevel, SilentNodes
 from rota.model.lifecycle import JobState, NodeState
 from rota.model.node import Eligibility
 from rota.model.phase import Phase
-from rota.model.plan import Event
+from rota.model.plan import EventRecord
 
-SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _UNITS = {
     CPU: ("cpu_cores", 1000),
     MEMORY: ("memory_bytes", 1),
@@ -34,7 +34,7 @@ _UNITS = {
 }
 
 
-class Counts:
+class MetricCounters:
     """What happened since this process began."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Counts:
         self._seconds = Histogram(
             "rota_http_request_seconds",
             "from a request to the head of its answer",
-            buckets=SECONDS,
+            buckets=LATENCY_BUCKETS,
             registry=self.registry,
         )
         self._commits = Counter("rota_commits", "commits to the store", registry=self.registry)
@@ -57,11 +57,11 @@ class Counts:
         )
         self._jobs = Counter("rota_jobs_ended", "jobs that ended, by how", ("state",), registry=self.registry)
 
-    def answered(self, route: str, status: int, seconds: float) -> None:
+    def count_response(self, route: str, status: int, seconds: float) -> None:
         self._requests.labels(route, str(status)).inc()
         self._seconds.observe(seconds)
 
-    def hear(self, committed: Committed) -> None:
+    def on_commit(self, committed: Committed) -> None:
         """A listener of the engine."""
         if not committed.decided.commits:
             return
@@ -70,7 +70,7 @@ class Counts:
         for event in committed.events:
             self._count(event)
 
-    def _count(self, event: Event) -> None:
+    def _count(self, event: EventRecord) -> None:
         self._events.labels(event.kind).inc()
         if event.kind == "task.ended":
             tasks = sum(last - first + 1 for first, last in event.indices) or 1
@@ -79,7 +79,7 @@ class Counts:
             self._jobs.labels(event.state or "unknown").inc()
 
 
-class Standing:
+class ClusterTotals:
     """How the cluster stands, added up a part at a time so that nobody waits for it."""
 
     def __init__(self) -> None:
@@ -90,19 +90,19 @@ class Standing:
         for entry in entries:
             self.jobs[show.state_of(entry).value] += 1
             if not show.has_ended(entry):
-                self._phases = list(map(add, self._phases, entry.tally.by_phase))
+                self._phases = list(map(add, self._phases, entry.task_counts.by_phase))
 
     @property
     def tasks(self) -> dict[str, int]:
-        return show.folded(self._phases)
+        return show.counts_by_state(self._phases)
 
 
-def text(counts: Counts, gauges: Iterable[Metric]) -> bytes:
+def render(counts: MetricCounters, gauges: Iterable[Metric]) -> bytes:
     """In Prometheus' own form."""
-    return generate_latest(_Both(counts.registry, gauges))
+    return generate_latest(_CombinedRegistry(counts.registry, gauges))
 
 
-class _Both(CollectorRegistry):
+class _CombinedRegistry(CollectorRegistry):
     """The counters of the process, and gauges taken just now."""
 
     def __init__(self, counts: CollectorRegistry, gauges: Iterable[Metric]) -> None:
@@ -115,75 +115,75 @@ class _Both(CollectorRegistry):
         yield from self._gauges
 
 
-def cluster(mirror: Mirror, standing: Standing) -> Iterator[Metric]:
-    yield _by("rota_jobs", "jobs that are kept, by state", "state", standing.jobs)
-    yield _by("rota_tasks", "tasks of jobs that have not ended, by state", "state", standing.tasks)
+def cluster_metrics(mirror: Mirror, standing: ClusterTotals) -> Iterator[Metric]:
+    yield _labelled_gauge("rota_jobs", "jobs that are kept, by state", "state", standing.jobs)
+    yield _labelled_gauge("rota_tasks", "tasks of jobs that have not ended, by state", "state", standing.tasks)
     nodes = Tally({state.value: 0 for state in NodeState})
     eligible = Tally({one.value: 0 for one in Eligibility})
     for entry in mirror.nodes.values():
         nodes[show.node_state(entry).value] += 1
-        eligible[show.eligibility(entry).value] += 1
-    yield _by("rota_nodes", "nodes, by state", "state", nodes)
-    yield _by("rota_nodes_eligible", "nodes, by whether they take work", "eligibility", eligible)
-    waiting = sum(len(turns) for _, turns in mirror.waiting())
-    yield _plain("rota_jobs_waiting", "jobs that wait for room", waiting)
-    level = list(Level).index(Silence(mirror).worst(mirror).level)
-    yield _plain(
+        eligible[show.node_eligibility(entry).value] += 1
+    yield _labelled_gauge("rota_nodes", "nodes, by state", "state", nodes)
+    yield _labelled_gauge("rota_nodes_eligible", "nodes, by whether they take work", "eligibility", eligible)
+    waiting = sum(len(turns) for _, turns in mirror.pending_queues())
+    yield _gauge("rota_jobs_waiting", "jobs that wait for room", waiting)
+    level = list(BrakeLevel).index(SilentNodes(mirror).worst(mirror).level)
+    yield _gauge(
         "rota_brake_level", "work of silent nodes is started elsewhere: 0 yes, 1 slowed, 2 not", level
     )
-    yield from _amounts(mirror)
+    yield from _resource_metrics(mirror)
 
 
-def _amounts(mirror: Mirror) -> Iterator[Metric]:
+def _resource_metrics(mirror: Mirror) -> Iterator[Metric]:
     capacity: Tally[str] = Tally()
     for entry in mirror.nodes.values():
         if entry.status is not None and entry.status.state in (NodeState.READY, NodeState.SUSPECT):
             capacity.update({name: entry.status.capacity.get(name, 0) for name in _UNITS})
     for resource, (word, unit) in _UNITS.items():
-        row = mirror.room.rows.get(resource)
-        reserved = 0 if row is None else int(mirror.room.reserved[row].sum())
-        yield _plain(f"rota_capacity_{word}", "what nodes that are there offer", capacity[resource] / unit)
-        yield _plain(f"rota_reserved_{word}", "what is promised to work", reserved / unit)
+        row = mirror.node_table.rows.get(resource)
+        reserved = 0 if row is None else int(mirror.node_table.reserved[row].sum())
+        yield _gauge(f"rota_capacity_{word}", "what nodes that are there offer", capacity[resource] / unit)
+        yield _gauge(f"rota_reserved_{word}", "what is promised to work", reserved / unit)
 
 
-def expiries(own: Iterable[Expiry], mirror: Mirror, now: datetime) -> Iterator[Metric]:
+def certificate_metrics(own: Iterable[Expiry], mirror: Mirror, now: datetime) -> Iterator[Metric]:
     """Of nodes the first to expire of those that are connected, and how many are late: no series per node."""
     words = "when a certificate of this server expires, in seconds since 1970"
     family = GaugeMetricFamily("rota_certificate_expires_timestamp_seconds", words, labels=("certificate",))
     for one in own:
         family.add_metric((one.name,), one.period.end.timestamp())
     yield family
-    first_ms = certificates.first_ms(mirror)
+    first_ms = certificates.first_node_expiry_ms(mirror)
     if first_ms is not None:
         words = "when the first certificate of a node that is connected expires, in seconds since 1970"
-        yield _plain("rota_node_certificate_expires_first_timestamp_seconds", words, first_ms / 1000)
-    ending = certificates.ending_nodes(mirror, now)
+        yield _gauge("rota_node_certificate_expires_first_timestamp_seconds", words, first_ms / 1000)
+    ending = certificates.expiring_nodes(mirror, now)
     late = sum(one.state in certificates.CONNECTED for one in ending)
     words = "connected nodes whose certificate has less than a fifth of its life left"
-    yield _plain("rota_node_certificates_late", words, late)
+    yield _gauge("rota_node_certificates_late", words, late)
 
 
-def server(version: str, store: str, figures: dict[str, tuple[str, float]]) -> Iterator[Metric]:
+def server_metrics(version: str, store: str, figures: dict[str, tuple[str, float]]) -> Iterator[Metric]:
     """`figures` are by name, each with what it is."""
     family = GaugeMetricFamily("rota_info", "which server this is", labels=("version", "store"))
     family.add_metric((version, store), 1)
     yield family
     for name, (words, value) in figures.items():
-        yield _plain(name, words, value)
+        yield _gauge(name, words, value)
 
 
-def faults(counts: Mapping[str, int]) -> Metric:
+def fault_metrics(counts: Mapping[str, int]) -> Metric:
     family = CounterMetricFamily("rota_faults", "exceptions that were contained, by where", labels=("stage",))
-    for stage in Stage:
+    for stage in FaultStage:
         family.add_metric((stage.value,), counts.get(stage, 0))
     return family
 
 
-def _plain(name: str, words: str, value: float) -> Metric:
+def _gauge(name: str, words: str, value: float) -> Metric:
     return GaugeMetricFamily(name, words, value=value)
 
 
-def _by(name: str, words: str, label: str, values: Mapping[str, int]) -> Metric:
+def _labelled_gauge(name: str, words: str, label: str, values: Mapping[str, int]) -> Metric:
     family = GaugeMetricFamily(name, words, labels=(label,))
     for key, value in values.items():
         family.add_metric((str(key),), value)

@@ -17,7 +17,7 @@ LABELS_MAX = 16  # each is compared with every entry
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class PageRequest:
     """`after` is the name of the last one on the page before, which need no longer be there."""
 
     limit: int | None  # None: all of them
@@ -26,23 +26,23 @@ class Wish:
     only: frozenset[str] | None  # None: every field
 
 
-def wish(query: Query, known: Iterable[str], order: str, *, most: int, default: int | None = None) -> Wish:
+def parse_page_request(query: Query, known: Iterable[str], order: str, *, most: int, default: int | None = None) -> PageRequest:
     """`order` is what the list is sorted by: something that never changes, lest pages overlap."""
     sort = query.get("sort", order)
-    if sort not in (order, reverse(order)):
+    if sort not in (order, reverse_order(order)):
         raise BadField(
-            "sort", f"'{fields.printable(sort)}' is no order", f"write {order} or {reverse(order)}"
+            "sort", f"'{fields.printable(sort)}' is no order", f"write {order} or {reverse_order(order)}"
         )
     given = query.get("limit")
     limit = default if given is None else fields.number("limit", parse_count, given, 1, most)
-    return Wish(limit, query.get("after"), sort.startswith("-"), chosen(query, known))
+    return PageRequest(limit, query.get("after"), sort.startswith("-"), chosen_fields(query, known))
 
 
-def reverse(order: str) -> str:
+def reverse_order(order: str) -> str:
     return order.removeprefix("-") if order.startswith("-") else f"-{order}"
 
 
-def chosen(query: Query, known: Iterable[str]) -> frozenset[str] | None:
+def chosen_fields(query: Query, known: Iterable[str]) -> frozenset[str] | None:
     """The names in `fields=id,state`."""
     given = query.get("fields")
     if given is None:
@@ -56,12 +56,12 @@ def chosen(query: Query, known: Iterable[str]) -> frozenset[str] | None:
     return frozenset(names)
 
 
-def pick(shown: Json, only: frozenset[str] | None) -> Json:
+def pick_fields(shown: Json, only: frozenset[str] | None) -> Json:
     return shown if only is None else {name: value for name, value in shown.items() if name in only}
 
 
-def page(
-    entries: Iterable[T], name: Callable[[T], str], wanted: Wish, rank: Callable[[str], Any] = str
+def paginate(
+    entries: Iterable[T], name: Callable[[T], str], wanted: PageRequest, rank: Callable[[str], Any] = str
 ) -> tuple[Sequence[T], str | None]:
     """Some of them in the order of their names, and where to go on; for lists that fit into memory twice."""
     found = sorted(entries, key=lambda entry: rank(name(entry)), reverse=wanted.descending)
@@ -77,7 +77,7 @@ def page(
     return found[: wanted.limit], name(found[wanted.limit - 1])
 
 
-def one_or_more(query: Query, field: str, known: Iterable[str]) -> frozenset[str] | None:
+def parse_choices(query: Query, field: str, known: Iterable[str]) -> frozenset[str] | None:
     """`state=lost,suspect`: any of these."""
     given, there = query.get(field), list(dict.fromkeys(known))
     if given is None:
@@ -91,7 +91,7 @@ def one_or_more(query: Query, field: str, known: Iterable[str]) -> frozenset[str
     return frozenset(names)
 
 
-def labelled(wanted: Sequence[str]) -> Callable[[Mapping[str, str]], bool]:
+def label_filter(wanted: Sequence[str]) -> Callable[[Mapping[str, str]], bool]:
     """`label=team=web` or `label=team`, all of them."""
     if len(wanted) > LABELS_MAX:
         raise BadField("label", "is said too often", f"write it at most {LABELS_MAX} times")

@@ -28,7 +28,7 @@ def _devices(field: str, value: object) -> int:
     return fields.number(field, parse_count, value, 0, GPUS_MAX) * WHOLE_GPU
 
 
-def _device_time(field: str, value: object) -> int:
+def _gpu_share(field: str, value: object) -> int:
     """Any number of devices, with parts: 0.5, 1.5, 8."""
     hint = "write a number of GPUs, as 2 or 1.5"
     if isinstance(value, str):
@@ -53,7 +53,7 @@ def _tasks(field: str, value: object) -> int:
     return fields.number(field, parse_count, value, 0, COUNT_MAX)
 
 
-def _some_cores(field: str, value: object) -> int:
+def _positive_cores(field: str, value: object) -> int:
     cpu = _cores(field, value)
     if cpu == 0:
         raise BadField(field, "0 cores would let any number run at once", "write at least 0.001")
@@ -64,20 +64,20 @@ def _task_devices(field: str, value: object) -> int:
     return fields.number(field, parse_gpu, value, GPUS_MAX)
 
 
-def _no_tasks(field: str, value: object) -> int:
+def _refuse_tasks(field: str, value: object) -> int:
     del value
     raise BadField(
         field, "is not what a task asks for", "write cpu, memory, disk, gpu or a resource of nodes"
     )
 
 
-MACHINE: Parsers = {CPU: _cores, MEMORY: _size, DISK: _size, GPU: _devices}
-QUOTA: Parsers = {CPU: _cores, MEMORY: _size, DISK: _size, GPU: _device_time, TASKS: _tasks}
+MACHINE_PARSERS: Parsers = {CPU: _cores, MEMORY: _size, DISK: _size, GPU: _devices}
+QUOTA_PARSERS: Parsers = {CPU: _cores, MEMORY: _size, DISK: _size, GPU: _gpu_share, TASKS: _tasks}
 
-TASK: Parsers = {CPU: _some_cores, MEMORY: _size, DISK: _size, GPU: _task_devices, TASKS: _no_tasks}
+TASK_PARSERS: Parsers = {CPU: _positive_cores, MEMORY: _size, DISK: _size, GPU: _task_devices, TASKS: _refuse_tasks}
 
 
-def quantities(field: str, value: object, known: Parsers) -> dict[str, int]:
+def parse_quantities(field: str, value: object, known: Parsers) -> dict[str, int]:
     """What has no parser of its own is a whole number of a resource that somebody named."""
     if not isinstance(value, dict):
         raise BadField(field, "is not an object", 'write {"cpu": 8, "memory": "32g"}')
@@ -95,6 +95,6 @@ def quantities(field: str, value: object, known: Parsers) -> dict[str, int]:
     return dict(sorted(found.items()))
 
 
-def shown(amounts: Mapping[str, int]) -> dict[str, Any]:
+def quantities_json(amounts: Mapping[str, int]) -> dict[str, Any]:
     """Cores and GPUs as people count them."""
     return {name: amount / 1000 if name in (CPU, GPU) else amount for name, amount in amounts.items()}

@@ -30,7 +30,7 @@ from rota.model.limits import (
 )
 
 STRANGERS = Caller("stranger", Role.VIEWER, ())  # all callers whose token is not known share one account
-_BUCKETS_LOOKED_THROUGH = 1_000  # when there are twice as many as after the last look
+_SWEEP_BUCKETS_MIN = 1_000  # when there are twice as many as after the last look
 
 
 class RateLimited(Rejected):
@@ -47,89 +47,89 @@ class _Bucket(NamedTuple):
 
 
 @dataclass(slots=True)
-class Buckets:
+class TokenBuckets:
     """Token buckets by a name."""
 
     per_second: float
-    at_once: float
+    burst: float
     now: Callable[[], float] = time.monotonic
     _buckets: dict[str, _Bucket] = field(default_factory=dict)
-    _look_through_at: int = 2 * _BUCKETS_LOOKED_THROUGH
+    _sweep_at: int = 2 * _SWEEP_BUCKETS_MIN
 
-    def left(self, name: str) -> float:
+    def tokens_left(self, name: str) -> float:
         before = self._buckets.get(name)
         if before is None:
-            return self.at_once
-        return min(self.at_once, before.left + (self.now() - before.at_seconds) * self.per_second)
+            return self.burst
+        return min(self.burst, before.left + (self.now() - before.at_seconds) * self.per_second)
 
-    def count(self, name: str) -> float:
+    def spend(self, name: str) -> float:
         """What is left behind one more; below 0: streams wait for so many."""
-        left = self.left(name) - 1.0
+        left = self.tokens_left(name) - 1.0
         self._buckets[name] = _Bucket(left, self.now())
-        if len(self._buckets) >= self._look_through_at:
-            self._drop_full()
+        if len(self._buckets) >= self._sweep_at:
+            self._sweep()
         return left
 
-    def _drop_full(self) -> None:
-        self._buckets = {name: one for name, one in self._buckets.items() if self.left(name) < self.at_once}
-        self._look_through_at = 2 * max(len(self._buckets), _BUCKETS_LOOKED_THROUGH)
+    def _sweep(self) -> None:
+        self._buckets = {name: one for name, one in self._buckets.items() if self.tokens_left(name) < self.burst}
+        self._sweep_at = 2 * max(len(self._buckets), _SWEEP_BUCKETS_MIN)
 
 
 @dataclass(slots=True)
-class Guesses(Buckets):
+class UnknownTokenLimits(TokenBuckets):
     """Tokens that are not known, by the address they come from.
 
     Only they are refused: a known token of the same address, behind a proxy perhaps, is let in.
     """
 
     per_second: float = GUESSES_PER_SECOND
-    at_once: float = GUESSES_AT_ONCE
+    burst: float = GUESSES_AT_ONCE
 
-    def take(self, address: str) -> None:
+    def acquire(self, address: str) -> None:
         """Count one. Raises RateLimited where the address has none left."""
-        if self.left(address) < 1.0:
+        if self.tokens_left(address) < 1.0:
             raise RateLimited("too many tokens from this address are not known", hint="is it still valid?")
-        self.count(address)
+        self.spend(address)
 
 
 @dataclass(slots=True)
-class Rates(Buckets):
+class RateLimits(TokenBuckets):
     """The bounds of one server. An admin of all namespaces has none: such a token may do anything anyway.
 
     What admins and nodes use is charged all the same: others make room for them.
     """
 
     per_second: float = REQUESTS_PER_SECOND
-    at_once: float = REQUESTS_AT_ONCE
+    burst: float = REQUESTS_AT_ONCE
     _shares: Shares = field(default_factory=Shares)
     _counted: Counted | None = None
-    _look_at: float = 0.0
+    _sample_at: float = 0.0
 
     async def enter(self, caller: Caller) -> None:
         """Return when it is the turn of a request. Raises RateLimited where the token has none left."""
         await self._wait_for_share(caller, may_refuse=True)
-        self.take(caller)
+        self.acquire(caller)
 
     def charge(self, caller: Caller, seconds: float) -> None:
         """Note that a caller has used the event loop for some time."""
         self._shares.charge(_account(caller), seconds, self.now())
 
-    def take(self, caller: Caller) -> None:
+    def acquire(self, caller: Caller) -> None:
         """Count one request. Raises RateLimited where the token has none left."""
-        if _is_free(caller):
+        if _is_unlimited(caller):
             return
-        if self.left(caller.token) < 1.0:
+        if self.tokens_left(caller.token) < 1.0:
             problem = f"{caller.name} makes more than {self.per_second:g} requests a second"
             hint = "wait as long as Retry-After says; submit many jobs on one stream"
             raise RateLimited(problem, hint=hint)
-        self.count(caller.token)
+        self.spend(caller.token)
 
-    async def wait(self, caller: Caller) -> None:
+    async def acquire_or_wait(self, caller: Caller) -> None:
         """Count one request of a stream, and return when the token has one left for it."""
         await self._wait_for_share(caller, may_refuse=False)
-        if _is_free(caller):
+        if _is_unlimited(caller):
             return
-        missing = -self.count(caller.token)
+        missing = -self.spend(caller.token)
         if missing > 0:
             await asyncio.sleep(missing / self.per_second)
 
@@ -137,8 +137,8 @@ class Rates(Buckets):
         if is_cluster_admin(caller) or caller.node is not None:
             return
         name, now = _account(caller), self.now()
-        if now >= self._look_at:
-            self._look_at_capacity(now)
+        if now >= self._sample_at:
+            self._sample_capacity(now)
         seconds = self._shares.enter(name, now)
         if seconds <= 0:
             return
@@ -150,10 +150,10 @@ class Rates(Buckets):
             problem = f"{caller.name} uses more than its share of a busy server"
             raise RateLimited(problem, hint="wait as long as Retry-After says; make fewer requests at once")
 
-    def _look_at_capacity(self, now: float) -> None:
+    def _sample_capacity(self, now: float) -> None:
         before, self._counted = self._counted, counted()
         self._shares.capacity = capacity(before, self._counted)
-        self._look_at = now + SHARE_WINDOW_SECONDS
+        self._sample_at = now + SHARE_WINDOW_SECONDS
 
 
 def _account(caller: Caller) -> str:
@@ -163,5 +163,5 @@ def _account(caller: Caller) -> str:
     return caller.token or caller.name
 
 
-def _is_free(caller: Caller) -> bool:
+def _is_unlimited(caller: Caller) -> bool:
     return not caller.token or is_cluster_admin(caller)

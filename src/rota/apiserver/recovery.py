@@ -9,23 +9,23 @@ from rota.apiserver import fields
 from rota.apiserver.access import Caller
 from rota.model.amounts import parse_seconds
 from rota.model.errors import BadField
-from rota.model.job import JobSpec, Kind, Recovery
+from rota.model.job import JobSpec, JobKind, Recovery
 from rota.model.limits import CONTROLLER_WAIT_SECONDS, TIMEOUT_SECONDS_MAX
 from rota.model.plan import Instant
-from rota.model.recovery import Absence, names_of
+from rota.model.recovery import WhenControllerAbsent, names_of
 from rota.model.view import View
 
-_OF_CONTROLLERS = ("controller", "when_no_controller", "controller_wait")
+_CONTROLLER_FIELDS = ("controller", "when_no_controller", "controller_wait")
 
 
-def named_owner(body: object) -> object:
+def with_named_controller(body: object) -> object:
     """The body of a submit over controller.proto: one that names a controller need not say `recovery`."""
     if not isinstance(body, dict) or "recovery" in body or body.get("controller") is None:
         return body
     return {**body, "recovery": Recovery.CONTROLLER.value}
 
 
-def default_owner(view: View, body: object, caller: Caller, now: Instant) -> str | None:
+def default_controller(view: View, body: object, caller: Caller, now: Instant) -> str | None:
     """The subscriber that owns a job of controller.proto which names no owner; None: the scheduler.
 
     It is the only name under which the caller is connected. Right after the start of a server, controllers
@@ -40,17 +40,17 @@ def default_owner(view: View, body: object, caller: Caller, now: Instant) -> str
     return names[0] if len(names) == 1 else None
 
 
-def owned(spec: JobSpec, controller: str | None) -> JobSpec:
+def with_controller(spec: JobSpec, controller: str | None) -> JobSpec:
     """The spec with that controller as its recovery owner, unless the scheduler alone can own it."""
-    if controller is None or spec.stays or spec.kind is Kind.SYSTEM:
+    if controller is None or spec.is_service or spec.kind is JobKind.SYSTEM:
         return spec
     return msgspec.structs.replace(spec, recovery=Recovery.CONTROLLER, controller=controller)
 
 
-def recovery(said: Mapping[str, Any]) -> dict[str, Any]:
+def parse_recovery(said: Mapping[str, Any]) -> dict[str, Any]:
     owner = fields.one_of("recovery", said.get("recovery", Recovery.SCHEDULER), Recovery)
     if owner is not Recovery.CONTROLLER:
-        for field in _OF_CONTROLLERS:
+        for field in _CONTROLLER_FIELDS:
             if said.get(field) is not None:
                 raise BadField(
                     field, f"counts for nothing: {owner} recovers it", "write recovery = controller"
@@ -63,7 +63,7 @@ def recovery(said: Mapping[str, Any]) -> dict[str, Any]:
         "recovery": owner,
         "controller": fields.name("controller", said["controller"]),
         "when_no_controller": fields.one_of(
-            "when_no_controller", said.get("when_no_controller", Absence.WAIT), Absence
+            "when_no_controller", said.get("when_no_controller", WhenControllerAbsent.WAIT), WhenControllerAbsent
         ),
         "controller_wait_seconds": fields.number(
             "controller_wait",

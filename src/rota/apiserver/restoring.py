@@ -12,9 +12,9 @@ from rota.apiserver import access
 from rota.apiserver.access import Action, Caller
 from rota.model.errors import Conflict
 from rota.model.ids import Key
-from rota.model.job import Counters, JobSpec, JobStatus, JobWish
+from rota.model.job import Counters, JobSpec, JobStatus, JobIntent
 from rota.model.limits import RESTORE_NUMBERS
-from rota.model.plan import Event, Instant, Plan, Record
+from rota.model.plan import EventRecord, Instant, Plan, Record
 from rota.model.restored import Restored
 from rota.model.shape import RunMode
 from rota.model.view import View
@@ -22,7 +22,7 @@ from rota.model.view import View
 _WHY = "restored from a backup: it may have been started since"
 
 
-def begin_again(records: Iterable[Record], taken_at_ms: int, now: Instant) -> list[Record]:
+def restored_records(records: Iterable[Record], taken_at_ms: int, now: Instant) -> list[Record]:
     """All of them; what may start once only is paused, until somebody who knows lets it go on."""
     known = {record.key: record for record in records}
     counters = known.get(Counters().key, Counters())
@@ -30,17 +30,17 @@ def begin_again(records: Iterable[Record], taken_at_ms: int, now: Instant) -> li
     changed: list[Record] = [
         Counters(counters.jobs + RESTORE_NUMBERS, counters.nodes + RESTORE_NUMBERS),
         Restored(taken_at_ms, now.wall_ms),
-        *_paused(known, now),
+        *_paused_intents(known, now),
     ]
     return [*(known | {record.key: record for record in changed}).values()]
 
 
-def accept(view: View, caller: Caller, seen_epoch: int, epoch: int, now: Instant) -> Plan:
+def accept_nodes(view: View, caller: Caller, seen_epoch: int, epoch: int, now: Instant) -> Plan:
     """The operator says that no other server leads these nodes any more: they may follow this one.
 
     What still runs under a lease of whoever led them ends by itself: until it has, no node is greeted.
     """
-    access.require_everywhere(caller, Action.RESTORE)
+    access.require_cluster_wide(caller, Action.RESTORE)
     before = view.restored
     waits = before is not None and not before.accepted
     if not waits and seen_epoch <= epoch:
@@ -50,7 +50,7 @@ def accept(view: View, caller: Caller, seen_epoch: int, epoch: int, now: Instant
     if before is None:
         before = Restored(0, now.wall_ms)
     accepted = msgspec.structs.replace(before, accepted=True, open_at_ms=now.ms + _longest_lease_ms(view))
-    return Plan((accepted,), events=(Event("store.accepted", why),), why=why, answer=accepted)
+    return Plan((accepted,), events=(EventRecord("store.accepted", why),), why=why, answer=accepted)
 
 
 def _longest_lease_ms(view: View) -> int:
@@ -58,12 +58,12 @@ def _longest_lease_ms(view: View) -> int:
     return max(((spec.lease_ms or 0) + spec.lease_margin_ms for spec in specs), default=0)
 
 
-def _paused(known: Mapping[Key, Record], now: Instant) -> Iterator[JobWish]:
+def _paused_intents(known: Mapping[Key, Record], now: Instant) -> Iterator[JobIntent]:
     for record in known.values():
         if isinstance(record, JobSpec) and record.run is RunMode.AT_MOST_ONCE:
             status = known.get(Key(f"job/{record.id}/status"))
             if isinstance(status, JobStatus) and status.ended:
                 continue
-            wish = known.get(Key(f"job/{record.id}/wish")) or JobWish(record.id)
-            assert isinstance(wish, JobWish)
+            wish = known.get(Key(f"job/{record.id}/wish")) or JobIntent(record.id)
+            assert isinstance(wish, JobIntent)
             yield msgspec.structs.replace(wish, paused=True, reason=wish.reason or _WHY, at_ms=now.ms)

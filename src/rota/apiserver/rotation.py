@@ -7,12 +7,12 @@ from typing import NamedTuple
 from rota.apiserver.certificates import CONNECTED
 from rota.engine.mirror import Mirror
 from rota.identity import authority
-from rota.identity.authority import Authority
-from rota.identity.tokens import Watcher
+from rota.identity.authority import CertificateAuthority
+from rota.identity.tokens import JoinedWatcher
 from rota.model.view import NodeView
 
 
-class Dependents(NamedTuple):
+class CaDependents(NamedTuple):
     """Names of what would be refused if the previous CA was trusted no more."""
 
     connected: list[str]  # nodes that have not renewed yet: of an older release, or just told to
@@ -20,20 +20,20 @@ class Dependents(NamedTuple):
     watchers: list[str]
 
     @property
-    def holding(self) -> list[str]:
+    def blocking(self) -> list[str]:
         """Those that hold back the end of the overlap, however long ago it was."""
         return [*(f"node {name}" for name in self.connected), *(f"watcher {name}" for name in self.watchers)]
 
     @property
     def all(self) -> list[str]:
-        return [*self.holding, *(f"node {name} (away)" for name in self.away)]
+        return [*self.blocking, *(f"node {name} (away)" for name in self.away)]
 
 
-def dependents(mirror: Mirror, watchers: Iterable[Watcher], signs: Authority, now: datetime) -> Dependents:
+def find_ca_dependents(mirror: Mirror, watchers: Iterable[JoinedWatcher], signs: CertificateAuthority, now: datetime) -> CaDependents:
     """Nothing depends on an older CA while no rotation is under way: what does is refused already."""
     overlap = signs.overlap
     if overlap is None:
-        return Dependents([], [], [])
+        return CaDependents([], [], [])
     current = signs.fingerprint
     nodes = [one for one in mirror.nodes.values() if _depends(one, signs, overlap.begin, now)]
     names: dict[bool, list[str]] = {True: [], False: []}
@@ -42,10 +42,10 @@ def dependents(mirror: Mirror, watchers: Iterable[Watcher], signs: Authority, no
     # Later the last certificate of a watcher that the previous CA can have signed has expired.
     may_watch = now < overlap.begin + authority.SERVER_LIFE
     older = sorted(one.name for one in watchers if one.ca != current) if may_watch else []
-    return Dependents(names[True], names[False], older)
+    return CaDependents(names[True], names[False], older)
 
 
-def _depends(node: NodeView, signs: Authority, started: datetime, now: datetime) -> bool:
+def _depends(node: NodeView, signs: CertificateAuthority, started: datetime, now: datetime) -> bool:
     status, spec = node.status, node.spec
     if node.revoked or spec.dialled is not None:
         return False

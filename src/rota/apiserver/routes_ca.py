@@ -9,9 +9,9 @@ from starlette.responses import Response
 
 from rota.apiserver import access, answers, fields, show
 from rota.apiserver.access import Action
-from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted
+from rota.apiserver.answers import json_response, api_of, caller_of, json_body, set_audit_target
 from rota.apiserver.api import Api
-from rota.apiserver.rotation import Dependents, dependents
+from rota.apiserver.rotation import CaDependents, find_ca_dependents
 from rota.identity import certificates
 from rota.identity.errors import NotRotating, Rotating
 from rota.identity.keyring import Keyring
@@ -20,66 +20,66 @@ from rota.model.errors import BadField, Conflict, Unavailable
 from rota.model.limits import RENEWAL_WINDOW_SECONDS_MAX
 
 NAMES_SHOWN = 1_000  # of nodes that depend on the previous CA: enough to see what they have in common
-_NAMED = 5  # in a refusal
+_DEPENDENTS_NAMED_MAX = 5  # in a refusal
 
 
 async def show_ca(request: Request) -> Response:
     """Open to all: a machine that joins compares the fingerprint."""
     authority = api_of(request).authority
     trusted = [certificates.certificate_to_pem(root).decode() for root in authority.bundle.roots]
-    return answer({"ca": authority.ca_pem.decode(), "fingerprint": authority.fingerprint, "trusted": trusted})
+    return json_response({"ca": authority.ca_pem.decode(), "fingerprint": authority.fingerprint, "trusted": trusted})
 
 
 async def show_rotation(request: Request) -> Response:
-    access.require_everywhere(caller_of(request), Action.ROTATE_CA)
-    return answer(_shown(api_of(request)))
+    access.require_cluster_wide(caller_of(request), Action.ROTATE_CA)
+    return json_response(_rotation_json(api_of(request)))
 
 
 async def start_rotation(request: Request) -> Response:
     api = api_of(request)
-    access.require_everywhere(caller_of(request), Action.ROTATE_CA)
+    access.require_cluster_wide(caller_of(request), Action.ROTATE_CA)
     said = fields.known_fields(await json_body(request), ("overlap_seconds",))
-    overlap = _overlap(api, said.get("overlap_seconds"))
+    overlap = _parse_overlap(api, said.get("overlap_seconds"))
     try:
-        await _changed(lambda: api.authority.rotate(datetime.now(UTC), overlap))
+        await _change_ca(lambda: api.authority.rotate(datetime.now(UTC), overlap))
     except Rotating as refusal:
         raise Conflict(str(refusal), hint="end it first: rota ca rotate --finish") from None
-    noted(request, f"ca {api.authority.fingerprint}")
-    return answer(_shown(api), 201)
+    set_audit_target(request, f"ca {api.authority.fingerprint}")
+    return json_response(_rotation_json(api), 201)
 
 
 async def finish_rotation(request: Request) -> Response:
     """Refused while something depends on the previous CA, unless that is to be cut off."""
     api = api_of(request)
-    access.require_everywhere(caller_of(request), Action.ROTATE_CA)
+    access.require_cluster_wide(caller_of(request), Action.ROTATE_CA)
     said = fields.known_fields(await json_body(request), ("force",))
     force = fields.flag("force", said.get("force", False))
     found = await api.engine.read(lambda _: _dependents(api))
     if found.all and not force:
-        more = f" and {len(found.all) - _NAMED} more" if len(found.all) > _NAMED else ""
+        more = f" and {len(found.all) - _DEPENDENTS_NAMED_MAX} more" if len(found.all) > _DEPENDENTS_NAMED_MAX else ""
         raise Conflict(
-            f"the previous CA is still needed by {', '.join(found.all[:_NAMED])}{more}",
+            f"the previous CA is still needed by {', '.join(found.all[:_DEPENDENTS_NAMED_MAX])}{more}",
             hint="see rota ca status; --force cuts them off, and they have to join again",
         )
     try:
-        await _changed(lambda: api.authority.finish(datetime.now(UTC)))
+        await _change_ca(lambda: api.authority.finish(datetime.now(UTC)))
     except NotRotating as refusal:
         raise Conflict(str(refusal), hint="begin one: rota ca rotate") from None
-    noted(request, f"ca {api.authority.fingerprint}{' by force' if force else ''}")
-    return answer(_shown(api))
+    set_audit_target(request, f"ca {api.authority.fingerprint}{' by force' if force else ''}")
+    return json_response(_rotation_json(api))
 
 
 async def replace_ca(request: Request) -> Response:
     """Trust in all that was signed before ends at once."""
     api = api_of(request)
-    access.require_everywhere(caller_of(request), Action.ROTATE_CA)
+    access.require_cluster_wide(caller_of(request), Action.ROTATE_CA)
     fields.known_fields(await json_body(request), ())
-    await _changed(lambda: api.authority.replace(datetime.now(UTC)))
-    noted(request, f"ca {api.authority.fingerprint}")
-    return answer(_shown(api))
+    await _change_ca(lambda: api.authority.replace(datetime.now(UTC)))
+    set_audit_target(request, f"ca {api.authority.fingerprint}")
+    return json_response(_rotation_json(api))
 
 
-async def _changed(change: Callable[[], Keyring]) -> None:
+async def _change_ca(change: Callable[[], Keyring]) -> None:
     """Where other servers are told by etcd it may not answer: what it holds then is found out by a look."""
     try:
         await asyncio.to_thread(change)
@@ -87,7 +87,7 @@ async def _changed(change: Callable[[], Keyring]) -> None:
         raise Unavailable("the store does not answer; see rota ca status what came of it") from None
 
 
-def _overlap(api: Api, value: object) -> timedelta:
+def _parse_overlap(api: Api, value: object) -> timedelta:
     if value is None:
         return api.authority.node_usable
     seconds = fields.number("overlap_seconds", parse_seconds, value, RENEWAL_WINDOW_SECONDS_MAX)
@@ -96,11 +96,11 @@ def _overlap(api: Api, value: object) -> timedelta:
     return timedelta(seconds=seconds)
 
 
-def _dependents(api: Api) -> Dependents:
-    return dependents(api.engine.mirror, api.vault.list_watchers(), api.authority, datetime.now(UTC))
+def _dependents(api: Api) -> CaDependents:
+    return find_ca_dependents(api.engine.mirror, api.vault.list_watchers(), api.authority, datetime.now(UTC))
 
 
-def _shown(api: Api) -> show.Json:
+def _rotation_json(api: Api) -> show.Json:
     ring, found = api.authority.ring, _dependents(api)
     roots = zip(api.authority.bundle.roots, ring.roots, strict=True)
     return {

@@ -4,13 +4,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rota.apiserver import access, admit_clusters, answers, etags, pages
-from rota.apiserver.access import EVERYWHERE, Action, Caller
-from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted
+from rota.apiserver.access import ALL_NAMESPACES, Action, Caller
+from rota.apiserver.answers import json_response, api_of, caller_of, json_body, set_audit_target
 from rota.apiserver.openapi.clusters import CLUSTER_FIELDS
-from rota.apiserver.quantities import shown
+from rota.apiserver.quantities import quantities_json
 from rota.engine.mirror import Mirror
 from rota.engine.reconciler import Command
-from rota.model.cluster import Cluster, ClusterWish, why_no_node
+from rota.model.cluster import ClusterRecord, ClusterIntent, why_no_node
 from rota.model.ids import JobId
 from rota.model.lifecycle import ClusterState
 from rota.model.limits import CLUSTERS_MAX
@@ -21,77 +21,77 @@ Json = dict[str, object]
 
 async def list_clusters(request: Request) -> Response:
     caller = caller_of(request)
-    access.require_role(caller, Action.LOOK)
-    wanted = pages.wish(request.query_params, CLUSTER_FIELDS, "name", most=CLUSTERS_MAX)
+    access.require_role(caller, Action.READ)
+    wanted = pages.parse_page_request(request.query_params, CLUSTER_FIELDS, "name", most=CLUSTERS_MAX)
 
-    def look(mirror: Mirror) -> Json:
-        found, after = pages.page(mirror.clusters, str, wanted)
-        shown = [pages.pick(_cluster(mirror, mirror.clusters[name], caller), wanted.only) for name in found]
+    def read(mirror: Mirror) -> Json:
+        found, after = pages.paginate(mirror.clusters, str, wanted)
+        shown = [pages.pick_fields(_cluster_json(mirror, mirror.clusters[name], caller), wanted.only) for name in found]
         return {"clusters": shown, "next": after}
 
-    return answer(await api_of(request).engine.read(look))
+    return json_response(await api_of(request).engine.read(read))
 
 
 async def show_cluster(request: Request) -> Response:
-    access.require_role(caller_of(request), Action.LOOK)
-    only = pages.chosen(request.query_params, CLUSTER_FIELDS)
-    return await _answered(request, request.path_params["ref"], only=only)
+    access.require_role(caller_of(request), Action.READ)
+    only = pages.chosen_fields(request.query_params, CLUSTER_FIELDS)
+    return await _respond(request, request.path_params["ref"], only=only)
 
 
 async def create_cluster(request: Request) -> Response:
     api, caller = api_of(request), caller_of(request)
     body = await json_body(request)
     name: str = await api.engine.ask("apiserver", lambda view, _: admit_clusters.create(view, body, caller))
-    noted(request, f"cluster {name}")
-    return await _answered(request, name, 201)
+    set_audit_target(request, f"cluster {name}")
+    return await _respond(request, name, 201)
 
 
 async def change_cluster(request: Request) -> Response:
     caller, ref, body = caller_of(request), request.path_params["ref"], await json_body(request)
     name = await _ask(request, lambda view, _: admit_clusters.change(view, ref, body, caller))
-    return await _answered(request, name)
+    return await _respond(request, name)
 
 
 async def delete_cluster(request: Request) -> Response:
     """It may take a while: what runs there may end."""
     caller, ref = caller_of(request), request.path_params["ref"]
     name = await _ask(request, lambda view, _: admit_clusters.delete(view, ref, caller))
-    return answer({"name": name}, 202)
+    return json_response({"name": name}, 202)
 
 
 async def _ask(request: Request, command: Command) -> str:
     ref = request.path_params["ref"]
-    guarded = etags.only_if(request, lambda view: _tag(view, ref), command)
+    guarded = etags.require_match(request, lambda view: _tag(view, ref), command)
     name: str = await api_of(request).engine.ask("apiserver", guarded)
-    noted(request, f"cluster {name}")
+    set_audit_target(request, f"cluster {name}")
     return name
 
 
-async def _answered(
+async def _respond(
     request: Request, ref: str, status: int = 200, *, only: frozenset[str] | None = None
 ) -> Response:
     caller = caller_of(request)
 
-    def look(mirror: Mirror) -> tuple[Json, str]:
-        return _cluster(mirror, admit_clusters.find_cluster(mirror, ref), caller), _tag(mirror, ref)
+    def read(mirror: Mirror) -> tuple[Json, str]:
+        return _cluster_json(mirror, admit_clusters.find_cluster(mirror, ref), caller), _tag(mirror, ref)
 
-    shown, tag = await api_of(request).engine.read(look)
-    return etags.tagged(answer(pages.pick(shown, only), status), tag)
+    shown, tag = await api_of(request).engine.read(read)
+    return etags.with_tag(json_response(pages.pick_fields(shown, only), status), tag)
 
 
 def _tag(view: View, ref: str) -> str:
-    return etags.tag_of(admit_clusters.wish_of(view, ref))
+    return etags.tag_of(admit_clusters.cluster_intent(view, ref))
 
 
-def _cluster(mirror: Mirror, cluster: Cluster, caller: Caller) -> Json:
+def _cluster_json(mirror: Mirror, cluster: ClusterRecord, caller: Caller) -> Json:
     name = cluster.name
-    wish = mirror.cluster_wishes.get(name) or ClusterWish(name)
-    reads_settings = access.may(caller, Action.READ_SETTINGS, EVERYWHERE)
+    wish = mirror.cluster_intents.get(name) or ClusterIntent(name)
+    reads_settings = access.is_allowed(caller, Action.READ_SETTINGS, ALL_NAMESPACES)
     nodes = [node for node in mirror.nodes.values() if node.spec.cluster == name]
     machines = [machine for machine in mirror.machines.values() if machine.cluster == name]
     waiting = [
         mirror.jobs[JobId(str(turn[2]))]
-        for line, turns in mirror.waiting()
+        for line, turns in mirror.pending_queues()
         for turn in turns
         if line.shape.cluster == name
     ]
@@ -103,8 +103,8 @@ def _cluster(mirror: Mirror, cluster: Cluster, caller: Caller) -> Json:
         "region": wish.region,
         "labels": wish.labels,
         "provider": wish.provider,
-        "settings": wish.settings if reads_settings else access.hidden(wish.settings),
-        "capacity": shown(wish.capacity),
+        "settings": wish.settings if reads_settings else access.redacted(wish.settings),
+        "capacity": quantities_json(wish.capacity),
         "min_nodes": wish.min_nodes,
         "max_nodes": wish.max_nodes,
         "nodes_wanted": wish.nodes,
@@ -120,7 +120,7 @@ def _cluster(mirror: Mirror, cluster: Cluster, caller: Caller) -> Json:
         "nodes": len(nodes),
         "open_nodes": sum(node.open for node in nodes),
         "running": sum(len(node.assigned) for node in nodes),
-        "waiting": sum(job.tally.pending for job in waiting),
+        "waiting": sum(job.task_counts.pending for job in waiting),
         "failures": cluster.failures,
         "machines": [
             {"name": one.name, "state": one.state.value, "node": one.node, "reason": one.stuck or one.reason}
@@ -129,10 +129,10 @@ def _cluster(mirror: Mirror, cluster: Cluster, caller: Caller) -> Json:
     }
 
 
-def _reason(mirror: Mirror, cluster: Cluster, caller: Caller) -> str | None:
+def _reason(mirror: Mirror, cluster: ClusterRecord, caller: Caller) -> str | None:
     if cluster.state is ClusterState.UNAVAILABLE:
         return why_no_node(mirror.nodes_in(cluster.name))
-    if cluster.said is not None and access.may(caller, Action.READ_PROVIDERS, EVERYWHERE):
+    if cluster.said is not None and access.is_allowed(caller, Action.READ_PROVIDERS, ALL_NAMESPACES):
         return f"{cluster.reason}: {cluster.said}"
     return cluster.reason
 

@@ -4,16 +4,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rota.apiserver import access, admit_crons, answers, etags, fields, pages, show
-from rota.apiserver.access import Action, sees
-from rota.apiserver.admission import Submitted
-from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted, nothing
+from rota.apiserver.access import Action, can_see
+from rota.apiserver.admission import SubmitResult
+from rota.apiserver.answers import json_response, api_of, caller_of, json_body, set_audit_target, no_content
 from rota.apiserver.openapi.crons import CRON_FIELDS, CRON_LINE_FIELDS
-from rota.apiserver.show_spec import readable, spec
+from rota.apiserver.show_spec import readable_spec, spec_json
 from rota.engine.mirror import Mirror
 from rota.engine.reconciler import Command
 from rota.engine.zones import zone
 from rota.model.calendar import MINUTE_MS
-from rota.model.cron import Cron, CronRun
+from rota.model.cron import CronRecord, CronRun
 from rota.model.cron_run import live_runs, status_of
 from rota.model.errors import NotFound, Rejected
 from rota.model.schedule import next_after, parse
@@ -24,99 +24,99 @@ CRONS_PAGE_MAX = 10_000
 
 async def list_crons(request: Request) -> Response:
     caller, api = caller_of(request), api_of(request)
-    access.require_role(caller, Action.LOOK)
+    access.require_role(caller, Action.READ)
     namespace, now_ms = request.query_params.get("namespace"), api.now().wall_ms
-    wanted = pages.wish(request.query_params, CRON_LINE_FIELDS, "name", most=CRONS_PAGE_MAX)
+    wanted = pages.parse_page_request(request.query_params, CRON_LINE_FIELDS, "name", most=CRONS_PAGE_MAX)
 
-    def look(mirror: Mirror) -> Json:
+    def read(mirror: Mirror) -> Json:
         crons = (cron for cron in mirror.crons.values() if namespace in (None, cron.namespace))
-        seen = (cron for cron in crons if sees(caller, cron.namespace))
-        found, after = pages.page(seen, lambda cron: cron.ref, wanted)
-        shown = [pages.pick(_line(mirror, cron, now_ms), wanted.only) for cron in found]
+        seen = (cron for cron in crons if can_see(caller, cron.namespace))
+        found, after = pages.paginate(seen, lambda cron: cron.ref, wanted)
+        shown = [pages.pick_fields(_cron_line(mirror, cron, now_ms), wanted.only) for cron in found]
         return {"crons": shown, "next": after}
 
-    return answer(await api.engine.read(look))
+    return json_response(await api.engine.read(read))
 
 
 async def create_cron(request: Request) -> Response:
     caller, body = caller_of(request), await json_body(request)
     made = await _ask(request, lambda view, now: admit_crons.create(view, body, caller, zone, now))
-    return await _shown(request, made, 201)
+    return await _respond(request, made, 201)
 
 
 async def show_cron(request: Request) -> Response:
     caller, (namespace, name) = caller_of(request), _ref(request)
     engine = api_of(request).engine
-    only = pages.chosen(request.query_params, CRON_FIELDS)
-    cron = await engine.read(lambda mirror: admit_crons.find(mirror, namespace, name, caller))
-    return await _shown(request, cron.ref, only=only)
+    only = pages.chosen_fields(request.query_params, CRON_FIELDS)
+    cron = await engine.read(lambda mirror: admit_crons.find_cron(mirror, namespace, name, caller))
+    return await _respond(request, cron.ref, only=only)
 
 
 async def change_cron(request: Request) -> Response:
     caller, ref, body = caller_of(request), _ref(request), await json_body(request)
-    command = _guarded(
+    command = _with_match(
         request, lambda view, now: admit_crons.change(view, ref, body, caller, zones=zone, now=now)
     )
     made = await _ask(request, command)
-    return await _shown(request, made)
+    return await _respond(request, made)
 
 
 async def pause_cron(request: Request) -> Response:
     caller, ref = caller_of(request), _ref(request)
-    return await _shown(request, await _ask(request, lambda view, _: admit_crons.pause(view, ref, caller)))
+    return await _respond(request, await _ask(request, lambda view, _: admit_crons.pause(view, ref, caller)))
 
 
 async def resume_cron(request: Request) -> Response:
     caller, ref = caller_of(request), _ref(request)
     done = await _ask(request, lambda view, now: admit_crons.resume(view, ref, caller, now))
-    return await _shown(request, done)
+    return await _respond(request, done)
 
 
 async def run_cron(request: Request) -> Response:
     caller, ref = caller_of(request), _ref(request)
     engine, key = api_of(request).engine, request.headers.get("idempotency-key")
-    done: Submitted = await engine.ask(
+    done: SubmitResult = await engine.ask(
         "apiserver", lambda view, now: admit_crons.run(view, ref, caller, now, key)
     )
-    noted(request, f"job {done.job}")
-    shown = await engine.read(lambda mirror: show.job(mirror, mirror.jobs[done.job], caller))
-    return answer(shown, 201 if done.new else 200)
+    set_audit_target(request, f"job {done.job}")
+    shown = await engine.read(lambda mirror: show.job_json(mirror, mirror.jobs[done.job], caller))
+    return json_response(shown, 201 if done.new else 200)
 
 
 async def delete_cron(request: Request) -> Response:
     caller, ref = caller_of(request), _ref(request)
-    await _ask(request, _guarded(request, lambda view, _: admit_crons.delete(view, ref, caller)))
-    return nothing()
+    await _ask(request, _with_match(request, lambda view, _: admit_crons.delete(view, ref, caller)))
+    return no_content()
 
 
-def _guarded(request: Request, command: Command) -> Command:
+def _with_match(request: Request, command: Command) -> Command:
     caller, ref = caller_of(request), _ref(request)
-    return etags.only_if(request, lambda view: etags.tag_of(admit_crons.find(view, *ref, caller)), command)
+    return etags.require_match(request, lambda view: etags.tag_of(admit_crons.find_cron(view, *ref, caller)), command)
 
 
 async def _ask(request: Request, command: Command) -> str:
     done: str = await api_of(request).engine.ask("apiserver", command)
-    noted(request, f"cron {done}")
+    set_audit_target(request, f"cron {done}")
     return done
 
 
-async def _shown(
+async def _respond(
     request: Request, ref: str, status: int = 200, *, only: frozenset[str] | None = None
 ) -> Response:
     api, caller = api_of(request), caller_of(request)
     now_ms = api.now().wall_ms
 
-    def look(mirror: Mirror) -> tuple[Json, str]:
+    def read(mirror: Mirror) -> tuple[Json, str]:
         cron = mirror.crons.get(ref)
         if cron is None:
             raise NotFound(f"cron {ref} was deleted")
-        runs = [_run(mirror, run) for run in status_of(mirror, cron).runs]
-        template = readable(cron.template, caller, cron.namespace)
-        shown = {**_line(mirror, cron, now_ms), "runs": runs[::-1], "job": spec(template)}
+        runs = [_run_json(mirror, run) for run in status_of(mirror, cron).runs]
+        template = readable_spec(cron.template, caller, cron.namespace)
+        shown = {**_cron_line(mirror, cron, now_ms), "runs": runs[::-1], "job": spec_json(template)}
         return shown, etags.tag_of(cron)
 
-    shown, tag = await api.engine.read(look)
-    return etags.tagged(answer(pages.pick(shown, only), status), tag)
+    shown, tag = await api.engine.read(read)
+    return etags.with_tag(json_response(pages.pick_fields(shown, only), status), tag)
 
 
 def _ref(request: Request) -> tuple[str, str]:
@@ -124,7 +124,7 @@ def _ref(request: Request) -> tuple[str, str]:
     return namespace, request.path_params["ref"]
 
 
-def _line(mirror: Mirror, cron: Cron, now_ms: int) -> Json:
+def _cron_line(mirror: Mirror, cron: CronRecord, now_ms: int) -> Json:
     """A cron without its job and its runs."""
     status = status_of(mirror, cron)
     return {
@@ -146,7 +146,7 @@ def _line(mirror: Mirror, cron: Cron, now_ms: int) -> Json:
     }
 
 
-def _next_ms(cron: Cron, after_ms: int) -> int | None:
+def _next_ms(cron: CronRecord, after_ms: int) -> int | None:
     try:
         found = next_after(parse(cron.schedule), zone(cron.zone), after_ms // MINUTE_MS)
     except Rejected:  # the zone is no longer known here, which its reason says
@@ -154,7 +154,7 @@ def _next_ms(cron: Cron, after_ms: int) -> int | None:
     return None if found is None else found * MINUTE_MS
 
 
-def _run(mirror: Mirror, run: CronRun) -> Json:
+def _run_json(mirror: Mirror, run: CronRun) -> Json:
     entry = mirror.jobs.get(run.job)
     return {
         "at_ms": run.instant_ms,

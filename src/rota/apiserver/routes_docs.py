@@ -6,16 +6,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rota.apiserver import answers
-from rota.apiserver.answers import answer, api_of
-from rota.apiserver.openapi.document import document
-from rota.apiserver.openapi.page import page
+from rota.apiserver.answers import json_response, api_of
+from rota.apiserver.openapi.document import build_document
+from rota.apiserver.openapi.page import render_html
 from rota.apiserver.openapi.words import Schema
 
 _POLICY = {"Content-Security-Policy": f"{answers.POLICY}; style-src 'unsafe-inline'"}
 
 
 async def show_document(request: Request) -> Response:
-    return answer(_document(api_of(request).version))
+    return json_response(_document(api_of(request).version))
 
 
 async def show_page(request: Request) -> Response:
@@ -25,12 +25,12 @@ async def show_page(request: Request) -> Response:
 
 @cache  # made once: it takes long enough for others to notice
 def _document(version: str) -> Schema:
-    return document(version)
+    return build_document(version)
 
 
 @cache
 def _page(version: str) -> str:
-    return page(_document(version))
+    return render_html(_document(version))
 
 
 ROUTES = [

@@ -9,14 +9,14 @@ from starlette.responses import Response
 
 from rota.apiserver import answers, certificates, pages, show
 from rota.apiserver.access import Caller
-from rota.apiserver.answers import answer, api_of, caller_of
+from rota.apiserver.answers import json_response, api_of, caller_of
 from rota.apiserver.api import Api
-from rota.apiserver.feed import BEGINNING, Happened, Position
-from rota.apiserver.finding import find_job, find_node, may_hear
+from rota.apiserver.feed import BEGINNING, SequencedEvent, EventCursor
+from rota.apiserver.finding import find_job, find_node, can_see_event
 from rota.apiserver.openapi.events import EVENT_FIELDS
-from rota.apiserver.watching import position_of
+from rota.apiserver.watching import requested_cursor
 from rota.engine.mirror import Mirror
-from rota.engine.parking import Parked, Stage
+from rota.engine.parking import Parked, FaultStage
 from rota.engine.run import Engine
 from rota.model.errors import NotFound
 from rota.model.ids import JobId
@@ -24,54 +24,54 @@ from rota.model.ids import JobId
 EVENTS_PAGE_MAX = 1000
 PARKED_SHOWN = 100  # there may be as many as there are jobs
 
-Fits = Callable[[Happened], bool]
+EventFilter = Callable[[SequencedEvent], bool]
 
 
 async def list_events(request: Request) -> Response:
     api, query = api_of(request), request.query_params
     fits = await api.engine.read(lambda mirror: _filter(api, mirror, request))
-    limit = answers.whole(query, "limit", 100, 1, EVENTS_PAGE_MAX)
-    only = pages.chosen(query, EVENT_FIELDS)
-    position = position_of(api, request)
-    if answers.wants_events(request):
-        return _stream(api, position or api.changes.now(), fits, only)
+    limit = answers.int_parameter(query, "limit", 100, 1, EVENTS_PAGE_MAX)
+    only = pages.chosen_fields(query, EVENT_FIELDS)
+    position = requested_cursor(api, request)
+    if answers.accepts_event_stream(request):
+        return _stream(api, position or api.event_hub.latest_cursor(), fits, only)
     page = await _page(api, position, fits, limit)
-    return answer({**page, "events": [pages.pick(event, only) for event in page["events"]]})
+    return json_response({**page, "events": [pages.pick_fields(event, only) for event in page["events"]]})
 
 
-async def _page(api: Api, position: Position | None, fits: Fits, limit: int) -> show.Json:
+async def _page(api: Api, position: EventCursor | None, fits: EventFilter, limit: int) -> show.Json:
     if position is None:
-        found = await api.changes.newest(limit, fits)
+        found = await api.event_hub.newest(limit, fits)
         position = found[-1].at if found else BEGINNING
     else:
         found = []
-        while len(found) < limit and (some := await api.changes.page_after(position)):
+        while len(found) < limit and (some := await api.event_hub.page_after(position)):
             fitting = [happened for happened in some if fits(happened)][: limit - len(found)]
             found += fitting
             position = fitting[-1].at if len(found) == limit else some[-1].at
-    return {"events": [_shown(api, happened) for happened in found], "next": str(position)}
+    return {"events": [_event_json(api, happened) for happened in found], "next": str(position)}
 
 
-def _stream(api: Api, position: Position, fits: Fits, only: frozenset[str] | None) -> Response:
+def _stream(api: Api, position: EventCursor, fits: EventFilter, only: frozenset[str] | None) -> Response:
     async def run(write: answers.Write) -> bytes:
-        async with aclosing(api.changes.events_after(position)) as found:
+        async with aclosing(api.event_hub.events_after(position)) as found:
             async for some in found:
                 lines = [
-                    answers.server_sent(one.event.kind, pages.pick(_shown(api, one), only), str(one.at))
+                    answers.sse_event(one.event.kind, pages.pick_fields(_event_json(api, one), only), str(one.at))
                     for one in some
                     if fits(one)
                 ]
                 await write(b"".join(lines) or answers.KEEP_ALIVE)
         return b""
 
-    return answers.Stream(run, answers.EVENTS, beginning=b"")
+    return answers.StreamingResponse(run, answers.EVENT_STREAM, prefix=b"")
 
 
-def _shown(api: Api, happened: Happened) -> show.Json:
-    return show.event(api.engine.mirror, str(happened.at), happened.wall_ms, happened.event)
+def _event_json(api: Api, happened: SequencedEvent) -> show.Json:
+    return show.event_json(api.engine.mirror, str(happened.at), happened.wall_ms, happened.event)
 
 
-def _filter(api: Api, mirror: Mirror, request: Request) -> Fits:
+def _filter(api: Api, mirror: Mirror, request: Request) -> EventFilter:
     """What was asked for, of what the caller may see."""
     caller, query = caller_of(request), request.query_params
     job = _job_id(mirror, query["job"], caller) if "job" in query else None
@@ -79,14 +79,14 @@ def _filter(api: Api, mirror: Mirror, request: Request) -> Fits:
     cluster = query.get("cluster")
     kinds = frozenset(query["kind"].split(",")) if "kind" in query else None
 
-    def fits(happened: Happened) -> bool:
+    def fits(happened: SequencedEvent) -> bool:
         event = happened.event
         return (
             (job is None or event.job == job)
             and (node is None or event.node == node)
             and (kinds is None or not kinds.isdisjoint((event.kind, event.kind.partition(".")[0])))
             and (cluster is None or (event.cluster == cluster and event.job is None))
-            and may_hear(api.engine.mirror, caller, event)
+            and can_see_event(api.engine.mirror, caller, event)
         )
 
     return fits
@@ -96,7 +96,7 @@ def _job_id(mirror: Mirror, ref: str, caller: Caller) -> JobId:
     try:
         return find_job(mirror, ref, caller).spec.id
     except NotFound:
-        if ref.isdecimal() and caller.everywhere:
+        if ref.isdecimal() and caller.is_cluster_wide:
             return JobId(ref)  # it was deleted, and what happened to it can still be told
         raise
 
@@ -104,38 +104,38 @@ def _job_id(mirror: Mirror, ref: str, caller: Caller) -> JobId:
 async def show_server(request: Request) -> Response:
     """Also while its store fails: it says so."""
     api = api_of(request)
-    engine, pulse = api.engine, api.engine.pulse
+    engine, pulse = api.engine, api.engine.commit_stats
     shown = {
         "version": api.version,
-        **_role(api),
+        **_leadership(api),
         "revision": engine.revision,
         "store": engine.store.name,
         "store_median_ms": pulse.median_ms,
         "store_worst_ms": pulse.worst_ms,
         "store_problem": pulse.problem,
-        "is_short_of_disk": engine.mirror.is_short,
+        "is_short_of_disk": engine.mirror.disk_low,
         "started_at_ms": api.started_at_ms,
-        **_standing(engine.mirror, engine.now_ms()),
+        **_cluster_summary(engine.mirror, engine.now_ms()),
         **_faults(engine, caller_of(request)),
-        **_certificates(api),
+        **_certificate_status(api),
         "address": api.addresses.http,
         "agent_address": api.addresses.agent,
         "controller_address": api.addresses.controller,
         "controller_addresses": list(dict.fromkeys((api.addresses.controller, *api.controller_addresses()))),
     }
-    return answer(shown)
+    return json_response(shown)
 
 
-def _certificates(api: Api) -> show.Json:
+def _certificate_status(api: Api) -> show.Json:
     expiries, window, now = api.expiries(), api.authority.renewal_window, datetime.now(UTC)
-    ending = certificates.warnings(api.engine.mirror, expiries, window, now)
+    ending = certificates.expiry_warnings(api.engine.mirror, expiries, window, now)
     return {
-        "certificates": certificates.shown(expiries),
+        "certificates": certificates.certificates_json(expiries),
         "certificate_warnings": list(ending.values()),
     }
 
 
-def _standing(mirror: Mirror, now_ms: int) -> show.Json:
+def _cluster_summary(mirror: Mirror, now_ms: int) -> show.Json:
     restored = mirror.restored
     refused = {node.spec.name: node.refused for node in mirror.nodes.values() if node.refused is not None}
     return {
@@ -152,15 +152,15 @@ def _standing(mirror: Mirror, now_ms: int) -> show.Json:
 def _faults(engine: Engine, caller: Caller) -> show.Json:
     """Errors may quote the jobs of others: their text is for callers who may see all jobs."""
     parked = engine.parking.all()
-    shown = parked[:PARKED_SHOWN] if caller.everywhere else []
+    shown = parked[:PARKED_SHOWN] if caller.is_cluster_wide else []
     return {
         "parked_count": len(parked),
-        "parked": [_parked(one, engine.now_ms()) for one in shown],
-        "faults": {stage: engine.parking.counts[stage] for stage in Stage},
+        "parked": [_parked_json(one, engine.now_ms()) for one in shown],
+        "faults": {stage: engine.parking.counts[stage] for stage in FaultStage},
     }
 
 
-def _parked(one: Parked, now_ms: int) -> show.Json:
+def _parked_json(one: Parked, now_ms: int) -> show.Json:
     return {
         "reconciler": one.reconciler,
         "key": one.key,
@@ -171,9 +171,9 @@ def _parked(one: Parked, now_ms: int) -> show.Json:
     }
 
 
-def _role(api: Api) -> show.Json:
+def _leadership(api: Api) -> show.Json:
     """Who leads has written what it knows; who stands by says how old it may be."""
-    stance = api.stance
+    stance = api.standby_role
     if stance is not None:
         known = {"leader": stance.leader(), "epoch": stance.epoch(), "lag_ms": stance.age_ms()}
         return {"role": "standby", **known}
@@ -187,12 +187,12 @@ def _role(api: Api) -> show.Json:
 
 
 async def show_health(_: Request) -> Response:
-    return answer({"alive": True})
+    return json_response({"alive": True})
 
 
 async def show_readiness(request: Request) -> Response:
     await api_of(request).engine.check()
-    return answer({"ready": True})
+    return json_response({"ready": True})
 
 
 ROUTES = [

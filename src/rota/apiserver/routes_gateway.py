@@ -17,12 +17,12 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from rota.apiserver import admission, admit_wishes, answers, fields, show_tasks
-from rota.apiserver.access import Caller, sees
-from rota.apiserver.answers import COMMON_HEADERS, api_of, caller_of, json_body, noted
+from rota.apiserver.access import Caller, can_see
+from rota.apiserver.answers import COMMON_HEADERS, api_of, caller_of, json_body, set_audit_target
 from rota.apiserver.api import Api
 from rota.apiserver.show import has_ended
-from rota.apiserver.show_tasks import Placed
-from rota.apiserver.wanted import Wanted
+from rota.apiserver.show_tasks import PlacedAttempt
+from rota.apiserver.wanted import LogSelection
 from rota.engine.entries import JobEntry
 from rota.engine.mirror import Mirror
 from rota.identity.tokens import Role
@@ -33,95 +33,95 @@ from rota.model.lifecycle import AttemptState, JobState
 from rota.model.view import NodeView, View, worker_node
 
 PATHS = ("/start", "/stop", "/query", "/stream")
-ANYBODY = Caller(
+ANONYMOUS_CALLER = Caller(
     "worker-gateway", Role.SUBMITTER, ("default",)
 )  # who calls these on loopback without a token
 SETTLE_SECONDS = 10.0  # for the worker to have begun or ended a job, before its caller is answered
 SMALL_CPU = 0.001  # what runs on a worker is the worker's to bound
 TEXT_MAX = 16 * 1024
-PATH = "ROTA_WORKER_PATH"  # as the gateway knows it
+WORKER_PATH_VARIABLE = "ROTA_WORKER_PATH"  # as the gateway knows it
 NUMBER_BITS = 62  # of a UUID, below its variant: more than any job number has
 UNDECIDED = (AttemptState.OFFERED, AttemptState.QUEUED, AttemptState.ACCEPTED)  # whether a worker starts it
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def _plainly(endpoint: Endpoint) -> Endpoint:
+def _with_contract_errors(endpoint: Endpoint) -> Endpoint:
     """Whatever goes wrong is told as this contract tells it."""
 
     @wraps(endpoint)
-    async def told(request: Request) -> Response:
+    async def handled(request: Request) -> Response:
         try:
             return await endpoint(request)
         except Bug:
             raise
         except RotaError as error:
             request.state.code = error.code
-            return _failed(str(error))
+            return _error_response(str(error))
 
-    return told
+    return handled
 
 
-@_plainly
+@_with_contract_errors
 async def start_on_worker(request: Request) -> Response:
     """201 once the worker has started it; of what it did not start nothing starts later."""
     api, caller = api_of(request), caller_of(request)
-    said = _object(await json_body(request))
+    said = _parse_object(await json_body(request))
     command = fields.text("command", said.get("command"), TEXT_MAX)
     path = said.get("path") or ""
-    env = {PATH: fields.text("path", path, TEXT_MAX)} if path else {}
-    await _refuse_dead(api, await api.engine.read(lambda view: _worker(view, said.get("worker_id")).spec.id))
+    env = {WORKER_PATH_VARIABLE: fields.text("path", path, TEXT_MAX)} if path else {}
+    await _require_responsive(api, await api.engine.read(lambda view: _find_worker(view, said.get("worker_id")).spec.id))
     job_id = ""
 
     def submit(view: View, now: Any) -> Any:
         nonlocal job_id
-        node = _worker(view, said.get("worker_id")).spec.name
+        node = _find_worker(view, said.get("worker_id")).spec.name
         job_id = _job_id(view.counters.jobs + 1)
         spec = {"command": [command], "name": job_id, "on": node, "cpu": SMALL_CPU, "env": env}
-        return admission.submit(view, {**spec, "recovery": "none"}, caller, None, now)
+        return admission.submit_job(view, {**spec, "recovery": "none"}, caller, None, now)
 
-    done: admission.Submitted = await api.engine.ask("apiserver", submit)
-    noted(request, f"job {done.job}")
+    done: admission.SubmitResult = await api.engine.ask("apiserver", submit)
+    set_audit_target(request, f"job {done.job}")
     try:
-        await _begin(api, done.job)
+        await _wait_until_started(api, done.job)
     except RotaError:
         await _cancel(api, done.job, caller)
         raise
-    return _answer({"job_id": job_id}, 201)
+    return _json_response({"job_id": job_id}, 201)
 
 
-@_plainly
+@_with_contract_errors
 async def stop_on_worker(request: Request) -> Response:
     """Answered when the job has ended, or its worker is at least there to be told to end it."""
     api, caller = api_of(request), caller_of(request)
-    job, node = await _asked(request)
+    job, node = await _requested_job(request)
     await _cancel(api, job, caller)
-    noted(request, f"job {job}")
-    if not await _until(api, job, lambda mirror: _is_over(mirror, job)):
-        await _refuse_dead(api, node)
-    return _answer({"success": True})
+    set_audit_target(request, f"job {job}")
+    if not await _wait_until(api, job, lambda mirror: _has_ended(mirror, job)):
+        await _require_responsive(api, node)
+    return _json_response({"success": True})
 
 
-@_plainly
+@_with_contract_errors
 async def query_on_worker(request: Request) -> Response:
-    job, _ = await _asked(request)
-    return _answer(await api_of(request).engine.read(lambda mirror: _queried(mirror.jobs[job])))
+    job, _ = await _requested_job(request)
+    return _json_response(await api_of(request).engine.read(lambda mirror: _query_json(mirror.jobs[job])))
 
 
-@_plainly
+@_with_contract_errors
 async def stream_from_worker(request: Request) -> Response:
     """What it writes, until it has ended."""
     api = api_of(request)
-    job, _ = await _asked(request)
+    job, _ = await _requested_job(request)
 
     async def run(write: answers.Write) -> bytes:
-        await api.logs.copy_text(Wanted(job, 0, streams=("stdout",), follow=True), write)
+        await api.logs.copy_text(LogSelection(job, 0, streams=("stdout",), follow=True), write)
         return b""
 
-    return _Output(run, "text/plain; charset=utf-8")
+    return _OutputResponse(run, "text/plain; charset=utf-8")
 
 
-class _Output(answers.Stream):
+class _OutputResponse(answers.StreamingResponse):
     """Output as it comes; an error before the first byte is told as this contract tells errors."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -130,20 +130,20 @@ class _Output(answers.Stream):
         except Bug:
             raise
         except RotaError as error:
-            if self.has_begun:
+            if self.has_started:
                 raise
-            await _failed(str(error))(scope, receive, send)
+            await _error_response(str(error))(scope, receive, send)
 
 
-def _answer(value: Any, status: int = 200) -> Response:
+def _json_response(value: Any, status: int = 200) -> Response:
     return Response(msgspec.json.encode(value) + b"\n", status, COMMON_HEADERS, "application/json")
 
 
-def _failed(why: str) -> Response:
-    return _answer({"error": why}, 500)
+def _error_response(why: str) -> Response:
+    return _json_response({"error": why}, 500)
 
 
-def _object(body: Any) -> dict[str, Any]:
+def _parse_object(body: Any) -> dict[str, Any]:
     """The fields of a request. As the contract has it, unknown ones are ignored."""
     if not isinstance(body, dict):
         raise Rejected("the body is not a JSON object")
@@ -163,58 +163,58 @@ def _number_of(job_id: object) -> str:
         return ""
 
 
-async def _asked(request: Request) -> tuple[JobId, NodeId]:
+async def _requested_job(request: Request) -> tuple[JobId, NodeId]:
     """The job that is named, if it is one of that worker's, and the worker's node."""
-    said, caller = _object(await json_body(request)), caller_of(request)
+    said, caller = _parse_object(await json_body(request)), caller_of(request)
 
-    def look(mirror: Mirror) -> tuple[JobId, NodeId]:
-        node = _worker(mirror, said.get("worker_id")).spec
+    def read(mirror: Mirror) -> tuple[JobId, NodeId]:
+        node = _find_worker(mirror, said.get("worker_id")).spec
         entry = mirror.jobs.get(JobId(_number_of(said.get("job_id"))))
-        if entry is None or entry.spec.name != said["job_id"] or not sees(caller, entry.spec.namespace):
+        if entry is None or entry.spec.name != said["job_id"] or not can_see(caller, entry.spec.namespace):
             raise NotFound("job not found")
         if not any(one.label == "node" and node.name in one.values for one in entry.spec.where):
             raise NotFound("job not found")
         return entry.spec.id, node.id
 
-    return await api_of(request).engine.read(look)
+    return await api_of(request).engine.read(read)
 
 
-def _worker(view: View, worker_id: object) -> NodeView:
+def _find_worker(view: View, worker_id: object) -> NodeView:
     node = worker_node(view, worker_id) if isinstance(worker_id, str) else None
     if node is None:
         raise NotFound("worker not found")
     return node
 
 
-async def _refuse_dead(api: Api, node: NodeId) -> None:
+async def _require_responsive(api: Api, node: NodeId) -> None:
     """A start sent to a frozen worker would be carried out when it thaws: it must answer first."""
     assert api.workers is not None, "these routes are served where there is a gateway"
-    if not await api.workers.answers(node):
+    if not await api.workers.is_responsive(node):
         raise Unavailable("the worker does not answer")
 
 
 async def _cancel(api: Api, job: JobId, caller: Caller) -> None:
-    if not await api.engine.read(lambda mirror: _is_over(mirror, job)):
+    if not await api.engine.read(lambda mirror: _has_ended(mirror, job)):
         await api.engine.ask("apiserver", lambda view, now: admit_wishes.cancel(view, job, {}, caller, now))
 
 
-async def _begin(api: Api, job: JobId) -> None:
+async def _wait_until_started(api: Api, job: JobId) -> None:
     """Returns when the worker has begun the job, or is about to; raises with the reason if it does not."""
-    await _until(api, job, lambda mirror: _is_decided(mirror, job))
-    placed = await api.engine.read(lambda mirror: _attempt(mirror, job))
+    await _wait_until(api, job, lambda mirror: _is_decided(mirror, job))
+    placed = await api.engine.read(lambda mirror: _decisive_attempt(mirror, job))
     status = None if placed is None else placed.status
     if status is not None and status.started_at_ms:
         return
     if placed is None or status is None or status.state != AttemptState.ACCEPTED:
         raise Unavailable((status and status.reason) or "the worker did not take the job")
-    await _refuse_dead(api, placed.node)  # a worker that is merely slow will start it
+    await _require_responsive(api, placed.node)  # a worker that is merely slow will start it
 
 
-async def _until(api: Api, job: JobId, is_so: Callable[[Mirror], bool]) -> bool:
+async def _wait_until(api: Api, job: JobId, is_so: Callable[[Mirror], bool]) -> bool:
     """Whether it came to be so within SETTLE_SECONDS."""
     try:
         async with asyncio.timeout(SETTLE_SECONDS):
-            with api.changes.following(job) as news:
+            with api.event_hub.follow_job(job) as news:
                 while not await api.engine.read(is_so):
                     await news.wait()
     except TimeoutError:
@@ -222,17 +222,17 @@ async def _until(api: Api, job: JobId, is_so: Callable[[Mirror], bool]) -> bool:
     return True
 
 
-def _is_over(mirror: Mirror, job: JobId) -> bool:
+def _has_ended(mirror: Mirror, job: JobId) -> bool:
     entry = mirror.jobs.get(job)
     return entry is None or has_ended(entry)
 
 
 def _is_decided(mirror: Mirror, job: JobId) -> bool:
-    placed = _attempt(mirror, job)
-    return _is_over(mirror, job) or (placed is not None and placed.state not in UNDECIDED)
+    placed = _decisive_attempt(mirror, job)
+    return _has_ended(mirror, job) or (placed is not None and placed.state not in UNDECIDED)
 
 
-def _attempt(mirror: Mirror, job: JobId) -> Placed | None:
+def _decisive_attempt(mirror: Mirror, job: JobId) -> PlacedAttempt | None:
     """The attempt by which a start is judged: the one the worker refused, else the last."""
     entry = mirror.jobs.get(job)
     placed = [] if entry is None else show_tasks.attempts_of(entry, 0)
@@ -240,7 +240,7 @@ def _attempt(mirror: Mirror, job: JobId) -> Placed | None:
     return next(iter((*refused, *reversed(placed))), None)
 
 
-def _queried(entry: JobEntry) -> dict[str, Any]:
+def _query_json(entry: JobEntry) -> dict[str, Any]:
     """What the worker said of its end; where it said nothing, what became of the job."""
     if entry.status is None or not has_ended(entry):
         return {"done": False, "error": False, "error_text": ""}

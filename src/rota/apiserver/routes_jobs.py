@@ -8,20 +8,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rota.apiserver import admission, admit_rerun, answers, etags, pages, show, watching
-from rota.apiserver.access import Caller, sees
-from rota.apiserver.admit_rerun import Wanted
-from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted, nothing
+from rota.apiserver.access import Caller, can_see
+from rota.apiserver.admit_rerun import RerunSelection
+from rota.apiserver.answers import json_response, api_of, caller_of, json_body, set_audit_target, no_content
 from rota.apiserver.api import Api
-from rota.apiserver.finding import find_job, may_hear
-from rota.apiserver.follow import telling
+from rota.apiserver.finding import find_job, can_see_event
+from rota.apiserver.follow import job_event_stream
 from rota.apiserver.openapi.jobs import JOB_FIELDS, LINE_FIELDS
 from rota.engine.entries import JobEntry
 from rota.engine.mirror import Mirror
 from rota.model.errors import NotFound
 from rota.model.ids import JobId
-from rota.model.job import Kind
+from rota.model.job import JobKind
 from rota.model.lifecycle import JobState
-from rota.model.plan import Event
+from rota.model.plan import EventRecord
 
 JOBS_PAGE_MAX = 1000
 
@@ -29,91 +29,91 @@ JOBS_PAGE_MAX = 1000
 async def submit_job(request: Request) -> Response:
     api, caller, body = api_of(request), caller_of(request), await json_body(request)
     key = request.headers.get("idempotency-key")
-    done: admission.Submitted = await api.engine.ask(
-        "apiserver", lambda view, now: admission.submit(view, body, caller, key, now)
+    done: admission.SubmitResult = await api.engine.ask(
+        "apiserver", lambda view, now: admission.submit_job(view, body, caller, key, now)
     )
     await asyncio.sleep(0)  # orders to nodes are on their way before the answer is: work starts sooner
-    noted(request, f"job {done.job}")
+    set_audit_target(request, f"job {done.job}")
     status = 201 if done.new else 200
     warnings = [{"field": one.field, "text": one.text} for one in done.warnings]
 
-    def look(mirror: Mirror) -> tuple[show.Json, show.Json]:
-        entry = _entry(mirror, done.job)
-        return {**show.job(mirror, entry, caller), "warnings": warnings}, show.job_line(entry)
+    def read(mirror: Mirror) -> tuple[show.Json, show.Json]:
+        entry = _require_entry(mirror, done.job)
+        return {**show.job_json(mirror, entry, caller), "warnings": warnings}, show.job_line(entry)
 
-    job, line = await api.engine.read(look)
-    if not answers.wants_events(request):
-        return answer(job, status)
-    beginning = answers.server_sent("job", job)
-    return answers.Stream(telling(api, done.job, line), answers.EVENTS, status=status, beginning=beginning)
+    job, line = await api.engine.read(read)
+    if not answers.accepts_event_stream(request):
+        return json_response(job, status)
+    beginning = answers.sse_event("job", job)
+    return answers.StreamingResponse(job_event_stream(api, done.job, line), answers.EVENT_STREAM, status=status, prefix=beginning)
 
 
 async def rerun_job(request: Request) -> Response:
     api, caller, ref = api_of(request), caller_of(request), request.path_params["ref"]
-    wanted = Wanted(await json_body(request), request.headers.get("idempotency-key"))
-    done: admission.Submitted = await api.engine.ask(
-        "apiserver", lambda view, now: admit_rerun.rerun(view, ref, wanted, caller, now)
+    wanted = RerunSelection(await json_body(request), request.headers.get("idempotency-key"))
+    done: admission.SubmitResult = await api.engine.ask(
+        "apiserver", lambda view, now: admit_rerun.rerun_job(view, ref, wanted, caller, now)
     )
-    noted(request, f"job {done.job}")
-    shown = await api.engine.read(lambda mirror: show.job(mirror, _entry(mirror, done.job), caller))
-    return answer(shown, 201 if done.new else 200)
+    set_audit_target(request, f"job {done.job}")
+    shown = await api.engine.read(lambda mirror: show.job_json(mirror, _require_entry(mirror, done.job), caller))
+    return json_response(shown, 201 if done.new else 200)
 
 
 async def list_jobs(request: Request) -> Response:
     """With `Accept: text/event-stream` those that change."""
-    api, query = api_of(request), _with_before(request.query_params)
-    wanted = pages.wish(query, LINE_FIELDS, "-id", most=JOBS_PAGE_MAX, default=100)
+    api, query = api_of(request), _with_after(request.query_params)
+    wanted = pages.parse_page_request(query, LINE_FIELDS, "-id", most=JOBS_PAGE_MAX, default=100)
     if wanted.after is not None:
-        answers.whole(query, "after", 0, 0, 10**18)
+        answers.int_parameter(query, "after", 0, 0, 10**18)
     fits = job_filter(request)
-    if answers.wants_events(request):
-        return watching.watching(api, request, _watched_jobs(api, caller_of(request), fits), wanted.only)
-    seq = str(api.changes.now())
+    if answers.accepts_event_stream(request):
+        return watching.watch_list(api, request, _watched_jobs(api, caller_of(request), fits), wanted.only)
+    seq = str(api.event_hub.latest_cursor())
     page = await api.engine.read(lambda mirror: show.jobs_page(mirror, wanted, fits))
-    return answer({**page, "seq": seq})
+    return json_response({**page, "seq": seq})
 
 
 async def show_job(request: Request) -> Response:
-    only = pages.chosen(request.query_params, JOB_FIELDS)
+    only = pages.chosen_fields(request.query_params, JOB_FIELDS)
     caller, engine = caller_of(request), api_of(request).engine
-    shown = await engine.read(lambda mirror: show.job(mirror, asked(mirror, request), caller))
-    return etags.tagged(answer(pages.pick(shown, only)), etags.numbered(shown["version"]))
+    shown = await engine.read(lambda mirror: show.job_json(mirror, requested_job(mirror, request), caller))
+    return etags.with_tag(json_response(pages.pick_fields(shown, only)), etags.version_tag(shown["version"]))
 
 
 async def delete_job(request: Request) -> Response:
     caller, ref = caller_of(request), request.path_params["ref"]
-    command = etags.only_if(
+    command = etags.require_match(
         request,
-        lambda view: etags.numbered(find_job(view, ref, caller).spec.version),
-        lambda view, _: admission.delete(view, ref, caller),
+        lambda view: etags.version_tag(find_job(view, ref, caller).spec.version),
+        lambda view, _: admission.delete_job(view, ref, caller),
     )
     deleted = await api_of(request).engine.ask("apiserver", command)
-    noted(request, f"job {deleted}")
-    return nothing()
+    set_audit_target(request, f"job {deleted}")
+    return no_content()
 
 
 async def explain_job(request: Request) -> Response:
     api = api_of(request)
     now = api.now()
 
-    def look(mirror: Mirror) -> show.Json:
-        job = asked(mirror, request).spec.id
-        return show.why(job, api.explain(mirror, job, now))
+    def read(mirror: Mirror) -> show.Json:
+        job = requested_job(mirror, request).spec.id
+        return show.why_json(job, api.explain(mirror, job, now))
 
-    return answer(await api.engine.read(look))
+    return json_response(await api.engine.read(read))
 
 
 async def follow_job(request: Request) -> Response:
     api = api_of(request)
-    job = await api.engine.read(lambda mirror: asked(mirror, request).spec.id)
-    return answers.Stream(telling(api, job), answers.EVENTS)
+    job = await api.engine.read(lambda mirror: requested_job(mirror, request).spec.id)
+    return answers.StreamingResponse(job_event_stream(api, job), answers.EVENT_STREAM)
 
 
-def asked(mirror: Mirror, request: Request) -> JobEntry:
-    return _entry(mirror, find_job(mirror, request.path_params["ref"], caller_of(request)).spec.id)
+def requested_job(mirror: Mirror, request: Request) -> JobEntry:
+    return _require_entry(mirror, find_job(mirror, request.path_params["ref"], caller_of(request)).spec.id)
 
 
-def _entry(mirror: Mirror, job: JobId) -> JobEntry:
+def _require_entry(mirror: Mirror, job: JobId) -> JobEntry:
     entry = mirror.jobs.get(job)
     if entry is None:
         raise NotFound(f"job {job} was deleted")
@@ -123,9 +123,9 @@ def _entry(mirror: Mirror, job: JobId) -> JobEntry:
 def job_filter(request: Request) -> Callable[[JobEntry], bool]:
     """What was asked for, of what the caller may see."""
     caller, query = caller_of(request), request.query_params
-    state = _job_states(query.get("state"))
-    kind = pages.one_or_more(query, "kind", Kind)
-    labelled = pages.labelled(query.getlist("label")) if "label" in query else None
+    state = _parse_states(query.get("state"))
+    kind = pages.parse_choices(query, "kind", JobKind)
+    labelled = pages.label_filter(query.getlist("label")) if "label" in query else None
     name, namespace, user = query.get("name"), query.get("namespace"), query.get("user")
     cluster = query.get("cluster")
 
@@ -139,37 +139,37 @@ def job_filter(request: Request) -> Callable[[JobEntry], bool]:
             and (kind is None or spec.kind in kind)
             and (cluster is None or (entry.cluster is not None and entry.cluster.cluster == cluster))
             and (labelled is None or labelled(spec.labels))
-            and sees(caller, spec.namespace)
+            and can_see(caller, spec.namespace)
         )
 
     return fits
 
 
-def _watched_jobs(api: Api, caller: Caller, fits: Callable[[JobEntry], bool]) -> watching.Watched[JobId]:
-    def about(event: Event) -> Iterator[JobId]:
-        if event.job is not None and may_hear(api.engine.mirror, caller, event):
+def _watched_jobs(api: Api, caller: Caller, fits: Callable[[JobEntry], bool]) -> watching.WatchedList[JobId]:
+    def about(event: EventRecord) -> Iterator[JobId]:
+        if event.job is not None and can_see_event(api.engine.mirror, caller, event):
             yield event.job
 
-    def look(mirror: Mirror, job: JobId) -> show.Json | None:
+    def read(mirror: Mirror, job: JobId) -> show.Json | None:
         entry = mirror.jobs.get(job)
         return show.job_line(entry) if entry is not None and fits(entry) else None
 
-    return watching.Watched("job", about, look, lambda job: {"id": job})
+    return watching.WatchedList("job", about, read, lambda job: {"id": job})
 
 
-def _with_before(query: QueryParams) -> pages.Query:
+def _with_after(query: QueryParams) -> pages.Query:
     """`before` is what `after` was called while the newest came first always."""
     if "before" not in query or "after" in query:
         return query
-    before = answers.whole(query, "before", 0, 0, 10**18)
+    before = answers.int_parameter(query, "before", 0, 0, 10**18)
     return {**query, "after": str(before)} if before else query
 
 
-def _job_states(text: str | None) -> frozenset[JobState] | None:
+def _parse_states(text: str | None) -> frozenset[JobState] | None:
     if text is None:
         return None
     groups = {"active": frozenset(JobState) - show.ENDS, "ended": show.ENDS}
-    names = pages.one_or_more({"state": text}, "state", (*groups, *JobState)) or ()
+    names = pages.parse_choices({"state": text}, "state", (*groups, *JobState)) or ()
     return frozenset().union(*(groups.get(name) or {JobState(name)} for name in names))
 
 

@@ -10,15 +10,15 @@ from starlette.responses import Response
 
 from rota.apiserver import access, admission, answers, fields, forward, pages, show
 from rota.apiserver.access import Action
-from rota.apiserver.admit_clusters import check_join
-from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted, nothing
+from rota.apiserver.admit_clusters import check_join_cluster
+from rota.apiserver.answers import json_response, api_of, caller_of, json_body, set_audit_target, no_content
 from rota.apiserver.api import Api, host_of, wall_ms
 from rota.apiserver.finding import find_node
 from rota.apiserver.openapi.server import JOIN_TOKEN_FIELDS
 from rota.engine.mirror import Mirror
 from rota.identity import tokens
-from rota.identity.errors import JoinRefused, Refused
-from rota.identity.tokens import JoinLine, JoinRole, JoinToken, Watcher
+from rota.identity.errors import JoinRefused, IdentityRefused
+from rota.identity.tokens import JoinLine, JoinRole, StoredJoinToken, JoinedWatcher
 from rota.identity.vault import DAY_MS, JOIN_TOKEN_LIFE_MS
 from rota.model.amounts import parse_seconds
 from rota.model.cluster import DEFAULT
@@ -35,15 +35,15 @@ _NEW_WATCHER_TOKEN = "make a new one: rota watcher token"
 
 async def make_join_token(request: Request) -> Response:
     api = api_of(request)
-    access.require_everywhere(caller_of(request), Action.ADD_NODES)
+    access.require_cluster_wide(caller_of(request), Action.ADD_NODES)
     known = ("labels", "cluster", "valid_seconds", "local", "role", "addresses")
     said = fields.known_fields(await json_body(request), known)
     labels = fields.granted_labels("labels", said.get("labels", {}))
     cluster = fields.name("cluster", said.get("cluster", DEFAULT))
-    own = await api.engine.read(lambda mirror: _labels_of(mirror, cluster))
-    valid_ms = _valid_ms(said.get("valid_seconds", JOIN_TOKEN_LIFE_MS / 1000))
-    role = _role(said.get("role"))
-    networks = _networks(said.get("addresses", []))
+    own = await api.engine.read(lambda mirror: _cluster_labels(mirror, cluster))
+    valid_ms = _parse_valid_ms(said.get("valid_seconds", JOIN_TOKEN_LIFE_MS / 1000))
+    role = _parse_role(said.get("role"))
+    networks = _parse_networks(said.get("addresses", []))
     if api.addresses.loopback_only and said.get("local") is not True:
         raise Conflict(
             "this server listens on loopback only: no other machine could join", hint="rota dev --listen ADDR"
@@ -60,32 +60,32 @@ async def make_join_token(request: Request) -> Response:
     )
     address = api.addresses.http
     line = JoinLine(host_of(address), _port(address), secret, api.authority.fingerprint)
-    noted(request, f"cluster {cluster}")
+    set_audit_target(request, f"cluster {cluster}")
     made = {
-        "id": JoinToken.id_of(secret),
+        "id": StoredJoinToken.id_of(secret),
         "token": secret,
         "ca": api.authority.fingerprint,
         "address": address,
         "line": f"rota {_COMMANDS[role]} --join '{line.render()}'",
         "expires_at_ms": now_ms + valid_ms,
     }
-    return answer(made, 201)
+    return json_response(made, 201)
 
 
 async def list_join_tokens(request: Request) -> Response:
-    access.require_everywhere(caller_of(request), Action.ADD_NODES)
-    wanted = pages.wish(request.query_params, JOIN_TOKEN_FIELDS, "id", most=JOIN_TOKENS_PAGE_MAX)
+    access.require_cluster_wide(caller_of(request), Action.ADD_NODES)
+    wanted = pages.parse_page_request(request.query_params, JOIN_TOKEN_FIELDS, "id", most=JOIN_TOKENS_PAGE_MAX)
     known, now_ms = api_of(request).vault.list_join_tokens(), wall_ms()
-    found, after = pages.page(known, lambda token: token.id, wanted)
-    shown = [pages.pick(_token_shown(token, now_ms), wanted.only) for token in found]
-    return answer({"join_tokens": shown, "next": after})
+    found, after = pages.paginate(known, lambda token: token.id, wanted)
+    shown = [pages.pick_fields(_token_json(token, now_ms), wanted.only) for token in found]
+    return json_response({"join_tokens": shown, "next": after})
 
 
 async def revoke_join_token(request: Request) -> Response:
     """It joins nothing from now on."""
     api, ref = api_of(request), request.path_params["ref"]
-    access.require_everywhere(caller_of(request), Action.ADD_NODES)
-    noted(request, f"join token {fields.printable(ref)}")
+    access.require_cluster_wide(caller_of(request), Action.ADD_NODES)
+    set_audit_target(request, f"join token {fields.printable(ref)}")
     token = await asyncio.to_thread(api.vault.revoke_join_token, ref)
     if token is None:
         raise NotFound(f"no join token has the id '{fields.printable(ref)}'", hint="see GET /v1/join-tokens")
@@ -93,10 +93,10 @@ async def revoke_join_token(request: Request) -> Response:
         remedy = "rota watcher delete" if token.role is JoinRole.WATCHER else "rota node revoke"
         hint = f"cut off what has joined by it: {remedy} {token.used_by}"
         raise Conflict(f"join token {token.id} was used already", hint=hint)
-    return nothing()
+    return no_content()
 
 
-def _token_shown(token: JoinToken, now_ms: int) -> show.Json:
+def _token_json(token: StoredJoinToken, now_ms: int) -> show.Json:
     return {
         "id": token.id,
         "state": _token_state(token, now_ms),
@@ -110,7 +110,7 @@ def _token_shown(token: JoinToken, now_ms: int) -> show.Json:
     }
 
 
-def _token_state(token: JoinToken, now_ms: int) -> str:
+def _token_state(token: StoredJoinToken, now_ms: int) -> str:
     if token.used_by is not None:
         return "used"
     if token.revoked:
@@ -118,7 +118,7 @@ def _token_state(token: JoinToken, now_ms: int) -> str:
     return "open" if token.expires_at_ms > now_ms else "expired"
 
 
-def _networks(value: object) -> list[str]:
+def _parse_networks(value: object) -> list[str]:
     hint = f"write at most {JOIN_ADDRESSES_MAX} networks: 10.0.0.0/8, 192.0.2.7, fd00::/8"
     if not isinstance(value, list) or len(value) > JOIN_ADDRESSES_MAX:
         raise BadField("addresses", "is not a short list", hint)
@@ -128,10 +128,10 @@ def _networks(value: object) -> list[str]:
         raise BadField("addresses", "holds what is no network", hint) from None
 
 
-def _labels_of(mirror: Mirror, cluster: str) -> dict[str, str]:
+def _cluster_labels(mirror: Mirror, cluster: str) -> dict[str, str]:
     """What its cluster says of every node; of one that is not there a node cannot be."""
-    check_join(mirror, cluster)
-    wish = mirror.cluster_wishes.get(cluster)
+    check_join_cluster(mirror, cluster)
+    wish = mirror.cluster_intents.get(cluster)
     return {} if wish is None else wish.node_labels
 
 
@@ -144,31 +144,31 @@ async def enroll(request: Request) -> Response:
     csr = fields.text("csr", said.get("csr"), CSR_BYTES_MAX).encode()
     name = fields.name("name", said.get("name"))
     fields.labels("labels", said.get("labels") or {})  # they come again, self-declared, with its first word
-    token = await asyncio.to_thread(_usable, api, secret, forward.origin_of(api.authority, request.scope))
-    role = _role(said.get("role"))
+    token = await asyncio.to_thread(_require_usable_token, api, secret, forward.origin_of(api.authority, request.scope))
+    role = _parse_role(said.get("role"))
     if role is not token.role:
         hint = f"this one is for `rota {_COMMANDS[token.role]}`"
         raise NotAllowed(f"join token is not for a {role}", field="token", hint=hint)
     if role is JoinRole.WATCHER:
-        watcher = Watcher(id=secrets.token_hex(8), name=name, joined_at_ms=wall_ms())
-        noted(request, f"watcher {watcher.id} {watcher.name}")
+        watcher = JoinedWatcher(id=secrets.token_hex(8), name=name, joined_at_ms=wall_ms())
+        set_audit_target(request, f"watcher {watcher.id} {watcher.name}")
         certificate = await asyncio.to_thread(_certify_watcher, api, watcher, csr, secret)
         # It attaches to servers, of which the leader tells it; not to other watchers.
-        return answer(_enrolled(api, watcher.id, name, certificate, [api.addresses.agent]), 201)
+        return json_response(_enrolled_json(api, watcher.id, name, certificate, [api.addresses.agent]), 201)
     spec: NodeSpec = await api.engine.ask(
-        "apiserver", lambda view, now: admission.enroll(view, name, token.labels, token.cluster, now)
+        "apiserver", lambda view, now: admission.enroll_node(view, name, token.labels, token.cluster, now)
     )
-    noted(request, f"node {spec.id} {spec.name}")
+    set_audit_target(request, f"node {spec.id} {spec.name}")
     try:
-        certificate = await asyncio.to_thread(_certify, api, spec, csr, secret)
+        certificate = await asyncio.to_thread(_certify_node, api, spec, csr, secret)
     except Rejected:
-        await _take_back(api, spec)
+        await _withdraw_node(api, spec)
         raise
     addresses = list(dict.fromkeys((*api.agent_addresses(), api.addresses.agent)))
-    return answer(_enrolled(api, spec.id, spec.name, certificate, addresses), 201)
+    return json_response(_enrolled_json(api, spec.id, spec.name, certificate, addresses), 201)
 
 
-def _enrolled(api: Api, own_id: str, name: str, certificate: bytes, addresses: list[str]) -> show.Json:
+def _enrolled_json(api: Api, own_id: str, name: str, certificate: bytes, addresses: list[str]) -> show.Json:
     return {
         "node_id": own_id,
         "name": name,
@@ -180,12 +180,12 @@ def _enrolled(api: Api, own_id: str, name: str, certificate: bytes, addresses: l
     }
 
 
-def _usable(api: Api, secret: str, origin: str) -> JoinToken:
+def _require_usable_token(api: Api, secret: str, origin: str) -> StoredJoinToken:
     digest = tokens.digest(secret)
     now_ms = wall_ms()
     for token in api.vault.list_join_tokens():
         if token.digest == digest and _token_state(token, now_ms) == "open":
-            _refuse_elsewhere(token, origin)
+            _require_allowed_address(token, origin)
             return token
     try:
         api.vault.use_join_token(secret, "", now_ms)  # says why not
@@ -194,42 +194,42 @@ def _usable(api: Api, secret: str, origin: str) -> JoinToken:
     raise NotAllowed("join token is not usable now", field="token", hint="make a new one: rota node token")
 
 
-def _refuse_elsewhere(token: JoinToken, origin: str) -> None:
-    if not token.admits(origin):
+def _require_allowed_address(token: StoredJoinToken, origin: str) -> None:
+    if not token.allows(origin):
         named = ", ".join(token.addresses)
         reason = f"join token is not for {fields.printable(origin) or 'an unknown address'}"
         raise NotAllowed(reason, field="token", hint=f"it may be used from {named}")
 
 
-def _certify(api: Api, spec: NodeSpec, csr: bytes, secret: str) -> bytes:
+def _certify_node(api: Api, spec: NodeSpec, csr: bytes, secret: str) -> bytes:
     try:
         certificate = api.authority.sign_node(csr, spec.id, spec.name, datetime.now(UTC))
         api.vault.use_join_token(secret, spec.id, wall_ms())
     except JoinRefused as refusal:
         raise NotAllowed(str(refusal), field="token", hint="make a new one: rota node token") from None
-    except Refused as refusal:
+    except IdentityRefused as refusal:
         raise BadField("csr", str(refusal), "send a PEM certificate request") from None
     return certificate
 
 
-def _certify_watcher(api: Api, watcher: Watcher, csr: bytes, secret: str) -> bytes:
+def _certify_watcher(api: Api, watcher: JoinedWatcher, csr: bytes, secret: str) -> bytes:
     try:
         certificate = api.authority.sign_watcher(csr, watcher.id, datetime.now(UTC))
         api.vault.use_join_token(secret, watcher.id, wall_ms())
         api.vault.add_watcher(watcher.signed_by(api.authority.signer_of(certificate)))
     except JoinRefused as refusal:
         raise NotAllowed(str(refusal), field="token", hint=_NEW_WATCHER_TOKEN) from None
-    except Refused as refusal:
+    except IdentityRefused as refusal:
         raise BadField("csr", str(refusal), "send a PEM certificate request") from None
     return certificate
 
 
-async def _take_back(api: Api, spec: NodeSpec) -> None:
+async def _withdraw_node(api: Api, spec: NodeSpec) -> None:
     why = f"node {spec.name} could not be enrolled"
-    await api.engine.ask("apiserver", lambda view, _: admission.forget_node(find_node(view, spec.id), why))
+    await api.engine.ask("apiserver", lambda view, _: admission.delete_node_records(find_node(view, spec.id), why))
 
 
-def _role(value: object) -> JoinRole:
+def _parse_role(value: object) -> JoinRole:
     try:
         return JoinRole.NODE if value is None else JoinRole(str(value))
     except ValueError:
@@ -239,27 +239,27 @@ def _role(value: object) -> JoinRole:
 
 
 async def list_watchers(request: Request) -> Response:
-    access.require_everywhere(caller_of(request), Action.ADD_NODES)
+    access.require_cluster_wide(caller_of(request), Action.ADD_NODES)
     found = sorted(api_of(request).vault.list_watchers(), key=lambda one: one.joined_at_ms)
-    return answer({"watchers": [_shown(one) for one in found]})
+    return json_response({"watchers": [_watcher_json(one) for one in found]})
 
 
-def _shown(watcher: Watcher) -> show.Json:
+def _watcher_json(watcher: JoinedWatcher) -> show.Json:
     return {"id": watcher.id, "name": watcher.name, "joined_at_ms": watcher.joined_at_ms}
 
 
 async def remove_watcher(request: Request) -> Response:
     """Its certificate is good for nothing from now on; its agents call elsewhere."""
     api = api_of(request)
-    access.require_everywhere(caller_of(request), Action.ADD_NODES)
+    access.require_cluster_wide(caller_of(request), Action.ADD_NODES)
     ref = request.path_params["ref"]
-    noted(request, f"watcher {ref}")
+    set_audit_target(request, f"watcher {ref}")
     if not await asyncio.to_thread(api.vault.remove_watcher, ref):
         raise NotFound(f"no watcher is called '{fields.printable(ref)}'", hint="see GET /v1/watchers")
-    return nothing()
+    return no_content()
 
 
-def _valid_ms(value: object) -> int:
+def _parse_valid_ms(value: object) -> int:
     seconds = fields.number("valid_seconds", parse_seconds, value, DAY_MS / 1000)
     if seconds < 1:
         raise BadField("valid_seconds", "is too short", "write 1 s to 24h")

@@ -20,26 +20,26 @@ TEXT_FORM = "text/plain; version=0.0.4; charset=utf-8"
 async def show_metrics(request: Request) -> Response:
     """Sums over all namespaces: for those who may look everywhere."""
     api = api_of(request)
-    access.require_everywhere(caller_of(request), Action.LOOK)
-    standing = metrics.Standing()
+    access.require_cluster_wide(caller_of(request), Action.READ)
+    standing = metrics.ClusterTotals()
     names = await api.engine.read(lambda mirror: list(mirror.jobs))
     for first in range(0, len(names), JOBS_AT_ONCE):
         await api.engine.read(partial(_add, standing=standing, names=names[first : first + JOBS_AT_ONCE]))
-    gauges = await api.engine.read(lambda mirror: list(metrics.cluster(mirror, standing)))
-    own = metrics.server(api.version, api.engine.store.name, _figures(api))
+    gauges = await api.engine.read(lambda mirror: list(metrics.cluster_metrics(mirror, standing)))
+    own = metrics.server_metrics(api.version, api.engine.store.name, _server_figures(api))
     expiries = await api.engine.read(
-        lambda mirror: list(metrics.expiries(api.expiries(), mirror, datetime.now(UTC)))
+        lambda mirror: list(metrics.certificate_metrics(api.expiries(), mirror, datetime.now(UTC)))
     )
-    faults = metrics.faults(api.engine.parking.counts)
-    body = metrics.text(api.counts, (*own, faults, *gauges, *expiries))
+    faults = metrics.fault_metrics(api.engine.parking.counts)
+    body = metrics.render(api.counters, (*own, faults, *gauges, *expiries))
     return Response(body, headers={**answers.COMMON_HEADERS, "Content-Type": TEXT_FORM})
 
 
-def _add(mirror: Mirror, *, standing: metrics.Standing, names: list[JobId]) -> None:
+def _add(mirror: Mirror, *, standing: metrics.ClusterTotals, names: list[JobId]) -> None:
     standing.add(mirror.jobs[name] for name in names if name in mirror.jobs)
 
 
-def _figures(api: Api) -> dict[str, tuple[str, float]]:
+def _server_figures(api: Api) -> dict[str, tuple[str, float]]:
     return {
         "rota_leads": ("1 while it leads and its store works", int(api.engine.healthy)),
         "rota_epoch": ("number of its term", api.engine.epoch),

@@ -19,7 +19,7 @@ from rota.apiserver import (
     watching,
 )
 from rota.apiserver.access import Action
-from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted, nothing
+from rota.apiserver.answers import json_response, api_of, caller_of, json_body, set_audit_target, no_content
 from rota.apiserver.api import Api
 from rota.apiserver.finding import find_node
 from rota.apiserver.openapi.nodes import NODE_FIELDS
@@ -29,7 +29,7 @@ from rota.engine.reconciler import Command
 from rota.model.ids import NodeId
 from rota.model.lifecycle import NodeState
 from rota.model.node import Eligibility
-from rota.model.plan import Event
+from rota.model.plan import EventRecord
 from rota.model.view import View
 
 NODES_PAGE_MAX = 10_000  # as many as a cluster has
@@ -38,38 +38,38 @@ NODES_PAGE_MAX = 10_000  # as many as a cluster has
 async def list_nodes(request: Request) -> Response:
     """With `Accept: text/event-stream` those that change."""
     api, query = api_of(request), request.query_params
-    access.require_role(caller_of(request), Action.LOOK)
-    wanted = pages.wish(query, NODE_FIELDS, "name", most=NODES_PAGE_MAX)
+    access.require_role(caller_of(request), Action.READ)
+    wanted = pages.parse_page_request(query, NODE_FIELDS, "name", most=NODES_PAGE_MAX)
     fits = _node_filter(request)
-    if answers.wants_events(request):
-        return watching.watching(api, request, _watched_nodes(api, fits), wanted.only)
-    now_ms, seq = api.engine.now_ms(), str(api.changes.now())
+    if answers.accepts_event_stream(request):
+        return watching.watch_list(api, request, _watched_nodes(api, fits), wanted.only)
+    now_ms, seq = api.engine.now_ms(), str(api.event_hub.latest_cursor())
 
-    def look(mirror: Mirror) -> show.Json:
+    def read(mirror: Mirror) -> show.Json:
         fitting = filter(fits, mirror.nodes.values())
-        found, after = pages.page(fitting, lambda entry: entry.spec.name, wanted, _rank)
-        nodes = [pages.pick(show.node(mirror, entry, now_ms), wanted.only) for entry in found]
-        return {"nodes": nodes, "next": after, "brake": show.brake(mirror), "seq": seq}
+        found, after = pages.paginate(fitting, lambda entry: entry.spec.name, wanted, _name_rank)
+        nodes = [pages.pick_fields(show.node_json(mirror, entry, now_ms), wanted.only) for entry in found]
+        return {"nodes": nodes, "next": after, "brake": show.brake_json(mirror), "seq": seq}
 
-    return answer(await api.engine.read(look))
+    return json_response(await api.engine.read(read))
 
 
-def _rank(name: str) -> tuple[int, str]:
+def _name_rank(name: str) -> tuple[int, str]:
     return len(name), name  # n2 before n10
 
 
 def _node_filter(request: Request) -> Callable[[NodeEntry], bool]:
     query = request.query_params
-    states = pages.one_or_more(query, "state", NodeState)
-    eligible = pages.one_or_more(query, "eligibility", Eligibility)
-    labelled = pages.labelled(query.getlist("label"))
+    states = pages.parse_choices(query, "state", NodeState)
+    eligible = pages.parse_choices(query, "eligibility", Eligibility)
+    labelled = pages.label_filter(query.getlist("label"))
     cluster = query.get("cluster")
-    only_granted = api_of(request).engine.mirror.only_granted
+    only_granted = api_of(request).engine.mirror.granted_only_labels
 
     def fits(entry: NodeEntry) -> bool:
         return (
             (states is None or show.node_state(entry) in states)
-            and (eligible is None or show.eligibility(entry) in eligible)
+            and (eligible is None or show.node_eligibility(entry) in eligible)
             and cluster in (None, entry.spec.cluster)
             and labelled(show.node_labels(entry, only_granted))
         )
@@ -77,107 +77,107 @@ def _node_filter(request: Request) -> Callable[[NodeEntry], bool]:
     return fits
 
 
-def _watched_nodes(api: Api, fits: Callable[[NodeEntry], bool]) -> watching.Watched[NodeId]:
-    def about(event: Event) -> Iterator[NodeId]:
+def _watched_nodes(api: Api, fits: Callable[[NodeEntry], bool]) -> watching.WatchedList[NodeId]:
+    def about(event: EventRecord) -> Iterator[NodeId]:
         if event.node is not None and event.kind.startswith("node."):
             yield event.node
 
-    def look(mirror: Mirror, node: NodeId) -> show.Json | None:
+    def read(mirror: Mirror, node: NodeId) -> show.Json | None:
         entry = mirror.nodes.get(node)
         if entry is None or not fits(entry):
             return None
-        return show.node(mirror, entry, api.engine.now_ms())
+        return show.node_json(mirror, entry, api.engine.now_ms())
 
-    return watching.Watched("node", about, look, lambda node: {"id": node})
+    return watching.WatchedList("node", about, read, lambda node: {"id": node})
 
 
 async def show_brake(request: Request) -> Response:
-    access.require_role(caller_of(request), Action.LOOK)
-    return answer(await api_of(request).engine.read(show.brake))
+    access.require_role(caller_of(request), Action.READ)
+    return json_response(await api_of(request).engine.read(show.brake_json))
 
 
 async def release_brake(request: Request) -> Response:
     api, caller = api_of(request), caller_of(request)
     body = await json_body(request)
-    names = await api.engine.ask("apiserver", lambda view, now: admit_brake.release(view, body, caller, now))
-    noted(request, f"nodes {', '.join(names)}")
-    return answer({**await api.engine.read(show.brake), "released": names})
+    names = await api.engine.ask("apiserver", lambda view, now: admit_brake.release_brake(view, body, caller, now))
+    set_audit_target(request, f"nodes {', '.join(names)}")
+    return json_response({**await api.engine.read(show.brake_json), "released": names})
 
 
 async def show_node(request: Request) -> Response:
-    access.require_role(caller_of(request), Action.LOOK)
-    only = pages.chosen(request.query_params, NODE_FIELDS)
-    return await _answered(api_of(request), request.path_params["ref"], only=only)
+    access.require_role(caller_of(request), Action.READ)
+    only = pages.chosen_fields(request.query_params, NODE_FIELDS)
+    return await _respond(api_of(request), request.path_params["ref"], only=only)
 
 
 async def drain_node(request: Request) -> Response:
     caller, ref = caller_of(request), request.path_params["ref"]
     body = await json_body(request)
-    return await _changed(
+    return await _change(
         request, lambda view, now: admission.drain_node(view, ref, body, caller, now), status=202
     )
 
 
 async def cordon_node(request: Request) -> Response:
-    return await _wish(request, Eligibility.CORDONED)
+    return await _set_eligibility(request, Eligibility.CORDONED)
 
 
 async def open_node(request: Request) -> Response:
-    return await _wish(request, Eligibility.OPEN)
+    return await _set_eligibility(request, Eligibility.OPEN)
 
 
 async def revoke_node(request: Request) -> Response:
     caller, ref = caller_of(request), request.path_params["ref"]
     fields.known_fields(await json_body(request), ())
     usable_ms = round(api_of(request).authority.node_usable.total_seconds() * 1000)
-    return await _changed(
+    return await _change(
         request, lambda view, now: admit_revoke.revoke_node(view, ref, caller, now, usable_ms)
     )
 
 
 async def change_node(request: Request) -> Response:
     caller, ref, body = caller_of(request), request.path_params["ref"], await json_body(request)
-    return await _changed(request, lambda view, _: admit_labels.change_node(view, ref, body, caller))
+    return await _change(request, lambda view, _: admit_labels.change_node(view, ref, body, caller))
 
 
 async def delete_node(request: Request) -> Response:
     caller, ref = caller_of(request), request.path_params["ref"]
-    command = etags.only_if(
+    command = etags.require_match(
         request, lambda view: _tag(view, ref), lambda view, _: admission.delete_node(view, ref, caller)
     )
     deleted = await api_of(request).engine.ask("apiserver", command)
-    noted(request, f"node {deleted}")
-    return nothing()
+    set_audit_target(request, f"node {deleted}")
+    return no_content()
 
 
-async def _wish(request: Request, eligibility: Eligibility) -> Response:
+async def _set_eligibility(request: Request, eligibility: Eligibility) -> Response:
     caller, ref = caller_of(request), request.path_params["ref"]
-    return await _changed(request, lambda view, _: admission.wish_node(view, ref, eligibility, caller))
+    return await _change(request, lambda view, _: admission.set_node_eligibility(view, ref, eligibility, caller))
 
 
-async def _changed(request: Request, command: Command, status: int = 200) -> Response:
+async def _change(request: Request, command: Command, status: int = 200) -> Response:
     """What an operator wishes of a node, and the node thereafter."""
     api, ref = api_of(request), request.path_params["ref"]
-    guarded = etags.only_if(request, lambda view: _tag(view, ref), command)
+    guarded = etags.require_match(request, lambda view: _tag(view, ref), command)
     node = await api.engine.ask("apiserver", guarded)
-    noted(request, f"node {node}")
-    return await _answered(api, node, status)
+    set_audit_target(request, f"node {node}")
+    return await _respond(api, node, status)
 
 
-async def _answered(api: Api, ref: str, status: int = 200, *, only: frozenset[str] | None = None) -> Response:
+async def _respond(api: Api, ref: str, status: int = 200, *, only: frozenset[str] | None = None) -> Response:
     now_ms = api.engine.now_ms()
 
-    def look(mirror: Mirror) -> tuple[show.Json, str]:
+    def read(mirror: Mirror) -> tuple[show.Json, str]:
         entry = mirror.nodes[NodeId(find_node(mirror, ref).spec.id)]
-        return show.node(mirror, entry, now_ms), _tag(mirror, ref)
+        return show.node_json(mirror, entry, now_ms), _tag(mirror, ref)
 
-    shown, tag = await api.engine.read(look)
-    return etags.tagged(answer(pages.pick(shown, only), status), tag)
+    shown, tag = await api.engine.read(read)
+    return etags.with_tag(json_response(pages.pick_fields(shown, only), status), tag)
 
 
 def _tag(view: View, ref: str) -> str:
     node = find_node(view, ref)
-    return etags.tag_of((node.wish, node.spec.labels))
+    return etags.tag_of((node.intent, node.spec.labels))
 
 
 ROUTES = [

@@ -30,14 +30,14 @@ async def read_outputs(request: Request) -> Response:
     if len(paths) > PATHS_MAX or any(len(path.encode()) > PATH_BYTES_MAX for path in paths):
         raise BadField("path", "is named too often, or is too long", f"name at most {PATHS_MAX} paths")
 
-    def look(mirror: Mirror) -> tuple[NodeId, OutputsRequest]:
+    def read(mirror: Mirror) -> tuple[NodeId, OutputsRequest]:
         job = find_job(mirror, request.path_params["ref"], caller_of(request)).spec
-        answers.noted_if_foreign(request, job)
-        index = answers.whole(query, "index", 0, 0, job.count - 1)
-        node = _node(mirror, mirror.jobs[job.id], index)
+        answers.audit_foreign_read(request, job)
+        index = answers.int_parameter(query, "index", 0, 0, job.count - 1)
+        node = _output_node(mirror, mirror.jobs[job.id], index)
         return node, OutputsRequest(job.id, index, paths, names_only=form == "list")
 
-    node, wanted = await api.engine.read(look)
+    node, wanted = await api.engine.read(read)
 
     async def run(write: answers.Write) -> bytes:
         async with aclosing(api.outputs.outputs(node, wanted)) as pieces:
@@ -46,10 +46,10 @@ async def read_outputs(request: Request) -> Response:
         return b""
 
     kind, ending = ("x-ndjson", "ndjson") if wanted.names_only else ("x-tar", "tar")
-    return answers.Stream(run, f"application/{kind}", file_name=f"job-{wanted.job}-outputs.{ending}")
+    return answers.StreamingResponse(run, f"application/{kind}", file_name=f"job-{wanted.job}-outputs.{ending}")
 
 
-def _node(mirror: Mirror, entry: JobEntry, index: int) -> NodeId:
+def _output_node(mirror: Mirror, entry: JobEntry, index: int) -> NodeId:
     """Where its newest attempt has begun."""
     for placed in reversed(attempts_of(entry, index)):
         if AttemptState.RUNNING <= placed.state < AttemptState.REFUSED:

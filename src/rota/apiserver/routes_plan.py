@@ -7,39 +7,39 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rota.apiserver import answers
-from rota.apiserver.access import Caller, sees
-from rota.apiserver.admit_plan import AskedDrain, drained
-from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted
-from rota.apiserver.planning import foreseen
+from rota.apiserver.access import Caller, can_see
+from rota.apiserver.admit_plan import DrainPlanRequest, parse_drain_plan_request
+from rota.apiserver.answers import json_response, api_of, caller_of, json_body, set_audit_target
+from rota.apiserver.planning import dry_run_job
 from rota.engine.mirror import Mirror
-from rota.engine.shadow import Shadow, Taken
-from rota.model.outlook import Displaced
+from rota.engine.shadow import WhatIfMirror, MirrorCopy
+from rota.model.outlook import DisplacedTasks
 
 
 async def plan_job(request: Request) -> Response:
-    noted(request, "plan")
-    return answer(await foreseen(api_of(request), caller_of(request), await json_body(request)))
+    set_audit_target(request, "plan")
+    return json_response(await dry_run_job(api_of(request), caller_of(request), await json_body(request)))
 
 
 async def plan_drain(request: Request) -> Response:
     """Where the work of nodes would go, were they drained now."""
     api, caller, body = api_of(request), caller_of(request), await json_body(request)
-    noted(request, "plan of a drain")
+    set_audit_target(request, "plan of a drain")
 
-    async with api.planning:
+    async with api.plan_slots:
         now = api.now()
 
-        def look(mirror: Mirror) -> tuple[AskedDrain, list[str], Taken]:
-            asked = drained(mirror, body, caller)
-            return asked, [mirror.nodes[node].spec.name for node in asked.nodes], Shadow.take(mirror)
+        def look(mirror: Mirror) -> tuple[DrainPlanRequest, list[str], MirrorCopy]:
+            asked = parse_drain_plan_request(mirror, body, caller)
+            return asked, [mirror.nodes[node].spec.name for node in asked.nodes], WhatIfMirror.copy_of(mirror)
 
         asked, names, taken = await api.engine.read(look)
-        jobs = await asyncio.to_thread(api.displace, taken, asked.nodes, now, everything=asked.everything)
-    return answer({"nodes": names, "jobs": [_displaced(one, caller) for one in jobs]})
+        jobs = await asyncio.to_thread(api.preview_drain, taken, asked.nodes, now, everything=asked.everything)
+    return json_response({"nodes": names, "jobs": [_displaced_json(one, caller) for one in jobs]})
 
 
-def _displaced(one: Displaced, caller: Caller) -> dict[str, Any]:
-    visible = sees(caller, one.namespace)
+def _displaced_json(one: DisplacedTasks, caller: Caller) -> dict[str, Any]:
+    visible = can_see(caller, one.namespace)
     return {
         "job": one.job if visible else None,
         "fate": one.fate.value,

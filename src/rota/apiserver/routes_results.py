@@ -7,18 +7,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rota.apiserver import admit_results, answers
-from rota.apiserver.admit_results import Name, Reported
-from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted
+from rota.apiserver.admit_results import AttemptRef, ResultReported
+from rota.apiserver.answers import json_response, api_of, caller_of, json_body, set_audit_target
 from rota.apiserver.api import Api, Unauthenticated
 from rota.apiserver.finding import task_index
-from rota.apiserver.routes_jobs import asked
+from rota.apiserver.routes_jobs import requested_job
 from rota.engine.mirror import Mirror
 from rota.model.errors import NotFound
 from rota.model.ids import JobId
-from rota.model.result import Result
+from rota.model.result import ResultRecord
 
 PATH = "/v1/jobs/{ref}/tasks/{index}/attempts/{attempt}/result"
-BEGIN_SECONDS = 1.0  # for the start of an attempt to be known, before its result is taken all the same
+START_WAIT_SECONDS = 1.0  # for the start of an attempt to be known, before its result is taken all the same
 
 
 async def report_result(request: Request) -> Response:
@@ -27,34 +27,34 @@ async def report_result(request: Request) -> Response:
     path, body = request.path_params, await json_body(request)
     if caller.node is not None and not request.state.signed.is_of(await request.body()):
         raise Unauthenticated("the body is not the one that the node has signed")
-    name = Name(path["ref"], path["index"], path["attempt"])
-    await _until_begun(api, name)
-    done: Reported = await api.engine.ask(
-        "apiserver", lambda view, now: admit_results.report(view, name, body, caller, now)
+    name = AttemptRef(path["ref"], path["index"], path["attempt"])
+    await _wait_until_started(api, name)
+    done: ResultReported = await api.engine.ask(
+        "apiserver", lambda view, now: admit_results.report_result(view, name, body, caller, now)
     )
-    noted(request, f"job {done.result.job}")
-    return answer(admit_results.shown(done.result), 201 if done.is_new else 200)
+    set_audit_target(request, f"job {done.result.job}")
+    return json_response(admit_results.result_json(done.result), 201 if done.is_new else 200)
 
 
-async def _until_begun(api: Api, name: Name) -> None:
+async def _wait_until_started(api: Api, name: AttemptRef) -> None:
     """A node tells a start on its own stream, and a result can be faster: `task.started` is to come first."""
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(BEGIN_SECONDS):
-            with api.changes.following(JobId(name.job)) as news:
-                while await api.engine.read(lambda mirror: admit_results.is_unbegun(mirror, name)):
+        async with asyncio.timeout(START_WAIT_SECONDS):
+            with api.event_hub.follow_job(JobId(name.job)) as news:
+                while await api.engine.read(lambda mirror: admit_results.is_start_unreported(mirror, name)):
                     await news.wait()
 
 
 async def show_result(request: Request) -> Response:
-    return answer(
-        admit_results.shown(await api_of(request).engine.read(lambda mirror: _result(mirror, request)))
+    return json_response(
+        admit_results.result_json(await api_of(request).engine.read(lambda mirror: _result(mirror, request)))
     )
 
 
-def _result(mirror: Mirror, request: Request) -> Result:
-    entry, path = asked(mirror, request), request.path_params
+def _result(mirror: Mirror, request: Request) -> ResultRecord:
+    entry, path = requested_job(mirror, request), request.path_params
     index = task_index(entry, path["index"])
-    attempt = admit_results.attempt_number(entry, index, path["attempt"])
+    attempt = admit_results.parse_attempt_number(entry, index, path["attempt"])
     result = entry.results.get((index, attempt))
     if result is None:
         raise NotFound(f"attempt {attempt} of task {index} of job {entry.spec.id} has reported nothing")

@@ -7,49 +7,49 @@ from starlette.responses import Response
 
 from rota.apiserver import access, answers, restoring
 from rota.apiserver.access import Action
-from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted
+from rota.apiserver.answers import json_response, api_of, caller_of, json_body, set_audit_target
 from rota.apiserver.api import wall_ms
 from rota.apiserver.fields import known_fields
 from rota.engine.mirror import Mirror
-from rota.model.node import epoch_can_be
+from rota.model.node import is_plausible_epoch
 from rota.store import backup
 
 
 async def back_up(request: Request) -> Response:
     """Everything at one revision, while work goes on."""
     api = api_of(request)
-    access.require_everywhere(caller_of(request), Action.BACK_UP)
-    kept = await asyncio.to_thread(api.keepsakes)
-    origin = backup.Origin(wall_ms(), api.version, kept)
+    access.require_cluster_wide(caller_of(request), Action.BACK_UP)
+    kept = await asyncio.to_thread(api.backup_files)
+    origin = backup.BackupOrigin(wall_ms(), api.version, kept)
 
     async def run(write: answers.Write) -> bytes:
-        async for piece in backup.written(api.engine.store, origin):
+        async for piece in backup.stream(api.engine.store, origin):
             await write(piece)
         return b""
 
-    noted(request, "store")
-    return answers.Stream(run, "application/octet-stream")
+    set_audit_target(request, "store")
+    return answers.StreamingResponse(run, "application/octet-stream")
 
 
 async def accept_nodes(request: Request) -> Response:
     """On disk first; then the epoch passes all that refused nodes have seen: they come in when they call."""
     api, caller = api_of(request), caller_of(request)
     known_fields(await json_body(request), ())
-    access.require_everywhere(caller, Action.RESTORE)
+    access.require_cluster_wide(caller, Action.RESTORE)
     seen = await api.engine.read(lambda mirror: highest_epoch(mirror, api.engine.epoch))
-    noted(request, "store")
+    set_audit_target(request, "store")
     accepted = await api.engine.ask(
-        "apiserver", lambda view, now: restoring.accept(view, caller, seen, api.engine.epoch, now)
+        "apiserver", lambda view, now: restoring.accept_nodes(view, caller, seen, api.engine.epoch, now)
     )
-    epoch = await api.engine.rise(seen)
+    epoch = await api.engine.raise_epoch(seen)
     left_ms = max(0, accepted.open_at_ms - api.engine.now_ms())
-    return answer({"epoch": epoch, "open_in_ms": left_ms})
+    return json_response({"epoch": epoch, "open_in_ms": left_ms})
 
 
 def highest_epoch(mirror: Mirror, epoch: int) -> int:
     """That refused nodes have seen; of what cannot be nothing is believed."""
     seen = (node.refused.epoch_seen for node in mirror.nodes.values() if node.refused)
-    return max((one for one in seen if epoch_can_be(one, epoch)), default=0)
+    return max((one for one in seen if is_plausible_epoch(one, epoch)), default=0)
 
 
 ROUTES = [

@@ -6,16 +6,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rota.apiserver import answers, pages, show, show_tasks, watching
-from rota.apiserver.answers import answer, api_of
+from rota.apiserver.answers import json_response, api_of
 from rota.apiserver.finding import task_index
 from rota.apiserver.openapi.tasks import ATTEMPT_FIELDS, TASK_FIELDS, TASK_LINE_FIELDS
-from rota.apiserver.routes_jobs import asked
-from rota.apiserver.show_tasks import Wanted
+from rota.apiserver.routes_jobs import requested_job
+from rota.apiserver.show_tasks import TaskFilter
 from rota.engine.mirror import Mirror
 from rota.model.errors import NotFound
 from rota.model.ids import JobId
 from rota.model.phase import Phase
-from rota.model.plan import Event
+from rota.model.plan import EventRecord
 
 TASKS_PAGE_MAX = 10_000
 STATES = tuple(phase.name.lower() for phase in Phase)
@@ -24,57 +24,57 @@ STATES = tuple(phase.name.lower() for phase in Phase)
 async def list_tasks(request: Request) -> Response:
     """With `Accept: text/event-stream` those that change."""
     api, query = api_of(request), request.query_params
-    limit = answers.whole(query, "limit", 1000, 1, TASKS_PAGE_MAX)
-    after = answers.whole(query, "after", -1, -1, 10**18)
-    wanted = Wanted(pages.one_or_more(query, "state", STATES), query.get("node"), after)
-    only = pages.chosen(query, TASK_LINE_FIELDS)
-    if answers.wants_events(request):
-        job = await api.engine.read(lambda mirror: asked(mirror, request).spec.id)
-        return watching.watching(api, request, _watched_tasks(job, wanted), only)
-    seq = str(api.changes.now())
+    limit = answers.int_parameter(query, "limit", 1000, 1, TASKS_PAGE_MAX)
+    after = answers.int_parameter(query, "after", -1, -1, 10**18)
+    wanted = TaskFilter(pages.parse_choices(query, "state", STATES), query.get("node"), after)
+    only = pages.chosen_fields(query, TASK_LINE_FIELDS)
+    if answers.accepts_event_stream(request):
+        job = await api.engine.read(lambda mirror: requested_job(mirror, request).spec.id)
+        return watching.watch_list(api, request, _watched_tasks(job, wanted), only)
+    seq = str(api.event_hub.latest_cursor())
     page = await api.engine.read(
-        lambda mirror: show_tasks.tasks_page(mirror, asked(mirror, request), wanted, limit)
+        lambda mirror: show_tasks.tasks_page(mirror, requested_job(mirror, request), wanted, limit)
     )
-    return answer({**page, "tasks": [pages.pick(task, only) for task in page["tasks"]], "seq": seq})
+    return json_response({**page, "tasks": [pages.pick_fields(task, only) for task in page["tasks"]], "seq": seq})
 
 
 async def show_task(request: Request) -> Response:
-    only = pages.chosen(request.query_params, TASK_FIELDS)
+    only = pages.chosen_fields(request.query_params, TASK_FIELDS)
 
-    def look(mirror: Mirror) -> show.Json:
-        entry = asked(mirror, request)
-        return show_tasks.task(mirror, entry, task_index(entry, request.path_params["index"]))
+    def read(mirror: Mirror) -> show.Json:
+        entry = requested_job(mirror, request)
+        return show_tasks.task_json(mirror, entry, task_index(entry, request.path_params["index"]))
 
-    return answer(pages.pick(await api_of(request).engine.read(look), only))
+    return json_response(pages.pick_fields(await api_of(request).engine.read(read), only))
 
 
 async def list_attempts(request: Request) -> Response:
     """Oldest first: all that are known, of which there are few."""
-    only = pages.chosen(request.query_params, ATTEMPT_FIELDS)
+    only = pages.chosen_fields(request.query_params, ATTEMPT_FIELDS)
     found = await api_of(request).engine.read(lambda mirror: _attempts(mirror, request))
-    return answer({"attempts": [pages.pick(attempt, only) for attempt in found]})
+    return json_response({"attempts": [pages.pick_fields(attempt, only) for attempt in found]})
 
 
 async def show_attempt(request: Request) -> Response:
-    only, number = pages.chosen(request.query_params, ATTEMPT_FIELDS), request.path_params["attempt"]
+    only, number = pages.chosen_fields(request.query_params, ATTEMPT_FIELDS), request.path_params["attempt"]
     for attempt in await api_of(request).engine.read(lambda mirror: _attempts(mirror, request)):
         if str(attempt["attempt"]) == number:
-            return answer(pages.pick(attempt, only))
+            return json_response(pages.pick_fields(attempt, only))
     raise NotFound(f"there is no attempt '{number[:20]}' of this task, or it is no longer kept")
 
 
 def _attempts(mirror: Mirror, request: Request) -> list[show.Json]:
-    entry = asked(mirror, request)
-    return show_tasks.attempts_shown(mirror, entry, task_index(entry, request.path_params["index"]))
+    entry = requested_job(mirror, request)
+    return show_tasks.attempts_json(mirror, entry, task_index(entry, request.path_params["index"]))
 
 
-def _watched_tasks(job: JobId, wanted: Wanted) -> watching.Watched[int]:
-    def about(event: Event) -> Iterator[int]:
+def _watched_tasks(job: JobId, wanted: TaskFilter) -> watching.WatchedList[int]:
+    def about(event: EventRecord) -> Iterator[int]:
         if event.job == job:
             for first, last in event.indices:
                 yield from range(first, last + 1)
 
-    def look(mirror: Mirror, index: int) -> show.Json | None:
+    def read(mirror: Mirror, index: int) -> show.Json | None:
         entry = mirror.jobs.get(job)
         if entry is None or index >= entry.spec.count:
             return None
@@ -83,7 +83,7 @@ def _watched_tasks(job: JobId, wanted: Wanted) -> watching.Watched[int]:
         fits = (states is None or line["state"] in states) and wanted.node in (None, line["node"])
         return line if fits else None
 
-    return watching.Watched("task", about, look, lambda index: {"job": job, "index": index})
+    return watching.WatchedList("task", about, read, lambda index: {"job": job, "index": index})
 
 
 ROUTES = [

@@ -6,12 +6,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rota.apiserver import access, answers, fields, pages
-from rota.apiserver.access import EVERYWHERE, Action, Caller
-from rota.apiserver.admission import submit_key
-from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted, nothing
+from rota.apiserver.access import ALL_NAMESPACES, Action, Caller
+from rota.apiserver.admission import parse_idempotency_key
+from rota.apiserver.answers import json_response, api_of, caller_of, json_body, set_audit_target, no_content
 from rota.apiserver.api import Api, wall_ms
 from rota.apiserver.openapi.server import TOKEN_FIELDS
-from rota.identity.errors import NameTaken, NoSuchToken, Refused, Taken
+from rota.identity.errors import NameTaken, NoSuchToken, IdentityRefused, AlreadyExists
 from rota.identity.tokens import API_PREFIX, ApiToken, Role, new_secret
 from rota.identity.vault import new_token
 from rota.model.amounts import parse_seconds
@@ -20,54 +20,54 @@ from rota.model.limits import NAME_LENGTH_MAX
 
 TOKENS_PAGE_MAX = 10_000  # as many as there may be
 LIFE_SECONDS_MAX = 10 * 365 * 24 * 3600.0  # one that never ends is made by leaving it out
-KNOWN = ("name", "role", "namespaces", "valid_seconds", "replaces")
-_NAMES = "choose another name, revoke that token, or make its successor with replaces = its id and its name"
+TOKEN_BODY_FIELDS = ("name", "role", "namespaces", "valid_seconds", "replaces")
+_NAME_TAKEN_HINT = "choose another name, revoke that token, or make its successor with replaces = its id and its name"
 NAMESPACES_MAX = 64  # of one token: each is compared at every request
 
 
 async def list_tokens(request: Request) -> Response:
-    access.require_everywhere(caller_of(request), Action.CHANGE_TOKENS)
-    wanted = pages.wish(request.query_params, TOKEN_FIELDS, "id", most=TOKENS_PAGE_MAX)
+    access.require_cluster_wide(caller_of(request), Action.CHANGE_TOKENS)
+    wanted = pages.parse_page_request(request.query_params, TOKEN_FIELDS, "id", most=TOKENS_PAGE_MAX)
     known = api_of(request).vault.list_api_tokens()
-    found, after = pages.page(known, lambda token: token.id, wanted)
+    found, after = pages.paginate(known, lambda token: token.id, wanted)
     used = api_of(request).vault.last_uses.of
-    shown = [pages.pick(_shown(token, used(token.id)), wanted.only) for token in found]
-    return answer({"tokens": shown, "next": after})
+    shown = [pages.pick_fields(_token_json(token, used(token.id)), wanted.only) for token in found]
+    return json_response({"tokens": shown, "next": after})
 
 
 async def make_token(request: Request) -> Response:
     """The secret is in this answer and nowhere else; who repeats it with its key is told the same."""
     api, caller = api_of(request), caller_of(request)
-    access.require_everywhere(caller, Action.CHANGE_TOKENS)
-    said = fields.known_fields(await json_body(request), KNOWN)
+    access.require_cluster_wide(caller, Action.CHANGE_TOKENS)
+    said = fields.known_fields(await json_body(request), TOKEN_BODY_FIELDS)
     now_ms = wall_ms()
     wanted = new_token(
         fields.name("name", said.get("name")),
         fields.one_of("role", said.get("role"), Role),
-        _namespaces(said.get("namespaces", [EVERYWHERE])),
+        _parse_namespaces(said.get("namespaces", [ALL_NAMESPACES])),
         now_ms,
-        _ends_at_ms(said.get("valid_seconds"), now_ms),
+        _parse_expiry_ms(said.get("valid_seconds"), now_ms),
     )
-    key = submit_key(request.headers.get("idempotency-key"))
-    secret = new_secret(API_PREFIX) if key is None else _secret_by(api, caller, key)
-    replaces = _replaced(said.get("replaces"))
+    key = parse_idempotency_key(request.headers.get("idempotency-key"))
+    secret = new_secret(API_PREFIX) if key is None else _secret_for_key(api, caller, key)
+    replaces = _parse_replaced(said.get("replaces"))
     await api.before_token()
     try:
-        made = await asyncio.to_thread(api.vault.keep_api_token, secret, wanted, replaces)
+        made = await asyncio.to_thread(api.vault.store_api_token, secret, wanted, replaces)
     except NameTaken as refusal:
-        raise Conflict(str(refusal), field="name" if replaces is None else "replaces", hint=_NAMES) from None
+        raise Conflict(str(refusal), field="name" if replaces is None else "replaces", hint=_NAME_TAKEN_HINT) from None
     except NoSuchToken as refusal:
         raise NotFound(str(refusal), field="replaces", hint="see GET /v1/tokens") from None
-    except Taken as refusal:
+    except AlreadyExists as refusal:
         raise Conflict(str(refusal), hint="use another key") from None
-    except Refused as refusal:
+    except IdentityRefused as refusal:
         raise QueueFull(str(refusal)) from None
-    noted(request, f"token {made.token.id} {made.token.name}")
-    shown = _shown(made.token, api.vault.last_uses.of(made.token.id))
-    return answer({**shown, "token": secret}, 201 if made.is_new else 200)
+    set_audit_target(request, f"token {made.token.id} {made.token.name}")
+    shown = _token_json(made.token, api.vault.last_uses.of(made.token.id))
+    return json_response({**shown, "token": secret}, 201 if made.is_new else 200)
 
 
-def _secret_by(api: Api, caller: Caller, key: str) -> str:
+def _secret_for_key(api: Api, caller: Caller, key: str) -> str:
     """The secret that this key makes; the one it has made, where that was before the CA was rotated."""
     possible = api.authority.api_secrets(caller.owner, key)
     return next((secret for secret in possible if api.vault.has_made(secret)), possible[0])
@@ -76,14 +76,14 @@ def _secret_by(api: Api, caller: Caller, key: str) -> str:
 async def revoke_token(request: Request) -> Response:
     """The token is refused from its next request on; its open streams end within 5 s."""
     api, ref = api_of(request), request.path_params["ref"]
-    access.require_everywhere(caller_of(request), Action.CHANGE_TOKENS)
+    access.require_cluster_wide(caller_of(request), Action.CHANGE_TOKENS)
     if not await asyncio.to_thread(api.vault.revoke_api_token, ref):
         raise NotFound(f"no token has the id '{fields.printable(ref)}'", hint="see GET /v1/tokens")
-    noted(request, f"token {ref}")
-    return nothing()
+    set_audit_target(request, f"token {ref}")
+    return no_content()
 
 
-def _shown(token: ApiToken, used_at_ms: int | None) -> pages.Json:
+def _token_json(token: ApiToken, used_at_ms: int | None) -> pages.Json:
     return {
         "id": token.id,
         "name": token.name,
@@ -95,17 +95,17 @@ def _shown(token: ApiToken, used_at_ms: int | None) -> pages.Json:
     }
 
 
-def _replaced(value: object) -> str | None:
+def _parse_replaced(value: object) -> str | None:
     return None if value is None else fields.text("replaces", value, NAME_LENGTH_MAX)
 
 
-def _namespaces(value: object) -> list[str]:
+def _parse_namespaces(value: object) -> list[str]:
     if not isinstance(value, list) or not 0 < len(value) <= NAMESPACES_MAX:
-        raise BadField("namespaces", "is not a short list", f'write ["ci"], or ["{EVERYWHERE}"] for all')
-    return [EVERYWHERE if one == EVERYWHERE else fields.name("namespaces", one) for one in value]
+        raise BadField("namespaces", "is not a short list", f'write ["ci"], or ["{ALL_NAMESPACES}"] for all')
+    return [ALL_NAMESPACES if one == ALL_NAMESPACES else fields.name("namespaces", one) for one in value]
 
 
-def _ends_at_ms(value: object, now_ms: int) -> int | None:
+def _parse_expiry_ms(value: object, now_ms: int) -> int | None:
     if value is None:
         return None
     seconds = fields.number("valid_seconds", parse_seconds, value, LIFE_SECONDS_MAX)

@@ -15,11 +15,11 @@ from rota.apiserver import (
     show,
 )
 from rota.apiserver.access import Caller
-from rota.apiserver.admit_move import mover
-from rota.apiserver.admit_once import once
-from rota.apiserver.admit_update import Update, Updated
-from rota.apiserver.admit_wishes import Admit
-from rota.apiserver.answers import answer, api_of, caller_of, json_body, noted
+from rota.apiserver.admit_move import move_admission
+from rota.apiserver.admit_once import idempotent
+from rota.apiserver.admit_update import UpdateRequest, UpdateResult
+from rota.apiserver.admit_wishes import AdmitAction
+from rota.apiserver.answers import json_response, api_of, caller_of, json_body, set_audit_target
 from rota.engine.mirror import Mirror
 from rota.model.errors import NotFound
 from rota.model.ids import JobId
@@ -27,77 +27,77 @@ from rota.model.limits import COUNT_MAX
 
 
 async def cancel_job(request: Request) -> Response:
-    return await _wish(request, admit_wishes.cancel)
+    return await _act(request, admit_wishes.cancel)
 
 
 async def kill_job(request: Request) -> Response:
-    return await _wish(request, admit_wishes.kill)
+    return await _act(request, admit_wishes.kill)
 
 
 async def restart_tasks(request: Request) -> Response:
-    return await _wish(request, admit_restart.restart)
+    return await _act(request, admit_restart.restart_tasks)
 
 
 async def move_tasks(request: Request) -> Response:
-    return await _wish(request, mover(api_of(request).why_not_moved))
+    return await _act(request, move_admission(api_of(request).why_not_moved))
 
 
 async def release_tasks(request: Request) -> Response:
-    return await _wish(request, admit_release.release)
+    return await _act(request, admit_release.release_tasks)
 
 
 async def resolve_tasks(request: Request) -> Response:
-    return await _wish(request, admit_loss.resolve_by_hand)
+    return await _act(request, admit_loss.resolve_losses_by_user)
 
 
 async def rollback_job(request: Request) -> Response:
-    return await _wish(request, admit_rollback.rollback)
+    return await _act(request, admit_rollback.rollback_job)
 
 
 async def pause_job(request: Request) -> Response:
-    return await _wish(request, admit_wishes.pause)
+    return await _act(request, admit_wishes.pause)
 
 
 async def resume_job(request: Request) -> Response:
-    return await _wish(request, admit_wishes.resume)
+    return await _act(request, admit_wishes.resume)
 
 
 async def update_job(request: Request) -> Response:
     """Only on top of the version in `If-Match`, where there is one."""
     api, caller, ref = api_of(request), caller_of(request), request.path_params["ref"]
-    wanted = _wanted(request, await json_body(request))
-    done: Updated = await api.engine.ask(
-        "apiserver", lambda view, now: admit_update.update(view, ref, wanted, caller, now)
+    wanted = _parse_update(request, await json_body(request))
+    done: UpdateResult = await api.engine.ask(
+        "apiserver", lambda view, now: admit_update.update_job(view, ref, wanted, caller, now)
     )
-    noted(request, f"job {done.job.id}")
-    shown = await api.engine.read(lambda mirror: _shown(mirror, done.job.id, caller))
-    changed = {"at_once": done.at_once, "from_next_attempt": done.later}
-    return etags.tagged(answer({**shown, "changed": changed}), etags.numbered(shown["version"]))
+    set_audit_target(request, f"job {done.job.id}")
+    shown = await api.engine.read(lambda mirror: _job_json(mirror, done.job.id, caller))
+    changed = {"at_once": done.at_once, "from_next_attempt": done.from_next_attempt}
+    return etags.with_tag(json_response({**shown, "changed": changed}), etags.version_tag(shown["version"]))
 
 
-async def _wish(request: Request, admit: Admit) -> Response:
+async def _act(request: Request, admit: AdmitAction) -> Response:
     api, caller, ref = api_of(request), caller_of(request), request.path_params["ref"]
     body = await json_body(request)
-    admit = once(admit, request.headers.get("idempotency-key"))
+    admit = idempotent(admit, request.headers.get("idempotency-key"))
     job: JobId = await api.engine.ask("apiserver", lambda view, now: admit(view, ref, body, caller, now))
-    noted(request, f"job {job}")
-    return answer(await api.engine.read(lambda mirror: _shown(mirror, job, caller)), 202)
+    set_audit_target(request, f"job {job}")
+    return json_response(await api.engine.read(lambda mirror: _job_json(mirror, job, caller)), 202)
 
 
-def _shown(mirror: Mirror, job: JobId, caller: Caller) -> show.Json:
+def _job_json(mirror: Mirror, job: JobId, caller: Caller) -> show.Json:
     entry = mirror.jobs.get(job)
     if entry is None:
         raise NotFound(f"job {job} was deleted")
-    return show.job(mirror, entry, caller)
+    return show.job_json(mirror, entry, caller)
 
 
-def _wanted(request: Request, body: object) -> Update:
+def _parse_update(request: Request, body: object) -> UpdateRequest:
     query = request.query_params
-    return Update(
+    return UpdateRequest(
         body,
         etags.expected_version(request),
-        answers.flag(query, "replace"),
-        answers.whole(query, "max_parallel", 0, 1, COUNT_MAX) or None,
+        answers.bool_parameter(query, "replace"),
+        answers.int_parameter(query, "max_parallel", 0, 1, COUNT_MAX) or None,
     )
 
 

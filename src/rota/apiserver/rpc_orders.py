@@ -7,64 +7,64 @@ import msgspec
 
 from rota.apiserver import admission, admit_restart, admit_wishes, show
 from rota.apiserver.access import Caller
-from rota.apiserver.admit_move import mover
-from rota.apiserver.admit_once import once
-from rota.apiserver.admit_wishes import Admit
+from rota.apiserver.admit_move import move_admission
+from rota.apiserver.admit_once import idempotent
+from rota.apiserver.admit_wishes import AdmitAction
 from rota.apiserver.api import Api
 from rota.apiserver.fields import decode_json
-from rota.apiserver.planning import foreseen
+from rota.apiserver.planning import dry_run_job
 from rota.engine.mirror import Mirror
 from rota.model.errors import NotFound
 from rota.model.ids import JobId, NodeId
 from rota.wire.controller import plan_to_wire
 from rota.wire.generated import controller_pb2 as pb
 
-JobOrder = pb.PauseRequest | pb.ResumeRequest | pb.RestartRequest | pb.MoveRequest
+JobActionRequest = pb.PauseRequest | pb.ResumeRequest | pb.RestartRequest | pb.MoveRequest
 
 
-async def order(api: Api, caller: Caller, request: JobOrder) -> pb.OrderReply:
+async def act_on_job(api: Api, caller: Caller, request: JobActionRequest) -> pb.OrderReply:
     admit, body = _admission(api, request)
-    admit = once(admit, request.idempotency_key or None)
+    admit = idempotent(admit, request.idempotency_key or None)
     job: JobId = await api.engine.ask(
         "apiserver", lambda view, now: admit(view, request.job, body, caller, now)
     )
 
-    def look(mirror: Mirror) -> pb.OrderReply:
+    def read(mirror: Mirror) -> pb.OrderReply:
         if job not in mirror.jobs:
             raise NotFound(f"job {job} was deleted")
         return pb.OrderReply(job=job, state=show.state_of(mirror.jobs[job]).value)
 
-    return await api.engine.read(look)
+    return await api.engine.read(read)
 
 
-def _admission(api: Api, request: JobOrder) -> tuple[Admit, Mapping[str, Any]]:
+def _admission(api: Api, request: JobActionRequest) -> tuple[AdmitAction, Mapping[str, Any]]:
     match request:
         case pb.PauseRequest():
             return admit_wishes.pause, {"stop": request.stop}
         case pb.ResumeRequest():
             return admit_wishes.resume, {}
         case pb.RestartRequest():
-            return admit_restart.restart, {"indices": list(request.indices) or None}
+            return admit_restart.restart_tasks, {"indices": list(request.indices) or None}
         case pb.MoveRequest():
             body = {"indices": list(request.indices) or None, "to": request.to or None}
-            return mover(api.why_not_moved), body
+            return move_admission(api.why_not_moved), body
 
 
-async def drain(api: Api, caller: Caller, request: pb.DrainRequest) -> pb.DrainReply:
+async def drain_node(api: Api, caller: Caller, request: pb.DrainRequest) -> pb.DrainReply:
     within = request.deadline_ms / 1000 if request.HasField("deadline_ms") else None
     body = {"deadline_seconds": within, "force": request.force}
     node: NodeId = await api.engine.ask(
         "apiserver", lambda view, now: admission.drain_node(view, request.node, body, caller, now)
     )
 
-    def look(mirror: Mirror) -> pb.DrainReply:
+    def read(mirror: Mirror) -> pb.DrainReply:
         entry = mirror.nodes[node]
-        running = len(entry.assigned) - int(mirror.room.queued[mirror.room.slot[node]])
-        return pb.DrainReply(node=node, eligibility=show.eligibility(entry).value, running=running)
+        running = len(entry.assigned) - int(mirror.node_table.queued[mirror.node_table.slot[node]])
+        return pb.DrainReply(node=node, eligibility=show.node_eligibility(entry).value, running=running)
 
-    return await api.engine.read(look)
+    return await api.engine.read(read)
 
 
-async def plan(api: Api, caller: Caller, request: pb.PlanRequest) -> pb.PlanReply:
-    found = await foreseen(api, caller, decode_json(request.spec_json.encode()))
+async def plan_job(api: Api, caller: Caller, request: pb.PlanRequest) -> pb.PlanReply:
+    found = await dry_run_job(api, caller, decode_json(request.spec_json.encode()))
     return plan_to_wire(found, msgspec.json.encode(found).decode())

@@ -9,38 +9,38 @@ from rota.model.amounts import parse_seconds
 from rota.model.errors import BadField
 from rota.model.shape import RunMode
 
-LEAST, MOST = limits.LEASE_MS_MIN // 1000, limits.LEASE_MS_MAX // 1000
+LEASE_SECONDS_MIN, LEASE_SECONDS_MAX = limits.LEASE_MS_MIN // 1000, limits.LEASE_MS_MAX // 1000
 
 
-def run_mode(said: Mapping[str, Any]) -> dict[str, Any]:
+def parse_run_mode(said: Mapping[str, Any]) -> dict[str, Any]:
     run = fields.one_of("run", said.get("run", RunMode.AT_LEAST_ONCE), RunMode)
     for field in ("lease", "lease_margin"):
         if said.get(field) is not None and run is not RunMode.ONE_AT_A_TIME:
             raise BadField(
                 field, f"{run.value} work holds no lease", "write run = one_at_a_time, or leave it out"
             )
-    lease = _lease(said.get("lease"))
+    lease = _parse_lease(said.get("lease"))
     return {
         "run": run,
         "lease_seconds": lease,
-        "lease_margin_seconds": _margin(said.get("lease_margin"), lease or limits.LEASE_MS / 1000),
+        "lease_margin_seconds": _parse_margin(said.get("lease_margin"), lease or limits.LEASE_MS / 1000),
     }
 
 
-def _lease(value: object) -> float | None:
+def _parse_lease(value: object) -> float | None:
     if value is None:
         return None
     seconds = fields.number("lease", parse_seconds, value, limits.TIMEOUT_SECONDS_MAX)
-    if not LEAST <= seconds <= MOST:
-        problem = f"{seconds:g} s is too {'short' if seconds < LEAST else 'long'}"
-        raise BadField("lease", problem, f"write {LEAST}s to {MOST}s, or leave it out")
+    if not LEASE_SECONDS_MIN <= seconds <= LEASE_SECONDS_MAX:
+        problem = f"{seconds:g} s is too {'short' if seconds < LEASE_SECONDS_MIN else 'long'}"
+        raise BadField("lease", problem, f"write {LEASE_SECONDS_MIN}s to {LEASE_SECONDS_MAX}s, or leave it out")
     return seconds
 
 
-def _margin(value: object, lease: float) -> float | None:
+def _parse_margin(value: object, lease: float) -> float | None:
     if value is None:
         return None
-    seconds = fields.number("lease_margin", parse_seconds, value, MOST)
+    seconds = fields.number("lease_margin", parse_seconds, value, LEASE_SECONDS_MAX)
     least = max(limits.LEASE_MARGIN_MS_MIN / 1000, limits.LEASE_MARGIN_SHARE_MIN * lease)
     if seconds < least:
         problem = f"{seconds:g} s is too short for a lease of {lease:g} s: clocks differ"

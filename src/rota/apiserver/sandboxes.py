@@ -4,45 +4,45 @@ from rota.apiserver import fields
 from rota.model.errors import BadField
 from rota.model.job import JobSpec
 from rota.model.limits import MOUNTS_MAX, SANDBOX_WORDS_MAX
-from rota.model.sandbox import Sandbox
+from rota.model.sandbox import SandboxSpec
 
-KNOWN = ("network", "writable")
-PATHS = 'write a list of paths, as ["/data"]'
+SANDBOX_FIELDS = ("network", "writable")
+PATHS_HINT = 'write a list of paths, as ["/data"]'
 
 
-def sandbox(value: object) -> Sandbox | None:
+def parse_sandbox(value: object) -> SandboxSpec | None:
     """True and false will do."""
     if value is None or value is False:
         return None
     if value is True:
-        return Sandbox()
+        return SandboxSpec()
     if not isinstance(value, dict):
-        raise BadField("sandbox", "is neither true nor a table", f"write true, or {', '.join(KNOWN)}")
+        raise BadField("sandbox", "is neither true nor a table", f"write true, or {', '.join(SANDBOX_FIELDS)}")
     for name in value:
-        if name not in KNOWN:
+        if name not in SANDBOX_FIELDS:
             field = f"sandbox.{fields.printable(str(name))}"
-            raise BadField(field, "is not a known field", f"known: {', '.join(KNOWN)}")
-    paths = fields.texts("sandbox.writable", value.get("writable", []), PATHS)
+            raise BadField(field, "is not a known field", f"known: {', '.join(SANDBOX_FIELDS)}")
+    paths = fields.texts("sandbox.writable", value.get("writable", []), PATHS_HINT)
     if len(paths) > MOUNTS_MAX:
         raise BadField("sandbox.writable", f"has {len(paths)} entries", f"write at most {MOUNTS_MAX}")
-    writable = tuple(_path(f"sandbox.writable[{at}]", path) for at, path in enumerate(paths))
-    return Sandbox(fields.flag("sandbox.network", value.get("network", False)), writable)
+    writable = tuple(_parse_path(f"sandbox.writable[{at}]", path) for at, path in enumerate(paths))
+    return SandboxSpec(fields.flag("sandbox.network", value.get("network", False)), writable)
 
 
-def refuse_open_sandbox(spec: JobSpec) -> None:
+def check_sandbox(spec: JobSpec) -> None:
     if spec.sandbox is None:
         return
     if spec.container is not None:
         raise BadField("sandbox", "a container is one already", "leave image or sandbox out")
     if spec.workdir is not None:
-        _path("workdir", spec.workdir)
+        _parse_path("workdir", spec.workdir)
     for command in (spec.command, *(step.command for step in spec.steps)):
         if len(command) > SANDBOX_WORDS_MAX:
             field, problem = "steps" if spec.steps else "command", f"has {len(command)} words"
             raise BadField(field, problem, f"write at most {SANDBOX_WORDS_MAX} in a sandbox")
 
 
-def _path(field: str, path: str) -> str:
+def _parse_path(field: str, path: str) -> str:
     fields.path(field, path)
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if ".." in parts:

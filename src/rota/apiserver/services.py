@@ -5,50 +5,50 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from rota.apiserver import fields
-from rota.apiserver.steps import command
+from rota.apiserver.steps import parse_command
 from rota.model import limits
 from rota.model.amounts import parse_count, parse_seconds
-from rota.model.container import Network
+from rota.model.container import ContainerNetwork
 from rota.model.errors import BadField
 from rota.model.job import JobSpec, Recovery, Unschedulable
-from rota.model.service import Check, Restart, Rollout
+from rota.model.service import HealthCheck, RestartPolicy, RolloutPolicy
 from rota.model.shape import RunMode
 
-SIGNALS = ("TERM", "INT", "QUIT", "HUP", "USR1", "USR2", "WINCH")
+STOP_SIGNALS = ("TERM", "INT", "QUIT", "HUP", "USR1", "USR2", "WINCH")
 RESTART_HINT = 'write {"attempts": 3, "within": "10m", "delay": "1s", "delay_max": "1m"}, or some of these'
 ROLLOUT_HINT = (
     'write {"max_parallel": 1, "healthy": "10s", "deadline": "10m", "rollback": true}, or some of these'
 )
 CHECK_HINT = 'write {"http": "/health", "port": 8080}, {"tcp": 8080} or {"command": ["./check"]}'
-WHAT = ("command", "http", "tcp")
-CHECK = (*WHAT, "port", "codes", "interval", "timeout", "after", "failures", "successes")
-ROLLOUT = ("max_parallel", "healthy", "deadline", "rollback")
+CHECK_TARGETS = ("command", "http", "tcp")
+CHECK_FIELDS = (*CHECK_TARGETS, "port", "codes", "interval", "timeout", "after", "failures", "successes")
+ROLLOUT_FIELDS = ("max_parallel", "healthy", "deadline", "rollback")
 CODES_MAX = 32  # ranges of them: each is looked at after each check
 PATH_MAX = 2048  # of HTTP: fits a request line that every server reads
 PORT_MAX = 65_535
 
 
-def service_fields(said: Mapping[str, Any]) -> dict[str, Any]:
+def parse_service_fields(said: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "stop_signal": stop_signal(said.get("stop_signal", "TERM")),
-        "restart": restart(said.get("restart")),
-        "check": check(said.get("check")),
-        "rollout": rollout(said.get("rollout")),
+        "stop_signal": parse_stop_signal(said.get("stop_signal", "TERM")),
+        "restart": parse_restart(said.get("restart")),
+        "check": parse_check(said.get("check")),
+        "rollout": parse_rollout(said.get("rollout")),
     }
 
 
-def refuse_unlike_a_service(said: Mapping[str, Any], spec: JobSpec) -> None:
+def check_service(said: Mapping[str, Any], spec: JobSpec) -> None:
     """What only services have, and what none of them can have."""
-    if spec.stays:
-        _refuse_an_end(said, spec)
-        _refuse_unreachable(spec)
+    if spec.is_service:
+        _check_endless(said, spec)
+        _check_reachable(spec)
         return
     for field in ("restart", "check", "rollout"):
         if said.get(field) is not None:
             raise BadField(field, "is of services only", 'write kind = "service", or leave it out')
 
 
-def _refuse_an_end(said: Mapping[str, Any], spec: JobSpec) -> None:
+def _check_endless(said: Mapping[str, Any], spec: JobSpec) -> None:
     if spec.run is RunMode.AT_MOST_ONCE:
         _refuse("run", "a service is started again and again, and at_most_once is started once", "run")
     if spec.run is RunMode.ONE_AT_A_TIME:
@@ -62,9 +62,9 @@ def _refuse_an_end(said: Mapping[str, Any], spec: JobSpec) -> None:
         _refuse("when_unschedulable", "a service waits until there is room", "when_unschedulable")
 
 
-def _refuse_unreachable(spec: JobSpec) -> None:
+def _check_reachable(spec: JobSpec) -> None:
     by_port = spec.check is not None and not spec.check.command
-    if by_port and spec.container is not None and spec.container.network is Network.NONE:
+    if by_port and spec.container is not None and spec.container.network is ContainerNetwork.NONE:
         hint = 'write container = {network = "host"}, or check by a command'
         raise BadField("check", "a container without a network has no port to be reached at", hint)
     if by_port and spec.sandbox is not None and not spec.sandbox.network:
@@ -72,17 +72,17 @@ def _refuse_unreachable(spec: JobSpec) -> None:
         raise BadField("check", "a sandbox without a network has no port to be reached at", hint)
 
 
-def restart(value: object) -> Restart:
+def parse_restart(value: object) -> RestartPolicy:
     if value is None:
-        return Restart()
-    said = _object("restart", value, ("attempts", "within", "delay", "delay_max"), RESTART_HINT)
-    usual = Restart()
+        return RestartPolicy()
+    said = _parse_object("restart", value, ("attempts", "within", "delay", "delay_max"), RESTART_HINT)
+    usual = RestartPolicy()
     most = limits.RESTART_ATTEMPTS_MAX
-    found = Restart(
+    found = RestartPolicy(
         fields.number("restart.attempts", parse_count, said.get("attempts", usual.attempts), 0, most),
-        _seconds("restart.within", said.get("within", usual.within_seconds)),
-        _seconds("restart.delay", said.get("delay", usual.delay_seconds)),
-        _seconds("restart.delay_max", said.get("delay_max", usual.delay_max_seconds)),
+        _parse_interval("restart.within", said.get("within", usual.within_seconds)),
+        _parse_interval("restart.delay", said.get("delay", usual.delay_seconds)),
+        _parse_interval("restart.delay_max", said.get("delay_max", usual.delay_max_seconds)),
     )
     if found.delay_max_seconds < found.delay_seconds:
         problem = f"{found.delay_max_seconds:g} s is shorter than delay, {found.delay_seconds:g} s"
@@ -90,16 +90,16 @@ def restart(value: object) -> Restart:
     return found
 
 
-def rollout(value: object) -> Rollout:
+def parse_rollout(value: object) -> RolloutPolicy:
     if value is None:
-        return Rollout()
-    said = _object("rollout", value, ROLLOUT, ROLLOUT_HINT)
-    usual = Rollout()
+        return RolloutPolicy()
+    said = _parse_object("rollout", value, ROLLOUT_FIELDS, ROLLOUT_HINT)
+    usual = RolloutPolicy()
     most = said.get("max_parallel", usual.max_parallel)
-    found = Rollout(
+    found = RolloutPolicy(
         fields.number("rollout.max_parallel", parse_count, most, 1, limits.COUNT_MAX),
-        _from_0("rollout.healthy", said.get("healthy", usual.healthy_seconds)),
-        _seconds("rollout.deadline", said.get("deadline", usual.deadline_seconds)),
+        _parse_seconds("rollout.healthy", said.get("healthy", usual.healthy_seconds)),
+        _parse_interval("rollout.deadline", said.get("deadline", usual.deadline_seconds)),
         fields.flag("rollout.rollback", said.get("rollback", usual.rollback)),
     )
     if found.deadline_seconds <= found.healthy_seconds:
@@ -108,26 +108,26 @@ def rollout(value: object) -> Rollout:
     return found
 
 
-def check(value: object) -> Check | None:
+def parse_check(value: object) -> HealthCheck | None:
     if value is None:
         return None
-    said = _object("check", value, CHECK, CHECK_HINT)
-    usual = Check()
-    interval = _seconds("check.interval", said.get("interval", usual.interval_seconds))
-    return Check(
-        **_what(said),
+    said = _parse_object("check", value, CHECK_FIELDS, CHECK_HINT)
+    usual = HealthCheck()
+    interval = _parse_interval("check.interval", said.get("interval", usual.interval_seconds))
+    return HealthCheck(
+        **_parse_check_target(said),
         interval_seconds=interval,
-        timeout_seconds=_seconds("check.timeout", said.get("timeout", usual.timeout_seconds)),
-        after_seconds=_from_0("check.after", said.get("after", usual.after_seconds)),
-        failures=_times("check.failures", said.get("failures", usual.failures)),
-        successes=_times("check.successes", said.get("successes", usual.successes)),
+        timeout_seconds=_parse_interval("check.timeout", said.get("timeout", usual.timeout_seconds)),
+        after_seconds=_parse_seconds("check.after", said.get("after", usual.after_seconds)),
+        failures=_parse_threshold("check.failures", said.get("failures", usual.failures)),
+        successes=_parse_threshold("check.successes", said.get("successes", usual.successes)),
     )
 
 
-def stop_signal(value: object) -> int:
+def parse_stop_signal(value: object) -> int:
     name = str(value).upper().removeprefix("SIG") if isinstance(value, str) else ""
-    if name not in SIGNALS:
-        raise BadField("stop_signal", "is not a signal to end by", f"write one of: {', '.join(SIGNALS)}")
+    if name not in STOP_SIGNALS:
+        raise BadField("stop_signal", "is not a signal to end by", f"write one of: {', '.join(STOP_SIGNALS)}")
     return int(signal.Signals[f"SIG{name}"])
 
 
@@ -135,8 +135,8 @@ def signal_name(signum: int) -> str:
     return signal.Signals(signum).name.removeprefix("SIG")
 
 
-def _what(said: Mapping[str, Any]) -> dict[str, Any]:
-    given = [name for name in WHAT if said.get(name) is not None]
+def _parse_check_target(said: Mapping[str, Any]) -> dict[str, Any]:
+    given = [name for name in CHECK_TARGETS if said.get(name) is not None]
     if len(given) != 1:
         problem = "says not what to check" if not given else f"says {' and '.join(given)}"
         raise BadField("check", problem, CHECK_HINT)
@@ -146,24 +146,24 @@ def _what(said: Mapping[str, Any]) -> dict[str, Any]:
                 raise BadField(f"check.{field}", "belongs to http", "leave it out")
     match given[0]:
         case "command":
-            return {"command": command("check.command", said["command"])}
+            return {"command": parse_command("check.command", said["command"])}
         case "tcp":
-            return {"port": _port("check.tcp", said["tcp"])}
+            return {"port": _parse_port("check.tcp", said["tcp"])}
         case _:
             if said.get("port") is None:
                 raise BadField("check.port", "is missing", CHECK_HINT)
-            codes = {} if said.get("codes") is None else {"codes": _codes("check.codes", said["codes"])}
-            return {"http": _path(said["http"]), "port": _port("check.port", said["port"]), **codes}
+            codes = {} if said.get("codes") is None else {"codes": _parse_codes("check.codes", said["codes"])}
+            return {"http": _parse_path(said["http"]), "port": _parse_port("check.port", said["port"]), **codes}
 
 
-def _path(value: object) -> str:
+def _parse_path(value: object) -> str:
     path = fields.text("check.http", value, PATH_MAX)
     if not path.startswith("/") or not path.isascii() or not path.isprintable() or " " in path:
         raise BadField("check.http", f"'{fields.printable(path)}' is not a path", "write /health")
     return path
 
 
-def _codes(field: str, value: object) -> tuple[tuple[int, int], ...]:
+def _parse_codes(field: str, value: object) -> tuple[tuple[int, int], ...]:
     hint = 'write [200] or ["200-299", 401]'
     given = value if isinstance(value, list) else [value]
     if not 0 < len(given) <= CODES_MAX:
@@ -178,26 +178,26 @@ def _codes(field: str, value: object) -> tuple[tuple[int, int], ...]:
     return tuple(found)
 
 
-def _port(field: str, value: object) -> int:
+def _parse_port(field: str, value: object) -> int:
     return fields.number(field, parse_count, value, 1, PORT_MAX)
 
 
-def _times(field: str, value: object) -> int:
+def _parse_threshold(field: str, value: object) -> int:
     return fields.number(field, parse_count, value, 1, limits.CHECK_COUNT_MAX)
 
 
-def _seconds(field: str, value: object) -> float:
-    seconds = _from_0(field, value)
+def _parse_interval(field: str, value: object) -> float:
+    seconds = _parse_seconds(field, value)
     if seconds < limits.CHECK_SECONDS_MIN:
         raise BadField(field, f"{seconds:g} s is too short", f"write at least {limits.CHECK_SECONDS_MIN:g}s")
     return seconds
 
 
-def _from_0(field: str, value: object) -> float:
+def _parse_seconds(field: str, value: object) -> float:
     return fields.number(field, parse_seconds, value, limits.TIMEOUT_SECONDS_MAX)
 
 
-def _object(field: str, value: object, known: tuple[str, ...], hint: str) -> Mapping[str, Any]:
+def _parse_object(field: str, value: object, known: tuple[str, ...], hint: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise BadField(field, "is not an object", hint)
     for name in value:

@@ -10,23 +10,23 @@ import msgspec
 
 from rota.apiserver import show_service
 from rota.apiserver.access import Caller
-from rota.apiserver.pages import Wish, pick
-from rota.apiserver.show_spec import devices, needs, node_name, placement, readable, spec, versions
+from rota.apiserver.pages import PageRequest, pick_fields
+from rota.apiserver.show_spec import gpu_count, needs_json, node_name, placement_json, readable_spec, spec_json, running_versions
 from rota.engine.entries import JobEntry, NodeEntry
 from rota.engine.mirror import Mirror
 from rota.model import labels
 from rota.model.adoption import JobAdoption
-from rota.model.brake import Silence
+from rota.model.brake import SilentNodes
 from rota.model.columns import count_filled
 from rota.model.ids import JobId
-from rota.model.job import Kind
+from rota.model.job import JobKind
 from rota.model.lifecycle import JOB_ENDS, JobState, NodeState
 from rota.model.limits import BLOCK_TASKS
-from rota.model.node import Eligibility, Link
+from rota.model.node import Eligibility, Connection
 from rota.model.phase import FIRST_END, Phase
-from rota.model.plan import Event
+from rota.model.plan import EventRecord
 from rota.model.shape import RunMode
-from rota.model.why import Why
+from rota.model.why import Explanation
 
 Json = dict[str, Any]
 
@@ -40,7 +40,7 @@ _ENDED_SENTENCE: dict[JobState, str] = {
     JobState.TIMED_OUT: "ran out of time",
     JobState.REJECTED: "was rejected",
 }
-_ONE_PHASE = tuple(  # plain numbers: a list of jobs asks for them a million times
+_PHASE_STATES = tuple(  # plain numbers: a list of jobs asks for them a million times
     (phase.name.lower(), int(phase))
     for phase in (
         *(Phase.PENDING, Phase.OFFERED, Phase.QUEUED, Phase.RUNNING, Phase.HELD, Phase.UNRESOLVED),
@@ -50,38 +50,38 @@ _ONE_PHASE = tuple(  # plain numbers: a list of jobs asks for them a million tim
 _PENDING, _ACCEPTED, _RUNNING, _STOPPING, _FIRST_END, _HELD = map(
     int, (Phase.PENDING, Phase.ACCEPTED, Phase.RUNNING, Phase.STOPPING, FIRST_END, Phase.HELD)
 )
-_UNDER_WAY = {JobState.CANCELING: "is being canceled: ", JobState.PAUSED: "is paused: "}
+_PROGRESS_PREFIX = {JobState.CANCELING: "is being canceled: ", JobState.PAUSED: "is paused: "}
 
 
-def job(mirror: Mirror, entry: JobEntry, caller: Caller) -> Json:
+def job_json(mirror: Mirror, entry: JobEntry, caller: Caller) -> Json:
     shown = {
         **job_line(entry),
-        "spec": spec(readable(entry.spec, caller, entry.spec.namespace)),
-        "needs": needs(entry.spec),
-        "placement": placement(mirror, entry),
+        "spec": spec_json(readable_spec(entry.spec, caller, entry.spec.namespace)),
+        "needs": needs_json(entry.spec),
+        "placement": placement_json(mirror, entry),
     }
     if entry.spec.version == 1:
         return shown
-    rollout = show_service.under_way(entry)
-    return {**shown, "versions": versions(entry), **({} if rollout is None else {"rollout": rollout})}
+    rollout = show_service.rollout_json(entry)
+    return {**shown, "versions": running_versions(entry), **({} if rollout is None else {"rollout": rollout})}
 
 
 def job_line(entry: JobEntry, only: frozenset[str] | None = None) -> Json:
     """A job without its spec and how it was placed; `only`: just these fields, and no work for others."""
     line = {name: value(entry) for name, value in _line_fields(only)}
-    if entry.spec.stays:
-        line |= pick(show_service.totals(entry), only)
+    if entry.spec.is_service:
+        line |= pick_fields(show_service.service_totals(entry), only)
     if entry.adoption is not None and (only is None or "adopted" in only):
-        line["adopted"] = _adopted(entry, entry.adoption)
+        line["adopted"] = _adoption_json(entry, entry.adoption)
     return line
 
 
 @lru_cache(maxsize=64)
 def _line_fields(only: frozenset[str] | None) -> tuple[tuple[str, Callable[[JobEntry], Any]], ...]:
-    return tuple(pick(_LINE, only).items())
+    return tuple(pick_fields(_JOB_LINE_FIELDS, only).items())
 
 
-def _adopted(entry: JobEntry, adoption: JobAdoption) -> Json:
+def _adoption_json(entry: JobEntry, adoption: JobAdoption) -> Json:
     """When nodes brought the job back to a restarted server, and how many tasks none has brought."""
     spec, missing = entry.spec, 0
     for block in range((spec.size + BLOCK_TASKS - 1) // BLOCK_TASKS):
@@ -91,7 +91,7 @@ def _adopted(entry: JobEntry, adoption: JobAdoption) -> Json:
     return {"at_ms": adoption.at_ms, "missing": max(0, missing - carried)}
 
 
-def _reason_of_job(entry: JobEntry) -> str | None:
+def _job_reason(entry: JobEntry) -> str | None:
     """Why it ended as it did; of an active job, why no node can take its tasks."""
     status = entry.status
     if status is None or status.reason is not None or status.state is not JobState.ACTIVE:
@@ -107,9 +107,9 @@ def has_ended(entry: JobEntry) -> bool:
     return entry.status is not None and entry.status.ended
 
 
-def counts(entry: JobEntry) -> dict[str, int]:
+def task_counts(entry: JobEntry) -> dict[str, int]:
     """Tasks by state; what never began in an ended job is canceled, or timed out if it was too late."""
-    numbers = folded(entry.tally.by_phase)
+    numbers = counts_by_state(entry.task_counts.by_phase)
     if has_ended(entry):
         late = entry.verdict is not None and entry.verdict.late
         numbers["timed_out" if late else "canceled"] += numbers["pending"] + numbers["held"]
@@ -117,53 +117,53 @@ def counts(entry: JobEntry) -> dict[str, int]:
     return numbers
 
 
-def done(entry: JobEntry) -> int | None:
+def done_count(entry: JobEntry) -> int | None:
     """How many of its tasks have ended; of a service that goes on how many run; None: of a system job."""
-    tasks, ended = entry.tally.by_phase, has_ended(entry)
-    if entry.spec.kind is Kind.SYSTEM:
+    tasks, ended = entry.task_counts.by_phase, has_ended(entry)
+    if entry.spec.kind is JobKind.SYSTEM:
         return None
-    if entry.spec.stays and not ended:
-        return tasks[_RUNNING] + tasks[_STOPPING] - int(show_service.totals(entry)["down"])
+    if entry.spec.is_service and not ended:
+        return tasks[_RUNNING] + tasks[_STOPPING] - int(show_service.service_totals(entry)["down"])
     never_began = tasks[_PENDING] + tasks[_HELD] if ended else 0
     return sum(tasks[_FIRST_END:_HELD]) + never_began
 
 
-def folded(tasks: Sequence[int]) -> dict[str, int]:
+def counts_by_state(tasks: Sequence[int]) -> dict[str, int]:
     """Numbers of tasks by phase -> by state; some phases share one."""
-    numbers = {name: tasks[phase] for name, phase in _ONE_PHASE}
+    numbers = {name: tasks[phase] for name, phase in _PHASE_STATES}
     numbers["queued"] += tasks[_ACCEPTED]  # on its node, about to start
     numbers["running"] += tasks[_STOPPING]
     return numbers
 
 
-def sentence(entry: JobEntry) -> str:
+def status_sentence(entry: JobEntry) -> str:
     """The job's status as a person would say it."""
-    said = _sentence(entry)
+    said = _state_sentence(entry)
     if entry.adoption is None:
         return said
-    missing = _adopted(entry, entry.adoption)["missing"]
+    missing = _adoption_json(entry, entry.adoption)["missing"]
     without = f", without {missing} of its {entry.spec.size} tasks" if missing else ""
     return f"{said} It was adopted from its nodes after a restart of the server{without}."
 
 
-def _sentence(entry: JobEntry) -> str:
+def _state_sentence(entry: JobEntry) -> str:
     status = entry.status
     if status is not None and status.ended:
         reason = None if status.state is JobState.SUCCEEDED else status.reason
-        return f"{_what_became(entry, status.state)}{_took(entry)}{_because(reason)}."
-    said = _under_way(entry)
-    return f"{said.removesuffix('.')}{_because(_reason_of_job(entry))}." if entry.unplaceable else said
+        return f"{_describe_end(entry, status.state)}{_describe_duration(entry)}{_describe_reason(reason)}."
+    said = _describe_progress(entry)
+    return f"{said.removesuffix('.')}{_describe_reason(_job_reason(entry))}." if entry.unplaceable else said
 
 
-def _under_way(entry: JobEntry) -> str:
-    count, numbers = entry.spec.count, counts(entry)
-    canceling = _UNDER_WAY.get(state_of(entry), "")
+def _describe_progress(entry: JobEntry) -> str:
+    count, numbers = entry.spec.count, task_counts(entry)
+    canceling = _PROGRESS_PREFIX.get(state_of(entry), "")
     if state_of(entry) is JobState.WAITING:
         others = entry.spec.after
-        return f"waits for {others[0].words if len(others) == 1 else f'{len(others)} jobs to end'}."
-    if entry.spec.stays:
-        return canceling + show_service.sentence(entry, numbers)
-    if entry.spec.kind is Kind.SYSTEM:
+        return f"waits for {others[0].description if len(others) == 1 else f'{len(others)} jobs to end'}."
+    if entry.spec.is_service:
+        return canceling + show_service.service_sentence(entry, numbers)
+    if entry.spec.kind is JobKind.SYSTEM:
         waits = f", {numbers['pending']} wait" if numbers["pending"] else ""
         return f"{canceling}runs on {numbers['running']} of {count} nodes{waits}."
     if count == 1:
@@ -179,11 +179,11 @@ def _under_way(entry: JobEntry) -> str:
     return f"{canceling}of {count} tasks {said}."
 
 
-def _what_became(entry: JobEntry, state: JobState) -> str:
+def _describe_end(entry: JobEntry, state: JobState) -> str:
     became, count = _ENDED_SENTENCE[state], entry.spec.count
     if count == 1 or state is JobState.REJECTED:
         return became
-    numbers = counts(entry)
+    numbers = task_counts(entry)
     if numbers["succeeded"] == count:
         return f"{became}, all {count} tasks"
     ends = ("succeeded", "failed", "timed_out", "lost", "canceled")
@@ -191,24 +191,24 @@ def _what_became(entry: JobEntry, state: JobState) -> str:
     return f"{became}: of {count} tasks {said}"
 
 
-def _took(entry: JobEntry) -> str:
+def _describe_duration(entry: JobEntry) -> str:
     status = entry.status
     if status is None or status.started_at_ms is None or status.ended_at_ms is None:
         return ""
     return f" in {max(0, status.ended_at_ms - status.started_at_ms) / 1000:.1f} s"
 
 
-def _because(reason: str | None) -> str:
+def _describe_reason(reason: str | None) -> str:
     return f" ({reason.rstrip('.')})" if reason else ""
 
 
-def jobs_page(mirror: Mirror, wanted: Wish, fits: Callable[[JobEntry], bool]) -> Json:
+def jobs_page(mirror: Mirror, wanted: PageRequest, fits: Callable[[JobEntry], bool]) -> Json:
     """Those behind the number `after` that fit, in their order, and where to go on."""
-    near = _chosen(mirror, _near(mirror, wanted), wanted, fits)
+    near = _matching_jobs(mirror, _next_lower_ids(mirror, wanted), wanted, fits)
     if len(near) > (wanted.limit or 0) > 0:
         return _page(near[: wanted.limit], wanted.only)
-    some, more = _numbers(list(mirror.jobs), wanted)
-    found = _chosen(mirror, some, wanted, fits)
+    some, more = _scan_range(list(mirror.jobs), wanted)
+    found = _matching_jobs(mirror, some, wanted, fits)
     if wanted.limit is not None and len(found) > wanted.limit:
         return _page(found[: wanted.limit], wanted.only)
     return {"jobs": [job_line(entry, wanted.only) for entry in found], "next": more}
@@ -219,15 +219,15 @@ def _page(full: list[JobEntry], only: frozenset[str] | None) -> Json:
     return {"jobs": [job_line(entry, only) for entry in full], "next": full[-1].spec.id}
 
 
-def _chosen(
-    mirror: Mirror, some: Iterable[JobId], wanted: Wish, fits: Callable[[JobEntry], bool]
+def _matching_jobs(
+    mirror: Mirror, some: Iterable[JobId], wanted: PageRequest, fits: Callable[[JobEntry], bool]
 ) -> list[JobEntry]:
     """Those that fit: as many as a page has, and one more where there is one."""
     most = None if wanted.limit is None else wanted.limit + 1
     return list(islice((entry for entry in map(mirror.jobs.__getitem__, some) if fits(entry)), most))
 
 
-def _near(mirror: Mirror, wanted: Wish) -> Iterator[JobId]:
+def _next_lower_ids(mirror: Mirror, wanted: PageRequest) -> Iterator[JobId]:
     """Jobs with the next lower ids. Most ids exist, so a page needs no walk over all jobs."""
     if wanted.after is None or wanted.limit is None or not wanted.descending:
         return
@@ -238,7 +238,7 @@ def _near(mirror: Mirror, wanted: Wish) -> Iterator[JobId]:
             yield job
 
 
-def _numbers(known: list[JobId], wanted: Wish) -> tuple[list[JobId], JobId | None]:
+def _scan_range(known: list[JobId], wanted: PageRequest) -> tuple[list[JobId], JobId | None]:
     """The jobs to look at for one page, and the last of them where there are more; known are in order."""
     after = None if wanted.after is None else int(wanted.after)
     if wanted.descending:
@@ -250,7 +250,7 @@ def _numbers(known: list[JobId], wanted: Wish) -> tuple[list[JobId], JobId | Non
     return known[first:end], known[end - 1] if end < len(known) else None
 
 
-def why(job_id: JobId, reasons: Why) -> Json:
+def why_json(job_id: JobId, reasons: Explanation) -> Json:
     return {
         "job": job_id,
         "waits": reasons.waits,
@@ -263,45 +263,45 @@ def why(job_id: JobId, reasons: Why) -> Json:
     }
 
 
-def node(mirror: Mirror, entry: NodeEntry, now_ms: int) -> Json:
+def node_json(mirror: Mirror, entry: NodeEntry, now_ms: int) -> Json:
     status = entry.status
-    queued = int(mirror.room.queued[mirror.room.slot[entry.id]])
+    queued = int(mirror.node_table.queued[mirror.node_table.slot[entry.id]])
     return {
         "id": entry.id,
         "name": entry.spec.name,
         "state": node_state(entry).value,
-        "eligibility": eligibility(entry).value,
-        "drain": _drain(mirror, entry, now_ms),
-        "taints": entry.wish.taints if entry.wish else (),
+        "eligibility": node_eligibility(entry).value,
+        "drain": _drain_json(mirror, entry, now_ms),
+        "taints": entry.intent.taints if entry.intent else (),
         "cluster": entry.spec.cluster,
-        "labels": node_labels(entry, mirror.only_granted),
+        "labels": node_labels(entry, mirror.granted_only_labels),
         "granted_labels": entry.spec.labels,
-        "ignored_labels": labels.ignored(_declared(entry), entry.spec.labels, mirror.only_granted),
-        "capacity": _amounts(status.capacity if status else {}),
-        "reserved": _reserved(mirror, entry),
-        "used": _used(entry),
+        "ignored_labels": labels.ignored(_declared(entry), entry.spec.labels, mirror.granted_only_labels),
+        "capacity": _amounts_json(status.capacity if status else {}),
+        "reserved": _reserved_json(mirror, entry),
+        "used": _used_json(entry),
         "running": len(entry.assigned) - queued,
         "queued": queued,
         "agent_version": status.version if status else None,
-        "heard_ms_ago": _heard_ms_ago(entry, now_ms),
+        "heard_ms_ago": _last_seen_ms_ago(entry, now_ms),
         "report_interval_ms": entry.report_ms or None,
-        "statistics": _statistics(entry),
-        "reason": _reason(entry),
+        "statistics": _statistics_json(entry),
+        "reason": _node_reason(entry),
         "shortage": status.shortage if status else None,
         "certificate_expires_at_ms": status.certificate_expires_at_ms if status else None,
-        "revoked_until_ms": entry.wish.revoked_until_ms if entry.wish else None,
+        "revoked_until_ms": entry.intent.revoked_until_ms if entry.intent else None,
     }
 
 
-def _reason(entry: NodeEntry) -> str | None:
+def _node_reason(entry: NodeEntry) -> str | None:
     if entry.refused is not None:
         return f"refused: {entry.refused.reason}"
     return entry.status.reason if entry.status else "has not connected yet"
 
 
-def brake(mirror: Mirror) -> Json:
+def brake_json(mirror: Mirror) -> Json:
     """Whether the work of silent nodes is started elsewhere."""
-    on = Silence(mirror).worst(mirror)
+    on = SilentNodes(mirror).worst(mirror)
     return {"level": on.level.value, "silent": on.silent, "of": on.of, "sentence": on.sentence}
 
 
@@ -317,17 +317,17 @@ def _declared(entry: NodeEntry) -> dict[str, str]:
     return entry.status.labels if entry.status else {}
 
 
-def eligibility(entry: NodeEntry) -> Eligibility:
+def node_eligibility(entry: NodeEntry) -> Eligibility:
     if entry.revoked:
         return Eligibility.REVOKED
-    if entry.drains:
+    if entry.is_draining:
         return Eligibility.DRAINING if entry.assigned else Eligibility.DRAINED
-    return entry.wish.eligibility if entry.wish else Eligibility.OPEN
+    return entry.intent.eligibility if entry.intent else Eligibility.OPEN
 
 
-def _drain(mirror: Mirror, entry: NodeEntry, now_ms: int) -> Json | None:
+def _drain_json(mirror: Mirror, entry: NodeEntry, now_ms: int) -> Json | None:
     """How long its work has until it is moved, and how much of it is left to end because it never moves."""
-    wish, status = entry.wish, entry.status
+    wish, status = entry.intent, entry.status
     taken_by_ms = None if status is None else status.leaves_by_ms
     if taken_by_ms is None and (wish is None or not wish.drains):
         return None
@@ -342,28 +342,28 @@ def _drain(mirror: Mirror, entry: NodeEntry, now_ms: int) -> Json | None:
     }
 
 
-def _amounts(amounts: dict[str, int]) -> Json:
+def _amounts_json(amounts: dict[str, int]) -> Json:
     shown: Json = {"cpu": 0.0, "memory": 0, "disk": 0, "gpu": 0, **amounts}
     shown["cpu"] /= 1000
-    shown["gpu"] = devices(shown["gpu"])
+    shown["gpu"] = gpu_count(shown["gpu"])
     return shown
 
 
-def _reserved(mirror: Mirror, entry: NodeEntry) -> Json:
-    room = mirror.room
+def _reserved_json(mirror: Mirror, entry: NodeEntry) -> Json:
+    room = mirror.node_table
     column = room.reserved[:, room.slot[entry.id]].tolist()
     known = entry.status.capacity if entry.status else {}
-    return _amounts({resource: column[row] for resource, row in room.rows.items() if resource in known})
+    return _amounts_json({resource: column[row] for resource, row in room.rows.items() if resource in known})
 
 
-def _heard_ms_ago(entry: NodeEntry, now_ms: int) -> int | None:
+def _last_seen_ms_ago(entry: NodeEntry, now_ms: int) -> int | None:
     """None: not by this server so far."""
-    if entry.status is None or entry.link is Link.UNKNOWN:
+    if entry.status is None or entry.connection is Connection.UNKNOWN:
         return None
-    return max(0, now_ms - entry.heard_at_ms)
+    return max(0, now_ms - entry.last_seen_at_ms)
 
 
-def _used(entry: NodeEntry) -> Json | None:
+def _used_json(entry: NodeEntry) -> Json | None:
     if entry.load is None or entry.status is None:
         return None
     capacity = entry.status.capacity
@@ -377,7 +377,7 @@ def _used(entry: NodeEntry) -> Json | None:
     return used
 
 
-def _statistics(entry: NodeEntry) -> Json | None:
+def _statistics_json(entry: NodeEntry) -> Json | None:
     """The machine as it measured itself, whatever of it was declared."""
     load = entry.load
     if load is None:
@@ -392,7 +392,7 @@ def _statistics(entry: NodeEntry) -> Json | None:
     }
 
 
-def event(mirror: Mirror, sequence: str, at_ms: int, happened: Event) -> Json:
+def event_json(mirror: Mirror, sequence: str, at_ms: int, happened: EventRecord) -> Json:
     tasks = sum(last - first + 1 for first, last in happened.indices) or 1
     code = happened.exit_code
     return {
@@ -414,19 +414,19 @@ def event(mirror: Mirror, sequence: str, at_ms: int, happened: Event) -> Json:
     }
 
 
-_LINE: dict[str, Callable[[JobEntry], Any]] = {
+_JOB_LINE_FIELDS: dict[str, Callable[[JobEntry], Any]] = {
     "id": lambda entry: entry.spec.id,
     "name": lambda entry: entry.spec.name,
     "namespace": lambda entry: entry.spec.namespace,
     "kind": lambda entry: entry.spec.kind.value,
     "state": lambda entry: state_of(entry).value,
-    "reason": _reason_of_job,
-    "sentence": sentence,
+    "reason": _job_reason,
+    "sentence": status_sentence,
     "version": lambda entry: entry.spec.version,
-    "count": lambda entry: entry.spec.size if entry.spec.stays else entry.spec.count,
-    "done": done,
+    "count": lambda entry: entry.spec.size if entry.spec.is_service else entry.spec.count,
+    "done": done_count,
     "priority": lambda entry: entry.spec.priority,
-    "counts": counts,
+    "counts": task_counts,
     "submitted_at_ms": lambda entry: entry.spec.submitted_at_ms,
     "started_at_ms": lambda entry: entry.started_at_ms,
     "ended_at_ms": lambda entry: entry.status.ended_at_ms if entry.status else None,

@@ -5,29 +5,29 @@ from typing import Any
 from rota.engine.entries import JobEntry
 from rota.model.columns import column
 from rota.model.lifecycle import AttemptState
-from rota.model.service import Check, Health, Life, Restart, Rollout
+from rota.model.service import HealthCheck, Health, ServiceStatus, RestartPolicy, RolloutPolicy
 
 Json = dict[str, Any]
 
 _RUNNING = int(AttemptState.RUNNING)
 
 
-def life(lived: Life | None) -> Json | None:
-    if lived is None:
+def service_status_json(status: ServiceStatus | None) -> Json | None:
+    if status is None:
         return None
     return {
-        "health": lived.health,
-        "restarts": lived.restarts,
-        "exit_code": None if lived.exit_code < 0 else lived.exit_code,
-        "signal": lived.signal or None,
-        "ended_at_ms": lived.ended_at_ms or None,
-        "why": lived.why,
+        "health": status.health,
+        "restarts": status.restarts,
+        "exit_code": None if status.exit_code < 0 else status.exit_code,
+        "signal": status.signal or None,
+        "ended_at_ms": status.ended_at_ms or None,
+        "why": status.why,
     }
 
 
-def totals(entry: JobEntry) -> Json:
+def service_totals(entry: JobEntry) -> Json:
     """Of all its tasks: how many are healthy, down between two starts, and were started again."""
-    live: list[Life] = []
+    live: list[ServiceStatus] = []
     restarts = 0
     for block, status in entry.statuses.items():
         attempt = entry.attempts[block]
@@ -44,9 +44,9 @@ def totals(entry: JobEntry) -> Json:
     }
 
 
-def sentence(entry: JobEntry, numbers: dict[str, int]) -> str:
+def service_sentence(entry: JobEntry, numbers: dict[str, int]) -> str:
     """`3 of 3 run, 2 healthy, restarted 5 times.`"""
-    whole = totals(entry)
+    whole = service_totals(entry)
     said = [f"{numbers['running'] - whole['down']} of {entry.spec.size} run"]
     if whole["healthy"] is not None:
         said.append(f"{whole['healthy']} healthy")
@@ -60,7 +60,7 @@ def sentence(entry: JobEntry, numbers: dict[str, int]) -> str:
     return f"{', '.join(said)}."
 
 
-def check(wanted: Check) -> Json:
+def check_json(wanted: HealthCheck) -> Json:
     what: Json = {"command": list(wanted.command)} if wanted.command else {"tcp": wanted.port}
     if wanted.http is not None:
         codes = [str(low) if low == high else f"{low}-{high}" for low, high in wanted.codes]
@@ -74,7 +74,7 @@ def check(wanted: Check) -> Json:
     }
 
 
-def restart(wanted: Restart) -> Json:
+def restart_json(wanted: RestartPolicy) -> Json:
     return {
         "attempts": wanted.attempts,
         "within": wanted.within_seconds,
@@ -83,7 +83,7 @@ def restart(wanted: Restart) -> Json:
     }
 
 
-def rollout(wanted: Rollout) -> Json:
+def rollout_policy_json(wanted: RolloutPolicy) -> Json:
     return {
         "max_parallel": wanted.max_parallel,
         "healthy": wanted.healthy_seconds,
@@ -92,9 +92,9 @@ def rollout(wanted: Rollout) -> Json:
     }
 
 
-def under_way(entry: JobEntry) -> Json | None:
+def rollout_json(entry: JobEntry) -> Json | None:
     """How far its newest version is; None: it was never rolled out."""
-    wish, known = entry.wish, entry.rollout
+    wish, known = entry.intent, entry.rollout
     if known is None or wish is None or known.version != wish.replace:
         return None
     return {

@@ -9,38 +9,38 @@ import msgspec
 
 from rota.apiserver import access, show_service
 from rota.apiserver.access import Action, Caller
-from rota.apiserver.quantities import shown
+from rota.apiserver.quantities import quantities_json
 from rota.apiserver.services import signal_name
 from rota.engine.entries import JobEntry
 from rota.engine.mirror import Mirror
 from rota.model.amounts import WHOLE_GPU
 from rota.model.attempt import AttemptBlock
 from rota.model.columns import column
-from rota.model.container import Container
+from rota.model.container import ContainerSpec
 from rota.model.ids import NodeId
-from rota.model.job import JobSpec, Kind, assessed
-from rota.model.origin import Origin
+from rota.model.job import JobSpec, JobKind, with_observed_needs
+from rota.model.origin import NeedOrigin
 from rota.model.phase import Phase
 from rota.model.retry import PLAIN, Retry
-from rota.model.sandbox import Sandbox
+from rota.model.sandbox import SandboxSpec
 from rota.model.service import SIGTERM
 from rota.model.shape import Policy
 from rota.model.steps import Step
 
 Json = dict[str, Any]
 
-BLOCKS_LOOKED_AT = 256  # for the last decision, newest first: the largest jobs have many more
+BLOCKS_SCANNED_MAX = 256  # for the last decision, newest first: the largest jobs have many more
 
 
-def readable(wanted: JobSpec, caller: Caller, namespace: str) -> JobSpec:
+def readable_spec(wanted: JobSpec, caller: Caller, namespace: str) -> JobSpec:
     """The spec as the caller may read it: without values of environments, unless it may submit there."""
-    if access.may(caller, Action.READ_ENVIRONMENTS, namespace):
+    if access.is_allowed(caller, Action.READ_ENVIRONMENTS, namespace):
         return wanted
-    steps = tuple(msgspec.structs.replace(step, env=access.hidden(step.env)) for step in wanted.steps)
-    return msgspec.structs.replace(wanted, env=access.hidden(wanted.env), steps=steps)
+    steps = tuple(msgspec.structs.replace(step, env=access.redacted(step.env)) for step in wanted.steps)
+    return msgspec.structs.replace(wanted, env=access.redacted(wanted.env), steps=steps)
 
 
-def spec(wanted: JobSpec) -> Json:
+def spec_json(wanted: JobSpec) -> Json:
     """All of it: what a caller is shown goes through `readable` first."""
     left = dict(wanted.needs)
     return {
@@ -54,7 +54,7 @@ def spec(wanted: JobSpec) -> Json:
         "cpu": left.pop("cpu", 0) / 1000,
         "memory": left.pop("memory", 0),
         "disk": left.pop("disk", 0),
-        "gpu": devices(left.pop("gpu", 0)),
+        "gpu": gpu_count(left.pop("gpu", 0)),
         "resources": left,
         "where": [str(constraint) for constraint in wanted.where],
         "priority": wanted.priority,
@@ -64,32 +64,32 @@ def spec(wanted: JobSpec) -> Json:
         "run": wanted.run.value,
         "when_unschedulable": wanted.when_unschedulable.value,
         "recovery": wanted.recovery.value,
-        **({} if wanted.owner is None else _controller(wanted)),
+        **({} if wanted.recovery_controller is None else _controller_fields(wanted)),
         "labels": wanted.labels,
-        **({"steps": [_step(step) for step in wanted.steps]} if wanted.steps else {}),
+        **({"steps": [_step_json(step) for step in wanted.steps]} if wanted.steps else {}),
         **({"files": {path: len(content) for path, content in wanted.files.items()}} if wanted.files else {}),
-        **dict(_wishes(wanted)),
-        **({} if wanted.container is None else _container(wanted.container)),
-        **({} if wanted.sandbox is None else {"sandbox": _sandbox(wanted.sandbox)}),
-        **({"limits": _limits(wanted.limits)} if wanted.limits else {}),
-        **dict(_kind(wanted)),
+        **dict(_optional_fields(wanted)),
+        **({} if wanted.container is None else _container_json(wanted.container)),
+        **({} if wanted.sandbox is None else {"sandbox": _sandbox_json(wanted.sandbox)}),
+        **({"limits": _limits_json(wanted.limits)} if wanted.limits else {}),
+        **dict(_kind_fields(wanted)),
     }
 
 
-def needs(wanted: JobSpec) -> Json:
+def needs_json(wanted: JobSpec) -> Json:
     """What is reserved for a task, what it is likely to use, and by whose word; of old jobs nothing."""
-    likely = assessed(wanted).needs
+    likely = with_observed_needs(wanted).needs
     return {
         resource: {
-            "reserved": shown({resource: wanted.needs.get(resource, 0)})[resource],
-            "assessed": shown({resource: likely.get(resource, 0)})[resource],
-            "origin": (Origin.OBSERVED if resource in wanted.observed else origin).value,
+            "reserved": quantities_json({resource: wanted.needs.get(resource, 0)})[resource],
+            "assessed": quantities_json({resource: likely.get(resource, 0)})[resource],
+            "origin": (NeedOrigin.OBSERVED if resource in wanted.observed else origin).value,
         }
         for resource, origin in wanted.origins.items()
     }
 
 
-def _controller(wanted: JobSpec) -> Json:
+def _controller_fields(wanted: JobSpec) -> Json:
     return {
         "controller": wanted.controller,
         "when_no_controller": wanted.when_no_controller.value,
@@ -97,22 +97,22 @@ def _controller(wanted: JobSpec) -> Json:
     }
 
 
-def _kind(wanted: JobSpec) -> Iterator[tuple[str, Any]]:
+def _kind_fields(wanted: JobSpec) -> Iterator[tuple[str, Any]]:
     yield "kind", wanted.kind.value
     if wanted.stop_signal != SIGTERM:
         yield "stop_signal", signal_name(wanted.stop_signal)
-    if wanted.stays:
-        yield "restart", show_service.restart(wanted.restart)
-        yield "rollout", show_service.rollout(wanted.rollout)
+    if wanted.is_service:
+        yield "restart", show_service.restart_json(wanted.restart)
+        yield "rollout", show_service.rollout_policy_json(wanted.rollout)
     if wanted.check is not None:
-        yield "check", show_service.check(wanted.check)
+        yield "check", show_service.check_json(wanted.check)
 
 
-def _limits(limits: dict[str, int]) -> Json:
+def _limits_json(limits: dict[str, int]) -> Json:
     return limits | ({"cpu": limits["cpu"] / 1000} if "cpu" in limits else {})
 
 
-def _wishes(wanted: JobSpec) -> Iterator[tuple[str, Any]]:
+def _optional_fields(wanted: JobSpec) -> Iterator[tuple[str, Any]]:
     """Only those it has."""
     texts = {
         "prefer": wanted.prefer,
@@ -122,7 +122,7 @@ def _wishes(wanted: JobSpec) -> Iterator[tuple[str, Any]]:
         "tolerate": wanted.tolerate,
     }
     yield from ((name, [str(one) for one in given]) for name, given in texts.items() if given)
-    if wanted.kind is not Kind.BATCH:
+    if wanted.kind is not JobKind.BATCH:
         yield "kind", wanted.kind.value
     if wanted.after:
         yield "after", [{"job": one.job, "on": one.on.value} for one in wanted.after]
@@ -147,12 +147,12 @@ def _wishes(wanted: JobSpec) -> Iterator[tuple[str, Any]]:
     }
     yield from ((name, given) for name, given in plain.items() if given is not None)
     if wanted.retry != PLAIN:
-        yield "retry", _retry(wanted.retry)
+        yield "retry", _retry_json(wanted.retry)
     if wanted.deadline_at_ms is not None:
-        yield "deadline", _instant(wanted.deadline_at_ms)
+        yield "deadline", _format_instant(wanted.deadline_at_ms)
 
 
-def _retry(retry: Retry) -> Json:
+def _retry_json(retry: Retry) -> Json:
     """Without the number of times, which has a field of its own."""
     lists = {"on": [*retry.codes, *retry.on], "fail_on": list(retry.fail_on)}
     return {name: given for name, given in lists.items() if given} | {
@@ -162,7 +162,7 @@ def _retry(retry: Retry) -> Json:
     }
 
 
-def _step(step: Step) -> Json:
+def _step_json(step: Step) -> Json:
     said: Json = {"name": step.name, "command": step.command}
     if step.env:
         said["env"] = step.env
@@ -171,11 +171,11 @@ def _step(step: Step) -> Json:
     return said
 
 
-def _sandbox(sandbox: Sandbox) -> Json:
+def _sandbox_json(sandbox: SandboxSpec) -> Json:
     return {"network": sandbox.network, "writable": list(sandbox.writable)}
 
 
-def _container(container: Container) -> Json:
+def _container_json(container: ContainerSpec) -> Json:
     mounts = [
         {"source": one.source, "target": one.target, "read_only": one.read_only} for one in container.mounts
     ]
@@ -189,9 +189,9 @@ def _container(container: Container) -> Json:
     return {"image": container.image, "container": inside}
 
 
-def placement(mirror: Mirror, entry: JobEntry) -> Json | None:
+def placement_json(mirror: Mirror, entry: JobEntry) -> Json | None:
     """The last decision: which node, over which, by how much."""
-    newest = islice(reversed(entry.attempts.values()), BLOCKS_LOOKED_AT)
+    newest = islice(reversed(entry.attempts.values()), BLOCKS_SCANNED_MAX)
     block = max((one for one in newest if one.choice), key=_placed_at_ms, default=None)
     if block is None or block.choice is None:
         return None
@@ -208,7 +208,7 @@ def placement(mirror: Mirror, entry: JobEntry) -> Json | None:
     }
 
 
-def versions(entry: JobEntry) -> dict[str, int]:
+def running_versions(entry: JobEntry) -> dict[str, int]:
     """How many of the tasks that run do so by which version of the spec."""
     found: dict[int, int] = {}
     for block, status in entry.statuses.items():
@@ -224,7 +224,7 @@ def node_name(mirror: Mirror, node_id: NodeId) -> str:
     return entry.spec.name if entry else node_id
 
 
-def devices(thousandths: int) -> float:
+def gpu_count(thousandths: int) -> float:
     """GPUs as people write them: 2, or 0.5."""
     whole, part = divmod(thousandths, WHOLE_GPU)
     return thousandths / WHOLE_GPU if part else whole
@@ -234,7 +234,7 @@ def _placed_at_ms(block: AttemptBlock) -> int:
     return int(column(block, "placed_at_ms").max())
 
 
-def _instant(wall_ms: int) -> str:
+def _format_instant(wall_ms: int) -> str:
     seconds, thousandths = divmod(wall_ms, 1000)
     fraction = f".{thousandths:03}" if thousandths else ""
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f"{fraction}Z"

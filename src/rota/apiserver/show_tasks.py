@@ -21,7 +21,7 @@ _PHASES = [phase.name.lower() for phase in Phase]
 _ATTEMPT_STATES = [state.name.lower() for state in AttemptState]
 
 
-class Placed(NamedTuple):
+class PlacedAttempt(NamedTuple):
     """One attempt: where it was placed and how it fares."""
 
     number: int
@@ -35,7 +35,7 @@ class Placed(NamedTuple):
         return AttemptState.OFFERED if self.status is None else self.status.state
 
 
-class Wanted(NamedTuple):
+class TaskFilter(NamedTuple):
     """Which tasks of a job: in one of these states, on this node, with an index above `after`."""
 
     states: Container[str] | None = None
@@ -43,14 +43,14 @@ class Wanted(NamedTuple):
     after: int = -1
 
 
-def tasks_page(mirror: Mirror, entry: JobEntry, wanted: Wanted, limit: int) -> Json:
+def tasks_page(mirror: Mirror, entry: JobEntry, wanted: TaskFilter, limit: int) -> Json:
     """Up to `limit` of these tasks, and the index to go on from."""
     found: list[Json] = []
     for block in range((wanted.after + 1) // BLOCK_TASKS, entry.spec.blocks):
         positions = _positions(entry, block, wanted.states)
         if not positions:
             continue
-        rows = _Rows(mirror, entry, block)
+        rows = _BlockRows(mirror, entry, block)
         for position in positions:
             is_behind = block * BLOCK_TASKS + position > wanted.after
             if is_behind and wanted.node in (None, rows.node(position)):
@@ -63,29 +63,29 @@ def tasks_page(mirror: Mirror, entry: JobEntry, wanted: Wanted, limit: int) -> J
 def task_line(mirror: Mirror, entry: JobEntry, index: int) -> Json:
     """One task without its attempts."""
     block, position = divmod(index, BLOCK_TASKS)
-    return _Rows(mirror, entry, block).task(position)
+    return _BlockRows(mirror, entry, block).task(position)
 
 
-def task(mirror: Mirror, entry: JobEntry, index: int) -> Json:
+def task_json(mirror: Mirror, entry: JobEntry, index: int) -> Json:
     """One task and all its known attempts, oldest first."""
     shown = task_line(mirror, entry, index)
-    attempts = attempts_shown(mirror, entry, index)
-    steps = attempts[-1]["steps"] if attempts else _steps(entry.spec.steps, None)
+    attempts = attempts_json(mirror, entry, index)
+    steps = attempts[-1]["steps"] if attempts else _steps_json(entry.spec.steps, None)
     result = attempts[-1]["result"] if attempts else None
     return {**shown, "steps": steps, "result": result, "attempts": attempts}
 
 
-def attempts_shown(mirror: Mirror, entry: JobEntry, index: int) -> list[Json]:
+def attempts_json(mirror: Mirror, entry: JobEntry, index: int) -> list[Json]:
     return [
         {
-            **_attempt(mirror, placed, entry.spec.steps),
-            "result": admit_results.shown(entry.results.get((index, placed.number))),
+            **_attempt_json(mirror, placed, entry.spec.steps),
+            "result": admit_results.result_json(entry.results.get((index, placed.number))),
         }
         for placed in attempts_of(entry, index)
     ]
 
 
-def attempts_of(entry: JobEntry, index: int) -> list[Placed]:
+def attempts_of(entry: JobEntry, index: int) -> list[PlacedAttempt]:
     """All known attempts of a task, oldest first."""
     block, position = divmod(index, BLOCK_TASKS)
     attempt, status = entry.attempts.get(block), entry.statuses.get(block)
@@ -93,7 +93,7 @@ def attempts_of(entry: JobEntry, index: int) -> list[Placed]:
         return []
     past = {old.number: old for old in status.older if old.position == position} if status else {}
     found = [
-        Placed(old.number, old.node, old.placed_at_ms, past.get(old.number), old.flags)
+        PlacedAttempt(old.number, old.node, old.placed_at_ms, past.get(old.number), old.flags)
         for old in attempt.older
         if old.position == position
     ]
@@ -101,11 +101,11 @@ def attempts_of(entry: JobEntry, index: int) -> list[Placed]:
     if number:
         node = attempt.nodes[int(column(attempt, "node")[position])]
         placed_at_ms, flags = int(column(attempt, "placed_at_ms")[position]), attempt.flags[position]
-        found.append(Placed(number, node, placed_at_ms, _current(status, position, number), flags))
+        found.append(PlacedAttempt(number, node, placed_at_ms, _current_status(status, position, number), flags))
     return found
 
 
-def _current(status: StatusBlock | None, position: int, number: int) -> OldStatus | None:
+def _current_status(status: StatusBlock | None, position: int, number: int) -> OldStatus | None:
     if status is None or int(column(status, "number")[position]) != number:
         return None
     cells: dict[str, Any] = {name: int(column(status, name)[position]) for name in status.COLUMNS}
@@ -120,28 +120,28 @@ def _positions(entry: JobEntry, block: int, states: Container[str] | None) -> li
     if states is None:
         return list(range(size))
     phases = entry.phases.get(block) or bytes(size)
-    wanted = [phase for phase in Phase if _shown(phase, _unbegun(entry)) in states]
+    wanted = [phase for phase in Phase if _state_name(phase, _unstarted_state(entry)) in states]
     return [position for position, phase in enumerate(phases[:size]) if phase in wanted]
 
 
-def _unbegun(entry: JobEntry) -> str | None:
+def _unstarted_state(entry: JobEntry) -> str | None:
     """How what never began in an ended job is shown."""
     if not has_ended(entry):
         return None
     return "timed_out" if entry.verdict is not None and entry.verdict.late else "canceled"
 
 
-def _shown(phase: int, unbegun: str | None) -> str:
+def _state_name(phase: int, unbegun: str | None) -> str:
     return unbegun if unbegun and phase in (Phase.PENDING, Phase.HELD) else _PHASES[phase]
 
 
-class _Rows:
+class _BlockRows:
     """The columns of one block as plain lists, made once for all of its tasks."""
 
     def __init__(self, mirror: Mirror, entry: JobEntry, block: int) -> None:
         self._spec = entry.spec
         self._first = block * BLOCK_TASKS
-        self._unbegun = _unbegun(entry)
+        self._unstarted_state = _unstarted_state(entry)
         self._phases = entry.phases.get(block) or bytes(entry.spec.block_size(block))
         attempt, status, task_block = (
             entry.attempts.get(block),
@@ -170,36 +170,36 @@ class _Rows:
         shown: Json = {
             "job": self._spec.id,
             "index": self._first + position,
-            "state": _shown(self._phases[position], self._unbegun),
+            "state": _state_name(self._phases[position], self._unstarted_state),
             "tries": attempt["tries"][position] + 1 if attempt and number else 0,
             "attempt": number or None,
             "node": self.node(position),
             "placed_at_ms": attempt["placed_at_ms"][position] if attempt and number else None,
             "evicted": bool(attempt and number and attempt["flags"][position] & EVICTED),
-            "reason": self._reasons.get(position) or self._why_done(position, number),
+            "reason": self._reasons.get(position) or self._reason_without_attempt(position, number),
             "life": None,
-            **_UNKNOWN,
+            **_NO_STATUS,
         }
         if status and number and status["number"][position] == number:
-            fields = _FARED if status["state"][position] >= ATTEMPT_FIRST_END else _FARES
+            fields = _ENDED_FIELDS if status["state"][position] >= ATTEMPT_FIRST_END else _STARTED_FIELDS
             for field in fields:
-                shown[field] = _MADE[field](status, position)
-            shown["life"] = show_service.life(self._lives.get(position))
+                shown[field] = _FIELD_READERS[field](status, position)
+            shown["life"] = show_service.service_status_json(self._lives.get(position))
         return shown
 
-    def _why_done(self, position: int, number: int) -> str | None:
+    def _reason_without_attempt(self, position: int, number: int) -> str | None:
         """Of what has succeeded or was lost without an attempt, or is more than is wanted."""
-        if self._phases[position] == Phase.CANCELED and self._spec.is_beyond(self._first + position):
+        if self._phases[position] == Phase.CANCELED and self._spec.is_scaled_down(self._first + position):
             return f"its job has {self._spec.size} task{'s' if self._spec.size > 1 else ''} now"
         return None if number else self._without_attempt.get(self._phases[position])
 
 
-_UNKNOWN: Json = dict.fromkeys(
+_NO_STATUS: Json = dict.fromkeys(
     ("exit_code", "signal", "started_at_ms", "ended_at_ms", "ran_ms", "cpu_ms", "peak_memory_bytes")
 )
-_FARES = ("started_at_ms",)
-_FARED = tuple(_UNKNOWN)
-_MADE: dict[str, Any] = {
+_STARTED_FIELDS = ("started_at_ms",)
+_ENDED_FIELDS = tuple(_NO_STATUS)
+_FIELD_READERS: dict[str, Any] = {
     "exit_code": lambda row, at: None if row["exit_code"][at] == NO_EXIT_CODE else row["exit_code"][at],
     "signal": lambda row, at: row["signal"][at] or None,
     "started_at_ms": lambda row, at: row["started_at_ms"][at] or None,
@@ -214,7 +214,7 @@ def _lists(block: AttemptBlock | StatusBlock) -> dict[str, list[int]]:
     return {name: column(block, name).tolist() for name in block.COLUMNS}
 
 
-def _attempt(mirror: Mirror, placed: Placed, steps: tuple[Step, ...]) -> Json:
+def _attempt_json(mirror: Mirror, placed: PlacedAttempt, steps: tuple[Step, ...]) -> Json:
     shown: Json = {
         "attempt": placed.number,
         "state": _ATTEMPT_STATES[placed.state],
@@ -222,29 +222,29 @@ def _attempt(mirror: Mirror, placed: Placed, steps: tuple[Step, ...]) -> Json:
         "placed_at_ms": placed.placed_at_ms,
         "evicted": bool(placed.flags & EVICTED),
         "reason": placed.status.reason if placed.status else None,
-        "steps": _steps(steps, placed.status),
-        "life": show_service.life(placed.status.life) if placed.status else None,
-        **_UNKNOWN,
+        "steps": _steps_json(steps, placed.status),
+        "life": show_service.service_status_json(placed.status.life) if placed.status else None,
+        **_NO_STATUS,
     }
     if placed.status is not None:
         row = {name: [getattr(placed.status, name)] for name in StatusBlock.COLUMNS}
-        for field in _FARED if placed.state >= ATTEMPT_FIRST_END else _FARES:
-            shown[field] = _MADE[field](row, 0)
+        for field in _ENDED_FIELDS if placed.state >= ATTEMPT_FIRST_END else _STARTED_FIELDS:
+            shown[field] = _FIELD_READERS[field](row, 0)
     return shown
 
 
-def _steps(steps: tuple[Step, ...], status: OldStatus | None) -> list[Json]:
+def _steps_json(steps: tuple[Step, ...], status: OldStatus | None) -> list[Json]:
     """All of them, also those that have not begun."""
     marks = status.steps if status else ()
     words = states(len(steps), marks, AttemptState(status.state) if status else AttemptState.OFFERED)
     begun: list[StepMark | None] = [*marks[: len(steps)], *[None] * (len(steps) - len(marks))]
     return [
-        {"step": number, "name": step.name, "state": word, **_mark(mark)}
+        {"step": number, "name": step.name, "state": word, **_step_mark_json(mark)}
         for number, (step, word, mark) in enumerate(zip(steps, words, begun, strict=False), 1)
     ]
 
 
-def _mark(mark: StepMark | None) -> Json:
+def _step_mark_json(mark: StepMark | None) -> Json:
     return {
         "exit_code": None if mark is None or mark.exit_code < 0 else mark.exit_code,
         "signal": mark.signal or None if mark else None,

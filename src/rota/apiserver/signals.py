@@ -5,8 +5,8 @@ from difflib import get_close_matches
 from rota.apiserver.fields import printable
 from rota.model.errors import BadField
 
-KILL = 9
-NUMBERS = {
+SIGKILL = 9
+SIGNAL_NUMBERS = {
     "HUP": 1,
     "INT": 2,
     "QUIT": 3,
@@ -15,7 +15,7 @@ NUMBERS = {
     "ABRT": 6,
     "BUS": 7,
     "FPE": 8,
-    "KILL": KILL,
+    "KILL": SIGKILL,
     "USR1": 10,
     "SEGV": 11,
     "USR2": 12,
@@ -38,16 +38,16 @@ NUMBERS = {
     "PWR": 30,
     "SYS": 31,
 }
-NAMES = {number: name for name, number in NUMBERS.items()}
+SIGNAL_NAMES = {number: name for name, number in SIGNAL_NUMBERS.items()}
 
 
-def signal_number(field: str, value: object) -> int:
+def parse_signal(field: str, value: object) -> int:
     """`USR1`, `SIGUSR1` or 10."""
     name = str(value).upper().removeprefix("SIG")
-    if name in NUMBERS:
-        return NUMBERS[name]
-    if name.isascii() and name.isdecimal() and len(name) < 3 and int(name) in NAMES:
+    if name in SIGNAL_NUMBERS:
+        return SIGNAL_NUMBERS[name]
+    if name.isascii() and name.isdecimal() and len(name) < 3 and int(name) in SIGNAL_NAMES:
         return int(name)
-    near = get_close_matches(name[:20], NUMBERS, 1)
-    hint = f"did you mean {near[0]}?" if near else f"write one of: {', '.join(NUMBERS)}"
+    near = get_close_matches(name[:20], SIGNAL_NUMBERS, 1)
+    hint = f"did you mean {near[0]}?" if near else f"write one of: {', '.join(SIGNAL_NUMBERS)}"
     raise BadField(field, f"'{printable(str(value))[:20]}' is not a signal", hint)

@@ -5,20 +5,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from rota.apiserver import fields, wishes
-from rota.apiserver.afters import afters
-from rota.apiserver.containers import container, refuse_uncontainable
-from rota.apiserver.contradictions import refuse_contradictions
-from rota.apiserver.deadline import deadline
-from rota.apiserver.doubts import SUGAR
-from rota.apiserver.files import files
-from rota.apiserver.kinds import kind_of
-from rota.apiserver.recovery import recovery
-from rota.apiserver.retries import retries
-from rota.apiserver.run_modes import run_mode
-from rota.apiserver.sandboxes import refuse_open_sandbox, sandbox
-from rota.apiserver.services import refuse_unlike_a_service, service_fields
-from rota.apiserver.steps import command, refuse_unexecutable, steps
-from rota.apiserver.task_limits import task_limits
+from rota.apiserver.afters import parse_dependencies
+from rota.apiserver.containers import parse_container, check_container
+from rota.apiserver.contradictions import check_consistency
+from rota.apiserver.deadline import parse_deadline
+from rota.apiserver.doubts import LABEL_SHORTHANDS
+from rota.apiserver.files import parse_files
+from rota.apiserver.kinds import parse_kind
+from rota.apiserver.recovery import parse_recovery
+from rota.apiserver.retries import parse_retries
+from rota.apiserver.run_modes import parse_run_mode
+from rota.apiserver.sandboxes import check_sandbox, parse_sandbox
+from rota.apiserver.services import check_service, parse_service_fields
+from rota.apiserver.steps import parse_command, check_exec_size, parse_steps
+from rota.apiserver.task_limits import parse_task_limits
 from rota.model import limits
 from rota.model.amounts import (
     CPU,
@@ -33,13 +33,13 @@ from rota.model.amounts import (
 )
 from rota.model.errors import BadField
 from rota.model.ids import JobId
-from rota.model.job import JobSpec, Kind, Unschedulable
+from rota.model.job import JobSpec, JobKind, Unschedulable
 from rota.model.result import Reporter
 from rota.model.shape import Constraint, Op, Policy
 from rota.model.steps import Step
 
 GPU_MAX = limits.GPUS_MAX  # a task is on one node
-FIELDS: dict[str, tuple[str, ...]] = {  # of a submit -> the attributes of a JobSpec that it says
+SPEC_ATTRIBUTES: dict[str, tuple[str, ...]] = {  # of a submit -> the attributes of a JobSpec that it says
     "name": ("name",),
     "namespace": ("namespace",),
     "command": ("command", "steps"),
@@ -103,86 +103,86 @@ FIELDS: dict[str, tuple[str, ...]] = {  # of a submit -> the attributes of a Job
     "cluster": ("cluster",),
     "move_pending": ("move_pending",),
 }
-KNOWN = tuple(FIELDS)
-BUILT_IN = (CPU, MEMORY, DISK, GPU)
+SPEC_FIELDS = tuple(SPEC_ATTRIBUTES)
+BUILT_IN_RESOURCES = (CPU, MEMORY, DISK, GPU)
 
 
 def parse_spec(body: object, wall_ms: int = 0) -> JobSpec:
     """A deadline such as `2h` is counted from `wall_ms`."""
-    said = fields.known_fields(body, KNOWN)
+    said = fields.known_fields(body, SPEC_FIELDS)
     spec = parse_fields(said, wall_ms)
-    check(spec, wall_ms)
-    refuse_unlike_a_service(said, spec)
+    check_spec(spec, wall_ms)
+    check_service(said, spec)
     return spec
 
 
-def said_needs(body: Mapping[str, Any]) -> tuple[str, ...]:
+def named_resources(body: Mapping[str, Any]) -> tuple[str, ...]:
     """The resources of which it speaks, if only to say that it needs none."""
-    return (*(resource for resource in BUILT_IN if resource in body), *body.get("resources", ()))
+    return (*(resource for resource in BUILT_IN_RESOURCES if resource in body), *body.get("resources", ()))
 
 
-def check(spec: JobSpec, wall_ms: int) -> None:
+def check_spec(spec: JobSpec, wall_ms: int) -> None:
     """What is wrong with it as a whole."""
-    refuse_contradictions(spec, wall_ms)
-    refuse_unexecutable(spec)
-    refuse_uncontainable(spec)
-    refuse_open_sandbox(spec)
+    check_consistency(spec, wall_ms)
+    check_exec_size(spec)
+    check_container(spec)
+    check_sandbox(spec)
 
 
 def parse_fields(said: Mapping[str, Any], wall_ms: int) -> JobSpec:
     """Each by itself."""
-    argv, in_order = _commands(said)
-    workdir = _workdir(said.get("workdir"))
-    kind = kind_of(said)
-    count = 0 if kind is Kind.SYSTEM else _count(said)
+    argv, in_order = _parse_commands(said)
+    workdir = _parse_workdir(said.get("workdir"))
+    kind = parse_kind(said)
+    count = 0 if kind is JobKind.SYSTEM else _parse_count(said)
     return JobSpec(
         id=JobId(""),
-        name=_name(said, argv or in_order[0].command),
+        name=_parse_name(said, argv or in_order[0].command),
         command=argv,
         steps=in_order,
         submitted_at_ms=0,
         namespace=fields.name("namespace", said.get("namespace", "default")),
         env=fields.environment("env", said.get("env", {})),
         workdir=workdir,
-        files=files(said.get("files"), workdir),
+        files=parse_files(said.get("files"), workdir),
         count=count,
-        parallel=_parallel(said.get("parallel")),
-        needs=_needs(said),
-        where=_where(said),
+        parallel=_parse_parallel(said.get("parallel")),
+        needs=_parse_needs(said),
+        where=_parse_where(said),
         priority=fields.number("priority", parse_count, said.get("priority", 50), 0, limits.PRIORITY_MAX),
-        **retries(said),
-        timeout_seconds=_duration("timeout", said.get("timeout")),
-        queue_timeout_seconds=_duration("queue_timeout", said.get("queue_timeout")),
+        **parse_retries(said),
+        timeout_seconds=_parse_duration("timeout", said.get("timeout")),
+        queue_timeout_seconds=_parse_duration("queue_timeout", said.get("queue_timeout")),
         grace_seconds=fields.number(
             "grace", parse_seconds, said.get("grace", 10.0), limits.GRACE_SECONDS_MAX
         ),
-        **run_mode(said),
-        **recovery(said),
+        **parse_run_mode(said),
+        **parse_recovery(said),
         when_unschedulable=fields.one_of(
             "when_unschedulable", said.get("when_unschedulable", Unschedulable.QUEUE), Unschedulable
         ),
         labels=fields.labels("labels", said.get("labels", {})),
-        **_placement(said),
-        **_eviction(said),
-        expect_seconds=_duration("expect", said.get("expect")),
-        log_bytes=_log_bytes(said.get("log_bytes")),
+        **_parse_placement(said),
+        **_parse_eviction(said),
+        expect_seconds=_parse_duration("expect", said.get("expect")),
+        log_bytes=_parse_log_bytes(said.get("log_bytes")),
         deadline_at_ms=None
         if said.get("deadline") is None
-        else deadline("deadline", said["deadline"], wall_ms),
-        container=container(said),
-        keep_seconds=_keep(said.get("keep")),
+        else parse_deadline("deadline", said["deadline"], wall_ms),
+        container=parse_container(said),
+        keep_seconds=_parse_keep(said.get("keep")),
         move_pending=fields.flag("move_pending", said.get("move_pending", True)),
         cluster=None if said.get("cluster") is None else fields.name("cluster", said["cluster"]),
-        sandbox=sandbox(said.get("sandbox")),
-        limits=task_limits("limits", said.get("limits", {})),
+        sandbox=parse_sandbox(said.get("sandbox")),
+        limits=parse_task_limits("limits", said.get("limits", {})),
         kind=kind,
-        results=_results(said.get("results", False)),
-        after=afters("after", said.get("after", [])),
-        **service_fields(said),
+        results=_parse_results(said.get("results", False)),
+        after=parse_dependencies("after", said.get("after", [])),
+        **parse_service_fields(said),
     )
 
 
-def _results(value: object) -> bool | Reporter:
+def _parse_results(value: object) -> bool | Reporter:
     if isinstance(value, bool):
         return value
     if value != Reporter.AGENT:
@@ -191,74 +191,74 @@ def _results(value: object) -> bool | Reporter:
     return Reporter.AGENT
 
 
-def _count(said: Mapping[str, Any]) -> int:
+def _parse_count(said: Mapping[str, Any]) -> int:
     return fields.number("count", parse_count, said.get("count", 1), 1, limits.COUNT_MAX)
 
 
-def _where(said: Mapping[str, Any]) -> tuple[Constraint, ...]:
+def _parse_where(said: Mapping[str, Any]) -> tuple[Constraint, ...]:
     """Conditions, and the fields that stand for one."""
     short = tuple(
         Constraint(label, Op.EQUAL, (fields.label_value(field, said[field]),))
-        for field, label in SUGAR.items()
+        for field, label in LABEL_SHORTHANDS.items()
         if said.get(field) is not None
     )
-    return (*wishes.conditions("where", said.get("where", [])), *short)
+    return (*wishes.parse_constraints("where", said.get("where", [])), *short)
 
 
-def _placement(said: Mapping[str, Any]) -> dict[str, Any]:
+def _parse_placement(said: Mapping[str, Any]) -> dict[str, Any]:
     """What it wishes of the nodes, of its neighbours and of its own tasks."""
     return {
-        "prefer": wishes.preferences("prefer", said.get("prefer", [])),
-        "near": wishes.terms("near", said.get("near", [])),
-        "apart": wishes.terms("apart", said.get("apart", [])),
-        "spread": wishes.spreads("spread", said.get("spread", [])),
-        "tolerate": wishes.tolerations("tolerate", said.get("tolerate", [])),
+        "prefer": wishes.parse_preferences("prefer", said.get("prefer", [])),
+        "near": wishes.parse_affinity_terms("near", said.get("near", [])),
+        "apart": wishes.parse_affinity_terms("apart", said.get("apart", [])),
+        "spread": wishes.parse_spreads("spread", said.get("spread", [])),
+        "tolerate": wishes.parse_tolerations("tolerate", said.get("tolerate", [])),
         "gang": fields.flag("gang", said.get("gang", False)),
         "policy": fields.one_of("policy", said.get("policy", Policy.SPREAD), Policy),
         "noise": None if said.get("noise") is None else fields.name("noise", said["noise"]),
     }
 
 
-def _eviction(said: Mapping[str, Any]) -> dict[str, Any]:
+def _parse_eviction(said: Mapping[str, Any]) -> dict[str, Any]:
     most = said.get("evict_at_most")
     if most is not None:
         most = fields.number("evict_at_most", parse_count, most, 0, limits.COUNT_MAX)
     return {"preemptible": fields.flag("preemptible", said.get("preemptible", True)), "evict_at_most": most}
 
 
-def _commands(said: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[Step, ...]]:
+def _parse_commands(said: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[Step, ...]]:
     """One command, or steps."""
     if said.get("steps") is None:
-        return command("command", said.get("command")), ()
+        return parse_command("command", said.get("command")), ()
     if said.get("command") is not None:
         raise BadField("steps", "stands beside a command", "leave one of the two out")
-    return (), steps(said["steps"])
+    return (), parse_steps(said["steps"])
 
 
-def _name(said: Mapping[str, Any], command: tuple[str, ...]) -> str:
+def _parse_name(said: Mapping[str, Any], command: tuple[str, ...]) -> str:
     if said.get("name") is None:
         basename = command[0].rstrip("/").rpartition("/")[2]
         made = re.sub(r"[^A-Za-z0-9._-]+", "-", basename).strip("._-")[: limits.NAME_LENGTH_MAX]
-        return f"job-{made}".rstrip("-")[: limits.NAME_LENGTH_MAX] if _like_an_id(made) else made
+        return f"job-{made}".rstrip("-")[: limits.NAME_LENGTH_MAX] if _looks_like_id(made) else made
     given = fields.name("name", said["name"])
-    if _like_an_id(given):
+    if _looks_like_id(given):
         raise BadField("name", f"'{given}' would be taken for a job's id", "write at least one letter")
     return given
 
 
-def _like_an_id(name: str) -> bool:
+def _looks_like_id(name: str) -> bool:
     return not name or name.isdecimal() or name == "last"
 
 
-def _workdir(value: object) -> str | None:
+def _parse_workdir(value: object) -> str | None:
     return None if value is None else fields.path("workdir", value)
 
 
-def _parallel(value: object) -> int | None:
+def _parse_parallel(value: object) -> int | None:
     return None if value is None else fields.number("parallel", parse_count, value, 1, limits.COUNT_MAX)
 
 
-def _duration(field: str, value: object) -> float | None:
+def _parse_duration(field: str, value: object) -> float | None:
     if value is None:
         return None
     seconds = fields.number(field, parse_seconds, value, limits.TIMEOUT_SECONDS_MAX)
@@ -267,11 +267,11 @@ def _duration(field: str, value: object) -> float | None:
     return seconds
 
 
-def _keep(value: object) -> float | None:
+def _parse_keep(value: object) -> float | None:
     return None if value is None else fields.number("keep", parse_seconds, value, limits.KEEP_SECONDS_MAX)
 
 
-def _log_bytes(value: object) -> int | None:
+def _parse_log_bytes(value: object) -> int | None:
     if value is None:
         return None
     size = fields.number("log_bytes", parse_size, value)
@@ -280,7 +280,7 @@ def _log_bytes(value: object) -> int | None:
     return size
 
 
-def _needs(said: Mapping[str, Any]) -> dict[str, int]:
+def _parse_needs(said: Mapping[str, Any]) -> dict[str, int]:
     cpu = fields.number("cpu", parse_cpu, said.get("cpu", 1))
     if cpu == 0:
         # Without any need no node would ever be full.
@@ -290,19 +290,19 @@ def _needs(said: Mapping[str, Any]) -> dict[str, int]:
         MEMORY: fields.number("memory", parse_size, said.get("memory", 0)),
         DISK: fields.number("disk", parse_size, said.get("disk", 0)),
         GPU: fields.number("gpu", parse_gpu, said.get("gpu", 0), GPU_MAX),
-        **_resources(said.get("resources", {})),
+        **_parse_resources(said.get("resources", {})),
     }
     return {resource: amount for resource, amount in needs.items() if amount}
 
 
-def _resources(value: object) -> dict[str, int]:
+def _parse_resources(value: object) -> dict[str, int]:
     hint = 'write {"licence": 1}'
     if not isinstance(value, dict):
         raise BadField("resources", "is not an object", hint)
     if len(value) > limits.RESOURCES_MAX:
         raise BadField("resources", f"has {len(value)} entries", f"write at most {limits.RESOURCES_MAX}")
     for resource in value:
-        if resource in BUILT_IN:
+        if resource in BUILT_IN_RESOURCES:
             raise BadField("resources", f"{resource} has a field of its own", f"write it as {resource}")
         fields.resource("resources", resource)
     return {

@@ -5,24 +5,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from rota.apiserver import show_service
-from rota.apiserver.doubts import SUGAR
-from rota.apiserver.retries import SHORT, retries
+from rota.apiserver.doubts import LABEL_SHORTHANDS
+from rota.apiserver.retries import SHORTHANDS, parse_retries
 from rota.apiserver.services import signal_name
 from rota.model.amounts import CPU, DISK, GPU, MEMORY, WHOLE_GPU
-from rota.model.container import Container
-from rota.model.job import JobSpec, Kind, Recovery
+from rota.model.container import ContainerSpec
+from rota.model.job import JobSpec, JobKind, Recovery
 from rota.model.retry import PLAIN, Retry
 from rota.model.service import SIGTERM
 from rota.model.shape import Op, RunMode
 from rota.model.steps import Step
 
 Body = dict[str, Any]
-TABLES = ("env", "labels", "limits", "resources", "files", "rollout", "retry")  # patched entry by entry
-_SAME_NAME = (
+MERGED_TABLES = ("env", "labels", "limits", "resources", "files", "rollout", "retry")  # patched entry by entry
+_SAME_NAME_FIELDS = (
     *("workdir", "parallel", "priority", "gang", "noise", "preemptible", "evict_at_most"),
     *("log_bytes", "results", "move_pending"),
 )
-_OTHER_NAME = {
+_RENAMED_FIELDS = {
     "timeout": "timeout_seconds",
     "queue_timeout": "queue_timeout_seconds",
     "grace": "grace_seconds",
@@ -31,27 +31,27 @@ _OTHER_NAME = {
     "lease": "lease_seconds",
     "lease_margin": "lease_margin_seconds",
 }
-_WORDS = ("kind", "run", "when_unschedulable", "recovery", "policy")
-_TEXTS = ("where", "prefer", "near", "apart", "spread", "tolerate")
+_ENUM_FIELDS = ("kind", "run", "when_unschedulable", "recovery", "policy")
+_TEXT_LIST_FIELDS = ("where", "prefer", "near", "apart", "spread", "tolerate")
 # Fields that mean something only beside a certain value of another: an update of that takes them away.
-_OF_A_LEASE = ("lease", "lease_margin")
-_OF_A_CONTROLLER = ("controller", "when_no_controller", "controller_wait")
+_LEASE_FIELDS = ("lease", "lease_margin")
+_CONTROLLER_FIELDS = ("controller", "when_no_controller", "controller_wait")
 
 
-def body_of(spec: JobSpec) -> Body:
+def spec_to_body(spec: JobSpec) -> Body:
     """What would have to be submitted for this spec.
 
     Left out are the fields that no update changes, but the kind, and the deadline: a date that may have
     passed by now, and would be refused.
     """
-    found: Body = {name: getattr(spec, name) for name in _SAME_NAME}
-    found |= {field: getattr(spec, name) for field, name in _OTHER_NAME.items()}
-    found |= {name: getattr(spec, name).value for name in _WORDS}
-    found |= {name: [str(one) for one in getattr(spec, name)] for name in _TEXTS}
+    found: Body = {name: getattr(spec, name) for name in _SAME_NAME_FIELDS}
+    found |= {field: getattr(spec, name) for field, name in _RENAMED_FIELDS.items()}
+    found |= {name: getattr(spec, name).value for name in _ENUM_FIELDS}
+    found |= {name: [str(one) for one in getattr(spec, name)] for name in _TEXT_LIST_FIELDS}
     found |= {"env": dict(spec.env), "labels": dict(spec.labels), "command": list(spec.command) or None}
     found |= {"steps": [_step(step) for step in spec.steps] or None}
     found |= {"files": {path: {"base64": b64encode(data).decode()} for path, data in spec.files.items()}}
-    found |= {"count": None if spec.kind is Kind.SYSTEM else spec.size, "retry": _retry(spec)}
+    found |= {"count": None if spec.kind is JobKind.SYSTEM else spec.size, "retry": _retry(spec)}
     found |= {"stop_signal": None if spec.stop_signal == SIGTERM else signal_name(spec.stop_signal)}
     found |= {**_needs(spec), "limits": _limits(spec.limits), **_container(spec.container)}
     if spec.sandbox is not None:
@@ -60,26 +60,26 @@ def body_of(spec: JobSpec) -> Body:
         wait = spec.controller_wait_seconds
         found |= {"controller": spec.controller, "controller_wait": wait}
         found |= {"when_no_controller": spec.when_no_controller.value}
-    if spec.stays:
+    if spec.is_service:
         found |= {
-            "restart": show_service.restart(spec.restart),
-            "rollout": show_service.rollout(spec.rollout),
+            "restart": show_service.restart_json(spec.restart),
+            "rollout": show_service.rollout_policy_json(spec.rollout),
         }
-        found |= {"check": None if spec.check is None else show_service.check(spec.check)}
+        found |= {"check": None if spec.check is None else show_service.check_json(spec.check)}
     return {field: value for field, value in found.items() if value is not None}
 
 
-def patched(spec: JobSpec, patch: Mapping[str, Any]) -> Body:
+def patched_body(spec: JobSpec, patch: Mapping[str, Any]) -> Body:
     """The body of a spec with a patch applied: null is the default; of tables, only entries given change."""
-    retries({field: value for field, value in patch.items() if value is not None})  # by the names it used
-    body = body_of(spec)
+    parse_retries({field: value for field, value in patch.items() if value is not None})  # by the names it used
+    body = spec_to_body(spec)
     _drop_dependent(body, patch)
-    for field, label in SUGAR.items():
+    for field, label in LABEL_SHORTHANDS.items():
         if field in patch and "where" not in patch:
             kept = [one for one in spec.where if one.label != label or one.op is not Op.EQUAL]
             body["where"] = [str(one) for one in kept]
-    for field, value in _in_tables(patch).items():
-        if field in TABLES and isinstance(value, dict):
+    for field, value in _expand_shorthands(patch).items():
+        if field in MERGED_TABLES and isinstance(value, dict):
             body[field] = {
                 name: entry for name, entry in (body.get(field, {}) | value).items() if entry is not None
             }
@@ -91,9 +91,9 @@ def patched(spec: JobSpec, patch: Mapping[str, Any]) -> Body:
 def _drop_dependent(body: Body, patch: Mapping[str, Any]) -> None:
     dropped: list[str] = []
     if "run" in patch and patch["run"] != RunMode.ONE_AT_A_TIME:
-        dropped += _OF_A_LEASE
+        dropped += _LEASE_FIELDS
     if "recovery" in patch and patch["recovery"] != Recovery.CONTROLLER:
-        dropped += _OF_A_CONTROLLER
+        dropped += _CONTROLLER_FIELDS
     if patch.get("image", "") is None:
         dropped.append("container")
     dropped += ["steps"] if patch.get("command") is not None else []
@@ -102,15 +102,15 @@ def _drop_dependent(body: Body, patch: Mapping[str, Any]) -> None:
         body.pop(field, None)
 
 
-def _in_tables(patch: Mapping[str, Any]) -> Body:
+def _expand_shorthands(patch: Mapping[str, Any]) -> Body:
     """The short forms of the retry table's entries, moved into it."""
-    short = {name: patch[field] for name, field in SHORT.items() if field in patch}
-    found = {field: value for field, value in patch.items() if field not in SHORT.values()}
+    short = {name: patch[field] for name, field in SHORTHANDS.items() if field in patch}
+    found = {field: value for field, value in patch.items() if field not in SHORTHANDS.values()}
     if not short:
         return found
     table = patch.get("retry")
     if "retry" in patch and table is None:  # the whole table goes back to its default, but for these
-        table = dict.fromkeys((*SHORT, "delay", "delay_max", "jitter"))
+        table = dict.fromkeys((*SHORTHANDS, "delay", "delay_max", "jitter"))
     return found | {"retry": (table or {}) | short}
 
 
@@ -148,7 +148,7 @@ def _step(step: Step) -> Body:
     return said | ({} if step.timeout_seconds is None else {"timeout": step.timeout_seconds})
 
 
-def _container(container: Container | None) -> Body:
+def _container(container: ContainerSpec | None) -> Body:
     if container is None:
         return {}
     inside: Body = {

@@ -12,7 +12,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any, TypeVar
 
-from rota.apiserver.access import Caller, sees
+from rota.apiserver.access import Caller, can_see
 from rota.apiserver.api import Api, wall_ms
 from rota.engine.entries import NodeEntry
 from rota.engine.mirror import Mirror
@@ -25,7 +25,7 @@ Write = Callable[[pb.Summary], Awaitable[None]]
 M = TypeVar("M", bound=Any)  # a message
 
 
-class Summaries:
+class SummaryStream:
     """The summaries of one stream."""
 
     def __init__(self, api: Api, caller: Caller, interval_ms: int) -> None:
@@ -50,12 +50,12 @@ class Summaries:
         engine = self._api.engine
         await self._count_queue()
         since_ms, self._since_ms = self._since_ms, engine.now_ms()
-        at_ms, names = wall_ms(), await engine.read(partial(_reported, since_ms=since_ms))
+        at_ms, names = wall_ms(), await engine.read(partial(_nodes_reported_since, since_ms=since_ms))
         held = pb.Summary(at_ms=at_ms, queue=self._queue)
         for first in range(0, len(names), STATISTICS_PART_NODES):
             some = names[first : first + STATISTICS_PART_NODES]
-            found = await engine.read(partial(_measured, names=some, now_ms=engine.now_ms()))
-            for nodes in parted(found):
+            found = await engine.read(partial(_measured_statistics, names=some, now_ms=engine.now_ms()))
+            for nodes in split_by_size(found):
                 if held.nodes:
                     yield held
                     held = pb.Summary(at_ms=at_ms)
@@ -67,28 +67,28 @@ class Summaries:
         """A long queue is counted less often, so that counting takes a bounded share of the time."""
         begun = time.monotonic()
         if begun >= self._count_again_at:
-            self._queue = await self._api.engine.read(partial(queue, caller=self._caller))
+            self._queue = await self._api.engine.read(partial(queue_state, caller=self._caller))
             self._count_again_at = begun + STATISTICS_QUEUE_SHARE * (time.monotonic() - begun)
 
 
-def queue(mirror: Mirror, caller: Caller) -> pb.QueueState:
+def queue_state(mirror: Mirror, caller: Caller) -> pb.QueueState:
     """The jobs with tasks that wait for a node, as far as the caller may see them."""
-    waiting = [mirror.jobs[JobId(str(turn[2]))] for _, turns in mirror.waiting() for turn in turns]
-    seen = [job for job in waiting if sees(caller, job.spec.namespace)]
-    return pb.QueueState(jobs=len(seen), tasks=sum(job.tally.pending for job in seen))
+    waiting = [mirror.jobs[JobId(str(turn[2]))] for _, turns in mirror.pending_queues() for turn in turns]
+    seen = [job for job in waiting if can_see(caller, job.spec.namespace)]
+    return pb.QueueState(jobs=len(seen), tasks=sum(job.task_counts.pending for job in seen))
 
 
-def statistics_of(mirror: Mirror, entry: NodeEntry, now_ms: int) -> pb.NodeStatistics | None:
+def node_statistics(mirror: Mirror, entry: NodeEntry, now_ms: int) -> pb.NodeStatistics | None:
     """What a node measured last; None: it has not reported any yet."""
     if entry.load is None:
         return None
-    queued = int(mirror.room.queued[mirror.room.slot[entry.id]])
+    queued = int(mirror.node_table.queued[mirror.node_table.slot[entry.id]])
     running = len(entry.assigned) - queued
     age_ms = max(0, now_ms - entry.measured_at_ms)
     return statistics_to_wire(entry.id, entry.load, age_ms=age_ms, running=running, queued=queued)
 
 
-def parted(messages: Iterable[M]) -> Iterator[list[M]]:
+def split_by_size(messages: Iterable[M]) -> Iterator[list[M]]:
     """The same messages in lists of at most about STATISTICS_PART_BYTES."""
     part: list[M] = []
     size = 0
@@ -102,7 +102,7 @@ def parted(messages: Iterable[M]) -> Iterator[list[M]]:
         yield part
 
 
-def _reported(mirror: Mirror, since_ms: int) -> list[NodeId]:
+def _nodes_reported_since(mirror: Mirror, since_ms: int) -> list[NodeId]:
     """Nodes that reported at that time or later."""
     return [
         name
@@ -111,6 +111,6 @@ def _reported(mirror: Mirror, since_ms: int) -> list[NodeId]:
     ]
 
 
-def _measured(mirror: Mirror, names: list[NodeId], now_ms: int) -> list[pb.NodeStatistics]:
-    found = (statistics_of(mirror, mirror.nodes[name], now_ms) for name in names if name in mirror.nodes)
+def _measured_statistics(mirror: Mirror, names: list[NodeId], now_ms: int) -> list[pb.NodeStatistics]:
+    found = (node_statistics(mirror, mirror.nodes[name], now_ms) for name in names if name in mirror.nodes)
     return [one for one in found if one is not None]

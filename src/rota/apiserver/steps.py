@@ -10,20 +10,20 @@ from rota.model.errors import BadField
 from rota.model.job import JobSpec
 from rota.model.steps import Step
 
-KNOWN = ("name", "command", "env", "timeout")
+STEP_FIELDS = ("name", "command", "env", "timeout")
 _POINTER_BYTES = 9  # what the kernel keeps for each string beside its characters: a pointer and a zero
-HINT = 'write [{"name": "build", "command": ["make"]}, {"name": "test", "command": ["make", "test"]}]'
+STEPS_HINT = 'write [{"name": "build", "command": ["make"]}, {"name": "test", "command": ["make", "test"]}]'
 
 
-def steps(value: object) -> tuple[Step, ...]:
+def parse_steps(value: object) -> tuple[Step, ...]:
     """All a job says of its steps; nothing is no steps."""
     if value is None:
         return ()
     if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
-        raise BadField("steps", "is not a list of objects", HINT)
+        raise BadField("steps", "is not a list of objects", STEPS_HINT)
     if not 0 < len(value) <= limits.STEPS_MAX:
         raise BadField("steps", f"has {len(value)} entries", f"write 1 to {limits.STEPS_MAX}")
-    found = tuple(_step(f"steps[{place}]", said, place) for place, said in enumerate(value))
+    found = tuple(_parse_step(f"steps[{place}]", said, place) for place, said in enumerate(value))
     names = [step.name for step in found]
     for place, name in enumerate(names):
         if name in names[:place]:
@@ -36,7 +36,7 @@ def steps(value: object) -> tuple[Step, ...]:
     return found
 
 
-def command(field: str, value: object) -> tuple[str, ...]:
+def parse_command(field: str, value: object) -> tuple[str, ...]:
     hint = 'write a list of texts: ["python", "train.py"]'
     if value is None:
         raise BadField(field, "is missing", hint)
@@ -51,16 +51,16 @@ def command(field: str, value: object) -> tuple[str, ...]:
     return tuple(value)
 
 
-def refuse_unexecutable(spec: JobSpec) -> None:
+def check_exec_size(spec: JobSpec) -> None:
     """Commands that no kernel would start, with what they and their environment take together."""
     for place, step in enumerate(spec.steps):
-        _refuse_too_long(f"steps[{place}].command", step.command, {**spec.env, **step.env})
-    _refuse_too_long("command", spec.command, spec.env)
+        _check_length(f"steps[{place}].command", step.command, {**spec.env, **step.env})
+    _check_length("command", spec.command, spec.env)
     if spec.check is not None:
-        _refuse_too_long("check.command", spec.check.command, spec.env)
+        _check_length("check.command", spec.check.command, spec.env)
 
 
-def _refuse_too_long(field: str, command: tuple[str, ...], env: Mapping[str, str]) -> None:
+def _check_length(field: str, command: tuple[str, ...], env: Mapping[str, str]) -> None:
     lengths = (
         *(len(part.encode()) for part in command),
         *(len(name) + len(value.encode()) + 1 for name, value in env.items()),
@@ -71,21 +71,21 @@ def _refuse_too_long(field: str, command: tuple[str, ...], env: Mapping[str, str
         raise BadField(field, problem, f"write at most {limits.EXEC_BYTES_MAX}, {_POINTER_BYTES} for each")
 
 
-def _step(field: str, said: Mapping[str, Any], place: int) -> Step:
+def _parse_step(field: str, said: Mapping[str, Any], place: int) -> Step:
     for key in said:
-        if key not in KNOWN:
+        if key not in STEP_FIELDS:
             shown = fields.printable(str(key))
-            raise BadField(f"{field}.{shown}", "is not a known field", f"known fields: {', '.join(KNOWN)}")
+            raise BadField(f"{field}.{shown}", "is not a known field", f"known fields: {', '.join(STEP_FIELDS)}")
     name, timeout = said.get("name"), said.get("timeout")
     return Step(
         name=f"step-{place + 1}" if name is None else fields.name(f"{field}.name", name),
-        command=command(f"{field}.command", said.get("command")),
+        command=parse_command(f"{field}.command", said.get("command")),
         env=fields.environment(f"{field}.env", said.get("env", {})),
-        timeout_seconds=None if timeout is None else _timeout(f"{field}.timeout", timeout),
+        timeout_seconds=None if timeout is None else _parse_timeout(f"{field}.timeout", timeout),
     )
 
 
-def _timeout(field: str, value: object) -> float:
+def _parse_timeout(field: str, value: object) -> float:
     seconds = fields.number(field, parse_seconds, value, limits.TIMEOUT_SECONDS_MAX)
     if seconds == 0:
         raise BadField(field, "0 s leaves no time to run", "write 90s, 15m or 2h30m, or leave it out")

@@ -9,16 +9,16 @@ PIDS = "pids"
 HINT = 'write {"memory": "1g", "cpu": 2, "pids": 100}, or some of these'
 
 
-def task_limits(field: str, value: object) -> dict[str, int]:
+def parse_task_limits(field: str, value: object) -> dict[str, int]:
     if not isinstance(value, dict):
         raise BadField(field, "is not an object", HINT)
     for name in value:
         if name not in (MEMORY, CPU, PIDS):
             raise BadField(f"{field}.{fields.printable(str(name))}", "is not a limit", HINT)
-    return {name: _limit(f"{field}.{name}", name, said) for name, said in sorted(value.items())}
+    return {name: _parse_limit(f"{field}.{name}", name, said) for name, said in sorted(value.items())}
 
 
-def _limit(field: str, name: str, said: object) -> int:
+def _parse_limit(field: str, name: str, said: object) -> int:
     if name == PIDS:
         return fields.number(field, parse_count, said, 1, limits.PIDS_MAX)
     if name == CPU:

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
 
 from rota.apiserver import feed
-from rota.apiserver.feed import Feed, Happened, Position, Row
+from rota.apiserver.feed import RecentEvents, SequencedEvent, EventCursor, CommitEvents
 from rota.engine.run import Committed, Engine
 from rota.model.ids import JobId
 from rota.store import codec
@@ -21,7 +21,7 @@ KEEP_ALIVE_SECONDS = 10.0
 _JOB_RECORDS = ("job", "task", "attempt", "status")
 
 
-class JobNews:
+class JobChangeSignal:
     """Whether a job has changed since its follower last looked."""
 
     def __init__(self) -> None:
@@ -37,11 +37,11 @@ class JobNews:
                 await self.changed.wait()
         except TimeoutError:
             return False
-        await self._pause()
+        await self._throttle()
         self.changed.clear()
         return True
 
-    async def _pause(self) -> None:
+    async def _throttle(self) -> None:
         now = asyncio.get_running_loop().time()
         self._credit = min(UPDATES_AT_ONCE, self._credit + (now - self._counted_at) * UPDATES_PER_SECOND)
         self._counted_at = now
@@ -54,20 +54,20 @@ class JobNews:
                 pass
 
 
-class Changes:
+class EventHub:
     """Hears every commit; keeps the recent events in memory, and takes older ones from the store."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._feed = Feed()
-        self._news = asyncio.Event()
-        self._followers: dict[JobId, list[JobNews]] = {}
-        engine.listen(self._hear)
+        self._recent = RecentEvents()
+        self._new_events = asyncio.Event()
+        self._followers: dict[JobId, list[JobChangeSignal]] = {}
+        engine.listen(self._on_commit)
 
-    async def events_after(self, position: Position) -> AsyncGenerator[list[Happened], None]:
+    async def events_after(self, position: EventCursor) -> AsyncGenerator[list[SequencedEvent], None]:
         """What happened since, each once and in order, then as it happens; [] is a mere sign of life."""
         while True:
-            news = self._news  # taken before looking, so that nothing can come between
+            news = self._new_events  # taken before looking, so that nothing can come between
             found = await self.page_after(position)
             if found:
                 yield found
@@ -79,39 +79,39 @@ class Changes:
             except TimeoutError:
                 yield []
 
-    async def page_after(self, position: Position) -> list[Happened]:
+    async def page_after(self, position: EventCursor) -> list[SequencedEvent]:
         """Some events right behind that position; none: there is nothing newer."""
-        found = self._feed.after(position, feed.ROWS_AT_ONCE)
+        found = self._recent.page_after(position, feed.ROWS_AT_ONCE)
         if found is None:
-            stored = await self._engine.store.events(feed.stored_after(position), feed.ROWS_AT_ONCE)
-            found = feed.resume(position, [_decoded(row) for row in stored])
+            stored = await self._engine.store.events(feed.revision_before(position), feed.ROWS_AT_ONCE)
+            found = feed.resume_from_store(position, [_decode_row(row) for row in stored])
         return found
 
-    async def newest(self, most: int, fits: Callable[[Happened], bool]) -> list[Happened]:
+    async def newest(self, most: int, fits: Callable[[SequencedEvent], bool]) -> list[SequencedEvent]:
         """The last that fit among recent events, oldest first."""
-        rows = self._feed.rows
-        floor = self._engine.revision if self._feed.floor is None else self._feed.floor
-        stored: list[Row] = []
+        rows = self._recent.rows
+        floor = self._engine.revision if self._recent.floor is None else self._recent.floor
+        stored: list[CommitEvents] = []
         if len(rows) < STORED_AT_ONCE:
             older = await self._engine.store.events(max(0, floor - STORED_AT_ONCE), STORED_AT_ONCE)
-            stored = [_decoded(row) for row in older if row.revision <= floor]
-        found: list[Happened] = []
+            stored = [_decode_row(row) for row in older if row.revision <= floor]
+        found: list[SequencedEvent] = []
         for row in (*reversed(rows), *reversed(stored)):
-            found += filter(fits, reversed(list(row.unpacked())))
+            found += filter(fits, reversed(list(row.sequenced())))
             if len(found) >= most:
                 break
         return found[most - 1 :: -1] if len(found) > most else found[::-1]
 
-    def now(self) -> Position:
+    def latest_cursor(self) -> EventCursor:
         """Behind everything that was told so far."""
-        return self._feed.now(self._engine.revision)
+        return self._recent.latest_cursor(self._engine.revision)
 
-    def check(self, position: Position) -> None:
-        feed.check(position, self._engine.revision)
+    def check_cursor(self, position: EventCursor) -> None:
+        feed.check_cursor(position, self._engine.revision)
 
     @contextmanager
-    def following(self, job: JobId) -> Iterator[JobNews]:
-        news = JobNews()
+    def follow_job(self, job: JobId) -> Iterator[JobChangeSignal]:
+        news = JobChangeSignal()
         self._followers.setdefault(job, []).append(news)
         try:
             yield news
@@ -120,16 +120,16 @@ class Changes:
             if not self._followers[job]:
                 del self._followers[job]
 
-    def _hear(self, committed: Committed) -> None:
+    def _on_commit(self, committed: Committed) -> None:
         if committed.decided.commits:
-            self._feed.hear(Row(committed.revision, committed.wall_ms, committed.events))
+            self._recent.on_commit(CommitEvents(committed.revision, committed.wall_ms, committed.events))
             self._wake_followers(committed)
         else:  # everything was read again
-            self._feed.miss(committed.revision)
+            self._recent.on_reload(committed.revision)
             self._wake_all_followers()
         if committed.events or not committed.decided.commits:
-            self._news.set()
-            self._news = asyncio.Event()
+            self._new_events.set()
+            self._new_events = asyncio.Event()
 
     def _wake_followers(self, committed: Committed) -> None:
         if not self._followers:
@@ -154,6 +154,6 @@ class Changes:
                 news.ended.set()
 
 
-def _decoded(row: EventRow) -> Row:
+def _decode_row(row: EventRow) -> CommitEvents:
     wall_ms, events = codec.decode_events(row.row)
-    return Row(row.revision, wall_ms, events)
+    return CommitEvents(row.revision, wall_ms, events)

@@ -7,7 +7,7 @@ from rota.apiserver.fields import printable
 from rota.model.amounts import parse_count
 from rota.model.errors import BadField
 from rota.model.limits import LABEL_VALUE_MAX
-from rota.model.shape import Constraint, Op, Preference, Spread, Term
+from rota.model.shape import Constraint, Op, Preference, SpreadTerm, AffinityTerm
 
 WEIGHT_MAX = 100  # points: a whole node, idle against full
 SKEW_MAX = 1000  # more than that is no spread
@@ -24,27 +24,27 @@ _SPREAD_HINT = "write 'region', 'rack skew 2' or 'region weight 30'"
 _TOLERATE_HINT = "write 'dedicated', 'dedicated=ci', or '*' for every taint"
 
 
-def conditions(field: str, value: object) -> tuple[Constraint, ...]:
-    return tuple(condition(field, one, _WHERE_HINT) for one in fields.texts(field, value, _WHERE_HINT))
+def parse_constraints(field: str, value: object) -> tuple[Constraint, ...]:
+    return tuple(parse_constraint(field, one, _WHERE_HINT) for one in fields.texts(field, value, _WHERE_HINT))
 
 
-def preferences(field: str, value: object) -> tuple[Preference, ...]:
-    return tuple(_preference(field, one) for one in fields.texts(field, value, _PREFER_HINT))
+def parse_preferences(field: str, value: object) -> tuple[Preference, ...]:
+    return tuple(_parse_preference(field, one) for one in fields.texts(field, value, _PREFER_HINT))
 
 
-def terms(field: str, value: object) -> tuple[Term, ...]:
-    return tuple(_term(field, one) for one in fields.texts(field, value, _TERM_HINT))
+def parse_affinity_terms(field: str, value: object) -> tuple[AffinityTerm, ...]:
+    return tuple(_parse_affinity_term(field, one) for one in fields.texts(field, value, _TERM_HINT))
 
 
-def spreads(field: str, value: object) -> tuple[Spread, ...]:
-    return tuple(_spread(field, one) for one in fields.texts(field, value, _SPREAD_HINT))
+def parse_spreads(field: str, value: object) -> tuple[SpreadTerm, ...]:
+    return tuple(_parse_spread(field, one) for one in fields.texts(field, value, _SPREAD_HINT))
 
 
-def tolerations(field: str, value: object) -> tuple[str, ...]:
-    return tuple(_toleration(field, one) for one in fields.texts(field, value, _TOLERATE_HINT))
+def parse_tolerations(field: str, value: object) -> tuple[str, ...]:
+    return tuple(_parse_toleration(field, one) for one in fields.texts(field, value, _TOLERATE_HINT))
 
 
-def condition(field: str, text: str, hint: str) -> Constraint:
+def parse_constraint(field: str, text: str, hint: str) -> Constraint:
     """region == eu"""
     shown = printable(text)
     found = _CONDITION.fullmatch(text.strip())
@@ -55,10 +55,10 @@ def condition(field: str, text: str, hint: str) -> Constraint:
     if sign not in list(Op):
         instead = {"=": "==", "<=": "<", ">=": ">"}[sign]
         raise BadField(field, f"'{shown}' uses {sign}", f"write '{label} {instead} {printable(rest)}'")
-    return Constraint(label, Op(sign), _operands(field, Op(sign), shown, rest, hint))
+    return Constraint(label, Op(sign), _parse_operands(field, Op(sign), shown, rest, hint))
 
 
-def _operands(field: str, op: Op, shown: str, rest: str, hint: str) -> tuple[str, ...]:
+def _parse_operands(field: str, op: Op, shown: str, rest: str, hint: str) -> tuple[str, ...]:
     values: tuple[str, ...] = (_unquoted(rest),)
     match op:
         case Op.EXISTS:
@@ -78,32 +78,32 @@ def _operands(field: str, op: Op, shown: str, rest: str, hint: str) -> tuple[str
     return values
 
 
-def _preference(field: str, text: str) -> Preference:
-    words, said = _split(field, text, ("weight",), _PREFER_HINT)
+def _parse_preference(field: str, text: str) -> Preference:
+    words, said = _split_options(field, text, ("weight",), _PREFER_HINT)
     if "weight" not in said:
         raise BadField(field, f"'{printable(text)}' has no weight", _PREFER_HINT)
-    weight = _whole(f"{field} weight", said["weight"], -WEIGHT_MAX, field)
+    weight = _parse_whole(f"{field} weight", said["weight"], -WEIGHT_MAX, field)
     if weight == 0:
         raise BadField(field, f"'{printable(text)}' weighs nothing", _PREFER_HINT)
-    return Preference(condition(field, words, _PREFER_HINT), weight)
+    return Preference(parse_constraint(field, words, _PREFER_HINT), weight)
 
 
-def _term(field: str, text: str) -> Term:
-    words, said = _split(field, text, ("over", "weight"), _TERM_HINT)
+def _parse_affinity_term(field: str, text: str) -> AffinityTerm:
+    words, said = _split_options(field, text, ("over", "weight"), _TERM_HINT)
     over = fields.label_name(field, said.get("over", "node"), _TERM_HINT)
-    weight = _whole(f"{field} weight", said["weight"], 1, field) if "weight" in said else None
-    return Term(condition(field, words, _TERM_HINT), over, weight)
+    weight = _parse_whole(f"{field} weight", said["weight"], 1, field) if "weight" in said else None
+    return AffinityTerm(parse_constraint(field, words, _TERM_HINT), over, weight)
 
 
-def _spread(field: str, text: str) -> Spread:
-    words, said = _split(field, text, ("skew", "weight"), _SPREAD_HINT)
+def _parse_spread(field: str, text: str) -> SpreadTerm:
+    words, said = _split_options(field, text, ("skew", "weight"), _SPREAD_HINT)
     over = fields.label_name(field, words, _SPREAD_HINT)
-    skew = _whole(f"{field} skew", said.get("skew", "1"), 1, field, SKEW_MAX)
-    weight = _whole(f"{field} weight", said["weight"], 1, field) if "weight" in said else None
-    return Spread(over, skew, weight)
+    skew = _parse_whole(f"{field} skew", said.get("skew", "1"), 1, field, SKEW_MAX)
+    weight = _parse_whole(f"{field} weight", said["weight"], 1, field) if "weight" in said else None
+    return SpreadTerm(over, skew, weight)
 
 
-def _toleration(field: str, text: str) -> str:
+def _parse_toleration(field: str, text: str) -> str:
     if text.strip() == "*":
         return "*"
     key, sign, value = text.strip().partition("=")
@@ -113,7 +113,7 @@ def _toleration(field: str, text: str) -> str:
     return f"{key}{sign}{value}"
 
 
-def _split(field: str, text: str, known: tuple[str, ...], hint: str) -> tuple[str, dict[str, str]]:
+def _split_options(field: str, text: str, known: tuple[str, ...], hint: str) -> tuple[str, dict[str, str]]:
     """`app == web over rack weight 5` -> `app == web`, and what is said after it, by name."""
     words = text.split()
     said: dict[str, str] = {}
@@ -127,7 +127,7 @@ def _split(field: str, text: str, known: tuple[str, ...], hint: str) -> tuple[st
     return " ".join(words), said
 
 
-def _whole(what: str, text: str, low: int, field: str, high: int = WEIGHT_MAX) -> int:
+def _parse_whole(what: str, text: str, low: int, field: str, high: int = WEIGHT_MAX) -> int:
     try:
         return parse_count(what, text, low, high)
     except BadField as problem:

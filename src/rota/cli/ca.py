@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import click
 
 from rota.cli.arguments import seconds
-from rota.cli.output import emit_one, output_option, tell
+from rota.cli.output import emit_one, output_option, print_note
 from rota.cli.session import WORKING_SECONDS, with_cluster
 from rota.cli.words import clean, plural
 from rota.client.cluster import Cluster
@@ -76,7 +76,7 @@ def rotate(
         done = cluster.rotate_ca(seconds(overlap, "--overlap"))
     emit_one(output, done, done.phase, lambda: _lines(done))
     if now or force:
-        tell(_JOIN_AGAIN)
+        print_note(_JOIN_AGAIN)
 
 
 def _lines(found: CaRotation) -> Iterator[str]:

@@ -8,7 +8,7 @@ import click
 from rota.cli.arguments import indices, job_refs
 from rota.cli.ls import JOBS
 from rota.cli.main import tell_error
-from rota.cli.output import emit, output_option, tell
+from rota.cli.output import emit, output_option, print_note
 from rota.cli.session import WORKING_SECONDS, with_cluster
 from rota.cli.words import clean
 from rota.client.cluster import Cluster
@@ -16,7 +16,7 @@ from rota.client.errors import Rejected
 from rota.client.job import Job
 
 
-class Done(NamedTuple):
+class BulkResult(NamedTuple):
     jobs: list[Job]  # those for which it was
     code: int  # of the first for which it was not
 
@@ -39,15 +39,15 @@ def command(
 
     def cancel(job: Job) -> None:
         job.cancel(reason, indices=chosen)
-        tell(f"job {job.id} “{clean(job.status.name)}”: " + (f"task {task} canceled" if task else job.state))
+        print_note(f"job {job.id} “{clean(job.status.name)}”: " + (f"task {task} canceled" if task else job.state))
         if wait:
             job.wait()
-            tell(f"job {job.id}: {job.state}")
+            print_note(f"job {job.id}: {job.state}")
 
     return for_each(cluster, job_refs(jobs), cancel, output).code
 
 
-def for_each(cluster: Cluster, refs: Sequence[str], act: Callable[[Job], None], output: str) -> Done:
+def for_each(cluster: Cluster, refs: Sequence[str], act: Callable[[Job], None], output: str) -> BulkResult:
     """What cannot be done for one is told, and done for the others all the same."""
     done: list[Job] = []
     code = 0
@@ -61,4 +61,4 @@ def for_each(cluster: Cluster, refs: Sequence[str], act: Callable[[Job], None], 
             code = code or error.exit_code
     if output not in ("table", "wide"):
         emit(output, JOBS, [job.status for job in done])
-    return Done(done, code)
+    return BulkResult(done, code)

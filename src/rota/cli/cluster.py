@@ -8,9 +8,9 @@ import click
 
 from rota.cli.arguments import pairs
 from rota.cli.event import EVENTS
-from rota.cli.output import Column, Listing, emit, emit_one, output_option, say, tell, tint
+from rota.cli.output import TableColumn, TableListing, emit, emit_one, output_option, print_data, print_note, tint
 from rota.cli.session import WORKING_SECONDS, with_cluster
-from rota.cli.words import clean, duration, number, size
+from rota.cli.words import clean, format_duration, format_number, format_size
 from rota.client.cluster import Cluster
 from rota.client.clusters import ClusterStatus
 
@@ -28,18 +28,18 @@ def _limits(one: ClusterStatus) -> str:
     return f"{one.min_nodes}-{one.max_nodes}" if one.nodes_wanted is None else str(one.nodes_wanted)
 
 
-CLUSTERS: Listing[ClusterStatus] = Listing(
+CLUSTERS: TableListing[ClusterStatus] = TableListing(
     "clusters",
     [
-        Column("CLUSTER", lambda one: one.name),
-        Column("STATE", lambda one: one.state),
-        Column("TYPE", lambda one: one.type),
-        Column("REGION", lambda one: one.region or "-"),
-        Column("PROVIDER", lambda one: one.provider),
-        Column("NODES", _nodes, right=True),
-        Column("LIMITS", _limits, right=True),
-        Column("RUNNING", lambda one: one.running, right=True),
-        Column("WAITING", lambda one: one.waiting, right=True),
+        TableColumn("CLUSTER", lambda one: one.name),
+        TableColumn("STATE", lambda one: one.state),
+        TableColumn("TYPE", lambda one: one.type),
+        TableColumn("REGION", lambda one: one.region or "-"),
+        TableColumn("PROVIDER", lambda one: one.provider),
+        TableColumn("NODES", _nodes, right=True),
+        TableColumn("LIMITS", _limits, right=True),
+        TableColumn("RUNNING", lambda one: one.running, right=True),
+        TableColumn("WAITING", lambda one: one.waiting, right=True),
     ],
     lambda one: one.name,
 )
@@ -108,7 +108,7 @@ def create(cluster: Cluster, name: str, kind: str | None, output: str, **said: A
     made = cluster.clusters.create(name, **{"type": kind, **_sizes(said), **_given(tables)})
     emit_one(output, made, made.name, lambda: [_sentence(made)])
     if not made.makes_nodes and output in ("table", "wide"):
-        tell(f"let nodes join it: rota node token --cluster {clean(made.name)}")
+        print_note(f"let nodes join it: rota node token --cluster {clean(made.name)}")
 
 
 @command.command("resize")
@@ -152,7 +152,7 @@ def delete(cluster: Cluster, names: Sequence[str]) -> None:
     """Drain clusters, and forget each when nothing is left of it."""
     for name in names:
         cluster.clusters.delete(name)
-        tell(f"cluster {clean(name)} drains; it ends when no job, node or machine is left of it")
+        print_note(f"cluster {clean(name)} drains; it ends when no job, node or machine is left of it")
 
 
 @command.command("why")
@@ -167,10 +167,10 @@ def why(cluster: Cluster, name: str, limit: int, output: str) -> None:
     if output in ("json", "jsonl", "id"):
         emit(output, EVENTS, told)
         return
-    say(_sentence(found))
+    print_data(_sentence(found))
     for event in told:
         at = datetime.fromtimestamp((event.at_ms or 0) / 1000).astimezone()
-        say(f"  {at:%H:%M:%S}  {clean(event.why)}")
+        print_data(f"  {at:%H:%M:%S}  {clean(event.why)}")
 
 
 def _sizes(said: dict[str, Any]) -> dict[str, Any]:
@@ -206,17 +206,17 @@ def _lines(one: ClusterStatus) -> Iterator[str]:
     yield f"tasks     {one.running} run, {one.waiting} wait"
     if not one.makes_nodes:
         after = one.fail_after_seconds
-        yield "fails     " + ("never" if after is None else f"{duration(after)} after its last node is lost")
+        yield "fails     " + ("never" if after is None else f"{format_duration(after)} after its last node is lost")
         return
-    amounts = {key: size(value) if key in SIZES else number(value) for key, value in one.capacity.items()}
+    amounts = {key: format_size(value) if key in SIZES else format_number(value) for key, value in one.capacity.items()}
     has = ", ".join(f"{key} {amount}" for key, amount in amounts.items())
     yield f"provider  {clean(one.provider)}; a machine has {clean(has)}"
     if one.like is not None:
         yield f"like      {clean(one.like)}: made and ended by what waits there"
     elif one.max_clusters > 1:
-        waits = f"one more when the first in the queue waits for {duration(one.wait_seconds)}"
+        waits = f"one more when the first in the queue waits for {format_duration(one.wait_seconds)}"
         yield f"clusters  {one.min_clusters}-{one.max_clusters} like it; {waits}"
-    yield f"idle      a node that is empty for {duration(one.idle_seconds)} goes"
+    yield f"idle      a node that is empty for {format_duration(one.idle_seconds)} goes"
     for machine in one.machines:
         reason = f": {machine['reason']}" if machine.get("reason") else ""
         yield clean(f"machine   {machine['name']}  {machine['state']}{reason}")

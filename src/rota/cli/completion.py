@@ -4,7 +4,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from rota.cli.main import COMPLETING, cli
-from rota.cli.output import say
+from rota.cli.output import print_data
 
 LINES = {
     "bash": 'eval "$(rota completion bash)"          # in ~/.bashrc',
@@ -19,4 +19,4 @@ def command(shell: str) -> None:
     """Print the completion script of a shell."""
     found = get_completion_class(shell)
     assert found is not None, "click completes bash, zsh and fish"
-    say(found(cli, {}, "rota", COMPLETING).source())
+    print_data(found(cli, {}, "rota", COMPLETING).source())

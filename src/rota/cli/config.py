@@ -6,14 +6,14 @@ from typing import Any
 import click
 
 from rota import config as settings
-from rota.cli.output import Column, Listing, emit, output_option, say, tell
+from rota.cli.output import TableColumn, TableListing, emit, output_option, print_data, print_note
 from rota.client.context import SETTINGS, config_file, resolve, setting
 from rota.client.errors import RotaError
 from rota.config.etcd import plain_text_beyond
 
 
 @dataclass(frozen=True)
-class Row:
+class SettingRow:
     """One setting as it is printed."""
 
     key: str
@@ -25,12 +25,12 @@ class Row:
         return {"key": self.key, "value": self.value, "source": self.source}
 
 
-ROWS: Listing[Row] = Listing(
+ROWS: TableListing[SettingRow] = TableListing(
     "settings",
     [
-        Column("KEY", lambda row: row.key),
-        Column("VALUE", lambda row: "-" if row.value is None else row.value),
-        Column("SOURCE", lambda row: row.source),
+        TableColumn("KEY", lambda row: row.key),
+        TableColumn("VALUE", lambda row: "-" if row.value is None else row.value),
+        TableColumn("SOURCE", lambda row: row.source),
     ],
     lambda row: row.key,
 )
@@ -63,42 +63,42 @@ def check(file: str, agent: bool) -> None:
     else:
         config = settings.server_config(settings.ServerOptions(file), {})
         if (beyond := plain_text_beyond(config.etcd, config.store)) is not None:
-            tell(
+            print_note(
                 f"WARNING: etcd at {beyond} is spoken to in plain text: keys and tokens can be read underway"
             )
-    tell(f"{file}: good")
+    print_note(f"{file}: good")
 
 
 @command.command("path")
 def path() -> None:
     """Print where this client's config file is, or would be."""
-    say(str(config_file()))
+    print_data(str(config_file()))
 
 
-def _client_rows(addr: str | None, context: str | None) -> list[Row]:
+def _client_rows(addr: str | None, context: str | None) -> list[SettingRow]:
     rows = []
     try:
         endpoint = resolve(addr, None, context)
         rows += [
-            Row("addr", endpoint.addr, endpoint.addr_source),
-            Row("token", "***", endpoint.token_source),
-            Row("ca", endpoint.ca, endpoint.addr_source if endpoint.ca else "default"),
+            SettingRow("addr", endpoint.addr, endpoint.addr_source),
+            SettingRow("token", "***", endpoint.token_source),
+            SettingRow("ca", endpoint.ca, endpoint.addr_source if endpoint.ca else "default"),
         ]
     except RotaError as error:
-        rows.append(Row("addr", None, str(error)))
+        rows.append(SettingRow("addr", None, str(error)))
     for name in SETTINGS:
         said = setting(name, context if name == "context" else None)
-        rows.append(Row(name, said.value or DEFAULTS[name], said.source))
+        rows.append(SettingRow(name, said.value or DEFAULTS[name], said.source))
     return rows
 
 
-def _file_rows(file: str, *, agent: bool) -> list[Row]:
+def _file_rows(file: str, *, agent: bool) -> list[SettingRow]:
     if agent or _is_for_agent(file):
         sourced = settings.sources(settings.AgentConfig, file, {})
     else:
         sourced = settings.sources(settings.ServerConfig, file, {})
     return [
-        Row(item.key, "***" if item.key == "join" and item.value else item.value, item.source)
+        SettingRow(item.key, "***" if item.key == "join" and item.value else item.value, item.source)
         for item in sourced
     ]
 

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from rota.cli.job_file import read_job_file
-from rota.cli.output import Column, Listing, emit, emit_one, output_option, tell
+from rota.cli.output import TableColumn, TableListing, emit, emit_one, output_option, print_note
 from rota.cli.session import WORKING_SECONDS, with_cluster
 from rota.cli.spec import job_spec, spec_options
 from rota.cli.words import clean
@@ -25,20 +25,20 @@ def _time(at_ms: int | None) -> str:
     )
 
 
-CRONS: Listing[Cron] = Listing(
+CRONS: TableListing[Cron] = TableListing(
     "crons",
     [
-        Column("CRON", lambda cron: cron.name),
-        Column("SCHEDULE", lambda cron: cron.schedule),
-        Column("ZONE", lambda cron: cron.zone),
-        Column("LAST", lambda cron: _time(cron.last_at_ms)),
-        Column("NEXT", lambda cron: "paused" if cron.paused else _time(cron.next_at_ms)),
-        Column("RUNS NOW", lambda cron: len(cron.running), right=True),
-        Column("SKIPPED", lambda cron: cron.skipped, right=True),
-        Column("NAMESPACE", lambda cron: cron.namespace, wide=True),
-        Column("OVERLAP", lambda cron: cron.overlap, wide=True),
-        Column("MISSED", lambda cron: cron.missed, wide=True),
-        Column("REASON", lambda cron: cron.reason or ""),
+        TableColumn("CRON", lambda cron: cron.name),
+        TableColumn("SCHEDULE", lambda cron: cron.schedule),
+        TableColumn("ZONE", lambda cron: cron.zone),
+        TableColumn("LAST", lambda cron: _time(cron.last_at_ms)),
+        TableColumn("NEXT", lambda cron: "paused" if cron.paused else _time(cron.next_at_ms)),
+        TableColumn("RUNS NOW", lambda cron: len(cron.running), right=True),
+        TableColumn("SKIPPED", lambda cron: cron.skipped, right=True),
+        TableColumn("NAMESPACE", lambda cron: cron.namespace, wide=True),
+        TableColumn("OVERLAP", lambda cron: cron.overlap, wide=True),
+        TableColumn("MISSED", lambda cron: cron.missed, wide=True),
+        TableColumn("REASON", lambda cron: cron.reason or ""),
     ],
     lambda cron: cron.name,
 )
@@ -104,7 +104,7 @@ def list_crons(cluster: Cluster, namespace: str | None, output: str) -> None:
     """List crons: when each ran last, and when it runs next."""
     crons = cluster.crons.list(setting("namespace", namespace).value)
     if not crons and output in ("table", "wide"):
-        tell("no crons; create one: rota cron create --name hello --schedule @hourly -- echo hello")
+        print_note("no crons; create one: rota cron create --name hello --schedule @hourly -- echo hello")
         return
     emit(output, CRONS, crons)
 
@@ -127,7 +127,7 @@ def show(cluster: Cluster, name: str, namespace: str | None, output: str) -> Non
 def pause(cluster: Cluster, name: str, namespace: str | None) -> None:
     """Plan no more runs; those that run go on."""
     cluster.crons.pause(name, setting("namespace", namespace).value)
-    tell(f"cron {clean(name)} is paused; go on with: rota cron resume {clean(name)}")
+    print_note(f"cron {clean(name)} is paused; go on with: rota cron resume {clean(name)}")
 
 
 @command.command("resume")
@@ -137,7 +137,7 @@ def pause(cluster: Cluster, name: str, namespace: str | None) -> None:
 def resume(cluster: Cluster, name: str, namespace: str | None) -> None:
     """Go on from now; what was planned during the pause is left out."""
     cron = cluster.crons.resume(name, setting("namespace", namespace).value)
-    tell(f"cron {clean(name)} goes on; its next run: {_time(cron.next_at_ms)}")
+    print_note(f"cron {clean(name)} goes on; its next run: {_time(cron.next_at_ms)}")
 
 
 @command.command("run")
@@ -148,7 +148,7 @@ def resume(cluster: Cluster, name: str, namespace: str | None) -> None:
 def run(cluster: Cluster, name: str, namespace: str | None, output: str) -> None:
     """Run it now, besides its schedule; prints the job's id."""
     job = cluster.crons.run(name, setting("namespace", namespace).value)
-    tell(f"job {job.id} “{clean(job.status.name)}” submitted; follow it: rota logs -f {job.id}")
+    print_note(f"job {job.id} “{clean(job.status.name)}” submitted; follow it: rota logs -f {job.id}")
     emit_one(output, job.status, job.id, lambda: [job.id])
 
 
@@ -159,7 +159,7 @@ def run(cluster: Cluster, name: str, namespace: str | None, output: str) -> None
 def delete(cluster: Cluster, name: str, namespace: str | None) -> None:
     """Forget a cron; its jobs stay, and go on."""
     cluster.crons.delete(name, setting("namespace", namespace).value)
-    tell(f"cron {clean(name)} is deleted")
+    print_note(f"cron {clean(name)} is deleted")
 
 
 def _lines(cron: Cron) -> Iterator[str]:

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 
-from rota.cli.words import clean, duration, plural, signal_name, size
+from rota.cli.words import clean, format_duration, plural, signal_name, format_size
 from rota.client.cluster import Cluster
 from rota.client.job import Job
 from rota.client.streams import LogCursor, LogQuery, read_logs
@@ -37,13 +37,13 @@ def describe_single(status: JobStatus, task: Task | None) -> str:
     parts = [status.state.replace("_", " ")]
     ran_ms = task.ran_ms if task else None
     if ran_ms is not None:
-        parts[0] += f" {'after' if status.state == 'timed_out' else 'in'} {duration(ran_ms / 1000)}"
+        parts[0] += f" {'after' if status.state == 'timed_out' else 'in'} {format_duration(ran_ms / 1000)}"
     if status.signal:
         parts.append(signal_name(status.signal))
     elif status.exit_code is not None:
         parts.append(f"exit {status.exit_code}")
     if task and task.peak_memory_bytes:
-        parts.append(f"peak {size(task.peak_memory_bytes)}")
+        parts.append(f"peak {format_size(task.peak_memory_bytes)}")
     reason = status.reason or (task.reason if task else None)
     told = status.state in ("succeeded", "timed_out") or reason == f"killed by signal {status.signal}"
     if reason and not told and reason not in parts:
@@ -57,7 +57,7 @@ def describe_array(status: JobStatus) -> str:
     done = ", ".join(other for other in others if not other.endswith(" succeeded"))
     took = ""
     if status.ended_at_ms is not None and status.submitted_at_ms is not None:
-        took = f", in {duration((status.ended_at_ms - status.submitted_at_ms) / 1000)}"
+        took = f", in {format_duration((status.ended_at_ms - status.submitted_at_ms) / 1000)}"
     succeeded = status.counts.get("succeeded", 0)
     head = f"job {status.id} “{clean(status.name)}” {status.state.replace('_', ' ')}: "
     return (

@@ -4,7 +4,7 @@ from datetime import datetime
 
 import click
 
-from rota.cli.output import Column, Listing, emit, output_option, print_line, say
+from rota.cli.output import TableColumn, TableListing, emit, output_option, print_line, print_data
 from rota.cli.session import with_cluster
 from rota.cli.words import clean
 from rota.client.cluster import Cluster
@@ -22,16 +22,16 @@ def _indices(event: Event) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in pairs)
 
 
-EVENTS: Listing[Event] = Listing(
+EVENTS: TableListing[Event] = TableListing(
     "events",
     [
-        Column("TIME", _clock),
-        Column("SEQ", lambda event: event.seq, wide=True),
-        Column("KIND", lambda event: event.kind),
-        Column("JOB", lambda event: event.job or "-"),
-        Column("TASKS", lambda event: _indices(event) or "-"),
-        Column("NODE", lambda event: event.node or "-"),
-        Column("WHY", lambda event: event.why),
+        TableColumn("TIME", _clock),
+        TableColumn("SEQ", lambda event: event.seq, wide=True),
+        TableColumn("KIND", lambda event: event.kind),
+        TableColumn("JOB", lambda event: event.job or "-"),
+        TableColumn("TASKS", lambda event: _indices(event) or "-"),
+        TableColumn("NODE", lambda event: event.node or "-"),
+        TableColumn("WHY", lambda event: event.why),
     ],
     lambda event: event.seq,
 )
@@ -68,8 +68,8 @@ def watch(cluster: Cluster, since: str | None, output: str, **query: str | None)
         if output in ("json", "jsonl"):
             print_line(event.raw)
         elif output == "id":
-            say(event.seq)
+            print_data(event.seq)
         else:
             about = [event.job and f"job {event.job}", _indices(event), event.node and f"node {event.node}"]
             said = [_clock(event), event.kind, *(part for part in about if part), event.why]
-            say(clean("  ".join(said)))
+            print_data(clean("  ".join(said)))

@@ -18,16 +18,16 @@ ENDING_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class LogsEnded:
+class LogStreamEnded:
     """No more output will come; `problem` when that is because it cannot be read."""
 
     problem: Exception | None = None
 
 
-Item = JobStatus | Chunk | LogsEnded | Exception
+Item = JobStatus | Chunk | LogStreamEnded | Exception
 
 
-class Feed:
+class JobFeed:
     """What is heard of one job; `next` gives the next thing, or None after a while of silence."""
 
     def __init__(self, cluster: Cluster, job: Job, statuses: Iterator[JobStatus], *, logs: bool) -> None:
@@ -38,7 +38,7 @@ class Feed:
             chunks = follow_logs(cluster.transport, query, cursor, lambda: self._final.wait(ENDING_SECONDS))
             _start(lambda: self._pump_logs(chunks))
         else:
-            self._queue.put(LogsEnded())
+            self._queue.put(LogStreamEnded())
         _start(lambda: self._pump_statuses(chain((job.status,), statuses)))
 
     def next(self, patience_seconds: float | None) -> Item | None:
@@ -60,9 +60,9 @@ class Feed:
         try:
             for chunk in chunks:
                 self._queue.put(chunk)
-            self._queue.put(LogsEnded())
+            self._queue.put(LogStreamEnded())
         except Exception as error:  # the edge of a thread: told, but the job matters more than its output
-            self._queue.put(LogsEnded(error))
+            self._queue.put(LogStreamEnded(error))
 
 
 def _start(pump: Callable[[], None]) -> None:

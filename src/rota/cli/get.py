@@ -4,19 +4,19 @@ from pathlib import Path
 
 import click
 
-from rota.cli.output import Column, Listing, emit, output_option, say, tell
+from rota.cli.output import TableColumn, TableListing, emit, output_option, print_data, print_note
 from rota.cli.session import WORKING_SECONDS, with_cluster
-from rota.cli.words import age, clean, plural, size, split_ref
+from rota.cli.words import format_age, clean, plural, format_size, split_ref
 from rota.client.cluster import Cluster
 from rota.client.outputs import get_outputs
 from rota.client.views import Output
 
-OUTPUTS: Listing[Output] = Listing(
+OUTPUTS: TableListing[Output] = TableListing(
     "outputs",
     [
-        Column("PATH", lambda output: output.path),
-        Column("SIZE", lambda output: size(output.bytes), right=True),
-        Column("AGE", lambda output: age(output.modified_at_ms), right=True),
+        TableColumn("PATH", lambda output: output.path),
+        TableColumn("SIZE", lambda output: format_size(output.bytes), right=True),
+        TableColumn("AGE", lambda output: format_age(output.modified_at_ms), right=True),
     ],
     lambda output: output.path,
 )
@@ -46,5 +46,5 @@ def command(cluster: Cluster, job: str, paths: tuple[str, ...], output: str, **f
     count = 0
     for path in get_outputs(cluster.transport, found.id, index, paths, into):
         count += 1
-        say(clean(str(path)))
-    tell(f"job {found.id}: {plural(count, 'file')} fetched into {into}")
+        print_data(clean(str(path)))
+    print_note(f"job {found.id}: {plural(count, 'file')} fetched into {into}")

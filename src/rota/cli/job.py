@@ -4,7 +4,7 @@ import click
 
 from rota.cli import cancel, job_update, kill, ls, pause, resume, show
 from rota.cli.arguments import indices, job_refs
-from rota.cli.output import tell
+from rota.cli.output import print_note
 from rota.cli.session import WORKING_SECONDS, with_cluster
 from rota.cli.words import clean, split_ref
 from rota.client.cluster import Cluster
@@ -38,7 +38,7 @@ def restart(cluster: Cluster, job: str, index: str | None) -> None:
     found = cluster.job(ref)
     chosen = indices(index) if index is not None else [] if task_index is None else [task_index]
     found.restart(*chosen)
-    tell(f"job {found.id}: {'all tasks that run' if not chosen else 'these tasks'} begin again")
+    print_note(f"job {found.id}: {'all tasks that run' if not chosen else 'these tasks'} begin again")
 
 
 @command.command("move")
@@ -60,7 +60,7 @@ def move(cluster: Cluster, job: str, index: str | None, to: str | None, away: bo
     chosen = indices(index) if index is not None else [] if task_index is None else [task_index]
     found.move(*chosen, to=to)
     what = "all its tasks" if not chosen else "these tasks"
-    tell(f"job {found.id}: {what} move {'to another node' if to is None else f'to {clean(to)}'}")
+    print_note(f"job {found.id}: {what} move {'to another node' if to is None else f'to {clean(to)}'}")
 
 
 @command.command("release")
@@ -81,7 +81,7 @@ def release(cluster: Cluster, job: str, index: str | None) -> None:
     found = cluster.job(ref)
     chosen = indices(index) if index is not None else [] if task_index is None else [task_index]
     found.release(*chosen)
-    tell(f"job {found.id}: {'all tasks that were held' if not chosen else 'these tasks'} may start again")
+    print_note(f"job {found.id}: {'all tasks that were held' if not chosen else 'these tasks'} may start again")
 
 
 @command.command("resolve")
@@ -104,7 +104,7 @@ def resolve(cluster: Cluster, job: str, word: str, index: str | None) -> None:
     found = cluster.job(ref)
     chosen = indices(index) if index is not None else [] if task_index is None else [task_index]
     found.resolve(word, *chosen)
-    tell(f"job {found.id}: {word} it is, for {'all tasks that waited' if not chosen else 'these tasks'}")
+    print_note(f"job {found.id}: {word} it is, for {'all tasks that waited' if not chosen else 'these tasks'}")
 
 
 @command.command("delete")
@@ -118,4 +118,4 @@ def delete(cluster: Cluster, jobs: tuple[str, ...]) -> None:
     for ref in job_refs(jobs):
         job = cluster.job(ref)
         job.delete()
-        tell(f"job {job.id}: deleted")
+        print_note(f"job {job.id}: deleted")

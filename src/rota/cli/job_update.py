@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from rota.cli.output import emit_one, output_option, tell
+from rota.cli.output import emit_one, output_option, print_note
 from rota.cli.session import WORKING_SECONDS, with_cluster
 from rota.cli.show import version_lines
 from rota.cli.spec import fields_said
@@ -87,7 +87,7 @@ def rollback(cluster: Cluster, job: str, *, output: str) -> None:
     """
     status = cluster.job(job).rollback()
     if output in ("table", "wide"):
-        tell(f"job {status.id}: goes back, as version {status.version}")
+        print_note(f"job {status.id}: goes back, as version {status.version}")
     else:
         emit_one(output, status, status.id, lambda: iter(()))
 
@@ -95,12 +95,12 @@ def rollback(cluster: Cluster, job: str, *, output: str) -> None:
 def _tell(status: JobStatus) -> None:
     at_once, later = status.changed.get("at_once") or (), status.changed.get("from_next_attempt") or ()
     if not at_once and not later:
-        tell(f"job {status.id}: is so already, at version {status.version}")
+        print_note(f"job {status.id}: is so already, at version {status.version}")
         return
-    tell(f"job {status.id}: version {status.version}")
+    print_note(f"job {status.id}: version {status.version}")
     if at_once:
-        tell(f"  at once                   {', '.join(at_once)}")
+        print_note(f"  at once                   {', '.join(at_once)}")
     if later:
-        tell(f"  from the next attempt on  {', '.join(later)}")
+        print_note(f"  from the next attempt on  {', '.join(later)}")
     for line in version_lines(status):
-        tell(f"  {line}")
+        print_note(f"  {line}")

@@ -4,7 +4,7 @@ import click
 
 from rota.cli.arguments import indices, job_refs
 from rota.cli.cancel import for_each
-from rota.cli.output import output_option, tell
+from rota.cli.output import output_option, print_note
 from rota.cli.session import WORKING_SECONDS, with_cluster
 from rota.cli.words import clean
 from rota.client.cluster import Cluster
@@ -32,6 +32,6 @@ def command(
         job.kill(signal, indices=chosen)
         lives = signal is not None and signal.upper().removeprefix("SIG") not in ("KILL", "9")
         again = f"task {task} killed, and started again" if task and job.status.kind != "batch" else job.state
-        tell(f"job {job.id} “{clean(job.status.name)}”: {f'{signal} sent' if lives else again}")
+        print_note(f"job {job.id} “{clean(job.status.name)}”: {f'{signal} sent' if lives else again}")
 
     return for_each(cluster, job_refs(jobs), kill, output).code

@@ -9,7 +9,7 @@ import click
 
 from rota.cli.arguments import indices
 from rota.cli.output import print_line
-from rota.cli.printer import Heads, Printer
+from rota.cli.printer import LinePrefix, Printer
 from rota.cli.session import WORKING_SECONDS, with_cluster
 from rota.cli.words import split_ref
 from rota.client.cluster import Cluster
@@ -51,7 +51,7 @@ def command(cluster: Cluster, job: str, **flags: Any) -> None:
     many = (found.status.count > 1 and wanted == [None]) or len(wanted) > 1
     if flags["offset"] is not None and many:
         raise click.UsageError("--from is a place in one stream of one task; name the task, as JOB.3")
-    heads = Heads(index=many, attempt=flags["all_attempts"], time=flags["timestamps"])
+    heads = LinePrefix(index=many, attempt=flags["all_attempts"], time=flags["timestamps"])
     printer = Printer(heads, single=flags["stream"] is not None)
     for one in wanted:
         for chunk in _chunks(cluster, found, one, flags):

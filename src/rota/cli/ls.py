@@ -6,10 +6,10 @@ from itertools import chain, islice
 import click
 
 from rota.cli.ahead import ahead
-from rota.cli.output import Column, Listing, emit, output_option, tell
+from rota.cli.output import TableColumn, TableListing, emit, output_option, print_note
 from rota.cli.service import done
 from rota.cli.session import with_cluster
-from rota.cli.words import age
+from rota.cli.words import format_age
 from rota.client.cluster import Cluster
 from rota.client.context import setting
 from rota.client.views import JobStatus
@@ -18,19 +18,19 @@ SHOWN = 20
 ASKED = "id,name,state,count,done,submitted_at_ms,sentence"  # for the columns below
 ASKED_WIDE = f"{ASKED},namespace,user,priority,exit_code"
 
-JOBS: Listing[JobStatus] = Listing(
+JOBS: TableListing[JobStatus] = TableListing(
     "jobs",
     [
-        Column("JOB", lambda job: job.id),
-        Column("NAME", lambda job: job.name),
-        Column("STATE", lambda job: job.state),
-        Column("DONE", done, right=True),
-        Column("AGE", lambda job: age(job.submitted_at_ms), right=True),
-        Column("NAMESPACE", lambda job: job.namespace, wide=True),
-        Column("USER", lambda job: job.user or "-", wide=True),
-        Column("PRIORITY", lambda job: job.priority, wide=True, right=True),
-        Column("EXIT", lambda job: "-" if job.exit_code is None else job.exit_code, wide=True, right=True),
-        Column("STATUS", lambda job: job.sentence),
+        TableColumn("JOB", lambda job: job.id),
+        TableColumn("NAME", lambda job: job.name),
+        TableColumn("STATE", lambda job: job.state),
+        TableColumn("DONE", done, right=True),
+        TableColumn("AGE", lambda job: format_age(job.submitted_at_ms), right=True),
+        TableColumn("NAMESPACE", lambda job: job.namespace, wide=True),
+        TableColumn("USER", lambda job: job.user or "-", wide=True),
+        TableColumn("PRIORITY", lambda job: job.priority, wide=True, right=True),
+        TableColumn("EXIT", lambda job: "-" if job.exit_code is None else job.exit_code, wide=True, right=True),
+        TableColumn("STATUS", lambda job: job.sentence),
     ],
     lambda job: job.id,
 )
@@ -53,10 +53,10 @@ def command(cluster: Cluster, output: str, everything: bool, limit: int, **query
         jobs = chain.from_iterable(ahead(cluster.job_pages(None if everything else limit, fields, **query)))
         first = list(islice(jobs, 1))
         if not first and output in ("table", "wide"):
-            tell("no jobs; submit one: rota run -- echo hello")
+            print_note("no jobs; submit one: rota run -- echo hello")
             return
         shown = emit(output, JOBS, chain(first, jobs))
     finally:
         gc.enable()
     if output in ("table", "wide") and not everything and shown == limit:
-        tell(f"the newest {limit}; -a shows all")
+        print_note(f"the newest {limit}; -a shows all")

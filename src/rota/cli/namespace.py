@@ -6,9 +6,9 @@ from typing import Any
 import click
 
 from rota.cli.arguments import pairs
-from rota.cli.output import Column, Listing, emit, emit_one, output_option, tell
+from rota.cli.output import TableColumn, TableListing, emit, emit_one, output_option, print_note
 from rota.cli.session import WORKING_SECONDS, with_cluster
-from rota.cli.words import clean, number, size
+from rota.cli.words import clean, format_number, format_size
 from rota.client.cluster import Cluster
 from rota.client.server_views import Namespace
 
@@ -20,7 +20,7 @@ ALL = "all"
 
 def _share(namespace: Namespace, name: str) -> str:
     """What it holds, of what it may hold."""
-    show = size if name in SIZES else number
+    show = format_size if name in SIZES else format_number
     held, quota = namespace.held.get(name, 0), namespace.quota.get(name)
     return show(held) if quota is None else f"{show(held)}/{show(quota)}"
 
@@ -33,21 +33,21 @@ def _others(namespace: Namespace) -> str:
 def _defaults(namespace: Namespace) -> str:
     """What a task asks for whose job does not say."""
     told = namespace.defaults.items()
-    return ", ".join(f"{name} {(size if name in SIZES else number)(amount)}" for name, amount in told)
+    return ", ".join(f"{name} {(format_size if name in SIZES else format_number)(amount)}" for name, amount in told)
 
 
-NAMESPACES: Listing[Namespace] = Listing(
+NAMESPACES: TableListing[Namespace] = TableListing(
     "namespaces",
     [
-        Column("NAMESPACE", lambda one: one.name),
-        Column("WEIGHT", lambda one: one.weight, right=True),
-        Column("CPU", lambda one: _share(one, "cpu"), right=True),
-        Column("MEMORY", lambda one: _share(one, "memory"), right=True),
-        Column("GPU", lambda one: _share(one, "gpu"), right=True),
-        Column("TASKS", lambda one: _share(one, "tasks"), right=True),
-        Column("WAITING", lambda one: one.waiting, right=True),
-        Column("OTHERS", _others),
-        Column("DEFAULTS", _defaults),
+        TableColumn("NAMESPACE", lambda one: one.name),
+        TableColumn("WEIGHT", lambda one: one.weight, right=True),
+        TableColumn("CPU", lambda one: _share(one, "cpu"), right=True),
+        TableColumn("MEMORY", lambda one: _share(one, "memory"), right=True),
+        TableColumn("GPU", lambda one: _share(one, "gpu"), right=True),
+        TableColumn("TASKS", lambda one: _share(one, "tasks"), right=True),
+        TableColumn("WAITING", lambda one: one.waiting, right=True),
+        TableColumn("OTHERS", _others),
+        TableColumn("DEFAULTS", _defaults),
     ],
     lambda one: one.name,
 )
@@ -65,7 +65,7 @@ def list_namespaces(cluster: Cluster, output: str) -> None:
     """List namespaces: what each holds of what it may hold, and how many of its jobs wait."""
     namespaces = cluster.namespaces()
     if not namespaces and output in ("table", "wide"):
-        tell("no namespace holds anything; limit one: rota namespace set NAME cpu=8")
+        print_note("no namespace holds anything; limit one: rota namespace set NAME cpu=8")
         return
     emit(output, NAMESPACES, namespaces)
 
@@ -156,7 +156,7 @@ def remove(cluster: Cluster, names: tuple[str, ...]) -> None:
     """Take quota, weight, defaults and bounds off namespaces; their jobs go on."""
     for name in names:
         cluster.forget_namespace(name)
-        tell(f"namespace {clean(name)}: no quota, weight 1")
+        print_note(f"namespace {clean(name)}: no quota, weight 1")
 
 
 def _lines(namespace: Namespace) -> Iterator[str]:
@@ -171,7 +171,7 @@ def _lines(namespace: Namespace) -> Iterator[str]:
 def _bounds(namespace: Namespace) -> Iterator[str]:
     """Each bound with what there is of it."""
     for name, most in namespace.bounds.items():
-        show = size if name == "bytes" else number
+        show = format_size if name == "bytes" else format_number
         if name in namespace.kept:
             yield f"{name} {show(namespace.kept[name])}/{show(most)}"
         elif name == "priority":

@@ -7,13 +7,13 @@ import click
 from rota.cli.arguments import pairs
 from rota.cli.bars import bar
 from rota.cli.node_brake import brake
-from rota.cli.node_drain import drain, drain_words, told
+from rota.cli.node_drain import drain, drain_words, describe_drain
 from rota.cli.node_token import token
 from rota.cli.node_words import NODES, SIZES, certificate, heard, label_lines, machine, state
 from rota.cli.node_words import labels as _labels
-from rota.cli.output import emit, emit_one, output_option, tell, tint
+from rota.cli.output import emit, emit_one, output_option, print_note, tint
 from rota.cli.session import WORKING_SECONDS, with_cluster
-from rota.cli.words import clean, number, size
+from rota.cli.words import clean, format_number, format_size
 from rota.client.cluster import Cluster
 from rota.client.server_views import Node
 
@@ -39,13 +39,13 @@ def list_nodes(cluster: Cluster, output: str) -> None:
     if not nodes and output in ("table", "wide"):
         makers = [one.name for one in cluster.clusters.list() if one.makes_nodes]
         come = f"cluster {clean(makers[0])} makes them when work comes: rota cluster ls" if makers else None
-        tell(f"no nodes; {come or 'let one join: rota node token'}")
+        print_note(f"no nodes; {come or 'let one join: rota node token'}")
         return
     emit(output, NODES, nodes)
     if any(node.state == "suspect" for node in nodes) and output in ("table", "wide"):
         held = cluster.brake()
         if held.level != "off":
-            tell(f"the brake is {clean(held.sentence)}")
+            print_note(f"the brake is {clean(held.sentence)}")
 
 
 @command.command("show")
@@ -132,7 +132,7 @@ def delete(cluster: Cluster, nodes: tuple[str, ...]) -> None:
     """Forget nodes that are lost or have left."""
     for node in nodes:
         cluster.forget_node(node)
-        tell(f"node {node}: forgotten")
+        print_note(f"node {node}: forgotten")
 
 
 def _changed(output: str, nodes: list[Node]) -> None:
@@ -140,21 +140,21 @@ def _changed(output: str, nodes: list[Node]) -> None:
         emit(output, NODES, nodes)
         return
     for node in nodes:
-        tell(told(node))
+        print_note(describe_drain(node))
 
 
 def _tainted(output: str, node: Node) -> None:
     if output not in ("table", "wide"):
         emit(output, NODES, [node])
         return
-    tell(f"node {clean(node.name)}: taints {clean(', '.join(node.taints) or 'none')}")
+    print_note(f"node {clean(node.name)}: taints {clean(', '.join(node.taints) or 'none')}")
 
 
 def _granted(output: str, node: Node) -> None:
     if output not in ("table", "wide"):
         emit(output, NODES, [node])
         return
-    tell(f"node {clean(node.name)}: granted {clean(_labels(node.granted_labels))}")
+    print_note(f"node {clean(node.name)}: granted {clean(_labels(node.granted_labels))}")
 
 
 def _limits(limits: str, limited: str) -> str:
@@ -192,7 +192,7 @@ def _lines(node: Node) -> Iterator[str]:
 
 
 def _amount(node: Node, name: str, total: float) -> str:
-    show = size if name in SIZES else number
+    show = format_size if name in SIZES else format_number
     asked, used = node.reserved.get(name, 0), (node.used or {}).get(name)
     busy = "" if used is None else f", {show(used)} used"
     words = f"{show(asked)} asked{busy} of {show(total)}"

@@ -2,7 +2,7 @@
 
 import click
 
-from rota.cli.output import emit_one, output_option, tell
+from rota.cli.output import emit_one, output_option, print_note
 from rota.cli.session import WORKING_SECONDS, with_cluster
 from rota.cli.words import clean
 from rota.client.cluster import Cluster
@@ -33,6 +33,6 @@ def brake(cluster: Cluster, nodes: tuple[str, ...], output: str, *, release: boo
         return
     done = cluster.release_brake(*nodes)
     if output in ("table", "wide"):
-        tell(f"said to be gone: {clean(', '.join(done.released))}; the brake is {clean(done.sentence)}")
+        print_note(f"said to be gone: {clean(', '.join(done.released))}; the brake is {clean(done.sentence)}")
     else:
         emit_one(output, done, done.level, list)

@@ -8,9 +8,9 @@ import click
 
 from rota.cli.arguments import seconds
 from rota.cli.node_words import NODES
-from rota.cli.output import emit, emit_one, output_option, tell
+from rota.cli.output import emit, emit_one, output_option, print_note
 from rota.cli.session import WORKING_SECONDS, with_cluster
-from rota.cli.words import clean, duration, plural
+from rota.cli.words import clean, format_duration, plural
 from rota.client.cluster import Cluster
 from rota.client.server_views import DrainPlan, Node
 
@@ -47,7 +47,7 @@ def drain(cluster: Cluster, nodes: tuple[str, ...], output: str, **flags: Any) -
     drained = [cluster.drain(node, within, force=flags["force"]) for node in nodes]
     if output in ("table", "wide"):
         for node in drained:
-            tell(told(node))
+            print_note(describe_drain(node))
     if flags["wait"]:
         drained = [_empty(cluster, node, output) for node in drained]
     if output not in ("table", "wide"):
@@ -55,7 +55,7 @@ def drain(cluster: Cluster, nodes: tuple[str, ...], output: str, **flags: Any) -
     return 0
 
 
-def told(node: Node) -> str:
+def describe_drain(node: Node) -> str:
     """`node node-1: draining, 3 running; what runs in 10m00s moves`."""
     words = f"node {clean(node.name)}: {node.eligibility}"
     if node.running:
@@ -72,7 +72,7 @@ def drain_words(node: Node) -> str:
     if left_ms is None:
         parts.append("it may end")
     elif left_ms > 0:
-        parts.append(f"what still runs in {duration(left_ms / 1000)} moves")
+        parts.append(f"what still runs in {format_duration(left_ms / 1000)} moves")
     else:
         parts.append("it is stopped and moves")
     if stays and left_ms is not None:
@@ -85,7 +85,7 @@ def _empty(cluster: Cluster, node: Node, output: str) -> Node:
         time.sleep(LOOK_SECONDS)
         node = cluster.node(node.id)
     if output in ("table", "wide"):
-        tell(told(node))
+        print_note(describe_drain(node))
     return node
 
 

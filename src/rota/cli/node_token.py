@@ -7,24 +7,24 @@ import click
 
 from rota.cli.arguments import pairs, seconds
 from rota.cli.node_words import labels
-from rota.cli.output import Column, Listing, emit, emit_one, output_option, tell
+from rota.cli.output import TableColumn, TableListing, emit, emit_one, output_option, print_note
 from rota.cli.session import WORKING_SECONDS, with_cluster
-from rota.cli.words import age, clean, duration
+from rota.cli.words import format_age, clean, format_duration
 from rota.client.cluster import Cluster
 from rota.client.server_views import ListedJoinToken
 
 TOKEN_VALID = "30m"
-TOKENS: Listing[ListedJoinToken] = Listing(
+TOKENS: TableListing[ListedJoinToken] = TableListing(
     "join_tokens",
     [
-        Column("TOKEN", lambda one: one.id),
-        Column("STATE", lambda one: one.state),
-        Column("FOR", lambda one: one.role),
-        Column("CLUSTER", lambda one: one.cluster),
-        Column("LABELS", lambda one: labels(one.labels)),
-        Column("FROM", lambda one: ", ".join(one.addresses) or "-"),
-        Column("MADE", lambda one: f"{age(one.made_at_ms)} ago"),
-        Column("USED BY", lambda one: one.used_by or "-"),
+        TableColumn("TOKEN", lambda one: one.id),
+        TableColumn("STATE", lambda one: one.state),
+        TableColumn("FOR", lambda one: one.role),
+        TableColumn("CLUSTER", lambda one: one.cluster),
+        TableColumn("LABELS", lambda one: labels(one.labels)),
+        TableColumn("FROM", lambda one: ", ".join(one.addresses) or "-"),
+        TableColumn("MADE", lambda one: f"{format_age(one.made_at_ms)} ago"),
+        TableColumn("USED BY", lambda one: one.used_by or "-"),
     ],
     lambda one: one.id,
 )
@@ -64,7 +64,7 @@ def _make(cluster: Cluster, *, label: Sequence[str], valid: str, output: str, **
     )
     emit_one(output, made, made.token, lambda: [made.line])
     if output in ("table", "wide"):
-        tell(f"run this line on the new machine (single use, valid for {duration(valid_seconds)})")
+        print_note(f"run this line on the new machine (single use, valid for {format_duration(valid_seconds)})")
 
 
 @token.command("ls")
@@ -82,4 +82,4 @@ def revoke(cluster: Cluster, ids: Sequence[str]) -> None:
     """Take back join tokens that were not used, by id."""
     for one in ids:
         cluster.revoke_join_token(one)
-        tell(f"join token {clean(one)}: revoked")
+        print_note(f"join token {clean(one)}: revoked")

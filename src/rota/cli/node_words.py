@@ -4,8 +4,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rota.cli.output import Column, Listing
-from rota.cli.words import clean, duration, number, plural, size
+from rota.cli.output import TableColumn, TableListing
+from rota.cli.words import clean, format_duration, format_number, plural, format_size
 from rota.client.server_views import Node
 
 SIZES = ("memory", "disk")
@@ -17,12 +17,12 @@ def state(node: Node) -> str:
 
 def share(node: Node, name: str) -> str:
     reserved, capacity = node.reserved.get(name, 0), node.capacity.get(name, 0)
-    show = size if name in SIZES else number
+    show = format_size if name in SIZES else format_number
     return f"{show(reserved)}/{show(capacity)}"
 
 
 def heard(node: Node) -> str:
-    return "-" if node.heard_ms_ago is None else f"{duration(node.heard_ms_ago / 1000)} ago"
+    return "-" if node.heard_ms_ago is None else f"{format_duration(node.heard_ms_ago / 1000)} ago"
 
 
 def certificate(node: Node) -> str:
@@ -30,7 +30,7 @@ def certificate(node: Node) -> str:
     if node.certificate_expires_at_ms is None:
         return "-"
     left = (node.certificate_expires_at_ms - time.time_ns() // 1_000_000) / 1000
-    return f"expired {duration(-left)} ago" if left < 0 else f"for {duration(left)}"
+    return f"expired {format_duration(-left)} ago" if left < 0 else f"for {format_duration(left)}"
 
 
 def _reason(node: Node) -> str:
@@ -62,9 +62,9 @@ def machine(node: Node) -> Iterator[str]:
     yield f"  load       {told.get('load', 0):.2f} on {plural(int(told.get('cores', 0)), 'core')}"
     swap = told.get("swap") or {}
     if swap.get("total"):
-        yield f"  swap       {size(swap['total'] - swap.get('free', 0))} used of {size(swap['total'])}"
+        yield f"  swap       {format_size(swap['total'] - swap.get('free', 0))} used of {format_size(swap['total'])}"
     for disk in told.get("disks", ()):
-        yield f"  disk       {size(disk['free'])} free of {size(disk['total'])} on {clean(str(disk['path']))}"
+        yield f"  disk       {format_size(disk['free'])} free of {format_size(disk['total'])} on {clean(str(disk['path']))}"
     for number_, gpu in enumerate(told.get("gpus", ())):
         yield f"  gpu {number_:<5}  {_gpu(gpu)}"
 
@@ -75,29 +75,29 @@ def _gpu(gpu: Mapping[str, Any]) -> str:
     if busy is not None:
         parts.append(f"{busy} % busy")
     if total is not None:
-        parts.append(size(total) if used is None else f"{size(used)} used of {size(total)}")
+        parts.append(format_size(total) if used is None else f"{format_size(used)} used of {format_size(total)}")
     return ", ".join(parts)
 
 
-NODES: Listing[Node] = Listing(
+NODES: TableListing[Node] = TableListing(
     "nodes",
     [
-        Column("NODE", lambda node: node.name),
-        Column("ID", lambda node: node.id, wide=True),
-        Column("STATE", state),
-        Column("CPU", lambda node: share(node, "cpu"), right=True),
-        Column("MEMORY", lambda node: share(node, "memory"), right=True),
-        Column("GPU", lambda node: share(node, "gpu"), right=True),
-        Column("DISK", lambda node: share(node, "disk"), wide=True, right=True),
-        Column("RUNNING", lambda node: node.running, right=True),
-        Column("QUEUED", lambda node: node.queued, wide=True, right=True),
-        Column("HEARD", heard, right=True),
-        Column("CERT", certificate, wide=True, right=True),
-        Column("VERSION", lambda node: node.agent_version or "-", wide=True),
-        Column("LABELS", _declared, wide=True),
-        Column("GRANTED", lambda node: labels(node.granted_labels), wide=True),
-        Column("TAINTS", lambda node: ", ".join(node.taints) or "-", wide=True),
-        Column("REASON", _reason),
+        TableColumn("NODE", lambda node: node.name),
+        TableColumn("ID", lambda node: node.id, wide=True),
+        TableColumn("STATE", state),
+        TableColumn("CPU", lambda node: share(node, "cpu"), right=True),
+        TableColumn("MEMORY", lambda node: share(node, "memory"), right=True),
+        TableColumn("GPU", lambda node: share(node, "gpu"), right=True),
+        TableColumn("DISK", lambda node: share(node, "disk"), wide=True, right=True),
+        TableColumn("RUNNING", lambda node: node.running, right=True),
+        TableColumn("QUEUED", lambda node: node.queued, wide=True, right=True),
+        TableColumn("HEARD", heard, right=True),
+        TableColumn("CERT", certificate, wide=True, right=True),
+        TableColumn("VERSION", lambda node: node.agent_version or "-", wide=True),
+        TableColumn("LABELS", _declared, wide=True),
+        TableColumn("GRANTED", lambda node: labels(node.granted_labels), wide=True),
+        TableColumn("TAINTS", lambda node: ", ".join(node.taints) or "-", wide=True),
+        TableColumn("REASON", _reason),
     ],
     lambda node: node.id,
 )

@@ -45,7 +45,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
-class Column(Generic[Row]):
+class TableColumn(Generic[Row]):
     """One column of a table; `wide` ones are shown on request."""
 
     title: str
@@ -55,11 +55,11 @@ class Column(Generic[Row]):
 
 
 @dataclass(frozen=True)
-class Listing(Generic[Row]):
+class TableListing(Generic[Row]):
     """How one kind of record is printed."""
 
     name: str
-    columns: Sequence[Column[Row]]
+    columns: Sequence[TableColumn[Row]]
     id_of: Callable[[Row], str]
 
 
@@ -74,17 +74,17 @@ def output_option(function: Function) -> Function:
     )(function)
 
 
-def emit(output: str, listing: Listing[Row], rows: Iterable[Row]) -> int:
+def emit(output: str, listing: TableListing[Row], rows: Iterable[Row]) -> int:
     """Print records and return how many; those of the client keep the server's own words in `raw`."""
     if output == "json":
         found = [_raw(row) for row in rows]
         print_json({listing.name: found})
         return len(found)
     if output == "jsonl":
-        return say_all(_compact(_raw(row)) for row in rows)
+        return print_all(_compact(_raw(row)) for row in rows)
     if output == "id":
-        return say_all(listing.id_of(row) for row in rows)
-    return say_all(table(listing.columns, rows, wide=output == "wide")) - 1  # its heading is no record
+        return print_all(listing.id_of(row) for row in rows)
+    return print_all(table(listing.columns, rows, wide=output == "wide")) - 1  # its heading is no record
 
 
 def emit_one(output: str, record: Any, id_of: str, text: Callable[[], Iterable[str]]) -> None:
@@ -94,13 +94,13 @@ def emit_one(output: str, record: Any, id_of: str, text: Callable[[], Iterable[s
     elif output == "jsonl":
         print_line(_raw(record))
     elif output == "id":
-        say(id_of)
+        print_data(id_of)
     else:
         for line in text():
-            say(line)
+            print_data(line)
 
 
-def table(columns: Sequence[Column[Row]], rows: Iterable[Row], *, wide: bool = False) -> list[str]:
+def table(columns: Sequence[TableColumn[Row]], rows: Iterable[Row], *, wide: bool = False) -> list[str]:
     """Aligned lines under a heading."""
     shown = [column for column in columns if wide or not column.wide]
     titles = [column.title for column in shown]
@@ -134,22 +134,22 @@ def colourful(stream: Any) -> bool:
     return bool(stream.isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def say(text: str) -> None:
+def print_data(text: str) -> None:
     """A line of data."""
     click.echo(_fit(text, sys.stdout), color=colourful(sys.stdout))
 
 
-def say_all(lines: Iterable[str]) -> int:
+def print_all(lines: Iterable[str]) -> int:
     """Lines of data, many at a time; returns how many they were."""
     count = 0
     lines = iter(lines)
     while some := list(islice(lines, LINES_AT_ONCE)):
-        say("\n".join(some))
+        print_data("\n".join(some))
         count += len(some)
     return count
 
 
-def tell(text: str) -> None:
+def print_note(text: str) -> None:
     """A line for people, on stderr."""
     click.echo(_fit(text, sys.stderr), err=True, color=colourful(sys.stderr))
 
@@ -170,11 +170,11 @@ def stream_of(name: str) -> TextIO:
 
 
 def print_json(document: Mapping[str, Any]) -> None:
-    say(_escaped(json.dumps({"api": API, **document}, indent=2, ensure_ascii=False)))
+    print_data(_escaped(json.dumps({"api": API, **document}, indent=2, ensure_ascii=False)))
 
 
 def print_line(document: Mapping[str, Any]) -> None:
-    say(_compact(document))
+    print_data(_compact(document))
 
 
 def _compact(document: Mapping[str, Any]) -> str:

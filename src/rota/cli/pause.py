@@ -4,7 +4,7 @@ import click
 
 from rota.cli.arguments import job_refs
 from rota.cli.cancel import for_each
-from rota.cli.output import output_option, tell
+from rota.cli.output import output_option, print_note
 from rota.cli.session import WORKING_SECONDS, with_cluster
 from rota.cli.words import clean
 from rota.client.cluster import Cluster
@@ -24,6 +24,6 @@ def command(cluster: Cluster, jobs: tuple[str, ...], stop: bool, output: str) ->
 
     def pause(job: Job) -> None:
         job.pause(stop=stop)
-        tell(f"job {job.id} “{clean(job.status.name)}”: {job.state}; go on with rota resume {job.id}")
+        print_note(f"job {job.id} “{clean(job.status.name)}”: {job.state}; go on with rota resume {job.id}")
 
     return for_each(cluster, job_refs(jobs), pause, output).code

@@ -4,7 +4,7 @@ import sys
 import time
 from dataclasses import dataclass
 
-from rota.cli.output import stream_of, tell, write
+from rota.cli.output import stream_of, print_note, write
 from rota.cli.terminal import HarmlessStream
 from rota.cli.words import clean
 from rota.client.views import Chunk
@@ -13,14 +13,14 @@ Key = tuple[int, int, str]
 
 
 @dataclass(frozen=True)
-class Heads:
+class LinePrefix:
     """What stands in front of each line."""
 
     index: bool = False
     attempt: bool = False
     time: bool = False
 
-    def of(self, chunk: Chunk) -> bytes:
+    def for_chunk(self, chunk: Chunk) -> bytes:
         which = [str(chunk.index)] * self.index + [f"#{chunk.attempt}"] * self.attempt
         parts = [_moment(chunk.at_ms)] * self.time + ([f"[{' '.join(which)}]"] if which else [])
         return " ".join([*parts, ""]).encode()
@@ -29,9 +29,9 @@ class Heads:
 class Printer:
     """Writes each stream to its own; a `single` one that was asked for is data, so it goes to stdout."""
 
-    def __init__(self, heads: Heads, *, single: bool = False) -> None:
+    def __init__(self, heads: LinePrefix, *, single: bool = False) -> None:
         self._heads = heads
-        self._is_plain = heads == Heads()
+        self._is_plain = heads == LinePrefix()
         self._single = single
         self._rest: dict[Key, tuple[bytes, bytes]] = {}  # a line without an end, and what stands in front
         self._on_terminal: dict[Key, HarmlessStream] = {}
@@ -40,7 +40,7 @@ class Printer:
     def write(self, chunk: Chunk) -> None:
         if chunk.is_gap:
             what = f"{chunk.missing} bytes of {chunk.stream} are" if chunk.missing else f"{chunk.stream} is"
-            tell(f"task {chunk.index}: {what} missing: {clean(chunk.reason or 'nobody knows why')}")
+            print_note(f"task {chunk.index}: {what} missing: {clean(chunk.reason or 'nobody knows why')}")
         elif self._is_plain:
             self._line_open = not chunk.data.endswith(b"\n")
             write(self._target(chunk.stream), self._fit(chunk))
@@ -57,7 +57,7 @@ class Printer:
         for key in list(self._on_terminal):
             write(self._target(key[2]), self._ended(key))
         if self._line_open and sys.stdout.isatty() and sys.stderr.isatty():
-            tell("")
+            print_note("")
 
     def _fit(self, chunk: Chunk) -> bytes:
         """A terminal is not steered by what a job writes; a file or a pipe gets every byte as it is."""
@@ -70,7 +70,7 @@ class Printer:
         return b"" if shown is None else shown.close()
 
     def _write_lines(self, chunk: Chunk, data: bytes) -> None:
-        key, head = _key(chunk), self._heads.of(chunk)
+        key, head = _key(chunk), self._heads.for_chunk(chunk)
         _, before = self._rest.get(key, (b"", b""))
         *lines, rest = (before + data).split(b"\n")
         self._rest[key] = (head, rest)

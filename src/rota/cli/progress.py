@@ -4,14 +4,14 @@ import sys
 import time
 from typing import Any, Protocol
 
-from rota.cli.output import colourful, tell
-from rota.cli.words import duration
+from rota.cli.output import colourful, print_note
+from rota.cli.words import format_duration
 from rota.client.views import JobStatus
 
 STEPS = 10
 
 
-class Progress(Protocol):
+class ProgressView(Protocol):
     """Is told each status."""
 
     def update(self, status: JobStatus) -> None: ...
@@ -19,16 +19,16 @@ class Progress(Protocol):
     def close(self) -> None: ...
 
 
-def progress_for(status: JobStatus, *, quiet: bool, logs: bool) -> Progress:
+def progress_for(status: JobStatus, *, quiet: bool, logs: bool) -> ProgressView:
     """Output of tasks and a bar would overwrite each other, so then there are lines."""
     if quiet:
-        return Silence()
+        return QuietProgress()
     if colourful(sys.stderr) and not logs:
-        return Bar(status)
-    return Lines()
+        return BarProgress(status)
+    return LineProgress()
 
 
-class Silence:
+class QuietProgress:
     """For whoever asked for quiet."""
 
     def update(self, status: JobStatus) -> None:
@@ -38,7 +38,7 @@ class Silence:
         pass
 
 
-class Lines:
+class LineProgress:
     """One line per tenth of the tasks."""
 
     def __init__(self) -> None:
@@ -49,13 +49,13 @@ class Lines:
         step = status.tasks_ended * STEPS // max(1, status.count)
         if step > self._step and not status.is_final:
             self._step = step
-            tell(f"job {status.id}: {describe(status, time.monotonic() - self._started)}")
+            print_note(f"job {status.id}: {describe(status, time.monotonic() - self._started)}")
 
     def close(self) -> None:
         pass
 
 
-class Bar:
+class BarProgress:
     """A bar that stays on one line."""
 
     def __init__(self, status: JobStatus) -> None:
@@ -88,5 +88,5 @@ def describe(status: JobStatus, elapsed_seconds: float) -> str:
     ]
     if done and elapsed_seconds > 0:
         rate = done / elapsed_seconds
-        parts += [f"{rate:.1f}/s", f"{duration((status.count - done) / rate)} left"]
+        parts += [f"{rate:.1f}/s", f"{format_duration((status.count - done) / rate)} left"]
     return ", ".join(parts)

@@ -2,7 +2,7 @@
 
 import click
 
-from rota.cli.output import emit_one, output_option, tell
+from rota.cli.output import emit_one, output_option, print_note
 from rota.cli.session import WORKING_SECONDS, with_cluster
 from rota.cli.words import clean
 from rota.client.cluster import Cluster
@@ -24,5 +24,5 @@ def command(cluster: Cluster, job: str, failed: bool, key: str | None, output: s
     left = again.status.count - again.status.counts.get("succeeded", 0)
     what = f"{left} of the {again.status.count} tasks of job {old.id}" if failed else f"job {old.id}"
     name = clean(again.status.name)
-    tell(f"job {again.id} “{name}” runs {what} once more; wait for it: rota wait {again.id}")
+    print_note(f"job {again.id} “{name}” runs {what} once more; wait for it: rota wait {again.id}")
     emit_one(output, again.status, again.id, lambda: iter((again.id,)))

@@ -4,7 +4,7 @@ import click
 
 from rota.cli.arguments import job_refs
 from rota.cli.cancel import for_each
-from rota.cli.output import output_option, tell
+from rota.cli.output import output_option, print_note
 from rota.cli.session import WORKING_SECONDS, with_cluster
 from rota.cli.words import clean
 from rota.client.cluster import Cluster
@@ -23,6 +23,6 @@ def command(cluster: Cluster, jobs: tuple[str, ...], output: str) -> int:
 
     def resume(job: Job) -> None:
         job.resume()
-        tell(f"job {job.id} “{clean(job.status.name)}”: {job.state}")
+        print_note(f"job {job.id} “{clean(job.status.name)}”: {job.state}")
 
     return for_each(cluster, job_refs(jobs), resume, output).code

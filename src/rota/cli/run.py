@@ -9,15 +9,15 @@ from typing import Any
 import click
 
 from rota.cli.endings import CLUSTERS_FAULT, INTERRUPTED, describe_array, describe_single, exit_code, failures
-from rota.cli.feed import Feed, LogsEnded
+from rota.cli.feed import JobFeed, LogStreamEnded
 from rota.cli.main import tell_error
-from rota.cli.output import emit_one, output_option, tell
-from rota.cli.printer import Heads, Printer
-from rota.cli.progress import Progress, progress_for
+from rota.cli.output import emit_one, output_option, print_note
+from rota.cli.printer import LinePrefix, Printer
+from rota.cli.progress import ProgressView, progress_for
 from rota.cli.service import hints
 from rota.cli.session import WORKING_SECONDS, with_cluster
 from rota.cli.spec import job_spec, spec_options
-from rota.cli.words import about_job, clean, duration
+from rota.cli.words import about_job, clean, format_duration
 from rota.client.cluster import Cluster
 from rota.client.errors import RotaError, Unavailable
 from rota.client.job import Job
@@ -63,7 +63,7 @@ def command(cluster: Cluster, command: tuple[str, ...], output: str, **flags: An
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     wants_data = output not in ("table", "wide")
     logs = not wants_data and (flags["logs"] if flags["logs"] is not None else job.status.count == 1)
-    manner = Manner(flags["quiet"], logs, flags["cancel_on_interrupt"])
+    manner = FollowOptions(flags["quiet"], logs, flags["cancel_on_interrupt"])
     code = _attend(Follower(cluster, job, statuses, manner), job, manner)
     if wants_data:
         emit_one(output, job.refresh(), job.id, list)
@@ -71,7 +71,7 @@ def command(cluster: Cluster, command: tuple[str, ...], output: str, **flags: An
 
 
 @dataclass(frozen=True)
-class Manner:
+class FollowOptions:
     """How a job is followed."""
 
     quiet: bool = False
@@ -82,25 +82,25 @@ class Manner:
 def _warn(job: Job, *, quiet: bool) -> None:
     """What nobody could give it now; it waits for that to change."""
     for warning in () if quiet else job.warnings:
-        tell(f"warning: {clean(f'{warning.field}: {warning.text}')}")
+        print_note(f"warning: {clean(f'{warning.field}: {warning.text}')}")
 
 
 def _leave(job: Job, output: str, *, quiet: bool) -> int:
     if not quiet and job.status.kind == "service":
-        tell(f"service {job.id} “{clean(job.status.name)}” runs until it is canceled; {hints(job.id)}")
+        print_note(f"service {job.id} “{clean(job.status.name)}” runs until it is canceled; {hints(job.id)}")
     elif not quiet:
-        tell(f"job {job.id} “{clean(job.status.name)}” submitted; follow it: rota logs -f {job.id}")
+        print_note(f"job {job.id} “{clean(job.status.name)}” submitted; follow it: rota logs -f {job.id}")
     emit_one(output, job.status, job.id, lambda: [job.id])
     return 0
 
 
-def _attend(follower: "Follower", job: Job, manner: Manner) -> int:
+def _attend(follower: "Follower", job: Job, manner: FollowOptions) -> int:
     try:
         return exit_code(follower.follow())
     except KeyboardInterrupt:
         if not manner.cancel_on_interrupt:
             return _detach(follower, job)
-        tell(f"canceling job {job.id}; once more Ctrl-C leaves it")
+        print_note(f"canceling job {job.id}; once more Ctrl-C leaves it")
         return _cancel(follower, job)
     except Unavailable as problem:
         tell_error(
@@ -111,7 +111,7 @@ def _attend(follower: "Follower", job: Job, manner: Manner) -> int:
 
 def _detach(follower: "Follower", job: Job) -> int:
     follower.close()
-    tell(
+    print_note(
         f"\ndetached; job {job.id} goes on: rota wait {job.id} · rota logs -f {job.id} · rota cancel {job.id}"
     )
     return INTERRUPTED
@@ -129,15 +129,15 @@ def _cancel(follower: "Follower", job: Job) -> int:
 class Follower:
     """Listens to one job until it has ended and says what a person would want to know."""
 
-    def __init__(self, cluster: Cluster, job: Job, statuses: Iterator[JobStatus], manner: Manner) -> None:
+    def __init__(self, cluster: Cluster, job: Job, statuses: Iterator[JobStatus], manner: FollowOptions) -> None:
         self._cluster = cluster
         self._job = job
         self._manner = manner
-        self._feed = Feed(cluster, job, statuses, logs=manner.logs)
-        self._progress: Progress | None = None
+        self._feed = JobFeed(cluster, job, statuses, logs=manner.logs)
+        self._progress: ProgressView | None = None
         self._introduced = False
         self._attempts: dict[int, int] = {}
-        self._printer = Printer(Heads(index=job.status.count > 1))
+        self._printer = Printer(LinePrefix(index=job.status.count > 1))
         self._logs_open = True
         self._why = ""
         self._why_at = time.monotonic() + WHY_AFTER_SECONDS
@@ -149,10 +149,10 @@ class Follower:
             match self._feed.next(self._patience_seconds()):
                 case None:
                     self._on_silence()
-                case LogsEnded(problem):
+                case LogStreamEnded(problem):
                     self._logs_open = False
                     if problem is not None:
-                        tell(f"the output cannot be read: {problem}")
+                        print_note(f"the output cannot be read: {problem}")
                 case Chunk() as chunk:
                     self._on_output(chunk)
                 case JobStatus() as status:
@@ -180,7 +180,7 @@ class Follower:
     def _on_silence(self) -> None:
         if self._job.status.is_final:
             self._logs_open = False
-            tell(f"some output is still on its way: rota logs {self._job.id}")
+            print_note(f"some output is still on its way: rota logs {self._job.id}")
             return
         self._why_pause = min(LONGEST_WHY_SECONDS, self._why_pause * 2)
         self._why_at = time.monotonic() + self._why_pause
@@ -191,13 +191,13 @@ class Follower:
         if why.waits and why.sentence != self._why:
             self._why = why.sentence
             more = " · add a node: rota node token" if why.changes else ""  # else one comes by itself
-            tell(f"{about_job(self._job.id, why.sentence)}     rota why {self._job.id}{more}")
+            print_note(f"{about_job(self._job.id, why.sentence)}     rota why {self._job.id}{more}")
 
     def _on_output(self, chunk: Chunk) -> None:
         self._introduce()
         earlier = self._attempts.setdefault(chunk.index, chunk.attempt)
         if chunk.attempt > earlier and not self._manner.quiet:
-            tell(f"attempt {chunk.attempt} of task {chunk.index}:")
+            print_note(f"attempt {chunk.attempt} of task {chunk.index}:")
         self._attempts[chunk.index] = max(earlier, chunk.attempt)
         self._printer.write(chunk)
 
@@ -232,19 +232,19 @@ class Follower:
         if task and task.node:
             line += f" placed on {clean(task.node)}"
         if task and task.started_at_ms is not None and status.submitted_at_ms is not None:
-            line += f", started after {duration((task.started_at_ms - status.submitted_at_ms) / 1000)}"
-        tell(line)
+            line += f", started after {format_duration((task.started_at_ms - status.submitted_at_ms) / 1000)}"
+        print_note(line)
 
     def _conclude(self) -> None:
         if self._job.status.count == 1:
-            tell(describe_single(self._job.status, self._task()))
+            print_note(describe_single(self._job.status, self._task()))
             return
-        tell(describe_array(self._job.status))
+        print_note(describe_array(self._job.status))
         try:
             for line in failures(self._cluster, self._job):
-                tell(line)
+                print_note(line)
         except RotaError as error:
-            tell(f"more is not known now: {error}")
+            print_note(f"more is not known now: {error}")
 
     def _task(self) -> Task | None:
         """Only for the words: that it cannot be had must not change how the command ends."""

@@ -9,7 +9,7 @@ import click
 
 from rota.cli.output import emit_one, output_option
 from rota.cli.session import with_cluster
-from rota.cli.words import age, clean, duration, number, plural
+from rota.cli.words import format_age, clean, format_duration, format_number, plural
 from rota.client.cluster import Cluster
 from rota.client.server_views import Server
 from rota.config import STORES, ServerOptions
@@ -61,7 +61,7 @@ def status(cluster: Cluster, output: str, *, as_json: bool) -> None:
 
 def _lines(server: Server) -> Iterator[str]:
     yield f"role      {_role(server)}"
-    yield f"version   {clean(server.version)}, started {age(server.started_at_ms)} ago"
+    yield f"version   {clean(server.version)}, started {format_age(server.started_at_ms)} ago"
     yield f"epoch     {server.epoch}"
     yield f"revision  {server.revision}"
     yield f"store     {_store(server)}"
@@ -74,7 +74,7 @@ def _lines(server: Server) -> Iterator[str]:
     for sentence in server.certificate_warnings:
         yield f"warning   {clean(sentence)}"
     if server.waits_for_accept:
-        taken = f"from a backup taken {age(server.restored_from_ms)} ago"
+        taken = f"from a backup taken {format_age(server.restored_from_ms)} ago"
         yield f"restored  {taken}; nodes wait for: rota store accept"
     elif server.opens_in_ms:
         left = f"{server.opens_in_ms / 1000:.0f} s"
@@ -100,7 +100,7 @@ def _parked(one: Mapping[str, Any]) -> str:
     if one["retry_in_ms"] is None:
         return f"{failed}; it is left alone until the next start"
     often = "once" if one["times"] == 1 else f"{one['times']} times"
-    return f"{failed}, {often} since {age(one['since_ms'])}; again in {duration(one['retry_in_ms'] / 1000)}"
+    return f"{failed}, {often} since {format_age(one['since_ms'])}; again in {format_duration(one['retry_in_ms'] / 1000)}"
 
 
 def _role(server: Server) -> str:
@@ -120,6 +120,6 @@ def _store(server: Server) -> str:
         return f"{clean(server.store)}, failing: {clean(server.store_problem)}"
     if server.store_median_ms is None or server.store_worst_ms is None:
         return clean(server.store)
-    took = f"a commit takes {number(server.store_median_ms)} ms, at most {number(server.store_worst_ms)} ms"
+    took = f"a commit takes {format_number(server.store_median_ms)} ms, at most {format_number(server.store_worst_ms)} ms"
     full = "; its disk is full: nothing new is taken" if server.is_short_of_disk else ""
     return f"{clean(server.store)}, {took}{full}"

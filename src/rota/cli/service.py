@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rota.cli.output import Column
-from rota.cli.words import age, clean, duration, signal_name
+from rota.cli.output import TableColumn
+from rota.cli.words import format_age, clean, format_duration, signal_name
 from rota.client.views import JobStatus, Task
 
 
@@ -17,11 +17,11 @@ def spec_lines(spec: Mapping[str, Any]) -> Iterator[str]:
         return
     rule = spec.get("restart") or {}
     if rule:
-        times = f"{rule['attempts']} times within {duration(rule['within'])}"
-        pause = f"after {duration(rule['delay'])} to {duration(rule['delay_max'])}"
+        times = f"{rule['attempts']} times within {format_duration(rule['within'])}"
+        pause = f"after {format_duration(rule['delay'])} to {format_duration(rule['delay_max'])}"
         yield f"  restarts   {times} on its node, {pause}; then elsewhere"
     if check := spec.get("check"):
-        every = f"every {duration(check['interval'])}, {duration(check['timeout'])} each"
+        every = f"every {format_duration(check['interval'])}, {format_duration(check['timeout'])} each"
         yield f"  check      {clean(_what(check))}, {every}; unhealthy after {check['failures']} failures"
 
 
@@ -53,11 +53,11 @@ def done(job: JobStatus) -> str:
     return "-" if job.done is None else f"{job.done}/{job.count}"
 
 
-def columns() -> list[Column[Task]]:
+def columns() -> list[TableColumn[Task]]:
     return [
-        Column("HEALTH", lambda task: task.life.health if task.life and task.state == "running" else "-"),
-        Column("RESTARTS", lambda task: task.life.restarts if task.life else "-", right=True),
-        Column("LAST END", _last_end),
+        TableColumn("HEALTH", lambda task: task.life.health if task.life and task.state == "running" else "-"),
+        TableColumn("RESTARTS", lambda task: task.life.restarts if task.life else "-", right=True),
+        TableColumn("LAST END", _last_end),
     ]
 
 
@@ -66,4 +66,4 @@ def _last_end(task: Task) -> str:
     if life is None or life.ended_at_ms is None:
         return "-"
     code = signal_name(life.signal) if life.signal else f"exit {life.exit_code}"
-    return f"{code}, {age(life.ended_at_ms)} ago"
+    return f"{code}, {format_age(life.ended_at_ms)} ago"

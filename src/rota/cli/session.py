@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from rota.cli.output import tell
-from rota.cli.words import duration
+from rota.cli.output import print_note
+from rota.cli.words import format_duration
 from rota.client.cluster import Cluster
 from rota.client.context import resolve
 from rota.client.errors import Unavailable
@@ -34,7 +34,7 @@ def with_cluster(
         def command(*args: Any, addr: str | None, context: str | None, **options: Any) -> Any:
             with Cluster(resolve(addr, None, context), patience_seconds, waiting_notice()) as cluster:
                 done = function(cluster, *args, **options)
-                tell_age(cluster.transport.sight.age_ms)
+                tell_age(cluster.transport.seen.age_ms)
                 return done
 
         return command
@@ -45,7 +45,7 @@ def with_cluster(
 def tell_age(age_ms: int) -> None:
     """Of what was shown, where nobody leads who would know better."""
     if age_ms > STANDBY_AGE_MS:
-        tell(f"note: this is {duration(age_ms / 1000)} old: it comes from a server that stands by")
+        print_note(f"note: this is {format_duration(age_ms / 1000)} old: it comes from a server that stands by")
 
 
 def waiting_notice() -> OnWait:
@@ -59,6 +59,6 @@ def waiting_notice() -> OnWait:
         due_at = due_at or now + QUIET_SECONDS
         if not told and now >= due_at:
             told = True
-            tell(f"waiting: {problem}")
+            print_note(f"waiting: {problem}")
 
     return notice

@@ -11,10 +11,10 @@ import click
 
 from rota.cli import service
 from rota.cli.endings import describe_array, describe_single, describe_task, failures
-from rota.cli.output import Column, Listing, colourful, emit_one, output_option, table, tint
+from rota.cli.output import TableColumn, TableListing, colourful, emit_one, output_option, table, tint
 from rota.cli.session import with_cluster
 from rota.cli.steps import step_lines
-from rota.cli.words import age, clean, duration, number, signal_name, size, split_ref
+from rota.cli.words import format_age, clean, format_duration, format_number, signal_name, format_size, split_ref
 from rota.client.cluster import Cluster
 from rota.client.job import Job
 from rota.client.results import Result
@@ -56,26 +56,26 @@ def _state(task: Task) -> str:
     return evicted.get(task.state, task.state) if task.evicted else task.state
 
 
-TASKS: Listing[Task] = Listing(
+TASKS: TableListing[Task] = TableListing(
     "tasks",
     [
-        Column("TASK", lambda task: task.index, right=True),
-        Column("ATTEMPT", lambda task: task.attempt or "-", right=True),
-        Column("STATE", _state),
-        Column("NODE", lambda task: task.node or "-"),
-        Column("EXIT", _exit),
-        Column("RAN", lambda task: "-" if task.ran_ms is None else duration(task.ran_ms / 1000), right=True),
-        Column(
-            "PEAK", lambda task: size(task.peak_memory_bytes) if task.peak_memory_bytes else "-", right=True
+        TableColumn("TASK", lambda task: task.index, right=True),
+        TableColumn("ATTEMPT", lambda task: task.attempt or "-", right=True),
+        TableColumn("STATE", _state),
+        TableColumn("NODE", lambda task: task.node or "-"),
+        TableColumn("EXIT", _exit),
+        TableColumn("RAN", lambda task: "-" if task.ran_ms is None else format_duration(task.ran_ms / 1000), right=True),
+        TableColumn(
+            "PEAK", lambda task: format_size(task.peak_memory_bytes) if task.peak_memory_bytes else "-", right=True
         ),
-        Column(
+        TableColumn(
             "CPU",
-            lambda task: "-" if task.cpu_ms is None else duration(task.cpu_ms / 1000),
+            lambda task: "-" if task.cpu_ms is None else format_duration(task.cpu_ms / 1000),
             wide=True,
             right=True,
         ),
-        Column("TRIES", lambda task: task.tries, wide=True, right=True),
-        Column("REASON", lambda task: task.reason or ""),
+        TableColumn("TRIES", lambda task: task.tries, wide=True, right=True),
+        TableColumn("REASON", lambda task: task.reason or ""),
     ],
     lambda task: f"{task.job}.{task.index}",
 )
@@ -151,7 +151,7 @@ def _result_lines(result: Result | None) -> Iterator[str]:
         yield f"  {clean(name):<9}  {clean(value if isinstance(value, str) else json.dumps(value))}"
 
 
-def _columns(job: Job) -> list[Column[Task]]:
+def _columns(job: Job) -> list[TableColumn[Task]]:
     if job.status.kind != "service":
         return list(TASKS.columns)
     *columns, reason = TASKS.columns
@@ -169,13 +169,13 @@ def _progress(status: JobStatus) -> Iterator[str]:
 
 
 def _times(status: JobStatus) -> Iterator[str]:
-    line = f"  submitted  {age(status.submitted_at_ms)} ago"
+    line = f"  submitted  {format_age(status.submitted_at_ms)} ago"
     if status.user:
         line += f" by {clean(status.user)}"
     if status.started_at_ms is not None and status.submitted_at_ms is not None:
-        line += f", started after {duration((status.started_at_ms - status.submitted_at_ms) / 1000)}"
+        line += f", started after {format_duration((status.started_at_ms - status.submitted_at_ms) / 1000)}"
     if status.ended_at_ms is not None:
-        line += f", ended {age(status.ended_at_ms)} ago"
+        line += f", ended {format_age(status.ended_at_ms)} ago"
     yield line
 
 
@@ -192,8 +192,8 @@ def _spec_lines(spec: Mapping[str, Any], needs: Mapping[str, Mapping[str, Any]])
     yield from _what_runs(spec)
     yield from _needs_lines(spec, needs)
     if limits := spec.get("limits"):
-        shown = [f"{size(limits['memory'])} memory"] if "memory" in limits else []
-        shown += [f"{number(limits[name])} {name}" for name in ("cpu", "pids") if name in limits]
+        shown = [f"{format_size(limits['memory'])} memory"] if "memory" in limits else []
+        shown += [f"{format_number(limits[name])} {name}" for name in ("cpu", "pids") if name in limits]
         yield f"  limits     {', '.join(shown)}"
     if spec.get("after"):
         named = [f"job {one['job']} (on {one['on']})" for one in spec["after"]]
@@ -222,7 +222,7 @@ def _needs_lines(spec: Mapping[str, Any], needs: Mapping[str, Mapping[str, Any]]
 
 
 def _amount(name: str, amount: float) -> str:
-    return f"{size(amount) if name in ('memory', 'disk') else number(amount)} {name}"
+    return f"{format_size(amount) if name in ('memory', 'disk') else format_number(amount)} {name}"
 
 
 def _origin(need: Mapping[str, Any]) -> str:
@@ -239,7 +239,7 @@ def _what_runs(spec: Mapping[str, Any]) -> Iterator[str]:
     for place, step in enumerate(spec.get("steps") or ()):
         yield f"  {'' if place else 'steps':<9}  {clean(step['name'])}: {clean(shlex.join(step['command']))}"
     if spec.get("files"):
-        named = ", ".join(f"{path} ({size(count)})" for path, count in spec["files"].items())
+        named = ", ".join(f"{path} ({format_size(count)})" for path, count in spec["files"].items())
         yield f"  files      {clean(named)}"
 
 
@@ -260,4 +260,4 @@ def _value(value: Any) -> str:
         return ", ".join(f"{name}={inner}" for name, inner in value.items())
     if isinstance(value, (list, tuple)):
         return ", ".join(str(inner) for inner in value)
-    return number(value) if isinstance(value, float) else str(value)
+    return format_number(value) if isinstance(value, float) else str(value)

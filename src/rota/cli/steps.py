@@ -3,8 +3,8 @@
 import time
 from collections.abc import Iterator, Sequence
 
-from rota.cli.output import Column, table
-from rota.cli.words import clean, duration, signal_name
+from rota.cli.output import TableColumn, table
+from rota.cli.words import clean, format_duration, signal_name
 from rota.client.views import Step
 
 MARKS = {"succeeded": "✓", "running": "▶", "waiting": "·", "skipped": "-"}  # all else is bad: ✗
@@ -19,13 +19,13 @@ def step_lines(steps: Sequence[Step]) -> Iterator[str]:
     yield ""
     yield from table(
         [
-            Column("STEP", lambda step: step.step, right=True),
-            Column("NAME", lambda step: clean(step.name)),
-            Column("", lambda step: MARKS.get(step.state, "✗")),
-            Column("STATE", lambda step: step.state),
-            Column("EXIT", _exit),
-            Column("TOOK", lambda step: _took(step, now_ms), right=True),
-            Column("", lambda step: "▇" * round(BAR_WIDTH * (_took_ms(step, now_ms) or 0) / whole_ms)),
+            TableColumn("STEP", lambda step: step.step, right=True),
+            TableColumn("NAME", lambda step: clean(step.name)),
+            TableColumn("", lambda step: MARKS.get(step.state, "✗")),
+            TableColumn("STATE", lambda step: step.state),
+            TableColumn("EXIT", _exit),
+            TableColumn("TOOK", lambda step: _took(step, now_ms), right=True),
+            TableColumn("", lambda step: "▇" * round(BAR_WIDTH * (_took_ms(step, now_ms) or 0) / whole_ms)),
         ],
         steps,
     )
@@ -39,7 +39,7 @@ def _exit(step: Step) -> str:
 
 def _took(step: Step, now_ms: int) -> str:
     took_ms = _took_ms(step, now_ms)
-    return "-" if took_ms is None else duration(took_ms / 1000)
+    return "-" if took_ms is None else format_duration(took_ms / 1000)
 
 
 def _took_ms(step: Step, now_ms: int) -> int | None:

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import click
 
-from rota.cli.output import emit_one, output_option, tell
+from rota.cli.output import emit_one, output_option, print_note
 from rota.cli.session import WORKING_SECONDS, waiting_notice, with_cluster
-from rota.cli.words import age, plural
+from rota.cli.words import format_age, plural
 from rota.client.cluster import Cluster
 from rota.client.context import resolve
 
@@ -88,7 +88,7 @@ def restore(file: Path, output: str, **where: str | None) -> None:
     contents = _stores().restore(file, place)
     _show(output, contents, f"{contents.where}: {_words(contents)}")
     if output in ("table", "wide"):
-        tell("next: start the server there, then rota store accept")
+        print_note("next: start the server there, then rota store accept")
 
 
 @command.command("check")
@@ -165,7 +165,7 @@ def _words(contents: Any) -> str:
         f"{plural(contents.jobs, 'job')}, {plural(contents.nodes, 'node')},"
         f" {plural(contents.records, 'record')} at revision {contents.revision}, epoch {contents.epoch}"
     )
-    return said if contents.taken_at_ms is None else f"{said}, taken {age(contents.taken_at_ms)} ago"
+    return said if contents.taken_at_ms is None else f"{said}, taken {format_age(contents.taken_at_ms)} ago"
 
 
 def _show(output: str, contents: Any, text: str) -> None:

@@ -5,7 +5,7 @@ from datetime import datetime
 
 import click
 
-from rota.cli.output import Column, Listing, emit, emit_one, output_option, tell
+from rota.cli.output import TableColumn, TableListing, emit, emit_one, output_option, print_note
 from rota.cli.session import WORKING_SECONDS, with_cluster
 from rota.cli.words import clean
 from rota.client.cluster import Cluster
@@ -23,18 +23,18 @@ def _where(token: Token) -> str:
     return "all" if "*" in token.namespaces else ", ".join(token.namespaces)
 
 
-TOKENS: Listing[Token] = Listing(
+TOKENS: TableListing[Token] = TableListing(
     "tokens",
     [
-        Column("TOKEN", lambda token: token.id),
-        Column("NAME", lambda token: token.name),
-        Column("ROLE", lambda token: token.role),
-        Column("NAMESPACES", _where),
-        Column("MADE", lambda token: _day(token.made_at_ms)),
-        Column(
+        TableColumn("TOKEN", lambda token: token.id),
+        TableColumn("NAME", lambda token: token.name),
+        TableColumn("ROLE", lambda token: token.role),
+        TableColumn("NAMESPACES", _where),
+        TableColumn("MADE", lambda token: _day(token.made_at_ms)),
+        TableColumn(
             "UNTIL", lambda token: "revoked" if token.expires_at_ms is None else _day(token.expires_at_ms)
         ),
-        Column("LAST USED", lambda token: _day(token.last_used_at_ms)),
+        TableColumn("LAST USED", lambda token: _day(token.last_used_at_ms)),
     ],
     lambda token: token.id,
 )
@@ -67,8 +67,8 @@ def make(
     made = cluster.make_token(name, role, *namespaces, valid_seconds=valid, replaces=replaces)
     emit_one(output, made, made.id, lambda: iter((made.token or "",)))
     if output in ("table", "wide"):
-        tell(f"{clean(made.name)} may use it as {made.role} in {_where(made)}: as ROTA_TOKEN, or in a file")
-        tell(f"take it back: rota token revoke {clean(made.id)}")
+        print_note(f"{clean(made.name)} may use it as {made.role} in {_where(made)}: as ROTA_TOKEN, or in a file")
+        print_note(f"take it back: rota token revoke {clean(made.id)}")
 
 
 @command.command("ls")
@@ -86,4 +86,4 @@ def revoke(cluster: Cluster, ids: Sequence[str]) -> None:
     """Take tokens back, by their ids: their next requests are refused, open streams end within 5 s."""
     for one in ids:
         cluster.revoke_token(one)
-        tell(f"token {clean(one)} is revoked")
+        print_note(f"token {clean(one)} is revoked")

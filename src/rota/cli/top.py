@@ -13,10 +13,10 @@ from typing import Any
 import click
 
 from rota.cli.node_words import heard, share, state
-from rota.cli.output import Column, Listing, colourful, emit, output_option, print_json
+from rota.cli.output import TableColumn, TableListing, colourful, emit, output_option, print_json
 from rota.cli.session import with_cluster
-from rota.cli.top_view import Snapshot, Typed, busiest_first, lines, press
-from rota.cli.words import number, size
+from rota.cli.top_view import TopSnapshot, Typed, busiest_first, lines, press
+from rota.cli.words import format_number, format_size
 from rota.client.cluster import Cluster
 from rota.client.errors import RotaError
 from rota.client.server_views import Node
@@ -27,23 +27,23 @@ ARROWS = {b"\x1b[A": "up", b"\x1b[B": "down", b"\x1bOA": "up", b"\x1bOB": "down"
 
 def _used(node: Node, name: str) -> str:
     used = (node.used or {}).get(name)
-    show = size if name == "memory" else number
+    show = format_size if name == "memory" else format_number
     return "-" if used is None else show(used)
 
 
-TABLE: Listing[Node] = Listing(
+TABLE: TableListing[Node] = TableListing(
     "nodes",
     [
-        Column("NODE", lambda node: node.name),
-        Column("STATE", state),
-        Column("CPU", lambda node: share(node, "cpu"), right=True),
-        Column("USED", lambda node: _used(node, "cpu"), right=True),
-        Column("MEMORY", lambda node: share(node, "memory"), right=True),
-        Column("USED", lambda node: _used(node, "memory"), right=True),
-        Column("GPU", lambda node: share(node, "gpu"), right=True),
-        Column("RUNNING", lambda node: node.running, right=True),
-        Column("QUEUED", lambda node: node.queued, right=True),
-        Column("HEARD", heard, right=True),
+        TableColumn("NODE", lambda node: node.name),
+        TableColumn("STATE", state),
+        TableColumn("CPU", lambda node: share(node, "cpu"), right=True),
+        TableColumn("USED", lambda node: _used(node, "cpu"), right=True),
+        TableColumn("MEMORY", lambda node: share(node, "memory"), right=True),
+        TableColumn("USED", lambda node: _used(node, "memory"), right=True),
+        TableColumn("GPU", lambda node: share(node, "gpu"), right=True),
+        TableColumn("RUNNING", lambda node: node.running, right=True),
+        TableColumn("QUEUED", lambda node: node.queued, right=True),
+        TableColumn("HEARD", heard, right=True),
     ],
     lambda node: node.id,
 )
@@ -69,23 +69,23 @@ def command(cluster: Cluster, every: float, output: str) -> None:
     if live:
         _watch(cluster, every)
         return
-    now = look(cluster)
+    now = snapshot(cluster)
     if output == "json":
         print_json({"nodes": [node.raw for node in now.nodes], "jobs": [job.raw for job in now.jobs]})
     else:
         emit(output, TABLE, busiest_first(now.nodes))
 
 
-def look(cluster: Cluster) -> Snapshot:
-    return Snapshot(cluster.nodes(), list(cluster.jobs(JOBS_SHOWN, state="active")))
+def snapshot(cluster: Cluster) -> TopSnapshot:
+    return TopSnapshot(cluster.nodes(), list(cluster.jobs(JOBS_SHOWN, state="active")))
 
 
-class Lookout:
+class SnapshotPoller:
     """Looks again and again in a thread, and wakes whoever draws: a slow server delays no key."""
 
     def __init__(self, cluster: Cluster, every_seconds: float) -> None:
-        self.latest = look(cluster)
-        self.news, self._bell = os.pipe()
+        self.latest = snapshot(cluster)
+        self.changed, self._bell = os.pipe()
         self._cluster = cluster
         self._every_seconds = every_seconds
         self._over = threading.Event()
@@ -98,9 +98,9 @@ class Lookout:
         while not self._over.wait(self._every_seconds):
             before = self.latest
             try:
-                self.latest = look(self._cluster)
+                self.latest = snapshot(self._cluster)
             except RotaError as error:
-                self.latest = Snapshot(before.nodes, before.jobs, str(error))
+                self.latest = TopSnapshot(before.nodes, before.jobs, str(error))
             os.write(self._bell, b".")
 
 
@@ -109,21 +109,21 @@ def _watch(cluster: Cluster, every_seconds: float) -> None:
     from rich.live import Live  # noqa: PLC0415  likewise
 
     console = Console()
-    lookout, typed = Lookout(cluster, every_seconds), Typed()
+    lookout, typed = SnapshotPoller(cluster, every_seconds), Typed()
     keyboard = sys.stdin.fileno()
     with _raw_keys(keyboard), Live(console=console, screen=True, auto_refresh=False) as screen:
         while not typed.over:
             screen.update(_drawn(lookout.latest, typed, console), refresh=True)
-            ready, _, _ = select.select([keyboard, lookout.news], [], [])
-            if lookout.news in ready:
-                os.read(lookout.news, 4096)
+            ready, _, _ = select.select([keyboard, lookout.changed], [], [])
+            if lookout.changed in ready:
+                os.read(lookout.changed, 4096)
             if keyboard in ready:
                 for key in _keys(os.read(keyboard, 64)):
                     typed = press(typed, key)
     lookout.stop()
 
 
-def _drawn(snapshot: Snapshot, typed: Typed, console: Any) -> Any:
+def _drawn(snapshot: TopSnapshot, typed: Typed, console: Any) -> Any:
     from rich.text import Text  # noqa: PLC0415  as above
 
     width, height = console.size

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from rota.cli.bars import ASKED, FREE, USED, bar, share
 from rota.cli.node_words import SIZES, state
 from rota.cli.output import COLOURS, STATE_WORD
-from rota.cli.words import age, clean, number, plural, size
+from rota.cli.words import format_age, clean, format_number, plural, format_size
 from rota.client.server_views import Node
 from rota.client.views import JobStatus
 
@@ -16,16 +16,16 @@ KEYS = f"q quit   ↑↓ jk move   tab, n nodes, J jobs   / filter      {ASKED} 
 WAITING = ("pending", "offered", "queued")
 
 
-class Piece(NamedTuple):
+class StyledText(NamedTuple):
     text: str
     style: str = ""
 
 
-Line = list[Piece]
+Line = list[StyledText]
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class TopSnapshot:
     """What the server said at one moment."""
 
     nodes: Sequence[Node] = ()
@@ -92,10 +92,10 @@ def busiest_first(nodes: Iterable[Node]) -> list[Node]:
     return sorted(nodes, key=lambda node: (-_load(node), -node.running, node.name))
 
 
-def lines(snapshot: Snapshot, typed: Typed, width: int, height: int) -> list[Line]:
+def lines(snapshot: TopSnapshot, typed: Typed, width: int, height: int) -> list[Line]:
     """A screen full."""
     head = [_title(snapshot), *(_total(snapshot.nodes, name, width) for name in _resources(snapshot.nodes))]
-    foot: Line = [Piece(_asks(typed) or KEYS, "reverse" if typed.typing else "dim")]
+    foot: Line = [StyledText(_asks(typed) or KEYS, "reverse" if typed.typing else "dim")]
     room = max(4, height - len(head) - 4)
     nodes = [one for one in busiest_first(snapshot.nodes) if _fits(typed, NODES, one.name, state(one))]
     jobs = [one for one in snapshot.jobs if _fits(typed, JOBS, one.id, one.name, one.state, one.namespace)]
@@ -108,9 +108,9 @@ def lines(snapshot: Snapshot, typed: Typed, width: int, height: int) -> list[Lin
     return [
         *head,
         [],
-        [Piece(_node_heading(width), "bold")],
+        [StyledText(_node_heading(width), "bold")],
         *_scrolled(node_rows, typed, NODES, rooms[NODES], "no node fits" if typed.filter else "no nodes"),
-        [Piece(_job_heading(width), "bold")],
+        [StyledText(_job_heading(width), "bold")],
         *_scrolled(
             job_rows, typed, JOBS, rooms[JOBS], "no job fits" if typed.filter else "nothing runs or waits"
         ),
@@ -118,14 +118,14 @@ def lines(snapshot: Snapshot, typed: Typed, width: int, height: int) -> list[Lin
     ]
 
 
-def _title(snapshot: Snapshot) -> Line:
+def _title(snapshot: TopSnapshot) -> Line:
     ready = sum(node.state == "ready" for node in snapshot.nodes)
     running = sum(job.counts.get("running", 0) for job in snapshot.jobs)
     waiting = sum(_waiting(job) for job in snapshot.jobs)
     said = f"{ready} of {plural(len(snapshot.nodes), 'node')} ready   {plural(running, 'task')} running, "
-    title = [Piece("rota", "bold"), Piece(f"   {said}{waiting} waiting")]
+    title = [StyledText("rota", "bold"), StyledText(f"   {said}{waiting} waiting")]
     if snapshot.problem is not None:
-        title.append(Piece(f"   {clean(snapshot.problem)}", "red"))
+        title.append(StyledText(f"   {clean(snapshot.problem)}", "red"))
     return title
 
 
@@ -139,10 +139,10 @@ def _total(nodes: Sequence[Node], name: str, width: int) -> Line:
     total = sum(node.capacity.get(name, 0) for node in here)
     asked = sum(node.reserved.get(name, 0) for node in here)
     used = sum((node.used or {}).get(name) or 0 for node in here)
-    show = size if name in SIZES else number
+    show = format_size if name in SIZES else format_number
     words = f"{show(asked)} asked   {show(round(used, 1))} used   of {show(total)}"
     cells = max(10, min(60, width - 60))
-    return [Piece(f"  {name:<7}"), *_bar(asked, used, total, cells), Piece(f" {words}")]
+    return [StyledText(f"  {name:<7}"), *_bar(asked, used, total, cells), StyledText(f" {words}")]
 
 
 def _node_heading(width: int) -> str:
@@ -153,7 +153,7 @@ def _node_heading(width: int) -> str:
 
 def _node(node: Node, width: int) -> Line:
     cells, used = _cells(width), node.used or {}
-    row = [Piece(f"{_cut(node.name, 16)} "), Piece(f"{_cut(state(node), 16)} ", _colour(state(node)))]
+    row = [StyledText(f"{_cut(node.name, 16)} "), StyledText(f"{_cut(state(node), 16)} ", _colour(state(node)))]
     for name in ("cpu", "memory"):
         total = node.capacity.get(name, 0)
         row += [
@@ -161,9 +161,9 @@ def _node(node: Node, width: int) -> Line:
             _share(used.get(name), total),
         ]
     load = (node.statistics or {}).get("load")
-    gpu = f"{number(node.reserved.get('gpu', 0))}/{number(node.capacity.get('gpu', 0))}"
+    gpu = f"{format_number(node.reserved.get('gpu', 0))}/{format_number(node.capacity.get('gpu', 0))}"
     waits = "    -" if load is None else f"{load:5.1f}"
-    return [*row, Piece(f" {waits} {gpu:>4} {node.running:>4} {node.queued:>5}")]
+    return [*row, StyledText(f" {waits} {gpu:>4} {node.running:>4} {node.queued:>5}")]
 
 
 def _job_heading(width: int) -> str:
@@ -175,45 +175,45 @@ def _job_heading(width: int) -> str:
 def _job(job: JobStatus, width: int) -> Line:
     done = job.tasks_ended
     return [
-        Piece(f"{_cut(job.id, 8)} {_cut(job.name, 20)} "),
-        Piece(f"{_cut(job.state, 10)} ", _colour(job.state)),
+        StyledText(f"{_cut(job.id, 8)} {_cut(job.name, 20)} "),
+        StyledText(f"{_cut(job.state, 10)} ", _colour(job.state)),
         *_bar(done, done + job.counts.get("running", 0), job.count, _cells(width)),
-        Piece(f" {share(done, job.count):>4}% {job.counts.get('running', 0):>8} {_waiting(job):>7}"),
-        Piece(f" {age(job.submitted_at_ms):>4}"),
+        StyledText(f" {share(done, job.count):>4}% {job.counts.get('running', 0):>8} {_waiting(job):>7}"),
+        StyledText(f" {format_age(job.submitted_at_ms):>4}"),
     ]
 
 
 def _scrolled(rows: list[Line], typed: Typed, pane: str, room: int, nothing: str) -> list[Line]:
     """So that the chosen row is seen; what does not fit is counted."""
     if not rows:
-        return [[Piece(f"  {nothing}", "dim")]]
+        return [[StyledText(f"  {nothing}", "dim")]]
     chosen = min(typed.at, len(rows) - 1) if typed.pane == pane else -1
     first = max(0, min(chosen - room + 2, len(rows) - room)) if len(rows) > room else 0
     shown = [
-        [Piece(piece.text, "reverse") for piece in row] if number_ == chosen else row
+        [StyledText(piece.text, "reverse") for piece in row] if number_ == chosen else row
         for number_, row in enumerate(rows)
     ][first : first + max(1, room - (len(rows) > room))]
     more = len(rows) - len(shown)
-    return [*shown, *([[Piece(f"  … {more} more", "dim")]] if more else [])]
+    return [*shown, *([[StyledText(f"  … {more} more", "dim")]] if more else [])]
 
 
 def _bar(asked: float, used: float | None, total: float, cells: int) -> Line:
     text = bar(asked, used, total, cells)
     asked_at, used_at, free_at = text.count(ASKED), text.count(USED), text.count(FREE)
     return [
-        Piece("["),
-        Piece(ASKED * asked_at, "green"),
-        Piece(USED * used_at, "yellow"),
-        Piece(FREE * free_at, "dim"),
-        Piece("]"),
+        StyledText("["),
+        StyledText(ASKED * asked_at, "green"),
+        StyledText(USED * used_at, "yellow"),
+        StyledText(FREE * free_at, "dim"),
+        StyledText("]"),
     ]
 
 
-def _share(used: float | None, total: float) -> Piece:
+def _share(used: float | None, total: float) -> StyledText:
     if used is None:
-        return Piece("    - ")
+        return StyledText("    - ")
     hundredths = share(used, total)
-    return Piece(f" {hundredths:>3}% ", "red" if hundredths >= 90 else "")
+    return StyledText(f" {hundredths:>3}% ", "red" if hundredths >= 90 else "")
 
 
 def _load(node: Node) -> int:

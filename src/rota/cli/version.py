@@ -3,7 +3,7 @@
 import click
 
 from rota import __version__
-from rota.cli.output import output_option, print_json, print_line, say
+from rota.cli.output import output_option, print_json, print_line, print_data
 from rota.client.cluster import Cluster
 from rota.client.context import resolve
 from rota.client.errors import RotaError
@@ -26,10 +26,10 @@ def command(addr: str | None, context: str | None, output: str) -> None:
         (print_json if output == "json" else print_line)(record)
         return
     if output == "id":
-        say(__version__)
+        print_data(__version__)
     else:
-        say(f"client  {__version__}")
-        say(
+        print_data(f"client  {__version__}")
+        print_data(
             f"server  {server.version}   epoch {server.epoch}   store {server.store}"
             if server
             else f"server  {problem}"

@@ -5,7 +5,7 @@ import click
 from rota.cli.arguments import job_refs, seconds
 from rota.cli.endings import describe_array, describe_single, exit_code
 from rota.cli.ls import JOBS
-from rota.cli.output import emit, output_option, tell
+from rota.cli.output import emit, output_option, print_note
 from rota.cli.session import WORKING_SECONDS, with_cluster
 from rota.client.cluster import Cluster
 from rota.client.conditions import wait_for
@@ -48,7 +48,7 @@ def command(
     found = [cluster.job(ref) for ref in job_refs(jobs)]
     for job in found if condition is None and not quiet else ():
         if job.status.kind == "service" and not job.status.is_final:
-            tell(f"job {job.id} is a service: it ends when it is canceled, with rota cancel {job.id}")
+            print_note(f"job {job.id} is a service: it ends when it is canceled, with rota cancel {job.id}")
     try:
         held = wait_for(
             cluster.transport,
@@ -59,7 +59,7 @@ def command(
         )
     except KeyboardInterrupt:
         refs = " ".join(job.id for job in found)
-        tell(f"\njob {refs} goes on: rota wait {refs}")
+        print_note(f"\njob {refs} goes on: rota wait {refs}")
         raise
     waited = [job for job in found if job.id in held]
     for job in waited:
@@ -75,8 +75,8 @@ def command(
 
 def _tell(job: Job, condition: str | None, held: bool) -> None:
     if condition is not None:
-        tell(f"job {job.id}: {condition}" if held else f"job {job.id}: {job.state}, without {condition}")
+        print_note(f"job {job.id}: {condition}" if held else f"job {job.id}: {job.state}, without {condition}")
     elif job.status.count == 1:
-        tell(f"job {job.id} {describe_single(job.status, None)}")
+        print_note(f"job {job.id} {describe_single(job.status, None)}")
     else:
-        tell(describe_array(job.status))
+        print_note(describe_array(job.status))

@@ -7,20 +7,20 @@ from typing import Any
 import click
 
 from rota.cli.arguments import seconds
-from rota.cli.output import Column, Listing, emit, emit_one, output_option, tell
+from rota.cli.output import TableColumn, TableListing, emit, emit_one, output_option, print_note
 from rota.cli.session import WORKING_SECONDS, with_cluster
-from rota.cli.words import age, clean, duration
+from rota.cli.words import format_age, clean, format_duration
 from rota.client.cluster import Cluster
 from rota.client.server_views import Watcher
 from rota.config.watcher import AGENT_ADDR, WatcherOptions
 
 TOKEN_VALID = "30m"
-WATCHERS: Listing[Watcher] = Listing(
+WATCHERS: TableListing[Watcher] = TableListing(
     "watchers",
     [
-        Column("WATCHER", lambda one: one.id),
-        Column("NAME", lambda one: one.name),
-        Column("JOINED", lambda one: f"{age(one.joined_at_ms)} ago"),
+        TableColumn("WATCHER", lambda one: one.id),
+        TableColumn("NAME", lambda one: one.name),
+        TableColumn("JOINED", lambda one: f"{format_age(one.joined_at_ms)} ago"),
     ],
     lambda one: one.id,
 )
@@ -56,7 +56,7 @@ def token(cluster: Cluster, *, valid: str, local: bool, output: str) -> None:
     made = cluster.join_token(role="watcher", valid_seconds=valid_seconds, local=local or None)
     emit_one(output, made, made.token, lambda: [made.line])
     if output in ("table", "wide"):
-        tell(f"run this line on the machine (single use, valid for {duration(valid_seconds)})")
+        print_note(f"run this line on the machine (single use, valid for {format_duration(valid_seconds)})")
 
 
 @command.command("ls")
@@ -74,4 +74,4 @@ def delete(cluster: Cluster, watchers: Sequence[str]) -> None:
     """Remove watchers, by id or name: they are refused from then on, and their agents call elsewhere."""
     for one in watchers:
         cluster.remove_watcher(one)
-        tell(f"watcher {clean(one)} is removed")
+        print_note(f"watcher {clean(one)} is removed")

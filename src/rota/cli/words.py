@@ -10,7 +10,7 @@ SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604
 MOST_IDS = 10_000
 
 
-def size(amount: float) -> str:
+def format_size(amount: float) -> str:
     """`1610612736` -> `1.5 GiB`."""
     unit = 0
     while amount >= 1024 and unit < len(UNITS) - 1:
@@ -19,7 +19,7 @@ def size(amount: float) -> str:
     return f"{amount:.1f}".removesuffix(".0") + f" {UNITS[unit]}"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """`0.0432` -> `0.04 s`, `9000` -> `2h30m`."""
     if seconds < 0.995:
         return f"{max(seconds, 0):.2f} s"
@@ -34,7 +34,7 @@ def duration(seconds: float) -> str:
     return f"{hours // 24}d{hours % 24:02}h"
 
 
-def age(at_ms: float | None, now_ms: float | None = None) -> str:
+def format_age(at_ms: float | None, now_ms: float | None = None) -> str:
     """An instant -> how long ago, in one unit."""
     if at_ms is None:
         return "-"
@@ -46,7 +46,7 @@ def age(at_ms: float | None, now_ms: float | None = None) -> str:
     return f"{int(seconds)}s"
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """`8.0` -> `8`."""
     return f"{value:.3f}".rstrip("0").rstrip(".")
 

@@ -16,7 +16,7 @@ from rota.client.nodes import Nodes
 from rota.client.pauses import OnWait
 from rota.client.spec_fields import SpecFields
 from rota.client.streams import follow_entries, follow_events, submit_job
-from rota.client.transport import Request, Transport, new_key
+from rota.client.transport import ApiRequest, Transport, new_key
 from rota.client.upkeep import Upkeep
 from rota.client.views import Change, Event, JobStatus, Outlook, listed, read, with_needed
 
@@ -34,7 +34,7 @@ def connect(
 
 
 class Cluster(Nodes, Access, Upkeep):
-    """Talks to the server that leads; calls are repeated for `patience_seconds` while none does."""
+    """Talks to the server that leads; calls are repeated for `timeout_seconds` while none does."""
 
     def __init__(
         self, endpoint: Endpoint, patience_seconds: float = PATIENCE_SECONDS, on_wait: OnWait | None = None
@@ -68,7 +68,7 @@ class Cluster(Nodes, Access, Upkeep):
     def submit_spec(self, spec: Mapping[str, Any], key: str | None = None) -> Job:
         """Submit a job from a whole spec, as a job file holds it."""
         headers = {"Idempotency-Key": key or new_key()}
-        answer = self.transport.call(Request("POST", "/v1/jobs", body=_body(spec), headers=headers))
+        answer = self.transport.call(ApiRequest("POST", "/v1/jobs", body=_body(spec), headers=headers))
         return Job(self.transport, read(JobStatus, answer))
 
     def follow_spec(self, spec: Mapping[str, Any], key: str | None = None) -> Iterator[JobStatus]:
@@ -95,7 +95,7 @@ class Cluster(Nodes, Access, Upkeep):
             **({"scale": True} if scale else {}),
         }
         body = {**_body(spec), **thought}
-        return read(Outlook, self.transport.call(Request("POST", "/v1/plan", body=body)))
+        return read(Outlook, self.transport.call(ApiRequest("POST", "/v1/plan", body=body)))
 
     def job(self, ref: str) -> Job:
         """A job by id, name, or `last`."""
@@ -117,7 +117,7 @@ class Cluster(Nodes, Access, Upkeep):
         while left is None or left > 0:
             page_size = PAGE_JOBS if left is None else min(PAGE_JOBS, left)
             page = self.transport.call(
-                Request("GET", "/v1/jobs", {**asked, "limit": page_size, "after": after})
+                ApiRequest("GET", "/v1/jobs", {**asked, "limit": page_size, "after": after})
             )
             items = listed(page, "jobs")
             yield [read(JobStatus, item) for item in items]
@@ -134,12 +134,12 @@ class Cluster(Nodes, Access, Upkeep):
 
     def moment(self) -> str:
         """A sequence number for `since`: list what there is after asking for it, then watch from it."""
-        page = self.transport.call(Request("GET", "/v1/jobs", {"limit": 1, "fields": "id"}))
+        page = self.transport.call(ApiRequest("GET", "/v1/jobs", {"limit": 1, "fields": "id"}))
         return str(page["seq"])
 
     def events(self, limit: int | None = None, **query: str | None) -> list[Event]:
         """Past events; `since`, `job`, `node`, `cluster` and `kind` choose among them."""
-        answer = self.transport.call(Request("GET", "/v1/events", {**query, "limit": limit}))
+        answer = self.transport.call(ApiRequest("GET", "/v1/events", {**query, "limit": limit}))
         return [read(Event, item) for item in listed(answer, "events")]
 
     def watch(self, since: str | None = None, **query: str | None) -> Iterator[Event]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rota.client.transport import Request, Transport, matching, segment
+from rota.client.transport import ApiRequest, Transport, matching, segment
 from rota.client.views import listed, read
 
 
@@ -52,28 +52,28 @@ class Clusters:
 
     def list(self, **query: str | int | None) -> list[ClusterStatus]:
         """All, or a page by `limit` and `after`."""
-        answer = self._transport.call(Request("GET", "/v1/clusters", query))
+        answer = self._transport.call(ApiRequest("GET", "/v1/clusters", query))
         return [read(ClusterStatus, item) for item in listed(answer, "clusters")]
 
     def get(self, name: str) -> ClusterStatus:
         """How one stands."""
-        return read(ClusterStatus, self._transport.call(Request("GET", _path(name))))
+        return read(ClusterStatus, self._transport.call(ApiRequest("GET", _path(name))))
 
     def create(self, name: str, **said: Any) -> ClusterStatus:
         """`type`, `region`, `labels`, `provider`, `settings`, `capacity`, and its size as in change()."""
         body = {"name": name, **{key: value for key, value in said.items() if value is not None}}
-        return read(ClusterStatus, self._transport.call(Request("POST", "/v1/clusters", body=body)))
+        return read(ClusterStatus, self._transport.call(ApiRequest("POST", "/v1/clusters", body=body)))
 
     def change(self, name: str, *, if_etag: str | None = None, **said: Any) -> ClusterStatus:
         """`min_nodes`, `max_nodes`, `nodes` (a number or "auto"), `idle`, `join`, `pause`, `drain`, how many
         clusters there may be of it: `min_clusters`, `max_clusters`, `wait`; and `fail_after` (a duration or
         "never") of one whose nodes join by hand."""
-        request = Request("PATCH", _path(name), body=said, headers=matching(if_etag))
+        request = ApiRequest("PATCH", _path(name), body=said, headers=matching(if_etag))
         return read(ClusterStatus, self._transport.call(request))
 
     def delete(self, name: str, *, if_etag: str | None = None) -> None:
         """Drain it, and forget it when nothing is left of it."""
-        self._transport.call(Request("DELETE", _path(name), headers=matching(if_etag)))
+        self._transport.call(ApiRequest("DELETE", _path(name), headers=matching(if_etag)))
 
 
 def _path(name: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from rota.client.errors import Broken, Rejected, RotaError, TimedOut
 from rota.client.streams import follow_events, follow_job
-from rota.client.transport import Request, Transport
+from rota.client.transport import ApiRequest, Transport
 from rota.client.views import FINAL_JOB_STATES, Event, JobStatus, listed, read
 
 ENDED = "ended"
@@ -90,7 +90,7 @@ def _comes_to_hold(transport: Transport, job: str, condition: str) -> bool:
 def _happens(transport: Transport, job: str, kind: str) -> bool:
     """It may have happened before."""
     query = {"job": job, "limit": EVENTS_LOOKED_AT}
-    past = [read(Event, one) for one in listed(transport.call(Request("GET", "/v1/events", query)), "events")]
+    past = [read(Event, one) for one in listed(transport.call(ApiRequest("GET", "/v1/events", query)), "events")]
     if any(event.kind == kind for event in past):
         return True
     if any(event.kind == LAST_EVENT for event in past):

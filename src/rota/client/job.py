@@ -21,7 +21,7 @@ from rota.client.streams import (
     follow_logs,
     read_logs,
 )
-from rota.client.transport import Request, Transport, matching, new_key, segment
+from rota.client.transport import ApiRequest, Transport, matching, new_key, segment
 from rota.client.views import Change, Chunk, JobStatus, Output, Task, Warned, Why, listed, read
 
 PAGE_TASKS = 1000
@@ -58,7 +58,7 @@ class Job:
 
     def refresh(self) -> JobStatus:
         """Ask how the job stands now."""
-        self.status = read(JobStatus, self._transport.call(Request("GET", self._path)))
+        self.status = read(JobStatus, self._transport.call(ApiRequest("GET", self._path)))
         return self.status
 
     def wait(self, timeout_seconds: float | None = None) -> JobStatus:
@@ -86,7 +86,7 @@ class Job:
         """The tasks in the order of their index, all or those in a state or on a node."""
         while True:
             query = {"state": state, "node": node, "after": after, "limit": PAGE_TASKS}
-            page = self._transport.call(Request("GET", f"{self._path}/tasks", query))
+            page = self._transport.call(ApiRequest("GET", f"{self._path}/tasks", query))
             for item in listed(page, "tasks"):
                 yield read(Task, item)
             after = page.get("next")
@@ -95,22 +95,22 @@ class Job:
 
     def task(self, index: int) -> Task:
         """One task with all its attempts."""
-        return read(Task, self._transport.call(Request("GET", f"{self._path}/tasks/{index}")))
+        return read(Task, self._transport.call(ApiRequest("GET", f"{self._path}/tasks/{index}")))
 
     def attempts(self, index: int = 0) -> list[Task]:
         """All attempts of a task that are known, the oldest first."""
-        answer = self._transport.call(Request("GET", f"{self._path}/tasks/{index}/attempts"))
+        answer = self._transport.call(ApiRequest("GET", f"{self._path}/tasks/{index}/attempts"))
         return [read(Task, item) for item in listed(answer, "attempts")]
 
     def attempt(self, number: int, index: int = 0) -> Task:
         """One attempt of a task."""
         path = f"{self._path}/tasks/{index}/attempts/{number}"
-        return read(Task, self._transport.call(Request("GET", path)))
+        return read(Task, self._transport.call(ApiRequest("GET", path)))
 
     def result(self, number: int, index: int = 0) -> Result:
         """What one attempt of a task said came of its work."""
         path = f"{self._path}/tasks/{index}/attempts/{number}/result"
-        return read(Result, self._transport.call(Request("GET", path)))
+        return read(Result, self._transport.call(ApiRequest("GET", path)))
 
     def report(
         self,
@@ -123,7 +123,7 @@ class Job:
         """Say it, with that attempt's own token; from within a task `rota.report()` does."""
         path = f"{self._path}/tasks/{index}/attempts/{number}/result"
         said = {"results": dict(results or {}), "failure": failure}
-        return read(Result, self._transport.call(Request("POST", path, body=said)))
+        return read(Result, self._transport.call(ApiRequest("POST", path, body=said)))
 
     def watch_tasks(
         self, since: str | None = None, state: str | None = None, node: str | None = None
@@ -184,35 +184,35 @@ class Job:
 
     def why(self) -> Why:
         """Why the job waits, and what would start it."""
-        return read(Why, self._transport.call(Request("GET", f"{self._path}/why")))
+        return read(Why, self._transport.call(ApiRequest("GET", f"{self._path}/why")))
 
     def cancel(self, reason: str | None = None, *, indices: Sequence[int] = ()) -> JobStatus:
         """Ask for the job, or some of its tasks, to end; `wait` tells when it has."""
-        return self._wish("cancel", {"reason": reason, **_chosen(indices)})
+        return self._act("cancel", {"reason": reason, **_chosen(indices)})
 
     def kill(self, signal: str | int | None = None, *, indices: Sequence[int] = ()) -> JobStatus:
         """Cancel without grace; with a signal: what runs gets that, and nothing else changes."""
         named = {} if signal is None else {"signal": str(signal), "key": os.urandom(8).hex()}
-        return self._wish("kill", {**named, **_chosen(indices)})
+        return self._act("kill", {**named, **_chosen(indices)})
 
     def pause(self, *, stop: bool = False) -> JobStatus:
         """Let nothing new of it start; with `stop` what runs is stopped, and tried again after `resume`."""
-        return self._wish("pause", {"stop": stop})
+        return self._act("pause", {"stop": stop})
 
     def resume(self) -> JobStatus:
         """Let it go on after a pause."""
-        return self._wish("resume", {})
+        return self._act("resume", {})
 
     def restart(self, *indices: int) -> JobStatus:
         """Stop these tasks, or all that run, and try them again; no retry is spent."""
-        return self._wish("restart", {"indices": list(indices) or None})
+        return self._act("restart", {"indices": list(indices) or None})
 
     def move(self, *indices: int, to: str | None = None) -> JobStatus:
         """Stop these tasks, or all on a node, and start them on node `to`, or on any but their own.
 
         No retry is spent. Conflict when there is no room for them there now, with the reasons.
         """
-        return self._wish("move", {"indices": list(indices) or None, "to": to})
+        return self._act("move", {"indices": list(indices) or None, "to": to})
 
     def update(
         self,
@@ -231,35 +231,35 @@ class Job:
         body = dict(changes)
         if isinstance(body.get("files"), Mapping):
             body["files"] = sendable(body["files"])
-        request = Request("PATCH", self._path, query, body=body, headers=_at(if_version))
+        request = ApiRequest("PATCH", self._path, query, body=body, headers=_at(if_version))
         self.status = read(JobStatus, self._transport.call(request))
         return self.status
 
     def rerun(self, *, failed: bool = False, key: str | None = None) -> "Job":
         """Run an ended job once more, as a new one; `failed`: only its tasks that have not succeeded."""
         headers = {"Idempotency-Key": key or new_key()}
-        request = Request("POST", f"{self._path}/rerun", body={"failed": failed}, headers=headers)
+        request = ApiRequest("POST", f"{self._path}/rerun", body={"failed": failed}, headers=headers)
         return Job(self._transport, read(JobStatus, self._transport.call(request)))
 
     def resolve(self, word: str, *indices: int) -> JobStatus:
         """Say what becomes of these tasks, or of all that wait for their controller's word."""
-        return self._wish("resolve", {"word": word, "indices": list(indices) or None})
+        return self._act("resolve", {"word": word, "indices": list(indices) or None})
 
     def rollback(self) -> JobStatus:
         """Let a service go back to the version before its last update."""
-        return self._wish("rollback", {})
+        return self._act("rollback", {})
 
     def release(self, *indices: int) -> JobStatus:
         """Let these tasks, or all that are held as suspect, be started again."""
-        return self._wish("release", {"indices": list(indices) or None})
+        return self._act("release", {"indices": list(indices) or None})
 
     def delete(self, *, if_version: int | None = None) -> None:
         """Forget an ended job."""
-        self._transport.call(Request("DELETE", self._path, headers=_at(if_version)))
+        self._transport.call(ApiRequest("DELETE", self._path, headers=_at(if_version)))
 
-    def _wish(self, verb: str, body: Mapping[str, Any]) -> JobStatus:
+    def _act(self, verb: str, body: Mapping[str, Any]) -> JobStatus:
         key = {"Idempotency-Key": new_key()}  # if the answer is lost, the repeated request changes nothing
-        request = Request("POST", f"{self._path}/{verb}", body=body, headers=key)
+        request = ApiRequest("POST", f"{self._path}/{verb}", body=body, headers=key)
         self.status = read(JobStatus, self._transport.call(request))
         return self.status
 
@@ -281,7 +281,7 @@ def find(transport: Transport, ref: str) -> Job:
     """A job by id, name, or `last`."""
     if not ref:
         raise NotFound("not_found", "no job is named by an empty text")
-    return Job(transport, read(JobStatus, transport.call(Request("GET", f"/v1/jobs/{segment(ref)}"))))
+    return Job(transport, read(JobStatus, transport.call(ApiRequest("GET", f"/v1/jobs/{segment(ref)}"))))
 
 
 def _at(version: int | None) -> dict[str, str]:

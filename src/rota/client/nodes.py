@@ -5,7 +5,7 @@ from typing import Any
 
 from rota.client.server_views import Brake, DrainPlan, Node
 from rota.client.streams import follow_entries
-from rota.client.transport import Request, Transport, matching, segment
+from rota.client.transport import ApiRequest, Transport, matching, segment
 from rota.client.views import Change, listed, read, with_needed
 
 
@@ -17,7 +17,7 @@ class Nodes:
     def nodes(self, fields: str | None = None, **query: str | list[str] | int | None) -> list[Node]:
         """By name; `state`, `eligibility`, `cluster` and `label` choose, `sort`, `limit` and `after` page."""
         asked = {**query, "fields": with_needed(Node, fields)}
-        answer = self.transport.call(Request("GET", "/v1/nodes", asked))
+        answer = self.transport.call(ApiRequest("GET", "/v1/nodes", asked))
         return [read(Node, item) for item in listed(answer, "nodes")]
 
     def watch_nodes(
@@ -28,7 +28,7 @@ class Nodes:
 
     def node(self, ref: str) -> Node:
         """How it stands, what it has, and what is wished of it."""
-        return read(Node, self.transport.call(Request("GET", _path(ref))))
+        return read(Node, self.transport.call(ApiRequest("GET", _path(ref))))
 
     def drain(
         self,
@@ -45,7 +45,7 @@ class Nodes:
     def plan_drain(self, *refs: str, force: bool = False) -> DrainPlan:
         """Where the work of these nodes would go if they were drained now; nothing is changed."""
         body = {"nodes": list(refs), "force": force}
-        return read(DrainPlan, self.transport.call(Request("POST", "/v1/plan/drain", body=body)))
+        return read(DrainPlan, self.transport.call(ApiRequest("POST", "/v1/plan/drain", body=body)))
 
     def cordon(self, ref: str, *, if_etag: str | None = None) -> Node:
         """Give a node no new tasks; what it has goes on."""
@@ -77,23 +77,23 @@ class Nodes:
 
     def forget_node(self, ref: str, *, if_etag: str | None = None) -> None:
         """Forget a node that is lost or has left."""
-        self.transport.call(Request("DELETE", _path(ref), headers=matching(if_etag)))
+        self.transport.call(ApiRequest("DELETE", _path(ref), headers=matching(if_etag)))
 
     def brake(self) -> Brake:
         """Whether the work of nodes that fell silent together is started elsewhere."""
-        return read(Brake, self.transport.call(Request("GET", "/v1/brake")))
+        return read(Brake, self.transport.call(ApiRequest("GET", "/v1/brake")))
 
     def release_brake(self, *refs: str) -> Brake:
         """Say that these nodes, or all that are silent, are gone: their work is started elsewhere."""
         body = {"nodes": list(refs) or None}
-        return read(Brake, self.transport.call(Request("POST", "/v1/brake/release", body=body)))
+        return read(Brake, self.transport.call(ApiRequest("POST", "/v1/brake/release", body=body)))
 
     def _patch(self, ref: str, body: Mapping[str, Any], etag: str | None) -> Node:
-        request = Request("PATCH", _path(ref), body=body, headers=matching(etag))
+        request = ApiRequest("PATCH", _path(ref), body=body, headers=matching(etag))
         return read(Node, self.transport.call(request))
 
     def _change(self, ref: str, verb: str, body: Mapping[str, Any], etag: str | None) -> Node:
-        request = Request("POST", f"{_path(ref)}/{verb}", body=body, headers=matching(etag))
+        request = ApiRequest("POST", f"{_path(ref)}/{verb}", body=body, headers=matching(etag))
         return read(Node, self.transport.call(request))
 
 

@@ -8,8 +8,8 @@ from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
 from rota.client.errors import Broken, Unavailable
-from rota.client.pauses import Pauses
-from rota.client.transport import Request, Transport, segment
+from rota.client.pauses import RetryBackoff
+from rota.client.transport import ApiRequest, Transport, segment
 from rota.client.views import Output, read
 
 SILENCE_SECONDS = 60.0
@@ -18,7 +18,7 @@ NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def list_outputs(transport: Transport, job_id: str, index: int, paths: Sequence[str]) -> list[Output]:
-    pauses = Pauses(transport.patience_seconds, transport.on_wait)
+    pauses = RetryBackoff(transport.patience_seconds, transport.on_wait)
     while True:
         try:
             with transport.stream(_request(job_id, index, paths, "list"), SILENCE_SECONDS) as lines:
@@ -31,7 +31,7 @@ def get_outputs(
     transport: Transport, job_id: str, index: int, paths: Sequence[str], into: Path
 ) -> Iterator[Path]:
     """Each file when it is there whole, beneath `into`; what had its name is replaced."""
-    pauses = Pauses(transport.patience_seconds, transport.on_wait)
+    pauses = RetryBackoff(transport.patience_seconds, transport.on_wait)
     got: set[Path] = set()
     while True:
         try:
@@ -44,7 +44,7 @@ def get_outputs(
             pauses.wait(problem)
 
 
-def _get(transport: Transport, request: Request, into: Path) -> Iterator[Path]:
+def _get(transport: Transport, request: ApiRequest, into: Path) -> Iterator[Path]:
     with transport.download(request, SILENCE_SECONDS) as body:
         into.mkdir(parents=True, exist_ok=True)
         try:
@@ -59,9 +59,9 @@ def _get(transport: Transport, request: Request, into: Path) -> Iterator[Path]:
             pass
 
 
-def _request(job_id: str, index: int, paths: Sequence[str], form: str) -> Request:
+def _request(job_id: str, index: int, paths: Sequence[str], form: str) -> ApiRequest:
     query = {"format": form, "index": index, "path": list(paths)}
-    return Request("GET", f"/v1/jobs/{segment(job_id)}/outputs", query)
+    return ApiRequest("GET", f"/v1/jobs/{segment(job_id)}/outputs", query)
 
 
 def _write(into: Path, member: tarfile.TarInfo, content: IO[bytes]) -> Path:

@@ -14,7 +14,7 @@ OnWait = Callable[[Unavailable], None]
 _JITTER = random.Random()  # its own: a program that seeds the common one gets what it expects
 
 
-class Pauses:
+class RetryBackoff:
     """Growing pauses until patience ends; a stream that lasted a while starts them anew."""
 
     def __init__(self, patience_seconds: float, on_wait: OnWait | None = None) -> None:

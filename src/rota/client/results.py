@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from rota.client.context import Endpoint
 from rota.client.errors import Rejected
-from rota.client.transport import Request, Transport
+from rota.client.transport import ApiRequest, Transport
 
 PATIENCE_SECONDS = 60.0
 
@@ -65,7 +65,7 @@ def report(
     servers = ",".join(f"{address.scheme}://{address.netloc}" for address in addresses)
     transport = Transport(Endpoint(servers, token, environ.get("ROTA_CA_FILE")), patience_seconds)
     try:
-        transport.call(Request("POST", addresses[0].path, body=said))
+        transport.call(ApiRequest("POST", addresses[0].path, body=said))
     finally:
         transport.close()
 

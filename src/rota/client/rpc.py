@@ -82,14 +82,14 @@ class Controller:
         self, spec: Mapping[str, Any], key: str, *, logs: bool = False
     ) -> Generator[pb.Stage, None, None]:
         """Every stage and event of its tasks once, and with `logs` every byte, until the final stage."""
-        heard, body = _Heard(), json.dumps(dict(spec))
+        heard, body = _StreamPosition(), json.dumps(dict(spec))
 
         def call() -> Any:
             wanted = pb.ScheduleRequest(spec_json=body, idempotency_key=key, logs=logs, heard=heard.said())
             return self._stub.Schedule(wanted, metadata=self._said, wait_for_ready=True)
 
-        for stage in _again_and_again(call):
-            heard.note(stage)
+        for stage in _resumed(call):
+            heard.record(stage)
             yield stage
             if stage.stage.final:
                 return
@@ -101,7 +101,7 @@ class Controller:
             wanted = pb.WatchRequest(subscriber=self.name, after=after)
             return self._stub.Watch(wanted, metadata=self._said, wait_for_ready=True)
 
-        for batch in _again_and_again(call):
+        for batch in _resumed(call):
             for event in batch.events:
                 after = event.sequence
                 yield event
@@ -113,7 +113,7 @@ class Controller:
             wanted = pb.WatchRequest(statistics_interval_ms=interval_ms)
             return self._stub.Watch(wanted, metadata=self._said, wait_for_ready=True)
 
-        for batch in _again_and_again(call):
+        for batch in _resumed(call):
             if batch.HasField("summary"):
                 yield batch.summary
 
@@ -196,14 +196,14 @@ class Controller:
         )
 
 
-class _Heard:
+class _StreamPosition:
     """How far a job's stream was heard."""
 
     def __init__(self) -> None:
         self._sequence = ""
         self._logs: dict[tuple[int, str], tuple[int, int]] = {}
 
-    def note(self, stage: pb.Stage) -> None:
+    def record(self, stage: pb.Stage) -> None:
         match stage.WhichOneof("what"):
             case "task":
                 self._sequence = stage.task.sequence
@@ -224,7 +224,7 @@ class _Heard:
         return pb.Heard(sequence=self._sequence, logs=logs)
 
 
-def _again_and_again(call: Callable[[], Any]) -> Iterator[Any]:
+def _resumed(call: Callable[[], Any]) -> Iterator[Any]:
     """All that a stream says; one that broke because the server went away is opened again."""
     pause_seconds = PAUSE_SECONDS[0]
     while True:

@@ -11,7 +11,7 @@ ANOTHER_SECONDS = 5.0  # where there are others: one that hangs is left for them
 _STANDS_BY = 503
 
 
-class Servers:
+class ServerRotation:
     """Threads may share it: whoever is turned from twice is turned from once."""
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -40,9 +40,9 @@ class Servers:
         if status != _STANDS_BY:
             self._in_vain = 0
         elif self.is_current(host, port):
-            self.turn_from(self.current)
+            self.rotate_from(self.current)
 
-    def turn_from(self, address: SplitResult) -> None:
+    def rotate_from(self, address: SplitResult) -> None:
         if address is self.current:
             self._at = (self._at + 1) % len(self._addresses)
             self._in_vain += 1

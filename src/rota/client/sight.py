@@ -5,7 +5,7 @@ from http.client import HTTPMessage
 _REVISION, _AGE = "Rota-Revision", "Rota-Age-Ms"
 
 
-class Sight:
+class SeenRevision:
     """Threads may share it: what is seen only grows."""
 
     def __init__(self) -> None:
@@ -17,7 +17,7 @@ class Sight:
         """A server that stands by waits until it knows as much, or asks the one that leads."""
         return {_REVISION: str(self._revision)} if self._revision else {}
 
-    def note(self, headers: HTTPMessage) -> None:
+    def update(self, headers: HTTPMessage) -> None:
         self._revision = max(self._revision, _number(headers.get(_REVISION)))
         self.age_ms = _number(headers.get(_AGE))
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypedDict, TypeVar
 
 from rota.client.errors import Broken, TimedOut, Unavailable
-from rota.client.pauses import Pauses
+from rota.client.pauses import RetryBackoff
 from rota.client.sse import ACCEPT, messages
-from rota.client.transport import Request, Transport, segment
+from rota.client.transport import ApiRequest, Transport, segment
 from rota.client.views import Change, Chunk, Event, JobStatus, Task, read
 
 # The server speaks at least every 10 s on event streams.
@@ -68,7 +68,7 @@ class LogCursor:
             f"{index}.{attempt}.{stream}:{at}" for (index, attempt, stream), at in self.next_offsets.items()
         ]
 
-    def news(self, chunk: Chunk) -> Chunk | None:
+    def unread(self, chunk: Chunk) -> Chunk | None:
         key = (chunk.index, chunk.attempt, chunk.stream)
         if chunk.is_gap and not chunk.missing:
             told = key in self.told
@@ -93,13 +93,13 @@ def follow_job(transport: Transport, job_id: str, deadline: float | None = None)
 def submit_job(transport: Transport, spec: Mapping[str, Any], key: str) -> Iterator[JobStatus]:
     """The job as it was taken, then as `follow_job`: all in one request, unless the stream is cut."""
     headers = {**ACCEPT, "Idempotency-Key": key}
-    return _follow(transport, Request("POST", "/v1/jobs", body=spec, headers=headers))
+    return _follow(transport, ApiRequest("POST", "/v1/jobs", body=spec, headers=headers))
 
 
-def _follow(transport: Transport, request: Request, deadline: float | None = None) -> Iterator[JobStatus]:
+def _follow(transport: Transport, request: ApiRequest, deadline: float | None = None) -> Iterator[JobStatus]:
     ended = False
 
-    def attach(pauses: Pauses) -> Iterator[JobStatus]:
+    def attach(pauses: RetryBackoff) -> Iterator[JobStatus]:
         nonlocal ended, request
         with transport.stream(request, SILENCE_SECONDS, deadline) as lines:
             pauses.attached(REATTACH_SECONDS)
@@ -116,8 +116,8 @@ def _follow(transport: Transport, request: Request, deadline: float | None = Non
     return _again(attach, lambda: ended, transport, deadline)
 
 
-def _following(job_id: str) -> Request:
-    return Request("GET", f"/v1/jobs/{segment(job_id)}/follow", headers=ACCEPT)
+def _following(job_id: str) -> ApiRequest:
+    return ApiRequest("GET", f"/v1/jobs/{segment(job_id)}/follow", headers=ACCEPT)
 
 
 def read_logs(transport: Transport, query: LogQuery, cursor: LogCursor) -> Iterator[Chunk]:
@@ -140,10 +140,10 @@ def follow_events(transport: Transport, since: str | None, **query: str | None) 
     """Events as they happen, for ever."""
     last = since
 
-    def attach(pauses: Pauses) -> Iterator[Event]:
+    def attach(pauses: RetryBackoff) -> Iterator[Event]:
         nonlocal last
         headers = ACCEPT | ({"Last-Event-ID": last} if last else {})
-        request = Request("GET", "/v1/events", {**query, "since": last}, headers=headers)
+        request = ApiRequest("GET", "/v1/events", {**query, "since": last}, headers=headers)
         with transport.stream(request, SILENCE_SECONDS) as lines:
             pauses.attached(REATTACH_SECONDS)
             for message in messages(lines):
@@ -160,10 +160,10 @@ def follow_entries(
     """Entries of a list as they change, for ever; an entry whose telling was cut off is told once more."""
     last = since
 
-    def attach(pauses: Pauses) -> Iterator[Change[View]]:
+    def attach(pauses: RetryBackoff) -> Iterator[Change[View]]:
         nonlocal last
         headers = ACCEPT | ({"Last-Event-ID": last} if last else {})
-        request = Request("GET", path, {**query, "since": last}, headers=headers)
+        request = ApiRequest("GET", path, {**query, "since": last}, headers=headers)
         with transport.stream(request, SILENCE_SECONDS) as lines:
             pauses.attached(REATTACH_SECONDS)
             for message in messages(lines):
@@ -175,12 +175,12 @@ def follow_entries(
 
 
 def _again(
-    attach: Callable[[Pauses], Iterator[Item]],
+    attach: Callable[[RetryBackoff], Iterator[Item]],
     has_ended: Callable[[], bool],
     transport: Transport,
     deadline: float | None = None,
 ) -> Iterator[Item]:
-    pauses = Pauses(transport.patience_seconds, transport.on_wait)
+    pauses = RetryBackoff(transport.patience_seconds, transport.on_wait)
     while True:
         problem = Unavailable("unavailable", "the server ended the stream early")
         try:
@@ -194,19 +194,19 @@ def _again(
 
 
 def _chunks(
-    transport: Transport, query: LogQuery, cursor: LogCursor, pauses: Pauses | None
+    transport: Transport, query: LogQuery, cursor: LogCursor, pauses: RetryBackoff | None
 ) -> Iterator[Chunk]:
     """With `pauses` the output is followed, without it is what there is now."""
     follow = pauses is not None
     asked = {**query.fields(), "follow": follow or None, "from": cursor.places()}
-    request = Request("GET", f"/v1/jobs/{segment(query.job_id)}/logs", {"format": "chunks", **asked})
+    request = ApiRequest("GET", f"/v1/jobs/{segment(query.job_id)}/logs", {"format": "chunks", **asked})
     # Work may be silent for hours; dead peers are noticed by the kernel.
     with transport.stream(request, None if follow else SILENCE_SECONDS) as lines:
         if pauses is not None:
             pauses.attached(REATTACH_SECONDS)
         for line in lines:
             if line.strip():
-                chunk = cursor.news(_chunk(line))
+                chunk = cursor.unread(_chunk(line))
                 if chunk is not None:
                     yield chunk
 
@@ -232,8 +232,8 @@ def _has_ended(transport: Transport, query: LogQuery) -> bool:
     """A server that shuts down ends its streams politely, too: ask whether the work has ended."""
     path = f"/v1/jobs/{segment(query.job_id)}"
     if query.index is not None:
-        return read(Task, transport.call(Request("GET", f"{path}/tasks/{query.index}"))).is_final
-    return read(JobStatus, transport.call(Request("GET", path))).is_final
+        return read(Task, transport.call(ApiRequest("GET", f"{path}/tasks/{query.index}"))).is_final
+    return read(JobStatus, transport.call(ApiRequest("GET", path))).is_final
 
 
 def _check(deadline: float | None) -> None:

@@ -15,9 +15,9 @@ from urllib.parse import SplitResult, quote, urlencode
 
 from rota.client.context import Endpoint
 from rota.client.errors import Broken, NotFound, Rejected, RotaError, Unavailable, from_problem
-from rota.client.pauses import OnWait, Pauses
-from rota.client.servers import Servers
-from rota.client.sight import Sight
+from rota.client.pauses import OnWait, RetryBackoff
+from rota.client.servers import ServerRotation
+from rota.client.sight import SeenRevision
 
 CONNECT_SECONDS = 5.0
 READ_BYTES = 65536
@@ -26,7 +26,7 @@ ANSWER_BYTES = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True)
-class Request:
+class ApiRequest:
     """One call of the API."""
 
     method: str
@@ -41,7 +41,7 @@ class Request:
         return f"{self.path}?{urlencode(said, doseq=True)}" if said else self.path
 
 
-class _Whole(HTTPConnection):
+class _SingleWriteConnection(HTTPConnection):
     """Sends head and body of a request together: two pieces would wake the server twice."""
 
     _unsent = b""
@@ -55,7 +55,7 @@ class _Whole(HTTPConnection):
         return super().getresponse()
 
 
-class _Secure(_Whole, HTTPSConnection):
+class _SecureConnection(_SingleWriteConnection, HTTPSConnection):
     pass
 
 
@@ -64,24 +64,24 @@ class Transport:
 
     def __init__(self, endpoint: Endpoint, patience_seconds: float, on_wait: OnWait | None = None) -> None:
         self._endpoint = endpoint
-        self._servers = Servers(endpoint)
-        self.sight = Sight()
+        self._servers = ServerRotation(endpoint)
+        self.seen = SeenRevision()
         self._tls = _tls(endpoint) if self._servers.are_secure else None
         self._idle: list[HTTPConnection] = []
         self._is_closed = False
         self.patience_seconds = patience_seconds
         self.on_wait = on_wait
 
-    def call(self, request: Request, patience_seconds: float | None = None) -> Any:
+    def call(self, request: ApiRequest, patience_seconds: float | None = None) -> Any:
         """The JSON answer, with its ETag as `etag` where it has one."""
         answer = self.fetch(request, patience_seconds)
         said = _json(answer.body) if answer.body else None
         return {**said, "etag": answer.etag} if answer.etag and isinstance(said, dict) else said
 
-    def fetch(self, request: Request, patience_seconds: float | None = None) -> "Whole":
+    def fetch(self, request: ApiRequest, patience_seconds: float | None = None) -> "FullResponse":
         """The whole answer; every request may be repeated: those that would act twice carry a key."""
         patience_seconds = self.patience_seconds if patience_seconds is None else patience_seconds
-        pauses = Pauses(patience_seconds, self.on_wait)
+        pauses = RetryBackoff(patience_seconds, self.on_wait)
         repeated = False
         while True:
             try:
@@ -92,12 +92,12 @@ class Transport:
                 repeated = True
             except NotFound:
                 if request.method == "DELETE" and repeated:
-                    return Whole(b"")  # the answer to the first one was lost on the way
+                    return FullResponse(b"")  # the answer to the first one was lost on the way
                 raise
 
     @contextmanager
     def stream(
-        self, request: Request, silence_seconds: float | None, deadline: float | None = None
+        self, request: ApiRequest, silence_seconds: float | None, deadline: float | None = None
     ) -> Iterator[Iterator[bytes]]:
         """The answer's lines as they come, on a connection of its own; longer silence is an error.
 
@@ -120,14 +120,14 @@ class Transport:
                 connection.close()
 
     @contextmanager
-    def download(self, request: Request, silence_seconds: float | None) -> Iterator["Body"]:
+    def download(self, request: ApiRequest, silence_seconds: float | None) -> Iterator["ResponseBody"]:
         """The answer's bytes as they come, on a connection of its own."""
         connection, response = self._answered(request, silence_seconds)
         try:
             if response.status >= 300:
                 with _as_unavailable(self._endpoint.addr):
                     raise _problem(response)
-            yield Body(response, self._endpoint.addr)
+            yield ResponseBody(response, self._endpoint.addr)
         finally:
             connection.close()
 
@@ -136,7 +136,7 @@ class Transport:
         while (connection := self._kept()) is not None:
             connection.close()
 
-    def _once(self, request: Request) -> "Whole":
+    def _once(self, request: ApiRequest) -> "FullResponse":
         connection, response = self._answered(request, self._servers.answer_seconds)
         try:
             with _as_unavailable(self._endpoint.addr):
@@ -151,10 +151,10 @@ class Transport:
             self._keep(connection)
         if failed is not None:
             raise failed
-        return Whole(body, response.headers.get("ETag"))
+        return FullResponse(body, response.headers.get("ETag"))
 
     def _answered(
-        self, request: Request, silence_seconds: float | None
+        self, request: ApiRequest, silence_seconds: float | None
     ) -> tuple[HTTPConnection, HTTPResponse]:
         """The head of the answer has come; its body is to be read from the connection it came on."""
         while (connection := self._kept()) is not None:
@@ -163,7 +163,7 @@ class Transport:
             except Unavailable as problem:
                 # The server closes idle connections; only a fresh one tells whether it is away.
                 if isinstance(problem.__cause__, TimeoutError):
-                    self._servers.turn_from(self._servers.current)
+                    self._servers.rotate_from(self._servers.current)
                     raise
         address = self._servers.current
         try:
@@ -171,7 +171,7 @@ class Transport:
                 connection = self._connect(address)
             response = self._send(connection, request, silence_seconds)
         except Unavailable:
-            self._servers.turn_from(address)
+            self._servers.rotate_from(address)
             raise
         return connection, response
 
@@ -194,20 +194,20 @@ class Transport:
     def _connect(self, address: SplitResult) -> HTTPConnection:
         host, port = address.hostname or "", address.port
         if address.scheme == "https":
-            connection: HTTPConnection = _Secure(host, port, timeout=CONNECT_SECONDS, context=self._tls)
+            connection: HTTPConnection = _SecureConnection(host, port, timeout=CONNECT_SECONDS, context=self._tls)
         else:
-            connection = _Whole(host, port, timeout=CONNECT_SECONDS)
+            connection = _SingleWriteConnection(host, port, timeout=CONNECT_SECONDS)
         connection.connect()
         _notice_dead_peers(connection.sock)
         return connection
 
     def _send(
-        self, connection: HTTPConnection, request: Request, silence_seconds: float | None
+        self, connection: HTTPConnection, request: ApiRequest, silence_seconds: float | None
     ) -> HTTPResponse:
         headers = {
             "Authorization": f"Bearer {self._endpoint.token}",
             "Accept": "application/json",
-            **self.sight.headers,
+            **self.seen.headers,
             **request.headers,
         }
         body = None
@@ -223,18 +223,18 @@ class Transport:
             connection.close()
             raise
         self._servers.answered(connection.host, connection.port, response.status)
-        self.sight.note(response.headers)
+        self.seen.update(response.headers)
         return response
 
 
-class Whole(NamedTuple):
+class FullResponse(NamedTuple):
     """All of an answer, and which version of the thing it is about."""
 
     body: bytes
     etag: str | None = None
 
 
-class Body:
+class ResponseBody:
     """The bytes of one answer; one that was cut is an error, not an end."""
 
     def __init__(self, response: HTTPResponse, addr: str) -> None:

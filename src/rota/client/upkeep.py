@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from rota.client.errors import Unavailable
-from rota.client.pauses import Pauses
+from rota.client.pauses import RetryBackoff
 from rota.client.server_views import Accepted, Server
-from rota.client.transport import Request, Transport
+from rota.client.transport import ApiRequest, Transport
 from rota.client.views import read
 
 BACKUP_SILENCE_SECONDS = 60.0  # a large store is read as a whole before its first byte is sent
@@ -18,7 +18,7 @@ class Upkeep:
 
     def server(self) -> Server:
         """Who leads, since when, and how its store answers."""
-        return read(Server, self.transport.call(Request("GET", "/v1/server")))
+        return read(Server, self.transport.call(ApiRequest("GET", "/v1/server")))
 
     def is_alive(self) -> bool:
         """Whether a server answers at all; asked once."""
@@ -34,7 +34,7 @@ class Upkeep:
 
     def openapi(self) -> dict[str, Any]:
         """All that can be asked of this server, as an OpenAPI document."""
-        described: dict[str, Any] = self.transport.call(Request("GET", "/v1/openapi.json"))
+        described: dict[str, Any] = self.transport.call(ApiRequest("GET", "/v1/openapi.json"))
         return described
 
     def api_page(self) -> str:
@@ -43,7 +43,7 @@ class Upkeep:
 
     def back_up(self, into: BinaryIO) -> None:
         """Write a backup of all the server keeps, as of one moment; `rota store check` says if it is good."""
-        pauses = Pauses(self.transport.patience_seconds, self.transport.on_wait)
+        pauses = RetryBackoff(self.transport.patience_seconds, self.transport.on_wait)
         begun = False
         while True:
             try:
@@ -58,21 +58,21 @@ class Upkeep:
 
     def accept_nodes(self) -> Accepted:
         """Say that no other server leads the nodes that are refused here: they may follow this one."""
-        return read(Accepted, self.transport.call(Request("POST", "/v1/store/accept", body={})))
+        return read(Accepted, self.transport.call(ApiRequest("POST", "/v1/store/accept", body={})))
 
     def _backup(self) -> Iterator[bytes]:
-        request = Request("GET", "/v1/store/backup", headers={"Accept": "application/octet-stream"})
+        request = ApiRequest("GET", "/v1/store/backup", headers={"Accept": "application/octet-stream"})
         with self.transport.download(request, BACKUP_SILENCE_SECONDS) as body:
             while piece := body.read(COPY_BYTES):
                 yield piece
 
     def _says_yes(self, path: str) -> bool:
         try:
-            self.transport.call(Request("GET", path), patience_seconds=0)
+            self.transport.call(ApiRequest("GET", path), patience_seconds=0)
         except Unavailable:
             return False
         return True
 
     def _text(self, path: str, media_type: str) -> str:
-        answer = self.transport.fetch(Request("GET", path, headers={"Accept": media_type}))
+        answer = self.transport.fetch(ApiRequest("GET", path, headers={"Accept": media_type}))
         return answer.body.decode("utf-8", "replace")

@@ -4,162 +4,162 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from rota.engine.reconciler import Reconciler, Wakes
-from rota.model.cluster import Cluster, ClusterWish
+from rota.model.cluster import ClusterRecord, ClusterIntent
 from rota.model.ids import JobId
 from rota.model.job import JobCluster
 from rota.model.lifecycle import ClusterState
-from rota.model.limits import CLUSTERS_MAX, MOVE_LOOK_MS
-from rota.model.plan import NOTHING, Event, Instant, Plan
-from rota.model.serve import makes
+from rota.model.limits import CLUSTERS_MAX, REASSIGN_CHECK_MS
+from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan
+from rota.model.serve import could_provision
 from rota.model.view import JobView, View
 
 NAME = "family"
 
 
 def reconciler() -> Reconciler:
-    return Reconciler(NAME, "clusters", WAKES, Families().decide, start)
+    return Reconciler(NAME, "clusters", WAKES, ClusterGroups().decide, start)
 
 
-def _first_of_them(record: Cluster) -> Iterable[str]:
+def _group_key(record: ClusterRecord) -> Iterable[str]:
     return (record.like or record.name,)
 
 
-WAKES: Wakes = {ClusterWish: lambda record: (record.name,), Cluster: _first_of_them}
+WAKES: Wakes = {ClusterIntent: lambda record: (record.name,), ClusterRecord: _group_key}
 
 
 def start(view: View) -> Iterable[str]:
-    return view.cluster_wishes
+    return view.cluster_intents
 
 
-class Family(NamedTuple):
+class ClusterGroup(NamedTuple):
     """A cluster, what is wanted of it, and all that are like it, itself among them."""
 
-    wish: ClusterWish
-    first: Cluster
-    members: list[Cluster]
+    intent: ClusterIntent
+    original: ClusterRecord
+    members: list[ClusterRecord]
 
     @property
-    def staying(self) -> list[Cluster]:
+    def staying(self) -> list[ClusterRecord]:
         return [one for one in self.members if one.takes_jobs or one.is_to_come]
 
 
-class Queue(NamedTuple):
+class ClusterQueue(NamedTuple):
     """Who waits in a cluster and has not begun, first in turn first."""
 
-    cluster: Cluster
+    cluster: ClusterRecord
     jobs: list[JobView]
     waits_ms: int  # the first of them, so long
 
 
-class Families:
+class ClusterGroups:
     """Remembers since when clusters are idle: it can be found out again."""
 
     def __init__(self) -> None:
         self._idle_since_ms: dict[str, int] = {}
 
     def decide(self, view: View, key: str, now: Instant) -> Plan:
-        wish, first = view.cluster_wishes.get(key), view.clusters.get(key)
+        wish, first = view.cluster_intents.get(key), view.clusters.get(key)
         if wish is None or first is None or first.like is not None:
-            return NOTHING
+            return NO_CHANGE
         members = [first, *(one for one in view.clusters.values() if one.like == key)]
         if wish.max_clusters <= 1 and len(members) == 1:
-            return NOTHING
-        family = Family(wish, first, members)
+            return NO_CHANGE
+        family = ClusterGroup(wish, first, members)
         plan = _grow(view, family, now) or _balance(view, family, now) or self._shrink(view, family, now)
-        return (plan or NOTHING).but(wake_at_ms=now.ms + MOVE_LOOK_MS)
+        return (plan or NO_CHANGE).but(wake_at_ms=now.ms + REASSIGN_CHECK_MS)
 
-    def _shrink(self, view: View, family: Family, now: Instant) -> Plan | None:
+    def _shrink(self, view: View, group: ClusterGroup, now: Instant) -> Plan | None:
         """The last that was made first; the one that was asked for stays."""
-        wish, spare = family.wish, len(family.staying) - family.wish.min_clusters
-        for one in reversed(family.members[1:]):
+        wish, spare = group.intent, len(group.staying) - group.intent.min_clusters
+        for one in reversed(group.members[1:]):
             if one.closing or not _is_idle(view, one.name):
                 self._idle_since_ms.pop(one.name, None)
                 continue
             idle_ms = now.ms - self._idle_since_ms.setdefault(one.name, now.ms)
             if wish.drain or one.state is ClusterState.FAILED:
-                return _closed(one, f"{family.first.name} is drained" if wish.drain else "it has failed")
+                return _close(one, f"{group.original.name} is drained" if wish.drain else "it has failed")
             if spare > 0 and idle_ms >= wish.idle_seconds * 1000:
-                left = len(family.staying) - 1
+                left = len(group.staying) - 1
                 reason = f"nothing has run or waited there for {wish.idle_seconds:g} s"
-                return _closed(one, f"{reason}; {_left(left)}, the least is {wish.min_clusters}")
+                return _close(one, f"{reason}; {_describe_left(left)}, the least is {wish.min_clusters}")
         return None
 
 
-def _grow(view: View, family: Family, now: Instant) -> Plan | None:
+def _grow(view: View, group: ClusterGroup, now: Instant) -> Plan | None:
     """One at a time, and never above the limit; one that drains or has failed does not count as there."""
-    wish, there = family.wish, len(family.members)
+    wish, there = group.intent, len(group.members)
     if wish.drain or there >= wish.max_clusters or len(view.clusters) >= CLUSTERS_MAX:
         return None
-    if any(one.is_to_come for one in family.members):
+    if any(one.is_to_come for one in group.members):
         return None
-    reason = _missing(family) or _crowded(view, family, now)
+    reason = _below_minimum(group) or _overloaded(view, group, now)
     if reason is None:
         return None
-    first, made = family.first.another(now.ms)
+    first, made = group.original.another(now.ms)
     why = f"cluster {made.name} is asked for: {reason}; there are {there}, the limit is {wish.max_clusters}"
-    event = Event("cluster.created", why, cluster=made.name)
-    return Plan((first, made), events=(event, _copied(event, first.name)), why=why)
+    event = EventRecord("cluster.created", why, cluster=made.name)
+    return Plan((first, made), events=(event, _event_for(event, first.name)), why=why)
 
 
-def _missing(family: Family) -> str | None:
-    least = family.wish.min_clusters
-    return f"at least {least} like {family.first.name} are asked for" if len(family.staying) < least else None
+def _below_minimum(group: ClusterGroup) -> str | None:
+    least = group.intent.min_clusters
+    return f"at least {least} like {group.original.name} are asked for" if len(group.staying) < least else None
 
 
-def _crowded(view: View, family: Family, now: Instant) -> str | None:
+def _overloaded(view: View, group: ClusterGroup, now: Instant) -> str | None:
     """Where each has somebody who waits too long, and cannot grow; or none takes jobs, and somebody waits."""
-    queues = [_queue(view, one, now) for one in family.members]
+    queues = [_queue_of(view, one, now) for one in group.members]
     open_ones = [queue for queue in queues if queue.cluster.takes_jobs]
     if not open_ones:
         waiting = sum(len(queue.jobs) for queue in queues)
-        return f"{_jobs(waiting)}, and none like {family.first.name} is ready" if waiting else None
-    limit_ms = family.wish.wait_seconds * 1000
-    if now.ms - family.first.copied_ms < limit_ms and family.first.copies:
+        return f"{_describe_jobs(waiting)}, and none like {group.original.name} is ready" if waiting else None
+    limit_ms = group.intent.wait_seconds * 1000
+    if now.ms - group.original.copied_ms < limit_ms and group.original.copies:
         return None  # the last one that was made has to show what it is worth
-    if any(one.waits_ms < limit_ms or _can_grow(view, one.cluster, family.wish) for one in open_ones):
+    if any(one.waits_ms < limit_ms or _can_grow(view, one.cluster, group.intent) for one in open_ones):
         return None
     longest = max(open_ones, key=lambda one: one.waits_ms)
     head, where, seconds = longest.jobs[0].spec.id, longest.cluster.name, longest.waits_ms // 1000
-    return f"of {_jobs(len(longest.jobs))} in {where} the first, {head}, does so for {seconds} s"
+    return f"of {_describe_jobs(len(longest.jobs))} in {where} the first, {head}, does so for {seconds} s"
 
 
-def _can_grow(view: View, cluster: Cluster, wish: ClusterWish) -> bool:
+def _can_grow(view: View, cluster: ClusterRecord, intent: ClusterIntent) -> bool:
     size = sum(1 + one.extra for one in view.machines.values() if one.cluster == cluster.name)
-    return size < (wish.max_nodes if wish.nodes is None else wish.nodes) and not cluster.failures
+    return size < (intent.max_nodes if intent.nodes is None else intent.nodes) and not cluster.failures
 
 
-def _balance(view: View, family: Family, now: Instant) -> Plan | None:
+def _balance(view: View, group: ClusterGroup, now: Instant) -> Plan | None:
     """Every second job that has not begun goes from where it waits too long to where nobody waits."""
-    queues = [_queue(view, one, now) for one in family.members if one.takes_jobs]
+    queues = [_queue_of(view, one, now) for one in group.members if one.takes_jobs]
     idle = next((one.cluster for one in queues if not one.jobs), None)
     longest = max(queues, key=lambda one: one.waits_ms, default=None)
-    if idle is None or longest is None or longest.waits_ms < family.wish.wait_seconds * 1000:
+    if idle is None or longest is None or longest.waits_ms < group.intent.wait_seconds * 1000:
         return None
-    free = (None, family.first.name)
+    free = (None, group.original.name)
     may = [job for job in longest.jobs if job.spec.cluster in free and job.spec.move_pending]
-    going = [job for job in may[::2] if makes(idle, family.wish, job.spec)]
+    going = [job for job in may[::2] if could_provision(idle, group.intent, job.spec)]
     if not going:
         return None
     reason = (
         f"they wait for up to {longest.waits_ms // 1000} s in {longest.cluster.name}, and nobody does there"
     )
-    why = f"{_jobs(len(going), waits=False)} of {len(longest.jobs)} that wait move to {idle.name}: {reason}"
+    why = f"{_describe_jobs(len(going), waits=False)} of {len(longest.jobs)} that wait move to {idle.name}: {reason}"
     told = (
-        Event("job.assigned", f"job {job.spec.id} is assigned to cluster {idle.name}: {why}", job=job.spec.id)
+        EventRecord("job.assigned", f"job {job.spec.id} is assigned to cluster {idle.name}: {why}", job=job.spec.id)
         for job in going
     )
     moved = tuple(JobCluster(job.spec.id, idle.name, moved=True) for job in going)
-    both = (Event("cluster.balanced", why, cluster=name) for name in (idle.name, longest.cluster.name))
+    both = (EventRecord("cluster.balanced", why, cluster=name) for name in (idle.name, longest.cluster.name))
     return Plan(moved, events=(*both, *told), why=why)
 
 
-def _queue(view: View, cluster: Cluster, now: Instant) -> Queue:
+def _queue_of(view: View, cluster: ClusterRecord, now: Instant) -> ClusterQueue:
     turns = sorted(
-        turn for line, turns in view.waiting() if line.shape.cluster == cluster.name for turn in turns
+        turn for line, turns in view.pending_queues() if line.shape.cluster == cluster.name for turn in turns
     )
-    jobs = [job for turn in turns if not (job := view.jobs[JobId(str(turn[2]))]).tally.live]
+    jobs = [job for turn in turns if not (job := view.jobs[JobId(str(turn[2]))]).task_counts.live]
     since_ms = (job.status.wanted_at_ms for job in jobs[:1] if job.status is not None)
-    return Queue(cluster, jobs, max((now.ms - at_ms for at_ms in since_ms), default=0))
+    return ClusterQueue(cluster, jobs, max((now.ms - at_ms for at_ms in since_ms), default=0))
 
 
 def _is_idle(view: View, name: str) -> bool:
@@ -168,21 +168,21 @@ def _is_idle(view: View, name: str) -> bool:
     return not moves and name not in view.jobs_by_cluster
 
 
-def _closed(cluster: Cluster, reason: str) -> Plan:
+def _close(cluster: ClusterRecord, reason: str) -> Plan:
     why = f"cluster {cluster.name} ends: {reason}"
-    event = Event("cluster.closed", why, cluster=cluster.name)
-    return Plan((cluster.closed(),), events=(event, _copied(event, str(cluster.like))), why=why)
+    event = EventRecord("cluster.closed", why, cluster=cluster.name)
+    return Plan((cluster.closed(),), events=(event, _event_for(event, str(cluster.like))), why=why)
 
 
-def _copied(event: Event, cluster: str) -> Event:
+def _event_for(event: EventRecord, cluster: str) -> EventRecord:
     """The same for the ledger of the cluster that it is like."""
-    return Event(event.kind, event.why, cluster=cluster)
+    return EventRecord(event.kind, event.why, cluster=cluster)
 
 
-def _left(count: int) -> str:
+def _describe_left(count: int) -> str:
     return f"{count} {'is' if count == 1 else 'are'} left"
 
 
-def _jobs(count: int, *, waits: bool = True) -> str:
+def _describe_jobs(count: int, *, waits: bool = True) -> str:
     one = count == 1
     return ("1 job" if one else f"{count} jobs") + (f" that wait{'s' if one else ''}" if waits else "")

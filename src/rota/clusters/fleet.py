@@ -4,46 +4,46 @@ from collections.abc import Iterator
 from typing import NamedTuple, Self
 
 from rota.clusters import machines
-from rota.clusters.lifecycle import least
-from rota.model.cluster import MACHINE, Cluster, ClusterWish, Machine
+from rota.clusters.lifecycle import minimum_nodes
+from rota.model.cluster import MACHINE, ClusterRecord, ClusterIntent, Machine
 from rota.model.ids import NodeId
 from rota.model.labels import shown
 from rota.model.lifecycle import ClusterState, MachineEvent, MachineState
-from rota.model.plan import Event, Instant, Plan
+from rota.model.plan import EventRecord, Instant, Plan
 from rota.model.view import NodeView, View
 
 
-class Fleet(NamedTuple):
+class MachineGroup(NamedTuple):
     """A cluster, what is wanted of it, and its machines."""
 
-    cluster: Cluster
-    wish: ClusterWish
-    machines: list[Machine]
+    cluster: ClusterRecord
+    intent: ClusterIntent
+    members: list[Machine]
     leaving: frozenset[NodeId]  # nodes that say so themselves
 
     @classmethod
-    def of(cls, view: View, cluster: Cluster, wish: ClusterWish) -> Self:
+    def from_view(cls, view: View, cluster: ClusterRecord, intent: ClusterIntent) -> Self:
         machines = [one for one in view.machines.values() if one.cluster == cluster.name]
         nodes = (one.node for one in machines if one.node is not None)
-        return cls(cluster, wish, machines, frozenset(node for node in nodes if _leaves(view, node)))
+        return cls(cluster, intent, machines, frozenset(node for node in nodes if _leaves(view, node)))
 
     @property
     def staying(self) -> list[Machine]:
-        return [one for one in self.machines if not one.goes and one.node not in self.leaving]
+        return [one for one in self.members if not one.goes and one.node not in self.leaving]
 
     @property
     def size(self) -> int:
         """Against its limit: also those about to go, and what its provider made too many."""
-        return sum(1 + machine.extra for machine in self.machines)
+        return sum(1 + machine.extra for machine in self.members)
 
     @property
     def coming(self) -> int:
-        return sum(machine.comes for machine in self.machines)
+        return sum(machine.comes for machine in self.members)
 
     @property
-    def least(self) -> int:
-        over = self.wish.drain or self.cluster.state is ClusterState.FAILED
-        return 0 if over else least(self.wish)
+    def minimum_nodes(self) -> int:
+        over = self.intent.drain or self.cluster.state is ClusterState.FAILED
+        return 0 if over else minimum_nodes(self.intent)
 
 
 def _leaves(view: View, node: NodeId) -> bool:
@@ -51,21 +51,21 @@ def _leaves(view: View, node: NodeId) -> bool:
     return status is not None and status.leaving
 
 
-def tend(view: View, fleet: Fleet, now: Instant) -> Plan | None:
+def advance_machines(view: View, group: MachineGroup, now: Instant) -> Plan | None:
     """All that is due, in one plan."""
-    plans = list(_tended(view, fleet, now))
-    return machines.together(plans) if plans else None
+    plans = list(_due_transitions(view, group, now))
+    return machines.merge_plans(plans) if plans else None
 
 
-def _tended(view: View, fleet: Fleet, now: Instant) -> Iterator[Plan]:
-    nodes = _by_machine(view)
-    for machine in fleet.machines:
+def _due_transitions(view: View, group: MachineGroup, now: Instant) -> Iterator[Plan]:
+    nodes = _node_by_machine(view)
+    for machine in group.members:
         node = nodes.get(machine.name) if machine.node is None else view.nodes.get(machine.node)
         match machine.state:
             case MachineState.WANTED | MachineState.CREATED:
-                yield from _await(view, fleet, machine, node, now)
-            case MachineState.JOINED if (reason := _end_of(node)) is not None:
-                yield machines.given_up(machine, reason, now)
+                yield from _wait_for_join(view, group, machine, node, now)
+            case MachineState.JOINED if (reason := _end_reason(node)) is not None:
+                yield machines.abandon_machine(machine, reason, now)
             case MachineState.DRAINING if node is None or not node.assigned:
                 empty = machine.turned(MachineEvent.EMPTY, now.ms)
                 yield Plan((empty,), why=f"machine {machine.name} is empty")
@@ -73,39 +73,39 @@ def _tended(view: View, fleet: Fleet, now: Instant) -> Iterator[Plan]:
                 pass
 
 
-def _end_of(node: NodeView | None) -> str | None:
+def _end_reason(node: NodeView | None) -> str | None:
     """Why nothing more is to be had of it; None: it stays, or something runs there yet."""
     if node is None or node.status is None:
         return "its node is deleted"
-    if not machines.is_there(node):
+    if not machines.is_present(node):
         return f"its node is {node.status.state}"
     done = node.status.leaving and not node.assigned
     return f"its node leaves: {node.status.reason or 'it says so'}" if done else None
 
 
-def _by_machine(view: View) -> dict[str, NodeView]:
+def _node_by_machine(view: View) -> dict[str, NodeView]:
     """Of several that were enrolled for one, the node that is there."""
     nodes: dict[str, NodeView] = {}
     for node in view.nodes.values():
         name = node.spec.labels.get(MACHINE)
-        if name is not None and (name not in nodes or machines.is_there(node)):
+        if name is not None and (name not in nodes or machines.is_present(node)):
             nodes[name] = node
     return nodes
 
 
-def _await(view: View, fleet: Fleet, machine: Machine, node: NodeView | None, now: Instant) -> Iterator[Plan]:
-    seconds = fleet.wish.join_seconds
-    if node is not None and machines.is_there(node):
-        yield _joined(view, fleet, machine, node, now)
+def _wait_for_join(view: View, group: MachineGroup, machine: Machine, node: NodeView | None, now: Instant) -> Iterator[Plan]:
+    seconds = group.intent.join_seconds
+    if node is not None and machines.is_present(node):
+        yield _on_joined(view, group, machine, node, now)
     elif machine.place is not None and now.ms - machine.since_ms > seconds * 1000:
-        yield machines.not_made(view, machine.name, f"it has not joined within {seconds:g} s", now)
+        yield machines.on_create_failed(view, machine.name, f"it has not joined within {seconds:g} s", now)
 
 
-def _joined(view: View, fleet: Fleet, machine: Machine, node: NodeView, now: Instant) -> Plan:
+def _on_joined(view: View, group: MachineGroup, machine: Machine, node: NodeView, now: Instant) -> Plan:
     took = (now.ms - machine.asked_ms) / 1000
     why = f"machine {machine.name} has joined as node {node.spec.name} after {took:.1f} s"
-    event = Event("cluster.machine_joined", why, node=node.spec.id, cluster=machine.cluster)
+    event = EventRecord("cluster.machine_joined", why, node=node.spec.id, cluster=machine.cluster)
     assert node.status is not None, "it is there"
-    cluster = fleet.cluster.joined_by(shown(node.status.labels, {}, view.only_granted))
-    known = (cluster,) if cluster != fleet.cluster else ()
+    cluster = group.cluster.joined_by(shown(node.status.labels, {}, view.granted_only_labels))
+    known = (cluster,) if cluster != group.cluster else ()
     return Plan((machine.became(node.spec.id, now.ms), *known), events=(event,), why=why)

@@ -12,85 +12,85 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from rota.model.cluster import Cluster, ClusterWish
+from rota.model.cluster import ClusterRecord, ClusterIntent
 from rota.model.ids import JobId
-from rota.model.limits import MOVE_STEP_MAX, SWEEP_PAUSE_MS, SWEEP_VISITS
+from rota.model.limits import REASSIGN_STEP_MAX, REASSIGN_SEARCH_PAUSE_MS, REASSIGN_SEARCH_VISITS
 from rota.model.plan import Instant
-from rota.model.room import Room
-from rota.model.serve import UNASSIGNED, Group
+from rota.model.room import NodeTable
+from rota.model.serve import NO_CLUSTER, JobGroup
 from rota.model.view import View
 
 # The cluster of a group, and one of its jobs -> whether jobs of that group are to be looked at one by one.
-Test = Callable[[View, str, JobId], bool]
+GroupTest = Callable[[View, str, JobId], bool]
 
 
-class Part(NamedTuple):
+class SearchStep(NamedTuple):
     """One step of a search."""
 
     jobs: list[JobId]
     wake_at_ms: int | None  # when the next step is due; None: not before something changes
 
 
-class Known(NamedTuple):
+class ClusterCriteria(NamedTuple):
     """What decides which clusters can serve a job."""
 
-    room: Room  # another one after everything was read again, which counts from the start
-    abilities: int  # of nodes
-    clusters: tuple[Cluster, ...]
-    wishes: tuple[ClusterWish, ...]
+    node_table: NodeTable  # another one after everything was read again, which counts from the start
+    feasibility_version: int  # of nodes
+    clusters: tuple[ClusterRecord, ...]
+    intents: tuple[ClusterIntent, ...]
 
 
-class Search:
+class ReassignSearch:
     """Its position is kept in memory only: after a restart every group is searched again."""
 
-    def __init__(self, is_stranded: Test) -> None:
+    def __init__(self, is_stranded: GroupTest) -> None:
         self._is_stranded = is_stranded
-        self._known: Known | None = None  # when the last search began
-        self._groups: deque[tuple[str, Group]] = deque()
+        self._criteria: ClusterCriteria | None = None  # when the last search began
+        self._groups: deque[tuple[str, JobGroup]] = deque()
         self._jobs: deque[JobId] = deque()  # of stranded groups
         self._not_before_ms = 0
         self._again_at_ms: int | None = None
 
-    def again_at(self, at_ms: int) -> None:
+    def search_again_at(self, at_ms: int) -> None:
         """Search again then even if nothing changes: a stranded job may have live tasks until then."""
         self._again_at_ms = at_ms
 
-    def step(self, view: View, now: Instant) -> Part:
+    def step(self, view: View, now: Instant) -> SearchStep:
         if now.ms < self._not_before_ms:
-            return Part([], self._not_before_ms)
+            return SearchStep([], self._not_before_ms)
         if not self._groups and not self._jobs:
             is_due = self._again_at_ms is not None and self._again_at_ms <= now.ms
-            if (known := _known(view)) == self._known and not is_due:
-                return Part([], self._again_at_ms)
-            self._known, self._again_at_ms = known, None
-            self._groups.extend(_groups(view))
-        pause_ms = SWEEP_PAUSE_MS * self._look_at_groups(view) // SWEEP_VISITS
-        part = [self._jobs.popleft() for _ in range(min(len(self._jobs), MOVE_STEP_MAX))]
+            if (known := _criteria_of(view)) == self._criteria and not is_due:
+                return SearchStep([], self._again_at_ms)
+            self._criteria, self._again_at_ms = known, None
+            self._groups.extend(_all_groups(view))
+        pause_ms = REASSIGN_SEARCH_PAUSE_MS * self._test_groups(view) // REASSIGN_SEARCH_VISITS
+        part = [self._jobs.popleft() for _ in range(min(len(self._jobs), REASSIGN_STEP_MAX))]
         self._not_before_ms = now.ms + pause_ms
-        is_over = not self._groups and not self._jobs and _known(view) == self._known
-        return Part(part, self._again_at_ms if is_over else now.ms + max(1, pause_ms))
+        is_over = not self._groups and not self._jobs and _criteria_of(view) == self._criteria
+        return SearchStep(part, self._again_at_ms if is_over else now.ms + max(1, pause_ms))
 
-    def _look_at_groups(self, view: View) -> int:
+    def _test_groups(self, view: View) -> int:
         """Test groups until one is stranded or the step is long enough; returns how many nodes it visited."""
         visits = 0
-        while self._groups and not self._jobs and visits < SWEEP_VISITS:
+        while self._groups and not self._jobs and visits < REASSIGN_SEARCH_VISITS:
             cluster, group = self._groups.popleft()
             jobs = view.jobs_by_cluster.get(cluster, {}).get(group)
             if jobs is None:
                 continue  # all of them have ended or moved meanwhile
-            visits += max(1, view.room.size)
+            visits += max(1, view.node_table.size)
             if self._is_stranded(view, cluster, next(iter(jobs))):
                 self._jobs.extend(jobs)
         return visits
 
 
-def _groups(view: View) -> Iterator[tuple[str, Group]]:
+def _all_groups(view: View) -> Iterator[tuple[str, JobGroup]]:
     """All groups; where there is one cluster only, no job that has a cluster could move."""
-    names = view.jobs_by_cluster if len(view.clusters) > 1 else (UNASSIGNED,)
+    names = view.jobs_by_cluster if len(view.clusters) > 1 else (NO_CLUSTER,)
     for name in names:
         yield from ((name, group) for group in view.jobs_by_cluster.get(name, {}))
 
 
-def _known(view: View) -> Known:
-    clusters, wishes = tuple(view.clusters.values()), tuple(view.cluster_wishes.values())
-    return Known(view.room, view.room.abilities, clusters, wishes)
+def _criteria_of(view: View) -> ClusterCriteria:
+    clusters, wishes = tuple(view.clusters.values()), tuple(view.cluster_intents.values())
+    return ClusterCriteria(view.node_table, view.node_table.feasibility_version, clusters, wishes)

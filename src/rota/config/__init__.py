@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rota.config.etcd import SCHEME, Etcd, check_etcd, endpoints
+from rota.config.etcd import SCHEME, EtcdConfig, check_etcd, endpoints
 from rota.config.keys import ConfigError as ConfigError
 from rota.config.keys import Key as Key
 from rota.config.keys import Sourced as Sourced
@@ -69,7 +69,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class HttpServer:
+class HttpServerConfig:
     """The door for users: `/v1`, the dashboard, enrolment. `use_tls` unset: off on loopback, on elsewhere.
 
     A TLS handshake and the head of a request have `head_seconds` to arrive, a body has `body_seconds`; a
@@ -89,7 +89,7 @@ class HttpServer:
 
 
 @dataclass(frozen=True)
-class GrpcServer:
+class GrpcServerConfig:
     """The door for controllers from outside. `use_tls` unset: off on loopback, on elsewhere.
 
     A connection without a call is closed after `idle_seconds`.
@@ -104,14 +104,14 @@ class GrpcServer:
 
 
 @dataclass(frozen=True)
-class AgentServer:
+class AgentServerConfig:
     """The door for agents; a client certificate is always required there."""
 
     addr: str = f"127.0.0.1:{AGENT_PORT}"
 
 
 @dataclass(frozen=True)
-class WorkerGateway:
+class WorkerGatewayConfig:
     """Workers written by others: they register at `grpc_server`, and are dialled. `ca_file` vouches.
 
     `enabled` unset: on if the file has nothing but what that contract has, and both addresses are loopback.
@@ -122,7 +122,7 @@ class WorkerGateway:
 
 
 @dataclass(frozen=True)
-class Placement:
+class PlacementConfig:
     """How tasks get their nodes. `interference` is what neighbours cost each other, as `disk/net = "10"`.
 
     Labels named in `granted_labels` count only where a join token or an operator has granted them.
@@ -134,7 +134,7 @@ class Placement:
 
 
 @dataclass(frozen=True)
-class ReportSeconds:
+class ReportSecondsConfig:
     """Between which bounds the server chooses how often nodes tell how busy they are."""
 
     least: float = REPORT_LEAST_MS / 1000
@@ -142,7 +142,7 @@ class ReportSeconds:
 
 
 @dataclass(frozen=True)
-class Retention:
+class RetentionConfig:
     """How long ended jobs are remembered, and how many of them; a job's own `keep` goes before age."""
 
     jobs_age: str = f"{JOBS_AGE_MS // 3_600_000}h"
@@ -165,7 +165,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Certificates:
+class CertificatesConfig:
     """For how long after it has expired a node may renew its certificate; later it has to join again."""
 
     renewal_window: str = f"{RENEWAL_WINDOW_SECONDS // 3600}h"
@@ -178,16 +178,16 @@ class ServerConfig:
     With `never_lead` it stands by, and is never elected: it answers reads and hands on the rest.
     """
 
-    http_server: HttpServer = HttpServer()
-    grpc_server: GrpcServer = GrpcServer()
-    agent_server: AgentServer = AgentServer()
-    worker_gateway: WorkerGateway = WorkerGateway()
-    placement: Placement = field(default_factory=Placement)
-    report_seconds: ReportSeconds = ReportSeconds()
-    retention: Retention = Retention()
+    http_server: HttpServerConfig = HttpServerConfig()
+    grpc_server: GrpcServerConfig = GrpcServerConfig()
+    agent_server: AgentServerConfig = AgentServerConfig()
+    worker_gateway: WorkerGatewayConfig = WorkerGatewayConfig()
+    placement: PlacementConfig = field(default_factory=PlacementConfig)
+    report_seconds: ReportSecondsConfig = ReportSecondsConfig()
+    retention: RetentionConfig = RetentionConfig()
     limits: Limits = Limits()
-    certificates: Certificates = Certificates()
-    etcd: Etcd = field(default_factory=Etcd)
+    certificates: CertificatesConfig = CertificatesConfig()
+    etcd: EtcdConfig = field(default_factory=EtcdConfig)
     data_dir: str | None = None
     store: str = "sqlite"
     name: str = "default"
@@ -411,7 +411,7 @@ def check_granted_labels(keys: list[str]) -> None:
             raise ConfigError("placement.granted_labels", f"{key[:60]!r} is not a label's name", hint)
 
 
-def renewal_window(said: Certificates) -> timedelta:
+def renewal_window(said: CertificatesConfig) -> timedelta:
     key = "certificates.renewal_window"
     try:
         return timedelta(seconds=parse_seconds(key, said.renewal_window, RENEWAL_WINDOW_SECONDS_MAX))
@@ -419,7 +419,7 @@ def renewal_window(said: Certificates) -> timedelta:
         raise ConfigError(key, f"{said.renewal_window!r} cannot be used", error.hint) from None
 
 
-def check_door(name: str, door: HttpServer | GrpcServer) -> None:
+def check_door(name: str, door: HttpServerConfig | GrpcServerConfig) -> None:
     host = check_address(f"{name}.addr", door.addr)
     if door.use_tls is not False:  # plain text needs no certificate: files that are named are not read
         check_certificate_files(name, door)
@@ -431,7 +431,7 @@ def check_door(name: str, door: HttpServer | GrpcServer) -> None:
         )
 
 
-def check_certificate_files(name: str, door: HttpServer | GrpcServer) -> None:
+def check_certificate_files(name: str, door: HttpServerConfig | GrpcServerConfig) -> None:
     if (door.crt_file is None) != (door.key_file is None) or (door.use_tls and door.crt_file is None):
         lacking = "crt_file" if door.crt_file is None else "key_file"
         hint = "name both crt_file and key_file, or set use_tls = false"
@@ -463,7 +463,7 @@ def check_store(config: ServerConfig) -> None:
     check_etcd(config.etcd, config.store)
 
 
-def check_reports(said: ReportSeconds) -> None:
+def check_reports(said: ReportSecondsConfig) -> None:
     low, high = said.least, said.most
     for name, seconds in (("least", low), ("most", high)):
         if not REPORT_LEAST_MS <= seconds * 1000 <= REPORT_MOST_MS:

@@ -10,7 +10,7 @@ SCHEME = "etcd://"
 
 
 @dataclass(frozen=True)
-class Etcd:
+class EtcdConfig:
     """For `store = "etcd://host:port,…"`. With `ca_file` TLS is spoken; the password is read from a file."""
 
     prefix: str = "rota/"
@@ -23,7 +23,7 @@ class Etcd:
     allow_plain_text: bool = False  # off loopback
 
 
-def plain_text_beyond(said: Etcd, store: str) -> str | None:
+def plain_text_beyond(said: EtcdConfig, store: str) -> str | None:
     """The first member of etcd off this machine that is spoken to in plain text; None: there is none."""
     if said.ca_file is not None:
         return None
@@ -31,7 +31,7 @@ def plain_text_beyond(said: Etcd, store: str) -> str | None:
     return next((one for one, host in hosts if not is_loopback(host)), None)
 
 
-def check_etcd(said: Etcd, store: str) -> None:
+def check_etcd(said: EtcdConfig, store: str) -> None:
     beyond = plain_text_beyond(said, store)
     if beyond is not None and not said.allow_plain_text:
         raise ConfigError(

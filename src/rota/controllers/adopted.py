@@ -4,17 +4,17 @@ from collections.abc import Iterator
 
 from rota.model.adoption import GONE
 from rota.model.columns import Draft, Ranges, ints, small, where
-from rota.model.job import Kind
+from rota.model.job import JobKind
 from rota.model.lifecycle import TASK, TaskEvent, TaskState, step
 from rota.model.limits import BLOCK_TASKS
-from rota.model.plan import Event, Instant, Plan, look_again
+from rota.model.plan import EventRecord, Instant, Plan, wake_at
 from rota.model.task import TaskBlock
 from rota.model.view import JobView
 
 _HELD = int(TaskState.HELD)
 
 
-def close(job: JobView, now: Instant) -> Plan | None:
+def expire_adoption(job: JobView, now: Instant) -> Plan | None:
     """None: nothing is to be done.
 
     Missing tasks of a service are wanted again: its user wants so many at any time. Those of other jobs are
@@ -25,22 +25,22 @@ def close(job: JobView, now: Instant) -> Plan | None:
     if adoption is None or adoption.closed:
         return None
     if now.ms < adoption.until_ms:
-        return look_again(adoption.until_ms)
-    if job.spec.kind is Kind.BATCH and (job.tally.live or job.tally.pending):
+        return wake_at(adoption.until_ms)
+    if job.spec.kind is JobKind.BATCH and (job.task_counts.live or job.task_counts.pending):
         return None
-    blocks = list(_changed(job))
-    missed = [index for block in blocks for index in _missing(job, job.tasks[block.block])]
+    blocks = list(_changed_blocks(job))
+    missed = [index for block in blocks for index in _missing_tasks(job, job.tasks[block.block])]
     why = f"no node is waited for any more to bring back tasks of job {job.spec.id}"
-    events = [_event(job, missed)] if missed else []
+    events = [_missing_event(job, missed)] if missed else []
     return Plan((adoption.close(), *blocks), events=tuple(events), why=why)
 
 
-def _changed(job: JobView) -> Iterator[TaskBlock]:
-    event = TaskEvent.RELEASED if job.spec.stays else TaskEvent.MISSED
+def _changed_blocks(job: JobView) -> Iterator[TaskBlock]:
+    event = TaskEvent.RELEASED if job.spec.is_service else TaskEvent.ADOPTION_EXPIRED
     state = step(TASK, TaskState.HELD, event)
     for block in sorted(job.tasks):
         task = job.tasks[block]
-        positions = [index % BLOCK_TASKS for index in _missing(job, task)]
+        positions = [index % BLOCK_TASKS for index in _missing_tasks(job, task)]
         if positions:
             draft = Draft(task)
             draft["state"][positions] = state
@@ -48,7 +48,7 @@ def _changed(job: JobView) -> Iterator[TaskBlock]:
             yield draft.done()
 
 
-def _missing(job: JobView, task: TaskBlock) -> list[int]:
+def _missing_tasks(job: JobView, task: TaskBlock) -> list[int]:
     """Indices of tasks that wait for their node to bring them; others are held as suspects."""
     held = where(small(task.state) == _HELD)
     attempt = job.attempts.get(task.block)
@@ -57,11 +57,11 @@ def _missing(job: JobView, task: TaskBlock) -> list[int]:
     return [first + at for at in held if numbers is None or not numbers[at]]
 
 
-def _event(job: JobView, missed: list[int]) -> Event:
+def _missing_event(job: JobView, missed: list[int]) -> EventRecord:
     ranges = Ranges(missed)
     tasks = f"task{'s' if missed[1:] else ''} {ranges} of job {job.spec.id}"
-    if job.spec.stays:
+    if job.spec.is_service:
         why = f"{tasks} wanted again: no node has brought {'them' if missed[1:] else 'it'} back"
-        return Event("task.released", why, job=job.spec.id, indices=tuple(ranges.pairs))
+        return EventRecord("task.released", why, job=job.spec.id, indices=tuple(ranges.pairs))
     why = f"{tasks} lost: {GONE}"
-    return Event("task.ended", why, job=job.spec.id, indices=tuple(ranges.pairs), state="lost")
+    return EventRecord("task.ended", why, job=job.spec.id, indices=tuple(ranges.pairs), state="lost")

@@ -7,11 +7,11 @@ from rota.model.limits import BLOCK_TASKS
 from rota.model.task import TaskBlock
 
 
-def carried(spec: JobSpec) -> tuple[TaskBlock, ...]:
+def carried_blocks(spec: JobSpec) -> tuple[TaskBlock, ...]:
     if not spec.carried:
         return ()
     drafts: dict[int, Draft[TaskBlock]] = {}
-    done = step(TASK, TaskState.WANTED, TaskEvent.DONE)
+    done = step(TASK, TaskState.WANTED, TaskEvent.SUCCEEDED)
     for first, last in spec.carried:
         for block in range(first // BLOCK_TASKS, last // BLOCK_TASKS + 1):
             if block not in drafts:

@@ -5,24 +5,24 @@ from typing import NamedTuple
 
 from rota.engine.reconciler import Reconciler
 from rota.model.calendar import MINUTE_MS
-from rota.model.cron import Cron, Missed
-from rota.model.cron_run import Runs, status_of
+from rota.model.cron import CronRecord, MissedRuns
+from rota.model.cron_run import CronRunBatch, status_of
 from rota.model.errors import Rejected
 from rota.model.limits import (
     CRON_LATE_MS,
-    CRON_LOOK_MS,
+    CRON_CHECK_MS,
     CRON_MISSED_MAX,
     CRON_MISSED_MS,
     JOBS_WAITING_MAX,
 )
-from rota.model.plan import NOTHING, Instant, Plan, look_again
+from rota.model.plan import NO_CHANGE, Instant, Plan, wake_at
 from rota.model.schedule import Offset, Zones, between, next_after, parse
 from rota.model.view import View
 
 NAME = "cron"
 
 
-class Chosen(NamedTuple):
+class ChosenRuns(NamedTuple):
     """Of the instants that have come: those that get a run."""
 
     run: list[int]
@@ -35,63 +35,63 @@ def reconciler(zones: Zones) -> Reconciler:
     def decide(view: View, key: str, now: Instant) -> Plan:
         cron = view.crons.get(key)
         if cron is None or cron.paused:
-            return NOTHING
+            return NO_CHANGE
         try:
             offset = zones(cron.zone)
         except Rejected as problem:
-            return _cannot(view, cron, str(problem), now)
-        return look(view, cron, offset, now)
+            return _on_invalid_zone(view, cron, str(problem), now)
+        return run_due(view, cron, offset, now)
 
-    return Reconciler(NAME, "apiserver", {Cron: lambda cron: (cron.ref,)}, decide, start)
+    return Reconciler(NAME, "apiserver", {CronRecord: lambda cron: (cron.ref,)}, decide, start)
 
 
 def start(view: View) -> Iterable[str]:
     return list(view.crons)
 
 
-def look(view: View, cron: Cron, offset: Offset, now: Instant) -> Plan:
+def run_due(view: View, cron: CronRecord, offset: Offset, now: Instant) -> Plan:
     """Every instant between the last one and now is dealt with, once; behind the last one none is looked for.
 
     So a clock that is put back repeats nothing, and one that jumps ahead leaves nothing out unsaid.
     """
     schedule = parse(cron.schedule)
     last_ms = status_of(view, cron).last_ms
-    if view.unfinished >= JOBS_WAITING_MAX or view.is_short:
-        return look_again(now.ms + CRON_LOOK_MS)
+    if view.unfinished >= JOBS_WAITING_MAX or view.disk_low:
+        return wake_at(now.ms + CRON_CHECK_MS)
     forgotten_ms = max(last_ms, now.wall_ms - CRON_MISSED_MS)
     due = between(schedule, offset, forgotten_ms // MINUTE_MS, now.wall_ms // MINUTE_MS)
-    wake_at_ms = _next_look(next_after(schedule, offset, max(last_ms, now.wall_ms) // MINUTE_MS), now)
+    wake_at_ms = _next_check_ms(next_after(schedule, offset, max(last_ms, now.wall_ms) // MINUTE_MS), now)
     if not due:
-        return look_again(wake_at_ms)
-    runs = Runs(view, cron, now)
-    chosen = choose(cron.missed, [at * MINUTE_MS for at in due], now.wall_ms)
+        return wake_at(wake_at_ms)
+    runs = CronRunBatch(view, cron, now)
+    chosen = choose_runs(cron.missed, [at * MINUTE_MS for at in due], now.wall_ms)
     if chosen.left_out:
         runs.skip(chosen.left_out, f"missed, and missed = {cron.missed}")
     for instant_ms in chosen.run:
-        skipped = runs.begin(instant_ms)
+        skipped = runs.start(instant_ms)
         if skipped is not None:
             runs.skip(1, skipped.reason)
-    runs.reach(due[-1] * MINUTE_MS)
+    runs.advance_to(due[-1] * MINUTE_MS)
     return runs.plan().but(wake_at_ms=wake_at_ms)
 
 
-def choose(missed: Missed, due_ms: list[int], wall_ms: int) -> Chosen:
+def choose_runs(missed: MissedRuns, due_ms: list[int], wall_ms: int) -> ChosenRuns:
     """What is but a little late is not missed."""
     in_time = [at for at in due_ms if wall_ms - at <= CRON_LATE_MS]
-    runs = {Missed.SKIP: in_time, Missed.ONCE: in_time or due_ms[-1:], Missed.ALL: due_ms[-CRON_MISSED_MAX:]}
-    return Chosen(runs[missed], len(due_ms) - len(runs[missed]))
+    runs = {MissedRuns.SKIP: in_time, MissedRuns.ONCE: in_time or due_ms[-1:], MissedRuns.ALL: due_ms[-CRON_MISSED_MAX:]}
+    return ChosenRuns(runs[missed], len(due_ms) - len(runs[missed]))
 
 
-def _next_look(instant: int | None, now: Instant) -> int:
+def _next_check_ms(instant: int | None, now: Instant) -> int:
     """Soon, also when the next instant is far away: the wall clock may be set meanwhile."""
-    wait_ms = CRON_LOOK_MS if instant is None else instant * MINUTE_MS - now.wall_ms
-    return now.ms + max(1, min(CRON_LOOK_MS, wait_ms))
+    wait_ms = CRON_CHECK_MS if instant is None else instant * MINUTE_MS - now.wall_ms
+    return now.ms + max(1, min(CRON_CHECK_MS, wait_ms))
 
 
-def _cannot(view: View, cron: Cron, problem: str, now: Instant) -> Plan:
+def _on_invalid_zone(view: View, cron: CronRecord, problem: str, now: Instant) -> Plan:
     """Said once, tried again and again."""
-    runs = Runs(view, cron, now)
+    runs = CronRunBatch(view, cron, now)
     if runs.status.reason == problem:
-        return look_again(now.ms + CRON_LOOK_MS)
+        return wake_at(now.ms + CRON_CHECK_MS)
     runs.skip(0, problem)
-    return runs.plan().but(wake_at_ms=now.ms + CRON_LOOK_MS)
+    return runs.plan().but(wake_at_ms=now.ms + CRON_CHECK_MS)

@@ -1,6 +1,6 @@
 """A job whose tasks have all ended -> its last status: code, times, and the reason in one sentence."""
 
-from rota.controllers.wishes import cluster_failed
+from rota.controllers.wishes import cluster_failure
 from rota.model.adoption import GONE
 from rota.model.attempt import NO_EXIT_CODE
 from rota.model.columns import Ranges, column
@@ -11,15 +11,15 @@ from rota.model.phase import Phase
 from rota.model.plan import Instant
 from rota.model.view import JobView, is_placed
 
-_BAD = (int(Phase.FAILED), int(Phase.LOST), int(Phase.TIMED_OUT))
+_UNSUCCESSFUL = (int(Phase.FAILED), int(Phase.LOST), int(Phase.TIMED_OUT))
 _NAMED = 8  # indices named in a sentence
 
 
-def ending(job: JobView, state: JobState, now: Instant, reason: str | None = None) -> JobStatus:
+def final_status(job: JobView, state: JobState, now: Instant, reason: str | None = None) -> JobStatus:
     """`reason`: where no task has one."""
-    bad = _bad_indices(job)
+    bad = _unsuccessful_indices(job)
     told = bad[0] if bad else 0  # whose code is the job's own: the lowest bad index
-    exit_code, signal = _code(job, told) if bad or job.spec.size == 1 else (None, 0)
+    exit_code, signal = _exit_code(job, told) if bad or job.spec.size == 1 else (None, 0)
     if exit_code is None and state is JobState.SUCCEEDED:
         exit_code = 0
     return JobStatus(
@@ -34,16 +34,16 @@ def ending(job: JobView, state: JobState, now: Instant, reason: str | None = Non
     )
 
 
-def _bad_indices(job: JobView) -> list[int]:
+def _unsuccessful_indices(job: JobView) -> list[int]:
     found: list[int] = []
     for block in sorted(job.phases):
         phases = job.phases[block]
-        if any(bad in phases for bad in _BAD):
-            found += [block * BLOCK_TASKS + at for at, phase in enumerate(phases) if phase in _BAD]
+        if any(bad in phases for bad in _UNSUCCESSFUL):
+            found += [block * BLOCK_TASKS + at for at, phase in enumerate(phases) if phase in _UNSUCCESSFUL]
     return found
 
 
-def _code(job: JobView, index: int) -> tuple[int | None, int]:
+def _exit_code(job: JobView, index: int) -> tuple[int | None, int]:
     block, position = divmod(index, BLOCK_TASKS)
     status = job.statuses.get(block)
     if status is None:
@@ -57,21 +57,21 @@ def _sentence(job: JobView, state: JobState, bad: list[int]) -> str:
         return "exit 0" if job.spec.size == 1 else f"all {job.spec.size} tasks succeeded"
     if job.verdict is not None and state in (JobState.REJECTED, JobState.TIMED_OUT):
         return job.verdict.reason
-    by_user = job.wish is not None and job.wish.cancel
-    if state is JobState.CANCELED and not by_user and (failed := cluster_failed(job)) is not None:
+    by_user = job.intent is not None and job.intent.cancel
+    if state is JobState.CANCELED and not by_user and (failed := cluster_failure(job)) is not None:
         return failed  # whatever its tasks met with before
     if not bad:
-        whole = job.wish is not None and (by_user or not job.tasks)  # or nothing of it ever began
-        reason = job.wish.reason if job.wish is not None and whole else _reason_of_a_canceled_task(job)
+        whole = job.intent is not None and (by_user or not job.tasks)  # or nothing of it ever began
+        reason = job.intent.reason if job.intent is not None and whole else _canceled_task_reason(job)
         return reason or "canceled by its user"
-    first = describe(job, bad[0])
+    first = describe_task_end(job, bad[0])
     if job.spec.count == 1:
         return first
     named = str(Ranges(bad[:_NAMED])) + (", ..." if len(bad) > _NAMED else "")
     return f"{len(bad)} of {job.spec.count} tasks did not succeed: index {named}; the first: {first}"
 
 
-def _reason_of_a_canceled_task(job: JobView) -> str | None:
+def _canceled_task_reason(job: JobView) -> str | None:
     """None: no task says so."""
     for block in sorted(job.tasks):
         for position, reason in sorted(job.tasks[block].reasons.items()):
@@ -80,7 +80,7 @@ def _reason_of_a_canceled_task(job: JobView) -> str | None:
     return None
 
 
-def describe(job: JobView, index: int) -> str:
+def describe_task_end(job: JobView, index: int) -> str:
     """How a task ended, in words."""
     block, position = divmod(index, BLOCK_TASKS)
     status, task = job.statuses.get(block), job.tasks.get(block)
@@ -90,5 +90,5 @@ def describe(job: JobView, index: int) -> str:
         return GONE
     if status is None:
         return "never started"
-    code, signal = _code(job, index)
+    code, signal = _exit_code(job, index)
     return f"killed by signal {signal}" if signal else f"exit {code}"

@@ -1,96 +1,96 @@
 """A keeper's death + who was there at this one and at earlier ones -> which task is to blame.
 
 Everything that runs on a node dies with its keeper, so one task that kills keepers drags its neighbours
-along. A task is suspect after SUSPECT_DEATHS deaths at which it, and no other job, was there each time. The
+along. A task is suspect after QUARANTINE_KEEPER_DEATHS deaths at which it, and no other job, was there each time. The
 pauses after faults of the cluster differ from task to task, so neighbours come back at other times than the
 culprit and miss some of its deaths. Jobs that were at the very same deaths are told apart by who started
-last, once there were SUSPECT_DEATHS_TIED of them. A death at which a held task was there is explained, and
+last, once there were QUARANTINE_KEEPER_DEATHS_TIED of them. A death at which a held task was there is explained, and
 counts against nothing else.
 """
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from rota.controllers.owner import Block
+from rota.controllers.owner import BlockRecords
 from rota.model.columns import ints
 from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import AttemptState, TaskState
-from rota.model.limits import BLAME_MS, SUSPECT_DEATHS, SUSPECT_DEATHS_TIED
+from rota.model.limits import BLAME_MS, QUARANTINE_KEEPER_DEATHS, QUARANTINE_KEEPER_DEATHS_TIED
 from rota.model.plan import Instant
-from rota.model.retry import Cause
-from rota.model.task import Death
+from rota.model.retry import EndCause
+from rota.model.task import KeeperDeath
 from rota.model.view import JobView, View
 
 _HELD, _LOST = int(TaskState.HELD), AttemptState.LOST
-_Name = tuple[NodeId, int]  # of a death: the node, and when its next keeper noted it
+_DeathKey = tuple[NodeId, int]  # of a death: the node, and when its next keeper noted it
 
 
-class Judged(NamedTuple):
+class DeathEvaluation(NamedTuple):
     """What one more death says about a task."""
 
-    deaths: tuple[Death, ...]  # that count against it from now on
+    deaths: tuple[KeeperDeath, ...]  # that count against it from now on
     is_suspect: bool = False
 
 
-class _Job(NamedTuple):
+class _OtherJob(NamedTuple):
     """Another job whose tasks were at deaths of keepers."""
 
-    deaths: frozenset[_Name]
+    deaths: frozenset[_DeathKey]
     is_held: bool  # one of the tasks that were
     started_at_ms: int  # the latest start among its tasks that died with the keeper last
 
 
-def judge(view: View, block: Block, position: int, now: Instant) -> Judged:
+def evaluate_death(view: View, block: BlockRecords, position: int, now: Instant) -> DeathEvaluation:
     """Enter the death that ended a task's current attempt."""
     task, job = block.task, block.task.job
     node = block.attempt.nodes[ints(block.attempt, "node")[position]]
     known = (death for death in task.deaths.get(position, ()) if death.ms > now.ms - BLAME_MS)
-    deaths = (*known, Death(node, ints(block.status, "ended_at_ms")[position], now.ms))
-    if len(deaths) < SUSPECT_DEATHS:
-        return Judged(deaths)
-    others = list(_others(view, job))
-    explained = frozenset[_Name]().union(*(other.deaths for other in others if other.is_held))
-    left = tuple(death for death in deaths if _name(death) not in explained)
-    if len(left) < SUSPECT_DEATHS:
-        return Judged(left)
-    tied = [other for other in others if other.deaths.issuperset(map(_name, left))]
-    if tied and len(left) < SUSPECT_DEATHS_TIED:
-        return Judged(left)
+    deaths = (*known, KeeperDeath(node, ints(block.status, "ended_at_ms")[position], now.ms))
+    if len(deaths) < QUARANTINE_KEEPER_DEATHS:
+        return DeathEvaluation(deaths)
+    others = list(_other_jobs(view, job))
+    explained = frozenset[_DeathKey]().union(*(other.deaths for other in others if other.is_held))
+    left = tuple(death for death in deaths if _death_key(death) not in explained)
+    if len(left) < QUARANTINE_KEEPER_DEATHS:
+        return DeathEvaluation(left)
+    tied = [other for other in others if other.deaths.issuperset(map(_death_key, left))]
+    if tied and len(left) < QUARANTINE_KEEPER_DEATHS_TIED:
+        return DeathEvaluation(left)
     started_at_ms = ints(block.status, "started_at_ms")[position]
-    return Judged(left, is_suspect=all(other.started_at_ms <= started_at_ms for other in tied))
+    return DeathEvaluation(left, is_suspect=all(other.started_at_ms <= started_at_ms for other in tied))
 
 
-def suspicion(view: View, deaths: tuple[Death, ...]) -> str:
+def describe_deaths(view: View, deaths: tuple[KeeperDeath, ...]) -> str:
     nodes = dict.fromkeys(death.node for death in deaths)
     names = [view.nodes[node].spec.name if node in view.nodes else node for node in nodes]
     return f"the keeper died {len(deaths)} times while it ran there: on {', '.join(names)}"
 
 
-def _others(view: View, job: JobId) -> Iterator[_Job]:
+def _other_jobs(view: View, job: JobId) -> Iterator[_OtherJob]:
     """Every other job that has not ended. Rarely asked for: only when a task may have to be held."""
     for other, entry in view.jobs.items():
         is_over = entry.status is not None and entry.status.ended
         if other != job and not is_over and any(task.deaths for task in entry.tasks.values()):
-            yield _job(entry)
+            yield _other_job(entry)
 
 
-def _job(entry: JobView) -> _Job:
+def _other_job(entry: JobView) -> _OtherJob:
     """Its losses may not all be settled yet: those that its statuses tell of count as well."""
-    deaths: set[_Name] = set()
+    deaths: set[_DeathKey] = set()
     is_held, started_at_ms = False, 0
     for number, task in entry.tasks.items():
         status, attempt = entry.statuses.get(number), entry.attempts.get(number)
         for position, known in task.deaths.items():
-            deaths.update(map(_name, known))
+            deaths.update(map(_death_key, known))
             is_held |= task.state[position] == _HELD
-            if status is None or attempt is None or status.causes.get(position) != Cause.KEEPER_DIED:
+            if status is None or attempt is None or status.causes.get(position) != EndCause.KEEPER_DIED:
                 continue
             if status.state[position] == _LOST:
                 node = attempt.nodes[ints(attempt, "node")[position]]
                 deaths.add((node, ints(status, "ended_at_ms")[position]))
                 started_at_ms = max(started_at_ms, ints(status, "started_at_ms")[position])
-    return _Job(frozenset(deaths), is_held, started_at_ms)
+    return _OtherJob(frozenset(deaths), is_held, started_at_ms)
 
 
-def _name(death: Death) -> _Name:
+def _death_key(death: KeeperDeath) -> _DeathKey:
     return death.node, death.ended_at_ms

@@ -10,14 +10,14 @@ from rota.model.ids import NodeId
 from rota.model.job import JobSpec
 from rota.model.lifecycle import AttemptState, TaskEvent, TaskState
 from rota.model.limits import BLOCK_TASKS, TICK_MS
-from rota.model.plan import Event, Instant
-from rota.model.recovery import Absence, Loss, Word, told_again_at_ms
+from rota.model.plan import EventRecord, Instant
+from rota.model.recovery import WhenControllerAbsent, Loss, RecoveryDecision, next_notice_at_ms
 from rota.model.shape import RunMode
 from rota.model.task import TaskBlock
 from rota.model.view import JobView, View
 
 
-class Block(NamedTuple):
+class BlockRecords(NamedTuple):
     """The three records of a block."""
 
     task: TaskBlock
@@ -25,23 +25,23 @@ class Block(NamedTuple):
     status: StatusBlock
 
 
-class Asked(NamedTuple):
+class RecoveryRequest(NamedTuple):
     """What the owner was asked, and what follows."""
 
     losses: dict[int, Loss]  # by position: these wait for its word
-    words: dict[int, TaskEvent]  # by position: what becomes of these
-    events: tuple[Event, ...] = ()
+    decisions: dict[int, TaskEvent]  # by position: what becomes of these
+    events: tuple[EventRecord, ...] = ()
     wake_at_ms: int | None = None
 
 
-NOTHING_ASKED = Asked({}, {})
+NO_REQUEST = RecoveryRequest({}, {})
 
 
-def ask_owner(view: View, job: JobView, block: Block, ended: Iterable[int], now: Instant) -> Asked:
+def ask_recovery_controller(view: View, job: JobView, block: BlockRecords, ended: Iterable[int], now: Instant) -> RecoveryRequest:
     """Nobody but the owner recovers what it owns; while it is away, the scheduler, where the job says so."""
-    lost = _owned(job.spec, block, ended)
+    lost = _controller_losses(job.spec, block, ended)
     if not lost:
-        return NOTHING_ASKED
+        return NO_REQUEST
     number, first = ints(block.attempt, "number"), block.task.block * BLOCK_TASKS
     losses: dict[int, Loss] = {}
     words: dict[int, TaskEvent] = {}
@@ -50,61 +50,61 @@ def ask_owner(view: View, job: JobView, block: Block, ended: Iterable[int], now:
         before = block.task.losses.get(at) or Loss(number[at], now.ms, now.ms, times=0)
         word = None if job.answers is None else job.answers.on(first + at, number[at])
         if word is not None:
-            words[at] = _what_becomes(word)
-        elif _is_left_alone(view, job.spec, before, now):
-            words[at] = TaskEvent.AGAIN
+            words[at] = _task_event(word)
+        elif _scheduler_takes_over(view, job.spec, before, now):
+            words[at] = TaskEvent.RETRY
             left.append(first + at)
         else:
-            losses[at] = _told(before, now)
+            losses[at] = _with_notice(before, now)
     news = [at for at, loss in losses.items() if loss != block.task.losses.get(at)]
-    events = (*_reports(view, job, block, losses, news), *_taken_over(job.spec, left))
-    return Asked(losses, words, events, _look_again_at(view, job.spec, losses, now))
+    events = (*_loss_events(view, job, block, losses, news), *_takeover_events(job.spec, left))
+    return RecoveryRequest(losses, words, events, _wake_at_ms(view, job.spec, losses, now))
 
 
-def _owned(spec: JobSpec, block: Block, ended: Iterable[int]) -> list[int]:
+def _controller_losses(spec: JobSpec, block: BlockRecords, ended: Iterable[int]) -> list[int]:
     """Positions for the owner; what is started once, ever, ends as lost whatever anybody says."""
-    if spec.owner is None or spec.run is RunMode.AT_MOST_ONCE:
+    if spec.recovery_controller is None or spec.run is RunMode.AT_MOST_ONCE:
         return []
     task, attempt, status = block
     return [at for at in ended if task.state[at] == TaskState.WANTED and is_loss(attempt, status, at)]
 
 
-def _what_becomes(word: Word) -> TaskEvent:
-    match word:
-        case Word.AGAIN:
-            return TaskEvent.AGAIN
-        case Word.FAIL:
-            return TaskEvent.SPENT
-        case Word.CANCEL:
+def _task_event(decision: RecoveryDecision) -> TaskEvent:
+    match decision:
+        case RecoveryDecision.RETRY:
+            return TaskEvent.RETRY
+        case RecoveryDecision.FAIL:
+            return TaskEvent.RETRIES_EXHAUSTED
+        case RecoveryDecision.CANCEL:
             return TaskEvent.STOPPED
-        case Word.LOST:
-            return TaskEvent.GONE
+        case RecoveryDecision.LOST:
+            return TaskEvent.NODE_LOST
 
 
-def _is_left_alone(view: View, spec: JobSpec, loss: Loss, now: Instant) -> bool:
-    at_ms = _taken_over_at(view, spec, loss)
+def _scheduler_takes_over(view: View, spec: JobSpec, loss: Loss, now: Instant) -> bool:
+    at_ms = _takeover_at_ms(view, spec, loss)
     return at_ms is not None and now.ms >= at_ms
 
 
-def _taken_over_at(view: View, spec: JobSpec, loss: Loss) -> int | None:
+def _takeover_at_ms(view: View, spec: JobSpec, loss: Loss) -> int | None:
     """Cluster time at which somebody else acts; None: its owner is there, or is waited for."""
-    absent_ms = view.presence.absent_since(spec.owner or "")
-    if spec.when_no_controller is Absence.WAIT or absent_ms is None:
+    absent_ms = view.presence.absent_since(spec.recovery_controller or "")
+    if spec.when_no_controller is WhenControllerAbsent.WAIT or absent_ms is None:
         return None
     return max(loss.since_ms, absent_ms) + _wait_ms(spec)
 
 
-def _told(loss: Loss, now: Instant) -> Loss:
-    due = loss.times == 0 or now.ms >= told_again_at_ms(loss.told_ms, loss.times)
+def _with_notice(loss: Loss, now: Instant) -> Loss:
+    due = loss.times == 0 or now.ms >= next_notice_at_ms(loss.told_ms, loss.times)
     return Loss(loss.attempt, loss.since_ms, now.ms, loss.times + 1) if due else loss
 
 
-def _look_again_at(view: View, spec: JobSpec, losses: dict[int, Loss], now: Instant) -> int | None:
-    times = [told_again_at_ms(loss.told_ms, loss.times) for loss in losses.values()]
-    if spec.when_no_controller is Absence.SCHEDULER:
+def _wake_at_ms(view: View, spec: JobSpec, losses: dict[int, Loss], now: Instant) -> int | None:
+    times = [next_notice_at_ms(loss.told_ms, loss.times) for loss in losses.values()]
+    if spec.when_no_controller is WhenControllerAbsent.SCHEDULER:
         # Whoever is there now may go: not before this, then, would anybody act for it.
         later_ms = now.ms + max(TICK_MS, _wait_ms(spec))
-        times += [_taken_over_at(view, spec, loss) or later_ms for loss in losses.values()]
+        times += [_takeover_at_ms(view, spec, loss) or later_ms for loss in losses.values()]
     return min(times, default=None)
 
 
@@ -112,9 +112,9 @@ def _wait_ms(spec: JobSpec) -> int:
     return round(spec.controller_wait_seconds * 1000)
 
 
-def _reports(
-    view: View, job: JobView, block: Block, losses: dict[int, Loss], news: list[int]
-) -> Iterable[Event]:
+def _loss_events(
+    view: View, job: JobView, block: BlockRecords, losses: dict[int, Loss], news: list[int]
+) -> Iterable[EventRecord]:
     """One event for each node, attempt number and way it ended: its owner answers by attempt."""
     places, state = ints(block.attempt, "node"), block.status.state
     groups: dict[tuple[int, NodeId, int, int], list[int]] = {}
@@ -126,8 +126,8 @@ def _reports(
         name = view.nodes[node].spec.name if node in view.nodes else node
         was = "tasks {} of job {} were" if len(indices) > 1 else "task {} of job {} was"
         again = f", told {times} times" if times > 1 else ""
-        asks = f"{job.spec.owner} is to say again, fail, cancel or lost"
-        yield Event(
+        asks = f"{job.spec.recovery_controller} is to say again, fail, cancel or lost"
+        yield EventRecord(
             "task.unresolved",
             f"{was.format(ranges, job.spec.id)} {AttemptState(ended).name.lower()} on {name}: {asks}{again}",
             job=job.spec.id,
@@ -138,9 +138,9 @@ def _reports(
         )
 
 
-def _taken_over(spec: JobSpec, left: list[int]) -> Iterable[Event]:
+def _takeover_events(spec: JobSpec, left: list[int]) -> Iterable[EventRecord]:
     if left:
         ranges = Ranges(left)
         tasks = f"task{'s' if len(left) > 1 else ''} {ranges} of job {spec.id}"
-        why = f"{spec.owner} is away: the scheduler places {tasks} anew"
-        yield Event("task.resolved", why, job=spec.id, indices=tuple(ranges.pairs), state=Word.AGAIN.value)
+        why = f"{spec.recovery_controller} is away: the scheduler places {tasks} anew"
+        yield EventRecord("task.resolved", why, job=spec.id, indices=tuple(ranges.pairs), state=RecoveryDecision.RETRY.value)

@@ -1,23 +1,23 @@
 """An ended attempt of a service -> wanted again, after a pause that grows while it does not last."""
 
-from rota.controllers.verdict import End, Verdict
+from rota.controllers.verdict import AttemptEnd, RetryOutcome
 from rota.model.job import JobSpec
 from rota.model.lifecycle import AttemptState, TaskEvent
-from rota.model.limits import SERVICE_LAST_MS
+from rota.model.limits import SERVICE_BACKOFF_MAX_MS
 from rota.model.retry import Retry
 
-PAUSES = Retry(delay_max_ms=SERVICE_LAST_MS)
+BACKOFF = Retry(delay_max_ms=SERVICE_BACKOFF_MAX_MS)
 
 
-def judge(spec: JobSpec, end: End, failures: int, wanted: bool) -> Verdict:
+def decide_restart(spec: JobSpec, end: AttemptEnd, failures: int, wanted: bool) -> RetryOutcome:
     """Whatever way it ended: only who cancels it ends it."""
     del spec, failures  # it is tried for ever
     if not wanted:
-        return Verdict(TaskEvent.STOPPED)
+        return RetryOutcome(TaskEvent.STOPPED)
     match end.state:
         case AttemptState.SUCCEEDED | AttemptState.FAILED | AttemptState.TIMED_OUT:
-            return Verdict(TaskEvent.AGAIN, spends_a_retry=not end.is_outdated)
+            return RetryOutcome(TaskEvent.RETRY, counts_as_retry=not end.is_outdated)
         case AttemptState.STOPPED | AttemptState.LOST:
-            return Verdict(TaskEvent.SUSPECTED if end.is_suspect else TaskEvent.AGAIN)
+            return RetryOutcome(TaskEvent.QUARANTINED if end.is_suspect else TaskEvent.RETRY)
         case _:
             raise AssertionError(f"{end.state.name} is not the end of a try")

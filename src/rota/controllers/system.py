@@ -8,19 +8,19 @@ from rota.model.columns import Draft, Ranges
 from rota.model.job import JobStatus
 from rota.model.lifecycle import TASK, JobState, TaskEvent, TaskState, step
 from rota.model.limits import BLOCK_TASKS
-from rota.model.node import NodeWish
+from rota.model.node import NodeIntent
 from rota.model.phase import Phase
-from rota.model.plan import NOTHING, Event, Instant, Plan, Record
+from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan, Record
 from rota.model.task import TaskBlock
 from rota.model.view import JobView, View
 
-_NODES = "nodes"
+_NODES_KEY = "nodes"
 _REASON = "its node was deleted"
 
 
 WAKES: Wakes = {
-    NodeWish: lambda _: (_NODES,),  # the last record written when a node is deleted
-    Machine: lambda record: (_NODES,) if record.goes else (),
+    NodeIntent: lambda _: (_NODES_KEY,),  # the last record written when a node is deleted
+    Machine: lambda record: (_NODES_KEY,) if record.goes else (),
     # A task may become pending again after its node was deleted: its job resumes, or its loss is resolved.
     JobStatus: lambda status: (status.id,) if status.state is JobState.ACTIVE else (),
     TaskBlock: lambda block: (block.job,),
@@ -28,34 +28,34 @@ WAKES: Wakes = {
 
 
 def start(view: View) -> Iterable[str]:
-    return (_NODES,) if view.systems else ()
+    return (_NODES_KEY,) if view.system_jobs else ()
 
 
 def decide(view: View, key: str, now: Instant) -> Plan:
     del now
     puts: list[Record] = []
-    events: list[Event] = []
-    for job_id in view.systems:
-        if key not in (_NODES, job_id):
+    events: list[EventRecord] = []
+    for job_id in view.system_jobs:
+        if key not in (_NODES_KEY, job_id):
             continue
         job = view.jobs[job_id]
-        gone = [index for node, index in job.pinned.items() if node not in view.nodes and _pends(job, index)]
+        gone = [index for node, index in job.task_by_node.items() if node not in view.nodes and _is_pending(job, index)]
         if gone:
-            puts += _ended(job, gone)
+            puts += _ended_blocks(job, gone)
             ranges = Ranges(gone)
             why = f"task{'s' if gone[1:] else ''} {ranges} of job {job_id} ended: {_REASON}"
-            events.append(Event("task.ended", why, job=job_id, indices=tuple(ranges.pairs)))
+            events.append(EventRecord("task.ended", why, job=job_id, indices=tuple(ranges.pairs)))
     if not puts:
-        return NOTHING
+        return NO_CHANGE
     return Plan(tuple(puts), events=tuple(events), why="; ".join(event.why for event in events))
 
 
-def _pends(job: JobView, index: int) -> bool:
+def _is_pending(job: JobView, index: int) -> bool:
     block, position = divmod(index, BLOCK_TASKS)
     return block not in job.phases or job.phases[block][position] == Phase.PENDING
 
 
-def _ended(job: JobView, gone: list[int]) -> Iterable[TaskBlock]:
+def _ended_blocks(job: JobView, gone: list[int]) -> Iterable[TaskBlock]:
     by_block: dict[int, list[int]] = {}
     for index in gone:
         by_block.setdefault(index // BLOCK_TASKS, []).append(index % BLOCK_TASKS)

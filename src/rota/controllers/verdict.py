@@ -6,10 +6,10 @@ from rota.model.attempt import DRAINED, EVICTED, NO_EXIT_CODE, AttemptBlock, Sta
 from rota.model.columns import ints
 from rota.model.job import JobSpec
 from rota.model.lifecycle import AttemptState, TaskEvent
-from rota.model.retry import Cause
+from rota.model.retry import EndCause
 
 
-class End(NamedTuple):
+class AttemptEnd(NamedTuple):
     state: AttemptState
     exit_code: int = NO_EXIT_CODE
     signal: int = 0
@@ -35,9 +35,9 @@ class End(NamedTuple):
         return self.is_loss or self.is_evicted
 
 
-class Verdict(NamedTuple):
+class RetryOutcome(NamedTuple):
     event: TaskEvent
-    spends_a_retry: bool = False
+    counts_as_retry: bool = False
     reason: str | None = None  # why it is not tried again, though retries are left
 
 
@@ -55,19 +55,19 @@ def is_loss(attempt: AttemptBlock, status: StatusBlock, position: int) -> bool:
         case AttemptState.LOST:
             return True
         case AttemptState.STOPPED:
-            return bool(flags & DRAINED) or status.causes.get(position) == Cause.NODE_LEFT
+            return bool(flags & DRAINED) or status.causes.get(position) == EndCause.NODE_LEFT
         case _:
             return False
 
 
-def end_of(spec: JobSpec, attempt: AttemptBlock, status: StatusBlock, position: int) -> End:
+def end_of_attempt(spec: JobSpec, attempt: AttemptBlock, status: StatusBlock, position: int) -> AttemptEnd:
     """How the attempt at this position ended; a preempted one was stopped, even if its node was lost."""
     state, code = AttemptState(status.state[position]), ints(status, "exit_code")[position]
     lost = is_loss(attempt, status, position)
     evicted = bool(attempt.flags[position] & EVICTED)
     if evicted and not lost and state is AttemptState.LOST:
-        return End(AttemptState.STOPPED, is_evicted=True)
-    return End(
+        return AttemptEnd(AttemptState.STOPPED, is_evicted=True)
+    return AttemptEnd(
         state,
         code,
         status.signal[position],

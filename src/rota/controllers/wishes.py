@@ -3,49 +3,49 @@
 from collections.abc import Iterable
 
 from rota.model.columns import Draft, Ranges, small
-from rota.model.job import JobStatus, JobVerdict, Kind
+from rota.model.job import JobStatus, SchedulerVerdict, JobKind
 from rota.model.lifecycle import JOB, TASK, JobEvent, JobState, TaskEvent, TaskState, step
 from rota.model.limits import BLOCK_TASKS
 from rota.model.phase import FIRST_END, Phase
-from rota.model.plan import NOTHING, Event, Instant, Plan
+from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan
 from rota.model.task import TaskBlock
 from rota.model.view import JobView
 
 _PAUSED = JobState.PAUSED  # enum members are slow to look up, and this one is asked for at every look
 
 
-def is_canceled(job: JobView) -> bool:
+def is_cancel_requested(job: JobView) -> bool:
     """By a user, or because its cluster has failed and it may go to no other."""
-    return (job.wish is not None and job.wish.cancel) or cluster_failed(job) is not None
+    return (job.intent is not None and job.intent.cancel) or cluster_failure(job) is not None
 
 
-def is_nothing_left(job: JobView) -> bool:
+def are_all_tasks_canceled(job: JobView) -> bool:
     """Each of its tasks was canceled, one by one."""
-    canceled = {} if job.wish is None else job.wish.cancel_tasks
+    canceled = {} if job.intent is None else job.intent.cancel_tasks
     return len(canceled) >= job.spec.size > 0 and all(index in canceled for index in range(job.spec.size))
 
 
-def cluster_failed(job: JobView) -> str | None:
+def cluster_failure(job: JobView) -> str | None:
     return None if job.cluster is None else job.cluster.failed
 
 
-def unwant(job: JobView) -> Plan:
+def cancel_job(job: JobView) -> Plan:
     """Cancel: what runs shall stop, what waits is over; blocks never placed need no record."""
     assert job.status is not None
-    reason = cluster_failed(job) if job.wish is None or not job.wish.cancel else job.wish.reason
-    status = JobStatus(job.spec.id, step(JOB, job.status.state, JobEvent.CANCEL_WISHED), reason)
-    blocks = [_unwant_block(job, block) for block in sorted(job.phases)]
-    running = job.tally.live - job.tally.unresolved
+    reason = cluster_failure(job) if job.intent is None or not job.intent.cancel else job.intent.reason
+    status = JobStatus(job.spec.id, step(JOB, job.status.state, JobEvent.CANCEL_REQUESTED), reason)
+    blocks = [_cancel_block(job, block) for block in sorted(job.phases)]
+    running = job.task_counts.live - job.task_counts.unresolved
     why = f"job {job.spec.id} is canceled; of its tasks {running} have to be stopped"
-    event = Event("job.canceling", why, job=job.spec.id)
+    event = EventRecord("job.canceling", why, job=job.spec.id)
     return Plan((status, *blocks), events=(event,), why=why)
 
 
-def unwant_tasks(job: JobView) -> Plan | None:
+def cancel_tasks(job: JobView) -> Plan | None:
     """Cancel some of its tasks; the others go on. None: there are none to cancel."""
-    if job.wish is None or not job.wish.cancel_tasks:
+    if job.intent is None or not job.intent.cancel_tasks:
         return None
-    wanted = [index for index in sorted(job.wish.cancel_tasks) if _is_wanted(job, index)]
+    wanted = [index for index in sorted(job.intent.cancel_tasks) if _is_wanted(job, index)]
     if not wanted:
         return None
     by_block: dict[int, list[int]] = {}
@@ -53,34 +53,34 @@ def unwant_tasks(job: JobView) -> Plan | None:
         by_block.setdefault(index // BLOCK_TASKS, []).append(index % BLOCK_TASKS)
     ranges = Ranges(wanted)
     why = f"task{'s' if len(wanted) > 1 else ''} {ranges} of job {job.spec.id} canceled"
-    event = Event("task.canceling", why, job=job.spec.id, indices=tuple(ranges.pairs))
-    blocks = [_unwant_block(job, block, positions) for block, positions in by_block.items()]
+    event = EventRecord("task.canceling", why, job=job.spec.id, indices=tuple(ranges.pairs))
+    blocks = [_cancel_block(job, block, positions) for block, positions in by_block.items()]
     return Plan(tuple(blocks), events=(event,), why=why)
 
 
-def stop_late(job: JobView, verdict: JobVerdict) -> Plan:
+def stop_overdue(job: JobView, verdict: SchedulerVerdict) -> Plan:
     """It is over its time: the same as a cancel, but that it is not canceled."""
-    blocks = (_unwant_block(job, block, ended=TaskEvent.OVERTIME) for block in sorted(job.phases))
+    blocks = (_cancel_block(job, block, ended=TaskEvent.TIMED_OUT) for block in sorted(job.phases))
     changed = [block for block in blocks if block != job.tasks.get(block.block)]
     why = f"job {job.spec.id} is stopped: {verdict.reason}"
-    return Plan(tuple(changed), why=why) if changed else NOTHING
+    return Plan(tuple(changed), why=why) if changed else NO_CHANGE
 
 
-def pause(job: JobView, now: Instant) -> Plan | None:
+def pause_or_resume(job: JobView, now: Instant) -> Plan | None:
     """As wished: nothing of it is placed, or it is again. None: it is as wished."""
     assert job.status is not None
-    wished = job.wish is not None and job.wish.paused
+    wished = job.intent is not None and job.intent.paused
     if wished == (job.status.state is _PAUSED):
         return None
     match job.status.state:
         case JobState.ACTIVE if wished:
-            event, why = JobEvent.PAUSE_WISHED, f"job {job.spec.id} is paused: nothing of it starts"
+            event, why = JobEvent.PAUSE_REQUESTED, f"job {job.spec.id} is paused: nothing of it starts"
         case JobState.PAUSED if not wished:
-            event, why = JobEvent.RESUME_WISHED, f"job {job.spec.id} goes on"
+            event, why = JobEvent.RESUME_REQUESTED, f"job {job.spec.id} goes on"
         case _:
             return None
     status = JobStatus(job.spec.id, step(JOB, job.status.state, event), wanted_at_ms=now.ms)
-    told = Event(f"job.{status.state.value}", why, job=job.spec.id, state=status.state.value)
+    told = EventRecord(f"job.{status.state.value}", why, job=job.spec.id, state=status.state.value)
     return Plan((status,), events=(told,), why=why)
 
 
@@ -89,7 +89,7 @@ def _is_wanted(job: JobView, index: int) -> bool:
     return task is None or task.state[index % BLOCK_TASKS] in (TaskState.WANTED, TaskState.HELD)
 
 
-def _unwant_block(
+def _cancel_block(
     job: JobView,
     block: int,
     positions: Iterable[int] | None = None,
@@ -104,11 +104,11 @@ def _unwant_block(
     if positions is not None:
         chosen[:] = False
         chosen[list(positions)] = True
-    if job.spec.kind is Kind.SYSTEM:
+    if job.spec.kind is JobKind.SYSTEM:
         chosen[len(job.pins[block].nodes) :] = False  # places of nodes that have not come
     wanted = chosen & (draft["state"] == TaskState.WANTED)
     draft["state"][wanted & (phase != Phase.PENDING) & (phase < FIRST_END)] = step(
-        TASK, TaskState.WANTED, TaskEvent.UNWISHED
+        TASK, TaskState.WANTED, TaskEvent.CANCEL_REQUESTED
     )
     draft["state"][wanted & (phase == Phase.PENDING)] = step(TASK, TaskState.WANTED, ended)
     beyond = wanted & (phase == Phase.CANCELED)  # more than are wanted now; not to begin if more are again

@@ -12,7 +12,7 @@ from rota.model.task import TaskBlock
 _OF_JOBS = ("job", "task", "attempt", "status", "pin")
 
 
-def catch_up(mirror: Mirror, puts: Sequence[Record], deletes: Iterable[Key]) -> None:
+def replay_commit(mirror: Mirror, puts: Sequence[Record], deletes: Iterable[Key]) -> None:
     """Of each record only its last value is known, not the steps between.
 
     An attempt may have ended on one node and the next begun on another: so what a block held is given back
@@ -20,25 +20,25 @@ def catch_up(mirror: Mirror, puts: Sequence[Record], deletes: Iterable[Key]) -> 
     """
     for record in puts:
         if isinstance(record, TaskBlock | AttemptBlock | StatusBlock):
-            _lift(mirror, record.job, record.block)
-    mirror.take_in(puts)
+            _release_block(mirror, record.job, record.block)
+    mirror.apply_all(puts)
     for key in deletes:
-        _let_go(mirror, key)
+        _release_job(mirror, key)
         mirror.forget(key)
     mirror.touched.clear()  # it is for who orders nodes: that is who leads
 
 
-def _let_go(mirror: Mirror, key: Key) -> None:
+def _release_job(mirror: Mirror, key: Key) -> None:
     """A job that was known as one under way may be gone by the next that is heard of it."""
     head, name, *_ = key.split("/")
     job = mirror.jobs.get(JobId(name)) if head in _OF_JOBS else None
     if job is not None:
         for block in list(job.phases):
-            _lift(mirror, job.spec.id, block)
-        mirror._lines.take_out(job)
+            _release_block(mirror, job.spec.id, block)
+        mirror._queues.remove(job)
 
 
-def _lift(mirror: Mirror, name: JobId, block: int) -> None:
+def _release_block(mirror: Mirror, name: JobId, block: int) -> None:
     job = mirror.jobs.get(name)
     if job is None or block not in job.phases:
         return
@@ -49,5 +49,5 @@ def _lift(mirror: Mirror, name: JobId, block: int) -> None:
     attempt = job.attempts.get(block)
     if attempt is not None:
         mirror._shift_holds(job, attempt, holds, none)
-    job.tally.shift(phases, none, changes(phases, none))
-    job.forget_again(block)
+    job.task_counts.shift(phases, none, changes(phases, none))
+    job.clear_retries(block)

@@ -5,27 +5,27 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
-from rota.engine.pins import Pins
-from rota.model.accounts import Kept
+from rota.engine.pins import SystemJobIndex
+from rota.model.accounts import NamespaceUsage
 from rota.model.adoption import JobAdoption
 from rota.model.attempt import AttemptBlock, StatusBlock, state_of
 from rota.model.columns import changes, differing, ints, widened
 from rota.model.ids import JobId, NodeId
-from rota.model.job import JobCluster, JobSpec, JobStatus, JobVerdict, JobWish, Kind, Unplaceable, at_home
-from rota.model.lifecycle import NODE_IS_THERE, AttemptState, NodeState
+from rota.model.job import JobCluster, JobSpec, JobStatus, SchedulerVerdict, JobIntent, JobKind, Unplaceable, assigned_to
+from rota.model.lifecycle import NODE_PRESENT, AttemptState, NodeState
 from rota.model.limits import BLOCK_TASKS, SHORT_RUN_US
 from rota.model.move import MoveOrder
-from rota.model.move_wait import wait_of
-from rota.model.neighbours import NOWHERE
-from rota.model.node import Eligibility, Link, Load, NodeSpec, NodeStatus, NodeWish, Unwelcome
-from rota.model.phase import AFTER_ENDS, FIRST_END, Cells, Hold, Phase, cells
+from rota.model.move_wait import move_window
+from rota.model.neighbours import NO_MEMBERSHIP
+from rota.model.node import Eligibility, Connection, NodeLoad, NodeSpec, NodeStatus, NodeIntent, RefusedHandshake
+from rota.model.phase import AFTER_ENDS, FIRST_END, BlockPhases, NodeHold, Phase, block_phases
 from rota.model.pins import PinBlock, grown
 from rota.model.plan import Record
-from rota.model.recovery import JobAnswers
-from rota.model.result import Result
-from rota.model.rollout import JobFormer, JobRollout
-from rota.model.serve import Group
-from rota.model.shape import Line, RunMode
+from rota.model.recovery import RecoveryAnswers
+from rota.model.result import ResultRecord
+from rota.model.rollout import JobPreviousVersion, JobRollout
+from rota.model.serve import JobGroup
+from rota.model.shape import QueueKey, RunMode
 from rota.model.task import TaskBlock
 
 # Plain numbers: enum members are slow to look up, and these are needed at every change.
@@ -44,29 +44,29 @@ _HELD, _UNRESOLVED, _ENDS, _AFTER_ENDS = (
 _NAMES = tuple(phase.name.lower() for phase in Phase)
 _STARTED = int(AttemptState.RUNNING)  # the lowest state of an attempt that has been started
 _NEVER_TAKEN = (int(AttemptState.REFUSED), int(AttemptState.WITHDRAWN))
-_LINE, _ROOM, _LEAVING = int(Hold.A_PLACE_IN_LINE), int(Hold.ROOM), int(Hold.ROOM_FOR_NOW)
+_LINE, _ROOM, _LEAVING = int(NodeHold.LOOKAHEAD), int(NodeHold.RESERVED), int(NodeHold.RESERVED_UNTIL_STOPPED)
 
 
-class Move:
+class HoldChange:
     """By how much attempts of one block changed what they hold of one node."""
 
     def __init__(self) -> None:
         self.room = 0
-        self.line = 0
-        self.lent = 0  # of `room`: what may have to give way
+        self.lookahead = 0
+        self.preemptible = 0  # of `room`: what may have to give way
         self.leaving = 0  # of `room`: what does
-        self.gave_room = False  # or a place in the line of the node, which short tasks wait for too
+        self.freed = False  # or a place in the line of the node, which short tasks wait for too
 
     def shift(self, before: int, now: int) -> None:
         """Numbers of Hold: whatever is at least ROOM holds room."""
         self.room += (now >= _ROOM) - (before >= _ROOM)
-        self.line += (now == _LINE) - (before == _LINE)
-        self.lent += (now == _ROOM) - (before == _ROOM)
+        self.lookahead += (now == _LINE) - (before == _LINE)
+        self.preemptible += (now == _ROOM) - (before == _ROOM)
         self.leaving += (now == _LEAVING) - (before == _LEAVING)
-        self.gave_room |= before >= _ROOM > now or before == _LINE != now
+        self.freed |= before >= _ROOM > now or before == _LINE != now
 
 
-class Devices(NamedTuple):
+class ReservedGpus(NamedTuple):
     """GPUs that are reserved for one attempt."""
 
     slot: int  # of its node
@@ -74,7 +74,7 @@ class Devices(NamedTuple):
     devices: int  # one bit each
 
 
-class JobTally:
+class PhaseCounts:
     """Counts of a job's tasks per phase."""
 
     def __init__(self, count: int) -> None:
@@ -119,16 +119,16 @@ class JobEntry:
 
     def __init__(self, spec: JobSpec) -> None:
         self.spec = spec
-        self.kept = Kept()  # what it counts for in the account of its namespace
-        self.wish: JobWish | None = None
+        self.usage = NamespaceUsage()  # what it counts for in the account of its namespace
+        self.intent: JobIntent | None = None
         self.cluster: JobCluster | None = None
         self.status: JobStatus | None = None
-        self.verdict: JobVerdict | None = None
+        self.verdict: SchedulerVerdict | None = None
         self.unplaceable: Unplaceable | None = None
-        self.answers: JobAnswers | None = None
-        self.results: dict[tuple[int, int], Result] = {}  # by index and attempt
+        self.answers: RecoveryAnswers | None = None
+        self.results: dict[tuple[int, int], ResultRecord] = {}  # by index and attempt
         self.results_bytes = 0
-        self.former: JobFormer | None = None
+        self.previous_version: JobPreviousVersion | None = None
         self.rollout: JobRollout | None = None
         self.adoption: JobAdoption | None = None
         self.tasks: dict[int, TaskBlock] = {}
@@ -136,24 +136,24 @@ class JobEntry:
         self.statuses: dict[int, StatusBlock] = {}
         self.phases: dict[int, bytes] = {}  # by block; a block without an entry is all pending
         self.holds: dict[int, bytes] = {}
-        self._pins = Pins()
-        self.tally = JobTally(spec.count)
+        self._pins = SystemJobIndex()
+        self.task_counts = PhaseCounts(spec.count)
         self.run_us: float | None = None  # how long its tasks run, a moving mean
         self.started_at_ms: int | None = None  # the earliest start of any attempt
-        self.fresh = 0  # the lowest index that was never placed
+        self.first_never_placed = 0  # the lowest index that was never placed
         self.has_gaps = False  # some tasks have ended and were never placed
-        self.again: dict[int, dict[int, int]] = {}  # by block: placed, pending again -> not before
-        self._again_count = 0  # entries of `again`
+        self.retry_at_ms: dict[int, dict[int, int]] = {}  # by block: placed, pending again -> not before
+        self._retry_count = 0  # entries of `again`
         # A heap of (not before, index); an entry is void if `again` says otherwise.
-        self._pauses: list[tuple[int, int]] = []
-        self.in_line: Line | None = None  # the line it waits in
-        self.in_group: tuple[str, Group] | None = None  # of the index of unfinished jobs by cluster
+        self._backoffs: list[tuple[int, int]] = []
+        self.queue: QueueKey | None = None  # the line it waits in
+        self.in_group: tuple[str, JobGroup] | None = None  # of the index of unfinished jobs by cluster
         self.resumes_ms: int | None = None  # when a pause ends after which its line is to be tried
         self.is_parked = False  # our own code failed on it: it is not offered to the scheduler
-        self.on: dict[NodeId, int] = {}  # live attempts by node
+        self.live_by_node: dict[NodeId, int] = {}  # live attempts by node
         self.moving: dict[int, MoveOrder] = {}  # by index: moves that are not carried out yet
-        self.devices: dict[int, Devices] = {}  # by index; only of attempts that hold some
-        self.counted = NOWHERE
+        self.devices: dict[int, ReservedGpus] = {}  # by index; only of attempts that hold some
+        self.counted = NO_MEMBERSHIP
         self.counted_version = -1  # of the neighbours when `counted` was made
         if spec.kept is not None:
             self._bound()
@@ -169,7 +169,7 @@ class JobEntry:
         """Its records that are not blocks of tasks."""
         yield self.spec
         decided = (self.cluster, self.status, self.verdict, self.unplaceable)
-        parts = (self.wish, *decided, self.answers, self.former, self.rollout, self.adoption)
+        parts = (self.intent, *decided, self.answers, self.previous_version, self.rollout, self.adoption)
         yield from (part for part in parts if part is not None)
         yield from self.pins.values()
 
@@ -178,52 +178,52 @@ class JobEntry:
         self.adoption = record
         self.has_gaps = True
 
-    def report(self, result: Result) -> None:
+    def add_result(self, result: ResultRecord) -> None:
         self.results[result.index, result.attempt] = result
         self.results_bytes += result.size
 
-    def keep(self, record: TaskBlock | AttemptBlock | StatusBlock) -> None:
+    def set_block(self, record: TaskBlock | AttemptBlock | StatusBlock) -> None:
         """Since it was written there may be more tasks."""
         size = self.spec.block_size(record.block)
         match record:
             case TaskBlock():
                 self.tasks[record.block] = widened(record, size)
-                self._note_pauses(self.tasks[record.block])
+                self._update_backoffs(self.tasks[record.block])
             case AttemptBlock():
                 self.attempts[record.block] = widened(record, size)
             case StatusBlock():
-                self._note_starts(record)
+                self._update_first_start(record)
                 self.statuses[record.block] = widened(record, size)
 
-    def _note_pauses(self, new: TaskBlock) -> None:
+    def _update_backoffs(self, new: TaskBlock) -> None:
         """Of what is pending: a pause may have been cut short."""
-        again = self.again.get(new.block)
+        again = self.retry_at_ms.get(new.block)
         if again:
             for index, before_ms in list(again.items()):
                 now_ms = self._not_before_ms(index, new)
                 if now_ms != before_ms:
-                    self._pause(again, index, now_ms)
+                    self._set_backoff(again, index, now_ms)
 
-    def _note_starts(self, new: StatusBlock) -> None:
+    def _update_first_start(self, new: StatusBlock) -> None:
         old = self.statuses.get(new.block)
         if old is None or old.started_at_ms != new.started_at_ms:
             first = min((start for start in ints(new, "started_at_ms") if start), default=None)
             if first is not None:
                 self.started_at_ms = min(first, self.started_at_ms or first)
 
-    def revise(self, spec: JobSpec) -> None:
+    def replace_spec(self, spec: JobSpec) -> None:
         """The spec is another; tasks may have been added to it, never taken away, but perhaps unwanted."""
         if self.cluster is not None:
-            spec = at_home(spec, self.cluster.cluster)
-        if spec.kind is Kind.SYSTEM:  # its tasks come with its nodes
+            spec = assigned_to(spec, self.cluster.cluster)
+        if spec.kind is JobKind.SYSTEM:  # its tasks come with its nodes
             spec = grown(spec, self.spec.count - spec.count)
-        self.tally.by_phase[_PENDING] += spec.count - self.spec.count
+        self.task_counts.by_phase[_PENDING] += spec.count - self.spec.count
         self.spec = spec
         self.counted_version = -1
         records: tuple[TaskBlock | AttemptBlock | StatusBlock, ...]
         records = (*self.tasks.values(), *self.attempts.values(), *self.statuses.values())
         for record in records:
-            self.keep(record)
+            self.set_block(record)
         for known in (self.phases, self.holds):
             known.update({block: old.ljust(spec.block_size(block), b"\0") for block, old in known.items()})
         self._bound()
@@ -233,17 +233,17 @@ class JobEntry:
         for block in range(self.spec.blocks if self.spec.kept is not None else 0):
             size, attempt = self.spec.block_size(block), self.attempts.get(block)
             before = self.phases.get(block) or bytes(size)
-            now = self.bounded(block, cells(size, self.tasks.get(block), attempt, self.statuses.get(block)))
+            now = self.bounded(block, block_phases(size, self.tasks.get(block), attempt, self.statuses.get(block)))
             changed = changes(before, now.phase)
-            self.tally.shift(before, now.phase, changed)
+            self.task_counts.shift(before, now.phase, changed)
             if attempt is not None:
-                self.place_again(attempt, changed, now.phase)
+                self.update_retries(attempt, changed, now.phase)
             else:
                 self.has_gaps |= bool(changed)
             if changed:
                 self.phases[block] = now.phase
 
-    def bounded(self, block: int, found: Cells) -> Cells:
+    def bounded(self, block: int, found: BlockPhases) -> BlockPhases:
         if self.spec.kept is None:
             return found
         return found.bounded(max(0, self.spec.kept - block * BLOCK_TASKS))
@@ -261,26 +261,26 @@ class JobEntry:
             case StatusBlock():
                 return differing(self.statuses.get(record.block), record, ("number", "state"))
 
-    def place_again(self, attempt: AttemptBlock, positions: list[int], phase: bytes) -> None:
+    def update_retries(self, attempt: AttemptBlock, positions: list[int], phase: bytes) -> None:
         """Of the tasks at these positions that were ever placed: which are pending again, from when on."""
         first = attempt.block * BLOCK_TASKS
         number = ints(attempt, "number")
         task = self.tasks.get(attempt.block)
-        again = self.again.setdefault(attempt.block, {})
+        again = self.retry_at_ms.setdefault(attempt.block, {})
         for position in positions:
             index = first + position
             if not number[position]:
                 self.has_gaps |= phase[position] != _PENDING
                 continue
             if self.adoption is None:
-                self.fresh = max(self.fresh, index + 1)
+                self.first_never_placed = max(self.first_never_placed, index + 1)
             if phase[position] == _PENDING:
-                self._again_count += index not in again
-                self._pause(again, index, self._not_before_ms(index, task))
+                self._retry_count += index not in again
+                self._set_backoff(again, index, self._not_before_ms(index, task))
             else:
-                self._again_count -= again.pop(index, None) is not None
+                self._retry_count -= again.pop(index, None) is not None
         if not again:
-            del self.again[attempt.block]
+            del self.retry_at_ms[attempt.block]
 
     def _not_before_ms(self, index: int, task: TaskBlock | None) -> int:
         """Cluster time from which a pending task may be placed on any node.
@@ -290,24 +290,24 @@ class JobEntry:
         """
         position = index % BLOCK_TASKS
         move = self.moving.get(index)
-        wait = None if move is None else wait_of(move, task, position)
+        wait = None if move is None else move_window(move, task, position)
         if wait is not None:
             return wait.until_ms
         return 0 if task is None else ints(task, "not_before")[position]
 
-    def note_moves(self, moves: Mapping[int, MoveOrder]) -> None:
+    def set_moves(self, moves: Mapping[int, MoveOrder]) -> None:
         """Keep those of these moves that are not carried out yet; the tasks of the others may go anywhere."""
         before = self.moving
         self.moving = {index: move for index, move in moves.items() if self._is_moving(index, move)}
         for index in before.keys() - self.moving.keys():
             block = index // BLOCK_TASKS
-            again = self.again.get(block, {})
+            again = self.retry_at_ms.get(block, {})
             if index in again:
-                self._pause(again, index, self._not_before_ms(index, self.tasks.get(block)))
+                self._set_backoff(again, index, self._not_before_ms(index, self.tasks.get(block)))
 
     def move_waits_end_ms(self, now_ms: int) -> list[int]:
         """For each pending task that is still between two nodes: the cluster time at which that wait ends."""
-        ends = (self.again.get(index // BLOCK_TASKS, {}).get(index, 0) for index in self.moving)
+        ends = (self.retry_at_ms.get(index // BLOCK_TASKS, {}).get(index, 0) for index in self.moving)
         return [end_ms for end_ms in ends if end_ms > now_ms]
 
     def _is_moving(self, index: int, move: MoveOrder) -> bool:
@@ -341,86 +341,86 @@ class JobEntry:
         state = state_of(status, position, move.attempt)
         return tries > 1 or (tries == 1 and (state is None or state in _NEVER_TAKEN))
 
-    def _pause(self, again: dict[int, int], index: int, until_ms: int) -> None:
+    def _set_backoff(self, again: dict[int, int], index: int, until_ms: int) -> None:
         again[index] = until_ms
-        heapq.heappush(self._pauses, (until_ms, index))
+        heapq.heappush(self._backoffs, (until_ms, index))
 
-    def forget_again(self, block: int) -> None:
+    def clear_retries(self, block: int) -> None:
         """The block is about to be looked at as if for the first time."""
-        self._again_count -= len(self.again.pop(block, {}))
+        self._retry_count -= len(self.retry_at_ms.pop(block, {}))
 
-    def held(self, block: int) -> bytes:
+    def holds_of(self, block: int) -> bytes:
         """By each of its tasks; nothing while that is being found out."""
         return self.holds.get(block, b"")
 
     @property
-    def pinned(self) -> dict[NodeId, int]:
+    def task_by_node(self) -> dict[NodeId, int]:
         return self._pins.index
 
     @property
     def pins(self) -> dict[int, PinBlock]:
         return self._pins.blocks
 
-    def pin(self, record: PinBlock) -> None:
+    def add_pins(self, record: PinBlock) -> None:
         """Tasks come with their nodes."""
-        more = self._pins.take(record)
+        more = self._pins.apply(record)
         self.spec = grown(self.spec, more)
-        self.tally.by_phase[_PENDING] += more
+        self.task_counts.by_phase[_PENDING] += more
 
     def ready(self, now_ms: int, most: int) -> list[int]:
         if self._pins.blocks:
-            return self._pins.pending(self.phases, self.again, now_ms)[:most]
+            return self._pins.pending(self.phases, self.retry_at_ms, now_ms)[:most]
         found: list[int] = []
-        for block in sorted(self.again):
+        for block in sorted(self.retry_at_ms):
             if len(found) >= most:
                 break
-            found += sorted(index for index, at_ms in self.again[block].items() if at_ms <= now_ms)
+            found += sorted(index for index, at_ms in self.retry_at_ms[block].items() if at_ms <= now_ms)
         del found[most:]
         if not self.has_gaps:
-            found += range(self.fresh, min(self.spec.count, self.fresh + most - len(found)))
+            found += range(self.first_never_placed, min(self.spec.count, self.first_never_placed + most - len(found)))
             return found
         found += islice(self._never_placed(), most - len(found))
         return found
 
     def _never_placed(self) -> Iterator[int]:
         """Those that are pending, whole blocks at a time."""
-        for block in range(self.fresh // BLOCK_TASKS, self.spec.blocks):
+        for block in range(self.first_never_placed // BLOCK_TASKS, self.spec.blocks):
             phases = self.phases.get(block) or bytes(self.spec.block_size(block))
             if _PENDING in phases:
                 first = block * BLOCK_TASKS
-                indices = range(max(first, self.fresh), first + len(phases))
-                placed = self.again.get(block, {})  # they pend again
+                indices = range(max(first, self.first_never_placed), first + len(phases))
+                placed = self.retry_at_ms.get(block, {})  # they pend again
                 yield from (at for at in indices if phases[at - first] == _PENDING and at not in placed)
 
     @property
-    def is_short(self) -> bool:
+    def runs_briefly(self) -> bool:
         """Whether its tasks are known to run so briefly that some may wait on a node for the next slot."""
         return self.run_us is not None and self.run_us <= SHORT_RUN_US
 
     def ready_ms(self) -> int:
         """Cluster time from which one of its pending tasks may be placed; 0: at once."""
-        if self.tally.pending > self._again_count:  # some were never placed
+        if self.task_counts.pending > self._retry_count:  # some were never placed
             return 0
-        while self._pauses:
-            until_ms, index = self._pauses[0]
-            if self.again.get(index // BLOCK_TASKS, {}).get(index) == until_ms:
+        while self._backoffs:
+            until_ms, index = self._backoffs[0]
+            if self.retry_at_ms.get(index // BLOCK_TASKS, {}).get(index) == until_ms:
                 return until_ms
-            heapq.heappop(self._pauses)
+            heapq.heappop(self._backoffs)
         return 0
 
-    def next_pause_end_ms(self, now_ms: int) -> int | None:
+    def next_backoff_end_ms(self, now_ms: int) -> int | None:
         """Cluster time after `now_ms` at which the first of its tasks in a pause may be placed."""
-        ends = (at_ms for block in self.again.values() for at_ms in block.values() if at_ms > now_ms)
+        ends = (at_ms for block in self.retry_at_ms.values() for at_ms in block.values() if at_ms > now_ms)
         return min(ends, default=None)
 
     def all_ready_ms(self) -> int:
         """The same of all of them at once."""
-        return max((at_ms for block in self.again.values() for at_ms in block.values()), default=0)
+        return max((at_ms for block in self.retry_at_ms.values() for at_ms in block.values()), default=0)
 
 
-def touched_by(before: JobWish | None, now: JobWish, blocks: Iterable[int]) -> Iterable[int]:
+def touched_by(before: JobIntent | None, now: JobIntent, blocks: Iterable[int]) -> Iterable[int]:
     """Blocks of whose attempts something else is wished."""
-    old = before or JobWish(now.id)
+    old = before or JobIntent(now.id)
     if (old.kill, old.paused, old.halted) != (now.kill, now.paused, now.halted):
         return blocks
     sent = [index for one in now.sent if one not in old.sent for index in one.attempts]
@@ -434,53 +434,53 @@ class NodeEntry:
     def __init__(self, node: NodeId) -> None:
         self.id = node
         self.spec = NodeSpec(node, node)
-        self.wish: NodeWish | None = None
+        self.intent: NodeIntent | None = None
         self.status: NodeStatus | None = None
-        self.link = Link.UNKNOWN
-        self.heard_at_ms = 0
-        self.load: Load | None = None
+        self.connection = Connection.UNKNOWN
+        self.last_seen_at_ms = 0
+        self.load: NodeLoad | None = None
         self.measured_at_ms = 0  # cluster time at which `load` was reported
         self.report_ms = 0  # how often it was told to measure that; 0: not yet
         self.assigned: dict[tuple[JobId, int], int] = {}
-        self.retires = False  # its machine is about to be ended
-        self.refused: Unwelcome | None = None  # it calls, and may not come in
-        self.parting: str | None = None  # why it closed its last connection, as it said itself
+        self.machine_leaving = False  # its machine is about to be ended
+        self.refused: RefusedHandshake | None = None  # it calls, and may not come in
+        self.disconnect_reason: str | None = None  # why it closed its last connection, as it said itself
         self.left_at: tuple[int, int] | None = None  # revision and index of the event that told of its leave
         self.counted: tuple[str, NodeState] | None = None  # its cluster and state, as they were last counted
 
     def records(self) -> Iterator[Record]:
         """All that is on disk about it."""
         yield self.spec
-        yield from (part for part in (self.wish, self.status) if part is not None)
+        yield from (part for part in (self.intent, self.status) if part is not None)
 
-    def refuse(self, why: Unwelcome | None) -> None:
+    def set_refused(self, why: RefusedHandshake | None) -> None:
         self.refused = why
 
-    def part(self, reason: str) -> None:
-        self.parting = reason
+    def set_disconnect_reason(self, reason: str) -> None:
+        self.disconnect_reason = reason
 
-    def paced(self, report_ms: int) -> None:
+    def set_report_interval(self, report_ms: int) -> None:
         self.report_ms = report_ms
 
     @property
     def revoked(self) -> bool:
-        return self.wish is not None and self.wish.revoked
+        return self.intent is not None and self.intent.revoked
 
     @property
-    def drains(self) -> bool:
-        wished = self.wish is not None and self.wish.drains
-        return wished or self.retires or (self.status is not None and self.status.leaving)
+    def is_draining(self) -> bool:
+        wished = self.intent is not None and self.intent.drains
+        return wished or self.machine_leaving or (self.status is not None and self.status.leaving)
 
     @property
     def open(self) -> bool:
         status = self.status
         ready = status is not None and status.state is NodeState.READY
-        return ready and self.link is Link.UP and self.expected
+        return ready and self.connection is Connection.UP and self.expected
 
     @property
     def expected(self) -> bool:
         """Whether it takes new work, or would if its connection were up."""
-        wished = self.wish is None or self.wish.eligibility is Eligibility.OPEN
+        wished = self.intent is None or self.intent.eligibility is Eligibility.OPEN
         status = self.status
-        there = status is not None and status.state in NODE_IS_THERE and status.welcomes
-        return wished and there and not self.retires
+        there = status is not None and status.state in NODE_PRESENT and status.accepts_work
+        return wished and there and not self.machine_leaving

@@ -7,24 +7,24 @@ from rota.model.job import JobSpec
 from rota.model.lifecycle import JobState
 
 
-class Followers:
+class Dependents:
     """Only of jobs that have not begun."""
 
     def __init__(self) -> None:
         self._of: dict[JobId, dict[JobId, None]] = {}
 
-    def of(self, job: JobId) -> Sequence[JobId]:
+    def of_job(self, job: JobId) -> Sequence[JobId]:
         return tuple(self._of.get(job, ()))
 
-    def come(self, spec: JobSpec) -> None:
+    def add(self, spec: JobSpec) -> None:
         for after in spec.after:
             self._of.setdefault(after.job, {})[spec.id] = None
 
-    def stand(self, spec: JobSpec, state: JobState) -> None:
+    def update(self, spec: JobSpec, state: JobState) -> None:
         if state is not JobState.WAITING:
-            self.go(spec)
+            self.remove(spec)
 
-    def go(self, spec: JobSpec) -> None:
+    def remove(self, spec: JobSpec) -> None:
         for after in spec.after:
             waiting = self._of.get(after.job)
             if waiting is not None:

@@ -2,28 +2,28 @@
 
 from rota.model.adoption import JobAdoption
 from rota.model.attempt import AttemptBlock, StatusBlock
-from rota.model.cluster import Cluster, ClusterWish, Machine
-from rota.model.cron import Cron, CronStatus
+from rota.model.cluster import ClusterRecord, ClusterIntent, Machine
+from rota.model.cron import CronRecord, CronStatus
 from rota.model.job import (
     Counters,
     JobCluster,
-    JobGone,
+    JobTombstone,
     JobSpec,
     JobStatus,
-    JobVerdict,
-    JobWish,
+    SchedulerVerdict,
+    JobIntent,
     SubmitKey,
     Unplaceable,
 )
-from rota.model.namespace import Namespace
-from rota.model.node import NodeSpec, NodeStatus, NodeWish
-from rota.model.pace import ReportPace
+from rota.model.namespace import NamespaceRecord
+from rota.model.node import NodeSpec, NodeStatus, NodeIntent
+from rota.model.pace import ReportInterval
 from rota.model.pins import PinBlock
 from rota.model.plan import Record
-from rota.model.recovery import JobAnswers
+from rota.model.recovery import RecoveryAnswers
 from rota.model.restored import Restored
-from rota.model.result import Result
-from rota.model.rollout import JobFormer, JobRollout
+from rota.model.result import ResultRecord
+from rota.model.rollout import JobPreviousVersion, JobRollout
 from rota.model.subscriber import Subscriber
 from rota.model.task import TaskBlock
 
@@ -45,31 +45,31 @@ def _turn(record: Record) -> int:
             JobSpec()
             | NodeSpec()
             | Counters()
-            | ReportPace()
+            | ReportInterval()
             | Restored()
-            | Cluster()
-            | ClusterWish()
-            | Namespace()
+            | ClusterRecord()
+            | ClusterIntent()
+            | NamespaceRecord()
             | Subscriber()
-            | Cron()
+            | CronRecord()
             | CronStatus()
         ):
             return 0
         case (
             PinBlock()
-            | JobWish()
+            | JobIntent()
             | JobCluster()
             | JobStatus()
-            | JobVerdict()
+            | SchedulerVerdict()
             | Unplaceable()
-            | JobAnswers()
-            | Result()
-            | JobFormer()
+            | RecoveryAnswers()
+            | ResultRecord()
+            | JobPreviousVersion()
             | JobRollout()
             | JobAdoption()
             | SubmitKey()
-            | JobGone()
-            | NodeWish()
+            | JobTombstone()
+            | NodeIntent()
             | NodeStatus()
             | Machine()
         ):

@@ -17,17 +17,17 @@ from rota.store import codec
 _ESSENTIAL = ("meta", "restored")  # without them numbers would be given twice, or nodes greeted too early
 
 
-class Loaded(NamedTuple):
+class LoadedMirror(NamedTuple):
     mirror: Mirror
     aside: dict[str, Exception]  # by subject
 
 
-def load(
+def load_mirror(
     written: Iterable[tuple[str, bytes]],
     now_ms: int,
     distrusted: dict[str, Exception] | None = None,
     only_granted: frozenset[str] = frozenset(),
-) -> Loaded:
+) -> LoadedMirror:
     """Raises Damaged if there is no going on without a record that cannot be read."""
     decoded = codec.decode_all(written)
     aside = dict(distrusted or {})
@@ -48,8 +48,8 @@ def load(
             if failures > 1:  # there may be many, and each would cost another load
                 aside |= _failing_alone(records)
             continue
-        mirror.aside = frozenset(JobId(name[4:]) for name in aside if name.startswith("job/"))
-        return Loaded(mirror, aside)
+        mirror.unloadable = frozenset(JobId(name[4:]) for name in aside if name.startswith("job/"))
+        return LoadedMirror(mirror, aside)
 
 
 def _failing_alone(records: list[Record]) -> dict[str, Exception]:

@@ -39,7 +39,7 @@ contained depends on what was touched when it was raised:
   writes about (`rota.engine.trial`). A second culprit is found there and costs no second rebuild, so hostile
   requests cannot keep the server busy with reading its store.
 * A key that comes back without end over several batches, while few other keys turn, is a livelock: it is
-  parked as `Unsettled`. A cascade that is merely long, as a chain of jobs that are canceled one by one, also
+  parked as `NotQuiescent`. A cascade that is merely long, as a chain of jobs that are canceled one by one, also
   repeats some keys often, but looks at a new key each few decisions.
 
 Invariants: the mirror equals the disk plus the plans of the uncommitted batch. A plan is applied whole or the
@@ -53,28 +53,28 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from rota.engine.mirror import Mirror
-from rota.engine.parking import Parking, Stage
+from rota.engine.parking import Parking, FaultStage
 from rota.engine.reconciler import Command, Keys, Reconciler
-from rota.engine.suspect import suspect_of
-from rota.engine.trial import try_out
-from rota.engine.workqueue import Due, WorkQueue
-from rota.model.errors import Bug, Conflict, NotFound, Rejected, RotaError, StoreFull, Unsettled, WrongOwner
+from rota.engine.suspect import blamed_job
+from rota.engine.trial import try_plan
+from rota.engine.workqueue import WorkItem, WorkQueue
+from rota.model.errors import Bug, Conflict, NotFound, Rejected, RotaError, StoreFull, NotQuiescent, WrongWriter
 from rota.model.ids import JobId, Key, NodeId, subject_of
 from rota.model.limits import (
     BATCH_KEYS_MAX,
-    BATCH_LOOKS_MAX,
-    DECIDE_AGAIN_MAX,
+    BATCH_DECISIONS_MAX,
+    KEY_DECISIONS_MAX,
     STALL_MS,
-    TURNING_LOOKS_MAX,
-    TURNING_RATIO,
+    LIVELOCK_DECISIONS_MAX,
+    LIVELOCK_RATIO,
 )
-from rota.model.plan import NOTHING, OWNERS, Event, Instant, Plan, Record, may_write
+from rota.model.plan import NO_CHANGE, WRITERS, EventRecord, Instant, Plan, Record, may_write
 
 Packed = TypeVar("Packed")
-EVERY_KEY = "*"  # of a reconciler: all its keys are to be looked at
-REQUEST = "request"  # the key under which faults of requests are reported
-UNATTRIBUTED = Due("engine", "batch")  # to blame for a fault that does not come back when it is looked for
-_OF_RECORDS = (NotFound, Conflict)  # refusals of what is known here: a commit shows that it is still so
+ALL_KEYS = "*"  # of a reconciler: all its keys are to be looked at
+REQUEST_KEY = "request"  # the key under which faults of requests are reported
+UNATTRIBUTED = WorkItem("engine", "batch")  # to blame for a fault that does not come back when it is looked for
+_REFUSALS_FROM_STATE = (NotFound, Conflict)  # refusals of what is known here: a commit shows that it is still so
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -88,31 +88,31 @@ class Request(msgspec.Struct, frozen=True):
     charge: Callable[[float], None] | None = None  # is told the seconds that serving it took
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class RequestOutcome(msgspec.Struct, frozen=True):
     """What to tell whoever asked, once the batch is on disk."""
 
     request: Request
     answer: Any
 
 
-class Source(NamedTuple):
+class PlanSource(NamedTuple):
     """Where a plan comes from: a reconciler's key, or a request."""
 
-    due: Due
+    due: WorkItem
     request: Request | None = None
 
 
 class Culprit(NamedTuple):
     """Whose fault it is that a record cannot be written."""
 
-    source: Source
-    made_it: bool  # it has made or updated the job or node that the record is part of
+    source: PlanSource
+    wrote_spec: bool  # it has made or updated the job or node that the record is part of
 
 
-class Taken(NamedTuple):
+class AppliedPlan(NamedTuple):
     """A plan that was applied to the mirror."""
 
-    source: Source
+    source: PlanSource
     plan: Plan
 
 
@@ -122,12 +122,12 @@ class Decided(NamedTuple):
     now: Instant
     puts: dict[Key, Record]
     deletes: dict[Key, None]
-    events: tuple[Event, ...]
+    events: tuple[EventRecord, ...]
     whys: tuple[str, ...]
-    outcomes: list[Outcome]
+    outcomes: list[RequestOutcome]
     refusals: list[tuple[Request, RotaError]]
     fenced: bool
-    taken: Sequence[Taken] = ()
+    applied: Sequence[AppliedPlan] = ()
 
     @property
     def commits(self) -> bool:
@@ -149,40 +149,40 @@ class Decided(NamedTuple):
         for request in self.requests:
             request.refused(error)
 
-    def packed(self, pack: Callable[["Decided"], Packed]) -> Packed:
+    def encode(self, pack: Callable[["Decided"], Packed]) -> Packed:
         """What `pack` makes of it for the store. Raises Tainted: some plan of it cannot be encoded."""
         try:
             return pack(self)
         except Exception as error:
-            raise self._unpackable(pack) from error
+            raise self._find_unencodable(pack) from error
 
-    def _unpackable(self, pack: Callable[["Decided"], object]) -> "Tainted":
+    def _find_unencodable(self, pack: Callable[["Decided"], object]) -> "Tainted":
         """Find the plan that cannot be encoded by packing each record and each plan's events alone."""
         nothing = self._replace(puts={}, deletes={}, events=())
-        for source, plan in self.taken:
-            culprit = Culprit(source, made_it=False)
+        for source, plan in self.applied:
+            culprit = Culprit(source, wrote_spec=False)
             for record in plan.puts:
                 if self.puts.get(record.key) is record:
                     error = _raised(pack, nothing._replace(puts={record.key: record}))
                     if error is not None:
-                        return Tainted(Stage.ENCODE, culprit, record.key, error)
+                        return Tainted(FaultStage.ENCODE, culprit, record.key, error)
             error = _raised(pack, nothing._replace(events=plan.events)) if plan.events else None
             if error is not None:
-                return Tainted(Stage.ENCODE, culprit, Key(""), error)
+                return Tainted(FaultStage.ENCODE, culprit, Key(""), error)
         passing = Bug("the batch could not be encoded, and each of its plans can be")
-        return Tainted(Stage.ENCODE, Culprit(Source(UNATTRIBUTED), made_it=False), Key(""), passing)
+        return Tainted(FaultStage.ENCODE, Culprit(PlanSource(UNATTRIBUTED), wrote_spec=False), Key(""), passing)
 
 
 class Tainted(Exception):
     """The mirror holds part of a plan that cannot be committed: it has to be read again."""
 
     def __init__(
-        self, stage: Stage, culprit: Culprit, key: Key, error: Exception, *, is_trial: bool = False
+        self, stage: FaultStage, culprit: Culprit, key: Key, error: Exception, *, is_trial: bool = False
     ) -> None:
         super().__init__(f"{culprit.source.due.reconciler} failed on {key}: {error!r}")
         self.stage = stage
         self.source = culprit.source
-        self.made_it = culprit.made_it
+        self.wrote_spec = culprit.wrote_spec
         self.key = key  # of the record
         self.error = error
         self.is_trial = is_trial  # it was found out before the mirror was touched
@@ -203,10 +203,10 @@ class Loop:
         self._requests: list[Request] = []
         self._now = Instant(mirror.now_ms, 0)  # of the last batch
         self._last_ms: int | None = None
-        self._turns: dict[Due, int] = {}  # decisions of each key since the queue was last empty
+        self._decision_counts: dict[WorkItem, int] = {}  # decisions of each key since the queue was last empty
         self._resume_parked()
 
-    def look_at_everything(self) -> None:
+    def enqueue_all(self) -> None:
         """After a start nothing special happens: every key is looked at."""
         for name in self._reconcilers:
             self._wake_all(name, self._now)
@@ -216,19 +216,19 @@ class Loop:
 
     def wake(self, reconciler: str, key: str) -> None:
         """An observation that is no record has changed something this reconciler looks at."""
-        self._queue.wake(Due(reconciler, key))
+        self._queue.wake(WorkItem(reconciler, key))
 
     @property
     def idle(self) -> bool:
         """Nothing is due before something comes in or its time comes."""
         return not self._requests and not self._queue
 
-    def take_requests(self) -> list[Request]:
+    def drain_requests(self) -> list[Request]:
         """What nobody has served yet, to be served by another loop."""
         requests, self._requests = self._requests, []
         return requests
 
-    def give_back(self, requests: Sequence[Request]) -> None:
+    def requeue(self, requests: Sequence[Request]) -> None:
         """Serve these before all others: the batch that they were part of is not committed."""
         self._requests[:0] = requests
 
@@ -238,20 +238,20 @@ class Loop:
 
     def decide(self, now: Instant) -> Decided | None:
         """One batch, or nothing to do. Raises Tainted when the mirror has to be read again."""
-        self._notice_stall(now)
+        self._detect_stall(now)
         self.mirror.now_ms = now.ms
         self._now = now
         self._release_parked(now)
         batch = _Batch(now)
-        requests = self.take_requests()
+        requests = self.drain_requests()
         try:
             for request in requests:
                 self._serve(request, batch)
-            self._run(batch)
+            self._run_to_quiescence(batch)
         except Exception:  # Tainted, or a bug of this very module: the callers must not wait for ever
-            self.give_back(requests)
+            self.requeue(requests)
             raise
-        batch.events.extend(self.parking.take_news())
+        batch.events.extend(self.parking.drain_events())
         decided = batch.done()
         return decided if requests or decided.commits else None
 
@@ -264,56 +264,56 @@ class Loop:
 
     # ---- deciding
 
-    def _run(self, batch: "_Batch") -> None:
+    def _run_to_quiescence(self, batch: "_Batch") -> None:
         """Decide until nothing is due, or enough for one commit."""
-        times: dict[Due, int] = {}
+        times: dict[WorkItem, int] = {}
         looks = 0
-        while len(times) < BATCH_KEYS_MAX and looks < BATCH_LOOKS_MAX:
-            due = self._queue.take(batch.now.ms)
+        while len(times) < BATCH_KEYS_MAX and looks < BATCH_DECISIONS_MAX:
+            due = self._queue.pop(batch.now.ms)
             if due is None:
-                self._turns.clear()
+                self._decision_counts.clear()
                 return
             looks += 1
             times[due] = again = times.get(due, 0) + 1
-            self._look(due, batch)
-            if again >= DECIDE_AGAIN_MAX:
+            self._decide_item(due, batch)
+            if again >= KEY_DECISIONS_MAX:
                 break
-        self._notice_livelock(times, batch.now)
+        self._detect_livelock(times, batch.now)
 
-    def _notice_livelock(self, times: dict[Due, int], now: Instant) -> None:
+    def _detect_livelock(self, times: dict[WorkItem, int], now: Instant) -> None:
         """The batch ended before all was at rest: park a key if the same ones turn without end."""
-        turns = self._turns
+        turns = self._decision_counts
         for due, count in times.items():
             turns[due] = turns.get(due, 0) + count
         most = max(turns, key=lambda due: turns[due])
-        if turns[most] >= TURNING_LOOKS_MAX and sum(turns.values()) > len(turns) * TURNING_RATIO:
-            unsettled = Unsettled(f"decided {turns[most]} times and does not come to rest")
-            self._park(Stage.DECIDE, most, unsettled, now, firm=True)
+        if turns[most] >= LIVELOCK_DECISIONS_MAX and sum(turns.values()) > len(turns) * LIVELOCK_RATIO:
+            unsettled = NotQuiescent(f"decided {turns[most]} times and does not come to rest")
+            self._park(FaultStage.DECIDE, most, unsettled, now, firm=True)
             turns.clear()
 
-    def _notice_stall(self, now: Instant) -> None:
+    def _detect_stall(self, now: Instant) -> None:
         """A gap in our own ticks is our sleep, not the nodes' silence."""
         if self._last_ms is not None and now.ms - self._last_ms > STALL_MS:
             self.mirror.now_ms = now.ms
-            self.mirror.hear_all()
+            self.mirror.mark_all_seen()
         self._last_ms = now.ms
 
     def _serve(self, request: Request, batch: "_Batch") -> None:
-        due = Due(request.owner, REQUEST)
+        due = WorkItem(request.owner, REQUEST_KEY)
         try:
             plan = _checked(request.owner, request.command(self.mirror, batch.now))
             if self.parking.subjects:
-                plan = self._permitted(plan, may_split=request.may_split)
+                plan = self._without_parked(plan, may_split=request.may_split)
         except (Rejected, StoreFull) as refusal:
             batch.refusals.append((request, refusal))
-            batch.fenced |= isinstance(refusal, _OF_RECORDS)
+            batch.fenced |= isinstance(refusal, _REFUSALS_FROM_STATE)
             return
         except Exception as error:
-            self.parking.note(Stage.DECIDE, due, error)
+            self.parking.record_fault(FaultStage.DECIDE, due, error)
             batch.refusals.append((request, _bug(due)))
             return
         try:
-            self._take(Source(due, request), plan, batch)
+            self._apply(PlanSource(due, request), plan, batch)
         except Tainted as tainted:
             if not tainted.is_trial:
                 raise
@@ -322,17 +322,17 @@ class Loop:
             else:
                 self._requests.append(request)
             return
-        batch.outcomes.append(Outcome(request, plan.answer))
+        batch.outcomes.append(RequestOutcome(request, plan.answer))
 
-    def _look(self, due: Due, batch: "_Batch") -> None:
-        if due.key == EVERY_KEY:
+    def _decide_item(self, due: WorkItem, batch: "_Batch") -> None:
+        if due.key == ALL_KEYS:
             self._wake_all(due.reconciler, batch.now)
         elif due not in self.parking.keys:
             self._decide(due, batch)
-        elif not self._must_wait(due, batch.now) and self._decide(due, batch):
-            self.parking.succeeded(due)
+        elif not self._still_parked(due, batch.now) and self._decide(due, batch):
+            self.parking.unpark(due)
 
-    def _must_wait(self, due: Due, now: Instant) -> bool:
+    def _still_parked(self, due: WorkItem, now: Instant) -> bool:
         """Whether a parked key is left alone still, although something may have woken it."""
         parked = self.parking.keys[due]
         if not parked.firm or parked.retry_at_ms is None or parked.retry_at_ms <= now.ms:
@@ -340,16 +340,16 @@ class Loop:
         self._queue.wake_at(due, parked.retry_at_ms)
         return True
 
-    def _decide(self, due: Due, batch: "_Batch") -> bool:
+    def _decide(self, due: WorkItem, batch: "_Batch") -> bool:
         """Decide one key and apply its plan; says whether that went well."""
         reconciler = self._reconcilers[due.reconciler]
         try:
             plan = reconciler.decide(self.mirror, due.key, batch.now)
-            if plan is NOTHING:
+            if plan is NO_CHANGE:
                 return True
             plan = _checked(reconciler.owner, plan)
             if self.parking.subjects:
-                plan = self._permitted(plan, may_split=True)
+                plan = self._without_parked(plan, may_split=True)
         except (Rejected, StoreFull):
             return True
         except Exception as error:
@@ -358,7 +358,7 @@ class Loop:
         if plan.wake_at_ms is not None:
             self._queue.wake_at(due, plan.wake_at_ms)
         try:
-            self._take(Source(due), plan, batch)
+            self._apply(PlanSource(due), plan, batch)
         except Tainted as tainted:
             if not tainted.is_trial:
                 raise
@@ -367,7 +367,7 @@ class Loop:
             return False
         return True
 
-    def _permitted(self, plan: Plan, *, may_split: bool) -> Plan:
+    def _without_parked(self, plan: Plan, *, may_split: bool) -> Plan:
         """The plan without what concerns parked subjects. Raises Conflict where it is all or nothing."""
         parked = self.parking.subjects
         closed = {subject for key in _keys_of(plan) if (subject := subject_of(key)) in parked}
@@ -383,10 +383,10 @@ class Loop:
             events=tuple(event for event in plan.events if not closed & _subjects_of(event)),
         )
 
-    def _take(self, source: Source, plan: Plan, batch: "_Batch") -> None:
+    def _apply(self, source: PlanSource, plan: Plan, batch: "_Batch") -> None:
         """Apply a plan to the mirror. Raises Tainted: a part of it is applied then, unless it was a trial."""
-        if self.parking.is_wary(batch.now.ms) and (failed := try_out(self.mirror, plan)) is not None:
-            culprit = _culprit(failed.key, [Taken(source, plan)])
+        if self.parking.is_wary(batch.now.ms) and (failed := try_plan(self.mirror, plan)) is not None:
+            culprit = _culprit(failed.key, [AppliedPlan(source, plan)])
             raise Tainted(failed.stage, culprit, failed.key, failed.error, is_trial=True)
         key = Key("")
         try:
@@ -394,14 +394,14 @@ class Loop:
                 key = record.key
                 self.mirror.apply(record)
                 batch.put(key, record)
-                self._wake_after(record, batch.now)
+                self._wake_dependents(record, batch.now)
             for key in plan.deletes:
                 self.mirror.forget(key)
                 batch.delete(key)
         except Exception as error:
-            culprit = _culprit(key, [*batch.taken, Taken(source, plan)])
-            raise Tainted(Stage.APPLY, culprit, key, error) from error
-        batch.taken.append(Taken(source, plan))
+            culprit = _culprit(key, [*batch.taken, AppliedPlan(source, plan)])
+            raise Tainted(FaultStage.APPLY, culprit, key, error) from error
+        batch.taken.append(AppliedPlan(source, plan))
         batch.events.extend(plan.events)
         batch.fenced |= plan.fenced
         if plan.why:
@@ -409,23 +409,23 @@ class Loop:
 
     # ---- waking
 
-    def _wake_after(self, record: Record, now: Instant) -> None:
+    def _wake_dependents(self, record: Record, now: Instant) -> None:
         for name, keys in self._wakes.get(type(record), ()):
             try:
                 for key in keys(record):
-                    self._queue.wake(Due(name, key))
+                    self._queue.wake(WorkItem(name, key))
             except Exception as error:
-                self._park(Stage.WAKE, Due(name, EVERY_KEY), error, now, firm=True)
+                self._park(FaultStage.WAKE, WorkItem(name, ALL_KEYS), error, now, firm=True)
 
     def _wake_all(self, name: str, now: Instant) -> None:
-        due = Due(name, EVERY_KEY)
+        due = WorkItem(name, ALL_KEYS)
         try:
             for key in self._reconcilers[name].start(self.mirror):
-                self._queue.wake(Due(name, key))
+                self._queue.wake(WorkItem(name, key))
         except Exception as error:
-            self._park(Stage.WAKE, due, error, now, firm=True)
+            self._park(FaultStage.WAKE, due, error, now, firm=True)
             return
-        self.parking.succeeded(due)
+        self.parking.unpark(due)
 
     # ---- parking
 
@@ -434,32 +434,32 @@ class Loop:
         due, request = tainted.source
         subject = subject_of(tainted.key)
         if due is UNATTRIBUTED:  # all of it is decided again
-            self.parking.note(tainted.stage, due, tainted.error)
+            self.parking.record_fault(tainted.stage, due, tainted.error)
             return False
-        is_part = subject.partition("/")[0] in ("job", "node") and not tainted.made_it
+        is_part = subject.partition("/")[0] in ("job", "node") and not tainted.wrote_spec
         if request is not None:
             if not (request.may_split and is_part and subject.startswith("job/")):
-                self.parking.note(tainted.stage, due, tainted.error)
+                self.parking.record_fault(tainted.stage, due, tainted.error)
                 return True
         elif not is_part or subject.partition("/")[2] == due.key.partition("/")[0]:
             self._park(tainted.stage, due, tainted.error, now, firm=True)
             return False
         self.parking.park_subject(tainted.stage, due, subject, tainted.error, now)
         if subject.startswith("job/"):
-            self.mirror.hold_back(JobId(subject[4:]))
+            self.mirror.park_job(JobId(subject[4:]))
         return False
 
-    def _blame(self, due: Due, error: Exception, now: Instant) -> None:
+    def _blame(self, due: WorkItem, error: Exception, now: Instant) -> None:
         """Park the waiting job that a decision failed on, if that can be told; else the key."""
-        job = suspect_of(error, self.mirror)
+        job = blamed_job(error, self.mirror)
         if job is None or due.key.partition("/")[0] == job:
-            self._park(Stage.DECIDE, due, error, now, firm=False)
+            self._park(FaultStage.DECIDE, due, error, now, firm=False)
             return
-        self.parking.park_subject(Stage.DECIDE, due, f"job/{job}", error, now)
-        self.mirror.hold_back(job)
+        self.parking.park_subject(FaultStage.DECIDE, due, f"job/{job}", error, now)
+        self.mirror.park_job(job)
         self._queue.wake(due)
 
-    def _park(self, stage: Stage, due: Due, error: Exception, now: Instant, *, firm: bool) -> None:
+    def _park(self, stage: FaultStage, due: WorkItem, error: Exception, now: Instant, *, firm: bool) -> None:
         parked = self.parking.park_key(stage, due, error, now, firm=firm)
         if parked.retry_at_ms is not None:
             self._queue.wake_at(due, parked.retry_at_ms)
@@ -471,21 +471,21 @@ class Loop:
                 self._queue.wake_at(due, parked.retry_at_ms)
         for subject in self.parking.subjects:
             if subject.startswith("job/"):
-                self.mirror.hold_back(JobId(subject[4:]))
+                self.mirror.park_job(JobId(subject[4:]))
 
     def _release_parked(self, now: Instant) -> None:
         """Look again at everything about the subjects whose pause is over."""
         for subject in self.parking.release(now):
             head, _, name = subject.partition("/")
             if head == "job" and (job := self.mirror.jobs.get(JobId(name))) is not None:
-                self.mirror.let_back(job.spec.id)
+                self.mirror.unpark_job(job.spec.id)
                 for record in job.records():
-                    self._wake_after(record, now)
+                    self._wake_dependents(record, now)
             elif head == "node" and (node := self.mirror.nodes.get(NodeId(name))) is not None:
                 for one in node.records():
-                    self._wake_after(one, now)
+                    self._wake_dependents(one, now)
             else:
-                self.look_at_everything()
+                self.enqueue_all()
 
 
 class _Batch:
@@ -495,12 +495,12 @@ class _Batch:
         self.now = now
         self.puts: dict[Key, Record] = {}
         self.deletes: dict[Key, None] = {}
-        self.events: list[Event] = []
+        self.events: list[EventRecord] = []
         self.whys: list[str] = []
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[RequestOutcome] = []
         self.refusals: list[tuple[Request, RotaError]] = []
         self.fenced = False
-        self.taken: list[Taken] = []
+        self.taken: list[AppliedPlan] = []
 
     def put(self, key: Key, record: Record) -> None:
         self.deletes.pop(key, None)
@@ -529,11 +529,11 @@ def _checked(owner: str, plan: Plan) -> Plan:
     for record in plan.puts:
         kind = type(record)
         if not may_write(owner, kind):
-            raise WrongOwner(f"{owner} wrote {record.key}, which is {OWNERS[kind]}'s")
+            raise WrongWriter(f"{owner} wrote {record.key}, which is {WRITERS[kind]}'s")
     return plan
 
 
-def _culprit(key: Key, taken: list[Taken]) -> Culprit:
+def _culprit(key: Key, taken: list[AppliedPlan]) -> Culprit:
     """Who wrote the spec of that job or node last, if anyone did; else whose plan came last.
 
     A record of a new or updated job that cannot be applied is most likely the fault of that submit or update.
@@ -541,11 +541,11 @@ def _culprit(key: Key, taken: list[Taken]) -> Culprit:
     spec = f"{subject_of(key)}/spec"
     for source, plan in reversed(taken):
         if any(record.key == spec for record in plan.puts):
-            return Culprit(source, made_it=True)
-    return Culprit(taken[-1].source, made_it=False)
+            return Culprit(source, wrote_spec=True)
+    return Culprit(taken[-1].source, wrote_spec=False)
 
 
-def _bug(due: Due) -> Bug:
+def _bug(due: WorkItem) -> Bug:
     return Bug(f"deciding {due.key} for {due.reconciler} failed")
 
 
@@ -553,7 +553,7 @@ def _keys_of(plan: Plan) -> list[Key]:
     return [*(record.key for record in plan.puts), *plan.deletes]
 
 
-def _subjects_of(event: Event) -> set[str]:
+def _subjects_of(event: EventRecord) -> set[str]:
     return {f"job/{event.job}", f"node/{event.node}"}
 
 

@@ -13,17 +13,17 @@ from typing import NamedTuple
 
 import msgspec
 
-from rota.engine.workqueue import Due
+from rota.engine.workqueue import WorkItem
 from rota.model.ids import JobId, NodeId
 from rota.model.limits import PARKED_FIRST_MS, PARKED_LAST_MS, REBUILD_SHARE
-from rota.model.plan import Event, Instant
+from rota.model.plan import EventRecord, Instant
 
 _ERROR_CHARS = 200  # of an error's text, which may quote what a user sent
 _LOAD = "load"  # in place of a reconciler's name
-_NEWS_MAX = 1_000  # events that wait for the next commit
+_PENDING_EVENTS_MAX = 1_000  # events that wait for the next commit
 
 
-class Stage(StrEnum):
+class FaultStage(StrEnum):
     """Where an exception was raised."""
 
     DECIDE = "decide"
@@ -46,17 +46,17 @@ class Parked(msgspec.Struct, frozen=True):
     firm: bool  # a change does not make it due earlier
 
 
-class Fault(NamedTuple):
+class InternalFault(NamedTuple):
     """One exception, for the log and the counters."""
 
-    stage: Stage
+    stage: FaultStage
     reconciler: str
     key: str
     error: Exception
     is_loud: bool  # False: the same was logged before and nothing is new
 
 
-def text_of(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     said = str(error)
     name = type(error).__name__
     return (f"{name}: {said}" if said else name)[:_ERROR_CHARS]
@@ -66,12 +66,12 @@ class Parking:
     """Outlives the loop and the mirror, which are replaced when everything is read again."""
 
     def __init__(self) -> None:
-        self.keys: dict[Due, Parked] = {}
+        self.keys: dict[WorkItem, Parked] = {}
         self.subjects: dict[str, Parked] = {}
         self.counts: Counter[str] = Counter()  # faults since this process began, by stage
-        self.faults: deque[Fault] = deque(maxlen=_NEWS_MAX)  # that the driver has not logged yet
-        self.last: Fault | None = None
-        self._news: deque[Event] = deque(maxlen=_NEWS_MAX)
+        self.faults: deque[InternalFault] = deque(maxlen=_PENDING_EVENTS_MAX)  # that the driver has not logged yet
+        self.last: InternalFault | None = None
+        self._pending_events: deque[EventRecord] = deque(maxlen=_PENDING_EVENTS_MAX)
         self._released: dict[str, Parked] = {}  # subjects that are tried again
         self._rebuilding_ms = 0  # what the last rebuild of the mirror took
         self._rebuilt_at_ms: int | None = None
@@ -81,27 +81,27 @@ class Parking:
 
     # ---- faults
 
-    def note(self, stage: Stage, due: Due, error: Exception, *, is_loud: bool = True) -> None:
+    def record_fault(self, stage: FaultStage, due: WorkItem, error: Exception, *, is_loud: bool = True) -> None:
         """Count a fault and hand it to the driver, which logs it."""
         self.counts[stage] += 1
-        self.last = Fault(stage, due.reconciler, due.key, error, is_loud)
+        self.last = InternalFault(stage, due.reconciler, due.key, error, is_loud)
         self.faults.append(self.last)
 
-    def park_key(self, stage: Stage, due: Due, error: Exception, now: Instant, *, firm: bool) -> Parked:
+    def park_key(self, stage: FaultStage, due: WorkItem, error: Exception, now: Instant, *, firm: bool) -> Parked:
         before = self.keys.get(due)
         if before is not None and before.firm and now.ms < (before.retry_at_ms or 0):
-            self.note(stage, due, error, is_loud=False)
+            self.record_fault(stage, due, error, is_loud=False)
             return before
         parked = self._again(before, due.reconciler, due.key, error, now, firm=firm)
         self.keys[due] = parked
         self._report(stage, due, error, parked)
         return parked
 
-    def park_subject(self, stage: Stage, due: Due, subject: str, error: Exception, now: Instant) -> None:
+    def park_subject(self, stage: FaultStage, due: WorkItem, subject: str, error: Exception, now: Instant) -> None:
         before = self.subjects.get(subject) or self._released.pop(subject, None)
         parked = self._again(before, due.reconciler, subject, error, now, firm=True)
         self.subjects[subject] = parked
-        self._report(stage, Due(due.reconciler, subject), error, parked)
+        self._report(stage, WorkItem(due.reconciler, subject), error, parked)
 
     def stand_by(self) -> None:
         """Nothing is decided here any more: only what could not be loaded is left alone."""
@@ -121,13 +121,13 @@ class Parking:
         for subject, error in aside.items():
             known = self.subjects.get(subject)
             if known is None or known.retry_at_ms is not None:
-                parked = Parked(_LOAD, subject, text_of(error), now, 1, None, True)
+                parked = Parked(_LOAD, subject, describe_error(error), now, 1, None, True)
                 self.subjects[subject] = parked
-                self._report(Stage.LOAD, Due(_LOAD, subject), error, parked)
+                self._report(FaultStage.LOAD, WorkItem(_LOAD, subject), error, parked)
 
     # ---- trying again
 
-    def succeeded(self, due: Due) -> None:
+    def unpark(self, due: WorkItem) -> None:
         parked = self.keys.pop(due, None)
         if parked is not None:
             self._recover(parked)
@@ -178,9 +178,9 @@ class Parking:
 
     # ---- for the next commit
 
-    def take_news(self) -> tuple[Event, ...]:
-        news = tuple(self._news)
-        self._news.clear()
+    def drain_events(self) -> tuple[EventRecord, ...]:
+        news = tuple(self._pending_events)
+        self._pending_events.clear()
         return news
 
     # ---- inside
@@ -191,20 +191,20 @@ class Parking:
         times = 1 if before is None else before.times + 1
         since = now if before is None else before.since
         firm = firm or (before is not None and before.firm)
-        return Parked(reconciler, key, text_of(error), since, times, now.ms + _pause_ms(times), firm)
+        return Parked(reconciler, key, describe_error(error), since, times, now.ms + _pause_ms(times), firm)
 
-    def _report(self, stage: Stage, due: Due, error: Exception, parked: Parked) -> None:
+    def _report(self, stage: FaultStage, due: WorkItem, error: Exception, parked: Parked) -> None:
         """The first failure is an event; the log hears of it again each time the count doubles."""
-        self.note(stage, due, error, is_loud=parked.times & (parked.times - 1) == 0)
+        self.record_fault(stage, due, error, is_loud=parked.times & (parked.times - 1) == 0)
         if parked.times == 1:
             left = "it is left alone" if parked.retry_at_ms is None else "it is tried again after a pause"
             # Not the error's text: everyone may hear this event, and the text may quote one user's job.
             why = f"{parked.reconciler} failed on {parked.key} ({type(error).__name__}): {left}"
-            self._news.append(_event("engine.parked", why, parked.key))
+            self._pending_events.append(_event("engine.parked", why, parked.key))
 
     def _recover(self, parked: Parked) -> None:
         why = f"{parked.reconciler} works on {parked.key} again"
-        self._news.append(_event("engine.recovered", why, parked.key))
+        self._pending_events.append(_event("engine.recovered", why, parked.key))
 
 
 def _pause_ms(times: int) -> int:
@@ -215,12 +215,12 @@ def _not_before(parked: Parked, at_ms: int) -> Parked:
     return msgspec.structs.replace(parked, retry_at_ms=max(parked.retry_at_ms or 0, at_ms))
 
 
-def _event(kind: str, why: str, key: str) -> Event:
+def _event(kind: str, why: str, key: str) -> EventRecord:
     head, _, name = key.partition("/")
     match head:
         case "job":
-            return Event(kind, why, job=JobId(name))
+            return EventRecord(kind, why, job=JobId(name))
         case "node":
-            return Event(kind, why, node=NodeId(name))
+            return EventRecord(kind, why, node=NodeId(name))
         case _:
-            return Event(kind, why)
+            return EventRecord(kind, why)

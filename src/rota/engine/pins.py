@@ -8,7 +8,7 @@ from rota.model.pins import PinBlock
 _PENDING = int(Phase.PENDING)
 
 
-class Pins:
+class SystemJobIndex:
     """Empty for every other kind of job."""
 
     def __init__(self) -> None:
@@ -16,7 +16,7 @@ class Pins:
         self.index: dict[NodeId, int] = {}
         self.nodes: list[NodeId] = []  # by index
 
-    def take(self, record: PinBlock) -> int:
+    def apply(self, record: PinBlock) -> int:
         """Apply a block; returns how many tasks have come. An adopted job may learn of a node by it."""
         self.blocks[record.block] = record
         first, before = record.block * BLOCK_TASKS, len(self.nodes)

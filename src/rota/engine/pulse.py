@@ -6,13 +6,13 @@ from statistics import median
 _KEPT = 200
 
 
-class Pulse:
+class CommitStats:
     def __init__(self) -> None:
         self._took_ms: deque[float] = deque(maxlen=_KEPT)
         self.last_at_ms: int | None = None  # cluster time of the last commit that went through
         self.problem: str | None = None  # of the last one, if it did not
 
-    def went(self, took_ms: float, now_ms: int) -> None:
+    def succeeded(self, took_ms: float, now_ms: int) -> None:
         self._took_ms.append(took_ms)
         self.last_at_ms = now_ms
         self.problem = None

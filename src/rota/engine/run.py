@@ -17,7 +17,7 @@ What can go wrong, and what it costs:
 |---|---|
 | deciding raises | `Loop` refuses that request or parks that key; the batch goes on |
 | applying or encoding raises | `Tainted`: the mirror is read again, the other requests are served again |
-| the commit fails | every request of the batch fails, everything is read again (`_start_over`) |
+| the commit fails | every request of the batch fails, everything is read again (`_recover_from_failed_commit`) |
 | the store cannot be read | waiting callers are refused; it is tried again each second |
 | another server leads | `Deposed` ends `run`: the one fault that must |
 | a listener raises | the others are told; it hears at the next turn that everything was read again |
@@ -37,36 +37,36 @@ from typing import Any, NamedTuple, TypeVar
 
 import structlog
 
-from rota.engine.catching_up import catch_up
+from rota.engine.catching_up import replay_commit
 from rota.engine.clock import Clock
-from rota.engine.loading import Loaded, load
+from rota.engine.loading import LoadedMirror, load_mirror
 from rota.engine.loop import UNATTRIBUTED, Decided, Loop, Request, Tainted
 from rota.engine.meter import current
 from rota.engine.mirror import Mirror, Unapplied
-from rota.engine.parking import Parking, Stage
-from rota.engine.pulse import Pulse
+from rota.engine.parking import Parking, FaultStage
+from rota.engine.pulse import CommitStats
 from rota.engine.reconciler import Command, Reconciler
-from rota.engine.workqueue import Due
-from rota.model.errors import Damaged, Deposed, RotaError, StoreFull, Unavailable
+from rota.engine.workqueue import WorkItem
+from rota.model.errors import Damaged, LostLeadership, RotaError, StoreFull, Unavailable
 from rota.model.ids import JobId, Key, subject_of
 from rota.model.limits import EVENTS_KEPT_MS, TICK_MS
-from rota.model.plan import Event, Instant, Plan
+from rota.model.plan import EventRecord, Instant, Plan
 from rota.model.view import View
 from rota.store import codec
-from rota.store.protocol import Batch, Change, Snapshot, Store
+from rota.store.protocol import Batch, CommitChange, Snapshot, Store
 
 T = TypeVar("T")
 log = structlog.get_logger("rota.engine")
 
-_FORGET_EVENTS_MS = 10 * 60 * 1000
-_ROOM_LOOK_MS = 5_000
-_PROOF_MS = 5_000  # a commit proves for so long that the store works
-_PROOF_SECONDS = 2.0
-_LOADED_AT_ONCE = 1000  # records; more take up to seconds, and meanwhile a lease must be renewed
-_PAUSE_SECONDS = 1.0  # after a commit that did not go through
+_EVENT_RETENTION_MS = 10 * 60 * 1000
+_DISK_CHECK_MS = 5_000
+_READY_MS = 5_000  # a commit proves for so long that the store works
+_PROBE_SECONDS = 2.0
+_LOAD_INLINE_MAX = 1000  # records; more take up to seconds, and meanwhile a lease must be renewed
+_BACKOFF_SECONDS = 1.0  # after a commit that did not go through
 
 
-class Read(NamedTuple):
+class DeferredRead(NamedTuple):
     """Somebody who waits to look."""
 
     run: Callable[[], None]
@@ -79,14 +79,14 @@ class Committed(NamedTuple):
     revision: int
     wall_ms: int
     decided: Decided
-    events: tuple[Event, ...]
+    events: tuple[EventRecord, ...]
 
 
 class Engine:
     def __init__(
         self, store: Store, reconcilers: Sequence[Reconciler], only_granted: frozenset[str] = frozenset()
     ) -> None:
-        """`only_granted`: keys of nodes' labels that count only where they were granted."""
+        """`granted_only_labels`: keys of nodes' labels that count only where they were granted."""
         self.store = store
         self._only_granted = only_granted
         self.epoch = 0
@@ -96,41 +96,41 @@ class Engine:
         self._clock = Clock(0)
         self.parking = Parking()
         self._loop = Loop(Mirror(only_granted), reconcilers, self.parking)
-        self._woken = asyncio.Event()
-        self._ahead = False  # the mirror holds what is not on disk
-        self._reads: list[Read] = []
+        self._wakeup = asyncio.Event()
+        self._uncommitted = False  # the mirror holds what is not on disk
+        self._deferred_reads: list[DeferredRead] = []
         self._decided: Decided | None = None  # and not on disk yet
-        self._over: RotaError | None = None
+        self._stopped_by: RotaError | None = None
         self._listeners: list[Callable[[Committed], None]] = []
-        self._behind: list[Callable[[Committed], None]] = []  # listeners that raised, and missed a commit
-        self._distrusted: dict[str, Exception] = {}  # of a standby: what a change could not be applied to
-        self._forgot_events_at_ms = 0
-        self._looked_for_room_at_ms = 0
-        self.pulse = Pulse()
-        self._rising: list[tuple[int, asyncio.Future[int]]] = []  # epochs that somebody has seen elsewhere
+        self._failed_listeners: list[Callable[[Committed], None]] = []  # listeners that raised, and missed a commit
+        self._unappliable: dict[str, Exception] = {}  # of a standby: what a change could not be applied to
+        self._events_pruned_at_ms = 0
+        self._disk_checked_at_ms = 0
+        self.commit_stats = CommitStats()
+        self._epoch_requests: list[tuple[int, asyncio.Future[int]]] = []  # epochs that somebody has seen elsewhere
 
     # ---- for the faces
 
     async def check(self) -> None:
         """Raises Unavailable unless decisions are made and reach the disk: lately, or now on our asking."""
         if not self.healthy:
-            raise Unavailable(self.pulse.problem or str(self._over or "this server does not lead"))
-        last_ms = self.pulse.last_at_ms
-        if last_ms is not None and self.now_ms() - last_ms < _PROOF_MS:
+            raise Unavailable(self.commit_stats.problem or str(self._stopped_by or "this server does not lead"))
+        last_ms = self.commit_stats.last_at_ms
+        if last_ms is not None and self.now_ms() - last_ms < _READY_MS:
             return
         try:
-            async with asyncio.timeout(_PROOF_SECONDS):
-                await self.ask("engine", prove)
+            async with asyncio.timeout(_PROBE_SECONDS):
+                await self.ask("engine", verify_leadership)
         except TimeoutError:
             raise Unavailable("the store does not answer") from None
 
-    async def rise(self, above: int) -> int:
+    async def raise_epoch(self, above: int) -> int:
         """Lead with an epoch above that number, between two commits; it is on disk when this returns."""
-        if self._over is not None:
-            raise self._over
+        if self._stopped_by is not None:
+            raise self._stopped_by
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._rising.append((above, future))
-        self._woken.set()
+        self._epoch_requests.append((above, future))
+        self._wakeup.set()
         return await future
 
     async def ask(self, owner: str, command: Command, *, may_split: bool = False) -> Any:
@@ -138,8 +138,8 @@ class Engine:
 
         `may_split`: what it writes about jobs that are parked after a fault may be left out.
         """
-        if self._over is not None:
-            raise self._over
+        if self._stopped_by is not None:
+            raise self._stopped_by
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def answered(answer: Any) -> None:
@@ -148,16 +148,16 @@ class Engine:
 
         meter = current()
         charge = None if meter is None else meter.add
-        self._loop.ask(Request(owner, command, answered, _refuser(future), may_split, charge))
-        self._woken.set()
+        self._loop.ask(Request(owner, command, answered, _refuse_future(future), may_split, charge))
+        self._wakeup.set()
         return await future
 
     async def read(self, look: Callable[[Mirror], T]) -> T:
         """Look at the cluster as it is on disk: while a commit is under way, right after it."""
-        if not self._ahead:
+        if not self._uncommitted:
             return look(self._loop.mirror)
-        if self._over is not None:
-            raise self._over
+        if self._stopped_by is not None:
+            raise self._stopped_by
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         def run() -> None:
@@ -168,7 +168,7 @@ class Engine:
             except Exception as error:  # whoever looks gets what his look raised
                 future.set_exception(error)
 
-        self._reads.append(Read(run, _refuser(future)))
+        self._deferred_reads.append(DeferredRead(run, _refuse_future(future)))
         return await future
 
     def observe(self, note: Callable[[Mirror], None], *wake: tuple[str, str]) -> None:
@@ -179,7 +179,7 @@ class Engine:
         for reconciler, key in wake:
             self._loop.wake(reconciler, key)
         if wake:
-            self._woken.set()
+            self._wakeup.set()
 
     def listen(self, listener: Callable[[Committed], None]) -> None:
         """Called after each commit, in order, before anybody else can decide.
@@ -198,187 +198,187 @@ class Engine:
 
     # ---- while somebody else leads
 
-    async def stand_by(self, snapshot: Snapshot) -> None:
+    async def follow(self, snapshot: Snapshot) -> None:
         """Know this, and decide nothing; listeners are told that more was written than they heard of."""
         before = self.mirror
         self.parking.stand_by()
-        await self._adopt(snapshot)
+        await self._replace_mirror(snapshot)
         self.mirror.inherit(before)
         self._log_faults()
-        self._over = Unavailable("this server stands by")
-        self._tell_again(None)
+        self._stopped_by = Unavailable("this server stands by")
+        self._publish_reload(None)
 
-    def hear(self, change: Change) -> None:
+    def replay(self, change: CommitChange) -> None:
         """The next commit after the one that is known. Raises Damaged: everything has to be read again."""
         if change.time_ms > self._clock.now().ms:
             self._clock = Clock(change.time_ms)
         self.mirror.now_ms = now_ms = self._clock.now().ms
         decoded = codec.decode_all(change.puts)
         try:
-            self._set_aside({subject_of(key): error for key, error in decoded.failed.items()})
+            self._set_aside_unreadable({subject_of(key): error for key, error in decoded.failed.items()})
             aside = self.parking.subjects
             puts = [record for record in decoded.records if not aside or subject_of(record.key) not in aside]
-            catch_up(self.mirror, puts, map(Key, change.deletes))
+            replay_commit(self.mirror, puts, map(Key, change.deletes))
         except Exception as error:
             if isinstance(error, Unapplied):
-                self._distrusted[error.subject] = error.error
-            self.parking.note(Stage.APPLY, Due("standby", f"commit {change.revision}"), error)
+                self._unappliable[error.subject] = error.error
+            self.parking.record_fault(FaultStage.APPLY, WorkItem("standby", f"commit {change.revision}"), error)
             self._log_faults()
             raise Damaged(f"commit {change.revision} could not be applied: {error}") from error
         self.revision = change.revision
         wall_ms, events = self._decoded_events(change)
         gone = dict.fromkeys(map(Key, change.deletes))
         written = {record.key: record for record in puts}
-        self._tell(Decided(Instant(now_ms, wall_ms), written, gone, tuple(events), (), [], [], fenced=True))
+        self._publish(Decided(Instant(now_ms, wall_ms), written, gone, tuple(events), (), [], [], fenced=True))
         self._log_faults()
 
-    def _set_aside(self, failed: dict[str, Exception]) -> None:
+    def _set_aside_unreadable(self, failed: dict[str, Exception]) -> None:
         """Remove jobs and nodes from a standby's mirror that have a new record which cannot be read."""
         new = {subject: error for subject, error in failed.items() if subject not in self.parking.subjects}
         specs = [Key(f"{subject}/spec") for subject in new if subject.partition("/")[0] in ("job", "node")]
         if specs:
-            catch_up(self.mirror, [], specs)
-            self.mirror.aside |= {JobId(subject[4:]) for subject in new if subject.startswith("job/")}
+            replay_commit(self.mirror, [], specs)
+            self.mirror.unloadable |= {JobId(subject[4:]) for subject in new if subject.startswith("job/")}
         self.parking.set_aside(new, self._clock.now())
 
-    def _decoded_events(self, change: Change) -> tuple[int, tuple[Event, ...]]:
+    def _decoded_events(self, change: CommitChange) -> tuple[int, tuple[EventRecord, ...]]:
         if change.events is None:
             return 0, ()
         try:
             return codec.decode_events(change.events)
         except Exception as error:
-            self.parking.note(Stage.LOAD, Due("standby", f"events/{change.revision}"), error)
+            self.parking.record_fault(FaultStage.LOAD, WorkItem("standby", f"events/{change.revision}"), error)
             return 0, ()
 
-    def forget_listeners(self) -> None:
+    def remove_listeners(self) -> None:
         """Of a face that is closed."""
         self._listeners.clear()
-        self._behind.clear()
+        self._failed_listeners.clear()
 
     # ---- driving
 
     async def lead(self, caught_up: Callable[[], Awaitable[bool]] | None = None) -> None:
         """Raise the epoch, read everything unless all was heard, look at everything."""
-        self.epoch = await self.store.lead()
+        self.epoch = await self.store.acquire_epoch()
         is_whole = not self.parking.subjects  # what was set aside may be readable now
         if caught_up is not None and await caught_up() and is_whole:
             self._take_over()
         else:
             await self._reload()
-        self._over = None
+        self._stopped_by = None
         self.healthy = True
-        await self._look_for_room(now=True)
+        await self._check_disk_space(now=True)
         log.info("leads", epoch=self.epoch, revision=self.revision, jobs=len(self.mirror.jobs))
 
     async def run(self) -> None:
         """Until it is cancelled or deposed: nobody shall wait for it any more then."""
         try:
             while True:
-                await self._contained_turn()
-        except Deposed as error:
+                await self._iterate_contained()
+        except LostLeadership as error:
             log.error("deposed", error=str(error))
-            self._give_up(error)
+            self._stop_serving(error)
             raise
         except asyncio.CancelledError:
-            self._give_up(Unavailable("this server does not lead any more; whether it was done is not known"))
+            self._stop_serving(Unavailable("this server does not lead any more; whether it was done is not known"))
             raise
 
-    async def _contained_turn(self) -> None:
+    async def _iterate_contained(self) -> None:
         """The last line of defence: whatever a turn raises, everything is read again and deciding goes on."""
         try:
-            await self._turn()
-        except Deposed:
+            await self._iterate()
+        except LostLeadership:
             raise
         except Exception as error:
-            self.parking.note(Stage.DECIDE, UNATTRIBUTED, error)
+            self.parking.record_fault(FaultStage.DECIDE, UNATTRIBUTED, error)
             self._log_faults()
-            await self._start_over(self._decided, Unavailable(f"an internal fault: {type(error).__name__}"))
+            await self._recover_from_failed_commit(self._decided, Unavailable(f"an internal fault: {type(error).__name__}"))
         self._decided = None
 
-    async def _turn(self) -> None:
-        await self._rise()
-        await self._keep_house()
+    async def _iterate(self) -> None:
+        await self._raise_epoch()
+        await self._housekeeping()
         began = time.thread_time()
         try:
             self._decided = self._loop.decide(self._clock.now())
         except Tainted as tainted:
-            await self._rebuild(tainted)
+            await self._rebuild_mirror(tainted)
             return
         self._log_faults()
         if self._decided is None:
-            await self._rest()
+            await self._wait_for_work()
             return
         _charge(self._decided.requests, time.thread_time() - began)
         try:
             await self._commit(self._decided)
         except (Unavailable, StoreFull) as error:
-            await self._start_over(self._decided, error)
+            await self._recover_from_failed_commit(self._decided, error)
         except Tainted as tainted:
-            self._loop.give_back(self._decided.requests)
-            await self._rebuild(tainted)
+            self._loop.requeue(self._decided.requests)
+            await self._rebuild_mirror(tainted)
 
-    async def _keep_house(self) -> None:
-        await self._forget_events()
-        await self._look_for_room()
-        if self._behind:
-            self._tell_behind()
+    async def _housekeeping(self) -> None:
+        await self._prune_events()
+        await self._check_disk_space()
+        if self._failed_listeners:
+            self._resync_failed_listeners()
 
-    async def _rise(self) -> None:
-        while self._rising:
-            above, future = self._rising.pop(0)
+    async def _raise_epoch(self) -> None:
+        while self._epoch_requests:
+            above, future = self._epoch_requests.pop(0)
             try:
                 if self.epoch <= above:
-                    self.epoch = await self.store.lead(above)
+                    self.epoch = await self.store.acquire_epoch(above)
             except (Unavailable, StoreFull) as error:
-                _refuser(future)(error)
+                _refuse_future(future)(error)
             else:
                 if not future.done():
                     future.set_result(self.epoch)
 
     async def _commit(self, decided: Decided) -> None:
         if decided.commits:
-            self._ahead = True
-            batch = decided.packed(lambda one: batch_of(one, self.epoch, self.revision))
+            self._uncommitted = True
+            batch = decided.encode(lambda one: batch_of(one, self.epoch, self.revision))
             began = time.monotonic()
             self.revision = await self.store.commit(batch)
-            self.pulse.went((time.monotonic() - began) * 1000, self._clock.now().ms)
-            self._ahead = False
-        self._speak(decided)
+            self.commit_stats.succeeded((time.monotonic() - began) * 1000, self._clock.now().ms)
+            self._uncommitted = False
+        self._answer_and_publish(decided)
 
-    def _speak(self, decided: Decided) -> None:
-        self._let_read()
+    def _answer_and_publish(self, decided: Decided) -> None:
+        self._run_deferred_reads()
         for error in decided.answer():
-            self.parking.note(Stage.TELL, Due("request", "answer"), error)
+            self.parking.record_fault(FaultStage.TELL, WorkItem("request", "answer"), error)
         if decided.commits:
-            self._tell(decided)
+            self._publish(decided)
             log.debug("committed", revision=self.revision, records=len(decided.puts), why=decided.whys)
 
-    def _tell(self, decided: Decided) -> None:
+    def _publish(self, decided: Decided) -> None:
         committed = Committed(self.revision, decided.now.wall_ms, decided, decided.events)
-        if self._behind:
-            self._tell_behind()
+        if self._failed_listeners:
+            self._resync_failed_listeners()
         for listener in self._listeners:
-            if listener not in self._behind:
-                self._tell_one(listener, committed)
+            if listener not in self._failed_listeners:
+                self._notify(listener, committed)
 
-    def _tell_behind(self) -> None:
+    def _resync_failed_listeners(self) -> None:
         """Listeners that missed something hear that everything was read again, which includes it."""
-        behind, self._behind = self._behind, []
+        behind, self._failed_listeners = self._failed_listeners, []
         again = Decided(self._clock.now(), {}, {}, (), (), [], [], fenced=False)
         for listener in behind:
-            self._tell_one(listener, Committed(self.revision, again.now.wall_ms, again, ()))
+            self._notify(listener, Committed(self.revision, again.now.wall_ms, again, ()))
 
-    def _tell_one(self, listener: Callable[[Committed], None], committed: Committed) -> None:
-        due = Due("listener", getattr(listener, "__qualname__", repr(listener)))
+    def _notify(self, listener: Callable[[Committed], None], committed: Committed) -> None:
+        due = WorkItem("listener", getattr(listener, "__qualname__", repr(listener)))
         try:
             listener(committed)
         except Exception as error:
-            self._behind.append(listener)
-            self.parking.park_key(Stage.TELL, due, error, self._clock.now(), firm=False)
+            self._failed_listeners.append(listener)
+            self.parking.park_key(FaultStage.TELL, due, error, self._clock.now(), firm=False)
         else:
-            self.parking.succeeded(due)
+            self.parking.unpark(due)
 
-    async def _rest(self) -> None:
+    async def _wait_for_work(self) -> None:
         """Until something comes in, something is due, or it is time to show that we did not stall."""
         if not self._loop.idle:  # more was due than goes into one batch
             await asyncio.sleep(0)
@@ -386,144 +386,144 @@ class Engine:
         next_at = self._loop.next_at()
         delay_ms = TICK_MS if next_at is None else min(TICK_MS, max(0, next_at - self._clock.now().ms))
         loop = asyncio.get_running_loop()
-        timer = loop.call_later(delay_ms / 1000, self._woken.set)
-        await self._woken.wait()
+        timer = loop.call_later(delay_ms / 1000, self._wakeup.set)
+        await self._wakeup.wait()
         timer.cancel()
-        self._woken.clear()
+        self._wakeup.clear()
 
-    async def _forget_events(self) -> None:
+    async def _prune_events(self) -> None:
         now = self._clock.now()
-        if now.ms - self._forgot_events_at_ms > _FORGET_EVENTS_MS:
-            self._forgot_events_at_ms = now.ms
+        if now.ms - self._events_pruned_at_ms > _EVENT_RETENTION_MS:
+            self._events_pruned_at_ms = now.ms
             try:
                 await self.store.forget_events(now.wall_ms - EVENTS_KEPT_MS)
             except (Unavailable, StoreFull) as error:
                 log.warning("old events are still there", error=str(error))
 
-    async def _look_for_room(self, *, now: bool = False) -> None:
+    async def _check_disk_space(self, *, now: bool = False) -> None:
         """Whether there is disk space for new work; when that changes, whoever places work shall look."""
         at_ms = self._clock.now().ms
-        if not now and at_ms - self._looked_for_room_at_ms < _ROOM_LOOK_MS:
+        if not now and at_ms - self._disk_checked_at_ms < _DISK_CHECK_MS:
             return
-        self._looked_for_room_at_ms = at_ms
+        self._disk_checked_at_ms = at_ms
         try:
-            is_short = not await self.store.has_room()
+            is_short = not await self.store.has_space()
         except (Unavailable, StoreFull) as error:
             log.warning("nobody knows whether there is room", error=str(error))
             return
-        if is_short != self.mirror.is_short:
+        if is_short != self.mirror.disk_low:
             log.warning("the disk is nearly full" if is_short else "there is room again")
-            self.mirror.is_short = is_short
-            self._loop.look_at_everything()
-            self._woken.set()
+            self.mirror.disk_low = is_short
+            self._loop.enqueue_all()
+            self._wakeup.set()
 
-    async def _start_over(self, decided: Decided | None, error: RotaError) -> None:
+    async def _recover_from_failed_commit(self, decided: Decided | None, error: RotaError) -> None:
         """What was decided is not on disk and must not be true: read everything again, then go on."""
         log.error("commit failed", error=str(error))
         self.healthy = False
-        self.pulse.failed(str(error))
-        self._ahead = True
+        self.commit_stats.failed(str(error))
+        self._uncommitted = True
         if decided is not None:
             decided.fail(error)
-        await asyncio.sleep(_PAUSE_SECONDS)
+        await asyncio.sleep(_BACKOFF_SECONDS)
         before = self.mirror
-        await self._read_again()
+        await self._reload_until_read()
         self.mirror.inherit(before)
-        self._loop.look_at_everything()
-        self._ahead = False
-        await self._look_for_room(now=True)
-        self._let_read()
-        self._loop.ask(Request("engine", prove, self._tell_again, lambda _: None))
+        self._loop.enqueue_all()
+        self._uncommitted = False
+        await self._check_disk_space(now=True)
+        self._run_deferred_reads()
+        self._loop.ask(Request("engine", verify_leadership, self._publish_reload, lambda _: None))
 
-    async def _rebuild(self, tainted: Tainted) -> None:
+    async def _rebuild_mirror(self, tainted: Tainted) -> None:
         """The mirror holds part of a plan that must not be committed: read it again and drop the plan."""
-        self._ahead = True
+        self._uncommitted = True
         before, began = self.mirror, time.monotonic()
-        await self._read_again()
+        await self._reload_until_read()
         self.mirror.resume(before)
         now = self._clock.now()
         self._loop.condemn(tainted, now)
         self.parking.rebuilt(now.ms, round((time.monotonic() - began) * 1000))
-        self._loop.look_at_everything()
+        self._loop.enqueue_all()
         self._log_faults()
-        self._ahead = False
-        self._let_read()
+        self._uncommitted = False
+        self._run_deferred_reads()
 
-    async def _read_again(self) -> None:
+    async def _reload_until_read(self) -> None:
         """Read everything into a new mirror and a new loop, however often that has to be tried."""
         while True:
             try:
-                await self._adopt(await self.store.read())
+                await self._replace_mirror(await self.store.read())
                 self.healthy = True
                 return
             except (Unavailable, StoreFull) as error:
                 log.error("cannot read the store", error=str(error))
                 self.healthy = False
-                self.pulse.failed(str(error))
+                self.commit_stats.failed(str(error))
                 self._refuse_all(error)
-            await asyncio.sleep(_PAUSE_SECONDS)
+            await asyncio.sleep(_BACKOFF_SECONDS)
 
-    def _tell_again(self, _: Any) -> None:
+    def _publish_reload(self, _: Any) -> None:
         """What was said to have failed may have been written all the same, and nobody has heard of it.
 
         What was read may have been old: only now that something was committed on top it is known to hold.
         """
-        self._tell(Decided(self._clock.now(), {}, {}, (), (), [], [], fenced=False))
+        self._publish(Decided(self._clock.now(), {}, {}, (), (), [], [], fenced=False))
 
-    def _give_up(self, error: RotaError) -> None:
+    def _stop_serving(self, error: RotaError) -> None:
         """Nothing is decided here any more, and nobody shall wait for it."""
         self.healthy = False
-        self._over = error
+        self._stopped_by = error
         if self._decided is not None:
             self._decided.fail(error)
         self._refuse_all(error)
-        for _, future in self._rising:
-            _refuser(future)(error)
+        for _, future in self._epoch_requests:
+            _refuse_future(future)(error)
 
     def _refuse_all(self, error: RotaError) -> None:
-        reads, self._reads = self._reads, []
+        reads, self._deferred_reads = self._deferred_reads, []
         for read in reads:
             read.refuse(error)
-        for request in self._loop.take_requests():
+        for request in self._loop.drain_requests():
             request.refused(error)
 
-    def _let_read(self) -> None:
-        reads, self._reads = self._reads, []
+    def _run_deferred_reads(self) -> None:
+        reads, self._deferred_reads = self._deferred_reads, []
         for read in reads:
             read.run()
 
     def _take_over(self) -> None:
         """Nothing special happens: what was heard counts as read just now."""
         self.mirror.now_ms = self._clock.now().ms
-        self.mirror.count_as_read()
-        self.mirror.past.settle(self.mirror.jobs)
-        self._loop.look_at_everything()
+        self.mirror.restart_liveness_clocks()
+        self.mirror.ended_jobs.finish_loading(self.mirror.jobs)
+        self._loop.enqueue_all()
 
     async def _reload(self) -> None:
         before = self.mirror
-        await self._adopt(await self.store.read())
+        await self._replace_mirror(await self.store.read())
         self.mirror.inherit(before)
-        self._loop.look_at_everything()
+        self._loop.enqueue_all()
 
-    async def _adopt(self, snapshot: Snapshot) -> None:
+    async def _replace_mirror(self, snapshot: Snapshot) -> None:
         """A new mirror and loop of what was read; the caller says what becomes of what was observed."""
         self._clock = Clock(max(snapshot.time_ms, self._clock.now().ms))
         now = self._clock.now()
         loaded = await self._load(snapshot, now.ms)
         self.parking.loaded(loaded.aside, now)
         self.revision = snapshot.revision
-        waiting = self._loop.take_requests()
+        waiting = self._loop.drain_requests()
         self._loop = Loop(loaded.mirror, self._reconcilers, self.parking)
         for request in waiting:
             self._loop.ask(request)
 
-    async def _load(self, snapshot: Snapshot, now_ms: int) -> Loaded:
-        distrusted, self._distrusted = self._distrusted, {}
-        if len(snapshot.records) > _LOADED_AT_ONCE:
+    async def _load(self, snapshot: Snapshot, now_ms: int) -> LoadedMirror:
+        distrusted, self._unappliable = self._unappliable, {}
+        if len(snapshot.records) > _LOAD_INLINE_MAX:
             return await asyncio.to_thread(
-                load, snapshot.records.items(), now_ms, distrusted, self._only_granted
+                load_mirror, snapshot.records.items(), now_ms, distrusted, self._only_granted
             )
-        return load(snapshot.records.items(), now_ms, distrusted, self._only_granted)
+        return load_mirror(snapshot.records.items(), now_ms, distrusted, self._only_granted)
 
     def _log_faults(self) -> None:
         while self.parking.faults:
@@ -552,13 +552,13 @@ def _charge(requests: Sequence[Request], seconds: float) -> None:
             request.charge(seconds / len(requests))
 
 
-def prove(view: View, now: Instant) -> Plan:
+def verify_leadership(view: View, now: Instant) -> Plan:
     """Writes nothing, and can be written only on top of the last revision."""
     del view, now
     return Plan(fenced=True)
 
 
-def _refuser(future: asyncio.Future[Any]) -> Callable[[RotaError], None]:
+def _refuse_future(future: asyncio.Future[Any]) -> Callable[[RotaError], None]:
     def refuse(error: RotaError) -> None:
         if not future.done():
             future.set_exception(error)

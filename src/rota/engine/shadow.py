@@ -6,44 +6,44 @@ from typing import NamedTuple, Self
 from rota.engine.mirror import Mirror
 from rota.engine.refusals import Refusals
 from rota.model.ids import JobId, NodeId
-from rota.model.node import Link, Load
+from rota.model.node import Connection, NodeLoad
 from rota.model.plan import Record
 
 
-class Taken(NamedTuple):
+class MirrorCopy(NamedTuple):
     """A mirror's contents at one moment: frozen records, and copies of what is not frozen."""
 
     now_ms: int
     records: list[Record]
-    seen: list["Seen"]
+    observed: list["NodeObservation"]
     run_us: list[tuple[JobId, float]]
     refusals: Refusals
     only_granted: frozenset[str]
 
 
-class Seen(NamedTuple):
+class NodeObservation(NamedTuple):
     """What was observed of a node, and is in no record."""
 
     node: NodeId
-    link: Link
-    load: Load | None
+    link: Connection
+    load: NodeLoad | None
     settled: Mapping[str, int]  # what was reserved there when it measured that load
 
 
-class Shadow(Mirror):
+class WhatIfMirror(Mirror):
     """Made from what was taken; that alone has to be done at once, the rest may be done in a thread."""
 
     @staticmethod
-    def take(mirror: Mirror) -> Taken:
-        taken = Taken(mirror.now_ms, [mirror.counters], [], [], mirror.refusals.copy(), mirror.only_granted)
+    def copy_of(mirror: Mirror) -> MirrorCopy:
+        taken = MirrorCopy(mirror.now_ms, [mirror.counters], [], [], mirror.refusals.copy(), mirror.granted_only_labels)
         records = taken.records
         records.extend(mirror.clusters.values())
-        records.extend(mirror.cluster_wishes.values())
+        records.extend(mirror.cluster_intents.values())
         records.extend(mirror.machines.values())
         records.extend(mirror.namespaces.values())
         for name, node in mirror.nodes.items():
             records.extend(node.records())
-            taken.seen.append(Seen(name, node.link, node.load, mirror.settled_on(name)))
+            taken.observed.append(NodeObservation(name, node.connection, node.load, mirror.reserved_when_measured(name)))
         for job in mirror.jobs.values():
             if job.status is not None and job.status.ended:
                 continue
@@ -53,11 +53,11 @@ class Shadow(Mirror):
         return taken
 
     @classmethod
-    def of(cls, taken: Taken) -> Self:
+    def from_copy(cls, taken: MirrorCopy) -> Self:
         shadow = cls(taken.only_granted)
         shadow.now_ms = taken.now_ms
         shadow.load(taken.records)
-        for node, link, load, settled in taken.seen:
+        for node, link, load, settled in taken.observed:
             shadow.connect(node, link)
             if load is not None:
                 shadow.measure(node, load, settled)
@@ -65,5 +65,5 @@ class Shadow(Mirror):
             shadow.jobs[job].run_us = run_us
         shadow.refusals.adopt(taken.refusals)
         for errand in shadow.refusals.errands():
-            shadow._lines.refuse(errand)
+            shadow._queues.split_refused(errand)
         return shadow

@@ -14,13 +14,13 @@ from rota.engine.mirror import Mirror
 from rota.model.ids import JobId
 
 
-def suspect_of(error: Exception, mirror: Mirror) -> JobId | None:
+def blamed_job(error: Exception, mirror: Mirror) -> JobId | None:
     step: TracebackType | None = error.__traceback__
     while step is not None:
         found = {
             value.spec.id
             for value in step.tb_frame.f_locals.values()
-            if isinstance(value, JobEntry) and value.in_line and mirror.jobs.get(value.spec.id) is value
+            if isinstance(value, JobEntry) and value.queue and mirror.jobs.get(value.spec.id) is value
         }
         if len(found) == 1:
             return found.pop()

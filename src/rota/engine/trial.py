@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from rota.engine.mirror import Mirror
-from rota.engine.parking import Stage
+from rota.engine.parking import FaultStage
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.ids import JobId, Key, NodeId, subject_of
 from rota.model.job import JobSpec
@@ -20,33 +20,33 @@ Block = TaskBlock | AttemptBlock | StatusBlock
 _ENCODER = msgspec.msgpack.Encoder()  # as the codec of the store has it, which deciding code may not import
 
 
-class Failed(NamedTuple):
-    stage: Stage
+class TrialFailure(NamedTuple):
+    stage: FaultStage
     key: Key
     error: Exception
 
 
-def try_out(mirror: Mirror, plan: Plan) -> Failed | None:
-    small = _copy(mirror, plan)
-    key, stage = Key(""), Stage.APPLY
+def try_plan(mirror: Mirror, plan: Plan) -> TrialFailure | None:
+    small = _copy_of_subjects(mirror, plan)
+    key, stage = Key(""), FaultStage.APPLY
     try:
         for record in plan.puts:
             key = record.key
             small.apply(record)
         for key in plan.deletes:
             small.forget(key)
-        stage = Stage.ENCODE
+        stage = FaultStage.ENCODE
         for record in plan.puts:
             key = record.key
             _ENCODER.encode(record)
         key = Key("")
         _ENCODER.encode(plan.events)
     except Exception as error:
-        return Failed(stage, key, error)
+        return TrialFailure(stage, key, error)
     return None
 
 
-def _copy(mirror: Mirror, plan: Plan) -> Mirror:
+def _copy_of_subjects(mirror: Mirror, plan: Plan) -> Mirror:
     """The jobs and nodes that the plan writes about, and of their blocks of tasks those that matter."""
     small = type(mirror)()
     small.now_ms = mirror.now_ms

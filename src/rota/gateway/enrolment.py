@@ -6,8 +6,8 @@ from rota.model.errors import QueueFull
 from rota.model.ids import NodeId
 from rota.model.job import Counters
 from rota.model.limits import WORKERS_MAX
-from rota.model.node import DIALLED, Dialled, NodeSpec, NodeWish
-from rota.model.plan import Event, Instant, Plan
+from rota.model.node import DIALLED, Dialled, NodeSpec, NodeIntent
+from rota.model.plan import EventRecord, Instant, Plan
 from rota.model.view import NodeView, View, worker_node
 
 KIND = "jobscheduler"  # value of the label: by which contract
@@ -21,7 +21,7 @@ def register(view: View, worker: Dialled, now: Instant) -> Plan:
     before = known.get(worker.address)
     if before is not None:
         why = f"the worker of node {before.name} registered anew"
-        event = Event("node.changed", why, node=before.id)
+        event = EventRecord("node.changed", why, node=before.id)
         return Plan((before.dialled_as(worker),), events=(event,), why=why, answer=before.id)
     if len(known) >= WORKERS_MAX:
         raise QueueFull(f"there are {len(known)} workers already", hint="remove some: rota node delete NAME")
@@ -30,8 +30,8 @@ def register(view: View, worker: Dialled, now: Instant) -> Plan:
     spec = NodeSpec(node, _name(view, worker.address), labels={DIALLED: KIND}, joined_at_ms=now.wall_ms)
     why = f"the worker at {worker.address} is registered as node {spec.name}"
     return Plan(
-        (spec.dialled_as(worker), NodeWish(node, taints=(DIALLED,)), Counters(view.counters.jobs, number)),
-        events=(Event("node.joined", why, node=node),),
+        (spec.dialled_as(worker), NodeIntent(node, taints=(DIALLED,)), Counters(view.counters.jobs, number)),
+        events=(EventRecord("node.joined", why, node=node),),
         why=why,
         answer=node,
     )

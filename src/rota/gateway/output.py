@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
-from rota.gateway.worker import Away, Refused, Worker
+from rota.gateway.worker import WorkerUnreachable, WorkerRefused, Worker
 from rota.wire.agent import BEGUN, DONE, WITHHELD
 from rota.wire.generated import agent_pb2 as pb
 
@@ -15,14 +15,14 @@ _PIECE_BYTES = 64 << 10
 
 
 @dataclass(frozen=True)
-class Source:
+class WorkerLogSource:
     worker: Worker
     handle: Callable[[], Awaitable[str]]  # what the worker calls the job; empty: it has no name there
     tasks: asyncio.TaskGroup  # in which is waited for what comes
     is_live: Callable[[], bool]
 
 
-async def chunks_of(source: Source, asked: pb.OpenLog) -> AsyncIterator[pb.LogChunk]:
+async def chunks_of(source: WorkerLogSource, asked: pb.OpenLog) -> AsyncIterator[pb.LogChunk]:
     """Both streams are one there: it is told as stdout."""
     yield pb.LogChunk(id=asked.id, offset=asked.offset, code=BEGUN)
     if asked.stream != "stdout" or not (handle := await source.handle()):
@@ -31,7 +31,7 @@ async def chunks_of(source: Source, asked: pb.OpenLog) -> AsyncIterator[pb.LogCh
     at = 0
     async for data in _read(source, handle, follow=asked.follow):
         if isinstance(data, Exception):
-            code = WITHHELD if isinstance(data, Refused) else ""
+            code = WITHHELD if isinstance(data, WorkerRefused) else ""
             error = f"the worker does not send the output: {data}"
             yield pb.LogChunk(id=asked.id, offset=at, error=error, code=code)
             return
@@ -47,13 +47,13 @@ async def error_chunk(reading: int, why: str) -> AsyncIterator[pb.LogChunk]:
     yield pb.LogChunk(id=reading, error=why, code="not_found")
 
 
-async def _read(source: Source, handle: str, *, follow: bool) -> AsyncIterator[bytes | Away | Refused]:
+async def _read(source: WorkerLogSource, handle: str, *, follow: bool) -> AsyncIterator[bytes | WorkerUnreachable | WorkerRefused]:
     """To its end; or, if it ended or is not followed, until nothing comes for a while."""
     clock = asyncio.get_running_loop()
     until = clock.time() + _READ_SECONDS
     patience = _FIRST_SECONDS
     pieces = aiter(source.worker.stream(handle))
-    reading: asyncio.Task[bytes | Away | Refused | None] | None = None
+    reading: asyncio.Task[bytes | WorkerUnreachable | WorkerRefused | None] | None = None
     try:
         while True:
             reading = reading or source.tasks.create_task(_next(pieces))
@@ -72,11 +72,11 @@ async def _read(source: Source, handle: str, *, follow: bool) -> AsyncIterator[b
             reading.cancel()
 
 
-async def _next(pieces: AsyncIterator[bytes]) -> bytes | Away | Refused | None:
+async def _next(pieces: AsyncIterator[bytes]) -> bytes | WorkerUnreachable | WorkerRefused | None:
     """None: that was all."""
     try:
         return await anext(pieces)
     except StopAsyncIteration:
         return None
-    except (Away, Refused) as error:
+    except (WorkerUnreachable, WorkerRefused) as error:
         return error

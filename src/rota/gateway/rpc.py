@@ -12,7 +12,7 @@ from rota.engine.run import Engine
 from rota.gateway import enrolment
 from rota.gateway.generated import jobscheduler_pb2 as pb
 from rota.gateway.generated import jobscheduler_pb2_grpc as pb_grpc
-from rota.gateway.standin import NodeDoor
+from rota.gateway.standin import NodeService
 from rota.model.addresses import is_loopback, is_port
 from rota.model.errors import BadField, RotaError
 from rota.model.ids import NodeId
@@ -26,12 +26,12 @@ log = structlog.get_logger("rota.gateway")
 _ADDRESS_MAX = 300  # a host name has at most 253 characters
 
 
-class SchedulerDoor(pb_grpc.SchedulerServicer):
+class SchedulerService(pb_grpc.SchedulerServicer):
     """`success` is the truth: it is on disk."""
 
-    def __init__(self, engine: Engine, door: NodeDoor, may_enter: MayEnter, *, speaks_tls: bool) -> None:
+    def __init__(self, engine: Engine, door: NodeService, may_enter: MayEnter, *, speaks_tls: bool) -> None:
         self._engine = engine
-        self._door = door
+        self._nodes = door
         self._may_enter = may_enter
         self._speaks_tls = speaks_tls
 
@@ -55,8 +55,8 @@ class SchedulerDoor(pb_grpc.SchedulerServicer):
     async def RegisterWorker(
         self, request: pb.RegisterWorkerRequest, context: Context
     ) -> pb.RegisterWorkerResponse:
-        await self._let_in(request, context)
-        reason = self._unusable(request.address)
+        await self._authorize(request, context)
+        reason = self._why_unusable(request.address)
         worker = Dialled(request.address, str(uuid.UUID(bytes=secrets.token_bytes(16), version=4)))
         if reason is None:
             try:
@@ -70,19 +70,19 @@ class SchedulerDoor(pb_grpc.SchedulerServicer):
     async def DeregisterWorker(
         self, request: pb.DeregisterWorkerRequest, context: Context
     ) -> pb.DeregisterWorkerResponse:
-        await self._let_in(request, context)
+        await self._authorize(request, context)
         try:
             node: NodeId | None = await self._engine.ask(
                 "apiserver", lambda view, _: enrolment.deregister(view, request.workerID)
             )
             if node is not None:
-                await self._door.leave(node, "its worker said goodbye")
+                await self._nodes.leave(node, "its worker said goodbye")
         except RotaError as error:
             log.warning("a goodbye could not be stored", worker=request.workerID[:60], reason=str(error))
             return pb.DeregisterWorkerResponse(success=False)
         return pb.DeregisterWorkerResponse(success=node is not None)
 
-    async def _let_in(self, request: Any, context: Context) -> None:
+    async def _authorize(self, request: Any, context: Context) -> None:
         said = dict(context.invocation_metadata() or ()).get("authorization", "")
         if not self._may_enter(str(said)):
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "off loopback this needs a token")
@@ -91,7 +91,7 @@ class SchedulerDoor(pb_grpc.SchedulerServicer):
         except BadField as nonsense:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{nonsense} ({nonsense.hint})")
 
-    def _unusable(self, address: str) -> str | None:
+    def _why_unusable(self, address: str) -> str | None:
         host, _, port = address.rpartition(":")
         if len(address) > _ADDRESS_MAX or not host or not is_port(port) or int(port) == 0:
             return "its address is not host:port"

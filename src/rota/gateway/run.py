@@ -7,7 +7,7 @@ import structlog
 
 from rota.engine.run import Committed, Engine
 from rota.gateway import enrolment
-from rota.gateway.standin import NodeDoor, Standin
+from rota.gateway.standin import NodeService, ProxyNode
 from rota.gateway.worker import Worker
 from rota.model.ids import NodeId
 from rota.model.limits import WORKER_START_PROBE_MS
@@ -19,61 +19,61 @@ _AGAIN_SECONDS = 5.0  # after a stand-in has failed
 
 
 @dataclass(frozen=True)
-class Attended:
+class DialledWorker:
     dialled: Dialled
     worker: Worker
     by: asyncio.Task[None]
 
 
 class Gateway:
-    def __init__(self, engine: Engine, door: NodeDoor, trusted: bytes | None) -> None:
+    def __init__(self, engine: Engine, door: NodeService, trusted: bytes | None) -> None:
         self._engine = engine
         self._door = door
         self._trusted = trusted
-        self._news = asyncio.Event()
-        self._attended: dict[NodeId, Attended] = {}
-        engine.listen(self._hear)
+        self._changed = asyncio.Event()
+        self._dialled: dict[NodeId, DialledWorker] = {}
+        engine.listen(self._on_commit)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             while True:
-                self._news.clear()
+                self._changed.clear()
                 wanted = await self._engine.read(enrolment.registered)
-                await self._let_go(wanted)
+                await self._drop_unregistered(wanted)
                 for node, dialled in wanted.items():
-                    if node not in self._attended:
+                    if node not in self._dialled:
                         worker = Worker(dialled.address, self._trusted)
-                        task = tasks.create_task(self._attend(node, dialled, worker))
-                        self._attended[node] = Attended(dialled, worker, task)
-                await self._news.wait()
+                        task = tasks.create_task(self._serve_worker(node, dialled, worker))
+                        self._dialled[node] = DialledWorker(dialled, worker, task)
+                await self._changed.wait()
 
-    async def answers(self, node: NodeId) -> bool:
+    async def is_responsive(self, node: NodeId) -> bool:
         """Whether the worker of a node answers a call now; True if it registered only a moment ago."""
-        attended = self._attended.get(node)
-        return attended is None or await attended.worker.is_there(WORKER_START_PROBE_MS / 1000)
+        attended = self._dialled.get(node)
+        return attended is None or await attended.worker.is_reachable(WORKER_START_PROBE_MS / 1000)
 
-    async def _let_go(self, wanted: dict[NodeId, Dialled]) -> None:
+    async def _drop_unregistered(self, wanted: dict[NodeId, Dialled]) -> None:
         """Of who said goodbye, or is registered anew."""
-        over = [node for node, one in self._attended.items() if wanted.get(node) != one.dialled]
-        ending = [self._attended.pop(node).by for node in over]
+        over = [node for node, one in self._dialled.items() if wanted.get(node) != one.dialled]
+        ending = [self._dialled.pop(node).by for node in over]
         for task in ending:
             task.cancel()
         if ending:
             await asyncio.wait(ending)
 
-    async def _attend(self, node: NodeId, dialled: Dialled, worker: Worker) -> None:
+    async def _serve_worker(self, node: NodeId, dialled: Dialled, worker: Worker) -> None:
         try:
             while True:
                 try:
-                    await Standin(self._engine, self._door, node, dialled, worker).run()
+                    await ProxyNode(self._engine, self._door, node, dialled, worker).run()
                 except Exception as error:
                     log.error("a stand-in failed", node=node, exc_info=error)
                 await asyncio.sleep(_AGAIN_SECONDS)
         finally:
             await worker.close()
 
-    def _hear(self, committed: Committed) -> None:
+    def _on_commit(self, committed: Committed) -> None:
         decided = committed.decided
         changed = any(isinstance(record, NodeSpec) for record in decided.puts.values())
         if changed or any(key.startswith("node/") for key in decided.deletes) or not decided.puts:
-            self._news.set()
+            self._changed.set()

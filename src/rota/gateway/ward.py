@@ -6,45 +6,45 @@ import time
 from collections.abc import Callable
 
 from rota.gateway.desk import Name
-from rota.gateway.words import unfit, words_of
-from rota.gateway.worker import Answer, Away, Refused, Worker
-from rota.model.sync import Claim, Said, Work
+from rota.gateway.words import why_unsupported, worker_command
+from rota.gateway.worker import WorkerReply, WorkerUnreachable, WorkerRefused, Worker
+from rota.model.sync import AttemptReport, ReportedState, TaskTemplate
 
-_FIRST_LOOK_SECONDS = 0.05
-_LAST_LOOK_SECONDS = 1.0
+_POLL_FIRST_SECONDS = 0.05
+_POLL_MAX_SECONDS = 1.0
 _ERRORS_MAX = 3  # in a row: so often a worker says it cannot tell before its job counts as lost
 _CANNOT_RUN = 126  # as shells say it
 _FAILED = 1  # a worker tells that a job failed, not by which code
 
-Say = Callable[[Name, Claim], None]
+Say = Callable[[Name, AttemptReport], None]
 
 
-class Ward:
-    def __init__(self, name: Name, work: Work | None, worker: Worker, say: Say) -> None:
+class RemoteAttempt:
+    def __init__(self, name: Name, work: TaskTemplate | None, worker: Worker, say: Say) -> None:
         self.name = name
         self.handle = ""  # what the worker calls it
         self.is_over = False
         self._work = work
         self._worker = worker
-        self._say = say
-        self._begun = asyncio.Event()  # or it will never begin
-        self._wish = asyncio.Event()  # that it ends
-        self._ending = Said.STOPPED
+        self._send_report = say
+        self._started = asyncio.Event()  # or it will never begin
+        self._stop_requested = asyncio.Event()  # that it ends
+        self._ending = ReportedState.STOPPED
         self._started_ms = 0
         self._errors = 0
 
-    def taken_up(self, handle: str, started_ms: int) -> "Ward":
+    def resume(self, handle: str, started_ms: int) -> "RemoteAttempt":
         """It runs already: another life of ours has started it."""
         self.handle, self._started_ms = handle, started_ms
-        self._begun.set()
-        self._tell(Said.RUNNING)
+        self._started.set()
+        self._report(ReportedState.RUNNING)
         return self
 
     def stop(self) -> None:
-        self._wish.set()
+        self._stop_requested.set()
 
-    async def handle_once_begun(self) -> str:
-        await self._begun.wait()
+    async def handle_once_started(self) -> str:
+        await self._started.wait()
         return self.handle
 
     async def run(self) -> None:
@@ -53,19 +53,19 @@ class Ward:
                 if not await self._start():
                     return
             finally:
-                self._begun.set()
+                self._started.set()
         clock = asyncio.get_running_loop()
         late_at = None if self._limit_seconds is None else clock.time() + self._limit_seconds
-        pause, asked = _FIRST_LOOK_SECONDS, False
+        pause, asked = _POLL_FIRST_SECONDS, False
         while not self.is_over:
             asked = await self._wait(pause, asked=asked)
-            pause = min(pause * 1.5, _LAST_LOOK_SECONDS)
-            if late_at is not None and clock.time() >= late_at and not self._wish.is_set():
-                self._ending = Said.TIMED_OUT
-                self._wish.set()
-            if self._wish.is_set() and not asked:
+            pause = min(pause * 1.5, _POLL_MAX_SECONDS)
+            if late_at is not None and clock.time() >= late_at and not self._stop_requested.is_set():
+                self._ending = ReportedState.TIMED_OUT
+                self._stop_requested.set()
+            if self._stop_requested.is_set() and not asked:
                 asked = await self._ask_to_stop()
-            await self._look()
+            await self._poll()
 
     async def _wait(self, seconds: float, *, asked: bool) -> bool:
         """Cut short by the first wish that it ends."""
@@ -74,7 +74,7 @@ class Ward:
         else:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    await self._wish.wait()
+                    await self._stop_requested.wait()
         return asked
 
     @property
@@ -89,62 +89,62 @@ class Ward:
 
     async def _start(self) -> bool:
         assert self._work is not None
-        reason = unfit(self._work)
+        reason = why_unsupported(self._work)
         if reason is not None:
-            self._tell(Said.REFUSED, reason=reason)
+            self._report(ReportedState.REFUSED, reason=reason)
             return False
-        self._tell(Said.ACCEPTED)
+        self._report(ReportedState.ACCEPTED)
         try:
-            self.handle = await self._worker.start(*words_of(self._work))
-        except Away as error:
-            self._tell(Said.REFUSED, reason=f"the worker cannot be reached: {error}")
+            self.handle = await self._worker.start(*worker_command(self._work))
+        except WorkerUnreachable as error:
+            self._report(ReportedState.REFUSED, reason=f"the worker cannot be reached: {error}")
             return False
-        except Refused as error:
-            self._tell(Said.EXITED, _CANNOT_RUN, f"the worker did not start it: {error}")
+        except WorkerRefused as error:
+            self._report(ReportedState.EXITED, _CANNOT_RUN, f"the worker did not start it: {error}")
             return False
         self._started_ms = time.time_ns() // 1_000_000
-        self._tell(Said.RUNNING)
+        self._report(ReportedState.RUNNING)
         return True
 
     async def _ask_to_stop(self) -> bool:
         """Whether it was; else it is asked again."""
         try:
             await self._worker.stop(self.handle)
-        except Refused:
+        except WorkerRefused:
             return True  # it may have ended: that is seen when we look
-        except Away:
+        except WorkerUnreachable:
             return False
         return True
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         try:
             answer = await self._worker.query(self.handle)
-        except Away:
+        except WorkerUnreachable:
             return  # whether it is gone is for others to say, by its silence
-        except Refused as error:
+        except WorkerRefused as error:
             self._errors += 1
-            if self._wish.is_set():
-                self._tell(self._ending)
+            if self._stop_requested.is_set():
+                self._report(self._ending)
             elif self._errors >= _ERRORS_MAX:
-                self._tell(Said.LOST, reason=f"the worker knows nothing of it: {error}")
+                self._report(ReportedState.LOST, reason=f"the worker knows nothing of it: {error}")
             return
         self._errors = 0
         if answer.done:
             self._end(answer)
 
-    def _end(self, answer: Answer) -> None:
-        said = self._ending if self._wish.is_set() else Said.EXITED
+    def _end(self, answer: WorkerReply) -> None:
+        said = self._ending if self._stop_requested.is_set() else ReportedState.EXITED
         if answer.error:
-            self._tell(said, _FAILED, answer.text[:1000] or "the worker says that it failed")
+            self._report(said, _FAILED, answer.text[:1000] or "the worker says that it failed")
         else:
-            self._tell(said, 0)
+            self._report(said, 0)
 
-    def _tell(self, said: Said, exit_code: int = -1, reason: str | None = None) -> None:
+    def _report(self, said: ReportedState, exit_code: int = -1, reason: str | None = None) -> None:
         now_ms = time.time_ns() // 1_000_000
-        ended = said >= Said.EXITED
+        ended = said >= ReportedState.EXITED
         self.is_over = ended
         ran_us = max(0, now_ms - self._started_ms) * 1000 if ended and self._started_ms else 0
-        claim = Claim(
+        claim = AttemptReport(
             self.name[1],
             self.name[2],
             said,
@@ -156,4 +156,4 @@ class Ward:
             version=self._work.version if self._work is not None else 0,
             handle=self.handle,
         )
-        self._say(self.name, claim)
+        self._send_report(self.name, claim)

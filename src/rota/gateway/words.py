@@ -4,23 +4,23 @@ import shlex
 from typing import NamedTuple
 
 from rota.model.shape import RunMode
-from rota.model.sync import Work
+from rota.model.sync import TaskTemplate
 
 PATH = "ROTA_WORKER_PATH"  # the path a worker is given, where it is no working directory
 
 
-class Words(NamedTuple):
+class WorkerCommand(NamedTuple):
     command: str
     path: str
 
 
-def words_of(work: Work) -> Words:
+def worker_command(work: TaskTemplate) -> WorkerCommand:
     """A command of one word is a line that the worker reads as it likes."""
     command = work.argv[0] if len(work.argv) == 1 else shlex.join(work.argv)
-    return Words(command, work.env.get(PATH, work.workdir or ""))
+    return WorkerCommand(command, work.env.get(PATH, work.workdir or ""))
 
 
-def unfit(work: Work) -> str | None:
+def why_unsupported(work: TaskTemplate) -> str | None:
     """The contract knows a command and a path, and nothing else."""
     asked = {
         f"run = {work.run.value}": work.run is not RunMode.AT_LEAST_ONCE,

@@ -22,15 +22,15 @@ _OPTIONS = [
 ]
 
 
-class Away(Exception):
+class WorkerUnreachable(Exception):
     """Nobody answers there."""
 
 
-class Refused(Exception):
+class WorkerRefused(Exception):
     """The worker says no."""
 
 
-class Answer(NamedTuple):
+class WorkerReply(NamedTuple):
     done: bool
     error: bool
     text: str
@@ -49,13 +49,13 @@ class Worker:
     async def close(self) -> None:
         await self._channel.close()
 
-    async def is_there(self, seconds: float = _ANSWER_SECONDS) -> bool:
+    async def is_reachable(self, seconds: float = _ANSWER_SECONDS) -> bool:
         """Whatever a worker says of a job that nobody has: it says something."""
         try:
             await self.query("", seconds)
-        except Away:
+        except WorkerUnreachable:
             return False
-        except Refused:
+        except WorkerRefused:
             pass
         return True
 
@@ -67,9 +67,9 @@ class Worker:
     async def stop(self, job: str) -> None:
         await self._call("StopJob", pb.StopJobRequest(jobID=job), _ANSWER_SECONDS)
 
-    async def query(self, job: str, seconds: float = _ANSWER_SECONDS) -> Answer:
+    async def query(self, job: str, seconds: float = _ANSWER_SECONDS) -> WorkerReply:
         said = await self._call("QueryJob", pb.QueryJobRequest(jobID=job), seconds)
-        return Answer(said.done, said.error, said.errorText)
+        return WorkerReply(said.done, said.error, said.errorText)
 
     async def stream(self, job: str) -> AsyncIterator[bytes]:
         call = self._stub.StreamJob(pb.StreamJobRequest(path=job))
@@ -78,7 +78,7 @@ class Worker:
                 yield piece.output
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:  # the rest of the contract it may well know
-                raise Refused("it does not implement StreamJob") from None
+                raise WorkerRefused("it does not implement StreamJob") from None
             raise _told(error) from None
         finally:
             call.cancel()
@@ -90,11 +90,11 @@ class Worker:
         except grpc.aio.AioRpcError as error:
             raise _told(error) from None
         except BadField as nonsense:
-            raise Refused(f"it answers what cannot be: {nonsense}") from None
+            raise WorkerRefused(f"it answers what cannot be: {nonsense}") from None
         return answer
 
 
 def _told(error: grpc.aio.AioRpcError) -> Exception:
     text = (error.details() or error.code().name.lower())[:500]
     away = error.code() in _AWAY or error.code() is grpc.StatusCode.UNIMPLEMENTED  # that is no worker
-    return Away(text) if away else Refused(text)
+    return WorkerUnreachable(text) if away else WorkerRefused(text)

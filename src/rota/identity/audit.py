@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from rota.identity import files
-from rota.identity.tokens import masked
+from rota.identity.tokens import mask_secrets
 from rota.model.limits import AUDIT_COUNT_SECONDS, AUDIT_FILE_BYTES, AUDIT_FILES, AUDIT_KINDS_MAX
 
 AUDIT_FILE = "audit.log"  # in a server's data directory
@@ -62,7 +62,7 @@ class AuditLog:
         with self._lock:
             self._write(entry)
 
-    def count(self, entry: AuditEntry, *, by_target: bool = False) -> None:
+    def write_counted(self, entry: AuditEntry, *, by_target: bool = False) -> None:
         """Write the first of its kind, and after a while how many more there were."""
         target = entry.target if by_target else ""
         kind: tuple[str, ...] = (_address(entry.origin), entry.who, entry.action, entry.outcome, target)
@@ -109,7 +109,7 @@ class AuditLog:
             self.dropped += entry.count
 
     def _append(self, line: bytes) -> None:
-        descriptor = self._roomy(self._follow(), len(line))
+        descriptor = self._rotated(self._current_file(), len(line))
         # After a torn line a new one begins, so that a full disk spoils one line and not two.
         whole = b"\n" + line if self._torn else line
         written = os.write(descriptor, whole)
@@ -119,21 +119,21 @@ class AuditLog:
         self._torn = True
         self.dropped += 1
 
-    def _roomy(self, descriptor: int, needed: int) -> int:
+    def _rotated(self, descriptor: int, needed: int) -> int:
         """The file to append to, a new one if `needed` bytes would make it too large."""
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_size + needed < AUDIT_FILE_BYTES:
             return descriptor
         for number in range(AUDIT_FILES - 1, 0, -1):
-            before = self._path if number == 1 else self._aside(number - 1)
+            before = self._path if number == 1 else self._rotated_path(number - 1)
             with contextlib.suppress(FileNotFoundError):
-                os.replace(before, self._aside(number))
-        return self._follow()
+                os.replace(before, self._rotated_path(number))
+        return self._current_file()
 
-    def _aside(self, number: int) -> Path:
+    def _rotated_path(self, number: int) -> Path:
         return self._path.with_name(f"{self._path.name}.{number}")
 
-    def _follow(self) -> int:
+    def _current_file(self) -> int:
         """The file that is at the path now, which after a rotation is a new one."""
         if self._descriptor is not None and _is_at(self._path, self._descriptor):
             return self._descriptor
@@ -184,4 +184,4 @@ def _address(origin: str) -> str:
 def _text(value: str) -> str:
     # Masked before it is cut, or a cut secret would no longer be recognised.
     readable = value.encode("utf-8", "replace").decode()
-    return masked(readable)[:MAX_FIELD_CHARACTERS]
+    return mask_secrets(readable)[:MAX_FIELD_CHARACTERS]

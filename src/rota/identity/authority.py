@@ -20,7 +20,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from rota.identity import certificates, files, keyring, tokens
 from rota.identity.bundles import Bundle
 from rota.identity.certificates import Period
-from rota.identity.errors import Refused
+from rota.identity.errors import IdentityRefused
 from rota.identity.keyring import Keyring, Root
 from rota.identity.seals import Seals
 from rota.identity.task_tokens import TaskTokens
@@ -57,7 +57,7 @@ class KeyPair:
         return certificates.period_of(self.cert_pem)
 
 
-class Authority:
+class CertificateAuthority:
     """Signs with the key of the cluster's CA; a rotation replaces that in place.
 
     Safe to share between threads: what it holds is one frozen value.
@@ -70,7 +70,7 @@ class Authority:
         self._publish = publish
         self._listeners: list[Callable[[], object]] = []
         self.renewal_window = renewal_window
-        self._held = _Held.of(ring)
+        self._held = _Issuers.from_keyring(ring)
 
     @classmethod
     def open(
@@ -78,8 +78,8 @@ class Authority:
         directory: Path,
         now: datetime,
         renewal_window: timedelta = RENEWAL_WINDOW,
-    ) -> "Authority":
-        return cls(directory, keyring.opened(directory, now), renewal_window)
+    ) -> "CertificateAuthority":
+        return cls(directory, keyring.open_keyring(directory, now), renewal_window)
 
     # ---- rotation
 
@@ -93,17 +93,17 @@ class Authority:
 
     def rotate(self, now: datetime, overlap: timedelta) -> Keyring:
         """Make a new CA, beside which the old one is trusted for the overlap. Raises Rotating."""
-        return self._change(lambda ring: keyring.started(ring, now, overlap))
+        return self._change(lambda ring: keyring.start_rotation(ring, now, overlap))
 
     def finish(self, now: datetime) -> Keyring:
         """Trust the old CA no more, and delete its key. Raises NotRotating."""
-        return self._change(lambda ring: keyring.finished(ring, now))
+        return self._change(lambda ring: keyring.finish_rotation(ring, now))
 
     def replace(self, now: datetime) -> Keyring:
         """Make a new CA, and trust nothing that was signed before."""
-        return self._change(lambda ring: keyring.replaced(ring, now))
+        return self._change(lambda ring: keyring.replace_root(ring, now))
 
-    def take(self, ring: Keyring) -> None:
+    def apply_keyring(self, ring: Keyring) -> None:
         """Hold what another server has decided; it is on disk when this returns."""
         if ring != self.ring:
             with files.locked(self._directory, "ca"):
@@ -138,7 +138,7 @@ class Authority:
         return ring
 
     def _hold(self, ring: Keyring) -> None:
-        self._held = _Held.of(ring)
+        self._held = _Issuers.from_keyring(ring)
         for changed in list(self._listeners):
             changed()
 
@@ -178,7 +178,7 @@ class Authority:
         """Whether a CA that is trusted now has signed that certificate."""
         try:
             return self.bundle.issuer_of(certificates.only_certificate(cert_pem)) is not None
-        except Refused:
+        except IdentityRefused:
             return False
 
     def is_retired(self, cert_pem: bytes) -> bool:
@@ -210,13 +210,13 @@ class Authority:
 
         The first one is for a token that is made now; one of the others may have been made before a rotation.
         """
-        return [tokens.secret_of(secret, f"{caller}\0{key}") for secret in self._secrets(b"rota api tokens")]
+        return [tokens.derive_secret(secret, f"{caller}\0{key}") for secret in self._secrets(b"rota api tokens")]
 
-    def origin_mark(self, origin: str, request: bytes) -> str:
+    def sign_origin(self, origin: str, request: bytes) -> str:
         """The mark by which a leader believes a standby where a request that it hands on came from."""
         return _origin_mark(self._secrets(b"rota origins")[0], origin, request)
 
-    def is_origin(self, origin: str, request: bytes, mark: str) -> bool:
+    def verify_origin(self, origin: str, request: bytes, mark: str) -> bool:
         made = (_origin_mark(secret, origin, request) for secret in self._secrets(b"rota origins"))
         return any(hmac.compare_digest(one.encode(), mark.encode()) for one in made)
 
@@ -270,7 +270,7 @@ class _Issuer:
         public_key = _requested_key(csr_pem)
         names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(certificates.node_uri(node_id))]
         if not name:
-            raise Refused("name: expected the node's name, got nothing")
+            raise IdentityRefused("name: expected the node's name, got nothing")
         use = self._period(now, NODE_LIFE)
         valid = Period(self._certificate.not_valid_before_utc, use.end + renewal_window)
         leaf = _Leaf(name[:MAX_COMMON_NAME], names, [ExtendedKeyUsageOID.CLIENT_AUTH], use, valid)
@@ -335,7 +335,7 @@ class _Leaf:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _Issuers:
     """A keyring, and what is made of it once."""
 
     ring: Keyring
@@ -343,7 +343,7 @@ class _Held:
     bundle: Bundle
 
     @classmethod
-    def of(cls, ring: Keyring) -> "_Held":
+    def from_keyring(cls, ring: Keyring) -> "_Issuers":
         links = tuple(certificates.only_certificate(link.encode()) for link in ring.links)
         return cls(
             ring, tuple(map(_Issuer, ring.roots)), Bundle(tuple(root.x509 for root in ring.roots), links)
@@ -361,20 +361,20 @@ def _origin_mark(secret: bytes, origin: str, body: bytes) -> str:
 
 def _requested_key(csr_pem: bytes) -> CertificatePublicKeyTypes:
     if len(csr_pem) > MAX_REQUEST_BYTES:
-        raise Refused(f"csr: expected at most {MAX_REQUEST_BYTES} bytes, got {len(csr_pem)}")
+        raise IdentityRefused(f"csr: expected at most {MAX_REQUEST_BYTES} bytes, got {len(csr_pem)}")
     try:
         request = x509.load_pem_x509_csr(csr_pem)
         key = request.public_key()
         # Kind and size first: they bound the price of checking the signature.
         if not _is_strong(key):
-            raise Refused("csr: expected a key of P-256, P-384, Ed25519 or RSA with 2048 to 8192 bits")
+            raise IdentityRefused("csr: expected a key of P-256, P-384, Ed25519 or RSA with 2048 to 8192 bits")
         signed_by_its_key = request.is_signature_valid
-    except Refused:
+    except IdentityRefused:
         raise
     except (ValueError, TypeError, UnsupportedAlgorithm, InvalidSignature) as error:
-        raise Refused("csr: expected a PEM certificate signing request") from error
+        raise IdentityRefused("csr: expected a PEM certificate signing request") from error
     if not signed_by_its_key:
-        raise Refused("csr: its signature was not made with its own key")
+        raise IdentityRefused("csr: its signature was not made with its own key")
     return key
 
 
@@ -394,7 +394,7 @@ def _host_name(host: str) -> x509.GeneralName:
     except ValueError:
         pass
     if not DNS_NAME.fullmatch(host):
-        raise Refused(f"hosts: expected a DNS name or an IP address without a port, got {host!r}")
+        raise IdentityRefused(f"hosts: expected a DNS name or an IP address without a port, got {host!r}")
     return x509.DNSName(host)
 
 

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from rota.identity import certificates
-from rota.identity.errors import Refused
+from rota.identity.errors import IdentityRefused
 
 CERTIFICATES_MAX = 8  # two roots and two links during a rotation; more are never sent
 
@@ -27,14 +27,14 @@ class Bundle(NamedTuple):
     @classmethod
     def parse(cls, pem: bytes) -> "Bundle":
         if pem.count(b"-----BEGIN CERTIFICATE-----") > CERTIFICATES_MAX:
-            raise Refused(f"expected at most {CERTIFICATES_MAX} PEM certificates of authorities")
+            raise IdentityRefused(f"expected at most {CERTIFICATES_MAX} PEM certificates of authorities")
         try:
             found = x509.load_pem_x509_certificates(pem)
         except ValueError as error:
-            raise Refused("not PEM certificates of authorities") from error
+            raise IdentityRefused("not PEM certificates of authorities") from error
         roots = tuple(one for one in found if is_issued_by(one, one))
         if not roots or not all(map(_is_authority, found)):
-            raise Refused("not certificates of authorities")
+            raise IdentityRefused("not certificates of authorities")
         return cls(roots, tuple(one for one in found if one not in roots))
 
     @property
@@ -71,7 +71,7 @@ class Bundle(NamedTuple):
                 believed += [root for root in self.roots if root.public_key() == link.public_key()]
                 believed.append(link)
         if any(root not in believed for root in self.roots):
-            raise Refused("another authority was named, for which none that is trusted here vouches")
+            raise IdentityRefused("another authority was named, for which none that is trusted here vouches")
 
 
 def is_issued_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:

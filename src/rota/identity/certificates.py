@@ -9,7 +9,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from rota.identity.errors import Refused
+from rota.identity.errors import IdentityRefused
 
 NODE_URI = "rota://node/"
 SERVER_URI = "rota://server"
@@ -75,11 +75,11 @@ def certificate_to_pem(certificate: x509.Certificate) -> bytes:
 def only_certificate(pem: bytes) -> x509.Certificate:
     """The one certificate in `pem`. A second one is refused: TLS would trust it unseen."""
     if pem.count(b"-----BEGIN") != 1:
-        raise Refused("expected exactly one PEM certificate")
+        raise IdentityRefused("expected exactly one PEM certificate")
     try:
         return x509.load_pem_x509_certificate(pem)
     except ValueError as error:
-        raise Refused("not a PEM certificate") from error
+        raise IdentityRefused("not a PEM certificate") from error
 
 
 def fingerprint_of(certificate: x509.Certificate) -> str:
@@ -106,7 +106,7 @@ def first_certificate(pem: bytes) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificates(pem)[0]
     except ValueError as error:
-        raise Refused("not a PEM certificate") from error
+        raise IdentityRefused("not a PEM certificate") from error
 
 
 def valid_until(cert_pem: bytes) -> datetime:
@@ -116,7 +116,7 @@ def valid_until(cert_pem: bytes) -> datetime:
 
 def node_uri(node_id: str) -> str:
     if not NODE_ID.fullmatch(node_id):
-        raise Refused(
+        raise IdentityRefused(
             "node_id: expected 1 to 128 letters, digits, '.', '_' or '-', the first a letter or digit"
         )
     return NODE_URI + node_id
@@ -127,7 +127,7 @@ def node_id_of(cert_pem: bytes) -> str:
     for uri in _uris(cert_pem):
         if uri.startswith(NODE_URI):
             return uri.removeprefix(NODE_URI)
-    raise Refused(f"not a node's certificate: it has no name beginning with {NODE_URI}")
+    raise IdentityRefused(f"not a node's certificate: it has no name beginning with {NODE_URI}")
 
 
 def is_server(cert_pem: bytes) -> bool:
@@ -142,7 +142,7 @@ def may_forward(cert_pem: bytes) -> bool:
 
 def watcher_uri(watcher_id: str) -> str:
     if not NODE_ID.fullmatch(watcher_id):
-        raise Refused("watcher_id: expected 1 to 128 letters, digits, '.', '_' or '-'")
+        raise IdentityRefused("watcher_id: expected 1 to 128 letters, digits, '.', '_' or '-'")
     return WATCHER_URI + watcher_id
 
 
@@ -184,5 +184,5 @@ def _uris(cert_pem: bytes) -> list[str]:
     try:
         names = only_certificate(cert_pem).extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except x509.ExtensionNotFound as error:
-        raise Refused("not a node's certificate: it names nobody") from error
+        raise IdentityRefused("not a node's certificate: it names nobody") from error
     return names.value.get_values_for_type(x509.UniformResourceIdentifier)

@@ -18,10 +18,10 @@ class Expiry:
         """None while more than a fifth of its life is left."""
         if not self.period.is_ending(now):
             return None
-        return f"certificate {self.name} {ends(self.period.end, now)}: {self.remedy}"
+        return f"certificate {self.name} {describe_end(self.period.end, now)}: {self.remedy}"
 
 
-def ends(end: datetime, now: datetime) -> str:
+def describe_end(end: datetime, now: datetime) -> str:
     """`expires in 3 days, on 2027-01-02`."""
     left = end - now
     if left <= timedelta(0):

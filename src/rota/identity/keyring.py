@@ -92,7 +92,7 @@ class Keyring(msgspec.Struct, frozen=True, kw_only=True):
         return frozenset((*own, *(one.fingerprint for one in self.retired)))
 
 
-def started(ring: Keyring, now: datetime, overlap: timedelta) -> Keyring:
+def start_rotation(ring: Keyring, now: datetime, overlap: timedelta) -> Keyring:
     """A new authority for which the old one vouches, and a new secret; the old ones are still accepted."""
     if ring.previous is not None:
         raise Rotating("a rotation is under way already")
@@ -110,7 +110,7 @@ def started(ring: Keyring, now: datetime, overlap: timedelta) -> Keyring:
     )
 
 
-def finished(ring: Keyring, now: datetime) -> Keyring:
+def finish_rotation(ring: Keyring, now: datetime) -> Keyring:
     """The old authority is trusted no more, and its key is gone.
 
     Its link stays until the next rotation is finished: a client or a task that knows the old authority alone
@@ -129,7 +129,7 @@ def finished(ring: Keyring, now: datetime) -> Keyring:
     )
 
 
-def replaced(ring: Keyring, now: datetime) -> Keyring:
+def replace_root(ring: Keyring, now: datetime) -> Keyring:
     """A new authority, and no trust in any other: for a key that may have leaked."""
     old = ring.current.x509
     new = _new_root(old.subject, old.not_valid_before_utc, now)
@@ -139,7 +139,7 @@ def replaced(ring: Keyring, now: datetime) -> Keyring:
     )
 
 
-def opened(directory: Path, now: datetime) -> Keyring:
+def open_keyring(directory: Path, now: datetime) -> Keyring:
     """The keyring of this directory; made if there is none. Repairs what a crash has left half done."""
     files.own_directory(directory)
     with files.locked(directory, "ca"):

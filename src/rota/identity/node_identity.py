@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from rota.identity import certificates, files
 from rota.identity.bundles import Bundle
 from rota.identity.certificates import Period
-from rota.identity.errors import Refused, Unsafe
+from rota.identity.errors import IdentityRefused, Unsafe
 
 FILE, KEY_FILE = "node.pem", "node.key"
 KEY_BEGIN = b"-----BEGIN PRIVATE KEY-----"
@@ -64,7 +64,7 @@ def check_fingerprint(ca_pem: bytes, fingerprint: str) -> bool:
     """Is this exactly the CA that the operator named, and nothing beside it?"""
     try:
         actual = certificates.fingerprint_of(certificates.only_certificate(ca_pem))
-    except Refused:
+    except IdentityRefused:
         return False
     return hmac.compare_digest(actual.encode(), fingerprint.strip().lower().encode())
 
@@ -121,13 +121,13 @@ class Renewal:
         """
         bundle = self._held.bundle
         if ca_pem:
-            with suppress(Refused):
+            with suppress(IdentityRefused):
                 bundle = followed(self._held, ca_pem)
         renewed = _identity(self._key, cert_pem, bundle)
         if renewed.node_id != self._held.node_id:
-            raise Refused(f"the certificate is for node {renewed.node_id}, this is {self._held.node_id}")
+            raise IdentityRefused(f"the certificate is for node {renewed.node_id}, this is {self._held.node_id}")
         if renewed.period.end <= now or renewed.period.begin - now > certificates.CLOCK_SKEW:
-            raise Refused(
+            raise IdentityRefused(
                 f"the certificate is for {renewed.period.begin:%Y-%m-%d %H:%M} to "
                 f"{renewed.period.end:%Y-%m-%d %H:%M} UTC: the server's clock and this node's differ"
             )
@@ -166,9 +166,9 @@ def _request(key: ec.EllipticCurvePrivateKey) -> bytes:
 def _identity(key: ec.EllipticCurvePrivateKey, cert_pem: bytes, bundle: Bundle) -> NodeIdentity:
     certificate = certificates.only_certificate(cert_pem)
     if not certificates.belong_together(key, certificate):
-        raise Refused("the certificate is for another key than this node's")
+        raise IdentityRefused("the certificate is for another key than this node's")
     if bundle.issuer_of(certificate) is None:
-        raise Refused("the certificate was not signed by the CA that came with it")
+        raise IdentityRefused("the certificate was not signed by the CA that came with it")
     return NodeIdentity(
         node_id=certificates.node_id_of(cert_pem),
         key_pem=certificates.key_to_pem(key),

@@ -15,9 +15,9 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 
 from rota.identity import certificates
-from rota.identity.authority import Authority, KeyPair
+from rota.identity.authority import CertificateAuthority, KeyPair
 from rota.identity.certificates import Period
-from rota.identity.errors import Refused
+from rota.identity.errors import IdentityRefused
 
 MAX_FILE_BYTES = 1 << 20  # a chain of many certificates is some 20 kB
 
@@ -38,7 +38,7 @@ class SignedPair:
     When the authority is rotated it is signed again at once, with what is trusted then.
     """
 
-    def __init__(self, authority: Authority, hosts: Sequence[str], now: datetime) -> None:
+    def __init__(self, authority: CertificateAuthority, hosts: Sequence[str], now: datetime) -> None:
         self._authority = authority
         self._hosts = hosts
         self._sign(now)
@@ -66,12 +66,12 @@ class FilePair:
 
     def __init__(self, crt_file: str, key_file: str) -> None:
         self._crt_file, self._key_file = Path(crt_file), Path(key_file)
-        self._stamp = self._look()
+        self._stamp = self._stamps()
         self._read()
 
     def refresh(self, now: datetime) -> bool:
         del now
-        stamp = self._look()
+        stamp = self._stamps()
         if stamp == self._stamp:
             return False
         # Two files are replaced one after the other. What does not fit yet is read again when it changes.
@@ -79,7 +79,7 @@ class FilePair:
         self._read()
         return True
 
-    def _look(self) -> tuple[object, ...]:
+    def _stamps(self) -> tuple[object, ...]:
         return (_stamp(self._crt_file), _stamp(self._key_file))
 
     def _read(self) -> None:
@@ -87,12 +87,12 @@ class FilePair:
         try:
             certificate = certificates.first_certificate(cert_pem)
             key = serialization.load_pem_private_key(key_pem, password=None)
-        except Refused:
-            raise Refused(f"{self._crt_file} is not a PEM certificate") from None
+        except IdentityRefused:
+            raise IdentityRefused(f"{self._crt_file} is not a PEM certificate") from None
         except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: a key with a password
-            raise Refused(f"{self._key_file} is not a PEM key without a password") from None
+            raise IdentityRefused(f"{self._key_file} is not a PEM key without a password") from None
         if key.public_key() != certificate.public_key():
-            raise Refused(f"{self._key_file} is not the key of {self._crt_file}")
+            raise IdentityRefused(f"{self._key_file} is not the key of {self._crt_file}")
         self.pair = KeyPair(key_pem, cert_pem, b"")
         self.period = self.pair.period
 
@@ -110,7 +110,7 @@ def _content(path: Path) -> bytes:
         with path.open("rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise Refused(f"{path} cannot be read: {error.strerror}") from None
+        raise IdentityRefused(f"{path} cannot be read: {error.strerror}") from None
     if len(content) > MAX_FILE_BYTES:
-        raise Refused(f"{path} is larger than {MAX_FILE_BYTES} bytes")
+        raise IdentityRefused(f"{path} is larger than {MAX_FILE_BYTES} bytes")
     return content

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from rota.identity import certificates
 from rota.identity.bundles import Bundle
-from rota.identity.errors import Refused
+from rota.identity.errors import IdentityRefused
 from rota.identity.node_identity import NodeIdentity
 
 SCHEME = "node"  # of the authorization header
@@ -25,13 +25,13 @@ HEADER_MAX = 8192  # a certificate of ours has some 600 bytes
 _PURPOSE = "rota signed request 1"
 
 
-class Signed(NamedTuple):
+class RequestSignature(NamedTuple):
     """Who signed a request, and for which body."""
 
     node: str
     digest: str
 
-    def is_of(self, body: bytes) -> bool:
+    def covers(self, body: bytes) -> bool:
         return digest_of(body) == self.digest
 
 
@@ -39,7 +39,7 @@ def digest_of(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()
 
 
-def authorization(identity: NodeIdentity, method: str, path: str, body: bytes) -> str:
+def sign_request(identity: NodeIdentity, method: str, path: str, body: bytes) -> str:
     """The value of the authorization header for one request of a node."""
     digest = digest_of(body)
     key = certificates.key_from_pem(identity.key_pem)
@@ -49,7 +49,7 @@ def authorization(identity: NodeIdentity, method: str, path: str, body: bytes) -
     return f"{SCHEME} {_text(der)}.{digest}.{_text(signature)}"
 
 
-def signed_by(value: str, method: str, path: str, ca_pem: bytes, now: datetime) -> Signed:
+def verify_request(value: str, method: str, path: str, ca_pem: bytes, now: datetime) -> RequestSignature:
     """Who signed the request with this authorization header. Raises Refused if no node of these CAs did."""
     try:
         der, digest, signature = value[:HEADER_MAX].partition(" ")[2].split(".")
@@ -61,12 +61,12 @@ def signed_by(value: str, method: str, path: str, ca_pem: bytes, now: datetime) 
             raise TypeError("Rota's own agents have no other keys")
         key.verify(urlsafe_b64decode(signature), _content(method, path, digest), ec.ECDSA(hashes.SHA256()))
     except (ValueError, TypeError, InvalidSignature) as error:
-        raise Refused("this request is not signed by a node of this cluster") from error
+        raise IdentityRefused("this request is not signed by a node of this cluster") from error
     pem = certificates.certificate_to_pem(certificate)
     period = certificates.period_of(pem)
     if not period.begin - certificates.CLOCK_SKEW <= now < period.end:
-        raise Refused(f"the node's certificate is for {period.begin:%Y-%m-%d} to {period.end:%Y-%m-%d}")
-    return Signed(certificates.node_id_of(pem), digest)
+        raise IdentityRefused(f"the node's certificate is for {period.begin:%Y-%m-%d} to {period.end:%Y-%m-%d}")
+    return RequestSignature(certificates.node_id_of(pem), digest)
 
 
 def _content(method: str, path: str, digest: str) -> bytes:

@@ -30,7 +30,7 @@ class TaskTokens:
         """Given to a node with a job: by it tokens are made for its own attempts of that, and no others."""
         return _key(self._secrets()[0], job, node)
 
-    def who(self, token: str) -> TaskName | None:
+    def authenticate(self, token: str) -> TaskName | None:
         """None: nobody we know."""
         read = _TOKEN.fullmatch(token)
         if read is None:

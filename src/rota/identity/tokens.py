@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
-from rota.identity.errors import Refused
+from rota.identity.errors import IdentityRefused
 
 API_PREFIX = "rota_"
 JOIN_PREFIX = "join_"
@@ -57,7 +57,7 @@ class JoinRole(StrEnum):
     WATCHER = "watcher"
 
 
-class JoinToken(msgspec.Struct, frozen=True, kw_only=True):
+class StoredJoinToken(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     made_at_ms: int
     expires_at_ms: int
@@ -77,7 +77,7 @@ class JoinToken(msgspec.Struct, frozen=True, kw_only=True):
     def id_of(secret: str) -> str:
         return digest(secret)[:ID_LENGTH]
 
-    def admits(self, origin: str) -> bool:
+    def allows(self, origin: str) -> bool:
         """Whether it may be used from this address."""
         if not self.addresses:
             return True
@@ -90,7 +90,7 @@ class JoinToken(msgspec.Struct, frozen=True, kw_only=True):
         return any((mapped or address) in ipaddress.ip_network(network) for network in self.addresses)
 
 
-class Watcher(msgspec.Struct, frozen=True, kw_only=True):
+class JoinedWatcher(msgspec.Struct, frozen=True, kw_only=True):
     """A watcher that has joined, until it is removed."""
 
     id: str
@@ -98,7 +98,7 @@ class Watcher(msgspec.Struct, frozen=True, kw_only=True):
     joined_at_ms: int
     ca: str = ""  # fingerprint of the authority whose certificate it was given, or has attached with last
 
-    def signed_by(self, ca: str) -> "Watcher":
+    def signed_by(self, ca: str) -> "JoinedWatcher":
         return msgspec.structs.replace(self, ca=ca)
 
 
@@ -145,9 +145,9 @@ class JoinLine:
         """Errors name the part and never repeat the token."""
         line = text.strip()
         if not line.startswith("rota://"):
-            raise Refused("join line: expected rota://HOST:PORT?token=...&ca=sha256:...")
+            raise IdentityRefused("join line: expected rota://HOST:PORT?token=...&ca=sha256:...")
         if re.search(r"\s", line):
-            raise Refused("join line: expected one line without spaces; was it broken while pasting?")
+            raise IdentityRefused("join line: expected one line without spaces; was it broken while pasting?")
         host, port = _address(line)
         values = _values(line)
         return cls(host, port, _join_secret(values), _fingerprint(values))
@@ -157,7 +157,7 @@ def new_secret(prefix: str) -> str:
     return prefix + secrets.token_urlsafe(SECRET_BYTES)
 
 
-def secret_of(key: bytes, said: str) -> str:
+def derive_secret(key: bytes, said: str) -> str:
     """For the same words the same one, which only the holder of the key can make."""
     made = hmac.new(key, said.encode(), hashlib.sha256).digest()
     return API_PREFIX + base64.urlsafe_b64encode(made).rstrip(b"=").decode()
@@ -172,7 +172,7 @@ def matches(secret: str, expected_digest: str) -> bool:
     return hmac.compare_digest(digest(secret).encode(), expected_digest.encode())
 
 
-def masked(text: str) -> str:
+def mask_secrets(text: str) -> str:
     """The text with everything that looks like a secret of ours blotted out."""
     return TASK_SECRET.sub(r"\1***", ANY_SECRET.sub(r"\1***", text))
 
@@ -182,13 +182,13 @@ def _address(line: str) -> tuple[str, int]:
         parts = urlsplit(line)
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise Refused("join line: expected HOST:PORT with a port from 1 to 65535") from error
+        raise IdentityRefused("join line: expected HOST:PORT with a port from 1 to 65535") from error
     if not host or "@" in parts.netloc:
-        raise Refused("join line: expected HOST:PORT after rota://")
+        raise IdentityRefused("join line: expected HOST:PORT after rota://")
     if not port:
-        raise Refused("join line: expected a port from 1 to 65535 after the host")
+        raise IdentityRefused("join line: expected a port from 1 to 65535 after the host")
     if parts.path or parts.fragment:
-        raise Refused("join line: expected '?token=' right after HOST:PORT, and nothing after the ca")
+        raise IdentityRefused("join line: expected '?token=' right after HOST:PORT, and nothing after the ca")
     return host, port
 
 
@@ -196,33 +196,33 @@ def _values(line: str) -> dict[str, str]:
     try:
         pairs = parse_qsl(urlsplit(line).query, keep_blank_values=True, strict_parsing=True, max_num_fields=8)
     except ValueError as error:
-        raise Refused("join line: expected ?token=...&ca=sha256:... after the port") from error
+        raise IdentityRefused("join line: expected ?token=...&ca=sha256:... after the port") from error
     names = [name for name, _ in pairs]
     for name in names:
         if name not in ("token", "ca"):
-            raise Refused(f"join line: expected token and ca only, got {masked(name)[:40]!r}")
+            raise IdentityRefused(f"join line: expected token and ca only, got {mask_secrets(name)[:40]!r}")
         if names.count(name) > 1:
-            raise Refused(f"join line: {name} is given more than once")
+            raise IdentityRefused(f"join line: {name} is given more than once")
     return dict(pairs)
 
 
 def _join_secret(values: dict[str, str]) -> str:
     secret = values.get("token", "")
     if not secret:
-        raise Refused("join line: token is missing")
+        raise IdentityRefused("join line: token is missing")
     if secret.startswith(API_PREFIX):
-        raise Refused(
+        raise IdentityRefused(
             "join line: token is an API token; a join token begins with join_ (make one: rota node token)"
         )
     if not JOIN_SECRET.fullmatch(secret):
-        raise Refused("join line: token is cut or changed; expected join_ and 43 characters")
+        raise IdentityRefused("join line: token is cut or changed; expected join_ and 43 characters")
     return secret
 
 
 def _fingerprint(values: dict[str, str]) -> str:
     fingerprint = values.get("ca", "").lower()
     if not fingerprint:
-        raise Refused("join line: ca is missing; without it the server cannot be told from an impostor")
+        raise IdentityRefused("join line: ca is missing; without it the server cannot be told from an impostor")
     if not FINGERPRINT.fullmatch(fingerprint):
-        raise Refused("join line: ca is cut or changed; expected sha256: and 64 hex digits")
+        raise IdentityRefused("join line: ca is cut or changed; expected sha256: and 64 hex digits")
     return fingerprint

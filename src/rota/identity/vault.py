@@ -11,9 +11,9 @@ from typing import NamedTuple
 import msgspec
 
 from rota.identity import files, last_use, tokens
-from rota.identity.errors import JoinRefused, NameTaken, NoSuchToken, Refused, Taken, Unsafe
+from rota.identity.errors import JoinRefused, NameTaken, NoSuchToken, IdentityRefused, AlreadyExists, Unsafe
 from rota.identity.last_use import LastUses
-from rota.identity.tokens import ApiToken, JoinRole, JoinToken, Role, Watcher
+from rota.identity.tokens import ApiToken, JoinRole, StoredJoinToken, Role, JoinedWatcher
 from rota.model.limits import WATCHERS_MAX
 
 DIRECTORY = "vault"  # in a server's data directory
@@ -24,21 +24,21 @@ MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
 JOIN_TOKEN_LIFE_MS = 30 * MINUTE_MS
-KEPT_AFTER_EXPIRY_MS = DAY_MS  # so that a late user is told "expired" or "used", not "not known"
+RETAIN_EXPIRED_MS = DAY_MS  # so that a late user is told "expired" or "used", not "not known"
 MAX_TOKENS = 10_000  # of each kind: every change rewrites the file
 REVOKED_KEPT = 1_000  # so that a request which comes late brings none of them back
 MAX_FILE_BYTES = 64 * 1024 * 1024
 
 
-class Contents(msgspec.Struct, frozen=True, kw_only=True):
+class VaultContents(msgspec.Struct, frozen=True, kw_only=True):
     version: int = VERSION
     api_tokens: tuple[ApiToken, ...] = ()
-    join_tokens: tuple[JoinToken, ...] = ()
+    join_tokens: tuple[StoredJoinToken, ...] = ()
     revoked: tuple[str, ...] = ()  # digests, the last one last
-    watchers: tuple[Watcher, ...] = ()
+    watchers: tuple[JoinedWatcher, ...] = ()
 
 
-class Made(NamedTuple):
+class StoredToken(NamedTuple):
     token: ApiToken
     is_new: bool  # else it was made before, of the same secret
 
@@ -48,7 +48,7 @@ class _Snapshot:
     """The file as it was read, and the stamp that tells whether it is still that one."""
 
     stamp: tuple[int, int, int] | None
-    contents: Contents
+    contents: VaultContents
     by_digest: Mapping[str, ApiToken]
     by_id: Mapping[str, ApiToken]
 
@@ -79,7 +79,7 @@ class Vault:
         addresses: Sequence[str] = (),
     ) -> str:
         secret = tokens.new_secret(tokens.JOIN_PREFIX)
-        token = JoinToken(
+        token = StoredJoinToken(
             digest=tokens.digest(secret),
             made_at_ms=now_ms,
             expires_at_ms=now_ms + valid_ms,
@@ -93,7 +93,7 @@ class Vault:
             change.join_tokens.append(token)
         return secret
 
-    def use_join_token(self, secret: str, node_id: str, now_ms: int) -> JoinToken:
+    def use_join_token(self, secret: str, node_id: str, now_ms: int) -> StoredJoinToken:
         """The token, spent. It tells the node's labels and cluster."""
         with self._changing() as change:
             index = _position(change.join_tokens, secret)
@@ -102,13 +102,13 @@ class Vault:
                 raise JoinRefused("join token was revoked")
             if token.used_by is not None:
                 raise JoinRefused("join token was already used")
-            if _is_over(token, now_ms):
+            if _is_expired(token, now_ms):
                 raise JoinRefused(f"join token expired {_ago(now_ms - token.expires_at_ms)} ago")
             spent = msgspec.structs.replace(token, used_by=node_id)
             change.join_tokens[index] = spent
         return spent
 
-    def revoke_join_token(self, token_id: str) -> JoinToken | None:
+    def revoke_join_token(self, token_id: str) -> StoredJoinToken | None:
         """The token, revoked; or as it was used, which cannot be taken back. None: there is none."""
         with self._changing() as change:
             for index, token in enumerate(change.join_tokens):
@@ -116,7 +116,7 @@ class Vault:
                     change.join_tokens[index] = msgspec.structs.replace(token, revoked=True)
             return next((one for one in change.join_tokens if one.id == token_id), None)
 
-    def add_watcher(self, watcher: Watcher) -> None:
+    def add_watcher(self, watcher: JoinedWatcher) -> None:
         with self._changing() as change:
             change.watchers.append(watcher)
 
@@ -136,10 +136,10 @@ class Vault:
                     one.signed_by(ca) if one.id == watcher_id else one for one in change.watchers
                 ]
 
-    def list_watchers(self) -> tuple[Watcher, ...]:
+    def list_watchers(self) -> tuple[JoinedWatcher, ...]:
         return self._current().contents.watchers
 
-    def may_watch(self, watcher_id: str) -> bool:
+    def has_watcher(self, watcher_id: str) -> bool:
         """Whether such a watcher has joined, and was not removed."""
         return any(one.id == watcher_id for one in self.list_watchers())
 
@@ -155,7 +155,7 @@ class Vault:
     ) -> str:
         """Its secret."""
         secret = tokens.new_secret(tokens.API_PREFIX)
-        self.keep_api_token(secret, new_token(name, role, namespaces, now_ms, expires_at_ms), replaces)
+        self.store_api_token(secret, new_token(name, role, namespaces, now_ms, expires_at_ms), replaces)
         return secret
 
     def make_server_token(self, name: str, now_ms: int) -> str:
@@ -164,10 +164,10 @@ class Vault:
         Servers of one cluster share the vault: each has its own secret, all have one name and owner.
         """
         former = next((one for one in self.list_api_tokens() if one.name == name), None)
-        replaces = former.id if former is not None and not _is_over(former, now_ms) else None
+        replaces = former.id if former is not None and not _is_expired(former, now_ms) else None
         return self.make_api_token(name, Role.ADMIN, ("*",), now_ms, replaces=replaces)
 
-    def keep_api_token(self, secret: str, wanted: ApiToken, replaces: str | None = None) -> Made:
+    def store_api_token(self, secret: str, wanted: ApiToken, replaces: str | None = None) -> StoredToken:
         """By a secret that the caller has made: whoever does the same again is told of the same token.
 
         Its name must not be that of another valid token, unless it `replaces` that one, by its id.
@@ -177,18 +177,18 @@ class Vault:
             change.drop_old(token.made_at_ms)
             before = next((one for one in change.api_tokens if one.digest == token.digest), None)
             if before is None and token.digest in change.revoked:
-                raise Taken("this key has made a token that was revoked")
+                raise AlreadyExists("this key has made a token that was revoked")
             if before is None:
-                token = change.named(token, replaces)
+                token = change.with_owner(token, replaces)
                 change.api_tokens.append(token)
         if before is not None and not before.grants_as(token):
-            raise Taken(f"this key has made token {before.id}, which is good for something else")
-        return Made(before or token, is_new=before is None)
+            raise AlreadyExists(f"this key has made token {before.id}, which is good for something else")
+        return StoredToken(before or token, is_new=before is None)
 
-    def who(self, secret: str, now_ms: int) -> ApiToken | None:
+    def authenticate(self, secret: str, now_ms: int) -> ApiToken | None:
         # Looked up by SHA-256: how long that takes says nothing about any secret that is stored.
         token = self._current().by_digest.get(tokens.digest(secret))
-        if token is None or _is_over(token, now_ms):
+        if token is None or _is_expired(token, now_ms):
             return None
         self.last_uses.note(token.id, now_ms)
         return token
@@ -201,7 +201,7 @@ class Vault:
     def is_valid(self, token_id: str, now_ms: int) -> bool:
         """Whether the token exists and has not expired. Cheap: open streams ask every few seconds."""
         token = self._current().by_id.get(token_id)
-        return token is not None and not _is_over(token, now_ms)
+        return token is not None and not _is_expired(token, now_ms)
 
     def revoke_api_token(self, token_id: str) -> bool:
         """Was there such a token?"""
@@ -215,7 +215,7 @@ class Vault:
     def list_api_tokens(self) -> tuple[ApiToken, ...]:
         return self._current().contents.api_tokens
 
-    def list_join_tokens(self) -> tuple[JoinToken, ...]:
+    def list_join_tokens(self) -> tuple[StoredJoinToken, ...]:
         return self._current().contents.join_tokens
 
     def _current(self) -> _Snapshot:
@@ -249,18 +249,18 @@ class Vault:
 @dataclass(slots=True)
 class _Change:
     api_tokens: list[ApiToken]
-    join_tokens: list[JoinToken]
+    join_tokens: list[StoredJoinToken]
     revoked: list[str]
-    watchers: list[Watcher]
+    watchers: list[JoinedWatcher]
 
     def drop_old(self, now_ms: int) -> None:
-        long_ago_ms = now_ms - KEPT_AFTER_EXPIRY_MS
-        self.api_tokens = [token for token in self.api_tokens if not _is_over(token, long_ago_ms)]
-        self.join_tokens = [token for token in self.join_tokens if not _is_over(token, long_ago_ms)]
+        long_ago_ms = now_ms - RETAIN_EXPIRED_MS
+        self.api_tokens = [token for token in self.api_tokens if not _is_expired(token, long_ago_ms)]
+        self.join_tokens = [token for token in self.join_tokens if not _is_expired(token, long_ago_ms)]
 
-    def named(self, token: ApiToken, replaces: str | None) -> ApiToken:
+    def with_owner(self, token: ApiToken, replaces: str | None) -> ApiToken:
         """The token with its owner; raises where its name is taken."""
-        valid = [one for one in self.api_tokens if not _is_over(one, token.made_at_ms)]
+        valid = [one for one in self.api_tokens if not _is_expired(one, token.made_at_ms)]
         if replaces is None:
             holder = next((one for one in valid if one.name == token.name), None)
             if holder is not None:
@@ -273,14 +273,14 @@ class _Change:
             raise NameTaken(f"token {former.id} is called {former.name}, not {token.name}")
         return msgspec.structs.replace(token, owner=former.owned_by)
 
-    def contents(self) -> Contents:
+    def contents(self) -> VaultContents:
         if max(len(self.api_tokens), len(self.join_tokens)) > MAX_TOKENS:
-            raise Refused(
+            raise IdentityRefused(
                 f"there are {MAX_TOKENS} tokens already; revoke some, or wait until some have expired"
             )
         if len(self.watchers) > WATCHERS_MAX:
-            raise Refused(f"there are {WATCHERS_MAX} watchers already; remove some")
-        return Contents(
+            raise IdentityRefused(f"there are {WATCHERS_MAX} watchers already; remove some")
+        return VaultContents(
             api_tokens=tuple(self.api_tokens),
             join_tokens=tuple(self.join_tokens),
             revoked=tuple(self.revoked[-REVOKED_KEPT:]),
@@ -306,9 +306,9 @@ def _read(path: Path) -> _Snapshot:
     # The stamp is taken first: if a newer file comes between, the next look reads once more.
     stamp = _stamp(path)
     if stamp is None:
-        return _Snapshot(None, Contents(), {}, {})
+        return _Snapshot(None, VaultContents(), {}, {})
     try:
-        contents = msgspec.json.decode(files.read_private(path, MAX_FILE_BYTES), type=Contents)
+        contents = msgspec.json.decode(files.read_private(path, MAX_FILE_BYTES), type=VaultContents)
     except msgspec.MsgspecError as error:
         raise Unsafe(f"{path} is damaged ({error}): restore it from a backup") from error
     if contents.version > VERSION:
@@ -327,11 +327,11 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
-def _is_over(token: ApiToken | JoinToken, now_ms: int) -> bool:
+def _is_expired(token: ApiToken | StoredJoinToken, now_ms: int) -> bool:
     return token.expires_at_ms is not None and token.expires_at_ms <= now_ms
 
 
-def _position(join_tokens: Sequence[JoinToken], secret: str) -> int:
+def _position(join_tokens: Sequence[StoredJoinToken], secret: str) -> int:
     for index, token in enumerate(join_tokens):
         if tokens.matches(secret, token.digest):
             return index

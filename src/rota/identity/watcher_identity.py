@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from rota.identity import certificates, files
 from rota.identity.authority import KeyPair
 from rota.identity.bundles import Bundle
-from rota.identity.errors import Refused, Unsafe
+from rota.identity.errors import IdentityRefused, Unsafe
 
 FILE = "watcher.pem"
 MAX_FILE_BYTES = 65_536
@@ -59,7 +59,7 @@ class WatcherRequest:
         identity = _identity(certificates.key_to_pem(self._key), cert_pem, Bundle.parse(ca_pem))
         period = identity.pair.period
         if period.end <= now or period.begin - now > certificates.CLOCK_SKEW:
-            raise Refused(
+            raise IdentityRefused(
                 f"the certificate is for {period.begin:%Y-%m-%d %H:%M} to {period.end:%Y-%m-%d %H:%M} UTC: "
                 "the server's clock and this watcher's differ"
             )
@@ -94,10 +94,10 @@ def load_watcher(directory: Path) -> WatcherIdentity | None:
 def _identity(key_pem: bytes, cert_pem: bytes, bundle: Bundle) -> WatcherIdentity:
     certificate = certificates.only_certificate(cert_pem)
     if not certificates.belong_together(certificates.key_from_pem(key_pem), certificate):
-        raise Refused("the certificate is for another key than this watcher's")
+        raise IdentityRefused("the certificate is for another key than this watcher's")
     if bundle.issuer_of(certificate) is None:
-        raise Refused("the certificate was not signed by the CA that came with it")
+        raise IdentityRefused("the certificate was not signed by the CA that came with it")
     watcher_id = certificates.watcher_id_of(cert_pem)
     if watcher_id is None:
-        raise Refused("not a watcher's certificate")
+        raise IdentityRefused("not a watcher's certificate")
     return WatcherIdentity(watcher_id, cert_pem, key_pem, bundle)

@@ -5,9 +5,9 @@ import os
 import signal
 import sys
 
-from rota.keeper.run import Taken, keep
+from rota.keeper.run import DirectoryInUse, run_keeper
 
-TRY_AGAIN = 75
+EXIT_TRY_AGAIN = 75
 
 
 def main() -> int:
@@ -16,19 +16,19 @@ def main() -> int:
         return 2
     for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGIO):  # SIGIO: somebody broke a lease on a file
         signal.signal(signum, signal.SIG_IGN)
-    _keep_descriptors_from_work()
+    _close_descriptors_on_exec()
     try:
-        keep(os.path.abspath(sys.argv[1]))
-    except Taken as taken:
+        run_keeper(os.path.abspath(sys.argv[1]))
+    except DirectoryInUse as taken:
         print(f"error: {taken}", file=sys.stderr)
-        return TRY_AGAIN
+        return EXIT_TRY_AGAIN
     except OSError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def _keep_descriptors_from_work() -> None:
+def _close_descriptors_on_exec() -> None:
     """The work inherits 0 to 2 only: input from nowhere, output opened anew for each attempt."""
     nowhere = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nowhere, 0)

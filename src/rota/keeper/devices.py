@@ -7,17 +7,17 @@ GPU = "gpu"
 WHOLE = 1000  # thousandths of a device
 
 
-class Share(NamedTuple):
+class GpuShare(NamedTuple):
     """Some devices, and how much of each."""
 
     names: tuple[str, ...] = ()
     each: int = 0
 
 
-NOTHING = Share()
+NO_GPUS = GpuShare()
 
 
-class Devices:
+class GpuAllocator:
     """Never gives away more of a device than there is of it.
 
     A mask names devices by their place, one bit each. Without one, whole devices are given that nobody uses.
@@ -25,14 +25,14 @@ class Devices:
 
     def __init__(self) -> None:
         self._names: tuple[str, ...] = ()
-        self._taken: dict[str, int] = {}  # also of devices that the node no longer offers
+        self._allocated: dict[str, int] = {}  # also of devices that the node no longer offers
 
-    def offer(self, names: Sequence[str]) -> None:
+    def configure(self, names: Sequence[str]) -> None:
         self._names = tuple(names)
 
-    def impossible(self, amount: int, mask: int) -> str | None:
+    def infeasible_reason(self, amount: int, mask: int) -> str | None:
         """Why this could not be had even if nobody else had anything."""
-        there, count = len(self._names), _count(amount)
+        there, count = len(self._names), _device_count(amount)
         if mask >> there:
             return f"was given GPU {mask.bit_length() - 1}, this node has {there} of them"
         if mask and mask.bit_count() != count:
@@ -41,39 +41,39 @@ class Devices:
             return f"needs {amount / WHOLE:g} of {GPU}, this node has {there}"
         return None
 
-    def choose(self, amount: int, mask: int) -> Share | None:
+    def choose(self, amount: int, mask: int) -> GpuShare | None:
         """What it would get now; None: somebody else has it."""
         if not mask:
-            unused = [name for name in self._names if not self._taken.get(name)]
-            count = _count(amount)
-            return Share(tuple(unused[:count]), WHOLE) if count <= len(unused) else None
-        share = Share(tuple(self._named(mask)), min(amount, WHOLE))
+            unused = [name for name in self._names if not self._allocated.get(name)]
+            count = _device_count(amount)
+            return GpuShare(tuple(unused[:count]), WHOLE) if count <= len(unused) else None
+        share = GpuShare(tuple(self._names_of(mask)), min(amount, WHOLE))
         return share if all(self._free(name) >= share.each for name in share.names) else None
 
-    def crowded(self, amount: int, mask: int) -> str:
+    def busy_reason(self, amount: int, mask: int) -> str:
         """Why the devices of this mask cannot be had now."""
-        free, name = min((self._free(name), name) for name in self._named(mask))
+        free, name = min((self._free(name), name) for name in self._names_of(mask))
         return f"GPU {name} has {free / WHOLE:g} free, asked {min(amount, WHOLE) / WHOLE:g}"
 
-    def take(self, share: Share) -> None:
+    def allocate(self, share: GpuShare) -> None:
         for name in share.names:
-            self._taken[name] = self._taken.get(name, 0) + share.each
+            self._allocated[name] = self._allocated.get(name, 0) + share.each
 
-    def give_back(self, share: Share) -> None:
+    def release(self, share: GpuShare) -> None:
         for name in share.names:
-            self._taken[name] -= share.each
+            self._allocated[name] -= share.each
 
-    def mask_of(self, share: Share) -> int:
+    def mask_of(self, share: GpuShare) -> int:
         """By their places now; a device that the node no longer offers has none."""
         return sum(1 << place for place, name in enumerate(self._names) if name in share.names)
 
     def _free(self, name: str) -> int:
-        return WHOLE - self._taken.get(name, 0)
+        return WHOLE - self._allocated.get(name, 0)
 
-    def _named(self, mask: int) -> list[str]:
+    def _names_of(self, mask: int) -> list[str]:
         return [name for place, name in enumerate(self._names) if mask >> place & 1]
 
 
-def _count(amount: int) -> int:
+def _device_count(amount: int) -> int:
     """How many devices so many thousandths are taken from: a part of one, or whole ones."""
     return -(-amount // WHOLE)

@@ -5,33 +5,33 @@ import os
 from base64 import b64decode
 from collections.abc import Mapping
 
-BENEATH = os.O_DIRECTORY | os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+OPEN_DIRECTORY = os.O_DIRECTORY | os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+OPEN_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def place(directory: str, files: Mapping[str, str]) -> None:
+def write_files(directory: str, files: Mapping[str, str]) -> None:
     """Whole or not at all, for whoever owns the directory. What is there stays: tasks may change it."""
     if not files:
         return
-    root_fd = os.open(directory, BENEATH)
+    root_fd = os.open(directory, OPEN_DIRECTORY)
     try:
         for path, content in files.items():
-            _put(root_fd, path, b64decode(content))
+            _write_below(root_fd, path, b64decode(content))
     finally:
         os.close(root_fd)
 
 
-def seal(directory: str, name: str, content: bytes, beside: str) -> None:
+def write_secret(directory: str, name: str, content: bytes, beside: str) -> None:
     """The same of one file that only the owner of the directory beside it can read, and no one can write."""
     with contextlib.ExitStack() as opened:
-        root_fd = os.open(directory, BENEATH)
+        root_fd = os.open(directory, OPEN_DIRECTORY)
         opened.callback(os.close, root_fd)
-        owner_fd = os.open(beside, BENEATH, dir_fd=root_fd)
+        owner_fd = os.open(beside, OPEN_DIRECTORY, dir_fd=root_fd)
         opened.callback(os.close, owner_fd)
         _write(root_fd, name, content, owner_fd, mode=0o400)
 
 
-def _put(root_fd: int, path: str, content: bytes) -> None:
+def _write_below(root_fd: int, path: str, content: bytes) -> None:
     *parents, name = path.split("/")
     with contextlib.ExitStack() as opened:
         at_fd = root_fd
@@ -44,8 +44,8 @@ def _put(root_fd: int, path: str, content: bytes) -> None:
 def _enter(at_fd: int, name: str) -> int:
     with contextlib.suppress(FileExistsError):
         os.mkdir(name, 0o700, dir_fd=at_fd)
-    inner_fd = os.open(name, BENEATH, dir_fd=at_fd)
-    _give(inner_fd, at_fd)
+    inner_fd = os.open(name, OPEN_DIRECTORY, dir_fd=at_fd)
+    _give_to_owner(inner_fd, at_fd)
     return inner_fd
 
 
@@ -55,13 +55,13 @@ def _write(at_fd: int, name: str, content: bytes, owner_fd: int, mode: int | Non
         return
     is_script = content.startswith((b"#!", b"\x7fELF"))
     partial = f".{os.urandom(8).hex()}.rota"  # of this thread alone
-    fd = os.open(partial, NEW, 0o600, dir_fd=at_fd)
+    fd = os.open(partial, OPEN_NEW, 0o600, dir_fd=at_fd)
     try:
         written = 0
         while written < len(content):
             written += os.write(fd, content[written:])
         os.fchmod(fd, mode if mode is not None else 0o700 if is_script else 0o600)
-        _give(fd, owner_fd)
+        _give_to_owner(fd, owner_fd)
         os.rename(partial, name, src_dir_fd=at_fd, dst_dir_fd=at_fd)
     except OSError:
         os.unlink(partial, dir_fd=at_fd)
@@ -70,7 +70,7 @@ def _write(at_fd: int, name: str, content: bytes, owner_fd: int, mode: int | Non
         os.close(fd)
 
 
-def _give(fd: int, directory_fd: int) -> None:
+def _give_to_owner(fd: int, directory_fd: int) -> None:
     """To the owner of the directory, who may not be the keeper's user."""
     owner, mine = os.fstat(directory_fd), os.fstat(fd)
     if (owner.st_uid, owner.st_gid) != (mine.st_uid, mine.st_gid):

@@ -12,35 +12,35 @@ from typing import Any
 from rota.keeper import quick
 from rota.keeper.output import holes
 from rota.keeper.reading import Malformed
-from rota.keeper.rules import Key
-from rota.keeper.steps import Mark, mark_of
-from rota.keeper.wire import Spec, encode, job_id, parse_spec
+from rota.keeper.rules import AttemptKey
+from rota.keeper.steps import StepStart, step_start_from_row
+from rota.keeper.wire import KeeperJobSpec, encode, parse_job_id, parse_spec
 
 REWRITE_BYTES = 8 << 20  # below this a rewrite is not worth its time
 RESERVE_BYTES = 1 << 20  # some thousand results
 
 
 @dataclass(slots=True)
-class Memory:
+class JournalState:
     """What a journal says."""
 
     boot: str = ""
-    specs: dict[str, Spec] = field(default_factory=dict)
-    started: dict[Key, int] = field(default_factory=dict)  # and not ended: when, in wall clock ms
-    ended: dict[Key, str] = field(default_factory=dict)  # and not acknowledged: the encoded row
+    specs: dict[str, KeeperJobSpec] = field(default_factory=dict)
+    started: dict[AttemptKey, int] = field(default_factory=dict)  # and not ended: when, in wall clock ms
+    ended: dict[AttemptKey, str] = field(default_factory=dict)  # and not acknowledged: the encoded row
     highest: dict[str, dict[int, int]] = field(default_factory=dict)  # job, index -> attempt
-    steps: dict[Key, list[Mark]] = field(default_factory=dict)  # of what is in one of the books above
-    versions: dict[Key, int] = field(default_factory=dict)  # the same, where it is not the first
-    lives: dict[Key, list[Any]] = field(default_factory=dict)  # likewise, of services: the last row
+    steps: dict[AttemptKey, list[StepStart]] = field(default_factory=dict)  # of what is in one of the books above
+    versions: dict[AttemptKey, int] = field(default_factory=dict)  # the same, where it is not the first
+    services: dict[AttemptKey, list[Any]] = field(default_factory=dict)  # likewise, of services: the last row
 
-    def raise_highest(self, key: Key) -> None:
+    def raise_highest(self, key: AttemptKey) -> None:
         marks = self.highest.setdefault(key[0], {})
         marks[key[1]] = max(key[2], marks.get(key[1], -1))
 
     def forget(self, job: str) -> None:
         self.specs.pop(job, None)
         self.highest.pop(job, None)
-        books: tuple[dict[Key, Any], ...] = (self.started, self.ended, self.steps, self.lives, self.versions)
+        books: tuple[dict[AttemptKey, Any], ...] = (self.started, self.ended, self.steps, self.services, self.versions)
         for book in books:
             for key in [key for key in book if key[0] == job]:
                 del book[key]
@@ -50,11 +50,11 @@ def boot_line(boot: str) -> str:
     return f"{encode(['boot', boot])}\n"
 
 
-def spec_line(job: str, spec: Spec) -> str:
+def spec_line(job: str, spec: KeeperJobSpec) -> str:
     return f'["spec","{job}",{spec.text}]\n'
 
 
-def start_line(key: Key, started_ms: int) -> str:
+def start_line(key: AttemptKey, started_ms: int) -> str:
     return f'["start","{key[0]}",{key[1]},{key[2]},{started_ms}]\n'
 
 
@@ -62,15 +62,15 @@ def end_line(row: str) -> str:
     return f'["end",{row}]\n'
 
 
-def step_line(key: Key, number: int, mark: Mark) -> str:
+def step_line(key: AttemptKey, number: int, mark: StepStart) -> str:
     return f"{encode(['step', *key, number, mark.row()])}\n"
 
 
-def life_line(key: Key, row: Sequence[object]) -> str:
+def service_line(key: AttemptKey, row: Sequence[object]) -> str:
     return f"{encode(['life', *key, row])}\n"
 
 
-def ack_line(keys: Sequence[Key]) -> str:
+def ack_line(keys: Sequence[AttemptKey]) -> str:
     return f"{encode(['ack', keys])}\n"
 
 
@@ -78,32 +78,32 @@ def forget_line(jobs: Sequence[str]) -> str:
     return f"{encode(['forget', jobs])}\n"
 
 
-def compact(memory: Memory) -> Iterator[str]:
+def compact_lines(state: JournalState) -> Iterator[str]:
     """The shortest journal that says the same."""
-    yield boot_line(memory.boot)
-    for job, spec in memory.specs.items():
+    yield boot_line(state.boot)
+    for job, spec in state.specs.items():
         yield spec_line(job, spec)
-    for job, marks in memory.highest.items():
+    for job, marks in state.highest.items():
         yield f"{encode(['highest', job, list(marks.items())])}\n"
-    for key, started_ms in memory.started.items():
+    for key, started_ms in state.started.items():
         yield start_line(key, started_ms)
-    for row in memory.ended.values():
+    for row in state.ended.values():
         yield end_line(row)
-    for key, steps in memory.steps.items():
+    for key, steps in state.steps.items():
         yield from (step_line(key, number, mark) for number, mark in enumerate(steps, 1))
-    yield from (life_line(key, row) for key, row in memory.lives.items())
+    yield from (service_line(key, row) for key, row in state.services.items())
 
 
-def read(path: str) -> Memory:
+def read_journal(path: str) -> JournalState:
     try:
         with open(path, "rb") as file:
-            return remember(file.read())
+            return replay(file.read())
     except FileNotFoundError:
-        return Memory()
+        return JournalState()
 
 
-def remember(text: bytes) -> Memory:
-    memory = Memory()
+def replay(text: bytes) -> JournalState:
+    memory = JournalState()
     for line in text.split(b"\n")[:-1]:  # what follows the last newline is empty, or torn by a crash
         try:
             _apply(memory, json.loads(line))
@@ -112,29 +112,29 @@ def remember(text: bytes) -> Memory:
     return memory
 
 
-def _apply(memory: Memory, line: list[Any]) -> None:
+def _apply(state: JournalState, line: list[Any]) -> None:
     match line:
         case ["start", str(job), int(index), int(attempt), int(started_ms)]:
-            memory.started[job, index, attempt] = started_ms
-            memory.raise_highest((job, index, attempt))
+            state.started[job, index, attempt] = started_ms
+            state.raise_highest((job, index, attempt))
         case ["end", [str(job), int(index), int(attempt), *rest] as row]:
             _check_end(rest)
-            memory.started.pop((job, index, attempt), None)
-            memory.ended[job, index, attempt] = encode(row)
-            memory.raise_highest((job, index, attempt))
+            state.started.pop((job, index, attempt), None)
+            state.ended[job, index, attempt] = encode(row)
+            state.raise_highest((job, index, attempt))
         case ["ack", keys]:
             for job, index, attempt in keys:
-                memory.ended.pop((job, index, attempt), None)
-                memory.started.pop((job, index, attempt), None)
-                memory.steps.pop((job, index, attempt), None)
-                memory.lives.pop((job, index, attempt), None)
+                state.ended.pop((job, index, attempt), None)
+                state.started.pop((job, index, attempt), None)
+                state.steps.pop((job, index, attempt), None)
+                state.services.pop((job, index, attempt), None)
         case ["life", str(job), int(index), int(attempt), [int(), _, _, int(), str(), _] as row]:
-            memory.lives[job, index, attempt] = row
+            state.services[job, index, attempt] = row
         case ["step", str(job), int(index), int(attempt), int(number), row]:
-            marks = memory.steps.setdefault((job, index, attempt), [])
-            marks[number - 1 :] = [mark_of(row)]
+            marks = state.steps.setdefault((job, index, attempt), [])
+            marks[number - 1 :] = [step_start_from_row(row)]
         case _:
-            _apply_to_jobs(memory, line)
+            _apply_to_jobs(state, line)
 
 
 def _check_end(rest: list[Any]) -> None:
@@ -146,18 +146,18 @@ def _check_end(rest: list[Any]) -> None:
         raise Malformed("not the end of an attempt")
 
 
-def _apply_to_jobs(memory: Memory, line: list[Any]) -> None:
+def _apply_to_jobs(state: JournalState, line: list[Any]) -> None:
     match line:
         case ["boot", str(boot)]:
-            memory.boot = boot
+            state.boot = boot
         case ["spec", job, spec]:
-            memory.specs[job_id(job)] = parse_spec(spec)
+            state.specs[parse_job_id(job)] = parse_spec(spec)
         case ["highest", str(job), marks]:
             found = {int(index): int(attempt) for index, attempt in marks}
-            memory.highest.setdefault(job, {}).update(found)
+            state.highest.setdefault(job, {}).update(found)
         case ["forget", jobs]:
             for job in jobs:
-                memory.forget(job)
+                state.forget(job)
         case _:
             raise Malformed("not a line of this journal")
 
@@ -172,7 +172,7 @@ class Journal:
         self._pending: list[str] = []
         self.rewrite(lines)
 
-    def later(self, line: str) -> None:
+    def append_later(self, line: str) -> None:
         """Take a line that must be written but that nothing has to wait for."""
         self._pending.append(line)
 
@@ -217,7 +217,7 @@ class Journal:
     def is_overgrown(self) -> bool:
         return self._size > self._limit
 
-    def shorten(self, lines: Iterator[str]) -> None:
+    def compact_if_overgrown(self, lines: Iterator[str]) -> None:
         """Rewrite it if it has grown too long; another time if the disk does not take it now."""
         if self.is_overgrown():
             try:

@@ -4,207 +4,207 @@ import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rota.keeper.attempt import FIRST_LOOK_NS, Kernel, Outcome, Running
-from rota.keeper.book import Book
-from rota.keeper.rules import Key
-from rota.keeper.service.life import DOWN, MS, UNHEALTHY, Life
-from rota.keeper.service.words import Check
+from rota.keeper.attempt import FIRST_POLL_NS, Kernel, ExitStatus, RunningAttempt
+from rota.keeper.book import AttemptLedger
+from rota.keeper.rules import AttemptKey
+from rota.keeper.service.life import DOWN, MS, UNHEALTHY, ServiceState
+from rota.keeper.service.words import KeeperCheck
 
 SIGKILL = 9
-UNSURE_NS = 100 * MS  # until a container that is being made is looked for again
+CONTAINER_POLL_NS = 100 * MS  # until a container that is being made is looked for again
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class CheckRun:
     """One check of one attempt, which is over or not told any more once the attempt was started again."""
 
-    attempt: Running
-    check: Check
+    attempt: RunningAttempt
+    check: KeeperCheck
     restart: int
-    began_ns: int
+    started_ns: int
 
 
-class Lives:
+class ServiceSupervisor:
     """Used under the lock of the work."""
 
-    def __init__(self, running: Mapping[Key, Running], book: Book, kernel: Kernel) -> None:
-        self.look: Callable[[Running, int], None]
-        self.go_on: Callable[[Running], None]
-        self.call: Callable[[], None] = lambda: None  # whoever checks
+    def __init__(self, running: Mapping[AttemptKey, RunningAttempt], ledger: AttemptLedger, kernel: Kernel) -> None:
+        self.set_timer: Callable[[RunningAttempt, int], None]
+        self.queue_start: Callable[[RunningAttempt], None]
+        self.wake_checker: Callable[[], None] = lambda: None  # whoever checks
         self._running = running
-        self._book = book
+        self._ledger = ledger
         self._kernel = kernel
-        self._due: list[tuple[int, Key, int]] = []  # when, who, after how many restarts
-        self._rounds: dict[int, Round] = {}  # by the pid of a check's command
-        self._spawning = 0
-        self._early: dict[int, int] = {}  # ended before their spawner could write them down
+        self._due_checks: list[tuple[int, AttemptKey, int]] = []  # when, who, after how many restarts
+        self._check_runs: dict[int, CheckRun] = {}  # by the pid of a check's command
+        self._checks_spawning = 0
+        self._early_exits: dict[int, int] = {}  # ended before their spawner could write them down
 
     # Its process starts and ends.
 
-    def begin(self, attempt: Running) -> None:
+    def on_process_started(self, attempt: RunningAttempt) -> None:
         """A process of it was started."""
-        if attempt.life is None:
+        if attempt.service is None:
             return
         now = self._kernel.now_ns()
-        attempt.life.begin(attempt.spec.check, now)
+        attempt.service.on_start(attempt.spec.check, now)
         if attempt.spec.check:
-            self._check_at(attempt, now)
-        self._book.note_life(attempt)
+            self._schedule_check(attempt, now)
+        self._ledger.record_service(attempt)
 
-    def rests(self, attempt: Running) -> bool:
+    def on_process_ended(self, attempt: RunningAttempt) -> bool:
         """Its process has ended; True if it is started again here, later."""
-        life, outcome, rule = attempt.life, attempt.outcome, attempt.spec.restart
+        life, outcome, rule = attempt.service, attempt.exit_status, attempt.spec.restart
         if life is None or outcome is None or rule is None:
             return False
         life.exit_code, life.signum, life.ended_ms = outcome.exit_code, outcome.signum, self._kernel.now_ms()
-        if attempt.ending == UNHEALTHY:
-            attempt.ending, outcome.reason = "stopped" if attempt.halted else None, life.why
+        if attempt.end_state == UNHEALTHY:
+            attempt.end_state, outcome.reason = "stopped" if attempt.stop_requested else None, life.why
         life.health, life.why = DOWN, outcome.reason
         outcome.cpu_us += attempt.cpu_us
         outcome.peak_kib = max(outcome.peak_kib, attempt.peak_kib)
-        if attempt.ending is not None or attempt.halted:
-            self._book.note_life(attempt)
+        if attempt.end_state is not None or attempt.stop_requested:
+            self._ledger.record_service(attempt)
             return False
         now = self._kernel.now_ns()
-        if not life.rest(rule, now):
-            outcome.reason = _too_often(life, outcome, rule.within_ms)
-            self._book.note_life(attempt)
+        if not life.back_off(rule, now):
+            outcome.reason = _restarts_exhausted_reason(life, outcome, rule.within_ms)
+            self._ledger.record_service(attempt)
             return False
-        attempt.begin_again()
-        self._book.tell_life(attempt)
-        self.look(attempt, now)
+        attempt.reset_process()
+        self._ledger.emit_service(attempt)
+        self.set_timer(attempt, now)
         return True
 
-    def tend(self, attempt: Running, tree: Sequence[tuple[int, int]], now: int) -> tuple[int, list[int]]:
+    def advance_backoff(self, attempt: RunningAttempt, tree: Sequence[tuple[int, int]], now: int) -> tuple[int, list[int]]:
         """It rests: whoever of it is left has to go before it is started again, which may be now."""
-        assert attempt.life is not None
-        if tree or (attempt.group and not attempt.group.remove()):
-            self.look(attempt, now + FIRST_LOOK_NS)
+        assert attempt.service is not None
+        if tree or (attempt.cgroup and not attempt.cgroup.remove()):
+            self.set_timer(attempt, now + FIRST_POLL_NS)
             return SIGKILL, [pid for pid, _ in tree]
-        attempt.group = None  # the next has one of its own, which knows of no earlier excess
-        if now < attempt.life.rests_until_ns:
-            self.look(attempt, attempt.life.rests_until_ns)
+        attempt.cgroup = None  # the next has one of its own, which knows of no earlier excess
+        if now < attempt.service.backoff_until_ns:
+            self.set_timer(attempt, attempt.service.backoff_until_ns)
         else:
-            attempt.life.rests_until_ns = 0
-            self.go_on(attempt)
+            attempt.service.backoff_until_ns = 0
+            self.queue_start(attempt)
         return 0, []
 
-    def stop_resting(self, attempt: Running) -> None:
+    def cancel_restart(self, attempt: RunningAttempt) -> None:
         """It is not wanted any more, and nothing of it runs."""
-        life = attempt.life
+        life = attempt.service
         assert life is not None
         ran_us = (self._kernel.now_ns() - attempt.started_ns) // 1000
-        attempt.outcome = Outcome(life.exit_code, life.signum, ran_us)
-        attempt.ending, life.rests_until_ns = "stopped", 0
+        attempt.exit_status = ExitStatus(life.exit_code, life.signum, ran_us)
+        attempt.end_state, life.backoff_until_ns = "stopped", 0
 
     # Its checks.
 
-    def due_in_ns(self) -> int | None:
-        return self._due[0][0] - self._kernel.now_ns() if self._due else None
+    def next_check_in_ns(self) -> int | None:
+        return self._due_checks[0][0] - self._kernel.now_ns() if self._due_checks else None
 
-    def take_due(self) -> list[Round]:
+    def pop_due_checks(self) -> list[CheckRun]:
         """The checks to be made now."""
         now, rounds = self._kernel.now_ns(), []
-        while self._due and self._due[0][0] <= now:
-            _, key, restart = heapq.heappop(self._due)
+        while self._due_checks and self._due_checks[0][0] <= now:
+            _, key, restart = heapq.heappop(self._due_checks)
             attempt = self._running.get(key)
-            if attempt is None or attempt.spec.check is None or not _is_checked(attempt, restart):
+            if attempt is None or attempt.spec.check is None or not _is_current(attempt, restart):
                 continue
-            if attempt.box and not attempt.box.is_told:  # there is nothing to be checked yet
-                self._check_at(attempt, now + UNSURE_NS)
+            if attempt.container and not attempt.container.start_reported:  # there is nothing to be checked yet
+                self._schedule_check(attempt, now + CONTAINER_POLL_NS)
             else:
-                rounds.append(Round(attempt, attempt.spec.check, restart, now))
+                rounds.append(CheckRun(attempt, attempt.spec.check, restart, now))
         return rounds
 
-    def heard(self, a_round: Round, why: str | None) -> None:
+    def on_check_result(self, check_run: CheckRun, why: str | None) -> None:
         """A check has ended; None: it found nothing wrong."""
-        attempt, now = a_round.attempt, self._kernel.now_ns()
-        if self._running.get(attempt.key) is not attempt or not _is_checked(attempt, a_round.restart):
+        attempt, now = check_run.attempt, self._kernel.now_ns()
+        if self._running.get(attempt.key) is not attempt or not _is_current(attempt, check_run.restart):
             return
-        life = attempt.life
+        life = attempt.service
         assert life is not None
-        assert life.pulse is not None
-        health = life.pulse.heard(life.health, now, is_well=why is None)
-        self._check_at(attempt, max(now, a_round.began_ns + life.pulse.pause_ns(health, now)))
+        assert life.health_counter is not None
+        health = life.health_counter.record(life.health, now, succeeded=why is None)
+        self._schedule_check(attempt, max(now, check_run.started_ns + life.health_counter.next_interval_ns(health, now)))
         if health == life.health:
             return
         life.health, life.why = health, None if why is None else f"unhealthy: {why}"
-        self._book.tell_life(attempt)
+        self._ledger.emit_service(attempt)
         if health == UNHEALTHY:
-            attempt.begin_end(UNHEALTHY, now)
-            self.look(attempt, now)
+            attempt.start_termination(UNHEALTHY, now)
+            self.set_timer(attempt, now)
 
-    def spawning(self) -> None:
+    def on_check_spawning(self) -> None:
         """The command of a check is about to be started: its end may be seen before its start is told."""
-        self._spawning += 1
+        self._checks_spawning += 1
 
-    def spawned(self, pid: int, a_round: Round) -> None:
+    def on_check_spawned(self, pid: int, check_run: CheckRun) -> None:
         """0: it could not be."""
-        self._spawning -= 1
-        if pid in self._early:
-            self.heard(a_round, _said_by(self._early.pop(pid)))
+        self._checks_spawning -= 1
+        if pid in self._early_exits:
+            self.on_check_result(check_run, _describe_status(self._early_exits.pop(pid)))
         elif pid:
-            self._rounds[pid] = a_round
-        if not self._spawning:
-            self._early.clear()
+            self._check_runs[pid] = check_run
+        if not self._checks_spawning:
+            self._early_exits.clear()
 
-    def bury(self, pid: int) -> None:
+    def on_stray_exit(self, pid: int) -> None:
         """A child that is no attempt's leader has ended: a check, or an orphan."""
-        a_round = self._rounds.pop(pid, None)
+        a_round = self._check_runs.pop(pid, None)
         if a_round:
             self._kernel.signal_group(pid, SIGKILL)  # the zombie still holds the pid
-        status = self._kernel.bury_stray(pid)
+        status = self._kernel.reap_stray(pid)
         if a_round:
-            self.heard(a_round, _said_by(status))
-        elif self._spawning and status is not None:
-            self._early[pid] = status
+            self.on_check_result(a_round, _describe_status(status))
+        elif self._checks_spawning and status is not None:
+            self._early_exits[pid] = status
 
-    def overdue(self) -> list[Round]:
+    def kill_overdue_checks(self) -> list[CheckRun]:
         """Commands of checks that hang: they are killed, which ends them."""
         now = self._kernel.now_ns()
-        late = [one for one in self._rounds.items() if self._is_late(one[1], now)]
+        late = [one for one in self._check_runs.items() if self._is_overdue(one[1], now)]
         for pid, a_round in late:
-            del self._rounds[pid]
+            del self._check_runs[pid]
             self._kernel.signal_group(pid, SIGKILL)
-            self.heard(a_round, f"took longer than {a_round.check.timeout_ms / 1000:g} s")
+            self.on_check_result(a_round, f"took longer than {a_round.check.timeout_ms / 1000:g} s")
         return [a_round for _, a_round in late]
 
-    def next_overdue_ns(self) -> int | None:
+    def next_overdue_in_ns(self) -> int | None:
         now = self._kernel.now_ns()
-        ends = (one.began_ns + one.check.timeout_ms * MS - now for one in self._rounds.values())
+        ends = (one.started_ns + one.check.timeout_ms * MS - now for one in self._check_runs.values())
         return min(ends, default=None)
 
-    def commands(self) -> frozenset[int]:
+    def check_pids(self) -> frozenset[int]:
         """Of checks that are being made."""
-        return frozenset(self._rounds)
+        return frozenset(self._check_runs)
 
-    def _is_late(self, a_round: Round, now: int) -> bool:
-        return now >= a_round.began_ns + a_round.check.timeout_ms * MS
+    def _is_overdue(self, check_run: CheckRun, now: int) -> bool:
+        return now >= check_run.started_ns + check_run.check.timeout_ms * MS
 
-    def _check_at(self, attempt: Running, when_ns: int) -> None:
-        assert attempt.life is not None
-        heapq.heappush(self._due, (when_ns, attempt.key, attempt.life.restarts))
-        self.call()
+    def _schedule_check(self, attempt: RunningAttempt, when_ns: int) -> None:
+        assert attempt.service is not None
+        heapq.heappush(self._due_checks, (when_ns, attempt.key, attempt.service.restarts))
+        self.wake_checker()
 
 
-def _is_checked(attempt: Running, restart: int) -> bool:
+def _is_current(attempt: RunningAttempt, restart: int) -> bool:
     """It runs, and was not started again since."""
-    life, is_over = attempt.life, attempt.ending is not None or attempt.outcome is not None
+    life, is_over = attempt.service, attempt.end_state is not None or attempt.exit_status is not None
     return life is not None and life.restarts == restart and not is_over and attempt.pid != 0
 
 
-def _said_by(status: int | None) -> str | None:
+def _describe_status(status: int | None) -> str | None:
     """What a command that ended with this, negative: by a signal, has to say."""
     if not status:
         return None
     return f"check exited with {status}" if status > 0 else f"check was killed by signal {-status}"
 
 
-def _too_often(life: Life, outcome: Outcome, within_ms: int) -> str:
+def _restarts_exhausted_reason(life: ServiceState, outcome: ExitStatus, within_ms: int) -> str:
     last = outcome.reason or (
         f"killed by signal {outcome.signum}" if outcome.signum else f"exit {outcome.exit_code}"
     )
-    if not life.recent_ns:
+    if not life.recent_ends_ns:
         return last
-    times = len(life.recent_ns) + 1
+    times = len(life.recent_ends_ns) + 1
     return f"{last}; it ended {times} times within {within_ms / 1000:g} s"

@@ -4,11 +4,11 @@ import math
 from collections.abc import Callable
 
 from rota.keeper import wire
-from rota.keeper.rules import Key
+from rota.keeper.rules import AttemptKey
 
-PENDING = 1_000_000  # events; an agent that lets more pile up is told everything again at its next hello
-STARTED_NS = 5_000_000  # nobody waits for the news of a start: it may well go with that of the end
-ENDED_NS = 2_000_000  # at thousands of ends a second a message for each would cost more than the work
+PENDING_MAX = 1_000_000  # events; an agent that lets more pile up is told everything again at its next hello
+STARTED_DELAY_NS = 5_000_000  # nobody waits for the news of a start: it may well go with that of the end
+ENDED_INTERVAL_NS = 2_000_000  # at thousands of ends a second a message for each would cost more than the work
 
 
 class Outbox:
@@ -21,13 +21,13 @@ class Outbox:
         self._ended_at_ns = 0  # when ends were last sent
         self._expects_more = False
         self._due_at_ns = math.inf  # when to take; shortly after ends, even if in vain
-        self._started: dict[Key, int] = {}
-        self._ended: dict[Key, str] = {}
+        self._started: dict[AttemptKey, int] = {}
+        self._ended: dict[AttemptKey, str] = {}
         self._refused: list[str] = []
         self._lines = bytearray()  # of other kinds
-        self._steps: dict[Key, str] = {}
-        self._versions: dict[Key, int] = {}
-        self._lives: dict[Key, str] = {}
+        self._steps: dict[AttemptKey, str] = {}
+        self._versions: dict[AttemptKey, int] = {}
+        self._services: dict[AttemptKey, str] = {}
 
     def open(self) -> None:
         self.close()
@@ -42,83 +42,83 @@ class Outbox:
         self._lines.clear()
         self._steps.clear()
         self._versions.clear()
-        self._lives.clear()
+        self._services.clear()
 
-    def say(self, line: bytes, in_ns: int = 0) -> None:
+    def send(self, line: bytes, in_ns: int = 0) -> None:
         if self._is_open:
             self._lines += line
-            self._fall_due(self._now_ns() + in_ns)
+            self._schedule(self._now_ns() + in_ns)
 
-    def started(self, key: Key, started_ms: int) -> None:
+    def add_started(self, key: AttemptKey, started_ms: int) -> None:
         if self._is_open:
             self._started[key] = started_ms
-            self._fall_due(self._now_ns() + STARTED_NS)
+            self._schedule(self._now_ns() + STARTED_DELAY_NS)
 
-    def ended(self, key: Key, row: str, *, is_last: bool) -> None:
+    def add_ended(self, key: AttemptKey, row: str, *, is_last: bool) -> None:
         """With nothing else live there is no company to wait for."""
         if self._is_open:
             self._started.pop(key, None)  # the row tells when it started, too
             self._ended[key] = row
             self._expects_more = not is_last
-            self._fall_due(0 if is_last else self._ended_at_ns + ENDED_NS)
+            self._schedule(0 if is_last else self._ended_at_ns + ENDED_INTERVAL_NS)
 
-    def stepped(self, key: Key, row: str) -> None:
+    def add_steps(self, key: AttemptKey, row: str) -> None:
         """How its steps stand: goes along with the news of its start or end, which is told after this."""
         if self._is_open:
             self._steps[key] = row
 
-    def versioned(self, key: Key, version: int) -> None:
+    def add_version(self, key: AttemptKey, version: int) -> None:
         """With which version of its job's spec it was started: goes along as its steps do."""
         if self._is_open:
             self._versions[key] = version
 
-    def lived(self, key: Key, row: str) -> None:
+    def add_service(self, key: AttemptKey, row: str) -> None:
         """How a service lives: likewise."""
         if self._is_open:
-            self._lives[key] = row
+            self._services[key] = row
 
-    def refused(self, key: Key, reason: str) -> None:
+    def add_refused(self, key: AttemptKey, reason: str) -> None:
         if self._is_open:
             self._refused.append(wire.encode([*key, reason]))
-            self._fall_due(self._ended_at_ns + ENDED_NS)
+            self._schedule(self._ended_at_ns + ENDED_INTERVAL_NS)
 
     def due_in_ns(self) -> float:
         """How long until something is to be taken; infinite without anything."""
         return self._due_at_ns - self._now_ns()
 
     def is_overfull(self) -> bool:
-        return len(self._started) + len(self._ended) + len(self._refused) > PENDING
+        return len(self._started) + len(self._ended) + len(self._refused) > PENDING_MAX
 
-    def take(self) -> bytes:
+    def drain(self) -> bytes:
         """One message with everything that is pending, or nothing."""
         self._due_at_ns = math.inf
         if self._ended or self._refused:
             self._ended_at_ns = self._now_ns()
             if self._expects_more:
-                self._due_at_ns = self._ended_at_ns + ENDED_NS  # what comes until then need not call
+                self._due_at_ns = self._ended_at_ns + ENDED_INTERVAL_NS  # what comes until then need not call
         lines = bytes(self._lines)
         self._lines.clear()
         if not (self._started or self._ended or self._refused):
             return lines
         started = [f'["{job}",{index},{attempt},{ms}]' for (job, index, attempt), ms in self._started.items()]
         versions = [wire.encode([*key, version]) for key, version in self._versions.items()]
-        message = wire.events(
+        message = wire.events_line(
             started,
             self._ended.values(),
             self._refused,
             steps=self._steps.values(),
-            lives=self._lives.values(),
+            lives=self._services.values(),
             versions=versions,
         )
         self._steps.clear()
-        self._lives.clear()
+        self._services.clear()
         self._versions.clear()
         self._started.clear()
         self._ended.clear()
         self._refused.clear()
         return lines + message
 
-    def _fall_due(self, at_ns: int) -> None:
+    def _schedule(self, at_ns: int) -> None:
         if at_ns < self._due_at_ns:
             self._due_at_ns = at_ns
             self._wake()

@@ -5,29 +5,29 @@ import signal
 from collections.abc import Iterable
 from dataclasses import replace
 
-from rota.keeper.attempt import Excess, Outcome, Running
-from rota.keeper.limits.words import MEMORY, OOM, PIDS, Limits, out_of_memory, too_many
-from rota.keeper.process.trees import Marked
-from rota.keeper.rules import Key
+from rota.keeper.attempt import LimitViolation, ExitStatus, RunningAttempt
+from rota.keeper.limits.words import MEMORY, OOM, PIDS, Limits, out_of_memory_reason, too_many_processes_reason
+from rota.keeper.process.trees import MarkedProcess
+from rota.keeper.rules import AttemptKey
 
-EVERY_SECONDS = 0.2
+INTERVAL_SECONDS = 0.2
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-def excess_of(attempt: Running) -> Excess | None:
+def cgroup_violation(attempt: RunningAttempt) -> LimitViolation | None:
     """By its group's word."""
     limit_bytes = attempt.spec.limits.memory_bytes
-    if attempt.group is None or limit_bytes is None:
+    if attempt.cgroup is None or limit_bytes is None:
         return None
-    peak_bytes = attempt.group.memory_peak_if_killed()
+    peak_bytes = attempt.cgroup.oom_peak_bytes()
     if peak_bytes is None:
         return None
-    return Excess(out_of_memory(limit_bytes, peak_bytes), peak_bytes // 1024, OOM)
+    return LimitViolation(out_of_memory_reason(limit_bytes, peak_bytes), peak_bytes // 1024, OOM)
 
 
-def judged(attempt: Running, outcome: Outcome) -> Outcome:
+def apply_violation(attempt: RunningAttempt, outcome: ExitStatus) -> ExitStatus:
     """Whoever went beyond a limit died of that, whatever its leader's last word was."""
-    excess = attempt.excess or excess_of(attempt)
+    excess = attempt.violation or cgroup_violation(attempt)
     if excess is None:
         return outcome
     return replace(
@@ -40,30 +40,30 @@ def judged(attempt: Running, outcome: Outcome) -> Outcome:
     )
 
 
-def watched(attempt: Running) -> Limits:
+def unenforced_limits(attempt: RunningAttempt) -> Limits:
     """What of its limits its group, if it has one, does not keep."""
-    limits, kept = attempt.spec.limits, attempt.group.kept if attempt.group else ()
+    limits, kept = attempt.spec.limits, attempt.cgroup.enforced if attempt.cgroup else ()
     return Limits(
         memory_bytes=None if MEMORY in kept else limits.memory_bytes,
         pids=None if PIDS in kept else limits.pids,
     )
 
 
-def seen_excess(limits: Limits, pids: list[int]) -> Excess | None:
+def measured_violation(limits: Limits, pids: list[int]) -> LimitViolation | None:
     """By what its processes have now: what they share with others is not counted."""
     if not limits:
         return None
     memory_bytes = sum(map(_private_bytes, pids))
     if limits.memory_bytes is not None and memory_bytes > limits.memory_bytes:
-        return Excess(out_of_memory(limits.memory_bytes, memory_bytes), memory_bytes // 1024, OOM)
+        return LimitViolation(out_of_memory_reason(limits.memory_bytes, memory_bytes), memory_bytes // 1024, OOM)
     threads = sum(map(_threads, pids)) if limits.pids is not None else 0
     if limits.pids is not None and threads > limits.pids:
-        return Excess(too_many(limits.pids, threads), memory_bytes // 1024)
+        return LimitViolation(too_many_processes_reason(limits.pids, threads), memory_bytes // 1024)
     return None
 
 
-def trees_of(found: Iterable[Marked]) -> dict[Key, list[int]]:
-    trees: dict[Key, list[int]] = {}
+def pids_by_attempt(found: Iterable[MarkedProcess]) -> dict[AttemptKey, list[int]]:
+    trees: dict[AttemptKey, list[int]] = {}
     for process in found:
         if process.key is not None:
             trees.setdefault(process.key, []).append(process.pid)

@@ -29,7 +29,7 @@ class Stat(NamedTuple):
     links: int
 
 
-class Buried(NamedTuple):
+class ReapedChild(NamedTuple):
     status: int
     cpu_us: int
     peak_kib: int
@@ -110,23 +110,23 @@ def stat(fd: int) -> Stat:
     return Stat(_number(raw[_SIZE]), _number(raw[_LINKS]))
 
 
-def lease(fd: int) -> bool:
+def take_read_lease(fd: int) -> bool:
     """Hold the file as a reader: nobody has it open for writing, and nobody can; False: somebody has."""
     return bool(_libc.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK) == 0)
 
 
-def release(fd: int) -> None:
+def release_lease(fd: int) -> None:
     _libc.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
 
 
-def bury(pid: int) -> Buried:
+def reap(pid: int) -> ReapedChild:
     """Take the end of a child that is a zombie."""
     status, usage = ctypes.c_int(), (ctypes.c_long * _USAGE_LONGS)()
     if _libc.wait4(pid, ctypes.byref(status), 0, usage) < 0:
         raise _error()
     seconds = usage[_SECONDS] + usage[_SYSTEM_SECONDS]
     microseconds = usage[_MICROSECONDS] + usage[_SYSTEM_MICROSECONDS]
-    return Buried(status.value, seconds * 1_000_000 + microseconds, usage[_PEAK_KIB])
+    return ReapedChild(status.value, seconds * 1_000_000 + microseconds, usage[_PEAK_KIB])
 
 
 def _names(entries: bytes) -> set[bytes]:

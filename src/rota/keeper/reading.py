@@ -12,19 +12,19 @@ class Malformed(ValueError):
     """An order that cannot be understood; its text says what would be."""
 
 
-def is_a(value: object, field: str, kind: type, wanted: str) -> Any:
+def expect(value: object, field: str, kind: type, wanted: str) -> Any:
     if not isinstance(value, kind):
         raise Malformed(f"{field}: want {wanted}")
     return value
 
 
-def number(value: object, field: str, most: int = NUMBER_MAX) -> int:
-    if type(value) is not int or not 0 <= value <= most:
-        raise Malformed(f"{field}: want a whole number from 0 to {most}, got {shown(value)}")
+def number(value: object, field: str, maximum: int = NUMBER_MAX) -> int:
+    if type(value) is not int or not 0 <= value <= maximum:
+        raise Malformed(f"{field}: want a whole number from 0 to {maximum}, got {abbreviate(value)}")
     return value
 
 
-def shown(value: object) -> str:
+def abbreviate(value: object) -> str:
     """A value in a few characters; a number may have more digits than Python writes."""
     if type(value) is int and value.bit_length() > 64:
         return "a number of more than 19 digits"
@@ -44,7 +44,7 @@ def amount_or_none(value: object, field: str) -> int | None:
     return None if value is None else number(value, field, AMOUNT_MAX)
 
 
-def mask(value: object) -> int:
+def gpu_mask(value: object) -> int:
     if type(value) is not int or not 0 <= value < 1 << 64:
         raise Malformed("gpus: want a whole number of at most 64 bits, one for each device")
     return value
@@ -64,7 +64,7 @@ def _encodable(value: str) -> bool:
     return True
 
 
-def _variable(name: str) -> str:
+def _variable_name(name: str) -> str:
     if not name or "=" in name:
         raise Malformed("spec.env: want names without '='")
     return text(name, "spec.env")
@@ -72,19 +72,19 @@ def _variable(name: str) -> str:
 
 def argv(fields: dict[str, Any], where: str) -> tuple[str, ...]:
     field = f"{where}.argv"
-    argv = tuple(text(part, field) for part in is_a(fields.get("argv"), field, list, "a list"))
+    argv = tuple(text(part, field) for part in expect(fields.get("argv"), field, list, "a list"))
     if not argv or not argv[0]:
         raise Malformed(f"{field}: want a command and its arguments")
     return argv
 
 
 def env(fields: dict[str, Any], where: str) -> dict[str, str]:
-    env = is_a(fields.get("env", {}), f"{where}.env", dict, "an object of strings")
-    return {_variable(name): text(value, f"{where}.env.{name}") for name, value in env.items()}
+    env = expect(fields.get("env", {}), f"{where}.env", dict, "an object of strings")
+    return {_variable_name(name): text(value, f"{where}.env.{name}") for name, value in env.items()}
 
 
 def amounts(value: object, field: str) -> dict[str, int]:
-    amounts = is_a(value, field, dict, "an object of whole numbers")
+    amounts = expect(value, field, dict, "an object of whole numbers")
     return {
         text(name, field): number(amount, f"{field}.{name}", AMOUNT_MAX) for name, amount in amounts.items()
     }

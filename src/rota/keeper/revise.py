@@ -3,24 +3,24 @@
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from rota.keeper.attempt import Kernel, Running
+from rota.keeper.attempt import Kernel, RunningAttempt
 from rota.keeper.spawn import Spawner
-from rota.keeper.stops import Signal
-from rota.keeper.wire import Spec
+from rota.keeper.stops import AttemptSignal
+from rota.keeper.wire import KeeperJobSpec
 
 
-def apply(
-    running: Iterable[Running], job: str, spec: Spec, spawner: Spawner, look: Callable[[Running, int], None]
+def apply_update(
+    running: Iterable[RunningAttempt], job: str, spec: KeeperJobSpec, spawner: Spawner, set_timer: Callable[[RunningAttempt, int], None]
 ) -> None:
-    for attempt in changed(running, job, spec):
-        if attempt.group:
-            spawner.revise(attempt.group, attempt.spec)
+    for attempt in update_specs(running, job, spec):
+        if attempt.cgroup:
+            spawner.update_limits(attempt.cgroup, attempt.spec)
         deadline_ns = attempt.deadline_ns()
-        if deadline_ns is not None and attempt.ending is None:
-            look(attempt, deadline_ns)
+        if deadline_ns is not None and attempt.end_state is None:
+            set_timer(attempt, deadline_ns)
 
 
-def changed(running: Iterable[Running], job: str, spec: Spec) -> Iterator[Running]:
+def update_specs(running: Iterable[RunningAttempt], job: str, spec: KeeperJobSpec) -> Iterator[RunningAttempt]:
     """Limits, time and grace hold at once; all else from the next attempt on. Yields whom that changed.
 
     Limits of a container are its runtime's to keep, and stay.
@@ -33,10 +33,10 @@ def changed(running: Iterable[Running], job: str, spec: Spec) -> Iterator[Runnin
             yield attempt
 
 
-def deliver(attempt: Running | None, order: Signal, kernel: Kernel) -> None:
+def deliver_signal(attempt: RunningAttempt | None, order: AttemptSignal, kernel: Kernel) -> None:
     """Once: an order that came before is no new one. While its leader is not buried the number is its own."""
-    if attempt is None or order.n <= attempt.signaled:
+    if attempt is None or order.n <= attempt.last_signal_n:
         return
-    attempt.signaled = order.n
-    if attempt.pid and attempt.outcome is None:
+    attempt.last_signal_n = order.n
+    if attempt.pid and attempt.exit_status is None:
         kernel.signal_group(attempt.pid, order.signum)

@@ -5,37 +5,37 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rota.keeper.devices import GPU, NOTHING, WHOLE, Devices, Share
+from rota.keeper.devices import GPU, NO_GPUS, WHOLE, GpuAllocator, GpuShare
 
-Key = tuple[str, int, int]  # job, index, attempt
+AttemptKey = tuple[str, int, int]  # job, index, attempt
 Needs = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    key: Key
+    key: AttemptKey
     gpus: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    key: Key
+    key: AttemptKey
     reason: str
 
 
-class Ask(NamedTuple):
+class ResourceRequest(NamedTuple):
     """What an attempt needs, and which GPUs it was given, one bit each; 0: any."""
 
     needs: Needs
     mask: int = 0
 
 
-class Held(NamedTuple):
+class ResourceReservation(NamedTuple):
     needs: Needs
-    share: Share
+    share: GpuShare
 
 
-class Room:
+class Reservations:
     """Never reserves more than there is; firm attempts go before lookahead, each in order of arrival.
 
     The head of the line blocks those behind it: what ends leaves room for the head alone, so nothing starves.
@@ -44,33 +44,33 @@ class Room:
     def __init__(self) -> None:
         self._amounts: dict[str, int] | None = None
         self._free: dict[str, int] = {}
-        self._devices = Devices()
-        self._held: dict[Key, Held] = {}
-        self._firm: OrderedDict[Key, Ask] = OrderedDict()
-        self._lookahead: OrderedDict[Key, Ask] = OrderedDict()
+        self._gpus = GpuAllocator()
+        self._held: dict[AttemptKey, ResourceReservation] = {}
+        self._firm: OrderedDict[AttemptKey, ResourceRequest] = OrderedDict()
+        self._lookahead: OrderedDict[AttemptKey, ResourceRequest] = OrderedDict()
 
     def configure(self, amounts: Mapping[str, int], gpus: Sequence[str]) -> list[Refusal]:
         """Take over the size of the node; what waits and can never fit any more is refused."""
         self._amounts = dict(amounts)
-        self._devices.offer(gpus[: amounts.get(GPU, 0) // WHOLE])
+        self._gpus.configure(gpus[: amounts.get(GPU, 0) // WHOLE])
         self._free = dict(self._amounts)
         for held in self._held.values():
             for name, amount in held.needs:
                 self._free[name] = self._free.get(name, 0) - amount
-        return self._refuse_the_impossible()
+        return self._refuse_infeasible()
 
-    def offer(self, key: Key, ask: Ask, *, firm: bool) -> str | None:
+    def enqueue(self, key: AttemptKey, request: ResourceRequest, *, firm: bool) -> str | None:
         """Put an attempt in line, or say why it can never run here. Offered again as firm, it moves up."""
-        if reason := self._impossible(ask):
+        if reason := self._infeasible_reason(request):
             return reason
         if firm:
             self._lookahead.pop(key, None)
-            self._firm.setdefault(key, ask)
+            self._firm.setdefault(key, request)
         elif key not in self._firm:
-            self._lookahead.setdefault(key, ask)
+            self._lookahead.setdefault(key, request)
         return None
 
-    def next(self) -> Grant | Refusal | None:
+    def admit_next(self) -> Grant | Refusal | None:
         """Reserve room for the attempt whose turn it is, if it fits now.
 
         Whoever named its GPUs counts them as free. If they are not, it has to look again: it is refused.
@@ -80,42 +80,42 @@ class Room:
             return None
         key = next(iter(line))
         needs, mask = line[key]
-        share: Share | None = NOTHING
+        share: GpuShare | None = NO_GPUS
         for name, amount in needs:
             if name == GPU:
-                share = self._devices.choose(amount, mask)
+                share = self._gpus.choose(amount, mask)
             elif self._free.get(name, 0) < amount:
                 return None
         if share is None and not mask:
             return None
         del line[key]
         if share is None:
-            return Refusal(key, self._devices.crowded(dict(needs)[GPU], mask))
-        return self._reserve(key, Held(needs, share))
+            return Refusal(key, self._gpus.busy_reason(dict(needs)[GPU], mask))
+        return self._reserve(key, ResourceReservation(needs, share))
 
-    def release(self, key: Key) -> None:
+    def release(self, key: AttemptKey) -> None:
         held = self._held.pop(key)
         for name, amount in held.needs:
             self._free[name] += amount
-        self._devices.give_back(held.share)
+        self._gpus.release(held.share)
 
-    def withdraw(self, key: Key) -> bool:
+    def withdraw(self, key: AttemptKey) -> bool:
         """Take a waiting attempt out of the line; False if it does not wait."""
         return self._firm.pop(key, None) is not None or self._lookahead.pop(key, None) is not None
 
-    def waiting(self) -> list[Key]:
+    def waiting_keys(self) -> list[AttemptKey]:
         return [*self._firm, *self._lookahead]
 
     def has_waiting(self) -> bool:
         return bool(self._firm or self._lookahead)
 
-    def waits(self, key: Key) -> bool:
+    def is_waiting(self, key: AttemptKey) -> bool:
         return key in self._firm or key in self._lookahead
 
-    def masks(self) -> dict[Key, int]:
+    def gpu_masks(self) -> dict[AttemptKey, int]:
         """Attempt -> the GPUs reserved for it, one bit each, where there are any."""
         shares = {key: held.share for key, held in self._held.items() if held.share.names}
-        return {key: self._devices.mask_of(share) for key, share in shares.items()}
+        return {key: self._gpus.mask_of(share) for key, share in shares.items()}
 
     def reserved(self) -> dict[str, int]:
         total: dict[str, int] = {}
@@ -124,29 +124,29 @@ class Room:
                 total[name] = total.get(name, 0) + amount
         return total
 
-    def _reserve(self, key: Key, held: Held) -> Grant:
+    def _reserve(self, key: AttemptKey, held: ResourceReservation) -> Grant:
         for name, amount in held.needs:
             self._free[name] -= amount
-        self._devices.take(held.share)
+        self._gpus.allocate(held.share)
         self._held[key] = held
         return Grant(key, held.share.names)
 
-    def _refuse_the_impossible(self) -> list[Refusal]:
+    def _refuse_infeasible(self) -> list[Refusal]:
         refused = []
         for line in (self._firm, self._lookahead):
             for key, ask in list(line.items()):
-                if reason := self._impossible(ask):
+                if reason := self._infeasible_reason(ask):
                     del line[key]
                     refused.append(Refusal(key, reason))
         return refused
 
-    def _impossible(self, ask: Ask) -> str | None:
+    def _infeasible_reason(self, request: ResourceRequest) -> str | None:
         if self._amounts is None:
             return None
-        for name, amount in ask.needs:
+        for name, amount in request.needs:
             whole = self._amounts.get(name, 0)
             if name == GPU:
-                if reason := self._devices.impossible(amount, ask.mask):
+                if reason := self._gpus.infeasible_reason(amount, request.mask):
                     return reason
             elif amount > whole:
                 return f"needs {amount} of {name}, this node has {whole}"

@@ -4,30 +4,30 @@ import contextlib
 import os
 
 from rota.keeper import wire
-from rota.keeper.output.segments import Outputs
-from rota.keeper.work import Work
+from rota.keeper.output.segments import SegmentStore
+from rota.keeper.work import Supervisor
 
 RESERVE_BYTES = 64 << 20  # for what running work and its results need
 RESERVE_SHARE = 50  # of a small disk one part in so many
 RESERVE_FILES = 64
 
 
-class Space:
+class DiskSpace:
     """Looked at once a second; a change is told to the agent."""
 
-    def __init__(self, root: str, work: Work, outputs: Outputs) -> None:
+    def __init__(self, root: str, supervisor: Supervisor, outputs: SegmentStore) -> None:
         self._root = root
-        self._work = work
+        self._supervisor = supervisor
         self._outputs = outputs
 
-    def look(self) -> None:
-        problem = self._work.keep_up()
+    def check(self) -> None:
+        problem = self._supervisor.maintain_journal()
         shortage = f"cannot write its journal: {problem}" if problem else self._shortage()
         if shortage == self._outputs.shortage:
             return
-        with self._work.lock:
+        with self._supervisor.lock:
             self._outputs.shortage = shortage
-            self._work.outbox.say(wire.space(shortage))
+            self._supervisor.outbox.send(wire.shortage_line(shortage))
 
     def _shortage(self) -> str | None:
         """Once short, it takes half as much again until it is not: no going to and fro."""

@@ -5,7 +5,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StepCommand:
     name: str
     argv: tuple[str, ...]
     env: dict[str, str]
@@ -13,7 +13,7 @@ class Step:
 
 
 @dataclass(slots=True)
-class Mark:
+class StepStart:
     """One step that has begun: when, how far the output of those before it reached, and how it ended."""
 
     started_ms: int
@@ -34,6 +34,6 @@ class Mark:
         ]
 
 
-def mark_of(row: list[Any]) -> Mark:
+def step_start_from_row(row: list[Any]) -> StepStart:
     started_ms, ended_ms, exit_code, signum, out_bytes, err_bytes = row
-    return Mark(started_ms, out_bytes, err_bytes, ended_ms, exit_code, signum)
+    return StepStart(started_ms, out_bytes, err_bytes, ended_ms, exit_code, signum)

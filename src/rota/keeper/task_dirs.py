@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from rota.keeper import quick
-from rota.keeper.output.spares import Spares
+from rota.keeper.output.spares import DirectoryPool
 from rota.keeper.process.users import User
-from rota.keeper.reports import OUT, REPORT, Reports, token_name
-from rota.keeper.rules import Key
+from rota.keeper.reports import OUT, REPORT, KeeperResultEndpoint, token_name
+from rota.keeper.rules import AttemptKey
 
 PLACE = "tasks"
 PASS_THROUGH, CLOSED = 0o710, 0o700
@@ -53,17 +53,17 @@ class TaskDirs:
 
     def __init__(self, root: str) -> None:
         self._place = f"{root}/{PLACE}"
-        self._spares = Spares(f"{root}/spare/{PLACE}", self._place, _make_spare)
+        self._spares = DirectoryPool(f"{root}/spare/{PLACE}", self._place, _make_spare)
         self._shelves: dict[str, _Shelf] = {}
         self._lock = threading.Lock()
 
-    def path(self, key: Key) -> str:
+    def path(self, key: AttemptKey) -> str:
         return f"{self._place}/{key[0]}/{key[1]}"
 
     def place(self, job: str) -> str:
         return f"{self._place}/{job}"
 
-    def open(self, key: Key, owner: Owner | None, reports: Reports | None) -> str:
+    def open(self, key: AttemptKey, owner: Owner | None, reports: KeeperResultEndpoint | None) -> str:
         """The directory of the attempt's task; the same for each process of the attempt."""
         job, index, attempt = key
         path = self.path(key)
@@ -80,7 +80,7 @@ class TaskDirs:
             shelf.held.setdefault(index, set()).add(attempt)
         return path
 
-    def close(self, key: Key, reports: Reports | None) -> None:
+    def close(self, key: AttemptKey, reports: KeeperResultEndpoint | None) -> None:
         """The attempt has ended, and nothing of it runs."""
         job, index, attempt = key
         with self._lock:
@@ -105,14 +105,14 @@ class TaskDirs:
 
     def stock_up(self) -> None:
         """OSError if the disk does not take them: then there are fewer."""
-        self._spares.fill()
+        self._spares.refill()
 
     def _shelf(self, job: str, owner: Owner | None) -> _Shelf:
         shelf = self._shelves.get(job)
         if shelf is None:
             place = self.place(job)
             shelf = _Shelf(owner)
-            if self._spares.take(job):
+            if self._spares.allocate(job):
                 shelf.unused[0] = None
                 _own(f"{place}/0", owner, 0)
             os.makedirs(place, mode=CLOSED, exist_ok=True)
@@ -127,7 +127,7 @@ class TaskDirs:
                 os.chown(self.place(job), 0, owner.user.gid)
         return shelf
 
-    def _rename_unused(self, shelf: _Shelf, key: Key, owner: Owner | None) -> bool:
+    def _rename_unused(self, shelf: _Shelf, key: AttemptKey, owner: Owner | None) -> bool:
         """False: there is none, or the task has a directory already."""
         job, index, _ = key
         if not shelf.unused:

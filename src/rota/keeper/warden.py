@@ -8,116 +8,116 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Sequence
 
 from rota.keeper import crowds, patrol
-from rota.keeper.attempt import Excess, Kernel, Running
-from rota.keeper.crowds import Crowds
-from rota.keeper.limits.cgroups import Group, Groups
+from rota.keeper.attempt import LimitViolation, Kernel, RunningAttempt
+from rota.keeper.crowds import TreeKiller
+from rota.keeper.limits.cgroups import Cgroup, Cgroups
 from rota.keeper.process import trees
-from rota.keeper.process.trees import Child, Marked
-from rota.keeper.rules import Key
-from rota.keeper.work import Work
+from rota.keeper.process.trees import ChildProcess, MarkedProcess
+from rota.keeper.rules import AttemptKey
+from rota.keeper.work import Supervisor
 
 SWEEP_SECONDS = 1.0
-LOOK_SECONDS = 0.5  # at many processes that rest takes a tenth of it
+SCAN_SECONDS = 0.5  # at many processes that rest takes a tenth of it
 
 
-class Warden:
+class Sweeper:
     def __init__(
         self,
-        work: Work,
+        supervisor: Supervisor,
         mark: str,
-        groups: Groups,
-        stock_up: Sequence[Callable[[], None]],
+        cgroups: Cgroups,
+        maintenance: Sequence[Callable[[], None]],
         cells: Container[int] = (),
     ) -> None:
-        self._work = work
-        self._groups = groups
-        self._crowds = Crowds(mark, groups)
-        self._stock_up = stock_up
+        self._supervisor = supervisor
+        self._cgroups = cgroups
+        self._tree_killer = TreeKiller(mark, cgroups)
+        self._maintenance = maintenance
         self._cells = cells  # first processes of cells: children of the keeper that are nobody's orphans
         self._mark = mark
         self._kernel = Kernel()
-        self._suspects: dict[Child, frozenset[Key]] = {}
+        self._orphans: dict[ChildProcess, frozenset[AttemptKey]] = {}
 
     def run(self) -> None:
         busy, sweep_at = True, 0.0
         while True:
             if time.monotonic() >= sweep_at:
-                self._groups.step_aside()
+                self._cgroups.leave_shared_cgroup()
                 busy, sweep_at = self._sweep(), time.monotonic() + SWEEP_SECONDS
-                self._work.keep_up()
-                for prepare in self._stock_up:
+                self._supervisor.maintain_journal()
+                for prepare in self._maintenance:
                     prepare()
-            watches = self._patrol()
-            due = self._wait_due(patrol.EVERY_SECONDS if watches else SWEEP_SECONDS if busy else None)
+            watches = self._check_limits()
+            due = self._wait_due(patrol.INTERVAL_SECONDS if watches else SWEEP_SECONDS if busy else None)
             if due:
-                self._tend(due)
+                self._advance_terminations(due)
             if not busy:  # something was started: it has left nobody behind yet, and wants the machine itself
                 busy, sweep_at = True, time.monotonic() + SWEEP_SECONDS
 
-    def _wait_due(self, seconds: float | None) -> dict[Key, bool]:
+    def _wait_due(self, seconds: float | None) -> dict[AttemptKey, bool]:
         """The attempts to look at now, each with whether its leader is gone; none after so many seconds."""
-        work = self._work
+        work = self._supervisor
         with work.lock:
-            left_ns = work.looks.due_in_ns()
+            left_ns = work.timers.due_in_ns()
             if left_ns is None or left_ns > 0:
                 if left_ns is not None:  # a second at most: the wait's clock stands still in sleep
                     seconds = min(SWEEP_SECONDS if seconds is None else seconds, left_ns / 1e9)
-                elif work.is_unswept:
+                elif work.sweep_needed:
                     seconds = SWEEP_SECONDS
-                work.warden_idles = seconds is None
-                work.something_due.wait(seconds)
-                work.warden_idles = work.is_unswept = False
-            return work.looks.take()
+                work.sweeper_idle = seconds is None
+                work.sweeper_wakeup.wait(seconds)
+                work.sweeper_idle = work.sweep_needed = False
+            return work.timers.pop_due()
 
-    def _patrol(self) -> bool:
+    def _check_limits(self) -> bool:
         """Kill who went beyond a limit; True while there are limits to watch."""
-        with self._work.lock:
-            limited = [one for one in self._work.running.values() if one.pid and one.spec.limits]
-        found: dict[Key, list[int]] = {}
-        if any(attempt.group is None for attempt in limited):
-            found = patrol.trees_of(trees.find_marked(self._mark))
+        with self._supervisor.lock:
+            limited = [one for one in self._supervisor.running.values() if one.pid and one.spec.limits]
+        found: dict[AttemptKey, list[int]] = {}
+        if any(attempt.cgroup is None for attempt in limited):
+            found = patrol.pids_by_attempt(trees.find_marked(self._mark))
         for attempt in limited:
-            group, limits = attempt.group, patrol.watched(attempt)
+            group, limits = attempt.cgroup, patrol.unenforced_limits(attempt)
             tree = found.get(attempt.key, []) if group is None else group.members() if limits else []
-            excess = patrol.excess_of(attempt) or patrol.seen_excess(limits, tree)
-            if excess and self._condemn(attempt, excess):
+            excess = patrol.cgroup_violation(attempt) or patrol.measured_violation(limits, tree)
+            if excess and self._kill_for_violation(attempt, excess):
                 for pid in tree if group is None else ():
                     trees.signal_marked(pid, self._mark, signal.SIGKILL)
                 if group:
                     group.kill()
         return bool(limited)
 
-    def _condemn(self, attempt: Running, excess: Excess) -> bool:
+    def _kill_for_violation(self, attempt: RunningAttempt, violation: LimitViolation) -> bool:
         """It went beyond a limit; False: it has ended before. As long as its leader is not buried, the
         number is nobody else's."""
-        with self._work.lock:
-            if self._work.running.get(attempt.key) is not attempt or attempt.outcome or attempt.excess:
+        with self._supervisor.lock:
+            if self._supervisor.running.get(attempt.key) is not attempt or attempt.exit_status or attempt.violation:
                 return False
-            attempt.excess = excess
+            attempt.violation = violation
             self._kernel.signal_group(attempt.pid, signal.SIGKILL)
             return True
 
-    def _tend(self, due: dict[Key, bool]) -> None:
+    def _advance_terminations(self, due: dict[AttemptKey, bool]) -> None:
         """One look at the machine serves every attempt that is due and has no group of its own."""
-        with self._work.lock:
-            running = {key: self._work.running[key] for key in due if key in self._work.running}
-        self._work.strike(due)
-        groups = {key: attempt.group for key, attempt in running.items() if attempt.group}
+        with self._supervisor.lock:
+            running = {key: self._supervisor.running[key] for key in due if key in self._supervisor.running}
+        self._supervisor.signal_leaders(due)
+        groups = {key: attempt.cgroup for key, attempt in running.items() if attempt.cgroup}
         with contextlib.ExitStack() as stillness:
-            marked = self._find(stillness) if len(groups) < len(due) else []
-            self._carry_on(due, groups, marked)
-        self._work.fill()
+            marked = self._find_processes(stillness) if len(groups) < len(due) else []
+            self._signal_trees(due, groups, marked)
+        self._supervisor.start_admitted()
 
-    def _find(self, stillness: contextlib.ExitStack) -> list[Marked]:
+    def _find_processes(self, frozen: contextlib.ExitStack) -> list[MarkedProcess]:
         """Whoever cannot be looked at in time is held still for that, and until it has its signal."""
         try:
-            return trees.find_marked(self._mark, LOOK_SECONDS if self._groups.can_hold_still else math.inf)
+            return trees.find_marked(self._mark, SCAN_SECONDS if self._cgroups.can_freeze else math.inf)
         except TimeoutError:
-            stillness.enter_context(self._groups.still())
+            frozen.enter_context(self._cgroups.freeze_all())
             return trees.find_marked(self._mark)
 
-    def _carry_on(self, due: dict[Key, bool], groups: dict[Key, Group], marked: Sequence[Marked]) -> None:
-        found: dict[Key, list[Marked]] = defaultdict(list)
+    def _signal_trees(self, due: dict[AttemptKey, bool], groups: dict[AttemptKey, Cgroup], marked: Sequence[MarkedProcess]) -> None:
+        found: dict[AttemptKey, list[MarkedProcess]] = defaultdict(list)
         for process in marked:
             if process.key in due:
                 found[process.key].append(process)
@@ -126,13 +126,13 @@ class Warden:
             tree = (
                 trees.with_groups(group.members()) if group else [(one.pid, one.group) for one in found[key]]
             )
-            signum, pids = self._work.tend(key, was_gone=was_gone, tree=tree)
+            signum, pids = self._supervisor.advance_termination(key, leader_exited=was_gone, tree=tree)
             if group and signum == signal.SIGKILL:
                 group.kill()
             elif group and signum:
                 group.signal(signum, pids)
-            elif signum == signal.SIGKILL and len(pids) >= crowds.LEAST:
-                self._crowds.kill(key, found[key])
+            elif signum == signal.SIGKILL and len(pids) >= crowds.TREE_PROCESSES_MIN:
+                self._tree_killer.kill(key, found[key])
             else:
                 for pid in pids if signum else ():
                     trees.signal_marked(pid, self._mark, signum)
@@ -144,27 +144,27 @@ class Warden:
         last of those.
         """
         children = [child for child in trees.find_children() if child.pid not in self._cells]
-        with self._work.lock:
-            live = frozenset(self._work.running)
-            by_pid = {pid: attempt.key for pid, attempt in self._work.by_pid.items()}
-            checks = self._work.lives.commands()
-        before, suspects = self._suspects, {}
-        give_up_at = time.monotonic() + LOOK_SECONDS  # the others are looked at next time
+        with self._supervisor.lock:
+            live = frozenset(self._supervisor.running)
+            by_pid = {pid: attempt.key for pid, attempt in self._supervisor.by_pid.items()}
+            checks = self._supervisor.services.check_pids()
+        before, suspects = self._orphans, {}
+        give_up_at = time.monotonic() + SCAN_SECONDS  # the others are looked at next time
         for child in children:
             owners = before.get(child)
             if owners is None and child.pid not in by_pid and time.monotonic() < give_up_at:
                 owners = self._owners(child, by_pid, live)
             if owners is not None and child.pid not in by_pid:
                 suspects[child] = owners
-        self._suspects = suspects
+        self._orphans = suspects
         for child, owners in suspects.items():
             is_left = not owners & live or (
-                child.pid not in checks and trees.is_of_check(child.pid, self._mark)
+                child.pid not in checks and trees.is_check(child.pid, self._mark)
             )
             if child in before and is_left:  # seen before: nobody is just about to write it down
                 trees.signal_child(child, signal.SIGKILL)
         return bool(live or suspects)
 
-    def _owners(self, child: Child, by_pid: dict[int, Key], live: frozenset[Key]) -> frozenset[Key]:
-        key = trees.key_of(child.pid, self._mark) or by_pid.get(child.session)
+    def _owners(self, child: ChildProcess, by_pid: dict[int, AttemptKey], live: frozenset[AttemptKey]) -> frozenset[AttemptKey]:
+        key = trees.attempt_key(child.pid, self._mark) or by_pid.get(child.session)
         return frozenset([key]) if key else live

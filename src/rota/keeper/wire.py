@@ -10,18 +10,18 @@ from enum import StrEnum
 from typing import Any
 
 from rota.keeper import reading
-from rota.keeper.container.argv import DOCKER, PODMAN, Container, Engine, Mount
-from rota.keeper.limits.words import LIMITS, NO_LIMITS, Limits, limits_of
+from rota.keeper.container.argv import DOCKER, PODMAN, KeeperContainer, KeeperContainerEngine, KeeperMount
+from rota.keeper.limits.words import LIMITS, NO_LIMITS, Limits, effective_limits
 from rota.keeper.reading import Malformed
-from rota.keeper.reports import Reports, reports_of
-from rota.keeper.rules import Key, Needs
-from rota.keeper.sandbox import Sandbox
-from rota.keeper.service.words import TERM, Check, Restart, check_of, restart_of, stop_signal_of
-from rota.keeper.steps import Step
-from rota.keeper.stops import How, Signal, how_of, signals_of
+from rota.keeper.reports import KeeperResultEndpoint, parse_result_endpoint
+from rota.keeper.rules import AttemptKey, Needs
+from rota.keeper.sandbox import KeeperSandbox
+from rota.keeper.service.words import TERM, KeeperCheck, KeeperRestart, parse_check, parse_restart, parse_stop_signal
+from rota.keeper.steps import StepCommand
+from rota.keeper.stops import KeeperStopMode, AttemptSignal, parse_stop_mode, parse_signals
 
 PROTOCOL = 4  # 1 counted whole GPUs, an order could not name them; 2 knew no containers, 3 no updates
-LINE_BYTES = 64 << 20  # a start order of a million tasks takes about 15 MiB
+LINE_BYTES_MAX = 64 << 20  # a start order of a million tasks takes about 15 MiB
 TASKS = "a list of [index, attempt, firm] or [index, attempt, firm, gpus]"
 MOUNTS = "a list of [source, target, read_only]"
 USER = re.compile(r"\d{1,10}(:\d{1,10})?")
@@ -30,14 +30,14 @@ JOB = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")  # becomes a directory's
 encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
-class Run(StrEnum):
+class RunModeName(StrEnum):
     AT_LEAST_ONCE = "at_least_once"
     ONE_AT_A_TIME = "one_at_a_time"
     AT_MOST_ONCE = "at_most_once"
 
 
 @dataclass(frozen=True, slots=True)
-class Spec:
+class KeeperJobSpec:
     name: str
     argv: tuple[str, ...]
     env: Mapping[str, str]
@@ -46,42 +46,42 @@ class Spec:
     count: int
     grace_ms: int
     timeout_ms: int | None
-    run: Run
+    run: RunModeName
     text: str  # as it came, for the journal
     log_bytes: int | None = None  # of each stream of an attempt; None: as the node says
-    container: Container | None = None  # None: a plain process
+    container: KeeperContainer | None = None  # None: a plain process
     limits: Limits = NO_LIMITS  # of a plain process: those of a container are its runtime's to keep
-    steps: tuple[Step, ...] = ()  # where there are any, they are run instead of argv
+    steps: tuple[StepCommand, ...] = ()  # where there are any, they are run instead of argv
     step: int = 0  # which of them this is the spec of, from 1
     files: Mapping[str, str] = field(default_factory=dict)  # path -> base64, for the working directory
     lease_ms: int | None = None  # it may run so long after the last word the control plane has heard
     stop_signal: int = TERM  # what it is asked to end with
-    restart: Restart | None = None  # of a service: its process is started again
+    restart: KeeperRestart | None = None  # of a service: its process is started again
     restarts: int = 0  # how often that was done before the start this is the spec of
-    check: Check | None = None  # whether a service is well
-    sandbox: Sandbox | None = None
+    check: KeeperCheck | None = None  # whether a service is well
+    sandbox: KeeperSandbox | None = None
     version: int = 1
-    reports: Reports | None = None  # where its tasks say what came of them
+    reports: KeeperResultEndpoint | None = None  # where its tasks say what came of them
     record: str = ""  # of the control plane, which may ask for it again; unread here
 
-    def of_step(self, number: int) -> "Spec":
+    def for_step(self, number: int) -> "KeeperJobSpec":
         """What to start for one of the steps."""
         step = self.steps[number - 1]
         env = {**self.env, **step.env, "ROTA_STEP": str(number), "ROTA_STEP_NAME": step.name}
         return replace(self, argv=step.argv, env=env, step=number)
 
-    def is_newer_than(self, other: "Spec | None") -> bool:
+    def is_newer_than(self, other: "KeeperJobSpec | None") -> bool:
         """Also where other servers have come to lead: its tasks are told of them from now on."""
         if other is None or self.version != other.version:
             return other is None or self.version > other.version
         return self.reports != other.reports
 
-    def asks_for(self, name: str) -> bool:
+    def needs_resource(self, name: str) -> bool:
         return any(need == name for need, _ in self.needs)
 
 
 @dataclass(frozen=True, slots=True)
-class Keeping:
+class OutputRetention:
     """How much output is kept: of one stream of a live attempt, of all ended ones, and for how long."""
 
     stream_bytes: int = 256 << 20
@@ -90,24 +90,24 @@ class Keeping:
 
 
 @dataclass(frozen=True, slots=True)
-class Hello:
+class KeeperHello:
     pass
 
 
 @dataclass(frozen=True, slots=True)
-class Configure:
+class ConfigureOrder:
     node: str
     amounts: Mapping[str, int]
     gpus: tuple[str, ...]
-    keeping: Keeping = Keeping()
+    retention: OutputRetention = OutputRetention()
     run_as: str = "self"  # or "own": a user for each job; or a user's name or number
     pids_max: int | None = None  # for all the work together
     no_new_privs: bool = True
-    engine: Engine | None = None
+    engine: KeeperContainerEngine | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class TaskStart:
     index: int
     attempt: int
     firm: bool
@@ -115,46 +115,46 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartOrder:
     job: str
-    spec: Spec | None
-    tasks: list[Wanted]
+    spec: KeeperJobSpec | None
+    tasks: list[TaskStart]
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
-    attempts: list[Key]
-    how: How = How.GRACEFULLY
+class StopOrder:
+    attempts: list[AttemptKey]
+    mode: KeeperStopMode = KeeperStopMode.GRACEFUL
 
 
 @dataclass(frozen=True, slots=True)
-class Signals:
-    signals: list[Signal]
+class SignalOrder:
+    signals: list[AttemptSignal]
 
 
 @dataclass(frozen=True, slots=True)
-class Ack:
-    attempts: list[Key]
+class AckOrder:
+    attempts: list[AttemptKey]
 
 
 @dataclass(frozen=True, slots=True)
-class Forget:
+class ForgetOrder:
     jobs: list[str]
 
 
 @dataclass(frozen=True, slots=True)
-class Renew:
+class RenewOrder:
     """The control plane has heard what was said then: leases are counted from there."""
 
-    said_ns: int  # on the boot-time clock
+    sent_ns: int  # on the boot-time clock
 
 
 @dataclass(frozen=True, slots=True)
-class Quit:
+class QuitOrder:
     pass
 
 
-Order = Hello | Configure | Start | Stop | Signals | Ack | Forget | Renew | Quit
+Order = KeeperHello | ConfigureOrder | StartOrder | StopOrder | SignalOrder | AckOrder | ForgetOrder | RenewOrder | QuitOrder
 
 
 def parse(line: bytes) -> Order:
@@ -165,35 +165,35 @@ def parse(line: bytes) -> Order:
     if not isinstance(message, dict):
         raise Malformed('want an object such as {"op":"hello","protocol":4}')
     op = message.get("op")
-    if not isinstance(op, str) or op not in READERS:
-        raise Malformed(f"unknown op {op!r}: want one of {', '.join(READERS)}")
-    return READERS[op](message)
+    if not isinstance(op, str) or op not in ORDER_PARSERS:
+        raise Malformed(f"unknown op {op!r}: want one of {', '.join(ORDER_PARSERS)}")
+    return ORDER_PARSERS[op](message)
 
 
-def wanted(line: bytes) -> list[Key]:
+def keys_to_start(line: bytes) -> list[AttemptKey]:
     """The attempts that a line would have started, as far as it can be read at all."""
     with contextlib.suppress(ValueError, RecursionError, TypeError, AttributeError):
         message = json.loads(line)
         if message.get("op") == "start":
-            job = job_id(message.get("job"))
+            job = parse_job_id(message.get("job"))
             rows = message.get("tasks")
-            return [(job, one.index, one.attempt) for one in map(_wanted, rows)]
+            return [(job, one.index, one.attempt) for one in map(_parse_task_start, rows)]
     return []
 
 
-def parse_spec(raw: object) -> Spec:
-    fields = reading.is_a(raw, "spec", dict, "an object")
+def parse_spec(raw: object) -> KeeperJobSpec:
+    fields = reading.expect(raw, "spec", dict, "an object")
     needs = reading.amounts(fields.get("needs", {}), "spec.needs")
     workdir = fields.get("workdir")
-    run = fields.get("run", Run.AT_LEAST_ONCE)
-    if not isinstance(run, str) or run not in set(Run):
-        raise Malformed(f"spec.run: want one of {', '.join(Run)}")
+    run = fields.get("run", RunModeName.AT_LEAST_ONCE)
+    if not isinstance(run, str) or run not in set(RunModeName):
+        raise Malformed(f"spec.run: want one of {', '.join(RunModeName)}")
     said = reading.amounts(fields.get("limits", {}), "spec.limits")
     if unknown := set(said).difference(LIMITS):
         raise Malformed(f"spec.limits.{min(unknown)}: want one of {', '.join(LIMITS)}")
     pairs = tuple(sorted((name, amount) for name, amount in needs.items() if amount))
-    container = _container(fields.get("container"), limits_of(said, pairs))
-    return Spec(
+    container = _parse_container(fields.get("container"), effective_limits(said, pairs))
+    return KeeperJobSpec(
         name=reading.text(fields.get("name", ""), "spec.name"),
         argv=reading.argv(fields, "spec"),
         env=reading.env(fields, "spec"),
@@ -202,34 +202,34 @@ def parse_spec(raw: object) -> Spec:
         count=reading.number(fields.get("count", 1), "spec.count"),
         grace_ms=reading.milliseconds(fields.get("grace_ms", 10_000), "spec.grace_ms"),
         timeout_ms=reading.milliseconds_or_none(fields.get("timeout_ms"), "spec.timeout_ms"),
-        run=Run(run),
+        run=RunModeName(run),
         text=encode(fields),
         log_bytes=reading.amount_or_none(fields.get("log_bytes"), "spec.log_bytes"),
         container=container,
-        limits=NO_LIMITS if container else limits_of(said, pairs),
-        steps=tuple(map(_step, reading.is_a(fields.get("steps", []), "spec.steps", list, "a list"))),
-        files=_files(fields.get("files", {})),
-        lease_ms=_lease(fields, run),
-        stop_signal=stop_signal_of(fields.get("stop_signal", TERM)),
-        restart=None if run == Run.AT_MOST_ONCE else restart_of(fields.get("restart")),
-        check=check_of(fields.get("check")),
-        sandbox=_sandbox(fields.get("sandbox")),
+        limits=NO_LIMITS if container else effective_limits(said, pairs),
+        steps=tuple(map(_parse_step, reading.expect(fields.get("steps", []), "spec.steps", list, "a list"))),
+        files=_parse_files(fields.get("files", {})),
+        lease_ms=_parse_lease(fields, run),
+        stop_signal=parse_stop_signal(fields.get("stop_signal", TERM)),
+        restart=None if run == RunModeName.AT_MOST_ONCE else parse_restart(fields.get("restart")),
+        check=parse_check(fields.get("check")),
+        sandbox=_parse_sandbox(fields.get("sandbox")),
         version=reading.number(fields.get("version", 1), "spec.version"),
-        reports=reports_of(fields.get("reports")),
+        reports=parse_result_endpoint(fields.get("reports")),
         record=reading.text(fields.get("record", ""), "spec.record"),
     )
 
 
-def _lease(fields: dict[str, Any], run: str) -> int | None:
+def _parse_lease(fields: dict[str, Any], run: str) -> int | None:
     lease_ms = reading.milliseconds_or_none(fields.get("lease_ms"), "spec.lease_ms")
-    if run == Run.ONE_AT_A_TIME and not lease_ms:
+    if run == RunModeName.ONE_AT_A_TIME and not lease_ms:
         raise Malformed("spec.lease_ms: one_at_a_time wants one, in milliseconds")
     return lease_ms
 
 
-def _step(raw: object) -> Step:
-    fields = reading.is_a(raw, "spec.steps", dict, "a list of objects")
-    return Step(
+def _parse_step(raw: object) -> StepCommand:
+    fields = reading.expect(raw, "spec.steps", dict, "a list of objects")
+    return StepCommand(
         name=reading.text(fields.get("name", ""), "spec.steps.name"),
         argv=reading.argv(fields, "spec.steps"),
         env=reading.env(fields, "spec.steps"),
@@ -237,8 +237,8 @@ def _step(raw: object) -> Step:
     )
 
 
-def _files(raw: object) -> dict[str, str]:
-    said = reading.is_a(raw, "spec.files", dict, "an object of base64 texts")
+def _parse_files(raw: object) -> dict[str, str]:
+    said = reading.expect(raw, "spec.files", dict, "an object of base64 texts")
     for path in said:
         parts = reading.text(path, "spec.files").split("/")
         if not all(parts) or "." in parts or ".." in parts:
@@ -250,13 +250,13 @@ def _files(raw: object) -> dict[str, str]:
     return dict(said)
 
 
-def job_id(value: object) -> str:
+def parse_job_id(value: object) -> str:
     if not isinstance(value, str) or not JOB.fullmatch(value):
         raise Malformed(f"job: want 1 to 128 letters, digits, '-', '_' or '.', got {str(value)[:80]!r}")
     return value
 
 
-def events(
+def events_line(
     started: Iterable[str], ended: Iterable[str], refused: Iterable[str], **more: Collection[str]
 ) -> bytes:
     """One line of events, each already encoded; more only of attempts that are told of beside it."""
@@ -267,101 +267,101 @@ def events(
     ).encode()
 
 
-def space(shortage: str | None) -> bytes:
+def shortage_line(shortage: str | None) -> bytes:
     """Why nothing new can be started here; None: it can."""
     return f"{encode({'op': 'space', 'shortage': shortage})}\n".encode()
 
 
-def steps_row(key: Key, marks: Iterable[list[int | None]]) -> str:
+def steps_row(key: AttemptKey, marks: Iterable[list[int | None]]) -> str:
     return encode([*key, list(marks)])
 
 
-def error(reason: str) -> bytes:
+def error_line(reason: str) -> bytes:
     return f"{encode({'op': 'error', 'reason': reason})}\n".encode()
 
 
-def _hello(message: dict[str, Any]) -> Hello:
+def _parse_hello(message: dict[str, Any]) -> KeeperHello:
     if message.get("protocol") != PROTOCOL:
         raise Malformed(f"protocol: this keeper speaks {PROTOCOL}")
-    return Hello()
+    return KeeperHello()
 
 
-def _configure(message: dict[str, Any]) -> Configure:
+def _parse_configure(message: dict[str, Any]) -> ConfigureOrder:
     gpus = tuple(
         reading.text(gpu, "gpus")
-        for gpu in reading.is_a(message.get("gpus", []), "gpus", list, "a list of ids")
+        for gpu in reading.expect(message.get("gpus", []), "gpus", list, "a list of ids")
     )
     if len(set(gpus)) != len(gpus):
         raise Malformed("gpus: want each id once")
     pids_max = message.get("pids_max")
-    return Configure(
+    return ConfigureOrder(
         node=reading.text(message.get("node"), "node"),
         amounts=reading.amounts(message.get("amounts"), "amounts"),
         gpus=gpus,
         run_as=reading.text(message.get("run_as", "self"), "run_as"),
         pids_max=None if pids_max is None else reading.number(pids_max, "pids_max"),
         no_new_privs=bool(message.get("no_new_privs", True)),
-        keeping=_keeping(message),
-        engine=_engine(message.get("engine")),
+        retention=_parse_retention(message),
+        engine=_parse_engine(message.get("engine")),
     )
 
 
-def _keeping(message: dict[str, Any]) -> Keeping:
+def _parse_retention(message: dict[str, Any]) -> OutputRetention:
     said = reading.amounts(message.get("keeping", {}), "keeping")
-    usual = Keeping()
-    return Keeping(
+    usual = OutputRetention()
+    return OutputRetention(
         said.get("stream_bytes", usual.stream_bytes),
         said.get("node_bytes", usual.node_bytes),
         said.get("age_ms", usual.age_ms),
     )
 
 
-def _start(message: dict[str, Any]) -> Start:
-    job, raw = job_id(message.get("job")), message.get("spec")
-    tasks = [_wanted(row) for row in reading.is_a(message.get("tasks"), "tasks", list, TASKS)]
-    return Start(job, None if raw is None else parse_spec(raw), tasks)
+def _parse_start(message: dict[str, Any]) -> StartOrder:
+    job, raw = parse_job_id(message.get("job")), message.get("spec")
+    tasks = [_parse_task_start(row) for row in reading.expect(message.get("tasks"), "tasks", list, TASKS)]
+    return StartOrder(job, None if raw is None else parse_spec(raw), tasks)
 
 
-def _wanted(row: object) -> Wanted:
+def _parse_task_start(row: object) -> TaskStart:
     """GPUs are named only where some are given."""
     if not isinstance(row, list) or len(row) not in (3, 4):
         raise Malformed(f"tasks: want {TASKS}")
-    gpus = reading.mask(row[3]) if len(row) == 4 else 0
-    return Wanted(reading.number(row[0], "index"), reading.number(row[1], "attempt"), bool(row[2]), gpus)
+    gpus = reading.gpu_mask(row[3]) if len(row) == 4 else 0
+    return TaskStart(reading.number(row[0], "index"), reading.number(row[1], "attempt"), bool(row[2]), gpus)
 
 
-def _attempts(message: dict[str, Any]) -> list[Key]:
+def _parse_keys(message: dict[str, Any]) -> list[AttemptKey]:
     keys = []
-    for row in reading.is_a(message.get("attempts"), "attempts", list, "a list of [job, index, attempt]"):
+    for row in reading.expect(message.get("attempts"), "attempts", list, "a list of [job, index, attempt]"):
         if not isinstance(row, list) or len(row) != 3:
             raise Malformed("attempts: want a list of [job, index, attempt]")
-        keys.append((job_id(row[0]), reading.number(row[1], "index"), reading.number(row[2], "attempt")))
+        keys.append((parse_job_id(row[0]), reading.number(row[1], "index"), reading.number(row[2], "attempt")))
     return keys
 
 
-def _forget(message: dict[str, Any]) -> Forget:
-    return Forget(
-        [job_id(job) for job in reading.is_a(message.get("jobs"), "jobs", list, "a list of job ids")]
+def _parse_forget(message: dict[str, Any]) -> ForgetOrder:
+    return ForgetOrder(
+        [parse_job_id(job) for job in reading.expect(message.get("jobs"), "jobs", list, "a list of job ids")]
     )
 
 
-READERS: dict[str, Callable[[dict[str, Any]], Order]] = {
-    "hello": _hello,
-    "configure": _configure,
-    "start": _start,
-    "stop": lambda message: Stop(_attempts(message), how_of(message)),
-    "signal": lambda message: Signals(signals_of(message, job_id)),
-    "ack": lambda message: Ack(_attempts(message)),
-    "forget": _forget,
-    "renew": lambda message: Renew(reading.number(message.get("said_ns"), "said_ns", reading.CLOCK_NS_MAX)),
-    "quit": lambda _: Quit(),
+ORDER_PARSERS: dict[str, Callable[[dict[str, Any]], Order]] = {
+    "hello": _parse_hello,
+    "configure": _parse_configure,
+    "start": _parse_start,
+    "stop": lambda message: StopOrder(_parse_keys(message), parse_stop_mode(message)),
+    "signal": lambda message: SignalOrder(parse_signals(message, parse_job_id)),
+    "ack": lambda message: AckOrder(_parse_keys(message)),
+    "forget": _parse_forget,
+    "renew": lambda message: RenewOrder(reading.number(message.get("said_ns"), "said_ns", reading.CLOCK_NS_MAX)),
+    "quit": lambda _: QuitOrder(),
 }
 
 
-def _container(raw: object, limits: Limits) -> Container | None:
+def _parse_container(raw: object, limits: Limits) -> KeeperContainer | None:
     if raw is None:
         return None
-    fields = reading.is_a(raw, "spec.container", dict, "an object")
+    fields = reading.expect(raw, "spec.container", dict, "an object")
     said = {
         name: reading.text(value, f"spec.container.{name}")
         for name, value in fields.items()
@@ -370,39 +370,39 @@ def _container(raw: object, limits: Limits) -> Container | None:
     user = said.get("user")
     if user is not None and not USER.fullmatch(user):
         raise Malformed("spec.container.user: want numbers, as 1000 or 1000:1000")
-    rows = reading.is_a(fields.get("mounts", []), "spec.container.mounts", list, MOUNTS)
+    rows = reading.expect(fields.get("mounts", []), "spec.container.mounts", list, MOUNTS)
     if not all(isinstance(row, list) and len(row) == 3 for row in rows):
         raise Malformed(f"spec.container.mounts: want {MOUNTS}")
     mounts = tuple(
-        Mount(reading.text(source, "source"), reading.text(to, "target"), bool(ro)) for source, to, ro in rows
+        KeeperMount(reading.text(source, "source"), reading.text(to, "target"), bool(ro)) for source, to, ro in rows
     )
     try:
-        return Container(**said, mounts=mounts, limits=limits)
+        return KeeperContainer(**said, mounts=mounts, limits=limits)
     except TypeError as error:
         raise Malformed(f"spec.container: {error}") from error
 
 
-def _sandbox(raw: object) -> Sandbox | None:
+def _parse_sandbox(raw: object) -> KeeperSandbox | None:
     if raw is None:
         return None
-    fields = reading.is_a(raw, "spec.sandbox", dict, "an object")
-    paths = reading.is_a(fields.get("writable", []), "spec.sandbox.writable", list, "a list of paths")
+    fields = reading.expect(raw, "spec.sandbox", dict, "an object")
+    paths = reading.expect(fields.get("writable", []), "spec.sandbox.writable", list, "a list of paths")
     writable = tuple(reading.text(path, "spec.sandbox.writable") for path in paths)
-    return Sandbox(bool(fields.get("network")), writable)
+    return KeeperSandbox(bool(fields.get("network")), writable)
 
 
-def _engine(raw: object) -> Engine | None:
+def _parse_engine(raw: object) -> KeeperContainerEngine | None:
     if raw is None:
         return None
-    fields = reading.is_a(raw, "engine", dict, "an object")
+    fields = reading.expect(raw, "engine", dict, "an object")
     if not isinstance(fields.get("kind"), str) or fields["kind"] not in (PODMAN, DOCKER):
         raise Malformed(f"engine.kind: want {PODMAN} or {DOCKER}")
-    return Engine(
+    return KeeperContainerEngine(
         kind=fields["kind"],
         program=reading.text(fields.get("program"), "engine.program"),
         mounts=tuple(
             reading.text(path, "engine.mounts")
-            for path in reading.is_a(fields.get("mounts", []), "mounts", list, "")
+            for path in reading.expect(fields.get("mounts", []), "mounts", list, "")
         ),
         root=bool(fields.get("root")),
         init=bool(fields.get("init")),

@@ -10,7 +10,7 @@ from rota.model.lifecycle import JOB_ENDS, JobState
 _FAILURES = frozenset({JobState.FAILED, JobState.TIMED_OUT, JobState.REJECTED})
 
 
-class On(StrEnum):
+class DependencyCondition(StrEnum):
     """How the other job has to end. One that was canceled has neither succeeded nor failed."""
 
     SUCCESS = "success"
@@ -18,32 +18,32 @@ class On(StrEnum):
     ANY = "any"
 
 
-class After(msgspec.Struct, frozen=True, omit_defaults=True):
+class Dependency(msgspec.Struct, frozen=True, omit_defaults=True):
     job: JobId
-    on: On = On.SUCCESS
+    on: DependencyCondition = DependencyCondition.SUCCESS
 
     def __str__(self) -> str:
-        return self.job if self.on is On.SUCCESS else f"{self.job}:{self.on}"
+        return self.job if self.on is DependencyCondition.SUCCESS else f"{self.job}:{self.on}"
 
-    def holds(self, state: JobState | None) -> bool | None:
+    def is_met(self, state: JobState | None) -> bool | None:
         """None: that is not decided yet. No state: the job is gone, and only ended ones can go."""
         if state is not None and state not in JOB_ENDS:
             return None
         match self.on:
-            case On.SUCCESS:
+            case DependencyCondition.SUCCESS:
                 return state is JobState.SUCCEEDED
-            case On.FAILURE:
+            case DependencyCondition.FAILURE:
                 return state in _FAILURES
-            case On.ANY:
+            case DependencyCondition.ANY:
                 return True
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """What has to happen."""
         match self.on:
-            case On.SUCCESS:
+            case DependencyCondition.SUCCESS:
                 return f"job {self.job} to succeed"
-            case On.FAILURE:
+            case DependencyCondition.FAILURE:
                 return f"job {self.job} to fail"
-            case On.ANY:
+            case DependencyCondition.ANY:
                 return f"job {self.job} to end"

@@ -8,7 +8,7 @@ import msgspec
 
 from rota.model.columns import ints, zeros
 from rota.model.ids import JobId, Key, NodeId
-from rota.model.service import Life
+from rota.model.service import ServiceStatus
 from rota.model.steps import StepMark
 
 LOOKAHEAD = 1  # flag: reserves nothing, may wait on the node for room
@@ -104,7 +104,7 @@ class OldStatus(msgspec.Struct, frozen=True, array_like=True):
     peak_kib: int
     reason: str | None
     steps: tuple[StepMark, ...] = ()
-    life: Life | None = None
+    life: ServiceStatus | None = None
     cause: str | None = None
 
 
@@ -139,7 +139,7 @@ class StatusBlock(msgspec.Struct, frozen=True, omit_defaults=True):
     older_dropped: int = 0
     steps: dict[int, tuple[StepMark, ...]] = {}  # position -> those that have begun, where there are any
     versions: dict[int, int] = {}  # position -> of its job's spec, where it is not the first
-    lives: dict[int, Life] = {}  # position -> how it lives, of services
+    lives: dict[int, ServiceStatus] = {}  # position -> how it lives, of services
     causes: dict[int, str] = {}  # position -> Cause, where there is one
     handles: dict[int, str] = {}  # position -> what a worker that is dialled calls it itself
 

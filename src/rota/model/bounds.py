@@ -8,21 +8,21 @@ from collections.abc import Collection
 
 import msgspec
 
-from rota.model.accounts import Kept, kept_of
+from rota.model.accounts import NamespaceUsage, usage_of
 from rota.model.errors import NotAllowed, QueueFull
 from rota.model.job import JobSpec
 from rota.model.limits import NAMESPACE_BYTES_MAX, NAMESPACE_JOBS_MAX, NAMESPACE_TASKS_MAX
-from rota.model.namespace import DEFAULT, Bounds, Namespace
+from rota.model.namespace import DEFAULT, NamespaceBounds, NamespaceRecord
 from rota.model.view import View
 
 EVERY_TAINT = "*"
-NOTHING = Kept()
+NOTHING = NamespaceUsage()
 _ASK = "ask an operator, who sets it by: rota namespace set"
 
 
-def bounds_of(view: View, namespace: str) -> Bounds:
+def bounds_of(view: View, namespace: str) -> NamespaceBounds:
     """What is set; of a namespace other than `default`, with the bounds that hold where nothing is set."""
-    given = view.namespaces.get(namespace, Namespace(namespace)).bounds
+    given = view.namespaces.get(namespace, NamespaceRecord(namespace)).bounds
     if namespace == DEFAULT:
         return given
     return msgspec.structs.replace(
@@ -33,14 +33,14 @@ def bounds_of(view: View, namespace: str) -> Bounds:
     )
 
 
-def admitted(view: View, spec: JobSpec, said: Collection[str], also: Kept = NOTHING) -> JobSpec:
+def admitted(view: View, spec: JobSpec, said: Collection[str], also: NamespaceUsage = NOTHING) -> JobSpec:
     """A new job within the bounds of its namespace.
 
     What its user has not `said` is chosen to fit: a lower priority, the only cluster that is allowed.
     `also` is what the same transaction adds beside it.
     """
     spec = allowed(view, spec, said)
-    _refuse_more(view, bounds_of(view, spec.namespace), spec.namespace, kept_of(spec), also)
+    _refuse_more(view, bounds_of(view, spec.namespace), spec.namespace, usage_of(spec), also)
     return spec
 
 
@@ -66,18 +66,18 @@ def check_update(view: View, old: JobSpec, new: JobSpec) -> None:
     _refuse_tolerations(bounds, new, [one for one in new.tolerate if one not in old.tolerate])
     if new.cluster != old.cluster:
         _refuse_cluster(view, bounds, new)
-    before, after = kept_of(old), kept_of(new)
-    more = Kept(0, max(0, after.tasks - before.tasks), max(0, after.stored_bytes - before.stored_bytes))
+    before, after = usage_of(old), usage_of(new)
+    more = NamespaceUsage(0, max(0, after.tasks - before.tasks), max(0, after.stored_bytes - before.stored_bytes))
     _refuse_more(view, bounds, new.namespace, more, NOTHING)
 
 
-def _refuse_priority(bounds: Bounds, spec: JobSpec) -> None:
+def _refuse_priority(bounds: NamespaceBounds, spec: JobSpec) -> None:
     if bounds.priority is not None and spec.priority > bounds.priority:
         problem = f"priority: {spec.priority} is more than namespace {spec.namespace} may use"
         raise NotAllowed(problem, field="priority", hint=f"write at most {bounds.priority}, or {_ASK}")
 
 
-def _refuse_tolerations(bounds: Bounds, spec: JobSpec, tolerate: Collection[str]) -> None:
+def _refuse_tolerations(bounds: NamespaceBounds, spec: JobSpec, tolerate: Collection[str]) -> None:
     if bounds.tolerate is None:
         return
     for one in tolerate:
@@ -88,7 +88,7 @@ def _refuse_tolerations(bounds: Bounds, spec: JobSpec, tolerate: Collection[str]
             raise NotAllowed(problem, field="tolerate", hint=f"allowed: {allowed}; {_ASK}")
 
 
-def _refuse_cluster(view: View, bounds: Bounds, spec: JobSpec) -> None:
+def _refuse_cluster(view: View, bounds: NamespaceBounds, spec: JobSpec) -> None:
     if bounds.clusters is None:
         return
     known = view.clusters.get(spec.cluster) if spec.cluster is not None else None
@@ -99,8 +99,8 @@ def _refuse_cluster(view: View, bounds: Bounds, spec: JobSpec) -> None:
         raise NotAllowed(problem, field="cluster", hint=hint)
 
 
-def _refuse_more(view: View, bounds: Bounds, namespace: str, more: Kept, also: Kept) -> None:
-    has = view.accounts.kept.get(namespace, NOTHING)
+def _refuse_more(view: View, bounds: NamespaceBounds, namespace: str, more: NamespaceUsage, also: NamespaceUsage) -> None:
+    has = view.usage.usage.get(namespace, NOTHING)
     for what, most, there, wanted in (
         ("unfinished jobs", bounds.jobs, has.jobs + also.jobs, more.jobs),
         ("unfinished tasks", bounds.tasks, has.tasks + also.tasks, more.tasks),

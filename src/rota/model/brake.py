@@ -18,16 +18,16 @@ from rota.model.limits import (
 from rota.model.view import NodeView, View
 
 
-class Level(StrEnum):
+class BrakeLevel(StrEnum):
     OFF = "off"
     SLOWED = "slowed"
     STOPPED = "stopped"
 
 
-class Brake(NamedTuple):
+class BrakeState(NamedTuple):
     """How many nodes went silent together, of how many that were there."""
 
-    level: Level = Level.OFF
+    level: BrakeLevel = BrakeLevel.OFF
     silent: int = 0
     of: int = 0
 
@@ -40,25 +40,25 @@ class Brake(NamedTuple):
     def sentence(self) -> str:
         what = f"{self.silent} of {self.of} nodes went silent within a minute"
         match self.level:
-            case Level.OFF:
+            case BrakeLevel.OFF:
                 return "off: nodes that are lost are replaced at once"
-            case Level.SLOWED:
+            case BrakeLevel.SLOWED:
                 nodes = "1 node" if self.at_once == 1 else f"{self.at_once} nodes"
                 pace = f"the work of {nodes} each {BRAKE_STEP_MS // 1000} s"
                 return f"slowed: {what}; {pace} is started elsewhere until they return"
-            case Level.STOPPED:
+            case BrakeLevel.STOPPED:
                 gone = "somebody says that they are gone (rota node brake --release)"
                 return f"stopped: {what}; nothing of theirs is started elsewhere until they return or {gone}"
 
 
-class Returned(NamedTuple):
+class ReturnedNodes(NamedTuple):
     """Of those who fell silent with a node: how many are heard again, and since when the last of them."""
 
     nodes: int = 0
     latest_ms: int = 0
 
 
-class Silence:
+class SilentNodes:
     """Who is silent at one moment, in the order in which they fell silent."""
 
     def __init__(self, view: View) -> None:
@@ -85,20 +85,20 @@ class Silence:
         self._returned = _returned(self._at_ms, sorted(over))
 
     @property
-    def is_whole(self) -> bool:
+    def all_declared_lost(self) -> bool:
         """Nobody is silent who is not given up."""
         return len(self._silent) == len(self._lost_ms)
 
-    def around(self, node: NodeId, at_ms: int) -> Brake:
+    def around(self, node: NodeId, at_ms: int) -> BrakeState:
         """What a node that fell silent then is part of."""
         silent = self._together[bisect_left(self._silent, (at_ms, node))]
         early_ms, late_ms = at_ms - BRAKE_WINDOW_MS, at_ms + BRAKE_WINDOW_MS
         lost = bisect_right(self._lost_ms, late_ms) - bisect_left(self._lost_ms, early_ms)
         of = self._there + lost
         if not _is_many(silent, of):
-            return Brake(Level.OFF, silent, of)
+            return BrakeState(BrakeLevel.OFF, silent, of)
         stops = silent * 100 >= of * BRAKE_STOP_PERCENT
-        return Brake(Level.STOPPED if stops else Level.SLOWED, silent, of)
+        return BrakeState(BrakeLevel.STOPPED if stops else BrakeLevel.SLOWED, silent, of)
 
     def lost_at_ms(self, node: NodeView, lost_ms: int) -> int | None:
         """When a silent node is given up, as things stand; None: not before something changes.
@@ -106,7 +106,7 @@ class Silence:
         Where those return that fell silent with it, it has its grace anew: it may be the last of them.
         """
         at_ms = _silent_at_ms(node)
-        if at_ms is None or is_said_gone(node):
+        if at_ms is None or is_confirmed_gone(node):
             return 0
         if (at_ms, node.spec.id) not in self:
             return None  # it fell silent after these were counted
@@ -116,41 +116,41 @@ class Silence:
         is_last = returned.nodes and _is_many(brake.silent + returned.nodes, brake.of)
         anew_ms = returned.latest_ms + lost_ms if is_last else 0
         match brake.level:
-            case Level.OFF:
+            case BrakeLevel.OFF:
                 return anew_ms
-            case Level.SLOWED:
+            case BrakeLevel.SLOWED:
                 first = bisect_left(self._at_ms, at_ms - BRAKE_WINDOW_MS)
                 turn = place - first
                 slowly_ms = self._at_ms[first] + lost_ms + turn // brake.at_once * BRAKE_STEP_MS
                 return max(slowly_ms, anew_ms)
-            case Level.STOPPED:
+            case BrakeLevel.STOPPED:
                 return None
 
-    def worst(self, view: View) -> Brake:
+    def worst(self, view: View) -> BrakeState:
         """Of all that hold nodes which are silent and not given up."""
-        found = Brake()
+        found = BrakeState()
         for at_ms, name in self._silent:
             node = view.nodes.get(name)
             if node is None or node.status is None or node.status.state is not NodeState.SUSPECT:
                 continue
-            if not is_said_gone(node):
+            if not is_confirmed_gone(node):
                 one = self.around(name, at_ms)
                 found = max(found, one, key=lambda brake: (_RANK[brake.level], brake.silent))
-        return found if found.level is not Level.OFF else Brake()
+        return found if found.level is not BrakeLevel.OFF else BrakeState()
 
     def __contains__(self, one: tuple[int, NodeId]) -> bool:
         at = bisect_left(self._silent, one)
         return at < len(self._silent) and self._silent[at] == one
 
 
-_RANK = {level: rank for rank, level in enumerate(Level)}
+_RANK = {level: rank for rank, level in enumerate(BrakeLevel)}
 
 
-def is_said_gone(node: NodeView) -> bool:
+def is_confirmed_gone(node: NodeView) -> bool:
     """An operator's word holds for the silence in which it was said; that it is revoked holds for ever."""
     if node.revoked:
         return True
-    at_ms, said_ms = _silent_at_ms(node), None if node.wish is None else node.wish.gone_at_ms
+    at_ms, said_ms = _silent_at_ms(node), None if node.intent is None else node.intent.gone_at_ms
     return at_ms is not None and said_ms is not None and said_ms > at_ms
 
 
@@ -177,9 +177,9 @@ def _together(at_ms: list[int]) -> list[int]:
     return found
 
 
-def _returned(at_ms: list[int], over: list[tuple[int, int]]) -> list[Returned]:
+def _returned(at_ms: list[int], over: list[tuple[int, int]]) -> list[ReturnedNodes]:
     """For each that is silent, of the silences that are over and began at about its time; all in order."""
-    found: list[Returned] = []
+    found: list[ReturnedNodes] = []
     latest: deque[tuple[int, int]] = deque()  # in the window, those that ended later before the others
     first = end = 0
     for now_ms in at_ms:
@@ -192,5 +192,5 @@ def _returned(at_ms: list[int], over: list[tuple[int, int]]) -> list[Returned]:
             first += 1
         while latest and latest[0][0] < now_ms - BRAKE_WINDOW_MS:
             latest.popleft()
-        found.append(Returned(end - first, latest[0][1]) if latest else Returned())
+        found.append(ReturnedNodes(end - first, latest[0][1]) if latest else ReturnedNodes())
     return found

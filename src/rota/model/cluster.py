@@ -1,4 +1,4 @@
-"""Cluster, a named group of nodes; ClusterWish, what is wanted of it; Machine, one that was asked for."""
+"""Cluster, a named group of nodes; ClusterIntent, what is wanted of it; Machine, one that was asked for."""
 
 from collections.abc import Mapping
 from typing import Self
@@ -19,7 +19,7 @@ from rota.model.lifecycle import MACHINE as MACHINE_STEPS
 from rota.model.limits import FAIL_AFTER_SECONDS, PROVIDER_PAUSE_LAST_MS
 
 DEFAULT = "default"  # always there, so that nobody has to know about clusters
-NEVER_FAILS = 0.0  # as `fail_after_seconds` of a ClusterWish
+NEVER_FAILS = 0.0  # as `fail_after_seconds` of a ClusterIntent
 BY_HAND = "none"  # the provider of clusters whose nodes come and go by hand
 MACHINE = "machine"  # label of a node's join record: which of the machines that were asked for it is
 PROVIDERS: dict[str, tuple[str, ...]] = {  # those there are, and the settings that each needs
@@ -32,7 +32,7 @@ TYPE, REGION = "cluster_type", "region"  # labels that nodes have from their clu
 _NUMBER_DIGITS_MAX = 18  # of a machine: what a provider lists may be of any length
 
 
-class ClusterWish(msgspec.Struct, frozen=True, omit_defaults=True):
+class ClusterIntent(msgspec.Struct, frozen=True, omit_defaults=True):
     """Written by apiserver. A cluster without one has nodes that join by hand."""
 
     name: str
@@ -76,7 +76,7 @@ class ClusterWish(msgspec.Struct, frozen=True, omit_defaults=True):
             return None if self.name == DEFAULT else FAIL_AFTER_SECONDS
         return self.fail_after_seconds
 
-    def for_another(self, cluster: "Cluster") -> "ClusterWish":
+    def for_cluster(self, cluster: "ClusterRecord") -> "ClusterIntent":
         """The same, for one that was made like it: it ends with it, or before."""
         alike = msgspec.structs.replace(self, name=cluster.name, min_clusters=1, max_clusters=1)
         if not cluster.closing:
@@ -94,7 +94,7 @@ class ClusterWish(msgspec.Struct, frozen=True, omit_defaults=True):
         return {**self.labels, **region, TYPE: self.type}
 
 
-class Cluster(msgspec.Struct, frozen=True, omit_defaults=True):
+class ClusterRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """How it stands. Written by clusters."""
 
     name: str
@@ -161,11 +161,11 @@ class Cluster(msgspec.Struct, frozen=True, omit_defaults=True):
             self, failures=self.failures + 1, paused_until_ms=until_ms, reason=reason, said=None
         )
 
-    def another(self, now_ms: int) -> "tuple[Cluster, Cluster]":
+    def another(self, now_ms: int) -> "tuple[ClusterRecord, ClusterRecord]":
         """Itself, which has one more that is like it, and that one."""
         number = self.copies + 1
         name, like = f"{self.name}.{number + 1}", self.name
-        made = Cluster(name, ClusterState.REQUESTED, since_ms=now_ms, like=like, found=self.found)
+        made = ClusterRecord(name, ClusterState.REQUESTED, since_ms=now_ms, like=like, found=self.found)
         return msgspec.structs.replace(self, copies=number, copied_ms=now_ms), made
 
     def closed(self) -> Self:

@@ -10,19 +10,19 @@ RUNTIME = Constraint("container", Op.EXISTS)  # the label of nodes that have a r
 ROOTLESS = ("podman", "rootless")  # the label of nodes that have one which only a root agent could use
 
 
-class Network(StrEnum):
+class ContainerNetwork(StrEnum):
     NONE = "none"
     HOST = "host"
 
 
-class Pull(StrEnum):
+class PullPolicy(StrEnum):
     """Whether a node fetches an image."""
 
     NEVER = "never"
     MISSING = "missing"  # when it does not have it
 
 
-class Mount(msgspec.Struct, frozen=True, omit_defaults=True):
+class MountSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """A directory or file of the node, as it is found in the container."""
 
     source: str
@@ -30,13 +30,13 @@ class Mount(msgspec.Struct, frozen=True, omit_defaults=True):
     read_only: bool = False
 
 
-class Container(msgspec.Struct, frozen=True, omit_defaults=True):
+class ContainerSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     image: str
     user: str | None = None  # numbers: user, or user:group; none: an unprivileged one
-    network: Network = Network.NONE
-    mounts: tuple[Mount, ...] = ()
+    network: ContainerNetwork = ContainerNetwork.NONE
+    mounts: tuple[MountSpec, ...] = ()
     workdir: str | None = None  # in the container
-    pull: Pull = Pull.NEVER
+    pull: PullPolicy = PullPolicy.NEVER
 
     @property
     def wants(self) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ class Overlap(StrEnum):
     REPLACE = "replace"
 
 
-class Missed(StrEnum):
+class MissedRuns(StrEnum):
     """What to do with instants at which nobody could act: the server was away, or the clock jumped."""
 
     SKIP = "skip"
@@ -25,7 +25,7 @@ class Missed(StrEnum):
     ALL = "all"
 
 
-class Cron(msgspec.Struct, frozen=True, omit_defaults=True):
+class CronRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a user wishes. Written by apiserver."""
 
     namespace: str
@@ -34,7 +34,7 @@ class Cron(msgspec.Struct, frozen=True, omit_defaults=True):
     template: JobSpec  # without a number
     zone: str = "UTC"
     overlap: Overlap = Overlap.SKIP
-    missed: Missed = Missed.ONCE
+    missed: MissedRuns = MissedRuns.ONCE
     history: int = 10  # ended runs of which the jobs are kept
     user: str = ""
     created_at_ms: int = 0  # wall clock

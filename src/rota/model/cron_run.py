@@ -4,26 +4,26 @@ from typing import NamedTuple
 
 import msgspec
 
-from rota.model.accounts import Kept, kept_of
+from rota.model.accounts import NamespaceUsage, usage_of
 from rota.model.bounds import admitted
 from rota.model.calendar import MINUTE_MS, written
-from rota.model.cron import Cron, CronRun, CronStatus, Overlap
+from rota.model.cron import CronRecord, CronRun, CronStatus, Overlap
 from rota.model.errors import Rejected
 from rota.model.ids import JobId, Key
-from rota.model.job import Counters, JobSpec, JobWish
-from rota.model.needs import assess
-from rota.model.plan import Event, Instant, Plan, Record
+from rota.model.job import Counters, JobSpec, JobIntent
+from rota.model.needs import assess_needs
+from rota.model.plan import EventRecord, Instant, Plan, Record
 from rota.model.view import JobView, View, keys_of
 
 
-class Skipped(NamedTuple):
+class SkippedRun(NamedTuple):
     """An instant without a run."""
 
     reason: str
     hint: str | None = None
 
 
-def status_of(view: View, cron: Cron) -> CronStatus:
+def status_of(view: View, cron: CronRecord) -> CronStatus:
     return view.cron_statuses.get(cron.ref) or CronStatus(cron.namespace, cron.name, cron.created_at_ms)
 
 
@@ -31,30 +31,30 @@ def live_runs(view: View, status: CronStatus) -> list[JobId]:
     return [run.job for run in status.runs if _is_live(view.jobs.get(run.job))]
 
 
-class Runs:
+class CronRunBatch:
     """Runs of one cron that begin in one transaction; `status` is what is written of it."""
 
-    def __init__(self, view: View, cron: Cron, now: Instant) -> None:
+    def __init__(self, view: View, cron: CronRecord, now: Instant) -> None:
         self.status = status_of(view, cron)
         self._view = view
         self._cron = cron
         self._now = now
         self._live = live_runs(view, self.status)
         self._number = view.counters.jobs
-        self._begun = Kept()  # what the jobs of this transaction count for
+        self._begun = NamespaceUsage()  # what the jobs of this transaction count for
         self._puts: list[Record] = []
-        self._events: list[Event] = []
+        self._events: list[EventRecord] = []
 
-    def begin(self, instant_ms: int) -> Skipped | None:
+    def start(self, instant_ms: int) -> SkippedRun | None:
         """One more, unless the rule on overlaps forbids it."""
         if self._live and self._cron.overlap is Overlap.SKIP:
-            return Skipped(f"job {self._live[-1]} of an earlier run has not ended")
+            return SkippedRun(f"job {self._live[-1]} of an earlier run has not ended")
         spec = self._spec(instant_ms)
         try:
             # What the template says was said: a bound that was set since is told, and not kept silently.
             spec = admitted(self._view, spec, ("priority",), self._begun)
         except Rejected as problem:
-            return Skipped(str(problem), problem.hint)
+            return SkippedRun(str(problem), problem.hint)
         if self._live and self._cron.overlap is Overlap.REPLACE:
             self._cancel(self._cron.child_name(instant_ms))
         self._submit(spec, instant_ms)
@@ -64,16 +64,16 @@ class Runs:
         self.status = msgspec.structs.replace(self.status, skipped=self.status.skipped + count, reason=reason)
         times = "an instant passes" if count == 1 else f"{count} instants pass"
         why = f"cron {self._cron.name}: {times} without a run: {reason}"
-        self._events.append(Event("cron.skipped", why, namespace=self._cron.namespace))
+        self._events.append(EventRecord("cron.skipped", why, namespace=self._cron.namespace))
 
-    def reach(self, last_ms: int) -> None:
+    def advance_to(self, last_ms: int) -> None:
         self.status = msgspec.structs.replace(self.status, last_ms=last_ms)
 
     def plan(self) -> Plan:
         """With the jobs of old runs gone, as far as nobody waits for how they ended."""
         over = [run for run in self.status.runs if not self._is_live(run)]
         old = over[: max(0, len(over) - self._cron.history)]
-        gone = [run for run in old if not self._view.followers(run.job)]
+        gone = [run for run in old if not self._view.dependents(run.job)]
         runs = tuple(run for run in self.status.runs if run not in gone)
         deletes: list[Key] = []
         for run in gone:
@@ -107,20 +107,20 @@ class Runs:
     def _submit(self, spec: JobSpec, instant_ms: int) -> None:
         self._number += 1
         cron, job = self._cron, spec.id
-        self._begun = self._begun.plus(kept_of(spec))
-        self._puts.append(assess(self._view, spec))
+        self._begun = self._begun.plus(usage_of(spec))
+        self._puts.append(assess_needs(self._view, spec))
         self._live.append(job)
         runs = (*self.status.runs, CronRun(instant_ms, job))
         self.status = msgspec.structs.replace(self.status, runs=runs, reason=None)
-        self._events.append(Event("job.submitted", f"cron {cron.name} submits {spec.name}", job=job))
+        self._events.append(EventRecord("job.submitted", f"cron {cron.name} submits {spec.name}", job=job))
 
     def _cancel(self, by: str) -> None:
         for job in self._live:
             entry = self._view.jobs.get(job)
-            wish = None if entry is None else entry.wish
+            wish = None if entry is None else entry.intent
             if entry is not None and (wish is None or not wish.cancel):
                 replaced = msgspec.structs.replace(
-                    wish or JobWish(job), cancel=True, reason=f"replaced by {by}", at_ms=self._now.ms
+                    wish or JobIntent(job), cancel=True, reason=f"replaced by {by}", at_ms=self._now.ms
                 )
                 self._puts.append(replaced)
 

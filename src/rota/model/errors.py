@@ -2,11 +2,11 @@
 
 RotaError
   Rejected          the user's: says what would be accepted
-    BadField · NotFound · Conflict · QueueFull · NotAllowed
+    BadField · NotFound · Conflict · QueueFull · ContainerNotAllowed
   Transient         the world's: pause and look again
     Unavailable (Outdated · Damaged) · StoreFull · Deposed
   Bug               ours: refuse the command or park the key, or read everything again
-    IllegalTransition · Unsettled · WrongOwner
+    IllegalTransition · NotQuiescent · WrongWriter
 """
 
 
@@ -75,7 +75,7 @@ class Withheld(Unavailable):
     """A peer answers, and will never give what was asked for: it is not asked again."""
 
 
-class Outdated(Unavailable):
+class StaleState(Unavailable):
     """What was decided on is no longer what is on disk: read again, decide anew."""
 
 
@@ -95,7 +95,7 @@ class StoreFull(Transient):
     code = "store_full"
 
 
-class Deposed(Transient):
+class LostLeadership(Transient):
     """Somebody else leads with a higher epoch: this process may write nothing more."""
 
 
@@ -107,16 +107,16 @@ class IllegalTransition(Bug):
     """A state table has no row for this state and event."""
 
 
-class Unsettled(Bug):
+class NotQuiescent(Bug):
     """Deciding did not come to rest within its bound."""
 
 
-class WrongOwner(Bug):
+class WrongWriter(Bug):
     """A component wrote a record that is not its own."""
 
 
-def leaves(error: BaseException) -> list[BaseException]:
+def flatten_group(error: BaseException) -> list[BaseException]:
     """The exceptions of a group, however deeply groups are nested; of any other exception itself alone."""
     if not isinstance(error, BaseExceptionGroup):
         return [error]
-    return [leaf for one in error.exceptions for leaf in leaves(one)]
+    return [leaf for one in error.exceptions for leaf in flatten_group(one)]

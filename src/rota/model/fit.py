@@ -3,14 +3,14 @@
 from typing import NamedTuple
 
 
-class Fit(NamedTuple):
+class ClusterFit(NamedTuple):
     """Of the nodes of one cluster that take work."""
 
     able: int  # nodes that could run a task of it, were they empty and connected
     free: int  # tasks of it that have room there now
 
 
-class Growth(NamedTuple):
+class ScaleEstimate(NamedTuple):
     """By how much a cluster would have to grow for those who wait in it."""
 
     waiting: int  # tasks that find no room, also when the machines on their way are there

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from rota.model.after import After
+from rota.model.after import Dependency
 from rota.model.cluster import DEFAULT
-from rota.model.container import RUNTIME, Container
+from rota.model.container import RUNTIME, ContainerSpec
 from rota.model.ids import JobId, Key
 from rota.model.lazy import lazy
 from rota.model.lifecycle import JOB_ENDS, JobState
@@ -20,44 +20,44 @@ from rota.model.limits import (
 )
 from rota.model.move import MoveOrder
 from rota.model.node import DIALLED
-from rota.model.origin import Origin
-from rota.model.recovery import Absence
+from rota.model.origin import NeedOrigin
+from rota.model.recovery import WhenControllerAbsent
 from rota.model.result import Reporter
 from rota.model.retry import PLAIN, Retry
-from rota.model.sandbox import SANDBOX, Sandbox
-from rota.model.service import SIGTERM, Check, Restart, Rollout
+from rota.model.sandbox import SANDBOX, SandboxSpec
+from rota.model.service import SIGTERM, HealthCheck, RestartPolicy, RolloutPolicy
 from rota.model.shape import (
     LEASES,
-    NO_RULES,
+    NO_AFFINITY_RULES,
     Constraint,
-    Line,
+    QueueKey,
     Op,
     Owner,
     Policy,
     Preference,
-    Rules,
+    AffinityRules,
     RunMode,
     Shape,
-    Spread,
-    Term,
+    SpreadTerm,
+    AffinityTerm,
 )
 from rota.model.steps import Step
 
-Turn = tuple[int, int, int]  # whose turn it is: the smaller first, the last is the job's number
+QueueRank = tuple[int, int, int]  # whose turn it is: the smaller first, the last is the job's number
 
 
-class LineChange(NamedTuple):
+class QueueChange(NamedTuple):
     """A job joined or left a line, or has other prospects in it than before."""
 
-    line: Line
-    joined: Turn | None = None
+    queue: QueueKey
+    joined: QueueRank | None = None
     is_better: bool = False  # it may start now, though nothing else has changed
 
 
 _NO_DEADLINE = 2**62
 
 
-class Kind(StrEnum):
+class JobKind(StrEnum):
     """What a job is for, and so when it is over."""
 
     BATCH = "batch"  # over when all its tasks are
@@ -65,7 +65,7 @@ class Kind(StrEnum):
     SYSTEM = "system"  # one task on every node that fits
 
 
-_SYSTEM = Kind.SYSTEM  # enum members are slow to look up, and this one is asked for at every change
+_SYSTEM = JobKind.SYSTEM  # enum members are slow to look up, and this one is asked for at every change
 
 
 class Recovery(StrEnum):
@@ -85,13 +85,13 @@ class Unschedulable(StrEnum):
     SCALE = "scale"  # it waits, and asks for a node
 
 
-class Cause(StrEnum):
+class UnplaceableCause(StrEnum):
     """Why no node can take tasks of a job."""
 
     NONE = ""  # some node can, or may be able to
-    NEVER = "never"  # no node could run it, even if it were empty
+    INFEASIBLE = "never"  # no node could run it, even if it were empty
     REFUSED = "refused"  # every node that could run it has refused it
-    WAITS = "waits"  # no node has room now; told only of a job that asks for nodes
+    NO_FREE_NODE = "waits"  # no node has room now; told only of a job that asks for nodes
 
 
 class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
@@ -119,9 +119,9 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     labels: dict[str, str] = {}
     tolerate: tuple[str, ...] = ()
     prefer: tuple[Preference, ...] = ()
-    near: tuple[Term, ...] = ()
-    apart: tuple[Term, ...] = ()
-    spread: tuple[Spread, ...] = ()
+    near: tuple[AffinityTerm, ...] = ()
+    apart: tuple[AffinityTerm, ...] = ()
+    spread: tuple[SpreadTerm, ...] = ()
     gang: bool = False  # all tasks at once, or none
     policy: Policy = Policy.SPREAD
     noise: str | None = None  # the kind of disturbance it makes and suffers from
@@ -134,30 +134,30 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     limits: dict[str, int] = {}  # memory in bytes, cpu in thousandths, pids; what is beyond is not to be had
     steps: tuple[Step, ...] = ()  # run in order instead of a command
     files: dict[str, bytes] = {}  # by path, written into its working directory
-    container: Container | None = None  # none: plain processes
-    kind: Kind = Kind.BATCH
+    container: ContainerSpec | None = None  # none: plain processes
+    kind: JobKind = JobKind.BATCH
     queue_timeout_seconds: float | None = None  # how long a task of it may wait to be placed
     retry: Retry = PLAIN  # which of its failures are worth a retry, and when
     version: int = 1  # one more at each update
     keep_seconds: float | None = None  # how long it is remembered after its end; None: as the server says
-    after: tuple[After, ...] = ()  # jobs that have to end first; their numbers are smaller than its own
+    after: tuple[Dependency, ...] = ()  # jobs that have to end first; their numbers are smaller than its own
     stop_signal: int = SIGTERM  # by which it is asked to end
-    restart: Restart = Restart()  # of a service
-    check: Check | None = None  # of a service; none: that it runs is enough
-    rollout: Rollout = Rollout()  # of a service
-    sandbox: Sandbox | None = None
+    restart: RestartPolicy = RestartPolicy()  # of a service
+    check: HealthCheck | None = None  # of a service; none: that it runs is enough
+    rollout: RolloutPolicy = RolloutPolicy()  # of a service
+    sandbox: SandboxSpec | None = None
     lease_seconds: float | None = None  # of one_at_a_time; None: as usual
     lease_margin_seconds: float | None = None
     rerun_of: str = ""  # the job that it runs once more
     carried: tuple[tuple[int, int], ...] = ()  # tasks, from .. to, that had succeeded there
     controller: str = ""  # where that recovers it: the subscriber, of the same user
-    when_no_controller: Absence = Absence.WAIT
+    when_no_controller: WhenControllerAbsent = WhenControllerAbsent.WAIT
     controller_wait_seconds: float = CONTROLLER_WAIT_SECONDS  # that it may be away before that counts
     cluster: str | None = None  # the only one it may run in; None: any that can serve it
     results: bool | Reporter = False  # true: its tasks are given a token by which they report themselves
     home: str = DEFAULT  # the cluster it is assigned to, as JobCluster says; that alone counts
     kept: int | None = None  # of its tasks only the first so many are wanted; None: there never were more
-    origins: dict[str, Origin] = {}  # by whose word it asks for so much; empty: nobody noted it
+    origins: dict[str, NeedOrigin] = {}  # by whose word it asks for so much; empty: nobody noted it
     observed: dict[str, int] = {}  # what the last of its name used beyond that: by it its cluster is chosen
 
     @property
@@ -170,21 +170,21 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
         return self.labels.get("cron") or self.name
 
     @property
-    def owner(self) -> str | None:
+    def recovery_controller(self) -> str | None:
         """The subscriber that alone says what becomes of lost tasks."""
         return f"{self.user}:{self.controller}" if self.recovery is Recovery.CONTROLLER else None
 
     @property
-    def stays(self) -> bool:
+    def is_service(self) -> bool:
         """Its tasks are kept running: whatever way one ends, it is wanted again."""
-        return self.kind is Kind.SERVICE
+        return self.kind is JobKind.SERVICE
 
     @property
     def size(self) -> int:
         """How many tasks its user wants; `count` is how many there have ever been."""
         return self.count if self.kept is None else self.kept
 
-    def is_beyond(self, index: int) -> bool:
+    def is_scaled_down(self, index: int) -> bool:
         """There is such a task, and it is more than are wanted."""
         return self.kept is not None and index >= self.kept
 
@@ -235,17 +235,17 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
         )
 
     @lazy
-    def rules(self) -> Rules:
+    def rules(self) -> AffinityRules:
         if not (self.near or self.apart or self.spread or self.gang):
-            return NO_RULES
-        return Rules(self.near, self.apart, self.spread, self.gang)
+            return NO_AFFINITY_RULES
+        return AffinityRules(self.near, self.apart, self.spread, self.gang)
 
     @lazy
-    def line(self) -> Line:
+    def queue_key(self) -> QueueKey:
         """The queue it waits in, as far as its spec decides that."""
-        own_near = tuple(term.jobs.holds(self.known_as) for term in self.near)
+        own_near = tuple(term.jobs.holds(self.selector_labels) for term in self.near)
         is_alone = self.kind is _SYSTEM or any(rule.weight is None for rule in self.spread)
-        return Line(
+        return QueueKey(
             self.shape,
             self.rules,
             Owner(self.namespace, self.user),
@@ -256,17 +256,17 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
         )
 
     @property
-    def where_it_may_run(self) -> tuple[Shape, Rules, str | None]:
+    def placement_inputs(self) -> tuple[Shape, AffinityRules, str | None]:
         """What decides which nodes may run its tasks, and what they reserve there."""
         return self.shape, self.rules, self.workdir
 
     @lazy
-    def errand(self) -> Line:
+    def refusal_key(self) -> QueueKey:
         """What a node refuses when it refuses a task: its line and its working directory."""
-        return self.line if self.workdir is None else msgspec.structs.replace(self.line, workdir=self.workdir)
+        return self.queue_key if self.workdir is None else msgspec.structs.replace(self.queue_key, workdir=self.workdir)
 
     @lazy
-    def order(self) -> Turn:
+    def queue_rank(self) -> QueueRank:
         """Whose turn: the higher priority, then the earlier deadline, then the earlier submitted."""
         return (-self.priority, self.deadline_at_ms or _NO_DEADLINE, int(self.id))
 
@@ -278,7 +278,7 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     @property
     def movable(self) -> bool:
         """May be stopped on one node and started on another."""
-        return self.kind is not Kind.SYSTEM and self.run is not RunMode.AT_MOST_ONCE
+        return self.kind is not JobKind.SYSTEM and self.run is not RunMode.AT_MOST_ONCE
 
     @property
     def expect_ms(self) -> int | None:
@@ -287,7 +287,7 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
         return None if seconds is None else round(seconds * 1000)
 
     @lazy
-    def known_as(self) -> dict[str, str]:
+    def selector_labels(self) -> dict[str, str]:
         """The labels by which other jobs choose it as a neighbour."""
         return {**self.labels, "job": self.name}
 
@@ -303,12 +303,12 @@ def resized(spec: JobSpec, tasks: int) -> JobSpec:
     return msgspec.structs.replace(spec, count=max(spec.count, tasks), kept=kept)
 
 
-def at_home(spec: JobSpec, cluster: str) -> JobSpec:
+def assigned_to(spec: JobSpec, cluster: str) -> JobSpec:
     """The same job, assigned to that cluster."""
     return spec if spec.home == cluster else msgspec.structs.replace(spec, home=cluster)
 
 
-def assessed(spec: JobSpec) -> JobSpec:
+def with_observed_needs(spec: JobSpec) -> JobSpec:
     """The same job, asking for what it is likely to use."""
     return msgspec.structs.replace(spec, needs=spec.needs | spec.observed) if spec.observed else spec
 
@@ -329,12 +329,12 @@ def asking_only(
     )
 
 
-def packed(spec: JobSpec) -> JobSpec:
+def with_pack_policy(spec: JobSpec) -> JobSpec:
     """The same job, which wants to be where it is fullest."""
     return msgspec.structs.replace(spec, policy=Policy.PACK)
 
 
-class Sent(msgspec.Struct, frozen=True):
+class SentSignal(msgspec.Struct, frozen=True):
     """A signal for attempts that run. Numbered, so that none is delivered twice."""
 
     n: int
@@ -343,7 +343,7 @@ class Sent(msgspec.Struct, frozen=True):
     key: str = ""  # of the request: one that is repeated sends no second signal
 
 
-class JobWish(msgspec.Struct, frozen=True, omit_defaults=True):
+class JobIntent(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a user wishes since: that it or tasks of it end, pause, begin again. Written by apiserver."""
 
     id: JobId
@@ -358,7 +358,7 @@ class JobWish(msgspec.Struct, frozen=True, omit_defaults=True):
     cancel_tasks: dict[int, bool] = {}  # index -> whether without grace
     paused: bool = False  # nothing of it starts
     halted: bool = False  # paused, and what runs is stopped, to be tried again after that
-    sent: tuple[Sent, ...] = ()  # signals, the newest last
+    sent: tuple[SentSignal, ...] = ()  # signals, the newest last
     replace: int = 0  # attempts of an older version of the spec than this are replaced
     max_parallel: int = 1  # so many of them at one time
     spare: tuple[tuple[int, int], ...] = ()  # but not those from .. to: they are as good as the newest
@@ -370,7 +370,7 @@ class JobWish(msgspec.Struct, frozen=True, omit_defaults=True):
     def key(self) -> Key:
         return Key(f"job/{self.id}/wish")
 
-    def makes_way(self, version: int) -> bool:
+    def replaces(self, version: int) -> bool:
         """What runs by this version of the spec is to be replaced."""
         return version < self.replace and not any(first <= version <= last for first, last in self.spare)
 
@@ -410,7 +410,7 @@ class JobStatus(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.state in JOB_ENDS
 
 
-class JobVerdict(msgspec.Struct, frozen=True, omit_defaults=True):
+class SchedulerVerdict(msgspec.Struct, frozen=True, omit_defaults=True):
     """That a job cannot run as wished: it does not wait, or is too late. Written by scheduler."""
 
     id: JobId
@@ -427,7 +427,7 @@ class Unplaceable(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why no node can take tasks of a job, as it was last found and told. Written by scheduler."""
 
     id: JobId
-    cause: Cause = Cause.NONE
+    cause: UnplaceableCause = UnplaceableCause.NONE
     reason: str = ""
     begun: int = 0  # tasks that a node had accepted by then: with one more the cause is gone
 
@@ -449,7 +449,7 @@ class SubmitKey(msgspec.Struct, frozen=True):
         return Key(f"submit/{self.namespace}/{self.name}")
 
 
-class JobGone(msgspec.Struct, frozen=True, omit_defaults=True):
+class JobTombstone(msgspec.Struct, frozen=True, omit_defaults=True):
     """That there was such a job, for as long as its submit key is kept. Written by controllers."""
 
     id: JobId

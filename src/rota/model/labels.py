@@ -13,7 +13,7 @@ PREFIX = "granted."
 def counted(
     declared: Mapping[str, str], granted: Mapping[str, str], only_granted: Set[str]
 ) -> dict[str, str]:
-    """The labels against which conditions are held; of the keys `only_granted` no declared one counts."""
+    """The labels against which conditions are held; of the keys `granted_only_labels` no declared one counts."""
     marked = {f"{PREFIX}{key}": value for key, value in granted.items()}
     return {**_kept(declared, only_granted), **granted, **marked}
 

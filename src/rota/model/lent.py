@@ -10,18 +10,18 @@ Needs = Iterable[tuple[str, int]]
 _GROW = 64
 
 
-class Lent:
+class PreemptibleUsage:
     """Per priority and resource one column over the nodes. Written only by the mirror."""
 
     def __init__(self) -> None:
         self.by_priority: dict[int, dict[str, Array]] = {}
         self.leaving: dict[str, Array] = {}  # of evicted attempts that have not ended
 
-    def lend(self, priority: int, slot: int, needs: Needs, tasks: int) -> None:
+    def add(self, priority: int, slot: int, needs: Needs, tasks: int) -> None:
         """So many tasks more (a negative number: fewer) would have to give way."""
         _add(self.by_priority.setdefault(priority, {}), slot, needs, tasks)
 
-    def leave(self, slot: int, needs: Needs, tasks: int) -> None:
+    def add_leaving(self, slot: int, needs: Needs, tasks: int) -> None:
         _add(self.leaving, slot, needs, tasks)
 
     def below(self, priority: int, resource: str, size: int) -> Array:

@@ -5,7 +5,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Log(Generic[T]):
+class ChangeLog(Generic[T]):
     """An append-only list that drops its older half when full; a reader that fell behind starts over."""
 
     def __init__(self, entries_max: int) -> None:

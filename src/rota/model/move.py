@@ -6,7 +6,7 @@ from rota.model.ids import NodeId
 
 
 class MoveOrder(msgspec.Struct, frozen=True, array_like=True):
-    """The attempt that leaves its node, and where the task may go. Part of a JobWish."""
+    """The attempt that leaves its node, and where the task may go. Part of a JobIntent."""
 
     attempt: int  # the attempt that is stopped
     tries: int  # the try that this attempt serves

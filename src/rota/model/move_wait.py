@@ -8,17 +8,17 @@ from rota.model.move import MoveOrder
 from rota.model.task import TaskBlock
 
 
-class Wait(NamedTuple):
+class MoveWindow(NamedTuple):
     """Cluster time between which a pending task may only be placed where its move says."""
 
     from_ms: int
     until_ms: int
 
 
-def wait_of(move: MoveOrder, task: TaskBlock | None, position: int) -> Wait | None:
+def move_window(move: MoveOrder, task: TaskBlock | None, position: int) -> MoveWindow | None:
     """The wait of the task at this position of its block; None: a later try than the moved one is wanted."""
     wanted = 0 if task is None else ints(task, "wanted")[position]
     if wanted > move.tries + 1:
         return None
     not_before_ms = 0 if task is None else ints(task, "not_before")[position]
-    return Wait(not_before_ms, max(not_before_ms, move.at_ms) + MOVE_WAIT_MS)
+    return MoveWindow(not_before_ms, max(not_before_ms, move.at_ms) + MOVE_WAIT_MS)

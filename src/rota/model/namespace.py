@@ -8,7 +8,7 @@ DEFAULT = "default"  # of jobs that name none
 TASKS = "tasks"  # counted like a resource: live tasks, whatever they ask for
 
 
-class Bounds(msgspec.Struct, frozen=True, omit_defaults=True):
+class NamespaceBounds(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a single job of a namespace may ask for, and how much of all jobs is kept; None: not set."""
 
     priority: int | None = None  # the highest
@@ -19,14 +19,14 @@ class Bounds(msgspec.Struct, frozen=True, omit_defaults=True):
     stored_bytes: int | None = None  # of all jobs: commands, environments, files
 
 
-class Namespace(msgspec.Struct, frozen=True, omit_defaults=True):
+class NamespaceRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """Written by apiserver. A namespace without a record has no quota and weight 1."""
 
     name: str
     quota: dict[str, int] = {}  # resource -> the most its live tasks may hold together
     weight: int = 1  # its fair share against the other namespaces
     defaults: dict[str, int] = {}  # resource -> what a task of a job asks for that does not speak of it
-    bounds: Bounds = Bounds()
+    bounds: NamespaceBounds = NamespaceBounds()
 
     @property
     def key(self) -> Key:

@@ -7,10 +7,10 @@ import msgspec
 
 from rota.model.amounts import CPU, DISK, GPU, MEMORY
 from rota.model.columns import column
-from rota.model.job import JobSpec, Kind
+from rota.model.job import JobSpec, JobKind
 from rota.model.lifecycle import AttemptState
 from rota.model.limits import OBSERVED_BLOCKS, OBSERVED_MEMORY_MIN, OBSERVED_RUN_US
-from rota.model.origin import Origin
+from rota.model.origin import NeedOrigin
 from rota.model.view import JobView, View
 
 _ALWAYS = (CPU, MEMORY)  # of which something is always said: by somebody, or by nobody
@@ -21,25 +21,25 @@ _MIB = 2**20
 _SUCCEEDED = int(AttemptState.SUCCEEDED)
 
 
-def noted(spec: JobSpec, said: Iterable[str]) -> JobSpec:
+def with_origins(spec: JobSpec, said: Iterable[str]) -> JobSpec:
     """Of which resources its user spoke; where that is not noted, nothing is ever put in their place."""
-    origins = dict.fromkeys((*_ALWAYS, *spec.needs), Origin.DEFAULT)
-    return msgspec.structs.replace(spec, origins=origins | dict.fromkeys(said, Origin.EXPLICIT))
+    origins = dict.fromkeys((*_ALWAYS, *spec.needs), NeedOrigin.DEFAULT)
+    return msgspec.structs.replace(spec, origins=origins | dict.fromkeys(said, NeedOrigin.EXPLICIT))
 
 
-def assess(view: View, spec: JobSpec) -> JobSpec:
+def assess_needs(view: View, spec: JobSpec) -> JobSpec:
     """Once, when it is submitted: whatever is used or set later does not change it."""
     if not spec.origins:
         return spec
     namespace = view.namespaces.get(spec.namespace)
     defaults = {} if namespace is None else namespace.defaults
-    given = {name: most for name, most in defaults.items() if spec.origins.get(name) is not Origin.EXPLICIT}
-    origins = spec.origins | dict.fromkeys(given, Origin.NAMESPACE)
+    given = {name: most for name, most in defaults.items() if spec.origins.get(name) is not NeedOrigin.EXPLICIT}
+    origins = spec.origins | dict.fromkeys(given, NeedOrigin.NAMESPACE)
     needs = _in_order(spec.needs | given) if given else spec.needs
     observed = {
         resource: amount
         for resource, amount in _last_used(view, spec).items()
-        if origins[resource] is Origin.DEFAULT and amount > needs.get(resource, 0)
+        if origins[resource] is NeedOrigin.DEFAULT and amount > needs.get(resource, 0)
     }
     return msgspec.structs.replace(spec, needs=needs, origins=origins, observed=observed)
 
@@ -51,7 +51,7 @@ def _in_order(needs: dict[str, int]) -> dict[str, int]:
 
 def _last_used(view: View, spec: JobSpec) -> dict[str, int]:
     """By the last of its name that succeeded, as long as that is remembered; no more than some node has."""
-    last = view.past.last.get((spec.namespace, spec.series)) if spec.kind is Kind.BATCH else None
+    last = view.ended_jobs.last_succeeded.get((spec.namespace, spec.series)) if spec.kind is JobKind.BATCH else None
     if last is None or last not in view.jobs:
         return {}
     used = used_by(view.jobs[last])
@@ -75,8 +75,8 @@ def used_by(job: JobView) -> dict[str, int]:
 
 def _largest(view: View, resource: str) -> int:
     """That any node has, or would have that a cluster makes."""
-    room = view.room
+    room = view.node_table
     row = room.rows.get(resource)
     there = 0 if row is None else int(room.capacity[row, : room.size].max(initial=0))
-    made = (wish.capacity.get(resource, 0) for wish in view.cluster_wishes.values() if wish.max_nodes)
+    made = (wish.capacity.get(resource, 0) for wish in view.cluster_intents.values() if wish.max_nodes)
     return max(there, *made, 0)

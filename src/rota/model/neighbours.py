@@ -7,27 +7,27 @@ import numpy as np
 from rota.model.columns import Array
 from rota.model.ids import JobId
 from rota.model.job import JobSpec
-from rota.model.limits import NEIGHBOUR_MOVES_KEPT
-from rota.model.log import Log
-from rota.model.shape import Constraint, Op, Term
+from rota.model.limits import AFFINITY_CHANGES_KEPT
+from rota.model.log import ChangeLog
+from rota.model.shape import Constraint, Op, AffinityTerm
 
 Selector = tuple[str, Constraint]  # jobs of a namespace, by their labels
-Repulsion = tuple[str, Term]  # a term by which jobs of a namespace keep others away
+Repulsion = tuple[str, AffinityTerm]  # a term by which jobs of a namespace keep others away
 Name = TypeVar("Name")
 
 
-class Counted(NamedTuple):
+class AffinityMembership(NamedTuple):
     """What an attempt of a job is counted in."""
 
     members: list[Selector]
     holders: list[Repulsion]
 
 
-NOWHERE = Counted([], [])
+NO_MEMBERSHIP = AffinityMembership([], [])
 _BY_VALUE = (Op.EQUAL, Op.IN)
 
 
-class Neighbours:
+class AffinityIndex:
     """Live attempts per slot, counted for each term that a job which has not ended has.
 
     Written only by the mirror. `moved` names each count that changed, so that jobs which wait for one to
@@ -39,13 +39,13 @@ class Neighbours:
         self.holders: dict[Repulsion, Array] = {}  # attempts of jobs that keep others away
         self.own: dict[JobId, Array] = {}  # attempts of a job that wants to be spread
         self.version = 0  # grows whenever another set of terms is counted
-        self.moved: Log[Selector | Repulsion | JobId] = Log(NEIGHBOUR_MOVES_KEPT)
+        self.changes: ChangeLog[Selector | Repulsion | JobId] = ChangeLog(AFFINITY_CHANGES_KEPT)
         self._users: dict[Selector | Repulsion, int] = {}
         self._selectors: _ByLabels[Selector] = _ByLabels()
         self._repulsions: _ByLabels[Repulsion] = _ByLabels()
         self._width = 0
 
-    def begin(self, spec: JobSpec, width: int) -> list[Selector]:
+    def register(self, spec: JobSpec, width: int) -> list[Selector]:
         """A job has terms: returns the selectors that nobody had before, to be counted for the first time."""
         if spec.spread:
             self.own[spec.id] = np.zeros(width, np.int64)
@@ -60,7 +60,7 @@ class Neighbours:
         self.version += 1
         return new
 
-    def end(self, spec: JobSpec) -> None:
+    def unregister(self, spec: JobSpec) -> None:
         self.own.pop(spec.id, None)
         for selector in _selectors(spec):
             if self._leave(selector):
@@ -70,27 +70,27 @@ class Neighbours:
             if self._leave(repulsion):
                 del self.holders[repulsion]
                 self._repulsions.remove(repulsion[0], repulsion[1].jobs, repulsion)
-                self.moved.add(repulsion)
+                self.changes.add(repulsion)
         self.version += 1
 
-    def counted(self, spec: JobSpec) -> Counted:
+    def membership(self, spec: JobSpec) -> AffinityMembership:
         if not self.members:
-            return NOWHERE
+            return NO_MEMBERSHIP
         here = self._selectors.naming(spec)
-        return Counted(here, [one for one in _repulsions(spec) if one in self.holders])
+        return AffinityMembership(here, [one for one in _repulsions(spec) if one in self.holders])
 
-    def count(self, job: JobId, counted: Counted, slot: int, times: int) -> None:
+    def count(self, job: JobId, counted: AffinityMembership, slot: int, times: int) -> None:
         if job in self.own:
             self.own[job][slot] += times
-            self.moved.add(job)
+            self.changes.add(job)
         for selector in counted.members:
             if selector in self.members:
                 self.members[selector][slot] += times
-                self.moved.add(selector)
+                self.changes.add(selector)
         for repulsion in counted.holders:
             if repulsion in self.holders:
                 self.holders[repulsion][slot] += times
-                self.moved.add(repulsion)
+                self.changes.add(repulsion)
 
     def repelled(self, spec: JobSpec) -> list[Repulsion]:
         """Terms of jobs by which such a job is kept away."""
@@ -139,7 +139,7 @@ class _ByLabels(Generic[Name]):
 
     def naming(self, spec: JobSpec) -> list[Name]:
         """Those that hold for such a job."""
-        known_as, namespace = spec.known_as, spec.namespace
+        known_as, namespace = spec.selector_labels, spec.namespace
         found: list[Name] = []
         for label, value in known_as.items():
             found += self._by_value.get((namespace, label, value), ())

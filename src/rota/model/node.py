@@ -1,4 +1,4 @@
-"""NodeSpec, who a node is; NodeWish, what an operator wants of it; NodeStatus, how it fares."""
+"""NodeSpec, who a node is; NodeIntent, what an operator wants of it; NodeStatus, how it fares."""
 
 from enum import StrEnum
 from typing import Self
@@ -46,7 +46,7 @@ class NodeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.structs.replace(self, dialled=worker)
 
 
-class NodeWish(msgspec.Struct, frozen=True, omit_defaults=True):
+class NodeIntent(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an operator wants of it. Written by apiserver."""
 
     id: NodeId
@@ -83,7 +83,7 @@ class LeaveNotice(msgspec.Struct, frozen=True, array_like=True):
     told_ms: int  # cluster time at which it was told last
     times: int = 1  # it was told
 
-    def told_again(self, now_ms: int) -> Self:
+    def sent_again(self, now_ms: int) -> Self:
         return msgspec.structs.replace(self, told_ms=now_ms, times=self.times + 1)
 
 
@@ -114,18 +114,18 @@ class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
         return Key(f"node/{self.id}/status")
 
     @property
-    def welcomes(self) -> bool:
+    def accepts_work(self) -> bool:
         """Whether it takes new work, as far as it says so itself."""
         return not self.leaving and self.shortage is None
 
-    def turned(self, state: NodeState, reason: str | None, since_ms: int) -> Self:
+    def with_state(self, state: NodeState, reason: str | None, since_ms: int) -> Self:
         return msgspec.structs.replace(self, state=state, reason=reason, since_ms=since_ms)
 
-    def silenced(self, silent_at_ms: int, suspect_at_ms: int) -> Self:
+    def with_silence(self, silent_at_ms: int, suspect_at_ms: int) -> Self:
         return msgspec.structs.replace(self, silent_at_ms=silent_at_ms, suspect_at_ms=suspect_at_ms)
 
-    def heard_again(self, state: NodeState, since_ms: int, now_ms: int) -> Self:
-        status = self.turned(state, None, since_ms)
+    def seen_again(self, state: NodeState, since_ms: int, now_ms: int) -> Self:
+        status = self.with_state(state, None, since_ms)
         silence = self.silence_until(now_ms)
         return msgspec.structs.replace(status, silent_at_ms=None, suspect_at_ms=None, last_silence=silence)
 
@@ -133,25 +133,25 @@ class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
         """Its last silence, which is over now if it is silent."""
         return self.last_silence if self.silent_at_ms is None else (self.silent_at_ms, now_ms)
 
-    def about_to_leave(self, reason: str, by_ms: int | None = None) -> Self:
+    def with_leaving(self, reason: str, by_ms: int | None = None) -> Self:
         return msgspec.structs.replace(self, leaving=True, reason=reason, leaves_by_ms=by_ms)
 
-    def stays_after_all(self) -> Self:
+    def without_leaving(self) -> Self:
         return msgspec.structs.replace(self, leaving=False, reason=None, leaves_by_ms=None)
 
-    def news(self, now: Self) -> bool:
+    def may_accept_again(self, now: Self) -> bool:
         """Whether what it refused before may be welcome now."""
         then = (self.boot_id, self.capacity, self.shortage, self.leaving)
         return then != (now.boot_id, now.capacity, now.shortage, now.leaving)
 
-    def noticed(self, notice: LeaveNotice) -> Self:
+    def with_notice(self, notice: LeaveNotice) -> Self:
         return msgspec.structs.replace(self, notice=notice)
 
-    def short_of(self, shortage: str | None) -> Self:
+    def with_shortage(self, shortage: str | None) -> Self:
         return msgspec.structs.replace(self, shortage=shortage)
 
 
-class Link(StrEnum):
+class Connection(StrEnum):
     """The node's connection, as seen by this process: an observation, never stored."""
 
     UNKNOWN = "unknown"  # it has not called since we started
@@ -159,19 +159,19 @@ class Link(StrEnum):
     DOWN = "down"
 
 
-class Unwelcome(msgspec.Struct, frozen=True):
+class RefusedHandshake(msgspec.Struct, frozen=True):
     """A node that calls and is not greeted, and why: an observation, never stored."""
 
     reason: str
     epoch_seen: int
 
 
-def epoch_can_be(seen: int, epoch: int) -> bool:
+def is_plausible_epoch(seen: int, epoch: int) -> bool:
     """Whether a node can have seen that epoch where its server leads this one; nodes may say anything."""
     return seen - epoch <= EPOCH_AHEAD_MAX
 
 
-class Disk(msgspec.Struct, frozen=True):
+class DiskUsage(msgspec.Struct, frozen=True):
     """A file system of a node."""
 
     path: str
@@ -179,7 +179,7 @@ class Disk(msgspec.Struct, frozen=True):
     free: int
 
 
-class Gpu(msgspec.Struct, frozen=True, omit_defaults=True):
+class GpuUsage(msgspec.Struct, frozen=True, omit_defaults=True):
     """A device of a node, as far as its driver tells."""
 
     name: str
@@ -188,7 +188,7 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True):
     memory_used: int | None = None
 
 
-class Load(msgspec.Struct, frozen=True, omit_defaults=True):
+class NodeLoad(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a node measured just now: an observation, never stored."""
 
     cpu_milli: int = 0  # in use
@@ -199,6 +199,6 @@ class Load(msgspec.Struct, frozen=True, omit_defaults=True):
     memory_total: int = 0
     swap_total: int = 0
     swap_free: int = 0
-    disks: tuple[Disk, ...] = ()
-    gpus: tuple[Gpu, ...] = ()
+    disks: tuple[DiskUsage, ...] = ()
+    gpus: tuple[GpuUsage, ...] = ()
     shortage: str | None = None  # why it takes nothing new

@@ -3,7 +3,7 @@
 from enum import StrEnum
 
 
-class Origin(StrEnum):
+class NeedOrigin(StrEnum):
     EXPLICIT = "explicit"  # its own
     NAMESPACE = "namespace"
     OBSERVED = "observed"  # nobody's: the last of its name used so much

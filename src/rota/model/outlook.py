@@ -5,10 +5,10 @@ from enum import StrEnum
 import msgspec
 
 from rota.model.ids import JobId, NodeId
-from rota.model.why import Why
+from rota.model.why import Explanation
 
 
-class Outcome(StrEnum):
+class PlanOutcome(StrEnum):
     NOW = "now"  # some of its tasks start at once
     WAIT = "wait"
     NEVER = "never"  # no node could run it, even empty; or it does not wait; or it is too late
@@ -30,7 +30,7 @@ class WhatIf(msgspec.Struct, frozen=True):
     scale: bool = False  # clusters may grow by themselves
 
 
-class Place(msgspec.Struct, frozen=True):
+class PlannedPlacement(msgspec.Struct, frozen=True):
     """So many tasks would start on a node."""
 
     node: str
@@ -38,7 +38,7 @@ class Place(msgspec.Struct, frozen=True):
     new: bool = False  # one of those that are only thought of
 
 
-class Evicted(msgspec.Struct, frozen=True):
+class PlannedEviction(msgspec.Struct, frozen=True):
     """Tasks of another job that would have to give way."""
 
     job: JobId
@@ -46,7 +46,7 @@ class Evicted(msgspec.Struct, frozen=True):
     indices: tuple[tuple[int, int], ...]
 
 
-class Grown(msgspec.Struct, frozen=True):
+class PlannedScaling(msgspec.Struct, frozen=True):
     """By how much a cluster would grow for a job, and what would come of it."""
 
     cluster: str
@@ -57,39 +57,39 @@ class Grown(msgspec.Struct, frozen=True):
     starts: int  # those of them that would start with the new nodes
 
 
-class Outlook(msgspec.Struct, frozen=True):
-    outcome: Outcome
+class PlanResult(msgspec.Struct, frozen=True):
+    outcome: PlanOutcome
     sentence: str
     starts: int = 0  # tasks that would start now, some perhaps as soon as others have given way
-    places: tuple[Place, ...] = ()
-    evicts: tuple[Evicted, ...] = ()
-    why: Why | None = None  # of the tasks that would wait
-    grows: Grown | None = None
+    places: tuple[PlannedPlacement, ...] = ()
+    evicts: tuple[PlannedEviction, ...] = ()
+    why: Explanation | None = None  # of the tasks that would wait
+    grows: PlannedScaling | None = None
 
-    def grown(self, grows: Grown) -> "Outlook":
+    def grown(self, grows: PlannedScaling) -> "PlanResult":
         """What no node could run, as things are, waits for the new ones."""
-        if self.outcome is not Outcome.NEVER or self.why is None:
+        if self.outcome is not PlanOutcome.NEVER or self.why is None:
             return msgspec.structs.replace(self, grows=grows)
         told = f"would wait until cluster {grows.cluster} has grown"
-        return msgspec.structs.replace(self, outcome=Outcome.WAIT, sentence=told, grows=grows)
+        return msgspec.structs.replace(self, outcome=PlanOutcome.WAIT, sentence=told, grows=grows)
 
 
-class Fate(StrEnum):
+class DrainOutcome(StrEnum):
     """What becomes of work whose node is drained."""
 
     MOVES = "moves"
     STAYS = "stays"  # it is started once, ever: it may end there
     ENDS = "ends"  # it is stopped and not started again: everything has to go, or its recovery says so
-    ASKS = "asks"  # it is stopped, and its controller says what becomes of it
+    CONTROLLER_DECIDES = "asks"  # it is stopped, and its controller says what becomes of it
 
 
-class Displaced(msgspec.Struct, frozen=True):
+class DisplacedTasks(msgspec.Struct, frozen=True):
     """Tasks of one job that would have to leave nodes, or may stay; where those that move would run."""
 
     job: JobId
     namespace: str
-    fate: Fate
+    fate: DrainOutcome
     indices: tuple[tuple[int, int], ...]
-    places: tuple[Place, ...] = ()
+    places: tuple[PlannedPlacement, ...] = ()
     waits: int = 0  # of those that move: tasks without room elsewhere
-    why: Why | None = None  # they wait
+    why: Explanation | None = None  # they wait

@@ -1,11 +1,11 @@
-"""ReportPace: between which bounds nodes say how busy they are, where a controller has set them."""
+"""ReportInterval: between which bounds nodes say how busy they are, where a controller has set them."""
 
 import msgspec
 
 from rota.model.ids import Key
 
 
-class ReportPace(msgspec.Struct, frozen=True):
+class ReportInterval(msgspec.Struct, frozen=True):
     """Written by apiserver. Both 0: as the server's configuration says."""
 
     least_ms: int = 0

@@ -7,7 +7,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from rota.model.ids import JobId, Key
-from rota.model.job import JobGone, JobSpec, JobStatus, SubmitKey
+from rota.model.job import JobTombstone, JobSpec, JobStatus, SubmitKey
 from rota.model.lifecycle import JobState
 
 _DUE_SPARE = 64  # entries of jobs that are gone, so that the heap is rarely made again
@@ -21,15 +21,15 @@ class Ended(NamedTuple):
     kept: dict[JobId, None]  # with a time of their own
 
 
-class Past:
+class EndedJobs:
     def __init__(self) -> None:
         self.ended: dict[JobId, int] = {}  # in cluster time, the earliest first
-        self.kept: dict[JobId, int] = {}  # those with a time of their own: until when
-        self.gone: dict[JobId, JobGone] = {}  # the earliest first
+        self.retained_until: dict[JobId, int] = {}  # those with a time of their own: until when
+        self.tombstones: dict[JobId, JobTombstone] = {}  # the earliest first
         self.submit_keys: dict[Key, SubmitKey] = {}
         self.key_of: dict[JobId, Key] = {}
         self.orphans: dict[JobId, None] = {}  # deleted jobs whose key is left
-        self.last: dict[Series, JobId] = {}  # the newest that succeeded, of those that are remembered
+        self.last_succeeded: dict[Series, JobId] = {}  # the newest that succeeded, of those that are remembered
         self._succeeded: dict[Series, list[int]] = {}  # all of them, sorted
         self._series_of: dict[JobId, Series] = {}  # of these
         self._ended_in: dict[str, Ended] = {}  # by namespace; what is empty has no entry
@@ -38,7 +38,7 @@ class Past:
 
     @property
     def size(self) -> int:
-        return len(self.ended) + len(self.kept)
+        return len(self.ended) + len(self.retained_until)
 
     def end(self, spec: JobSpec, status: JobStatus) -> None:
         ended_ms = status.ended_ms or 0
@@ -50,7 +50,7 @@ class Past:
         else:
             ours.kept[spec.id] = None
             until_ms = ended_ms + round(spec.keep_seconds * 1000)
-            self.kept[spec.id] = until_ms
+            self.retained_until[spec.id] = until_ms
             heappush(self._due, (until_ms, spec.id))
         if status.state is JobState.SUCCEEDED:
             self._succeed(spec)
@@ -60,7 +60,7 @@ class Past:
         runs = self._succeeded.setdefault(series, [])
         insort(runs, int(spec.id))
         self._series_of[spec.id] = series
-        self.last[series] = JobId(str(runs[-1]))
+        self.last_succeeded[series] = JobId(str(runs[-1]))
 
     def due(self, now_ms: int) -> Iterator[JobId]:
         """Jobs whose own time is over, in any order; the others are not looked at."""
@@ -71,7 +71,7 @@ class Past:
             if place >= len(self._due) or self._due[place][0] > now_ms:
                 continue
             until_ms, job = self._due[place]
-            if self.kept.get(job) == until_ms and job not in seen:
+            if self.retained_until.get(job) == until_ms and job not in seen:
                 seen.add(job)
                 yield job
             places += (2 * place + 2, 2 * place + 1)
@@ -95,12 +95,12 @@ class Past:
     def forget(self, job: JobId) -> None:
         self.ended.pop(job, None)
         self._leave(job)
-        if self.kept.pop(job, None) is not None and len(self._due) > 2 * len(self.kept) + _DUE_SPARE:
-            self._due = [(until_ms, one) for one, until_ms in self.kept.items()]
+        if self.retained_until.pop(job, None) is not None and len(self._due) > 2 * len(self.retained_until) + _DUE_SPARE:
+            self._due = [(until_ms, one) for one, until_ms in self.retained_until.items()]
             heapify(self._due)
         if job in self._series_of:
             self._forget_success(job, self._series_of.pop(job))
-        if job in self.key_of and job not in self.gone:
+        if job in self.key_of and job not in self.tombstones:
             self.orphans[job] = None
 
     def _leave(self, job: JobId) -> None:
@@ -118,15 +118,15 @@ class Past:
         runs = self._succeeded[series]
         del runs[bisect_left(runs, int(job))]
         if runs:
-            self.last[series] = JobId(str(runs[-1]))
+            self.last_succeeded[series] = JobId(str(runs[-1]))
         else:
-            del self.last[series], self._succeeded[series]
+            del self.last_succeeded[series], self._succeeded[series]
 
-    def bury(self, record: JobGone) -> None:
-        self.gone[record.id] = record
+    def add_tombstone(self, record: JobTombstone) -> None:
+        self.tombstones[record.id] = record
         self.orphans.pop(record.id, None)
 
-    def keep_key(self, record: SubmitKey) -> None:
+    def add_key(self, record: SubmitKey) -> None:
         self.submit_keys[record.key] = record
         self.key_of[record.job] = record.key
 
@@ -136,12 +136,12 @@ class Past:
             self.key_of.pop(record.job, None)
             self.orphans.pop(record.job, None)
 
-    def settle(self, jobs: Container[JobId]) -> None:
+    def finish_loading(self, jobs: Container[JobId]) -> None:
         """Everything was read at once, in any order."""
         self.ended = dict(sorted(self.ended.items(), key=lambda one: one[1]))
         for ours in self._ended_in.values():
             in_order = sorted(ours.plain, key=lambda job: self.ended[job])
             ours.plain.clear()
             ours.plain.update(dict.fromkeys(in_order))
-        self.gone = dict(sorted(self.gone.items(), key=lambda one: one[1].at_ms))
-        self.orphans = {job: None for job in self.key_of if job not in jobs and job not in self.gone}
+        self.tombstones = dict(sorted(self.tombstones.items(), key=lambda one: one[1].at_ms))
+        self.orphans = {job: None for job in self.key_of if job not in jobs and job not in self.tombstones}

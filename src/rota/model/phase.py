@@ -28,13 +28,13 @@ class Phase(IntEnum):
     HELD = 12  # no end, and nothing lives
 
 
-class Hold(IntEnum):
+class NodeHold(IntEnum):
     """What an attempt holds of its node."""
 
     NOTHING = 0
-    A_PLACE_IN_LINE = 1  # lookahead, not started yet
-    ROOM = 2
-    ROOM_FOR_NOW = 3  # evicted: it is being stopped
+    LOOKAHEAD = 1  # lookahead, not started yet
+    RESERVED = 2
+    RESERVED_UNTIL_STOPPED = 3  # evicted: it is being stopped
 
 
 FIRST_END = Phase.SUCCEEDED
@@ -45,7 +45,7 @@ _FROM_ATTEMPT = Phase.OFFERED - AttemptState.OFFERED  # and so are the states of
 
 # Plain numbers: enum members are slow to look up, and these are needed for every block at every change.
 _RUNNING, _STOPPING, _UNRESOLVED = int(Phase.RUNNING), int(Phase.STOPPING), int(Phase.UNRESOLVED)
-_ROOM, _LINE, _FOR_NOW = int(Hold.ROOM), int(Hold.A_PLACE_IN_LINE), int(Hold.ROOM_FOR_NOW)
+_ROOM, _LINE, _FOR_NOW = int(NodeHold.RESERVED), int(NodeHold.LOOKAHEAD), int(NodeHold.RESERVED_UNTIL_STOPPED)
 _ATTEMPT_END, _REFUSED, _ACCEPTED = (
     int(ATTEMPT_FIRST_END),
     int(AttemptState.REFUSED),
@@ -55,13 +55,13 @@ _UNWANTED = int(TaskState.UNWANTED)
 
 
 # A task beyond what is wanted of its job: what waits is over without a word, what lives is to stop.
-_BEYOND = bytes.maketrans(
+_SCALED_DOWN = bytes.maketrans(
     bytes([Phase.PENDING, Phase.HELD, Phase.UNRESOLVED, *range(Phase.OFFERED, Phase.STOPPING)]),
     bytes([Phase.CANCELED] * 3 + [Phase.STOPPING] * (Phase.STOPPING - Phase.OFFERED)),
 )
 
 
-class Cells(msgspec.Struct, frozen=True):
+class BlockPhases(msgspec.Struct, frozen=True):
     """One byte per task of a block."""
 
     phase: bytes
@@ -73,34 +73,34 @@ class Cells(msgspec.Struct, frozen=True):
         task: TaskBlock | None,
         attempt: AttemptBlock | None,
         status: StatusBlock | None,
-    ) -> "Cells":
+    ) -> "BlockPhases":
         """The same with those at some positions found anew."""
         phase, hold = bytearray(self.phase), bytearray(self.hold)
         for at in positions:
-            one = _cell(at, task, attempt, status)
+            one = _task_phase(at, task, attempt, status)
             phase[at], hold[at] = one.phase, one.hold
-        return Cells(bytes(phase), bytes(hold))
+        return BlockPhases(bytes(phase), bytes(hold))
 
-    def bounded(self, size: int) -> "Cells":
+    def bounded(self, size: int) -> "BlockPhases":
         """The same if only the first so many are wanted."""
-        return Cells(self.phase[:size] + self.phase[size:].translate(_BEYOND), self.hold)
+        return BlockPhases(self.phase[:size] + self.phase[size:].translate(_SCALED_DOWN), self.hold)
 
 
-class _Cell(msgspec.Struct, frozen=True):
+class _TaskPhase(msgspec.Struct, frozen=True):
     phase: int
     hold: int
 
 
-def cells(
+def block_phases(
     size: int, task: TaskBlock | None, attempt: AttemptBlock | None, status: StatusBlock | None
-) -> Cells:
+) -> BlockPhases:
     """Of a whole block. Most jobs are one task: a plain loop beats NumPy's cost per call."""
     if size > FEW:
-        return _many(size, task, attempt, status)
-    return Cells(bytes(size), bytes(size)).changed(range(size), task, attempt, status)
+        return _block_phases_vectorised(size, task, attempt, status)
+    return BlockPhases(bytes(size), bytes(size)).changed(range(size), task, attempt, status)
 
 
-def _cell(at: int, task: TaskBlock | None, attempt: AttemptBlock | None, status: StatusBlock | None) -> _Cell:
+def _task_phase(at: int, task: TaskBlock | None, attempt: AttemptBlock | None, status: StatusBlock | None) -> _TaskPhase:
     """Of one task. An attempt newer than its status is merely offered."""
     phase = hold = 0
     number = 0 if attempt is None else ints(attempt, "number")[at]
@@ -117,12 +117,12 @@ def _cell(at: int, task: TaskBlock | None, attempt: AttemptBlock | None, status:
         phase = _UNRESOLVED
     if task is not None and (wish := task.state[at]):
         phase = _STOPPING if wish == _UNWANTED else wish + _FROM_TASK
-    return _Cell(phase, hold)
+    return _TaskPhase(phase, hold)
 
 
-def _many(
+def _block_phases_vectorised(
     size: int, task: TaskBlock | None, attempt: AttemptBlock | None, status: StatusBlock | None
-) -> Cells:
+) -> BlockPhases:
     phase = np.zeros(size, np.uint8)
     hold = np.zeros(size, np.uint8)
     if attempt is not None:
@@ -148,4 +148,4 @@ def _many(
         beyond = wish > _UNWANTED
         phase[beyond] = wish[beyond] + _FROM_TASK
         phase[wish == _UNWANTED] = _STOPPING
-    return Cells(phase.tobytes(), hold.tobytes())
+    return BlockPhases(phase.tobytes(), hold.tobytes())

@@ -3,7 +3,7 @@
 import msgspec
 
 from rota.model.ids import JobId, Key, NodeId
-from rota.model.job import JobSpec, Kind
+from rota.model.job import JobSpec, JobKind
 
 
 class PinBlock(msgspec.Struct, frozen=True):
@@ -28,7 +28,7 @@ def unknown_node(index: int) -> NodeId:
 
 def begun(spec: JobSpec) -> JobSpec:
     """Its tasks come with its nodes: as many are counted as there are pins."""
-    return msgspec.structs.replace(spec, count=0) if spec.kind is Kind.SYSTEM else spec
+    return msgspec.structs.replace(spec, count=0) if spec.kind is JobKind.SYSTEM else spec
 
 
 def grown(spec: JobSpec, more: int) -> JobSpec:

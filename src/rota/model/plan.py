@@ -6,91 +6,91 @@ import msgspec
 
 from rota.model.adoption import JobAdoption
 from rota.model.attempt import AttemptBlock, StatusBlock
-from rota.model.cluster import Cluster, ClusterWish, Machine
-from rota.model.cron import Cron, CronStatus
+from rota.model.cluster import ClusterRecord, ClusterIntent, Machine
+from rota.model.cron import CronRecord, CronStatus
 from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import (
     Counters,
     JobCluster,
-    JobGone,
+    JobTombstone,
     JobSpec,
     JobStatus,
-    JobVerdict,
-    JobWish,
+    SchedulerVerdict,
+    JobIntent,
     SubmitKey,
     Unplaceable,
 )
-from rota.model.namespace import Namespace
-from rota.model.node import NodeSpec, NodeStatus, NodeWish
-from rota.model.pace import ReportPace
+from rota.model.namespace import NamespaceRecord
+from rota.model.node import NodeSpec, NodeStatus, NodeIntent
+from rota.model.pace import ReportInterval
 from rota.model.pins import PinBlock
-from rota.model.recovery import JobAnswers
+from rota.model.recovery import RecoveryAnswers
 from rota.model.restored import Restored
-from rota.model.result import Result
-from rota.model.rollout import JobFormer, JobRollout
+from rota.model.result import ResultRecord
+from rota.model.rollout import JobPreviousVersion, JobRollout
 from rota.model.subscriber import Subscriber
 from rota.model.task import TaskBlock
 
 Record = (
     JobSpec
-    | JobWish
+    | JobIntent
     | JobCluster
     | JobStatus
-    | JobVerdict
+    | SchedulerVerdict
     | Unplaceable
-    | JobAnswers
-    | JobFormer
+    | RecoveryAnswers
+    | JobPreviousVersion
     | JobRollout
     | JobAdoption
     | SubmitKey
-    | JobGone
+    | JobTombstone
     | Counters
-    | ReportPace
+    | ReportInterval
     | Restored
-    | Result
+    | ResultRecord
     | TaskBlock
     | PinBlock
     | AttemptBlock
     | StatusBlock
     | NodeSpec
-    | NodeWish
+    | NodeIntent
     | NodeStatus
-    | Cluster
-    | ClusterWish
+    | ClusterRecord
+    | ClusterIntent
     | Machine
-    | Namespace
+    | NamespaceRecord
     | Subscriber
-    | Cron
+    | CronRecord
     | CronStatus
 )
 
-OWNERS: dict[type, str] = {  # the only component that may write records of this kind
+WRITERS: dict[type, str] = {  # the only component that may write records of this kind
     JobSpec: "apiserver",
-    JobWish: "apiserver",
-    JobAnswers: "apiserver",
-    JobFormer: "apiserver",
+    JobIntent: "apiserver",
+    RecoveryAnswers: "apiserver",
+    JobPreviousVersion: "apiserver",
     SubmitKey: "apiserver",
     Counters: "apiserver",
-    ReportPace: "apiserver",
+    ReportInterval: "apiserver",
     Restored: "apiserver",
-    Result: "apiserver",
+    ResultRecord: "apiserver",
     NodeSpec: "apiserver",
-    NodeWish: "apiserver",
+    NodeIntent: "apiserver",
     Subscriber: "apiserver",
-    ClusterWish: "apiserver",
-    Namespace: "apiserver",
-    Cron: "apiserver",
+    ClusterIntent: "apiserver",
+    NamespaceRecord: "apiserver",
+    CronRecord: "apiserver",
     CronStatus: "apiserver",
     JobCluster: "clusters",
-    Cluster: "clusters",
+    ClusterRecord: "clusters",
     Machine: "clusters",
     JobStatus: "controllers",
     JobRollout: "controllers",
-    JobGone: "controllers",
+    JobTombstone: "controllers",
     JobAdoption: "controllers",
     TaskBlock: "controllers",
     AttemptBlock: "scheduler",
-    JobVerdict: "scheduler",
+    SchedulerVerdict: "scheduler",
     Unplaceable: "scheduler",
     PinBlock: "scheduler",
     StatusBlock: "watcher",
@@ -104,7 +104,7 @@ _ADOPTED = (JobSpec, JobCluster, JobStatus, JobAdoption, TaskBlock, PinBlock, At
 
 
 def may_write(owner: str, kind: type) -> bool:
-    return OWNERS[kind] == owner or (owner == ADOPTION and kind in _ADOPTED)
+    return WRITERS[kind] == owner or (owner == ADOPTION and kind in _ADOPTED)
 
 
 class Instant(NamedTuple):
@@ -117,7 +117,7 @@ class Instant(NamedTuple):
 PROVIDER_SAID = "cluster.provider_said"  # of an event that quotes a provider, which operators alone hear
 
 
-class Event(msgspec.Struct, frozen=True, omit_defaults=True):
+class EventRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """Something that happened, as a sentence and as data. Tasks of one plan share one event."""
 
     kind: str
@@ -140,7 +140,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     puts: tuple[Record, ...] = ()
     deletes: tuple[Key, ...] = ()
-    events: tuple[Event, ...] = ()
+    events: tuple[EventRecord, ...] = ()
     why: str = ""
     wake_at_ms: int | None = None  # cluster time at which to look at the same key again
     answer: Any = None  # for whoever asked, once it is on disk
@@ -151,8 +151,8 @@ class Plan(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, **changes)
 
 
-NOTHING = Plan()
+NO_CHANGE = Plan()
 
 
-def look_again(at_ms: int) -> Plan:
+def wake_at(at_ms: int) -> Plan:
     return Plan(wake_at_ms=at_ms)

@@ -9,16 +9,16 @@ from rota.model.ids import JobId, Key
 from rota.model.limits import TOLD_AGAIN_FIRST_MS, TOLD_AGAIN_LAST_MS
 
 
-class Word(StrEnum):
+class RecoveryDecision(StrEnum):
     """What becomes of a lost task, as its owner says."""
 
-    AGAIN = "again"  # placed anew; no retry is spent
+    RETRY = "again"  # placed anew; no retry is spent
     FAIL = "fail"
     CANCEL = "cancel"
     LOST = "lost"  # acknowledged and no more: it ends as lost
 
 
-class Absence(StrEnum):
+class WhenControllerAbsent(StrEnum):
     """What becomes of a lost task while its owner is not connected."""
 
     WAIT = "wait"  # for as long as it takes
@@ -34,33 +34,33 @@ class Loss(msgspec.Struct, frozen=True, array_like=True):
     times: int = 1  # it was told
 
 
-def told_again_at_ms(told_ms: int, times: int) -> int:
+def next_notice_at_ms(told_ms: int, times: int) -> int:
     """When an unanswered notice that was told so often is told again: the pauses double, up to a bound."""
     pause_ms: int = min(TOLD_AGAIN_LAST_MS, TOLD_AGAIN_FIRST_MS * 2 ** min(times - 1, 16))
     return told_ms + pause_ms
 
 
-class Answer(msgspec.Struct, frozen=True, array_like=True):
+class RecoveryAnswer(msgspec.Struct, frozen=True, array_like=True):
     attempt: int
-    word: Word
+    word: RecoveryDecision
 
 
-class JobAnswers(msgspec.Struct, frozen=True):
+class RecoveryAnswers(msgspec.Struct, frozen=True):
     """What a job's owner said of lost attempts, the last for each task. Written by apiserver."""
 
     id: JobId
-    words: dict[int, Answer]  # by index
+    words: dict[int, RecoveryAnswer]  # by index
 
     @property
     def key(self) -> Key:
         return Key(f"job/{self.id}/answers")
 
-    def on(self, index: int, attempt: int) -> Word | None:
+    def on(self, index: int, attempt: int) -> RecoveryDecision | None:
         said = self.words.get(index)
         return None if said is None or said.attempt != attempt else said.word
 
 
-class Presence:
+class SubscriberPresence:
     """Which subscribers are connected, as seen by this process: an observation, never stored."""
 
     def __init__(self, since_ms: int = 0) -> None:
@@ -68,10 +68,10 @@ class Presence:
         self._streams: dict[str, int] = {}
         self._left_ms: dict[str, int] = {}
 
-    def came(self, name: str) -> None:
+    def connected_one(self, name: str) -> None:
         self._streams[name] = self._streams.get(name, 0) + 1
 
-    def went(self, name: str, now_ms: int) -> None:
+    def disconnected_one(self, name: str, now_ms: int) -> None:
         streams = self._streams.pop(name, 0) - 1
         if streams > 0:
             self._streams[name] = streams

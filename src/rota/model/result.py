@@ -13,7 +13,7 @@ class Reporter(StrEnum):
     AGENT = "agent"
 
 
-class Result(msgspec.Struct, frozen=True, omit_defaults=True):
+class ResultRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """Written by apiserver, once for an attempt: what was said is never unsaid."""
 
     job: JobId
@@ -31,12 +31,12 @@ class Result(msgspec.Struct, frozen=True, omit_defaults=True):
     def size(self) -> int:
         return len(self.results) + len(self.failure or "")
 
-    def says(self, other: "Result") -> bool:
+    def says(self, other: "ResultRecord") -> bool:
         """Whether both say the same."""
         return (self.results, self.failure) == (other.results, other.failure)
 
 
-class ReportDoor(msgspec.Struct, frozen=True):
+class ResultEndpoint(msgspec.Struct, frozen=True):
     """Where tasks of a job on one node report what came of them, and by which key their tokens are made."""
 
     url: str  # of the server that leads
@@ -50,7 +50,7 @@ class ReportDoor(msgspec.Struct, frozen=True):
     def urls(self) -> tuple[str, ...]:
         return (self.url, *self.others)
 
-    def for_agent(self) -> "ReportDoor":
+    def for_agent(self) -> "ResultEndpoint":
         return msgspec.structs.replace(self, key="", by_agent=True)
 
 

@@ -4,10 +4,10 @@ from enum import StrEnum
 
 import msgspec
 
-from rota.model.limits import RETRY_FIRST_MS, RETRY_JITTER_PERCENT, RETRY_LAST_MS
+from rota.model.limits import RETRY_BACKOFF_FIRST_MS, RETRY_JITTER_PERCENT, RETRY_BACKOFF_MAX_MS
 
 
-class Cause(StrEnum):
+class EndCause(StrEnum):
     """What ended an attempt, where neither its state nor its code tells. Words are part of the wire."""
 
     OOM = "oom"  # it went beyond its memory
@@ -30,8 +30,8 @@ class Retry(msgspec.Struct, frozen=True, omit_defaults=True):
     on: tuple[Failure, ...] = ()
     codes: tuple[int, ...] = ()  # exit codes that are tried again
     fail_on: tuple[int, ...] = ()  # exit codes that never are
-    delay_ms: int = RETRY_FIRST_MS
-    delay_max_ms: int = RETRY_LAST_MS
+    delay_ms: int = RETRY_BACKOFF_FIRST_MS
+    delay_max_ms: int = RETRY_BACKOFF_MAX_MS
     jitter_percent: int = RETRY_JITTER_PERCENT
 
     @property

@@ -1,4 +1,4 @@
-"""JobRollout, how far a newer version of a service is; JobFormer, to what it may go back, and how."""
+"""JobRollout, how far a newer version of a service is; JobPreviousVersion, to what it may go back, and how."""
 
 from enum import StrEnum
 from typing import NamedTuple, Self
@@ -6,14 +6,14 @@ from typing import NamedTuple, Self
 import msgspec
 
 from rota.model.ids import JobId, Key
-from rota.model.job import JobSpec, JobWish
+from rota.model.job import JobSpec, JobIntent
 from rota.model.limits import SPARED_MAX
 
 Versions = tuple[tuple[int, int], ...]  # from, to
 
 
 class RolloutState(StrEnum):
-    GOING = "going"
+    IN_PROGRESS = "going"
     DONE = "done"
     FAILED = "failed"
 
@@ -23,7 +23,7 @@ class JobRollout(msgspec.Struct, frozen=True, omit_defaults=True):
 
     id: JobId
     version: int
-    state: RolloutState = RolloutState.GOING
+    state: RolloutState = RolloutState.IN_PROGRESS
     moved_ms: int = 0  # cluster time when one more task was found to be well for long enough
     proven: int = 0  # how many were by then
     reason: str | None = None  # it has failed
@@ -32,7 +32,7 @@ class JobRollout(msgspec.Struct, frozen=True, omit_defaults=True):
     def key(self) -> Key:
         return Key(f"job/{self.id}/rollout")
 
-    def moved(self, proven: int, now_ms: int) -> Self:
+    def with_progress(self, proven: int, now_ms: int) -> Self:
         """One more than ever is well, or not."""
         more = proven > self.proven
         return msgspec.structs.replace(self, proven=proven, moved_ms=now_ms) if more else self
@@ -44,7 +44,7 @@ class JobRollout(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.structs.replace(self, state=RolloutState.FAILED, reason=reason)
 
 
-class JobFormer(msgspec.Struct, frozen=True, omit_defaults=True):
+class JobPreviousVersion(msgspec.Struct, frozen=True, omit_defaults=True):
     """The version before the one that is on its way. Written by apiserver."""
 
     id: JobId
@@ -56,20 +56,20 @@ class JobFormer(msgspec.Struct, frozen=True, omit_defaults=True):
         return Key(f"job/{self.id}/former")
 
 
-class Back(NamedTuple):
+class Rollback(NamedTuple):
     """A rollback is an update: the former fields as the next version."""
 
     spec: JobSpec
-    wish: JobWish
-    former: JobFormer
+    wish: JobIntent
+    former: JobPreviousVersion
 
 
-def go_back(spec: JobSpec, wish: JobWish | None, former: JobFormer | None, why: str) -> Back | None:
+def plan_rollback(spec: JobSpec, wish: JobIntent | None, former: JobPreviousVersion | None, why: str) -> Rollback | None:
     """None: there is nothing to go back to. As many tasks are wanted as now; what never changed goes on."""
     if former is None or former.spec is None:
         return None
     next_ = msgspec.structs.replace(former.spec, version=spec.version + 1, count=spec.count, kept=spec.kept)
-    before = wish or JobWish(spec.id)
+    before = wish or JobIntent(spec.id)
     wished = msgspec.structs.replace(
         before,
         replace=next_.version,
@@ -77,12 +77,12 @@ def go_back(spec: JobSpec, wish: JobWish | None, former: JobFormer | None, why: 
         back_from=before.replace or spec.version,
         back_why=why,
     )
-    return Back(next_, wished, JobFormer(spec.id))
+    return Rollback(next_, wished, JobPreviousVersion(spec.id))
 
 
-def former_of(
-    old: JobSpec, wish: JobWish | None, former: JobFormer | None, rollout: JobRollout | None
-) -> JobFormer:
+def previous_version(
+    old: JobSpec, wish: JobIntent | None, former: JobPreviousVersion | None, rollout: JobRollout | None
+) -> JobPreviousVersion:
     """What the version after `old` goes back to: not to one that is itself on its way, or has failed."""
     replaced = 0 if wish is None else wish.replace
     is_good = not replaced or (
@@ -91,4 +91,4 @@ def former_of(
     if former is not None and former.spec is not None and not is_good:
         return former
     spare = (*(() if wish is None else wish.spare), (replaced or 1, old.version))
-    return JobFormer(old.id, old, spare[-SPARED_MAX:])
+    return JobPreviousVersion(old.id, old, spare[-SPARED_MAX:])

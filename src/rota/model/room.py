@@ -7,7 +7,7 @@ import numpy as np
 from rota.model.amounts import CPU, GPU, WHOLE_GPU
 from rota.model.columns import Array
 from rota.model.ids import NodeId
-from rota.model.lent import Lent
+from rota.model.lent import PreemptibleUsage
 from rota.model.limits import GPUS_MAX
 
 UNMEASURED = np.iinfo(np.int64).max
@@ -16,10 +16,10 @@ _GROW = 64
 _LOG_MIN = 1024
 # The share of reserved cpu that counts as part of a measured load. Below one, so that among nodes under the
 # same load the one with less reserved is idler, even where tasks do nothing.
-OWN_LOAD = 0.9
+OWN_LOAD_SHARE = 0.9
 
 
-class Room:
+class NodeTable:
     """Struct of arrays, one column per node, one row per resource. Written only by the mirror.
 
     `grown` counts the changes after which something that did not fit might fit; `changed` lists the slots
@@ -41,21 +41,21 @@ class Room:
         self.load: Array = np.zeros(0, np.float64)  # share of its cpu in use, as measured
         self.open: Array = np.zeros(0, np.bool_)
         self.expected: Array = np.zeros(0, np.bool_)  # open, or would be if its connection were up
-        self.news: Array = np.zeros(
+        self.acceptance_version: Array = np.zeros(
             0, np.int64
         )  # counts changes after which a node may accept what it refused
         self.queued: Array = np.zeros(0, np.int64)  # lookahead attempts waiting there
         self.held: Array = np.zeros(0, np.int64)  # live attempts there, waiting ones too
-        self.lent = Lent()
+        self.preemptible = PreemptibleUsage()
         self.noise: dict[str, Array] = {}  # kind of disturbance -> live attempts that make it
         self.labels: list[Mapping[str, str]] = []
         self.taints: list[tuple[str, ...]] = []
         self.cluster: Array = np.zeros(0, np.int64)  # the number of its cluster
         self.clusters: dict[str, int] = {}  # name -> number
         self.labels_version = 0
-        self.grown = 0
-        self.doors = 0  # changes after which a node may be for other jobs than before
-        self.abilities = 0  # the same without the connections of nodes, which come and go
+        self.capacity_version = 0
+        self.eligibility_version = 0  # changes after which a node may be for other jobs than before
+        self.feasibility_version = 0  # the same without the connections of nodes, which come and go
         self.changed: list[int] = []
         self.forgotten = 0  # changes no longer listed: whoever stopped before them starts over
 
@@ -76,13 +76,13 @@ class Room:
         """Its slot is used again as soon as no attempt holds anything there."""
         slot = self.slot[node]
         self.set_open(slot, value=False)
-        self.expect(slot, value=False)
+        self.set_expected(slot, value=False)
         self._removed[slot] = None
         self._release(slot)
 
-    def renew(self, slot: int) -> None:
+    def bump_acceptance(self, slot: int) -> None:
         """Something is new about the node: what it refused it may accept now."""
-        self.news[slot] += 1
+        self.acceptance_version[slot] += 1
         self._touch(slot)
 
     def row(self, resource: str) -> int:
@@ -101,10 +101,10 @@ class Room:
             self.row(resource)
         for resource, row in self.rows.items():
             self.capacity[row, slot] = capacity.get(resource, 0)
-        self._need_devices(capacity.get(GPU, 0) // WHOLE_GPU)
-        self.grown += 1
-        self.doors += 1
-        self.abilities += 1
+        self._ensure_gpus(capacity.get(GPU, 0) // WHOLE_GPU)
+        self.capacity_version += 1
+        self.eligibility_version += 1
+        self.feasibility_version += 1
         self._touch(slot)
 
     def set_measured(
@@ -118,7 +118,7 @@ class Room:
         self.settled[:, slot] = self.reserved[:, slot]
         for row, amount in settled_rows.items():
             self.settled[row, slot] = amount
-        self.grown += bool((self.free_at(slot) > before).any())
+        self.capacity_version += bool((self.free_at(slot) > before).any())
         self.load[slot] = load
         self._touch(slot)
 
@@ -130,31 +130,31 @@ class Room:
             self.labels[slot], self.taints[slot] = labels, taints
             self.cluster[slot] = self.clusters.setdefault(labels.get("cluster", _DEFAULT), len(self.clusters))
             self.labels_version += 1
-            self.grown += 1
-            self.doors += 1
-            self.abilities += 1
-            self.renew(slot)
+            self.capacity_version += 1
+            self.eligibility_version += 1
+            self.feasibility_version += 1
+            self.bump_acceptance(slot)
 
-    def expect(self, slot: int, value: bool) -> None:
+    def set_expected(self, slot: int, value: bool) -> None:
         if bool(self.expected[slot]) != value:
             self.expected[slot] = value
-            self.abilities += 1
+            self.feasibility_version += 1
 
     def set_open(self, slot: int, value: bool) -> None:
         if bool(self.open[slot]) != value:
             self.open[slot] = value
-            self.grown += 1
-            self.doors += 1
+            self.capacity_version += 1
+            self.eligibility_version += 1
             self._touch(slot)
 
-    def outside(self, cluster: str) -> Array | None:
+    def other_clusters(self, cluster: str) -> Array | None:
         """Nodes of other clusters; None: there are none."""
         if self.clusters.keys() <= {cluster}:
             return None
         others: Array = self.cluster[: self.size] != self.clusters.get(cluster, -1)
         return others
 
-    def hold(self, slot: int, needs: Iterable[tuple[str, int]], room: int, line: int) -> None:
+    def reserve(self, slot: int, needs: Iterable[tuple[str, int]], room: int, line: int) -> None:
         """Take (negative numbers: give back) room for some tasks, and places in line for others.
 
         `grown` is the caller's to count.
@@ -170,13 +170,13 @@ class Room:
         if self._removed:
             self._release(slot)
 
-    def hold_devices(self, slot: int, amount: int, devices: int, times: int) -> None:
+    def reserve_gpus(self, slot: int, amount: int, devices: int, times: int) -> None:
         """An attempt takes (-1: gives back) the devices whose bits are set: a part of one, or all of each."""
-        self._need_devices(devices.bit_length())
+        self._ensure_gpus(devices.bit_length())
         for device in bits(devices)[:GPUS_MAX]:
             self.devices[slot, device] += min(amount, WHOLE_GPU) * times
 
-    def disturb(self, slot: int, kind: str, times: int) -> None:
+    def count_noise(self, slot: int, kind: str, times: int) -> None:
         column = self.noise.get(kind)
         if column is None:
             column = self.noise[kind] = np.zeros(self.width, np.int64)
@@ -203,11 +203,11 @@ class Room:
         if row is None:
             unknown: Array = self.load[slots].copy()
             return unknown
-        own = self.settled[row, slots] * OWN_LOAD / np.maximum(1, self.capacity[row, slots])
+        own = self.settled[row, slots] * OWN_LOAD_SHARE / np.maximum(1, self.capacity[row, slots])
         outside: Array = np.maximum(0.0, self.load[slots] - own)
         return outside
 
-    def free_devices(self) -> Array:
+    def free_gpus(self) -> Array:
         """Free thousandths of each GPU there is."""
         row = self.rows.get(GPU)
         count = self.devices.shape[1]
@@ -249,7 +249,7 @@ class Room:
     def _zeros(self, rows: int) -> Array:
         return np.zeros((rows, self.width), np.int64)
 
-    def _need_devices(self, count: int) -> None:
+    def _ensure_gpus(self, count: int) -> None:
         more = min(count, GPUS_MAX) - self.devices.shape[1]
         if more > 0:
             self.devices = np.hstack([self.devices, np.zeros((self.devices.shape[0], more), np.int64)])
@@ -273,7 +273,7 @@ class Room:
         self.load = longer(self.load)
         self.open = longer(self.open)
         self.expected = longer(self.expected)
-        self.news = longer(self.news)
+        self.acceptance_version = longer(self.acceptance_version)
         self.queued = longer(self.queued)
         self.cluster = longer(self.cluster)
         self.held = longer(self.held)

@@ -7,6 +7,6 @@ from rota.model.shape import Constraint, Op
 SANDBOX = Constraint("sandbox", Op.EXISTS)  # the label of nodes on which one can be made
 
 
-class Sandbox(msgspec.Struct, frozen=True, omit_defaults=True):
+class SandboxSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     network: bool = False
     writable: tuple[str, ...] = ()  # paths of the node, beside its own directories

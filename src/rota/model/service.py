@@ -17,7 +17,7 @@ class Health(StrEnum):
     DOWN = "down"  # it ended, and is to be started again where it was
 
 
-class Restart(msgspec.Struct, frozen=True, omit_defaults=True):
+class RestartPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     """How often a process is started again on its node before another node is looked for."""
 
     attempts: int = 3
@@ -26,7 +26,7 @@ class Restart(msgspec.Struct, frozen=True, omit_defaults=True):
     delay_max_seconds: float = 60.0
 
 
-class Check(msgspec.Struct, frozen=True, omit_defaults=True):
+class HealthCheck(msgspec.Struct, frozen=True, omit_defaults=True):
     """A command that ends with 0, or a port of the node that answers; one of them."""
 
     command: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class Check(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"tcp :{self.port}" if self.http is None else f"http :{self.port}{self.http}"
 
 
-class Rollout(msgspec.Struct, frozen=True, omit_defaults=True):
+class RolloutPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a newer version takes the place of what runs: when the next makes way, when it goes back."""
 
     max_parallel: int = 1  # tasks that may be away at one time
@@ -54,7 +54,7 @@ class Rollout(msgspec.Struct, frozen=True, omit_defaults=True):
     rollback: bool = True  # to the former version, when a new task fails or none becomes well in time
 
 
-class Proof(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class HealthySince(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Since when a process of the newer version is well, without an end in between."""
 
     attempt: int
@@ -62,7 +62,7 @@ class Proof(msgspec.Struct, frozen=True, array_like=True, gc=False):
     since_ms: int  # cluster time
 
 
-class Life(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class ServiceStatus(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How an attempt of a service lives on its node."""
 
     restarts: int = 0

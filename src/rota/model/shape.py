@@ -75,7 +75,7 @@ class Preference(msgspec.Struct, frozen=True):
         return f"{self.condition} weight {self.weight}"
 
 
-class Term(msgspec.Struct, frozen=True):
+class AffinityTerm(msgspec.Struct, frozen=True):
     """Other jobs of the namespace, by their labels, that tasks want to be near to or apart from."""
 
     jobs: Constraint  # over a job's labels; `job` is its name
@@ -86,7 +86,7 @@ class Term(msgspec.Struct, frozen=True):
         return f"{self.jobs} over {self.over}" + ("" if self.weight is None else f" weight {self.weight}")
 
 
-class Spread(msgspec.Struct, frozen=True):
+class SpreadTerm(msgspec.Struct, frozen=True):
     """A job's tasks evenly over the values of a label."""
 
     over: str
@@ -111,12 +111,12 @@ class Shape(msgspec.Struct, frozen=True, cache_hash=True):
     cluster: str = "default"  # of whose nodes it may have some
 
 
-class Rules(msgspec.Struct, frozen=True, cache_hash=True):
+class AffinityRules(msgspec.Struct, frozen=True, cache_hash=True):
     """What a task needs of its neighbours and siblings: what no node can tell by itself."""
 
-    near: tuple[Term, ...] = ()
-    apart: tuple[Term, ...] = ()
-    spread: tuple[Spread, ...] = ()
+    near: tuple[AffinityTerm, ...] = ()
+    apart: tuple[AffinityTerm, ...] = ()
+    spread: tuple[SpreadTerm, ...] = ()
     gang: bool = False
 
 
@@ -127,7 +127,7 @@ class Owner(msgspec.Struct, frozen=True, cache_hash=True):
     user: str
 
 
-class Line(msgspec.Struct, frozen=True, cache_hash=True):
+class QueueKey(msgspec.Struct, frozen=True, cache_hash=True):
     """Jobs that wait for the same: while the first of them fits nowhere, none does.
 
     Everything that decides whether a job can start is a field, so that one failed attempt to place the first
@@ -135,7 +135,7 @@ class Line(msgspec.Struct, frozen=True, cache_hash=True):
     """
 
     shape: Shape
-    rules: Rules
+    rules: AffinityRules
     owner: Owner
     expect_ms: int | None = None  # by which a job may pass the head of the queue
     own_near: tuple[bool, ...] = ()  # for each `near` term, whether the job's own labels satisfy it
@@ -145,17 +145,17 @@ class Line(msgspec.Struct, frozen=True, cache_hash=True):
     workdir: str | None = None  # only while nodes refuse it: other directories of the shape are not affected
 
     @property
-    def for_all_directories(self) -> "Line":
+    def without_workdir(self) -> "QueueKey":
         return self if self.workdir is None else msgspec.structs.replace(self, workdir=None)
 
 
-NO_RULES = Rules()
+NO_AFFINITY_RULES = AffinityRules()
 
 
 def tolerates(tolerate: tuple[str, ...], taints: tuple[str, ...]) -> bool:
-    return not any(kept_away(tolerate, taint) for taint in taints)
+    return not any(is_repelled(tolerate, taint) for taint in taints)
 
 
-def kept_away(tolerate: tuple[str, ...], taint: str) -> bool:
+def is_repelled(tolerate: tuple[str, ...], taint: str) -> bool:
     """A toleration names a taint whole, or its key alone, or is `*` for all of them."""
     return not {"*", taint, taint.partition("=")[0]} & set(tolerate)

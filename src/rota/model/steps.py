@@ -42,7 +42,7 @@ def _state_of_last(mark: StepMark, attempt: AttemptState) -> str:
     return attempt.name.lower()
 
 
-def said_of(name: str, mark: StepMark) -> str:
+def describe_step(name: str, mark: StepMark) -> str:
     """`build ended with 0`"""
     if not mark.ended_at_ms:
         return f"{name} began"

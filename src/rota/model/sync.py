@@ -5,18 +5,18 @@ from typing import NamedTuple, Self
 
 import msgspec
 
-from rota.model.container import Container
+from rota.model.container import ContainerSpec
 from rota.model.ids import JobId
 from rota.model.job import JobSpec
-from rota.model.node import Load
-from rota.model.result import ReportDoor
-from rota.model.sandbox import Sandbox
-from rota.model.service import SIGTERM, Check, Life, Restart
+from rota.model.node import NodeLoad
+from rota.model.result import ResultEndpoint
+from rota.model.sandbox import SandboxSpec
+from rota.model.service import SIGTERM, HealthCheck, ServiceStatus, RestartPolicy
 from rota.model.shape import RunMode
 from rota.model.steps import Step, StepMark
 
 
-class Said(IntEnum):
+class ReportedState(IntEnum):
     """What a node says of an attempt. Numbers are part of the wire and never change."""
 
     QUEUED = 1
@@ -32,10 +32,10 @@ class Said(IntEnum):
     UNKNOWN = 11
 
 
-SAID_FIRST_END = Said.EXITED  # this and every higher number: nothing more will come of the attempt
+REPORTED_FIRST_END = ReportedState.EXITED  # this and every higher number: nothing more will come of the attempt
 
 
-class Claim(msgspec.Struct, frozen=True, gc=False):
+class AttemptReport(msgspec.Struct, frozen=True, gc=False):
     """A node's word on one attempt. It is a claim: only `watcher/sessions` makes it a fact."""
 
     index: int
@@ -50,7 +50,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     peak_kib: int = 0
     reason: str | None = None
     steps: tuple[StepMark, ...] = ()  # that have begun
-    life: Life | None = None  # of a service
+    life: ServiceStatus | None = None  # of a service
     cause: str | None = None  # a Cause, or the word of a newer version
     version: int = 0  # of the job's spec with which it was started; 0: not told, and so the first
     handle: str = ""  # what a worker that is dialled calls it itself
@@ -58,28 +58,28 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
         0  # devices that it holds, one bit each, where it lived when its node's keeper was attached to
     )
 
-    def with_steps(self, steps: tuple[StepMark, ...]) -> "Claim":
+    def with_steps(self, steps: tuple[StepMark, ...]) -> "AttemptReport":
         return msgspec.structs.replace(self, steps=steps)
 
-    def of_version(self, version: int) -> "Claim":
+    def with_version(self, version: int) -> "AttemptReport":
         return msgspec.structs.replace(self, version=version)
 
-    def because(self, reason: str) -> "Claim":
+    def with_reason(self, reason: str) -> "AttemptReport":
         return msgspec.structs.replace(self, reason=reason)
 
-    def with_life(self, life: Life) -> "Claim":
+    def with_life(self, life: ServiceStatus) -> "AttemptReport":
         return msgspec.structs.replace(self, life=life)
 
-    def with_gpus(self, gpus: int) -> "Claim":
+    def with_gpus(self, gpus: int) -> "AttemptReport":
         return msgspec.structs.replace(self, gpus=gpus)
 
 
-class JobClaims(NamedTuple):
+class JobReports(NamedTuple):
     job: JobId
-    claims: list[Claim]
+    reports: list[AttemptReport]
 
 
-class Drain(msgspec.Struct, frozen=True):
+class DrainRequest(msgspec.Struct, frozen=True):
     """A node will leave: until then it takes nothing new."""
 
     reason: str
@@ -97,8 +97,8 @@ class Hello(msgspec.Struct, frozen=True):
     capacity: dict[str, int]
     labels: dict[str, str]
     epoch_seen: int
-    inventory: list[JobClaims]
-    drain: Drain | None = None
+    inventory: list[JobReports]
+    drain: DrainRequest | None = None
     certificate_expires_at_ms: int | None = None  # wall clock; the server has it from the connection
     session: int = 0  # grows with each connection of a boot; 0: the node is older and does not tell
     certificate_ca: str = ""  # fingerprint of the authority that signed its certificate
@@ -107,18 +107,18 @@ class Hello(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, certificate_expires_at_ms=expires_at_ms, certificate_ca=ca)
 
 
-class Report(msgspec.Struct, frozen=True):
+class NodeReport(msgspec.Struct, frozen=True):
     """What changed on a node since its last word."""
 
     n: int
-    claims: list[JobClaims]
-    load: Load | None = None
+    claims: list[JobReports]
+    load: NodeLoad | None = None
 
 
 TOO_OLD = "(steps: this node runs a version that does not know them)"  # what such a node tries to run
 
 
-class Work(msgspec.Struct, frozen=True):
+class TaskTemplate(msgspec.Struct, frozen=True):
     """What a node must know of a job to run its tasks."""
 
     name: str
@@ -134,24 +134,24 @@ class Work(msgspec.Struct, frozen=True):
     limits: dict[str, int] = {}
     steps: tuple[Step, ...] = ()
     files: dict[str, bytes] = {}
-    container: Container | None = None
+    container: ContainerSpec | None = None
     stop_signal: int = SIGTERM
-    restart: Restart | None = None  # of a service
-    check: Check | None = None
-    sandbox: Sandbox | None = None
+    restart: RestartPolicy | None = None  # of a service
+    check: HealthCheck | None = None
+    sandbox: SandboxSpec | None = None
     lease_ms: int | None = None  # how long it may run without a word of the control plane
     version: int = 1
-    reports: ReportDoor | None = None  # where its tasks say what came of them
+    reports: ResultEndpoint | None = None  # where its tasks say what came of them
     record: bytes = b""  # the job's spec, sealed: what a server that keeps no jobs on disk asks for again
 
     @property
-    def waits_for_word(self) -> bool:
+    def needs_durable_accept(self) -> bool:
         """It is started only when the control plane has on disk that this node took it."""
         return self.run is not RunMode.AT_LEAST_ONCE
 
 
-def work_of(spec: JobSpec, reports: ReportDoor | None = None, record: bytes = b"") -> Work:
-    return Work(
+def task_template(spec: JobSpec, reports: ResultEndpoint | None = None, record: bytes = b"") -> TaskTemplate:
+    return TaskTemplate(
         name=spec.name,
         argv=spec.command or (TOO_OLD,),
         env=spec.env,
@@ -167,7 +167,7 @@ def work_of(spec: JobSpec, reports: ReportDoor | None = None, record: bytes = b"
         files=spec.files,
         container=spec.container,
         stop_signal=spec.stop_signal,
-        restart=spec.restart if spec.stays else None,
+        restart=spec.restart if spec.is_service else None,
         check=spec.check,
         sandbox=spec.sandbox,
         lease_ms=spec.lease_ms,
@@ -184,19 +184,19 @@ class Start(msgspec.Struct, frozen=True, gc=False):
     gpus: int = 0  # its devices there, one bit each; 0: it needs none, or the node chooses
 
 
-class How(IntEnum):
+class StopMode(IntEnum):
     """How an attempt is stopped. Numbers are part of the wire and never change."""
 
-    GRACEFULLY = 0
-    AT_ONCE = 1
-    IF_IT_WAITS = 2  # what has started goes on
+    GRACEFUL = 0
+    IMMEDIATE = 1
+    IF_QUEUED = 2  # what has started goes on
     SUPERSEDED = 3  # another attempt counts: it has little grace
 
 
 class Stop(msgspec.Struct, frozen=True, gc=False):
     index: int
     attempt: int
-    how: How = How.GRACEFULLY
+    how: StopMode = StopMode.GRACEFUL
 
 
 class Signal(msgspec.Struct, frozen=True, gc=False):
@@ -208,7 +208,7 @@ class Signal(msgspec.Struct, frozen=True, gc=False):
 
 class JobOrders(NamedTuple):
     job: JobId
-    work: Work | None  # once per connection and version
+    work: TaskTemplate | None  # once per connection and version
     start: list[Start]
     stop: list[Stop]
     signals: tuple[Signal, ...] = ()
@@ -223,7 +223,7 @@ class LogWindow(NamedTuple):
     tail_of_both: bool = False  # lines of both streams count
 
 
-ALL_OF_IT = LogWindow()
+WHOLE_LOG = LogWindow()
 
 
 class LogRequest(NamedTuple):
@@ -235,7 +235,7 @@ class LogRequest(NamedTuple):
     stream: str  # stdout or stderr
     offset: int
     follow: bool  # until the attempt has ended
-    window: LogWindow = ALL_OF_IT
+    window: LogWindow = WHOLE_LOG
 
 
 class OutputsRequest(NamedTuple):

@@ -8,10 +8,10 @@ import msgspec
 from rota.model.columns import zeros
 from rota.model.ids import JobId, Key, NodeId
 from rota.model.recovery import Loss
-from rota.model.service import Proof
+from rota.model.service import HealthySince
 
 
-class Death(msgspec.Struct, frozen=True, array_like=True):
+class KeeperDeath(msgspec.Struct, frozen=True, array_like=True):
     """The death of a keeper. Node and wall clock name it: they are the same for every task that was there."""
 
     node: NodeId
@@ -38,11 +38,11 @@ class TaskBlock(msgspec.Struct, frozen=True, omit_defaults=True):
     reasons: dict[int, str] = {}  # position in the block -> sentence
     downed: dict[int, tuple[NodeId, ...]] = {}  # position -> nodes that were lost while it ran there
     downed_ms: dict[int, tuple[int, ...]] = {}  # the same: in cluster time, when that was
-    deaths: dict[int, tuple[Death, ...]] = {}  # position -> deaths of keepers it ran under
+    deaths: dict[int, tuple[KeeperDeath, ...]] = {}  # position -> deaths of keepers it ran under
     faults: dict[int, int] = {}  # position -> faults of the cluster in a row, where there are any
     losses: dict[int, Loss] = {}  # position -> what its controller is to decide
     renew: dict[int, int] = {}  # position -> the attempt that makes way for one of the newest version
-    proofs: dict[int, Proof] = {}  # position -> since when that is well, while it takes the others' place
+    proofs: dict[int, HealthySince] = {}  # position -> since when that is well, while it takes the others' place
 
     @property
     def key(self) -> Key:
@@ -52,7 +52,7 @@ class TaskBlock(msgspec.Struct, frozen=True, omit_defaults=True):
     def size(self) -> int:
         return len(self.state)
 
-    def making_way(self, renew: dict[int, int], proofs: dict[int, Proof] | None = None) -> Self:
+    def with_replacements(self, renew: dict[int, int], proofs: dict[int, HealthySince] | None = None) -> Self:
         return msgspec.structs.replace(self, renew=renew, proofs=proofs or {})
 
     @classmethod

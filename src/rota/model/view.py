@@ -3,46 +3,46 @@
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from rota.model.accounts import Accounts
+from rota.model.accounts import UsageAccounts
 from rota.model.adoption import JobAdoption
 from rota.model.attempt import AttemptBlock, StatusBlock
-from rota.model.cluster import Cluster, ClusterWish, Machine
+from rota.model.cluster import ClusterRecord, ClusterIntent, Machine
 from rota.model.columns import ints
-from rota.model.cron import Cron, CronStatus
+from rota.model.cron import CronRecord, CronStatus
 from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import (
     Counters,
     JobCluster,
     JobSpec,
     JobStatus,
-    JobVerdict,
-    JobWish,
-    LineChange,
+    SchedulerVerdict,
+    JobIntent,
+    QueueChange,
     SubmitKey,
-    Turn,
+    QueueRank,
     Unplaceable,
 )
 from rota.model.lifecycle import JobState, NodeState
 from rota.model.limits import BLOCK_TASKS
-from rota.model.log import Log
+from rota.model.log import ChangeLog
 from rota.model.move import MoveOrder
-from rota.model.namespace import Namespace
-from rota.model.neighbours import Neighbours
-from rota.model.node import Link, Load, NodeSpec, NodeStatus, NodeWish
-from rota.model.past import Past
+from rota.model.namespace import NamespaceRecord
+from rota.model.neighbours import AffinityIndex
+from rota.model.node import Connection, NodeLoad, NodeSpec, NodeStatus, NodeIntent
+from rota.model.past import EndedJobs
 from rota.model.pins import PinBlock
-from rota.model.recovery import JobAnswers, Presence
+from rota.model.recovery import RecoveryAnswers, SubscriberPresence
 from rota.model.restored import Restored
-from rota.model.result import Result
-from rota.model.rollout import JobFormer, JobRollout
-from rota.model.room import Room
-from rota.model.serve import Group
-from rota.model.shape import Line
+from rota.model.result import ResultRecord
+from rota.model.rollout import JobPreviousVersion, JobRollout
+from rota.model.room import NodeTable
+from rota.model.serve import JobGroup
+from rota.model.shape import QueueKey
 from rota.model.subscriber import Subscriber
 from rota.model.task import TaskBlock
 
 
-class Tally(Protocol):
+class TaskCounts(Protocol):
     """How many tasks of a job are in which state; `pending` are all the others."""
 
     @property
@@ -64,25 +64,25 @@ class JobView(Protocol):
     @property
     def spec(self) -> JobSpec: ...
     @property
-    def wish(self) -> JobWish | None: ...
+    def intent(self) -> JobIntent | None: ...
     @property
     def cluster(self) -> JobCluster | None: ...
     @property
     def status(self) -> JobStatus | None: ...
     @property
-    def verdict(self) -> JobVerdict | None: ...
+    def verdict(self) -> SchedulerVerdict | None: ...
     @property
     def unplaceable(self) -> Unplaceable | None: ...
     @property
-    def answers(self) -> JobAnswers | None: ...
+    def answers(self) -> RecoveryAnswers | None: ...
     @property
-    def results(self) -> Mapping[tuple[int, int], Result]:
+    def results(self) -> Mapping[tuple[int, int], ResultRecord]:
         """By index and attempt."""
 
     @property
     def results_bytes(self) -> int: ...
     @property
-    def former(self) -> JobFormer | None: ...
+    def previous_version(self) -> JobPreviousVersion | None: ...
     @property
     def rollout(self) -> JobRollout | None: ...
     @property
@@ -100,19 +100,19 @@ class JobView(Protocol):
         """Per block a Phase per task; a block without an entry is all pending."""
 
     @property
-    def pinned(self) -> Mapping[NodeId, int]:
+    def task_by_node(self) -> Mapping[NodeId, int]:
         """Of a system job: which task each node has, in the order of the tasks."""
 
     @property
     def pins(self) -> Mapping[int, PinBlock]: ...
     @property
-    def tally(self) -> Tally: ...
+    def task_counts(self) -> TaskCounts: ...
     @property
     def started_at_ms(self) -> int | None:
         """The earliest start of any of its attempts."""
 
     @property
-    def is_short(self) -> bool:
+    def runs_briefly(self) -> bool:
         """Whether its tasks are known to run so briefly that some may wait on a node for the next slot."""
 
     @property
@@ -120,11 +120,11 @@ class JobView(Protocol):
         """Observed run time of its tasks, a moving average."""
 
     @property
-    def on(self) -> Mapping[NodeId, int]:
+    def live_by_node(self) -> Mapping[NodeId, int]:
         """Live attempts by node."""
 
     @property
-    def in_line(self) -> Line | None:
+    def queue(self) -> QueueKey | None:
         """The line it waits in; None: no task of it may be placed now."""
 
     @property
@@ -142,7 +142,7 @@ class NodeView(Protocol):
     @property
     def spec(self) -> NodeSpec: ...
     @property
-    def wish(self) -> NodeWish | None: ...
+    def intent(self) -> NodeIntent | None: ...
     @property
     def status(self) -> NodeStatus | None: ...
     @property
@@ -150,11 +150,11 @@ class NodeView(Protocol):
         """Its certificate opens nothing any more, by an operator's word."""
 
     @property
-    def link(self) -> Link: ...
+    def connection(self) -> Connection: ...
     @property
-    def heard_at_ms(self) -> int: ...
+    def last_seen_at_ms(self) -> int: ...
     @property
-    def parting(self) -> str | None:
+    def disconnect_reason(self) -> str | None:
         """Why it closed its connection, as it said itself; None: it said nothing."""
 
     @property
@@ -162,13 +162,13 @@ class NodeView(Protocol):
         """Revision and index of the event that told of its leave, if this process has committed it."""
 
     @property
-    def load(self) -> Load | None: ...
+    def load(self) -> NodeLoad | None: ...
     @property
     def assigned(self) -> Mapping[tuple[JobId, int], int]:
         """Live attempts on it: (job, index) -> attempt number."""
 
     @property
-    def drains(self) -> bool:
+    def is_draining(self) -> bool:
         """It takes nothing new: an operator wishes that, the node itself, or its cluster wants it no more."""
 
 
@@ -182,19 +182,19 @@ class View(Protocol):
         """That it was read from a backup, once."""
 
     @property
-    def is_short(self) -> bool:
+    def disk_low(self) -> bool:
         """Whether the store has no room but for how that ends which runs already."""
 
     @property
     def jobs(self) -> Mapping[JobId, JobView]: ...
     @property
-    def aside(self) -> Container[JobId]:
+    def unloadable(self) -> Container[JobId]:
         """Jobs on disk that could not be loaded: not among `jobs`, but not unknown either."""
 
     @property
     def nodes(self) -> Mapping[NodeId, NodeView]: ...
     @property
-    def only_granted(self) -> frozenset[str]:
+    def granted_only_labels(self) -> frozenset[str]:
         """Keys of labels that count only where a node was granted them."""
 
     @property
@@ -206,33 +206,33 @@ class View(Protocol):
         """Of these, the ones with live attempts on a node; a node without any has no entry."""
 
     @property
-    def room(self) -> Room: ...
+    def node_table(self) -> NodeTable: ...
     @property
-    def accounts(self) -> Accounts: ...
+    def usage(self) -> UsageAccounts: ...
     @property
-    def neighbours(self) -> Neighbours: ...
+    def affinity(self) -> AffinityIndex: ...
     @property
-    def namespaces(self) -> Mapping[str, Namespace]: ...
+    def namespaces(self) -> Mapping[str, NamespaceRecord]: ...
     @property
-    def presence(self) -> Presence: ...
+    def presence(self) -> SubscriberPresence: ...
     @property
     def subscribers(self) -> Mapping[str, Subscriber]: ...
     @property
-    def crons(self) -> Mapping[str, Cron]: ...
+    def crons(self) -> Mapping[str, CronRecord]: ...
     @property
     def cron_statuses(self) -> Mapping[str, CronStatus]: ...
     @property
     def counters(self) -> Counters: ...
     @property
-    def clusters(self) -> Mapping[str, Cluster]: ...
+    def clusters(self) -> Mapping[str, ClusterRecord]: ...
     @property
-    def cluster_wishes(self) -> Mapping[str, ClusterWish]: ...
+    def cluster_intents(self) -> Mapping[str, ClusterIntent]: ...
     @property
     def machines(self) -> Mapping[str, Machine]: ...
     @property
-    def past(self) -> Past: ...
+    def ended_jobs(self) -> EndedJobs: ...
     @property
-    def systems(self) -> Iterable[JobId]:
+    def system_jobs(self) -> Iterable[JobId]:
         """Active jobs with a task on every node."""
 
     @property
@@ -244,7 +244,7 @@ class View(Protocol):
         """Jobs that have no cluster yet."""
 
     @property
-    def jobs_by_cluster(self) -> Mapping[str, Mapping[Group, Mapping[JobId, None]]]:
+    def jobs_by_cluster(self) -> Mapping[str, Mapping[JobGroup, Mapping[JobId, None]]]:
         """Unfinished jobs by their cluster, UNASSIGNED without one. What is empty has no entry."""
 
     @property
@@ -252,29 +252,29 @@ class View(Protocol):
         """Jobs that have not ended."""
 
     def submitted(self, namespace: str, name: str) -> SubmitKey | None: ...
-    def waiting(self) -> Iterable[tuple[Line, Sequence[Turn]]]:
+    def pending_queues(self) -> Iterable[tuple[QueueKey, Sequence[QueueRank]]]:
         """The lines of jobs with tasks that may be placed now, each job as its turn, first in turn first."""
 
     def nodes_in(self, cluster: str) -> Mapping[NodeState, int]:
         """How many nodes of a cluster are in each state."""
 
-    def waiting_in(self, cluster: str) -> int:
+    def pending_jobs_in(self, cluster: str) -> int:
         """How many jobs are in lines for nodes of this cluster."""
 
-    def line(self, line: Line) -> Sequence[Turn]:
+    def pending_queue(self, line: QueueKey) -> Sequence[QueueRank]:
         """The same of one line."""
 
     @property
-    def line_changes(self) -> Log[LineChange]:
+    def queue_changes(self) -> ChangeLog[QueueChange]:
         """Lines that a job joined or left, or in which its prospects changed."""
 
     def next_resume_ms(self) -> int | None:
         """When the next job all of whose tasks pause after a failure is in a line again."""
 
-    def followers(self, job: JobId) -> Sequence[JobId]:
+    def dependents(self, job: JobId) -> Sequence[JobId]:
         """Jobs that have not begun and wait for this one to end."""
 
-    def refused_by(self, errand: Line) -> Mapping[NodeId, tuple[int, str]]:
+    def refused_by(self, errand: QueueKey) -> Mapping[NodeId, tuple[int, str]]:
         """Nodes that lately refused such tasks: cluster time until which it counts, and the reason."""
 
 
@@ -293,7 +293,7 @@ def is_placed(job: JobView, index: int) -> bool:
     return attempts is not None and ints(attempts, "number")[position] > 0
 
 
-def taken_away(view: View, cluster: str) -> tuple[NodeId, ...]:
+def nodes_being_terminated(view: View, cluster: str) -> tuple[NodeId, ...]:
     """Its nodes whose machines will be: they take nothing new, and what runs there will move."""
     return tuple(
         name

@@ -3,28 +3,28 @@
 import msgspec
 
 
-class Reason(msgspec.Struct, frozen=True):
+class WaitReason(msgspec.Struct, frozen=True):
     kind: str  # the resource, or constraint, taint, near, quota, promised, refused, full, closed, ...
     count: int
     of: int
     text: str
 
 
-class Miss(msgspec.Struct, frozen=True):
+class NearMiss(msgspec.Struct, frozen=True):
     """A node that lacks little, and what it lacks."""
 
     node: str
     lacks: tuple[str, ...]
 
 
-class Why(msgspec.Struct, frozen=True):
+class Explanation(msgspec.Struct, frozen=True):
     waits: bool
     sentence: str
-    reasons: tuple[Reason, ...] = ()
+    reasons: tuple[WaitReason, ...] = ()
     changes: tuple[str, ...] = ()
     position: int | None = None
-    misses: tuple[Miss, ...] = ()  # those that lack least first
+    misses: tuple[NearMiss, ...] = ()  # those that lack least first
     starts_at_ms: int | None = None  # wall clock, about; none: nobody knows
 
-    def with_words(self, *more: str) -> "Why":
+    def with_text(self, *more: str) -> "Explanation":
         return msgspec.structs.replace(self, sentence="; ".join((self.sentence, *more)))

@@ -10,55 +10,55 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from rota.model.amounts import CPU, MEMORY
-from rota.providers.protocol import Order, ProviderFailed
+from rota.providers.protocol import MachineOrder, ProviderFailed
 
-_LOOK_SECONDS = 0.005
-_OFFERED = {CPU: ("--cpu", 1000), MEMORY: ("--memory", 1)}  # the agent's flag, and how many are one
+_POLL_SECONDS = 0.005
+_CAPACITY_FLAGS = {CPU: ("--cpu", 1000), MEMORY: ("--memory", 1)}  # the agent's flag, and how many are one
 
 
-class Processes(Protocol):
+class LocalProcesses(Protocol):
     """What runs of a node, by its directory."""
 
-    def runs(self, directory: Path) -> bool:
+    def agent_runs(self, directory: Path) -> bool:
         """Whether an agent does."""
 
-    def left(self, directory: Path) -> bool:
+    def anything_runs(self, directory: Path) -> bool:
         """Whether anything does: the keeper outlives its agent."""
 
-    def end(self, directory: Path) -> None:
+    def end_all(self, directory: Path) -> None:
         """All of it, politely first. Blocks."""
 
 
-class Local:
+class LocalProvider:
     """`flags`: what every agent is told beside what its machine offers, asked for at each start."""
 
     def __init__(
-        self, directory: Path, processes: Processes, flags: Callable[[], Sequence[str]] = tuple
+        self, directory: Path, processes: LocalProcesses, flags: Callable[[], Sequence[str]] = tuple
     ) -> None:
         self._directory = directory
         self._processes = processes
         self._flags = flags
-        self._orders: dict[str, Order] = {}  # by machine
+        self._orders: dict[str, MachineOrder] = {}  # by machine
         self._starting = asyncio.Lock()  # so that a restart misses no agent which is being started
         self._agents: dict[str, asyncio.subprocess.Process] = {}  # held, so that they are reaped
-        self._others: dict[str, Local] = {}  # by their directories, held for the same reason
+        self._by_directory: dict[str, LocalProvider] = {}  # by their directories, held for the same reason
 
     @property
     def place(self) -> str:
         return f"{platform.node()}:{self._directory}"
 
-    def at(self, place: str) -> "Local | None":
+    def for_place(self, place: str) -> "LocalProvider | None":
         """Another server of this machine has a directory of its own, and may have led before."""
         host, _, directory = place.partition(":")
         if place == self.place:
             return self
         if host != platform.node():
             return None
-        return self._others.setdefault(directory, Local(Path(directory), self._processes, self._flags))
+        return self._by_directory.setdefault(directory, LocalProvider(Path(directory), self._processes, self._flags))
 
-    async def create(self, order: Order) -> None:
-        directory = self._of(order.cluster, order.machine)
-        if await asyncio.to_thread(self._processes.runs, directory):
+    async def create(self, order: MachineOrder) -> None:
+        directory = self._machine_directory(order.cluster, order.machine)
+        if await asyncio.to_thread(self._processes.agent_runs, directory):
             return
         try:
             for around in (self._directory, directory.parent):
@@ -71,12 +71,12 @@ class Local:
             raise ProviderFailed(f"its agent cannot be started: {error.strerror}") from error
         # A process has no words yet when whoever started it goes on: it would not be listed for a moment.
         while agent.returncode is None:
-            if await asyncio.to_thread(self._processes.runs, directory):
+            if await asyncio.to_thread(self._processes.agent_runs, directory):
                 return
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
 
-    async def _start(self, order: Order) -> asyncio.subprocess.Process:
-        directory = self._of(order.cluster, order.machine)
+    async def _start(self, order: MachineOrder) -> asyncio.subprocess.Process:
+        directory = self._machine_directory(order.cluster, order.machine)
         with _open_log(directory) as diary:
             agent = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "rota.cli.main", "agent"),
@@ -85,7 +85,7 @@ class Local:
                 stdout=diary,
                 stderr=diary,
                 start_new_session=True,
-                env={**os.environ, "ROTA_JOIN": order.join},  # not in argv, where everybody can read it
+                env={**os.environ, "ROTA_JOIN": order.join_line},  # not in argv, where everybody can read it
             )
         self._orders[order.machine], self._agents[order.machine] = order, agent
         return agent
@@ -100,7 +100,7 @@ class Local:
             for directory in sorted(self._directory.glob("*/*/")):
                 agent = self._agents.get(directory.name)
                 if agent is None:
-                    await asyncio.to_thread(self._processes.end, directory)
+                    await asyncio.to_thread(self._processes.end_all, directory)
                 elif agent.returncode is None:
                     agent.kill()
                     await agent.wait()
@@ -112,8 +112,8 @@ class Local:
 
     async def remove(self, cluster: str, machine: str, settings: Mapping[str, str]) -> None:
         del settings
-        directory = self._of(cluster, machine)
-        await asyncio.to_thread(self._processes.end, directory)
+        directory = self._machine_directory(cluster, machine)
+        await asyncio.to_thread(self._processes.end_all, directory)
         self._orders.pop(machine, None)
         agent = self._agents.pop(machine, None)
         if agent is not None:
@@ -127,9 +127,9 @@ class Local:
 
     def _running(self, cluster: str) -> Sequence[str]:
         known = (self._directory / cluster).glob("*/")
-        return [directory.name for directory in known if self._processes.left(directory)]
+        return [directory.name for directory in known if self._processes.anything_runs(directory)]
 
-    def _of(self, cluster: str, machine: str) -> Path:
+    def _machine_directory(self, cluster: str, machine: str) -> Path:
         return self._directory / cluster / machine
 
 
@@ -138,10 +138,10 @@ def _open_log(directory: Path) -> BinaryIO:
     return open(directory / "agent.log", "ab", opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
-def _offer(order: Order) -> list[str]:
+def _offer(order: MachineOrder) -> list[str]:
     found: list[str] = []
     for resource, amount in order.capacity.items():
-        if resource in _OFFERED:
-            flag, one = _OFFERED[resource]
+        if resource in _CAPACITY_FLAGS:
+            flag, one = _CAPACITY_FLAGS[resource]
             found += [flag, f"{amount / one:g}" if one > 1 else str(amount)]
     return found

@@ -17,12 +17,12 @@ class ProviderFailed(Unavailable):
         self.said = said
 
 
-class Order(NamedTuple):
+class MachineOrder(NamedTuple):
     """A machine that is wanted."""
 
     machine: str
     cluster: str
-    join: str  # the line with which its agent joins, once; a secret
+    join_line: str  # the line with which its agent joins, once; a secret
     capacity: Mapping[str, int]
     labels: Mapping[str, str]
     settings: Mapping[str, str]
@@ -33,10 +33,10 @@ class Provider(Protocol):
     def place(self) -> str:
         """From where its machines can be reached, kept with each of them; empty: from anywhere."""
 
-    def at(self, place: str) -> "Provider | None":
+    def for_place(self, place: str) -> "Provider | None":
         """The same for machines that were made from that place; None: they are out of reach here."""
 
-    async def create(self, order: Order) -> None:
+    async def create(self, order: MachineOrder) -> None:
         """Make it, with an agent on it; return when it is on its way. One that is there is left alone."""
 
     async def list(self, cluster: str, settings: Mapping[str, str]) -> Sequence[str]:

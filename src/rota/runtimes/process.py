@@ -11,16 +11,16 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rota.model.container import Container
+from rota.model.container import ContainerSpec
 from rota.model.errors import Unavailable
 from rota.model.ids import JobId
 from rota.model.limits import REASON_LENGTH_MAX
-from rota.model.result import ReportDoor
-from rota.model.sandbox import Sandbox
-from rota.model.service import Check, Life, Restart
+from rota.model.result import ResultEndpoint
+from rota.model.sandbox import SandboxSpec
+from rota.model.service import HealthCheck, ServiceStatus, RestartPolicy
 from rota.model.steps import Step, StepMark
-from rota.model.sync import Claim, How, JobClaims, Said, Signal, Start, Work
-from rota.runtimes.protocol import AttemptName, Room
+from rota.model.sync import AttemptReport, StopMode, JobReports, ReportedState, Signal, Start, TaskTemplate
+from rota.runtimes.protocol import AttemptName, NodeResources
 
 SELF, OWN = "self", "own"  # run as the agent does; as a user of its own for each job
 _PROTOCOL = 4
@@ -28,20 +28,20 @@ _PROTOCOL_FIRST = 1  # counted whole GPUs, an order could not name them; 2 knew 
 _PROTOCOL_UPDATES = 4
 _START_SECONDS = 15.0
 _LINE_BYTES = 1 << 30  # a full state may be long
-_SAID = {
-    "queued": Said.QUEUED,
-    "running": Said.RUNNING,
-    "stopping": Said.STOPPING,
-    "exited": Said.EXITED,
-    "stopped": Said.STOPPED,
-    "timed_out": Said.TIMED_OUT,
-    "withdrawn": Said.WITHDRAWN,
-    "lost": Said.LOST,
-    "unknown": Said.UNKNOWN,
+_REPORTED = {
+    "queued": ReportedState.QUEUED,
+    "running": ReportedState.RUNNING,
+    "stopping": ReportedState.STOPPING,
+    "exited": ReportedState.EXITED,
+    "stopped": ReportedState.STOPPED,
+    "timed_out": ReportedState.TIMED_OUT,
+    "withdrawn": ReportedState.WITHDRAWN,
+    "lost": ReportedState.LOST,
+    "unknown": ReportedState.UNKNOWN,
 }
 
 
-class Bounds(NamedTuple):
+class RunLimits(NamedTuple):
     """Who the work runs as, and what none of it gets beyond."""
 
     run_as: str = SELF
@@ -52,9 +52,9 @@ class Bounds(NamedTuple):
 class ProcessRuntime:
     """Talks to the keeper of one directory."""
 
-    def __init__(self, directory: Path, bounds: Bounds | None = None) -> None:
+    def __init__(self, directory: Path, bounds: RunLimits | None = None) -> None:
         self._directory = directory
-        self._bounds = bounds or Bounds()
+        self._bounds = bounds or RunLimits()
         self._labels: dict[str, str] = {}
         self._keeper: subprocess.Popen[bytes] | None = None
         self._reader: asyncio.StreamReader
@@ -62,7 +62,7 @@ class ProcessRuntime:
         self._speaks = _PROTOCOL
         self.shortage: str | None = None
         self.leases: dict[JobId, int] = {}
-        self.doors: dict[JobId, ReportDoor] = {}
+        self.result_endpoints: dict[JobId, ResultEndpoint] = {}
         self.records: dict[JobId, bytes] = {}
 
     @property
@@ -73,29 +73,29 @@ class ProcessRuntime:
     def labels(self) -> dict[str, str]:
         return self._labels
 
-    async def attach(self, room: Room) -> list[JobClaims]:
+    async def attach(self, room: NodeResources) -> list[JobReports]:
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        state = await self._greet()
+        state = await self._handshake()
         self._speaks = state["protocol"]
         self._labels = state.get("labels", {})
         if self._bounds.run_as == SELF:
             self._labels["isolation"] = "none"  # what the keeper says holds for work of other users
         self.leases = {JobId(job): lease_ms for job, lease_ms in state.get("leases", {}).items()}
-        self.doors = _doors_of(state)
+        self.result_endpoints = _result_endpoints(state)
         self.records = {JobId(job): b64decode(text) for job, text in state.get("records", {}).items()}
         self.shortage = state.get("shortage")
         size = {"node": room.node, "amounts": room.amounts, "gpus": list(room.gpus)}
         bounds = {**self._bounds._asdict(), "keeping": dict(room.keeping)}
         engine = None if room.engine is None else room.engine._asdict()
         self._send({"op": "configure", **size, **bounds, "engine": engine})
-        return claims_of_state(state)
+        return reports_from_state(state)
 
-    async def events(self) -> AsyncIterator[list[JobClaims]]:
+    async def events(self) -> AsyncIterator[list[JobReports]]:
         while (message := await self._next()) is not None:
             match message.get("op"):
                 case "events":
                     try:
-                        claims = claims_of_events(message)
+                        claims = reports_from_events(message)
                     except (LookupError, TypeError, ValueError):  # garbled: all is told again at an attach
                         self._writer.close()
                         return
@@ -105,15 +105,15 @@ class ProcessRuntime:
                 case _:
                     pass
 
-    async def start(self, job: JobId, work: Work | None, tasks: list[Start]) -> None:
-        spec = None if work is None else spec_of(work)
-        rows = [row_of(task) for task in tasks]
+    async def start(self, job: JobId, work: TaskTemplate | None, tasks: list[Start]) -> None:
+        spec = None if work is None else keeper_spec(work)
+        rows = [start_row(task) for task in tasks]
         self._send({"op": "start", "job": job, "spec": spec, "tasks": rows})
         with contextlib.suppress(ConnectionError):
             await self._writer.drain()
 
-    async def stop(self, attempts: list[AttemptName], how: How = How.GRACEFULLY) -> None:
-        if how is not How.IF_IT_WAITS or self._speaks >= _PROTOCOL_UPDATES:
+    async def stop(self, attempts: list[AttemptName], how: StopMode = StopMode.GRACEFUL) -> None:
+        if how is not StopMode.IF_QUEUED or self._speaks >= _PROTOCOL_UPDATES:
             self._send({"op": "stop", "attempts": attempts, "how": int(how)})
 
     async def signal(self, job: JobId, signals: Iterable[Signal]) -> None:
@@ -134,11 +134,11 @@ class ProcessRuntime:
     async def quit(self) -> None:
         self._send({"op": "quit"})
 
-    async def _greet(self) -> dict[str, Any]:
+    async def _handshake(self) -> dict[str, Any]:
         """By the keeper that is there, or by one of our own making. One that is just dying hangs up on us."""
         try:
             async with asyncio.timeout(_START_SECONDS):
-                while (state := await self._first_word()) is None:
+                while (state := await self._first_message()) is None:
                     await asyncio.sleep(0.01)
         except TimeoutError:
             log = self._directory / "keeper.log"
@@ -147,7 +147,7 @@ class ProcessRuntime:
             raise Unavailable(f"the keeper of {self._directory} answered {state!r:.200}")
         return state
 
-    async def _first_word(self) -> dict[str, Any] | None:
+    async def _first_message(self) -> dict[str, Any] | None:
         if await self._reach():
             return await self._hello(_PROTOCOL)
         if self._keeper is None or self._keeper.poll() is not None:
@@ -206,12 +206,12 @@ class ProcessRuntime:
         return message
 
 
-def claims_of_state(state: dict[str, Any]) -> list[JobClaims]:
+def reports_from_state(state: dict[str, Any]) -> list[JobReports]:
     rows = [*map(_live, state["live"]), *map(_ended, state["ended"])]
     return _grouped(rows, state)
 
 
-def claims_of_events(message: dict[str, Any]) -> list[JobClaims]:
+def reports_from_events(message: dict[str, Any]) -> list[JobReports]:
     return _grouped(
         [
             *map(_started, message.get("started", ())),
@@ -222,7 +222,7 @@ def claims_of_events(message: dict[str, Any]) -> list[JobClaims]:
     )
 
 
-def spec_of(work: Work) -> dict[str, Any]:
+def keeper_spec(work: TaskTemplate) -> dict[str, Any]:
     """A job's work as the keeper reads it."""
     return {
         "name": work.name,
@@ -250,20 +250,20 @@ def spec_of(work: Work) -> dict[str, Any]:
     }
 
 
-def _reports_of(door: ReportDoor) -> dict[str, Any]:
+def _reports_of(door: ResultEndpoint) -> dict[str, Any]:
     said = {"url": door.url, "key": door.key, "node": door.node, "ca": door.ca, "others": list(door.others)}
     return {**said, **({"by_agent": True} if door.by_agent else {})}
 
 
-def _doors_of(state: dict[str, Any]) -> dict[JobId, ReportDoor]:
+def _result_endpoints(state: dict[str, Any]) -> dict[JobId, ResultEndpoint]:
     """Where the agent reports the results of what runs or has ended here, by job."""
     return {
-        JobId(job): ReportDoor(**{**said, "others": tuple(said["others"])})
+        JobId(job): ResultEndpoint(**{**said, "others": tuple(said["others"])})
         for job, said in state.get("reports", {}).items()
     }
 
 
-def _restart_of(restart: Restart) -> dict[str, int]:
+def _restart_of(restart: RestartPolicy) -> dict[str, int]:
     return {
         "attempts": restart.attempts,
         "within_ms": round(restart.within_seconds * 1000),
@@ -272,7 +272,7 @@ def _restart_of(restart: Restart) -> dict[str, int]:
     }
 
 
-def _check_of(check: Check) -> dict[str, Any]:
+def _check_of(check: HealthCheck) -> dict[str, Any]:
     what: dict[str, Any] = {"argv": check.command} if check.command else {"port": check.port}
     if check.http is not None:
         what |= {"path": check.http, "codes": check.codes}
@@ -285,11 +285,11 @@ def _check_of(check: Check) -> dict[str, Any]:
     }
 
 
-def _sandbox(sandbox: Sandbox) -> dict[str, Any]:
+def _sandbox(sandbox: SandboxSpec) -> dict[str, Any]:
     return {"network": sandbox.network, "writable": sandbox.writable}
 
 
-def _container(container: Container) -> dict[str, Any]:
+def _container(container: ContainerSpec) -> dict[str, Any]:
     """Only what is said of it."""
     said = {
         "image": container.image,
@@ -302,7 +302,7 @@ def _container(container: Container) -> dict[str, Any]:
     return {name: value for name, value in said.items() if value is not None}
 
 
-def _files_of(work: Work) -> dict[str, str]:
+def _files_of(work: TaskTemplate) -> dict[str, str]:
     return {path: b64encode(content).decode() for path, content in work.files.items()}
 
 
@@ -311,33 +311,33 @@ def _step_of(step: Step) -> dict[str, Any]:
     return {"name": step.name, "argv": step.command, "env": step.env, "timeout_ms": timeout_ms}
 
 
-def row_of(task: Start) -> list[int]:
+def start_row(task: Start) -> list[int]:
     """A task as the keeper reads it; GPUs are named only where some are given."""
     row = [task.index, task.attempt, int(task.firm)]
     return [*row, task.gpus] if task.gpus else row
 
 
-def _live(row: list[Any]) -> tuple[str, Claim]:
+def _live(row: list[Any]) -> tuple[str, AttemptReport]:
     job, index, attempt, state, started_ms = row
-    return job, Claim(index, attempt, _SAID[state], started_at_ms=started_ms or 0)
+    return job, AttemptReport(index, attempt, _REPORTED[state], started_at_ms=started_ms or 0)
 
 
-def _started(row: list[Any]) -> tuple[str, Claim]:
+def _started(row: list[Any]) -> tuple[str, AttemptReport]:
     job, index, attempt, started_ms = row
-    return job, Claim(index, attempt, Said.RUNNING, started_at_ms=started_ms)
+    return job, AttemptReport(index, attempt, ReportedState.RUNNING, started_at_ms=started_ms)
 
 
-def _refused(row: list[Any]) -> tuple[str, Claim]:
+def _refused(row: list[Any]) -> tuple[str, AttemptReport]:
     job, index, attempt, reason = row
-    return job, Claim(index, attempt, Said.REFUSED, reason=_brief(reason))
+    return job, AttemptReport(index, attempt, ReportedState.REFUSED, reason=_brief(reason))
 
 
-def _ended(row: list[Any]) -> tuple[str, Claim]:
+def _ended(row: list[Any]) -> tuple[str, AttemptReport]:
     job, index, attempt, state, code, signal, started_ms, ended_ms, ran_us, cpu_us, peak_kib, *words = row
-    claim = Claim(
+    claim = AttemptReport(
         index,
         attempt,
-        _SAID[state],
+        _REPORTED[state],
         -1 if code is None else code,
         signal or 0,
         started_ms or 0,
@@ -361,22 +361,22 @@ def _mark(row: list[Any]) -> StepMark:
     return StepMark(started_ms, ended_ms, -1 if code is None else code, signal or 0, out_offset, err_offset)
 
 
-def _life(row: list[Any]) -> Life:
+def _service_status(row: list[Any]) -> ServiceStatus:
     restarts, code, signal, ended_ms, health, why = row
-    return Life(restarts, -1 if code is None else code, signal or 0, ended_ms, health, _brief(why))
+    return ServiceStatus(restarts, -1 if code is None else code, signal or 0, ended_ms, health, _brief(why))
 
 
-def _grouped(rows: list[tuple[str, Claim]], beside: Mapping[str, Any]) -> list[JobClaims]:
+def _grouped(rows: list[tuple[str, AttemptReport]], beside: Mapping[str, Any]) -> list[JobReports]:
     """`beside` them is told how the steps of some stand, how services live, and versions of updated jobs."""
-    jobs: dict[str, list[Claim]] = {}
+    jobs: dict[str, list[AttemptReport]] = {}
     marks = {(job, at, n): tuple(map(_mark, found)) for job, at, n, found in beside.get("steps", ())}
-    lives = {(job, at, n): _life(found) for job, at, n, found in beside.get("lives", ())}
+    lives = {(job, at, n): _service_status(found) for job, at, n, found in beside.get("lives", ())}
     versions = {(job, at, n): version for job, at, n, version in beside.get("versions", ())}
     gpus = {(job, at, n): held for job, at, n, held in beside.get("gpus", ())}
     for job, claim in rows:
         name = (job, claim.index, claim.attempt)
         told = claim.with_steps(marks[name]) if name in marks else claim
-        told = told.of_version(versions[name]) if name in versions else told
+        told = told.with_version(versions[name]) if name in versions else told
         told = told.with_gpus(gpus[name]) if name in gpus else told
         jobs.setdefault(job, []).append(told.with_life(lives[name]) if name in lives else told)
-    return [JobClaims(JobId(job), claims) for job, claims in jobs.items()]
+    return [JobReports(JobId(job), claims) for job, claims in jobs.items()]

@@ -5,8 +5,8 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from rota.model.ids import JobId
-from rota.model.result import ReportDoor
-from rota.model.sync import How, JobClaims, Signal, Start, Work
+from rota.model.result import ResultEndpoint
+from rota.model.sync import StopMode, JobReports, Signal, Start, TaskTemplate
 
 
 class AttemptName(NamedTuple):
@@ -15,7 +15,7 @@ class AttemptName(NamedTuple):
     attempt: int
 
 
-class Engine(NamedTuple):
+class ContainerEngine(NamedTuple):
     """The container runtime of this machine, and what its owner allows."""
 
     kind: str  # podman or docker
@@ -26,14 +26,14 @@ class Engine(NamedTuple):
     old_groups: bool = False  # control groups of version 1, made by itself
 
 
-class Room(NamedTuple):
+class NodeResources(NamedTuple):
     """What the work may use of this machine."""
 
     node: str
     amounts: dict[str, int]
     gpus: tuple[str, ...]  # by place: what an order names them by
     keeping: Mapping[str, int] = MappingProxyType({})  # how much output, how long; else as usual
-    engine: Engine | None = None
+    engine: ContainerEngine | None = None
 
 
 class Runtime(Protocol):
@@ -52,7 +52,7 @@ class Runtime(Protocol):
         """Of jobs that ran here when it was attached: their run leases, in ms."""
 
     @property
-    def doors(self) -> Mapping[JobId, ReportDoor]:
+    def result_endpoints(self) -> Mapping[JobId, ResultEndpoint]:
         """Of jobs that were here when it was attached, whose results the agent reports: where."""
 
     @property
@@ -63,16 +63,16 @@ class Runtime(Protocol):
     def labels(self) -> dict[str, str]:
         """What this machine can do for the work, known once attached: how limits are kept."""
 
-    async def attach(self, room: Room) -> list[JobClaims]:
+    async def attach(self, room: NodeResources) -> list[JobReports]:
         """Connect, and hear of all that is live and of every result not acknowledged."""
 
-    def events(self) -> AsyncIterator[list[JobClaims]]:
+    def events(self) -> AsyncIterator[list[JobReports]]:
         """What happens from the attach on, in batches; ends when the runtime is gone."""
 
-    async def start(self, job: JobId, work: Work | None, tasks: list[Start]) -> None:
+    async def start(self, job: JobId, work: TaskTemplate | None, tasks: list[Start]) -> None:
         """Idempotent by attempt number; `work` once per job, version and attach, also without tasks."""
 
-    async def stop(self, attempts: list[AttemptName], how: How = How.GRACEFULLY) -> None:
+    async def stop(self, attempts: list[AttemptName], how: StopMode = StopMode.GRACEFUL) -> None:
         """Gracefully, then by force, unless said otherwise; what waits is withdrawn."""
 
     async def signal(self, job: JobId, signals: Iterable[Signal]) -> None:

@@ -7,18 +7,18 @@ import numpy as np
 
 from rota.model.columns import Array, ints
 from rota.model.ids import JobId
-from rota.model.job import JobSpec, Turn
-from rota.model.limits import BLOCK_TASKS, PROMISE_AHEAD_MS
+from rota.model.job import JobSpec, QueueRank
+from rota.model.limits import BLOCK_TASKS, RESERVATION_AHEAD_MS
 from rota.model.namespace import TASKS
 from rota.model.phase import Phase
 from rota.model.plan import Instant
 from rota.model.view import JobView, NodeView, View
 from rota.scheduler.board import TASKS_ROW, Board
-from rota.scheduler.place import Seating, barring, refusing
-from rota.scheduler.scores import NEVER
+from rota.scheduler.place import Placer, slot_mask, refusing_slots
+from rota.scheduler.scores import EXCLUDED
 
 _CANDIDATES = 32  # nodes whose running work is looked at, the emptiest first
-_OVERDUE = 0.1  # of what was expected: how much longer work is thought to take that should be over
+_OVERDUE_SHARE = 0.1  # of what was expected: how much longer work is thought to take that should be over
 NEVER_MS = 2**62
 
 
@@ -29,18 +29,18 @@ class Release(NamedTuple):
     needs: tuple[tuple[str, int], ...]
 
 
-class Promise(NamedTuple):
+class BackfillReservation(NamedTuple):
     """Room for the head of the queue: where, from when on, and what will be left beside it then."""
 
     job: JobId
     slots: dict[int, dict[str, int]]  # slot -> resource -> what is left there beside the head
     at_ms: int  # wall clock
-    turn: Turn  # of the head: jobs before it in turn are not held back
+    rank: QueueRank  # of the head: jobs before it in turn are not held back
 
-    def kept_from(self, spec: JobSpec, board: Board, now: Instant) -> dict[int, Array]:
+    def reserved_from(self, spec: JobSpec, board: Board, now: Instant) -> dict[int, Array]:
         """By slot, how much of what is free now a later job may not use; nothing if it is over by then."""
         expect_ms = spec.expect_ms
-        if spec.order <= self.turn:
+        if spec.queue_rank <= self.rank:
             return {}
         if expect_ms is not None and now.wall_ms + expect_ms <= self.at_ms:
             return {}
@@ -50,16 +50,16 @@ class Promise(NamedTuple):
             found[slot] = np.maximum(0, board.free[:, slot] - beside)
         return found
 
-    def bars(self, spec: JobSpec, board: Board, now: Instant) -> list[int]:
+    def barred_slots(self, spec: JobSpec, board: Board, now: Instant) -> list[int]:
         """Slots where nothing of a later job fits beside the head."""
         needs = board.needs(spec.shape)
         return [
             slot
-            for slot, kept in self.kept_from(spec, board, now).items()
-            if not _copies(board.free[:, slot] - kept, needs)
+            for slot, kept in self.reserved_from(spec, board, now).items()
+            if not _fitting_tasks(board.free[:, slot] - kept, needs)
         ]
 
-    def lend(self, spec: JobSpec, slot: int) -> None:
+    def use_beside(self, spec: JobSpec, slot: int) -> None:
         """A later job that stays has taken some of what is left beside the head."""
         left = self.slots.get(slot)
         if left is not None:
@@ -67,23 +67,23 @@ class Promise(NamedTuple):
                 left[resource] = left.get(resource, 0) - amount
 
 
-def promise(view: View, seating: Seating, job: JobView, wanted: int, now: Instant) -> Promise | None:
+def find_reservation(view: View, placer: Placer, job: JobView, wanted: int, now: Instant) -> BackfillReservation | None:
     """The earliest room for this many of its tasks at once.
 
     None: what has to end first has no known end, or no end of work gives it room: it is too large, nodes
     refuse it, or something else than room is missing. Nothing is held back for such a job.
     """
-    board, shape = seating.board, job.spec.shape
-    terms = seating.terms(job)
-    eligible = seating.rows.eligible(shape) & ~barring(view, refusing(view, job, now))
-    slots = np.nonzero(eligible & (terms.points() != NEVER) if terms else eligible)[0]
+    board, shape = placer.board, job.spec.shape
+    terms = placer.placement_rules(job)
+    eligible = placer.rows.eligible(shape) & ~slot_mask(view, refusing_slots(view, job, now))
+    slots = np.nonzero(eligible & (terms.points() != EXCLUDED) if terms else eligible)[0]
     if any(amount > 0 and board.row(resource) is None for resource, amount in shape.needs):
         return None
-    slots = slots[_copies(board.capacity[:, slots], board.needs(shape)) > 0]
+    slots = slots[_fitting_tasks(board.capacity[:, slots], board.needs(shape)) > 0]
     chosen = _emptiest(board, slots, max(_CANDIDATES, wanted))
-    ids = view.room.ids
-    coming = {slot: [*releases(view, view.nodes[ids[slot]], now)] for slot in chosen}
-    for job_id, slots_ in seating.company.seated.items():
+    ids = view.node_table.ids
+    coming = {slot: [*expected_releases(view, view.nodes[ids[slot]], now)] for slot in chosen}
+    for job_id, slots_ in placer.affinity.placed.items():
         other = view.jobs[job_id]
         end_ms = NEVER_MS if other.spec.expect_ms is None else now.wall_ms + other.spec.expect_ms
         for slot, tasks in slots_.items():
@@ -101,11 +101,11 @@ def _emptiest(board: Board, slots: Array, count: int) -> list[int]:
 
 def _earliest(
     board: Board, spec: JobSpec, coming: dict[int, list[Release]], wanted: int, now: Instant
-) -> Promise | None:
+) -> BackfillReservation | None:
     """Let work end in its order until there is room for all of them."""
     needs = board.needs(spec.shape)
     free = {slot: board.free[:, slot].copy() for slot in coming}
-    copies = {slot: int(_copies(left, needs)) for slot, left in free.items()}
+    copies = {slot: int(_fitting_tasks(left, needs)) for slot, left in free.items()}
     ends = [(release.at_ms, slot, release.needs) for slot, all_ in coming.items() for release in all_]
     at_ms = 0
     for end_ms, slot, given in sorted(ends):
@@ -113,13 +113,13 @@ def _earliest(
             break
         at_ms = max(at_ms, end_ms, now.wall_ms)
         free[slot] += _row_amounts(board, given)
-        copies[slot] = int(_copies(free[slot], needs))
-    if sum(copies.values()) < wanted or not 0 < at_ms <= now.wall_ms + PROMISE_AHEAD_MS:
+        copies[slot] = int(_fitting_tasks(free[slot], needs))
+    if sum(copies.values()) < wanted or not 0 < at_ms <= now.wall_ms + RESERVATION_AHEAD_MS:
         return None
-    return Promise(spec.id, _beside(board, spec, free, copies, wanted), at_ms, spec.order)
+    return BackfillReservation(spec.id, _left_beside(board, spec, free, copies, wanted), at_ms, spec.queue_rank)
 
 
-def _beside(
+def _left_beside(
     board: Board, spec: JobSpec, free: dict[int, Array], copies: dict[int, int], wanted: int
 ) -> dict[int, dict[str, int]]:
     """What is left on each node it will use."""
@@ -135,7 +135,7 @@ def _beside(
     return found
 
 
-def _copies(free: Array, needs: Array) -> Array:
+def _fitting_tasks(free: Array, needs: Array) -> Array:
     """How many tasks have room in such amounts, one column per node."""
     asked = needs > 0
     found: Array = (np.maximum(0, free[asked].T) // needs[asked]).min(axis=-1)
@@ -152,7 +152,7 @@ def _row_amounts(board: Board, needs: Iterable[tuple[str, int]]) -> Array:
     return found
 
 
-def releases(view: View, node: NodeView, now: Instant) -> Iterable[Release]:
+def expected_releases(view: View, node: NodeView, now: Instant) -> Iterable[Release]:
     """When what is on a node will have ended."""
     for job_id, index in node.assigned:
         job = view.jobs[job_id]
@@ -173,4 +173,4 @@ def _end_ms(job: JobView, index: int, now: Instant) -> int:
     if status is not None and ints(status, "number")[position] == ints(attempt, "number")[position]:
         started_ms = ints(status, "started_at_ms")[position]
     end_ms = (started_ms or now.wall_ms) + expect_ms
-    return end_ms if end_ms > now.wall_ms else now.wall_ms + max(1000, round(expect_ms * _OVERDUE))
+    return end_ms if end_ms > now.wall_ms else now.wall_ms + max(1000, round(expect_ms * _OVERDUE_SHARE))

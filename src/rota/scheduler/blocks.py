@@ -10,10 +10,10 @@ from rota.model.columns import Draft, indexer
 from rota.model.ids import JobId, NodeId
 from rota.model.limits import BLOCK_TASKS, SUPERSEDED_KEPT
 from rota.model.view import JobView
-from rota.scheduler.place import Seated
+from rota.scheduler.place import Assignments
 
 
-class Placed(msgspec.Struct, frozen=True):
+class PlacedTasks(msgspec.Struct, frozen=True):
     """Tasks of one job, the node each goes to, and its GPUs there, one bit each."""
 
     job: JobView
@@ -21,10 +21,10 @@ class Placed(msgspec.Struct, frozen=True):
     nodes: list[NodeId]
     devices: list[int]
     flags: int
-    first: Seated  # how the first choice was made
+    first: Assignments  # how the first choice was made
 
 
-class Group(NamedTuple):
+class BlockGroup(NamedTuple):
     """What of it falls into one block."""
 
     positions: list[int]
@@ -32,14 +32,14 @@ class Group(NamedTuple):
     devices: list[int]
 
 
-class Blocks:
+class AttemptBlockWriter:
     """Attempt blocks being written in one round."""
 
     def __init__(self) -> None:
         self._drafts: dict[tuple[JobId, int], _BlockDraft] = {}
         self._new: dict[JobId, AttemptBlock] = {}  # of jobs of one task, never placed before
 
-    def add(self, placed: Placed, choice: Choice, wall_ms: int) -> None:
+    def add(self, placed: PlacedTasks, choice: Choice, wall_ms: int) -> None:
         """Most jobs are one task, and need no draft."""
         job = placed.job
         if job.spec.block_size(0) == 1 and not job.attempts and not job.tasks:
@@ -53,15 +53,15 @@ class Blocks:
                 choice=choice,
             )
             return
-        self._change(placed, choice, wall_ms)
+        self._add_to_drafts(placed, choice, wall_ms)
 
-    def _change(self, placed: Placed, choice: Choice, wall_ms: int) -> None:
-        groups: dict[int, Group] = {}
+    def _add_to_drafts(self, placed: PlacedTasks, choice: Choice, wall_ms: int) -> None:
+        groups: dict[int, BlockGroup] = {}
         for index, node, devices in zip(placed.indices, placed.nodes, placed.devices, strict=True):
             block, position = divmod(index, BLOCK_TASKS)
             group = groups.get(block)
             if group is None:
-                group = groups[block] = Group([], [], [])
+                group = groups[block] = BlockGroup([], [], [])
             group.positions.append(position)
             group.nodes.append(node)
             group.devices.append(devices)
@@ -78,8 +78,8 @@ class Blocks:
             draft = self._drafts[job.spec.id, block] = _BlockDraft(job, block)
         return draft
 
-    def done(self) -> tuple[AttemptBlock, ...]:
-        return (*self._new.values(), *(draft.done() for draft in self._drafts.values()))
+    def records(self) -> tuple[AttemptBlock, ...]:
+        return (*self._new.values(), *(draft.record() for draft in self._drafts.values()))
 
 
 class _BlockDraft:
@@ -88,7 +88,7 @@ class _BlockDraft:
         self._record = job.attempts.get(block) or AttemptBlock.new(spec.id, block, spec.block_size(block))
         self._draft = Draft(self._record)
         # What an earlier server may have started has a lower number, also where it is not known here.
-        self._least = 0 if job.adoption is None else job.adoption.attempts_before
+        self._numbers_before = 0 if job.adoption is None else job.adoption.attempts_before
         self._task = job.tasks.get(block)
         self._wanted = None if self._task is None else np.frombuffer(self._task.wanted, "u2")
         self._nodes = {node: place for place, node in enumerate(self._record.nodes)}
@@ -96,14 +96,14 @@ class _BlockDraft:
         self._gpus = dict(self._record.gpus)
         self._choice = self._record.choice
 
-    def place(self, group: Group, flags: int, choice: Choice, wall_ms: int) -> None:
+    def place(self, group: BlockGroup, flags: int, choice: Choice, wall_ms: int) -> None:
         draft, at = self._draft, indexer(group.positions)
         before = draft["number"][at].tolist()
         if any(before):
             for position, number in zip(group.positions, before, strict=True):
                 if number:
                     self._supersede(position, number)
-        draft["number"][at] = np.maximum(draft["number"][at], self._least) + 1
+        draft["number"][at] = np.maximum(draft["number"][at], self._numbers_before) + 1
         draft["tries"][at] = 0 if self._wanted is None else self._wanted[at]
         draft["node"][at] = [self._nodes.setdefault(node, len(self._nodes)) for node in group.nodes]
         draft["flags"][at] = flags
@@ -112,7 +112,7 @@ class _BlockDraft:
             self._set_devices(group)
         self._choice = choice
 
-    def _set_devices(self, group: Group) -> None:
+    def _set_devices(self, group: BlockGroup) -> None:
         """Replace the devices of former attempts: an attempt placed without devices has none."""
         for position, devices in zip(group.positions, group.devices, strict=True):
             if devices:
@@ -123,7 +123,7 @@ class _BlockDraft:
     def evict(self, position: int, flags: int) -> None:
         self._draft["flags"][position] |= flags
 
-    def done(self) -> AttemptBlock:
+    def record(self) -> AttemptBlock:
         older = self._record.older + tuple(self._older)
         dropped = max(0, len(older) - SUPERSEDED_KEPT)
         return self._draft.done(

@@ -8,7 +8,7 @@ import numpy as np
 from rota.model.amounts import CPU, GPU, MEMORY, WHOLE_GPU
 from rota.model.columns import Array, indexer
 from rota.model.limits import NODE_TASKS_MAX
-from rota.model.room import Room, bits
+from rota.model.room import NodeTable, bits
 from rota.model.shape import Shape
 
 TASKS_ROW = 0  # how many tasks a node still takes; the rows of resources follow, whatever their names
@@ -23,36 +23,36 @@ class Board:
     remembers how far it has read.
     """
 
-    def __init__(self, room: Room) -> None:
-        self.room = room
-        self.position = 0  # how far the log has got
+    def __init__(self, node_table: NodeTable) -> None:
+        self.node_table = node_table
+        self.log_position = 0  # how far the log has got
         self._log: Array = np.zeros(_LOG_MIN, np.intp)
         self._logged = 0
-        self._many = 0  # changes after which all nodes are looked at again
-        self._read = -1  # of the room's changes; nothing yet
+        self._changes_max = 0  # changes after which all nodes are looked at again
+        self._changes_read = -1  # of the room's changes; nothing yet
         self.rows: dict[str, int] = {}  # of resources; row 0 counts tasks and has no name
-        self.filling: tuple[int, ...] = ()  # rows of what makes a node idle or full
+        self.idle_rows: tuple[int, ...] = ()  # rows of what makes a node idle or full
 
     @property
     def size(self) -> int:
-        return self.room.size
+        return self.node_table.size
 
     def sync(self) -> None:
         """Take over what changed in the room since the last time."""
-        room = self.room
+        room = self.node_table
         position = room.forgotten + len(room.changed)
-        if self._read == position:
+        if self._changes_read == position:
             return
-        if self._read < room.forgotten or len(self.rows) != len(room.rows) or self.load.size != room.size:
+        if self._changes_read < room.forgotten or len(self.rows) != len(room.rows) or self.load.size != room.size:
             self._copy_all()
         else:
-            self._copy(room.changed[self._read - room.forgotten :])
-        self._read = position
+            self._copy_slots(room.changed[self._changes_read - room.forgotten :])
+        self._changes_read = position
 
-    def since(self, position: int) -> Array | None:
+    def changed_since(self, position: int) -> Array | None:
         """Slots that changed since then; None where that is too long ago or too many to tell."""
-        start = self._logged - (self.position - position)
-        if start < 0 or self._logged - start > self._many:
+        start = self._logged - (self.log_position - position)
+        if start < 0 or self._logged - start > self._changes_max:
             return None
         return self._log[start : self._logged]
 
@@ -60,13 +60,13 @@ class Board:
         return self.rows.get(resource)
 
     @property
-    def height(self) -> int:
+    def row_count(self) -> int:
         """The number of rows."""
         return len(self.rows) + 1
 
     def needs(self, shape: Shape) -> Array:
         """What a task of it takes, row by row; a resource that no node has has no row."""
-        found = np.zeros(self.height, np.int64)
+        found = np.zeros(self.row_count, np.int64)
         found[TASKS_ROW] = 1
         for resource, amount in shape.needs:
             row = self.rows.get(resource)
@@ -74,7 +74,7 @@ class Board:
                 found[row] = amount
         return found
 
-    def take(self, shape: Shape, slot: int, times: int = 1, devices: int = 0) -> None:
+    def allocate(self, shape: Shape, slot: int, times: int = 1, devices: int = 0) -> None:
         """So many tasks are placed there (a negative number: taken back)."""
         self.free[TASKS_ROW, slot] -= times
         for resource, amount in shape.needs:
@@ -88,14 +88,14 @@ class Board:
             part = min(dict(shape.needs)[GPU], WHOLE_GPU)
             for device in bits(devices):
                 self.devices[slot, device] -= part * times
-        self._moved(slot)
+        self._on_slot_changed(slot)
 
-    def shift(self, slot: int, amounts: Array) -> None:
+    def adjust_free(self, slot: int, amounts: Array) -> None:
         """More (negative: less) of everything is free there, for a while."""
         self.free[:, slot] += amounts
-        self._moved(slot)
+        self._on_slot_changed(slot)
 
-    def copies(self, shape: Shape, slots: Array) -> Array:
+    def fitting_tasks(self, shape: Shape, slots: Array) -> Array:
         """How many more tasks of this shape each of these nodes has room for; GPUs apart."""
         most: Array = np.maximum(0, self.free[TASKS_ROW, slots])
         for resource, amount in shape.needs:
@@ -106,7 +106,7 @@ class Board:
                 np.minimum(most, np.maximum(0, self.free[row, slots]) // amount, out=most)
         return most
 
-    def slots(self, shape: Shape) -> Array:
+    def tasks_when_empty(self, shape: Shape) -> Array:
         """How many tasks of this shape each node runs at once when it has nothing else."""
         needs = self.needs(shape)
         if any(amount > 0 and resource not in self.rows for resource, amount in shape.needs):
@@ -116,40 +116,40 @@ class Board:
         return whole
 
     def _copy_all(self) -> None:
-        room = self.room
+        room = self.node_table
         size = room.size
         self.rows = {resource: row + 1 for resource, row in room.rows.items()}
-        self.free = np.vstack([self._tasks(slice(size)), room.free()])
+        self.free = np.vstack([self._task_slots(slice(size)), room.free()])
         capacity = np.vstack([np.full(size, NODE_TASKS_MAX), room.capacity[:, :size]])
         self.capacity = capacity
         self.per_capacity = 1.0 / np.maximum(1, capacity)  # dividing is slow
         filling = (self.rows.get(resource) for resource in (CPU, MEMORY))
-        self.filling = (TASKS_ROW, *(row for row in filling if row is not None))
+        self.idle_rows = (TASKS_ROW, *(row for row in filling if row is not None))
         self.idle = self._idle(slice(size))
-        self.devices = room.free_devices()
+        self.devices = room.free_gpus()
         self.load = room.load[:size].copy()
         self.outside_load = room.outside_load(slice(size))
         self.queued = room.queued[:size].copy()
         self.noise = {kind: column[:size].copy() for kind, column in room.noise.items()}
-        self._forget_log()
+        self._reset_log()
 
     def _idle(self, slots: Array | slice) -> Array:
         """Shares that are free of what makes a node idle or full, added up in one order: always exact."""
-        first, *rest = self.filling
+        first, *rest = self.idle_rows
         idle: Array = self.free[first, slots] * self.per_capacity[first, slots]
         for row in rest:
             idle = idle + self.free[row, slots] * self.per_capacity[row, slots]
         return idle
 
-    def _tasks(self, slots: Array | slice) -> Array:
+    def _task_slots(self, slots: Array | slice) -> Array:
         """How many more tasks nodes take: closed ones none."""
-        return np.where(self.room.open[slots], NODE_TASKS_MAX - self.room.held[slots], 0)
+        return np.where(self.node_table.open[slots], NODE_TASKS_MAX - self.node_table.held[slots], 0)
 
-    def _copy(self, changed: Sequence[int]) -> None:
-        room = self.room
+    def _copy_slots(self, changed: Sequence[int]) -> None:
+        room = self.node_table
         touched = sorted(set(changed))
         slots = indexer(touched)
-        self.free[TASKS_ROW, slots] = self._tasks(slots)
+        self.free[TASKS_ROW, slots] = self._task_slots(slots)
         self.free[1:, slots] = room.free_at(slots)
         self.capacity[1:, slots] = room.capacity[:, slots]
         self.per_capacity[1:, slots] = 1.0 / np.maximum(1, room.capacity[:, slots])
@@ -158,29 +158,29 @@ class Board:
         self.outside_load[slots] = room.outside_load(slots)
         self.queued[slots] = room.queued[slots]
         if room.devices.shape[1]:
-            self.devices = room.free_devices()
+            self.devices = room.free_gpus()
         for kind, column in room.noise.items():
             if kind in self.noise:
                 self.noise[kind][slots] = column[slots]
             else:
                 self.noise[kind] = column[: room.size].copy()
-        self._make_space(len(touched))
+        self._trim_log(len(touched))
         self._log[self._logged : self._logged + len(touched)] = touched
         self._logged += len(touched)
-        self.position += len(touched)
+        self.log_position += len(touched)
 
-    def _moved(self, slot: int) -> None:
+    def _on_slot_changed(self, slot: int) -> None:
         """Something was taken there or given back: for one node plain numbers beat NumPy's cost per call."""
         idle = 0.0
-        for row in self.filling:  # as `_idle` adds them up; `sum` may round otherwise
+        for row in self.idle_rows:  # as `_idle` adds them up; `sum` may round otherwise
             idle += self.free.item(row, slot) * self.per_capacity.item(row, slot)
         self.idle[slot] = idle
-        self._make_space(1)
+        self._trim_log(1)
         self._log[self._logged] = slot
         self._logged += 1
-        self.position += 1
+        self.log_position += 1
 
-    def _make_space(self, count: int) -> None:
+    def _trim_log(self, count: int) -> None:
         """The older half is forgotten when the log is full."""
         if self._logged + count > self._log.size:
             kept = min(self._log.size // 2, self._logged)
@@ -188,48 +188,48 @@ class Board:
             self._log[:kept] = self._log[dropped : self._logged].copy()
             self._logged = kept
 
-    def _forget_log(self) -> None:
-        self.position += 1  # whoever had read everything starts over too
+    def _reset_log(self) -> None:
+        self.log_position += 1  # whoever had read everything starts over too
         self._log = np.zeros(max(_LOG_MIN, 4 * self.size), np.intp)
         self._logged = 0
-        self._many = max(_MANY_MIN, self.size // 2)
+        self._changes_max = max(_MANY_MIN, self.size // 2)
 
 
-class Nodes:
+class NodeSlice:
     """Some nodes of the board, as filters and scores see them: nothing but the nodes they are asked about.
 
     `ahead` is how many more tasks of the shape each is to be thought of as holding already.
     """
 
-    def __init__(self, board: Board, shape: Shape, slots: Array, ahead: Array | None = None) -> None:
+    def __init__(self, board: Board, shape: Shape, slots: Array, extra_tasks: Array | None = None) -> None:
         self._board = board
         self.shape = shape
         self.slots = slots
-        self.ahead = ahead
+        self.extra_tasks = extra_tasks
         self.amounts: Array = board.free.take(slots, axis=1)  # what is free, one row per resource
-        if ahead is not None:
-            self.amounts -= np.outer(board.needs(shape), ahead)
+        if extra_tasks is not None:
+            self.amounts -= np.outer(board.needs(shape), extra_tasks)
 
     def __len__(self) -> int:
         return int(self.slots.size)
 
-    def some(self, places: Array) -> "Nodes":
+    def subset(self, positions: Array) -> "NodeSlice":
         """Those at these places among them."""
-        ahead = None if self.ahead is None else self.ahead[places]
-        return Nodes(self._board, self.shape, self.slots[places], ahead)
+        ahead = None if self.extra_tasks is None else self.extra_tasks[positions]
+        return NodeSlice(self._board, self.shape, self.slots[positions], ahead)
 
     def idle(self) -> Array:
         """What is free of cpu, of memory and of places for tasks: the shares of what each node has, added."""
         board = self._board
-        if self.ahead is None:
+        if self.extra_tasks is None:
             return board.idle.take(self.slots)
         shares = self.amounts * board.per_capacity.take(self.slots, axis=1)
-        return reduce(np.add, [shares[row] for row in board.filling])
+        return reduce(np.add, [shares[row] for row in board.idle_rows])
 
     @property
-    def wholly_idle(self) -> int:
+    def idle_max(self) -> int:
         """The same of a node on which nothing runs."""
-        return len(self._board.filling)
+        return len(self._board.idle_rows)
 
     def free(self, resource: str) -> Array:
         row = self._board.row(resource)
@@ -245,8 +245,8 @@ class Nodes:
         """Live attempts there that make this kind of disturbance."""
         column = self._board.noise.get(kind)
         count: Array = np.zeros(len(self), np.int64) if column is None else column[self.slots]
-        if self.ahead is not None and kind == self.shape.noise:
-            count = count + self.ahead
+        if self.extra_tasks is not None and kind == self.shape.noise:
+            count = count + self.extra_tasks
         return count
 
     @property
@@ -262,11 +262,11 @@ class Nodes:
         return found
 
     @property
-    def room(self) -> Room:
-        return self._board.room
+    def node_table(self) -> NodeTable:
+        return self._board.node_table
 
     @property
-    def any_gpu(self) -> bool:
+    def has_gpus(self) -> bool:
         """Whether there is any in the cluster."""
         return bool(self._board.devices.shape[1])
 
@@ -278,4 +278,4 @@ class Nodes:
 
     @cached_property
     def labels(self) -> list[Mapping[str, str]]:
-        return [self._board.room.labels[slot] for slot in self.slots.tolist()]
+        return [self._board.node_table.labels[slot] for slot in self.slots.tolist()]

@@ -7,157 +7,157 @@ import numpy as np
 from rota.model.columns import Array
 from rota.model.ids import JobId
 from rota.model.job import JobSpec
-from rota.model.neighbours import Counted, Neighbours, Repulsion, Selector
-from rota.model.room import Room
+from rota.model.neighbours import AffinityMembership, AffinityIndex, Repulsion, Selector
+from rota.model.room import NodeTable
 
-NODE = "node"
+NODE_LABEL = "node"
 Whose = TypeVar("Whose")
 
 
-class Division(NamedTuple):
+class LabelDomains(NamedTuple):
     """The nodes, divided by a label: a domain's number for each; those without it have `domains`."""
 
     domain: Array
-    domains: int  # how many
+    domain_count: int  # how many
 
 
-class Classes(NamedTuple):
+class NodeClasses(NamedTuple):
     """The nodes by what they agree in."""
 
-    number: Array  # of each node's class
+    class_of: Array  # of each node's class
     slots: list[Array]  # of each class, in order
-    members: Array  # the first of each
+    representatives: Array  # the first of each
 
 
-class Domains:
+class TopologyDomains:
     """Divisions of the nodes, kept while no label changes."""
 
-    def __init__(self, room: Room) -> None:
-        self.room = room
+    def __init__(self, node_table: NodeTable) -> None:
+        self.node_table = node_table
         self._version = (-1, -1)
-        self._known: dict[str, Division] = {}
-        self._together: dict[tuple[str, ...], Classes] = {}
+        self._by_label: dict[str, LabelDomains] = {}
+        self._classes: dict[tuple[str, ...], NodeClasses] = {}
 
-    def by(self, label: str) -> Division:
-        self._forget()
-        known = self._known.get(label)
+    def by_label(self, label: str) -> LabelDomains:
+        self._drop_stale()
+        known = self._by_label.get(label)
         if known is None:
-            known = self._known[label] = self._divide(label)
+            known = self._by_label[label] = self._divide(label)
         return known
 
-    def together(self, labels: tuple[str, ...]) -> Classes:
+    def classes_by(self, labels: tuple[str, ...]) -> NodeClasses:
         """Nodes that agree in all of these labels."""
-        self._forget()
-        known = self._together.get(labels)
+        self._drop_stale()
+        known = self._classes.get(labels)
         if known is None:
-            known = self._together[labels] = self._classify(labels)
+            known = self._classes[labels] = self._classify(labels)
         return known
 
-    def _forget(self) -> None:
-        version = (self.room.labels_version, self.room.size)
+    def _drop_stale(self) -> None:
+        version = (self.node_table.labels_version, self.node_table.size)
         if version != self._version:
             self._version = version
-            self._known.clear()
-            self._together.clear()
+            self._by_label.clear()
+            self._classes.clear()
 
-    def _classify(self, labels: tuple[str, ...]) -> Classes:
-        columns = np.stack([self.by(label).domain for label in labels])
+    def _classify(self, labels: tuple[str, ...]) -> NodeClasses:
+        columns = np.stack([self.by_label(label).domain for label in labels])
         _, first, number = np.unique(columns, axis=1, return_index=True, return_inverse=True)
         number = number.reshape(-1)
         ends = np.cumsum(np.bincount(number, minlength=first.size))
-        return Classes(number, np.split(np.argsort(number, kind="stable"), ends)[:-1], first)
+        return NodeClasses(number, np.split(np.argsort(number, kind="stable"), ends)[:-1], first)
 
-    def _divide(self, label: str) -> Division:
-        if label == NODE:
-            return Division(np.arange(self.room.size), self.room.size)
-        values = [labels.get(label) for labels in self.room.labels]
+    def _divide(self, label: str) -> LabelDomains:
+        if label == NODE_LABEL:
+            return LabelDomains(np.arange(self.node_table.size), self.node_table.size)
+        values = [labels.get(label) for labels in self.node_table.labels]
         names = {value: at for at, value in enumerate(sorted({one for one in values if one is not None}))}
         index = np.array([len(names) if value is None else names[value] for value in values], np.intp)
-        return Division(index, len(names))
+        return LabelDomains(index, len(names))
 
 
-class Counts(NamedTuple):
+class DomainCounts(NamedTuple):
     """How many live attempts a rule speaks of, by domain; the last entry is of nodes without the label."""
 
     domain: Array  # of each node
     live: Array
 
 
-class Column:
+class AffinityColumn:
     """Live attempts of some jobs, by slot; and by domain, for each label that somebody has asked about."""
 
-    def __init__(self, live: Array, domains: Domains) -> None:
+    def __init__(self, live: Array, domains: TopologyDomains) -> None:
         self._live = live.copy()
         self._domains = domains
-        self._by: dict[str, Counts] = {}
+        self._by_label: dict[str, DomainCounts] = {}
 
-    def by(self, label: str) -> Counts:
-        known = self._by.get(label)
+    def by_domain(self, label: str) -> DomainCounts:
+        known = self._by_label.get(label)
         if known is None:
-            domain, domains = self._domains.by(label)
+            domain, domains = self._domains.by_label(label)
             live = np.bincount(domain, self._live, domains + 1)
             live = live.astype(np.float64)  # without nodes NumPy counts in integers
-            known = self._by[label] = Counts(domain, live)
+            known = self._by_label[label] = DomainCounts(domain, live)
         return known
 
     def add(self, slot: int, times: int) -> None:
         self._live[slot] += times
-        for domain, live in self._by.values():
+        for domain, live in self._by_label.values():
             live[domain[slot]] += times
 
 
-class Company:
+class AffinityCounts:
     """Who is where: as the mirror counts it, and what this round has placed."""
 
-    def __init__(self, neighbours: Neighbours, domains: Domains) -> None:
-        self._neighbours = neighbours
+    def __init__(self, index: AffinityIndex, domains: TopologyDomains) -> None:
+        self._index = index
         self._domains = domains
-        self.seated: dict[JobId, dict[int, int]] = {}  # in this round: tasks of a job by slot
-        self._own: dict[JobId, Column] = {}
-        self._members: dict[Selector, Column] = {}
-        self._holders: dict[Repulsion, Column] = {}
+        self.placed: dict[JobId, dict[int, int]] = {}  # in this round: tasks of a job by slot
+        self._own: dict[JobId, AffinityColumn] = {}
+        self._members: dict[Selector, AffinityColumn] = {}
+        self._holders: dict[Repulsion, AffinityColumn] = {}
 
-    def members(self, selector: Selector) -> Column:
-        return self._column(self._members, selector, self._neighbours.members)
+    def members(self, selector: Selector) -> AffinityColumn:
+        return self._column(self._members, selector, self._index.members)
 
-    def holders(self, repulsion: Repulsion) -> Column:
-        return self._column(self._holders, repulsion, self._neighbours.holders)
+    def holders(self, repulsion: Repulsion) -> AffinityColumn:
+        return self._column(self._holders, repulsion, self._index.holders)
 
-    def own(self, job: JobId) -> Column:
+    def own_tasks(self, job: JobId) -> AffinityColumn:
         """Attempts of the job itself, where it wants to be spread."""
-        return self._column(self._own, job, self._neighbours.own)
+        return self._column(self._own, job, self._index.own)
 
-    def counted(self, spec: JobSpec) -> Counted:
-        return self._neighbours.counted(spec)
+    def membership(self, spec: JobSpec) -> AffinityMembership:
+        return self._index.membership(spec)
 
     def repelled(self, spec: JobSpec) -> list[Repulsion]:
-        return self._neighbours.repelled(spec)
+        return self._index.repelled(spec)
 
-    def settle(self, job: JobId, counted: Counted, slot: int, times: int) -> None:
+    def add(self, job: JobId, membership: AffinityMembership, slot: int, times: int) -> None:
         """A task of the job takes its place (-1: leaves it)."""
-        here = self.seated.setdefault(job, {})
+        here = self.placed.setdefault(job, {})
         here[slot] = here.get(slot, 0) + times
-        if job in self._neighbours.own:
-            self.own(job).add(slot, times)
-        for selector in counted.members:
+        if job in self._index.own:
+            self.own_tasks(job).add(slot, times)
+        for selector in membership.members:
             self.members(selector).add(slot, times)
-        for repulsion in counted.holders:
+        for repulsion in membership.holders:
             self.holders(repulsion).add(slot, times)
 
-    def classes(self, labels: tuple[str, ...]) -> Classes:
+    def classes(self, labels: tuple[str, ...]) -> NodeClasses:
         """Nodes that agree in all of these labels."""
-        return self._domains.together(labels)
+        return self._domains.classes_by(labels)
 
-    def among(self, label: str, eligible: Array) -> Array:
+    def domains_with(self, label: str, eligible: Array) -> Array:
         """Domains with a node that is one of these."""
-        domain, domains = self._domains.by(label)
+        domain, domains = self._domains.by_label(label)
         found: Array = np.bincount(domain, eligible, domains + 1) > 0
         found[-1] = False
         return found
 
-    def _column(self, known: dict[Whose, Column], whose: Whose, live: dict[Whose, Array]) -> Column:
+    def _column(self, known: dict[Whose, AffinityColumn], whose: Whose, live: dict[Whose, Array]) -> AffinityColumn:
         found = known.get(whose)
         if found is None:
-            size = self._domains.room.size
-            found = known[whose] = Column(live[whose][:size], self._domains)
+            size = self._domains.node_table.size
+            found = known[whose] = AffinityColumn(live[whose][:size], self._domains)
         return found

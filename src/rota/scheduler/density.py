@@ -7,7 +7,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from rota.model.columns import Array
-from rota.scheduler.prices import DEVICE_MILLI, values
+from rota.scheduler.prices import DEVICE_MILLI, part_values
 
 TYPICAL_MAX = 256  # asks a node is judged by, the most frequent: the cost of a decision grows with them
 # The weights, in milli-GPU of fragmentation, were chosen on openb's mixes; bench/density.py measures them.
@@ -18,7 +18,7 @@ OFF_PATTERN = 4.0  # for a milli-GPU that can no longer be filled as the best cu
 NOISE_MILLI = 0.001  # prices come from floating point: what is nothing but its noise must stay a tie
 
 
-class Ask(NamedTuple):
+class GpuRequest(NamedTuple):
     """What one task wants of a GPU node."""
 
     cpu_milli: int
@@ -27,7 +27,7 @@ class Ask(NamedTuple):
     models: tuple[str, ...] = ()  # GPU models it may run on; empty: any
 
     @property
-    def shares(self) -> bool:
+    def is_share(self) -> bool:
         return 0 < self.gpu_milli < DEVICE_MILLI
 
 
@@ -41,14 +41,14 @@ class GpuNodes(NamedTuple):
     models: tuple[str, ...]
 
 
-class Ranked(NamedTuple):
+class RankedNodes(NamedTuple):
     """For each node: how well the ask sits there."""
 
     score: Array  # float64[n], -inf where it does not fit
     device: Array  # int64[n]: the device to share, -1 where none is shared
 
 
-class Demand(NamedTuple):
+class GpuDemand(NamedTuple):
     """The mix of recent arrivals: the typical asks for GPUs, the smallest first, and what they make worth."""
 
     arrivals: int  # those of the typical asks; those without a GPU are among them
@@ -62,7 +62,7 @@ class Demand(NamedTuple):
     value: Array  # float64[1001]: what so many free milli of one device are worth
 
     @classmethod
-    def of(cls, arrivals: Mapping[Ask, int]) -> Self:
+    def from_arrivals(cls, arrivals: Mapping[GpuRequest, int]) -> Self:
         seen = [ask for ask in arrivals if arrivals[ask] > 0]
         typical = sorted(seen, key=lambda ask: (-arrivals[ask], ask))[:TYPICAL_MAX]
         asks = sorted((ask for ask in typical if ask.gpu_milli), key=lambda ask: (ask.gpu_milli, ask))
@@ -80,11 +80,11 @@ class Demand(NamedTuple):
             choice=np.array([models.index(ask.models) for ask in asks], np.int64),
             fitting=np.searchsorted(sizes, milli, "right"),
             fitting_whole=np.searchsorted(sizes, wholes, "right"),
-            value=values(_cuts(arrivals)),
+            value=part_values(_cuts(arrivals)),
         )
 
 
-def _cuts(arrivals: Mapping[Ask, int]) -> Counter[int]:
+def _cuts(arrivals: Mapping[GpuRequest, int]) -> Counter[int]:
     """How often each size is cut from a device. Whole devices have their price however many are asked for."""
     cuts: Counter[int] = Counter()
     for ask, times in arrivals.items():
@@ -93,73 +93,73 @@ def _cuts(arrivals: Mapping[Ask, int]) -> Counter[int]:
     return cuts
 
 
-def rank(demand: Demand, ask: Ask, nodes: GpuNodes) -> Ranked:
+def rank(demand: GpuDemand, request: GpuRequest, nodes: GpuNodes) -> RankedNodes:
     """The score of a node depends on that node alone, so it holds until the node changes.
 
     It is in milli-GPU: the fragmentation that goes, less a little for room left over (the fuller node first),
     less the worth of what the choice of a device makes impossible to cut from it.
     """
-    cpu_left = nodes.cpu_free - ask.cpu_milli
-    gpu_left = nodes.devices.sum(axis=1) - ask.gpu_milli
-    score = _defragmented(demand, ask, nodes)
+    cpu_left = nodes.cpu_free - request.cpu_milli
+    gpu_left = nodes.devices.sum(axis=1) - request.gpu_milli
+    score = _defragmentation(demand, request, nodes)
     score -= (CPU_LEFT * cpu_left + GPU_LEFT * gpu_left)[:, None]
-    if ask.shares:
-        score -= OFF_PATTERN * _off_pattern(demand, ask.gpu_milli, nodes.devices)
-    score[~_room(ask, nodes)] = -np.inf
+    if request.is_share:
+        score -= OFF_PATTERN * _off_pattern(demand, request.gpu_milli, nodes.devices)
+    score[~_fitting(request, nodes)] = -np.inf
     best = score.argmax(axis=1)
     top = score[np.arange(len(best)), best]
-    if not ask.shares:
+    if not request.is_share:
         best[:] = -1
     best[top == -np.inf] = -1
-    return Ranked(top, best)
+    return RankedNodes(top, best)
 
 
-def fragmentation(demand: Demand, nodes: GpuNodes) -> Array:
+def fragmentation(demand: GpuDemand, nodes: GpuNodes) -> Array:
     """float64[n]: the free milli-GPU that a typical arrival cannot use, on average over the mix.
 
     All that is free, where the arrival cannot run on the node at all; else what is free of devices that are
     too full for it. The measure is that of "Beware of Fragmentation" (Weng et al., USENIX ATC 2023).
     """
-    able = _able(demand, nodes, nodes.cpu_free, nodes.memory_free)
-    usable = _as_shares(demand, able, nodes.devices).sum(axis=1)
-    usable += _as_wholes(demand, able, _wholes(nodes))[:, 0]
+    able = _runnable(demand, nodes, nodes.cpu_free, nodes.memory_free)
+    usable = _usable_as_shares(demand, able, nodes.devices).sum(axis=1)
+    usable += _usable_as_wholes(demand, able, _count_wholes(nodes))[:, 0]
     lost: Array = nodes.devices.sum(axis=1) - usable / max(1, demand.arrivals)
     return lost
 
 
-def _room(ask: Ask, nodes: GpuNodes) -> Array:
+def _fitting(request: GpuRequest, nodes: GpuNodes) -> Array:
     """bool[n, places]: where the ask fits."""
-    fits = (nodes.cpu_free >= ask.cpu_milli) & (nodes.memory_free >= ask.memory)
-    if ask.models:
-        fits &= np.array([*(model in ask.models for model in nodes.models), False])[nodes.model]
-    if ask.shares:
-        return fits[:, None] & (nodes.devices >= ask.gpu_milli)
-    return fits[:, None] & (_wholes(nodes) * DEVICE_MILLI >= ask.gpu_milli)
+    fits = (nodes.cpu_free >= request.cpu_milli) & (nodes.memory_free >= request.memory)
+    if request.models:
+        fits &= np.array([*(model in request.models for model in nodes.models), False])[nodes.model]
+    if request.is_share:
+        return fits[:, None] & (nodes.devices >= request.gpu_milli)
+    return fits[:, None] & (_count_wholes(nodes) * DEVICE_MILLI >= request.gpu_milli)
 
 
-def _defragmented(demand: Demand, ask: Ask, nodes: GpuNodes) -> Array:
+def _defragmentation(demand: GpuDemand, request: GpuRequest, nodes: GpuNodes) -> Array:
     """float64[n, places]: fragmentation before - after, for each device that a share could be taken from.
 
     What is free shrinks by the ask wherever it goes, so only what is usable has to be counted.
     """
-    devices, wholes = nodes.devices, _wholes(nodes)
-    able = _able(demand, nodes, nodes.cpu_free, nodes.memory_free)
-    before = _as_shares(demand, able, devices).sum(axis=1)[:, None] + _as_wholes(demand, able, wholes)
-    able = _able(demand, nodes, nodes.cpu_free - ask.cpu_milli, nodes.memory_free - ask.memory)
-    each = _as_shares(demand, able, devices)
+    devices, wholes = nodes.devices, _count_wholes(nodes)
+    able = _runnable(demand, nodes, nodes.cpu_free, nodes.memory_free)
+    before = _usable_as_shares(demand, able, devices).sum(axis=1)[:, None] + _usable_as_wholes(demand, able, wholes)
+    able = _runnable(demand, nodes, nodes.cpu_free - request.cpu_milli, nodes.memory_free - request.memory)
+    each = _usable_as_shares(demand, able, devices)
     after = each.sum(axis=1)[:, None]
-    if ask.shares:
-        after = after - each + _as_shares(demand, able, np.maximum(0, devices - ask.gpu_milli))
+    if request.is_share:
+        after = after - each + _usable_as_shares(demand, able, np.maximum(0, devices - request.gpu_milli))
         wholes = wholes - (devices == DEVICE_MILLI)
     else:
-        after = after - ask.gpu_milli * able[:, demand.fitting[-1:]]
-        wholes = np.maximum(0, wholes - ask.gpu_milli // DEVICE_MILLI)
-    after = after + _as_wholes(demand, able, wholes)
-    gain: Array = ask.gpu_milli - (before - after) / max(1, demand.arrivals)
+        after = after - request.gpu_milli * able[:, demand.fitting[-1:]]
+        wholes = np.maximum(0, wholes - request.gpu_milli // DEVICE_MILLI)
+    after = after + _usable_as_wholes(demand, able, wholes)
+    gain: Array = request.gpu_milli - (before - after) / max(1, demand.arrivals)
     return gain
 
 
-def _able(demand: Demand, nodes: GpuNodes, cpu_free: Array, memory_free: Array) -> Array:
+def _runnable(demand: GpuDemand, nodes: GpuNodes, cpu_free: Array, memory_free: Array) -> Array:
     """int64[n, m + 1]: arrivals that cores, memory and model allow there, of the i smallest asks for GPUs.
 
     Counted in whole arrivals, so that sums are exact whatever their order.
@@ -175,31 +175,31 @@ def _able(demand: Demand, nodes: GpuNodes, cpu_free: Array, memory_free: Array) 
     return able
 
 
-def _as_shares(demand: Demand, able: Array, devices: Array) -> Array:
+def _usable_as_shares(demand: GpuDemand, able: Array, devices: Array) -> Array:
     """int64[n, D]: milli-GPU of each device x the arrivals that can use them as a share."""
-    usable: Array = devices * _at(able, demand.fitting[devices])
+    usable: Array = devices * _lookup(able, demand.fitting[devices])
     return usable
 
 
-def _as_wholes(demand: Demand, able: Array, wholes: Array) -> Array:
+def _usable_as_wholes(demand: GpuDemand, able: Array, wholes: Array) -> Array:
     """int64[n, places]: milli-GPU of the wholly free devices x the arrivals that want so many or fewer."""
     fitting = demand.fitting_whole[np.minimum(wholes, len(demand.fitting_whole) - 1)]
-    usable: Array = DEVICE_MILLI * wholes * (_at(able, fitting) - able[:, demand.fitting[-1:]])
+    usable: Array = DEVICE_MILLI * wholes * (_lookup(able, fitting) - able[:, demand.fitting[-1:]])
     return usable
 
 
-def _wholes(nodes: GpuNodes) -> Array:
+def _count_wholes(nodes: GpuNodes) -> Array:
     """int64[n, 1]: how many devices are wholly free."""
     free: Array = (nodes.devices == DEVICE_MILLI).sum(axis=1, keepdims=True)
     return free
 
 
-def _at(able: Array, columns: Array) -> Array:
+def _lookup(able: Array, columns: Array) -> Array:
     found: Array = able.take(columns + np.arange(0, able.size, able.shape[1])[:, None])
     return found
 
 
-def _off_pattern(demand: Demand, gpu_milli: int, devices: Array) -> Array:
+def _off_pattern(demand: GpuDemand, gpu_milli: int, devices: Array) -> Array:
     """What a device can be filled with, less the ask and what still can be: 0 on an optimal cut."""
     after = demand.value[np.maximum(0, devices - gpu_milli)] + demand.value[gpu_milli]
     lost: Array = np.rint((demand.value[devices] - after) / NOISE_MILLI) * NOISE_MILLI

@@ -6,25 +6,25 @@ from rota.model.columns import Array, ints
 from rota.model.lifecycle import AttemptState
 from rota.model.limits import BLOCK_TASKS
 from rota.model.view import JobView, View
-from rota.scheduler.place import Seated, Seating, barring
+from rota.scheduler.place import Assignments, Placer, slot_mask
 
 _FAILED = int(AttemptState.FAILED)
 
 
-def seat(view: View, seating: Seating, job: JobView, ready: list[int], refused: list[int]) -> Seated:
-    avoided = failed_on(view, job, ready) if job.spec.stays and not job.spec.gang else []
-    first = seating.seat(job, len(ready), _barred(view, [*refused, *avoided]))
-    left = len(ready) - len(first.seats)
+def place_avoiding_failed(view: View, placer: Placer, job: JobView, ready: list[int], refused: list[int]) -> Assignments:
+    avoided = failed_slots(view, job, ready) if job.spec.is_service and not job.spec.gang else []
+    first = placer.place(job, len(ready), _mask_or_none(view, [*refused, *avoided]))
+    left = len(ready) - len(first.assigned)
     if not avoided or not left:
         return first
-    rest = seating.seat(job, left, _barred(view, refused))
-    if not first.seats:
+    rest = placer.place(job, left, _mask_or_none(view, refused))
+    if not first.assigned:
         return rest
-    first.seats.extend(rest.seats)
+    first.assigned.extend(rest.assigned)
     return first
 
 
-def failed_on(view: View, job: JobView, indices: Iterable[int]) -> list[int]:
+def failed_slots(view: View, job: JobView, indices: Iterable[int]) -> list[int]:
     """Slots of the nodes on which the last attempt of one of these tasks failed."""
     found: dict[int, None] = {}
     for index in indices:
@@ -33,10 +33,10 @@ def failed_on(view: View, job: JobView, indices: Iterable[int]) -> list[int]:
         if attempt is None or status is None or status.state[position] != _FAILED:
             continue
         if ints(status, "number")[position] == ints(attempt, "number")[position]:
-            slot = view.room.slot.get(attempt.nodes[ints(attempt, "node")[position]])
+            slot = view.node_table.slot.get(attempt.nodes[ints(attempt, "node")[position]])
             found |= {} if slot is None else {slot: None}
     return list(found)
 
 
-def _barred(view: View, slots: list[int]) -> Array | None:
-    return barring(view, slots) if slots else None
+def _mask_or_none(view: View, slots: list[int]) -> Array | None:
+    return slot_mask(view, slots) if slots else None

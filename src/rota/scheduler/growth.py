@@ -6,129 +6,129 @@ What runs on nodes whose machines are taken away waits too, in these copies: it 
 from typing import NamedTuple
 
 from rota.engine.mirror import Mirror
-from rota.engine.shadow import Shadow, Taken
+from rota.engine.shadow import WhatIfMirror, MirrorCopy
 from rota.model.amounts import CPU, DISK, MEMORY
 from rota.model.attempt import AttemptBlock
-from rota.model.cluster import ClusterWish
+from rota.model.cluster import ClusterIntent
 from rota.model.columns import ints
 from rota.model.container import RUNTIME
-from rota.model.fit import Growth
+from rota.model.fit import ScaleEstimate
 from rota.model.ids import JobId, NodeId
-from rota.model.job import JobSpec, Kind, packed
+from rota.model.job import JobSpec, JobKind, with_pack_policy
 from rota.model.lifecycle import NodeState
 from rota.model.limits import AMOUNT_MAX, SCALE_STEP_MAX
-from rota.model.node import Link, NodeSpec, NodeStatus
+from rota.model.node import Connection, NodeSpec, NodeStatus
 from rota.model.pins import PinBlock
 from rota.model.plan import Instant, Plan
 from rota.model.sandbox import SANDBOX
 from rota.model.shape import LEASES
-from rota.model.view import View, taken_away
-from rota.scheduler.plan import ROUND, Scheduler
-from rota.scheduler.round import Settings
-from rota.scheduler.what_moves import let_go
+from rota.model.view import View, nodes_being_terminated
+from rota.scheduler.plan import ROUND_KEY, Scheduler
+from rota.scheduler.round import SchedulerSettings
+from rota.scheduler.what_moves import withdraw_movable
 
-_NEW = "new-"  # nodes that are thought of
-_ABLE = {one.label: "" for one in (RUNTIME, SANDBOX, LEASES)}  # so is one of which nothing is known yet
+_NEW_NODE_PREFIX = "new-"  # nodes that are thought of
+_ASSUMED_LABELS = {one.label: "" for one in (RUNTIME, SANDBOX, LEASES)}  # so is one of which nothing is known yet
 
 
-class Trial(NamedTuple):
+class ScaleTrial(NamedTuple):
     """What became of those who wait, with some more nodes."""
 
-    left: int  # tasks without room
-    used: int  # of the new nodes, on which something was placed
+    unplaced: int  # tasks without room
+    nodes_used: int  # of the new nodes, on which something was placed
 
 
-def foresee_growth(
-    view: View, wish: ClusterWish, coming: int, most: int, now: Instant, *, settings: Settings | None = None
-) -> Growth:
+def estimate_scale(
+    view: View, intent: ClusterIntent, coming: int, most: int, now: Instant, *, settings: SchedulerSettings | None = None
+) -> ScaleEstimate:
     """By the real scheduler, on copies: `coming` nodes are there in all of them, up to `most` on top."""
     assert isinstance(view, Mirror), "copies are made of it"
-    trials = _Trials(Shadow.take(view), wish, coming, now, settings or Settings())
-    waiting = trials.run(0).left
+    trials = _ScaleTrials(WhatIfMirror.copy_of(view), intent, coming, now, settings or SchedulerSettings())
+    waiting = trials.run(0).unplaced
     high = min(most, waiting, SCALE_STEP_MAX)  # a node that is worth it takes one at least
     if not high:
-        return Growth(waiting, 0, 0)
-    least = trials.run(high).left
+        return ScaleEstimate(waiting, 0, 0)
+    least = trials.run(high).unplaced
     if least >= waiting:
-        return Growth(waiting, 0, 0)
-    return Growth(waiting, _fewest(trials, least, coming, high), waiting - least)
+        return ScaleEstimate(waiting, 0, 0)
+    return ScaleEstimate(waiting, _fewest_nodes(trials, least, coming, high), waiting - least)
 
 
-def _fewest(trials: "_Trials", least: int, coming: int, high: int) -> int:
+def _fewest_nodes(trials: "_ScaleTrials", least: int, coming: int, high: int) -> int:
     """Most likely as many as are used when all is packed; else looked for on either side."""
-    guess = min(max(1, trials.run(high, packed=True).used - coming), high)
+    guess = min(max(1, trials.run(high, packed=True).nodes_used - coming), high)
     low = 0
-    if trials.run(guess).left <= least:
-        if guess == 1 or trials.run(guess - 1).left > least:
+    if trials.run(guess).unplaced <= least:
+        if guess == 1 or trials.run(guess - 1).unplaced > least:
             return guess
         high = guess - 1
     else:
         low = guess
     while high - low > 1:
         middle = (low + high) // 2
-        if trials.run(middle).left <= least:
+        if trials.run(middle).unplaced <= least:
             high = middle
         else:
             low = middle
     return high
 
 
-class _Trials:
+class _ScaleTrials:
     def __init__(
-        self, taken: Taken, wish: ClusterWish, coming: int, now: Instant, settings: Settings
+        self, copied: MirrorCopy, intent: ClusterIntent, coming: int, now: Instant, settings: SchedulerSettings
     ) -> None:
-        self._taken = taken
-        self._wish = wish
+        self._copied = copied
+        self._intent = intent
         self._coming = coming
         self._now = now
         self._settings = settings
 
-    def run(self, more: int, *, packed: bool = False) -> Trial:
+    def run(self, more: int, *, packed: bool = False) -> ScaleTrial:
         """One round of the scheduler with so many more nodes."""
-        shadow = Shadow.of(_packed(self._taken) if packed else self._taken)
-        let_go(shadow, taken_away(shadow, self._wish.name))
+        shadow = WhatIfMirror.from_copy(_pack_all(self._copied) if packed else self._copied)
+        withdraw_movable(shadow, nodes_being_terminated(shadow, self._intent.name))
         for number in range(self._coming + more):
-            self._add(shadow, NodeId(f"{_NEW}{number}"))
-        waiting = self._waiting(shadow)
+            self._add_node(shadow, NodeId(f"{_NEW_NODE_PREFIX}{number}"))
+        waiting = self._count_waiting(shadow)
         scheduler = Scheduler(self._settings)
-        plan = scheduler.decide(shadow, ROUND, self._now)
+        plan = scheduler.decide(shadow, ROUND_KEY, self._now)
         if any(isinstance(record, PinBlock) for record in plan.puts):
             for record in plan.puts:
                 shadow.apply(record)
-            plan = scheduler.decide(shadow, ROUND, self._now)
-        placed = [node for job, node in _placed(shadow, plan) if self._counts(job)]
-        return Trial(waiting - len(placed), len({node for node in placed if node.startswith(_NEW)}))
+            plan = scheduler.decide(shadow, ROUND_KEY, self._now)
+        placed = [node for job, node in _new_placements(shadow, plan) if self._is_counted(job)]
+        return ScaleTrial(waiting - len(placed), len({node for node in placed if node.startswith(_NEW_NODE_PREFIX)}))
 
-    def _waiting(self, shadow: Shadow) -> int:
-        jobs = (shadow.jobs[JobId(str(turn[2]))] for _, turns in shadow.waiting() for turn in turns)
-        return sum(len(job.ready(self._now.ms, job.tally.pending)) for job in jobs if self._counts(job.spec))
+    def _count_waiting(self, mirror: WhatIfMirror) -> int:
+        jobs = (mirror.jobs[JobId(str(turn[2]))] for _, turns in mirror.pending_queues() for turn in turns)
+        return sum(len(job.ready(self._now.ms, job.task_counts.pending)) for job in jobs if self._is_counted(job.spec))
 
-    def _counts(self, job: JobSpec) -> bool:
+    def _is_counted(self, job: JobSpec) -> bool:
         """What runs on every node takes its part of each, and asks for none."""
-        return job.home == self._wish.name and job.kind is not Kind.SYSTEM
+        return job.home == self._intent.name and job.kind is not JobKind.SYSTEM
 
-    def _add(self, shadow: Shadow, node: NodeId) -> None:
+    def _add_node(self, mirror: WhatIfMirror, node: NodeId) -> None:
         """Like the last one that has joined, as far as it has found out by itself what it is."""
-        cluster = shadow.clusters.get(self._wish.name)
-        found = _ABLE if cluster is None or cluster.found is None else cluster.found
-        capacity = {CPU: 1000, MEMORY: AMOUNT_MAX, DISK: AMOUNT_MAX, **self._wish.capacity}
-        shadow.apply(NodeSpec(node, str(node), self._wish.name, self._wish.node_labels))
-        shadow.apply(NodeStatus(node, NodeState.READY, str(node), "", "", capacity, found))
-        shadow.connect(node, Link.UP)
+        cluster = mirror.clusters.get(self._intent.name)
+        found = _ASSUMED_LABELS if cluster is None or cluster.found is None else cluster.found
+        capacity = {CPU: 1000, MEMORY: AMOUNT_MAX, DISK: AMOUNT_MAX, **self._intent.capacity}
+        mirror.apply(NodeSpec(node, str(node), self._intent.name, self._intent.node_labels))
+        mirror.apply(NodeStatus(node, NodeState.READY, str(node), "", "", capacity, found))
+        mirror.connect(node, Connection.UP)
 
 
-def _packed(taken: Taken) -> Taken:
+def _pack_all(copied: MirrorCopy) -> MirrorCopy:
     """The same jobs, which want to be where it is fullest."""
-    return taken._replace(records=[packed(one) if isinstance(one, JobSpec) else one for one in taken.records])
+    return copied._replace(records=[with_pack_policy(one) if isinstance(one, JobSpec) else one for one in copied.records])
 
 
-def _placed(shadow: Shadow, plan: Plan) -> list[tuple[JobSpec, NodeId]]:
+def _new_placements(mirror: WhatIfMirror, plan: Plan) -> list[tuple[JobSpec, NodeId]]:
     """Each task that has a new attempt, and where."""
     found: list[tuple[JobSpec, NodeId]] = []
     for block in plan.puts:
         if not isinstance(block, AttemptBlock):
             continue
-        job = shadow.jobs[block.job]
+        job = mirror.jobs[block.job]
         before = job.attempts.get(block.block)
         numbers, on = ints(block, "number"), ints(block, "node")
         known = ints(before, "number") if before is not None else [0] * len(numbers)

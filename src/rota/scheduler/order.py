@@ -7,20 +7,20 @@ from typing import NamedTuple
 
 import msgspec
 
-from rota.model.accounts import Accounts
+from rota.model.accounts import UsageAccounts
 from rota.model.columns import ints
 from rota.model.ids import JobId
-from rota.model.job import JobSpec, Turn, Unschedulable
+from rota.model.job import JobSpec, QueueRank, Unschedulable
 from rota.model.lazy import lazy
-from rota.model.lifecycle import NOT_A_TRY, AttemptState
-from rota.model.namespace import TASKS, Namespace
+from rota.model.lifecycle import NOT_STARTED, AttemptState
+from rota.model.namespace import TASKS, NamespaceRecord
 from rota.model.phase import Phase
 from rota.model.plan import Instant
-from rota.model.shape import Line, Owner
+from rota.model.shape import QueueKey, Owner
 from rota.model.view import JobView, View
 
-_NO_QUOTA = Namespace("")
-_UNACCEPTED = frozenset(map(int, (AttemptState.OFFERED, *NOT_A_TRY)))
+_NO_QUOTA = NamespaceRecord("")
+_UNACCEPTED = frozenset(map(int, (AttemptState.OFFERED, *NOT_STARTED)))
 _CANCELED, _STOPPING = int(Phase.CANCELED), int(Phase.STOPPING)
 _REJECT = Unschedulable.REJECT  # enum members are slow to look up, and this one is asked for at every turn
 
@@ -39,57 +39,57 @@ class Standing(NamedTuple):
     served: int = 0
 
 
-class Head(msgspec.Struct, frozen=True, order=True):
+class QueueHead(msgspec.Struct, frozen=True, order=True):
     """The job whose turn it is in one line. Turns are unique, so heads sort by them alone."""
 
-    turn: Turn
-    at: int
-    line: Line
-    jobs: Sequence[Turn]
+    rank: QueueRank
+    position: int
+    queue: QueueKey
+    ranks: Sequence[QueueRank]
 
     @property
     def job(self) -> JobId:
-        return JobId(str(self.turn[2]))
+        return JobId(str(self.rank[2]))
 
     @property
-    def next(self) -> "Head | None":
-        at = self.at + 1
-        return Head(self.jobs[at], at, self.line, self.jobs) if at < len(self.jobs) else None
+    def next(self) -> "QueueHead | None":
+        at = self.position + 1
+        return QueueHead(self.ranks[at], at, self.queue, self.ranks) if at < len(self.ranks) else None
 
 
-class Shares:
+class FairShares:
     """What each namespace and user holds, of the resource it holds most of; with what this round placed."""
 
     def __init__(self, view: View) -> None:
-        self._room = view.room
-        self._accounts = view.accounts
+        self._node_table = view.node_table
+        self._usage = view.usage
         self._namespaces = view.namespaces
-        self._counted = Accounts()  # of what was placed
-        self._uncounted: list[tuple[JobSpec, int]] = []
+        self._charged = UsageAccounts()  # of what was placed
+        self._uncharged: list[tuple[JobSpec, int]] = []
 
     @lazy
     def _totals(self) -> dict[str, int]:
-        room = self._room
+        room = self._node_table
         totals = room.capacity[:, : room.size].sum(axis=1).tolist() if room.size else []
         return {resource: max(1, totals[row]) for resource, row in room.rows.items() if totals}
 
-    def of(self, owner: Owner) -> Standing:
+    def share_of(self, owner: Owner) -> Standing:
         weight = self._namespaces.get(owner.namespace, _NO_QUOTA).weight
-        held, placed = self._accounts, self._placed
-        ours = self._share(
-            held.of_namespace.get(owner.namespace, {}), placed.of_namespace.get(owner.namespace, {})
+        held, placed = self._usage, self._placed_usage
+        ours = self._dominant_share(
+            held.by_namespace.get(owner.namespace, {}), placed.by_namespace.get(owner.namespace, {})
         )
-        mine = self._share(held.of_owner.get(owner, {}), placed.of_owner.get(owner, {}))
+        mine = self._dominant_share(held.by_owner.get(owner, {}), placed.by_owner.get(owner, {}))
         served = held.served
         return Standing(ours / weight, mine, served.get(owner.namespace, 0), served.get(owner, 0))
 
-    def left(self, spec: JobSpec) -> int | None:
+    def quota_left(self, spec: JobSpec) -> int | None:
         """How many more of its tasks its namespace's quota allows; None: any number."""
         quota = self._namespaces.get(spec.namespace, _NO_QUOTA).quota
         if not quota:
             return None
-        held = self._accounts.of_namespace.get(spec.namespace, {})
-        placed = self._placed.of_namespace.get(spec.namespace, {})
+        held = self._usage.by_namespace.get(spec.namespace, {})
+        placed = self._placed_usage.by_namespace.get(spec.namespace, {})
         needs = {**spec.needs, TASKS: 1}
         rooms = (
             (most - held.get(resource, 0) - placed.get(resource, 0)) // needs[resource]
@@ -99,17 +99,17 @@ class Shares:
         return max(0, min(rooms, default=spec.count))
 
     def charge(self, spec: JobSpec, tasks: int) -> None:
-        self._uncounted.append((spec, tasks))
+        self._uncharged.append((spec, tasks))
 
     @property
-    def _placed(self) -> Accounts:
+    def _placed_usage(self) -> UsageAccounts:
         """Counted when somebody asks: where nobody has a quota or shares with others, nobody does."""
-        for spec, tasks in self._uncounted:
-            self._counted.charge(spec.line.owner, spec.shape.needs, tasks)
-        self._uncounted.clear()
-        return self._counted
+        for spec, tasks in self._uncharged:
+            self._charged.charge(spec.queue_key.owner, spec.shape.needs, tasks)
+        self._uncharged.clear()
+        return self._charged
 
-    def _share(self, held: dict[str, int], placed: dict[str, int]) -> float:
+    def _dominant_share(self, held: dict[str, int], placed: dict[str, int]) -> float:
         shares = (
             (held.get(resource, 0) + placed.get(resource, 0)) / total
             for resource, total in self._totals.items()
@@ -117,52 +117,52 @@ class Shares:
         return max(shares, default=0.0)
 
 
-class Turns:
+class RankedQueue:
     """All lines: per owner the earliest turn, between owners the smaller standing, above all the priority."""
 
-    def __init__(self, shares: Shares, heads: list[Head]) -> None:
+    def __init__(self, shares: FairShares, heads: list[QueueHead]) -> None:
         self._shares = shares
-        self._lines: dict[Owner, list[Head]] = {}
+        self._queues: dict[Owner, list[QueueHead]] = {}
         for head in heads:
-            self._lines.setdefault(head.line.owner, []).append(head)
-        self._alone = len(self._lines) == 1
-        self._owners: list[tuple[int, Standing, Turn, Owner]] = []
-        for owner, lines in self._lines.items():
+            self._queues.setdefault(head.queue.owner, []).append(head)
+        self._has_one_owner = len(self._queues) == 1
+        self._owners: list[tuple[int, Standing, QueueRank, Owner]] = []
+        for owner, lines in self._queues.items():
             heapq.heapify(lines)
-            self._stand(owner)
+            self._push_owner(owner)
 
-    def pop(self) -> Head | None:
+    def pop(self) -> QueueHead | None:
         while self._owners:
             _, standing, _, owner = heapq.heappop(self._owners)
             if standing != self._standing(owner):  # others of its namespace were placed meanwhile
-                self._stand(owner)
+                self._push_owner(owner)
                 continue
-            return heapq.heappop(self._lines[owner])
+            return heapq.heappop(self._queues[owner])
         return None
 
-    def done(self, head: Head, goes_on: bool) -> None:
+    def advance(self, head: QueueHead, goes_on: bool) -> None:
         """The job has had its turn; its line goes on unless it is blocked."""
-        owner = head.line.owner
+        owner = head.queue.owner
         follower = head.next if goes_on else None
         if follower is not None:
-            heapq.heappush(self._lines[owner], follower)
-        self._stand(owner)
+            heapq.heappush(self._queues[owner], follower)
+        self._push_owner(owner)
 
-    def _stand(self, owner: Owner) -> None:
-        lines = self._lines[owner]
+    def _push_owner(self, owner: Owner) -> None:
+        lines = self._queues[owner]
         if lines:
-            turn = lines[0].turn
+            turn = lines[0].rank
             heapq.heappush(self._owners, (turn[0], self._standing(owner), turn, owner))
 
     def _standing(self, owner: Owner) -> Standing:
-        return Standing() if self._alone else self._shares.of(owner)
+        return Standing() if self._has_one_owner else self._shares.share_of(owner)
 
 
-def count_begun(job: JobView) -> int:
+def count_accepted(job: JobView) -> int:
     """How many of its tasks a node has accepted, as far as they have not to be placed again."""
     if not job.attempts:
         return 0
-    tally, by_phase = job.tally, job.tally.as_dict()
+    tally, by_phase = job.task_counts, job.task_counts.as_dict()
     carried = sum(last - first + 1 for first, last in job.spec.carried)
     unaccepted = _count_unaccepted(job) if by_phase["canceled"] or tally.stopping else 0
     return job.spec.count - tally.pending - tally.held - by_phase["offered"] - carried - unaccepted
@@ -171,13 +171,13 @@ def count_begun(job: JobView) -> int:
 def _count_unaccepted(job: JobView) -> int:
     """How many of its tasks were stopped or canceled before a node accepted them."""
     return sum(
-        phases.count(_CANCELED) + phases.count(_STOPPING) - _count_accepted(job, block)
+        phases.count(_CANCELED) + phases.count(_STOPPING) - _count_accepted_in_block(job, block)
         for block, phases in job.phases.items()
         if _CANCELED in phases or _STOPPING in phases
     )
 
 
-def _count_accepted(job: JobView, block: int) -> int:
+def _count_accepted_in_block(job: JobView, block: int) -> int:
     """How many of the stopping and canceled tasks of a block a node had accepted before."""
     attempt, status, task = job.attempts.get(block), job.statuses.get(block), job.tasks.get(block)
     if attempt is None or status is None:
@@ -193,7 +193,7 @@ def _count_accepted(job: JobView, block: int) -> int:
     )
 
 
-def is_impatient(job: JobView) -> bool:
+def must_start_now(job: JobView) -> bool:
     """The job is rejected if its tasks cannot all start now: no node has accepted any of them so far.
 
     Once one has begun, the others and its retries wait like those of any job.
@@ -203,34 +203,34 @@ def is_impatient(job: JobView) -> bool:
     if not job.attempts:
         return True
     is_retried = any(any(ints(task, "wanted")) for task in job.tasks.values())
-    return not is_retried and count_begun(job) <= 0
+    return not is_retried and count_accepted(job) <= 0
 
 
-def may_start(job: JobView, shares: Shares, now: Instant) -> int:
+def count_startable(job: JobView, shares: FairShares, now: Instant) -> int:
     """How many of its tasks in line may start, whatever the nodes say.
 
     A moved task between two nodes is in no line, but keeps its place under `parallel`. It counts the same
     whether or not this round has placed it.
     """
     moved = len(job.move_waits_end_ms(now.ms))
-    wanted = job.tally.pending - moved
+    wanted = job.task_counts.pending - moved
     if job.spec.parallel is not None:
-        wanted = min(wanted, job.spec.parallel - job.tally.live - moved)
+        wanted = min(wanted, job.spec.parallel - job.task_counts.live - moved)
     return _within_quota(job, shares, wanted)
 
 
-def may_move(job: JobView, shares: Shares, wanted: int, placed: int) -> int:
+def count_movable(job: JobView, shares: FairShares, wanted: int, placed: int) -> int:
     """How many of `wanted` moved tasks may start, after this round has placed `placed` others of them.
 
     There may be fewer places than moved tasks if `parallel` was lowered meanwhile.
     """
     if job.spec.parallel is not None:
-        wanted = min(wanted, job.spec.parallel - job.tally.live - placed)
+        wanted = min(wanted, job.spec.parallel - job.task_counts.live - placed)
     return _within_quota(job, shares, wanted)
 
 
-def _within_quota(job: JobView, shares: Shares, wanted: int) -> int:
-    quota = shares.left(job.spec)
+def _within_quota(job: JobView, shares: FairShares, wanted: int) -> int:
+    quota = shares.quota_left(job.spec)
     if quota is not None and quota < wanted and job.spec.gang:
         return 0
     return wanted if quota is None else min(wanted, quota)

@@ -16,22 +16,22 @@ from rota.model.phase import Phase
 from rota.model.room import bits
 from rota.model.view import JobView, NodeView, View
 from rota.scheduler.board import TASKS_ROW, Board
-from rota.scheduler.filters import fits_devices
-from rota.scheduler.place import Seating
-from rota.scheduler.scores import NEVER
+from rota.scheduler.filters import fits_gpus
+from rota.scheduler.place import Placer
+from rota.scheduler.scores import EXCLUDED
 
 _CANDIDATES = 8  # nodes whose victims are chosen exactly, those that lack least first
 _EXACT = 10  # up to so many candidates every set is tried, smallest first
 
-Name = tuple[JobId, int]  # of a task
+TaskKey = tuple[JobId, int]  # of a task
 
 
 class Victim(NamedTuple):
     """What goes if this is chosen: one task, or a whole gang."""
 
     priority: int
-    tasks: tuple[Name, ...]
-    here: dict[str, int]  # what it gives back on this node
+    tasks: tuple[TaskKey, ...]
+    freed: dict[str, int]  # what it gives back on this node
     devices: tuple[tuple[int, int], ...] = ()  # GPU, thousandths given back
 
 
@@ -39,19 +39,19 @@ class Eviction(NamedTuple):
     """One task's room: on this node, once these have given way."""
 
     slot: int
-    victims: tuple[Name, ...]  # with those that wait on the node, which would start in the freed room
+    victims: tuple[TaskKey, ...]  # with those that wait on the node, which would start in the freed room
 
 
 def find_victims(
-    view: View, seating: Seating, job: JobView, barred: Array | None, going: Set[Name]
+    view: View, placer: Placer, job: JobView, barred: Array | None, evicting: Set[TaskKey]
 ) -> Eviction | None:
     """By the lowest highest priority, the fewest tasks, the lowest slot; perhaps nothing has to go.
 
     `going` are tasks that have to give way already.
     """
     choices = []
-    for slot in _candidates(view, seating, job, barred):
-        victims = _smallest(view, seating.board, job, slot, going)
+    for slot in _candidates(view, placer, job, barred):
+        victims = _cheapest_victims(view, placer.board, job, slot, evicting)
         if victims is not None:
             tasks = tuple(dict.fromkeys(name for victim in victims for name in victim.tasks))
             highest = max((victim.priority for victim in victims), default=-1)
@@ -59,20 +59,20 @@ def find_victims(
     if not choices:
         return None
     _, _, slot, tasks = min(choices)
-    return Eviction(slot, (*tasks, *_in_line(view, slot, job, going)))
+    return Eviction(slot, (*tasks, *_lookahead_tasks_below(view, slot, job, evicting)))
 
 
-def _candidates(view: View, seating: Seating, job: JobView, barred: Array | None) -> list[int]:
+def _candidates(view: View, placer: Placer, job: JobView, barred: Array | None) -> list[int]:
     """Nodes with room for it if everything that may go went, those first that lack least now."""
-    board, shape = seating.board, job.spec.shape
+    board, shape = placer.board, job.spec.shape
     below = job.spec.priority - PREEMPT_MARGIN + 1
-    lent = view.room.lent
+    lent = view.node_table.preemptible
     if not lent.leaving and not any(level < below for level in lent.by_priority):
         return []
-    able = seating.rows.eligible(shape).copy()
-    terms = seating.terms(job)
+    able = placer.rows.eligible(shape).copy()
+    terms = placer.placement_rules(job)
     if terms:
-        able &= terms.points() != NEVER
+        able &= terms.points() != EXCLUDED
     if barred is not None:
         able &= ~barred
     lacks = np.zeros(board.size)
@@ -91,26 +91,26 @@ def _row(board: Board, resource: str) -> int | None:
     return TASKS_ROW if resource == TASKS else board.row(resource)
 
 
-def _smallest(
-    view: View, board: Board, job: JobView, slot: int, going: Set[Name]
+def _cheapest_victims(
+    view: View, board: Board, job: JobView, slot: int, evicting: Set[TaskKey]
 ) -> tuple[Victim, ...] | None:
     """The set with the lowest highest priority, then the fewest tasks; None where even all are not enough."""
-    node = view.nodes[view.room.ids[slot]]
-    need = _Need(view, board, job, slot, node)
-    candidates = sorted(_victims(view, node, job, going), key=lambda one: (one.priority, len(one.tasks)))
+    node = view.nodes[view.node_table.ids[slot]]
+    need = _Shortfall(view, board, job, slot, node)
+    candidates = sorted(_victims(view, node, job, evicting), key=lambda one: (one.priority, len(one.tasks)))
     for count, victim in enumerate(candidates, 1):
         last = count == len(candidates) or candidates[count].priority > victim.priority
         if last and need.met_by(candidates[:count]):
-            return _fewest(need, candidates[:count])
+            return _fewest_victims(need, candidates[:count])
     return () if need.met_by([]) else None
 
 
-def _fewest(need: "_Need", candidates: list[Victim]) -> tuple[Victim, ...]:
+def _fewest_victims(need: "_Shortfall", candidates: list[Victim]) -> tuple[Victim, ...]:
     """Of these all are enough, and without those of the highest priority among them no set is."""
     if need.met_by([]):
         return ()
     if len(candidates) <= _EXACT:
-        return _exactly(need, candidates)
+        return _fewest_by_trial(need, candidates)
     chosen = list(candidates)
     for victim in sorted(candidates, key=lambda one: (one.priority, len(one.tasks)), reverse=True):
         fewer = [one for one in chosen if one is not victim]
@@ -119,7 +119,7 @@ def _fewest(need: "_Need", candidates: list[Victim]) -> tuple[Victim, ...]:
     return tuple(chosen)
 
 
-def _exactly(need: "_Need", candidates: list[Victim]) -> tuple[Victim, ...]:
+def _fewest_by_trial(need: "_Shortfall", candidates: list[Victim]) -> tuple[Victim, ...]:
     best, fewest = tuple(candidates), _count_tasks(candidates)
     counts = sorted(len(one.tasks) for one in candidates)  # none, of a gang that stops already
     for size in range(1, len(candidates)):
@@ -135,11 +135,11 @@ def _count_tasks(victims: Sequence[Victim]) -> int:
     return sum(len(one.tasks) for one in victims)
 
 
-class _Need:
+class _Shortfall:
     """What is missing on one node, its GPUs among it."""
 
     def __init__(self, view: View, board: Board, job: JobView, slot: int, node: NodeView) -> None:
-        lent = view.room.lent
+        lent = view.node_table.preemptible
         self._missing: dict[str, int] = {}
         for resource, amount in ((TASKS, 1), *job.spec.shape.needs):
             row = _row(board, resource)
@@ -151,12 +151,12 @@ class _Need:
         self._gpu = job.spec.needs.get(GPU, 0)
         self._devices = board.devices[slot].copy() if self._gpu else board.devices[:0]
         if self._gpu:
-            for device, part in _leaving_devices(view, node):
+            for device, part in _leaving_gpus(view, node):
                 self._devices[device] += part
 
     def met_by(self, victims: Sequence[Victim]) -> bool:
         for resource, missing in self._missing.items():
-            if sum([victim.here.get(resource, 0) for victim in victims]) < missing:
+            if sum([victim.freed.get(resource, 0) for victim in victims]) < missing:
                 return False
         return not self._gpu or self._devices_met_by(victims)
 
@@ -165,10 +165,10 @@ class _Need:
         for victim in victims:
             for device, part in victim.devices:
                 devices[device] += part
-        return bool(fits_devices(devices[None, :], self._gpu)[0])
+        return bool(fits_gpus(devices[None, :], self._gpu)[0])
 
 
-def _victims(view: View, node: NodeView, job: JobView, going: Set[Name]) -> Iterator[Victim]:
+def _victims(view: View, node: NodeView, job: JobView, evicting: Set[TaskKey]) -> Iterator[Victim]:
     """Everything on a node that may go; of a job with a budget no more than it still allows."""
     spared: dict[JobId, int] = {}
     gangs: dict[JobId, None] = {}
@@ -177,9 +177,9 @@ def _victims(view: View, node: NodeView, job: JobView, going: Set[Name]) -> Iter
         if not other.spec.evictable or other.spec.priority > job.spec.priority - PREEMPT_MARGIN:
             continue
         tasks = live_tasks(other) if other.spec.gang else ((job_id, index),)
-        if job_id in gangs or not all(may_go(other, at) and (job_id, at) not in going for _, at in tasks):
+        if job_id in gangs or not all(may_evict(other, at) and (job_id, at) not in evicting for _, at in tasks):
             continue
-        left = spared.setdefault(job_id, _budget(other, going))
+        left = spared.setdefault(job_id, _eviction_budget(other, evicting))
         if len(tasks) > left:
             continue
         spared[job_id] = left - len(tasks)
@@ -190,19 +190,19 @@ def _victims(view: View, node: NodeView, job: JobView, going: Set[Name]) -> Iter
             TASKS: len(here),
             **{name: amount * len(here) for name, amount in other.spec.needs.items()},
         }
-        devices = tuple(pair for at in here for pair in _devices(other, at))
+        devices = tuple(pair for at in here for pair in _gpus_of(other, at))
         yield Victim(other.spec.priority, tasks, amounts, devices)
 
 
-def _in_line(view: View, slot: int, job: JobView, going: Set[Name]) -> Iterator[Name]:
+def _lookahead_tasks_below(view: View, slot: int, job: JobView, evicting: Set[TaskKey]) -> Iterator[TaskKey]:
     """Tasks of lower priority that wait on the node for a free slot."""
-    for name in sorted(view.nodes[view.room.ids[slot]].assigned):
+    for name in sorted(view.nodes[view.node_table.ids[slot]].assigned):
         other = view.jobs[name[0]]
-        if other.spec.priority < job.spec.priority and _waits_in_line(other, name[1]) and name not in going:
+        if other.spec.priority < job.spec.priority and _waits_as_lookahead(other, name[1]) and name not in evicting:
             yield name
 
 
-def live_tasks(job: JobView) -> tuple[Name, ...]:
+def live_tasks(job: JobView) -> tuple[TaskKey, ...]:
     """All its live tasks that nobody stops yet: without one of them the others are of no use."""
     live = (Phase.OFFERED, Phase.QUEUED, Phase.ACCEPTED, Phase.RUNNING)
     return tuple(
@@ -213,35 +213,35 @@ def live_tasks(job: JobView) -> tuple[Name, ...]:
     )
 
 
-def _budget(job: JobView, going: Set[Name]) -> int:
+def _eviction_budget(job: JobView, evicting: Set[TaskKey]) -> int:
     allowed = job.spec.evict_at_most
     if allowed is None:
         return job.spec.count
-    return max(0, allowed - job.tally.stopping - sum(name[0] == job.spec.id for name in going))
+    return max(0, allowed - job.task_counts.stopping - sum(name[0] == job.spec.id for name in evicting))
 
 
-def may_go(job: JobView, index: int) -> bool:
+def may_evict(job: JobView, index: int) -> bool:
     """It holds room, and nobody has told it to stop."""
     block, position = divmod(index, BLOCK_TASKS)
-    return job.phases[block][position] < Phase.STOPPING and not _waits_in_line(job, index)
+    return job.phases[block][position] < Phase.STOPPING and not _waits_as_lookahead(job, index)
 
 
-def _waits_in_line(job: JobView, index: int) -> bool:
+def _waits_as_lookahead(job: JobView, index: int) -> bool:
     """It waits on its node for a free slot, and nobody has told it to stop."""
     block, position = divmod(index, BLOCK_TASKS)
     is_lookahead = job.attempts[block].flags[position] & LOOKAHEAD > 0
     return is_lookahead and job.phases[block][position] < Phase.ACCEPTED
 
 
-def _devices(job: JobView, index: int) -> list[tuple[int, int]]:
+def _gpus_of(job: JobView, index: int) -> list[tuple[int, int]]:
     block, position = divmod(index, BLOCK_TASKS)
     mask = job.attempts[block].gpus.get(position, 0)
     return [(device, min(job.spec.needs.get(GPU, 0), WHOLE_GPU)) for device in bits(mask)]
 
 
-def _leaving_devices(view: View, node: NodeView) -> Iterator[tuple[int, int]]:
+def _leaving_gpus(view: View, node: NodeView) -> Iterator[tuple[int, int]]:
     for job_id, index in node.assigned:
         other = view.jobs[job_id]
         block, position = divmod(index, BLOCK_TASKS)
         if other.attempts[block].flags[position] & EVICTED:
-            yield from _devices(other, index)
+            yield from _gpus_of(other, index)

@@ -9,10 +9,10 @@ from rota.model.columns import Array
 DEVICE_MILLI = 1000
 SIZES_MAX = 32  # sizes that are priced, the most demanded: the rest change the prices little and cost much
 ROUNDS_MAX = 300  # some tens are usual; the prices are sound after any number of rounds
-NOTHING = 1e-9
+EPSILON = 1e-9
 
 
-def values(asked: Mapping[int, int]) -> Array:
+def part_values(asked: Mapping[int, int]) -> Array:
     """float64[1001]: the most that so many free milli of one device can still be filled with.
 
     Cutting devices into the sizes that are asked for, with as few devices as possible, is a linear program;
@@ -24,7 +24,7 @@ def values(asked: Mapping[int, int]) -> Array:
     if not priced:
         return np.zeros(DEVICE_MILLI + 1)
     sizes = np.array(priced)
-    table = _filled(sizes, _prices(sizes, np.array([float(asked[size]) for size in priced])))
+    table = _knapsack(sizes, _prices(sizes, np.array([float(asked[size]) for size in priced])))
     # Should the rounds have run out, this makes the prices admissible again (Farley's bound).
     scaled: Array = table * (DEVICE_MILLI / table[-1])
     return scaled
@@ -35,19 +35,19 @@ def _prices(sizes: Array, asked: Array) -> Array:
     cuts = np.diag(DEVICE_MILLI // sizes).astype(float)
     prices = np.linalg.solve(cuts.T, np.ones(sizes.size))
     for _ in range(ROUNDS_MAX):
-        table = _filled(sizes, prices)
-        if table[-1] <= 1 + NOTHING:
+        table = _knapsack(sizes, prices)
+        if table[-1] <= 1 + EPSILON:
             break
         better = _best_cut(sizes, prices, table)
         used, swapped = np.linalg.solve(cuts, np.column_stack((asked, better))).T
         most = np.full(sizes.size, np.inf)
-        np.divide(used, swapped, out=most, where=swapped > NOTHING)
+        np.divide(used, swapped, out=most, where=swapped > EPSILON)
         cuts[:, np.argmin(most)] = better
         prices = np.linalg.solve(cuts.T, np.ones(sizes.size))
     return prices
 
 
-def _filled(sizes: Array, prices: Array) -> Array:
+def _knapsack(sizes: Array, prices: Array) -> Array:
     """The knapsack of every width up to a device: 1, 2, 4, ... of a size at once make up any number of it."""
     table = np.zeros(DEVICE_MILLI + 1)
     for size, price in zip(sizes.tolist(), prices.tolist(), strict=True):
@@ -60,7 +60,7 @@ def _filled(sizes: Array, prices: Array) -> Array:
 
 def _best_cut(sizes: Array, prices: Array, table: Array) -> Array:
     cut = np.zeros(sizes.size)
-    places = np.flatnonzero(prices > NOTHING)
+    places = np.flatnonzero(prices > EPSILON)
     left = DEVICE_MILLI
     while True:
         places = places[sizes[places] <= left]

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 
 from rota.engine.reconciler import Reconciler
 from rota.model.ids import JobId
-from rota.model.limits import QUEUE_JOBS_A_MS, QUEUE_LOOK_MS
-from rota.model.plan import Event, Instant, Plan
-from rota.model.room import Room
+from rota.model.limits import QUEUE_LENGTH_JOBS_PER_MS, QUEUE_LENGTH_CHECK_MS
+from rota.model.plan import EventRecord, Instant, Plan
+from rota.model.room import NodeTable
 from rota.model.view import View
-from rota.scheduler.words import tasks as of_tasks
+from rota.scheduler.words import count_of_tasks as of_tasks
 
 NAME = "queue"
 _FACTOR = 2  # by which the number of tasks has to grow or shrink
@@ -33,31 +33,31 @@ class QueueLength:
     """The length that was told last."""
 
     def __init__(self) -> None:
-        self._room: Room | None = None  # another one: everything was read again
-        self._told: int | None = None  # tasks; None: nothing was told yet
+        self._node_table: NodeTable | None = None  # another one: everything was read again
+        self._last_reported: int | None = None  # tasks; None: nothing was told yet
 
     def decide(self, view: View, key: str, now: Instant) -> Plan:
         del key
-        if view.room is not self._room:
-            self._room, self._told = view.room, None
-        jobs = [view.jobs[JobId(str(turn[2]))] for _, turns in view.waiting() for turn in turns]
-        tasks = sum(job.tally.pending for job in jobs)
-        look_at_ms = now.ms + QUEUE_LOOK_MS + len(jobs) // QUEUE_JOBS_A_MS
-        is_news = self._told is None or _differ(self._told, tasks)
-        if not is_news or view.is_short:  # of disk space: what is left is for the ends of what runs
+        if view.node_table is not self._node_table:
+            self._node_table, self._last_reported = view.node_table, None
+        jobs = [view.jobs[JobId(str(turn[2]))] for _, turns in view.pending_queues() for turn in turns]
+        tasks = sum(job.task_counts.pending for job in jobs)
+        look_at_ms = now.ms + QUEUE_LENGTH_CHECK_MS + len(jobs) // QUEUE_LENGTH_JOBS_PER_MS
+        is_news = self._last_reported is None or _differs_much(self._last_reported, tasks)
+        if not is_news or view.disk_low:  # of disk space: what is left is for the ends of what runs
             return Plan(wake_at_ms=look_at_ms)
-        self._told = tasks
-        event = Event("queue.changed", _words(len(jobs), tasks), counts={"jobs": len(jobs), "tasks": tasks})
+        self._last_reported = tasks
+        event = EventRecord("queue.changed", _describe(len(jobs), tasks), counts={"jobs": len(jobs), "tasks": tasks})
         return Plan(events=(event,), why=event.why, wake_at_ms=look_at_ms)
 
 
-def _differ(told: int, now: int) -> bool:
+def _differs_much(told: int, now: int) -> bool:
     """One of them is 0, or one is at least twice the other."""
     low, high = sorted((told, now))
     return low != high and high >= _FACTOR * low
 
 
-def _words(jobs: int, tasks: int) -> str:
+def _describe(jobs: int, tasks: int) -> str:
     if not jobs:
         return "no job waits for a node"
     which = "1 job waits" if jobs == 1 else f"{jobs} jobs wait"

@@ -7,18 +7,18 @@ import numpy as np
 
 from rota.model.amounts import GPU
 from rota.model.columns import Array
-from rota.model.room import Room
+from rota.model.room import NodeTable
 from rota.model.shape import Policy, Shape
-from rota.scheduler.board import Board, Nodes
-from rota.scheduler.filters import admitted
-from rota.scheduler.gpus import Gpus
+from rota.scheduler.board import Board, NodeSlice
+from rota.scheduler.filters import matching_nodes
+from rota.scheduler.gpus import GpuScorer
 
-NEVER = -np.inf
-_HALF = 50.0  # points of cpu, and of memory
-_MILLI_A_POINT = 10.0  # thousandths of a GPU that are a point: a whole one is a whole node
-_GPU_NODE = 200.0  # what asks for no GPU stays away from nodes that have some, while others fit
+EXCLUDED = -np.inf
+_RESOURCE_POINTS = 50.0  # points of cpu, and of memory
+_MILLI_PER_POINT = 10.0  # thousandths of a GPU that are a point: a whole one is a whole node
+_GPU_NODE_PENALTY = 200.0  # what asks for no GPU stays away from nodes that have some, while others fit
 _PACK = Policy.PACK  # enum members are slow to look up, and this one is asked for at every placement
-SAME_NOISE = 20  # points that a neighbour of the same kind of noise costs, unless configured otherwise
+SAME_NOISE_POINTS = 20  # points that a neighbour of the same kind of noise costs, unless configured otherwise
 
 Interference = Mapping[str, Mapping[str, int]]  # kind of noise -> kind of its neighbour -> points
 
@@ -32,66 +32,66 @@ class Score(Protocol):
 
     name: str
 
-    def points(self, nodes: Nodes) -> Array: ...
+    def points(self, nodes: NodeSlice) -> Array: ...
 
 
-def said(room: Room, shape: Shape) -> Array | None:
+def label_points(node_table: NodeTable, shape: Shape) -> Array | None:
     """Points for what is said of the nodes, NEVER where that excludes them; None where it says nothing."""
-    silent = not shape.where and not shape.prefer and not any(room.taints)
-    if silent and room.outside(shape.cluster) is None:
+    silent = not shape.where and not shape.prefer and not any(node_table.taints)
+    if silent and node_table.other_clusters(shape.cluster) is None:
         return None
-    found = np.where(admitted(room, shape), 0.0, NEVER)
+    found = np.where(matching_nodes(node_table, shape), 0.0, EXCLUDED)
     for one in shape.prefer:
-        found += one.weight * np.array([one.condition.holds(labels) for labels in room.labels], np.float64)
+        found += one.weight * np.array([one.condition.holds(labels) for labels in node_table.labels], np.float64)
     return found
 
 
-def points(nodes: Nodes, interference: Interference, gpus: Gpus) -> Array:
+def state_points(nodes: NodeSlice, interference: Interference, gpus: GpuScorer) -> Array:
     """Of nodes that fit, by their state alone."""
     shape = nodes.shape
     if shape.policy is Policy.PACK:
-        found: Array = nodes.idle() * -_HALF
+        found: Array = nodes.idle() * -_RESOURCE_POINTS
     else:
-        found = nodes.idle() - nodes.wholly_idle - nodes.outside_load
-        found *= _HALF
-    if nodes.any_gpu:
-        found = _on_gpu_nodes(nodes, found, gpus)
+        found = nodes.idle() - nodes.idle_max - nodes.outside_load
+        found *= _RESOURCE_POINTS
+    if nodes.has_gpus:
+        found = _with_gpu_density(nodes, found, gpus)
     if shape.noise is not None:
-        found -= _disturbance(nodes, shape.noise, interference)
+        found -= _interference_cost(nodes, shape.noise, interference)
     return found
 
 
-def merits(board: Board, policy: Policy) -> Array:
+def idle_points(board: Board, policy: Policy) -> Array:
     """The same of all nodes, where neither GPUs nor noise play a part."""
     if policy is Policy.PACK:
-        packed: Array = board.idle * -_HALF
+        packed: Array = board.idle * -_RESOURCE_POINTS
         return packed
-    found: Array = board.idle - len(board.filling) - board.outside_load
-    return found * _HALF
+    found: Array = board.idle - len(board.idle_rows) - board.outside_load
+    return found * _RESOURCE_POINTS
 
 
-def merit(board: Board, policy: Policy, slot: int) -> float:
+def idle_points_at(board: Board, policy: Policy, slot: int) -> float:
     """And of one: for few nodes plain numbers beat NumPy's cost per call."""
     idle: float = board.idle.item(slot)
     if policy is _PACK:
-        return idle * -_HALF
+        return idle * -_RESOURCE_POINTS
     outside: float = board.outside_load.item(slot)
-    return (idle - len(board.filling) - outside) * _HALF
+    return (idle - len(board.idle_rows) - outside) * _RESOURCE_POINTS
 
 
-def _on_gpu_nodes(nodes: Nodes, found: Array, gpus: Gpus) -> Array:
+def _with_gpu_density(nodes: NodeSlice, found: Array, gpus: GpuScorer) -> Array:
     """Nodes with GPUs are judged by how well these fill up, whatever the policy."""
     there = np.nonzero(nodes.capacity(GPU) > 0)[0]
     if there.size:
-        density = gpus.rank(nodes.some(there)).score / _MILLI_A_POINT
+        density = gpus.rank(nodes.subset(there)).score / _MILLI_PER_POINT
         asks_none = not any(resource == GPU and amount for resource, amount in nodes.shape.needs)
-        found[there] = density - _GPU_NODE if asks_none else density
+        found[there] = density - _GPU_NODE_PENALTY if asks_none else density
     return found
 
 
-def _disturbance(nodes: Nodes, kind: str, interference: Interference) -> Array:
+def _interference_cost(nodes: NodeSlice, kind: str, interference: Interference) -> Array:
     found = np.zeros(len(nodes))
-    for other, cost in {kind: SAME_NOISE, **interference.get(kind, {})}.items():
+    for other, cost in {kind: SAME_NOISE_POINTS, **interference.get(kind, {})}.items():
         if cost:
             found += cost * nodes.noise(other)
     return found

@@ -8,25 +8,25 @@ import numpy as np
 from rota.model.columns import Array
 from rota.model.job import JobSpec
 from rota.model.view import NodeView, View
-from rota.model.why import Reason
-from rota.scheduler.place import Seating
-from rota.scheduler.words import few, of_nodes
+from rota.model.why import WaitReason
+from rota.scheduler.place import Placer
+from rota.scheduler.words import join_few, count_of_nodes
 
-NO_HELP = np.inf
+NO_REMEDY = np.inf
 
 
 class Obstacle(NamedTuple):
     """One reason, where it holds, and what would remove it there."""
 
-    reason: Reason
+    reason: WaitReason
     nodes: Array  # one truth value per node
     lacks: Callable[[int], str]  # what it is on one node, in few words
-    cost: Array | float = NO_HELP  # how much would have to give way, from 0 on; infinite where nothing helps
+    cost: Array | float = NO_REMEDY  # how much would have to give way, from 0 on; infinite where nothing helps
     change: Callable[[int], str] = lambda _: ""
     lasting: bool = False  # it holds on an empty, open node as well
 
 
-class Sight(NamedTuple):
+class FeasibilityReport(NamedTuple):
     """All nodes, held against one job; columns are in the order of `names`."""
 
     names: list[str]
@@ -45,29 +45,29 @@ class Sight(NamedTuple):
         return found
 
 
-class Scene:
+class FeasibilityInput:
     """What every kind of obstacle looks at."""
 
-    def __init__(self, view: View, seating: Seating, spec: JobSpec) -> None:
+    def __init__(self, view: View, placer: Placer, spec: JobSpec) -> None:
         self.view = view
-        self.seating = seating
-        self.board = seating.board
+        self.placer = placer
+        self.board = placer.board
         self.spec = spec
         # Of its cluster only: others are not for it, whatever they have.
         self.nodes: list[NodeView] = [one for one in view.nodes.values() if one.spec.cluster == spec.home]
         self.names = [node.spec.name for node in self.nodes]
-        self.slots: Array = np.array([view.room.slot[node.spec.id] for node in self.nodes], np.intp)
-        self.called = np.array([node.status is not None for node in self.nodes], np.bool_)
+        self.slots: Array = np.array([view.node_table.slot[node.spec.id] for node in self.nodes], np.intp)
+        self.has_reported = np.array([node.status is not None for node in self.nodes], np.bool_)
 
-    def obstacle(self, kind: str, on: Array, text: str, lacks: Callable[[int], str] | str) -> Obstacle:
-        reason = Reason(kind, int(np.count_nonzero(on)), len(self.nodes), text)
+    def make_obstacle(self, kind: str, on: Array, text: str, lacks: Callable[[int], str] | str) -> Obstacle:
+        reason = WaitReason(kind, int(np.count_nonzero(on)), len(self.nodes), text)
         return Obstacle(reason, on, (lambda _: lacks) if isinstance(lacks, str) else lacks)
 
-    def named(self, kind: str, on: list[bool], verb: tuple[str, str]) -> Iterator[Obstacle]:
+    def named_obstacles(self, kind: str, on: list[bool], verb: tuple[str, str]) -> Iterator[Obstacle]:
         names = [name for name, here in zip(self.names, on, strict=True) if here]
         if names:
-            text = f"{of_nodes(len(names), len(self.names), *verb)}: {few(names)}"
-            yield self.obstacle(kind, np.array(on, np.bool_), text, verb[0])
+            text = f"{count_of_nodes(len(names), len(self.names), *verb)}: {join_few(names)}"
+            yield self.make_obstacle(kind, np.array(on, np.bool_), text, verb[0])
 
 
 def without(what: str) -> Callable[[int], str]:

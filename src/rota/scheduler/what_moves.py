@@ -2,50 +2,50 @@
 
 from collections.abc import Iterator
 
-from rota.engine.shadow import Shadow, Taken
+from rota.engine.shadow import WhatIfMirror, MirrorCopy
 from rota.model.attempt import StatusBlock
 from rota.model.columns import Draft, Ranges, column
 from rota.model.ids import JobId, NodeId
-from rota.model.job import JobSpec, Kind, Recovery
+from rota.model.job import JobSpec, JobKind, Recovery
 from rota.model.lifecycle import AttemptState
 from rota.model.limits import BLOCK_TASKS
-from rota.model.node import Eligibility, NodeWish
-from rota.model.outlook import Displaced, Fate, Place
+from rota.model.node import Eligibility, NodeIntent
+from rota.model.outlook import DisplacedTasks, DrainOutcome, PlannedPlacement
 from rota.model.plan import Instant
 from rota.model.view import JobView
-from rota.scheduler.drain import moves
-from rota.scheduler.explain import in_words, study
-from rota.scheduler.plan import ROUND, Scheduler
+from rota.scheduler.drain import may_be_moved
+from rota.scheduler.explain import describe_wait, analyse_wait
+from rota.scheduler.plan import ROUND_KEY, Scheduler
 from rota.scheduler.preempt import live_tasks
-from rota.scheduler.round import Settings
+from rota.scheduler.round import SchedulerSettings
 
 _ROUNDS_MAX = 10  # in each many tasks find a node; what none of them places waits
 
 
-def displace(
-    taken: Taken,
+def preview_drain(
+    copied: MirrorCopy,
     nodes: tuple[NodeId, ...],
     now: Instant,
     *,
     everything: bool,
-    settings: Settings | None = None,
-) -> tuple[Displaced, ...]:
+    settings: SchedulerSettings | None = None,
+) -> tuple[DisplacedTasks, ...]:
     """The scheduler's own rounds, once all that moves is stopped at one moment."""
-    shadow, settings = Shadow.of(taken), settings or Settings()
+    shadow, settings = WhatIfMirror.from_copy(copied), settings or SchedulerSettings()
     scheduler = Scheduler(settings)
-    _rounds(scheduler, shadow, now)  # who waits already does not wait because of this
-    there = {job: _indices(shadow, job, nodes) for job in _jobs(shadow, nodes)}
+    _run_rounds(scheduler, shadow, now)  # who waits already does not wait because of this
+    there = {job: _task_indices(shadow, job, nodes) for job in _jobs_on(shadow, nodes)}
     for node in nodes:
-        wish = shadow.nodes[node].wish or NodeWish(node)
-        shadow.apply(NodeWish(node, Eligibility.DRAINING, wish.taints))
-    going = let_go(shadow, nodes)
-    _rounds(scheduler, shadow, now)
-    moved = [_moved(shadow, shadow.jobs[job], indices, settings, now) for job, indices in going.items()]
+        wish = shadow.nodes[node].intent or NodeIntent(node)
+        shadow.apply(NodeIntent(node, Eligibility.DRAINING, wish.taints))
+    going = withdraw_movable(shadow, nodes)
+    _run_rounds(scheduler, shadow, now)
+    moved = [_moved_tasks(shadow, shadow.jobs[job], indices, settings, now) for job, indices in going.items()]
     others = [
-        Displaced(
+        DisplacedTasks(
             job,
             shadow.jobs[job].spec.namespace,
-            _fate(shadow.jobs[job].spec, everything=everything),
+            _outcome_of(shadow.jobs[job].spec, everything=everything),
             tuple(Ranges(indices).pairs),
         )
         for job, indices in there.items()
@@ -54,54 +54,54 @@ def displace(
     return (*moved, *others)
 
 
-def _fate(spec: JobSpec, *, everything: bool) -> Fate:
+def _outcome_of(spec: JobSpec, *, everything: bool) -> DrainOutcome:
     """What becomes of tasks that the scheduler does not move."""
-    if spec.kind is Kind.SYSTEM:
-        return Fate.ENDS
+    if spec.kind is JobKind.SYSTEM:
+        return DrainOutcome.ENDS
     if not spec.movable:
-        return Fate.ENDS if everything else Fate.STAYS
-    return Fate.ASKS if spec.recovery is Recovery.CONTROLLER else Fate.ENDS
+        return DrainOutcome.ENDS if everything else DrainOutcome.STAYS
+    return DrainOutcome.CONTROLLER_DECIDES if spec.recovery is Recovery.CONTROLLER else DrainOutcome.ENDS
 
 
-def let_go(shadow: Shadow, nodes: tuple[NodeId, ...]) -> dict[JobId, list[int]]:
+def withdraw_movable(mirror: WhatIfMirror, nodes: tuple[NodeId, ...]) -> dict[JobId, list[int]]:
     """What moves of the work on these nodes, which take nothing new: from now on it waits for others.
 
     Work whose recovery owner is not the scheduler is not placed again without that owner's word.
     """
     going = {
-        job: _indices(shadow, job, nodes)
-        for job in _jobs(shadow, nodes)
-        if moves(shadow.jobs[job], everything=False) and shadow.jobs[job].spec.recovery is Recovery.SCHEDULER
+        job: _task_indices(mirror, job, nodes)
+        for job in _jobs_on(mirror, nodes)
+        if may_be_moved(mirror.jobs[job], everything=False) and mirror.jobs[job].spec.recovery is Recovery.SCHEDULER
     }
     for job, indices in going.items():
-        for status in _stopped(shadow.jobs[job], indices):
-            shadow.apply(status)
+        for status in _withdrawn_blocks(mirror.jobs[job], indices):
+            mirror.apply(status)
     return going
 
 
-def _rounds(scheduler: Scheduler, shadow: Shadow, now: Instant) -> None:
+def _run_rounds(scheduler: Scheduler, mirror: WhatIfMirror, now: Instant) -> None:
     for _ in range(_ROUNDS_MAX):
-        plan = scheduler.decide(shadow, ROUND, now)
+        plan = scheduler.decide(mirror, ROUND_KEY, now)
         for record in plan.puts:
-            shadow.apply(record)
+            mirror.apply(record)
         if not plan.puts:
             return
 
 
-def _jobs(shadow: Shadow, nodes: tuple[NodeId, ...]) -> list[JobId]:
-    found = dict.fromkeys(job for node in nodes for job, _ in shadow.nodes[node].assigned)
+def _jobs_on(mirror: WhatIfMirror, nodes: tuple[NodeId, ...]) -> list[JobId]:
+    found = dict.fromkeys(job for node in nodes for job, _ in mirror.nodes[node].assigned)
     return sorted(found, key=int)
 
 
-def _indices(shadow: Shadow, job_id: JobId, nodes: tuple[NodeId, ...]) -> list[int]:
+def _task_indices(mirror: WhatIfMirror, job_id: JobId, nodes: tuple[NodeId, ...]) -> list[int]:
     """Of a gang all: without one of its tasks the others are of no use."""
-    job = shadow.jobs[job_id]
-    if job.spec.gang and moves(job, everything=False):
+    job = mirror.jobs[job_id]
+    if job.spec.gang and may_be_moved(job, everything=False):
         return [index for _, index in live_tasks(job)]
-    return sorted(index for node in nodes for owner, index in shadow.nodes[node].assigned if owner == job_id)
+    return sorted(index for node in nodes for owner, index in mirror.nodes[node].assigned if owner == job_id)
 
 
-def _stopped(job: JobView, indices: list[int]) -> Iterator[StatusBlock]:
+def _withdrawn_blocks(job: JobView, indices: list[int]) -> Iterator[StatusBlock]:
     """As if their offers had been withdrawn: the same tries wait for a node again."""
     by_block: dict[int, list[int]] = {}
     for index in indices:
@@ -115,19 +115,19 @@ def _stopped(job: JobView, indices: list[int]) -> Iterator[StatusBlock]:
         yield draft.done()
 
 
-def _moved(shadow: Shadow, job: JobView, indices: list[int], settings: Settings, now: Instant) -> Displaced:
+def _moved_tasks(mirror: WhatIfMirror, job: JobView, indices: list[int], settings: SchedulerSettings, now: Instant) -> DisplacedTasks:
     there: dict[NodeId, int] = {}
-    for node in job.on:
-        assigned = shadow.nodes[node].assigned
+    for node in job.live_by_node:
+        assigned = mirror.nodes[node].assigned
         count = sum((job.spec.id, index) in assigned for index in indices)
         if count:
             there[node] = count
-    fullest = sorted(there, key=lambda one: (-there[one], shadow.room.slot[one]))
-    places = tuple(Place(shadow.nodes[node].spec.name, there[node]) for node in fullest)
+    fullest = sorted(there, key=lambda one: (-there[one], mirror.node_table.slot[one]))
+    places = tuple(PlannedPlacement(mirror.nodes[node].spec.name, there[node]) for node in fullest)
     waits = len(indices) - sum(there.values())
     why = None
     if waits:
-        known = study(shadow, job, now, settings.plugins, backfill=settings.backfill)
-        why = in_words(shadow, job, known, now)
+        known = analyse_wait(mirror, job, now, settings.plugins, backfill=settings.backfill)
+        why = describe_wait(mirror, job, known, now)
     pairs = tuple(Ranges(indices).pairs)
-    return Displaced(job.spec.id, job.spec.namespace, Fate.MOVES, pairs, places, waits, why)
+    return DisplacedTasks(job.spec.id, job.spec.namespace, DrainOutcome.MOVES, pairs, places, waits, why)

@@ -15,16 +15,16 @@ from pathlib import Path
 
 from rota.model.errors import Rejected
 from rota.model.limits import CLUSTER_SECONDS_MAX
-from rota.sim.broken import Broken
+from rota.sim.broken import InvariantBroken
 from rota.sim.figures import Figures, figures, ran_in_log, table, timeline
-from rota.sim.forgetful import forgetful
+from rota.sim.forgetful import memory_store_seed
 from rota.sim.load import HOUR_MS, Elastic, Workload
 from rota.sim.plot import over_time, sizes_over_time
-from rota.sim.replay import Replayed, Settings, replay
+from rota.sim.replay import Replayed, ReplaySettings, replay
 from rota.sim.report import batch_table, failure
 from rota.sim.scenario import Finding, Scenario, run, scenario
 from rota.sim.shrink import shrink
-from rota.sim.sizes import Worked, busy_share, node_hours, sizes
+from rota.sim.sizes import SizedRun, busy_share, node_hours, sizes
 from rota.sim.workload import is_log, read
 
 MOST_FAILURES = 5  # that are shrunk and told at length
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.seeds is not None:
             return _many(options)
         return _one(options)
-    except (Rejected, Broken, OSError) as error:
+    except (Rejected, InvariantBroken, OSError) as error:
         print(f"rota.sim: {error}", file=sys.stderr)
         return 2 if isinstance(error, Rejected | OSError) else 1
 
@@ -103,7 +103,7 @@ def _ignore_ctrl_c() -> None:
 
 
 def _drawn(options: argparse.Namespace) -> Callable[[int], Scenario]:
-    return forgetful if options.memory else scenario
+    return memory_store_seed if options.memory else scenario
 
 
 def _quietly(drawn: Callable[[int], Scenario], seed: int) -> Finding:
@@ -162,7 +162,7 @@ def _compare(options: argparse.Namespace, workload: Workload, elastic: Elastic) 
         "elastic": replay(workload, settings),
         "fixed": replay(workload._replace(cluster=None), settings),
     }
-    runs = {name: Worked(one.rows, one.spans) for name, one in done.items()}
+    runs = {name: SizedRun(one.rows, one.spans) for name, one in done.items()}
     cpu_milli = elastic.capacity["cpu"]
     most = [max(run.nodes) for run in sizes(runs, cpu_milli).values()]
     more = {
@@ -189,8 +189,8 @@ def _write(path: str, drawn: str) -> None:
     print(f"plotted in {path}")
 
 
-def _settings(options: argparse.Namespace) -> Settings:
-    return Settings(options.seed, options.hours, options.faults, options.servers, options.first_come)
+def _settings(options: argparse.Namespace) -> ReplaySettings:
+    return ReplaySettings(options.seed, options.hours, options.faults, options.servers, options.first_come)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -4,41 +4,41 @@ import json
 from base64 import b64decode
 from collections.abc import Callable
 
-from rota.agent.desk import Desk, stops
-from rota.agent.plan import Facts
-from rota.agent.words import Words
+from rota.agent.desk import AttemptTracker, stops
+from rota.agent.plan import HostFacts
+from rota.agent.words import MessageSequence
 from rota.keeper import wire
-from rota.keeper.stops import How, Signal
-from rota.keeper.work import Work
+from rota.keeper.stops import KeeperStopMode, AttemptSignal
+from rota.keeper.work import Supervisor
 from rota.model.amounts import GPU, WHOLE_GPU
 from rota.model.ids import JobId
 from rota.model.limits import BEAT_MS, SUSPECT_MS
-from rota.model.sync import Drain, Hello, JobOrders
-from rota.runtimes.process import claims_of_events, claims_of_state, spec_of
-from rota.sim.host import Door, Host
-from rota.sim.keeper import Keeper
-from rota.sim.network import Stream
-from rota.sim.words import Beat, Greeting, Leave, Orders, Reported, Welcome
-from rota.sim.world import Act, Process
+from rota.model.sync import DrainRequest, Hello, JobOrders
+from rota.runtimes.process import reports_from_events, reports_from_state, keeper_spec
+from rota.sim.host import ServerAccess, SimHost
+from rota.sim.keeper import SimKeeper
+from rota.sim.network import SimStream
+from rota.sim.words import BeatMessage, HelloMessage, LeaveMessage, OrdersMessage, ReportMessage, WelcomeMessage
+from rota.sim.world import Act, SimProcess
 
 URGENT_MS = 5
 PATIENT_MS = 25
 BACKOFF_MS = (100, 5_000)  # between rounds of calls to all servers
 START_MS = 30  # until a process that was started does something
-DEPARTURE = Drain("it was told to leave", 0)
-Dial = Callable[[], Door | None]
+DEPARTURE = DrainRequest("it was told to leave", 0)
+Dial = Callable[[], ServerAccess | None]
 
 
-class Agent(Process):
-    def __init__(self, machine: Host, keeper: Keeper) -> None:
+class SimAgent(SimProcess):
+    def __init__(self, machine: SimHost, keeper: SimKeeper) -> None:
         super().__init__(machine.world, machine.name, machine.clock)
         self.machine = machine
         self.keeper = keeper
         self.dial: Dial = lambda: None
         self.called: Act = lambda: None  # told when it has called a server
-        self.desk = Desk()
-        self.words = Words()
-        self.stream: Stream | None = None
+        self.desk = AttemptTracker()
+        self.words = MessageSequence()
+        self.stream: SimStream | None = None
         self.welcomed = False
         self.leaving = False
         self._luck = machine.world.luck(f"agent {machine.name}")
@@ -49,8 +49,8 @@ class Agent(Process):
         self._beats = 0  # of several timers the last counts
 
     def start(self) -> None:
-        self.begin()
-        self.desk = Desk()
+        self.start_life()
+        self.desk = AttemptTracker()
         self.leaving = False
         self._forget_stream()
         self._pause_ms = BACKOFF_MS[0]
@@ -75,20 +75,20 @@ class Agent(Process):
             self.keeper.work.outbox.close()
             self.keeper.hears = None
 
-    def thaw(self) -> None:
+    def resume(self) -> None:
         self._said_at_ms = self.clock.boot_ms()  # while frozen it said nothing
-        super().thaw()
+        super().resume()
 
     def leave(self) -> None:
         """Say so, end the work, report that, go."""
         self.leaving = True
         if self.stream is not None and self.welcomed:
-            self.stream.say_up(DEPARTURE)
-        self.keeper.obey(self._quit)
+            self.stream.send_to_server(DEPARTURE)
+        self.keeper.apply_order(self._quit)
         self.after(1000, self._leave_when_done)
 
-    def _quit(self, work: Work) -> None:
-        self.machine.leaves([key for key, one in work.running.items() if not one.halted])
+    def _quit(self, work: Supervisor) -> None:
+        self.machine.leaves([key for key, one in work.running.items() if not one.stop_requested])
         work.quit()
 
     def catch_up(self) -> int:
@@ -97,14 +97,14 @@ class Agent(Process):
         missed = (now_ms - self._said_at_ms) // BEAT_MS if self.welcomed and self.runs else 0
         self.words.next_n += max(0, missed - 4)
         for ago in range(min(4, missed) - 1, -1, -1):
-            self.words.say(now_ms - ago * BEAT_MS)
+            self.words.next_number(now_ms - ago * BEAT_MS)
         if missed > 0:
             self._said_at_ms = now_ms
         return self.words.next_n - 1
 
-    def hang_up(self, reason: str) -> None:
+    def disconnect(self, reason: str) -> None:
         """And call again."""
-        self._hang_up(reason)
+        self._disconnect(reason)
         self._call_again()
 
     # ---- the keeper's side
@@ -115,36 +115,36 @@ class Agent(Process):
             self.after(1000, self._attach)
             return
         assert keeper.work is not None
-        keeper.mourned = self._mourn(self.life)
+        keeper.mourned = self._on_keeper_death(self.life)
         keeper.hears = self._hearing(self.life)
-        state = json.loads(keeper.work.state())
+        state = json.loads(keeper.work.state_message())
         records = {JobId(job): b64decode(text) for job, text in state["records"].items()}
-        self.desk.replace_all(claims_of_state(state), state["leases"], records)
+        self.desk.replace_all(reports_from_state(state), state["leases"], records)
         capacity = self.machine.capacity
         gpus = tuple(str(number) for number in range(capacity.get(GPU, 0) // WHOLE_GPU))
-        order = wire.Configure(self.name, capacity, gpus)
-        keeper.obey(lambda work: work.configure(order))
+        order = wire.ConfigureOrder(self.name, capacity, gpus)
+        keeper.apply_order(lambda work: work.configure(order))
         if self.stream is None:
             self._call()
         self._report_soon()
 
     def _hearing(self, life: int) -> Callable[[bytes], None]:
         def hear(message: bytes) -> None:
-            self.world.after(0, lambda: self.do(life, lambda: self._note(message)))
+            self.world.after(0, lambda: self.do(life, lambda: self._record(message)))
 
         return hear
 
-    def _mourn(self, life: int) -> Callable[[], None]:
+    def _on_keeper_death(self, life: int) -> Callable[[], None]:
         return lambda: self.world.after(1, lambda: self.do(life, self._lose_keeper))
 
-    def _note(self, message: bytes) -> None:
-        self.desk.note(claims_of_events(json.loads(message)))
+    def _record(self, message: bytes) -> None:
+        self.desk.record(reports_from_events(json.loads(message)))
         self._report_soon()
 
     def _lose_keeper(self) -> None:
-        self.say("its keeper is gone; a new one is started")
-        self.desk.lose_keeper()
-        self._hang_up("its keeper is gone")
+        self.trace("its keeper is gone; a new one is started")
+        self.desk.on_keeper_lost()
+        self._disconnect("its keeper is gone")
         if self.machine.on and not self.leaving:
             self.after(START_MS, self._attach)
 
@@ -157,37 +157,37 @@ class Agent(Process):
         if door is None or not self._reaches(door.server):
             self._call_again()
             return
-        self.words = Words()
+        self.words = MessageSequence()
         self.welcomed = False
         self.stream = stream = self.machine.network.open(self, door.server)
-        stream.down.hear = lambda word: self._hear(stream, word)
-        stream.down.broke = lambda reason: self._broke(stream, reason)
+        stream.down.hear = lambda word: self._on_message(stream, word)
+        stream.down.broke = lambda reason: self._on_disconnect(stream, reason)
         hello = self._hello()
         self._said_at_ms = self.clock.boot_ms()
-        n = self.words.say(self._said_at_ms)
-        self.desk.said(n, hello.inventory)
-        greeting = Greeting(n, self.machine.node, hello, self.catch_up, self.desk.record_of)
+        n = self.words.next_number(self._said_at_ms)
+        self.desk.sent_in(n, hello.inventory)
+        greeting = HelloMessage(n, self.machine.node, hello, self.catch_up, self.desk.record_of)
 
         def greet() -> None:
             door.greet(stream, greeting)
 
-        self.world.after(self.machine.network.delay_ms(), lambda: self._knock(stream, greet))
+        self.world.after(self.machine.network.delay_ms(), lambda: self._dial(stream, greet))
         self.after(SUSPECT_MS, lambda: self._give_up(stream))
         self.called()
 
-    def _knock(self, stream: Stream, greet: Callable[[], None]) -> None:
+    def _dial(self, stream: SimStream, greet: Callable[[], None]) -> None:
         if stream.up.there and self.machine.network.passes(self.name, stream.server.name):
             stream.server.do(stream.up.life, greet)
         else:
             stream.close(stream.up, "nobody answers")
-            stream.look()
+            stream.check()
 
-    def _give_up(self, stream: Stream) -> None:
+    def _give_up(self, stream: SimStream) -> None:
         if stream is self.stream and not self.welcomed:
             self.world.count("agent: was never welcomed")
-            self.hang_up("it does not answer")
+            self.disconnect("it does not answer")
 
-    def _reaches(self, server: Process) -> bool:
+    def _reaches(self, server: SimProcess) -> bool:
         passes = self.machine.network.passes
         return server.alive and passes(self.name, server.name) and passes(server.name, self.name)
 
@@ -213,67 +213,67 @@ class Agent(Process):
             drain=DEPARTURE if self.leaving else None,
         )
 
-    def _hear(self, stream: Stream, word: object) -> None:
-        if stream is not self.stream or not isinstance(word, Welcome | Orders):
+    def _on_message(self, stream: SimStream, word: object) -> None:
+        if stream is not self.stream or not isinstance(word, WelcomeMessage | OrdersMessage):
             return
         if word.epoch < self.machine.epoch_seen:
             self.world.count("agent: refused an older epoch")
-            self.hang_up("it speaks for an older epoch")
+            self.disconnect("it speaks for an older epoch")
             return
         self.machine.epoch_seen = word.epoch
         match word:
-            case Welcome() if not self.words.welcome(self.clock.boot_ms()):
+            case WelcomeMessage() if not self.words.on_welcome(self.clock.boot_ms()):
                 self.world.count("agent: was welcomed too late")
-                self.hang_up("it was welcomed too late")
-            case Welcome():
+                self.disconnect("it was welcomed too late")
+            case WelcomeMessage():
                 self.welcomed = True
                 self._said_at_ms = self.clock.boot_ms()
                 self._pause_ms = BACKOFF_MS[0]
                 self._report_soon()
-            case Orders():
+            case OrdersMessage():
                 self.catch_up()
                 if self.words.stale_ms(word.echo, self.clock.boot_ms()) is not None:
                     self.world.count("agent: refused stale orders")
-                    self.hang_up("its orders are stale")
+                    self.disconnect("its orders are stale")
                 else:
                     self._renew(word)
-                    self._obey(word)
+                    self._apply_orders(word)
 
-    def _renew(self, orders: Orders) -> None:
-        heard_ms = self.words.heard_ms
+    def _renew(self, orders: OrdersMessage) -> None:
+        heard_ms = self.words.acknowledged_ms
         if orders.renews and heard_ms is not None and self.desk.lease_ms is not None:
-            self.keeper.obey(lambda work: work.renew(heard_ms * 1_000_000))
+            self.keeper.apply_order(lambda work: work.renew(heard_ms * 1_000_000))
 
-    def _obey(self, orders: Orders) -> None:
+    def _apply_orders(self, orders: OrdersMessage) -> None:
         keeper = self.keeper
-        facts = Facts(frozenset(self.desk.learn(orders.jobs)) & self.machine.refuses, self.leaving)
-        for one in self.desk.obey(orders.jobs, facts):
-            self._pass_on(one)
-        for one in self.desk.released(orders.stored):
-            self._pass_on(one)
-        stored = self.desk.stored(orders.stored)
+        facts = HostFacts(frozenset(self.desk.remember_templates(orders.jobs)) & self.machine.refuses, self.leaving)
+        for one in self.desk.apply_orders(orders.jobs, facts):
+            self._forward_to_keeper(one)
+        for one in self.desk.released_by(orders.stored):
+            self._forward_to_keeper(one)
+        stored = self.desk.on_durable(orders.stored)
         if stored:
             keys = [(str(name.job), name.task, name.attempt) for name in stored]
             self.machine.forgets(keys)
-            keeper.obey(lambda work: work.ack(keys))
+            keeper.apply_order(lambda work: work.ack(keys))
         if orders.forget:
-            keeper.obey(lambda work: work.forget(orders.forget))
+            keeper.apply_order(lambda work: work.forget(orders.forget))
             self.desk.forget(orders.forget)
         self._report_soon()
 
-    def _pass_on(self, one: JobOrders) -> None:
+    def _forward_to_keeper(self, one: JobOrders) -> None:
         keeper = self.keeper
         if one.start or one.work is not None:
-            spec = None if one.work is None else wire.parse_spec(_plain(spec_of(one.work)))
-            tasks = [wire.Wanted(start.index, start.attempt, start.firm, start.gpus) for start in one.start]
-            order = wire.Start(one.job, spec, tasks)
-            keeper.obey(lambda work: work.start(order))
+            spec = None if one.work is None else wire.parse_spec(_plain(keeper_spec(one.work)))
+            tasks = [wire.TaskStart(start.index, start.attempt, start.firm, start.gpus) for start in one.start]
+            order = wire.StartOrder(one.job, spec, tasks)
+            keeper.apply_order(lambda work: work.start(order))
         for how, names in stops(one).items():
             keys = [(str(name.job), name.task, name.attempt) for name in names]
-            keeper.obey(lambda work, keys=keys, how=how: work.stop(keys, How(how)))  # type: ignore[misc]
+            keeper.apply_order(lambda work, keys=keys, how=how: work.stop(keys, KeeperStopMode(how)))  # type: ignore[misc]
         if one.signals:
-            signals = [Signal((str(one.job), s.index, s.attempt), s.signal, s.n) for s in one.signals]
-            keeper.obey(lambda work: work.signal(signals))
+            signals = [AttemptSignal((str(one.job), s.index, s.attempt), s.signal, s.n) for s in one.signals]
+            keeper.apply_order(lambda work: work.signal(signals))
 
     def _report_soon(self) -> None:
         if not self._report_due:
@@ -283,15 +283,15 @@ class Agent(Process):
     def _report(self) -> None:
         self._report_due = False
         self._beat_later()
-        if self.stream is None or not self.welcomed or self.desk.gone:
+        if self.stream is None or not self.welcomed or self.desk.keeper_lost:
             return
-        claims = self.desk.take_changes()
+        claims = self.desk.drain_changes()
         if claims:
             self.catch_up()
             self._said_at_ms = self.clock.boot_ms()
-            n = self.words.say(self._said_at_ms)
-            self.desk.said(n, claims)
-            self.stream.say_up(Reported(n, claims))
+            n = self.words.next_number(self._said_at_ms)
+            self.desk.sent_in(n, claims)
+            self.stream.send_to_server(ReportMessage(n, claims))
 
     def _beat_later(self) -> None:
         """A quarter of the shortest lease after the last one."""
@@ -302,10 +302,10 @@ class Agent(Process):
             self.after(delay_ms, lambda: self._beat() if beat == self._beats else None)
 
     def _beat(self) -> None:
-        if self.stream is not None and self.welcomed and not self.desk.gone:
+        if self.stream is not None and self.welcomed and not self.desk.keeper_lost:
             self.catch_up()
             self._said_at_ms = self.clock.boot_ms()
-            self.stream.say_up(Beat(self.words.say(self._said_at_ms)))
+            self.stream.send_to_server(BeatMessage(self.words.next_number(self._said_at_ms)))
             self._beat_later()
 
     def _leave_when_done(self) -> None:
@@ -316,24 +316,24 @@ class Agent(Process):
         self._report_due = False
         self._report()
         if self.stream is not None and self.welcomed:
-            self.stream.say_up(Leave("it was told to leave"))
-        self.after(200, self._gone)
+            self.stream.send_to_server(LeaveMessage("it was told to leave"))
+        self.after(200, self._on_left)
 
-    def _gone(self) -> None:
+    def _on_left(self) -> None:
         self.kill()
         self.keeper.end()
         self.machine.on = False
 
-    def _hang_up(self, reason: str) -> None:
+    def _disconnect(self, reason: str) -> None:
         stream = self.stream
         self._forget_stream()
         if stream is not None:
-            self.say(f"hangs up: {reason}")
+            self.trace(f"hangs up: {reason}")
             stream.close(stream.down, reason)
 
-    def _broke(self, stream: Stream, reason: str) -> None:
+    def _on_disconnect(self, stream: SimStream, reason: str) -> None:
         if stream is self.stream:
-            self.say(f"its stream broke: {reason}")
+            self.trace(f"its stream broke: {reason}")
             self._forget_stream()
             self._call_again()
 

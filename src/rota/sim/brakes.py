@@ -6,14 +6,14 @@ from typing import Any
 from rota.model.ids import NodeId
 from rota.model.lifecycle import NodeState
 from rota.model.limits import BRAKE_NODES, BRAKE_STOP_PERCENT, BRAKE_WINDOW_MS
-from rota.model.node import NodeStatus, NodeWish
-from rota.sim.broken import Broken
+from rota.model.node import NodeStatus, NodeIntent
+from rota.sim.broken import InvariantBroken
 from rota.sim.world import World
 
 _ABSENT = (NodeState.SUSPECT, NodeState.LOST)
 
 
-class Brakes:
+class BrakeChecks:
     def __init__(self, known: Mapping[str, Any], world: World) -> None:
         self._known = known
         self._world = world
@@ -35,11 +35,11 @@ class Brakes:
             whole = there + sum(abs(one - before.silent_at_ms) <= BRAKE_WINDOW_MS for one in lost_ms)
             holds = silent >= BRAKE_NODES and silent * 100 >= whole * BRAKE_STOP_PERCENT
             if holds and start_ms <= before.silent_at_ms <= start_ms + BRAKE_WINDOW_MS:
-                raise Broken(f"{node} was given up while {silent} of {whole} nodes were silent at once")
+                raise InvariantBroken(f"{node} was given up while {silent} of {whole} nodes were silent at once")
 
     def _is_said_gone(self, status: NodeStatus, fresh: Mapping[str, Any]) -> bool:
         key = f"node/{status.id}/wish"
-        wish: NodeWish | None = fresh.get(key) or self._known.get(key)
+        wish: NodeIntent | None = fresh.get(key) or self._known.get(key)
         said_ms = None if wish is None else wish.gone_at_ms
         return said_ms is not None and status.silent_at_ms is not None and said_ms > status.silent_at_ms
 

@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from rota.model.amounts import GPU, WHOLE_GPU
 from rota.model.job import JobSpec
 from rota.sim.company import holds
-from rota.sim.machine import Machine
+from rota.sim.machine import SimMachine
 
 
-def can_run(spec: JobSpec, machines: Iterable[Machine]) -> bool:
+def can_run(spec: JobSpec, machines: Iterable[SimMachine]) -> bool:
     """Of what depends on others nobody knows: it counts as if it could not."""
     if spec.near or spec.spread or (spec.gang and spec.apart):
         return False
@@ -16,7 +16,7 @@ def can_run(spec: JobSpec, machines: Iterable[Machine]) -> bool:
     return copies >= (spec.count if spec.gang else 1)
 
 
-def _copies(spec: JobSpec, machine: Machine) -> int:
+def _copies(spec: JobSpec, machine: SimMachine) -> int:
     """How many of its tasks an empty machine has room for."""
     labels = {**machine.labels, "node": machine.node}
     if not all(holds(one, labels) for one in spec.where):

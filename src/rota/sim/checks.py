@@ -3,25 +3,25 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rota.keeper.rules import Key
+from rota.keeper.rules import AttemptKey
 from rota.model.amounts import GPU, WHOLE_GPU
 from rota.model.columns import ints
 from rota.model.ids import JobId
-from rota.model.job import JobSpec, JobStatus, Kind
+from rota.model.job import JobSpec, JobStatus, JobKind
 from rota.model.lifecycle import ATTEMPT_FIRST_END, TASK_ENDS, TaskState
 from rota.model.limits import BLOCK_TASKS
 from rota.model.shape import RunMode
 from rota.sim import beliefs, owners
-from rota.sim.broken import Broken
-from rota.sim.deadlines import Deadlines
-from rota.sim.keeping import Child
-from rota.sim.machine import Machine
-from rota.sim.nodes import Nodes
-from rota.sim.records import Records
-from rota.sim.reported import Reported
-from rota.sim.server import Server
-from rota.sim.versions import Versions
-from rota.sim.witness import Witness, tries
+from rota.sim.broken import InvariantBroken
+from rota.sim.deadlines import DeadlineChecks
+from rota.sim.keeping import SimChild
+from rota.sim.machine import SimMachine
+from rota.sim.nodes import NodeHistory
+from rota.sim.records import RecordChecks
+from rota.sim.reported import ResultChecks
+from rota.sim.server import SimServer
+from rota.sim.versions import SpecVersionChecks
+from rota.sim.witness import ProcessLog, tries
 from rota.sim.world import World
 from rota.store.protocol import Batch
 
@@ -34,19 +34,19 @@ COMMITS_BETWEEN = 50  # reads of the whole disk, which cost much
 class Checks:
     def __init__(self, world: World) -> None:
         self.world = world
-        self.nodes = Nodes(world)
-        self._witness = Witness()
-        self._versions = Versions()
-        self._deadlines = Deadlines(world, self.nodes)
-        self._records = Records(world, self.nodes, self._witness, self._deadlines)
-        self.reported = Reported(self._records.known, world)
+        self.nodes = NodeHistory(world)
+        self._witness = ProcessLog()
+        self._versions = SpecVersionChecks()
+        self._deadlines = DeadlineChecks(world, self.nodes)
+        self._records = RecordChecks(world, self.nodes, self._witness, self._deadlines)
+        self.reported = ResultChecks(self._records.known, world)
         self._witness.said_failed = self.reported.failed
         self._commits = 0  # since all that is derived was looked at
-        self._born: dict[Key, str] = {}
-        self._steps: dict[Key, tuple[int, int]] = {}  # the last that was started, after how many restarts
+        self._born: dict[AttemptKey, str] = {}
+        self._steps: dict[AttemptKey, tuple[int, int]] = {}  # the last that was started, after how many restarts
         self._succeeded: dict[tuple[str, int], None] = {}  # tasks, by the work's own witness
-        self._once: dict[tuple[str, int], Key] = {}
-        self._live: dict[tuple[str, int], dict[Key, Machine]] = {}
+        self._once: dict[tuple[str, int], AttemptKey] = {}
+        self._live: dict[tuple[str, int], dict[AttemptKey, SimMachine]] = {}
         self._twice: dict[tuple[str, int], int | None] = {}  # tasks with two live processes -> well since
         self._used: dict[tuple[str, str], int] = {}
 
@@ -66,7 +66,7 @@ class Checks:
 
     # ---- what is written
 
-    def committed(self, batch: Batch, writer: Server | None = None) -> None:
+    def committed(self, batch: Batch, writer: SimServer | None = None) -> None:
         """`writer` believes what it has written just now."""
         self.reported.committed(batch)
         placed = self._records.committed(batch)
@@ -76,13 +76,13 @@ class Checks:
             if self._commits >= max(COMMITS_BETWEEN, len(self.known) // 2):
                 self.believes_the_disk(writer)
 
-    def believes_the_disk(self, server: Server) -> None:
+    def believes_the_disk(self, server: SimServer) -> None:
         self._commits = 0
         beliefs.equal_disk(server, self.known)
 
     # ---- what is started
 
-    def born(self, name_of_machine: str, child: Child) -> None:
+    def born(self, name_of_machine: str, child: SimChild) -> None:
         machine = self.nodes.machines[name_of_machine]
         key, task = child.key, child.key[:2]
         name = f"attempt {key[2]} of task {key[1]} of job {key[0]}"
@@ -90,43 +90,43 @@ class Checks:
         step, restart = self._steps.get(key, (0, 0))
         follows = begun == machine.name and (step == child.step - 1 > 0 or restart < child.restart)
         if begun is not None and not follows:
-            raise Broken(f"{name} was started twice: on {begun} and on {machine.name}")
+            raise InvariantBroken(f"{name} was started twice: on {begun} and on {machine.name}")
         self._born[key], self._steps[key] = machine.name, (child.step, child.restart)
         if not self._is_known(key):
-            raise Broken(f"{name} was started on {machine.name} and is not on disk")
+            raise InvariantBroken(f"{name} was started on {machine.name} and is not on disk")
         spec = self.spec_of(key[0])
         assert spec is not None
         if spec.run is RunMode.AT_MOST_ONCE and self._once.get(task, key) != key:
-            raise Broken(f"task {key[1]} of job {key[0]} may run once and was started again: {name}")
+            raise InvariantBroken(f"task {key[1]} of job {key[0]} may run once and was started again: {name}")
         self._once[task] = key
         self._versions.born(machine.name, child, spec.version)
-        if spec.kind is Kind.SYSTEM:
-            self._look_at_twins(machine, key)
+        if spec.kind is JobKind.SYSTEM:
+            self._check_twins(machine, key)
         self._use(machine, spec, child)
         self._deadlines.born(machine, child, spec)
         live = self._live.setdefault(task, {})
         if key in live:
-            raise Broken(f"{name} was started again on {machine.name} while it ran")
+            raise InvariantBroken(f"{name} was started again on {machine.name} while it ran")
         live[key] = machine
         if len(live) > 1:
             self.world.count("task: two attempts alive at once")
             self._twice[task] = None
-            self._look_at_leases(task, live, spec)
+            self._check_leases(task, live, spec)
 
-    def _look_at_twins(self, machine: Machine, key: Key) -> None:
+    def _check_twins(self, machine: SimMachine, key: AttemptKey) -> None:
         """Of a system job one task is for each node."""
         for task, live in self._live.items():
             if task[0] == key[0] and task[1] != key[1] and machine in live.values():
-                raise Broken(f"tasks {task[1]} and {key[1]} of job {key[0]} both run on {machine.name}")
+                raise InvariantBroken(f"tasks {task[1]} and {key[1]} of job {key[0]} both run on {machine.name}")
 
-    def _use(self, machine: Machine, spec: JobSpec, child: Child) -> None:
+    def _use(self, machine: SimMachine, spec: JobSpec, child: SimChild) -> None:
         whole = machine.capacity | {_device(gpu): WHOLE_GPU for gpu in child.gpus}
         for resource, amount in _uses(spec, child).items():
             used = self._used[machine.name, resource] = self._used.get((machine.name, resource), 0) + amount
             if used > whole.get(resource, 0):
-                raise Broken(f"{machine.name} runs {used} of {resource}, more than it has")
+                raise InvariantBroken(f"{machine.name} runs {used} of {resource}, more than it has")
 
-    def died(self, name_of_machine: str, child: Child) -> None:
+    def died(self, name_of_machine: str, child: SimChild) -> None:
         machine = self.nodes.machines[name_of_machine]
         task = child.key[:2]
         live = self._live[task]
@@ -143,7 +143,7 @@ class Checks:
         if child.status == 0 and child.is_last:
             self._succeeded[task] = None
 
-    def _is_known(self, key: Key) -> bool:
+    def _is_known(self, key: AttemptKey) -> bool:
         """Whether the attempt was ever placed, by a server that may have forgotten it."""
         block, at = divmod(key[1], BLOCK_TASKS)
         placed = [known.get(f"attempt/{key[0]}/{block}") for known in (self.known, self._records.forgotten)]
@@ -157,13 +157,13 @@ class Checks:
     def live_tasks(self) -> set[tuple[str, int]]:
         return set(self._live)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Once a second."""
-        self.nodes.look()
-        self._deadlines.look()
-        self._look_at_overlaps()
+        self.nodes.sample()
+        self._deadlines.check()
+        self._check_overlaps()
 
-    def _look_at_leases(self, task: tuple[str, int], live: dict[Key, Machine], spec: JobSpec | None) -> None:
+    def _check_leases(self, task: tuple[str, int], live: dict[AttemptKey, SimMachine], spec: JobSpec | None) -> None:
         """Under leases one lives at a time; only who was frozen in between has a second to notice."""
         if spec is None or spec.run is not RunMode.ONE_AT_A_TIME:
             return
@@ -171,12 +171,12 @@ class Checks:
         awake = [key for key in older if not live[key].keeper.has_slept_within(THAW_MS)]
         if awake:
             names = ", ".join(f"{key[2]} on {live[key].name}" for key in (*awake, newest))
-            raise Broken(f"task {task[1]} of job {task[0]} runs one at a time and runs as attempts {names}")
+            raise InvariantBroken(f"task {task[1]} of job {task[0]} runs one at a time and runs as attempts {names}")
 
-    def _look_at_overlaps(self) -> None:
+    def _check_overlaps(self) -> None:
         """Two attempts of one task may live only while one of their nodes is not well."""
         for task, since_ms in list(self._twice.items()):
-            self._look_at_leases(task, self._live[task], self.known.get(f"job/{task[0]}/spec"))
+            self._check_leases(task, self._live[task], self.known.get(f"job/{task[0]}/spec"))
             well = all(self.nodes.is_well(machine) for machine in self._live[task].values())
             if not well:
                 self._twice[task] = None
@@ -184,11 +184,11 @@ class Checks:
                 self._twice[task] = self.world.now_ms
             elif self.world.now_ms - since_ms > OVERLAP_MS + GRACE_MS:
                 names = ", ".join(f"{key[2]} on {machine.name}" for key, machine in self._live[task].items())
-                raise Broken(f"task {task[1]} of job {task[0]} runs as attempts {names}, with both well")
+                raise InvariantBroken(f"task {task[1]} of job {task[0]} runs as attempts {names}, with both well")
 
     # ---- what is answered
 
-    def leaves(self, keys: Sequence[Key]) -> None:
+    def leaves(self, keys: Sequence[AttemptKey]) -> None:
         """A node stops these attempts because it leaves, and no order did before."""
         for key in keys:
             self._records.left[key] = None
@@ -197,11 +197,11 @@ class Checks:
 
     def acknowledged(self, key: str, job: JobId, before: JobId | None) -> None:
         if before is not None and before != job:
-            raise Broken(f"submit {key} was answered with job {before} and with job {job}")
+            raise InvariantBroken(f"submit {key} was answered with job {before} and with job {job}")
         if self.spec_of(job) is None:
-            raise Broken(f"submit {key} was answered with job {job}, which is not on disk")
+            raise InvariantBroken(f"submit {key} was answered with job {job}, which is not on disk")
 
-    def forgotten(self, keys: Sequence[Key]) -> None:
+    def forgotten(self, keys: Sequence[AttemptKey]) -> None:
         """A keeper is told that these results are stored, and that it may forget them."""
         for job, index, attempt in keys:
             block, at = divmod(index, BLOCK_TASKS)
@@ -217,7 +217,7 @@ class Checks:
                 or status.state[at] < ATTEMPT_FIRST_END
             ):
                 name = f"attempt {attempt} of task {index} of job {job}"
-                raise Broken(f"the result of {name} is said to be stored and is not")
+                raise InvariantBroken(f"the result of {name} is said to be stored and is not")
 
     # ---- in the end
 
@@ -230,15 +230,15 @@ class Checks:
             if spec is None and (job in deleted or f"job/{job}/spec" in self._records.forgotten):
                 continue
             if spec is None:
-                raise Broken(f"job {job} was acknowledged and is gone")
+                raise InvariantBroken(f"job {job} was acknowledged and is gone")
             if status is None or not status.ended:
-                raise Broken(f"job {job} has not come to an end: {self._story(spec)}")
-            self._look_at_results(spec, status, was_canceled=job in canceled)
+                raise InvariantBroken(f"job {job} has not come to an end: {self._story(spec)}")
+            self._check_results(spec, status, was_canceled=job in canceled)
         for task, live in self._live.items():
-            raise Broken(f"task {task[1]} of job {task[0]} still runs on {[m.name for m in live.values()]}")
+            raise InvariantBroken(f"task {task[1]} of job {task[0]} still runs on {[m.name for m in live.values()]}")
         self.reported.at_the_end()
 
-    def _look_at_results(self, spec: JobSpec, status: JobStatus, *, was_canceled: bool) -> None:
+    def _check_results(self, spec: JobSpec, status: JobStatus, *, was_canceled: bool) -> None:
         verdict = self.known.get(f"job/{spec.id}/verdict")
         assigned = self.known.get(f"job/{spec.id}/cluster")
         was_canceled = was_canceled or (assigned is not None and assigned.failed is not None)
@@ -247,17 +247,17 @@ class Checks:
         for index, state in self._wanted(spec):
             name = f"task {index} of job {spec.id}"
             if state is TaskState.SUCCEEDED and (spec.id, index) not in self._succeeded:
-                raise Broken(f"{name} is said to have succeeded and never did")
+                raise InvariantBroken(f"{name} is said to have succeeded and never did")
             if state not in never_began and state not in TASK_ENDS:
-                raise Broken(f"job {spec.id} is {status.state} and its task {index} is {state!r}")
+                raise InvariantBroken(f"job {spec.id} is {status.state} and its task {index} is {state!r}")
             if was_canceled or (state is not None and owners.may_be(self.known, spec, index, state)):
                 continue
             if state is TaskState.CANCELED:
-                raise Broken(f"{name} was canceled by nobody")
+                raise InvariantBroken(f"{name} was canceled by nobody")
             if state is TaskState.FAILED and not is_late:
                 failures = self._witness.failures[spec.id, index]
                 if failures < tries(spec):
-                    raise Broken(f"{name} was given up after {failures} of {tries(spec)} tries")
+                    raise InvariantBroken(f"{name} was given up after {failures} of {tries(spec)} tries")
 
     def _story(self, spec: JobSpec) -> str:
         found: dict[str, int] = {}
@@ -270,7 +270,7 @@ class Checks:
         """But for what is beyond the wanted, or was: what starts once, ever, does not start again."""
         once = spec.kept is not None and spec.run is RunMode.AT_MOST_ONCE
         for index, state in self._states(spec):
-            if not (spec.is_beyond(index) or (once and state is TaskState.CANCELED)):
+            if not (spec.is_scaled_down(index) or (once and state is TaskState.CANCELED)):
                 yield index, state
 
     def _states(self, spec: JobSpec) -> Iterable[tuple[int, TaskState | None]]:
@@ -282,7 +282,7 @@ class Checks:
                 yield block * BLOCK_TASKS + at, state
 
 
-def _uses(spec: JobSpec, child: Child) -> dict[str, int]:
+def _uses(spec: JobSpec, child: SimChild) -> dict[str, int]:
     """What it takes of the machine, and of each device it was given."""
     each = min(spec.needs.get(GPU, 0), WHOLE_GPU)
     return spec.needs | {_device(gpu): each for gpu in child.gpus}

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from rota.model.cluster import DEFAULT
 from rota.sim import fault_providers
-from rota.sim.fault import Fault
+from rota.sim.fault import SimFault
 from rota.sim.load import Arrival, Elastic
 
 SHARE = 1 / 6  # of seeds
@@ -14,17 +14,17 @@ STREAM = "elastic 104119"  # one in which no seed has a cloud that had found a p
 GIB = 1 << 30
 
 
-class Cloud(NamedTuple):
+class ElasticSeed(NamedTuple):
     elastic: Elastic | None
     arrivals: list[Arrival]
-    faults: list[Fault]
+    faults: list[SimFault]
 
 
-def cloud(seed: int, arrivals: list[Arrival], length_ms: int) -> Cloud:
+def elastic_seed(seed: int, arrivals: list[Arrival], length_ms: int) -> ElasticSeed:
     """From a chance of its own: all else of the seed stays as it was drawn."""
     luck = Random(f"{seed}/{STREAM}")
     if luck.random() >= SHARE:
-        return Cloud(None, arrivals, [])
+        return ElasticSeed(None, arrivals, [])
     most, make_seconds = luck.choice((1, 2, 3, 5)), luck.choice((2, 8, 20))
     elastic = Elastic(
         {"cpu": luck.choice((1, 2, 4)) * 1000, "memory": 8 * GIB},
@@ -37,7 +37,7 @@ def cloud(seed: int, arrivals: list[Arrival], length_ms: int) -> Cloud:
     )
     bound = [one._replace(spec=one.spec | _home(luck, elastic.name)) for one in arrivals]
     kinds = luck.sample(list(fault_providers.KINDS), luck.randint(0, 5))
-    return Cloud(
+    return ElasticSeed(
         elastic, bound, [_fault(luck, kind, length_ms) for kind in kinds for _ in range(luck.randint(1, 3))]
     )
 
@@ -48,6 +48,6 @@ def _home(luck: Random, name: str) -> dict[str, Any]:
     return {"cluster": name} | ({"move_pending": False} if luck.random() < 0.2 else {})
 
 
-def _fault(luck: Random, kind: str, length_ms: int) -> Fault:
+def _fault(luck: Random, kind: str, length_ms: int) -> SimFault:
     at_ms, for_ms = luck.randrange(length_ms), luck.randint(1_000, 90_000)
-    return Fault(at_ms, kind, luck.randrange(1000), for_ms, luck.random())
+    return SimFault(at_ms, kind, luck.randrange(1000), for_ms, luck.random())

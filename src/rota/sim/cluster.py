@@ -4,34 +4,34 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from rota.model.cluster import ClusterWish
+from rota.model.cluster import ClusterIntent
 from rota.model.ids import JobId, NodeId
 from rota.model.job import Counters, JobSpec
 from rota.model.limits import HEARTBEAT_MS, LOST_MS
 from rota.model.node import NodeSpec
 from rota.model.plan import Record
-from rota.scheduler.round import Settings
+from rota.scheduler.round import SchedulerSettings
 from rota.sim import shortage
-from rota.sim.adoptions import Adoptions
+from rota.sim.adoptions import AdoptionChecks
 from rota.sim.checks import Checks
 from rota.sim.company import home_of
 from rota.sim.election import TTL_MS, Election
-from rota.sim.events import Events
-from rota.sim.fleets import Fleets
-from rota.sim.host import Door
-from rota.sim.keeping import Child
+from rota.sim.events import EventChecks
+from rota.sim.fleets import MachineChecks
+from rota.sim.host import ServerAccess
+from rota.sim.keeping import SimChild
 from rota.sim.load import Elastic, NodeGroup
-from rota.sim.machine import Machine
-from rota.sim.medium import NAME, Medium
-from rota.sim.network import Network
-from rota.sim.outside import CONTROLLER, OWNER, Outside
+from rota.sim.machine import SimMachine
+from rota.sim.medium import NAME, SimStore
+from rota.sim.network import SimNetwork
+from rota.sim.outside import CONTROLLER, OWNER, SimRecoveryController
 from rota.sim.procuring import procure
 from rota.sim.provider import NAME as PROVIDER
-from rota.sim.provider import SETTINGS, Provider
-from rota.sim.reporting import Reporters
-from rota.sim.server import Server, Times
-from rota.sim.subscribers import Subscriber
-from rota.sim.users import Users
+from rota.sim.provider import SETTINGS, SimProvider
+from rota.sim.reporting import ResultReporters
+from rota.sim.server import SimServer, LivenessTimes
+from rota.sim.subscribers import SimSubscriber
+from rota.sim.users import SimUsers
 from rota.sim.world import World
 from rota.store import codec
 from rota.store.protocol import Batch
@@ -43,39 +43,39 @@ class Size(NamedTuple):
     nodes: tuple[NodeGroup, ...]
     servers: int = 1
     lost_ms: int = LOST_MS
-    placement: Settings | None = None
+    placement: SchedulerSettings | None = None
     elastic: Elastic | None = None  # beside these nodes, or instead of them
     forgets: bool = False  # its store is in memory: a restart of its only server loses every job
 
 
-class Cluster:
+class SimCluster:
     def __init__(self, world: World, size: Size) -> None:
         self.world = world
-        self.network = Network(world)
-        self.medium = Medium(world, self.network)
-        self.checks = Adoptions(world) if size.forgets else Checks(world)
-        times = Times(size.lost_ms, TTL_MS if size.servers > 1 else 0)
+        self.network = SimNetwork(world)
+        self.medium = SimStore(world, self.network)
+        self.checks = AdoptionChecks(world) if size.forgets else Checks(world)
+        times = LivenessTimes(size.lost_ms, TTL_MS if size.servers > 1 else 0)
         self.servers = [
-            Server(world, f"server-{n}", self.medium, times, size.placement)
+            SimServer(world, f"server-{n}", self.medium, times, size.placement)
             for n in range(1, size.servers + 1)
         ]
         self.election = Election(world, self.network, self.medium, self.servers)
-        self.users = Users(world, self.network, self.servers)
-        self._reporters = Reporters(self.network, self.servers, self.checks.reported)
-        self.machines: list[Machine] = []
-        self.subscribers: list[Subscriber] = []
-        self._events = Events(world)
+        self.users = SimUsers(world, self.network, self.servers)
+        self._reporters = ResultReporters(self.network, self.servers, self.checks.reported)
+        self.machines: list[SimMachine] = []
+        self.subscribers: list[SimSubscriber] = []
+        self._events = EventChecks(world)
         self.lost_ms = size.lost_ms
         self.medium.committed = self._committed
         self.medium.kill = self._kill
         self.users.answered = self._acknowledged
         self.checks.nodes.is_well, self.checks.nodes.speaks = self._is_well, self._speaks
         self.checks.nodes.lost_ms = size.lost_ms
-        self.came: Callable[[Machine], None] = lambda _: None  # told of each machine that is added
-        self.provider: Provider | None = None
-        self.fleets: Fleets | None = None
+        self.came: Callable[[SimMachine], None] = lambda _: None  # told of each machine that is added
+        self.provider: SimProvider | None = None
+        self.fleets: MachineChecks | None = None
         self._build(size)
-        if isinstance(self.checks, Adoptions):
+        if isinstance(self.checks, AdoptionChecks):
             self.medium.is_memory, self.medium.forgot = True, self.checks.forget
             self.checks.canceled = self.users.canceled
             for server in self.servers:
@@ -88,7 +88,7 @@ class Cluster:
         for machine in self.machines:
             self.world.after(luck.uniform(0, 2_000), machine.switch_on)
 
-    def add(self, machine: Machine) -> None:
+    def add(self, machine: SimMachine) -> None:
         """Also a clone, which bears another's name."""
         machine.habits = self.users.habit
         machine.servers = len(self.servers)
@@ -100,7 +100,7 @@ class Cluster:
         self.machines.append(machine)
         self.came(machine)
 
-    def hosts(self, spec: JobSpec) -> list[Machine]:
+    def hosts(self, spec: JobSpec) -> list[SimMachine]:
         """Machines of its cluster, also those that would be made for it."""
         if self.fleets is None:
             return self.machines
@@ -123,19 +123,19 @@ class Cluster:
     def add_subscribers(self) -> None:
         """One that remembers where it stands, and one that relies on the servers for it, and owns jobs."""
         self.medium.keeps_events = True
-        for kind, name, known_as in ((Subscriber, "a", None), (Outside, CONTROLLER, OWNER)):
+        for kind, name, known_as in ((SimSubscriber, "a", None), (SimRecoveryController, CONTROLLER, OWNER)):
             one = kind(self.network, self.medium, self.servers, self._events, name)
             one.known_as = known_as
             one.start()
             self.subscribers.append(one)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Once a second."""
-        self.checks.look()
+        self.checks.check()
         for subscriber in self.subscribers:
-            subscriber.look()
+            subscriber.check()
 
-    def disturb(self, machine: Machine) -> None:
+    def disturb(self, machine: SimMachine) -> None:
         """From here on its loss of work is explained."""
         self.checks.nodes.disturbed[machine.node] = None
 
@@ -145,7 +145,7 @@ class Cluster:
         for group in size.nodes:
             for _ in range(group.count):
                 number += 1
-                machine = Machine(self.world, self.network, f"n{number}", group.capacity, group.labels)
+                machine = SimMachine(self.world, self.network, f"n{number}", group.capacity, group.labels)
                 self.add(machine)
                 records.append(NodeSpec(NodeId(machine.name), machine.name))
         records.append(Counters(0, number))
@@ -155,16 +155,16 @@ class Cluster:
         self.medium.records.update(puts)
         self.checks.committed(Batch(0, 0, 0, 0, puts, [], None))
 
-    def _born(self, machine: str, child: Child) -> None:
+    def _born(self, machine: str, child: SimChild) -> None:
         self.checks.born(machine, child)
         spec = self.checks.spec_of(child.key[0])
         if spec is not None and spec.results:
             self._reporters.born(self.checks.nodes.machines[machine], child)
 
-    def _provide(self, elastic: Elastic) -> ClusterWish:
+    def _provide(self, elastic: Elastic) -> ClusterIntent:
         make_ms = round(elastic.make_seconds * 1000)
-        self.provider = provider = Provider(self.world, self.network, self.servers, make_ms)
-        wish = ClusterWish(
+        self.provider = provider = SimProvider(self.world, self.network, self.servers, make_ms)
+        wish = ClusterIntent(
             elastic.name,
             provider=PROVIDER,
             settings=SETTINGS,
@@ -175,22 +175,22 @@ class Cluster:
             idle_seconds=elastic.idle_seconds,
             join_seconds=elastic.join_seconds,
         )
-        spare = Machine(self.world, self.network, "spare", elastic.capacity, wish.node_labels)
-        self.fleets = Fleets(self.checks, provider, wish, spare)
+        spare = SimMachine(self.world, self.network, "spare", elastic.capacity, wish.node_labels)
+        self.fleets = MachineChecks(self.checks, provider, wish, spare)
         provider.came = self.add
         provider.went = self.machines.remove
         for server in self.servers:
             server.led = partial(procure, server, provider)
         return wish
 
-    def _dialler(self) -> Callable[[], Door | None]:
+    def _dialler(self) -> Callable[[], ServerAccess | None]:
         calls = 0
 
-        def dial() -> Door:
+        def dial() -> ServerAccess:
             nonlocal calls
             calls += 1
             server = self.servers[calls % len(self.servers)]
-            return Door(server, server.greet)
+            return ServerAccess(server, server.handshake)
 
         return dial
 
@@ -205,20 +205,20 @@ class Cluster:
             self._events.committed(batch, revision)
 
     def _kill(self, process: object) -> None:
-        assert isinstance(process, Server)
+        assert isinstance(process, SimServer)
         self.election.kill(process)
 
     def _acknowledged(self, key: str, job: JobId) -> None:
         self.checks.acknowledged(key, job, self.users.acknowledged.get(key))
 
-    def _is_well(self, machine: Machine) -> bool:
+    def _is_well(self, machine: SimMachine) -> bool:
         """Connected to the leader, which hears it and can be heard, and is told what became of its writes."""
         leader = self.election.leader
         if leader is None or not leader.runs or not self.network.passes(NAME, leader.name):
             return False
         return self._speaks(machine)
 
-    def _speaks(self, machine: Machine) -> bool:
+    def _speaks(self, machine: SimMachine) -> bool:
         """The same, whether or not the leader is awake."""
         stream = machine.agent.stream
         leader = self.election.leader

@@ -8,13 +8,13 @@ from rota.model.job import JobSpec
 from rota.model.labels import counted
 from rota.model.lifecycle import NodeState
 from rota.model.node import Eligibility
-from rota.model.shape import Constraint, Op, Spread, Term
-from rota.sim.broken import Broken
+from rota.model.shape import Constraint, Op, SpreadTerm, AffinityTerm
+from rota.sim.broken import InvariantBroken
 
 Placed = Sequence[tuple[JobSpec, str]]  # jobs and nodes, one for each task
 
 
-class Company:
+class AffinityChecks:
     """Live attempts by job and node. Only terms that must hold are looked at, not those with a weight."""
 
     def __init__(self, known: Mapping[str, Any], is_well: Callable[[str], bool]) -> None:
@@ -25,14 +25,14 @@ class Company:
         self._repelling: dict[str, JobSpec] = {}  # of these, who keeps others away
         self._left: list[tuple[JobSpec, str]] = []  # in this commit
 
-    def come(self, spec: JobSpec, node: str) -> None:
+    def add(self, spec: JobSpec, node: str) -> None:
         self._specs[spec.id] = spec
         if spec.apart:
             self._repelling[spec.id] = spec
         nodes = self._on.setdefault(spec.id, {})
         nodes[node] = nodes.get(node, 0) + 1
 
-    def go(self, spec: JobSpec, node: str) -> None:
+    def remove(self, spec: JobSpec, node: str) -> None:
         nodes = self._on[spec.id]
         nodes[node] -= 1
         if not nodes[node]:
@@ -45,21 +45,21 @@ class Company:
     def fulfils(self, node: str, condition: Constraint) -> bool:
         return holds(condition, self._labels(node))
 
-    def look(self, placed: Placed) -> None:
+    def check(self, placed: Placed) -> None:
         """At the end of a commit."""
         for job, node in {(spec.id, node): None for spec, node in placed}:
             spec = self._specs[job]
-            self._look_apart(spec, node)
+            self._check_apart(spec, node)
             for rule in spec.spread:
                 if rule.weight is None:
-                    self._look_at_spread(spec, node, rule)
+                    self._check_spread(spec, node, rule)
         for spec in {spec.id: spec for spec, _ in placed if spec.near}.values():
             for term in spec.near:
                 if term.weight is None:
-                    self._look_near(spec, term, [node for one, node in placed if one.id == spec.id], placed)
+                    self._check_near(spec, term, [node for one, node in placed if one.id == spec.id], placed)
         self._left.clear()
 
-    def _look_apart(self, spec: JobSpec, node: str) -> None:
+    def _check_apart(self, spec: JobSpec, node: str) -> None:
         others = self._specs if spec.apart else self._repelling
         for other in others.values():
             if other.namespace != spec.namespace:
@@ -69,9 +69,9 @@ class Company:
             for term in terms:
                 there = self._there(other, term, self._domain(node, term)) - (other.id == spec.id)
                 if term.weight is None and there > 0:
-                    raise Broken(f"job {spec.id} was placed on {node} beside job {other.id}: apart {term}")
+                    raise InvariantBroken(f"job {spec.id} was placed on {node} beside job {other.id}: apart {term}")
 
-    def _look_near(self, spec: JobSpec, term: Term, nodes: list[str], placed: Placed) -> None:
+    def _check_near(self, spec: JobSpec, term: AffinityTerm, nodes: list[str], placed: Placed) -> None:
         """Whoever was there at some moment of this commit will do. The first of some who go together
         may be anywhere, if there was nobody."""
         alone = 0
@@ -82,25 +82,25 @@ class Company:
         for node in nodes:
             domain = self._domain(node, term)
             if domain is None:
-                raise Broken(f"job {spec.id} was placed on {node}, which is nowhere: near {term}")
+                raise InvariantBroken(f"job {spec.id} was placed on {node}, which is nowhere: near {term}")
             there = sum(self._there(one, term, domain) for one in fit) - own
             alone += not there and domain not in gone
         lived = sum(self._somewhere(one, term) for one in fit) - came
         if alone > (own and not lived):
             where = ", ".join(nodes)
-            raise Broken(f"of job {spec.id} on {where} {alone} have no company: near {term}")
+            raise InvariantBroken(f"of job {spec.id} on {where} {alone} have no company: near {term}")
 
-    def _look_at_spread(self, spec: JobSpec, node: str, rule: Spread) -> None:
+    def _check_spread(self, spec: JobSpec, node: str, rule: SpreadTerm) -> None:
         domain = self._domain(node, rule)
         if domain is None:
-            raise Broken(f"job {spec.id} was placed on {node}, which is nowhere: spread over {rule}")
+            raise InvariantBroken(f"job {spec.id} was placed on {node}, which is nowhere: spread over {rule}")
         here = self._there(spec, rule, domain)
         for other in {self._domain(one, rule): None for one in self._fitting(spec)}:
             if other is not None:
                 left = sum(one.id == spec.id and self._domain(at, rule) == other for one, at in self._left)
                 there = self._there(spec, rule, other) + left
                 if here - there > rule.skew:
-                    raise Broken(f"job {spec.id} has {here} tasks in {domain}, {there} in {other}: {rule}")
+                    raise InvariantBroken(f"job {spec.id} has {here} tasks in {domain}, {there} in {other}: {rule}")
 
     def _fitting(self, spec: JobSpec) -> list[str]:
         """Nodes that the leader must know to be open for it, were there room."""
@@ -118,16 +118,16 @@ class Company:
         may = self._known[f"node/{node}/spec"].cluster == home and (wish is None or not wish.taints)
         return may and all(self.fulfils(node, one) for one in spec.where)
 
-    def _there(self, spec: JobSpec, term: Term | Spread, domain: str | None) -> int:
+    def _there(self, spec: JobSpec, term: AffinityTerm | SpreadTerm, domain: str | None) -> int:
         """Live attempts of a job in a domain; none are in a domain that there is not."""
         here = self._on.get(spec.id, {}).items()
         return sum(count for node, count in here if domain is not None and self._domain(node, term) == domain)
 
-    def _somewhere(self, spec: JobSpec, term: Term) -> int:
+    def _somewhere(self, spec: JobSpec, term: AffinityTerm) -> int:
         here = self._on.get(spec.id, {}).items()
         return sum(count for node, count in here if self._domain(node, term) is not None)
 
-    def _domain(self, node: str, term: Term | Spread) -> str | None:
+    def _domain(self, node: str, term: AffinityTerm | SpreadTerm) -> str | None:
         return node if term.over == "node" else self._labels(node).get(term.over)
 
     def _labels(self, node: str) -> dict[str, str]:
@@ -142,7 +142,7 @@ def home_of(known: Mapping[str, Any], spec: JobSpec) -> str:
     return DEFAULT if assigned is None else str(assigned.cluster)
 
 
-def _fits(spec: JobSpec, term: Term, other: JobSpec) -> bool:
+def _fits(spec: JobSpec, term: AffinityTerm, other: JobSpec) -> bool:
     return other.namespace == spec.namespace and holds(term.jobs, _known_as(other))
 
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVarTuple
 
-from rota.sim.world import Process
+from rota.sim.world import SimProcess
 
 Ts = TypeVarTuple("Ts")
 
@@ -15,7 +15,7 @@ Ts = TypeVarTuple("Ts")
 class Coroutines(asyncio.BaseEventLoop):
     """They wait while their process is frozen, and end with it."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: SimProcess) -> None:
         super().__init__()
         self._process = process
         self._due: deque[asyncio.Handle] = deque()

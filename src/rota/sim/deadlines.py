@@ -2,20 +2,20 @@
 
 from typing import NamedTuple
 
-from rota.keeper.rules import Key
+from rota.keeper.rules import AttemptKey
 from rota.model.job import JobSpec
-from rota.sim.broken import Broken
-from rota.sim.keeping import Child
-from rota.sim.machine import Machine
-from rota.sim.nodes import Nodes
+from rota.sim.broken import InvariantBroken
+from rota.sim.keeping import SimChild
+from rota.sim.machine import SimMachine
+from rota.sim.nodes import NodeHistory
 from rota.sim.world import World
 
 SLACK_MS = 5_000  # on top of the grace: to see it, to order it, to kill
 
 
 class _Living(NamedTuple):
-    machine: Machine
-    child: Child
+    machine: SimMachine
+    child: SimChild
     spec: JobSpec
     began_ms: int  # the first of its steps
 
@@ -32,19 +32,19 @@ class _Living(NamedTuple):
         return any(now_ms - since_ms > 1000 * seconds for since_ms, seconds in self.limits)
 
 
-class Deadlines:
-    def __init__(self, world: World, nodes: Nodes) -> None:
+class DeadlineChecks:
+    def __init__(self, world: World, nodes: NodeHistory) -> None:
         self._world = world
         self._nodes = nodes
-        self._living: dict[Key, _Living] = {}
-        self._began_ms: dict[Key, int] = {}
-        self._of_task: dict[tuple[str, int], dict[Key, None]] = {}
-        self._limited: dict[Key, int | None] = {}  # since when it is over its time, and a keeper runs
+        self._living: dict[AttemptKey, _Living] = {}
+        self._began_ms: dict[AttemptKey, int] = {}
+        self._of_task: dict[tuple[str, int], dict[AttemptKey, None]] = {}
+        self._limited: dict[AttemptKey, int | None] = {}  # since when it is over its time, and a keeper runs
         self._unwanted: dict[tuple[str, int], None] = {}  # tasks
-        self._evicted: dict[Key, None] = {}
-        self._stopping: dict[Key, int | None] = {}  # since when it has to go, and its node is well
+        self._evicted: dict[AttemptKey, None] = {}
+        self._stopping: dict[AttemptKey, int | None] = {}  # since when it has to go, and its node is well
 
-    def born(self, machine: Machine, child: Child, spec: JobSpec) -> None:
+    def born(self, machine: SimMachine, child: SimChild, spec: JobSpec) -> None:
         key, task = child.key, child.key[:2]
         began_ms = self._began_ms.setdefault(key, child.started_ms)
         living = self._living[key] = _Living(machine, child, spec, began_ms)
@@ -54,7 +54,7 @@ class Deadlines:
         if task in self._unwanted or key in self._evicted:
             self._stopping[key] = None
 
-    def died(self, child: Child) -> None:
+    def died(self, child: SimChild) -> None:
         key, task = child.key, child.key[:2]
         del self._living[key]
         self._limited.pop(key, None)
@@ -63,23 +63,23 @@ class Deadlines:
         if not self._of_task[task]:
             del self._of_task[task]
 
-    def unwant(self, task: tuple[str, int]) -> None:
+    def expect_stop(self, task: tuple[str, int]) -> None:
         self._unwanted[task] = None
         for key in self._of_task.get(task, ()):
             self._stopping.setdefault(key, None)
 
-    def evict(self, key: Key) -> None:
+    def evict(self, key: AttemptKey) -> None:
         self._evicted[key] = None
         if key in self._living:
             self._stopping.setdefault(key, None)
 
-    def forget_wishes(self) -> None:
+    def forget_requests(self) -> None:
         """Who was to stop them does not know of that any more."""
         self._unwanted.clear()
         self._evicted.clear()
         self._stopping.clear()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Once a second."""
         for key, since_ms in self._limited.items():
             living = self._living[key]
@@ -89,12 +89,12 @@ class Deadlines:
             is_well = self._nodes.is_well(self._living[key].machine)
             self._stopping[key] = self._since(key, since_ms, "has to go", counts=is_well)
 
-    def _since(self, key: Key, since_ms: int | None, why: str, *, counts: bool) -> int | None:
+    def _since(self, key: AttemptKey, since_ms: int | None, why: str, *, counts: bool) -> int | None:
         now_ms = self._world.now_ms
         if not counts or since_ms is None:
             return now_ms if counts else None
         living = self._living[key]
         if now_ms - since_ms > 1000 * living.spec.grace_seconds + SLACK_MS:
             name = f"attempt {key[2]} of task {key[1]} of job {key[0]}"
-            raise Broken(f"{name} {why} and lives on for {now_ms - since_ms} ms on {living.machine.name}")
+            raise InvariantBroken(f"{name} {why} and lives on for {now_ms - since_ms} ms on {living.machine.name}")
         return since_ms

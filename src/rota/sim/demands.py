@@ -5,7 +5,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any, NamedTuple
 
-from rota.sim.fault import Fault
+from rota.sim.fault import SimFault
 from rota.sim.load import Arrival, NodeGroup
 from rota.sim.outside import CONTROLLER
 
@@ -27,17 +27,17 @@ LIMITED = "operator limits"
 Spec = dict[str, Any]
 
 
-class Drawn(NamedTuple):
+class DemandSeed(NamedTuple):
     groups: list[NodeGroup]
     arrivals: list[Arrival]
-    faults: list[Fault]
+    faults: list[SimFault]
 
 
-def demand(seed: int, groups: list[NodeGroup], arrivals: list[Arrival], length_ms: int) -> Drawn:
+def demand(seed: int, groups: list[NodeGroup], arrivals: list[Arrival], length_ms: int) -> DemandSeed:
     """From a chance of its own: all else of the seed stays as it was drawn."""
     luck = Random(f"{seed}/demands")
     chosen = {kind: luck.random() < SHARE for kind in (*KINDS, LIMITED, TAINTED)}
-    faults: list[Fault] = []
+    faults: list[SimFault] = []
     for kind in (LIMITED, TAINTED):
         if chosen[kind]:
             faults += [_fault(luck, kind, length_ms, first=n == 0) for n in range(luck.randint(1, 4))]
@@ -46,7 +46,7 @@ def demand(seed: int, groups: list[NodeGroup], arrivals: list[Arrival], length_m
     if patience.random() < SHARE:
         asked = [_has_patience(patience, arrival) for arrival in asked]
     faults += _departures(seed, arrivals, length_ms)
-    return Drawn([_has(luck, group, chosen) for group in groups], asked, faults)
+    return DemandSeed([_has(luck, group, chosen) for group in groups], asked, faults)
 
 
 def _owned(seed: int, arrivals: list[Arrival]) -> list[Arrival]:
@@ -57,7 +57,7 @@ def _owned(seed: int, arrivals: list[Arrival]) -> list[Arrival]:
     return [arrival._replace(spec=arrival.spec | _owner(luck)) for arrival in arrivals]
 
 
-def _departures(seed: int, arrivals: list[Arrival], length_ms: int) -> list[Fault]:
+def _departures(seed: int, arrivals: list[Arrival], length_ms: int) -> list[SimFault]:
     """Where jobs have owners, nodes leave or are drained in a hurry soon after a job has come."""
     if not arrivals or Random(f"{seed}/owners").random() > SHARE:
         return []
@@ -66,7 +66,7 @@ def _departures(seed: int, arrivals: list[Arrival], length_ms: int) -> list[Faul
     for _ in range(luck.randint(1, 4)):
         at_ms = min(length_ms, luck.choice(arrivals).at_ms + luck.randrange(10_000))
         kind, how = luck.choice((("node leaves", 0.5), ("node leaves", 0.5), ("operator drains", 0.0)))
-        found.append(Fault(at_ms, kind, luck.randrange(1000), luck.randint(5_000, 60_000), how))
+        found.append(SimFault(at_ms, kind, luck.randrange(1000), luck.randint(5_000, 60_000), how))
     return found
 
 
@@ -84,10 +84,10 @@ def _owner(luck: Random) -> Spec:
     }
 
 
-def _fault(luck: Random, kind: str, length_ms: int, *, first: bool) -> Fault:
+def _fault(luck: Random, kind: str, length_ms: int, *, first: bool) -> SimFault:
     """The first one before any job comes."""
     at_ms, for_ms = 0 if first else luck.randrange(length_ms), luck.randint(20_000, length_ms)
-    return Fault(at_ms, kind, luck.randrange(1000), for_ms, luck.random())
+    return SimFault(at_ms, kind, luck.randrange(1000), for_ms, luck.random())
 
 
 def _has(luck: Random, group: NodeGroup, chosen: dict[str, bool]) -> NodeGroup:

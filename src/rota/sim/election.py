@@ -2,24 +2,24 @@
 
 from collections.abc import Callable
 
-from rota.engine.leadership import Act as Step
-from rota.engine.leadership import Tenure, due, surely_leads
+from rota.engine.leadership import LeaseAction as Step
+from rota.engine.leadership import LeaseTiming, next_step, lease_valid
 from rota.model.limits import LEADER_TTL_SECONDS
-from rota.sim.lease import Holder, LeaderKey
-from rota.sim.medium import NAME, Medium
-from rota.sim.network import Network
-from rota.sim.server import RESTART_MS, Server
+from rota.sim.lease import KeyHolder, LeaderKey
+from rota.sim.medium import NAME, SimStore
+from rota.sim.network import SimNetwork
+from rota.sim.server import RESTART_MS, SimServer
 from rota.sim.world import Act, World
 
 TTL_MS = LEADER_TTL_SECONDS * 1000
-TENURE = Tenure(TTL_MS)
+TENURE = LeaseTiming(TTL_MS)
 CAMPAIGN_MS = 1_000
 
 
 class Election:
     """One server alone leads at once; of several, whoever has the key."""
 
-    def __init__(self, world: World, network: Network, medium: Medium, servers: list[Server]) -> None:
+    def __init__(self, world: World, network: SimNetwork, medium: SimStore, servers: list[SimServer]) -> None:
         self.world = world
         self.network = network
         self.medium = medium
@@ -31,9 +31,9 @@ class Election:
         self._tried_at_ms: dict[str, int] = {}
         for server in servers:
             server.deposed = self._restarts(server)
-            server.may_renew = self._surely_leads(server)
+            server.may_renew = self._lease_valid(server)
 
-    def start(self, server: Server) -> None:
+    def start(self, server: SimServer) -> None:
         if server.alive:
             return
         server.start()
@@ -42,7 +42,7 @@ class Election:
         else:
             self._campaign(server)
 
-    def kill(self, server: Server) -> None:
+    def kill(self, server: SimServer) -> None:
         if server.alive:
             server.kill()
             self.world.after(RESTART_MS, lambda: self.start(server))
@@ -52,26 +52,26 @@ class Election:
         self._key.revoke()
 
     @property
-    def leader(self) -> Server | None:
+    def leader(self) -> SimServer | None:
         """The one that may write."""
         leading = [server for server in self.servers if server.alive and server.leads]
         return next((server for server in leading if server.epoch == self.medium.epoch), None)
 
-    def _restarts(self, server: Server) -> Act:
+    def _restarts(self, server: SimServer) -> Act:
         return lambda: self.world.after(RESTART_MS, lambda: self.start(server))
 
-    def _surely_leads(self, server: Server) -> Callable[[], bool]:
+    def _lease_valid(self, server: SimServer) -> Callable[[], bool]:
         """By its own clock nobody else can have taken over."""
 
         def surely() -> bool:
             alone = len(self.servers) == 1
-            return alone or surely_leads(TENURE, self._renewed_at_ms[server.name], server.clock.boot_ms())
+            return alone or lease_valid(TENURE, self._renewed_at_ms[server.name], server.clock.boot_ms())
 
         return surely
 
-    def _campaign(self, server: Server) -> None:
+    def _campaign(self, server: SimServer) -> None:
         before = self._key.last
-        if self._reaches(server) and self._key.take(Holder(server.name, server.life), self.world.now_ms):
+        if self._reaches(server) and self._key.acquire(KeyHolder(server.name, server.life), self.world.now_ms):
             if before is not None and before.name != server.name:
                 self.world.count("election: another server took over")
             self._renewed_at_ms[server.name] = self._tried_at_ms[server.name] = server.clock.boot_ms()
@@ -80,31 +80,31 @@ class Election:
         else:
             server.after(CAMPAIGN_MS, lambda: self._campaign(server))
 
-    def _hold(self, server: Server) -> None:
+    def _hold(self, server: SimServer) -> None:
         name, now_ms = server.name, server.clock.boot_ms()
-        what = due(TENURE, self._renewed_at_ms[name], self._tried_at_ms[name], now_ms)
-        match what.act:
+        what = next_step(TENURE, self._renewed_at_ms[name], self._tried_at_ms[name], now_ms)
+        match what.action:
             case Step.STEP_DOWN:
                 self._step_down(server, "it cannot reach the store")
             case Step.RENEW:
                 self._tried_at_ms[name] = now_ms
                 self._renew(server, now_ms)
-            case Step.REST:
+            case Step.WAIT:
                 server.after(what.within_ms, lambda: self._hold(server))
 
-    def _renew(self, server: Server, now_ms: int) -> None:
+    def _renew(self, server: SimServer, now_ms: int) -> None:
         if not self._reaches(server):
             self._hold(server)
-        elif self._key.renew(Holder(server.name, server.life), self.world.now_ms):
+        elif self._key.renew(KeyHolder(server.name, server.life), self.world.now_ms):
             self._renewed_at_ms[server.name] = now_ms
             self._hold(server)
         else:
             self._step_down(server, "its lease has run out")
 
-    def _step_down(self, server: Server, reason: str) -> None:
+    def _step_down(self, server: SimServer, reason: str) -> None:
         self.world.count("election: a leader stepped down")
-        server.say(f"steps down: {reason}")
+        server.trace(f"steps down: {reason}")
         self.kill(server)
 
-    def _reaches(self, server: Server) -> bool:
+    def _reaches(self, server: SimServer) -> bool:
         return self.network.passes(server.name, NAME) and self.network.passes(NAME, server.name)

@@ -6,24 +6,24 @@ from typing import Any
 from rota.engine.loop import Decided, Loop, Request, Tainted
 from rota.engine.mirror import Mirror
 from rota.engine.reconciler import Command, Reconciler
-from rota.engine.run import batch_of, prove
-from rota.model.errors import Deposed, RotaError, Transient, Unavailable
+from rota.engine.run import batch_of, verify_leadership
+from rota.model.errors import LostLeadership, RotaError, Transient, Unavailable
 from rota.model.limits import STALL_MS, TICK_MS
 from rota.model.plan import Instant
 from rota.sim.loaded import loaded
-from rota.sim.medium import Answer, Medium
-from rota.sim.world import Act, Clock, Process, World
+from rota.sim.medium import Answer, SimStore
+from rota.sim.world import Act, SimClock, SimProcess, World
 from rota.store import codec
 from rota.store.protocol import Snapshot
 
 PAUSE_MS = 1_000  # after a commit that did not go through
 
 
-class Engine(Process):
+class SimEngine(SimProcess):
     """Answers only while it leads. Whether it may is the business of whoever calls lead()."""
 
-    def __init__(self, world: World, name: str, medium: Medium, reconcilers: Sequence[Reconciler]) -> None:
-        super().__init__(world, name, Clock(world))
+    def __init__(self, world: World, name: str, medium: SimStore, reconcilers: Sequence[Reconciler]) -> None:
+        super().__init__(world, name, SimClock(world))
         self.medium = medium
         self.leads = False
         self.tick_ms = TICK_MS
@@ -49,7 +49,7 @@ class Engine(Process):
         return Instant(self._offset_ms + self.clock.boot_ms(), self.clock.wall_ms())
 
     def start(self) -> None:
-        self.begin()
+        self.start_life()
         self.leads = False
         self.loop = Loop(Mirror(), [])  # what its life before had not served yet died with it
         self._busy = self._poked = False
@@ -83,15 +83,15 @@ class Engine(Process):
             refused(Unavailable(f"{self.name} does not lead"))
             return
         self.loop.ask(Request(owner, command, answered, refused))
-        self.poke()
+        self.wake()
 
-    def poke(self) -> None:
+    def wake(self) -> None:
         """There may be something to decide."""
         if self.leads and not self._busy and not self._poked:
             self._poked = True
             self.after(0, self._step)
 
-    def look(self, act: Act) -> None:
+    def read(self, act: Act) -> None:
         """At the cluster as it is on disk: while a commit is under way, right after it."""
         if self._busy:
             self._looks.append(act)
@@ -100,10 +100,10 @@ class Engine(Process):
 
     # ---- for whoever tells others
 
-    def told(self, decided: Decided) -> None:
+    def on_commit(self, decided: Decided) -> None:
         """It is on disk."""
 
-    def read_again(self) -> None:
+    def on_reload(self) -> None:
         """More may be on disk than was told."""
 
     def observed(self) -> None:
@@ -117,14 +117,14 @@ class Engine(Process):
         if not self.leads or self._busy:
             return
         now = self.now()
-        self._look_for_room()
+        self._check_disk_space()
         stalled = now.ms - self._decided_at_ms > STALL_MS
         self._decided_at_ms = now.ms
         decided = self._decided(now)
         if stalled:  # which has reset what was heard
             self.observed()
         if decided is None:
-            self._rest()
+            self._wait_for_work()
         elif decided.commits:
             self._busy = True
             self.medium.commit(
@@ -133,7 +133,7 @@ class Engine(Process):
                 lambda answer: self._answered(decided, answer),
             )
         else:
-            self._speak(decided)
+            self._answer_and_publish(decided)
 
     def _decided(self, now: Instant) -> Decided | None:
         """Faults are raised here, not contained: a simulation must not pass over one."""
@@ -145,13 +145,13 @@ class Engine(Process):
             raise fault.error
         return decided
 
-    def _look_for_room(self) -> None:
+    def _check_disk_space(self) -> None:
         is_short = not self.medium.has_room()
-        if is_short != self.mirror.is_short:
-            self.mirror.is_short = is_short
-            self.loop.look_at_everything()
+        if is_short != self.mirror.disk_low:
+            self.mirror.disk_low = is_short
+            self.loop.enqueue_all()
 
-    def _rest(self) -> None:
+    def _wait_for_work(self) -> None:
         next_at = self.loop.next_at()
         delay_ms = self.tick_ms if next_at is None else min(self.tick_ms, max(1, next_at - self.now().ms))
         rest = self._rests
@@ -162,9 +162,9 @@ class Engine(Process):
         match answer:
             case int():
                 self.revision = answer
-                self._speak(decided)
-            case Deposed():
-                self.say("was deposed")
+                self._answer_and_publish(decided)
+            case LostLeadership():
+                self.trace("was deposed")
                 self.kill()
                 self.deposed()
             case Transient():
@@ -180,7 +180,7 @@ class Engine(Process):
             if isinstance(answer, Snapshot):
                 self._open(answer)
             else:
-                for request in self.loop.take_requests():
+                for request in self.loop.drain_requests():
                     request.refused(Unavailable("the store cannot be read"))
                 self.after(PAUSE_MS, lambda: self.medium.read(self, done))
 
@@ -195,38 +195,38 @@ class Engine(Process):
             mirror.inherit(before.mirror)
         self.revision = snapshot.revision
         self.loop = Loop(mirror, self._reconcilers)
-        self.loop.look_at_everything()
-        for request in before.take_requests():
+        self.loop.enqueue_all()
+        for request in before.drain_requests():
             self.loop.ask(request)
         self.observed()
         self.leads, self._busy = True, False
-        self.say(f"leads epoch {self.epoch} from revision {self.revision}")
-        self._let_look()
+        self.trace(f"leads epoch {self.epoch} from revision {self.revision}")
+        self._run_deferred_reads()
         if led:  # what was read may be old: nobody is told before a commit has shown that it is not
-            self.loop.ask(Request("engine", prove, lambda _: self._tell_again(), lambda _: None))
+            self.loop.ask(Request("engine", verify_leadership, lambda _: self._publish_reload(), lambda _: None))
         else:
             self.led()
-        self.poke()
+        self.wake()
 
-    def _let_look(self) -> None:
+    def _run_deferred_reads(self) -> None:
         looks, self._looks = self._looks, []
         for look in looks:
             look()
 
-    def _tell_again(self) -> None:
-        self.read_again()
-        self._tell()
+    def _publish_reload(self) -> None:
+        self.on_reload()
+        self._publish()
 
-    def _tell(self) -> None:
+    def _publish(self) -> None:
         for hear in self.heard:
             hear()
 
-    def _speak(self, decided: Decided) -> None:
-        self._let_look()
+    def _answer_and_publish(self, decided: Decided) -> None:
+        self._run_deferred_reads()
         for event in decided.events:
-            self.say(event.why)
+            self.trace(event.why)
         decided.answer()
         if decided.commits:
-            self.told(decided)
-            self._tell()
-        self.poke()
+            self.on_commit(decided)
+            self._publish()
+        self.wake()

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from rota.sim.cluster import Cluster
-from rota.sim.machine import Machine
-from rota.sim.server import Server
-from rota.sim.world import Act, Clock
+from rota.sim.cluster import SimCluster
+from rota.sim.machine import SimMachine
+from rota.sim.server import SimServer
+from rota.sim.world import Act, SimClock
 
 
-class Fault(NamedTuple):
+class SimFault(NamedTuple):
     at_ms: int
     kind: str
     who: int  # which machine or server, counted round
@@ -20,29 +20,29 @@ class Fault(NamedTuple):
         return f"{self.at_ms / 1000:.1f} s: {self.kind} ({self.who}, for {self.for_ms / 1000:.1f} s)"
 
 
-Befall = Callable[[Cluster, Fault], Act]  # what undoes it
+Befall = Callable[[SimCluster, SimFault], Act]  # what undoes it
 
 
-def any_machine(cluster: Cluster, fault: Fault) -> Machine:
+def any_machine(cluster: SimCluster, fault: SimFault) -> SimMachine:
     """One that may not lose work over it."""
     return cluster.machines[fault.who % len(cluster.machines)]
 
 
-def disturbed_machine(cluster: Cluster, fault: Fault) -> Machine:
+def disturbed_machine(cluster: SimCluster, fault: SimFault) -> SimMachine:
     machine = any_machine(cluster, fault)
     cluster.disturb(machine)
     return machine
 
 
-def any_server(cluster: Cluster, fault: Fault) -> Server:
+def any_server(cluster: SimCluster, fault: SimFault) -> SimServer:
     return cluster.servers[fault.who % len(cluster.servers)]
 
 
-def leader_of(cluster: Cluster, fault: Fault) -> Server:
+def leader_of(cluster: SimCluster, fault: SimFault) -> SimServer:
     return cluster.election.leader or any_server(cluster, fault)
 
 
-def any_clock(cluster: Cluster, fault: Fault) -> Clock:
+def any_clock(cluster: SimCluster, fault: SimFault) -> SimClock:
     clocks = [machine.clock for machine in cluster.machines] + [server.clock for server in cluster.servers]
     return clocks[fault.who % len(clocks)]
 
@@ -51,7 +51,7 @@ def nothing() -> None:
     """There is nothing to undo."""
 
 
-def cut(cluster: Cluster, pairs: Sequence[tuple[str, str]]) -> Act:
+def cut(cluster: SimCluster, pairs: Sequence[tuple[str, str]]) -> Act:
     """From the first of each pair nothing reaches the second, until it is healed."""
     for pair in pairs:
         cluster.network.cut(*pair)

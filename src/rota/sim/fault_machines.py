@@ -1,14 +1,14 @@
 """What can befall machines, their processes, disks and clocks."""
 
-from rota.sim.cluster import Cluster
-from rota.sim.fault import Befall, Fault, any_clock, any_machine, disturbed_machine, nothing
-from rota.sim.keeping import Child
+from rota.sim.cluster import SimCluster
+from rota.sim.fault import Befall, SimFault, any_clock, any_machine, disturbed_machine, nothing
+from rota.sim.keeping import SimChild
 from rota.sim.world import Act
 
 HEARD_MS = 12  # after which at the latest a server hears of a start
 
 
-def _agent_killed(cluster: Cluster, fault: Fault) -> Act:
+def _agent_killed(cluster: SimCluster, fault: SimFault) -> Act:
     machine = any_machine(cluster, fault)
     if fault.for_ms > cluster.lost_ms // 3:  # else it costs no work
         cluster.disturb(machine)
@@ -18,12 +18,12 @@ def _agent_killed(cluster: Cluster, fault: Fault) -> Act:
     return lambda: None if machine.agent.alive or not machine.on else machine.agent.start()
 
 
-def _keeper_killed(cluster: Cluster, fault: Fault) -> Act:
+def _keeper_killed(cluster: SimCluster, fault: SimFault) -> Act:
     disturbed_machine(cluster, fault).keeper.end()
     return nothing
 
 
-def _both_killed(cluster: Cluster, fault: Fault) -> Act:
+def _both_killed(cluster: SimCluster, fault: SimFault) -> Act:
     machine = disturbed_machine(cluster, fault)
     if machine.on:
         machine.agent.kill()
@@ -31,19 +31,19 @@ def _both_killed(cluster: Cluster, fault: Fault) -> Act:
     return lambda: None if machine.agent.alive or not machine.on else machine.agent.start()
 
 
-def _power_lost(cluster: Cluster, fault: Fault) -> Act:
+def _power_lost(cluster: SimCluster, fault: SimFault) -> Act:
     machine = disturbed_machine(cluster, fault)
     if machine.on:
         machine.lose_power(fault.how)
     return lambda: None if machine.on else machine.switch_on()
 
 
-def _power_lost_as_it_starts(cluster: Cluster, fault: Fault) -> Act:
+def _power_lost_as_it_starts(cluster: SimCluster, fault: SimFault) -> Act:
     """Before anybody hears of the next process that is started there, and what was not synced is gone."""
     machine = disturbed_machine(cluster, fault)
     born = machine.born
 
-    def starts(name: str, child: Child) -> None:
+    def starts(name: str, child: SimChild) -> None:
         machine.born = born
         born(name, child)
         cluster.world.after(fault.how * HEARD_MS, lambda: machine.lose_power(0.0) if machine.on else None)
@@ -57,7 +57,7 @@ def _power_lost_as_it_starts(cluster: Cluster, fault: Fault) -> Act:
     return back
 
 
-def _never_returns(cluster: Cluster, fault: Fault) -> Act:
+def _never_returns(cluster: SimCluster, fault: SimFault) -> Act:
     """But a third of the machines is always left."""
     gone = [machine for machine in cluster.machines if not machine.on]
     if len(gone) * 3 < len(cluster.machines):
@@ -67,7 +67,7 @@ def _never_returns(cluster: Cluster, fault: Fault) -> Act:
     return nothing
 
 
-def _zone_gone(cluster: Cluster, fault: Fault) -> Act:
+def _zone_gone(cluster: SimCluster, fault: SimFault) -> Act:
     zone = cluster.machines[fault.who % 2 :: 2]
     for machine in zone:
         cluster.disturb(machine)
@@ -82,26 +82,26 @@ def _zone_gone(cluster: Cluster, fault: Fault) -> Act:
     return back
 
 
-def _frozen(cluster: Cluster, fault: Fault) -> Act:
+def _frozen(cluster: SimCluster, fault: SimFault) -> Act:
     machine = disturbed_machine(cluster, fault)
     machine.freeze()
-    return machine.thaw
+    return machine.resume
 
 
-def _agent_frozen(cluster: Cluster, fault: Fault) -> Act:
+def _agent_frozen(cluster: SimCluster, fault: SimFault) -> Act:
     machine = disturbed_machine(cluster, fault)
     machine.agent.freeze()
-    cluster.network.look(machine.name)
+    cluster.network.check_streams(machine.name)
 
     def thaw() -> None:
         if machine.agent.alive:
-            machine.agent.thaw()
-            cluster.network.look(machine.name)
+            machine.agent.resume()
+            cluster.network.check_streams(machine.name)
 
     return thaw
 
 
-def _frozen_as_it_calls(cluster: Cluster, fault: Fault) -> Act:
+def _frozen_as_it_calls(cluster: SimCluster, fault: SimFault) -> Act:
     """Its stream breaks, and it sleeps before it is welcomed again."""
     machine = disturbed_machine(cluster, fault)
     agent, asleep = machine.agent, False
@@ -112,27 +112,27 @@ def _frozen_as_it_calls(cluster: Cluster, fault: Fault) -> Act:
         if not agent.frozen:
             asleep = True
             agent.freeze()
-            cluster.network.look(machine.name)
+            cluster.network.check_streams(machine.name)
 
     def wake() -> None:
         agent.called = nothing
         if asleep and agent.alive:
-            agent.thaw()
-            cluster.network.look(machine.name)
+            agent.resume()
+            cluster.network.check_streams(machine.name)
 
     if agent.runs and agent.stream is not None:
         agent.called = sleep
-        agent.hang_up("its connection broke")
+        agent.disconnect("its connection broke")
     return wake
 
 
-def _keeper_frozen(cluster: Cluster, fault: Fault) -> Act:
+def _keeper_frozen(cluster: SimCluster, fault: SimFault) -> Act:
     machine = any_machine(cluster, fault)
     machine.keeper.freeze()
-    return lambda: machine.keeper.thaw() if machine.keeper.alive else None
+    return lambda: machine.keeper.resume() if machine.keeper.alive else None
 
 
-def _cloned(cluster: Cluster, fault: Fault) -> Act:
+def _cloned(cluster: SimCluster, fault: SimFault) -> Act:
     machine = disturbed_machine(cluster, fault)
     twin = machine.clone()
     cluster.add(twin)
@@ -147,7 +147,7 @@ def _cloned(cluster: Cluster, fault: Fault) -> Act:
     return unplug
 
 
-def _leaves(cluster: Cluster, fault: Fault) -> Act:
+def _leaves(cluster: SimCluster, fault: SimFault) -> Act:
     machine = disturbed_machine(cluster, fault)
     if machine.on and machine.agent.runs and machine.agent.welcomed:
         machine.agent.leave()
@@ -161,7 +161,7 @@ def _leaves(cluster: Cluster, fault: Fault) -> Act:
     return back
 
 
-def _disk_full(cluster: Cluster, fault: Fault) -> Act:
+def _disk_full(cluster: SimCluster, fault: SimFault) -> Act:
     machine = disturbed_machine(cluster, fault)
     machine.disk.full = True
 
@@ -171,7 +171,7 @@ def _disk_full(cluster: Cluster, fault: Fault) -> Act:
     return clear
 
 
-def _refuses(cluster: Cluster, fault: Fault) -> Act:
+def _refuses(cluster: SimCluster, fault: SimFault) -> Act:
     """One of them lacks a directory, or all do: whoever serves it is away."""
     machines = [any_machine(cluster, fault)] if fault.how < 0.7 else list(cluster.machines)
     for machine in machines:
@@ -184,7 +184,7 @@ def _refuses(cluster: Cluster, fault: Fault) -> Act:
     return mend
 
 
-def _no_process_to_spare(cluster: Cluster, fault: Fault) -> Act:
+def _no_process_to_spare(cluster: SimCluster, fault: SimFault) -> Act:
     machine = any_machine(cluster, fault)
     machine.short = True
 
@@ -194,12 +194,12 @@ def _no_process_to_spare(cluster: Cluster, fault: Fault) -> Act:
     return mend
 
 
-def _wall_clock_jumps(cluster: Cluster, fault: Fault) -> Act:
+def _wall_clock_jumps(cluster: SimCluster, fault: SimFault) -> Act:
     any_clock(cluster, fault).jump(round((fault.how - 0.5) * 2 * 365 * 24 * 3_600_000))
     return nothing
 
 
-def _clock_runs_wrong(cluster: Cluster, fault: Fault) -> Act:
+def _clock_runs_wrong(cluster: SimCluster, fault: SimFault) -> Act:
     clock = any_clock(cluster, fault)
     clock.run_at(0.95 + fault.how / 10)
     return lambda: clock.run_at(1.0)

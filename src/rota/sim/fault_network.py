@@ -2,14 +2,14 @@
 
 from random import Random
 
-from rota.sim.cluster import Cluster
-from rota.sim.fault import Befall, Fault, cut, disturbed_machine, leader_of
-from rota.sim.machine import Machine
-from rota.sim.server import Server
+from rota.sim.cluster import SimCluster
+from rota.sim.fault import Befall, SimFault, cut, disturbed_machine, leader_of
+from rota.sim.machine import SimMachine
+from rota.sim.server import SimServer
 from rota.sim.world import Act
 
 
-def _cut(cluster: Cluster, machine: Machine, *, up: bool, down: bool, server: Server | None = None) -> Act:
+def _cut(cluster: SimCluster, machine: SimMachine, *, up: bool, down: bool, server: SimServer | None = None) -> Act:
     cluster.disturb(machine)
     pairs = []
     for one in [server] if server is not None else cluster.servers:
@@ -18,31 +18,31 @@ def _cut(cluster: Cluster, machine: Machine, *, up: bool, down: bool, server: Se
     return cut(cluster, pairs)
 
 
-def _cut_off(cluster: Cluster, fault: Fault) -> Act:
+def _cut_off(cluster: SimCluster, fault: SimFault) -> Act:
     return _cut(cluster, disturbed_machine(cluster, fault), up=True, down=True)
 
 
-def _cannot_speak(cluster: Cluster, fault: Fault) -> Act:
+def _cannot_speak(cluster: SimCluster, fault: SimFault) -> Act:
     return _cut(cluster, disturbed_machine(cluster, fault), up=True, down=False)
 
 
-def _cannot_hear(cluster: Cluster, fault: Fault) -> Act:
+def _cannot_hear(cluster: SimCluster, fault: SimFault) -> Act:
     return _cut(cluster, disturbed_machine(cluster, fault), up=False, down=True)
 
 
-def _partial_cut(cluster: Cluster, fault: Fault) -> Act:
+def _partial_cut(cluster: SimCluster, fault: SimFault) -> Act:
     return _cut(
         cluster, disturbed_machine(cluster, fault), up=True, down=True, server=leader_of(cluster, fault)
     )
 
 
-def _swizzle(cluster: Cluster, fault: Fault) -> Act:
+def _swizzle(cluster: SimCluster, fault: SimFault) -> Act:
     """Some are cut off one after the other, and come back in another order."""
     luck = Random(f"{cluster.world.seed}/swizzle/{fault}")
     machines = luck.sample(cluster.machines, max(1, len(cluster.machines) // 2))
     heals: list[Act] = []
 
-    def cut_one(machine: Machine) -> None:
+    def cut_one(machine: SimMachine) -> None:
         heals.append(_cut(cluster, machine, up=True, down=True))
 
     for n, machine in enumerate(machines):
@@ -58,7 +58,7 @@ def _swizzle(cluster: Cluster, fault: Fault) -> Act:
     return heal
 
 
-def _slow_network(cluster: Cluster, fault: Fault) -> Act:
+def _slow_network(cluster: SimCluster, fault: SimFault) -> Act:
     """Up to a second there and back: no node is lost for that."""
     network = cluster.network
     network.slowness = 1 + fault.how * 120
@@ -69,7 +69,7 @@ def _slow_network(cluster: Cluster, fault: Fault) -> Act:
     return mend
 
 
-def _lossy_calls(cluster: Cluster, fault: Fault) -> Act:
+def _lossy_calls(cluster: SimCluster, fault: SimFault) -> Act:
     network = cluster.network
     network.loss = network.doubling = fault.how / 2
 

@@ -2,27 +2,27 @@
 
 from typing import Any
 
-from rota.sim.cluster import Cluster
-from rota.sim.fault import Befall, Fault, nothing
-from rota.sim.provider import Mood
+from rota.sim.cluster import SimCluster
+from rota.sim.fault import Befall, SimFault, nothing
+from rota.sim.provider import ProviderMood
 from rota.sim.world import Act
 
 
 def _moody(**mood: Any) -> Befall:
-    def begin(cluster: Cluster, fault: Fault) -> Act:
+    def begin(cluster: SimCluster, fault: SimFault) -> Act:
         del fault
         _change(cluster, mood)
-        return lambda: _change(cluster, {name: getattr(Mood(), name) for name in mood})
+        return lambda: _change(cluster, {name: getattr(ProviderMood(), name) for name in mood})
 
     return begin
 
 
-def _change(cluster: Cluster, mood: dict[str, Any]) -> None:
+def _change(cluster: SimCluster, mood: dict[str, Any]) -> None:
     if cluster.provider is not None:
         cluster.provider.mood = cluster.provider.mood._replace(**mood)
 
 
-def _takes_back(cluster: Cluster, fault: Fault) -> Act:
+def _takes_back(cluster: SimCluster, fault: SimFault) -> Act:
     """One of its machines, whatever runs there."""
     provider = cluster.provider
     if provider is not None and provider.there:
@@ -33,7 +33,7 @@ def _takes_back(cluster: Cluster, fault: Fault) -> Act:
     return nothing
 
 
-def _dies(cluster: Cluster, fault: Fault) -> Act:
+def _dies(cluster: SimCluster, fault: SimFault) -> Act:
     """For good; sometimes its machines with it."""
     _change(cluster, {"dead": True})
     if cluster.provider is not None and fault.how < 0.5:

@@ -2,35 +2,35 @@
 
 from typing import Any
 
-from rota.sim.cluster import Cluster
-from rota.sim.fault import Befall, Fault, cut, leader_of, nothing
-from rota.sim.medium import NAME, Trouble
+from rota.sim.cluster import SimCluster
+from rota.sim.fault import Befall, SimFault, cut, leader_of, nothing
+from rota.sim.medium import NAME, StoreTrouble
 from rota.sim.world import Act
 
 TAKEN_OVER_MS = (1_500, 2_000, 2_500, 3_500)  # after which another leads, and one that led does not know it
 
 
-def _server_killed(cluster: Cluster, fault: Fault) -> Act:
+def _server_killed(cluster: SimCluster, fault: SimFault) -> Act:
     cluster.election.kill(leader_of(cluster, fault))
     return nothing
 
 
-def _server_frozen(cluster: Cluster, fault: Fault) -> Act:
+def _server_frozen(cluster: SimCluster, fault: SimFault) -> Act:
     server = leader_of(cluster, fault)
     if not server.runs or any(other.frozen for other in cluster.servers):  # one at a time: most are well
         return nothing
     server.freeze()
-    cluster.network.look(server.name)
+    cluster.network.check_streams(server.name)
 
     def thaw() -> None:
         if server.alive:
-            server.thaw()
-            cluster.network.look(server.name)
+            server.resume()
+            cluster.network.check_streams(server.name)
 
     return thaw
 
 
-def _two_lead(cluster: Cluster, fault: Fault) -> Act:
+def _two_lead(cluster: SimCluster, fault: SimFault) -> Act:
     """Another takes over while the leader believes to lead; nodes go from one to the other and back."""
     leader = leader_of(cluster, fault)
     heal = cut(cluster, [(leader.name, NAME), (NAME, leader.name)] if fault.how < 0.5 else [])
@@ -39,14 +39,14 @@ def _two_lead(cluster: Cluster, fault: Fault) -> Act:
     def scatter() -> None:
         for machine in cluster.machines:
             if machine.agent.runs and machine.agent.stream is not None:
-                machine.agent.hang_up("its connection broke")
+                machine.agent.disconnect("its connection broke")
 
     for delay_ms in TAKEN_OVER_MS:
         cluster.world.after(delay_ms, scatter)
     return heal
 
 
-def _store_cut_off(cluster: Cluster, fault: Fault) -> Act:
+def _store_cut_off(cluster: SimCluster, fault: SimFault) -> Act:
     server = leader_of(cluster, fault)
     ways = ((server.name, NAME), (NAME, server.name))
     pairs = ways if fault.how < 0.5 else ways[:1] if fault.how < 0.75 else ways[1:]
@@ -54,7 +54,7 @@ def _store_cut_off(cluster: Cluster, fault: Fault) -> Act:
 
 
 def _store_trouble(**trouble: Any) -> Befall:
-    def begin(cluster: Cluster, fault: Fault) -> Act:
+    def begin(cluster: SimCluster, fault: SimFault) -> Act:
         del fault
         cluster.medium.trouble = cluster.medium.trouble._replace(**trouble)
         return lambda: _mend(cluster, list(trouble))
@@ -62,8 +62,8 @@ def _store_trouble(**trouble: Any) -> Befall:
     return begin
 
 
-def _mend(cluster: Cluster, names: list[str]) -> None:
-    fresh = Trouble()
+def _mend(cluster: SimCluster, names: list[str]) -> None:
+    fresh = StoreTrouble()
     cluster.medium.trouble = cluster.medium.trouble._replace(**{name: getattr(fresh, name) for name in names})
 
 

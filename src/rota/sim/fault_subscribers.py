@@ -1,25 +1,25 @@
 """What can befall those who watch events, and the events themselves."""
 
-from rota.sim.cluster import Cluster
-from rota.sim.fault import Befall, Fault
-from rota.sim.subscribers import Subscriber
+from rota.sim.cluster import SimCluster
+from rota.sim.fault import Befall, SimFault
+from rota.sim.subscribers import SimSubscriber
 from rota.sim.world import WALL_MS, Act
 
 KEPT_MS = 10_000  # at the most, when old events are forgotten
 
 
-def _any(cluster: Cluster, fault: Fault) -> Subscriber:
+def _any(cluster: SimCluster, fault: SimFault) -> SimSubscriber:
     return cluster.subscribers[fault.who % len(cluster.subscribers)]
 
 
-def _killed(cluster: Cluster, fault: Fault) -> Act:
+def _killed(cluster: SimCluster, fault: SimFault) -> Act:
     one = _any(cluster, fault)
     if one.alive:
         one.kill()
     return lambda: None if one.alive else one.start()
 
 
-def _loses(cluster: Cluster, fault: Fault) -> Act:
+def _loses(cluster: SimCluster, fault: SimFault) -> Act:
     one = _any(cluster, fault)
     one.loss = fault.how / 2
 
@@ -29,7 +29,7 @@ def _loses(cluster: Cluster, fault: Fault) -> Act:
     return mend
 
 
-def _hears_twice(cluster: Cluster, fault: Fault) -> Act:
+def _hears_twice(cluster: SimCluster, fault: SimFault) -> Act:
     one = _any(cluster, fault)
     one.repeats = fault.how
 
@@ -39,7 +39,7 @@ def _hears_twice(cluster: Cluster, fault: Fault) -> Act:
     return mend
 
 
-def _forgotten(cluster: Cluster, fault: Fault) -> Act:
+def _forgotten(cluster: SimCluster, fault: SimFault) -> Act:
     """As the store does with those of yesterday, while somebody is away."""
     back = _killed(cluster, fault)
 

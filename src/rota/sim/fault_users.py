@@ -4,17 +4,17 @@ from rota.model.ids import JobId
 from rota.model.lifecycle import NodeState
 from rota.model.limits import BRAKE_NODES
 from rota.sim.chances import can_run
-from rota.sim.cluster import Cluster
-from rota.sim.fault import Befall, Fault, nothing
+from rota.sim.cluster import SimCluster
+from rota.sim.fault import Befall, SimFault, nothing
 from rota.sim.load import Arrival, Behaviour
-from rota.sim.machine import Machine
+from rota.sim.machine import SimMachine
 from rota.sim.world import Act
 
 HASTY_MS = 2_500  # after which at the latest a user regrets
 SOON_MS = 1_500  # in which a node was told to stop what was canceled
 
 
-def _cancels(cluster: Cluster, fault: Fault) -> Act:
+def _cancels(cluster: SimCluster, fault: SimFault) -> Act:
     """As a rule what has not ended."""
     jobs = _not_deleted(cluster)
     chosen = (_live(cluster, jobs) if fault.how < 0.9 else []) or jobs
@@ -23,7 +23,7 @@ def _cancels(cluster: Cluster, fault: Fault) -> Act:
     return nothing
 
 
-def _cancels_and_the_agent_dies(cluster: Cluster, fault: Fault) -> Act:
+def _cancels_and_the_agent_dies(cluster: SimCluster, fault: SimFault) -> Act:
     """The agents of those that run the job are back before it has stopped; some machines die after that."""
     running = {JobId(child.key[0]): None for one in cluster.machines for child in one.processes.live()}
     jobs = _live(cluster, [job for job in _not_deleted(cluster) if job in running])
@@ -45,17 +45,17 @@ def _cancels_and_the_agent_dies(cluster: Cluster, fault: Fault) -> Act:
     return nothing
 
 
-def _starts_again(machine: Machine) -> Act:
+def _starts_again(machine: SimMachine) -> Act:
     return lambda: None if machine.agent.alive or not machine.on else machine.agent.start()
 
 
-def _power_lost(machine: Machine) -> None:
+def _power_lost(machine: SimMachine) -> None:
     if machine.on:
         machine.lose_power(1.0)
         machine.world.after(2_000, lambda: None if machine.on else machine.switch_on())
 
 
-def _regrets(cluster: Cluster, fault: Fault) -> Act:
+def _regrets(cluster: SimCluster, fault: SimFault) -> Act:
     """Many short tasks, canceled while some run and others wait on their nodes."""
     name = f"regretted-{fault.at_ms}-{fault.who}"
     spec = {"name": name, "command": ["work"], "count": 300, "cpu": 0.5, "grace": "1s"}
@@ -70,30 +70,30 @@ def _regrets(cluster: Cluster, fault: Fault) -> Act:
     return nothing
 
 
-def _errs(cluster: Cluster, fault: Fault) -> Act:
+def _errs(cluster: SimCluster, fault: SimFault) -> Act:
     """Asks for something else under a key that has been used, or for what there is not."""
     keys = list(cluster.users.acknowledged)
     if keys:
         key = keys[fault.who % len(keys)]
         other = {"name": "other", "command": ["work"], "count": 0 if fault.how < 0.2 else 7}
-        cluster.users.err(other | {"namespace": cluster.users.namespaces[key]}, key)
+        cluster.users.submit_wrongly(other | {"namespace": cluster.users.namespaces[key]}, key)
     return nothing
 
 
-def _deletes(cluster: Cluster, fault: Fault) -> Act:
+def _deletes(cluster: SimCluster, fault: SimFault) -> Act:
     jobs = list(cluster.users.acknowledged.values())
     if jobs:
         cluster.users.delete(jobs[fault.who % len(jobs)])
     return nothing
 
 
-def look_after(cluster: Cluster) -> None:
+def look_after(cluster: SimCluster) -> None:
     """What somebody does now and then who is responsible for it."""
     _release(cluster)
     _say_gone(cluster)
 
 
-def _release(cluster: Cluster) -> None:
+def _release(cluster: SimCluster) -> None:
     """Whoever looks after the cluster believes that nobody's work is to blame, or ends it."""
     for job in cluster.checks.held:
         if int(job) % 4 == 0:
@@ -102,7 +102,7 @@ def _release(cluster: Cluster) -> None:
             cluster.users.release(job)
 
 
-def _say_gone(cluster: Cluster) -> None:
+def _say_gone(cluster: SimCluster) -> None:
     """Somebody has looked at machines that are off, while so many are silent that nothing is replaced."""
     known = cluster.checks.known
     known_ones = (
@@ -113,10 +113,10 @@ def _say_gone(cluster: Cluster) -> None:
     statuses = [known.get(f"node/{node}/status") for node in dict.fromkeys(off)]
     silent = [status.id for status in statuses if status is not None and status.state is NodeState.SUSPECT]
     if len(silent) >= BRAKE_NODES:
-        cluster.users.say_gone(silent)
+        cluster.users.confirm_gone(silent)
 
 
-def give_up(cluster: Cluster) -> None:
+def give_up(cluster: SimCluster) -> None:
     """Nobody waits for ever for what cannot be had, or not surely."""
     users, known = cluster.users, cluster.checks.known
     for job in _live(cluster, [job for job in users.acknowledged.values() if f"job/{job}/spec" in known]):
@@ -127,12 +127,12 @@ def give_up(cluster: Cluster) -> None:
             users.cancel(job)
 
 
-def _not_deleted(cluster: Cluster) -> list[JobId]:
+def _not_deleted(cluster: SimCluster) -> list[JobId]:
     users = cluster.users
     return [job for job in users.acknowledged.values() if job not in users.deleted]
 
 
-def _live(cluster: Cluster, jobs: list[JobId]) -> list[JobId]:
+def _live(cluster: SimCluster, jobs: list[JobId]) -> list[JobId]:
     statuses = {job: cluster.checks.known.get(f"job/{job}/status") for job in jobs}
     return [job for job, status in statuses.items() if status is None or not status.ended]
 

@@ -5,9 +5,9 @@ from random import Random
 from typing import Any
 
 from rota.model.ids import JobId
-from rota.model.job import JobSpec, Kind
-from rota.sim.cluster import Cluster
-from rota.sim.fault import Befall, Fault, nothing
+from rota.model.job import JobSpec, JobKind
+from rota.sim.cluster import SimCluster
+from rota.sim.fault import Befall, SimFault, nothing
 from rota.sim.world import Act
 
 SHARE = 1 / 3  # of seeds in which each of them is met
@@ -15,7 +15,7 @@ TASKS_ADDED = 300  # at most: beyond the last block
 SHORT_MS = 100  # tasks of which many can be added
 
 
-def draw_wishes(seed: int, length_ms: int) -> list[Fault]:
+def draw_wishes(seed: int, length_ms: int) -> list[SimFault]:
     """From a chance of its own: all else of the seed stays as it was drawn."""
     luck = Random(f"{seed}/wishes")
     faults = []
@@ -23,11 +23,11 @@ def draw_wishes(seed: int, length_ms: int) -> list[Fault]:
         if luck.random() < SHARE:
             for _ in range(luck.randint(1, 4)):
                 at_ms, for_ms = luck.randrange(length_ms), luck.randint(100, 60_000)
-                faults.append(Fault(at_ms, kind, luck.randrange(1000), for_ms, luck.random()))
+                faults.append(SimFault(at_ms, kind, luck.randrange(1000), for_ms, luck.random()))
     return faults
 
 
-def _pauses(cluster: Cluster, fault: Fault) -> Act:
+def _pauses(cluster: SimCluster, fault: SimFault) -> Act:
     """For a while; often what runs is stopped, too."""
     job = _any_job(cluster, fault)
     if job is None:
@@ -36,7 +36,7 @@ def _pauses(cluster: Cluster, fault: Fault) -> Act:
     return lambda: cluster.users.resume(job)
 
 
-def _updates(cluster: Cluster, fault: Fault) -> Act:
+def _updates(cluster: SimCluster, fault: SimFault) -> Act:
     """By an environment, a priority, more tasks or fewer; sometimes what runs makes way."""
     job = _any_job(cluster, fault)
     if job is None:
@@ -55,25 +55,25 @@ def _updates(cluster: Cluster, fault: Fault) -> Act:
     return nothing
 
 
-def _other_size(spec: JobSpec, fault: Fault, most: int) -> int:
+def _other_size(spec: JobSpec, fault: SimFault, most: int) -> int:
     """Of what has fewer tasks than before others are wanted again, or new ones, too."""
-    fewer = fault.how > 0.3 and spec.size > 1 and spec.kind is not Kind.SYSTEM
+    fewer = fault.how > 0.3 and spec.size > 1 and spec.kind is not JobKind.SYSTEM
     return 1 + fault.for_ms % (spec.size - 1) if fewer else spec.size + 1 + fault.who % most
 
 
-def _kills(cluster: Cluster, fault: Fault) -> Act:
+def _kills(cluster: SimCluster, fault: SimFault) -> Act:
     """One task, or all; or only a signal, of which nothing ends."""
     job = _any_job(cluster, fault)
     if job is None:
         return nothing
     spec = cluster.checks.known[f"job/{job}/spec"]
-    alone = fault.how < 0.6 and spec.kind is not Kind.SYSTEM  # of which nobody knows how many there are
+    alone = fault.how < 0.6 and spec.kind is not JobKind.SYSTEM  # of which nobody knows how many there are
     indices = [fault.for_ms % spec.size] if alone else None
     cluster.users.kill(job, indices, "USR1" if fault.who % 3 == 0 else None, ends=not (alone and spec.stays))
     return nothing
 
 
-def _moves(cluster: Cluster, fault: Fault) -> Act:
+def _moves(cluster: SimCluster, fault: SimFault) -> Act:
     """One task, to a node that is named or away from its own."""
     job = _any_job(cluster, fault)
     if job is None:
@@ -86,7 +86,7 @@ def _moves(cluster: Cluster, fault: Fault) -> Act:
     return nothing
 
 
-def _any_job(cluster: Cluster, fault: Fault) -> JobId | None:
+def _any_job(cluster: SimCluster, fault: SimFault) -> JobId | None:
     known, users = cluster.checks.known, cluster.users
     jobs = [job for job in users.acknowledged.values() if f"job/{job}/spec" in known]
     statuses = {job: known.get(f"job/{job}/status") for job in jobs}

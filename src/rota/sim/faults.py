@@ -13,9 +13,9 @@ from rota.sim import (
     fault_wishes,
     rollouts,
 )
-from rota.sim.cluster import Cluster
+from rota.sim.cluster import SimCluster
 from rota.sim.demands import LIMITED, TAINTED
-from rota.sim.fault import Befall, Fault
+from rota.sim.fault import Befall, SimFault
 from rota.sim.world import Act
 
 KINDS: dict[str, Befall] = {
@@ -35,7 +35,7 @@ DRAWN_ELSEWHERE = (*OF_DEMANDS, *fault_wishes.KINDS, *rollouts.KINDS, *fault_pro
 OF_SEVERAL_SERVERS = ("cut off from the leader", "two servers lead")
 
 
-def draw(luck: Random, length_ms: int, *, servers: int) -> list[Fault]:
+def draw(luck: Random, length_ms: int, *, servers: int) -> list[SimFault]:
     """A mix of its own for every seed: a few kinds, each more or less often."""
     kinds = [kind for kind in KINDS if servers > 1 or kind not in OF_SEVERAL_SERVERS]
     kinds = [kind for kind in kinds if kind not in DRAWN_ELSEWHERE]
@@ -45,7 +45,7 @@ def draw(luck: Random, length_ms: int, *, servers: int) -> list[Fault]:
         for _ in range(luck.choice((1, 1, 2, 3, 6))):
             shortest_ms, longest_ms = luck.choice(LENGTHS_MS)
             faults.append(
-                Fault(
+                SimFault(
                     luck.randrange(length_ms),
                     kind,
                     luck.randrange(1000),
@@ -56,21 +56,21 @@ def draw(luck: Random, length_ms: int, *, servers: int) -> list[Fault]:
     return sorted(faults)
 
 
-def befall(cluster: Cluster, faults: list[Fault], until_ms: int) -> None:
+def befall(cluster: SimCluster, faults: list[SimFault], until_ms: int) -> None:
     """Each begins and ends in its time; by `until_ms` all have ended."""
     for fault in faults:
         cluster.world.after(fault.at_ms, _happens(cluster, fault, until_ms))
 
 
-def _happens(cluster: Cluster, fault: Fault, until_ms: int) -> Act:
+def _happens(cluster: SimCluster, fault: SimFault, until_ms: int) -> Act:
     def happen() -> None:
         world = cluster.world
         world.count(f"fault: {fault.kind}")
-        world.say("fault", f"{fault.kind} begins, {fault.who} {fault.how:.2f}")
+        world.trace("fault", f"{fault.kind} begins, {fault.who} {fault.how:.2f}")
         undo = KINDS[fault.kind](cluster, fault)
 
         def end() -> None:
-            world.say("fault", f"{fault.kind} ends")
+            world.trace("fault", f"{fault.kind} ends")
             undo()
 
         world.after(min(fault.for_ms, max(0, until_ms - world.now_ms)), end)

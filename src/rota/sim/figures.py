@@ -14,7 +14,7 @@ TAU_MS = 10_000  # bounded slowdown counts shorter runs as this long, or a momen
 POINTS = 240  # of a timeline: one every three pixels of a plot
 
 
-class Ran(NamedTuple):
+class TaskRun(NamedTuple):
     """A task that has ended: started and ended are those of its last attempt."""
 
     job: str
@@ -49,7 +49,7 @@ class Figures(NamedTuple):
     tasks_per_second: float
 
 
-def figures(rows: Sequence[Ran], cpu_milli: int) -> Figures:
+def figures(rows: Sequence[TaskRun], cpu_milli: int) -> Figures:
     if not rows:
         return Figures(0, 0, 0.0, 0.0, 0, 0, 0, 0.0, 0, 0.0)
     span_ms = max(row.ended_ms for row in rows) - min(row.submitted_ms for row in rows)
@@ -69,7 +69,7 @@ def figures(rows: Sequence[Ran], cpu_milli: int) -> Figures:
     )
 
 
-def _slowdown(row: Ran) -> float:
+def _slowdown(row: TaskRun) -> float:
     run_ms = row.ended_ms - row.started_ms
     return max(1.0, (row.ended_ms - row.submitted_ms) / max(run_ms, TAU_MS))
 
@@ -79,7 +79,7 @@ def _percentile(ordered: Sequence[int], share: int) -> int:
     return ordered[math.ceil(len(ordered) * share / 100) - 1]
 
 
-def timeline(rows: Sequence[Ran], cpu_milli: int, points: int = POINTS) -> Timeline:
+def timeline(rows: Sequence[TaskRun], cpu_milli: int, points: int = POINTS) -> Timeline:
     """One pass, without sorting: every change is booked for the rest of its span and for all later ones."""
     if not rows:
         return Timeline([], [], [])
@@ -121,15 +121,15 @@ class Means:
         return means
 
 
-class Log(NamedTuple):
+class SwfFigures(NamedTuple):
     """What an SWF log itself says of its jobs, by the wait and run times it recorded."""
 
-    rows: list[Ran]
+    rows: list[TaskRun]
     cpu_milli: int
     left_out: tuple[LeftOut, ...]
 
 
-def ran_in_log(path: str | Path) -> Log:
+def ran_in_log(path: str | Path) -> SwfFigures:
     """`figures(log.rows, log.cpu_milli)` compares with those of a simulated run."""
     try:
         log = read_log(Path(path))
@@ -138,14 +138,14 @@ def ran_in_log(path: str | Path) -> Log:
     rows = [_ran(job) for job in log.jobs if job.wait_seconds >= 0]
     unknown = len(log.jobs) - len(rows)
     no_wait = (LeftOut(unknown, "no wait time"),) if unknown else ()
-    return Log(rows, log.processors * 1000, log.left_out + no_wait)
+    return SwfFigures(rows, log.processors * 1000, log.left_out + no_wait)
 
 
-def _ran(job: SwfJob) -> Ran:
+def _ran(job: SwfJob) -> TaskRun:
     submitted_ms = round(job.submit_seconds * 1000)
     started_ms = submitted_ms + round(job.wait_seconds * 1000)
     ended_ms = started_ms + round(job.run_seconds * 1000)
-    return Ran(str(job.number), 0, job.processors * 1000, submitted_ms, started_ms, ended_ms)
+    return TaskRun(str(job.number), 0, job.processors * 1000, submitted_ms, started_ms, ended_ms)
 
 
 def table(runs: Mapping[str, Figures], more: Mapping[str, Sequence[str]] | None = None) -> str:

@@ -4,15 +4,15 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rota.model.cluster import DEFAULT, Cluster, ClusterWish
+from rota.model.cluster import DEFAULT, ClusterRecord, ClusterIntent
 from rota.model.cluster import Machine as Wanted
 from rota.model.job import JobCluster
 from rota.model.lifecycle import CLUSTER, MACHINE, ClusterState, MachineState
-from rota.sim.broken import Broken
+from rota.sim.broken import InvariantBroken
 from rota.sim.checks import Checks
-from rota.sim.machine import Machine
-from rota.sim.newcomer import Newcomer
-from rota.sim.provider import Provider
+from rota.sim.machine import SimMachine
+from rota.sim.newcomer import JoiningMachine
+from rota.sim.provider import SimProvider
 from rota.sim.records import reachable
 from rota.store import codec
 from rota.store.protocol import Batch
@@ -23,8 +23,8 @@ _OWN = ("cluster/", "machine/")
 _CLUSTER, _MACHINE = reachable(CLUSTER), reachable(MACHINE)
 
 
-class Fleets:
-    def __init__(self, checks: Checks, provider: Provider, wish: ClusterWish, spare: Machine) -> None:
+class MachineChecks:
+    def __init__(self, checks: Checks, provider: SimProvider, wish: ClusterIntent, spare: SimMachine) -> None:
         self._world = provider.world
         self._checks = checks
         self._spare = spare  # as those would be that are made
@@ -32,7 +32,7 @@ class Fleets:
         self._wish = wish
         self._epochs: dict[int, int] = {0: 0}  # when each began
         self._calls: deque[tuple[int, str, str]] = deque()  # of the last minute
-        provider.asked, provider.changed, provider.ends = self._asked, self._look_at_limit, self._look_at_work
+        provider.asked, provider.changed, provider.ends = self._asked, self._check_limit, self._check_work
 
     @property
     def _known(self) -> Mapping[str, Any]:
@@ -48,40 +48,40 @@ class Fleets:
         for now in fresh:
             before = self._known.get(str(now.key))
             match now:
-                case Cluster() if before is not None:
+                case ClusterRecord() if before is not None:
                     self._follows(_CLUSTER, before, now, f"cluster {now.name}")
                     if before.state is ClusterState.FAILED and now.state is not ClusterState.FAILED:
-                        raise Broken(f"cluster {now.name} had failed and is {now.state}")
+                        raise InvariantBroken(f"cluster {now.name} had failed and is {now.state}")
                     if before.state is not now.state is ClusterState.FAILED:
                         self._world.count("cluster: failed for good")
                 case Wanted() if before is not None:
                     self._follows(_MACHINE, before, now, f"machine {now.name}")
                 case JobCluster(failed=str()):
-                    self._look_at_failure(now, fresh)
+                    self._check_failure(now, fresh)
                 case _:
                     pass
         new = [one for one in fresh if isinstance(one, Wanted) and one.key not in self._known]
         if any(one.state is MachineState.WANTED for one in new):
             machines = {str(one.key): one for one in fresh if isinstance(one, Wanted)}
-            self._look_at_records(machines, batch.deletes)
+            self._check_records(machines, batch.deletes)
 
-    def _look_at_failure(self, job: JobCluster, fresh: list[Any]) -> None:
-        written = (one for one in fresh if isinstance(one, Cluster) and one.name == job.cluster)
+    def _check_failure(self, job: JobCluster, fresh: list[Any]) -> None:
+        written = (one for one in fresh if isinstance(one, ClusterRecord) and one.name == job.cluster)
         cluster = next(written, self._known.get(f"cluster/{job.cluster}"))
         if cluster is None or cluster.state is not ClusterState.FAILED:
-            raise Broken(f"job {job.id} is given up, and its cluster {job.cluster} has not failed")
+            raise InvariantBroken(f"job {job.id} is given up, and its cluster {job.cluster} has not failed")
 
     def _follows(self, table: dict[Any, set[Any]], before: Any, now: Any, what: str) -> None:
         if now.state is not before.state and now.state not in table.get(before.state, ()):
-            raise Broken(f"{what} went from {before.state} to {now.state}, which no table allows")
+            raise InvariantBroken(f"{what} went from {before.state} to {now.state}, which no table allows")
 
-    def _look_at_records(self, fresh: Mapping[str, Wanted], deletes: Sequence[str]) -> None:
+    def _check_records(self, fresh: Mapping[str, Wanted], deletes: Sequence[str]) -> None:
         """Some are asked for: with those that are there, on their way or about to go."""
         before = {key: one for key, one in self._known.items() if key.startswith("machine/")}
         left = [one for key, one in (before | dict(fresh)).items() if key not in deletes]
         size = sum(1 + one.extra for one in left if one.cluster == self._wish.name)
         if size > self._wish.max_nodes:
-            raise Broken(f"{size} machines are asked for, the limit is {self._wish.max_nodes}")
+            raise InvariantBroken(f"{size} machines are asked for, the limit is {self._wish.max_nodes}")
 
     # ---- what is asked of the provider
 
@@ -89,9 +89,9 @@ class Fleets:
         now_ms, calls = self._world.now_ms, self._calls
         machine = self._known.get(f"machine/{about}")
         if verb == "create" and not self._known[f"cluster/{self._wish.name}"].gave(about):
-            raise Broken(f"machine {about} is asked for and is not on disk")
+            raise InvariantBroken(f"machine {about} is asked for and is not on disk")
         if verb == "remove" and machine is not None and machine.state is not MachineState.LEAVING:
-            raise Broken(f"machine {about} is {machine.state}, and its provider is asked to end it")
+            raise InvariantBroken(f"machine {about} is {machine.state}, and its provider is asked to end it")
         calls.append((now_ms, verb, about))
         while calls[0][0] < now_ms - WINDOW_MS:
             calls.popleft()
@@ -99,17 +99,17 @@ class Fleets:
         same = sum(call[1:] == (verb, about) for call in calls)
         others = sum(call[1] != "list" for call in calls) if verb == "list" else 0
         if same > often + others:
-            raise Broken(f"within a minute the provider was asked {same} times to {verb} {about}")
+            raise InvariantBroken(f"within a minute the provider was asked {same} times to {verb} {about}")
 
     # ---- what there really is
 
-    def _look_at_limit(self) -> None:
+    def _check_limit(self) -> None:
         """Those that its provider made twice, or said it does not have, it has to answer for itself."""
         names = {one.order.machine for one in self._provider.there} - self._provider.lied_about
         if len(names) > self._wish.max_nodes:
-            raise Broken(f"there are {len(names)} machines, the limit is {self._wish.max_nodes}")
+            raise InvariantBroken(f"there are {len(names)} machines, the limit is {self._wish.max_nodes}")
 
-    def _look_at_work(self, one: Newcomer) -> None:
+    def _check_work(self, one: JoiningMachine) -> None:
         """One is about to end: nothing runs on it, unless something had befallen it."""
         machine = one.machine
         if machine is None or machine.node in self._checks.nodes.disturbed:
@@ -117,9 +117,9 @@ class Fleets:
         for child in machine.processes.live():
             job, index, attempt = child.key
             what = f"attempt {attempt} of task {index} of job {job}"
-            raise Broken(f"machine {one.order.machine} is ended, and {what} runs there, on {machine.name}")
+            raise InvariantBroken(f"machine {one.order.machine} is ended, and {what} runs there, on {machine.name}")
 
-    def to_come(self, cluster: str) -> list[Machine]:
+    def to_come(self, cluster: str) -> list[SimMachine]:
         """To a job there they count as if they were there; where they never come, its cluster is to fail."""
         if cluster != self._wish.name:
             return []

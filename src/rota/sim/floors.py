@@ -10,12 +10,12 @@ from rota.model.lifecycle import TASK_ENDS, AttemptState, TaskState
 from rota.model.limits import BLOCK_TASKS
 from rota.model.service import Health
 from rota.model.task import TaskBlock
-from rota.sim.broken import Broken
+from rota.sim.broken import InvariantBroken
 
 WELL = (Health.UP, Health.HEALTHY)
 
 
-def look_at_floor(known: Mapping[str, Any], fresh: dict[str, Any], before: TaskBlock, now: TaskBlock) -> None:
+def check_availability(known: Mapping[str, Any], fresh: dict[str, Any], before: TaskBlock, now: TaskBlock) -> None:
     """Whoever serves makes way only if no more are away then than may be; `known`: before this commit.
 
     A task is away for sure if it was before the commit as well as after it.
@@ -31,7 +31,7 @@ def look_at_floor(known: Mapping[str, Any], fresh: dict[str, Any], before: TaskB
     served = {first + at for at in chosen} - down
     if served and len(away | served) > wish.max_parallel:
         named = f"tasks {sorted(served)} of job {now.job} make way while {sorted(away)} are away"
-        raise Broken(f"{named}: at most {wish.max_parallel} may be")
+        raise InvariantBroken(f"{named}: at most {wish.max_parallel} may be")
 
 
 def _away(records: Mapping[str, Any], spec: JobSpec, but: Mapping[int, int] | None = None) -> Iterator[int]:
@@ -42,7 +42,7 @@ def _away(records: Mapping[str, Any], spec: JobSpec, but: Mapping[int, int] | No
         )
         for at in range(spec.block_size(block)):
             has_ended = tasks is not None and at < tasks.size and TaskState(tasks.state[at]) in TASK_ENDS
-            if has_ended or spec.is_beyond(block * BLOCK_TASKS + at):
+            if has_ended or spec.is_scaled_down(block * BLOCK_TASKS + at):
                 continue
             number = 0 if attempts is None else ints(attempts, "number")[at]
             leaves = tasks is not None and tasks.renew.get(at) == number and (but or {}).get(at) != number

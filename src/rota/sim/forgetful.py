@@ -5,7 +5,7 @@ from typing import Any
 
 from rota.model.limits import LOST_MS
 from rota.sim.cluster import Size
-from rota.sim.fault import Fault
+from rota.sim.fault import SimFault
 from rota.sim.kinds import SYSTEM
 from rota.sim.load import Arrival, Behaviour, NodeGroup
 from rota.sim.scenario import CPU, GIB, SAFETY_MS, Scenario
@@ -18,7 +18,7 @@ _OTHERS = (
 _LENGTHS_MS = ((100, 3_000), (1_000, 12_000), (20_000, 80_000))
 
 
-def forgetful(seed: int) -> Scenario:
+def memory_store_seed(seed: int) -> Scenario:
     luck = Random(f"{seed}/forgetful")
     groups = [
         NodeGroup(
@@ -57,6 +57,6 @@ def _arrival(luck: Random, number: int, length_ms: int) -> Arrival:
     return Arrival(luck.randrange(length_ms), spec, behaviour)
 
 
-def _fault(luck: Random, kind: str, length_ms: int) -> Fault:
+def _fault(luck: Random, kind: str, length_ms: int) -> SimFault:
     for_ms = luck.randint(*luck.choice(_LENGTHS_MS))
-    return Fault(luck.randrange(length_ms), kind, luck.randrange(1000), for_ms, luck.random())
+    return SimFault(luck.randrange(length_ms), kind, luck.randrange(1000), for_ms, luck.random())

@@ -3,28 +3,28 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from rota.keeper.rules import Key
-from rota.keeper.wire import Spec
+from rota.keeper.rules import AttemptKey
+from rota.keeper.wire import KeeperJobSpec
 from rota.model.ids import NodeId
 from rota.model.limits import HEARTBEAT_MS
-from rota.sim.keeping import Child, Disk, Habit, Processes
-from rota.sim.network import Network, Stream
-from rota.sim.words import Greeting
-from rota.sim.world import Clock, Process, World
+from rota.sim.keeping import SimChild, SimDisk, TaskBehaviour, SimProcesses
+from rota.sim.network import SimNetwork, SimStream
+from rota.sim.words import HelloMessage
+from rota.sim.world import SimClock, SimProcess, World
 
-Habits = Callable[[Key, Spec], Habit]
+Habits = Callable[[AttemptKey, KeeperJobSpec], TaskBehaviour]
 
 
-class Door(NamedTuple):
+class ServerAccess(NamedTuple):
     """Where a server is met."""
 
-    server: Process
-    greet: Callable[[Stream, Greeting], None]
+    server: SimProcess
+    greet: Callable[[SimStream, HelloMessage], None]
 
 
-class Host:
+class SimHost:
     def __init__(
-        self, world: World, network: Network, name: str, capacity: dict[str, int], labels: dict[str, str]
+        self, world: World, network: SimNetwork, name: str, capacity: dict[str, int], labels: dict[str, str]
     ) -> None:
         self.world = world
         self.network = network
@@ -37,17 +37,17 @@ class Host:
         self.servers = 1  # how many it can call
         self.heartbeat_ms = HEARTBEAT_MS
         self.on = False
-        self.clock = Clock(world)
-        self.disk = Disk()
+        self.clock = SimClock(world)
+        self.disk = SimDisk()
         self.epoch_seen = 0
-        self.processes = Processes()
+        self.processes = SimProcesses()
         self.short = False  # it has no process to spare
         self.refuses: frozenset[str] = frozenset()  # directories it lacks
-        self.habits: Habits = lambda *_: Habit(1000)
-        self.born: Callable[[str, Child], None] = lambda *_: None
-        self.died: Callable[[str, Child], None] = lambda *_: None
-        self.leaves: Callable[[Sequence[Key]], None] = lambda _: None  # attempts that it stops by itself
-        self.forgets: Callable[[Sequence[Key]], None] = lambda _: None  # results that are said to be stored
+        self.habits: Habits = lambda *_: TaskBehaviour(1000)
+        self.born: Callable[[str, SimChild], None] = lambda *_: None
+        self.died: Callable[[str, SimChild], None] = lambda *_: None
+        self.leaves: Callable[[Sequence[AttemptKey]], None] = lambda _: None  # attempts that it stops by itself
+        self.forgets: Callable[[Sequence[AttemptKey]], None] = lambda _: None  # results that are said to be stored
 
     @property
     def boot_id(self) -> str:

@@ -4,18 +4,18 @@ import math
 from collections.abc import Callable
 
 from rota.keeper import journal
-from rota.keeper.run import settle
-from rota.keeper.work import Work
-from rota.sim.host import Host
-from rota.sim.keeping import Child, SimJournal, SimKernel, SimOutputs, SimSpawner
-from rota.sim.world import Process
+from rota.keeper.run import mark_running_lost
+from rota.keeper.work import Supervisor
+from rota.sim.host import SimHost
+from rota.sim.keeping import SimChild, SimJournal, SimKernel, SimOutputs, SimSpawner
+from rota.sim.world import SimProcess
 
 
-class Keeper(Process):
-    def __init__(self, machine: Host) -> None:
+class SimKeeper(SimProcess):
+    def __init__(self, machine: SimHost) -> None:
         super().__init__(machine.world, f"{machine.name} keeper", machine.clock)
         self.machine = machine
-        self.work: Work | None = None
+        self.work: Supervisor | None = None
         self.hears: Callable[[bytes], None] | None = None  # the agent that is attached
         self._looks = self._mails = 0  # of several timers the last counts
         self.mourned: Callable[[], None] = lambda: None
@@ -27,20 +27,20 @@ class Keeper(Process):
         if machine.disk.full:
             self.world.count("keeper: cannot start on a full disk")
             return False
-        self.begin()
+        self.start_life()
         for pid, child in list(machine.processes.children.items()):
             if child.status is None:  # of an earlier keeper
                 self.world.count("keeper: killed what an earlier one had started")
                 machine.died(machine.name, child)
             del machine.processes.children[pid]
-        memory = journal.remember(machine.disk.journal.encode())
-        settle(memory, machine.boot_id, machine.clock.wall_ms())
+        memory = journal.replay(machine.disk.journal.encode())
+        mark_running_lost(memory, machine.boot_id, machine.clock.wall_ms())
         spawner = SimSpawner(
             machine.processes, machine.habits, machine.clock, self._born, lambda: machine.short
         )
         kernel = SimKernel(machine.processes, machine.clock, self._end_soon)
-        records = SimJournal(machine.disk, journal.compact(memory))
-        self.work = Work(memory, records, spawner, SimOutputs(), self._pump, kernel=kernel)
+        records = SimJournal(machine.disk, journal.compact_lines(memory))
+        self.work = Supervisor(memory, records, spawner, SimOutputs(), self._pump, kernel=kernel)
         self.hears = None
         return True
 
@@ -52,9 +52,9 @@ class Keeper(Process):
             self._end_leased()
             self.mourned()
 
-    def thaw(self) -> None:
+    def resume(self) -> None:
         self.thawed_at_ms = self.world.now_ms
-        super().thaw()
+        super().resume()
 
     def has_slept_within(self, ms: int) -> bool:
         woke_ms = self.thawed_at_ms
@@ -68,15 +68,15 @@ class Keeper(Process):
                 self.machine.died(self.machine.name, child)
                 del children[pid]
 
-    def obey(self, act: Callable[[Work], object]) -> None:
+    def apply_order(self, act: Callable[[Supervisor], object]) -> None:
         """An order of the agent, over the socket."""
         if self.alive:
-            self.after(0, lambda: self._obey(act))
+            self.after(0, lambda: self._apply_order(act))
 
-    def _obey(self, act: Callable[[Work], object]) -> None:
+    def _apply_order(self, act: Callable[[Supervisor], object]) -> None:
         assert self.work is not None
         act(self.work)
-        self._look_later()
+        self._schedule_timers()
 
     def _pump(self) -> None:
         """Something is to be told, or may be soon."""
@@ -84,17 +84,17 @@ class Keeper(Process):
         if due_ns < math.inf:
             self._mails += 1
             mail = self._mails
-            self.after(max(0, math.ceil(due_ns / 1e6)), lambda: self._mail() if mail == self._mails else None)
+            self.after(max(0, math.ceil(due_ns / 1e6)), lambda: self._deliver() if mail == self._mails else None)
 
-    def _mail(self) -> None:
+    def _deliver(self) -> None:
         assert self.work is not None
         if self.hears is not None and self.work.outbox.due_in_ns() <= 0:
-            message = self.work.mail()
+            message = self.work.drain_events()
             if message:
                 self.hears(message)
         self._pump()
 
-    def _born(self, pid: int, child: Child) -> None:
+    def _born(self, pid: int, child: SimChild) -> None:
         self.machine.born(self.machine.name, child)
         self._end_soon(pid, child.habit.run_ms, child.habit.exit_code)
 
@@ -114,22 +114,22 @@ class Keeper(Process):
 
     def _reap(self, pid: int) -> None:
         assert self.work is not None
-        if pid in self.machine.processes.children and self.work.reap(pid):
-            self.work.fill()
-        self._look_later()
+        if pid in self.machine.processes.children and self.work.on_child_exit(pid):
+            self.work.start_admitted()
+        self._schedule_timers()
 
-    def _look_later(self) -> None:
+    def _schedule_timers(self) -> None:
         """When the warden would look next."""
-        due_ns = None if self.work is None else self.work.looks.due_in_ns()
+        due_ns = None if self.work is None else self.work.timers.due_in_ns()
         if due_ns is not None:
             self._looks += 1
             look = self._looks
-            self.after(max(0, math.ceil(due_ns / 1e6)), lambda: self._tend() if look == self._looks else None)
+            self.after(max(0, math.ceil(due_ns / 1e6)), lambda: self._run_timers() if look == self._looks else None)
 
-    def _tend(self) -> None:
+    def _run_timers(self) -> None:
         assert self.work is not None
-        for key, was_gone in self.work.looks.take().items():
-            self.work.tend(key, was_gone=was_gone, tree=[])
-        self.work.fill()
-        self.work.keep_up()
-        self._look_later()
+        for key, was_gone in self.work.timers.pop_due().items():
+            self.work.advance_termination(key, leader_exited=was_gone, tree=[])
+        self.work.start_admitted()
+        self.work.maintain_journal()
+        self._schedule_timers()

@@ -6,29 +6,29 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from rota.keeper.attempt import Kernel, Outcome
+from rota.keeper.attempt import Kernel, ExitStatus
 from rota.keeper.journal import Journal
-from rota.keeper.limits.cgroups import Group
+from rota.keeper.limits.cgroups import Cgroup
 from rota.keeper.output.index import Extent
-from rota.keeper.output.segments import Measure, Outputs, Segment
-from rota.keeper.process.cells import Cell
+from rota.keeper.output.segments import MeasuredExtent, SegmentStore, Segment
+from rota.keeper.process.cells import PidNamespace
 from rota.keeper.process.commands import CannotRun
-from rota.keeper.rules import Key
-from rota.keeper.spawn import IN_NOTHING, Around, Short, Spawner
-from rota.keeper.wire import Configure, Spec
-from rota.sim.world import Clock
+from rota.keeper.rules import AttemptKey
+from rota.keeper.spawn import NO_ISOLATION, Isolation, NodeResourceExhausted, Spawner
+from rota.keeper.wire import ConfigureOrder, KeeperJobSpec
+from rota.sim.world import SimClock
 
 TERM_MS = 40  # a program that hears SIGTERM takes so long to go
 
 
 @dataclass
-class Disk:
+class SimDisk:
     """What survives a keeper; what is not synced may not survive the machine."""
 
     journal: str = ""
     synced: int = 0  # how much of it
     full: bool = False
-    results: dict[Key, int] = field(default_factory=dict)  # not acknowledged: where their line ends
+    results: dict[AttemptKey, int] = field(default_factory=dict)  # not acknowledged: where their line ends
 
     def append(self, lines: Sequence[str]) -> None:
         end = len(self.journal)
@@ -48,7 +48,7 @@ class Disk:
         self.journal = self.journal[: self.synced + int((len(self.journal) - self.synced) * keep)]
         self.results = {key: end for key, end in self.results.items() if end <= len(self.journal)}
 
-    def copy(self) -> "Disk":
+    def copy(self) -> "SimDisk":
         return replace(self, results=dict(self.results))
 
     def _note(self, line: str, end: int) -> None:
@@ -64,7 +64,7 @@ class Disk:
 class SimJournal(Journal):
     """The journal on a simulated disk."""
 
-    def __init__(self, disk: Disk, lines: Iterator[str]) -> None:
+    def __init__(self, disk: SimDisk, lines: Iterator[str]) -> None:
         self._disk = disk
         self._pending: list[str] = []
         self.rewrite(lines)
@@ -86,32 +86,32 @@ class SimJournal(Journal):
         self._pending.clear()
 
 
-class SimOutputs(Outputs):
+class SimOutputs(SegmentStore):
     """Nobody reads output here."""
 
     def __init__(self) -> None:
         """Nothing is opened."""
 
-    def take(self, keys: Sequence[Key]) -> list[Segment]:
+    def allocate(self, keys: Sequence[AttemptKey]) -> list[Segment]:
         return [Segment(0, b"", Extent(0, 0)) for _ in keys]
 
-    def measure(self, segment: Segment) -> Measure:
-        return Measure(segment.at, is_final=True)
+    def measure(self, segment: Segment) -> MeasuredExtent:
+        return MeasuredExtent(segment.at, is_final=True)
 
-    def give_back(self, key: Key, segment: Segment, measure: Measure) -> None:
+    def release(self, key: AttemptKey, segment: Segment, measure: MeasuredExtent) -> None:
         """Nothing to take."""
 
     def flush(self) -> None:
         """Nothing to write."""
 
-    def mend(self, job: str) -> None:
+    def recreate_directory(self, job: str) -> None:
         """Nothing is broken."""
 
     def forget(self, job: str) -> None:
         """Nothing is kept."""
 
 
-class Habit:
+class TaskBehaviour:
     """How one attempt behaves."""
 
     def __init__(self, run_ms: int, exit_code: int = 0, *, deaf: bool = False, missing: bool = False) -> None:
@@ -122,11 +122,11 @@ class Habit:
 
 
 @dataclass
-class Child:
+class SimChild:
     """One process that runs, or is a zombie."""
 
-    key: Key
-    habit: Habit
+    key: AttemptKey
+    habit: TaskBehaviour
     started_ms: int
     gpus: tuple[str, ...] = ()
     step: int = 0  # which of the attempt's steps, from 1
@@ -137,26 +137,26 @@ class Child:
     leased: bool = False  # it dies with the keeper
 
 
-Births = Callable[[int, Child], None]
+Births = Callable[[int, SimChild], None]
 
 
 @dataclass
-class Processes:
+class SimProcesses:
     """All processes of a machine; they outlive the keeper that started them."""
 
-    children: dict[int, Child] = field(default_factory=dict)
+    children: dict[int, SimChild] = field(default_factory=dict)
     next_pid: int = 100
 
-    def live(self) -> Iterator[Child]:
+    def live(self) -> Iterator[SimChild]:
         return (child for child in self.children.values() if child.status is None)
 
 
 class SimSpawner(Spawner):
     def __init__(
         self,
-        processes: Processes,
-        habit: Callable[[Key, Spec], Habit],
-        clock: Clock,
+        processes: SimProcesses,
+        habit: Callable[[AttemptKey, KeeperJobSpec], TaskBehaviour],
+        clock: SimClock,
         born: Births,
         is_short: Callable[[], bool],
     ) -> None:
@@ -166,45 +166,45 @@ class SimSpawner(Spawner):
         self._born = born
         self._is_short = is_short  # whether the machine has no process to spare
 
-    def configure(self, order: Configure) -> None:
+    def configure(self, order: ConfigureOrder) -> None:
         """Its work sees no environment, and has no limits."""
 
     def labels(self) -> dict[str, str]:
         return {}
 
-    def enclose(self, key: Key, spec: Spec) -> Group | None:
+    def create_cgroup(self, key: AttemptKey, spec: KeeperJobSpec) -> Cgroup | None:
         """Nothing goes beyond a limit here."""
 
-    def revise(self, group: Group | None, spec: Spec) -> None:
+    def update_limits(self, group: Cgroup | None, spec: KeeperJobSpec) -> None:
         """Nothing goes beyond a limit here."""
 
     def forget(self, job: str) -> None:
         """Nothing is kept."""
 
-    def confine(self, spec: Spec, before: Cell | None) -> Cell | None:
+    def create_pid_namespace(self, spec: KeeperJobSpec, before: PidNamespace | None) -> PidNamespace | None:
         """Nobody escapes here; who dies with the keeper is known by its spec."""
 
-    def release(self, key: Key, spec: Spec, group: Group | None, cell: Cell | None) -> None:
+    def release(self, key: AttemptKey, spec: KeeperJobSpec, group: Cgroup | None, cell: PidNamespace | None) -> None:
         """Nothing is kept."""
 
     def spawn(
         self,
-        key: Key,
-        spec: Spec,
+        key: AttemptKey,
+        spec: KeeperJobSpec,
         gpus: Sequence[str],
         output: bytes,
-        around: Around = IN_NOTHING,
+        isolation: Isolation = NO_ISOLATION,
     ) -> int:
-        del output, around
+        del output, isolation
         if self._is_short():
-            raise Short("no process to spare on this node")
+            raise NodeResourceExhausted("no process to spare on this node")
         habit = self._habit(key, spec)
         if habit.missing:
             raise CannotRun(127, "command not found")
         pid = self._processes.next_pid
         self._processes.next_pid += 1
         is_last = spec.step == len(spec.steps)
-        child = Child(key, habit, self._clock.boot_ms(), tuple(gpus), spec.step, is_last, spec.restarts)
+        child = SimChild(key, habit, self._clock.boot_ms(), tuple(gpus), spec.step, is_last, spec.restarts)
         child.leased = spec.lease_ms is not None
         child.version = spec.version
         self._processes.children[pid] = child
@@ -215,7 +215,7 @@ class SimSpawner(Spawner):
 class SimKernel(Kernel):
     """The clocks and signals of a simulated machine."""
 
-    def __init__(self, processes: Processes, clock: Clock, ended: Callable[[int, int, int], None]) -> None:
+    def __init__(self, processes: SimProcesses, clock: SimClock, ended: Callable[[int, int, int], None]) -> None:
         self._processes = processes
         self._clock = clock
         self._ended = ended  # to be told a pid, in how many ms it ends, and how
@@ -242,12 +242,12 @@ class SimKernel(Kernel):
     def has_ended(self, pid: int) -> bool:
         return pid != 0 and self._processes.children[pid].status is not None
 
-    def bury_stray(self, pid: int) -> int | None:
+    def reap_stray(self, pid: int) -> int | None:
         child = self._processes.children.pop(pid, None)
         return None if child is None else child.status
 
-    def bury(self, pid: int, started_ns: int) -> Outcome:
+    def reap(self, pid: int, started_ns: int) -> ExitStatus:
         status = self._processes.children.pop(pid).status
         assert status is not None
         ran_us = (self.now_ns() - started_ns) // 1000
-        return Outcome(status if status >= 0 else None, -status if status < 0 else None, ran_us)
+        return ExitStatus(status if status >= 0 else None, -status if status < 0 else None, ran_us)

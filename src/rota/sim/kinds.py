@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from rota.apiserver import admit_crons
 from rota.model.schedule import Offset
-from rota.sim.cluster import Cluster
+from rota.sim.cluster import SimCluster
 from rota.sim.load import Arrival, Behaviour
 from rota.sim.users import ADMIN
 from rota.sim.world import Act
@@ -15,12 +15,12 @@ OFTEN = 0.5  # of the jobs there
 SYSTEM = "every"  # how the names of jobs on every node begin
 
 
-class Wished(NamedTuple):
+class JobKindSeed(NamedTuple):
     arrivals: list[Arrival]
     crons: list[dict[str, Any]]  # bodies
 
 
-def wish(seed: int, arrivals: list[Arrival], length_ms: int) -> Wished:
+def job_kind_seed(seed: int, arrivals: list[Arrival], length_ms: int) -> JobKindSeed:
     """From a chance of its own: all else of the seed stays as it was drawn."""
     luck = Random(f"{seed}/kinds")
     follow, everywhere, again = (luck.random() < SHARE for _ in range(3))
@@ -29,7 +29,7 @@ def wish(seed: int, arrivals: list[Arrival], length_ms: int) -> Wished:
     if everywhere:
         more = [_everywhere(luck, n, length_ms) for n in range(luck.randint(1, 2))]
         arrivals = sorted([*arrivals, *more], key=lambda one: one.at_ms)
-    return Wished(arrivals, [_cron(luck, n) for n in range(luck.randint(1, 3))] if again else [])
+    return JobKindSeed(arrivals, [_cron(luck, n) for n in range(luck.randint(1, 3))] if again else [])
 
 
 def _after(luck: Random, arrival: Arrival, before: list[Arrival]) -> Arrival:
@@ -73,7 +73,7 @@ def utc(name: str) -> Offset:
     return lambda _: 0
 
 
-def create(cluster: Cluster, body: dict[str, Any], luck: Random) -> Act:
+def create(cluster: SimCluster, body: dict[str, Any], luck: Random) -> Act:
     """Until it is there: the answer that it is there already means that it was heard."""
     users = cluster.users
     users.behaviours[body["name"]] = Behaviour(luck.choice((500, 5_000, 100_000)))
@@ -87,7 +87,7 @@ def create(cluster: Cluster, body: dict[str, Any], luck: Random) -> Act:
     return act
 
 
-def end_all(cluster: Cluster) -> None:
+def end_all(cluster: SimCluster) -> None:
     """Nobody needs what has no end of its own any more."""
     users, known = cluster.users, cluster.checks.known
     for job in cluster.jobs:

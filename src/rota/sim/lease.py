@@ -6,7 +6,7 @@ A model; a test drives it and etcd itself through the same random histories, and
 from typing import NamedTuple
 
 
-class Holder(NamedTuple):
+class KeyHolder(NamedTuple):
     """One life of a server: who was started in its place is another."""
 
     name: str
@@ -17,19 +17,19 @@ class LeaderKey:
     def __init__(self, ttl_ms: int) -> None:
         self._ttl_ms = ttl_ms
         self._expires_at_ms = 0
-        self.last: Holder | None = None  # who made it, even if it is gone
+        self.last: KeyHolder | None = None  # who made it, even if it is gone
 
-    def is_of(self, who: Holder, now_ms: int) -> bool:
+    def is_of(self, who: KeyHolder, now_ms: int) -> bool:
         return self.last == who and now_ms < self._expires_at_ms
 
-    def take(self, who: Holder, now_ms: int) -> bool:
+    def acquire(self, who: KeyHolder, now_ms: int) -> bool:
         """Make it, with a new lease, unless it is there."""
         if now_ms < self._expires_at_ms:
             return False
         self.last, self._expires_at_ms = who, now_ms + self._ttl_ms
         return True
 
-    def renew(self, who: Holder, now_ms: int) -> bool:
+    def renew(self, who: KeyHolder, now_ms: int) -> bool:
         """A lease that has run out is not renewed."""
         if not self.is_of(who, now_ms):
             return False

@@ -3,7 +3,7 @@
 from random import Random
 from typing import Any, NamedTuple
 
-from rota.sim.fault import Fault
+from rota.sim.fault import SimFault
 from rota.sim.load import Arrival, Behaviour
 
 SHARE = 1 / 4  # of seeds in which it is met
@@ -15,24 +15,24 @@ RIVALS = ("two servers lead", "cut off from the leader", "server cut off from it
 LENGTHS_MS = ((2_000, 8_000), (4_000, 12_000), (10_000, 45_000), (30_000, 80_000))
 
 
-class Leased(NamedTuple):
+class LeaseSeed(NamedTuple):
     arrivals: list[Arrival]
-    faults: list[Fault]
+    faults: list[SimFault]
 
 
-def leased(seed: int, length_ms: int, *, servers: int) -> Leased:
+def lease_seed(seed: int, length_ms: int, *, servers: int) -> LeaseSeed:
     """From a chance of its own: in other seeds nothing is changed by it."""
     luck = Random(f"{seed}/leased")
     if luck.random() >= SHARE:
-        return Leased([], [])
+        return LeaseSeed([], [])
     arrivals = [_arrival(luck, number, length_ms) for number in range(luck.randint(1, 3))]
     kinds = (*AWAY, *AWAY, *DEAD, *SERVERS, *(RIVALS * 2 if servers > 1 else ()))
     faults = [_fault(luck, luck.choice(kinds), length_ms) for _ in range(luck.randint(2, 6))]
     clocks = [
-        Fault(0, WRONG_CLOCK, luck.randrange(1000), length_ms, luck.choice((0.0, 1.0)))
+        SimFault(0, WRONG_CLOCK, luck.randrange(1000), length_ms, luck.choice((0.0, 1.0)))
         for _ in range(luck.choice((0, 1, 4)))
     ]
-    return Leased(arrivals, faults + clocks)
+    return LeaseSeed(arrivals, faults + clocks)
 
 
 def _arrival(luck: Random, number: int, length_ms: int) -> Arrival:
@@ -55,6 +55,6 @@ def _arrival(luck: Random, number: int, length_ms: int) -> Arrival:
     return Arrival(luck.randrange(length_ms // 2), spec, behaviour)
 
 
-def _fault(luck: Random, kind: str, length_ms: int) -> Fault:
+def _fault(luck: Random, kind: str, length_ms: int) -> SimFault:
     for_ms = luck.randint(*luck.choice(LENGTHS_MS))
-    return Fault(luck.randrange(length_ms), kind, luck.randrange(1000), for_ms, luck.random())
+    return SimFault(luck.randrange(length_ms), kind, luck.randrange(1000), for_ms, luck.random())

@@ -15,7 +15,7 @@ from rota.model.errors import Rejected
 HOUR_MS = 3_600_000
 
 
-class Kind(StrEnum):
+class LoadKind(StrEnum):
     """How the jobs of a load come."""
 
     POISSON = "poisson"  # each by itself, at any moment
@@ -96,11 +96,11 @@ class Span(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Load:
+class JobStream:
     """A stream of jobs alike. `per_hour` counts jobs; of a burst, the bursts, each of `jobs` jobs."""
 
     spec: dict[str, Any]  # what all of its jobs share
-    kind: Kind
+    kind: LoadKind
     per_hour: float
     behaviour: Behaviour
     count: Span
@@ -129,10 +129,10 @@ class Load:
         at_ms, burst = float(self.after_ms), 0
         while True:
             match self.kind:
-                case Kind.POISSON:
+                case LoadKind.POISSON:
                     at_ms += rng.expovariate(1.0) * gap_ms
                     yield at_ms
-                case Kind.STEADY | Kind.BURST:
+                case LoadKind.STEADY | LoadKind.BURST:
                     yield from [self.after_ms + burst * gap_ms] * self.jobs
                     burst += 1
 
@@ -158,7 +158,7 @@ class Workload(NamedTuple):
 
     name: str
     nodes: tuple[NodeGroup, ...]
-    loads: tuple[Load, ...] = ()
+    loads: tuple[JobStream, ...] = ()
     recorded: tuple[Arrival, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     cluster: Elastic | None = None  # instead of nodes that are always there

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from rota.engine.mirror import Mirror, Unapplied
 from rota.model.plan import Record
-from rota.sim.broken import Broken
+from rota.sim.broken import InvariantBroken
 
 
 def loaded(records: Iterable[Record], now_ms: int) -> Mirror:
@@ -14,5 +14,5 @@ def loaded(records: Iterable[Record], now_ms: int) -> Mirror:
     try:
         mirror.load(records)
     except Unapplied as unapplied:
-        raise Broken(f"a record cannot be loaded: {unapplied}") from unapplied
+        raise InvariantBroken(f"a record cannot be loaded: {unapplied}") from unapplied
     return mirror

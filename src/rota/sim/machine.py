@@ -1,20 +1,20 @@
 """A machine of a node: its agent and its keeper, and what can befall them."""
 
-from rota.sim.agent import Agent
-from rota.sim.host import Host
-from rota.sim.keeper import Keeper
-from rota.sim.network import Network
+from rota.sim.agent import SimAgent
+from rota.sim.host import SimHost
+from rota.sim.keeper import SimKeeper
+from rota.sim.network import SimNetwork
 from rota.sim.world import World
 
 
-class Machine(Host):
+class SimMachine(SimHost):
     def __init__(
-        self, world: World, network: Network, name: str, capacity: dict[str, int], labels: dict[str, str]
+        self, world: World, network: SimNetwork, name: str, capacity: dict[str, int], labels: dict[str, str]
     ) -> None:
         super().__init__(world, network, name, capacity, labels)
         self.scrapped = False
-        self.keeper = Keeper(self)
-        self.agent = Agent(self, self.keeper)
+        self.keeper = SimKeeper(self)
+        self.agent = SimAgent(self, self.keeper)
         self.clones = 0  # made of it
 
     def switch_on(self) -> None:
@@ -37,19 +37,19 @@ class Machine(Host):
     def freeze(self) -> None:
         self.agent.freeze()
         self.keeper.freeze()
-        self.network.look(self.agent.name)
+        self.network.check_streams(self.agent.name)
 
-    def thaw(self) -> None:
+    def resume(self) -> None:
         if self.on:
-            self.keeper.thaw()
-            self.agent.thaw()
-            self.network.look(self.agent.name)
+            self.keeper.resume()
+            self.agent.resume()
+            self.network.check_streams(self.agent.name)
 
-    def clone(self) -> "Machine":
+    def clone(self) -> "SimMachine":
         """Another machine made of this one's image: the same identity, a boot and a name of its own."""
         self.clones += 1
         name = f"{self.name}-clone{self.clones}"
-        twin = Machine(self.world, self.network, name, self.capacity, self.labels)
+        twin = SimMachine(self.world, self.network, name, self.capacity, self.labels)
         twin.node, twin.machine_id, twin.boot = self.node, self.machine_id, self.boot + 1000 * self.clones
         twin.disk = self.disk.copy()
         twin.epoch_seen = self.epoch_seen

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
-from rota.model.errors import Deposed, Outdated, StoreFull, Transient, Unavailable
-from rota.sim.lease import Holder, LeaderKey
-from rota.sim.network import Network
-from rota.sim.world import Process, World
-from rota.store.memory import is_kept
+from rota.model.errors import LostLeadership, StaleState, StoreFull, Transient, Unavailable
+from rota.sim.lease import KeyHolder, LeaderKey
+from rota.sim.network import SimNetwork
+from rota.sim.world import SimProcess, World
+from rota.store.memory import is_durable
 from rota.store.protocol import Batch, EventRow, Snapshot
 
 NAME = "store"
@@ -16,7 +16,7 @@ PATIENCE_MS = 5_000  # a server that hears nothing for so long takes the store f
 OLD_SNAPSHOTS = 8
 
 
-class Trouble(NamedTuple):
+class StoreTrouble(NamedTuple):
     """How likely each thing is that can go wrong with a commit or a read."""
 
     refuses: float = 0.0  # says no, and has done nothing
@@ -32,11 +32,11 @@ Answer = int | Snapshot | list[EventRow] | Transient
 Done = Callable[[Answer], None]
 
 
-class Medium:
-    def __init__(self, world: World, network: Network) -> None:
+class SimStore:
+    def __init__(self, world: World, network: SimNetwork) -> None:
         self.world = world
         self.network = network
-        self.trouble = Trouble()
+        self.trouble = StoreTrouble()
         self.records: dict[str, bytes] = {}
         self.key: LeaderKey | None = None  # of several servers, who may write
         self.epoch = 0
@@ -46,13 +46,13 @@ class Medium:
         self.is_memory = False  # of the server: with its life all that it knew of jobs ends
         self.forgot: Callable[[], None] = lambda: None
         self.events: list[tuple[int, EventRow]] = []  # each with the wall clock's time
-        self.kill: Callable[[Process], None] = lambda _: None
+        self.kill: Callable[[SimProcess], None] = lambda _: None
         self.committed: Callable[[Batch, int], None] = lambda *_: None
         self.short_since_ms: int | None = None
         self._luck = world.luck("store")
         self._old: list[Snapshot] = []
 
-    def lead(self, server: Process, done: Done) -> None:
+    def lead(self, server: SimProcess, done: Done) -> None:
         def act() -> int:
             self.epoch += 1
             if self.is_memory:
@@ -61,7 +61,7 @@ class Medium:
 
         self._serve(server, act, done)
 
-    def read(self, server: Process, done: Done) -> None:
+    def read(self, server: SimProcess, done: Done) -> None:
         def act() -> Snapshot:
             if self._old and self._luck.random() < self.trouble.stale:
                 self.world.count("store: a stale read")
@@ -70,7 +70,7 @@ class Medium:
 
         self._serve(server, act, done)
 
-    def read_events(self, server: Process, after: int, most: int, done: Done) -> None:
+    def read_events(self, server: SimProcess, after: int, most: int, done: Done) -> None:
         def act() -> list[EventRow]:
             return [row for _, row in self.events if row.revision > after][:most]
 
@@ -81,7 +81,7 @@ class Medium:
         while self.events and self.events[0][0] < before_wall_ms:
             del self.events[0]
 
-    def commit(self, server: Process, batch: Batch, done: Done) -> None:
+    def commit(self, server: SimProcess, batch: Batch, done: Done) -> None:
         luck, trouble = self._luck.random(), self.trouble
         hear = self._hearing(server, done)
         if trouble.full and self.has_room():  # from here on its reserve is used, by whoever knows
@@ -105,7 +105,7 @@ class Medium:
                 self._attempt(server, batch)
             self.kill(server)
         else:
-            writer = Holder(server.name, server.life)
+            writer = KeyHolder(server.name, server.life)
             self._serve(server, lambda: self._apply(writer, batch), done)
 
     def has_room(self) -> bool:
@@ -119,17 +119,17 @@ class Medium:
     def _forget(self) -> None:
         """As a store in memory does when its process ends; cluster time goes on with what it has kept."""
         self.world.count("store: its memory was lost")
-        self.records = {key: value for key, value in self.records.items() if is_kept(key)}
+        self.records = {key: value for key, value in self.records.items() if is_durable(key)}
         self.revision = 0
         self._old = []
         self.forgot()
 
-    def _hearing(self, server: Process, done: Done) -> Done:
+    def _hearing(self, server: SimProcess, done: Done) -> Done:
         """Only who has asked hears the answer, not who was started in its place."""
         life = server.life
         return lambda answer: server.do(life, lambda: done(answer))
 
-    def _serve(self, server: Process, act: Callable[[], Answer], done: Done) -> None:
+    def _serve(self, server: SimProcess, act: Callable[[], Answer], done: Done) -> None:
         """There and back: a cut on the way there loses the request, one on the way back the answer."""
         hear = self._hearing(server, done)
 
@@ -159,19 +159,19 @@ class Medium:
     def _answer(self, answer: Answer, hear: Done) -> None:
         self.world.after(self._luck.uniform(0.1, 2.0), lambda: hear(answer))
 
-    def _attempt(self, server: Process, batch: Batch) -> None:
+    def _attempt(self, server: SimProcess, batch: Batch) -> None:
         """As a store would that nobody hears any more."""
         with suppress(Transient):
-            self._apply(Holder(server.name, server.life), batch)
+            self._apply(KeyHolder(server.name, server.life), batch)
 
-    def _apply(self, writer: Holder, batch: Batch) -> int:
+    def _apply(self, writer: KeyHolder, batch: Batch) -> int:
         leads = self.key is None or self.key.is_of(writer, self.world.now_ms)
         if batch.epoch != self.epoch or not leads:
             self.world.count("store: a deposed leader was refused")
-            raise Deposed(f"epoch {batch.epoch} is over, {self.epoch} leads")
+            raise LostLeadership(f"epoch {batch.epoch} is over, {self.epoch} leads")
         if batch.after != self.revision:
             self.world.count("store: an outdated view was refused")
-            raise Outdated(f"revision {batch.after} is over, {self.revision} was written")
+            raise StaleState(f"revision {batch.after} is over, {self.revision} was written")
         if self.trouble.stale:
             self._old = [*self._old[-OLD_SNAPSHOTS:], self.snapshot()]
         self.revision += 1

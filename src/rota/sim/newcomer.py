@@ -10,17 +10,17 @@ from rota.model.errors import Rejected, RotaError
 from rota.model.node import NodeSpec
 from rota.model.plan import Instant, Plan
 from rota.model.view import View
-from rota.providers.protocol import Order
-from rota.sim.machine import Machine
-from rota.sim.network import Network
-from rota.sim.server import Server
-from rota.sim.world import Clock, Process
+from rota.providers.protocol import MachineOrder
+from rota.sim.machine import SimMachine
+from rota.sim.network import SimNetwork
+from rota.sim.server import SimServer
+from rota.sim.world import SimClock, SimProcess
 
 PATIENCE_MS = 5_000  # after which it tries to join again
 
 
 @dataclass
-class Token:
+class SimJoinToken:
     """What a join token says of whoever joins with it, once."""
 
     labels: dict[str, str]
@@ -28,18 +28,18 @@ class Token:
     used: bool = False
 
 
-class Newcomer(Process):
-    def __init__(self, network: Network, servers: Sequence[Server], name: str, order: Order) -> None:
-        super().__init__(network.world, name, Clock(network.world))
+class JoiningMachine(SimProcess):
+    def __init__(self, network: SimNetwork, servers: Sequence[SimServer], name: str, order: MachineOrder) -> None:
+        super().__init__(network.world, name, SimClock(network.world))
         self.order = order
-        self.token = Token({}, order.cluster)
+        self.token = SimJoinToken({}, order.cluster)
         self.begin_ms = 0
-        self.machine: Machine | None = None  # that it has become
-        self.came: Callable[[Machine], None] = lambda _: None
+        self.machine: SimMachine | None = None  # that it has become
+        self.came: Callable[[SimMachine], None] = lambda _: None
         self._network = network
         self._servers = servers
         self._calls = 0
-        self.begin()
+        self.start_life()
 
     def join_in(self, delay_ms: float) -> None:
         self.after(delay_ms, self._call)
@@ -64,12 +64,12 @@ class Newcomer(Process):
         self._network.call(self.name, server, lambda: self._enroll(server))
         self.after(PATIENCE_MS, self._call)
 
-    def _enroll(self, server: Server) -> None:
+    def _enroll(self, server: SimServer) -> None:
         """At the server; its token is spent last."""
         token, name = self.token, self.order.machine
 
         def enroll(view: View, now: Instant) -> Plan:
-            return admission.enroll(view, name, token.labels, token.cluster, now)
+            return admission.enroll_node(view, name, token.labels, token.cluster, now)
 
         def enrolled(spec: NodeSpec) -> None:
             if token.used:
@@ -81,21 +81,21 @@ class Newcomer(Process):
 
         server.ask("apiserver", enroll, enrolled, lambda error: self._answer(server, error))
 
-    def _answer(self, server: Server, answer: NodeSpec | RotaError) -> None:
-        self._network.call(server.name, self, lambda: self._hear(answer))
+    def _answer(self, server: SimServer, answer: NodeSpec | RotaError) -> None:
+        self._network.call(server.name, self, lambda: self._on_answer(answer))
 
-    def _hear(self, answer: NodeSpec | RotaError) -> None:
+    def _on_answer(self, answer: NodeSpec | RotaError) -> None:
         if isinstance(answer, Rejected):
-            self.say(f"cannot join: {answer}")
+            self.trace(f"cannot join: {answer}")
             self.end()  # its agent; the machine goes on
         elif isinstance(answer, NodeSpec) and self.machine is None:
-            self.machine = Machine(self.world, self._network, answer.id, dict(self.order.capacity), {})
+            self.machine = SimMachine(self.world, self._network, answer.id, dict(self.order.capacity), {})
             self.came(self.machine)
             self.machine.switch_on()
 
 
-def _take_back(server: Server, spec: NodeSpec) -> None:
+def _take_back(server: SimServer, spec: NodeSpec) -> None:
     def forget(view: View, _: Any) -> Plan:
-        return admission.forget_node(find_node(view, spec.id), f"node {spec.name} could not be enrolled")
+        return admission.delete_node_records(find_node(view, spec.id), f"node {spec.name} could not be enrolled")
 
     server.ask("apiserver", forget, lambda _: None, lambda _: None)

@@ -3,32 +3,32 @@
 from collections.abc import Container, Mapping
 from typing import Any
 
-from rota.keeper.rules import Key
+from rota.keeper.rules import AttemptKey
 from rota.model.attempt import DRAINED, EVICTED, AttemptBlock, StatusBlock
 from rota.model.columns import ints
 from rota.model.ids import NodeId
-from rota.model.job import JobSpec, Kind, Recovery
+from rota.model.job import JobSpec, JobKind, Recovery
 from rota.model.lifecycle import AttemptState, TaskState
 from rota.model.limits import BLOCK_TASKS
-from rota.model.recovery import Absence, JobAnswers, Word
+from rota.model.recovery import WhenControllerAbsent, RecoveryAnswers, RecoveryDecision
 from rota.model.shape import RunMode
 from rota.model.task import TaskBlock
-from rota.sim.broken import Broken
+from rota.sim.broken import InvariantBroken
 
 Records = Mapping[str, Any]
-Left = Container[Key]  # attempts that the world saw end with their node: it left, or it was emptied
-_ENDS = {Word.FAIL: TaskState.FAILED, Word.CANCEL: TaskState.CANCELED, Word.LOST: TaskState.LOST}
+Left = Container[AttemptKey]  # attempts that the world saw end with their node: it left, or it was emptied
+_ENDS = {RecoveryDecision.FAIL: TaskState.FAILED, RecoveryDecision.CANCEL: TaskState.CANCELED, RecoveryDecision.LOST: TaskState.LOST}
 
 
-def look_at_answers(before: JobAnswers | None, now: JobAnswers) -> None:
+def check_answers(before: RecoveryAnswers | None, now: RecoveryAnswers) -> None:
     """What was said first of an attempt counts."""
     for index, answer in now.words.items():
         old = None if before is None else before.words.get(index)
         if old is not None and answer != old and answer.attempt <= old.attempt:
-            raise Broken(f"of task {index} of job {now.id} its owner was heard twice: {old}, {answer}")
+            raise InvariantBroken(f"of task {index} of job {now.id} its owner was heard twice: {old}, {answer}")
 
 
-def look_at_next_attempt(
+def check_next_attempt(
     known: Records, spec: JobSpec, before: AttemptBlock, at: int, left: Left = ()
 ) -> None:
     """A task is placed again; if it was lost, its owner has said so before."""
@@ -40,15 +40,15 @@ def look_at_next_attempt(
         case Recovery.SCHEDULER:
             pass
         case Recovery.CANCEL | Recovery.NONE:
-            raise Broken(f"{name} was lost and is placed again, and its owner is: {spec.recovery}")
+            raise InvariantBroken(f"{name} was lost and is placed again, and its owner is: {spec.recovery}")
         case Recovery.CONTROLLER:
             word = _word(known, spec, index, number)
-            taken_over = word is None and spec.when_no_controller is Absence.SCHEDULER
-            if word is not Word.AGAIN and not taken_over:
-                raise Broken(f"{name} was lost and is placed again, and its controller said: {word}")
+            taken_over = word is None and spec.when_no_controller is WhenControllerAbsent.SCHEDULER
+            if word is not RecoveryDecision.RETRY and not taken_over:
+                raise InvariantBroken(f"{name} was lost and is placed again, and its controller said: {word}")
 
 
-def look_at_end(known: Records, now: TaskBlock, at: int, left: Left = ()) -> None:
+def check_end(known: Records, now: TaskBlock, at: int, left: Left = ()) -> None:
     """A task has ended; if it was lost, as its owner says, unless a user or a failed cluster canceled it."""
     spec, attempts = known[f"job/{now.job}/spec"], known.get(f"attempt/{now.job}/{now.block}")
     wish, state, index = (
@@ -64,12 +64,12 @@ def look_at_end(known: Records, now: TaskBlock, at: int, left: Left = ()) -> Non
     verdict = known.get(f"job/{now.job}/verdict")
     if verdict is not None and verdict.late:
         return
-    if spec.kind is Kind.SYSTEM and known.get(f"node/{_node(attempts, at)}/spec") is None:
+    if spec.kind is JobKind.SYSTEM and known.get(f"node/{_node(attempts, at)}/spec") is None:
         return  # there is nowhere else where its owner could want it
     number = ints(attempts, "number")[at]
     expected = _end(spec, _word(known, spec, index, number))
     if state is not expected:
-        raise Broken(f"task {index} of job {spec.id} was lost and ends as {state!r}, not as {expected!r}")
+        raise InvariantBroken(f"task {index} of job {spec.id} was lost and ends as {state!r}, not as {expected!r}")
 
 
 def may_be(known: Records, spec: JobSpec, index: int, state: TaskState) -> bool:
@@ -81,7 +81,7 @@ def may_be(known: Records, spec: JobSpec, index: int, state: TaskState) -> bool:
     return spec.recovery is Recovery.CANCEL and state is TaskState.CANCELED
 
 
-def _end(spec: JobSpec, word: Word | None) -> TaskState | None:
+def _end(spec: JobSpec, word: RecoveryDecision | None) -> TaskState | None:
     """None: it does not end."""
     if spec.run is RunMode.AT_MOST_ONCE:
         return TaskState.LOST
@@ -113,6 +113,6 @@ def _is_lost(known: Records, attempts: AttemptBlock, at: int, left: Left) -> boo
     return status.state[at] == AttemptState.LOST or (status.state[at] == AttemptState.STOPPED and is_drained)
 
 
-def _word(known: Records, spec: JobSpec, index: int, attempt: int) -> Word | None:
-    answers: JobAnswers | None = known.get(f"job/{spec.id}/answers")
+def _word(known: Records, spec: JobSpec, index: int, attempt: int) -> RecoveryDecision | None:
+    answers: RecoveryAnswers | None = known.get(f"job/{spec.id}/answers")
     return None if answers is None else answers.on(index, attempt)

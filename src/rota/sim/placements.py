@@ -10,14 +10,14 @@ from rota.model.lifecycle import ATTEMPT_FIRST_END, AttemptState, TaskState
 from rota.model.limits import BLOCK_TASKS
 from rota.model.node import Eligibility
 from rota.model.room import bits
-from rota.sim.broken import Broken
-from rota.sim.company import Company, home_of
+from rota.sim.broken import InvariantBroken
+from rota.sim.company import AffinityChecks, home_of
 from rota.sim.world import World
 
 Task = tuple[str, int]
 
 
-class Seat(NamedTuple):
+class LivePlacement(NamedTuple):
     """Where the last attempt of a task was placed, while it lives."""
 
     spec: JobSpec
@@ -32,26 +32,26 @@ class Seat(NamedTuple):
         return f"task {self.task[1]} of job {self.spec.id}"
 
 
-class Placements:
+class PlacementChecks:
     """What lives where; each commit's placements are looked at when all of it is known."""
 
     def __init__(self, known: Mapping[str, Any], world: World, is_well: Callable[[str], bool]) -> None:
         self._known = known
         self._world = world
-        self._live: dict[Task, Seat] = {}
+        self._live: dict[Task, LivePlacement] = {}
         self._held: dict[str, dict[str, int]] = {}  # by namespace
-        self._devices: dict[str, dict[Task, Seat]] = {}  # by node: what has some of its GPUs
-        self._company = Company(known, is_well)
+        self._devices: dict[str, dict[Task, LivePlacement]] = {}  # by node: what has some of its GPUs
+        self._company = AffinityChecks(known, is_well)
         self._placed: dict[Task, None] = {}  # in this commit
         self._touched: dict[Task, None] = {}  # in this commit something was said of it
 
     # ---- what a commit says
 
-    def place(self, seat: Seat) -> None:
+    def place(self, seat: LivePlacement) -> None:
         self._end(seat.task, seat.number)
         self._live[seat.task] = seat
         self._placed[seat.task] = None
-        self._company.come(seat.spec, seat.node)
+        self._company.add(seat.spec, seat.node)
         if not seat.waits:
             self._charge(seat, 1)
 
@@ -81,11 +81,11 @@ class Placements:
         if seat is not None and seat.number <= number:
             del self._live[task]
             self._placed.pop(task, None)
-            self._company.go(seat.spec, seat.node)
+            self._company.remove(seat.spec, seat.node)
             if not seat.waits:
                 self._charge(seat, -1)
 
-    def _charge(self, seat: Seat, times: int) -> None:
+    def _charge(self, seat: LivePlacement, times: int) -> None:
         held = self._held.setdefault(seat.spec.namespace, {})
         for resource, amount in _taken(seat.spec):
             held[resource] = held.get(resource, 0) + times * amount
@@ -98,20 +98,20 @@ class Placements:
 
     # ---- what may not be
 
-    def look(self) -> None:
+    def check(self) -> None:
         """The whole commit is known."""
         placed = [self._live[task] for task in self._placed]
         alike = {(seat.spec.id, seat.node, seat.waits): seat for seat in placed}
         for seat in alike.values():
             self._count_demands(seat.spec)
-            self._look_at_node(seat)
-            self._look_at_quota(seat)
+            self._check_node(seat)
+            self._check_quota(seat)
         for seat in placed:
             if seat.spec.needs.get(GPU):
-                self._look_at_devices(seat)
-        self._company.look([(seat.spec, seat.node) for seat in placed])
+                self._check_gpus(seat)
+        self._company.check([(seat.spec, seat.node) for seat in placed])
         for spec in {seat.spec.id: seat.spec for seat in placed if seat.spec.gang}.values():
-            self._look_at_gang(spec)
+            self._check_gang(spec)
         self._placed.clear()
         self._touched.clear()
 
@@ -129,49 +129,49 @@ class Placements:
         for demand in filter(asked.get, asked):
             self._world.count(f"placed: {demand}")
 
-    def _look_at_node(self, seat: Seat) -> None:
+    def _check_node(self, seat: LivePlacement) -> None:
         wish, node = (self._known.get(f"node/{seat.node}/{part}") for part in ("wish", "spec"))
         home = home_of(self._known, seat.spec)
         if node is not None and node.cluster != home:
-            raise Broken(
+            raise InvariantBroken(
                 f"{seat.name} was placed on {seat.node}, of cluster {node.cluster}, and is for {home}"
             )
         if wish is not None and wish.eligibility is not Eligibility.OPEN:
-            raise Broken(f"{seat.name} was placed on {seat.node}, which is {wish.eligibility}")
+            raise InvariantBroken(f"{seat.name} was placed on {seat.node}, which is {wish.eligibility}")
         for taint in () if wish is None else wish.taints:
             if not {"*", taint, taint.split("=")[0]} & set(seat.spec.tolerate):
-                raise Broken(f"{seat.name} was placed on {seat.node} and does not tolerate {taint}")
+                raise InvariantBroken(f"{seat.name} was placed on {seat.node} and does not tolerate {taint}")
         for condition in seat.spec.where:
             if not self._company.fulfils(seat.node, condition):
-                raise Broken(f"{seat.name} was placed on {seat.node}, where '{condition}' does not hold")
+                raise InvariantBroken(f"{seat.name} was placed on {seat.node}, where '{condition}' does not hold")
 
-    def _look_at_quota(self, seat: Seat) -> None:
+    def _check_quota(self, seat: LivePlacement) -> None:
         namespace = seat.spec.namespace
         limits = self._known.get(f"namespace/{namespace}")
         quota = {} if limits is None or seat.waits else limits.quota
         for resource, _ in _taken(seat.spec):
             held, most = self._held.get(namespace, {}).get(resource, 0), quota.get(resource)
             if most is not None and held > most:
-                raise Broken(f"with {seat.name} namespace {namespace} holds {held} of {most} {resource}")
+                raise InvariantBroken(f"with {seat.name} namespace {namespace} holds {held} of {most} {resource}")
 
-    def _look_at_devices(self, seat: Seat) -> None:
+    def _check_gpus(self, seat: LivePlacement) -> None:
         status = self._known.get(f"node/{seat.node}/status")
         there = 0 if status is None else status.capacity.get(GPU, 0) // WHOLE_GPU
         devices, asked = bits(seat.gpus), seat.spec.needs[GPU]
         if len(devices) != max(1, asked // WHOLE_GPU) or any(device >= there for device in devices):
-            raise Broken(f"{seat.name} asks for {asked} of GPUs and was given {devices} of {there}")
+            raise InvariantBroken(f"{seat.name} asks for {asked} of GPUs and was given {devices} of {there}")
         for device in devices:
             users = [other for other in self._devices[seat.node].values() if other.gpus >> device & 1]
             used = sum(min(other.spec.needs[GPU], WHOLE_GPU) for other in users)
             if used > WHOLE_GPU:
-                raise Broken(f"with {seat.name} {used} thousandths of GPU {device} of {seat.node} are taken")
+                raise InvariantBroken(f"with {seat.name} {used} thousandths of GPU {device} of {seat.node} are taken")
 
-    def _look_at_gang(self, spec: JobSpec) -> None:
+    def _check_gang(self, spec: JobSpec) -> None:
         """Some of it was placed: none of it waits, but for what has ended since."""
         for index in range(spec.count):
             task = (spec.id, index)
             if task not in self._live and task not in self._touched and self._waits(task):
-                raise Broken(f"of the gang of job {spec.id} some tasks were placed, and task {index} waits")
+                raise InvariantBroken(f"of the gang of job {spec.id} some tasks were placed, and task {index} waits")
 
     def _waits(self, task: Task) -> bool:
         """It is wanted and has no attempt, or one that counts as if it had never been."""

@@ -4,31 +4,31 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from rota.clusters.run import Procurement
+from rota.clusters.run import MachineProvisioner
 from rota.engine.mirror import Mirror
 from rota.engine.reconciler import Command
 from rota.sim.coroutines import Coroutines
-from rota.sim.engine import Engine
-from rota.sim.provider import NAME, Provider
-from rota.sim.server import Server
+from rota.sim.engine import SimEngine
+from rota.sim.provider import NAME, SimProvider
+from rota.sim.server import SimServer
 
 T = TypeVar("T")
 
 
-def procure(server: Server, provider: Provider) -> None:
+def procure(server: SimServer, provider: SimProvider) -> None:
     """From here on, until it dies."""
 
     def warn(words: str, **about: object) -> None:
-        server.say(f"{words}: {', '.join(map(str, about.values()))}")
+        server.trace(f"{words}: {', '.join(map(str, about.values()))}")
 
-    procurement = Procurement(_Desk(server), {NAME: provider}, provider.join_line, warn)
+    procurement = MachineProvisioner(_CoroutineEngine(server), {NAME: provider}, provider.join_line, warn)
     Coroutines(server).begin(procurement.run())
 
 
-class _Desk:
+class _CoroutineEngine:
     """A simulated engine, asked by coroutines."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: SimEngine) -> None:
         self._engine = engine
 
     def listen(self, listener: Callable[[Any], None]) -> None:
@@ -41,7 +41,7 @@ class _Desk:
             if not future.done():
                 future.set_result(look(self._engine.mirror))
 
-        self._engine.look(run)
+        self._engine.read(run)
         return await future
 
     async def ask(self, owner: str, command: Command) -> Any:

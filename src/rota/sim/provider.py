@@ -5,13 +5,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from rota.model.cluster import MACHINE, ClusterWish
+from rota.model.cluster import MACHINE, ClusterIntent
 from rota.model.cluster import Machine as Wanted
-from rota.providers.protocol import Order, ProviderFailed
-from rota.sim.machine import Machine
-from rota.sim.network import Network
-from rota.sim.newcomer import Newcomer, Token
-from rota.sim.server import Server
+from rota.providers.protocol import MachineOrder, ProviderFailed
+from rota.sim.machine import SimMachine
+from rota.sim.network import SimNetwork
+from rota.sim.newcomer import JoiningMachine, SimJoinToken
+from rota.sim.server import SimServer
 from rota.sim.world import World
 
 NAME = "command"  # as which servers know it
@@ -19,7 +19,7 @@ SETTINGS = {"create": "create", "list": "list", "remove": "remove"}
 CALL_MS = (50, 500)  # until it has done what it was asked for, or said why not
 
 
-class Mood(NamedTuple):
+class ProviderMood(NamedTuple):
     """How likely each thing is that can go wrong with a call."""
 
     fails: float = 0.0  # it says that it cannot, and does not
@@ -33,41 +33,41 @@ class Mood(NamedTuple):
     dead: bool = False  # nothing works any more
 
 
-class Provider:
+class SimProvider:
     """One for all servers, wherever they are."""
 
     place = ""
 
-    def __init__(self, world: World, network: Network, servers: Sequence[Server], make_ms: int) -> None:
+    def __init__(self, world: World, network: SimNetwork, servers: Sequence[SimServer], make_ms: int) -> None:
         self.world = world
-        self.mood = Mood()
-        self.there: list[Newcomer] = []  # that it really has
-        self.came: Callable[[Machine], None] = lambda _: None  # told when one of them has become a node
-        self.went: Callable[[Machine], None] = lambda _: None  # the same, when it is gone
+        self.mood = ProviderMood()
+        self.there: list[JoiningMachine] = []  # that it really has
+        self.came: Callable[[SimMachine], None] = lambda _: None  # told when one of them has become a node
+        self.went: Callable[[SimMachine], None] = lambda _: None  # the same, when it is gone
         self.asked: Callable[[str, str], None] = lambda *_: None  # told of each call: what, and about which
         self.changed: Callable[[], None] = lambda: None  # told when it has one more
-        self.ends: Callable[[Newcomer], None] = lambda _: None  # told before one of them ends
+        self.ends: Callable[[JoiningMachine], None] = lambda _: None  # told before one of them ends
         self.lied_about: set[str] = set()  # machines that it has, and said it has not
         self.spans: list[tuple[int, int]] = []  # from when to when those were there that are gone
         self._network = network
         self._servers = servers
         self._make_ms = make_ms
-        self._tokens: dict[str, Token] = {}
+        self._tokens: dict[str, SimJoinToken] = {}
         self._luck = world.luck("provider")
         self._made = 0
 
-    def at(self, place: str) -> "Provider":
+    def for_place(self, place: str) -> "SimProvider":
         del place
         return self
 
-    async def join_line(self, machine: Wanted, wish: ClusterWish) -> str:
+    async def join_line(self, machine: Wanted, wish: ClusterIntent) -> str:
         secret = f"token-{len(self._tokens) + 1}"
-        self._tokens[secret] = Token({**wish.node_labels, MACHINE: machine.name}, wish.name)
+        self._tokens[secret] = SimJoinToken({**wish.node_labels, MACHINE: machine.name}, wish.name)
         return secret
 
     # ---- what servers ask of it
 
-    async def create(self, order: Order) -> None:
+    async def create(self, order: MachineOrder) -> None:
         if not self._has(order.machine) or self._luck.random() < self.mood.doubles:
             await self._serve("create", order.machine, lambda: self._make(order))
         else:
@@ -107,14 +107,14 @@ class Provider:
 
     # ---- what it does
 
-    def _make(self, order: Order) -> None:
+    def _make(self, order: MachineOrder) -> None:
         """Sometimes one more than it was asked for."""
         for _ in range(2 if self._luck.random() < self.mood.doubles else 1):
             if self._has(order.machine):
                 self.world.count("provider: made a machine twice")
             self._made += 1
-            one = Newcomer(self._network, self._servers, f"{order.machine}#{self._made}", order)
-            one.begin_ms, one.token, one.came = self.world.now_ms, self._tokens[order.join], self.came
+            one = JoiningMachine(self._network, self._servers, f"{order.machine}#{self._made}", order)
+            one.begin_ms, one.token, one.came = self.world.now_ms, self._tokens[order.join_line], self.came
             self.there.append(one)
             one.join_in(self._make_ms * self.mood.slowness * self._luck.uniform(0.8, 1.2))
         self.changed()
@@ -136,7 +136,7 @@ class Provider:
             self.end(one)
             return
 
-    def end(self, one: Newcomer) -> None:
+    def end(self, one: JoiningMachine) -> None:
         self.ends(one)
         self.there.remove(one)
         self.spans.append((one.begin_ms, self.world.now_ms))

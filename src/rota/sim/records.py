@@ -4,11 +4,11 @@ from collections import ChainMap
 from collections.abc import Mapping
 from typing import Any
 
-from rota.keeper.rules import Key
+from rota.keeper.rules import AttemptKey
 from rota.model.attempt import EVICTED, LOOKAHEAD, AttemptBlock, StatusBlock
 from rota.model.columns import changes, column, ints, where, widened
 from rota.model.ids import JobId, NodeId
-from rota.model.job import JobGone, JobSpec, JobStatus, SubmitKey
+from rota.model.job import JobTombstone, JobSpec, JobStatus, SubmitKey
 from rota.model.lifecycle import (
     ATTEMPT,
     ATTEMPT_FIRST_END,
@@ -22,20 +22,20 @@ from rota.model.lifecycle import (
 )
 from rota.model.limits import BLOCK_TASKS
 from rota.model.node import NodeStatus
-from rota.model.recovery import JobAnswers
+from rota.model.recovery import RecoveryAnswers
 from rota.model.rollout import JobRollout
 from rota.model.task import TaskBlock
 from rota.sim import floors, owners, turns
-from rota.sim.brakes import Brakes
-from rota.sim.broken import Broken
-from rota.sim.deadlines import Deadlines
-from rota.sim.nodes import Nodes
-from rota.sim.placements import Placements, Seat
-from rota.sim.suspects import Suspects
-from rota.sim.witness import Witness
+from rota.sim.brakes import BrakeChecks
+from rota.sim.broken import InvariantBroken
+from rota.sim.deadlines import DeadlineChecks
+from rota.sim.nodes import NodeHistory
+from rota.sim.placements import PlacementChecks, LivePlacement
+from rota.sim.suspects import QuarantineChecks
+from rota.sim.witness import ProcessLog
 from rota.sim.world import World
 from rota.store import codec
-from rota.store.memory import is_kept
+from rota.store.memory import is_durable
 from rota.store.protocol import Batch
 
 _WORDS = [state.name.lower() for state in AttemptState]
@@ -55,13 +55,13 @@ def reachable(table: Mapping[tuple[Any, Any], Any]) -> dict[Any, set[Any]]:
 _JOB, _TASK, _ATTEMPT = (reachable(table) for table in (JOB, TASK, ATTEMPT))  # a node may do anything
 
 
-class Records:
+class RecordChecks:
     """Everything on disk, and each commit held against what was there before and against the world."""
 
-    def __init__(self, world: World, nodes: Nodes, witness: Witness, deadlines: Deadlines) -> None:
+    def __init__(self, world: World, nodes: NodeHistory, witness: ProcessLog, deadlines: DeadlineChecks) -> None:
         self.known: dict[str, Any] = {}
         self.expired: dict[str, Any] = {}  # what was known of jobs that ended long ago
-        self.left: dict[Key, None] = {}  # attempts that ended with their node, as the world has seen it
+        self.left: dict[AttemptKey, None] = {}  # attempts that ended with their node, as the world has seen it
         self.forgotten: dict[str, Any] = {}  # what was known of jobs before their server was restarted
         self.attempts = 0
         self.epoch = 0
@@ -69,17 +69,17 @@ class Records:
         self._nodes = nodes
         self._witness = witness
         self._deadlines = deadlines
-        self._placements = Placements(self.known, world, self._is_well)
+        self._placements = PlacementChecks(self.known, world, self._is_well)
         self._placed: dict[NodeId, None] = {}
         self._gone: dict[str, Any] = {}  # records of nodes that this commit deletes
         self._made: dict[str, JobId] | None = {}  # by the name of a job: each is submitted under one key
-        self.suspects = Suspects(self.known, world)
-        self._brakes = Brakes(self.known, world)
+        self.suspects = QuarantineChecks(self.known, world)
+        self._brakes = BrakeChecks(self.known, world)
 
     def committed(self, batch: Batch) -> list[NodeId]:
         """On which nodes something was placed that must not wait."""
         if batch.epoch < self.epoch:
-            raise Broken(f"epoch {batch.epoch} wrote after epoch {self.epoch}")
+            raise InvariantBroken(f"epoch {batch.epoch} wrote after epoch {self.epoch}")
         self.epoch = batch.epoch
         fresh = {key: codec.decode(key, value) for key, value in batch.puts}
         self._widen(fresh)
@@ -92,14 +92,14 @@ class Records:
             self._compare(self.known.get(key), record, fresh)
             self._compare_rarer(self.known.get(key), record, fresh)
         self.known |= fresh
-        expired = {one.id for one in fresh.values() if isinstance(one, JobGone) and self._has_expired(one)}
+        expired = {one.id for one in fresh.values() if isinstance(one, JobTombstone) and self._has_expired(one)}
         for key in batch.deletes:
             gone = self.known.pop(key, None)
             if isinstance(gone, JobSpec):
                 self._placements.forget(gone)
             if key.partition("/")[2].partition("/")[0] in expired:
                 self.expired[key] = gone
-        self._placements.look()
+        self._placements.check()
         for one in fresh.values():
             if isinstance(one, AttemptBlock):
                 self._count_live(one.job)
@@ -108,15 +108,15 @@ class Records:
 
     def forget(self) -> None:
         """The server was restarted and its store keeps no jobs: what nodes bring back is written anew."""
-        gone = {key: record for key, record in self.known.items() if not is_kept(key)}
+        gone = {key: record for key, record in self.known.items() if not is_durable(key)}
         self.forgotten |= gone
         for key in gone:
             del self.known[key]
-        self._placements = Placements(self.known, self._world, self._is_well)
-        self.suspects = Suspects(self.known, self._world)
+        self._placements = PlacementChecks(self.known, self._world, self._is_well)
+        self.suspects = QuarantineChecks(self.known, self._world)
         self._made = None  # a submit that was not answered is repeated, and its key is forgotten
         self._witness.failures.clear()
-        self._deadlines.forget_wishes()
+        self._deadlines.forget_requests()
 
     def _widen(self, fresh: dict[str, Any]) -> None:
         """A job may have more tasks by now than when a block of it was written."""
@@ -139,12 +139,12 @@ class Records:
             case JobSpec():
                 self._made_once(now.name, now.id)
             case SubmitKey() if before is not None:
-                raise Broken(f"submit {now.name} made job {before.job} and job {now.job}")
+                raise InvariantBroken(f"submit {now.name} made job {before.job} and job {now.job}")
             case JobStatus():
                 old = JobState.SUBMITTED if before is None else before.state
                 _follows(_JOB, old, now.state, f"job {now.id}")
             case NodeStatus(state=NodeState.LOST) if before is None or before.state is not NodeState.LOST:
-                self._nodes.give_up(now.id)
+                self._nodes.declare_lost(now.id)
                 self._brakes.given_up(now.id, fresh)
             case TaskBlock():
                 self._compare_tasks(before, now, fresh)
@@ -157,29 +157,29 @@ class Records:
 
     def _compare_rarer(self, before: Any, now: Any, fresh: dict[str, Any]) -> None:
         match now:
-            case JobAnswers():
-                owners.look_at_answers(before, now)
+            case RecoveryAnswers():
+                owners.check_answers(before, now)
             case JobRollout():
                 wish: Any = fresh.get(f"job/{now.id}/wish") or self.known[f"job/{now.id}/wish"]
                 self._world.count(f"rollout: {'going back' if wish.back_from else 'a newer version'}")
             case _:
                 pass
 
-    def _has_expired(self, gone: JobGone) -> bool:
+    def _has_expired(self, gone: JobTombstone) -> bool:
         """And was not deleted by a user."""
         status = self.known.get(f"job/{gone.id}/status")
         if gone.state != "deleted" and (status is None or not status.ended):
-            raise Broken(f"job {gone.id} has expired and had not come to an end")
+            raise InvariantBroken(f"job {gone.id} has expired and had not come to an end")
         return gone.state != "deleted"
 
     def _made_once(self, name: str, job: JobId) -> None:
         if self._made is not None and self._made.setdefault(name, job) != job:
-            raise Broken(f"one submit made job {self._made[name]} and job {job}")
+            raise InvariantBroken(f"one submit made job {self._made[name]} and job {job}")
 
     def _compare_tasks(self, before: TaskBlock | None, now: TaskBlock, fresh: dict[str, Any]) -> None:
         before = before or TaskBlock.new(now.job, now.block, now.size)
         old = before.state
-        floors.look_at_floor(self.known, fresh, before, now)
+        floors.check_availability(self.known, fresh, before, now)
         for at, number in now.renew.items():
             if before.renew.get(at) != number:
                 self._deadlines.evict((now.job, now.block * BLOCK_TASKS + at, number))
@@ -189,15 +189,15 @@ class Records:
             was, state, index = old[at], now.state[at], now.block * BLOCK_TASKS + at
             name = f"task {index} of job {now.job}"
             if was in TASK_ENDS:
-                raise Broken(f"the result of {name} changed: {TaskState(was)!r} to {TaskState(state)!r}")
+                raise InvariantBroken(f"the result of {name} changed: {TaskState(was)!r} to {TaskState(state)!r}")
             _follows(_TASK, TaskState(was), TaskState(state), name)
             self._placements.touch((now.job, index))
             is_missing = not _is_placed(ChainMap(fresh, self.known), now, at)
             self.suspects.turned((now.job, index), TaskState(was), TaskState(state), is_missing=is_missing)
             if state == TaskState.UNWANTED:
-                self._deadlines.unwant((now.job, index))
+                self._deadlines.expect_stop((now.job, index))
             elif TaskState(state) in TASK_ENDS:
-                owners.look_at_end(ChainMap(self._gone, fresh, self.known), now, at, self.left)
+                owners.check_end(ChainMap(self._gone, fresh, self.known), now, at, self.left)
 
     def _compare_statuses(self, before: StatusBlock | None, now: StatusBlock, fresh: dict[str, Any]) -> None:
         before = before or StatusBlock.new(now.job, now.block, len(now.state))
@@ -206,12 +206,12 @@ class Records:
             state, key = now.state[at], (now.job, now.block * BLOCK_TASKS + at, number[at])
             name = f"attempt {key[2]} of task {key[1]} of job {key[0]}"
             if number[at] < old_number[at]:
-                raise Broken(f"{name} was followed by {old_number[at]}")
+                raise InvariantBroken(f"{name} was followed by {old_number[at]}")
             was = before.state[at] if number[at] == old_number[at] else 0
             if was == state:
                 continue
             if was >= ATTEMPT_FIRST_END:
-                raise Broken(f"the end of {name} changed: {AttemptState(was)!r} to {AttemptState(state)!r}")
+                raise InvariantBroken(f"the end of {name} changed: {AttemptState(was)!r} to {AttemptState(state)!r}")
             _follows(_ATTEMPT, AttemptState(was), AttemptState(state), name)
             self._world.count(f"attempt: {_WORDS[was]} to {_WORDS[state]}")
             if state == AttemptState.LOST:
@@ -253,20 +253,20 @@ class Records:
             self.attempts += 1
             name = f"task {now.block * BLOCK_TASKS + at} of job {now.job}"
             if wish is not None and wish.paused:
-                raise Broken(f"{name} is placed while its job is paused")
+                raise InvariantBroken(f"{name} is placed while its job is paused")
             if new < old:
-                raise Broken(f"{name} went back from attempt {old} to {new}")
+                raise InvariantBroken(f"{name} went back from attempt {old} to {new}")
             known = 0 if status is None else ints(status, "number")[at]
             ended = status is not None and known >= old and status.state[at] >= ATTEMPT_FIRST_END
-            owners.look_at_next_attempt(ChainMap(fresh, self.known), spec, before, at, self.left)
+            owners.check_next_attempt(ChainMap(fresh, self.known), spec, before, at, self.left)
             adoption = fresh.get(f"job/{now.job}/adoption") or self.known.get(f"job/{now.job}/adoption")
             is_brought = adoption is not None and new <= adoption.attempts_before
             if old and not ended and not is_brought:
-                raise Broken(f"{name} got attempt {new} while attempt {old} had not ended")
+                raise InvariantBroken(f"{name} got attempt {new} while attempt {old} had not ended")
             node, task = now.nodes[ints(now, "node")[at]], (now.job, now.block * BLOCK_TASKS + at)
             self.suspects.placed(task, fresh)
             waits = bool(now.flags[at] & LOOKAHEAD)
-            self._placements.place(Seat(spec, task, new, node, now.gpus.get(at, 0), waits=waits))
+            self._placements.place(LivePlacement(spec, task, new, node, now.gpus.get(at, 0), waits=waits))
             if not waits:
                 self._placed[node] = None
 
@@ -299,7 +299,7 @@ class Records:
                     )
                     live -= int((over & (number > 0)).sum())
         if live > spec.parallel:
-            raise Broken(f"{live} tasks of job {job} are placed, of which {spec.parallel} may be at once")
+            raise InvariantBroken(f"{live} tasks of job {job} are placed, of which {spec.parallel} may be at once")
 
 
 def _is_placed(records: Mapping[str, Any], now: TaskBlock, at: int) -> bool:
@@ -316,7 +316,7 @@ def _placed_first(key: str) -> bool:
 
 def _follows(table: dict[Any, set[Any]], old: Any, new: Any, what: str) -> None:
     if new != old and new not in table.get(old, ()):
-        raise Broken(f"{what} went from {old!r} to {new!r}, which no table allows")
+        raise InvariantBroken(f"{what} went from {old!r} to {new!r}, which no table allows")
 
 
 def _moved(before: Any, now: Any, also: list[int]) -> list[int]:

@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 from rota.model.ids import JobId
 from rota.scheduler import round as placement
-from rota.sim.broken import Broken
-from rota.sim.cluster import Cluster, Size
+from rota.sim.broken import InvariantBroken
+from rota.sim.cluster import SimCluster, Size
 from rota.sim.faults import befall, draw
-from rota.sim.figures import Ran
-from rota.sim.keeping import Child
+from rota.sim.figures import TaskRun
+from rota.sim.keeping import SimChild
 from rota.sim.load import HOUR_MS, Arrival, Workload
-from rota.sim.machine import Machine
+from rota.sim.machine import SimMachine
 from rota.sim.scenario import all_ended
 from rota.sim.world import World
 
@@ -24,7 +24,7 @@ QUIET_TICK_MS = 4_000  # of a server: just short enough not to pass for a stall,
 AFTER_MS = 7 * 24 * HOUR_MS  # how long after the last arrival all must have ended
 
 
-class Settings(NamedTuple):
+class ReplaySettings(NamedTuple):
     seed: int = 0
     hours: float = 24.0
     faults: bool = False
@@ -33,7 +33,7 @@ class Settings(NamedTuple):
 
 
 class Replayed(NamedTuple):
-    rows: list[Ran]
+    rows: list[TaskRun]
     digest: str
     virtual_ms: int
     steps: int
@@ -42,13 +42,13 @@ class Replayed(NamedTuple):
     spans: list[tuple[int, int]]  # from when to when each node was there
 
 
-def replay(workload: Workload, settings: Settings) -> Replayed:
+def replay(workload: Workload, settings: ReplaySettings) -> Replayed:
     """Everything that is promised is checked on the way: raises Broken."""
     began = time.perf_counter()
     world = World(settings.seed, keep_trace=False)
-    order = placement.Settings(backfill=not settings.first_come)
+    order = placement.SchedulerSettings(backfill=not settings.first_come)
     nodes = () if workload.cluster is not None else workload.nodes
-    cluster = Cluster(world, Size(nodes, settings.servers, placement=order, elastic=workload.cluster))
+    cluster = SimCluster(world, Size(nodes, settings.servers, placement=order, elastic=workload.cluster))
     for server in cluster.servers:
         server.tick_ms = QUIET_TICK_MS
     records = _Records(cluster)
@@ -62,7 +62,7 @@ def replay(workload: Workload, settings: Settings) -> Replayed:
     look_ms = CLOSE_LOOK_MS if settings.faults else LOOK_MS
 
     def look() -> None:
-        cluster.look()
+        cluster.check()
         world.after(look_ms, look)
 
     look()
@@ -70,7 +70,7 @@ def replay(workload: Workload, settings: Settings) -> Replayed:
         world.run(world.now_ms + 60_000)
     users = cluster.users
     if refused := world.counts["user: a submit was refused"]:
-        raise Broken(f"{refused} of the workload's jobs were refused")
+        raise InvariantBroken(f"{refused} of the workload's jobs were refused")
     cluster.checks.at_the_end(users.acknowledged.values(), users.canceled, users.deleted)
     spans = _shrunk(cluster, workload) if workload.cluster else [(0, world.now_ms)] * workload.size
     cluster.close()
@@ -79,7 +79,7 @@ def replay(workload: Workload, settings: Settings) -> Replayed:
     return Replayed(records.rows, world.digest, world.now_ms, world.steps, seconds, peak_mib, spans)
 
 
-def _shrunk(cluster: Cluster, workload: Workload) -> list[tuple[int, int]]:
+def _shrunk(cluster: SimCluster, workload: Workload) -> list[tuple[int, int]]:
     """Wait until as many nodes are left as it has without any work."""
     provider, elastic, world = cluster.provider, workload.cluster, cluster.world
     assert provider is not None
@@ -88,11 +88,11 @@ def _shrunk(cluster: Cluster, workload: Workload) -> list[tuple[int, int]]:
     while len(provider.there) > elastic.least and world.now_ms < until_ms:
         world.run(world.now_ms + 1_000)
     if len(provider.there) != elastic.least:
-        raise Broken(f"nothing runs, and {len(provider.there)} nodes are there, not {elastic.least}")
+        raise InvariantBroken(f"nothing runs, and {len(provider.there)} nodes are there, not {elastic.least}")
     return [*provider.spans, *((one.begin_ms, world.now_ms) for one in provider.there)]
 
 
-def _over(coming: "_Coming", cluster: Cluster) -> bool:
+def _over(coming: "_Coming", cluster: SimCluster) -> bool:
     """Asked every minute: what is cheap to know comes first."""
     busy = any(server.leads and server.mirror.unfinished for server in cluster.servers)
     return coming.over and not busy and all_ended(cluster)
@@ -101,7 +101,7 @@ def _over(coming: "_Coming", cluster: Cluster) -> bool:
 class _Coming:
     """Jobs are submitted one after the other: only the next is kept in mind."""
 
-    def __init__(self, cluster: Cluster, arrivals: Iterator[Arrival]) -> None:
+    def __init__(self, cluster: SimCluster, arrivals: Iterator[Arrival]) -> None:
         self.over = False
         self.last_ms = 0
         self._cluster = cluster
@@ -127,9 +127,9 @@ class _Coming:
 class _Records:
     """One row for each task, of its last attempt."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: SimCluster) -> None:
         self._cluster = cluster
-        self._rows: dict[tuple[str, int], Ran] = {}
+        self._rows: dict[tuple[str, int], TaskRun] = {}
         self._began: dict[tuple[str, int, int], int] = {}
         checks = cluster.checks
         self._checks = checks
@@ -138,21 +138,21 @@ class _Records:
             self._watch(machine)
 
     @property
-    def rows(self) -> list[Ran]:
+    def rows(self) -> list[TaskRun]:
         submitted = self._cluster.users.submitted_ms  # known once the answer has arrived, be it after the end
         return [row._replace(submitted_ms=submitted[JobId(row.job)]) for row in self._rows.values()]
 
-    def _watch(self, machine: Machine) -> None:
+    def _watch(self, machine: SimMachine) -> None:
         machine.born, machine.died = self._born, self._died
 
-    def _born(self, machine: str, child: Child) -> None:
+    def _born(self, machine: str, child: SimChild) -> None:
         self._checks.born(machine, child)
         self._began[child.key] = self._cluster.world.now_ms
 
-    def _died(self, machine: str, child: Child) -> None:
+    def _died(self, machine: str, child: SimChild) -> None:
         self._checks.died(machine, child)
         job, index, attempt = child.key
         spec = self._checks.known[f"job/{job}/spec"]
         began_ms = self._began.pop(child.key)
         cpu = spec.needs.get("cpu", 0)
-        self._rows[job, index] = Ran(job, index, cpu, 0, began_ms, self._cluster.world.now_ms, attempt)
+        self._rows[job, index] = TaskRun(job, index, cpu, 0, began_ms, self._cluster.world.now_ms, attempt)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from rota.model.job import Recovery
 from rota.model.lifecycle import ATTEMPT, AttemptState
-from rota.model.recovery import Word
+from rota.model.recovery import RecoveryDecision
 from rota.sim.faults import KINDS
 from rota.sim.scenario import Finding
 from rota.sim.shrink import story
@@ -25,7 +25,7 @@ BRANCHES = (
     "network: pings without an answer",
     "operator: said that nodes are gone",
     "owner: came too late, or contradicted itself",
-    *(f"owner: said {word}" for word in Word),
+    *(f"owner: said {word}" for word in RecoveryDecision),
     *(f"owner: a node leaves under {recovery}" for recovery in Recovery),
     "owner: was asked",
     "placed: apart from others",

@@ -5,25 +5,25 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from rota.apiserver import admit_results
-from rota.keeper.rules import Key
+from rota.keeper.rules import AttemptKey
 from rota.model.attempt import AttemptBlock
 from rota.model.columns import ints
 from rota.model.errors import Conflict, NotFound
 from rota.model.ids import JobId
 from rota.model.lifecycle import ATTEMPT_FIRST_END
 from rota.model.limits import BLOCK_TASKS
-from rota.model.plan import Event
-from rota.model.result import Result
-from rota.sim.broken import Broken
+from rota.model.plan import EventRecord
+from rota.model.result import ResultRecord
+from rota.sim.broken import InvariantBroken
 from rota.sim.world import World
 from rota.store import codec
 from rota.store.protocol import Batch
 
 
-class Said(NamedTuple):
+class ResultCall(NamedTuple):
     """By an attempt, of itself or, by a token that it does not have yet, of one to come."""
 
-    key: Key
+    key: AttemptKey
     loss: int
     failure: str | None
 
@@ -32,59 +32,59 @@ class Said(NamedTuple):
         return {"results": {"loss": self.loss}, "failure": self.failure}
 
     @property
-    def result(self) -> Result:
+    def result(self) -> ResultRecord:
         job, index, attempt = self.key
-        return Result(JobId(job), index, attempt, b'{"loss":%d}' % self.loss, self.failure)
+        return ResultRecord(JobId(job), index, attempt, b'{"loss":%d}' % self.loss, self.failure)
 
 
-class Reported:
+class ResultChecks:
     def __init__(self, known: Mapping[str, Any], world: World) -> None:
         self._known = known  # on disk, but for what is being written
         self._world = world
         self._before: dict[str, Any] = {}  # attempts that the last commit wrote, as they were
-        self._acknowledged: dict[str, Result] = {}
-        self.failed: dict[Key, str] = {}  # attempts that said so, and why
+        self._acknowledged: dict[str, ResultRecord] = {}
+        self.failed: dict[AttemptKey, str] = {}  # attempts that said so, and why
 
     def committed(self, batch: Batch) -> None:
         self._before = {key: self._known.get(key) for key, _ in batch.puts if key.startswith("attempt/")}
         for key, value in [put for put in batch.puts if put[0].startswith("result/")]:
             now, before = codec.decode(key, value), self._known.get(key)
-            assert isinstance(now, Result)
+            assert isinstance(now, ResultRecord)
             if before is None:
-                self._look_at_first(now, _events(batch))
+                self._check_first(now, _events(batch))
             elif before != now:
-                raise Broken(f"{_name(now)} reported {_words(before)}, which has become {_words(now)}")
+                raise InvariantBroken(f"{_name(now)} reported {_words(before)}, which has become {_words(now)}")
         for key in [key for key in batch.deletes if key.startswith("result/")]:
             if f"job/{key.split('/')[1]}/spec" not in batch.deletes:
-                raise Broken(f"what was reported as {key} is deleted, and its job is not")
+                raise InvariantBroken(f"what was reported as {key} is deleted, and its job is not")
 
-    def _look_at_first(self, now: Result, events: Iterable[Event]) -> None:
+    def _check_first(self, now: ResultRecord, events: Iterable[EventRecord]) -> None:
         last, is_over = self._attempt(now)
         if last != now.attempt:
-            raise Broken(f"{_name(now)} has reported, and its task is at attempt {last}")
+            raise InvariantBroken(f"{_name(now)} has reported, and its task is at attempt {last}")
         if is_over:
-            raise Broken(f"{_name(now)} has reported after its end")
+            raise InvariantBroken(f"{_name(now)} has reported after its end")
         told = [event for event in events if event.kind == "task.reported" and _is_of(event, now)]
         if len(told) != 1 or told[0].result is None:
-            raise Broken(f"{_name(now)} has reported, and {len(told)} events tell of it")
+            raise InvariantBroken(f"{_name(now)} has reported, and {len(told)} events tell of it")
         if json.loads(told[0].result) != {
             "results": json.loads(now.results),
             "failure": now.failure,
         }:
-            raise Broken(f"{_name(now)} has reported {_words(now)}, and others are told {told[0].result}")
+            raise InvariantBroken(f"{_name(now)} has reported {_words(now)}, and others are told {told[0].result}")
         if now.failure is not None:
             self.failed[now.job, now.index, now.attempt] = now.failure
 
-    def answered(self, said: Said, answer: object) -> None:
+    def answered(self, said: ResultCall, answer: object) -> None:
         """By a server, at this moment."""
         wanted = said.result
         job, kept = self._known.get(f"job/{wanted.job}/spec"), self._known.get(str(wanted.key))
         last, is_over = self._attempt(wanted)
         match answer:
-            case admit_results.Reported():
+            case admit_results.ResultReported():
                 self._world.count(f"task: was told that its report is {'kept' if answer.is_new else 'known'}")
                 if job is not None and not _same(kept, wanted):
-                    raise Broken(
+                    raise InvariantBroken(
                         f"{_name(wanted)} was told that {_words(wanted)} is kept, and kept is {_words(kept)}"
                     )
                 self._acknowledged[str(wanted.key)] = wanted
@@ -92,9 +92,9 @@ class Reported:
                 self._world.count("task: its report was refused")
                 is_first = kept is None and last == wanted.attempt and not is_over
                 if is_first or _same(kept, wanted):
-                    raise Broken(f"{_name(wanted)} may report {_words(wanted)} and was told: {answer}")
+                    raise InvariantBroken(f"{_name(wanted)} may report {_words(wanted)} and was told: {answer}")
             case NotFound() if job is not None and self._was_there(wanted):
-                raise Broken(f"{_name(wanted)} is there, and was told: {answer}")
+                raise InvariantBroken(f"{_name(wanted)} is there, and was told: {answer}")
             case _:
                 pass
 
@@ -102,14 +102,14 @@ class Reported:
         for key, result in self._acknowledged.items():
             kept = self._known.get(key)
             if f"job/{result.job}/spec" in self._known and not _same(kept, result):
-                raise Broken(f"{_name(result)} had reported {_words(result)}, and kept is {_words(kept)}")
+                raise InvariantBroken(f"{_name(result)} had reported {_words(result)}, and kept is {_words(kept)}")
 
-    def _was_there(self, of: Result) -> bool:
+    def _was_there(self, of: ResultRecord) -> bool:
         """Before the last commit: a server refuses first, writes then, and says so last."""
         key = f"attempt/{of.job}/{of.index // BLOCK_TASKS}"
         return _last(self._before.get(key, self._known.get(key)), of) >= of.attempt
 
-    def _attempt(self, of: Result) -> tuple[int, bool]:
+    def _attempt(self, of: ResultRecord) -> tuple[int, bool]:
         """The last there is of its task, and whether this one has ended."""
         block, position = divmod(of.index, BLOCK_TASKS)
         attempts = self._known.get(f"attempt/{of.job}/{block}")
@@ -120,27 +120,27 @@ class Reported:
         return last, status.state[position] >= ATTEMPT_FIRST_END
 
 
-def _events(batch: Batch) -> Iterable[Event]:
+def _events(batch: Batch) -> Iterable[EventRecord]:
     return () if batch.events is None else codec.decode_events(batch.events)[1]
 
 
-def _is_of(event: Event, result: Result) -> bool:
+def _is_of(event: EventRecord, result: ResultRecord) -> bool:
     named = (event.job, event.indices, event.attempt)
     return named == (result.job, ((result.index, result.index),), result.attempt)
 
 
-def _same(kept: Result | None, said: Result) -> bool:
+def _same(kept: ResultRecord | None, said: ResultRecord) -> bool:
     return kept is not None and (kept.results, kept.failure) == (said.results, said.failure)
 
 
-def _last(attempts: AttemptBlock | None, of: Result) -> int:
+def _last(attempts: AttemptBlock | None, of: ResultRecord) -> int:
     """The newest attempt of its task."""
     return 0 if attempts is None else ints(attempts, "number")[of.index % BLOCK_TASKS]
 
 
-def _name(result: Result) -> str:
+def _name(result: ResultRecord) -> str:
     return f"attempt {result.attempt} of task {result.index} of job {result.job}"
 
 
-def _words(result: Result | None) -> str:
+def _words(result: ResultRecord | None) -> str:
     return "nothing" if result is None else f"{result.results.decode()} and the failure {result.failure}"

@@ -7,20 +7,20 @@ from typing import Any, NamedTuple
 
 from rota.apiserver import admit_results
 from rota.apiserver.access import Caller
-from rota.apiserver.admit_results import Name
+from rota.apiserver.admit_results import AttemptRef
 from rota.identity.task_tokens import TaskName
 from rota.identity.tokens import Role
-from rota.keeper.rules import Key
+from rota.keeper.rules import AttemptKey
 from rota.model.errors import Rejected, RotaError
 from rota.model.plan import Instant, Plan
 from rota.model.view import View
-from rota.sim.keeping import Child
+from rota.sim.keeping import SimChild
 from rota.sim.load import Arrival, Behaviour
-from rota.sim.machine import Machine
-from rota.sim.network import Network
-from rota.sim.reported import Reported, Said
-from rota.sim.server import Server
-from rota.sim.world import Process
+from rota.sim.machine import SimMachine
+from rota.sim.network import SimNetwork
+from rota.sim.reported import ResultChecks, ResultCall
+from rota.sim.server import SimServer
+from rota.sim.world import SimProcess
 
 CHANCE = "of what results"  # its stream's name
 SHARE = 1 / 20  # of seeds
@@ -45,48 +45,48 @@ def _job(luck: Random, number: int, length_ms: int) -> Arrival:
     return Arrival(luck.randrange(length_ms), spec, behaviour)
 
 
-class Word(NamedTuple):
+class ScriptedResult(NamedTuple):
     """What an attempt says, and how long after its start."""
 
     at_ms: float
-    said: Said
+    said: ResultCall
 
 
-def words(luck: Random, key: Key, run_ms: int) -> list[Word]:
+def words(luck: Random, key: AttemptKey, run_ms: int) -> list[ScriptedResult]:
     """Often one; at times the same again, something else, or not before its end."""
-    first = Said(key, luck.randrange(3), luck.choice((None, None, "it diverged")))
+    first = ResultCall(key, luck.randrange(3), luck.choice((None, None, "it diverged")))
     if luck.random() < 0.15:
         return []
     is_late = luck.random() < 0.15
     began_ms = run_ms + luck.choice(LATE_MS) if is_late else luck.uniform(0, run_ms)
-    spoken = [Word(began_ms, first)]
+    spoken = [ScriptedResult(began_ms, first)]
     if luck.random() < 0.4:
-        spoken.append(Word(began_ms + luck.choice((0, 5, 5_000)), first))
+        spoken.append(ScriptedResult(began_ms + luck.choice((0, 5, 5_000)), first))
     if luck.random() < 0.4:
         other = (
             first._replace(loss=first.loss + 1) if luck.random() < 0.5 else first._replace(failure="other")
         )
-        spoken.append(Word(began_ms + luck.choice((0, 5, 5_000)), other))
+        spoken.append(ScriptedResult(began_ms + luck.choice((0, 5, 5_000)), other))
     if luck.random() < 0.3:
-        spoken.append(Word(run_ms + luck.choice(LATE_MS), first))
+        spoken.append(ScriptedResult(run_ms + luck.choice(LATE_MS), first))
     if luck.random() < 0.1:
-        spoken.append(Word(began_ms, first._replace(key=(*key[:2], key[2] + 1))))  # which there is not yet
+        spoken.append(ScriptedResult(began_ms, first._replace(key=(*key[:2], key[2] + 1))))  # which there is not yet
     return spoken
 
 
-class Reporters:
+class ResultReporters:
     """Whatever runs, of a job that asks for results."""
 
-    def __init__(self, network: Network, servers: list[Server], reported: Reported) -> None:
+    def __init__(self, network: SimNetwork, servers: list[SimServer], reported: ResultChecks) -> None:
         self._network = network
         self._servers = servers
         self._reported = reported
         self._calls = 0
 
-    def born(self, machine: Machine, child: Child) -> None:
+    def born(self, machine: SimMachine, child: SimChild) -> None:
         world = self._network.world
-        voice = Process(world, machine.name, machine.clock)
-        voice.begin()
+        voice = SimProcess(world, machine.name, machine.clock)
+        voice.start_life()
         boot = machine.boot
         luck = Random(f"{world.seed}/{CHANCE}/{child.key}")
         for word in words(luck, child.key, child.habit.run_ms):
@@ -96,7 +96,7 @@ class Reporters:
             )
 
     def _insist(
-        self, voice: Process, lives: Callable[[], bool], said: Said, command: Callable[[View, Instant], Plan]
+        self, voice: SimProcess, lives: Callable[[], bool], said: ResultCall, command: Callable[[View, Instant], Plan]
     ) -> None:
         """Until somebody answers with more than that it cannot now, or the machine is gone."""
         over = False
@@ -116,8 +116,8 @@ class Reporters:
 
     def _call(
         self,
-        voice: Process,
-        said: Said,
+        voice: SimProcess,
+        said: ResultCall,
         command: Callable[[View, Instant], Plan],
         hear: Callable[[Any], None],
     ) -> None:
@@ -131,9 +131,9 @@ class Reporters:
         self._network.call(voice.name, server, lambda: server.ask("apiserver", command, answer, answer))
 
 
-def _command(said: Said, machine: Machine) -> Callable[[View, Instant], Plan]:
+def _command(said: ResultCall, machine: SimMachine) -> Callable[[View, Instant], Plan]:
     job, index, attempt = said.key
     name = TaskName(job, index, attempt, machine.node)
     caller = Caller(f"attempt {attempt} of task {index} of job {job}", Role.VIEWER, (), name)
-    address = Name(job, str(index), str(attempt))
-    return lambda view, now: admit_results.report(view, address, said.body, caller, now)
+    address = AttemptRef(job, str(index), str(attempt))
+    return lambda view, now: admit_results.report_result(view, address, said.body, caller, now)

@@ -4,8 +4,8 @@ from random import Random
 from typing import Any, NamedTuple
 
 from rota.model.job import JobSpec
-from rota.sim.cluster import Cluster
-from rota.sim.fault import Befall, Fault, nothing
+from rota.sim.cluster import SimCluster
+from rota.sim.fault import Befall, SimFault, nothing
 from rota.sim.load import BAD, VERSION, Arrival, Behaviour
 from rota.sim.world import Act
 
@@ -14,20 +14,20 @@ NAME = "rolled"
 FOR_EVER_MS = 10**9
 
 
-class Rolled(NamedTuple):
+class RolloutSeed(NamedTuple):
     arrivals: list[Arrival]
-    faults: list[Fault]
+    faults: list[SimFault]
 
 
-def roll_out(seed: int, length_ms: int) -> Rolled:
+def roll_out(seed: int, length_ms: int) -> RolloutSeed:
     """From a chance of its own: all else of the seed stays as it was drawn."""
     luck = Random(f"{seed}/rollouts")
     if luck.random() >= SHARE:
-        return Rolled([], [])
+        return RolloutSeed([], [])
     arrivals = [_service(luck, number, length_ms) for number in range(luck.randint(1, 2))]
     times = [luck.randrange(length_ms // 4, length_ms) for _ in range(luck.randint(1, 5))]
-    faults = [Fault(at_ms, ROLLS, luck.randrange(1000), 1, luck.random()) for at_ms in times]
-    return Rolled(arrivals, faults)
+    faults = [SimFault(at_ms, ROLLS, luck.randrange(1000), 1, luck.random()) for at_ms in times]
+    return RolloutSeed(arrivals, faults)
 
 
 def _service(luck: Random, number: int, length_ms: int) -> Arrival:
@@ -45,7 +45,7 @@ def _service(luck: Random, number: int, length_ms: int) -> Arrival:
     )
 
 
-def _rolls(cluster: Cluster, fault: Fault) -> Act:
+def _rolls(cluster: SimCluster, fault: SimFault) -> Act:
     """To a version that fails soon after each start, or to one that does not."""
     known, users = cluster.checks.known, cluster.users
     specs = [known.get(f"job/{job}/spec") for job in users.acknowledged.values()]

@@ -7,15 +7,15 @@ from typing import Any, NamedTuple
 
 from rota.model.errors import Bug
 from rota.sim import kinds
-from rota.sim.broken import Broken
-from rota.sim.clouds import cloud
-from rota.sim.cluster import Cluster, Size
+from rota.sim.broken import InvariantBroken
+from rota.sim.clouds import elastic_seed
+from rota.sim.cluster import SimCluster, Size
 from rota.sim.demands import demand
-from rota.sim.fault import Fault
+from rota.sim.fault import SimFault
 from rota.sim.fault_users import give_up, look_after
 from rota.sim.fault_wishes import draw_wishes
 from rota.sim.faults import befall, draw
-from rota.sim.leased import leased
+from rota.sim.leased import lease_seed
 from rota.sim.load import Arrival, Behaviour, NodeGroup
 from rota.sim.reporting import reporting
 from rota.sim.rollouts import roll_out
@@ -35,7 +35,7 @@ class Scenario(NamedTuple):
     seed: int
     size: Size
     arrivals: list[Arrival]
-    faults: list[Fault]
+    faults: list[SimFault]
     safety_ms: int = SAFETY_MS
     liveness_ms: int = LIVENESS_MS
     crons: tuple[dict[str, Any], ...] = ()
@@ -70,10 +70,10 @@ def scenario(seed: int) -> Scenario:
     length_ms = SAFETY_MS * 3 // 4
     faults = draw(luck, length_ms, servers=servers)
     more = demand(seed, groups, arrivals, length_ms)
-    under = leased(seed, length_ms, servers=servers)
-    clouded = cloud(seed, more.arrivals, length_ms)
+    under = lease_seed(seed, length_ms, servers=servers)
+    clouded = elastic_seed(seed, more.arrivals, length_ms)
     size = Size(tuple(more.groups), servers, lost_ms, elastic=clouded.elastic)
-    wished = kinds.wish(seed, clouded.arrivals, length_ms)
+    wished = kinds.job_kind_seed(seed, clouded.arrivals, length_ms)
     rolled = roll_out(seed, length_ms)
     own_faults = [*more.faults, *under.faults, *draw_wishes(seed, length_ms), *rolled.faults]
     all_faults = sorted([*faults, *own_faults, *clouded.faults])
@@ -119,22 +119,22 @@ def _behaviour(luck: Random, count: int) -> Behaviour:
 def run(case: Scenario, *, keep_trace: bool = True) -> Finding:
     world = World(case.seed, keep_trace=keep_trace)
     broken = None
-    cluster = Cluster(world, case.size)
+    cluster = SimCluster(world, case.size)
     try:
         _play(cluster, case)
-    except Broken as error:
+    except InvariantBroken as error:
         broken = str(error)
     except (Bug, AssertionError, LookupError, TypeError, ValueError, AttributeError) as error:
         broken = f"{type(error).__name__}: {error}{_where(error)}"
     cluster.close()
     if broken is not None:
-        world.say("BROKEN", broken)
+        world.trace("BROKEN", broken)
     counts = dict(sorted(world.counts.items()))
     attempts = cluster.checks.attempts
     return Finding(case, broken, world.digest, world.trace, counts, world.now_ms, world.steps, attempts)
 
 
-def _play(cluster: Cluster, case: Scenario) -> None:
+def _play(cluster: SimCluster, case: Scenario) -> None:
     world = cluster.world
     cluster.start()
     if not case.size.forgets:  # they would have to begin anew
@@ -146,10 +146,10 @@ def _play(cluster: Cluster, case: Scenario) -> None:
         world.after(luck.randrange(case.safety_ms // 2), kinds.create(cluster, body, luck))
     befall(cluster, case.faults, case.safety_ms)
 
-    _again_and_again(cluster, 1_000, cluster.look)
+    _again_and_again(cluster, 1_000, cluster.check)
     _again_and_again(cluster, TEND_MS, lambda: look_after(cluster))
     world.run(case.safety_ms)
-    world.say("world", "nothing fails from here on")
+    world.trace("world", "nothing fails from here on")
     world.after(PATIENCE_MS, lambda: kinds.end_all(cluster))
     until_ms = case.safety_ms + case.liveness_ms
     last_ms = max((arrival.at_ms for arrival in case.arrivals), default=0)
@@ -161,41 +161,41 @@ def _play(cluster: Cluster, case: Scenario) -> None:
     world.run(world.now_ms + 60_000)  # what is late or left behind shows itself
     users = cluster.users
     if users.waiting:
-        raise Broken(f"{users.waiting} submits have not been answered")
+        raise InvariantBroken(f"{users.waiting} submits have not been answered")
     cluster.checks.at_the_end(users.acknowledged.values(), users.canceled, users.deleted)
     leader = cluster.election.leader
     if leader is None:
-        raise Broken("nobody leads")
+        raise InvariantBroken("nobody leads")
     cluster.checks.believes_the_disk(leader)
     _look_at_keepers(cluster)
 
 
-def _wait_for_ends(cluster: Cluster, until_ms: int, patient_until_ms: int) -> None:
+def _wait_for_ends(cluster: SimCluster, until_ms: int, patient_until_ms: int) -> None:
     while cluster.world.now_ms < until_ms and not all_ended(cluster):
         cluster.world.run(cluster.world.now_ms + 5_000)
         if cluster.world.now_ms > patient_until_ms:
             give_up(cluster)
 
 
-def _wait_for_machines(cluster: Cluster, until_ms: int) -> None:
+def _wait_for_machines(cluster: SimCluster, until_ms: int) -> None:
     """Without any work a cluster has as many as it may not be without."""
     fleets = cluster.fleets
     while fleets is not None and fleets.too_many() and cluster.world.now_ms < until_ms:
         cluster.world.run(cluster.world.now_ms + 5_000)
     if fleets is not None and fleets.too_many():
-        raise Broken(fleets.too_many())
+        raise InvariantBroken(fleets.too_many())
 
 
-def _again_and_again(cluster: Cluster, every_ms: int, act: Callable[[], object]) -> None:
+def _again_and_again(cluster: SimCluster, every_ms: int, act: Callable[[], object]) -> None:
     act()
     cluster.world.after(every_ms, lambda: _again_and_again(cluster, every_ms, act))
 
 
-def _submits(cluster: Cluster, arrival: Arrival, key: str) -> Any:
+def _submits(cluster: SimCluster, arrival: Arrival, key: str) -> Any:
     return lambda: cluster.users.submit(arrival, key)
 
 
-def all_ended(cluster: Cluster) -> bool:
+def all_ended(cluster: SimCluster) -> bool:
     """But for services that nobody has canceled."""
     if cluster.users.waiting:
         return False
@@ -208,12 +208,12 @@ def all_ended(cluster: Cluster) -> bool:
     return all(status is not None and status.ended for status in statuses)
 
 
-def _look_at_keepers(cluster: Cluster) -> None:
+def _look_at_keepers(cluster: SimCluster) -> None:
     """A result that is stored is acknowledged, and forgotten by the node."""
     for machine in cluster.machines:
         work = machine.keeper.work
-        if machine.on and work is not None and work.memory.ended:
-            raise Broken(f"{machine.name} was never told that {list(work.memory.ended)[:3]} are stored")
+        if machine.on and work is not None and work.journal_state.ended:
+            raise InvariantBroken(f"{machine.name} was never told that {list(work.journal_state.ended)[:3]} are stored")
 
 
 def _where(error: BaseException) -> str:

@@ -11,22 +11,22 @@ from rota.model.adoption import jobs_before
 from rota.model.ids import JobId, NodeId
 from rota.model.job import Counters, JobSpec
 from rota.model.lifecycle import NodeState
-from rota.model.node import Link
+from rota.model.node import Connection
 from rota.model.plan import ADOPTION, Instant, Plan
 from rota.model.schedule import Offset
-from rota.model.sync import Drain, Report
+from rota.model.sync import DrainRequest, NodeReport
 from rota.scheduler import deadline, drain, unplaceable
 from rota.scheduler import plan as scheduler
-from rota.scheduler.growth import foresee_growth
-from rota.scheduler.round import Settings
-from rota.scheduler.survey import Surveyor
-from rota.sim.broken import Broken
-from rota.sim.engine import Engine
-from rota.sim.medium import Medium
-from rota.sim.network import Stream
-from rota.sim.session import Session
-from rota.sim.watching import Watching
-from rota.sim.words import Beat, Greeting, Leave, Orders, Reported, Watch, Welcome
+from rota.scheduler.growth import estimate_scale
+from rota.scheduler.round import SchedulerSettings
+from rota.scheduler.survey import FitCalculator
+from rota.sim.broken import InvariantBroken
+from rota.sim.engine import SimEngine
+from rota.sim.medium import SimStore
+from rota.sim.network import SimStream
+from rota.sim.session import SimSession
+from rota.sim.watching import SimEventStream
+from rota.sim.words import BeatMessage, HelloMessage, LeaveMessage, OrdersMessage, ReportMessage, WatchRequest, WelcomeMessage
 from rota.sim.world import World
 from rota.store import codec
 from rota.watcher import adoption, ages, brake, departures, liveness, revocations, sessions
@@ -40,27 +40,27 @@ def _utc(_: str) -> Offset:
     return lambda _: 0
 
 
-class Times(NamedTuple):
+class LivenessTimes(NamedTuple):
     """How long a node may be silent, and how long another may believe to lead."""
 
     lost_ms: int
     ttl_ms: int = 0
 
 
-class Server(Engine):
+class SimServer(SimEngine):
     def __init__(
         self,
         world: World,
         name: str,
-        medium: Medium,
-        times: Times,
-        placement: Settings | None = None,
+        medium: SimStore,
+        times: LivenessTimes,
+        placement: SchedulerSettings | None = None,
     ) -> None:
         reconcilers = [
-            assign.reconciler(Surveyor().look),
+            assign.reconciler(FitCalculator().cluster_fit),
             lifecycle.RECONCILER,
             family.reconciler(),
-            scale.reconciler(partial(foresee_growth, settings=placement)),
+            scale.reconciler(partial(estimate_scale, settings=placement)),
             batch.RECONCILER,
             after.RECONCILER,
             system.RECONCILER,
@@ -79,9 +79,9 @@ class Server(Engine):
             revocations.RECONCILER,
         ]
         super().__init__(world, name, medium, reconcilers)
-        self._watching = Watching(self, medium, self.ask, lambda: self.revision)
-        self._watching.came, self._watching.went = self._came, self._went
-        self._sessions: dict[NodeId, Session] = {}
+        self._watching = SimEventStream(self, medium, self.ask, lambda: self.revision)
+        self._watching.came, self._watching.went = self._on_subscribed, self._on_unsubscribed
+        self._sessions: dict[NodeId, SimSession] = {}
         self._ttl_ms = times.ttl_ms
         self.may_renew: Callable[[], bool] = lambda: True
         self._deaf = False  # it has just woken: what it says may answer what was said long ago
@@ -104,32 +104,32 @@ class Server(Engine):
     def freeze(self) -> None:
         self.mirror.now_ms = self.now().ms
         for session in self._sessions.values():
-            session.heard_n = self._heard_n(session)
-            self.mirror.hear(session.node)  # and not as long as its stream is well
+            session.heard_n = self._received_n(session)
+            self.mirror.mark_seen(session.node)  # and not as long as its stream is well
             self.loop.wake(liveness.NAME, session.node)
         self._deaf = True
         super().freeze()
 
-    def thaw(self) -> None:
-        super().thaw()
+    def resume(self) -> None:
+        super().resume()
         self.after(1, self._wake_up)
 
     # ---- after each commit
 
-    def told(self, decided: Decided) -> None:
-        self._watching.hear(decided)
-        for node, index in departures.told(decided.events):
+    def on_commit(self, decided: Decided) -> None:
+        self._watching.on_commit(decided)
+        for node, index in departures.leave_events(decided.events):
             if node in self.mirror.nodes:
                 self.mirror.nodes[node].left_at = (self.revision, index)
                 self.loop.wake(departures.NAME, node)
-                self.poke()
+                self.wake()
         specs = [key.split("/") for key in decided.deletes if key.endswith("/spec")]
-        self._tell_nodes([JobId(name) for kind, name, _ in specs if kind == "job"])
+        self._send_to_nodes([JobId(name) for kind, name, _ in specs if kind == "job"])
         self._dismiss([NodeId(name) for kind, name, _ in specs if kind == "node"])
 
-    def read_again(self) -> None:
-        self._watching.miss()
-        self._tell_nodes([])
+    def on_reload(self) -> None:
+        self._watching.on_reload()
+        self._send_to_nodes([])
 
     def observed(self) -> None:
         self._dismiss([node for node in self._sessions if node not in self.mirror.nodes])
@@ -144,23 +144,23 @@ class Server(Engine):
 
     # ---- whoever watches
 
-    def watch(self, stream: Stream, wanted: Watch) -> None:
+    def watch(self, stream: SimStream, wanted: WatchRequest) -> None:
         if self.leads:
             self._watching.open(stream, wanted)
         else:
             stream.close(stream.up, f"{self.name} does not lead")
 
-    def _came(self, name: str) -> None:
-        self.mirror.presence.came(name)
+    def _on_subscribed(self, name: str) -> None:
+        self.mirror.presence.connected_one(name)
 
-    def _went(self, name: str) -> None:
-        self.mirror.presence.went(name, self.now().ms)
+    def _on_unsubscribed(self, name: str) -> None:
+        self.mirror.presence.disconnected_one(name, self.now().ms)
 
     # ---- nodes
 
-    def greet(self, stream: Stream, greeting: Greeting) -> None:
+    def handshake(self, stream: SimStream, greeting: HelloMessage) -> None:
         node, hello = greeting.node, greeting.hello
-        reason = self._unwelcome(greeting)
+        reason = self._why_refused(greeting)
         if reason is not None:
             self.world.count(f"server: turned a node away, {reason[0]}")
             stream.close(stream.up, reason[1])
@@ -171,36 +171,36 @@ class Server(Engine):
             self.world.count("server: a node called again before its stream had broken")
             self._drop(before, "it has called again")
         sealed = codec.encode if self.medium.is_memory else unsealed
-        session = self._sessions[node] = Session(stream, greeting, sealed)
-        stream.up.hear = lambda word: self._hear(session, word)
-        stream.up.broke = lambda _: self._part(session)
-        stream.heeds = lambda hears: self._heed(session, hears=hears)
+        session = self._sessions[node] = SimSession(stream, greeting, sealed)
+        stream.up.hear = lambda word: self._on_message(session, word)
+        stream.up.broke = lambda _: self._on_disconnect(session)
+        stream.heeds = lambda hears: self._expect_beats(session, hears=hears)
         self._observe(session)
-        self.mirror.connect(node, Link.UP)
+        self.mirror.connect(node, Connection.UP)
 
         def answered(_: Any) -> None:
             if rival is not None:
-                raise Broken(f"{hello.boot_id} is welcome as {node}, and {rival.boot_id} answers")
+                raise InvariantBroken(f"{hello.boot_id} is welcome as {node}, and {rival.boot_id} answers")
             session.stored_n = greeting.n
             session.busy = False
             session.greeted = True
-            stream.say_down(Welcome(self.epoch))
+            stream.send_to_node(WelcomeMessage(self.epoch))
             self._observe(session)
             self.loop.wake(liveness.NAME, node)
-            self.loop.wake("place", scheduler.ROUND)
+            self.loop.wake("place", scheduler.ROUND_KEY)
             self._collect(session)
-            self._speak_to(session)
-            self._next_word(session)
-            self.poke()
+            self._send_to(session)
+            self._next_message(session)
+            self.wake()
 
         def command(view: Any, now: Instant) -> Any:
-            return sessions.hello(view, node, hello, now)
+            return sessions.on_hello(view, node, hello, now)
 
         self._adopt(session, greeting)
         self.ask("watcher", command, answered, lambda error: self._drop(session, str(error)))
-        stream.look()
+        stream.check()
 
-    def _adopt(self, session: Session, greeting: Greeting) -> None:
+    def _adopt(self, session: SimSession, greeting: HelloMessage) -> None:
         """What it brings back is known before its hello is heard, in the same commit or an earlier one."""
         if not self.medium.is_memory:
             return
@@ -210,7 +210,7 @@ class Server(Engine):
                 continue
             spec = codec.decode(f"job/{one.job}/spec", record)
             assert isinstance(spec, JobSpec)
-            brought = adoption.Brought(session.node, spec, one.claims, self.epoch)
+            brought = adoption.BroughtJob(session.node, spec, one.reports, self.epoch)
             self.world.count("server: adopted a job from a node")
             self.ask(ADOPTION, brought.adopt, lambda _: None, lambda error: self._drop(session, str(error)))
 
@@ -219,28 +219,28 @@ class Server(Engine):
         first = jobs_before(self.epoch)
         self.ask("apiserver", lambda *_: Plan((Counters(first, first),)), lambda _: None, lambda _: None)
 
-    def _answers(self, session: Session, boot_id: str) -> bool:
+    def _answers(self, session: SimSession, boot_id: str) -> bool:
         """Whether another machine, or boot, than this one has the session and is heard."""
         return session.greeted and session.boot_id != boot_id and session.stream.heard and not self._deaf
 
-    def _unwelcome(self, greeting: Greeting) -> tuple[str, str] | None:
+    def _why_refused(self, greeting: HelloMessage) -> tuple[str, str] | None:
         if not self.leads:
             return "not leading", f"{self.name} does not lead"
         if greeting.node not in self.mirror.nodes:
             return "unknown", "the node is not known here"
         times = {"now_ms": self.now().ms, "ttl_ms": self._ttl_ms}
-        reason = sessions.unwelcome(self.mirror, greeting.node, greeting.hello, epoch=self.epoch, **times)
+        reason = sessions.why_refused(self.mirror, greeting.node, greeting.hello, epoch=self.epoch, **times)
         kind = "ahead" if greeting.hello.epoch_seen > self.epoch else "elsewhere"
         return None if reason is None else (kind, reason)
 
-    def _hear(self, session: Session, word: Any) -> None:
+    def _on_message(self, session: SimSession, word: Any) -> None:
         if session.over:
             return
-        self._notice(session)
+        self._mark_seen(session)
         session.words.append(word)
-        self._next_word(session)
+        self._next_message(session)
 
-    def _next_word(self, session: Session) -> None:
+    def _next_message(self, session: SimSession) -> None:
         """One after the other: the next when the one before is on disk."""
         if session.busy or not session.words or session.over:
             return
@@ -248,94 +248,94 @@ class Server(Engine):
         word = session.words.pop(0)
         node = session.node
         match word:
-            case Reported():
+            case ReportMessage():
                 session.heard_n = max(session.heard_n, word.n)
-                session.told.heard(word.claims)
+                session.told.on_reports(word.claims)
 
                 def stored(_: Any) -> None:
-                    session.told.stored(word.claims)
+                    session.told.on_durable(word.claims)
                     session.stored_n = word.n
                     session.busy = False
-                    self.after(10, lambda: self._speak_to(session))
-                    self._next_word(session)
+                    self.after(10, lambda: self._send_to(session))
+                    self._next_message(session)
 
-                report = Report(word.n, word.claims)
+                report = NodeReport(word.n, word.claims)
                 self.ask(
                     "watcher",
-                    lambda view, now: sessions.report(view, node, report, now),
+                    lambda view, now: sessions.on_report(view, node, report, now),
                     stored,
                     lambda error: self._drop(session, str(error)),
                 )
-            case Beat():
+            case BeatMessage():
                 session.heard_n = max(session.heard_n, word.n)
                 session.busy = False
                 session.echo_due = True
-                self._speak_to(session)
-                self._next_word(session)
-            case Drain():
+                self._send_to(session)
+                self._next_message(session)
+            case DrainRequest():
                 self.ask(
                     "watcher",
-                    lambda view, now: sessions.drain(view, node, word, now),
-                    lambda _: self._heard_out(session),
+                    lambda view, now: sessions.on_drain(view, node, word, now),
+                    lambda _: self._on_message_done(session),
                     lambda error: self._drop(session, str(error)),
                 )
-            case Leave():
+            case LeaveMessage():
                 self.ask(
                     "watcher",
-                    lambda view, now: sessions.leave(view, node, word.reason, now),
+                    lambda view, now: sessions.on_leave(view, node, word.reason, now),
                     lambda _: self._drop(session, "it has left"),
                     lambda error: self._drop(session, str(error)),
                 )
 
-    def _heard_out(self, session: Session) -> None:
+    def _on_message_done(self, session: SimSession) -> None:
         session.busy = False
-        self._next_word(session)
+        self._next_message(session)
 
-    def _heed(self, session: Session, *, hears: bool) -> None:
+    def _expect_beats(self, session: SimSession, *, hears: bool) -> None:
         """Beats are not events: from here on they come, or do not."""
         if session.over:
             return
         if hears:
-            self._notice(session)
+            self._mark_seen(session)
         else:
             session.heard_n = session.last_n()
             self.mirror.now_ms = self.now().ms
-            self.mirror.hear(session.node)
+            self.mirror.mark_seen(session.node)
             self.loop.wake(liveness.NAME, session.node)
-            self.poke()
+            self.wake()
 
-    def _notice(self, session: Session) -> None:
+    def _mark_seen(self, session: SimSession) -> None:
         self._observe(session)
         status = self.mirror.nodes[session.node].status
         if status is not None and status.state is not NodeState.READY:
             self.loop.wake(liveness.NAME, session.node)
-            self.poke()
+            self.wake()
 
-    def _observe(self, session: Session) -> None:
+    def _observe(self, session: SimSession) -> None:
         """Heard now, and as long as its stream is well."""
         self.mirror.now_ms = FOR_EVER_MS if session.stream.heard else self.now().ms
-        self.mirror.hear(session.node)
+        self.mirror.mark_seen(session.node)
         self.mirror.now_ms = self.now().ms
 
-    def _part(self, session: Session) -> None:
+    def _on_disconnect(self, session: SimSession) -> None:
         """The stream is broken: the node is suspect at once, unless it has already called again."""
         session.over = True
         if self._sessions.get(session.node) is session:
             del self._sessions[session.node]
             if session.node in self.mirror.nodes:
                 self.mirror.now_ms = self.now().ms
-                self.mirror.hear(session.node)
-                self.mirror.connect(session.node, Link.DOWN)
+                self.mirror.mark_seen(session.node)
+                self.mirror.connect(session.node, Connection.DOWN)
                 self.loop.wake(liveness.NAME, session.node)
-                self.poke()
+                self.wake()
 
-    def _drop(self, session: Session, reason: str) -> None:
+    def _drop(self, session: SimSession, reason: str) -> None:
         session.stream.close(session.stream.up, reason)
-        self._part(session)
+        self._on_disconnect(session)
 
     # ---- speaking
 
-    def _tell_nodes(self, gone: list[JobId]) -> None:
+    def _send_to_nodes(self, gone: list[JobId]) -> None:
         for node in self.mirror.touched:
             session = self._sessions.get(node)
             if session is not None:
@@ -343,25 +343,25 @@ class Server(Engine):
         self.mirror.touched.clear()
         for session in self._sessions.values() if gone else ():
             session.forget += gone
-            self._speak_to(session)
+            self._send_to(session)
 
-    def _collect(self, session: Session) -> None:
+    def _collect(self, session: SimSession) -> None:
         if session.greeted:  # before, what its restart has ended still counts as assigned
             session.orders += session.told.orders(self.mirror, session.node)
         if session.orders:
-            self._speak_to(session)
+            self._send_to(session)
 
-    def _speak_to(self, session: Session) -> None:
+    def _send_to(self, session: SimSession) -> None:
         news = session.orders or session.forget or session.stored_n > session.stored_told or session.echo_due
         if session.over or not session.greeted or not news:
             return
         orders, session.orders = session.orders, []
         forget, session.forget = session.forget, []
         session.stored_told, session.echo_due = session.stored_n, False
-        echo = self._heard_n(session)
-        session.stream.say_down(Orders(self.epoch, echo, session.stored_n, orders, forget, self.may_renew()))
+        echo = self._received_n(session)
+        session.stream.send_to_node(OrdersMessage(self.epoch, echo, session.stored_n, orders, forget, self.may_renew()))
 
-    def _heard_n(self, session: Session) -> int:
+    def _received_n(self, session: SimSession) -> int:
         if session.stream.heard and not self._deaf:
             session.heard_n = max(session.heard_n, session.last_n())
         return session.heard_n

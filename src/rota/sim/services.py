@@ -6,9 +6,9 @@ from typing import Any
 from rota.model.ids import JobId
 from rota.model.job import JobSpec
 from rota.model.node import Eligibility
-from rota.sim.broken import Broken
+from rota.sim.broken import InvariantBroken
 from rota.sim.chances import can_run
-from rota.sim.cluster import Cluster
+from rota.sim.cluster import SimCluster
 from rota.sim.load import Arrival, Behaviour
 from rota.sim.rollouts import is_bad
 
@@ -34,7 +34,7 @@ def _service(luck: Random, number: int, length_ms: int) -> Arrival:
     return Arrival(luck.randrange(length_ms), spec, behaviour)
 
 
-def end_services(cluster: Cluster) -> None:
+def end_services(cluster: SimCluster) -> None:
     """Wait until each task of those that nobody canceled was seen to run; then they are canceled."""
     missing = {(spec.id, index) for spec in _wanted(cluster) for index in range(spec.size)}
     until_ms = cluster.world.now_ms + WAIT_MS
@@ -43,28 +43,28 @@ def end_services(cluster: Cluster) -> None:
         missing -= cluster.checks.live_tasks()
     if missing and _has_room(cluster):
         job, index = min(missing)
-        raise Broken(f"task {index} of job {job}, a service, was not started again")
+        raise InvariantBroken(f"task {index} of job {job}, a service, was not started again")
     for other, number in _beyond(cluster):
-        raise Broken(f"task {number} of job {other}, a service, runs though fewer are wanted")
+        raise InvariantBroken(f"task {number} of job {other}, a service, runs though fewer are wanted")
     for spec in _bad(cluster):
-        raise Broken(f"job {spec.id}, a service, fails as version {spec.version} and was not taken back")
+        raise InvariantBroken(f"job {spec.id}, a service, fails as version {spec.version} and was not taken back")
     for spec in _wanted(cluster):
         cluster.world.count("user: ended a service")
         cluster.users.cancel(spec.id)
 
 
-def _bad(cluster: Cluster) -> list[JobSpec]:
+def _bad(cluster: SimCluster) -> list[JobSpec]:
     return [spec for spec in _wanted(cluster) if is_bad(spec)]
 
 
-def _beyond(cluster: Cluster) -> list[tuple[str, int]]:
+def _beyond(cluster: SimCluster) -> list[tuple[str, int]]:
     """What runs of them and is more than is wanted."""
     specs: dict[str, JobSpec] = {spec.id: spec for spec in _wanted(cluster)}
     live = sorted(cluster.checks.live_tasks())
-    return [(job, index) for job, index in live if job in specs and specs[job].is_beyond(index)]
+    return [(job, index) for job, index in live if job in specs and specs[job].is_scaled_down(index)]
 
 
-def _wanted(cluster: Cluster) -> list[JobSpec]:
+def _wanted(cluster: SimCluster) -> list[JobSpec]:
     users, known = cluster.users, cluster.checks.known
     found = []
     for job in cluster.jobs:
@@ -72,7 +72,7 @@ def _wanted(cluster: Cluster) -> list[JobSpec]:
         if spec is None or not spec.stays or job in users.canceled:
             continue
         if status is not None and status.ended:
-            raise Broken(f"job {job}, a service, came to an end: {status.state}")
+            raise InvariantBroken(f"job {job}, a service, came to an end: {status.state}")
         if can_run(spec, cluster.hosts(spec)):
             found.append(spec)
         else:
@@ -80,7 +80,7 @@ def _wanted(cluster: Cluster) -> list[JobSpec]:
     return found
 
 
-def _has_room(cluster: Cluster) -> bool:
+def _has_room(cluster: SimCluster) -> bool:
     """They need little: some open node is enough."""
     wishes = cluster.users.wishes
     return any(

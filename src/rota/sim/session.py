@@ -1,18 +1,18 @@
 """One node's connection, as a server keeps it."""
 
 from rota.model.ids import JobId
-from rota.model.sync import Drain, JobOrders
-from rota.sim.network import Stream
-from rota.sim.words import Beat, Greeting, Leave, Reported
-from rota.watcher.told import Sealed, Told, unsealed
+from rota.model.sync import DrainRequest, JobOrders
+from rota.sim.network import SimStream
+from rota.sim.words import BeatMessage, HelloMessage, LeaveMessage, ReportMessage
+from rota.watcher.told import Sealed, DispatchState, unsealed
 
 
-class Session:
-    def __init__(self, stream: Stream, greeting: Greeting, sealed: Sealed = unsealed) -> None:
+class SimSession:
+    def __init__(self, stream: SimStream, greeting: HelloMessage, sealed: Sealed = unsealed) -> None:
         self.node = greeting.node
         self.stream = stream
         self.boot_id = greeting.hello.boot_id
-        self.told = Told(greeting.hello.inventory, sealed=sealed)
+        self.told = DispatchState(greeting.hello.inventory, sealed=sealed)
         self.last_n = greeting.last_n
         self.heard_n = greeting.n
         self.stored_n = 0
@@ -20,7 +20,7 @@ class Session:
         self.echo_due = False
         self.busy = True  # a word of it is being decided
         self.greeted = False
-        self.words: list[Reported | Beat | Drain | Leave] = []
+        self.words: list[ReportMessage | BeatMessage | DrainRequest | LeaveMessage] = []
         self.orders: list[JobOrders] = []
         self.forget: list[JobId] = []
         self.over = False

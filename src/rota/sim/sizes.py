@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from rota.sim.figures import POINTS, Means, Ran
+from rota.sim.figures import POINTS, Means, TaskRun
 from rota.sim.load import HOUR_MS
 
 Spans = Sequence[tuple[int, int]]
@@ -18,10 +18,10 @@ class Sizes(NamedTuple):
     waiting: list[float]  # tasks
 
 
-class Worked(NamedTuple):
+class SizedRun(NamedTuple):
     """One run."""
 
-    rows: Sequence[Ran]
+    rows: Sequence[TaskRun]
     spans: Spans
 
 
@@ -29,20 +29,20 @@ def node_hours(spans: Spans) -> float:
     return sum(end_ms - begin_ms for begin_ms, end_ms in spans) / HOUR_MS
 
 
-def busy_share(run: Worked, cpu_milli: int) -> float:
+def busy_share(run: SizedRun, cpu_milli: int) -> float:
     """Of the node hours, by cpu; `cpu_milli` is that of one node."""
     busy = sum(row.cpu_milli * (row.ended_ms - row.started_ms) for row in run.rows)
     there = node_hours(run.spans) * HOUR_MS * cpu_milli
     return busy / there if there else 0.0
 
 
-def sizes(runs: Mapping[str, Worked], cpu_milli: int, points: int = POINTS) -> dict[str, Sizes]:
+def sizes(runs: Mapping[str, SizedRun], cpu_milli: int, points: int = POINTS) -> dict[str, Sizes]:
     """All on one time axis, as long as the longest of them."""
     end_ms = max((end_ms for run in runs.values() for _, end_ms in run.spans), default=1)
     return {name: _sizes(run, cpu_milli, end_ms / points, points) for name, run in runs.items()}
 
 
-def _sizes(run: Worked, cpu_milli: int, width_ms: float, points: int) -> Sizes:
+def _sizes(run: SizedRun, cpu_milli: int, width_ms: float, points: int) -> Sizes:
     nodes, demand, waiting = (Means(0, width_ms, points) for _ in range(3))
     for begin_ms, end_ms in run.spans:
         nodes.change(begin_ms, 1)

@@ -3,28 +3,28 @@
 from typing import Any
 
 from rota.apiserver import admission
-from rota.apiserver.feed import Happened, Position
+from rota.apiserver.feed import SequencedEvent, EventCursor
 from rota.model.plan import Instant, Plan
-from rota.sim.broken import Broken
-from rota.sim.events import Events
-from rota.sim.medium import NAME, Medium, Trouble
-from rota.sim.network import Network, Stream
-from rota.sim.server import Server
-from rota.sim.words import Begun, Ended, Page, Watch
-from rota.sim.world import Clock, Process
+from rota.sim.broken import InvariantBroken
+from rota.sim.events import EventChecks
+from rota.sim.medium import NAME, SimStore, StoreTrouble
+from rota.sim.network import SimNetwork, SimStream
+from rota.sim.server import SimServer
+from rota.sim.words import WatchStarted, WatchEnded, EventPageMessage, WatchRequest
+from rota.sim.world import SimClock, SimProcess
 
 PATIENCE_MS = 5_000  # for a server to begin
 PAUSE_MS = (200, 1_500)  # before it calls again
 PAGES = 5  # after which it acknowledges
 
 
-class Subscriber(Process):
+class SimSubscriber(SimProcess):
     """Remembers the last sequence; with a name it forgets that when it dies, and the server remembers it."""
 
     def __init__(
-        self, network: Network, medium: Medium, servers: list[Server], events: Events, name: str
+        self, network: SimNetwork, medium: SimStore, servers: list[SimServer], events: EventChecks, name: str
     ) -> None:
-        super().__init__(network.world, f"subscriber {name}", Clock(network.world))
+        super().__init__(network.world, f"subscriber {name}", SimClock(network.world))
         self.known_as: str | None = None
         self.loss = 0.0  # how often the rest of a page is lost, and the stream with it
         self.repeats = 0.0  # how often a page comes twice
@@ -33,16 +33,16 @@ class Subscriber(Process):
         self._medium = medium
         self.servers = servers
         self.luck = network.world.luck(self.name)
-        self._last: Position | None = None
+        self._last: EventCursor | None = None
         self._is_behind = False  # it was told so, and asks for what comes from now on
-        self._stream: Stream | None = None
+        self._stream: SimStream | None = None
         self._is_told = False
         self._well_since_ms: int | None = None
         self._calls = 0
         self._pages = 0
 
     def start(self) -> None:
-        self.begin()
+        self.start_life()
         self._stream = None
         if self.known_as is not None:
             self._last = None
@@ -54,7 +54,7 @@ class Subscriber(Process):
         if stream is not None:
             stream.die(self, politely=True)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Once a second: what it could have been told it was."""
         now_ms = self.world.now_ms
         if not self._is_well():
@@ -62,7 +62,7 @@ class Subscriber(Process):
         elif self._well_since_ms is None:
             self._well_since_ms = now_ms
         else:
-            self._events.look(self.name, now_ms - self._well_since_ms)
+            self._events.check(self.name, now_ms - self._well_since_ms)
 
     def _is_well(self) -> bool:
         stream = self._stream
@@ -71,7 +71,7 @@ class Subscriber(Process):
         server = stream.server.name
         ways = ((self.name, server), (server, self.name), (server, NAME), (NAME, server))
         reaches = all(self.network.passes(*way) for way in ways)
-        return stream.server.runs and stream.up.there and reaches and self._medium.trouble == Trouble()
+        return stream.server.runs and stream.up.there and reaches and self._medium.trouble == StoreTrouble()
 
     # ---- calling
 
@@ -80,52 +80,52 @@ class Subscriber(Process):
         server = self.servers[self._calls % len(self.servers)]
         self._is_told = False
         self._stream = stream = self.network.open(self, server)
-        stream.down.hear = lambda word: self._hear(stream, word)
+        stream.down.hear = lambda word: self._on_message(stream, word)
         stream.down.broke = lambda _: self._lose(stream)
         by_name = None if self._last or self._is_behind else self.known_as
-        wanted = Watch(self._last, by_name, self.known_as)
-        self.world.after(self.network.delay_ms(), lambda: self._knock(stream, server, wanted))
-        self.after(PATIENCE_MS, lambda: None if self._is_told else self._hang_up(stream))
+        wanted = WatchRequest(self._last, by_name, self.known_as)
+        self.world.after(self.network.delay_ms(), lambda: self._dial(stream, server, wanted))
+        self.after(PATIENCE_MS, lambda: None if self._is_told else self._disconnect(stream))
 
-    def _knock(self, stream: Stream, server: Server, wanted: Watch) -> None:
+    def _dial(self, stream: SimStream, server: SimServer, wanted: WatchRequest) -> None:
         if stream.up.there and self.network.passes(self.name, server.name):
             server.do(stream.up.life, lambda: server.watch(stream, wanted))
         else:
             stream.close(stream.up, "nobody answers")
-            stream.look()
+            stream.check()
 
-    def _hang_up(self, stream: Stream) -> None:
+    def _disconnect(self, stream: SimStream) -> None:
         if stream is self._stream:
             stream.close(stream.down, "it hangs up")
             self._lose(stream)
 
-    def _lose(self, stream: Stream) -> None:
+    def _lose(self, stream: SimStream) -> None:
         if stream is self._stream:
             self._stream = None
             self.after(self.luck.uniform(*PAUSE_MS), lambda: None if self._stream else self._call())
 
     # ---- hearing
 
-    def _hear(self, stream: Stream, word: Any) -> None:
-        if stream is not self._stream or not isinstance(word, Begun | Ended | Page):
+    def _on_message(self, stream: SimStream, word: Any) -> None:
+        if stream is not self._stream or not isinstance(word, WatchStarted | WatchEnded | EventPageMessage):
             return
         match word:
-            case Begun():
+            case WatchStarted():
                 self._begin(word.at)
-            case Ended():
+            case WatchEnded():
                 self._start_over(stream, word)
-            case Page() if self.luck.random() < self.loss:
+            case EventPageMessage() if self.luck.random() < self.loss:
                 self.world.count("subscriber: lost the rest of a page")
-                self._take(Page(word.events[: self.luck.randrange(len(word.events))]))
-                self._hang_up(stream)
-            case Page():
-                self._take(word)
+                self._on_page(EventPageMessage(word.events[: self.luck.randrange(len(word.events))]))
+                self._disconnect(stream)
+            case EventPageMessage():
+                self._on_page(word)
                 if self.luck.random() < self.repeats:
                     self.world.count("subscriber: heard a page twice")
-                    self._take(word, is_repeated=True)
+                    self._on_page(word, is_repeated=True)
                 self._acknowledge_now_and_then(stream)
 
-    def _begin(self, at: Position) -> None:
+    def _begin(self, at: EventCursor) -> None:
         if not self._is_behind:
             self._events.resumed(self.name, at, self._last)
         rows = self._medium.events
@@ -133,39 +133,39 @@ class Subscriber(Process):
         self._is_told, self._is_behind = True, False
         self._well_since_ms = None
 
-    def _take(self, page: Page, *, is_repeated: bool = False) -> None:
+    def _on_page(self, page: EventPageMessage, *, is_repeated: bool = False) -> None:
         for happened in page.events:
             if self._last is None or happened.at > self._last:
                 self._events.told(self.name, happened)
                 self._last = happened.at
                 self.act(happened)
             elif not is_repeated:
-                raise Broken(f"{self.name} was told {happened.at} after {self._last}")
+                raise InvariantBroken(f"{self.name} was told {happened.at} after {self._last}")
 
-    def _start_over(self, stream: Stream, word: Ended) -> None:
+    def _start_over(self, stream: SimStream, word: WatchEnded) -> None:
         """What it has missed it is never told; it looks at everything, and goes on from there."""
         self.world.count("subscriber: was too far behind")
         at = word.at
         is_row = any(row.revision == at.revision for _, row in self._medium.events)
         if is_row and at.revision <= word.revision:
-            raise Broken(f"{self.name} is told that {at} is gone, which is still there")
+            raise InvariantBroken(f"{self.name} is told that {at} is gone, which is still there")
         self._last, self._is_behind = None, True
-        self._hang_up(stream)
+        self._disconnect(stream)
 
-    def act(self, happened: Happened) -> None:
+    def act(self, happened: SequencedEvent) -> None:
         """Whoever merely watches does nothing."""
 
     # ---- acknowledging
 
-    def _acknowledge_now_and_then(self, stream: Stream) -> None:
+    def _acknowledge_now_and_then(self, stream: SimStream) -> None:
         self._pages += 1
         if self.known_as is None or self._last is None or self._pages % PAGES:
             return
         at, name, server = self._last, self.known_as, stream.server
-        assert isinstance(server, Server)
+        assert isinstance(server, SimServer)
 
         def command(view: Any, _: Instant) -> Plan:
-            return admission.acknowledge(view.subscribers, name, at.revision, at.index)
+            return admission.acknowledge_events(view.subscribers, name, at.revision, at.index)
 
         def answered(_: Any) -> None:
             self._events.acknowledged(self.name, at)

@@ -5,14 +5,14 @@ from typing import Any
 
 from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import TaskState
-from rota.model.limits import BLOCK_TASKS, SUSPECT_DEATHS, SUSPECT_NODES
-from rota.sim.broken import Broken
+from rota.model.limits import BLOCK_TASKS, QUARANTINE_KEEPER_DEATHS, QUARANTINE_LOST_NODES
+from rota.sim.broken import InvariantBroken
 from rota.sim.world import World
 
 Task = tuple[JobId, int]
 
 
-class Suspects:
+class QuarantineChecks:
     def __init__(self, known: Mapping[str, Any], world: World) -> None:
         self._known = known
         self._world = world
@@ -35,8 +35,8 @@ class Suspects:
             self._world.count("task: held as suspect")
             losses = self._lost_on.get(task, {})
             # A keeper may die on the same node each time, so the losses count, not the nodes.
-            if len(losses) < SUSPECT_NODES and sum(losses.values()) < SUSPECT_DEATHS:
-                raise Broken(f"{name} is held, and was lost on {list(losses)} only")
+            if len(losses) < QUARANTINE_LOST_NODES and sum(losses.values()) < QUARANTINE_KEEPER_DEATHS:
+                raise InvariantBroken(f"{name} is held, and was lost on {list(losses)} only")
             self._held[task] = None
         elif was is TaskState.HELD:
             self._held.pop(task, None)
@@ -48,4 +48,4 @@ class Suspects:
         key = f"task/{task[0]}/{block}"
         record = fresh.get(key) or self._known.get(key)
         if record is not None and record.state[at] == TaskState.HELD:
-            raise Broken(f"task {task[1]} of job {task[0]} is held, and was placed")
+            raise InvariantBroken(f"task {task[1]} of job {task[0]} is held, and was placed")

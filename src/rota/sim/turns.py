@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from rota.model.calendar import MINUTE_MS, stamp
-from rota.model.cron import Cron, CronStatus, Missed
+from rota.model.cron import CronRecord, CronStatus, MissedRuns
 from rota.model.job import JobStatus
 from rota.model.lifecycle import JobState
 from rota.model.limits import CRON_MISSED_MAX, CRON_MISSED_MS
-from rota.sim.broken import Broken
+from rota.sim.broken import InvariantBroken
 
 _GOOD = {
     "success": (JobState.SUCCEEDED,),
@@ -49,9 +49,9 @@ def begins(known: Mapping[str, Any], fresh: Mapping[str, Any], before: Any, now:
         assigned = fresh.get(f"job/{now.id}/cluster") or known.get(f"job/{now.id}/cluster")
         homeless = assigned is not None and assigned.failed is not None  # canceled whatever it waits for
         if not impossible and not asked and not homeless:
-            raise Broken(f"job {now.id} gave up waiting for {states}, which may still happen")
+            raise InvariantBroken(f"job {now.id} gave up waiting for {states}, which may still happen")
     elif now.state is not JobState.TIMED_OUT and not all(met):
-        raise Broken(f"job {now.id} became {now.state} though it waits for {states}")
+        raise InvariantBroken(f"job {now.id} became {now.state} though it waits for {states}")
 
 
 def _state(known: Mapping[str, Any], fresh: Mapping[str, Any], job: str) -> JobState | None:
@@ -63,13 +63,13 @@ def _state(known: Mapping[str, Any], fresh: Mapping[str, Any], job: str) -> JobS
 
 def reaches(known: Mapping[str, Any], fresh: Mapping[str, Any], before: Any, now: CronStatus) -> None:
     """Instants are dealt with in order; where all are to be made up for, each has its job in this commit."""
-    cron: Cron | None = fresh.get(f"cron/{now.ref}") or known.get(f"cron/{now.ref}")
+    cron: CronRecord | None = fresh.get(f"cron/{now.ref}") or known.get(f"cron/{now.ref}")
     if cron is None:
         return
     first_ms = cron.created_at_ms if before is None else before.last_ms
     if now.last_ms < first_ms:
-        raise Broken(f"cron {now.name} went back from {first_ms} to {now.last_ms}")
-    if cron.missed is not Missed.ALL:
+        raise InvariantBroken(f"cron {now.name} went back from {first_ms} to {now.last_ms}")
+    if cron.missed is not MissedRuns.ALL:
         return
     each = 2 if "/2" in cron.schedule else 1
     first_ms = max(first_ms, now.last_ms - CRON_MISSED_MS + MINUTE_MS)
@@ -78,4 +78,4 @@ def reaches(known: Mapping[str, Any], fresh: Mapping[str, Any], before: Any, now
     made = {record.name for key, record in fresh.items() if key.endswith("/spec") and key.startswith("job/")}
     for minute in planned:
         if f"{cron.name}@{stamp(minute)}" not in made:
-            raise Broken(f"cron {cron.name} went on without a run for {stamp(minute)}")
+            raise InvariantBroken(f"cron {cron.name} went on without a run for {stamp(minute)}")

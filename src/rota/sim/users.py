@@ -14,13 +14,13 @@ from rota.apiserver import (
     admit_wishes,
 )
 from rota.apiserver.access import Caller
-from rota.apiserver.admit_move import mover
-from rota.apiserver.admit_once import once
-from rota.apiserver.admit_update import Update
+from rota.apiserver.admit_move import move_admission
+from rota.apiserver.admit_once import idempotent
+from rota.apiserver.admit_update import UpdateRequest
 from rota.engine.reconciler import Command
 from rota.identity.tokens import Role
-from rota.keeper.rules import Key
-from rota.keeper.wire import Spec
+from rota.keeper.rules import AttemptKey
+from rota.keeper.wire import KeeperJobSpec
 from rota.model.errors import Rejected, RotaError
 from rota.model.ids import JobId
 from rota.model.node import Eligibility
@@ -28,21 +28,21 @@ from rota.model.plan import Instant, Plan
 from rota.model.shape import RunMode
 from rota.model.view import View
 from rota.scheduler.move_check import why_not_moved
-from rota.sim.broken import Broken
-from rota.sim.keeping import Habit
+from rota.sim.broken import InvariantBroken
+from rota.sim.keeping import TaskBehaviour
 from rota.sim.load import BAD, VERSION, Arrival, Behaviour
-from rota.sim.network import Network
-from rota.sim.server import Server
+from rota.sim.network import SimNetwork
+from rota.sim.server import SimServer
 from rota.sim.witness import MISSING
-from rota.sim.world import Clock, Process, World
+from rota.sim.world import SimClock, SimProcess, World
 
 ADMIN = Caller("sim", Role.ADMIN, ("*",))
 PATIENCE_MS = 2_000
 
 
-class Users(Process):
-    def __init__(self, world: World, network: Network, servers: list[Server]) -> None:
-        super().__init__(world, "user", Clock(world))
+class SimUsers(SimProcess):
+    def __init__(self, world: World, network: SimNetwork, servers: list[SimServer]) -> None:
+        super().__init__(world, "user", SimClock(world))
         self.network = network
         self.servers = servers
         self.behaviours: dict[str, Behaviour] = {}
@@ -60,7 +60,7 @@ class Users(Process):
         self.waiting = 0
         self._luck = world.luck("users")
         self._calls = 0
-        self.begin()
+        self.start_life()
 
     def submit(self, arrival: Arrival, key: str) -> None:
         """Until it is acknowledged: same key, same body, whichever server answers."""
@@ -74,7 +74,7 @@ class Users(Process):
                 self.world.count("user: a submit was refused")
                 self.waiting -= 1
                 return
-            assert isinstance(answer, admission.Submitted)
+            assert isinstance(answer, admission.SubmitResult)
             if key not in self.acknowledged:
                 self.waiting -= 1
             self.answered(key, answer.job)
@@ -82,19 +82,19 @@ class Users(Process):
             self.submitted_ms.setdefault(answer.job, asked_ms)
 
         self.insist(
-            lambda view, now: admission.submit(view, arrival.spec, ADMIN, key, now),
+            lambda view, now: admission.submit_job(view, arrival.spec, ADMIN, key, now),
             done,
         )
 
-    def err(self, body: dict[str, Any], key: str) -> None:
+    def submit_wrongly(self, body: dict[str, Any], key: str) -> None:
         """A submit that must be refused: the key has made something else."""
 
         def done(answer: Any) -> None:
             if not isinstance(answer, Rejected):
-                raise Broken(f"submit {key} with another body was answered with {answer}")
+                raise InvariantBroken(f"submit {key} with another body was answered with {answer}")
             self.world.count("user: a wrong submit was refused")
 
-        self.insist(lambda view, now: admission.submit(view, body, ADMIN, key, now), done)
+        self.insist(lambda view, now: admission.submit_job(view, body, ADMIN, key, now), done)
 
     def cancel(self, job: JobId) -> None:
         self.canceled[job] = None
@@ -110,7 +110,7 @@ class Users(Process):
     def move(self, job: JobId, index: int, to: str | None) -> None:
         """One task, to a node or away from its own; a request that is repeated is carried out once."""
         body = {"indices": [index], "to": to}
-        admit = once(mover(why_not_moved), f"move-{self.world.now_ms}")
+        admit = idempotent(move_admission(why_not_moved), f"move-{self.world.now_ms}")
         self.insist(lambda view, now: admit(view, job, body, ADMIN, now), self._hear_move)
 
     def _hear_move(self, answer: Any) -> None:
@@ -139,22 +139,22 @@ class Users(Process):
     def update(self, job: JobId, body: dict[str, Any], *, replace: bool, max_parallel: int | None) -> None:
         def say(view: View, now: Instant) -> Plan:
             once = job in view.jobs and view.jobs[job].spec.run is RunMode.AT_MOST_ONCE
-            wanted = Update(body, None, replace and not once, max_parallel)
-            return admit_update.update(view, job, wanted, ADMIN, now)
+            wanted = UpdateRequest(body, None, replace and not once, max_parallel)
+            return admit_update.update_job(view, job, wanted, ADMIN, now)
 
         self.insist(say, lambda _: None)
 
     def release(self, job: JobId) -> None:
         """All that is held of it, if there still is something."""
         self.world.count("user: released what was held")
-        self.insist(lambda view, now: admit_release.release(view, job, {}, ADMIN, now), lambda _: None)
+        self.insist(lambda view, now: admit_release.release_tasks(view, job, {}, ADMIN, now), lambda _: None)
 
     def delete(self, job: JobId) -> None:
         """It may be gone from here on, whatever is answered: an earlier call may have done it."""
         self.deleted[job] = None
-        self.insist(lambda view, now: admission.delete(view, job, ADMIN), lambda _: None)  # noqa: ARG005
+        self.insist(lambda view, now: admission.delete_job(view, job, ADMIN), lambda _: None)  # noqa: ARG005
 
-    def wish(self, node: str, eligibility: Eligibility, within_seconds: float | None = None) -> None:
+    def set_eligibility(self, node: str, eligibility: Eligibility, within_seconds: float | None = None) -> None:
         """Whichever of his calls gets through, and however late, says what he wishes by then."""
         self.wishes[node] = eligibility
         self.deadlines[node] = within_seconds
@@ -163,14 +163,14 @@ class Users(Process):
             if self.wishes[node] is Eligibility.DRAINING:
                 body = {"deadline_seconds": self.deadlines[node]}
                 return admission.drain_node(view, node, body, ADMIN, now)
-            return admission.wish_node(view, node, self.wishes[node], ADMIN)
+            return admission.set_node_eligibility(view, node, self.wishes[node], ADMIN)
 
         self.insist(say, lambda _: None)
 
-    def say_gone(self, nodes: list[str]) -> None:
+    def confirm_gone(self, nodes: list[str]) -> None:
         """Of these, those that are silent when it is heard."""
         self.world.count("operator: said that nodes are gone")
-        self.insist(lambda view, now: admit_brake.release(view, {"nodes": nodes}, ADMIN, now), lambda _: None)
+        self.insist(lambda view, now: admit_brake.release_brake(view, {"nodes": nodes}, ADMIN, now), lambda _: None)
 
     def taint(self, node: str, taint: str | None) -> None:
         """None: no more. It says what he wishes by then, as above."""
@@ -233,14 +233,14 @@ class Users(Process):
 
     # ---- how their work behaves
 
-    def habit(self, key: Key, spec: Spec) -> Habit:
+    def habit(self, key: AttemptKey, spec: KeeperJobSpec) -> TaskBehaviour:
         behaviour = self.behaviours[spec.name.partition("@")[0]]  # of a cron all runs alike
         which = f"/{key[2]}.{spec.restarts}" if spec.restart else f"/{spec.step}" if spec.step else ""
         luck = Random(f"{self.world.seed}/{spec.name}/{key[1]}{which}")
         if spec.env.get(VERSION) == BAD:
-            return Habit(luck.randint(100, 3_000), 1)
+            return TaskBehaviour(luck.randint(100, 3_000), 1)
         run_ms = behaviour.run_ms(luck)
         still_fails = spec.restart is not None or key[2] <= behaviour.fail_attempts
         fails = luck.random() < behaviour.fail_share and still_fails
         deaf = luck.random() < behaviour.deaf_share
-        return Habit(run_ms, 1 if fails else 0, deaf=deaf, missing=spec.argv[0] == MISSING)
+        return TaskBehaviour(run_ms, 1 if fails else 0, deaf=deaf, missing=spec.argv[0] == MISSING)

@@ -4,15 +4,15 @@ from collections.abc import Callable
 from typing import Any
 
 from rota.apiserver import feed
-from rota.apiserver.feed import Feed, Gone, Happened, Position, Row
+from rota.apiserver.feed import RecentEvents, CursorExpired, SequencedEvent, EventCursor, CommitEvents
 from rota.engine.loop import Decided
 from rota.engine.reconciler import Command
 from rota.model.errors import RotaError
 from rota.model.plan import Instant, Plan
-from rota.sim.medium import Answer, Medium
-from rota.sim.network import Stream
-from rota.sim.words import Begun, Ended, Page, Watch
-from rota.sim.world import Process
+from rota.sim.medium import Answer, SimStore
+from rota.sim.network import SimStream
+from rota.sim.words import WatchStarted, WatchEnded, EventPageMessage, WatchRequest
+from rota.sim.world import SimProcess
 from rota.store import codec
 
 EVENTS_IN_MEMORY = 16  # few, so that the store is asked, too
@@ -22,26 +22,26 @@ Ask = Callable[[str, Command, Callable[[Any], None], Callable[[RotaError], None]
 
 
 class _Reader:
-    def __init__(self, stream: Stream, position: Position, who: str | None) -> None:
+    def __init__(self, stream: SimStream, position: EventCursor, who: str | None) -> None:
         self.stream = stream
         self.who = who
         self.position = position
         self.busy = False  # it is being told, or the store is being asked for it
 
 
-class Watching:
-    def __init__(self, server: Process, medium: Medium, ask: Ask, revision: Callable[[], int]) -> None:
+class SimEventStream:
+    def __init__(self, server: SimProcess, medium: SimStore, ask: Ask, revision: Callable[[], int]) -> None:
         self._revision = revision
         self._server = server
         self._medium = medium
         self._ask = ask
-        self._feed = Feed(EVENTS_IN_MEMORY)
+        self._feed = RecentEvents(EVENTS_IN_MEMORY)
         self._readers: dict[int, _Reader] = {}
         self.came: Callable[[str], None] = lambda _: None
         self.went: Callable[[str], None] = lambda _: None
 
     def start(self) -> None:
-        self._feed = Feed(EVENTS_IN_MEMORY)
+        self._feed = RecentEvents(EVENTS_IN_MEMORY)
         self._readers.clear()
 
     def end(self) -> None:
@@ -53,57 +53,57 @@ class Watching:
     def revision(self) -> int:
         return self._revision()
 
-    def hear(self, decided: Decided) -> None:
+    def on_commit(self, decided: Decided) -> None:
         """A commit."""
-        self._feed.hear(Row(self.revision, decided.now.wall_ms, decided.events))
-        self._look()
+        self._feed.on_commit(CommitEvents(self.revision, decided.now.wall_ms, decided.events))
+        self._serve_readers()
 
-    def miss(self) -> None:
+    def on_reload(self) -> None:
         """Everything was read again."""
-        self._feed.miss(self.revision)
-        self._look()
+        self._feed.on_reload(self.revision)
+        self._serve_readers()
 
-    def open(self, stream: Stream, wanted: Watch) -> None:
+    def open(self, stream: SimStream, wanted: WatchRequest) -> None:
         stream.up.broke = lambda _: self._forget(stream)
-        now = self._feed.now(self.revision)
+        now = self._feed.latest_cursor(self.revision)
         if wanted.after is not None or wanted.name is None:
             self._begin(stream, wanted.after or now, wanted.who)
             return
         name = wanted.name
 
         def stand(view: Any, _: Instant) -> Plan:
-            return feed.standing(view.subscribers, name, now)
+            return feed.subscribe(view.subscribers, name, now)
 
         def found(kept: Any) -> None:
-            self._begin(stream, Position(kept.revision, kept.index), wanted.who)
+            self._begin(stream, EventCursor(kept.revision, kept.index), wanted.who)
 
         self._ask("apiserver", stand, found, lambda error: stream.close(stream.up, str(error)))
 
-    def _begin(self, stream: Stream, position: Position, who: str | None) -> None:
+    def _begin(self, stream: SimStream, position: EventCursor, who: str | None) -> None:
         try:
-            feed.check(position, self.revision)
-        except Gone:
+            feed.check_cursor(position, self.revision)
+        except CursorExpired:
             self._end(stream, position)
             return
         reader = self._readers[stream.number] = _Reader(stream, position, who)
         if who is not None:
             self.came(who)
-        stream.say_down(Begun(position))
+        stream.send_to_node(WatchStarted(position))
         self._serve(reader)
 
-    def _look(self) -> None:
+    def _serve_readers(self) -> None:
         for reader in list(self._readers.values()):
             self._serve(reader)
 
     def _serve(self, reader: _Reader) -> None:
         if reader.busy or reader.stream.number not in self._readers:
             return
-        found = self._feed.after(reader.position, ROWS_AT_ONCE)
+        found = self._feed.page_after(reader.position, ROWS_AT_ONCE)
         if found:
             self._tell(reader, found)
         elif found is None:
             reader.busy = True
-            after, asked_at = feed.stored_after(reader.position), self.revision
+            after, asked_at = feed.revision_before(reader.position), self.revision
             self._medium.read_events(
                 self._server, after, ROWS_AT_ONCE, lambda answer: self._resume(reader, asked_at, answer)
             )
@@ -113,10 +113,10 @@ class Watching:
         if not isinstance(answer, list):
             self._close(reader, "the store cannot be read")
             return
-        rows = [Row(one.revision, *codec.decode_events(one.row)) for one in answer]
+        rows = [CommitEvents(one.revision, *codec.decode_events(one.row)) for one in answer]
         try:
-            found = feed.resume(reader.position, rows)
-        except Gone:
+            found = feed.resume_from_store(reader.position, rows)
+        except CursorExpired:
             self._end(reader.stream, reader.position)
             return
         if found:
@@ -124,10 +124,10 @@ class Watching:
         elif asked_at != self.revision:  # something was committed meanwhile
             self._serve(reader)
 
-    def _tell(self, reader: _Reader, found: list[Happened]) -> None:
+    def _tell(self, reader: _Reader, found: list[SequencedEvent]) -> None:
         reader.position = found[-1].at
         reader.busy = True
-        reader.stream.say_down(Page(found))
+        reader.stream.send_to_node(EventPageMessage(found))
 
         def go_on() -> None:
             reader.busy = False
@@ -135,15 +135,15 @@ class Watching:
 
         self._server.after(PACE_MS, go_on)
 
-    def _end(self, stream: Stream, at: Position) -> None:
+    def _end(self, stream: SimStream, at: EventCursor) -> None:
         self._forget(stream)
-        stream.say_down(Ended(at, self.revision))
+        stream.send_to_node(WatchEnded(at, self.revision))
 
     def _close(self, reader: _Reader, reason: str) -> None:
         self._forget(reader.stream)
         reader.stream.close(reader.stream.up, reason)
 
-    def _forget(self, stream: Stream) -> None:
+    def _forget(self, stream: SimStream) -> None:
         reader = self._readers.pop(stream.number, None)
         if reader is not None and reader.who is not None:
             self.went(reader.who)

@@ -4,19 +4,19 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from rota.keeper.rules import Key
-from rota.model.job import JobSpec, Kind
+from rota.keeper.rules import AttemptKey
+from rota.model.job import JobSpec, JobKind
 from rota.model.lifecycle import AttemptState
 from rota.model.retry import Failure
 from rota.model.shape import RunMode
-from rota.sim.broken import Broken
-from rota.sim.keeping import Child
-from rota.sim.machine import Machine
+from rota.sim.broken import InvariantBroken
+from rota.sim.keeping import SimChild
+from rota.sim.machine import SimMachine
 
 MISSING = "missing"  # a command that exists on no machine
 
 
-class Seen(NamedTuple):
+class LastProcess(NamedTuple):
     """The last process of an attempt, of several where it has steps."""
 
     code: int | None  # exit code, or minus the number of a signal
@@ -26,41 +26,41 @@ class Seen(NamedTuple):
     step_ran_ms: int
 
 
-NOTHING = Seen(None, 0, is_last=False, ran_ms=0, step_ran_ms=0)
+NOTHING = LastProcess(None, 0, is_last=False, ran_ms=0, step_ran_ms=0)
 
 
-class Witness:
+class ProcessLog:
     """How each attempt that was started has ended: by itself, or by a signal."""
 
     def __init__(self) -> None:
         self.failures: Counter[tuple[str, int]] = Counter()  # by task: attempts that are written as failed
-        self.said_failed: Mapping[Key, str] = {}  # attempts that have reported a failure
-        self._began_ms: dict[Key, int] = {}
-        self._seen: dict[Key, Seen] = {}
+        self.said_failed: Mapping[AttemptKey, str] = {}  # attempts that have reported a failure
+        self._began_ms: dict[AttemptKey, int] = {}
+        self._seen: dict[AttemptKey, LastProcess] = {}
 
-    def died(self, machine: Machine, child: Child) -> None:
+    def died(self, machine: SimMachine, child: SimChild) -> None:
         if child.status is not None:
             now_ms, key = machine.clock.boot_ms(), child.key
             ran_ms = now_ms - self._began_ms.setdefault(key, child.started_ms)
-            self._seen[key] = Seen(child.status, child.step, child.is_last, ran_ms, now_ms - child.started_ms)
+            self._seen[key] = LastProcess(child.status, child.step, child.is_last, ran_ms, now_ms - child.started_ms)
 
-    def succeeded(self, key: Key) -> bool:
+    def succeeded(self, key: AttemptKey) -> bool:
         seen = self._seen.get(key, NOTHING)
         return seen.is_last and seen.code == 0
 
-    def compare(self, spec: JobSpec, key: Key, state: AttemptState) -> None:
+    def compare(self, spec: JobSpec, key: AttemptKey, state: AttemptState) -> None:
         """An attempt is written to have ended so."""
         name = f"attempt {key[2]} of task {key[1]} of job {key[0]}"
         seen = self._seen.get(key, NOTHING)
         match state:
-            case AttemptState.SUCCEEDED | AttemptState.TIMED_OUT if spec.stays:
-                raise Broken(f"{name}, of a service, is said to be {state.name}")
-            case _ if spec.stays:
+            case AttemptState.SUCCEEDED | AttemptState.TIMED_OUT if spec.is_service:
+                raise InvariantBroken(f"{name}, of a service, is said to be {state.name}")
+            case _ if spec.is_service:
                 pass
             case AttemptState.SUCCEEDED:
-                self._look_at_success(spec, key, name)
+                self._check_success(spec, key, name)
             case AttemptState.FAILED if not self._may_have_failed(spec, key):
-                raise Broken(f"{name} is said to have failed and ended with {seen.code}")
+                raise InvariantBroken(f"{name} is said to have failed and ended with {seen.code}")
             case AttemptState.FAILED:
                 self._count_failure(spec, key)
             case AttemptState.TIMED_OUT:
@@ -70,26 +70,26 @@ class Witness:
             case _:
                 pass
 
-    def _look_at_success(self, spec: JobSpec, key: Key, name: str) -> None:
+    def _check_success(self, spec: JobSpec, key: AttemptKey, name: str) -> None:
         seen = self._seen.get(key, NOTHING)
         if not self.succeeded(key):
             where = f" in step {seen.step} of {len(spec.steps)}" if spec.steps else ""
-            raise Broken(f"{name} is said to have succeeded and ended with {seen.code}{where}")
+            raise InvariantBroken(f"{name} is said to have succeeded and ended with {seen.code}{where}")
         if key in self.said_failed:
-            raise Broken(f"{name} is said to have succeeded and reported: {self.said_failed[key]}")
+            raise InvariantBroken(f"{name} is said to have succeeded and reported: {self.said_failed[key]}")
 
-    def _may_have_failed(self, spec: JobSpec, key: Key) -> bool:
+    def _may_have_failed(self, spec: JobSpec, key: AttemptKey) -> bool:
         """By its exit code, by what it was to start next, or by its own word where it ended well."""
         seen = self._seen.get(key, NOTHING)
         said_so = key in self.said_failed and self.succeeded(key)
         return (seen.code or 0) > 0 or _cannot_go_on(spec, seen) or said_so
 
-    def _count_failure(self, spec: JobSpec, key: Key) -> None:
+    def _count_failure(self, spec: JobSpec, key: AttemptKey) -> None:
         task = key[:2]
         self.failures[task] += 1
-        if self.failures[task] > 1 + spec.retries and spec.kind is not Kind.SYSTEM:
+        if self.failures[task] > 1 + spec.retries and spec.kind is not JobKind.SYSTEM:
             times = f"{self.failures[task]} times, with {spec.retries} retries"
-            raise Broken(f"task {key[1]} of job {key[0]} failed {times}")
+            raise InvariantBroken(f"task {key[1]} of job {key[0]} failed {times}")
 
 
 def tries(spec: JobSpec) -> int:
@@ -101,15 +101,15 @@ def tries(spec: JobSpec) -> int:
     return 1 + (spec.retries if worth else 0)
 
 
-def _look_at_time(spec: JobSpec, seen: Seen, name: str) -> None:
+def _look_at_time(spec: JobSpec, seen: LastProcess, name: str) -> None:
     whole = spec.timeout_seconds
     step = spec.steps[seen.step - 1].timeout_seconds if seen.step else None
     if not _is_over(seen.ran_ms, whole) and not _is_over(seen.step_ran_ms, step):
         limit_ms = round(1000 * (whole or step or 0))
-        raise Broken(f"{name} is said to be over its time after {seen.ran_ms} of {limit_ms} ms")
+        raise InvariantBroken(f"{name} is said to be over its time after {seen.ran_ms} of {limit_ms} ms")
 
 
-def _cannot_go_on(spec: JobSpec, seen: Seen) -> bool:
+def _cannot_go_on(spec: JobSpec, seen: LastProcess) -> bool:
     """What it was to start next, or at first, exists nowhere."""
     if not spec.steps:
         return spec.command[0] == MISSING

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from rota.apiserver.feed import Happened, Position
+from rota.apiserver.feed import SequencedEvent, EventCursor
 from rota.model.ids import JobId, NodeId
-from rota.model.sync import Hello, JobClaims, JobOrders
+from rota.model.sync import Hello, JobReports, JobOrders
 
 
-class Greeting(NamedTuple):
+class HelloMessage(NamedTuple):
     n: int
     node: NodeId  # as its certificate says
     hello: Hello
@@ -16,26 +16,26 @@ class Greeting(NamedTuple):
     record_of: Callable[[JobId], bytes] = lambda _: b""  # its answer to Resubmit, of each job
 
 
-class Reported(NamedTuple):
+class ReportMessage(NamedTuple):
     n: int
-    claims: list[JobClaims]
+    claims: list[JobReports]
 
 
-class Beat(NamedTuple):
+class BeatMessage(NamedTuple):
     """Said one by one only where leases are held, which count from it."""
 
     n: int
 
 
-class Leave(NamedTuple):
+class LeaveMessage(NamedTuple):
     reason: str
 
 
-class Welcome(NamedTuple):
+class WelcomeMessage(NamedTuple):
     epoch: int
 
 
-class Orders(NamedTuple):
+class OrdersMessage(NamedTuple):
     epoch: int
     echo: int
     stored: int
@@ -44,22 +44,22 @@ class Orders(NamedTuple):
     renews: bool = True  # leases count from when the echoed word was said
 
 
-class Watch(NamedTuple):
+class WatchRequest(NamedTuple):
     """Of a subscriber: from where on; or by which name it is known; or from now on."""
 
-    after: Position | None
+    after: EventCursor | None
     name: str | None
     who: str | None = None  # it is, wherever it goes on from
 
 
-class Begun(NamedTuple):
-    at: Position
+class WatchStarted(NamedTuple):
+    at: EventCursor
 
 
-class Page(NamedTuple):
-    events: list[Happened]
+class EventPageMessage(NamedTuple):
+    events: list[SequencedEvent]
 
 
-class Ended(NamedTuple):
-    at: Position  # from where nothing can be told
+class WatchEnded(NamedTuple):
+    at: EventCursor  # from where nothing can be told
     revision: int  # as far as the server has come

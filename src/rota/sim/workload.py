@@ -25,7 +25,7 @@ from rota.model.errors import BadField, Rejected
 from rota.model.job import JobSpec
 from rota.sim import openb, traces
 from rota.sim.files import BadWorkload, place, read_text
-from rota.sim.load import Arrival, Behaviour, Elastic, Kind, Load, NodeGroup, Span, Workload, nodes_of
+from rota.sim.load import Arrival, Behaviour, Elastic, LoadKind, JobStream, NodeGroup, Span, Workload, nodes_of
 
 __all__ = ["Arrival", "BadWorkload", "Behaviour", "NodeGroup", "Workload", "read"]
 
@@ -91,7 +91,7 @@ def parse(said: Mapping[str, Any], name: str) -> Workload:
     for number, table in enumerate(_node_tables(said), start=1):
         with place(f"nodes.{number}"):
             groups.append(_group(table))
-    loads: list[Load] = []
+    loads: list[JobStream] = []
     for number, table in enumerate(_tables(said, "load", "kind = 'poisson', per_hour = 60"), start=1):
         with place(f"load.{table.get('name', number)}"):
             loads.append(_load(table, number, groups))
@@ -156,12 +156,12 @@ def _resources(value: object) -> dict[str, int]:
     }
 
 
-def _load(table: dict[str, Any], number: int, groups: list[NodeGroup]) -> Load:
+def _load(table: dict[str, Any], number: int, groups: list[NodeGroup]) -> JobStream:
     said = fields.known_fields(table, LOAD_FIELDS)
     behaviour = _behaviour(said)
-    load = Load(
+    load = JobStream(
         spec=_shared(said, number, behaviour),
-        kind=fields.one_of("kind", said.get("kind", Kind.POISSON), Kind),
+        kind=fields.one_of("kind", said.get("kind", LoadKind.POISSON), LoadKind),
         per_hour=_per_hour(said.get("per_hour")),
         behaviour=behaviour,
         jobs=fields.number("jobs", parse_count, said.get("jobs", 1), 1, limits.JOBS_WAITING_MAX),
@@ -172,7 +172,7 @@ def _load(table: dict[str, Any], number: int, groups: list[NodeGroup]) -> Load:
         cpu_milli=_span(CPU, said.get(CPU, 1), parse_cpu),
         memory_bytes=_span(MEMORY, said.get(MEMORY, 0), parse_size),
     )
-    if "jobs" in said and load.kind is not Kind.BURST:
+    if "jobs" in said and load.kind is not LoadKind.BURST:
         raise BadField("jobs", f"is not for kind {load.kind}", "write kind = 'burst', or leave jobs out")
     _check_specs(load, groups)
     return load
@@ -275,7 +275,7 @@ def _span(field: str, value: object, parse: Callable[[str, object], int]) -> Spa
     return span
 
 
-def _check_specs(load: Load, groups: list[NodeGroup]) -> None:
+def _check_specs(load: JobStream, groups: list[NodeGroup]) -> None:
     """The smallest and the largest job would be admitted, and the largest fits on an empty node."""
     _parsed(load, (load.count.low, load.cpu_milli.low, load.memory_bytes.low))
     needs = _parsed(load, (load.count.high, load.cpu_milli.high, load.memory_bytes.high)).needs
@@ -290,6 +290,6 @@ def _check_specs(load: Load, groups: list[NodeGroup]) -> None:
     raise BadField(CPU, f"no node has {together} at once", "ask for less, or add larger [[nodes]]")
 
 
-def _parsed(load: Load, amounts: tuple[float, float, float]) -> JobSpec:
+def _parsed(load: JobStream, amounts: tuple[float, float, float]) -> JobSpec:
     count, cpu_milli, memory = amounts
     return parse_spec({**load.spec, "count": int(count), "cpu": cpu_milli / 1000, "memory": int(memory)})

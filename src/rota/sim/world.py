@@ -42,7 +42,7 @@ class World:
         if not is_done():
             self.now_ms = max(self.now_ms, until_ms)
 
-    def say(self, who: str, sentence: str) -> None:
+    def trace(self, who: str, sentence: str) -> None:
         line = f"{self.now_ms / 1000:10.3f}  {who}: {sentence}"
         self._hash.update(line.encode())
         if self._keep_trace:
@@ -57,7 +57,7 @@ class World:
         return self._hash.hexdigest()
 
 
-class Clock:
+class SimClock:
     """A machine's clocks: one that only runs, perhaps too fast or too slow, and one that people set."""
 
     def __init__(self, world: World) -> None:
@@ -87,10 +87,10 @@ class Clock:
         return self._base_ms + (self._world.now_ms - self._since_ms) * self._rate
 
 
-class Process:
+class SimProcess:
     """Something that can be killed, frozen and thawed; what reaches it while it is frozen waits."""
 
-    def __init__(self, world: World, name: str, clock: Clock) -> None:
+    def __init__(self, world: World, name: str, clock: SimClock) -> None:
         self.world = world
         self.name = name
         self.clock = clock
@@ -104,7 +104,7 @@ class Process:
     def runs(self) -> bool:
         return self.alive and not self.frozen
 
-    def begin(self) -> None:
+    def start_life(self) -> None:
         self.alive = True
         self.frozen = False
         self.life += 1
@@ -132,11 +132,11 @@ class Process:
     def freeze(self) -> None:
         self.frozen = True
 
-    def thaw(self) -> None:
+    def resume(self) -> None:
         self.frozen = False
         backlog, self._backlog = self._backlog, []
         for life, act in backlog:
             self.do(life, act)
 
-    def say(self, sentence: str) -> None:
-        self.world.say(self.name, sentence)
+    def trace(self, sentence: str) -> None:
+        self.world.trace(self.name, sentence)

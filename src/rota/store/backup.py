@@ -23,7 +23,7 @@ _EVENT_ROWS = 500
 _DECODER = msgspec.msgpack.Decoder(tuple[str, Any])
 
 
-class Head(msgspec.Struct, frozen=True):
+class BackupHeader(msgspec.Struct, frozen=True):
     """Of which moment, and by whom."""
 
     revision: int
@@ -35,17 +35,17 @@ class Head(msgspec.Struct, frozen=True):
 
 
 class Backup(NamedTuple):
-    head: Head
+    header: BackupHeader
     records: dict[str, bytes]
     events: list[EventRow]
     files: dict[str, bytes]  # by path below the data directory: the keys of the cluster, its tokens
 
     @property
     def snapshot(self) -> Snapshot:
-        return Snapshot(self.head.revision, self.head.epoch, self.head.time_ms, self.records)
+        return Snapshot(self.header.revision, self.header.epoch, self.header.time_ms, self.records)
 
 
-class Origin(NamedTuple):
+class BackupOrigin(NamedTuple):
     """What a backup says about itself beside what is in the store."""
 
     wall_ms: int
@@ -53,12 +53,12 @@ class Origin(NamedTuple):
     files: Mapping[str, bytes]
 
 
-async def written(store: Store, origin: Origin) -> AsyncIterator[bytes]:
+async def stream(store: Store, origin: BackupOrigin) -> AsyncIterator[bytes]:
     """The file, piece by piece; all of it is as of one revision, whatever is committed meanwhile."""
     snapshot = await store.read()
     frames = _Frames()
-    head = Head(*snapshot[:3], origin.wall_ms, store.name, origin.version)
-    yield frames.begin(head)
+    head = BackupHeader(*snapshot[:3], origin.wall_ms, store.name, origin.version)
+    yield frames.start(head)
     for part in _parts(snapshot.records):
         yield frames.add("records", part)
     after = 0
@@ -77,7 +77,7 @@ def read(file: BinaryIO, name: str) -> Backup:
     kind, first = next(frames)
     if kind != "head":
         raise damaged(name, "it does not begin with a head")
-    head = msgspec.convert(first, Head)
+    head = msgspec.convert(first, BackupHeader)
     records: dict[str, bytes] = {}
     events: list[EventRow] = []
     files: dict[str, bytes] = {}
@@ -105,7 +105,7 @@ class _Frames:
         self._count = 0
         self._digest = hashlib.sha256()
 
-    def begin(self, head: Head) -> bytes:
+    def start(self, head: BackupHeader) -> bytes:
         self._digest.update(MAGIC)
         return MAGIC + self.add("head", head)
 

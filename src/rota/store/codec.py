@@ -7,68 +7,68 @@ import msgspec
 
 from rota.model.adoption import JobAdoption
 from rota.model.attempt import AttemptBlock, StatusBlock
-from rota.model.cluster import Cluster, ClusterWish, Machine
-from rota.model.cron import Cron, CronStatus
+from rota.model.cluster import ClusterRecord, ClusterIntent, Machine
+from rota.model.cron import CronRecord, CronStatus
 from rota.model.job import (
     Counters,
     JobCluster,
-    JobGone,
+    JobTombstone,
     JobSpec,
     JobStatus,
-    JobVerdict,
-    JobWish,
+    SchedulerVerdict,
+    JobIntent,
     SubmitKey,
     Unplaceable,
 )
-from rota.model.namespace import Namespace
-from rota.model.node import NodeSpec, NodeStatus, NodeWish
-from rota.model.pace import ReportPace
+from rota.model.namespace import NamespaceRecord
+from rota.model.node import NodeSpec, NodeStatus, NodeIntent
+from rota.model.pace import ReportInterval
 from rota.model.pins import PinBlock
-from rota.model.plan import Event, Record
-from rota.model.recovery import JobAnswers
+from rota.model.plan import EventRecord, Record
+from rota.model.recovery import RecoveryAnswers
 from rota.model.restored import Restored
-from rota.model.result import Result
-from rota.model.rollout import JobFormer, JobRollout
+from rota.model.result import ResultRecord
+from rota.model.rollout import JobPreviousVersion, JobRollout
 from rota.model.subscriber import Subscriber
 from rota.model.task import TaskBlock
 
 _KINDS: dict[tuple[str, str], type] = {
     ("job", "spec"): JobSpec,
-    ("job", "wish"): JobWish,
+    ("job", "wish"): JobIntent,
     ("job", "cluster"): JobCluster,
     ("job", "status"): JobStatus,
-    ("job", "verdict"): JobVerdict,
+    ("job", "verdict"): SchedulerVerdict,
     ("job", "unplaceable"): Unplaceable,
-    ("job", "answers"): JobAnswers,
-    ("job", "former"): JobFormer,
+    ("job", "answers"): RecoveryAnswers,
+    ("job", "former"): JobPreviousVersion,
     ("job", "rollout"): JobRollout,
     ("job", "adoption"): JobAdoption,
     ("node", "spec"): NodeSpec,
-    ("node", "wish"): NodeWish,
+    ("node", "wish"): NodeIntent,
     ("node", "status"): NodeStatus,
     ("task", ""): TaskBlock,
     ("attempt", ""): AttemptBlock,
     ("status", ""): StatusBlock,
     ("pin", ""): PinBlock,
     ("submit", ""): SubmitKey,
-    ("gone", ""): JobGone,
-    ("cluster", ""): Cluster,
-    ("cluster_wish", ""): ClusterWish,
+    ("gone", ""): JobTombstone,
+    ("cluster", ""): ClusterRecord,
+    ("cluster_wish", ""): ClusterIntent,
     ("machine", ""): Machine,
-    ("namespace", ""): Namespace,
+    ("namespace", ""): NamespaceRecord,
     ("subscriber", ""): Subscriber,
-    ("cron", ""): Cron,
+    ("cron", ""): CronRecord,
     ("cron_status", ""): CronStatus,
     ("meta", ""): Counters,
-    ("pace", ""): ReportPace,
+    ("pace", ""): ReportInterval,
     ("restored", ""): Restored,
-    ("result", ""): Result,
+    ("result", ""): ResultRecord,
 }
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODERS: dict[type, msgspec.msgpack.Decoder[Any]] = {
     kind: msgspec.msgpack.Decoder(kind) for kind in _KINDS.values()
 }
-_EVENTS = msgspec.msgpack.Decoder(tuple[int, tuple[Event, ...]])
+_EVENTS = msgspec.msgpack.Decoder(tuple[int, tuple[EventRecord, ...]])
 
 
 class Decoded(NamedTuple):
@@ -105,9 +105,9 @@ def decode_all(written: Iterable[tuple[str, bytes]]) -> Decoded:
     return Decoded(records, failed)
 
 
-def encode_events(wall_ms: int, events: tuple[Event, ...]) -> bytes:
+def encode_events(wall_ms: int, events: tuple[EventRecord, ...]) -> bytes:
     return _ENCODER.encode((wall_ms, events))
 
 
-def decode_events(row: bytes) -> tuple[int, tuple[Event, ...]]:
+def decode_events(row: bytes) -> tuple[int, tuple[EventRecord, ...]]:
     return _EVENTS.decode(row)

@@ -22,7 +22,7 @@ _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(_Entry)
 
 
-class KeptRecords:
+class DurableRecords:
     """Records by key, equal to what the file says; not made before there is something to keep."""
 
     def __init__(self, path: Path) -> None:

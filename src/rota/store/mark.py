@@ -20,7 +20,7 @@ class Acknowledged(NamedTuple):
     revision: int
 
 
-class Mark:
+class AckMarker:
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self.at_start = _decoded(os.pread(self._fd, _FORM.size + _SUM.size, 0))

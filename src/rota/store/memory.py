@@ -9,12 +9,12 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from rota.model.errors import Deposed, Outdated
+from rota.model.errors import LostLeadership, StaleState
 from rota.store.codec import decode_events
-from rota.store.kept import KeptRecords
+from rota.store.kept import DurableRecords
 from rota.store.protocol import Batch, EventRow, Snapshot, next_epoch
 
-KEPT = frozenset(  # kinds of records that are on disk, by how their keys begin
+DURABLE_KINDS = frozenset(  # kinds of records that are on disk, by how their keys begin
     (
         "node",
         "cluster",
@@ -29,8 +29,8 @@ KEPT = frozenset(  # kinds of records that are on disk, by how their keys begin
 )
 
 
-def is_kept(key: str) -> bool:
-    return key.partition("/")[0] in KEPT
+def is_durable(key: str) -> bool:
+    return key.partition("/")[0] in DURABLE_KINDS
 
 
 class MemoryStore:
@@ -38,13 +38,13 @@ class MemoryStore:
 
     def __init__(self, directory: Path) -> None:
         self._epoch_file = directory / "epoch"
-        self._kept = KeptRecords(directory / "kept")
-        self._records: dict[str, bytes] = dict(self._kept.records)
+        self._durable = DurableRecords(directory / "kept")
+        self._records: dict[str, bytes] = dict(self._durable.records)
         self._events: list[tuple[int, EventRow]] = []
         self._revision = 0
-        self._time_ms = self._kept.time_ms  # kept records hold times of the cluster: it must not go back
+        self._time_ms = self._durable.time_ms  # kept records hold times of the cluster: it must not go back
 
-    async def lead(self, above: int = 0) -> int:
+    async def acquire_epoch(self, above: int = 0) -> int:
         epoch = next_epoch(max(self._epoch(), above))
         self._write_epoch(epoch)
         return epoch
@@ -55,10 +55,10 @@ class MemoryStore:
     async def commit(self, batch: Batch) -> int:
         epoch = self._epoch()
         if batch.epoch != epoch:
-            raise Deposed(f"epoch {batch.epoch} is over, {epoch} leads")
+            raise LostLeadership(f"epoch {batch.epoch} is over, {epoch} leads")
         if batch.after != self._revision:
-            raise Outdated(f"revision {batch.after} is not the last, {self._revision} is")
-        self._keep(batch.time_ms, dict(batch.puts), batch.deletes)
+            raise StaleState(f"revision {batch.after} is not the last, {self._revision} is")
+        self._write_durable(batch.time_ms, dict(batch.puts), batch.deletes)
         self._records.update(batch.puts)
         for key in batch.deletes:
             self._records.pop(key, None)
@@ -68,32 +68,32 @@ class MemoryStore:
             self._events.append((batch.wall_ms, EventRow(self._revision, batch.events)))
         return self._revision
 
-    async def events(self, after: int, most: int) -> list[EventRow]:
-        return [row for _, row in self._events if row.revision > after][:most]
+    async def events(self, after: int, limit: int) -> list[EventRow]:
+        return [row for _, row in self._events if row.revision > after][:limit]
 
     async def forget_events(self, before_wall_ms: int) -> None:
         self._events = [(wall_ms, row) for wall_ms, row in self._events if wall_ms >= before_wall_ms]
 
-    async def fill(self, snapshot: Snapshot, events: Iterable[EventRow]) -> None:
+    async def load_snapshot(self, snapshot: Snapshot, events: Iterable[EventRow]) -> None:
         if self._revision:
-            raise Outdated(f"there are {self._revision} commits already")
+            raise StaleState(f"there are {self._revision} commits already")
         self._write_epoch(max(self._epoch(), snapshot.epoch))
-        self._keep(snapshot.time_ms, snapshot.records, ())
+        self._write_durable(snapshot.time_ms, snapshot.records, ())
         self._records = dict(snapshot.records)
         self._events = [(decode_events(one.row)[0], one) for one in events]
         self._revision, self._time_ms = snapshot.revision, snapshot.time_ms
 
-    async def has_room(self) -> bool:
+    async def has_space(self) -> bool:
         return True
 
     async def close(self) -> None:
-        self._kept.close()
+        self._durable.close()
 
-    def _keep(self, time_ms: int, puts: Mapping[str, bytes], deletes: Sequence[str]) -> None:
-        kept = {key: value for key, value in puts.items() if is_kept(key)}
-        gone = [key for key in deletes if is_kept(key)]
+    def _write_durable(self, time_ms: int, puts: Mapping[str, bytes], deletes: Sequence[str]) -> None:
+        kept = {key: value for key, value in puts.items() if is_durable(key)}
+        gone = [key for key in deletes if is_durable(key)]
         if kept or gone:
-            self._kept.write(time_ms, kept, gone)
+            self._durable.write(time_ms, kept, gone)
 
     def _epoch(self) -> int:
         try:

@@ -35,7 +35,7 @@ class Batch(NamedTuple):
     events: bytes | None  # one packed row
 
 
-class Change(NamedTuple):
+class CommitChange(NamedTuple):
     """A commit that somebody else made, as it was heard of."""
 
     revision: int
@@ -55,7 +55,7 @@ class Store(Protocol):
 
     name: str
 
-    async def lead(self, above: int = 0) -> int:
+    async def acquire_epoch(self, above: int = 0) -> int:
         """Raise the epoch, above that number too, and return it; who led before can write nothing more."""
 
     async def read(self) -> Snapshot: ...
@@ -63,15 +63,15 @@ class Store(Protocol):
     async def commit(self, batch: Batch) -> int:
         """Make it durable and return its revision: one more than the last."""
 
-    async def events(self, after: int, most: int) -> list[EventRow]:
+    async def events(self, after: int, limit: int) -> list[EventRow]:
         """Rows of the revisions above `after`, oldest first."""
 
     async def forget_events(self, before_wall_ms: int) -> None: ...
 
-    async def fill(self, snapshot: Snapshot, events: Iterable[EventRow]) -> None:
+    async def load_snapshot(self, snapshot: Snapshot, events: Iterable[EventRow]) -> None:
         """Of a store without commits: become this or stay empty. Rows are as `encode_events` makes them."""
 
-    async def has_room(self) -> bool:
+    async def has_space(self) -> bool:
         """Whether more may be written than how that ended which runs already."""
 
     async def close(self) -> None: ...

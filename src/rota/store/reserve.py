@@ -5,12 +5,12 @@ import os
 from pathlib import Path
 
 
-class Reserve:
+class DiskReserve:
     def __init__(self, path: Path, size_bytes: int) -> None:
         self._path = path
         self._size_bytes = size_bytes
 
-    def take(self) -> bool:
+    def acquire(self) -> bool:
         """Whether it is held, and there is something beside it; taken as soon as there is twice as much."""
         disk = os.statvfs(self._path.parent)
         free_bytes = disk.f_bavail * disk.f_frsize
@@ -32,7 +32,7 @@ class Reserve:
             return False
         return True
 
-    def give_up(self) -> None:
+    def release(self) -> None:
         with contextlib.suppress(FileNotFoundError):
             self._path.unlink()
 

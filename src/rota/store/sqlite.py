@@ -8,15 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from rota.model.errors import Deposed, Outdated, StoreFull, Transient, Unavailable
+from rota.model.errors import LostLeadership, StaleState, StoreFull, Transient, Unavailable
 from rota.model.limits import STORE_RESERVE_BYTES
 from rota.store.codec import decode_events
-from rota.store.mark import Mark
+from rota.store.mark import AckMarker
 from rota.store.protocol import Batch, EventRow, Snapshot, next_epoch
-from rota.store.reserve import Reserve
+from rota.store.reserve import DiskReserve
 from rota.store.sqlite_file import (
     MODULUS,
-    Head,
+    DatabaseHead,
     damaged,
     event_sum,
     open_file,
@@ -48,18 +48,18 @@ class SqliteStore:
     def __init__(self, directory: Path, reserve_bytes: int = STORE_RESERVE_BYTES) -> None:
         self._path = directory / "rota.db"
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
-        self._reserve = Reserve(directory / "rota.reserve", reserve_bytes)
+        self._reserve = DiskReserve(directory / "rota.reserve", reserve_bytes)
         try:
             self._db = self._thread.submit(self._open).result()
         except sqlite3.DatabaseError as error:
             self._thread.shutdown()
-            raise self._meant(error) from error
+            raise self._translate_error(error) from error
         except BaseException:
             self._thread.shutdown()
             raise
 
-    async def lead(self, above: int = 0) -> int:
-        return await self._run(lambda: self._lead(above))
+    async def acquire_epoch(self, above: int = 0) -> int:
+        return await self._run(lambda: self._acquire_epoch(above))
 
     async def read(self) -> Snapshot:
         return await self._run(self._read)
@@ -67,17 +67,17 @@ class SqliteStore:
     async def commit(self, batch: Batch) -> int:
         return await self._run(lambda: self._commit(batch))
 
-    async def events(self, after: int, most: int) -> list[EventRow]:
-        return await self._run(lambda: self._events(after, most))
+    async def events(self, after: int, limit: int) -> list[EventRow]:
+        return await self._run(lambda: self._events(after, limit))
 
     async def forget_events(self, before_wall_ms: int) -> None:
         await self._run(lambda: self._forget_events(before_wall_ms))
 
-    async def fill(self, snapshot: Snapshot, events: Iterable[EventRow]) -> None:
-        await self._run(lambda: self._fill(snapshot, events))
+    async def load_snapshot(self, snapshot: Snapshot, events: Iterable[EventRow]) -> None:
+        await self._run(lambda: self._load_snapshot(snapshot, events))
 
-    async def has_room(self) -> bool:
-        return await self._run(self._reserve.take)
+    async def has_space(self) -> bool:
+        return await self._run(self._reserve.acquire)
 
     async def close(self) -> None:
         await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
@@ -87,9 +87,9 @@ class SqliteStore:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
         except sqlite3.DatabaseError as error:
-            raise self._meant(error) from error
+            raise self._translate_error(error) from error
 
-    def _meant(self, error: sqlite3.DatabaseError) -> Transient:
+    def _translate_error(self, error: sqlite3.DatabaseError) -> Transient:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
         if code == sqlite3.SQLITE_FULL:
             return StoreFull(f"the disk of {self._path} is full")
@@ -100,8 +100,8 @@ class SqliteStore:
     def _open(self) -> sqlite3.Connection:
         db = open_file(self._path)
         try:
-            self._mark = Mark(self._path.with_suffix(".mark"))
-            head, said = read_head(self._path, db), self._mark.at_start
+            self._ack_marker = AckMarker(self._path.with_suffix(".mark"))
+            head, said = read_head(self._path, db), self._ack_marker.at_start
             if head.revision < said.revision or head.epoch < said.epoch:
                 ends = f"it ends with revision {head.revision} in epoch {head.epoch}"
                 lost = f"revision {said.revision} in epoch {said.epoch} was acknowledged"
@@ -113,9 +113,9 @@ class SqliteStore:
 
     def _close(self) -> None:
         self._db.close()
-        self._mark.close()
+        self._ack_marker.close()
 
-    def _write(self, change: Callable[[Head], Head]) -> Head:
+    def _write(self, change: Callable[[DatabaseHead], DatabaseHead]) -> DatabaseHead:
         """One transaction: from the head that is there to another."""
         self._db.execute("BEGIN IMMEDIATE")
         try:
@@ -125,14 +125,14 @@ class SqliteStore:
         except BaseException as error:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
-            if isinstance(error, sqlite3.DatabaseError) and isinstance(self._meant(error), StoreFull):
-                self._reserve.give_up()
+            if isinstance(error, sqlite3.DatabaseError) and isinstance(self._translate_error(error), StoreFull):
+                self._reserve.release()
             raise
-        self._mark.write(head.epoch, head.revision)
+        self._ack_marker.write(head.epoch, head.revision)
         return head
 
-    def _lead(self, above: int) -> int:
-        self._reserve.take()
+    def _acquire_epoch(self, above: int) -> int:
+        self._reserve.acquire()
         return self._write(lambda head: head._replace(epoch=next_epoch(max(head.epoch, above)))).epoch
 
     def _read(self) -> Snapshot:
@@ -145,11 +145,11 @@ class SqliteStore:
             self._db.execute("COMMIT")
 
     def _commit(self, batch: Batch) -> int:
-        def change(head: Head) -> Head:
+        def change(head: DatabaseHead) -> DatabaseHead:
             if head.epoch != batch.epoch:
-                raise Deposed(f"epoch {batch.epoch} is over, {head.epoch} leads")
+                raise LostLeadership(f"epoch {batch.epoch} is over, {head.epoch} leads")
             if head.revision != batch.after:
-                raise Outdated(f"revision {batch.after} is not the last, {head.revision} is")
+                raise StaleState(f"revision {batch.after} is not the last, {head.revision} is")
             revision = head.revision + 1
             events_sum = head.events_sum
             if batch.events is not None:
@@ -181,16 +181,16 @@ class SqliteStore:
         self._db.execute("INSERT INTO events VALUES (?, ?, ?, ?)", (revision, wall_ms, said, row))
         return said
 
-    def _events(self, after: int, most: int) -> list[EventRow]:
+    def _events(self, after: int, limit: int) -> list[EventRow]:
         found = []
-        for revision, wall_ms, row, said in self._db.execute(_EVENTS, (after, most)):
+        for revision, wall_ms, row, said in self._db.execute(_EVENTS, (after, limit)):
             if not isinstance(row, bytes) or event_sum(revision, wall_ms, row) != said:
                 raise damaged(self._path, f"the events of revision {revision} are not what was written")
             found.append(EventRow(revision, row))
         return found
 
     def _forget_events(self, before_wall_ms: int) -> None:
-        def change(head: Head) -> Head:
+        def change(head: DatabaseHead) -> DatabaseHead:
             forgotten = self._db.execute(
                 "DELETE FROM events WHERE wall_ms < ? RETURNING sum", (before_wall_ms,)
             )
@@ -198,14 +198,14 @@ class SqliteStore:
 
         self._write(change)
 
-    def _fill(self, snapshot: Snapshot, events: Iterable[EventRow]) -> None:
-        def change(head: Head) -> Head:
+    def _load_snapshot(self, snapshot: Snapshot, events: Iterable[EventRow]) -> None:
+        def change(head: DatabaseHead) -> DatabaseHead:
             if head.revision:
-                raise Outdated(f"there are {head.revision} commits already")
+                raise StaleState(f"there are {head.revision} commits already")
             puts = [(key, record_sum(key, value), value) for key, value in snapshot.records.items()]
             self._db.executemany(_PUT, puts)
             rows = (self._add_event(one.revision, decode_events(one.row)[0], one.row) for one in events)
-            return Head(
+            return DatabaseHead(
                 max(head.epoch, snapshot.epoch),
                 snapshot.revision,
                 snapshot.time_ms,

@@ -13,7 +13,7 @@ from rota.model.errors import Damaged, Unavailable
 
 FORMAT = 2
 MODULUS = 1 << 62  # sums stay within SQLite's integers
-NAMED_MAX = 3  # of damaged rows
+DAMAGED_ROWS_SHOWN = 3  # of damaged rows
 # The sums stand before what they are of: they are read without it.
 _SCHEMA = """
 CREATE TABLE records (key TEXT NOT NULL UNIQUE, sum INTEGER NOT NULL, value BLOB NOT NULL);
@@ -29,7 +29,7 @@ CREATE TABLE head (
 _TABLES = ("records", "events", "head")
 
 
-class Head(NamedTuple):
+class DatabaseHead(NamedTuple):
     """Where the store stands, and what all its rows add up to."""
 
     epoch: int
@@ -73,27 +73,27 @@ def open_file(path: Path) -> sqlite3.Connection:
     return db
 
 
-def read_head(path: Path, db: sqlite3.Connection) -> Head:
+def read_head(path: Path, db: sqlite3.Connection) -> DatabaseHead:
     query = "SELECT sum, epoch, revision, time_ms, records_sum, events_sum FROM head"
     rows = db.execute(query).fetchall()
     try:
         ((said, *columns),) = rows
     except ValueError:
         raise damaged(path, "its head is missing") from None
-    head = Head(*columns)
+    head = DatabaseHead(*columns)
     if head.sum != said:
         raise damaged(path, "its head is not what was written")
     return head
 
 
-def write_head(db: sqlite3.Connection, head: Head) -> None:
+def write_head(db: sqlite3.Connection, head: DatabaseHead) -> None:
     db.execute(
         "UPDATE head SET epoch = ?, revision = ?, time_ms = ?, records_sum = ?, events_sum = ?, sum = ?",
         (*head, head.sum),
     )
 
 
-def read_records(path: Path, db: sqlite3.Connection, head: Head) -> dict[str, bytes]:
+def read_records(path: Path, db: sqlite3.Connection, head: DatabaseHead) -> dict[str, bytes]:
     """All of them, if they are what was written."""
     rows = db.execute("SELECT key, value FROM records").fetchall()
     found = dict(rows)
@@ -102,7 +102,7 @@ def read_records(path: Path, db: sqlite3.Connection, head: Head) -> dict[str, by
     except (TypeError, AttributeError):  # a value of another kind
         total = -1
     if total != head.records_sum or len(found) != len(rows):
-        raise damaged(path, _what_is_wrong(db))
+        raise damaged(path, _describe_damage(db))
     return found
 
 
@@ -117,10 +117,10 @@ def _make(db: sqlite3.Connection, *before: str) -> None:
     try:
         for statement in (*before, *filter(str.strip, _SCHEMA.split(";"))):
             db.execute(statement)
-        empty = Head(0, 0, 0)
+        empty = DatabaseHead(0, 0, 0)
         db.execute("INSERT INTO head VALUES (1, ?, ?, ?, ?, ?, ?, ?)", (FORMAT, empty.sum, *empty))
         if before:
-            _take_over(db)
+            _copy_old_rows(db)
         db.execute("COMMIT")
     except BaseException:
         if db.in_transaction:
@@ -133,7 +133,7 @@ def _upgrade(db: sqlite3.Connection) -> None:
     _make(db, *(f"ALTER TABLE {name} RENAME TO old_{name}" for name in _TABLES))
 
 
-def _take_over(db: sqlite3.Connection) -> None:
+def _copy_old_rows(db: sqlite3.Connection) -> None:
     db.create_function("record_sum", 2, record_sum, deterministic=True)
     db.create_function("event_sum", 3, event_sum, deterministic=True)
     db.execute("INSERT INTO records SELECT key, record_sum(key, value), value FROM old_records")
@@ -143,29 +143,29 @@ def _take_over(db: sqlite3.Connection) -> None:
     ((epoch, revision, time_ms),) = db.execute("SELECT epoch, revision, time_ms FROM old_head")
     ((records,),) = db.execute("SELECT coalesce(sum(sum), 0) FROM records")
     ((events,),) = db.execute("SELECT coalesce(sum(sum), 0) FROM events")
-    write_head(db, Head(epoch, revision, time_ms, records % MODULUS, events % MODULUS))
+    write_head(db, DatabaseHead(epoch, revision, time_ms, records % MODULUS, events % MODULUS))
     for name in _TABLES:
         db.execute(f"DROP TABLE old_{name}")
 
 
 def _check_structure(path: Path, db: sqlite3.Connection) -> None:
     """The index of keys against the rows: through it a row could be missed, or written twice."""
-    found = [str(line) for (line,) in db.execute(f"PRAGMA integrity_check({NAMED_MAX})")]
+    found = [str(line) for (line,) in db.execute(f"PRAGMA integrity_check({DAMAGED_ROWS_SHOWN})")]
     if found != ["ok"]:
         raise damaged(
             path, "; ".join(line for one in found for line in one.splitlines() if not line.startswith("***"))
         )
 
 
-def _what_is_wrong(db: sqlite3.Connection) -> str:
+def _describe_damage(db: sqlite3.Connection) -> str:
     rows: list[tuple[Any, Any, Any]] = db.execute("SELECT key, value, sum FROM records").fetchall()
-    wrong = [str(key) for key, value, said in rows if not is_as_written(key, value, said)]
+    wrong = [str(key) for key, value, said in rows if not is_intact(key, value, said)]
     if not wrong:
         return "records are missing, or are left from before"
-    more = f" and {len(wrong) - NAMED_MAX} more" if len(wrong) > NAMED_MAX else ""
+    more = f" and {len(wrong) - DAMAGED_ROWS_SHOWN} more" if len(wrong) > DAMAGED_ROWS_SHOWN else ""
     are = "is" if len(wrong) == 1 else "are"
-    return f"{', '.join(map(repr, wrong[:NAMED_MAX]))}{more} {are} not what was written"
+    return f"{', '.join(map(repr, wrong[:DAMAGED_ROWS_SHOWN]))}{more} {are} not what was written"
 
 
-def is_as_written(key: Any, value: Any, said: Any) -> bool:
+def is_intact(key: Any, value: Any, said: Any) -> bool:
     return isinstance(key, str) and isinstance(value, bytes) and record_sum(key, value) == said

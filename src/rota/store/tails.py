@@ -12,21 +12,21 @@ from rota.model.ids import JobId
 from rota.model.limits import TAIL_BYTES, TAILS_BYTES_MAX
 from rota.model.sync import Tail, TailPiece
 
-Key = tuple[int, int, str]  # index, attempt, stream
+TailKey = tuple[int, int, str]  # index, attempt, stream
 STREAMS = ("stdout", "stderr")
 HEAD = struct.Struct("<IIBQI")  # index, attempt, stream, offset, length
 LIVE_SECONDS = 5.0  # what a live attempt wrote is on disk this much later: its node has it, too
 JOB_SHARE = 4  # no job gets more than one part in so many
 
 
-class Tails:
+class TailStore:
     """`JOB` holds what ended attempts wrote last, appended; `JOB.live` what live ones did, written anew."""
 
     def __init__(self, directory: Path, most_bytes: int = TAILS_BYTES_MAX) -> None:
         self._directory = directory
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
-        self._live: dict[JobId, dict[Key, Tail]] = {}
+        self._live: dict[JobId, dict[TailKey, Tail]] = {}
         self._unwritten: dict[JobId, None] = {}
         self._timer: threading.Timer | None = None
         self._sizes: OrderedDict[str, int] = OrderedDict()  # by file, the one written longest ago first
@@ -35,7 +35,7 @@ class Tails:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = sorted((entry.stat().st_mtime_ns, entry.name) for entry in os.scandir(directory))
         for _, name in found:
-            self._note(name)
+            self._record_size(name)
 
     def keep(self, pieces: Iterable[TailPiece]) -> None:
         with self._lock:
@@ -43,7 +43,7 @@ class Tails:
             for piece in pieces:
                 live = self._live_of(piece.job)
                 key = (piece.task, piece.attempt, piece.stream)
-                tail = grown(live.get(key), piece)
+                tail = extend_tail(live.get(key), piece)
                 if piece.is_final:
                     if live.pop(key, None) is not None:
                         self._write_later(piece.job)
@@ -92,7 +92,7 @@ class Tails:
                 self._write_live()
                 self._make_room()
 
-    def _live_of(self, job: JobId) -> dict[Key, Tail]:
+    def _live_of(self, job: JobId) -> dict[TailKey, Tail]:
         if job not in self._live:
             self._live[job] = dict(_records(self._directory / f"{job}.live"))
         return self._live[job]
@@ -104,7 +104,7 @@ class Tails:
         self._whole.add(job)
         with path.open("ab") as file:
             file.write(records)
-        self._note(job)
+        self._record_size(job)
         if self._sizes[job] > self._most_bytes // JOB_SHARE:
             self._halve(path)
 
@@ -115,7 +115,7 @@ class Tails:
         while records and surplus > 0:
             surplus -= len(records.popleft())
         _replace(path, b"".join(records))
-        self._note(path.name)
+        self._record_size(path.name)
 
     def _write_live(self) -> None:
         for job in list(self._unwritten):
@@ -124,7 +124,7 @@ class Tails:
             name = f"{job}.live"
             if live:
                 _replace(self._directory / name, b"".join(_record(key, tail) for key, tail in live.items()))
-                self._note(name)
+                self._record_size(name)
             else:
                 self._live.pop(job)
                 self._drop(name)
@@ -135,7 +135,7 @@ class Tails:
             self._live.pop(JobId(name.removesuffix(".live")), None)
             self._drop(name)
 
-    def _note(self, name: str) -> None:
+    def _record_size(self, name: str) -> None:
         size = (self._directory / name).stat().st_size
         self._total_bytes += size - self._sizes.get(name, 0)
         self._sizes[name] = size
@@ -147,7 +147,7 @@ class Tails:
             (self._directory / name).unlink()
 
 
-def grown(before: Tail | None, piece: TailPiece) -> Tail:
+def extend_tail(before: Tail | None, piece: TailPiece) -> Tail:
     """What is known now; bytes that were heard twice count once, and after a gap only what is new counts."""
     if before is None or piece.offset > before.end or piece.offset < before.offset:
         offset, data = piece.offset, piece.data
@@ -157,13 +157,13 @@ def grown(before: Tail | None, piece: TailPiece) -> Tail:
     return Tail(offset + surplus, data[surplus:], piece.is_final)
 
 
-def _record(key: Key, tail: Tail) -> bytes:
+def _record(key: TailKey, tail: Tail) -> bytes:
     index, attempt, stream = key
     head = HEAD.pack(index, attempt, STREAMS.index(stream), tail.offset, len(tail.data))
     return head + tail.data
 
 
-def _records(path: Path) -> Iterator[tuple[Key, Tail]]:
+def _records(path: Path) -> Iterator[tuple[TailKey, Tail]]:
     """All that are whole; a crash may have torn the last."""
     try:
         text = path.read_bytes()

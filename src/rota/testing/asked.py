@@ -13,33 +13,33 @@ USER = Caller("user", Role.ADMIN, ("*",))
 
 def resize(stage: Stage, job: JobId, count: int) -> None:
     """So many tasks; what runs is otherwise left alone."""
-    wanted = admit_update.Update({"count": count})
-    stage.ask("apiserver", lambda view, now: admit_update.update(view, job, wanted, USER, now))
-    stage.settle()
+    wanted = admit_update.UpdateRequest({"count": count})
+    stage.ask("apiserver", lambda view, now: admit_update.update_job(view, job, wanted, USER, now))
+    stage.run_to_quiescence()
 
 
 def pause(stage: Stage, job: JobId, *, stop: bool) -> None:
     body = {"stop": stop}
     stage.ask("apiserver", lambda view, now: admit_wishes.pause(view, job, body, USER, now))
-    stage.settle()
+    stage.run_to_quiescence()
 
 
 def resume(stage: Stage, job: JobId) -> None:
     stage.ask("apiserver", lambda view, now: admit_wishes.resume(view, job, {}, USER, now))
-    stage.settle()
+    stage.run_to_quiescence()
 
 
 def rerun(stage: Stage, job: JobId, *, failed: bool) -> None:
     """Once more; of `failed` what has not succeeded."""
     stage.put(Counters(jobs=max(map(int, stage.mirror.jobs))))  # a story numbers its jobs itself
-    wanted = admit_rerun.Wanted({"failed": failed})
-    stage.ask("apiserver", lambda view, now: admit_rerun.rerun(view, job, wanted, USER, now))
-    stage.settle()
+    wanted = admit_rerun.RerunSelection({"failed": failed})
+    stage.ask("apiserver", lambda view, now: admit_rerun.rerun_job(view, job, wanted, USER, now))
+    stage.run_to_quiescence()
 
 
 def move(stage: Stage, job: JobId, indices: list[int] | None, to: str | None) -> None:
     """Refused with what is raised."""
-    admit = admit_move.mover(why_not_moved)
+    admit = admit_move.move_admission(why_not_moved)
     body = {"indices": indices, "to": to}
     stage.ask("apiserver", lambda view, now: admit(view, job, body, USER, now))
-    stage.settle()
+    stage.run_to_quiescence()

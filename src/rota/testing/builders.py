@@ -7,10 +7,10 @@ from rota.engine.mirror import Mirror
 from rota.model.ids import JobId, NodeId
 from rota.model.job import JobCluster, JobSpec, JobStatus
 from rota.model.lifecycle import JobState, NodeState
-from rota.model.node import Link, NodeSpec, NodeStatus
+from rota.model.node import Connection, NodeSpec, NodeStatus
 from rota.model.plan import Instant, Plan
 from rota.model.shape import Constraint, Op
-from rota.model.sync import Claim, Hello, JobClaims, Said
+from rota.model.sync import AttemptReport, Hello, JobReports, ReportedState
 
 GIB = 2**30
 WALL_MS = 1_700_000_000_000  # the wall clock at cluster time 0
@@ -47,7 +47,7 @@ def node_status(node: str, capacity: Mapping[str, int] | None = None, **fields: 
     return NodeStatus(NodeId(node), **(plain | {"capacity": amounts} | fields))
 
 
-def hello(node: str, inventory: list[JobClaims] | None = None, **fields: Any) -> Hello:
+def hello(node: str, inventory: list[JobReports] | None = None, **fields: Any) -> Hello:
     status = node_status(node)
     plain: dict[str, Any] = {
         "machine_id": status.machine_id,
@@ -60,13 +60,13 @@ def hello(node: str, inventory: list[JobClaims] | None = None, **fields: Any) ->
     return Hello(**(plain | {"inventory": inventory or []} | fields))
 
 
-def claims(job: int, said: Said, *pairs: tuple[int, int], **fields: Any) -> JobClaims:
+def claims(job: int, said: ReportedState, *pairs: tuple[int, int], **fields: Any) -> JobReports:
     """The same word on several attempts of a job, each given as (index, attempt)."""
-    return JobClaims(JobId(str(job)), [Claim(index, attempt, said, **fields) for index, attempt in pairs])
+    return JobReports(JobId(str(job)), [AttemptReport(index, attempt, said, **fields) for index, attempt in pairs])
 
 
 def add_node(
-    mirror: Mirror, node: str, capacity: Mapping[str, int] | None = None, link: Link = Link.UP, **fields: Any
+    mirror: Mirror, node: str, capacity: Mapping[str, int] | None = None, link: Connection = Connection.UP, **fields: Any
 ) -> NodeId:
     """A node that has joined and called; it is named like its id."""
     mirror.apply(NodeSpec(NodeId(node), node))

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import rota
 from rota.config import machines_dir
-from rota.keeper.limits.machine import end_groups
+from rota.keeper.limits.machine import kill_leftover_cgroups
 from rota.testing import processes
 from rota.testing.processes import until
 
@@ -34,7 +34,7 @@ _given: deque[int] = deque(maxlen=200)  # ports that somebody may be about to li
 
 
 @dataclass(frozen=True)
-class Ran:
+class CommandResult:
     """How a command line ended."""
 
     code: int
@@ -43,7 +43,7 @@ class Ran:
 
 
 @dataclass(frozen=True)
-class Answer:
+class HttpReply:
     """What the server said over HTTP."""
 
     status: int
@@ -234,7 +234,7 @@ class LocalCluster:
 
     # ---- whoever asks
 
-    def rota(self, *arguments: str | bytes, **variables: str) -> Ran:
+    def rota(self, *arguments: str | bytes, **variables: str) -> CommandResult:
         """Run a command line to its end."""
         done = subprocess.run(
             self._line(*arguments),
@@ -245,7 +245,7 @@ class LocalCluster:
             timeout=_ANSWER_SECONDS,
             check=False,
         )
-        return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
+        return CommandResult(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     def start_rota(self, *arguments: str) -> subprocess.Popen[bytes]:
         """Start a command line; its stdout and stderr are pipes."""
@@ -270,7 +270,7 @@ class LocalCluster:
         """How many of its tasks are in that state, as far as the server knows."""
         return int(self.call("GET", f"/v1/jobs/{job}").body["counts"].get(state, 0))
 
-    def call(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
+    def call(self, method: str, path: str, body: Any = None, **headers: str) -> HttpReply:
         """One HTTP request, with the admin's token unless another `authorization` is given."""
         payload = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         said = {"authorization": f"Bearer {self.token}", "content-type": "application/json", **headers}
@@ -278,7 +278,7 @@ class LocalCluster:
 
     def _ask(
         self, address: str, method: str, path: str, payload: bytes | None, headers: dict[str, str]
-    ) -> Answer:
+    ) -> HttpReply:
         with contextlib.closing(HTTPConnection(address, timeout=_ANSWER_SECONDS)) as connection:
             try:
                 connection.request(method, path, payload, headers)
@@ -290,7 +290,7 @@ class LocalCluster:
                 if self._server is not None and self._server.poll() is not None:
                     error.add_note(f"the server ended with {self._server.poll()}: {self._tail('server')}")
                 raise
-        return Answer(response.status, json.loads(text) if text else None)
+        return HttpReply(response.status, json.loads(text) if text else None)
 
     @property
     def token(self) -> str:
@@ -367,4 +367,4 @@ def _end_node(directory: Path) -> None:
     processes.kill_all(lambda: processes.with_argument(f"--data-dir\0{directory}\0"))
     processes.kill_all(lambda: _keepers(directory))
     processes.kill_all(lambda: _work(directory))
-    end_groups(str(directory), _ANSWER_SECONDS)
+    kill_leftover_cgroups(str(directory), _ANSWER_SECONDS)

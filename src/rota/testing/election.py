@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rota.testing.cluster import Answer, LocalCluster, free_ports
+from rota.testing.cluster import HttpReply, LocalCluster, free_ports
 from rota.testing.etcd import LocalEtcd
 from rota.testing.processes import is_stopped, until
 
@@ -18,7 +18,7 @@ _STANDS_BY = 503
 
 
 @dataclass(frozen=True)
-class Place:
+class ServerAddress:
     """Where a server is."""
 
     http: str
@@ -45,7 +45,7 @@ class ElectedCluster(LocalCluster):
         self.etcd = etcd
         self._never_lead = never_lead
         self.places = {
-            number: Place(*(f"127.0.0.1:{port}" for port in free_ports(3)))
+            number: ServerAddress(*(f"127.0.0.1:{port}" for port in free_ports(3)))
             for number in range(1, servers + 1)
         }
         self.servers: dict[int, subprocess.Popen[bytes]] = {}
@@ -109,16 +109,16 @@ class ElectedCluster(LocalCluster):
         self.http, self.token_file = self.places[number].http, self.directory / f"server-{number}" / "token"
         return number
 
-    def call(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
+    def call(self, method: str, path: str, body: Any = None, **headers: str) -> HttpReply:
         """To whoever leads: on a busy machine that may be another by itself."""
 
-        def answered() -> Answer | None:
+        def answered() -> HttpReply | None:
             try:
                 answer = super(ElectedCluster, self).call(method, path, body, **headers)
             except OSError:
                 if method != "GET":
                     raise
-                answer = Answer(_STANDS_BY, None)
+                answer = HttpReply(_STANDS_BY, None)
             if answer.status != _STANDS_BY:
                 return answer
             self.wait_for_leader()
@@ -152,7 +152,7 @@ class ElectedCluster(LocalCluster):
         agents = [agent.pid for agent in self._agents.values()]
         return [*(process.pid for process in self.servers.values()), *agents, *self.keepers()]
 
-    def asked(self, number: int, method: str, path: str, body: Any = None, **headers: str) -> Answer:
+    def asked(self, number: int, method: str, path: str, body: Any = None, **headers: str) -> HttpReply:
         """One request to that server, whoever leads."""
         said = {"authorization": f"Bearer {self.token}", "content-type": "application/json", **headers}
         payload = None if body is None else json.dumps(body).encode()

@@ -16,15 +16,15 @@ from pathlib import Path
 from types import MappingProxyType
 
 from rota import __version__
-from rota.agent.gauges import Gauges, measure
+from rota.agent.gauges import LoadSampler, measure
 from rota.agent.join import join
-from rota.agent.run import Agent, Settings
+from rota.agent.run import Agent, AgentSettings
 from rota.identity.node_identity import NodeIdentity
 from rota.identity.tokens import JoinLine
 from rota.model.ids import JobId
-from rota.model.result import ReportDoor
-from rota.model.sync import Claim, How, JobClaims, Said, Signal, Start, Work
-from rota.runtimes.protocol import AttemptName, Room
+from rota.model.result import ResultEndpoint
+from rota.model.sync import AttemptReport, StopMode, JobReports, ReportedState, Signal, Start, TaskTemplate
+from rota.runtimes.protocol import AttemptName, NodeResources
 
 LABEL = {"light": "yes"}
 CPU_MILLI = 4_000
@@ -33,32 +33,32 @@ _JOINING = 8  # at a time: each waits for an answer, not for a processor
 _ENDS_AT_ONCE = "true"
 
 
-class Pretended:
+class PretendRuntime:
     """A runtime that starts nothing, and says what one that does would say."""
 
     is_outdated = False
     shortage: str | None = None
     leases: Mapping[JobId, int] = MappingProxyType({})
-    doors: Mapping[JobId, ReportDoor] = MappingProxyType({})
+    doors: Mapping[JobId, ResultEndpoint] = MappingProxyType({})
     records: Mapping[JobId, bytes] = MappingProxyType({})
 
     def __init__(self, node: str, directory: Path) -> None:
         self.labels: dict[str, str] = {}
         self._node = node
         self._directory = directory
-        self._news: asyncio.Queue[list[JobClaims]] = asyncio.Queue()
-        self._works: dict[JobId, Work] = {}
-        self._claims: dict[AttemptName, Claim] = {}
+        self._news: asyncio.Queue[list[JobReports]] = asyncio.Queue()
+        self._works: dict[JobId, TaskTemplate] = {}
+        self._claims: dict[AttemptName, AttemptReport] = {}
 
-    async def attach(self, room: Room) -> list[JobClaims]:
+    async def attach(self, room: NodeResources) -> list[JobReports]:
         del room
-        return [JobClaims(name.job, [claim]) for name, claim in self._claims.items()]
+        return [JobReports(name.job, [claim]) for name, claim in self._claims.items()]
 
-    async def events(self) -> AsyncIterator[list[JobClaims]]:
+    async def events(self) -> AsyncIterator[list[JobReports]]:
         while True:
             yield await self._news.get()
 
-    async def start(self, job: JobId, work: Work | None, tasks: list[Start]) -> None:
+    async def start(self, job: JobId, work: TaskTemplate | None, tasks: list[Start]) -> None:
         if work is not None:
             self._works[job] = work
         for task in tasks:
@@ -67,14 +67,14 @@ class Pretended:
                 continue
             with (self._directory / f"started-{job}").open("a") as started:
                 started.write(f"{task.index} {task.attempt} {self._node}\n")
-            self._say(name, Said.RUNNING)
+            self._say(name, ReportedState.RUNNING)
             if self._works[job].argv[0] == _ENDS_AT_ONCE:
-                self._say(name, Said.EXITED)
+                self._say(name, ReportedState.EXITED)
 
-    async def stop(self, attempts: list[AttemptName], how: How = How.GRACEFULLY) -> None:
+    async def stop(self, attempts: list[AttemptName], how: StopMode = StopMode.GRACEFUL) -> None:
         for name in attempts:
-            if name in self._running() and how is not How.IF_IT_WAITS:
-                self._say(name, Said.STOPPED)
+            if name in self._running() and how is not StopMode.IF_QUEUED:
+                self._say(name, ReportedState.STOPPED)
 
     async def signal(self, job: JobId, signals: Iterable[Signal]) -> None:
         """Nobody is there to hear it."""
@@ -96,18 +96,18 @@ class Pretended:
     def end_released(self, is_open: Callable[[str], bool]) -> None:
         for name in self._running():
             if is_open(self._works[name.job].argv[-1]):
-                self._say(name, Said.EXITED)
+                self._say(name, ReportedState.EXITED)
 
     def _running(self) -> list[AttemptName]:
-        return [name for name, claim in self._claims.items() if claim.said == Said.RUNNING]
+        return [name for name, claim in self._claims.items() if claim.said == ReportedState.RUNNING]
 
-    def _say(self, name: AttemptName, said: Said) -> None:
-        code = 0 if said is Said.EXITED else -1
-        claim = self._claims[name] = Claim(name.task, name.attempt, said, exit_code=code)
-        self._news.put_nowait([JobClaims(name.job, [claim])])
+    def _say(self, name: AttemptName, said: ReportedState) -> None:
+        code = 0 if said is ReportedState.EXITED else -1
+        claim = self._claims[name] = AttemptReport(name.task, name.attempt, said, exit_code=code)
+        self._news.put_nowait([JobReports(name.job, [claim])])
 
 
-class _Glances(Gauges):
+class _SparseSampler(LoadSampler):
     """Looks when it is due: a thousand that look each second would be all that this machine does."""
 
     async def watch(self, due: Callable[[], None]) -> None:
@@ -117,16 +117,16 @@ class _Glances(Gauges):
             await asyncio.sleep(max(10.0, self.report_seconds))
 
 
-class _Light(Agent):
-    def __init__(self, settings: Settings, identity: NodeIdentity, runtime: Pretended) -> None:
+class _LightAgent(Agent):
+    def __init__(self, settings: AgentSettings, identity: NodeIdentity, runtime: PretendRuntime) -> None:
         super().__init__(settings, identity, runtime)
-        self._gauges = _Glances(settings.directory)
+        self._gauges = _SparseSampler(settings.directory)
 
 
 async def run(directory: Path, lines: list[str], first: int) -> None:
     """Until it is killed."""
     numbers = range(first, first + len(lines))
-    runtimes = [Pretended(f"light-{number}", directory) for number in numbers]
+    runtimes = [PretendRuntime(f"light-{number}", directory) for number in numbers]
     with ThreadPoolExecutor(_JOINING) as threads:
         agents = list(threads.map(_joined, (directory / str(n) for n in numbers), lines, runtimes))
     async with asyncio.TaskGroup() as tasks:
@@ -135,18 +135,18 @@ async def run(directory: Path, lines: list[str], first: int) -> None:
         tasks.create_task(_end_released(runtimes))
 
 
-def _joined(directory: Path, line: str, runtime: Pretended) -> _Light:
+def _joined(directory: Path, line: str, runtime: PretendRuntime) -> _LightAgent:
     directory.mkdir(mode=0o700)
     name = f"light-{directory.name}"
     joined = join(JoinLine.parse(line), directory, name, LABEL)
     declared = {"cpu": CPU_MILLI}
-    settings = Settings(
+    settings = AgentSettings(
         directory, tuple(joined.agent_addresses), name, __version__, LABEL, declared, {}, container="none"
     )
-    return _Light(settings, joined.identity, runtime)
+    return _LightAgent(settings, joined.identity, runtime)
 
 
-async def _end_released(runtimes: list[Pretended]) -> None:
+async def _end_released(runtimes: list[PretendRuntime]) -> None:
     while True:
         await asyncio.sleep(_LOOK_SECONDS)
         is_open = cache(os.path.exists)  # asked once for all of them

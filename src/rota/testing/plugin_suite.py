@@ -17,9 +17,9 @@ from rota.engine.mirror import Mirror
 from rota.model.amounts import CPU, GPU, MEMORY
 from rota.model.columns import Array
 from rota.model.ids import NodeId
-from rota.model.node import Load
+from rota.model.node import NodeLoad
 from rota.model.shape import Policy, Shape
-from rota.scheduler.board import Board, Nodes
+from rota.scheduler.board import Board, NodeSlice
 from rota.scheduler.filters import Filter
 from rota.scheduler.scores import Score
 from rota.testing.builders import GIB, add_node
@@ -36,7 +36,7 @@ LABELS: tuple[Mapping[str, str], ...] = (
 )
 _AHEAD = 2  # tasks
 
-Ask = Callable[[Nodes], Any]
+Ask = Callable[[NodeSlice], Any]
 
 
 class Samples(NamedTuple):
@@ -71,25 +71,25 @@ def _check(name: str, ask: Ask, samples: Samples) -> None:
     for shape in samples.shapes:
         board = _board(samples.labels)
         every = _slots(board)
-        together = _answers(name, ask, Nodes(board, shape, every))
-        assert not _answers(name, ask, Nodes(board, shape, every[:0])), (
+        together = _answers(name, ask, NodeSlice(board, shape, every))
+        assert not _answers(name, ask, NodeSlice(board, shape, every[:0])), (
             f"{name}: answers where none was asked"
         )
         _follows_from_each_node(name, ask, together, (board, shape))
         _looks_at_no_other(name, ask, shape, samples)
         _thinks_ahead(name, ask, shape, samples)
-        again = _answers(name, ask, Nodes(board, shape, every))
+        again = _answers(name, ask, NodeSlice(board, shape, every))
         assert again == together, f"{name}: another answer when asked again"
 
 
 def _follows_from_each_node(name: str, ask: Ask, together: list[Any], where: tuple[Board, Shape]) -> None:
     every = _slots(where[0])
     for slot in range(len(together)):
-        alone = _answers(name, ask, Nodes(*where, every[slot : slot + 1]))
+        alone = _answers(name, ask, NodeSlice(*where, every[slot : slot + 1]))
         assert alone == [together[slot]], f"{name}: another answer for a node alone than among others"
-    backwards = _answers(name, ask, Nodes(*where, every[::-1]))
+    backwards = _answers(name, ask, NodeSlice(*where, every[::-1]))
     assert backwards == together[::-1], f"{name}: the order of the nodes makes a difference"
-    twice = _answers(name, ask, Nodes(*where, every.repeat(2)))
+    twice = _answers(name, ask, NodeSlice(*where, every.repeat(2)))
     assert twice[::2] == together == twice[1::2], f"{name}: another answer for a node that is given twice"
 
 
@@ -97,8 +97,8 @@ def _looks_at_no_other(name: str, ask: Ask, shape: Shape, samples: Samples) -> N
     """Every other node is changed; what is said of the rest must stay."""
     before, after = _board(samples.labels), _board(samples.labels, busy_every=2)
     kept = _slots(before)[::2]
-    first = _answers(name, ask, Nodes(before, shape, kept))
-    assert first == _answers(name, ask, Nodes(after, shape, kept)), f"{name}: looks at nodes it is not given"
+    first = _answers(name, ask, NodeSlice(before, shape, kept))
+    assert first == _answers(name, ask, NodeSlice(after, shape, kept)), f"{name}: looks at nodes it is not given"
 
 
 def _thinks_ahead(name: str, ask: Ask, shape: Shape, samples: Samples) -> None:
@@ -107,14 +107,14 @@ def _thinks_ahead(name: str, ask: Ask, shape: Shape, samples: Samples) -> None:
         return  # their devices are chosen one by one, never ahead
     board = _board(samples.labels)
     every = _slots(board)
-    thought = _answers(name, ask, Nodes(board, shape, every, every * 0 + _AHEAD))
+    thought = _answers(name, ask, NodeSlice(board, shape, every, every * 0 + _AHEAD))
     for slot in every.tolist():
-        board.take(shape, slot, _AHEAD)
-    there = _answers(name, ask, Nodes(board, shape, every))
+        board.allocate(shape, slot, _AHEAD)
+    there = _answers(name, ask, NodeSlice(board, shape, every))
     assert thought == there, f"{name}: looks past the nodes it is given, at what is kept elsewhere"
 
 
-def _answers(name: str, ask: Ask, nodes: Nodes) -> list[Any]:
+def _answers(name: str, ask: Ask, nodes: NodeSlice) -> list[Any]:
     """One for each node, and nothing that was handed in is changed."""
     before = _said(nodes)
     answer = ask(nodes)
@@ -124,15 +124,15 @@ def _answers(name: str, ask: Ask, nodes: Nodes) -> list[Any]:
     return found
 
 
-def _said(nodes: Nodes) -> list[Any]:
+def _said(nodes: NodeSlice) -> list[Any]:
     arrays = (nodes.slots, nodes.amounts, nodes.idle(), nodes.load, nodes.devices)
     return [*(array.tolist() for array in arrays), [dict(labels) for labels in nodes.labels]]
 
 
-def _all_nodes(samples: Samples) -> Iterator[Nodes]:
+def _all_nodes(samples: Samples) -> Iterator[NodeSlice]:
     for shape in samples.shapes:
         for board in (_board(samples.labels), _board(samples.labels, busy_every=2), _board(())):
-            yield Nodes(board, shape, _slots(board))
+            yield NodeSlice(board, shape, _slots(board))
 
 
 def _board(labels: Iterable[Mapping[str, str]], busy_every: int | None = None) -> Board:
@@ -145,8 +145,8 @@ def _board(labels: Iterable[Mapping[str, str]], busy_every: int | None = None) -
         name = f"{said.pop('node', 'node')}-{number}" + ("-busy" if busy else "")
         add_node(mirror, name, size, labels={} if busy else said)
         if busy:
-            mirror.measure(NodeId(name), Load(size[CPU], memory_free=0))
-    board = Board(mirror.room)
+            mirror.measure(NodeId(name), NodeLoad(size[CPU], memory_free=0))
+    board = Board(mirror.node_table)
     board.sync()
     return board
 

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import ClassVar
 
-from rota.providers.protocol import Order, Provider
+from rota.providers.protocol import MachineOrder, Provider
 
 CLUSTER = "build"
 
@@ -71,7 +71,7 @@ class ProviderContract:
     async def test_another_server_finds_them_by_the_place_they_were_made_from(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as provider:
             await provider.create(self.order("build-1"))
-            there = self.make(tmp_path / "another").at(provider.place)
+            there = self.make(tmp_path / "another").for_place(provider.place)
             assert there is not None
             listed = await there.list(CLUSTER, self.settings)
             await there.remove(CLUSTER, "build-1", self.settings)
@@ -97,7 +97,7 @@ class ProviderContract:
             for machine in await provider.list(CLUSTER, self.settings):
                 await provider.remove(CLUSTER, machine, self.settings)
 
-    def order(self, machine: str) -> Order:
+    def order(self, machine: str) -> MachineOrder:
         # Nobody listens there: an agent that cannot join goes on trying, and is a machine all the same.
         join = "rota://127.0.0.1:9?token=join_x&ca=sha256:" + "0" * 64
-        return Order(machine, CLUSTER, join, {"cpu": 1000}, {}, self.settings)
+        return MachineOrder(machine, CLUSTER, join, {"cpu": 1000}, {}, self.settings)

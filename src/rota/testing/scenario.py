@@ -4,35 +4,35 @@ import shlex
 from enum import StrEnum
 from typing import Any
 
-from rota.model.after import After, On
+from rota.model.after import Dependency, DependencyCondition
 from rota.model.amounts import CPU, parse_count, parse_cpu, parse_seconds, parse_size
-from rota.model.brake import Silence
-from rota.model.cluster import BY_HAND, DEFAULT, NEVER_FAILS, ClusterWish
-from rota.model.cron import Cron, Missed, Overlap
+from rota.model.brake import SilentNodes
+from rota.model.cluster import BY_HAND, DEFAULT, NEVER_FAILS, ClusterIntent
+from rota.model.cron import CronRecord, MissedRuns, Overlap
 from rota.model.errors import Rejected
 from rota.model.ids import JobId
-from rota.model.job import JobSpec, Kind, Recovery, Unschedulable
+from rota.model.job import JobSpec, JobKind, Recovery, Unschedulable
 from rota.model.limits import BLOCK_TASKS, COUNT_MAX
 from rota.model.node import Eligibility
 from rota.model.phase import Phase
-from rota.model.recovery import Absence
+from rota.model.recovery import WhenControllerAbsent
 from rota.model.retry import Failure, Retry
-from rota.model.service import Check, Life
+from rota.model.service import HealthCheck, ServiceStatus
 from rota.model.shape import Constraint, Op, RunMode
-from rota.model.sync import Said
+from rota.model.sync import ReportedState
 from rota.model.view import state_of
-from rota.scheduler.explain import why
+from rota.scheduler.explain import explain_job
 from rota.testing import asked, provided
 from rota.testing.builders import WALL_MS, job_spec
-from rota.testing.stage import Machine, Stage
+from rota.testing.stage import StageMachine, Stage
 
 RULE = "----"
 _SIZES = ("memory", "disk")
 _CHOICES: dict[str, type[StrEnum]] = {
-    "kind": Kind,
+    "kind": JobKind,
     "run": RunMode,
     "recovery": Recovery,
-    "when_no_controller": Absence,
+    "when_no_controller": WhenControllerAbsent,
     "when_unschedulable": Unschedulable,
 }
 _DAY_SECONDS = 86_400.0
@@ -42,11 +42,11 @@ _CAUSES = ("retry_on", "fail_on")
 
 def replay(text: str) -> str:
     """Sections are divided by empty lines; lines that begin with # are for the reader."""
-    story = _Story()
+    story = _Script()
     return "\n\n".join(story.section(section) for section in text.strip("\n").split("\n\n")) + "\n"
 
 
-class _Story:
+class _Script:
     """A command `verb words` is done by do_verb."""
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ class _Story:
         self._machine(name).refuses = None
 
     def do_cordon(self, name: str) -> None:
-        self._stage.wish(name, Eligibility.CORDONED)
+        self._stage.set_eligibility(name, Eligibility.CORDONED)
 
     def do_drain(self, name: str, within: str | None = None, everything: str = "") -> None:
         self._stage.drain(name, None if within is None else _ms(within), everything=bool(everything))
@@ -140,14 +140,14 @@ class _Story:
         self._stage.forget(self._machine(name))
 
     def do_open(self, name: str) -> None:
-        self._stage.wish(name, Eligibility.OPEN)
+        self._stage.set_eligibility(name, Eligibility.OPEN)
 
     def do_brake(self, word: str = "") -> None:
         """How it stands; or `release`."""
         if word == "release":
             self._stage.release_brake()
         else:
-            self._told.append(Silence(self._stage.mirror).worst(self._stage.mirror).sentence)
+            self._told.append(SilentNodes(self._stage.mirror).worst(self._stage.mirror).sentence)
 
     def do_nodes(self, count: str, *settings: str) -> None:
         """So many nodes alike: n1, n2, ..."""
@@ -164,9 +164,9 @@ class _Story:
         job, _, index = ref.partition(".")
         for machine in self._stage.machines.values():
             for task, held in list(machine.held.items()):
-                if task[0] == job and index in ("", str(task[1])) and held.said is Said.RUNNING:
+                if task[0] == job and index in ("", str(task[1])) and held.said is ReportedState.RUNNING:
                     machine.end(task, None if code == "overtime" else int(code), _ms(ran))
-        self._stage.settle()
+        self._stage.run_to_quiescence()
 
     def do_update(self, job: str, *settings: str) -> None:
         """The next version of its spec, which replaces what runs: fields, or entries as env.COLOUR=red."""
@@ -206,15 +206,15 @@ class _Story:
         """A node's word on a task of a service: restarts=2 code=1 health=down."""
         job, _, index = ref.partition(".")
         said = dict(setting.split("=", 1) for setting in settings)
-        life = Life(
+        life = ServiceStatus(
             int(said.get("restarts", 0)),
             int(said.get("code", -1)),
             health=said["health"],
             why=said.get("why"),
         )
         for machine in self._stage.machines.values():
-            machine.tell_life((JobId(job), int(index)), life)
-        self._stage.settle()
+            machine.report_service_status((JobId(job), int(index)), life)
+        self._stage.run_to_quiescence()
 
     def do_release(self, job: str) -> None:
         self._stage.release(JobId(job))
@@ -234,25 +234,25 @@ class _Story:
         self._stage.watch(owner)
 
     def do_unwatch(self, owner: str) -> None:
-        self._stage.hang_up(owner)
+        self._stage.disconnect(owner)
 
     def do_cron(self, name: str, schedule: str, *settings: str) -> None:
         given = dict(setting.split("=", 1) for setting in settings)
         rules: dict[str, Any] = {
             "zone": given.get("zone", "UTC"),
             "overlap": Overlap(given.get("overlap", "skip")),
-            "missed": Missed(given.get("missed", "once")),
+            "missed": MissedRuns(given.get("missed", "once")),
             "history": int(given.get("history", "10")),
         }
         template = job_spec(0, name=name)
         at_ms = self._stage.now.wall_ms
-        self._stage.put(Cron("default", name, schedule, template, created_at_ms=at_ms, **rules))
+        self._stage.put(CronRecord("default", name, schedule, template, created_at_ms=at_ms, **rules))
 
     def do_clock(self, shift: str) -> None:
         """Somebody sets the clock on the wall."""
         back = shift.startswith("-")
         self._stage.wall_shift_ms += _ms(shift.lstrip("-")) * (-1 if back else 1)
-        self._stage.settle()
+        self._stage.run_to_quiescence()
 
     def do_runs(self, name: str) -> None:
         """What is known of a cron's runs."""
@@ -279,7 +279,7 @@ class _Story:
     # ---- questions
 
     def do_why(self, job: str) -> None:
-        answer = why(self._stage.mirror, JobId(job), self._stage.now)
+        answer = explain_job(self._stage.mirror, JobId(job), self._stage.now)
         self._told.append(f"job {job} {answer.sentence}")
         self._told += [f"  - {reason.text}" for reason in answer.reasons]
         self._told += [f"  > {change}" for change in answer.changes]
@@ -304,17 +304,17 @@ class _Story:
         tasks = [f"{job}.{index}.{one.attempt} {one.said.name.lower()}" for (job, index), one in held.items()]
         self._told.append(f"{name} holds {', '.join(tasks) or 'nothing'}")
 
-    def _machine(self, name: str) -> Machine:
+    def _machine(self, name: str) -> StageMachine:
         return self._stage.machines[name]
 
 
-def _machine(name: str, given: dict[str, str]) -> Machine:
+def _machine(name: str, given: dict[str, str]) -> StageMachine:
     capacity = _amounts(given)
-    return Machine(name, capacity, {key: given[key] for key in given if key not in (*capacity, "cluster")})
+    return StageMachine(name, capacity, {key: given[key] for key in given if key not in (*capacity, "cluster")})
 
 
-def _wish(name: str, given: dict[str, str]) -> ClusterWish:
-    return ClusterWish(
+def _wish(name: str, given: dict[str, str]) -> ClusterIntent:
+    return ClusterIntent(
         name,
         given.get("type", DEFAULT),
         given.get("region"),
@@ -352,9 +352,9 @@ def _spec(number: int, given: dict[str, str]) -> JobSpec:
             case "parallel" | "priority" | "retries":
                 fields[key] = parse_count(key, value, 0, COUNT_MAX)
             case "after":
-                fields[key] = tuple(After(JobId(job), On(on or "success")) for job, _, on in _split(value))
+                fields[key] = tuple(Dependency(JobId(job), DependencyCondition(on or "success")) for job, _, on in _split(value))
             case "controller" | "check":
-                fields |= _owner(value) if key == "controller" else {key: Check(command=(value,))}
+                fields |= _owner(value) if key == "controller" else {key: HealthCheck(command=(value,))}
             case _ if key in _CHOICES:
                 fields[key] = _CHOICES[key](value)
             case "where":

@@ -7,7 +7,7 @@ from rota.apiserver import admit_brake, admit_loss, admit_release, admit_update
 from rota.apiserver.access import Caller
 from rota.clusters import assign, family, lifecycle, scale
 from rota.controllers import after, batch, cron, expire, rollback, rollout, system
-from rota.engine.loading import load
+from rota.engine.loading import load_mirror
 from rota.engine.loop import Decided, Loop, Request, Tainted
 from rota.engine.mirror import Mirror
 from rota.engine.parking import Parking
@@ -17,38 +17,38 @@ from rota.identity.tokens import Role
 from rota.model.cluster import DEFAULT
 from rota.model.errors import RotaError
 from rota.model.ids import JobId, Key, NodeId
-from rota.model.job import JobSpec, JobWish
+from rota.model.job import JobSpec, JobIntent
 from rota.model.limits import STALE_ORDER_MS, TICK_MS
-from rota.model.node import Eligibility, Link, NodeSpec, NodeWish
+from rota.model.node import Eligibility, Connection, NodeSpec, NodeIntent
 from rota.model.plan import ADOPTION, Instant, Plan, Record
-from rota.model.service import Life
-from rota.model.sync import Claim, Drain, Hello, JobClaims, JobOrders, Report, Said, Work
+from rota.model.service import ServiceStatus
+from rota.model.sync import AttemptReport, DrainRequest, Hello, JobReports, JobOrders, NodeReport, ReportedState, TaskTemplate
 from rota.scheduler import deadline, drain, unplaceable
 from rota.scheduler import plan as place
-from rota.scheduler.growth import foresee_growth
+from rota.scheduler.growth import estimate_scale
 from rota.scheduler.plan import Scheduler
-from rota.scheduler.round import Settings
-from rota.scheduler.survey import Surveyor
+from rota.scheduler.round import SchedulerSettings
+from rota.scheduler.survey import FitCalculator
 from rota.store import codec
-from rota.store.memory import is_kept
+from rota.store.memory import is_durable
 from rota.testing.builders import WALL_MS
 from rota.watcher import adoption, ages, brake, departures, liveness, revocations, sessions
-from rota.watcher.told import Told
+from rota.watcher.told import DispatchState
 
 _ROUNDS_MAX = 1000  # words exchanged before we call it a conversation that never rests
 
 
-class Held(NamedTuple):
+class StageAttempt(NamedTuple):
     """What a machine holds of one task."""
 
     attempt: int
-    said: Said
+    said: ReportedState
     needs: Mapping[str, int]
     version: int = 1  # of its job's spec
     lease_ms: int | None = None
 
 
-class Machine:
+class StageMachine:
     """A machine that starts and stops what it is told to, and ends tasks when the story says so."""
 
     def __init__(self, name: str, capacity: dict[str, int], labels: dict[str, str]) -> None:
@@ -57,23 +57,23 @@ class Machine:
         self.labels = labels
         self.boot = 1
         self.refuses: str | None = None
-        self.held: dict[tuple[JobId, int], Held] = {}
-        self.unsaid: list[tuple[JobId, Claim]] = []
-        self.told: Told | None = None  # None: not connected
+        self.held: dict[tuple[JobId, int], StageAttempt] = {}
+        self.unsaid: list[tuple[JobId, AttemptReport]] = []
+        self.told: DispatchState | None = None  # None: not connected
         self.silent = False  # connected, and nothing gets through
         self.deaf = False  # it is heard, and does nothing that it is told
         self.heard_ms = 0  # when its last word was heard: its leases are counted from then
         self.inbox: list[JobOrders] = []
-        self._works: dict[JobId, Work] = {}
+        self._works: dict[JobId, TaskTemplate] = {}
 
     def hello(self) -> Hello:
         """Everything it holds, and every end it could not tell yet."""
         said, self.unsaid = self.unsaid, []
         live = [
-            (job, Claim(index, held.attempt, held.said, version=held.version))
+            (job, AttemptReport(index, held.attempt, held.said, version=held.version))
             for (job, index), held in self.held.items()
         ]
-        ends = [(job, claim) for job, claim in said if claim.said >= Said.EXITED]
+        ends = [(job, claim) for job, claim in said if claim.said >= ReportedState.EXITED]
         return Hello(
             machine_id=f"machine-{self.name}",
             boot_id=f"boot-{self.boot}",
@@ -84,7 +84,7 @@ class Machine:
             inventory=_by_job(live + ends),
         )
 
-    def words(self) -> list[JobClaims]:
+    def messages(self) -> list[JobReports]:
         said, self.unsaid = self.unsaid, []
         return _by_job(said)
 
@@ -92,13 +92,13 @@ class Machine:
         """What it was given along with a job."""
         return self._works[job].record
 
-    def take(self, orders: list[JobOrders]) -> None:
+    def receive_orders(self, orders: list[JobOrders]) -> None:
         """Orders reach a silent machine when it is heard again."""
         self.inbox += orders
         if not self.silent and not self.deaf:
-            self._obey()
+            self._apply_orders()
 
-    def _obey(self) -> None:
+    def _apply_orders(self) -> None:
         orders, self.inbox = self.inbox, []
         for one in orders:
             if one.work is not None:
@@ -114,35 +114,35 @@ class Machine:
     def end(self, task: tuple[JobId, int], code: int | None, ran_ms: int) -> None:
         """By itself; without a code: at its time limit, by SIGTERM."""
         said, how = (
-            (Said.EXITED, {"exit_code": code}) if code is not None else (Said.TIMED_OUT, {"signal": 15})
+            (ReportedState.EXITED, {"exit_code": code}) if code is not None else (ReportedState.TIMED_OUT, {"signal": 15})
         )
-        self._say(task, self.held[task].attempt, said, ran_us=ran_ms * 1000, **how)
+        self._report(task, self.held[task].attempt, said, ran_us=ran_ms * 1000, **how)
         del self.held[task]
         self._use_room()
 
-    def tell_life(self, task: tuple[JobId, int], life: Life) -> None:
+    def report_service_status(self, task: tuple[JobId, int], life: ServiceStatus) -> None:
         if held := self.held.get(task):
-            self._say(task, held.attempt, held.said, life=life)
+            self._report(task, held.attempt, held.said, life=life)
 
     def lapse(self, now_ms: int) -> None:
         """What runs under a lease is killed a second before that ends."""
         for task, held in list(self.held.items()):
             if held.lease_ms is not None and now_ms - self.heard_ms >= held.lease_ms - 1_000:
-                self._say(task, held.attempt, Said.LOST)
+                self._report(task, held.attempt, ReportedState.LOST)
                 del self.held[task]
 
     def lose_keeper(self, wall_ms: int) -> None:
         """Its keeper dies, and the next one tells of everything that ran."""
         for task, held in list(self.held.items()):
-            cause, said = ("keeper_died", Said.LOST) if held.said is Said.RUNNING else (None, Said.WITHDRAWN)
-            self._say(task, held.attempt, said, cause=cause, reason="the keeper died", ended_at_ms=wall_ms)
+            cause, said = ("keeper_died", ReportedState.LOST) if held.said is ReportedState.RUNNING else (None, ReportedState.WITHDRAWN)
+            self._report(task, held.attempt, said, cause=cause, reason="the keeper died", ended_at_ms=wall_ms)
         self.held.clear()
 
     def quit(self) -> None:
         """Its keeper stops everything, because the node leaves."""
         for task, held in list(self.held.items()):
-            cause, said = ("node_left", Said.STOPPED) if held.said is Said.RUNNING else (None, Said.WITHDRAWN)
-            self._say(task, held.attempt, said, cause=cause, reason="its node leaves")
+            cause, said = ("node_left", ReportedState.STOPPED) if held.said is ReportedState.RUNNING else (None, ReportedState.WITHDRAWN)
+            self._report(task, held.attempt, said, cause=cause, reason="its node leaves")
         self.held.clear()
 
     def crash(self) -> None:
@@ -157,36 +157,36 @@ class Machine:
         if held is not None and held.attempt == attempt:
             return
         if self.refuses is not None:
-            self._say(task, attempt, Said.REFUSED, reason=self.refuses)
+            self._report(task, attempt, ReportedState.REFUSED, reason=self.refuses)
             return
         work = self._works[task[0]]
         runs = firm or self._fits(work.needs)
-        said = Said.RUNNING if runs else Said.QUEUED
-        self.held[task] = Held(attempt, said, work.needs, work.version, work.lease_ms)
-        self._say(task, attempt, self.held[task].said)
+        said = ReportedState.RUNNING if runs else ReportedState.QUEUED
+        self.held[task] = StageAttempt(attempt, said, work.needs, work.version, work.lease_ms)
+        self._report(task, attempt, self.held[task].said)
 
     def _stop(self, task: tuple[JobId, int], attempt: int) -> None:
         held = self.held.get(task)
         if held is None or held.attempt != attempt:
-            self._say(task, attempt, Said.UNKNOWN)
+            self._report(task, attempt, ReportedState.UNKNOWN)
             return
-        self._say(task, attempt, Said.WITHDRAWN if held.said is Said.QUEUED else Said.STOPPED)
+        self._report(task, attempt, ReportedState.WITHDRAWN if held.said is ReportedState.QUEUED else ReportedState.STOPPED)
         del self.held[task]
 
     def _use_room(self) -> None:
         for task, held in list(self.held.items()):
-            if held.said is Said.QUEUED and self._fits(held.needs):
-                self.held[task] = held._replace(said=Said.RUNNING)
-                self._say(task, held.attempt, Said.RUNNING)
+            if held.said is ReportedState.QUEUED and self._fits(held.needs):
+                self.held[task] = held._replace(said=ReportedState.RUNNING)
+                self._report(task, held.attempt, ReportedState.RUNNING)
 
     def _fits(self, needs: Mapping[str, int]) -> bool:
-        running = [held.needs for held in self.held.values() if held.said is Said.RUNNING]
+        running = [held.needs for held in self.held.values() if held.said is ReportedState.RUNNING]
         used = {name: sum(one.get(name, 0) for one in running) for name in needs}
         return all(used[name] + amount <= self.capacity.get(name, 0) for name, amount in needs.items())
 
-    def _say(self, task: tuple[JobId, int], attempt: int, said: Said, **more: object) -> None:
+    def _report(self, task: tuple[JobId, int], attempt: int, said: ReportedState, **more: object) -> None:
         version = self.held[task].version if task in self.held else 1
-        claim = Claim(task[1], attempt, said, version=version, **more)  # type: ignore[arg-type]
+        claim = AttemptReport(task[1], attempt, said, version=version, **more)  # type: ignore[arg-type]
         self.unsaid.append((task[0], claim))
 
 
@@ -203,7 +203,7 @@ class Stage:
         self.now_ms = 0
         self.epoch = 1
         self.wall_shift_ms = 0  # somebody has set the wall clock
-        self.machines: dict[str, Machine] = {}
+        self.machines: dict[str, StageMachine] = {}
         self.records: dict[Key, bytes] = {}
         self.revision = 0
         self._heard = heard
@@ -224,109 +224,109 @@ class Stage:
         self.put(spec)
 
     def cancel(self, job: JobId, reason: str | None = None) -> None:
-        self.put(JobWish(job, cancel=True, reason=reason, at_ms=self.now.wall_ms))
+        self.put(JobIntent(job, cancel=True, reason=reason, at_ms=self.now.wall_ms))
 
     def update(
         self, job: JobId, changes: dict[str, object], max_parallel: int | None = None, *, replace: bool = True
     ) -> None:
         """With `replace` what runs an older version makes way."""
-        wanted = admit_update.Update(changes, None, replace, max_parallel)
+        wanted = admit_update.UpdateRequest(changes, None, replace, max_parallel)
         caller = Caller("user", Role.ADMIN, ("*",))
-        self.ask("apiserver", lambda view, now: admit_update.update(view, job, wanted, caller, now))
-        self.settle()
+        self.ask("apiserver", lambda view, now: admit_update.update_job(view, job, wanted, caller, now))
+        self.run_to_quiescence()
 
     def release(self, job: JobId) -> None:
         """All that is held of it."""
         caller = Caller("operator", Role.ADMIN, ("*",))
-        self.ask("apiserver", lambda view, now: admit_release.release(view, job, {}, caller, now))
-        self.settle()
+        self.ask("apiserver", lambda view, now: admit_release.release_tasks(view, job, {}, caller, now))
+        self.run_to_quiescence()
 
     def release_brake(self) -> None:
         """All that are silent are gone."""
         caller = Caller("operator", Role.ADMIN, ("*",))
-        self.ask("apiserver", lambda view, now: admit_brake.release(view, {}, caller, now))
-        self.settle()
+        self.ask("apiserver", lambda view, now: admit_brake.release_brake(view, {}, caller, now))
+        self.run_to_quiescence()
 
     def answer(self, job: JobId, index: int, attempt: int, word: str) -> None:
         """The controller of a job says what becomes of a lost task; refused with what is raised."""
         spec = self.mirror.jobs[job].spec
         caller = Caller(spec.user, Role.SUBMITTER, (spec.namespace,))
-        said = admit_loss.Said(spec.controller, job, (index,), attempt, word)
-        self.ask("apiserver", lambda view, _: admit_loss.resolve(view, said, caller))
-        self.settle()
+        said = admit_loss.LossResolution(spec.controller, job, (index,), attempt, word)
+        self.ask("apiserver", lambda view, _: admit_loss.resolve_losses(view, said, caller))
+        self.run_to_quiescence()
 
     def watch(self, owner: str) -> None:
         """A controller connects."""
-        self.mirror.presence.came(owner)
+        self.mirror.presence.connected_one(owner)
 
-    def hang_up(self, owner: str) -> None:
-        self.mirror.presence.went(owner, self.now_ms)
+    def disconnect(self, owner: str) -> None:
+        self.mirror.presence.disconnected_one(owner, self.now_ms)
 
-    def wish(self, name: str, eligibility: Eligibility) -> None:
-        self.put(NodeWish(NodeId(name), eligibility))
+    def set_eligibility(self, name: str, eligibility: Eligibility) -> None:
+        self.put(NodeIntent(NodeId(name), eligibility))
 
     def drain(self, name: str, within_ms: int | None, *, everything: bool = False) -> None:
         by_ms = None if within_ms is None else self.now_ms + within_ms
-        self.put(NodeWish(NodeId(name), Eligibility.DRAINING, (), by_ms, everything))
+        self.put(NodeIntent(NodeId(name), Eligibility.DRAINING, (), by_ms, everything))
 
     def put(self, record: Record) -> None:
         self.ask("apiserver", lambda *_: Plan((record,)))
-        self.settle()
+        self.run_to_quiescence()
 
     # ---- nodes
 
-    def join(self, machine: Machine, cluster: str = DEFAULT, labels: Mapping[str, str] | None = None) -> None:
+    def join(self, machine: StageMachine, cluster: str = DEFAULT, labels: Mapping[str, str] | None = None) -> None:
         self.machines[machine.name] = machine
         self.put(NodeSpec(NodeId(machine.name), machine.name, cluster, dict(labels or {})))
         self.call(machine)
 
-    def call(self, machine: Machine) -> None:
+    def call(self, machine: StageMachine) -> None:
         """It dials in and says hello: it is heard before anybody judges its silence."""
         node, word = NodeId(machine.name), machine.hello()
         machine.silent = False
-        machine.told = Told(word.inventory, sealed=codec.encode)
-        self.mirror.connect(node, Link.UP)
-        self._hear(machine)
-        self.loop.wake("place", place.ROUND)
+        machine.told = DispatchState(word.inventory, sealed=codec.encode)
+        self.mirror.connect(node, Connection.UP)
+        self._receive(machine)
+        self.loop.wake("place", place.ROUND_KEY)
         self._adopt(machine, word)
-        self.ask("watcher", lambda view, now: sessions.hello(view, node, word, now))
+        self.ask("watcher", lambda view, now: sessions.on_hello(view, node, word, now))
         self._order(machine)
-        self.settle()
+        self.run_to_quiescence()
 
-    def speak(self, machine: Machine) -> None:
+    def speak(self, machine: StageMachine) -> None:
         """The silence is over, on the same stream. Where orders have waited for too long, it calls again."""
         machine.silent = False
         if machine.inbox and self.now_ms - machine.heard_ms > STALE_ORDER_MS:
             self.cut(machine)
             self.call(machine)
-        machine.take([])
+        machine.receive_orders([])
         self.wait(1)
 
-    def cut(self, machine: Machine) -> None:
+    def cut(self, machine: StageMachine) -> None:
         """Its stream breaks; it goes on by itself."""
         machine.told = None
         machine.inbox.clear()
-        self.mirror.connect(NodeId(machine.name), Link.DOWN)
+        self.mirror.connect(NodeId(machine.name), Connection.DOWN)
         self.loop.wake(liveness.NAME, machine.name)
-        self.settle()
+        self.run_to_quiescence()
 
-    def leave(self, machine: Machine, reason: str) -> None:
+    def leave(self, machine: StageMachine, reason: str) -> None:
         """As its agent does: it says so, ends its work, reports that, and goes."""
-        node, drain = NodeId(machine.name), Drain(reason, 0)
-        self.ask("watcher", lambda view, now: sessions.drain(view, node, drain, now))
+        node, drain = NodeId(machine.name), DrainRequest(reason, 0)
+        self.ask("watcher", lambda view, now: sessions.on_drain(view, node, drain, now))
         machine.quit()
-        self.settle()
+        self.run_to_quiescence()
         machine.told = None
-        self.ask("watcher", lambda view, now: sessions.leave(view, node, reason, now))
-        self.settle()
+        self.ask("watcher", lambda view, now: sessions.on_leave(view, node, reason, now))
+        self.run_to_quiescence()
 
-    def forget(self, machine: Machine) -> None:
+    def forget(self, machine: StageMachine) -> None:
         """It is deleted; whatever the machine does, it is nobody's any more."""
         name = NodeId(machine.name)
         keys = tuple(Key(f"node/{name}/{part}") for part in ("spec", "wish", "status"))
-        self.ask("apiserver", lambda *_: Plan((NodeWish(name),), deletes=keys))
+        self.ask("apiserver", lambda *_: Plan((NodeIntent(name),), deletes=keys))
         del self.machines[machine.name]
-        self.settle()
+        self.run_to_quiescence()
 
     # ---- the control plane
 
@@ -336,11 +336,11 @@ class Stage:
             machine.told = None
         self.parking = Parking()
         self.loop = self._opened()
-        self.settle()
+        self.run_to_quiescence()
 
     def restart_without_jobs(self) -> None:
         """As a server whose store keeps no job: its nodes bring back what they run when they call."""
-        self.records = {key: value for key, value in self.records.items() if is_kept(key)}
+        self.records = {key: value for key, value in self.records.items() if is_durable(key)}
         self.epoch += 1
         self.restart()
 
@@ -349,7 +349,7 @@ class Stage:
         self.now_ms += ms
         for machine in self.machines.values():
             machine.lapse(self.now_ms)
-        self.settle()
+        self.run_to_quiescence()
 
     def wait(self, ms: int) -> None:
         """Time passes, and whoever is connected and not silent is heard."""
@@ -358,12 +358,12 @@ class Stage:
             self.now_ms = min(end_ms, self.now_ms + TICK_MS)
             for machine in self.machines.values():
                 if machine.told is not None and not machine.silent:
-                    self._hear(machine)
+                    self._receive(machine)
                     self.loop.wake(liveness.NAME, machine.name)
                 machine.lapse(self.now_ms)
-            self.settle()
+            self.run_to_quiescence()
 
-    def settle(self) -> None:
+    def run_to_quiescence(self) -> None:
         """Decide, commit, order and hear until nothing more is said."""
         for _ in range(_ROUNDS_MAX):
             decided = self._decide()
@@ -385,42 +385,42 @@ class Stage:
             raise refusal
         return decided
 
-    def _adopt(self, machine: Machine, word: Hello) -> None:
+    def _adopt(self, machine: StageMachine, word: Hello) -> None:
         if self.epoch == 1:  # all that it knows was submitted here, or is on disk
             return
         for one in adoption.unknown(self.mirror, NodeId(machine.name), word.inventory, self.epoch):
             spec = codec.decode(f"job/{one.job}/spec", machine.record_of(one.job))
             assert isinstance(spec, JobSpec)
-            brought = adoption.Brought(NodeId(machine.name), spec, one.claims, self.epoch)
+            brought = adoption.BroughtJob(NodeId(machine.name), spec, one.reports, self.epoch)
             self.ask(ADOPTION, brought.adopt)
 
-    def _hear(self, machine: Machine) -> None:
+    def _receive(self, machine: StageMachine) -> None:
         """Any word of its own renews its leases, and tells that it lives."""
         self.mirror.now_ms = machine.heard_ms = self.now_ms
-        self.mirror.hear(NodeId(machine.name))
+        self.mirror.mark_seen(NodeId(machine.name))
 
-    def _report(self, machine: Machine) -> bool:
-        claims = [] if machine.told is None or machine.silent else machine.words()
+    def _report(self, machine: StageMachine) -> bool:
+        claims = [] if machine.told is None or machine.silent else machine.messages()
         if not claims:
             return False
         assert machine.told is not None
-        machine.told.heard(claims)
+        machine.told.on_reports(claims)
         self._n += 1
-        node, word = NodeId(machine.name), Report(self._n, claims)
-        self._hear(machine)
-        self.ask("watcher", lambda view, now: sessions.report(view, node, word, now))
+        node, word = NodeId(machine.name), NodeReport(self._n, claims)
+        self._receive(machine)
+        self.ask("watcher", lambda view, now: sessions.on_report(view, node, word, now))
         return True
 
     def _decide(self) -> Decided | None:
         decided = None
         try:
             decided = self.loop.decide(self.now)
-            written = {} if decided is None else decided.packed(_encoded)
+            written = {} if decided is None else decided.encode(_encoded)
         except Tainted as tainted:
             if not self.contains:
                 raise tainted.error from tainted
             if decided is not None:
-                self.loop.give_back(decided.requests)
+                self.loop.requeue(decided.requests)
             self._rebuild(tainted)
             return self._decide()
         for fault in self.parking.faults if not self.contains else ():
@@ -430,10 +430,10 @@ class Stage:
         return decided
 
     def _rebuild(self, tainted: Tainted) -> None:
-        before, waiting = self.mirror, self.loop.take_requests()
+        before, waiting = self.mirror, self.loop.drain_requests()
         self.loop = self._opened()
         self.mirror.resume(before)
-        self.loop.give_back(waiting)
+        self.loop.requeue(waiting)
         self.loop.condemn(tainted, self.now)
         self.parking.rebuilt(self.now_ms, 1)
 
@@ -445,7 +445,7 @@ class Stage:
         self.revision += 1
         for event in decided.events:
             self._heard(event.why)
-        for node, index in departures.told(decided.events):
+        for node, index in departures.leave_events(decided.events):
             self.mirror.nodes[node].left_at = (self.revision, index)
             self.loop.wake(departures.NAME, node)
         touched = list(self.mirror.touched)
@@ -455,13 +455,13 @@ class Stage:
             if machine is not None and machine.told is not None:
                 self._order(machine)
 
-    def _order(self, machine: Machine) -> None:
+    def _order(self, machine: StageMachine) -> None:
         assert machine.told is not None
-        machine.take(machine.told.orders(self.mirror, NodeId(machine.name)))
+        machine.receive_orders(machine.told.orders(self.mirror, NodeId(machine.name)))
 
     def _loaded(self) -> Mirror:
         if self.contains:
-            loaded = load(self.records.items(), self.now_ms)
+            loaded = load_mirror(self.records.items(), self.now_ms)
             self.parking.loaded(loaded.aside, self.now)
             return loaded.mirror
         mirror = Mirror()
@@ -470,9 +470,9 @@ class Stage:
         return mirror
 
     def _opened(self) -> Loop:
-        self.scheduler = Scheduler(Settings())
+        self.scheduler = Scheduler(SchedulerSettings())
         loop = Loop(self._loaded(), reconcilers(self.scheduler), self.parking)
-        loop.look_at_everything()
+        loop.enqueue_all()
         return loop
 
 
@@ -483,10 +483,10 @@ def _encoded(decided: Decided) -> dict[Key, bytes]:
 def reconcilers(scheduler: Scheduler | None = None) -> list[Reconciler]:
     """Every reconciler of a control plane."""
     return [
-        assign.reconciler(Surveyor().look),
+        assign.reconciler(FitCalculator().cluster_fit),
         lifecycle.RECONCILER,
         family.reconciler(),
-        scale.reconciler(foresee_growth),
+        scale.reconciler(estimate_scale),
         batch.RECONCILER,
         rollout.RECONCILER,
         rollback.RECONCILER,
@@ -506,8 +506,8 @@ def reconcilers(scheduler: Scheduler | None = None) -> list[Reconciler]:
     ]
 
 
-def _by_job(said: list[tuple[JobId, Claim]]) -> list[JobClaims]:
-    jobs: dict[JobId, list[Claim]] = {}
+def _by_job(said: list[tuple[JobId, AttemptReport]]) -> list[JobReports]:
+    jobs: dict[JobId, list[AttemptReport]] = {}
     for job, claim in said:
         jobs.setdefault(job, []).append(claim)
-    return [JobClaims(job, claims) for job, claims in jobs.items()]
+    return [JobReports(job, claims) for job, claims in jobs.items()]

@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import ClassVar
 
-from rota.model.errors import Deposed, Outdated
-from rota.model.plan import Event
+from rota.model.errors import LostLeadership, StaleState
+from rota.model.plan import EventRecord
 from rota.store.codec import encode_events
 from rota.store.protocol import Batch, EventRow, Snapshot, Store
 
@@ -41,14 +41,14 @@ class StoreContract:
             "näme/ジョブ": b"\xff",
         }
         async with self.opened(tmp_path) as store:
-            epoch = await store.lead()
+            epoch = await store.acquire_epoch()
             await commit(store, batch(epoch, puts=records))
 
             assert await store.read() == Snapshot(1, epoch, 0, records)
 
     async def test_each_commit_is_one_revision_more(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
-            epoch = await store.lead()
+            epoch = await store.acquire_epoch()
             revisions = [await commit(store, batch(epoch, puts={"k": bytes([n])})) for n in range(5)]
 
             assert revisions == [1, 2, 3, 4, 5]
@@ -56,7 +56,7 @@ class StoreContract:
 
     async def test_the_last_put_of_a_key_counts(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
-            epoch = await store.lead()
+            epoch = await store.acquire_epoch()
             await commit(store, batch(epoch, puts={"k": b"first", "other": b"stays"}))
             await commit(store, batch(epoch, puts={"k": b"second"}))
 
@@ -64,7 +64,7 @@ class StoreContract:
 
     async def test_a_delete_removes_its_key_and_a_missing_key_is_no_error(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
-            epoch = await store.lead()
+            epoch = await store.acquire_epoch()
             await commit(store, batch(epoch, puts={"a": b"1", "b": b"2"}))
             await commit(store, batch(epoch, puts={"c": b"3"}, deletes=("a", "never there")))
 
@@ -72,7 +72,7 @@ class StoreContract:
 
     async def test_a_deleted_key_can_be_put_again(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
-            epoch = await store.lead()
+            epoch = await store.acquire_epoch()
             await commit(store, batch(epoch, puts={"a": b"1"}))
             await commit(store, batch(epoch, deletes=("a",)))
             await commit(store, batch(epoch, puts={"a": b"2"}))
@@ -81,7 +81,7 @@ class StoreContract:
 
     async def test_an_empty_batch_is_a_revision_too(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
-            epoch = await store.lead()
+            epoch = await store.acquire_epoch()
             await commit(store, batch(epoch, puts={"k": b"v"}))
 
             assert await commit(store, batch(epoch)) == 2
@@ -90,7 +90,7 @@ class StoreContract:
     async def test_the_cluster_time_of_the_last_commit_is_kept(self, tmp_path: Path) -> None:
         far = 2**53
         async with self.opened(tmp_path) as store:
-            epoch = await store.lead()
+            epoch = await store.acquire_epoch()
             await commit(store, batch(epoch, time_ms=1234))
             first = await store.read()
             await commit(store, batch(epoch, time_ms=far))
@@ -99,7 +99,7 @@ class StoreContract:
 
     async def test_a_snapshot_stays_as_it_was(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
-            epoch = await store.lead()
+            epoch = await store.acquire_epoch()
             await commit(store, batch(epoch, puts={"k": b"then"}))
             snapshot = await store.read()
             await commit(store, batch(epoch, puts={"k": b"now", "more": b""}))
@@ -109,7 +109,7 @@ class StoreContract:
     async def test_a_big_batch_is_one_commit(self, tmp_path: Path) -> None:
         records = {f"task/{n}": n.to_bytes(4, "big") * 50 for n in range(20_000)} | {"big": bytes(4 * 2**20)}
         async with self.opened(tmp_path) as store:
-            epoch = await store.lead()
+            epoch = await store.acquire_epoch()
             revision = await commit(store, batch(epoch, puts=records, events=bytes(2**20)))
             snapshot = await store.read()
 
@@ -120,7 +120,7 @@ class StoreContract:
 
     async def test_of_commits_at_once_one_is_done_and_the_others_are_outdated(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
-            epoch = await store.lead()
+            epoch = await store.acquire_epoch()
             rivals = [batch(epoch, puts={f"k{n}": b"v"}, events=b"%d" % n) for n in range(40)]
             async with asyncio.TaskGroup() as group:
                 commits = [group.create_task(is_outdated(store, rival)) for rival in rivals]
@@ -132,7 +132,7 @@ class StoreContract:
 
     async def test_a_batch_that_missed_a_commit_changes_nothing(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
-            epoch = await store.lead()
+            epoch = await store.acquire_epoch()
             await commit(store, batch(epoch, puts={"k": b"1"}, events=b"first"))
             before = await store.read()
 
@@ -145,7 +145,7 @@ class StoreContract:
 
     async def test_a_reader_sees_all_of_a_batch_or_nothing(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
-            epoch = await store.lead()
+            epoch = await store.acquire_epoch()
 
             async def write() -> None:
                 for n in range(40):
@@ -166,7 +166,7 @@ class StoreContract:
 
     async def test_each_lead_raises_the_epoch(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
-            epochs = [await store.lead() for _ in range(3)]
+            epochs = [await store.acquire_epoch() for _ in range(3)]
 
             assert epochs[0] > 0
             assert epochs == sorted(set(epochs))
@@ -174,9 +174,9 @@ class StoreContract:
 
     async def test_a_batch_of_an_old_epoch_changes_nothing(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
-            old = await store.lead()
+            old = await store.acquire_epoch()
             await commit(store, batch(old, time_ms=1, puts={"a": b"1", "b": b"2"}, events=b"first"))
-            await store.lead()
+            await store.acquire_epoch()
             before = await store.read()
 
             late = batch(old, time_ms=9, puts={"a": b"9", "new": b""}, deletes=("b",), events=b"late")
@@ -187,7 +187,7 @@ class StoreContract:
 
     async def test_a_batch_of_an_epoch_that_nobody_leads_changes_nothing(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
-            epoch = await store.lead()
+            epoch = await store.acquire_epoch()
 
             assert await is_deposed(store, batch(epoch + 1, puts={"k": b"v"}))
             assert (await store.read()).records == {}
@@ -199,7 +199,7 @@ class StoreContract:
 
     async def test_who_leads_goes_on_after_a_refused_batch(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
-            old, new = await store.lead(), await store.lead()
+            old, new = await store.acquire_epoch(), await store.acquire_epoch()
             refused = await is_deposed(store, batch(old, puts={"k": b"old"}))
 
             assert refused
@@ -208,9 +208,9 @@ class StoreContract:
 
     async def test_a_second_store_that_leads_deposes_the_first(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as first, self.opened(tmp_path) as second:
-            old = await first.lead()
+            old = await first.acquire_epoch()
             await commit(first, batch(old, puts={"k": b"old"}))
-            new = await second.lead()
+            new = await second.acquire_epoch()
 
             assert new > old
             assert await is_deposed(first, batch(old, puts={"k": b"late"}))
@@ -220,26 +220,26 @@ class StoreContract:
         epochs = []
         for _ in range(3):
             async with self.opened(tmp_path) as store:
-                epochs.append(await store.lead())
+                epochs.append(await store.acquire_epoch())
                 assert all([await is_deposed(store, batch(old)) for old in epochs[:-1]])
 
         assert epochs == sorted(set(epochs))
 
     async def test_an_epoch_can_be_raised_above_a_number(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
-            first = await store.lead()
-            high = await store.lead(above=first + 40)
+            first = await store.acquire_epoch()
+            high = await store.acquire_epoch(above=first + 40)
 
             assert high > first + 40
-            assert await store.lead(above=first) > high
+            assert await store.acquire_epoch(above=first) > high
             assert await is_deposed(store, batch(high))
 
     async def test_a_store_that_was_given_a_huge_epoch_can_still_be_led(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
-            await store.lead(above=2**63 - 3)
+            await store.acquire_epoch(above=2**63 - 3)
         for _ in range(3):
             async with self.opened(tmp_path) as store:
-                epoch = await store.lead()
+                epoch = await store.acquire_epoch()
                 revision = (await store.read()).revision
                 assert await store.commit(batch(epoch, after=revision)) == revision + 1
 
@@ -248,13 +248,13 @@ class StoreContract:
     async def test_an_empty_store_becomes_what_it_is_filled_with(self, tmp_path: Path) -> None:
         rows = [event_row(3, 1000), event_row(7, 2000)]
         async with self.opened(tmp_path) as store:
-            await store.fill(Snapshot(9, 4, 77, {"a": b"1", "b": b""}), iter(rows))
+            await store.load_snapshot(Snapshot(9, 4, 77, {"a": b"1", "b": b""}), iter(rows))
             snapshot = await store.read()
 
             assert (snapshot.revision, snapshot.time_ms) == (9, 77)
             assert snapshot.records == {"a": b"1", "b": b""}
             assert await store.events(0, 10) == rows
-            epoch = await store.lead()
+            epoch = await store.acquire_epoch()
             assert epoch > 4
             assert await store.commit(batch(epoch, after=9, puts={"c": b"3"})) == 10
             await store.forget_events(1500)
@@ -262,13 +262,13 @@ class StoreContract:
 
     async def test_a_store_with_commits_is_not_filled(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
-            await commit(store, batch(await store.lead(), puts={"k": b"v"}))
+            await commit(store, batch(await store.acquire_epoch(), puts={"k": b"v"}))
             before = await store.read()
 
             try:
-                await store.fill(Snapshot(9, 4, 77, {"a": b"1"}), [])
+                await store.load_snapshot(Snapshot(9, 4, 77, {"a": b"1"}), [])
                 refused = False
-            except Outdated:
+            except StaleState:
                 refused = True
 
             assert refused
@@ -276,13 +276,13 @@ class StoreContract:
 
     async def test_a_store_says_whether_it_has_room(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
-            assert await store.has_room()
+            assert await store.has_space()
 
     # ---- events
 
     async def test_events_come_oldest_first_above_a_revision(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
-            epoch = await store.lead()
+            epoch = await store.acquire_epoch()
             for row in (b"one", b"two", None, b"four", b"five"):
                 await commit(store, batch(epoch, events=row))
 
@@ -293,7 +293,7 @@ class StoreContract:
 
     async def test_old_events_are_forgotten_and_nothing_else(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
-            epoch = await store.lead()
+            epoch = await store.acquire_epoch()
             for n in range(1, 5):
                 await commit(store, batch(epoch, wall_ms=n * 1000, puts={f"k{n}": b"v"}, events=b"%d" % n))
             before = await store.read()
@@ -306,7 +306,7 @@ class StoreContract:
 
     async def test_what_was_committed_lives_as_long_as_the_store_says(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
-            epoch = await store.lead()
+            epoch = await store.acquire_epoch()
             await commit(store, batch(epoch, time_ms=5, puts={"a": b"1", "b": b"2"}, events=b"first"))
             await commit(store, batch(epoch, time_ms=7, deletes=("a",), events=b"second"))
             kept = Snapshot(2, epoch, 7, {"b": b"2"}) if self.durable else Snapshot(0, epoch, 0, {})
@@ -315,7 +315,7 @@ class StoreContract:
         async with self.opened(tmp_path) as again:
             assert await again.read() == kept
             assert await again.events(0, 10) == rows
-            assert await commit(again, batch(await again.lead())) == kept.revision + 1
+            assert await commit(again, batch(await again.acquire_epoch())) == kept.revision + 1
 
     @asynccontextmanager
     async def opened(self, directory: Path) -> AsyncIterator[Store]:
@@ -340,7 +340,7 @@ def batch(
 
 
 def event_row(revision: int, wall_ms: int) -> EventRow:
-    return EventRow(revision, encode_events(wall_ms, (Event("job.submitted", f"of revision {revision}"),)))
+    return EventRow(revision, encode_events(wall_ms, (EventRecord("job.submitted", f"of revision {revision}"),)))
 
 
 async def commit(store: Store, what: Batch) -> int:
@@ -351,7 +351,7 @@ async def commit(store: Store, what: Batch) -> int:
 async def is_outdated(store: Store, late: Batch) -> bool:
     try:
         await store.commit(late)
-    except Outdated:
+    except StaleState:
         return True
     return False
 
@@ -359,6 +359,6 @@ async def is_outdated(store: Store, late: Batch) -> bool:
 async def is_deposed(store: Store, late: Batch) -> bool:
     try:
         await store.commit(late)
-    except Deposed:
+    except LostLeadership:
         return True
     return False

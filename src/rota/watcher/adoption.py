@@ -23,20 +23,20 @@ from rota.model.adoption import MISSING_MS, JobAdoption, attempts_before, jobs_b
 from rota.model.attempt import LOOKAHEAD, AttemptBlock, Choice, OldAttempt, StatusBlock
 from rota.model.columns import Draft, Ranges, ints, widened
 from rota.model.ids import JobId, NodeId
-from rota.model.job import JobCluster, JobSpec, JobStatus, Kind
+from rota.model.job import JobCluster, JobSpec, JobStatus, JobKind
 from rota.model.lifecycle import ATTEMPT_FIRST_END, TASK, AttemptState, JobState, TaskEvent, TaskState, step
 from rota.model.limits import ADOPTION_LEAST_MS, ADOPTION_MS, BLOCK_TASKS, SPREAD_MS, SUPERSEDED_KEPT
 from rota.model.pins import PinBlock, begun, unknown_node
-from rota.model.plan import Event, Instant, Plan, Record
-from rota.model.sync import Claim, JobClaims, Said
+from rota.model.plan import EventRecord, Instant, Plan, Record
+from rota.model.sync import AttemptReport, JobReports, ReportedState
 from rota.model.task import TaskBlock
 from rota.model.view import JobView, View
 from rota.watcher.told import state_of
 
 _WANTED, _HELD = int(TaskState.WANTED), int(TaskState.HELD)
-_UNSEEN = step(TASK, TaskState.WANTED, TaskEvent.UNSEEN)
+_UNSEEN = step(TASK, TaskState.WANTED, TaskEvent.ADOPTION_PENDING)
 _BROUGHT = step(TASK, TaskState.HELD, TaskEvent.RELEASED)
-_DONE = step(TASK, TaskState.WANTED, TaskEvent.DONE)
+_DONE = step(TASK, TaskState.WANTED, TaskEvent.SUCCEEDED)
 
 
 class SealedSpecs(Protocol):
@@ -48,19 +48,19 @@ class SealedSpecs(Protocol):
         """None: no server of this cluster has sealed it for that node, or this version cannot read it."""
 
 
-class Brought(NamedTuple):
+class BroughtJob(NamedTuple):
     """What one node brings back of one job."""
 
     node: NodeId
     spec: JobSpec
-    claims: Sequence[Claim]
+    claims: Sequence[AttemptReport]
     epoch: int  # of the server that adopts it
 
     def adopt(self, view: View, now: Instant) -> Plan:
         return adopt(view, self, now)
 
 
-def unknown(view: View, node: NodeId, inventory: Iterable[JobClaims], epoch: int) -> list[JobClaims]:
+def unknown(view: View, node: NodeId, inventory: Iterable[JobReports], epoch: int) -> list[JobReports]:
     """What of a node's inventory may be adopted, in the order of the jobs.
 
     A job that this server has taken itself has a higher number: if it is unknown, it was deleted.
@@ -69,43 +69,43 @@ def unknown(view: View, node: NodeId, inventory: Iterable[JobClaims], epoch: int
     return sorted(found, key=lambda one: int(one.job))
 
 
-def _may_be_adopted(view: View, node: NodeId, one: JobClaims, epoch: int) -> bool:
+def _may_be_adopted(view: View, node: NodeId, one: JobReports, epoch: int) -> bool:
     job = view.jobs.get(one.job)
     if job is None:
         is_number = one.job.isascii() and one.job.isdecimal()
-        return is_number and int(one.job) <= jobs_before(epoch) and one.job not in view.aside
-    return any(_is_news(job, node, claim) for claim in one.claims)
+        return is_number and int(one.job) <= jobs_before(epoch) and one.job not in view.unloadable
+    return any(_is_new(job, node, claim) for claim in one.reports)
 
 
-def adopt(view: View, brought: Brought, now: Instant) -> Plan:
+def adopt(view: View, brought: BroughtJob, now: Instant) -> Plan:
     """The job's records again, with the attempts that the node says it has; its claims are heard later."""
     job = view.jobs.get(brought.spec.id)
-    claims = [claim for claim in _latest(brought) if job is None or _is_news(job, brought.node, claim)]
+    claims = [claim for claim in _latest(brought) if job is None or _is_new(job, brought.node, claim)]
     if not claims:
         return Plan()
-    adopted = _Adopted(job, brought, claims[:1] if brought.spec.kind is Kind.SYSTEM else claims)
+    adopted = _AdoptedJob(job, brought, claims[:1] if brought.spec.kind is JobKind.SYSTEM else claims)
     event = adopted.event(view)
     return Plan((*adopted.job_records(view, now), *adopted.blocks(now)), events=(event,), why=event.why)
 
 
-def _latest(brought: Brought) -> list[Claim]:
+def _latest(brought: BroughtJob) -> list[AttemptReport]:
     """The highest attempt of each task, as far as it can be one of this job, in the order of the tasks."""
     most = attempts_before(brought.epoch + 1)
-    found: dict[int, Claim] = {}
+    found: dict[int, AttemptReport] = {}
     for claim in sorted(brought.claims, key=lambda claim: (claim.index, claim.attempt)):
         if claim.index < brought.spec.count and 1 <= claim.attempt <= most:
             found[claim.index] = claim
     return list(found.values())
 
 
-def _is_news(job: JobView, node: NodeId, claim: Claim) -> bool:
+def _is_new(job: JobView, node: NodeId, claim: AttemptReport) -> bool:
     """Whether a claim of an adopted job is of a task without an attempt, or of a later attempt than is known.
 
     A task that has ended stays as it is. Numbers given out here are higher than any that is brought.
     """
     if job.adoption is None or (job.status is not None and job.status.ended):
         return False
-    if job.spec.kind is Kind.SYSTEM and not _may_be_pinned(job, node, claim.index):
+    if job.spec.kind is JobKind.SYSTEM and not _may_be_pinned(job, node, claim.index):
         return False
     if claim.index >= job.spec.count:
         return True  # of a later version of the spec, or on a node that came later
@@ -118,15 +118,15 @@ def _is_news(job: JobView, node: NodeId, claim: Claim) -> bool:
 
 def _may_be_pinned(job: JobView, node: NodeId, index: int) -> bool:
     """Whether that task of a system job can be this node's: neither has been given to another since."""
-    if node in job.pinned or index >= job.spec.count:
-        return job.pinned.get(node, index) == index
-    return unknown_node(index) in job.pinned
+    if node in job.task_by_node or index >= job.spec.count:
+        return job.task_by_node.get(node, index) == index
+    return unknown_node(index) in job.task_by_node
 
 
-class _Adopted:
+class _AdoptedJob:
     """One job as it is known once a node has brought tasks of it."""
 
-    def __init__(self, job: JobView | None, brought: Brought, claims: list[Claim]) -> None:
+    def __init__(self, job: JobView | None, brought: BroughtJob, claims: list[AttemptReport]) -> None:
         self._job = job
         self._node, self._epoch = brought.node, brought.epoch
         self._claims = claims  # by index, one for each task
@@ -134,7 +134,7 @@ class _Adopted:
         self._new_spec = begun(brought.spec) if is_newer else None
         self._spec = brought.spec if job is None or is_newer else job.spec
         self._count_before = 0 if job is None else job.spec.count
-        is_system = self._spec.kind is Kind.SYSTEM
+        is_system = self._spec.kind is JobKind.SYSTEM
         self._count = claims[-1].index + 1 if is_system else self._spec.size
 
     def job_records(self, view: View, now: Instant) -> Iterator[Record]:
@@ -146,11 +146,11 @@ class _Adopted:
             yield JobAdoption(spec.id, now.wall_ms, _until_ms(view, spec, now), attempts_before(self._epoch))
             yield JobCluster(spec.id, spec.home)
             yield JobStatus(spec.id, JobState.ACTIVE, wanted_at_ms=now.ms)
-        if spec.kind is Kind.SYSTEM:
+        if spec.kind is JobKind.SYSTEM:
             yield from self._pins()
 
     def blocks(self, now: Instant) -> Iterator[AttemptBlock | StatusBlock | TaskBlock]:
-        by_block: dict[int, list[Claim]] = {}
+        by_block: dict[int, list[AttemptReport]] = {}
         for claim in self._claims:
             by_block.setdefault(claim.index // BLOCK_TASKS, []).append(claim)
         last = (self._count - 1) // BLOCK_TASKS
@@ -162,11 +162,11 @@ class _Adopted:
                 yield self._attempts(block, by_block[block], task, now)
             yield task
 
-    def event(self, view: View) -> Event:
+    def event(self, view: View) -> EventRecord:
         ranges = Ranges([claim.index for claim in self._claims])
         tasks = f"task{'s' if self._claims[1:] else ''} {ranges} of job {self._spec.id}"
         why = f"{tasks} adopted from {view.nodes[self._node].spec.name}, which has brought it back"
-        return Event(
+        return EventRecord(
             "job.adopted",
             why,
             job=self._spec.id,
@@ -177,7 +177,7 @@ class _Adopted:
 
     def _pins(self) -> Iterator[PinBlock]:
         """The node of the brought task; of those before it none is known, until it calls."""
-        nodes = [] if self._job is None else list(self._job.pinned)
+        nodes = [] if self._job is None else list(self._job.task_by_node)
         before = len(nodes)
         nodes += [unknown_node(index) for index in range(before, self._count)]
         for claim in self._claims:
@@ -188,7 +188,7 @@ class _Adopted:
                 self._spec.id, block, tuple(nodes[block * BLOCK_TASKS : (block + 1) * BLOCK_TASKS])
             )
 
-    def _task(self, block: int, claims: list[Claim]) -> TaskBlock:
+    def _task(self, block: int, claims: list[AttemptReport]) -> TaskBlock:
         """Tasks that were not known before are held, but for those that the node has brought.
 
         What a rerun had left out has succeeded before.
@@ -205,7 +205,7 @@ class _Adopted:
         draft["state"][brought], draft["not_before"][brought] = _BROUGHT, 0
         return draft.done()
 
-    def _superseded(self, block: int, claims: list[Claim], now: Instant) -> Iterator[StatusBlock]:
+    def _superseded(self, block: int, claims: list[AttemptReport], now: Instant) -> Iterator[StatusBlock]:
         """The end of earlier attempts of the same tasks that live on other nodes: they count no more.
 
         It is written before the later attempts, so that what the earlier ones hold is given back first.
@@ -235,7 +235,7 @@ class _Adopted:
         reasons = dict.fromkeys(ended, "a later attempt of its task was brought back by another node")
         yield draft.done(reasons=status.reasons | reasons)
 
-    def _attempts(self, block: int, claims: list[Claim], task: TaskBlock, now: Instant) -> AttemptBlock:
+    def _attempts(self, block: int, claims: list[AttemptReport], task: TaskBlock, now: Instant) -> AttemptBlock:
         size = self._spec.block_size(block)
         known = None if self._job is None else self._job.attempts.get(block)
         record = AttemptBlock.new(self._spec.id, block, size) if known is None else widened(known, size)
@@ -246,7 +246,7 @@ class _Adopted:
         draft["number"][positions] = [claim.attempt for claim in claims]
         draft["tries"][positions] = [tries[at] for at in positions]
         draft["node"][positions] = nodes.index(self._node)
-        draft["flags"][positions] = [LOOKAHEAD if claim.said == Said.QUEUED else 0 for claim in claims]
+        draft["flags"][positions] = [LOOKAHEAD if claim.said == ReportedState.QUEUED else 0 for claim in claims]
         draft["placed_at_ms"][positions] = [claim.started_at_ms or now.wall_ms for claim in claims]
         held = {at: gpus for at, gpus in record.gpus.items() if at not in positions}
         return draft.done(
@@ -268,7 +268,7 @@ def _until_ms(view: View, spec: JobSpec, now: Instant) -> int:
     return max(view.read_at_ms + calls_ms + lease_ms, now.ms + ADOPTION_LEAST_MS)
 
 
-def _positions(claims: list[Claim]) -> list[int]:
+def _positions(claims: list[AttemptReport]) -> list[int]:
     return [claim.index % BLOCK_TASKS for claim in claims]
 
 

@@ -3,54 +3,54 @@
 from collections.abc import Iterable
 
 from rota.engine.reconciler import Reconciler
-from rota.model.brake import Level, Silence
+from rota.model.brake import BrakeLevel, SilentNodes
 from rota.model.limits import BRAKE_LOOK_MS
-from rota.model.node import NodeStatus, NodeWish
-from rota.model.plan import NOTHING, Event, Instant, Plan, Record, look_again
+from rota.model.node import NodeStatus, NodeIntent
+from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan, Record, wake_at
 from rota.model.view import View
 
 NAME = "brake"
 _CLUSTER = "cluster"
 
 
-class Hush:
+class SilenceCache:
     """The silence at one moment, counted once for all who ask in it."""
 
     def __init__(self) -> None:
         self._at_ms = -1
         self._view: View | None = None
-        self._known: Silence | None = None
+        self._known: SilentNodes | None = None
 
-    def is_past(self, view: View, now: Instant) -> bool:
+    def is_stale(self, view: View, now: Instant) -> bool:
         """What is known is of another moment."""
         return self._at_ms != now.ms or self._view is not view
 
-    def of(self, view: View, now: Instant) -> Silence:
-        if self._known is None or self.is_past(view, now):
-            self._at_ms, self._view, self._known = now.ms, view, Silence(view)
+    def get(self, view: View, now: Instant) -> SilentNodes:
+        if self._known is None or self.is_stale(view, now):
+            self._at_ms, self._view, self._known = now.ms, view, SilentNodes(view)
         return self._known
 
 
 def reconciler() -> Reconciler:
     """What was said last is remembered: after a start it may be said once more."""
-    told = Level.OFF
-    hush = Hush()
+    told = BrakeLevel.OFF
+    hush = SilenceCache()
 
     def decide(view: View, key: str, now: Instant) -> Plan:
         nonlocal told
         del key
-        is_fresh, silence = hush.is_past(view, now), hush.of(view, now)
+        is_fresh, silence = hush.is_stale(view, now), hush.get(view, now)
         brake = silence.worst(view)
         if brake.level is told:
-            at_rest = is_fresh and silence.is_whole
-            return NOTHING if at_rest else look_again(now.ms + BRAKE_LOOK_MS)
+            at_rest = is_fresh and silence.all_declared_lost
+            return NO_CHANGE if at_rest else wake_at(now.ms + BRAKE_LOOK_MS)
         told = brake.level
         why = f"the brake is {brake.sentence}"
-        event = Event("cluster.brake", why, state=brake.level.value)
+        event = EventRecord("cluster.brake", why, state=brake.level.value)
         return Plan(events=(event,), why=why, wake_at_ms=now.ms + BRAKE_LOOK_MS)
 
     return Reconciler(
-        NAME, "watcher", dict.fromkeys((NodeStatus, NodeWish), _wakes), decide, lambda _: (_CLUSTER,)
+        NAME, "watcher", dict.fromkeys((NodeStatus, NodeIntent), _wakes), decide, lambda _: (_CLUSTER,)
     )
 
 

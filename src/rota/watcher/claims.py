@@ -9,12 +9,12 @@ from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import ATTEMPT, ATTEMPT_FIRST_END, AttemptEvent, AttemptState
 from rota.model.limits import BLOCK_TASKS, SUPERSEDED_KEPT
 from rota.model.node import Eligibility
-from rota.model.plan import Event
-from rota.model.service import Life
-from rota.model.sync import Claim, JobClaims, Said
+from rota.model.plan import EventRecord
+from rota.model.service import ServiceStatus
+from rota.model.sync import AttemptReport, JobReports, ReportedState
 from rota.model.view import JobView, View
-from rota.watcher.lives import LifeNews
-from rota.watcher.steps import Marks, StepNews
+from rota.watcher.lives import ServiceEvents
+from rota.watcher.steps import Marks, StepEvents
 
 _COPIED = ("exit_code", "signal", "started_at_ms", "ended_at_ms", "ran_us", "cpu_us", "peak_kib")
 _STATES = list(AttemptState)  # by number
@@ -22,80 +22,80 @@ _OFFERED = AttemptState.OFFERED
 _LIVE = (AttemptState.RUNNING, AttemptState.STOPPING)
 
 
-class Ledger:
+class StatusUpdater:
     """Status blocks being changed by one report. What is stale, foreign or out of turn is passed over."""
 
     def __init__(self, view: View, node: NodeId) -> None:
         self._view = view
         self._node = node
         self._blocks: dict[tuple[JobId, int], _StatusDraft] = {}
-        self._happened: dict[_Kind, list[int]] = {}
-        self._reasons: dict[_Kind, str] = {}
+        self._happened: dict[_EventGroup, list[int]] = {}
+        self._reasons: dict[_EventGroup, str] = {}
         self._ended: dict[tuple[JobId, int], None] = {}
-        self._steps = StepNews()
-        self._lives = LifeNews()
+        self._steps = StepEvents()
+        self._lives = ServiceEvents()
 
-    def hear(self, said: Iterable[JobClaims]) -> None:
+    def apply_reports(self, said: Iterable[JobReports]) -> None:
         for one in said:
             job = self._view.jobs.get(one.job)
             if job is not None:
-                for claim in one.claims:
-                    self._hear_one(job, claim)
+                for claim in one.reports:
+                    self._apply_report(job, claim)
 
-    def _hear_one(self, job: JobView, claim: Claim) -> None:
+    def _apply_report(self, job: JobView, claim: AttemptReport) -> None:
         """Work that has said it failed has not succeeded by going quietly."""
-        event = event_of(claim, job.spec.stays)
-        if event is AttemptEvent.EXITED_0 and job.results:
+        event = event_of(claim, job.spec.is_service)
+        if event is AttemptEvent.EXITED_ZERO and job.results:
             result = job.results.get((claim.index, claim.attempt))
             if result is not None and result.failure is not None:
                 reason = f"it reported a failure: {result.failure}"
-                claim, event = claim.because(reason), AttemptEvent.EXITED
-        self.enter(job, claim, event)
+                claim, event = claim.with_reason(reason), AttemptEvent.EXITED_NONZERO
+        self.transition(job, claim, event)
 
-    def enter(self, job: JobView, claim: Claim, event: AttemptEvent | None) -> None:
+    def transition(self, job: JobView, claim: AttemptReport, event: AttemptEvent | None) -> None:
         block, position = divmod(claim.index, BLOCK_TASKS)
         draft = self._block(job, block)
         if draft is None or event is None:
             return
         before = draft.marks(position, claim.attempt) if claim.steps else ()
-        lived = draft.life(position, claim.attempt)
-        state = draft.enter(position, claim, event, self._node)
+        lived = draft.service_status(position, claim.attempt)
+        state = draft.transition(position, claim, event, self._node)
         if claim.steps:
             after = draft.marks(position, claim.attempt)
-            self._steps.note(job.spec.id, claim.index, job.spec.steps, (before, after))
-        self._note_life(job, claim, lived, draft.life(position, claim.attempt))
+            self._steps.record(job.spec.id, claim.index, job.spec.steps, (before, after))
+        self._record_service_status(job, claim, lived, draft.service_status(position, claim.attempt))
         if state is not None:
-            kind = _Kind(job.spec.id, state, claim.exit_code, claim.attempt)
+            kind = _EventGroup(job.spec.id, state, claim.exit_code, claim.attempt)
             self._happened.setdefault(kind, []).append(claim.index)
             if claim.reason:
                 self._reasons[kind] = claim.reason
             if state >= ATTEMPT_FIRST_END:
                 self._ended[job.spec.id, claim.index] = None
 
-    def _note_life(self, job: JobView, claim: Claim, before: Life | None, now: Life | None) -> None:
+    def _record_service_status(self, job: JobView, claim: AttemptReport, before: ServiceStatus | None, now: ServiceStatus | None) -> None:
         if now is not None and now != before:
-            self._lives.note(job.spec.id, claim.index, before, now)
+            self._lives.record(job.spec.id, claim.index, before, now)
 
     def puts(self) -> tuple[StatusBlock, ...]:
         return tuple(draft.done() for draft in self._blocks.values() if draft.changed)
 
-    def events(self, node_name: str) -> tuple[Event, ...]:
+    def events(self, node_name: str) -> tuple[EventRecord, ...]:
         told = [
             self._event(kind, indices, node_name)
             for kind, indices in self._happened.items()
             if kind.state not in (AttemptState.QUEUED, AttemptState.ACCEPTED)
         ]
         news = (*self._steps.events(self._node, node_name), *self._lives.events(self._node, node_name))
-        return (*news, *told, *self._drained(node_name))
+        return (*news, *told, *self._drained_event(node_name))
 
-    def _drained(self, node_name: str) -> Iterable[Event]:
+    def _drained_event(self, node_name: str) -> Iterable[EventRecord]:
         """Who drains a node hears when the last of its work has ended."""
         node = self._view.nodes[self._node]
-        if not self._ended or not node.drains:
+        if not self._ended or not node.is_draining:
             return
         if all(name in self._ended for name in node.assigned):
             why = f"node {node_name} is drained"
-            yield Event("node.changed", why, node=self._node, state=Eligibility.DRAINED.value)
+            yield EventRecord("node.changed", why, node=self._node, state=Eligibility.DRAINED.value)
 
     def _block(self, job: JobView, block: int) -> "_StatusDraft | None":
         key = (job.spec.id, block)
@@ -110,7 +110,7 @@ class Ledger:
             draft = self._blocks[key] = _StatusDraft(attempts, status)
         return draft
 
-    def _event(self, happened: "_Kind", indices: list[int], node_name: str) -> Event:
+    def _event(self, happened: "_EventGroup", indices: list[int], node_name: str) -> EventRecord:
         job, state, exit_code, attempt = happened
         ranges = Ranges(indices)
         word = state.name.lower()
@@ -120,7 +120,7 @@ class Ledger:
         tasks = f"task{'s' if len(indices) > 1 else ''} {ranges} of job {job}"
         why = f"{tasks} {word}{code} on {node_name}" + (f": {reason}" if reason else "")
         kind = "task.ended" if ended else "task.started"
-        return Event(
+        return EventRecord(
             kind,
             why,
             job=job,
@@ -132,7 +132,7 @@ class Ledger:
         )
 
 
-class _Kind(NamedTuple):
+class _EventGroup(NamedTuple):
     """Tasks of which all this is the same share one event."""
 
     job: JobId
@@ -142,24 +142,24 @@ class _Kind(NamedTuple):
 
 
 _EVENTS = {
-    Said.QUEUED: AttemptEvent.HELD,
-    Said.ACCEPTED: AttemptEvent.TAKEN,
-    Said.RUNNING: AttemptEvent.STARTED,
-    Said.STOPPING: AttemptEvent.STOP_ORDERED,
-    Said.EXITED: AttemptEvent.EXITED,
-    Said.STOPPED: AttemptEvent.STOPPED,
-    Said.TIMED_OUT: AttemptEvent.OVERTIME,
-    Said.LOST: AttemptEvent.FORGOTTEN,
-    Said.UNKNOWN: AttemptEvent.UNKNOWN,
-    Said.REFUSED: AttemptEvent.REFUSED,
-    Said.WITHDRAWN: AttemptEvent.WITHDRAWN,
+    ReportedState.QUEUED: AttemptEvent.QUEUED,
+    ReportedState.ACCEPTED: AttemptEvent.ACCEPTED,
+    ReportedState.RUNNING: AttemptEvent.STARTED,
+    ReportedState.STOPPING: AttemptEvent.STOP_ORDERED,
+    ReportedState.EXITED: AttemptEvent.EXITED_NONZERO,
+    ReportedState.STOPPED: AttemptEvent.STOPPED,
+    ReportedState.TIMED_OUT: AttemptEvent.TIMED_OUT,
+    ReportedState.LOST: AttemptEvent.RESULT_LOST,
+    ReportedState.UNKNOWN: AttemptEvent.UNKNOWN_TO_NODE,
+    ReportedState.REFUSED: AttemptEvent.REFUSED,
+    ReportedState.WITHDRAWN: AttemptEvent.WITHDRAWN,
 }
 
 
-def event_of(claim: Claim, stays: bool = False) -> AttemptEvent | None:
+def event_of(claim: AttemptReport, stays: bool = False) -> AttemptEvent | None:
     """None: a word of a newer version. What is to stay has not succeeded by going."""
-    if claim.said == Said.EXITED and claim.exit_code == 0 and not claim.signal and not stays:
-        return AttemptEvent.EXITED_0
+    if claim.said == ReportedState.EXITED and claim.exit_code == 0 and not claim.signal and not stays:
+        return AttemptEvent.EXITED_ZERO
     return _EVENTS.get(claim.said)  # type: ignore[call-overload, no-any-return]  # an int finds its IntEnum
 
 
@@ -173,7 +173,7 @@ class _StatusDraft:
         self._nodes = attempts.nodes
         self._known = ints(status, "number")
         self._states: dict[int, int] = {}  # since this report
-        self._claims: dict[int, Claim] = {}
+        self._claims: dict[int, AttemptReport] = {}
         self._reasons = dict(status.reasons)
         self._older: list[OldStatus] = []
         self._steps = dict(status.steps)
@@ -189,23 +189,23 @@ class _StatusDraft:
 
     def marks(self, position: int, attempt: int) -> Marks:
         """Of the steps that this attempt has begun."""
-        is_known = position < len(self._known) and self._known_as(position) == attempt
+        is_known = position < len(self._known) and self._known_number(position) == attempt
         return self._steps.get(position, ()) if is_known else ()
 
-    def life(self, position: int, attempt: int) -> Life | None:
+    def service_status(self, position: int, attempt: int) -> ServiceStatus | None:
         """How this attempt lives, as far as it was told."""
-        is_known = position < len(self._known) and self._known_as(position) == attempt
+        is_known = position < len(self._known) and self._known_number(position) == attempt
         return self._lives.get(position) if is_known else None
 
-    def enter(self, position: int, claim: Claim, event: AttemptEvent, node: NodeId) -> AttemptState | None:
+    def transition(self, position: int, claim: AttemptReport, event: AttemptEvent, node: NodeId) -> AttemptState | None:
         number = self._number[position] if position < len(self._number) else 0
         if number != claim.attempt or number == 0 or self._nodes[self._node[position]] != node:
             return None
-        known = self._known_as(position)
+        known = self._known_number(position)
         before = _STATES[self._state(position)] if known == number else _OFFERED
         state = ATTEMPT.get((before, event))
         if known == number and before in _LIVE:
-            self._take(position, claim)
+            self._update_in_place(position, claim)
         if state is None:
             return None
         if known and known != number:
@@ -216,13 +216,13 @@ class _StatusDraft:
             self._causes.pop(position, None)
             self._versions.pop(position, None)
             self._handles.pop(position, None)
-        self._take(position, claim)
+        self._update_in_place(position, claim)
         self._states[position] = int(state)
         self._claims[position] = claim
-        self._keep(position, claim)
+        self._keep_sparse_fields(position, claim)
         return state
 
-    def _keep(self, position: int, claim: Claim) -> None:
+    def _keep_sparse_fields(self, position: int, claim: AttemptReport) -> None:
         """What few attempts have."""
         if claim.version > 1:
             self._versions[position] = claim.version
@@ -233,7 +233,7 @@ class _StatusDraft:
         if claim.handle:
             self._handles[position] = claim.handle
 
-    def _take(self, position: int, claim: Claim) -> None:
+    def _update_in_place(self, position: int, claim: AttemptReport) -> None:
         """What goes on within an attempt."""
         if claim.steps:
             self._steps[position] = claim.steps
@@ -262,7 +262,7 @@ class _StatusDraft:
             handles=self._handles,
         )
 
-    def _known_as(self, position: int) -> int:
+    def _known_number(self, position: int) -> int:
         """The number of the attempt that the status is of."""
         return self._claims[position].attempt if position in self._claims else self._known[position]
 

@@ -13,8 +13,8 @@ import grpc
 import structlog
 
 from rota.model.errors import BadField
-from rota.watcher.session import Over
-from rota.watcher.uplink import AgentSession, Detached, Uplink
+from rota.watcher.session import SessionOver
+from rota.watcher.uplink import RelayedSession, LeaderUnreachable, Uplink
 from rota.wire import bounds, services
 from rota.wire.forwarding import shown_certificate
 from rota.wire.generated import agent_pb2 as pb
@@ -22,7 +22,7 @@ from rota.wire.generated import agent_pb2 as pb
 log = structlog.get_logger("rota.watcher")
 
 _CONNECT = f"/{services.AGENT}/Connect"
-_LAST_WORD_SECONDS = 5.0  # for the agent to take what it is being told, before its call ends
+_LAST_MESSAGE_SECONDS = 5.0  # for the agent to take what it is being told, before its call ends
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -51,45 +51,45 @@ class AgentEdge(grpc.GenericRpcHandler):
             return
         except BadField as nonsense:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{nonsense} ({nonsense.hint})")
-        except Detached as reason:
+        except LeaderUnreachable as reason:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(reason))
         try:
             async with asyncio.TaskGroup() as halves:
-                halves.create_task(self._hear(session, words))
-                halves.create_task(_speak(session, context))
-        except* Over:
+                halves.create_task(self._receive_loop(session, words))
+                halves.create_task(_send_loop(session, context))
+        except* SessionOver:
             pass
         finally:
             self._uplink.close(session)
         if session.end is not None and session.end[0] is not grpc.StatusCode.OK:
             await context.abort(*session.end)
 
-    async def _hear(self, session: AgentSession, words: AsyncIterator[pb.FromNode]) -> None:
+    async def _receive_loop(self, session: RelayedSession, words: AsyncIterator[pb.FromNode]) -> None:
         try:
             async for word in words:
                 bounds.check(word)
-                self._take(session, word)
+                self._receive(session, word)
         except BadField as nonsense:
             log.error("a node says what cannot be", reason=str(nonsense))
             session.finish(grpc.StatusCode.INVALID_ARGUMENT, f"{nonsense} ({nonsense.hint})")
             # A write that is cancelled halfway keeps the status from being sent: the other half ends it.
-            await asyncio.sleep(_LAST_WORD_SECONDS)
-        raise Over
+            await asyncio.sleep(_LAST_MESSAGE_SECONDS)
+        raise SessionOver
 
-    def _take(self, session: AgentSession, word: pb.FromNode) -> None:
+    def _receive(self, session: RelayedSession, word: pb.FromNode) -> None:
         if word.wants_sign:
             alive = pb.Alive(echo=session.acknowledged_n)
             session.push(pb.ToNode(epoch=self._uplink.epoch, alive=alive).SerializeToString())
         if word.WhichOneof("word") != "beat":
-            self._uplink.say(session, word)
+            self._uplink.send(session, word)
             return
-        self._uplink.hear(session, word.n, holds_leases=word.holds_leases and not word.wants_sign)
+        self._uplink.acknowledge(session, word.n, holds_leases=word.holds_leases and not word.wants_sign)
         if word.beat.HasField("load"):
             self._uplink.measure(session, word.beat.load)
 
 
-async def _speak(session: AgentSession, context: Context) -> None:
-    while words := await session.take():
+async def _send_loop(session: RelayedSession, context: Context) -> None:
+    while words := await session.next_messages():
         for word in words:
             await context.write(word)
-    raise Over
+    raise SessionOver

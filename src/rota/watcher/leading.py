@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from rota.watcher.adoption import SealedSpecs
-from rota.watcher.strangers import UNNOTED, RefusedCalls
+from rota.watcher.strangers import NO_AUDIT, RefusedCalls
 
 
-class Leading(NamedTuple):
+class LeadershipContext(NamedTuple):
     """A server alone has nobody to fear."""
 
     ttl_ms: int = 0  # how long another may have believed to lead after we began to
@@ -16,7 +16,7 @@ class Leading(NamedTuple):
     may_watch: Callable[[str], bool] = lambda _: False  # whether that watcher may speak for nodes
     specs: SealedSpecs | None = None  # nodes bring back jobs by these; None: the store keeps them
     note_signer: Callable[[str, str], None] = lambda *_: None  # of a watcher's certificate: its CA
-    refused: RefusedCalls = UNNOTED  # of callers that are no nodes or watchers of ours
+    refused: RefusedCalls = NO_AUDIT  # of callers that are no nodes or watchers of ours
 
 
-ALONE = Leading()
+SINGLE_SERVER = LeadershipContext()

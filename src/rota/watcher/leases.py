@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import AttemptEvent
 from rota.model.plan import Instant, Plan
-from rota.model.sync import Claim, Said
+from rota.model.sync import AttemptReport, ReportedState
 from rota.model.view import View
-from rota.watcher.claims import Ledger
+from rota.watcher.claims import StatusUpdater
 
 Held = tuple[JobId, int, int]  # job, index, attempt
 
@@ -20,11 +20,11 @@ def held_until_ms(view: View, node: NodeId, job: JobId, ttl_ms: int) -> int:
     """
     spec = view.jobs[job].spec
     assert spec.lease_ms is not None
-    heard_ms = max(view.nodes[node].heard_at_ms, view.read_at_ms + ttl_ms)
+    heard_ms = max(view.nodes[node].last_seen_at_ms, view.read_at_ms + ttl_ms)
     return heard_ms + spec.lease_ms + spec.lease_margin_ms
 
 
-def terms_ms(view: View, node: NodeId) -> list[int]:
+def lease_durations_ms(view: View, node: NodeId) -> list[int]:
     """How long each job that is there under leases lets its node be silent."""
     specs = [view.jobs[job].spec for job in view.leased_on.get(node, ())]
     return [spec.lease_ms + spec.lease_margin_ms for spec in specs if spec.lease_ms is not None]
@@ -46,12 +46,12 @@ def expire(view: View, node: NodeId, now: Instant, ttl_ms: int) -> Plan:
             next_ms = until_ms if next_ms is None else min(next_ms, until_ms)
     if not over:
         return Plan(wake_at_ms=next_ms)
-    silent_ms = now.ms - entry.heard_at_ms
+    silent_ms = now.ms - entry.last_seen_at_ms
     reason = f"its run lease ran out: node {entry.spec.name} was silent for {silent_ms // 1000} s"
-    ledger = Ledger(view, node)
+    ledger = StatusUpdater(view, node)
     for job, index, attempt in sorted(over):
-        claim = Claim(index, attempt, Said.LOST, ended_at_ms=now.wall_ms, reason=reason)
-        ledger.enter(view.jobs[job], claim, AttemptEvent.NODE_LOST)
+        claim = AttemptReport(index, attempt, ReportedState.LOST, ended_at_ms=now.wall_ms, reason=reason)
+        ledger.transition(view.jobs[job], claim, AttemptEvent.NODE_LOST)
     return Plan(ledger.puts(), events=ledger.events(entry.spec.name), why=reason, wake_at_ms=next_ms)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from rota.engine.reconciler import Reconciler, own_id
-from rota.model.brake import Silence
+from rota.model.brake import SilentNodes
 from rota.model.ids import NodeId
 from rota.model.lifecycle import NODE, NodeEvent, NodeState, step
 from rota.model.limits import (
@@ -14,12 +14,12 @@ from rota.model.limits import (
     OFFER_GRACE_MS,
     SUSPECT_MS,
 )
-from rota.model.node import Link, NodeStatus, NodeWish
-from rota.model.plan import NOTHING, Event, Instant, Plan, look_again
+from rota.model.node import Connection, NodeStatus, NodeIntent
+from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan, wake_at
 from rota.model.view import NodeView, View
-from rota.watcher.brake import Hush
-from rota.watcher.leases import expire, terms_ms
-from rota.watcher.sessions import gone, withdraw
+from rota.watcher.brake import SilenceCache
+from rota.watcher.leases import expire, lease_durations_ms
+from rota.watcher.sessions import declare_gone, withdraw_offers
 
 NAME = "liveness"
 FRESH_MS = LEASE_MS_MIN + LEASE_MARGIN_MS_MIN  # for no lease is a node suspected sooner
@@ -27,56 +27,56 @@ FRESH_MS = LEASE_MS_MIN + LEASE_MARGIN_MS_MIN  # for no lease is a node suspecte
 
 def reconciler(lost_ms: int = LOST_MS, ttl_ms: int = 0) -> Reconciler:
     """`ttl_ms`: how long another may believe to lead after we do; a server alone has nobody to fear."""
-    hush = Hush()
+    hush = SilenceCache()
 
     def decide(view: View, key: str, now: Instant) -> Plan:
         node = NodeId(key)
         if node not in view.nodes:
-            return NOTHING
+            return NO_CHANGE
         if view.restored is not None and view.restored.closed(now.ms - lost_ms):  # it may call all the time
-            judged = look_again(now.ms + BRAKE_LOOK_MS)
+            judged = wake_at(now.ms + BRAKE_LOOK_MS)
         else:
-            judged = judge(view, node, now, lost_ms, lambda: hush.of(view, now))
-        return _both(judged, expire(view, node, now, ttl_ms))
+            judged = decide_liveness(view, node, now, lost_ms, lambda: hush.get(view, now))
+        return _merge(judged, expire(view, node, now, ttl_ms))
 
     return Reconciler(
-        NAME, "watcher", dict.fromkeys((NodeStatus, NodeWish), own_id), decide, lambda view: list(view.nodes)
+        NAME, "watcher", dict.fromkeys((NodeStatus, NodeIntent), own_id), decide, lambda view: list(view.nodes)
     )
 
 
-def judge(
-    view: View, node: NodeId, now: Instant, lost_ms: int, silence: Callable[[], Silence] | None = None
+def decide_liveness(
+    view: View, node: NodeId, now: Instant, lost_ms: int, silence: Callable[[], SilentNodes] | None = None
 ) -> Plan:
     entry = view.nodes.get(node)
     if entry is None or entry.status is None:
-        return NOTHING
-    silent_ms = now.ms - entry.heard_at_ms
-    suspect_ms = min(SUSPECT_MS, lost_ms // 2, *terms_ms(view, node))
-    heard = not entry.revoked and entry.link is not Link.DOWN and silent_ms < suspect_ms
+        return NO_CHANGE
+    silent_ms = now.ms - entry.last_seen_at_ms
+    suspect_ms = min(SUSPECT_MS, lost_ms // 2, *lease_durations_ms(view, node))
+    heard = not entry.revoked and entry.connection is not Connection.DOWN and silent_ms < suspect_ms
     match entry.status.state:
         case NodeState.READY if heard:
-            return look_again(entry.heard_at_ms + suspect_ms)
+            return wake_at(entry.last_seen_at_ms + suspect_ms)
         case NodeState.READY:
             return _suspect(view, entry, _why_suspect(entry, silent_ms), now, lost_ms)
-        case NodeState.SUSPECT | NodeState.LOST if heard and silent_ms < FRESH_MS and entry.link is Link.UP:
+        case NodeState.SUSPECT | NodeState.LOST if heard and silent_ms < FRESH_MS and entry.connection is Connection.UP:
             return _recovered(entry, now)
         case NodeState.SUSPECT if silent_ms >= lost_ms:
-            return _give_up(view, entry, now, lost_ms, silence() if silence else Silence(view))
+            return _declare_lost(view, entry, now, lost_ms, silence() if silence else SilentNodes(view))
         case NodeState.SUSPECT:
             return _withdraw(view, entry, now, lost_ms)
         case NodeState.LOST | NodeState.LEFT:
-            return NOTHING
+            return NO_CHANGE
 
 
 def _why_suspect(entry: NodeView, silent_ms: int) -> str:
     if entry.revoked:
         return "it was revoked"
-    if entry.link is Link.DOWN:
-        return entry.parting or "its connection broke"
+    if entry.connection is Connection.DOWN:
+        return entry.disconnect_reason or "its connection broke"
     return f"silent for {silent_ms // 1000} s"
 
 
-def _both(one: Plan, other: Plan) -> Plan:
+def _merge(one: Plan, other: Plan) -> Plan:
     """A block of tasks has one run mode: what is under a lease is written by the second alone."""
     wakes = [plan.wake_at_ms for plan in (one, other) if plan.wake_at_ms is not None]
     return Plan(
@@ -90,10 +90,10 @@ def _both(one: Plan, other: Plan) -> Plan:
 def _suspect(view: View, entry: NodeView, reason: str, now: Instant, lost_ms: int) -> Plan:
     """From now on it gets no work; what it has is still its own for a while."""
     assert entry.status is not None
-    state = step(NODE, entry.status.state, NodeEvent.SILENT)
-    status = entry.status.turned(state, reason, now.wall_ms).silenced(entry.heard_at_ms, now.ms)
+    state = step(NODE, entry.status.state, NodeEvent.SUSPECT_TIMEOUT)
+    status = entry.status.with_state(state, reason, now.wall_ms).with_silence(entry.last_seen_at_ms, now.ms)
     why = f"node {entry.spec.name} is suspect: {reason}"
-    event = Event("node.suspect", why, node=entry.spec.id, state=state.value)
+    event = EventRecord("node.suspect", why, node=entry.spec.id, state=state.value)
     withdrawn = _withdraw(view, entry, now, lost_ms, since_ms=now.ms)
     return withdrawn.but(puts=(status, *withdrawn.puts), events=(event, *withdrawn.events), why=why)
 
@@ -106,30 +106,30 @@ def _withdraw(view: View, entry: NodeView, now: Instant, lost_ms: int, since_ms:
     """
     assert entry.status is not None
     since_ms = entry.status.suspect_at_ms if since_ms is None else since_ms
-    wake_at_ms = entry.heard_at_ms + lost_ms
-    if entry.link is Link.DOWN and since_ms is not None and now.ms < since_ms + OFFER_GRACE_MS:
-        return look_again(min(wake_at_ms, since_ms + OFFER_GRACE_MS))
-    ledger = withdraw(view, entry.spec.id, now)
+    wake_at_ms = entry.last_seen_at_ms + lost_ms
+    if entry.connection is Connection.DOWN and since_ms is not None and now.ms < since_ms + OFFER_GRACE_MS:
+        return wake_at(min(wake_at_ms, since_ms + OFFER_GRACE_MS))
+    ledger = withdraw_offers(view, entry.spec.id, now)
     puts, events = ledger.puts(), ledger.events(entry.spec.name)
     why = f"node {entry.spec.name} has not answered its offers" if puts else ""
     return Plan(puts, events=events, why=why, wake_at_ms=wake_at_ms)
 
 
-def _give_up(view: View, entry: NodeView, now: Instant, lost_ms: int, silence: Silence) -> Plan:
+def _declare_lost(view: View, entry: NodeView, now: Instant, lost_ms: int, silence: SilentNodes) -> Plan:
     """Its grace is over; but where many fell silent with it, they may not be gone at all."""
     at_ms = silence.lost_at_ms(entry, lost_ms)
     soon_ms = now.ms + BRAKE_LOOK_MS
     if at_ms is None or at_ms > now.ms:
-        return look_again(soon_ms if at_ms is None else min(at_ms, soon_ms))
-    silent_ms = now.ms - entry.heard_at_ms
-    return gone(view, entry.spec.id, NodeEvent.GONE, f"silent for {silent_ms // 1000} s", now)
+        return wake_at(soon_ms if at_ms is None else min(at_ms, soon_ms))
+    silent_ms = now.ms - entry.last_seen_at_ms
+    return declare_gone(view, entry.spec.id, NodeEvent.LOST_TIMEOUT, f"silent for {silent_ms // 1000} s", now)
 
 
 def _recovered(entry: NodeView, now: Instant) -> Plan:
     assert entry.status is not None
     state = step(NODE, entry.status.state, NodeEvent.HELLO)
-    status = entry.status.heard_again(state, now.wall_ms, now.ms)
+    status = entry.status.seen_again(state, now.wall_ms, now.ms)
     why = f"node {entry.spec.name} is heard again"
     return Plan(
-        (status,), events=(Event("node.recovered", why, node=entry.spec.id, state=state.value),), why=why
+        (status,), events=(EventRecord("node.recovered", why, node=entry.spec.id, state=state.value),), why=why
     )

@@ -4,13 +4,13 @@ from typing import NamedTuple
 
 from rota.model.columns import Ranges
 from rota.model.ids import JobId, NodeId
-from rota.model.plan import Event
-from rota.model.service import Health, Life
+from rota.model.plan import EventRecord
+from rota.model.service import Health, ServiceStatus
 
 _TOLD = (Health.HEALTHY, Health.UNHEALTHY)
 
 
-class _News(NamedTuple):
+class _ServiceChange(NamedTuple):
     kind: str
     job: JobId
     said: str
@@ -18,24 +18,24 @@ class _News(NamedTuple):
     state: str | None = None
 
 
-class LifeNews:
+class ServiceEvents:
     def __init__(self) -> None:
-        self._happened: dict[_News, list[int]] = {}
+        self._happened: dict[_ServiceChange, list[int]] = {}
 
-    def note(self, job: JobId, index: int, before: Life | None, now: Life) -> None:
-        then = before or Life()
+    def record(self, job: JobId, index: int, before: ServiceStatus | None, now: ServiceStatus) -> None:
+        then = before or ServiceStatus()
         if now.restarts > then.restarts:
             cause = now.why or now.last_end
             code = None if now.signal or now.exit_code < 0 else now.exit_code
             said = f"ended ({cause}) and is started again, {_times(now.restarts)}"
-            self._enter(_News("task.restarted", job, said, code), index)
+            self._enter(_ServiceChange("task.restarted", job, said, code), index)
         if now.health in _TOLD and (now.health, now.restarts) != (then.health, then.restarts):
             said = f"is {now.why if now.health == Health.UNHEALTHY and now.why else now.health}"
-            self._enter(_News("task.health", job, said, state=now.health), index)
+            self._enter(_ServiceChange("task.health", job, said, state=now.health), index)
 
-    def events(self, node: NodeId, node_name: str) -> tuple[Event, ...]:
+    def events(self, node: NodeId, node_name: str) -> tuple[EventRecord, ...]:
         return tuple(
-            Event(
+            EventRecord(
                 news.kind,
                 f"task {ranges} of job {news.job} on {node_name} {news.said}",
                 job=news.job,
@@ -47,7 +47,7 @@ class LifeNews:
             for news, ranges in ((news, Ranges(indices)) for news, indices in self._happened.items())
         )
 
-    def _enter(self, news: _News, index: int) -> None:
+    def _enter(self, news: _ServiceChange, index: int) -> None:
         self._happened.setdefault(news, []).append(index)
 
 

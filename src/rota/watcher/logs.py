@@ -18,7 +18,7 @@ from rota.model.ids import JobId, NodeId
 from rota.model.limits import BLOCK_TASKS, TAIL_BYTES
 from rota.model.sync import TailPiece
 from rota.model.view import View
-from rota.watcher.session import Session
+from rota.watcher.session import NodeSession
 from rota.wire.generated import agent_pb2 as pb
 
 STREAMS = ("stdout", "stderr")
@@ -28,8 +28,8 @@ _ANSWER_SECONDS = 20.0  # for the node to open the call
 _ID_BITS = 62  # of a reading: as many as bounds.COUNTER_MAX lets through
 
 
-class TailStore(Protocol):
-    def keep(self, pieces: Iterable[TailPiece]) -> None: ...
+class TailSink(Protocol):
+    def store(self, pieces: Iterable[TailPiece]) -> None: ...
     def forget(self, job: JobId) -> None: ...
 
 
@@ -48,83 +48,83 @@ def is_own(view: View, node: NodeId, piece: TailPiece) -> bool:
     )
 
 
-class Reading:
+class LogReading:
     """One log on its way to one reader; one that stalls holds back its own call only."""
 
-    def __init__(self, asked: Session) -> None:
+    def __init__(self, asked: NodeSession) -> None:
         self.asked = asked  # the connection over which it was asked for
         self._ahead: deque[pb.LogChunk | None] = deque()
         self._ahead_bytes = 0
-        self._news = asyncio.Event()
-        self._room = asyncio.Event()
-        self._room.set()
-        self.begun = asyncio.Event()
+        self._arrived = asyncio.Event()
+        self._has_space = asyncio.Event()
+        self._has_space.set()
+        self.answered = asyncio.Event()
         self.closed = False
 
-    async def begin(self) -> None:
+    async def mark_answered(self) -> None:
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
-                await self.begun.wait()
+                await self.answered.wait()
         except TimeoutError:
             raise Unavailable(f"the node did not send the log within {_ANSWER_SECONDS:g} s") from None
 
     async def put(self, chunk: pb.LogChunk | None) -> None:
         """None is the end."""
-        await self._room.wait()
+        await self._has_space.wait()
         if self.closed:
             return
         self._ahead.append(chunk)
         self._ahead_bytes += len(chunk.data) if chunk else 0
         if self._ahead_bytes >= _AHEAD_BYTES or len(self._ahead) >= _AHEAD_CHUNKS:
-            self._room.clear()
-        self._news.set()
+            self._has_space.clear()
+        self._arrived.set()
 
-    async def take(self) -> list[pb.LogChunk]:
+    async def receive(self) -> list[pb.LogChunk]:
         """All that has come, at least one; nothing: this was the end."""
         while not self._ahead:
-            self._news.clear()
-            await self._news.wait()
+            self._arrived.clear()
+            await self._arrived.wait()
         found: list[pb.LogChunk] = []
         while self._ahead and (chunk := self._ahead[0]) is not None:
             found.append(chunk)
             self._ahead.popleft()
         self._ahead_bytes = 0
-        self._room.set()
+        self._has_space.set()
         return found
 
-    def give_up(self, why: str) -> None:
+    def abandon(self, why: str) -> None:
         """Nobody is there any more to begin it; if it has begun, the end of its call is heard."""
-        if not self.begun.is_set():
+        if not self.answered.is_set():
             self._ahead.append(pb.LogChunk(error=why))
-            self._news.set()
-            self.begun.set()
+            self._arrived.set()
+            self.answered.set()
 
     def close(self) -> None:
         self.closed = True
         self._ahead.clear()
-        self._room.set()  # frees the call that waits to put one more
+        self._has_space.set()  # frees the call that waits to put one more
 
 
-class Pushes:
+class PushLimits:
     """The calls with which nodes answer readings, so that those of one node can be ended."""
 
     def __init__(self) -> None:
-        self._of: dict[NodeId, dict[asyncio.Timeout, None]] = {}
+        self._by_node: dict[NodeId, dict[asyncio.Timeout, None]] = {}
 
     @contextlib.contextmanager
-    def of(self, node: NodeId) -> Iterator[asyncio.Timeout]:
+    def limit_for(self, node: NodeId) -> Iterator[asyncio.Timeout]:
         """A limit for one call of this node, which expires when its calls are ended."""
         limit = asyncio.timeout(None)
-        self._of.setdefault(node, {})[limit] = None
+        self._by_node.setdefault(node, {})[limit] = None
         try:
             yield limit
         finally:
-            del self._of[node][limit]
-            if not self._of[node]:
-                del self._of[node]
+            del self._by_node[node][limit]
+            if not self._by_node[node]:
+                del self._by_node[node]
 
     def end(self, node: NodeId) -> None:
-        for limit in self._of.get(node, ()):
+        for limit in self._by_node.get(node, ()):
             limit.reschedule(asyncio.get_running_loop().time())
 
 
@@ -132,31 +132,31 @@ class LogReadings:
     """The readings that are open, by their ids."""
 
     def __init__(self) -> None:
-        self._open: dict[int, Reading] = {}
+        self._open: dict[int, LogReading] = {}
 
-    def open(self, asked: Session) -> tuple[int, Reading]:
+    def open(self, asked: NodeSession) -> tuple[int, LogReading]:
         reading_id = 1 + secrets.randbits(_ID_BITS)
-        reading = self._open[reading_id] = Reading(asked)
+        reading = self._open[reading_id] = LogReading(asked)
         return reading_id, reading
 
-    def give_up(self, asked: Session, why: str) -> None:
+    def abandon_all(self, asked: NodeSession, why: str) -> None:
         """All that were asked for over a connection which has ended."""
         for reading in self._open.values():
             if reading.asked is asked:
-                reading.give_up(why)
+                reading.abandon(why)
 
     def close(self, reading_id: int) -> None:
         reading = self._open.pop(reading_id, None)
         if reading is not None:
             reading.close()
 
-    async def take(self, node: NodeId, chunks: AsyncIterator[pb.LogChunk]) -> None:
+    async def relay(self, node: NodeId, chunks: AsyncIterator[pb.LogChunk]) -> None:
         """Pass one call's chunks on to its reader, at the reader's pace."""
-        reading: Reading | None = None
+        reading: LogReading | None = None
         try:
             async for chunk in chunks:
                 if reading is None:
-                    reading = self._begin(node, chunk.id)
+                    reading = self._match(node, chunk.id)
                     if reading is None:
                         return
                 if reading.closed:
@@ -166,13 +166,13 @@ class LogReadings:
             if reading is not None and not reading.closed:
                 await reading.put(None)
 
-    def _begin(self, node: NodeId, reading_id: int) -> Reading | None:
+    def _match(self, node: NodeId, reading_id: int) -> LogReading | None:
         """The reading that this call answers: one that was asked of this node, and that no call answers yet.
 
         The answer to a foreign id is the same as to one that never was: it tells the caller nothing.
         """
         reading = self._open.get(reading_id)
-        if reading is None or reading.asked.node != node or reading.begun.is_set():
+        if reading is None or reading.asked.node != node or reading.answered.is_set():
             return None
-        reading.begun.set()
+        reading.answered.set()
         return reading

@@ -4,27 +4,27 @@ from typing import NamedTuple
 
 from rota.model.ids import NodeId
 from rota.model.limits import REPORT_LEAST_MS, REPORT_MOST_MS, REPORTS_PER_SECOND, SPREAD_MS
-from rota.model.pace import ReportPace
+from rota.model.pace import ReportInterval
 from rota.model.view import View
 
 
-class Bounds(NamedTuple):
+class IntervalBounds(NamedTuple):
     least_ms: int = REPORT_LEAST_MS
     most_ms: int = REPORT_MOST_MS
 
 
-BOUNDS = Bounds()
+DEFAULT_BOUNDS = IntervalBounds()
 
 
-def bounds_now(set_by_controller: ReportPace, configured: Bounds) -> Bounds:
+def effective_bounds(set_by_controller: ReportInterval, configured: IntervalBounds) -> IntervalBounds:
     if not set_by_controller.most_ms:
         return configured
-    return Bounds(set_by_controller.least_ms, set_by_controller.most_ms)
+    return IntervalBounds(set_by_controller.least_ms, set_by_controller.most_ms)
 
 
-def report_ms(view: View, node: NodeId, bounds: Bounds) -> int:
+def report_ms(view: View, node: NodeId, bounds: IntervalBounds) -> int:
     """Often while work waits for room, seldom where nothing runs; seldomer the more nodes there are."""
-    if any(True for _ in view.waiting()):
+    if any(True for _ in view.pending_queues()):
         wanted = bounds.least_ms
     elif view.nodes[node].assigned:
         wanted = round((bounds.least_ms * bounds.most_ms) ** 0.5)

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 
 from rota.engine.reconciler import Reconciler, own_id
 from rota.model.ids import NodeId
-from rota.model.lifecycle import NODE_IS_THERE
+from rota.model.lifecycle import NODE_PRESENT
 from rota.model.limits import REVOKED_LOOK_MS
-from rota.model.node import NodeWish
-from rota.model.plan import NOTHING, Event, Instant, Plan, look_again
+from rota.model.node import NodeIntent
+from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan, wake_at
 from rota.model.view import View, keys_of_node
 
 NAME = "revocations"
@@ -20,21 +20,21 @@ _SOON_MS = 1_000  # between two looks whether the work of a node whose time is o
 
 def decide(view: View, key: str, now: Instant) -> Plan:
     entry = view.nodes.get(NodeId(key))
-    if entry is None or entry.wish is None or not entry.revoked:
-        return NOTHING
-    left_ms = (entry.wish.revoked_until_ms or 0) - now.wall_ms
+    if entry is None or entry.intent is None or not entry.revoked:
+        return NO_CHANGE
+    left_ms = (entry.intent.revoked_until_ms or 0) - now.wall_ms
     if left_ms > 0:
         # The wall clock may jump: it is read again and again, and no timer runs until a date.
-        return look_again(now.ms + min(left_ms, REVOKED_LOOK_MS))
-    if entry.assigned or (entry.status is not None and entry.status.state in NODE_IS_THERE):
-        return look_again(now.ms + _SOON_MS)
+        return wake_at(now.ms + min(left_ms, REVOKED_LOOK_MS))
+    if entry.assigned or (entry.status is not None and entry.status.state in NODE_PRESENT):
+        return wake_at(now.ms + _SOON_MS)
     why = f"node {entry.spec.name}, which was revoked, is forgotten: its certificates are of no use any more"
-    event = Event("node.changed", why, node=entry.spec.id)
-    return Plan((entry.wish,), deletes=keys_of_node(entry.spec.id), events=(event,), why=why)
+    event = EventRecord("node.changed", why, node=entry.spec.id)
+    return Plan((entry.intent,), deletes=keys_of_node(entry.spec.id), events=(event,), why=why)
 
 
 def _start(view: View) -> Iterable[str]:
     return [node for node, entry in view.nodes.items() if entry.revoked]
 
 
-RECONCILER = Reconciler(NAME, "apiserver", {NodeWish: own_id}, decide, _start)
+RECONCILER = Reconciler(NAME, "apiserver", {NodeIntent: own_id}, decide, _start)

@@ -1,6 +1,6 @@
 """The leader's end of watcher.proto: what watchers lift of their agents, and what agents are told. [I/O]
 
-Each session of a watcher becomes a conversation of the `AgentDoor`, as if its agent had called here: the same
+Each session of a watcher becomes a conversation of the `AgentService`, as if its agent had called here: the same
 checks, orders, acknowledgements and fences. Only beats are different. A watcher counts them, and one batch a
 second says which sessions were heard, up to which word.
 
@@ -21,8 +21,8 @@ import structlog
 
 from rota.engine.run import Engine
 from rota.identity import certificates
-from rota.identity.authority import Authority
-from rota.identity.errors import Refused, Unsafe
+from rota.identity.authority import CertificateAuthority
+from rota.identity.errors import IdentityRefused, Unsafe
 from rota.model.errors import BadField, RotaError
 from rota.model.ids import NodeId
 from rota.model.limits import (
@@ -31,10 +31,10 @@ from rota.model.limits import (
     WATCHER_TELL_MS,
     WATCHERS_MAX,
 )
-from rota.watcher.leading import Leading
-from rota.watcher.run import AgentDoor, Heard, Unidentified
-from rota.watcher.silence import Silence, Silent
-from rota.watcher.strangers import UNNOTED, RefusedCalls
+from rota.watcher.leading import LeadershipContext
+from rota.watcher.run import AgentService, ReceivedMark, Unidentified
+from rota.watcher.silence import KeepaliveTimer, PeerSilent
+from rota.watcher.strangers import NO_AUDIT, RefusedCalls
 from rota.wire import bounds, forwarding
 from rota.wire.generated import agent_pb2 as pb
 from rota.wire.generated import watcher_pb2, watcher_pb2_grpc
@@ -48,17 +48,17 @@ _AHEAD_BYTES = 16 << 20  # that wait for one watcher, before those who order wai
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-class Watchers:
+class AttachedWatchers:
     """Addresses of the watchers that are attached, or were until a while ago."""
 
     def __init__(self) -> None:
         self._seen_at: dict[str, float] = {}
         self._attached: dict[str, int] = {}
 
-    def came(self, address: str) -> None:
+    def add(self, address: str) -> None:
         self._attached[address] = self._attached.get(address, 0) + 1
 
-    def went(self, address: str) -> None:
+    def remove(self, address: str) -> None:
         self._attached[address] -= 1
         if not self._attached[address]:
             del self._attached[address]
@@ -71,17 +71,17 @@ class Watchers:
         return sorted({*self._attached, *self._seen_at})[:WATCHERS_MAX]
 
 
-class WatcherDoor(watcher_pb2_grpc.WatcherServicer):
-    """Serves watcher.proto to those that `leading.may_watch`."""
+class WatcherService(watcher_pb2_grpc.WatcherServicer):
+    """Serves watcher.proto to those that `leading.has_watcher`."""
 
     def __init__(
         self,
         engine: Engine,
-        agents: AgentDoor,
-        authority: Authority,
-        watchers: Watchers,
+        agents: AgentService,
+        authority: CertificateAuthority,
+        watchers: AttachedWatchers,
         *,
-        leading: Leading,
+        leading: LeadershipContext,
         servers: Callable[[], list[str]],
     ) -> None:
         self._refused = leading.refused
@@ -99,7 +99,7 @@ class WatcherDoor(watcher_pb2_grpc.WatcherServicer):
     # ---- rpc (gRPC chooses these names)
 
     async def Attach(self, request_iterator: AsyncIterator[watcher_pb2.NodeBatch], context: Context) -> None:
-        watcher = await self._who(context)
+        watcher = await self._authenticate(context)
         shown = forwarding.shown_certificate(context)
         await self._note(watcher, self._authority.signer_of(shown))
         batches = aiter(request_iterator)
@@ -110,29 +110,29 @@ class WatcherDoor(watcher_pb2_grpc.WatcherServicer):
                 reason = f"the watcher has seen epoch {first.epoch_seen}, this server leads {self._epoch()}"
                 await context.abort(grpc.StatusCode.FAILED_PRECONDITION, reason)
             log.info("watcher attached", watcher=watcher, address=first.address)
-            self._watchers.came(first.address)
+            self._watchers.add(first.address)
             try:
-                attached = Attached(self._agents, self._authority, self._epoch, self._refused)
+                attached = WatcherConnection(self._agents, self._authority, self._epoch, self._refused)
                 await self._serve(attached, first, self._while_allowed(watcher, shown, batches), context)
             finally:
-                self._watchers.went(first.address)
+                self._watchers.remove(first.address)
                 log.info("watcher detached", watcher=watcher, address=first.address)
         except BadField as nonsense:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{nonsense} ({nonsense.hint})")
         except TimeoutError:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the watcher has not said who it is")
-        except (Detached, Silent) as reason:
+        except (WatcherDetached, PeerSilent) as reason:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(reason))
 
     async def RenewWatcher(
         self, request: watcher_pb2.RenewWatcherRequest, context: Context
     ) -> watcher_pb2.RenewWatcherReply:
-        watcher = await self._who(context)
+        watcher = await self._authenticate(context)
         try:
             bounds.check(request)
             like = None if request.follows else forwarding.shown_certificate(context)
             certificate = self._authority.sign_watcher(request.csr, watcher, datetime.now(UTC), like=like)
-        except (Refused, BadField) as refusal:
+        except (IdentityRefused, BadField) as refusal:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(refusal))
         return watcher_pb2.RenewWatcherReply(certificate=certificate, ca=self._authority.bundle.pem)
 
@@ -142,19 +142,19 @@ class WatcherDoor(watcher_pb2_grpc.WatcherServicer):
         except (OSError, TimeoutError, RotaError, Unsafe) as error:  # it works all the same
             log.warning("the CA of a watcher is not noted", watcher=watcher, reason=str(error))
 
-    async def _who(self, context: Context) -> str:
+    async def _authenticate(self, context: Context) -> str:
         shown = forwarding.shown_certificate(context)
         watcher = certificates.watcher_id_of(shown) if shown else None
         if watcher is None:
             reason = "not a watcher's certificate"
-            self._refused.note(context, "call as a watcher", grpc.StatusCode.UNAUTHENTICATED, reason)
+            self._refused.record(context, "call as a watcher", grpc.StatusCode.UNAUTHENTICATED, reason)
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, reason)
         if self._authority.is_retired(shown):  # the connection is older than the end of the rotation
             reason = f"the CA that signed the certificate of watcher {watcher} is trusted no more"
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, reason)
         if not self._may_watch(watcher):
             reason = f"watcher {watcher} is not known here: join it again"
-            self._refused.note(context, "call as a watcher", grpc.StatusCode.PERMISSION_DENIED, reason)
+            self._refused.record(context, "call as a watcher", grpc.StatusCode.PERMISSION_DENIED, reason)
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
         return watcher
 
@@ -164,9 +164,9 @@ class WatcherDoor(watcher_pb2_grpc.WatcherServicer):
         """The batches of a watcher until it is removed, or its CA is: at least one comes each second."""
         async for batch in batches:
             if not self._may_watch(watcher):
-                raise Detached(f"watcher {watcher} was removed")
+                raise WatcherDetached(f"watcher {watcher} was removed")
             if self._authority.is_retired(shown):
-                raise Detached(f"the CA that signed the certificate of watcher {watcher} is trusted no more")
+                raise WatcherDetached(f"the CA that signed the certificate of watcher {watcher} is trusted no more")
             yield batch
 
     def _authorities(self) -> bytes:
@@ -175,7 +175,7 @@ class WatcherDoor(watcher_pb2_grpc.WatcherServicer):
 
     async def _serve(
         self,
-        attached: "Attached",
+        attached: "WatcherConnection",
         first: watcher_pb2.NodeBatch,
         batches: AsyncIterator[watcher_pb2.NodeBatch],
         context: Context,
@@ -184,25 +184,25 @@ class WatcherDoor(watcher_pb2_grpc.WatcherServicer):
         broken: list[BaseException] = []
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(attached.hear(first, batches, tasks))
-                tasks.create_task(attached.speak(context, self._servers, self._authorities))
-                tasks.create_task(attached.silence.watch())
+                tasks.create_task(attached.receive_loop(first, batches, tasks))
+                tasks.create_task(attached.send_loop(context, self._servers, self._authorities))
+                tasks.create_task(attached.keepalive.watch())
                 try:
                     await asyncio.Event().wait()
                 finally:
                     # Before the sessions are cancelled: each would else call its node's connection broken.
                     attached.lose_sessions()
-        except* (BadField, Detached, Silent) as errors:
+        except* (BadField, WatcherDetached, PeerSilent) as errors:
             broken += errors.exceptions
         for error in broken:
             raise error
 
 
-class Detached(Exception):
+class WatcherDetached(Exception):
     """The watcher has ended its connection, or was removed."""
 
 
-class Ended(Exception):
+class SessionEnded(Exception):
     """This session is over, with that status."""
 
     def __init__(self, code: grpc.StatusCode, reason: str) -> None:
@@ -210,64 +210,64 @@ class Ended(Exception):
         self.code = code
 
 
-class SessionLine:
-    """One agent's stream, as the leader has it: a `Line` of the `AgentDoor`."""
+class RelayedOutbound:
+    """One agent's stream, as the leader has it: a `Line` of the `AgentService`."""
 
-    def __init__(self, session: int, attached: "Attached") -> None:
+    def __init__(self, session: int, attached: "WatcherConnection") -> None:
         self.session = session
         self.node: NodeId | None = None  # once it is known
         self._attached = attached
-        self._words: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._queue: asyncio.Queue[bytes | None] = asyncio.Queue()
 
-    def take(self, word: bytes | None) -> None:
+    def deliver(self, word: bytes | None) -> None:
         """None: the agent is gone. Too many words that wait are given up: the agent will say all again."""
-        if self._words.qsize() > SESSION_WORDS_MAX:
+        if self._queue.qsize() > SESSION_WORDS_MAX:
             word = None
-        self._words.put_nowait(word)
+        self._queue.put_nowait(word)
 
-    async def words(self, first: bytes) -> AsyncIterator[pb.FromNode]:
+    async def messages(self, first: bytes) -> AsyncIterator[pb.FromNode]:
         """Decoded here, so that bytes which are no message end this session, not its watcher's connection."""
         yield from_node(first)
-        while (word := await self._words.get()) is not None:
+        while (word := await self._queue.get()) is not None:
             yield from_node(word)
 
     async def write(self, word: pb.ToNode) -> None:
         await self._attached.send(self.session, word.SerializeToString())
 
     async def abort(self, code: grpc.StatusCode, details: str = "") -> NoReturn:
-        raise Ended(code, details)
+        raise SessionEnded(code, details)
 
 
-class Attached:
+class WatcherConnection:
     """One watcher's connection: its sessions, and what it is still to be told."""
 
     def __init__(
         self,
-        agents: AgentDoor,
-        authority: Authority,
+        agents: AgentService,
+        authority: CertificateAuthority,
         epoch: Callable[[], int],
-        refused: RefusedCalls = UNNOTED,
+        refused: RefusedCalls = NO_AUDIT,
     ) -> None:
-        self.silence = Silence()
+        self.keepalive = KeepaliveTimer()
         self._refused = refused
         self._agents = agents
         self._authority = authority
         self._epoch = epoch
-        self._lines: dict[int, SessionLine] = {}
-        self._heard_n = 0
-        self._words: deque[watcher_pb2.SessionWord] = deque()
-        self._words_bytes = 0
+        self._sessions: dict[int, RelayedOutbound] = {}
+        self._received_n = 0
+        self._outgoing: deque[watcher_pb2.SessionWord] = deque()
+        self._outgoing_bytes = 0
         self._ended: list[watcher_pb2.EndedSession] = []
         self._wake = asyncio.Event()
-        self._room = asyncio.Event()
-        self._room.set()
+        self._has_space = asyncio.Event()
+        self._has_space.set()
 
     def lose_sessions(self) -> None:
-        self._agents.lose_watcher((line.node, line) for line in self._lines.values() if line.node)
+        self._agents.on_watcher_lost((line.node, line) for line in self._sessions.values() if line.node)
 
     # ---- up
 
-    async def hear(
+    async def receive_loop(
         self,
         first: watcher_pb2.NodeBatch,
         batches: AsyncIterator[watcher_pb2.NodeBatch],
@@ -275,23 +275,23 @@ class Attached:
     ) -> None:
         batch = first
         while True:
-            self.silence.broken()
-            self._take(batch, tasks)
-            self._heard_n = batch.n
+            self.keepalive.reset()
+            self._receive_batch(batch, tasks)
+            self._received_n = batch.n
             batch = await _next(batches)
 
-    def _take(self, batch: watcher_pb2.NodeBatch, tasks: asyncio.TaskGroup) -> None:
-        lines = self._lines
+    def _receive_batch(self, batch: watcher_pb2.NodeBatch, tasks: asyncio.TaskGroup) -> None:
+        lines = self._sessions
         for opened in batch.opened:
-            line = lines[opened.session] = SessionLine(opened.session, self)
-            tasks.create_task(self._converse(line, opened))
+            line = lines[opened.session] = RelayedOutbound(opened.session, self)
+            tasks.create_task(self._serve_session(line, opened))
         for said in batch.words:
             if said.session in lines:
-                lines[said.session].take(said.word)
+                lines[said.session].deliver(said.word)
         leased = frozenset(batch.leased)
         heard = zip(batch.heard_session, batch.heard_n, strict=True)
-        self._agents.hear_many(
-            Heard(node, lines[session], n, session in leased)
+        self._agents.on_relayed_heartbeats(
+            ReceivedMark(node, lines[session], n, session in leased)
             for session, n in heard
             if session in lines and (node := lines[session].node) is not None
         )
@@ -299,24 +299,24 @@ class Attached:
             tasks.create_task(self._measure(batch.loads))  # it may wait for the disk: the next batch need not
         for session in batch.closed:
             if session in lines:
-                lines[session].take(None)
+                lines[session].deliver(None)
         if batch.opened or batch.words or batch.closed or batch.leased:
             self._wake.set()
 
     async def _measure(self, loads: Iterable[watcher_pb2.SessionLoad]) -> None:
         for one in loads:
-            line = self._lines.get(one.session)
+            line = self._sessions.get(one.session)
             if line is not None and line.node is not None:
                 with contextlib.suppress(BadField):  # a load that cannot be costs no other node anything
                     await self._agents.measure(line.node, line, load_of(one.load))
 
-    async def _converse(self, line: SessionLine, opened: watcher_pb2.OpenedSession) -> None:
+    async def _serve_session(self, line: RelayedOutbound, opened: watcher_pb2.OpenedSession) -> None:
         """One session to its end; whatever ends it, the watcher is told with which status."""
         code, reason = grpc.StatusCode.OK, ""
         try:
             line.node = node = await self._identified(opened)
-            await self._agents.converse(node, line.words(opened.hello), line, opened.certificate)
-        except (Ended, Unidentified) as end:
+            await self._agents.serve_session(node, line.messages(opened.hello), line, opened.certificate)
+        except (SessionEnded, Unidentified) as end:
             code, reason = end.code, str(end)
         except BadField as nonsense:
             code, reason = grpc.StatusCode.INVALID_ARGUMENT, f"{nonsense} ({nonsense.hint})"
@@ -324,7 +324,7 @@ class Attached:
             log.error("a session failed", node=line.node, exc_info=error)
             code, reason = grpc.StatusCode.INTERNAL, "something went wrong inside; the server's log says what"
         finally:
-            self._lines.pop(line.session, None)
+            self._sessions.pop(line.session, None)
             ended = watcher_pb2.EndedSession(session=line.session, code=code.value[0], reason=reason)
             self._ended.append(ended)
             self._wake.set()
@@ -342,14 +342,14 @@ class Attached:
     # ---- down
 
     async def send(self, session: int, word: bytes) -> None:
-        await self._room.wait()
-        self._words.append(watcher_pb2.SessionWord(session=session, word=word))
-        self._words_bytes += len(word)
-        if self._words_bytes > _AHEAD_BYTES:
-            self._room.clear()
+        await self._has_space.wait()
+        self._outgoing.append(watcher_pb2.SessionWord(session=session, word=word))
+        self._outgoing_bytes += len(word)
+        if self._outgoing_bytes > _AHEAD_BYTES:
+            self._has_space.clear()
         self._wake.set()
 
-    async def speak(
+    async def send_loop(
         self, context: Context, servers: Callable[[], list[str]], authorities: Callable[[], bytes]
     ) -> None:
         """A batch when there is something to tell, and at least one a second: it acknowledges."""
@@ -371,17 +371,17 @@ class Attached:
     def _next_batch(self) -> watcher_pb2.LeaderBatch:
         words: list[watcher_pb2.SessionWord] = []
         size = 0
-        while self._words and (not words or size + len(self._words[0].word) <= _BATCH_BYTES):
-            words.append(self._words.popleft())
+        while self._outgoing and (not words or size + len(self._outgoing[0].word) <= _BATCH_BYTES):
+            words.append(self._outgoing.popleft())
             size += len(words[-1].word)
-        self._words_bytes -= size
-        self._room.set()
+        self._outgoing_bytes -= size
+        self._has_space.set()
         ended: list[watcher_pb2.EndedSession] = []
-        if self._words:
+        if self._outgoing:
             self._wake.set()  # and what ended waits: its last words come first
         else:
             ended, self._ended = self._ended, []
-        return watcher_pb2.LeaderBatch(epoch=self._epoch(), echo=self._heard_n, words=words, ended=ended)
+        return watcher_pb2.LeaderBatch(epoch=self._epoch(), echo=self._received_n, words=words, ended=ended)
 
 
 async def _next(batches: AsyncIterator[watcher_pb2.NodeBatch]) -> watcher_pb2.NodeBatch:
@@ -389,6 +389,6 @@ async def _next(batches: AsyncIterator[watcher_pb2.NodeBatch]) -> watcher_pb2.No
     try:
         batch = await anext(batches)
     except StopAsyncIteration:
-        raise Detached("the watcher has ended it") from None
+        raise WatcherDetached("the watcher has ended it") from None
     bounds.check(batch)
     return batch

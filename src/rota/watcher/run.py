@@ -13,8 +13,8 @@ import structlog
 from rota.engine.mirror import Mirror
 from rota.engine.run import Committed, Engine
 from rota.identity import authority, certificates
-from rota.identity.authority import Authority
-from rota.identity.errors import Refused
+from rota.identity.authority import CertificateAuthority
+from rota.identity.errors import IdentityRefused
 from rota.model.errors import (
     BadField,
     Conflict,
@@ -29,18 +29,18 @@ from rota.model.ids import JobId, NodeId
 from rota.model.job import JobSpec
 from rota.model.lifecycle import NodeState
 from rota.model.limits import HEARTBEAT_MS, LOST_MS, ROTATION_SPREAD_MS, SUSPECT_MS
-from rota.model.node import Link, Load, Unwelcome
+from rota.model.node import Connection, NodeLoad, RefusedHandshake
 from rota.model.pieces import joined
 from rota.model.plan import ADOPTION
-from rota.model.result import ReportDoor
-from rota.model.sync import Drain, Hello, JobClaims, JobOrders, LogPiece, LogRequest, OutputsRequest
+from rota.model.result import ResultEndpoint
+from rota.model.sync import DrainRequest, Hello, JobReports, JobOrders, LogPiece, LogRequest, OutputsRequest
 from rota.watcher import adoption, departures, liveness, sessions
-from rota.watcher.adoption import Brought
-from rota.watcher.leading import ALONE, Leading
-from rota.watcher.logs import LogReadings, Pushes, TailStore, is_own
-from rota.watcher.pace import BOUNDS, Bounds, bounds_now, report_ms, spread_ms
-from rota.watcher.session import Line, Over, Session
-from rota.watcher.told import Told, unsealed
+from rota.watcher.adoption import BroughtJob
+from rota.watcher.leading import SINGLE_SERVER, LeadershipContext
+from rota.watcher.logs import LogReadings, PushLimits, TailSink, is_own
+from rota.watcher.pace import DEFAULT_BOUNDS, IntervalBounds, effective_bounds, report_ms, spread_ms
+from rota.watcher.session import Outbound, SessionOver, NodeSession
+from rota.watcher.told import DispatchState, unsealed
 from rota.wire import agent as wire
 from rota.wire import bounds, forwarding
 from rota.wire.generated import agent_pb2 as pb
@@ -49,23 +49,23 @@ from rota.wire.generated import agent_pb2_grpc as pb_grpc
 log = structlog.get_logger("rota.watcher")
 
 _PIECE_BYTES = 256 << 10  # of a log, told at once
-_TOLD_AT_ONCE = 100  # nodes, before something else may run: some milliseconds
-_LAST_WORD_SECONDS = 5.0  # for what is being said to a node that is about to be hung up on
-PLACE = (
+_SENT_PER_STEP = 100  # nodes, before something else may run: some milliseconds
+_LAST_MESSAGE_SECONDS = 5.0  # for what is being said to a node that is about to be hung up on
+SCHEDULER_WAKE = (
     "place",
     "round",
 )  # the reconciler that may have room now, by name: components do not know each other
 _ERRORS: dict[str, type[RotaError]] = {"not_found": NotFound, "conflict": Conflict}
 T = TypeVar("T", pb.FromNode, pb.LogChunk)
-Reports = Callable[[NodeId, JobId], ReportDoor | None]
+Reports = Callable[[NodeId, JobId], ResultEndpoint | None]
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-class Heard(NamedTuple):
+class ReceivedMark(NamedTuple):
     """The last word of a session since a watcher told of it before."""
 
     node: NodeId
-    line: Line
+    outbound: Outbound
     n: int
     holds_leases: bool
 
@@ -77,7 +77,7 @@ async def _checked(messages: AsyncIterator[T]) -> AsyncIterator[T]:
         yield message
 
 
-def nowhere(node: NodeId, job: JobId) -> ReportDoor | None:
+def no_result_endpoint(node: NodeId, job: JobId) -> ResultEndpoint | None:
     del node, job
     return None
 
@@ -90,46 +90,46 @@ class Unidentified(Exception):
         self.code = code
 
 
-class AgentDoor(pb_grpc.AgentServicer):
+class AgentService(pb_grpc.AgentServicer):
     """Serves agent.proto, and opens logs on nodes for whoever reads them."""
 
     def __init__(
         self,
         engine: Engine,
-        authority: Authority,
+        authority: CertificateAuthority,
         lost_ms: int = LOST_MS,
-        pace: Bounds = BOUNDS,
-        tails: TailStore | None = None,
+        pace: IntervalBounds = DEFAULT_BOUNDS,
+        tails: TailSink | None = None,
         *,
-        leading: Leading = ALONE,
-        reports: Reports = nowhere,
+        leading: LeadershipContext = SINGLE_SERVER,
+        reports: Reports = no_result_endpoint,
     ) -> None:
         self._reports = reports
         self._refused = leading.refused
         self._engine = engine
-        self._leading = leading
-        self._pace = pace
+        self._leadership = leading
+        self._report_interval = pace
         self._authority = authority
         self._lost_ms = lost_ms
         self._heartbeat_ms = min(HEARTBEAT_MS, lost_ms // 3)
-        self._sessions: dict[NodeId, Session] = {}
-        self._nonsense: dict[NodeId, str] = {}  # what each node said last that cannot be
+        self._sessions: dict[NodeId, NodeSession] = {}
+        self._invalid_messages: dict[NodeId, str] = {}  # what each node said last that cannot be
         self._readings = LogReadings()
-        self._pushes = Pushes()
+        self._pushes = PushLimits()
         self._tails = tails
-        engine.listen(self._committed)
+        engine.listen(self._on_commit)
 
     # ---- rpc (gRPC chooses these names)
 
     async def Connect(self, request_iterator: AsyncIterator[pb.FromNode], context: Context) -> None:
-        node = await self._who(context)
-        await self.converse(node, request_iterator, context, self._certificate(context))
+        node = await self._authenticate(context)
+        await self.serve_session(node, request_iterator, context, self._certificate(context))
 
-    async def converse(
+    async def serve_session(
         self,
         node: NodeId,
         words: AsyncIterator[pb.FromNode],
-        line: Line,
+        line: Outbound,
         certificate: bytes = b"",
     ) -> None:
         """With a node whose identity is certain, until one side ends it, or the node says what cannot be.
@@ -137,62 +137,62 @@ class AgentDoor(pb_grpc.AgentServicer):
         A worker of the gateway has no certificate.
         """
         try:
-            await self._converse(node, _checked(words), line, certificate)
+            await self._serve_session(node, _checked(words), line, certificate)
         except BadField as nonsense:
             reason = f"{nonsense} ({nonsense.hint})"
-            self._note_nonsense(node, reason)
+            self._log_invalid_message(node, reason)
             await line.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
 
-    async def _converse(
-        self, node: NodeId, words: AsyncIterator[pb.FromNode], line: Line, certificate: bytes
+    async def _serve_session(
+        self, node: NodeId, words: AsyncIterator[pb.FromNode], line: Outbound, certificate: bytes
     ) -> None:
-        session = await self._greet(node, words, line, certificate)
+        session = await self._handshake(node, words, line, certificate)
         try:
             async with asyncio.timeout(None) as session.limit, asyncio.TaskGroup() as halves:
-                halves.create_task(self._listen(session, words))
-                halves.create_task(self._speak(session, line))
-        except* (Over, TimeoutError):
+                halves.create_task(self._receive_until_invalid(session, words))
+                halves.create_task(self._send_loop(session, line))
+        except* (SessionOver, TimeoutError):
             pass
         finally:
             session.limit = None
-            self._part(session)
-        if session.nonsense is not None:
-            raise session.nonsense
+            self._on_disconnect(session)
+        if session.invalid_message is not None:
+            raise session.invalid_message
         if session.refusal is not None:
             await line.abort(grpc.StatusCode.PERMISSION_DENIED, session.refusal)
 
-    async def _listen(self, session: Session, words: AsyncIterator[pb.FromNode]) -> None:
+    async def _receive_until_invalid(self, session: NodeSession, words: AsyncIterator[pb.FromNode]) -> None:
         """Hear the node out, until it says what cannot be.
 
         A write that is cancelled halfway keeps the status from being sent after it: the other half finishes
         what it says first, unless the node does not take it.
         """
         try:
-            await self._hear(session, words)
+            await self._receive_loop(session, words)
         except BadField as nonsense:
-            session.nonsense = nonsense
+            session.invalid_message = nonsense
             session.end()
-            await asyncio.sleep(_LAST_WORD_SECONDS)
-            raise Over from None
+            await asyncio.sleep(_LAST_MESSAGE_SECONDS)
+            raise SessionOver from None
 
     async def PushLog(self, request_iterator: AsyncIterator[pb.LogChunk], context: Context) -> pb.LogDone:
-        node = await self._who(context)
+        node = await self._authenticate(context)
         try:
-            with self._pushes.of(node) as limit:
+            with self._pushes.limit_for(node) as limit:
                 async with limit:
-                    await self.take_log(node, _checked(request_iterator))
+                    await self.relay_log(node, _checked(request_iterator))
         except BadField as nonsense:
             await self._refuse_call(node, nonsense, context)
         except TimeoutError:
-            await self._who(context)  # it may not push any more, and this says why
+            await self._authenticate(context)  # it may not push any more, and this says why
         return pb.LogDone()
 
-    async def take_log(self, node: NodeId, chunks: AsyncIterator[pb.LogChunk]) -> None:
+    async def relay_log(self, node: NodeId, chunks: AsyncIterator[pb.LogChunk]) -> None:
         """Pass on what this node, whose identity is certain, answers to a reading that was asked of it."""
-        await self._readings.take(node, chunks)
+        await self._readings.relay(node, chunks)
 
     async def KeepTails(self, request: pb.Tails, context: Context) -> pb.TailsKept:
-        node = await self._who(context)
+        node = await self._authenticate(context)
         try:
             bounds.check(request)
         except BadField as nonsense:
@@ -201,21 +201,21 @@ class AgentDoor(pb_grpc.AgentServicer):
         own = await self._engine.read(lambda mirror: [one for one in pieces if is_own(mirror, node, one)])
         if own and self._tails is not None:
             with contextlib.suppress(OSError):  # a full disk: the node has them, too
-                await asyncio.to_thread(self._tails.keep, own)
+                await asyncio.to_thread(self._tails.store, own)
         return pb.TailsKept()
 
     async def Renew(self, request: pb.RenewRequest, context: Context) -> pb.RenewReply:
         """Also with a certificate that has expired: the handshake has proved that the node has its key."""
-        node, now = await self._known(context), datetime.now(UTC)
+        node, now = await self._authenticate_even_expired(context), datetime.now(UTC)
         lapsed = self._why_lapsed(node, certificates.period_of(self._certificate(context)).end, now)
         if lapsed is not None:
             code = grpc.StatusCode.PERMISSION_DENIED
-            self._refused.note(context, "renew a certificate", code, lapsed, f"node {node}")
+            self._refused.record(context, "renew a certificate", code, lapsed, f"node {node}")
             await context.abort(code, f"{lapsed}: join it again")
         try:
             like = None if request.follows else self._certificate(context)
             certificate = self._authority.sign_node(request.csr, node, self._name(node), now, like=like)
-        except Refused as refusal:
+        except IdentityRefused as refusal:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(refusal))
         return pb.RenewReply(certificate=certificate, ca=self._authority.bundle.pem)
 
@@ -244,13 +244,13 @@ class AgentDoor(pb_grpc.AgentServicer):
         if session is None:
             raise Unavailable(f"node {self._name(node)} is not connected")
         reading_id, reading = self._readings.open(session)
-        session.say(
+        session.send(
             pb.ToNode(epoch=self._engine.epoch, open_log=wire.log_request_to_wire(reading_id, wanted))
         )
         try:
-            await reading.begin()
+            await reading.mark_answered()
             is_cut = False
-            while some := await reading.take():
+            while some := await reading.receive():
                 for chunk in some:
                     if chunk.error:
                         raise (Withheld if chunk.code == wire.WITHHELD else Unavailable)(chunk.error)
@@ -262,7 +262,7 @@ class AgentDoor(pb_grpc.AgentServicer):
                 raise Unavailable(f"node {self._name(node)} went away while it sent the log")
         finally:
             self._readings.close(reading_id)
-            session.say(pb.ToNode(epoch=self._engine.epoch, close_log=pb.CloseLog(id=reading_id)))
+            session.send(pb.ToNode(epoch=self._engine.epoch, close_log=pb.CloseLog(id=reading_id)))
 
     # ---- what apiserver calls an OutputSource
 
@@ -272,10 +272,10 @@ class AgentDoor(pb_grpc.AgentServicer):
             raise Unavailable(f"node {self._name(node)} is not connected")
         reading_id, reading = self._readings.open(session)
         asked = wire.outputs_request_to_wire(reading_id, wanted)
-        session.say(pb.ToNode(epoch=self._engine.epoch, open_outputs=asked))
+        session.send(pb.ToNode(epoch=self._engine.epoch, open_outputs=asked))
         try:
-            await reading.begin()
-            while some := await reading.take():
+            await reading.mark_answered()
+            while some := await reading.receive():
                 for chunk in some:
                     if chunk.error:
                         raise _ERRORS.get(chunk.code, Unavailable)(chunk.error)
@@ -286,31 +286,31 @@ class AgentDoor(pb_grpc.AgentServicer):
             raise Unavailable(f"node {self._name(node)} went away while it sent them")
         finally:
             self._readings.close(reading_id)
-            session.say(pb.ToNode(epoch=self._engine.epoch, close_log=pb.CloseLog(id=reading_id)))
+            session.send(pb.ToNode(epoch=self._engine.epoch, close_log=pb.CloseLog(id=reading_id)))
 
     # ---- one connection
 
-    async def _who(self, context: Context) -> NodeId:
+    async def _authenticate(self, context: Context) -> NodeId:
         """The node whose certificate the connection shows, if it is one of ours and may work with it now."""
         try:
             return await self.identify(self._certificate(context))
         except Unidentified as refusal:
-            self._refused.note(context, "call as a node", refusal.code, str(refusal))
+            self._refused.record(context, "call as a node", refusal.code, str(refusal))
             await context.abort(refusal.code, str(refusal))
 
-    async def _known(self, context: Context) -> NodeId:
+    async def _authenticate_even_expired(self, context: Context) -> NodeId:
         """The node whose certificate the connection shows, expired or not, if it is one of ours."""
         try:
             return await self._node_of(self._certificate(context))
         except Unidentified as refusal:
-            self._refused.note(context, "renew a certificate", refusal.code, str(refusal))
+            self._refused.record(context, "renew a certificate", refusal.code, str(refusal))
             await context.abort(refusal.code, str(refusal))
 
     def _certificate(self, context: Context) -> bytes:
         """The node's certificate: the one that is shown, or the one that a watcher states for its agent."""
         shown = forwarding.shown_certificate(context)
         watcher = certificates.watcher_id_of(shown) if shown else None
-        if watcher is None or not self._leading.may_watch(watcher) or self._authority.is_retired(shown):
+        if watcher is None or not self._leadership.may_watch(watcher) or self._authority.is_retired(shown):
             return shown
         stated = forwarding.stated_certificate(context)
         return stated if self._authority.vouches_for(stated) else shown
@@ -342,22 +342,22 @@ class AgentDoor(pb_grpc.AgentServicer):
             raise Unidentified(grpc.StatusCode.PERMISSION_DENIED, sessions.why_revoked(entry))
         return node
 
-    async def _greet(
-        self, node: NodeId, words: AsyncIterator[pb.FromNode], line: Line, certificate: bytes
-    ) -> Session:
+    async def _handshake(
+        self, node: NodeId, words: AsyncIterator[pb.FromNode], line: Outbound, certificate: bytes
+    ) -> NodeSession:
         first = await anext(aiter(words))
         if first.WhichOneof("word") != "hello":
             await line.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first word must be hello")
         word = self._hello(first.hello, certificate)
-        reason = sessions.unwelcome(
+        reason = sessions.why_refused(
             self._engine.mirror,
             node,
             word,
             epoch=self._engine.epoch,
             now_ms=self._engine.now_ms(),
-            ttl_ms=self._leading.ttl_ms,
+            ttl_ms=self._leadership.ttl_ms,
         )
-        self._note_refusal(node, None if reason is None else Unwelcome(reason, word.epoch_seen))
+        self._log_refusal(node, None if reason is None else RefusedHandshake(reason, word.epoch_seen))
         if reason is not None:
             await line.abort(grpc.StatusCode.FAILED_PRECONDITION, reason)
         before = self._sessions.get(node)
@@ -366,31 +366,31 @@ class AgentDoor(pb_grpc.AgentServicer):
             if before.is_newer_than(word.boot_id, word.session):
                 await line.abort(grpc.StatusCode.ABORTED, "the node has connected again since")
             before.end()
-        session = Session(node, self._told(node, word.inventory), line, certificate=certificate)
-        session.boot_id, session.number, session.heard_n = word.boot_id, word.session, first.n
+        session = NodeSession(node, self._dispatch_state(node, word.inventory), line, certificate=certificate)
+        session.boot_id, session.number, session.received_n = word.boot_id, word.session, first.n
         self._sessions[node] = session
         # Noted before it is decided on: a node back from silence would be judged by that silence.
-        self._engine.observe(lambda mirror: mirror.connect(node, Link.UP))
-        self._engine.observe(lambda mirror: mirror.hear(node))
+        self._engine.observe(lambda mirror: mirror.connect(node, Connection.UP))
+        self._engine.observe(lambda mirror: mirror.mark_seen(node))
         try:
-            if self._leading.specs is not None and first.hello.protocol >= wire.PROTOCOL_RESUBMITS:
+            if self._leadership.specs is not None and first.hello.protocol >= wire.PROTOCOL_RESUBMITS:
                 await self._adopt(session, word.inventory, words, line)
             await self._engine.ask(
-                "watcher", lambda view, now: sessions.hello(view, node, word, now), may_split=True
+                "watcher", lambda view, now: sessions.on_hello(view, node, word, now), may_split=True
             )
-            session.greeted = True
+            session.hello_durable = True
             await self._engine.read(lambda _: self._collect(session))  # since then more may be decided
         except (BadField, asyncio.CancelledError):  # it said what cannot be, or hung up before it was greeted
-            self._part(session)
+            self._on_disconnect(session)
             raise
         except (RotaError, TimeoutError) as error:
-            self._part(session)
+            self._on_disconnect(session)
             await line.abort(grpc.StatusCode.ABORTED, str(error))  # not as if nobody had been reached
-        session.stored_n = first.n
-        session.say(self._welcome(session))
-        self._tell_servers(session)  # at once: this server may be killed before the node says another word
+        session.durable_n = first.n
+        session.send(self._welcome(session))
+        self._send_servers(session)  # at once: this server may be killed before the node says another word
         self._tell_trust(session)
-        self._engine.observe(lambda mirror: mirror.hear(node), (liveness.NAME, node), PLACE)
+        self._engine.observe(lambda mirror: mirror.mark_seen(node), (liveness.NAME, node), SCHEDULER_WAKE)
         return session
 
     def _hello(self, said: pb.Hello, certificate: bytes) -> Hello:
@@ -399,13 +399,13 @@ class AgentDoor(pb_grpc.AgentServicer):
             return word
         return word.with_certificate(_expires_at_ms(certificate), self._authority.signer_of(certificate))
 
-    def _told(self, node: NodeId, inventory: list[JobClaims]) -> Told:
-        specs = self._leading.specs
+    def _dispatch_state(self, node: NodeId, inventory: list[JobReports]) -> DispatchState:
+        specs = self._leadership.specs
         sealed = unsealed if specs is None else partial(specs.seal, node)
-        return Told(inventory, partial(self._reports, node), sealed)
+        return DispatchState(inventory, partial(self._reports, node), sealed)
 
     async def _adopt(
-        self, session: Session, inventory: list[JobClaims], words: AsyncIterator[pb.FromNode], line: Line
+        self, session: NodeSession, inventory: list[JobReports], words: AsyncIterator[pb.FromNode], line: Outbound
     ) -> None:
         """Have the node bring back what this server does not know of its inventory: nothing of it is stopped.
 
@@ -420,90 +420,90 @@ class AgentDoor(pb_grpc.AgentServicer):
         for one in wanted:
             spec = await self._resubmitted(session, one.job, words)
             if spec is not None:
-                brought = Brought(node, spec, one.claims, epoch)
+                brought = BroughtJob(node, spec, one.reports, epoch)
                 await self._engine.ask(ADOPTION, brought.adopt)
 
     async def _resubmitted(
-        self, session: Session, job: JobId, words: AsyncIterator[pb.FromNode]
+        self, session: NodeSession, job: JobId, words: AsyncIterator[pb.FromNode]
     ) -> JobSpec | None:
         """The spec that the node has of this job; None: it has none that a server of this cluster sealed."""
-        assert self._leading.specs is not None
+        assert self._leadership.specs is not None
         async with asyncio.timeout(SUSPECT_MS / 1000):
             word = await anext(aiter(words))
-        self._notice(session.node)
-        session.hear(word)
+        self._mark_seen(session.node)
+        session.on_message(word)
         said = word.resubmission
         if word.WhichOneof("word") != "resubmission" or said.job != job:
             raise BadField("word", "is not what was asked for", f"send the resubmission of job {job}")
-        spec = self._leading.specs.unseal(session.node, job, said.record)
+        spec = self._leadership.specs.unseal(session.node, job, said.record)
         if spec is None:
             log.warning("a job that a node runs cannot be adopted", node=self._name(session.node), job=job)
         return spec
 
     async def _refuse_call(self, node: NodeId, nonsense: BadField, context: Context) -> None:
         reason = f"{nonsense} ({nonsense.hint})"
-        self._note_nonsense(node, reason)
+        self._log_invalid_message(node, reason)
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
 
-    def _note_nonsense(self, node: NodeId, reason: str) -> None:
+    def _log_invalid_message(self, node: NodeId, reason: str) -> None:
         """Logged once for each reason: the node calls again, and says it again."""
-        if self._nonsense.get(node) != reason:
-            self._nonsense[node] = reason
+        if self._invalid_messages.get(node) != reason:
+            self._invalid_messages[node] = reason
             log.error("a node says what cannot be", node=self._name(node), reason=reason)
         if node in self._engine.mirror.nodes:
-            self._engine.observe(lambda mirror: mirror.nodes[node].refuse(Unwelcome(reason, 0)))
+            self._engine.observe(lambda mirror: mirror.nodes[node].set_refused(RefusedHandshake(reason, 0)))
 
-    def _note_refusal(self, node: NodeId, why: Unwelcome | None) -> None:
+    def _log_refusal(self, node: NodeId, why: RefusedHandshake | None) -> None:
         """For the operator: nodes call again and again, so it is logged when it changes."""
         if why is not None and why != self._engine.mirror.nodes[node].refused:
             log.error("a node is refused", node=self._name(node), reason=why.reason)
-        self._engine.observe(lambda mirror: mirror.nodes[node].refuse(why))
+        self._engine.observe(lambda mirror: mirror.nodes[node].set_refused(why))
 
-    async def _hear(self, session: Session, words: AsyncIterator[pb.FromNode]) -> None:
+    async def _receive_loop(self, session: NodeSession, words: AsyncIterator[pb.FromNode]) -> None:
         node = session.node
         async for word in words:
-            self._notice(node)
-            session.hear(word)
-            self._tell_news(session)
+            self._mark_seen(node)
+            session.on_message(word)
+            self._send_changes(session)
             match word.WhichOneof("word"):
                 case "report":
-                    await self._report(session, word)
+                    await self._on_report(session, word)
                 case "beat":
                     if word.beat.HasField("load"):
                         await self._measure(node, wire.load_from_wire(word.beat.load))
                 case "drain":
-                    await self._drain(node, wire.drain_from_wire(word.drain))
+                    await self._on_drain(node, wire.drain_from_wire(word.drain))
                 case "leave":
                     await self.leave(node, wire.brief(word.leave.reason))
-                    raise Over
+                    raise SessionOver
                 case "away" | "again":
-                    self._note_parting(session, word)
-                    raise Over
+                    self._record_disconnect_reason(session, word)
+                    raise SessionOver
                 case _:
                     log.warning("unexpected word", node=node)
-        raise Over
+        raise SessionOver
 
-    def _note_parting(self, session: Session, word: pb.FromNode) -> None:
+    def _record_disconnect_reason(self, session: NodeSession, word: pb.FromNode) -> None:
         if word.WhichOneof("word") == "again":
             session.calls_again = True
             return
         node, reason = session.node, wire.brief(word.away.reason)
-        self._engine.observe(lambda mirror: mirror.nodes[node].part(reason))
+        self._engine.observe(lambda mirror: mirror.nodes[node].set_disconnect_reason(reason))
 
-    def _tell_news(self, session: Session) -> None:
+    def _send_changes(self, session: NodeSession) -> None:
         """What has changed for it: told when it says something, so that thousands are not at one moment."""
-        if self._set_pace(session):
+        if self._set_report_interval(session):
             pace = pb.Pace(report_interval_ms=session.report_ms, spread_ms=session.spread_ms)
-            session.say(pb.ToNode(epoch=self._engine.epoch, pace=pace))
-        self._tell_servers(session)
+            session.send(pb.ToNode(epoch=self._engine.epoch, pace=pace))
+        self._send_servers(session)
         self._tell_trust(session)
 
-    def _tell_servers(self, session: Session) -> None:
-        if session.servers != (servers := self._leading.servers()):
+    def _send_servers(self, session: NodeSession) -> None:
+        if session.servers != (servers := self._leadership.servers()):
             session.servers = servers
-            session.say(pb.ToNode(epoch=self._engine.epoch, servers=pb.Servers(addresses=servers)))
+            session.send(pb.ToNode(epoch=self._engine.epoch, servers=pb.Servers(addresses=servers)))
 
-    def _tell_trust(self, session: Session) -> None:
+    def _tell_trust(self, session: NodeSession) -> None:
         """Nothing before the first rotation: a node trusts the one authority since it has joined."""
         if not session.certificate or not self._authority.has_rotated:
             return
@@ -511,7 +511,7 @@ class AgentDoor(pb_grpc.AgentServicer):
             session.ca = ca
             spread = max(session.spread_ms, ROTATION_SPREAD_MS * len(self._engine.mirror.nodes))
             trust = pb.Trust(ca=ca, spread_ms=spread)
-            session.say(pb.ToNode(epoch=self._engine.epoch, trust=trust))
+            session.send(pb.ToNode(epoch=self._engine.epoch, trust=trust))
 
     def end_retired(self) -> None:
         """End the connections of nodes whose certificate is of an authority that is trusted no more."""
@@ -520,75 +520,75 @@ class AgentDoor(pb_grpc.AgentServicer):
                 self._pushes.end(session.node)
                 session.end()
 
-    async def tell_servers(self) -> None:
+    async def send_servers(self) -> None:
         """Tell all nodes that are connected which servers there are; others have their turn in between."""
         for number, session in enumerate(list(self._sessions.values())):
             if session.servers:  # else it is told with its welcome, which comes first
-                self._tell_servers(session)
-            if number % _TOLD_AT_ONCE == 0:
+                self._send_servers(session)
+            if number % _SENT_PER_STEP == 0:
                 await asyncio.sleep(0)
 
-    def _notice(self, node: NodeId) -> None:
+    def _mark_seen(self, node: NodeId) -> None:
         """It lives; if that was in doubt, somebody shall look."""
         entry = self._engine.mirror.nodes.get(node)
         if entry is None or entry.revoked:
-            raise Over  # it was deleted or revoked meanwhile
+            raise SessionOver  # it was deleted or revoked meanwhile
         wake = ((liveness.NAME, node),) if self._is_doubted(node) else ()
-        self._engine.observe(lambda mirror: mirror.hear(node), *wake)
+        self._engine.observe(lambda mirror: mirror.mark_seen(node), *wake)
 
-    async def _report(self, session: Session, word: pb.FromNode) -> None:
+    async def _on_report(self, session: NodeSession, word: pb.FromNode) -> None:
         node = session.node
         report = wire.report_from_wire(word.n, word.report)
-        session.told.heard(report.claims)
+        session.dispatch.on_reports(report.claims)
         if report.load is not None:
             await self._measure(node, report.load)
         try:
             await self._engine.ask(
-                "watcher", lambda view, now: sessions.report(view, node, report, now), may_split=True
+                "watcher", lambda view, now: sessions.on_report(view, node, report, now), may_split=True
             )
         except (Unavailable, StoreFull, NotAllowed):
-            raise Over from None  # not stored, so not acknowledged: the node says it again when it calls
-        session.told.stored(report.claims)
-        session.stored_n = word.n
+            raise SessionOver from None  # not stored, so not acknowledged: the node says it again when it calls
+        session.dispatch.on_durable(report.claims)
+        session.durable_n = word.n
         session.wake.set()
 
-    async def _drain(self, node: NodeId, word: Drain) -> None:
-        await self._engine.ask("watcher", lambda view, now: sessions.drain(view, node, word, now))
+    async def _on_drain(self, node: NodeId, word: DrainRequest) -> None:
+        await self._engine.ask("watcher", lambda view, now: sessions.on_drain(view, node, word, now))
 
     async def leave(self, node: NodeId, reason: str) -> None:
         await self._engine.ask(
-            "watcher", lambda view, now: sessions.leave(view, node, reason, now), may_split=True
+            "watcher", lambda view, now: sessions.on_leave(view, node, reason, now), may_split=True
         )
 
-    async def _speak(self, session: Session, line: Line) -> None:
+    async def _send_loop(self, session: NodeSession, line: Outbound) -> None:
         while True:
-            await session.something_to_say()
+            await session.has_pending()
             if session.over:
-                raise Over
-            words, session.words = session.words, []
+                raise SessionOver
+            words, session.messages = session.messages, []
             orders, session.orders = session.orders, []
             forget, session.forget = session.forget, []
             for word in words:
                 await line.write(word)
-            if orders or forget or session.echo_due or session.stored_n > session.stored_told:
-                session.stored_told = session.stored_n
+            if orders or forget or session.echo_due or session.durable_n > session.acked_n:
+                session.acked_n = session.durable_n
                 session.echo_due = False
                 await line.write(self._orders(session, orders, forget))
 
-    def _orders(self, session: Session, orders: list[JobOrders], forget: list[JobId]) -> pb.ToNode:
+    def _orders(self, session: NodeSession, orders: list[JobOrders], forget: list[JobId]) -> pb.ToNode:
         return pb.ToNode(
             epoch=self._engine.epoch,
             orders=pb.Orders(
-                echo=session.heard_n,
-                stored=session.stored_n,
+                echo=session.received_n,
+                stored=session.durable_n,
                 jobs=[wire.orders_to_wire(one) for one in orders],
                 forget=forget,
-                renews=self._leading.may_renew(),
+                renews=self._leadership.may_renew(),
             ),
         )
 
-    def _welcome(self, session: Session) -> pb.ToNode:
-        self._set_pace(session)
+    def _welcome(self, session: NodeSession) -> pb.ToNode:
+        self._set_report_interval(session)
         welcome = pb.Welcome(
             name=self._name(session.node),
             heartbeat_ms=self._heartbeat_ms,
@@ -597,29 +597,29 @@ class AgentDoor(pb_grpc.AgentServicer):
         )
         return pb.ToNode(epoch=self._engine.epoch, welcome=welcome)
 
-    def _set_pace(self, session: Session) -> bool:
+    def _set_report_interval(self, session: NodeSession) -> bool:
         node = session.node
         mirror = self._engine.mirror
-        wanted = report_ms(mirror, node, bounds_now(mirror.pace, self._pace))
+        wanted = report_ms(mirror, node, effective_bounds(mirror.report_interval, self._report_interval))
         spread = spread_ms(len(mirror.nodes), self._lost_ms)
         if (wanted, spread) == (session.report_ms, session.spread_ms):
             return False
         session.report_ms, session.spread_ms = wanted, spread
-        self._engine.observe(lambda mirror: mirror.nodes[node].paced(wanted))
+        self._engine.observe(lambda mirror: mirror.nodes[node].set_report_interval(wanted))
         return True
 
-    async def _measure(self, node: NodeId, load: Load) -> None:
-        self._engine.observe(lambda mirror: mirror.measure(node, load), PLACE)
+    async def _measure(self, node: NodeId, load: NodeLoad) -> None:
+        self._engine.observe(lambda mirror: mirror.measure(node, load), SCHEDULER_WAKE)
         status = self._engine.mirror.nodes[node].status
         if status is not None and status.shortage != load.shortage:
             with contextlib.suppress(Unavailable, StoreFull):  # not stored: it says so again
                 await self._engine.ask(
-                    "watcher", lambda view, _: sessions.shortage(view, node, load.shortage)
+                    "watcher", lambda view, _: sessions.on_shortage(view, node, load.shortage)
                 )
 
-    def _part(self, session: Session) -> None:
+    def _on_disconnect(self, session: NodeSession) -> None:
         """The stream is broken: the node is suspect at once, unless it calls again, or has done so."""
-        self._readings.give_up(session, f"node {self._name(session.node)} is not connected any more")
+        self._readings.abandon_all(session, f"node {self._name(session.node)} is not connected any more")
         if self._sessions.get(session.node) is session:
             del self._sessions[session.node]
             node = session.node
@@ -629,33 +629,33 @@ class AgentDoor(pb_grpc.AgentServicer):
                 certain = not self._is_doubted(node)
                 self._engine.observe(partial(_cut, node=node, certain=certain), (liveness.NAME, node))
                 return
-            self._engine.observe(lambda mirror: mirror.connect(node, Link.DOWN), (liveness.NAME, node))
+            self._engine.observe(lambda mirror: mirror.connect(node, Connection.DOWN), (liveness.NAME, node))
 
     # ---- what watchers lift: words and silence of many nodes at once
 
-    def hear_many(self, heard: Iterable[Heard]) -> None:
+    def on_relayed_heartbeats(self, heard: Iterable[ReceivedMark]) -> None:
         """Beats that a watcher has answered itself; those of sessions that are over are passed over."""
         alive: list[NodeId] = []
         for node, line, n, holds_leases in heard:
             session = self._sessions.get(node)
-            if session is None or session.line is not line or node not in self._engine.mirror.nodes:
+            if session is None or session.outbound is not line or node not in self._engine.mirror.nodes:
                 continue
             alive.append(node)
-            session.heard_n = max(session.heard_n, n)
+            session.received_n = max(session.received_n, n)
             if holds_leases:
                 session.echo_due = True
                 session.wake.set()
-            if session.greeted:
-                self._tell_news(session)
+            if session.hello_durable:
+                self._send_changes(session)
         doubted = [(liveness.NAME, node) for node in alive if self._is_doubted(node)]
-        self._engine.observe(lambda mirror: _hear_all(mirror, alive), *doubted)
+        self._engine.observe(lambda mirror: _mark_all_seen(mirror, alive), *doubted)
 
-    async def measure(self, node: NodeId, line: Line, load: pb.Load) -> None:
+    async def measure(self, node: NodeId, line: Outbound, load: pb.Load) -> None:
         session = self._sessions.get(node)
-        if session is not None and session.line is line and node in self._engine.mirror.nodes:
+        if session is not None and session.outbound is line and node in self._engine.mirror.nodes:
             await self._measure(node, wire.load_from_wire(load))
 
-    def lose_watcher(self, lines: Iterable[tuple[NodeId, Line]]) -> None:
+    def on_watcher_lost(self, lines: Iterable[tuple[NodeId, Outbound]]) -> None:
         """The watcher of these sessions is gone or silent, which says nothing of their nodes.
 
         Their silence counts from now, so that each has its whole grace to call elsewhere. Of a node that was
@@ -663,9 +663,9 @@ class AgentDoor(pb_grpc.AgentServicer):
         """
         for node, line in lines:
             session = self._sessions.get(node)
-            if session is None or session.line is not line:
+            if session is None or session.outbound is not line:
                 continue
-            self._readings.give_up(session, f"node {self._name(node)} is not connected any more")
+            self._readings.abandon_all(session, f"node {self._name(node)} is not connected any more")
             del self._sessions[node]
             if node in self._engine.mirror.nodes:
                 certain = not self._is_doubted(node)
@@ -677,8 +677,8 @@ class AgentDoor(pb_grpc.AgentServicer):
 
     # ---- after each commit
 
-    def _committed(self, committed: Committed) -> None:
-        self._tell_touched(self._engine.mirror)
+    def _on_commit(self, committed: Committed) -> None:
+        self._wake_touched(self._engine.mirror)
         deletes = committed.decided.deletes
         for session in [self._sessions.get(NodeId(node)) for node in _named(deletes, "node/")]:
             if session is not None:
@@ -689,9 +689,9 @@ class AgentDoor(pb_grpc.AgentServicer):
             for session in self._sessions.values():
                 session.forget.append(job)
                 session.wake.set()
-        self._note_departures(committed)
+        self._record_departures(committed)
 
-    def _tell_touched(self, mirror: Mirror) -> None:
+    def _wake_touched(self, mirror: Mirror) -> None:
         for node in mirror.touched:
             session = self._sessions.get(node)
             if node in mirror.nodes and mirror.nodes[node].revoked:
@@ -700,21 +700,21 @@ class AgentDoor(pb_grpc.AgentServicer):
                 self._collect_or_end(session)
         mirror.touched.clear()
 
-    def _cut_off(self, node: NodeId, session: Session | None) -> None:
+    def _cut_off(self, node: NodeId, session: NodeSession | None) -> None:
         """End every call of a node that was revoked; it is suspect from now on, whatever it still says."""
         self._pushes.end(node)
         if session is not None:
             session.refusal = sessions.why_revoked(self._engine.mirror.nodes[node])
             session.end()
-            self._part(session)
+            self._on_disconnect(session)
 
-    def _note_departures(self, committed: Committed) -> None:
-        for node, index in departures.told(committed.events):
+    def _record_departures(self, committed: Committed) -> None:
+        for node, index in departures.leave_events(committed.events):
             if node in self._engine.mirror.nodes:
-                note = partial(_tell_left, node=node, at=(committed.revision, index))
+                note = partial(_set_left_at, node=node, at=(committed.revision, index))
                 self._engine.observe(note, (departures.NAME, node))
 
-    def _collect_or_end(self, session: Session) -> None:
+    def _collect_or_end(self, session: NodeSession) -> None:
         """Orders that cannot be computed cost one node its connection, not the others their orders."""
         try:
             self._collect(session)
@@ -722,8 +722,8 @@ class AgentDoor(pb_grpc.AgentServicer):
             log.error("orders failed", node=self._name(session.node), error=repr(error))
             session.end()
 
-    def _collect(self, session: Session) -> None:
-        orders = session.told.orders(self._engine.mirror, session.node) if session.greeted else []
+    def _collect(self, session: NodeSession) -> None:
+        orders = session.dispatch.orders(self._engine.mirror, session.node) if session.hello_durable else []
         if orders:
             session.orders += orders
             session.wake.set()
@@ -737,15 +737,15 @@ def _expires_at_ms(pem: bytes) -> int:
     return round(certificates.period_of(pem).end.timestamp() * 1000)
 
 
-def _hear_all(mirror: Mirror, nodes: list[NodeId]) -> None:
+def _mark_all_seen(mirror: Mirror, nodes: list[NodeId]) -> None:
     for node in nodes:
-        mirror.hear(node)
+        mirror.mark_seen(node)
 
 
 def _cut(mirror: Mirror, node: NodeId, *, certain: bool) -> None:
-    mirror.connect(node, Link.UNKNOWN)
+    mirror.connect(node, Connection.UNKNOWN)
     if certain:
-        mirror.hear(node)
+        mirror.mark_seen(node)
 
 
 def _named(deletes: Iterable[str], prefix: str) -> Iterator[str]:
@@ -755,5 +755,5 @@ def _named(deletes: Iterable[str], prefix: str) -> Iterator[str]:
             yield key.removeprefix(prefix).removesuffix("/spec")
 
 
-def _tell_left(mirror: Mirror, node: NodeId, at: tuple[int, int]) -> None:
+def _set_left_at(mirror: Mirror, node: NodeId, at: tuple[int, int]) -> None:
     mirror.nodes[node].left_at = at

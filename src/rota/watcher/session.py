@@ -10,40 +10,40 @@ import grpc
 from rota.model.errors import BadField
 from rota.model.ids import JobId, NodeId
 from rota.model.sync import JobOrders
-from rota.watcher.told import Told
+from rota.watcher.told import DispatchState
 from rota.wire.generated import agent_pb2 as pb
 
-LAST_WORD_SECONDS = 3.0  # that a node has to take what is being said to it when its connection is ended
-_COMPANY_SECONDS = 0.1  # of an acknowledgement: until then the node remembers a result, no more
+LAST_MESSAGE_SECONDS = 3.0  # that a node has to take what is being said to it when its connection is ended
+_COALESCE_SECONDS = 0.1  # of an acknowledgement: until then the node remembers a result, no more
 
 
-class Line(Protocol):
+class Outbound(Protocol):
     """What is said into: a call of an agent, or of whoever stands in for one."""
 
     async def write(self, word: pb.ToNode) -> None: ...
     async def abort(self, code: grpc.StatusCode, details: str = "") -> NoReturn: ...
 
 
-class Over(Exception):
+class SessionOver(Exception):
     """The connection is done with."""
 
 
 @dataclass(eq=False)
-class Session:
+class NodeSession:
     """One node's connection."""
 
     node: NodeId
-    told: Told
-    line: Line | None = None  # where it is spoken to
+    dispatch: DispatchState
+    outbound: Outbound | None = None  # where it is spoken to
     boot_id: str = ""
     number: int = 0  # of its connection, as the node counts them
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     orders: list[JobOrders] = field(default_factory=list)
     forget: list[JobId] = field(default_factory=list)
-    words: list[pb.ToNode] = field(default_factory=list)
-    heard_n: int = 0
-    stored_n: int = 0
-    stored_told: int = 0
+    messages: list[pb.ToNode] = field(default_factory=list)
+    received_n: int = 0
+    durable_n: int = 0
+    acked_n: int = 0
     report_ms: int = 0  # how often it was told to say how busy it is
     spread_ms: int = 0  # over how long it was told to call when the server is lost
     servers: list[str] = field(default_factory=list)  # of which it was told
@@ -51,18 +51,18 @@ class Session:
     ca: bytes = b""  # the authorities of which it was told
     calls_again: bool = False  # at once, by its own word: that it hangs up says nothing of its health
     echo_due: bool = False  # it holds run leases, which count from what we have heard
-    greeted: bool = False  # its hello is on disk: before, what its restart has ended counts as assigned
+    hello_durable: bool = False  # its hello is on disk: before, what its restart has ended counts as assigned
     over: bool = False
     limit: asyncio.Timeout | None = None  # of the conversation, while it lasts
     refusal: str | None = None  # why this server ended it, if the node may not come back
-    nonsense: BadField | None = None  # what ended it, if the node said what cannot be
+    invalid_message: BadField | None = None  # what ended it, if the node said what cannot be
 
-    def say(self, word: pb.ToNode) -> None:
-        self.words.append(word)
+    def send(self, word: pb.ToNode) -> None:
+        self.messages.append(word)
         self.wake.set()
 
-    def hear(self, word: pb.FromNode) -> None:
-        self.heard_n = max(self.heard_n, word.n)  # a watcher may have told of a later one before
+    def on_message(self, word: pb.FromNode) -> None:
+        self.received_n = max(self.received_n, word.n)  # a watcher may have told of a later one before
         if word.holds_leases:
             self.echo_due = True
             self.wake.set()
@@ -71,13 +71,13 @@ class Session:
         """Whether a hello of that boot and connection has come late: the node has called again since."""
         return self.boot_id == boot_id and 0 < number < self.number
 
-    async def something_to_say(self) -> None:
+    async def has_pending(self) -> None:
         """An acknowledgement alone is not urgent: it waits a moment for company."""
         await self.wake.wait()
         self.wake.clear()
-        if not (self.words or self.orders or self.forget or self.over):
+        if not (self.messages or self.orders or self.forget or self.over):
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_COMPANY_SECONDS):
+                async with asyncio.timeout(_COALESCE_SECONDS):
                     await self.wake.wait()
             self.wake.clear()
 
@@ -89,4 +89,4 @@ class Session:
         self.over = True
         self.wake.set()
         if self.limit is not None and self.limit.when() is None:
-            self.limit.reschedule(asyncio.get_running_loop().time() + LAST_WORD_SECONDS)
+            self.limit.reschedule(asyncio.get_running_loop().time() + LAST_MESSAGE_SECONDS)

@@ -4,23 +4,23 @@ from rota.model.errors import NotAllowed, NotFound
 from rota.model.ids import NodeId
 from rota.model.lifecycle import NODE, AttemptEvent, AttemptState, NodeEvent, NodeState, step
 from rota.model.limits import SUSPECT_MS
-from rota.model.node import Eligibility, Link, NodeStatus, epoch_can_be
-from rota.model.plan import Event, Instant, Plan
+from rota.model.node import Eligibility, Connection, NodeStatus, is_plausible_epoch
+from rota.model.plan import EventRecord, Instant, Plan
 from rota.model.restored import Restored
-from rota.model.retry import Cause
+from rota.model.retry import EndCause
 from rota.model.shape import RunMode
-from rota.model.sync import SAID_FIRST_END, Claim, Drain, Hello, JobClaims, Report, Said
+from rota.model.sync import REPORTED_FIRST_END, AttemptReport, DrainRequest, Hello, JobReports, NodeReport, ReportedState
 from rota.model.view import NodeView, View
-from rota.watcher.claims import Ledger
+from rota.watcher.claims import StatusUpdater
 from rota.watcher.leases import holds_any
 from rota.watcher.told import state_of
 
 _ACCEPT = "`rota store accept` lets nodes follow it, if no other server leads them"
-_LIES = "no server can have led that many; `rota node revoke` cuts off a node that says what is not so"
-_BEGUN = (AttemptState.RUNNING, AttemptState.STOPPING)
+_IMPLAUSIBLE = "no server can have led that many; `rota node revoke` cuts off a node that says what is not so"
+_STARTED = (AttemptState.RUNNING, AttemptState.STOPPING)
 
 
-def unwelcome(
+def why_refused(
     view: View, node: NodeId, word: Hello, *, epoch: int, now_ms: int, ttl_ms: int = 0
 ) -> str | None:
     """Why this node cannot be greeted now: it follows a newer leader, or another machine bears its name.
@@ -29,7 +29,7 @@ def unwelcome(
     """
     if word.epoch_seen > epoch:
         said = f"the node has seen epoch {word.epoch_seen}, this server leads {epoch}"
-        return f"{said}: {_ACCEPT if epoch_can_be(word.epoch_seen, epoch) else _LIES}"
+        return f"{said}: {_ACCEPT if is_plausible_epoch(word.epoch_seen, epoch) else _IMPLAUSIBLE}"
     if view.restored is not None and view.restored.closed(now_ms):
         return _closed(view.restored, now_ms)
     entry = view.nodes[node]
@@ -40,7 +40,7 @@ def unwelcome(
         return (
             f"node {entry.spec.name} may still run something under a lease, before its restart or elsewhere"
         )
-    answers = entry.link is Link.UP and now_ms - entry.heard_at_ms < SUSPECT_MS
+    answers = entry.connection is Connection.UP and now_ms - entry.last_seen_at_ms < SUSPECT_MS
     if (
         before is None
         or not answers
@@ -61,7 +61,7 @@ def _closed(restored: Restored, now_ms: int) -> str:
     return f"work under a lease may still run somewhere, for {left_ms // 1000 + 1} s at most"
 
 
-def hello(view: View, node: NodeId, word: Hello, now: Instant) -> Plan:
+def on_hello(view: View, node: NodeId, word: Hello, now: Instant) -> Plan:
     """A node calls: it is ready, and what it holds and does not hold is entered.
 
     It will stop what we do not know and forget what we say is stored: who no longer leads must not answer.
@@ -71,10 +71,10 @@ def hello(view: View, node: NodeId, word: Hello, now: Instant) -> Plan:
         raise NotFound(f"node {node} is not known here", hint="join it again with a new join token")
     if entry.revoked:
         raise NotAllowed(why_revoked(entry))
-    ledger = Ledger(view, node)
-    ledger.hear(word.inventory)
-    _miss(view, entry, word, ledger)
-    status = _greeted(entry, word, now)
+    ledger = StatusUpdater(view, node)
+    ledger.apply_reports(word.inventory)
+    _reconcile_missing(view, entry, word, ledger)
+    status = _status_after_hello(entry, word, now)
     events = ledger.events(entry.spec.name)
     if entry.status is None or status.state is not entry.status.state:
         events = (_arrival(entry, node), *events)
@@ -85,7 +85,7 @@ def hello(view: View, node: NodeId, word: Hello, now: Instant) -> Plan:
     return Plan(puts, events=events, why=f"node {entry.spec.name} said hello", fenced=True)
 
 
-def report(view: View, node: NodeId, word: Report, now: Instant) -> Plan:
+def on_report(view: View, node: NodeId, word: NodeReport, now: Instant) -> Plan:
     """What changed on a node."""
     del now
     entry = view.nodes.get(node)
@@ -93,98 +93,98 @@ def report(view: View, node: NodeId, word: Report, now: Instant) -> Plan:
         raise NotFound(f"node {node} is not known here")
     if entry.revoked:  # it was decided since the word came in
         raise NotAllowed(why_revoked(entry))
-    ledger = Ledger(view, node)
-    ledger.hear(word.claims)
+    ledger = StatusUpdater(view, node)
+    ledger.apply_reports(word.claims)
     events = ledger.events(entry.spec.name)
     why = f"node {entry.spec.name} reported"
-    return Plan(ledger.puts(), events=events, why=why, fenced=_counts(word.claims))
+    return Plan(ledger.puts(), events=events, why=why, fenced=_needs_acknowledgement(word.claims))
 
 
-def drain(view: View, node: NodeId, word: Drain, now: Instant) -> Plan:
+def on_drain(view: View, node: NodeId, word: DrainRequest, now: Instant) -> Plan:
     """A node says that it will go: it gets nothing new, what it has may end until then. Or that it stays."""
     entry = view.nodes.get(node)
     if entry is None or entry.status is None or entry.status.leaving is not word.over:
         return Plan()
     event = _leaving(entry, None if word.over else word)
-    return Plan((_minded(entry.status, word, now),), events=(event,), why=event.why)
+    return Plan((_with_drain(entry.status, word, now),), events=(event,), why=event.why)
 
 
-def _minded(status: NodeStatus, word: Drain | None, now: Instant) -> NodeStatus:
+def _with_drain(status: NodeStatus, word: DrainRequest | None, now: Instant) -> NodeStatus:
     """As its node has made up its mind to go, or to stay."""
     if word is None or word.over:
-        return status.stays_after_all()
-    return status.about_to_leave(word.reason, now.ms + word.within_ms if word.moves else None)
+        return status.without_leaving()
+    return status.with_leaving(word.reason, now.ms + word.within_ms if word.moves else None)
 
 
-def _leaving(entry: NodeView, word: Drain | None) -> Event:
+def _leaving(entry: NodeView, word: DrainRequest | None) -> EventRecord:
     name, node = entry.spec.name, entry.spec.id
     if word is None:
-        stays = Eligibility.OPEN if entry.wish is None else entry.wish.eligibility
-        return Event("node.changed", f"node {name} does not leave after all", node=node, state=stays.value)
+        stays = Eligibility.OPEN if entry.intent is None else entry.intent.eligibility
+        return EventRecord("node.changed", f"node {name} does not leave after all", node=node, state=stays.value)
     within = f" within {word.within_ms / 1000:g} s" if word.within_ms else ""
     why = f"node {name} leaves{within}: {word.reason}"
-    return Event("node.changed", why, node=node, state=Eligibility.DRAINING.value)
+    return EventRecord("node.changed", why, node=node, state=Eligibility.DRAINING.value)
 
 
-def shortage(view: View, node: NodeId, reason: str | None) -> Plan:
+def on_shortage(view: View, node: NodeId, reason: str | None) -> Plan:
     """A node says why it takes nothing new, or (None) that it does again."""
     entry = view.nodes.get(node)
     if entry is None or entry.status is None or entry.status.shortage == reason:
         return Plan()
     name = entry.spec.name
     why = f"node {name} takes nothing new: {reason}" if reason else f"node {name} takes work again"
-    event = Event("node.short", why, node=node, state=entry.status.state.value)
-    return Plan((entry.status.short_of(reason),), events=(event,), why=why)
+    event = EventRecord("node.short", why, node=node, state=entry.status.state.value)
+    return Plan((entry.status.with_shortage(reason),), events=(event,), why=why)
 
 
-def leave(view: View, node: NodeId, reason: str, now: Instant) -> Plan:
+def on_leave(view: View, node: NodeId, reason: str, now: Instant) -> Plan:
     """A node says that it goes: nothing waits for its silence."""
     entry = view.nodes.get(node)
     if entry is None or entry.status is None or entry.status.state is NodeState.LEFT:
         return Plan()
-    return gone(view, node, NodeEvent.LEFT, reason, now)
+    return declare_gone(view, node, NodeEvent.LEFT, reason, now)
 
 
-def gone(view: View, node: NodeId, event: NodeEvent, reason: str, now: Instant) -> Plan:
+def declare_gone(view: View, node: NodeId, event: NodeEvent, reason: str, now: Instant) -> Plan:
     """A node is lost or has left: so has everything on it that holds no lease."""
     entry = view.nodes[node]
     assert entry.status is not None
     state = step(NODE, entry.status.state, event)
-    status = entry.status.turned(state, reason, now.wall_ms)
-    ledger = Ledger(view, node)
+    status = entry.status.with_state(state, reason, now.wall_ms)
+    ledger = StatusUpdater(view, node)
     sentence = f"node {entry.spec.name} {'left' if state is NodeState.LEFT else 'was lost'}: {reason}"
     for (job, index), attempt in sorted(entry.assigned.items()):
         if view.jobs[job].spec.lease_ms is not None:
             continue  # it may run there until its lease ends
-        ran = state is NodeState.LOST and state_of(view.jobs[job], index, attempt) in _BEGUN
-        cause = Cause.NODE_DOWN if ran else None
-        claim = Claim(index, attempt, Said.LOST, ended_at_ms=now.wall_ms, reason=sentence, cause=cause)
-        ledger.enter(view.jobs[job], claim, AttemptEvent.NODE_LOST)
-    told = Event(f"node.{state.value}", sentence, node=node, state=state.value)
+        ran = state is NodeState.LOST and state_of(view.jobs[job], index, attempt) in _STARTED
+        cause = EndCause.NODE_DOWN if ran else None
+        claim = AttemptReport(index, attempt, ReportedState.LOST, ended_at_ms=now.wall_ms, reason=sentence, cause=cause)
+        ledger.transition(view.jobs[job], claim, AttemptEvent.NODE_LOST)
+    told = EventRecord(f"node.{state.value}", sentence, node=node, state=state.value)
     return Plan((status, *ledger.puts()), events=(told, *ledger.events(entry.spec.name)), why=sentence)
 
 
-def withdraw(view: View, node: NodeId, now: Instant) -> Ledger:
+def withdraw_offers(view: View, node: NodeId, now: Instant) -> StatusUpdater:
     """Offers a silent node has not answered go elsewhere."""
-    ledger = Ledger(view, node)
+    ledger = StatusUpdater(view, node)
     for (job_id, index), attempt in sorted(view.nodes[node].assigned.items()):
         job = view.jobs[job_id]
         again = job.spec.run is RunMode.AT_LEAST_ONCE  # what may start once only may have started there
         if again and state_of(job, index, attempt) is AttemptState.OFFERED:
-            claim = Claim(
-                index, attempt, Said.WITHDRAWN, ended_at_ms=now.wall_ms, reason="its node is silent"
+            claim = AttemptReport(
+                index, attempt, ReportedState.WITHDRAWN, ended_at_ms=now.wall_ms, reason="its node is silent"
             )
-            ledger.enter(job, claim, AttemptEvent.WITHDRAWN)
+            ledger.transition(job, claim, AttemptEvent.WITHDRAWN)
     return ledger
 
 
-def _counts(claims: list[JobClaims]) -> bool:
+def _needs_acknowledgement(claims: list[JobReports]) -> bool:
     """Whether the node will do something on our word that this is stored: forget a result, or start."""
-    told = (claim.said for one in claims for claim in one.claims)
-    return any(said >= SAID_FIRST_END or said == Said.ACCEPTED for said in told)
+    told = (claim.said for one in claims for claim in one.reports)
+    return any(said >= REPORTED_FIRST_END or said == ReportedState.ACCEPTED for said in told)
 
 
-def _greeted(entry: NodeView, word: Hello, now: Instant) -> NodeStatus:
+def _status_after_hello(entry: NodeView, word: Hello, now: Instant) -> NodeStatus:
     before = entry.status
     state = NodeState.READY if before is None else step(NODE, before.state, NodeEvent.HELLO)
     since_ms = before.since_ms if before is not None and before.state is state else now.wall_ms
@@ -203,17 +203,17 @@ def _greeted(entry: NodeView, word: Hello, now: Instant) -> NodeStatus:
         certificate_expires_at_ms=word.certificate_expires_at_ms,
         certificate_ca=word.certificate_ca,
     )
-    return _minded(status, word.drain, now)
+    return _with_drain(status, word.drain, now)
 
 
-def _arrival(entry: NodeView, node: NodeId) -> Event:
+def _arrival(entry: NodeView, node: NodeId) -> EventRecord:
     kind = "node.joined" if entry.status is None else "node.recovered"
-    return Event(kind, f"node {entry.spec.name} is ready", node=node, state=NodeState.READY.value)
+    return EventRecord(kind, f"node {entry.spec.name} is ready", node=node, state=NodeState.READY.value)
 
 
-def _miss(view: View, entry: NodeView, word: Hello, ledger: Ledger) -> None:
+def _reconcile_missing(view: View, entry: NodeView, word: Hello, ledger: StatusUpdater) -> None:
     """What we believe there and the node does not name: offered again if it cannot have begun, else lost."""
-    named = {(one.job, claim.index, claim.attempt) for one in word.inventory for claim in one.claims}
+    named = {(one.job, claim.index, claim.attempt) for one in word.inventory for claim in one.reports}
     rebooted = entry.status is not None and entry.status.boot_id != word.boot_id
     for (job_id, index), attempt in sorted(entry.assigned.items()):
         if (job_id, index, attempt) in named:
@@ -222,10 +222,10 @@ def _miss(view: View, entry: NodeView, word: Hello, ledger: Ledger) -> None:
         state = state_of(job, index, attempt)
         if rebooted and state is AttemptState.OFFERED and job.spec.run is RunMode.AT_LEAST_ONCE:
             # Its answer, and what the disk had not taken yet, may be lost: that number could start twice.
-            claim = Claim(index, attempt, Said.WITHDRAWN, reason="its node restarted")
-            ledger.enter(job, claim, AttemptEvent.WITHDRAWN)
-        elif rebooted or state in _BEGUN:
+            claim = AttemptReport(index, attempt, ReportedState.WITHDRAWN, reason="its node restarted")
+            ledger.transition(job, claim, AttemptEvent.WITHDRAWN)
+        elif rebooted or state in _STARTED:
             reason = "its node restarted" if rebooted else "its node no longer knows it"
-            cause = Cause.NODE_DOWN if rebooted and state in _BEGUN else None
-            claim = Claim(index, attempt, Said.LOST, reason=reason, cause=cause)
-            ledger.enter(job, claim, AttemptEvent.FORGOTTEN)
+            cause = EndCause.NODE_DOWN if rebooted and state in _STARTED else None
+            claim = AttemptReport(index, attempt, ReportedState.LOST, reason=reason, cause=cause)
+            ledger.transition(job, claim, AttemptEvent.RESULT_LOST)

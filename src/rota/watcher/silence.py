@@ -7,11 +7,11 @@ from rota.model.limits import WATCHER_SILENT_MS, WATCHER_TELL_MS
 _TICKS = WATCHER_SILENT_MS // WATCHER_TELL_MS
 
 
-class Silent(Exception):
+class PeerSilent(Exception):
     """The other end has said nothing for too long."""
 
 
-class Silence:
+class KeepaliveTimer:
     """Ends a connection whose other end is silent.
 
     A process that was stopped or starved has ticked once, however long it lasted: what came meanwhile is read
@@ -23,7 +23,7 @@ class Silence:
         self._most = most
         self._tick_seconds = tick_seconds
 
-    def broken(self) -> None:
+    def reset(self) -> None:
         """The other end has said something."""
         self._ticks = 0
 
@@ -32,4 +32,4 @@ class Silence:
         while self._ticks < self._most:
             await asyncio.sleep(self._tick_seconds)
             self._ticks += 1
-        raise Silent(f"it has said nothing for {self._most * self._tick_seconds:g} s")
+        raise PeerSilent(f"it has said nothing for {self._most * self._tick_seconds:g} s")

@@ -11,17 +11,17 @@ class LoadFilter:
 
     def __init__(self) -> None:
         self.last: pb.Load | None = None
-        self._lifted: pb.Load | None = None
-        self._lifted_at_ms = 0
+        self._relayed: pb.Load | None = None
+        self._relayed_at_ms = 0
 
-    def is_news(self, load: pb.Load, now_ms: int) -> bool:
+    def should_relay(self, load: pb.Load, now_ms: int) -> bool:
         """Whether the leader is to be told: it was told of another one, or of none for a while."""
         self.last = load
-        before = self._lifted
-        is_old = now_ms - self._lifted_at_ms >= REPORT_MOST_MS
+        before = self._relayed
+        is_old = now_ms - self._relayed_at_ms >= REPORT_MOST_MS
         if before is not None and not is_old and not differs(load, before):
             return False
-        self._lifted, self._lifted_at_ms = load, now_ms
+        self._relayed, self._relayed_at_ms = load, now_ms
         return True
 
 

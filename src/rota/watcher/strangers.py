@@ -16,7 +16,7 @@ class RefusedCalls:
     def __init__(self, audit: AuditLog | None = None) -> None:
         self._audit = audit
 
-    def note(self, context: Any, action: str, code: grpc.StatusCode, reason: str, who: str = "") -> None:
+    def record(self, context: Any, action: str, code: grpc.StatusCode, reason: str, who: str = "") -> None:
         """Write the first of its kind, and how many more there were: an agent calls again and again."""
         origin = forwarding.origin(context, certificates.may_forward)
         self.note_from(origin, action, code, reason, who)
@@ -33,7 +33,7 @@ class RefusedCalls:
             outcome=code.name.lower(),
             origin=origin,
         )
-        self._audit.count(entry)
+        self._audit.write_counted(entry)
 
 
-UNNOTED = RefusedCalls()
+NO_AUDIT = RefusedCalls()

@@ -23,7 +23,7 @@ import structlog
 
 from rota.model.errors import BadField, NotAllowed
 from rota.model.limits import ORIGIN_BYTES_MAX, WATCHER_TELL_MS
-from rota.watcher.silence import Silence, Silent
+from rota.watcher.silence import KeepaliveTimer, PeerSilent
 from rota.watcher.statistics import LoadFilter
 from rota.wire import bounds
 from rota.wire.generated import agent_pb2 as pb
@@ -33,21 +33,21 @@ log = structlog.get_logger("rota.watcher")
 
 _BATCH_BYTES = 1 << 20  # of words in one batch, and one word more
 _AGENT_BYTES_MAX = 64 << 20  # that wait for one agent; with more its call ends
-_FIRST_PAUSE_SECONDS = 0.1
-_LAST_PAUSE_SECONDS = 2.0
-_GONE = grpc.StatusCode.UNAVAILABLE
+_BACKOFF_FIRST_SECONDS = 0.1
+_BACKOFF_MAX_SECONDS = 2.0
+_DETACHED_REASON = grpc.StatusCode.UNAVAILABLE
 Dial = Callable[[str], grpc.aio.Channel]
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
-class Detached(Exception):
+class LeaderUnreachable(Exception):
     """This watcher has no leader."""
 
 
-_BREAKS = (Detached, Silent, BadField, grpc.aio.AioRpcError, asyncio.InvalidStateError)
+_CONNECTION_ERRORS = (LeaderUnreachable, PeerSilent, BadField, grpc.aio.AioRpcError, asyncio.InvalidStateError)
 
 
-class AgentSession:
+class RelayedSession:
     """One agent's stream: what it is still to be told, and what the leader has heard of it."""
 
     def __init__(self, number: int) -> None:
@@ -55,15 +55,15 @@ class AgentSession:
         self.loads = LoadFilter()
         self.acknowledged_n = 0
         self.end: tuple[grpc.StatusCode, str] | None = None
-        self._words: list[bytes] = []
-        self._words_bytes = 0
+        self._outgoing: list[bytes] = []
+        self._outgoing_bytes = 0
         self._wake = asyncio.Event()
 
     def push(self, word: bytes) -> None:
-        self._words.append(word)
-        self._words_bytes += len(word)
-        if self._words_bytes > _AGENT_BYTES_MAX:
-            self._words = []
+        self._outgoing.append(word)
+        self._outgoing_bytes += len(word)
+        if self._outgoing_bytes > _AGENT_BYTES_MAX:
+            self._outgoing = []
             self.finish(grpc.StatusCode.RESOURCE_EXHAUSTED, "the agent does not take what it is told")
         self._wake.set()
 
@@ -71,12 +71,12 @@ class AgentSession:
         self.end = self.end or (code, reason)
         self._wake.set()
 
-    async def take(self) -> list[bytes]:
+    async def next_messages(self) -> list[bytes]:
         """What there is to tell the agent, in order; nothing: the session is over."""
-        while not self._words and self.end is None:
+        while not self._outgoing and self.end is None:
             self._wake.clear()
             await self._wake.wait()
-        words, self._words, self._words_bytes = self._words, [], 0
+        words, self._outgoing, self._outgoing_bytes = self._outgoing, [], 0
         return words
 
 
@@ -106,34 +106,34 @@ class Uplink:
         self._changed = asyncio.Condition()
         self._renewed = asyncio.Event()
         self._outgoing = _Outgoing()
-        self._sessions: dict[int, AgentSession] = {}
+        self._sessions: dict[int, RelayedSession] = {}
         self._last_session = 0
 
     # ---- what the agents' side calls
 
-    def open(self, certificate: bytes, hello: pb.FromNode, origin: str) -> AgentSession:
+    def open(self, certificate: bytes, hello: pb.FromNode, origin: str) -> RelayedSession:
         """`origin`: the agent's address, which the leader writes down if it refuses the agent."""
         if self.leader is None:
-            raise Detached("this watcher has no connection to the server that leads")
+            raise LeaderUnreachable("this watcher has no connection to the server that leads")
         self._last_session += 1
-        session = self._sessions[self._last_session] = AgentSession(self._last_session)
+        session = self._sessions[self._last_session] = RelayedSession(self._last_session)
         self._outgoing.open(session, certificate, hello, origin)
         return session
 
-    def say(self, session: AgentSession, word: pb.FromNode) -> None:
+    def send(self, session: RelayedSession, word: pb.FromNode) -> None:
         if session.number in self._sessions:
-            self._outgoing.say(session, word)
+            self._outgoing.send(session, word)
 
-    def hear(self, session: AgentSession, n: int, *, holds_leases: bool) -> None:
+    def acknowledge(self, session: RelayedSession, n: int, *, holds_leases: bool) -> None:
         if session.number in self._sessions:
-            self._outgoing.hear(session, n, holds_leases=holds_leases)
+            self._outgoing.acknowledge(session, n, holds_leases=holds_leases)
 
-    def measure(self, session: AgentSession, load: pb.Load) -> None:
+    def measure(self, session: RelayedSession, load: pb.Load) -> None:
         now_ms = time.monotonic_ns() // 1_000_000
-        if session.number in self._sessions and session.loads.is_news(load, now_ms):
+        if session.number in self._sessions and session.loads.should_relay(load, now_ms):
             self._outgoing.measure(session, load)
 
-    def close(self, session: AgentSession) -> None:
+    def close(self, session: RelayedSession) -> None:
         if self._sessions.pop(session.number, None) is not None:
             self._outgoing.close(session)
 
@@ -150,35 +150,35 @@ class Uplink:
 
     async def run(self) -> None:
         """Until it is cancelled."""
-        pause = _FIRST_PAUSE_SECONDS
+        pause = _BACKOFF_FIRST_SECONDS
         while True:
             address = self._servers[0]
             was_attached = await self._attach(address)
             self._servers.append(self._servers.pop(0))
-            pause = _FIRST_PAUSE_SECONDS if was_attached else min(pause * 2, _LAST_PAUSE_SECONDS)
+            pause = _BACKOFF_FIRST_SECONDS if was_attached else min(pause * 2, _BACKOFF_MAX_SECONDS)
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
 
     async def _attach(self, address: str) -> bool:
-        """One connection to its end; returns whether the server has answered. Raises NotAllowed."""
+        """One connection to its end; returns whether the server has answered. Raises ContainerNotAllowed."""
         broken: list[BaseException] = []
         self._outgoing = _Outgoing()
-        silence = Silence()
+        silence = KeepaliveTimer()
         async with self._dial(address) as channel:
             stub = watcher_pb2_grpc.WatcherStub(channel)  # type: ignore[no-untyped-call]  # generated
             stream: Any = stub.Attach()
             try:
                 async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(self._speak(stream))
-                    tasks.create_task(self._hear(stream, address, channel, silence))
+                    tasks.create_task(self._send_loop(stream))
+                    tasks.create_task(self._receive_loop(stream, address, channel, silence))
                     tasks.create_task(silence.watch())
                     tasks.create_task(self._until_renewed())
-            except* _BREAKS as errors:
+            except* _CONNECTION_ERRORS as errors:
                 broken += errors.exceptions
                 log.warning("not attached", server=address, reason=_reason(broken[0]))
             finally:
                 was_attached = self.leader is not None
                 stream.cancel()
-                await self._now_attached(None, None)
+                await self._set_attached(None, None)
         for error in filter(_is_refused, broken):
             raise NotAllowed(
                 _reason(error), hint="get a line with `rota watcher token` and start with --join"
@@ -188,29 +188,29 @@ class Uplink:
     async def _until_renewed(self) -> None:
         self._renewed.clear()
         await self._renewed.wait()
-        raise Detached("the certificate of this watcher was renewed: it attaches again")
+        raise LeaderUnreachable("the certificate of this watcher was renewed: it attaches again")
 
-    async def _now_attached(self, leader: str | None, channel: grpc.aio.Channel | None) -> None:
+    async def _set_attached(self, leader: str | None, channel: grpc.aio.Channel | None) -> None:
         if leader is not None:
             log.info("attached", server=leader, epoch=self.epoch)
         self.leader, self.channel = leader, channel
         sessions, self._sessions = self._sessions, {}
         for session in sessions.values():
-            session.finish(_GONE, "this watcher has lost the server that leads")
+            session.finish(_DETACHED_REASON, "this watcher has lost the server that leads")
         async with self._changed:
             self._changed.notify_all()
 
-    async def _hear(self, stream: Any, address: str, channel: grpc.aio.Channel, silence: Silence) -> None:
+    async def _receive_loop(self, stream: Any, address: str, channel: grpc.aio.Channel, silence: KeepaliveTimer) -> None:
         while True:
             batch = await _read(stream)
-            silence.broken()
-            self._take(batch)
+            silence.reset()
+            self._receive_batch(batch)
             if self.leader is None:  # its first answer
-                await self._now_attached(address, channel)
+                await self._set_attached(address, channel)
 
-    def _take(self, batch: watcher_pb2.LeaderBatch) -> None:
+    def _receive_batch(self, batch: watcher_pb2.LeaderBatch) -> None:
         if batch.epoch < self.epoch:
-            raise Detached(f"it leads epoch {batch.epoch}, and {self.epoch} was seen before")
+            raise LeaderUnreachable(f"it leads epoch {batch.epoch}, and {self.epoch} was seen before")
         self.epoch = batch.epoch
         self._pass_on(batch)
         if batch.ca:
@@ -234,13 +234,13 @@ class Uplink:
             self._learn(addresses)
             self._servers = list(dict.fromkeys((*self._servers, *addresses)))
 
-    async def _speak(self, stream: Any) -> None:
+    async def _send_loop(self, stream: Any) -> None:
         """The first batch at once, then one when there is something to tell, and at least one a second."""
         first = watcher_pb2.NodeBatch(n=1, address=self._address, epoch_seen=self.epoch)
         await stream.write(first)
         while True:
             await self._outgoing.wait()
-            await stream.write(self._outgoing.take())
+            await stream.write(self._outgoing.next_batch())
 
 
 class _Outgoing:
@@ -251,11 +251,11 @@ class _Outgoing:
         self._waiting: deque[_Item] = deque()
         self._loads: list[watcher_pb2.SessionLoad] = []
         self._leased: list[int] = []
-        self._heard: dict[AgentSession, int] = {}
-        self._sent: dict[int, dict[AgentSession, int]] = {}
+        self._received: dict[RelayedSession, int] = {}
+        self._sent: dict[int, dict[RelayedSession, int]] = {}
         self._urgent = asyncio.Event()
 
-    def open(self, session: AgentSession, certificate: bytes, hello: pb.FromNode, origin: str) -> None:
+    def open(self, session: RelayedSession, certificate: bytes, hello: pb.FromNode, origin: str) -> None:
         opened = watcher_pb2.OpenedSession(
             session=session.number,
             certificate=certificate,
@@ -263,27 +263,27 @@ class _Outgoing:
             origin=origin[:ORIGIN_BYTES_MAX],
         )
         self._add(opened)
-        self._heard[session] = hello.n
+        self._received[session] = hello.n
 
-    def say(self, session: AgentSession, word: pb.FromNode) -> None:
+    def send(self, session: RelayedSession, word: pb.FromNode) -> None:
         self._add(watcher_pb2.SessionWord(session=session.number, word=word.SerializeToString()))
-        self._heard[session] = word.n
+        self._received[session] = word.n
 
-    def close(self, session: AgentSession) -> None:
-        self._heard.pop(session, None)
+    def close(self, session: RelayedSession) -> None:
+        self._received.pop(session, None)
         self._add(session.number)
 
     def _add(self, item: "_Item") -> None:
         self._waiting.append(item)
         self._urgent.set()
 
-    def hear(self, session: AgentSession, n: int, *, holds_leases: bool) -> None:
-        self._heard[session] = n
+    def acknowledge(self, session: RelayedSession, n: int, *, holds_leases: bool) -> None:
+        self._received[session] = n
         if holds_leases:
             self._leased.append(session.number)
             self._urgent.set()
 
-    def measure(self, session: AgentSession, load: pb.Load) -> None:
+    def measure(self, session: RelayedSession, load: pb.Load) -> None:
         self._loads.append(watcher_pb2.SessionLoad(session=session.number, load=load.SerializeToString()))
 
     async def wait(self) -> None:
@@ -291,7 +291,7 @@ class _Outgoing:
             async with asyncio.timeout(WATCHER_TELL_MS / 1000):
                 await self._urgent.wait()
 
-    def take(self) -> watcher_pb2.NodeBatch:
+    def next_batch(self) -> watcher_pb2.NodeBatch:
         """As much as fits into one message. Which words were heard is told when the words themselves are."""
         self._n += 1
         batch = watcher_pb2.NodeBatch(n=self._n)
@@ -302,17 +302,17 @@ class _Outgoing:
         if self._waiting:
             return batch
         self._urgent.clear()
-        batch.heard_session.extend(session.number for session in self._heard)
-        batch.heard_n.extend(self._heard.values())
+        batch.heard_session.extend(session.number for session in self._received)
+        batch.heard_n.extend(self._received.values())
         batch.leased.extend(self._leased)
         batch.loads.extend(self._loads)
-        self._sent[self._n] = self._heard
-        self._heard, self._leased, self._loads = {}, [], []
+        self._sent[self._n] = self._received
+        self._received, self._leased, self._loads = {}, [], []
         return batch
 
-    def acknowledged(self, echo: int) -> list[tuple[AgentSession, int]]:
+    def acknowledged(self, echo: int) -> list[tuple[RelayedSession, int]]:
         """The last word of each session that the leader has heard since the acknowledgement before."""
-        found: dict[AgentSession, int] = {}
+        found: dict[RelayedSession, int] = {}
         for n in [n for n in self._sent if n <= echo]:
             found |= self._sent.pop(n)
         return list(found.items())
@@ -340,7 +340,7 @@ def _put(batch: watcher_pb2.NodeBatch, item: _Item) -> int:
 async def _read(stream: Any) -> watcher_pb2.LeaderBatch:
     batch = await stream.read()
     if batch is grpc.aio.EOF:
-        raise Detached("it has ended the connection")
+        raise LeaderUnreachable("it has ended the connection")
     bounds.check(batch)
     assert isinstance(batch, watcher_pb2.LeaderBatch)
     return batch

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from rota.model.container import Container, Mount, Network, Pull
+from rota.model.container import ContainerSpec, MountSpec, ContainerNetwork, PullPolicy
 from rota.model.ids import JobId
 from rota.model.limits import (
     AMOUNT_MAX,
@@ -14,35 +14,35 @@ from rota.model.limits import (
     LABEL_VALUE_MAX,
     REASON_LENGTH_MAX,
 )
-from rota.model.node import Disk, Gpu, Load
-from rota.model.result import ReportDoor
-from rota.model.sandbox import Sandbox
+from rota.model.node import DiskUsage, GpuUsage, NodeLoad
+from rota.model.result import ResultEndpoint
+from rota.model.sandbox import SandboxSpec
 from rota.model.service import SIGTERM
 from rota.model.shape import RunMode
 from rota.model.steps import Step, StepMark
 from rota.model.sync import (
-    Claim,
-    Drain,
+    AttemptReport,
+    DrainRequest,
     Hello,
-    How,
-    JobClaims,
+    StopMode,
+    JobReports,
     JobOrders,
     LogPiece,
     LogRequest,
     OutputsRequest,
-    Report,
+    NodeReport,
     Signal,
     Start,
     Stop,
     TailPiece,
-    Work,
+    TaskTemplate,
 )
 from rota.wire.generated import agent_pb2 as pb
 from rota.wire.service import (
     check_from_wire,
     check_to_wire,
-    life_from_wire,
-    life_to_wire,
+    service_status_from_wire,
+    service_status_to_wire,
     restart_from_wire,
     restart_to_wire,
 )
@@ -56,12 +56,12 @@ _BUSY_MAX = 100  # of a device, in hundredths
 _PEAK_KIB_MAX = 2**32 - 1  # what the field holds: 4 TiB
 
 
-def claims_to_wire(jobs: list[JobClaims]) -> list[pb.JobClaims]:
-    return [_claims_to_wire(job) for job in jobs]
+def reports_to_wire(jobs: list[JobReports]) -> list[pb.JobClaims]:
+    return [_reports_to_wire(job) for job in jobs]
 
 
-def _claims_to_wire(job: JobClaims) -> pb.JobClaims:
-    claims = job.claims
+def _reports_to_wire(job: JobReports) -> pb.JobClaims:
+    claims = job.reports
     return pb.JobClaims(
         job=job.job,
         index=[claim.index for claim in claims],
@@ -79,7 +79,7 @@ def _claims_to_wire(job: JobClaims) -> pb.JobClaims:
         steps={place: _marks_to_wire(claim.steps) for place, claim in enumerate(claims) if claim.steps},
         handles={place: claim.handle for place, claim in enumerate(claims) if claim.handle},
         versions={place: claim.version for place, claim in enumerate(claims) if claim.version > 1},
-        lives={place: life_to_wire(claim.life) for place, claim in enumerate(claims) if claim.life},
+        lives={place: service_status_to_wire(claim.life) for place, claim in enumerate(claims) if claim.life},
         gpus={place: claim.gpus for place, claim in enumerate(claims) if claim.gpus},
     )
 
@@ -93,11 +93,11 @@ def _marks_from_wire(marks: pb.StepMarks) -> tuple[StepMark, ...]:
     return tuple(StepMark(*row) for row in zip(*columns, strict=True))
 
 
-def claims_from_wire(jobs: list[pb.JobClaims]) -> list[JobClaims]:
-    return [_claims_from_wire(job) for job in jobs]
+def reports_from_wire(jobs: list[pb.JobClaims]) -> list[JobReports]:
+    return [_reports_from_wire(job) for job in jobs]
 
 
-def _claims_from_wire(job: pb.JobClaims) -> JobClaims:
+def _reports_from_wire(job: pb.JobClaims) -> JobReports:
     reasons = job.reasons
     rows = zip(
         job.index,
@@ -112,7 +112,7 @@ def _claims_from_wire(job: pb.JobClaims) -> JobClaims:
         job.peak_kib,
         strict=True,
     )
-    claims = [Claim(*row) for row in rows]
+    claims = [AttemptReport(*row) for row in rows]
     for place, reason in reasons.items():
         claims[place] = msgspec.structs.replace(claims[place], reason=brief(reason))
     for place, cause in job.causes.items():
@@ -122,12 +122,12 @@ def _claims_from_wire(job: pb.JobClaims) -> JobClaims:
     for place, handle in job.handles.items():
         claims[place] = msgspec.structs.replace(claims[place], handle=handle)
     for place, version in job.versions.items():
-        claims[place] = claims[place].of_version(version)
+        claims[place] = claims[place].with_version(version)
     for place, life in job.lives.items():
-        claims[place] = claims[place].with_life(life_from_wire(life))
+        claims[place] = claims[place].with_life(service_status_from_wire(life))
     for place, gpus in job.gpus.items():
         claims[place] = claims[place].with_gpus(gpus)
-    return JobClaims(JobId(job.job), claims)
+    return JobReports(JobId(job.job), claims)
 
 
 def brief(text: str) -> str:
@@ -144,7 +144,7 @@ def hello_to_wire(hello: Hello) -> pb.Hello:
         capacity=hello.capacity,
         labels=hello.labels,
         epoch_seen=hello.epoch_seen,
-        inventory=claims_to_wire(hello.inventory),
+        inventory=reports_to_wire(hello.inventory),
         drain=None if hello.drain is None else drain_to_wire(hello.drain),
         session=hello.session,
     )
@@ -158,26 +158,26 @@ def hello_from_wire(hello: pb.Hello) -> Hello:
         capacity=dict(hello.capacity),
         labels=dict(hello.labels),
         epoch_seen=hello.epoch_seen,
-        inventory=claims_from_wire(list(hello.inventory)),
+        inventory=reports_from_wire(list(hello.inventory)),
         drain=drain_from_wire(hello.drain) if hello.HasField("drain") else None,
         session=hello.session,
     )
 
 
-def drain_to_wire(drain: Drain) -> pb.Drain:
+def drain_to_wire(drain: DrainRequest) -> pb.Drain:
     return pb.Drain(reason=drain.reason, within_ms=drain.within_ms, moves=drain.moves, over=drain.over)
 
 
-def drain_from_wire(drain: pb.Drain) -> Drain:
-    return Drain(brief(drain.reason), drain.within_ms, drain.moves, drain.over)
+def drain_from_wire(drain: pb.Drain) -> DrainRequest:
+    return DrainRequest(brief(drain.reason), drain.within_ms, drain.moves, drain.over)
 
 
-def report_from_wire(n: int, report: pb.Report) -> Report:
+def report_from_wire(n: int, report: pb.Report) -> NodeReport:
     load = load_from_wire(report.load) if report.HasField("load") else None
-    return Report(n, claims_from_wire(list(report.jobs)), load)
+    return NodeReport(n, reports_from_wire(list(report.jobs)), load)
 
 
-def load_to_wire(load: Load) -> pb.Load:
+def load_to_wire(load: NodeLoad) -> pb.Load:
     return pb.Load(
         cpu_milli=min(load.cpu_milli, CPU_MILLI_MAX),
         memory_free=load.memory_free,
@@ -193,30 +193,30 @@ def load_to_wire(load: Load) -> pb.Load:
     )
 
 
-def _disk_to_wire(disk: Disk) -> pb.Disk:
+def _disk_to_wire(disk: DiskUsage) -> pb.Disk:
     """Some file systems say that they have more than there is, and a mount point may be no text."""
     path = disk.path.encode(errors="replace").decode()
     return pb.Disk(path=path, total=min(disk.total, AMOUNT_MAX), free=min(disk.free, AMOUNT_MAX))
 
 
-def _gpu_to_wire(gpu: Gpu) -> pb.Gpu:
+def _gpu_to_wire(gpu: GpuUsage) -> pb.Gpu:
     """As far as its driver says what can be."""
     busy = None if gpu.busy is None else min(gpu.busy, _BUSY_MAX)
     name = gpu.name[:LABEL_VALUE_MAX]
     return pb.Gpu(name=name, busy=busy, memory_total=gpu.memory_total, memory_used=gpu.memory_used)
 
 
-def load_from_wire(load: pb.Load) -> Load:
-    return Load(
+def load_from_wire(load: pb.Load) -> NodeLoad:
+    return NodeLoad(
         load.cpu_milli,
-        _said(load, "memory_free"),
-        _said(load, "disk_free"),
+        _optional(load, "memory_free"),
+        _optional(load, "disk_free"),
         load.cores,
         load.waiting_milli,
         load.memory_total,
         load.swap_total,
         load.swap_free,
-        tuple(Disk(disk.path, disk.total, disk.free) for disk in load.disks[:DISKS_MAX]),
+        tuple(DiskUsage(disk.path, disk.total, disk.free) for disk in load.disks[:DISKS_MAX]),
         tuple(_gpu_from_wire(gpu) for gpu in load.gpus[:GPUS_MAX]),
         brief(load.shortage) or None,
     )
@@ -246,18 +246,18 @@ def tails_to_wire(pieces: list[TailPiece]) -> pb.Tails:
     )
 
 
-def _gpu_from_wire(gpu: pb.Gpu) -> Gpu:
-    return Gpu(gpu.name, _said(gpu, "busy"), _said(gpu, "memory_total"), _said(gpu, "memory_used"))
+def _gpu_from_wire(gpu: pb.Gpu) -> GpuUsage:
+    return GpuUsage(gpu.name, _optional(gpu, "busy"), _optional(gpu, "memory_total"), _optional(gpu, "memory_used"))
 
 
-def _said(message: Any, field: str) -> int | None:
+def _optional(message: Any, field: str) -> int | None:
     return getattr(message, field) if message.HasField(field) else None
 
 
 def orders_to_wire(orders: JobOrders) -> pb.JobOrders:
     return pb.JobOrders(
         job=orders.job,
-        work=None if orders.work is None else _work_to_wire(orders.work),
+        work=None if orders.work is None else _template_to_wire(orders.work),
         start_index=[start.index for start in orders.start],
         start_attempt=[start.attempt for start in orders.start],
         start_firm=[start.firm for start in orders.start],
@@ -275,21 +275,21 @@ def orders_to_wire(orders: JobOrders) -> pb.JobOrders:
 def orders_from_wire(orders: pb.JobOrders) -> JobOrders:
     gpus = orders.start_gpus or [0] * len(orders.start_index)
     starts = zip(orders.start_index, orders.start_attempt, orders.start_firm, gpus, strict=True)
-    how = [How(number) for number in orders.stop_how] or [How.GRACEFULLY] * len(orders.stop_index)
+    how = [StopMode(number) for number in orders.stop_how] or [StopMode.GRACEFUL] * len(orders.stop_index)
     stops = zip(orders.stop_index, orders.stop_attempt, how, strict=True)
     signals = zip(
         orders.signal_index, orders.signal_attempt, orders.signal_number, orders.signal_n, strict=True
     )
     return JobOrders(
         JobId(orders.job),
-        _work_from_wire(orders.work) if orders.HasField("work") else None,
+        _template_from_wire(orders.work) if orders.HasField("work") else None,
         [Start(*start) for start in starts],
         [Stop(*stop) for stop in stops],
         tuple(Signal(*signal) for signal in signals),
     )
 
 
-def _work_to_wire(work: Work) -> pb.Work:
+def _template_to_wire(work: TaskTemplate) -> pb.Work:
     return pb.Work(
         name=work.name,
         argv=work.argv,
@@ -326,8 +326,8 @@ def _step_from_wire(step: pb.Step) -> Step:
     return Step(step.name, tuple(step.argv), dict(step.env), timeout_seconds)
 
 
-def _work_from_wire(work: pb.Work) -> Work:
-    return Work(
+def _template_from_wire(work: pb.Work) -> TaskTemplate:
+    return TaskTemplate(
         name=work.name,
         argv=tuple(work.argv),
         env=dict(work.env),
@@ -347,19 +347,19 @@ def _work_from_wire(work: pb.Work) -> Work:
         stop_signal=work.stop_signal or SIGTERM,
         restart=restart_from_wire(work.restart) if work.HasField("restart") else None,
         check=check_from_wire(work.check) if work.HasField("check") else None,
-        sandbox=Sandbox(work.sandbox.network, tuple(work.sandbox.writable))
+        sandbox=SandboxSpec(work.sandbox.network, tuple(work.sandbox.writable))
         if work.HasField("sandbox")
         else None,
-        reports=_door_from_wire(work.reports) if work.HasField("reports") else None,
+        reports=_endpoint_from_wire(work.reports) if work.HasField("reports") else None,
         record=work.record,
     )
 
 
-def _door_from_wire(door: pb.ReportDoor) -> ReportDoor:
-    return ReportDoor(door.url, door.key, door.node, door.ca, tuple(door.others), door.by_agent)
+def _endpoint_from_wire(door: pb.ReportDoor) -> ResultEndpoint:
+    return ResultEndpoint(door.url, door.key, door.node, door.ca, tuple(door.others), door.by_agent)
 
 
-def _container_to_wire(container: Container) -> pb.Container:
+def _container_to_wire(container: ContainerSpec) -> pb.Container:
     return pb.Container(
         image=container.image,
         user=container.user,
@@ -373,14 +373,14 @@ def _container_to_wire(container: Container) -> pb.Container:
     )
 
 
-def _container_from_wire(container: pb.Container) -> Container:
-    return Container(
+def _container_from_wire(container: pb.Container) -> ContainerSpec:
+    return ContainerSpec(
         image=container.image,
         user=container.user if container.HasField("user") else None,
-        network=Network(container.network),
-        mounts=tuple(Mount(one.source, one.target, one.read_only) for one in container.mounts),
+        network=ContainerNetwork(container.network),
+        mounts=tuple(MountSpec(one.source, one.target, one.read_only) for one in container.mounts),
         workdir=container.workdir if container.HasField("workdir") else None,
-        pull=Pull(container.pull),
+        pull=PullPolicy(container.pull),
     )
 
 

@@ -49,7 +49,7 @@ TIME_MS_MAX = 2**48  # wall clock: the year 10889
 SPAN_US_MAX = 2**56  # 2,284 years of one core
 ID_LENGTH_MAX = 64  # of jobs, machines and boots
 TEXT_LENGTH_MAX = 256 * 1024  # a reason may quote a command of 128 KiB
-CLAIMS_MAX = 1_000_000  # attempts of one job in one message
+REPORTS_MAX = 1_000_000  # attempts of one job in one message
 JOBS_MAX = 100_000  # in one message
 OWN_LABELS_MAX = 32  # that an agent adds to those of its configuration
 CHUNK_BYTES_MAX = 4 << 20  # of a log: sixteen times what is sent
@@ -60,12 +60,12 @@ UINT32_MAX = 2**32 - 1
 def check(message: Any) -> None:
     """BadField, naming the field, its value and what would be accepted, if the message holds too much."""
     try:
-        _look(message)
-    except _Beyond as beyond:
+        _check_fields(message)
+    except _OutOfBounds as beyond:
         raise BadField(beyond.path.lstrip("."), beyond.problem, beyond.hint) from None
 
 
-class _Beyond(Exception):
+class _OutOfBounds(Exception):
     """Some value is beyond its bound; its path grows on the way out, so that it costs nothing before."""
 
     def __init__(self, problem: str, hint: str, path: str = "") -> None:
@@ -74,12 +74,12 @@ class _Beyond(Exception):
         self.hint = hint
         self.path = path
 
-    def within(self, part: object) -> "_Beyond":
+    def within(self, part: object) -> "_OutOfBounds":
         self.path = f"{part}{self.path}"
         return self
 
 
-def _look(message: Any) -> None:
+def _check_fields(message: Any) -> None:
     name = message.DESCRIPTOR.full_name
     rules = RULES[name]
     for descriptor, value in message.ListFields():
@@ -87,7 +87,7 @@ def _look(message: Any) -> None:
         if rule is not None:
             try:
                 rule(value)
-            except _Beyond as beyond:
+            except _OutOfBounds as beyond:
                 raise beyond.within(f".{descriptor.name}") from None
     for whole in WHOLE.get(name, ()):
         whole(message)
@@ -100,7 +100,7 @@ class Number:
 
     def __call__(self, value: int) -> None:
         if not self.least <= value <= self.most:
-            raise _Beyond(f"{value} is out of range", f"send {self.least} to {self.most}")
+            raise _OutOfBounds(f"{value} is out of range", f"send {self.least} to {self.most}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +109,14 @@ class Numbers:
 
     most: int
     least: int = 0
-    entries: int = CLAIMS_MAX
+    entries: int = REPORTS_MAX
 
     def __call__(self, values: Any) -> None:
         _count(values, self.entries)
         found = values[:]  # a list: to go through that twice is faster than through what it came from once
         if max(found) > self.most or min(found) < self.least:
             beyond = next(value for value in found if not self.least <= value <= self.most)
-            raise _Beyond(f"{beyond} is out of range", f"send {self.least} to {self.most}")
+            raise _OutOfBounds(f"{beyond} is out of range", f"send {self.least} to {self.most}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +127,11 @@ class Text:
 
     def __call__(self, value: str | bytes) -> None:
         if len(value) > self.longest:
-            raise _Beyond(f"is {len(value)} long", f"send at most {self.longest}")
+            raise _OutOfBounds(f"is {len(value)} long", f"send at most {self.longest}")
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class ShortText:
     """A text that stands in lists and lines: it is short, and a terminal shows it as it is."""
 
     longest: int = ID_LENGTH_MAX
@@ -139,7 +139,7 @@ class Word:
     def __call__(self, value: str) -> None:
         if len(value) > self.longest or not value.isprintable():
             problem = f"{value[: self.longest]!r} cannot be used"
-            raise _Beyond(problem, f"send at most {self.longest} printable characters")
+            raise _OutOfBounds(problem, f"send at most {self.longest} printable characters")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class Texts:
         _count(values, self.entries)
         length = max(map(len, values))
         if length > self.longest:
-            raise _Beyond(f"has an entry that is {length} long", f"send at most {self.longest}")
+            raise _OutOfBounds(f"has an entry that is {length} long", f"send at most {self.longest}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,10 +165,10 @@ class Amounts:
         _count(values, self.entries)
         for name, amount in values.items():
             if not self.named(name):
-                raise _Beyond(f"{name[:60]!r} is not a name for a resource", NAME_HINT)
+                raise _OutOfBounds(f"{name[:60]!r} is not a name for a resource", NAME_HINT)
             most = _AMOUNTS.get(name, AMOUNT_MAX)
             if not 0 <= amount <= most:
-                raise _Beyond(f"{amount} is out of range", f"send 0 to {most}", f".{name[:60]}")
+                raise _OutOfBounds(f"{amount} is out of range", f"send 0 to {most}", f".{name[:60]}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,23 +184,23 @@ class Pairs:
         _count(values, self.entries)
         for name, value in values.items():
             if len(name) > self.key_longest or not self.named(name):
-                raise _Beyond(f"{name[:60]!r} is not a name", f"send at most {self.key_longest}")
+                raise _OutOfBounds(f"{name[:60]!r} is not a name", f"send at most {self.key_longest}")
             if len(value) > self.longest:
-                raise _Beyond(f"is {len(value)} long", f"send at most {self.longest}", f".{name[:60]}")
+                raise _OutOfBounds(f"is {len(value)} long", f"send at most {self.longest}", f".{name[:60]}")
 
 
 @dataclass(frozen=True, slots=True)
-class ByPlace:
+class ByPosition:
     """A map of places in columns to what few of their rows have."""
 
     rule: Check
 
     def __call__(self, values: Mapping[int, Any]) -> None:
-        _count(values, CLAIMS_MAX)
+        _count(values, REPORTS_MAX)
         for place, value in values.items():
             try:
                 self.rule(value)
-            except _Beyond as beyond:
+            except _OutOfBounds as beyond:
                 raise beyond.within(f"[{place}]") from None
 
 
@@ -214,12 +214,12 @@ class Many:
         _count(values, self.entries)
         for place, value in enumerate(values):
             try:
-                _look(value)
-            except _Beyond as beyond:
+                _check_fields(value)
+            except _OutOfBounds as beyond:
                 raise beyond.within(f"[{place}]") from None
 
 
-one = _look  # a message within another
+one = _check_fields  # a message within another
 
 
 def apart(values: Any) -> None:
@@ -229,7 +229,7 @@ def apart(values: Any) -> None:
 
 def _count(values: Any, most: int) -> None:
     if len(values) > most:
-        raise _Beyond(f"has {len(values)} entries", f"send at most {most}")
+        raise _OutOfBounds(f"has {len(values)} entries", f"send at most {most}")
 
 
 def columns(*names: str, optional: Iterable[str] = ()) -> Whole:
@@ -239,7 +239,7 @@ def columns(*names: str, optional: Iterable[str] = ()) -> Whole:
         length = len(getattr(message, names[0]))
         for other in (*names[1:], *(one for one in optional if len(getattr(message, one)))):
             if (found := len(getattr(message, other))) != length:
-                raise _Beyond(f"has {found} entries", f"send {length}, as {names[0]} has", f".{other}")
+                raise _OutOfBounds(f"has {found} entries", f"send {length}, as {names[0]} has", f".{other}")
 
     return whole
 
@@ -252,7 +252,7 @@ def places(column: str, *names: str) -> Whole:
         for name in names:
             beyond = max(getattr(message, name), default=-1)
             if beyond >= length:
-                raise _Beyond(f"{beyond} is no place", f"send places below {length}", f".{name}")
+                raise _OutOfBounds(f"{beyond} is no place", f"send places below {length}", f".{name}")
 
     return whole
 
@@ -262,7 +262,7 @@ def required(name: str, least: int) -> Whole:
 
     def whole(message: Any) -> None:
         if (value := getattr(message, name)) < least:
-            raise _Beyond(f"{value} is out of range", f"send at least {least}", f".{name}")
+            raise _OutOfBounds(f"{value} is out of range", f"send at least {least}", f".{name}")
 
     return whole
 
@@ -272,20 +272,20 @@ def zero_or(name: str, least: int) -> Whole:
 
     def whole(message: Any) -> None:
         if 0 < (value := getattr(message, name)) < least:
-            raise _Beyond(f"{value} is out of range", f"send at least {least}, or 0 for none", f".{name}")
+            raise _OutOfBounds(f"{value} is out of range", f"send at least {least}, or 0 for none", f".{name}")
 
     return whole
 
 
 _AMOUNTS = {CPU: CPU_MILLI_MAX, GPU: GPUS_MAX * WHOLE_GPU}
-_JOB = Word()
+_JOB = ShortText()
 _INDEX, _ATTEMPT = Number(COUNT_MAX), Number(UINT32_MAX)
 _COUNTER, _TIME, _BYTES = Number(COUNTER_MAX), Number(TIME_MS_MAX), Number(AMOUNT_MAX)
 _EXIT_CODE, _SIGNAL = Number(2**31 - 1, -(2**31)), Number(255)
 _TIMES = Numbers(TIME_MS_MAX)
 _INDICES, _ATTEMPTS = Numbers(COUNT_MAX), Numbers(UINT32_MAX)
 _SPAN_MS = Number(TIMEOUT_SECONDS_MAX * 1000)
-_ARGV, _ENV = Texts(COMMAND_BYTES_MAX, CLAIMS_MAX), Pairs(COMMAND_BYTES_MAX, CLAIMS_MAX, COMMAND_BYTES_MAX)
+_ARGV, _ENV = Texts(COMMAND_BYTES_MAX, REPORTS_MAX), Pairs(COMMAND_BYTES_MAX, REPORTS_MAX, COMMAND_BYTES_MAX)
 _MARKS = Numbers(TIME_MS_MAX, entries=STEPS_MAX)
 _OFFSETS = Numbers(COUNTER_MAX, entries=STEPS_MAX)
 
@@ -303,9 +303,9 @@ _FROM_NODE: dict[str, dict[str, Check]] = {
     },
     "Resubmission": {"job": _JOB, "record": Text(RECORD_BYTES_MAX)},
     "Hello": {
-        "machine_id": Word(NAME_LENGTH_MAX * 3),  # of a worker that is dialled its address
-        "boot_id": Word(),
-        "version": Word(),
+        "machine_id": ShortText(NAME_LENGTH_MAX * 3),  # of a worker that is dialled its address
+        "boot_id": ShortText(),
+        "version": ShortText(),
         "protocol": Number(UINT32_MAX),
         "capacity": Amounts(),
         "labels": Pairs(LABEL_VALUE_MAX, LABELS_MAX + OWN_LABELS_MAX, named=is_label),
@@ -320,7 +320,7 @@ _FROM_NODE: dict[str, dict[str, Check]] = {
     "Again": {},
     "Drain": {"reason": Text(), "within_ms": Number(DRAIN_SECONDS_MAX * 1000)},
     "Report": {"jobs": Many(JOBS_MAX), "load": one},
-    "JobClaims": {
+    "JobReports": {
         "job": _JOB,
         "index": _INDICES,
         "attempt": _ATTEMPTS,
@@ -332,20 +332,20 @@ _FROM_NODE: dict[str, dict[str, Check]] = {
         "ran_us": Numbers(SPAN_US_MAX),
         "cpu_us": Numbers(SPAN_US_MAX),
         "peak_kib": Numbers(UINT32_MAX),
-        "reasons": ByPlace(Text()),
-        "steps": ByPlace(one),
-        "causes": ByPlace(Word()),
-        "lives": ByPlace(one),
-        "handles": ByPlace(Word(NAME_LENGTH_MAX * 8)),
-        "versions": ByPlace(Number(UINT32_MAX)),
-        "gpus": ByPlace(Number(2**GPUS_MAX - 1)),
+        "reasons": ByPosition(Text()),
+        "steps": ByPosition(one),
+        "causes": ByPosition(ShortText()),
+        "lives": ByPosition(one),
+        "handles": ByPosition(ShortText(NAME_LENGTH_MAX * 8)),
+        "versions": ByPosition(Number(UINT32_MAX)),
+        "gpus": ByPosition(Number(2**GPUS_MAX - 1)),
     },
     "Life": {
         "restarts": Number(UINT32_MAX),
         "exit_code": _EXIT_CODE,
         "signal": _SIGNAL,
         "ended_at_ms": _TIME,
-        "health": Word(),
+        "health": ShortText(),
         "why": Text(),
     },
     "StepMarks": {
@@ -383,7 +383,7 @@ _FROM_NODE: dict[str, dict[str, Check]] = {
         "missing": _COUNTER,
         "error": Text(),
         "at_ms": _TIME,
-        "code": Word(),
+        "code": ShortText(),
         "mark_bytes": Numbers(UINT32_MAX),
         "mark_ms": _TIMES,
     },
@@ -391,7 +391,7 @@ _FROM_NODE: dict[str, dict[str, Check]] = {
         "job": _JOB,
         "index": _INDEX,
         "attempt": _ATTEMPT,
-        "stream": Word(),
+        "stream": ShortText(),
         "offset": _COUNTER,
         "data": Text(CHUNK_BYTES_MAX),
     },
@@ -416,7 +416,7 @@ _TO_NODE: dict[str, dict[str, Check]] = {
     "Alive": {"echo": _COUNTER},
     "Resubmit": {"jobs": Texts(ID_LENGTH_MAX, JOBS_MAX)},
     "Welcome": {
-        "name": Word(LABEL_VALUE_MAX),
+        "name": ShortText(LABEL_VALUE_MAX),
         "heartbeat_ms": Number(3_600_000),
         "report_interval_ms": Number(3_600_000),
         "spread_ms": Number(86_400_000),
@@ -428,7 +428,7 @@ _TO_NODE: dict[str, dict[str, Check]] = {
         "echo": _COUNTER,
         "stored": _COUNTER,
         "jobs": apart,
-        "forget": Texts(ID_LENGTH_MAX, CLAIMS_MAX),
+        "forget": Texts(ID_LENGTH_MAX, REPORTS_MAX),
     },
     "JobOrders": {
         "job": _JOB,
@@ -445,7 +445,7 @@ _TO_NODE: dict[str, dict[str, Check]] = {
         "signal_n": Numbers(COUNTER_MAX),
     },
     "Work": {
-        "name": Word(LABEL_VALUE_MAX),
+        "name": ShortText(LABEL_VALUE_MAX),
         "argv": _ARGV,
         "env": _ENV,
         "workdir": Text(PATH_BYTES_MAX),
@@ -453,7 +453,7 @@ _TO_NODE: dict[str, dict[str, Check]] = {
         "count": Number(COUNT_MAX),
         "grace_ms": Number(GRACE_SECONDS_MAX * 1000),
         "timeout_ms": _SPAN_MS,
-        "run": Word(),
+        "run": ShortText(),
         "log_bytes": _BYTES,
         "limits": Amounts(named=bool),
         "steps": Many(STEPS_MAX),
@@ -468,10 +468,10 @@ _TO_NODE: dict[str, dict[str, Check]] = {
         "reports": one,
         "record": Text(RECORD_BYTES_MAX),
     },
-    "ReportDoor": {
+    "ResultEndpoint": {
         "url": Text(2048),
         "key": Text(1024),
-        "node": Word(),
+        "node": ShortText(),
         "ca": Text(64 * 1024),
         "others": Texts(2048, 1_000),
     },
@@ -493,14 +493,14 @@ _TO_NODE: dict[str, dict[str, Check]] = {
         "failures": Number(UINT32_MAX),
         "successes": Number(UINT32_MAX),
     },
-    "Step": {"name": Word(LABEL_VALUE_MAX), "argv": _ARGV, "env": _ENV, "timeout_ms": _SPAN_MS},
+    "Step": {"name": ShortText(LABEL_VALUE_MAX), "argv": _ARGV, "env": _ENV, "timeout_ms": _SPAN_MS},
     "Container": {
         "image": Text(1024),
-        "user": Word(),
-        "network": Word(),
+        "user": ShortText(),
+        "network": ShortText(),
         "mounts": Many(MOUNTS_MAX),
         "workdir": Text(PATH_BYTES_MAX),
-        "pull": Word(),
+        "pull": ShortText(),
     },
     "Sandbox": {"writable": Texts(PATH_BYTES_MAX, MOUNTS_MAX)},
     "Mount": {"source": Text(PATH_BYTES_MAX), "target": Text(PATH_BYTES_MAX)},
@@ -509,7 +509,7 @@ _TO_NODE: dict[str, dict[str, Check]] = {
         "job": _JOB,
         "index": _INDEX,
         "attempt": _ATTEMPT,
-        "stream": Word(),
+        "stream": ShortText(),
         "offset": _COUNTER,
         "since_ms": _TIME,
         "until_ms": _TIME,
@@ -525,7 +525,7 @@ _TO_NODE: dict[str, dict[str, Check]] = {
 _FROM_CONTROLLER: dict[str, dict[str, Check]] = {
     "ScheduleRequest": {"spec_json": Text(BODY_BYTES_MAX), "idempotency_key": Text(1024), "heard": one},
     "FollowRequest": {"job": Text(LABEL_VALUE_MAX), "heard": one},
-    "Heard": {"sequence": Word(), "logs": Many(20_000)},
+    "Heard": {"sequence": ShortText(), "logs": Many(20_000)},
     "LogPosition": {"index": _INDEX, "stream": Text(), "attempt": _ATTEMPT, "offset": _COUNTER},
     "BulkRequest": {"id": Text(LABEL_VALUE_MAX), "schedule": one, "stop": one},
     "BulkJob": {"spec_json": Text(BODY_BYTES_MAX), "idempotency_key": Text(1024)},
@@ -533,7 +533,7 @@ _FROM_CONTROLLER: dict[str, dict[str, Check]] = {
         "job": Text(LABEL_VALUE_MAX),
         "reason": Text(),
         "indices": Numbers(UINT32_MAX),
-        "signal": Word(),
+        "signal": ShortText(),
     },
     "UpdateRequest": {
         "job": Text(LABEL_VALUE_MAX),
@@ -559,27 +559,27 @@ _FROM_CONTROLLER: dict[str, dict[str, Check]] = {
     "PlanRequest": {"spec_json": Text(BODY_BYTES_MAX)},
     "WatchRequest": {
         "subscriber": Text(LABEL_VALUE_MAX),
-        "after": Word(),
+        "after": ShortText(),
         "job": Text(LABEL_VALUE_MAX),
         "statistics_interval_ms": Number(STATISTICS_MOST_MS),
     },
-    "AcknowledgeRequest": {"subscriber": Text(LABEL_VALUE_MAX), "sequence": Word()},
+    "AcknowledgeRequest": {"subscriber": Text(LABEL_VALUE_MAX), "sequence": ShortText()},
     "ResolveRequest": {
         "subscriber": Text(LABEL_VALUE_MAX),
         "job": Text(LABEL_VALUE_MAX),
         "first_index": Numbers(UINT32_MAX),
         "last_index": Numbers(UINT32_MAX),
         "attempt": Number(UINT32_MAX),
-        "word": Word(),
+        "word": ShortText(),
     },
     "StateRequest": {},
     "SetPaceRequest": {"least_ms": Number(UINT32_MAX), "most_ms": Number(UINT32_MAX)},
 }
 
 _FROM_WORKER: dict[str, dict[str, Check]] = {
-    "RegisterWorkerRequest": {"address": Word(300)},
-    "DeregisterWorkerRequest": {"workerID": Word()},
-    "StartJobResponse": {"jobID": Word(NAME_LENGTH_MAX * 8)},
+    "RegisterWorkerRequest": {"address": ShortText(300)},
+    "DeregisterWorkerRequest": {"workerID": ShortText()},
+    "StartJobResponse": {"jobID": ShortText(NAME_LENGTH_MAX * 8)},
     "StopJobResponse": {},
     "QueryJobResponse": {"errorText": Text(CHUNK_BYTES_MAX)},
     "StreamJobResponse": {"output": Text(CHUNK_BYTES_MAX)},
@@ -592,7 +592,7 @@ _SESSIONS = Numbers(COUNTER_MAX)
 _WATCHER: dict[str, dict[str, Check]] = {
     "NodeBatch": {
         "n": _COUNTER,
-        "address": Word(300),
+        "address": ShortText(300),
         "epoch_seen": Number(EPOCH_MAX),
         "opened": Many(JOBS_MAX),
         "words": Many(JOBS_MAX),
@@ -631,7 +631,7 @@ RULES: dict[str, dict[str, Check]] = {
 _BESIDE = ("reasons", "steps", "causes", "lives", "handles", "versions", "gpus")
 _OF_A_CLAIM = ("attempt", "said", "exit_code", "signal", "started_at_ms", "ended_at_ms", "ran_us", "cpu_us")
 WHOLE: dict[str, tuple[Whole, ...]] = {
-    "rota.v1.JobClaims": (columns("index", *_OF_A_CLAIM, "peak_kib"), places("index", *_BESIDE)),
+    "rota.v1.JobReports": (columns("index", *_OF_A_CLAIM, "peak_kib"), places("index", *_BESIDE)),
     "rota.v1.StepMarks": (columns(*_FROM_NODE["StepMarks"]),),
     "rota.v1.JobOrders": (
         columns("start_index", "start_attempt", "start_firm", optional=("start_gpus",)),

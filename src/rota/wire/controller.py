@@ -5,14 +5,14 @@ from typing import Any, Protocol
 
 from rota.model.errors import RotaError
 from rota.model.ids import NodeId
-from rota.model.node import Load
-from rota.model.plan import Event
+from rota.model.node import NodeLoad
+from rota.model.plan import EventRecord
 from rota.wire.generated import controller_pb2 as pb
 
 AGE_MS_MAX = 2**32 - 1  # what the field holds: 49 days
 
 
-class Output(Protocol):
+class OutputChunk(Protocol):
     """A piece of one stream of one attempt, or why there is none."""
 
     @property
@@ -45,7 +45,7 @@ def stage_to_wire(job: Mapping[str, Any], *, final: bool, sequence: str = "") ->
     return pb.Stage(job=job["id"], stage=stage)
 
 
-def output_to_wire(job: str, piece: Output) -> pb.Stage:
+def output_to_wire(job: str, piece: OutputChunk) -> pb.Stage:
     part = pb.LogPart(
         index=piece.index,
         attempt=piece.attempt,
@@ -58,7 +58,7 @@ def output_to_wire(job: str, piece: Output) -> pb.Stage:
     return pb.Stage(job=job, log=part)
 
 
-def event_to_wire(sequence: str, at_ms: int, event: Event) -> pb.Event:
+def event_to_wire(sequence: str, at_ms: int, event: EventRecord) -> pb.Event:
     return pb.Event(
         sequence=sequence,
         at_ms=at_ms,
@@ -92,7 +92,7 @@ def node_to_wire(node: Mapping[str, Any], statistics: pb.NodeStatistics | None) 
 
 
 def statistics_to_wire(
-    node: NodeId, load: Load, *, age_ms: int, running: int, queued: int
+    node: NodeId, load: NodeLoad, *, age_ms: int, running: int, queued: int
 ) -> pb.NodeStatistics:
     disks = [pb.DiskStatistics(path=one.path, total=one.total, free=one.free) for one in load.disks]
     gpus = [

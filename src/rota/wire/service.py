@@ -1,11 +1,11 @@
 """agent.proto <-> model: what a service is, and how it lives."""
 
 from rota.model.limits import REASON_LENGTH_MAX
-from rota.model.service import Check, Life, Restart
+from rota.model.service import HealthCheck, ServiceStatus, RestartPolicy
 from rota.wire.generated import agent_pb2 as pb
 
 
-def life_to_wire(life: Life) -> pb.Life:
+def service_status_to_wire(life: ServiceStatus) -> pb.Life:
     return pb.Life(
         restarts=life.restarts,
         exit_code=life.exit_code,
@@ -16,12 +16,12 @@ def life_to_wire(life: Life) -> pb.Life:
     )
 
 
-def life_from_wire(life: pb.Life) -> Life:
+def service_status_from_wire(life: pb.Life) -> ServiceStatus:
     why = life.why[:REASON_LENGTH_MAX] or None
-    return Life(life.restarts, life.exit_code, life.signal, life.ended_at_ms, life.health, why)
+    return ServiceStatus(life.restarts, life.exit_code, life.signal, life.ended_at_ms, life.health, why)
 
 
-def restart_to_wire(restart: Restart) -> pb.Restart:
+def restart_to_wire(restart: RestartPolicy) -> pb.Restart:
     return pb.Restart(
         attempts=restart.attempts,
         within_ms=round(restart.within_seconds * 1000),
@@ -30,13 +30,13 @@ def restart_to_wire(restart: Restart) -> pb.Restart:
     )
 
 
-def restart_from_wire(restart: pb.Restart) -> Restart:
-    return Restart(
+def restart_from_wire(restart: pb.Restart) -> RestartPolicy:
+    return RestartPolicy(
         restart.attempts, restart.within_ms / 1000, restart.delay_ms / 1000, restart.delay_max_ms / 1000
     )
 
 
-def check_to_wire(check: Check) -> pb.Check:
+def check_to_wire(check: HealthCheck) -> pb.Check:
     return pb.Check(
         argv=check.command,
         port=check.port,
@@ -51,8 +51,8 @@ def check_to_wire(check: Check) -> pb.Check:
     )
 
 
-def check_from_wire(check: pb.Check) -> Check:
-    return Check(
+def check_from_wire(check: pb.Check) -> HealthCheck:
+    return HealthCheck(
         tuple(check.argv),
         check.path if check.HasField("path") else None,
         check.port if check.HasField("port") else None,

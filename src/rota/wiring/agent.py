@@ -14,7 +14,7 @@ import structlog
 from rota import __version__
 from rota.agent import servers
 from rota.agent.join import join
-from rota.agent.run import Agent, Settings
+from rota.agent.run import Agent, AgentSettings
 from rota.config import GPU_MODEL, AgentConfig, AgentOptions, ConfigError, agent_config, drain_seconds
 from rota.identity.node_identity import NodeIdentity, load_identity
 from rota.identity.tokens import JoinLine
@@ -24,7 +24,7 @@ from rota.model.limits import LOG_BYTES_MIN, TIMEOUT_SECONDS_MAX
 from rota.runtimes.process import ProcessRuntime
 from rota.store.lock import DirectoryLock
 from rota.wiring.process import Interruption, first_of, guarded, log_to
-from rota.wiring.run_as import bounds_of
+from rota.wiring.run_as import run_limits
 
 log = structlog.get_logger("rota.agent")
 
@@ -54,15 +54,15 @@ async def _run(config: AgentConfig, directory: Path) -> None:
 async def _serve(
     config: AgentConfig, directory: Path, identity: NodeIdentity, interruption: Interruption
 ) -> None:
-    runtime = ProcessRuntime(directory, bounds_of(config, directory))
+    runtime = ProcessRuntime(directory, run_limits(config, directory))
     agent = Agent(settings_of(config, directory), identity, runtime)
     async with asyncio.TaskGroup() as tasks:
         working = tasks.create_task(agent.run())
         which = await interruption.wait()
         drain = drain_seconds(config)
-        if which is signal.SIGTERM and config.keep_work and not agent.is_taken_away:
+        if which is signal.SIGTERM and config.keep_work and not agent.is_terminating:
             log.info("the agent stops; its work goes on under the keeper, and the next agent takes it up")
-            await agent.go_away()
+            await agent.announce_restart()
         else:
             if which is signal.SIGTERM and drain is not None:
                 await _until_again(agent.drain(drain))
@@ -123,8 +123,8 @@ def _join(config: AgentConfig, directory: Path) -> NodeIdentity:
     return joined.identity
 
 
-def settings_of(config: AgentConfig, directory: Path) -> Settings:
-    return Settings(
+def settings_of(config: AgentConfig, directory: Path) -> AgentSettings:
+    return AgentSettings(
         directory=directory,
         addresses=_addresses(config) or servers.read(directory / servers.FILE),
         name=config.name or platform.node(),

@@ -9,13 +9,13 @@ from rota.wiring.doors import host_of
 
 
 @dataclass(frozen=True)
-class Card:
+class ServerRecord:
     url: str
     agent: str
     controller: str
 
 
-def card_of(config: ServerConfig) -> Card:
+def server_record(config: ServerConfig) -> ServerRecord:
     doors = (("http_server", config.http_server), ("grpc_server", config.grpc_server))
     for name, addr in (
         *((name, door.addr) for name, door in doors),
@@ -27,13 +27,13 @@ def card_of(config: ServerConfig) -> Card:
             )
     web = config.http_server
     scheme = "http" if is_loopback(host_of(web.addr)) and not web.use_tls else "https"
-    return Card(f"{scheme}://{web.addr}", config.agent_server.addr, config.grpc_server.addr)
+    return ServerRecord(f"{scheme}://{web.addr}", config.agent_server.addr, config.grpc_server.addr)
 
 
-def to_bytes(card: Card) -> bytes:
+def to_bytes(card: ServerRecord) -> bytes:
     return json.dumps(asdict(card)).encode()
 
 
-def from_bytes(text: bytes) -> Card:
+def from_bytes(text: bytes) -> ServerRecord:
     said = json.loads(text)
-    return Card(said["url"], said["agent"], said["controller"])
+    return ServerRecord(said["url"], said["agent"], said["controller"])

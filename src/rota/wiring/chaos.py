@@ -15,7 +15,7 @@ _WELL_AFTER = 1  # nodes that stay unharmed, whatever happens to the others
 Item = TypeVar("Item")
 
 
-class Kind(StrEnum):
+class ChaosKind(StrEnum):
     """What can happen to a node."""
 
     KILL_AGENT = "kill agent"
@@ -29,8 +29,8 @@ class Kind(StrEnum):
     BREAK = "break"
 
 
-class Act(NamedTuple):
-    kind: Kind
+class ChaosAct(NamedTuple):
+    kind: ChaosKind
     node: str
     seconds: float
 
@@ -38,12 +38,12 @@ class Act(NamedTuple):
 class Outage(NamedTuple):
     """An act that lasts."""
 
-    act: Act
+    act: ChaosAct
     until_ms: int
 
 
 @dataclass(frozen=True)
-class Chaos:
+class ChaosState:
     """How far it has got, and what of it still lasts."""
 
     seed: int
@@ -53,49 +53,49 @@ class Chaos:
     outages: tuple[Outage, ...] = ()
 
 
-class Step(NamedTuple):
+class ChaosStep(NamedTuple):
     """One decision: first mend, then harm, then decide again at that time."""
 
-    after: Chaos
-    mend: tuple[Act, ...]
-    harm: Act | None
+    after: ChaosState
+    heal: tuple[ChaosAct, ...]
+    harm: ChaosAct | None
     wake_at_ms: int
 
 
-def begin(seed: int, pace: float, now_ms: int) -> Chaos:
-    return Chaos(seed, pace, next_at_ms=now_ms + _pause_ms(seed, 0, pace))
+def start(seed: int, pace: float, now_ms: int) -> ChaosState:
+    return ChaosState(seed, pace, next_at_ms=now_ms + _pause_ms(seed, 0, pace))
 
 
-def decide(chaos: Chaos, ready: Mapping[str, bool], now_ms: int) -> Step:
+def decide(chaos: ChaosState, ready: Mapping[str, bool], now_ms: int) -> ChaosStep:
     """`ready` says of every node whether the server hears it."""
     over = tuple(outage.act for outage in chaos.outages if outage.until_ms <= now_ms)
     chaos = replace(chaos, outages=tuple(one for one in chaos.outages if one.until_ms > now_ms))
     harm = None
     if now_ms >= chaos.next_at_ms:
         mended_now = [act.node for act in over]
-        harm = _choose(chaos, [name for name in _well(chaos, ready) if name not in mended_now])
+        harm = _choose(chaos, [name for name in _healthy(chaos, ready) if name not in mended_now])
         chaos = _after(chaos, harm, now_ms)
     wake_at_ms = min([chaos.next_at_ms, *(outage.until_ms for outage in chaos.outages)])
-    return Step(chaos, over, harm, wake_at_ms)
+    return ChaosStep(chaos, over, harm, wake_at_ms)
 
 
-def _well(chaos: Chaos, ready: Mapping[str, bool]) -> list[str]:
+def _healthy(chaos: ChaosState, ready: Mapping[str, bool]) -> list[str]:
     harmed = [outage.act.node for outage in chaos.outages]
     return [name for name, is_ready in ready.items() if is_ready and name not in harmed]
 
 
-def _choose(chaos: Chaos, well: list[str]) -> Act | None:
+def _choose(chaos: ChaosState, well: list[str]) -> ChaosAct | None:
     """Every kind comes once before one comes twice."""
     if len(well) <= _WELL_AFTER:
         return None
-    round_number, place = divmod(chaos.turn, len(Kind))
-    kind = _shuffled(f"{chaos.seed}/kinds/{round_number}", Kind)[place]
+    round_number, place = divmod(chaos.turn, len(ChaosKind))
+    kind = _shuffled(f"{chaos.seed}/kinds/{round_number}", ChaosKind)[place]
     node = _shuffled(f"{chaos.seed}/nodes/{chaos.turn}", well)[0]
     seconds = chaos.pace * _between(f"{chaos.seed}/outage/{chaos.turn}", *OUTAGE_SECONDS)
-    return Act(kind, node, seconds)
+    return ChaosAct(kind, node, seconds)
 
 
-def _after(chaos: Chaos, harm: Act | None, now_ms: int) -> Chaos:
+def _after(chaos: ChaosState, harm: ChaosAct | None, now_ms: int) -> ChaosState:
     if harm is None:
         return replace(chaos, next_at_ms=now_ms + round(chaos.pace * _LOOK_MS))
     turn = chaos.turn + 1
@@ -125,37 +125,37 @@ def _draw(salt: str) -> int:
 
 # ---- in words
 
-_HARMED = {
-    Kind.KILL_AGENT: "agent killed, to be started again in {}",
-    Kind.KILL_NODE: "agent, keeper and work killed, to be started again in {}",
-    Kind.FREEZE_AGENT: "agent frozen for {}",
-    Kind.FREEZE_KEEPER: "keeper frozen for {}",
-    Kind.FREEZE_BOTH: "agent and keeper frozen for {}",
-    Kind.CUT_OFF: "cut off for {}",
-    Kind.CUT_WORDS: "cut off for {}, one way: nothing it says arrives",
-    Kind.CUT_ORDERS: "cut off for {}, one way: it hears nothing",
-    Kind.BREAK: "cut off for {}: connections break, and new ones too",
+_HARM_TEXTS = {
+    ChaosKind.KILL_AGENT: "agent killed, to be started again in {}",
+    ChaosKind.KILL_NODE: "agent, keeper and work killed, to be started again in {}",
+    ChaosKind.FREEZE_AGENT: "agent frozen for {}",
+    ChaosKind.FREEZE_KEEPER: "keeper frozen for {}",
+    ChaosKind.FREEZE_BOTH: "agent and keeper frozen for {}",
+    ChaosKind.CUT_OFF: "cut off for {}",
+    ChaosKind.CUT_WORDS: "cut off for {}, one way: nothing it says arrives",
+    ChaosKind.CUT_ORDERS: "cut off for {}, one way: it hears nothing",
+    ChaosKind.BREAK: "cut off for {}: connections break, and new ones too",
 }
-_MENDED = {
-    Kind.KILL_AGENT: "agent started again",
-    Kind.KILL_NODE: "started again",
-    Kind.FREEZE_AGENT: "agent thawed",
-    Kind.FREEZE_KEEPER: "keeper thawed",
-    Kind.FREEZE_BOTH: "agent and keeper thawed",
-    Kind.CUT_OFF: "can be reached again",
-    Kind.CUT_WORDS: "can be reached again",
-    Kind.CUT_ORDERS: "can be reached again",
-    Kind.BREAK: "can be reached again",
+_HEALING_TEXTS = {
+    ChaosKind.KILL_AGENT: "agent started again",
+    ChaosKind.KILL_NODE: "started again",
+    ChaosKind.FREEZE_AGENT: "agent thawed",
+    ChaosKind.FREEZE_KEEPER: "keeper thawed",
+    ChaosKind.FREEZE_BOTH: "agent and keeper thawed",
+    ChaosKind.CUT_OFF: "can be reached again",
+    ChaosKind.CUT_WORDS: "can be reached again",
+    ChaosKind.CUT_ORDERS: "can be reached again",
+    ChaosKind.BREAK: "can be reached again",
 }
 
 
-def said_of_harm(act: Act) -> str:
+def describe_harm(act: ChaosAct) -> str:
     """`node node-3: cut off for 12 s`"""
-    return f"node {act.node}: {_HARMED[act.kind].format(show_seconds(act.seconds))}"
+    return f"node {act.node}: {_HARM_TEXTS[act.kind].format(show_seconds(act.seconds))}"
 
 
-def said_of_mending(act: Act) -> str:
-    return f"node {act.node}: {_MENDED[act.kind]}"
+def describe_healing(act: ChaosAct) -> str:
+    return f"node {act.node}: {_HEALING_TEXTS[act.kind]}"
 
 
 def show_seconds(seconds: float) -> str:

@@ -5,7 +5,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from rota.identity.authority import Authority
+from rota.identity.authority import CertificateAuthority
 from rota.identity.token_files import read_token, write_token
 from rota.identity.vault import Vault
 
@@ -15,14 +15,14 @@ class Context:
     vault: Vault
     directory: Path
     url: str
-    authority: Authority | None  # whose roots the users of an HTTPS server trust; None: plain text
+    authority: CertificateAuthority | None  # whose roots the users of an HTTPS server trust; None: plain text
 
     def write(self, urls: list[str]) -> None:
         directory = self.directory.absolute()  # it is read from elsewhere
         token_file = directory / "token"
         now_ms = time.time_ns() // 1_000_000
         try:
-            known = self.vault.who(read_token(token_file), now_ms) is not None
+            known = self.vault.authenticate(read_token(token_file), now_ms) is not None
         except (OSError, ValueError):
             known = False
         if not known:

@@ -24,17 +24,17 @@ from rota.engine.mirror import Mirror
 from rota.engine.run import Engine
 from rota.identity import vault
 from rota.model.amounts import CPU, show_size
-from rota.model.cluster import DEFAULT, ClusterWish
+from rota.model.cluster import DEFAULT, ClusterIntent
 from rota.model.errors import Unavailable
-from rota.model.plan import Event, Plan
+from rota.model.plan import EventRecord, Plan
 from rota.wiring import chaos, guard
-from rota.wiring.chaos_run import unrest
+from rota.wiring.chaos_run import run_chaos
 from rota.wiring.dev_node import DevNode
 from rota.wiring.dev_users import DevUsers
 from rota.wiring.process import Interruption, guarded, log_to, open_private
 from rota.wiring.relay import relay_to
 from rota.wiring.server import Server, running
-from rota.wiring.telling import tell
+from rota.wiring.telling import print_line
 
 _IDLE_SECONDS = 15.0  # an empty node of a dev cluster goes soon: the next is there in a second
 _LOOK_SECONDS = 0.02  # a node is open a moment after the commit that greets it
@@ -54,23 +54,23 @@ def run_dev(options: DevOptions) -> int:
         interruption = Interruption(signal.SIGINT, signal.SIGTERM)
         users = DevUsers(directory, Path(str(config.data_dir)) / vault.DIRECTORY, options.listen)
         async with running(config, users) as server, _nodes(server, directory, options, users) as nodes:
-            await _stretch(server, options)
-            _tell_ready(server, time.monotonic() - began)
+            await _resize_default_cluster(server, options)
+            _print_ready(server, time.monotonic() - began)
             users.tell()
-            async with _disturbed(server, nodes, options.chaos, config.lost_seconds):
+            async with _with_chaos(server, nodes, options.chaos, config.lost_seconds):
                 await interruption.wait()
-            tell("stopping: running tasks end now, unfinished jobs go on at the next start")
+            print_line("stopping: running tasks end now, unfinished jobs go on at the next start")
             await server.local.remove_all()
 
     return guarded(main())
 
 
-async def _stretch(server: Server, options: DevOptions) -> None:
+async def _resize_default_cluster(server: Server, options: DevOptions) -> None:
     """The default cluster as it is wanted this time; machines of before went with the dev cluster."""
-    wish = ClusterWish(DEFAULT)
+    wish = ClusterIntent(DEFAULT)
     if options.elastic is not None:
         least, most = options.elastic
-        wish = ClusterWish(
+        wish = ClusterIntent(
             DEFAULT,
             provider="local",
             capacity={CPU: 1000},
@@ -78,14 +78,14 @@ async def _stretch(server: Server, options: DevOptions) -> None:
             max_nodes=most,
             idle_seconds=_IDLE_SECONDS,
         )
-        tell(f"  elastic: {least} to {most} nodes of one core, by what waits; see rota cluster why default")
-    before = server.engine.mirror.cluster_wishes.get(DEFAULT, ClusterWish(DEFAULT))
+        print_line(f"  elastic: {least} to {most} nodes of one core, by what waits; see rota cluster why default")
+    before = server.engine.mirror.cluster_intents.get(DEFAULT, ClusterIntent(DEFAULT))
     if before != wish and "local" in (before.provider, wish.provider):
         size = (
             f"{wish.min_nodes} to {wish.max_nodes} nodes of one core" if wish.max_nodes else "its own nodes"
         )
         why = f"rota dev gives cluster {DEFAULT} {size}"
-        told = (Event("cluster.wished", why, cluster=DEFAULT),)
+        told = (EventRecord("cluster.wished", why, cluster=DEFAULT),)
         await server.engine.ask("apiserver", lambda *_: Plan((wish,), events=told, why=why))
 
 
@@ -172,17 +172,17 @@ async def _guarded(nodes: list[DevNode]) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def _disturbed(
+async def _with_chaos(
     server: Server, nodes: list[DevNode], options: ChaosOptions | None, lost_seconds: float
 ) -> AsyncIterator[None]:
     if options is None:
         yield
         return
     silence = chaos.show_seconds(lost_seconds)
-    tell(f"  chaos: nodes are killed, frozen and cut off at random; one is lost after {silence} of silence")
-    tell(f"  the same acts again: --chaos-seed {options.seed}")
+    print_line(f"  chaos: nodes are killed, frozen and cut off at random; one is lost after {silence} of silence")
+    print_line(f"  the same acts again: --chaos-seed {options.seed}")
     async with asyncio.TaskGroup() as tasks:
-        disturbing = tasks.create_task(unrest(server.engine, nodes, options))
+        disturbing = tasks.create_task(run_chaos(server.engine, nodes, options))
         yield
         disturbing.cancel()
 
@@ -202,13 +202,13 @@ def _open_nodes(mirror: Mirror) -> int:
     return sum(entry.open for entry in mirror.nodes.values())
 
 
-def _tell_ready(server: Server, seconds: float) -> None:
-    tell(f"  Rota dev cluster ready in {seconds:.1f} s")
-    tell(f"    api   {server.url}")
+def _print_ready(server: Server, seconds: float) -> None:
+    print_line(f"  Rota dev cluster ready in {seconds:.1f} s")
+    print_line(f"    api   {server.url}")
     for entry in sorted(server.engine.mirror.nodes.values(), key=lambda entry: entry.spec.name):
         if entry.open and entry.status is not None:
             capacity = entry.status.capacity
             cpu, gpu = capacity.get("cpu", 0) / 1000, capacity.get("gpu", 0) / 1000
             memory = show_size(capacity.get("memory", 0))
-            tell(f"    node  {entry.spec.name}   {cpu:g} cpu   {memory}   gpu {gpu:g}   ready")
-    tell("  next: rota run -- echo hello · rota ls · rota node ls        Ctrl-C ends the cluster")
+            print_line(f"    node  {entry.spec.name}   {cpu:g} cpu   {memory}   gpu {gpu:g}   ready")
+    print_line("  next: rota run -- echo hello · rota ls · rota node ls        Ctrl-C ends the cluster")

@@ -72,7 +72,7 @@ class DevNode:
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         # The port may be another one this time.
         (self.directory / "server").write_text(self._server.addresses.agent + "\n")
-        await _relieve(self.directory)
+        await _end_leftover_agent(self.directory)
         with open_private(self.directory / "agent.log") as diary:
             self._agent = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "rota.cli.main", "agent"),
@@ -102,7 +102,7 @@ class DevNode:
         await self.kill_agent()
         await asyncio.to_thread(guard.kill_node, self.directory)
 
-    def thaw(self) -> None:
+    def resume(self) -> None:
         self.signal_agent(signal.SIGCONT)
         self.signal_keeper(signal.SIGCONT)
 
@@ -129,7 +129,7 @@ class DevNode:
         return own if self.relay is None else {**own, "ROTA_SERVER_ADDR": self.relay.address}
 
 
-async def _relieve(directory: Path) -> None:
+async def _end_leftover_agent(directory: Path) -> None:
     """An agent left over from a dev cluster that was killed makes room for a new one; its work goes on."""
     async with asyncio.timeout(_STOP_SECONDS):
         while True:

@@ -19,7 +19,7 @@ from rota.model.addresses import is_loopback
 from rota.model.errors import Conflict
 from rota.runtimes.process import SELF
 from rota.wiring.run_as import check_way, may_become_others
-from rota.wiring.telling import tell
+from rota.wiring.telling import print_line
 
 _MARK = "own-users"  # in the cluster's directory: another token has existed
 _HINT = "start rota dev with another --data-dir, or set ROTA_RUN_AS=self to let all jobs run as root"
@@ -49,7 +49,7 @@ class DevUsers:
 
     def tell(self) -> None:
         if self._why_own is not None:
-            tell(f"  jobs run as users of their own, not as root: {self._why_own}")
+            print_line(f"  jobs run as users of their own, not as root: {self._why_own}")
 
     async def admit_others(self) -> None:
         """Returns when no job that is submitted from now on can run as root; raises where that cannot be."""
@@ -62,7 +62,7 @@ class DevUsers:
             for restart in self._followers:
                 await restart()
             self._has_switched = True  # last: what failed half-way is done again before the next token
-        tell("  another token was made: jobs run as users of their own from now on, not as root")
+        print_line("  another token was made: jobs run as users of their own from now on, not as root")
 
     def _reason(self, vault: Path, listen: str | None) -> str | None:
         if listen is not None and not is_loopback(listen):

@@ -16,10 +16,10 @@ import grpc
 import uvicorn
 from starlette.types import ASGIApp
 
-from rota.config import ConfigError, GrpcServer, HttpServer, ServerConfig
+from rota.config import ConfigError, GrpcServerConfig, HttpServerConfig, ServerConfig
 from rota.config.etcd import endpoints
 from rota.identity import certificates
-from rota.identity.authority import Authority
+from rota.identity.authority import CertificateAuthority
 from rota.identity.serving import ServingPair, SignedPair
 from rota.model.addresses import is_loopback
 from rota.model.limits import (
@@ -31,12 +31,12 @@ from rota.model.limits import (
     GRPC_IDLE_SECONDS,
     HANDSHAKE_SECONDS,
 )
-from rota.watcher.strangers import UNNOTED, RefusedCalls
+from rota.watcher.strangers import NO_AUDIT, RefusedCalls
 from rota.wire import forwarding
 from rota.wiring import tls
-from rota.wiring.http_protocol import BoundedHttp, Patience
-from rota.wiring.listener import Census, Listener, descriptors
-from rota.wiring.tally import Tally
+from rota.wiring.http_protocol import BoundedHttp, ClientTimeouts
+from rota.wiring.listener import ConnectionCounter, Listener, descriptors
+from rota.wiring.tally import LogThrottle
 from rota.wiring.tls import ServerTls
 
 _NAME_SECONDS = 2.0  # for a name server: the server's start waits for it
@@ -49,7 +49,7 @@ _KINDS = {  # of a method, by whether its requests and its responses are streams
 
 
 @dataclass(frozen=True)
-class GrpcBounds:
+class GrpcLimits:
     """What one gRPC listener takes from its clients."""
 
     message_bytes: int
@@ -74,17 +74,17 @@ class GrpcBounds:
         ]
 
 
-def controller_bounds(door: GrpcServer) -> GrpcBounds:
-    return GrpcBounds(CALL_BYTES_MAX, door.max_connections, CALLS_MAX, door.idle_seconds)
+def controller_limits(door: GrpcServerConfig) -> GrpcLimits:
+    return GrpcLimits(CALL_BYTES_MAX, door.max_connections, CALLS_MAX, door.idle_seconds)
 
 
-def agent_bounds() -> GrpcBounds:
+def agent_limits() -> GrpcLimits:
     """For ports that require a certificate; a standby forwards all of its calls over one connection."""
     connections = min(AGENT_CONNECTIONS_MAX, descriptors() * AGENT_DESCRIPTORS_PERCENT // 100)
-    return GrpcBounds(AGENT_MESSAGE_BYTES_MAX, connections, 2**31 - 1, GRPC_IDLE_SECONDS)
+    return GrpcLimits(AGENT_MESSAGE_BYTES_MAX, connections, 2**31 - 1, GRPC_IDLE_SECONDS)
 
 
-def grpc_server(bounds: GrpcBounds, *interceptors: grpc.aio.ServerInterceptor) -> grpc.aio.Server:
+def grpc_server(bounds: GrpcLimits, *interceptors: grpc.aio.ServerInterceptor) -> grpc.aio.Server:
     return grpc.aio.server(interceptors=interceptors, options=bounds.options)
 
 
@@ -95,7 +95,7 @@ class ForwardedCalls(grpc.aio.ServerInterceptor):
         self,
         *own: str,
         is_retired: Callable[[bytes], bool] = lambda _: False,
-        refused: RefusedCalls = UNNOTED,
+        refused: RefusedCalls = NO_AUDIT,
     ) -> None:
         """`is_retired`: whether the CA of a certificate is trusted no more; its connection may be older."""
         self._own = tuple(f"/{service}/" for service in own)
@@ -114,32 +114,32 @@ class ForwardedCalls(grpc.aio.ServerInterceptor):
             shown = forwarding.shown_certificate(context)
             if not certificates.is_server(shown) or self._is_retired(shown):
                 code, reason = grpc.StatusCode.PERMISSION_DENIED, "this port is for agents and servers"
-                self._refused.note(context, "call as a server", code, reason)
+                self._refused.record(context, "call as a server", code, reason)
                 await context.abort(code, reason)
             return await behavior(request, context)
 
         return checked
 
 
-def server_tls(config: ServerConfig, authority: Authority, now: datetime) -> ServerTls:
+def server_tls(config: ServerConfig, authority: CertificateAuthority, now: datetime) -> ServerTls:
     """Plain text on loopback only, unless TLS is asked for there too; then with the files given, if any."""
     served = tls.ServerTls(SignedPair(authority, host_names(config), now), authority)
-    if speaks_tls(config.http_server):
+    if uses_tls(config.http_server):
         served.web = tls.pair_of("http_server", config.http_server, served.signed)
-    if speaks_tls(config.grpc_server):
+    if uses_tls(config.grpc_server):
         served.controllers = tls.pair_of("grpc_server", config.grpc_server, served.signed)
     if endpoints(config.store) and config.etcd.crt_file is not None:
-        served.rest_on("etcd.crt_file", config.etcd.crt_file)
+        served.watch_file("etcd.crt_file", config.etcd.crt_file)
     return served
 
 
-def open_agent_door(server: grpc.aio.Server, config: ServerConfig, served: ServerTls) -> str:
+def open_agent_port(server: grpc.aio.Server, config: ServerConfig, served: ServerTls) -> str:
     """A client certificate is required always, on loopback too. Returns the address with its real port."""
     credentials = tls.grpc_credentials(served.signed, checks_clients=True)
     return _add_port(server, "agent_server.addr", config.agent_server.addr, credentials)
 
 
-def open_controller_door(server: grpc.aio.Server, config: ServerConfig, served: ServerTls) -> str:
+def open_controller_port(server: grpc.aio.Server, config: ServerConfig, served: ServerTls) -> str:
     credentials = None if served.controllers is None else tls.grpc_credentials(served.controllers)
     return _add_port(server, "grpc_server.addr", config.grpc_server.addr, credentials)
 
@@ -162,7 +162,7 @@ def bind_http(addr: str) -> socket.socket:
     return bound
 
 
-def web_server(app: ASGIApp, served: ServerTls, door: HttpServer | None = None) -> "Web":
+def web_server(app: ASGIApp, served: ServerTls, door: HttpServerConfig | None = None) -> "WebServer":
     logging.getLogger("uvicorn.error").addFilter(_is_an_error)
     config = uvicorn.Config(
         app,
@@ -178,10 +178,10 @@ def web_server(app: ASGIApp, served: ServerTls, door: HttpServer | None = None) 
     if served.web is not None:
         config.ssl = context = tls.web_context(served.web)
         served.when_replaced(served.web, lambda pair: tls.load_pair(context, pair))
-    return Web(config, door or HttpServer())
+    return WebServer(config, door or HttpServerConfig())
 
 
-def speaks_tls(door: HttpServer | GrpcServer) -> bool:
+def uses_tls(door: HttpServerConfig | GrpcServerConfig) -> bool:
     return bool(door.use_tls) or not is_loopback(host_of(door.addr))
 
 
@@ -190,13 +190,13 @@ def _is_an_error(record: logging.LogRecord) -> bool:
     return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
-class Web(uvicorn.Server):
+class WebServer(uvicorn.Server):
     """uvicorn with our listeners, and without its handling of signals: the process does that in one place."""
 
-    def __init__(self, config: uvicorn.Config, door: HttpServer) -> None:
+    def __init__(self, config: uvicorn.Config, door: HttpServerConfig) -> None:
         super().__init__(config)
         self._door = door
-        self._refusals = Tally("HTTP connections refused")
+        self._refusals = LogThrottle("HTTP connections refused")
         self._listeners: list[Listener] = []
 
     @contextlib.contextmanager
@@ -206,7 +206,7 @@ class Web(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """In place of uvicorn's: its servers accept without bounds, and wait a minute for each handshake."""
         self.servers = []
-        census = Census(self._door.max_connections, self._door.max_connections_per_address)
+        census = ConnectionCounter(self._door.max_connections, self._door.max_connections_per_address)
         for one in sockets or ():
             listener = Listener(one, self._protocol, self.config.ssl, census, self._refusals)
             listener.open(self.config.backlog, self._door.head_seconds)
@@ -216,7 +216,7 @@ class Web(uvicorn.Server):
     def _protocol(self, closed: Callable[[], None]) -> BoundedHttp:
         said = self._door
         return BoundedHttp(
-            patience=Patience(said.head_seconds, said.body_seconds, said.idle_seconds),
+            patience=ClientTimeouts(said.head_seconds, said.body_seconds, said.idle_seconds),
             closed=closed,
             refused=self._refusals.add,
             config=self.config,
@@ -233,7 +233,7 @@ class Web(uvicorn.Server):
             listener.close()
         self._refusals.close()
 
-    async def hang_up(self) -> None:
+    async def close_all(self) -> None:
         """Its port is free from here on, also when serving was cut short; whoever still reads is cut off."""
         self._stop_listening()
         for connection in list(self.server_state.connections):

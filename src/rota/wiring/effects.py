@@ -4,21 +4,21 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from rota.model.ids import JobId, NodeId
-from rota.model.plan import Event
+from rota.model.plan import EventRecord
 
 _OF_NODES = ("node.suspect", "node.lost", "node.recovered", "node.left")
 _LEFT_THEIR_NODE = {"lost": "lost with", "withdrawn": "taken back from"}
 _DELETED = "a node that was deleted"
 
 
-class Effects:
+class ChaosReport:
     """Remembers which tasks lost their node until they get another."""
 
     def __init__(self) -> None:
         self._from: dict[tuple[JobId, int], str] = {}
         self._arrived: Counter[tuple[str, JobId]] = Counter()
 
-    def told(self, events: Sequence[Event], names: Mapping[NodeId, str]) -> list[str]:
+    def sentences(self, events: Sequence[EventRecord], names: Mapping[NodeId, str]) -> list[str]:
         """What is to be said at once."""
         left: Counter[tuple[str, JobId]] = Counter()
         for event in events:
@@ -35,7 +35,7 @@ class Effects:
         arrived, self._arrived = self._arrived, Counter()
         return _counted(arrived)
 
-    def _follow(self, job: JobId, event: Event, node: str, left: Counter[tuple[str, JobId]]) -> None:
+    def _follow(self, job: JobId, event: EventRecord, node: str, left: Counter[tuple[str, JobId]]) -> None:
         ended_so = _LEFT_THEIR_NODE.get(event.state or "") if event.kind == "task.ended" else None
         for index in (index for first, last in event.indices for index in range(first, last + 1)):
             if ended_so is not None:

@@ -8,24 +8,24 @@ from pathlib import Path
 
 from rota.apiserver.api import Addresses
 from rota.apiserver.http import make_app
-from rota.apiserver.standby import StandbyFace
+from rota.apiserver.standby import StandbyApp
 from rota.config import ConfigError, ServerConfig
 from rota.config.etcd import endpoints
-from rota.engine.leadership import Act, Tenure, due, surely_leads
+from rota.engine.leadership import LeaseAction, LeaseTiming, next_step, lease_valid
 from rota.engine.run import Engine
 from rota.identity.audit import AUDIT_FILE, AuditLog
-from rota.identity.authority import Authority
+from rota.identity.authority import CertificateAuthority
 from rota.identity.vault import Vault
-from rota.model.errors import Deposed, StoreFull, Unavailable
-from rota.scheduler.round import Settings
-from rota.store.etcd.client import Access
-from rota.store.etcd.seat import Seat, boot_ms
+from rota.model.errors import LostLeadership, StoreFull, Unavailable
+from rota.scheduler.round import SchedulerSettings
+from rota.store.etcd.client import EtcdAccess
+from rota.store.etcd.seat import LeaderLease, boot_ms
 from rota.store.etcd.store import EtcdStore
 from rota.wiring import doors
-from rota.wiring.cards import Card, card_of, from_bytes, to_bytes
-from rota.wiring.faces import Elsewhere, Own, Sources, make_api
+from rota.wiring.cards import ServerRecord, server_record, from_bytes, to_bytes
+from rota.wiring.faces import StandbySources, ServerIdentity, ApiSources, make_api
 from rota.wiring.following import Following
-from rota.wiring.process import first_of, to_the_end
+from rota.wiring.process import first_of, shielded
 from rota.wiring.shared_identity import (
     adopt_authority,
     adopt_vault,
@@ -33,8 +33,8 @@ from rota.wiring.shared_identity import (
     publisher,
     ring_publisher,
 )
-from rota.wiring.standby_forwarding import StandbyForwarding
-from rota.wiring.telling import tell
+from rota.wiring.standby_forwarding import StandbyPorts
+from rota.wiring.telling import print_line
 
 _AGAIN_SECONDS = 1.0
 _START_MS = 10_000  # for etcd to come up, where it is started with the server
@@ -42,75 +42,75 @@ _SERVERS_SECONDS = 0.25  # how soon a new server is known to nodes and clients: 
 _SOUND = ((3, 4, 22), (3, 5, 6))  # of each line: before, leases or reads could go wrong
 
 
-class ElectedPost:
+class ElectedLeadership:
     def __init__(self, store: EtcdStore, config: ServerConfig, directory: Path) -> None:
         self.store = store
-        self.tenure = Tenure(config.etcd.ttl_seconds * 1000)
-        self.ttl_ms = self.tenure.ttl_ms
+        self.lease_timing = LeaseTiming(config.etcd.ttl_seconds * 1000)
+        self.ttl_ms = self.lease_timing.ttl_ms
         self._config = config
         self._directory = directory
-        self._servers: list[Card] = []
+        self._servers: list[ServerRecord] = []
         self._told = asyncio.Condition()
 
-    async def lead(self, engine: Engine, authority: Authority, settings: Settings) -> None:
+    async def lead(self, engine: Engine, authority: CertificateAuthority, settings: SchedulerSettings) -> None:
         following = Following(engine, self.store, self._directory, authority)
-        async with self._standby_door(engine, authority, settings, following):
+        async with self._standby_listener(engine, authority, settings, following):
             while True:
                 try:
-                    tell(f"Rota server stands by: {await self._who_leads() or 'nobody'} leads")
+                    print_line(f"Rota server stands by: {await self._who_leads() or 'nobody'} leads")
                     async with following.running():
-                        await self._come_to_lead(engine, following)
+                        await self._become_leader(engine, following)
                     await adopt_vault(self.store, self._directory)
                     await self.follow_authority(authority)
                     authority.publish_by(ring_publisher(self.store, asyncio.get_running_loop()))
                     break
                 except* (Unavailable, StoreFull) as reasons:
-                    tell(f"Rota server stands by: {first_of(reasons)}")
+                    print_line(f"Rota server stands by: {first_of(reasons)}")
                 await asyncio.sleep(_AGAIN_SECONDS)
-        engine.forget_listeners()
+        engine.remove_listeners()
 
-    async def _come_to_lead(self, engine: Engine, following: Following) -> None:
+    async def _become_leader(self, engine: Engine, following: Following) -> None:
         if self._config.never_lead:
             await asyncio.Event().wait()
         await engine.lead(following.caught_up)
 
-    def surely_leads(self) -> bool:
-        return surely_leads(self.tenure, self.store.seat.renewed_at_ms, boot_ms())
+    def lease_valid(self) -> bool:
+        return lease_valid(self.lease_timing, self.store.leader_lease.renewed_at_ms, boot_ms())
 
     def open_vault(self) -> Vault:
         return Vault.open(self._directory / "vault", publisher(self.store, asyncio.get_running_loop()))
 
-    async def follow_authority(self, authority: Authority) -> None:
+    async def follow_authority(self, authority: CertificateAuthority) -> None:
         await follow_authority(self.store, authority)
 
-    def servers(self) -> list[Card]:
+    def servers(self) -> list[ServerRecord]:
         return self._servers
 
-    async def servers_told(self) -> None:
+    async def servers_refreshed(self) -> None:
         async with self._told:
             await self._told.wait()
 
-    async def know_servers(self) -> None:
+    async def refresh_servers(self) -> None:
         while True:
             with contextlib.suppress(Unavailable):
-                self._servers = [from_bytes(card) for card in await self.store.board.enlisted()]
+                self._servers = [from_bytes(card) for card in await self.store.members.list_servers()]
             async with self._told:
                 self._told.notify_all()
             await asyncio.sleep(_SERVERS_SECONDS)
 
     @contextlib.asynccontextmanager
-    async def _standby_door(
-        self, engine: Engine, authority: Authority, settings: Settings, following: Following
+    async def _standby_listener(
+        self, engine: Engine, authority: CertificateAuthority, settings: SchedulerSettings, following: Following
     ) -> AsyncIterator[None]:
         served = doors.server_tls(self._config, authority, datetime.now(UTC))
         web_door = self._config.http_server
         socket = doors.bind_http(web_door.addr)
         http = doors.with_port(web_door.addr, socket.getsockname()[1])
         vault = Vault.open(self._directory / "vault")
-        forwarding = StandbyForwarding(self._config, served, vault, following)
+        forwarding = StandbyPorts(self._config, served, vault, following)
         audit = AuditLog(self._directory / AUDIT_FILE)
         names = tuple(doors.host_names(self._config))
-        own = Own(
+        own = ServerIdentity(
             self._directory,
             authority,
             vault,
@@ -119,9 +119,9 @@ class ElectedPost:
             audit,
             self._config.limits,
         )
-        nodes = Sources(Elsewhere(), Elsewhere(), None, self.servers)
+        nodes = ApiSources(StandbySources(), StandbySources(), None, self.servers)
         api = make_api(engine, own, settings, nodes, following)
-        face = StandbyFace(make_app(api), following, own.vault, own.addresses, authority)
+        face = StandbyApp(make_app(api), following, own.vault, own.addresses, authority)
         web = doors.web_server(face, served, web_door)
         async with asyncio.TaskGroup() as tasks:
             serving = tasks.create_task(web.serve(sockets=[socket]))
@@ -132,71 +132,71 @@ class ElectedPost:
             finally:
                 renewing.cancel()
                 tunneling.cancel()
-                await to_the_end(forwarding.close())
-                await to_the_end(_hang_up(web, serving))
+                await shielded(forwarding.close())
+                await shielded(_close_web(web, serving))
                 face.close()
                 socket.close()
                 audit.close()
 
     async def _who_leads(self) -> str | None:
-        holder = await self.store.seat.holder()
-        return None if holder is None else from_bytes(holder.card).url
+        holder = await self.store.leader_lease.read_leader()
+        return None if holder is None else from_bytes(holder.server_record).url
 
 
-async def _hang_up(web: doors.Web, serving: asyncio.Task[None]) -> None:
+async def _close_web(web: doors.WebServer, serving: asyncio.Task[None]) -> None:
     web.should_exit = web.force_exit = True
     await asyncio.wait([serving])
-    await web.hang_up()
+    await web.close_all()
 
 
 @contextlib.asynccontextmanager
-async def elected(config: ServerConfig, directory: Path) -> AsyncIterator[ElectedPost]:
-    card = _card(config)
+async def elected(config: ServerConfig, directory: Path) -> AsyncIterator[ElectedLeadership]:
+    card = _server_record(config)
     store = EtcdStore(access_of(config), config.etcd.prefix, config.etcd.ttl_seconds, card)
     try:
         with contextlib.suppress(Unavailable):  # it was reached before: this server is known there by now
             await adopt_authority(store, directory)
-            await store.board.enlist(config.http_server.addr, card)
-        post = ElectedPost(store, config, directory)
+            await store.members.register(config.http_server.addr, card)
+        post = ElectedLeadership(store, config, directory)
         async with asyncio.TaskGroup() as tasks:
-            holding = tasks.create_task(hold(store.seat, post.tenure))
-            knowing = tasks.create_task(post.know_servers())
+            holding = tasks.create_task(hold_lease(store.leader_lease, post.lease_timing))
+            knowing = tasks.create_task(post.refresh_servers())
             yield post
             holding.cancel()
             knowing.cancel()
     finally:
-        await to_the_end(store.close())
+        await shielded(store.close())
 
 
-def _card(config: ServerConfig) -> bytes:
+def _server_record(config: ServerConfig) -> bytes:
     """What others are told of this server; nothing of one that never leads at an address they cannot use."""
     try:
-        return to_bytes(card_of(config))
+        return to_bytes(server_record(config))
     except ConfigError:
         if config.never_lead:
             return b""
         raise
 
 
-async def hold(seat: Seat, tenure: Tenure) -> None:
+async def hold_lease(seat: LeaderLease, tenure: LeaseTiming) -> None:
     """Renew from when it leads, until it must not believe in itself any more: `Deposed`."""
-    await seat.taken.wait()
+    await seat.acquired.wait()
     tried_at_ms = seat.renewed_at_ms
     while True:
-        what = due(tenure, seat.renewed_at_ms, tried_at_ms, boot_ms())
-        match what.act:
-            case Act.STEP_DOWN:
-                raise Deposed(f"the lease could not be renewed for {tenure.fence_ms} ms: another may lead")
-            case Act.RENEW:
+        what = next_step(tenure, seat.renewed_at_ms, tried_at_ms, boot_ms())
+        match what.action:
+            case LeaseAction.STEP_DOWN:
+                raise LostLeadership(f"the lease could not be renewed for {tenure.fence_ms} ms: another may lead")
+            case LeaseAction.RENEW:
                 tried_at_ms = boot_ms()
                 with contextlib.suppress(Unavailable, TimeoutError):
                     async with asyncio.timeout(what.within_ms / 1000):
                         await seat.renew()
-            case Act.REST:
+            case LeaseAction.WAIT:
                 await asyncio.sleep(what.within_ms / 1000)
 
 
-async def look_at_etcd(config: ServerConfig) -> None:
+async def check_etcd_cluster(config: ServerConfig) -> None:
     """Before anything is begun: is it there, is it sound, is it ours? Raises `Unavailable`, `Unsafe`.
 
     It may be starting, too: whoever boots a machine starts both.
@@ -208,7 +208,7 @@ async def look_at_etcd(config: ServerConfig) -> None:
     finally:
         await store.close()
     if not is_sound(version):
-        tell(f"warning: etcd {version} has known faults; use 3.4.22 or later, 3.5.6 or later, or 3.6")
+        print_line(f"warning: etcd {version} has known faults; use 3.4.22 or later, 3.5.6 or later, or 3.6")
 
 
 async def _version(store: EtcdStore) -> str:
@@ -219,7 +219,7 @@ async def _version(store: EtcdStore) -> str:
         except Unavailable as reason:
             if boot_ms() >= give_up_ms:
                 raise
-            tell(f"Rota server waits for etcd: {reason}")
+            print_line(f"Rota server waits for etcd: {reason}")
         await asyncio.sleep(_AGAIN_SECONDS)
 
 
@@ -229,9 +229,9 @@ def is_sound(version: str) -> bool:
     return found >= floor if floor is not None else found > _SOUND[-1]
 
 
-def access_of(config: ServerConfig) -> Access:
+def access_of(config: ServerConfig) -> EtcdAccess:
     said = config.etcd
-    return Access(
+    return EtcdAccess(
         endpoints(config.store),
         _bytes("etcd.ca_file", said.ca_file),
         _bytes("etcd.crt_file", said.crt_file),

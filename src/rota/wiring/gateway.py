@@ -6,13 +6,13 @@ from pathlib import Path
 
 import grpc
 
-from rota.apiserver.access import EVERYWHERE
+from rota.apiserver.access import ALL_NAMESPACES
 from rota.apiserver.api import Addresses
-from rota.config import GrpcServer, ServerConfig
+from rota.config import GrpcServerConfig, ServerConfig
 from rota.engine.run import Engine
-from rota.gateway.rpc import SchedulerDoor
+from rota.gateway.rpc import SchedulerService
 from rota.gateway.run import Gateway
-from rota.gateway.standin import NodeDoor
+from rota.gateway.standin import NodeService
 from rota.identity.tokens import Role
 from rota.identity.vault import Vault
 from rota.model.addresses import is_loopback
@@ -20,13 +20,13 @@ from rota.wiring.doors import host_of
 
 
 def open_gateway(
-    config: ServerConfig, engine: Engine, door: NodeDoor, vault: Vault, *servers: grpc.aio.Server
+    config: ServerConfig, engine: Engine, door: NodeService, vault: Vault, *servers: grpc.aio.Server
 ) -> Gateway | None:
     """The gateway that serves at these gRPC servers, None where it is not enabled."""
     if not config.worker_gateway.enabled:
         return None
     trusted = _trusted(config, config.grpc_server)
-    scheduler = SchedulerDoor(engine, door, admission(config, vault), speaks_tls=trusted is not None)
+    scheduler = SchedulerService(engine, door, admission(config, vault), speaks_tls=trusted is not None)
     for server in servers:
         scheduler.serve(server)
     return Gateway(engine, door, trusted)
@@ -40,8 +40,8 @@ def admission(config: ServerConfig, vault: Vault) -> Callable[[str], bool]:
     is_open = is_loopback(host_of(config.grpc_server.addr))
 
     def may_enter(authorization: str) -> bool:
-        token = vault.who(authorization.removeprefix("Bearer ").strip(), time.time_ns() // 1_000_000)
-        is_admin = token is not None and token.role >= Role.ADMIN and EVERYWHERE in token.namespaces
+        token = vault.authenticate(authorization.removeprefix("Bearer ").strip(), time.time_ns() // 1_000_000)
+        is_admin = token is not None and token.role >= Role.ADMIN and ALL_NAMESPACES in token.namespaces
         return is_open or is_admin
 
     return may_enter
@@ -56,7 +56,7 @@ def gateway_line(addresses: Addresses) -> str:
     return f"Worker gateway open: workers {told[0]}, clients {told[1]}"
 
 
-def _trusted(config: ServerConfig, listens: GrpcServer) -> bytes | None:
+def _trusted(config: ServerConfig, listens: GrpcServerConfig) -> bytes | None:
     """Workers speak TLS where we do; who vouches for ours vouches for theirs, unless another is named."""
     file = config.worker_gateway.ca_file or (listens.crt_file if listens.use_tls else None)
     return None if file is None else Path(file).read_bytes()

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from rota.keeper.limits.machine import end_groups
+from rota.keeper.limits.machine import kill_leftover_cgroups
 from rota.keeper.process import trees
 
 _GOODBYE_SECONDS = 15.0  # a keeper stops its work first; the usual grace is ten seconds
@@ -25,7 +25,7 @@ def main() -> int:
     return 0
 
 
-class Found(NamedTuple):
+class FoundProcess(NamedTuple):
     """A process by the words it was started with."""
 
     pid: int
@@ -42,18 +42,18 @@ class Found(NamedTuple):
                 os.close(handle)
 
 
-def agents_of(directory: Path) -> list[Found]:
+def agents_of(directory: Path) -> list[FoundProcess]:
     return _find("agent", directory)
 
 
-def keepers_of(directory: Path) -> list[Found]:
+def keepers_of(directory: Path) -> list[FoundProcess]:
     return _find("rota.keeper", directory)
 
 
 def end_nodes(directories: list[Path]) -> None:
     """Agents at once, so that they start no keeper; keepers when their work has ended, or when time is up."""
     give_up_at = time.monotonic() + _GOODBYE_SECONDS
-    told: dict[Found, None] = {}
+    told: dict[FoundProcess, None] = {}
     while left := [one for directory in directories for one in _tell_to_end(directory, told)]:
         if time.monotonic() > give_up_at:
             for one in left:
@@ -74,10 +74,10 @@ def kill_work(directory: Path) -> None:
     mark = directory / "keeper.id"
     if mark.exists():
         trees.kill_all_marked(mark.read_text().strip(), _KILL_SECONDS)
-    end_groups(str(directory), _KILL_SECONDS)
+    kill_leftover_cgroups(str(directory), _KILL_SECONDS)
 
 
-def _tell_to_end(directory: Path, told: dict[Found, None]) -> list[Found]:
+def _tell_to_end(directory: Path, told: dict[FoundProcess, None]) -> list[FoundProcess]:
     agents, keepers = agents_of(directory), keepers_of(directory)
     for agent in agents:
         agent.send(signal.SIGKILL)
@@ -89,10 +89,10 @@ def _tell_to_end(directory: Path, told: dict[Found, None]) -> list[Found]:
     return [*agents, *keepers]
 
 
-def _find(what: str, directory: Path) -> list[Found]:
+def _find(what: str, directory: Path) -> list[FoundProcess]:
     words = (what, str(directory))
     pids = (int(name) for name in os.listdir("/proc") if name.isdecimal())
-    return [Found(pid, words) for pid in pids if _has(pid, words)]
+    return [FoundProcess(pid, words) for pid in pids if _has(pid, words)]
 
 
 def _has(pid: int, words: tuple[str, str]) -> bool:

@@ -46,7 +46,7 @@ _PHRASES = {
 }
 
 
-class Phase(Enum):
+class ConnectionPhase(Enum):
     """What a connection is expected to do next."""
 
     IDLE = auto()
@@ -56,7 +56,7 @@ class Phase(Enum):
 
 
 @dataclass(frozen=True)
-class Patience:
+class ClientTimeouts:
     """For how many seconds the server waits for a client."""
 
     head_seconds: float
@@ -64,7 +64,7 @@ class Patience:
     idle_seconds: float
 
 
-class _Refused(Exception):
+class _RequestRefused(Exception):
     """Raised within a callback of the parser, to end it."""
 
 
@@ -74,22 +74,22 @@ class BoundedHttp(HttpToolsProtocol):
     def __init__(
         self,
         *,
-        patience: Patience,
+        patience: ClientTimeouts,
         closed: Callable[[], None],
         refused: Callable[[str, str], None],
         **uvicorn: Any,
     ) -> None:
         super().__init__(**uvicorn)
-        self._patience = patience
+        self._timeouts = patience
         self._closed = closed
         self._refused = refused
-        self._phase = Phase.IDLE
+        self._phase = ConnectionPhase.IDLE
         self._head_bytes = 0
         self._head_end = b""  # the last bytes of a head that goes on: its end may lie in two pieces
         self._body_left: int | None = None  # None: chunked, its end is known to the parser alone
         self._body_bytes = 0
         self._chunk_bytes = 0
-        self._held = b""  # pipelined behind the request that is under way
+        self._pipelined = b""  # pipelined behind the request that is under way
         self._problem: tuple[int, str] | None = None
         self._asked: RequestResponseCycle | None = None  # the last request whose head was complete
         self._deadline = math.inf
@@ -99,22 +99,22 @@ class BoundedHttp(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         super().connection_made(transport)
-        self._expect(self._patience.head_seconds)
+        self._expect(self._timeouts.head_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._held = b""
+        self._pipelined = b""
         super().connection_lost(exc)
         self._closed()
 
     def data_received(self, data: bytes) -> None:
-        if self._phase is Phase.ANSWER or self._held:
-            self._hold(data)
+        if self._phase is ConnectionPhase.ANSWER or self._pipelined:
+            self._buffer_pipelined(data)
             return
-        before: Phase = self._phase
-        after: Phase | None = before
+        before: ConnectionPhase = self._phase
+        after: ConnectionPhase | None = before
         start, size = 0, len(data)
         while start < size:
             end = self._end_of_piece(data, start)
@@ -123,27 +123,27 @@ class BoundedHttp(HttpToolsProtocol):
             after = self._feed(piece)
             if after is None or self.transport.is_closing():
                 return
-            if after is Phase.ANSWER and start < size:
-                self._hold(data[start:])
+            if after is ConnectionPhase.ANSWER and start < size:
+                self._buffer_pipelined(data[start:])
                 break
         if after is not before:
             self._expect_phase()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        if self._phase is Phase.ANSWER and not self._is_known:
-            self._expect(self._patience.idle_seconds)
+        if self._phase is ConnectionPhase.ANSWER and not self._is_known:
+            self._expect(self._timeouts.idle_seconds)
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self._phase is Phase.ANSWER:
+        if self._phase is ConnectionPhase.ANSWER:
             self._deadline = math.inf
 
     # ---- what is fed
 
     def _end_of_piece(self, data: bytes, start: int) -> int:
         """Where the head or body under way ends, or `data` does."""
-        if self._phase is Phase.BODY:
+        if self._phase is ConnectionPhase.BODY:
             return min(start + (self._body_left or _CHUNKED_PIECE), len(data))
         if self._head_end:
             overlap = self._head_end + data[start : start + 3]
@@ -152,10 +152,10 @@ class BoundedHttp(HttpToolsProtocol):
         at = data.find(_END, start)
         return len(data) if at < 0 else at + len(_END)
 
-    def _feed(self, piece: bytes) -> Phase | None:
+    def _feed(self, piece: bytes) -> ConnectionPhase | None:
         """Parse a piece of one request; returns the phase after it, None where the connection is refused."""
-        if self._phase in (Phase.IDLE, Phase.HEAD):
-            self._phase = Phase.HEAD
+        if self._phase in (ConnectionPhase.IDLE, ConnectionPhase.HEAD):
+            self._phase = ConnectionPhase.HEAD
             self._head_bytes += len(piece)
             self._head_end = (self._head_end + piece[-3:])[-3:]
             if self._head_bytes > HEAD_BYTES_MAX:
@@ -172,24 +172,24 @@ class BoundedHttp(HttpToolsProtocol):
         except httptools.HttpParserError:
             self._refuse(*(self._problem or (400, "the request is malformed")))
             return None
-        if self._phase is Phase.BODY and self._chunk_bytes > CHUNK_OVERHEAD_MAX + 8 * self._body_bytes:
+        if self._phase is ConnectionPhase.BODY and self._chunk_bytes > CHUNK_OVERHEAD_MAX + 8 * self._body_bytes:
             self._refuse(400, "the chunks are mostly extensions or trailers")
             return None
         return self._phase
 
-    def _hold(self, data: bytes) -> None:
+    def _buffer_pipelined(self, data: bytes) -> None:
         """Keep what was pipelined for later, and take no more of it."""
-        if len(self._held) + len(data) > PIPELINED_BYTES_MAX:
+        if len(self._pipelined) + len(data) > PIPELINED_BYTES_MAX:
             self._refused(self._address, "pipelined too much")
             self.transport.abort()
             return
-        self._held += data
+        self._pipelined += data
         # Past uvicorn's flow control, which resumes whenever the application waits for a message.
         self.transport.pause_reading()
 
-    def _go_on(self) -> None:
+    def _parse_pipelined(self) -> None:
         """Parse what was held, once the answer before it is complete."""
-        held, self._held = self._held, b""
+        held, self._pipelined = self._pipelined, b""
         if not self.transport.is_closing():
             self.transport.resume_reading()
             self.data_received(held)
@@ -197,7 +197,7 @@ class BoundedHttp(HttpToolsProtocol):
     # ---- the parser's calls
 
     def on_message_begin(self) -> None:
-        if self._phase is Phase.ANSWER:  # chunked bodies alone are fed beyond their end
+        if self._phase is ConnectionPhase.ANSWER:  # chunked bodies alone are fed beyond their end
             self._stop(400, "a request follows a chunked one before that is answered")
         super().on_message_begin()
 
@@ -207,7 +207,7 @@ class BoundedHttp(HttpToolsProtocol):
             self._stop(414, f"the URL is longer than {URL_BYTES_MAX} bytes")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._phase is not Phase.HEAD:
+        if self._phase is not ConnectionPhase.HEAD:
             return  # a trailer: the head has been acted upon
         super().on_header(name, value)
         if len(self.headers) > HEADERS_MAX:
@@ -216,7 +216,7 @@ class BoundedHttp(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
         self._asked = self.cycle
-        self._phase = Phase.BODY
+        self._phase = ConnectionPhase.BODY
         self._body_bytes = self._chunk_bytes = 0
         self._body_left = next(
             (int(value) for name, value in self.headers if name == b"content-length"), None
@@ -229,7 +229,7 @@ class BoundedHttp(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         super().on_message_complete()
         self._head_bytes, self._head_end = 0, b""
-        self._phase = Phase.IDLE if self.cycle.response_complete else Phase.ANSWER
+        self._phase = ConnectionPhase.IDLE if self.cycle.response_complete else ConnectionPhase.ANSWER
 
     # ---- the application's call
 
@@ -238,25 +238,25 @@ class BoundedHttp(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         self.flow.resume_reading()
-        if self._phase is Phase.BODY:  # the rest is read and dropped, so that the client hears the answer
-            self._expect(min(self._patience.head_seconds, self._patience.body_seconds))
+        if self._phase is ConnectionPhase.BODY:  # the rest is read and dropped, so that the client hears the answer
+            self._expect(min(self._timeouts.head_seconds, self._timeouts.body_seconds))
             return
-        self._phase = Phase.IDLE
-        self._expect(self._patience.idle_seconds)
-        if self._held:
-            self.loop.call_soon(self._go_on)
+        self._phase = ConnectionPhase.IDLE
+        self._expect(self._timeouts.idle_seconds)
+        if self._pipelined:
+            self.loop.call_soon(self._parse_pipelined)
 
     # ---- deadlines
 
     def _expect_phase(self) -> None:
         match self._phase:
-            case Phase.IDLE:
-                self._expect(self._patience.idle_seconds)
-            case Phase.HEAD:
-                self._expect(self._patience.head_seconds)
-            case Phase.BODY:
-                self._expect(self._patience.body_seconds)
-            case Phase.ANSWER:
+            case ConnectionPhase.IDLE:
+                self._expect(self._timeouts.idle_seconds)
+            case ConnectionPhase.HEAD:
+                self._expect(self._timeouts.head_seconds)
+            case ConnectionPhase.BODY:
+                self._expect(self._timeouts.body_seconds)
+            case ConnectionPhase.ANSWER:
                 self._deadline = math.inf
 
     def _expect(self, seconds: float) -> None:
@@ -265,26 +265,26 @@ class BoundedHttp(HttpToolsProtocol):
             self._timer.cancel()
             self._timer = None
         if self._timer is None:
-            self._timer = self.loop.call_at(self._deadline, self._look)
+            self._timer = self.loop.call_at(self._deadline, self._check_deadline)
 
-    def _look(self) -> None:
+    def _check_deadline(self) -> None:
         self._timer = None
         if self._deadline == math.inf or self.transport.is_closing():
             return
         if self.loop.time() < self._deadline:
-            self._timer = self.loop.call_at(self._deadline, self._look)
-        elif self._phase is Phase.BODY and self.flow.read_paused:
-            self._expect(self._patience.body_seconds)  # the application is slow to read, not the client
+            self._timer = self.loop.call_at(self._deadline, self._check_deadline)
+        elif self._phase is ConnectionPhase.BODY and self.flow.read_paused:
+            self._expect(self._timeouts.body_seconds)  # the application is slow to read, not the client
         else:
             self._expire()
 
     def _expire(self) -> None:
         has_unread = self.transport.get_write_buffer_size() > 0
-        if has_unread and self._phase is Phase.IDLE and self._is_known:
+        if has_unread and self._phase is ConnectionPhase.IDLE and self._is_known:
             self.transport.close()  # when the rest of the answer is read, however slowly
-        elif has_unread or self._phase is Phase.ANSWER:
+        elif has_unread or self._phase is ConnectionPhase.ANSWER:
             self.transport.abort()
-        elif self._phase is Phase.IDLE:
+        elif self._phase is ConnectionPhase.IDLE:
             self.transport.close()
         else:
             self._refuse(408, "the request was not complete in time")
@@ -293,7 +293,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def _stop(self, status: int, why: str) -> None:
         self._problem = (status, why)
-        raise _Refused
+        raise _RequestRefused
 
     def _refuse(self, status: int, why: str) -> None:
         self._refused(self._address, why)

@@ -21,7 +21,7 @@ from rota.identity.authority import SERVER_NAME, KeyPair
 from rota.wire import forwarding
 from rota.wiring.following import Following
 
-_PATIENCE_SECONDS = 20.0  # for a leader: longer than an election with the default lease takes
+_TIMEOUT_SECONDS = 20.0  # for a leader: longer than an election with the default lease takes
 _OPTIONS = [
     ("grpc.ssl_target_name_override", SERVER_NAME),
     ("grpc.keepalive_time_ms", 10_000),
@@ -40,7 +40,7 @@ Admit = Callable[[str, str], bool]  # service and authorization -> whether the c
 Attest = Callable[[Context], forwarding.Metadata]
 
 
-class NotReached(Exception):
+class LeaderNotReached(Exception):
     """No server that leads was connected in time, or the one that was called leads no more."""
 
 
@@ -50,7 +50,7 @@ def channel_to(server: str, pair: KeyPair) -> grpc.aio.Channel:
     return grpc.aio.secure_channel(server, credentials, options=_OPTIONS)
 
 
-class Way(Protocol):
+class LeaderRoute(Protocol):
     """How the leader is reached."""
 
     def leader(self) -> str | None: ...
@@ -61,7 +61,7 @@ class Way(Protocol):
     def reached(
         self, patience_seconds: float
     ) -> contextlib.AbstractAsyncContextManager[tuple[str, grpc.aio.Channel]]:
-        """A connected channel, and to which server; nothing has been said on it yet. Raises NotReached."""
+        """A connected channel, and to which server; nothing has been said on it yet. Raises LeaderNotReached."""
 
 
 class LeaderChannel:
@@ -77,7 +77,7 @@ class LeaderChannel:
 
     def leader(self) -> str | None:
         """The agent address of the server that leads, unless that is this one, which then leads no more."""
-        card = self._following.leader_card()
+        card = self._following.leader_record()
         return None if card is None or card.agent == self._own_address else card.agent
 
     async def changed(self, known: str | None) -> None:
@@ -86,12 +86,12 @@ class LeaderChannel:
 
     @contextlib.asynccontextmanager
     async def reached(self, patience_seconds: float) -> AsyncIterator[tuple[str, grpc.aio.Channel]]:
-        """A connected channel, and to whom; nothing has been said on it yet. Raises NotReached."""
+        """A connected channel, and to whom; nothing has been said on it yet. Raises LeaderNotReached."""
         try:
             async with asyncio.timeout(patience_seconds):
                 leader, channel = await self._connected()
         except TimeoutError:
-            raise NotReached(f"this server stands by, and {self.leader() or 'nobody'} leads") from None
+            raise LeaderNotReached(f"this server stands by, and {self.leader() or 'nobody'} leads") from None
         self._calls[channel] = self._calls.get(channel, 0) + 1
         try:
             yield leader, channel
@@ -144,7 +144,7 @@ class LeaderProxy(grpc.GenericRpcHandler):
     def __init__(
         self,
         services: Collection[str],
-        channel: Way,
+        channel: LeaderRoute,
         admit: Admit = lambda *_: True,
         attest: Attest = lambda _: (),
     ) -> None:
@@ -174,10 +174,10 @@ class LeaderProxy(grpc.GenericRpcHandler):
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "off loopback this needs a token")
         try:
             if forwarding.FORWARDED in said:
-                raise NotReached("this server stands by: a forwarded call is not forwarded again")
-            async with self._channel.reached(_patience_seconds(context)) as (leader, channel):
+                raise LeaderNotReached("this server stands by: a forwarded call is not forwarded again")
+            async with self._channel.reached(_timeout_seconds(context)) as (leader, channel):
                 await self._call(channel.stream_stream(method), leader, requests, context)
-        except NotReached as reason:
+        except LeaderNotReached as reason:
             await self._abort(context, str(reason))
 
     async def _call(self, method: Any, leader: str, requests: AsyncIterator[bytes], context: Context) -> None:
@@ -198,7 +198,7 @@ class LeaderProxy(grpc.GenericRpcHandler):
         finally:
             call.cancel()
         if not is_answered:
-            raise NotReached(f"the call was forwarded to {leader}, which leads no more: repeat it")
+            raise LeaderNotReached(f"the call was forwarded to {leader}, which leads no more: repeat it")
         await self._end_as(call, context)
 
     async def _end_as(self, call: Any, context: Context) -> None:
@@ -218,9 +218,9 @@ class LeaderProxy(grpc.GenericRpcHandler):
         raise AssertionError("abort has raised")
 
 
-def _patience_seconds(context: Context) -> float:
+def _timeout_seconds(context: Context) -> float:
     left: float | None = context.time_remaining()  # None: the caller has set no deadline
-    return _PATIENCE_SECONDS if left is None else min(_PATIENCE_SECONDS, left)
+    return _TIMEOUT_SECONDS if left is None else min(_TIMEOUT_SECONDS, left)
 
 
 async def _send(requests: AsyncIterator[bytes], call: Any) -> None:

@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Callable
 
 from rota.model.limits import ACCEPTED_AT_ONCE, DESCRIPTORS_SHARE
-from rota.wiring.tally import Tally
+from rota.wiring.tally import LogThrottle
 
 _NO_DESCRIPTOR_SECONDS = 1.0
 _TLS_SHUTDOWN_SECONDS = 2.0
@@ -22,7 +22,7 @@ _FULL = (
 MakeProtocol = Callable[[Callable[[], None]], asyncio.Protocol]
 
 
-class Census:
+class ConnectionCounter:
     """How many connections there are, in all and by address."""
 
     def __init__(self, most: int, most_per_address: int) -> None:
@@ -31,7 +31,7 @@ class Census:
         self._count = 0
         self._by_address: dict[str, int] = {}
 
-    def why_not(self, address: str) -> str | None:
+    def why_refused(self, address: str) -> str | None:
         """Why one more connection from this address is refused; None: it is not."""
         if self._count >= self._most:
             return f"no more than {self._most} connections are taken"
@@ -39,7 +39,7 @@ class Census:
             return f"no more than {self._most_per_address} connections are taken from one address"
         return None
 
-    def enter(self, address: str) -> Callable[[], None]:
+    def add(self, address: str) -> Callable[[], None]:
         """Count a connection until what this returns is called, once or more often."""
         is_counted = True
         self._count += 1
@@ -66,8 +66,8 @@ class Listener:
         listening: socket.socket,
         make_protocol: MakeProtocol,
         tls: ssl.SSLContext | None,
-        census: Census,
-        refusals: Tally,
+        census: ConnectionCounter,
+        refusals: LogThrottle,
     ) -> None:
         self._socket = listening
         self._make_protocol = make_protocol
@@ -114,12 +114,12 @@ class Listener:
 
     def _admit(self, connected: socket.socket, address: str) -> None:
         connected.setblocking(False)
-        if (why := self._census.why_not(address)) is not None:
+        if (why := self._census.why_refused(address)) is not None:
             self._refusals.add(address, why)
-            _turn_away(connected, is_plain=self._tls is None)
+            _refuse(connected, is_plain=self._tls is None)
             return
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        leave = self._census.enter(address)  # now, for the next one that is accepted is to see it
+        leave = self._census.add(address)  # now, for the next one that is accepted is to see it
         task = self._loop.create_task(self._connect(connected, address, leave))
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)
@@ -144,7 +144,7 @@ class Listener:
             raise
 
 
-def _turn_away(connected: socket.socket, *, is_plain: bool) -> None:
+def _refuse(connected: socket.socket, *, is_plain: bool) -> None:
     try:
         if is_plain:
             connected.send(_FULL)

@@ -5,15 +5,15 @@ import signal
 import time
 from pathlib import Path
 
-from rota.clusters.calls import Join
-from rota.clusters.run import Procurement
+from rota.clusters.calls import JoinLineFor
+from rota.clusters.run import MachineProvisioner
 from rota.engine.run import Engine
-from rota.identity.authority import Authority
+from rota.identity.authority import CertificateAuthority
 from rota.identity.tokens import JoinLine
 from rota.identity.vault import Vault
-from rota.model.cluster import MACHINE, ClusterWish, Machine
-from rota.providers.command import Command
-from rota.providers.local import Local
+from rota.model.cluster import MACHINE, ClusterIntent, Machine
+from rota.providers.command import CommandProvider
+from rota.providers.local import LocalProvider
 from rota.providers.protocol import Provider
 from rota.wiring import guard
 
@@ -21,11 +21,11 @@ _LEAVE_SECONDS = 10.0  # to say goodbye: an empty node needs a moment
 _LOOK_SECONDS = 0.02
 
 
-def join_lines(vault: Vault, authority: Authority, address: str) -> Join:
+def join_lines(vault: Vault, authority: CertificateAuthority, address: str) -> JoinLineFor:
     """A token for each machine, whose labels say which one it is."""
     host, _, port = address.rpartition(":")
 
-    async def line(machine: Machine, wish: ClusterWish) -> str:
+    async def line(machine: Machine, wish: ClusterIntent) -> str:
         labels = {**wish.node_labels, MACHINE: machine.name}
         now_ms = time.time_ns() // 1_000_000
         secret = await asyncio.to_thread(
@@ -36,22 +36,22 @@ def join_lines(vault: Vault, authority: Authority, address: str) -> Join:
     return line
 
 
-async def procure(engine: Engine, local: Local, join: Join) -> None:
+async def procure(engine: Engine, local: LocalProvider, join: JoinLineFor) -> None:
     """For ever, with the providers there are."""
-    providers: dict[str, Provider] = {"local": local, "command": Command()}
-    await Procurement(engine, providers, join).run()
+    providers: dict[str, Provider] = {"local": local, "command": CommandProvider()}
+    await MachineProvisioner(engine, providers, join).run()
 
 
-class Nodes:
+class LocalNodes:
     """What runs of nodes on this machine."""
 
-    def runs(self, directory: Path) -> bool:
+    def agent_runs(self, directory: Path) -> bool:
         return bool(guard.agents_of(directory))
 
-    def left(self, directory: Path) -> bool:
+    def anything_runs(self, directory: Path) -> bool:
         return bool(guard.agents_of(directory) or guard.keepers_of(directory))
 
-    def end(self, directory: Path) -> None:
+    def end_all(self, directory: Path) -> None:
         """The agent says goodbye, if it can."""
         for agent in guard.agents_of(directory):
             agent.send(signal.SIGINT)

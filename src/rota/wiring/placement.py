@@ -4,19 +4,19 @@ from collections.abc import Iterator
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from rota.config import ConfigError, Placement
+from rota.config import ConfigError, PlacementConfig
 from rota.scheduler.filters import Filter
-from rota.scheduler.round import Settings
+from rota.scheduler.round import SchedulerSettings
 from rota.scheduler.rows import Plugins
 from rota.scheduler.scores import Interference, Score
 
 POINTS_MAX = 1000  # ten whole nodes: more is a way to say never, which is what `apart` is for
 
 
-def settings(config: Placement) -> Settings:
+def settings(config: PlacementConfig) -> SchedulerSettings:
     filters: tuple[Filter, ...] = tuple(_installed("rota.filters", "allows"))
     scores: tuple[Score, ...] = tuple(_installed("rota.scores", "points"))
-    return Settings(Plugins(filters, scores, interference(config.interference)), config.backfill)
+    return SchedulerSettings(Plugins(filters, scores, interference(config.interference)), config.backfill)
 
 
 def interference(said: dict[str, str]) -> Interference:

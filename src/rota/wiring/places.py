@@ -12,11 +12,11 @@ from rota.store.lock import DirectoryLock
 from rota.store.protocol import Store
 from rota.store.sqlite import SqliteStore
 from rota.wiring.elected import access_of
-from rota.wiring.keepsakes import read_keepsakes, write_keepsakes
+from rota.wiring.keepsakes import read_backup_files, write_backup_files
 from rota.wiring.shared_identity import read_shared, share
 
 
-class Place(Protocol):
+class StoreLocation(Protocol):
     name: str
 
     def opened(self, *, alone: bool, new: bool = False) -> contextlib.AbstractAsyncContextManager[Store]:
@@ -27,7 +27,7 @@ class Place(Protocol):
     async def write_files(self, store: Store, files: Mapping[str, bytes]) -> None: ...
 
 
-class Directory:
+class DirectoryLocation:
     def __init__(self, path: Path) -> None:
         self.name = str(path)
         self._path = path
@@ -51,14 +51,14 @@ class Directory:
 
     async def read_files(self, store: Store) -> Mapping[str, bytes]:
         del store
-        return read_keepsakes(self._path)
+        return read_backup_files(self._path)
 
     async def write_files(self, store: Store, files: Mapping[str, bytes]) -> None:
         del store
-        write_keepsakes(self._path, files)
+        write_backup_files(self._path, files)
 
 
-class Etcd:
+class EtcdLocation:
     def __init__(self, config: ServerConfig) -> None:
         self.name = config.store
         self._config = config
@@ -67,7 +67,7 @@ class Etcd:
     async def opened(self, *, alone: bool, new: bool = False) -> AsyncIterator[Store]:
         store = EtcdStore(access_of(self._config), self._config.etcd.prefix)
         try:
-            if alone and await store.seat.holder() is not None:
+            if alone and await store.leader_lease.read_leader() is not None:
                 raise Conflict(f"a server leads on {self.name}", hint="stop every server first")
             is_there = (await store.read()).revision > 0
             if is_there and new:
@@ -87,10 +87,10 @@ class Etcd:
         await share(store, files)
 
 
-def place_of(field: str, text: str, config_file: str | None = None) -> Place:
+def store_location(field: str, text: str, config_file: str | None = None) -> StoreLocation:
     """A path, or etcd://HOST:PORT,... as `--store` takes it; how etcd is reached the settings say."""
     if "://" not in text:
-        return Directory(Path(text))
+        return DirectoryLocation(Path(text))
     if not text.startswith("etcd://"):
         raise BadField(field, f"{text!r} is no store", "write a data directory, or etcd://HOST:PORT,...")
-    return Etcd(server_config(ServerOptions(config_file=config_file, store=text)))
+    return EtcdLocation(server_config(ServerOptions(config_file=config_file, store=text)))

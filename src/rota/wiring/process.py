@@ -13,18 +13,18 @@ from typing import Any, BinaryIO
 import structlog
 import uvloop
 
-from rota.model.errors import leaves
-from rota.wiring.telling import TOLD, explain
+from rota.model.errors import flatten_group
+from rota.wiring.telling import EXPLAINED_ERRORS, explain
 
 
 def guarded(main: Coroutine[Any, Any, None]) -> int:
     """Run it; the user's and the world's errors become a line on stderr and an exit code."""
-    be_swift()
+    tune_interpreter()
     try:
         uvloop.run(main)
     except BaseExceptionGroup as group:
         return explain(first_of(group))
-    except TOLD as error:
+    except EXPLAINED_ERRORS as error:
         return explain(error)
     return 0
 
@@ -34,21 +34,21 @@ class Interruption:
 
     def __init__(self, *signals: signal.Signals) -> None:
         loop = asyncio.get_running_loop()
-        self._came: asyncio.Future[signal.Signals] = loop.create_future()
+        self._received: asyncio.Future[signal.Signals] = loop.create_future()
         for one in signals:
-            loop.add_signal_handler(one, self._take, one, signals)
+            loop.add_signal_handler(one, self._on_signal, one, signals)
 
     async def wait(self) -> signal.Signals:
-        return await asyncio.shield(self._came)  # whoever stops waiting does not end it for the next one
+        return await asyncio.shield(self._received)  # whoever stops waiting does not end it for the next one
 
-    def _take(self, which: signal.Signals, signals: tuple[signal.Signals, ...]) -> None:
+    def _on_signal(self, which: signal.Signals, signals: tuple[signal.Signals, ...]) -> None:
         for one in signals:
             asyncio.get_running_loop().remove_signal_handler(one)
-        if not self._came.done():
-            self._came.set_result(which)
+        if not self._received.done():
+            self._received.set_result(which)
 
 
-async def to_the_end(closing: Coroutine[Any, Any, None]) -> None:
+async def shielded(closing: Coroutine[Any, Any, None]) -> None:
     """Whoever is cancelled while it closes its doors closes them all the same, and is cancelled then."""
     task = asyncio.get_running_loop().create_task(closing)
     cancelled: asyncio.CancelledError | None = None
@@ -83,18 +83,18 @@ def log_to(descriptor: int) -> None:
     )
 
 
-def be_swift() -> None:
+def tune_interpreter() -> None:
     """We make many small objects and few cycles: collect rarely; and hand the interpreter on promptly."""
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
     sys.setswitchinterval(0.001)
 
 
-def open_many() -> None:
+def raise_descriptor_limit() -> None:
     """As many descriptors as we may: each node is one, and most shells give a thousand unless asked."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    return leaves(group)[0]
+    return flatten_group(group)[0]

@@ -18,7 +18,7 @@ class Relay:
         self._to_node = asyncio.Event()
         self._breaks = False
         self._carrying: dict[asyncio.Task[None], None] = {}
-        self.mend()
+        self.heal()
 
     def cut(self, *, to_server: bool, to_node: bool) -> None:
         """Hold up what goes this way: as on a dead line nothing arrives, and nobody is told."""
@@ -33,7 +33,7 @@ class Relay:
         for task in list(self._carrying):
             task.cancel()
 
-    def mend(self) -> None:
+    def heal(self) -> None:
         """What was held up goes on; nothing was lost, as TCP would have it."""
         self._breaks = False
         self._to_server.set()
@@ -54,8 +54,8 @@ class Relay:
                 server_says, server = await asyncio.open_connection(self._host.strip("[]"), int(self._port))
                 ending.callback(server.transport.abort)
                 async with asyncio.TaskGroup() as ways:
-                    ways.create_task(_pass_on(node_says, server, self._to_server))
-                    ways.create_task(_pass_on(server_says, node, self._to_node))
+                    ways.create_task(_forward(node_says, server, self._to_server))
+                    ways.create_task(_forward(server_says, node, self._to_node))
             except* OSError:
                 pass  # one side has ended, so both do
 
@@ -75,7 +75,7 @@ async def relay_to(target: str) -> AsyncIterator[Relay]:
             relay.break_all()
 
 
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gate: asyncio.Event) -> None:
+async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gate: asyncio.Event) -> None:
     """Until one side has ended, which is an error so that the other way ends too."""
     while data := await reader.read(_CHUNK_BYTES):
         await gate.wait()

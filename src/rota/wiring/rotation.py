@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 
 import structlog
 
-from rota.apiserver.rotation import Dependents
-from rota.identity.authority import Authority
+from rota.apiserver.rotation import CaDependents
+from rota.identity.authority import CertificateAuthority
 from rota.identity.errors import NotRotating, Unsafe
-from rota.model.errors import Deposed, Unavailable
+from rota.model.errors import LostLeadership, Unavailable
 
 log = structlog.get_logger("rota.server")
 
@@ -18,9 +18,9 @@ _LOOK_SECONDS = 10.0  # at the wall clock: a machine may have slept
 
 
 async def keep_rotation(
-    authority: Authority,
+    authority: CertificateAuthority,
     follow: Callable[[], Awaitable[None]],
-    dependents: Callable[[], Dependents],
+    dependents: Callable[[], CaDependents],
     changed: Callable[[], Awaitable[None]],
 ) -> None:
     """Call `changed` after each change of what is trusted; finish a rotation when its overlap is over.
@@ -46,7 +46,7 @@ async def keep_rotation(
             if overlap is None or now < overlap.end:
                 is_held_back = False
                 continue
-            if holding := dependents().holding:
+            if holding := dependents().blocking:
                 if not is_held_back:
                     log.warning("the rotation of the CA is not finished", holding=", ".join(holding[:10]))
                 is_held_back = True
@@ -63,12 +63,12 @@ async def _follow(follow: Callable[[], Awaitable[None]]) -> None:
         log.warning("the CA that servers share is not followed", reason=str(error))
 
 
-async def _finish(authority: Authority, now: datetime) -> None:
+async def _finish(authority: CertificateAuthority, now: datetime) -> None:
     try:
         await asyncio.to_thread(authority.finish, now)
     except NotRotating:  # an operator was faster
         return
-    except (Unavailable, Deposed, Unsafe, OSError) as error:  # TimeoutError is one of the last
+    except (Unavailable, LostLeadership, Unsafe, OSError) as error:  # TimeoutError is one of the last
         log.warning("the rotation of the CA is not finished", reason=str(error))
         return
     log.info("the rotation of the CA is finished", ca=authority.fingerprint)

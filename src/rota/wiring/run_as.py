@@ -8,14 +8,14 @@ from pathlib import Path
 from rota.config import AgentConfig, ConfigError
 from rota.keeper.process.users import NARROW
 from rota.model.limits import PIDS_MAX
-from rota.runtimes.process import OWN, SELF, Bounds
+from rota.runtimes.process import OWN, SELF, RunLimits
 
 PIDS_LEAST = 16  # for all the work of a node
 _KERNEL = Path("/proc/sys/kernel")
 _UID_MAP = Path("/proc/self/uid_map")
 
 
-def bounds_of(config: AgentConfig, directory: Path) -> Bounds:
+def run_limits(config: AgentConfig, directory: Path) -> RunLimits:
     """ConfigError where work could not run so."""
     if config.pids_max is not None and not PIDS_LEAST <= config.pids_max <= PIDS_MAX:
         problem = f"{config.pids_max} is no number of processes for a node"
@@ -24,7 +24,7 @@ def bounds_of(config: AgentConfig, directory: Path) -> Bounds:
     if run_as != SELF:
         _check(run_as)
         check_way(directory)
-    return Bounds(run_as, config.pids_max or _half_of_all_pids(), config.no_new_privs)
+    return RunLimits(run_as, config.pids_max or _half_of_all_pids(), config.no_new_privs)
 
 
 def may_become_others() -> bool:

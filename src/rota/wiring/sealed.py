@@ -6,7 +6,7 @@ from rota.model.job import JobSpec
 from rota.store import codec
 
 
-class Specs:
+class SealedSpecStore:
     """What `rota.watcher.adoption` calls SealedSpecs."""
 
     def __init__(self, seals: Seals) -> None:

@@ -14,10 +14,10 @@ from typing import NamedTuple
 import grpc
 
 from rota.apiserver import certificates
-from rota.apiserver.api import Addresses, BeforeToken, at_once
+from rota.apiserver.api import Addresses, BeforeToken, no_precondition
 from rota.apiserver.http import make_app
-from rota.apiserver.rotation import Dependents, dependents
-from rota.apiserver.rpc import ControllerDoor, TokenFirst
+from rota.apiserver.rotation import CaDependents, find_ca_dependents
+from rota.apiserver.rpc import ControllerService, TokenInterceptor
 from rota.clusters import assign, family, lifecycle, scale
 from rota.config import ServerConfig, ServerOptions, machines_dir, renewal_window, server_config
 from rota.config.etcd import endpoints, plain_text_beyond
@@ -26,99 +26,99 @@ from rota.engine.reconciler import Reconciler
 from rota.engine.run import Engine
 from rota.engine.zones import zone
 from rota.identity.audit import AUDIT_FILE, AuditLog
-from rota.identity.authority import Authority
+from rota.identity.authority import CertificateAuthority
 from rota.identity.vault import Vault
 from rota.model.adoption import jobs_before
-from rota.model.errors import Deposed, StoreFull, Unavailable
+from rota.model.errors import LostLeadership, StoreFull, Unavailable
 from rota.model.job import Counters
-from rota.model.plan import Event, Instant, Plan
+from rota.model.plan import EventRecord, Instant, Plan
 from rota.model.view import View
-from rota.providers.local import Local
+from rota.providers.local import LocalProvider
 from rota.scheduler import deadline, drain, queue_length, unplaceable
 from rota.scheduler import plan as scheduler
-from rota.scheduler.growth import foresee_growth
+from rota.scheduler.growth import estimate_scale
 from rota.scheduler.plan import Scheduler
-from rota.scheduler.round import Settings
-from rota.scheduler.survey import Surveyor
+from rota.scheduler.round import SchedulerSettings
+from rota.scheduler.survey import FitCalculator
 from rota.store.lock import DirectoryLock
 from rota.store.memory import MemoryStore
-from rota.store.tails import Tails
+from rota.store.tails import TailStore
 from rota.watcher import ages, brake, departures, liveness, revocations
-from rota.watcher.leading import Leading
-from rota.watcher.pace import Bounds
-from rota.watcher.rpc import WatcherDoor, Watchers
-from rota.watcher.run import AgentDoor
+from rota.watcher.leading import LeadershipContext
+from rota.watcher.pace import IntervalBounds
+from rota.watcher.rpc import WatcherService, AttachedWatchers
+from rota.watcher.run import AgentService
 from rota.watcher.strangers import RefusedCalls
 from rota.wire import services
 from rota.wire.generated import agent_pb2_grpc, controller_pb2_grpc, watcher_pb2_grpc
 from rota.wiring import doors, placement
-from rota.wiring.cards import Card
+from rota.wiring.cards import ServerRecord
 from rota.wiring.context import Context
 from rota.wiring.dev_users import DevUsers
-from rota.wiring.elected import look_at_etcd
-from rota.wiring.faces import Own, Sources, make_api
+from rota.wiring.elected import check_etcd_cluster
+from rota.wiring.faces import ServerIdentity, ApiSources, make_api
 from rota.wiring.gateway import admission, gateway_line, open_gateway
-from rota.wiring.machines import Nodes, join_lines, procure
-from rota.wiring.post import Post, post_of
-from rota.wiring.process import Interruption, first_of, guarded, log_to, open_many, to_the_end
-from rota.wiring.reports import report_door
+from rota.wiring.machines import LocalNodes, join_lines, procure
+from rota.wiring.post import Leadership, leadership_for
+from rota.wiring.process import Interruption, first_of, guarded, log_to, raise_descriptor_limit, shielded
+from rota.wiring.reports import result_endpoints
 from rota.wiring.rotation import keep_rotation
-from rota.wiring.sealed import Specs
-from rota.wiring.telling import tell
+from rota.wiring.sealed import SealedSpecStore
+from rota.wiring.telling import print_line
 from rota.wiring.tls import ServerTls
 
-_HANG_UP_SECONDS = 0.5
-_STAND_AGAIN_SECONDS = 0.5
+_CLOSE_SECONDS = 0.5
+_CAMPAIGN_AGAIN_SECONDS = 0.5
 _ANNOUNCE_AGAIN_SECONDS = 5.0
 
 
 def run_server(options: ServerOptions) -> int:
     config = server_config(options)
     log_to(sys.stderr.fileno())
-    open_many()
+    raise_descriptor_limit()
 
     async def main() -> None:
         interruption = Interruption(signal.SIGINT, signal.SIGTERM)
         if endpoints(config.store):
-            await look_at_etcd(config)
+            await check_etcd_cluster(config)
             async with asyncio.TaskGroup() as tasks:
-                serving = tasks.create_task(_lead_again_and_again(config))
+                serving = tasks.create_task(_run_elections(config))
                 await interruption.wait()
                 serving.cancel()
         else:
             async with running(config) as server:
-                _tell_ready(server, config)
+                _print_ready(server, config)
                 await interruption.wait()
 
     return guarded(main())
 
 
-async def _lead_again_and_again(config: ServerConfig) -> None:
+async def _run_elections(config: ServerConfig) -> None:
     """Where others may lead, one that does not stands by: everything is read again when it does."""
     while True:
         try:
             async with running(config) as server:
-                _tell_ready(server, config)
+                _print_ready(server, config)
                 await asyncio.Event().wait()
-        except* (Deposed, Unavailable, StoreFull) as reasons:
-            tell(f"Rota server does not lead: {first_of(reasons)}")
-        await asyncio.sleep(_STAND_AGAIN_SECONDS)
+        except* (LostLeadership, Unavailable, StoreFull) as reasons:
+            print_line(f"Rota server does not lead: {first_of(reasons)}")
+        await asyncio.sleep(_CAMPAIGN_AGAIN_SECONDS)
 
 
-def _tell_ready(server: "Server", config: ServerConfig) -> None:
-    tell(f"Rota server ready: api {server.url}, agents {server.addresses.agent}")
+def _print_ready(server: "Server", config: ServerConfig) -> None:
+    print_line(f"Rota server ready: api {server.url}, agents {server.addresses.agent}")
     if config.worker_gateway.enabled:
-        tell(gateway_line(server.addresses))
+        print_line(gateway_line(server.addresses))
     if (beyond := plain_text_beyond(config.etcd, config.store)) is not None:
-        tell(
+        print_line(
             f"  WARNING: etcd at {beyond} is spoken to in plain text: keys and tokens can be read on the way"
         )
     if server.engine.store.name != MemoryStore.name:
         return
-    tell("  store = memory: no job is on disk; a restart loses those that wait, and adopts what nodes run")
+    print_line("  store = memory: no job is on disk; a restart loses those that wait, and adopts what nodes run")
     nodes = len(server.engine.mirror.nodes)
     if nodes:
-        tell(f"  jobs that waited before it was stopped are gone; {nodes} nodes may bring back what they run")
+        print_line(f"  jobs that waited before it was stopped are gone; {nodes} nodes may bring back what they run")
 
 
 @dataclass(frozen=True)
@@ -127,10 +127,10 @@ class Server:
 
     engine: Engine
     vault: Vault
-    authority: Authority
+    authority: CertificateAuthority
     addresses: Addresses
     url: str
-    local: Local
+    local: LocalProvider
 
 
 @contextlib.asynccontextmanager
@@ -139,24 +139,24 @@ async def running(config: ServerConfig, users: DevUsers | None = None) -> AsyncI
     directory = Path(str(config.data_dir))
     async with contextlib.AsyncExitStack() as closing:
         closing.callback(DirectoryLock(directory).release)
-        post = await closing.enter_async_context(post_of(config, directory))
-        authority = Authority.open(directory / "ca", datetime.now(UTC), renewal_window(config.certificates))
+        post = await closing.enter_async_context(leadership_for(config, directory))
+        authority = CertificateAuthority.open(directory / "ca", datetime.now(UTC), renewal_window(config.certificates))
         settings = placement.settings(config.placement)
         placing = Scheduler(settings)
         reconcilers = _reconcilers(config, settings, placing, post.ttl_ms)
         engine = Engine(post.store, reconcilers, frozenset(config.placement.granted_labels))
         await post.lead(engine, authority, settings)
-        async with _doors(config, engine, authority, post, settings, placing=placing, users=users) as server:
+        async with _serve(config, engine, authority, post, settings, placing=placing, users=users) as server:
             yield server
 
 
 @contextlib.asynccontextmanager
-async def _doors(
+async def _serve(
     config: ServerConfig,
     engine: Engine,
-    authority: Authority,
-    post: Post,
-    settings: Settings,
+    authority: CertificateAuthority,
+    post: Leadership,
+    settings: SchedulerSettings,
     *,
     placing: Scheduler,
     users: DevUsers | None,
@@ -165,27 +165,27 @@ async def _doors(
     vault = post.open_vault()
     served = doors.server_tls(config, authority, datetime.now(UTC))
     http_socket = doors.bind_http(config.http_server.addr)
-    audit, tails, watchers = AuditLog(directory / AUDIT_FILE), Tails(directory / "tails"), Watchers()
+    audit, tails, watchers = AuditLog(directory / AUDIT_FILE), TailStore(directory / "tails"), AttachedWatchers()
     agent_server, controller_server = _grpc_servers(config, authority, vault, audit)
     addresses = Addresses(
         http=doors.with_port(config.http_server.addr, http_socket.getsockname()[1]),
-        agent=doors.open_agent_door(agent_server, config, served),
-        controller=doors.open_controller_door(controller_server, config, served),
+        agent=doors.open_agent_port(agent_server, config, served),
+        controller=doors.open_controller_port(controller_server, config, served),
         names=tuple(doors.host_names(config)),
     )
-    specs = Specs(authority.seals()) if config.store == MemoryStore.name else None
+    specs = SealedSpecStore(authority.seals()) if config.store == MemoryStore.name else None
     leading = _leading(post, vault, partial(_agent_ports, watchers, addresses, post), specs, audit)
-    reports = report_door(authority, config.http_server, addresses.http, post.servers)
-    pace = _pace(config)
-    agents = AgentDoor(engine, authority, _lost_ms(config), pace, tails, leading=leading, reports=reports)
+    reports = result_endpoints(authority, config.http_server, addresses.http, post.servers)
+    pace = _report_interval(config)
+    agents = AgentService(engine, authority, _lost_ms(config), pace, tails, leading=leading, reports=reports)
     gateway = open_gateway(config, engine, agents, vault, controller_server, agent_server)
-    sources = Sources(agents, agents, tails, post.servers, gateway, watchers.addresses)
+    sources = ApiSources(agents, agents, tails, post.servers, gateway, watchers.addresses)
     limits, before = config.limits, _before_token(users)
-    own = Own(directory, authority, vault, addresses, served.expiries, audit, limits, before)
-    api = make_api(engine, own, settings, sources, known=placing.known)
+    own = ServerIdentity(directory, authority, vault, addresses, served.expiries, audit, limits, before)
+    api = make_api(engine, own, settings, sources, known=placing.queue_snapshot)
     ports = partial(_server_ports, addresses, post)
-    attached = WatcherDoor(engine, agents, authority, watchers, leading=leading, servers=ports)
-    _answer(agents, attached, agent_server, ControllerDoor(api), controller_server)
+    attached = WatcherService(engine, agents, authority, watchers, leading=leading, servers=ports)
+    _register_services(agents, attached, agent_server, ControllerService(api), controller_server)
     local = _local(directory, users)
     web = doors.web_server(make_app(api), served, config.http_server)
     url = f"{web.scheme}://{addresses.http}"
@@ -207,31 +207,31 @@ async def _doors(
             yield Server(engine, vault, authority, addresses, url, local)
         finally:
             driving.cancel()  # first: whoever waits for it is told so while the doors are open
-            await to_the_end(_hang_up(web, serving, agent_server, controller_server))
+            await shielded(_close_web(web, serving, agent_server, controller_server))
             for one in (http_socket, tails, audit):
                 one.close()
             _end_all(announcing, *dialling, procuring, keeping, renewing, rotating)
 
 
 def _leading(
-    post: Post, vault: Vault, servers: Callable[[], list[str]], specs: Specs | None, audit: AuditLog
-) -> Leading:
-    return Leading(
-        *(post.ttl_ms, post.surely_leads, servers, vault.may_watch, specs),
+    post: Leadership, vault: Vault, servers: Callable[[], list[str]], specs: SealedSpecStore | None, audit: AuditLog
+) -> LeadershipContext:
+    return LeadershipContext(
+        *(post.ttl_ms, post.lease_valid, servers, vault.has_watcher, specs),
         note_signer=vault.note_watcher_ca,
         refused=RefusedCalls(audit),
     )
 
 
 def _before_token(users: DevUsers | None) -> BeforeToken:
-    return at_once if users is None else users.admit_others
+    return no_precondition if users is None else users.admit_others
 
 
-def _local(directory: Path, users: DevUsers | None) -> Local:
+def _local(directory: Path, users: DevUsers | None) -> LocalProvider:
     """The provider of machines on this one; those of a dev cluster follow when its users change."""
     if users is None:
-        return Local(machines_dir(directory), Nodes())
-    local = Local(machines_dir(directory), Nodes(), lambda: users.flags)
+        return LocalProvider(machines_dir(directory), LocalNodes())
+    local = LocalProvider(machines_dir(directory), LocalNodes(), lambda: users.flags)
     users.follow(local.restart_agents)
     return local
 
@@ -241,21 +241,21 @@ class _GrpcServers(NamedTuple):
     controllers: grpc.aio.Server
 
 
-def _grpc_servers(config: ServerConfig, authority: Authority, vault: Vault, audit: AuditLog) -> _GrpcServers:
-    token_first = TokenFirst(vault, audit, admission(config, vault))
+def _grpc_servers(config: ServerConfig, authority: CertificateAuthority, vault: Vault, audit: AuditLog) -> _GrpcServers:
+    token_first = TokenInterceptor(vault, audit, admission(config, vault))
     own, refused = (services.AGENT, services.WATCHER), RefusedCalls(audit)
     others = doors.ForwardedCalls(*own, is_retired=authority.is_retired, refused=refused)
     return _GrpcServers(
-        doors.grpc_server(doors.agent_bounds(), others, token_first),
-        doors.grpc_server(doors.controller_bounds(config.grpc_server), token_first),
+        doors.grpc_server(doors.agent_limits(), others, token_first),
+        doors.grpc_server(doors.controller_limits(config.grpc_server), token_first),
     )
 
 
-def _answer(
-    agents: AgentDoor,
-    watchers: WatcherDoor,
+def _register_services(
+    agents: AgentService,
+    watchers: WatcherService,
     agent_server: grpc.aio.Server,
-    controllers: ControllerDoor,
+    controllers: ControllerService,
     server: grpc.aio.Server,
 ) -> None:
     """Who answers at which of the two doors; at that of agents also calls which standbys forward."""
@@ -265,28 +265,28 @@ def _answer(
         controller_pb2_grpc.add_ControllerServicer_to_server(controllers, one)  # type: ignore[no-untyped-call]  # generated
 
 
-def _agent_ports(watchers: Watchers, addresses: Addresses, post: Post) -> list[str]:
+def _agent_ports(watchers: AttachedWatchers, addresses: Addresses, post: Leadership) -> list[str]:
     """Where agents may call; nothing where they have no choice."""
     found = watchers.addresses()
     servers = [card.agent for card in post.servers()]
     return [*found, *(servers or ([addresses.agent] if found else []))]
 
 
-def _server_ports(addresses: Addresses, post: Post) -> list[str]:
+def _server_ports(addresses: Addresses, post: Leadership) -> list[str]:
     return list(dict.fromkeys((addresses.agent, *(card.agent for card in post.servers()))))
 
 
-def _ending(engine: Engine, authority: Authority, served: ServerTls) -> dict[str, str]:
+def _ending(engine: Engine, authority: CertificateAuthority, served: ServerTls) -> dict[str, str]:
     now = datetime.now(UTC)
-    return certificates.warnings(engine.mirror, served.expiries(), authority.renewal_window, now)
+    return certificates.expiry_warnings(engine.mirror, served.expiries(), authority.renewal_window, now)
 
 
 async def _rotate(
-    engine: Engine, authority: Authority, agents: AgentDoor, context: Context, post: Post
+    engine: Engine, authority: CertificateAuthority, agents: AgentService, context: Context, post: Leadership
 ) -> None:
-    def depending() -> Dependents:
+    def depending() -> CaDependents:
         watchers = context.vault.list_watchers()
-        return dependents(engine.mirror, watchers, authority, datetime.now(UTC))
+        return find_ca_dependents(engine.mirror, watchers, authority, datetime.now(UTC))
 
     async def changed() -> None:
         agents.end_retired()
@@ -303,41 +303,41 @@ def _end_all(*tasks: asyncio.Task[None]) -> None:
         task.cancel()
 
 
-async def _hang_up(web: doors.Web, serving: asyncio.Task[None], *servers: grpc.aio.Server) -> None:
+async def _close_web(web: doors.WebServer, serving: asyncio.Task[None], *servers: grpc.aio.Server) -> None:
     web.should_exit = web.force_exit = True
     for server in servers:
-        await server.stop(_HANG_UP_SECONDS)
+        await server.stop(_CLOSE_SECONDS)
     await asyncio.wait([serving])  # it may have been cut short, where deciding has failed
-    await web.hang_up()
+    await web.close_all()
 
 
-def _urls(own: str, post: Post) -> list[str]:
+def _urls(own: str, post: Leadership) -> list[str]:
     return list(dict.fromkeys((own, *(card.url for card in post.servers()))))
 
 
-async def _spread_servers(post: Post, agents: AgentDoor, context: Context) -> None:
+async def _spread_servers(post: Leadership, agents: AgentService, context: Context) -> None:
     """Tell connected nodes and the command line of this user of every server, whenever that changes.
 
     Nodes are told first: one that knows a single server finds no other when that one is killed.
     """
-    known: list[Card] | None = None
+    known: list[ServerRecord] | None = None
     while True:
         if (servers := post.servers()) != known:
             known = servers
-            await agents.tell_servers()
+            await agents.send_servers()
             with contextlib.suppress(Unavailable):
                 await asyncio.to_thread(context.write, _urls(context.url, post))
-        await post.servers_told()
+        await post.servers_refreshed()
 
 
 def _reconcilers(
-    config: ServerConfig, settings: Settings, placing: Scheduler, ttl_ms: int
+    config: ServerConfig, settings: SchedulerSettings, placing: Scheduler, ttl_ms: int
 ) -> list[Reconciler]:
     return [
-        assign.reconciler(Surveyor().look),
+        assign.reconciler(FitCalculator().cluster_fit),
         lifecycle.RECONCILER,
         family.reconciler(),
-        scale.reconciler(partial(foresee_growth, settings=settings)),
+        scale.reconciler(partial(estimate_scale, settings=settings)),
         batch.RECONCILER,
         rollout.RECONCILER,
         rollback.RECONCILER,
@@ -358,18 +358,18 @@ def _reconcilers(
     ]
 
 
-def _retention(config: ServerConfig) -> expire.Retention:
+def _retention(config: ServerConfig) -> expire.JobRetention:
     said = config.retention
-    return expire.Retention(round(said.age_seconds * 1000), said.jobs_count)
+    return expire.JobRetention(round(said.age_seconds * 1000), said.jobs_count)
 
 
 def _lost_ms(config: ServerConfig) -> int:
     return round(config.lost_seconds * 1000)
 
 
-def _pace(config: ServerConfig) -> Bounds:
+def _report_interval(config: ServerConfig) -> IntervalBounds:
     said = config.report_seconds
-    return Bounds(round(said.least * 1000), round(said.most * 1000))
+    return IntervalBounds(round(said.least * 1000), round(said.most * 1000))
 
 
 async def _announce(engine: Engine, addresses: Addresses) -> None:
@@ -378,10 +378,10 @@ async def _announce(engine: Engine, addresses: Addresses) -> None:
     A commit that fails makes the engine read everything again, so none is tried while space is short.
     """
     why = f"the server at {addresses.http} leads, with epoch {engine.epoch}"
-    event = Event("leader.elected", why, counts={"epoch": engine.epoch})
+    event = EventRecord("leader.elected", why, counts={"epoch": engine.epoch})
     while True:
         with contextlib.suppress(Unavailable, StoreFull):
-            if not engine.mirror.is_short:
+            if not engine.mirror.disk_low:
                 await engine.ask("engine", lambda *_: Plan(events=(event,), why=why))
                 return
         await asyncio.sleep(_ANNOUNCE_AGAIN_SECONDS)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from rota.identity import files, keyring, vault
-from rota.identity.authority import Authority
+from rota.identity.authority import CertificateAuthority
 from rota.identity.errors import Unsafe
 from rota.identity.keyring import Keyring
 from rota.identity.vault import Vault
@@ -27,10 +27,10 @@ async def adopt_authority(store: EtcdStore, directory: Path) -> None:
     """The first server's CA is the cluster's; a directory that holds another belongs to another cluster."""
     place = directory / "ca"
     had_one = (place / keyring.CERTIFICATE_FILE).exists()
-    shared = await store.board.read(_CA)
+    shared = await store.members.read_shared(_CA)
     if shared is None or had_one:
-        own = keyring.opened(place, datetime.now(UTC))
-        shared = await store.board.settle(_CA, _from_ring(own))
+        own = keyring.open_keyring(place, datetime.now(UTC))
+        shared = await store.members.put_if_absent(_CA, _from_ring(own))
         if had_one and own.current_fingerprint not in _to_ring(shared).fingerprints:
             raise Unsafe(f"{directory} holds the CA of another cluster than etcd: use an empty directory")
     files.own_directory(place)
@@ -38,12 +38,12 @@ async def adopt_authority(store: EtcdStore, directory: Path) -> None:
         keyring.write(place, _to_ring(shared))
 
 
-async def follow_authority(store: EtcdStore, authority: Authority) -> None:
+async def follow_authority(store: EtcdStore, authority: CertificateAuthority) -> None:
     """What the leader before has rotated is known here from now on; or we, where etcd did not say so."""
     loop = asyncio.get_running_loop()
 
     def fetch() -> Keyring | None:
-        shared = asyncio.run_coroutine_threadsafe(store.board.read(_CA), loop).result(_PUBLISH_SECONDS)
+        shared = asyncio.run_coroutine_threadsafe(store.members.read_shared(_CA), loop).result(_PUBLISH_SECONDS)
         return None if shared is None else _to_ring(shared)
 
     try:
@@ -52,12 +52,12 @@ async def follow_authority(store: EtcdStore, authority: Authority) -> None:
         raise Unavailable("etcd does not answer which CA this cluster has") from None
 
 
-def take_shared(name: str, content: bytes | None, directory: Path, authority: Authority) -> None:
+def take_shared(name: str, content: bytes | None, directory: Path, authority: CertificateAuthority) -> None:
     """What the leader gives out, or rotates, while we stand by."""
     if name == _VAULT and content is not None:
         files.write_private(directory / "vault" / vault.FILE, _unpacked(content))
     if name == _CA and content is not None:
-        authority.take(_to_ring(content))
+        authority.apply_keyring(_to_ring(content))
 
 
 def _from_ring(ring: Keyring) -> bytes:
@@ -79,7 +79,7 @@ async def adopt_vault(store: EtcdStore, directory: Path) -> None:
     """What the leader before gave out is known here from now on."""
     place = directory / "vault"
     Vault.open(place)
-    shared = await store.board.read(_VAULT)
+    shared = await store.members.read_shared(_VAULT)
     if shared is not None:
         files.write_private(place / vault.FILE, _unpacked(shared))
 
@@ -88,15 +88,15 @@ async def share(store: EtcdStore, kept: Mapping[str, bytes]) -> None:
     """What a data directory or a backup held; by its paths there."""
     own = {name: kept[f"ca/{name}"].decode() for name in _CA_FILES if f"ca/{name}" in kept}
     if own:
-        await store.board.settle(_CA, _from_ring(_to_ring(json.dumps(own).encode())))
+        await store.members.put_if_absent(_CA, _from_ring(_to_ring(json.dumps(own).encode())))
     if f"vault/{vault.FILE}" in kept:
-        await store.board.settle(_VAULT, _packed(kept[f"vault/{vault.FILE}"]))
+        await store.members.put_if_absent(_VAULT, _packed(kept[f"vault/{vault.FILE}"]))
 
 
 async def read_shared(store: EtcdStore) -> dict[str, bytes]:
     """The same, back."""
     found: dict[str, bytes] = {}
-    authority, tokens = await store.board.read(_CA), await store.board.read(_VAULT)
+    authority, tokens = await store.members.read_shared(_CA), await store.members.read_shared(_VAULT)
     if authority is not None:
         said: dict[str, str] = json.loads(authority)
         found |= {f"ca/{name}": text.encode() for name, text in said.items() if name in _CA_FILES}

@@ -13,7 +13,7 @@ from rota.wiring.tunnel import Tunnel
 _HANG_UP_SECONDS = 0.5
 
 
-class StandbyForwarding:
+class StandbyPorts:
     """Controllers and workers are served by a proxy, agents by a tunnel."""
 
     def __init__(self, config: ServerConfig, served: ServerTls, vault: Vault, following: Following) -> None:
@@ -26,9 +26,9 @@ class StandbyForwarding:
             return service not in services.WORKERS or may_register(authorization)
 
         self._proxy = LeaderProxy((services.CONTROLLER, *workers), self._channel, admit)
-        self._server = doors.grpc_server(doors.controller_bounds(config.grpc_server))
+        self._server = doors.grpc_server(doors.controller_limits(config.grpc_server))
         self._server.add_generic_rpc_handlers((self._proxy,))
-        self.controller_address = doors.open_controller_door(self._server, config, served)
+        self.controller_address = doors.open_controller_port(self._server, config, served)
         self._tunnel = Tunnel(own_address, self._channel.leader, self._channel.changed)
 
     async def run(self) -> None:

@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rota import __version__
-from rota.apiserver.restoring import begin_again
+from rota.apiserver.restoring import restored_records
 from rota.model.limits import RESTORE_REVISIONS
 from rota.model.plan import Instant
 from rota.store import backup, codec
-from rota.store.backup import Backup, Origin
+from rota.store.backup import Backup, BackupOrigin
 from rota.store.protocol import EventRow, Snapshot, Store
-from rota.wiring.places import Place
+from rota.wiring.places import StoreLocation
 
 _EVENT_ROWS = 1000
 
 
 @dataclass(frozen=True)
-class Contents:
+class StoreContents:
     """What was read, written or checked."""
 
     where: str
@@ -39,30 +39,30 @@ class Contents:
         return dict(self.__dict__)
 
 
-def back_up(place: Place, file: Path) -> Contents:
+def back_up(place: StoreLocation, file: Path) -> StoreContents:
     """Of a server that is stopped, or runs: what is read is as of one commit."""
 
     async def write() -> None:
         async with place.opened(alone=False) as store:
-            origin = Origin(_wall_ms(), __version__, await place.read_files(store))
+            origin = BackupOrigin(_wall_ms(), __version__, await place.read_files(store))
             with _private(file) as out:
-                async for piece in backup.written(store, origin):
+                async for piece in backup.stream(store, origin):
                     out.write(piece)
 
     asyncio.run(write())
     return check_backup(file)
 
 
-def check_backup(file: Path) -> Contents:
+def check_backup(file: Path) -> StoreContents:
     read = _read(file)
     counted = _counted(str(file), read.snapshot, len(read.events), keys=bool(read.files))
-    return replace(counted, taken_at_ms=read.head.taken_at_ms)
+    return replace(counted, taken_at_ms=read.header.taken_at_ms)
 
 
-def check_place(place: Place) -> Contents:
+def check_store_location(place: StoreLocation) -> StoreContents:
     """Raises Damaged if it is not whole: all records, every event, all that was acknowledged."""
 
-    async def look() -> Contents:
+    async def look() -> StoreContents:
         async with place.opened(alone=False) as store:
             snapshot = await store.read()
             for key, value in snapshot.records.items():
@@ -74,36 +74,36 @@ def check_place(place: Place) -> Contents:
     return asyncio.run(look())
 
 
-def restore(file: Path, place: Place) -> Contents:
+def restore(file: Path, place: StoreLocation) -> StoreContents:
     """A new history from a backup: its nodes wait for `rota store accept`."""
     read = _read(file)
-    head = read.head
+    head = read.header
     known = [codec.decode(key, value) for key, value in read.records.items()]
-    again = begin_again(known, head.taken_at_ms, Instant(head.time_ms, _wall_ms()))
+    again = restored_records(known, head.taken_at_ms, Instant(head.time_ms, _wall_ms()))
     records = {str(record.key): codec.encode(record) for record in again}
     snapshot = Snapshot(head.revision + RESTORE_REVISIONS, head.epoch, head.time_ms, records)
-    asyncio.run(_fill(place, snapshot, read.events, read.files))
-    return check_place(place)
+    asyncio.run(_load_snapshot(place, snapshot, read.events, read.files))
+    return check_store_location(place)
 
 
-def migrate(source: Place, target: Place) -> Contents:
+def migrate(source: StoreLocation, target: StoreLocation) -> StoreContents:
     """The same history elsewhere: whoever is started on the source again leads a lower epoch."""
 
     async def move() -> None:
         async with source.opened(alone=True) as store:
             snapshot = await store.read()
             above = snapshot._replace(epoch=snapshot.epoch + 1)
-            await _fill(target, above, await _events(store), await source.read_files(store))
+            await _load_snapshot(target, above, await _events(store), await source.read_files(store))
 
     asyncio.run(move())
-    return check_place(target)
+    return check_store_location(target)
 
 
-async def _fill(place: Place, snapshot: Snapshot, events: list[EventRow], files: Mapping[str, bytes]) -> None:
+async def _load_snapshot(place: StoreLocation, snapshot: Snapshot, events: list[EventRow], files: Mapping[str, bytes]) -> None:
     """The records last: until they are there, it is no store."""
     async with place.opened(alone=True, new=True) as store:
         await place.write_files(store, files)
-        await store.fill(snapshot, events)
+        await store.load_snapshot(snapshot, events)
 
 
 async def _events(store: Store) -> list[EventRow]:
@@ -122,12 +122,12 @@ def _private(file: Path) -> BinaryIO:
     return open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb")
 
 
-def _counted(where: str, snapshot: Snapshot, events: int, *, keys: bool) -> Contents:
+def _counted(where: str, snapshot: Snapshot, events: int, *, keys: bool) -> StoreContents:
     known = snapshot.records
     jobs, nodes = (
         sum(key.startswith(f"{kind}/") and key.endswith("/spec") for key in known) for kind in ("job", "node")
     )
-    return Contents(where, snapshot.revision, snapshot.epoch, len(known), jobs, nodes, events, keys=keys)
+    return StoreContents(where, snapshot.revision, snapshot.epoch, len(known), jobs, nodes, events, keys=keys)
 
 
 def _wall_ms() -> int:

@@ -9,7 +9,7 @@ from rota.model.limits import TALLY_KINDS_MAX, TALLY_SECONDS
 log = structlog.get_logger("rota.server")
 
 
-class Tally:
+class LogThrottle:
     """The first of an interval is logged at once, all that follow as one line per reason when it ends."""
 
     def __init__(self, event: str) -> None:
@@ -21,7 +21,7 @@ class Tally:
     def add(self, address: str, reason: str) -> None:
         if self._timer is None:
             log.warning(self._event, reason=reason, count=1, last_from=address)
-            self._timer = asyncio.get_running_loop().call_later(TALLY_SECONDS, self._tell)
+            self._timer = asyncio.get_running_loop().call_later(TALLY_SECONDS, self._log_counts)
             return
         if reason not in self._counts and len(self._counts) >= TALLY_KINDS_MAX:
             reason = "others"
@@ -31,9 +31,9 @@ class Tally:
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._tell()
+            self._log_counts()
 
-    def _tell(self) -> None:
+    def _log_counts(self) -> None:
         self._timer = None
         for reason, count in self._counts.items():
             log.warning(self._event, reason=reason, count=count, last_from=self._last_from[reason])

@@ -7,20 +7,20 @@ from rota.model.errors import RotaError
 from rota.store.lock import AlreadyRunning
 
 TRY_AGAIN = 75
-TOLD = (AlreadyRunning, ConfigError, RotaError, ValueError, OSError)  # the user's and the world's
+EXPLAINED_ERRORS = (AlreadyRunning, ConfigError, RotaError, ValueError, OSError)  # the user's and the world's
 _EXIT_CODES = {"not_found": 4, "not_allowed": 5, "unavailable": TRY_AGAIN, "store_full": TRY_AGAIN}
 
 
 def explain(error: BaseException) -> int:
-    if not isinstance(error, TOLD):
+    if not isinstance(error, EXPLAINED_ERRORS):
         raise error
     code = getattr(error, "code", "failed")
-    tell(f"error: {code}: {error}")
+    print_line(f"error: {code}: {error}")
     hint = getattr(error, "hint", None)
     if hint:
-        tell(f"hint: {hint}")
+        print_line(f"hint: {hint}")
     return int(getattr(error, "exit_code", _EXIT_CODES.get(code, 1)))
 
 
-def tell(line: str) -> None:
+def print_line(line: str) -> None:
     print(line, file=sys.stderr, flush=True)

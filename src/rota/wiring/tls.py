@@ -13,21 +13,21 @@ from pathlib import Path
 import grpc
 import structlog
 
-from rota.config import ConfigError, GrpcServer, HttpServer
+from rota.config import ConfigError, GrpcServerConfig, HttpServerConfig
 from rota.identity import certificates
-from rota.identity.authority import Authority, KeyPair
-from rota.identity.errors import Refused
+from rota.identity.authority import CertificateAuthority, KeyPair
+from rota.identity.errors import IdentityRefused
 from rota.identity.expiry import Expiry
 from rota.identity.serving import FilePair, ServingPair, SignedPair
 
 log = structlog.get_logger("rota.server")
 
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"  # of TLS 1.2: forward secrecy, and no CBC; 1.3 has its own
-_LOOK_SECONDS = 10.0
-_LOOK_SECONDS_MIN = 0.05
-_WARN_LOOK_SECONDS = 60.0  # over all nodes
+_CHECK_SECONDS = 10.0
+_CHECK_SECONDS_MIN = 0.05
+_WARN_CHECK_SECONDS = 60.0  # over all nodes
 _WARN_SECONDS = 24 * 3600.0
-_LOOKS = 40  # at least, in the life of a certificate
+_CHECKS = 40  # at least, in the life of a certificate
 _SEE_LOG = "it should have been renewed: the server's log says why not"
 _NEW_FILE = "replace the files: they are read again without a restart"
 _NEW_FILE_RESTART = "replace the files and restart the server"
@@ -35,13 +35,13 @@ _NEW_CA = "rotate it: `rota ca rotate`"
 _OVERLAP = "`rota ca status` lists what still depends on it"
 
 
-def pair_of(name: str, door: HttpServer | GrpcServer, signed: ServingPair) -> ServingPair:
+def pair_of(name: str, door: HttpServerConfig | GrpcServerConfig, signed: ServingPair) -> ServingPair:
     """Return the operator's files where the listener has some, else the server's own certificate."""
     if door.crt_file is None or door.key_file is None:
         return signed
     try:
         return FilePair(door.crt_file, door.key_file)
-    except Refused as refusal:
+    except IdentityRefused as refusal:
         raise ConfigError(f"{name}.crt_file", str(refusal), "name a certificate and its key, PEM") from None
 
 
@@ -87,7 +87,7 @@ def load_pair(context: ssl.SSLContext, pair: KeyPair) -> None:
 class ServerTls:
     """The certificates of a server's listeners, and the task that keeps them current."""
 
-    def __init__(self, signed: SignedPair, authority: Authority) -> None:
+    def __init__(self, signed: SignedPair, authority: CertificateAuthority) -> None:
         self.signed = signed
         self.web: ServingPair | None = None  # None: plain text
         self.controllers: ServingPair | None = None
@@ -96,9 +96,9 @@ class ServerTls:
         self._rotated = asyncio.Event()
         self._listeners: list[tuple[ServingPair, Callable[[KeyPair], None]]] = []
 
-    def rest_on(self, name: str, crt_file: str) -> None:
+    def watch_file(self, name: str, crt_file: str) -> None:
         """Watch a certificate with which this server calls others: it is read when the server starts."""
-        with contextlib.suppress(OSError, Refused):  # where it is needed, it is refused with its reason
+        with contextlib.suppress(OSError, IdentityRefused):  # where it is needed, it is refused with its reason
             period = certificates.period_of(Path(crt_file).read_bytes())
             self.fixed.append(Expiry(name, period, _NEW_FILE_RESTART))
 
@@ -119,7 +119,7 @@ class ServerTls:
             return []
         return [Expiry("previous ca", period, _OVERLAP)]
 
-    def ending(self) -> Mapping[str, str]:
+    def expiry_warnings(self) -> Mapping[str, str]:
         """Warnings by the name of the certificate."""
         now = datetime.now(UTC)
         told = ((one.name, one.warning(now)) for one in self.expiries())
@@ -134,15 +134,15 @@ class ServerTls:
             while True:
                 await self._pause()
                 self._refresh()
-                if time.monotonic() - looked_at >= _WARN_LOOK_SECONDS:
+                if time.monotonic() - looked_at >= _WARN_CHECK_SECONDS:
                     looked_at = time.monotonic()
-                    _warn((ending or self.ending)(), told_at, looked_at)
+                    _warn((ending or self.expiry_warnings)(), told_at, looked_at)
 
     async def _pause(self) -> None:
         """Until it is time to look again; a rotation of the authority cuts that short."""
         lives = [serving.period.life.total_seconds() for serving in self._all()]
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(_LOOK_SECONDS_MIN, min(_LOOK_SECONDS, min(lives) / _LOOKS))):
+            async with asyncio.timeout(max(_CHECK_SECONDS_MIN, min(_CHECK_SECONDS, min(lives) / _CHECKS))):
                 await self._rotated.wait()
         self._rotated.clear()
 
@@ -172,7 +172,7 @@ def _is_replaced(serving: ServingPair, now: datetime) -> bool:
     try:
         if not serving.refresh(now):
             return False
-    except Refused as refusal:
+    except IdentityRefused as refusal:
         log.warning("certificate not replaced", reason=str(refusal))
         return False
     log.info("server certificate renewed", until=f"{serving.period.end:%Y-%m-%d %H:%M:%S} UTC")

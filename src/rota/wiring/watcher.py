@@ -19,7 +19,7 @@ from rota.agent.join import enroll
 from rota.config import ConfigError
 from rota.config.watcher import WatcherConfig, WatcherOptions, watcher_config
 from rota.identity.certificates import Period
-from rota.identity.errors import Refused
+from rota.identity.errors import IdentityRefused
 from rota.identity.tokens import JoinLine, JoinRole
 from rota.identity.watcher_identity import WatcherIdentity, WatcherRequest, load_watcher, store_watcher
 from rota.model.errors import NotAllowed, Unavailable
@@ -29,22 +29,22 @@ from rota.watcher.uplink import Uplink
 from rota.wire import forwarding, services
 from rota.wire.generated import watcher_pb2, watcher_pb2_grpc
 from rota.wiring import doors
-from rota.wiring.leader_proxy import LeaderProxy, NotReached, channel_to
-from rota.wiring.process import Interruption, guarded, log_to, open_many
-from rota.wiring.telling import tell
+from rota.wiring.leader_proxy import LeaderProxy, LeaderNotReached, channel_to
+from rota.wiring.process import Interruption, guarded, log_to, raise_descriptor_limit
+from rota.wiring.telling import print_line
 
 log = structlog.get_logger("rota.watcher")
 
 _LOCK = "watcher.lock"
-_HANG_UP_SECONDS = 0.5
-_RENEW_LOOK_SECONDS = 10.0
+_CLOSE_SECONDS = 0.5
+_RENEW_CHECK_SECONDS = 10.0
 _RENEW_SECONDS = 30.0
 
 
 def run_watcher(options: WatcherOptions) -> int:
     config = watcher_config(options)
     log_to(sys.stderr.fileno())
-    open_many()
+    raise_descriptor_limit()
     return guarded(_run(config, Path(str(config.data_dir)).absolute()))
 
 
@@ -59,19 +59,19 @@ async def _run(config: WatcherConfig, directory: Path) -> None:
         None if config.server_addr else lambda told: _remember(directory, told),
         credentials.trust,
     )
-    server = doors.grpc_server(doors.agent_bounds())
-    others = LeaderProxy((services.AGENT,), UplinkWay(uplink), attest=_attest)
+    server = doors.grpc_server(doors.agent_limits())
+    others = LeaderProxy((services.AGENT,), UplinkRoute(uplink), attest=_attest)
     server.add_generic_rpc_handlers((AgentEdge(uplink), others))
     doors.open_watcher_port(server, config.agent_addr, credentials)
     await server.start()
-    tell(f"Rota watcher ready: agents {config.agent_addr}")
+    print_line(f"Rota watcher ready: agents {config.agent_addr}")
     async with asyncio.TaskGroup() as tasks:
         working = [tasks.create_task(uplink.run()), tasks.create_task(credentials.keep_current(uplink))]
         await interruption.wait()
         for task in working:
             task.cancel()
     others.close()
-    await server.stop(_HANG_UP_SECONDS)
+    await server.stop(_CLOSE_SECONDS)
     lock.release()
 
 
@@ -149,7 +149,7 @@ class WatcherCredentials:
         """Trust the authorities that the leader names, from the next handshake on."""
         try:
             self._hold(self.identity.trusting(ca_pem))
-        except Refused as refusal:
+        except IdentityRefused as refusal:
             log.warning("authorities not trusted", reason=str(refusal))
             return
         log.info("authorities learned", authorities=len(self.identity.bundle.roots))
@@ -161,7 +161,7 @@ class WatcherCredentials:
         """
         stored = self.identity
         while True:
-            await asyncio.sleep(min(_RENEW_LOOK_SECONDS, self.period.life.total_seconds() / 40))
+            await asyncio.sleep(min(_RENEW_CHECK_SECONDS, self.period.life.total_seconds() / 40))
             channel, held = uplink.channel, self.identity
             try:
                 if stored != held:
@@ -176,7 +176,7 @@ class WatcherCredentials:
                     uplink.attach_again()
             except grpc.aio.AioRpcError as error:
                 log.warning("certificate not renewed", reason=error.details() or error.code().name)
-            except (Refused, OSError) as reason:
+            except (IdentityRefused, OSError) as reason:
                 log.warning("certificate not renewed", reason=str(reason))
 
     async def _renew(self, channel: grpc.aio.Channel) -> None:
@@ -191,7 +191,7 @@ class WatcherCredentials:
         log.info("certificate renewed", until=f"{self.period.end:%Y-%m-%d %H:%M:%S} UTC")
 
 
-class UplinkWay:
+class UplinkRoute:
     """Calls of agents other than their streams take the connection that this watcher has to the leader."""
 
     def __init__(self, uplink: Uplink) -> None:
@@ -209,5 +209,5 @@ class UplinkWay:
         del patience_seconds
         leader, channel = self._uplink.leader, self._uplink.channel
         if leader is None or channel is None:
-            raise NotReached("this watcher has no connection to the server that leads")
+            raise LeaderNotReached("this watcher has no connection to the server that leads")
         yield leader, channel

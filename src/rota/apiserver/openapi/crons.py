@@ -7,81 +7,81 @@ from rota.apiserver.openapi.spec import JobBody
 from rota.apiserver.openapi.words import (
     IF_MATCH,
     NAMESPACE,
-    Answer,
-    Body,
+    ResponseModel,
+    RequestModel,
     Operation,
     Parameter,
     fields_parameter,
     list_parameters,
-    said,
+    doc,
 )
 
 
-class CronLine(Answer):
+class CronLine(ResponseModel):
     """A job that is submitted again and again."""
 
-    name: Annotated[str, said("unique in its namespace")]
-    namespace: Annotated[str, said("to which it and its jobs belong")]
-    schedule: Annotated[str, said("five fields: minute, hour, day, month, weekday")]
-    zone: Annotated[str, said("the time zone in which they are read")]
-    overlap: Annotated[str, said("while an earlier run has not ended: allow, skip or replace")]
-    missed: Annotated[str, said("runs for which nobody was there: skip, once or all")]
-    history: Annotated[int, said("ended runs of which the jobs are kept")]
-    paused: Annotated[bool, said("no more runs are planned")]
-    user: Annotated[str, said("whose token made it")]
-    created_at_ms: Annotated[int, said("wall clock")]
-    last_at_ms: Annotated[int | None, said("for when its newest run was planned, wall clock")]
-    next_at_ms: Annotated[int | None, said("for when the next one is planned, wall clock")]
-    running: Annotated[list[str], said("ids of its jobs that have not ended")]
-    skipped: Annotated[int, said("planned runs that there were not")]
-    reason: Annotated[str | None, said("why not")]
+    name: Annotated[str, doc("unique in its namespace")]
+    namespace: Annotated[str, doc("to which it and its jobs belong")]
+    schedule: Annotated[str, doc("five fields: minute, hour, day, month, weekday")]
+    zone: Annotated[str, doc("the time zone in which they are read")]
+    overlap: Annotated[str, doc("while an earlier run has not ended: allow, skip or replace")]
+    missed: Annotated[str, doc("runs for which nobody was there: skip, once or all")]
+    history: Annotated[int, doc("ended runs of which the jobs are kept")]
+    paused: Annotated[bool, doc("no more runs are planned")]
+    user: Annotated[str, doc("whose token made it")]
+    created_at_ms: Annotated[int, doc("wall clock")]
+    last_at_ms: Annotated[int | None, doc("for when its newest run was planned, wall clock")]
+    next_at_ms: Annotated[int | None, doc("for when the next one is planned, wall clock")]
+    running: Annotated[list[str], doc("ids of its jobs that have not ended")]
+    skipped: Annotated[int, doc("planned runs that there were not")]
+    reason: Annotated[str | None, doc("why not")]
 
 
-class Run(Answer):
+class ScheduledRun(ResponseModel):
     """One of its jobs."""
 
-    at_ms: Annotated[int, said("for when it was planned, wall clock")]
-    job: Annotated[str, said("its id")]
-    name: Annotated[str | None, said("its name; null: it was deleted")]
-    state: Annotated[str, said("how the job stands, or `deleted`")]
-    reason: Annotated[str | None, said("why, if there is more to say")]
+    at_ms: Annotated[int, doc("for when it was planned, wall clock")]
+    job: Annotated[str, doc("its id")]
+    name: Annotated[str | None, doc("its name; null: it was deleted")]
+    state: Annotated[str, doc("how the job stands, or `deleted`")]
+    reason: Annotated[str | None, doc("why, if there is more to say")]
 
 
 class Cron(CronLine):
     """A cron with its job and its runs."""
 
-    job: Annotated[JobBody, said("what is submitted")]
-    runs: Annotated[list[Run], said("the newest first")]
+    job: Annotated[JobBody, doc("what is submitted")]
+    runs: Annotated[list[ScheduledRun], doc("the newest first")]
 
 
-class CronPage(Answer):
+class CronPage(ResponseModel):
     """One page of crons."""
 
-    crons: Annotated[list[CronLine], said("by namespace and name")]
-    next: Annotated[str | None, said("send it as `after` for the next page; null: there is none")]
+    crons: Annotated[list[CronLine], doc("by namespace and name")]
+    next: Annotated[str | None, doc("send it as `after` for the next page; null: there is none")]
 
 
-class CronBody(Body):
+class CronBody(RequestModel):
     """The whole of a cron."""
 
-    schedule: Annotated[str, said("five fields: minute, hour, day, month, weekday")]
-    job: Annotated[JobBody, said("what is submitted")]
-    name: Annotated[str | None, said("unique in its namespace")] = None
-    namespace: Annotated[str, said("to which it and its jobs belong")] = "default"
-    zone: Annotated[str, said("the time zone in which the schedule is read")] = "UTC"
-    overlap: Annotated[str, said("while an earlier run has not ended: allow, skip or replace")] = "skip"
-    missed: Annotated[str, said("runs for which nobody was there: skip, once or all")] = "once"
-    history: Annotated[int | str, said("ended runs of which the jobs are kept")] = 10
+    schedule: Annotated[str, doc("five fields: minute, hour, day, month, weekday")]
+    job: Annotated[JobBody, doc("what is submitted")]
+    name: Annotated[str | None, doc("unique in its namespace")] = None
+    namespace: Annotated[str, doc("to which it and its jobs belong")] = "default"
+    zone: Annotated[str, doc("the time zone in which the schedule is read")] = "UTC"
+    overlap: Annotated[str, doc("while an earlier run has not ended: allow, skip or replace")] = "skip"
+    missed: Annotated[str, doc("runs for which nobody was there: skip, once or all")] = "once"
+    history: Annotated[int | str, doc("ended runs of which the jobs are kept")] = 10
 
 
 CRON_LINE_FIELDS = CronLine.__struct_fields__
 CRON_FIELDS = Cron.__struct_fields__
 _ONE = "/v1/crons/{ref}"
-_HERE = (NAMESPACE,)
-_TAG = "what was wished of it"
+_NAMESPACE_QUERY = (NAMESPACE,)
+_INTENT_TAG = "what was wished of it"
 
 OPERATIONS = (
-    Operation("POST", "/v1/crons", "create a cron", Cron, 201, body=CronBody, tag=_TAG),
+    Operation("POST", "/v1/crons", "create a cron", Cron, 201, body=CronBody, tag=_INTENT_TAG),
     Operation(
         "GET",
         "/v1/crons",
@@ -92,13 +92,13 @@ OPERATIONS = (
             Parameter("namespace", "those of this namespace; without it all"),
         ),
     ),
-    Operation("GET", _ONE, "show a cron", Cron, query=(*_HERE, fields_parameter()), tag=_TAG),
+    Operation("GET", _ONE, "show a cron", Cron, query=(*_NAMESPACE_QUERY, fields_parameter()), tag=_INTENT_TAG),
     Operation(
-        "PUT", _ONE, "change it as a whole", Cron, body=CronBody, query=_HERE, headers=(IF_MATCH,), tag=_TAG
+        "PUT", _ONE, "change it as a whole", Cron, body=CronBody, query=_NAMESPACE_QUERY, headers=(IF_MATCH,), tag=_INTENT_TAG
     ),
-    Operation("DELETE", _ONE, "forget it; its jobs stay", None, 204, query=_HERE, headers=(IF_MATCH,)),
-    Operation("POST", f"{_ONE}/pause", "plan no more runs", Cron, body=EmptyBody, query=_HERE, tag=_TAG),
-    Operation("POST", f"{_ONE}/resume", "go on from now", Cron, body=EmptyBody, query=_HERE, tag=_TAG),
+    Operation("DELETE", _ONE, "forget it; its jobs stay", None, 204, query=_NAMESPACE_QUERY, headers=(IF_MATCH,)),
+    Operation("POST", f"{_ONE}/pause", "plan no more runs", Cron, body=EmptyBody, query=_NAMESPACE_QUERY, tag=_INTENT_TAG),
+    Operation("POST", f"{_ONE}/resume", "go on from now", Cron, body=EmptyBody, query=_NAMESPACE_QUERY, tag=_INTENT_TAG),
     Operation(
         "POST",
         f"{_ONE}/run",
@@ -107,7 +107,7 @@ OPERATIONS = (
         201,
         also=(200,),
         body=EmptyBody,
-        query=_HERE,
+        query=_NAMESPACE_QUERY,
         headers=(SUBMIT_KEY,),
     ),
 )

@@ -24,7 +24,7 @@ OPERATIONS: tuple[Operation, ...] = (
 # Of these some fields are there only at times, or as `fields` chooses: none is promised.
 PARTIAL = (
     jobs.JobLine,
-    tasks.Fared,
+    tasks.ExecutionStatus,
     nodes.Node,
     nodes.Namespace,
     clusters.Cluster,
@@ -32,8 +32,8 @@ PARTIAL = (
     events.Event,
     server.Token,
 )
-OPEN_PATHS = ("/healthz", "/readyz", "/v1/ca", "/v1/enroll")  # the last is opened by its join token
-EVENTS = "text/event-stream"
+PUBLIC_PATHS = ("/healthz", "/readyz", "/v1/ca", "/v1/enroll")  # the last is opened by its join token
+EVENT_STREAM = "text/event-stream"
 _IN_PATH = {
     "ref": "which one: its id; of a job also its name or `last`, of a node its name",
     "index": "number of the task, from 0",
@@ -52,7 +52,7 @@ _DESCRIPTION = (
 )
 
 
-def document(version: str) -> Schema:
+def build_document(version: str) -> Schema:
     schemas = _schemas()
     return {
         "openapi": "3.1.0",
@@ -66,7 +66,7 @@ def document(version: str) -> Schema:
     }
 
 
-def operation_of(method: str, path: str) -> Operation | None:
+def find_operation(method: str, path: str) -> Operation | None:
     return _BY_ROUTE.get((method, path))
 
 
@@ -104,24 +104,24 @@ def _operation(operation: Operation) -> Schema:
         "tags": [_tag(operation.path)],
         "parameters": [
             _parameter(one)
-            for one in (*in_path, *operation.query, *operation.headers, *_asked_again(operation))
+            for one in (*in_path, *operation.query, *operation.headers, *_conditional_parameters(operation))
         ],
         "responses": _responses(operation),
     }
     if operation.events:
-        described["description"] = f"With `Accept: {EVENTS}` it goes on: {operation.events}."
+        described["description"] = f"With `Accept: {EVENT_STREAM}` it goes on: {operation.events}."
     if operation.body is not None:
         described["requestBody"] = {"content": {"application/json": {"schema": _schema(operation.body)}}}
-    if operation.path in OPEN_PATHS:
+    if operation.path in PUBLIC_PATHS:
         described["security"] = []
     return described
 
 
-def _asked_again(operation: Operation) -> tuple[Parameter, ...]:
-    return (IF_NONE_MATCH,) if _has_tag(operation) else ()
+def _conditional_parameters(operation: Operation) -> tuple[Parameter, ...]:
+    return (IF_NONE_MATCH,) if _has_etag(operation) else ()
 
 
-def _has_tag(operation: Operation) -> bool:
+def _has_etag(operation: Operation) -> bool:
     """Of what is no stream."""
     return operation.method == "GET" and not isinstance(operation.answer, str)
 
@@ -133,10 +133,10 @@ def _responses(operation: Operation) -> Schema:
     elif operation.answer is not None:
         good["content"] = {"application/json": {"schema": _schema(operation.answer)}}
         if operation.events:
-            good["content"][EVENTS] = {"schema": TEXT}
+            good["content"][EVENT_STREAM] = {"schema": TEXT}
     if operation.tag:
         good["headers"] = {"ETag": {"description": f"names {operation.tag}; for If-Match", "schema": TEXT}}
-    known: Schema = {"304": {"description": "it is as If-None-Match says"}} if _has_tag(operation) else {}
+    known: Schema = {"304": {"description": "it is as If-None-Match says"}} if _has_etag(operation) else {}
     problem = {"application/problem+json": {"schema": _schema(Problem)}}
     return (
         {str(status): good for status in (operation.status, *operation.also)}

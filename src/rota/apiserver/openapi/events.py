@@ -5,42 +5,42 @@ from typing import Annotated, Any
 from rota.apiserver.openapi.words import (
     LAST_EVENT_ID,
     SINCE,
-    Answer,
+    ResponseModel,
     Operation,
     Parameter,
     bounded,
     fields_parameter,
-    said,
+    doc,
 )
 
 
-class Event(Answer):
+class Event(ResponseModel):
     """Something that happened."""
 
-    seq: Annotated[str, said("its sequence number, REVISION.INDEX")]
-    at_ms: Annotated[int, said("wall clock")]
-    kind: Annotated[str, said("as task.started; the protocol page has them all")]
-    job: Annotated[str | None, said("the id of the job it is about")]
-    node: Annotated[str | None, said("the name of the node it is about")]
-    cluster: Annotated[str | None, said("the name of the cluster it is about")]
-    namespace: Annotated[str | None, said("the namespace it is about, or of the cron it is about")]
-    indices: Annotated[list[tuple[int, int]] | None, said("ranges of tasks, each from and to")]
-    attempts: Annotated[int | None, said("the number of the attempt, where all have the same")]
-    exit_codes: Annotated[dict[str, int] | None, said("how many tasks ended with which")]
-    state: Annotated[str | None, said("into which it came")]
-    step: Annotated[int | None, said("of the task's steps, from 1")]
-    result: Annotated[dict[str, Any] | None, said("of task.reported: results and failure")]
+    seq: Annotated[str, doc("its sequence number, REVISION.INDEX")]
+    at_ms: Annotated[int, doc("wall clock")]
+    kind: Annotated[str, doc("as task.started; the protocol page has them all")]
+    job: Annotated[str | None, doc("the id of the job it is about")]
+    node: Annotated[str | None, doc("the name of the node it is about")]
+    cluster: Annotated[str | None, doc("the name of the cluster it is about")]
+    namespace: Annotated[str | None, doc("the namespace it is about, or of the cron it is about")]
+    indices: Annotated[list[tuple[int, int]] | None, doc("ranges of tasks, each from and to")]
+    attempts: Annotated[int | None, doc("the number of the attempt, where all have the same")]
+    exit_codes: Annotated[dict[str, int] | None, doc("how many tasks ended with which")]
+    state: Annotated[str | None, doc("into which it came")]
+    step: Annotated[int | None, doc("of the task's steps, from 1")]
+    result: Annotated[dict[str, Any] | None, doc("of task.reported: results and failure")]
     counts: Annotated[
-        dict[str, int] | None, said("of queue.changed: jobs and tasks; of leader.elected: epoch")
+        dict[str, int] | None, doc("of queue.changed: jobs and tasks; of leader.elected: epoch")
     ]
-    why: Annotated[str, said("a sentence")]
+    why: Annotated[str, doc("a sentence")]
 
 
-class EventPage(Answer):
+class EventPage(ResponseModel):
     """Some events, oldest first."""
 
-    events: Annotated[list[Event], said("oldest first")]
-    next: Annotated[str, said("send it as `since` for what came thereafter")]
+    events: Annotated[list[Event], doc("oldest first")]
+    next: Annotated[str, doc("send it as `since` for what came thereafter")]
 
 
 EVENT_FIELDS = Event.__struct_fields__

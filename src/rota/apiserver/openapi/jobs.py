@@ -2,189 +2,189 @@
 
 from typing import Annotated
 
-from rota.apiserver.openapi.spec import JobBody, Spec, UpdateBody
+from rota.apiserver.openapi.spec import JobBody, SubmittedSpec, UpdateBody
 from rota.apiserver.openapi.words import (
     IF_MATCH,
     LAST_EVENT_ID,
     SINCE,
-    Answer,
-    Body,
+    ResponseModel,
+    RequestModel,
     Operation,
     Parameter,
     bounded,
     choice,
     fields_parameter,
     list_parameters,
-    said,
+    doc,
 )
-from rota.model.job import Kind
+from rota.model.job import JobKind
 from rota.model.lifecycle import JobState
 from rota.model.limits import COUNT_MAX
 
 JOB_STATES = ", ".join(JobState)
 
 
-class Adopted(Answer):
+class Adoption(ResponseModel):
     """That a job was brought back by its nodes to a server that was restarted without records of jobs."""
 
-    at_ms: Annotated[int, said("wall clock")]
-    missing: Annotated[int, said("tasks that no node has brought: held while one may, then lost")]
+    at_ms: Annotated[int, doc("wall clock")]
+    missing: Annotated[int, doc("tasks that no node has brought: held while one may, then lost")]
 
 
-class JobLine(Answer):
+class JobLine(ResponseModel):
     """A job without its spec."""
 
-    id: Annotated[str, said("its number, as text; never given to another")]
-    name: Annotated[str, said("as its user calls it; the newest of a name is found by it")]
-    namespace: Annotated[str, said("whose job it is")]
-    kind: Annotated[str, said("batch, service or system")]
-    state: Annotated[str, said(f"one of {JOB_STATES}")]
+    id: Annotated[str, doc("its number, as text; never given to another")]
+    name: Annotated[str, doc("as its user calls it; the newest of a name is found by it")]
+    namespace: Annotated[str, doc("whose job it is")]
+    kind: Annotated[str, doc("batch, service or system")]
+    state: Annotated[str, doc(f"one of {JOB_STATES}")]
     reason: Annotated[
         str | None,
-        said("why it is in that state, if there is more to say: of an active job, why no node can take it"),
+        doc("why it is in that state, if there is more to say: of an active job, why no node can take it"),
     ]
-    sentence: Annotated[str, said("how it stands, as a person would say it")]
-    version: Annotated[int, said("of its spec; each update makes the next one")]
-    count: Annotated[int, said("number of its tasks")]
+    sentence: Annotated[str, doc("how it stands, as a person would say it")]
+    version: Annotated[int, doc("of its spec; each update makes the next one")]
+    count: Annotated[int, doc("number of its tasks")]
     done: Annotated[
-        int | None, said("tasks that have ended; of a service those that run; null: a system job")
+        int | None, doc("tasks that have ended; of a service those that run; null: a system job")
     ]
-    priority: Annotated[int, said("0 to 100; higher goes first")]
-    counts: Annotated[dict[str, int], said("how many of its tasks are in which state")]
-    submitted_at_ms: Annotated[int, said("wall clock")]
-    started_at_ms: Annotated[int | None, said("when the first of its tasks began, wall clock")]
-    ended_at_ms: Annotated[int | None, said("wall clock")]
-    exit_code: Annotated[int | None, said("of the task whose end is the job's own")]
-    signal: Annotated[int | None, said("of the task whose end is the job's own")]
-    user: Annotated[str, said("whose token it was submitted with")]
-    cluster: Annotated[str | None, said("where it runs")]
-    healthy: Annotated[int | None, said("of a service: tasks that its check finds well; null: it has none")]
-    down: Annotated[int, said("of a service: tasks between two starts")]
-    restarts: Annotated[int, said("of a service: restarts in all")]
-    adopted: Annotated[Adopted, said("of a job that nodes brought back; absent: it was submitted here")]
+    priority: Annotated[int, doc("0 to 100; higher goes first")]
+    counts: Annotated[dict[str, int], doc("how many of its tasks are in which state")]
+    submitted_at_ms: Annotated[int, doc("wall clock")]
+    started_at_ms: Annotated[int | None, doc("when the first of its tasks began, wall clock")]
+    ended_at_ms: Annotated[int | None, doc("wall clock")]
+    exit_code: Annotated[int | None, doc("of the task whose end is the job's own")]
+    signal: Annotated[int | None, doc("of the task whose end is the job's own")]
+    user: Annotated[str, doc("whose token it was submitted with")]
+    cluster: Annotated[str | None, doc("where it runs")]
+    healthy: Annotated[int | None, doc("of a service: tasks that its check finds well; null: it has none")]
+    down: Annotated[int, doc("of a service: tasks between two starts")]
+    restarts: Annotated[int, doc("of a service: restarts in all")]
+    adopted: Annotated[Adoption, doc("of a job that nodes brought back; absent: it was submitted here")]
 
 
-class Placement(Answer):
+class Placement(ResponseModel):
     """The last decision on where tasks of a job run."""
 
-    why: Annotated[str, said("in words")]
-    node: Annotated[str, said("which was chosen")]
-    points: Annotated[float, said("what it was worth")]
-    fitting: Annotated[int, said("nodes that could have been chosen")]
-    runner_up: Annotated[str | None, said("the next best node")]
-    runner_up_points: Annotated[float | None, said("what that was worth")]
-    at_ms: Annotated[int, said("wall clock")]
+    why: Annotated[str, doc("in words")]
+    node: Annotated[str, doc("which was chosen")]
+    points: Annotated[float, doc("what it was worth")]
+    fitting: Annotated[int, doc("nodes that could have been chosen")]
+    runner_up: Annotated[str | None, doc("the next best node")]
+    runner_up_points: Annotated[float | None, doc("what that was worth")]
+    at_ms: Annotated[int, doc("wall clock")]
 
 
-class Warned(Answer):
+class Warned(ResponseModel):
     """What nobody can give a job now, though that may change."""
 
-    field: Annotated[str, said("of the spec")]
-    text: Annotated[str, said("what about it")]
+    field: Annotated[str, doc("of the spec")]
+    text: Annotated[str, doc("what about it")]
 
 
-class RolloutUnderWay(Answer):
+class RolloutProgress(ResponseModel):
     """How far the newest version of a job is."""
 
-    version: Annotated[int, said("which is rolled out")]
-    state: Annotated[str, said("how that stands")]
-    healthy: Annotated[int, said("tasks that run it and have proven well")]
-    max_parallel: Annotated[int | None, said("how many make way at one time")]
-    reason: Annotated[str | None, said("why it stands so, if there is more to say")]
-    back_from: Annotated[int | None, said("it is the way back from this version")]
-    back_why: Annotated[str | None, said("why it was taken back")]
+    version: Annotated[int, doc("which is rolled out")]
+    state: Annotated[str, doc("how that stands")]
+    healthy: Annotated[int, doc("tasks that run it and have proven well")]
+    max_parallel: Annotated[int | None, doc("how many make way at one time")]
+    reason: Annotated[str | None, doc("why it stands so, if there is more to say")]
+    back_from: Annotated[int | None, doc("it is the way back from this version")]
+    back_why: Annotated[str | None, doc("why it was taken back")]
 
 
-class Need(Answer):
+class Need(ResponseModel):
     """How much of a resource a task of a job needs."""
 
-    reserved: Annotated[float, said("held for it on its node")]
-    assessed: Annotated[float, said("what it is likely to use: by it its cluster is chosen")]
-    origin: Annotated[str, said("by whose word: explicit, namespace, observed or default")]
+    reserved: Annotated[float, doc("held for it on its node")]
+    assessed: Annotated[float, doc("what it is likely to use: by it its cluster is chosen")]
+    origin: Annotated[str, doc("by whose word: explicit, namespace, observed or default")]
 
 
 class Job(JobLine):
     """A job with its spec."""
 
-    spec: Annotated[Spec, said("as it was understood; it could be sent again, its files aside")]
-    needs: Annotated[dict[str, Need], said("by resource; of a job of before they were noted: none")]
-    placement: Annotated[Placement | None, said("the last decision on where it runs")]
-    versions: Annotated[dict[str, int], said("of an updated job: how many running tasks have which version")]
-    rollout: Annotated[RolloutUnderWay, said("of an updated job: how far its newest version is")]
+    spec: Annotated[SubmittedSpec, doc("as it was understood; it could be sent again, its files aside")]
+    needs: Annotated[dict[str, Need], doc("by resource; of a job of before they were noted: none")]
+    placement: Annotated[Placement | None, doc("the last decision on where it runs")]
+    versions: Annotated[dict[str, int], doc("of an updated job: how many running tasks have which version")]
+    rollout: Annotated[RolloutProgress, doc("of an updated job: how far its newest version is")]
 
 
 class SubmittedJob(Job):
     """A job right after it was submitted."""
 
-    warnings: Annotated[list[Warned], said("what nobody can give it now, though that may change")]
+    warnings: Annotated[list[Warned], doc("what nobody can give it now, though that may change")]
 
 
-class Change(Answer):
+class Change(ResponseModel):
     """Which fields an update changed."""
 
-    at_once: Annotated[list[str], said("that hold for what runs, too")]
-    from_next_attempt: Annotated[list[str], said("that hold from a task's next attempt on")]
+    at_once: Annotated[list[str], doc("that hold for what runs, too")]
+    from_next_attempt: Annotated[list[str], doc("that hold from a task's next attempt on")]
 
 
 class UpdatedJob(Job):
     """A job right after it was updated."""
 
-    changed: Annotated[Change, said("what the update changed")]
+    changed: Annotated[Change, doc("what the update changed")]
 
 
-class JobPage(Answer):
+class JobPage(ResponseModel):
     """One page of jobs."""
 
-    jobs: Annotated[list[JobLine], said("in the order asked for")]
-    next: Annotated[str | None, said("send it as `after` for the next page; null: there is none")]
-    seq: Annotated[str, said("send it as `since` to be told what has changed since this page")]
+    jobs: Annotated[list[JobLine], doc("in the order asked for")]
+    next: Annotated[str | None, doc("send it as `after` for the next page; null: there is none")]
+    seq: Annotated[str, doc("send it as `since` to be told what has changed since this page")]
 
 
-class CancelBody(Body):
+class CancelBody(RequestModel):
     """Which tasks are to end, and why."""
 
-    reason: Annotated[str | None, said("for others to read")] = None
-    indices: Annotated[list[int | list[int]] | str | None, said("of these tasks only: `1,3,5-8`")] = None
+    reason: Annotated[str | None, doc("for others to read")] = None
+    indices: Annotated[list[int | list[int]] | str | None, doc("of these tasks only: `1,3,5-8`")] = None
 
 
 class KillBody(CancelBody):
     """Which tasks are to end at once, or which signal they get."""
 
-    signal: Annotated[str | int | None, said("what runs gets this and lives on: `USR1`")] = None
-    key: Annotated[str | None, said("one signal for each key, however often it is sent")] = None
+    signal: Annotated[str | int | None, doc("what runs gets this and lives on: `USR1`")] = None
+    key: Annotated[str | None, doc("one signal for each key, however often it is sent")] = None
 
 
-class PauseBody(Body):
+class PauseBody(RequestModel):
     """Whether what runs goes on."""
 
-    stop: Annotated[bool, said("true: it is stopped, and tried again at no cost")] = False
+    stop: Annotated[bool, doc("true: it is stopped, and tried again at no cost")] = False
 
 
-class IndicesBody(Body):
+class IndicesBody(RequestModel):
     """Some tasks, or all."""
 
-    indices: Annotated[list[int | list[int]] | str | None, said("of these tasks only: `1,3,5-8`")] = None
+    indices: Annotated[list[int | list[int]] | str | None, doc("of these tasks only: `1,3,5-8`")] = None
 
 
 class MoveBody(IndicesBody):
     """Which tasks move, and where to."""
 
-    to: Annotated[str | None, said("the node, by name or id; null: any but the one each is on")] = None
+    to: Annotated[str | None, doc("the node, by name or id; null: any but the one each is on")] = None
 
 
-class RerunBody(Body):
+class RerunBody(RequestModel):
     """What of it is to run once more."""
 
-    failed: Annotated[bool, said("true: only what has not succeeded")] = False
+    failed: Annotated[bool, doc("true: only what has not succeeded")] = False
 
 
 class ResolveBody(IndicesBody):
     """What becomes of lost tasks whose controller is gone."""
 
-    word: Annotated[str, said("again, fail, cancel or lost")] = "again"
+    word: Annotated[str, doc("again, fail, cancel or lost")] = "again"
 
 
-class EmptyBody(Body):
+class EmptyBody(RequestModel):
     """Nothing more is to be said."""
 
 
@@ -193,7 +193,7 @@ JOB_FIELDS = Job.__struct_fields__
 _ONE = "/v1/jobs/{ref}"
 SUBMIT_KEY = Parameter("Idempotency-Key", "the same key and spec give the same job", where="header")
 
-WISH_KEY = (
+ACTION_KEY = (
     Parameter("Idempotency-Key", "a request that is repeated with its key changes nothing", where="header"),
 )
 OPERATIONS = (
@@ -217,7 +217,7 @@ OPERATIONS = (
             *list_parameters("-id", 1000, "100"),
             Parameter("before", "the same as `after`, newest first", bounded(0, 10**18)),
             Parameter("state", f"one or more, with commas between: active, ended, {JOB_STATES}"),
-            Parameter("kind", f"one or more, with commas between: {', '.join(Kind)}"),
+            Parameter("kind", f"one or more, with commas between: {', '.join(JobKind)}"),
             Parameter("name", "those of this name"),
             Parameter("namespace", "those of this namespace"),
             Parameter("user", "those of this user"),
@@ -243,7 +243,7 @@ OPERATIONS = (
         tag="its version",
     ),
     Operation("DELETE", _ONE, "forget an ended job, by its id", None, 204, headers=(IF_MATCH,)),
-    Operation("POST", f"{_ONE}/cancel", "wish its end", Job, 202, body=CancelBody, headers=WISH_KEY),
+    Operation("POST", f"{_ONE}/cancel", "wish its end", Job, 202, body=CancelBody, headers=ACTION_KEY),
     Operation(
         "POST",
         f"{_ONE}/kill",
@@ -251,10 +251,10 @@ OPERATIONS = (
         Job,
         202,
         body=KillBody,
-        headers=WISH_KEY,
+        headers=ACTION_KEY,
     ),
-    Operation("POST", f"{_ONE}/pause", "start nothing new of it", Job, 202, body=PauseBody, headers=WISH_KEY),
-    Operation("POST", f"{_ONE}/resume", "let it go on", Job, 202, body=EmptyBody, headers=WISH_KEY),
+    Operation("POST", f"{_ONE}/pause", "start nothing new of it", Job, 202, body=PauseBody, headers=ACTION_KEY),
+    Operation("POST", f"{_ONE}/resume", "let it go on", Job, 202, body=EmptyBody, headers=ACTION_KEY),
     Operation(
         "POST",
         f"{_ONE}/restart",
@@ -262,7 +262,7 @@ OPERATIONS = (
         Job,
         202,
         body=IndicesBody,
-        headers=WISH_KEY,
+        headers=ACTION_KEY,
     ),
     Operation(
         "POST",
@@ -271,10 +271,10 @@ OPERATIONS = (
         Job,
         202,
         body=MoveBody,
-        headers=WISH_KEY,
+        headers=ACTION_KEY,
     ),
     Operation(
-        "POST", f"{_ONE}/release", "let held tasks start again", Job, 202, body=IndicesBody, headers=WISH_KEY
+        "POST", f"{_ONE}/release", "let held tasks start again", Job, 202, body=IndicesBody, headers=ACTION_KEY
     ),
     Operation(
         "POST",
@@ -283,7 +283,7 @@ OPERATIONS = (
         Job,
         202,
         body=EmptyBody,
-        headers=WISH_KEY,
+        headers=ACTION_KEY,
     ),
     Operation(
         "POST",
@@ -292,7 +292,7 @@ OPERATIONS = (
         Job,
         202,
         body=ResolveBody,
-        headers=WISH_KEY,
+        headers=ACTION_KEY,
     ),
     Operation(
         "POST",

@@ -9,13 +9,13 @@ from rota.apiserver.openapi.words import (
     IF_MATCH,
     LAST_EVENT_ID,
     SINCE,
-    Answer,
-    Body,
+    ResponseModel,
+    RequestModel,
     Operation,
     Parameter,
     fields_parameter,
     list_parameters,
-    said,
+    doc,
 )
 from rota.model.lifecycle import NodeState
 from rota.model.node import Eligibility
@@ -23,177 +23,177 @@ from rota.model.node import Eligibility
 Amounts = dict[str, float | int]
 
 
-class Room(Answer):
+class MemoryUsage(ResponseModel):
     """Bytes there are, and bytes that are free."""
 
-    total: Annotated[int | None, said("in bytes")]
-    free: Annotated[int | None, said("in bytes")]
+    total: Annotated[int | None, doc("in bytes")]
+    free: Annotated[int | None, doc("in bytes")]
 
 
-class Disk(Answer):
+class Disk(ResponseModel):
     """A file system of a node."""
 
-    path: Annotated[str, said("where it is mounted")]
-    total: Annotated[int, said("in bytes")]
-    free: Annotated[int, said("in bytes")]
+    path: Annotated[str, doc("where it is mounted")]
+    total: Annotated[int, doc("in bytes")]
+    free: Annotated[int, doc("in bytes")]
 
 
-class Gpu(Answer):
+class Gpu(ResponseModel):
     """A device of a node, as far as its driver tells."""
 
-    name: Annotated[str, said("its model")]
-    busy: Annotated[int | None, said("in hundredths")] = None
-    memory_total: Annotated[int | None, said("in bytes")] = None
-    memory_used: Annotated[int | None, said("in bytes")] = None
+    name: Annotated[str, doc("its model")]
+    busy: Annotated[int | None, doc("in hundredths")] = None
+    memory_total: Annotated[int | None, doc("in bytes")] = None
+    memory_used: Annotated[int | None, doc("in bytes")] = None
 
 
-class Statistics(Answer):
+class Statistics(ResponseModel):
     """The machine as it measured itself."""
 
-    cores: Annotated[int, said("as the kernel counts them")]
-    load: Annotated[float, said("processes that run or wait to")]
-    memory: Annotated[Room, said("of the machine")]
-    swap: Annotated[Room, said("of the machine")]
-    disks: Annotated[list[Disk], said("its file systems")]
-    gpus: Annotated[list[Gpu], said("its devices")]
+    cores: Annotated[int, doc("as the kernel counts them")]
+    load: Annotated[float, doc("processes that run or wait to")]
+    memory: Annotated[MemoryUsage, doc("of the machine")]
+    swap: Annotated[MemoryUsage, doc("of the machine")]
+    disks: Annotated[list[Disk], doc("its file systems")]
+    gpus: Annotated[list[Gpu], doc("its devices")]
 
 
-class Draining(Answer):
+class DrainStatus(ResponseModel):
     """How a drain goes."""
 
-    left_ms: Annotated[int | None, said("until its work moves; null: it may end")]
-    force: Annotated[bool, said("also what is started once, ever")]
-    stays: Annotated[int, said("tasks that may end there, because they never move")]
+    left_ms: Annotated[int | None, doc("until its work moves; null: it may end")]
+    force: Annotated[bool, doc("also what is started once, ever")]
+    stays: Annotated[int, doc("tasks that may end there, because they never move")]
 
 
-class Node(Answer):
+class Node(ResponseModel):
     """A machine of the cluster."""
 
-    id: Annotated[str, said("never given to another")]
-    name: Annotated[str, said("as people call it")]
-    state: Annotated[str, said(f"one of {', '.join(NodeState)}")]
-    eligibility: Annotated[str, said(f"whether it takes work: one of {', '.join(Eligibility)}")]
-    drain: Annotated[Draining | None, said("while it drains")]
-    taints: Annotated[list[str], said("what work must tolerate to be placed there")]
-    cluster: Annotated[str, said("to which it belongs")]
-    labels: Annotated[dict[str, str], said("by which work chooses it")]
+    id: Annotated[str, doc("never given to another")]
+    name: Annotated[str, doc("as people call it")]
+    state: Annotated[str, doc(f"one of {', '.join(NodeState)}")]
+    eligibility: Annotated[str, doc(f"whether it takes work: one of {', '.join(Eligibility)}")]
+    drain: Annotated[DrainStatus | None, doc("while it drains")]
+    taints: Annotated[list[str], doc("what work must tolerate to be placed there")]
+    cluster: Annotated[str, doc("to which it belongs")]
+    labels: Annotated[dict[str, str], doc("by which work chooses it")]
     granted_labels: Annotated[
-        dict[str, str], said("those of them that its join token or an operator has granted")
+        dict[str, str], doc("those of them that its join token or an operator has granted")
     ]
     ignored_labels: Annotated[
         dict[str, str],
-        said("what its agent declares and does not count: another value, or nothing, is granted"),
+        doc("what its agent declares and does not count: another value, or nothing, is granted"),
     ]
-    capacity: Annotated[Amounts, said("what it offers; cpu in cores, memory and disk in bytes")]
-    reserved: Annotated[Amounts, said("what is promised to work on it")]
-    used: Annotated[dict[str, float | int | None] | None, said("what is in use, as it measured")]
-    running: Annotated[int, said("tasks there")]
-    queued: Annotated[int, said("tasks there that wait for room")]
-    agent_version: Annotated[str | None, said("of Rota, on that machine")]
-    heard_ms_ago: Annotated[int | None, said("since its last word")]
-    report_interval_ms: Annotated[int | None, said("how often it reports now")]
-    statistics: Annotated[Statistics | None, said("the machine as it measured itself")]
-    reason: Annotated[str | None, said("why it is in that state, if there is more to say")]
-    shortage: Annotated[str | None, said("why it takes nothing new, as when its disk is full")]
+    capacity: Annotated[Amounts, doc("what it offers; cpu in cores, memory and disk in bytes")]
+    reserved: Annotated[Amounts, doc("what is promised to work on it")]
+    used: Annotated[dict[str, float | int | None] | None, doc("what is in use, as it measured")]
+    running: Annotated[int, doc("tasks there")]
+    queued: Annotated[int, doc("tasks there that wait for room")]
+    agent_version: Annotated[str | None, doc("of Rota, on that machine")]
+    heard_ms_ago: Annotated[int | None, doc("since its last word")]
+    report_interval_ms: Annotated[int | None, doc("how often it reports now")]
+    statistics: Annotated[Statistics | None, doc("the machine as it measured itself")]
+    reason: Annotated[str | None, doc("why it is in that state, if there is more to say")]
+    shortage: Annotated[str | None, doc("why it takes nothing new, as when its disk is full")]
     certificate_expires_at_ms: Annotated[
-        int | None, said("when the certificate expires that it last showed, wall clock; null: it has none")
+        int | None, doc("when the certificate expires that it last showed, wall clock; null: it has none")
     ]
     revoked_until_ms: Annotated[
-        int | None, said("of a revoked node: when it is forgotten, wall clock; null: it is not revoked")
+        int | None, doc("of a revoked node: when it is forgotten, wall clock; null: it is not revoked")
     ]
 
 
-class Brake(Answer):
+class Brake(ResponseModel):
     """Whether the work of nodes that fell silent together is started elsewhere."""
 
-    level: Annotated[str, said("off, slowed or stopped")]
-    silent: Annotated[int, said("nodes that are silent")]
-    of: Annotated[int, said("nodes there are")]
-    sentence: Annotated[str, said("in words")]
+    level: Annotated[str, doc("off, slowed or stopped")]
+    silent: Annotated[int, doc("nodes that are silent")]
+    of: Annotated[int, doc("nodes there are")]
+    sentence: Annotated[str, doc("in words")]
 
 
 class ReleasedBrake(Brake):
     """The brake right after it was released."""
 
-    released: Annotated[list[str], said("nodes whose work is started elsewhere")]
+    released: Annotated[list[str], doc("nodes whose work is started elsewhere")]
 
 
-class NodePage(Answer):
+class NodePage(ResponseModel):
     """One page of nodes."""
 
-    nodes: Annotated[list[Node], said("by name, shorter names first")]
-    next: Annotated[str | None, said("send it as `after` for the next page; null: there is none")]
-    brake: Annotated[Brake, said("whether work of silent nodes is started elsewhere")]
-    seq: Annotated[str, said("send it as `since` to be told what has changed since this page")]
+    nodes: Annotated[list[Node], doc("by name, shorter names first")]
+    next: Annotated[str | None, doc("send it as `after` for the next page; null: there is none")]
+    brake: Annotated[Brake, doc("whether work of silent nodes is started elsewhere")]
+    seq: Annotated[str, doc("send it as `since` to be told what has changed since this page")]
 
 
-class DrainBody(Body):
+class DrainBody(RequestModel):
     """How long what runs there has."""
 
     deadline_seconds: Annotated[
-        float | int | str | None, said("then what still runs moves; null: it may end")
+        float | int | str | None, doc("then what still runs moves; null: it may end")
     ] = None
-    force: Annotated[bool, said("at once, and all of it")] = False
+    force: Annotated[bool, doc("at once, and all of it")] = False
 
 
-class NodeBody(Body):
+class NodeBody(RequestModel):
     """Which taints and granted labels come and go."""
 
-    taint: Annotated[list[str], said("to add: KEY or KEY=VALUE")] = field(default_factory=list)
-    untaint: Annotated[list[str], said("to take off, by key or as a whole")] = field(default_factory=list)
-    label: Annotated[dict[str, str], said("to grant, by key")] = field(default_factory=dict)
-    unlabel: Annotated[list[str], said("keys of granted labels to take back")] = field(default_factory=list)
+    taint: Annotated[list[str], doc("to add: KEY or KEY=VALUE")] = field(default_factory=list)
+    untaint: Annotated[list[str], doc("to take off, by key or as a whole")] = field(default_factory=list)
+    label: Annotated[dict[str, str], doc("to grant, by key")] = field(default_factory=dict)
+    unlabel: Annotated[list[str], doc("keys of granted labels to take back")] = field(default_factory=list)
 
 
-class ReleaseBody(Body):
+class ReleaseBody(RequestModel):
     """Which nodes are gone."""
 
-    nodes: Annotated[list[str] | None, said("by name or id; without it all that are silent")] = None
+    nodes: Annotated[list[str] | None, doc("by name or id; without it all that are silent")] = None
 
 
-class Namespace(Answer):
+class Namespace(ResponseModel):
     """What the jobs of a group hold, and what they may hold together."""
 
-    name: Annotated[str, said("of the group")]
-    quota: Annotated[Amounts, said("what its jobs may hold together; what is not here is not limited")]
-    weight: Annotated[int, said("its share against the others, 1 to 1000")]
-    defaults: Annotated[Amounts, said("what a task asks for where its job does not speak of it")]
-    bounds: Annotated[dict[str, Any], said("what one job may ask for and how much is kept; only what is set")]
-    kept: Annotated[dict[str, int], said("unfinished `jobs`, their `tasks`, and `bytes` of all its jobs")]
-    held: Annotated[Amounts, said("what its jobs hold")]
-    waiting: Annotated[int, said("jobs of it that wait")]
+    name: Annotated[str, doc("of the group")]
+    quota: Annotated[Amounts, doc("what its jobs may hold together; what is not here is not limited")]
+    weight: Annotated[int, doc("its share against the others, 1 to 1000")]
+    defaults: Annotated[Amounts, doc("what a task asks for where its job does not speak of it")]
+    bounds: Annotated[dict[str, Any], doc("what one job may ask for and how much is kept; only what is set")]
+    kept: Annotated[dict[str, int], doc("unfinished `jobs`, their `tasks`, and `bytes` of all its jobs")]
+    held: Annotated[Amounts, doc("what its jobs hold")]
+    waiting: Annotated[int, doc("jobs of it that wait")]
 
 
-class NamespacePage(Answer):
+class NamespacePage(ResponseModel):
     """One page of namespaces."""
 
-    namespaces: Annotated[list[Namespace], said("by name")]
-    next: Annotated[str | None, said("send it as `after` for the next page; null: there is none")]
+    namespaces: Annotated[list[Namespace], doc("by name")]
+    next: Annotated[str | None, doc("send it as `after` for the next page; null: there is none")]
 
 
-class NamespaceBody(Body):
+class NamespaceBody(RequestModel):
     """The whole of what is set for a namespace."""
 
-    quota: Annotated[dict[str, Any], said("cpu, memory, disk, gpu, tasks, or any other resource")] = field(
+    quota: Annotated[dict[str, Any], doc("cpu, memory, disk, gpu, tasks, or any other resource")] = field(
         default_factory=dict
     )
-    weight: Annotated[int | str, said("1 to 1000")] = 1
+    weight: Annotated[int | str, doc("1 to 1000")] = 1
     defaults: Annotated[
         dict[str, Any] | None,
-        said("of a task: cpu, memory, disk, gpu or another resource; null: as they are"),
+        doc("of a task: cpu, memory, disk, gpu or another resource; null: as they are"),
     ] = None
     bounds: Annotated[
         dict[str, Any] | None,
-        said("priority, tolerate, clusters, jobs, tasks, bytes: all that is to be set; null: as they are"),
+        doc("priority, tolerate, clusters, jobs, tasks, bytes: all that is to be set; null: as they are"),
     ] = None
 
 
 NODE_FIELDS = Node.__struct_fields__
 NAMESPACE_FIELDS = Namespace.__struct_fields__
 _NODE = "/v1/nodes/{ref}"
-_SPACE = "/v1/namespaces/{ref}"
-_WISH = "what operators wish of it"
-_SET = "what is set for it"
+_NAMESPACE = "/v1/namespaces/{ref}"
+_INTENT_TAG = "what operators wish of it"
+_SETTINGS_TAG = "what is set for it"
 
 OPERATIONS = (
     Operation(
@@ -212,9 +212,9 @@ OPERATIONS = (
         headers=(LAST_EVENT_ID,),
         events="`node`, as in the list, after each change of its state; `gone` with its `id`",
     ),
-    Operation("GET", _NODE, "show a node", Node, query=(fields_parameter(),), tag=_WISH),
+    Operation("GET", _NODE, "show a node", Node, query=(fields_parameter(),), tag=_INTENT_TAG),
     Operation(
-        "PATCH", _NODE, "taint it, grant it labels", Node, body=NodeBody, headers=(IF_MATCH,), tag=_WISH
+        "PATCH", _NODE, "taint it, grant it labels", Node, body=NodeBody, headers=(IF_MATCH,), tag=_INTENT_TAG
     ),
     Operation("DELETE", _NODE, "forget one that is lost or has left", None, 204, headers=(IF_MATCH,)),
     Operation(
@@ -225,13 +225,13 @@ OPERATIONS = (
         202,
         body=DrainBody,
         headers=(IF_MATCH,),
-        tag=_WISH,
+        tag=_INTENT_TAG,
     ),
     Operation(
-        "POST", f"{_NODE}/cordon", "no new tasks", Node, body=EmptyBody, headers=(IF_MATCH,), tag=_WISH
+        "POST", f"{_NODE}/cordon", "no new tasks", Node, body=EmptyBody, headers=(IF_MATCH,), tag=_INTENT_TAG
     ),
     Operation(
-        "POST", f"{_NODE}/open", "undo drain and cordon", Node, body=EmptyBody, headers=(IF_MATCH,), tag=_WISH
+        "POST", f"{_NODE}/open", "undo drain and cordon", Node, body=EmptyBody, headers=(IF_MATCH,), tag=_INTENT_TAG
     ),
     Operation(
         "POST",
@@ -240,7 +240,7 @@ OPERATIONS = (
         Node,
         body=EmptyBody,
         headers=(IF_MATCH,),
-        tag=_WISH,
+        tag=_INTENT_TAG,
     ),
     Operation("GET", "/v1/brake", "whether work of silent nodes is started elsewhere", Brake),
     Operation("POST", "/v1/brake/release", "say that silent nodes are gone", ReleasedBrake, body=ReleaseBody),
@@ -251,9 +251,9 @@ OPERATIONS = (
         NamespacePage,
         query=list_parameters("name", 10_000, "all"),
     ),
-    Operation("GET", _SPACE, "show a namespace", Namespace, query=(fields_parameter(),), tag=_SET),
+    Operation("GET", _NAMESPACE, "show a namespace", Namespace, query=(fields_parameter(),), tag=_SETTINGS_TAG),
     Operation(
-        "PUT", _SPACE, "set quota and weight", Namespace, body=NamespaceBody, headers=(IF_MATCH,), tag=_SET
+        "PUT", _NAMESPACE, "set quota and weight", Namespace, body=NamespaceBody, headers=(IF_MATCH,), tag=_SETTINGS_TAG
     ),
-    Operation("DELETE", _SPACE, "take quota and weight off", None, 204, headers=(IF_MATCH,)),
+    Operation("DELETE", _NAMESPACE, "take quota and weight off", None, 204, headers=(IF_MATCH,)),
 )

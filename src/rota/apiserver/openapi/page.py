@@ -20,7 +20,7 @@ td:first-child { white-space: nowrap; width: 1% }
 """
 
 
-def page(document: Schema) -> str:
+def render_html(document: Schema) -> str:
     return "\n".join(_lines(document))
 
 
@@ -51,21 +51,21 @@ def _operation(method: str, path: str, operation: Schema) -> Iterator[str]:
     summary = operation["summary"]
     yield f"<p>{_prose(summary[:1].upper() + summary[1:])}. {_prose(operation.get('description', ''))}</p>"
     rows = [
-        (one["name"], f"{one['in']}, {_kind(one['schema'])}", one["description"])
+        (one["name"], f"{one['in']}, {_type_html(one['schema'])}", one["description"])
         for one in operation["parameters"]
     ]
     if "requestBody" in operation:
-        rows.append(("", "body", _kind(_content(operation["requestBody"]))))
+        rows.append(("", "body", _type_html(_content(operation["requestBody"]))))
     for status, response in operation["responses"].items():
         if "content" in response:
-            rows.append((status, "answer", _kind(_content(response))))
+            rows.append((status, "answer", _type_html(_content(response))))
     yield from _table(rows)
 
 
 def _model(name: str, schema: Schema) -> Iterator[str]:
     yield f"<h3 id='model-{escape(name)}'>{escape(name)}</h3><p>{_prose(schema.get('description', ''))}</p>"
     properties = schema.get("properties", {})
-    yield from _table([(field, _kind(one), one.get("description", "")) for field, one in properties.items()])
+    yield from _table([(field, _type_html(one), one.get("description", "")) for field, one in properties.items()])
 
 
 def _table(rows: list[tuple[str, str, str]]) -> Iterator[str]:
@@ -87,17 +87,17 @@ def _content(of: Schema) -> Schema:
     return found
 
 
-def _kind(schema: Schema) -> str:
+def _type_html(schema: Schema) -> str:
     """A type in a few words, models as links."""
     if "$ref" in schema:
         name = escape(schema["$ref"].rpartition("/")[2])
         return f"<a href='#model-{name}'>{name}</a>"
     if "anyOf" in schema:
-        return " or ".join(_kind(one) for one in schema["anyOf"])
+        return " or ".join(_type_html(one) for one in schema["anyOf"])
     if "enum" in schema:
         return escape(", ".join(str(one) for one in schema["enum"]))
     if schema.get("type") == "array":
-        return f"list of {_kind(schema.get('items') or {})}"
+        return f"list of {_type_html(schema.get('items') or {})}"
     return escape(str(schema.get("type", "anything")))
 
 

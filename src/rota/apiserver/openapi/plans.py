@@ -4,82 +4,82 @@ from typing import Annotated
 
 from rota.apiserver.openapi.spec import PlanBody
 from rota.apiserver.openapi.tasks import Miss, Reason
-from rota.apiserver.openapi.words import Answer, Body, Operation, said
+from rota.apiserver.openapi.words import ResponseModel, RequestModel, Operation, doc
 
 Ranges = list[tuple[int, int]]
 
 
-class Place(Answer):
+class Place(ResponseModel):
     """So many tasks would start on a node."""
 
-    node: Annotated[str, said("its name")]
-    tasks: Annotated[int, said("how many")]
-    new: Annotated[bool, said("it is only thought of")] = False
+    node: Annotated[str, doc("its name")]
+    tasks: Annotated[int, doc("how many")]
+    new: Annotated[bool, doc("it is only thought of")] = False
 
 
-class Evicted(Answer):
+class Evicted(ResponseModel):
     """Tasks of another job that would have to give way."""
 
-    job: Annotated[str | None, said("its id; null: you may not see it")]
-    tasks: Annotated[int, said("how many")]
-    indices: Annotated[Ranges | None, said("which, each from and to")]
+    job: Annotated[str | None, doc("its id; null: you may not see it")]
+    tasks: Annotated[int, doc("how many")]
+    indices: Annotated[Ranges | None, doc("which, each from and to")]
 
 
-class Grown(Answer):
+class ClusterGrowth(ResponseModel):
     """A cluster that would grow for the job."""
 
-    cluster: Annotated[str, said("its name")]
-    nodes: Annotated[int, said("that it would get")]
-    has: Annotated[int, said("machines that it has, those on their way or about to go as well")]
-    limit: Annotated[int, said("the most that it may have")]
-    waiting: Annotated[int, said("tasks without room there, of this job and of others")]
-    starts: Annotated[int, said("those of them that would start then")]
+    cluster: Annotated[str, doc("its name")]
+    nodes: Annotated[int, doc("that it would get")]
+    has: Annotated[int, doc("machines that it has, those on their way or about to go as well")]
+    limit: Annotated[int, doc("the most that it may have")]
+    waiting: Annotated[int, doc("tasks without room there, of this job and of others")]
+    starts: Annotated[int, doc("those of them that would start then")]
 
 
-class Outlook(Answer):
+class Outlook(ResponseModel):
     """What would become of a job."""
 
-    outcome: Annotated[str, said("now, wait or never")]
-    sentence: Annotated[str, said("in words")]
-    count: Annotated[int, said("number of its tasks")]
-    starts: Annotated[int, said("how many would start now")]
-    places: Annotated[list[Place], said("where")]
-    evicts: Annotated[list[Evicted], said("what would have to give way")]
-    reasons: Annotated[list[Reason], said("why the rest would wait")]
-    changes: Annotated[list[str], said("the smallest changes that would start it")]
-    misses: Annotated[list[Miss], said("the nodes that lack least")]
-    position: Annotated[int | None, said("in its queue, from 1")]
-    starts_at_ms: Annotated[int | None, said("about, wall clock; null: nobody knows")]
+    outcome: Annotated[str, doc("now, wait or never")]
+    sentence: Annotated[str, doc("in words")]
+    count: Annotated[int, doc("number of its tasks")]
+    starts: Annotated[int, doc("how many would start now")]
+    places: Annotated[list[Place], doc("where")]
+    evicts: Annotated[list[Evicted], doc("what would have to give way")]
+    reasons: Annotated[list[Reason], doc("why the rest would wait")]
+    changes: Annotated[list[str], doc("the smallest changes that would start it")]
+    misses: Annotated[list[Miss], doc("the nodes that lack least")]
+    position: Annotated[int | None, doc("in its queue, from 1")]
+    starts_at_ms: Annotated[int | None, doc("about, wall clock; null: nobody knows")]
     grows: Annotated[
-        Grown | None, said("with `scale`, or where nothing else helps: the cluster that would; null: none")
+        ClusterGrowth | None, doc("with `scale`, or where nothing else helps: the cluster that would; null: none")
     ]
 
 
-class Displaced(Answer):
+class Displaced(ResponseModel):
     """Tasks of one job that would have to leave, or may stay."""
 
-    job: Annotated[str | None, said("its id; null: you may not see it")]
-    fate: Annotated[str, said("moves, stays, ends or asks (its controller)")]
-    tasks: Annotated[int, said("how many")]
-    indices: Annotated[Ranges | None, said("which, each from and to")]
-    places: Annotated[list[Place], said("where they would run")]
-    waits: Annotated[int, said("how many would find no room")]
-    reasons: Annotated[list[Reason], said("why these would wait")]
-    changes: Annotated[list[str], said("what would start them")]
+    job: Annotated[str | None, doc("its id; null: you may not see it")]
+    fate: Annotated[str, doc("moves, stays, ends or asks (its controller)")]
+    tasks: Annotated[int, doc("how many")]
+    indices: Annotated[Ranges | None, doc("which, each from and to")]
+    places: Annotated[list[Place], doc("where they would run")]
+    waits: Annotated[int, doc("how many would find no room")]
+    reasons: Annotated[list[Reason], doc("why these would wait")]
+    changes: Annotated[list[str], doc("what would start them")]
 
 
-class DrainPlan(Answer):
+class DrainPlan(ResponseModel):
     """What would become of the work on nodes that are drained."""
 
-    nodes: Annotated[list[str], said("their names")]
-    jobs: Annotated[list[Displaced], said("what is on them")]
+    nodes: Annotated[list[str], doc("their names")]
+    jobs: Annotated[list[Displaced], doc("what is on them")]
 
 
-class DrainPlanBody(Body):
+class DrainPlanBody(RequestModel):
     """Which nodes."""
 
-    nodes: Annotated[list[str], said("by name or id")]
-    force: Annotated[bool, said("as if everything had to go at once")] = False
+    nodes: Annotated[list[str], doc("by name or id")]
+    force: Annotated[bool, doc("as if everything had to go at once")] = False
 
 
 OPERATIONS = (

@@ -5,14 +5,14 @@ from typing import Annotated, Any
 from rota.apiserver.openapi.words import (
     LAST_EVENT_ID,
     SINCE,
-    Answer,
-    Body,
+    ResponseModel,
+    RequestModel,
     Operation,
     Parameter,
     bounded,
     choice,
     fields_parameter,
-    said,
+    doc,
 )
 from rota.model.lifecycle import AttemptState
 from rota.model.phase import Phase
@@ -21,129 +21,129 @@ TASK_STATES = ", ".join(phase.name.lower() for phase in Phase)
 ATTEMPT_STATES = ", ".join(state.name.lower() for state in AttemptState)
 
 
-class Life(Answer):
+class Life(ResponseModel):
     """How an attempt of a service lives."""
 
-    health: Annotated[str, said("how it is: up, healthy, unhealthy or down")]
-    restarts: Annotated[int, said("how often it was started again on its node")]
-    exit_code: Annotated[int | None, said("of the last process that ended")]
-    signal: Annotated[int | None, said("of the last process that ended")]
-    ended_at_ms: Annotated[int | None, said("when that was, wall clock")]
-    why: Annotated[str | None, said("in words")]
+    health: Annotated[str, doc("how it is: up, healthy, unhealthy or down")]
+    restarts: Annotated[int, doc("how often it was started again on its node")]
+    exit_code: Annotated[int | None, doc("of the last process that ended")]
+    signal: Annotated[int | None, doc("of the last process that ended")]
+    ended_at_ms: Annotated[int | None, doc("when that was, wall clock")]
+    why: Annotated[str | None, doc("in words")]
 
 
-class Step(Answer):
+class Step(ResponseModel):
     """One of the commands that a task runs in order."""
 
-    step: Annotated[int, said("its number, from 1")]
-    name: Annotated[str, said("as the spec calls it")]
-    state: Annotated[str, said("how it stands")]
-    exit_code: Annotated[int | None, said("null: it has none yet")]
-    signal: Annotated[int | None, said("by which it ended")]
-    started_at_ms: Annotated[int | None, said("wall clock")]
-    ended_at_ms: Annotated[int | None, said("wall clock")]
-    stdout_offset: Annotated[int | None, said("where its output begins in that of the attempt, in bytes")]
-    stderr_offset: Annotated[int | None, said("the same of its errors")]
+    step: Annotated[int, doc("its number, from 1")]
+    name: Annotated[str, doc("as the spec calls it")]
+    state: Annotated[str, doc("how it stands")]
+    exit_code: Annotated[int | None, doc("null: it has none yet")]
+    signal: Annotated[int | None, doc("by which it ended")]
+    started_at_ms: Annotated[int | None, doc("wall clock")]
+    ended_at_ms: Annotated[int | None, doc("wall clock")]
+    stdout_offset: Annotated[int | None, doc("where its output begins in that of the attempt, in bytes")]
+    stderr_offset: Annotated[int | None, doc("the same of its errors")]
 
 
-class Result(Answer):
+class Result(ResponseModel):
     """What an attempt said came of its work."""
 
-    results: Annotated[dict[str, Any], said("names and values of its own")]
-    failure: Annotated[str | None, said("why its work has failed, whatever its exit code; null: it has not")]
-    reported_at_ms: Annotated[int, said("wall clock")]
+    results: Annotated[dict[str, Any], doc("names and values of its own")]
+    failure: Annotated[str | None, doc("why its work has failed, whatever its exit code; null: it has not")]
+    reported_at_ms: Annotated[int, doc("wall clock")]
 
 
-class ResultBody(Body):
+class ResultBody(RequestModel):
     """What came of the work; without a failure it went well."""
 
-    results: Annotated[dict[str, Any] | None, said("names and values, 16 KiB of JSON at most")] = None
-    failure: Annotated[str | None, said("why it has failed: its task fails, whatever its exit code")] = None
+    results: Annotated[dict[str, Any] | None, doc("names and values, 16 KiB of JSON at most")] = None
+    failure: Annotated[str | None, doc("why it has failed: its task fails, whatever its exit code")] = None
 
 
-class Fared(Answer):
+class ExecutionStatus(ResponseModel):
     """How something that ran has fared."""
 
-    state: Annotated[str, said("how it stands")]
-    attempt: Annotated[int | None, said("its number; null: there was none yet")]
-    node: Annotated[str | None, said("where it is or was")]
-    placed_at_ms: Annotated[int | None, said("wall clock")]
-    started_at_ms: Annotated[int | None, said("wall clock")]
-    ended_at_ms: Annotated[int | None, said("wall clock")]
-    exit_code: Annotated[int | None, said("null: it has none")]
-    signal: Annotated[int | None, said("by which it ended")]
-    ran_ms: Annotated[float | None, said("how long it ran")]
-    cpu_ms: Annotated[float | None, said("time of all its processors together")]
-    peak_memory_bytes: Annotated[int | None, said("the most it used at once")]
-    evicted: Annotated[bool, said("it had to give way to work of higher priority")]
-    reason: Annotated[str | None, said("why it is in that state, if there is more to say")]
-    life: Annotated[Life | None, said("of a service")]
+    state: Annotated[str, doc("how it stands")]
+    attempt: Annotated[int | None, doc("its number; null: there was none yet")]
+    node: Annotated[str | None, doc("where it is or was")]
+    placed_at_ms: Annotated[int | None, doc("wall clock")]
+    started_at_ms: Annotated[int | None, doc("wall clock")]
+    ended_at_ms: Annotated[int | None, doc("wall clock")]
+    exit_code: Annotated[int | None, doc("null: it has none")]
+    signal: Annotated[int | None, doc("by which it ended")]
+    ran_ms: Annotated[float | None, doc("how long it ran")]
+    cpu_ms: Annotated[float | None, doc("time of all its processors together")]
+    peak_memory_bytes: Annotated[int | None, doc("the most it used at once")]
+    evicted: Annotated[bool, doc("it had to give way to work of higher priority")]
+    reason: Annotated[str | None, doc("why it is in that state, if there is more to say")]
+    life: Annotated[Life | None, doc("of a service")]
 
 
-class TaskLine(Fared):
+class TaskLine(ExecutionStatus):
     """One numbered piece of a job, as its newest attempt fares."""
 
-    job: Annotated[str, said("the id of its job")]
-    index: Annotated[int, said("its number, from 0")]
-    tries: Annotated[int, said("how often it was started, those that count as retries")]
+    job: Annotated[str, doc("the id of its job")]
+    index: Annotated[int, doc("its number, from 0")]
+    tries: Annotated[int, doc("how often it was started, those that count as retries")]
 
 
-class Attempt(Fared):
+class Attempt(ExecutionStatus):
     """One try at running a task on one node."""
 
-    steps: Annotated[list[Step], said("of a job with steps")]
-    result: Annotated[Result | None, said("what it reported itself; null: nothing")]
+    steps: Annotated[list[Step], doc("of a job with steps")]
+    result: Annotated[Result | None, doc("what it reported itself; null: nothing")]
 
 
 class Task(TaskLine):
     """A task with all its attempts."""
 
-    steps: Annotated[list[Step], said("of its newest attempt")]
-    result: Annotated[Result | None, said("what its newest attempt reported; null: nothing")]
-    attempts: Annotated[list[Attempt], said("all that are known, the oldest first")]
+    steps: Annotated[list[Step], doc("of its newest attempt")]
+    result: Annotated[Result | None, doc("what its newest attempt reported; null: nothing")]
+    attempts: Annotated[list[Attempt], doc("all that are known, the oldest first")]
 
 
-class TaskPage(Answer):
+class TaskPage(ResponseModel):
     """One page of tasks."""
 
-    tasks: Annotated[list[TaskLine], said("by index")]
-    next: Annotated[int | None, said("send it as `after` for the next page; null: there is none")]
-    seq: Annotated[str, said("send it as `since` to be told what has changed since this page")]
+    tasks: Annotated[list[TaskLine], doc("by index")]
+    next: Annotated[int | None, doc("send it as `after` for the next page; null: there is none")]
+    seq: Annotated[str, doc("send it as `since` to be told what has changed since this page")]
 
 
-class AttemptList(Answer):
+class AttemptList(ResponseModel):
     """All attempts of a task."""
 
-    attempts: Annotated[list[Attempt], said("the oldest first")]
+    attempts: Annotated[list[Attempt], doc("the oldest first")]
 
 
-class Reason(Answer):
+class Reason(ResponseModel):
     """One of the reasons why a job waits."""
 
-    kind: Annotated[str, said("the resource, or constraint, taint, near, quota, refused, …")]
-    count: Annotated[int, said("nodes to which it applies")]
-    of: Annotated[int, said("nodes there are")]
-    text: Annotated[str, said("in words")]
+    kind: Annotated[str, doc("the resource, or constraint, taint, near, quota, refused, …")]
+    count: Annotated[int, doc("nodes to which it applies")]
+    of: Annotated[int, doc("nodes there are")]
+    text: Annotated[str, doc("in words")]
 
 
-class Miss(Answer):
+class Miss(ResponseModel):
     """A node that lacks little."""
 
-    node: Annotated[str, said("its name")]
-    lacks: Annotated[list[str], said("what")]
+    node: Annotated[str, doc("its name")]
+    lacks: Annotated[list[str], doc("what")]
 
 
-class Why(Answer):
+class Why(ResponseModel):
     """Why a job waits, counted over nodes, and what would start it."""
 
-    job: Annotated[str, said("its id")]
-    waits: Annotated[bool, said("false: it does not")]
-    sentence: Annotated[str, said("in words")]
-    reasons: Annotated[list[Reason], said("all of them")]
-    changes: Annotated[list[str], said("the smallest changes that would start it")]
-    position: Annotated[int | None, said("in its queue, from 1")]
-    misses: Annotated[list[Miss], said("the nodes that lack least")]
-    starts_at_ms: Annotated[int | None, said("about, wall clock; null: nobody knows")]
+    job: Annotated[str, doc("its id")]
+    waits: Annotated[bool, doc("false: it does not")]
+    sentence: Annotated[str, doc("in words")]
+    reasons: Annotated[list[Reason], doc("all of them")]
+    changes: Annotated[list[str], doc("the smallest changes that would start it")]
+    position: Annotated[int | None, doc("in its queue, from 1")]
+    misses: Annotated[list[Miss], doc("the nodes that lack least")]
+    starts_at_ms: Annotated[int | None, doc("about, wall clock; null: nobody knows")]
 
 
 TASK_LINE_FIELDS = TaskLine.__struct_fields__

@@ -7,20 +7,20 @@ import msgspec
 
 Schema = dict[str, Any]
 
-WHOLE: Schema = {"type": "integer"}
+INTEGER: Schema = {"type": "integer"}
 TEXT: Schema = {"type": "string"}
 FLAG: Schema = {"type": "boolean"}
 
 
-def said(description: str, **bounds: Any) -> msgspec.Meta:
+def doc(description: str, **bounds: Any) -> msgspec.Meta:
     return msgspec.Meta(description=description, **bounds)
 
 
-class Answer(msgspec.Struct, kw_only=True):
+class ResponseModel(msgspec.Struct, kw_only=True):
     """What comes back. Newer servers may add fields, and nobody should mind."""
 
 
-class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class RequestModel(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """What is sent. A field that is not known is refused."""
 
 

@@ -16,7 +16,7 @@ from rota.client.views import Change, Event, JobStatus, Outlook
 
 
 class AsyncCluster(AsyncNodes, AsyncAccess, AsyncUpkeep):
-    """Talks to the server that leads; calls are repeated for `patience_seconds` while none does."""
+    """Talks to the server that leads; calls are repeated for `timeout_seconds` while none does."""
 
     _sync: Cluster
 

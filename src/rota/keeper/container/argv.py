@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from rota.keeper.container.sources import Handle, Pin, open_source
-from rota.keeper.limits.words import NO_LIMITS, OOM, Limits, size
-from rota.keeper.rules import Key
+from rota.keeper.limits.words import NO_LIMITS, OOM, Limits, format_bytes
+from rota.keeper.rules import AttemptKey
 
 PODMAN, DOCKER = "podman", "docker"
 ROOT = 0
 LABEL = "rota.keeper"
-PIDS = 2048  # what podman allows without a word, and docker would not bound
-NPROC_MOST = 32_768  # podman itself lowers its limit to this, and may not give more than it has
+DEFAULT_PIDS = 2048  # what podman allows without a word, and docker would not bound
+NPROC_MAX = 32_768  # podman itself lowers its limit to this, and may not give more than it has
 CANNOT_EXECUTE, NOT_FOUND = 126, 127
 KILLED = 128 + 9
 BATCH_BYTES = 1 << 20
@@ -22,32 +22,32 @@ CPU_SHARES = 1024  # of a whole core
 SPECIAL = ",\"'\n"  # what the runtimes' lists of options cannot hold
 
 
-class NotAllowed(Exception):
+class ContainerNotAllowed(Exception):
     """This node's policy, or its lack of a runtime, keeps a container away; its text is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
-class Mount:
+class KeeperMount:
     source: str
     target: str
     read_only: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Container:
+class KeeperContainer:
     """What a job says of its container."""
 
     image: str
     user: str | None = None  # a number, or two: user:group
     network: str = "none"
-    mounts: tuple[Mount, ...] = ()
+    mounts: tuple[KeeperMount, ...] = ()
     workdir: str | None = None
     pull: str = "never"
     limits: Limits = NO_LIMITS
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class KeeperContainerEngine:
     """The runtime of this node, and what its owner allows."""
 
     kind: str  # podman or docker: how it wants to be spoken to
@@ -63,13 +63,13 @@ class Engine:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class ContainerLaunch:
     """One attempt in a container."""
 
     name: str
     mark: str
-    container: Container
-    mounts: tuple[Mount, ...]  # as they are to be, policy and all
+    container: KeeperContainer
+    mounts: tuple[KeeperMount, ...]  # as they are to be, policy and all
     user: str
     workdir: str
     env_file: str
@@ -78,18 +78,18 @@ class Start:
     group: str | None = None  # the control group around that of the container
 
 
-def name_of(mark: str, key: Key, step: int = 0) -> str:
+def container_name(mark: str, key: AttemptKey, step: int = 0) -> str:
     """Each step has a container of its own."""
     job, index, attempt = key
     return f"rota-{mark[:12]}-{job}-{index}-{attempt}" + (f"-{step}" if step else "")
 
 
-def groups_of(mark: str) -> str:
+def cgroup_parent(mark: str) -> str:
     """Below which the control groups of a keeper's containers are, where it makes them itself."""
     return f"/rota-{mark[:12]}-containers"
 
 
-def argv_of(engine: Engine, start: Start) -> list[str]:
+def run_argv(engine: KeeperContainerEngine, start: ContainerLaunch) -> list[str]:
     """In the foreground: its output is the container's, and so is its exit code."""
     container = start.container
     options = [
@@ -99,16 +99,16 @@ def argv_of(engine: Engine, start: Start) -> list[str]:
         *("--user", start.user, "--workdir", start.workdir, "--env-file", start.env_file),
         *("--security-opt", "no-new-privileges"),
         *_capabilities(engine, start.user),
-        *(_limits(start.container.limits) if keeps_limits(engine) else ()),
+        *(_limits(start.container.limits) if enforces_limits(engine) else ()),
         *(word for mount in start.mounts for word in ("--mount", _mount(mount))),
         *(("--init",) if engine.init else ()),
         *(("--cgroup-parent", start.group) if start.group else ()),
-        *(_of_podman() if engine.kind == PODMAN else ()),
+        *(_podman_options() if engine.kind == PODMAN else ()),
     ]
     return [engine.program, "run", *options, container.image, *start.command]
 
 
-def _capabilities(engine: Engine, user: str) -> tuple[str, ...]:
+def _capabilities(engine: KeeperContainerEngine, user: str) -> tuple[str, ...]:
     return () if engine.root and _uid(user) == ROOT else ("--cap-drop", "ALL")
 
 
@@ -118,20 +118,20 @@ def _limits(bounds: Limits) -> list[str]:
         words += ["--memory", f"{bounds.memory_bytes}b", "--memory-swap", f"{bounds.memory_bytes}b"]
     if bounds.cpu_milli is not None:
         words += ["--cpus", f"{bounds.cpu_milli / 1000:g}"]
-    return [*words, "--pids-limit", str(bounds.pids or PIDS)]
+    return [*words, "--pids-limit", str(bounds.pids or DEFAULT_PIDS)]
 
 
-def _mount(mount: Mount) -> str:
+def _mount(mount: KeeperMount) -> str:
     return f"type=bind,source={mount.source},target={mount.target}" + (",readonly" if mount.read_only else "")
 
 
-def _of_podman() -> list[str]:
+def _podman_options() -> list[str]:
     """The limits that it has itself: without a word it asks for more, which not everybody may have."""
     nofile, nproc = (
         resource.getrlimit(which)[1] for which in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC)
     )
-    if nproc == resource.RLIM_INFINITY or nproc > NPROC_MOST:
-        nproc = NPROC_MOST
+    if nproc == resource.RLIM_INFINITY or nproc > NPROC_MAX:
+        nproc = NPROC_MAX
     return [
         "--http-proxy=false",
         "--ulimit",
@@ -142,7 +142,7 @@ def _of_podman() -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ContainerState:
     """What the runtime said of a container, once its command line had ended."""
 
     ran: bool = True  # its command was started
@@ -152,7 +152,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ContainerExit:
     """How an attempt ended: by itself, by its own fault before it began, or by this node's."""
 
     exit_code: int | None
@@ -162,61 +162,61 @@ class Verdict:
     cause: str | None = None
 
 
-def judge(exit_code: int | None, seen: Seen, start: Start, last_line: str) -> Verdict:
+def classify_exit(exit_code: int | None, seen: ContainerState, start: ContainerLaunch, last_line: str) -> ContainerExit:
     """A broken runtime ends with 125, too; a command that it cannot execute, with 126 or 127."""
     limit, peak = start.container.limits.memory_bytes, seen.peak_bytes
-    if exit_code and (seen.out_of_memory or _ran_out(exit_code, limit, peak)):
-        return Verdict(exit_code, out_of_memory(limit, peak), peak_bytes=peak, cause=OOM)
+    if exit_code and (seen.out_of_memory or _reached_memory_limit(exit_code, limit, peak)):
+        return ContainerExit(exit_code, container_oom_reason(limit, peak), peak_bytes=peak, cause=OOM)
     if seen.ran or exit_code is None:
-        return Verdict(exit_code, peak_bytes=peak)
+        return ContainerExit(exit_code, peak_bytes=peak)
     if exit_code in (CANNOT_EXECUTE, NOT_FOUND):
-        return Verdict(exit_code, last_line or None)
+        return ContainerExit(exit_code, last_line or None)
     if not seen.has_image:
         image = start.container.image
         if start.container.pull == "never":
-            return Verdict(
+            return ContainerExit(
                 NOT_FOUND, f"this node has no image {image}, and the job does not let it be pulled"
             )
-        return Verdict(NOT_FOUND, f"image {image} cannot be pulled: {last_line}")
-    return Verdict(exit_code, f"its container cannot be started here: {last_line}", is_refused=True)
+        return ContainerExit(NOT_FOUND, f"image {image} cannot be pulled: {last_line}")
+    return ContainerExit(exit_code, f"its container cannot be started here: {last_line}", is_refused=True)
 
 
-def _ran_out(exit_code: int, limit: int | None, peak: int) -> bool:
+def _reached_memory_limit(exit_code: int, limit: int | None, peak: int) -> bool:
     """Killed, with nothing left: the kernel counts memory in batches, so it may be a little less than all."""
     return exit_code == KILLED and limit is not None and peak >= limit - BATCH_BYTES
 
 
-def out_of_memory(limit: int | None, peak: int) -> str:
+def container_oom_reason(limit: int | None, peak: int) -> str:
     if limit is None:
         return "out of memory"
-    return f"out of memory: limit {size(limit)}" + (f", peak {size(min(peak, limit))}" if peak else "")
+    return f"out of memory: limit {format_bytes(limit)}" + (f", peak {format_bytes(min(peak, limit))}" if peak else "")
 
 
-def is_rootless(engine: Engine) -> bool:
+def is_rootless(engine: KeeperContainerEngine) -> bool:
     """Then root in a container is whoever runs the keeper, and nobody else may be to be had."""
     return engine.kind == PODMAN and os.geteuid() != ROOT
 
 
-def keeps_limits(engine: Engine) -> bool:
+def enforces_limits(engine: KeeperContainerEngine) -> bool:
     """Control groups of version 1 are root's alone."""
     return not (engine.old_groups and is_rootless(engine))
 
 
-def allowed_user(engine: Engine, asked: str | None, default: str) -> str:
+def allowed_user(engine: KeeperContainerEngine, asked: str | None, default: str) -> str:
     user = asked or default
     if _uid(user) == ROOT and not engine.root and not is_rootless(engine):
-        raise NotAllowed("this node lets no container run as root")
+        raise ContainerNotAllowed("this node lets no container run as root")
     return user
 
 
 class Granted(NamedTuple):
     """Mounts as the runtime is told of them, and pins that are to be held until it has ended."""
 
-    mounts: list[Mount]
+    mounts: list[KeeperMount]
     pins: list[Pin]
 
 
-def allowed_mounts(engine: Engine, asked: Sequence[Mount], pins: str) -> Granted:
+def allowed_mounts(engine: KeeperContainerEngine, asked: Sequence[KeeperMount], pins: str) -> Granted:
     """Each as it was opened, links and all, below what the policy names; paths of pins begin with `pins`.
 
     An engine of docker may see other mounts than this process, so it is told the path that was found: there,
@@ -231,21 +231,21 @@ def allowed_mounts(engine: Engine, asked: Sequence[Mount], pins: str) -> Granted
             granted.pins.append(Pin(handle, f"{pins}-{number}"))
             source = granted.pins[-1].path
         if any(letter in source + mount.target for letter in SPECIAL):
-            raise NotAllowed(f"{mount.source} at {mount.target}: a character that no mount can be given")
-        granted.mounts.append(Mount(source, mount.target, mount.read_only))
+            raise ContainerNotAllowed(f"{mount.source} at {mount.target}: a character that no mount can be given")
+        granted.mounts.append(KeeperMount(source, mount.target, mount.read_only))
     return granted
 
 
-def _allowed(places: list[tuple[str, bool]], mount: Mount) -> Handle:
+def _allowed(places: list[tuple[str, bool]], mount: KeeperMount) -> Handle:
     source, handle = _opened(mount.source)
     shown = mount.source if source == mount.source else f"{mount.source} ({source})"
     around = [read_only for place, read_only in places if _is_below(source, place)]
     if not around:
-        raise NotAllowed(f"this node does not let {shown} be mounted")
+        raise ContainerNotAllowed(f"this node does not let {shown} be mounted")
     if all(around) and not mount.read_only:
-        raise NotAllowed(f"this node lets {shown} be mounted for reading only")
+        raise ContainerNotAllowed(f"this node lets {shown} be mounted for reading only")
     if handle is None:
-        raise NotAllowed(f"there is no {shown} to mount")
+        raise ContainerNotAllowed(f"there is no {shown} to mount")
     return handle
 
 

@@ -4,16 +4,16 @@ import contextlib
 import os
 import threading
 
-from rota.keeper.limits.cgroups import PERIOD_US, Group, Groups, claim, counter, numbers, write
+from rota.keeper.limits.cgroups import PERIOD_US, Cgroup, Cgroups, create_locked, read_counter, read_numbers, write_file
 from rota.keeper.limits.words import CPU, MEMORY, NO_LIMITS, PIDS, Limits
-from rota.keeper.rules import Key
+from rota.keeper.rules import AttemptKey
 
 FREEZER = "freezer"
-STAYS = (PIDS, FREEZER, CPU)  # where threads that start work remain
+THREAD_CONTROLLERS = (PIDS, FREEZER, CPU)  # where threads that start work remain
 SHARES = 1024  # of one process that is in no group
 
 
-class GroupV1(Group):
+class CgroupV1(Cgroup):
     def kill(self) -> None:
         """Frozen first, so that nobody forks away meanwhile."""
         freezer = self.paths.get(FREEZER)
@@ -23,21 +23,21 @@ class GroupV1(Group):
             super().kill()
             return
         with contextlib.suppress(OSError):
-            write(f"{freezer}/freezer.state", "FROZEN")
+            write_file(f"{freezer}/freezer.state", "FROZEN")
         try:
             super().kill()
         finally:
             with contextlib.suppress(OSError):
-                write(f"{freezer}/freezer.state", "THAWED")
+                write_file(f"{freezer}/freezer.state", "THAWED")
 
-    def memory_peak_if_killed(self) -> int | None:
+    def oom_peak_bytes(self) -> int | None:
         path = self.paths.get(MEMORY)
-        if path is None or not counter(f"{path}/memory.oom_control", "oom_kill"):
+        if path is None or not read_counter(f"{path}/memory.oom_control", "oom_kill"):
             return None
-        return sum(numbers(f"{path}/memory.max_usage_in_bytes"))
+        return sum(read_numbers(f"{path}/memory.max_usage_in_bytes"))
 
 
-class GroupsV1(Groups):
+class CgroupsV1(Cgroups):
     """Each controller has a tree of its own, and single threads can be moved.
 
     Threads that start work stay in the parent groups, so that what they start is bounded from its fork on. A
@@ -52,17 +52,17 @@ class GroupsV1(Groups):
         self._parents = {controller: f"{home}/{name}" for controller, home in homes.items()}
         self.controllers = tuple(one for one in (MEMORY, PIDS, CPU) if one in homes)
         self._threads = threading.local()
-        self._lock_fds = [claim(path) for path in self._parents.values()]
+        self._lock_fds = [create_locked(path) for path in self._parents.values()]
         if CPU in self._parents:  # all the work together counts as a process on each core
-            write(f"{self._parents[CPU]}/cpu.shares", str(SHARES * (os.cpu_count() or 1)))
+            write_file(f"{self._parents[CPU]}/cpu.shares", str(SHARES * (os.cpu_count() or 1)))
 
     def limit_all(self, pids: int) -> None:
         if PIDS in self._parents:
-            write(f"{self._parents[PIDS]}/pids.max", str(pids))
+            write_file(f"{self._parents[PIDS]}/pids.max", str(pids))
 
-    def make(self, key: Key, limits: Limits) -> Group | None:
+    def create(self, key: AttemptKey, limits: Limits) -> Cgroup | None:
         """Without limits it only serves to kill the attempt as a whole: each further tree costs time."""
-        if not limits and (spare := self.take_spare()):
+        if not limits and (spare := self.pop_spare()):
             spare.limits = limits
             return spare
         wanted = {
@@ -75,45 +75,45 @@ class GroupsV1(Groups):
         chosen = [one for one in wanted if wanted[one] and one in self._parents]
         chosen = chosen or list(self._parents)[:1]
         paths = {one: f"{self._parents[one]}/{name}" for one in chosen}
-        group = GroupV1(limits, paths, self.controllers, is_plain=not limits)
+        group = CgroupV1(limits, paths, self.controllers, is_plain=not limits)
         try:
             for path in paths.values():
                 os.mkdir(path)
-            self._set(paths, limits)
+            self._write_limits(paths, limits)
         except OSError:
             group.remove()
             raise
         return group
 
-    def revise(self, group: Group, limits: Limits) -> None:
+    def update_limits(self, group: Cgroup, limits: Limits) -> None:
         """What the kernel does not take, as less memory than is in use, holds from the next start on."""
         group.limits, group.is_plain = limits, group.is_plain and not limits
         name = os.path.basename(group.path)
         for controller, limit in ((MEMORY, limits.memory_bytes), (PIDS, limits.pids)):
             if limit is not None and controller in self._parents and controller not in group.paths:
                 with contextlib.suppress(OSError):
-                    self._extend(group, controller, f"{self._parents[controller]}/{name}")
+                    self._add_controller(group, controller, f"{self._parents[controller]}/{name}")
         with contextlib.suppress(OSError):
-            self._set(group.paths, limits)
+            self._write_limits(group.paths, limits)
 
-    def trap(self, key: Key) -> Group | None:
+    def freeze_group(self, key: AttemptKey) -> Cgroup | None:
         if FREEZER not in self._parents:
             return None
         path = f"{self._parents[FREEZER]}/trap-{'-'.join(map(str, key))}"
         os.makedirs(path, exist_ok=True)
-        write(f"{path}/freezer.state", "FROZEN")
-        return GroupV1(NO_LIMITS, {FREEZER: path})
+        write_file(f"{path}/freezer.state", "FROZEN")
+        return CgroupV1(NO_LIMITS, {FREEZER: path})
 
-    def settle(self) -> None:
+    def enter_parent_cgroup(self) -> None:
         if getattr(self._threads, "is_settled", False):
             return
-        for controller in STAYS:
+        for controller in THREAD_CONTROLLERS:
             if controller in self._parents:
-                write(f"{self._parents[controller]}/tasks", "0")
+                write_file(f"{self._parents[controller]}/tasks", "0")
         self._threads.is_settled = True
 
     def close(self) -> None:
-        self.bury()
+        self.remove_empty()
         self.drop_spare()
         for path in self._parents.values():
             with contextlib.suppress(OSError):
@@ -121,26 +121,26 @@ class GroupsV1(Groups):
         for fd in self._lock_fds:
             os.close(fd)
 
-    def _extend(self, group: Group, controller: str, path: str) -> None:
+    def _add_controller(self, group: Cgroup, controller: str, path: str) -> None:
         """Into another tree of groups, too; twice, for what is forked meanwhile."""
         os.mkdir(path)
         for pid in (*group.members(), *group.members()):
             with contextlib.suppress(ProcessLookupError):
-                write(f"{path}/cgroup.procs", str(pid))
+                write_file(f"{path}/cgroup.procs", str(pid))
         group.paths[controller] = path
 
-    def _set(self, paths: dict[str, str], limits: Limits) -> None:
+    def _write_limits(self, paths: dict[str, str], limits: Limits) -> None:
         if CPU in paths:
-            write(f"{paths[CPU]}/cpu.shares", str(max(2, limits.cpu_weight_milli * SHARES // 1000)))
+            write_file(f"{paths[CPU]}/cpu.shares", str(max(2, limits.cpu_weight_milli * SHARES // 1000)))
             quota_us = -1 if limits.cpu_milli is None else max(1000, limits.cpu_milli * PERIOD_US // 1000)
-            write(f"{paths[CPU]}/cpu.cfs_quota_us", str(quota_us))
+            write_file(f"{paths[CPU]}/cpu.cfs_quota_us", str(quota_us))
         if PIDS in paths:
-            write(f"{paths[PIDS]}/pids.max", "max" if limits.pids is None else str(limits.pids))
+            write_file(f"{paths[PIDS]}/pids.max", "max" if limits.pids is None else str(limits.pids))
         if MEMORY in paths:
             limit = str(-1 if limits.memory_bytes is None else limits.memory_bytes)
             swapped = f"{paths[MEMORY]}/memory.memsw.limit_in_bytes"
             with contextlib.suppress(OSError):  # it may not be below the other one: first if that grows
-                write(swapped, limit)
-            write(f"{paths[MEMORY]}/memory.limit_in_bytes", limit)
+                write_file(swapped, limit)
+            write_file(f"{paths[MEMORY]}/memory.limit_in_bytes", limit)
             with contextlib.suppress(OSError):  # where swap is not counted
-                write(swapped, limit)
+                write_file(swapped, limit)

@@ -4,13 +4,13 @@ import contextlib
 import os
 from typing import NamedTuple
 
-from rota.keeper.limits.cgroup_v2 import REST, is_root, words_of
+from rota.keeper.limits.cgroup_v2 import OTHERS_LEAF, is_root, read_words
 from rota.keeper.limits.words import CPU, MEMORY, PIDS
 
-UNATTRIBUTED_ELSES = ("user.delegate", "trusted.delegate")  # how systemd marks what it has given away
+DELEGATION_XATTRS = ("user.delegate", "trusted.delegate")  # how systemd marks what it has given away
 
 
-class Mounted(NamedTuple):
+class CgroupMount(NamedTuple):
     part: str  # a container may see a part of the tree only
     place: str
 
@@ -18,40 +18,40 @@ class Mounted(NamedTuple):
         return self.place + path.removeprefix(self.part.rstrip("/")).rstrip("/")
 
 
-def homes_v1() -> dict[str, str]:
+def own_cgroups_v1() -> dict[str, str]:
     """By controller."""
-    places = {name: mounted for kind, name, mounted in mounts() if kind == "cgroup"}
+    places = {name: mounted for kind, name, mounted in read_mounts() if kind == "cgroup"}
     return {name: places[name].path_of(path) for name, path in _own_groups() if name in places}
 
 
-def home_v2() -> str | None:
+def delegated_cgroup_v2() -> str | None:
     """A group that is ours to divide: the root, one that was given away, or else, for root, the root again.
 
     None: there is none, or none in which anything could be limited.
     """
-    mounted = next((mounted for kind, _, mounted in mounts() if kind == "cgroup2"), None)
+    mounted = next((mounted for kind, _, mounted in read_mounts() if kind == "cgroup2"), None)
     path = next((path for name, path in _own_groups() if not name), None)
     if mounted is None or path is None or ".." in path:
         return None
     own = mounted.path_of(path)
-    own = os.path.dirname(own) if os.path.basename(own) == REST else own
-    if not (is_root(own) or path == "/" or _is_given_away(own)) and os.geteuid() == 0:
+    own = os.path.dirname(own) if os.path.basename(own) == OTHERS_LEAF else own
+    if not (is_root(own) or path == "/" or _is_delegated(own)) and os.geteuid() == 0:
         own = mounted.place
     files = [own, f"{own}/cgroup.procs", f"{own}/cgroup.subtree_control"]
     is_ours = all(os.access(file, os.W_OK) for file in files)
-    there = words_of(f"{own}/cgroup.controllers")
+    there = read_words(f"{own}/cgroup.controllers")
     return own if is_ours and {MEMORY, PIDS, CPU}.intersection(there) else None
 
 
-def _is_given_away(path: str) -> bool:
-    for name in UNATTRIBUTED_ELSES:
+def _is_delegated(path: str) -> bool:
+    for name in DELEGATION_XATTRS:
         with contextlib.suppress(OSError):
             if os.getxattr(path, name) == b"1":
                 return True
     return os.geteuid() != 0 and os.stat(path).st_uid == os.geteuid()
 
 
-def mounts() -> list[tuple[str, str, Mounted]]:
+def read_mounts() -> list[tuple[str, str, CgroupMount]]:
     """Of control groups: the version's name, a controller, and where."""
     found = []
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
@@ -59,7 +59,7 @@ def mounts() -> list[tuple[str, str, Mounted]]:
             place, _, source = line.partition(" - ")
             kind, _, options = source.split(maxsplit=2)
             if kind in ("cgroup", "cgroup2"):
-                mounted = Mounted(*place.split()[3:5])
+                mounted = CgroupMount(*place.split()[3:5])
                 found += [(kind, name, mounted) for name in options.strip().split(",")]
     return found
 

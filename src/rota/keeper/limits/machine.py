@@ -5,57 +5,57 @@ import fcntl
 import os
 import time
 
-from rota.keeper.limits.cgroup_v1 import FREEZER, GroupsV1, GroupV1
-from rota.keeper.limits.cgroup_v2 import GroupsV2
-from rota.keeper.limits.cgroups import Groups, entries, write
-from rota.keeper.limits.homes import home_v2, homes_v1
+from rota.keeper.limits.cgroup_v1 import FREEZER, CgroupsV1, CgroupV1
+from rota.keeper.limits.cgroup_v2 import CgroupsV2
+from rota.keeper.limits.cgroups import Cgroups, subdirectories, write_file
+from rota.keeper.limits.homes import delegated_cgroup_v2, own_cgroups_v1
 from rota.keeper.limits.words import CPU, MEMORY, PIDS, Limits
 
 CONTROLLERS = (FREEZER, PIDS, MEMORY, CPU)
 NAME = "rota-keeper-"  # before the mark; of such a group somebody holds the lock, or it is left over
 
 
-def find_groups(root: str, mark: str) -> Groups:
+def find_cgroups(root: str, mark: str) -> Cgroups:
     """Also remembers, in the keeper's directory, where the groups are: another keeper has to find them."""
     name = f"{NAME}{mark}"
-    if home := home_v2():
+    if home := delegated_cgroup_v2():
         with contextlib.suppress(OSError):
             remove_leftovers(home)
-            groups_v2 = GroupsV2(home, name)
-            _remember(root, [f"{home}/{name}"])
+            groups_v2 = CgroupsV2(home, name)
+            _write_paths(root, [f"{home}/{name}"])
             return groups_v2
-    homes = homes_v1()
+    homes = own_cgroups_v1()
     usable = {one: homes[one] for one in CONTROLLERS if one in homes and os.access(homes[one], os.W_OK)}
     if usable:
         with contextlib.suppress(OSError):
             for home in usable.values():
                 remove_leftovers(home)
-            groups_v1 = GroupsV1(usable, name)
-            _remember(root, [f"{home}/{name}" for home in usable.values()])
+            groups_v1 = CgroupsV1(usable, name)
+            _write_paths(root, [f"{home}/{name}" for home in usable.values()])
             return groups_v1
-    return Groups()
+    return Cgroups()
 
 
-def end_groups(root: str, patience_seconds: float) -> None:
+def kill_leftover_cgroups(root: str, timeout_seconds: float) -> None:
     """End what an earlier keeper left in its groups."""
     try:
         with open(f"{root}/groups", encoding="utf-8") as file:
             paths = file.read().splitlines()
     except OSError:
         return
-    give_up_at = time.monotonic() + patience_seconds
+    give_up_at = time.monotonic() + timeout_seconds
     while paths and time.monotonic() < give_up_at:
-        paths = [path for path in paths if not end_tree(path)]
+        paths = [path for path in paths if not kill_cgroup_tree(path)]
         time.sleep(0.005 if paths else 0)
 
 
-def end_tree(path: str) -> bool:
+def kill_cgroup_tree(path: str) -> bool:
     """Kill everything in a group and below, and remove it; False: something has not yet gone."""
-    left = [entry.path for entry in entries(path) if not end_tree(entry.path)]
-    group = GroupV1(Limits(), {FREEZER: path})
+    left = [entry.path for entry in subdirectories(path) if not kill_cgroup_tree(entry.path)]
+    group = CgroupV1(Limits(), {FREEZER: path})
     if os.path.exists(f"{path}/cgroup.kill"):
         with contextlib.suppress(OSError):
-            write(f"{path}/cgroup.kill", "1")
+            write_file(f"{path}/cgroup.kill", "1")
     else:
         group.kill()
     return not left and group.remove()
@@ -63,7 +63,7 @@ def end_tree(path: str) -> bool:
 
 def remove_leftovers(home: str) -> None:
     """Remove what is empty and whose keeper is gone for certain, its directory and all, as may be."""
-    for entry in entries(home):
+    for entry in subdirectories(home):
         if not entry.name.startswith(NAME):
             continue
         with contextlib.suppress(OSError):
@@ -76,13 +76,13 @@ def remove_leftovers(home: str) -> None:
 
 
 def _remove_empty(path: str) -> None:
-    for entry in entries(path):
+    for entry in subdirectories(path):
         _remove_empty(entry.path)
     with contextlib.suppress(OSError):  # somebody is in it
         os.rmdir(path)
 
 
-def _remember(root: str, paths: list[str]) -> None:
+def _write_paths(root: str, paths: list[str]) -> None:
     fd = os.open(f"{root}/groups", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with open(fd, "w", encoding="utf-8") as file:
         file.write("".join(f"{path}\n" for path in paths))

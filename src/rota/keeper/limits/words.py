@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from rota.keeper.rules import Needs
 
 MEMORY, CPU, PIDS = "memory", "cpu", "pids"
-PIDS_MOST = 1 << 22  # the kernel takes no larger limit
-MEMORY_LEAST = 1 << 20  # with less no program could even be executed
+PIDS_MAX = 1 << 22  # the kernel takes no larger limit
+MEMORY_MIN = 1 << 20  # with less no program could even be executed
 LIMITS = (MEMORY, CPU, PIDS)
 OOM = "oom"  # the word for who went beyond its memory, for whoever decides by it
 
@@ -26,27 +26,27 @@ class Limits:
 NO_LIMITS = Limits()
 
 
-def limits_of(said: Mapping[str, int], needs: Needs) -> Limits:
+def effective_limits(requested: Mapping[str, int], needs: Needs) -> Limits:
     """Who asks for memory gets that much and no more, unless another limit is said."""
     asked = dict(needs)
-    memory = said.get(MEMORY, asked.get(MEMORY))
+    memory = requested.get(MEMORY, asked.get(MEMORY))
     return Limits(
-        None if not memory else max(memory, MEMORY_LEAST),
-        said.get(CPU) or None,
-        said.get(PIDS) or None,
+        None if not memory else max(memory, MEMORY_MIN),
+        requested.get(CPU) or None,
+        requested.get(PIDS) or None,
         asked.get(CPU) or 1000,
     )
 
 
-def out_of_memory(limit_bytes: int, peak_bytes: int) -> str:
-    return f"out of memory: limit {size(limit_bytes)}, peak {size(peak_bytes)}"
+def out_of_memory_reason(limit_bytes: int, peak_bytes: int) -> str:
+    return f"out of memory: limit {format_bytes(limit_bytes)}, peak {format_bytes(peak_bytes)}"
 
 
-def too_many(limit: int, seen: int) -> str:
+def too_many_processes_reason(limit: int, seen: int) -> str:
     return f"too many processes: limit {limit}, seen {seen}"
 
 
-def size(count: float) -> str:
+def format_bytes(count: float) -> str:
     """Bytes as people write them: 64 MiB, 7.2 GiB."""
     units = ["B", "KiB", "MiB", "GiB", "TiB"]
     while count >= 1024 and len(units) > 1:

@@ -23,7 +23,7 @@ class Extent:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class AttemptStart:
     segment: int
     at: Extent
 
@@ -40,10 +40,10 @@ def time_line(at_ms: int) -> bytes:
     return b"T %d\n" % at_ms
 
 
-def find_start(lines: bytes, index: int, attempt: int) -> Begun | None:
+def find_start(lines: bytes, index: int, attempt: int) -> AttemptStart | None:
     """Where the attempt begins; letters stand at the beginning of lines only, so a plain search will do."""
     found = _START.match(lines, _position(lines, b"S %d %d " % (index, attempt)))
-    return Begun(int(found[1]), Extent(int(found[2]), int(found[3]))) if found else None
+    return AttemptStart(int(found[1]), Extent(int(found[2]), int(found[3]))) if found else None
 
 
 def find_end(lines: bytes, index: int, attempt: int) -> Extent | None:
@@ -65,14 +65,14 @@ def last_ms(lines: bytes) -> int | None:
     return int(found[1]) if found else None
 
 
-def read_all(lines: bytes) -> Iterator[tuple[int, int, Begun | Extent]]:
+def read_all(lines: bytes) -> Iterator[tuple[int, int, AttemptStart | Extent]]:
     """Starts and ends in their order, each with its task's index and its attempt."""
     for found in _EITHER.finditer(lines):
         kind, index, attempt, *numbers = found.groups()
         if kind == b"E":
             yield int(index), int(attempt), Extent(int(numbers[0]), int(numbers[1]))
         elif numbers[2]:
-            yield int(index), int(attempt), Begun(int(numbers[0]), Extent(int(numbers[1]), int(numbers[2])))
+            yield int(index), int(attempt), AttemptStart(int(numbers[0]), Extent(int(numbers[1]), int(numbers[2])))
 
 
 def segments(lines: bytes) -> set[int]:

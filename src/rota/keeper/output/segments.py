@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 
 from rota.keeper import quick
 from rota.keeper.output.index import Extent, end_line, find_end, find_start, segments, start_line, time_line
-from rota.keeper.output.spares import Spares
-from rota.keeper.rules import Key
-from rota.keeper.wire import Keeping
+from rota.keeper.output.spares import DirectoryPool
+from rota.keeper.rules import AttemptKey
+from rota.keeper.wire import OutputRetention
 
-RETIRED_BYTES = 64 << 20  # what is longer is not shared with later attempts
+REUSE_BYTES_MAX = 64 << 20  # what is longer is not shared with later attempts
 OPEN_FILES = 256  # kept open; others are opened again when it is their turn
-OURS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a link or a pipe put in a file's place does no harm
-INDEX = OURS | os.O_RDWR | os.O_CREAT | os.O_APPEND
-OUTPUT = OURS | os.O_RDONLY
+OPEN_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a link or a pipe put in a file's place does no harm
+INDEX = OPEN_FLAGS | os.O_RDWR | os.O_CREAT | os.O_APPEND
+OUTPUT = OPEN_FLAGS | os.O_RDONLY
 TORN = b"?\n"  # makes half a line, left by a crash, a line that says nothing
 
 
@@ -31,7 +31,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Measure:
+class MeasuredExtent:
     """How far the files of a segment reach, and whether that is final: nobody can write to them any more."""
 
     at: Extent
@@ -39,7 +39,7 @@ class Measure:
 
 
 @dataclass(slots=True)
-class Shelf:
+class JobSegments:
     """The segments of a job."""
 
     path: str
@@ -49,49 +49,49 @@ class Shelf:
     unwritten: list[bytes] = field(default_factory=list)  # lines of the index
 
 
-class Outputs:
+class SegmentStore:
     """Hands segments out and takes them back; the index tells of an end before it tells of the next start."""
 
-    keeping = Keeping()
+    retention = OutputRetention()
     shortage: str | None = None  # why the disk takes nothing new
 
     def __init__(self, root: str) -> None:
         self._root = root
-        self._shelves: dict[str, Shelf] = {}
-        self._files = Files()
-        self._spares = Spares(f"{root}/spare/logs", f"{root}/logs", _make_shelf)
+        self._by_job: dict[str, JobSegments] = {}
+        self._files = OpenFiles()
+        self._directory_pool = DirectoryPool(f"{root}/spare/logs", f"{root}/logs", _make_job_directory)
         self._late: set[str] = set()  # jobs with unwritten lines
-        self._held: set[bytes] = set()  # segments of live attempts, by path
-        self.taken = threading.Event()  # since somebody last cleared it
+        self._in_use: set[bytes] = set()  # segments of live attempts, by path
+        self.allocated = threading.Event()  # since somebody last cleared it
 
-    def take(self, keys: Sequence[Key]) -> list[Segment]:
+    def allocate(self, keys: Sequence[AttemptKey]) -> list[Segment]:
         """A segment for each attempt, on record; OSError if they cannot be recorded, and none is taken."""
         taken: list[Segment] = []
         if self.shortage and keys:
             raise OSError(errno.ENOSPC, self.shortage)
         try:
-            taken.extend(map(self._take, keys))
+            taken.extend(map(self._allocate, keys))
             for job in dict.fromkeys(key[0] for key in keys):
                 self._write(job)
-            if not self.taken.is_set():
-                self.taken.set()
+            if not self.allocated.is_set():
+                self.allocated.set()
         except OSError:
             for key, segment in zip(keys, taken, strict=False):
-                self.give_back(key, segment, Measure(segment.at, is_final=True))
+                self.release(key, segment, MeasuredExtent(segment.at, is_final=True))
             raise
         return taken
 
-    def stock_up(self) -> None:
+    def preallocate(self) -> None:
         """Make ahead what the next jobs will need."""
         with contextlib.suppress(OSError):  # then their first starts take longer
-            self._spares.fill()
+            self._directory_pool.refill()
 
-    def measure(self, segment: Segment) -> Measure:
+    def measure(self, segment: Segment) -> MeasuredExtent:
         out_bytes, out_is_final = self._length(segment.path + b".out")
         err_bytes, err_is_final = self._length(segment.path + b".err")
-        return Measure(Extent(out_bytes, err_bytes), out_is_final and err_is_final)
+        return MeasuredExtent(Extent(out_bytes, err_bytes), out_is_final and err_is_final)
 
-    def last(self, segment: Segment, is_dying: Callable[[], bool]) -> Measure | None:
+    def final_measure(self, segment: Segment, is_exiting: Callable[[], bool]) -> MeasuredExtent | None:
         """How far they reach when whoever wrote is gone; None: it is dying, and lets go of them in a moment.
 
         A dying process is no longer known as one of ours before it closes its files.
@@ -99,28 +99,28 @@ class Outputs:
         found = self.measure(segment)
         if found.is_final:
             return found
-        return None if is_dying() else self.measure(segment)  # who still wrote then may be gone by now
+        return None if is_exiting() else self.measure(segment)  # who still wrote then may be gone by now
 
-    def give_back(self, key: Key, segment: Segment, measure: Measure) -> None:
+    def release(self, key: AttemptKey, segment: Segment, measure: MeasuredExtent) -> None:
         """The attempt has ended. What is long, or may still be written to, nobody gets again."""
         job, index, attempt = key
-        shelf = self._shelves[job]
-        self._held.discard(segment.path)
+        shelf = self._by_job[job]
+        self._in_use.discard(segment.path)
         before, segment.at = segment.at, measure.at
         shelf.unwritten.append(end_line(index, attempt, measure.at))
         self._late.add(job)
         is_whole = measure.at.out_bytes >= before.out_bytes and measure.at.err_bytes >= before.err_bytes
-        is_short = max(measure.at.out_bytes, measure.at.err_bytes) <= RETIRED_BYTES
+        is_short = max(measure.at.out_bytes, measure.at.err_bytes) <= REUSE_BYTES_MAX
         if measure.is_final and is_whole and is_short:
             shelf.free.append(segment)
         else:
             self._retire(segment)
 
-    def let_go(self, job: str, number: int) -> bool:
+    def claim_for_deletion(self, job: str, number: int) -> bool:
         """Nobody gets this segment again, its files are about to go; False: a live attempt holds it."""
-        if os.fsencode(f"{self._root}/logs/{job}/{number}") in self._held:
+        if os.fsencode(f"{self._root}/logs/{job}/{number}") in self._in_use:
             return False
-        if shelf := self._shelves.get(job):
+        if shelf := self._by_job.get(job):
             for segment in [free for free in shelf.free if free.number == number]:
                 shelf.free.remove(segment)
                 self._retire(segment)
@@ -132,19 +132,19 @@ class Outputs:
             with contextlib.suppress(OSError):
                 self._write(job)
 
-    def settle(self, keys: Iterable[Key]) -> None:
+    def record_lost_ends(self, keys: Iterable[AttemptKey]) -> None:
         """Record an end for attempts of an earlier keeper: where their files end now."""
-        by_job: dict[str, list[Key]] = defaultdict(list)
+        by_job: dict[str, list[AttemptKey]] = defaultdict(list)
         for key in keys:
             by_job[key[0]].append(key)
         for job, lost in by_job.items():
             with contextlib.suppress(OSError):  # no index: nothing of it ever started
-                self._settle(job, lost)
+                self._record_lost_ends(job, lost)
         self.flush()
 
-    def mend(self, job: str) -> None:
+    def recreate_directory(self, job: str) -> None:
         """Make the directory anew if somebody removed it; what is held is lost, what is free goes with it."""
-        shelf = self._shelves[job]
+        shelf = self._by_job[job]
         if not os.path.isdir(shelf.path):
             self._clear(shelf)
             with contextlib.suppress(OSError):  # then the next start is refused, too
@@ -152,34 +152,34 @@ class Outputs:
 
     def forget(self, job: str) -> None:
         self._late.discard(job)
-        if shelf := self._shelves.pop(job, None):
+        if shelf := self._by_job.pop(job, None):
             self._clear(shelf)
 
-    def _take(self, key: Key) -> Segment:
+    def _allocate(self, key: AttemptKey) -> Segment:
         job, index, attempt = key
-        shelf = self._shelves.get(job) or self._open_shelf(job)
+        shelf = self._by_job.get(job) or self._open_job(job)
         if shelf.free:
             segment = shelf.free.pop()
         else:
             segment = _segment(shelf, shelf.next_number, Extent(0, 0))
             shelf.next_number += 1
         shelf.unwritten.append(start_line(index, attempt, segment.number, segment.at))
-        self._held.add(segment.path)
+        self._in_use.add(segment.path)
         self._late.add(job)
         return segment
 
-    def _open_shelf(self, job: str) -> Shelf:
+    def _open_job(self, job: str) -> JobSegments:
         """Segments of an earlier keeper are left alone: who writes to them is not known."""
         path = f"{self._root}/logs/{job}"
         next_number = 0
-        if not self._spares.take(job):
+        if not self._directory_pool.allocate(job):
             os.makedirs(path, mode=0o700, exist_ok=True)
             next_number = _unused_number(path)
-        shelf = self._shelves[job] = Shelf(path, os.fsencode(f"{path}/index"), next_number)
+        shelf = self._by_job[job] = JobSegments(path, os.fsencode(f"{path}/index"), next_number)
         return shelf
 
     def _write(self, job: str) -> None:
-        shelf = self._shelves[job]
+        shelf = self._by_job[job]
         text = b"".join((time_line(time.time_ns() // 1_000_000), *shelf.unwritten))
         fd = self._files.get(shelf.index) or self._open_index(shelf.index)
         written = quick.write(fd, text)
@@ -206,13 +206,13 @@ class Outputs:
             fd = self._files.get(path) or self._files.open(path, OUTPUT)
         except OSError:
             return _size(path), False
-        is_final = quick.lease(fd)
+        is_final = quick.take_read_lease(fd)
         found = quick.stat(fd)
         if is_final:
-            quick.release(fd)
+            quick.release_lease(fd)
         return found.size, is_final and found.links == 1
 
-    def _clear(self, shelf: Shelf) -> None:
+    def _clear(self, shelf: JobSegments) -> None:
         self._files.close(shelf.index)
         for segment in shelf.free:
             self._retire(segment)
@@ -222,10 +222,10 @@ class Outputs:
         self._files.close(segment.path + b".out")
         self._files.close(segment.path + b".err")
 
-    def _settle(self, job: str, lost: list[Key]) -> None:
+    def _record_lost_ends(self, job: str, lost: list[AttemptKey]) -> None:
         with open(f"{self._root}/logs/{job}/index", "rb") as file:
             lines = file.read()
-        shelf = self._open_shelf(job)
+        shelf = self._open_job(job)
         for _, index, attempt in lost:
             begun = find_start(lines, index, attempt)
             if begun and not find_end(lines, index, attempt):
@@ -235,7 +235,7 @@ class Outputs:
                 self._late.add(job)
 
 
-class Files:
+class OpenFiles:
     """Descriptors by path; of too many the one opened first is closed."""
 
     def __init__(self) -> None:
@@ -256,7 +256,7 @@ class Files:
             os.close(fd)
 
 
-def _make_shelf(path: str) -> None:
+def _make_job_directory(path: str) -> None:
     """With the files of its first segment, still empty."""
     os.mkdir(path, mode=0o700)
     for name in ("index", "0.out", "0.err"):
@@ -272,8 +272,8 @@ def _unused_number(path: str) -> int:
     return max(numbers, default=-1) + 1
 
 
-def _segment(shelf: Shelf, number: int, at: Extent) -> Segment:
-    return Segment(number, os.fsencode(f"{shelf.path}/{number}"), at)
+def _segment(job_segments: JobSegments, number: int, at: Extent) -> Segment:
+    return Segment(number, os.fsencode(f"{job_segments.path}/{number}"), at)
 
 
 def _size(path: bytes) -> int:

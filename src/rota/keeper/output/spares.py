@@ -10,7 +10,7 @@ from collections.abc import Callable
 MOST = 32  # whoever needs more of them within a second waits for the disk
 
 
-class Spares:
+class DirectoryPool:
     """One thread fills the stock, any may take from it, for this directory."""
 
     def __init__(self, home: str, directory: str, make: Callable[[str], None]) -> None:
@@ -21,7 +21,7 @@ class Spares:
         self._stock: deque[str] = deque()
         self._is_ready = False
 
-    def take(self, name: str) -> bool:
+    def allocate(self, name: str) -> bool:
         """Put one there under this name; False if there is none, or if something has that name already."""
         try:
             spare = self._stock.popleft()
@@ -35,7 +35,7 @@ class Spares:
             return False
         return True
 
-    def fill(self) -> None:
+    def refill(self) -> None:
         """OSError if the disk does not take them: then there are fewer."""
         if not self._is_ready:
             shutil.rmtree(self._home, ignore_errors=True)  # of an earlier keeper, and perhaps half made

@@ -5,7 +5,7 @@ import struct
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
-ENDING = b".times"  # behind the name of the stream's file
+SUFFIX = b".times"  # behind the name of the stream's file
 MARK = struct.Struct("<QQ")  # this many bytes of the file were there by then (milliseconds, wall clock)
 MARKS_MOST = 8192  # of one file, 128 KiB; beyond, older ones are thinned out
 AGE_SHARE = 256  # two old marks lie at most one part in so many of their age apart, if they ever did
@@ -13,27 +13,27 @@ APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK 
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class TimeIndex:
     """The marks of a stream's file, in their order; both columns only grow."""
 
     positions: list[int] = field(default_factory=list)
     at_ms: list[int] = field(default_factory=list)
 
-    def by(self, at_ms: int) -> int:
+    def position_at(self, at_ms: int) -> int:
         """How much is known to have arrived by then."""
         found = bisect_right(self.at_ms, at_ms)
         return self.positions[found - 1] if found else 0
 
-    def between(self, start: int, end: int) -> list[tuple[int, int]]:
+    def marks_between(self, start: int, end: int) -> list[tuple[int, int]]:
         """Marks at positions above `start`, up to `end`."""
         first, last = bisect_right(self.positions, start), bisect_right(self.positions, end)
         return list(zip(self.positions[first:last], self.at_ms[first:last], strict=True))
 
 
-def read(data: bytes) -> Times:
+def parse_marks(data: bytes) -> TimeIndex:
     """Half a mark, left by a crash, ends what can be read."""
     whole = len(data) // MARK.size * MARK.size
-    times = Times()
+    times = TimeIndex()
     for position, at_ms in MARK.iter_unpack(data[:whole]):
         if times.positions and (position < times.positions[-1] or at_ms < times.at_ms[-1]):
             break
@@ -42,7 +42,7 @@ def read(data: bytes) -> Times:
     return times
 
 
-def write(path: bytes, position: int, at_ms: int) -> int:
+def append_mark(path: bytes, position: int, at_ms: int) -> int:
     """One more mark; the number of marks there are now. OSError: the disk takes none."""
     fd = os.open(path, APPEND, 0o600)
     try:
@@ -58,7 +58,7 @@ def write(path: bytes, position: int, at_ms: int) -> int:
 
 def _thin(path: bytes, now_ms: int) -> int:
     with open(path, "rb") as file:
-        times = read(file.read())
+        times = parse_marks(file.read())
     kept = thinned(list(zip(times.positions, times.at_ms, strict=True)), now_ms)
     beside = path + b".new"
     with open(beside, "wb") as file:

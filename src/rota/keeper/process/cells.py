@@ -76,11 +76,11 @@ if not code:
 _libc = ctypes.PyDLL(None, use_errno=True)
 
 
-class NoWayBack(BaseException):
+class CannotLeaveNamespace(BaseException):
     """All that this thread starts would be born in there: it must not go on, whatever catches its errors."""
 
 
-class Cell:
+class PidNamespace:
     """Its first process, by a handle, which stands for its namespaces, too: a number may be reused."""
 
     def __init__(self, pid: int, own_fd: int, *, has_mounts: bool, is_bound: bool) -> None:
@@ -143,7 +143,7 @@ class Cell:
             os.close(handle)
 
 
-class Cells:
+class PidNamespaces:
     """Makes cells, and keeps those that can be used again."""
 
     def __init__(self, mark: str) -> None:
@@ -151,7 +151,7 @@ class Cells:
         self._ends = os.pipe2(os.O_CLOEXEC)  # the writing end is the keeper's alone
         self._own_fd = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         self._mounts_fd = None if _are_mounts_shared() else os.open(MOUNTS, os.O_RDONLY | os.O_CLOEXEC)
-        self._spare: list[Cell] = []  # appending and popping need no lock
+        self._spare: list[PidNamespace] = []  # appending and popping need no lock
         self.pids: set[int] = set()  # of first processes that are not known to have ended
         self._program: Sequence[bytes | str] = _program()
         self.problem: str | None = None  # why work cannot be hidden from other work here
@@ -164,11 +164,11 @@ class Cells:
         """Whether work in a cell sees no processes of other work."""
         return self._has_mounts
 
-    def make(self, *, is_bound: bool) -> Cell:
+    def create(self, *, is_bound: bool) -> PidNamespace:
         """A new one. OSError if this machine has no room for it now."""
         return self._make(has_mounts=self._has_mounts, is_bound=is_bound)
 
-    def take(self) -> Cell:
+    def allocate(self) -> PidNamespace:
         """One that is not bound, and empty."""
         if self._mounts_fd is not None and quick.has_news(self._mounts_fd):
             self.drop_spare()  # cells of before do not see what was mounted since
@@ -178,33 +178,33 @@ class Cells:
                 if cell.is_alive():
                     return cell
                 self.discard(cell)
-        return self.make(is_bound=False)
+        return self.create(is_bound=False)
 
-    def give_back(self, cell: Cell) -> None:
+    def release(self, cell: PidNamespace) -> None:
         """For another attempt. Nothing of the one before may be left in it."""
         if cell.is_bound or cell.is_killed or len(self._spare) >= SPARE_MOST:
             self.discard(cell)
         else:
             self._spare.append(cell)
 
-    def discard(self, cell: Cell) -> None:
+    def discard(self, cell: PidNamespace) -> None:
         """End everything in it."""
         self.pids.discard(cell.pid)
         cell.kill()
         cell.close()
 
-    def stock_up(self) -> None:
+    def preallocate(self) -> None:
         """Make some ahead: the first starts need not wait for them."""
         with contextlib.suppress(OSError):
             while len(self.pids) < LEAST:
-                self._spare.append(self.make(is_bound=False))
+                self._spare.append(self.create(is_bound=False))
 
     def drop_spare(self) -> None:
         with contextlib.suppress(IndexError):
             while True:
                 self.discard(self._spare.pop())
 
-    def _make(self, *, has_mounts: bool, is_bound: bool) -> Cell:
+    def _make(self, *, has_mounts: bool, is_bound: bool) -> PidNamespace:
         word = ("m" if has_mounts else "-") + ("b" if is_bound else "s")
         read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
         try:
@@ -218,7 +218,7 @@ class Cells:
                 code = STATUS.unpack(said)[0] if len(said) == STATUS.size else errno.EIO
                 if code:
                     raise OSError(code, os.strerror(code))
-                return Cell(pid, self._own_fd, has_mounts=has_mounts, is_bound=is_bound)
+                return PidNamespace(pid, self._own_fd, has_mounts=has_mounts, is_bound=is_bound)
             except OSError:
                 self.pids.discard(pid)
                 with contextlib.suppress(ProcessLookupError):
@@ -253,7 +253,7 @@ class Cells:
         def try_it() -> None:
             try:
                 cell = self._make(has_mounts=has_mounts, is_bound=True)
-            except (OSError, NoWayBack) as error:
+            except (OSError, CannotLeaveNamespace) as error:
                 problems.append(getattr(error, "strerror", None) or str(error))
                 return
             try:
@@ -272,7 +272,7 @@ class Cells:
         return not problems
 
 
-def end_all(mark: str, patience_seconds: float) -> None:
+def kill_all(mark: str, patience_seconds: float) -> None:
     """End the cells of an earlier keeper, and with them all that it left in there."""
     give_up_at = time.monotonic() + patience_seconds
     while left := trees.find_with(MARK, mark):
@@ -292,7 +292,7 @@ def _are_mounts_shared() -> bool:
     return bool(roots) and any(field.startswith("shared:") for field in roots[-1])
 
 
-def _look_inside(cell: Cell) -> str | None:
+def _look_inside(cell: PidNamespace) -> str | None:
     """What is wrong with its mount namespace; this thread stays there."""
     root = os.stat("/")
     if _libc.unshare(CLONE_FS) or _libc.setns(cell.mounts_fd, CLONE_NEWNS):
@@ -313,7 +313,7 @@ def _return_to(own_fd: int) -> None:
     try:
         _join(own_fd)
     except OSError as error:
-        raise NoWayBack(str(error)) from error
+        raise CannotLeaveNamespace(str(error)) from error
 
 
 def _error(what: str) -> OSError:

@@ -6,7 +6,7 @@ import os
 CANNOT_EXECUTE = 126  # as a shell says it; 127 is a command that was not found
 
 # Errors of the machine: this node cannot start anything like it now, another one may.
-OF_THE_NODE = frozenset(
+NODE_ERRNOS = frozenset(
     (
         *(errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOLCK),
         *(errno.EIO, errno.EROFS, errno.ESTALE, errno.EREMOTEIO, errno.EUCLEAN, errno.ENODEV, errno.ENXIO),
@@ -14,7 +14,7 @@ OF_THE_NODE = frozenset(
     )
 )
 # Errors of what the job says, which no node could make up for.
-OF_THE_JOB = frozenset(
+JOB_ERRNOS = frozenset(
     (errno.ENAMETOOLONG, errno.E2BIG, errno.ELOOP, errno.EILSEQ, errno.EINVAL, errno.ENOTDIR, errno.EISDIR)
 )
 
@@ -28,7 +28,7 @@ class CannotRun(Exception):
         self.reason = reason
 
 
-def find(command: str, search: str, cwd: str) -> str:
+def find_program(command: str, search: str, cwd: str) -> str:
     """The program, by the PATH of the work itself."""
     if "/" in command:
         return command
@@ -45,7 +45,7 @@ def find(command: str, search: str, cwd: str) -> str:
     raise CannotRun(127, f"command not found: {command}")
 
 
-def explain(error: int, command: str, cwd: str) -> CannotRun:
+def explain_exec_error(error: int, command: str, cwd: str) -> CannotRun:
     """Either the child could not enter its directory, or it could not execute the command."""
     if not os.path.isdir(cwd) or not may_execute(cwd):
         return CannotRun(126, f"working directory {cwd}: {os.strerror(error)}")
@@ -65,5 +65,5 @@ def may_execute(path: str) -> bool:
     return os.access(path, os.X_OK, effective_ids=True)
 
 
-def why_not(path: str) -> int:
+def exec_errno(path: str) -> int:
     return errno.EACCES if os.path.exists(path) else errno.ENOENT

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from rota.keeper.process.posix import OPENED
-from rota.keeper.process.starter import STATUS, Surroundings, await_exec
+from rota.keeper.process.starter import STATUS, ProcessContext, await_exec
 
 CLONE_NEWNS = 0x20000
 NOWHERE = b"/dev/null"
@@ -28,7 +28,7 @@ class Program:
     argv: tuple[bytes, ...]
     env: Mapping[bytes, bytes]
     cwd: str
-    around: Surroundings
+    context: ProcessContext
     defaults: Sequence[signal.Signals]  # signals that it is not to ignore
 
 
@@ -69,7 +69,7 @@ def _become(program: Program, opened: Sequence[int], write_fd: int, passed: Mapp
         os.dup2(err_fd, 2)
         for number, fd in passed.items():
             os.dup2(fd, number)
-        _enter(program.around)
+        _enter(program.context)
         stage = 1
         os.chdir(program.cwd)
         for signum in program.defaults:
@@ -85,8 +85,8 @@ def _become(program: Program, opened: Sequence[int], write_fd: int, passed: Mapp
         os._exit(127)
 
 
-def _enter(around: Surroundings) -> None:
-    for entrance in around.entrances:
+def _enter(around: ProcessContext) -> None:
+    for entrance in around.procs_files:
         entrance_fd = os.open(entrance, os.O_WRONLY | os.O_CLOEXEC)
         os.write(entrance_fd, b"0")
         os.close(entrance_fd)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from rota.keeper import quick
 from rota.keeper.process import starter as starters
-from rota.keeper.process.starter import MOUNTS_FD, STATUS_FD, Surroundings, await_exec
+from rota.keeper.process.starter import MOUNTS_FD, STATUS_FD, ProcessContext, await_exec
 
 APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 OUTPUT = APPEND | os.O_NOFOLLOW
@@ -39,7 +39,7 @@ class Launch:
     argv: ctypes.Array[ctypes.c_char_p]
     env: ctypes.Array[ctypes.c_char_p]
     cwd: str
-    around: Surroundings
+    context: ProcessContext
     passed: Mapping[int, int]  # descriptors that it is given besides: its number -> ours
 
 
@@ -50,13 +50,13 @@ def start(launch: Launch, output: bytes, attributes: ctypes.Array[ctypes.c_char]
         return _spawn(launch.program, actions, attributes, launch.argv, launch.env)
 
 
-def start_around(
+def start_in_context(
     starter: bytes, launch: Launch, output: bytes, attributes: ctypes.Array[ctypes.c_char]
 ) -> tuple[int, int]:
     """The same, by way of the starter: it enters its surroundings first. CannotEnter if it cannot."""
     argv = [part for part in launch.argv if part is not None]
-    words = strings(starters.words(launch.around, launch.cwd, launch.program, argv))
-    mounts_fd = launch.around.mounts_fd
+    words = c_strings(starters.starter_argv(launch.context, launch.cwd, launch.program, argv))
+    mounts_fd = launch.context.mounts_fd
     read_fd, write_fd = quick.pipe()
     try:
         try:
@@ -86,7 +86,7 @@ def make_attributes() -> ctypes.Array[ctypes.c_char]:
     return attributes
 
 
-def strings(parts: list[bytes]) -> ctypes.Array[ctypes.c_char_p]:
+def c_strings(parts: list[bytes]) -> ctypes.Array[ctypes.c_char_p]:
     return (ctypes.c_char_p * (len(parts) + 1))(*parts, None)
 
 

@@ -45,11 +45,11 @@ class CannotEnter(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class ProcessContext:
     """What a process enters before it becomes the work."""
 
     user: User | None = None  # None: it keeps the keeper's
-    entrances: Sequence[str] = ()  # files of control groups that a process writes itself into
+    procs_files: Sequence[str] = ()  # files of control groups that a process writes itself into
     task_group: int | None = None  # one more group than its user has
     mounts_fd: int | None = None  # a process, whose mount namespace it enters
 
@@ -59,13 +59,13 @@ class Surroundings:
         return (*self.user.groups, *own) if self.user else ()
 
     def __bool__(self) -> bool:
-        return self.user is not None or bool(self.entrances) or self.mounts_fd is not None
+        return self.user is not None or bool(self.procs_files) or self.mounts_fd is not None
 
 
-NOWHERE_ELSE = Surroundings()
+KEEPER_CONTEXT = ProcessContext()
 
 
-def words(around: Surroundings, cwd: str, program: bytes, argv: Sequence[bytes]) -> list[bytes]:
+def starter_argv(around: ProcessContext, cwd: str, program: bytes, argv: Sequence[bytes]) -> list[bytes]:
     """The command line of the starter, as `starter_x86_64.s` describes it."""
     user = around.user
     groups = b"".join(b"%d " % one for one in around.groups)
@@ -76,13 +76,13 @@ def words(around: Surroundings, cwd: str, program: bytes, argv: Sequence[bytes])
         b"-" if around.mounts_fd is None else b"m",
         os.fsencode(cwd),
         program,
-        *map(os.fsencode, around.entrances),
+        *map(os.fsencode, around.procs_files),
         b"--",
         *argv,
     ]
 
 
-def find() -> bytes | None:
+def find_starter() -> bytes | None:
     """The path of the starter, a file that stays open; None: this machine cannot run it."""
     with contextlib.suppress(OSError):
         fd = machine_code.load("rota-start", CODE)
@@ -94,7 +94,7 @@ def find() -> bytes | None:
     return None
 
 
-def reserve_numbers() -> None:
+def reserve_descriptors() -> None:
     """Keep the starter's numbers occupied: a file that is passed on must not have one of them before."""
     while (fd := os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)) <= MOUNTS_FD:
         pass
@@ -129,7 +129,7 @@ def _works(path: bytes) -> bool:
     """Whether it comes as far as a program that is not there."""
     read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
     try:
-        argv = words(NOWHERE_ELSE, "/", b"/proc/self/no-such-program", [b"x"])
+        argv = starter_argv(KEEPER_CONTEXT, "/", b"/proc/self/no-such-program", [b"x"])
         actions = [(os.POSIX_SPAWN_DUP2, write_fd, STATUS_FD)]
         pid = os.posix_spawn(path, argv, {}, file_actions=actions)
         os.close(write_fd)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from rota.keeper.rules import Key
+from rota.keeper.rules import AttemptKey
 
 PR_SET_CHILD_SUBREAPER = 36
 BUSY = ("R", "D")
@@ -18,17 +18,17 @@ _BECOMING_SECONDS = 1.0  # that exec may take on a busy machine
 
 
 @dataclass(frozen=True, slots=True)
-class Marked:
+class MarkedProcess:
     """A living process that carries this keeper's mark."""
 
     pid: int
     group: int
-    key: Key | None
+    key: AttemptKey | None
     is_busy: bool = False  # it runs, or will in a moment
 
 
 @dataclass(frozen=True, slots=True)
-class Child:
+class ChildProcess:
     """A living direct child of the keeper; the start time tells it from a later process of the same pid."""
 
     pid: int
@@ -52,25 +52,25 @@ def adopt_orphans() -> None:
         raise OSError(ctypes.get_errno(), "prctl(child subreaper)")
 
 
-def find_marked(mark: str, patience_seconds: float = math.inf) -> list[Marked]:
+def find_marked(mark: str, timeout_seconds: float = math.inf) -> list[MarkedProcess]:
     """One look at every process of the machine. Zombies have no environment and so are not among them.
 
     Who forks all the time holds a lock that the look at its environment has to wait for: TimeoutError.
     """
     found = []
-    keys: dict[bytes, Key | None] = {}  # of a crowd all have the same environment: it is taken apart once
-    give_up_at = time.monotonic() + patience_seconds
+    keys: dict[bytes, AttemptKey | None] = {}  # of a crowd all have the same environment: it is taken apart once
+    give_up_at = time.monotonic() + timeout_seconds
     for pid in _pids():
         if time.monotonic() > give_up_at:
             raise TimeoutError
         environ = _environ(pid)
-        if not _carries(environ, mark):
+        if not _has_marker(environ, mark):
             continue
         if environ not in keys:
             keys[environ] = _key(environ)
         stat = _stat(pid)
         if stat and stat.state != "Z":
-            found.append(Marked(pid, stat.group, keys[environ], stat.state in BUSY))
+            found.append(MarkedProcess(pid, stat.group, keys[environ], stat.state in BUSY))
     return found
 
 
@@ -80,17 +80,17 @@ def with_groups(pids: Iterable[int]) -> list[tuple[int, int]]:
     return [(pid, stat.group) for pid, stat in stats if stat and stat.state != "Z"]
 
 
-def is_of(pid: int, key: Key, mark: str) -> bool:
-    return key_of(pid, mark) == key
+def belongs_to(pid: int, key: AttemptKey, mark: str) -> bool:
+    return attempt_key(pid, mark) == key
 
 
-def find_children() -> list[Child]:
+def find_children() -> list[ChildProcess]:
     own = os.getpid()
     children = []
     for pid in _pids():
         stat = _stat(pid)
         if stat and stat.parent == own and stat.state != "Z":
-            children.append(Child(pid, stat.session, stat.start_ticks))
+            children.append(ChildProcess(pid, stat.session, stat.start_ticks))
     return children
 
 
@@ -99,26 +99,26 @@ def find_users() -> set[int]:
     found: set[int] = set()
     for pid in _pids():
         with contextlib.suppress(OSError):
-            said = _said(pid, "status")
+            said = _read_proc(pid, "status")
             start = said.index(b"\nUid:") + 5
             found.update(map(int, said[start : said.index(b"\n", start)].split()))
     return found
 
 
-def key_of(pid: int, mark: str) -> Key | None:
+def attempt_key(pid: int, mark: str) -> AttemptKey | None:
     environ = _environ(pid)
-    return _key(environ) if _carries(environ, mark) else None
+    return _key(environ) if _has_marker(environ, mark) else None
 
 
-def is_of_check(pid: int, mark: str) -> bool:
+def is_check(pid: int, mark: str) -> bool:
     """Started to check a service, or by what was."""
     environ = _environ(pid)
-    return CHECK in environ and _carries(environ, mark)
+    return CHECK in environ and _has_marker(environ, mark)
 
 
-def find_checks(mark: str, key: Key) -> list[int]:
+def find_checks(mark: str, key: AttemptKey) -> list[int]:
     """Whoever checks this attempt."""
-    return [one.pid for one in find_marked(mark) if one.key == key and is_of_check(one.pid, mark)]
+    return [one.pid for one in find_marked(mark) if one.key == key and is_check(one.pid, mark)]
 
 
 def is_stopped(pid: int) -> bool:
@@ -138,10 +138,10 @@ def has_members(group: int) -> bool:
 
 
 def signal_marked(pid: int, mark: str, signum: int) -> None:
-    _signal(pid, signum, lambda: _carries(_environ(pid), mark))
+    _signal(pid, signum, lambda: _has_marker(_environ(pid), mark))
 
 
-def signal_child(child: Child, signum: int) -> None:
+def signal_child(child: ChildProcess, signum: int) -> None:
     def still_ours() -> bool:
         stat = _stat(child.pid)
         return stat is not None and stat.parent == os.getpid() and stat.start_ticks == child.start_ticks
@@ -160,9 +160,9 @@ def signal_with(pid: int, name: str, value: str, signum: int) -> None:
     _signal(pid, signum, lambda: pair in _environ(pid))
 
 
-def kill_all_marked(mark: str, patience_seconds: float) -> list[Key]:
+def kill_all_marked(mark: str, timeout_seconds: float) -> list[AttemptKey]:
     """Kill every marked process until none is left; the attempts of those that would not die."""
-    give_up_at = time.monotonic() + patience_seconds
+    give_up_at = time.monotonic() + timeout_seconds
     pause_seconds = 0.005
     while left := find_marked(mark):
         for process in left:
@@ -201,33 +201,33 @@ def _pids() -> Iterator[int]:
 
 def _environ(pid: int) -> bytes:
     try:
-        said = _said(pid, "environ")
+        said = _read_proc(pid, "environ")
         if not said:
-            _await_words(pid)
-            said = _said(pid, "environ")
+            _await_exec(pid)
+            said = _read_proc(pid, "environ")
     except OSError:  # gone, or another user's
         return b""
     return b"\0" + said + b"\0"
 
 
-def _await_words(pid: int) -> None:
+def _await_exec(pid: int) -> None:
     """Who becomes another program has none for a moment, after whoever started it was told that it has."""
     os.readlink(f"/proc/{pid}/exe")  # an error for a zombie and for the kernel's own
     give_up_at = time.monotonic() + _BECOMING_SECONDS
-    while not _said(pid, "cmdline") and time.monotonic() < give_up_at:
+    while not _read_proc(pid, "cmdline") and time.monotonic() < give_up_at:
         time.sleep(0.001)
 
 
-def _said(pid: int, what: str) -> bytes:
+def _read_proc(pid: int, what: str) -> bytes:
     with open(f"/proc/{pid}/{what}", "rb", buffering=0) as file:
         return file.readall()
 
 
-def _carries(environ: bytes, mark: str) -> bool:
+def _has_marker(environ: bytes, mark: str) -> bool:
     return f"\0ROTA_KEEPER={mark}\0".encode() in environ
 
 
-def _key(environ: bytes) -> Key | None:
+def _key(environ: bytes) -> AttemptKey | None:
     pairs = (part.partition(b"=") for part in environ.split(b"\0") if part.startswith(b"ROTA_"))
     values = {name: os.fsdecode(value) for name, _, value in pairs}
     try:

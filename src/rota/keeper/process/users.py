@@ -16,12 +16,12 @@ from rota.keeper.process import trees
 SELF, OWN = "self", "own"
 # A million users that no system gives out (systemd's UIDS-GIDS), because a job keeps its user until it is
 # forgotten: with few of them, one tenant's many small jobs would take the node from all others.
-FIRST, LAST = 0x7800_0000, 0x780F_FFFF
+UID_FIRST, UID_LAST = 0x7800_0000, 0x780F_FFFF
 NARROW = (
     61184,
     65519,
 )  # where a user namespace maps no higher ones: systemd's users without an entry in passwd
-TAKEN = "/run/systemd/dynamic-uid"  # where it writes down those it gave out
+DYNAMIC_UIDS = "/run/systemd/dynamic-uid"  # where it writes down those it gave out
 PR_SET_NO_NEW_PRIVS = 38
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 # The C library's functions change all threads at once; the system calls change the one that calls.
@@ -39,7 +39,7 @@ class User:
     name: str | None = None  # None: it has no entry in passwd
 
 
-class Users:
+class JobUsers:
     """Of the jobs that have a work directory here; the owner of that is what is remembered."""
 
     def __init__(self, work: str, between: tuple[int, int] | None = None) -> None:
@@ -51,7 +51,7 @@ class Users:
         self._free: list[int] = []  # seen unused by any job and any process, and not given out since
         self._lock = threading.Lock()
 
-    def run_as(self, said: str) -> bool:
+    def set_run_as(self, said: str) -> bool:
         """Whether this is something new."""
         is_new, self._run_as = said != self._run_as, said
         return is_new
@@ -60,12 +60,12 @@ class Users:
     def is_self(self) -> bool:
         return self._run_as == SELF
 
-    def of(self, job: str) -> User | None:
+    def user_for(self, job: str) -> User | None:
         """None: as the keeper itself. LookupError if there is no such user."""
         if self.is_self:
             return None
         if self._run_as != OWN:
-            return named(self._run_as)
+            return find_user(self._run_as)
         with self._lock:
             user = self._by_job.get(job) or self._known(job) or self._new()
             self._by_job[job] = user
@@ -89,7 +89,7 @@ class Users:
         for _ in range(2):
             while self._free:
                 uid = self._free.pop()
-                if not (os.path.exists(f"{TAKEN}/{uid}") or has_processes(uid)):
+                if not (os.path.exists(f"{DYNAMIC_UIDS}/{uid}") or has_processes(uid)):
                     return User(uid, uid)
             self._free = self._find_free()
         raise LookupError(f"every user from {self._first} to {self._last} has a job or a process here")
@@ -105,7 +105,7 @@ class Users:
 
 def is_own(uid: int) -> bool:
     """Whether a root keeper may have given out this user."""
-    return FIRST <= uid <= LAST or NARROW[0] <= uid <= NARROW[1]
+    return UID_FIRST <= uid <= UID_LAST or NARROW[0] <= uid <= NARROW[1]
 
 
 @functools.cache
@@ -113,8 +113,8 @@ def user_range() -> tuple[int, int]:
     """The first and the last user that this machine's keepers give out."""
     with open("/proc/self/uid_map", encoding="ascii") as rows:
         mapped = [tuple(map(int, row.split())) for row in rows]
-    is_wide = any(inside <= FIRST and inside + length > LAST for inside, _, length in mapped)
-    return (FIRST, LAST) if is_wide else NARROW
+    is_wide = any(inside <= UID_FIRST and inside + length > UID_LAST for inside, _, length in mapped)
+    return (UID_FIRST, UID_LAST) if is_wide else NARROW
 
 
 def has_processes(uid: int) -> bool:
@@ -125,7 +125,7 @@ def has_processes(uid: int) -> bool:
     return False
 
 
-def named(text: str) -> User:
+def find_user(text: str) -> User:
     """By name or number; LookupError if there is none of that name."""
     with contextlib.suppress(KeyError):
         found = pwd.getpwuid(int(text)) if text.isdecimal() else pwd.getpwnam(text)
@@ -136,7 +136,7 @@ def named(text: str) -> User:
     raise LookupError(f"there is no user {text}")
 
 
-def give(directory: str, user: User) -> None:
+def give_directory(directory: str, user: User) -> None:
     """Hand a directory to its user, once: afterwards only that user knows what lies in there."""
     if _owner(directory) != user.uid:
         os.chmod(directory, 0o700)
@@ -167,7 +167,7 @@ def as_user(user: User | None) -> Iterator[None]:
         _call(set_groups, len(before), (ctypes.c_uint32 * len(before))(*before))
 
 
-def renounce() -> None:
+def drop_privileges() -> None:
     """Nothing that this thread starts gains privileges, by setuid or otherwise."""
     if _quick.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(no_new_privs)")

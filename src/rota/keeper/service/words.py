@@ -12,7 +12,7 @@ TERM, KILL, LAST_SIGNAL = 15, 9, 64
 
 
 @dataclass(frozen=True, slots=True)
-class Restart:
+class KeeperRestart:
     """How often its process is started again in one attempt, and after which pause."""
 
     attempts: int
@@ -22,7 +22,7 @@ class Restart:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class KeeperCheck:
     """What is tried again and again: a command, or a port on this node, with a path if it speaks HTTP."""
 
     interval_ms: int
@@ -36,36 +36,36 @@ class Check:
     codes: tuple[tuple[int, int], ...] = ()  # from, to: what an answer may be
 
 
-def restart_of(raw: object) -> Restart | None:
+def parse_restart(raw: object) -> KeeperRestart | None:
     if raw is None:
         return None
-    fields = reading.is_a(raw, "spec.restart", dict, "an object")
+    fields = reading.expect(raw, "spec.restart", dict, "an object")
     attempts = reading.number(fields.get("attempts"), "spec.restart.attempts")
     names = ("within_ms", "delay_ms", "delay_max_ms")
-    return Restart(
+    return KeeperRestart(
         attempts, *(reading.milliseconds(fields.get(name), f"spec.restart.{name}") for name in names)
     )
 
 
-def check_of(raw: object) -> Check | None:
+def parse_check(raw: object) -> KeeperCheck | None:
     if raw is None:
         return None
-    fields = reading.is_a(raw, "spec.check", dict, "an object")
+    fields = reading.expect(raw, "spec.check", dict, "an object")
     times, counts = ("interval_ms", "timeout_ms", "after_ms"), ("failures", "successes")
     said: dict[str, Any] = {
         **{name: reading.milliseconds(fields.get(name), f"spec.check.{name}") for name in times},
         **{name: reading.number(fields.get(name), f"spec.check.{name}") for name in counts},
     }
     if "argv" in fields:
-        return Check(**said, argv=reading.argv(fields, "spec.check"))
+        return KeeperCheck(**said, argv=reading.argv(fields, "spec.check"))
     port = reading.number(fields.get("port"), "spec.check.port")
     path = fields.get("path")
-    codes = reading.is_a(fields.get("codes", []), "spec.check.codes", list, "a list of [from, to]")
+    codes = reading.expect(fields.get("codes", []), "spec.check.codes", list, "a list of [from, to]")
     if not all(isinstance(pair, list) and len(pair) == 2 for pair in codes):
         raise Malformed("spec.check.codes: want a list of [from, to]")
     if not 0 < port <= PORT_MAX:
         raise Malformed(f"spec.check.port: want 1 to {PORT_MAX}")
-    return Check(
+    return KeeperCheck(
         **said,
         port=port,
         path=None if path is None else reading.text(path, "spec.check.path"),
@@ -73,7 +73,7 @@ def check_of(raw: object) -> Check | None:
     )
 
 
-def stop_signal_of(raw: object) -> int:
+def parse_stop_signal(raw: object) -> int:
     signum = reading.number(raw, "spec.stop_signal")
     if not 0 < signum <= LAST_SIGNAL or signum == KILL:
         raise Malformed("spec.stop_signal: want the number of a signal that can be caught")

@@ -1,47 +1,47 @@
 """What servers share beside records: who they are, and by what they are known to others. [I/O]"""
 
-from rota.model.errors import Deposed, Unavailable
+from rota.model.errors import LostLeadership, Unavailable
 from rota.store.etcd import layout
-from rota.store.etcd.client import Client
+from rota.store.etcd.client import EtcdClient
 from rota.store.etcd.generated import etcd_pb2 as pb
 from rota.store.etcd.layout import Layout
 
 
-class Board:
-    def __init__(self, client: Client, keys: Layout) -> None:
+class MemberRegistry:
+    def __init__(self, client: EtcdClient, keys: Layout) -> None:
         self._client = client
         self._keys = keys
 
-    async def read(self, name: str) -> bytes | None:
+    async def read_shared(self, name: str) -> bytes | None:
         kvs = (await self._client.range(pb.RangeRequest(key=self._keys.shared + name.encode()))).kvs
         return kvs[0].value if kvs else None
 
-    async def settle(self, name: str, value: bytes) -> bytes:
+    async def put_if_absent(self, name: str, value: bytes) -> bytes:
         """What stands there from now on: this, unless something does already."""
         key = self._keys.shared + name.encode()
         request = pb.TxnRequest(compare=[layout.absent(key)], success=[layout.put(key, value)])
         await self._client.write(request)
-        settled = await self.read(name)
+        settled = await self.read_shared(name)
         if settled is None:
             raise Unavailable(f"etcd does not hold {name} though it was put there")
         return settled
 
-    async def write(self, name: str, value: bytes, seat_taken_at: int) -> None:
+    async def write_shared(self, name: str, value: bytes, leader_created_at: int) -> None:
         """Only while the same one leads."""
         request = pb.TxnRequest(
-            compare=[layout.created_at(self._keys.leader, seat_taken_at)],
+            compare=[layout.created_at(self._keys.leader, leader_created_at)],
             success=[layout.put(self._keys.shared + name.encode(), value)],
         )
         if not (await self._client.write(request)).succeeded:
-            raise Deposed("somebody else leads")
+            raise LostLeadership("somebody else leads")
 
-    async def enlist(self, address: str, card: bytes) -> None:
+    async def register(self, address: str, server_record: bytes) -> None:
         """It stays there when the server is down: it is expected back. Without a card: no longer."""
         place = self._keys.servers + address.encode()
-        enlisting = layout.put(place, card) if card else layout.delete(place)
+        enlisting = layout.put(place, server_record) if server_record else layout.delete(place)
         await self._client.write(pb.TxnRequest(success=[enlisting]))
 
-    async def enlisted(self) -> list[bytes]:
+    async def list_servers(self) -> list[bytes]:
         first = self._keys.servers
-        found = await self._client.range(pb.RangeRequest(key=first, range_end=layout.past(first)))
+        found = await self._client.range(pb.RangeRequest(key=first, range_end=layout.prefix_end(first)))
         return [kv.value for kv in found.kvs]

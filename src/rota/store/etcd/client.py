@@ -13,7 +13,7 @@ from rota.store.etcd.generated import etcd_pb2 as pb
 from rota.store.etcd.generated import etcd_pb2_grpc as pb_grpc
 
 CALL_SECONDS = 1.0  # one member, one call: more and it counts as hanging
-_PATIENCE = 1.8  # times that for all members together, so that whoever waits is told within two seconds
+_TIMEOUT_CALLS = 1.8  # times that for all members together, so that whoever waits is told within two seconds
 _LEAST_SECONDS = 0.2
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ class Compacted(Unavailable):
 
 
 @dataclass(frozen=True)
-class Access:
+class EtcdAccess:
     """Where etcd is, and as whom it is asked."""
 
     endpoints: tuple[str, ...]
@@ -59,14 +59,14 @@ class Access:
     call_seconds: float = CALL_SECONDS
 
     @property
-    def patience_seconds(self) -> float:
-        return self.call_seconds * _PATIENCE
+    def timeout_seconds(self) -> float:
+        return self.call_seconds * _TIMEOUT_CALLS
 
 
-class Member:
+class EtcdMember:
     """One of etcd's servers."""
 
-    def __init__(self, endpoint: str, access: Access) -> None:
+    def __init__(self, endpoint: str, access: EtcdAccess) -> None:
         self.endpoint = endpoint
         if access.ca_pem is None:
             self.channel = grpc.aio.insecure_channel(endpoint, options=_OPTIONS)
@@ -80,13 +80,13 @@ class Member:
         self.auth = pb_grpc.AuthStub(self.channel)  # type: ignore[no-untyped-call]  # generated
 
 
-Act = Callable[[Member, list[tuple[str, str]], float], Awaitable[T]]  # metadata, seconds
+MemberCall = Callable[[EtcdMember, list[tuple[str, str]], float], Awaitable[T]]  # metadata, seconds
 
 
-class Client:
-    def __init__(self, access: Access) -> None:
+class EtcdClient:
+    def __init__(self, access: EtcdAccess) -> None:
         self._access = access
-        self._members = [Member(endpoint, access) for endpoint in access.endpoints]
+        self._members = [EtcdMember(endpoint, access) for endpoint in access.endpoints]
         self._token: str | None = None
 
     async def close(self) -> None:
@@ -98,30 +98,30 @@ class Client:
     async def range(self, request: pb.RangeRequest) -> pb.RangeResponse:
         return await self._ask(lambda one, said, s: one.kv.Range(request, timeout=s, metadata=said))
 
-    async def look(self, request: pb.TxnRequest, patience_seconds: float | None = None) -> pb.TxnResponse:
+    async def read_transaction(self, request: pb.TxnRequest, timeout_seconds: float | None = None) -> pb.TxnResponse:
         """A transaction that only reads."""
         return await self._ask(
-            lambda one, said, s: one.kv.Txn(request, timeout=s, metadata=said), patience_seconds
+            lambda one, said, s: one.kv.Txn(request, timeout=s, metadata=said), timeout_seconds
         )
 
-    async def grant(self, ttl_seconds: int) -> pb.LeaseGrantResponse:
+    async def grant_lease(self, ttl_seconds: int) -> pb.LeaseGrantResponse:
         request = pb.LeaseGrantRequest(TTL=ttl_seconds)
         return await self._ask(lambda one, said, s: one.lease.LeaseGrant(request, timeout=s, metadata=said))
 
-    async def revoke(self, lease: int) -> None:
+    async def revoke_lease(self, lease: int) -> None:
         request = pb.LeaseRevokeRequest(ID=lease)
         await self._ask(lambda one, said, s: one.lease.LeaseRevoke(request, timeout=s, metadata=said))
 
     async def keep_alive(self, lease: int) -> int:
         """For how many seconds from now on; 0: there is no such lease any more."""
 
-        async def once(member: Member, said: list[tuple[str, str]], seconds: float) -> int:
+        async def once(member: EtcdMember, said: list[tuple[str, str]], seconds: float) -> int:
             stream = member.lease.LeaseKeepAlive(timeout=seconds, metadata=said)
             await stream.write(pb.LeaseKeepAliveRequest(ID=lease))
             answer = await stream.read()
             stream.cancel()
             if not isinstance(answer, pb.LeaseKeepAliveResponse):
-                self._turn_from(member)
+                self._rotate_from(member)
                 raise Unavailable(f"etcd at {member.endpoint} hung up")
             return int(answer.TTL)
 
@@ -162,48 +162,48 @@ class Client:
             async for response in stream:
                 yield response
         except grpc.aio.AioRpcError as error:
-            self._turn_from(member)
-            raise _meant(error, member) from error
+            self._rotate_from(member)
+            raise _translate_error(error, member) from error
         finally:
             stream.cancel()
-        self._turn_from(member)
+        self._rotate_from(member)
         raise Unavailable(f"etcd at {member.endpoint} ended a watch")
 
     # ---- members
 
-    async def _ask(self, act: Act[T], patience_seconds: float | None = None) -> T:
+    async def _ask(self, act: MemberCall[T], timeout_seconds: float | None = None) -> T:
         loop = asyncio.get_running_loop()
         call_seconds = self._access.call_seconds
-        patience_seconds = patience_seconds or self._access.patience_seconds
-        give_up_at = loop.time() + patience_seconds
-        seconds = min(call_seconds, patience_seconds)
+        timeout_seconds = timeout_seconds or self._access.timeout_seconds
+        give_up_at = loop.time() + timeout_seconds
+        seconds = min(call_seconds, timeout_seconds)
         for _ in self._members[1:]:
             with contextlib.suppress(Unavailable):
                 return await self._once(act, seconds)
             seconds = min(call_seconds, max(_LEAST_SECONDS, give_up_at - loop.time()))
         return await self._once(act, seconds)
 
-    async def _once(self, act: Act[T], seconds: float) -> T:
+    async def _once(self, act: MemberCall[T], seconds: float) -> T:
         member = self._members[0]
         try:
             return await act(member, await self._metadata(member), seconds)
         except grpc.aio.AioRpcError as error:
             if self._token is None or error.code() not in _STALE_TOKEN:
                 if error.code() in _PASSING:
-                    self._turn_from(member)
-                raise _meant(error, member) from error
+                    self._rotate_from(member)
+                raise _translate_error(error, member) from error
             self._token = None
         try:  # the first one was refused before anything was done
             return await act(member, await self._metadata(member), seconds)
         except grpc.aio.AioRpcError as error:
-            raise _meant(error, member) from error
+            raise _translate_error(error, member) from error
 
-    def _turn_from(self, member: Member) -> None:
+    def _rotate_from(self, member: EtcdMember) -> None:
         """The next call goes to the next one, unless another call has found that already."""
         if self._members[0] is member:
             self._members.append(self._members.pop(0))
 
-    async def _metadata(self, member: Member) -> list[tuple[str, str]]:
+    async def _metadata(self, member: EtcdMember) -> list[tuple[str, str]]:
         access = self._access
         if access.user is None:
             return [_HAS_LEADER]
@@ -216,7 +216,7 @@ class Client:
         return [_HAS_LEADER, ("token", self._token)]
 
 
-def _meant(error: grpc.aio.AioRpcError, member: Member) -> Transient:
+def _translate_error(error: grpc.aio.AioRpcError, member: EtcdMember) -> Transient:
     said: Any = error.details() or error.code().name.lower()
     match error.code():
         case grpc.StatusCode.RESOURCE_EXHAUSTED:

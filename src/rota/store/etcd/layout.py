@@ -39,20 +39,20 @@ class Layout:
         return self.records + key.encode()
 
     def staged_part(self, mark: str, number: int) -> bytes:
-        return self.staged_by(mark) + b"%06d" % number
+        return self.staged_prefix(mark) + b"%06d" % number
 
-    def staged_by(self, mark: str) -> bytes:
+    def staged_prefix(self, mark: str) -> bytes:
         return self.staged + f"{mark}/".encode()
 
-    def staged_under(self, place: bytes) -> int:
+    def staged_epoch(self, place: bytes) -> int:
         """The epoch in the mark of a part or a piece."""
         mark = place[len(self.prefix) :].split(b"/")[1]
         return int(mark.partition(b".")[0])
 
     def piece(self, name: str, number: int) -> bytes:
-        return self.pieces_of(name) + b"%06d" % number
+        return self.pieces_prefix(name) + b"%06d" % number
 
-    def pieces_of(self, name: str) -> bytes:
+    def pieces_prefix(self, name: str) -> bytes:
         return self.pieces + f"{name}/".encode()
 
     def event_part(self, revision: int, wall_ms: int, number: int) -> bytes:
@@ -62,7 +62,7 @@ class Layout:
         return self.events + f"{revision:020d}/".encode()
 
 
-def past(prefix: bytes) -> bytes:
+def prefix_end(prefix: bytes) -> bytes:
     """The first key after all that begin so."""
     return prefix[:-1] + bytes([prefix[-1] + 1])
 
@@ -75,8 +75,8 @@ def delete(key: bytes) -> pb.RequestOp:
     return pb.RequestOp(request_delete_range=pb.DeleteRangeRequest(key=key))
 
 
-def delete_below(prefix: bytes) -> pb.RequestOp:
-    return delete_between(prefix, past(prefix))
+def delete_prefix(prefix: bytes) -> pb.RequestOp:
+    return delete_between(prefix, prefix_end(prefix))
 
 
 def delete_between(first: bytes, end: bytes) -> pb.RequestOp:

@@ -19,7 +19,7 @@ WHOLE, IN_PIECES = b"\0", b"\1"
 Write = tuple[bytes, bytes | None]  # a key and its value; None: it is deleted
 
 
-class Head(NamedTuple):
+class CommitHead(NamedTuple):
     """What is known of the last commit beside its revision."""
 
     format: int = FORMAT
@@ -32,24 +32,24 @@ class Pending(NamedTuple):
     parts: int
 
 
-_HEAD = msgspec.msgpack.Decoder(Head)
+_HEAD = msgspec.msgpack.Decoder(CommitHead)
 _PENDING = msgspec.msgpack.Decoder(Pending)
 _WRITES = msgspec.msgpack.Decoder(list[Write])
 
 
-def encode(value: Head | Pending) -> bytes:
+def encode(value: CommitHead | Pending) -> bytes:
     return msgspec.msgpack.encode(value)
 
 
-def head(value: bytes) -> Head:
+def decode_head(value: bytes) -> CommitHead:
     return _HEAD.decode(value)
 
 
-def pending(value: bytes) -> Pending:
+def decode_pending(value: bytes) -> Pending:
     return _PENDING.decode(value)
 
 
-class Packed(NamedTuple):
+class PackedBatch(NamedTuple):
     """What a batch writes; `pieces` first, they mean nothing until a record names them."""
 
     pieces: list[Write]
@@ -58,9 +58,9 @@ class Packed(NamedTuple):
     freed: list[str]  # names of pieces that no record will have any more
 
 
-def pack(keys: Layout, batch: Batch, mark: str, large: dict[str, str]) -> Packed:
+def pack_batch(keys: Layout, batch: Batch, mark: str, large: dict[str, str]) -> PackedBatch:
     """`large`: what lies in pieces so far. No key stands twice in a transaction of etcd; a delete wins."""
-    packed = Packed([], [], {}, [])
+    packed = PackedBatch([], [], {}, [])
     writes: dict[str, bytes | None] = {**dict(batch.puts), **dict.fromkeys(batch.deletes)}
     for key, value in writes.items():
         if value is None:
@@ -88,7 +88,7 @@ def fits(writes: Sequence[Write]) -> bool:
     return len(writes) <= OPERATIONS_MAX and sum(map(_size, writes)) <= BYTES_MAX
 
 
-def portions(writes: Iterable[Write]) -> Iterator[list[Write]]:
+def split_writes(writes: Iterable[Write]) -> Iterator[list[Write]]:
     """As many at a time as go into one transaction."""
     portion: list[Write] = []
     size = 0
@@ -102,12 +102,12 @@ def portions(writes: Iterable[Write]) -> Iterator[list[Write]]:
         yield portion
 
 
-def staged(writes: list[Write]) -> list[bytes]:
+def encode_staged(writes: list[Write]) -> list[bytes]:
     """All of them, packed, in parts."""
     return list(_pieces(msgspec.msgpack.encode(writes)))
 
 
-def unstaged(parts: Iterable[bytes]) -> list[Write]:
+def decode_staged(parts: Iterable[bytes]) -> list[Write]:
     return _WRITES.decode(b"".join(parts))
 
 

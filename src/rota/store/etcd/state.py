@@ -2,56 +2,56 @@
 
 from typing import NamedTuple
 
-from rota.model.errors import Deposed, Outdated, Transient, Unavailable
+from rota.model.errors import LostLeadership, StaleState, Transient, Unavailable
 from rota.store.etcd import layout, packing
 from rota.store.etcd.generated import etcd_pb2 as pb
 from rota.store.etcd.layout import Layout
-from rota.store.etcd.packing import Head, Pending
+from rota.store.etcd.packing import CommitHead, Pending
 from rota.store.protocol import Batch
 
 
 class State(NamedTuple):
-    at: int  # etcd's own revision
+    etcd_revision: int  # etcd's own revision
     leader: int  # its epoch; 0: nobody leads
     epoch: int  # the last
     revision: int
-    head: Head
+    head: CommitHead
     pending: Pending | None
     marker: bytes  # the pending commit, as it stands there
     base: int = 0  # what epochs are more than revisions of etcd
-    card: bytes | None = None  # what the leader wrote down of itself
+    server_record: bytes | None = None  # what the leader wrote down of itself
 
-    def admits(self, batch: Batch) -> bool:
+    def permits(self, batch: Batch) -> bool:
         return self.leader == batch.epoch and self.revision == batch.after
 
-    def overtook(self, batch: Batch) -> Transient:
+    def conflict_error(self, batch: Batch) -> Transient:
         if self.leader != batch.epoch:
             who = f"{self.leader} leads" if self.leader else "nobody leads"
-            return Deposed(f"epoch {batch.epoch} is over, {who}")
-        return Outdated(f"revision {batch.after} is not the last, {self.revision} is")
+            return LostLeadership(f"epoch {batch.epoch} is over, {who}")
+        return StaleState(f"revision {batch.after} is not the last, {self.revision} is")
 
 
-def looks(keys: Layout) -> list[pb.RequestOp]:
+def state_reads(keys: Layout) -> list[pb.RequestOp]:
     seen = (keys.leader, keys.epoch, keys.revision, keys.head, keys.pending, keys.base)
     return [layout.get(key) for key in seen]
 
 
-def state_of(answer: pb.TxnResponse) -> State:
+def parse_state(answer: pb.TxnResponse) -> State:
     """Out of the answer to `looks`."""
     found = [one.response_range.kvs[0] if one.response_range.kvs else None for one in answer.responses]
     leader, epoch, revision, head, pending, above = found
     base = int(above.value) if above is not None else 0
-    known = Head() if head is None else packing.head(head.value)
+    known = CommitHead() if head is None else packing.decode_head(head.value)
     if known.format != packing.FORMAT:
         raise Unavailable(f"etcd holds format {known.format}, this program knows {packing.FORMAT}")
     return State(
-        at=answer.header.revision,
+        etcd_revision=answer.header.revision,
         leader=leader.create_revision + base if leader is not None else 0,
         epoch=epoch.mod_revision + base if epoch is not None else 0,
         revision=int(revision.value) if revision is not None else 0,
         head=known,
-        pending=packing.pending(pending.value) if pending is not None else None,
+        pending=packing.decode_pending(pending.value) if pending is not None else None,
         marker=pending.value if pending is not None else b"",
         base=base,
-        card=leader.value if leader is not None else None,
+        server_record=leader.value if leader is not None else None,
     )

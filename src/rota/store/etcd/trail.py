@@ -5,70 +5,70 @@ from contextlib import aclosing
 from itertools import groupby
 from typing import NamedTuple
 
-from rota.model.errors import Outdated, Unavailable
+from rota.model.errors import StaleState, Unavailable
 from rota.store.etcd import layout, packing
-from rota.store.etcd.client import Client, Compacted
+from rota.store.etcd.client import EtcdClient, Compacted
 from rota.store.etcd.generated import etcd_pb2 as pb
 from rota.store.etcd.layout import Layout
-from rota.store.etcd.reading import Reader
-from rota.store.protocol import Change, Snapshot
+from rota.store.etcd.reading import EtcdReader
+from rota.store.protocol import CommitChange, Snapshot
 
 
-class Notice(NamedTuple):
+class SharedChange(NamedTuple):
     """What servers share beside records has changed; None: it is no more."""
 
     name: str
     value: bytes | None
 
 
-Step = Snapshot | Change | Notice
-Written = dict[bytes, bytes | None]
+WatchStep = Snapshot | CommitChange | SharedChange
+WrittenKeys = dict[bytes, bytes | None]
 
 
-class Trail:
-    def __init__(self, client: Client, keys: Layout, reader: Reader) -> None:
+class CommitWatch:
+    def __init__(self, client: EtcdClient, keys: Layout, reader: EtcdReader) -> None:
         self._client = client
         self._keys = keys
         self._reader = reader
-        self._at = 0  # up to this revision of etcd all was heard; 0: nothing was read yet
+        self._etcd_revision = 0  # up to this revision of etcd all was heard; 0: nothing was read yet
         self._revision = 0
         self.large: dict[str, str] = {}  # by record: the name of its pieces
 
-    async def steps(self) -> AsyncGenerator[Step, None]:
+    async def steps(self) -> AsyncGenerator[WatchStep, None]:
         """Until etcd hangs up, which is `Unavailable`: asked again it goes on from where it stood.
 
         Where history has a gap, because it was compacted or restored, everything is read again.
         """
         try:
-            if not self._at:
-                yield await self._begin()
+            if not self._etcd_revision:
+                yield await self._read_snapshot()
             everything = self._keys.prefix
             create = pb.WatchCreateRequest(
-                key=everything, range_end=layout.past(everything), start_revision=self._at + 1
+                key=everything, range_end=layout.prefix_end(everything), start_revision=self._etcd_revision + 1
             )
             async with aclosing(self._client.watch(create)) as responses:
                 async for response in responses:
                     _check(response)
                     for at, written in _transactions(response.events):
-                        steps = await self._steps_of(at, written)
-                        self._at = at
+                        steps = await self._parse_transaction(at, written)
+                        self._etcd_revision = at
                         for step in steps:
                             yield step
-        except (Compacted, Outdated):
-            self._at = 0
+        except (Compacted, StaleState):
+            self._etcd_revision = 0
             raise
 
-    async def _begin(self) -> Snapshot:
-        state = await self._reader.look()
+    async def _read_snapshot(self) -> Snapshot:
+        state = await self._reader.read_state()
         kept = await self._reader.read(state)
-        self._at, self._revision, self.large = state.at, state.revision, kept.large
+        self._etcd_revision, self._revision, self.large = state.etcd_revision, state.revision, kept.large
         return kept.snapshot
 
-    async def _steps_of(self, at: int, written: Written) -> list[Step]:
+    async def _parse_transaction(self, at: int, written: WrittenKeys) -> list[WatchStep]:
         """Records that are written without a revision are put in their places only: they were told before."""
         shared = self._keys.shared
-        steps: list[Step] = [
-            Notice(place[len(shared) :].decode(), value)
+        steps: list[WatchStep] = [
+            SharedChange(place[len(shared) :].decode(), value)
             for place, value in written.items()
             if place.startswith(shared)
         ]
@@ -76,39 +76,39 @@ class Trail:
             steps.append(await self._change(at, written))
         return steps
 
-    async def _change(self, at: int, written: Written) -> Change:
+    async def _change(self, at: int, written: WrittenKeys) -> CommitChange:
         revision = int(written[self._keys.revision] or 0)
         if revision != self._revision + 1:
-            raise Outdated(f"revision {revision} was heard of after {self._revision}")
+            raise StaleState(f"revision {revision} was heard of after {self._revision}")
         marker = written.get(self._keys.pending)
         if marker is not None:
-            written |= dict(await self._reader.staged_writes(packing.pending(marker), at))
-        change = Change(
+            written |= dict(await self._reader.read_staged(packing.decode_pending(marker), at))
+        change = CommitChange(
             revision,
-            packing.head(written[self._keys.head] or b"").time_ms,
+            packing.decode_head(written[self._keys.head] or b"").time_ms,
             await self._puts(at, written),
-            [self._reader.key_of(place) for place in self._deleted(written)],
+            [self._reader.record_key(place) for place in self._deleted(written)],
             _joined(value for place, value in written.items() if place.startswith(self._keys.events)),
         )
         self._revision = revision
         return change
 
-    async def _puts(self, at: int, written: Written) -> list[tuple[str, bytes]]:
+    async def _puts(self, at: int, written: WrittenKeys) -> list[tuple[str, bytes]]:
         puts: list[tuple[str, bytes]] = []
-        for place, value in self._reader.records_among(written).items():
-            key = self._reader.key_of(place)
+        for place, value in self._reader.filter_records(written).items():
+            key = self._reader.record_key(place)
             self.large.pop(key, None)
             if value is None:
                 continue
             if value[:1] == packing.IN_PIECES:
                 self.large[key] = name = value[1:].decode()
-                puts.append((key, await self._reader.pieces_of(name, at)))
+                puts.append((key, await self._reader.read_pieces(name, at)))
             else:
                 puts.append((key, value[1:]))
         return puts
 
-    def _deleted(self, written: Written) -> Iterator[bytes]:
-        return (place for place, value in self._reader.records_among(written).items() if value is None)
+    def _deleted(self, written: WrittenKeys) -> Iterator[bytes]:
+        return (place for place, value in self._reader.filter_records(written).items() if value is None)
 
 
 def _check(response: pb.WatchResponse) -> None:
@@ -118,7 +118,7 @@ def _check(response: pb.WatchResponse) -> None:
         raise Unavailable("etcd ended a watch")
 
 
-def _transactions(events: Iterable[pb.Event]) -> Iterator[tuple[int, Written]]:
+def _transactions(events: Iterable[pb.Event]) -> Iterator[tuple[int, WrittenKeys]]:
     """What each wrote: etcd tells all of a transaction at once, with its revision."""
     for at, together in groupby(events, key=lambda event: int(event.kv.mod_revision)):
         yield (
