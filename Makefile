@@ -58,7 +58,7 @@ soak: venv ## a workload on a real cluster under chaos, then everything is check
 	$(BIN)/python bench/soak.py --chaos --minutes $(MINUTES)
 
 tenants: venv ## 100 tenants and an attacker among them; root, an otherwise idle machine (MINUTES=10, TENANTS=100)
-	$(BIN)/python bench/tenants.py --minutes $(MINUTES) --tenants $(or $(TENANTS),100)
+	$(BIN)/python bench/tenants.py --strict --minutes $(MINUTES) --tenants $(or $(TENANTS),100)
 
 bench: venv ## measure against peers and limits on this machine
 	$(BIN)/python bench/run.py

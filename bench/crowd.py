@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from rota.client.cluster import Cluster, connect
 from rota.model.attempt import AttemptBlock, StatusBlock
-from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobIntent, JobKind
+from rota.model.job import Counters, JobCluster, JobIntent, JobKind, JobSpec, JobStatus
 from rota.model.lifecycle import AttemptState, JobState
 from rota.model.limits import JOBS_WAITING_MAX
 from rota.model.plan import Record

@@ -7,19 +7,19 @@ from functools import partial
 from rota.clusters import assign
 from rota.controllers import batch
 from rota.engine.loop import Loop, Request
-from rota.engine.mirror import Mirror
 from rota.engine.reconciler import Command
+from rota.engine.state.mirror import Mirror
 from rota.model.ids import JobId, NodeId
 from rota.model.job import JobSpec
+from rota.model.messages import AttemptReport, Hello, JobReports, NodeReport, ReportedState
 from rota.model.node import Connection, NodeSpec
 from rota.model.plan import Instant, Plan
-from rota.model.sync import AttemptReport, Hello, JobReports, NodeReport, ReportedState
 from rota.model.view import View
 from rota.scheduler import plan as scheduler
-from rota.scheduler.survey import FitCalculator
+from rota.scheduler.cluster_fit import FitCalculator
 from rota.store import codec
-from rota.watcher import liveness, sessions
-from rota.watcher.told import DispatchState
+from rota.watcher import liveness, node_messages
+from rota.watcher.dispatch import DispatchState
 
 NODE = NodeId("n1")
 RAN_US = 1_000
@@ -61,7 +61,7 @@ def run(count: int) -> tuple[int, int]:
     capacity = {"cpu": 2000, "memory": 2**34, "disk": 2**40}
     hello = Hello("m", "b", "0", capacity, {}, 0, [])
     step("apiserver", lambda *_: Plan((NodeSpec(NODE, "one"),)))
-    step("watcher", lambda view, now: sessions.on_hello(view, NODE, hello, now))
+    step("watcher", lambda view, now: node_messages.on_hello(view, NODE, hello, now))
     mirror.connect(NODE, Connection.UP)
     spec = JobSpec(JobId("1"), "true", ("true",), 0, count=count, needs={"cpu": 1000})
     step("apiserver", lambda *_: Plan((spec,)))
@@ -73,7 +73,8 @@ def run(count: int) -> tuple[int, int]:
             queue += [(start.index, start.attempt) for start in orders.start]
         ended, queue = queue[:REPORT_TASKS], queue[REPORT_TASKS:]
         claims = [
-            AttemptReport(index, attempt, ReportedState.EXITED, 0, 0, 1, 2, RAN_US, 500, 2_000) for index, attempt in ended
+            AttemptReport(index, attempt, ReportedState.EXITED, 0, 0, 1, 2, RAN_US, 500, 2_000)
+            for index, attempt in ended
         ]
         said = [JobReports(spec.id, claims)]
         told.on_reports(said)
@@ -82,7 +83,7 @@ def run(count: int) -> tuple[int, int]:
 
 
 def _report(said: list[JobReports], view: View, now: Instant) -> Plan:
-    return sessions.on_report(view, NODE, NodeReport(1, said), now)
+    return node_messages.on_report(view, NODE, NodeReport(1, said), now)
 
 
 def _ignore(answer: object) -> None:

@@ -25,8 +25,8 @@ from density_peers import PUBLISHED, at_random, best_fit, fgd, only
 from density_traces import NODE_LIST, SYNTHETIC, Trace, mixes_in, read, synthetic
 
 from rota.model.limits import DEMAND_JOBS, DEMAND_JOBS_STEP
-from rota.scheduler.density import GpuRequest, GpuDemand, GpuNodes, RankedNodes, rank
-from rota.scheduler.prices import DEVICE_MILLI
+from rota.scheduler.placement.density import GpuDemand, GpuNodes, GpuRequest, RankedNodes, rank
+from rota.scheduler.placement.gpu_prices import DEVICE_MILLI
 
 COME = (1.0, 1.3)
 LEARNS = "learns"

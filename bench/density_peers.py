@@ -3,8 +3,8 @@
 import numpy as np
 
 from rota.model.columns import Array
-from rota.scheduler.density import GpuRequest, GpuDemand, GpuNodes, RankedNodes, fragmentation
-from rota.scheduler.prices import DEVICE_MILLI
+from rota.scheduler.placement.density import GpuDemand, GpuNodes, GpuRequest, RankedNodes, fragmentation
+from rota.scheduler.placement.gpu_prices import DEVICE_MILLI
 
 # Percent of the GPUs that FGD gives out when 100 % and 130 % have come: their simulator, mean of ten seeds.
 PUBLISHED = {
@@ -31,7 +31,9 @@ PUBLISHED = {
 def at_random(chance: np.random.Generator, ask: GpuRequest, nodes: GpuNodes) -> RankedNodes:
     """Any node; any device of it."""
     room = fits(ask, nodes)
-    return RankedNodes(np.where(room.any(axis=1), 0.0, -np.inf), (room * chance.random(room.shape)).argmax(axis=1))
+    return RankedNodes(
+        np.where(room.any(axis=1), 0.0, -np.inf), (room * chance.random(room.shape)).argmax(axis=1)
+    )
 
 
 def best_fit(ask: GpuRequest, nodes: GpuNodes) -> RankedNodes:

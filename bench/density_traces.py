@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rota.scheduler.density import GpuRequest, GpuNodes
-from rota.scheduler.prices import DEVICE_MILLI
+from rota.scheduler.placement.density import GpuNodes, GpuRequest
+from rota.scheduler.placement.gpu_prices import DEVICE_MILLI
 
 MIB, GIB = 2**20, 2**30
 NODE_LIST = "openb_node_list_gpu_node.csv"
@@ -63,7 +63,9 @@ def asked(row: dict[str, str]) -> GpuRequest:
     cpu, memory, gpus = int(row["cpu_milli"]), int(row["memory_mib"]) * MIB, int(row["num_gpu"])
     if not gpus:
         return GpuRequest(cpu, memory, 0)
-    return GpuRequest(cpu, memory, gpus * int(row["gpu_milli"]), tuple(filter(None, row["gpu_spec"].split("|"))))
+    return GpuRequest(
+        cpu, memory, gpus * int(row["gpu_milli"]), tuple(filter(None, row["gpu_spec"].split("|")))
+    )
 
 
 def synthetic() -> Trace:
@@ -71,7 +73,8 @@ def synthetic() -> Trace:
         ((cpu * 1000, gib * GIB, gpus, model), count) for count, cpu, gib, gpus, model in SYNTHETIC_NODES
     ]
     asks = [
-        (GpuRequest(cpu * 1000, gib * GIB, gpu, models), weight) for weight, cpu, gib, gpu, models in SYNTHETIC_MIX
+        (GpuRequest(cpu * 1000, gib * GIB, gpu, models), weight)
+        for weight, cpu, gib, gpu, models in SYNTHETIC_MIX
     ]
     return Trace(
         empty([kind for kind, count in kinds for _ in range(count)]),

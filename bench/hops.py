@@ -107,7 +107,9 @@ async def serve(directory: Path, web: str, door: str) -> None:
     agents = grpc.aio.server()
     methods: dict[str, Any] = {PATH.rpartition("/")[2]: grpc.stream_stream_rpc_method_handler(connect)}
     agents.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(PATH.split("/")[1], methods)])
-    keys = CertificateAuthority.open(directory / "ca", datetime.now(UTC)).server_identity((), datetime.now(UTC))
+    keys = CertificateAuthority.open(directory / "ca", datetime.now(UTC)).server_identity(
+        (), datetime.now(UTC)
+    )
     pair = [(keys.key_pem, keys.cert_pem)]
     agents.add_secure_port(f"127.0.0.1:{door}", grpc.ssl_server_credentials(pair, keys.ca_pem, True))
     config = uvicorn.Config(app, log_level="error", lifespan="off", access_log=False)

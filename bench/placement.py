@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 
 from rota.clusters import assign
 from rota.controllers import batch
-from rota.engine.entries import JobEntry
 from rota.engine.loop import Loop, Request
-from rota.engine.mirror import Mirror
 from rota.engine.run import batch_of
+from rota.engine.state.entries import JobEntry
+from rota.engine.state.mirror import Mirror
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.ids import JobId, NodeId
 from rota.model.job import JobSpec
@@ -31,12 +31,12 @@ from rota.model.lifecycle import AttemptState
 from rota.model.limits import BLOCK_TASKS
 from rota.model.node import Connection, NodeSpec
 from rota.model.plan import Instant, Plan
-from rota.model.shape import Constraint, Op, Policy, SpreadTerm, AffinityTerm
+from rota.model.shape import AffinityTerm, Constraint, Op, Policy, SpreadTerm
 from rota.scheduler import plan as scheduler
-from rota.scheduler.place import Assignment, Placer
-from rota.scheduler.preempt import find_victims
-from rota.scheduler.rows import ScoreRows
-from rota.scheduler.survey import FitCalculator
+from rota.scheduler.cluster_fit import FitCalculator
+from rota.scheduler.placement.place import Assignment, Placer
+from rota.scheduler.placement.rows import ScoreRows
+from rota.scheduler.policy.preempt import find_victims
 from rota.store.sqlite import SqliteStore
 from rota.testing import records
 from rota.testing.builders import GIB, add_job, add_node, node_status
@@ -264,7 +264,8 @@ class Durable:
         self.store = SqliteStore(directory)
         self.mirror = Mirror()
         self.loop = Loop(
-            self.mirror, [assign.reconciler(FitCalculator().cluster_fit), batch.RECONCILER, scheduler.reconciler()]
+            self.mirror,
+            [assign.reconciler(FitCalculator().cluster_fit), batch.RECONCILER, scheduler.reconciler()],
         )
         self.ms = 0
         self.nodes = [(f"n{number}", {"zone": f"z{number % ZONES}"}) for number in range(nodes)]

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from rota.engine.mirror import Mirror
+from rota.engine.state.mirror import Mirror
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.job import Counters, JobCluster, JobSpec, JobStatus
 from rota.model.lifecycle import AttemptState, JobState, TaskState
@@ -32,7 +32,7 @@ from rota.store.sqlite import SqliteStore
 from rota.testing.cluster import free_ports
 from rota.testing.etcd import LocalEtcd
 from rota.testing.records import decided, job, node, placed, reported
-from rota.wiring.places import store_location
+from rota.wiring.store_location import store_location
 
 NODES = 20
 READY_SECONDS = 120

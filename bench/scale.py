@@ -54,7 +54,9 @@ def main() -> None:
 def measure(nodes: int, tasks: int, *, elastic: bool) -> dict[str, float]:
     workload = work(nodes, tasks)
     if elastic:
-        load = replace(workload.loads[0], kind=LoadKind.BURST, jobs=int(workload.loads[0].per_hour), per_hour=1.0)
+        load = replace(
+            workload.loads[0], kind=LoadKind.BURST, jobs=int(workload.loads[0].per_hour), per_hour=1.0
+        )
         small = {**workload.nodes[0].capacity, "cpu": ELASTIC_CPUS * 1000}
         workload = workload._replace(loads=(load,)).on(Elastic(small, nodes))
     began = time.process_time()

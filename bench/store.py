@@ -19,9 +19,9 @@ from typing import NamedTuple
 import uvloop
 
 from rota.store.etcd import layout
+from rota.store.etcd.batches import PIECE_BYTES
 from rota.store.etcd.client import EtcdAccess, EtcdClient
 from rota.store.etcd.generated import etcd_pb2 as pb
-from rota.store.etcd.packing import PIECE_BYTES
 from rota.store.etcd.store import EtcdStore
 from rota.store.protocol import Store
 from rota.store.sqlite import SqliteStore

@@ -29,7 +29,7 @@ umask 077; echo "$1" > ours.txt
 sleep "$2" || exit 91
 [ "$(printf %s "$SECRET$(cat secret.txt)$(cat ours.txt)" | sha256sum)" = "$3  -" ] || exit 92
 [ -s "$ROTA_TOKEN_FILE" ] || exit 93
-[ "$(ls -A | sort | tr '\\n' ' ')" = ".rota ours.txt out secret.txt " ] || { ls -A; exit 94; }
+[ "$(ls -A | sort | tr '\\n' ' ')" = "ours.txt secret.txt " ] || { ls -A; exit 94; }
 """
 WRITER = 'echo "$LINE" > "$ROTA_OUTPUT_DIR/result.txt"; echo "$LINE"; echo "$LINE" >&2'
 SERVICE = "trap 'exit 0' TERM; while :; do sleep 1 & wait $!; done"

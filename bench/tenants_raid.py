@@ -29,7 +29,8 @@ TGKILL, PTRACE, PROCESS_VM_READV = {"x86_64": (234, 101, 310)}.get(os.uname().ma
 PTRACE_SEIZE = 0x4206
 OF_A_PROCESS = ("environ", "cmdline", "maps", "auxv", "stack", "mem", "root/etc/shadow", "cwd/secret.txt")
 OF_A_NODE = ("node.pem", "keeper.id", "keeper.log", "journal", "server", "groups")
-OF_A_JOB = ("secret.txt", "out/result.txt", ".rota/0.1.token", ".rota/1.1.token")
+OF_A_JOB = ("secret.txt", "ours.txt")
+OF_A_TASK = ("out/result.txt", "1.token", "report/1.json")
 OF_A_SERVER = ("token", "rota.db", "rota.db-wal", "vault/vault.json", "ca/ca.key", "audit.log")
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -160,6 +161,7 @@ def targets(victims: dict[str, Any]) -> Iterator[str]:
         yield from (f"{node}/{name}" for name in OF_A_NODE)
         for job in victims["jobs"]:
             yield from (f"{node}/work/{job}/{name}" for name in OF_A_JOB)
+            yield from (f"{node}/tasks/{job}/0/{name}" for name in OF_A_TASK)
             yield from (f"{node}/logs/{job}/{number}.out" for number in (0, 1))
     for server in victims["servers"]:
         yield from (f"{server}/{name}" for name in OF_A_SERVER)

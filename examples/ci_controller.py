@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rota.client.controller import Controller
 from rota.client.errors import Conflict
-from rota.client.rpc import Controller
 
 NAME = "ci"
 

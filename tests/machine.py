@@ -16,9 +16,9 @@ from typing import NamedTuple, NoReturn
 
 import pytest
 
-from rota.keeper import sandbox
-from rota.keeper.limits import homes
-from rota.keeper.process.cells import PidNamespaces
+from rota.keeper.limits import cgroup_mounts
+from rota.keeper.process import sandbox
+from rota.keeper.process.pid_namespace import PidNamespaces
 from rota.keeper.process.starter import CODE
 from rota.testing import images
 from tests.own_kernel import why_emulation_does_not_work, why_user_mode_does_not_boot
@@ -118,21 +118,27 @@ def _pid_namespaces() -> Lack | None:
 def _own_pid_namespaces() -> Lack | None:
     if lack := _root():
         return lack
-    return None if PidNamespaces("").label is not None else Lack(Cause.MACHINE, "no pid namespace can be made")
+    return (
+        None if PidNamespaces("").label is not None else Lack(Cause.MACHINE, "no pid namespace can be made")
+    )
 
 
 def _control_groups() -> Lack | None:
     """Of either version, in which a root keeper can make groups."""
     if lack := _root():
         return lack
-    there = [path for path in (homes.delegated_cgroup_v2(), *homes.own_cgroups_v1().values()) if path]
+    there = [
+        path
+        for path in (cgroup_mounts.delegated_cgroup_v2(), *cgroup_mounts.own_cgroups_v1().values())
+        if path
+    ]
     return None if any(os.access(path, os.W_OK) for path in there) else Lack(Cause.MACHINE, "there are none")
 
 
 def _cgroup_v2() -> Lack | None:
     if lack := _root():
         return lack
-    places = (mounted.place for kind, _, mounted in homes.read_mounts() if kind == "cgroup2")
+    places = (mounted.place for kind, _, mounted in cgroup_mounts.read_mounts() if kind == "cgroup2")
     if any(os.access(place, os.W_OK) for place in places):
         return None
     return Lack(Cause.MACHINE, "no control group hierarchy of version 2 is mounted")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 CLIENT = Path(__file__).parents[1] / "src" / "rota" / "client"
 PACKAGE = "rota.client"
-MODULES = ("job", "crons", "clusters", "nodes", "access", "upkeep", "cluster")
+MODULES = ("job", "crons", "clusters", "nodes", "access", "server_admin", "cluster")
 OWN = "_sync"
 NOT_SHOWN = ("transport",)
 FROM_THREADS = ("apart", "each")

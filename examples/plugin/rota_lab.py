@@ -3,7 +3,7 @@
 import numpy as np
 
 from rota.model.columns import Array
-from rota.scheduler.board import NodeSlice
+from rota.scheduler.placement.board import NodeSlice
 
 POINTS_A_GENERATION = 5.0
 GENERATIONS_MAX = 20

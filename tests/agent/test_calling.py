@@ -11,13 +11,13 @@ from typing import Any, cast
 import grpc
 import pytest
 
-from rota.agent.conversation import AgentSession, ServerGone
-from rota.agent.pauses import Backoff
+from rota.agent.backoff import Backoff
 from rota.agent.run import Agent, AgentSettings
+from rota.agent.session import AgentSession, ServerGone
 from rota.identity.authority import CertificateAuthority
 from rota.identity.node_identity import NodeIdentity, make_request, store_identity
-from rota.model.sync import JobReports
-from rota.testing.light import PretendRuntime
+from rota.model.messages import JobReports
+from rota.testing.light_agents import PretendRuntime
 from rota.wire.generated import agent_pb2 as pb
 from rota.wire.generated import agent_pb2_grpc as pb_grpc
 
@@ -33,7 +33,7 @@ class Noted(Backoff):
         self.asked: asyncio.Queue[tuple[str, float]] = asyncio.Queue()
         self.welcomed = asyncio.Event()
 
-    def begin(self, heartbeat_seconds: float) -> None:
+    def reset(self, heartbeat_seconds: float) -> None:
         super().reset(heartbeat_seconds)
         self.welcomed.set()
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rota.agent.containers import find, labels_of
+from rota.agent.host.containers import find, labels_of
 from rota.agent.plan import HostFacts, veto
 from rota.model.container import ContainerSpec
-from rota.model.sync import TaskTemplate, task_template
+from rota.model.messages import TaskTemplate, task_template
 from rota.runtimes.protocol import ContainerEngine
 from rota.testing.builders import job_spec
 
@@ -19,7 +19,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty directory, and nothing else in the search path but a shell."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("os.geteuid", lambda: 0)
-    monkeypatch.setattr("rota.agent.containers._ASK_SECONDS", 100.0)  # a busy machine may take its time
+    monkeypatch.setattr("rota.agent.host.containers._ASK_SECONDS", 100.0)  # a busy machine may take its time
     return tmp_path
 
 

@@ -27,7 +27,9 @@ YEAR = timedelta(days=365)
 class Signing(Door):
     """Also renews, by a clock that may be wrong; refuses as often as it is told to."""
 
-    def __init__(self, authority: CertificateAuthority, *, ahead: timedelta = timedelta(0), refusals: int = 0) -> None:
+    def __init__(
+        self, authority: CertificateAuthority, *, ahead: timedelta = timedelta(0), refusals: int = 0
+    ) -> None:
         super().__init__()
         self.renewed = 0
         self.refuses_connections = False

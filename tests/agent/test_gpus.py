@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rota.agent import gpus
+from rota.agent.host import gpus
 from rota.model.node import GpuUsage
 from rota.testing import processes
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rota.agent import logs
-from rota.agent.written import OutputPiece, SegmentStream
+from rota.agent.output import logs
+from rota.agent.output.log_files import OutputPiece, SegmentStream
 from rota.keeper.output.index import Extent, end_line, find_end, find_start, start_line
 from rota.wire.generated import agent_pb2 as pb
 from tests.keeper.conftest import Agent, Keeper, wait_until

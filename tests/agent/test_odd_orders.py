@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from rota.agent.probe import is_missing
-from rota.model.sync import ReportedState
-from rota.testing.light import PretendRuntime
+from rota.agent.host.probe import is_missing
+from rota.model.messages import ReportedState
+from rota.testing.light_agents import PretendRuntime
 from rota.wire import agent as wire
 from rota.wire.generated import agent_pb2 as pb
 from tests.agent.test_calling import WELCOME, Door, Noted, called

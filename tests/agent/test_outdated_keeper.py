@@ -9,15 +9,18 @@ from pathlib import Path
 import pytest
 
 from rota.model.ids import JobId
+from rota.model.messages import ReportedState, Start, TaskTemplate
 from rota.model.shape import RunMode
-from rota.model.sync import ReportedState, Start, TaskTemplate
 from rota.runtimes.process import ProcessRuntime
 from rota.runtimes.protocol import AttemptName, NodeResources
 from tests.keeper.conftest import PATIENCE_SECONDS, Keeper
 
 JOB = JobId("7")
 ROOM = NodeResources("n1", {"cpu": 4000, "gpu": 2000}, ("0", "1"))
-BEFORE = "import sys; from rota.keeper import run, wire; wire.PROTOCOL = 1; run.keep(sys.argv[1])"
+BEFORE = (
+    "import sys; from rota.keeper import run; from rota.keeper.protocol import wire;"
+    " wire.PROTOCOL = 1; run.run_keeper(sys.argv[1])"
+)
 
 
 class OutdatedKeeper(Keeper):
@@ -57,7 +60,9 @@ async def attached(keeper: Keeper) -> AsyncIterator[ProcessRuntime]:
 async def gone(runtime: ProcessRuntime) -> list[ReportedState]:
     """Tell it to go; what it says until it has gone."""
     await runtime.quit()
-    return [ReportedState(claim.said) async for told in runtime.events() for one in told for claim in one.reports]
+    return [
+        ReportedState(claim.said) async for told in runtime.events() for one in told for claim in one.reports
+    ]
 
 
 def work(*argv: str) -> TaskTemplate:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rota.agent import outputs, summary
+from rota.agent.output import files, result_file
 from rota.model.ids import JobId
 from rota.runtimes.protocol import AttemptName
 from rota.wire.generated import agent_pb2
@@ -43,7 +43,7 @@ def own(path: Path) -> None:
 
 async def archive(root: Path) -> bytes:
     request = agent_pb2.OpenOutputs(id=1, job="1")
-    return b"".join([chunk.data async for chunk in outputs.read(root, request, 1 << 20)])
+    return b"".join([chunk.data async for chunk in files.read(root, request, 1 << 20)])
 
 
 async def test_a_hard_link_to_what_is_anothers_is_no_output(work: Path, secret: Path, tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ async def test_a_hard_link_to_what_is_anothers_is_no_output(work: Path, secret: 
     (work / "out" / "left").write_text("its other name is gone")
     sent = await archive(tmp_path)
 
-    assert [path for path, _ in outputs.listed(tmp_path, "1", 0)] == ["own", "twice"]
+    assert [path for path, _ in files.listed(tmp_path, "1", 0)] == ["own", "twice"]
     with tarfile.open(fileobj=io.BytesIO(sent)) as found:
         assert found.getnames() == ["own", "twice"]
     assert b"s3cr3t" not in sent
@@ -65,7 +65,7 @@ async def test_a_file_that_is_swapped_after_it_was_listed_is_not_sent(
     for name in ("a", "b"):
         own(work / "out" / name)
     request = agent_pb2.OpenOutputs(id=1, job="1")
-    chunks = outputs.read(tmp_path, request, 1 << 20)
+    chunks = files.read(tmp_path, request, 1 << 20)
     sent = b"".join([(await anext(chunks)).data for _ in range(2)])  # by now all are listed
     (work / "out" / "b").unlink()
     os.link(secret, work / "out" / "b")
@@ -78,7 +78,7 @@ async def test_a_file_that_is_swapped_after_it_was_listed_is_not_sent(
 
 def test_a_result_file_that_is_a_hard_link_is_not_reported(work: Path, secret: Path, tmp_path: Path) -> None:
     os.link(secret, work / "report" / "1.json")
-    found = summary.read_file(tmp_path, AttemptName(JobId("1"), 0, 1))
+    found = result_file.read_file(tmp_path, AttemptName(JobId("1"), 0, 1))
 
     assert "s3cr3t" not in repr(found)
     assert found.error == "is no plain file of at most 8192 bytes"

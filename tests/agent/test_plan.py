@@ -4,8 +4,8 @@ import pytest
 
 from rota.agent.plan import HostFacts, plan, veto
 from rota.model.ids import JobId
+from rota.model.messages import AttemptReport, JobOrders, JobReports, ReportedState, Start, Stop, TaskTemplate
 from rota.model.shape import RunMode
-from rota.model.sync import AttemptReport, JobReports, JobOrders, ReportedState, Start, Stop, TaskTemplate
 
 JOB = JobId("7")
 FINE = HostFacts(frozenset(), leaving=False)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rota.agent import gpus, probe
+from rota.agent.host import gpus, probe
 
 A100 = "NVIDIA A100-SXM4-40GB"
 

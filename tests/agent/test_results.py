@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from rota.agent.results import ResultReporter
+from rota.agent.output.results import ResultReporter
 from rota.identity.authority import CertificateAuthority
 from rota.identity.node_identity import NodeIdentity, make_request, store_identity
 from rota.identity.signed_requests import verify_request
 from rota.model.ids import JobId
+from rota.model.messages import AttemptReport, JobReports, ReportedState
 from rota.model.result import ResultEndpoint
-from rota.model.sync import AttemptReport, JobReports, ReportedState
 
 ONE = JobId("1")
 PATH = "/v1/jobs/1/tasks/0/attempts/1/result"

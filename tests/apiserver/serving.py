@@ -13,10 +13,10 @@ from typing import Any
 import uvicorn
 
 from rota.apiserver.api import Addresses, Api
-from rota.apiserver.fanout import SharedLogSource
 from rota.apiserver.http import make_app
-from rota.apiserver.logs import Logs, LogSource
-from rota.apiserver.watch import EventHub
+from rota.apiserver.streams.event_hub import EventHub
+from rota.apiserver.streams.fanout import SharedLogSource
+from rota.apiserver.streams.logs import Logs, LogSource
 from rota.clusters import assign
 from rota.controllers import batch
 from rota.engine.run import Engine
@@ -26,13 +26,13 @@ from rota.identity.tokens import Role
 from rota.identity.vault import Vault
 from rota.model.errors import NotFound, Unavailable
 from rota.model.ids import NodeId
+from rota.model.messages import LogPiece, LogRequest, OutputsRequest
 from rota.model.plan import Plan, Record
-from rota.model.sync import LogPiece, LogRequest, OutputsRequest
 from rota.model.why import Explanation
-from rota.scheduler.move_check import why_not_moved
-from rota.scheduler.survey import FitCalculator
+from rota.scheduler.cluster_fit import FitCalculator
+from rota.scheduler.drain_preview import preview_drain
+from rota.scheduler.explain.move_check import why_not_moved
 from rota.scheduler.what_if import plan_job
-from rota.scheduler.what_moves import preview_drain
 from rota.store.protocol import Store
 from rota.store.sqlite import SqliteStore
 
@@ -205,15 +205,15 @@ def make_api(engine: Engine, directory: Path, source: LogSource, **others: Any) 
     changes = EventHub(engine)
     given: dict[str, Any] = {
         "engine": engine,
-        "changes": changes,
+        "event_hub": changes,
         "logs": Logs(engine, changes, SharedLogSource(source)),
         "outputs": NoOutputs(),
         "vault": Vault.open(directory / "identity"),
         "authority": CertificateAuthority.open(directory / "identity", datetime.now(UTC)),
         "audit": AuditLog(directory / "audit.log"),
         "explain": lambda _view, job, _now: Explanation(True, f"job {job} waits for a node."),
-        "foresee": plan_job,
-        "displace": preview_drain,
+        "plan_job": plan_job,
+        "preview_drain": preview_drain,
         "why_not_moved": why_not_moved,
         "addresses": Addresses("127.0.0.1:3000", "127.0.0.1:50001", "127.0.0.1:50000"),
         "version": "0.1.0",

@@ -16,16 +16,26 @@ from typing import Any, NamedTuple
 import grpc
 
 from rota.apiserver.api import Addresses
+from rota.apiserver.grpc.service import ControllerService
 from rota.apiserver.http import routes_of
 from rota.apiserver.openapi.document import find_operation
-from rota.apiserver.rpc import ControllerService
 from rota.clusters import lifecycle
 from rota.identity.tokens import Role
 from rota.model.ids import NodeId
 from rota.store.memory import MemoryStore
 from rota.wire.generated import controller_pb2 as pb
 from rota.wire.generated.controller_pb2_grpc import ControllerStub, add_ControllerServicer_to_server
-from tests.apiserver.authorisation import CLUSTER, CRON, GRPC, HTTP, OWN, SETTINGS, Need, Where, is_allowed
+from tests.apiserver.authorisation_table import (
+    CLUSTER,
+    CRON,
+    GRPC,
+    HTTP,
+    OWN,
+    SETTINGS,
+    Need,
+    Where,
+    is_allowed,
+)
 from tests.apiserver.builders import node, node_status
 from tests.apiserver.serving import RECONCILERS, Serving, serving
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from rota.apiserver import certificates
+from rota.apiserver.views import certificates
 from rota.identity.certificates import Period
 from rota.identity.expiry import Expiry
 from rota.model.lifecycle import NodeState

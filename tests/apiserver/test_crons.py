@@ -4,22 +4,22 @@ from typing import Any
 
 import pytest
 
-from rota.apiserver import admission, admit_crons
 from rota.apiserver.access import Caller
-from rota.apiserver.admission import SubmitResult
+from rota.apiserver.admission import crons, submission
+from rota.apiserver.admission.submission import SubmitResult
 from rota.controllers import cron as controller
-from rota.engine.mirror import Mirror
-from rota.engine.zones import zone
+from rota.engine.state.mirror import Mirror
+from rota.engine.time_zones import zone
 from rota.identity.tokens import Role
 from rota.model.cron import CronRecord, MissedRuns
 from rota.model.errors import Conflict, NotAllowed, NotFound, Rejected
 from rota.model.ids import JobId
-from rota.model.job import JobSpec, JobStatus, JobIntent
+from rota.model.job import JobIntent, JobSpec, JobStatus
 from rota.model.lifecycle import JobState
 from rota.model.limits import CRON_MISSED_MAX, CRON_MISSED_MS
 from rota.model.plan import NO_CHANGE, Instant, Plan
 from tests.apiserver.builders import ADA
-from tests.apiserver.test_admission import applied
+from tests.apiserver.test_submission import applied
 
 NOON_MS = 1_763_294_400_000  # 2025-11-16T12:00:00Z
 MINUTE_MS = 60_000
@@ -34,7 +34,7 @@ def at(minutes: float = 0) -> Instant:
 
 def created(**fields: Any) -> Mirror:
     mirror = Mirror()
-    return applied(mirror, admit_crons.create(mirror, BODY | fields, ADA, zone, at()))
+    return applied(mirror, crons.create(mirror, BODY | fields, ADA, zone, at()))
 
 
 def looked(mirror: Mirror, minutes: float) -> list[str]:
@@ -120,9 +120,9 @@ def test_only_the_last_ended_runs_are_kept() -> None:
 
 def test_a_paused_cron_rests_and_makes_nothing_up() -> None:
     mirror = created(missed="all", overlap="allow")
-    applied(mirror, admit_crons.pause(mirror, REF, ADA))
+    applied(mirror, crons.pause(mirror, REF, ADA))
     assert controller.reconciler(zone).decide(mirror, "default/tick", at(30)) is NO_CHANGE
-    applied(mirror, admit_crons.resume(mirror, REF, ADA, at(31)))
+    applied(mirror, crons.resume(mirror, REF, ADA, at(31)))
 
     assert looked(mirror, 32) == []
     assert looked(mirror, 35) == ["tick@20251116T1235Z"]
@@ -130,40 +130,40 @@ def test_a_paused_cron_rests_and_makes_nothing_up() -> None:
 
 def test_it_can_be_run_at_once_also_while_it_is_paused() -> None:
     mirror = created()
-    applied(mirror, admit_crons.pause(mirror, REF, ADA))
-    plan = admit_crons.run(mirror, REF, ADA, at(1.2))
+    applied(mirror, crons.pause(mirror, REF, ADA))
+    plan = crons.run(mirror, REF, ADA, at(1.2))
     applied(mirror, plan)
 
     assert plan.answer == SubmitResult(JobId("1"), new=True)
     assert mirror.jobs[JobId("1")].spec.name == "tick@20251116T120112Z"
     with pytest.raises(Conflict, match="job 1 of an earlier run has not ended"):
-        admit_crons.run(mirror, REF, ADA, at(2))
+        crons.run(mirror, REF, ADA, at(2))
 
 
 def test_a_run_that_is_asked_for_again_with_its_key_is_the_same() -> None:
     mirror = created()
-    applied(mirror, admit_crons.run(mirror, REF, ADA, at(1), "k"))
-    again = admit_crons.run(mirror, REF, ADA, at(2), "k")
+    applied(mirror, crons.run(mirror, REF, ADA, at(1), "k"))
+    again = crons.run(mirror, REF, ADA, at(2), "k")
 
     assert again == Plan(answer=SubmitResult(JobId("1"), new=False), fenced=True)
     with pytest.raises(Conflict, match="this key has made job 1"):
-        admission.submit_job(mirror, {"command": ["work"], "cpu": 0.5, "name": "tick"}, ADA, "k", at(2))
+        submission.submit_job(mirror, {"command": ["work"], "cpu": 0.5, "name": "tick"}, ADA, "k", at(2))
 
 
 def test_a_cron_that_is_created_again_just_as_it_is_stays_and_another_is_refused() -> None:
     mirror = Mirror()
     body = {"name": "tick", "schedule": "* * * * *", "job": {"command": ["work"]}}
-    applied(mirror, admit_crons.create(mirror, body, ADA, zone, at(0)))
+    applied(mirror, crons.create(mirror, body, ADA, zone, at(0)))
 
-    assert admit_crons.create(mirror, body, ADA, zone, at(5)) == Plan(answer="default/tick", fenced=True)
+    assert crons.create(mirror, body, ADA, zone, at(5)) == Plan(answer="default/tick", fenced=True)
     with pytest.raises(Conflict, match="there is a cron tick already"):
-        admit_crons.create(mirror, {**body, "schedule": "0 1 * * *"}, ADA, zone, at(5))
+        crons.create(mirror, {**body, "schedule": "0 1 * * *"}, ADA, zone, at(5))
 
 
 def test_another_schedule_counts_from_now() -> None:
     mirror = created(missed="all", overlap="allow")
     body = {"schedule": "* * * * *", "job": {"command": ["other"]}}
-    applied(mirror, admit_crons.change(mirror, REF, body, ADA, zones=zone, now=at(3.5)))
+    applied(mirror, crons.change(mirror, REF, body, ADA, zones=zone, now=at(3.5)))
 
     assert looked(mirror, 3.9) == []
     assert looked(mirror, 4) == ["tick@20251116T1204Z"]
@@ -174,13 +174,13 @@ def test_another_schedule_counts_from_now() -> None:
 def test_a_deleted_cron_is_gone_and_its_jobs_are_not() -> None:
     mirror = created()
     looked(mirror, 5)
-    applied(mirror, admit_crons.delete(mirror, REF, ADA))
+    applied(mirror, crons.delete(mirror, REF, ADA))
 
     assert not mirror.crons
     assert not mirror.cron_statuses
     assert list(mirror.jobs) == ["1"]
     with pytest.raises(NotFound):
-        admit_crons.pause(mirror, REF, ADA)
+        crons.pause(mirror, REF, ADA)
 
 
 def test_a_zone_that_is_no_longer_known_is_said_once_and_tried_again() -> None:
@@ -231,13 +231,13 @@ def test_a_cron_belongs_to_its_namespace() -> None:
     mirror = created(namespace="lab")
     other = Caller("eve", Role.SUBMITTER, ("default",))
     with pytest.raises(NotFound):
-        admit_crons.pause(mirror, ("lab", "tick"), other)
+        crons.pause(mirror, ("lab", "tick"), other)
     with pytest.raises(NotAllowed):
-        admit_crons.create(mirror, BODY | {"namespace": "lab"}, other, zone, at())
+        crons.create(mirror, BODY | {"namespace": "lab"}, other, zone, at())
     with pytest.raises(NotAllowed):
-        admit_crons.run(mirror, ("lab", "tick"), Caller("vi", Role.VIEWER, ("lab",)), at())
+        crons.run(mirror, ("lab", "tick"), Caller("vi", Role.VIEWER, ("lab",)), at())
 
-    assert admit_crons.create(mirror, BODY, other, zone, at()).answer == "default/tick"
+    assert crons.create(mirror, BODY, other, zone, at()).answer == "default/tick"
 
 
 def test_a_wish_that_tasks_restart_is_kept_when_a_run_is_replaced() -> None:

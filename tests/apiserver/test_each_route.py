@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rota.apiserver.openapi.document import OPERATIONS
-from rota.apiserver.openapi.words import Operation
+from rota.apiserver.openapi.fields import Operation
 from rota.store.memory import MemoryStore
 from tests.apiserver.builders import node, node_status
 from tests.apiserver.serving import Reply, Serving, serving

@@ -2,8 +2,8 @@
 
 import pytest
 
-from rota.apiserver import admission
-from rota.engine.mirror import Mirror
+from rota.apiserver.admission.node_actions import enroll_node
+from rota.engine.state.mirror import Mirror
 from rota.model.cluster import ClusterRecord, Machine
 from rota.model.errors import NotAllowed
 from rota.model.lifecycle import MachineState
@@ -17,6 +17,6 @@ def test_a_machine_that_was_given_up_cannot_join_any_more_and_other_labels_do_no
     mirror.apply(Machine("build-2", "build", MachineState.LEAVING))
 
     for name in ("build-1", "build-3", "mine"):
-        assert admission.enroll_node(mirror, name, {"machine": name}, "build", NOW).answer.name == name
+        assert enroll_node(mirror, name, {"machine": name}, "build", NOW).answer.name == name
     with pytest.raises(NotAllowed, match="machine build-2 is not wanted any more"):
-        admission.enroll_node(mirror, "build-2", {"machine": "build-2"}, "build", NOW)
+        enroll_node(mirror, "build-2", {"machine": "build-2"}, "build", NOW)

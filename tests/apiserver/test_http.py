@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from rota.apiserver import fields
 from rota.apiserver.http import ROUTES
 from rota.apiserver.openapi.document import PUBLIC_PATHS
+from rota.apiserver.spec import fields
 from rota.identity.node_identity import make_request
 from rota.identity.tokens import Role
 from rota.model.errors import BadField

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rota.apiserver import logs
-from rota.apiserver.wanted import STREAMS
+from rota.apiserver.streams import logs
+from rota.apiserver.streams.log_selection import STREAMS
 from rota.model.attempt import OldAttempt, OldStatus
 from rota.model.ids import JobId, NodeId
 from rota.model.job import JobStatus

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from rota.apiserver import admit_namespaces
 from rota.apiserver.access import Caller
-from rota.apiserver.admission import set_node_eligibility
-from rota.engine.mirror import Mirror
+from rota.apiserver.admission import namespaces
+from rota.apiserver.admission.node_actions import set_node_eligibility, taint_node
+from rota.engine.state.mirror import Mirror
 from rota.identity.tokens import Role
 from rota.model.errors import NotAllowed, NotFound, Rejected
 from rota.model.ids import NodeId
 from rota.model.namespace import NamespaceRecord
-from rota.model.node import Eligibility, Connection, NodeIntent
+from rota.model.node import Connection, Eligibility, NodeIntent
 from rota.model.plan import NO_CHANGE, Plan
 from rota.scheduler import plan as scheduler
 from rota.store.memory import MemoryStore
@@ -35,7 +35,7 @@ def applied(mirror: Mirror, plan: Plan) -> Plan:
 
 def test_a_quota_is_kept_in_the_units_of_the_model() -> None:
     quota = {"cpu": 1.5, "memory": "2g", "gpu": 0.5, "tasks": 7, "licence": 3}
-    plan = admit_namespaces.set_namespace(Mirror(), "team", {"quota": quota, "weight": 5}, ADA)
+    plan = namespaces.set_namespace(Mirror(), "team", {"quota": quota, "weight": 5}, ADA)
 
     kept = {"cpu": 1500, "gpu": 500, "licence": 3, "memory": 2**31, "tasks": 7}
     assert plan.puts == (NamespaceRecord("team", kept, 5),)
@@ -60,7 +60,7 @@ def test_a_quota_is_kept_in_the_units_of_the_model() -> None:
 )
 def test_bad_input_names_the_field(body: dict[str, Any], field: str) -> None:
     with pytest.raises(Rejected) as refused:
-        admit_namespaces.set_namespace(Mirror(), "team", body, ADA)
+        namespaces.set_namespace(Mirror(), "team", body, ADA)
 
     assert refused.value.field == field
     assert refused.value.hint
@@ -68,19 +68,19 @@ def test_bad_input_names_the_field(body: dict[str, Any], field: str) -> None:
 
 def test_a_namespace_belongs_to_the_cluster_not_to_whoever_works_in_it() -> None:
     with pytest.raises(NotAllowed):
-        admit_namespaces.set_namespace(Mirror(), "team", {}, OPERATOR)
+        namespaces.set_namespace(Mirror(), "team", {}, OPERATOR)
     with pytest.raises(NotFound):
-        admit_namespaces.delete_namespace(Mirror(), "team", ADA)
+        namespaces.delete_namespace(Mirror(), "team", ADA)
 
 
 def test_who_waits_for_a_quota_is_placed_when_it_is_gone() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a")
-    applied(rounds.mirror, admit_namespaces.set_namespace(rounds.mirror, "team", {"quota": {"cpu": 0}}, ADA))
+    applied(rounds.mirror, namespaces.set_namespace(rounds.mirror, "team", {"quota": {"cpu": 0}}, ADA))
     job = add_job(rounds.mirror, job_spec(namespace="team"))
     rounds.go()
     before = placements(rounds.mirror, job)
-    gone = applied(rounds.mirror, admit_namespaces.delete_namespace(rounds.mirror, "team", ADA))
+    gone = applied(rounds.mirror, namespaces.delete_namespace(rounds.mirror, "team", ADA))
     rounds.go()
 
     woken = [key for put in gone.puts for key in scheduler.reconciler().wakes[type(put)](put)]
@@ -101,9 +101,9 @@ def tainted(*taints: str) -> Mirror:
 
 def test_taints_are_added_replaced_by_key_and_taken_away() -> None:
     mirror = tainted("dedicated=ci", "gpu")
-    added = admit_namespaces.taint_node(mirror, "a", {"taint": ["dedicated=ml", "slow"]}, ADA)
-    gone = admit_namespaces.taint_node(mirror, "a", {"untaint": ["dedicated"]}, ADA)
-    again = admit_namespaces.taint_node(mirror, "a", {"taint": ["gpu"]}, ADA)
+    added = taint_node(mirror, "a", {"taint": ["dedicated=ml", "slow"]}, ADA)
+    gone = taint_node(mirror, "a", {"untaint": ["dedicated"]}, ADA)
+    again = taint_node(mirror, "a", {"taint": ["gpu"]}, ADA)
 
     assert added.puts == (NodeIntent(NodeId("a"), Eligibility.CORDONED, ("dedicated=ml", "gpu", "slow")),)
     assert gone.puts == (NodeIntent(NodeId("a"), Eligibility.CORDONED, ("gpu",)),)
@@ -134,7 +134,7 @@ def test_a_node_keeps_its_taints_when_it_is_cordoned_drained_and_opened() -> Non
 )
 def test_a_bad_taint_names_the_field(body: dict[str, Any], field: str) -> None:
     with pytest.raises(Rejected) as refused:
-        admit_namespaces.taint_node(tainted("gpu"), "a", body, ADA)
+        taint_node(tainted("gpu"), "a", body, ADA)
 
     assert refused.value.field == field
 

@@ -5,11 +5,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from rota.apiserver import admit_crons, admit_namespaces, admit_update, show_spec
-from rota.apiserver.admission import SubmitResult, submit_job
-from rota.apiserver.admit_update import UpdateRequest
-from rota.engine.mirror import Mirror
-from rota.engine.zones import zone
+from rota.apiserver.admission import crons, namespaces
+from rota.apiserver.admission import update as admit_update
+from rota.apiserver.admission.submission import SubmitResult, submit_job
+from rota.apiserver.admission.update import UpdateRequest
+from rota.apiserver.views import job_spec
+from rota.engine.state.mirror import Mirror
+from rota.engine.time_zones import zone
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.errors import BadField, Conflict, Rejected
 from rota.model.ids import JobId
@@ -17,8 +19,8 @@ from rota.model.job import JobSpec, JobStatus, with_observed_needs
 from rota.model.lifecycle import AttemptState, JobState
 from rota.model.limits import BLOCK_TASKS, OBSERVED_BLOCKS
 from rota.model.namespace import NamespaceRecord
-from rota.model.needs import used_by
 from rota.model.plan import Plan
+from rota.rules.needs import used_by
 from rota.store import codec
 from rota.testing.builders import add_node, at
 from rota.testing.records import placed, reported
@@ -98,7 +100,7 @@ def test_what_the_last_of_its_name_used_is_assessed_and_not_reserved(mirror: Mir
     assert spec.needs == {"cpu": 1000}
     assert spec.observed == {"cpu": 4000, "memory": 2458 * MIB}
     assert with_observed_needs(spec).needs == {"cpu": 4000, "memory": 2458 * MIB}
-    shown = show_spec.needs_json(spec)
+    shown = job_spec.needs_json(spec)
     assert shown["cpu"] == {"reserved": 1.0, "assessed": 4.0, "origin": "observed"}
     assert shown["memory"] == {"reserved": 0, "assessed": 2458 * MIB, "origin": "observed"}
 
@@ -194,12 +196,12 @@ def test_an_update_makes_a_need_its_own_word_and_null_gives_it_back(mirror: Mirr
 
 def test_each_run_of_a_cron_is_assessed_anew_and_an_old_cron_as_it_was(mirror: Mirror) -> None:
     body = {"name": "nightly", "schedule": "0 2 * * *", "job": {"command": ["train"], "cpu": 1}}
-    applied(mirror, admit_crons.create(mirror, body, ADA, zone, at(0)))
+    applied(mirror, crons.create(mirror, body, ADA, zone, at(0)))
     mirror.apply(NamespaceRecord("default", defaults={"memory": GIB, "cpu": 4000}))
     ref = ("default", "nightly")
 
     def run(ms: int) -> JobSpec:
-        plan = applied(mirror, admit_crons.run(mirror, ref, ADA, at(ms)))
+        plan = applied(mirror, crons.run(mirror, ref, ADA, at(ms)))
         assert isinstance(plan.answer, SubmitResult)
         mirror.apply(JobStatus(plan.answer.job, JobState.SUCCEEDED))
         return mirror.jobs[plan.answer.job].spec
@@ -209,7 +211,7 @@ def test_each_run_of_a_cron_is_assessed_anew_and_an_old_cron_as_it_was(mirror: M
     old = msgspec.structs.replace(cron, template=msgspec.structs.replace(cron.template, origins={}))
     mirror.apply(old)
     assert run(1000).needs == {"cpu": 1000}
-    assert admit_crons.create(mirror, body, ADA, zone, at(0)).puts == ()  # it is there just so
+    assert crons.create(mirror, body, ADA, zone, at(0)).puts == ()  # it is there just so
     assert mirror.ended_jobs.last_succeeded["default", "nightly"] == "2"
 
 
@@ -221,20 +223,20 @@ def test_records_of_before_are_read_and_say_nothing_of_whose_word_it_was() -> No
 
     assert read == namespace
     assert codec.decode(namespace.key, codec.encode(namespace)) == namespace
-    assert show_spec.needs_json(spec) == {}
+    assert job_spec.needs_json(spec) == {}
     assert with_observed_needs(spec) is spec
 
 
 def test_defaults_that_are_left_out_stay_and_are_taken_off_by_an_empty_table() -> None:
     mirror = Mirror()
     asked = {"cpu": 2, "memory": "4g", "gpu": 0.5, "licence": 1, "disk": 0}
-    applied(mirror, admit_namespaces.set_namespace(mirror, "team", {"defaults": asked}, ADA))
+    applied(mirror, namespaces.set_namespace(mirror, "team", {"defaults": asked}, ADA))
     kept = mirror.namespaces["team"].defaults
-    applied(mirror, admit_namespaces.set_namespace(mirror, "team", {"weight": 3}, ADA))
+    applied(mirror, namespaces.set_namespace(mirror, "team", {"weight": 3}, ADA))
 
     assert kept == {"cpu": 2000, "gpu": 500, "licence": 1, "memory": 4 * GIB}
     assert mirror.namespaces["team"].defaults == kept
-    applied(mirror, admit_namespaces.set_namespace(mirror, "team", {"defaults": {}}, ADA))
+    applied(mirror, namespaces.set_namespace(mirror, "team", {"defaults": {}}, ADA))
     assert mirror.namespaces["team"].defaults == {}
 
 
@@ -251,7 +253,7 @@ def test_defaults_that_are_left_out_stay_and_are_taken_off_by_an_empty_table() -
 )
 def test_a_default_that_no_job_could_ask_for_is_refused_by_its_field(defaults: object, field: str) -> None:
     with pytest.raises(Rejected) as refused:
-        admit_namespaces.set_namespace(Mirror(), "team", {"defaults": defaults}, ADA)
+        namespaces.set_namespace(Mirror(), "team", {"defaults": defaults}, ADA)
 
     assert isinstance(refused.value, BadField)
     assert refused.value.field == field

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from rota.apiserver import admit_crons, spec
+from rota.apiserver.admission import crons
 from rota.apiserver.http import ROUTES
 from rota.apiserver.openapi.crons import CronBody
 from rota.apiserver.openapi.document import OPERATIONS, build_document
 from rota.apiserver.openapi.spec import JobBody
+from rota.apiserver.spec import job
 from rota.model.lifecycle import AttemptState
 from rota.store.memory import MemoryStore
 from tests.apiserver.builders import attempts, node, node_status, statuses
@@ -84,8 +85,8 @@ def test_every_field_and_every_parameter_says_what_it_is() -> None:
 
 
 def test_what_can_be_sent_is_what_is_understood() -> None:
-    assert set(JobBody.__struct_fields__) == set(spec.SPEC_FIELDS)
-    assert set(CronBody.__struct_fields__) == set(admit_crons.CRON_BODY_FIELDS)
+    assert set(JobBody.__struct_fields__) == set(job.SPEC_FIELDS)
+    assert set(CronBody.__struct_fields__) == set(crons.CRON_BODY_FIELDS)
 
 
 @pytest.fixture

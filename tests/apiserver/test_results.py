@@ -7,25 +7,25 @@ from typing import Any
 import pytest
 
 from rota.apiserver.access import Caller
-from rota.apiserver.admit_results import AttemptRef, ResultReported, report_result
-from rota.engine.mirror import Mirror
+from rota.apiserver.admission.results import AttemptRef, ResultReported, report_result
+from rota.engine.state.mirror import Mirror
 from rota.identity.task_tokens import TaskName, TaskTokens
 from rota.identity.tokens import Role, mask_secrets
-from rota.keeper.reports import KeeperResultEndpoint, attempt_token
+from rota.keeper.protocol.result_endpoint import KeeperResultEndpoint, attempt_token
 from rota.model.attempt import OldAttempt
 from rota.model.errors import BadField, Conflict, NotAllowed, NotFound, Rejected, StoreFull
 from rota.model.ids import NodeId
 from rota.model.lifecycle import AttemptState
 from rota.model.limits import RESULT_BYTES_MAX, RESULTS_BYTES_MAX
-from rota.model.node import Eligibility, NodeSpec, NodeIntent
+from rota.model.messages import ReportedState
+from rota.model.node import Eligibility, NodeIntent, NodeSpec
 from rota.model.plan import Plan
 from rota.model.result import ResultRecord
-from rota.model.sync import ReportedState
 from rota.model.view import keys_of
 from rota.store.memory import MemoryStore
 from tests.apiserver.builders import NOW, attempts, spec, statuses
 from tests.apiserver.serving import serving
-from tests.watcher.placed import ONE, placed, say, states, status
+from tests.watcher.placed_work import ONE, placed, say, states, status
 
 GOOD = {"results": {"loss": 0.5, "epochs": 3}}
 
@@ -216,7 +216,9 @@ async def test_a_tasks_token_opens_nothing_but_its_own_result(tmp_path: Path) ->
         job = await server.submit(results=True)
         await server.put("scheduler", attempts(job, 1, number=[1]))
         key = server.api.authority.task_tokens().key_for(job, "n1")
-        bearer = {"Authorization": f"Bearer {attempt_token(KeeperResultEndpoint('', key, 'n1', ''), (job, 0, 1))}"}
+        bearer = {
+            "Authorization": f"Bearer {attempt_token(KeeperResultEndpoint('', key, 'n1', ''), (job, 0, 1))}"
+        }
         path = f"/v1/jobs/{job}/tasks/0/attempts/1/result"
         nothing = await server.call("GET", path)
         first = await server.call("POST", path, GOOD, **bearer)

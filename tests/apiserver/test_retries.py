@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from rota.apiserver import show_spec
-from rota.apiserver.spec import parse_spec
+from rota.apiserver.spec.job import parse_spec
+from rota.apiserver.views import job_spec
 from rota.model.errors import BadField
 from rota.model.retry import PLAIN, Failure, Retry
 
@@ -43,7 +43,7 @@ def test_the_commonest_of_it_has_fields_of_its_own() -> None:
 def test_what_is_shown_could_be_sent_again() -> None:
     table = {"on": [75, "oom"], "fail_on": [2], "delay": "90s"}
     spec = parse_spec({**JOB, "retries": 3, "retry": table})
-    shown = {name: value for name, value in show_spec.spec_json(spec).items() if name in ("retries", "retry")}
+    shown = {name: value for name, value in job_spec.spec_json(spec).items() if name in ("retries", "retry")}
 
     assert shown["retry"] == {
         "on": [75, "oom"],
@@ -53,7 +53,7 @@ def test_what_is_shown_could_be_sent_again() -> None:
         "jitter": 0.2,
     }
     assert parse_spec({**JOB, **shown}).retry == spec.retry
-    assert "retry" not in show_spec.spec_json(parse_spec(JOB))
+    assert "retry" not in job_spec.spec_json(parse_spec(JOB))
 
 
 @pytest.mark.parametrize(

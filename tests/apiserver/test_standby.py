@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from rota.apiserver import forward, standby
+from rota.apiserver import leader_proxy, standby
 from rota.apiserver.api import Addresses
 from rota.apiserver.http import ROUTES
-from rota.apiserver.standby import StandbyApp, ServedBy, served_by
+from rota.apiserver.standby import ServedBy, StandbyApp, served_by
 from rota.identity.authority import CertificateAuthority
 from rota.identity.vault import Vault
 from rota.model.limits import STANDBY_AGE_MAX_MS, STANDBY_AGE_MS
@@ -55,7 +55,7 @@ class Stance:
     def age_ms(self) -> int | None:
         return self._age_ms
 
-    async def reach(self, revision: int) -> None:
+    async def wait_for_revision(self, revision: int) -> None:
         self.asked_for.append(revision)
         if revision > self._revision:
             await asyncio.Event().wait()
@@ -75,7 +75,7 @@ class Standby:
         self._face = StandbyApp(own_app, stance, vault, addresses, authority)
 
     @property
-    def lines(self) -> list[forward.LeaderConnection]:
+    def lines(self) -> list[leader_proxy.LeaderConnection]:
         return [line for _, line in self._face._leader_proxy._idle]
 
     def close(self) -> None:
@@ -119,7 +119,9 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
 
 
 @pytest.fixture
-async def standing(tmp_path: Path, authority: CertificateAuthority) -> AsyncIterator[Callable[[Stance], Standby]]:
+async def standing(
+    tmp_path: Path, authority: CertificateAuthority
+) -> AsyncIterator[Callable[[Stance], Standby]]:
     made: list[Standby] = []
 
     def stand(stance: Stance) -> Standby:
@@ -376,7 +378,7 @@ async def test_who_led_before_is_not_asked_any_more(standing: Standing) -> None:
 async def test_a_connection_unused_for_long_is_not_trusted(
     standing: Standing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forward, "IDLE_SECONDS", -1.0)
+    monkeypatch.setattr(leader_proxy, "IDLE_SECONDS", -1.0)
     async with a_patient_leader(CREATED) as (url, came_by, _):
         standby = standing(Stance(url, revision=9))
         for _ in range(2):

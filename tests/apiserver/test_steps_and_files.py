@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from rota.apiserver.show_spec import spec_json as shown
-from rota.apiserver.spec import parse_spec
+from rota.apiserver.spec.job import parse_spec
+from rota.apiserver.views.job_spec import spec_json as shown
 from rota.model import limits
 from rota.model.errors import BadField
 from rota.model.lifecycle import AttemptState

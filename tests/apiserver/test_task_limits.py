@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from rota.apiserver import show_spec
-from rota.apiserver.spec import parse_spec
+from rota.apiserver.spec.job import parse_spec
+from rota.apiserver.views import job_spec
 from rota.model.errors import BadField
-from rota.model.sync import task_template
+from rota.model.messages import task_template
 
 
 def body(limits: Any) -> dict[str, Any]:
@@ -18,12 +18,12 @@ def test_limits_reach_the_node_in_its_units() -> None:
     spec = parse_spec(body({"memory": "1g", "cpu": 0.5, "pids": "100"}))
 
     assert task_template(spec).limits == {"memory": 1 << 30, "cpu": 500, "pids": 100}
-    assert show_spec.spec_json(spec)["limits"] == {"memory": 1 << 30, "cpu": 0.5, "pids": 100}
-    assert parse_spec(body(show_spec.spec_json(spec)["limits"])).limits == spec.limits
+    assert job_spec.spec_json(spec)["limits"] == {"memory": 1 << 30, "cpu": 0.5, "pids": 100}
+    assert parse_spec(body(job_spec.spec_json(spec)["limits"])).limits == spec.limits
 
 
 def test_without_limits_nothing_is_shown_of_them() -> None:
-    assert "limits" not in show_spec.spec_json(parse_spec({"command": ["true"]}))
+    assert "limits" not in job_spec.spec_json(parse_spec({"command": ["true"]}))
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from rota.apiserver.access import Caller
-from rota.apiserver.recovery import default_controller
+from rota.apiserver.spec.recovery import default_controller
 from rota.identity.tokens import Role
 from rota.model.limits import CONTROLLER_WAIT_SECONDS
 from rota.model.subscriber import Subscriber
 from rota.store.memory import MemoryStore
 from rota.testing.stage import Stage
 from rota.wire.generated import controller_pb2 as pb
-from tests.apiserver.outside import Controller, controller
+from tests.apiserver.outside_controller import Controller, controller
 from tests.apiserver.serving import Reply, Serving, serving
 
 

@@ -6,12 +6,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from rota.apiserver import admit_update
-from rota.apiserver.admission import SubmitResult, submit_job
-from rota.apiserver.admit_update import IMMUTABLE_FIELDS, UpdateRequest
-from rota.apiserver.spec import SPEC_ATTRIBUTES, parse_spec
-from rota.apiserver.spec_body import spec_to_body
-from rota.engine.mirror import Mirror
+from rota.apiserver.admission import update
+from rota.apiserver.admission.submission import SubmitResult, submit_job
+from rota.apiserver.admission.update import IMMUTABLE_FIELDS, UpdateRequest
+from rota.apiserver.spec.job import SPEC_ATTRIBUTES, parse_spec
+from rota.apiserver.spec.job_body import spec_to_body
+from rota.engine.state.mirror import Mirror
 from rota.model.errors import Rejected
 from rota.model.job import JobSpec
 from rota.testing.builders import WALL_MS, add_node, at
@@ -119,8 +119,8 @@ def submitted(mirror: Mirror, body: Mapping[str, Any]) -> JobSpec:
 def updated(body: Mapping[str, Any], patch: dict[str, Any]) -> JobSpec:
     mirror = made()
     job = submitted(mirror, body)
-    plan = admit_update.update_job(mirror, job.id, UpdateRequest(patch), ADA, NOW)
-    assert isinstance(plan.answer, admit_update.UpdateResult)
+    plan = update.update_job(mirror, job.id, UpdateRequest(patch), ADA, NOW)
+    assert isinstance(plan.answer, update.UpdateResult)
     return msgspec.structs.replace(plan.answer.job, version=1)
 
 
@@ -141,7 +141,9 @@ def asked(body: Mapping[str, Any]) -> JobSpec | None:
 
 def said_by(spec: JobSpec, fields: Iterable[str]) -> dict[str, object]:
     """What these fields say in a spec; the name of a job may be made from its command."""
-    return {name: getattr(spec, name) for field in fields for name in SPEC_ATTRIBUTES[field] if name != "name"}
+    return {
+        name: getattr(spec, name) for field in fields for name in SPEC_ATTRIBUTES[field] if name != "name"
+    }
 
 
 def merged(body: Mapping[str, Any], field: str, value: Any) -> dict[str, Any]:
@@ -207,7 +209,11 @@ def test_null_of_any_field_of_any_job_is_no_fault_of_ours(base: str) -> None:
 
 @pytest.mark.parametrize("base", BASES)
 def test_the_body_of_a_spec_asks_for_the_same(base: str) -> None:
-    fields = [field for field in SPEC_ATTRIBUTES if field not in ("name", "namespace", "after", "cluster", "deadline")]
+    fields = [
+        field
+        for field in SPEC_ATTRIBUTES
+        if field not in ("name", "namespace", "after", "cluster", "deadline")
+    ]
     for field, value in CASES:
         spec = asked(BASES[base] | {field: value})
         if spec is None or field == "deadline":
@@ -238,9 +244,9 @@ def test_an_update_of_a_job_whose_deadline_is_close_is_not_refused_for_that() ->
     job = submitted(mirror, {"command": ["true"], "timeout": "1h", "deadline": "2h"})
     later = at(90 * 60_000)
 
-    assert admit_update.update_job(mirror, job.id, UpdateRequest({"priority": 60}), ADA, later).puts
+    assert update.update_job(mirror, job.id, UpdateRequest({"priority": 60}), ADA, later).puts
     with pytest.raises(Rejected, match="deadline"):
-        admit_update.update_job(mirror, job.id, UpdateRequest({"timeout": "50m"}), ADA, later)
+        update.update_job(mirror, job.id, UpdateRequest({"timeout": "50m"}), ADA, later)
 
 
 def test_what_is_beside_a_field_counts_as_at_a_submit() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bench.soak_jobs import NEVER_SECONDS, Scale, real_job, scale_of
-from rota.apiserver.spec import parse_spec
+from rota.apiserver.spec.job import parse_spec
 from rota.sim.workload import Arrival, Behaviour, NodeGroup, Workload
 
 CALM = Scale(

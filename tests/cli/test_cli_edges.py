@@ -13,7 +13,7 @@ import click
 import pytest
 
 from rota.cli.main import COMMANDS
-from rota.cli.session import waiting_notice
+from rota.cli.ui.connection import waiting_notice
 from rota.client.errors import Unavailable
 from rota.config import AgentOptions, DevOptions, ServerOptions
 from tests.client.canned_server import CannedServer, job
@@ -113,7 +113,7 @@ def test_without_a_command_there_is_help_and_exit_code_2(rota: Rota, capsys: Out
 def test_a_server_that_is_not_there_is_told_with_what_to_do(
     server: CannedServer, rota: Rota, capsys: Out, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rota.cli.session.QUIET_SECONDS", 0.0)
+    monkeypatch.setattr("rota.cli.ui.connection.QUIET_SECONDS", 0.0)
     server.stop()
 
     assert rota("ls") == 75
@@ -131,7 +131,7 @@ def test_a_wait_is_told_when_it_has_lasted_and_only_once(
 ) -> None:
     """However long each step of ours takes."""
     seconds = itertools.count(1.0)
-    monkeypatch.setattr("rota.cli.session.time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    monkeypatch.setattr("rota.cli.ui.connection.time", SimpleNamespace(monotonic=lambda: next(seconds)))
     notice = waiting_notice()
     told = []
     for _ in range(3):
@@ -178,7 +178,7 @@ class Started:
             wiring = SimpleNamespace(**{f"run_{process}": self._run})
             monkeypatch.setitem(sys.modules, f"rota.wiring.{process}", wiring)
         free = SimpleNamespace(refusal=lambda _: 0)
-        monkeypatch.setitem(sys.modules, "rota.wiring.alone", free)
+        monkeypatch.setitem(sys.modules, "rota.wiring.directory_lock", free)
 
     def _run(self, options: Any) -> int:
         self.options = options

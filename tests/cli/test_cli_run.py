@@ -247,7 +247,7 @@ def test_a_job_on_stdin_is_read_by_what_it_looks_like(
 def test_a_server_that_stays_away_is_the_clusters_fault(
     server: CannedServer, rota: Rota, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rota.client.pauses.Pauses.wait", _give_up)
+    monkeypatch.setattr("rota.client.backoff.RetryBackoff.wait", _give_up)
     prepare(server, job("succeeded"))
     server.on("GET /v1/jobs/12/follow", statuses(job(), cut=True))
 

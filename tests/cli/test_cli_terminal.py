@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rota.cli.terminal import HarmlessStream
+from rota.cli.ui.terminal import HarmlessStream
 from tests.client.canned_server import CannedServer, Reply, chunk, job, output, statuses
 
 Start = Callable[..., subprocess.Popen[bytes]]

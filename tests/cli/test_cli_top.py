@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rota.cli.top_view import JOBS, NODES, TopSnapshot, Typed, lines, press
+from rota.cli.ui.top_view import JOBS, NODES, TopSnapshot, Typed, lines, press
 from rota.client.server_views import Node
 from rota.client.views import JobStatus
 from tests.client.canned_server import CannedServer, job, node

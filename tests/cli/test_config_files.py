@@ -175,6 +175,8 @@ def test_another_port_by_flag_or_environment_leaves_the_file_what_it_is(tmp_path
         ("name = ''", "name", "leave it out or give the cluster a name of at most 128 characters"),
         ("lost_seconds = 0", "lost_seconds", "write 1 to 86400 seconds"),
         ("[http_server]\nmax_connections = 0", "http_server.max_connections", "write 1 to 1000000"),
+        ("[limits]\nrequests_per_second = 0", "limits.requests_per_second", "write 1 to 1000000"),
+        ("[limits]\nrequests_at_once = 0", "limits.requests_at_once", "write 1 to 1000000"),
         ("[grpc_server]\nidle_seconds = 9999", "grpc_server.idle_seconds", "write 1 to 3600 seconds"),
         ("[http_server]\nnames = ['a b']", "http_server.names", NAMES),
         ("store = 'etcd://10.0.0.1:2379'", "etcd.ca_file", PLAIN_TEXT),
@@ -299,4 +301,4 @@ def test_a_drain_time_that_is_none_is_named() -> None:
 def test_no_two_keys_share_an_environment_variable() -> None:
     variables = [key.variable for key in schema(ServerConfig).values()]
 
-    assert len(variables) == len(set(variables)) == 40
+    assert len(variables) == len(set(variables)) == 42

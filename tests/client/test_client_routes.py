@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import pytest
 
 from rota.apiserver.openapi.document import OPERATIONS
-from rota.apiserver.openapi.words import Operation
+from rota.apiserver.openapi.fields import Operation
 from rota.client.aio.cluster import AsyncCluster
 from rota.client.aio.job import AsyncJob
 from rota.client.cluster import Cluster

@@ -10,7 +10,7 @@ import rota
 from rota.client.cluster import Cluster
 from rota.client.context import Endpoint
 from rota.client.errors import Rejected, Unavailable
-from rota.client.upkeep import COPY_BYTES
+from rota.client.server_admin import COPY_BYTES
 from rota.testing.cluster import free_ports
 from tests.client.canned_server import TOKEN, CannedServer, Reply, job, node, problem
 

@@ -120,7 +120,7 @@ def homes_of_types() -> dict[str, str]:
     modules = [
         importlib.import_module(found.name)
         for found in pkgutil.walk_packages(rota.client.__path__, "rota.client.")
-        if found.name != "rota.client.rpc"
+        if found.name != "rota.client.controller"
     ]
     own = {
         name: kind.__module__

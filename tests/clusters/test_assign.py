@@ -4,15 +4,15 @@ from typing import Any
 
 from rota.clusters import assign
 from rota.clusters.assign import Assigner
-from rota.engine.mirror import Mirror
-from rota.model.cluster import DEFAULT, ClusterRecord, ClusterIntent
+from rota.engine.state.mirror import Mirror
+from rota.model.cluster import DEFAULT, ClusterIntent, ClusterRecord
 from rota.model.ids import JobId, NodeId
 from rota.model.job import JobCluster, JobSpec, JobStatus, Recovery
 from rota.model.lifecycle import ClusterState
 from rota.model.node import Connection, NodeSpec
 from rota.model.plan import NO_CHANGE, Plan
-from rota.model.shape import Preference, RunMode, AffinityTerm
-from rota.scheduler.survey import FitCalculator
+from rota.model.shape import AffinityTerm, Preference, RunMode
+from rota.scheduler.cluster_fit import FitCalculator
 from rota.testing.builders import GIB, add_node, at, job_spec, node_status, where
 
 
@@ -110,7 +110,9 @@ def test_a_job_goes_where_its_conditions_hold() -> None:
 
 def test_a_job_goes_where_there_is_room_for_it_now() -> None:
     mirror = with_clusters(DEFAULT, "eu")
-    mirror.node_table.reserved[mirror.node_table.rows["cpu"], mirror.node_table.slot[NodeId("in-default")]] = 4000
+    mirror.node_table.reserved[
+        mirror.node_table.rows["cpu"], mirror.node_table.slot[NodeId("in-default")]
+    ] = 4000
 
     assert chosen(mirror) == "eu"
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from rota.model.cluster import ClusterRecord, ClusterIntent
+from rota.model.cluster import ClusterIntent, ClusterRecord
 from rota.model.lifecycle import MachineState
 from rota.model.retry import Retry
 from rota.model.shape import RunMode
-from rota.testing import provided
+from rota.testing import stage_provider
 from rota.testing.stage import StageMachine
-from tests.clusters.clouds import Cloud
+from tests.clusters.provider_stage import Cloud
 
 
 def test_a_square_wave_of_load_is_one_resize_an_edge() -> None:
@@ -77,7 +77,9 @@ def test_a_provider_that_never_delivers_is_asked_for_no_more_than_the_limit_and_
 
 def test_nodes_below_the_least_are_made_though_nothing_waits_and_stay() -> None:
     cloud = Cloud(
-        ClusterIntent("default", provider="p", capacity={"cpu": 2000}, min_nodes=2, max_nodes=4, idle_seconds=5)
+        ClusterIntent(
+            "default", provider="p", capacity={"cpu": 2000}, min_nodes=2, max_nodes=4, idle_seconds=5
+        )
     )
     cloud.wait(60)
 
@@ -143,7 +145,7 @@ def test_nodes_that_a_gang_needs_wait_for_one_another() -> None:
     job = cloud.submit(3, gang=True, needs={"cpu": 2000})
     cloud.wait(5)
     for machine in list(cloud.machines):
-        provided.provide(cloud.stage, StageMachine(machine, {"cpu": 2000}, {}))
+        stage_provider.provide(cloud.stage, StageMachine(machine, {"cpu": 2000}, {}))
         cloud.wait(10)
 
     assert cloud.stage.mirror.jobs[job].task_counts.live == 3

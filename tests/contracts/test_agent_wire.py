@@ -3,12 +3,12 @@
 import msgspec
 import pytest
 
-from rota.model.container import ContainerSpec, MountSpec, ContainerNetwork, PullPolicy
+from rota.model.container import ContainerNetwork, ContainerSpec, MountSpec, PullPolicy
 from rota.model.ids import JobId
+from rota.model.messages import JobOrders, Start, Stop, TaskTemplate
 from rota.model.node import DiskUsage, GpuUsage, NodeLoad
 from rota.model.sandbox import SandboxSpec
 from rota.model.shape import RunMode
-from rota.model.sync import JobOrders, Start, Stop, TaskTemplate
 from rota.wire.agent import load_from_wire, load_to_wire, orders_from_wire, orders_to_wire
 from rota.wire.generated import agent_pb2 as pb
 
@@ -21,7 +21,12 @@ JOB = JobId("7")
 BOXED = msgspec.structs.replace(
     WORK,
     container=ContainerSpec(
-        "alpine:3.20", "1:2", ContainerNetwork.HOST, (MountSpec("/a", "/b", True), MountSpec("/c", "/d")), "/b", PullPolicy.MISSING
+        "alpine:3.20",
+        "1:2",
+        ContainerNetwork.HOST,
+        (MountSpec("/a", "/b", True), MountSpec("/c", "/d")),
+        "/b",
+        PullPolicy.MISSING,
     ),
 )
 

@@ -12,7 +12,7 @@ import trustme
 
 from rota.model.errors import Unavailable
 from rota.store.etcd import store as etcd_store
-from rota.store.etcd.client import EtcdAccess, Compacted
+from rota.store.etcd.client import Compacted, EtcdAccess
 from rota.store.etcd.store import EtcdStore
 from rota.testing.etcd import LocalEtcd
 from rota.testing.store_contract import batch, commit
@@ -94,7 +94,9 @@ async def test_with_a_ca_tls_is_spoken_and_a_certificate_shown(tmp_path: Path) -
     options = [f"--{name}={tmp_path / file}" for name, file in files.items()]
 
     with LocalEtcd(tmp_path / "etcd", 1, *options, "--client-cert-auth", scheme="https") as etcd:
-        known = EtcdAccess(tuple(etcd.endpoints), ca.cert_pem.bytes(), cert, key, call_seconds=PATIENCE_SECONDS)
+        known = EtcdAccess(
+            tuple(etcd.endpoints), ca.cert_pem.bytes(), cert, key, call_seconds=PATIENCE_SECONDS
+        )
         store = EtcdStore(known)
         stranger = EtcdStore(EtcdAccess(tuple(etcd.endpoints), ca.cert_pem.bytes()))
 

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
+from rota.devtools.relay import relay_to
 from rota.model.errors import LostLeadership, StaleState, StoreFull, Unavailable
-from rota.store.etcd import reading
+from rota.store.etcd import reader as reading
 from rota.store.etcd import store as etcd_store
-from rota.store.etcd.client import EtcdAccess, EtcdClient, Compacted
+from rota.store.etcd.client import Compacted, EtcdAccess, EtcdClient
 from rota.store.etcd.generated import etcd_pb2 as pb
-from rota.store.etcd.seat import boot_ms
+from rota.store.etcd.leader_lease import boot_ms
 from rota.store.etcd.store import EtcdStore
 from rota.store.protocol import EventRow
 from rota.testing.etcd import LocalEtcd
 from rota.testing.store_contract import batch, commit
-from rota.wiring.relay import relay_to
 from tests.machine import needs
 
 pytestmark = needs("etcd")

@@ -10,7 +10,7 @@ import pytest
 from rota.model.errors import LostLeadership
 from rota.sim.lease import KeyHolder, LeaderKey
 from rota.store.etcd.client import EtcdAccess, EtcdClient
-from rota.store.etcd.seat import boot_ms
+from rota.store.etcd.leader_lease import boot_ms
 from rota.store.etcd.store import EtcdStore
 from rota.testing.etcd import LocalEtcd
 from rota.testing.store_contract import batch
@@ -64,7 +64,9 @@ class Both:
         return is_free, self.key.acquire(self.who(name), self.now_ms)
 
     async def renew(self, name: str) -> tuple[bool, bool]:
-        return await succeeds(self.stores[name].leader_lease.renew()), self.key.renew(self.who(name), self.now_ms)
+        return await succeeds(self.stores[name].leader_lease.renew()), self.key.renew(
+            self.who(name), self.now_ms
+        )
 
     async def commit(self, name: str) -> tuple[bool, bool]:
         store = self.stores[name]

@@ -35,7 +35,9 @@ class TestMemoryStore(StoreContract):
 
     async def test_cluster_time_does_not_go_behind_what_is_kept(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
-            await commit(store, batch(await store.acquire_epoch(), time_ms=77, puts={"node/n1/wish": b"drain by 99"}))
+            await commit(
+                store, batch(await store.acquire_epoch(), time_ms=77, puts={"node/n1/wish": b"drain by 99"})
+            )
 
         async with self.opened(tmp_path) as again:
             assert (await again.read()).time_ms == 77

@@ -15,7 +15,7 @@ from rota.providers.command import CommandProvider
 from rota.providers.local import LocalProvider
 from rota.providers.protocol import MachineOrder, Provider, ProviderFailed
 from rota.testing.provider_contract import ProviderContract
-from rota.wiring.machines import LocalNodes
+from rota.wiring.provider_setup import LocalNodes
 
 AGENT = """#!/bin/sh
 exec env --default-signal=INT sleep 1d
@@ -76,7 +76,9 @@ async def test_a_machine_is_made_when_it_is_seen(tmp_path: Path) -> None:
 
 
 def order(**settings: str) -> MachineOrder:
-    return MachineOrder("build-1", "build", "secret", {"cpu": 2000, "memory": 1024}, {"region": "eu"}, settings)
+    return MachineOrder(
+        "build-1", "build", "secret", {"cpu": 2000, "memory": 1024}, {"region": "eu"}, settings
+    )
 
 
 async def test_a_command_that_fails_is_quoted() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from rota.model.ids import JobId
 from rota.model.limits import TAIL_BYTES
-from rota.model.sync import Tail, TailPiece
+from rota.model.messages import Tail, TailPiece
 from rota.store.tails import TailStore
 
 JOB = JobId("7")
@@ -22,16 +22,16 @@ def found(tails: TailStore, task: int = 0, job: JobId = JOB) -> Tail | None:
 
 def test_pieces_that_follow_each_other_are_put_together_up_to_the_last_bytes(tmp_path: Path) -> None:
     tails = TailStore(tmp_path)
-    tails.keep([piece(0, b"a" * 10), piece(5, b"a" * 5 + b"b" * TAIL_BYTES)])
+    tails.store([piece(0, b"a" * 10), piece(5, b"a" * 5 + b"b" * TAIL_BYTES)])
 
     assert found(tails) == Tail(10, b"b" * TAIL_BYTES)
-    tails.keep([piece(TAIL_BYTES + 100, b"c")])
+    tails.store([piece(TAIL_BYTES + 100, b"c")])
     assert found(tails) == Tail(TAIL_BYTES + 100, b"c")
 
 
 def test_live_and_ended_ones_survive_a_restart(tmp_path: Path) -> None:
     tails = TailStore(tmp_path)
-    tails.keep([piece(0, b"live"), piece(3, b"ended", task=1, final=True)])
+    tails.store([piece(0, b"live"), piece(3, b"ended", task=1, final=True)])
     tails.close()
     again = TailStore(tmp_path)
 
@@ -41,11 +41,11 @@ def test_live_and_ended_ones_survive_a_restart(tmp_path: Path) -> None:
 
 
 def test_a_torn_record_costs_only_itself(tmp_path: Path) -> None:
-    TailStore(tmp_path).keep([piece(0, b"first", final=True), piece(0, b"second", task=1, final=True)])
+    TailStore(tmp_path).store([piece(0, b"first", final=True), piece(0, b"second", task=1, final=True)])
     path = tmp_path / JOB
     path.write_bytes(path.read_bytes()[:-3])
     tails = TailStore(tmp_path)
-    tails.keep([piece(0, b"third", task=2, final=True)])
+    tails.store([piece(0, b"third", task=2, final=True)])
 
     assert [found(tails, task) for task in range(3)] == [
         Tail(0, b"first", is_final=True),
@@ -57,9 +57,9 @@ def test_a_torn_record_costs_only_itself(tmp_path: Path) -> None:
 def test_the_oldest_go_first_and_no_job_takes_all(tmp_path: Path) -> None:
     tails = TailStore(tmp_path, most_bytes=40_000)
     for task in range(20):
-        tails.keep([piece(0, b"x" * 1000, task=task, final=True)])
+        tails.store([piece(0, b"x" * 1000, task=task, final=True)])
     for number in range(60):
-        tails.keep([piece(0, b"y" * 1000, job=JobId(str(100 + number)), final=True)])
+        tails.store([piece(0, b"y" * 1000, job=JobId(str(100 + number)), final=True)])
 
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 40_000
     assert found(tails, 19) is None
@@ -69,7 +69,7 @@ def test_the_oldest_go_first_and_no_job_takes_all(tmp_path: Path) -> None:
 def test_of_one_large_job_the_later_half_stays(tmp_path: Path) -> None:
     tails = TailStore(tmp_path, most_bytes=40_000)
     for task in range(20):
-        tails.keep([piece(0, b"x" * 1000, task=task, final=True)])
+        tails.store([piece(0, b"x" * 1000, task=task, final=True)])
 
     assert found(tails, 0) is None
     assert found(tails, 19) is not None
@@ -78,7 +78,7 @@ def test_of_one_large_job_the_later_half_stays(tmp_path: Path) -> None:
 @pytest.mark.parametrize("final", [True, False])
 def test_of_a_deleted_job_nothing_stays(tmp_path: Path, final: bool) -> None:
     tails = TailStore(tmp_path)
-    tails.keep([piece(0, b"x", final=final)])
+    tails.store([piece(0, b"x", final=final)])
     tails.forget(JOB)
     tails.close()
 

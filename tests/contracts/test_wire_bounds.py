@@ -8,7 +8,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescript
 
 from rota.gateway.generated import jobscheduler_pb2
 from rota.model.errors import BadField
-from rota.wire.bounds import RULES, TEXT_LENGTH_MAX, Number, Numbers, Text, Texts, ShortText, check
+from rota.wire.bounds import RULES, TEXT_LENGTH_MAX, Number, Numbers, ShortText, Text, Texts, check
 from rota.wire.generated import agent_pb2, controller_pb2, watcher_pb2
 
 SENT_BY_SERVER = (

@@ -1,17 +1,17 @@
 """A job's way: begun, tried, tried again, canceled, ended."""
 
 from rota.controllers import batch
-from rota.engine.mirror import Mirror
+from rota.engine.state.mirror import Mirror
 from rota.model.columns import column
 from rota.model.ids import JobId
-from rota.model.job import JobCluster, JobStatus, JobIntent, Recovery, Unschedulable
+from rota.model.job import JobCluster, JobIntent, JobStatus, Recovery, Unschedulable
 from rota.model.lifecycle import JobState, TaskState
 from rota.model.limits import BLOCK_TASKS
 from rota.model.plan import NO_CHANGE
 from rota.model.retry import Retry
 from rota.model.task import TaskBlock
 from rota.testing.builders import at, job_spec
-from tests.controllers.stages import end, job, stage, state
+from tests.controllers.one_node_stage import end, job, stage, state
 
 ONE = JobId("1")
 

@@ -2,14 +2,14 @@
 
 import pytest
 
-from rota.apiserver import admission
+from rota.apiserver.admission.node_actions import delete_node
 from rota.model.errors import Conflict
 from rota.model.ids import JobId
 from rota.model.limits import LOST_MS
 from rota.model.shape import RunMode
-from rota.testing.asked import USER
 from rota.testing.builders import job_spec
-from rota.testing.stage import StageMachine, Stage
+from rota.testing.stage import Stage, StageMachine
+from rota.testing.user_requests import USER
 
 ONE = JobId("1")
 LEASE_SECONDS = 120.0
@@ -22,7 +22,7 @@ def joined(made: Stage, name: str) -> StageMachine:
 
 
 def delete(made: Stage, name: str) -> None:
-    made.ask("apiserver", lambda view, _: admission.delete_node(view, name, USER))
+    made.ask("apiserver", lambda view, _: delete_node(view, name, USER))
     made.run_to_quiescence()
 
 

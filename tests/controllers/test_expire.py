@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from rota.controllers.expire import JobRetention, expire_jobs
-from rota.engine.mirror import Mirror
+from rota.engine.state.mirror import Mirror
 from rota.model.attempt import AttemptBlock
 from rota.model.ids import JobId, Key
-from rota.model.job import JobTombstone, JobSpec, JobStatus, SubmitKey
+from rota.model.job import JobSpec, JobStatus, JobTombstone, SubmitKey
 from rota.model.lifecycle import JobState
 from rota.model.limits import BLOCK_TASKS, EXPIRE_BATCH, EXPIRE_RECORDS, TOMBSTONE_MS
 from rota.model.plan import Instant, Plan, Record
@@ -76,7 +76,14 @@ def test_of_too_many_those_of_the_namespace_that_has_most_go() -> None:
 
     assert gone(expire_jobs(fresh, RULES, Instant(100, 0))) == ["3", "4", "5", "6"]
     assert gone(apply(mirror, expire_jobs(mirror, RULES, Instant(100, 0)))) == ["3", "4", "5", "6"]
-    assert gone(expire_jobs(mirror, RULES._replace(jobs=4), Instant(100, 0))) == ["7", "8", "9", "12", "10", "13"]
+    assert gone(expire_jobs(mirror, RULES._replace(jobs=4), Instant(100, 0))) == [
+        "7",
+        "8",
+        "9",
+        "12",
+        "10",
+        "13",
+    ]
 
 
 def test_those_that_are_too_old_make_room_for_the_others() -> None:

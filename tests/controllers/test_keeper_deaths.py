@@ -5,7 +5,7 @@ import random
 import pytest
 
 from rota.controllers.retry import fault_backoff_ms
-from rota.engine.entries import JobEntry
+from rota.engine.state.entries import JobEntry
 from rota.model.columns import ints
 from rota.model.ids import JobId
 from rota.model.limits import (
@@ -15,10 +15,10 @@ from rota.model.limits import (
     QUARANTINE_KEEPER_DEATHS,
     QUARANTINE_KEEPER_DEATHS_TIED,
 )
-from rota.model.phase import Phase
+from rota.rules.phases import Phase
 from rota.testing.builders import job_spec
-from rota.testing.stage import StageMachine, Stage
-from tests.controllers.stages import job, stage
+from rota.testing.stage import Stage, StageMachine
+from tests.controllers.one_node_stage import job, stage
 
 CULPRIT, NEIGHBOUR = 1, 2
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from rota.controllers.retry import decide_retry, backoff_ms
-from rota.controllers.verdict import AttemptEnd, RetryOutcome
+from rota.controllers.attempt_end import AttemptEnd, RetryOutcome
+from rota.controllers.retry import backoff_ms, decide_retry
 from rota.model.job import Recovery
 from rota.model.lifecycle import ATTEMPT_FIRST_END, NOT_STARTED, AttemptState, TaskEvent
 from rota.model.retry import EndCause, Failure, Retry
@@ -12,8 +12,12 @@ from rota.testing.builders import job_spec
 
 
 def test_success_is_success_whether_wished_any_more_or_not() -> None:
-    assert decide_retry(job_spec(), AttemptEnd(AttemptState.SUCCEEDED), 0, wanted=True) == RetryOutcome(TaskEvent.SUCCEEDED)
-    assert decide_retry(job_spec(), AttemptEnd(AttemptState.SUCCEEDED), 0, wanted=False) == RetryOutcome(TaskEvent.SUCCEEDED)
+    assert decide_retry(job_spec(), AttemptEnd(AttemptState.SUCCEEDED), 0, wanted=True) == RetryOutcome(
+        TaskEvent.SUCCEEDED
+    )
+    assert decide_retry(job_spec(), AttemptEnd(AttemptState.SUCCEEDED), 0, wanted=False) == RetryOutcome(
+        TaskEvent.SUCCEEDED
+    )
 
 
 @pytest.mark.parametrize(
@@ -29,14 +33,18 @@ def test_success_is_success_whether_wished_any_more_or_not() -> None:
 def test_a_failure_is_tried_again_as_often_as_the_job_allows(
     retries: int, failures: int, event: TaskEvent
 ) -> None:
-    verdict = decide_retry(job_spec(retries=retries), AttemptEnd(AttemptState.FAILED, 1), failures, wanted=True)
+    verdict = decide_retry(
+        job_spec(retries=retries), AttemptEnd(AttemptState.FAILED, 1), failures, wanted=True
+    )
 
     assert verdict.event is event
     assert verdict.counts_as_retry == (event is TaskEvent.RETRY)
 
 
 def test_a_failure_of_a_task_that_is_no_longer_wished_is_not_tried_again() -> None:
-    assert decide_retry(job_spec(retries=9), AttemptEnd(AttemptState.FAILED), 0, wanted=False) == RetryOutcome(TaskEvent.RETRIES_EXHAUSTED)
+    assert decide_retry(
+        job_spec(retries=9), AttemptEnd(AttemptState.FAILED), 0, wanted=False
+    ) == RetryOutcome(TaskEvent.RETRIES_EXHAUSTED)
 
 
 def test_the_pause_doubles_from_a_second_to_a_minute() -> None:
@@ -99,7 +107,9 @@ def test_a_job_says_which_failures_are_worth_a_retry(
 ) -> None:
     spec = job_spec(retries=1, retry=retry)
 
-    assert all(decide_retry(spec, end, 0, wanted=True) == RetryOutcome(TaskEvent.RETRY, True) for end in again)
+    assert all(
+        decide_retry(spec, end, 0, wanted=True) == RetryOutcome(TaskEvent.RETRY, True) for end in again
+    )
     assert all(decide_retry(spec, end, 1, wanted=True).event is not TaskEvent.RETRY for end in again)
     assert all(decide_retry(spec, end, 0, wanted=True).event is not TaskEvent.RETRY for end in not_again)
 
@@ -118,18 +128,24 @@ def test_a_fault_of_the_cluster_is_free_whatever_the_job_wants_to_be_tried_again
     spec = job_spec(retry=retry)
 
     assert decide_retry(spec, AttemptEnd(AttemptState.LOST), 0, wanted=True) == RetryOutcome(TaskEvent.RETRY)
-    assert decide_retry(spec, AttemptEnd(AttemptState.STOPPED), 0, wanted=True) == RetryOutcome(TaskEvent.RETRY)
-
-
-def test_a_time_limit_is_not_tried_again() -> None:
-    assert decide_retry(job_spec(retries=9), AttemptEnd(AttemptState.TIMED_OUT), 0, wanted=True) == RetryOutcome(
-        TaskEvent.TIMED_OUT
+    assert decide_retry(spec, AttemptEnd(AttemptState.STOPPED), 0, wanted=True) == RetryOutcome(
+        TaskEvent.RETRY
     )
 
 
+def test_a_time_limit_is_not_tried_again() -> None:
+    assert decide_retry(
+        job_spec(retries=9), AttemptEnd(AttemptState.TIMED_OUT), 0, wanted=True
+    ) == RetryOutcome(TaskEvent.TIMED_OUT)
+
+
 def test_what_was_stopped_though_it_is_wanted_is_tried_again_for_free() -> None:
-    assert decide_retry(job_spec(), AttemptEnd(AttemptState.STOPPED), 0, wanted=True) == RetryOutcome(TaskEvent.RETRY)
-    assert decide_retry(job_spec(), AttemptEnd(AttemptState.STOPPED), 0, wanted=False) == RetryOutcome(TaskEvent.STOPPED)
+    assert decide_retry(job_spec(), AttemptEnd(AttemptState.STOPPED), 0, wanted=True) == RetryOutcome(
+        TaskEvent.RETRY
+    )
+    assert decide_retry(job_spec(), AttemptEnd(AttemptState.STOPPED), 0, wanted=False) == RetryOutcome(
+        TaskEvent.STOPPED
+    )
 
 
 OWNERS = {
@@ -143,7 +159,9 @@ STOPPED_BY_NODE = AttemptEnd(AttemptState.STOPPED, left_with_node=True)
 
 @pytest.mark.parametrize("owner", OWNERS)
 @pytest.mark.parametrize("end", [AttemptEnd(AttemptState.LOST), STOPPED_BY_NODE])
-def test_each_recovery_owner_deals_with_every_loss_in_its_way_at_no_cost(owner: Recovery, end: AttemptEnd) -> None:
+def test_each_recovery_owner_deals_with_every_loss_in_its_way_at_no_cost(
+    owner: Recovery, end: AttemptEnd
+) -> None:
     assert decide_retry(job_spec(recovery=owner), end, 0, wanted=True) == RetryOutcome(OWNERS[owner])
 
 
@@ -151,7 +169,9 @@ def test_each_recovery_owner_deals_with_every_loss_in_its_way_at_no_cost(owner: 
 def test_a_loss_of_an_unwanted_task_is_not_recovered(owner: Recovery) -> None:
     spec = job_spec(recovery=owner)
 
-    assert decide_retry(spec, AttemptEnd(AttemptState.LOST), 0, wanted=False) == RetryOutcome(TaskEvent.NODE_LOST)
+    assert decide_retry(spec, AttemptEnd(AttemptState.LOST), 0, wanted=False) == RetryOutcome(
+        TaskEvent.NODE_LOST
+    )
     assert decide_retry(spec, STOPPED_BY_NODE, 0, wanted=False) == RetryOutcome(TaskEvent.STOPPED)
 
 
@@ -159,7 +179,9 @@ def test_a_loss_of_an_unwanted_task_is_not_recovered(owner: Recovery) -> None:
 def test_a_task_that_starts_once_ends_as_lost_under_every_owner(owner: Recovery) -> None:
     spec = job_spec(run=RunMode.AT_MOST_ONCE, recovery=owner)
 
-    assert decide_retry(spec, AttemptEnd(AttemptState.LOST), 0, wanted=True) == RetryOutcome(TaskEvent.NODE_LOST)
+    assert decide_retry(spec, AttemptEnd(AttemptState.LOST), 0, wanted=True) == RetryOutcome(
+        TaskEvent.NODE_LOST
+    )
     assert decide_retry(spec, STOPPED_BY_NODE, 0, wanted=True) == RetryOutcome(TaskEvent.NODE_LOST)
 
 
@@ -167,7 +189,9 @@ def test_a_task_that_starts_once_ends_as_lost_under_every_owner(owner: Recovery)
 def test_a_stop_by_request_is_no_matter_of_the_recovery_owner(owner: Recovery) -> None:
     spec = job_spec(recovery=owner)
 
-    assert decide_retry(spec, AttemptEnd(AttemptState.STOPPED), 0, wanted=True) == RetryOutcome(TaskEvent.RETRY)
+    assert decide_retry(spec, AttemptEnd(AttemptState.STOPPED), 0, wanted=True) == RetryOutcome(
+        TaskEvent.RETRY
+    )
 
 
 @pytest.mark.parametrize(
@@ -188,8 +212,12 @@ def test_what_may_start_once_only_is_never_tried_again(ended: AttemptState) -> N
 def test_what_may_start_once_only_and_was_stopped_by_its_node_is_lost_not_canceled() -> None:
     spec = job_spec(run=RunMode.AT_MOST_ONCE)
 
-    assert decide_retry(spec, AttemptEnd(AttemptState.STOPPED), 0, wanted=True) == RetryOutcome(TaskEvent.NODE_LOST)
-    assert decide_retry(spec, AttemptEnd(AttemptState.STOPPED), 0, wanted=False) == RetryOutcome(TaskEvent.STOPPED)
+    assert decide_retry(spec, AttemptEnd(AttemptState.STOPPED), 0, wanted=True) == RetryOutcome(
+        TaskEvent.NODE_LOST
+    )
+    assert decide_retry(spec, AttemptEnd(AttemptState.STOPPED), 0, wanted=False) == RetryOutcome(
+        TaskEvent.STOPPED
+    )
 
 
 def test_every_end_of_a_try_has_a_verdict_and_nothing_else_has() -> None:

@@ -4,18 +4,18 @@ from typing import Any
 
 import pytest
 
-from rota.controllers import service
-from rota.controllers.verdict import AttemptEnd
-from rota.engine.entries import JobEntry
+from rota.controllers import service_restart
+from rota.controllers.attempt_end import AttemptEnd
+from rota.engine.state.entries import JobEntry
 from rota.model.errors import Rejected
 from rota.model.ids import JobId
 from rota.model.job import JobKind
 from rota.model.lifecycle import AttemptState
 from rota.model.rollout import RolloutState
-from rota.model.service import HealthCheck, Health, ServiceStatus, RolloutPolicy
+from rota.model.service import Health, HealthCheck, RolloutPolicy, ServiceStatus
 from rota.testing.builders import job_spec
 from rota.testing.stage import Stage
-from tests.controllers.stages import end, job, stage
+from tests.controllers.one_node_stage import end, job, stage
 
 ONE = JobId("1")
 
@@ -79,8 +79,10 @@ def test_an_end_of_an_older_version_costs_no_pause() -> None:
     ended = AttemptEnd(AttemptState.FAILED)
     spec = job_spec(kind=JobKind.SERVICE)
 
-    assert service.decide_restart(spec, ended, 3, wanted=True).counts_as_retry
-    assert not service.decide_restart(spec, ended._replace(is_outdated=True), 3, wanted=True).counts_as_retry
+    assert service_restart.decide_restart(spec, ended, 3, wanted=True).counts_as_retry
+    assert not service_restart.decide_restart(
+        spec, ended._replace(is_outdated=True), 3, wanted=True
+    ).counts_as_retry
 
 
 def test_what_rests_after_failures_begins_at_once_as_the_newer_version() -> None:

@@ -7,12 +7,12 @@ from types import ModuleType
 
 import pytest
 
-from rota.apiserver.answers import STATUS_OF_CODE
 from rota.apiserver.http import ROUTES
-from rota.apiserver.spec import SPEC_FIELDS
+from rota.apiserver.responses import STATUS_OF_CODE
+from rota.apiserver.spec.job import SPEC_FIELDS
+from rota.keeper.protocol.wire import ORDER_PARSERS
 from rota.keeper.spawn import PASSED_ENVIRONMENT
-from rota.keeper.wire import ORDER_PARSERS
-from rota.model.sync import ReportedState
+from rota.model.messages import ReportedState
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -61,7 +61,9 @@ def test_every_error_code_stands_beside_its_status() -> None:
 def test_every_field_of_a_job_is_described() -> None:
     text = page("job-spec.md")
 
-    assert [field for field in SPEC_FIELDS if not re.search(rf"^\| .*`{field}`.* \|", text, re.MULTILINE)] == []
+    assert [
+        field for field in SPEC_FIELDS if not re.search(rf"^\| .*`{field}`.* \|", text, re.MULTILINE)
+    ] == []
 
 
 def test_what_the_work_sees_of_its_environment_is_described() -> None:

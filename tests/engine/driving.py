@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from rota.engine.mirror import Mirror
 from rota.engine.reconciler import Command, Reconciler
 from rota.engine.run import Engine
+from rota.engine.state.mirror import Mirror
 from rota.model.ids import JobId
 from rota.model.plan import EventRecord, Plan
 from rota.store import codec
@@ -28,7 +28,9 @@ async def running(store: Store, *reconcilers: Reconciler) -> AsyncIterator[Engin
 
 def submit(number: int) -> Command:
     plan = Plan(
-        (job(number),), events=(EventRecord("job.submitted", "asked for", job=JobId(str(number))),), answer=number
+        (job(number),),
+        events=(EventRecord("job.submitted", "asked for", job=JobId(str(number))),),
+        answer=number,
     )
     return lambda _view, _now: plan
 

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from rota.engine.loading import load_mirror
 from rota.engine.loop import Decided, Loop, Request, Tainted
-from rota.engine.mirror import Mirror
-from rota.engine.parking import Parking, FaultStage
+from rota.engine.parking import FaultStage, Parking
 from rota.engine.reconciler import Command, Reconciler, own_id
-from rota.model.errors import Bug, Conflict, Damaged, RotaError, NotQuiescent
+from rota.engine.state.loading import load_mirror
+from rota.engine.state.mirror import Mirror
+from rota.model.errors import Bug, Conflict, Damaged, NotQuiescent, RotaError
 from rota.model.ids import JobId, NodeId
-from rota.model.job import Counters, JobSpec, JobStatus, JobIntent
+from rota.model.job import Counters, JobIntent, JobSpec, JobStatus
 from rota.model.lifecycle import JobState
 from rota.model.limits import KEY_DECISIONS_MAX, PARKED_FIRST_MS, REBUILD_SHARE
 from rota.model.node import NodeSpec

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rota.engine.leadership import LeaseAction, LeaseStep, LeaseTiming, next_step, lease_valid
+from rota.engine.leadership import LeaseAction, LeaseStep, LeaseTiming, lease_valid, next_step
 
 TENURE = LeaseTiming(10_000)
 

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from rota.engine.loop import Decided, Loop, Request
-from rota.engine.mirror import Mirror
 from rota.engine.reconciler import Command, Reconciler
+from rota.engine.state.mirror import Mirror
 from rota.model.cluster import ClusterRecord
 from rota.model.errors import Bug, Conflict, NotFound, RotaError, Unavailable, WrongWriter
 from rota.model.ids import JobId, Key, NodeId
-from rota.model.job import JobCluster, JobSpec, JobStatus, JobIntent
+from rota.model.job import JobCluster, JobIntent, JobSpec, JobStatus
 from rota.model.lifecycle import JobState
 from rota.model.limits import BATCH_KEYS_MAX, STALL_MS
 from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan, Record, wake_at
@@ -86,7 +86,9 @@ def test_a_request_and_what_follows_from_it_are_one_batch() -> None:
     """Spec, cluster and status of a submit: each follows from the one before, none is on disk yet."""
 
     def choose(view: View, key: str, now: Instant) -> Plan:
-        return Plan((JobCluster(JOB, "default"),), events=(EventRecord("cluster", "chosen"),), why="the only one")
+        return Plan(
+            (JobCluster(JOB, "default"),), events=(EventRecord("cluster", "chosen"),), why="the only one"
+        )
 
     def begin(view: View, key: str, now: Instant) -> Plan:
         assert view.jobs[JOB].cluster == JobCluster(JOB, "default")

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from rota.engine.mirror import Mirror
+from rota.engine.state.mirror import Mirror
 from rota.model.attempt import LOOKAHEAD, AttemptBlock, StatusBlock
 from rota.model.columns import Draft
 from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import Counters, JobStatus, SubmitKey
 from rota.model.lifecycle import AttemptState, JobState, NodeState, TaskState
 from rota.model.limits import BLOCK_TASKS, REFUSAL_MS
-from rota.model.node import Eligibility, Connection, NodeLoad, NodeSpec, NodeIntent
+from rota.model.node import Connection, Eligibility, NodeIntent, NodeLoad, NodeSpec
 from rota.model.plan import Record
 from rota.model.task import TaskBlock
 from rota.testing.builders import job_spec
@@ -67,7 +67,9 @@ def test_a_job_stands_in_line_while_something_of_it_is_pending(mirror: Mirror) -
     mirror.apply(reported(SILENT, [2], AttemptState.REFUSED))
 
     assert all_placed == []
-    assert list(mirror.pending_queues()) == [(mirror.jobs[JOB].spec.queue_key, [mirror.jobs[JOB].spec.queue_rank])]
+    assert list(mirror.pending_queues()) == [
+        (mirror.jobs[JOB].spec.queue_key, [mirror.jobs[JOB].spec.queue_rank])
+    ]
     assert mirror.jobs[JOB].ready(0, 10) == [2]
 
 

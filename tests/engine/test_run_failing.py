@@ -6,7 +6,7 @@ import pytest
 
 from rota.engine import run
 from rota.engine.run import Engine
-from rota.model.errors import LostLeadership, StaleState, RotaError, StoreFull, Unavailable
+from rota.model.errors import LostLeadership, RotaError, StaleState, StoreFull, Unavailable
 from rota.store import codec
 from rota.testing.records import job
 from rota.testing.store_contract import batch, commit

@@ -9,24 +9,24 @@ import pytest
 
 from rota.engine import run
 from rota.engine.loop import Loop, Request
-from rota.engine.mirror import Mirror
 from rota.engine.parking import FaultStage
 from rota.engine.reconciler import Reconciler, own_id
 from rota.engine.run import Committed, Engine
+from rota.engine.state.mirror import Mirror
 from rota.model.errors import Bug, Conflict, StoreFull, Unavailable
 from rota.model.ids import JobId, NodeId
-from rota.model.job import JobSpec, JobStatus, JobIntent
+from rota.model.job import JobIntent, JobSpec, JobStatus
 from rota.model.lifecycle import JobState
+from rota.model.messages import DrainRequest
 from rota.model.node import NodeLoad, NodeSpec
 from rota.model.plan import NO_CHANGE, Instant, Plan
-from rota.model.sync import DrainRequest
 from rota.model.view import View
 from rota.store import codec
-from rota.store.mark import AckMarker
+from rota.store.ack_marker import AckMarker
 from rota.testing.builders import hello
 from rota.testing.records import job
 from rota.testing.store_contract import batch, commit
-from rota.watcher import sessions
+from rota.watcher import node_messages
 from tests.engine.driving import jobs, jobs_on_disk, running, submit, turns
 from tests.engine.gated_store import GatedStore
 
@@ -131,7 +131,7 @@ async def test_a_bug_of_the_loop_itself_costs_no_request(
             raise ZeroDivisionError
         serve(loop, batch)
 
-    monkeypatch.setattr(Loop, "_run", stumble_once)
+    monkeypatch.setattr(Loop, "_run_to_quiescence", stumble_once)
     async with running(store) as engine:
         assert await engine.ask("apiserver", submit(1)) == 1
         assert await jobs_on_disk(store) == ["1"]
@@ -142,11 +142,13 @@ async def test_the_drain_of_a_node_with_a_number_that_cannot_be_stored_costs_tha
 ) -> None:
     async with running(store) as engine:
         await engine.ask("apiserver", lambda *_: Plan((NodeSpec(NODE, "n"),)))
-        await engine.ask("watcher", lambda view, now: sessions.on_hello(view, NODE, hello("n"), now))
+        await engine.ask("watcher", lambda view, now: node_messages.on_hello(view, NODE, hello("n"), now))
         with pytest.raises(Bug):
             await engine.ask(
                 "watcher",
-                lambda view, now: sessions.on_drain(view, NODE, DrainRequest("over", TOO_LARGE, moves=True), now),
+                lambda view, now: node_messages.on_drain(
+                    view, NODE, DrainRequest("over", TOO_LARGE, moves=True), now
+                ),
             )
 
         assert await engine.ask("apiserver", submit(1)) == 1

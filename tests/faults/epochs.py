@@ -2,7 +2,7 @@
 
 import asyncio
 
-from rota.store.etcd import packing
+from rota.store.etcd import batches
 from rota.store.etcd.client import EtcdAccess, EtcdClient
 from rota.store.etcd.generated import etcd_pb2 as pb
 from rota.testing.election import ElectedCluster
@@ -18,7 +18,7 @@ def epochs_written(cluster: ElectedCluster) -> list[int]:
         revision = int((await client.range(pb.RangeRequest(key=head))).kvs[0].mod_revision)
         async for response in client.watch(pb.WatchCreateRequest(key=head, start_revision=1)):
             assert not response.canceled
-            marks += [packing.decode_head(event.kv.value).mark for event in response.events]
+            marks += [batches.decode_head(event.kv.value).mark for event in response.events]
             if any(event.kv.mod_revision >= revision for event in response.events):
                 break
         await client.close()

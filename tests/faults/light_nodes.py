@@ -10,9 +10,9 @@ from typing import Self
 from rota.testing import processes
 from rota.testing.cluster import HttpReply, LocalCluster
 from rota.testing.election import ElectedCluster
-from rota.testing.light import LABEL
+from rota.testing.light_agents import LABEL
 from rota.testing.processes import until
-from tests.system.witness import Gate, Witness
+from tests.system.witness_file import Gate, Witness
 
 JOIN_SECONDS = 600.0
 PATIENCE_SECONDS = 180.0
@@ -58,7 +58,7 @@ class LightNodes:
         log = self._directory.with_name(f"{self._directory.name}-{first}.log")
         with log.open("ab") as diary:
             process = subprocess.Popen(
-                [sys.executable, "-m", "rota.testing.light", str(self._directory), str(first)],
+                [sys.executable, "-m", "rota.testing.light_agents", str(self._directory), str(first)],
                 stdin=subprocess.PIPE,
                 stdout=diary,
                 stderr=diary,

@@ -11,8 +11,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from rota.devtools.relay import Relay
 from rota.testing.cluster import LocalCluster
-from rota.wiring.relay import Relay
 from tests.faults.tally import Tally
 
 CLONE_NEWNET = 0x40000000

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tests.system.witness import Witness
+from tests.system.witness_file import Witness
 
 
 @dataclass

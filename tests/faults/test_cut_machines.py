@@ -14,7 +14,7 @@ from tests.docs.snippets import blocks
 from tests.faults.conftest import FIGURES
 from tests.faults.sizes import MANY
 from tests.machine import needs
-from tests.system.witness import Witness
+from tests.system.witness_file import Witness
 
 pytestmark = [pytest.mark.system, needs("etcd", "networks", "openssl", "curl"), pytest.mark.timeout(1700)]
 BUILT = "## See that it holds"  # the page up to here
@@ -42,7 +42,7 @@ class Site:
                 self.machines.type(block)
         lines = f"for _ in $(seq {NODES}); do rota node token 2>/dev/null | cut -d\\' -f2; done"
         self.say("d", f"mkdir light; ({lines}) > lines")
-        self.say("d", 'setsid "$PYTHON" -m rota.testing.light light < lines > light.log 2>&1 &')
+        self.say("d", 'setsid "$PYTHON" -m rota.testing.light_agents light < lines > light.log 2>&1 &')
         until(lambda: self.ready() == NODES + 1, "every node is ready", PATIENCE_SECONDS)
         self.say("d", f"rota run --detach --name light --count {TASKS} --where 'light == yes' -- until gate")
         until(lambda: len(self.starts()) == TASKS, "all tasks run", PATIENCE_SECONDS)

@@ -7,7 +7,7 @@ from statistics import median
 
 import pytest
 
-from rota.client.rpc import Controller
+from rota.client.controller import Controller
 from rota.model.limits import LEADER_TTL_SECONDS
 from rota.testing.cluster import LocalCluster
 from rota.testing.election import ElectedCluster
@@ -18,7 +18,7 @@ from tests.faults.epochs import epochs_written
 from tests.faults.sizes import MANY, Size, size
 from tests.faults.submitter import PATIENCE_SECONDS, Submitter
 from tests.machine import needs
-from tests.system.witness import Gate, Witness
+from tests.system.witness_file import Gate, Witness
 
 pytestmark = [pytest.mark.system, needs("etcd"), pytest.mark.timeout(1700)]
 QUORUM_GONE_SECONDS = 60.0 if MANY else 3.0

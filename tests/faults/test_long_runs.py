@@ -16,7 +16,7 @@ from tests.faults.conftest import FIGURES
 from tests.faults.sizes import Size, size
 from tests.faults.tally import Tally
 from tests.faults.test_repeated_faults import finished, left_behind
-from tests.system.witness import Gate, Witness
+from tests.system.witness_file import Gate, Witness
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1700)]
 MIB = 1 << 20

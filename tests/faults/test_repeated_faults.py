@@ -15,7 +15,7 @@ from rota.testing.cluster import LocalCluster
 from rota.testing.processes import until
 from tests.faults.sizes import Size, chance, size
 from tests.faults.tally import Tally
-from tests.system.witness import Witness
+from tests.system.witness_file import Witness
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1700)]
 CPU = 4

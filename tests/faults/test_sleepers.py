@@ -17,7 +17,7 @@ from tests.faults.light_nodes import LightNodes
 from tests.faults.sizes import MANY, Size, size
 from tests.faults.submitter import PATIENCE_SECONDS, Submitter
 from tests.machine import needs
-from tests.system.witness import Gate, Witness
+from tests.system.witness_file import Gate, Witness
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(3400)]
 NODES = 50 if MANY else 10

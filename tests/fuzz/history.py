@@ -13,7 +13,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 import rota
-from rota.engine.entries import JobEntry
+from rota.engine.state.entries import JobEntry
 from rota.model.columns import ints
 from rota.model.ids import JobId, Key, NodeId
 from rota.scheduler.round import SchedulerCache, SchedulerSettings

@@ -3,7 +3,7 @@
 from random import Random
 from typing import Any
 
-from rota.apiserver.admit_update import IMMUTABLE_FIELDS
+from rota.apiserver.admission.update import IMMUTABLE_FIELDS
 
 Body = dict[str, Any]
 
@@ -111,7 +111,11 @@ def job(rng: Random) -> Body:
 def patch(rng: Random) -> Body:
     """Fields of an update: new values, or null for the default."""
     found = fields(rng, rng.choice((1, 1, 1, 2, 3)))
-    return {name: None if rng.random() < 0.2 else value for name, value in found.items() if name not in IMMUTABLE_FIELDS}
+    return {
+        name: None if rng.random() < 0.2 else value
+        for name, value in found.items()
+        if name not in IMMUTABLE_FIELDS
+    }
 
 
 def fields(rng: Random, count: int) -> Body:

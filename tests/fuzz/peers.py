@@ -20,10 +20,10 @@ from google.protobuf.message import Message
 
 from rota.agent.dial import SERVER_NAME
 from rota.agent.join import join
-from rota.apiserver import routes_gateway
+from rota.apiserver.routes import gateway
 from rota.gateway.generated import jobscheduler_pb2
 from rota.identity.tokens import JoinLine
-from rota.model.sync import ReportedState
+from rota.model.messages import ReportedState
 from rota.wire.generated import agent_pb2, controller_pb2
 from tests.fuzz import jobs
 from tests.fuzz.arena import HOSTILE, Arena, Outcomes
@@ -212,7 +212,7 @@ def _worker_call(channel: grpc.Channel, rng: Random, port: int, outcomes: Outcom
 
 def _gateway_request(arena: Arena, rng: Random, outcomes: Outcomes) -> None:
     """The HTTP side of the worker contract, in which every refusal is a 500."""
-    path = rng.choice(routes_gateway.PATHS)
+    path = rng.choice(gateway.PATHS)
     names = rng.sample(("worker_id", "command", "path", "job_id"), rng.randrange(5))
     answer = arena.call("POST", path, {name: odd(rng) for name in names})
     outcomes.note(f"gateway POST {path}", str(answer.status))

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rota.engine.mirror import Mirror
+from rota.engine.state.mirror import Mirror
 from rota.model.columns import Array
 from rota.model.ids import JobId, NodeId
 from rota.model.job import QueueRank
-from rota.model.phase import Phase
 from rota.model.shape import QueueKey
+from rota.rules.phases import Phase
 
 _PENDING = bytes([Phase.PENDING])
 
@@ -98,7 +98,13 @@ def _node(mirror: Mirror, node: NodeId) -> dict[str, Any]:
     slot = room.slot[node]
     return {
         "records": (entry.spec, entry.intent, entry.status),
-        "state": (entry.connection, entry.open, entry.is_draining, entry.machine_leaving, bool(room.open[slot])),
+        "state": (
+            entry.connection,
+            entry.open,
+            entry.is_draining,
+            entry.machine_leaving,
+            bool(room.open[slot]),
+        ),
         "assigned": dict(entry.assigned),
         "capacity": _row(room.capacity, room.rows, slot),
         "reserved": _row(room.reserved, room.rows, slot),

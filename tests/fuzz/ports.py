@@ -12,7 +12,7 @@ from random import Random
 
 import psutil
 
-from rota.keeper.wire import ORDER_PARSERS
+from rota.keeper.protocol.wire import ORDER_PARSERS
 from rota.testing.processes import until
 from tests.fuzz.arena import Arena, Broken, Outcomes
 from tests.fuzz.odd import TEXTS, bent, odd

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from rota.apiserver.openapi.document import OPERATIONS
+from rota.apiserver.openapi.fields import Operation
 from rota.apiserver.openapi.spec import JobBody
-from rota.apiserver.openapi.words import Operation
 from rota.testing.cluster import HttpReply
 from tests.fuzz import jobs
 from tests.fuzz.arena import HOSTILE, Arena, Outcomes

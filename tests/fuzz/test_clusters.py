@@ -2,7 +2,7 @@
 
 import pytest
 
-from rota.apiserver.spec import SPEC_FIELDS
+from rota.apiserver.spec.job import SPEC_FIELDS
 from tests.fuzz import jobs, peers, ports, specs
 from tests.fuzz.arena import Arena, Outcomes
 

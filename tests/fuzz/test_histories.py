@@ -8,8 +8,8 @@ import pytest
 from rota.model.attempt import EVICTED, AttemptBlock
 from rota.model.columns import Draft
 from rota.model.ids import JobId
-from rota.model.room import NodeTable
-from rota.scheduler.blocked import BlockedQueues
+from rota.model.node_table import NodeTable
+from rota.scheduler.blocked_queues import BlockedQueues
 from rota.store import codec
 from tests.fuzz.history import Step, history, parts, play, shrink
 
@@ -40,7 +40,7 @@ def test_planted_leak_of_room_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatc
     def leak(room: NodeTable, slot: int, needs: Iterable[tuple[str, int]], tasks: int, line: int) -> None:
         hold(room, slot, needs, max(0, tasks), line)
 
-    monkeypatch.setattr(NodeTable, "hold", leak)
+    monkeypatch.setattr(NodeTable, "reserve", leak)
     steps, kind = next(found for seed in SEEDS if (found := _failing(seed)))
     few = shrink(steps, kind)
 
@@ -51,7 +51,7 @@ def test_planted_leak_of_room_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatc
 
 
 def test_planted_loss_of_a_wake_up_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BlockedQueues, "grown", lambda *_: [])
+    monkeypatch.setattr(BlockedQueues, "find_startable", lambda *_: [])
 
     kind = next(found[1] for seed in SEEDS if (found := _failing(seed)))
 

@@ -1,7 +1,7 @@
 """The machines of a stage do as a node does, where histories depend on it."""
 
 from rota.model.ids import JobId
-from rota.model.sync import JobOrders, ReportedState, Start, task_template
+from rota.model.messages import JobOrders, ReportedState, Start, task_template
 from rota.testing.builders import job_spec
 from rota.testing.stage import StageMachine
 

@@ -3,39 +3,40 @@
 from collections.abc import Callable
 from random import Random
 
-from rota.apiserver import (
-    admission,
-    admit_brake,
-    admit_crons,
-    admit_loss,
-    admit_move,
-    admit_namespaces,
-    admit_release,
-    admit_rerun,
-    admit_restart,
-    admit_rollback,
-    admit_update,
-    admit_wishes,
-)
 from rota.apiserver.access import Caller
-from rota.engine.zones import zone
+from rota.apiserver.admission import (
+    actions,
+    brake,
+    crons,
+    move,
+    namespaces,
+    recovery,
+    release,
+    rerun,
+    restart,
+    submission,
+    update,
+)
+from rota.apiserver.admission.node_actions import delete_node, drain_node, set_node_eligibility, taint_node
+from rota.apiserver.admission.update import rollback_job
+from rota.engine.time_zones import zone
 from rota.identity.tokens import Role
 from rota.model.cron import MissedRuns, Overlap
 from rota.model.errors import Rejected
 from rota.model.ids import JobId
 from rota.model.limits import WALL_CLOCK_CHECK_MS
+from rota.model.messages import ReportedState
 from rota.model.node import Eligibility
 from rota.model.plan import Instant, Plan
 from rota.model.recovery import RecoveryDecision
 from rota.model.service import Health, ServiceStatus
-from rota.model.sync import ReportedState
 from rota.model.view import View
-from rota.scheduler.move_check import why_not_moved
-from rota.testing.stage import StageMachine, Stage
+from rota.scheduler.explain.move_check import why_not_moved
+from rota.testing.stage import Stage, StageMachine
 from tests.fuzz import jobs
 
 USER = Caller("user", Role.ADMIN, ("*",))
-MOVE = admit_move.move_admission(why_not_moved)
+MOVE = move.move_admission(why_not_moved)
 NODES_MAX = 6
 JOBS_MAX = 25  # unfinished ones: beyond, a submit cancels one first, so that a step stays cheap
 END_SECONDS = 900  # of cluster time, for everything to end after it was canceled
@@ -116,13 +117,13 @@ class World:
             self.stage.wait(1000)
 
     def _delete_cron(self, ref: tuple[str, str]) -> bool:
-        return self.ask(lambda view, _: admit_crons.delete(view, ref, USER))
+        return self.ask(lambda view, _: crons.delete(view, ref, USER))
 
     def _cancel(self, job: JobId) -> bool:
-        return self.ask(lambda view, now: admit_wishes.cancel(view, job, {}, USER, now))
+        return self.ask(lambda view, now: actions.cancel(view, job, {}, USER, now))
 
     def _delete(self, job: JobId) -> bool:
-        return self.ask(lambda view, _: admission.delete_job(view, job, USER))
+        return self.ask(lambda view, _: submission.delete_job(view, job, USER))
 
     # ---- users
 
@@ -131,36 +132,36 @@ class World:
         if len(open_ := self.open_jobs()) >= JOBS_MAX:
             self._cancel(open_[0])
         key = rng.choice((None, None, f"key-{rng.randrange(5)}"))
-        return self._said(body, lambda view, now: admission.submit_job(view, body, USER, key, now))
+        return self._said(body, lambda view, now: submission.submit_job(view, body, USER, key, now))
 
     def do_update(self, rng: Random) -> str:
         patch = jobs.patch(rng)
         most = rng.choice((None, None, 1, 2))
-        wanted = admit_update.UpdateRequest(patch, None, rng.random() < 0.4, most)
+        wanted = update.UpdateRequest(patch, None, rng.random() < 0.4, most)
         return self._of_job(
-            rng, wanted, lambda view, job, now: admit_update.update_job(view, job, wanted, USER, now)
+            rng, wanted, lambda view, job, now: update.update_job(view, job, wanted, USER, now)
         )
 
     def do_cancel(self, rng: Random) -> str:
         body = self._indices(rng)
-        return self._of_job(rng, body, lambda view, job, now: admit_wishes.cancel(view, job, body, USER, now))
+        return self._of_job(rng, body, lambda view, job, now: actions.cancel(view, job, body, USER, now))
 
     def do_kill(self, rng: Random) -> str:
         signal = rng.choice(({}, {"signal": "USR1", "key": "k"}))
         body = self._indices(rng) | signal
-        return self._of_job(rng, body, lambda view, job, now: admit_wishes.kill(view, job, body, USER, now))
+        return self._of_job(rng, body, lambda view, job, now: actions.kill(view, job, body, USER, now))
 
     def do_pause(self, rng: Random) -> str:
         body = {"stop": rng.random() < 0.6}
-        return self._of_job(rng, body, lambda view, job, now: admit_wishes.pause(view, job, body, USER, now))
+        return self._of_job(rng, body, lambda view, job, now: actions.pause(view, job, body, USER, now))
 
     def do_resume(self, rng: Random) -> str:
-        return self._of_job(rng, {}, lambda view, job, now: admit_wishes.resume(view, job, {}, USER, now))
+        return self._of_job(rng, {}, lambda view, job, now: actions.resume(view, job, {}, USER, now))
 
     def do_restart_tasks(self, rng: Random) -> str:
         body = self._indices(rng)
         return self._of_job(
-            rng, body, lambda view, job, now: admit_restart.restart_tasks(view, job, body, USER, now)
+            rng, body, lambda view, job, now: restart.restart_tasks(view, job, body, USER, now)
         )
 
     def do_move_tasks(self, rng: Random) -> str:
@@ -170,55 +171,53 @@ class World:
         return self._of_job(rng, body, lambda view, job, now: MOVE(view, job, body, USER, now))
 
     def do_rollback(self, rng: Random) -> str:
-        return self._of_job(rng, {}, lambda view, job, now: admit_rollback.rollback_job(view, job, {}, USER, now))
+        return self._of_job(rng, {}, lambda view, job, now: rollback_job(view, job, {}, USER, now))
 
     def do_release(self, rng: Random) -> str:
-        return self._of_job(rng, {}, lambda view, job, now: admit_release.release_tasks(view, job, {}, USER, now))
+        return self._of_job(rng, {}, lambda view, job, now: release.release_tasks(view, job, {}, USER, now))
 
     def do_resolve(self, rng: Random) -> str:
         body = {"word": rng.choice(list(RecoveryDecision)).value} | self._indices(rng)
         return self._of_job(
-            rng, body, lambda view, job, now: admit_loss.resolve_losses_by_user(view, job, body, USER, now)
+            rng, body, lambda view, job, now: recovery.resolve_losses_by_user(view, job, body, USER, now)
         )
 
     def do_rerun(self, rng: Random) -> str:
-        wanted = admit_rerun.RerunSelection({"failed": rng.random() < 0.5})
-        return self._of_job(
-            rng, wanted, lambda view, job, now: admit_rerun.rerun_job(view, job, wanted, USER, now)
-        )
+        wanted = rerun.RerunSelection({"failed": rng.random() < 0.5})
+        return self._of_job(rng, wanted, lambda view, job, now: rerun.rerun_job(view, job, wanted, USER, now))
 
     def do_delete(self, rng: Random) -> str:
         """Some jobs that have ended, so that histories stay cheap; or one that may not have."""
         ended = [job for job, entry in self.stage.mirror.jobs.items() if entry.status and entry.status.ended]
         if not ended or rng.random() < 0.3:
-            return self._of_job(rng, {}, lambda view, job, _: admission.delete_job(view, job, USER))
+            return self._of_job(rng, {}, lambda view, job, _: submission.delete_job(view, job, USER))
         chosen = rng.sample(ended, min(len(ended), 20))
         return f"jobs {[job for job in chosen if self._delete(job)]}"
 
     def do_namespace(self, rng: Random) -> str:
         name = rng.choice(("default", "team"))
         if rng.random() < 0.4:
-            return self._said(name, lambda view, _: admit_namespaces.delete_namespace(view, name, USER))
+            return self._said(name, lambda view, _: namespaces.delete_namespace(view, name, USER))
         body = {
             "quota": {"cpu": rng.choice((2, 8))},
             "weight": rng.choice((1, 3)),
             "defaults": {"memory": "1m"},
         }
-        return self._said(body, lambda view, _: admit_namespaces.set_namespace(view, name, body, USER))
+        return self._said(body, lambda view, _: namespaces.set_namespace(view, name, body, USER))
 
     def do_cron(self, rng: Random) -> str:
         name = rng.choice(("nightly", "often"))
         if rng.random() < 0.4:
-            return self._said(
-                f"delete {name}", lambda view, _: admit_crons.delete(view, ("default", name), USER)
-            )
+            return self._said(f"delete {name}", lambda view, _: crons.delete(view, ("default", name), USER))
         template = {"command": ["true"], **rng.choice(jobs.KINDS[:4])}
         rules = {"overlap": rng.choice(list(Overlap)).value, "missed": rng.choice(list(MissedRuns)).value}
         schedule = rng.choice(("* * * * *", "*/5 * * * *"))
-        if rules["missed"] == MissedRuns.ALL:  # a clock that is set by a day would make 1,000 jobs at one time
+        if (
+            rules["missed"] == MissedRuns.ALL
+        ):  # a clock that is set by a day would make 1,000 jobs at one time
             schedule = "*/30 * * * *"
         body = {"name": name, "schedule": schedule, "job": template, **rules}
-        return self._said(body, lambda view, now: admit_crons.create(view, body, USER, zone, now))
+        return self._said(body, lambda view, now: crons.create(view, body, USER, zone, now))
 
     def do_watch(self, rng: Random) -> str:
         """The controller of some jobs connects or goes away."""
@@ -308,7 +307,7 @@ class World:
         wished = rng.choice((Eligibility.OPEN, Eligibility.OPEN, Eligibility.CORDONED))
         machine = self._machine(rng)
         name = machine.name if machine else "n1"
-        return self._said(f"{name} {wished}", lambda view, _: admission.set_node_eligibility(view, name, wished, USER))
+        return self._said(f"{name} {wished}", lambda view, _: set_node_eligibility(view, name, wished, USER))
 
     def do_drain(self, rng: Random) -> str:
         body = rng.choice(
@@ -316,30 +315,26 @@ class World:
         )
         machine = self._machine(rng)
         name = machine.name if machine else "n1"
-        return self._said(
-            f"{name} {body}", lambda view, now: admission.drain_node(view, name, body, USER, now)
-        )
+        return self._said(f"{name} {body}", lambda view, now: drain_node(view, name, body, USER, now))
 
     def do_taint(self, rng: Random) -> str:
         body = rng.choice(({"taint": ["dedicated=ci"]}, {"untaint": ["dedicated"]}))
         machine = self._machine(rng)
         name = machine.name if machine else "n1"
-        return self._said(
-            f"{name} {body}", lambda view, _: admit_namespaces.taint_node(view, name, body, USER)
-        )
+        return self._said(f"{name} {body}", lambda view, _: taint_node(view, name, body, USER))
 
     def do_delete_node(self, rng: Random) -> str:
         machine = self._machine(rng)
         if machine is None:
             return "there is no node"
-        said = self._said(machine.name, lambda view, _: admission.delete_node(view, machine.name, USER))
+        said = self._said(machine.name, lambda view, _: delete_node(view, machine.name, USER))
         if not said.endswith("refused"):
             del self.stage.machines[machine.name]
         return said
 
     def do_release_brake(self, rng: Random) -> str:
         del rng
-        return self._said("brake", lambda view, now: admit_brake.release_brake(view, {}, USER, now))
+        return self._said("brake", lambda view, now: brake.release_brake(view, {}, USER, now))
 
     # ---- time and the server
 

@@ -61,7 +61,7 @@ class _End:
         except ssl.SSLWantReadError:
             pass
 
-    def outgoing_to(self, other: "_TaskEnd") -> None:
+    def outgoing_to(self, other: "_End") -> None:
         other.incoming.write(self.outgoing.read())
 
 

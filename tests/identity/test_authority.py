@@ -162,7 +162,9 @@ def test_a_node_certificate_says_what_the_server_said_and_nothing_of_the_request
     assert cert.not_valid_after_utc == now + timedelta(hours=24) + timedelta(days=90)
 
 
-def test_the_node_id_can_be_read_back_from_a_certificate(authority: CertificateAuthority, now: datetime) -> None:
+def test_the_node_id_can_be_read_back_from_a_certificate(
+    authority: CertificateAuthority, now: datetime
+) -> None:
     assert node_id_of(authority.sign_node(p256_request(), "n-17", "laptop", now)) == "n-17"
     with pytest.raises(IdentityRefused, match="not a node's certificate"):
         node_id_of(authority.ca_pem)
@@ -170,7 +172,9 @@ def test_the_node_id_can_be_read_back_from_a_certificate(authority: CertificateA
         node_id_of(authority.server_identity([], now).cert_pem)
 
 
-def test_a_long_node_name_is_cut_to_what_a_certificate_holds(authority: CertificateAuthority, now: datetime) -> None:
+def test_a_long_node_name_is_cut_to_what_a_certificate_holds(
+    authority: CertificateAuthority, now: datetime
+) -> None:
     cert = only_certificate(authority.sign_node(p256_request(), "n", "x" * 300, now))
 
     assert cert.subject.rfc4514_string() == "CN=" + "x" * 64
@@ -212,7 +216,9 @@ def test_weak_keys_are_refused(authority: CertificateAuthority, now: datetime) -
             authority.sign_node(request_for(key), "n", "laptop", now)
 
 
-def test_a_request_for_a_key_its_sender_does_not_hold_is_refused(authority: CertificateAuthority, now: datetime) -> None:
+def test_a_request_for_a_key_its_sender_does_not_hold_is_refused(
+    authority: CertificateAuthority, now: datetime
+) -> None:
     mine = x509.load_pem_x509_csr(p256_request())
     theirs = x509.load_pem_x509_csr(p256_request())
     forged_der = mine.public_bytes(serialization.Encoding.DER).replace(
@@ -232,7 +238,9 @@ def test_a_request_for_a_key_its_sender_does_not_hold_is_refused(authority: Cert
 @pytest.mark.parametrize(
     "rubbish", [b"", b"hello", b"\xff" * 100, b"-----BEGIN CERTIFICATE REQUEST-----\nAA\n"]
 )
-def test_what_is_no_request_is_refused(authority: CertificateAuthority, now: datetime, rubbish: bytes) -> None:
+def test_what_is_no_request_is_refused(
+    authority: CertificateAuthority, now: datetime, rubbish: bytes
+) -> None:
     with pytest.raises(IdentityRefused, match="csr: expected a PEM"):
         authority.sign_node(rubbish, "n", "laptop", now)
 
@@ -251,7 +259,9 @@ def test_no_certificate_outlives_its_ca(tmp_path: Path, now: datetime) -> None:
     assert cert.not_valid_after_utc == only_certificate(authority.ca_pem).not_valid_after_utc
 
 
-def test_a_server_certificate_covers_its_hosts_and_this_machine(authority: CertificateAuthority, now: datetime) -> None:
+def test_a_server_certificate_covers_its_hosts_and_this_machine(
+    authority: CertificateAuthority, now: datetime
+) -> None:
     pair = authority.server_identity(["rota.example.org", "10.0.0.5", "[fd00::5]", "localhost"], now)
 
     names = only_certificate(pair.cert_pem).extensions.get_extension_for_class(x509.SubjectAlternativeName)
@@ -261,7 +271,9 @@ def test_a_server_certificate_covers_its_hosts_and_this_machine(authority: Certi
     ]
 
 
-def test_a_server_certificate_asks_for_renewal_at_its_half_life(authority: CertificateAuthority, now: datetime) -> None:
+def test_a_server_certificate_asks_for_renewal_at_its_half_life(
+    authority: CertificateAuthority, now: datetime
+) -> None:
     pair = authority.server_identity([], now)
 
     assert only_certificate(pair.cert_pem).not_valid_after_utc == now + timedelta(days=30)
@@ -275,7 +287,9 @@ def test_a_bad_host_is_refused_by_name(authority: CertificateAuthority, now: dat
         authority.server_identity([host], now)
 
 
-def test_keys_do_not_show_in_what_is_printed(authority: CertificateAuthority, tmp_path: Path, now: datetime) -> None:
+def test_keys_do_not_show_in_what_is_printed(
+    authority: CertificateAuthority, tmp_path: Path, now: datetime
+) -> None:
     pair = authority.server_identity([], now)
     cert_pem = authority.sign_node(node_identity.make_request(tmp_path / "node"), "n", "laptop", now)
     identity = node_identity.store_identity(tmp_path / "node", cert_pem, authority.ca_pem)

@@ -225,7 +225,9 @@ def test_a_lost_or_damaged_key_is_refused_with_the_way_out(
         store_identity(node, cert_pem, authority.ca_pem)
 
 
-def test_a_key_that_others_can_read_is_refused(node: Path, authority: CertificateAuthority, now: datetime) -> None:
+def test_a_key_that_others_can_read_is_refused(
+    node: Path, authority: CertificateAuthority, now: datetime
+) -> None:
     join(node, authority, now)
     (node / "node.pem").chmod(0o644)
 

@@ -11,7 +11,7 @@ import pytest
 from rota.identity import certificates, keyring
 from rota.identity.authority import CertificateAuthority
 from rota.identity.bundles import Bundle
-from rota.identity.errors import NotRotating, IdentityRefused, Rotating, Unsafe
+from rota.identity.errors import IdentityRefused, NotRotating, Rotating, Unsafe
 from rota.identity.node_identity import (
     NodeIdentity,
     Renewal,
@@ -90,7 +90,9 @@ def test_a_client_that_knows_the_old_ca_alone_trusts_the_server_until_the_next_r
     assert steps == [True, True, True, True, False]
 
 
-def test_after_a_leak_nothing_of_before_counts(authority: CertificateAuthority, tmp_path: Path, now: datetime) -> None:
+def test_after_a_leak_nothing_of_before_counts(
+    authority: CertificateAuthority, tmp_path: Path, now: datetime
+) -> None:
     node, known = joined(authority, tmp_path / "node", now), authority.ca_pem
     sealed, secrets = authority.seals().seal("n1", b"spec"), authority.api_secrets("ci", "key")
     authority.rotate(now, OVERLAP)
@@ -176,7 +178,9 @@ def test_a_bundle_holds_certificates_of_authorities_alone_and_few_of_them(
             Bundle.parse(pem)
 
 
-def test_a_node_keeps_what_it_has_learned(authority: CertificateAuthority, tmp_path: Path, now: datetime) -> None:
+def test_a_node_keeps_what_it_has_learned(
+    authority: CertificateAuthority, tmp_path: Path, now: datetime
+) -> None:
     directory = tmp_path / "node"
     node = joined(authority, directory, now)
     authority.rotate(now, OVERLAP)
@@ -191,7 +195,9 @@ def test_a_node_keeps_what_it_has_learned(authority: CertificateAuthority, tmp_p
     assert (len(last.bundle.roots), len(last.bundle.links), last.is_current) == (2, 1, True)
 
 
-def test_a_watcher_follows_as_a_node_does(authority: CertificateAuthority, tmp_path: Path, now: datetime) -> None:
+def test_a_watcher_follows_as_a_node_does(
+    authority: CertificateAuthority, tmp_path: Path, now: datetime
+) -> None:
     asked = WatcherRequest()
     held = asked.accept(authority.sign_watcher(asked.request, "w1", now), authority.bundle.pem, now)
     other = CertificateAuthority.open(tmp_path / "other", now)
@@ -255,7 +261,9 @@ def test_what_a_crash_has_left_half_written_is_removed(tmp_path: Path, now: date
     assert not list(directory.glob("*.new")) + list(directory.glob(".*.new"))
 
 
-def test_a_change_that_cannot_be_published_has_not_happened(authority: CertificateAuthority, now: datetime) -> None:
+def test_a_change_that_cannot_be_published_has_not_happened(
+    authority: CertificateAuthority, now: datetime
+) -> None:
     def refuse(_: keyring.Keyring) -> None:
         raise TimeoutError
 

@@ -15,7 +15,7 @@ from threading import Barrier
 import pytest
 
 from rota.identity import vault as vault_module
-from rota.identity.errors import JoinRefused, IdentityRefused, AlreadyExists, Unsafe
+from rota.identity.errors import AlreadyExists, IdentityRefused, JoinRefused, Unsafe
 from rota.identity.tokens import Role, new_secret
 from rota.identity.vault import DAY_MS, HOUR_MS, MINUTE_MS, Vault, new_token
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 import rota.keeper
-from rota.keeper.limits.machine import kill_leftover_cgroups
+from rota.keeper.directory_pool import MOST
+from rota.keeper.limits.detect import kill_leftover_cgroups
 from rota.keeper.output.index import find_end, find_start
-from rota.keeper.output.spares import MOST
 
 Row = list[Any]
 Message = dict[str, Any]

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from rota.keeper.limits import homes
-from rota.keeper.limits.cgroup_v2 import LEAF_PROCESSES_MAX as MOST_BESIDE
+from rota.keeper.limits import cgroup_mounts
 from rota.keeper.limits.cgroup_v2 import KEEPER_CGROUP, OTHERS_LEAF, CgroupsV2, CgroupV2
+from rota.keeper.limits.cgroup_v2 import LEAF_PROCESSES_MAX as MOST_BESIDE
 from rota.keeper.limits.cgroups import read_numbers
-from rota.keeper.limits.machine import NAME, kill_cgroup_tree, remove_leftovers
-from rota.keeper.limits.words import Limits
+from rota.keeper.limits.detect import NAME, kill_cgroup_tree, remove_leftovers
+from rota.keeper.limits.limits import Limits
 from rota.keeper.process import forked
 from rota.keeper.process.starter import ProcessContext
 from rota.keeper.process.users import User
@@ -23,7 +23,9 @@ from tests.keeper.conftest import keeper_env, wait_until
 from tests.keeper.test_limits import CROWD, MANY
 from tests.machine import needs
 
-PLACE = next((mounted.place for kind, _, mounted in homes.read_mounts() if kind == "cgroup2"), "/nowhere")
+PLACE = next(
+    (mounted.place for kind, _, mounted in cgroup_mounts.read_mounts() if kind == "cgroup2"), "/nowhere"
+)
 USER = 61_000
 ENTERS = f'echo $$ > "$0"; exec setpriv --reuid {USER} --regid {USER} --clear-groups "$@"'
 HOLDS = """
@@ -189,7 +191,9 @@ def test_a_keeper_leaves_a_crowd_behind_but_not_a_few(groups: CgroupsV2) -> None
 def test_a_crowd_that_is_held_still_dies_all_the_same_and_else_goes_on(groups: CgroupsV2) -> None:
     with sleepers(MOST_BESIDE + 1) as (one, other, *_):
         with groups.freeze_all():
-            frozen = Path(f"{PLACE}/{NAME}test-{os.getpid()}/{KEEPER_CGROUP}/{leaf_of(one.pid)}/cgroup.events")
+            frozen = Path(
+                f"{PLACE}/{NAME}test-{os.getpid()}/{KEEPER_CGROUP}/{leaf_of(one.pid)}/cgroup.events"
+            )
             wait_until(lambda: "frozen 1" in frozen.read_text(), "a crowd that is still")
             one.kill()
             one.wait()
@@ -206,7 +210,9 @@ def test_a_few_are_not_held_still(groups: CgroupsV2) -> None:
         assert "frozen 0" in Path(where).read_text()
 
 
-def test_only_what_is_empty_and_nobodys_is_removed(groups: CgroupsV2, group: CgroupV2, tmp_path: Path) -> None:
+def test_only_what_is_empty_and_nobodys_is_removed(
+    groups: CgroupsV2, group: CgroupV2, tmp_path: Path
+) -> None:
     name = f"{NAME}dead-{os.getpid()}"
     with holder(PLACE, name) as keeper:
         remove_leftovers(PLACE)

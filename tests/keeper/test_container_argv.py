@@ -7,21 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from rota.keeper.boxes import last_line
 from rota.keeper.container.argv import (
+    ContainerLaunch,
+    ContainerNotAllowed,
+    ContainerState,
     KeeperContainer,
     KeeperContainerEngine,
     KeeperMount,
-    ContainerNotAllowed,
-    ContainerState,
-    ContainerLaunch,
     allowed_mounts,
     allowed_user,
-    run_argv,
     classify_exit,
     container_name,
+    run_argv,
 )
-from rota.keeper.limits.words import Limits
+from rota.keeper.containers import last_line
+from rota.keeper.limits.limits import Limits
 from tests.machine import needs
 
 DOCKER = KeeperContainerEngine("docker", "/usr/bin/docker", init=True)
@@ -175,7 +175,9 @@ def test_of_two_rules_for_a_directory_the_wider_counts(tmp_path: Path) -> None:
         (None, ContainerState(ran=False), (None, None, False)),
     ],
 )
-def test_what_an_end_means(code: int | None, seen: ContainerState, wanted: tuple[int | None, str | None, bool]) -> None:
+def test_what_an_end_means(
+    code: int | None, seen: ContainerState, wanted: tuple[int | None, str | None, bool]
+) -> None:
     verdict = classify_exit(code, seen, START, "it said so")
 
     exit_code, reason, is_refused = wanted

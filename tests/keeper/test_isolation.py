@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from rota.keeper.process import cells, trees
-from rota.keeper.process.users import User, JobUsers, is_own
+from rota.keeper.process import pid_namespace, trees
+from rota.keeper.process.users import JobUsers, User, is_own
 from tests.keeper.conftest import Agent, Keeper, wait_until
 from tests.machine import needs
 
@@ -407,7 +407,7 @@ def test_empty_namespaces_end_with_their_keeper(keeper: Keeper, agent: Agent) ->
 
 def cells_of(keeper: Keeper) -> set[int]:
     """The first processes of its namespaces."""
-    return set(trees.find_with(cells.MARK, (keeper.root / "keeper.id").read_text().strip()))
+    return set(trees.find_with(pid_namespace.MARK, (keeper.root / "keeper.id").read_text().strip()))
 
 
 # What a task does to others of its job: it has their user, and knows where their files are.

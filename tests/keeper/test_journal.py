@@ -8,8 +8,8 @@ import pytest
 
 from rota.keeper import journal
 from rota.keeper.journal import Journal, JournalState
-from rota.keeper.rules import AttemptKey
-from rota.keeper.wire import encode, parse_spec
+from rota.keeper.protocol.wire import encode, parse_spec
+from rota.keeper.resources.reservations import AttemptKey
 
 SPEC = parse_spec({"argv": ["true"], "needs": {"cpu": 500}})
 KEY: AttemptKey = ("7", 0, 3)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rota.keeper.process.cells import PidNamespaces
+from rota.keeper.process.pid_namespace import PidNamespaces
 from rota.testing import processes
 from rota.testing.processes import zombies_of
 from tests.keeper.conftest import Agent, Keeper, wait_until

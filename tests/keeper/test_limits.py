@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rota.keeper.limits.cgroup_v2 import KEEPER_CGROUP
-from rota.keeper.limits.machine import find_cgroups
+from rota.keeper.limits.detect import find_cgroups
 from tests.keeper.conftest import Agent, Keeper, wait_until
 from tests.keeper.test_stop import STUBBORN, is_alive, wait_until_ready
 
@@ -166,7 +166,9 @@ def test_groups_are_gone_when_their_attempts_are(keeper: Keeper, agent: Agent) -
     parents = [Path(line) for line in (keeper.root / "groups").read_text().splitlines()]
 
     def there() -> list[Path]:
-        return [one for path in parents for one in path.iterdir() if one.is_dir() and one.name != KEEPER_CGROUP]
+        return [
+            one for path in parents for one in path.iterdir() if one.is_dir() and one.name != KEEPER_CGROUP
+        ]
 
     wait_until(lambda: not there(), "empty groups")
 

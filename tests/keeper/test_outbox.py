@@ -5,7 +5,7 @@ import math
 import pytest
 
 from rota.keeper.outbox import ENDED_INTERVAL_NS, STARTED_DELAY_NS, Outbox
-from rota.keeper.rules import AttemptKey
+from rota.keeper.resources.reservations import AttemptKey
 
 FIRST: AttemptKey = ("7", 0, 1)
 SECOND: AttemptKey = ("7", 1, 1)
@@ -40,7 +40,9 @@ def test_a_start_alone_waits_for_company(outbox: Outbox) -> None:
     assert outbox.due_in_ns() == STARTED_DELAY_NS
 
 
-def test_an_end_after_a_pause_is_due_at_once_and_takes_the_start_along(outbox: Outbox, bell: FakeWakeup) -> None:
+def test_an_end_after_a_pause_is_due_at_once_and_takes_the_start_along(
+    outbox: Outbox, bell: FakeWakeup
+) -> None:
     outbox.add_started(FIRST, 9)
     outbox.add_ended(SECOND, "[]", is_last=False)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rota.keeper import sandbox
+from rota.keeper.process import sandbox
 from tests.keeper.conftest import Agent, Keeper, wait_until
 from tests.machine import needs
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rota.keeper.process import cells, forked, posix, starter
+from rota.keeper.process import forked, pid_namespace, posix, starter
 from rota.keeper.process.posix import c_strings
 from rota.keeper.process.starter import CannotEnter, ProcessContext
 from rota.keeper.process.users import User
@@ -42,7 +42,7 @@ def start(request: pytest.FixtureRequest, tmp_path: Path) -> Start:
 
 
 @needs("starter", "C compiler")
-@pytest.mark.parametrize(("name", "code"), [("starter", starter.CODE), ("init", cells.CODE)])
+@pytest.mark.parametrize(("name", "code"), [("starter", starter.CODE), ("init", pid_namespace.CODE)])
 def test_the_code_is_what_its_source_assembles_to(tmp_path: Path, name: str, code: dict[str, bytes]) -> None:
     source = SOURCES / f"{name}_{platform.machine()}.s"
     subprocess.run(["cc", "-c", "-o", tmp_path / "it.o", source], check=True)
@@ -92,8 +92,8 @@ def test_a_process_in_a_cell_sees_that_cell_only(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_interpreted: bool
 ) -> None:
     if is_interpreted:  # as on a CPU for which there is no machine code
-        monkeypatch.setattr(cells, "CODE", {})
-    made = cells.PidNamespaces("x" * 32)
+        monkeypatch.setattr(pid_namespace, "CODE", {})
+    made = pid_namespace.PidNamespaces("x" * 32)
     cell = made.create(is_bound=False)
     try:
         with cell:
@@ -113,8 +113,8 @@ def test_a_process_in_a_cell_sees_that_cell_only(
 @pytest.mark.parametrize("is_interpreted", [False, True])
 def test_an_empty_cell_ends_with_its_keeper(monkeypatch: pytest.MonkeyPatch, *, is_interpreted: bool) -> None:
     if is_interpreted:
-        monkeypatch.setattr(cells, "CODE", {})
-    made = cells.PidNamespaces("x" * 32)
+        monkeypatch.setattr(pid_namespace, "CODE", {})
+    made = pid_namespace.PidNamespaces("x" * 32)
     cell = made.create(is_bound=False)
     os.close(made._ends[1])  # as the kernel does for a keeper that was killed
 

@@ -5,8 +5,8 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from rota.agent import logs
-from rota.keeper.trimmer import cap_slack
+from rota.agent.output import logs
+from rota.keeper.threads.trimmer import cap_slack
 from rota.wire.generated import agent_pb2 as pb
 from tests.keeper.conftest import Agent, Keeper, wait_until
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rota.keeper.process.users import is_own, find_user
+from rota.keeper.process.users import find_user, is_own
 from rota.keeper.task_dirs import group_of
 from tests.keeper.conftest import Agent, Keeper, wait_until
 from tests.machine import needs

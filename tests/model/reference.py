@@ -5,8 +5,8 @@ from typing import NamedTuple
 from rota.model.attempt import LOOKAHEAD, AttemptBlock, StatusBlock
 from rota.model.columns import column
 from rota.model.lifecycle import NOT_STARTED, AttemptState, TaskState
-from rota.model.phase import FIRST_END, NodeHold, Phase
 from rota.model.task import TaskBlock
+from rota.rules.phases import FIRST_END, NodeHold, Phase
 
 LIVE = {
     AttemptState.OFFERED: Phase.OFFERED,

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rota.engine.mirror import Mirror
-from rota.model.brake import BrakeLevel, SilentNodes
+from rota.engine.state.mirror import Mirror
 from rota.model.ids import NodeId
 from rota.model.lifecycle import NodeState
 from rota.model.limits import BRAKE_STEP_MS, BRAKE_WINDOW_MS
-from rota.model.node import NodeSpec, NodeStatus, NodeIntent
+from rota.model.node import NodeIntent, NodeSpec, NodeStatus
+from rota.rules.disruption import BrakeLevel, SilentNodes
 
 LOST_MS = 30_000
 

@@ -1,6 +1,6 @@
 """Declared and granted labels of a node -> those that count."""
 
-from rota.engine.mirror import Mirror
+from rota.engine.state.mirror import Mirror
 from rota.model.ids import NodeId
 from rota.model.labels import counted, ignored, shown
 from rota.model.node import NodeSpec

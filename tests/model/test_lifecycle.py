@@ -119,7 +119,12 @@ def test_every_event_has_a_use(machine: Machine) -> None:
 
 def test_whatever_is_known_of_an_attempt_its_end_may_be_reported() -> None:
     """The report of an earlier step may have been lost."""
-    ends = (AttemptEvent.EXITED_ZERO, AttemptEvent.EXITED_NONZERO, AttemptEvent.STOPPED, AttemptEvent.TIMED_OUT)
+    ends = (
+        AttemptEvent.EXITED_ZERO,
+        AttemptEvent.EXITED_NONZERO,
+        AttemptEvent.STOPPED,
+        AttemptEvent.TIMED_OUT,
+    )
     losses = (AttemptEvent.RESULT_LOST, AttemptEvent.NODE_LOST)
 
     for state in AttemptState:

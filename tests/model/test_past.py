@@ -4,10 +4,10 @@ from itertools import permutations
 
 import pytest
 
+from rota.model.ended_jobs import EndedJobs
 from rota.model.ids import JobId
 from rota.model.job import JobStatus
 from rota.model.lifecycle import JobState
-from rota.model.past import EndedJobs
 from rota.testing.builders import job_spec
 
 SERIES = ("default", "probe")

@@ -9,8 +9,8 @@ from rota.model.attempt import LOOKAHEAD, AttemptBlock, StatusBlock
 from rota.model.columns import Draft
 from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import AttemptState, TaskState
-from rota.model.phase import FIRST_END, NodeHold, Phase, block_phases
 from rota.model.task import TaskBlock
+from rota.rules.phases import FIRST_END, NodeHold, Phase, block_phases
 from rota.testing.records import decided, placed, reported
 from tests.model.reference import cells_one_by_one
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rota.model.ids import NodeId
-from rota.model.room import NodeTable
+from rota.model.node_table import NodeTable
 
 N1, N2 = NodeId("n1"), NodeId("n2")
 UNMEASURED = np.iinfo(np.int64).max

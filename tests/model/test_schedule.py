@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rota.engine.zones import zone
+from rota.engine.time_zones import zone
 from rota.model.calendar import date_of, stamp, weekday_of, written
 from rota.model.errors import BadField
-from rota.model.schedule import Schedule, between, next_after, parse
+from rota.rules.cron_schedule import Schedule, between, next_after, parse
 
 ZONES = (
     "UTC",

@@ -4,16 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rota.engine.mirror import Mirror
+from rota.engine.state.mirror import Mirror
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.columns import widened
 from rota.model.ids import JobId, Key
 from rota.model.job import JobSpec, JobStatus, QueueRank
 from rota.model.lifecycle import JobState
-from rota.model.node import NodeSpec, NodeStatus, NodeIntent
-from rota.model.phase import NodeHold, Phase
+from rota.model.node import NodeIntent, NodeSpec, NodeStatus
 from rota.model.plan import Record
 from rota.model.task import TaskBlock
+from rota.rules.phases import NodeHold, Phase
 from tests.model.reference import Cell, cells_one_by_one
 
 Disk = Mapping[Key, Record]

@@ -8,9 +8,9 @@ import numpy as np
 
 from rota.model.job import JobSpec
 from rota.model.limits import NODE_TASKS_MAX
-from rota.model.shape import Constraint, Policy, SpreadTerm, AffinityTerm
-from rota.scheduler.density import GpuDemand, GpuNodes, RankedNodes, rank
-from rota.scheduler.gpus import gpu_request
+from rota.model.shape import AffinityTerm, Constraint, Policy, SpreadTerm
+from rota.scheduler.placement.density import GpuDemand, GpuNodes, RankedNodes, rank
+from rota.scheduler.placement.gpus import gpu_request
 
 WHOLE_GPU = 1000
 SAME_NOISE = 20
@@ -165,7 +165,9 @@ class Oracle:
         """What is good for GPUs has its own tests; here it is asked of one node at a time, anew each time."""
         cpu, memory = (np.array([self.free(resource, slot)]) for resource in ("cpu", "memory"))
         devices = np.array([self.free_devices(slot)])
-        return rank(self.demand(), gpu_request(spec.shape), GpuNodes(cpu, memory, devices, np.array([-1]), ()))
+        return rank(
+            self.demand(), gpu_request(spec.shape), GpuNodes(cpu, memory, devices, np.array([-1]), ())
+        )
 
     def disturbance(self, spec: JobSpec, slot: int) -> float:
         if spec.noise is None:

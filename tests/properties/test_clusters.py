@@ -5,15 +5,15 @@ from random import Random
 
 import pytest
 
-from rota.clusters import listed
-from rota.clusters.listed import ProviderListing
+from rota.clusters import provider_sync
+from rota.clusters.provider_sync import ProviderListing
 from rota.model.cluster import ClusterIntent
 from rota.model.cluster import Machine as Asked
 from rota.model.lifecycle import JOB_ENDS, MachineState
-from rota.model.sync import ReportedState
-from rota.testing import provided
+from rota.model.messages import ReportedState
+from rota.testing import stage_provider
 from rota.testing.builders import job_spec
-from rota.testing.stage import StageMachine, Stage
+from rota.testing.stage import Stage, StageMachine
 
 WISH = ClusterIntent(
     "build",
@@ -72,15 +72,15 @@ class Wild:
         if machine.state is MachineState.LEAVING:
             self.remove(name, roll)
         elif machine.state is MachineState.WANTED and roll < 0.15:
-            provided.ask(self.stage, name)
-            provided.fail(self.stage, name, "no quota left")
+            stage_provider.ask(self.stage, name)
+            stage_provider.fail(self.stage, name, "no quota left")
         elif machine.state is MachineState.WANTED and roll < 0.3:
-            provided.make(self.stage, name)  # it lies
+            stage_provider.make(self.stage, name)  # it lies
         elif machine.state is MachineState.WANTED and roll < 0.4:
-            provided.ask(self.stage, name)  # it hangs
+            stage_provider.ask(self.stage, name)  # it hangs
         elif machine.state is MachineState.WANTED:
             self.outside[name] += 2 if roll < 0.5 else 1
-            provided.provide(self.stage, StageMachine(name, {"cpu": 2000}, {}))
+            stage_provider.provide(self.stage, StageMachine(name, {"cpu": 2000}, {}))
 
     def remove(self, name: str, roll: float) -> None:
         there = self.stage.machines.get(name)
@@ -101,7 +101,7 @@ class Wild:
         made = (MachineState.CREATED, MachineState.JOINED)
         missing = frozenset(one.name for one in known if one.state in made and one.name not in there)
         listing = ProviderListing(there, dict.fromkeys(there, ""), missing, frozenset(self.ended))
-        self.stage.ask("clusters", lambda view, now: listed.on_listed(view, cluster, listing, now))
+        self.stage.ask("clusters", lambda view, now: provider_sync.on_listed(view, cluster, listing, now))
         self.ended -= set(there)
         self.stage.run_to_quiescence()
 

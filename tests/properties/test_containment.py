@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from rota.engine.loop import Loop
-from rota.engine.mirror import Mirror
 from rota.engine.reconciler import Reconciler
+from rota.engine.state.mirror import Mirror
 from rota.model.errors import RotaError
 from rota.model.ids import NodeId, subject_of
 from rota.model.plan import Record
@@ -17,8 +17,8 @@ from rota.model.shape import QueueKey
 from rota.scheduler.round import Round
 from rota.store import codec
 from rota.testing.builders import job_spec
-from rota.testing.stage import StageMachine, Stage
-from rota.watcher import told
+from rota.testing.stage import Stage, StageMachine
+from rota.watcher import dispatch
 from tests.properties.test_mirror import as_kept, sums
 
 SEEDS = range(120)
@@ -78,7 +78,12 @@ class Faulty:
 
     def _patch(self, patch: pytest.MonkeyPatch) -> None:
         fault = self.fault
-        apply, forget, serve, orders = Mirror.apply, Mirror.forget, Round._try_job, told.DispatchState.orders
+        apply, forget, serve, orders = (
+            Mirror.apply,
+            Mirror.forget,
+            Round._try_job,
+            dispatch.DispatchState.orders,
+        )
         encode, decode = codec.encode, codec.decode
 
         def faulty_apply(mirror: Mirror, record: Record) -> None:
@@ -103,7 +108,7 @@ class Faulty:
             self.may_raise("serve", when=job.spec.id == fault.victim)
             return serve(turn, job, line)
 
-        def faulty_orders(one: told.DispatchState, view: Any, node: NodeId) -> Any:
+        def faulty_orders(one: dispatch.DispatchState, view: Any, node: NodeId) -> Any:
             self.may_raise("orders", when=node == fault.victim)
             return orders(one, view, node)
 
@@ -112,7 +117,7 @@ class Faulty:
         patch.setattr(codec, "encode", faulty_encode)
         patch.setattr(codec, "decode", faulty_decode)
         patch.setattr(Round, "_try_job", faulty_serve)
-        patch.setattr(told.DispatchState, "orders", faulty_orders)
+        patch.setattr(dispatch.DispatchState, "orders", faulty_orders)
 
 
 class Cluster(Stage):

@@ -8,12 +8,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from rota.engine.catching_up import replay_commit
-from rota.engine.mirror import Mirror
+from rota.engine.state.mirror import Mirror
+from rota.engine.state.replay import replay_commit
 from rota.model.attempt import LOOKAHEAD, AttemptBlock, StatusBlock
 from rota.model.columns import Draft, widened
 from rota.model.ids import JobId, Key, NodeId
-from rota.model.job import Counters, JobCluster, JobSpec, JobStatus, JobIntent, SubmitKey, resized
+from rota.model.job import Counters, JobCluster, JobIntent, JobSpec, JobStatus, SubmitKey, resized
 from rota.model.lifecycle import (
     ATTEMPT,
     NODE,
@@ -25,10 +25,10 @@ from rota.model.lifecycle import (
     step,
 )
 from rota.model.limits import BLOCK_TASKS
-from rota.model.node import Eligibility, Connection, NodeLoad, NodeSpec, NodeStatus, NodeIntent
-from rota.model.phase import FIRST_END, Phase
+from rota.model.node import Connection, Eligibility, NodeIntent, NodeLoad, NodeSpec, NodeStatus
 from rota.model.plan import Record
 from rota.model.task import TaskBlock
+from rota.rules.phases import FIRST_END, Phase
 from rota.testing import records
 from tests.properties.by_hand import Disk, Task, counted, nodes, shown, specs, state_of, tasks
 

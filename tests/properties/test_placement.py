@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rota.engine.mirror import Mirror
-from rota.model import room
+from rota.engine.state.mirror import Mirror
+from rota.model import node_table
 from rota.model.attempt import Choice, StatusBlock
 from rota.model.ids import JobId, NodeId
 from rota.model.job import Counters, JobSpec
 from rota.model.lifecycle import AttemptState
 from rota.model.limits import BLOCK_TASKS
-from rota.model.node import Eligibility, Connection, NodeLoad, NodeSpec, NodeStatus, NodeIntent
-from rota.model.shape import Constraint, Op, Policy, Preference, SpreadTerm, AffinityTerm
-from rota.scheduler import board, place, rows
-from rota.scheduler.blocks import AttemptBlockWriter, PlacedTasks
-from rota.scheduler.place import Assignment, Placer
-from rota.scheduler.rows import Plugins
+from rota.model.node import Connection, Eligibility, NodeIntent, NodeLoad, NodeSpec, NodeStatus
+from rota.model.shape import AffinityTerm, Constraint, Op, Policy, Preference, SpreadTerm
+from rota.scheduler.placement import board, place, rows
+from rota.scheduler.placement.attempt_blocks import AttemptBlockWriter, PlacedTasks
+from rota.scheduler.placement.place import Assignment, Placer
+from rota.scheduler.placement.rows import Plugins
 from rota.testing import records
 from rota.testing.builders import add_job, node_status
 from tests.properties.oracle import Live, Machine, Oracle, Place
@@ -90,7 +90,9 @@ specs = st.fixed_dictionaries(
         "near": terms,
         "apart": terms,
         "spread": st.lists(
-            st.builds(SpreadTerm, overs, st.integers(1, 3), weights), max_size=2, unique_by=lambda one: one.over
+            st.builds(SpreadTerm, overs, st.integers(1, 3), weights),
+            max_size=2,
+            unique_by=lambda one: one.over,
         ).map(tuple),
     },
 )
@@ -327,7 +329,7 @@ def short_memory() -> Iterator[None]:
     """Logs overflow, rows are dropped, runs are cut short, classes are too many: every way is taken."""
     with ExitStack() as stack:
         for module, name, value in [
-            (room, "_LOG_MIN", 2),
+            (node_table, "_LOG_MIN", 2),
             (board, "_LOG_MIN", 2),
             (rows, "ROWS_KEPT", 2),
             (rows, "_PAIRS_MAX", 4),

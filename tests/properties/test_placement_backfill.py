@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from rota.model.ids import JobId
 from rota.model.lifecycle import AttemptState
-from rota.scheduler import backfill
-from rota.scheduler.backfill import NEVER_MS, BackfillReservation
+from rota.scheduler.policy import backfill
+from rota.scheduler.policy.backfill import NEVER_MS, BackfillReservation
 from rota.testing.builders import WALL_MS
 from tests.properties.oracle import Machine
 from tests.properties.test_placement_rounds import Cluster
@@ -49,7 +49,7 @@ class Life:
             heapq.heappush(self.events, (one.at_ms, "come", number, 0))
 
     def run(self) -> None:
-        with mock.patch("rota.scheduler.round.promise", self.promise):
+        with mock.patch("rota.scheduler.round.find_reservation", self.promise):
             while self.events:
                 now_ms = self.events[0][0]
                 while self.events and self.events[0][0] == now_ms:

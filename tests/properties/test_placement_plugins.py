@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rota.engine.mirror import Mirror
+from rota.engine.state.mirror import Mirror
 from rota.model.columns import Array
 from rota.model.ids import JobId
-from rota.scheduler.board import NodeSlice
-from rota.scheduler.place import Placer
-from rota.scheduler.rows import Plugins
+from rota.scheduler.placement.board import NodeSlice
+from rota.scheduler.placement.place import Placer
+from rota.scheduler.placement.rows import Plugins
 from rota.testing.builders import add_job, add_node, job_spec
 from rota.testing.plugin_suite import LABELS, Samples, check_filter, check_score
 

@@ -88,7 +88,9 @@ class Full:
         for job, index in sorted(mirror.nodes[mirror.node_table.ids[slot]].assigned):
             spec = mirror.jobs[job].spec
             tasks = frozenset((job, at) for at in self.cluster.tasks(job)) if spec.gang else {(job, index)}
-            here = [at for one, at in mirror.nodes[mirror.node_table.ids[slot]].assigned if (one, at) in tasks]
+            here = [
+                at for one, at in mirror.nodes[mirror.node_table.ids[slot]].assigned if (one, at) in tasks
+            ]
             if may_go(spec) and all(self.cluster.state(*task) in STARTED for task in tasks):
                 lives = tuple(self.cluster.live(job, at, slot) for at in here)
                 found[frozenset(tasks)] = Unit(spec, frozenset(tasks), lives)

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rota.engine.mirror import Mirror
+from rota.engine.state.mirror import Mirror
 from rota.model.attempt import EVICTED, StatusBlock
 from rota.model.columns import ints
 from rota.model.ids import JobId, NodeId
@@ -14,7 +14,7 @@ from rota.model.job import JobSpec, JobStatus
 from rota.model.lifecycle import AttemptState, JobState, TaskState
 from rota.model.limits import BLOCK_TASKS, PREEMPT_MARGIN
 from rota.model.namespace import NamespaceRecord
-from rota.model.node import Eligibility, Connection, NodeLoad, NodeSpec, NodeIntent
+from rota.model.node import Connection, Eligibility, NodeIntent, NodeLoad, NodeSpec
 from rota.model.plan import Plan
 from rota.model.shape import Constraint, Op, RunMode, SpreadTerm
 from rota.model.task import TaskBlock
@@ -235,7 +235,8 @@ def evicted(cluster: Cluster) -> set[tuple[JobId, int]]:
 def check_evictions(cluster: Cluster, new: set[tuple[JobId, int]]) -> None:
     """Only what may go went, for somebody who is worth it, and no more at a time than was allowed."""
     highest = max(
-        (entry.spec.priority for entry in cluster.mirror.jobs.values() if entry.task_counts.pending), default=0
+        (entry.spec.priority for entry in cluster.mirror.jobs.values() if entry.task_counts.pending),
+        default=0,
     )
     for job, _ in new:
         spec = cluster.mirror.jobs[job].spec
@@ -267,7 +268,9 @@ def test_who_waits_on_a_node_counts_against_the_quota(quota: int, others: int, a
     cluster.mirror.jobs[short.id].run_us = 2000.0
     for number in range(again):
         cluster.submit(10 + number, {"needs": {"cpu": 100}, "namespace": "default"})
-        cluster.mirror.apply(NamespaceRecord("third", {"tasks": number}))  # somebody's quota has grown: look again
+        cluster.mirror.apply(
+            NamespaceRecord("third", {"tasks": number})
+        )  # somebody's quota has grown: look again
         cluster.round()
 
         check_quotas(cluster, cluster.seen())

@@ -6,18 +6,18 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rota.engine.entries import JobEntry
+from rota.engine.state.entries import JobEntry
 from rota.model.columns import ints
 from rota.model.errors import Rejected
 from rota.model.ids import JobId
 from rota.model.job import JobKind, Recovery
 from rota.model.lifecycle import ATTEMPT_FIRST_END, TASK_ENDS, AttemptState
-from rota.model.phase import Phase
-from rota.model.recovery import WhenControllerAbsent, RecoveryDecision
+from rota.model.messages import ReportedState
+from rota.model.recovery import RecoveryDecision, WhenControllerAbsent
 from rota.model.shape import RunMode
-from rota.model.sync import ReportedState
+from rota.rules.phases import Phase
 from rota.testing.builders import job_spec
-from rota.testing.stage import StageMachine, Stage
+from rota.testing.stage import Stage, StageMachine
 
 NODES = ("a", "b", "c")
 OWNER = "ann:ci"
@@ -60,7 +60,9 @@ class Story:
 
     def __init__(self) -> None:
         self.stage = Stage()
-        self.heard: dict[tuple[int, int, int], RecoveryDecision] = {}  # the first word on an attempt that was taken
+        self.heard: dict[
+            tuple[int, int, int], RecoveryDecision
+        ] = {}  # the first word on an attempt that was taken
         self.numbers: dict[tuple[JobId, int], int] = {}
         self.ends: dict[tuple[JobId, int], int] = {}
         for name in NODES:
@@ -177,7 +179,9 @@ class Story:
         if owner is Recovery.CONTROLLER:
             word = self.heard.get((int(job.spec.id), index, lost))
             allowed = (
-                (None, RecoveryDecision.RETRY) if job.spec.when_no_controller is WhenControllerAbsent.SCHEDULER else (RecoveryDecision.RETRY,)
+                (None, RecoveryDecision.RETRY)
+                if job.spec.when_no_controller is WhenControllerAbsent.SCHEDULER
+                else (RecoveryDecision.RETRY,)
             )
             assert word in allowed, f"{name} was placed again, and its controller said {word}"
 

@@ -5,20 +5,21 @@ from collections.abc import Callable
 
 import pytest
 
-from rota.apiserver import admit_update, admit_wishes
-from rota.engine.mirror import Mirror
+from rota.apiserver.admission import actions
+from rota.apiserver.admission import update as admit_update
 from rota.engine.reconciler import Reconciler
-from rota.model.after import Dependency
+from rota.engine.state.mirror import Mirror
+from rota.model.dependency import Dependency
 from rota.model.errors import Rejected
 from rota.model.ids import JobId
-from rota.model.job import JobSpec, JobKind, Unschedulable
+from rota.model.job import JobKind, JobSpec, Unschedulable
 from rota.model.lifecycle import NodeState
 from rota.model.plan import Instant
 from rota.model.shape import RunMode
 from rota.store import codec
-from rota.testing import asked
+from rota.testing import user_requests
 from rota.testing.builders import WALL_MS, job_spec
-from rota.testing.stage import StageMachine, Stage, reconcilers
+from rota.testing.stage import Stage, StageMachine, reconcilers
 
 STEPS = 60
 OFTEN_MS = 50  # looks closer together than this
@@ -89,15 +90,17 @@ class Story:
             self.stage.run_to_quiescence()
 
     def wish(self) -> None:
-        wished = self.draw.choice([admit_wishes.pause, admit_wishes.resume, admit_wishes.cancel])
-        self.ask(lambda job: lambda view, now: wished(view, job, {}, asked.USER, now))
+        wished = self.draw.choice([actions.pause, actions.resume, actions.cancel])
+        self.ask(lambda job: lambda view, now: wished(view, job, {}, user_requests.USER, now))
 
     def update(self) -> None:
         patch = self.draw.choice(
             [{"deadline": None}, {"deadline": "1s"}, {"queue_timeout": "1ms"}, {"priority": 99}]
         )
         wanted = admit_update.UpdateRequest(patch)
-        self.ask(lambda job: lambda view, now: admit_update.update_job(view, job, wanted, asked.USER, now))
+        self.ask(
+            lambda job: lambda view, now: admit_update.update_job(view, job, wanted, user_requests.USER, now)
+        )
 
     def ask(self, command: Callable[..., object]) -> None:
         if not self.jobs:

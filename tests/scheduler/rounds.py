@@ -3,14 +3,14 @@
 from typing import Any
 
 from rota.controllers import batch
-from rota.engine.mirror import Mirror
+from rota.engine.state.mirror import Mirror
 from rota.model.ids import JobId, NodeId
+from rota.model.messages import NodeReport, ReportedState
 from rota.model.plan import Plan
-from rota.model.sync import NodeReport, ReportedState
 from rota.scheduler.plan import ROUND_KEY, Scheduler
 from rota.scheduler.round import SchedulerCache, SchedulerSettings
 from rota.testing.builders import apply, at, claims
-from rota.watcher.sessions import on_report
+from rota.watcher.node_messages import on_report
 
 
 class Rounds:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rota.scheduler.density import TYPICAL_MAX, GpuRequest, GpuDemand, GpuNodes, fragmentation, rank
+from rota.scheduler.placement.density import TYPICAL_MAX, GpuDemand, GpuNodes, GpuRequest, fragmentation, rank
 
 MODELS = ("T4", "V100")
 GIB = 2**30
@@ -182,7 +182,9 @@ def test_a_task_without_a_gpu_keeps_away_from_cores_that_gpus_need() -> None:
 
 
 def test_equal_nodes_are_a_tie() -> None:
-    demand = GpuDemand.from_arrivals({GpuRequest(1000, GIB, size): size for size in (110, 230, 320, 470, 650, 810)})
+    demand = GpuDemand.from_arrivals(
+        {GpuRequest(1000, GIB, size): size for size in (110, 230, 320, 470, 650, 810)}
+    )
 
     ranked = rank(demand, GpuRequest(1000, GIB, 320), columns([One(64_000, 64 * GIB, (530, 1000, 320))] * 3))
 
@@ -242,7 +244,9 @@ def columns(nodes: list[One], width: int = 4) -> GpuNodes:
     )
 
 
-def slow_score(demand: GpuDemand, mix: dict[GpuRequest, int], ask: GpuRequest, node: One, device: int) -> float:
+def slow_score(
+    demand: GpuDemand, mix: dict[GpuRequest, int], ask: GpuRequest, node: One, device: int
+) -> float:
     after = node.with_task(ask, device)
     left = 0.7 * after.cpu / 128_000 + 0.3 * sum(after.devices) / 8_000
     gap = 0.0

@@ -2,12 +2,12 @@
 
 import pytest
 
-from rota.engine.mirror import Mirror
+from rota.engine.state.mirror import Mirror
 from rota.model.shape import Op, tolerates
-from rota.scheduler.board import Board
-from rota.scheduler.filters import matching_nodes
-from rota.scheduler.rows import ScoreRows
-from rota.scheduler.scores import EXCLUDED
+from rota.scheduler.placement.board import Board
+from rota.scheduler.placement.filters import matching_nodes
+from rota.scheduler.placement.rows import ScoreRows
+from rota.scheduler.placement.scores import EXCLUDED
 from rota.testing.builders import add_node, job_spec, where
 
 EU = {"region": "eu"}
@@ -113,8 +113,13 @@ def test_a_node_can_be_asked_for_by_its_name_and_cluster() -> None:
     add_node(mirror, "a")
     add_node(mirror, "b", labels={"node": "a"})
 
-    assert matching_nodes(mirror.node_table, job_spec(where=(where("node", "==", "a"),)).shape).tolist() == [True, False]
-    assert matching_nodes(mirror.node_table, job_spec(where=(where("cluster", "==", "default"),)).shape).tolist() == [
+    assert matching_nodes(mirror.node_table, job_spec(where=(where("node", "==", "a"),)).shape).tolist() == [
+        True,
+        False,
+    ]
+    assert matching_nodes(
+        mirror.node_table, job_spec(where=(where("cluster", "==", "default"),)).shape
+    ).tolist() == [
         True,
         True,
     ]

@@ -4,11 +4,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from rota.engine.mirror import Mirror
-from rota.engine.shadow import WhatIfMirror
+from rota.engine.state.mirror import Mirror
+from rota.engine.state.what_if import WhatIfMirror
 from rota.model.ids import JobId
 from rota.model.job import Counters
-from rota.model.sync import ReportedState
+from rota.model.messages import ReportedState
 from rota.testing.builders import GIB, add_job, add_node, job_spec, placements, where
 from tests.scheduler.rounds import Rounds
 

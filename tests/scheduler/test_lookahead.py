@@ -8,9 +8,9 @@ from rota.model.ids import JobId, NodeId
 from rota.model.job import JobStatus
 from rota.model.lifecycle import JobState
 from rota.model.limits import PREEMPT_MARGIN
+from rota.model.messages import ReportedState
 from rota.model.plan import NO_CHANGE
-from rota.model.shape import Constraint, Op, RunMode, AffinityTerm
-from rota.model.sync import ReportedState
+from rota.model.shape import AffinityTerm, Constraint, Op, RunMode
 from rota.testing.builders import add_job, add_node, job_spec, placements
 from tests.scheduler.rounds import Rounds
 

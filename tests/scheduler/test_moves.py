@@ -3,11 +3,11 @@
 import pytest
 
 from rota.model.ids import JobId, NodeId
-from rota.model.job import JobSpec, JobIntent
+from rota.model.job import JobIntent, JobSpec
 from rota.model.limits import MOVE_WAIT_MS
+from rota.model.messages import ReportedState
 from rota.model.move import MoveOrder
 from rota.model.namespace import NamespaceRecord
-from rota.model.sync import ReportedState
 from rota.testing.builders import add_job, add_node, job_spec, placements
 from tests.scheduler.rounds import Rounds
 

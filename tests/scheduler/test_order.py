@@ -6,11 +6,11 @@ from rota.controllers import batch
 from rota.model.ids import JobId
 from rota.model.job import JobSpec, JobStatus
 from rota.model.lifecycle import JobState
+from rota.model.messages import ReportedState
 from rota.model.namespace import NamespaceRecord
-from rota.model.shape import Constraint, Op, RunMode, AffinityTerm
-from rota.model.sync import ReportedState
-from rota.scheduler import deadline
+from rota.model.shape import AffinityTerm, Constraint, Op, RunMode
 from rota.scheduler.plan import Scheduler
+from rota.scheduler.policy import deadline
 from rota.scheduler.round import SchedulerSettings
 from rota.testing.builders import WALL_MS, add_job, add_node, apply, at, job_spec, placements
 from tests.scheduler.rounds import Rounds

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rota.engine.entries import JobEntry
-from rota.engine.mirror import Mirror
+from rota.engine.state.entries import JobEntry
+from rota.engine.state.mirror import Mirror
 from rota.model.job import JobSpec
 from rota.model.limits import NODE_TASKS_MAX
 from rota.model.node import NodeLoad
-from rota.scheduler.place import Placer
+from rota.scheduler.placement.place import Placer
 from rota.testing.builders import GIB, add_job, add_node, job_spec
 from tests.scheduler.rounds import Rounds
 

@@ -7,12 +7,12 @@ import pytest
 from rota.model.attempt import EVICTED
 from rota.model.ids import JobId
 from rota.model.limits import NOMINATED_MS, PREEMPT_MARGIN
+from rota.model.messages import ReportedState
 from rota.model.node import Eligibility, NodeIntent
-from rota.model.phase import Phase
 from rota.model.shape import RunMode
-from rota.model.sync import ReportedState
+from rota.rules.phases import Phase
 from rota.testing.builders import add_job, add_node, job_spec, placements, where
-from rota.watcher.told import DispatchState
+from rota.watcher.dispatch import DispatchState
 from tests.scheduler.rounds import Rounds
 
 HIGH = 50 + PREEMPT_MARGIN

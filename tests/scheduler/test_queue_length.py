@@ -1,6 +1,6 @@
 """The length of the queue is told when it comes to be, doubles, halves and ends; not at every change."""
 
-from rota.engine.mirror import Mirror
+from rota.engine.state.mirror import Mirror
 from rota.model.job import JobStatus
 from rota.model.lifecycle import JobState
 from rota.model.limits import QUEUE_LENGTH_CHECK_MS

@@ -5,17 +5,17 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from rota.engine.entries import JobEntry
-from rota.engine.mirror import Mirror
+from rota.engine.state.entries import JobEntry
+from rota.engine.state.mirror import Mirror
 from rota.model.ids import JobId, NodeId
 from rota.model.job import Unschedulable
 from rota.model.lifecycle import NodeState
 from rota.model.limits import BLOCK_TASKS, REFUSAL_MS, RETRY_BACKOFF_FIRST_MS
-from rota.model.node import Eligibility, Connection, NodeLoad, NodeIntent
+from rota.model.messages import ReportedState
+from rota.model.node import Connection, Eligibility, NodeIntent, NodeLoad
 from rota.model.plan import NO_CHANGE
 from rota.model.retry import Retry
 from rota.model.shape import Constraint, Op
-from rota.model.sync import ReportedState
 from rota.testing.builders import GIB, add_job, add_node, job_spec, node_status, placements, where
 from tests.scheduler.rounds import Rounds
 

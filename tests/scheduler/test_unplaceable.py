@@ -2,12 +2,12 @@
 
 import pytest
 
-from rota.engine.mirror import Mirror
+from rota.engine.state.mirror import Mirror
 from rota.model.attempt import StatusBlock
 from rota.model.ids import JobId
-from rota.model.job import UnplaceableCause, JobCluster, JobStatus, Unplaceable, Unschedulable
+from rota.model.job import JobCluster, JobStatus, Unplaceable, UnplaceableCause, Unschedulable
 from rota.model.lifecycle import JobState
-from rota.model.limits import UNPLACEABLE_JOBS_PER_CHECK, UNPLACEABLE_CHECK_MS
+from rota.model.limits import UNPLACEABLE_CHECK_MS, UNPLACEABLE_JOBS_PER_CHECK
 from rota.model.node import NodeStatus
 from rota.model.plan import Plan
 from rota.scheduler.unplaceable import QUEUES_KEY, UnplaceableJobs
@@ -161,7 +161,9 @@ def test_jobs_that_join_a_line_together_are_looked_at_once_more_at_most(told: To
     for job in jobs:
         told.look(job)
 
-    rest = [told.look(QUEUES_KEY, 10 + number) for number in range(len(jobs) // UNPLACEABLE_JOBS_PER_CHECK + 1)]
+    rest = [
+        told.look(QUEUES_KEY, 10 + number) for number in range(len(jobs) // UNPLACEABLE_JOBS_PER_CHECK + 1)
+    ]
 
     assert [plan.puts for plan in rest] == [()] * len(rest)
     assert rest[-1].wake_at_ms == 10 + len(rest) - 1 + UNPLACEABLE_CHECK_MS

@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from rota.engine.mirror import Mirror
+from rota.engine.state.mirror import Mirror
 from rota.model.ids import JobId, Key, NodeId
-from rota.model.job import JobStatus, JobKind
+from rota.model.job import JobKind, JobStatus
 from rota.model.lifecycle import JobState
-from rota.model.limits import RESERVATION_LATE_MS, RESERVATION_BACKOFF_MS, REFUSAL_MS
+from rota.model.limits import REFUSAL_MS, RESERVATION_BACKOFF_MS, RESERVATION_LATE_MS
+from rota.model.messages import ReportedState
 from rota.model.retry import Retry
-from rota.model.shape import Constraint, Op, RunMode, SpreadTerm, AffinityTerm
-from rota.model.sync import ReportedState
-from rota.scheduler.explain import explain_job
+from rota.model.shape import AffinityTerm, Constraint, Op, RunMode, SpreadTerm
+from rota.scheduler.explain.why import explain_job
 from rota.testing.builders import GIB, add_job, add_node, at, job_spec, placements
 from rota.watcher import leases
 from tests.scheduler.rounds import Rounds
@@ -65,7 +65,10 @@ class Crowd(Rounds):
         {"needs": lambda number: {"cpu": 3000, "memory": number << 20}},
         {"expect_seconds": float},
         {"user": lambda number: f"user-{number}"},
-        {"namespace": lambda number: f"space-{number}", "near": (AffinityTerm(Constraint("job", Op.EXISTS)),)},
+        {
+            "namespace": lambda number: f"space-{number}",
+            "near": (AffinityTerm(Constraint("job", Op.EXISTS)),),
+        },
         {"spread": (SpreadTerm("node", 1),)},
     ],
     ids=["alike", "directories", "amounts", "expectations", "users", "near", "spread"],
@@ -237,7 +240,9 @@ def test_who_steps_back_is_not_said_to_hold_others_back() -> None:
     before = explain_job(rounds.mirror, JobId("3"), at(0), known=rounds.scheduler.queue_snapshot)
     rounds.mirror.now_ms = 10_000 + RESERVATION_LATE_MS
     rounds.cache.drop_expired(rounds.mirror, at(rounds.mirror.now_ms))
-    after = explain_job(rounds.mirror, JobId("3"), at(rounds.mirror.now_ms), known=rounds.scheduler.queue_snapshot)
+    after = explain_job(
+        rounds.mirror, JobId("3"), at(rounds.mirror.now_ms), known=rounds.scheduler.queue_snapshot
+    )
 
     assert [reason.kind for reason in before.reasons][:1] == ["promised"]
     assert "promised" not in [reason.kind for reason in after.reasons]

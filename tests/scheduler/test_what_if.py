@@ -6,18 +6,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rota.engine.shadow import WhatIfMirror
-from rota.model.cluster import ClusterRecord, ClusterIntent
+from rota.engine.state.what_if import WhatIfMirror
+from rota.model.cluster import ClusterIntent, ClusterRecord
 from rota.model.ids import NodeId
 from rota.model.job import JobSpec, Unschedulable
+from rota.model.messages import ReportedState
 from rota.model.namespace import NamespaceRecord
 from rota.model.node import Eligibility, NodeIntent
-from rota.model.outlook import PlannedEviction, PlannedScaling, NewNode, PlanOutcome, PlanResult, PlannedPlacement, WhatIf
-from rota.model.sync import ReportedState
+from rota.model.outlook import (
+    NewNode,
+    PlannedEviction,
+    PlannedPlacement,
+    PlannedScaling,
+    PlanOutcome,
+    PlanResult,
+    WhatIf,
+)
 from rota.scheduler.what_if import plan_job
 from rota.testing.builders import GIB, add_job, add_node, at, job_spec, placements, where
 from tests.scheduler.rounds import Rounds
-from tests.scheduler.test_explain_agrees import NODES, QUOTAS, WISHES, cluster, place
+from tests.scheduler.test_why_agrees import NODES, QUOTAS, WISHES, cluster, place
 
 
 def plan(rounds: Rounds, spec: JobSpec, what_if: WhatIf | None = None) -> PlanResult:
@@ -36,7 +44,9 @@ def rounds() -> Rounds:
 
 
 def test_what_fits_would_start_now(rounds: Rounds) -> None:
-    assert plan(rounds, job_spec(9)) == PlanResult(PlanOutcome.NOW, "would start now on a", 1, (PlannedPlacement("a", 1),))
+    assert plan(rounds, job_spec(9)) == PlanResult(
+        PlanOutcome.NOW, "would start now on a", 1, (PlannedPlacement("a", 1),)
+    )
 
 
 def test_of_an_array_some_would_start_and_the_rest_is_explained(rounds: Rounds) -> None:
@@ -168,7 +178,10 @@ def test_what_could_start_only_once_a_cluster_has_grown_waits_for_that() -> None
         rounds.mirror.apply(record)
     outlook = plan(rounds, job_spec(9, count=5))
 
-    assert (outlook.outcome, outlook.sentence) == (PlanOutcome.WAIT, "would wait until cluster default has grown")
+    assert (outlook.outcome, outlook.sentence) == (
+        PlanOutcome.WAIT,
+        "would wait until cluster default has grown",
+    )
     assert outlook.grows == PlannedScaling("default", 3, 0, 4, 5, 5)
     assert outlook.why is not None
     assert outlook.why.changes == (), "nobody has to do anything"

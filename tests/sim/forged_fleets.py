@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from rota.model.cluster import ClusterRecord, ClusterIntent
+from rota.model.cluster import ClusterIntent, ClusterRecord
 from rota.model.cluster import Machine as Wanted
 from rota.model.job import JobCluster
 from rota.model.lifecycle import ClusterState, MachineState

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from rota.model.after import Dependency
 from rota.model.cron import CronRecord, CronStatus, MissedRuns
+from rota.model.dependency import Dependency
 from rota.model.ids import JobId
-from rota.model.job import JobCluster, JobStatus, JobIntent, JobKind
+from rota.model.job import JobCluster, JobIntent, JobKind, JobStatus
 from rota.model.lifecycle import AttemptState, JobState
 from rota.sim.keeping import SimChild, TaskBehaviour
 from rota.testing.builders import job_spec

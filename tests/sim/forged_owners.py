@@ -6,7 +6,7 @@ from rota.model.attempt import EVICTED
 from rota.model.ids import NodeId
 from rota.model.job import JobKind, Recovery
 from rota.model.lifecycle import AttemptState, TaskState
-from rota.model.node import Eligibility, NodeSpec, NodeIntent
+from rota.model.node import Eligibility, NodeIntent, NodeSpec
 from rota.model.recovery import RecoveryAnswer, RecoveryAnswers, RecoveryDecision
 from rota.testing.builders import job_spec
 from rota.testing.records import decided, placed, reported

@@ -10,9 +10,9 @@ from rota.model.ids import JobId, NodeId
 from rota.model.job import JobCluster, JobSpec, JobStatus
 from rota.model.lifecycle import JobState
 from rota.model.namespace import NamespaceRecord
-from rota.model.node import Eligibility, NodeSpec, NodeIntent
+from rota.model.node import Eligibility, NodeIntent, NodeSpec
 from rota.model.plan import Record
-from rota.model.shape import Constraint, Op, SpreadTerm, AffinityTerm
+from rota.model.shape import AffinityTerm, Constraint, Op, SpreadTerm
 from rota.sim import shortage
 from rota.sim.medium import SimStore
 from rota.sim.network import SimNetwork
@@ -148,7 +148,9 @@ FORGED: dict[Callable[[], None], str] = {
 
 def keeps_to_all_rules() -> None:
     """Not forged: those who go together, the first of them anywhere, one after the other."""
-    stage = stage_of(labels={"app": "web"}, near=(AffinityTerm(WEB, "zone"),), gang=True, spread=(SpreadTerm("node", 2),))
+    stage = stage_of(
+        labels={"app": "web"}, near=(AffinityTerm(WEB, "zone"),), gang=True, spread=(SpreadTerm("node", 2),)
+    )
     stage.write(NamespaceRecord("default", {"tasks": 2}), NodeIntent(NodeId("n2"), taints=("kept",)))
     stage.write(placed(ATTEMPTS, [0, 1], "n1"))
 

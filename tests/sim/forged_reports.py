@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from rota.apiserver import admit_results
+from rota.apiserver.admission import results as admit_results
 from rota.model.errors import Conflict, NotFound
 from rota.model.lifecycle import AttemptState
 from rota.model.plan import EventRecord

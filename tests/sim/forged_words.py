@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from rota.apiserver.admission import SubmitResult
-from rota.apiserver.feed import SequencedEvent, EventCursor
+from rota.apiserver.admission.submission import SubmitResult
+from rota.apiserver.streams.event_cursor import EventCursor, SequencedEvent
 from rota.model.ids import JobId, NodeId
 from rota.model.node import Connection, NodeSpec
 from rota.model.plan import EventRecord
@@ -12,7 +12,7 @@ from rota.sim.medium import SimStore
 from rota.sim.network import SimNetwork
 from rota.sim.subscribers import SimSubscriber
 from rota.sim.users import SimUsers
-from rota.sim.words import WatchStarted, WatchEnded, HelloMessage, EventPageMessage
+from rota.sim.words import EventPageMessage, HelloMessage, WatchEnded, WatchStarted
 from rota.sim.world import SimClock, SimProcess, World
 from rota.store import codec
 from rota.store.protocol import Batch, EventRow
@@ -101,5 +101,5 @@ FORGED: dict[Callable[[], None], str] = {
     a_clone_is_welcome: "boot-2 is welcome as n1, and boot-1 answers",
     nothing_is_told: "subscriber a was not told 1.0 for 15001 ms",
     what_is_there_is_said_to_be_gone: "subscriber a is told that 1.0 is gone, which is still there",
-    another_body_is_accepted: "submit key with another body was answered with Submitted(job='1', new=False",
+    another_body_is_accepted: "submit key with another body was answered with SubmitResult(job='1', new=",
 }

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from rota.model.attempt import EVICTED
 from rota.model.columns import Draft
 from rota.model.ids import JobId, NodeId
-from rota.model.job import JobTombstone, JobStatus, SubmitKey
+from rota.model.job import JobStatus, JobTombstone, SubmitKey
 from rota.model.lifecycle import AttemptState, JobState, NodeState, TaskState
 from rota.model.node import NodeSpec
 from rota.sim.deadlines import SLACK_MS

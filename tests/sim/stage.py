@@ -11,7 +11,7 @@ from rota.sim.keeping import SimChild, TaskBehaviour
 from rota.sim.machine import SimMachine
 from rota.sim.medium import SimStore
 from rota.sim.network import SimNetwork
-from rota.sim.server import SimServer, LivenessTimes
+from rota.sim.server import LivenessTimes, SimServer
 from rota.sim.world import World
 from rota.store import codec
 from rota.store.protocol import Batch

@@ -9,7 +9,7 @@ import pytest
 
 import rota.sim
 from rota.model.ids import JobId, NodeId
-from rota.model.job import JobTombstone, JobStatus
+from rota.model.job import JobStatus, JobTombstone
 from rota.model.lifecycle import AttemptState, JobState, TaskState
 from rota.model.node import NodeSpec
 from rota.model.shape import RunMode
@@ -273,7 +273,11 @@ def test_no_check_is_without_a_forgery() -> None:
     paths = [path for path in Path(rota.sim.__path__[0]).glob("*.py") if path.name not in ELSEWHERE]
     trees = [ast.parse(path.read_text(encoding="utf-8")) for path in paths]
     raised = [node.exc for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Raise)]
-    broken = [one for one in raised if isinstance(one, ast.Call) and ast.unparse(one.func) == "Broken"]
+    broken = [
+        one
+        for one in raised
+        if isinstance(one, ast.Call) and ast.unparse(one.func) == InvariantBroken.__name__
+    ]
     patterns = [pattern(one.args[0]) for one in broken]
     sentences = [told(forge) for forge in FORGED]
 

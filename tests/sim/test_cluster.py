@@ -2,8 +2,8 @@
 
 import pytest
 
-from rota.engine.mirror import Mirror
 from rota.engine.reconciler import Command
+from rota.engine.state.mirror import Mirror
 from rota.model.ids import NodeId
 from rota.model.node import Eligibility, NodeSpec
 from rota.model.plan import NO_CHANGE

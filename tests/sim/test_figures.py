@@ -20,7 +20,9 @@ def drawn(count: int) -> list[TaskRun]:
         submitted_ms = rng.randrange(100_000)
         started_ms = submitted_ms + rng.choice([0, rng.randrange(50_000)])
         ended_ms = started_ms + rng.randrange(20_000)
-        rows.append(TaskRun(str(number), 0, rng.choice([500, 1000, 4000]), submitted_ms, started_ms, ended_ms))
+        rows.append(
+            TaskRun(str(number), 0, rng.choice([500, 1000, 4000]), submitted_ms, started_ms, ended_ms)
+        )
     return rows
 
 

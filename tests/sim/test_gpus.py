@@ -19,7 +19,9 @@ def devices(seed: int) -> Scenario:
     luck = Random(f"{seed}/gpus")
     arrivals = sorted((arrival(luck, n) for n in range(30)), key=lambda one: one.at_ms)
     length_ms = SAFETY_MS * 3 // 4
-    cut = [SimFault(luck.randrange(length_ms), "cut off", luck.randrange(1000), 15_000, 0.5) for _ in range(6)]
+    cut = [
+        SimFault(luck.randrange(length_ms), "cut off", luck.randrange(1000), 15_000, 0.5) for _ in range(6)
+    ]
     faults = sorted([*draw(luck, length_ms, servers=1), *cut])
     return Scenario(seed, Size((NODES,), lost_ms=10_000), arrivals, faults)
 

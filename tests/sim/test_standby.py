@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from rota.engine.catching_up import replay_commit
-from rota.engine.mirror import Mirror
+from rota.engine.state.mirror import Mirror
+from rota.engine.state.replay import replay_commit
 from rota.model.ids import Key
 from rota.sim.cluster import SimCluster
 from rota.sim.scenario import run, scenario
@@ -51,7 +51,11 @@ def picture(mirror: Mirror, now_ms: int) -> dict[str, Any]:
         "systems": sorted(mirror.system_jobs),
         "leased": sorted(mirror.leased),
         "unassigned": sorted(mirror.unassigned),
-        "past": (sorted(mirror.ended_jobs.ended), sorted(mirror.ended_jobs.retained_until), sorted(mirror.ended_jobs.orphans)),
+        "past": (
+            sorted(mirror.ended_jobs.ended),
+            sorted(mirror.ended_jobs.retained_until),
+            sorted(mirror.ended_jobs.orphans),
+        ),
     }
 
 
@@ -63,7 +67,7 @@ def test_a_standby_knows_what_reading_would_tell(seed: int, monkeypatch: pytest.
         committed(cluster, batch, revision)
         standby.hear(cluster, batch)
 
-    monkeypatch.setattr(SimCluster, "_on_commit", hear)
+    monkeypatch.setattr(SimCluster, "_committed", hear)
     finding = run(scenario(seed), keep_trace=False)
 
     assert finding.broken is None

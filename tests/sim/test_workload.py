@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rota.apiserver.spec import parse_spec
+from rota.apiserver.spec.job import parse_spec
 from rota.model.amounts import CPU, DISK, GPU, MEMORY
 from rota.sim.workload import (
     CLUSTER_FIELDS,

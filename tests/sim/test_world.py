@@ -53,8 +53,8 @@ def test_a_run_stops_when_it_is_done() -> None:
 def test_worlds_that_did_the_same_have_the_same_digest() -> None:
     one, same, other = World(0), World(0, keep_trace=False), World(0)
     for world in (one, same):
-        world.trace("n1", "is well")
-    other.trace("n1", "is ill")
+        world.record("n1", "is well")
+    other.record("n1", "is ill")
 
     assert one.digest == same.digest != other.digest
     assert one.trace == ["     0.000  n1: is well"]

@@ -12,7 +12,7 @@ from rota.client.cluster import Cluster, connect
 from rota.testing.cluster import LocalCluster
 from tests.contracts.processes import ROOT
 from tests.system.dev import Dev
-from tests.system.witness import Gate, Witness
+from tests.system.witness_file import Gate, Witness
 
 
 @pytest.fixture

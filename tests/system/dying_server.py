@@ -9,7 +9,7 @@ from typing import Any
 
 from rota.cli.main import main
 from rota.engine.run import Engine
-from rota.store.mark import AckMarker
+from rota.store.ack_marker import AckMarker
 from rota.store.protocol import Batch
 from rota.store.sqlite import SqliteStore
 
@@ -59,7 +59,7 @@ class DyingMark(AckMarker):
 
 
 class DyingEngine(Engine):
-    def _tell(self, decided: Any) -> None:
+    def _publish(self, decided: Any) -> None:
         super()._publish(decided)
         if decided.puts:
             at("spoken")
@@ -72,7 +72,7 @@ def replace(module: str, name: str, by: type) -> None:
 
 
 if __name__ == "__main__":
-    replace("rota.store.sqlite", "Mark", DyingMark)
-    replace("rota.wiring.post", "SqliteStore", DyingStore)
+    replace("rota.store.sqlite", "AckMarker", DyingMark)
+    replace("rota.wiring.leadership.leadership", "SqliteStore", DyingStore)
     replace("rota.wiring.server", "Engine", DyingEngine)
     main()

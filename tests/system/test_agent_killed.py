@@ -11,7 +11,7 @@ import pytest
 from rota.client.cluster import connect
 from rota.testing.cluster import LocalCluster
 from rota.testing.processes import until, with_argument
-from tests.system.witness import Gate, Witness
+from tests.system.witness_file import Gate, Witness
 
 pytestmark = pytest.mark.system
 TASKS = 50

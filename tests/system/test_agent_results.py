@@ -14,7 +14,7 @@ from rota.identity.signed_requests import sign_request
 from rota.model.result import result_path
 from rota.testing.cluster import LocalCluster
 from rota.testing.processes import until
-from tests.system.witness import Gate, Witness
+from tests.system.witness_file import Gate, Witness
 
 pytestmark = pytest.mark.system
 SOURCE = str(Path(rota.__file__).parents[1])

@@ -15,7 +15,7 @@ from rota.identity.node_identity import load_identity
 from rota.testing.cluster import LocalCluster
 from rota.testing.election import ElectedCluster
 from rota.testing.etcd import LocalEtcd
-from rota.testing.processes import resident_bytes
+from rota.testing.processes import resident_bytes, until
 from rota.wire.generated import agent_pb2
 from tests.machine import needs
 
@@ -106,6 +106,7 @@ def test_the_leader_writes_down_the_address_of_a_standbys_caller(tmp_path: Path)
     ):
         leader = cluster.wait_for_leader()
         [standby] = [number for number in cluster.places if number != leader]
+        until(lambda: cluster.status_of(standby) != 0, "the standby answers")
         forged = {"rota-origin": f"203.0.113.9 {'0' * 64}", "rota-forwarded": "1"}
         for number, source, token, headers in (
             (standby, "127.0.0.2", cluster.token, {}),

@@ -11,7 +11,7 @@ from rota.testing.cluster import LocalCluster
 from rota.testing.etcd import LocalEtcd
 from rota.testing.processes import until
 from tests.machine import needs
-from tests.system.witness import Gate, Witness
+from tests.system.witness_file import Gate, Witness
 
 pytestmark = [pytest.mark.system, needs("etcd"), pytest.mark.timeout(300)]
 

@@ -9,7 +9,7 @@ import pytest
 
 from rota.testing.cluster import LocalCluster
 from rota.testing.processes import until
-from rota.wiring.guard import end_nodes
+from rota.wiring.node_processes import end_nodes
 
 pytestmark = pytest.mark.system
 SECONDS = 200.0

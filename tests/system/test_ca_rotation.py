@@ -23,7 +23,7 @@ from rota.testing.processes import until
 from rota.wire.generated import agent_pb2, agent_pb2_grpc
 from tests.machine import needs
 from tests.system.test_results import REPORT
-from tests.system.witness import Gate, Witness
+from tests.system.witness_file import Gate, Witness
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 ROTATION = "/v1/ca/rotation"

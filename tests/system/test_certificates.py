@@ -20,7 +20,7 @@ from rota.wire.generated import agent_pb2, agent_pb2_grpc
 from tests.contracts.processes import ROOT, SOURCE
 from tests.machine import needs
 from tests.system.test_clock_jumps import WallClock, with_wall_clock
-from tests.system.witness import Gate, Witness
+from tests.system.witness_file import Gate, Witness
 
 pytestmark = pytest.mark.system
 SHORT = "tests.system.short_lives"

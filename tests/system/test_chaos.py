@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from rota.client.views import Event
+from rota.devtools import chaos
+from rota.devtools.chaos import ChaosAct, ChaosKind
 from rota.testing.processes import until
-from rota.wiring import chaos
-from rota.wiring.chaos import ChaosAct, ChaosKind
 from tests.system.dev import STOP_SECONDS, Dev
-from tests.system.witness import Witness
+from tests.system.witness_file import Witness
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 TASKS = 300

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from rota.client.rpc import Controller
+from rota.client.controller import Controller
 from rota.testing.cluster import LocalCluster
 from rota.testing.processes import until
 from rota.wire.generated import controller_pb2 as pb
-from tests.system.witness import Gate
+from tests.system.witness_file import Gate
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ci_controller.py"
 ENDS_IN_SECONDS = 120

@@ -11,7 +11,7 @@ import pytest
 
 from rota.testing.cluster import LocalCluster
 from rota.testing.processes import until, with_argument
-from tests.system.witness import Gate
+from tests.system.witness_file import Gate
 
 pytestmark = pytest.mark.system
 SECONDS = 100.0

@@ -10,9 +10,9 @@ from rota.config import machines_dir
 from rota.testing.election import ElectedCluster
 from rota.testing.etcd import LocalEtcd
 from rota.testing.processes import until, with_argument
-from rota.wiring.guard import end_nodes
+from rota.wiring.node_processes import end_nodes
 from tests.machine import needs
-from tests.system.witness import Gate, Witness
+from tests.system.witness_file import Gate, Witness
 
 pytestmark = [pytest.mark.system, needs("etcd")]
 SECONDS = 200.0

@@ -11,7 +11,7 @@ from rota.testing.cluster import LocalCluster
 from rota.testing.processes import until
 from rota.wire.generated import controller_pb2 as pb
 from rota.wire.generated import controller_pb2_grpc
-from tests.system.witness import Gate
+from tests.system.witness_file import Gate
 
 pytestmark = pytest.mark.system
 SECONDS = 120

@@ -7,12 +7,12 @@ from typing import Any
 import grpc
 import pytest
 
-from rota.client.rpc import Controller
+from rota.client.controller import Controller
 from rota.testing.cluster import LocalCluster
 from rota.testing.processes import until
 from rota.wire.generated import controller_pb2 as pb
 from tests.system.controller import Outside
-from tests.system.witness import Gate, Witness
+from tests.system.witness_file import Gate, Witness
 
 pytestmark = pytest.mark.system
 

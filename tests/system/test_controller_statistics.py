@@ -10,7 +10,7 @@ from rota.testing.cluster import LocalCluster
 from rota.testing.processes import until
 from rota.wire.generated import controller_pb2 as pb
 from tests.system.controller import Outside
-from tests.system.witness import Gate
+from tests.system.witness_file import Gate
 
 pytestmark = pytest.mark.system
 

@@ -14,7 +14,7 @@ from rota.testing.cluster import LocalCluster
 from rota.testing.processes import until
 from tests.contracts.processes import ROOT, SOURCE
 from tests.faults.sizes import MANY
-from tests.system.witness import Witness
+from tests.system.witness_file import Witness
 
 pytestmark = pytest.mark.system
 POINTS = ("before", "written", "synced", "marked", "answered", "spoken", "sent")

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from rota.client.rpc import Controller
+from rota.client.controller import Controller
 from rota.testing.cluster import LocalCluster
 from rota.testing.processes import until, with_argument, with_variable
-from rota.wiring import guard
-from tests.system.witness import Gate, Witness
+from rota.wiring import node_processes
+from tests.system.witness_file import Gate, Witness
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 SECONDS = 200.0
@@ -108,12 +108,12 @@ class Cloud:
         (self.here / "dead").unlink()
 
     def kill(self, machine: str) -> None:
-        guard.kill_node(self.here / machine)
+        node_processes.kill_node(self.here / machine)
 
     def send(self, machine: str, signum: int) -> None:
         """To all that runs there."""
         directory = self.here / machine
-        for one in (*guard.agents_of(directory), *guard.keepers_of(directory)):
+        for one in (*node_processes.agents_of(directory), *node_processes.keepers_of(directory)):
             one.send(signum)
         for pid in self.work(machine):
             with contextlib.suppress(ProcessLookupError):
@@ -123,7 +123,7 @@ class Cloud:
         return with_variable("ROTA_KEEPER", (self.here / machine / "keeper.id").read_text().strip())
 
     def close(self) -> None:
-        guard.end_nodes(list(self.here.glob("*/")))
+        node_processes.end_nodes(list(self.here.glob("*/")))
 
 
 @dataclass

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from rota.testing.cluster import LocalCluster
-from tests.system.witness import Gate
+from tests.system.witness_file import Gate
 
 pytestmark = pytest.mark.system
 

@@ -16,7 +16,7 @@ from rota.testing.cluster import LocalCluster
 from tests.contracts.processes import ROOT, SOURCE
 from tests.machine import needs
 from tests.system.dev import Dev
-from tests.system.witness import Gate
+from tests.system.witness_file import Gate
 
 pytestmark = [pytest.mark.system, needs("root")]
 

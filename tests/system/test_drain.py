@@ -6,7 +6,7 @@ import pytest
 
 from rota.testing.cluster import LocalCluster
 from rota.testing.processes import until
-from tests.system.witness import Gate, Witness
+from tests.system.witness_file import Gate, Witness
 
 pytestmark = pytest.mark.system
 

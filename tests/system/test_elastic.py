@@ -12,7 +12,7 @@ import pytest
 from rota.client.cluster import Cluster
 from rota.testing.processes import until
 from tests.system.dev import STOP_SECONDS, Dev
-from tests.system.witness import Gate, Witness
+from tests.system.witness_file import Gate, Witness
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 SECONDS = 300.0

@@ -13,7 +13,7 @@ from rota.testing.cluster import LocalCluster
 from rota.testing.processes import until
 from rota.testing.records import job
 from rota.testing.store_contract import batch, commit
-from tests.system.witness import Gate, Witness
+from tests.system.witness_file import Gate, Witness
 
 pytestmark = pytest.mark.system
 

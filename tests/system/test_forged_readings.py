@@ -18,7 +18,7 @@ from rota.testing.cluster import LocalCluster
 from rota.testing.processes import is_stopped, until
 from rota.wire.generated import agent_pb2 as pb
 from rota.wire.generated import agent_pb2_grpc as pb_grpc
-from tests.system.witness import Gate
+from tests.system.witness_file import Gate
 
 pytestmark = pytest.mark.system
 

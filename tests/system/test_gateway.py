@@ -381,7 +381,9 @@ def test_what_runs_on_a_worker_outlives_the_server(gateway: Gateway, tmp_path: P
 
 
 def test_the_same_over_tls_by_its_configuration(stubs: Path, tmp_path: Path) -> None:
-    keys = CertificateAuthority.open(tmp_path / "authority", datetime.now(UTC)).server_identity((), datetime.now(UTC))
+    keys = CertificateAuthority.open(tmp_path / "authority", datetime.now(UTC)).server_identity(
+        (), datetime.now(UTC)
+    )
     files = {"crt": keys.cert_pem, "key": keys.key_pem, "ca": keys.ca_pem}
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)

@@ -11,12 +11,15 @@ import pytest
 
 from rota.testing.cluster import LocalCluster
 from rota.testing.processes import until
-from tests.system.witness import Gate
+from tests.system.witness_file import Gate
 
 pytestmark = pytest.mark.system
 
 GPUS = {"ROTA_RESOURCES": "gpu=2", "ROTA_GPU_MODEL": "A100"}
-OUTDATED = "import sys; from rota.keeper import run, wire; wire.PROTOCOL = 1; run.keep(sys.argv[1])"
+OUTDATED = (
+    "import sys; from rota.keeper import run; from rota.keeper.protocol import wire;"
+    " wire.PROTOCOL = 1; run.run_keeper(sys.argv[1])"
+)
 
 
 class Seen(NamedTuple):

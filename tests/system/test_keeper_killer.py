@@ -8,7 +8,7 @@ import pytest
 from rota.model.limits import QUARANTINE_KEEPER_DEATHS_TIED
 from rota.testing.cluster import LocalCluster
 from rota.testing.processes import until
-from tests.system.witness import Gate, Witness
+from tests.system.witness_file import Gate, Witness
 
 pytestmark = pytest.mark.system
 PATIENCE_SECONDS = 120  # several pauses that double

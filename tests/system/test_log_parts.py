@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from rota.keeper.output.times import SUFFIX, parse_marks
+from rota.keeper.output.time_index import SUFFIX, parse_marks
 from rota.testing.cluster import LocalCluster
 from rota.testing.processes import until
-from tests.system.witness import Gate
+from tests.system.witness_file import Gate
 
 KIB = 1 << 10
 

@@ -9,7 +9,7 @@ from rota.client.errors import Conflict, NotFound
 from rota.client.job import Job
 from rota.testing.cluster import LocalCluster
 from rota.testing.processes import until
-from tests.system.witness import Gate, Witness
+from tests.system.witness_file import Gate, Witness
 
 pytestmark = pytest.mark.system
 

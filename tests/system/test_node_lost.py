@@ -9,7 +9,7 @@ import pytest
 from rota.model.limits import BEAT_MS
 from rota.testing.cluster import LocalCluster
 from rota.testing.processes import until
-from tests.system.witness import Gate, Witness
+from tests.system.witness_file import Gate, Witness
 
 pytestmark = pytest.mark.system
 LOST_SECONDS = 12  # a beat may come late on a busy machine: half of it makes a node suspect

@@ -21,7 +21,7 @@ from rota.wire.generated import agent_pb2_grpc as pb_grpc
 from tests.machine import needs
 from tests.system.test_certificates import ShortLived
 from tests.system.test_forged_readings import as_node
-from tests.system.witness import Gate, Witness
+from tests.system.witness_file import Gate, Witness
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 

@@ -17,7 +17,7 @@ from rota.testing.processes import until
 from rota.wire.generated import controller_pb2 as pb
 from rota.wire.generated import controller_pb2_grpc
 from tests.machine import needs
-from tests.system.witness import Gate, Witness
+from tests.system.witness_file import Gate, Witness
 
 pytestmark = pytest.mark.system
 SECONDS = 120

@@ -7,7 +7,7 @@ import pytest
 from rota.client.cluster import Cluster
 from rota.client.errors import Conflict
 from rota.testing.cluster import LocalCluster
-from tests.system.witness import Witness
+from tests.system.witness_file import Witness
 
 pytestmark = pytest.mark.system
 

@@ -9,7 +9,7 @@ import pytest
 
 import rota
 from rota.client.cluster import Cluster, connect
-from rota.client.rpc import Controller
+from rota.client.controller import Controller
 from rota.testing.cluster import LocalCluster
 
 pytestmark = pytest.mark.system

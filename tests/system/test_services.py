@@ -12,7 +12,7 @@ from rota.client.cluster import connect
 from rota.client.views import Task
 from rota.testing.cluster import LocalCluster, free_ports
 from rota.testing.processes import until
-from tests.system.witness import Witness
+from tests.system.witness_file import Witness
 
 pytestmark = pytest.mark.system
 OFTEN: dict[str, Any] = {"attempts": 1000, "within": "10m", "delay": "100ms", "delay_max": "200ms"}

@@ -15,7 +15,7 @@ from rota.testing.election import ElectedCluster
 from rota.testing.etcd import LocalEtcd
 from rota.testing.processes import until
 from tests.machine import needs
-from tests.system.witness import Gate, Witness
+from tests.system.witness_file import Gate, Witness
 
 pytestmark = [pytest.mark.system, needs("etcd"), pytest.mark.timeout(900)]
 PATIENCE_SECONDS = 120

@@ -20,7 +20,7 @@ from rota.wire.generated import controller_pb2 as pb
 from rota.wire.generated import controller_pb2_grpc
 from tests.machine import needs
 from tests.system.test_gateway import Foreign
-from tests.system.witness import Gate, Witness
+from tests.system.witness_file import Gate, Witness
 
 pytestmark = [pytest.mark.system, needs("etcd"), pytest.mark.timeout(900)]
 PATIENCE_SECONDS = 120

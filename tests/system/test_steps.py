@@ -10,7 +10,7 @@ from rota.client.cluster import Cluster, connect
 from rota.client.job import Job
 from rota.testing.cluster import LocalCluster
 from rota.testing.processes import until
-from tests.system.witness import Gate
+from tests.system.witness_file import Gate
 
 pytestmark = pytest.mark.system
 NAMES = ("check-out", "build", "test", "package", "clean-up")

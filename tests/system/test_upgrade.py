@@ -10,7 +10,7 @@ import pytest
 import rota
 from rota.testing.cluster import LocalCluster
 from rota.testing.processes import until
-from tests.system.witness import Witness
+from tests.system.witness_file import Witness
 
 pytestmark = pytest.mark.system
 TASKS = 200
@@ -87,7 +87,7 @@ def test_a_server_passes_over_the_words_of_a_newer_agent(tmp_path: Path) -> None
 
 
 def test_an_agent_passes_over_the_words_of_a_newer_server(tmp_path: Path) -> None:
-    newer = another_version(tmp_path / "newer", "watcher/run.py", SAYS_MORE)
+    newer = another_version(tmp_path / "newer", "watcher/agent_service.py", SAYS_MORE)
     with LocalCluster(tmp_path / "c", nodes=1, settings={"PYTHONPATH": newer, **KEEP_WORK}) as cluster:
         cluster.kill_agent(1, signal.SIGTERM)
         cluster.start_agent(1, PYTHONPATH=str(OURS.parent))

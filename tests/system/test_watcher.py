@@ -11,7 +11,7 @@ import pytest
 from rota.testing.cluster import LocalCluster
 from rota.testing.processes import is_stopped, until
 from tests.faults.lines import Lines
-from tests.system.witness import Gate, Witness
+from tests.system.witness_file import Gate, Witness
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 PATIENCE_SECONDS = 120

@@ -3,21 +3,21 @@
 import msgspec
 import pytest
 
-from rota.engine.mirror import Mirror
+from rota.engine.state.mirror import Mirror
 from rota.model.adoption import JobAdoption, attempts_before, jobs_before
 from rota.model.attempt import LOOKAHEAD
 from rota.model.columns import ints
 from rota.model.ids import JobId, NodeId
-from rota.model.job import JobSpec, JobKind
+from rota.model.job import JobKind, JobSpec
 from rota.model.lifecycle import JobState, TaskState
 from rota.model.limits import ADOPTION_MS, BLOCK_TASKS
+from rota.model.messages import AttemptReport, JobReports, ReportedState
 from rota.model.plan import Plan
 from rota.model.shape import RunMode
-from rota.model.sync import AttemptReport, JobReports, ReportedState
 from rota.testing.builders import add_job, add_node, apply, at, claims, job_spec
-from rota.testing.stage import StageMachine, Stage
+from rota.testing.stage import Stage, StageMachine
 from rota.watcher.adoption import BroughtJob, unknown
-from tests.controllers.stages import end, job, stage, state
+from tests.controllers.one_node_stage import end, job, stage, state
 
 A, B, ONE = NodeId("a"), NodeId("b"), JobId("1")
 EPOCH = 2

@@ -2,16 +2,16 @@
 
 from typing import Any
 
-from rota.engine.mirror import Mirror
+from rota.engine.state.mirror import Mirror
 from rota.model.lifecycle import AttemptState, NodeState
 from rota.model.limits import LEASE_MARGIN_MS, LEASE_MS, LOST_MS
+from rota.model.messages import ReportedState
 from rota.model.node import Connection
 from rota.model.plan import Plan
 from rota.model.shape import RunMode
-from rota.model.sync import ReportedState
 from rota.testing.builders import add_job, add_node, apply, at, hello, job_spec
-from rota.watcher import liveness, sessions
-from tests.watcher.placed import ONE, A, place, say, states
+from rota.watcher import liveness, node_messages
+from tests.watcher.placed_work import ONE, A, place, say, states
 
 TERM_MS = LEASE_MS + LEASE_MARGIN_MS
 
@@ -60,7 +60,7 @@ def test_it_is_not_replaced_before_though_its_node_is_lost() -> None:
 
 def test_a_node_that_left_may_have_left_something_behind() -> None:
     mirror = running()
-    apply(mirror, sessions.on_leave(mirror, A, "told to", at(1)))
+    apply(mirror, node_messages.on_leave(mirror, A, "told to", at(1)))
 
     assert states(mirror) == [AttemptState.RUNNING]
     decided(mirror, TERM_MS)
@@ -99,8 +99,8 @@ def test_another_boot_is_turned_away_until_what_it_held_has_no_lease() -> None:
     mirror = running()
     rebooted = hello("a", boot_id="another")
 
-    refusal = sessions.why_refused(mirror, A, rebooted, epoch=1, now_ms=TERM_MS - 1)
+    refusal = node_messages.why_refused(mirror, A, rebooted, epoch=1, now_ms=TERM_MS - 1)
     assert refusal is not None
     assert "lease" in refusal
-    assert sessions.why_refused(mirror, A, rebooted, epoch=1, now_ms=TERM_MS) is None
-    assert sessions.why_refused(mirror, A, hello("a"), epoch=1, now_ms=1) is None
+    assert node_messages.why_refused(mirror, A, rebooted, epoch=1, now_ms=TERM_MS) is None
+    assert node_messages.why_refused(mirror, A, hello("a"), epoch=1, now_ms=1) is None

@@ -2,17 +2,17 @@
 
 import pytest
 
-from rota.engine.mirror import Mirror
+from rota.engine.state.mirror import Mirror
 from rota.model.lifecycle import AttemptState, NodeState
 from rota.model.limits import LOST_MS, OFFER_GRACE_MS, SUSPECT_MS
+from rota.model.messages import ReportedState
 from rota.model.node import Connection
 from rota.model.plan import NO_CHANGE, Plan
 from rota.model.shape import RunMode
-from rota.model.sync import ReportedState
 from rota.testing.builders import add_node, apply, at, job_spec
-from rota.testing.stage import StageMachine, Stage
+from rota.testing.stage import Stage, StageMachine
 from rota.watcher import liveness
-from tests.watcher.placed import ONE, A, placed, say, states
+from tests.watcher.placed_work import ONE, A, placed, say, states
 
 
 def judged(mirror: Mirror, ms: int, lost_ms: int = LOST_MS) -> Plan:

@@ -2,17 +2,17 @@
 
 import pytest
 
-from rota.engine.mirror import Mirror
-from rota.model.brake import SilentNodes, is_confirmed_gone
+from rota.engine.state.mirror import Mirror
 from rota.model.errors import NotAllowed
 from rota.model.lifecycle import NodeState
 from rota.model.limits import LOST_MS, REVOKED_LOOK_MS
-from rota.model.node import Eligibility, Connection, NodeIntent
+from rota.model.messages import NodeReport
+from rota.model.node import Connection, Eligibility, NodeIntent
 from rota.model.plan import NO_CHANGE, Instant, Plan
-from rota.model.sync import NodeReport
+from rota.rules.disruption import SilentNodes, is_confirmed_gone
 from rota.testing.builders import add_node, apply, at, hello
-from rota.watcher import liveness, revocations, sessions
-from tests.watcher.placed import A
+from rota.watcher import liveness, node_messages, revocations
+from tests.watcher.placed_work import A
 
 UNTIL_MS = 1_000_000
 
@@ -48,14 +48,14 @@ def test_a_revoked_node_is_suspect_while_it_is_heard_and_lost_after_the_usual_ti
 
 
 def test_a_revoked_node_says_nothing_any_more(mirror: Mirror) -> None:
-    reason = sessions.why_refused(mirror, A, hello(A), epoch=1, now_ms=1)
+    reason = node_messages.why_refused(mirror, A, hello(A), epoch=1, now_ms=1)
 
     assert reason is not None
     assert "was revoked" in reason
     with pytest.raises(NotAllowed):
-        sessions.on_hello(mirror, A, hello(A), at(1))
+        node_messages.on_hello(mirror, A, hello(A), at(1))
     with pytest.raises(NotAllowed):
-        sessions.on_report(mirror, A, NodeReport(1, []), at(1))
+        node_messages.on_report(mirror, A, NodeReport(1, []), at(1))
 
 
 def test_the_brake_neither_counts_nor_holds_a_revoked_node(mirror: Mirror) -> None:

@@ -7,14 +7,14 @@ import grpc
 import pytest
 
 from rota.model.limits import REPORT_MOST_MS
+from rota.watcher.dispatch import DispatchState
+from rota.watcher.keepalive import KeepaliveTimer, PeerSilent
+from rota.watcher.load_filter import LoadFilter
 from rota.watcher.session import NodeSession
-from rota.watcher.silence import KeepaliveTimer, PeerSilent
-from rota.watcher.statistics import LoadFilter
-from rota.watcher.told import DispatchState
-from rota.watcher.uplink import RelayedSession, LeaderUnreachable, Uplink, _Outgoing
+from rota.watcher.uplink import LeaderUnreachable, RelayedSession, Uplink, _Outgoing
 from rota.wire.generated import agent_pb2 as pb
 from rota.wire.generated import watcher_pb2
-from tests.watcher.placed import A
+from tests.watcher.placed_work import A
 
 GIB = 1 << 30
 

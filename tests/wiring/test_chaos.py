@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from rota.wiring import chaos
-from rota.wiring.chaos import ChaosAct, ChaosState, ChaosKind
+from rota.devtools import chaos
+from rota.devtools.chaos import ChaosAct, ChaosKind, ChaosState
 
 NODES = ("node-1", "node-2", "node-3", "node-4", "node-5")
 HOUR_MS = 3_600_000

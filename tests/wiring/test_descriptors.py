@@ -5,9 +5,9 @@ import sys
 
 SCRIPT = """
 import resource
-from rota.wiring.process import open_many
+from rota.wiring.process import raise_descriptor_limit
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 512))
-open_many()
+raise_descriptor_limit()
 print(*resource.getrlimit(resource.RLIMIT_NOFILE))
 """
 

@@ -5,15 +5,15 @@ from click.testing import CliRunner
 
 from rota.cli.dev import command
 from rota.config import ChaosOptions, ConfigError, DevOptions
-from rota.wiring import dev
-from rota.wiring.dev import run_dev
+from rota.devtools import dev_cluster
+from rota.devtools.dev_cluster import run_dev
 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[DevOptions]:
     """Instead of a cluster."""
     given: list[DevOptions] = []
-    monkeypatch.setattr(dev, "run_dev", given.append)
+    monkeypatch.setattr(dev_cluster, "run_dev", given.append)
     return given
 
 

@@ -8,13 +8,13 @@ import pytest
 
 from rota.config import ConfigError, ServerOptions, server_config
 from rota.identity.errors import Unsafe
-from rota.identity.tokens import StoredJoinToken, Role, digest
-from rota.identity.vault import MAX_TOKENS, VaultContents, Vault
+from rota.identity.tokens import Role, StoredJoinToken, digest
+from rota.identity.vault import MAX_TOKENS, Vault, VaultContents
 from rota.store.etcd.client import EtcdAccess
 from rota.store.etcd.store import EtcdStore
 from rota.testing.etcd import LocalEtcd
-from rota.wiring.cards import ServerRecord, server_record, from_bytes, to_bytes
-from rota.wiring.elected import is_sound
+from rota.wiring.leadership.elected import is_sound
+from rota.wiring.server_record import ServerRecord, from_bytes, server_record, to_bytes
 from rota.wiring.shared_identity import adopt_authority, adopt_vault, publisher
 from tests.machine import needs
 
@@ -55,7 +55,9 @@ def test_an_address_that_tells_others_nothing_is_refused(addr: str) -> None:
 async def test_servers_have_one_ca_and_know_each_others_tokens(tmp_path: Path) -> None:
     with LocalEtcd(tmp_path / "etcd") as etcd:
         first, second, stranger = (tmp_path / name for name in ("first", "second", "stranger"))
-        access = EtcdAccess(tuple(etcd.endpoints), call_seconds=30.0)  # on a busy machine all is answered in time
+        access = EtcdAccess(
+            tuple(etcd.endpoints), call_seconds=30.0
+        )  # on a busy machine all is answered in time
         store = EtcdStore(access)
         await store.acquire_epoch()
         await adopt_authority(store, first)

@@ -8,11 +8,11 @@ from typing import Any
 import grpc
 import pytest
 
-from rota.wiring import doors
+from rota.wiring.listeners import ports
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS = bytes(3) + b"\x04\x00" + bytes(4)
-BOUNDS = doors.GrpcLimits(
+BOUNDS = ports.GrpcLimits(
     message_bytes=1 << 20, connections=20, streams=100, idle_seconds=1, handshake_seconds=1
 )
 
@@ -31,7 +31,7 @@ class Clock(grpc.GenericRpcHandler):
 
 @asynccontextmanager
 async def serving() -> AsyncIterator[int]:
-    server = doors.grpc_server(BOUNDS)
+    server = ports.grpc_server(BOUNDS)
     server.add_generic_rpc_handlers((Clock(),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

@@ -13,8 +13,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from rota.apiserver.api import CALLER
 from rota.config import HttpServerConfig, ServerConfig
 from rota.identity.authority import CertificateAuthority
-from rota.wiring import doors
-from rota.wiring.listener import ConnectionCounter
+from rota.wiring.listeners import ports
+from rota.wiring.listeners.listener import ConnectionCounter
 
 QUICK = HttpServerConfig(addr="127.0.0.1:0", head_seconds=1, body_seconds=1, idle_seconds=1)
 LARGE = b"x" * (1 << 16)
@@ -38,13 +38,13 @@ async def answer_a_known_caller(scope: Scope, receive: Receive, send: Send) -> N
 @asynccontextmanager
 async def web(
     tmp_path: Path, app: ASGIApp, addr: str = "127.0.0.1:0"
-) -> AsyncIterator[tuple[doors.WebServer, int]]:
+) -> AsyncIterator[tuple[ports.WebServer, int]]:
     now = datetime.now(UTC)
     config = ServerConfig(http_server=HttpServerConfig(addr=addr))
-    served = doors.server_tls(config, CertificateAuthority.open(tmp_path / "ca", now), now)
-    bound = doors.bind_http("127.0.0.1:0")
+    served = ports.server_tls(config, CertificateAuthority.open(tmp_path / "ca", now), now)
+    bound = ports.bind_http("127.0.0.1:0")
     bound.listen()
-    server = doors.web_server(app, served, QUICK)
+    server = ports.web_server(app, served, QUICK)
     async with asyncio.TaskGroup() as tasks:
         serving = tasks.create_task(server.serve(sockets=[bound]))
         try:

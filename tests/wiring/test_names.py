@@ -14,8 +14,8 @@ subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
 mute = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 mute.bind(("127.0.0.1", 53))
 from rota.config import HttpServerConfig, ServerConfig
-from rota.wiring import doors
-names = doors.host_names(ServerConfig(http_server=HttpServerConfig(addr="10.9.9.1:0")))
+from rota.wiring.listeners import ports
+names = ports.host_names(ServerConfig(http_server=HttpServerConfig(addr="10.9.9.1:0")))
 mute.settimeout(60)
 question = mute.recv(512)
 print(platform.node() in names, len(question) > 12, flush=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from rota.wiring.relay import Relay, relay_to
+from rota.devtools.relay import Relay, relay_to
 
 PATIENCE_SECONDS = 60.0
 LARGE = bytes(range(256)) * 20_000

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rota.apiserver.rotation import CaDependents
+from rota.apiserver.ca_dependents import CaDependents
 from rota.identity.authority import CertificateAuthority
 from rota.model.errors import Unavailable
 from rota.wiring import rotation

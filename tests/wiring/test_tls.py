@@ -17,10 +17,10 @@ from rota.config.etcd import EtcdConfig
 from rota.identity import authority as authority_module
 from rota.identity.authority import SERVER_NAME, CertificateAuthority, KeyPair
 from rota.identity.errors import IdentityRefused
+from rota.identity.listener_certificates import FilePair, SignedPair
 from rota.identity.node_identity import NodeIdentity, make_request, store_identity
-from rota.identity.serving import FilePair, SignedPair
-from rota.wiring import doors, tls
-from rota.wiring.tls import ServerTls, grpc_credentials
+from rota.wiring.listeners import ports, tls
+from rota.wiring.listeners.tls import ServerTls, grpc_credentials
 
 LIFE_SECONDS = 3
 LIVES = 3
@@ -45,9 +45,9 @@ async def answer(scope: Scope, receive: Receive, send: Send) -> None:
 
 @asynccontextmanager
 async def web(served: ServerTls) -> AsyncIterator[int]:
-    bound = doors.bind_http("127.0.0.1:0")
+    bound = ports.bind_http("127.0.0.1:0")
     bound.listen()
-    server = doors.web_server(answer, served)
+    server = ports.web_server(answer, served)
     async with asyncio.TaskGroup() as tasks:
         serving = tasks.create_task(server.serve(sockets=[bound]))
         renewing = tasks.create_task(served.keep_current())
@@ -90,7 +90,7 @@ async def test_https_goes_on_through_many_lives_of_its_certificate(
     short_lives: None, authority: CertificateAuthority
 ) -> None:
     config = ServerConfig(http_server=HttpServerConfig(addr=OFF_LOOPBACK))
-    served = doors.server_tls(config, authority, datetime.now(UTC))
+    served = ports.server_tls(config, authority, datetime.now(UTC))
     first_end = served.signed.period.end
     shown: set[bytes] = set()
     async with web(served) as port:
@@ -108,7 +108,7 @@ async def test_https_goes_on_through_many_lives_of_its_certificate(
 async def test_the_agents_listener_goes_on_through_many_lives_of_its_certificate(
     short_lives: None, authority: CertificateAuthority, tmp_path: Path
 ) -> None:
-    served = doors.server_tls(ServerConfig(), authority, datetime.now(UTC))
+    served = ports.server_tls(ServerConfig(), authority, datetime.now(UTC))
     node = joined(authority, tmp_path / "node")
     first_end, signed = served.signed.period.end, {served.signed.pair.cert_pem}
     async with (
@@ -137,7 +137,7 @@ async def test_an_operators_certificate_is_read_again_when_its_files_change(
     first, second = (authority.server_identity([], datetime.now(UTC)) for _ in range(2))
     crt, key = write(tmp_path, first)
     door = HttpServerConfig(addr="127.0.0.1:0", use_tls=True, crt_file=str(crt), key_file=str(key))
-    served = doors.server_tls(ServerConfig(http_server=door), authority, datetime.now(UTC))
+    served = ports.server_tls(ServerConfig(http_server=door), authority, datetime.now(UTC))
     async with web(served) as port:
         before = await Reader.connect(port, authority.ca_pem)
         write(tmp_path, second)
@@ -168,14 +168,16 @@ def test_files_that_do_not_fit_each_other_leave_the_old_certificate_in_place(
     assert files.pair.cert_pem == second.cert_pem
 
 
-def test_files_that_cannot_be_served_are_refused_at_start(authority: CertificateAuthority, tmp_path: Path) -> None:
+def test_files_that_cannot_be_served_are_refused_at_start(
+    authority: CertificateAuthority, tmp_path: Path
+) -> None:
     now = datetime.now(UTC)
     crt, key = write(tmp_path, authority.server_identity([], now))
     crt.write_bytes(b"rubbish")
     door = GrpcServerConfig(addr="127.0.0.1:0", use_tls=True, crt_file=str(crt), key_file=str(key))
 
     with pytest.raises(ConfigError, match=r"grpc_server\.crt_file.*is not a PEM certificate"):
-        doors.server_tls(ServerConfig(grpc_server=door), authority, now)
+        ports.server_tls(ServerConfig(grpc_server=door), authority, now)
 
 
 def test_a_server_certificate_is_replaced_at_half_of_its_life_and_after_the_clock_was_ahead(
@@ -262,7 +264,9 @@ def test_what_is_about_to_end_is_logged_once_a_day(monkeypatch: pytest.MonkeyPat
     assert logged == ["the ca ends"] * 3
 
 
-def test_every_certificate_that_a_server_rests_on_is_named(authority: CertificateAuthority, tmp_path: Path) -> None:
+def test_every_certificate_that_a_server_rests_on_is_named(
+    authority: CertificateAuthority, tmp_path: Path
+) -> None:
     now = datetime.now(UTC)
     crt, key = (str(path) for path in write(tmp_path, authority.server_identity([], now)))
     config = ServerConfig(
@@ -270,7 +274,7 @@ def test_every_certificate_that_a_server_rests_on_is_named(authority: Certificat
         http_server=HttpServerConfig(addr="127.0.0.1:0", use_tls=True, crt_file=crt, key_file=key),
         etcd=EtcdConfig(ca_file=crt, crt_file=crt, key_file=key),
     )
-    served = doors.server_tls(config, authority, now)
+    served = ports.server_tls(config, authority, now)
 
     names = [one.name for one in served.expiries()]
 
@@ -278,9 +282,11 @@ def test_every_certificate_that_a_server_rests_on_is_named(authority: Certificat
     assert not served.expiry_warnings()
 
 
-async def test_https_offers_no_suite_with_cbc_or_without_forward_secrecy(authority: CertificateAuthority) -> None:
+async def test_https_offers_no_suite_with_cbc_or_without_forward_secrecy(
+    authority: CertificateAuthority,
+) -> None:
     config = ServerConfig(http_server=HttpServerConfig(addr=OFF_LOOPBACK))
-    served = doors.server_tls(config, authority, datetime.now(UTC))
+    served = ports.server_tls(config, authority, datetime.now(UTC))
     client = ssl.create_default_context(cadata=authority.ca_pem.decode())
     client.maximum_version = ssl.TLSVersion.TLSv1_2
     client.set_ciphers("ALL:@SECLEVEL=0")

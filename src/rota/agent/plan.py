@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from rota.model.amounts import GPU
 from rota.model.ids import JobId
-from rota.model.sync import AttemptReport, JobReports, JobOrders, ReportedState, TaskTemplate
+from rota.model.messages import AttemptReport, JobOrders, JobReports, ReportedState, TaskTemplate
 
 
 class HostFacts(NamedTuple):
@@ -33,7 +33,10 @@ def plan(orders: list[JobOrders], works: dict[JobId, TaskTemplate], facts: HostF
             obey.append(one)
             continue
         refuse.append(
-            JobReports(one.job, [AttemptReport(s.index, s.attempt, ReportedState.REFUSED, reason=reason) for s in one.start])
+            JobReports(
+                one.job,
+                [AttemptReport(s.index, s.attempt, ReportedState.REFUSED, reason=reason) for s in one.start],
+            )
         )
         if one.stop:
             obey.append(one._replace(start=[]))

@@ -9,24 +9,25 @@ from pathlib import Path
 import grpc
 import structlog
 
-from rota.agent import containers, dial, probe
-from rota.agent.conversation import AgentSession, ServerGone, ConnectionOver, Stream, now_ms
+from rota.agent import dial
+from rota.agent.attempts import AttemptTracker, stops
+from rota.agent.backoff import Backoff
 from rota.agent.credentials import Credentials
-from rota.agent.desk import AttemptTracker, stops
-from rota.agent.gauges import LoadSampler
-from rota.agent.notice import TerminationWatcher, as_message
-from rota.agent.pauses import Backoff
+from rota.agent.host import containers, probe
+from rota.agent.host.load import LoadSampler
+from rota.agent.host.termination_notice import TerminationWatcher, as_message
+from rota.agent.output.results import ResultReporter
+from rota.agent.output.streams import OutputStreams
+from rota.agent.output.tails import TailReader
 from rota.agent.plan import HostFacts
-from rota.agent.readings import OutputStreams
-from rota.agent.results import ResultReporter
 from rota.agent.servers import ServerList
-from rota.agent.tails import TailReader
+from rota.agent.session import AgentSession, ConnectionOver, ServerGone, Stream, now_ms
 from rota.identity.errors import IdentityRefused
 from rota.identity.node_identity import NodeIdentity
 from rota.model.errors import BadField, NotAllowed, flatten_group
 from rota.model.ids import JobId
 from rota.model.limits import BEAT_MS, EPOCH_MAX, OUTPUT_BYTES, REASON_LENGTH_MAX, SUSPECT_MS
-from rota.model.sync import Hello, JobOrders
+from rota.model.messages import Hello, JobOrders
 from rota.runtimes.protocol import AttemptName, ContainerEngine, NodeResources, Runtime
 from rota.wire import agent as wire
 from rota.wire import bounds
@@ -80,7 +81,9 @@ class Agent:
         self._attempts = AttemptTracker()
         self._load = LoadSampler(settings.directory, lambda: runtime.shortage)
         self._tails = TailReader(settings.directory, lambda name: self._attempts.is_known(AttemptName(*name)))
-        self._output_streams = OutputStreams(settings.directory, settings.output_bytes, self._attempts.is_live, log.warning)
+        self._output_streams = OutputStreams(
+            settings.directory, settings.output_bytes, self._attempts.is_live, log.warning
+        )
         self._results = ResultReporter(
             settings.directory, lambda: self._credentials.identity, self._attempts.record, log.warning
         )
@@ -400,7 +403,10 @@ class Agent:
         labels = self._runtime.labels
         can = (self._engine is not None, "sandbox" in labels, "leases" in labels)
         return HostFacts(
-            missing, self._leaving or self._termination.termination is not None, self._runtime.is_outdated, *can
+            missing,
+            self._leaving or self._termination.termination is not None,
+            self._runtime.is_outdated,
+            *can,
         )
 
     async def _report_loop(self, conversation: AgentSession) -> None:

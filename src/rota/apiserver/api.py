@@ -4,31 +4,24 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Protocol
 
-from rota.apiserver.access import Caller
-from rota.apiserver.admit_move import WhyNotMoved
-from rota.apiserver.logs import Logs
+from rota.apiserver.admission.move import WhyNotMoved
 from rota.apiserver.metrics import MetricCounters
-from rota.apiserver.rates import UnknownTokenLimits, RateLimits
-from rota.apiserver.watch import EventHub
+from rota.apiserver.rate_limits import RateLimits, UnknownTokenLimits
+from rota.apiserver.streams.event_hub import EventHub
+from rota.apiserver.streams.logs import Logs
 from rota.engine.run import Engine
-from rota.engine.shadow import MirrorCopy
+from rota.engine.state.what_if import MirrorCopy
 from rota.identity.audit import AuditLog
 from rota.identity.authority import CertificateAuthority
-from rota.identity.errors import IdentityRefused
 from rota.identity.expiry import Expiry
-from rota.identity.signed_requests import SCHEME, RequestSignature, verify_request
-from rota.identity.task_tokens import TaskTokens
-from rota.identity.tokens import API_PREFIX, Role
 from rota.identity.vault import Vault
-from rota.model.errors import Rejected
 from rota.model.ids import JobId, NodeId
 from rota.model.job import JobSpec
+from rota.model.messages import OutputsRequest
 from rota.model.outlook import DisplacedTasks, PlanResult, WhatIf
 from rota.model.plan import Instant
-from rota.model.sync import OutputsRequest
 from rota.model.view import View
 from rota.model.why import Explanation
 
@@ -98,7 +91,7 @@ class ServerRole(Protocol):
     def age_ms(self) -> int | None:
         """So long ago, at most, what is known here was all there is; None: nothing is known yet."""
 
-    async def reach(self, revision: int) -> None:
+    async def wait_for_revision(self, revision: int) -> None:
         """Returns when that commit is known here."""
 
 
@@ -135,41 +128,6 @@ class Api:
 
     def now(self) -> Instant:
         return Instant(self.engine.now_ms(), wall_ms())
-
-
-class Unauthenticated(Rejected):
-    """Nobody we know."""
-
-    code = "unauthenticated"
-
-
-def authenticate_token(vault: Vault, authorization: str) -> Caller:
-    scheme, _, secret = authorization.partition(" ")
-    if scheme.lower() != "bearer" or not secret:
-        raise Unauthenticated("this needs a token", hint="send it as: authorization: Bearer TOKEN")
-    token = vault.authenticate(secret.strip(), wall_ms()) if secret.startswith(API_PREFIX) else None
-    if token is None:
-        raise Unauthenticated("this token is not known, or no longer valid")
-    return Caller(token.name, token.role, token.namespaces, token=token.id, owner=token.owned_by)
-
-
-def authenticate_task(tokens: TaskTokens, authorization: str) -> Caller | None:
-    """None: it is no task of ours that calls."""
-    name = tokens.authenticate(authorization.partition(" ")[2].strip())
-    if name is None:
-        return None
-    called = f"attempt {name.attempt} of task {name.task} of job {name.job}"
-    return Caller(called, Role.VIEWER, (), name)
-
-
-def verify_signed_request(authority: CertificateAuthority, authorization: str, method: str, path: str) -> RequestSignature | None:
-    """The node that signed a request, known here or not, and what of it; None if it is not signed at all."""
-    if authorization.partition(" ")[0].lower() != SCHEME:
-        return None
-    try:
-        return verify_request(authorization, method, path, authority.bundle.roots_pem, datetime.now(UTC))
-    except IdentityRefused as error:
-        raise Unauthenticated(str(error)) from None
 
 
 def host_of(address: str) -> str:

@@ -9,7 +9,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rota.apiserver.answers import COMMON_HEADERS
+from rota.apiserver.responses import COMMON_HEADERS
 from rota.engine.reconciler import Command
 from rota.model.errors import BadField, Conflict
 from rota.model.plan import Instant, Plan

@@ -16,47 +16,49 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rota.apiserver import (
-    answers,
-    etags,
-    fields,
-    forward,
-    routes_ca,
-    routes_clusters,
-    routes_crons,
-    routes_docs,
-    routes_events,
-    routes_gateway,
-    routes_jobs,
-    routes_join,
-    routes_logs,
-    routes_metrics,
-    routes_namespaces,
-    routes_nodes,
-    routes_outputs,
-    routes_plan,
-    routes_results,
-    routes_store,
-    routes_tasks,
-    routes_tokens,
-    routes_wishes,
-)
+from rota.apiserver import etags, leader_proxy, responses
 from rota.apiserver.access import Caller
-from rota.apiserver.answers import STATUS_OF_CODE, AUDIT_TARGET, limit_body, problem_response, make_problem, body_too_large
-from rota.apiserver.api import (
-    CALLER,
-    Api,
+from rota.apiserver.api import CALLER, Api, host_of, wall_ms
+from rota.apiserver.authentication import (
     Unauthenticated,
-    host_of,
-    verify_signed_request,
-    wall_ms,
     authenticate_task,
     authenticate_token,
+    verify_signed_request,
+    while_token_valid,
 )
 from rota.apiserver.openapi.document import PUBLIC_PATHS, find_operation
 from rota.apiserver.openapi.jobs import EmptyBody
-from rota.apiserver.rates import STRANGERS
-from rota.apiserver.token_checks import while_token_valid
+from rota.apiserver.rate_limits import STRANGERS, RateLimited
+from rota.apiserver.responses import (
+    AUDIT_TARGET,
+    STATUS_OF_CODE,
+    body_too_large,
+    limit_body,
+    make_problem,
+    problem_response,
+)
+from rota.apiserver.routes import (
+    actions,
+    ca,
+    clusters,
+    crons,
+    docs,
+    events,
+    gateway,
+    jobs,
+    join,
+    logs,
+    metrics,
+    namespaces,
+    nodes,
+    outputs,
+    plan,
+    results,
+    store,
+    tasks,
+    tokens,
+)
+from rota.apiserver.spec import fields
 from rota.engine.meter import Meter
 from rota.identity.audit import AuditEntry
 from rota.identity.tokens import Role
@@ -66,24 +68,24 @@ from rota.model.ids import NodeId
 from rota.model.limits import BODY_BYTES_MAX, OPEN_BODY_BYTES_MAX
 
 ROUTES = [
-    *routes_jobs.ROUTES,
-    *routes_tasks.ROUTES,
-    *routes_results.ROUTES,
-    *routes_wishes.ROUTES,
-    *routes_logs.ROUTES,
-    *routes_outputs.ROUTES,
-    *routes_plan.ROUTES,
-    *routes_nodes.ROUTES,
-    *routes_join.ROUTES,
-    *routes_ca.ROUTES,
-    *routes_tokens.ROUTES,
-    *routes_namespaces.ROUTES,
-    *routes_clusters.ROUTES,
-    *routes_crons.ROUTES,
-    *routes_events.ROUTES,
-    *routes_docs.ROUTES,
-    *routes_metrics.ROUTES,
-    *routes_store.ROUTES,
+    *jobs.ROUTES,
+    *tasks.ROUTES,
+    *results.ROUTES,
+    *actions.ROUTES,
+    *logs.ROUTES,
+    *outputs.ROUTES,
+    *plan.ROUTES,
+    *nodes.ROUTES,
+    *join.ROUTES,
+    *ca.ROUTES,
+    *tokens.ROUTES,
+    *namespaces.ROUTES,
+    *clusters.ROUTES,
+    *crons.ROUTES,
+    *events.ROUTES,
+    *docs.ROUTES,
+    *metrics.ROUTES,
+    *store.ROUTES,
 ]
 # Browsers heed it only where they trust the certificate; it holds for the host, whatever the port.
 HSTS = (b"strict-transport-security", b"max-age=2592000")
@@ -103,7 +105,7 @@ def make_app(api: Api) -> Starlette:
 
 
 def routes_of(api: Api) -> list[Route]:
-    return [*ROUTES, *routes_gateway.ROUTES] if api.workers is not None else ROUTES
+    return [*ROUTES, *gateway.ROUTES] if api.workers is not None else ROUTES
 
 
 def _with_parameter_check(route: Route) -> Route:
@@ -118,11 +120,11 @@ def _with_parameter_check(route: Route) -> Route:
     async def checked(request: Request) -> Response:
         fields.known_parameters(request.query_params, known)
         if operation.body is EmptyBody:
-            fields.known_fields(await answers.json_body(request), ())
+            fields.known_fields(await responses.json_body(request), ())
         response: Response = await endpoint(request)
         return etags.not_modified_if_known(request, response) if method == "GET" else response
 
-    return answers.route(method, route.path, checked)
+    return responses.route(method, route.path, checked)
 
 
 class ApiMiddleware:
@@ -152,7 +154,9 @@ class ApiMiddleware:
             await send(_with_revision(message, self._api.engine.revision, scope["scheme"]))
             if message["type"] == "http.response.start":
                 status = message["status"]
-                self._api.counters.count_response(_route_name(scope, status), status, time.monotonic() - began)
+                self._api.counters.count_response(
+                    _route_name(scope, status), status, time.monotonic() - began
+                )
             elif not is_noted:  # when the answer has begun: a stream may go on for days
                 is_noted = True
                 self._audit(scope, status)
@@ -184,7 +188,7 @@ class ApiMiddleware:
         rates = self._api.rates
         try:
             caller = self._authenticate(scope, headers.get("authorization", ""))
-        except Unauthenticated:
+        except (Unauthenticated, RateLimited):
             meter.bill(partial(rates.charge, STRANGERS))
             await rates.enter(STRANGERS)
             raise
@@ -193,9 +197,11 @@ class ApiMiddleware:
         await rates.enter(caller)
 
     def _authenticate(self, scope: Scope, authorization: str) -> Caller:
-        if not authorization and self._is_open_gateway and scope["path"] in routes_gateway.PATHS:
-            return routes_gateway.ANONYMOUS_CALLER
-        reporter = authenticate_task(self._tokens, authorization) or self._authenticate_node(scope, authorization)
+        if not authorization and self._is_open_gateway and scope["path"] in gateway.PATHS:
+            return gateway.ANONYMOUS_CALLER
+        reporter = authenticate_task(self._tokens, authorization) or self._authenticate_node(
+            scope, authorization
+        )
         if reporter is None:
             return self._authenticate_token(scope, authorization)
         if scope["method"] != "POST" or not scope["path"].endswith("/result"):
@@ -207,7 +213,7 @@ class ApiMiddleware:
             return authenticate_token(self._api.vault, authorization)
         except Unauthenticated:
             if authorization:
-                self._api.guesses.acquire(forward.origin_of(self._api.authority, scope))
+                self._api.guesses.acquire(leader_proxy.origin_of(self._api.authority, scope))
             raise
 
     def _authenticate_node(self, scope: Scope, authorization: str) -> Caller | None:
@@ -238,7 +244,7 @@ class ApiMiddleware:
             action=routed or scope["method"],
             target=state.get(AUDIT_TARGET, scope["path"]),
             outcome=f"{status} {state.get('code', '')}".rstrip(),
-            origin=forward.origin_of(self._api.authority, scope),
+            origin=leader_proxy.origin_of(self._api.authority, scope),
         )
         # How many lines there are must not be the choice of a caller without a token, or that reads again.
         if scope["method"] == "GET" and not is_refusal:

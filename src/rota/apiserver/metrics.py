@@ -12,18 +12,19 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from rota.apiserver import certificates, show
-from rota.engine.entries import JobEntry
-from rota.engine.mirror import Mirror
+from rota.apiserver.views import certificates, jobs
+from rota.apiserver.views.nodes import node_eligibility, node_state
 from rota.engine.parking import FaultStage
 from rota.engine.run import Committed
+from rota.engine.state.entries import JobEntry
+from rota.engine.state.mirror import Mirror
 from rota.identity.expiry import Expiry
 from rota.model.amounts import CPU, DISK, GPU, MEMORY, WHOLE_GPU
-from rota.model.brake import BrakeLevel, SilentNodes
 from rota.model.lifecycle import JobState, NodeState
 from rota.model.node import Eligibility
-from rota.model.phase import Phase
 from rota.model.plan import EventRecord
+from rota.rules.disruption import BrakeLevel, SilentNodes
+from rota.rules.phases import Phase
 
 LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _UNITS = {
@@ -88,13 +89,13 @@ class ClusterTotals:
 
     def add(self, entries: Iterable[JobEntry]) -> None:
         for entry in entries:
-            self.jobs[show.state_of(entry).value] += 1
-            if not show.has_ended(entry):
+            self.jobs[jobs.state_of(entry).value] += 1
+            if not jobs.has_ended(entry):
                 self._phases = list(map(add, self._phases, entry.task_counts.by_phase))
 
     @property
     def tasks(self) -> dict[str, int]:
-        return show.counts_by_state(self._phases)
+        return jobs.counts_by_state(self._phases)
 
 
 def render(counts: MetricCounters, gauges: Iterable[Metric]) -> bytes:
@@ -117,12 +118,14 @@ class _CombinedRegistry(CollectorRegistry):
 
 def cluster_metrics(mirror: Mirror, standing: ClusterTotals) -> Iterator[Metric]:
     yield _labelled_gauge("rota_jobs", "jobs that are kept, by state", "state", standing.jobs)
-    yield _labelled_gauge("rota_tasks", "tasks of jobs that have not ended, by state", "state", standing.tasks)
+    yield _labelled_gauge(
+        "rota_tasks", "tasks of jobs that have not ended, by state", "state", standing.tasks
+    )
     nodes = Tally({state.value: 0 for state in NodeState})
     eligible = Tally({one.value: 0 for one in Eligibility})
     for entry in mirror.nodes.values():
-        nodes[show.node_state(entry).value] += 1
-        eligible[show.node_eligibility(entry).value] += 1
+        nodes[node_state(entry).value] += 1
+        eligible[node_eligibility(entry).value] += 1
     yield _labelled_gauge("rota_nodes", "nodes, by state", "state", nodes)
     yield _labelled_gauge("rota_nodes_eligible", "nodes, by whether they take work", "eligibility", eligible)
     waiting = sum(len(turns) for _, turns in mirror.pending_queues())

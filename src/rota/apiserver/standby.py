@@ -9,12 +9,13 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rota.apiserver import forward
-from rota.apiserver.answers import problem_response as told
-from rota.apiserver.answers import make_problem
-from rota.apiserver.api import Addresses, ServerRole, Unauthenticated, authenticate_token
+from rota.apiserver import leader_proxy
+from rota.apiserver.api import Addresses, ServerRole
+from rota.apiserver.authentication import Unauthenticated, authenticate_token
 from rota.apiserver.http import ROUTES, check_host, check_origin
 from rota.apiserver.openapi.document import PUBLIC_PATHS
+from rota.apiserver.responses import make_problem
+from rota.apiserver.responses import problem_response as told
 from rota.identity.authority import CertificateAuthority
 from rota.identity.vault import Vault
 from rota.model.errors import Rejected, Unavailable
@@ -81,14 +82,19 @@ class StandbyApp:
     """An application in front of the one that a leader has, over a mirror of what others decide."""
 
     def __init__(
-        self, app: ASGIApp, role: ServerRole, vault: Vault, addresses: Addresses, authority: CertificateAuthority
+        self,
+        app: ASGIApp,
+        role: ServerRole,
+        vault: Vault,
+        addresses: Addresses,
+        authority: CertificateAuthority,
     ) -> None:
         self._app = app
         self._role = role
         self._vault = vault
         self._hosts = addresses.hosts
         self._authority = authority
-        self._leader_proxy = forward.LeaderClient(lambda: authority.bundle.roots_pem)
+        self._leader_proxy = leader_proxy.LeaderClient(lambda: authority.bundle.roots_pem)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -136,7 +142,7 @@ class StandbyApp:
                 return self._role.leader() is None
         try:
             async with asyncio.timeout(REACH_SECONDS):
-                await self._role.reach(max(_seen_revisions(scope, headers), default=0))
+                await self._role.wait_for_revision(max(_seen_revisions(scope, headers), default=0))
         except TimeoutError:
             return False
         return True
@@ -148,14 +154,14 @@ class StandbyApp:
         headers, leader = Headers(scope=scope), self._role.leader()
         check_host(headers.get("host", ""), self._hosts, scope.get("server"))
         check_origin(headers)
-        if leader is None or forward.FORWARDED_HEADER in headers:
+        if leader is None or leader_proxy.FORWARDED_HEADER in headers:
             return Unavailable("it is not handed on")
-        body = await forward.read_body(receive) if scope["method"] != "GET" else b""
+        body = await leader_proxy.read_body(receive) if scope["method"] != "GET" else b""
         has_begun = False
         try:
             async with self._leader_proxy.open_call(leader) as call:
-                request = forward.encode_request(
-                    scope, leader, body, forward.marked_origin(self._authority, scope)
+                request = leader_proxy.encode_request(
+                    scope, leader, body, leader_proxy.marked_origin(self._authority, scope)
                 )
                 head = await call.send(request, timeout_seconds)
                 if scope["method"] != "GET":
@@ -166,20 +172,20 @@ class StandbyApp:
                     scope.setdefault("state", {})[KNOWN_TO_LEADER] = True
                 head.headers.append((LEADER_HEADER.lower().encode(), leader.encode()))
                 has_begun = True
-                await forward.send_response(call, head, receive, send)
+                await leader_proxy.send_response(call, head, receive, send)
         except Unavailable as problem:
             if has_begun:
                 raise
             return problem
         return None
 
-    async def _wait_for_revision(self, head: forward.ResponseHead) -> None:
+    async def _wait_for_revision(self, head: leader_proxy.ResponseHead) -> None:
         """Who changed something here is to see it here."""
         said = head.header(REVISION_HEADER.lower().encode()) or b""
         if said.isdigit():
             try:
                 async with asyncio.timeout(REACH_SECONDS):
-                    await self._role.reach(int(said))
+                    await self._role.wait_for_revision(int(said))
             except TimeoutError:
                 pass  # the client says what it has seen, and is not shown less
 

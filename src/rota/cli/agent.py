@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from rota.cli.arguments import pairs
+from rota.cli.ui.arguments import pairs
 from rota.config import AgentOptions
 
 

@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 
 import click
 
-from rota.cli.arguments import seconds
-from rota.cli.output import emit_one, output_option, print_note
-from rota.cli.session import WORKING_SECONDS, with_cluster
-from rota.cli.words import clean, plural
+from rota.cli.ui.arguments import seconds
+from rota.cli.ui.connection import WORKING_SECONDS, with_cluster
+from rota.cli.ui.formats import clean, plural
+from rota.cli.ui.output import emit_one, output_option, print_note
 from rota.client.cluster import Cluster
 from rota.client.server_views import CaRotation
 

@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 import click
 
-from rota.cli.arguments import indices, job_refs
 from rota.cli.ls import JOBS
 from rota.cli.main import tell_error
-from rota.cli.output import emit, output_option, print_note
-from rota.cli.session import WORKING_SECONDS, with_cluster
-from rota.cli.words import clean
+from rota.cli.ui.arguments import indices, job_refs
+from rota.cli.ui.connection import WORKING_SECONDS, with_cluster
+from rota.cli.ui.formats import clean
+from rota.cli.ui.output import emit, output_option, print_note
 from rota.client.cluster import Cluster
 from rota.client.errors import Rejected
 from rota.client.job import Job
@@ -39,7 +39,9 @@ def command(
 
     def cancel(job: Job) -> None:
         job.cancel(reason, indices=chosen)
-        print_note(f"job {job.id} “{clean(job.status.name)}”: " + (f"task {task} canceled" if task else job.state))
+        print_note(
+            f"job {job.id} “{clean(job.status.name)}”: " + (f"task {task} canceled" if task else job.state)
+        )
         if wait:
             job.wait()
             print_note(f"job {job.id}: {job.state}")

@@ -6,11 +6,20 @@ from typing import Any
 
 import click
 
-from rota.cli.arguments import pairs
 from rota.cli.event import EVENTS
-from rota.cli.output import TableColumn, TableListing, emit, emit_one, output_option, print_data, print_note, tint
-from rota.cli.session import WORKING_SECONDS, with_cluster
-from rota.cli.words import clean, format_duration, format_number, format_size
+from rota.cli.ui.arguments import pairs
+from rota.cli.ui.connection import WORKING_SECONDS, with_cluster
+from rota.cli.ui.formats import clean, format_duration, format_number, format_size
+from rota.cli.ui.output import (
+    TableColumn,
+    TableListing,
+    emit,
+    emit_one,
+    output_option,
+    print_data,
+    print_note,
+    tint,
+)
 from rota.client.cluster import Cluster
 from rota.client.clusters import ClusterStatus
 
@@ -206,9 +215,14 @@ def _lines(one: ClusterStatus) -> Iterator[str]:
     yield f"tasks     {one.running} run, {one.waiting} wait"
     if not one.makes_nodes:
         after = one.fail_after_seconds
-        yield "fails     " + ("never" if after is None else f"{format_duration(after)} after its last node is lost")
+        yield "fails     " + (
+            "never" if after is None else f"{format_duration(after)} after its last node is lost"
+        )
         return
-    amounts = {key: format_size(value) if key in SIZES else format_number(value) for key, value in one.capacity.items()}
+    amounts = {
+        key: format_size(value) if key in SIZES else format_number(value)
+        for key, value in one.capacity.items()
+    }
     has = ", ".join(f"{key} {amount}" for key, amount in amounts.items())
     yield f"provider  {clean(one.provider)}; a machine has {clean(has)}"
     if one.like is not None:

@@ -4,7 +4,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from rota.cli.main import COMPLETING, cli
-from rota.cli.output import print_data
+from rota.cli.ui.output import print_data
 
 LINES = {
     "bash": 'eval "$(rota completion bash)"          # in ~/.bashrc',

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from rota import config as settings
-from rota.cli.output import TableColumn, TableListing, emit, output_option, print_data, print_note
+from rota.cli.ui.output import TableColumn, TableListing, emit, output_option, print_data, print_note
 from rota.client.context import SETTINGS, config_file, resolve, setting
 from rota.client.errors import RotaError
 from rota.config.etcd import plain_text_beyond

@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from rota.cli.job_file import read_job_file
-from rota.cli.output import TableColumn, TableListing, emit, emit_one, output_option, print_note
-from rota.cli.session import WORKING_SECONDS, with_cluster
-from rota.cli.spec import job_spec, spec_options
-from rota.cli.words import clean
+from rota.cli.ui.connection import WORKING_SECONDS, with_cluster
+from rota.cli.ui.formats import clean
+from rota.cli.ui.job_file import read_job_file
+from rota.cli.ui.output import TableColumn, TableListing, emit, emit_one, output_option, print_note
+from rota.cli.ui.spec_options import job_spec, spec_options
 from rota.client.cluster import Cluster
 from rota.client.context import setting
 from rota.client.server_views import Cron

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from rota.cli.arguments import pairs
+from rota.cli.ui.arguments import pairs
 from rota.config import AGENT_PORT, GRPC_PORT, HTTP_PORT, STORES, ChaosOptions, DevOptions
 
 PORT = click.IntRange(0, 65535)
@@ -21,9 +21,7 @@ SEEDS = 10_000  # enough to choose from, and still short to type
     "--elastic", metavar="MIN-MAX", help="Nodes of one core each that come and go with the work, as 0-8."
 )
 @click.option("--listen", metavar="ADDR", help="Also for other machines, with TLS. [default: loopback only]")
-@click.option(
-    "--port", type=PORT, help=f"Port of API and dashboard; 0 takes free ones for all. [default: {HTTP_PORT}]"
-)
+@click.option("--port", type=PORT, help=f"Port of the API; 0 takes free ones for all. [default: {HTTP_PORT}]")
 @click.option("--grpc-port", type=PORT, help=f"Port for controllers. [default: {GRPC_PORT}]")
 @click.option("--agent-port", type=PORT, help=f"Port for agents. [default: {AGENT_PORT}]")
 @click.option("--data-dir", metavar="DIR", help="Where to keep jobs, certificates and output.")
@@ -74,7 +72,7 @@ def command(port: int | None, grpc_port: int | None, agent_port: int | None, **o
         **options,  # type: ignore[arg-type]  # click has made nodes an int, the others texts
     )
     # Late: the wiring imports all of Rota.
-    return int(importlib.import_module("rota.wiring.dev").run_dev(chosen) or 0)
+    return int(importlib.import_module("rota.devtools.dev_cluster").run_dev(chosen) or 0)
 
 
 def _elastic(said: object, options: dict[str, object]) -> tuple[int, int] | None:

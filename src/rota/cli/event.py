@@ -4,9 +4,9 @@ from datetime import datetime
 
 import click
 
-from rota.cli.output import TableColumn, TableListing, emit, output_option, print_line, print_data
-from rota.cli.session import with_cluster
-from rota.cli.words import clean
+from rota.cli.ui.connection import with_cluster
+from rota.cli.ui.formats import clean
+from rota.cli.ui.output import TableColumn, TableListing, emit, output_option, print_data, print_line
 from rota.client.cluster import Cluster
 from rota.client.views import Event
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import click
 
-from rota.cli.output import TableColumn, TableListing, emit, output_option, print_data, print_note
-from rota.cli.session import WORKING_SECONDS, with_cluster
-from rota.cli.words import format_age, clean, plural, format_size, split_ref
+from rota.cli.ui.connection import WORKING_SECONDS, with_cluster
+from rota.cli.ui.formats import clean, format_age, format_size, plural, split_ref
+from rota.cli.ui.output import TableColumn, TableListing, emit, output_option, print_data, print_note
 from rota.client.cluster import Cluster
 from rota.client.outputs import get_outputs
 from rota.client.views import Output

@@ -3,10 +3,10 @@
 import click
 
 from rota.cli import cancel, job_update, kill, ls, pause, resume, show
-from rota.cli.arguments import indices, job_refs
-from rota.cli.output import print_note
-from rota.cli.session import WORKING_SECONDS, with_cluster
-from rota.cli.words import clean, split_ref
+from rota.cli.ui.arguments import indices, job_refs
+from rota.cli.ui.connection import WORKING_SECONDS, with_cluster
+from rota.cli.ui.formats import clean, split_ref
+from rota.cli.ui.output import print_note
 from rota.client.cluster import Cluster
 
 
@@ -81,7 +81,9 @@ def release(cluster: Cluster, job: str, index: str | None) -> None:
     found = cluster.job(ref)
     chosen = indices(index) if index is not None else [] if task_index is None else [task_index]
     found.release(*chosen)
-    print_note(f"job {found.id}: {'all tasks that were held' if not chosen else 'these tasks'} may start again")
+    print_note(
+        f"job {found.id}: {'all tasks that were held' if not chosen else 'these tasks'} may start again"
+    )
 
 
 @command.command("resolve")
@@ -104,7 +106,9 @@ def resolve(cluster: Cluster, job: str, word: str, index: str | None) -> None:
     found = cluster.job(ref)
     chosen = indices(index) if index is not None else [] if task_index is None else [task_index]
     found.resolve(word, *chosen)
-    print_note(f"job {found.id}: {word} it is, for {'all tasks that waited' if not chosen else 'these tasks'}")
+    print_note(
+        f"job {found.id}: {word} it is, for {'all tasks that waited' if not chosen else 'these tasks'}"
+    )
 
 
 @command.command("delete")

@@ -4,10 +4,10 @@ from typing import Any
 
 import click
 
-from rota.cli.output import emit_one, output_option, print_note
-from rota.cli.session import WORKING_SECONDS, with_cluster
 from rota.cli.show import version_lines
-from rota.cli.spec import fields_said
+from rota.cli.ui.connection import WORKING_SECONDS, with_cluster
+from rota.cli.ui.output import emit_one, output_option, print_note
+from rota.cli.ui.spec_options import fields_said
 from rota.client.cluster import Cluster
 from rota.client.views import JobStatus
 

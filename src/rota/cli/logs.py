@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from rota.cli.arguments import indices
-from rota.cli.output import print_line
-from rota.cli.printer import LinePrefix, Printer
-from rota.cli.session import WORKING_SECONDS, with_cluster
-from rota.cli.words import split_ref
+from rota.cli.ui.arguments import indices
+from rota.cli.ui.connection import WORKING_SECONDS, with_cluster
+from rota.cli.ui.formats import split_ref
+from rota.cli.ui.output import print_line
+from rota.cli.ui.printer import LinePrefix, Printer
 from rota.client.cluster import Cluster
 from rota.client.job import Job
 from rota.client.streams import LogCursor, LogQuery, follow_logs, read_logs

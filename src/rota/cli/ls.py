@@ -5,11 +5,11 @@ from itertools import chain, islice
 
 import click
 
-from rota.cli.ahead import ahead
-from rota.cli.output import TableColumn, TableListing, emit, output_option, print_note
-from rota.cli.service import done
-from rota.cli.session import with_cluster
-from rota.cli.words import format_age
+from rota.cli.ui.connection import with_cluster
+from rota.cli.ui.formats import format_age
+from rota.cli.ui.output import TableColumn, TableListing, emit, output_option, print_note
+from rota.cli.ui.read_ahead import ahead
+from rota.cli.ui.service_format import done
 from rota.client.cluster import Cluster
 from rota.client.context import setting
 from rota.client.views import JobStatus
@@ -29,7 +29,9 @@ JOBS: TableListing[JobStatus] = TableListing(
         TableColumn("NAMESPACE", lambda job: job.namespace, wide=True),
         TableColumn("USER", lambda job: job.user or "-", wide=True),
         TableColumn("PRIORITY", lambda job: job.priority, wide=True, right=True),
-        TableColumn("EXIT", lambda job: "-" if job.exit_code is None else job.exit_code, wide=True, right=True),
+        TableColumn(
+            "EXIT", lambda job: "-" if job.exit_code is None else job.exit_code, wide=True, right=True
+        ),
         TableColumn("STATUS", lambda job: job.sentence),
     ],
     lambda job: job.id,

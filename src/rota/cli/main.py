@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from rota import __version__
-from rota.cli.terminal import harmless
+from rota.cli.ui.terminal import harmless
 
 BROKEN_PIPE = 141
 INTERRUPTED = 130

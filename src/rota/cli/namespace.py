@@ -5,10 +5,10 @@ from typing import Any
 
 import click
 
-from rota.cli.arguments import pairs
-from rota.cli.output import TableColumn, TableListing, emit, emit_one, output_option, print_note
-from rota.cli.session import WORKING_SECONDS, with_cluster
-from rota.cli.words import clean, format_number, format_size
+from rota.cli.ui.arguments import pairs
+from rota.cli.ui.connection import WORKING_SECONDS, with_cluster
+from rota.cli.ui.formats import clean, format_number, format_size
+from rota.cli.ui.output import TableColumn, TableListing, emit, emit_one, output_option, print_note
 from rota.client.cluster import Cluster
 from rota.client.server_views import Namespace
 
@@ -33,7 +33,9 @@ def _others(namespace: Namespace) -> str:
 def _defaults(namespace: Namespace) -> str:
     """What a task asks for whose job does not say."""
     told = namespace.defaults.items()
-    return ", ".join(f"{name} {(format_size if name in SIZES else format_number)(amount)}" for name, amount in told)
+    return ", ".join(
+        f"{name} {(format_size if name in SIZES else format_number)(amount)}" for name, amount in told
+    )
 
 
 NAMESPACES: TableListing[Namespace] = TableListing(

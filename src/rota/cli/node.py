@@ -4,16 +4,16 @@ from collections.abc import Iterator
 
 import click
 
-from rota.cli.arguments import pairs
-from rota.cli.bars import bar
 from rota.cli.node_brake import brake
-from rota.cli.node_drain import drain, drain_words, describe_drain
+from rota.cli.node_drain import describe_drain, drain, drain_words
 from rota.cli.node_token import token
-from rota.cli.node_words import NODES, SIZES, certificate, heard, label_lines, machine, state
-from rota.cli.node_words import labels as _labels
-from rota.cli.output import emit, emit_one, output_option, print_note, tint
-from rota.cli.session import WORKING_SECONDS, with_cluster
-from rota.cli.words import clean, format_number, format_size
+from rota.cli.ui.arguments import pairs
+from rota.cli.ui.bars import bar
+from rota.cli.ui.connection import WORKING_SECONDS, with_cluster
+from rota.cli.ui.formats import clean, format_number, format_size
+from rota.cli.ui.node_format import NODES, SIZES, certificate, heard, label_lines, machine, state
+from rota.cli.ui.node_format import labels as _labels
+from rota.cli.ui.output import emit, emit_one, output_option, print_note, tint
 from rota.client.cluster import Cluster
 from rota.client.server_views import Node
 

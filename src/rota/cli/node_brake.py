@@ -2,9 +2,9 @@
 
 import click
 
-from rota.cli.output import emit_one, output_option, print_note
-from rota.cli.session import WORKING_SECONDS, with_cluster
-from rota.cli.words import clean
+from rota.cli.ui.connection import WORKING_SECONDS, with_cluster
+from rota.cli.ui.formats import clean
+from rota.cli.ui.output import emit_one, output_option, print_note
 from rota.client.cluster import Cluster
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from rota.cli.arguments import seconds
-from rota.cli.node_words import NODES
-from rota.cli.output import emit, emit_one, output_option, print_note
-from rota.cli.session import WORKING_SECONDS, with_cluster
-from rota.cli.words import clean, format_duration, plural
+from rota.cli.ui.arguments import seconds
+from rota.cli.ui.connection import WORKING_SECONDS, with_cluster
+from rota.cli.ui.formats import clean, format_duration, plural
+from rota.cli.ui.node_format import NODES
+from rota.cli.ui.output import emit, emit_one, output_option, print_note
 from rota.client.cluster import Cluster
 from rota.client.server_views import DrainPlan, Node
 

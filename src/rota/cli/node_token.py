@@ -5,11 +5,11 @@ from typing import Any
 
 import click
 
-from rota.cli.arguments import pairs, seconds
-from rota.cli.node_words import labels
-from rota.cli.output import TableColumn, TableListing, emit, emit_one, output_option, print_note
-from rota.cli.session import WORKING_SECONDS, with_cluster
-from rota.cli.words import format_age, clean, format_duration
+from rota.cli.ui.arguments import pairs, seconds
+from rota.cli.ui.connection import WORKING_SECONDS, with_cluster
+from rota.cli.ui.formats import clean, format_age, format_duration
+from rota.cli.ui.node_format import labels
+from rota.cli.ui.output import TableColumn, TableListing, emit, emit_one, output_option, print_note
 from rota.client.cluster import Cluster
 from rota.client.server_views import ListedJoinToken
 
@@ -64,7 +64,9 @@ def _make(cluster: Cluster, *, label: Sequence[str], valid: str, output: str, **
     )
     emit_one(output, made, made.token, lambda: [made.line])
     if output in ("table", "wide"):
-        print_note(f"run this line on the new machine (single use, valid for {format_duration(valid_seconds)})")
+        print_note(
+            f"run this line on the new machine (single use, valid for {format_duration(valid_seconds)})"
+        )
 
 
 @token.command("ls")

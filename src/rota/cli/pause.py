@@ -2,11 +2,11 @@
 
 import click
 
-from rota.cli.arguments import job_refs
 from rota.cli.cancel import for_each
-from rota.cli.output import output_option, print_note
-from rota.cli.session import WORKING_SECONDS, with_cluster
-from rota.cli.words import clean
+from rota.cli.ui.arguments import job_refs
+from rota.cli.ui.connection import WORKING_SECONDS, with_cluster
+from rota.cli.ui.formats import clean
+from rota.cli.ui.output import output_option, print_note
 from rota.client.cluster import Cluster
 from rota.client.job import Job
 

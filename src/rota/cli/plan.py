@@ -5,11 +5,11 @@ from typing import Any
 
 import click
 
-from rota.cli.output import emit_one, output_option
-from rota.cli.session import with_cluster
-from rota.cli.spec import job_spec, spec_options
+from rota.cli.ui.connection import with_cluster
+from rota.cli.ui.formats import clean, plural
+from rota.cli.ui.output import emit_one, output_option
+from rota.cli.ui.spec_options import job_spec, spec_options
 from rota.cli.why import reasons_told
-from rota.cli.words import clean, plural
 from rota.client.cluster import Cluster
 from rota.client.views import Outlook
 

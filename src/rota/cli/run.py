@@ -8,16 +8,23 @@ from typing import Any
 
 import click
 
-from rota.cli.endings import CLUSTERS_FAULT, INTERRUPTED, describe_array, describe_single, exit_code, failures
-from rota.cli.feed import JobFeed, LogStreamEnded
 from rota.cli.main import tell_error
-from rota.cli.output import emit_one, output_option, print_note
-from rota.cli.printer import LinePrefix, Printer
-from rota.cli.progress import ProgressView, progress_for
-from rota.cli.service import hints
-from rota.cli.session import WORKING_SECONDS, with_cluster
-from rota.cli.spec import job_spec, spec_options
-from rota.cli.words import about_job, clean, format_duration
+from rota.cli.ui.connection import WORKING_SECONDS, with_cluster
+from rota.cli.ui.exit_codes import (
+    CLUSTERS_FAULT,
+    INTERRUPTED,
+    describe_array,
+    describe_single,
+    exit_code,
+    failures,
+)
+from rota.cli.ui.formats import about_job, clean, format_duration
+from rota.cli.ui.job_feed import JobFeed, LogStreamEnded
+from rota.cli.ui.output import emit_one, output_option, print_note
+from rota.cli.ui.printer import LinePrefix, Printer
+from rota.cli.ui.progress import ProgressView, progress_for
+from rota.cli.ui.service_format import hints
+from rota.cli.ui.spec_options import job_spec, spec_options
 from rota.client.cluster import Cluster
 from rota.client.errors import RotaError, Unavailable
 from rota.client.job import Job
@@ -129,7 +136,9 @@ def _cancel(follower: "Follower", job: Job) -> int:
 class Follower:
     """Listens to one job until it has ended and says what a person would want to know."""
 
-    def __init__(self, cluster: Cluster, job: Job, statuses: Iterator[JobStatus], manner: FollowOptions) -> None:
+    def __init__(
+        self, cluster: Cluster, job: Job, statuses: Iterator[JobStatus], manner: FollowOptions
+    ) -> None:
         self._cluster = cluster
         self._job = job
         self._manner = manner

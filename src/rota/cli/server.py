@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from rota.cli.output import emit_one, output_option
-from rota.cli.session import with_cluster
-from rota.cli.words import format_age, clean, format_duration, format_number, plural
+from rota.cli.ui.connection import with_cluster
+from rota.cli.ui.formats import clean, format_age, format_duration, format_number, plural
+from rota.cli.ui.output import emit_one, output_option
 from rota.client.cluster import Cluster
 from rota.client.server_views import Server
 from rota.config import STORES, ServerOptions
@@ -44,7 +44,7 @@ def command(context: click.Context, /, **options: Any) -> int:
         return 0
     # Late: the wiring imports all of Rota; whoever cannot serve is told before that.
     wanted = ServerOptions(**options)
-    refused: int = importlib.import_module("rota.wiring.alone").refusal(wanted)
+    refused: int = importlib.import_module("rota.wiring.directory_lock").refusal(wanted)
     return refused or int(importlib.import_module("rota.wiring.server").run_server(wanted) or 0)
 
 
@@ -100,7 +100,8 @@ def _parked(one: Mapping[str, Any]) -> str:
     if one["retry_in_ms"] is None:
         return f"{failed}; it is left alone until the next start"
     often = "once" if one["times"] == 1 else f"{one['times']} times"
-    return f"{failed}, {often} since {format_age(one['since_ms'])}; again in {format_duration(one['retry_in_ms'] / 1000)}"
+    again = format_duration(one["retry_in_ms"] / 1000)
+    return f"{failed}, {often} since {format_age(one['since_ms'])}; again in {again}"
 
 
 def _role(server: Server) -> str:
@@ -120,6 +121,7 @@ def _store(server: Server) -> str:
         return f"{clean(server.store)}, failing: {clean(server.store_problem)}"
     if server.store_median_ms is None or server.store_worst_ms is None:
         return clean(server.store)
-    took = f"a commit takes {format_number(server.store_median_ms)} ms, at most {format_number(server.store_worst_ms)} ms"
+    median, worst = format_number(server.store_median_ms), format_number(server.store_worst_ms)
+    took = f"a commit takes {median} ms, at most {worst} ms"
     full = "; its disk is full: nothing new is taken" if server.is_short_of_disk else ""
     return f"{clean(server.store)}, {took}{full}"

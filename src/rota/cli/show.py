@@ -9,12 +9,20 @@ from typing import Any
 
 import click
 
-from rota.cli import service
-from rota.cli.endings import describe_array, describe_single, describe_task, failures
-from rota.cli.output import TableColumn, TableListing, colourful, emit_one, output_option, table, tint
-from rota.cli.session import with_cluster
-from rota.cli.steps import step_lines
-from rota.cli.words import format_age, clean, format_duration, format_number, signal_name, format_size, split_ref
+from rota.cli.ui import service_format
+from rota.cli.ui.connection import with_cluster
+from rota.cli.ui.exit_codes import describe_array, describe_single, describe_task, failures
+from rota.cli.ui.formats import (
+    clean,
+    format_age,
+    format_duration,
+    format_number,
+    format_size,
+    signal_name,
+    split_ref,
+)
+from rota.cli.ui.output import TableColumn, TableListing, colourful, emit_one, output_option, table, tint
+from rota.cli.ui.step_table import step_lines
 from rota.client.cluster import Cluster
 from rota.client.job import Job
 from rota.client.results import Result
@@ -64,9 +72,15 @@ TASKS: TableListing[Task] = TableListing(
         TableColumn("STATE", _state),
         TableColumn("NODE", lambda task: task.node or "-"),
         TableColumn("EXIT", _exit),
-        TableColumn("RAN", lambda task: "-" if task.ran_ms is None else format_duration(task.ran_ms / 1000), right=True),
         TableColumn(
-            "PEAK", lambda task: format_size(task.peak_memory_bytes) if task.peak_memory_bytes else "-", right=True
+            "RAN",
+            lambda task: "-" if task.ran_ms is None else format_duration(task.ran_ms / 1000),
+            right=True,
+        ),
+        TableColumn(
+            "PEAK",
+            lambda task: format_size(task.peak_memory_bytes) if task.peak_memory_bytes else "-",
+            right=True,
         ),
         TableColumn(
             "CPU",
@@ -110,7 +124,7 @@ def _job_lines(cluster: Cluster, job: Job, state: str | None, output: str) -> It
     if status.count > 1 and status.kind != "service":
         yield from _progress(status)
     yield from _times(status)
-    yield from (f"  {line}" for line in (*version_lines(status), *service.rollout_lines(status)))
+    yield from (f"  {line}" for line in (*version_lines(status), *service_format.rollout_lines(status)))
     yield from _spec_lines(status.spec or {}, status.needs)
     yield from _placement_lines(status.placement if status.kind != "system" else None)
     tasks = list(job.tasks(state) if state else islice(job.tasks(), MOST_TASKS))
@@ -155,7 +169,7 @@ def _columns(job: Job) -> list[TableColumn[Task]]:
     if job.status.kind != "service":
         return list(TASKS.columns)
     *columns, reason = TASKS.columns
-    return [*columns, *service.columns(), reason]
+    return [*columns, *service_format.columns(), reason]
 
 
 def _progress(status: JobStatus) -> Iterator[str]:
@@ -202,7 +216,7 @@ def _spec_lines(spec: Mapping[str, Any], needs: Mapping[str, Mapping[str, Any]])
         value = spec.get(name)
         if value:
             yield f"  {name:<9}  {clean(_value(value))}"
-    yield from service.spec_lines(spec)
+    yield from service_format.spec_lines(spec)
     if spec.get("preemptible") is False:
         yield "  gives way  never"
     elif spec.get("evict_at_most") is not None:

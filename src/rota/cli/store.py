@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import click
 
-from rota.cli.output import emit_one, output_option, print_note
-from rota.cli.session import WORKING_SECONDS, waiting_notice, with_cluster
-from rota.cli.words import format_age, plural
+from rota.cli.ui.connection import WORKING_SECONDS, waiting_notice, with_cluster
+from rota.cli.ui.formats import format_age, plural
+from rota.cli.ui.output import emit_one, output_option, print_note
 from rota.client.cluster import Cluster
 from rota.client.context import resolve
 
@@ -105,7 +105,7 @@ def check(file: Path | None, output: str, **where: str | None) -> None:
     place = _place(**where)
     if (file is None) == (place is None):
         raise click.UsageError("name a backup, or a store with --data-dir or --store")
-    contents = _stores().check_place(place) if file is None else _stores().check_backup(file)
+    contents = _stores().check_store_location(place) if file is None else _stores().check_backup(file)
     _show(output, contents, f"{contents.where}: good; {_words(contents)}")
 
 
@@ -126,7 +126,7 @@ def migrate(source: str, target: str, config_file: str | None, output: str) -> N
     """
     places = _places()
     contents = _stores().migrate(
-        places.place_of("FROM", source, config_file), places.place_of("TO", target, config_file)
+        places.store_location("FROM", source, config_file), places.store_location("TO", target, config_file)
     )
     _show(output, contents, f"{contents.where}: {_words(contents)}")
 
@@ -178,15 +178,15 @@ def _place(data_dir: str | None, store: str | None, config_file: str | None) -> 
         raise click.UsageError("--data-dir and --store are two places: name one")
     said = data_dir or store
     field = "--data-dir" if data_dir else "--store"
-    return None if said is None else _places().place_of(field, said, config_file)
+    return None if said is None else _places().store_location(field, said, config_file)
 
 
 # Late: the wiring imports all of Rota.
 
 
 def _places() -> Any:
-    return importlib.import_module("rota.wiring.places")
+    return importlib.import_module("rota.wiring.store_location")
 
 
 def _stores() -> Any:
-    return importlib.import_module("rota.wiring.stores")
+    return importlib.import_module("rota.wiring.store_commands")

@@ -5,9 +5,9 @@ from datetime import datetime
 
 import click
 
-from rota.cli.output import TableColumn, TableListing, emit, emit_one, output_option, print_note
-from rota.cli.session import WORKING_SECONDS, with_cluster
-from rota.cli.words import clean
+from rota.cli.ui.connection import WORKING_SECONDS, with_cluster
+from rota.cli.ui.formats import clean
+from rota.cli.ui.output import TableColumn, TableListing, emit, emit_one, output_option, print_note
 from rota.client.cluster import Cluster
 from rota.client.server_views import Token
 
@@ -67,7 +67,9 @@ def make(
     made = cluster.make_token(name, role, *namespaces, valid_seconds=valid, replaces=replaces)
     emit_one(output, made, made.id, lambda: iter((made.token or "",)))
     if output in ("table", "wide"):
-        print_note(f"{clean(made.name)} may use it as {made.role} in {_where(made)}: as ROTA_TOKEN, or in a file")
+        print_note(
+            f"{clean(made.name)} may use it as {made.role} in {_where(made)}: as ROTA_TOKEN, or in a file"
+        )
         print_note(f"take it back: rota token revoke {clean(made.id)}")
 
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import click
 
-from rota.cli.node_words import heard, share, state
-from rota.cli.output import TableColumn, TableListing, colourful, emit, output_option, print_json
-from rota.cli.session import with_cluster
-from rota.cli.top_view import TopSnapshot, Typed, busiest_first, lines, press
-from rota.cli.words import format_number, format_size
+from rota.cli.ui.connection import with_cluster
+from rota.cli.ui.formats import format_number, format_size
+from rota.cli.ui.node_format import heard, share, state
+from rota.cli.ui.output import TableColumn, TableListing, colourful, emit, output_option, print_json
+from rota.cli.ui.top_view import TopSnapshot, Typed, busiest_first, lines, press
 from rota.client.cluster import Cluster
 from rota.client.errors import RotaError
 from rota.client.server_views import Node

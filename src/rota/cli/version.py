@@ -3,7 +3,7 @@
 import click
 
 from rota import __version__
-from rota.cli.output import output_option, print_json, print_line, print_data
+from rota.cli.ui.output import output_option, print_data, print_json, print_line
 from rota.client.cluster import Cluster
 from rota.client.context import resolve
 from rota.client.errors import RotaError

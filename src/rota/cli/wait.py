@@ -2,11 +2,11 @@
 
 import click
 
-from rota.cli.arguments import job_refs, seconds
-from rota.cli.endings import describe_array, describe_single, exit_code
 from rota.cli.ls import JOBS
-from rota.cli.output import emit, output_option, print_note
-from rota.cli.session import WORKING_SECONDS, with_cluster
+from rota.cli.ui.arguments import job_refs, seconds
+from rota.cli.ui.connection import WORKING_SECONDS, with_cluster
+from rota.cli.ui.exit_codes import describe_array, describe_single, exit_code
+from rota.cli.ui.output import emit, output_option, print_note
 from rota.client.cluster import Cluster
 from rota.client.conditions import wait_for
 from rota.client.job import Job
@@ -75,7 +75,9 @@ def command(
 
 def _tell(job: Job, condition: str | None, held: bool) -> None:
     if condition is not None:
-        print_note(f"job {job.id}: {condition}" if held else f"job {job.id}: {job.state}, without {condition}")
+        print_note(
+            f"job {job.id}: {condition}" if held else f"job {job.id}: {job.state}, without {condition}"
+        )
     elif job.status.count == 1:
         print_note(f"job {job.id} {describe_single(job.status, None)}")
     else:

@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from rota.cli.arguments import seconds
-from rota.cli.output import TableColumn, TableListing, emit, emit_one, output_option, print_note
-from rota.cli.session import WORKING_SECONDS, with_cluster
-from rota.cli.words import format_age, clean, format_duration
+from rota.cli.ui.arguments import seconds
+from rota.cli.ui.connection import WORKING_SECONDS, with_cluster
+from rota.cli.ui.formats import clean, format_age, format_duration
+from rota.cli.ui.output import TableColumn, TableListing, emit, emit_one, output_option, print_note
 from rota.client.cluster import Cluster
 from rota.client.server_views import Watcher
 from rota.config.watcher import AGENT_ADDR, WatcherOptions

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import click
 
-from rota.cli.output import emit_one, output_option
-from rota.cli.session import with_cluster
-from rota.cli.words import about_job, clean, split_ref
+from rota.cli.ui.connection import with_cluster
+from rota.cli.ui.formats import about_job, clean, split_ref
+from rota.cli.ui.output import emit_one, output_option
 from rota.client.cluster import Cluster
 from rota.client.views import Outlook, Why
 

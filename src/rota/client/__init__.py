@@ -19,7 +19,7 @@ _HOMES = {
     "RotaError": "rota.client.errors",
     "Rejected": "rota.client.errors",
     "NotFound": "rota.client.errors",
-    "ContainerNotAllowed": "rota.client.errors",
+    "NotAllowed": "rota.client.errors",
     "Conflict": "rota.client.errors",
     "Unavailable": "rota.client.errors",
     "TimedOut": "rota.client.errors",

@@ -7,7 +7,7 @@ from rota.client.cluster import Cluster, connect
 from rota.client.errors import (
     Broken,
     Conflict,
-    ContainerNotAllowed,
+    NotAllowed,
     NotFound,
     Rejected,
     RotaError,
@@ -24,7 +24,7 @@ __all__ = [
     "Cluster",
     "Conflict",
     "Job",
-    "ContainerNotAllowed",
+    "NotAllowed",
     "NotFound",
     "Rejected",
     "Result",

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any, Self, Unpack
 
 from rota.client.access import Access
+from rota.client.backoff import OnWait
 from rota.client.clusters import Clusters
 from rota.client.context import Endpoint, resolve, setting
 from rota.client.crons import Crons
@@ -13,11 +14,10 @@ from rota.client.errors import Rejected
 from rota.client.files import sendable
 from rota.client.job import Job, find
 from rota.client.nodes import Nodes
-from rota.client.pauses import OnWait
+from rota.client.server_admin import Upkeep
 from rota.client.spec_fields import SpecFields
 from rota.client.streams import follow_entries, follow_events, submit_job
 from rota.client.transport import ApiRequest, Transport, new_key
-from rota.client.upkeep import Upkeep
 from rota.client.views import Change, Event, JobStatus, Outlook, listed, read, with_needed
 
 PATIENCE_SECONDS = 30.0

@@ -90,7 +90,9 @@ def _comes_to_hold(transport: Transport, job: str, condition: str) -> bool:
 def _happens(transport: Transport, job: str, kind: str) -> bool:
     """It may have happened before."""
     query = {"job": job, "limit": EVENTS_LOOKED_AT}
-    past = [read(Event, one) for one in listed(transport.call(ApiRequest("GET", "/v1/events", query)), "events")]
+    past = [
+        read(Event, one) for one in listed(transport.call(ApiRequest("GET", "/v1/events", query)), "events")
+    ]
     if any(event.kind == kind for event in past):
         return True
     if any(event.kind == LAST_EVENT for event in past):

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
+from rota.client.backoff import RetryBackoff
 from rota.client.errors import Broken, Unavailable
-from rota.client.pauses import RetryBackoff
 from rota.client.transport import ApiRequest, Transport, segment
 from rota.client.views import Output, read
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypedDict, TypeVar
 
+from rota.client.backoff import RetryBackoff
 from rota.client.errors import Broken, TimedOut, Unavailable
-from rota.client.pauses import RetryBackoff
 from rota.client.sse import ACCEPT, messages
 from rota.client.transport import ApiRequest, Transport, segment
 from rota.client.views import Change, Chunk, Event, JobStatus, Task, read

@@ -13,11 +13,11 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, quote, urlencode
 
+from rota.client.backoff import OnWait, RetryBackoff
 from rota.client.context import Endpoint
 from rota.client.errors import Broken, NotFound, Rejected, RotaError, Unavailable, from_problem
-from rota.client.pauses import OnWait, RetryBackoff
+from rota.client.revision import SeenRevision
 from rota.client.servers import ServerRotation
-from rota.client.sight import SeenRevision
 
 CONNECT_SECONDS = 5.0
 READ_BYTES = 65536
@@ -194,7 +194,9 @@ class Transport:
     def _connect(self, address: SplitResult) -> HTTPConnection:
         host, port = address.hostname or "", address.port
         if address.scheme == "https":
-            connection: HTTPConnection = _SecureConnection(host, port, timeout=CONNECT_SECONDS, context=self._tls)
+            connection: HTTPConnection = _SecureConnection(
+                host, port, timeout=CONNECT_SECONDS, context=self._tls
+            )
         else:
             connection = _SingleWriteConnection(host, port, timeout=CONNECT_SECONDS)
         connection.connect()

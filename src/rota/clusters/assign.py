@@ -2,19 +2,19 @@
 
 from collections.abc import Callable, Iterable
 
-from rota.clusters.stranded import ReassignSearch
+from rota.clusters.reassign_search import ReassignSearch
 from rota.engine.reconciler import Reconciler, Wakes, own_id
 from rota.model.amounts import show_amount
-from rota.model.cluster import DEFAULT, ClusterRecord, ClusterIntent
+from rota.model.cluster import DEFAULT, ClusterIntent, ClusterRecord
+from rota.model.cluster_matching import NO_CLUSTER, can_serve
 from rota.model.fit import ClusterFit
 from rota.model.ids import JobId
 from rota.model.job import JobCluster, JobSpec, Recovery, asking_only, with_observed_needs
 from rota.model.labels import counted
 from rota.model.lifecycle import JOB_ENDS, ClusterState
 from rota.model.limits import REASSIGN_CHECK_MS, REASSIGN_STEP_MAX
-from rota.model.node import NodeStatus, NodeIntent
+from rota.model.node import NodeIntent, NodeStatus
 from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan
-from rota.model.serve import NO_CLUSTER, can_serve
 from rota.model.shape import AffinityTerm
 from rota.model.view import JobView, View
 
@@ -38,7 +38,12 @@ def reconciler(cluster_fit: ClusterFitOf) -> Reconciler:
 
 
 def start(view: View) -> Iterable[str]:
-    return [_DEFAULT_KEY, *view.unassigned, *(f"{_CLUSTER_KEYS}{name}" for name in view.clusters), _STRANDED_KEY]
+    return [
+        _DEFAULT_KEY,
+        *view.unassigned,
+        *(f"{_CLUSTER_KEYS}{name}" for name in view.clusters),
+        _STRANDED_KEY,
+    ]
 
 
 class Assigner:
@@ -49,7 +54,9 @@ class Assigner:
     def decide(self, view: View, key: str, now: Instant) -> Plan:
         if key == _DEFAULT_KEY:
             return (
-                NO_CHANGE if DEFAULT in view.clusters else Plan((ClusterRecord(DEFAULT, ClusterState.UNAVAILABLE),))
+                NO_CHANGE
+                if DEFAULT in view.clusters
+                else Plan((ClusterRecord(DEFAULT, ClusterState.UNAVAILABLE),))
             )
         if key == _STRANDED_KEY:
             return self._reassign_stranded(view, now)
@@ -67,7 +74,9 @@ class Assigner:
         part = self._search.step(view, now)
         jobs = [job for name in part.jobs if (job := view.jobs.get(name)) is not None]
         wake_at_ms = part.wake_at_ms
-        if any(job.task_counts.live for job in jobs):  # a lease outlives its node: no record changes when it ends
+        if any(
+            job.task_counts.live for job in jobs
+        ):  # a lease outlives its node: no record changes when it ends
             self._search.search_again_at(now.ms + REASSIGN_CHECK_MS)
             wake_at_ms = wake_at_ms or now.ms + REASSIGN_CHECK_MS
         return self._reassign(view, jobs).but(wake_at_ms=wake_at_ms)
@@ -174,7 +183,8 @@ class Assigner:
 
     def _wait_for_cluster(self, view: View, spec: JobSpec) -> Plan:
         coming = [name for name in self._capable_clusters(view, spec) if view.clusters[name].is_to_come]
-        why = f"job {spec.id} waits for a cluster: none that can serve it is ready, {_join_names(coming)} to come"
+        names = _join_names(coming)
+        why = f"job {spec.id} waits for a cluster: none that can serve it is ready, {names} to come"
         return Plan(events=(EventRecord("job.unassigned", why, job=spec.id),), why=why)
 
     def _why_unserved(self, view: View, spec: JobSpec) -> str:
@@ -182,7 +192,11 @@ class Assigner:
         where = f"cluster {spec.cluster}" if spec.cluster is not None else "any cluster"
         if not self._capable_clusters(view, asking_only(spec)):
             return f"no node of {where} takes work"
-        labels = [f"'{one}'" for one in spec.conditions if not self._capable_clusters(view, asking_only(spec, where=one))]
+        labels = [
+            f"'{one}'"
+            for one in spec.conditions
+            if not self._capable_clusters(view, asking_only(spec, where=one))
+        ]
         if labels:
             return f"no node of {where} satisfies {' or '.join(labels)}"
         needs = [

@@ -15,7 +15,7 @@ A cluster with a provider is ready without a node, because one can be made. It f
 from collections.abc import Iterable, Iterator
 
 from rota.engine.reconciler import Reconciler, Wakes
-from rota.model.cluster import DEFAULT, ClusterRecord, ClusterIntent, Machine, why_no_node
+from rota.model.cluster import DEFAULT, ClusterIntent, ClusterRecord, Machine, why_no_node
 from rota.model.ids import NodeId
 from rota.model.lifecycle import (
     CLUSTER,
@@ -70,7 +70,9 @@ def _wake_later(view: View, cluster: ClusterRecord, intent: ClusterIntent, now: 
 def _create_cluster(name: str, intent: ClusterIntent | None, now: Instant) -> Plan:
     """A cluster that nobody asked for has nodes all the same: they joined when it was only a word."""
     if intent is None:
-        return Plan((ClusterRecord(name, since_ms=now.ms),), why=f"cluster {name} is there: a node belongs to it")
+        return Plan(
+            (ClusterRecord(name, since_ms=now.ms),), why=f"cluster {name} is there: a node belongs to it"
+        )
     made = ClusterRecord(name, ClusterState.REQUESTED, since_ms=now.ms)
     why = f"cluster {name} is asked for: {_describe_size(intent)}"
     return Plan((made,), events=(EventRecord("cluster.created", why, cluster=name),), why=why)
@@ -109,7 +111,11 @@ def _next_provided(view: View, cluster: ClusterRecord, intent: ClusterIntent) ->
         case ClusterState.FAILED if cluster.name == DEFAULT:  # so did this one's, and were lost
             return ClusterEvent.REQUESTED
         case ClusterState.PROVISIONING:
-            return ClusterEvent.NODES_SUFFICIENT if _count_joined(view, cluster.name) >= minimum_nodes(intent) else None
+            return (
+                ClusterEvent.NODES_SUFFICIENT
+                if _count_joined(view, cluster.name) >= minimum_nodes(intent)
+                else None
+            )
         case ClusterState.READY:
             return ClusterEvent.RESIZE_STARTED if _is_resizing(view, cluster.name) else None
         case ClusterState.RESIZING:
@@ -118,7 +124,9 @@ def _next_provided(view: View, cluster: ClusterRecord, intent: ClusterIntent) ->
             return None
 
 
-def _drain_or_failure(view: View, cluster: ClusterRecord, intent: ClusterIntent, now: Instant) -> ClusterEvent | None:
+def _drain_or_failure(
+    view: View, cluster: ClusterRecord, intent: ClusterIntent, now: Instant
+) -> ClusterEvent | None:
     if cluster.state in (ClusterState.DRAINING, ClusterState.ENDED):
         return None
     if intent.end if cluster.state is ClusterState.FAILED else intent.drain:

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import structlog
 
-from rota.clusters.calls import ProviderCalls, CommandSink, ProviderCallFailed, JoinLineFor
-from rota.engine.mirror import Mirror
+from rota.clusters.provider_calls import CommandSink, JoinLineFor, ProviderCallFailed, ProviderCalls
+from rota.engine.state.mirror import Mirror
 from rota.model.cluster import ClusterIntent, Machine
 from rota.model.errors import RotaError
 from rota.model.lifecycle import MachineState

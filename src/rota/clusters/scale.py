@@ -2,15 +2,15 @@
 
 from collections.abc import Callable, Iterable
 
-from rota.clusters.fleet import MachineGroup, advance_machines
-from rota.clusters.machines import with_node
+from rota.clusters.machine_transitions import with_node
+from rota.clusters.machines import MachineGroup, advance_machines
 from rota.engine.reconciler import Reconciler, Wakes
-from rota.model.cluster import ClusterRecord, ClusterIntent, Machine
+from rota.model.cluster import ClusterIntent, ClusterRecord, Machine
 from rota.model.fit import ScaleEstimate
 from rota.model.ids import NodeId
 from rota.model.job import JobCluster, JobKind
 from rota.model.lifecycle import ClusterState, MachineEvent, MachineState
-from rota.model.limits import SCALE_CHECK_MS, SCALE_NODES_PER_CHECK, SCALE_UNCHANGED_CHECKS, SCALE_STEP_MAX
+from rota.model.limits import SCALE_CHECK_MS, SCALE_NODES_PER_CHECK, SCALE_STEP_MAX, SCALE_UNCHANGED_CHECKS
 from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan
 from rota.model.view import View, nodes_being_terminated
 
@@ -33,7 +33,12 @@ def _key_of_cluster(record: Machine | JobCluster) -> Iterable[str]:
     return (record.cluster,)
 
 
-WAKES: Wakes = {ClusterIntent: _cluster_key, ClusterRecord: _cluster_key, Machine: _key_of_cluster, JobCluster: _key_of_cluster}
+WAKES: Wakes = {
+    ClusterIntent: _cluster_key,
+    ClusterRecord: _cluster_key,
+    Machine: _key_of_cluster,
+    JobCluster: _key_of_cluster,
+}
 
 
 def start(view: View) -> Iterable[str]:
@@ -94,7 +99,11 @@ class Scaler:
 
     def _cached_estimate(self, view: View, group: MachineGroup, most: int, now: Instant) -> ScaleEstimate:
         """Simulated at most once a look, and rarely when nothing has changed since: only pauses end then."""
-        name, waiting, moving = group.cluster.name, _count_waiting_jobs(view, group), _count_moving_tasks(view, group)
+        name, waiting, moving = (
+            group.cluster.name,
+            _count_waiting_jobs(view, group),
+            _count_moving_tasks(view, group),
+        )
         if not waiting and not moving:
             return ScaleEstimate(0, 0, 0)
         on = (view.node_table.capacity_version, waiting, moving, group.coming, most)
@@ -124,7 +133,9 @@ class Scaler:
         idle = {
             one.name: now.ms - self._empty_since_ms.get(one.node or NodeId(""), now.ms + 1) for one in joined
         }
-        if max(idle.values()) < idle_ms or _count_moving_tasks(view, group):  # which may be meant for an empty one
+        if max(idle.values()) < idle_ms or _count_moving_tasks(
+            view, group
+        ):  # which may be meant for an empty one
             return None
         # Those that are nearly as long empty go with them, so that one fall of the load is one step.
         going = [one for one in joined if idle[one.name] >= max(0, idle_ms // 2)]
@@ -168,7 +179,9 @@ def _shrink_plan(group: MachineGroup, going: list[Machine], reason: str, now: In
     why = f"{head}: {reason}; it keeps {left}, its least is {group.minimum_nodes}"
     event = EventRecord("cluster.scaled", why, cluster=group.cluster.name, state="in")
     return Plan(
-        tuple(one.turned(MachineEvent.NO_LONGER_DESIRED, now.ms, reason) for one in going), events=(event,), why=why
+        tuple(one.turned(MachineEvent.NO_LONGER_DESIRED, now.ms, reason) for one in going),
+        events=(event,),
+        why=why,
     )
 
 

@@ -70,7 +70,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class HttpServerConfig:
-    """The door for users: `/v1`, the dashboard, enrolment. `use_tls` unset: off on loopback, on elsewhere.
+    """The HTTP port for users: `/v1` and enrolment. `use_tls` unset: off on loopback, on elsewhere.
 
     A TLS handshake and the head of a request have `head_seconds` to arrive, a body has `body_seconds`; a
     connection without a request is closed after `idle_seconds`. An answer may last.

@@ -2,19 +2,26 @@
 
 from collections.abc import Iterable
 
-from rota.controllers import adopted, hold, service
-from rota.controllers.carried import carried_blocks
-from rota.controllers.ending import final_status
-from rota.controllers.owner import BlockRecords, ask_recovery_controller
-from rota.controllers.retry import fault_backoff_ms, decide_retry, backoff_ms
-from rota.controllers.verdict import AttemptEnd, RetryOutcome, end_of_attempt
-from rota.controllers.wishes import is_cancel_requested, are_all_tasks_canceled, pause_or_resume, stop_overdue, cancel_job, cancel_tasks
+from rota.controllers import adoption_timeout, quarantine, service_restart
+from rota.controllers.attempt_end import AttemptEnd, RetryOutcome, end_of_attempt
+from rota.controllers.job_result import final_status
+from rota.controllers.recovery import BlockRecords, ask_recovery_controller
+from rota.controllers.rerun import carried_blocks
+from rota.controllers.retry import backoff_ms, decide_retry, fault_backoff_ms
+from rota.controllers.user_actions import (
+    are_all_tasks_canceled,
+    cancel_job,
+    cancel_tasks,
+    is_cancel_requested,
+    pause_or_resume,
+    stop_overdue,
+)
 from rota.engine.reconciler import Reconciler, Wakes, own_id
 from rota.model.adoption import JobAdoption
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.columns import FEW, Draft, Ranges, ints, small, where
 from rota.model.ids import JobId
-from rota.model.job import JobCluster, JobSpec, JobStatus, SchedulerVerdict, JobIntent, JobKind
+from rota.model.job import JobCluster, JobIntent, JobKind, JobSpec, JobStatus, SchedulerVerdict
 from rota.model.lifecycle import (
     ATTEMPT_FIRST_END,
     JOB,
@@ -34,12 +41,12 @@ from rota.model.limits import (
     SERVICE_STABLE_US,
     TRIES_MAX,
 )
-from rota.model.phase import Phase
 from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan
 from rota.model.recovery import RecoveryAnswers
 from rota.model.shape import RunMode
 from rota.model.task import TaskBlock
 from rota.model.view import JobView, View
+from rota.rules.phases import Phase
 
 # Plain numbers: enum members are slow to look up, and these are needed at every change.
 _SUCCEEDED, _REFUSED, _END = int(AttemptState.SUCCEEDED), int(AttemptState.REFUSED), int(ATTEMPT_FIRST_END)
@@ -57,7 +64,9 @@ WAKES: Wakes = {
     JobSpec: lambda spec: _keys_of_updated(spec) if spec.version > 1 else (),
     TaskBlock: lambda block: (block.job,),
     StatusBlock: lambda block: (f"{block.job}/{block.block}",),
-    RecoveryAnswers: lambda answers: {f"{answers.id}/{index // BLOCK_TASKS}": None for index in answers.words},
+    RecoveryAnswers: lambda answers: {
+        f"{answers.id}/{index // BLOCK_TASKS}": None for index in answers.words
+    },
 }
 
 
@@ -90,19 +99,29 @@ def decide_job(job: JobView, now: Instant) -> Plan:
     if job.status is None or job.status.state is _WAITING:
         return _before_start(job, now, canceled=cancel or are_all_tasks_canceled(job))
     if job.status.state is _CANCELING:
-        return _end_job(job, JobEvent.ALL_STOPPED, job.status.state, now) if job.task_counts.live == 0 else NO_CHANGE
+        return (
+            _end_job(job, JobEvent.ALL_STOPPED, job.status.state, now)
+            if job.task_counts.live == 0
+            else NO_CHANGE
+        )
     if job.task_counts.ended == job.spec.count and job.spec.kind is not _SYSTEM:  # that goes on
         return _end_job(job, _result_event(job), job.status.state, now)
-    if job.verdict is not None and job.task_counts.live == 0 and (job.verdict.late or job.status.state is _ACTIVE):
+    if (
+        job.verdict is not None
+        and job.task_counts.live == 0
+        and (job.verdict.late or job.status.state is _ACTIVE)
+    ):
         too_late = JobEvent.SOME_TIMED_OUT if job.verdict.late else JobEvent.UNPLACEABLE
         return _end_job(job, too_late, job.status.state, now)
     if cancel:
         return cancel_job(job)
     if job.verdict is not None and job.verdict.ends:
         return stop_overdue(job, job.verdict)
-    if (plan := cancel_tasks(job) or pause_or_resume(job, now) or adopted.expire_adoption(job, now)) is not None:
+    if (
+        plan := cancel_tasks(job) or pause_or_resume(job, now) or adoption_timeout.expire_adoption(job, now)
+    ) is not None:
         return plan
-    return hold.resolve_held(job, now) if job.task_counts.held else NO_CHANGE
+    return quarantine.resolve_held(job, now) if job.task_counts.held else NO_CHANGE
 
 
 def finish_attempts(view: View, job: JobView, block: int, now: Instant) -> Plan:
@@ -119,10 +138,14 @@ def finish_attempts(view: View, job: JobView, block: int, now: Instant) -> Plan:
         return Plan(wake_at_ms=asked.wake_at_ms)
     draft = Draft(task)
     reasons, faults = dict(task.reasons), dict(task.faults)
-    blame = hold.Blame(view, BlockRecords(task, attempt, status), now)
+    blame = quarantine.Blame(view, BlockRecords(task, attempt, status), now)
     again: list[int] = []
     held: dict[str, list[int]] = {}  # by the reason
-    done = [at for at in positions if status.state[at] == _SUCCEEDED and not _restarts_after_success(job.spec, task, at)]
+    done = [
+        at
+        for at in positions
+        if status.state[at] == _SUCCEEDED and not _restarts_after_success(job.spec, task, at)
+    ]
     draft.fill("state", done, [_DONE] * len(done))  # also of what was unwanted too late
     lasted = _stable(job.spec, status, positions)
     draft.fill("failures", lasted, [0] * len(lasted))
@@ -142,7 +165,7 @@ def finish_attempts(view: View, job: JobView, block: int, now: Instant) -> Plan:
         if reason is not None:
             reasons[position] = reason
     events = [] if not again else [_retry_event(job, again)]
-    events += [hold.held_event(job, indices, reason) for reason, indices in held.items()]
+    events += [quarantine.held_event(job, indices, reason) for reason, indices in held.items()]
     changed = draft.done(
         reasons=reasons,
         downed=blame.lost_nodes,
@@ -213,7 +236,7 @@ def _decide_retry(spec: JobSpec, draft: Draft[TaskBlock], index: int, end: Attem
     position = index % BLOCK_TASKS
     failures, wanted = int(draft["failures"][position]), bool(draft["state"][position] == _WANTED)
     wanted &= not (spec.is_scaled_down(index) and spec.run is RunMode.AT_MOST_ONCE)
-    return (service.decide_restart if spec.is_service else decide_retry)(spec, end, failures, wanted)
+    return (service_restart.decide_restart if spec.is_service else decide_retry)(spec, end, failures, wanted)
 
 
 def _apply_outcome(
@@ -224,7 +247,9 @@ def _apply_outcome(
     before = TaskState(draft["state"][position])
     tries, failures = int(draft["wanted"][position]), int(draft["failures"][position])
     if outcome.event is TaskEvent.RETRY and tries >= TRIES_MAX:
-        outcome = RetryOutcome(TaskEvent.RETRIES_EXHAUSTED, reason=f"tried {TRIES_MAX} times, which is the most")
+        outcome = RetryOutcome(
+            TaskEvent.RETRIES_EXHAUSTED, reason=f"tried {TRIES_MAX} times, which is the most"
+        )
     if outcome.event in _STOPPED and job.verdict is not None and job.verdict.ends:
         outcome = RetryOutcome(TaskEvent.TIMED_OUT, reason=job.verdict.reason)
     draft["state"][position] = step(TASK, before, outcome.event)
@@ -232,9 +257,13 @@ def _apply_outcome(
         draft["wanted"][position] = tries + 1
         draft["failures"][position] = min(failures + outcome.counts_as_retry, TRIES_MAX)
         name = f"{spec.id}/{index}/{tries}"
-        pauses = service.BACKOFF if spec.is_service else spec.retry
-        pause = backoff_ms(pauses, failures, name) if outcome.counts_as_retry else fault_backoff_ms(faults, name)
-        draft["not_before"][position] = now.ms + (HELD_MS if outcome.event is TaskEvent.QUARANTINED else pause)
+        pauses = service_restart.BACKOFF if spec.is_service else spec.retry
+        pause = (
+            backoff_ms(pauses, failures, name) if outcome.counts_as_retry else fault_backoff_ms(faults, name)
+        )
+        draft["not_before"][position] = now.ms + (
+            HELD_MS if outcome.event is TaskEvent.QUARANTINED else pause
+        )
     return outcome
 
 
@@ -266,7 +295,9 @@ def _start_job(spec: JobSpec, now: Instant) -> Plan:
             f"{spec.count - done} of {spec.count} tasks of job {spec.id} wanted: {done} have succeeded before"
         )
     status = JobStatus(spec.id, _STARTED, wanted_at_ms=now.ms)
-    return Plan((status, *carried_blocks(spec)), events=(EventRecord("job.active", why, job=spec.id),), why=why)
+    return Plan(
+        (status, *carried_blocks(spec)), events=(EventRecord("job.active", why, job=spec.id),), why=why
+    )
 
 
 def _wait_for_dependencies(spec: JobSpec) -> Plan:
@@ -299,7 +330,9 @@ def _end_job(job: JobView, event: JobEvent, before: JobState, now: Instant) -> P
     return Plan(
         (status,),
         events=(
-            EventRecord("job.ended", why, job=job.spec.id, state=status.state.value, exit_code=status.exit_code),
+            EventRecord(
+                "job.ended", why, job=job.spec.id, state=status.state.value, exit_code=status.exit_code
+            ),
         ),
         why=why,
     )

@@ -6,18 +6,18 @@ from typing import NamedTuple
 from rota.engine.reconciler import Reconciler
 from rota.model.calendar import MINUTE_MS
 from rota.model.cron import CronRecord, MissedRuns
-from rota.model.cron_run import CronRunBatch, status_of
 from rota.model.errors import Rejected
 from rota.model.limits import (
-    CRON_LATE_MS,
     CRON_CHECK_MS,
+    CRON_LATE_MS,
     CRON_MISSED_MAX,
     CRON_MISSED_MS,
     JOBS_WAITING_MAX,
 )
 from rota.model.plan import NO_CHANGE, Instant, Plan, wake_at
-from rota.model.schedule import Offset, Zones, between, next_after, parse
 from rota.model.view import View
+from rota.rules.cron_runs import CronRunBatch, status_of
+from rota.rules.cron_schedule import Offset, Zones, between, next_after, parse
 
 NAME = "cron"
 
@@ -78,7 +78,11 @@ def run_due(view: View, cron: CronRecord, offset: Offset, now: Instant) -> Plan:
 def choose_runs(missed: MissedRuns, due_ms: list[int], wall_ms: int) -> ChosenRuns:
     """What is but a little late is not missed."""
     in_time = [at for at in due_ms if wall_ms - at <= CRON_LATE_MS]
-    runs = {MissedRuns.SKIP: in_time, MissedRuns.ONCE: in_time or due_ms[-1:], MissedRuns.ALL: due_ms[-CRON_MISSED_MAX:]}
+    runs = {
+        MissedRuns.SKIP: in_time,
+        MissedRuns.ONCE: in_time or due_ms[-1:],
+        MissedRuns.ALL: due_ms[-CRON_MISSED_MAX:],
+    }
     return ChosenRuns(runs[missed], len(due_ms) - len(runs[missed]))
 
 

@@ -5,10 +5,17 @@ from itertools import chain, islice
 from typing import NamedTuple
 
 from rota.engine.reconciler import Reconciler, Wakes
+from rota.model.ended_jobs import EndedJobs
 from rota.model.ids import JobId, Key
-from rota.model.job import JobTombstone, JobStatus
-from rota.model.limits import EXPIRE_BATCH, EXPIRE_RECORDS, TOMBSTONES_MAX, TOMBSTONE_MS, JOBS_AGE_MS, JOBS_KEPT
-from rota.model.past import EndedJobs
+from rota.model.job import JobStatus, JobTombstone
+from rota.model.limits import (
+    EXPIRE_BATCH,
+    EXPIRE_RECORDS,
+    JOBS_AGE_MS,
+    JOBS_KEPT,
+    TOMBSTONE_MS,
+    TOMBSTONES_MAX,
+)
 from rota.model.plan import EventRecord, Instant, Plan
 from rota.model.view import View, keys_of
 

@@ -1,17 +1,17 @@
 """A keeper's death + who was there at this one and at earlier ones -> which task is to blame.
 
 Everything that runs on a node dies with its keeper, so one task that kills keepers drags its neighbours
-along. A task is suspect after QUARANTINE_KEEPER_DEATHS deaths at which it, and no other job, was there each time. The
-pauses after faults of the cluster differ from task to task, so neighbours come back at other times than the
-culprit and miss some of its deaths. Jobs that were at the very same deaths are told apart by who started
-last, once there were QUARANTINE_KEEPER_DEATHS_TIED of them. A death at which a held task was there is explained, and
-counts against nothing else.
+along. A task is suspect after QUARANTINE_KEEPER_DEATHS deaths at which it, and no other job, was present each
+time. The backoff after a fault of the cluster differs from task to task, so neighbours come back at other
+times than the culprit and miss some of its deaths. Of jobs that were present at the very same deaths, the one
+that started last is blamed once there were QUARANTINE_KEEPER_DEATHS_TIED of them. A death at which a held
+task was present is explained, and counts against nothing else.
 """
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from rota.controllers.owner import BlockRecords
+from rota.controllers.recovery import BlockRecords
 from rota.model.columns import ints
 from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import AttemptState, TaskState

@@ -2,10 +2,10 @@
 
 from zlib import crc32
 
-from rota.controllers.verdict import AttemptEnd, RetryOutcome
-from rota.model.job import JobSpec, JobKind, Recovery
+from rota.controllers.attempt_end import AttemptEnd, RetryOutcome
+from rota.model.job import JobKind, JobSpec, Recovery
 from rota.model.lifecycle import NOT_STARTED, AttemptState, TaskEvent
-from rota.model.limits import FAULT_BACKOFF_FIRST_MS, FAULT_JITTER_PERCENT, FAULT_BACKOFF_MAX_MS
+from rota.model.limits import FAULT_BACKOFF_FIRST_MS, FAULT_BACKOFF_MAX_MS, FAULT_JITTER_PERCENT
 from rota.model.retry import EndCause, Failure, Retry
 from rota.model.shape import RunMode
 
@@ -37,7 +37,9 @@ def _decide_without_loss(spec: JobSpec, end: AttemptEnd, failures: int, wanted: 
         case AttemptState.TIMED_OUT:
             return RetryOutcome(TaskEvent.TIMED_OUT)
         case AttemptState.STOPPED:  # by request, or preempted
-            return RetryOutcome(TaskEvent.RETRY if again else TaskEvent.NODE_LOST if wanted else TaskEvent.STOPPED)
+            return RetryOutcome(
+                TaskEvent.RETRY if again else TaskEvent.NODE_LOST if wanted else TaskEvent.STOPPED
+            )
         case AttemptState.LOST:  # unwanted
             return RetryOutcome(TaskEvent.NODE_LOST)
         case _ if end.state in NOT_STARTED and not wanted:

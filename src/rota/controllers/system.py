@@ -9,10 +9,10 @@ from rota.model.job import JobStatus
 from rota.model.lifecycle import TASK, JobState, TaskEvent, TaskState, step
 from rota.model.limits import BLOCK_TASKS
 from rota.model.node import NodeIntent
-from rota.model.phase import Phase
 from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan, Record
 from rota.model.task import TaskBlock
 from rota.model.view import JobView, View
+from rota.rules.phases import Phase
 
 _NODES_KEY = "nodes"
 _REASON = "its node was deleted"
@@ -39,7 +39,11 @@ def decide(view: View, key: str, now: Instant) -> Plan:
         if key not in (_NODES_KEY, job_id):
             continue
         job = view.jobs[job_id]
-        gone = [index for node, index in job.task_by_node.items() if node not in view.nodes and _is_pending(job, index)]
+        gone = [
+            index
+            for node, index in job.task_by_node.items()
+            if node not in view.nodes and _is_pending(job, index)
+        ]
         if gone:
             puts += _ended_blocks(job, gone)
             ranges = Ranges(gone)

@@ -39,8 +39,8 @@ contained depends on what was touched when it was raised:
   writes about (`rota.engine.trial`). A second culprit is found there and costs no second rebuild, so hostile
   requests cannot keep the server busy with reading its store.
 * A key that comes back without end over several batches, while few other keys turn, is a livelock: it is
-  parked as `NotQuiescent`. A cascade that is merely long, as a chain of jobs that are canceled one by one, also
-  repeats some keys often, but looks at a new key each few decisions.
+  parked as `NotQuiescent`. A cascade that is merely long, as a chain of jobs that are canceled one by one,
+  also repeats some keys often, but decides a new key every few decisions.
 
 Invariants: the mirror equals the disk plus the plans of the uncommitted batch. A plan is applied whole or the
 mirror is thrown away. A record that is set aside or parked is never written. The order of records in a batch
@@ -52,29 +52,43 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from rota.engine.mirror import Mirror
-from rota.engine.parking import Parking, FaultStage
+from rota.engine.blame import blamed_job
+from rota.engine.parking import FaultStage, Parking
 from rota.engine.reconciler import Command, Keys, Reconciler
-from rota.engine.suspect import blamed_job
+from rota.engine.state.mirror import Mirror
 from rota.engine.trial import try_plan
 from rota.engine.workqueue import WorkItem, WorkQueue
-from rota.model.errors import Bug, Conflict, NotFound, Rejected, RotaError, StoreFull, NotQuiescent, WrongWriter
+from rota.model.errors import (
+    Bug,
+    Conflict,
+    NotFound,
+    NotQuiescent,
+    Rejected,
+    RotaError,
+    StoreFull,
+    WrongWriter,
+)
 from rota.model.ids import JobId, Key, NodeId, subject_of
 from rota.model.limits import (
-    BATCH_KEYS_MAX,
     BATCH_DECISIONS_MAX,
+    BATCH_KEYS_MAX,
     KEY_DECISIONS_MAX,
-    STALL_MS,
     LIVELOCK_DECISIONS_MAX,
     LIVELOCK_RATIO,
+    STALL_MS,
 )
 from rota.model.plan import NO_CHANGE, WRITERS, EventRecord, Instant, Plan, Record, may_write
 
 Packed = TypeVar("Packed")
 ALL_KEYS = "*"  # of a reconciler: all its keys are to be looked at
 REQUEST_KEY = "request"  # the key under which faults of requests are reported
-UNATTRIBUTED = WorkItem("engine", "batch")  # to blame for a fault that does not come back when it is looked for
-_REFUSALS_FROM_STATE = (NotFound, Conflict)  # refusals of what is known here: a commit shows that it is still so
+UNATTRIBUTED = WorkItem(
+    "engine", "batch"
+)  # to blame for a fault that does not come back when it is looked for
+_REFUSALS_FROM_STATE = (
+    NotFound,
+    Conflict,
+)  # refusals of what is known here: a commit shows that it is still so
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -170,7 +184,9 @@ class Decided(NamedTuple):
             if error is not None:
                 return Tainted(FaultStage.ENCODE, culprit, Key(""), error)
         passing = Bug("the batch could not be encoded, and each of its plans can be")
-        return Tainted(FaultStage.ENCODE, Culprit(PlanSource(UNATTRIBUTED), wrote_spec=False), Key(""), passing)
+        return Tainted(
+            FaultStage.ENCODE, Culprit(PlanSource(UNATTRIBUTED), wrote_spec=False), Key(""), passing
+        )
 
 
 class Tainted(Exception):
@@ -203,7 +219,9 @@ class Loop:
         self._requests: list[Request] = []
         self._now = Instant(mirror.now_ms, 0)  # of the last batch
         self._last_ms: int | None = None
-        self._decision_counts: dict[WorkItem, int] = {}  # decisions of each key since the queue was last empty
+        self._decision_counts: dict[
+            WorkItem, int
+        ] = {}  # decisions of each key since the queue was last empty
         self._resume_parked()
 
     def enqueue_all(self) -> None:

@@ -69,7 +69,9 @@ class Parking:
         self.keys: dict[WorkItem, Parked] = {}
         self.subjects: dict[str, Parked] = {}
         self.counts: Counter[str] = Counter()  # faults since this process began, by stage
-        self.faults: deque[InternalFault] = deque(maxlen=_PENDING_EVENTS_MAX)  # that the driver has not logged yet
+        self.faults: deque[InternalFault] = deque(
+            maxlen=_PENDING_EVENTS_MAX
+        )  # that the driver has not logged yet
         self.last: InternalFault | None = None
         self._pending_events: deque[EventRecord] = deque(maxlen=_PENDING_EVENTS_MAX)
         self._released: dict[str, Parked] = {}  # subjects that are tried again
@@ -81,13 +83,17 @@ class Parking:
 
     # ---- faults
 
-    def record_fault(self, stage: FaultStage, due: WorkItem, error: Exception, *, is_loud: bool = True) -> None:
+    def record_fault(
+        self, stage: FaultStage, due: WorkItem, error: Exception, *, is_loud: bool = True
+    ) -> None:
         """Count a fault and hand it to the driver, which logs it."""
         self.counts[stage] += 1
         self.last = InternalFault(stage, due.reconciler, due.key, error, is_loud)
         self.faults.append(self.last)
 
-    def park_key(self, stage: FaultStage, due: WorkItem, error: Exception, now: Instant, *, firm: bool) -> Parked:
+    def park_key(
+        self, stage: FaultStage, due: WorkItem, error: Exception, now: Instant, *, firm: bool
+    ) -> Parked:
         before = self.keys.get(due)
         if before is not None and before.firm and now.ms < (before.retry_at_ms or 0):
             self.record_fault(stage, due, error, is_loud=False)
@@ -97,7 +103,9 @@ class Parking:
         self._report(stage, due, error, parked)
         return parked
 
-    def park_subject(self, stage: FaultStage, due: WorkItem, subject: str, error: Exception, now: Instant) -> None:
+    def park_subject(
+        self, stage: FaultStage, due: WorkItem, subject: str, error: Exception, now: Instant
+    ) -> None:
         before = self.subjects.get(subject) or self._released.pop(subject, None)
         parked = self._again(before, due.reconciler, subject, error, now, firm=True)
         self.subjects[subject] = parked

@@ -17,13 +17,13 @@ What can go wrong, and what it costs:
 |---|---|
 | deciding raises | `Loop` refuses that request or parks that key; the batch goes on |
 | applying or encoding raises | `Tainted`: the mirror is read again, the other requests are served again |
-| the commit fails | every request of the batch fails, everything is read again (`_recover_from_failed_commit`) |
+| the commit fails | every request of the batch fails, everything is read again |
 | the store cannot be read | waiting callers are refused; it is tried again each second |
 | another server leads | `Deposed` ends `run`: the one fault that must |
 | a listener raises | the others are told; it hears at the next turn that everything was read again |
 | an answer raises | it is logged |
 | anything else raises | as if the commit had failed: the last line of defence |
-| a record cannot be loaded | its job or node is set aside, the rest is loaded (`rota.engine.loading`) |
+| a record cannot be loaded | its job or node is set aside, the rest is loaded (`rota.engine.state.loading`) |
 | on a standby a change cannot be applied | `Damaged`: the follower reads everything again |
 
 Every fault is counted, logged and shown by `rota server status`; see `rota.engine.parking`.
@@ -37,15 +37,15 @@ from typing import Any, NamedTuple, TypeVar
 
 import structlog
 
-from rota.engine.catching_up import replay_commit
 from rota.engine.clock import Clock
-from rota.engine.loading import LoadedMirror, load_mirror
+from rota.engine.commit_stats import CommitStats
 from rota.engine.loop import UNATTRIBUTED, Decided, Loop, Request, Tainted
 from rota.engine.meter import current
-from rota.engine.mirror import Mirror, Unapplied
-from rota.engine.parking import Parking, FaultStage
-from rota.engine.pulse import CommitStats
+from rota.engine.parking import FaultStage, Parking
 from rota.engine.reconciler import Command, Reconciler
+from rota.engine.state.loading import LoadedMirror, load_mirror
+from rota.engine.state.mirror import Mirror, Unapplied
+from rota.engine.state.replay import replay_commit
 from rota.engine.workqueue import WorkItem
 from rota.model.errors import Damaged, LostLeadership, RotaError, StoreFull, Unavailable
 from rota.model.ids import JobId, Key, subject_of
@@ -102,19 +102,25 @@ class Engine:
         self._decided: Decided | None = None  # and not on disk yet
         self._stopped_by: RotaError | None = None
         self._listeners: list[Callable[[Committed], None]] = []
-        self._failed_listeners: list[Callable[[Committed], None]] = []  # listeners that raised, and missed a commit
+        self._failed_listeners: list[
+            Callable[[Committed], None]
+        ] = []  # listeners that raised, and missed a commit
         self._unappliable: dict[str, Exception] = {}  # of a standby: what a change could not be applied to
         self._events_pruned_at_ms = 0
         self._disk_checked_at_ms = 0
         self.commit_stats = CommitStats()
-        self._epoch_requests: list[tuple[int, asyncio.Future[int]]] = []  # epochs that somebody has seen elsewhere
+        self._epoch_requests: list[
+            tuple[int, asyncio.Future[int]]
+        ] = []  # epochs that somebody has seen elsewhere
 
     # ---- for the faces
 
     async def check(self) -> None:
         """Raises Unavailable unless decisions are made and reach the disk: lately, or now on our asking."""
         if not self.healthy:
-            raise Unavailable(self.commit_stats.problem or str(self._stopped_by or "this server does not lead"))
+            raise Unavailable(
+                self.commit_stats.problem or str(self._stopped_by or "this server does not lead")
+            )
         last_ms = self.commit_stats.last_at_ms
         if last_ms is not None and self.now_ms() - last_ms < _READY_MS:
             return
@@ -222,14 +228,18 @@ class Engine:
         except Exception as error:
             if isinstance(error, Unapplied):
                 self._unappliable[error.subject] = error.error
-            self.parking.record_fault(FaultStage.APPLY, WorkItem("standby", f"commit {change.revision}"), error)
+            self.parking.record_fault(
+                FaultStage.APPLY, WorkItem("standby", f"commit {change.revision}"), error
+            )
             self._log_faults()
             raise Damaged(f"commit {change.revision} could not be applied: {error}") from error
         self.revision = change.revision
         wall_ms, events = self._decoded_events(change)
         gone = dict.fromkeys(map(Key, change.deletes))
         written = {record.key: record for record in puts}
-        self._publish(Decided(Instant(now_ms, wall_ms), written, gone, tuple(events), (), [], [], fenced=True))
+        self._publish(
+            Decided(Instant(now_ms, wall_ms), written, gone, tuple(events), (), [], [], fenced=True)
+        )
         self._log_faults()
 
     def _set_aside_unreadable(self, failed: dict[str, Exception]) -> None:
@@ -247,7 +257,9 @@ class Engine:
         try:
             return codec.decode_events(change.events)
         except Exception as error:
-            self.parking.record_fault(FaultStage.LOAD, WorkItem("standby", f"events/{change.revision}"), error)
+            self.parking.record_fault(
+                FaultStage.LOAD, WorkItem("standby", f"events/{change.revision}"), error
+            )
             return 0, ()
 
     def remove_listeners(self) -> None:
@@ -280,7 +292,9 @@ class Engine:
             self._stop_serving(error)
             raise
         except asyncio.CancelledError:
-            self._stop_serving(Unavailable("this server does not lead any more; whether it was done is not known"))
+            self._stop_serving(
+                Unavailable("this server does not lead any more; whether it was done is not known")
+            )
             raise
 
     async def _iterate_contained(self) -> None:
@@ -292,7 +306,9 @@ class Engine:
         except Exception as error:
             self.parking.record_fault(FaultStage.DECIDE, UNATTRIBUTED, error)
             self._log_faults()
-            await self._recover_from_failed_commit(self._decided, Unavailable(f"an internal fault: {type(error).__name__}"))
+            await self._recover_from_failed_commit(
+                self._decided, Unavailable(f"an internal fault: {type(error).__name__}")
+            )
         self._decided = None
 
     async def _iterate(self) -> None:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from rota.engine.mirror import Mirror
 from rota.engine.parking import FaultStage
+from rota.engine.state.mirror import Mirror
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.ids import JobId, Key, NodeId, subject_of
 from rota.model.job import JobSpec

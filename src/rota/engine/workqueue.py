@@ -19,7 +19,9 @@ class WorkQueue:
     def __init__(self) -> None:
         self._ready: OrderedDict[WorkItem, None] = OrderedDict()  # of a plain one the first is found slowly
         self._delayed: list[tuple[int, WorkItem]] = []
-        self._delayed_until: dict[WorkItem, int] = {}  # the earliest time asked for; older heap entries are void
+        self._delayed_until: dict[
+            WorkItem, int
+        ] = {}  # the earliest time asked for; older heap entries are void
 
     def wake(self, due: WorkItem) -> None:
         self._ready[due] = None

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import structlog
 
 from rota.engine.run import Committed, Engine
-from rota.gateway import enrolment
-from rota.gateway.standin import NodeService, ProxyNode
+from rota.gateway import registration
+from rota.gateway.proxy_node import NodeService, ProxyNode
 from rota.gateway.worker import Worker
 from rota.model.ids import NodeId
 from rota.model.limits import WORKER_START_PROBE_MS
@@ -38,7 +38,7 @@ class Gateway:
         async with asyncio.TaskGroup() as tasks:
             while True:
                 self._changed.clear()
-                wanted = await self._engine.read(enrolment.registered)
+                wanted = await self._engine.read(registration.registered)
                 await self._drop_unregistered(wanted)
                 for node, dialled in wanted.items():
                     if node not in self._dialled:

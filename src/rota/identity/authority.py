@@ -210,7 +210,9 @@ class CertificateAuthority:
 
         The first one is for a token that is made now; one of the others may have been made before a rotation.
         """
-        return [tokens.derive_secret(secret, f"{caller}\0{key}") for secret in self._secrets(b"rota api tokens")]
+        return [
+            tokens.derive_secret(secret, f"{caller}\0{key}") for secret in self._secrets(b"rota api tokens")
+        ]
 
     def sign_origin(self, origin: str, request: bytes) -> str:
         """The mark by which a leader believes a standby where a request that it hands on came from."""
@@ -367,7 +369,9 @@ def _requested_key(csr_pem: bytes) -> CertificatePublicKeyTypes:
         key = request.public_key()
         # Kind and size first: they bound the price of checking the signature.
         if not _is_strong(key):
-            raise IdentityRefused("csr: expected a key of P-256, P-384, Ed25519 or RSA with 2048 to 8192 bits")
+            raise IdentityRefused(
+                "csr: expected a key of P-256, P-384, Ed25519 or RSA with 2048 to 8192 bits"
+            )
         signed_by_its_key = request.is_signature_valid
     except IdentityRefused:
         raise

@@ -125,7 +125,9 @@ class Renewal:
                 bundle = followed(self._held, ca_pem)
         renewed = _identity(self._key, cert_pem, bundle)
         if renewed.node_id != self._held.node_id:
-            raise IdentityRefused(f"the certificate is for node {renewed.node_id}, this is {self._held.node_id}")
+            raise IdentityRefused(
+                f"the certificate is for node {renewed.node_id}, this is {self._held.node_id}"
+            )
         if renewed.period.end <= now or renewed.period.begin - now > certificates.CLOCK_SKEW:
             raise IdentityRefused(
                 f"the certificate is for {renewed.period.begin:%Y-%m-%d %H:%M} to "

@@ -65,7 +65,9 @@ def verify_request(value: str, method: str, path: str, ca_pem: bytes, now: datet
     pem = certificates.certificate_to_pem(certificate)
     period = certificates.period_of(pem)
     if not period.begin - certificates.CLOCK_SKEW <= now < period.end:
-        raise IdentityRefused(f"the node's certificate is for {period.begin:%Y-%m-%d} to {period.end:%Y-%m-%d}")
+        raise IdentityRefused(
+            f"the node's certificate is for {period.begin:%Y-%m-%d} to {period.end:%Y-%m-%d}"
+        )
     return RequestSignature(certificates.node_id_of(pem), digest)
 
 

@@ -222,7 +222,9 @@ def _join_secret(values: dict[str, str]) -> str:
 def _fingerprint(values: dict[str, str]) -> str:
     fingerprint = values.get("ca", "").lower()
     if not fingerprint:
-        raise IdentityRefused("join line: ca is missing; without it the server cannot be told from an impostor")
+        raise IdentityRefused(
+            "join line: ca is missing; without it the server cannot be told from an impostor"
+        )
     if not FINGERPRINT.fullmatch(fingerprint):
         raise IdentityRefused("join line: ca is cut or changed; expected sha256: and 64 hex digits")
     return fingerprint

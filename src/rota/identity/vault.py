@@ -11,9 +11,9 @@ from typing import NamedTuple
 import msgspec
 
 from rota.identity import files, last_use, tokens
-from rota.identity.errors import JoinRefused, NameTaken, NoSuchToken, IdentityRefused, AlreadyExists, Unsafe
+from rota.identity.errors import AlreadyExists, IdentityRefused, JoinRefused, NameTaken, NoSuchToken, Unsafe
 from rota.identity.last_use import LastUses
-from rota.identity.tokens import ApiToken, JoinRole, StoredJoinToken, Role, JoinedWatcher
+from rota.identity.tokens import ApiToken, JoinedWatcher, JoinRole, Role, StoredJoinToken
 from rota.model.limits import WATCHERS_MAX
 
 DIRECTORY = "vault"  # in a server's data directory

@@ -6,19 +6,18 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from rota.keeper import quick
-from rota.keeper.boxes import ContainerHandle
+from rota.keeper.containers import ContainerHandle
 from rota.keeper.limits.cgroups import Cgroup
 from rota.keeper.output.index import Extent
 from rota.keeper.output.segments import Segment
-from rota.keeper.process import trees
-from rota.keeper.process.cells import PidNamespace
-from rota.keeper.rules import AttemptKey
-from rota.keeper.sandbox import SandboxReport
-from rota.keeper.service.life import ServiceState
-from rota.keeper.steps import StepStart
-from rota.keeper.stops import KeeperStopMode
-from rota.keeper.wire import KeeperJobSpec, encode
+from rota.keeper.process import fast_syscalls, trees
+from rota.keeper.process.pid_namespace import PidNamespace
+from rota.keeper.process.sandbox import SandboxReport
+from rota.keeper.protocol.steps import StepStart
+from rota.keeper.protocol.stop_modes import KeeperStopMode
+from rota.keeper.protocol.wire import KeeperJobSpec, encode
+from rota.keeper.resources.reservations import AttemptKey
+from rota.keeper.service.state import ServiceState
 
 FIRST_POLL_NS = 20_000_000
 EXHAUSTED_MAX_NS = 600 * 10**9  # a node that cannot make a process for so long will not soon
@@ -87,7 +86,7 @@ class Kernel:
 
     def reap(self, pid: int, started_ns: int) -> ExitStatus:
         """Take the end of a child that is a zombie."""
-        buried = quick.reap(pid)
+        buried = fast_syscalls.reap(pid)
         code = os.waitstatus_to_exitcode(buried.status)
         return ExitStatus(
             exit_code=code if code >= 0 else None,
@@ -127,7 +126,9 @@ class RunningAttempt:
     backoff_ns: int = FIRST_POLL_NS
     exit_status: ExitStatus | None = None  # the leader is gone, others of its tree may not be
     container: ContainerHandle | None = None  # the container it runs in
-    pid_namespace: PidNamespace | None = None  # all in there die together; under a lease they die with the keeper, too
+    pid_namespace: PidNamespace | None = (
+        None  # all in there die together; under a lease they die with the keeper, too
+    )
     lease_kill_at_ns: int | None = None  # a second before its lease ends
     sandbox_report: SandboxReport | None = None  # of its sandbox
     cgroup: Cgroup | None = None  # where it has limits and the machine has groups
@@ -156,7 +157,11 @@ class RunningAttempt:
     @property
     def has_next_step(self) -> bool:
         """There are steps after the one it is at."""
-        return bool(self.step_starts) and len(self.step_starts) < len(self.spec.steps) and not self.stop_requested
+        return (
+            bool(self.step_starts)
+            and len(self.step_starts) < len(self.spec.steps)
+            and not self.stop_requested
+        )
 
     def kill_all(self) -> None:
         """Whoever is left, where they can be reached together."""
@@ -169,14 +174,21 @@ class RunningAttempt:
         """Nothing of it lives on, if it has a cell and goes no further; what is left in there is killed."""
         if self.pid_namespace is None or self._has_emptied_cell():
             return True
-        if self.has_next_step and self.end_state is None and self.exit_status and self.exit_status.exit_code == 0:
+        if (
+            self.has_next_step
+            and self.end_state is None
+            and self.exit_status
+            and self.exit_status.exit_code == 0
+        ):
             return True
         self.pid_namespace.kill()
         return self.pid_namespace.is_empty()
 
     def _has_emptied_cell(self) -> bool:
         """Its group vouches that nothing is left in a cell that others may use after it."""
-        is_kept = self.pid_namespace is not None and not (self.pid_namespace.is_bound or self.pid_namespace.is_killed)
+        is_kept = self.pid_namespace is not None and not (
+            self.pid_namespace.is_bound or self.pid_namespace.is_killed
+        )
         return is_kept and self.cgroup is not None and self.cgroup.is_empty()
 
     def spares_leader(self, signum: int) -> bool:
@@ -194,7 +206,10 @@ class RunningAttempt:
         ends_ns = [] if self.lease_kill_at_ns is None else [self.lease_kill_at_ns]
         if (whole_ms := self.spec.timeout_ms) is not None:
             ends_ns.append(self.started_ns + whole_ms * 1_000_000)
-        if self.step_starts and (step_ms := self.spec.steps[len(self.step_starts) - 1].timeout_ms) is not None:
+        if (
+            self.step_starts
+            and (step_ms := self.spec.steps[len(self.step_starts) - 1].timeout_ms) is not None
+        ):
             ends_ns.append(self.step_started_ns + step_ms * 1_000_000)
         return min(ends_ns, default=None)
 
@@ -212,7 +227,9 @@ class RunningAttempt:
     @property
     def sigkill_at_ns(self) -> int:
         """When its grace is over, or its lease."""
-        return self.kill_at_ns if self.lease_kill_at_ns is None else min(self.kill_at_ns, self.lease_kill_at_ns)
+        return (
+            self.kill_at_ns if self.lease_kill_at_ns is None else min(self.kill_at_ns, self.lease_kill_at_ns)
+        )
 
     def must_be_killed(self, now_ns: int) -> bool:
         return now_ns >= self.sigkill_at_ns
@@ -266,7 +283,9 @@ class RunningAttempt:
             return None
         self.awaits_retry, self.backoff_ns = True, min(2 * self.backoff_ns, RETRY_MAX_NS)
         self.pid, self.exit_status, self.container = 0, None, None
-        self.step_started_ns = now_ns + self.backoff_ns  # the wait is not of its own time, though of the whole's
+        self.step_started_ns = (
+            now_ns + self.backoff_ns
+        )  # the wait is not of its own time, though of the whole's
         return min(self.step_started_ns, self.deadline_ns() or self.step_started_ns)
 
     def end_retry_wait(self, now_ns: int) -> bool:
@@ -311,7 +330,9 @@ class RunningAttempt:
         return self.started_ns + whole_ms * 1_000_000 <= self.step_started_ns + step_ms * 1_000_000
 
 
-def result_row(key: AttemptKey, state: str, outcome: ExitStatus, started_ms: int | None, ended_ms: int) -> str:
+def result_row(
+    key: AttemptKey, state: str, outcome: ExitStatus, started_ms: int | None, ended_ms: int
+) -> str:
     job, index, attempt = key
     return (
         f'["{job}",{index},{attempt},"{state}",{_or_null(outcome.exit_code)},{_or_null(outcome.signum)}'

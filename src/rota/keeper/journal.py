@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rota.keeper import quick
 from rota.keeper.output import holes
-from rota.keeper.reading import Malformed
-from rota.keeper.rules import AttemptKey
-from rota.keeper.steps import StepStart, step_start_from_row
-from rota.keeper.wire import KeeperJobSpec, encode, parse_job_id, parse_spec
+from rota.keeper.parsing import Malformed
+from rota.keeper.process import fast_syscalls
+from rota.keeper.protocol.steps import StepStart, step_start_from_row
+from rota.keeper.protocol.wire import KeeperJobSpec, encode, parse_job_id, parse_spec
+from rota.keeper.resources.reservations import AttemptKey
 
 REWRITE_BYTES = 8 << 20  # below this a rewrite is not worth its time
 RESERVE_BYTES = 1 << 20  # some thousand results
@@ -29,7 +29,9 @@ class JournalState:
     started: dict[AttemptKey, int] = field(default_factory=dict)  # and not ended: when, in wall clock ms
     ended: dict[AttemptKey, str] = field(default_factory=dict)  # and not acknowledged: the encoded row
     highest: dict[str, dict[int, int]] = field(default_factory=dict)  # job, index -> attempt
-    steps: dict[AttemptKey, list[StepStart]] = field(default_factory=dict)  # of what is in one of the books above
+    steps: dict[AttemptKey, list[StepStart]] = field(
+        default_factory=dict
+    )  # of what is in one of the books above
     versions: dict[AttemptKey, int] = field(default_factory=dict)  # the same, where it is not the first
     services: dict[AttemptKey, list[Any]] = field(default_factory=dict)  # likewise, of services: the last row
 
@@ -40,7 +42,13 @@ class JournalState:
     def forget(self, job: str) -> None:
         self.specs.pop(job, None)
         self.highest.pop(job, None)
-        books: tuple[dict[AttemptKey, Any], ...] = (self.started, self.ended, self.steps, self.services, self.versions)
+        books: tuple[dict[AttemptKey, Any], ...] = (
+            self.started,
+            self.ended,
+            self.steps,
+            self.services,
+            self.versions,
+        )
         for book in books:
             for key in [key for key in book if key[0] == job]:
                 del book[key]
@@ -184,7 +192,7 @@ class Journal:
         written = 0
         self._reserve(len(text))
         try:
-            written = quick.write(self._fd, text)
+            written = fast_syscalls.write(self._fd, text)
             if written < len(text):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable
 
 from rota.keeper.attempt import RunningAttempt
-from rota.keeper.looks import AttemptTimers
 from rota.keeper.spawn import NodeResourceExhausted
+from rota.keeper.timers import AttemptTimers
 
 KILL_MARGIN_NS = 1_000_000_000  # so much before a lease ends its work is killed: that takes time, too
 

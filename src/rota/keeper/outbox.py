@@ -3,12 +3,14 @@
 import math
 from collections.abc import Callable
 
-from rota.keeper import wire
-from rota.keeper.rules import AttemptKey
+from rota.keeper.protocol import wire
+from rota.keeper.resources.reservations import AttemptKey
 
 PENDING_MAX = 1_000_000  # events; an agent that lets more pile up is told everything again at its next hello
 STARTED_DELAY_NS = 5_000_000  # nobody waits for the news of a start: it may well go with that of the end
-ENDED_INTERVAL_NS = 2_000_000  # at thousands of ends a second a message for each would cost more than the work
+ENDED_INTERVAL_NS = (
+    2_000_000  # at thousands of ends a second a message for each would cost more than the work
+)
 
 
 class Outbox:

@@ -9,19 +9,19 @@ import sys
 import threading
 from collections.abc import Callable
 
-from rota.keeper import journal, sandbox
-from rota.keeper.attempt import Kernel, ExitStatus, result_row
-from rota.keeper.boxes import ContainerFactory
-from rota.keeper.checker import Checker
-from rota.keeper.door import KeeperServer, empty_trash, listen
+from rota.keeper import journal
+from rota.keeper.attempt import ExitStatus, Kernel, result_row
+from rota.keeper.containers import ContainerFactory
 from rota.keeper.journal import Journal, JournalState
-from rota.keeper.limits.machine import kill_leftover_cgroups, find_cgroups
+from rota.keeper.limits.detect import find_cgroups, kill_leftover_cgroups
 from rota.keeper.output.segments import SegmentStore
-from rota.keeper.process import cells, trees
+from rota.keeper.process import pid_namespace, sandbox, trees
 from rota.keeper.spawn import Spawner
-from rota.keeper.trimmer import Trimmer
-from rota.keeper.warden import Sweeper
-from rota.keeper.work import Supervisor
+from rota.keeper.supervisor import Supervisor
+from rota.keeper.threads.checker import Checker
+from rota.keeper.threads.server import KeeperServer, empty_trash, listen
+from rota.keeper.threads.sweeper import Sweeper
+from rota.keeper.threads.trimmer import Trimmer
 
 KILL_SECONDS = 5.0
 SWITCH_SECONDS = 0.0005  # the reaper has something to start: it waits for no thread that reads long orders
@@ -38,7 +38,7 @@ def run_keeper(root: str) -> None:
     root_fd = _lock_directory(root)
     trees.adopt_orphans()
     mark = _keeper_id(root_fd)
-    cells.kill_all(mark, KILL_SECONDS)
+    pid_namespace.kill_all(mark, KILL_SECONDS)
     kill_leftover_cgroups(root, KILL_SECONDS)
     groups = find_cgroups(root, mark)
     outputs = SegmentStore(root)
@@ -152,7 +152,9 @@ class Shutdown:
         with work.lock:
             if not self._abandon_at_ns:
                 graces_ms = [attempt.spec.grace_ms for attempt in work.running.values()]
-                self._abandon_at_ns = self._kernel.now_ns() + max(graces_ms, default=0) * 1_000_000 + ABANDON_NS
+                self._abandon_at_ns = (
+                    self._kernel.now_ns() + max(graces_ms, default=0) * 1_000_000 + ABANDON_NS
+                )
             if work.running and self._kernel.now_ns() > self._abandon_at_ns:
                 print(f"left behind, unkillable: {list(work.running)}", file=sys.stderr)
                 return True
@@ -190,7 +192,9 @@ def _keeper_id(root_fd: int) -> str:
         os.close(fd)
 
 
-def _recover(path: str, mark: str, outputs: SegmentStore, containers: ContainerFactory, now_ms: int) -> JournalState:
+def _recover(
+    path: str, mark: str, outputs: SegmentStore, containers: ContainerFactory, now_ms: int
+) -> JournalState:
     """Read the journal and settle what was running when it ended."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         boot = file.read().strip()

@@ -10,33 +10,33 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from rota.keeper import reports, sandbox
-from rota.keeper.boxes import ContainerHandle, ContainerFactory, JobDirectory
 from rota.keeper.container.argv import ContainerNotAllowed
-from rota.keeper.devices import GPU, WHOLE
-from rota.keeper.files import write_files
+from rota.keeper.containers import ContainerFactory, ContainerHandle, JobDirectory
+from rota.keeper.directory_pool import DirectoryPool
+from rota.keeper.job_files import write_files
 from rota.keeper.limits.cgroups import Cgroup, Cgroups
-from rota.keeper.limits.words import PIDS_MAX, Limits
-from rota.keeper.output.spares import DirectoryPool
-from rota.keeper.process import forked, posix, starter
-from rota.keeper.process.cells import PidNamespace, PidNamespaces
+from rota.keeper.limits.limits import PIDS_MAX, Limits
+from rota.keeper.process import forked, posix, sandbox, starter
 from rota.keeper.process.commands import (
     CANNOT_EXECUTE,
     JOB_ERRNOS,
     NODE_ERRNOS,
     CannotRun,
+    exec_errno,
     explain_exec_error,
     find_program,
     may_execute,
-    exec_errno,
 )
+from rota.keeper.process.pid_namespace import PidNamespace, PidNamespaces
 from rota.keeper.process.posix import c_strings
+from rota.keeper.process.sandbox import SandboxReport
 from rota.keeper.process.starter import CannotEnter, ProcessContext
-from rota.keeper.process.users import User, JobUsers, as_user, give_directory, drop_privileges
-from rota.keeper.rules import AttemptKey
-from rota.keeper.sandbox import SandboxReport
+from rota.keeper.process.users import JobUsers, User, as_user, drop_privileges, give_directory
+from rota.keeper.protocol import result_endpoint
+from rota.keeper.protocol.wire import ConfigureOrder, KeeperJobSpec
+from rota.keeper.resources.gpus import GPU, WHOLE
+from rota.keeper.resources.reservations import AttemptKey
 from rota.keeper.task_dirs import PLACE, Owner, TaskDirs, group_of, has_groups
-from rota.keeper.wire import ConfigureOrder, KeeperJobSpec
 
 PASSED_ENVIRONMENT = ("PATH", "LANG", "TZ")
 USER_ENVIRONMENT = ("HOME", "USER", "LOGNAME", "SHELL", "TMPDIR")  # nobody else's work is given them
@@ -82,7 +82,9 @@ class LaunchSpec:
 
 
 class Spawner:
-    def __init__(self, root: str, mark: str, cgroups: Cgroups | None = None, bwrap: str | None = None) -> None:
+    def __init__(
+        self, root: str, mark: str, cgroups: Cgroups | None = None, bwrap: str | None = None
+    ) -> None:
         self._root = root
         self._mark = mark
         self._node = ""
@@ -159,7 +161,9 @@ class Spawner:
                 group.is_plain = False  # checks are started by another thread, also while the attempt ends
             return group
         except OSError as error:
-            raise NodeResourceExhausted(f"cannot make a control group: {os.strerror(error.errno or 0)}") from error
+            raise NodeResourceExhausted(
+                f"cannot make a control group: {os.strerror(error.errno or 0)}"
+            ) from error
 
     def _problems(self) -> list[str]:
         """What keeps this machine from telling tasks of other users apart."""
@@ -190,9 +194,13 @@ class Spawner:
                 return self.cells.create(is_bound=True)
             return self.cells.allocate() if self._hides else None
         except OSError as error:
-            raise NodeResourceExhausted(f"cannot make a pid namespace: {os.strerror(error.errno or 0)}") from error
+            raise NodeResourceExhausted(
+                f"cannot make a pid namespace: {os.strerror(error.errno or 0)}"
+            ) from error
 
-    def release(self, key: AttemptKey, spec: KeeperJobSpec, group: Cgroup | None, cell: PidNamespace | None) -> None:
+    def release(
+        self, key: AttemptKey, spec: KeeperJobSpec, group: Cgroup | None, cell: PidNamespace | None
+    ) -> None:
         """The attempt has ended.
 
         Only a group that is empty vouches that a cell is. Where checks are started, by a thread of their own
@@ -257,8 +265,8 @@ class Spawner:
         if spec.reports:
             directory = self._dirs.path(key)
             if spec.step != HEALTH_CHECK_STEP:
-                reports.write_token_files(spec.reports, key, directory)
-            said = reports.result_environment(spec.reports, key, directory)
+                result_endpoint.write_token_files(spec.reports, key, directory)
+            said = result_endpoint.result_environment(spec.reports, key, directory)
             values += [os.fsencode(f"{name}={value}") for name, value in said.items()]
         for at, value in enumerate(values, start=2):
             env[-at] = value  # the last place stays empty: it ends the list
@@ -280,7 +288,9 @@ class Spawner:
         mounts_fd = isolation.pid_namespace.mounts_fd if isolation.pid_namespace else None
         entrances = group.procs_files if group else ()
         surroundings = ProcessContext(launch_spec.user, entrances, task_group, mounts_fd)
-        launch = posix.Launch(launch_spec.program or b"", launch_spec.argv, env, launch_spec.cwd, surroundings, passed)
+        launch = posix.Launch(
+            launch_spec.program or b"", launch_spec.argv, env, launch_spec.cwd, surroundings, passed
+        )
         if group:
             group.is_unused = False
         try:
@@ -291,17 +301,25 @@ class Spawner:
                 return forked.start(_program(launch), output, passed)
             return posix.start_in_context(self._starter, launch, output, self._attributes)
         except CannotEnter as error:
-            raise NodeResourceExhausted(f"cannot enter its groups and namespaces or take its user: {error}") from error
+            raise NodeResourceExhausted(
+                f"cannot enter its groups and namespaces or take its user: {error}"
+            ) from error
 
-    def start_check(self, key: AttemptKey, spec: KeeperJobSpec, container: ContainerHandle | None, around: Isolation) -> int:
+    def start_check(
+        self, key: AttemptKey, spec: KeeperJobSpec, container: ContainerHandle | None, around: Isolation
+    ) -> int:
         """Start the command that checks an attempt as if it were part of it; what it writes is nobody's."""
         assert spec.check is not None
         if container is not None:
             return self._start_check_in_container(key, spec, container)
         env = {**spec.env, "ROTA_CHECK": "1"}
-        return self.spawn(key, replace(spec, argv=spec.check.argv, env=env, step=HEALTH_CHECK_STEP), (), b"", around)
+        return self.spawn(
+            key, replace(spec, argv=spec.check.argv, env=env, step=HEALTH_CHECK_STEP), (), b"", around
+        )
 
-    def _start_check_in_container(self, key: AttemptKey, spec: KeeperJobSpec, container: ContainerHandle) -> int:
+    def _start_check_in_container(
+        self, key: AttemptKey, spec: KeeperJobSpec, container: ContainerHandle
+    ) -> int:
         """A container; its marks are those by which the runtime's own processes are found."""
         assert spec.check is not None
         marks = {**self._containers.markers(key), "ROTA_CHECK": "1"}
@@ -309,7 +327,9 @@ class Spawner:
         argv = [container.engine.program, "exec", *options, container.launch.name, *spec.check.argv]
         return self._run_engine(key, container, argv, b"")
 
-    def prepare_container(self, key: AttemptKey, spec: KeeperJobSpec, gpus: Sequence[str]) -> ContainerHandle | None:
+    def prepare_container(
+        self, key: AttemptKey, spec: KeeperJobSpec, gpus: Sequence[str]
+    ) -> ContainerHandle | None:
         """What an attempt with an image runs in; the container is made when it is sent."""
         if spec.container is None:
             return None
@@ -321,15 +341,15 @@ class Spawner:
             directory = self._dirs.open(key, self._containers.owner(user), spec.reports)
             env = {**spec.env, **self._job_environment(job, spec), "ROTA_GPUS": ",".join(gpus)}
             env |= {"ROTA_INDEX": str(index), "ROTA_ATTEMPT": str(attempt)}
-            env["ROTA_OUTPUT_DIR"] = f"{directory}/{reports.OUT}"
+            env["ROTA_OUTPUT_DIR"] = f"{directory}/{result_endpoint.OUT}"
             env |= {"ROTA_RESTART": str(spec.restarts)} if spec.restart else {}
-            env |= reports.result_environment(spec.reports, key, directory) if spec.reports else {}
+            env |= result_endpoint.result_environment(spec.reports, key, directory) if spec.reports else {}
             box = self._containers.prepare(key, spec, env, JobDirectory(work, directory, user))
             if self._files_version.get(job, 0) < spec.version:
                 _write_job_files(work, spec)  # once, and only now is the directory its user's
                 self._files_version[job] = spec.version
             if spec.reports:
-                reports.write_token_files(spec.reports, key, directory)
+                result_endpoint.write_token_files(spec.reports, key, directory)
             return box
         except (ContainerNotAllowed, LookupError) as reason:
             raise NodeResourceExhausted(str(reason)) from reason
@@ -340,8 +360,12 @@ class Spawner:
         """Start the runtime's command line, in the foreground; its pid, as of any other process."""
         return self._run_engine(key, container, container.argv, output)
 
-    def _run_engine(self, key: AttemptKey, container: ContainerHandle, command: Sequence[str], output: bytes) -> int:
-        env = [os.fsencode(f"{name}={value}") for name, value in self._containers.engine_environment(key).items()]
+    def _run_engine(
+        self, key: AttemptKey, container: ContainerHandle, command: Sequence[str], output: bytes
+    ) -> int:
+        env = [
+            os.fsencode(f"{name}={value}") for name, value in self._containers.engine_environment(key).items()
+        ]
         argv = c_strings([os.fsencode(part) for part in command])
         program = os.fsencode(container.engine.program)
         recipe = LaunchSpec(argv, "", c_strings(env), "/", user=None, program=program)
@@ -393,14 +417,19 @@ class Spawner:
         with as_user(launch_spec.user):
             command = find_program(spec.argv[0], launch_spec.path, launch_spec.cwd)
             if not may_execute(os.path.join(launch_spec.cwd, command)):
-                raise explain_exec_error(exec_errno(os.path.join(launch_spec.cwd, command)), command, launch_spec.cwd)
+                raise explain_exec_error(
+                    exec_errno(os.path.join(launch_spec.cwd, command)), command, launch_spec.cwd
+                )
             if path := sandbox.missing_path(spec.sandbox):
                 raise CannotRun(126, f"sandbox: there is no {path} to write to")
         own = (work, self._dirs.place(job))
         place = sandbox.SandboxLayout(self._root, own, launch_spec.cwd, has_gpus=spec.needs_resource(GPU))
         around = sandbox.wrap_argv(self._bwrap, spec.sandbox, place, reports=spec.step != HEALTH_CHECK_STEP)
         words = [*around, command, *spec.argv[1:]]
-        launch_spec.argv, launch_spec.program = c_strings(list(map(os.fsencode, words))), os.fsencode(self._bwrap)
+        launch_spec.argv, launch_spec.program = (
+            c_strings(list(map(os.fsencode, words))),
+            os.fsencode(self._bwrap),
+        )
 
     def _make_work(self, job: str) -> str:
         work = f"{self._root}/work/{job}"

@@ -20,11 +20,11 @@ import threading
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from rota.keeper import quick
-from rota.keeper.output.spares import DirectoryPool
+from rota.keeper.directory_pool import DirectoryPool
+from rota.keeper.process import fast_syscalls
 from rota.keeper.process.users import User
-from rota.keeper.reports import OUT, REPORT, KeeperResultEndpoint, token_name
-from rota.keeper.rules import AttemptKey
+from rota.keeper.protocol.result_endpoint import OUT, REPORT, KeeperResultEndpoint, token_name
+from rota.keeper.resources.reservations import AttemptKey
 
 PLACE = "tasks"
 PASS_THROUGH, CLOSED = 0o710, 0o700
@@ -96,7 +96,7 @@ class TaskDirs:
             if not attempts:
                 del shelf.held[index]
                 own = (OUT, REPORT) if reports and reports.by_agent else (OUT,)
-                if all(quick.is_directory_empty(f"{path}/{name}") for name in own):
+                if all(fast_syscalls.is_directory_empty(f"{path}/{name}") for name in own):
                     shelf.unused[index] = None
 
     def forget(self, job: str) -> None:
@@ -134,14 +134,14 @@ class TaskDirs:
             return False
         other = next(reversed(shelf.unused))
         try:
-            quick.rename(f"{self._place}/{job}/{other}", self.path(key))
+            fast_syscalls.rename(f"{self._place}/{job}/{other}", self.path(key))
         except OSError as error:
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
                 return False
             raise
         del shelf.unused[other]
         if owner and owner.is_one_of_many:
-            quick.give_to_group(self.path(key), group_of(index))
+            fast_syscalls.give_to_group(self.path(key), group_of(index))
         return True
 
 

@@ -2,7 +2,7 @@
 
 RotaError
   Rejected          the user's: says what would be accepted
-    BadField · NotFound · Conflict · QueueFull · ContainerNotAllowed
+    BadField · NotFound · Conflict · QueueFull · NotAllowed
   Transient         the world's: pause and look again
     Unavailable (Outdated · Damaged) · StoreFull · Deposed
   Bug               ours: refuse the command or park the key, or read everything again

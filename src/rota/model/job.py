@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from rota.model.after import Dependency
 from rota.model.cluster import DEFAULT
 from rota.model.container import RUNTIME, ContainerSpec
+from rota.model.dependency import Dependency
 from rota.model.ids import JobId, Key
 from rota.model.lazy import lazy
 from rota.model.lifecycle import JOB_ENDS, JobState
@@ -19,8 +19,8 @@ from rota.model.limits import (
     LEASE_MS,
 )
 from rota.model.move import MoveOrder
+from rota.model.need_origin import NeedOrigin
 from rota.model.node import DIALLED
-from rota.model.origin import NeedOrigin
 from rota.model.recovery import WhenControllerAbsent
 from rota.model.result import Reporter
 from rota.model.retry import PLAIN, Retry
@@ -29,17 +29,17 @@ from rota.model.service import SIGTERM, HealthCheck, RestartPolicy, RolloutPolic
 from rota.model.shape import (
     LEASES,
     NO_AFFINITY_RULES,
+    AffinityRules,
+    AffinityTerm,
     Constraint,
-    QueueKey,
     Op,
     Owner,
     Policy,
     Preference,
-    AffinityRules,
+    QueueKey,
     RunMode,
     Shape,
     SpreadTerm,
-    AffinityTerm,
 )
 from rota.model.steps import Step
 
@@ -263,7 +263,11 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     @lazy
     def refusal_key(self) -> QueueKey:
         """What a node refuses when it refuses a task: its line and its working directory."""
-        return self.queue_key if self.workdir is None else msgspec.structs.replace(self.queue_key, workdir=self.workdir)
+        return (
+            self.queue_key
+            if self.workdir is None
+            else msgspec.structs.replace(self.queue_key, workdir=self.workdir)
+        )
 
     @lazy
     def queue_rank(self) -> QueueRank:

@@ -13,7 +13,7 @@ PREFIX = "granted."
 def counted(
     declared: Mapping[str, str], granted: Mapping[str, str], only_granted: Set[str]
 ) -> dict[str, str]:
-    """The labels against which conditions are held; of the keys `granted_only_labels` no declared one counts."""
+    """Labels for conditions; a declared label whose key is in `granted_only_labels` does not count."""
     marked = {f"{PREFIX}{key}": value for key, value in granted.items()}
     return {**_kept(declared, only_granted), **granted, **marked}
 

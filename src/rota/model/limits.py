@@ -81,16 +81,26 @@ ASK_FOR_NODE_MS = 1_000  # that a job waits before it asks for a node: the next 
 UNPLACEABLE_CHECK_MS = 5_000  # between two looks whether nodes have changed for jobs that no node can take
 UNPLACEABLE_PASS_MS = 1_000  # between two passes over all lines: nodes may come and go by the thousand
 UNPLACEABLE_QUEUES_PER_CHECK = 500  # lines: a few milliseconds
-UNPLACEABLE_JOBS_PER_CHECK = 256  # jobs that are told at once: each is a record and an event of the same commit
+UNPLACEABLE_JOBS_PER_CHECK = (
+    256  # jobs that are told at once: each is a record and an event of the same commit
+)
 OFFERED_MS = 60_000  # an offer that a connected node has not answered: then it is offered elsewhere
 QUEUED_MS = 3600 * 1000  # on a node and not started: an hour, for an image may be large and a network slow
 UNKILLABLE_MS = 30_000  # beyond its grace: what has not stopped by then is called unkillable
 STOPPING_MS = 24 * 3600 * 1000  # and beyond that: a day, then nobody waits for its processes any more
 AGE_LOOK_MS = 10_000  # between two looks at what a node leaves undone: so late an offer may be noticed
-QUARANTINE_LOST_NODES = 3  # lost while a task ran on them: by then it is held, before it takes down the others
-QUARANTINE_KEEPER_DEATHS = 3  # of keepers under which a task ran: by then it is held, if no other job was at all
-QUARANTINE_KEEPER_DEATHS_TIED = 6  # where another job was at each of these deaths, too: then the last to start is held
-FAULT_BACKOFF_FIRST_MS = 1_000  # pause after a task's second fault of the cluster in a row; the first has none
+QUARANTINE_LOST_NODES = (
+    3  # lost while a task ran on them: by then it is held, before it takes down the others
+)
+QUARANTINE_KEEPER_DEATHS = (
+    3  # of keepers under which a task ran: by then it is held, if no other job was at all
+)
+QUARANTINE_KEEPER_DEATHS_TIED = (
+    6  # where another job was at each of these deaths, too: then the last to start is held
+)
+FAULT_BACKOFF_FIRST_MS = (
+    1_000  # pause after a task's second fault of the cluster in a row; the first has none
+)
 FAULT_BACKOFF_MAX_MS = 120_000  # the longest: two minutes, so that work is back soon after a bad night
 FAULT_JITTER_PERCENT = 50  # wide: tasks lost together come back one by one, which tells a culprit from others
 FAULT_RESET_MS = 60_000  # a try that lasted this long makes the next fault the first in a row
@@ -104,10 +114,14 @@ RESERVATION_AHEAD_MS = 24 * 3600_000  # room is promised no further ahead: what 
 RESERVATION_LATE_MS = 60_000  # how long room stays promised, at least, beyond the time it was first expected
 RESERVATION_BACKOFF_MS = 600_000  # how long a job whose promise was not kept gets no other
 RESERVATION_RETRY_MS = 30_000  # a job that could be promised nothing is looked at again after so long
-RESERVATIONS_TRIED_MAX = 4  # jobs looked at in vain for one that room can be promised to: each takes up to 1 ms
+RESERVATIONS_TRIED_MAX = (
+    4  # jobs looked at in vain for one that room can be promised to: each takes up to 1 ms
+)
 RESERVATIONS_TRIED_MS = 100  # the window of RESERVATIONS_TRIED_MAX, however many rounds there are
 AFFINITY_CHANGES_KEPT = 10_000  # changed counts of neighbours: a scheduler further behind looks at all lines
-QUEUE_CHANGES_KEPT = 100_000  # lines that jobs joined or left: a scheduler further behind looks at all of them
+QUEUE_CHANGES_KEPT = (
+    100_000  # lines that jobs joined or left: a scheduler further behind looks at all of them
+)
 SUPERSEDED_KEPT = 64  # older attempts kept per block; more are only counted
 LOG_BYTES_MIN = 64 * 1024  # of a stream that is kept: holes in files are not made smaller
 EPOCH_MAX = 2**63 - 1  # the last that a store can hold
@@ -179,7 +193,9 @@ RECONNECT_MS = (
 SCALE_CHECK_MS = 1_000  # between two looks at how large a cluster should be
 REASSIGN_CHECK_MS = 5_000  # between two looks at which jobs can leave a cluster that drains
 REASSIGN_STEP_MAX = 1_000  # jobs that are assigned to other clusters in one step: some 50 ms of work
-REASSIGN_SEARCH_VISITS = 200_000  # nodes looked at in one step of a search for stranded jobs: some 100 ms of work
+REASSIGN_SEARCH_VISITS = (
+    200_000  # nodes looked at in one step of a search for stranded jobs: some 100 ms of work
+)
 REASSIGN_SEARCH_PAUSE_MS = 200  # after such a step, so that the search takes a third of a core at the most
 SCALE_STEP_MAX = 100  # machines asked for at one time: as many are tried out; the next look comes soon
 SCALE_NODES_PER_CHECK = 100  # nodes of a cluster for each such second between two trials: they cost more
@@ -197,7 +213,9 @@ CLUSTER_SECONDS_MAX = 7 * 24 * 3600  # to be idle, or to join: above it is a uni
 BATCH_KEYS_MAX = 10_000  # keys looked at for one commit; what is due beyond goes into the next
 BATCH_DECISIONS_MAX = 30_000  # decisions for one commit: about a second of work
 KEY_DECISIONS_MAX = 1_000  # times one key is decided for one commit; then what is due goes into the next
-LIVELOCK_DECISIONS_MAX = 3 * KEY_DECISIONS_MAX  # decisions of one key before it is asked whether that ever ends
+LIVELOCK_DECISIONS_MAX = (
+    3 * KEY_DECISIONS_MAX
+)  # decisions of one key before it is asked whether that ever ends
 LIVELOCK_RATIO = (
     100  # decisions a key, on average, that tell a livelock from a long cascade, where it is a few
 )

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 import msgspec
 
-from rota.model.limits import RETRY_BACKOFF_FIRST_MS, RETRY_JITTER_PERCENT, RETRY_BACKOFF_MAX_MS
+from rota.model.limits import RETRY_BACKOFF_FIRST_MS, RETRY_BACKOFF_MAX_MS, RETRY_JITTER_PERCENT
 
 
 class EndCause(StrEnum):

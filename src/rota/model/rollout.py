@@ -1,4 +1,4 @@
-"""JobRollout, how far a newer version of a service is; JobPreviousVersion, to what it may go back, and how."""
+"""JobRollout: progress of a newer version of a service. JobPreviousVersion: what a rollback returns to."""
 
 from enum import StrEnum
 from typing import NamedTuple, Self
@@ -6,7 +6,7 @@ from typing import NamedTuple, Self
 import msgspec
 
 from rota.model.ids import JobId, Key
-from rota.model.job import JobSpec, JobIntent
+from rota.model.job import JobIntent, JobSpec
 from rota.model.limits import SPARED_MAX
 
 Versions = tuple[tuple[int, int], ...]  # from, to
@@ -64,7 +64,9 @@ class Rollback(NamedTuple):
     former: JobPreviousVersion
 
 
-def plan_rollback(spec: JobSpec, wish: JobIntent | None, former: JobPreviousVersion | None, why: str) -> Rollback | None:
+def plan_rollback(
+    spec: JobSpec, wish: JobIntent | None, former: JobPreviousVersion | None, why: str
+) -> Rollback | None:
     """None: there is nothing to go back to. As many tasks are wanted as now; what never changed goes on."""
     if former is None or former.spec is None:
         return None

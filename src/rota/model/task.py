@@ -42,7 +42,9 @@ class TaskBlock(msgspec.Struct, frozen=True, omit_defaults=True):
     faults: dict[int, int] = {}  # position -> faults of the cluster in a row, where there are any
     losses: dict[int, Loss] = {}  # position -> what its controller is to decide
     renew: dict[int, int] = {}  # position -> the attempt that makes way for one of the newest version
-    proofs: dict[int, HealthySince] = {}  # position -> since when that is well, while it takes the others' place
+    proofs: dict[
+        int, HealthySince
+    ] = {}  # position -> since when that is well, while it takes the others' place
 
     @property
     def key(self) -> Key:

@@ -3,43 +3,43 @@
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from rota.model.accounts import UsageAccounts
 from rota.model.adoption import JobAdoption
+from rota.model.affinity import AffinityIndex
 from rota.model.attempt import AttemptBlock, StatusBlock
-from rota.model.cluster import ClusterRecord, ClusterIntent, Machine
+from rota.model.change_log import ChangeLog
+from rota.model.cluster import ClusterIntent, ClusterRecord, Machine
+from rota.model.cluster_matching import JobGroup
 from rota.model.columns import ints
 from rota.model.cron import CronRecord, CronStatus
+from rota.model.ended_jobs import EndedJobs
 from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import (
     Counters,
     JobCluster,
+    JobIntent,
     JobSpec,
     JobStatus,
-    SchedulerVerdict,
-    JobIntent,
     QueueChange,
-    SubmitKey,
     QueueRank,
+    SchedulerVerdict,
+    SubmitKey,
     Unplaceable,
 )
 from rota.model.lifecycle import JobState, NodeState
 from rota.model.limits import BLOCK_TASKS
-from rota.model.log import ChangeLog
 from rota.model.move import MoveOrder
 from rota.model.namespace import NamespaceRecord
-from rota.model.neighbours import AffinityIndex
-from rota.model.node import Connection, NodeLoad, NodeSpec, NodeStatus, NodeIntent
-from rota.model.past import EndedJobs
-from rota.model.pins import PinBlock
+from rota.model.node import Connection, NodeIntent, NodeLoad, NodeSpec, NodeStatus
+from rota.model.node_table import NodeTable
 from rota.model.recovery import RecoveryAnswers, SubscriberPresence
 from rota.model.restored import Restored
 from rota.model.result import ResultRecord
 from rota.model.rollout import JobPreviousVersion, JobRollout
-from rota.model.room import NodeTable
-from rota.model.serve import JobGroup
 from rota.model.shape import QueueKey
 from rota.model.subscriber import Subscriber
+from rota.model.system_job import PinBlock
 from rota.model.task import TaskBlock
+from rota.model.usage import UsageAccounts
 
 
 class TaskCounts(Protocol):

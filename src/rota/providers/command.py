@@ -28,13 +28,17 @@ class CommandProvider:
 
     async def create(self, order: MachineOrder) -> None:
         amounts = {
-            f"{_ENV_PREFIX}MACHINE_{resource.upper()}": f"{amount / 1000:g}" if resource == CPU else str(amount)
+            f"{_ENV_PREFIX}MACHINE_{resource.upper()}": f"{amount / 1000:g}"
+            if resource == CPU
+            else str(amount)
             for resource, amount in order.capacity.items()
         }
         labels = ",".join(f"{key}={value}" for key, value in order.labels.items())
         about = {"JOIN": order.join_line, "LABELS": labels}
         said = {f"{_ENV_PREFIX}{name}": value for name, value in about.items()}
-        await _run("create", order.settings, {**_identity_env(order.cluster, order.machine), **said, **amounts})
+        await _run(
+            "create", order.settings, {**_identity_env(order.cluster, order.machine), **said, **amounts}
+        )
 
     async def list(self, cluster: str, settings: Mapping[str, str]) -> Sequence[str]:
         printed = await _run("list", settings, _identity_env(cluster, ""))

@@ -54,7 +54,9 @@ class LocalProvider:
             return self
         if host != platform.node():
             return None
-        return self._by_directory.setdefault(directory, LocalProvider(Path(directory), self._processes, self._flags))
+        return self._by_directory.setdefault(
+            directory, LocalProvider(Path(directory), self._processes, self._flags)
+        )
 
     async def create(self, order: MachineOrder) -> None:
         directory = self._machine_directory(order.cluster, order.machine)

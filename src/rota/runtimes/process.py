@@ -15,11 +15,19 @@ from rota.model.container import ContainerSpec
 from rota.model.errors import Unavailable
 from rota.model.ids import JobId
 from rota.model.limits import REASON_LENGTH_MAX
+from rota.model.messages import (
+    AttemptReport,
+    JobReports,
+    ReportedState,
+    Signal,
+    Start,
+    StopMode,
+    TaskTemplate,
+)
 from rota.model.result import ResultEndpoint
 from rota.model.sandbox import SandboxSpec
-from rota.model.service import HealthCheck, ServiceStatus, RestartPolicy
+from rota.model.service import HealthCheck, RestartPolicy, ServiceStatus
 from rota.model.steps import Step, StepMark
-from rota.model.sync import AttemptReport, StopMode, JobReports, ReportedState, Signal, Start, TaskTemplate
 from rota.runtimes.protocol import AttemptName, NodeResources
 
 SELF, OWN = "self", "own"  # run as the agent does; as a user of its own for each job

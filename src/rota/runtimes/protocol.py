@@ -5,8 +5,8 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from rota.model.ids import JobId
+from rota.model.messages import JobReports, Signal, Start, StopMode, TaskTemplate
 from rota.model.result import ResultEndpoint
-from rota.model.sync import StopMode, JobReports, Signal, Start, TaskTemplate
 
 
 class AttemptName(NamedTuple):

@@ -7,17 +7,17 @@ from typing import NamedTuple
 
 import msgspec
 
-from rota.model.accounts import UsageAccounts
 from rota.model.columns import ints
 from rota.model.ids import JobId
 from rota.model.job import JobSpec, QueueRank, Unschedulable
 from rota.model.lazy import lazy
 from rota.model.lifecycle import NOT_STARTED, AttemptState
 from rota.model.namespace import TASKS, NamespaceRecord
-from rota.model.phase import Phase
 from rota.model.plan import Instant
-from rota.model.shape import QueueKey, Owner
+from rota.model.shape import Owner, QueueKey
+from rota.model.usage import UsageAccounts
 from rota.model.view import JobView, View
+from rota.rules.phases import Phase
 
 _NO_QUOTA = NamespaceRecord("")
 _UNACCEPTED = frozenset(map(int, (AttemptState.OFFERED, *NOT_STARTED)))

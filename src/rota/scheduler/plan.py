@@ -8,14 +8,14 @@ from rota.model.attempt import StatusBlock
 from rota.model.ids import JobId
 from rota.model.job import JobCluster, JobSpec, JobStatus
 from rota.model.namespace import NamespaceRecord
-from rota.model.node import NodeSpec, NodeStatus, NodeIntent
-from rota.model.pins import PinBlock
+from rota.model.node import NodeIntent, NodeSpec, NodeStatus
 from rota.model.plan import NO_CHANGE, Instant, Plan, Record
+from rota.model.system_job import PinBlock
 from rota.model.task import TaskBlock
 from rota.model.view import View
-from rota.scheduler.ahead import QueueSnapshot
-from rota.scheduler.pins import pin_tasks
-from rota.scheduler.round import SchedulerCache, Round, SchedulerSettings
+from rota.scheduler.explain.queue_position import QueueSnapshot
+from rota.scheduler.policy.system_jobs import pin_tasks
+from rota.scheduler.round import Round, SchedulerCache, SchedulerSettings
 
 ROUND_KEY = "round"
 _WAKING_RECORDS = (
@@ -32,7 +32,11 @@ _WAKING_RECORDS = (
 
 
 def reconciler(settings: SchedulerSettings | None = None, scheduler: "Scheduler | None" = None) -> Reconciler:
-    wakes: Wakes = {**dict.fromkeys(_WAKING_RECORDS, _wake_round), JobSpec: _on_job_update, JobCluster: _on_job_reassigned}
+    wakes: Wakes = {
+        **dict.fromkeys(_WAKING_RECORDS, _wake_round),
+        JobSpec: _on_job_update,
+        JobCluster: _on_job_reassigned,
+    }
     decide = (scheduler or Scheduler(settings or SchedulerSettings())).decide
     return Reconciler("place", "scheduler", wakes, decide, _start)
 
@@ -70,7 +74,9 @@ class Scheduler:
             self.cache,
             None,
         )  # a round that raises leaves its memory half-changed: forget it
-        if memory is None or memory.node_table is not view.node_table:  # all was read again: it is of other columns
+        if (
+            memory is None or memory.node_table is not view.node_table
+        ):  # all was read again: it is of other columns
             memory = SchedulerCache(view, self._settings)
         plan = self._decide(view, memory, now)
         self.cache = memory

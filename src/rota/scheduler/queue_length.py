@@ -10,11 +10,11 @@ from collections.abc import Iterable
 
 from rota.engine.reconciler import Reconciler
 from rota.model.ids import JobId
-from rota.model.limits import QUEUE_LENGTH_JOBS_PER_MS, QUEUE_LENGTH_CHECK_MS
+from rota.model.limits import QUEUE_LENGTH_CHECK_MS, QUEUE_LENGTH_JOBS_PER_MS
+from rota.model.node_table import NodeTable
 from rota.model.plan import EventRecord, Instant, Plan
-from rota.model.room import NodeTable
 from rota.model.view import View
-from rota.scheduler.words import count_of_tasks as of_tasks
+from rota.scheduler.explain.phrases import count_of_tasks as of_tasks
 
 NAME = "queue"
 _FACTOR = 2  # by which the number of tasks has to grow or shrink
@@ -47,7 +47,9 @@ class QueueLength:
         if not is_news or view.disk_low:  # of disk space: what is left is for the ends of what runs
             return Plan(wake_at_ms=look_at_ms)
         self._last_reported = tasks
-        event = EventRecord("queue.changed", _describe(len(jobs), tasks), counts={"jobs": len(jobs), "tasks": tasks})
+        event = EventRecord(
+            "queue.changed", _describe(len(jobs), tasks), counts={"jobs": len(jobs), "tasks": tasks}
+        )
         return Plan(events=(event,), why=event.why, wake_at_ms=look_at_ms)
 
 

@@ -6,11 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rota.model.affinity import Repulsion
 from rota.model.amounts import GPU
 from rota.model.attempt import LOOKAHEAD, Choice
 from rota.model.columns import Array, Ranges, ints
 from rota.model.ids import JobId
-from rota.model.job import SchedulerVerdict, JobKind, QueueRank
+from rota.model.job import JobKind, QueueRank, SchedulerVerdict
 from rota.model.lifecycle import JobState
 from rota.model.limits import (
     BLOCK_TASKS,
@@ -19,27 +20,33 @@ from rota.model.limits import (
     LOOKAHEAD_US,
     NOMINATED_MS,
     PREEMPT_MARGIN,
+    RESERVATION_BACKOFF_MS,
     RESERVATION_LATE_MS,
     RESERVATION_RETRY_MS,
-    RESERVATION_BACKOFF_MS,
     RESERVATIONS_TRIED_MAX,
     RESERVATIONS_TRIED_MS,
 )
-from rota.model.neighbours import Repulsion
 from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan, Record
-from rota.model.shape import NO_AFFINITY_RULES, QueueKey, Policy, RunMode
+from rota.model.shape import NO_AFFINITY_RULES, Policy, QueueKey, RunMode
 from rota.model.view import JobView, View
-from rota.scheduler import elsewhere, pins
-from rota.scheduler.backfill import NEVER_MS, BackfillReservation, find_reservation
-from rota.scheduler.blocked import FailedTrial, needs_gpus
-from rota.scheduler.blocks import AttemptBlockWriter, PlacedTasks
-from rota.scheduler.explain import explain_job
-from rota.scheduler.moves import reserve_targets, moved_events, due_groups
-from rota.scheduler.order import QueueHead, FairShares, RankedQueue, must_start_now, count_movable, count_startable
-from rota.scheduler.place import Assignments, Placer, slot_mask, refusing_slots
-from rota.scheduler.preempt import Eviction, TaskKey, find_victims, live_tasks
-from rota.scheduler.queue import TrialQueue, watch_keys
-from rota.scheduler.rows import Plugins
+from rota.scheduler.blocked_queues import FailedTrial, needs_gpus
+from rota.scheduler.explain.why import explain_job
+from rota.scheduler.order import (
+    FairShares,
+    QueueHead,
+    RankedQueue,
+    count_movable,
+    count_startable,
+    must_start_now,
+)
+from rota.scheduler.placement.attempt_blocks import AttemptBlockWriter, PlacedTasks
+from rota.scheduler.placement.place import Assignments, Placer, refusing_slots, slot_mask
+from rota.scheduler.placement.rows import Plugins
+from rota.scheduler.policy import avoid_failed, system_jobs
+from rota.scheduler.policy.backfill import NEVER_MS, BackfillReservation, find_reservation
+from rota.scheduler.policy.moves import due_groups, moved_events, reserve_targets
+from rota.scheduler.policy.preempt import Eviction, TaskKey, find_victims, live_tasks
+from rota.scheduler.trial_queue import TrialQueue, watch_keys
 
 # Enum members are slow to look up, and these are asked for at every placement.
 _SYSTEM, _PACK = JobKind.SYSTEM, Policy.PACK
@@ -79,7 +86,9 @@ class SchedulerCache:
         self._reservations_tried = 0  # in vain, since
         self._reservations_tried_since_ms = 0
         self.backoffs: dict[JobId, int] = {}  # job -> until when it is not the head: its promise was not kept
-        self.system_job_inputs: dict[JobId, pins.SystemJobInput] = {}  # by system job: when its nodes were looked at
+        self.system_job_inputs: dict[
+            JobId, system_jobs.SystemJobInput
+        ] = {}  # by system job: when its nodes were looked at
 
     def drop_expired(self, view: View, now: Instant) -> None:
         """What was promised to those who wait no longer, or for too long; and what others left in vain."""
@@ -96,7 +105,9 @@ class SchedulerCache:
             job = view.jobs.get(name)
             waits = job is not None and _is_pending(job)
             good = [
-                one for one in nominations if waits and one.until_ms > now.ms and view.node_table.open[one.slot]
+                one
+                for one in nominations
+                if waits and one.until_ms > now.ms and view.node_table.open[one.slot]
             ]
             if len(good) < len(nominations):
                 self.queue.open_lookahead()
@@ -136,7 +147,9 @@ class Round:
         self._broken_gangs: list[JobView] = []
         self._reservation: BackfillReservation | None = None
         self._repelled: dict[QueueKey, dict[Repulsion, None]] = {}  # by whom jobs of a line are
-        self._repelled_in_vain: set[tuple[QueueKey, tuple[Repulsion, ...]]] = set()  # those that found no room
+        self._repelled_in_vain: set[tuple[QueueKey, tuple[Repulsion, ...]]] = (
+            set()
+        )  # those that found no room
         self._reopened: list[QueueKey] = []
         self._used_nominations = False  # room that was left for some is taken now
         self._evicts_more = False  # in the next round, on nodes where others have just been told to leave
@@ -155,7 +168,9 @@ class Round:
         self._place_moved()
         turns = RankedQueue(self._shares, self._due_heads())
         while (head := turns.pop()) is not None:
-            goes_on = self._queue.start_trial(head.queue) and self._try_job(self._view.jobs[head.job], head.queue)
+            goes_on = self._queue.start_trial(head.queue) and self._try_job(
+                self._view.jobs[head.job], head.queue
+            )
             if goes_on and head.next is None:
                 self._end_queue(head)
             if self._cache.head_of_line is not None and not self._settings.backfill:
@@ -271,11 +286,15 @@ class Round:
             by = frozenset(repelled for line, repelled in self._repelled_in_vain if line == head.queue)
             self._block_queue(self._view.jobs[first], head.queue, behind=False, repelled_by=by)
 
-    def _place_tasks(self, job: JobView, ready: list[int], refused: list[int]) -> pins.PinnedAssignments:
+    def _place_tasks(
+        self, job: JobView, ready: list[int], refused: list[int]
+    ) -> system_jobs.PinnedAssignments:
         barred = slot_mask(self._view, refused) if refused else None
         if job.spec.kind is _SYSTEM:
-            return pins.place_pinned(self._view, self._placer, job, ready, barred)
-        return pins.PinnedAssignments(ready, elsewhere.place_avoiding_failed(self._view, self._placer, job, ready, refused))
+            return system_jobs.place_pinned(self._view, self._placer, job, ready, barred)
+        return system_jobs.PinnedAssignments(
+            ready, avoid_failed.place_avoiding_failed(self._view, self._placer, job, ready, refused)
+        )
 
     def _reserved_amounts(self, job: JobView) -> dict[int, Array]:
         """What of each node is promised to the head of the queue, and not to be had for this one."""
@@ -333,13 +352,17 @@ class Round:
             board.queued += np.bincount(chosen, minlength=board.size)
             nodes = [self._view.node_table.ids[slot] for slot in chosen]
             first = Assignments([], fitting=int(np.count_nonzero(copies)))
-            self._placed.append(PlacedTasks(job, ready[: len(chosen)], nodes, [0] * len(nodes), LOOKAHEAD, first))
+            self._placed.append(
+                PlacedTasks(job, ready[: len(chosen)], nodes, [0] * len(nodes), LOOKAHEAD, first)
+            )
         return ready[len(chosen) :]
 
     def _may_use_lookahead(self, job: JobView) -> bool:
         """Who waits on a node starts unasked: so no rule, no quota and no device may depend on it."""
         spec = job.spec
-        plain = spec.run is RunMode.AT_LEAST_ONCE and spec.rules == NO_AFFINITY_RULES and GPU not in spec.needs
+        plain = (
+            spec.run is RunMode.AT_LEAST_ONCE and spec.rules == NO_AFFINITY_RULES and GPU not in spec.needs
+        )
         plain = plain and spec.kind is JobKind.BATCH  # what stays would hold for ever what the next waits for
         free = self._shares.quota_left(spec) is None and not self._placer.affinity.repelled(spec)
         return plain and job.runs_briefly and free
@@ -424,9 +447,7 @@ class Round:
         any_growth = spec.id in self._cache.nominated or ahead
         keys = watch_keys(spec, self._repelled.get(queue, ()), any_growth=any_growth)
         # Of a system job the task that was tried in vain is bound to another node than the next one.
-        anywhere = (
-            needs_gpus(spec.shape) or bool(self._settings.plugins.filters) or spec.kind is _SYSTEM
-        )
+        anywhere = needs_gpus(spec.shape) or bool(self._settings.plugins.filters) or spec.kind is _SYSTEM
         how = FailedTrial(spec.queue_rank, behind, repelled_by, anywhere, ahead)
         self._queue.block(queue, how, min(refused, default=None), keys)
         return False
@@ -443,7 +464,7 @@ class Round:
         barred = slot_mask(self._view, refusing_slots(self._view, job, self._now))
         if job.spec.kind is JobKind.SYSTEM:
             made = [one.slot for one in self._cache.nominated.get(job.spec.id, [])]
-            barred |= pins.other_nodes_mask(self._view, job, left) | slot_mask(self._view, made)
+            barred |= system_jobs.other_nodes_mask(self._view, job, left) | slot_mask(self._view, made)
         for _ in range(min(at_once, EVICTIONS_MAX - len(self._evicted))):
             going = {name for _, eviction in self._evicted for name in eviction.victims}
             barred[self._slots_of(going)] = True
@@ -483,7 +504,9 @@ class Round:
             self._reopened.append(queue)
             return
         if assignments.assigned:
-            reason = f"only {len(assignments.assigned)} of its {job.task_counts.pending} tasks could start now"
+            reason = (
+                f"only {len(assignments.assigned)} of its {job.task_counts.pending} tasks could start now"
+            )
         else:
             reasons = explain_job(self._view, job.spec.id, self._now, self._settings.plugins).reasons
             reason = "; ".join(one.text for one in reasons)
@@ -497,7 +520,9 @@ class Round:
             blocks.add(one, choice, self._now.wall_ms)
             node = one.nodes[0] if len(set(one.nodes)) == 1 else None
             indices = tuple(Ranges(one.indices).pairs)
-            events.append(EventRecord("task.placed", choice.why, job=one.job.spec.id, node=node, indices=indices))
+            events.append(
+                EventRecord("task.placed", choice.why, job=one.job.spec.id, node=node, indices=indices)
+            )
             events += moved_events(self._view, one)
         for preemptor, eviction in self._evicted:
             events += self._evict_victims(blocks, preemptor, eviction.victims)
@@ -527,7 +552,9 @@ class Round:
         times += [at for at in (self._queue.next_timer_ms(), self._view.next_resume_ms()) if at is not None]
         return min(times, default=None)
 
-    def _evict_victims(self, writer: AttemptBlockWriter, preemptor: JobView, victims: Iterable[TaskKey]) -> Iterable[EventRecord]:
+    def _evict_victims(
+        self, writer: AttemptBlockWriter, preemptor: JobView, victims: Iterable[TaskKey]
+    ) -> Iterable[EventRecord]:
         by_job: dict[JobId, list[int]] = {}
         for job_id, index in victims:
             by_job.setdefault(job_id, []).append(index)
@@ -564,5 +591,7 @@ def _describe_placement(placed: PlacedTasks) -> str:
     if placed.first.fitting == 1:
         return f"{tasks} on the only fitting node"
     best = "fullest" if spec.policy is _PACK else "idlest"
-    best = "best" if spec.rules != NO_AFFINITY_RULES or spec.prefer or spec.noise or GPU in spec.needs else best
+    best = (
+        "best" if spec.rules != NO_AFFINITY_RULES or spec.prefer or spec.noise or GPU in spec.needs else best
+    )
     return f"{tasks} on the {best} of {placed.first.fitting} fitting nodes"

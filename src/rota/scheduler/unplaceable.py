@@ -30,32 +30,40 @@ import numpy as np
 
 from rota.engine.reconciler import Reconciler, Wakes
 from rota.model.attempt import StatusBlock
-from rota.model.cluster import ClusterRecord, ClusterIntent
+from rota.model.cluster import ClusterIntent, ClusterRecord
 from rota.model.columns import Array
 from rota.model.ids import JobId
-from rota.model.job import UnplaceableCause, JobCluster, JobSpec, JobStatus, JobKind, Unplaceable, Unschedulable
+from rota.model.job import (
+    JobCluster,
+    JobKind,
+    JobSpec,
+    JobStatus,
+    Unplaceable,
+    UnplaceableCause,
+    Unschedulable,
+)
 from rota.model.lifecycle import AttemptState, JobState
 from rota.model.limits import (
     ASK_FOR_NODE_MS,
     NODE_TASKS_MAX,
     ROWS_KEPT,
-    UNPLACEABLE_JOBS_PER_CHECK,
-    UNPLACEABLE_QUEUES_PER_CHECK,
     UNPLACEABLE_CHECK_MS,
+    UNPLACEABLE_JOBS_PER_CHECK,
     UNPLACEABLE_PASS_MS,
+    UNPLACEABLE_QUEUES_PER_CHECK,
 )
-from rota.model.node import NodeSpec, NodeStatus, NodeIntent
+from rota.model.node import NodeIntent, NodeSpec, NodeStatus
+from rota.model.node_table import NodeTable
 from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan, wake_at
-from rota.model.room import NodeTable
 from rota.model.shape import QueueKey, Shape
 from rota.model.task import TaskBlock
 from rota.model.view import JobView, View
-from rota.scheduler.filters import matching_nodes
-from rota.scheduler.growing import command_for_new_node, new_node_would_help
-from rota.scheduler.obstacles import check_feasibility
+from rota.scheduler.explain.obstacles import check_feasibility
+from rota.scheduler.explain.scaling import command_for_new_node, new_node_would_help
 from rota.scheduler.order import count_accepted, must_start_now
-from rota.scheduler.place import Placer, refusing_slots
-from rota.scheduler.rows import Plugins
+from rota.scheduler.placement.filters import matching_nodes
+from rota.scheduler.placement.place import Placer, refusing_slots
+from rota.scheduler.placement.rows import Plugins
 
 NAME = "unplaceable"
 QUEUES_KEY = "lines"  # the key under which all lines are looked at; every other key is a job
@@ -91,7 +99,9 @@ class UnplaceableJobs:
         self._queues: deque[QueueKey] = deque()  # to be looked at
         self._candidates: deque[_Candidate] = deque()
         self._candidate_queues: dict[QueueKey, None] = {}  # lines whose jobs are among them
-        self._refused_queues: dict[QueueKey, None] = {}  # lines of jobs that a node has refused since the last look
+        self._refused_queues: dict[
+            QueueKey, None
+        ] = {}  # lines of jobs that a node has refused since the last look
         self._has_new_candidates = False  # of a job's own key: LINES does not know of them
         self._eligibility_version = -1  # of the room when all lines were last looked at
         self._changes_read = -1  # position in the log of lines that jobs joined; -1: nothing is read yet
@@ -243,7 +253,9 @@ class UnplaceableJobs:
 
     # ---- one job
 
-    def _find_record(self, view: View, job: JobView, now: Instant, *, eased: bool = False) -> Unplaceable | None:
+    def _find_record(
+        self, view: View, job: JobView, now: Instant, *, eased: bool = False
+    ) -> Unplaceable | None:
         """The record to write; None: the one there is, or none, is right."""
         spec, told = job.spec, _recorded_cause(job)
         if job.status is None or job.status.state is not _ACTIVE or spec.kind is JobKind.SYSTEM:
@@ -370,7 +382,9 @@ def _tasks_when_empty(node_table: NodeTable, shape: Shape, able: Array) -> int:
     most = np.where(able, NODE_TASKS_MAX, 0)
     for resource, amount in shape.needs:
         if amount:
-            most = np.minimum(most, node_table.capacity[node_table.rows[resource], : node_table.size] // amount)
+            most = np.minimum(
+                most, node_table.capacity[node_table.rows[resource], : node_table.size] // amount
+            )
     return int(most.sum())
 
 

@@ -4,31 +4,42 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rota.engine.shadow import WhatIfMirror, MirrorCopy
+from rota.engine.state.what_if import MirrorCopy, WhatIfMirror
 from rota.model.attempt import EVICTED, AttemptBlock
 from rota.model.cluster import DEFAULT
 from rota.model.columns import Ranges, ints
 from rota.model.ids import Key, NodeId
-from rota.model.job import JobCluster, JobSpec, JobStatus, JobKind, with_observed_needs
+from rota.model.job import JobCluster, JobKind, JobSpec, JobStatus, with_observed_needs
 from rota.model.lifecycle import ClusterState, JobState, NodeState
 from rota.model.limits import BLOCK_TASKS
 from rota.model.node import Connection, NodeSpec, NodeStatus
-from rota.model.outlook import PlannedEviction, PlannedScaling, PlanOutcome, PlanResult, PlannedPlacement, WhatIf
-from rota.model.pins import PinBlock
+from rota.model.outlook import (
+    PlannedEviction,
+    PlannedPlacement,
+    PlannedScaling,
+    PlanOutcome,
+    PlanResult,
+    WhatIf,
+)
 from rota.model.plan import Instant, Plan
+from rota.model.system_job import PinBlock
 from rota.model.view import JobView
 from rota.model.why import Explanation
-from rota.scheduler.ahead import is_too_late
-from rota.scheduler.explain import WaitAnalysis, describe_wait, analyse_wait
-from rota.scheduler.growth import estimate_scale
+from rota.scheduler.cluster_fit import FitCalculator
+from rota.scheduler.explain.phrases import count_of_tasks, join_few
+from rota.scheduler.explain.queue_position import is_too_late
+from rota.scheduler.explain.why import WaitAnalysis, analyse_wait, describe_wait
 from rota.scheduler.plan import ROUND_KEY, Scheduler
 from rota.scheduler.round import SchedulerSettings
-from rota.scheduler.survey import FitCalculator
-from rota.scheduler.words import join_few, count_of_tasks
+from rota.scheduler.scale_estimate import estimate_scale
 
 
 def plan_job(
-    copied: MirrorCopy, spec: JobSpec, what_if: WhatIf, now: Instant, settings: SchedulerSettings | None = None
+    copied: MirrorCopy,
+    spec: JobSpec,
+    what_if: WhatIf,
+    now: Instant,
+    settings: SchedulerSettings | None = None,
 ) -> PlanResult:
     settings = settings or SchedulerSettings()
     found = plan_on_copy(WhatIfMirror.from_copy(copied), spec, what_if, now, settings)
@@ -64,7 +75,9 @@ def _plan_scaling(
     return None
 
 
-def plan_on_copy(mirror: WhatIfMirror, spec: JobSpec, what_if: WhatIf, now: Instant, settings: SchedulerSettings) -> PlanResult:
+def plan_on_copy(
+    mirror: WhatIfMirror, spec: JobSpec, what_if: WhatIf, now: Instant, settings: SchedulerSettings
+) -> PlanResult:
     """A round for who waits already, so that the scheduler knows of them; then one with this job as well."""
     scheduler = Scheduler(settings)
     _apply_plan(mirror, scheduler.decide(mirror, ROUND_KEY, now))
@@ -105,7 +118,9 @@ def _likeliest_cluster(mirror: WhatIfMirror, spec: JobSpec) -> str:
     return max(fits, key=lambda name: (min(fits[name].free, spec.count), fits[name].able))
 
 
-def _system_job_result(job: JobView, places: tuple[PlannedPlacement, ...], evicts: tuple[PlannedEviction, ...]) -> PlanResult:
+def _system_job_result(
+    job: JobView, places: tuple[PlannedPlacement, ...], evicts: tuple[PlannedEviction, ...]
+) -> PlanResult:
     if not job.task_by_node:
         return PlanResult(PlanOutcome.WAIT, "would wait: no open node fits its conditions")
     told = f"{len(places)} of {len(job.task_by_node)} fitting nodes"
@@ -140,7 +155,9 @@ def _change_nodes(mirror: WhatIfMirror, what_if: WhatIf) -> list[NodeId]:
     return new
 
 
-def _planned_placements(mirror: WhatIfMirror, job: JobView, made_room: list[NodeId], new: list[NodeId]) -> Iterator[PlannedPlacement]:
+def _planned_placements(
+    mirror: WhatIfMirror, job: JobView, made_room: list[NodeId], new: list[NodeId]
+) -> Iterator[PlannedPlacement]:
     """Where its tasks went, and where others are giving way to some; the fullest first."""
     there = dict(job.live_by_node)
     for node in made_room:
@@ -149,7 +166,9 @@ def _planned_placements(mirror: WhatIfMirror, job: JobView, made_room: list[Node
         yield PlannedPlacement(mirror.nodes[node].spec.name, there[node], node in new)
 
 
-def _planned_evictions(mirror: WhatIfMirror, plan: Plan, made_room: list[NodeId]) -> Iterator[PlannedEviction]:
+def _planned_evictions(
+    mirror: WhatIfMirror, plan: Plan, made_room: list[NodeId]
+) -> Iterator[PlannedEviction]:
     """Of all that have to give way in this round, those on the nodes where room is made for it."""
     for block in plan.puts:
         if not isinstance(block, AttemptBlock):
@@ -168,7 +187,10 @@ def _planned_evictions(mirror: WhatIfMirror, plan: Plan, made_room: list[NodeId]
 
 
 def _starts_now(
-    places: tuple[PlannedPlacement, ...], evicts: tuple[PlannedEviction, ...], count: int, left: Explanation | None
+    places: tuple[PlannedPlacement, ...],
+    evicts: tuple[PlannedEviction, ...],
+    count: int,
+    left: Explanation | None,
 ) -> PlanResult:
     starts = sum(place.tasks for place in places)
     where = join_few([place.node if count == 1 else f"{place.node} ({place.tasks})" for place in places])

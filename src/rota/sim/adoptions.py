@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from rota.keeper.rules import AttemptKey
+from rota.keeper.resources.reservations import AttemptKey
 from rota.model.columns import ints
 from rota.model.ids import JobId
 from rota.model.job import JobKind
@@ -43,7 +43,9 @@ class AdoptionChecks(Checks):
         job, index, attempt = child.key
         spec, may_forget = self.spec_of(job), bool(self.nodes.disturbed)
         if spec is not None and spec.kind is JobKind.BATCH and (job, index) in self._done and not may_forget:
-            raise InvariantBroken(f"task {index} of job {job} has succeeded, and runs again as attempt {attempt}")
+            raise InvariantBroken(
+                f"task {index} of job {job} has succeeded, and runs again as attempt {attempt}"
+            )
 
     def died(self, name_of_machine: str, child: SimChild) -> None:
         """A signal comes from the keeper: it was told to stop the work, or its lease has run out."""
@@ -96,4 +98,6 @@ class AdoptionChecks(Checks):
         since_ms = self._unknown_since_ms.setdefault(key, self.world.now_ms)
         if self.world.now_ms - since_ms > ADOPTED_MS:
             name = f"attempt {key[2]} of task {key[1]} of job {key[0]}"
-            raise InvariantBroken(f"{name} runs on {machine.name}, which is well, and is not known to the server")
+            raise InvariantBroken(
+                f"{name} runs on {machine.name}, which is well, and is not known to the server"
+            )

@@ -4,21 +4,28 @@ import json
 from base64 import b64decode
 from collections.abc import Callable
 
-from rota.agent.desk import AttemptTracker, stops
+from rota.agent.attempts import AttemptTracker, stops
 from rota.agent.plan import HostFacts
-from rota.agent.words import MessageSequence
-from rota.keeper import wire
-from rota.keeper.stops import KeeperStopMode, AttemptSignal
-from rota.keeper.work import Supervisor
+from rota.agent.sequence import MessageSequence
+from rota.keeper.protocol import wire
+from rota.keeper.protocol.stop_modes import AttemptSignal, KeeperStopMode
+from rota.keeper.supervisor import Supervisor
 from rota.model.amounts import GPU, WHOLE_GPU
 from rota.model.ids import JobId
 from rota.model.limits import BEAT_MS, SUSPECT_MS
-from rota.model.sync import DrainRequest, Hello, JobOrders
-from rota.runtimes.process import reports_from_events, reports_from_state, keeper_spec
+from rota.model.messages import DrainRequest, Hello, JobOrders
+from rota.runtimes.process import keeper_spec, reports_from_events, reports_from_state
 from rota.sim.host import ServerAccess, SimHost
 from rota.sim.keeper import SimKeeper
 from rota.sim.network import SimStream
-from rota.sim.words import BeatMessage, HelloMessage, LeaveMessage, OrdersMessage, ReportMessage, WelcomeMessage
+from rota.sim.words import (
+    BeatMessage,
+    HelloMessage,
+    LeaveMessage,
+    OrdersMessage,
+    ReportMessage,
+    WelcomeMessage,
+)
 from rota.sim.world import Act, SimProcess
 
 URGENT_MS = 5
@@ -246,7 +253,9 @@ class SimAgent(SimProcess):
 
     def _apply_orders(self, orders: OrdersMessage) -> None:
         keeper = self.keeper
-        facts = HostFacts(frozenset(self.desk.remember_templates(orders.jobs)) & self.machine.refuses, self.leaving)
+        facts = HostFacts(
+            frozenset(self.desk.remember_templates(orders.jobs)) & self.machine.refuses, self.leaving
+        )
         for one in self.desk.apply_orders(orders.jobs, facts):
             self._forward_to_keeper(one)
         for one in self.desk.released_by(orders.stored):
@@ -265,7 +274,9 @@ class SimAgent(SimProcess):
         keeper = self.keeper
         if one.start or one.work is not None:
             spec = None if one.work is None else wire.parse_spec(_plain(keeper_spec(one.work)))
-            tasks = [wire.TaskStart(start.index, start.attempt, start.firm, start.gpus) for start in one.start]
+            tasks = [
+                wire.TaskStart(start.index, start.attempt, start.firm, start.gpus) for start in one.start
+            ]
             order = wire.StartOrder(one.job, spec, tasks)
             keeper.apply_order(lambda work: work.start(order))
         for how, names in stops(one).items():

@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rota.engine.mirror import Mirror
+from rota.engine.state.mirror import Mirror
 from rota.model.ids import NodeId
 from rota.model.job import Counters, QueueRank
-from rota.model.pace import ReportInterval
-from rota.model.pins import begun
 from rota.model.plan import Record
+from rota.model.report_interval import ReportInterval
 from rota.model.shape import QueueKey
+from rota.model.system_job import begun
 from rota.sim.broken import InvariantBroken
 from rota.sim.loaded import loaded
 from rota.sim.server import SimServer
@@ -32,7 +32,9 @@ def within_capacity(server: SimServer, nodes: Iterable[NodeId]) -> None:
         for resource, row in room.rows.items():
             reserved, capacity = int(room.reserved[row, slot]), int(room.capacity[row, slot])
             if reserved > capacity:
-                raise InvariantBroken(f"{server.name} has reserved {reserved} of {capacity} {resource} on {node}")
+                raise InvariantBroken(
+                    f"{server.name} has reserved {reserved} of {capacity} {resource} on {node}"
+                )
 
 
 def equal_disk(server: SimServer, known: Mapping[str, Record]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from rota.model.ids import NodeId
 from rota.model.lifecycle import NodeState
 from rota.model.limits import BRAKE_NODES, BRAKE_STOP_PERCENT, BRAKE_WINDOW_MS
-from rota.model.node import NodeStatus, NodeIntent
+from rota.model.node import NodeIntent, NodeStatus
 from rota.sim.broken import InvariantBroken
 from rota.sim.world import World
 
@@ -35,7 +35,9 @@ class BrakeChecks:
             whole = there + sum(abs(one - before.silent_at_ms) <= BRAKE_WINDOW_MS for one in lost_ms)
             holds = silent >= BRAKE_NODES and silent * 100 >= whole * BRAKE_STOP_PERCENT
             if holds and start_ms <= before.silent_at_ms <= start_ms + BRAKE_WINDOW_MS:
-                raise InvariantBroken(f"{node} was given up while {silent} of {whole} nodes were silent at once")
+                raise InvariantBroken(
+                    f"{node} was given up while {silent} of {whole} nodes were silent at once"
+                )
 
     def _is_said_gone(self, status: NodeStatus, fresh: Mapping[str, Any]) -> bool:
         key = f"node/{status.id}/wish"

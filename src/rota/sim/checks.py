@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rota.keeper.rules import AttemptKey
+from rota.keeper.resources.reservations import AttemptKey
 from rota.model.amounts import GPU, WHOLE_GPU
 from rota.model.columns import ints
 from rota.model.ids import JobId
-from rota.model.job import JobSpec, JobStatus, JobKind
+from rota.model.job import JobKind, JobSpec, JobStatus
 from rota.model.lifecycle import ATTEMPT_FIRST_END, TASK_ENDS, TaskState
 from rota.model.limits import BLOCK_TASKS
 from rota.model.shape import RunMode
@@ -43,7 +43,9 @@ class Checks:
         self._witness.said_failed = self.reported.failed
         self._commits = 0  # since all that is derived was looked at
         self._born: dict[AttemptKey, str] = {}
-        self._steps: dict[AttemptKey, tuple[int, int]] = {}  # the last that was started, after how many restarts
+        self._steps: dict[
+            AttemptKey, tuple[int, int]
+        ] = {}  # the last that was started, after how many restarts
         self._succeeded: dict[tuple[str, int], None] = {}  # tasks, by the work's own witness
         self._once: dict[tuple[str, int], AttemptKey] = {}
         self._live: dict[tuple[str, int], dict[AttemptKey, SimMachine]] = {}
@@ -117,7 +119,9 @@ class Checks:
         """Of a system job one task is for each node."""
         for task, live in self._live.items():
             if task[0] == key[0] and task[1] != key[1] and machine in live.values():
-                raise InvariantBroken(f"tasks {task[1]} and {key[1]} of job {key[0]} both run on {machine.name}")
+                raise InvariantBroken(
+                    f"tasks {task[1]} and {key[1]} of job {key[0]} both run on {machine.name}"
+                )
 
     def _use(self, machine: SimMachine, spec: JobSpec, child: SimChild) -> None:
         whole = machine.capacity | {_device(gpu): WHOLE_GPU for gpu in child.gpus}
@@ -163,7 +167,9 @@ class Checks:
         self._deadlines.check()
         self._check_overlaps()
 
-    def _check_leases(self, task: tuple[str, int], live: dict[AttemptKey, SimMachine], spec: JobSpec | None) -> None:
+    def _check_leases(
+        self, task: tuple[str, int], live: dict[AttemptKey, SimMachine], spec: JobSpec | None
+    ) -> None:
         """Under leases one lives at a time; only who was frozen in between has a second to notice."""
         if spec is None or spec.run is not RunMode.ONE_AT_A_TIME:
             return
@@ -171,7 +177,9 @@ class Checks:
         awake = [key for key in older if not live[key].keeper.has_slept_within(THAW_MS)]
         if awake:
             names = ", ".join(f"{key[2]} on {live[key].name}" for key in (*awake, newest))
-            raise InvariantBroken(f"task {task[1]} of job {task[0]} runs one at a time and runs as attempts {names}")
+            raise InvariantBroken(
+                f"task {task[1]} of job {task[0]} runs one at a time and runs as attempts {names}"
+            )
 
     def _check_overlaps(self) -> None:
         """Two attempts of one task may live only while one of their nodes is not well."""
@@ -184,7 +192,9 @@ class Checks:
                 self._twice[task] = self.world.now_ms
             elif self.world.now_ms - since_ms > OVERLAP_MS + GRACE_MS:
                 names = ", ".join(f"{key[2]} on {machine.name}" for key, machine in self._live[task].items())
-                raise InvariantBroken(f"task {task[1]} of job {task[0]} runs as attempts {names}, with both well")
+                raise InvariantBroken(
+                    f"task {task[1]} of job {task[0]} runs as attempts {names}, with both well"
+                )
 
     # ---- what is answered
 
@@ -235,7 +245,9 @@ class Checks:
                 raise InvariantBroken(f"job {job} has not come to an end: {self._story(spec)}")
             self._check_results(spec, status, was_canceled=job in canceled)
         for task, live in self._live.items():
-            raise InvariantBroken(f"task {task[1]} of job {task[0]} still runs on {[m.name for m in live.values()]}")
+            raise InvariantBroken(
+                f"task {task[1]} of job {task[0]} still runs on {[m.name for m in live.values()]}"
+            )
         self.reported.at_the_end()
 
     def _check_results(self, spec: JobSpec, status: JobStatus, *, was_canceled: bool) -> None:

@@ -29,7 +29,7 @@ from rota.sim.procuring import procure
 from rota.sim.provider import NAME as PROVIDER
 from rota.sim.provider import SETTINGS, SimProvider
 from rota.sim.reporting import ResultReporters
-from rota.sim.server import SimServer, LivenessTimes
+from rota.sim.server import LivenessTimes, SimServer
 from rota.sim.subscribers import SimSubscriber
 from rota.sim.users import SimUsers
 from rota.sim.world import World

@@ -8,7 +8,7 @@ from rota.model.job import JobSpec
 from rota.model.labels import counted
 from rota.model.lifecycle import NodeState
 from rota.model.node import Eligibility
-from rota.model.shape import Constraint, Op, SpreadTerm, AffinityTerm
+from rota.model.shape import AffinityTerm, Constraint, Op, SpreadTerm
 from rota.sim.broken import InvariantBroken
 
 Placed = Sequence[tuple[JobSpec, str]]  # jobs and nodes, one for each task
@@ -69,7 +69,9 @@ class AffinityChecks:
             for term in terms:
                 there = self._there(other, term, self._domain(node, term)) - (other.id == spec.id)
                 if term.weight is None and there > 0:
-                    raise InvariantBroken(f"job {spec.id} was placed on {node} beside job {other.id}: apart {term}")
+                    raise InvariantBroken(
+                        f"job {spec.id} was placed on {node} beside job {other.id}: apart {term}"
+                    )
 
     def _check_near(self, spec: JobSpec, term: AffinityTerm, nodes: list[str], placed: Placed) -> None:
         """Whoever was there at some moment of this commit will do. The first of some who go together
@@ -100,7 +102,9 @@ class AffinityChecks:
                 left = sum(one.id == spec.id and self._domain(at, rule) == other for one, at in self._left)
                 there = self._there(spec, rule, other) + left
                 if here - there > rule.skew:
-                    raise InvariantBroken(f"job {spec.id} has {here} tasks in {domain}, {there} in {other}: {rule}")
+                    raise InvariantBroken(
+                        f"job {spec.id} has {here} tasks in {domain}, {there} in {other}: {rule}"
+                    )
 
     def _fitting(self, spec: JobSpec) -> list[str]:
         """Nodes that the leader must know to be open for it, were there room."""

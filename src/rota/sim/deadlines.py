@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from rota.keeper.rules import AttemptKey
+from rota.keeper.resources.reservations import AttemptKey
 from rota.model.job import JobSpec
 from rota.sim.broken import InvariantBroken
 from rota.sim.keeping import SimChild
@@ -96,5 +96,7 @@ class DeadlineChecks:
         living = self._living[key]
         if now_ms - since_ms > 1000 * living.spec.grace_seconds + SLACK_MS:
             name = f"attempt {key[2]} of task {key[1]} of job {key[0]}"
-            raise InvariantBroken(f"{name} {why} and lives on for {now_ms - since_ms} ms on {living.machine.name}")
+            raise InvariantBroken(
+                f"{name} {why} and lives on for {now_ms - since_ms} ms on {living.machine.name}"
+            )
         return since_ms

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from rota.engine.leadership import LeaseAction as Step
-from rota.engine.leadership import LeaseTiming, next_step, lease_valid
+from rota.engine.leadership import LeaseTiming, lease_valid, next_step
 from rota.model.limits import LEADER_TTL_SECONDS
 from rota.sim.lease import KeyHolder, LeaderKey
 from rota.sim.medium import NAME, SimStore
@@ -71,7 +71,9 @@ class Election:
 
     def _campaign(self, server: SimServer) -> None:
         before = self._key.last
-        if self._reaches(server) and self._key.acquire(KeyHolder(server.name, server.life), self.world.now_ms):
+        if self._reaches(server) and self._key.acquire(
+            KeyHolder(server.name, server.life), self.world.now_ms
+        ):
             if before is not None and before.name != server.name:
                 self.world.count("election: another server took over")
             self._renewed_at_ms[server.name] = self._tried_at_ms[server.name] = server.clock.boot_ms()

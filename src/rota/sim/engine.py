@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rota.engine.loop import Decided, Loop, Request, Tainted
-from rota.engine.mirror import Mirror
 from rota.engine.reconciler import Command, Reconciler
 from rota.engine.run import batch_of, verify_leadership
+from rota.engine.state.mirror import Mirror
 from rota.model.errors import LostLeadership, RotaError, Transient, Unavailable
 from rota.model.limits import STALL_MS, TICK_MS
 from rota.model.plan import Instant
@@ -203,7 +203,9 @@ class SimEngine(SimProcess):
         self.trace(f"leads epoch {self.epoch} from revision {self.revision}")
         self._run_deferred_reads()
         if led:  # what was read may be old: nobody is told before a commit has shown that it is not
-            self.loop.ask(Request("engine", verify_leadership, lambda _: self._publish_reload(), lambda _: None))
+            self.loop.ask(
+                Request("engine", verify_leadership, lambda _: self._publish_reload(), lambda _: None)
+            )
         else:
             self.led()
         self.wake()

@@ -2,7 +2,7 @@
 
 import bisect
 
-from rota.apiserver.feed import AFTER_LAST_EVENT, SequencedEvent, EventCursor, CommitEvents
+from rota.apiserver.streams.event_cursor import AFTER_LAST_EVENT, CommitEvents, EventCursor, SequencedEvent
 from rota.sim.broken import InvariantBroken
 from rota.sim.world import World
 from rota.store import codec
@@ -63,4 +63,6 @@ class EventChecks:
         if well_ms > LATE_MS and place < len(self._happened):
             waits_ms = self._world.now_ms - self._committed_ms[place]
             if waits_ms > LATE_MS:
-                raise InvariantBroken(f"{subscriber} was not told {self._at[place]} for {min(well_ms, waits_ms)} ms")
+                raise InvariantBroken(
+                    f"{subscriber} was not told {self._at[place]} for {min(well_ms, waits_ms)} ms"
+                )

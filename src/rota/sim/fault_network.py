@@ -9,7 +9,9 @@ from rota.sim.server import SimServer
 from rota.sim.world import Act
 
 
-def _cut(cluster: SimCluster, machine: SimMachine, *, up: bool, down: bool, server: SimServer | None = None) -> Act:
+def _cut(
+    cluster: SimCluster, machine: SimMachine, *, up: bool, down: bool, server: SimServer | None = None
+) -> Act:
     cluster.disturb(machine)
     pairs = []
     for one in [server] if server is not None else cluster.servers:

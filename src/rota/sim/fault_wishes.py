@@ -5,7 +5,7 @@ from random import Random
 from typing import Any
 
 from rota.model.ids import JobId
-from rota.model.job import JobSpec, JobKind
+from rota.model.job import JobKind, JobSpec
 from rota.sim.cluster import SimCluster
 from rota.sim.fault import Befall, SimFault, nothing
 from rota.sim.world import Act
@@ -32,8 +32,8 @@ def _pauses(cluster: SimCluster, fault: SimFault) -> Act:
     job = _any_job(cluster, fault)
     if job is None:
         return nothing
-    cluster.users.pause(job, stop=fault.how < 0.5)
-    return lambda: cluster.users.resume(job)
+    cluster.users.pause_job(job, stop=fault.how < 0.5)
+    return lambda: cluster.users.resume_job(job)
 
 
 def _updates(cluster: SimCluster, fault: SimFault) -> Act:
@@ -69,7 +69,9 @@ def _kills(cluster: SimCluster, fault: SimFault) -> Act:
     spec = cluster.checks.known[f"job/{job}/spec"]
     alone = fault.how < 0.6 and spec.kind is not JobKind.SYSTEM  # of which nobody knows how many there are
     indices = [fault.for_ms % spec.size] if alone else None
-    cluster.users.kill(job, indices, "USR1" if fault.who % 3 == 0 else None, ends=not (alone and spec.stays))
+    cluster.users.kill(
+        job, indices, "USR1" if fault.who % 3 == 0 else None, ends=not (alone and spec.is_service)
+    )
     return nothing
 
 

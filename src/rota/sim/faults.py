@@ -66,11 +66,11 @@ def _happens(cluster: SimCluster, fault: SimFault, until_ms: int) -> Act:
     def happen() -> None:
         world = cluster.world
         world.count(f"fault: {fault.kind}")
-        world.trace("fault", f"{fault.kind} begins, {fault.who} {fault.how:.2f}")
+        world.record("fault", f"{fault.kind} begins, {fault.who} {fault.how:.2f}")
         undo = KINDS[fault.kind](cluster, fault)
 
         def end() -> None:
-            world.trace("fault", f"{fault.kind} ends")
+            world.record("fault", f"{fault.kind} ends")
             undo()
 
         world.after(min(fault.for_ms, max(0, until_ms - world.now_ms)), end)

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rota.model.cluster import DEFAULT, ClusterRecord, ClusterIntent
+from rota.model.cluster import DEFAULT, ClusterIntent, ClusterRecord
 from rota.model.cluster import Machine as Wanted
 from rota.model.job import JobCluster
 from rota.model.lifecycle import CLUSTER, MACHINE, ClusterState, MachineState
@@ -117,7 +117,9 @@ class MachineChecks:
         for child in machine.processes.live():
             job, index, attempt = child.key
             what = f"attempt {attempt} of task {index} of job {job}"
-            raise InvariantBroken(f"machine {one.order.machine} is ended, and {what} runs there, on {machine.name}")
+            raise InvariantBroken(
+                f"machine {one.order.machine} is ended, and {what} runs there, on {machine.name}"
+            )
 
     def to_come(self, cluster: str) -> list[SimMachine]:
         """To a job there they count as if they were there; where they never come, its cluster is to fail."""

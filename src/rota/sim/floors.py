@@ -15,7 +15,9 @@ from rota.sim.broken import InvariantBroken
 WELL = (Health.UP, Health.HEALTHY)
 
 
-def check_availability(known: Mapping[str, Any], fresh: dict[str, Any], before: TaskBlock, now: TaskBlock) -> None:
+def check_availability(
+    known: Mapping[str, Any], fresh: dict[str, Any], before: TaskBlock, now: TaskBlock
+) -> None:
     """Whoever serves makes way only if no more are away then than may be; `known`: before this commit.
 
     A task is away for sure if it was before the commit as well as after it.
@@ -23,7 +25,7 @@ def check_availability(known: Mapping[str, Any], fresh: dict[str, Any], before: 
     after = ChainMap(fresh, dict(known))
     spec, wish = after[f"job/{now.job}/spec"], after.get(f"job/{now.job}/wish")
     chosen = {at: number for at, number in now.renew.items() if before.renew.get(at) != number}
-    if not chosen or not spec.stays or wish is None:
+    if not chosen or not spec.is_service or wish is None:
         return
     down = set(_away(after, spec, but=chosen))
     away = set(_away(known, spec)) & down

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from rota.keeper.rules import AttemptKey
-from rota.keeper.wire import KeeperJobSpec
+from rota.keeper.protocol.wire import KeeperJobSpec
+from rota.keeper.resources.reservations import AttemptKey
 from rota.model.ids import NodeId
 from rota.model.limits import HEARTBEAT_MS
-from rota.sim.keeping import SimChild, SimDisk, TaskBehaviour, SimProcesses
+from rota.sim.keeping import SimChild, SimDisk, SimProcesses, TaskBehaviour
 from rota.sim.network import SimNetwork, SimStream
 from rota.sim.words import HelloMessage
 from rota.sim.world import SimClock, SimProcess, World
@@ -46,8 +46,12 @@ class SimHost:
         self.habits: Habits = lambda *_: TaskBehaviour(1000)
         self.born: Callable[[str, SimChild], None] = lambda *_: None
         self.died: Callable[[str, SimChild], None] = lambda *_: None
-        self.leaves: Callable[[Sequence[AttemptKey]], None] = lambda _: None  # attempts that it stops by itself
-        self.forgets: Callable[[Sequence[AttemptKey]], None] = lambda _: None  # results that are said to be stored
+        self.leaves: Callable[[Sequence[AttemptKey]], None] = lambda _: (
+            None
+        )  # attempts that it stops by itself
+        self.forgets: Callable[[Sequence[AttemptKey]], None] = lambda _: (
+            None
+        )  # results that are said to be stored
 
     @property
     def boot_id(self) -> str:

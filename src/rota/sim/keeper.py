@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from rota.keeper import journal
 from rota.keeper.run import mark_running_lost
-from rota.keeper.work import Supervisor
+from rota.keeper.supervisor import Supervisor
 from rota.sim.host import SimHost
 from rota.sim.keeping import SimChild, SimJournal, SimKernel, SimOutputs, SimSpawner
 from rota.sim.world import SimProcess
@@ -84,7 +84,9 @@ class SimKeeper(SimProcess):
         if due_ns < math.inf:
             self._mails += 1
             mail = self._mails
-            self.after(max(0, math.ceil(due_ns / 1e6)), lambda: self._deliver() if mail == self._mails else None)
+            self.after(
+                max(0, math.ceil(due_ns / 1e6)), lambda: self._deliver() if mail == self._mails else None
+            )
 
     def _deliver(self) -> None:
         assert self.work is not None
@@ -124,7 +126,9 @@ class SimKeeper(SimProcess):
         if due_ns is not None:
             self._looks += 1
             look = self._looks
-            self.after(max(0, math.ceil(due_ns / 1e6)), lambda: self._run_timers() if look == self._looks else None)
+            self.after(
+                max(0, math.ceil(due_ns / 1e6)), lambda: self._run_timers() if look == self._looks else None
+            )
 
     def _run_timers(self) -> None:
         assert self.work is not None

@@ -6,16 +6,16 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from rota.keeper.attempt import Kernel, ExitStatus
+from rota.keeper.attempt import ExitStatus, Kernel
 from rota.keeper.journal import Journal
 from rota.keeper.limits.cgroups import Cgroup
 from rota.keeper.output.index import Extent
-from rota.keeper.output.segments import MeasuredExtent, SegmentStore, Segment
-from rota.keeper.process.cells import PidNamespace
+from rota.keeper.output.segments import MeasuredExtent, Segment, SegmentStore
 from rota.keeper.process.commands import CannotRun
-from rota.keeper.rules import AttemptKey
+from rota.keeper.process.pid_namespace import PidNamespace
+from rota.keeper.protocol.wire import ConfigureOrder, KeeperJobSpec
+from rota.keeper.resources.reservations import AttemptKey
 from rota.keeper.spawn import NO_ISOLATION, Isolation, NodeResourceExhausted, Spawner
-from rota.keeper.wire import ConfigureOrder, KeeperJobSpec
 from rota.sim.world import SimClock
 
 TERM_MS = 40  # a program that hears SIGTERM takes so long to go
@@ -184,7 +184,9 @@ class SimSpawner(Spawner):
     def create_pid_namespace(self, spec: KeeperJobSpec, before: PidNamespace | None) -> PidNamespace | None:
         """Nobody escapes here; who dies with the keeper is known by its spec."""
 
-    def release(self, key: AttemptKey, spec: KeeperJobSpec, group: Cgroup | None, cell: PidNamespace | None) -> None:
+    def release(
+        self, key: AttemptKey, spec: KeeperJobSpec, group: Cgroup | None, cell: PidNamespace | None
+    ) -> None:
         """Nothing is kept."""
 
     def spawn(
@@ -215,7 +217,9 @@ class SimSpawner(Spawner):
 class SimKernel(Kernel):
     """The clocks and signals of a simulated machine."""
 
-    def __init__(self, processes: SimProcesses, clock: SimClock, ended: Callable[[int, int, int], None]) -> None:
+    def __init__(
+        self, processes: SimProcesses, clock: SimClock, ended: Callable[[int, int, int], None]
+    ) -> None:
         self._processes = processes
         self._clock = clock
         self._ended = ended  # to be told a pid, in how many ms it ends, and how

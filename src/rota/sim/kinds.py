@@ -3,8 +3,8 @@
 from random import Random
 from typing import Any, NamedTuple
 
-from rota.apiserver import admit_crons
-from rota.model.schedule import Offset
+from rota.apiserver.admission import crons as admit_crons
+from rota.rules.cron_schedule import Offset
 from rota.sim.cluster import SimCluster
 from rota.sim.load import Arrival, Behaviour
 from rota.sim.users import ADMIN

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from rota.engine.mirror import Mirror, Unapplied
+from rota.engine.state.mirror import Mirror, Unapplied
 from rota.model.plan import Record
 from rota.sim.broken import InvariantBroken
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rota.apiserver import admission
-from rota.apiserver.finding import find_node
+from rota.apiserver.admission.node_actions import delete_node_records, enroll_node
+from rota.apiserver.lookup import find_node
 from rota.model.errors import Rejected, RotaError
 from rota.model.node import NodeSpec
 from rota.model.plan import Instant, Plan
@@ -29,7 +29,9 @@ class SimJoinToken:
 
 
 class JoiningMachine(SimProcess):
-    def __init__(self, network: SimNetwork, servers: Sequence[SimServer], name: str, order: MachineOrder) -> None:
+    def __init__(
+        self, network: SimNetwork, servers: Sequence[SimServer], name: str, order: MachineOrder
+    ) -> None:
         super().__init__(network.world, name, SimClock(network.world))
         self.order = order
         self.token = SimJoinToken({}, order.cluster)
@@ -69,7 +71,7 @@ class JoiningMachine(SimProcess):
         token, name = self.token, self.order.machine
 
         def enroll(view: View, now: Instant) -> Plan:
-            return admission.enroll_node(view, name, token.labels, token.cluster, now)
+            return enroll_node(view, name, token.labels, token.cluster, now)
 
         def enrolled(spec: NodeSpec) -> None:
             if token.used:
@@ -96,6 +98,6 @@ class JoiningMachine(SimProcess):
 
 def _take_back(server: SimServer, spec: NodeSpec) -> None:
     def forget(view: View, _: Any) -> Plan:
-        return admission.delete_node_records(find_node(view, spec.id), f"node {spec.name} could not be enrolled")
+        return delete_node_records(find_node(view, spec.id), f"node {spec.name} could not be enrolled")
 
     server.ask("apiserver", forget, lambda _: None, lambda _: None)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from rota.keeper.rules import AttemptKey
+from rota.keeper.resources.reservations import AttemptKey
 from rota.model.limits import LOST_MS
 from rota.sim.broken import InvariantBroken
 from rota.sim.machine import SimMachine
@@ -46,7 +46,9 @@ class NodeHistory:
     def lose_lease(self, node: str, key: AttemptKey) -> None:
         """Also for what befell those who should have renewed it; but not for nothing."""
         if not any(kind.startswith("fault: ") for kind in self._world.counts):
-            raise InvariantBroken(f"attempt {key[2]} of task {key[1]} of job {key[0]} was lost on {node} for nothing")
+            raise InvariantBroken(
+                f"attempt {key[2]} of task {key[1]} of job {key[0]} was lost on {node} for nothing"
+            )
 
     def lose(self, node: str, key: AttemptKey, *, is_asked: bool) -> None:
         """An attempt is written to be lost there; `is_asked`: though the node could say what it knows."""

@@ -6,13 +6,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rota.apiserver.spec import parse_spec
+from rota.apiserver.spec.job import parse_spec
 from rota.model.amounts import CPU, DISK, GPU, MEMORY, WHOLE_GPU
 from rota.model.errors import BadField, Rejected
 from rota.model.limits import AMOUNT_MAX
 from rota.sim.files import place, read_text
 from rota.sim.load import Arrival, NodeGroup, Workload
-from rota.sim.traces import NO_CPU, NO_RUN_TIME, NOT_STARTED, TOO_LARGE, as_recorded, counted, trace_name
+from rota.sim.traces import (
+    NO_CPU,
+    NO_RUN_TIME,
+    NOT_STARTED,
+    TOO_LARGE,
+    as_recorded,
+    counted,
+    trace_name,
+)
 
 MIB = 2**20
 WHOLE_MAX = AMOUNT_MAX // MIB  # of any column: memory in bytes is still an amount

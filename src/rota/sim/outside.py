@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from rota.apiserver.admit_loss import LossResolution, resolve_losses
-from rota.apiserver.feed import SequencedEvent
+from rota.apiserver.admission.recovery import LossResolution, resolve_losses
+from rota.apiserver.streams.event_cursor import SequencedEvent
 from rota.model.errors import Rejected
 from rota.model.plan import Instant, Plan
 from rota.model.recovery import RecoveryDecision

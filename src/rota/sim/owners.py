@@ -3,21 +3,25 @@
 from collections.abc import Container, Mapping
 from typing import Any
 
-from rota.keeper.rules import AttemptKey
+from rota.keeper.resources.reservations import AttemptKey
 from rota.model.attempt import DRAINED, EVICTED, AttemptBlock, StatusBlock
 from rota.model.columns import ints
 from rota.model.ids import NodeId
-from rota.model.job import JobSpec, JobKind, Recovery
+from rota.model.job import JobKind, JobSpec, Recovery
 from rota.model.lifecycle import AttemptState, TaskState
 from rota.model.limits import BLOCK_TASKS
-from rota.model.recovery import WhenControllerAbsent, RecoveryAnswers, RecoveryDecision
+from rota.model.recovery import RecoveryAnswers, RecoveryDecision, WhenControllerAbsent
 from rota.model.shape import RunMode
 from rota.model.task import TaskBlock
 from rota.sim.broken import InvariantBroken
 
 Records = Mapping[str, Any]
 Left = Container[AttemptKey]  # attempts that the world saw end with their node: it left, or it was emptied
-_ENDS = {RecoveryDecision.FAIL: TaskState.FAILED, RecoveryDecision.CANCEL: TaskState.CANCELED, RecoveryDecision.LOST: TaskState.LOST}
+_ENDS = {
+    RecoveryDecision.FAIL: TaskState.FAILED,
+    RecoveryDecision.CANCEL: TaskState.CANCELED,
+    RecoveryDecision.LOST: TaskState.LOST,
+}
 
 
 def check_answers(before: RecoveryAnswers | None, now: RecoveryAnswers) -> None:
@@ -25,12 +29,12 @@ def check_answers(before: RecoveryAnswers | None, now: RecoveryAnswers) -> None:
     for index, answer in now.words.items():
         old = None if before is None else before.words.get(index)
         if old is not None and answer != old and answer.attempt <= old.attempt:
-            raise InvariantBroken(f"of task {index} of job {now.id} its owner was heard twice: {old}, {answer}")
+            raise InvariantBroken(
+                f"of task {index} of job {now.id} its owner was heard twice: {old}, {answer}"
+            )
 
 
-def check_next_attempt(
-    known: Records, spec: JobSpec, before: AttemptBlock, at: int, left: Left = ()
-) -> None:
+def check_next_attempt(known: Records, spec: JobSpec, before: AttemptBlock, at: int, left: Left = ()) -> None:
     """A task is placed again; if it was lost, its owner has said so before."""
     index, number = before.block * BLOCK_TASKS + at, ints(before, "number")[at]
     if not number or not _is_lost(known, before, at, left):
@@ -69,7 +73,9 @@ def check_end(known: Records, now: TaskBlock, at: int, left: Left = ()) -> None:
     number = ints(attempts, "number")[at]
     expected = _end(spec, _word(known, spec, index, number))
     if state is not expected:
-        raise InvariantBroken(f"task {index} of job {spec.id} was lost and ends as {state!r}, not as {expected!r}")
+        raise InvariantBroken(
+            f"task {index} of job {spec.id} was lost and ends as {state!r}, not as {expected!r}"
+        )
 
 
 def may_be(known: Records, spec: JobSpec, index: int, state: TaskState) -> bool:

@@ -9,7 +9,7 @@ from rota.model.job import JobSpec
 from rota.model.lifecycle import ATTEMPT_FIRST_END, AttemptState, TaskState
 from rota.model.limits import BLOCK_TASKS
 from rota.model.node import Eligibility
-from rota.model.room import bits
+from rota.model.node_table import bits
 from rota.sim.broken import InvariantBroken
 from rota.sim.company import AffinityChecks, home_of
 from rota.sim.world import World
@@ -143,7 +143,9 @@ class PlacementChecks:
                 raise InvariantBroken(f"{seat.name} was placed on {seat.node} and does not tolerate {taint}")
         for condition in seat.spec.where:
             if not self._company.fulfils(seat.node, condition):
-                raise InvariantBroken(f"{seat.name} was placed on {seat.node}, where '{condition}' does not hold")
+                raise InvariantBroken(
+                    f"{seat.name} was placed on {seat.node}, where '{condition}' does not hold"
+                )
 
     def _check_quota(self, seat: LivePlacement) -> None:
         namespace = seat.spec.namespace
@@ -152,7 +154,9 @@ class PlacementChecks:
         for resource, _ in _taken(seat.spec):
             held, most = self._held.get(namespace, {}).get(resource, 0), quota.get(resource)
             if most is not None and held > most:
-                raise InvariantBroken(f"with {seat.name} namespace {namespace} holds {held} of {most} {resource}")
+                raise InvariantBroken(
+                    f"with {seat.name} namespace {namespace} holds {held} of {most} {resource}"
+                )
 
     def _check_gpus(self, seat: LivePlacement) -> None:
         status = self._known.get(f"node/{seat.node}/status")
@@ -164,14 +168,18 @@ class PlacementChecks:
             users = [other for other in self._devices[seat.node].values() if other.gpus >> device & 1]
             used = sum(min(other.spec.needs[GPU], WHOLE_GPU) for other in users)
             if used > WHOLE_GPU:
-                raise InvariantBroken(f"with {seat.name} {used} thousandths of GPU {device} of {seat.node} are taken")
+                raise InvariantBroken(
+                    f"with {seat.name} {used} thousandths of GPU {device} of {seat.node} are taken"
+                )
 
     def _check_gang(self, spec: JobSpec) -> None:
         """Some of it was placed: none of it waits, but for what has ended since."""
         for index in range(spec.count):
             task = (spec.id, index)
             if task not in self._live and task not in self._touched and self._waits(task):
-                raise InvariantBroken(f"of the gang of job {spec.id} some tasks were placed, and task {index} waits")
+                raise InvariantBroken(
+                    f"of the gang of job {spec.id} some tasks were placed, and task {index} waits"
+                )
 
     def _waits(self, task: Task) -> bool:
         """It is wanted and has no attempt, or one that counts as if it had never been."""

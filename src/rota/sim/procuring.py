@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from rota.clusters.run import MachineProvisioner
-from rota.engine.mirror import Mirror
 from rota.engine.reconciler import Command
+from rota.engine.state.mirror import Mirror
 from rota.sim.coroutines import Coroutines
 from rota.sim.engine import SimEngine
 from rota.sim.provider import NAME, SimProvider

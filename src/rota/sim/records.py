@@ -4,11 +4,11 @@ from collections import ChainMap
 from collections.abc import Mapping
 from typing import Any
 
-from rota.keeper.rules import AttemptKey
+from rota.keeper.resources.reservations import AttemptKey
 from rota.model.attempt import EVICTED, LOOKAHEAD, AttemptBlock, StatusBlock
 from rota.model.columns import changes, column, ints, where, widened
 from rota.model.ids import JobId, NodeId
-from rota.model.job import JobTombstone, JobSpec, JobStatus, SubmitKey
+from rota.model.job import JobSpec, JobStatus, JobTombstone, SubmitKey
 from rota.model.lifecycle import (
     ATTEMPT,
     ATTEMPT_FIRST_END,
@@ -30,7 +30,7 @@ from rota.sim.brakes import BrakeChecks
 from rota.sim.broken import InvariantBroken
 from rota.sim.deadlines import DeadlineChecks
 from rota.sim.nodes import NodeHistory
-from rota.sim.placements import PlacementChecks, LivePlacement
+from rota.sim.placements import LivePlacement, PlacementChecks
 from rota.sim.suspects import QuarantineChecks
 from rota.sim.witness import ProcessLog
 from rota.sim.world import World
@@ -58,10 +58,14 @@ _JOB, _TASK, _ATTEMPT = (reachable(table) for table in (JOB, TASK, ATTEMPT))  # 
 class RecordChecks:
     """Everything on disk, and each commit held against what was there before and against the world."""
 
-    def __init__(self, world: World, nodes: NodeHistory, witness: ProcessLog, deadlines: DeadlineChecks) -> None:
+    def __init__(
+        self, world: World, nodes: NodeHistory, witness: ProcessLog, deadlines: DeadlineChecks
+    ) -> None:
         self.known: dict[str, Any] = {}
         self.expired: dict[str, Any] = {}  # what was known of jobs that ended long ago
-        self.left: dict[AttemptKey, None] = {}  # attempts that ended with their node, as the world has seen it
+        self.left: dict[
+            AttemptKey, None
+        ] = {}  # attempts that ended with their node, as the world has seen it
         self.forgotten: dict[str, Any] = {}  # what was known of jobs before their server was restarted
         self.attempts = 0
         self.epoch = 0
@@ -92,7 +96,9 @@ class RecordChecks:
             self._compare(self.known.get(key), record, fresh)
             self._compare_rarer(self.known.get(key), record, fresh)
         self.known |= fresh
-        expired = {one.id for one in fresh.values() if isinstance(one, JobTombstone) and self._has_expired(one)}
+        expired = {
+            one.id for one in fresh.values() if isinstance(one, JobTombstone) and self._has_expired(one)
+        }
         for key in batch.deletes:
             gone = self.known.pop(key, None)
             if isinstance(gone, JobSpec):
@@ -189,7 +195,9 @@ class RecordChecks:
             was, state, index = old[at], now.state[at], now.block * BLOCK_TASKS + at
             name = f"task {index} of job {now.job}"
             if was in TASK_ENDS:
-                raise InvariantBroken(f"the result of {name} changed: {TaskState(was)!r} to {TaskState(state)!r}")
+                raise InvariantBroken(
+                    f"the result of {name} changed: {TaskState(was)!r} to {TaskState(state)!r}"
+                )
             _follows(_TASK, TaskState(was), TaskState(state), name)
             self._placements.touch((now.job, index))
             is_missing = not _is_placed(ChainMap(fresh, self.known), now, at)
@@ -211,7 +219,9 @@ class RecordChecks:
             if was == state:
                 continue
             if was >= ATTEMPT_FIRST_END:
-                raise InvariantBroken(f"the end of {name} changed: {AttemptState(was)!r} to {AttemptState(state)!r}")
+                raise InvariantBroken(
+                    f"the end of {name} changed: {AttemptState(was)!r} to {AttemptState(state)!r}"
+                )
             _follows(_ATTEMPT, AttemptState(was), AttemptState(state), name)
             self._world.count(f"attempt: {_WORDS[was]} to {_WORDS[state]}")
             if state == AttemptState.LOST:
@@ -299,7 +309,9 @@ class RecordChecks:
                     )
                     live -= int((over & (number > 0)).sum())
         if live > spec.parallel:
-            raise InvariantBroken(f"{live} tasks of job {job} are placed, of which {spec.parallel} may be at once")
+            raise InvariantBroken(
+                f"{live} tasks of job {job} are placed, of which {spec.parallel} may be at once"
+            )
 
 
 def _is_placed(records: Mapping[str, Any], now: TaskBlock, at: int) -> bool:

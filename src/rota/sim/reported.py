@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from rota.apiserver import admit_results
-from rota.keeper.rules import AttemptKey
+from rota.apiserver.admission import results
+from rota.keeper.resources.reservations import AttemptKey
 from rota.model.attempt import AttemptBlock
 from rota.model.columns import ints
 from rota.model.errors import Conflict, NotFound
@@ -53,7 +53,9 @@ class ResultChecks:
             if before is None:
                 self._check_first(now, _events(batch))
             elif before != now:
-                raise InvariantBroken(f"{_name(now)} reported {_words(before)}, which has become {_words(now)}")
+                raise InvariantBroken(
+                    f"{_name(now)} reported {_words(before)}, which has become {_words(now)}"
+                )
         for key in [key for key in batch.deletes if key.startswith("result/")]:
             if f"job/{key.split('/')[1]}/spec" not in batch.deletes:
                 raise InvariantBroken(f"what was reported as {key} is deleted, and its job is not")
@@ -71,7 +73,9 @@ class ResultChecks:
             "results": json.loads(now.results),
             "failure": now.failure,
         }:
-            raise InvariantBroken(f"{_name(now)} has reported {_words(now)}, and others are told {told[0].result}")
+            raise InvariantBroken(
+                f"{_name(now)} has reported {_words(now)}, and others are told {told[0].result}"
+            )
         if now.failure is not None:
             self.failed[now.job, now.index, now.attempt] = now.failure
 
@@ -81,7 +85,7 @@ class ResultChecks:
         job, kept = self._known.get(f"job/{wanted.job}/spec"), self._known.get(str(wanted.key))
         last, is_over = self._attempt(wanted)
         match answer:
-            case admit_results.ResultReported():
+            case results.ResultReported():
                 self._world.count(f"task: was told that its report is {'kept' if answer.is_new else 'known'}")
                 if job is not None and not _same(kept, wanted):
                     raise InvariantBroken(
@@ -92,7 +96,9 @@ class ResultChecks:
                 self._world.count("task: its report was refused")
                 is_first = kept is None and last == wanted.attempt and not is_over
                 if is_first or _same(kept, wanted):
-                    raise InvariantBroken(f"{_name(wanted)} may report {_words(wanted)} and was told: {answer}")
+                    raise InvariantBroken(
+                        f"{_name(wanted)} may report {_words(wanted)} and was told: {answer}"
+                    )
             case NotFound() if job is not None and self._was_there(wanted):
                 raise InvariantBroken(f"{_name(wanted)} is there, and was told: {answer}")
             case _:
@@ -102,7 +108,9 @@ class ResultChecks:
         for key, result in self._acknowledged.items():
             kept = self._known.get(key)
             if f"job/{result.job}/spec" in self._known and not _same(kept, result):
-                raise InvariantBroken(f"{_name(result)} had reported {_words(result)}, and kept is {_words(kept)}")
+                raise InvariantBroken(
+                    f"{_name(result)} had reported {_words(result)}, and kept is {_words(kept)}"
+                )
 
     def _was_there(self, of: ResultRecord) -> bool:
         """Before the last commit: a server refuses first, writes then, and says so last."""

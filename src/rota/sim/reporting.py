@@ -5,12 +5,12 @@ from functools import partial
 from random import Random
 from typing import Any, NamedTuple
 
-from rota.apiserver import admit_results
 from rota.apiserver.access import Caller
-from rota.apiserver.admit_results import AttemptRef
+from rota.apiserver.admission import results
+from rota.apiserver.admission.results import AttemptRef
 from rota.identity.task_tokens import TaskName
 from rota.identity.tokens import Role
-from rota.keeper.rules import AttemptKey
+from rota.keeper.resources.reservations import AttemptKey
 from rota.model.errors import Rejected, RotaError
 from rota.model.plan import Instant, Plan
 from rota.model.view import View
@@ -18,7 +18,7 @@ from rota.sim.keeping import SimChild
 from rota.sim.load import Arrival, Behaviour
 from rota.sim.machine import SimMachine
 from rota.sim.network import SimNetwork
-from rota.sim.reported import ResultChecks, ResultCall
+from rota.sim.reported import ResultCall, ResultChecks
 from rota.sim.server import SimServer
 from rota.sim.world import SimProcess
 
@@ -70,7 +70,9 @@ def words(luck: Random, key: AttemptKey, run_ms: int) -> list[ScriptedResult]:
     if luck.random() < 0.3:
         spoken.append(ScriptedResult(run_ms + luck.choice(LATE_MS), first))
     if luck.random() < 0.1:
-        spoken.append(ScriptedResult(began_ms, first._replace(key=(*key[:2], key[2] + 1))))  # which there is not yet
+        spoken.append(
+            ScriptedResult(began_ms, first._replace(key=(*key[:2], key[2] + 1)))
+        )  # which there is not yet
     return spoken
 
 
@@ -96,7 +98,11 @@ class ResultReporters:
             )
 
     def _insist(
-        self, voice: SimProcess, lives: Callable[[], bool], said: ResultCall, command: Callable[[View, Instant], Plan]
+        self,
+        voice: SimProcess,
+        lives: Callable[[], bool],
+        said: ResultCall,
+        command: Callable[[View, Instant], Plan],
     ) -> None:
         """Until somebody answers with more than that it cannot now, or the machine is gone."""
         over = False
@@ -136,4 +142,4 @@ def _command(said: ResultCall, machine: SimMachine) -> Callable[[View, Instant],
     name = TaskName(job, index, attempt, machine.node)
     caller = Caller(f"attempt {attempt} of task {index} of job {job}", Role.VIEWER, (), name)
     address = AttemptRef(job, str(index), str(attempt))
-    return lambda view, now: admit_results.report_result(view, address, said.body, caller, now)
+    return lambda view, now: results.report_result(view, address, said.body, caller, now)

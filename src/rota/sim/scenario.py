@@ -128,7 +128,7 @@ def run(case: Scenario, *, keep_trace: bool = True) -> Finding:
         broken = f"{type(error).__name__}: {error}{_where(error)}"
     cluster.close()
     if broken is not None:
-        world.trace("BROKEN", broken)
+        world.record("BROKEN", broken)
     counts = dict(sorted(world.counts.items()))
     attempts = cluster.checks.attempts
     return Finding(case, broken, world.digest, world.trace, counts, world.now_ms, world.steps, attempts)
@@ -149,7 +149,7 @@ def _play(cluster: SimCluster, case: Scenario) -> None:
     _again_and_again(cluster, 1_000, cluster.check)
     _again_and_again(cluster, TEND_MS, lambda: look_after(cluster))
     world.run(case.safety_ms)
-    world.trace("world", "nothing fails from here on")
+    world.record("world", "nothing fails from here on")
     world.after(PATIENCE_MS, lambda: kinds.end_all(cluster))
     until_ms = case.safety_ms + case.liveness_ms
     last_ms = max((arrival.at_ms for arrival in case.arrivals), default=0)
@@ -203,7 +203,7 @@ def all_ended(cluster: SimCluster) -> bool:
     if any(key.startswith("cron/") for key in known):  # it will make more
         return False
     jobs = [key.split("/")[1] for key in known if key.startswith("job/") and key.endswith("/spec")]
-    ending = [job for job in jobs if not known[f"job/{job}/spec"].stays or job in cluster.users.canceled]
+    ending = [job for job in jobs if not known[f"job/{job}/spec"].is_service or job in cluster.users.canceled]
     statuses = [known.get(f"job/{job}/status") for job in ending]
     return all(status is not None and status.ended for status in statuses)
 
@@ -213,7 +213,9 @@ def _look_at_keepers(cluster: SimCluster) -> None:
     for machine in cluster.machines:
         work = machine.keeper.work
         if machine.on and work is not None and work.journal_state.ended:
-            raise InvariantBroken(f"{machine.name} was never told that {list(work.journal_state.ended)[:3]} are stored")
+            raise InvariantBroken(
+                f"{machine.name} was never told that {list(work.journal_state.ended)[:3]} are stored"
+            )
 
 
 def _where(error: BaseException) -> str:

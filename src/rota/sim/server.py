@@ -4,33 +4,43 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from rota.clusters import assign, family, lifecycle, scale
-from rota.controllers import after, batch, cron, expire, rollback, rollout, system
+from rota.clusters import assign, cluster_groups, lifecycle, scale
+from rota.controllers import batch, cron, dependencies, expire, system
+from rota.controllers.rollout import rollback, rollout
 from rota.engine.loop import Decided
 from rota.model.adoption import jobs_before
 from rota.model.ids import JobId, NodeId
 from rota.model.job import Counters, JobSpec
 from rota.model.lifecycle import NodeState
+from rota.model.messages import DrainRequest, NodeReport
 from rota.model.node import Connection
 from rota.model.plan import ADOPTION, Instant, Plan
-from rota.model.schedule import Offset
-from rota.model.sync import DrainRequest, NodeReport
-from rota.scheduler import deadline, drain, unplaceable
+from rota.rules.cron_schedule import Offset
 from rota.scheduler import plan as scheduler
-from rota.scheduler.growth import estimate_scale
+from rota.scheduler import unplaceable
+from rota.scheduler.cluster_fit import FitCalculator
+from rota.scheduler.policy import deadline, drain
 from rota.scheduler.round import SchedulerSettings
-from rota.scheduler.survey import FitCalculator
+from rota.scheduler.scale_estimate import estimate_scale
 from rota.sim.broken import InvariantBroken
 from rota.sim.engine import SimEngine
 from rota.sim.medium import SimStore
 from rota.sim.network import SimStream
 from rota.sim.session import SimSession
 from rota.sim.watching import SimEventStream
-from rota.sim.words import BeatMessage, HelloMessage, LeaveMessage, OrdersMessage, ReportMessage, WatchRequest, WelcomeMessage
+from rota.sim.words import (
+    BeatMessage,
+    HelloMessage,
+    LeaveMessage,
+    OrdersMessage,
+    ReportMessage,
+    WatchRequest,
+    WelcomeMessage,
+)
 from rota.sim.world import World
 from rota.store import codec
-from rota.watcher import adoption, ages, brake, departures, liveness, revocations, sessions
-from rota.watcher.told import unsealed
+from rota.watcher import adoption, brake, leave_notices, liveness, node_messages, revocations, stuck_attempts
+from rota.watcher.dispatch import unsealed
 
 FOR_EVER_MS = 1 << 60
 RESTART_MS = 1_500  # a supervisor starts it again
@@ -59,10 +69,10 @@ class SimServer(SimEngine):
         reconcilers = [
             assign.reconciler(FitCalculator().cluster_fit),
             lifecycle.RECONCILER,
-            family.reconciler(),
+            cluster_groups.reconciler(),
             scale.reconciler(partial(estimate_scale, settings=placement)),
             batch.RECONCILER,
-            after.RECONCILER,
+            dependencies.RECONCILER,
             system.RECONCILER,
             cron.reconciler(_utc),
             rollout.RECONCILER,
@@ -74,8 +84,8 @@ class SimServer(SimEngine):
             drain.RECONCILER,
             liveness.reconciler(times.lost_ms, times.ttl_ms),
             brake.reconciler(),
-            ages.reconciler(),
-            departures.RECONCILER,
+            stuck_attempts.reconciler(),
+            leave_notices.RECONCILER,
             revocations.RECONCILER,
         ]
         super().__init__(world, name, medium, reconcilers)
@@ -118,10 +128,10 @@ class SimServer(SimEngine):
 
     def on_commit(self, decided: Decided) -> None:
         self._watching.on_commit(decided)
-        for node, index in departures.leave_events(decided.events):
+        for node, index in leave_notices.leave_events(decided.events):
             if node in self.mirror.nodes:
                 self.mirror.nodes[node].left_at = (self.revision, index)
-                self.loop.wake(departures.NAME, node)
+                self.loop.wake(leave_notices.NAME, node)
                 self.wake()
         specs = [key.split("/") for key in decided.deletes if key.endswith("/spec")]
         self._send_to_nodes([JobId(name) for kind, name, _ in specs if kind == "job"])
@@ -194,7 +204,7 @@ class SimServer(SimEngine):
             self.wake()
 
         def command(view: Any, now: Instant) -> Any:
-            return sessions.on_hello(view, node, hello, now)
+            return node_messages.on_hello(view, node, hello, now)
 
         self._adopt(session, greeting)
         self.ask("watcher", command, answered, lambda error: self._drop(session, str(error)))
@@ -229,7 +239,9 @@ class SimServer(SimEngine):
         if greeting.node not in self.mirror.nodes:
             return "unknown", "the node is not known here"
         times = {"now_ms": self.now().ms, "ttl_ms": self._ttl_ms}
-        reason = sessions.why_refused(self.mirror, greeting.node, greeting.hello, epoch=self.epoch, **times)
+        reason = node_messages.why_refused(
+            self.mirror, greeting.node, greeting.hello, epoch=self.epoch, **times
+        )
         kind = "ahead" if greeting.hello.epoch_seen > self.epoch else "elsewhere"
         return None if reason is None else (kind, reason)
 
@@ -262,7 +274,7 @@ class SimServer(SimEngine):
                 report = NodeReport(word.n, word.claims)
                 self.ask(
                     "watcher",
-                    lambda view, now: sessions.on_report(view, node, report, now),
+                    lambda view, now: node_messages.on_report(view, node, report, now),
                     stored,
                     lambda error: self._drop(session, str(error)),
                 )
@@ -275,14 +287,14 @@ class SimServer(SimEngine):
             case DrainRequest():
                 self.ask(
                     "watcher",
-                    lambda view, now: sessions.on_drain(view, node, word, now),
+                    lambda view, now: node_messages.on_drain(view, node, word, now),
                     lambda _: self._on_message_done(session),
                     lambda error: self._drop(session, str(error)),
                 )
             case LeaveMessage():
                 self.ask(
                     "watcher",
-                    lambda view, now: sessions.on_leave(view, node, word.reason, now),
+                    lambda view, now: node_messages.on_leave(view, node, word.reason, now),
                     lambda _: self._drop(session, "it has left"),
                     lambda error: self._drop(session, str(error)),
                 )
@@ -359,7 +371,9 @@ class SimServer(SimEngine):
         forget, session.forget = session.forget, []
         session.stored_told, session.echo_due = session.stored_n, False
         echo = self._received_n(session)
-        session.stream.send_to_node(OrdersMessage(self.epoch, echo, session.stored_n, orders, forget, self.may_renew()))
+        session.stream.send_to_node(
+            OrdersMessage(self.epoch, echo, session.stored_n, orders, forget, self.may_renew())
+        )
 
     def _received_n(self, session: SimSession) -> int:
         if session.stream.heard and not self._deaf:

@@ -47,7 +47,9 @@ def end_services(cluster: SimCluster) -> None:
     for other, number in _beyond(cluster):
         raise InvariantBroken(f"task {number} of job {other}, a service, runs though fewer are wanted")
     for spec in _bad(cluster):
-        raise InvariantBroken(f"job {spec.id}, a service, fails as version {spec.version} and was not taken back")
+        raise InvariantBroken(
+            f"job {spec.id}, a service, fails as version {spec.version} and was not taken back"
+        )
     for spec in _wanted(cluster):
         cluster.world.count("user: ended a service")
         cluster.users.cancel(spec.id)
@@ -69,7 +71,7 @@ def _wanted(cluster: SimCluster) -> list[JobSpec]:
     found = []
     for job in cluster.jobs:
         spec, status = known.get(f"job/{job}/spec"), known.get(f"job/{job}/status")
-        if spec is None or not spec.stays or job in users.canceled:
+        if spec is None or not spec.is_service or job in users.canceled:
             continue
         if status is not None and status.ended:
             raise InvariantBroken(f"job {job}, a service, came to an end: {status.state}")

@@ -1,10 +1,10 @@
 """One node's connection, as a server keeps it."""
 
 from rota.model.ids import JobId
-from rota.model.sync import DrainRequest, JobOrders
+from rota.model.messages import DrainRequest, JobOrders
 from rota.sim.network import SimStream
 from rota.sim.words import BeatMessage, HelloMessage, LeaveMessage, ReportMessage
-from rota.watcher.told import Sealed, DispatchState, unsealed
+from rota.watcher.dispatch import DispatchState, Sealed, unsealed
 
 
 class SimSession:

@@ -2,15 +2,15 @@
 
 from typing import Any
 
-from rota.apiserver import admission
-from rota.apiserver.feed import SequencedEvent, EventCursor
+from rota.apiserver.admission.subscribers import acknowledge_events
+from rota.apiserver.streams.event_cursor import EventCursor, SequencedEvent
 from rota.model.plan import Instant, Plan
 from rota.sim.broken import InvariantBroken
 from rota.sim.events import EventChecks
 from rota.sim.medium import NAME, SimStore, StoreTrouble
 from rota.sim.network import SimNetwork, SimStream
 from rota.sim.server import SimServer
-from rota.sim.words import WatchStarted, WatchEnded, EventPageMessage, WatchRequest
+from rota.sim.words import EventPageMessage, WatchEnded, WatchRequest, WatchStarted
 from rota.sim.world import SimClock, SimProcess
 
 PATIENCE_MS = 5_000  # for a server to begin
@@ -165,7 +165,7 @@ class SimSubscriber(SimProcess):
         assert isinstance(server, SimServer)
 
         def command(view: Any, _: Instant) -> Plan:
-            return admission.acknowledge_events(view.subscribers, name, at.revision, at.index)
+            return acknowledge_events(view.subscribers, name, at.revision, at.index)
 
         def answered(_: Any) -> None:
             self._events.acknowledged(self.name, at)

@@ -5,29 +5,25 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from rota.apiserver import (
-    admission,
-    admit_brake,
-    admit_namespaces,
-    admit_release,
-    admit_update,
-    admit_wishes,
-)
 from rota.apiserver.access import Caller
-from rota.apiserver.admit_move import move_admission
-from rota.apiserver.admit_once import idempotent
-from rota.apiserver.admit_update import UpdateRequest
+from rota.apiserver.admission import actions, brake, namespaces, submission
+from rota.apiserver.admission import release as admit_release
+from rota.apiserver.admission import update as admit_update
+from rota.apiserver.admission.idempotency import idempotent
+from rota.apiserver.admission.move import move_admission
+from rota.apiserver.admission.node_actions import drain_node, set_node_eligibility, taint_node
+from rota.apiserver.admission.update import UpdateRequest
 from rota.engine.reconciler import Command
 from rota.identity.tokens import Role
-from rota.keeper.rules import AttemptKey
-from rota.keeper.wire import KeeperJobSpec
+from rota.keeper.protocol.wire import KeeperJobSpec
+from rota.keeper.resources.reservations import AttemptKey
 from rota.model.errors import Rejected, RotaError
 from rota.model.ids import JobId
 from rota.model.node import Eligibility
 from rota.model.plan import Instant, Plan
 from rota.model.shape import RunMode
 from rota.model.view import View
-from rota.scheduler.move_check import why_not_moved
+from rota.scheduler.explain.move_check import why_not_moved
 from rota.sim.broken import InvariantBroken
 from rota.sim.keeping import TaskBehaviour
 from rota.sim.load import BAD, VERSION, Arrival, Behaviour
@@ -74,7 +70,7 @@ class SimUsers(SimProcess):
                 self.world.count("user: a submit was refused")
                 self.waiting -= 1
                 return
-            assert isinstance(answer, admission.SubmitResult)
+            assert isinstance(answer, submission.SubmitResult)
             if key not in self.acknowledged:
                 self.waiting -= 1
             self.answered(key, answer.job)
@@ -82,7 +78,7 @@ class SimUsers(SimProcess):
             self.submitted_ms.setdefault(answer.job, asked_ms)
 
         self.insist(
-            lambda view, now: admission.submit_job(view, arrival.spec, ADMIN, key, now),
+            lambda view, now: submission.submit_job(view, arrival.spec, ADMIN, key, now),
             done,
         )
 
@@ -94,18 +90,18 @@ class SimUsers(SimProcess):
                 raise InvariantBroken(f"submit {key} with another body was answered with {answer}")
             self.world.count("user: a wrong submit was refused")
 
-        self.insist(lambda view, now: admission.submit_job(view, body, ADMIN, key, now), done)
+        self.insist(lambda view, now: submission.submit_job(view, body, ADMIN, key, now), done)
 
     def cancel(self, job: JobId) -> None:
         self.canceled[job] = None
-        self.insist(lambda view, now: admit_wishes.cancel(view, job, {}, ADMIN, now), lambda _: None)
+        self.insist(lambda view, now: actions.cancel(view, job, {}, ADMIN, now), lambda _: None)
 
     def kill(self, job: JobId, indices: list[int] | None, signal: str | None, *, ends: bool) -> None:
         """The job or a task of it; or send it a signal of which it does not die. `ends`: it ends by that."""
         body = {"indices": indices, "signal": signal, "key": f"{self.world.now_ms}"}
         if signal is None and ends:
             self.canceled[job] = None
-        self.insist(lambda view, now: admit_wishes.kill(view, job, body, ADMIN, now), lambda _: None)
+        self.insist(lambda view, now: actions.kill(view, job, body, ADMIN, now), lambda _: None)
 
     def move(self, job: JobId, index: int, to: str | None) -> None:
         """One task, to a node or away from its own; a request that is repeated is carried out once."""
@@ -117,12 +113,12 @@ class SimUsers(SimProcess):
         refused = isinstance(answer, RotaError)
         self.world.count("user: a move was refused" if refused else "user: moved a task")
 
-    def pause(self, job: JobId, *, stop: bool) -> None:
+    def pause_job(self, job: JobId, *, stop: bool) -> None:
         """As with nodes: whichever of his calls gets through says what he wishes by then."""
         self._paused[job] = stop
         self._say_pause(job)
 
-    def resume(self, job: JobId) -> None:
+    def resume_job(self, job: JobId) -> None:
         self._paused.pop(job, None)
         self._say_pause(job)
 
@@ -130,9 +126,9 @@ class SimUsers(SimProcess):
         def say(view: View, now: Instant) -> Plan:
             stop = self._paused.get(job)
             if stop is None:
-                return admit_wishes.resume(view, job, {}, ADMIN, now)
+                return actions.resume(view, job, {}, ADMIN, now)
             once = job in view.jobs and view.jobs[job].spec.run is RunMode.AT_MOST_ONCE
-            return admit_wishes.pause(view, job, {"stop": stop and not once}, ADMIN, now)
+            return actions.pause(view, job, {"stop": stop and not once}, ADMIN, now)
 
         self.insist(say, lambda _: None)
 
@@ -152,9 +148,11 @@ class SimUsers(SimProcess):
     def delete(self, job: JobId) -> None:
         """It may be gone from here on, whatever is answered: an earlier call may have done it."""
         self.deleted[job] = None
-        self.insist(lambda view, now: admission.delete_job(view, job, ADMIN), lambda _: None)  # noqa: ARG005
+        self.insist(lambda view, now: submission.delete_job(view, job, ADMIN), lambda _: None)  # noqa: ARG005
 
-    def set_eligibility(self, node: str, eligibility: Eligibility, within_seconds: float | None = None) -> None:
+    def set_eligibility(
+        self, node: str, eligibility: Eligibility, within_seconds: float | None = None
+    ) -> None:
         """Whichever of his calls gets through, and however late, says what he wishes by then."""
         self.wishes[node] = eligibility
         self.deadlines[node] = within_seconds
@@ -162,15 +160,15 @@ class SimUsers(SimProcess):
         def say(view: View, now: Instant) -> Plan:
             if self.wishes[node] is Eligibility.DRAINING:
                 body = {"deadline_seconds": self.deadlines[node]}
-                return admission.drain_node(view, node, body, ADMIN, now)
-            return admission.set_node_eligibility(view, node, self.wishes[node], ADMIN)
+                return drain_node(view, node, body, ADMIN, now)
+            return set_node_eligibility(view, node, self.wishes[node], ADMIN)
 
         self.insist(say, lambda _: None)
 
     def confirm_gone(self, nodes: list[str]) -> None:
         """Of these, those that are silent when it is heard."""
         self.world.count("operator: said that nodes are gone")
-        self.insist(lambda view, now: admit_brake.release_brake(view, {"nodes": nodes}, ADMIN, now), lambda _: None)
+        self.insist(lambda view, now: brake.release_brake(view, {"nodes": nodes}, ADMIN, now), lambda _: None)
 
     def taint(self, node: str, taint: str | None) -> None:
         """None: no more. It says what he wishes by then, as above."""
@@ -179,7 +177,7 @@ class SimUsers(SimProcess):
         def command(view: Any, _: Instant) -> Plan:
             wished = self._taints[node]
             body = {"untaint": ["kept"]} if wished is None else {"taint": [wished]}
-            return admit_namespaces.taint_node(view, node, body, ADMIN)
+            return taint_node(view, node, body, ADMIN)
 
         self.insist(command, lambda _: None)
 
@@ -189,7 +187,7 @@ class SimUsers(SimProcess):
 
         def command(view: Any, _: Instant) -> Plan:
             body = {"quota": self._quotas[namespace]}
-            return admit_namespaces.set_namespace(view, namespace, body, ADMIN)
+            return namespaces.set_namespace(view, namespace, body, ADMIN)
 
         self.insist(command, lambda _: None)
 

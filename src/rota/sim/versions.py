@@ -15,7 +15,9 @@ class SpecVersionChecks:
         if child.version > on_disk:
             raise InvariantBroken(f"{name} runs version {child.version}, and on disk is {on_disk}")
         if self._began.setdefault(child.key, child.version) != child.version:
-            raise InvariantBroken(f"{name} began as version {self._began[child.key]} and goes on as {child.version}")
+            raise InvariantBroken(
+                f"{name} began as version {self._began[child.key]} and goes on as {child.version}"
+            )
         if child.step > 1 or child.restart:
             return
         newest = self._newest.get((machine, job), 0)

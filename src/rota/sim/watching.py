@@ -3,15 +3,22 @@
 from collections.abc import Callable
 from typing import Any
 
-from rota.apiserver import feed
-from rota.apiserver.feed import RecentEvents, CursorExpired, SequencedEvent, EventCursor, CommitEvents
+from rota.apiserver.admission.subscribers import subscribe
+from rota.apiserver.streams import event_cursor
+from rota.apiserver.streams.event_cursor import (
+    CommitEvents,
+    CursorExpired,
+    EventCursor,
+    RecentEvents,
+    SequencedEvent,
+)
 from rota.engine.loop import Decided
 from rota.engine.reconciler import Command
 from rota.model.errors import RotaError
 from rota.model.plan import Instant, Plan
 from rota.sim.medium import Answer, SimStore
 from rota.sim.network import SimStream
-from rota.sim.words import WatchStarted, WatchEnded, EventPageMessage, WatchRequest
+from rota.sim.words import EventPageMessage, WatchEnded, WatchRequest, WatchStarted
 from rota.sim.world import SimProcess
 from rota.store import codec
 
@@ -72,7 +79,7 @@ class SimEventStream:
         name = wanted.name
 
         def stand(view: Any, _: Instant) -> Plan:
-            return feed.subscribe(view.subscribers, name, now)
+            return subscribe(view.subscribers, name, now)
 
         def found(kept: Any) -> None:
             self._begin(stream, EventCursor(kept.revision, kept.index), wanted.who)
@@ -81,7 +88,7 @@ class SimEventStream:
 
     def _begin(self, stream: SimStream, position: EventCursor, who: str | None) -> None:
         try:
-            feed.check_cursor(position, self.revision)
+            event_cursor.check_cursor(position, self.revision)
         except CursorExpired:
             self._end(stream, position)
             return
@@ -103,7 +110,7 @@ class SimEventStream:
             self._tell(reader, found)
         elif found is None:
             reader.busy = True
-            after, asked_at = feed.revision_before(reader.position), self.revision
+            after, asked_at = event_cursor.revision_before(reader.position), self.revision
             self._medium.read_events(
                 self._server, after, ROWS_AT_ONCE, lambda answer: self._resume(reader, asked_at, answer)
             )
@@ -115,7 +122,7 @@ class SimEventStream:
             return
         rows = [CommitEvents(one.revision, *codec.decode_events(one.row)) for one in answer]
         try:
-            found = feed.resume_from_store(reader.position, rows)
+            found = event_cursor.resume_from_store(reader.position, rows)
         except CursorExpired:
             self._end(reader.stream, reader.position)
             return

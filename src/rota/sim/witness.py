@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from rota.keeper.rules import AttemptKey
-from rota.model.job import JobSpec, JobKind
+from rota.keeper.resources.reservations import AttemptKey
+from rota.model.job import JobKind, JobSpec
 from rota.model.lifecycle import AttemptState
 from rota.model.retry import Failure
 from rota.model.shape import RunMode
@@ -42,7 +42,9 @@ class ProcessLog:
         if child.status is not None:
             now_ms, key = machine.clock.boot_ms(), child.key
             ran_ms = now_ms - self._began_ms.setdefault(key, child.started_ms)
-            self._seen[key] = LastProcess(child.status, child.step, child.is_last, ran_ms, now_ms - child.started_ms)
+            self._seen[key] = LastProcess(
+                child.status, child.step, child.is_last, ran_ms, now_ms - child.started_ms
+            )
 
     def succeeded(self, key: AttemptKey) -> bool:
         seen = self._seen.get(key, NOTHING)

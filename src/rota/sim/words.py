@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from rota.apiserver.feed import SequencedEvent, EventCursor
+from rota.apiserver.streams.event_cursor import EventCursor, SequencedEvent
 from rota.model.ids import JobId, NodeId
-from rota.model.sync import Hello, JobReports, JobOrders
+from rota.model.messages import Hello, JobOrders, JobReports
 
 
 class HelloMessage(NamedTuple):

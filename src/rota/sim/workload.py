@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rota.apiserver import fields
-from rota.apiserver.spec import GPU_MAX, parse_spec
+from rota.apiserver.spec import fields
+from rota.apiserver.spec.job import GPU_MAX, parse_spec
 from rota.model import limits
 from rota.model.amounts import (
     CPU,
@@ -25,7 +25,17 @@ from rota.model.errors import BadField, Rejected
 from rota.model.job import JobSpec
 from rota.sim import openb, traces
 from rota.sim.files import BadWorkload, place, read_text
-from rota.sim.load import Arrival, Behaviour, Elastic, LoadKind, JobStream, NodeGroup, Span, Workload, nodes_of
+from rota.sim.load import (
+    Arrival,
+    Behaviour,
+    Elastic,
+    JobStream,
+    LoadKind,
+    NodeGroup,
+    Span,
+    Workload,
+    nodes_of,
+)
 
 __all__ = ["Arrival", "BadWorkload", "Behaviour", "NodeGroup", "Workload", "read"]
 

@@ -42,7 +42,7 @@ class World:
         if not is_done():
             self.now_ms = max(self.now_ms, until_ms)
 
-    def trace(self, who: str, sentence: str) -> None:
+    def record(self, who: str, sentence: str) -> None:
         line = f"{self.now_ms / 1000:10.3f}  {who}: {sentence}"
         self._hash.update(line.encode())
         if self._keep_trace:
@@ -139,4 +139,4 @@ class SimProcess:
             self.do(life, act)
 
     def trace(self, sentence: str) -> None:
-        self.world.trace(self.name, sentence)
+        self.world.record(self.name, sentence)

@@ -7,29 +7,29 @@ import msgspec
 
 from rota.model.adoption import JobAdoption
 from rota.model.attempt import AttemptBlock, StatusBlock
-from rota.model.cluster import ClusterRecord, ClusterIntent, Machine
+from rota.model.cluster import ClusterIntent, ClusterRecord, Machine
 from rota.model.cron import CronRecord, CronStatus
 from rota.model.job import (
     Counters,
     JobCluster,
-    JobTombstone,
+    JobIntent,
     JobSpec,
     JobStatus,
+    JobTombstone,
     SchedulerVerdict,
-    JobIntent,
     SubmitKey,
     Unplaceable,
 )
 from rota.model.namespace import NamespaceRecord
-from rota.model.node import NodeSpec, NodeStatus, NodeIntent
-from rota.model.pace import ReportInterval
-from rota.model.pins import PinBlock
+from rota.model.node import NodeIntent, NodeSpec, NodeStatus
 from rota.model.plan import EventRecord, Record
 from rota.model.recovery import RecoveryAnswers
+from rota.model.report_interval import ReportInterval
 from rota.model.restored import Restored
 from rota.model.result import ResultRecord
 from rota.model.rollout import JobPreviousVersion, JobRollout
 from rota.model.subscriber import Subscriber
+from rota.model.system_job import PinBlock
 from rota.model.task import TaskBlock
 
 _KINDS: dict[tuple[str, str], type] = {

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rota.model.errors import LostLeadership, StaleState
 from rota.store.codec import decode_events
-from rota.store.kept import DurableRecords
+from rota.store.durable_records import DurableRecords
 from rota.store.protocol import Batch, EventRow, Snapshot, next_epoch
 
 DURABLE_KINDS = frozenset(  # kinds of records that are on disk, by how their keys begin

@@ -10,10 +10,10 @@ from typing import TypeVar
 
 from rota.model.errors import LostLeadership, StaleState, StoreFull, Transient, Unavailable
 from rota.model.limits import STORE_RESERVE_BYTES
+from rota.store.ack_marker import AckMarker
 from rota.store.codec import decode_events
-from rota.store.mark import AckMarker
+from rota.store.disk_reserve import DiskReserve
 from rota.store.protocol import Batch, EventRow, Snapshot, next_epoch
-from rota.store.reserve import DiskReserve
 from rota.store.sqlite_file import (
     MODULUS,
     DatabaseHead,
@@ -125,7 +125,9 @@ class SqliteStore:
         except BaseException as error:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
-            if isinstance(error, sqlite3.DatabaseError) and isinstance(self._translate_error(error), StoreFull):
+            if isinstance(error, sqlite3.DatabaseError) and isinstance(
+                self._translate_error(error), StoreFull
+            ):
                 self._reserve.release()
             raise
         self._ack_marker.write(head.epoch, head.revision)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rota.model.ids import JobId
 from rota.model.limits import TAIL_BYTES, TAILS_BYTES_MAX
-from rota.model.sync import Tail, TailPiece
+from rota.model.messages import Tail, TailPiece
 
 TailKey = tuple[int, int, str]  # index, attempt, stream
 STREAMS = ("stdout", "stderr")
@@ -37,7 +37,7 @@ class TailStore:
         for _, name in found:
             self._record_size(name)
 
-    def keep(self, pieces: Iterable[TailPiece]) -> None:
+    def store(self, pieces: Iterable[TailPiece]) -> None:
         with self._lock:
             ended: dict[JobId, list[bytes]] = {}
             for piece in pieces:

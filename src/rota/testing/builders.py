@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-from rota.engine.mirror import Mirror
+from rota.engine.state.mirror import Mirror
 from rota.model.ids import JobId, NodeId
 from rota.model.job import JobCluster, JobSpec, JobStatus
 from rota.model.lifecycle import JobState, NodeState
+from rota.model.messages import AttemptReport, Hello, JobReports, ReportedState
 from rota.model.node import Connection, NodeSpec, NodeStatus
 from rota.model.plan import Instant, Plan
 from rota.model.shape import Constraint, Op
-from rota.model.sync import AttemptReport, Hello, JobReports, ReportedState
 
 GIB = 2**30
 WALL_MS = 1_700_000_000_000  # the wall clock at cluster time 0
@@ -62,11 +62,17 @@ def hello(node: str, inventory: list[JobReports] | None = None, **fields: Any) -
 
 def claims(job: int, said: ReportedState, *pairs: tuple[int, int], **fields: Any) -> JobReports:
     """The same word on several attempts of a job, each given as (index, attempt)."""
-    return JobReports(JobId(str(job)), [AttemptReport(index, attempt, said, **fields) for index, attempt in pairs])
+    return JobReports(
+        JobId(str(job)), [AttemptReport(index, attempt, said, **fields) for index, attempt in pairs]
+    )
 
 
 def add_node(
-    mirror: Mirror, node: str, capacity: Mapping[str, int] | None = None, link: Connection = Connection.UP, **fields: Any
+    mirror: Mirror,
+    node: str,
+    capacity: Mapping[str, int] | None = None,
+    link: Connection = Connection.UP,
+    **fields: Any,
 ) -> NodeId:
     """A node that has joined and called; it is named like its id."""
     mirror.apply(NodeSpec(NodeId(node), node))

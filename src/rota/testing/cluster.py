@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import rota
 from rota.config import machines_dir
-from rota.keeper.limits.machine import kill_leftover_cgroups
+from rota.keeper.limits.detect import kill_leftover_cgroups
 from rota.testing import processes
 from rota.testing.processes import until
 

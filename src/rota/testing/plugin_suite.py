@@ -13,15 +13,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import isfinite
 from typing import Any, NamedTuple
 
-from rota.engine.mirror import Mirror
+from rota.engine.state.mirror import Mirror
 from rota.model.amounts import CPU, GPU, MEMORY
 from rota.model.columns import Array
 from rota.model.ids import NodeId
 from rota.model.node import NodeLoad
 from rota.model.shape import Policy, Shape
-from rota.scheduler.board import Board, NodeSlice
-from rota.scheduler.filters import Filter
-from rota.scheduler.scores import Score
+from rota.scheduler.placement.board import Board, NodeSlice
+from rota.scheduler.placement.filters import Filter
+from rota.scheduler.placement.scores import Score
 from rota.testing.builders import GIB, add_node
 
 SHAPES = (
@@ -98,7 +98,9 @@ def _looks_at_no_other(name: str, ask: Ask, shape: Shape, samples: Samples) -> N
     before, after = _board(samples.labels), _board(samples.labels, busy_every=2)
     kept = _slots(before)[::2]
     first = _answers(name, ask, NodeSlice(before, shape, kept))
-    assert first == _answers(name, ask, NodeSlice(after, shape, kept)), f"{name}: looks at nodes it is not given"
+    assert first == _answers(name, ask, NodeSlice(after, shape, kept)), (
+        f"{name}: looks at nodes it is not given"
+    )
 
 
 def _thinks_ahead(name: str, ask: Ask, shape: Shape, samples: Samples) -> None:

@@ -4,27 +4,27 @@ import shlex
 from enum import StrEnum
 from typing import Any
 
-from rota.model.after import Dependency, DependencyCondition
 from rota.model.amounts import CPU, parse_count, parse_cpu, parse_seconds, parse_size
-from rota.model.brake import SilentNodes
 from rota.model.cluster import BY_HAND, DEFAULT, NEVER_FAILS, ClusterIntent
 from rota.model.cron import CronRecord, MissedRuns, Overlap
+from rota.model.dependency import Dependency, DependencyCondition
 from rota.model.errors import Rejected
 from rota.model.ids import JobId
-from rota.model.job import JobSpec, JobKind, Recovery, Unschedulable
+from rota.model.job import JobKind, JobSpec, Recovery, Unschedulable
 from rota.model.limits import BLOCK_TASKS, COUNT_MAX
+from rota.model.messages import ReportedState
 from rota.model.node import Eligibility
-from rota.model.phase import Phase
 from rota.model.recovery import WhenControllerAbsent
 from rota.model.retry import Failure, Retry
 from rota.model.service import HealthCheck, ServiceStatus
 from rota.model.shape import Constraint, Op, RunMode
-from rota.model.sync import ReportedState
 from rota.model.view import state_of
-from rota.scheduler.explain import explain_job
-from rota.testing import asked, provided
+from rota.rules.disruption import SilentNodes
+from rota.rules.phases import Phase
+from rota.scheduler.explain.why import explain_job
+from rota.testing import stage_provider, user_requests
 from rota.testing.builders import WALL_MS, job_spec
-from rota.testing.stage import StageMachine, Stage
+from rota.testing.stage import Stage, StageMachine
 
 RULE = "----"
 _SIZES = ("memory", "disk")
@@ -77,21 +77,23 @@ class _Script:
 
     def do_provide(self, name: str, *settings: str) -> None:
         """The provider has made a machine, which joins."""
-        provided.provide(self._stage, _machine(name, dict(setting.split("=", 1) for setting in settings)))
+        stage_provider.provide(
+            self._stage, _machine(name, dict(setting.split("=", 1) for setting in settings))
+        )
 
     def do_ask(self, name: str) -> None:
         """The provider was asked for a machine, of which nobody hears again."""
-        provided.ask(self._stage, name)
+        stage_provider.ask(self._stage, name)
 
     def do_fail(self, name: str, *reason: str) -> None:
-        provided.fail(self._stage, name, " ".join(reason))
+        stage_provider.fail(self._stage, name, " ".join(reason))
 
     def do_keep(self, name: str, *reason: str) -> None:
         """The provider was asked to remove a machine, and cannot."""
-        provided.keep(self._stage, name, " ".join(reason))
+        stage_provider.keep(self._stage, name, " ".join(reason))
 
     def do_remove(self, name: str) -> None:
-        provided.remove(self._stage, name)
+        stage_provider.remove(self._stage, name)
 
     def do_clusters(self) -> None:
         """Each, and its machines."""
@@ -183,24 +185,24 @@ class _Script:
         self._stage.update(JobId(job), changes, None if most is None else int(most))
 
     def do_count(self, job: str, count: str) -> None:
-        asked.resize(self._stage, JobId(job), int(count))
+        user_requests.resize(self._stage, JobId(job), int(count))
 
     def do_move(self, ref: str, to: str | None = None) -> None:
         """One task, or every task of a job that is on a node: to that node, or away from its own."""
         job, _, index = ref.partition(".")
         try:
-            asked.move(self._stage, JobId(job), [int(index)] if index else None, to)
+            user_requests.move(self._stage, JobId(job), [int(index)] if index else None, to)
         except Rejected as refusal:
             self._told.append(f"refused: {refusal}")
 
     def do_pause(self, job: str, stop: str = "") -> None:
-        asked.pause(self._stage, JobId(job), stop=bool(stop))
+        user_requests.pause(self._stage, JobId(job), stop=bool(stop))
 
     def do_resume(self, job: str) -> None:
-        asked.resume(self._stage, JobId(job))
+        user_requests.resume(self._stage, JobId(job))
 
     def do_rerun(self, job: str, failed: str = "") -> None:
-        asked.rerun(self._stage, JobId(job), failed=bool(failed))
+        user_requests.rerun(self._stage, JobId(job), failed=bool(failed))
 
     def do_life(self, ref: str, *settings: str) -> None:
         """A node's word on a task of a service: restarts=2 code=1 health=down."""
@@ -310,7 +312,9 @@ class _Script:
 
 def _machine(name: str, given: dict[str, str]) -> StageMachine:
     capacity = _amounts(given)
-    return StageMachine(name, capacity, {key: given[key] for key in given if key not in (*capacity, "cluster")})
+    return StageMachine(
+        name, capacity, {key: given[key] for key in given if key not in (*capacity, "cluster")}
+    )
 
 
 def _wish(name: str, given: dict[str, str]) -> ClusterIntent:
@@ -352,7 +356,10 @@ def _spec(number: int, given: dict[str, str]) -> JobSpec:
             case "parallel" | "priority" | "retries":
                 fields[key] = parse_count(key, value, 0, COUNT_MAX)
             case "after":
-                fields[key] = tuple(Dependency(JobId(job), DependencyCondition(on or "success")) for job, _, on in _split(value))
+                fields[key] = tuple(
+                    Dependency(JobId(job), DependencyCondition(on or "success"))
+                    for job, _, on in _split(value)
+                )
             case "controller" | "check":
                 fields |= _owner(value) if key == "controller" else {key: HealthCheck(command=(value,))}
             case _ if key in _CHOICES:

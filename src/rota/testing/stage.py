@@ -3,37 +3,51 @@
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from rota.apiserver import admit_brake, admit_loss, admit_release, admit_update
 from rota.apiserver.access import Caller
-from rota.clusters import assign, family, lifecycle, scale
-from rota.controllers import after, batch, cron, expire, rollback, rollout, system
-from rota.engine.loading import load_mirror
+from rota.apiserver.admission import brake as admit_brake
+from rota.apiserver.admission import recovery
+from rota.apiserver.admission import release as admit_release
+from rota.apiserver.admission import update as admit_update
+from rota.clusters import assign, cluster_groups, lifecycle, scale
+from rota.controllers import batch, cron, dependencies, expire, system
+from rota.controllers.rollout import rollback, rollout
 from rota.engine.loop import Decided, Loop, Request, Tainted
-from rota.engine.mirror import Mirror
 from rota.engine.parking import Parking
 from rota.engine.reconciler import Command, Reconciler
-from rota.engine.zones import zone
+from rota.engine.state.loading import load_mirror
+from rota.engine.state.mirror import Mirror
+from rota.engine.time_zones import zone
 from rota.identity.tokens import Role
 from rota.model.cluster import DEFAULT
 from rota.model.errors import RotaError
 from rota.model.ids import JobId, Key, NodeId
-from rota.model.job import JobSpec, JobIntent
+from rota.model.job import JobIntent, JobSpec
 from rota.model.limits import STALE_ORDER_MS, TICK_MS
-from rota.model.node import Eligibility, Connection, NodeSpec, NodeIntent
+from rota.model.messages import (
+    AttemptReport,
+    DrainRequest,
+    Hello,
+    JobOrders,
+    JobReports,
+    NodeReport,
+    ReportedState,
+    TaskTemplate,
+)
+from rota.model.node import Connection, Eligibility, NodeIntent, NodeSpec
 from rota.model.plan import ADOPTION, Instant, Plan, Record
 from rota.model.service import ServiceStatus
-from rota.model.sync import AttemptReport, DrainRequest, Hello, JobReports, JobOrders, NodeReport, ReportedState, TaskTemplate
-from rota.scheduler import deadline, drain, unplaceable
 from rota.scheduler import plan as place
-from rota.scheduler.growth import estimate_scale
+from rota.scheduler import unplaceable
+from rota.scheduler.cluster_fit import FitCalculator
 from rota.scheduler.plan import Scheduler
+from rota.scheduler.policy import deadline, drain
 from rota.scheduler.round import SchedulerSettings
-from rota.scheduler.survey import FitCalculator
+from rota.scheduler.scale_estimate import estimate_scale
 from rota.store import codec
 from rota.store.memory import is_durable
 from rota.testing.builders import WALL_MS
-from rota.watcher import adoption, ages, brake, departures, liveness, revocations, sessions
-from rota.watcher.told import DispatchState
+from rota.watcher import adoption, brake, leave_notices, liveness, node_messages, revocations, stuck_attempts
+from rota.watcher.dispatch import DispatchState
 
 _ROUNDS_MAX = 1000  # words exchanged before we call it a conversation that never rests
 
@@ -114,7 +128,9 @@ class StageMachine:
     def end(self, task: tuple[JobId, int], code: int | None, ran_ms: int) -> None:
         """By itself; without a code: at its time limit, by SIGTERM."""
         said, how = (
-            (ReportedState.EXITED, {"exit_code": code}) if code is not None else (ReportedState.TIMED_OUT, {"signal": 15})
+            (ReportedState.EXITED, {"exit_code": code})
+            if code is not None
+            else (ReportedState.TIMED_OUT, {"signal": 15})
         )
         self._report(task, self.held[task].attempt, said, ran_us=ran_ms * 1000, **how)
         del self.held[task]
@@ -134,14 +150,22 @@ class StageMachine:
     def lose_keeper(self, wall_ms: int) -> None:
         """Its keeper dies, and the next one tells of everything that ran."""
         for task, held in list(self.held.items()):
-            cause, said = ("keeper_died", ReportedState.LOST) if held.said is ReportedState.RUNNING else (None, ReportedState.WITHDRAWN)
+            cause, said = (
+                ("keeper_died", ReportedState.LOST)
+                if held.said is ReportedState.RUNNING
+                else (None, ReportedState.WITHDRAWN)
+            )
             self._report(task, held.attempt, said, cause=cause, reason="the keeper died", ended_at_ms=wall_ms)
         self.held.clear()
 
     def quit(self) -> None:
         """Its keeper stops everything, because the node leaves."""
         for task, held in list(self.held.items()):
-            cause, said = ("node_left", ReportedState.STOPPED) if held.said is ReportedState.RUNNING else (None, ReportedState.WITHDRAWN)
+            cause, said = (
+                ("node_left", ReportedState.STOPPED)
+                if held.said is ReportedState.RUNNING
+                else (None, ReportedState.WITHDRAWN)
+            )
             self._report(task, held.attempt, said, cause=cause, reason="its node leaves")
         self.held.clear()
 
@@ -170,7 +194,11 @@ class StageMachine:
         if held is None or held.attempt != attempt:
             self._report(task, attempt, ReportedState.UNKNOWN)
             return
-        self._report(task, attempt, ReportedState.WITHDRAWN if held.said is ReportedState.QUEUED else ReportedState.STOPPED)
+        self._report(
+            task,
+            attempt,
+            ReportedState.WITHDRAWN if held.said is ReportedState.QUEUED else ReportedState.STOPPED,
+        )
         del self.held[task]
 
     def _use_room(self) -> None:
@@ -251,8 +279,8 @@ class Stage:
         """The controller of a job says what becomes of a lost task; refused with what is raised."""
         spec = self.mirror.jobs[job].spec
         caller = Caller(spec.user, Role.SUBMITTER, (spec.namespace,))
-        said = admit_loss.LossResolution(spec.controller, job, (index,), attempt, word)
-        self.ask("apiserver", lambda view, _: admit_loss.resolve_losses(view, said, caller))
+        said = recovery.LossResolution(spec.controller, job, (index,), attempt, word)
+        self.ask("apiserver", lambda view, _: recovery.resolve_losses(view, said, caller))
         self.run_to_quiescence()
 
     def watch(self, owner: str) -> None:
@@ -275,7 +303,9 @@ class Stage:
 
     # ---- nodes
 
-    def join(self, machine: StageMachine, cluster: str = DEFAULT, labels: Mapping[str, str] | None = None) -> None:
+    def join(
+        self, machine: StageMachine, cluster: str = DEFAULT, labels: Mapping[str, str] | None = None
+    ) -> None:
         self.machines[machine.name] = machine
         self.put(NodeSpec(NodeId(machine.name), machine.name, cluster, dict(labels or {})))
         self.call(machine)
@@ -289,7 +319,7 @@ class Stage:
         self._receive(machine)
         self.loop.wake("place", place.ROUND_KEY)
         self._adopt(machine, word)
-        self.ask("watcher", lambda view, now: sessions.on_hello(view, node, word, now))
+        self.ask("watcher", lambda view, now: node_messages.on_hello(view, node, word, now))
         self._order(machine)
         self.run_to_quiescence()
 
@@ -313,11 +343,11 @@ class Stage:
     def leave(self, machine: StageMachine, reason: str) -> None:
         """As its agent does: it says so, ends its work, reports that, and goes."""
         node, drain = NodeId(machine.name), DrainRequest(reason, 0)
-        self.ask("watcher", lambda view, now: sessions.on_drain(view, node, drain, now))
+        self.ask("watcher", lambda view, now: node_messages.on_drain(view, node, drain, now))
         machine.quit()
         self.run_to_quiescence()
         machine.told = None
-        self.ask("watcher", lambda view, now: sessions.on_leave(view, node, reason, now))
+        self.ask("watcher", lambda view, now: node_messages.on_leave(view, node, reason, now))
         self.run_to_quiescence()
 
     def forget(self, machine: StageMachine) -> None:
@@ -408,7 +438,7 @@ class Stage:
         self._n += 1
         node, word = NodeId(machine.name), NodeReport(self._n, claims)
         self._receive(machine)
-        self.ask("watcher", lambda view, now: sessions.on_report(view, node, word, now))
+        self.ask("watcher", lambda view, now: node_messages.on_report(view, node, word, now))
         return True
 
     def _decide(self) -> Decided | None:
@@ -445,9 +475,9 @@ class Stage:
         self.revision += 1
         for event in decided.events:
             self._heard(event.why)
-        for node, index in departures.leave_events(decided.events):
+        for node, index in leave_notices.leave_events(decided.events):
             self.mirror.nodes[node].left_at = (self.revision, index)
-            self.loop.wake(departures.NAME, node)
+            self.loop.wake(leave_notices.NAME, node)
         touched = list(self.mirror.touched)
         self.mirror.touched.clear()
         for node in touched:
@@ -485,13 +515,13 @@ def reconcilers(scheduler: Scheduler | None = None) -> list[Reconciler]:
     return [
         assign.reconciler(FitCalculator().cluster_fit),
         lifecycle.RECONCILER,
-        family.reconciler(),
+        cluster_groups.reconciler(),
         scale.reconciler(estimate_scale),
         batch.RECONCILER,
         rollout.RECONCILER,
         rollback.RECONCILER,
         expire.reconciler(),
-        after.RECONCILER,
+        dependencies.RECONCILER,
         system.RECONCILER,
         cron.reconciler(zone),
         place.reconciler(scheduler=scheduler),
@@ -500,8 +530,8 @@ def reconcilers(scheduler: Scheduler | None = None) -> list[Reconciler]:
         deadline.RECONCILER,
         liveness.reconciler(),
         brake.reconciler(),
-        ages.reconciler(),
-        departures.RECONCILER,
+        stuck_attempts.reconciler(),
+        leave_notices.RECONCILER,
         revocations.RECONCILER,
     ]
 

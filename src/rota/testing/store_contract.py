@@ -340,7 +340,9 @@ def batch(
 
 
 def event_row(revision: int, wall_ms: int) -> EventRow:
-    return EventRow(revision, encode_events(wall_ms, (EventRecord("job.submitted", f"of revision {revision}"),)))
+    return EventRow(
+        revision, encode_events(wall_ms, (EventRecord("job.submitted", f"of revision {revision}"),))
+    )
 
 
 async def commit(store: Store, what: Batch) -> int:

@@ -11,9 +11,9 @@ and the node's word on which tasks of that job it has, and by which attempt numb
 spec. So a node can bring back only jobs that it was given, as they were given; it cannot invent one.
 
 What is missing is not made up. Tasks that no node has brought are held while other nodes may bring them, and
-are lost after that, or wanted again of a service (`rota.controllers.adopted`). Attempts that are placed from
-then on have numbers above all that an earlier server can have given out, so an attempt that comes back late
-is never taken for a new one.
+are lost after that, or wanted again of a service (`rota.controllers.adoption_timeout`). Attempts that are
+placed from then on have numbers above all that an earlier server can have given out, so an attempt that comes
+back late is never taken for a new one.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,15 +23,15 @@ from rota.model.adoption import MISSING_MS, JobAdoption, attempts_before, jobs_b
 from rota.model.attempt import LOOKAHEAD, AttemptBlock, Choice, OldAttempt, StatusBlock
 from rota.model.columns import Draft, Ranges, ints, widened
 from rota.model.ids import JobId, NodeId
-from rota.model.job import JobCluster, JobSpec, JobStatus, JobKind
+from rota.model.job import JobCluster, JobKind, JobSpec, JobStatus
 from rota.model.lifecycle import ATTEMPT_FIRST_END, TASK, AttemptState, JobState, TaskEvent, TaskState, step
 from rota.model.limits import ADOPTION_LEAST_MS, ADOPTION_MS, BLOCK_TASKS, SPREAD_MS, SUPERSEDED_KEPT
-from rota.model.pins import PinBlock, begun, unknown_node
+from rota.model.messages import AttemptReport, JobReports, ReportedState
 from rota.model.plan import EventRecord, Instant, Plan, Record
-from rota.model.sync import AttemptReport, JobReports, ReportedState
+from rota.model.system_job import PinBlock, begun, unknown_node
 from rota.model.task import TaskBlock
 from rota.model.view import JobView, View
-from rota.watcher.told import state_of
+from rota.watcher.dispatch import state_of
 
 _WANTED, _HELD = int(TaskState.WANTED), int(TaskState.HELD)
 _UNSEEN = step(TASK, TaskState.WANTED, TaskEvent.ADOPTION_PENDING)
@@ -235,7 +235,9 @@ class _AdoptedJob:
         reasons = dict.fromkeys(ended, "a later attempt of its task was brought back by another node")
         yield draft.done(reasons=status.reasons | reasons)
 
-    def _attempts(self, block: int, claims: list[AttemptReport], task: TaskBlock, now: Instant) -> AttemptBlock:
+    def _attempts(
+        self, block: int, claims: list[AttemptReport], task: TaskBlock, now: Instant
+    ) -> AttemptBlock:
         size = self._spec.block_size(block)
         known = None if self._job is None else self._job.attempts.get(block)
         record = AttemptBlock.new(self._spec.id, block, size) if known is None else widened(known, size)
@@ -246,7 +248,9 @@ class _AdoptedJob:
         draft["number"][positions] = [claim.attempt for claim in claims]
         draft["tries"][positions] = [tries[at] for at in positions]
         draft["node"][positions] = nodes.index(self._node)
-        draft["flags"][positions] = [LOOKAHEAD if claim.said == ReportedState.QUEUED else 0 for claim in claims]
+        draft["flags"][positions] = [
+            LOOKAHEAD if claim.said == ReportedState.QUEUED else 0 for claim in claims
+        ]
         draft["placed_at_ms"][positions] = [claim.started_at_ms or now.wall_ms for claim in claims]
         held = {at: gpus for at, gpus in record.gpus.items() if at not in positions}
         return draft.done(

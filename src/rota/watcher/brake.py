@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 
 from rota.engine.reconciler import Reconciler
-from rota.model.brake import BrakeLevel, SilentNodes
 from rota.model.limits import BRAKE_LOOK_MS
-from rota.model.node import NodeStatus, NodeIntent
+from rota.model.node import NodeIntent, NodeStatus
 from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan, Record, wake_at
 from rota.model.view import View
+from rota.rules.disruption import BrakeLevel, SilentNodes
 
 NAME = "brake"
 _CLUSTER = "cluster"

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import AttemptEvent
+from rota.model.messages import AttemptReport, ReportedState
 from rota.model.plan import Instant, Plan
-from rota.model.sync import AttemptReport, ReportedState
 from rota.model.view import View
-from rota.watcher.claims import StatusUpdater
+from rota.watcher.attempt_reports import StatusUpdater
 
 Held = tuple[JobId, int, int]  # job, index, attempt
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 from rota.engine.reconciler import Reconciler, own_id
-from rota.model.brake import SilentNodes
 from rota.model.ids import NodeId
 from rota.model.lifecycle import NODE, NodeEvent, NodeState, step
 from rota.model.limits import (
@@ -14,12 +13,13 @@ from rota.model.limits import (
     OFFER_GRACE_MS,
     SUSPECT_MS,
 )
-from rota.model.node import Connection, NodeStatus, NodeIntent
+from rota.model.node import Connection, NodeIntent, NodeStatus
 from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan, wake_at
 from rota.model.view import NodeView, View
+from rota.rules.disruption import SilentNodes
 from rota.watcher.brake import SilenceCache
 from rota.watcher.leases import expire, lease_durations_ms
-from rota.watcher.sessions import declare_gone, withdraw_offers
+from rota.watcher.node_messages import declare_gone, withdraw_offers
 
 NAME = "liveness"
 FRESH_MS = LEASE_MS_MIN + LEASE_MARGIN_MS_MIN  # for no lease is a node suspected sooner
@@ -40,7 +40,11 @@ def reconciler(lost_ms: int = LOST_MS, ttl_ms: int = 0) -> Reconciler:
         return _merge(judged, expire(view, node, now, ttl_ms))
 
     return Reconciler(
-        NAME, "watcher", dict.fromkeys((NodeStatus, NodeIntent), own_id), decide, lambda view: list(view.nodes)
+        NAME,
+        "watcher",
+        dict.fromkeys((NodeStatus, NodeIntent), own_id),
+        decide,
+        lambda view: list(view.nodes),
     )
 
 
@@ -58,7 +62,9 @@ def decide_liveness(
             return wake_at(entry.last_seen_at_ms + suspect_ms)
         case NodeState.READY:
             return _suspect(view, entry, _why_suspect(entry, silent_ms), now, lost_ms)
-        case NodeState.SUSPECT | NodeState.LOST if heard and silent_ms < FRESH_MS and entry.connection is Connection.UP:
+        case NodeState.SUSPECT | NodeState.LOST if (
+            heard and silent_ms < FRESH_MS and entry.connection is Connection.UP
+        ):
             return _recovered(entry, now)
         case NodeState.SUSPECT if silent_ms >= lost_ms:
             return _declare_lost(view, entry, now, lost_ms, silence() if silence else SilentNodes(view))
@@ -131,5 +137,7 @@ def _recovered(entry: NodeView, now: Instant) -> Plan:
     status = entry.status.seen_again(state, now.wall_ms, now.ms)
     why = f"node {entry.spec.name} is heard again"
     return Plan(
-        (status,), events=(EventRecord("node.recovered", why, node=entry.spec.id, state=state.value),), why=why
+        (status,),
+        events=(EventRecord("node.recovered", why, node=entry.spec.id, state=state.value),),
+        why=why,
     )

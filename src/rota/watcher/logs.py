@@ -16,7 +16,7 @@ from rota.model.columns import column
 from rota.model.errors import Unavailable
 from rota.model.ids import JobId, NodeId
 from rota.model.limits import BLOCK_TASKS, TAIL_BYTES
-from rota.model.sync import TailPiece
+from rota.model.messages import TailPiece
 from rota.model.view import View
 from rota.watcher.session import NodeSession
 from rota.wire.generated import agent_pb2 as pb

@@ -9,8 +9,8 @@ import grpc
 
 from rota.model.errors import BadField
 from rota.model.ids import JobId, NodeId
-from rota.model.sync import JobOrders
-from rota.watcher.told import DispatchState
+from rota.model.messages import JobOrders
+from rota.watcher.dispatch import DispatchState
 from rota.wire.generated import agent_pb2 as pb
 
 LAST_MESSAGE_SECONDS = 3.0  # that a node has to take what is being said to it when its connection is ended

@@ -23,8 +23,8 @@ import structlog
 
 from rota.model.errors import BadField, NotAllowed
 from rota.model.limits import ORIGIN_BYTES_MAX, WATCHER_TELL_MS
-from rota.watcher.silence import KeepaliveTimer, PeerSilent
-from rota.watcher.statistics import LoadFilter
+from rota.watcher.keepalive import KeepaliveTimer, PeerSilent
+from rota.watcher.load_filter import LoadFilter
 from rota.wire import bounds
 from rota.wire.generated import agent_pb2 as pb
 from rota.wire.generated import watcher_pb2, watcher_pb2_grpc
@@ -44,7 +44,13 @@ class LeaderUnreachable(Exception):
     """This watcher has no leader."""
 
 
-_CONNECTION_ERRORS = (LeaderUnreachable, PeerSilent, BadField, grpc.aio.AioRpcError, asyncio.InvalidStateError)
+_CONNECTION_ERRORS = (
+    LeaderUnreachable,
+    PeerSilent,
+    BadField,
+    grpc.aio.AioRpcError,
+    asyncio.InvalidStateError,
+)
 
 
 class RelayedSession:
@@ -159,7 +165,7 @@ class Uplink:
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
 
     async def _attach(self, address: str) -> bool:
-        """One connection to its end; returns whether the server has answered. Raises ContainerNotAllowed."""
+        """One connection to its end; returns whether the server has answered. Raises NotAllowed."""
         broken: list[BaseException] = []
         self._outgoing = _Outgoing()
         silence = KeepaliveTimer()
@@ -200,7 +206,9 @@ class Uplink:
         async with self._changed:
             self._changed.notify_all()
 
-    async def _receive_loop(self, stream: Any, address: str, channel: grpc.aio.Channel, silence: KeepaliveTimer) -> None:
+    async def _receive_loop(
+        self, stream: Any, address: str, channel: grpc.aio.Channel, silence: KeepaliveTimer
+    ) -> None:
         while True:
             batch = await _read(stream)
             silence.reset()

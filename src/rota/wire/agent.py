@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from rota.model.container import ContainerSpec, MountSpec, ContainerNetwork, PullPolicy
+from rota.model.container import ContainerNetwork, ContainerSpec, MountSpec, PullPolicy
 from rota.model.ids import JobId
 from rota.model.limits import (
     AMOUNT_MAX,
@@ -14,37 +14,37 @@ from rota.model.limits import (
     LABEL_VALUE_MAX,
     REASON_LENGTH_MAX,
 )
+from rota.model.messages import (
+    AttemptReport,
+    DrainRequest,
+    Hello,
+    JobOrders,
+    JobReports,
+    LogPiece,
+    LogRequest,
+    NodeReport,
+    OutputsRequest,
+    Signal,
+    Start,
+    Stop,
+    StopMode,
+    TailPiece,
+    TaskTemplate,
+)
 from rota.model.node import DiskUsage, GpuUsage, NodeLoad
 from rota.model.result import ResultEndpoint
 from rota.model.sandbox import SandboxSpec
 from rota.model.service import SIGTERM
 from rota.model.shape import RunMode
 from rota.model.steps import Step, StepMark
-from rota.model.sync import (
-    AttemptReport,
-    DrainRequest,
-    Hello,
-    StopMode,
-    JobReports,
-    JobOrders,
-    LogPiece,
-    LogRequest,
-    OutputsRequest,
-    NodeReport,
-    Signal,
-    Start,
-    Stop,
-    TailPiece,
-    TaskTemplate,
-)
 from rota.wire.generated import agent_pb2 as pb
-from rota.wire.service import (
+from rota.wire.health_checks import (
     check_from_wire,
     check_to_wire,
-    service_status_from_wire,
-    service_status_to_wire,
     restart_from_wire,
     restart_to_wire,
+    service_status_from_wire,
+    service_status_to_wire,
 )
 
 PROTOCOL = 2  # 1 knew no Resubmit
@@ -247,7 +247,9 @@ def tails_to_wire(pieces: list[TailPiece]) -> pb.Tails:
 
 
 def _gpu_from_wire(gpu: pb.Gpu) -> GpuUsage:
-    return GpuUsage(gpu.name, _optional(gpu, "busy"), _optional(gpu, "memory_total"), _optional(gpu, "memory_used"))
+    return GpuUsage(
+        gpu.name, _optional(gpu, "busy"), _optional(gpu, "memory_total"), _optional(gpu, "memory_used")
+    )
 
 
 def _optional(message: Any, field: str) -> int | None:

@@ -272,7 +272,9 @@ def zero_or(name: str, least: int) -> Whole:
 
     def whole(message: Any) -> None:
         if 0 < (value := getattr(message, name)) < least:
-            raise _OutOfBounds(f"{value} is out of range", f"send at least {least}, or 0 for none", f".{name}")
+            raise _OutOfBounds(
+                f"{value} is out of range", f"send at least {least}, or 0 for none", f".{name}"
+            )
 
     return whole
 
@@ -320,7 +322,7 @@ _FROM_NODE: dict[str, dict[str, Check]] = {
     "Again": {},
     "Drain": {"reason": Text(), "within_ms": Number(DRAIN_SECONDS_MAX * 1000)},
     "Report": {"jobs": Many(JOBS_MAX), "load": one},
-    "JobReports": {
+    "JobClaims": {
         "job": _JOB,
         "index": _INDICES,
         "attempt": _ATTEMPTS,
@@ -468,7 +470,7 @@ _TO_NODE: dict[str, dict[str, Check]] = {
         "reports": one,
         "record": Text(RECORD_BYTES_MAX),
     },
-    "ResultEndpoint": {
+    "ReportDoor": {
         "url": Text(2048),
         "key": Text(1024),
         "node": ShortText(),
@@ -631,7 +633,7 @@ RULES: dict[str, dict[str, Check]] = {
 _BESIDE = ("reasons", "steps", "causes", "lives", "handles", "versions", "gpus")
 _OF_A_CLAIM = ("attempt", "said", "exit_code", "signal", "started_at_ms", "ended_at_ms", "ran_us", "cpu_us")
 WHOLE: dict[str, tuple[Whole, ...]] = {
-    "rota.v1.JobReports": (columns("index", *_OF_A_CLAIM, "peak_kib"), places("index", *_BESIDE)),
+    "rota.v1.JobClaims": (columns("index", *_OF_A_CLAIM, "peak_kib"), places("index", *_BESIDE)),
     "rota.v1.StepMarks": (columns(*_FROM_NODE["StepMarks"]),),
     "rota.v1.JobOrders": (
         columns("start_index", "start_attempt", "start_firm", optional=("start_gpus",)),

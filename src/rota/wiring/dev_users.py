@@ -18,8 +18,8 @@ from rota.identity.vault import Vault
 from rota.model.addresses import is_loopback
 from rota.model.errors import Conflict
 from rota.runtimes.process import SELF
+from rota.wiring.console import print_line
 from rota.wiring.run_as import check_way, may_become_others
-from rota.wiring.telling import print_line
 
 _MARK = "own-users"  # in the cluster's directory: another token has existed
 _HINT = "start rota dev with another --data-dir, or set ROTA_RUN_AS=self to let all jobs run as root"

@@ -10,13 +10,13 @@ from rota.apiserver.access import ALL_NAMESPACES
 from rota.apiserver.api import Addresses
 from rota.config import GrpcServerConfig, ServerConfig
 from rota.engine.run import Engine
-from rota.gateway.rpc import SchedulerService
+from rota.gateway.proxy_node import NodeService
+from rota.gateway.registration_service import SchedulerService
 from rota.gateway.run import Gateway
-from rota.gateway.standin import NodeService
 from rota.identity.tokens import Role
 from rota.identity.vault import Vault
 from rota.model.addresses import is_loopback
-from rota.wiring.doors import host_of
+from rota.wiring.listeners.ports import host_of
 
 
 def open_gateway(

@@ -14,7 +14,7 @@ import structlog
 import uvloop
 
 from rota.model.errors import flatten_group
-from rota.wiring.telling import EXPLAINED_ERRORS, explain
+from rota.wiring.console import EXPLAINED_ERRORS, explain
 
 
 def guarded(main: Coroutine[Any, Any, None]) -> int:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import structlog
 
-from rota.apiserver.rotation import CaDependents
+from rota.apiserver.ca_dependents import CaDependents
 from rota.identity.authority import CertificateAuthority
 from rota.identity.errors import NotRotating, Unsafe
 from rota.model.errors import LostLeadership, Unavailable

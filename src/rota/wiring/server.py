@@ -1,4 +1,4 @@
-"""All components of a control plane in one process, from the lock to the open doors. [I/O]"""
+"""All components of a control plane in one process, from the lock to the open listeners. [I/O]"""
 
 import asyncio
 import contextlib
@@ -13,18 +13,19 @@ from typing import NamedTuple
 
 import grpc
 
-from rota.apiserver import certificates
 from rota.apiserver.api import Addresses, BeforeToken, no_precondition
+from rota.apiserver.ca_dependents import CaDependents, find_ca_dependents
+from rota.apiserver.grpc.service import ControllerService, TokenInterceptor
 from rota.apiserver.http import make_app
-from rota.apiserver.rotation import CaDependents, find_ca_dependents
-from rota.apiserver.rpc import ControllerService, TokenInterceptor
-from rota.clusters import assign, family, lifecycle, scale
+from rota.apiserver.views import certificates
+from rota.clusters import assign, cluster_groups, lifecycle, scale
 from rota.config import ServerConfig, ServerOptions, machines_dir, renewal_window, server_config
 from rota.config.etcd import endpoints, plain_text_beyond
-from rota.controllers import after, batch, cron, expire, rollback, rollout, system
+from rota.controllers import batch, cron, dependencies, expire, system
+from rota.controllers.rollout import rollback, rollout
 from rota.engine.reconciler import Reconciler
 from rota.engine.run import Engine
-from rota.engine.zones import zone
+from rota.engine.time_zones import zone
 from rota.identity.audit import AUDIT_FILE, AuditLog
 from rota.identity.authority import CertificateAuthority
 from rota.identity.vault import Vault
@@ -34,38 +35,40 @@ from rota.model.job import Counters
 from rota.model.plan import EventRecord, Instant, Plan
 from rota.model.view import View
 from rota.providers.local import LocalProvider
-from rota.scheduler import deadline, drain, queue_length, unplaceable
 from rota.scheduler import plan as scheduler
-from rota.scheduler.growth import estimate_scale
+from rota.scheduler import queue_length, unplaceable
+from rota.scheduler.cluster_fit import FitCalculator
 from rota.scheduler.plan import Scheduler
+from rota.scheduler.policy import deadline, drain
 from rota.scheduler.round import SchedulerSettings
-from rota.scheduler.survey import FitCalculator
+from rota.scheduler.scale_estimate import estimate_scale
 from rota.store.lock import DirectoryLock
 from rota.store.memory import MemoryStore
 from rota.store.tails import TailStore
-from rota.watcher import ages, brake, departures, liveness, revocations
-from rota.watcher.leading import LeadershipContext
-from rota.watcher.pace import IntervalBounds
-from rota.watcher.rpc import WatcherService, AttachedWatchers
-from rota.watcher.run import AgentService
-from rota.watcher.strangers import RefusedCalls
-from rota.wire import services
+from rota.watcher import brake, leave_notices, liveness, revocations, stuck_attempts
+from rota.watcher.agent_service import AgentService
+from rota.watcher.leadership import LeadershipContext
+from rota.watcher.refused_calls import RefusedCalls
+from rota.watcher.report_interval import IntervalBounds
+from rota.watcher.watcher_service import AttachedWatchers, WatcherService
+from rota.wire import service_names
 from rota.wire.generated import agent_pb2_grpc, controller_pb2_grpc, watcher_pb2_grpc
-from rota.wiring import doors, placement
-from rota.wiring.cards import ServerRecord
-from rota.wiring.context import Context
+from rota.wiring import scheduler_settings
+from rota.wiring.api_context import ApiSources, ServerIdentity, make_api
+from rota.wiring.client_context import Context
+from rota.wiring.console import print_line
 from rota.wiring.dev_users import DevUsers
-from rota.wiring.elected import check_etcd_cluster
-from rota.wiring.faces import ServerIdentity, ApiSources, make_api
 from rota.wiring.gateway import admission, gateway_line, open_gateway
-from rota.wiring.machines import LocalNodes, join_lines, procure
-from rota.wiring.post import Leadership, leadership_for
+from rota.wiring.leadership.elected import check_etcd_cluster
+from rota.wiring.leadership.leadership import Leadership, leadership_for
+from rota.wiring.listeners import ports as listeners
+from rota.wiring.listeners.tls import ServerTls
 from rota.wiring.process import Interruption, first_of, guarded, log_to, raise_descriptor_limit, shielded
-from rota.wiring.reports import result_endpoints
+from rota.wiring.provider_setup import LocalNodes, join_lines, procure
+from rota.wiring.result_endpoints import result_endpoints
 from rota.wiring.rotation import keep_rotation
-from rota.wiring.sealed import SealedSpecStore
-from rota.wiring.telling import print_line
-from rota.wiring.tls import ServerTls
+from rota.wiring.sealed_specs import SealedSpecStore
+from rota.wiring.server_record import ServerRecord
 
 _CLOSE_SECONDS = 0.5
 _CAMPAIGN_AGAIN_SECONDS = 0.5
@@ -115,10 +118,14 @@ def _print_ready(server: "Server", config: ServerConfig) -> None:
         )
     if server.engine.store.name != MemoryStore.name:
         return
-    print_line("  store = memory: no job is on disk; a restart loses those that wait, and adopts what nodes run")
+    print_line(
+        "  store = memory: no job is on disk; a restart loses those that wait, and adopts what nodes run"
+    )
     nodes = len(server.engine.mirror.nodes)
     if nodes:
-        print_line(f"  jobs that waited before it was stopped are gone; {nodes} nodes may bring back what they run")
+        print_line(
+            f"  jobs that waited before it was stopped are gone; {nodes} nodes may bring back what they run"
+        )
 
 
 @dataclass(frozen=True)
@@ -140,8 +147,10 @@ async def running(config: ServerConfig, users: DevUsers | None = None) -> AsyncI
     async with contextlib.AsyncExitStack() as closing:
         closing.callback(DirectoryLock(directory).release)
         post = await closing.enter_async_context(leadership_for(config, directory))
-        authority = CertificateAuthority.open(directory / "ca", datetime.now(UTC), renewal_window(config.certificates))
-        settings = placement.settings(config.placement)
+        authority = CertificateAuthority.open(
+            directory / "ca", datetime.now(UTC), renewal_window(config.certificates)
+        )
+        settings = scheduler_settings.settings(config.placement)
         placing = Scheduler(settings)
         reconcilers = _reconcilers(config, settings, placing, post.ttl_ms)
         engine = Engine(post.store, reconcilers, frozenset(config.placement.granted_labels))
@@ -163,32 +172,32 @@ async def _serve(
 ) -> AsyncIterator[Server]:
     directory = Path(str(config.data_dir))
     vault = post.open_vault()
-    served = doors.server_tls(config, authority, datetime.now(UTC))
-    http_socket = doors.bind_http(config.http_server.addr)
-    audit, tails, watchers = AuditLog(directory / AUDIT_FILE), TailStore(directory / "tails"), AttachedWatchers()
+    served = listeners.server_tls(config, authority, datetime.now(UTC))
+    http_socket = listeners.bind_http(config.http_server.addr)
+    audit, tails = AuditLog(directory / AUDIT_FILE), TailStore(directory / "tails")
+    watchers = AttachedWatchers()
     agent_server, controller_server = _grpc_servers(config, authority, vault, audit)
     addresses = Addresses(
-        http=doors.with_port(config.http_server.addr, http_socket.getsockname()[1]),
-        agent=doors.open_agent_port(agent_server, config, served),
-        controller=doors.open_controller_port(controller_server, config, served),
-        names=tuple(doors.host_names(config)),
+        http=listeners.with_port(config.http_server.addr, http_socket.getsockname()[1]),
+        agent=listeners.open_agent_port(agent_server, config, served),
+        controller=listeners.open_controller_port(controller_server, config, served),
+        names=tuple(listeners.host_names(config)),
     )
     specs = SealedSpecStore(authority.seals()) if config.store == MemoryStore.name else None
     leading = _leading(post, vault, partial(_agent_ports, watchers, addresses, post), specs, audit)
     reports = result_endpoints(authority, config.http_server, addresses.http, post.servers)
-    pace = _report_interval(config)
-    agents = AgentService(engine, authority, _lost_ms(config), pace, tails, leading=leading, reports=reports)
+    lost_ms, pace = _lost_ms(config), _report_interval(config)
+    agents = AgentService(engine, authority, lost_ms, pace, tails, leading=leading, reports=reports)
     gateway = open_gateway(config, engine, agents, vault, controller_server, agent_server)
     sources = ApiSources(agents, agents, tails, post.servers, gateway, watchers.addresses)
     limits, before = config.limits, _before_token(users)
     own = ServerIdentity(directory, authority, vault, addresses, served.expiries, audit, limits, before)
     api = make_api(engine, own, settings, sources, known=placing.queue_snapshot)
-    ports = partial(_server_ports, addresses, post)
-    attached = WatcherService(engine, agents, authority, watchers, leading=leading, servers=ports)
+    servers = partial(_server_ports, addresses, post)
+    attached = WatcherService(engine, agents, authority, watchers, leading=leading, servers=servers)
     _register_services(agents, attached, agent_server, ControllerService(api), controller_server)
-    local = _local(directory, users)
-    web = doors.web_server(make_app(api), served, config.http_server)
-    url = f"{web.scheme}://{addresses.http}"
+    web = listeners.web_server(make_app(api), served, config.http_server)
+    url, local = f"{web.scheme}://{addresses.http}", _local(directory, users)
     context = Context(vault, directory, url, authority if web.scheme == "https" else None)
     await asyncio.to_thread(context.write, _urls(url, post))
     async with asyncio.TaskGroup() as tasks:
@@ -214,7 +223,11 @@ async def _serve(
 
 
 def _leading(
-    post: Leadership, vault: Vault, servers: Callable[[], list[str]], specs: SealedSpecStore | None, audit: AuditLog
+    post: Leadership,
+    vault: Vault,
+    servers: Callable[[], list[str]],
+    specs: SealedSpecStore | None,
+    audit: AuditLog,
 ) -> LeadershipContext:
     return LeadershipContext(
         *(post.ttl_ms, post.lease_valid, servers, vault.has_watcher, specs),
@@ -241,13 +254,15 @@ class _GrpcServers(NamedTuple):
     controllers: grpc.aio.Server
 
 
-def _grpc_servers(config: ServerConfig, authority: CertificateAuthority, vault: Vault, audit: AuditLog) -> _GrpcServers:
+def _grpc_servers(
+    config: ServerConfig, authority: CertificateAuthority, vault: Vault, audit: AuditLog
+) -> _GrpcServers:
     token_first = TokenInterceptor(vault, audit, admission(config, vault))
-    own, refused = (services.AGENT, services.WATCHER), RefusedCalls(audit)
-    others = doors.ForwardedCalls(*own, is_retired=authority.is_retired, refused=refused)
+    own, refused = (service_names.AGENT, service_names.WATCHER), RefusedCalls(audit)
+    others = listeners.ForwardedCalls(*own, is_retired=authority.is_retired, refused=refused)
     return _GrpcServers(
-        doors.grpc_server(doors.agent_limits(), others, token_first),
-        doors.grpc_server(doors.controller_limits(config.grpc_server), token_first),
+        listeners.grpc_server(listeners.agent_limits(), others, token_first),
+        listeners.grpc_server(listeners.controller_limits(config.grpc_server), token_first),
     )
 
 
@@ -303,7 +318,9 @@ def _end_all(*tasks: asyncio.Task[None]) -> None:
         task.cancel()
 
 
-async def _close_web(web: doors.WebServer, serving: asyncio.Task[None], *servers: grpc.aio.Server) -> None:
+async def _close_web(
+    web: listeners.WebServer, serving: asyncio.Task[None], *servers: grpc.aio.Server
+) -> None:
     web.should_exit = web.force_exit = True
     for server in servers:
         await server.stop(_CLOSE_SECONDS)
@@ -336,13 +353,13 @@ def _reconcilers(
     return [
         assign.reconciler(FitCalculator().cluster_fit),
         lifecycle.RECONCILER,
-        family.reconciler(),
+        cluster_groups.reconciler(),
         scale.reconciler(partial(estimate_scale, settings=settings)),
         batch.RECONCILER,
         rollout.RECONCILER,
         rollback.RECONCILER,
         expire.reconciler(_retention(config)),
-        after.RECONCILER,
+        dependencies.RECONCILER,
         system.RECONCILER,
         cron.reconciler(zone),
         scheduler.reconciler(scheduler=placing),
@@ -352,8 +369,8 @@ def _reconcilers(
         drain.RECONCILER,
         liveness.reconciler(_lost_ms(config), ttl_ms),
         brake.reconciler(),
-        ages.reconciler(),
-        departures.RECONCILER,
+        stuck_attempts.reconciler(),
+        leave_notices.RECONCILER,
         revocations.RECONCILER,
     ]
 

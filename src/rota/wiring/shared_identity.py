@@ -43,7 +43,9 @@ async def follow_authority(store: EtcdStore, authority: CertificateAuthority) ->
     loop = asyncio.get_running_loop()
 
     def fetch() -> Keyring | None:
-        shared = asyncio.run_coroutine_threadsafe(store.members.read_shared(_CA), loop).result(_PUBLISH_SECONDS)
+        shared = asyncio.run_coroutine_threadsafe(store.members.read_shared(_CA), loop).result(
+            _PUBLISH_SECONDS
+        )
         return None if shared is None else _to_ring(shared)
 
     try:

@@ -24,14 +24,14 @@ from rota.identity.tokens import JoinLine, JoinRole
 from rota.identity.watcher_identity import WatcherIdentity, WatcherRequest, load_watcher, store_watcher
 from rota.model.errors import NotAllowed, Unavailable
 from rota.store.lock import DirectoryLock
-from rota.watcher.edge import AgentEdge
+from rota.watcher.agent_edge import AgentEdge
 from rota.watcher.uplink import Uplink
-from rota.wire import forwarding, services
+from rota.wire import forwarding, service_names
 from rota.wire.generated import watcher_pb2, watcher_pb2_grpc
-from rota.wiring import doors
-from rota.wiring.leader_proxy import LeaderProxy, LeaderNotReached, channel_to
+from rota.wiring.console import print_line
+from rota.wiring.leadership.leader_proxy import LeaderNotReached, LeaderProxy, channel_to
+from rota.wiring.listeners import ports
 from rota.wiring.process import Interruption, guarded, log_to, raise_descriptor_limit
-from rota.wiring.telling import print_line
 
 log = structlog.get_logger("rota.watcher")
 
@@ -59,10 +59,10 @@ async def _run(config: WatcherConfig, directory: Path) -> None:
         None if config.server_addr else lambda told: _remember(directory, told),
         credentials.trust,
     )
-    server = doors.grpc_server(doors.agent_limits())
-    others = LeaderProxy((services.AGENT,), UplinkRoute(uplink), attest=_attest)
+    server = ports.grpc_server(ports.agent_limits())
+    others = LeaderProxy((service_names.AGENT,), UplinkRoute(uplink), attest=_attest)
     server.add_generic_rpc_handlers((AgentEdge(uplink), others))
-    doors.open_watcher_port(server, config.agent_addr, credentials)
+    ports.open_watcher_port(server, config.agent_addr, credentials)
     await server.start()
     print_line(f"Rota watcher ready: agents {config.agent_addr}")
     async with asyncio.TaskGroup() as tasks:

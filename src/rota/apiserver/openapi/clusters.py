@@ -4,14 +4,14 @@ from typing import Annotated, Any
 
 from msgspec import field
 
-from rota.apiserver.openapi.words import (
+from rota.apiserver.openapi.fields import (
     IF_MATCH,
-    ResponseModel,
-    RequestModel,
     Operation,
+    RequestModel,
+    ResponseModel,
+    doc,
     fields_parameter,
     list_parameters,
-    doc,
 )
 from rota.model.cluster import PROVIDERS
 from rota.model.lifecycle import ClusterState, MachineState

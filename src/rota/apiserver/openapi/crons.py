@@ -2,19 +2,19 @@
 
 from typing import Annotated
 
-from rota.apiserver.openapi.jobs import SUBMIT_KEY, EmptyBody, Job
-from rota.apiserver.openapi.spec import JobBody
-from rota.apiserver.openapi.words import (
+from rota.apiserver.openapi.fields import (
     IF_MATCH,
     NAMESPACE,
-    ResponseModel,
-    RequestModel,
     Operation,
     Parameter,
+    RequestModel,
+    ResponseModel,
+    doc,
     fields_parameter,
     list_parameters,
-    doc,
 )
+from rota.apiserver.openapi.jobs import SUBMIT_KEY, EmptyBody, Job
+from rota.apiserver.openapi.spec import JobBody
 
 
 class CronLine(ResponseModel):
@@ -92,13 +92,40 @@ OPERATIONS = (
             Parameter("namespace", "those of this namespace; without it all"),
         ),
     ),
-    Operation("GET", _ONE, "show a cron", Cron, query=(*_NAMESPACE_QUERY, fields_parameter()), tag=_INTENT_TAG),
     Operation(
-        "PUT", _ONE, "change it as a whole", Cron, body=CronBody, query=_NAMESPACE_QUERY, headers=(IF_MATCH,), tag=_INTENT_TAG
+        "GET", _ONE, "show a cron", Cron, query=(*_NAMESPACE_QUERY, fields_parameter()), tag=_INTENT_TAG
     ),
-    Operation("DELETE", _ONE, "forget it; its jobs stay", None, 204, query=_NAMESPACE_QUERY, headers=(IF_MATCH,)),
-    Operation("POST", f"{_ONE}/pause", "plan no more runs", Cron, body=EmptyBody, query=_NAMESPACE_QUERY, tag=_INTENT_TAG),
-    Operation("POST", f"{_ONE}/resume", "go on from now", Cron, body=EmptyBody, query=_NAMESPACE_QUERY, tag=_INTENT_TAG),
+    Operation(
+        "PUT",
+        _ONE,
+        "change it as a whole",
+        Cron,
+        body=CronBody,
+        query=_NAMESPACE_QUERY,
+        headers=(IF_MATCH,),
+        tag=_INTENT_TAG,
+    ),
+    Operation(
+        "DELETE", _ONE, "forget it; its jobs stay", None, 204, query=_NAMESPACE_QUERY, headers=(IF_MATCH,)
+    ),
+    Operation(
+        "POST",
+        f"{_ONE}/pause",
+        "plan no more runs",
+        Cron,
+        body=EmptyBody,
+        query=_NAMESPACE_QUERY,
+        tag=_INTENT_TAG,
+    ),
+    Operation(
+        "POST",
+        f"{_ONE}/resume",
+        "go on from now",
+        Cron,
+        body=EmptyBody,
+        query=_NAMESPACE_QUERY,
+        tag=_INTENT_TAG,
+    ),
     Operation(
         "POST",
         f"{_ONE}/run",

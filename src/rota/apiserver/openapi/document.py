@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from rota.apiserver.openapi import clusters, crons, events, jobs, nodes, plans, server, tasks
+from rota.apiserver.openapi.fields import IF_NONE_MATCH, TEXT, Operation, Parameter, Schema
 from rota.apiserver.openapi.server import Problem
-from rota.apiserver.openapi.words import IF_NONE_MATCH, TEXT, Operation, Parameter, Schema
 
 OPERATIONS: tuple[Operation, ...] = (
     *jobs.OPERATIONS,

@@ -2,15 +2,15 @@
 
 from typing import Annotated, Any
 
-from rota.apiserver.openapi.words import (
+from rota.apiserver.openapi.fields import (
     LAST_EVENT_ID,
     SINCE,
-    ResponseModel,
     Operation,
     Parameter,
+    ResponseModel,
     bounded,
-    fields_parameter,
     doc,
+    fields_parameter,
 )
 
 

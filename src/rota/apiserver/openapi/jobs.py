@@ -2,21 +2,21 @@
 
 from typing import Annotated
 
-from rota.apiserver.openapi.spec import JobBody, SubmittedSpec, UpdateBody
-from rota.apiserver.openapi.words import (
+from rota.apiserver.openapi.fields import (
     IF_MATCH,
     LAST_EVENT_ID,
     SINCE,
-    ResponseModel,
-    RequestModel,
     Operation,
     Parameter,
+    RequestModel,
+    ResponseModel,
     bounded,
     choice,
+    doc,
     fields_parameter,
     list_parameters,
-    doc,
 )
+from rota.apiserver.openapi.spec import JobBody, SubmittedSpec, UpdateBody
 from rota.model.job import JobKind
 from rota.model.lifecycle import JobState
 from rota.model.limits import COUNT_MAX
@@ -46,9 +46,7 @@ class JobLine(ResponseModel):
     sentence: Annotated[str, doc("how it stands, as a person would say it")]
     version: Annotated[int, doc("of its spec; each update makes the next one")]
     count: Annotated[int, doc("number of its tasks")]
-    done: Annotated[
-        int | None, doc("tasks that have ended; of a service those that run; null: a system job")
-    ]
+    done: Annotated[int | None, doc("tasks that have ended; of a service those that run; null: a system job")]
     priority: Annotated[int, doc("0 to 100; higher goes first")]
     counts: Annotated[dict[str, int], doc("how many of its tasks are in which state")]
     submitted_at_ms: Annotated[int, doc("wall clock")]
@@ -253,7 +251,9 @@ OPERATIONS = (
         body=KillBody,
         headers=ACTION_KEY,
     ),
-    Operation("POST", f"{_ONE}/pause", "start nothing new of it", Job, 202, body=PauseBody, headers=ACTION_KEY),
+    Operation(
+        "POST", f"{_ONE}/pause", "start nothing new of it", Job, 202, body=PauseBody, headers=ACTION_KEY
+    ),
     Operation("POST", f"{_ONE}/resume", "let it go on", Job, 202, body=EmptyBody, headers=ACTION_KEY),
     Operation(
         "POST",
@@ -274,7 +274,13 @@ OPERATIONS = (
         headers=ACTION_KEY,
     ),
     Operation(
-        "POST", f"{_ONE}/release", "let held tasks start again", Job, 202, body=IndicesBody, headers=ACTION_KEY
+        "POST",
+        f"{_ONE}/release",
+        "let held tasks start again",
+        Job,
+        202,
+        body=IndicesBody,
+        headers=ACTION_KEY,
     ),
     Operation(
         "POST",

@@ -4,19 +4,19 @@ from typing import Annotated, Any
 
 from msgspec import field
 
-from rota.apiserver.openapi.jobs import EmptyBody
-from rota.apiserver.openapi.words import (
+from rota.apiserver.openapi.fields import (
     IF_MATCH,
     LAST_EVENT_ID,
     SINCE,
-    ResponseModel,
-    RequestModel,
     Operation,
     Parameter,
+    RequestModel,
+    ResponseModel,
+    doc,
     fields_parameter,
     list_parameters,
-    doc,
 )
+from rota.apiserver.openapi.jobs import EmptyBody
 from rota.model.lifecycle import NodeState
 from rota.model.node import Eligibility
 
@@ -231,7 +231,13 @@ OPERATIONS = (
         "POST", f"{_NODE}/cordon", "no new tasks", Node, body=EmptyBody, headers=(IF_MATCH,), tag=_INTENT_TAG
     ),
     Operation(
-        "POST", f"{_NODE}/open", "undo drain and cordon", Node, body=EmptyBody, headers=(IF_MATCH,), tag=_INTENT_TAG
+        "POST",
+        f"{_NODE}/open",
+        "undo drain and cordon",
+        Node,
+        body=EmptyBody,
+        headers=(IF_MATCH,),
+        tag=_INTENT_TAG,
     ),
     Operation(
         "POST",
@@ -251,9 +257,17 @@ OPERATIONS = (
         NamespacePage,
         query=list_parameters("name", 10_000, "all"),
     ),
-    Operation("GET", _NAMESPACE, "show a namespace", Namespace, query=(fields_parameter(),), tag=_SETTINGS_TAG),
     Operation(
-        "PUT", _NAMESPACE, "set quota and weight", Namespace, body=NamespaceBody, headers=(IF_MATCH,), tag=_SETTINGS_TAG
+        "GET", _NAMESPACE, "show a namespace", Namespace, query=(fields_parameter(),), tag=_SETTINGS_TAG
+    ),
+    Operation(
+        "PUT",
+        _NAMESPACE,
+        "set quota and weight",
+        Namespace,
+        body=NamespaceBody,
+        headers=(IF_MATCH,),
+        tag=_SETTINGS_TAG,
     ),
     Operation("DELETE", _NAMESPACE, "take quota and weight off", None, 204, headers=(IF_MATCH,)),
 )

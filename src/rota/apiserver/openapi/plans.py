@@ -2,9 +2,9 @@
 
 from typing import Annotated
 
+from rota.apiserver.openapi.fields import Operation, RequestModel, ResponseModel, doc
 from rota.apiserver.openapi.spec import PlanBody
 from rota.apiserver.openapi.tasks import Miss, Reason
-from rota.apiserver.openapi.words import ResponseModel, RequestModel, Operation, doc
 
 Ranges = list[tuple[int, int]]
 
@@ -51,7 +51,8 @@ class Outlook(ResponseModel):
     position: Annotated[int | None, doc("in its queue, from 1")]
     starts_at_ms: Annotated[int | None, doc("about, wall clock; null: nobody knows")]
     grows: Annotated[
-        ClusterGrowth | None, doc("with `scale`, or where nothing else helps: the cluster that would; null: none")
+        ClusterGrowth | None,
+        doc("with `scale`, or where nothing else helps: the cluster that would; null: none"),
     ]
 
 

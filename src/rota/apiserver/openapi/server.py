@@ -4,8 +4,15 @@ from typing import Annotated, Any
 
 from msgspec import field
 
+from rota.apiserver.openapi.fields import (
+    Operation,
+    Parameter,
+    RequestModel,
+    ResponseModel,
+    doc,
+    list_parameters,
+)
 from rota.apiserver.openapi.jobs import EmptyBody
-from rota.apiserver.openapi.words import ResponseModel, RequestModel, Operation, Parameter, list_parameters, doc
 from rota.identity.tokens import Role
 
 
@@ -202,9 +209,7 @@ class CaRotation(ResponseModel):
     phase: Annotated[str, doc("`stable`, or `overlap`: two are trusted")]
     authorities: Annotated[list[TrustedAuthority], doc("that are trusted now, the one that signs first")]
     started_at_ms: Annotated[int | None, doc("of the rotation under way; wall clock")]
-    overlap_until_ms: Annotated[
-        int | None, doc("when the previous one is to be trusted no more; wall clock")
-    ]
+    overlap_until_ms: Annotated[int | None, doc("when the previous one is to be trusted no more; wall clock")]
     dependents: Annotated[int, doc("how many nodes and watchers have a certificate of the previous one")]
     nodes: Annotated[list[str], doc("of these: connected nodes, at most 1000")]
     away: Annotated[list[str], doc("of these: nodes that are not connected and may come back, at most 1000")]
@@ -237,9 +242,7 @@ class Enrolled(ResponseModel):
     name: Annotated[str, doc("as people call it")]
     certificate: Annotated[str, doc("PEM, for a day; of a watcher for 30")]
     ca: Annotated[str, doc("the authority's certificate, PEM")]
-    authorities: Annotated[
-        str, doc("PEM: all that are trusted, and links by which one vouches for the next")
-    ]
+    authorities: Annotated[str, doc("PEM: all that are trusted, and links by which one vouches for the next")]
     agent_address: Annotated[str, doc("where agents call")]
     agent_addresses: Annotated[list[str], doc("the same of all watchers and servers")]
 
@@ -251,9 +254,7 @@ class EnrollBody(RequestModel):
     csr: Annotated[str, doc("a certificate request, PEM, of a key made on the machine")]
     name: Annotated[str, doc("as people shall call it")]
     machine_id: Annotated[Any, doc("not needed")] = None
-    labels: Annotated[dict[str, str] | None, doc("self-declared; they come again with its first word")] = (
-        None
-    )
+    labels: Annotated[dict[str, str] | None, doc("self-declared; they come again with its first word")] = None
     role: Annotated[str | None, doc("for which the token was made: `node` or `watcher`")] = None
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, get_args, get_type_hints
 import msgspec
 from msgspec import field
 
-from rota.apiserver.openapi.words import RequestModel, doc
+from rota.apiserver.openapi.fields import RequestModel, doc
 
 Count = int | str
 Size = int | float | str

@@ -2,20 +2,20 @@
 
 from typing import Annotated, Any
 
-from rota.apiserver.openapi.words import (
+from rota.apiserver.openapi.fields import (
     LAST_EVENT_ID,
     SINCE,
-    ResponseModel,
-    RequestModel,
     Operation,
     Parameter,
+    RequestModel,
+    ResponseModel,
     bounded,
     choice,
-    fields_parameter,
     doc,
+    fields_parameter,
 )
 from rota.model.lifecycle import AttemptState
-from rota.model.phase import Phase
+from rota.rules.phases import Phase
 
 TASK_STATES = ", ".join(phase.name.lower() for phase in Phase)
 ATTEMPT_STATES = ", ".join(state.name.lower() for state in AttemptState)

@@ -8,8 +8,8 @@ from rota.client.aio.clusters import AsyncClusters
 from rota.client.aio.crons import AsyncCrons
 from rota.client.aio.job import AsyncJob
 from rota.client.aio.nodes import AsyncNodes
+from rota.client.aio.server_admin import AsyncUpkeep
 from rota.client.aio.threads import apart, each
-from rota.client.aio.upkeep import AsyncUpkeep
 from rota.client.cluster import Cluster
 from rota.client.spec_fields import SpecFields
 from rota.client.views import Change, Event, JobStatus, Outlook

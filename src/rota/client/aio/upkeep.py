@@ -1,10 +1,10 @@
-"""`rota.client.upkeep` for asyncio, under the same names. Made by `make client`, not by hand."""
+"""`rota.client.server_admin` for asyncio, under the same names. Made by `make client`, not by hand."""
 
 from typing import Any, BinaryIO
 
 from rota.client.aio.threads import apart
+from rota.client.server_admin import Upkeep
 from rota.client.server_views import Accepted, Server
-from rota.client.upkeep import Upkeep
 
 
 class AsyncUpkeep:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from rota.keeper.container.sources import Handle, Pin, open_source
-from rota.keeper.limits.words import NO_LIMITS, OOM, Limits, format_bytes
-from rota.keeper.rules import AttemptKey
+from rota.keeper.limits.limits import NO_LIMITS, OOM, Limits, format_bytes
+from rota.keeper.resources.reservations import AttemptKey
 
 PODMAN, DOCKER = "podman", "docker"
 ROOT = 0
@@ -162,7 +162,9 @@ class ContainerExit:
     cause: str | None = None
 
 
-def classify_exit(exit_code: int | None, seen: ContainerState, start: ContainerLaunch, last_line: str) -> ContainerExit:
+def classify_exit(
+    exit_code: int | None, seen: ContainerState, start: ContainerLaunch, last_line: str
+) -> ContainerExit:
     """A broken runtime ends with 125, too; a command that it cannot execute, with 126 or 127."""
     limit, peak = start.container.limits.memory_bytes, seen.peak_bytes
     if exit_code and (seen.out_of_memory or _reached_memory_limit(exit_code, limit, peak)):
@@ -189,7 +191,9 @@ def _reached_memory_limit(exit_code: int, limit: int | None, peak: int) -> bool:
 def container_oom_reason(limit: int | None, peak: int) -> str:
     if limit is None:
         return "out of memory"
-    return f"out of memory: limit {format_bytes(limit)}" + (f", peak {format_bytes(min(peak, limit))}" if peak else "")
+    return f"out of memory: limit {format_bytes(limit)}" + (
+        f", peak {format_bytes(min(peak, limit))}" if peak else ""
+    )
 
 
 def is_rootless(engine: KeeperContainerEngine) -> bool:
@@ -231,7 +235,9 @@ def allowed_mounts(engine: KeeperContainerEngine, asked: Sequence[KeeperMount], 
             granted.pins.append(Pin(handle, f"{pins}-{number}"))
             source = granted.pins[-1].path
         if any(letter in source + mount.target for letter in SPECIAL):
-            raise ContainerNotAllowed(f"{mount.source} at {mount.target}: a character that no mount can be given")
+            raise ContainerNotAllowed(
+                f"{mount.source} at {mount.target}: a character that no mount can be given"
+            )
         granted.mounts.append(KeeperMount(source, mount.target, mount.read_only))
     return granted
 

@@ -68,7 +68,9 @@ def remove_matching(program: str, which: str) -> bool:
     if not there:
         return there is not None
     run_engine(program, "kill", *there.split())
-    return remove(program, *there.split()) and not run_engine(program, "ps", "--all", "--quiet", "--filter", which)
+    return remove(program, *there.split()) and not run_engine(
+        program, "ps", "--all", "--quiet", "--filter", which
+    )
 
 
 def peak_memory(group: str) -> int:

@@ -4,9 +4,17 @@ import contextlib
 import os
 import threading
 
-from rota.keeper.limits.cgroups import PERIOD_US, Cgroup, Cgroups, create_locked, read_counter, read_numbers, write_file
-from rota.keeper.limits.words import CPU, MEMORY, NO_LIMITS, PIDS, Limits
-from rota.keeper.rules import AttemptKey
+from rota.keeper.limits.cgroups import (
+    PERIOD_US,
+    Cgroup,
+    Cgroups,
+    create_locked,
+    read_counter,
+    read_numbers,
+    write_file,
+)
+from rota.keeper.limits.limits import CPU, MEMORY, NO_LIMITS, PIDS, Limits
+from rota.keeper.resources.reservations import AttemptKey
 
 FREEZER = "freezer"
 THREAD_CONTROLLERS = (PIDS, FREEZER, CPU)  # where threads that start work remain

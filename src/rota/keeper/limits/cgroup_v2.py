@@ -5,13 +5,24 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 
-from rota.keeper.limits.cgroups import PERIOD_US, Cgroup, Cgroups, create_locked, read_counter, subdirectories, read_numbers, write_file
-from rota.keeper.limits.words import CPU, MEMORY, NO_LIMITS, PIDS, Limits
-from rota.keeper.rules import AttemptKey
+from rota.keeper.limits.cgroups import (
+    PERIOD_US,
+    Cgroup,
+    Cgroups,
+    create_locked,
+    read_counter,
+    read_numbers,
+    subdirectories,
+    write_file,
+)
+from rota.keeper.limits.limits import CPU, MEMORY, NO_LIMITS, PIDS, Limits
+from rota.keeper.resources.reservations import AttemptKey
 
 UNIFIED = "unified"
 OTHERS_LEAF = "rota-rest"  # the leaf for whoever was in the group that the keeper was started in
-KEEPER_CGROUP = "own"  # of the keeper itself, and of work without limits, which begins where it was made; in leaves
+KEEPER_CGROUP = (
+    "own"  # of the keeper itself, and of work without limits, which begins where it was made; in leaves
+)
 LEAF_PROCESSES_MAX = 32  # so many processes of such work beside the keeper, and it goes on to the next leaf
 WEIGHT, WEIGHT_MAX = 100, 10_000  # of one core, and the kernel's bound
 EMPTY_SECONDS = 1.0
@@ -39,7 +50,9 @@ class CgroupV2(Cgroup):
     def oom_peak_bytes(self) -> int | None:
         if not read_counter(f"{self.path}/memory.events", "oom_kill"):
             return None
-        return sum(read_numbers(f"{self.path}/memory.peak")) or self.limits.memory_bytes  # kernels before 5.19
+        return (
+            sum(read_numbers(f"{self.path}/memory.peak")) or self.limits.memory_bytes
+        )  # kernels before 5.19
 
 
 class CgroupsV2(Cgroups):

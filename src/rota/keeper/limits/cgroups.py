@@ -9,10 +9,9 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from rota.keeper import quick
-from rota.keeper.limits.words import MEMORY, PIDS, Limits
-from rota.keeper.process import trees
-from rota.keeper.rules import AttemptKey
+from rota.keeper.limits.limits import MEMORY, PIDS, Limits
+from rota.keeper.process import fast_syscalls, trees
+from rota.keeper.resources.reservations import AttemptKey
 
 PERIOD_US = 100_000  # the kernel's own; a quota is so much of each
 HANDLES_MAX = 256  # open at one time
@@ -48,7 +47,7 @@ class Cgroup:
         thread at a time starts or ends anything, so that it need not be looked at twice.
         """
         if not (self.is_plain and self.is_unused):
-            self.is_unused = quick.is_file_empty(f"{self.path}/cgroup.procs")
+            self.is_unused = fast_syscalls.is_file_empty(f"{self.path}/cgroup.procs")
         return self.is_unused
 
     def signal(self, signum: int, pids: Sequence[int]) -> None:

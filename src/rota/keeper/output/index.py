@@ -72,7 +72,11 @@ def read_all(lines: bytes) -> Iterator[tuple[int, int, AttemptStart | Extent]]:
         if kind == b"E":
             yield int(index), int(attempt), Extent(int(numbers[0]), int(numbers[1]))
         elif numbers[2]:
-            yield int(index), int(attempt), AttemptStart(int(numbers[0]), Extent(int(numbers[1]), int(numbers[2])))
+            yield (
+                int(index),
+                int(attempt),
+                AttemptStart(int(numbers[0]), Extent(int(numbers[1]), int(numbers[2]))),
+            )
 
 
 def segments(lines: bytes) -> set[int]:

@@ -9,15 +9,17 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from rota.keeper import quick
+from rota.keeper.directory_pool import DirectoryPool
 from rota.keeper.output.index import Extent, end_line, find_end, find_start, segments, start_line, time_line
-from rota.keeper.output.spares import DirectoryPool
-from rota.keeper.rules import AttemptKey
-from rota.keeper.wire import OutputRetention
+from rota.keeper.process import fast_syscalls
+from rota.keeper.protocol.wire import OutputRetention
+from rota.keeper.resources.reservations import AttemptKey
 
 REUSE_BYTES_MAX = 64 << 20  # what is longer is not shared with later attempts
 OPEN_FILES = 256  # kept open; others are opened again when it is their turn
-OPEN_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a link or a pipe put in a file's place does no harm
+OPEN_FLAGS = (
+    os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+)  # a link or a pipe put in a file's place does no harm
 INDEX = OPEN_FLAGS | os.O_RDWR | os.O_CREAT | os.O_APPEND
 OUTPUT = OPEN_FLAGS | os.O_RDONLY
 TORN = b"?\n"  # makes half a line, left by a crash, a line that says nothing
@@ -182,7 +184,7 @@ class SegmentStore:
         shelf = self._by_job[job]
         text = b"".join((time_line(time.time_ns() // 1_000_000), *shelf.unwritten))
         fd = self._files.get(shelf.index) or self._open_index(shelf.index)
-        written = quick.write(fd, text)
+        written = fast_syscalls.write(fd, text)
         if written < len(text):  # half a line in the middle would garble the next one
             os.ftruncate(fd, os.fstat(fd).st_size - written)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -206,10 +208,10 @@ class SegmentStore:
             fd = self._files.get(path) or self._files.open(path, OUTPUT)
         except OSError:
             return _size(path), False
-        is_final = quick.take_read_lease(fd)
-        found = quick.stat(fd)
+        is_final = fast_syscalls.take_read_lease(fd)
+        found = fast_syscalls.stat(fd)
         if is_final:
-            quick.release_lease(fd)
+            fast_syscalls.release_lease(fd)
         return found.size, is_final and found.links == 1
 
     def _clear(self, shelf: JobSegments) -> None:

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from rota.keeper import quick
+from rota.keeper.process import fast_syscalls
 from rota.keeper.process import starter as starters
 from rota.keeper.process.starter import MOUNTS_FD, STATUS_FD, ProcessContext, await_exec
 
@@ -57,7 +57,7 @@ def start_in_context(
     argv = [part for part in launch.argv if part is not None]
     words = c_strings(starters.starter_argv(launch.context, launch.cwd, launch.program, argv))
     mounts_fd = launch.context.mounts_fd
-    read_fd, write_fd = quick.pipe()
+    read_fd, write_fd = fast_syscalls.pipe()
     try:
         try:
             passed = {**launch.passed, STATUS_FD: write_fd}
@@ -65,11 +65,11 @@ def start_in_context(
             with _actions(output, passed) as actions:
                 pid, error = _spawn(starter, actions, attributes, words, launch.env)
         finally:
-            quick.close(write_fd)
+            fast_syscalls.close(write_fd)
         error = error or await_exec(pid, read_fd)
         return (0, error) if error else (pid, 0)
     finally:
-        quick.close(read_fd)
+        fast_syscalls.close(read_fd)
 
 
 def make_attributes() -> ctypes.Array[ctypes.c_char]:

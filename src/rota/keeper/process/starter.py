@@ -16,8 +16,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rota.keeper import quick
-from rota.keeper.process import machine_code, trees
+from rota.keeper.process import fast_syscalls, machine_code, trees
 from rota.keeper.process.users import User
 
 STATUS_FD, MOUNTS_FD = 4, 5  # its numbers of these files
@@ -114,7 +113,7 @@ def await_exec(pid: int, status_fd: int) -> int:
         patience_ms = min(2 * patience_ms, _LAST_LOOK_MS)
         if trees.is_stopped(pid):
             os.kill(pid, signal.SIGKILL)
-    said = quick.read(status_fd, STATUS.size)
+    said = fast_syscalls.read(status_fd, STATUS.size)
     if len(said) < STATUS.size:
         return 0  # the exec has closed it, or the child was killed
     error, stage = STATUS.unpack(said)

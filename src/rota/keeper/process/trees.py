@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from rota.keeper.rules import AttemptKey
+from rota.keeper.resources.reservations import AttemptKey
 
 PR_SET_CHILD_SUBREAPER = 36
 BUSY = ("R", "D")
@@ -58,7 +58,9 @@ def find_marked(mark: str, timeout_seconds: float = math.inf) -> list[MarkedProc
     Who forks all the time holds a lock that the look at its environment has to wait for: TimeoutError.
     """
     found = []
-    keys: dict[bytes, AttemptKey | None] = {}  # of a crowd all have the same environment: it is taken apart once
+    keys: dict[
+        bytes, AttemptKey | None
+    ] = {}  # of a crowd all have the same environment: it is taken apart once
     give_up_at = time.monotonic() + timeout_seconds
     for pid in _pids():
         if time.monotonic() > give_up_at:

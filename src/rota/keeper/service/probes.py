@@ -7,7 +7,7 @@ import selectors
 import socket
 from typing import NamedTuple, Protocol
 
-from rota.keeper.service.words import KeeperCheck
+from rota.keeper.service.spec import KeeperCheck
 
 HOST = "127.0.0.1"
 STATUS_LINE_BYTES = 4096  # a status line is shorter
@@ -110,7 +110,7 @@ class Probes:
                 self._end(key.data)
                 answers.append(answer)
             else:
-                self._selector.modify(key.data.socket, key.data.waits_for, key.data)
+                self._selector.modify(key.data.socket, key.data.selector_events, key.data)
         return answers
 
     def time_out(self, now_ns: int) -> list[ProbeResult]:
@@ -119,7 +119,8 @@ class Probes:
         for probe in late:
             self._end(probe)
         return [
-            ProbeResult(one.target, f"took longer than {one.target.check.timeout_ms / 1000:g} s") for one in late
+            ProbeResult(one.target, f"took longer than {one.target.check.timeout_ms / 1000:g} s")
+            for one in late
         ]
 
     def next_timeout_ns(self) -> int | None:

@@ -98,7 +98,9 @@ class EtcdClient:
     async def range(self, request: pb.RangeRequest) -> pb.RangeResponse:
         return await self._ask(lambda one, said, s: one.kv.Range(request, timeout=s, metadata=said))
 
-    async def read_transaction(self, request: pb.TxnRequest, timeout_seconds: float | None = None) -> pb.TxnResponse:
+    async def read_transaction(
+        self, request: pb.TxnRequest, timeout_seconds: float | None = None
+    ) -> pb.TxnResponse:
         """A transaction that only reads."""
         return await self._ask(
             lambda one, said, s: one.kv.Txn(request, timeout=s, metadata=said), timeout_seconds

@@ -3,10 +3,10 @@
 from typing import NamedTuple
 
 from rota.model.errors import LostLeadership, StaleState, Transient, Unavailable
-from rota.store.etcd import layout, packing
+from rota.store.etcd import batches, layout
+from rota.store.etcd.batches import CommitHead, Pending
 from rota.store.etcd.generated import etcd_pb2 as pb
 from rota.store.etcd.layout import Layout
-from rota.store.etcd.packing import CommitHead, Pending
 from rota.store.protocol import Batch
 
 
@@ -41,16 +41,16 @@ def parse_state(answer: pb.TxnResponse) -> State:
     found = [one.response_range.kvs[0] if one.response_range.kvs else None for one in answer.responses]
     leader, epoch, revision, head, pending, above = found
     base = int(above.value) if above is not None else 0
-    known = CommitHead() if head is None else packing.decode_head(head.value)
-    if known.format != packing.FORMAT:
-        raise Unavailable(f"etcd holds format {known.format}, this program knows {packing.FORMAT}")
+    known = CommitHead() if head is None else batches.decode_head(head.value)
+    if known.format != batches.FORMAT:
+        raise Unavailable(f"etcd holds format {known.format}, this program knows {batches.FORMAT}")
     return State(
         etcd_revision=answer.header.revision,
         leader=leader.create_revision + base if leader is not None else 0,
         epoch=epoch.mod_revision + base if epoch is not None else 0,
         revision=int(revision.value) if revision is not None else 0,
         head=known,
-        pending=packing.decode_pending(pending.value) if pending is not None else None,
+        pending=batches.decode_pending(pending.value) if pending is not None else None,
         marker=pending.value if pending is not None else b"",
         base=base,
         server_record=leader.value if leader is not None else None,

@@ -7,16 +7,16 @@ from itertools import count
 
 from rota.model.errors import LostLeadership, StaleState, StoreFull, Transient, Unavailable
 from rota.store.codec import decode_events
-from rota.store.etcd import layout, packing
-from rota.store.etcd.board import MemberRegistry
-from rota.store.etcd.client import EtcdAccess, EtcdClient, Compacted, Exhausted
+from rota.store.etcd import batches, layout
+from rota.store.etcd.batches import CommitHead, PackedBatch, Pending, Write
+from rota.store.etcd.client import Compacted, EtcdAccess, EtcdClient, Exhausted
 from rota.store.etcd.generated import etcd_pb2 as pb
 from rota.store.etcd.layout import Layout
-from rota.store.etcd.packing import CommitHead, PackedBatch, Pending, Write
-from rota.store.etcd.reading import EtcdReader
-from rota.store.etcd.seat import LeaderLease
-from rota.store.etcd.state import State, state_reads, parse_state
-from rota.store.etcd.trail import CommitWatch
+from rota.store.etcd.leader_lease import LeaderLease
+from rota.store.etcd.members import MemberRegistry
+from rota.store.etcd.reader import EtcdReader
+from rota.store.etcd.state import State, parse_state, state_reads
+from rota.store.etcd.watch import CommitWatch
 from rota.store.protocol import Batch, EventRow, Snapshot
 
 PREFIX = "rota/"
@@ -24,7 +24,9 @@ TTL_SECONDS = 10
 _FREED_PER_COMMIT = 4
 _NEVER = -1  # as a revision of etcd
 _PARALLEL_WRITES = 8
-_STATE_READ_SHARE = 0.8  # of the time for a call, to look for an answer that was lost: who waits is told in time
+_STATE_READ_SHARE = (
+    0.8  # of the time for a call, to look for an answer that was lost: who waits is told in time
+)
 _COMPACT_BYTES = 64 * 2**20  # of history: etcd keeps every value that ever was until it is told
 
 
@@ -34,7 +36,11 @@ class EtcdStore:
     name = "etcd"
 
     def __init__(
-        self, access: EtcdAccess, prefix: str = PREFIX, ttl_seconds: int = TTL_SECONDS, server_record: bytes = b""
+        self,
+        access: EtcdAccess,
+        prefix: str = PREFIX,
+        ttl_seconds: int = TTL_SECONDS,
+        server_record: bytes = b"",
     ) -> None:
         self._access = access
         self._client = EtcdClient(access)
@@ -91,12 +97,12 @@ class EtcdStore:
             raise LostLeadership(f"epoch {batch.epoch} never led")
         async with self._errors_translated(), self._writing:
             mark = f"{batch.epoch}.{next(self._marks)}"
-            packed = packing.pack_batch(self._keys, batch, mark, self._large)
+            packed = batches.pack_batch(self._keys, batch, mark, self._large)
             await self._stage(batch.epoch, packed.pieces)
             names = packed.freed[:_FREED_PER_COMMIT]  # what is left the next leader sweeps
             freed = [layout.delete_prefix(self._keys.pieces_prefix(name)) for name in names]
-            if packing.fits(packed.writes):
-                await self._finish(batch, mark, packing.operations(packed.writes) + freed)
+            if batches.fits(packed.writes):
+                await self._finish(batch, mark, batches.operations(packed.writes) + freed)
             else:
                 await self._commit_large(batch, mark, packed.writes, freed)
             self._track_large(batch, packed)
@@ -143,10 +149,10 @@ class EtcdStore:
         async with self._errors_translated(), self._writing:
             mark = f"{epoch}.{next(self._marks)}"
             all_of_it = Batch(epoch, 0, snapshot.time_ms, 0, list(snapshot.records.items()), (), None)
-            packed = packing.pack_batch(self._keys, all_of_it, mark, {})
+            packed = batches.pack_batch(self._keys, all_of_it, mark, {})
             rows = [(one.revision, decode_events(one.row)[0], one.row) for one in events]
             await self._stage(epoch, packed.pieces)
-            writes = [*packed.writes, *packing.event_writes(self._keys, rows)]
+            writes = [*packed.writes, *batches.event_writes(self._keys, rows)]
             await self._commit_large(all_of_it, mark, writes, [], revision=snapshot.revision)
         await self.leader_lease.release()
 
@@ -180,7 +186,7 @@ class EtcdStore:
             success=[
                 *operations,
                 layout.put(self._keys.revision, b"%d" % (revision or batch.after + 1)),
-                layout.put(self._keys.head, packing.encode(CommitHead(time_ms=batch.time_ms, mark=mark))),
+                layout.put(self._keys.head, batches.encode(CommitHead(time_ms=batch.time_ms, mark=mark))),
             ],
             failure=state_reads(self._keys),
         )
@@ -240,10 +246,10 @@ class EtcdStore:
         revision: int | None = None,
     ) -> None:
         """Staged where it means nothing, made to count by one transaction, then put in its places."""
-        parts = packing.encode_staged(writes)
+        parts = batches.encode_staged(writes)
         staged = [(self._keys.staged_part(mark, number), part) for number, part in enumerate(parts)]
         await self._stage(batch.epoch, staged)
-        marker = packing.encode(Pending(mark, len(parts)))
+        marker = batches.encode(Pending(mark, len(parts)))
         await self._finish(batch, mark, [layout.put(self._keys.pending, marker), *freed], revision)
         with contextlib.suppress(Transient):  # it is done; whoever commits next puts it in its places
             await self._put_in_place(batch.epoch, marker, mark, writes)
@@ -269,12 +275,12 @@ class EtcdStore:
 
         async def write(portion: list[Write]) -> None:
             async with several:
-                request = pb.TxnRequest(compare=compare, success=packing.operations(portion))
+                request = pb.TxnRequest(compare=compare, success=batches.operations(portion))
                 await self._write_idempotent(request, epoch)
 
         try:
             async with asyncio.TaskGroup() as tasks:
-                for portion in packing.split_writes(writes):
+                for portion in batches.split_writes(writes):
                     tasks.create_task(write(portion))
         except* Transient as problems:
             problem = problems.exceptions[0]

@@ -1,0 +1,1 @@
+"""What this machine has and how busy it is: hardware, container runtimes, load, termination notices."""

@@ -1,0 +1,1 @@
+"""What attempts leave on this node: logs, their tails, output files and results."""

@@ -1,0 +1,69 @@
+"""A backup's records -> those a new history begins with; and the operator's word that nodes may follow it.
+
+What happened since the backup is not known here: jobs were submitted, tasks placed, results reported. So no
+number is given out that may have been given out before, and nothing starts that may have started once.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from rota.apiserver import access
+from rota.apiserver.access import Action, Caller
+from rota.model.errors import Conflict
+from rota.model.ids import Key
+from rota.model.job import Counters, JobIntent, JobSpec, JobStatus
+from rota.model.limits import RESTORE_NUMBERS
+from rota.model.plan import EventRecord, Instant, Plan, Record
+from rota.model.restored import Restored
+from rota.model.shape import RunMode
+from rota.model.view import View
+
+_WHY = "restored from a backup: it may have been started since"
+
+
+def restored_records(records: Iterable[Record], taken_at_ms: int, now: Instant) -> list[Record]:
+    """All of them; what may start once only is paused, until somebody who knows lets it go on."""
+    known = {record.key: record for record in records}
+    counters = known.get(Counters().key, Counters())
+    assert isinstance(counters, Counters)
+    changed: list[Record] = [
+        Counters(counters.jobs + RESTORE_NUMBERS, counters.nodes + RESTORE_NUMBERS),
+        Restored(taken_at_ms, now.wall_ms),
+        *_paused_intents(known, now),
+    ]
+    return [*(known | {record.key: record for record in changed}).values()]
+
+
+def accept_nodes(view: View, caller: Caller, seen_epoch: int, epoch: int, now: Instant) -> Plan:
+    """The operator says that no other server leads these nodes any more: they may follow this one.
+
+    What still runs under a lease of whoever led them ends by itself: until it has, no node is greeted.
+    """
+    access.require_cluster_wide(caller, Action.RESTORE)
+    before = view.restored
+    waits = before is not None and not before.accepted
+    if not waits and seen_epoch <= epoch:
+        hint = "`rota server status` names the nodes that are refused, and why"
+        raise Conflict("no node waits to follow this server", hint=hint)
+    why = f"{caller.name} says that nodes may follow this server"
+    if before is None:
+        before = Restored(0, now.wall_ms)
+    accepted = msgspec.structs.replace(before, accepted=True, open_at_ms=now.ms + _longest_lease_ms(view))
+    return Plan((accepted,), events=(EventRecord("store.accepted", why),), why=why, answer=accepted)
+
+
+def _longest_lease_ms(view: View) -> int:
+    specs = [view.jobs[job].spec for job in view.leased]
+    return max(((spec.lease_ms or 0) + spec.lease_margin_ms for spec in specs), default=0)
+
+
+def _paused_intents(known: Mapping[Key, Record], now: Instant) -> Iterator[JobIntent]:
+    for record in known.values():
+        if isinstance(record, JobSpec) and record.run is RunMode.AT_MOST_ONCE:
+            status = known.get(Key(f"job/{record.id}/status"))
+            if isinstance(status, JobStatus) and status.ended:
+                continue
+            wish = known.get(Key(f"job/{record.id}/wish")) or JobIntent(record.id)
+            assert isinstance(wish, JobIntent)
+            yield msgspec.structs.replace(wish, paused=True, reason=wish.reason or _WHY, at_ms=now.ms)

@@ -1,0 +1,190 @@
+"""Some fields of a spec, given anew + the job as it is -> the spec's next version, or Rejected."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from rota.apiserver import access
+from rota.apiserver.access import Action, Caller
+from rota.apiserver.lookup import find_job
+from rota.apiserver.spec import fields, job_body
+from rota.apiserver.spec.consistency import refuse_affinity_cycle
+from rota.apiserver.spec.job import BUILT_IN_RESOURCES, SPEC_ATTRIBUTES, SPEC_FIELDS, check_spec, parse_spec
+from rota.model.errors import BadField, Conflict
+from rota.model.job import JobIntent, JobKind, JobSpec, resized
+from rota.model.need_origin import NeedOrigin
+from rota.model.plan import EventRecord, Instant, Plan, Record
+from rota.model.rollout import JobPreviousVersion, plan_rollback, previous_version
+from rota.model.shape import RunMode
+from rota.model.system_job import begun
+from rota.model.view import JobView, View
+from rota.rules.namespace_bounds import check_update
+from rota.rules.needs import assess_needs, with_origins
+
+IMMUTABLE_FIELDS = ("name", "namespace", "kind", "after", "cluster")
+IMMEDIATE_FIELDS = frozenset(
+    {"limits", "timeout", "grace", "priority", "retries", "labels", "parallel", "count", "preemptible"}
+    | {"evict_at_most", "expect", "deadline", "when_unschedulable", "recovery", "keep", "rollout"}
+    | {"move_pending", "retry", "retry_on", "fail_on", "queue_timeout"}
+    | {"controller", "when_no_controller", "controller_wait"}
+)
+TIME_FIELDS = ("deadline", "expect", "timeout")
+
+
+class UpdateRequest(NamedTuple):
+    """An update: which fields, and how it is to be made."""
+
+    fields: object
+    if_version: int | None = None  # only on top of this version
+    replace: bool = False  # what runs an older version makes way
+    max_parallel: int | None = None  # so many at one time; None: as the job says
+
+
+class UpdateResult(NamedTuple):
+    job: JobSpec
+    at_once: tuple[str, ...]  # fields that changed and hold for what runs
+    from_next_attempt: tuple[str, ...]  # and those that hold from a task's next attempt on
+
+
+def update_job(view: View, ref: str, wanted: UpdateRequest, caller: Caller, now: Instant) -> Plan:
+    """What is so already needs no precondition: an update whose answer was lost may be repeated."""
+    job = find_job(view, ref, caller)
+    access.require_in_namespace(caller, Action.SUBMIT, job.spec.namespace)
+    _refuse_ended(job)
+    patch = fields.known_fields(wanted.fields, SPEC_FIELDS)
+    spec = _with_assessed_needs(view, job.spec, patched_spec(job.spec, patch, now.wall_ms), patch)
+    changed = [field for field in patch if _field_value(spec, field) != _field_value(job.spec, field)]
+    if changed:
+        _refuse_conflicts(job, spec, wanted, changed)
+        spec = begun(msgspec.structs.replace(spec, version=job.spec.version + 1))
+        # A deadline may be close by now: what the patch does not speak of is not refused for that.
+        check_spec(spec, now.wall_ms if any(field in patch for field in TIME_FIELDS) else 0)
+        refuse_affinity_cycle(view, spec)
+        check_update(view, job.spec, spec)
+    puts: list[Record] = [spec, *_previous_version(job, spec)] if changed else []
+    wish = _replacement_intent(job, spec, wanted)
+    puts += [] if wish is None else [wish]
+    at_once = tuple(field for field in changed if field in IMMEDIATE_FIELDS)
+    later = tuple(field for field in changed if field not in IMMEDIATE_FIELDS)
+    why = f"{caller.name} updates job {spec.id} to version {spec.version}: {', '.join(changed) or 'replace'}"
+    events = (EventRecord("job.updated", why, job=spec.id),) if puts else ()
+    return Plan(
+        tuple(puts),
+        events=events,
+        why=why if puts else "",
+        answer=UpdateResult(spec, at_once, later),
+        fenced=True,
+    )
+
+
+def patched_spec(old: JobSpec, patch: Mapping[str, Any], wall_ms: int) -> JobSpec:
+    """The spec with the fields that are given; the whole is checked as if it were submitted."""
+    for field in IMMUTABLE_FIELDS:
+        if field in patch:
+            raise BadField(field, "cannot be changed", "submit another job")
+    new = parse_spec(job_body.patched_body(old, patch), wall_ms)
+    names = {name: None for field in patch for name in SPEC_ATTRIBUTES[field] if name != "size"}
+    changed = msgspec.structs.replace(old, **{name: getattr(new, name) for name in names})
+    return resized(changed, new.size) if "count" in patch else changed
+
+
+def _with_assessed_needs(view: View, old: JobSpec, new: JobSpec, patch: Mapping[str, Any]) -> JobSpec:
+    """What is given is its own word from now on; what is null, as if nothing had ever been said of it."""
+    resources = patch.get("resources", {})
+    if resources is None:
+        resources = dict.fromkeys(name for name in old.needs if name not in BUILT_IN_RESOURCES)
+    said = {**resources, **{name: patch[name] for name in BUILT_IN_RESOURCES if name in patch}}
+    if not said:
+        return new
+    unsaid = [name for name, amount in said.items() if amount is None]
+    fresh = assess_needs(
+        view, with_origins(new, [name for name in old.origins.keys() | new.needs if name not in unsaid])
+    )
+    origins = {**old.origins, **dict.fromkeys(said, NeedOrigin.EXPLICIT)}
+    origins |= {name: fresh.origins[name] for name in unsaid if name in fresh.origins}
+    observed = {name: amount for name, amount in old.observed.items() if name not in said} | fresh.observed
+    return msgspec.structs.replace(new, needs=fresh.needs, origins=origins, observed=observed)
+
+
+def _field_value(spec: JobSpec, field: str) -> object:
+    if field in BUILT_IN_RESOURCES:
+        return spec.needs.get(field, 0)
+    return [getattr(spec, name) for name in SPEC_ATTRIBUTES[field]]
+
+
+def _refuse_conflicts(job: JobView, spec: JobSpec, wanted: UpdateRequest, changed: list[str]) -> None:
+    old = job.spec
+    if wanted.if_version not in (None, old.version):
+        hint = f"look at it again: rota show {old.id}"
+        raise Conflict(f"job {old.id} is at version {old.version}, not {wanted.if_version}", hint=hint)
+    if "count" in changed and spec.kind is JobKind.SYSTEM:
+        raise BadField("count", "a system job has a task on every node", "leave it out")
+    if "count" in changed and spec.gang:
+        raise BadField("count", "a gang starts together", "submit another job")
+    if (spec.lease_ms, spec.lease_margin_ms) != (old.lease_ms, old.lease_margin_ms) and job.task_counts.live:
+        which = next(one for one in changed if one in ("lease", "lease_margin", "run"))
+        problem = f"{job.task_counts.live} tasks of job {old.id} hold leases by which their nodes go on"
+        hint = f"stop them first: rota pause {old.id} --stop, and after this rota resume {old.id}"
+        raise Conflict(problem, field=which, hint=hint)
+    if spec.placement_inputs != old.placement_inputs and job.task_counts.live:
+        which = next((one for one in changed if one not in IMMEDIATE_FIELDS), "where")
+        hint = f"stop them first: rota pause {old.id} --stop, and after this rota resume {old.id}"
+        raise Conflict(
+            f"{which} says where tasks may run, and {job.task_counts.live} of job {old.id} are on nodes",
+            field=which,
+            hint=hint,
+        )
+
+
+def _previous_version(job: JobView, spec: JobSpec) -> tuple[JobPreviousVersion, ...]:
+    """What this version may go back to. What may run elsewhere was changed while nothing ran: no way back."""
+    if not spec.is_service:
+        return ()
+    if spec.placement_inputs != job.spec.placement_inputs:
+        return () if job.previous_version is None else (JobPreviousVersion(spec.id),)
+    return (previous_version(job.spec, job.intent, job.previous_version, job.rollout),)
+
+
+def _replacement_intent(job: JobView, spec: JobSpec, wanted: UpdateRequest) -> JobIntent | None:
+    """None: as before."""
+    if not wanted.replace:
+        return None
+    if spec.run is RunMode.AT_MOST_ONCE:
+        raise Conflict(f"job {spec.id} runs at_most_once", hint="leave out --replace: what runs goes on")
+    before = job.intent or JobIntent(spec.id)
+    most = wanted.max_parallel or spec.rollout.max_parallel
+    wish = msgspec.structs.replace(before, max_parallel=most)
+    if before.replace != spec.version:
+        wish = msgspec.structs.replace(wish, replace=spec.version, spare=(), back_from=0, back_why=None)
+    return None if wish == before else wish
+
+
+def _refuse_ended(job: JobView) -> None:
+    if job.status is not None and job.status.ended:
+        raise Conflict(f"job {job.spec.id} has ended: {job.status.state}", hint="submit it again")
+    if job.intent is not None and job.intent.cancel:
+        raise Conflict(f"job {job.spec.id} is being canceled", hint="submit it again")
+
+
+def rollback_job(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan:
+    """Once: after it there is nothing to go back to until the next update."""
+    del now
+    fields.known_fields(body, ())
+    job = find_job(view, ref, caller)
+    access.require_in_namespace(caller, Action.SUBMIT, job.spec.namespace)
+    if job.status is not None and job.status.ended:
+        raise Conflict(f"job {job.spec.id} has ended: {job.status.state}", hint="submit it again")
+    if job.intent is not None and job.intent.cancel:
+        raise Conflict(f"job {job.spec.id} is being canceled", hint="submit it again")
+    back = plan_rollback(job.spec, job.intent, job.previous_version, f"as {caller.name} wishes")
+    if back is None:
+        hint = "update it: rota job update --help" if job.spec.is_service else "only services go back"
+        raise Conflict(f"job {job.spec.id} has no version to go back to", hint=hint)
+    parse_spec(job_body.spec_to_body(back.spec))  # beside the number of tasks there are by now
+    refuse_affinity_cycle(view, back.spec)
+    check_update(view, job.spec, back.spec)
+    before = f"what it was before version {back.wish.back_from}"
+    why = f"{caller.name} lets job {job.spec.id} go back to {before}, as version {back.spec.version}"
+    event = EventRecord("job.rollout", why, job=job.spec.id, state="back")
+    return Plan(tuple(back), events=(event,), why=why, answer=job.spec.id)

@@ -1,0 +1,409 @@
+"""The gRPC face: what outside controllers may ask, with the same rules as HTTP. [I/O]"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from functools import partial, wraps
+from typing import Any
+
+import grpc
+import structlog
+
+from rota.apiserver import access
+from rota.apiserver.access import Action, Caller
+from rota.apiserver.admission import submission, update
+from rota.apiserver.admission.recovery import LossResolution, resolve_losses
+from rota.apiserver.admission.report_interval import set_report_interval
+from rota.apiserver.admission.subscribers import acknowledge_events, subscribe, subscriber_name
+from rota.apiserver.admission.update import UpdateRequest, UpdateResult
+from rota.apiserver.api import Api, wall_ms
+from rota.apiserver.authentication import Unauthenticated, authenticate_token, while_token_valid
+from rota.apiserver.grpc import actions, snapshot
+from rota.apiserver.grpc.actions import JobActionRequest
+from rota.apiserver.grpc.bulk import BulkStream, stop_job, submit_job
+from rota.apiserver.grpc.job_push import JobPush, OutputSelection
+from rota.apiserver.grpc.statistics import SummaryStream
+from rota.apiserver.lookup import can_see_event, find_job
+from rota.apiserver.spec import fields
+from rota.apiserver.streams.event_cursor import EventCursor
+from rota.apiserver.streams.log_selection import STREAMS, LogSelection
+from rota.engine.meter import Meter, current
+from rota.identity import certificates
+from rota.identity.audit import AuditEntry, AuditLog
+from rota.identity.vault import Vault
+from rota.model.errors import BadField, Bug, RotaError
+from rota.model.ids import JobId
+from rota.model.limits import ANSWERS_MAX, NAME_LENGTH_MAX
+from rota.model.plan import Plan
+from rota.model.report_interval import ReportInterval
+from rota.model.subscriber import Subscriber
+from rota.wire import bounds, service_names
+from rota.wire.controller import event_to_wire, indices_from_wire
+from rota.wire.forwarding import origin
+from rota.wire.generated import controller_pb2 as pb
+from rota.wire.generated.controller_pb2_grpc import ControllerServicer
+
+Context = grpc.aio.ServicerContext[Any, Any]
+WriteBatch = Callable[[pb.EventBatch], Awaitable[None]]
+Code = grpc.StatusCode
+STATUS_OF_CODE = {
+    "bad_request": Code.INVALID_ARGUMENT,
+    "bad_field": Code.INVALID_ARGUMENT,
+    "unauthenticated": Code.UNAUTHENTICATED,
+    "not_allowed": Code.PERMISSION_DENIED,
+    "not_found": Code.NOT_FOUND,
+    "conflict": Code.FAILED_PRECONDITION,
+    "gone": Code.OUT_OF_RANGE,
+    "queue_full": Code.RESOURCE_EXHAUSTED,
+    "rate_limited": Code.RESOURCE_EXHAUSTED,
+    "store_full": Code.RESOURCE_EXHAUSTED,
+    "unavailable": Code.UNAVAILABLE,
+}
+REFUSALS = ("unauthenticated", "not_allowed")  # of which a caller can make as many as it likes
+RESUMED_STREAMS_MAX = (
+    20_000  # streams of which a caller says how far it has heard them: of ten thousand tasks
+)
+log = structlog.get_logger("rota.apiserver")
+
+
+class TokenInterceptor(grpc.aio.ServerInterceptor):
+    """Refuses calls of outside controllers by their metadata alone, before a message of theirs is read.
+
+    `may_register` is asked for the services of workers, whose calls need a token off loopback only.
+    """
+
+    def __init__(self, vault: Vault, audit: AuditLog, may_register: Callable[[str], bool]) -> None:
+        self._vault = vault
+        self._audit = audit
+        self._may_register = may_register
+
+    async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
+        service, _, method = handler_call_details.method.lstrip("/").partition("/")
+        said = dict(handler_call_details.invocation_metadata or ()).get("authorization", "")
+        refusal = self._refusal(service, str(said))
+        if refusal is None:
+            return await continuation(handler_call_details)
+
+        async def refuse(_: AsyncIterator[bytes], context: Context) -> None:
+            action = method[:NAME_LENGTH_MAX].lower()
+            self._audit.write_counted(_audit_entry(context, None, action, service, refusal.code))
+            await _abort(context, refusal)
+
+        # A handler of streams is called before anything is read, a unary one when its message is there.
+        return grpc.stream_stream_rpc_method_handler(refuse)
+
+    def _refusal(self, service: str, authorization: str) -> Unauthenticated | None:
+        if service in service_names.WORKERS and not self._may_register(authorization):
+            return Unauthenticated("off loopback this needs a token", hint="of an admin of all namespaces")
+        if service != service_names.CONTROLLER:
+            return None
+        try:
+            authenticate_token(self._vault, authorization)
+        except Unauthenticated as refusal:
+            return refusal
+        return None
+
+
+def _metered(door: type["ControllerService"]) -> type["ControllerService"]:
+    """The class with the time of each call measured; `_entered` names the account."""
+    for name in vars(ControllerServicer):
+        if not name.startswith("_"):
+            setattr(door, name, _on_a_meter(getattr(door, name)))
+    return door
+
+
+def _on_a_meter(method: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Coroutine[Any, Any, Any]]:
+    @wraps(method)
+    async def measured(door: "ControllerService", request: Any, context: Context) -> Any:
+        return await Meter().run(method(door, request, context))
+
+    return measured
+
+
+@_metered
+class ControllerService(ControllerServicer):
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    async def Schedule(self, request: pb.ScheduleRequest, context: Context) -> None:
+        async with self._serve_call(context, "schedule", "job", request) as caller:
+            heard = self._resume_cursor(request.heard)
+            done = await submit_job(self._api, caller, request.spec_json, request.idempotency_key)
+            self._audit(context, caller, "schedule", f"job {done.job}", "ok")
+            output = _output_selection(done.job, request.heard) if request.logs else None
+            await JobPush(self._api, done.job, context.write, output, heard).run()
+
+    async def Follow(self, request: pb.FollowRequest, context: Context) -> None:
+        async with self._serve_call(context, "follow", request.job, request) as caller:
+            heard = self._resume_cursor(request.heard)
+            job = await self._find(request.job, caller)
+            output = _output_selection(job, request.heard) if request.logs else None
+            if request.logs:
+                await self._audit_reader(context, caller, job)
+            await JobPush(self._api, job, context.write, output, heard).run()
+
+    async def ScheduleMany(self, request_iterator: AsyncIterator[pb.BulkRequest], context: Context) -> None:
+        async with self._serve_call(context, "schedule", "jobs") as caller:
+            access.require_role(caller, Action.SUBMIT)
+
+            def noted(action: str, target: str, outcome: str) -> None:
+                self._audit(context, caller, action, target, outcome)
+
+            await BulkStream(self._api, caller, context.write, noted).run(request_iterator)
+
+    async def Stop(self, request: pb.StopRequest, context: Context) -> pb.StopReply:
+        async with self._serve_call(context, "stop", request.job, request) as caller:
+            reply = await stop_job(self._api, caller, request)
+            self._audit(context, caller, "stop", f"job {request.job}", "ok")
+            return reply
+
+    async def Update(self, request: pb.UpdateRequest, context: Context) -> pb.UpdateReply:
+        async with self._serve_call(context, "update", request.job, request) as caller:
+            version = request.if_version if request.HasField("if_version") else None
+            body = fields.decode_json(request.fields_json.encode())
+            wanted = UpdateRequest(body, version, request.replace, request.max_parallel or None)
+            done: UpdateResult = await self._api.engine.ask(
+                "apiserver",
+                lambda view, now: update.update_job(view, request.job, wanted, caller, now),
+            )
+            self._audit(context, caller, "update", f"job {done.job.id}", "ok")
+            return pb.UpdateReply(version=done.job.version)
+
+    async def Delete(self, request: pb.DeleteRequest, context: Context) -> pb.DeleteReply:
+        async with self._serve_call(context, "delete", request.job, request) as caller:
+            job = await self._api.engine.ask(
+                "apiserver", lambda view, _: submission.delete_job(view, request.job, caller)
+            )
+            self._audit(context, caller, "delete", f"job {job}", "ok")
+            return pb.DeleteReply()
+
+    async def Pause(self, request: pb.PauseRequest, context: Context) -> pb.OrderReply:
+        return await self._act("pause", request, context)
+
+    async def Resume(self, request: pb.ResumeRequest, context: Context) -> pb.OrderReply:
+        return await self._act("resume", request, context)
+
+    async def Restart(self, request: pb.RestartRequest, context: Context) -> pb.OrderReply:
+        return await self._act("restart", request, context)
+
+    async def Move(self, request: pb.MoveRequest, context: Context) -> pb.OrderReply:
+        return await self._act("move", request, context)
+
+    async def _act(self, action: str, request: JobActionRequest, context: Context) -> pb.OrderReply:
+        async with self._serve_call(context, action, request.job, request) as caller:
+            reply = await actions.act_on_job(self._api, caller, request)
+            self._audit(context, caller, action, f"job {reply.job}", "ok")
+            return reply
+
+    async def Drain(self, request: pb.DrainRequest, context: Context) -> pb.DrainReply:
+        async with self._serve_call(context, "drain", request.node, request) as caller:
+            reply = await actions.drain_node(self._api, caller, request)
+            self._audit(context, caller, "drain", f"node {reply.node}", "ok")
+            return reply
+
+    async def Plan(self, request: pb.PlanRequest, context: Context) -> pb.PlanReply:
+        async with self._serve_call(context, "plan", "job", request) as caller:
+            return await actions.plan_job(self._api, caller, request)
+
+    async def Watch(self, request: pb.WatchRequest, context: Context) -> None:
+        async with self._serve_call(context, "watch", request.job, request) as caller:
+            if request.statistics_interval_ms:
+                access.require_role(caller, Action.READ)
+            job = request.job and await self._find(request.job, caller)
+            position = await self._watch_cursor(request, caller)
+            writing = asyncio.Lock()  # a stream takes one message at a time
+
+            async def write(batch: pb.EventBatch) -> None:
+                async with writing:
+                    await context.write(batch)
+
+            with self._mark_present(caller, request.subscriber):
+                await context.send_initial_metadata(())  # tells the caller that it counts as connected
+                async with asyncio.TaskGroup() as tasks:
+                    if request.statistics_interval_ms:
+                        summaries = SummaryStream(self._api, caller, request.statistics_interval_ms)
+                        tasks.create_task(summaries.run(lambda one: write(pb.EventBatch(summary=one))))
+                    await self._send_events(write, position, job, caller)
+
+    async def _send_events(self, write: WriteBatch, position: EventCursor, job: str, caller: Caller) -> None:
+        """Until the stream ends; events of one job only, if one is given."""
+        async with aclosing(self._api.event_hub.events_after(position)) as pages:
+            async for page in pages:
+                mirror = self._api.engine.mirror  # another one, when everything was read again
+                events = [
+                    event_to_wire(str(happened.at), happened.wall_ms, happened.event)
+                    for happened in page
+                    if (not job or happened.event.job == job)
+                    and can_see_event(mirror, caller, happened.event)
+                ]
+                if events:
+                    await write(pb.EventBatch(events=events))
+
+    async def Acknowledge(self, request: pb.AcknowledgeRequest, context: Context) -> pb.AcknowledgeReply:
+        async with self._serve_call(context, "acknowledge", request.subscriber, request) as caller:
+            position = EventCursor.parse("sequence", request.sequence)
+            self._api.event_hub.check_cursor(position)
+            await self._keep_cursor(caller, request.subscriber, position)
+            return pb.AcknowledgeReply()
+
+    async def Resolve(self, request: pb.ResolveRequest, context: Context) -> pb.ResolveReply:
+        async with self._serve_call(context, "resolve", request.job, request) as caller:
+            indices = indices_from_wire(request.first_index, request.last_index, ANSWERS_MAX)
+            said = LossResolution(request.subscriber, request.job, indices, request.attempt, request.word)
+            job = await self._api.engine.ask("apiserver", lambda view, _: resolve_losses(view, said, caller))
+            self._audit(context, caller, "resolve", f"job {job}: {said.decision}", "ok")
+            return pb.ResolveReply()
+
+    async def State(self, _: pb.StateRequest, context: Context) -> None:
+        async with self._serve_call(context, "state", "cluster") as caller:
+            access.require_role(caller, Action.READ)
+            async with aclosing(snapshot.state_pages(self._api, caller)) as pages:
+                async for page in pages:
+                    await context.write(page)
+
+    async def SetPace(self, request: pb.SetPaceRequest, context: Context) -> pb.PaceReply:
+        async with self._serve_call(context, "set pace", "nodes", request) as caller:
+            engine = self._api.engine
+            now: ReportInterval = await engine.ask(
+                "apiserver",
+                lambda *_: set_report_interval(
+                    engine.mirror.report_interval, request.least_ms, request.most_ms, caller
+                ),
+            )
+            self._audit(context, caller, "set pace", f"{now.least_ms} to {now.most_ms} ms", "ok")
+            return pb.PaceReply(least_ms=now.least_ms, most_ms=now.most_ms)
+
+    async def _audit_reader(self, context: Context, caller: Caller, job: JobId) -> None:
+        """Write down who reads the output of another user's job."""
+        user = await self._api.engine.read(lambda mirror: mirror.jobs[job].spec.user)
+        if user != caller.name:
+            entry = _audit_entry(context, caller, "follow", f"job {job} of {user}", "ok")
+            self._api.audit.write_counted(entry, by_target=True)
+
+    async def _find(self, ref: str, caller: Caller) -> JobId:
+        return await self._api.engine.read(lambda mirror: find_job(mirror, ref, caller).spec.id)
+
+    def _resume_cursor(self, heard: pb.Heard) -> EventCursor:
+        """Where what happens to the tasks goes on; what comes after a submit is after now."""
+        if not heard.sequence:
+            return self._api.event_hub.latest_cursor()
+        position = EventCursor.parse("heard.sequence", heard.sequence)
+        self._api.event_hub.check_cursor(position)
+        return position
+
+    async def _watch_cursor(self, request: pb.WatchRequest, caller: Caller) -> EventCursor:
+        if request.subscriber:
+            access.require_role(caller, Action.SUBSCRIBE)
+        if request.after:
+            position = EventCursor.parse("after", request.after)
+            self._api.event_hub.check_cursor(position)
+            return position
+        if not request.subscriber:
+            return self._api.event_hub.latest_cursor()
+        kept = await self._keep_cursor(caller, request.subscriber, None)
+        return EventCursor(kept.revision, kept.index)
+
+    async def _keep_cursor(self, caller: Caller, subscriber: str, at: EventCursor | None) -> Subscriber:
+        """Where a subscriber stands: moved on to `at`; or, the first time it is heard of, from now on."""
+        access.require_role(caller, Action.SUBSCRIBE)
+        engine, name = self._api.engine, subscriber_name(caller, subscriber)
+        now = self._api.event_hub.latest_cursor()
+
+        def decide(*_: object) -> Plan:
+            known = engine.mirror.subscribers
+            return (
+                subscribe(known, name, now, caller.owner)
+                if at is None
+                else acknowledge_events(known, name, at.revision, at.index, caller.owner)
+            )
+
+        kept: Subscriber = await engine.ask("apiserver", decide)
+        return kept
+
+    @contextmanager
+    def _mark_present(self, caller: Caller, subscriber: str) -> Iterator[None]:
+        """While it watches, a subscriber is there to be asked."""
+        if not subscriber:
+            yield
+            return
+        engine, name = self._api.engine, subscriber_name(caller, subscriber)
+        engine.observe(lambda mirror: mirror.presence.connected_one(name))
+        try:
+            yield
+        finally:
+            engine.observe(lambda mirror: mirror.presence.disconnected_one(name, mirror.now_ms))
+
+    @asynccontextmanager
+    async def _serve_call(
+        self, context: Context, action: str, target: str, request: Any = None
+    ) -> AsyncIterator[Caller]:
+        """Who calls, and the outermost edge for whatever goes wrong; a request is looked at first of all."""
+        caller: Caller | None = None
+        try:
+            said = dict(context.invocation_metadata() or ())
+            caller = authenticate_token(self._api.vault, str(said.get("authorization", "")))
+            if (meter := current()) is not None:
+                meter.bill(partial(self._api.rates.charge, caller))
+            await self._api.rates.enter(caller)
+            if request is not None:
+                bounds.check(request)
+            async with while_token_valid(self._api.vault, caller):
+                yield caller
+        except grpc.aio.AbortError:
+            raise
+        except Exception as error:
+            refused = _to_rota_error(error, action)
+            self._audit(context, caller, action, target, refused.code)
+            await _abort(context, refused)
+
+    def _audit(self, context: Context, caller: Caller | None, action: str, target: str, outcome: str) -> None:
+        entry = _audit_entry(context, caller, action, target, outcome)
+        if outcome in REFUSALS:
+            self._api.audit.write_counted(entry)
+        else:
+            self._api.audit.write(entry)
+
+
+def _audit_entry(
+    context: Context, caller: Caller | None, action: str, target: str, outcome: str
+) -> AuditEntry:
+    return AuditEntry(
+        at_ms=wall_ms(),
+        who=caller.name if caller else "",
+        token=caller.token if caller else "",
+        action=action,
+        target=target,
+        outcome=outcome,
+        origin=origin(context, certificates.may_forward),
+    )
+
+
+def _output_selection(job: JobId, heard: pb.Heard) -> OutputSelection:
+    """All of it but what was heard before."""
+    if len(heard.logs) > RESUMED_STREAMS_MAX:
+        problem = f"names {len(heard.logs)} streams"
+        raise BadField("heard.logs", problem, f"name at most {RESUMED_STREAMS_MAX}")
+    for one in heard.logs:
+        if one.stream not in STREAMS:
+            raise BadField("heard.logs", f"'{one.stream[:40]}' is no stream", f"write {' or '.join(STREAMS)}")
+    resume = {(one.index, one.attempt, one.stream): one.offset for one in heard.logs}
+    last = {(one.index, one.stream): one.attempt for one in heard.logs}
+    return OutputSelection(LogSelection(job, from_first=True, follow=True, resume=resume), last)
+
+
+def _to_rota_error(error: BaseException, action: str) -> RotaError:
+    """An error foreseen, alone or from within a group of tasks, as it is; any other as a fault of ours."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, RotaError) and not isinstance(error, Bug):
+        return error
+    log.error("a call failed", action=action, exc_info=error)
+    return Bug("something went wrong inside; the server's log says what")
+
+
+async def _abort(context: Context, error: RotaError) -> None:
+    said = {"rota-code": error.code, "rota-field": getattr(error, "field", None)}
+    hint = getattr(error, "hint", None)
+    detail = f"{error} ({hint})" if hint else str(error)
+    trailing = tuple((key, value) for key, value in said.items() if value)
+    await context.abort(STATUS_OF_CODE.get(error.code, Code.INTERNAL), detail, trailing)

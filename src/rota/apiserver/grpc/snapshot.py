@@ -1,0 +1,62 @@
+"""The cluster to an outside controller, in pages: what it needs to know before it watches. [I/O]"""
+
+from collections.abc import AsyncGenerator, Iterator
+from functools import partial
+from typing import TypeVar
+
+from rota.apiserver.access import Caller, can_see
+from rota.apiserver.admission.recovery import unresolved_losses
+from rota.apiserver.api import Api
+from rota.apiserver.grpc.statistics import node_statistics, queue_state, split_by_size
+from rota.apiserver.views import jobs as show
+from rota.apiserver.views.nodes import node_json
+from rota.engine.state.entries import JobEntry
+from rota.engine.state.mirror import Mirror
+from rota.model.ids import JobId, NodeId
+from rota.wire.controller import job_to_wire, node_to_wire
+from rota.wire.generated import controller_pb2 as pb
+
+BATCH_SIZE = 500  # nodes or jobs looked at before others have their turn
+T = TypeVar("T")
+
+
+async def state_pages(api: Api, caller: Caller) -> AsyncGenerator[pb.StatePage, None]:
+    """Each as of its moment, none older than the sequence number that the first one tells."""
+    sequence, read = str(api.event_hub.latest_cursor()), api.engine.read
+    yield pb.StatePage(sequence=sequence, queue=await read(partial(queue_state, caller=caller)))
+    for nodes in _batches(await read(lambda mirror: list(mirror.nodes))):
+        lines = await read(partial(_node_lines, names=nodes, now_ms=api.engine.now_ms()))
+        for part in split_by_size(lines):
+            yield pb.StatePage(nodes=part)
+    for jobs in _batches(await read(lambda mirror: list(mirror.jobs))):
+        page = await read(partial(_job_page, caller=caller, names=jobs))
+        if page.jobs:
+            yield page
+
+
+def _node_lines(mirror: Mirror, names: list[NodeId], now_ms: int) -> list[pb.NodeLine]:
+    found = [mirror.nodes[name] for name in names if name in mirror.nodes]
+    return [
+        node_to_wire(node_json(mirror, node, now_ms), node_statistics(mirror, node, now_ms)) for node in found
+    ]
+
+
+def _job_page(mirror: Mirror, caller: Caller, names: list[JobId]) -> pb.StatePage:
+    """Those that have not ended."""
+    found = [mirror.jobs[name] for name in names if name in mirror.jobs]
+    live = [job for job in found if not show.has_ended(job) and can_see(caller, job.spec.namespace)]
+    return pb.StatePage(
+        jobs=[job_to_wire(show.job_line(job)) for job in live],
+        unresolved=[one for job in live for one in _unresolved_tasks(job)],
+    )
+
+
+def _unresolved_tasks(job: JobEntry) -> Iterator[pb.UnresolvedTask]:
+    for index, loss in unresolved_losses(job):
+        yield pb.UnresolvedTask(
+            job=job.spec.id, index=index, attempt=loss.attempt, owner=job.spec.recovery_controller or ""
+        )
+
+
+def _batches(names: list[T]) -> Iterator[list[T]]:
+    return (names[first : first + BATCH_SIZE] for first in range(0, len(names), BATCH_SIZE))

@@ -1,0 +1,244 @@
+"""A request handed on to the server that leads, and its answer handed back as it comes. [I/O]"""
+
+import asyncio
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import httptools
+from starlette.types import Receive, Scope, Send
+
+from rota.apiserver.responses import limit_body, run_until_disconnect
+from rota.identity.authority import CertificateAuthority
+from rota.model.errors import Unavailable
+
+FORWARDED_HEADER = (
+    "rota-forwarded"  # by one that stands by: the next one that does is not to hand it on again
+)
+ORIGIN_HEADER = "rota-origin"  # the caller's address, and a mark that only servers of the cluster can make
+CONNECT_SECONDS = 2.0
+IDLE_SECONDS = 10.0  # a connection is kept; the leader keeps its end far longer
+IDLE_MAX = 32
+_READ_BYTES = 65536
+_HOP_BY_HOP_HEADERS = (
+    b"connection",
+    b"keep-alive",
+    b"transfer-encoding",
+    b"upgrade",
+    b"te",
+    b"trailer",
+    b"expect",
+    b"date",
+)
+_LOCAL_HEADERS = (b"host", b"origin", b"sec-fetch-site", b"content-length")  # looked at here
+_CLUSTER_HEADERS = (FORWARDED_HEADER.encode(), ORIGIN_HEADER.encode())  # not believed from callers
+RawHeaders = list[tuple[bytes, bytes]]
+
+
+class ResponseHead(NamedTuple):
+    """How an answer begins."""
+
+    status: int
+    headers: RawHeaders
+
+    def header(self, name: bytes) -> bytes | None:
+        return next((value for key, value in self.headers if key == name), None)
+
+
+class LeaderConnection(NamedTuple):
+    """A connection to a server."""
+
+    url: str
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    @property
+    def is_open(self) -> bool:
+        return not (self.reader.at_eof() or self.writer.is_closing())
+
+
+class ForwardedCall:
+    """One request to the leader: said once, never again."""
+
+    def __init__(self, line: LeaderConnection) -> None:
+        self._reader, self._writer = line.reader, line.writer
+        self._response = _ResponseParser()
+
+    async def send(self, request: bytes, timeout_seconds: float) -> ResponseHead:
+        """Raises Unavailable: whether it was heard is not known."""
+        with _errors_as_unavailable():
+            async with asyncio.timeout(timeout_seconds):
+                self._writer.write(request)
+                await self._writer.drain()
+                while not self._response.has_head:
+                    await self._read()
+        headers = [(name, value) for name, value in self._response.headers if name not in _HOP_BY_HOP_HEADERS]
+        return ResponseHead(self._response.parser.get_status_code(), headers)
+
+    async def stream_body(self, send: Send) -> bytes:
+        """The body as it comes; what is returned is its end. One that was cut is an error, not an end."""
+        with _errors_as_unavailable():
+            while not self._response.is_complete:
+                if some := self._response.drain_body():
+                    await send({"type": "http.response.body", "body": some, "more_body": True})
+                await self._read()
+        return self._response.drain_body()
+
+    @property
+    def leaves_connection_reusable(self) -> bool:
+        """Whether the answer has come to its end, and another may follow."""
+        return self._response.is_complete and self._response.keeps_alive
+
+    async def _read(self) -> None:
+        data = await self._reader.read(_READ_BYTES)
+        if not data:
+            raise ConnectionResetError("it hung up")
+        self._response.parser.feed_data(data)
+
+
+class LeaderClient:
+    """How whoever leads is reached from here."""
+
+    def __init__(self, roots_pem: Callable[[], bytes]) -> None:
+        """`roots_pem` are the authorities to trust, beside those of the system: a rotation changes them."""
+        self._roots_pem = roots_pem
+        self._trusted = b""
+        self._tls = ssl.create_default_context()
+        self._idle: list[tuple[float, LeaderConnection]] = []
+
+    @asynccontextmanager
+    async def open_call(self, url: str) -> AsyncIterator[ForwardedCall]:
+        """Raises Unavailable, and nothing was said."""
+        line = self._idle_connection(url) or await self._dial(url)
+        call = ForwardedCall(line)
+        try:
+            yield call
+        finally:
+            if call.leaves_connection_reusable and line.is_open and len(self._idle) < IDLE_MAX:
+                self._idle.append((time.monotonic(), line))
+            else:
+                line.writer.close()
+
+    def close(self) -> None:
+        while self._idle:
+            self._idle.pop()[1].writer.close()
+
+    def _idle_connection(self, url: str) -> LeaderConnection | None:
+        """The one used last: it is the likeliest to be heard. Those to who led before are closed."""
+        oldest = time.monotonic() - IDLE_SECONDS
+        while self._idle:
+            since, line = self._idle.pop()
+            if since >= oldest and line.url == url and line.is_open:
+                return line
+            line.writer.close()
+        return None
+
+    async def _dial(self, url: str) -> LeaderConnection:
+        address = urlsplit(url)
+        tls = self._context() if address.scheme == "https" else None
+        with _errors_as_unavailable():
+            async with asyncio.timeout(CONNECT_SECONDS):
+                return LeaderConnection(
+                    url, *await asyncio.open_connection(address.hostname, address.port, ssl=tls)
+                )
+
+    def _context(self) -> ssl.SSLContext:
+        if self._trusted != (roots := self._roots_pem()):
+            self._tls, self._trusted = ssl.create_default_context(), roots
+            self._tls.load_verify_locations(cadata=roots.decode())
+        return self._tls
+
+
+def marked_origin(authority: CertificateAuthority, scope: Scope) -> str:
+    """The value of the header by which the leader knows where a request came from."""
+    address = (scope.get("client") or ("",))[0]
+    return f"{address} {authority.sign_origin(address, _marked_request(scope))}"
+
+
+def origin_of(authority: CertificateAuthority, scope: Scope) -> str:
+    """The caller's address: that of the connection, or the one that a server has marked for this request."""
+    said = next((value for name, value in scope["headers"] if name == ORIGIN_HEADER.encode()), b"")
+    origin, _, mark = said.decode("latin-1").partition(" ")
+    if mark and authority.verify_origin(origin, _marked_request(scope), mark):
+        return origin
+    client = scope.get("client")
+    return client[0] if client else ""
+
+
+def _marked_request(scope: Scope) -> bytes:
+    """What the mark holds for: of the head alone, since a refusal does not wait for the body."""
+    return f"{scope['method']} {scope['path']}".encode()
+
+
+def encode_request(scope: Scope, url: str, body: bytes, origin: str) -> bytes:
+    """The same request, as it is said to the leader; `origin` is the value of that header."""
+    dropped = (*_HOP_BY_HOP_HEADERS, *_LOCAL_HEADERS, *_CLUSTER_HEADERS)
+    target = scope.get("raw_path", scope["path"].encode())
+    if scope["query_string"]:
+        target += b"?" + scope["query_string"]
+    lines = [
+        scope["method"].encode() + b" " + target + b" HTTP/1.1",
+        b"host: " + urlsplit(url).netloc.encode(),
+        b"content-length: %d" % len(body),
+        FORWARDED_HEADER.encode() + b": 1",
+        ORIGIN_HEADER.encode() + b": " + origin.encode(),
+        *(name + b": " + value for name, value in scope["headers"] if name.lower() not in dropped),
+    ]
+    return b"\r\n".join(lines) + b"\r\n\r\n" + body
+
+
+async def read_body(receive: Receive) -> bytes:
+    receive, parts = limit_body(receive), []
+    while True:
+        message = await receive()
+        parts.append(message.get("body", b""))
+        if not message.get("more_body"):
+            return b"".join(parts)
+
+
+async def send_response(call: ForwardedCall, head: ResponseHead, receive: Receive, send: Send) -> None:
+    """Until it ends, or nobody reads any more."""
+    await send({"type": "http.response.start", "status": head.status, "headers": head.headers})
+    end = await run_until_disconnect(call.stream_body(send), receive)
+    if end is not None:
+        await send({"type": "http.response.body", "body": end, "more_body": False})
+
+
+class _ResponseParser:
+    """What has come of an answer so far."""
+
+    def __init__(self) -> None:
+        self.headers: RawHeaders = []
+        self.has_head = self.is_complete = self.keeps_alive = False
+        self.parser = httptools.HttpResponseParser(self)
+        self._body = bytearray()
+
+    def drain_body(self) -> bytes:
+        body, self._body = bytes(self._body), bytearray()
+        return body
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        self.has_head = True
+
+    def on_body(self, body: bytes) -> None:
+        self._body += body
+
+    def on_message_complete(self) -> None:
+        self.keeps_alive = bool(self.parser.should_keep_alive())  # forgotten afterwards
+        self.is_complete = True
+
+
+@contextmanager
+def _errors_as_unavailable() -> Iterator[None]:
+    try:
+        yield
+    except TimeoutError:
+        raise Unavailable("the leader does not answer; whether it was done is not known") from None
+    except (OSError, httptools.HttpParserError) as error:
+        raise Unavailable(f"the leader cannot be reached: {error}") from error

@@ -1,0 +1,169 @@
+"""What one token may ask of the server: requests, its share of the time; and guesses of an address. [I/O]
+
+Three bounds, all in memory, changed in constant time by the event loop alone, so that no lock is needed:
+
+* a token bucket of requests for each API token. Buckets that are full again say nothing and are dropped when
+  there are many.
+* the token's share of the event loop's time (`rota.apiserver.fair_share`). It comes first and makes requests
+  wait rather than refuses them: a refusal takes time as well, and its client asks again at once.
+* a bucket for each address from which unknown tokens come.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from rota.apiserver.access import Caller, is_cluster_admin
+from rota.apiserver.fair_share import Shares
+from rota.apiserver.thread_capacity import Counted, capacity, counted
+from rota.identity.tokens import Role
+from rota.model.errors import Rejected
+from rota.model.limits import (
+    GUESSES_AT_ONCE,
+    GUESSES_PER_SECOND,
+    REQUESTS_AT_ONCE,
+    REQUESTS_PER_SECOND,
+    SHARE_WAIT_SECONDS_MAX,
+    SHARE_WINDOW_SECONDS,
+)
+
+STRANGERS = Caller("stranger", Role.VIEWER, ())  # all callers whose token is not known share one account
+_SWEEP_BUCKETS_MIN = 1_000  # when there are twice as many as after the last look
+
+
+class RateLimited(Rejected):
+    """The token makes requests faster than it may."""
+
+    code = "rate_limited"
+
+
+class _Bucket(NamedTuple):
+    """What was left at a moment."""
+
+    left: float
+    at_seconds: float
+
+
+@dataclass(slots=True)
+class TokenBuckets:
+    """Token buckets by a name."""
+
+    per_second: float
+    burst: float
+    now: Callable[[], float] = time.monotonic
+    _buckets: dict[str, _Bucket] = field(default_factory=dict)
+    _sweep_at: int = 2 * _SWEEP_BUCKETS_MIN
+
+    def tokens_left(self, name: str) -> float:
+        before = self._buckets.get(name)
+        if before is None:
+            return self.burst
+        return min(self.burst, before.left + (self.now() - before.at_seconds) * self.per_second)
+
+    def spend(self, name: str) -> float:
+        """What is left behind one more; below 0: streams wait for so many."""
+        left = self.tokens_left(name) - 1.0
+        self._buckets[name] = _Bucket(left, self.now())
+        if len(self._buckets) >= self._sweep_at:
+            self._sweep()
+        return left
+
+    def _sweep(self) -> None:
+        self._buckets = {
+            name: one for name, one in self._buckets.items() if self.tokens_left(name) < self.burst
+        }
+        self._sweep_at = 2 * max(len(self._buckets), _SWEEP_BUCKETS_MIN)
+
+
+@dataclass(slots=True)
+class UnknownTokenLimits(TokenBuckets):
+    """Tokens that are not known, by the address they come from.
+
+    Only they are refused: a known token of the same address, behind a proxy perhaps, is let in.
+    """
+
+    per_second: float = GUESSES_PER_SECOND
+    burst: float = GUESSES_AT_ONCE
+
+    def acquire(self, address: str) -> None:
+        """Count one. Raises RateLimited where the address has none left."""
+        if self.tokens_left(address) < 1.0:
+            raise RateLimited("too many tokens from this address are not known", hint="is it still valid?")
+        self.spend(address)
+
+
+@dataclass(slots=True)
+class RateLimits(TokenBuckets):
+    """The bounds of one server. An admin of all namespaces has none: such a token may do anything anyway.
+
+    What admins and nodes use is charged all the same: others make room for them.
+    """
+
+    per_second: float = REQUESTS_PER_SECOND
+    burst: float = REQUESTS_AT_ONCE
+    _shares: Shares = field(default_factory=Shares)
+    _counted: Counted | None = None
+    _sample_at: float = 0.0
+
+    async def enter(self, caller: Caller) -> None:
+        """Return when it is the turn of a request. Raises RateLimited where the token has none left."""
+        await self._wait_for_share(caller, may_refuse=True)
+        self.acquire(caller)
+
+    def charge(self, caller: Caller, seconds: float) -> None:
+        """Note that a caller has used the event loop for some time."""
+        self._shares.charge(_account(caller), seconds, self.now())
+
+    def acquire(self, caller: Caller) -> None:
+        """Count one request. Raises RateLimited where the token has none left."""
+        if _is_unlimited(caller):
+            return
+        if self.tokens_left(caller.token) < 1.0:
+            problem = f"{caller.name} makes more than {self.per_second:g} requests a second"
+            hint = "wait as long as Retry-After says; submit many jobs on one stream"
+            raise RateLimited(problem, hint=hint)
+        self.spend(caller.token)
+
+    async def acquire_or_wait(self, caller: Caller) -> None:
+        """Count one request of a stream, and return when the token has one left for it."""
+        await self._wait_for_share(caller, may_refuse=False)
+        if _is_unlimited(caller):
+            return
+        missing = -self.spend(caller.token)
+        if missing > 0:
+            await asyncio.sleep(missing / self.per_second)
+
+    async def _wait_for_share(self, caller: Caller, *, may_refuse: bool) -> None:
+        if is_cluster_admin(caller) or caller.node is not None:
+            return
+        name, now = _account(caller), self.now()
+        if now >= self._sample_at:
+            self._sample_capacity(now)
+        seconds = self._shares.enter(name, now)
+        if seconds <= 0:
+            return
+        try:
+            await asyncio.sleep(min(seconds, SHARE_WAIT_SECONDS_MAX))
+        finally:
+            self._shares.resume(name)
+        if may_refuse and seconds > SHARE_WAIT_SECONDS_MAX:
+            problem = f"{caller.name} uses more than its share of a busy server"
+            raise RateLimited(problem, hint="wait as long as Retry-After says; make fewer requests at once")
+
+    def _sample_capacity(self, now: float) -> None:
+        before, self._counted = self._counted, counted()
+        self._shares.capacity = capacity(before, self._counted)
+        self._sample_at = now + SHARE_WINDOW_SECONDS
+
+
+def _account(caller: Caller) -> str:
+    """The token, or the job of a task that reports; a caller without a token has the account of its name."""
+    if caller.task is not None:
+        return f"job {caller.task.job}"
+    return caller.token or caller.name
+
+
+def _is_unlimited(caller: Caller) -> bool:
+    return not caller.token or is_cluster_admin(caller)

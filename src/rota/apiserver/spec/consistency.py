@@ -1,0 +1,163 @@
+"""A JobSpec -> BadField where two of its wishes cannot both be met, whatever nodes there are or come."""
+
+from itertools import combinations
+
+from rota.model.errors import BadField
+from rota.model.ids import JobId
+from rota.model.job import JobSpec
+from rota.model.shape import AffinityTerm, Constraint, Op
+from rota.model.view import View
+
+CYCLE_JOBS_MAX = 1_000  # waiting jobs looked at for a circle; in a longer queue it is not looked for
+
+
+def check_consistency(spec: JobSpec, wall_ms: int) -> None:
+    """Of the spec alone."""
+    _check_where(spec.where)
+    _check_terms(spec)
+    _check_counts(spec)
+    _check_times(spec, wall_ms)
+
+
+def refuse_affinity_cycle(view: View, spec: JobSpec) -> None:
+    """It waits for a job to run near to, which waits for this one: neither would ever start."""
+    needed = _required_terms(spec)
+    wanted_by_others = any(
+        namespace == spec.namespace and jobs.holds(spec.selector_labels)
+        for namespace, jobs in view.affinity.members
+    )
+    if not needed or not wanted_by_others:
+        return
+    waiting = _waiting_jobs(view, spec.namespace)
+    if len(waiting) > CYCLE_JOBS_MAX:
+        return
+    stuck = _never_starting(view, [spec, *waiting])
+    if spec.id not in stuck:
+        return
+    term, partner = next(
+        (term, stuck[job.id])
+        for term in needed
+        for job in waiting
+        if job.id in stuck and term.jobs.holds(job.selector_labels)
+    )
+    problem = f"'{term}' waits for job {partner.id} to run, which waits for this one: neither could start"
+    raise BadField("near", problem, "leave one of the two wishes out, or give it a weight")
+
+
+def _check_where(where: tuple[Constraint, ...]) -> None:
+    for label in dict.fromkeys(one.label for one in where):
+        said = [one for one in where if one.label == label]
+        for pair in combinations(said, 2):
+            if _are_exclusive(list(pair)):
+                first, second = pair
+                raise BadField(
+                    "where", f"'{first}' and '{second}' cannot both hold", _suggestion(first, second)
+                )
+        if _are_exclusive(said):
+            problem = " and ".join(f"'{one}'" for one in said) + " cannot hold together"
+            raise BadField("where", problem, "leave one of them out")
+
+
+def _are_exclusive(said: list[Constraint]) -> bool:
+    """No value of the label satisfies all of these."""
+    named = [one.values for one in said if one.op in (Op.EQUAL, Op.IN)]
+    if named:
+        label = said[0].label
+        return not any(all(one.holds({label: value}) for one in said) for value in named[0])
+    above = [one for one in said if one.op is Op.MORE]
+    below = [one for one in said if one.op is Op.LESS]
+    # Nothing is between them unless the upper bound is itself above the lower one.
+    return any(not low.holds({low.label: high.values[0]}) for low in above for high in below)
+
+
+def _suggestion(first: Constraint, second: Constraint) -> str:
+    if first.op is Op.EQUAL and second.op is Op.EQUAL:
+        return f"write '{first.label} in {first.values[0]},{second.values[0]}' for either of them"
+    return "leave one of them out"
+
+
+def _check_terms(spec: JobSpec) -> None:
+    for near in spec.near:
+        for apart in spec.apart:
+            if (near.jobs, near.over) == (apart.jobs, apart.over):
+                problem = f"'{near.jobs} over {near.over}' is wished near as well as apart"
+                raise BadField("apart", problem, "leave one of the two out")
+
+
+def _check_counts(spec: JobSpec) -> None:
+    if spec.gang and spec.parallel is not None and spec.parallel < spec.count:
+        problem = f"its {spec.count} tasks start together, and parallel allows {spec.parallel}"
+        raise BadField("gang", problem, "leave gang or parallel out")
+    if spec.evict_at_most is None:
+        return
+    if spec.evict_at_most > spec.size:
+        problem = f"{spec.evict_at_most} is more than its {spec.size} tasks"
+        raise BadField("evict_at_most", problem, f"write 0 to {spec.size}, or leave it out")
+    if not spec.preemptible and spec.evict_at_most > 0:
+        problem = f"allows {spec.evict_at_most} to give way, and preemptible = false none"
+        raise BadField("evict_at_most", problem, "leave one of the two out")
+
+
+def _check_times(spec: JobSpec, wall_ms: int) -> None:
+    expect, timeout = spec.expect_seconds, spec.timeout_seconds
+    if expect is not None and timeout is not None and expect > timeout:
+        problem = f"{expect:g} s is longer than its timeout of {timeout:g} s"
+        raise BadField("expect", problem, "write at most the timeout, or raise that")
+    if spec.deadline_at_ms is None or spec.expect_ms is None:
+        return
+    left_ms = spec.deadline_at_ms - wall_ms
+    if left_ms < spec.expect_ms:
+        which = "timeout" if expect is None else "expect"
+        problem = (
+            f"is in {left_ms / 1000:g} s, and by its {which} a task may take {spec.expect_ms / 1000:g} s"
+        )
+        raise BadField("deadline", problem, f"write a later deadline, or a shorter {which}")
+
+
+def _required_terms(spec: JobSpec) -> list[AffinityTerm]:
+    """What must run before it can: jobs other than itself."""
+    return [term for term in spec.near if term.weight is None and not term.jobs.holds(spec.selector_labels)]
+
+
+def _waiting_jobs(view: View, namespace: str) -> list[JobSpec]:
+    """Jobs of the namespace none of whose tasks runs, as many as are looked at and some more."""
+    found: list[JobSpec] = []
+    for line, turns in view.pending_queues():
+        if line.owner.namespace == namespace:
+            jobs = (view.jobs[JobId(str(turn[2]))] for turn in turns[: CYCLE_JOBS_MAX + 1])
+            found += [job.spec for job in jobs if not job.task_counts.live]
+        if len(found) > CYCLE_JOBS_MAX:
+            break
+    return found
+
+
+def _never_starting(view: View, specs: list[JobSpec]) -> dict[JobId, JobSpec]:
+    """Those that are left when all have started that can, one after the other."""
+    stuck = {spec.id: spec for spec in specs}
+    while True:
+        free = [spec for spec in stuck.values() if _can_start(view, spec, stuck, specs)]
+        if not free:
+            return stuck
+        for spec in free:
+            del stuck[spec.id]
+
+
+def _can_start(view: View, spec: JobSpec, stuck: dict[JobId, JobSpec], specs: list[JobSpec]) -> bool:
+    return all(
+        _has_running_member(view, spec.namespace, term)
+        or any(term.jobs.holds(other.selector_labels) for other in specs if other.id not in stuck)
+        or not any(term.jobs.holds(other.selector_labels) for other in specs)  # it may come yet
+        for term in _required_terms(spec)
+    )
+
+
+def _has_running_member(view: View, namespace: str, term: AffinityTerm) -> bool:
+    counted = view.affinity.members.get((namespace, term.jobs))
+    if counted is not None:
+        return bool(counted.any())
+    return any(
+        term.jobs.holds(view.jobs[job].spec.selector_labels)
+        for node in view.nodes.values()
+        for job, _ in node.assigned
+        if view.jobs[job].spec.namespace == namespace
+    )

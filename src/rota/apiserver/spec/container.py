@@ -1,0 +1,144 @@
+"""`image` and `container` of a submit -> a Container, or an error that names the field."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from rota.apiserver.spec import fields
+from rota.model.amounts import GPU
+from rota.model.container import ContainerNetwork, ContainerSpec, MountSpec, PullPolicy
+from rota.model.errors import BadField
+from rota.model.job import JobSpec
+from rota.model.limits import CONTAINER_ENV_BYTES_MAX, IMAGE_LENGTH_MAX, MOUNTS_MAX
+from rota.model.shape import RunMode
+
+IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
+USER = re.compile(r"[0-9]{1,9}(:[0-9]{1,9})?")
+CONTAINER_FIELDS = ("user", "network", "mounts", "workdir", "pull")
+UNSUPPORTED_CHARACTERS = ",\"'\n"  # what the runtimes' lists of options cannot hold
+
+
+def parse_container(said: Mapping[str, Any]) -> ContainerSpec | None:
+    table = said.get("container")
+    if said.get("image") is None:
+        if table is not None:
+            raise BadField(
+                "container", "says how an image is run, and there is none", "add image, or leave it out"
+            )
+        return None
+    inside = {} if table is None else _parse_table("container", table, CONTAINER_FIELDS)
+    user, workdir = inside.get("user"), inside.get("workdir")
+    return ContainerSpec(
+        image=_parse_image(said["image"]),
+        user=None if user is None else _parse_user(user),
+        network=fields.one_of(
+            "container.network", inside.get("network", ContainerNetwork.NONE), ContainerNetwork
+        ),
+        mounts=_parse_mounts(inside.get("mounts", [])),
+        workdir=None if workdir is None else _parse_path("container.workdir", workdir),
+        pull=fields.one_of("container.pull", inside.get("pull", PullPolicy.NEVER), PullPolicy),
+    )
+
+
+def check_container(spec: JobSpec) -> None:
+    """What a container cannot be given, or cannot keep."""
+    if spec.container is None:
+        return
+    if spec.run is RunMode.ONE_AT_A_TIME:
+        raise BadField("run", "no container can keep one_at_a_time", "leave image or run out")
+    if spec.needs.get(GPU):
+        raise BadField("gpu", "containers are given no GPUs yet", "leave image or gpu out")
+    if spec.files and spec.container.workdir is not None:
+        problem = (
+            "are written into the job's own directory, which is not the one that container.workdir names"
+        )
+        raise BadField("files", problem, "leave container.workdir out")
+    if spec.workdir is not None:
+        _parse_path("workdir", spec.workdir)
+    _check_env("env", spec.env)
+    for number, step in enumerate(spec.steps):
+        _check_env(f"steps[{number}].env", step.env)
+
+
+def _check_env(field: str, env: Mapping[str, str]) -> None:
+    for name, value in env.items():
+        if "\n" in value or "\r" in value:
+            raise BadField(
+                field, f"the value of {name} has several lines", "put it in a file: none reaches a container"
+            )
+        if len(value.encode()) > CONTAINER_ENV_BYTES_MAX:
+            hint = f"write at most {CONTAINER_ENV_BYTES_MAX} bytes, or put it in a file"
+            raise BadField(field, f"the value of {name} is too long for a container", hint)
+
+
+def _parse_image(value: object) -> str:
+    given = fields.text("image", value, IMAGE_LENGTH_MAX)
+    if IMAGE.fullmatch(given) is None:
+        raise BadField(
+            "image", f"'{fields.printable(given)}' is not an image", "write name:tag, as alpine:3.20"
+        )
+    return given
+
+
+def _parse_user(value: object) -> str:
+    given = str(value) if type(value) is int else value
+    if not isinstance(given, str) or USER.fullmatch(given) is None:
+        raise BadField("container.user", "is not a user's number", 'write 1000, or "1000:1000" with a group')
+    return given
+
+
+def _parse_mounts(value: object) -> tuple[MountSpec, ...]:
+    given = [value] if isinstance(value, str) else value
+    if not isinstance(given, list):
+        raise BadField(
+            "container.mounts", "is not a list", 'write ["/data:/data:ro"], or tables of source and target'
+        )
+    if len(given) > MOUNTS_MAX:
+        raise BadField("container.mounts", f"has {len(given)} entries", f"write at most {MOUNTS_MAX}")
+    mounts = tuple(_parse_mount(f"container.mounts[{at}]", one) for at, one in enumerate(given))
+    targets = [mount.target for mount in mounts]
+    for target in targets:
+        if targets.count(target) > 1:
+            raise BadField("container.mounts", f"two are mounted at {target}", "give each a place of its own")
+    return mounts
+
+
+def _parse_mount(field: str, value: object) -> MountSpec:
+    if isinstance(value, str):
+        source, _, rest = value.partition(":")
+        target, _, mode = rest.partition(":")
+        if not target or mode not in ("", "ro", "rw"):
+            raise BadField(
+                field,
+                f"'{fields.printable(value)}' cannot be understood",
+                "write SOURCE:TARGET or SOURCE:TARGET:ro",
+            )
+        value = {"source": source, "target": target, "read_only": mode == "ro"}
+    table = _parse_table(field, value, ("source", "target", "read_only"))
+    for name in ("source", "target"):
+        if table.get(name) is None:
+            raise BadField(f"{field}.{name}", "is missing", "write a path, as /data")
+    source, target = (_parse_path(f"{field}.{name}", table[name]) for name in ("source", "target"))
+    if target.strip("/") == "":
+        raise BadField(f"{field}.target", "would hide the whole image", "write a directory below /")
+    return MountSpec(source, target, fields.flag(f"{field}.read_only", table.get("read_only", False)))
+
+
+def _parse_path(field: str, value: object) -> str:
+    given = fields.path(field, value)
+    if any(letter in given for letter in UNSUPPORTED_CHARACTERS):
+        raise BadField(
+            field, "holds a comma, a quote or a line break", "no container can be given such a path"
+        )
+    return given
+
+
+def _parse_table(field: str, value: object, known: tuple[str, ...]) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise BadField(field, "is not a table", f"write a table of {', '.join(known)}")
+    for name in value:
+        if name not in known:
+            raise BadField(
+                f"{field}.{fields.printable(str(name))}", "is not a known field", f"known: {', '.join(known)}"
+            )
+    return value

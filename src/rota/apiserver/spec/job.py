@@ -1,0 +1,311 @@
+"""The body of a submit -> a JobSpec without a number yet."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from rota.apiserver.spec import fields, placement
+from rota.apiserver.spec.consistency import check_consistency
+from rota.apiserver.spec.container import check_container, parse_container
+from rota.apiserver.spec.dependencies import parse_dependencies
+from rota.apiserver.spec.files import parse_files
+from rota.apiserver.spec.kind import parse_kind
+from rota.apiserver.spec.placement import LABEL_SHORTHANDS
+from rota.apiserver.spec.recovery import parse_recovery
+from rota.apiserver.spec.retries import parse_retries
+from rota.apiserver.spec.run_mode import parse_run_mode
+from rota.apiserver.spec.sandbox import check_sandbox, parse_sandbox
+from rota.apiserver.spec.service import check_service, parse_service_fields
+from rota.apiserver.spec.steps import check_exec_size, parse_command, parse_steps
+from rota.apiserver.spec.task_limits import parse_task_limits
+from rota.apiserver.spec.times import parse_deadline
+from rota.model import limits
+from rota.model.amounts import (
+    CPU,
+    DISK,
+    GPU,
+    MEMORY,
+    parse_count,
+    parse_cpu,
+    parse_gpu,
+    parse_seconds,
+    parse_size,
+)
+from rota.model.errors import BadField
+from rota.model.ids import JobId
+from rota.model.job import JobKind, JobSpec, Unschedulable
+from rota.model.result import Reporter
+from rota.model.shape import Constraint, Op, Policy
+from rota.model.steps import Step
+
+GPU_MAX = limits.GPUS_MAX  # a task is on one node
+SPEC_ATTRIBUTES: dict[str, tuple[str, ...]] = {  # of a submit -> the attributes of a JobSpec that it says
+    "name": ("name",),
+    "namespace": ("namespace",),
+    "command": ("command", "steps"),
+    "env": ("env",),
+    "workdir": ("workdir",),
+    "count": ("size",),
+    "parallel": ("parallel",),
+    "cpu": ("needs",),
+    "memory": ("needs",),
+    "disk": ("needs",),
+    "gpu": ("needs",),
+    "resources": ("needs",),
+    "where": ("where",),
+    "priority": ("priority",),
+    "retries": ("retries",),
+    "timeout": ("timeout_seconds",),
+    "grace": ("grace_seconds",),
+    "run": ("run", "lease_seconds", "lease_margin_seconds"),
+    "when_unschedulable": ("when_unschedulable",),
+    "recovery": ("recovery", "controller", "when_no_controller", "controller_wait_seconds"),
+    "labels": ("labels",),
+    "region": ("where",),
+    "on": ("where",),
+    "gpu_model": ("where",),
+    "prefer": ("prefer",),
+    "near": ("near",),
+    "apart": ("apart",),
+    "spread": ("spread",),
+    "tolerate": ("tolerate",),
+    "gang": ("gang",),
+    "policy": ("policy",),
+    "noise": ("noise",),
+    "preemptible": ("preemptible",),
+    "evict_at_most": ("evict_at_most",),
+    "expect": ("expect_seconds",),
+    "deadline": ("deadline_at_ms",),
+    "log_bytes": ("log_bytes",),
+    "limits": ("limits",),
+    "steps": ("command", "steps"),
+    "files": ("files",),
+    "image": ("container",),
+    "container": ("container",),
+    "after": ("after",),
+    "kind": ("kind",),
+    "stop_signal": ("stop_signal",),
+    "restart": ("restart",),
+    "check": ("check",),
+    "sandbox": ("sandbox",),
+    "rollout": ("rollout",),
+    "results": ("results",),
+    "lease": ("lease_seconds",),
+    "lease_margin": ("lease_margin_seconds",),
+    "retry": ("retries", "retry"),
+    "retry_on": ("retry",),
+    "fail_on": ("retry",),
+    "queue_timeout": ("queue_timeout_seconds",),
+    "controller": ("controller",),
+    "when_no_controller": ("when_no_controller",),
+    "controller_wait": ("controller_wait_seconds",),
+    "keep": ("keep_seconds",),
+    "cluster": ("cluster",),
+    "move_pending": ("move_pending",),
+}
+SPEC_FIELDS = tuple(SPEC_ATTRIBUTES)
+BUILT_IN_RESOURCES = (CPU, MEMORY, DISK, GPU)
+
+
+def parse_spec(body: object, wall_ms: int = 0) -> JobSpec:
+    """A deadline such as `2h` is counted from `wall_ms`."""
+    said = fields.known_fields(body, SPEC_FIELDS)
+    spec = parse_fields(said, wall_ms)
+    check_spec(spec, wall_ms)
+    check_service(said, spec)
+    return spec
+
+
+def named_resources(body: Mapping[str, Any]) -> tuple[str, ...]:
+    """The resources of which it speaks, if only to say that it needs none."""
+    return (*(resource for resource in BUILT_IN_RESOURCES if resource in body), *body.get("resources", ()))
+
+
+def check_spec(spec: JobSpec, wall_ms: int) -> None:
+    """What is wrong with it as a whole."""
+    check_consistency(spec, wall_ms)
+    check_exec_size(spec)
+    check_container(spec)
+    check_sandbox(spec)
+
+
+def parse_fields(said: Mapping[str, Any], wall_ms: int) -> JobSpec:
+    """Each by itself."""
+    argv, in_order = _parse_commands(said)
+    workdir = _parse_workdir(said.get("workdir"))
+    kind = parse_kind(said)
+    count = 0 if kind is JobKind.SYSTEM else _parse_count(said)
+    return JobSpec(
+        id=JobId(""),
+        name=_parse_name(said, argv or in_order[0].command),
+        command=argv,
+        steps=in_order,
+        submitted_at_ms=0,
+        namespace=fields.name("namespace", said.get("namespace", "default")),
+        env=fields.environment("env", said.get("env", {})),
+        workdir=workdir,
+        files=parse_files(said.get("files"), workdir),
+        count=count,
+        parallel=_parse_parallel(said.get("parallel")),
+        needs=_parse_needs(said),
+        where=_parse_where(said),
+        priority=fields.number("priority", parse_count, said.get("priority", 50), 0, limits.PRIORITY_MAX),
+        **parse_retries(said),
+        timeout_seconds=_parse_duration("timeout", said.get("timeout")),
+        queue_timeout_seconds=_parse_duration("queue_timeout", said.get("queue_timeout")),
+        grace_seconds=fields.number(
+            "grace", parse_seconds, said.get("grace", 10.0), limits.GRACE_SECONDS_MAX
+        ),
+        **parse_run_mode(said),
+        **parse_recovery(said),
+        when_unschedulable=fields.one_of(
+            "when_unschedulable", said.get("when_unschedulable", Unschedulable.QUEUE), Unschedulable
+        ),
+        labels=fields.labels("labels", said.get("labels", {})),
+        **_parse_placement(said),
+        **_parse_eviction(said),
+        expect_seconds=_parse_duration("expect", said.get("expect")),
+        log_bytes=_parse_log_bytes(said.get("log_bytes")),
+        deadline_at_ms=None
+        if said.get("deadline") is None
+        else parse_deadline("deadline", said["deadline"], wall_ms),
+        container=parse_container(said),
+        keep_seconds=_parse_keep(said.get("keep")),
+        move_pending=fields.flag("move_pending", said.get("move_pending", True)),
+        cluster=None if said.get("cluster") is None else fields.name("cluster", said["cluster"]),
+        sandbox=parse_sandbox(said.get("sandbox")),
+        limits=parse_task_limits("limits", said.get("limits", {})),
+        kind=kind,
+        results=_parse_results(said.get("results", False)),
+        after=parse_dependencies("after", said.get("after", [])),
+        **parse_service_fields(said),
+    )
+
+
+def _parse_results(value: object) -> bool | Reporter:
+    if isinstance(value, bool):
+        return value
+    if value != Reporter.AGENT:
+        hint = 'write true, where tasks report themselves, or "agent", where the node\'s agent does'
+        raise BadField("results", f"{str(value)[:40]!r} is no reporter", hint)
+    return Reporter.AGENT
+
+
+def _parse_count(said: Mapping[str, Any]) -> int:
+    return fields.number("count", parse_count, said.get("count", 1), 1, limits.COUNT_MAX)
+
+
+def _parse_where(said: Mapping[str, Any]) -> tuple[Constraint, ...]:
+    """Conditions, and the fields that stand for one."""
+    short = tuple(
+        Constraint(label, Op.EQUAL, (fields.label_value(field, said[field]),))
+        for field, label in LABEL_SHORTHANDS.items()
+        if said.get(field) is not None
+    )
+    return (*placement.parse_constraints("where", said.get("where", [])), *short)
+
+
+def _parse_placement(said: Mapping[str, Any]) -> dict[str, Any]:
+    """What it wishes of the nodes, of its neighbours and of its own tasks."""
+    return {
+        "prefer": placement.parse_preferences("prefer", said.get("prefer", [])),
+        "near": placement.parse_affinity_terms("near", said.get("near", [])),
+        "apart": placement.parse_affinity_terms("apart", said.get("apart", [])),
+        "spread": placement.parse_spreads("spread", said.get("spread", [])),
+        "tolerate": placement.parse_tolerations("tolerate", said.get("tolerate", [])),
+        "gang": fields.flag("gang", said.get("gang", False)),
+        "policy": fields.one_of("policy", said.get("policy", Policy.SPREAD), Policy),
+        "noise": None if said.get("noise") is None else fields.name("noise", said["noise"]),
+    }
+
+
+def _parse_eviction(said: Mapping[str, Any]) -> dict[str, Any]:
+    most = said.get("evict_at_most")
+    if most is not None:
+        most = fields.number("evict_at_most", parse_count, most, 0, limits.COUNT_MAX)
+    return {"preemptible": fields.flag("preemptible", said.get("preemptible", True)), "evict_at_most": most}
+
+
+def _parse_commands(said: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[Step, ...]]:
+    """One command, or steps."""
+    if said.get("steps") is None:
+        return parse_command("command", said.get("command")), ()
+    if said.get("command") is not None:
+        raise BadField("steps", "stands beside a command", "leave one of the two out")
+    return (), parse_steps(said["steps"])
+
+
+def _parse_name(said: Mapping[str, Any], command: tuple[str, ...]) -> str:
+    if said.get("name") is None:
+        basename = command[0].rstrip("/").rpartition("/")[2]
+        made = re.sub(r"[^A-Za-z0-9._-]+", "-", basename).strip("._-")[: limits.NAME_LENGTH_MAX]
+        return f"job-{made}".rstrip("-")[: limits.NAME_LENGTH_MAX] if _looks_like_id(made) else made
+    given = fields.name("name", said["name"])
+    if _looks_like_id(given):
+        raise BadField("name", f"'{given}' would be taken for a job's id", "write at least one letter")
+    return given
+
+
+def _looks_like_id(name: str) -> bool:
+    return not name or name.isdecimal() or name == "last"
+
+
+def _parse_workdir(value: object) -> str | None:
+    return None if value is None else fields.path("workdir", value)
+
+
+def _parse_parallel(value: object) -> int | None:
+    return None if value is None else fields.number("parallel", parse_count, value, 1, limits.COUNT_MAX)
+
+
+def _parse_duration(field: str, value: object) -> float | None:
+    if value is None:
+        return None
+    seconds = fields.number(field, parse_seconds, value, limits.TIMEOUT_SECONDS_MAX)
+    if seconds == 0:
+        raise BadField(field, "0 s leaves no time to run", "write 90s, 15m or 2h30m, or leave it out")
+    return seconds
+
+
+def _parse_keep(value: object) -> float | None:
+    return None if value is None else fields.number("keep", parse_seconds, value, limits.KEEP_SECONDS_MAX)
+
+
+def _parse_log_bytes(value: object) -> int | None:
+    if value is None:
+        return None
+    size = fields.number("log_bytes", parse_size, value)
+    if size < limits.LOG_BYTES_MIN:
+        raise BadField("log_bytes", f"{size} bytes are too few", "write at least 64k, or leave it out")
+    return size
+
+
+def _parse_needs(said: Mapping[str, Any]) -> dict[str, int]:
+    cpu = fields.number("cpu", parse_cpu, said.get("cpu", 1))
+    if cpu == 0:
+        # Without any need no node would ever be full.
+        raise BadField("cpu", "0 cores would let any number run at once", "write at least 0.001")
+    needs = {
+        CPU: cpu,
+        MEMORY: fields.number("memory", parse_size, said.get("memory", 0)),
+        DISK: fields.number("disk", parse_size, said.get("disk", 0)),
+        GPU: fields.number("gpu", parse_gpu, said.get("gpu", 0), GPU_MAX),
+        **_parse_resources(said.get("resources", {})),
+    }
+    return {resource: amount for resource, amount in needs.items() if amount}
+
+
+def _parse_resources(value: object) -> dict[str, int]:
+    hint = 'write {"licence": 1}'
+    if not isinstance(value, dict):
+        raise BadField("resources", "is not an object", hint)
+    if len(value) > limits.RESOURCES_MAX:
+        raise BadField("resources", f"has {len(value)} entries", f"write at most {limits.RESOURCES_MAX}")
+    for resource in value:
+        if resource in BUILT_IN_RESOURCES:
+            raise BadField("resources", f"{resource} has a field of its own", f"write it as {resource}")
+        fields.resource("resources", resource)
+    return {
+        resource: fields.number(f"resources.{resource}", parse_count, amount, 0, limits.AMOUNT_MAX)
+        for resource, amount in sorted(value.items())
+    }

@@ -1,0 +1,147 @@
+"""The texts in which a job says where it wants to run -> conditions, preferences, terms and spreads."""
+
+import re
+
+from rota.apiserver.spec import fields
+from rota.apiserver.spec.fields import printable
+from rota.model.amounts import parse_count
+from rota.model.errors import BadField
+from rota.model.limits import LABEL_VALUE_MAX
+from rota.model.shape import AffinityTerm, Constraint, Op, Preference, SpreadTerm
+
+LABEL_SHORTHANDS = {
+    "region": "region",
+    "on": "node",
+    "gpu_model": "gpu_model",
+}  # field -> the label it is about
+
+WEIGHT_MAX = 100  # points: a whole node, idle against full
+SKEW_MAX = 1000  # more than that is no spread
+
+_CONDITION = re.compile(
+    r"(?P<label>[^\s=!<>,]+)\s*(?P<op>==|!=|<=|>=|=|<|>|\bnot\s+in\b|\bin\b|\bexists\b)\s*(?P<rest>.*)",
+    re.DOTALL,
+)
+_NUMBER = re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,18})*")
+_WHERE_HINT = "write 'region == eu', 'arch in x86_64,arm64', 'gpu_model exists' or 'cuda > 12.1'"
+_PREFER_HINT = f"write 'ssd exists weight 20', with a weight from -{WEIGHT_MAX} to {WEIGHT_MAX} that is not 0"
+_TERM_HINT = "write 'job == db', 'app == web over rack' or 'app == web over region weight 50'"
+_SPREAD_HINT = "write 'region', 'rack skew 2' or 'region weight 30'"
+_TOLERATE_HINT = "write 'dedicated', 'dedicated=ci', or '*' for every taint"
+
+
+def parse_constraints(field: str, value: object) -> tuple[Constraint, ...]:
+    return tuple(parse_constraint(field, one, _WHERE_HINT) for one in fields.texts(field, value, _WHERE_HINT))
+
+
+def parse_preferences(field: str, value: object) -> tuple[Preference, ...]:
+    return tuple(_parse_preference(field, one) for one in fields.texts(field, value, _PREFER_HINT))
+
+
+def parse_affinity_terms(field: str, value: object) -> tuple[AffinityTerm, ...]:
+    return tuple(_parse_affinity_term(field, one) for one in fields.texts(field, value, _TERM_HINT))
+
+
+def parse_spreads(field: str, value: object) -> tuple[SpreadTerm, ...]:
+    return tuple(_parse_spread(field, one) for one in fields.texts(field, value, _SPREAD_HINT))
+
+
+def parse_tolerations(field: str, value: object) -> tuple[str, ...]:
+    return tuple(_parse_toleration(field, one) for one in fields.texts(field, value, _TOLERATE_HINT))
+
+
+def parse_constraint(field: str, text: str, hint: str) -> Constraint:
+    """region == eu"""
+    shown = printable(text)
+    found = _CONDITION.fullmatch(text.strip())
+    if found is None:
+        raise BadField(field, f"'{shown}' is not a condition", hint)
+    label, sign, rest = found["label"], " ".join(found["op"].split()), found["rest"]
+    fields.label_name(field, label, hint)
+    if sign not in list(Op):
+        instead = {"=": "==", "<=": "<", ">=": ">"}[sign]
+        raise BadField(field, f"'{shown}' uses {sign}", f"write '{label} {instead} {printable(rest)}'")
+    return Constraint(label, Op(sign), _parse_operands(field, Op(sign), shown, rest, hint))
+
+
+def _parse_operands(field: str, op: Op, shown: str, rest: str, hint: str) -> tuple[str, ...]:
+    values: tuple[str, ...] = (_unquoted(rest),)
+    match op:
+        case Op.EXISTS:
+            if rest:
+                raise BadField(field, f"'{shown}' has something after exists", "write 'gpu_model exists'")
+            return ()
+        case Op.IN | Op.NOT_IN:
+            values = tuple(_unquoted(part) for part in rest.split(","))
+        case Op.LESS | Op.MORE:
+            if _NUMBER.fullmatch(values[0]) is None:
+                problem = f"'{shown}' compares with no number or version"
+                raise BadField(field, problem, "write 'ram_gb > 8' or 'driver < 550.40'")
+        case Op.EQUAL | Op.UNEQUAL:
+            pass
+    if not all(values) or any(len(one) > LABEL_VALUE_MAX for one in values):
+        raise BadField(field, f"'{shown}' compares with nothing, or with too much", hint)
+    return values
+
+
+def _parse_preference(field: str, text: str) -> Preference:
+    words, said = _split_options(field, text, ("weight",), _PREFER_HINT)
+    if "weight" not in said:
+        raise BadField(field, f"'{printable(text)}' has no weight", _PREFER_HINT)
+    weight = _parse_whole(f"{field} weight", said["weight"], -WEIGHT_MAX, field)
+    if weight == 0:
+        raise BadField(field, f"'{printable(text)}' weighs nothing", _PREFER_HINT)
+    return Preference(parse_constraint(field, words, _PREFER_HINT), weight)
+
+
+def _parse_affinity_term(field: str, text: str) -> AffinityTerm:
+    words, said = _split_options(field, text, ("over", "weight"), _TERM_HINT)
+    over = fields.label_name(field, said.get("over", "node"), _TERM_HINT)
+    weight = _parse_whole(f"{field} weight", said["weight"], 1, field) if "weight" in said else None
+    return AffinityTerm(parse_constraint(field, words, _TERM_HINT), over, weight)
+
+
+def _parse_spread(field: str, text: str) -> SpreadTerm:
+    words, said = _split_options(field, text, ("skew", "weight"), _SPREAD_HINT)
+    over = fields.label_name(field, words, _SPREAD_HINT)
+    skew = _parse_whole(f"{field} skew", said.get("skew", "1"), 1, field, SKEW_MAX)
+    weight = _parse_whole(f"{field} weight", said["weight"], 1, field) if "weight" in said else None
+    return SpreadTerm(over, skew, weight)
+
+
+def _parse_toleration(field: str, text: str) -> str:
+    if text.strip() == "*":
+        return "*"
+    key, sign, value = text.strip().partition("=")
+    fields.label_name(field, key, _TOLERATE_HINT)
+    if sign and not 0 < len(value) <= LABEL_VALUE_MAX:
+        raise BadField(field, f"'{printable(text)}' has no value, or too long a one", _TOLERATE_HINT)
+    return f"{key}{sign}{value}"
+
+
+def _split_options(field: str, text: str, known: tuple[str, ...], hint: str) -> tuple[str, dict[str, str]]:
+    """`app == web over rack weight 5` -> `app == web`, and what is said after it, by name."""
+    words = text.split()
+    said: dict[str, str] = {}
+    while len(words) >= 2 and words[-2] in known:
+        value, name = words.pop(), words.pop()
+        if name in said:
+            raise BadField(field, f"'{printable(text)}' says {name} twice", hint)
+        said[name] = value
+    if words and words[-1] in known:
+        raise BadField(field, f"'{printable(text)}' says nothing after {words[-1]}", hint)
+    return " ".join(words), said
+
+
+def _parse_whole(what: str, text: str, low: int, field: str, high: int = WEIGHT_MAX) -> int:
+    try:
+        return parse_count(what, text, low, high)
+    except BadField as problem:
+        raise BadField(field, problem.detail, problem.hint) from None
+
+
+def _unquoted(value: str) -> str:
+    value = value.strip()
+    if len(value) >= 2 and value[0] == value[-1] and value[0] in "'\"":
+        return value[1:-1]
+    return value

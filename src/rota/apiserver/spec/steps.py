@@ -1,0 +1,94 @@
+"""The steps of a submit -> Steps, each with a name of its own."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rota.apiserver.spec import fields
+from rota.model import limits
+from rota.model.amounts import parse_seconds
+from rota.model.errors import BadField
+from rota.model.job import JobSpec
+from rota.model.steps import Step
+
+STEP_FIELDS = ("name", "command", "env", "timeout")
+_POINTER_BYTES = 9  # what the kernel keeps for each string beside its characters: a pointer and a zero
+STEPS_HINT = 'write [{"name": "build", "command": ["make"]}, {"name": "test", "command": ["make", "test"]}]'
+
+
+def parse_steps(value: object) -> tuple[Step, ...]:
+    """All a job says of its steps; nothing is no steps."""
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+        raise BadField("steps", "is not a list of objects", STEPS_HINT)
+    if not 0 < len(value) <= limits.STEPS_MAX:
+        raise BadField("steps", f"has {len(value)} entries", f"write 1 to {limits.STEPS_MAX}")
+    found = tuple(_parse_step(f"steps[{place}]", said, place) for place, said in enumerate(value))
+    names = [step.name for step in found]
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            raise BadField(
+                f"steps[{place}].name", f"'{name}' is the name of an earlier step", "choose another"
+            )
+    total = sum(len(part.encode()) for step in found for part in step.command)
+    if total > limits.STEPS_BYTES_MAX:
+        raise BadField("steps", f"is {total} bytes long", f"write at most {limits.STEPS_BYTES_MAX}")
+    return found
+
+
+def parse_command(field: str, value: object) -> tuple[str, ...]:
+    hint = 'write a list of texts: ["python", "train.py"]'
+    if value is None:
+        raise BadField(field, "is missing", hint)
+    if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
+        raise BadField(field, "is not a list of texts", hint)
+    if not value or not value[0]:
+        raise BadField(field, "names no program", hint)
+    for part in value:
+        if len(fields.no_nul(field, part).encode()) >= limits.COMMAND_BYTES_MAX:
+            most = limits.COMMAND_BYTES_MAX - 1
+            raise BadField(field, "has an argument that is too long", f"write at most {most} bytes each")
+    return tuple(value)
+
+
+def check_exec_size(spec: JobSpec) -> None:
+    """Commands that no kernel would start, with what they and their environment take together."""
+    for place, step in enumerate(spec.steps):
+        _check_length(f"steps[{place}].command", step.command, {**spec.env, **step.env})
+    _check_length("command", spec.command, spec.env)
+    if spec.check is not None:
+        _check_length("check.command", spec.check.command, spec.env)
+
+
+def _check_length(field: str, command: tuple[str, ...], env: Mapping[str, str]) -> None:
+    lengths = (
+        *(len(part.encode()) for part in command),
+        *(len(name) + len(value.encode()) + 1 for name, value in env.items()),
+    )
+    total = sum(lengths) + len(lengths) * _POINTER_BYTES
+    if total > limits.EXEC_BYTES_MAX:
+        problem = f"takes {total} bytes with its environment"
+        raise BadField(field, problem, f"write at most {limits.EXEC_BYTES_MAX}, {_POINTER_BYTES} for each")
+
+
+def _parse_step(field: str, said: Mapping[str, Any], place: int) -> Step:
+    for key in said:
+        if key not in STEP_FIELDS:
+            shown = fields.printable(str(key))
+            raise BadField(
+                f"{field}.{shown}", "is not a known field", f"known fields: {', '.join(STEP_FIELDS)}"
+            )
+    name, timeout = said.get("name"), said.get("timeout")
+    return Step(
+        name=f"step-{place + 1}" if name is None else fields.name(f"{field}.name", name),
+        command=parse_command(f"{field}.command", said.get("command")),
+        env=fields.environment(f"{field}.env", said.get("env", {})),
+        timeout_seconds=None if timeout is None else _parse_timeout(f"{field}.timeout", timeout),
+    )
+
+
+def _parse_timeout(field: str, value: object) -> float:
+    seconds = fields.number(field, parse_seconds, value, limits.TIMEOUT_SECONDS_MAX)
+    if seconds == 0:
+        raise BadField(field, "0 s leaves no time to run", "write 90s, 15m or 2h30m, or leave it out")
+    return seconds

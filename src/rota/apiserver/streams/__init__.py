@@ -1,0 +1,1 @@
+"""What clients follow: committed events by cursor, and the output of tasks. Knows neither HTTP nor gRPC."""

@@ -1,0 +1,161 @@
+"""Changes to whoever waits: events by sequence number, and a wake-up per job. [I/O]
+
+Readers pull: nothing is queued for them, so a slow one costs nothing and delays nobody.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import contextmanager
+
+from rota.apiserver.streams import event_cursor
+from rota.apiserver.streams.event_cursor import CommitEvents, EventCursor, RecentEvents, SequencedEvent
+from rota.engine.run import Committed, Engine
+from rota.model.ids import JobId
+from rota.store import codec
+from rota.store.protocol import EventRow
+
+UPDATES_PER_SECOND = 20  # of one job to one follower
+UPDATES_AT_ONCE = 8  # a short job passes through its states without any delay
+STORED_AT_ONCE = 5000  # rows read from the store to find the newest ones
+KEEP_ALIVE_SECONDS = 10.0
+_JOB_RECORDS = ("job", "task", "attempt", "status")
+
+
+class JobChangeSignal:
+    """Whether a job has changed since its follower last looked."""
+
+    def __init__(self) -> None:
+        self.changed = asyncio.Event()
+        self.ended = asyncio.Event()
+        self._credit = float(UPDATES_AT_ONCE)
+        self._counted_at = asyncio.get_running_loop().time()
+
+    async def wait(self) -> bool:
+        """Until there is news, at most so many times a second but for the end; False: none for a while."""
+        try:
+            async with asyncio.timeout(KEEP_ALIVE_SECONDS):
+                await self.changed.wait()
+        except TimeoutError:
+            return False
+        await self._throttle()
+        self.changed.clear()
+        return True
+
+    async def _throttle(self) -> None:
+        now = asyncio.get_running_loop().time()
+        self._credit = min(UPDATES_AT_ONCE, self._credit + (now - self._counted_at) * UPDATES_PER_SECOND)
+        self._counted_at = now
+        self._credit -= 1
+        if self._credit < 0:
+            try:
+                async with asyncio.timeout(-self._credit / UPDATES_PER_SECOND):
+                    await self.ended.wait()
+            except TimeoutError:
+                pass
+
+
+class EventHub:
+    """Hears every commit; keeps the recent events in memory, and takes older ones from the store."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._recent = RecentEvents()
+        self._new_events = asyncio.Event()
+        self._followers: dict[JobId, list[JobChangeSignal]] = {}
+        engine.listen(self._on_commit)
+
+    async def events_after(self, position: EventCursor) -> AsyncGenerator[list[SequencedEvent], None]:
+        """What happened since, each once and in order, then as it happens; [] is a mere sign of life."""
+        while True:
+            news = self._new_events  # taken before looking, so that nothing can come between
+            found = await self.page_after(position)
+            if found:
+                yield found
+                position = found[-1].at
+                continue
+            try:
+                async with asyncio.timeout(KEEP_ALIVE_SECONDS):
+                    await news.wait()
+            except TimeoutError:
+                yield []
+
+    async def page_after(self, position: EventCursor) -> list[SequencedEvent]:
+        """Some events right behind that position; none: there is nothing newer."""
+        found = self._recent.page_after(position, event_cursor.ROWS_AT_ONCE)
+        if found is None:
+            stored = await self._engine.store.events(
+                event_cursor.revision_before(position), event_cursor.ROWS_AT_ONCE
+            )
+            found = event_cursor.resume_from_store(position, [_decode_row(row) for row in stored])
+        return found
+
+    async def newest(self, most: int, fits: Callable[[SequencedEvent], bool]) -> list[SequencedEvent]:
+        """The last that fit among recent events, oldest first."""
+        rows = self._recent.rows
+        floor = self._engine.revision if self._recent.floor is None else self._recent.floor
+        stored: list[CommitEvents] = []
+        if len(rows) < STORED_AT_ONCE:
+            older = await self._engine.store.events(max(0, floor - STORED_AT_ONCE), STORED_AT_ONCE)
+            stored = [_decode_row(row) for row in older if row.revision <= floor]
+        found: list[SequencedEvent] = []
+        for row in (*reversed(rows), *reversed(stored)):
+            found += filter(fits, reversed(list(row.sequenced())))
+            if len(found) >= most:
+                break
+        return found[most - 1 :: -1] if len(found) > most else found[::-1]
+
+    def latest_cursor(self) -> EventCursor:
+        """Behind everything that was told so far."""
+        return self._recent.latest_cursor(self._engine.revision)
+
+    def check_cursor(self, position: EventCursor) -> None:
+        event_cursor.check_cursor(position, self._engine.revision)
+
+    @contextmanager
+    def follow_job(self, job: JobId) -> Iterator[JobChangeSignal]:
+        news = JobChangeSignal()
+        self._followers.setdefault(job, []).append(news)
+        try:
+            yield news
+        finally:
+            self._followers[job].remove(news)
+            if not self._followers[job]:
+                del self._followers[job]
+
+    def _on_commit(self, committed: Committed) -> None:
+        if committed.decided.commits:
+            self._recent.on_commit(CommitEvents(committed.revision, committed.wall_ms, committed.events))
+            self._wake_followers(committed)
+        else:  # everything was read again
+            self._recent.on_reload(committed.revision)
+            self._wake_all_followers()
+        if committed.events or not committed.decided.commits:
+            self._new_events.set()
+            self._new_events = asyncio.Event()
+
+    def _wake_followers(self, committed: Committed) -> None:
+        if not self._followers:
+            return
+        touched: dict[str, None] = {}
+        for key in (*committed.decided.puts, *committed.decided.deletes):
+            head, name, *_ = key.split("/", 2)
+            if head in _JOB_RECORDS:
+                touched[name] = None
+        for name in touched:
+            self._wake_followers_of(JobId(name))
+
+    def _wake_all_followers(self) -> None:
+        for job in self._followers:
+            self._wake_followers_of(job)
+
+    def _wake_followers_of(self, job: JobId) -> None:
+        for news in self._followers.get(job, ()):
+            entry = self._engine.mirror.jobs.get(job)
+            news.changed.set()
+            if entry is None or (entry.status is not None and entry.status.ended):
+                news.ended.set()
+
+
+def _decode_row(row: EventRow) -> CommitEvents:
+    wall_ms, events = codec.decode_events(row.row)
+    return CommitEvents(row.revision, wall_ms, events)

@@ -1,0 +1,1 @@
+"""Views: entries of the mirror as the JSON that the API returns."""

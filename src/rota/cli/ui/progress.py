@@ -1,0 +1,92 @@
+"""How far an array is: a live bar on a terminal, a line per tenth elsewhere."""
+
+import sys
+import time
+from typing import Any, Protocol
+
+from rota.cli.ui.formats import format_duration
+from rota.cli.ui.output import colourful, print_note
+from rota.client.views import JobStatus
+
+STEPS = 10
+
+
+class ProgressView(Protocol):
+    """Is told each status."""
+
+    def update(self, status: JobStatus) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def progress_for(status: JobStatus, *, quiet: bool, logs: bool) -> ProgressView:
+    """Output of tasks and a bar would overwrite each other, so then there are lines."""
+    if quiet:
+        return QuietProgress()
+    if colourful(sys.stderr) and not logs:
+        return BarProgress(status)
+    return LineProgress()
+
+
+class QuietProgress:
+    """For whoever asked for quiet."""
+
+    def update(self, status: JobStatus) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class LineProgress:
+    """One line per tenth of the tasks."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._step = 0
+
+    def update(self, status: JobStatus) -> None:
+        step = status.tasks_ended * STEPS // max(1, status.count)
+        if step > self._step and not status.is_final:
+            self._step = step
+            print_note(f"job {status.id}: {describe(status, time.monotonic() - self._started)}")
+
+    def close(self) -> None:
+        pass
+
+
+class BarProgress:
+    """A bar that stays on one line."""
+
+    def __init__(self, status: JobStatus) -> None:
+        from rich.console import Console  # noqa: PLC0415  rich costs 130 ms: only who sees a bar pays
+        from rich.progress import BarColumn, TextColumn  # noqa: PLC0415  likewise
+        from rich.progress import Progress as RichProgress  # noqa: PLC0415  likewise
+
+        columns = (TextColumn("job {task.fields[id]}"), BarColumn(), TextColumn("{task.fields[words]}"))
+        self._bar: Any = RichProgress(*columns, console=Console(stderr=True), transient=True)
+        self._task = self._bar.add_task("", total=status.count, id=status.id, words="")
+        self._started = time.monotonic()
+        self._bar.start()
+
+    def update(self, status: JobStatus) -> None:
+        words = describe(status, time.monotonic() - self._started)
+        self._bar.update(self._task, completed=status.tasks_ended, words=words)
+
+    def close(self) -> None:
+        self._bar.stop()
+
+
+def describe(status: JobStatus, elapsed_seconds: float) -> str:
+    """`40 of 100 tasks done, 8 running, 1 failed, 12.3/s, 5.0 s left`"""
+    done = status.tasks_ended
+    parts = [f"{done} of {status.count} tasks done"]
+    parts += [
+        f"{status.counts[state]} {state}"
+        for state in ("running", "failed", "lost")
+        if status.counts.get(state)
+    ]
+    if done and elapsed_seconds > 0:
+        rate = done / elapsed_seconds
+        parts += [f"{rate:.1f}/s", f"{format_duration((status.count - done) / rate)} left"]
+    return ", ".join(parts)

@@ -1,0 +1,170 @@
+"""One call of a provider -> the engine told what came of it. [I/O]"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Protocol, TypeVar
+
+from rota.clusters import machine_transitions, provider_sync
+from rota.clusters.provider_sync import ProviderListing
+from rota.engine.reconciler import Command
+from rota.engine.state.mirror import Mirror
+from rota.model.cluster import ClusterIntent, Machine
+from rota.model.errors import RotaError
+from rota.model.lifecycle import MachineState
+from rota.model.limits import PROVIDER_CALL_SECONDS, PROVIDER_LIST_SECONDS
+from rota.providers.protocol import MachineOrder, Provider, ProviderFailed
+
+JoinLineFor = Callable[[Machine, ClusterIntent], Awaitable[str]]
+T = TypeVar("T")
+
+
+class CommandSink(Protocol):
+    """Of an engine what is needed here."""
+
+    def listen(self, listener: Callable[[Any], None]) -> None: ...
+
+    async def read(self, look: Callable[[Mirror], T]) -> T: ...
+
+    async def ask(self, owner: str, command: Command) -> Any: ...
+
+
+class ProviderCallFailed(Exception):
+    """What was asked for was not done, and that is told."""
+
+
+class ProviderCalls:
+    def __init__(
+        self, engine: CommandSink, providers: Mapping[str, Provider], join_line: JoinLineFor
+    ) -> None:
+        self._engine = engine
+        self._providers = providers
+        self._join = join_line
+        self.removed: set[str] = set()  # machines that are gone as their providers say: a list has to show it
+        self._missing_since: dict[
+            str, dict[str, float]
+        ] = {}  # by cluster: machines not listed, and since when
+
+    async def create(self, machine: Machine, intent: ClusterIntent) -> None:
+        name, own = machine.name, self._providers[intent.provider]
+        where = own if machine.place is None else own.for_place(machine.place)
+        wanted = await self._ask_engine(
+            lambda view, now: machine_transitions.on_create_requested(view, name, own.place, now)
+        )
+        if where is None or not wanted:
+            return  # whoever asked for it cannot be reached: it joins in its time, or is given up
+        try:
+            async with _with_timeout(intent, min(PROVIDER_CALL_SECONDS, intent.join_seconds)):
+                line = await self._join(machine, intent)
+                await where.create(
+                    MachineOrder(
+                        name, intent.name, line, intent.capacity, intent.node_labels, intent.settings
+                    )
+                )
+        except ProviderFailed as error:
+            why = str(error)
+            await self._ask_engine(
+                lambda view, now: machine_transitions.on_create_failed(view, name, why, now)
+            )
+            await self._quote(intent, error)
+        else:
+            await self._ask_engine(lambda view, now: machine_transitions.on_created(view, name, now))
+
+    async def remove(self, machine: Machine, intent: ClusterIntent) -> None:
+        """Wherever it may be."""
+        name = machine.name
+        places = await self._places(intent)
+        if machine.place is not None and machine.place not in places:
+            await self._ask_engine(
+                lambda view, _: machine_transitions.on_removed(view, name)
+            )  # its agent ends: nobody knows its node
+            return
+        try:
+            async with _with_timeout(intent, PROVIDER_CALL_SECONDS):
+                for where in places.values():
+                    await where.remove(intent.name, name, intent.settings)
+        except ProviderFailed as error:
+            why = str(error)
+            await self._ask_engine(
+                lambda view, now: machine_transitions.on_remove_failed(view, name, why, now)
+            )
+            await self._quote(intent, error)
+            raise ProviderCallFailed from error
+        self.removed.add(name)
+
+    async def list(self, intent: ClusterIntent) -> Sequence[str]:
+        """Machines that are there, though they were said to be removed."""
+        ended = frozenset(self.removed)
+        places = await self._places(intent)
+        found: Counter[str] = Counter()
+        at: dict[str, str] = {}
+        try:
+            async with _with_timeout(intent, PROVIDER_CALL_SECONDS):
+                for place, where in places.items():
+                    names = await where.list(intent.name, intent.settings)
+                    found.update(names)
+                    at |= dict.fromkeys(names, place)
+        except ProviderFailed as error:
+            why = str(error)
+            await self._ask_engine(
+                lambda view, now: provider_sync.on_list_failed(view, intent.name, why, now)
+            )
+            await self._quote(intent, error)
+            raise ProviderCallFailed from error
+        missing = await self._missing(intent, frozenset(found), places)
+        listing = ProviderListing(found, at, missing, ended)
+        await self._ask_engine(lambda view, now: provider_sync.on_listed(view, intent.name, listing, now))
+        known = await self._engine.read(lambda mirror: frozenset(mirror.machines))
+        still = [name for name in ended if name in found]
+        self.removed -= {name for name in ended if name in found or name not in known}
+        return still
+
+    async def _places(self, intent: ClusterIntent) -> Mapping[str, Provider]:
+        """Where its machines are, as far as they can be reached from here."""
+        own = self._providers[intent.provider]
+
+        def asked_from(mirror: Mirror) -> set[str]:
+            ours = (one for one in mirror.machines.values() if one.cluster == intent.name)
+            return {one.place for one in ours if one.place is not None}
+
+        places = {own.place, *await self._engine.read(asked_from)}
+        return {place: where for place in sorted(places) if (where := own.for_place(place)) is not None}
+
+    async def _missing(
+        self, intent: ClusterIntent, found: frozenset[str], places: Mapping[str, Provider]
+    ) -> frozenset[str]:
+        """One list may be behind, or older than the machine."""
+
+        own = self._providers[intent.provider].place
+
+        def absent(mirror: Mirror) -> Sequence[str]:
+            ours = (one for one in mirror.machines.values() if one.cluster == intent.name)
+            there = (one for one in ours if one.state in (MachineState.CREATED, MachineState.JOINED))
+            return [one.name for one in there if (one.place or own) in places and one.name not in found]
+
+        now, before = asyncio.get_running_loop().time(), self._missing_since.get(intent.name, {})
+        since = {name: before.get(name, now) for name in await self._engine.read(absent)}
+        self._missing_since[intent.name] = since
+        return frozenset(name for name, at in since.items() if now - at >= PROVIDER_LIST_SECONDS)
+
+    async def _quote(self, wish: ClusterIntent, error: ProviderFailed) -> None:
+        """Tell operators the provider's own words."""
+        if error.said:
+            await self._ask_engine(lambda view, _: machine_transitions.quoted(view, wish.name, error.said))
+
+    async def _ask_engine(self, command: Command) -> object:
+        return await self._engine.ask("clusters", command)
+
+
+@asynccontextmanager
+async def _with_timeout(intent: ClusterIntent, seconds: float) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError as error:
+        raise ProviderFailed(f"provider {intent.provider} does not answer within {seconds:g} s") from error
+    except (RotaError, OSError):
+        raise
+    except Exception as error:  # a provider may be anybody's code
+        raise ProviderFailed(f"provider {intent.provider} failed", f"{error!r:.300}") from error

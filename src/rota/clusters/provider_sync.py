@@ -1,0 +1,93 @@
+"""The machines that a provider lists + those we know -> which are gone, lost, doubled, or nobody's."""
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from rota.clusters.machine_transitions import (
+    abandon_machine,
+    is_stuck,
+    merge_plans,
+    on_create_failed,
+    on_remove_failed,
+    on_removed,
+    with_provider_failure,
+)
+from rota.model.cluster import Machine
+from rota.model.lifecycle import MachineState
+from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan
+from rota.model.view import View
+
+_DUPLICATE = "its provider has made more than one of that name"
+_UNKNOWN = "its provider does not know it any more"
+_NOT_LISTED = "its provider says that it has made it, and does not list it"
+_STILL_LISTED = "its provider says that it has, and still lists it"
+_UNATTRIBUTED = "its provider lists it, and nothing was known of it any more"
+
+
+class ProviderListing(NamedTuple):
+    """What was found of one cluster's machines."""
+
+    counts: Mapping[str, int]  # how many of each name
+    places: Mapping[str, str]  # and where one of them is
+    missing: frozenset[str]  # that were not there for a while, and should be
+    removed: frozenset[str]  # that the provider had said to have removed before it was asked
+
+
+def on_listed(view: View, cluster: str, listing: ProviderListing, now: Instant) -> Plan:
+    known = [machine for machine in view.machines.values() if machine.cluster == cluster]
+    return merge_plans(
+        [
+            *(plan for machine in known for plan in _sync_machine(view, machine, listing, now)),
+            *_remove_unknown(view, cluster, listing, now),
+        ]
+    )
+
+
+def _sync_machine(view: View, machine: Machine, listing: ProviderListing, now: Instant) -> Iterator[Plan]:
+    there = listing.counts.get(machine.name, 0)
+    plan, extra = _next_transition(view, machine, listing, now), max(0, there - 1)
+    yield plan
+    if extra != machine.extra and machine.key not in plan.deletes:
+        turned = next((one for one in plan.puts if isinstance(one, Machine)), machine)
+        yield Plan((turned.beside(extra),), why=f"of machine {machine.name} there are {there}")
+
+
+def _next_transition(view: View, machine: Machine, listing: ProviderListing, now: Instant) -> Plan:
+    there, missing = listing.counts.get(machine.name, 0), machine.name in listing.missing
+    match machine.state:
+        case MachineState.LEAVING if machine.name in listing.removed:
+            return (
+                on_remove_failed(view, machine.name, _STILL_LISTED, now)
+                if there
+                else on_removed(view, machine.name)
+            )
+        case MachineState.CREATED if missing or there > 1:
+            return on_create_failed(view, machine.name, _NOT_LISTED if missing else _DUPLICATE, now)
+        case MachineState.JOINED if missing or there > 1:
+            return abandon_machine(machine, _UNKNOWN if missing else _DUPLICATE, now)
+        case _:
+            return NO_CHANGE
+
+
+def _remove_unknown(view: View, cluster: str, listing: ProviderListing, now: Instant) -> Iterator[Plan]:
+    """Machines under numbers that were given out here: they count, and go."""
+    known = view.clusters.get(cluster)
+    for name in sorted(listing.counts):
+        if name in view.machines or known is None or not known.gave(name):
+            continue
+        extra, place = listing.counts[name] - 1, listing.places[name]
+        state, at_ms = MachineState.LEAVING, now.ms
+        machine = Machine(name, cluster, state, at_ms, at_ms, reason=_UNATTRIBUTED, place=place, extra=extra)
+        why = f"machine {name} goes: {_UNATTRIBUTED}"
+        yield Plan((machine,), events=(EventRecord("cluster.machine_lost", why, cluster=cluster),), why=why)
+
+
+def on_list_failed(view: View, cluster: str, reason: str, now: Instant) -> Plan:
+    """What was said to be removed is not seen to be: it counts as long as its provider cannot list."""
+    known = view.clusters.get(cluster)
+    if known is None:
+        return NO_CHANGE
+    why = f"machines of cluster {cluster} cannot be listed: {reason}"
+    last = f"its machines cannot be listed: {reason}"
+    spent = (with_provider_failure(view, known, last, now.ms, now),) if is_stuck(view, known) else ()
+    return Plan(spent, events=(EventRecord("cluster.machine_failed", why, cluster=cluster),), why=why)

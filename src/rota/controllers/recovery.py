@@ -1,0 +1,150 @@
+"""Attempts that ended with their node + the word of their job's owner -> what becomes of the tasks."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from rota.controllers.attempt_end import is_loss
+from rota.model.attempt import AttemptBlock, StatusBlock
+from rota.model.columns import Ranges, ints
+from rota.model.ids import NodeId
+from rota.model.job import JobSpec
+from rota.model.lifecycle import AttemptState, TaskEvent, TaskState
+from rota.model.limits import BLOCK_TASKS, TICK_MS
+from rota.model.plan import EventRecord, Instant
+from rota.model.recovery import Loss, RecoveryDecision, WhenControllerAbsent, next_notice_at_ms
+from rota.model.shape import RunMode
+from rota.model.task import TaskBlock
+from rota.model.view import JobView, View
+
+
+class BlockRecords(NamedTuple):
+    """The three records of a block."""
+
+    task: TaskBlock
+    attempt: AttemptBlock
+    status: StatusBlock
+
+
+class RecoveryRequest(NamedTuple):
+    """What the owner was asked, and what follows."""
+
+    losses: dict[int, Loss]  # by position: these wait for its word
+    decisions: dict[int, TaskEvent]  # by position: what becomes of these
+    events: tuple[EventRecord, ...] = ()
+    wake_at_ms: int | None = None
+
+
+NO_REQUEST = RecoveryRequest({}, {})
+
+
+def ask_recovery_controller(
+    view: View, job: JobView, block: BlockRecords, ended: Iterable[int], now: Instant
+) -> RecoveryRequest:
+    """Nobody but the owner recovers what it owns; while it is away, the scheduler, where the job says so."""
+    lost = _controller_losses(job.spec, block, ended)
+    if not lost:
+        return NO_REQUEST
+    number, first = ints(block.attempt, "number"), block.task.block * BLOCK_TASKS
+    losses: dict[int, Loss] = {}
+    words: dict[int, TaskEvent] = {}
+    left: list[int] = []
+    for at in lost:
+        before = block.task.losses.get(at) or Loss(number[at], now.ms, now.ms, times=0)
+        word = None if job.answers is None else job.answers.on(first + at, number[at])
+        if word is not None:
+            words[at] = _task_event(word)
+        elif _scheduler_takes_over(view, job.spec, before, now):
+            words[at] = TaskEvent.RETRY
+            left.append(first + at)
+        else:
+            losses[at] = _with_notice(before, now)
+    news = [at for at, loss in losses.items() if loss != block.task.losses.get(at)]
+    events = (*_loss_events(view, job, block, losses, news), *_takeover_events(job.spec, left))
+    return RecoveryRequest(losses, words, events, _wake_at_ms(view, job.spec, losses, now))
+
+
+def _controller_losses(spec: JobSpec, block: BlockRecords, ended: Iterable[int]) -> list[int]:
+    """Positions for the owner; what is started once, ever, ends as lost whatever anybody says."""
+    if spec.recovery_controller is None or spec.run is RunMode.AT_MOST_ONCE:
+        return []
+    task, attempt, status = block
+    return [at for at in ended if task.state[at] == TaskState.WANTED and is_loss(attempt, status, at)]
+
+
+def _task_event(decision: RecoveryDecision) -> TaskEvent:
+    match decision:
+        case RecoveryDecision.RETRY:
+            return TaskEvent.RETRY
+        case RecoveryDecision.FAIL:
+            return TaskEvent.RETRIES_EXHAUSTED
+        case RecoveryDecision.CANCEL:
+            return TaskEvent.STOPPED
+        case RecoveryDecision.LOST:
+            return TaskEvent.NODE_LOST
+
+
+def _scheduler_takes_over(view: View, spec: JobSpec, loss: Loss, now: Instant) -> bool:
+    at_ms = _takeover_at_ms(view, spec, loss)
+    return at_ms is not None and now.ms >= at_ms
+
+
+def _takeover_at_ms(view: View, spec: JobSpec, loss: Loss) -> int | None:
+    """Cluster time at which somebody else acts; None: its owner is there, or is waited for."""
+    absent_ms = view.presence.absent_since(spec.recovery_controller or "")
+    if spec.when_no_controller is WhenControllerAbsent.WAIT or absent_ms is None:
+        return None
+    return max(loss.since_ms, absent_ms) + _wait_ms(spec)
+
+
+def _with_notice(loss: Loss, now: Instant) -> Loss:
+    due = loss.times == 0 or now.ms >= next_notice_at_ms(loss.told_ms, loss.times)
+    return Loss(loss.attempt, loss.since_ms, now.ms, loss.times + 1) if due else loss
+
+
+def _wake_at_ms(view: View, spec: JobSpec, losses: dict[int, Loss], now: Instant) -> int | None:
+    times = [next_notice_at_ms(loss.told_ms, loss.times) for loss in losses.values()]
+    if spec.when_no_controller is WhenControllerAbsent.SCHEDULER:
+        # Whoever is there now may go: not before this, then, would anybody act for it.
+        later_ms = now.ms + max(TICK_MS, _wait_ms(spec))
+        times += [_takeover_at_ms(view, spec, loss) or later_ms for loss in losses.values()]
+    return min(times, default=None)
+
+
+def _wait_ms(spec: JobSpec) -> int:
+    return round(spec.controller_wait_seconds * 1000)
+
+
+def _loss_events(
+    view: View, job: JobView, block: BlockRecords, losses: dict[int, Loss], news: list[int]
+) -> Iterable[EventRecord]:
+    """One event for each node, attempt number and way it ended: its owner answers by attempt."""
+    places, state = ints(block.attempt, "node"), block.status.state
+    groups: dict[tuple[int, NodeId, int, int], list[int]] = {}
+    for at in news:
+        kind = (losses[at].attempt, block.attempt.nodes[places[at]], losses[at].times, state[at])
+        groups.setdefault(kind, []).append(block.task.block * BLOCK_TASKS + at)
+    for (attempt, node, times, ended), indices in groups.items():
+        ranges = Ranges(indices)
+        name = view.nodes[node].spec.name if node in view.nodes else node
+        was = "tasks {} of job {} were" if len(indices) > 1 else "task {} of job {} was"
+        again = f", told {times} times" if times > 1 else ""
+        asks = f"{job.spec.recovery_controller} is to say again, fail, cancel or lost"
+        yield EventRecord(
+            "task.unresolved",
+            f"{was.format(ranges, job.spec.id)} {AttemptState(ended).name.lower()} on {name}: {asks}{again}",
+            job=job.spec.id,
+            node=node,
+            indices=tuple(ranges.pairs),
+            attempt=attempt,
+            state="unresolved",
+        )
+
+
+def _takeover_events(spec: JobSpec, left: list[int]) -> Iterable[EventRecord]:
+    if left:
+        ranges = Ranges(left)
+        tasks = f"task{'s' if len(left) > 1 else ''} {ranges} of job {spec.id}"
+        why = f"{spec.recovery_controller} is away: the scheduler places {tasks} anew"
+        yield EventRecord(
+            "task.resolved", why, job=spec.id, indices=tuple(ranges.pairs), state=RecoveryDecision.RETRY.value
+        )

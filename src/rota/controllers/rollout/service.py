@@ -1,0 +1,95 @@
+"""A service and its newer version -> the next tasks that make way, once the former are well; or a failure."""
+
+from itertools import islice
+
+from rota.controllers.rollout.health_gate import RolloutGate
+from rota.controllers.rollout.replacements import changed_blocks, replaced_events
+from rota.model.columns import Draft, small
+from rota.model.job import JobIntent, JobStatus
+from rota.model.lifecycle import TaskState
+from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan, Record
+from rota.model.rollout import JobRollout, RolloutState
+from rota.model.task import TaskBlock
+from rota.model.view import JobView, View
+from rota.rules.phases import Phase
+
+
+def decide_service(view: View, job: JobView, intent: JobIntent, status: JobStatus, now: Instant) -> Plan:
+    """Never are more tasks away than may be, whatever took the others away."""
+    if job.rollout is None or job.rollout.version != intent.replace:
+        return _start_rollout(job, intent, now)
+    rollout = job.rollout
+    if rollout.state is RolloutState.FAILED:
+        return NO_CHANGE
+    gate = RolloutGate(view, job, intent, _healthy_ms(job, rollout), now)
+    since_ms = max(rollout.moved_ms, status.wanted_at_ms)  # while it was paused nobody could move on
+    deadline_ms = since_ms + round(job.spec.rollout.deadline_seconds * 1000)
+    is_tried = (
+        rollout.state is RolloutState.IN_PROGRESS and not intent.back_from
+    )  # what came back is not given up
+    if is_tried and (gate.failure is not None or now.ms >= deadline_ms):
+        return _fail_rollout(job, rollout, gate, gate.failure or _describe_stall(job, rollout, gate))
+    free = intent.max_parallel - len(gate.unavailable)
+    chosen = dict(sorted((gate.unhealthy_old | dict(islice(gate.healthy_old.items(), max(0, free)))).items()))
+    is_done = not (gate.unavailable or gate.healthy_old or gate.unhealthy_old)
+    news = _with_progress(rollout, gate, now, is_done=is_done)
+    proofs = {} if news.state is RolloutState.DONE else gate.healthy_since
+    puts: tuple[Record, ...] = changed_blocks(job, {**gate.being_replaced, **chosen}, proofs)
+    puts += (news,) if news != rollout else ()
+    events = replaced_events(job, chosen)
+    if news.state is not rollout.state:
+        events += (_event(job, news, f"job {job.spec.id} runs as version {rollout.version}"),)
+    times = (gate.wake_at_ms, deadline_ms if is_tried and not is_done else None)
+    wake_at_ms = min((at_ms for at_ms in times if at_ms is not None), default=None)
+    why = f"job {job.spec.id} moves on to version {rollout.version}" if puts else ""
+    return Plan(puts, events=events, why=why, wake_at_ms=wake_at_ms)
+
+
+def _healthy_ms(job: JobView, rollout: JobRollout) -> int:
+    """How long a new one has to be well; once all were, that it is will do."""
+    return 0 if rollout.state is RolloutState.DONE else round(job.spec.rollout.healthy_seconds * 1000)
+
+
+def _start_rollout(job: JobView, intent: JobIntent, now: Instant) -> Plan:
+    """What waits because an older version failed does not wait for the newer one."""
+    rollout = JobRollout(job.spec.id, intent.replace, moved_ms=now.ms)
+    blocks = [_without_backoff(job, task, now) for task in job.tasks.values()]
+    puts = [block for block in blocks if block is not None]
+    return Plan((rollout, *puts), why=f"job {job.spec.id} begins to move on to version {intent.replace}")
+
+
+def _without_backoff(job: JobView, task: TaskBlock, now: Instant) -> TaskBlock | None:
+    draft = Draft(task)
+    pending = small(job.phases[task.block]) == Phase.PENDING
+    paused = pending & (draft["state"] == TaskState.WANTED) & (draft["not_before"] > now.ms)
+    if not paused.any():
+        return None
+    draft["not_before"][paused] = now.ms
+    draft["failures"][paused] = 0
+    return draft.done()
+
+
+def _with_progress(rollout: JobRollout, gate: RolloutGate, now: Instant, *, is_done: bool) -> JobRollout:
+    if rollout.state is RolloutState.DONE:
+        return rollout
+    moved = rollout.with_progress(gate.healthy_new, now.ms)
+    return moved.done() if is_done else moved
+
+
+def _describe_stall(job: JobView, rollout: JobRollout, gate: RolloutGate) -> str:
+    seconds = f"{job.spec.rollout.deadline_seconds:g} s"
+    index, how = next(iter(gate.unavailable.items()), (None, ""))
+    told = "" if index is None else f": task {index} {how}"
+    return f"no task became well as version {rollout.version} within {seconds}{told}"
+
+
+def _fail_rollout(job: JobView, rollout: JobRollout, gate: RolloutGate, reason: str) -> Plan:
+    failed = rollout.failed(reason)
+    why = f"version {rollout.version} of job {job.spec.id} has failed: {reason}"
+    return Plan(
+        (failed, *changed_blocks(job, gate.being_replaced, {})), events=(_event(job, failed, why),), why=why
+    )
+
+
+def _event(job: JobView, rollout: JobRollout, why: str) -> EventRecord:
+    return EventRecord("job.rollout", why, job=job.spec.id, state=rollout.state.value)

@@ -1,1 +1,0 @@
-"""THE PAGES IN A BROWSER. Knows the public API only."""

@@ -1,0 +1,1 @@
+"""Tools for development: a whole cluster on one machine, and chaos among its nodes. [I/O]"""

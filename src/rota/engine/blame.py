@@ -1,0 +1,28 @@
+"""The traceback of a failed decision -> the waiting job that it was about.
+
+Some keys stand for the whole cluster: a round of the scheduler serves all jobs. When such a decision fails it
+matters which job it was at, and the code that decides does not keep a record of that. The frames of the
+traceback do: the outermost one that has exactly one waiting job among its local variables names it. This can
+be wrong only in one direction that costs little: a job waits for a pause although another one is to blame,
+and the decision fails again and names the next.
+"""
+
+from types import TracebackType
+
+from rota.engine.state.entries import JobEntry
+from rota.engine.state.mirror import Mirror
+from rota.model.ids import JobId
+
+
+def blamed_job(error: Exception, mirror: Mirror) -> JobId | None:
+    step: TracebackType | None = error.__traceback__
+    while step is not None:
+        found = {
+            value.spec.id
+            for value in step.tb_frame.f_locals.values()
+            if isinstance(value, JobEntry) and value.queue and mirror.jobs.get(value.spec.id) is value
+        }
+        if len(found) == 1:
+            return found.pop()
+        step = step.tb_next
+    return None

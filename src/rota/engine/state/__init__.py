@@ -1,0 +1,1 @@
+"""The mirror: the cluster in memory, its tables, indexes and aggregates."""

@@ -1,0 +1,41 @@
+"""Of a system job: which index is for which node, and so how many tasks it has."""
+
+from rota.model.ids import NodeId
+from rota.model.limits import BLOCK_TASKS
+from rota.model.system_job import PinBlock
+from rota.rules.phases import Phase
+
+_PENDING = int(Phase.PENDING)
+
+
+class SystemJobIndex:
+    """Empty for every other kind of job."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[int, PinBlock] = {}
+        self.index: dict[NodeId, int] = {}
+        self.nodes: list[NodeId] = []  # by index
+
+    def apply(self, record: PinBlock) -> int:
+        """Apply a block; returns how many tasks have come. An adopted job may learn of a node by it."""
+        self.blocks[record.block] = record
+        first, before = record.block * BLOCK_TASKS, len(self.nodes)
+        is_named = list(record.nodes[: before - first]) != self.nodes[first : first + len(record.nodes)]
+        self.nodes[first : first + len(record.nodes)] = record.nodes
+        if is_named:
+            self.index = {node: index for index, node in enumerate(self.nodes)}
+        else:
+            self.index.update({self.nodes[index]: index for index in range(before, len(self.nodes))})
+        return len(self.nodes) - before
+
+    def pending(self, phases: dict[int, bytes], again: dict[int, dict[int, int]], now_ms: int) -> list[int]:
+        """Indices that wait for their nodes, whatever order those came in."""
+        found: list[int] = []
+        for block, record in self.blocks.items():
+            known, pauses, first = phases.get(block), again.get(block, {}), block * BLOCK_TASKS
+            found += [
+                first + at
+                for at in range(len(record.nodes))
+                if (known is None or known[at] == _PENDING) and pauses.get(first + at, 0) <= now_ms
+            ]
+        return found

@@ -1,0 +1,1 @@
+"""Messages between agent and keeper: orders in, events and state out."""

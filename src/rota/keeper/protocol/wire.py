@@ -1,0 +1,432 @@
+"""Lines of the agent -> orders; results and state -> lines for the agent."""
+
+import contextlib
+import json
+import re
+from base64 import b64decode
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from rota.keeper import parsing
+from rota.keeper.container.argv import DOCKER, PODMAN, KeeperContainer, KeeperContainerEngine, KeeperMount
+from rota.keeper.limits.limits import LIMITS, NO_LIMITS, Limits, effective_limits
+from rota.keeper.parsing import Malformed
+from rota.keeper.process.sandbox import KeeperSandbox
+from rota.keeper.protocol.result_endpoint import KeeperResultEndpoint, parse_result_endpoint
+from rota.keeper.protocol.steps import StepCommand
+from rota.keeper.protocol.stop_modes import AttemptSignal, KeeperStopMode, parse_signals, parse_stop_mode
+from rota.keeper.resources.reservations import AttemptKey, Needs
+from rota.keeper.service.spec import (
+    TERM,
+    KeeperCheck,
+    KeeperRestart,
+    parse_check,
+    parse_restart,
+    parse_stop_signal,
+)
+
+PROTOCOL = 4  # 1 counted whole GPUs, an order could not name them; 2 knew no containers, 3 no updates
+LINE_BYTES_MAX = 64 << 20  # a start order of a million tasks takes about 15 MiB
+TASKS = "a list of [index, attempt, firm] or [index, attempt, firm, gpus]"
+MOUNTS = "a list of [source, target, read_only]"
+USER = re.compile(r"\d{1,10}(:\d{1,10})?")
+JOB = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")  # becomes a directory's name
+
+encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
+class RunModeName(StrEnum):
+    AT_LEAST_ONCE = "at_least_once"
+    ONE_AT_A_TIME = "one_at_a_time"
+    AT_MOST_ONCE = "at_most_once"
+
+
+@dataclass(frozen=True, slots=True)
+class KeeperJobSpec:
+    name: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    workdir: str | None
+    needs: Needs
+    count: int
+    grace_ms: int
+    timeout_ms: int | None
+    run: RunModeName
+    text: str  # as it came, for the journal
+    log_bytes: int | None = None  # of each stream of an attempt; None: as the node says
+    container: KeeperContainer | None = None  # None: a plain process
+    limits: Limits = NO_LIMITS  # of a plain process: those of a container are its runtime's to keep
+    steps: tuple[StepCommand, ...] = ()  # where there are any, they are run instead of argv
+    step: int = 0  # which of them this is the spec of, from 1
+    files: Mapping[str, str] = field(default_factory=dict)  # path -> base64, for the working directory
+    lease_ms: int | None = None  # it may run so long after the last word the control plane has heard
+    stop_signal: int = TERM  # what it is asked to end with
+    restart: KeeperRestart | None = None  # of a service: its process is started again
+    restarts: int = 0  # how often that was done before the start this is the spec of
+    check: KeeperCheck | None = None  # whether a service is well
+    sandbox: KeeperSandbox | None = None
+    version: int = 1
+    reports: KeeperResultEndpoint | None = None  # where its tasks say what came of them
+    record: str = ""  # of the control plane, which may ask for it again; unread here
+
+    def for_step(self, number: int) -> "KeeperJobSpec":
+        """What to start for one of the steps."""
+        step = self.steps[number - 1]
+        env = {**self.env, **step.env, "ROTA_STEP": str(number), "ROTA_STEP_NAME": step.name}
+        return replace(self, argv=step.argv, env=env, step=number)
+
+    def is_newer_than(self, other: "KeeperJobSpec | None") -> bool:
+        """Also where other servers have come to lead: its tasks are told of them from now on."""
+        if other is None or self.version != other.version:
+            return other is None or self.version > other.version
+        return self.reports != other.reports
+
+    def needs_resource(self, name: str) -> bool:
+        return any(need == name for need, _ in self.needs)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputRetention:
+    """How much output is kept: of one stream of a live attempt, of all ended ones, and for how long."""
+
+    stream_bytes: int = 256 << 20
+    node_bytes: int = 10 << 30
+    age_ms: int = 30 * 24 * 3600 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class KeeperHello:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigureOrder:
+    node: str
+    amounts: Mapping[str, int]
+    gpus: tuple[str, ...]
+    retention: OutputRetention = OutputRetention()
+    run_as: str = "self"  # or "own": a user for each job; or a user's name or number
+    pids_max: int | None = None  # for all the work together
+    no_new_privs: bool = True
+    engine: KeeperContainerEngine | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStart:
+    index: int
+    attempt: int
+    firm: bool
+    gpus: int = 0  # which, one bit each; 0: any
+
+
+@dataclass(frozen=True, slots=True)
+class StartOrder:
+    job: str
+    spec: KeeperJobSpec | None
+    tasks: list[TaskStart]
+
+
+@dataclass(frozen=True, slots=True)
+class StopOrder:
+    attempts: list[AttemptKey]
+    mode: KeeperStopMode = KeeperStopMode.GRACEFUL
+
+
+@dataclass(frozen=True, slots=True)
+class SignalOrder:
+    signals: list[AttemptSignal]
+
+
+@dataclass(frozen=True, slots=True)
+class AckOrder:
+    attempts: list[AttemptKey]
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetOrder:
+    jobs: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class RenewOrder:
+    """The control plane has heard what was said then: leases are counted from there."""
+
+    sent_ns: int  # on the boot-time clock
+
+
+@dataclass(frozen=True, slots=True)
+class QuitOrder:
+    pass
+
+
+Order = (
+    KeeperHello
+    | ConfigureOrder
+    | StartOrder
+    | StopOrder
+    | SignalOrder
+    | AckOrder
+    | ForgetOrder
+    | RenewOrder
+    | QuitOrder
+)
+
+
+def parse(line: bytes) -> Order:
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise Malformed(f"not a line of JSON: {error}") from error
+    if not isinstance(message, dict):
+        raise Malformed('want an object such as {"op":"hello","protocol":4}')
+    op = message.get("op")
+    if not isinstance(op, str) or op not in ORDER_PARSERS:
+        raise Malformed(f"unknown op {op!r}: want one of {', '.join(ORDER_PARSERS)}")
+    return ORDER_PARSERS[op](message)
+
+
+def keys_to_start(line: bytes) -> list[AttemptKey]:
+    """The attempts that a line would have started, as far as it can be read at all."""
+    with contextlib.suppress(ValueError, RecursionError, TypeError, AttributeError):
+        message = json.loads(line)
+        if message.get("op") == "start":
+            job = parse_job_id(message.get("job"))
+            rows = message.get("tasks")
+            return [(job, one.index, one.attempt) for one in map(_parse_task_start, rows)]
+    return []
+
+
+def parse_spec(raw: object) -> KeeperJobSpec:
+    fields = parsing.expect(raw, "spec", dict, "an object")
+    needs = parsing.amounts(fields.get("needs", {}), "spec.needs")
+    workdir = fields.get("workdir")
+    run = fields.get("run", RunModeName.AT_LEAST_ONCE)
+    if not isinstance(run, str) or run not in set(RunModeName):
+        raise Malformed(f"spec.run: want one of {', '.join(RunModeName)}")
+    said = parsing.amounts(fields.get("limits", {}), "spec.limits")
+    if unknown := set(said).difference(LIMITS):
+        raise Malformed(f"spec.limits.{min(unknown)}: want one of {', '.join(LIMITS)}")
+    pairs = tuple(sorted((name, amount) for name, amount in needs.items() if amount))
+    container = _parse_container(fields.get("container"), effective_limits(said, pairs))
+    return KeeperJobSpec(
+        name=parsing.text(fields.get("name", ""), "spec.name"),
+        argv=parsing.argv(fields, "spec"),
+        env=parsing.env(fields, "spec"),
+        workdir=None if workdir is None else parsing.text(workdir, "spec.workdir"),
+        needs=pairs,
+        count=parsing.number(fields.get("count", 1), "spec.count"),
+        grace_ms=parsing.milliseconds(fields.get("grace_ms", 10_000), "spec.grace_ms"),
+        timeout_ms=parsing.milliseconds_or_none(fields.get("timeout_ms"), "spec.timeout_ms"),
+        run=RunModeName(run),
+        text=encode(fields),
+        log_bytes=parsing.amount_or_none(fields.get("log_bytes"), "spec.log_bytes"),
+        container=container,
+        limits=NO_LIMITS if container else effective_limits(said, pairs),
+        steps=tuple(map(_parse_step, parsing.expect(fields.get("steps", []), "spec.steps", list, "a list"))),
+        files=_parse_files(fields.get("files", {})),
+        lease_ms=_parse_lease(fields, run),
+        stop_signal=parse_stop_signal(fields.get("stop_signal", TERM)),
+        restart=None if run == RunModeName.AT_MOST_ONCE else parse_restart(fields.get("restart")),
+        check=parse_check(fields.get("check")),
+        sandbox=_parse_sandbox(fields.get("sandbox")),
+        version=parsing.number(fields.get("version", 1), "spec.version"),
+        reports=parse_result_endpoint(fields.get("reports")),
+        record=parsing.text(fields.get("record", ""), "spec.record"),
+    )
+
+
+def _parse_lease(fields: dict[str, Any], run: str) -> int | None:
+    lease_ms = parsing.milliseconds_or_none(fields.get("lease_ms"), "spec.lease_ms")
+    if run == RunModeName.ONE_AT_A_TIME and not lease_ms:
+        raise Malformed("spec.lease_ms: one_at_a_time wants one, in milliseconds")
+    return lease_ms
+
+
+def _parse_step(raw: object) -> StepCommand:
+    fields = parsing.expect(raw, "spec.steps", dict, "a list of objects")
+    return StepCommand(
+        name=parsing.text(fields.get("name", ""), "spec.steps.name"),
+        argv=parsing.argv(fields, "spec.steps"),
+        env=parsing.env(fields, "spec.steps"),
+        timeout_ms=parsing.milliseconds_or_none(fields.get("timeout_ms"), "spec.steps.timeout_ms"),
+    )
+
+
+def _parse_files(raw: object) -> dict[str, str]:
+    said = parsing.expect(raw, "spec.files", dict, "an object of base64 texts")
+    for path in said:
+        parts = parsing.text(path, "spec.files").split("/")
+        if not all(parts) or "." in parts or ".." in parts:
+            raise Malformed("spec.files: want paths within the working directory")
+        try:
+            b64decode(parsing.text(said[path], "spec.files"), validate=True)
+        except ValueError:
+            raise Malformed("spec.files: want contents in base64") from None
+    return dict(said)
+
+
+def parse_job_id(value: object) -> str:
+    if not isinstance(value, str) or not JOB.fullmatch(value):
+        raise Malformed(f"job: want 1 to 128 letters, digits, '-', '_' or '.', got {str(value)[:80]!r}")
+    return value
+
+
+def events_line(
+    started: Iterable[str], ended: Iterable[str], refused: Iterable[str], **more: Collection[str]
+) -> bytes:
+    """One line of events, each already encoded; more only of attempts that are told of beside it."""
+    marks = "".join(f',"{name}":[{",".join(rows)}]' for name, rows in more.items() if rows)
+    return (
+        f'{{"op":"events","started":[{",".join(started)}],"ended":[{",".join(ended)}]'
+        f',"refused":[{",".join(refused)}]{marks}}}\n'
+    ).encode()
+
+
+def shortage_line(shortage: str | None) -> bytes:
+    """Why nothing new can be started here; None: it can."""
+    return f"{encode({'op': 'space', 'shortage': shortage})}\n".encode()
+
+
+def steps_row(key: AttemptKey, marks: Iterable[list[int | None]]) -> str:
+    return encode([*key, list(marks)])
+
+
+def error_line(reason: str) -> bytes:
+    return f"{encode({'op': 'error', 'reason': reason})}\n".encode()
+
+
+def _parse_hello(message: dict[str, Any]) -> KeeperHello:
+    if message.get("protocol") != PROTOCOL:
+        raise Malformed(f"protocol: this keeper speaks {PROTOCOL}")
+    return KeeperHello()
+
+
+def _parse_configure(message: dict[str, Any]) -> ConfigureOrder:
+    gpus = tuple(
+        parsing.text(gpu, "gpus")
+        for gpu in parsing.expect(message.get("gpus", []), "gpus", list, "a list of ids")
+    )
+    if len(set(gpus)) != len(gpus):
+        raise Malformed("gpus: want each id once")
+    pids_max = message.get("pids_max")
+    return ConfigureOrder(
+        node=parsing.text(message.get("node"), "node"),
+        amounts=parsing.amounts(message.get("amounts"), "amounts"),
+        gpus=gpus,
+        run_as=parsing.text(message.get("run_as", "self"), "run_as"),
+        pids_max=None if pids_max is None else parsing.number(pids_max, "pids_max"),
+        no_new_privs=bool(message.get("no_new_privs", True)),
+        retention=_parse_retention(message),
+        engine=_parse_engine(message.get("engine")),
+    )
+
+
+def _parse_retention(message: dict[str, Any]) -> OutputRetention:
+    said = parsing.amounts(message.get("keeping", {}), "keeping")
+    usual = OutputRetention()
+    return OutputRetention(
+        said.get("stream_bytes", usual.stream_bytes),
+        said.get("node_bytes", usual.node_bytes),
+        said.get("age_ms", usual.age_ms),
+    )
+
+
+def _parse_start(message: dict[str, Any]) -> StartOrder:
+    job, raw = parse_job_id(message.get("job")), message.get("spec")
+    tasks = [_parse_task_start(row) for row in parsing.expect(message.get("tasks"), "tasks", list, TASKS)]
+    return StartOrder(job, None if raw is None else parse_spec(raw), tasks)
+
+
+def _parse_task_start(row: object) -> TaskStart:
+    """GPUs are named only where some are given."""
+    if not isinstance(row, list) or len(row) not in (3, 4):
+        raise Malformed(f"tasks: want {TASKS}")
+    gpus = parsing.gpu_mask(row[3]) if len(row) == 4 else 0
+    return TaskStart(parsing.number(row[0], "index"), parsing.number(row[1], "attempt"), bool(row[2]), gpus)
+
+
+def _parse_keys(message: dict[str, Any]) -> list[AttemptKey]:
+    keys = []
+    for row in parsing.expect(message.get("attempts"), "attempts", list, "a list of [job, index, attempt]"):
+        if not isinstance(row, list) or len(row) != 3:
+            raise Malformed("attempts: want a list of [job, index, attempt]")
+        keys.append(
+            (parse_job_id(row[0]), parsing.number(row[1], "index"), parsing.number(row[2], "attempt"))
+        )
+    return keys
+
+
+def _parse_forget(message: dict[str, Any]) -> ForgetOrder:
+    return ForgetOrder(
+        [parse_job_id(job) for job in parsing.expect(message.get("jobs"), "jobs", list, "a list of job ids")]
+    )
+
+
+ORDER_PARSERS: dict[str, Callable[[dict[str, Any]], Order]] = {
+    "hello": _parse_hello,
+    "configure": _parse_configure,
+    "start": _parse_start,
+    "stop": lambda message: StopOrder(_parse_keys(message), parse_stop_mode(message)),
+    "signal": lambda message: SignalOrder(parse_signals(message, parse_job_id)),
+    "ack": lambda message: AckOrder(_parse_keys(message)),
+    "forget": _parse_forget,
+    "renew": lambda message: RenewOrder(
+        parsing.number(message.get("said_ns"), "said_ns", parsing.CLOCK_NS_MAX)
+    ),
+    "quit": lambda _: QuitOrder(),
+}
+
+
+def _parse_container(raw: object, limits: Limits) -> KeeperContainer | None:
+    if raw is None:
+        return None
+    fields = parsing.expect(raw, "spec.container", dict, "an object")
+    said = {
+        name: parsing.text(value, f"spec.container.{name}")
+        for name, value in fields.items()
+        if name != "mounts"
+    }
+    user = said.get("user")
+    if user is not None and not USER.fullmatch(user):
+        raise Malformed("spec.container.user: want numbers, as 1000 or 1000:1000")
+    rows = parsing.expect(fields.get("mounts", []), "spec.container.mounts", list, MOUNTS)
+    if not all(isinstance(row, list) and len(row) == 3 for row in rows):
+        raise Malformed(f"spec.container.mounts: want {MOUNTS}")
+    mounts = tuple(
+        KeeperMount(parsing.text(source, "source"), parsing.text(to, "target"), bool(ro))
+        for source, to, ro in rows
+    )
+    try:
+        return KeeperContainer(**said, mounts=mounts, limits=limits)
+    except TypeError as error:
+        raise Malformed(f"spec.container: {error}") from error
+
+
+def _parse_sandbox(raw: object) -> KeeperSandbox | None:
+    if raw is None:
+        return None
+    fields = parsing.expect(raw, "spec.sandbox", dict, "an object")
+    paths = parsing.expect(fields.get("writable", []), "spec.sandbox.writable", list, "a list of paths")
+    writable = tuple(parsing.text(path, "spec.sandbox.writable") for path in paths)
+    return KeeperSandbox(bool(fields.get("network")), writable)
+
+
+def _parse_engine(raw: object) -> KeeperContainerEngine | None:
+    if raw is None:
+        return None
+    fields = parsing.expect(raw, "engine", dict, "an object")
+    if not isinstance(fields.get("kind"), str) or fields["kind"] not in (PODMAN, DOCKER):
+        raise Malformed(f"engine.kind: want {PODMAN} or {DOCKER}")
+    return KeeperContainerEngine(
+        kind=fields["kind"],
+        program=parsing.text(fields.get("program"), "engine.program"),
+        mounts=tuple(
+            parsing.text(path, "engine.mounts")
+            for path in parsing.expect(fields.get("mounts", []), "mounts", list, "")
+        ),
+        root=bool(fields.get("root")),
+        init=bool(fields.get("init")),
+        old_groups=bool(fields.get("old_groups")),
+    )

@@ -1,0 +1,1 @@
+"""Resources of the node: reservations of attempts and allocation of GPUs."""

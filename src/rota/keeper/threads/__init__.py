@@ -1,0 +1,1 @@
+"""Threads of the keeper: socket server, sweeper, health checker, output trimmer."""

@@ -1,0 +1,237 @@
+"""The keeper's unix socket: one agent at a time, orders in, events out; a slow reader holds up nobody."""
+
+import contextlib
+import math
+import os
+import selectors
+import shutil
+import socket
+import threading
+import traceback
+from collections.abc import Callable
+
+from rota.keeper.parsing import Malformed
+from rota.keeper.protocol import wire
+from rota.keeper.supervisor import Supervisor
+from rota.keeper.task_dirs import PLACE
+
+CHUNK_BYTES = 1 << 20
+REASON_CHARACTERS_MAX = 500  # of why an order is not obeyed
+UNSENT_BYTES_MAX = 256 << 20
+QUIT_POLL_SECONDS = 0.05
+
+
+class KeeperServer:
+    def __init__(self, root: str, listener: socket.socket, wake_fd: int) -> None:
+        self._root = root
+        self._listener = listener
+        self._wake_fd = wake_fd
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listener, selectors.EVENT_READ)
+        self._selector.register(wake_fd, selectors.EVENT_READ)
+        self._agent: socket.socket | None = None
+        self._incoming = bytearray()
+        self._unsent = bytearray()
+        self._waits_to_write = False
+        self._lock = threading.Lock()
+
+    def serve(self, supervisor: Supervisor, is_done: Callable[[], bool]) -> None:
+        while not is_done():
+            found = self._selector.select(self._timeout_seconds(supervisor))
+            with self._lock:
+                self._handle_ready(supervisor, found)
+                self._send(supervisor)
+        with self._lock:
+            self._unsent += supervisor.drain_events()  # the last results
+            self._send(supervisor)
+
+    def try_send(self, supervisor: Supervisor) -> bool:
+        """Send the last result from the thread that found it; False: the door's own thread has to look."""
+        if supervisor.running or not self._lock.acquire(blocking=False):
+            return False
+        try:
+            if (
+                self._agent is None
+                or self._unsent
+                or supervisor.quitting
+                or supervisor.outbox.due_in_ns() > 0
+            ):
+                return False
+            self._unsent += supervisor.drain_events()
+            with contextlib.suppress(OSError):
+                del self._unsent[: self._agent.send(self._unsent)]
+            return not self._unsent and supervisor.outbox.due_in_ns() == math.inf
+        finally:
+            self._lock.release()
+
+    def _handle_ready(self, supervisor: Supervisor, found: list[tuple[selectors.SelectorKey, int]]) -> None:
+        for chosen, ready in found:
+            if chosen.fileobj is self._listener:
+                self._accept(supervisor)
+            elif chosen.fileobj == self._wake_fd:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._wake_fd, 4096)
+            elif chosen.fileobj is self._agent and ready & selectors.EVENT_READ:
+                self._receive(supervisor)
+
+    def _timeout_seconds(self, supervisor: Supervisor) -> float | None:
+        due_in_ns = supervisor.outbox.due_in_ns()
+        if due_in_ns < math.inf and not self._unsent:
+            return max(0.0, due_in_ns / 1e9)
+        return QUIT_POLL_SECONDS if supervisor.quitting else None
+
+    def _accept(self, supervisor: Supervisor) -> None:
+        with contextlib.suppress(OSError):
+            agent, _ = self._listener.accept()
+            self._disconnect(supervisor)
+            agent.setblocking(False)
+            self._agent = agent
+            self._selector.register(agent, selectors.EVENT_READ)
+
+    def _disconnect(self, supervisor: Supervisor) -> None:
+        if self._agent is None:
+            return
+        with supervisor.lock:
+            supervisor.outbox.close()
+        self._selector.unregister(self._agent)
+        self._agent.close()
+        self._agent = None
+        self._incoming.clear()
+        self._unsent.clear()
+        self._waits_to_write = False
+
+    def _receive(self, supervisor: Supervisor) -> None:
+        assert self._agent is not None
+        try:
+            chunk = self._agent.recv(CHUNK_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            chunk = b""
+        if not chunk or len(self._incoming) > wire.LINE_BYTES_MAX:
+            self._disconnect(supervisor)
+            return
+        self._incoming += chunk
+        if b"\n" not in chunk:
+            return
+        *lines, rest = self._incoming.split(b"\n")
+        self._incoming = rest
+        for line in lines:
+            self._handle_line(supervisor, bytes(line))
+
+    def _handle_line(self, supervisor: Supervisor, line: bytes) -> None:
+        """Obey one line. One that cannot be obeyed costs the attempts it would have started, nothing else."""
+        try:
+            self._apply_order(supervisor, wire.parse(line))
+        except Malformed as error:
+            self._unsent += wire.error_line(str(error)[:REASON_CHARACTERS_MAX])
+            supervisor.fail(
+                wire.keys_to_start(line), f"its order cannot be read: {error}"[:REASON_CHARACTERS_MAX]
+            )
+        except Exception as error:  # whatever it is, the work of everybody else goes on
+            traceback.print_exc()
+            reason = f"{type(error).__name__}: {error}"[:REASON_CHARACTERS_MAX]
+            self._unsent += wire.error_line(reason)
+            supervisor.refuse(wire.keys_to_start(line), f"its order cannot be obeyed: {reason}")
+
+    def _apply_order(self, supervisor: Supervisor, order: wire.Order) -> None:
+        match order:
+            case wire.KeeperHello():
+                self._unsent += supervisor.state_message()
+            case wire.ForgetOrder():
+                self._forget(supervisor, order.jobs)
+            case wire.QuitOrder():
+                supervisor.quit()
+            case _:
+                _forward(supervisor, order)
+
+    def _forget(self, supervisor: Supervisor, jobs: list[str]) -> None:
+        live = supervisor.forget(jobs)
+        if live:
+            self._unsent += wire.error_line(f"jobs: still live, not forgotten: {', '.join(live)}")
+        discard_jobs(self._root, [job for job in jobs if job not in live])
+
+    def _send(self, supervisor: Supervisor) -> None:
+        if self._agent is None:
+            return
+        if not self._unsent and supervisor.outbox.due_in_ns() <= 0:
+            self._unsent += supervisor.drain_events()
+        try:
+            while self._unsent:
+                del self._unsent[: self._agent.send(self._unsent[:CHUNK_BYTES])]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._disconnect(supervisor)
+            return
+        if supervisor.outbox.is_overfull() or len(self._unsent) > UNSENT_BYTES_MAX:
+            self._disconnect(supervisor)
+        elif self._waits_to_write != bool(self._unsent):
+            self._waits_to_write = bool(self._unsent)
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
+            self._selector.modify(self._agent, events)
+
+
+def _forward(
+    supervisor: Supervisor,
+    order: wire.ConfigureOrder
+    | wire.StartOrder
+    | wire.StopOrder
+    | wire.SignalOrder
+    | wire.AckOrder
+    | wire.RenewOrder,
+) -> None:
+    match order:
+        case wire.ConfigureOrder():
+            supervisor.configure(order)
+        case wire.StartOrder():
+            supervisor.start(order)
+        case wire.StopOrder():
+            supervisor.stop(order.attempts, order.mode)
+        case wire.SignalOrder():
+            supervisor.signal(order.signals)
+        case wire.AckOrder():
+            supervisor.ack(order.attempts)
+        case wire.RenewOrder():
+            supervisor.renew(order.sent_ns)
+
+
+def listen(root_fd: int) -> socket.socket:
+    """Bind beneath the directory's handle: a unix socket's address holds 107 bytes, a path may hold more."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink("keeper.sock", dir_fd=root_fd)
+    before = os.umask(0o177)
+    try:
+        listener.bind(f"/proc/self/fd/{root_fd}/keeper.sock")
+    finally:
+        os.umask(before)
+    listener.listen(8)
+    listener.setblocking(False)
+    return listener
+
+
+def discard_jobs(root: str, jobs: list[str]) -> None:
+    """Put logs and work directories out of sight at once; deleting them may take long and holds up nobody."""
+    there = [f"{root}/{kind}/{job}" for job in jobs for kind in ("logs", "work", PLACE)]
+    heap = f"{root}/trash/{os.urandom(8).hex()}"  # of its own: who deletes another takes nothing away from it
+    with contextlib.suppress(OSError):  # the disk is full: then it takes as long as it takes
+        os.makedirs(heap, mode=0o700)
+        for number, path in enumerate(there):
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(path, f"{heap}/{number}")
+    _delete(there)
+    threading.Thread(target=_delete, args=([heap],), daemon=True).start()
+
+
+def empty_trash(root: str) -> None:
+    """What an earlier keeper did not come to delete."""
+    trash = f"{root}/trash"
+    with contextlib.suppress(FileNotFoundError):
+        heaps = [f"{trash}/{name}" for name in os.listdir(trash)]
+        threading.Thread(target=_delete, args=(heaps,), daemon=True).start()
+
+
+def _delete(paths: list[str]) -> None:
+    for path in paths:
+        shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,79 @@
+"""When an attempt is looked at next, and which signal it gets then."""
+
+import heapq
+import signal
+from collections.abc import Callable, Mapping
+
+from rota.keeper.attempt import FIRST_POLL_NS, RunningAttempt
+from rota.keeper.resources.reservations import AttemptKey
+
+LONGEST_POLL_NS = 1_000_000_000
+
+
+class AttemptTimers:
+    """Deadlines and the steps of an end, the next one first."""
+
+    def __init__(self, running: Mapping[AttemptKey, RunningAttempt], now_ns: Callable[[], int]) -> None:
+        self._running = running
+        self._now_ns = now_ns
+        self._due: list[tuple[int, AttemptKey]] = []
+
+    def schedule(self, attempt: RunningAttempt, when_ns: int) -> None:
+        attempt.timer_at_ns = when_ns
+        if len(self._due) > 2 * len(self._running) + 1000:  # deadlines of attempts that ended long before
+            self._due = [
+                (other.timer_at_ns, key) for key, other in self._running.items() if other.timer_at_ns
+            ]
+            heapq.heapify(self._due)
+        heapq.heappush(self._due, (when_ns, attempt.key))
+
+    def schedule_deadline(self, attempt: RunningAttempt) -> bool:
+        """It has been started; whether it is to be looked at by itself."""
+        deadline_ns = attempt.deadline_ns()
+        if deadline_ns is None or attempt.end_state is not None:
+            return False
+        self.schedule(attempt, deadline_ns)
+        return True
+
+    def due_in_ns(self) -> int | None:
+        """How long until an attempt must be looked at; None: none ever."""
+        return self._due[0][0] - self._now_ns() if self._due else None
+
+    def pop_due(self) -> dict[AttemptKey, bool]:
+        """The attempts to look at now, each with whether its leader is gone."""
+        due = {}
+        while self._due and self._due[0][0] <= self._now_ns():
+            when, key = heapq.heappop(self._due)
+            attempt = self._running.get(key)
+            if attempt and attempt.timer_at_ns == when:
+                due[key] = attempt.exit_status is not None
+        return due
+
+    def early_signal(self, attempt: RunningAttempt, now: int) -> int:
+        """What its leader's group is sent before anybody looks for the rest; 0: nothing."""
+        if attempt.end_state is None or attempt.exit_status is not None or not attempt.pid:
+            return 0
+        attempt.early_signal = 0
+        if not attempt.stop_signalled:
+            stop = attempt.spec.stop_signal
+            attempt.early_signal = 0 if attempt.spares_leader(stop) else stop
+        elif attempt.must_be_killed(now):
+            attempt.early_signal = signal.SIGKILL
+        return attempt.early_signal
+
+    def next_signal(self, attempt: RunningAttempt, now: int) -> int:
+        """Its stop signal, nothing during the grace, then SIGKILL again and again; and when to look next."""
+        if not attempt.stop_signalled:
+            attempt.stop_signalled = True
+            self.schedule(
+                attempt, attempt.sigkill_at_ns if attempt.exit_status is None else now + FIRST_POLL_NS
+            )
+            return attempt.spec.stop_signal
+        self.schedule(attempt, now + attempt.backoff_ns)
+        attempt.backoff_ns = min(2 * attempt.backoff_ns, LONGEST_POLL_NS)
+        if attempt.must_be_killed(now):
+            if attempt.pid_namespace:
+                attempt.pid_namespace.kill()
+            return signal.SIGKILL
+        self.schedule(attempt, min(attempt.timer_at_ns, attempt.sigkill_at_ns))
+        return 0

@@ -1,0 +1,152 @@
+"""What is over: jobs in the order of their end, the last of each name, and submit keys that outlive them."""
+
+from bisect import bisect_left, insort
+from collections.abc import Container, Iterator
+from heapq import heapify, heappop, heappush, heapreplace
+from itertools import chain
+from typing import NamedTuple
+
+from rota.model.ids import JobId, Key
+from rota.model.job import JobSpec, JobStatus, JobTombstone, SubmitKey
+from rota.model.lifecycle import JobState
+
+_DUE_SPARE = 64  # entries of jobs that are gone, so that the heap is rarely made again
+Series = tuple[str, str]  # a namespace, and what jobs of it are runs of
+
+
+class Ended(NamedTuple):
+    """Ended jobs of a namespace, as sets in the order in which they go when there are too many."""
+
+    plain: dict[JobId, None]  # the earliest first
+    kept: dict[JobId, None]  # with a time of their own
+
+
+class EndedJobs:
+    def __init__(self) -> None:
+        self.ended: dict[JobId, int] = {}  # in cluster time, the earliest first
+        self.retained_until: dict[JobId, int] = {}  # those with a time of their own: until when
+        self.tombstones: dict[JobId, JobTombstone] = {}  # the earliest first
+        self.submit_keys: dict[Key, SubmitKey] = {}
+        self.key_of: dict[JobId, Key] = {}
+        self.orphans: dict[JobId, None] = {}  # deleted jobs whose key is left
+        self.last_succeeded: dict[
+            Series, JobId
+        ] = {}  # the newest that succeeded, of those that are remembered
+        self._succeeded: dict[Series, list[int]] = {}  # all of them, sorted
+        self._series_of: dict[JobId, Series] = {}  # of these
+        self._ended_in: dict[str, Ended] = {}  # by namespace; what is empty has no entry
+        self._namespace_of: dict[JobId, str] = {}  # of all that have ended
+        self._due: list[tuple[int, JobId]] = []  # a heap of `kept` by time; some may be kept no more
+
+    @property
+    def size(self) -> int:
+        return len(self.ended) + len(self.retained_until)
+
+    def end(self, spec: JobSpec, status: JobStatus) -> None:
+        ended_ms = status.ended_ms or 0
+        ours = self._ended_in.setdefault(spec.namespace, Ended({}, {}))
+        self._namespace_of[spec.id] = spec.namespace
+        if spec.keep_seconds is None:
+            self.ended[spec.id] = ended_ms
+            ours.plain[spec.id] = None
+        else:
+            ours.kept[spec.id] = None
+            until_ms = ended_ms + round(spec.keep_seconds * 1000)
+            self.retained_until[spec.id] = until_ms
+            heappush(self._due, (until_ms, spec.id))
+        if status.state is JobState.SUCCEEDED:
+            self._succeed(spec)
+
+    def _succeed(self, spec: JobSpec) -> None:
+        series = (spec.namespace, spec.series)
+        runs = self._succeeded.setdefault(series, [])
+        insort(runs, int(spec.id))
+        self._series_of[spec.id] = series
+        self.last_succeeded[series] = JobId(str(runs[-1]))
+
+    def due(self, now_ms: int) -> Iterator[JobId]:
+        """Jobs whose own time is over, in any order; the others are not looked at."""
+        seen: set[JobId] = set()
+        places = [0]
+        while places:
+            place = places.pop()
+            if place >= len(self._due) or self._due[place][0] > now_ms:
+                continue
+            until_ms, job = self._due[place]
+            if self.retained_until.get(job) == until_ms and job not in seen:
+                seen.add(job)
+                yield job
+            places += (2 * place + 2, 2 * place + 1)
+
+    def crowd(self) -> Iterator[JobId]:
+        """All that have ended, in the order in which they go when there are too many.
+
+        Each time it is one of the namespace that has most, so that none can crowd out the jobs of others.
+        """
+        queues = {name: chain(ours.plain, ours.kept) for name, ours in self._ended_in.items()}
+        largest = [(-len(ours.plain) - len(ours.kept), name) for name, ours in self._ended_in.items()]
+        heapify(largest)
+        while largest:
+            left, name = largest[0]
+            yield next(queues[name])
+            if left == -1:
+                heappop(largest)
+            else:
+                heapreplace(largest, (left + 1, name))
+
+    def forget(self, job: JobId) -> None:
+        self.ended.pop(job, None)
+        self._leave(job)
+        if (
+            self.retained_until.pop(job, None) is not None
+            and len(self._due) > 2 * len(self.retained_until) + _DUE_SPARE
+        ):
+            self._due = [(until_ms, one) for one, until_ms in self.retained_until.items()]
+            heapify(self._due)
+        if job in self._series_of:
+            self._forget_success(job, self._series_of.pop(job))
+        if job in self.key_of and job not in self.tombstones:
+            self.orphans[job] = None
+
+    def _leave(self, job: JobId) -> None:
+        namespace = self._namespace_of.pop(job, None)
+        if namespace is None:
+            return
+        ours = self._ended_in[namespace]
+        ours.plain.pop(job, None)
+        ours.kept.pop(job, None)
+        if not (ours.plain or ours.kept):
+            del self._ended_in[namespace]
+
+    def _forget_success(self, job: JobId, series: Series) -> None:
+        """When the newest goes, the one before it is the last again, as after a restart."""
+        runs = self._succeeded[series]
+        del runs[bisect_left(runs, int(job))]
+        if runs:
+            self.last_succeeded[series] = JobId(str(runs[-1]))
+        else:
+            del self.last_succeeded[series], self._succeeded[series]
+
+    def add_tombstone(self, record: JobTombstone) -> None:
+        self.tombstones[record.id] = record
+        self.orphans.pop(record.id, None)
+
+    def add_key(self, record: SubmitKey) -> None:
+        self.submit_keys[record.key] = record
+        self.key_of[record.job] = record.key
+
+    def drop_key(self, key: Key) -> None:
+        record = self.submit_keys.pop(key, None)
+        if record is not None:
+            self.key_of.pop(record.job, None)
+            self.orphans.pop(record.job, None)
+
+    def finish_loading(self, jobs: Container[JobId]) -> None:
+        """Everything was read at once, in any order."""
+        self.ended = dict(sorted(self.ended.items(), key=lambda one: one[1]))
+        for ours in self._ended_in.values():
+            in_order = sorted(ours.plain, key=lambda job: self.ended[job])
+            ours.plain.clear()
+            ours.plain.update(dict.fromkeys(in_order))
+        self.tombstones = dict(sorted(self.tombstones.items(), key=lambda one: one[1].at_ms))
+        self.orphans = {job: None for job in self.key_of if job not in jobs and job not in self.tombstones}

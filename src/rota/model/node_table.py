@@ -1,0 +1,285 @@
+"""Room: the nodes as columns, what each has, what is reserved on it, and whether it may take work."""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from rota.model.amounts import CPU, GPU, WHOLE_GPU
+from rota.model.columns import Array
+from rota.model.ids import NodeId
+from rota.model.limits import GPUS_MAX
+from rota.model.preemptible import PreemptibleUsage
+
+UNMEASURED = np.iinfo(np.int64).max
+_DEFAULT = "default"  # cluster
+_GROW = 64
+_LOG_MIN = 1024
+# The share of reserved cpu that counts as part of a measured load. Below one, so that among nodes under the
+# same load the one with less reserved is idler, even where tasks do nothing.
+OWN_LOAD_SHARE = 0.9
+
+
+class NodeTable:
+    """Struct of arrays, one column per node, one row per resource. Written only by the mirror.
+
+    `grown` counts the changes after which something that did not fit might fit; `changed` lists the slots
+    that changed in any way, so that who keeps something per node looks at those few again.
+    """
+
+    def __init__(self) -> None:
+        self.ids: list[NodeId] = []  # by slot; empty where the node was removed
+        self.slot: dict[NodeId, int] = {}
+        self._removed: dict[int, None] = {}  # slots of nodes that were removed while they held attempts
+        self._unused: list[int] = []  # slots for the next nodes to come
+        self.rows: dict[str, int] = {}  # resource -> row
+        self.width = 0  # of the arrays: some more than there are nodes
+        self.capacity: Array = np.zeros((0, 0), np.int64)
+        self.reserved: Array = np.zeros((0, 0), np.int64)
+        self.measured: Array = np.zeros((0, 0), np.int64)  # free as the node measured it, or UNMEASURED
+        self.settled: Array = np.zeros((0, 0), np.int64)  # what was reserved when the node measured that
+        self.devices: Array = np.zeros((0, 0), np.int64)  # reserved thousandths of each GPU: [slot, device]
+        self.load: Array = np.zeros(0, np.float64)  # share of its cpu in use, as measured
+        self.open: Array = np.zeros(0, np.bool_)
+        self.expected: Array = np.zeros(0, np.bool_)  # open, or would be if its connection were up
+        self.acceptance_version: Array = np.zeros(
+            0, np.int64
+        )  # counts changes after which a node may accept what it refused
+        self.queued: Array = np.zeros(0, np.int64)  # lookahead attempts waiting there
+        self.held: Array = np.zeros(0, np.int64)  # live attempts there, waiting ones too
+        self.preemptible = PreemptibleUsage()
+        self.noise: dict[str, Array] = {}  # kind of disturbance -> live attempts that make it
+        self.labels: list[Mapping[str, str]] = []
+        self.taints: list[tuple[str, ...]] = []
+        self.cluster: Array = np.zeros(0, np.int64)  # the number of its cluster
+        self.clusters: dict[str, int] = {}  # name -> number
+        self.labels_version = 0
+        self.capacity_version = 0
+        self.eligibility_version = 0  # changes after which a node may be for other jobs than before
+        self.feasibility_version = 0  # the same without the connections of nodes, which come and go
+        self.changed: list[int] = []
+        self.forgotten = 0  # changes no longer listed: whoever stopped before them starts over
+
+    @property
+    def size(self) -> int:
+        return len(self.ids)
+
+    def add(self, node: NodeId) -> int:
+        slot = self.slot.get(node)
+        if slot is None:
+            slot = self.slot[node] = self._unused.pop() if self._unused else self._append()
+            self.ids[slot] = node
+            self._touch(slot)
+        self._removed.pop(slot, None)
+        return slot
+
+    def remove(self, node: NodeId) -> None:
+        """Its slot is used again as soon as no attempt holds anything there."""
+        slot = self.slot[node]
+        self.set_open(slot, value=False)
+        self.set_expected(slot, value=False)
+        self._removed[slot] = None
+        self._release(slot)
+
+    def bump_acceptance(self, slot: int) -> None:
+        """Something is new about the node: what it refused it may accept now."""
+        self.acceptance_version[slot] += 1
+        self._touch(slot)
+
+    def row(self, resource: str) -> int:
+        row = self.rows.get(resource)
+        if row is None:
+            row = self.rows[resource] = len(self.rows)
+            self.capacity = np.vstack([self.capacity.reshape(row, self.width), self._zeros(1)])
+            self.reserved = np.vstack([self.reserved.reshape(row, self.width), self._zeros(1)])
+            self.settled = np.vstack([self.settled.reshape(row, self.width), self._zeros(1)])
+            full = np.full((1, self.width), UNMEASURED)
+            self.measured = np.vstack([self.measured.reshape(row, self.width), full])
+        return row
+
+    def set_capacity(self, slot: int, capacity: Mapping[str, int]) -> None:
+        for resource in capacity:
+            self.row(resource)
+        for resource, row in self.rows.items():
+            self.capacity[row, slot] = capacity.get(resource, 0)
+        self._ensure_gpus(capacity.get(GPU, 0) // WHOLE_GPU)
+        self.capacity_version += 1
+        self.eligibility_version += 1
+        self.feasibility_version += 1
+        self._touch(slot)
+
+    def set_measured(
+        self, slot: int, free: Mapping[str, int], load: float, settled: Mapping[str, int] | None = None
+    ) -> None:
+        """`settled` is what was reserved when the node measured this; None: what is reserved now."""
+        rows = [self.row(resource) for resource in free]
+        settled_rows = {self.row(resource): amount for resource, amount in (settled or {}).items()}
+        before = self.free_at(slot)
+        self.measured[rows, slot] = list(free.values())
+        self.settled[:, slot] = self.reserved[:, slot]
+        for row, amount in settled_rows.items():
+            self.settled[row, slot] = amount
+        self.capacity_version += bool((self.free_at(slot) > before).any())
+        self.load[slot] = load
+        self._touch(slot)
+
+    def settled_at(self, slot: int) -> dict[str, int]:
+        return {resource: int(self.settled[row, slot]) for resource, row in self.rows.items()}
+
+    def set_labels(self, slot: int, labels: Mapping[str, str], taints: tuple[str, ...]) -> None:
+        if self.labels[slot] != labels or self.taints[slot] != taints:
+            self.labels[slot], self.taints[slot] = labels, taints
+            self.cluster[slot] = self.clusters.setdefault(labels.get("cluster", _DEFAULT), len(self.clusters))
+            self.labels_version += 1
+            self.capacity_version += 1
+            self.eligibility_version += 1
+            self.feasibility_version += 1
+            self.bump_acceptance(slot)
+
+    def set_expected(self, slot: int, value: bool) -> None:
+        if bool(self.expected[slot]) != value:
+            self.expected[slot] = value
+            self.feasibility_version += 1
+
+    def set_open(self, slot: int, value: bool) -> None:
+        if bool(self.open[slot]) != value:
+            self.open[slot] = value
+            self.capacity_version += 1
+            self.eligibility_version += 1
+            self._touch(slot)
+
+    def other_clusters(self, cluster: str) -> Array | None:
+        """Nodes of other clusters; None: there are none."""
+        if self.clusters.keys() <= {cluster}:
+            return None
+        others: Array = self.cluster[: self.size] != self.clusters.get(cluster, -1)
+        return others
+
+    def reserve(self, slot: int, needs: Iterable[tuple[str, int]], room: int, line: int) -> None:
+        """Take (negative numbers: give back) room for some tasks, and places in line for others.
+
+        `grown` is the caller's to count.
+        """
+        if room:
+            for resource, amount in needs:
+                row = self.rows[resource] if resource in self.rows else self.row(resource)
+                self.reserved[row, slot] += amount * room
+        if line:
+            self.queued[slot] += line
+        self.held[slot] += room + line
+        self._touch(slot)
+        if self._removed:
+            self._release(slot)
+
+    def reserve_gpus(self, slot: int, amount: int, devices: int, times: int) -> None:
+        """An attempt takes (-1: gives back) the devices whose bits are set: a part of one, or all of each."""
+        self._ensure_gpus(devices.bit_length())
+        for device in bits(devices)[:GPUS_MAX]:
+            self.devices[slot, device] += min(amount, WHOLE_GPU) * times
+
+    def count_noise(self, slot: int, kind: str, times: int) -> None:
+        column = self.noise.get(kind)
+        if column is None:
+            column = self.noise[kind] = np.zeros(self.width, np.int64)
+        column[slot] += times
+
+    def free(self) -> Array:
+        return self.free_at(slice(self.size))
+
+    def free_at(self, slots: Array | slice | int) -> Array:
+        """min(measured free - reserved since, capacity - reserved), by resource, of some nodes.
+
+        What was placed after the last measurement is in no measurement, and counts fully. What ended since
+        may still be in the measured amount, so its room is not given away before the next one. Of cpu no free
+        amount is measured, only a load.
+        """
+        reserved = self.reserved[:, slots]
+        since = np.maximum(0, reserved - self.settled[:, slots])
+        free: Array = np.minimum(self.measured[:, slots] - since, self.capacity[:, slots] - reserved)
+        return free
+
+    def outside_load(self, slots: Array | slice) -> Array:
+        """The share of cpu that others than the reserving tasks used at the last measurement."""
+        row = self.rows.get(CPU)
+        if row is None:
+            unknown: Array = self.load[slots].copy()
+            return unknown
+        own = self.settled[row, slots] * OWN_LOAD_SHARE / np.maximum(1, self.capacity[row, slots])
+        outside: Array = np.maximum(0.0, self.load[slots] - own)
+        return outside
+
+    def free_gpus(self) -> Array:
+        """Free thousandths of each GPU there is."""
+        row = self.rows.get(GPU)
+        count = self.devices.shape[1]
+        if row is None or count == 0:
+            return np.zeros((self.size, 0), np.int64)
+        there = self.capacity[row, : self.size, None] // WHOLE_GPU > np.arange(count)
+        free: Array = np.where(there, WHOLE_GPU - self.devices[: self.size], 0)
+        return free
+
+    def _append(self) -> int:
+        slot = len(self.ids)
+        self.ids.append(NodeId(""))
+        self.labels.append({})
+        self.taints.append(())
+        if slot >= self.width:
+            self._widen(slot + max(_GROW, slot))
+        return slot
+
+    def _release(self, slot: int) -> None:
+        """What is added up over live attempts is zero there by now; the rest was the node's own."""
+        if slot not in self._removed or self.held[slot]:
+            return
+        del self._removed[slot], self.slot[self.ids[slot]]
+        self.ids[slot] = NodeId("")
+        self.set_labels(slot, {}, ())
+        self.capacity[:, slot] = 0
+        self.measured[:, slot] = UNMEASURED
+        self.settled[:, slot] = 0
+        self.load[slot] = 0.0
+        self._unused.append(slot)
+        self._touch(slot)
+
+    def _touch(self, slot: int) -> None:
+        self.changed.append(slot)
+        if len(self.changed) > max(_LOG_MIN, 4 * len(self.ids)):
+            self.forgotten += len(self.changed)
+            self.changed.clear()
+
+    def _zeros(self, rows: int) -> Array:
+        return np.zeros((rows, self.width), np.int64)
+
+    def _ensure_gpus(self, count: int) -> None:
+        more = min(count, GPUS_MAX) - self.devices.shape[1]
+        if more > 0:
+            self.devices = np.hstack([self.devices, np.zeros((self.devices.shape[0], more), np.int64)])
+
+    def _widen(self, width: int) -> None:
+        rows, old = len(self.rows), self.width
+        more = width - old
+        self.width = width
+
+        def wider(array: Array, fill: int) -> Array:
+            return np.hstack([array.reshape(rows, old), np.full((rows, more), fill, np.int64)])
+
+        def longer(array: Array) -> Array:
+            return np.concatenate([array, np.zeros(more, array.dtype)])
+
+        self.capacity = wider(self.capacity, 0)
+        self.reserved = wider(self.reserved, 0)
+        self.settled = wider(self.settled, 0)
+        self.measured = wider(self.measured, UNMEASURED)
+        self.devices = np.vstack([self.devices, np.zeros((more, self.devices.shape[1]), np.int64)])
+        self.load = longer(self.load)
+        self.open = longer(self.open)
+        self.expected = longer(self.expected)
+        self.acceptance_version = longer(self.acceptance_version)
+        self.queued = longer(self.queued)
+        self.cluster = longer(self.cluster)
+        self.held = longer(self.held)
+        self.noise = {kind: longer(column) for kind, column in self.noise.items()}
+
+
+def bits(mask: int) -> list[int]:
+    """Positions of the bits that are set."""
+    return [at for at in range(mask.bit_length()) if mask >> at & 1]

@@ -1,0 +1,1 @@
+"""Pure rules about model data that several components share."""

@@ -1,0 +1,116 @@
+"""A job + what is set for its namespace -> the job as it may be written, or Rejected.
+
+Every way in asks here: submit, update, rerun, rollback and the runs of crons. What was written before a bound
+was set stays as it is; an update is checked in what it changes.
+"""
+
+from collections.abc import Collection
+
+import msgspec
+
+from rota.model.errors import NotAllowed, QueueFull
+from rota.model.job import JobSpec
+from rota.model.limits import NAMESPACE_BYTES_MAX, NAMESPACE_JOBS_MAX, NAMESPACE_TASKS_MAX
+from rota.model.namespace import DEFAULT, NamespaceBounds, NamespaceRecord
+from rota.model.usage import NamespaceUsage, usage_of
+from rota.model.view import View
+
+EVERY_TAINT = "*"
+NOTHING = NamespaceUsage()
+_ASK = "ask an operator, who sets it by: rota namespace set"
+
+
+def bounds_of(view: View, namespace: str) -> NamespaceBounds:
+    """What is set; of a namespace other than `default`, with the bounds that hold where nothing is set."""
+    given = view.namespaces.get(namespace, NamespaceRecord(namespace)).bounds
+    if namespace == DEFAULT:
+        return given
+    return msgspec.structs.replace(
+        given,
+        jobs=NAMESPACE_JOBS_MAX if given.jobs is None else given.jobs,
+        tasks=NAMESPACE_TASKS_MAX if given.tasks is None else given.tasks,
+        stored_bytes=NAMESPACE_BYTES_MAX if given.stored_bytes is None else given.stored_bytes,
+    )
+
+
+def admitted(view: View, spec: JobSpec, said: Collection[str], also: NamespaceUsage = NOTHING) -> JobSpec:
+    """A new job within the bounds of its namespace.
+
+    What its user has not `said` is chosen to fit: a lower priority, the only cluster that is allowed.
+    `also` is what the same transaction adds beside it.
+    """
+    spec = allowed(view, spec, said)
+    _refuse_more(view, bounds_of(view, spec.namespace), spec.namespace, usage_of(spec), also)
+    return spec
+
+
+def allowed(view: View, spec: JobSpec, said: Collection[str]) -> JobSpec:
+    """The same without a look at how much there is: what a cron's template may ask for."""
+    bounds = bounds_of(view, spec.namespace)
+    highest = bounds.priority
+    if highest is not None and "priority" not in said and spec.priority > highest:
+        spec = msgspec.structs.replace(spec, priority=highest)
+    if bounds.clusters is not None and spec.cluster is None and len(bounds.clusters) == 1:
+        spec = msgspec.structs.replace(spec, cluster=bounds.clusters[0])
+    _refuse_priority(bounds, spec)
+    _refuse_tolerations(bounds, spec, spec.tolerate)
+    _refuse_cluster(view, bounds, spec)
+    return spec
+
+
+def check_update(view: View, old: JobSpec, new: JobSpec) -> None:
+    """Raises where an update takes a job beyond the bounds, or further beyond them."""
+    bounds = bounds_of(view, new.namespace)
+    if new.priority > old.priority:
+        _refuse_priority(bounds, new)
+    _refuse_tolerations(bounds, new, [one for one in new.tolerate if one not in old.tolerate])
+    if new.cluster != old.cluster:
+        _refuse_cluster(view, bounds, new)
+    before, after = usage_of(old), usage_of(new)
+    more = NamespaceUsage(
+        0, max(0, after.tasks - before.tasks), max(0, after.stored_bytes - before.stored_bytes)
+    )
+    _refuse_more(view, bounds, new.namespace, more, NOTHING)
+
+
+def _refuse_priority(bounds: NamespaceBounds, spec: JobSpec) -> None:
+    if bounds.priority is not None and spec.priority > bounds.priority:
+        problem = f"priority: {spec.priority} is more than namespace {spec.namespace} may use"
+        raise NotAllowed(problem, field="priority", hint=f"write at most {bounds.priority}, or {_ASK}")
+
+
+def _refuse_tolerations(bounds: NamespaceBounds, spec: JobSpec, tolerate: Collection[str]) -> None:
+    if bounds.tolerate is None:
+        return
+    for one in tolerate:
+        key = one.partition("=")[0]
+        if not {one, key, EVERY_TAINT} & set(bounds.tolerate):
+            problem = f"tolerate: namespace {spec.namespace} may not tolerate {one[:80]}"
+            allowed = ", ".join(bounds.tolerate) or "none"
+            raise NotAllowed(problem, field="tolerate", hint=f"allowed: {allowed}; {_ASK}")
+
+
+def _refuse_cluster(view: View, bounds: NamespaceBounds, spec: JobSpec) -> None:
+    if bounds.clusters is None:
+        return
+    known = view.clusters.get(spec.cluster) if spec.cluster is not None else None
+    if not {spec.cluster, None if known is None else known.like} & set(bounds.clusters):
+        what = "none is named" if spec.cluster is None else f"{spec.cluster} is not open to it"
+        problem = f"cluster: {what}, and namespace {spec.namespace} may use some only"
+        hint = f"write one of: {', '.join(bounds.clusters) or 'none'}; or {_ASK}"
+        raise NotAllowed(problem, field="cluster", hint=hint)
+
+
+def _refuse_more(
+    view: View, bounds: NamespaceBounds, namespace: str, more: NamespaceUsage, also: NamespaceUsage
+) -> None:
+    has = view.usage.usage.get(namespace, NOTHING)
+    for what, most, there, wanted in (
+        ("unfinished jobs", bounds.jobs, has.jobs + also.jobs, more.jobs),
+        ("unfinished tasks", bounds.tasks, has.tasks + also.tasks, more.tasks),
+        ("bytes of jobs", bounds.stored_bytes, has.stored_bytes + also.stored_bytes, more.stored_bytes),
+    ):
+        if most is not None and wanted > 0 and there + wanted > most:
+            problem = f"namespace {namespace} may have {most} {what}: it has {there}, and {wanted} come"
+            until = "have been deleted or have expired" if what == "bytes of jobs" else "have ended"
+            raise QueueFull(problem, hint=f"wait until some {until}, or {_ASK}")

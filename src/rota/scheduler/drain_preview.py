@@ -1,0 +1,136 @@
+"""Nodes to be drained, on a copy of the cluster -> where their work would go, and what of it would wait."""
+
+from collections.abc import Iterator
+
+from rota.engine.state.what_if import MirrorCopy, WhatIfMirror
+from rota.model.attempt import StatusBlock
+from rota.model.columns import Draft, Ranges, column
+from rota.model.ids import JobId, NodeId
+from rota.model.job import JobKind, JobSpec, Recovery
+from rota.model.lifecycle import AttemptState
+from rota.model.limits import BLOCK_TASKS
+from rota.model.node import Eligibility, NodeIntent
+from rota.model.outlook import DisplacedTasks, DrainOutcome, PlannedPlacement
+from rota.model.plan import Instant
+from rota.model.view import JobView
+from rota.scheduler.explain.why import analyse_wait, describe_wait
+from rota.scheduler.plan import ROUND_KEY, Scheduler
+from rota.scheduler.policy.drain import may_be_moved
+from rota.scheduler.policy.preempt import live_tasks
+from rota.scheduler.round import SchedulerSettings
+
+_ROUNDS_MAX = 10  # in each many tasks find a node; what none of them places waits
+
+
+def preview_drain(
+    copied: MirrorCopy,
+    nodes: tuple[NodeId, ...],
+    now: Instant,
+    *,
+    everything: bool,
+    settings: SchedulerSettings | None = None,
+) -> tuple[DisplacedTasks, ...]:
+    """The scheduler's own rounds, once all that moves is stopped at one moment."""
+    shadow, settings = WhatIfMirror.from_copy(copied), settings or SchedulerSettings()
+    scheduler = Scheduler(settings)
+    _run_rounds(scheduler, shadow, now)  # who waits already does not wait because of this
+    there = {job: _task_indices(shadow, job, nodes) for job in _jobs_on(shadow, nodes)}
+    for node in nodes:
+        wish = shadow.nodes[node].intent or NodeIntent(node)
+        shadow.apply(NodeIntent(node, Eligibility.DRAINING, wish.taints))
+    going = withdraw_movable(shadow, nodes)
+    _run_rounds(scheduler, shadow, now)
+    moved = [_moved_tasks(shadow, shadow.jobs[job], indices, settings, now) for job, indices in going.items()]
+    others = [
+        DisplacedTasks(
+            job,
+            shadow.jobs[job].spec.namespace,
+            _outcome_of(shadow.jobs[job].spec, everything=everything),
+            tuple(Ranges(indices).pairs),
+        )
+        for job, indices in there.items()
+        if job not in going
+    ]
+    return (*moved, *others)
+
+
+def _outcome_of(spec: JobSpec, *, everything: bool) -> DrainOutcome:
+    """What becomes of tasks that the scheduler does not move."""
+    if spec.kind is JobKind.SYSTEM:
+        return DrainOutcome.ENDS
+    if not spec.movable:
+        return DrainOutcome.ENDS if everything else DrainOutcome.STAYS
+    return DrainOutcome.CONTROLLER_DECIDES if spec.recovery is Recovery.CONTROLLER else DrainOutcome.ENDS
+
+
+def withdraw_movable(mirror: WhatIfMirror, nodes: tuple[NodeId, ...]) -> dict[JobId, list[int]]:
+    """What moves of the work on these nodes, which take nothing new: from now on it waits for others.
+
+    Work whose recovery owner is not the scheduler is not placed again without that owner's word.
+    """
+    going = {
+        job: _task_indices(mirror, job, nodes)
+        for job in _jobs_on(mirror, nodes)
+        if may_be_moved(mirror.jobs[job], everything=False)
+        and mirror.jobs[job].spec.recovery is Recovery.SCHEDULER
+    }
+    for job, indices in going.items():
+        for status in _withdrawn_blocks(mirror.jobs[job], indices):
+            mirror.apply(status)
+    return going
+
+
+def _run_rounds(scheduler: Scheduler, mirror: WhatIfMirror, now: Instant) -> None:
+    for _ in range(_ROUNDS_MAX):
+        plan = scheduler.decide(mirror, ROUND_KEY, now)
+        for record in plan.puts:
+            mirror.apply(record)
+        if not plan.puts:
+            return
+
+
+def _jobs_on(mirror: WhatIfMirror, nodes: tuple[NodeId, ...]) -> list[JobId]:
+    found = dict.fromkeys(job for node in nodes for job, _ in mirror.nodes[node].assigned)
+    return sorted(found, key=int)
+
+
+def _task_indices(mirror: WhatIfMirror, job_id: JobId, nodes: tuple[NodeId, ...]) -> list[int]:
+    """Of a gang all: without one of its tasks the others are of no use."""
+    job = mirror.jobs[job_id]
+    if job.spec.gang and may_be_moved(job, everything=False):
+        return [index for _, index in live_tasks(job)]
+    return sorted(index for node in nodes for owner, index in mirror.nodes[node].assigned if owner == job_id)
+
+
+def _withdrawn_blocks(job: JobView, indices: list[int]) -> Iterator[StatusBlock]:
+    """As if their offers had been withdrawn: the same tries wait for a node again."""
+    by_block: dict[int, list[int]] = {}
+    for index in indices:
+        block, position = divmod(index, BLOCK_TASKS)
+        by_block.setdefault(block, []).append(position)
+    for block, positions in by_block.items():
+        status = job.statuses.get(block) or StatusBlock.new(job.spec.id, block, job.spec.block_size(block))
+        draft = Draft(status)
+        draft["number"][positions] = column(job.attempts[block], "number")[positions]
+        draft["state"][positions] = int(AttemptState.WITHDRAWN)
+        yield draft.done()
+
+
+def _moved_tasks(
+    mirror: WhatIfMirror, job: JobView, indices: list[int], settings: SchedulerSettings, now: Instant
+) -> DisplacedTasks:
+    there: dict[NodeId, int] = {}
+    for node in job.live_by_node:
+        assigned = mirror.nodes[node].assigned
+        count = sum((job.spec.id, index) in assigned for index in indices)
+        if count:
+            there[node] = count
+    fullest = sorted(there, key=lambda one: (-there[one], mirror.node_table.slot[one]))
+    places = tuple(PlannedPlacement(mirror.nodes[node].spec.name, there[node]) for node in fullest)
+    waits = len(indices) - sum(there.values())
+    why = None
+    if waits:
+        known = analyse_wait(mirror, job, now, settings.plugins, backfill=settings.backfill)
+        why = describe_wait(mirror, job, known, now)
+    pairs = tuple(Ranges(indices).pairs)
+    return DisplacedTasks(job.spec.id, job.spec.namespace, DrainOutcome.MOVES, pairs, places, waits, why)

@@ -1,0 +1,1 @@
+"""Explanations: why a job waits, what would help, and when it is expected to start."""

@@ -1,0 +1,126 @@
+"""What a job needs, against what nodes have: none of it, too little in all, too little now, or scattered."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from rota.model.amounts import CPU, DISK, GPU, MEMORY, WHOLE_GPU
+from rota.model.columns import Array
+from rota.scheduler.explain.feasibility import NO_REMEDY, FeasibilityInput, Obstacle
+from rota.scheduler.explain.phrases import (
+    count_of_nodes,
+    format_amount,
+    format_amount_rounded_down,
+    format_amounts_apart,
+)
+from rota.scheduler.placement.filters import fits_gpus
+
+_ESSENTIAL = (CPU, MEMORY, DISK)  # every task needs some: to ask for none of it is no advice
+
+
+def resource_shortages(inputs: FeasibilityInput) -> Iterator[Obstacle]:
+    """Nodes that have none of it, for ever too little, or too little now; what never called is not judged."""
+    for resource, asked in inputs.spec.shape.needs:
+        if asked <= 0:
+            continue
+        capacity, free = _amounts(inputs, resource)
+        none = inputs.has_reported & (capacity == 0)
+        small = inputs.has_reported & (capacity > 0) & (capacity < asked)
+        short = inputs.has_reported & (capacity >= asked) & (free < asked)
+        for on, amounts, words in (
+            (none, capacity, "no"),
+            (small, capacity, "in all"),
+            (short, free, "free"),
+        ):
+            if on.any():
+                text = _describe_shortage(resource, asked, on, int(amounts[on].max()), words)
+                obstacle = inputs.make_obstacle(
+                    resource, on, text, _describe_on_node(resource, asked, amounts, words)
+                )
+                cost, change = _smaller_request(resource, asked, _attainable(inputs, resource, asked, free))
+                yield obstacle._replace(cost=cost, change=change, lasting=words != "free")
+
+
+def _amounts(inputs: FeasibilityInput, resource: str) -> tuple[Array, Array]:
+    """What each node has in all, and has free."""
+    row = inputs.board.row(resource)
+    if row is None:
+        nothing = np.zeros(inputs.slots.size, np.int64)
+        return nothing, nothing
+    return inputs.board.capacity[row, inputs.slots], np.maximum(0, inputs.board.free[row, inputs.slots])
+
+
+def _smaller_request(resource: str, asked: int, attainable: Array) -> tuple[Array, Callable[[int], str]]:
+    cost = (asked - attainable) / asked
+    if resource in _ESSENTIAL:
+        cost = np.where(attainable == 0, NO_REMEDY, cost)
+
+    def change(at: int) -> str:
+        left = int(attainable[at])
+        return (
+            f"with {resource} <= {format_amount_rounded_down(resource, left)}"
+            if left
+            else f"without {resource}"
+        )
+
+    return cost, change
+
+
+def _attainable(inputs: FeasibilityInput, resource: str, asked: int, free: Array) -> Array:
+    """How much a task could have now: of GPUs whole ones, or a part of one."""
+    if resource != GPU:
+        return free
+    devices = inputs.board.devices[inputs.slots]
+    part = np.minimum(WHOLE_GPU, devices.max(axis=1, initial=0))
+    whole = (devices == WHOLE_GPU).sum(axis=1) * WHOLE_GPU
+    best = np.where(
+        (whole == 0) | (asked < WHOLE_GPU), part, np.minimum(whole, free // WHOLE_GPU * WHOLE_GPU)
+    )
+    found: Array = np.minimum(best, free)
+    return found
+
+
+def _describe_on_node(resource: str, asked: int, amounts: Array, kind: str) -> Callable[[int], str]:
+    def said(at: int) -> str:
+        if kind == "no":
+            return f"no {resource}"
+        there, wanted = format_amounts_apart(resource, int(amounts[at]), asked)
+        return f"{there} {resource} {kind}, asked {wanted}"
+
+    return said
+
+
+def _describe_shortage(resource: str, asked: int, on: Array, largest: int, kind: str) -> str:
+    count = int(np.count_nonzero(on))
+    who = count_of_nodes(count, on.size, "has", "have")
+    if kind == "no":
+        return f"no node has {resource}" if count == on.size else f"{who} no {resource}"
+    there, wanted = format_amounts_apart(resource, largest, asked)
+    if kind == "free":
+        return f"{who} too little free {resource}: largest free {there}, asked {wanted}"
+    return f"{who} too little {resource} in all: largest {there}, asked {wanted}"
+
+
+def fragmented_gpus(inputs: FeasibilityInput) -> Iterator[Obstacle]:
+    """Enough of GPUs in all, but not on one device, or not whole ones."""
+    asked = inputs.spec.needs.get(GPU, 0)
+    if not asked:
+        return
+    capacity, free = _amounts(inputs, GPU)
+    devices = inputs.board.devices[inputs.slots]
+    on = inputs.has_reported & (capacity >= asked) & (free >= asked) & ~fits_gpus(devices, asked)
+    count = int(np.count_nonzero(on))
+    if not count:
+        return
+    best = _attainable(inputs, GPU, asked, free)
+    what = (
+        f"no device with {format_amount(GPU, asked)} free"
+        if asked < WHOLE_GPU
+        else "too few whole devices free"
+    )
+    who = count_of_nodes(count, on.size, "has", "have")
+    text = (
+        f"{who} {what}: largest {format_amount(GPU, int(best[on].max()))}, asked {format_amount(GPU, asked)}"
+    )
+    cost, change = _smaller_request(GPU, asked, best)
+    yield inputs.make_obstacle(GPU, on, text, what)._replace(cost=cost, change=change)

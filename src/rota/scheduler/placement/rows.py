@@ -1,0 +1,266 @@
+"""One row of points per shape, rescored only where nodes changed; and whole runs of equal tasks at once."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from rota.model.amounts import GPU
+from rota.model.columns import Array
+from rota.model.limits import ROWS_KEPT
+from rota.model.shape import Policy, Shape
+from rota.scheduler.placement.best_nodes import BestNodes, count_fitting
+from rota.scheduler.placement.board import Board, NodeSlice
+from rota.scheduler.placement.filters import NO_MINIMUM, Filter, fits, minimum_free
+from rota.scheduler.placement.gpus import GpuScorer
+from rota.scheduler.placement.scores import (
+    EXCLUDED,
+    Interference,
+    Score,
+    idle_points,
+    idle_points_at,
+    label_points,
+    state_points,
+)
+
+_FEW = 3  # nodes: up to here plain numbers beat NumPy's cost per call
+_SOME = 32  # the same against all nodes at once
+_AHEAD = 2  # pairs of node and task scored ahead, for each task that is wanted
+_PAIRS_MAX = 65_536  # the same at most, so that a step stays short
+_SPREAD_DEPTH = 2  # tasks ahead on one node, at first
+_PACK_DEPTH = 64
+
+
+class Plugins(NamedTuple):
+    """Filters and scores of one's own, and what kinds of noise cost each other."""
+
+    filters: tuple[Filter, ...] = ()
+    scores: tuple[Score, ...] = ()
+    interference: Interference | None = None
+
+
+class ScoreRow:
+    """A shape's points on every node: NEVER where it does not fit now."""
+
+    def __init__(self) -> None:
+        self.points: Array = np.zeros(0)
+        self.fitting = 0  # nodes on which it is not NEVER
+        self.label_points: Array | None = None  # points for what is said of the nodes
+        self.minimum_free: Array = np.zeros((0, 1), np.int64)
+        self.minimums: list[tuple[int, int]] = []  # the same as pairs, of what is asked for
+        self.version = (-1, -1)  # of the labels, and of what is asked of GPU nodes
+        self.position = -1  # of the board's log
+        self.best_nodes: dict[tuple[str, ...], BestNodes] = {}  # by the labels that its classes agree in
+
+
+class IdlePoints:
+    """Points for how idle nodes are, by one policy: the same for every shape that asks for nothing else."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._points: Array = np.zeros(0)
+        self._position = -1  # of the board's log
+
+    def up_to_date(self, board: Board) -> Array:
+        """Up to date."""
+        changed = board.changed_since(self._position)
+        if changed is None or changed.size > _SOME:
+            self._points = idle_points(board, self._policy)
+        else:
+            for slot in changed.tolist():
+                self._points[slot] = idle_points_at(board, self._policy, slot)
+        self._position = board.log_position
+        return self._points
+
+
+class ScoreRows:
+    def __init__(self, board: Board, plugins: Plugins | None = None) -> None:
+        self.board = board
+        self.plugins = plugins or Plugins()
+        self._interference: Interference = self.plugins.interference or {}
+        self._rows: dict[Shape, ScoreRow] = {}
+        self._idle_points = {policy: IdlePoints(policy) for policy in Policy}
+        self.gpus = GpuScorer()
+
+    def points(self, shape: Shape) -> Array:
+        """Up to date."""
+        return self.row(shape).points
+
+    def row(self, shape: Shape) -> ScoreRow:
+        """Up to date."""
+        row = self._rows.get(shape) or self._add_row(shape)
+        self._sync(shape, row)
+        return row
+
+    def eligible(self, shape: Shape) -> Array:
+        """Open nodes on which it might run, were there room."""
+        self.points(shape)
+        said = self._rows[shape].label_points
+        there: Array = self.board.node_table.open[: self.board.size]
+        if said is not None:
+            there = there & (said != EXCLUDED)
+        for one in self.plugins.filters:
+            there = there & one.allows(NodeSlice(self.board, shape, np.arange(self.board.size)))
+        return there
+
+    def score_nodes(self, shape: Shape, slots: Array, extra_tasks: Array | None = None) -> Array:
+        """Points on some nodes, thought of as holding some more of the same already."""
+        row = self._rows[shape]
+        nodes = NodeSlice(self.board, shape, slots, extra_tasks)
+        able = fits(nodes, row.minimum_free)
+        found = state_points(nodes, self._interference, self.gpus)
+        if row.label_points is not None:
+            found += row.label_points.take(slots)
+        for one in self.plugins.filters:
+            able &= one.allows(nodes)
+        for other in self.plugins.scores:
+            found += other.points(nodes)
+        found[~able] = EXCLUDED
+        return found
+
+    def _add_row(self, shape: Shape) -> ScoreRow:
+        if len(self._rows) >= ROWS_KEPT:
+            del self._rows[next(iter(self._rows))]
+        row = self._rows[shape] = ScoreRow()
+        return row
+
+    def _sync(self, shape: Shape, row: ScoreRow) -> None:
+        board = self.board
+        version = (board.node_table.labels_version, self.gpus.version)
+        if row.position == board.log_position and row.version == version:
+            return
+        changed = board.changed_since(row.position)
+        if changed is None or row.version != version:
+            row.minimum_free = minimum_free(board, shape)
+            row.minimums = [
+                (at, int(least)) for at, [least] in enumerate(row.minimum_free) if least != NO_MINIMUM
+            ]
+            row.label_points = label_points(board.node_table, shape)
+            row.version = version
+            row.points = self.score_nodes(shape, np.arange(board.size))
+            row.fitting = count_fitting(row.points)
+        elif changed.size <= _FEW and self._is_plain(shape):
+            self._rescore_few(shape, row, changed.tolist())
+        else:
+            row.points[changed] = self._rescored(shape, row, changed)
+            row.fitting = count_fitting(row.points)
+        row.position = board.log_position
+
+    def _is_plain(self, shape: Shape) -> bool:
+        """Nothing but room, and how idle a node is, decides."""
+        own = self.plugins.filters or self.plugins.scores
+        return not own and shape.noise is None and not self.board.devices.shape[1]
+
+    def _rescored(self, shape: Shape, row: ScoreRow, slots: Array) -> Array:
+        """As `score` does; where it can be, from what all shapes share."""
+        if not self._is_plain(shape):
+            return self.score_nodes(shape, slots)
+        merits, free = self._idle_points[shape.policy].up_to_date(self.board), self.board.free
+        found: Array = merits.take(slots)
+        for at, least in row.minimums:
+            found[free[at].take(slots) < least] = EXCLUDED
+        return found if row.label_points is None else found + row.label_points.take(slots)
+
+    def _rescore_few(self, shape: Shape, row: ScoreRow, slots: list[int]) -> None:
+        """The same in plain numbers, one by one."""
+        board, free = self.board, self.board.free
+        for slot in slots:
+            now = idle_points_at(board, shape.policy, slot)
+            if row.label_points is not None:
+                now += row.label_points.item(slot)
+            for at, least in row.minimums:
+                if free.item(at, slot) < least:
+                    now = EXCLUDED
+            row.fitting += (now != EXCLUDED) - (row.points.item(slot) != EXCLUDED)
+            row.points[slot] = now
+
+
+class Pick(NamedTuple):
+    """One task's node."""
+
+    slot: int
+    points: float
+
+
+class PlacementRun:
+    """Equal tasks one after the other, many at a time.
+
+    Each node has a sequence of points: for the first task it gets, the second, and so on. Taking the best
+    head again and again, the lower slot among equals, is the same as sorting all by the lowest value so far
+    in their sequence; so the picks of a whole run are one sort over a few nodes and a few tasks ahead.
+    """
+
+    def __init__(self, rows: ScoreRows, shape: Shape, most: int | None = None) -> None:
+        self._rows = rows
+        self._shape = shape
+        self._per_node_max = most  # tasks on one node
+        one_by_one = any(resource == GPU for resource, _ in shape.needs)  # its devices are chosen with each
+        self._depth = 1 if one_by_one else _PACK_DEPTH if shape.policy is Policy.PACK else _SPREAD_DEPTH
+        self._one_by_one = one_by_one
+
+    def next_picks(self, wanted: int, worth: Array, added: Array | None = None) -> list[Pick]:
+        """The next picks, at least one unless nothing fits; up to `wanted`. Nothing is taken off the board.
+
+        `worth` is the shape's row with what else counts, `added`, added to it, and NEVER where a node is out
+        of question.
+        """
+        best = int(worth.argmax()) if worth.size else -1
+        if best < 0 or worth[best] == EXCLUDED:
+            return []
+        if wanted == 1 or self._one_by_one:
+            return [Pick(best, float(worth[best]))]
+        depth = min(self._depth, wanted, self._per_node_max or wanted)
+        breadth = min(worth.size, max(1, wanted * _AHEAD // depth), _PAIRS_MAX // depth)
+        picks, short_of_depth = self._sorted_picks(worth, added, breadth, depth)
+        self._depth = (
+            min(self._depth * 4, _PAIRS_MAX) if short_of_depth else max(_SPREAD_DEPTH, self._depth // 2)
+        )
+        return picks[:wanted]
+
+    def _sorted_picks(
+        self, worth: Array, added: Array | None, breadth: int, depth: int
+    ) -> tuple[list[Pick], bool]:
+        """What the best nodes, with so many tasks ahead, make certain; and if looking deeper helps."""
+        best = _best_slots(worth, breadth + 1)
+        slots, left_out = best[:breadth], best[breadth:]
+        pairs = np.repeat(slots, depth)
+        nth = np.tile(np.arange(depth), slots.size)
+        value = self._rows.score_nodes(self._shape, pairs, nth)
+        if added is not None:
+            value += added[pairs]
+        low = np.minimum.accumulate(value.reshape(-1, depth), axis=1).ravel()
+        order = np.lexsort((nth, pairs, -low))
+        order = order[: np.count_nonzero(low != EXCLUDED)]
+        certain = order.size
+        if left_out.size:
+            next_worth, next_slot = worth[left_out[0]], left_out[0]
+            after = (low[order] < next_worth) | ((low[order] == next_worth) & (pairs[order] > next_slot))
+            certain = _first_true(after, certain)
+        short_of_depth = False
+        if depth != self._per_node_max:
+            deep = _first_true(nth[order] == depth - 1, certain)
+            short_of_depth = deep < certain - 1
+            certain = min(certain, deep + 1)
+        order = order[:certain]
+        return [
+            Pick(*pair) for pair in zip(pairs[order].tolist(), value[order].tolist(), strict=True)
+        ], short_of_depth
+
+
+def _best_slots(worth: Array, count: int) -> Array:
+    """The best so many nodes, best first; the lower slot among equals."""
+    if count < worth.size:
+        least = np.partition(worth, worth.size - count)[worth.size - count]
+        above = np.nonzero(worth > least)[0]
+        equal = np.nonzero(worth == least)[0][: count - above.size]
+        slots = np.concatenate([above, equal])
+    else:
+        slots = np.arange(worth.size)
+    slots = slots[worth[slots] != EXCLUDED]
+    ranked: Array = slots[np.lexsort((slots, -worth[slots]))]
+    return ranked
+
+
+def _first_true(mask: Array, otherwise: int) -> int:
+    """Where it first holds."""
+    at = int(mask.argmax()) if mask.size else 0
+    return at if mask.size and mask[at] else otherwise

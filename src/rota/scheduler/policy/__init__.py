@@ -1,0 +1,1 @@
+"""Scheduling policies: backfill, preemption, drain, deadlines, moves, system jobs, failed nodes."""

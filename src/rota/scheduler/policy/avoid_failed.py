@@ -1,0 +1,44 @@
+"""Tasks of a service that failed where they were -> other nodes first, those again if there are no others."""
+
+from collections.abc import Iterable
+
+from rota.model.columns import Array, ints
+from rota.model.lifecycle import AttemptState
+from rota.model.limits import BLOCK_TASKS
+from rota.model.view import JobView, View
+from rota.scheduler.placement.place import Assignments, Placer, slot_mask
+
+_FAILED = int(AttemptState.FAILED)
+
+
+def place_avoiding_failed(
+    view: View, placer: Placer, job: JobView, ready: list[int], refused: list[int]
+) -> Assignments:
+    avoided = failed_slots(view, job, ready) if job.spec.is_service and not job.spec.gang else []
+    first = placer.place(job, len(ready), _mask_or_none(view, [*refused, *avoided]))
+    left = len(ready) - len(first.assigned)
+    if not avoided or not left:
+        return first
+    rest = placer.place(job, left, _mask_or_none(view, refused))
+    if not first.assigned:
+        return rest
+    first.assigned.extend(rest.assigned)
+    return first
+
+
+def failed_slots(view: View, job: JobView, indices: Iterable[int]) -> list[int]:
+    """Slots of the nodes on which the last attempt of one of these tasks failed."""
+    found: dict[int, None] = {}
+    for index in indices:
+        block, position = divmod(index, BLOCK_TASKS)
+        attempt, status = job.attempts.get(block), job.statuses.get(block)
+        if attempt is None or status is None or status.state[position] != _FAILED:
+            continue
+        if ints(status, "number")[position] == ints(attempt, "number")[position]:
+            slot = view.node_table.slot.get(attempt.nodes[ints(attempt, "node")[position]])
+            found |= {} if slot is None else {slot: None}
+    return list(found)
+
+
+def _mask_or_none(view: View, slots: list[int]) -> Array | None:
+    return slot_mask(view, slots) if slots else None

@@ -1,0 +1,180 @@
+"""The first job that waits for work to end is promised its room; later ones may not delay it."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from rota.model.columns import Array, ints
+from rota.model.ids import JobId
+from rota.model.job import JobSpec, QueueRank
+from rota.model.limits import BLOCK_TASKS, RESERVATION_AHEAD_MS
+from rota.model.namespace import TASKS
+from rota.model.plan import Instant
+from rota.model.view import JobView, NodeView, View
+from rota.rules.phases import Phase
+from rota.scheduler.placement.board import TASKS_ROW, Board
+from rota.scheduler.placement.place import Placer, refusing_slots, slot_mask
+from rota.scheduler.placement.scores import EXCLUDED
+
+_CANDIDATES = 32  # nodes whose running work is looked at, the emptiest first
+_OVERDUE_SHARE = 0.1  # of what was expected: how much longer work is thought to take that should be over
+NEVER_MS = 2**62
+
+
+class Release(NamedTuple):
+    """Work that is expected to end, and what it will give back."""
+
+    at_ms: int  # wall clock
+    needs: tuple[tuple[str, int], ...]
+
+
+class BackfillReservation(NamedTuple):
+    """Room for the head of the queue: where, from when on, and what will be left beside it then."""
+
+    job: JobId
+    slots: dict[int, dict[str, int]]  # slot -> resource -> what is left there beside the head
+    at_ms: int  # wall clock
+    rank: QueueRank  # of the head: jobs before it in turn are not held back
+
+    def reserved_from(self, spec: JobSpec, board: Board, now: Instant) -> dict[int, Array]:
+        """By slot, how much of what is free now a later job may not use; nothing if it is over by then."""
+        expect_ms = spec.expect_ms
+        if spec.queue_rank <= self.rank:
+            return {}
+        if expect_ms is not None and now.wall_ms + expect_ms <= self.at_ms:
+            return {}
+        found: dict[int, Array] = {}
+        for slot, left in self.slots.items():
+            beside = np.array([left.get(resource, 0) for resource in (TASKS, *board.rows)], np.int64)
+            found[slot] = np.maximum(0, board.free[:, slot] - beside)
+        return found
+
+    def barred_slots(self, spec: JobSpec, board: Board, now: Instant) -> list[int]:
+        """Slots where nothing of a later job fits beside the head."""
+        needs = board.needs(spec.shape)
+        return [
+            slot
+            for slot, kept in self.reserved_from(spec, board, now).items()
+            if not _fitting_tasks(board.free[:, slot] - kept, needs)
+        ]
+
+    def use_beside(self, spec: JobSpec, slot: int) -> None:
+        """A later job that stays has taken some of what is left beside the head."""
+        left = self.slots.get(slot)
+        if left is not None:
+            for resource, amount in ((TASKS, 1), *spec.shape.needs):
+                left[resource] = left.get(resource, 0) - amount
+
+
+def find_reservation(
+    view: View, placer: Placer, job: JobView, wanted: int, now: Instant
+) -> BackfillReservation | None:
+    """The earliest room for this many of its tasks at once.
+
+    None: what has to end first has no known end, or no end of work gives it room: it is too large, nodes
+    refuse it, or something else than room is missing. Nothing is held back for such a job.
+    """
+    board, shape = placer.board, job.spec.shape
+    terms = placer.placement_rules(job)
+    eligible = placer.rows.eligible(shape) & ~slot_mask(view, refusing_slots(view, job, now))
+    slots = np.nonzero(eligible & (terms.points() != EXCLUDED) if terms else eligible)[0]
+    if any(amount > 0 and board.row(resource) is None for resource, amount in shape.needs):
+        return None
+    slots = slots[_fitting_tasks(board.capacity[:, slots], board.needs(shape)) > 0]
+    chosen = _emptiest(board, slots, max(_CANDIDATES, wanted))
+    ids = view.node_table.ids
+    coming = {slot: [*expected_releases(view, view.nodes[ids[slot]], now)] for slot in chosen}
+    for job_id, slots_ in placer.affinity.placed.items():
+        other = view.jobs[job_id]
+        end_ms = NEVER_MS if other.spec.expect_ms is None else now.wall_ms + other.spec.expect_ms
+        for slot, tasks in slots_.items():
+            if slot in coming:
+                coming[slot] += [Release(end_ms, other.spec.shape.needs)] * tasks
+    return _earliest(board, job.spec, coming, wanted, now)
+
+
+def _emptiest(board: Board, slots: Array, count: int) -> list[int]:
+    """Of these nodes the ones with the largest share free of what they are shortest of."""
+    idle = (board.free[:, slots] * board.per_capacity[:, slots])[1:].min(axis=0, initial=1.0)
+    found: list[int] = slots[np.lexsort((slots, -idle))[:count]].tolist()
+    return found
+
+
+def _earliest(
+    board: Board, spec: JobSpec, coming: dict[int, list[Release]], wanted: int, now: Instant
+) -> BackfillReservation | None:
+    """Let work end in its order until there is room for all of them."""
+    needs = board.needs(spec.shape)
+    free = {slot: board.free[:, slot].copy() for slot in coming}
+    copies = {slot: int(_fitting_tasks(left, needs)) for slot, left in free.items()}
+    ends = [(release.at_ms, slot, release.needs) for slot, all_ in coming.items() for release in all_]
+    at_ms = 0
+    for end_ms, slot, given in sorted(ends):
+        if sum(copies.values()) >= wanted:
+            break
+        at_ms = max(at_ms, end_ms, now.wall_ms)
+        free[slot] += _row_amounts(board, given)
+        copies[slot] = int(_fitting_tasks(free[slot], needs))
+    if sum(copies.values()) < wanted or not 0 < at_ms <= now.wall_ms + RESERVATION_AHEAD_MS:
+        return None
+    return BackfillReservation(
+        spec.id, _left_beside(board, spec, free, copies, wanted), at_ms, spec.queue_rank
+    )
+
+
+def _left_beside(
+    board: Board, spec: JobSpec, free: dict[int, Array], copies: dict[int, int], wanted: int
+) -> dict[int, dict[str, int]]:
+    """What is left on each node it will use."""
+    needs = board.needs(spec.shape)
+    found: dict[int, dict[str, int]] = {}
+    for slot in sorted(copies, key=lambda one: (-copies[one], one)):
+        used = min(wanted, copies[slot])
+        if used > 0:
+            left = (free[slot] - needs * used).tolist()
+            found[slot] = {resource: left[row] for resource, row in board.rows.items()}
+            found[slot][TASKS] = left[TASKS_ROW]
+            wanted -= used
+    return found
+
+
+def _fitting_tasks(free: Array, needs: Array) -> Array:
+    """How many tasks have room in such amounts, one column per node."""
+    asked = needs > 0
+    found: Array = (np.maximum(0, free[asked].T) // needs[asked]).min(axis=-1)
+    return found
+
+
+def _row_amounts(board: Board, needs: Iterable[tuple[str, int]]) -> Array:
+    found = np.zeros(board.free.shape[0], np.int64)
+    found[0] = 1
+    for resource, amount in needs:
+        row = board.row(resource)
+        if row is not None:
+            found[row] = amount
+    return found
+
+
+def expected_releases(view: View, node: NodeView, now: Instant) -> Iterable[Release]:
+    """When what is on a node will have ended."""
+    for job_id, index in node.assigned:
+        job = view.jobs[job_id]
+        block, position = divmod(index, BLOCK_TASKS)
+        if job.phases[block][position] != Phase.QUEUED:
+            yield Release(_end_ms(job, index, now), job.spec.shape.needs)
+
+
+def _end_ms(job: JobView, index: int, now: Instant) -> int:
+    expect_ms = job.spec.expect_ms
+    if expect_ms is None and job.run_us is not None:
+        expect_ms = round(job.run_us / 1000)
+    if expect_ms is None:
+        return NEVER_MS
+    block, position = divmod(index, BLOCK_TASKS)
+    status, attempt = job.statuses.get(block), job.attempts[block]
+    started_ms = 0
+    if status is not None and ints(status, "number")[position] == ints(attempt, "number")[position]:
+        started_ms = ints(status, "started_at_ms")[position]
+    end_ms = (started_ms or now.wall_ms) + expect_ms
+    return end_ms if end_ms > now.wall_ms else now.wall_ms + max(1000, round(expect_ms * _OVERDUE_SHARE))

@@ -1,0 +1,47 @@
+"""A user on the stage: what he asks of jobs that are there."""
+
+from rota.apiserver.access import Caller
+from rota.apiserver.admission import actions, update
+from rota.apiserver.admission import move as admit_move
+from rota.apiserver.admission import rerun as admit_rerun
+from rota.identity.tokens import Role
+from rota.model.ids import JobId
+from rota.model.job import Counters
+from rota.scheduler.explain.move_check import why_not_moved
+from rota.testing.stage import Stage
+
+USER = Caller("user", Role.ADMIN, ("*",))
+
+
+def resize(stage: Stage, job: JobId, count: int) -> None:
+    """So many tasks; what runs is otherwise left alone."""
+    wanted = update.UpdateRequest({"count": count})
+    stage.ask("apiserver", lambda view, now: update.update_job(view, job, wanted, USER, now))
+    stage.run_to_quiescence()
+
+
+def pause(stage: Stage, job: JobId, *, stop: bool) -> None:
+    body = {"stop": stop}
+    stage.ask("apiserver", lambda view, now: actions.pause(view, job, body, USER, now))
+    stage.run_to_quiescence()
+
+
+def resume(stage: Stage, job: JobId) -> None:
+    stage.ask("apiserver", lambda view, now: actions.resume(view, job, {}, USER, now))
+    stage.run_to_quiescence()
+
+
+def rerun(stage: Stage, job: JobId, *, failed: bool) -> None:
+    """Once more; of `failed` what has not succeeded."""
+    stage.put(Counters(jobs=max(map(int, stage.mirror.jobs))))  # a story numbers its jobs itself
+    wanted = admit_rerun.RerunSelection({"failed": failed})
+    stage.ask("apiserver", lambda view, now: admit_rerun.rerun_job(view, job, wanted, USER, now))
+    stage.run_to_quiescence()
+
+
+def move(stage: Stage, job: JobId, indices: list[int] | None, to: str | None) -> None:
+    """Refused with what is raised."""
+    admit = admit_move.move_admission(why_not_moved)
+    body = {"indices": indices, "to": to}
+    stage.ask("apiserver", lambda view, now: admit(view, job, body, USER, now))
+    stage.run_to_quiescence()

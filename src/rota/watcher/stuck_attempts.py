@@ -1,0 +1,163 @@
+"""What a node that is there leaves undone, and for how long -> said, taken back, or given up."""
+
+from enum import Enum
+from typing import NamedTuple
+
+from rota.engine.reconciler import Reconciler, own_id
+from rota.model.attempt import StatusBlock
+from rota.model.columns import ints
+from rota.model.ids import JobId, NodeId
+from rota.model.lifecycle import AttemptEvent, AttemptState, NodeState
+from rota.model.limits import AGE_LOOK_MS, BLOCK_TASKS, OFFERED_MS, QUEUED_MS, STOPPING_MS, UNKILLABLE_MS
+from rota.model.messages import AttemptReport, ReportedState
+from rota.model.node import Connection, NodeStatus
+from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan, wake_at
+from rota.model.shape import RunMode
+from rota.model.view import JobView, NodeView, View
+from rota.rules.phases import Phase
+from rota.watcher.attempt_reports import StatusUpdater
+
+NAME = "ages"
+
+
+class StuckPhase(Enum):
+    """In which an attempt may not stay for ever."""
+
+    OFFERED = "offered"
+    QUEUED = "queued"
+    STOPPING = "stopping"
+
+
+_STAGES: dict[int, StuckPhase] = {
+    Phase.OFFERED: StuckPhase.OFFERED,
+    Phase.QUEUED: StuckPhase.QUEUED,
+    Phase.ACCEPTED: StuckPhase.QUEUED,
+    Phase.STOPPING: StuckPhase.STOPPING,
+}
+Name = tuple[JobId, int, int]  # of an attempt: job, index, number
+
+
+class StuckSince(NamedTuple):
+    phase: StuckPhase
+    ms: int
+    is_reported: bool = False  # that it cannot be killed
+
+
+class StuckAttempts:
+    """Since when each is seen where it is; after a start all count as seen just now, as nodes do."""
+
+    def __init__(self) -> None:
+        self._since: dict[NodeId, dict[Name, StuckSince]] = {}
+
+    def decide(self, view: View, key: str, now: Instant) -> Plan:
+        node = view.nodes.get(NodeId(key))
+        if node is None or node.status is None:
+            self._since.pop(NodeId(key), None)
+            return NO_CHANGE
+        if node.connection is not Connection.UP or node.status.state is not NodeState.READY:
+            self._since.pop(node.spec.id, None)  # its silence is looked after elsewhere
+            return wake_at(now.ms + AGE_LOOK_MS)
+        since = self._observe(view, node, now)
+        ledger = StatusUpdater(view, node.spec.id)
+        events = []
+        for name, one in since.items():
+            job = view.jobs[name[0]]
+            if _end(job, name, one, ledger, now):
+                continue
+            if one.phase is StuckPhase.STOPPING and not one.is_reported and now.ms - one.ms >= _stop_ms(job):
+                events.append(_unkillable(job, name, node, ledger))
+                since[name] = one._replace(is_reported=True)
+        puts = ledger.puts()
+        told = (*events, *(event for event in ledger.events(node.spec.name) if event.kind == "task.ended"))
+        why = "; ".join(event.why for event in told)
+        return Plan(puts, events=told, why=why, wake_at_ms=_next_check_ms(since, now))
+
+    def _observe(self, view: View, node: NodeView, now: Instant) -> dict[Name, StuckSince]:
+        before = self._since.get(node.spec.id, {})
+        found: dict[Name, StuckSince] = {}
+        for (job, index), number in node.assigned.items():
+            stage = _phase_of(view.jobs[job], index, number)
+            if stage is not None:
+                known = before.get((job, index, number))
+                same = known is not None and known.phase is stage
+                found[job, index, number] = known if known and same else StuckSince(stage, now.ms)
+        self._since[node.spec.id] = found
+        return found
+
+
+def reconciler() -> Reconciler:
+    return Reconciler(
+        NAME, "watcher", {NodeStatus: own_id}, StuckAttempts().decide, lambda view: list(view.nodes)
+    )
+
+
+def _phase_of(job: JobView, index: int, number: int) -> StuckPhase | None:
+    block, position = divmod(index, BLOCK_TASKS)
+    stage = _STAGES.get(job.phases[block][position])
+    if stage is StuckPhase.STOPPING and not _is_accepted(job.statuses.get(block), position, number):
+        return StuckPhase.OFFERED  # nothing runs that could be unkillable: the node owes an answer
+    return stage
+
+
+def _is_accepted(status: StatusBlock | None, position: int, number: int) -> bool:
+    if status is None or ints(status, "number")[position] != number:
+        return False
+    return status.state[position] >= AttemptState.ACCEPTED
+
+
+def _end(job: JobView, name: Name, since: StuckSince, ledger: StatusUpdater, now: Instant) -> bool:
+    """It has stayed too long: what may begin twice counts as refused, of all else the fate is unknown."""
+    limit_ms, did = _LIMITS[since.phase]
+    if now.ms - since.ms < limit_ms + (_stop_ms(job) if since.phase is StuckPhase.STOPPING else 0):
+        return False
+    reason = f"its node {did} in {_format_duration(limit_ms)}"
+    if since.phase is not StuckPhase.STOPPING and job.spec.run is RunMode.AT_LEAST_ONCE:
+        claim = AttemptReport(name[1], name[2], ReportedState.REFUSED, ended_at_ms=now.wall_ms, reason=reason)
+        ledger.transition(job, claim, AttemptEvent.REFUSED)
+    else:
+        claim = AttemptReport(name[1], name[2], ReportedState.LOST, ended_at_ms=now.wall_ms, reason=reason)
+        ledger.transition(job, claim, AttemptEvent.RESULT_LOST)
+    return True
+
+
+_LIMITS = {
+    StuckPhase.OFFERED: (OFFERED_MS, "did not answer the offer"),
+    StuckPhase.QUEUED: (QUEUED_MS, "did not start it"),
+    StuckPhase.STOPPING: (STOPPING_MS, "could not stop it"),
+}
+
+
+def _next_check_ms(since: dict[Name, StuckSince], now: Instant) -> int:
+    """When something may have stayed too long, or in a while: what is offered meanwhile is not known yet."""
+    ends_ms = (one.ms + _LIMITS[one.phase][0] for one in since.values())
+    return min([now.ms + AGE_LOOK_MS, *(at_ms for at_ms in ends_ms if at_ms > now.ms)])
+
+
+def _unkillable(job: JobView, name: Name, node: NodeView, ledger: StatusUpdater) -> EventRecord:
+    """Its state says so, unless its node has said by itself that it is stopping it."""
+    _, index, number = name
+    reason = f"unkillable: not stopped {_format_duration(_stop_ms(job))} after it was asked to"
+    claim = AttemptReport(
+        index, number, ReportedState.STOPPING, started_at_ms=_started_at_ms(job, index), reason=reason
+    )
+    ledger.transition(job, claim, AttemptEvent.STOP_ORDERED)
+    why = f"task {index} of job {job.spec.id} on {node.spec.name} is {reason}"
+    state = AttemptState.STOPPING.name.lower()
+    return EventRecord(
+        "task.unkillable", why, job=job.spec.id, node=node.spec.id, indices=((index, index),), state=state
+    )
+
+
+def _stop_ms(job: JobView) -> int:
+    return round(job.spec.grace_seconds * 1000) + UNKILLABLE_MS
+
+
+def _started_at_ms(job: JobView, index: int) -> int:
+    block, position = divmod(index, BLOCK_TASKS)
+    status = job.statuses.get(block)
+    return 0 if status is None else ints(status, "started_at_ms")[position]
+
+
+def _format_duration(ms: int) -> str:
+    hours, rest = divmod(ms, 3_600_000)
+    return f"{hours} h" if hours and not rest else f"{ms / 1000:g} s"

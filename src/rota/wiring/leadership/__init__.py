@@ -1,0 +1,1 @@
+"""How a server comes to lead, and what it does while another one leads. [I/O]"""

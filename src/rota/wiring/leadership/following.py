@@ -1,0 +1,180 @@
+"""A server that stands by knows all that the leader commits, and how old what it knows is. [I/O]"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import structlog
+
+from rota.engine.run import Engine
+from rota.identity.authority import CertificateAuthority
+from rota.model.errors import StoreFull, Unavailable
+from rota.store.etcd.leader_lease import boot_ms
+from rota.store.etcd.store import EtcdStore
+from rota.store.etcd.watch import SharedChange, WatchStep
+from rota.store.protocol import CommitChange, Snapshot
+from rota.wiring.server_record import ServerRecord, from_bytes
+from rota.wiring.shared_identity import adopt_vault, follow_authority, take_shared
+
+log = structlog.get_logger("rota.standby")
+
+_AGAIN_SECONDS = 0.5
+_CONFIRM_SECONDS = 1.0  # between two looks at how far the others are
+_STALL_SECONDS = 3.0  # so long behind, a watch is taken for dead, and begun anew
+_FIRST_READ_SECONDS = 120.0
+_FINISH_SECONDS = 5.0
+
+
+class Following:
+    """Its mirror is the engine's, which decides nothing meanwhile."""
+
+    def __init__(
+        self, engine: Engine, store: EtcdStore, directory: Path, authority: CertificateAuthority
+    ) -> None:
+        self._engine = engine
+        self._authority = authority
+        self._store = store
+        self._directory = directory
+        self._commits = store.watch()
+        self._is_read = asyncio.Event()
+        self._changed = asyncio.Condition()
+        self._led = asyncio.Condition()  # notified when another server leads, or none
+        self._taking = asyncio.Lock()
+        self._is_over = False
+        self._leader_record: bytes | None = None
+        self._epoch = 0
+        self._confirmed_at_ms = 0
+        self._watch: asyncio.Timeout | None = None
+        self._is_whole = True  # what was told last is known entirely
+
+    # ---- what it knows
+
+    def leader(self) -> str | None:
+        return None if (card := self.leader_record()) is None else card.url
+
+    def leader_record(self) -> ServerRecord | None:
+        """The addresses of the server that leads, as far as is known."""
+        return from_bytes(self._leader_record) if self._leader_record else None
+
+    async def leader_changes(self, has_changed: Callable[[], bool]) -> None:
+        """Returns when `has_changed` does; it is asked again whenever another server leads, or none."""
+        async with self._led:
+            await self._led.wait_for(has_changed)
+
+    def epoch(self) -> int:
+        return self._epoch
+
+    def age_ms(self) -> int | None:
+        return max(0, boot_ms() - self._confirmed_at_ms) if self._confirmed_at_ms else None
+
+    async def wait_for_revision(self, revision: int) -> None:
+        if self._engine.revision >= revision:
+            return
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._engine.revision >= revision)
+
+    async def caught_up(self) -> bool:
+        """For one who leads by now, so that nobody else commits: whether all that was committed is known.
+
+        Nothing more is heard from here on.
+        """
+        try:
+            last = (await self._store.read_state()).revision
+            async with asyncio.timeout(_FIRST_READ_SECONDS):
+                await self._is_read.wait()
+            async with asyncio.timeout(_FINISH_SECONDS):
+                await self.wait_for_revision(last)
+            await self._store.resume_from(self._commits)
+        except (TimeoutError, Unavailable, StoreFull) as error:
+            log.warning("everything is read anew", error=str(error))
+            last = -1
+        async with self._taking:
+            self._is_over = True
+        return self._engine.revision == last
+
+    # ---- how it comes to know it
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        if self._is_over:
+            self._is_over = False
+            self._restart()
+        async with asyncio.TaskGroup() as tasks:
+            working = [tasks.create_task(self._follow()), tasks.create_task(self._confirm())]
+            try:
+                yield
+            finally:
+                for task in working:
+                    task.cancel()
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(None) as self._watch:
+                    await self._listen()
+            except (TimeoutError, Unavailable, StoreFull) as error:
+                log.warning("a watch is begun anew", error=str(error) or "it was silent")
+            finally:
+                self._watch = None
+            if not self._is_whole:
+                self._restart()
+            await asyncio.sleep(_AGAIN_SECONDS)
+
+    async def _listen(self) -> None:
+        async with contextlib.aclosing(self._commits.steps()) as steps:
+            async for step in steps:
+                async with self._taking:
+                    if not self._is_over:
+                        self._is_whole = False
+                        await self._apply(step)
+                        self._is_whole = True
+                async with self._changed:
+                    self._changed.notify_all()
+
+    def _restart(self) -> None:
+        self._commits = self._store.watch()
+        self._is_whole = True
+        self._confirmed_at_ms = 0
+        self._is_read.clear()
+
+    async def _apply(self, step: WatchStep) -> None:
+        match step:
+            case Snapshot():
+                await adopt_vault(self._store, self._directory)
+                await follow_authority(self._store, self._authority)
+                await self._engine.follow(step)
+                self._is_read.set()
+            case CommitChange():
+                self._engine.replay(step)
+            case SharedChange():
+                taken = (step.name, step.value, self._directory, self._authority)
+                await asyncio.to_thread(take_shared, *taken)
+
+    async def _confirm(self) -> None:
+        """That the watch has told everything is known from a look at what most of etcd's members agree on."""
+        while True:
+            asked_at_ms = boot_ms()
+            with contextlib.suppress(Unavailable, StoreFull):
+                state = await self._store.read_state()
+                await self._see_leader(state.server_record, state.epoch)
+                if self._is_read.is_set() and await self._reaches(state.revision):
+                    self._confirmed_at_ms = asked_at_ms
+            await asyncio.sleep(_CONFIRM_SECONDS)
+
+    async def _see_leader(self, card: bytes | None, epoch: int) -> None:
+        changes = card != self._leader_record
+        self._leader_record, self._epoch = card, epoch
+        if changes:
+            async with self._led:
+                self._led.notify_all()
+
+    async def _reaches(self, revision: int) -> bool:
+        try:
+            async with asyncio.timeout(_STALL_SECONDS):
+                await self.wait_for_revision(revision)
+        except TimeoutError:
+            if self._watch is not None:
+                self._watch.reschedule(asyncio.get_running_loop().time())
+            return False
+        return True

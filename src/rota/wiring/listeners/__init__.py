@@ -1,0 +1,1 @@
+"""Ports of a server: sockets, TLS, and HTTP within bounds. [I/O]"""

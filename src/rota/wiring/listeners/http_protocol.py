@@ -1,0 +1,323 @@
+"""HTTP/1.1 of one connection, within bounds: what a client costs before its token is checked. [I/O]
+
+uvicorn's protocol parses whatever arrives: it queues pipelined requests without end, grows a head until its
+client stops, and waits for the rest of a request for ever. This one is in one of four phases:
+
+    IDLE    nothing of a request has arrived                                closed after idle_seconds
+    HEAD    some of a head has                                              408 after head_seconds
+    BODY    the head is complete, the request is with the application       408 after body_seconds
+    ANSWER  the request is complete, its answer is not                      no deadline: a stream may last
+
+Invariant: the parser is never fed bytes beyond the request that is under way. So there is one request per
+connection at a time; what a client pipelines behind it waits unparsed, up to PIPELINED_BYTES_MAX, while the
+transport is paused.
+
+Deadlines are lazy. A phase writes a number, and one timer per connection looks at that number when it fires,
+so a request that arrives whole costs no timer at all.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from rota.apiserver.api import CALLER
+from rota.apiserver.standby import KNOWN_TO_LEADER
+from rota.model.limits import (
+    CHUNK_OVERHEAD_MAX,
+    HEAD_BYTES_MAX,
+    HEADERS_MAX,
+    PIPELINED_BYTES_MAX,
+    URL_BYTES_MAX,
+)
+
+_END = b"\r\n\r\n"
+_CHUNKED_PIECE = 4096  # bytes fed at once of a body whose end only the parser knows
+_PHRASES = {
+    400: "Bad Request",
+    408: "Request Timeout",
+    414: "URI Too Long",
+    431: "Request Header Fields Too Large",
+}
+
+
+class ConnectionPhase(Enum):
+    """What a connection is expected to do next."""
+
+    IDLE = auto()
+    HEAD = auto()
+    BODY = auto()
+    ANSWER = auto()
+
+
+@dataclass(frozen=True)
+class ClientTimeouts:
+    """For how many seconds the server waits for a client."""
+
+    head_seconds: float
+    body_seconds: float
+    idle_seconds: float
+
+
+class _RequestRefused(Exception):
+    """Raised within a callback of the parser, to end it."""
+
+
+class BoundedHttp(HttpToolsProtocol):
+    """One connection; `closed` is called once it is lost, `refused` with the address and the reason."""
+
+    def __init__(
+        self,
+        *,
+        patience: ClientTimeouts,
+        closed: Callable[[], None],
+        refused: Callable[[str, str], None],
+        **uvicorn: Any,
+    ) -> None:
+        super().__init__(**uvicorn)
+        self._timeouts = patience
+        self._closed = closed
+        self._refused = refused
+        self._phase = ConnectionPhase.IDLE
+        self._head_bytes = 0
+        self._head_end = b""  # the last bytes of a head that goes on: its end may lie in two pieces
+        self._body_left: int | None = None  # None: chunked, its end is known to the parser alone
+        self._body_bytes = 0
+        self._chunk_bytes = 0
+        self._pipelined = b""  # pipelined behind the request that is under way
+        self._problem: tuple[int, str] | None = None
+        self._asked: RequestResponseCycle | None = None  # the last request whose head was complete
+        self._deadline = math.inf
+        self._timer: asyncio.TimerHandle | None = None
+
+    # ---- the transport's calls
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
+        super().connection_made(transport)
+        self._expect(self._timeouts.head_seconds)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._pipelined = b""
+        super().connection_lost(exc)
+        self._closed()
+
+    def data_received(self, data: bytes) -> None:
+        if self._phase is ConnectionPhase.ANSWER or self._pipelined:
+            self._buffer_pipelined(data)
+            return
+        before: ConnectionPhase = self._phase
+        after: ConnectionPhase | None = before
+        start, size = 0, len(data)
+        while start < size:
+            end = self._end_of_piece(data, start)
+            piece = data if end - start == size else data[start:end]
+            start = end
+            after = self._feed(piece)
+            if after is None or self.transport.is_closing():
+                return
+            if after is ConnectionPhase.ANSWER and start < size:
+                self._buffer_pipelined(data[start:])
+                break
+        if after is not before:
+            self._expect_phase()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._phase is ConnectionPhase.ANSWER and not self._is_known:
+            self._expect(self._timeouts.idle_seconds)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._phase is ConnectionPhase.ANSWER:
+            self._deadline = math.inf
+
+    # ---- what is fed
+
+    def _end_of_piece(self, data: bytes, start: int) -> int:
+        """Where the head or body under way ends, or `data` does."""
+        if self._phase is ConnectionPhase.BODY:
+            return min(start + (self._body_left or _CHUNKED_PIECE), len(data))
+        if self._head_end:
+            overlap = self._head_end + data[start : start + 3]
+            if (at := overlap.find(_END)) >= 0:
+                return start + at + len(_END) - len(self._head_end)
+        at = data.find(_END, start)
+        return len(data) if at < 0 else at + len(_END)
+
+    def _feed(self, piece: bytes) -> ConnectionPhase | None:
+        """Parse a piece of one request; returns the phase after it, None where the connection is refused."""
+        if self._phase in (ConnectionPhase.IDLE, ConnectionPhase.HEAD):
+            self._phase = ConnectionPhase.HEAD
+            self._head_bytes += len(piece)
+            self._head_end = (self._head_end + piece[-3:])[-3:]
+            if self._head_bytes > HEAD_BYTES_MAX:
+                self._refuse(431, f"the head is longer than {HEAD_BYTES_MAX} bytes")
+                return None
+        else:
+            self._chunk_bytes += len(piece)
+            if self._body_left is not None:
+                self._body_left -= len(piece)
+        try:
+            self.parser.feed_data(piece)
+        except httptools.HttpParserUpgrade:
+            pass  # there is no other protocol here: the request is answered as any other
+        except httptools.HttpParserError:
+            self._refuse(*(self._problem or (400, "the request is malformed")))
+            return None
+        if (
+            self._phase is ConnectionPhase.BODY
+            and self._chunk_bytes > CHUNK_OVERHEAD_MAX + 8 * self._body_bytes
+        ):
+            self._refuse(400, "the chunks are mostly extensions or trailers")
+            return None
+        return self._phase
+
+    def _buffer_pipelined(self, data: bytes) -> None:
+        """Keep what was pipelined for later, and take no more of it."""
+        if len(self._pipelined) + len(data) > PIPELINED_BYTES_MAX:
+            self._refused(self._address, "pipelined too much")
+            self.transport.abort()
+            return
+        self._pipelined += data
+        # Past uvicorn's flow control, which resumes whenever the application waits for a message.
+        self.transport.pause_reading()
+
+    def _parse_pipelined(self) -> None:
+        """Parse what was held, once the answer before it is complete."""
+        held, self._pipelined = self._pipelined, b""
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
+            self.data_received(held)
+
+    # ---- the parser's calls
+
+    def on_message_begin(self) -> None:
+        if self._phase is ConnectionPhase.ANSWER:  # chunked bodies alone are fed beyond their end
+            self._stop(400, "a request follows a chunked one before that is answered")
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        if len(self.url) > URL_BYTES_MAX:
+            self._stop(414, f"the URL is longer than {URL_BYTES_MAX} bytes")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._phase is not ConnectionPhase.HEAD:
+            return  # a trailer: the head has been acted upon
+        super().on_header(name, value)
+        if len(self.headers) > HEADERS_MAX:
+            self._stop(431, f"there are more than {HEADERS_MAX} headers")
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        self._asked = self.cycle
+        self._phase = ConnectionPhase.BODY
+        self._body_bytes = self._chunk_bytes = 0
+        self._body_left = next(
+            (int(value) for name, value in self.headers if name == b"content-length"), None
+        )
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._head_bytes, self._head_end = 0, b""
+        self._phase = ConnectionPhase.IDLE if self.cycle.response_complete else ConnectionPhase.ANSWER
+
+    # ---- the application's call
+
+    def on_response_complete(self) -> None:
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if (
+            self._phase is ConnectionPhase.BODY
+        ):  # the rest is read and dropped, so that the client hears the answer
+            self._expect(min(self._timeouts.head_seconds, self._timeouts.body_seconds))
+            return
+        self._phase = ConnectionPhase.IDLE
+        self._expect(self._timeouts.idle_seconds)
+        if self._pipelined:
+            self.loop.call_soon(self._parse_pipelined)
+
+    # ---- deadlines
+
+    def _expect_phase(self) -> None:
+        match self._phase:
+            case ConnectionPhase.IDLE:
+                self._expect(self._timeouts.idle_seconds)
+            case ConnectionPhase.HEAD:
+                self._expect(self._timeouts.head_seconds)
+            case ConnectionPhase.BODY:
+                self._expect(self._timeouts.body_seconds)
+            case ConnectionPhase.ANSWER:
+                self._deadline = math.inf
+
+    def _expect(self, seconds: float) -> None:
+        self._deadline = self.loop.time() + seconds
+        if self._timer is not None and self._timer.when() > self._deadline:
+            self._timer.cancel()
+            self._timer = None
+        if self._timer is None:
+            self._timer = self.loop.call_at(self._deadline, self._check_deadline)
+
+    def _check_deadline(self) -> None:
+        self._timer = None
+        if self._deadline == math.inf or self.transport.is_closing():
+            return
+        if self.loop.time() < self._deadline:
+            self._timer = self.loop.call_at(self._deadline, self._check_deadline)
+        elif self._phase is ConnectionPhase.BODY and self.flow.read_paused:
+            self._expect(self._timeouts.body_seconds)  # the application is slow to read, not the client
+        else:
+            self._expire()
+
+    def _expire(self) -> None:
+        has_unread = self.transport.get_write_buffer_size() > 0
+        if has_unread and self._phase is ConnectionPhase.IDLE and self._is_known:
+            self.transport.close()  # when the rest of the answer is read, however slowly
+        elif has_unread or self._phase is ConnectionPhase.ANSWER:
+            self.transport.abort()
+        elif self._phase is ConnectionPhase.IDLE:
+            self.transport.close()
+        else:
+            self._refuse(408, "the request was not complete in time")
+
+    # ---- refusals
+
+    def _stop(self, status: int, why: str) -> None:
+        self._problem = (status, why)
+        raise _RequestRefused
+
+    def _refuse(self, status: int, why: str) -> None:
+        self._refused(self._address, why)
+        if self._asked is not None and self._asked.response_started and not self._asked.response_complete:
+            self.transport.abort()  # within an answer nothing else can be said
+            return
+        head = f"HTTP/1.1 {status} {_PHRASES[status]}\r\ncontent-type: text/plain; charset=utf-8\r\n"
+        rest = f"content-length: {len(why)}\r\nconnection: close\r\n\r\n{why}"
+        self.transport.write((head + rest).encode())
+        self.transport.close()
+
+    @property
+    def _address(self) -> str:
+        return self.client[0] if self.client else ""
+
+    @property
+    def _is_known(self) -> bool:
+        """Whether the caller of the request under way has shown who it is."""
+        if self._asked is None:
+            return False
+        state = self._asked.scope["state"]
+        return CALLER in state or KNOWN_TO_LEADER in state

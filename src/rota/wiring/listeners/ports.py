@@ -1,0 +1,289 @@
+"""Addresses, sockets and TLS of the three doors. [I/O]"""
+
+import asyncio
+import contextlib
+import logging
+import platform
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+import grpc
+import uvicorn
+from starlette.types import ASGIApp
+
+from rota.config import ConfigError, GrpcServerConfig, HttpServerConfig, ServerConfig
+from rota.config.etcd import endpoints
+from rota.identity import certificates
+from rota.identity.authority import CertificateAuthority
+from rota.identity.listener_certificates import ServingPair, SignedPair
+from rota.model.addresses import is_loopback
+from rota.model.limits import (
+    AGENT_CONNECTIONS_MAX,
+    AGENT_DESCRIPTORS_PERCENT,
+    AGENT_MESSAGE_BYTES_MAX,
+    CALL_BYTES_MAX,
+    CALLS_MAX,
+    GRPC_IDLE_SECONDS,
+    HANDSHAKE_SECONDS,
+)
+from rota.watcher.refused_calls import NO_AUDIT, RefusedCalls
+from rota.wire import forwarding
+from rota.wiring.listeners import tls
+from rota.wiring.listeners.http_protocol import BoundedHttp, ClientTimeouts
+from rota.wiring.listeners.listener import ConnectionCounter, Listener, descriptors
+from rota.wiring.listeners.log_throttle import LogThrottle
+from rota.wiring.listeners.tls import ServerTls
+
+_NAME_SECONDS = 2.0  # for a name server: the server's start waits for it
+_KINDS = {  # of a method, by whether its requests and its responses are streams
+    (False, False): "unary_unary",
+    (False, True): "unary_stream",
+    (True, False): "stream_unary",
+    (True, True): "stream_stream",
+}
+
+
+@dataclass(frozen=True)
+class GrpcLimits:
+    """What one gRPC listener takes from its clients."""
+
+    message_bytes: int
+    connections: int
+    streams: int
+    idle_seconds: float
+    handshake_seconds: float = HANDSHAKE_SECONDS
+
+    @property
+    def options(self) -> list[tuple[str, int]]:
+        return [
+            ("grpc.so_reuseport", 0),  # a second server on the same port is an error, not a rival
+            ("grpc.keepalive_time_ms", 10_000),
+            ("grpc.keepalive_timeout_ms", 10_000),
+            ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+            ("grpc.max_receive_message_length", self.message_bytes),
+            ("grpc.max_send_message_length", 64 * 1024 * 1024),
+            ("grpc.max_allowed_incoming_connections", self.connections),  # counted before their handshake
+            ("grpc.max_concurrent_streams", self.streams),
+            ("grpc.server_handshake_timeout_ms", round(self.handshake_seconds * 1000)),
+            ("grpc.max_connection_idle_ms", round(self.idle_seconds * 1000)),
+        ]
+
+
+def controller_limits(door: GrpcServerConfig) -> GrpcLimits:
+    return GrpcLimits(CALL_BYTES_MAX, door.max_connections, CALLS_MAX, door.idle_seconds)
+
+
+def agent_limits() -> GrpcLimits:
+    """For ports that require a certificate; a standby forwards all of its calls over one connection."""
+    connections = min(AGENT_CONNECTIONS_MAX, descriptors() * AGENT_DESCRIPTORS_PERCENT // 100)
+    return GrpcLimits(AGENT_MESSAGE_BYTES_MAX, connections, 2**31 - 1, GRPC_IDLE_SECONDS)
+
+
+def grpc_server(bounds: GrpcLimits, *interceptors: grpc.aio.ServerInterceptor) -> grpc.aio.Server:
+    return grpc.aio.server(interceptors=interceptors, options=bounds.options)
+
+
+class ForwardedCalls(grpc.aio.ServerInterceptor):
+    """On the agent port, services other than `own` are for servers alone: standbys forward calls to them."""
+
+    def __init__(
+        self,
+        *own: str,
+        is_retired: Callable[[bytes], bool] = lambda _: False,
+        refused: RefusedCalls = NO_AUDIT,
+    ) -> None:
+        """`is_retired`: whether the CA of a certificate is trusted no more; its connection may be older."""
+        self._own = tuple(f"/{service}/" for service in own)
+        self._is_retired = is_retired
+        self._refused = refused
+
+    async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
+        handler = await continuation(handler_call_details)
+        if handler is None or handler_call_details.method.startswith(self._own):
+            return handler
+        kind = _KINDS[handler.request_streaming, handler.response_streaming]
+        return handler._replace(**{kind: self._for_servers(getattr(handler, kind))})
+
+    def _for_servers(self, behavior: Any) -> Any:
+        async def checked(request: Any, context: Any) -> Any:
+            shown = forwarding.shown_certificate(context)
+            if not certificates.is_server(shown) or self._is_retired(shown):
+                code, reason = grpc.StatusCode.PERMISSION_DENIED, "this port is for agents and servers"
+                self._refused.record(context, "call as a server", code, reason)
+                await context.abort(code, reason)
+            return await behavior(request, context)
+
+        return checked
+
+
+def server_tls(config: ServerConfig, authority: CertificateAuthority, now: datetime) -> ServerTls:
+    """Plain text on loopback only, unless TLS is asked for there too; then with the files given, if any."""
+    served = tls.ServerTls(SignedPair(authority, host_names(config), now), authority)
+    if uses_tls(config.http_server):
+        served.web = tls.pair_of("http_server", config.http_server, served.signed)
+    if uses_tls(config.grpc_server):
+        served.controllers = tls.pair_of("grpc_server", config.grpc_server, served.signed)
+    if endpoints(config.store) and config.etcd.crt_file is not None:
+        served.watch_file("etcd.crt_file", config.etcd.crt_file)
+    return served
+
+
+def open_agent_port(server: grpc.aio.Server, config: ServerConfig, served: ServerTls) -> str:
+    """A client certificate is required always, on loopback too. Returns the address with its real port."""
+    credentials = tls.grpc_credentials(served.signed, checks_clients=True)
+    return _add_port(server, "agent_server.addr", config.agent_server.addr, credentials)
+
+
+def open_controller_port(server: grpc.aio.Server, config: ServerConfig, served: ServerTls) -> str:
+    credentials = None if served.controllers is None else tls.grpc_credentials(served.controllers)
+    return _add_port(server, "grpc_server.addr", config.grpc_server.addr, credentials)
+
+
+def open_watcher_port(server: grpc.aio.Server, addr: str, serving: ServingPair) -> None:
+    credentials = tls.grpc_credentials(serving, checks_clients=True)
+    _add_port(server, "agent_addr", addr, credentials)
+
+
+def bind_http(addr: str) -> socket.socket:
+    host, port = host_of(addr), int(addr.rpartition(":")[2])
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # else asyncio sets no TCP_NODELAY
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host, port))
+    except OSError as error:
+        bound.close()
+        raise _cannot_open("http_server.addr", addr, error.strerror) from None
+    return bound
+
+
+def web_server(app: ASGIApp, served: ServerTls, door: HttpServerConfig | None = None) -> "WebServer":
+    logging.getLogger("uvicorn.error").addFilter(_is_an_error)
+    config = uvicorn.Config(
+        app,
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,  # who calls is told by the token alone
+    )
+    config.load()
+    if served.web is not None:
+        config.ssl = context = tls.web_context(served.web)
+        served.when_replaced(served.web, lambda pair: tls.load_pair(context, pair))
+    return WebServer(config, door or HttpServerConfig())
+
+
+def uses_tls(door: HttpServerConfig | GrpcServerConfig) -> bool:
+    return bool(door.use_tls) or not is_loopback(host_of(door.addr))
+
+
+def _is_an_error(record: logging.LogRecord) -> bool:
+    """Requests that are cut short because the server stops are none."""
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
+
+
+class WebServer(uvicorn.Server):
+    """uvicorn with our listeners, and without its handling of signals: the process does that in one place."""
+
+    def __init__(self, config: uvicorn.Config, door: HttpServerConfig) -> None:
+        super().__init__(config)
+        self._door = door
+        self._refusals = LogThrottle("HTTP connections refused")
+        self._listeners: list[Listener] = []
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """In place of uvicorn's: its servers accept without bounds, and wait a minute for each handshake."""
+        self.servers = []
+        census = ConnectionCounter(self._door.max_connections, self._door.max_connections_per_address)
+        for one in sockets or ():
+            listener = Listener(one, self._protocol, self.config.ssl, census, self._refusals)
+            listener.open(self.config.backlog, self._door.head_seconds)
+            self._listeners.append(listener)
+        self.started = True
+
+    def _protocol(self, closed: Callable[[], None]) -> BoundedHttp:
+        said = self._door
+        return BoundedHttp(
+            patience=ClientTimeouts(said.head_seconds, said.body_seconds, said.idle_seconds),
+            closed=closed,
+            refused=self._refusals.add,
+            config=self.config,
+            server_state=self.server_state,
+            app_state={},
+        )
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._stop_listening()
+        await super().shutdown(sockets)
+
+    def _stop_listening(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+        self._refusals.close()
+
+    async def close_all(self) -> None:
+        """Its port is free from here on, also when serving was cut short; whoever still reads is cut off."""
+        self._stop_listening()
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()  # before they are ended: nobody is to be told of an error of ours
+        if answering := list(self.server_state.tasks):
+            for task in answering:
+                task.cancel()
+            await asyncio.wait(answering)
+
+    @property
+    def scheme(self) -> str:
+        return "http" if self.config.ssl is None else "https"
+
+
+def host_of(addr: str) -> str:
+    return addr.rpartition(":")[0].strip("[]")
+
+
+def with_port(addr: str, port: int) -> str:
+    return f"{addr.rpartition(':')[0]}:{port}"
+
+
+def host_names(config: ServerConfig) -> list[str]:
+    """Names and addresses that the server's certificate vouches for, and that requests may ask for."""
+    addrs = (config.http_server.addr, config.grpc_server.addr, config.agent_server.addr)
+    hosts = {host_of(addr) for addr in addrs}
+    own = {platform.node(), *hosts, *config.http_server.names}
+    if not all(is_loopback(host) for host in hosts):
+        own.add(_qualified_name())
+    return sorted(own - {"0.0.0.0", "::", ""})
+
+
+@cache
+def _qualified_name() -> str:
+    """The machine's name with its domain; asked once, and without it where a name server does not answer."""
+    found: list[str] = []
+    # A thread of its own that nothing waits for in the end: the resolver cannot be told to give up.
+    asking = threading.Thread(target=lambda: found.append(socket.getfqdn()), daemon=True)
+    asking.start()
+    asking.join(_NAME_SECONDS)
+    return found[0] if found else platform.node()
+
+
+def _add_port(server: grpc.aio.Server, key: str, addr: str, tls: grpc.ServerCredentials | None) -> str:
+    try:
+        port = server.add_insecure_port(addr) if tls is None else server.add_secure_port(addr, tls)
+    except RuntimeError:
+        raise _cannot_open(key, addr, "is in use or not an address of this machine") from None
+    return with_port(addr, port)
+
+
+def _cannot_open(key: str, addr: str, problem: str | None) -> ConfigError:
+    return ConfigError(key, f"{addr}: {problem}", "choose another port, or 0 for a free one")

@@ -1,0 +1,90 @@
+"""How busy a machine is, is told when due or when it has changed by some points."""
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from rota.agent.host import load as gauges
+from rota.agent.host.load import BackgroundProbe, LoadSampler, has_changed
+from rota.model.node import NodeLoad
+
+GIB = 1024**3
+
+
+def load(cpu: int = 0, free: int = 50) -> NodeLoad:
+    return NodeLoad(cpu_milli=cpu, memory_free=free * GIB, cores=2, memory_total=100 * GIB)
+
+
+def test_five_points_of_cpu_or_memory_are_a_change() -> None:
+    assert not has_changed(load(), load(cpu=99, free=46))
+    assert has_changed(load(), load(cpu=100))
+    assert has_changed(load(cpu=100), load())
+    assert has_changed(load(), load(free=45))
+
+
+async def told_of(
+    measured: list[NodeLoad], report_seconds: float, at: Path, patch: pytest.MonkeyPatch
+) -> list[NodeLoad]:
+    """What is told of these, one look after the other."""
+    looks = iter(measured)
+    told: list[NodeLoad] = []
+    watched = LoadSampler(at)
+    watched.reset(report_seconds)
+
+    def measure(*_: object) -> NodeLoad:
+        try:
+            return next(looks)
+        except StopIteration:
+            raise asyncio.CancelledError from None
+
+    def due() -> None:
+        found = watched.pop_report()
+        assert found is not None
+        assert watched.pop_report() is None, "once"
+        told.append(found)
+
+    patch.setattr(gauges, "measure", measure)
+    patch.setattr(gauges, "SAMPLE_SECONDS", 0.0)
+    with pytest.raises(asyncio.CancelledError):
+        await watched.watch(due)
+    return told
+
+
+async def test_a_change_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = await told_of([load(), load(), load(cpu=900), load(cpu=910)], 3600, tmp_path, monkeypatch)
+
+    assert told == [load(), load(cpu=900)]
+
+
+async def test_what_stays_is_told_when_it_is_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = await told_of([load(), load(), load(cpu=10)], 0, tmp_path, monkeypatch)
+
+    assert told == [load(), load(), load(cpu=10)]
+
+
+def test_a_question_that_is_never_answered_holds_up_nobody() -> None:
+    asked, never = threading.Event(), threading.Event()
+
+    def ask() -> str:
+        asked.set()
+        never.wait()
+        return "late"
+
+    slow = BackgroundProbe(ask, "first")
+    slow.start()
+    asked.wait()
+
+    assert slow.latest == "first"
+    slow.stop()
+    never.set()
+
+
+def test_a_machine_says_what_it_is(tmp_path: Path) -> None:
+    found = gauges.measure(tmp_path, gauges.disks())
+
+    assert found.cores >= 1
+    assert 0 < (found.memory_free or 0) <= found.memory_total
+    assert 0 <= found.swap_free <= found.swap_total
+    assert all(0 <= disk.free <= disk.total for disk in found.disks)

@@ -1,0 +1,116 @@
+"""The jobs that one waits for, as users name them."""
+
+import pytest
+
+from rota.apiserver.admission import submission
+from rota.apiserver.admission.dry_run import parse_plan_request
+from rota.apiserver.spec.job import parse_spec
+from rota.engine.state.mirror import Mirror
+from rota.model import limits
+from rota.model.dependency import Dependency, DependencyCondition
+from rota.model.errors import Conflict, Rejected
+from rota.model.ids import JobId
+from rota.model.job import JobSpec, JobStatus
+from rota.model.lifecycle import JobState
+from rota.model.outlook import PlanOutcome
+from tests.apiserver.builders import ADA, NOW, spec
+from tests.apiserver.test_submission import applied, with_jobs
+
+
+def submitted(mirror: Mirror, after: object) -> JobSpec:
+    plan = submission.submit_job(mirror, {"command": ["true"], "after": after}, ADA, None, NOW)
+    return next(one for one in plan.puts if isinstance(one, JobSpec))
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("1", [Dependency(JobId("1"))]),
+        (
+            ["1:failure", "2:any"],
+            [
+                Dependency(JobId("1"), DependencyCondition.FAILURE),
+                Dependency(JobId("2"), DependencyCondition.ANY),
+            ],
+        ),
+        ([{"job": "build", "on": "success"}], [Dependency(JobId("2"))]),
+        ([{"job": 1}], [Dependency(JobId("1"))]),
+        ("build", [Dependency(JobId("2"))]),
+        ("last:failure", [Dependency(JobId("2"), DependencyCondition.FAILURE)]),
+        (["2", "build"], [Dependency(JobId("2"))]),
+        ([], []),
+    ],
+)
+def test_a_job_is_named_as_anywhere_and_kept_by_its_id(said: object, meant: list[Dependency]) -> None:
+    mirror = with_jobs(spec(1), spec(2, name="build"))
+
+    assert list(submitted(mirror, said).after) == meant
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        ("7", "no job is called '7'"),
+        ("1:success:any", "after: 'success:any' is no way to end"),
+        ("1:done", "after: 'done' is no way to end"),
+        ("1:", "after: '' is no way to end"),
+        ([{"on": "any"}], "after: names no job"),
+        ([{"job": "1", "no": "any"}], "no: is not a known field"),
+        ([None], "after: names no job"),
+        (True, "after: is not a list of jobs"),
+        (["1"] * (limits.AFTER_MAX + 1), "after: names 1001 jobs"),
+    ],
+)
+def test_what_names_no_job_is_refused_with_the_field(said: object, problem: str) -> None:
+    with pytest.raises(Rejected) as refused:
+        submitted(with_jobs(spec(1)), said)
+
+    assert refused.value.detail == problem
+    assert refused.value.hint
+
+
+def test_the_same_words_under_the_same_key_are_the_same_job_though_a_name_means_another_now() -> None:
+    mirror = with_jobs(spec(1, name="build"))
+    body = {"command": ["true"], "after": "build"}
+    applied(mirror, submission.submit_job(mirror, body, ADA, "key", NOW))
+    applied(mirror, submission.submit_job(mirror, {"command": ["true"], "name": "build"}, ADA, None, NOW))
+
+    assert submission.submit_job(mirror, body, ADA, "key", NOW).answer == submission.SubmitResult(
+        JobId("2"), new=False
+    )
+
+
+def test_a_job_that_others_wait_for_is_not_deleted() -> None:
+    mirror = with_jobs(spec(1))
+    mirror.apply(JobStatus(JobId("1"), JobState.SUCCEEDED))
+    applied(mirror, submission.submit_job(mirror, {"command": ["true"], "after": ["1"]}, ADA, None, NOW))
+    with pytest.raises(Conflict) as refused:
+        submission.delete_job(mirror, "1", ADA)
+    mirror.apply(JobStatus(JobId("2"), JobState.ACTIVE))
+
+    assert refused.value.detail == "job 2 waits for how job 1 ended"
+    assert submission.delete_job(mirror, "1", ADA).answer == "1"
+
+
+def test_a_plan_says_what_it_would_wait_for() -> None:
+    mirror = with_jobs(spec(1), spec(2))
+    mirror.apply(JobStatus(JobId("2"), JobState.FAILED))
+    body = {"command": ["true"], "after": ["1", "2:failure"]}
+    before = parse_plan_request(mirror, body, ADA, NOW).certain_outcome
+    never = parse_plan_request(mirror, body | {"after": ["1", "2"]}, ADA, NOW).certain_outcome
+    free = parse_plan_request(mirror, body | {"after": ["2:any"]}, ADA, NOW).certain_outcome
+
+    assert before is not None
+    assert before.sentence == "would wait: for job 1 to succeed"
+    assert never is not None
+    assert never.outcome is PlanOutcome.NEVER
+    assert free is None
+
+
+def test_no_circle_can_arise_as_a_job_names_older_ones_only() -> None:
+    """Its own number is not given out yet when its others are looked up."""
+    mirror = with_jobs(spec(1))
+    with pytest.raises(Rejected):
+        submitted(mirror, "2")
+
+    assert parse_spec({"command": ["true"], "after": "2"}).after == (Dependency(JobId("2")),)

@@ -1,0 +1,134 @@
+"""Clusters like one another: one more where jobs wait too long, jobs that change over, one less when idle."""
+
+from rota.model.cluster import ClusterIntent
+from rota.model.ids import JobId
+from rota.model.lifecycle import ClusterState
+from tests.clusters.provider_stage import Cloud
+
+WISH = ClusterIntent(
+    "build",
+    provider="p",
+    capacity={"cpu": 2000},
+    max_nodes=1,
+    idle_seconds=30,
+    max_clusters=3,
+    wait_seconds=60,
+)
+
+
+def states(cloud: Cloud) -> dict[str, ClusterState]:
+    clusters = cloud.stage.mirror.clusters
+    return {name: one.state for name, one in clusters.items() if name.startswith("build")}
+
+
+def homes(cloud: Cloud, jobs: list[JobId]) -> list[str]:
+    known = cloud.stage.mirror.jobs
+    return [home.cluster for job in jobs if (home := known[job].cluster) is not None]
+
+
+def crowded(jobs: int = 6) -> tuple[Cloud, list[JobId]]:
+    """The first of them runs on all that there is."""
+    cloud = Cloud(WISH)
+    ids = [cloud.submit(2, cluster="build") for _ in range(jobs)]
+    return cloud, ids
+
+
+def test_jobs_that_wait_too_long_get_another_cluster_and_move_there_and_what_runs_stays() -> None:
+    cloud, jobs = crowded()
+    cloud.wait(55)
+    before = states(cloud)
+    cloud.wait(30)
+
+    assert list(before) == ["build"]
+    assert list(states(cloud)) == ["build", "build.2"]
+    assert homes(cloud, jobs) == ["build", "build.2", "build", "build.2", "build", "build.2"]
+    assert (
+        "cluster build.2 is asked for: of 5 jobs that wait in build the first, 2, does so for 60 s; "
+        "there are 1, the limit is 3"
+    ) in cloud.told
+    assert cloud.nodes == 2
+
+
+def test_there_are_never_more_clusters_than_the_limit_nor_two_on_their_way() -> None:
+    cloud, _ = crowded(40)
+    cloud.makes = True
+    seen = []
+    for _ in range(60):
+        cloud.wait(10)
+        seen.append(states(cloud))
+
+    coming = [[state for state in one.values() if state is ClusterState.REQUESTED] for one in seen]
+    assert max(map(len, seen)) == 3
+    assert all(len(one) <= 1 for one in coming)
+
+
+def test_idle_ones_end_and_the_first_stays_and_a_number_is_not_given_again() -> None:
+    cloud, _ = crowded()
+    cloud.wait(90)
+    while cloud.stage.mirror.machines and any(one.held for one in cloud.stage.machines.values()):
+        cloud.end_all()
+        cloud.wait(1)
+    cloud.wait(180)
+    after = states(cloud)
+    for _ in range(6):
+        cloud.submit(2, cluster="build")
+    cloud.wait(90)
+
+    assert list(after) == ["build"]
+    assert any(
+        line.startswith("cluster build.2 ends: nothing has run or waited there") for line in cloud.told
+    )
+    assert list(states(cloud)) == ["build", "build.3"]
+
+
+def test_no_other_is_made_while_the_cluster_itself_can_grow() -> None:
+    cloud = Cloud(ClusterIntent("build", provider="p", capacity={"cpu": 2000}, max_nodes=8, max_clusters=3))
+    cloud.makes = False
+    for _ in range(4):
+        cloud.submit(1, cluster="build")
+    cloud.wait(100)
+
+    assert list(states(cloud)) == ["build"]
+
+
+def test_at_least_as_many_as_asked_for_are_there_though_nothing_waits() -> None:
+    cloud = Cloud(
+        ClusterIntent(
+            "build", provider="p", capacity={"cpu": 2000}, max_nodes=1, min_clusters=2, max_clusters=2
+        )
+    )
+    cloud.wait(200)
+
+    assert states(cloud) == {"build": ClusterState.READY, "build.2": ClusterState.READY}
+
+
+def test_they_end_with_the_one_that_they_are_like() -> None:
+    cloud, _ = crowded()
+    cloud.wait(90)
+    while any(one.held for one in cloud.stage.machines.values()):
+        cloud.end_all()
+        cloud.wait(1)
+    ended = ClusterIntent(
+        "build", provider="p", capacity={"cpu": 2000}, max_nodes=1, max_clusters=3, drain=True, end=True
+    )
+    cloud.stage.put(ended)
+    cloud.wait(60)
+
+    assert states(cloud) == {}
+    assert "build.2" not in cloud.stage.mirror.cluster_intents
+    assert [key for key in cloud.stage.records if "build" in key] == []
+
+
+def test_after_a_restart_it_goes_on_as_before() -> None:
+    cloud, jobs = crowded()
+    cloud.wait(90)
+    before = homes(cloud, jobs)
+    cloud.stage.restart()
+    for machine in cloud.stage.machines.values():
+        cloud.stage.call(machine)
+    wish = cloud.stage.mirror.cluster_intents["build.2"]
+    cloud.wait(20)
+
+    assert (wish.provider, wish.max_clusters) == ("p", 1)
+    assert homes(cloud, jobs) == before
+    assert list(states(cloud)) == ["build", "build.2"]

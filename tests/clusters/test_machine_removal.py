@@ -1,0 +1,123 @@
+"""What goes with a machine, which node is one, and machines that do not go and keep others from coming."""
+
+from typing import Any
+
+from rota.clusters import machine_transitions
+from rota.controllers import system
+from rota.model.cluster import MACHINE, ClusterIntent, ClusterRecord, Machine
+from rota.model.ids import NodeId
+from rota.model.lifecycle import ClusterState, JobState, MachineState
+from rota.model.node import NodeSpec
+from rota.model.plan import Plan
+from rota.testing import stage_provider
+from tests.clusters.provider_stage import Cloud
+from tests.clusters.test_faulty_providers import Told
+
+
+def grown() -> Cloud:
+    cloud = Cloud()
+    cloud.submit(2)
+    cloud.wait(10)
+    return cloud
+
+
+def enroll_again(cloud: Cloud, node: str) -> None:
+    """For the same machine: the answer to the first time was lost."""
+    cloud.stage.put(NodeSpec(NodeId(node), node, labels={MACHINE: "default-1"}))
+
+
+def test_a_second_node_that_was_enrolled_for_a_machine_does_not_hide_the_one_that_works() -> None:
+    cloud = grown()
+    enroll_again(cloud, "orphan")
+    cloud.wait(5)
+    cloud.stage.restart()
+    cloud.wait(5)
+
+    assert cloud.machines == {"default-1": MachineState.JOINED}
+    assert not any("given up" in line for line in cloud.told)
+
+
+def test_with_a_machine_every_node_goes_that_was_enrolled_for_it() -> None:
+    cloud = grown()
+    enroll_again(cloud, "orphan")
+    cloud.end_all()
+    cloud.wait(60)
+
+    assert cloud.machines == {}
+    assert list(cloud.stage.mirror.nodes) == []
+
+
+def test_whoever_had_a_task_for_its_node_is_looked_at_when_a_machine_goes() -> None:
+    cloud = grown()
+    plan = machine_transitions.on_removed(cloud.stage.mirror, "default-1")
+    going = Machine("default-1", "default", MachineState.LEAVING)
+
+    assert [record.key for record in plan.puts] == ["machine/default-1"]
+    assert list(system.WAKES[Machine](going)) == ["nodes"]
+
+
+def test_machines_that_cannot_be_removed_and_take_all_places_are_failures_of_their_provider() -> None:
+    told = Told(tasks=3)
+    for name in list(told.machines):
+        stage_provider.fail(told.stage, name, "no quota left")
+    told.stage.wait(6_000)
+    before = told.cluster.failures
+    for name in list(told.machines):
+        stage_provider.keep(told.stage, name, "no")
+
+    assert (before, told.cluster.failures) == (1, 2)
+
+
+def test_one_that_cannot_be_removed_is_no_failure_where_others_can_still_come() -> None:
+    told = Told(tasks=1)
+    stage_provider.fail(told.stage, "default-1", "no quota left")
+    told.stage.wait(6_000)
+    stage_provider.keep(told.stage, "default-1", "no")
+
+    assert told.cluster.failures == 1
+
+
+def elastic(**fields: Any) -> Cloud:
+    """Beside the default cluster, so that it can fail."""
+    return Cloud(ClusterIntent("cloud", provider="p", capacity={"cpu": 2000}, idle_seconds=5, **fields))
+
+
+def test_a_node_that_only_still_has_to_be_removed_does_not_keep_its_cluster_from_failing() -> None:
+    cloud = elastic(max_nodes=1)
+    cloud.submit(1, cluster="cloud")
+    cloud.wait(10)
+    cloud.dead = True
+    cloud.end_all()
+    cloud.wait(20)
+    job = cloud.submit(1, cluster="cloud")
+    cloud.wait(400)
+    state, left = cloud.state_of("cloud", job), dict(cloud.machines)
+    cloud.dead = False
+    cloud.wait(5)
+
+    assert state == (ClusterState.FAILED, JobState.CANCELED)
+    assert left == {"cloud-1": MachineState.LEAVING}, "it counts for as long as it may be there"
+    assert cloud.machines == {}
+
+
+def test_a_cluster_that_never_came_fails_though_nobody_could_be_assigned_to_it() -> None:
+    cloud = elastic(min_nodes=1, max_nodes=1)
+    cloud.dead = True
+    job = cloud.submit(1, cluster="cloud")
+    cloud.wait(400)
+
+    assert cloud.state_of("cloud", job) == (ClusterState.FAILED, JobState.CANCELED)
+
+
+def test_what_is_on_its_way_to_a_cluster_that_has_failed_goes() -> None:
+    cloud = elastic(max_nodes=2)
+    cloud.submit(4, cluster="cloud")
+    cloud.makes = False
+    cloud.wait(2)
+    before = dict(cloud.machines)
+    failed = ClusterRecord("cloud", ClusterState.FAILED, made=2)
+    cloud.stage.ask("clusters", lambda *_: Plan((failed,)))
+    cloud.wait(5)
+
+    assert before == dict.fromkeys(("cloud-1", "cloud-2"), MachineState.WANTED)
+    assert cloud.machines == {}

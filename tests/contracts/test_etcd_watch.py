@@ -1,0 +1,161 @@
+"""Who follows the trail of commits has what reading everything gives, without reading it again."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing, suppress
+from pathlib import Path
+
+import pytest
+
+from rota.model.errors import Unavailable
+from rota.store.etcd.client import Compacted, EtcdAccess
+from rota.store.etcd.store import EtcdStore
+from rota.store.etcd.watch import CommitWatch, SharedChange
+from rota.store.protocol import Batch, CommitChange, Snapshot
+from rota.testing.etcd import LocalEtcd
+from tests.machine import needs
+
+pytestmark = needs("etcd")
+
+LARGE = b"x" * 1_300_000  # more than one key takes
+MANY = 300  # records: more than one transaction takes
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEtcd]:
+    with LocalEtcd(tmp_path_factory.mktemp("etcd")) as running:
+        yield running
+
+
+@pytest.fixture
+async def store(etcd: LocalEtcd, tmp_path: Path) -> AsyncIterator[EtcdStore]:
+    made = EtcdStore(EtcdAccess(tuple(etcd.endpoints), call_seconds=30.0), f"{tmp_path}/", 300)
+    yield made
+    await made.close()
+
+
+class Writer:
+    """Commits one batch after the other."""
+
+    def __init__(self, store: EtcdStore) -> None:
+        self.store = store
+        self.revision = 0
+
+    async def commit(
+        self, puts: dict[str, bytes], deletes: tuple[str, ...] = (), events: bytes | None = None
+    ) -> None:
+        number = self.revision
+        batch = Batch(
+            self.store.epoch, number, 1000 + number, 5000 + number, list(puts.items()), deletes, events
+        )
+        self.revision = await self.store.commit(batch)
+
+    async def commit_at_last(self, puts: dict[str, bytes]) -> None:
+        """However often etcd, choosing a leader of its own, must be asked."""
+        wanted = self.revision + 1
+        while self.revision < wanted:
+            with suppress(Unavailable):
+                self.revision = (await self.store.read()).revision
+                if self.revision < wanted:
+                    await self.commit(puts)
+
+
+class Follower:
+    def __init__(self, trail: CommitWatch) -> None:
+        self.trail = trail
+        self.records: dict[str, bytes] = {}
+        self.revision = -1
+        self.whole_reads = 0
+        self.rows: dict[int, bytes | None] = {}
+        self.notices: list[SharedChange] = []
+
+    async def come_to(self, revision: int) -> None:
+        async with asyncio.timeout(60), aclosing(self.trail.steps()) as steps:
+            async for step in steps:
+                match step:
+                    case Snapshot():
+                        self.records, self.revision = dict(step.records), step.revision
+                        self.whole_reads += 1
+                    case CommitChange():
+                        self.records |= dict(step.puts)
+                        for key in step.deletes:
+                            del self.records[key]
+                        self.revision, self.rows[step.revision] = step.revision, step.events
+                    case SharedChange():
+                        self.notices.append(step)
+                if self.revision >= revision:
+                    return
+
+
+async def follow_while(follower: Follower, act: Callable[[], None]) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(follower.come_to(follower.revision + 1))
+        await asyncio.to_thread(act)
+
+
+async def test_every_kind_of_commit_is_heard_of(store: EtcdStore) -> None:
+    await store.acquire_epoch()
+    writer, follower = Writer(store), Follower(store.watch())
+    await writer.commit({"a": b"1", "b": b"2"})
+    await follower.come_to(1)
+    await writer.commit({"a": b"3"}, ("b",), b"row")
+    await writer.commit({"large": LARGE})
+    await writer.commit({f"many/{n}": b"%d" % n for n in range(MANY)}, events=b"another row")
+    await writer.commit({"large": b"small again"}, tuple(f"many/{n}" for n in range(MANY - 1)))
+    await writer.commit({"large": LARGE + b"!"})
+    await store.members.write_shared("vault", b"tokens", store.leader_created_at)
+    await writer.commit({})
+    await follower.come_to(writer.revision)
+
+    read = await store.read()
+    assert (follower.records, follower.revision) == (read.records, read.revision)
+    assert follower.whole_reads == 1
+    assert {number: row for number, row in follower.rows.items() if row} == {2: b"row", 4: b"another row"}
+    assert follower.notices == [SharedChange("vault", b"tokens")]
+    assert follower.trail.large.keys() == {"large"}
+
+
+async def test_who_was_cut_off_goes_on_from_where_it_stood(store: EtcdStore) -> None:
+    await store.acquire_epoch()
+    writer, follower = Writer(store), Follower(store.watch())
+    for number in range(5):
+        await writer.commit({f"k{number}": b"v"})
+        await follower.come_to(writer.revision)  # a watch of its own, each time
+
+    assert follower.records.keys() == {f"k{number}" for number in range(5)}
+    assert follower.whole_reads == 1
+
+
+async def test_where_history_is_compacted_everything_is_read_again(store: EtcdStore) -> None:
+    await store.acquire_epoch()
+    writer, follower = Writer(store), Follower(store.watch())
+    await writer.commit({"a": b"1"})
+    await follower.come_to(1)
+    await writer.commit({"a": b"2"}, ())
+    await writer.commit({"b": b"3"}, ("a",))
+    await store._client.compact((await store.read_state()).etcd_revision)
+
+    with pytest.raises(Compacted):
+        await follower.come_to(writer.revision)
+    await follower.come_to(writer.revision)
+    assert (follower.records, follower.whole_reads) == ({"b": b"3"}, 2)
+
+
+async def test_a_watch_outlives_the_member_it_was_on(tmp_path: Path) -> None:
+    with LocalEtcd(tmp_path / "etcd", 3) as trio:
+        access = EtcdAccess(tuple(trio.endpoints), call_seconds=10.0)
+        leader, other = (EtcdStore(access, ttl_seconds=300) for _ in range(2))
+        await leader.acquire_epoch()
+        writer, follower = Writer(leader), Follower(other.watch())
+        await writer.commit({"a": b"1"})
+        await follower.come_to(1)
+        with pytest.raises(ExceptionGroup):
+            await follow_while(follower, lambda: trio.kill(1))
+        await writer.commit_at_last({"a": b"2"})
+        while follower.revision < 2:
+            with suppress(Unavailable):
+                await follower.come_to(2)
+
+        assert (follower.records, follower.whole_reads) == ({"a": b"2"}, 1)
+        await leader.close()
+        await other.close()

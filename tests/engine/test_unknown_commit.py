@@ -1,0 +1,67 @@
+"""A commit that was written and said to have failed: whoever listens hears that more may be there."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from rota.engine import run
+from rota.engine.run import Committed
+from rota.model.errors import Unavailable
+from rota.store.memory import MemoryStore
+from tests.engine.driving import jobs, running, submit, turns
+from tests.engine.unresponsive_store import DeafStore
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "_BACKOFF_SECONDS", 0.0)
+
+
+@pytest.fixture
+async def deaf(tmp_path: Path) -> AsyncIterator[DeafStore]:
+    store = DeafStore(MemoryStore(tmp_path))
+    yield store
+    await store.close()
+
+
+async def test_listeners_hear_that_everything_was_read_again(deaf: DeafStore) -> None:
+    heard: list[Committed] = []
+    async with running(deaf) as engine:
+        engine.listen(heard.append)
+        deaf.answers_lost = 1
+        with pytest.raises(Unavailable):
+            await engine.ask("apiserver", submit(1))
+        await turns()
+
+        assert await engine.read(jobs) == ["1"]
+        again, proof = heard
+        assert (again.revision, again.events, again.decided.commits) == (2, (), False)
+        assert (proof.revision, proof.events, proof.decided.puts) == (2, (), {})
+
+
+async def test_what_is_committed_after_that_is_told_as_ever(deaf: DeafStore) -> None:
+    heard: list[Committed] = []
+    async with running(deaf) as engine:
+        engine.listen(heard.append)
+        deaf.answers_lost = 1
+        with pytest.raises(Unavailable):
+            await engine.ask("apiserver", submit(1))
+        await engine.ask("apiserver", submit(2))
+
+        assert [(one.revision, one.decided.commits) for one in heard] == [(2, False), (2, True)]
+
+
+async def test_nobody_is_told_of_an_old_state_that_was_read(deaf: DeafStore) -> None:
+    heard: list[list[str]] = []
+    async with running(deaf) as engine:
+        old = await deaf.read()
+        await engine.ask("apiserver", submit(1))
+        engine.listen(lambda _: heard.append(jobs(engine.mirror)))
+        deaf.fail_commits.append(Unavailable("the store does not answer"))
+        deaf.old_snapshots.append(old)
+        with pytest.raises(Unavailable):
+            await engine.ask("apiserver", submit(2))
+        await turns(60)
+
+        assert heard == [["1"], ["1"]]

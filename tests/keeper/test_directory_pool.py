@@ -1,0 +1,101 @@
+"""Directories made ahead: as good as new ones, and never in anybody's way."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from rota.keeper import directory_pool as module
+from rota.keeper.directory_pool import DirectoryPool
+from rota.keeper.output.segments import SegmentStore
+from tests.keeper.conftest import Agent, Keeper
+
+
+def make(path: str) -> None:
+    os.makedirs(f"{path}/inside")
+
+
+@pytest.fixture
+def spares(tmp_path: Path) -> DirectoryPool:
+    return DirectoryPool(str(tmp_path / "spare"), str(tmp_path), make)
+
+
+def test_one_is_put_where_it_is_wanted(spares: DirectoryPool, tmp_path: Path) -> None:
+    spares.refill()
+
+    assert spares.allocate("wanted")
+    assert (tmp_path / "wanted" / "inside").is_dir()
+
+
+def test_without_any_left_the_taker_is_told(
+    spares: DirectoryPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST", 2)
+    spares.refill()
+    taken = [spares.allocate(str(number)) for number in range(3)]
+    spares.refill()
+
+    assert taken == [True, True, False]
+    assert spares.allocate("2")
+
+
+def test_what_stands_there_already_stays(
+    spares: DirectoryPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST", 1)
+    make(str(tmp_path / "old"))
+    (tmp_path / "old" / "file").touch()
+    spares.refill()
+
+    assert not spares.allocate("old")
+    assert (tmp_path / "old" / "file").exists()
+    assert spares.allocate("new")
+
+
+def test_those_of_an_earlier_keeper_are_not_used(spares: DirectoryPool, tmp_path: Path) -> None:
+    (tmp_path / "spare" / "0").mkdir(parents=True)
+    spares.refill()
+
+    assert spares.allocate("wanted")
+    assert (tmp_path / "wanted" / "inside").is_dir()
+
+
+def test_a_stock_that_somebody_removed_is_made_again(
+    spares: DirectoryPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST", 1)
+    spares.refill()
+    os.rename(tmp_path / "spare", tmp_path / "elsewhere")
+
+    assert not spares.allocate("wanted")
+    spares.refill()
+    assert spares.allocate("wanted")
+
+
+def test_a_prepared_shelf_is_as_a_new_one(tmp_path: Path) -> None:
+    outputs = SegmentStore(str(tmp_path))
+    outputs.preallocate()
+    [segment] = outputs.allocate([("7", 0, 1)])
+    outputs.release(("7", 0, 1), segment, outputs.measure(segment))
+    outputs.flush()
+
+    assert segment.number == 0
+    lines = (tmp_path / "logs" / "7" / "index").read_text().splitlines()
+    assert [line for line in lines if not line.startswith("T ")] == ["S 0 1 0 0 0", "E 0 1 0 0"]
+    modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "logs" / "7").iterdir()}
+    assert modes == {0o600}
+
+
+def test_a_job_begins_in_directories_that_were_there_before(keeper: Keeper, agent: Agent) -> None:
+    def ahead(kind: str) -> set[int]:
+        return {path.stat().st_ino for path in (keeper.root / "spare" / kind).iterdir()}
+
+    keeper.wait_stocked()
+    made = {kind: ahead(kind) for kind in ("logs", "work", "tasks")}
+    agent.start("7", "sh", "-c", "pwd; ls; echo oh >&2")
+    agent.wait_ended()
+
+    assert keeper.output("7") == f"{keeper.root}/work/7\n"
+    assert keeper.output("7", stream="err") == "oh\n"
+    for kind, nodes in made.items():
+        assert (keeper.root / kind / "7").stat().st_ino in nodes

@@ -1,0 +1,116 @@
+"""A drain is thought through on a copy: what moves where, what waits, what may end."""
+
+import pytest
+
+from rota.engine.state.what_if import WhatIfMirror
+from rota.model.ids import NodeId
+from rota.model.job import Recovery
+from rota.model.node import Eligibility
+from rota.model.outlook import DisplacedTasks, DrainOutcome, PlannedPlacement
+from rota.model.shape import RunMode
+from rota.scheduler.drain_preview import preview_drain
+from rota.testing.builders import job_spec
+from rota.testing.stage import Stage, StageMachine
+
+
+def preview(stage: Stage, *nodes: str, everything: bool = False) -> tuple[DisplacedTasks, ...]:
+    names = tuple(NodeId(node) for node in nodes)
+    return preview_drain(WhatIfMirror.copy_of(stage.mirror), names, stage.now, everything=everything)
+
+
+@pytest.fixture
+def stage() -> Stage:
+    """Node a is full; then b and c come, with room for three tasks."""
+    made = Stage()
+    made.join(StageMachine("a", {"cpu": 5000}, {}))
+    made.submit(job_spec(1, count=4))
+    made.submit(job_spec(2, run=RunMode.AT_MOST_ONCE))
+    made.join(StageMachine("b", {"cpu": 2000}, {}))
+    made.join(StageMachine("c", {"cpu": 1000}, {}))
+    return made
+
+
+def test_what_has_room_elsewhere_moves_and_the_rest_waits(stage: Stage) -> None:
+    moved, once = preview(stage, "a")
+
+    assert moved.places == (PlannedPlacement("b", 2), PlannedPlacement("c", 1))
+    assert (moved.fate, moved.indices, moved.waits) == (DrainOutcome.MOVES, ((0, 3),), 1)
+    assert moved.why is not None
+    assert once == DisplacedTasks(job_spec(2).id, "default", DrainOutcome.STAYS, ((0, 0),))
+
+
+def test_nodes_drained_together_take_nothing_from_each_other(stage: Stage) -> None:
+    moved, _ = preview(stage, "a", "b")
+
+    assert (moved.places, moved.waits) == ((PlannedPlacement("c", 1),), 3)
+
+
+def test_by_force_what_is_started_only_once_ends_too(stage: Stage) -> None:
+    _, once = preview(stage, "a", everything=True)
+
+    assert once.fate is DrainOutcome.ENDS
+
+
+@pytest.mark.parametrize(
+    ("owner", "fate"),
+    [
+        (Recovery.CANCEL, DrainOutcome.ENDS),
+        (Recovery.NONE, DrainOutcome.ENDS),
+        (Recovery.CONTROLLER, DrainOutcome.CONTROLLER_DECIDES),
+    ],
+)
+def test_work_that_another_owner_recovers_is_not_said_to_move(owner: Recovery, fate: DrainOutcome) -> None:
+    stage = Stage()
+    stage.join(StageMachine("a", {"cpu": 1000}, {}))
+    stage.submit(job_spec(1, recovery=owner, user="ann", controller="ci"))
+    stage.join(StageMachine("b", {"cpu": 1000}, {}))
+
+    assert preview(stage, "a") == (DisplacedTasks(job_spec(1).id, "default", fate, ((0, 0),)),)
+
+
+def test_a_gang_moves_as_a_whole() -> None:
+    stage = Stage()
+    for name in "ab":
+        stage.join(StageMachine(name, {"cpu": 1000}, {}))
+    stage.submit(job_spec(1, count=2, gang=True))
+    stage.join(StageMachine("c", {"cpu": 1000}, {}))
+
+    (moved,) = preview(stage, "a")
+
+    assert (moved.indices, moved.waits) == (((0, 1),), 0)
+    assert {place.node for place in moved.places} == {"b", "c"}
+
+
+def test_a_preview_changes_nothing_and_the_drain_does_what_it_said(stage: Stage) -> None:
+    before = dict(stage.records)
+    moved, _ = preview(stage, "a")
+    assert stage.records == before
+
+    stage.drain("a", 0)
+
+    there = stage.mirror.jobs[job_spec(1).id].live_by_node
+    assert {place.node: place.tasks for place in moved.places} == there
+    assert stage.mirror.jobs[job_spec(1).id].task_counts.pending == moved.waits
+
+
+def test_a_bound_on_moves_is_kept_but_one_always_goes() -> None:
+    told: list[str] = []
+    stage = Stage(told.append)
+    stage.join(StageMachine("a", {"cpu": 3000}, {}))
+    stage.submit(job_spec(1, count=3, evict_at_most=0))
+
+    stage.drain("a", 0)
+    assert told.count("task 0 of job 1 stopped on a") == 1
+    assert stage.mirror.jobs[job_spec(1).id].live_by_node == {NodeId("a"): 2}
+
+    stage.wait(2_000)
+    assert not stage.mirror.jobs[job_spec(1).id].live_by_node
+    assert told[-1].startswith("tried again")
+
+
+def test_an_empty_node_is_drained_at_once_and_opening_it_takes_the_time_back(stage: Stage) -> None:
+    stage.drain("a", 60_000)
+    stage.set_eligibility("a", Eligibility.OPEN)
+    stage.wait(120_000)
+
+    assert stage.mirror.jobs[job_spec(1).id].live_by_node == {NodeId("a"): 4}

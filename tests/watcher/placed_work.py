@@ -1,0 +1,49 @@
+"""A mirror with tasks placed on nodes, for what nodes say of them."""
+
+from typing import Any
+
+from rota.engine.state.mirror import Mirror
+from rota.model.attempt import StatusBlock
+from rota.model.columns import column
+from rota.model.ids import JobId, NodeId
+from rota.model.lifecycle import AttemptState
+from rota.model.messages import JobReports, NodeReport, ReportedState
+from rota.model.plan import Plan
+from rota.scheduler.plan import ROUND_KEY, Scheduler
+from rota.scheduler.round import SchedulerSettings
+from rota.testing.builders import add_job, add_node, apply, at, claims, job_spec
+from rota.watcher.node_messages import on_report
+
+ONE = JobId("1")
+A, B = NodeId("a"), NodeId("b")
+
+
+def placed(count: int = 1, **fields: Any) -> Mirror:
+    """Job 1, all of its tasks offered to node a; node b has joined after that."""
+    mirror = Mirror()
+    add_node(mirror, "a", {"cpu": 1000 * count})
+    add_job(mirror, job_spec(count=count, **fields))
+    place(mirror)
+    add_node(mirror, "b", {"cpu": 1000 * count})
+    return mirror
+
+
+def place(mirror: Mirror, ms: int = 0) -> None:
+    apply(mirror, Scheduler(SchedulerSettings()).decide(mirror, ROUND_KEY, at(ms)))
+
+
+def hear(mirror: Mirror, node: str, *said: JobReports, ms: int = 0) -> Plan:
+    return apply(mirror, on_report(mirror, NodeId(node), NodeReport(1, list(said)), at(ms)))
+
+
+def say(mirror: Mirror, said: ReportedState, *pairs: tuple[int, int], node: str = "a", **fields: Any) -> Plan:
+    """A node's word on attempts of job 1."""
+    return hear(mirror, node, claims(1, said, *pairs, **fields))
+
+
+def status(mirror: Mirror, block: int = 0) -> StatusBlock:
+    return mirror.jobs[ONE].statuses[block]
+
+
+def states(mirror: Mirror, block: int = 0) -> list[AttemptState]:
+    return [AttemptState(state) for state in column(status(mirror, block), "state").tolist()]

@@ -1,0 +1,119 @@
+"""What a standby forwards: metadata of calls, and connections of agents."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from rota.identity import certificates
+from rota.identity.authority import CertificateAuthority
+from rota.identity.node_identity import make_request
+from rota.testing.cluster import free_ports
+from rota.wire import forwarding
+from rota.wiring.leadership.tunnel import Tunnel
+
+
+def test_the_callers_token_is_forwarded_and_its_own_claims_are_not() -> None:
+    said = [
+        ("authorization", "Bearer rota_x"),
+        ("rota-forwarded", "1"),
+        ("rota-origin", "ipv4:1.2.3.4:5"),
+        ("grpc-timeout", "1S"),
+        ("user-agent", "grpc-go"),
+        ("trace", "7"),
+    ]
+
+    assert forwarding.forwarded(said, "ipv4:9.9.9.9:9") == (
+        ("authorization", "Bearer rota_x"),
+        ("trace", "7"),
+        ("rota-forwarded", "1"),
+        ("rota-origin", "ipv4:9.9.9.9:9"),
+    )
+
+
+def test_a_servers_certificate_is_told_from_a_nodes(tmp_path: Path) -> None:
+    now = datetime.now(UTC)
+    authority = CertificateAuthority.open(tmp_path / "ca", now)
+    node = authority.sign_node(make_request(tmp_path / "node"), "n1", "one", now)
+
+    assert certificates.is_server(authority.server_identity(["10.0.0.1"], now).cert_pem)
+    assert not certificates.is_server(node)
+
+
+class Led:
+    """Which server leads, as a standby knows it."""
+
+    def __init__(self) -> None:
+        self.leader: str | None = None
+        self._told = asyncio.Condition()
+
+    async def say(self, leader: str | None) -> None:
+        self.leader = leader
+        async with self._told:
+            self._told.notify_all()
+
+    async def changed(self, known: str | None) -> None:
+        async with self._told:
+            await self._told.wait_for(lambda: self.leader != known)
+
+
+async def greet(name: bytes) -> tuple[asyncio.Server, str]:
+    """A server that answers each line with its name."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while line := await reader.readline():
+            writer.write(name + b" heard " + line)
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    return server, f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+async def eventually(try_it: Callable[[], Awaitable[bytes]]) -> bytes:
+    """The answer of the first try that is not refused: a port opens and closes a moment after it is due."""
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                return await try_it()
+            except OSError:
+                await asyncio.sleep(0)
+
+
+async def test_a_tunnel_leads_to_the_leader_and_is_closed_while_there_is_none() -> None:
+    led = Led()
+    port = free_ports(1)[0]
+    first, first_address = await greet(b"first")
+    second, second_address = await greet(b"second")
+    tunnel = asyncio.get_running_loop().create_task(
+        Tunnel(f"127.0.0.1:{port}", lambda: led.leader, led.changed).run()
+    )
+
+    async def ask() -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"hello\n")
+        answer = await reader.readline()
+        writer.close()
+        if not answer:
+            raise ConnectionResetError
+        return answer
+
+    with pytest.raises(ConnectionRefusedError):
+        await ask()
+    await led.say(first_address)
+    answers = [await eventually(ask)]
+    kept, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"still there\n")
+    answers.append(await kept.readline())
+    await led.say(second_address)
+    cut = await kept.read()
+    writer.close()
+    answers.append(await eventually(ask))
+    tunnel.cancel()
+    await asyncio.wait([tunnel])
+    first.close()
+    second.close()
+
+    assert answers == [b"first heard hello\n", b"first heard still there\n", b"second heard hello\n"]
+    assert cut == b""
