@@ -49,8 +49,8 @@ def test_an_attacker_among_tenants_reads_kills_and_delays_nothing(directory: Pat
 
 
 def test_an_attacker_who_has_the_user_of_the_others_is_noticed(directory: Path) -> None:
+    """With one user for all, files are readable; pid namespaces keep processes apart all the same."""
     ended = tenants(directory, "--run-as", ONE_USER, "--attacks", "raid")
 
     assert ended.returncode == 1, ended.stdout + ended.stderr
-    for found in ("honest jobs killed", "secrets read by the attacker", "signals, traces and connections"):
-        assert f"BROKEN  {found}" in ended.stdout
+    assert "BROKEN  secrets read by the attacker" in ended.stdout

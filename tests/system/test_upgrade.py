@@ -19,15 +19,15 @@ OURS = Path(rota.__file__).parent
 REPORTS = "        if conversation.departure is not None:  # an older server has not seen it in the hello\n"
 SPEAKS_UP = (
     REPORTS,
-    f'        await conversation.say(pb.FromNode.FromString(b"\\xba\\x06\\x00"))  # field 103\n{REPORTS}',
+    f'        await conversation.send(pb.FromNode.FromString(b"\\xba\\x06\\x00"))  # field 103\n{REPORTS}',
 )
-WELCOMES = "        session.say(self._welcome(session))\n"
+WELCOMES = "        session.send(self._welcome(session))\n"
 SAYS_MORE = (
     WELCOMES,
     f"""{WELCOMES}
         news = pb.ToNode.FromString(b"\\xba\\x06\\x00")
         news.epoch = self._engine.epoch
-        session.say(news)
+        session.send(news)
 """,
 )
 
