@@ -174,9 +174,14 @@ class Started:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.options: Any = None
-        for process in ("dev", "server", "agent"):
+        modules = {
+            "dev": "rota.devtools.dev_cluster",
+            "server": "rota.wiring.server",
+            "agent": "rota.wiring.agent",
+        }
+        for process, module in modules.items():
             wiring = SimpleNamespace(**{f"run_{process}": self._run})
-            monkeypatch.setitem(sys.modules, f"rota.wiring.{process}", wiring)
+            monkeypatch.setitem(sys.modules, module, wiring)
         free = SimpleNamespace(refusal=lambda _: 0)
         monkeypatch.setitem(sys.modules, "rota.wiring.directory_lock", free)
 
