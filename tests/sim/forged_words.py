@@ -101,5 +101,7 @@ FORGED: dict[Callable[[], None], str] = {
     a_clone_is_welcome: "boot-2 is welcome as n1, and boot-1 answers",
     nothing_is_told: "subscriber a was not told 1.0 for 15001 ms",
     what_is_there_is_said_to_be_gone: "subscriber a is told that 1.0 is gone, which is still there",
-    another_body_is_accepted: "submit key with another body was answered with SubmitResult(job='1', new=",
+    another_body_is_accepted: (
+        "submit key with another body was answered with SubmitResult(job='1', new=False"
+    ),
 }
