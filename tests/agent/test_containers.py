@@ -128,12 +128,5 @@ def test_a_node_refuses_what_it_has_no_runtime_for() -> None:
     assert veto(work, HostFacts(frozenset(), leaving=False)) is None
 
 
-def test_a_keeper_of_before_runs_no_containers() -> None:
-    reason = veto(boxed(), HostFacts(frozenset(), leaving=False, outdated_keeper=True))
-
-    assert reason is not None
-    assert "runs no containers" in reason
-
-
 def boxed() -> TaskTemplate:
     return task_template(job_spec(container=ContainerSpec("alpine:3.20")))

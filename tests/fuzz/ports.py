@@ -217,7 +217,7 @@ def _order(rng: Random, token: str) -> bytes:
     del token
     plausible = {
         "op": rng.choice(_ORDERS),
-        "protocol": 4,
+        "protocol": 1,
         "job": "fuzz",
         "jobs": ["fuzz"],
         "attempts": [["fuzz", 0, 1]],

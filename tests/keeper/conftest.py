@@ -18,6 +18,7 @@ import rota.keeper
 from rota.keeper.directory_pool import MOST
 from rota.keeper.limits.detect import kill_leftover_cgroups
 from rota.keeper.output.index import find_end, find_start
+from rota.keeper.protocol import wire
 
 Row = list[Any]
 Message = dict[str, Any]
@@ -80,7 +81,7 @@ class Agent:
         return message
 
     def hello(self, **room: Any) -> Message:
-        self.send(op="hello", protocol=4)
+        self.send(op="hello", protocol=wire.PROTOCOL)
         state = self.receive_op("state")
         self.send(op="configure", node="n1", **{"amounts": ROOM, "gpus": []} | room)
         return state

@@ -17,6 +17,7 @@ from rota.keeper.container.argv import cgroup_parent
 from rota.keeper.container.clear import remove_cgroups
 from rota.keeper.container.sources import pins_of, unpin_all
 from rota.keeper.process.users import is_own
+from rota.keeper.protocol import wire
 from rota.testing import images
 from tests.keeper.conftest import Agent, Keeper, wait_until
 from tests.machine import needs
@@ -59,7 +60,7 @@ class Boxed:
         self, program: str | None = None, *, run_as: str = "self", pids_max: int | None = None, **more: Any
     ) -> Agent:
         agent = self.keeper.agent()
-        agent.send(op="hello", protocol=4)
+        agent.send(op="hello", protocol=wire.PROTOCOL)
         agent.receive_op("state")
         engine: dict[str, Any] = {
             "kind": "podman",
@@ -381,7 +382,7 @@ def test_after_the_keepers_death_the_next_one_removes_its_containers(boxed: Boxe
         assert boxed.groups() == []
         assert other in images.containers()
         state = boxed.keeper.agent()
-        state.send(op="hello", protocol=4)
+        state.send(op="hello", protocol=wire.PROTOCOL)
         assert [row[STATE] for row in state.receive_op("state")["ended"]] == ["lost"]
     finally:
         images.remove(other)

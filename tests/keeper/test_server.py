@@ -95,7 +95,7 @@ def test_a_known_job_needs_no_spec_and_an_unknown_one_does(agent: Agent) -> None
         (b"3", "want an object"),
         (b'{"op":"dance"}', "unknown op 'dance': want one of hello"),
         (b'{"op":["hello"]}', "unknown op"),
-        (b'{"op":"hello","protocol":1}', "protocol: this keeper speaks 4"),
+        (b'{"op":"hello","protocol":"one"}', "protocol: want a whole number"),
         (b'{"op":"start","job":"../etc","spec":null,"tasks":[]}', "job: want"),
         (b'{"op":"start","job":"7","spec":null,"tasks":[[0,1]]}', "tasks: want a list of"),
         (b'{"op":"start","job":"7","spec":null,"tasks":[[0,1,1,-1]]}', "gpus: want a whole number"),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rota.keeper.protocol import wire
 from tests.keeper.conftest import ROOM, Agent, Keeper, Row, wait_until
 
 CODE, SIGNAL, OUT, ERR = 2, 3, 4, 5
@@ -212,7 +213,7 @@ def starve(keeper: Keeper, agent: Agent, most: int) -> None:
     """Let the keeper make so many processes and no more: by a group's limit, which root obeys, too."""
     if os.geteuid() == 0:
         agent.send(op="configure", node="n1", amounts=ROOM, gpus=[], pids_max=most)
-        agent.send(op="hello", protocol=4)
+        agent.send(op="hello", protocol=wire.PROTOCOL)
         agent.receive_op("state")
     else:
         hard = resource.prlimit(keeper.process.pid, resource.RLIMIT_NPROC)[1]

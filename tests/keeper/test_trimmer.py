@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rota.agent.output import logs
+from rota.keeper.protocol import wire
 from rota.keeper.threads.trimmer import cap_slack
 from rota.wire.generated import agent_pb2 as pb
 from tests.keeper.conftest import Agent, Keeper, wait_until
@@ -118,7 +119,7 @@ def test_a_hole_spares_what_others_wrote_to_the_same_file(keeper: Keeper, agent:
 def keep(keeper: Keeper, **keeping: int) -> Agent:
     """An agent that has told the keeper what to keep."""
     agent = keeper.agent()
-    agent.send(op="hello", protocol=4)
+    agent.send(op="hello", protocol=wire.PROTOCOL)
     agent.receive_op("state")
     agent.send(op="configure", node="n", amounts={"cpu": 9000}, gpus=[], keeping=keeping)
     return agent

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.system
 GPUS = {"ROTA_RESOURCES": "gpu=2", "ROTA_GPU_MODEL": "A100"}
 OUTDATED = (
     "import sys; from rota.keeper import run; from rota.keeper.protocol import wire;"
-    " wire.PROTOCOL = 1; run.run_keeper(sys.argv[1])"
+    " wire.PROTOCOL = 0; run.run_keeper(sys.argv[1])"
 )
 
 

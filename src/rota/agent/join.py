@@ -24,8 +24,7 @@ def join(line: JoinLine, directory: Path, name: str, labels: dict[str, str]) -> 
     """Blocking: nothing else can happen before a node has its identity."""
     body = {"csr": make_request(directory).decode(), "name": name, "labels": labels}
     answer = enroll(line, body)
-    authorities = answer.get("authorities") or answer["ca"]  # a server of before rotation has one
-    identity = store_identity(directory, answer["certificate"].encode(), authorities.encode())
+    identity = store_identity(directory, answer["certificate"].encode(), answer["authorities"].encode())
     return JoinedNode(identity, answer.get("agent_addresses") or [answer["agent_address"]])
 
 

@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-from rota.model.amounts import GPU
 from rota.model.ids import JobId
 from rota.model.messages import AttemptReport, JobOrders, JobReports, ReportedState, TaskTemplate
 
@@ -12,7 +11,7 @@ class HostFacts(NamedTuple):
 
     missing_directories: frozenset[str]
     leaving: bool
-    outdated_keeper: bool = False  # it was started before an upgrade: not all can be asked of it
+    outdated_keeper: bool = False  # it is of another release: it finishes its work and takes no more
     has_runtime: bool = True  # for containers
     has_sandbox: bool = True
     holds_leases: bool = True
@@ -48,8 +47,8 @@ def veto(work: TaskTemplate | None, facts: HostFacts) -> str | None:
         return "this node is leaving"
     if work is None:
         return "the job's spec did not come with its first order"
-    if facts.outdated_keeper and (what := _unsupported(work)):
-        return f"its keeper was started before an upgrade and {what}; it goes when its work has ended"
+    if facts.outdated_keeper:
+        return "its keeper is of another release of Rota, and is replaced when its work has ended"
     if work.lease_ms is not None and not facts.holds_leases:
         return "this node cannot hold run leases"
     if work.container is not None:
@@ -59,11 +58,3 @@ def veto(work: TaskTemplate | None, facts: HostFacts) -> str | None:
     if work.workdir is not None and work.workdir in facts.missing_directories:
         return f"there is no directory {work.workdir}"
     return None
-
-
-def _unsupported(work: TaskTemplate) -> str | None:
-    if work.container is not None:
-        return "runs no containers"
-    if work.version > 1:
-        return "knows of no updates"
-    return "gives out no GPUs" if work.needs.get(GPU) else None

@@ -188,9 +188,9 @@ class Agent:
             log.error("the keeper is gone; a new one is started")
 
     async def _drain_outdated(self) -> None:
-        """A keeper of before an upgrade makes room for a new one as soon as nothing runs under it."""
+        """End a keeper of another release once nothing runs under it; the next attach starts a new one."""
         if self._runtime.is_outdated and self._attempts.is_idle():
-            log.info("a keeper of before an upgrade is replaced")
+            log.info("keeper of another release is replaced")
             await self._runtime.quit()
 
     # ---- the control plane's side
@@ -415,8 +415,6 @@ class Agent:
                 await conversation.welcomed.wait()
         except TimeoutError:
             raise ConnectionOver from None  # it hangs; another call may find one that does not
-        if conversation.departure is not None:  # an older server has not seen it in the hello
-            await self._send_drain(conversation)
         while True:
             await self._attempts.wait(self._beat_seconds(conversation))
             await self._send_departure(conversation)
@@ -469,7 +467,8 @@ class Agent:
     async def _send_tails(self, stub: pb_grpc.AgentStub, conversation: AgentSession) -> None:
         await conversation.welcomed.wait()
         self._tails.reset()
-        with contextlib.suppress(grpc.aio.AioRpcError):  # an older server keeps none
+        # Best effort: the node keeps the whole output. A broken connection is noticed by the stream itself.
+        with contextlib.suppress(grpc.aio.AioRpcError):
             while True:
                 pieces = await self._tails.next()
                 if pieces:

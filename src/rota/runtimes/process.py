@@ -31,9 +31,8 @@ from rota.model.steps import Step, StepMark
 from rota.runtimes.protocol import AttemptName, NodeResources
 
 SELF, OWN = "self", "own"  # run as the agent does; as a user of its own for each job
-_PROTOCOL = 4
-_PROTOCOL_FIRST = 1  # counted whole GPUs, an order could not name them; 2 knew no containers, 3 no updates
-_PROTOCOL_UPDATES = 4
+_PROTOCOL = 1  # equal to rota.keeper.protocol.wire.PROTOCOL of the same release
+_OUTDATED = "its keeper is of another release of Rota, and is replaced when its work has ended"
 _START_SECONDS = 15.0
 _LINE_BYTES = 1 << 30  # a full state may be long
 _REPORTED = {
@@ -67,15 +66,19 @@ class ProcessRuntime:
         self._keeper: subprocess.Popen[bytes] | None = None
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter
-        self._speaks = _PROTOCOL
-        self.shortage: str | None = None
+        self._keeper_protocol = _PROTOCOL
+        self._shortage: str | None = None
         self.leases: dict[JobId, int] = {}
         self.result_endpoints: dict[JobId, ResultEndpoint] = {}
         self.records: dict[JobId, bytes] = {}
 
     @property
     def is_outdated(self) -> bool:
-        return self._speaks < _PROTOCOL
+        return self._keeper_protocol != _PROTOCOL
+
+    @property
+    def shortage(self) -> str | None:
+        return _OUTDATED if self.is_outdated else self._shortage
 
     @property
     def labels(self) -> dict[str, str]:
@@ -84,14 +87,14 @@ class ProcessRuntime:
     async def attach(self, room: NodeResources) -> list[JobReports]:
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         state = await self._handshake()
-        self._speaks = state["protocol"]
+        self._keeper_protocol = state["protocol"]
         self._labels = state.get("labels", {})
         if self._bounds.run_as == SELF:
             self._labels["isolation"] = "none"  # what the keeper says holds for work of other users
         self.leases = {JobId(job): lease_ms for job, lease_ms in state.get("leases", {}).items()}
         self.result_endpoints = _result_endpoints(state)
         self.records = {JobId(job): b64decode(text) for job, text in state.get("records", {}).items()}
-        self.shortage = state.get("shortage")
+        self._shortage = state.get("shortage")
         size = {"node": room.node, "amounts": room.amounts, "gpus": list(room.gpus)}
         bounds = {**self._bounds._asdict(), "keeping": dict(room.keeping)}
         engine = None if room.engine is None else room.engine._asdict()
@@ -109,7 +112,7 @@ class ProcessRuntime:
                         return
                     yield claims
                 case "space":
-                    self.shortage = message.get("shortage")
+                    self._shortage = message.get("shortage")
                 case _:
                     pass
 
@@ -121,13 +124,11 @@ class ProcessRuntime:
             await self._writer.drain()
 
     async def stop(self, attempts: list[AttemptName], how: StopMode = StopMode.GRACEFUL) -> None:
-        if how is not StopMode.IF_QUEUED or self._speaks >= _PROTOCOL_UPDATES:
-            self._send({"op": "stop", "attempts": attempts, "how": int(how)})
+        self._send({"op": "stop", "attempts": attempts, "how": int(how)})
 
     async def signal(self, job: JobId, signals: Iterable[Signal]) -> None:
-        if self._speaks >= _PROTOCOL_UPDATES:
-            rows = [[job, one.index, one.attempt, one.signal, one.n] for one in signals]
-            self._send({"op": "signal", "signals": rows})
+        rows = [[job, signal.index, signal.attempt, signal.signal, signal.n] for signal in signals]
+        self._send({"op": "signal", "signals": rows})
 
     async def acknowledge(self, attempts: list[AttemptName]) -> None:
         self._send({"op": "ack", "attempts": attempts})
@@ -136,8 +137,7 @@ class ProcessRuntime:
         self._send({"op": "forget", "jobs": jobs})
 
     async def renew(self, said_ns: int) -> None:
-        if "leases" in self._labels:  # one that was started before an upgrade knows of none, and holds none
-            self._send({"op": "renew", "said_ns": said_ns})
+        self._send({"op": "renew", "said_ns": said_ns})
 
     async def quit(self) -> None:
         self._send({"op": "quit"})
@@ -157,18 +157,11 @@ class ProcessRuntime:
 
     async def _first_message(self) -> dict[str, Any] | None:
         if await self._reach():
-            return await self._hello(_PROTOCOL)
+            self._send({"op": "hello", "protocol": _PROTOCOL})
+            return await self._next()
         if self._keeper is None or self._keeper.poll() is not None:
             self._keeper = self._spawn()
         return None
-
-    async def _hello(self, protocol: int) -> dict[str, Any] | None:
-        """One that was started before an upgrade says that it does not speak the newest."""
-        self._send({"op": "hello", "protocol": protocol})
-        answer = await self._next()
-        if answer is not None and answer.get("op") == "error" and protocol > _PROTOCOL_FIRST:
-            return await self._hello(protocol - 1)
-        return answer
 
     async def _reach(self) -> bool:
         directory = os.open(self._directory, os.O_PATH | os.O_DIRECTORY)
@@ -341,7 +334,8 @@ def _refused(row: list[Any]) -> tuple[str, AttemptReport]:
 
 
 def _ended(row: list[Any]) -> tuple[str, AttemptReport]:
-    job, index, attempt, state, code, signal, started_ms, ended_ms, ran_us, cpu_us, peak_kib, *words = row
+    job, index, attempt, state, code, signal, started_ms, ended_ms, *more = row
+    ran_us, cpu_us, peak_kib, reason, *cause = more
     claim = AttemptReport(
         index,
         attempt,
@@ -353,8 +347,8 @@ def _ended(row: list[Any]) -> tuple[str, AttemptReport]:
         ran_us,
         cpu_us,
         peak_kib,
-        reason=_brief(words[0]),
-        cause=words[1] if len(words) > 1 else None,  # a keeper of before knows of none
+        reason=_brief(reason),
+        cause=cause[0] if cause else None,  # sent only where there is one
     )
     return job, claim
 

@@ -31,7 +31,6 @@ class IndexSearch:
         self._directory: _Directory | None = None
         self._lines: _IndexLines | None = None
         self._begun: AttemptStart | None = None
-        self._begun_ms: int | None = None
         self._ended: _EndMark | None = None
 
     async def scan(self) -> "AttemptOutput | None":
@@ -47,15 +46,12 @@ class IndexSearch:
             return None
         if self._begun is None:
             return None
-        return AttemptOutput(
-            self._directory, self._request, self._lines, (self._begun, self._begun_ms), self._ended
-        )
+        return AttemptOutput(self._directory, self._request, self._lines, self._begun, self._ended)
 
     async def _find(self, lines: "_IndexLines") -> None:
         wanted = self._request
         while self._begun is None and (some := lines.next()):
             self._begun = index.find_start(some, wanted.index, wanted.attempt)
-            self._begun_ms = index.start_ms(some, wanted.index, wanted.attempt) or lines.before_ms
             self._ended = _find_end(some, wanted, lines)
             await asyncio.sleep(0)  # an index can be long, and others want to go on
 
@@ -80,7 +76,7 @@ NO_OUTPUT = OutputPiece(0, b"")
 
 class _EndMark(NamedTuple):
     at: Extent
-    at_ms: int | None
+    at_ms: int
 
 
 class AttemptOutput:
@@ -91,13 +87,13 @@ class AttemptOutput:
         directory: "_Directory",
         request: pb.OpenLog,
         lines: "_IndexLines",
-        begun: tuple[AttemptStart, int | None],
+        begun: AttemptStart,
         ended: _EndMark | None,
     ) -> None:
         self._directory = directory
         self._request = request
         self._lines = lines
-        self._begun, self.begun_ms = begun
+        self._begun = begun
         self._ended = ended
         self._streams: dict[str, SegmentStream] = {}
 
@@ -108,7 +104,7 @@ class AttemptOutput:
     def arrived_by(self, stream: str, at_ms: int) -> int:
         """How much of it had arrived by then, as far as is known; of one who has ended surely all."""
         end = self.end(stream)
-        if self._ended is not None and end is not None and (self._ended.at_ms or 0) <= at_ms:
+        if self._ended is not None and end is not None and self._ended.at_ms <= at_ms:
             return end
         return min(self.stream(stream).arrived_by(at_ms), _FAR_BYTES if end is None else end)
 
@@ -146,9 +142,8 @@ class AttemptOutput:
         """By when the bytes from `offset` on had arrived: so many of them, and the time; []: nobody knows."""
         stream = self.stream(self._request.stream)
         found = [(at - offset, at_ms) for at, at_ms in stream.times_between(offset, offset + length)]
-        if (not found or found[-1][0] < length) and self.begun_ms is not None:
-            now_ms = time.time_ns() // 1_000_000
-            last_ms = now_ms if self._ended is None else self._ended.at_ms or now_ms
+        if not found or found[-1][0] < length:
+            last_ms = time.time_ns() // 1_000_000 if self._ended is None else self._ended.at_ms
             found.append((length, max(last_ms, found[-1][1]) if found else last_ms))
         return found
 
@@ -272,7 +267,7 @@ class _IndexLines:
         self._descriptor = descriptor
         self._position = 0
         self._last = b""
-        self.before_ms: int | None = None  # the last time that was said before the latest of them
+        self.before_ms = 0  # the last time line before the latest chunk
 
     def next(self) -> bytes:
         self.before_ms = index.last_ms(self._last) or self.before_ms

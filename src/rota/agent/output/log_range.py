@@ -40,10 +40,7 @@ async def log_range(written: AttemptOutput, request: pb.OpenLog, now_ms: int) ->
 
 
 def _by_time(written: AttemptOutput, request: pb.OpenLog, name: str, now_ms: int) -> LogRange:
-    """A keeper that noted no times leaves all of it within."""
     start = request.offset if name == request.stream else 0
-    if written.begun_ms is None:
-        return LogRange(start, None)
     if request.since_ms:
         start = max(start, written.arrived_by(name, request.since_ms))
     is_over = 0 < request.until_ms < now_ms

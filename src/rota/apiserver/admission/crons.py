@@ -49,11 +49,7 @@ def create(view: View, body: object, caller: Caller, zones: Zones, now: Instant)
 
 
 def _with_creation_of(before: CronRecord, cron: CronRecord) -> CronRecord:
-    """As it would have been created then: earlier nobody noted which needs were spoken of."""
-    template = cron.template
-    if not before.template.origins:
-        template = msgspec.structs.replace(template, origins={})
-    return msgspec.structs.replace(cron, created_at_ms=before.created_at_ms, template=template)
+    return msgspec.structs.replace(cron, created_at_ms=before.created_at_ms)
 
 
 def change(

@@ -105,7 +105,7 @@ class Job(JobLine):
     """A job with its spec."""
 
     spec: Annotated[SubmittedSpec, doc("as it was understood; it could be sent again, its files aside")]
-    needs: Annotated[dict[str, Need], doc("by resource; of a job of before they were noted: none")]
+    needs: Annotated[dict[str, Need], doc("by resource")]
     placement: Annotated[Placement | None, doc("the last decision on where it runs")]
     versions: Annotated[dict[str, int], doc("of an updated job: how many running tasks have which version")]
     rollout: Annotated[RolloutProgress, doc("of an updated job: how far its newest version is")]

@@ -27,7 +27,7 @@ from rota.keeper.service.spec import (
     parse_stop_signal,
 )
 
-PROTOCOL = 4  # 1 counted whole GPUs, an order could not name them; 2 knew no containers, 3 no updates
+PROTOCOL = 1  # an agent with another number lets this keeper finish its work, then replaces it
 LINE_BYTES_MAX = 64 << 20  # a start order of a million tasks takes about 15 MiB
 TASKS = "a list of [index, attempt, firm] or [index, attempt, firm, gpus]"
 MOUNTS = "a list of [source, target, read_only]"
@@ -46,7 +46,7 @@ class RunModeName(StrEnum):
 @dataclass(frozen=True, slots=True)
 class KeeperJobSpec:
     name: str
-    argv: tuple[str, ...]
+    argv: tuple[str, ...]  # empty where there are steps
     env: Mapping[str, str]
     workdir: str | None
     needs: Needs
@@ -180,7 +180,7 @@ def parse(line: bytes) -> Order:
     except (ValueError, RecursionError) as error:
         raise Malformed(f"not a line of JSON: {error}") from error
     if not isinstance(message, dict):
-        raise Malformed('want an object such as {"op":"hello","protocol":4}')
+        raise Malformed('want an object such as {"op":"hello","protocol":1}')
     op = message.get("op")
     if not isinstance(op, str) or op not in ORDER_PARSERS:
         raise Malformed(f"unknown op {op!r}: want one of {', '.join(ORDER_PARSERS)}")
@@ -212,7 +212,7 @@ def parse_spec(raw: object) -> KeeperJobSpec:
     container = _parse_container(fields.get("container"), effective_limits(said, pairs))
     return KeeperJobSpec(
         name=parsing.text(fields.get("name", ""), "spec.name"),
-        argv=parsing.argv(fields, "spec"),
+        argv=() if fields.get("steps") else parsing.argv(fields, "spec"),
         env=parsing.env(fields, "spec"),
         workdir=None if workdir is None else parsing.text(workdir, "spec.workdir"),
         needs=pairs,
@@ -298,8 +298,8 @@ def error_line(reason: str) -> bytes:
 
 
 def _parse_hello(message: dict[str, Any]) -> KeeperHello:
-    if message.get("protocol") != PROTOCOL:
-        raise Malformed(f"protocol: this keeper speaks {PROTOCOL}")
+    """Any number is accepted: an agent of another release has to be told what runs here, and our number."""
+    parsing.number(message.get("protocol"), "protocol")
     return KeeperHello()
 
 
