@@ -15,7 +15,7 @@ from rota.keeper.limits.cgroup_v2 import KEEPER_CGROUP, OTHERS_LEAF, CgroupsV2, 
 from rota.keeper.limits.cgroup_v2 import LEAF_PROCESSES_MAX as MOST_BESIDE
 from rota.keeper.limits.cgroups import read_numbers
 from rota.keeper.limits.detect import NAME, kill_cgroup_tree, remove_leftovers
-from rota.keeper.limits.limits import Limits
+from rota.keeper.limits.limits import AttemptLimits
 from rota.keeper.process import forked
 from rota.keeper.process.starter import ProcessContext
 from rota.keeper.process.users import User
@@ -50,7 +50,7 @@ def groups() -> Iterator[CgroupsV2]:
 
 @pytest.fixture
 def group(groups: CgroupsV2) -> Iterator[CgroupV2]:
-    group = groups.create(("7", 0, 1), Limits(pids=5000))
+    group = groups.create(("7", 0, 1), AttemptLimits(pids=5000))
     assert isinstance(group, CgroupV2)
     try:
         yield group

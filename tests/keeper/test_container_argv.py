@@ -21,7 +21,7 @@ from rota.keeper.container.argv import (
     run_argv,
 )
 from rota.keeper.containers import last_line
-from rota.keeper.limits.limits import Limits
+from rota.keeper.limits.limits import AttemptLimits
 from tests.machine import needs
 
 DOCKER = KeeperContainerEngine("docker", "/usr/bin/docker", init=True)
@@ -29,7 +29,7 @@ PODMAN = KeeperContainerEngine("podman", "/usr/bin/podman")
 START = ContainerLaunch(
     name="rota-m-7-0-1",
     mark="m",
-    container=KeeperContainer("alpine:3.20", limits=Limits(64 << 20, 1500, 50, 500)),
+    container=KeeperContainer("alpine:3.20", limits=AttemptLimits(64 << 20, 1500, 50, 500)),
     mounts=(KeeperMount("/w/7", "/w/7", read_only=False), KeeperMount("/data", "/in", read_only=True)),
     user="1000:1000",
     workdir="/w/7",

@@ -35,7 +35,7 @@ from rota.keeper.limits.cgroups import write_file
 from rota.keeper.process.users import User, give_directory
 from rota.keeper.protocol.wire import KeeperJobSpec
 from rota.keeper.resources.reservations import AttemptKey
-from rota.keeper.task_dirs import Owner
+from rota.keeper.task_dirs import DirectoryOwner
 
 NOBODY = "65534:65534"
 POLL_SECONDS = 0.02  # between looks for a container that is being made
@@ -157,9 +157,9 @@ class ContainerFactory:
         engine = self._known()
         return allowed_user(engine, spec.container.user, _default_user(engine, own))
 
-    def owner(self, user: str) -> Owner | None:
+    def owner(self, user: str) -> DirectoryOwner | None:
         """Of the directories that are mounted; each container sees that of its own task only."""
-        return Owner(_user(user), is_one_of_many=False) if os.geteuid() == ROOT else None
+        return DirectoryOwner(_user(user), is_one_of_many=False) if os.geteuid() == ROOT else None
 
     def _known(self) -> KeeperContainerEngine:
         if self._engine is None:

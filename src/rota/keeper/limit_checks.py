@@ -10,7 +10,7 @@ from rota.keeper.limits.limits import (
     MEMORY,
     OOM,
     PIDS,
-    Limits,
+    AttemptLimits,
     out_of_memory_reason,
     too_many_processes_reason,
 )
@@ -47,16 +47,16 @@ def apply_violation(attempt: RunningAttempt, outcome: ExitStatus) -> ExitStatus:
     )
 
 
-def unenforced_limits(attempt: RunningAttempt) -> Limits:
+def unenforced_limits(attempt: RunningAttempt) -> AttemptLimits:
     """What of its limits its group, if it has one, does not keep."""
     limits, kept = attempt.spec.limits, attempt.cgroup.enforced if attempt.cgroup else ()
-    return Limits(
+    return AttemptLimits(
         memory_bytes=None if MEMORY in kept else limits.memory_bytes,
         pids=None if PIDS in kept else limits.pids,
     )
 
 
-def measured_violation(limits: Limits, pids: list[int]) -> LimitViolation | None:
+def measured_violation(limits: AttemptLimits, pids: list[int]) -> LimitViolation | None:
     """By what its processes have now: what they share with others is not counted."""
     if not limits:
         return None

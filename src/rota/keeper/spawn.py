@@ -15,7 +15,7 @@ from rota.keeper.containers import ContainerFactory, ContainerHandle, JobDirecto
 from rota.keeper.directory_pool import DirectoryPool
 from rota.keeper.job_files import write_files
 from rota.keeper.limits.cgroups import Cgroup, Cgroups
-from rota.keeper.limits.limits import PIDS_MAX, Limits
+from rota.keeper.limits.limits import PIDS_MAX, AttemptLimits
 from rota.keeper.process import forked, posix, sandbox, starter
 from rota.keeper.process.commands import (
     CANNOT_EXECUTE,
@@ -36,7 +36,7 @@ from rota.keeper.protocol import result_endpoint
 from rota.keeper.protocol.wire import ConfigureOrder, KeeperJobSpec
 from rota.keeper.resources.gpus import GPU, WHOLE
 from rota.keeper.resources.reservations import AttemptKey
-from rota.keeper.task_dirs import PLACE, Owner, TaskDirs, group_of, has_groups
+from rota.keeper.task_dirs import PLACE, DirectoryOwner, TaskDirs, group_of, has_groups
 
 PASSED_ENVIRONMENT = ("PATH", "LANG", "TZ")
 USER_ENVIRONMENT = ("HOME", "USER", "LOGNAME", "SHELL", "TMPDIR")  # nobody else's work is given them
@@ -77,7 +77,7 @@ class LaunchSpec:
     user: User | None  # None: the keeper's own
     program: bytes | None = None  # found at the first start
     has_gpus: bool = False
-    owner: Owner | None = None  # of the directories of its tasks
+    owner: DirectoryOwner | None = None  # of the directories of its tasks
     tasks: bytes = b""  # where these are
 
 
@@ -437,9 +437,9 @@ class Spawner:
             _make_work(work)
         return work
 
-    def _owner(self, user: User | None) -> Owner | None:
+    def _owner(self, user: User | None) -> DirectoryOwner | None:
         """Of the directories of tasks; None: all is the keeper's own."""
-        return Owner(user, self._has_task_groups) if user else None
+        return DirectoryOwner(user, self._has_task_groups) if user else None
 
     def _job_environment(self, job: str, spec: KeeperJobSpec) -> dict[str, str]:
         """What every attempt of the job is told of itself."""
@@ -454,7 +454,7 @@ class Spawner:
         }
 
 
-def _limits_with_sandbox(spec: KeeperJobSpec) -> Limits:
+def _limits_with_sandbox(spec: KeeperJobSpec) -> AttemptLimits:
     """Its limits, and room for whoever watches its sandbox."""
     if spec.sandbox is None or spec.limits.pids is None:
         return spec.limits

@@ -32,7 +32,7 @@ FIRST_GROUP = 0x7000_0000  # from here to 0x7fff_ffff no system has groups of it
 GROUPS = 1 << 27  # more than an array has tasks; jobs have groups above these, see process/users
 
 
-class Owner(NamedTuple):
+class DirectoryOwner(NamedTuple):
     """The user of the work, and whether tasks of the job are told apart by groups of their own."""
 
     user: User
@@ -43,7 +43,7 @@ class Owner(NamedTuple):
 class _Shelf:
     """The directories of a job."""
 
-    owner: Owner | None
+    owner: DirectoryOwner | None
     unused: dict[int, None] = field(default_factory=dict)  # of tasks that have ended and left nothing
     held: dict[int, set[int]] = field(default_factory=dict)  # by index: the attempts that have it
 
@@ -63,7 +63,9 @@ class TaskDirs:
     def place(self, job: str) -> str:
         return f"{self._place}/{job}"
 
-    def open(self, key: AttemptKey, owner: Owner | None, reports: KeeperResultEndpoint | None) -> str:
+    def open(
+        self, key: AttemptKey, owner: DirectoryOwner | None, reports: KeeperResultEndpoint | None
+    ) -> str:
         """The directory of the attempt's task; the same for each process of the attempt."""
         job, index, attempt = key
         path = self.path(key)
@@ -107,7 +109,7 @@ class TaskDirs:
         """OSError if the disk does not take them: then there are fewer."""
         self._spares.refill()
 
-    def _shelf(self, job: str, owner: Owner | None) -> _Shelf:
+    def _shelf(self, job: str, owner: DirectoryOwner | None) -> _Shelf:
         shelf = self._shelves.get(job)
         if shelf is None:
             place = self.place(job)
@@ -127,7 +129,7 @@ class TaskDirs:
                 os.chown(self.place(job), 0, owner.user.gid)
         return shelf
 
-    def _rename_unused(self, shelf: _Shelf, key: AttemptKey, owner: Owner | None) -> bool:
+    def _rename_unused(self, shelf: _Shelf, key: AttemptKey, owner: DirectoryOwner | None) -> bool:
         """False: there is none, or the task has a directory already."""
         job, index, _ = key
         if not shelf.unused:
@@ -165,14 +167,14 @@ def _make_spare(path: str) -> None:
     os.mkdir(f"{path}/0/{OUT}", mode=CLOSED)
 
 
-def _make(path: str, owner: Owner | None, index: int) -> None:
+def _make(path: str, owner: DirectoryOwner | None, index: int) -> None:
     for one in (path, f"{path}/{OUT}"):
         with contextlib.suppress(FileExistsError):
             os.mkdir(one, mode=CLOSED)
     _own(path, owner, index)
 
 
-def _own(path: str, owner: Owner | None, index: int) -> None:
+def _own(path: str, owner: DirectoryOwner | None, index: int) -> None:
     if owner is None:
         return
     os.chown(f"{path}/{OUT}", owner.user.uid, owner.user.gid, follow_symlinks=False)
@@ -180,7 +182,7 @@ def _own(path: str, owner: Owner | None, index: int) -> None:
     os.chmod(path, PASS_THROUGH)
 
 
-def _make_own(path: str, owner: Owner | None) -> None:
+def _make_own(path: str, owner: DirectoryOwner | None) -> None:
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, mode=CLOSED)
     if owner:

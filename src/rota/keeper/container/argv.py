@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from rota.keeper.container.sources import Handle, Pin, open_source
-from rota.keeper.limits.limits import NO_LIMITS, OOM, Limits, format_bytes
+from rota.keeper.limits.limits import NO_LIMITS, OOM, AttemptLimits, format_bytes
 from rota.keeper.resources.reservations import AttemptKey
 
 PODMAN, DOCKER = "podman", "docker"
@@ -43,7 +43,7 @@ class KeeperContainer:
     mounts: tuple[KeeperMount, ...] = ()
     workdir: str | None = None
     pull: str = "never"
-    limits: Limits = NO_LIMITS
+    limits: AttemptLimits = NO_LIMITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def _capabilities(engine: KeeperContainerEngine, user: str) -> tuple[str, ...]:
     return () if engine.root and _uid(user) == ROOT else ("--cap-drop", "ALL")
 
 
-def _limits(bounds: Limits) -> list[str]:
+def _limits(bounds: AttemptLimits) -> list[str]:
     words = ["--cpu-shares", str(max(2, bounds.cpu_weight_milli * CPU_SHARES // 1000))]
     if bounds.memory_bytes is not None:
         words += ["--memory", f"{bounds.memory_bytes}b", "--memory-swap", f"{bounds.memory_bytes}b"]

@@ -13,7 +13,7 @@ from rota.keeper.limits.cgroups import (
     read_numbers,
     write_file,
 )
-from rota.keeper.limits.limits import CPU, MEMORY, NO_LIMITS, PIDS, Limits
+from rota.keeper.limits.limits import CPU, MEMORY, NO_LIMITS, PIDS, AttemptLimits
 from rota.keeper.resources.reservations import AttemptKey
 
 FREEZER = "freezer"
@@ -68,7 +68,7 @@ class CgroupsV1(Cgroups):
         if PIDS in self._parents:
             write_file(f"{self._parents[PIDS]}/pids.max", str(pids))
 
-    def create(self, key: AttemptKey, limits: Limits) -> Cgroup | None:
+    def create(self, key: AttemptKey, limits: AttemptLimits) -> Cgroup | None:
         """Without limits it only serves to kill the attempt as a whole: each further tree costs time."""
         if not limits and (spare := self.pop_spare()):
             spare.limits = limits
@@ -93,7 +93,7 @@ class CgroupsV1(Cgroups):
             raise
         return group
 
-    def update_limits(self, group: Cgroup, limits: Limits) -> None:
+    def update_limits(self, group: Cgroup, limits: AttemptLimits) -> None:
         """What the kernel does not take, as less memory than is in use, holds from the next start on."""
         group.limits, group.is_plain = limits, group.is_plain and not limits
         name = os.path.basename(group.path)
@@ -137,7 +137,7 @@ class CgroupsV1(Cgroups):
                 write_file(f"{path}/cgroup.procs", str(pid))
         group.paths[controller] = path
 
-    def _write_limits(self, paths: dict[str, str], limits: Limits) -> None:
+    def _write_limits(self, paths: dict[str, str], limits: AttemptLimits) -> None:
         if CPU in paths:
             write_file(f"{paths[CPU]}/cpu.shares", str(max(2, limits.cpu_weight_milli * SHARES // 1000)))
             quota_us = -1 if limits.cpu_milli is None else max(1000, limits.cpu_milli * PERIOD_US // 1000)

@@ -15,7 +15,7 @@ from rota.keeper.limits.cgroups import (
     subdirectories,
     write_file,
 )
-from rota.keeper.limits.limits import CPU, MEMORY, NO_LIMITS, PIDS, Limits
+from rota.keeper.limits.limits import CPU, MEMORY, NO_LIMITS, PIDS, AttemptLimits
 from rota.keeper.resources.reservations import AttemptKey
 
 UNIFIED = "unified"
@@ -122,7 +122,7 @@ class CgroupsV2(Cgroups):
         if PIDS in self.controllers:
             write_file(f"{self._parent}/pids.max", str(pids))
 
-    def create(self, key: AttemptKey, limits: Limits) -> Cgroup | None:
+    def create(self, key: AttemptKey, limits: AttemptLimits) -> Cgroup | None:
         if not limits and (spare := self.pop_spare()):
             if spare.limits != limits:
                 self.update_limits(spare, limits)
@@ -137,7 +137,7 @@ class CgroupsV2(Cgroups):
             raise
         return group
 
-    def update_limits(self, group: Cgroup, limits: Limits) -> None:
+    def update_limits(self, group: Cgroup, limits: AttemptLimits) -> None:
         """Less memory than is in use costs it its life, as the kernel has it."""
         group.limits, group.is_plain = limits, group.is_plain and not limits
         none = {MEMORY: "memory.max", PIDS: "pids.max", CPU: "cpu.max"}
@@ -165,7 +165,7 @@ class CgroupsV2(Cgroups):
                 os.rmdir(path)
         os.close(self._lock_fd)
 
-    def _write_limits(self, path: str, limits: Limits) -> None:
+    def _write_limits(self, path: str, limits: AttemptLimits) -> None:
         if MEMORY in self.controllers and limits.memory_bytes is not None:
             write_file(f"{path}/memory.max", str(limits.memory_bytes))
             for name, value in (("memory.swap.max", "0"), ("memory.oom.group", "1")):

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from rota.keeper.limits.limits import MEMORY, PIDS, Limits
+from rota.keeper.limits.limits import MEMORY, PIDS, AttemptLimits
 from rota.keeper.process import fast_syscalls, trees
 from rota.keeper.resources.reservations import AttemptKey
 
@@ -22,7 +22,7 @@ SPARES_MAX = 64  # groups that are kept: as many as are started and ended within
 class Cgroup:
     """The groups of one attempt, by controller: all have the same members."""
 
-    limits: Limits
+    limits: AttemptLimits
     paths: dict[str, str] = field(default_factory=dict)
     enforced: tuple[str, ...] = ()  # the limits that the kernel keeps; others are watched
     is_plain: bool = False  # it limits nothing: when it is empty, another attempt may have it
@@ -111,7 +111,7 @@ class Cgroups:
         """Meanwhile crowds of work without limits do nothing, where that can be had; who is killed dies."""
         return contextlib.nullcontext()
 
-    def create(self, key: AttemptKey, limits: Limits) -> Cgroup | None:
+    def create(self, key: AttemptKey, limits: AttemptLimits) -> Cgroup | None:
         """For one attempt."""
         del key, limits
         return None
@@ -119,7 +119,7 @@ class Cgroups:
     def enter_parent_cgroup(self) -> None:
         """What this thread starts from now on counts as work of this keeper from its first instruction on."""
 
-    def name(self, key: AttemptKey, limits: Limits) -> str:
+    def name(self, key: AttemptKey, limits: AttemptLimits) -> str:
         """Plain groups are not named by an attempt, because others will have them."""
         return "-".join(map(str, key)) if limits else f"plain-{next(self._numbers)}"
 
@@ -130,7 +130,7 @@ class Cgroups:
         except IndexError:
             return None
 
-    def update_limits(self, group: Cgroup, limits: Limits) -> None:
+    def update_limits(self, group: Cgroup, limits: AttemptLimits) -> None:
         """Of what is in the group already."""
 
     def freeze_group(self, key: AttemptKey) -> Cgroup | None:

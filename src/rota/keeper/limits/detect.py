@@ -9,7 +9,7 @@ from rota.keeper.limits.cgroup_mounts import delegated_cgroup_v2, own_cgroups_v1
 from rota.keeper.limits.cgroup_v1 import FREEZER, CgroupsV1, CgroupV1
 from rota.keeper.limits.cgroup_v2 import CgroupsV2
 from rota.keeper.limits.cgroups import Cgroups, subdirectories, write_file
-from rota.keeper.limits.limits import CPU, MEMORY, PIDS, Limits
+from rota.keeper.limits.limits import CPU, MEMORY, PIDS, AttemptLimits
 
 CONTROLLERS = (FREEZER, PIDS, MEMORY, CPU)
 NAME = "rota-keeper-"  # before the mark; of such a group somebody holds the lock, or it is left over
@@ -52,7 +52,7 @@ def kill_leftover_cgroups(root: str, timeout_seconds: float) -> None:
 def kill_cgroup_tree(path: str) -> bool:
     """Kill everything in a group and below, and remove it; False: something has not yet gone."""
     left = [entry.path for entry in subdirectories(path) if not kill_cgroup_tree(entry.path)]
-    group = CgroupV1(Limits(), {FREEZER: path})
+    group = CgroupV1(AttemptLimits(), {FREEZER: path})
     if os.path.exists(f"{path}/cgroup.kill"):
         with contextlib.suppress(OSError):
             write_file(f"{path}/cgroup.kill", "1")

@@ -13,7 +13,7 @@ OOM = "oom"  # the word for who went beyond its memory, for whoever decides by i
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class AttemptLimits:
     memory_bytes: int | None = None
     cpu_milli: int | None = None  # a quota
     pids: int | None = None
@@ -23,14 +23,14 @@ class Limits:
         return self.memory_bytes is not None or self.cpu_milli is not None or self.pids is not None
 
 
-NO_LIMITS = Limits()
+NO_LIMITS = AttemptLimits()
 
 
-def effective_limits(requested: Mapping[str, int], needs: Needs) -> Limits:
+def effective_limits(requested: Mapping[str, int], needs: Needs) -> AttemptLimits:
     """Who asks for memory gets that much and no more, unless another limit is said."""
     asked = dict(needs)
     memory = requested.get(MEMORY, asked.get(MEMORY))
-    return Limits(
+    return AttemptLimits(
         None if not memory else max(memory, MEMORY_MIN),
         requested.get(CPU) or None,
         requested.get(PIDS) or None,

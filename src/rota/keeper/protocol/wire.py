@@ -11,7 +11,7 @@ from typing import Any
 
 from rota.keeper import parsing
 from rota.keeper.container.argv import DOCKER, PODMAN, KeeperContainer, KeeperContainerEngine, KeeperMount
-from rota.keeper.limits.limits import LIMITS, NO_LIMITS, Limits, effective_limits
+from rota.keeper.limits.limits import LIMITS, NO_LIMITS, AttemptLimits, effective_limits
 from rota.keeper.parsing import Malformed
 from rota.keeper.process.sandbox import KeeperSandbox
 from rota.keeper.protocol.result_endpoint import KeeperResultEndpoint, parse_result_endpoint
@@ -57,7 +57,7 @@ class KeeperJobSpec:
     text: str  # as it came, for the journal
     log_bytes: int | None = None  # of each stream of an attempt; None: as the node says
     container: KeeperContainer | None = None  # None: a plain process
-    limits: Limits = NO_LIMITS  # of a plain process: those of a container are its runtime's to keep
+    limits: AttemptLimits = NO_LIMITS  # of a plain process: those of a container are its runtime's to keep
     steps: tuple[StepCommand, ...] = ()  # where there are any, they are run instead of argv
     step: int = 0  # which of them this is the spec of, from 1
     files: Mapping[str, str] = field(default_factory=dict)  # path -> base64, for the working directory
@@ -379,7 +379,7 @@ ORDER_PARSERS: dict[str, Callable[[dict[str, Any]], Order]] = {
 }
 
 
-def _parse_container(raw: object, limits: Limits) -> KeeperContainer | None:
+def _parse_container(raw: object, limits: AttemptLimits) -> KeeperContainer | None:
     if raw is None:
         return None
     fields = parsing.expect(raw, "spec.container", dict, "an object")
