@@ -68,7 +68,7 @@ def test_outputs_are_cut_to_what_fits_and_odd_names_can_be_shown(tmp_path: Path,
         (AttemptReport(0, 1, ReportedState.EXITED, 127, reason="no such command"), "no such command"),
         (AttemptReport(0, 1, ReportedState.EXITED, -1, signal=9), "it was ended by signal 9"),
         (AttemptReport(0, 1, ReportedState.STOPPED, 0), "it was stopped"),
-        (AttemptReport(0, 1, ReportedState.TIMED_OUT, 143), "it ran longer than it may"),
+        (AttemptReport(0, 1, ReportedState.TIMED_OUT, 143), "it exceeded its time limit"),
     ],
 )
 def test_what_did_not_end_well_is_reported_as_a_failure(

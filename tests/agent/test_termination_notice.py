@@ -67,7 +67,7 @@ def test_a_file_is_notice_enough_and_each_node_may_have_its_own(tmp_path: Path) 
     without, others, news = asyncio.run(look())
 
     assert (without, others) == (False, False)
-    assert news.startswith("this machine is taken away in 3")
+    assert news.startswith("this machine is terminated in 3")
 
 
 def test_a_command_that_is_not_there_is_told_once_and_changes_nothing() -> None:
@@ -78,7 +78,7 @@ def test_a_command_that_is_not_there_is_told_once_and_changes_nothing() -> None:
     changes, news, taken = asyncio.run(looks())
 
     assert (changes, taken) == ([True, False, False], False)
-    assert news.startswith("the notice command says nothing: it cannot be run: ")
+    assert news.startswith("notice command failed: it cannot be run: ")
     assert news.endswith("No such file or directory: '/no/such/command'")
 
 
@@ -93,7 +93,7 @@ def test_a_command_that_hangs_is_ended_and_says_nothing(
 
     changed, news = asyncio.run(look())
 
-    assert (changed, news) == (True, "the notice command says nothing: it takes longer than 0.2 s")
+    assert (changed, news) == (True, "notice command failed: it takes longer than 0.2 s")
     assert with_variable("ROTA_NODE", str(tmp_path)) == []
 
 

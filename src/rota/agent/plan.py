@@ -1,4 +1,4 @@
-"""What was ordered + what this machine is -> what to start, what to stop, what to refuse and why."""
+"""Orders + facts about this host -> orders to carry out, and refusals with their reasons. Pure."""
 
 from typing import NamedTuple
 
@@ -7,12 +7,12 @@ from rota.model.messages import AttemptReport, JobOrders, JobReports, ReportedSt
 
 
 class HostFacts(NamedTuple):
-    """What the veto looks at."""
+    """What may keep this host from running a task."""
 
     missing_directories: frozenset[str]
     leaving: bool
     outdated_keeper: bool = False  # it is of another release: it finishes its work and takes no more
-    has_runtime: bool = True  # for containers
+    has_runtime: bool = True  # a container runtime
     has_sandbox: bool = True
     holds_leases: bool = True
 
@@ -22,27 +22,27 @@ class PlannedActions(NamedTuple):
     refused: list[JobReports]
 
 
-def plan(orders: list[JobOrders], works: dict[JobId, TaskTemplate], facts: HostFacts) -> PlannedActions:
-    """The last veto: the node knows best what it cannot do. Stops are always obeyed."""
-    obey: list[JobOrders] = []
-    refuse: list[JobReports] = []
-    for one in orders:
-        reason = veto(works.get(one.job), facts) if one.start else None
+def plan(orders: list[JobOrders], templates: dict[JobId, TaskTemplate], facts: HostFacts) -> PlannedActions:
+    """Refuse starts that this host cannot run. Stops are always carried out."""
+    accepted: list[JobOrders] = []
+    refused: list[JobReports] = []
+    for job_orders in orders:
+        reason = veto(templates.get(job_orders.job), facts) if job_orders.start else None
         if reason is None:
-            obey.append(one)
+            accepted.append(job_orders)
             continue
-        refuse.append(
-            JobReports(
-                one.job,
-                [AttemptReport(s.index, s.attempt, ReportedState.REFUSED, reason=reason) for s in one.start],
-            )
-        )
-        if one.stop:
-            obey.append(one._replace(start=[]))
-    return PlannedActions(obey, refuse)
+        reports = [
+            AttemptReport(start.index, start.attempt, ReportedState.REFUSED, reason=reason)
+            for start in job_orders.start
+        ]
+        refused.append(JobReports(job_orders.job, reports))
+        if job_orders.stop:
+            accepted.append(job_orders._replace(start=[]))
+    return PlannedActions(accepted, refused)
 
 
 def veto(work: TaskTemplate | None, facts: HostFacts) -> str | None:
+    """Why this host cannot run the task, as the user sees it; None: it can."""
     if facts.leaving:
         return "this node is leaving"
     if work is None:
