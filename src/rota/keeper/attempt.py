@@ -113,8 +113,8 @@ def _own_peak_kib() -> int:
 class RunningAttempt:
     """An attempt from its admission to its end; several processes in turn, if it has steps or restarts.
 
-    Fields change with `Supervisor.lock` held, except `container`, `cgroup` and `pid_namespace`: the thread that
-    spawns the attempt sets them before it records the pid.
+    Fields change with `Supervisor.lock` held, except `container`, `cgroup` and `pid_namespace`: the thread
+    that spawns the attempt sets them before it records the pid.
     """
 
     key: AttemptKey
@@ -175,7 +175,7 @@ class RunningAttempt:
             self.pid_namespace.kill()
 
     def has_left_pid_namespace(self) -> bool:
-        """Whether nothing of it is left in its pid namespace, or a next step will use that; kills the rest."""
+        """Whether its pid namespace is empty, or kept for the next step; otherwise kills what is in it."""
         if self.pid_namespace is None or self._is_namespace_empty():
             return True
         if (
@@ -196,7 +196,7 @@ class RunningAttempt:
         return is_reusable and self.cgroup is not None and self.cgroup.is_empty()
 
     def spares_leader(self, signum: int) -> bool:
-        """Whether the leader is not sent this signal: bubblewrap would end the sandbox without its grace period.
+        """Whether the leader is not sent this signal: bubblewrap would end the sandbox without its grace.
 
         The command inside gets the signal itself.
         """

@@ -20,7 +20,7 @@ from rota.keeper.timers import LONGEST_POLL_NS
 
 
 def spawn_attempt(spawner: Spawner, attempt: RunningAttempt) -> int:
-    """Spawn the attempt's next process, in a container if it has an image; return its pid. Without the lock."""
+    """Spawn the attempt's next process or container and return its pid. Call without the lock."""
     key, output, spec = attempt.key, attempt.segment.path, attempt.spec_to_start()
     attempt.container = spawner.prepare_container(key, spec, attempt.gpus)
     if attempt.container:

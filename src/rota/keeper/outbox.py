@@ -14,8 +14,8 @@ ENDED_INTERVAL_NS = 2_000_000  # at thousands of ends a second a message for eac
 class Outbox:
     """Coalesces events into messages. Call with `Supervisor.lock` held.
 
-    It is open between an agent's hello and its disconnect: an agent gets the whole state first, so that events
-    from before need not be kept.
+    It is open between an agent's hello and its disconnect: an agent gets the whole state first, so that
+    events from before need not be kept.
     """
 
     def __init__(self, wake: Callable[[], None], now_ns: Callable[[], int]) -> None:
@@ -59,7 +59,7 @@ class Outbox:
             self._schedule(self._now_ns() + STARTED_DELAY_NS)
 
     def add_ended(self, key: AttemptKey, row: str, *, is_last: bool) -> None:
-        """Queue an end; sent at once if it is the last live attempt, because no other can join the message."""
+        """Queue an end; that of the last live attempt is sent at once, because no other can join it."""
         if self._is_open:
             self._started.pop(key, None)  # the row tells when it started, too
             self._ended[key] = row

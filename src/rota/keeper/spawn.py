@@ -131,7 +131,7 @@ class Spawner:
         """Make ahead what the next jobs will need."""
         with contextlib.suppress(OSError):  # then their first starts take longer
             self._directory_pool.refill()
-            self._dirs.stock_up()
+            self._dirs.preallocate()
         if self._hides:
             self.cells.preallocate()
 

@@ -53,7 +53,7 @@ class AttemptTimers:
         return due
 
     def early_signal(self, attempt: RunningAttempt, now: int) -> int:
-        """The signal for the leader's process group, sent before the rest of the tree is searched; 0: none."""
+        """The signal for the leader's process group, sent before the tree is searched; 0: none."""
         if attempt.end_state is None or attempt.exit_status is not None or not attempt.pid:
             return 0
         attempt.early_signal = 0
