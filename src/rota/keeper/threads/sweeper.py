@@ -155,8 +155,8 @@ class Sweeper:
         """Kill the orphans of ended attempts; True while there is something to watch.
 
         An orphan without a marker may belong to any attempt that ran when it was first seen: it is killed
-        when the last of those has ended. Race: a child that was just spawned is not recorded yet, so an orphan
-        is killed only when it was seen in two sweeps.
+        when the last of those has ended. Race: a child that was just spawned is not recorded yet, so an
+        orphan is killed only when it was seen in two sweeps.
         """
         children = [child for child in trees.find_children() if child.pid not in self._cells]
         with self._supervisor.lock:
