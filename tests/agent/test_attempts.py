@@ -21,7 +21,7 @@ def order(desk: AttemptTracker, index: int, *, described: bool = False) -> JobOr
     return handed_on
 
 
-def test_a_keeper_is_told_a_jobs_work_once() -> None:
+def test_a_template_is_forwarded_to_the_keeper_once() -> None:
     desk = AttemptTracker()
     first, second = order(desk, 0, described=True), order(desk, 1)
 
@@ -29,7 +29,7 @@ def test_a_keeper_is_told_a_jobs_work_once() -> None:
     assert second.work is None
 
 
-def test_a_keeper_that_refused_is_told_the_work_again() -> None:
+def test_a_template_is_forwarded_again_after_a_refusal() -> None:
     desk = AttemptTracker()
     order(desk, 0, described=True)
     desk.record([claims(1, ReportedState.REFUSED, (0, 1), reason="cannot write the journal")])
@@ -37,7 +37,7 @@ def test_a_keeper_that_refused_is_told_the_work_again() -> None:
     assert order(desk, 1).work == task_template(job_spec())
 
 
-def test_a_keeper_is_told_when_tasks_are_to_report_elsewhere() -> None:
+def test_a_changed_result_endpoint_is_forwarded() -> None:
     desk, job = AttemptTracker(), JobId("1")
     before, after = (
         task_template(job_spec(), ResultEndpoint("http://a", "key", "n1", others=others))
@@ -52,7 +52,7 @@ def test_a_keeper_is_told_when_tasks_are_to_report_elsewhere() -> None:
     assert told == [before, None, after, None]
 
 
-async def test_a_desk_is_settled_when_all_that_was_taken_is_on_the_servers_disk() -> None:
+async def test_all_accepts_are_durable_at_the_watermark() -> None:
     desk = AttemptTracker()
     desk.sent_in(1, desk.inventory())
     order(desk, 0, described=True)
@@ -72,7 +72,7 @@ async def test_a_desk_is_settled_when_all_that_was_taken_is_on_the_servers_disk(
     assert before == [False, False]
 
 
-async def test_what_was_taken_is_told_by_the_next_hello_where_the_first_word_was_lost() -> None:
+async def test_an_accept_is_in_the_next_hello_if_its_message_was_lost() -> None:
     desk = AttemptTracker()
     order(desk, 0, described=True)
     desk.sent_in(7, desk.drain_changes())

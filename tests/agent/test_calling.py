@@ -130,7 +130,7 @@ def _identity(authority: CertificateAuthority, directory: Path, now: datetime) -
     )
 
 
-async def test_a_server_that_hangs_up_is_called_again_within_the_time_it_said(tmp_path: Path) -> None:
+async def test_a_server_that_disconnects_is_called_again_within_the_spread(tmp_path: Path) -> None:
     door = Door()
     async with calling(tmp_path, door) as (noted, _):
         await door.hellos.get()
@@ -140,7 +140,7 @@ async def test_a_server_that_hangs_up_is_called_again_within_the_time_it_said(tm
         await door.hellos.get()
 
 
-async def test_a_server_that_is_gone_is_knocked_at_round_after_round(tmp_path: Path) -> None:
+async def test_an_unreachable_server_is_probed_round_after_round(tmp_path: Path) -> None:
     door = Door()
     async with calling(tmp_path, door) as (noted, server):
         await noted.welcomed.wait()
@@ -151,14 +151,14 @@ async def test_a_server_that_is_gone_is_knocked_at_round_after_round(tmp_path: P
         assert await noted.asked.get() == ("round", 8.192)
 
 
-async def test_one_that_never_welcomed_us_was_not_lost(tmp_path: Path) -> None:
+async def test_a_server_that_never_welcomed_us_was_not_lost(tmp_path: Path) -> None:
     door = Door(welcomes=False)
     door.ending.set()
     async with calling(tmp_path, door) as (noted, _):
         assert await noted.asked.get() == ("round", 0.0)
 
 
-async def test_who_is_told_to_leave_between_two_calls_calls_once_more_to_say_so(tmp_path: Path) -> None:
+async def test_an_agent_told_to_leave_while_disconnected_calls_once_more(tmp_path: Path) -> None:
     door = Door()
     async with called(tmp_path, door) as (agent, _), asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         noted = agent._backoff = Noted(loss_seconds=0.5)
@@ -172,7 +172,7 @@ async def test_who_is_told_to_leave_between_two_calls_calls_once_more_to_say_so(
     assert door.goodbyes.get_nowait() == "it was told to leave, and has stopped its work"
 
 
-async def test_who_is_told_to_leave_when_nobody_is_there_just_goes(tmp_path: Path) -> None:
+async def test_an_agent_told_to_leave_without_a_server_just_leaves(tmp_path: Path) -> None:
     door = Door()
     async with called(tmp_path, door) as (agent, server), asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         noted = agent._backoff = Noted(loss_seconds=0.5)
@@ -185,7 +185,7 @@ async def test_who_is_told_to_leave_when_nobody_is_there_just_goes(tmp_path: Pat
     assert door.goodbyes.empty()
 
 
-async def test_a_keeper_that_ends_during_the_drain_does_not_keep_its_node_from_leaving(
+async def test_a_keeper_that_ends_during_the_drain_does_not_block_the_leave(
     tmp_path: Path,
 ) -> None:
     """A service manager may tell both to end at once."""
@@ -209,6 +209,6 @@ class Ended:
         raise asyncio.InvalidStateError
 
 
-async def test_a_word_that_finds_the_call_over_was_deserted_too() -> None:
+async def test_a_send_on_an_ended_call_raises_server_gone() -> None:
     with pytest.raises(ServerGone):
         await AgentSession(cast("Any", Ended())).send(pb.FromNode(beat=pb.Beat()))

@@ -75,7 +75,7 @@ async def credentials(
             yield held, pb_grpc.AgentStub(channel)  # type: ignore[no-untyped-call]  # generated
 
 
-async def test_a_renewal_that_fails_is_tried_again_on_the_same_connection(
+async def test_a_failed_renewal_is_retried_on_the_same_connection(
     tmp_path: Path, authority: CertificateAuthority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(authority_module, "NODE_LIFE", timedelta(seconds=2))
@@ -92,7 +92,7 @@ async def test_a_renewal_that_fails_is_tried_again_on_the_same_connection(
     assert load_identity(tmp_path / "node") == held.identity
 
 
-async def test_a_node_that_hears_of_another_authority_renews_before_its_time(
+async def test_a_node_told_of_another_authority_renews_early(
     tmp_path: Path, authority: CertificateAuthority
 ) -> None:
     warned: list[str] = []
@@ -114,7 +114,7 @@ async def test_a_node_that_hears_of_another_authority_renews_before_its_time(
 
 
 @pytest.mark.parametrize("ahead", [YEAR, -YEAR / 2])
-async def test_a_certificate_by_a_clock_that_is_wrong_is_not_taken(
+async def test_a_certificate_of_a_wrong_clock_is_not_accepted(
     tmp_path: Path, authority: CertificateAuthority, ahead: timedelta
 ) -> None:
     async with credentials(tmp_path, Signing(authority, ahead=ahead), []) as (held, stub):
@@ -125,7 +125,7 @@ async def test_a_certificate_by_a_clock_that_is_wrong_is_not_taken(
     assert load_identity(tmp_path / "node") == held.identity == before
 
 
-async def test_a_certificate_that_cannot_be_stored_is_used_where_the_old_one_has_expired(
+async def test_a_certificate_that_cannot_be_stored_is_used_if_the_old_one_expired(
     tmp_path: Path, authority: CertificateAuthority
 ) -> None:
     warned: list[str] = []
@@ -143,7 +143,7 @@ async def test_a_certificate_that_cannot_be_stored_is_used_where_the_old_one_has
     assert warned == ["certificate not stored: No such file or directory"]
 
 
-async def test_an_agent_whose_clock_is_behind_renews_when_the_server_says_that_it_must(
+async def test_an_agent_with_a_late_clock_renews_when_the_server_refuses_it(
     tmp_path: Path, authority: CertificateAuthority
 ) -> None:
     door = Signing(authority)
@@ -156,7 +156,7 @@ async def test_an_agent_whose_clock_is_behind_renews_when_the_server_says_that_i
     assert door.renewed == 1
 
 
-async def test_a_certificate_that_can_no_longer_be_renewed_says_what_to_do(
+async def test_a_lapsed_certificate_reports_the_remedy(
     tmp_path: Path, authority: CertificateAuthority
 ) -> None:
     now = datetime.now(UTC)

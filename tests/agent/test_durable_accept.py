@@ -31,7 +31,7 @@ def ordered(run: RunMode = RunMode.AT_MOST_ONCE) -> AttemptTracker:
     return desk
 
 
-def test_it_is_handed_on_when_the_word_that_took_it_is_stored() -> None:
+def test_a_start_is_forwarded_when_its_accept_is_durable() -> None:
     desk = ordered()
     taken = desk.drain_changes()
     desk.sent_in(5, taken)
@@ -43,7 +43,7 @@ def test_it_is_handed_on_when_the_word_that_took_it_is_stored() -> None:
     assert desk.released_by(6) == []
 
 
-def test_a_new_connection_asks_anew() -> None:
+def test_a_new_connection_accepts_again() -> None:
     """What was answered on the old one is not the word on this one."""
     desk = ordered()
     desk.sent_in(5, desk.drain_changes())
@@ -53,7 +53,7 @@ def test_a_new_connection_asks_anew() -> None:
     assert [one.start for one in desk.released_by(1)] == [[START]]
 
 
-def test_a_stop_that_comes_first_ends_it_before_it_began() -> None:
+def test_a_stop_withdraws_a_deferred_start() -> None:
     desk = ordered()
     desk.sent_in(5, desk.drain_changes())
     (handed_on,) = desk.apply_orders([JobOrders(ONE, None, [], [Stop(0, 1)])], WELL)
@@ -63,7 +63,7 @@ def test_a_stop_that_comes_first_ends_it_before_it_began() -> None:
     assert desk.released_by(5) == []
 
 
-def test_without_its_keeper_it_is_forgotten_and_offered_again() -> None:
+def test_a_deferred_start_is_forgotten_with_its_keeper() -> None:
     desk = ordered()
     desk.sent_in(5, desk.drain_changes())
     desk.on_keeper_lost()
@@ -73,7 +73,7 @@ def test_without_its_keeper_it_is_forgotten_and_offered_again() -> None:
     assert desk.released_by(5) == []
 
 
-def test_the_shortest_lease_of_what_is_here_counts_also_after_the_agents_restart() -> None:
+def test_the_shortest_lease_counts_also_after_a_restart_of_the_agent() -> None:
     desk = AttemptTracker()
     assert desk.lease_ms is None
 
@@ -81,7 +81,7 @@ def test_the_shortest_lease_of_what_is_here_counts_also_after_the_agents_restart
     assert desk.lease_ms == 20_000
 
 
-def test_a_lease_counts_from_the_last_word_that_was_heard() -> None:
+def test_a_lease_counts_from_the_last_acknowledged_message() -> None:
     words = MessageSequence()
     for now_ms in (1000, 2000, 3000):
         words.next_number(now_ms)
@@ -90,7 +90,7 @@ def test_a_lease_counts_from_the_last_word_that_was_heard() -> None:
     assert words.acknowledged_ms == 2000
 
 
-def test_a_node_that_holds_no_leases_refuses() -> None:
+def test_a_node_without_leases_refuses() -> None:
     desk = AttemptTracker()
     orders = [JobOrders(ONE, task_template(job_spec(run=RunMode.ONE_AT_A_TIME)), [START], [])]
     desk.remember_templates(orders)

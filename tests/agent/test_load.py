@@ -52,19 +52,21 @@ async def told_of(
     return told
 
 
-async def test_a_change_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_change_is_reported_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = await told_of([load(), load(), load(cpu=900), load(cpu=910)], 3600, tmp_path, monkeypatch)
 
     assert told == [load(), load(cpu=900)]
 
 
-async def test_what_stays_is_told_when_it_is_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unchanged_load_is_reported_when_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told = await told_of([load(), load(), load(cpu=10)], 0, tmp_path, monkeypatch)
 
     assert told == [load(), load(), load(cpu=10)]
 
 
-def test_a_question_that_is_never_answered_holds_up_nobody() -> None:
+def test_a_hanging_probe_does_not_block_the_sampler() -> None:
     asked, never = threading.Event(), threading.Event()
 
     def ask() -> str:
@@ -81,7 +83,7 @@ def test_a_question_that_is_never_answered_holds_up_nobody() -> None:
     never.set()
 
 
-def test_a_machine_says_what_it_is(tmp_path: Path) -> None:
+def test_a_sample_has_the_totals_of_the_machine(tmp_path: Path) -> None:
     found = gauges.measure(tmp_path, gauges.disks())
 
     assert found.cores >= 1

@@ -74,7 +74,7 @@ class Runs(PretendRuntime):
         (start("1", workdir="/no/such/directory"), ReportedState.REFUSED),
     ],
 )
-async def test_an_order_that_cannot_be_obeyed_is_refused_and_others_are_obeyed(
+async def test_a_failed_order_is_refused_and_others_are_applied(
     tmp_path: Path, order: pb.JobOrders, said: ReportedState
 ) -> None:
     door = Ordering(pb.ToNode(epoch=1, orders=pb.Orders(echo=1, jobs=[order, start("2")])))
@@ -98,9 +98,7 @@ async def test_an_order_that_cannot_be_obeyed_is_refused_and_others_are_obeyed(
         pb.ToNode(epoch=1, orders=pb.Orders(echo=2**64 - 1)),
     ],
 )
-async def test_an_agent_hangs_up_on_a_server_that_says_what_cannot_be(
-    tmp_path: Path, word: pb.ToNode
-) -> None:
+async def test_an_agent_disconnects_on_an_invalid_message(tmp_path: Path, word: pb.ToNode) -> None:
     door = Ordering(word)
     async with called(tmp_path, door) as (agent, _):
         agent._runtime, agent._backoff = Runs("a", tmp_path), Noted()
@@ -112,7 +110,7 @@ async def test_an_agent_hangs_up_on_a_server_that_says_what_cannot_be(
             running.cancel()
 
 
-def test_a_directory_that_no_machine_can_have_is_not_missing_on_this_one(tmp_path: Path) -> None:
+def test_an_invalid_directory_name_does_not_count_as_missing(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     assert is_missing(str(tmp_path / "nothing"))

@@ -46,7 +46,9 @@ async def archive(root: Path) -> bytes:
     return b"".join([chunk.data async for chunk in files.read(root, request, 1 << 20)])
 
 
-async def test_a_hard_link_to_what_is_anothers_is_no_output(work: Path, secret: Path, tmp_path: Path) -> None:
+async def test_a_hard_link_to_another_users_file_is_no_output(
+    work: Path, secret: Path, tmp_path: Path
+) -> None:
     own(work / "out" / "own")
     os.link(work / "out" / "own", work / "out" / "twice")
     os.link(secret, work / "out" / "linked")

@@ -15,13 +15,13 @@ def work(workdir: str | None = None, **needs: int) -> TaskTemplate:
     return TaskTemplate("test", ("true",), {}, workdir, needs, 1, 1000, None, RunMode.AT_LEAST_ONCE)
 
 
-def test_what_nothing_speaks_against_is_obeyed_as_it_was_ordered() -> None:
+def test_orders_without_objection_are_accepted_unchanged() -> None:
     orders = [JobOrders(JOB, None, [Start(0, 1, firm=True, gpus=0b10)], [])]
 
     assert plan(orders, {JOB: work(gpu=500)}, FINE).accepted == orders
 
 
-def test_a_refused_start_keeps_no_stop_from_being_obeyed() -> None:
+def test_a_refused_start_does_not_block_a_stop() -> None:
     orders = JobOrders(JOB, None, [Start(0, 2, firm=True)], [Stop(1, 1)])
     actions = plan([orders], {JOB: work("/gone")}, HostFacts(frozenset({"/gone"}), leaving=False))
 
@@ -42,7 +42,7 @@ def test_a_refused_start_keeps_no_stop_from_being_obeyed() -> None:
         ),
     ],
 )
-def test_a_veto_says_why(facts: HostFacts, asked: TaskTemplate | None, reason: str) -> None:
+def test_a_veto_has_a_reason(facts: HostFacts, asked: TaskTemplate | None, reason: str) -> None:
     said = veto(asked, facts)
 
     assert said is not None

@@ -4,14 +4,14 @@ from rota.agent.sequence import MessageSequence
 from rota.model.limits import STALE_ORDER_MS, SUSPECT_MS
 
 
-def test_orders_that_answer_the_last_word_are_fresh() -> None:
+def test_orders_that_echo_the_last_message_are_fresh() -> None:
     words = MessageSequence()
     n = words.next_number(1_000)
 
     assert words.stale_ms(n, 1_000 + STALE_ORDER_MS) is None
 
 
-def test_orders_of_a_server_that_has_not_heard_us_for_long_are_stale() -> None:
+def test_orders_of_a_server_that_received_nothing_for_long_are_stale() -> None:
     words = MessageSequence()
     heard = words.next_number(0)
     words.next_number(2_000)
@@ -21,14 +21,14 @@ def test_orders_of_a_server_that_has_not_heard_us_for_long_are_stale() -> None:
     assert words.stale_ms(heard, late_ms) == STALE_ORDER_MS + 1
 
 
-def test_orders_that_lay_waiting_while_we_slept_are_stale() -> None:
+def test_orders_that_waited_while_the_machine_slept_are_stale() -> None:
     words = MessageSequence()
     n = words.next_number(0)
 
     assert words.stale_ms(n, 70_000) == 70_000
 
 
-def test_a_welcome_that_took_long_counts_as_speaking_and_one_that_took_too_long_does_not() -> None:
+def test_a_slow_welcome_is_accepted_and_a_too_slow_one_is_not() -> None:
     words = MessageSequence()
     n = words.next_number(0)
 

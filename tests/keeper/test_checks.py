@@ -48,7 +48,7 @@ def web(answer: list[int]) -> Iterator[int]:
             thread.join()
 
 
-def test_a_command_that_ends_with_0_finds_it_healthy(agent: Agent) -> None:
+def test_a_check_command_that_exits_with_0_means_healthy(agent: Agent) -> None:
     serve(agent, "exec sleep 600", check=by_command('[ "$ROTA_CHECK" = 1 ] && [ "$ROTA_INDEX" = 0 ]'))
 
     assert wait_life(agent, health="healthy")[RESTARTS] == 0
@@ -60,7 +60,9 @@ def test_a_service_without_a_check_is_up(agent: Agent) -> None:
     assert wait_life(agent, health="up")
 
 
-def test_who_fails_its_check_is_restarted_in_place(keeper: Keeper, agent: Agent, tmp_path: Path) -> None:
+def test_a_service_that_fails_its_check_is_restarted_in_place(
+    keeper: Keeper, agent: Agent, tmp_path: Path
+) -> None:
     """It is asked to end as it wishes to be, and says goodbye."""
     sick = tmp_path / "sick"
     script = f"trap 'echo bye; rm -f {sick}; exit 0' TERM; echo start; while :; do sleep 0.01; done"
@@ -75,7 +77,7 @@ def test_who_fails_its_check_is_restarted_in_place(keeper: Keeper, agent: Agent,
     assert agent.ended == []
 
 
-def test_who_is_never_well_fails_in_the_end(agent: Agent) -> None:
+def test_a_service_that_never_becomes_healthy_fails(agent: Agent) -> None:
     serve(agent, "exec sleep 600", OFTEN, check=by_command("exit 7"))
     (ended,) = agent.wait_ended()
 
@@ -83,7 +85,9 @@ def test_who_is_never_well_fails_in_the_end(agent: Agent) -> None:
     assert ended[-1] == "unhealthy: check exited with 7; it ended 4 times within 600 s"
 
 
-def test_failures_do_not_count_while_it_starts(keeper: Keeper, agent: Agent, tmp_path: Path) -> None:
+def test_check_failures_do_not_count_while_a_service_starts(
+    keeper: Keeper, agent: Agent, tmp_path: Path
+) -> None:
     tries = tmp_path / "tries"
     script = f"echo x >> {tries}; [ $(wc -l < {tries}) -gt 5 ]"
     serve(agent, "exec sleep 600", check=by_command(script, after_ms=600_000, failures=1))
@@ -91,9 +95,7 @@ def test_failures_do_not_count_while_it_starts(keeper: Keeper, agent: Agent, tmp
     assert wait_life(agent, health="healthy")[RESTARTS] == 0
 
 
-def test_a_check_that_hangs_is_killed_with_all_it_started(
-    keeper: Keeper, agent: Agent, tmp_path: Path
-) -> None:
+def test_a_check_that_hangs_is_killed_with_its_children(keeper: Keeper, agent: Agent, tmp_path: Path) -> None:
     begun = tmp_path / "begun"
     hangs = f"echo x >> {begun}; (setsid sleep 700 &) ; sleep 701 & sleep 702"
     serve(agent, "exec sleep 600", FOR_EVER, check=by_command(hangs, timeout_ms=200, failures=1_000))
@@ -107,7 +109,7 @@ def test_a_check_that_hangs_is_killed_with_all_it_started(
     wait_until(lambda: not keeper.work(), "nobody is left")
 
 
-def test_what_checks_leave_behind_does_not_pile_up(keeper: Keeper, agent: Agent, tmp_path: Path) -> None:
+def test_processes_left_by_checks_do_not_pile_up(keeper: Keeper, agent: Agent, tmp_path: Path) -> None:
     begun = tmp_path / "begun"
     leaves = f"setsid sleep 700 & echo x >> {begun}; until [ -e go ]; do sleep 0.01; done"
     serve(agent, "exec sleep 600", check=by_command(leaves, interval_ms=200))
@@ -121,7 +123,7 @@ def test_what_checks_leave_behind_does_not_pile_up(keeper: Keeper, agent: Agent,
     assert wait_life(agent, health="healthy")[RESTARTS] == 0
 
 
-def test_a_port_that_takes_connections_is_well(agent: Agent) -> None:
+def test_a_port_that_accepts_connections_is_healthy(agent: Agent) -> None:
     (port,) = free_ports(1)
     with socket.create_server(("127.0.0.1", port)) as server:
         serve(agent, "exec sleep 600", SELDOM_BUT_ONCE, check={**QUICK, "port": port})
@@ -132,7 +134,7 @@ def test_a_port_that_takes_connections_is_well(agent: Agent) -> None:
     assert "connection refused" in ended[-1]
 
 
-def test_what_http_answers_decides(agent: Agent) -> None:
+def test_the_http_status_decides_on_the_health(agent: Agent) -> None:
     answer = [200]
     with web(answer) as port:
         check = {**QUICK, "port": port, "path": "/health?x=1", "codes": [[200, 299], [401, 401]]}
@@ -145,7 +147,7 @@ def test_what_http_answers_decides(agent: Agent) -> None:
     assert ended[-1] == "unhealthy: /health?x=1 answered 503"
 
 
-def test_a_server_that_says_nothing_is_not_waited_for(agent: Agent) -> None:
+def test_a_server_that_does_not_answer_times_out(agent: Agent) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         check = {**QUICK, "port": server.getsockname()[1], "path": "/", "codes": [[200, 299]]}
         serve(agent, "exec sleep 600", SELDOM_BUT_ONCE, check={**check, "timeout_ms": 50})
@@ -178,7 +180,7 @@ def test_two_hundred_checks_at_once(keeper: Keeper, agent: Agent, kind: str) -> 
     assert {row[RESTARTS] for row in agent.lives.values()} == {0}
 
 
-def test_the_check_runs_where_the_work_does(keeper: Keeper, agent: Agent) -> None:
+def test_a_check_runs_in_the_directory_and_environment_of_its_task(keeper: Keeper, agent: Agent) -> None:
     """In its directory, with its environment, and its output is nobody's."""
     script = 'echo noise; [ "$GREETING" = hello ] && [ -e here ] && [ "$ROTA_ATTEMPT" = 1 ]'
     serve(agent, "touch here; exec sleep 600", env={"GREETING": "hello"}, check=by_command(script))
@@ -187,7 +189,7 @@ def test_the_check_runs_where_the_work_does(keeper: Keeper, agent: Agent) -> Non
     assert keeper.output("7") == ""
 
 
-def test_a_service_that_answers_with_an_endless_number_harms_nobody(keeper: Keeper, agent: Agent) -> None:
+def test_an_endless_status_code_does_not_harm_the_keeper(keeper: Keeper, agent: Agent) -> None:
     """More digits than Python reads, in two parts so that they are taken for one line."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 

@@ -43,7 +43,7 @@ def serve(agent: Agent, image: str, script: str, **spec: Any) -> None:
     agent.start("7", "sh", "-c", script, restart=FOR_EVER, container={"image": image}, grace_ms=100, **spec)
 
 
-def test_each_start_has_a_container_of_its_own(keeper: Keeper, agent: Agent, image: str) -> None:
+def test_each_restart_gets_a_new_container(keeper: Keeper, agent: Agent, image: str) -> None:
     serve(
         agent,
         image,
@@ -57,7 +57,7 @@ def test_each_start_has_a_container_of_its_own(keeper: Keeper, agent: Agent, ima
     agent.wait_ended()
 
 
-def test_the_check_runs_inside(keeper: Keeper, agent: Agent, image: str) -> None:
+def test_a_check_runs_inside_the_container(keeper: Keeper, agent: Agent, image: str) -> None:
     serve(
         agent,
         image,
@@ -70,7 +70,9 @@ def test_the_check_runs_inside(keeper: Keeper, agent: Agent, image: str) -> None
     agent.wait_ended()
 
 
-def test_a_check_that_hangs_inside_is_ended_there(keeper: Keeper, agent: Agent, image: str) -> None:
+def test_a_check_that_hangs_inside_the_container_is_killed_there(
+    keeper: Keeper, agent: Agent, image: str
+) -> None:
     check = by_command("exec sleep 987", timeout_ms=10_000, failures=1_000, after_ms=60_000)
     serve(agent, image, "exec sleep 600", check=check)
     wait_until(lambda: bool(hanging(keeper)), "a check that hangs")

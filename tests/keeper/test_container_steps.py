@@ -33,7 +33,7 @@ def start(boxed: Boxed, *scripts: str, **spec: Any) -> None:
     boxed.agent.start("1", "not-used", steps=steps, container={"image": boxed.image}, **spec)
 
 
-def test_steps_find_what_those_before_wrote_into_their_directory_only(boxed: Boxed) -> None:
+def test_steps_share_their_directory_and_nothing_else(boxed: Boxed) -> None:
     row = run(
         boxed, "echo $ROTA_STEP_NAME > it; touch /tmp/it; echo one", "cat it; [ -e /tmp/it ] || echo two"
     )
@@ -44,7 +44,7 @@ def test_steps_find_what_those_before_wrote_into_their_directory_only(boxed: Box
     assert boxed.containers() == []
 
 
-def test_the_first_that_fails_is_the_last(boxed: Boxed) -> None:
+def test_the_first_failed_step_is_the_last(boxed: Boxed) -> None:
     row = run(boxed, "true", "exit 7", "echo never")
 
     assert row[EXIT_CODE] == 7
@@ -53,13 +53,13 @@ def test_the_first_that_fails_is_the_last(boxed: Boxed) -> None:
     assert boxed.output() == ""
 
 
-def test_out_of_memory_is_that_of_its_step(boxed: Boxed) -> None:
+def test_out_of_memory_names_its_step(boxed: Boxed) -> None:
     row = run(boxed, "true", "tail /dev/zero", limits={"memory": 16 << 20})
 
     assert row[REASON].startswith("step 2 of 2, s2: out of memory: limit 16 MiB")
 
 
-def test_a_stop_in_the_second_starts_no_third(boxed: Boxed) -> None:
+def test_a_stop_in_the_second_container_starts_no_third(boxed: Boxed) -> None:
     start(boxed, "true", "echo here; exec sleep 600", "echo never", grace_ms=100)
     boxed.agent.wait_started()
     wait_until(lambda: "here" in boxed.output(), "the second step")
@@ -71,7 +71,7 @@ def test_a_stop_in_the_second_starts_no_third(boxed: Boxed) -> None:
     assert boxed.containers() == []
 
 
-def test_a_runtime_that_fails_for_a_while_is_waited_for(boxed: Boxed, tmp_path: Path) -> None:
+def test_a_step_is_retried_while_the_runtime_fails(boxed: Boxed, tmp_path: Path) -> None:
     """Between the first step and the second it can start nothing."""
     broken, tried = tmp_path / "broken", tmp_path / "tried"
     program = tmp_path / "podman-at-times"

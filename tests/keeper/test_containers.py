@@ -106,7 +106,7 @@ def _base64(text: str) -> str:
     return b64encode(text.encode()).decode()
 
 
-def test_output_and_exit_code_are_the_containers_own(boxed: Boxed) -> None:
+def test_output_and_exit_code_are_those_of_the_container(boxed: Boxed) -> None:
     row = boxed.run("echo to out; echo to err >&2; exit 7")
 
     assert (row[STATE], row[EXIT_CODE], row[REASON]) == ("exited", 7, None)
@@ -115,13 +115,13 @@ def test_output_and_exit_code_are_the_containers_own(boxed: Boxed) -> None:
 
 
 @pytest.mark.parametrize("code", [125, 126, 127])
-def test_the_runtimes_own_codes_are_passed_on_where_the_command_meant_them(boxed: Boxed, code: int) -> None:
+def test_exit_codes_125_to_127_of_the_command_are_passed_on(boxed: Boxed, code: int) -> None:
     row = boxed.run(f"exit {code}")
 
     assert (row[EXIT_CODE], row[REASON]) == (code, None)
 
 
-def test_it_starts_in_its_own_directory_with_its_own_environment_and_nothing_of_the_agents(
+def test_a_container_gets_its_own_directory_and_environment_only(
     boxed: Boxed,
 ) -> None:
     row = boxed.run(
@@ -139,7 +139,7 @@ def test_it_starts_in_its_own_directory_with_its_own_environment_and_nothing_of_
     assert not set(env) & {"PYTHONPATH", "VIRTUAL_ENV", "LANG", "USER", "ROTA_KEEPER"}
 
 
-def test_values_of_its_environment_are_on_no_command_line(boxed: Boxed) -> None:
+def test_values_of_the_environment_are_on_no_command_line(boxed: Boxed) -> None:
     boxed.start("sleep 60", spec={"env": {"TOKEN": "not-for-others"}})
     boxed.agent.wait_started()
 
@@ -150,7 +150,7 @@ def test_values_of_its_environment_are_on_no_command_line(boxed: Boxed) -> None:
     assert file.stat().st_mode & 0o077 == 0
 
 
-def test_it_runs_as_nobody_without_any_privilege(boxed: Boxed) -> None:
+def test_a_container_runs_as_nobody_without_privileges(boxed: Boxed) -> None:
     boxed.run("id -u; grep -E 'CapEff|CapBnd|NoNewPrivs' /proc/self/status")
 
     uid, *status = boxed.output().split("\n")
@@ -160,7 +160,7 @@ def test_it_runs_as_nobody_without_any_privilege(boxed: Boxed) -> None:
 
 
 @needs("root")
-def test_it_runs_as_the_user_it_asks_for(boxed: Boxed) -> None:
+def test_a_container_runs_as_the_requested_user(boxed: Boxed) -> None:
     row = boxed.run('id -u; id -g; touch "$ROTA_OUTPUT_DIR/it"', user="1234:4321")
 
     assert (row[EXIT_CODE], boxed.output()) == (0, "1234\n4321\n")
@@ -173,14 +173,14 @@ def test_root_is_refused_unless_the_node_allows_it(boxed: Boxed) -> None:
 
 
 @needs("root")
-def test_root_is_given_where_the_node_allows_it(boxed: Boxed) -> None:
+def test_root_is_allowed_if_the_node_allows_it(boxed: Boxed) -> None:
     boxed.agent = boxed.attach(root=True)
 
     assert boxed.run("id -u", user="0")[EXIT_CODE] == 0
     assert boxed.output() == "0\n"
 
 
-def test_it_has_no_network_unless_it_asks_for_the_hosts(boxed: Boxed) -> None:
+def test_a_container_has_no_network_unless_the_hosts_is_requested(boxed: Boxed) -> None:
     boxed.run("cat /proc/net/dev")
     where = "busybox readlink /proc/self/ns/net"
     boxed.agent.start("2", "sh", "-c", where, container={"image": boxed.image, "network": "host"})
@@ -190,7 +190,7 @@ def test_it_has_no_network_unless_it_asks_for_the_hosts(boxed: Boxed) -> None:
     assert boxed.keeper.output("2") == os.readlink("/proc/self/ns/net") + "\n"
 
 
-def test_what_the_node_allows_is_mounted(boxed: Boxed) -> None:
+def test_an_allowed_directory_is_mounted(boxed: Boxed) -> None:
     (boxed.books / "a").write_text("once upon a time\n")
     mounts = [[str(boxed.data), "/data", False], [str(boxed.books), "/books", True]]
 
@@ -203,18 +203,18 @@ def test_what_the_node_allows_is_mounted(boxed: Boxed) -> None:
     assert not (boxed.books / "b").exists()
 
 
-def test_what_the_node_does_not_allow_is_refused_with_the_reason(boxed: Boxed) -> None:
+def test_a_mount_that_is_not_allowed_is_refused_with_the_reason(boxed: Boxed) -> None:
     assert boxed.refused("true", mounts=[["/etc", "/x", True]]) == "this node does not let /etc be mounted"
     assert boxed.containers() == []
 
 
-def test_a_directory_for_reading_is_not_mounted_for_writing(boxed: Boxed) -> None:
+def test_a_read_only_directory_is_not_mounted_writable(boxed: Boxed) -> None:
     reason = boxed.refused("true", mounts=[[str(boxed.books), "/x", False]])
 
     assert reason == f"this node lets {boxed.books} be mounted for reading only"
 
 
-def test_a_link_out_of_what_is_allowed_is_refused(boxed: Boxed) -> None:
+def test_a_link_out_of_the_allowed_directory_is_refused(boxed: Boxed) -> None:
     (boxed.data / "out").symlink_to("/etc")
 
     reason = boxed.refused("true", mounts=[[f"{boxed.data}/out", "/x", True]])
@@ -222,7 +222,7 @@ def test_a_link_out_of_what_is_allowed_is_refused(boxed: Boxed) -> None:
     assert reason == f"this node does not let {boxed.data}/out (/etc) be mounted"
 
 
-def test_a_working_directory_of_the_jobs_own_is_mounted_by_the_same_rule(boxed: Boxed) -> None:
+def test_a_jobs_working_directory_is_mounted_by_the_same_rule(boxed: Boxed) -> None:
     assert boxed.refused("pwd", spec={"workdir": "/etc"}) == "this node does not let /etc be mounted"
     boxed.agent.start(
         "2", "sh", "-c", "pwd", container={"image": boxed.image}, workdir=str(boxed.data), tasks=[[0, 2, 1]]
@@ -240,7 +240,7 @@ def test_out_of_memory_is_named_with_the_limit(boxed: Boxed) -> None:
     wait_until(lambda: not boxed.groups(), "no control group is left")
 
 
-def test_limits_of_the_job_are_the_containers(boxed: Boxed) -> None:
+def test_limits_of_the_job_hold_for_the_container(boxed: Boxed) -> None:
     spec = {"needs": {"memory": 512 << 20}, "limits": {"memory": 32 << 20, "pids": 7, "cpu": 500}}
 
     row = boxed.run("cat /sys/fs/cgroup/pids/pids.max /sys/fs/cgroup/pids.max; tail /dev/zero", spec=spec)
@@ -249,7 +249,7 @@ def test_limits_of_the_job_are_the_containers(boxed: Boxed) -> None:
     assert boxed.output() == "7\n"
 
 
-def test_files_are_there_for_its_user(boxed: Boxed) -> None:
+def test_job_files_belong_to_the_user_of_the_container(boxed: Boxed) -> None:
     files = {"run.sh": _base64("#!/bin/sh\ncat data/words\n"), "data/words": _base64("sent along\n")}
 
     row = boxed.run("./run.sh && echo more >> data/words", spec={"files": files})
@@ -258,7 +258,7 @@ def test_files_are_there_for_its_user(boxed: Boxed) -> None:
     assert (boxed.keeper.root / "work" / "1" / "data" / "words").read_text() == "sent along\nmore\n"
 
 
-def test_its_user_is_the_jobs_own_where_the_node_gives_one(boxed: Boxed) -> None:
+def test_a_container_runs_as_the_jobs_own_user_if_it_has_one(boxed: Boxed) -> None:
     boxed.agent = boxed.attach(run_as="own" if ROOT else "self")
 
     row = boxed.run('id -u; touch "$ROTA_OUTPUT_DIR/it"')
@@ -278,7 +278,7 @@ def test_a_missing_image_is_the_jobs_own_fault(boxed: Boxed) -> None:
     assert (row[STATE], row[EXIT_CODE], row[REASON]) == ("exited", 127, reason)
 
 
-def test_a_missing_command_is_told_from_one_that_fails(boxed: Boxed) -> None:
+def test_a_missing_command_is_distinguished_from_a_failing_one(boxed: Boxed) -> None:
     boxed.agent.start("1", "no-such-command", container={"image": boxed.image})
     row = boxed.agent.wait_ended()[0]
 
@@ -308,7 +308,7 @@ def test_without_a_runtime_it_is_refused(boxed: Boxed) -> None:
     assert boxed.refused("true") == "this node has no container runtime"
 
 
-def test_stop_ends_it_gracefully(boxed: Boxed) -> None:
+def test_a_stop_ends_a_container_gracefully(boxed: Boxed) -> None:
     boxed.start(
         "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.1; done", spec={"grace_ms": 60_000}
     )
@@ -322,7 +322,7 @@ def test_stop_ends_it_gracefully(boxed: Boxed) -> None:
     assert boxed.containers() == []
 
 
-def test_one_that_ignores_sigterm_is_killed_after_the_grace(boxed: Boxed) -> None:
+def test_a_container_that_ignores_sigterm_is_killed_after_the_grace(boxed: Boxed) -> None:
     boxed.start("trap '' TERM; echo up; while :; do sleep 1; done", spec={"grace_ms": 300})
     boxed.agent.wait_started()
     wait_until(lambda: "up" in boxed.output(), "it is up")
@@ -333,7 +333,7 @@ def test_one_that_ignores_sigterm_is_killed_after_the_grace(boxed: Boxed) -> Non
     assert boxed.containers() == []
 
 
-def test_over_its_time_it_is_ended(boxed: Boxed) -> None:
+def test_a_container_over_its_time_limit_is_stopped(boxed: Boxed) -> None:
     row = boxed.run("trap '' TERM; while :; do sleep 1; done", spec={"timeout_ms": 1500, "grace_ms": 100})
 
     assert row[STATE] == "timed_out"
@@ -354,7 +354,7 @@ def test_the_attempt_ends_with_its_container_also_when_the_command_line_is_kille
     assert boxed.containers() == []
 
 
-def test_after_the_keepers_death_the_next_one_removes_its_containers(boxed: Boxed) -> None:
+def test_the_next_keeper_removes_containers_of_a_dead_one(boxed: Boxed) -> None:
     boxed.start("trap '' TERM; while :; do sleep 1; done")
     boxed.agent.wait_started()
     other = f"rota-other-{os.getpid()}"
@@ -388,7 +388,7 @@ def test_after_the_keepers_death_the_next_one_removes_its_containers(boxed: Boxe
         images.remove(other)
 
 
-def test_many_at_once_leave_nothing(boxed: Boxed) -> None:
+def test_many_containers_at_once_leave_nothing_behind(boxed: Boxed) -> None:
     rows = [[index, 1, 1] for index in range(12)]
     container = {"image": boxed.image}
     boxed.agent.start("1", "sh", "-c", "exit $ROTA_INDEX", container=container, tasks=rows, count=12)
@@ -400,13 +400,13 @@ def test_many_at_once_leave_nothing(boxed: Boxed) -> None:
     assert [path.name for path in (boxed.keeper.root / "containers").iterdir()] == ["engine"]
 
 
-def test_the_files_laid_out_for_it_go_with_it(boxed: Boxed) -> None:
+def test_files_of_a_container_are_removed_with_it(boxed: Boxed) -> None:
     boxed.run("true")
 
     assert [path.name for path in (boxed.keeper.root / "containers").iterdir()] == ["engine"]
 
 
-def test_a_container_that_is_malformed_is_named(boxed: Boxed) -> None:
+def test_a_malformed_container_is_reported_with_its_field(boxed: Boxed) -> None:
     boxed.start("true", user="root")
 
     assert boxed.agent.receive_op("error")["reason"] == (
@@ -415,7 +415,7 @@ def test_a_container_that_is_malformed_is_named(boxed: Boxed) -> None:
     assert json.dumps(boxed.containers()) == "[]"
 
 
-def test_all_containers_of_a_node_together_have_its_bound_on_processes(boxed: Boxed) -> None:
+def test_the_process_limit_of_the_node_holds_for_all_containers_together(boxed: Boxed) -> None:
     if not images.old_groups():
         return  # there the runtime's own groups are out of reach
     boxed.agent = boxed.attach(pids_max=20)
@@ -463,7 +463,7 @@ def test_a_link_that_is_swapped_in_after_the_check_is_not_mounted(boxed: Boxed) 
     assert os.listdir(pins_of(boxed.mark)) == []
 
 
-def test_a_keeper_takes_away_what_a_killed_one_had_mounted_and_nothing_of_it(boxed: Boxed) -> None:
+def test_a_keeper_unmounts_pins_of_a_killed_one_and_deletes_no_source(boxed: Boxed) -> None:
     (boxed.data / "flag").write_text("kept")
     boxed.start("sleep 600", mounts=[[str(boxed.data), "/x", False]])
     boxed.agent.wait_started()

@@ -20,14 +20,14 @@ def spares(tmp_path: Path) -> DirectoryPool:
     return DirectoryPool(str(tmp_path / "spare"), str(tmp_path), make)
 
 
-def test_one_is_put_where_it_is_wanted(spares: DirectoryPool, tmp_path: Path) -> None:
+def test_a_spare_directory_is_moved_to_its_name(spares: DirectoryPool, tmp_path: Path) -> None:
     spares.refill()
 
     assert spares.allocate("wanted")
     assert (tmp_path / "wanted" / "inside").is_dir()
 
 
-def test_without_any_left_the_taker_is_told(
+def test_an_empty_pool_allocates_nothing(
     spares: DirectoryPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MOST", 2)
@@ -39,7 +39,7 @@ def test_without_any_left_the_taker_is_told(
     assert spares.allocate("2")
 
 
-def test_what_stands_there_already_stays(
+def test_an_existing_directory_is_not_replaced(
     spares: DirectoryPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MOST", 1)
@@ -52,7 +52,7 @@ def test_what_stands_there_already_stays(
     assert spares.allocate("new")
 
 
-def test_those_of_an_earlier_keeper_are_not_used(spares: DirectoryPool, tmp_path: Path) -> None:
+def test_spares_of_an_earlier_keeper_are_not_used(spares: DirectoryPool, tmp_path: Path) -> None:
     (tmp_path / "spare" / "0").mkdir(parents=True)
     spares.refill()
 
@@ -60,7 +60,7 @@ def test_those_of_an_earlier_keeper_are_not_used(spares: DirectoryPool, tmp_path
     assert (tmp_path / "wanted" / "inside").is_dir()
 
 
-def test_a_stock_that_somebody_removed_is_made_again(
+def test_a_pool_that_was_removed_is_filled_again(
     spares: DirectoryPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MOST", 1)
@@ -72,7 +72,7 @@ def test_a_stock_that_somebody_removed_is_made_again(
     assert spares.allocate("wanted")
 
 
-def test_a_prepared_shelf_is_as_a_new_one(tmp_path: Path) -> None:
+def test_a_preallocated_log_directory_equals_a_new_one(tmp_path: Path) -> None:
     outputs = SegmentStore(str(tmp_path))
     outputs.preallocate()
     [segment] = outputs.allocate([("7", 0, 1)])
@@ -86,7 +86,7 @@ def test_a_prepared_shelf_is_as_a_new_one(tmp_path: Path) -> None:
     assert modes == {0o600}
 
 
-def test_a_job_begins_in_directories_that_were_there_before(keeper: Keeper, agent: Agent) -> None:
+def test_a_job_starts_in_preallocated_directories(keeper: Keeper, agent: Agent) -> None:
     def ahead(kind: str) -> set[int]:
         return {path.stat().st_ino for path in (keeper.root / "spare" / kind).iterdir()}
 

@@ -45,7 +45,7 @@ def fill(path: Path) -> None:
 
 
 @needs("root")
-def test_on_a_full_disk_what_runs_goes_on_and_its_result_is_on_record(cramped: Keeper) -> None:
+def test_on_a_full_disk_running_attempts_go_on_and_results_are_journaled(cramped: Keeper) -> None:
     agent = cramped.agent()
     agent.hello()
     cramped.wait_stocked()
@@ -70,7 +70,7 @@ def test_on_a_full_disk_what_runs_goes_on_and_its_result_is_on_record(cramped: K
 
 
 @needs("root")
-def test_with_room_again_it_takes_work_again(cramped: Keeper) -> None:
+def test_with_free_disk_space_attempts_are_accepted_again(cramped: Keeper) -> None:
     agent = cramped.agent()
     agent.hello()
     cramped.wait_stocked()
@@ -83,7 +83,7 @@ def test_with_room_again_it_takes_work_again(cramped: Keeper) -> None:
     assert agent.wait_ended()[0][3:5] == ["exited", 0]
 
 
-def test_a_journal_that_cannot_be_written_is_said_and_mended(keeper: Keeper, agent: Agent) -> None:
+def test_a_journal_that_cannot_be_written_is_reported_and_recovers(keeper: Keeper, agent: Agent) -> None:
     """A limit on the size of its files stands in for a full disk, for whoever may not mount one."""
     agent.start("7", "sleep", "600")
     agent.wait_started()

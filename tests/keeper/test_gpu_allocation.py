@@ -59,7 +59,7 @@ def test_whole_devices_are_those_that_were_given() -> None:
     assert given_to(node, 1, gpu(1000, 0b010)) == ("b",)
 
 
-def test_a_whole_device_of_which_somebody_has_a_part_is_refused() -> None:
+def test_a_whole_device_that_is_partly_allocated_is_refused() -> None:
     node = room()
     given_to(node, 0, gpu(1, 0b100))
 
@@ -78,7 +78,7 @@ def test_of_two_orders_at_once_for_one_device_the_second_is_refused() -> None:
     assert node.admit_next() == Grant(key(2), ("a",))
 
 
-def test_what_ends_gives_back_exactly_what_it_had() -> None:
+def test_an_ended_attempt_releases_exactly_what_it_had() -> None:
     node = room()
     given_to(node, 0, gpu(600, 0b1))
     given_to(node, 1, gpu(400, 0b1))
@@ -91,7 +91,7 @@ def test_what_ends_gives_back_exactly_what_it_had() -> None:
     assert given_to(node, 4, gpu(1000, 0b1)) == ("a",)
 
 
-def test_whoever_names_no_devices_gets_whole_ones_that_nobody_uses() -> None:
+def test_a_request_without_a_mask_gets_unused_whole_devices() -> None:
     node = room()
     given_to(node, 0, gpu(100, 0b1))
 
@@ -99,7 +99,7 @@ def test_whoever_names_no_devices_gets_whole_ones_that_nobody_uses() -> None:
     assert given_to(node, 2, gpu(100, 0b10)) == "GPU b has 0 free, asked 0.1"
 
 
-def test_a_part_for_which_no_device_is_named_takes_a_whole_one() -> None:
+def test_a_fraction_without_a_mask_gets_a_whole_device() -> None:
     node = room()
     given_to(node, 0, gpu(500))
 
@@ -108,7 +108,7 @@ def test_a_part_for_which_no_device_is_named_takes_a_whole_one() -> None:
     assert given_to(node, 2, gpu(1000, 0b1)) == ("a",)
 
 
-def test_whoever_names_no_devices_waits_until_enough_are_free() -> None:
+def test_a_request_without_a_mask_waits_until_enough_devices_are_free() -> None:
     node = room()
     given_to(node, 0, gpu(100, 0b1))
 
@@ -118,7 +118,7 @@ def test_whoever_names_no_devices_waits_until_enough_are_free() -> None:
     assert node.admit_next() == Grant(key(1), ("a", "b", "c"))
 
 
-def test_one_that_waits_for_cores_is_not_refused_for_its_devices() -> None:
+def test_an_attempt_that_waits_for_cores_is_not_refused_for_its_devices() -> None:
     node = Reservations()
     node.configure({"cpu": 1000, "gpu": 1000}, ["a"])
     both = ResourceRequest((("cpu", 1000), ("gpu", 600)), 0b1)
@@ -130,7 +130,7 @@ def test_one_that_waits_for_cores_is_not_refused_for_its_devices() -> None:
     assert node.admit_next() == Grant(key(1), ("a",))
 
 
-def test_devices_that_the_node_has_not_and_wrong_numbers_of_them_are_refused() -> None:
+def test_unknown_devices_and_wrong_numbers_of_them_are_refused() -> None:
     node = room()
 
     assert given_to(node, 0, gpu(500, 0b1000)) == "was given GPU 3, this node has 3 of them"
@@ -139,14 +139,14 @@ def test_devices_that_the_node_has_not_and_wrong_numbers_of_them_are_refused() -
     assert given_to(node, 3, gpu(4000)) == "needs 4 of gpu, this node has 3"
 
 
-def test_devices_given_to_work_that_needs_none_are_left_alone() -> None:
+def test_a_mask_for_an_attempt_without_gpu_needs_is_ignored() -> None:
     node = room()
 
     assert given_to(node, 0, ResourceRequest((), 0b1)) == ()
     assert given_to(node, 1, gpu(1000, 0b1)) == ("a",)
 
 
-def test_an_agent_that_comes_again_changes_nothing_for_what_runs() -> None:
+def test_a_reconnecting_agent_changes_no_reservations() -> None:
     node = room()
     given_to(node, 0, gpu(700, 0b1))
     given_to(node, 1, gpu(1000))
@@ -157,7 +157,7 @@ def test_an_agent_that_comes_again_changes_nothing_for_what_runs() -> None:
     assert given_to(node, 4, gpu(1000, 0b10)) == "GPU b has 0 free, asked 1"
 
 
-def test_a_device_taken_from_the_node_and_given_again_is_still_held() -> None:
+def test_a_device_that_is_removed_and_added_again_is_still_allocated() -> None:
     node = room()
     given_to(node, 0, gpu(700, 0b100))
     node.configure({"gpu": 2000}, NAMES[:2])
@@ -169,7 +169,7 @@ def test_a_device_taken_from_the_node_and_given_again_is_still_held() -> None:
     assert given_to(node, 3, gpu(400, 0b100)) == ("c",)
 
 
-def test_what_waits_for_a_device_that_is_taken_away_is_refused() -> None:
+def test_an_attempt_that_waits_for_a_removed_device_is_refused() -> None:
     node = Reservations()
     node.enqueue(key(0), gpu(500, 0b10), firm=True)
 
@@ -215,7 +215,7 @@ class Holders:
 
 
 @given(st.lists(steps, max_size=60))
-def test_no_device_is_ever_given_away_twice_and_all_come_back(story: list[tuple[str, object]]) -> None:
+def test_no_device_is_allocated_twice_and_all_are_released(story: list[tuple[str, object]]) -> None:
     node = room()
     holders = Holders(node)
     for number, step in enumerate(story):

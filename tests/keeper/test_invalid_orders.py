@@ -58,7 +58,7 @@ def told(one: Keeper) -> Agent:
         (["/tmp"], {}, "permission denied"),
     ],
 )
-def test_a_fault_of_the_jobs_own_is_its_end_and_no_refusal(
+def test_an_error_of_the_spec_fails_the_attempt_and_is_no_refusal(
     one: Keeper, told: Agent, argv: list[str], spec: dict[str, Any], said: str
 ) -> None:
     job = str(next(numbers))
@@ -95,9 +95,7 @@ def test_a_fault_of_the_jobs_own_is_its_end_and_no_refusal(
         {"steps": [[]]},
     ],
 )
-def test_a_spec_that_cannot_be_read_is_the_end_of_its_attempts(
-    one: Keeper, told: Agent, spec: dict[str, Any]
-) -> None:
+def test_a_malformed_spec_fails_its_attempts(one: Keeper, told: Agent, spec: dict[str, Any]) -> None:
     job = str(next(numbers))
     told.start(job, "true", tasks=[[0, 1, 1], [1, 1, 1]], **spec)
     ended = told.wait_ended(2)
@@ -132,14 +130,14 @@ def test_a_spec_that_cannot_be_read_is_the_end_of_its_attempts(
         b'{"op":"configure","node":"n1","amounts":{},"engine":{"kind":[]}}',
     ],
 )
-def test_a_line_of_garbage_is_answered_with_an_error(one: Keeper, told: Agent, line: bytes) -> None:
+def test_an_unparsable_line_is_answered_with_an_error(one: Keeper, told: Agent, line: bytes) -> None:
     told.send_line(line)
 
     assert told.receive_op("error")["reason"]
     assert_unharmed(one, told)
 
 
-def test_a_keeper_reads_whatever_a_server_accepts() -> None:
+def test_a_keeper_parses_every_spec_that_a_server_accepts() -> None:
     most = {"cpu": limits.CPU_MILLI_MAX / 1000, "memory": limits.AMOUNT_MAX, "log_bytes": limits.AMOUNT_MAX}
     said = parse_spec(
         {
@@ -170,7 +168,7 @@ def test_a_keeper_reads_whatever_a_server_accepts() -> None:
     bounds.check(orders_to_wire(JobOrders(JobId("7"), work, [], [])))
 
 
-def test_leases_are_renewed_on_a_machine_that_has_been_up_for_years() -> None:
+def test_leases_are_renewed_on_a_machine_with_years_of_uptime() -> None:
     parse(json.dumps({"op": "renew", "said_ns": 10 * 365 * 24 * 3600 * 10**9}).encode())
     with pytest.raises(Malformed, match="said_ns"):
         parse(json.dumps({"op": "renew", "said_ns": 1 << 63}).encode())
@@ -211,7 +209,7 @@ def test_a_keeper_starts_with_a_journal_that_holds_odd_lines(keeper: Keeper) -> 
     assert_unharmed(keeper, second)
 
 
-def test_an_errno_is_the_fault_of_the_node_or_of_the_job_and_not_of_both() -> None:
+def test_an_errno_belongs_to_the_node_or_to_the_job_not_to_both() -> None:
     assert not NODE_ERRNOS & JOB_ERRNOS
     assert {errno.ENOSPC, errno.EMFILE, errno.ENOMEM, errno.EIO} <= NODE_ERRNOS
     assert {errno.ENAMETOOLONG, errno.E2BIG} <= JOB_ERRNOS

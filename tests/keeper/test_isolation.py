@@ -143,7 +143,7 @@ def test_a_task_cannot_signal_a_thread_of_the_keeper_while_others_of_its_job_sta
     assert keeper.process.poll() is None
 
 
-def test_a_start_that_is_stopped_on_its_way_holds_up_no_other_job(keeper: Keeper, agent: Agent) -> None:
+def test_a_stopped_start_does_not_delay_other_jobs(keeper: Keeper, agent: Agent) -> None:
     agent.start("7", "/bin/true", needs={"cpu": 10})
     agent.wait_ended()
     before = len(agent.ended)
@@ -169,11 +169,11 @@ class PowerlessKeeper(Keeper):
 
 
 @needs("pid namespaces")
-def test_a_node_says_how_its_tasks_are_kept_apart(keeper: Keeper) -> None:
+def test_the_isolation_label_says_how_tasks_are_isolated(keeper: Keeper) -> None:
     assert keeper.agent().hello(run_as="own")["labels"]["isolation"] == "tasks"
 
 
-def test_a_node_that_cannot_hide_processes_says_so_and_runs_work_all_the_same(keeper: Keeper) -> None:
+def test_a_node_without_pid_namespaces_says_so_and_runs_tasks(keeper: Keeper) -> None:
     root = keeper.root.parent / "powerless"
     root.mkdir(mode=0o700)
     powerless = PowerlessKeeper(root)
@@ -203,9 +203,7 @@ def find(uid: int) -> set[int]:
 
 
 @needs("control groups")
-def test_a_stop_ends_processes_that_have_cleared_their_environment_and_left_their_session(
-    keeper: Keeper, agent: Agent
-) -> None:
+def test_a_stop_ends_processes_without_environment_and_session(keeper: Keeper, agent: Agent) -> None:
     agent.start("6", "sleep", "600", needs={"cpu": 0})  # which ran when they were first seen
     agent.start("7", "sh", "-c", ORPHANS, grace_ms=0)
     agent.wait_started(2)
@@ -219,7 +217,7 @@ def test_a_stop_ends_processes_that_have_cleared_their_environment_and_left_thei
 
 
 @needs("control groups")
-def test_what_an_ended_task_leaves_behind_is_ended_with_it(keeper: Keeper, agent: Agent) -> None:
+def test_processes_left_by_an_ended_task_are_killed(keeper: Keeper, agent: Agent) -> None:
     agent.start("6", "sleep", "600", needs={"cpu": 0})
     agent.start("7", "sh", "-c", ORPHANS.removesuffix(" & wait") + " & sleep 0.1")
     agent.wait_ended()
@@ -228,7 +226,7 @@ def test_what_an_ended_task_leaves_behind_is_ended_with_it(keeper: Keeper, agent
     wait_until(lambda: not find(uid), "the end of all processes of the job")
 
 
-def test_a_user_is_given_to_no_job_while_a_process_has_it(keeper: Keeper, agent: Agent) -> None:
+def test_a_uid_is_not_allocated_while_a_process_has_it(keeper: Keeper, agent: Agent) -> None:
     agent.start("7", "/bin/true")
     agent.wait_ended()
     old = user_of(keeper, "7")
@@ -251,7 +249,7 @@ def test_a_user_is_given_to_no_job_while_a_process_has_it(keeper: Keeper, agent:
     assert (users.user_for("one more") or User(0, 0)).uid not in (0, *given)
 
 
-def test_more_jobs_than_a_tenant_keeps_get_users_of_their_own(keeper: Keeper) -> None:
+def test_many_jobs_of_a_tenant_get_users_of_their_own(keeper: Keeper) -> None:
     users = JobUsers(str(keeper.root / "elsewhere"))
     users.set_run_as("own")
 
@@ -261,7 +259,7 @@ def test_more_jobs_than_a_tenant_keeps_get_users_of_their_own(keeper: Keeper) ->
     assert all(map(is_own, given))
 
 
-def test_a_user_that_another_keeper_has_given_out_meanwhile_is_passed_over(keeper: Keeper) -> None:
+def test_a_uid_that_another_keeper_allocated_is_skipped(keeper: Keeper) -> None:
     users = JobUsers(str(keeper.root / "elsewhere"))
     users.set_run_as("own")
     users.user_for("1")
@@ -350,9 +348,7 @@ def test_signals_have_their_default_effect_in_a_namespace(keeper: Keeper, agent:
 
 
 @needs("pid namespaces", "control groups")
-def test_namespaces_are_used_again_and_those_that_were_not_left_empty_are_not(
-    keeper: Keeper, agent: Agent
-) -> None:
+def test_only_empty_namespaces_are_reused(keeper: Keeper, agent: Agent) -> None:
     namespace = "readlink /proc/self/ns/pid"
     first = said(keeper, agent, "7", namespace)
     seen = {said(keeper, agent, "8", namespace, index) for index in range(8)}
@@ -365,7 +361,7 @@ def test_namespaces_are_used_again_and_those_that_were_not_left_empty_are_not(
 
 
 @needs("pid namespaces")
-def test_mounts_that_are_made_later_are_seen_by_work_that_starts_later(keeper: Keeper, agent: Agent) -> None:
+def test_later_mounts_are_visible_to_later_attempts(keeper: Keeper, agent: Agent) -> None:
     place = keeper.root.parent / "mounted"
     place.mkdir()
     said(keeper, agent, "7", "true")
@@ -379,9 +375,7 @@ def test_mounts_that_are_made_later_are_seen_by_work_that_starts_later(keeper: K
 
 
 @needs("pid namespaces")
-def test_what_a_killed_keeper_leaves_in_its_namespaces_goes_on_until_the_next_one_ends_it(
-    keeper: Keeper, agent: Agent
-) -> None:
+def test_the_next_keeper_kills_namespaces_of_a_killed_one(keeper: Keeper, agent: Agent) -> None:
     agent.start("7", "sh", "-c", ORPHANS, grace_ms=0)
     agent.wait_started()
     uid = user_of(keeper, "7")
@@ -452,7 +446,7 @@ def test_a_task_cannot_trace_another_task_of_its_job(keeper: Keeper, agent: Agen
     assert keeper.output("7", 2) == "[-1, -1]\n"
 
 
-def test_a_second_attempt_finds_what_the_first_has_left(keeper: Keeper, agent: Agent) -> None:
+def test_a_second_attempt_finds_outputs_of_the_first(keeper: Keeper, agent: Agent) -> None:
     said(keeper, agent, "7", 'echo half > "$ROTA_OUTPUT_DIR/result"; exit 1')
     keeper.kill()
     keeper.start()
@@ -472,9 +466,7 @@ def test_tasks_that_leave_nothing_leave_no_directories(keeper: Keeper, agent: Ag
 
 
 @needs("control groups")
-def test_no_user_is_shared_with_what_canceled_and_deleted_jobs_have_left(
-    keeper: Keeper, agent: Agent
-) -> None:
+def test_no_user_is_shared_with_processes_of_deleted_jobs(keeper: Keeper, agent: Agent) -> None:
     """Many jobs leave processes without a mark behind; then come jobs of another namespace."""
     hold_open(keeper, agent, "1")  # it runs all the time
     attackers = [str(job) for job in range(100, 140)]

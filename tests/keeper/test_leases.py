@@ -125,11 +125,11 @@ def _state(pid: int) -> str | None:
 
 
 @can_hold
-def test_a_keeper_says_that_it_can_hold_leases(keeper: Keeper) -> None:
+def test_a_keeper_reports_that_it_supports_leases(keeper: Keeper) -> None:
     assert keeper.agent().hello()["labels"]["leases"] == "pid-namespace"
 
 
-def test_a_keeper_that_may_make_no_namespaces_refuses(powerless: Keeper) -> None:
+def test_a_keeper_without_pid_namespaces_refuses_leases(powerless: Keeper) -> None:
     agent = powerless.agent()
     state = agent.hello()
     renew(agent)
@@ -140,7 +140,7 @@ def test_a_keeper_that_may_make_no_namespaces_refuses(powerless: Keeper) -> None
 
 
 @can_hold
-def test_it_runs_ends_and_is_told_as_any_other(keeper: Keeper, agent: Agent) -> None:
+def test_an_attempt_with_a_lease_runs_and_ends_as_any_other(keeper: Keeper, agent: Agent) -> None:
     renew(agent)
     agent.start("7", "sh", "-c", "echo $ROTA_ATTEMPT; exit 3", **ONE)
 
@@ -150,7 +150,7 @@ def test_it_runs_ends_and_is_told_as_any_other(keeper: Keeper, agent: Agent) -> 
 
 
 @can_hold
-def test_a_stop_is_heard_by_the_work_and_does_not_use_up_the_grace(keeper: Keeper, agent: Agent) -> None:
+def test_a_stop_signal_reaches_an_attempt_with_a_lease(keeper: Keeper, agent: Agent) -> None:
     script = "trap 'echo heard; exit 0' TERM; echo ready; while :; do sleep 0.05; done"
     begin(agent, "sh", "-c", script, grace_ms=60_000)
     wait_until(lambda: keeper.output("7") == "ready\n", "the trap is set")
@@ -162,7 +162,7 @@ def test_a_stop_is_heard_by_the_work_and_does_not_use_up_the_grace(keeper: Keepe
 
 
 @can_hold
-def test_without_a_renewal_it_is_killed_before_its_lease_ends(keeper: Keeper, agent: Agent) -> None:
+def test_without_a_renewal_an_attempt_is_killed_before_its_lease_ends(keeper: Keeper, agent: Agent) -> None:
     """It says itself how long it lived, by the clock that leases are counted on."""
     said_ns = now_ns()
     script = f"trap '' TERM; {BESIDE} while :; do cat /proc/uptime; sleep 0.05; done"
@@ -178,7 +178,7 @@ def test_without_a_renewal_it_is_killed_before_its_lease_ends(keeper: Keeper, ag
 
 
 @can_hold
-def test_renewals_keep_it_alive_and_old_ones_shorten_nothing(keeper: Keeper, agent: Agent) -> None:
+def test_renewals_extend_a_lease_and_old_ones_do_not_shorten_it(keeper: Keeper, agent: Agent) -> None:
     first_ns = now_ns()
     begin(agent, "sleep", "600", lease_ms=LEASE_MS)
     while now_ns() < first_ns + LEASE_MS * 1_000_000:
@@ -192,7 +192,7 @@ def test_renewals_keep_it_alive_and_old_ones_shorten_nothing(keeper: Keeper, age
 
 
 @can_hold
-def test_a_lease_that_has_run_out_is_not_renewed_any_more(keeper: Keeper, agent: Agent) -> None:
+def test_an_expired_lease_is_not_renewed(keeper: Keeper, agent: Agent) -> None:
     """The keeper slept through its end, and the renewal waits for it when it wakes."""
     begin(agent, "sleep", "600", lease_ms=LEASE_MS)
     keeper.signal(signal.SIGSTOP)
@@ -205,7 +205,7 @@ def test_a_lease_that_has_run_out_is_not_renewed_any_more(keeper: Keeper, agent:
 
 
 @can_hold
-def test_what_is_ordered_without_a_fresh_word_is_not_started(agent: Agent) -> None:
+def test_an_attempt_with_an_expired_lease_is_not_started(agent: Agent) -> None:
     renew(agent, now_ns() - LEASE_MS * 1_000_000)
     agent.start("7", "true", **ONE | {"lease_ms": LEASE_MS})
 
@@ -213,7 +213,7 @@ def test_what_is_ordered_without_a_fresh_word_is_not_started(agent: Agent) -> No
 
 
 @can_hold
-def test_everything_in_there_dies_with_the_keeper(keeper: Keeper, agent: Agent) -> None:
+def test_everything_under_a_lease_dies_with_the_keeper(keeper: Keeper, agent: Agent) -> None:
     begin(agent, "sh", "-c", f"{BESIDE} sleep 600")
     inside = Inside(keeper)
     wait_until(lambda: len(inside.pids()) >= 4, "the first one, the shell, and both sleep")
@@ -223,7 +223,7 @@ def test_everything_in_there_dies_with_the_keeper(keeper: Keeper, agent: Agent) 
 
 
 @can_hold
-def test_orphans_in_there_are_buried(keeper: Keeper, agent: Agent) -> None:
+def test_orphans_in_a_pid_namespace_are_reaped(keeper: Keeper, agent: Agent) -> None:
     script = "for i in 1 2 3; do (sh -c 'sleep 0.2; echo bye' &); done; exec sleep 600"
     begin(agent, "sh", "-c", script)
     inside = Inside(keeper)
@@ -235,7 +235,7 @@ def test_orphans_in_there_are_buried(keeper: Keeper, agent: Agent) -> None:
 
 
 @can_hold
-def test_the_steps_of_an_attempt_share_a_cell_and_its_end(keeper: Keeper, agent: Agent) -> None:
+def test_the_steps_of_an_attempt_share_a_pid_namespace(keeper: Keeper, agent: Agent) -> None:
     steps = [{"name": name, "argv": ["sh", "-c", "readlink /proc/self/ns/pid"]} for name in ("one", "two")]
     renew(agent)
     agent.start("7", "true", **ONE, steps=steps)
@@ -247,7 +247,7 @@ def test_the_steps_of_an_attempt_share_a_cell_and_its_end(keeper: Keeper, agent:
     assert keeper.work() == []
 
 
-def test_a_lease_is_asked_for_in_milliseconds(agent: Agent) -> None:
+def test_a_lease_is_required_in_milliseconds(agent: Agent) -> None:
     agent.start("7", "true", run="one_at_a_time")
 
     assert "spec.lease_ms" in agent.receive_op("error")["reason"]

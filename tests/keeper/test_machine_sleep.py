@@ -19,7 +19,7 @@ def sleep_through(keeper: Keeper, agent: Agent) -> None:
     wait_until(lambda: not keeper.work(), "the end of the work")
 
 
-def test_what_ended_in_time_is_not_over_its_time(keeper: Keeper, agent: Agent) -> None:
+def test_an_attempt_that_ended_in_time_is_not_timed_out(keeper: Keeper, agent: Agent) -> None:
     agent.start("7", *LULLS, timeout_ms=LIMIT_MS)
     sleep_through(keeper, agent)
     started_ms = agent.started[0][3]
@@ -29,7 +29,7 @@ def test_what_ended_in_time_is_not_over_its_time(keeper: Keeper, agent: Agent) -
     assert agent.wait_ended()[0][3:6] == ["exited", 0, None]
 
 
-def test_what_ended_by_itself_was_not_stopped(keeper: Keeper, agent: Agent) -> None:
+def test_an_attempt_that_ended_by_itself_was_not_stopped(keeper: Keeper, agent: Agent) -> None:
     agent.start("7", *LULLS)
     sleep_through(keeper, agent)
     agent.stop(["7", 0, 1])

@@ -34,15 +34,13 @@ def outbox(bell: FakeWakeup) -> Outbox:
     return outbox
 
 
-def test_a_start_alone_waits_for_company(outbox: Outbox) -> None:
+def test_a_start_alone_is_delayed(outbox: Outbox) -> None:
     outbox.add_started(FIRST, 9)
 
     assert outbox.due_in_ns() == STARTED_DELAY_NS
 
 
-def test_an_end_after_a_pause_is_due_at_once_and_takes_the_start_along(
-    outbox: Outbox, bell: FakeWakeup
-) -> None:
+def test_an_end_after_a_while_is_due_at_once_with_its_start(outbox: Outbox, bell: FakeWakeup) -> None:
     outbox.add_started(FIRST, 9)
     outbox.add_ended(SECOND, "[]", is_last=False)
 
@@ -51,7 +49,7 @@ def test_an_end_after_a_pause_is_due_at_once_and_takes_the_start_along(
     assert outbox.drain() == b'{"op":"events","started":[["7",0,1,9]],"ended":[[]],"refused":[]}\n'
 
 
-def test_ends_close_behind_others_go_together_and_call_nobody(outbox: Outbox, bell: FakeWakeup) -> None:
+def test_ends_in_quick_succession_share_a_message_without_wakeups(outbox: Outbox, bell: FakeWakeup) -> None:
     outbox.add_ended(FIRST, "[]", is_last=False)
     outbox.drain()
     bell.now_ns += ENDED_INTERVAL_NS // 2
@@ -62,7 +60,7 @@ def test_ends_close_behind_others_go_together_and_call_nobody(outbox: Outbox, be
     assert bell.rung == 1
 
 
-def test_the_last_end_waits_for_nothing(outbox: Outbox, bell: FakeWakeup) -> None:
+def test_the_last_end_is_due_at_once(outbox: Outbox, bell: FakeWakeup) -> None:
     outbox.add_ended(FIRST, "[]", is_last=False)
     outbox.drain()
     outbox.add_ended(SECOND, "[]", is_last=True)

@@ -44,7 +44,7 @@ def test_firm_goes_before_lookahead() -> None:
     assert granted(node) == [1, 0]
 
 
-def test_lookahead_does_not_slip_past_a_firm_attempt_that_waits_for_room() -> None:
+def test_lookahead_does_not_pass_a_queued_firm_attempt() -> None:
     node = room(cpu=2000)
     node.enqueue(key(0), CPU, firm=False)
     node.admit_next()
@@ -66,7 +66,7 @@ def test_a_queued_attempt_offered_again_as_firm_moves_up() -> None:
     assert node.waiting_keys() == [key(0)]
 
 
-def test_nothing_starts_before_the_room_is_known() -> None:
+def test_nothing_starts_before_the_node_is_configured() -> None:
     node = Reservations()
     node.enqueue(key(0), CPU, firm=True)
 
@@ -75,7 +75,7 @@ def test_nothing_starts_before_the_room_is_known() -> None:
     assert node.admit_next() == Grant(key(0), ())
 
 
-def test_what_needs_more_than_the_whole_room_is_refused() -> None:
+def test_an_attempt_larger_than_the_node_is_refused() -> None:
     node = room(cpu=4000)
 
     assert (
@@ -89,7 +89,7 @@ def test_what_needs_more_than_the_whole_room_is_refused() -> None:
     assert node.waiting_keys() == []
 
 
-def test_a_smaller_room_refuses_what_waits_and_cannot_fit_any_more() -> None:
+def test_a_smaller_node_refuses_queued_attempts_that_no_longer_fit() -> None:
     node = Reservations()
     node.enqueue(key(0), ResourceRequest((("cpu", 3000),)), firm=True)
 

@@ -20,22 +20,22 @@ def pauses_ms(rule: KeeperRestart, ends_ms: list[int]) -> list[int | None]:
     return found
 
 
-def test_the_pause_doubles_and_the_fourth_end_is_the_last() -> None:
+def test_the_backoff_doubles_and_the_fourth_end_is_the_last() -> None:
     assert pauses_ms(RULE, [0, 10, 20, 30]) == [1_000, 2_000, 4_000, None]
 
 
-def test_the_pause_has_a_bound() -> None:
+def test_the_backoff_is_bounded() -> None:
     often = KeeperRestart(attempts=100, within_ms=600_000, delay_ms=1_000, delay_max_ms=60_000)
 
     assert pauses_ms(often, list(range(9)))[-3:] == [60_000, 60_000, 60_000]
 
 
-def test_who_ran_for_long_begins_anew() -> None:
+def test_a_long_run_resets_the_backoff() -> None:
     assert pauses_ms(RULE, [0, 10, 20, 700_000, 1_400_000]) == [1_000, 2_000, 4_000, 1_000, 1_000]
 
 
 @given(some.lists(some.integers(1, 400_000), max_size=40))
-def test_never_more_restarts_within_the_time_than_allowed(gaps_ms: list[int]) -> None:
+def test_there_are_never_more_restarts_in_the_window_than_allowed(gaps_ms: list[int]) -> None:
     life, now_ms, restarts = ServiceState(), 0, []
     for gap_ms in gaps_ms:
         now_ms += gap_ms
@@ -54,7 +54,7 @@ def health_after(results: str, *, began_ms: int = -60_000) -> str:
     return health
 
 
-def test_so_many_in_a_row_make_it_healthy_or_not() -> None:
+def test_consecutive_results_decide_on_the_health() -> None:
     assert health_after("+") == STARTING
     assert health_after("++") == HEALTHY
     assert health_after("+-+-+-") == STARTING
@@ -63,13 +63,13 @@ def test_so_many_in_a_row_make_it_healthy_or_not() -> None:
     assert health_after("---") == UNHEALTHY
 
 
-def test_failures_within_its_time_to_start_do_not_count() -> None:
+def test_failures_in_the_start_grace_do_not_count() -> None:
     assert health_after("-" * 30, began_ms=0) == STARTING
     assert health_after("-" * 33, began_ms=0) == UNHEALTHY
     assert health_after("++---", began_ms=0) == UNHEALTHY  # it had started
 
 
-def test_who_starts_is_not_kept_waiting() -> None:
+def test_a_starting_service_is_checked_more_often() -> None:
     pulse = HealthCounter(CHECK, 0)
 
     assert pulse.next_interval_ns(STARTING, 0) == 1_000 * MS

@@ -56,7 +56,7 @@ def start(agent: Agent, mebibytes: int, rate: float, log_bytes: int) -> None:
     agent.start("7", "python3", "-c", WRITER, str(mebibytes), str(rate), "600", log_bytes=log_bytes)
 
 
-def test_a_fast_writer_stays_within_its_cap_and_what_is_left_is_true(keeper: Keeper, agent: Agent) -> None:
+def test_a_fast_writer_stays_within_its_cap_and_the_rest_is_intact(keeper: Keeper, agent: Agent) -> None:
     start(agent, 600, 200, CAP)
     file, most = keeper.root / "logs/7/0.out", 0
     agent.wait_started()
@@ -78,7 +78,7 @@ def test_a_fast_writer_stays_within_its_cap_and_what_is_left_is_true(keeper: Kee
     assert asyncio.run(read(keeper, offset=MIB)) == (received, missing - MIB)
 
 
-def test_the_node_s_cap_is_the_most_a_job_can_ask_for(keeper: Keeper) -> None:
+def test_a_job_cannot_exceed_the_nodes_cap(keeper: Keeper) -> None:
     agent = keep(keeper, stream_bytes=MIB)
     start(agent, 16, 1000, 1 << 40)
     agent.wait_started()
@@ -97,7 +97,7 @@ esac
 """
 
 
-def test_a_hole_spares_what_others_wrote_to_the_same_file(keeper: Keeper, agent: Agent) -> None:
+def test_a_hole_spares_output_of_other_attempts_in_the_file(keeper: Keeper, agent: Agent) -> None:
     tasks = [[index, 1, 0] for index in range(3)]
     agent.start("7", "sh", "-c", THREE, tasks=tasks, needs={"cpu": 4000}, log_bytes=MIB, grace_ms=100)
     agent.wait_ended(1)
@@ -125,7 +125,7 @@ def keep(keeper: Keeper, **keeping: int) -> Agent:
     return agent
 
 
-def test_of_all_output_the_oldest_goes_first_and_is_said_to_be_missing(keeper: Keeper, agent: Agent) -> None:
+def test_the_oldest_output_is_deleted_first_and_reported_missing(keeper: Keeper, agent: Agent) -> None:
     for job in ("7", "8", "9"):
         agent.start(job, "sh", "-c", "head -c 3000000 /dev/zero; echo $ROTA_JOB_ID >&2")
         agent.wait_ended(int(job) - 6)
@@ -145,7 +145,7 @@ def test_of_all_output_the_oldest_goes_first_and_is_said_to_be_missing(keeper: K
     assert len(said(keeper, "8", attempt=2).data) == 3_000_000
 
 
-def test_the_output_of_the_job_that_wrote_most_goes_before_an_older_one(keeper: Keeper, agent: Agent) -> None:
+def test_output_of_the_largest_job_is_deleted_before_older_output(keeper: Keeper, agent: Agent) -> None:
     for job, written in (("7", 1_000_000), ("8", 9_000_000), ("9", 3_000_000)):
         agent.start(job, "head", "-c", str(written), "/dev/zero")
         agent.wait_ended(int(job) - 6)
@@ -157,7 +157,7 @@ def test_the_output_of_the_job_that_wrote_most_goes_before_an_older_one(keeper: 
     assert len(said(keeper, "9").data) == 3_000_000
 
 
-def test_a_segment_that_is_gone_gives_its_number_to_no_other(keeper: Keeper, agent: Agent) -> None:
+def test_the_number_of_a_deleted_segment_is_not_reused(keeper: Keeper, agent: Agent) -> None:
     agent.start("7", "sh", "-c", "echo index $ROTA_INDEX")
     agent.wait_ended()
     keep(keeper, age_ms=0)

@@ -78,7 +78,7 @@ def test_each_job_has_a_user_and_keeps_it(keeper: Keeper, agent: Agent) -> None:
 
 
 @as_root
-def test_its_directory_is_its_own_and_its_home(keeper: Keeper, agent: Agent) -> None:
+def test_a_jobs_directory_is_its_own_and_its_home(keeper: Keeper, agent: Agent) -> None:
     script = 'echo "$HOME"; pwd; echo mine > "$ROTA_OUTPUT_DIR/result" && stat -c %a .; echo "$USER"'
     home, where, mode, *user = said(keeper, agent, "7", script).splitlines()
 
@@ -89,7 +89,7 @@ def test_its_directory_is_its_own_and_its_home(keeper: Keeper, agent: Agent) -> 
 
 
 @as_root
-def test_it_reads_nothing_of_the_node_nor_of_other_jobs(keeper: Keeper, agent: Agent) -> None:
+def test_a_job_cannot_read_files_of_the_node_or_other_jobs(keeper: Keeper, agent: Agent) -> None:
     (keeper.root / "node.key").write_text("secret\n")
     (keeper.root / "node.key").chmod(0o600)
     said(keeper, agent, "7", "echo secret | tee ~/file $ROTA_OUTPUT_DIR/file")
@@ -101,7 +101,7 @@ def test_it_reads_nothing_of_the_node_nor_of_other_jobs(keeper: Keeper, agent: A
 
 
 @as_root
-def test_it_cannot_signal_others(keeper: Keeper, agent: Agent) -> None:
+def test_a_job_cannot_signal_processes_of_others(keeper: Keeper, agent: Agent) -> None:
     agent.start("7", "sleep", "600", grace_ms=0)
     agent.wait_started()
     victim = keeper.work()[0]
@@ -112,7 +112,7 @@ def test_it_cannot_signal_others(keeper: Keeper, agent: Agent) -> None:
 
 
 @as_root
-def test_setuid_programs_give_it_nothing(keeper: Keeper, agent: Agent) -> None:
+def test_setuid_programs_give_no_privileges(keeper: Keeper, agent: Agent) -> None:
     trap = keeper.root.parent / "id"
     shutil.copy(shutil.which("id") or "", trap)
     trap.chmod(0o4755)
@@ -126,7 +126,7 @@ def test_setuid_programs_give_it_nothing(keeper: Keeper, agent: Agent) -> None:
 
 
 @as_root
-def test_it_cannot_become_root_again(keeper: Keeper, agent: Agent) -> None:
+def test_a_job_cannot_become_root_again(keeper: Keeper, agent: Agent) -> None:
     script = "import os\ntry:\n    os.setresuid(0, 0, 0)\nexcept PermissionError:\n    print(os.getresuid())"
     agent.start("7", "/usr/bin/python3" if Path("/usr/bin/python3").exists() else "python3", "-c", script)
     agent.wait_ended()
@@ -137,7 +137,7 @@ def test_it_cannot_become_root_again(keeper: Keeper, agent: Agent) -> None:
 
 
 @as_root
-def test_one_user_can_be_named_for_all(keeper: Keeper) -> None:
+def test_one_user_can_be_configured_for_all_jobs(keeper: Keeper) -> None:
     agent = keeper.agent()
     agent.hello(run_as="nobody")
 
@@ -147,7 +147,7 @@ def test_one_user_can_be_named_for_all(keeper: Keeper) -> None:
 
 
 @as_root
-def test_a_directory_it_may_not_enter_is_the_reason(keeper: Keeper, agent: Agent) -> None:
+def test_a_directory_that_the_user_may_not_enter_is_the_reason(keeper: Keeper, agent: Agent) -> None:
     closed = keeper.root.parent / "closed"
     closed.mkdir(mode=0o700)
     agent.start("7", "true", workdir=str(closed))
@@ -156,7 +156,7 @@ def test_a_directory_it_may_not_enter_is_the_reason(keeper: Keeper, agent: Agent
 
 
 @as_root
-def test_many_starts_leave_the_keeper_as_it_was(keeper: Keeper, agent: Agent) -> None:
+def test_many_starts_leave_the_keeper_with_its_own_user(keeper: Keeper, agent: Agent) -> None:
     keeper.wait_stocked()
     descriptors = f"/proc/{keeper.process.pid}/fd"
     agent.start("7", "true")
@@ -180,7 +180,7 @@ def uids_of(task: Path) -> str | None:
         return None
 
 
-def test_whoever_is_nobody_special_runs_work_as_itself(keeper: Keeper) -> None:
+def test_an_ordinary_user_runs_attempts_as_itself(keeper: Keeper) -> None:
     agent = keeper.agent()
     agent.hello()
     agent.start("7", sys.executable, "-c", "import os; print(os.getuid(), os.environ.get('HOME'))")

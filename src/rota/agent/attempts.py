@@ -151,8 +151,8 @@ class AttemptTracker:
         for start in orders.start:
             name = AttemptName(orders.job, start.index, start.attempt)
             if name not in self._live and name not in self._results:
-                said = ReportedState.ACCEPTED if start.firm else ReportedState.QUEUED
-                self._live[name] = self._unsent[name] = AttemptReport(start.index, start.attempt, said)
+                state = ReportedState.ACCEPTED if start.firm else ReportedState.QUEUED
+                self._live[name] = self._unsent[name] = AttemptReport(start.index, start.attempt, state)
                 self._fresh[name] = 0
                 self._settled.clear()
                 if start.gpus:
@@ -163,8 +163,8 @@ class AttemptTracker:
         self, job: JobId, starts: Iterable[tuple[int, int]], reason: str, exit_code: int | None = None
     ) -> None:
         """Refuse attempts (index, number) that the keeper was not given; with an exit code they failed."""
-        said, code = (ReportedState.REFUSED, -1) if exit_code is None else (ReportedState.EXITED, exit_code)
-        reports = [AttemptReport(index, attempt, said, code, reason=reason) for index, attempt in starts]
+        state, code = (ReportedState.REFUSED, -1) if exit_code is None else (ReportedState.EXITED, exit_code)
+        reports = [AttemptReport(index, attempt, state, code, reason=reason) for index, attempt in starts]
         for report in reports:
             self._deferred.pop(_name(job, report), None)
         self.record([JobReports(job, reports)])

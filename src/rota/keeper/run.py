@@ -66,7 +66,7 @@ def run_keeper(root: str) -> None:
     for _ in range(max(STARTER_THREADS_MIN, 2 * (os.cpu_count() or 0))):
         threading.Thread(target=reaper.run, daemon=True).start()
     maintenance = (outputs.preallocate, spawner.preallocate, groups.remove_empty)
-    sweeper = Sweeper(supervisor, mark, groups, maintenance, spawner.cells.pids)
+    sweeper = Sweeper(supervisor, mark, groups, maintenance, spawner.namespaces.pids)
     threading.Thread(target=sweeper.run, daemon=True).start()
     threading.Thread(target=Checker(supervisor, spawner, kernel, mark).run, daemon=True).start()
     threading.Thread(target=Trimmer(root, supervisor, outputs).run, daemon=True).start()
@@ -76,7 +76,7 @@ def run_keeper(root: str) -> None:
     serving.start()
     serving.join()
     os.unlink("keeper.sock", dir_fd=root_fd)
-    spawner.cells.drop_spare()
+    spawner.namespaces.drop_spare()
     groups.close()
 
 

@@ -107,7 +107,7 @@ class Spawner:
         self._dirs = TaskDirs(root)
         self._has_task_groups = self._is_root and has_groups()
         self._containers = ContainerFactory(root, mark)
-        self.cells = PidNamespaces(mark)
+        self.namespaces = PidNamespaces(mark)
         self._bwrap = bwrap
         starter.reserve_descriptors()
         self._starter = starter.find_starter()  # None: tasks with a user or cgroup of their own are forked
@@ -130,7 +130,7 @@ class Spawner:
     def labels(self) -> dict[str, str]:
         """Labels of the node: how limits, leases and isolation are enforced, and whether it has sandboxes."""
         limits = {"limits": self._cgroups.label, "limited": ",".join(self._cgroups.controllers)}
-        leases = {"leases": self.cells.label} if self.cells.label else {}
+        leases = {"leases": self.namespaces.label} if self.namespaces.label else {}
         isolation = {"isolation": USERS if self._problems() else TASKS}
         return {**limits, **leases, **isolation, **({"sandbox": "bubblewrap"} if self._bwrap else {})}
 
@@ -140,7 +140,7 @@ class Spawner:
             self._directory_pool.refill()
             self._dirs.preallocate()
         if self._hides:
-            self.cells.preallocate()
+            self.namespaces.preallocate()
 
     def update_limits(self, group: Cgroup, spec: KeeperJobSpec) -> None:
         """Set the limits of a running attempt to those of the spec."""
@@ -176,8 +176,10 @@ class Spawner:
     def _problems(self) -> list[str]:
         """Why tasks of other users are not fully isolated on this machine."""
         found = []
-        if not (self._is_root and self.cells.hide):
-            found.append(f"jobs see each other's processes: {self.cells.problem or 'the keeper is not root'}")
+        if not (self._is_root and self.namespaces.hide):
+            found.append(
+                f"jobs see each other's processes: {self.namespaces.problem or 'the keeper is not root'}"
+            )
         if not self._has_task_groups:
             found.append(
                 "tasks of a job can read each other's tokens and outputs: there are no groups for them"
@@ -187,27 +189,27 @@ class Spawner:
     @property
     def _hides(self) -> bool:
         """Whether attempts run in pid namespaces: those of other users, if the machine supports it."""
-        return self._is_root and not self._users.is_self and self.cells.hide
+        return self._is_root and not self._users.is_self and self.namespaces.hide
 
     def create_pid_namespace(self, spec: KeeperJobSpec, before: PidNamespace | None) -> PidNamespace | None:
         """A pid namespace for an attempt with a run lease or of another user; reuses `before` if alive."""
         if before and not before.is_killed:
             return before
         if before:
-            self.cells.discard(before)
-        if spec.lease_ms is not None and self.cells.label is None:
+            self.namespaces.discard(before)
+        if spec.lease_ms is not None and self.namespaces.label is None:
             raise NodeResourceExhausted("this node cannot hold run leases")
         try:
             if spec.lease_ms is not None:
-                return self.cells.create(is_bound=True)
-            return self.cells.allocate() if self._hides else None
+                return self.namespaces.create(is_bound=True)
+            return self.namespaces.allocate() if self._hides else None
         except OSError as error:
             raise NodeResourceExhausted(
                 f"cannot make a pid namespace: {os.strerror(error.errno or 0)}"
             ) from error
 
     def release(
-        self, key: AttemptKey, spec: KeeperJobSpec, group: Cgroup | None, cell: PidNamespace | None
+        self, key: AttemptKey, spec: KeeperJobSpec, group: Cgroup | None, namespace: PidNamespace | None
     ) -> None:
         """Release the directory, cgroup and pid namespace of an attempt that has ended.
 
@@ -218,10 +220,10 @@ class Spawner:
         is_empty = group is not None and group.is_empty() and not spec.check
         if group:
             self._cgroups.kill_and_remove(group)
-        if cell and is_empty:
-            self.cells.release(cell)
-        elif cell:
-            self.cells.discard(cell)
+        if namespace and is_empty:
+            self.namespaces.release(namespace)
+        elif namespace:
+            self.namespaces.discard(namespace)
 
     def spawn(
         self,

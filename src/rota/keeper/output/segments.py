@@ -9,7 +9,7 @@ Layout, below the keeper's directory:
 An attempt's stdout and stderr are opened by the attempt itself, in append mode. No byte passes through the
 keeper, so a killed keeper or agent loses none, and a slow reader never blocks a task. Creating two files per
 attempt is expensive on some file systems, so a segment is reused by the next attempt of the job, as long as
-it is short (REUSE_BYTES_MAX) and provably nobody writes to it any more.
+it is short (REUSE_BYTES_MAX) and provably no process writes to it any more.
 
 Protocol. The keeper is the only writer of the index; agents read it while it grows.
 

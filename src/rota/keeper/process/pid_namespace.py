@@ -53,10 +53,10 @@ CODE = {
 # The same for other CPUs: a Python interpreter for each namespace.
 SCRIPT = """
 import ctypes, os, signal, struct, sys, time
-libc, word, code = ctypes.CDLL(None, use_errno=True), sys.argv[1], 0
+libc, options, code = ctypes.CDLL(None, use_errno=True), sys.argv[1], 0
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 os.chdir("/")
-if word[0] == "m":
+if options[0] == "m":
     if (
         libc.unshare(0x20000)
         or libc.mount(None, b"/", None, ctypes.c_ulong(0x84000), None)
@@ -67,7 +67,7 @@ os.write(4, struct.pack("ii", code, 0))
 os.close(4)
 if not code:
     os.read(0, 1)
-    while word[1] != "b":
+    while options[1] != "b":
         try:
             os.kill(-1, 0)
         except ProcessLookupError:

@@ -30,13 +30,13 @@ class Sweeper:
         mark: str,
         cgroups: Cgroups,
         maintenance: Sequence[Callable[[], None]],
-        cells: Container[int] = (),
+        namespace_pids: Container[int] = (),
     ) -> None:
         self._supervisor = supervisor
         self._cgroups = cgroups
         self._tree_killer = TreeKiller(mark, cgroups)
         self._maintenance = maintenance
-        self._cells = cells  # init processes of pid namespaces: children of the keeper, but no orphans
+        self._namespace_pids = namespace_pids  # init processes: children of the keeper, but no orphans
         self._mark = mark
         self._kernel = Kernel()
         self._orphans: dict[ChildProcess, frozenset[AttemptKey]] = {}
@@ -158,7 +158,7 @@ class Sweeper:
         when the last of those has ended. Race: a child that was just spawned is not recorded yet, so an
         orphan is killed only when it was seen in two sweeps.
         """
-        children = [child for child in trees.find_children() if child.pid not in self._cells]
+        children = [child for child in trees.find_children() if child.pid not in self._namespace_pids]
         with self._supervisor.lock:
             live = frozenset(self._supervisor.running)
             by_pid = {pid: attempt.key for pid, attempt in self._supervisor.by_pid.items()}
