@@ -1,4 +1,4 @@
-"""How long an agent waits before it calls again."""
+"""The backoff of an agent before it reconnects."""
 
 from itertools import pairwise
 from random import Random

@@ -1,4 +1,4 @@
-"""An agent whose server is gone calls the next at a moment of its own; one that left by itself at once."""
+"""Reconnects of an agent, and its leave with and without a server."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ WELCOME = pb.ToNode(epoch=1, welcome=pb.Welcome(name="a", heartbeat_ms=5000, spr
 
 
 class Noted(Backoff):
-    """Waits for nothing unless told to, and says what it was asked."""
+    """A backoff of 0 by default that records its calls."""
 
     def __init__(self, loss_seconds: float = 0.0) -> None:
         super().__init__(Random(1))
@@ -48,8 +48,8 @@ class Noted(Backoff):
         return 0.01
 
 
-class Door(pb_grpc.AgentServicer):
-    """Welcomes whoever says hello; ends it when told to, or when it is said goodbye to."""
+class FakeService(pb_grpc.AgentServicer):
+    """A server that welcomes every agent, and ends the stream on demand or after a leave."""
 
     def __init__(self, *, welcomes: bool = True) -> None:
         self.ending = asyncio.Event()
@@ -75,7 +75,7 @@ class Door(pb_grpc.AgentServicer):
 
 
 class Quits(PretendRuntime):
-    """As a keeper that goes when it is told to."""
+    """A runtime that ends when it is told to quit."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__("a", directory)
@@ -92,9 +92,9 @@ class Quits(PretendRuntime):
 
 
 @asynccontextmanager
-async def calling(tmp_path: Path, door: Door) -> AsyncIterator[tuple[Noted, grpc.aio.Server]]:
-    """An agent that calls this door and no other."""
-    async with called(tmp_path, door) as (agent, server):
+async def calling(tmp_path: Path, service: FakeService) -> AsyncIterator[tuple[Noted, grpc.aio.Server]]:
+    """An agent with this server as its only one."""
+    async with called(tmp_path, service) as (agent, server):
         noted = agent._backoff = Noted()
         async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
             running = tasks.create_task(agent.run())
@@ -103,12 +103,12 @@ async def calling(tmp_path: Path, door: Door) -> AsyncIterator[tuple[Noted, grpc
 
 
 @asynccontextmanager
-async def called(tmp_path: Path, door: Door) -> AsyncIterator[tuple[Agent, grpc.aio.Server]]:
+async def called(tmp_path: Path, service: FakeService) -> AsyncIterator[tuple[Agent, grpc.aio.Server]]:
     now = datetime.now(UTC)
     authority = CertificateAuthority.open(tmp_path / "ca", now)
     keys = authority.server_identity([], now)
     server = grpc.aio.server()
-    pb_grpc.add_AgentServicer_to_server(door, server)  # type: ignore[no-untyped-call]  # generated
+    pb_grpc.add_AgentServicer_to_server(service, server)  # type: ignore[no-untyped-call]  # generated
     tls = grpc.ssl_server_credentials([(keys.key_pem, keys.cert_pem)], keys.ca_pem, require_client_auth=True)
     port = server.add_secure_port("127.0.0.1:0", tls)
     await server.start()
@@ -131,18 +131,18 @@ def _identity(authority: CertificateAuthority, directory: Path, now: datetime) -
 
 
 async def test_a_server_that_disconnects_is_called_again_within_the_spread(tmp_path: Path) -> None:
-    door = Door()
-    async with calling(tmp_path, door) as (noted, _):
-        await door.hellos.get()
-        door.ending.set()
+    service = FakeService()
+    async with calling(tmp_path, service) as (noted, _):
+        await service.hellos.get()
+        service.ending.set()
 
         assert await noted.asked.get() == ("loss", 8.192)
-        await door.hellos.get()
+        await service.hellos.get()
 
 
 async def test_an_unreachable_server_is_probed_round_after_round(tmp_path: Path) -> None:
-    door = Door()
-    async with calling(tmp_path, door) as (noted, server):
+    service = FakeService()
+    async with calling(tmp_path, service) as (noted, server):
         await noted.welcomed.wait()
         await server.stop(None)
 
@@ -152,29 +152,33 @@ async def test_an_unreachable_server_is_probed_round_after_round(tmp_path: Path)
 
 
 async def test_a_server_that_never_welcomed_us_was_not_lost(tmp_path: Path) -> None:
-    door = Door(welcomes=False)
-    door.ending.set()
-    async with calling(tmp_path, door) as (noted, _):
+    service = FakeService(welcomes=False)
+    service.ending.set()
+    async with calling(tmp_path, service) as (noted, _):
         assert await noted.asked.get() == ("round", 0.0)
 
 
 async def test_an_agent_told_to_leave_while_disconnected_calls_once_more(tmp_path: Path) -> None:
-    door = Door()
-    async with called(tmp_path, door) as (agent, _), asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+    service = FakeService()
+    async with called(tmp_path, service) as (agent, _), asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         noted = agent._backoff = Noted(loss_seconds=0.5)
         tasks.create_task(agent.run())
-        await door.hellos.get()
-        door.ending.set()
+        await service.hellos.get()
+        service.ending.set()
         await noted.asked.get()
-        door.ending.clear()
+        service.ending.clear()
         await agent.leave()
 
-    assert door.goodbyes.get_nowait() == "it was told to leave, and has stopped its work"
+    assert service.goodbyes.get_nowait() == "it was told to leave, and has stopped its work"
 
 
 async def test_an_agent_told_to_leave_without_a_server_just_leaves(tmp_path: Path) -> None:
-    door = Door()
-    async with called(tmp_path, door) as (agent, server), asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+    service = FakeService()
+    async with (
+        called(tmp_path, service) as (agent, server),
+        asyncio.timeout(60),
+        asyncio.TaskGroup() as tasks,
+    ):
         noted = agent._backoff = Noted(loss_seconds=0.5)
         tasks.create_task(agent.run())
         await noted.welcomed.wait()
@@ -182,27 +186,27 @@ async def test_an_agent_told_to_leave_without_a_server_just_leaves(tmp_path: Pat
         await noted.asked.get()
         await agent.leave()
 
-    assert door.goodbyes.empty()
+    assert service.goodbyes.empty()
 
 
 async def test_a_keeper_that_ends_during_the_drain_does_not_block_the_leave(
     tmp_path: Path,
 ) -> None:
-    """A service manager may tell both to end at once."""
-    door = Door()
-    async with called(tmp_path, door) as (agent, _), asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+    """A service manager may stop both at once."""
+    service = FakeService()
+    async with called(tmp_path, service) as (agent, _), asyncio.timeout(20), asyncio.TaskGroup() as tasks:
         tasks.create_task(agent.run())
-        await door.hellos.get()
+        await service.hellos.get()
         await agent.drain(0.0)
         await agent._runtime.quit()
         await agent._ended.wait()
         await agent.leave()
 
-    assert door.goodbyes.get_nowait() == "it was told to leave, and has stopped its work"
+    assert service.goodbyes.get_nowait() == "it was told to leave, and has stopped its work"
 
 
 class Ended:
-    """A call that is over: whoever writes on it is told, and may be told before whoever reads."""
+    """An ended call: a write may find that out before the reading side does."""
 
     async def write(self, word: pb.FromNode) -> None:
         del word

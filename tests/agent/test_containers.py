@@ -1,4 +1,4 @@
-"""Which runtime an agent finds, and what it refuses without one."""
+"""Detection of the container runtime, and refusals without one."""
 
 import asyncio
 import os

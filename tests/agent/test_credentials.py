@@ -1,4 +1,4 @@
-"""An agent keeps its certificate current, whatever its own clock and the server's say."""
+"""Renewal of an agent's certificate, also with wrong clocks."""
 
 import asyncio
 import shutil
@@ -25,7 +25,7 @@ YEAR = timedelta(days=365)
 
 
 class Signing(Door):
-    """Also renews, by a clock that may be wrong; refuses as often as it is told to."""
+    """A server that renews certificates by a given clock, and fails a given number of times."""
 
     def __init__(
         self, authority: CertificateAuthority, *, ahead: timedelta = timedelta(0), refusals: int = 0

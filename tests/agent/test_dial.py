@@ -1,4 +1,4 @@
-"""Whether a server opens is found out before anything dear is tried, and why one does not is told."""
+"""Connect checks, and the reasons why a server cannot be reached."""
 
 import asyncio
 import socket
@@ -14,7 +14,7 @@ from rota.identity.authority import CertificateAuthority
 from rota.identity.node_identity import NodeIdentity, make_request
 from rota.testing.cluster import free_ports
 
-AT_ONCE = struct.pack("ii", 1, 0)  # what is not sent by then is thrown away: the other side gets a reset
+AT_ONCE = struct.pack("ii", 1, 0)  # SO_LINGER 0: a close becomes a reset
 
 
 async def test_probing_an_open_port_sends_nothing() -> None:
@@ -45,7 +45,7 @@ async def test_an_unknown_host_name_returns_the_error() -> None:
 async def test_a_close_after_the_handshake_means_the_certificate_is_refused(
     tmp_path: Path, *, resets: bool
 ) -> None:
-    """Which of the two comes is chance: whether our first words were there when it hung up."""
+    """A close or a reset, depending on whether our first bytes had arrived."""
     now = datetime.now(UTC)
     authority = CertificateAuthority.open(tmp_path / "ca", now)
     keys = authority.server_identity((), now)

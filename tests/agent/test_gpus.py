@@ -1,4 +1,4 @@
-"""GPUs as drivers tell of them; a driver in trouble is left alone."""
+"""GPU utilisation from drivers, also from ones that hang."""
 
 from pathlib import Path
 

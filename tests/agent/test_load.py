@@ -1,4 +1,4 @@
-"""How busy a machine is, is told when due or when it has changed by some points."""
+"""The load sampler: reports when due, or when the load has changed by some points."""
 
 import asyncio
 import threading
@@ -27,7 +27,7 @@ def test_five_points_of_cpu_or_memory_are_a_change() -> None:
 async def told_of(
     measured: list[NodeLoad], report_seconds: float, at: Path, patch: pytest.MonkeyPatch
 ) -> list[NodeLoad]:
-    """What is told of these, one look after the other."""
+    """The reports that result from these samples."""
     looks = iter(measured)
     told: list[NodeLoad] = []
     watched = LoadSampler(at)

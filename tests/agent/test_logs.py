@@ -1,4 +1,4 @@
-"""What is read back is what was written, by that attempt and no other."""
+"""Logs: what is read is what that attempt wrote."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ from tests.keeper.conftest import Agent, Keeper, wait_until
 STREAMS = ("stdout", "stderr")
 COUNT = 2000
 LOUD_BYTES = 5_000_000
-# Every task says its number on both streams. Of each 200 one is loud, one leaves an orphan that goes on
+# Every task prints its number on both streams. Of each 200 one writes much, one leaves an orphan that goes on
 # printing for a second, one is killed, and one has to be stopped.
 MIXED = f"""
 i=$ROTA_INDEX
@@ -39,7 +39,7 @@ def request(index: int = 0, stream: str = "stdout", **more: object) -> pb.OpenLo
 
 
 async def read(root: Path, wanted: pb.OpenLog, is_live: Callable[[], bool] = lambda: False) -> bytes:
-    """All the chunks say, once it is sure that they follow each other."""
+    """The bytes of all chunks, after a check that they are contiguous."""
     data = b""
     async for chunk in logs.read(root, wanted, is_live):
         assert not chunk.error, chunk.error
@@ -117,7 +117,7 @@ async def test_followers_read_the_same_while_segments_are_reused(keeper: Keeper,
 async def test_output_between_two_polls_and_before_the_end_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing was there when its file was read, and its end when the index was."""
+    """The file was empty when it was read, and the end was in the index afterwards."""
     job = tmp_path / "logs" / "7"
     job.mkdir(parents=True)
     output, lines = job / "0.out", job / "index"
@@ -138,7 +138,7 @@ async def test_output_between_two_polls_and_before_the_end_is_read(
 
 
 async def test_an_attempt_that_starts_and_ends_while_its_log_is_opened_is_read(tmp_path: Path) -> None:
-    """Its beginning was on record before its files were made."""
+    """The start was indexed before the files were created."""
     job = tmp_path / "logs" / "7"
     job.mkdir(parents=True)
     lines = job / "index"
@@ -194,7 +194,7 @@ async def test_a_follower_gets_arrival_times(keeper: Keeper, agent: Agent) -> No
     async for chunk in logs.read(keeper.root, request(follow=True), lambda: not agent.ended):
         chunks += [chunk] if chunk.data else []
         if len(chunks) == 1:
-            asyncio.get_running_loop().call_later(0.2, go.touch)  # until then it has looked and found no more
+            asyncio.get_running_loop().call_later(0.2, go.touch)  # by then the reader has caught up
         elif chunks:
             await asyncio.to_thread(agent.wait_ended)
 
@@ -230,7 +230,7 @@ async def test_an_attempt_that_never_started_has_an_empty_log(keeper: Keeper, ag
 async def test_a_follower_waits_for_the_start(keeper: Keeper, agent: Agent) -> None:
     async with asyncio.TaskGroup() as group:
         reading = group.create_task(read(keeper.root, request(follow=True), lambda: not agent.ended))
-        await asyncio.sleep(0)  # it has looked once
+        await asyncio.sleep(0)  # it has polled once
         agent.start("7", "echo", "hello")
         await asyncio.to_thread(agent.wait_ended)
 

@@ -1,4 +1,4 @@
-"""An agent obeys what it can, refuses for one job what it cannot, and outlives whatever a server says."""
+"""Invalid orders and messages: an agent refuses them for one job, and goes on."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,7 +12,7 @@ from rota.model.messages import ReportedState
 from rota.testing.light_agents import PretendRuntime
 from rota.wire import agent as wire
 from rota.wire.generated import agent_pb2 as pb
-from tests.agent.test_calling import WELCOME, Door, Noted, called
+from tests.agent.test_calling import WELCOME, FakeService, Noted, called
 
 WORK = pb.Work(name="a", argv=["true"], count=1, grace_ms=1000, run="at_least_once")
 
@@ -24,8 +24,8 @@ def start(job: str, **work: Any) -> pb.JobOrders:
     return pb.JobOrders(job=job, work=said, start_index=[0], start_attempt=[1], start_firm=[True])
 
 
-class Ordering(Door):
-    """Says these words to each agent that calls, and hears its reports."""
+class Ordering(FakeService):
+    """A server that sends these messages to each agent, and collects its reports."""
 
     def __init__(self, *words: pb.ToNode) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Ordering(Door):
                     self.reports.put_nowait((one.job, ReportedState(claim.said), claim.reason))
 
     async def report_of(self, job: str, *said: ReportedState) -> str | None:
-        """The reason with which the agent says one of these of it."""
+        """The reason of the first report of a job with one of these states."""
         while True:
             name, now, reason = await self.reports.get()
             if name == job and now in said:
@@ -77,14 +77,14 @@ class Runs(PretendRuntime):
 async def test_a_failed_order_is_refused_and_others_are_applied(
     tmp_path: Path, order: pb.JobOrders, said: ReportedState
 ) -> None:
-    door = Ordering(pb.ToNode(epoch=1, orders=pb.Orders(echo=1, jobs=[order, start("2")])))
-    async with called(tmp_path, door) as (agent, _):
+    service = Ordering(pb.ToNode(epoch=1, orders=pb.Orders(echo=1, jobs=[order, start("2")])))
+    async with called(tmp_path, service) as (agent, _):
         agent._runtime, agent._backoff = Runs("a", tmp_path), Noted()
         async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
             running = tasks.create_task(agent.run())
 
-            assert await door.report_of("1", said)
-            await door.report_of("2", ReportedState.EXITED)
+            assert await service.report_of("1", said)
+            await service.report_of("2", ReportedState.EXITED)
             running.cancel()
 
 
@@ -99,14 +99,14 @@ async def test_a_failed_order_is_refused_and_others_are_applied(
     ],
 )
 async def test_an_agent_disconnects_on_an_invalid_message(tmp_path: Path, word: pb.ToNode) -> None:
-    door = Ordering(word)
-    async with called(tmp_path, door) as (agent, _):
+    service = Ordering(word)
+    async with called(tmp_path, service) as (agent, _):
         agent._runtime, agent._backoff = Runs("a", tmp_path), Noted()
         async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
             running = tasks.create_task(agent.run())
-            await door.hellos.get()
+            await service.hellos.get()
 
-            await door.hellos.get()  # it calls again
+            await service.hellos.get()  # it calls again
             running.cancel()
 
 

@@ -1,4 +1,4 @@
-"""The node's veto: what it knows it cannot do is refused, with the reason; stops are always obeyed."""
+"""The node's veto: starts that it cannot run are refused with a reason; stops are always accepted."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a machine has: found where its driver says so, or declared."""
+"""Detection of the host's capacity and GPUs."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ A100 = "NVIDIA A100-SXM4-40GB"
 
 @pytest.fixture
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a driver tells of its devices."""
+    """The directory in which a driver lists its devices."""
     directory = tmp_path / "gpus"
     monkeypatch.setattr(gpus, "_NVIDIA", directory)
     return directory

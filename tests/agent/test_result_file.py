@@ -1,4 +1,4 @@
-"""What an agent reports of an attempt is bounded, whatever the task left behind."""
+"""Results reported by the agent are bounded, whatever the task has left."""
 
 import os
 from pathlib import Path

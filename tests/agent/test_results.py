@@ -1,4 +1,4 @@
-"""An end waits for its result to be taken, while a server is connected and for a while only."""
+"""An end is held back until its result is accepted, or for a bounded time while connected."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ NOW = datetime.now(UTC)
 
 
 class Server:
-    """A real one, which answers with the given statuses, the last of them again and again."""
+    """An HTTP server that answers with the given statuses; the last one is repeated."""
 
     def __init__(self, *statuses: int) -> None:
         self.statuses = list(statuses)
@@ -112,7 +112,7 @@ async def test_an_end_is_reported_as_running_until_its_result_is_accepted(
     assert at_first == [JobReports(ONE, [RUNNING]), JobReports(JobId("2"), [ENDED])]
     assert again == [JobReports(ONE, [RUNNING])]
     assert noted == [JobReports(ONE, [ENDED])]
-    assert (len(server.posted), len(set(server.posted[1:]))) == (4, 3)  # each is signed anew
+    assert (len(server.posted), len(set(server.posted[1:]))) == (4, 3)  # each request is signed again
     assert {said for _, _, said in server.posted} == {body}
     assert path == PATH
     assert json.loads(body) == {"results": {"exit_code": 3}, "failure": "it ended with exit code 3"}

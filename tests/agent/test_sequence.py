@@ -1,4 +1,4 @@
-"""Which orders an agent takes for old."""
+"""Which orders are stale."""
 
 from rota.agent.sequence import MessageSequence
 from rota.model.limits import STALE_ORDER_MS, SUSPECT_MS

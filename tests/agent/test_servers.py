@@ -1,4 +1,4 @@
-"""Which server an agent calls next."""
+"""The rotation of servers."""
 
 from pathlib import Path
 

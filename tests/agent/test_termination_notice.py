@@ -1,4 +1,4 @@
-"""A command says when this machine is taken away: what counts of its words, and what becomes of them."""
+"""Termination notices from a command: parsing, polling and withdrawal."""
 
 import asyncio
 from pathlib import Path
@@ -44,7 +44,7 @@ def test_only_several_polls_without_a_notice_withdraw_it() -> None:
     notice = TerminationState()
     notice.update(NoticeText("spot", 60.0), 0.0)
 
-    changes = [notice.update(None, 5.0 * look) for look in range(1, NOTICE_NO_LOOKS)]
+    changes = [notice.update(None, 5.0 * poll) for poll in range(1, NOTICE_NO_LOOKS)]
     assert (changes, notice.termination is not None) == ([False] * (NOTICE_NO_LOOKS - 1), True)
     notice.update(NoticeText("spot", 60.0), 30.0)
     assert not any(notice.update(None, 35.0) for _ in range(NOTICE_NO_LOOKS - 1))
@@ -53,33 +53,37 @@ def test_only_several_polls_without_a_notice_withdraw_it() -> None:
 
 
 def test_a_file_can_be_the_notice_of_one_node(tmp_path: Path) -> None:
-    async def look() -> tuple[bool, bool, str]:
-        lookout = TerminationWatcher(f"sh -c 'cat {tmp_path}/$ROTA_NODE'", "node-1")
-        without = await lookout.poll()
+    async def poll() -> tuple[bool, bool, str]:
+        watcher = TerminationWatcher(f"sh -c 'cat {tmp_path}/$ROTA_NODE'", "node-1")
+        without = await watcher.poll()
         (tmp_path / "node-2").write_text("5s not us\n")
-        others = await lookout.poll()
+        others = await watcher.poll()
         (tmp_path / "node-1").write_text("1h we go\nand this is not read\n")
-        assert await lookout.poll()
-        word = as_message(lookout.termination)
-        assert (word.reason, word.moves, 3_500_000 < word.within_ms <= 3_600_000) == ("we go", True, True)
-        return without, others, lookout.last_change
+        assert await watcher.poll()
+        message = as_message(watcher.termination)
+        assert (message.reason, message.moves, 3_500_000 < message.within_ms <= 3_600_000) == (
+            "we go",
+            True,
+            True,
+        )
+        return without, others, watcher.last_change
 
-    without, others, news = asyncio.run(look())
+    without, others, last_change = asyncio.run(poll())
 
     assert (without, others) == (False, False)
-    assert news.startswith("this machine is terminated in 3")
+    assert last_change.startswith("this machine is terminated in 3")
 
 
 def test_a_missing_command_is_reported_once_and_changes_nothing() -> None:
     async def looks() -> tuple[list[bool], str, bool]:
-        lookout = TerminationWatcher("/no/such/command", "node-1")
-        return [await lookout.poll() for _ in range(3)], lookout.last_change, lookout.is_terminating
+        watcher = TerminationWatcher("/no/such/command", "node-1")
+        return [await watcher.poll() for _ in range(3)], watcher.last_change, watcher.is_terminating
 
-    changes, news, taken = asyncio.run(looks())
+    changes, last_change, taken = asyncio.run(looks())
 
     assert (changes, taken) == ([True, False, False], False)
-    assert news.startswith("notice command failed: it cannot be run: ")
-    assert news.endswith("No such file or directory: '/no/such/command'")
+    assert last_change.startswith("notice command failed: it cannot be run: ")
+    assert last_change.endswith("No such file or directory: '/no/such/command'")
 
 
 def test_a_command_that_hangs_is_killed_and_reports_nothing(
@@ -87,22 +91,22 @@ def test_a_command_that_hangs_is_killed_and_reports_nothing(
 ) -> None:
     monkeypatch.setattr("rota.agent.host.termination_notice._ANSWER_SECONDS", 0.2)
 
-    async def look() -> tuple[bool, str]:
-        lookout = TerminationWatcher("sh -c 'sleep 600; true'", str(tmp_path))
-        return await lookout.poll(), lookout.last_change
+    async def poll() -> tuple[bool, str]:
+        watcher = TerminationWatcher("sh -c 'sleep 600; true'", str(tmp_path))
+        return await watcher.poll(), watcher.last_change
 
-    changed, news = asyncio.run(look())
+    changed, last_change = asyncio.run(poll())
 
-    assert (changed, news) == (True, "notice command failed: it takes longer than 0.2 s")
+    assert (changed, last_change) == (True, "notice command failed: it takes longer than 0.2 s")
     assert with_variable("ROTA_NODE", str(tmp_path)) == []
 
 
 def test_a_requested_leave_ends_attempts_on_the_node() -> None:
     async def told() -> tuple[str, bool]:
-        lookout = TerminationWatcher(None, "node-1")
-        lookout.leave_within(30.0, "it was told to leave")
-        word = as_message(lookout.termination)
-        return word.reason, word.moves
+        watcher = TerminationWatcher(None, "node-1")
+        watcher.leave_within(30.0, "it was told to leave")
+        message = as_message(watcher.termination)
+        return message.reason, message.moves
 
     assert asyncio.run(told()) == ("it was told to leave", False)
 

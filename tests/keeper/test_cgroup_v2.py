@@ -1,4 +1,4 @@
-"""Groups of version 2, on a real hierarchy: without controllers, too, they kill and are given away."""
+"""Cgroups of version 2 on a real hierarchy: killing, freezing and delegation, also without controllers."""
 
 import contextlib
 import os
@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from rota.keeper.limits import cgroup_mounts
-from rota.keeper.limits.cgroup_v2 import KEEPER_CGROUP, OTHERS_LEAF, CgroupsV2, CgroupV2
-from rota.keeper.limits.cgroup_v2 import LEAF_PROCESSES_MAX as MOST_BESIDE
+from rota.keeper.limits.cgroup_v2 import KEEPER_CGROUP, LEAF_PROCESSES_MAX, OTHERS_LEAF, CgroupsV2, CgroupV2
 from rota.keeper.limits.cgroups import read_numbers
 from rota.keeper.limits.detect import NAME, kill_cgroup_tree, remove_leftovers
 from rota.keeper.limits.limits import AttemptLimits
@@ -77,7 +76,7 @@ def start(group: CgroupV2, output: Path, *argv: str, user: User | None = None, c
 
 @contextlib.contextmanager
 def holder(*words: str, inside: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
-    """Another process that makes groups as a keeper does; as an ordinary user inside one that is his."""
+    """Another process that creates cgroups as a keeper does, in a delegated one as an ordinary user."""
     command = [sys.executable, "-c", HOLDS, *words]
     if inside is not None:
         command = ["sh", "-c", ENTERS, f"{inside}/cgroup.procs", *command]
@@ -145,7 +144,7 @@ def test_grandchildren_that_ignore_sigterm_are_killed_at_once(
 
 
 def test_a_fork_bomb_is_killed_at_once(group: CgroupV2, tmp_path: Path) -> None:
-    """Each child leaves the session and its parent behind; there are never many at a time."""
+    """Each child leaves the session and its parent; there are never many at a time."""
     script = "import os\nwhile True:\n    if os.fork():\n        os._exit(0)\n    os.setsid()"
     pid = start(group, tmp_path / "it", sys.executable, "-c", script)
     os.waitpid(pid, 0)
@@ -157,7 +156,7 @@ def test_a_fork_bomb_is_killed_at_once(group: CgroupV2, tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def sleepers(count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Work without limits: it is where its keeper was when it was started."""
+    """Processes of attempts without limits, in the leaf that the keeper was in when it spawned them."""
     started: list[subprocess.Popen[bytes]] = []
     try:
         started.extend(subprocess.Popen(["sleep", "600"]) for _ in range(count))
@@ -174,7 +173,7 @@ def leaf_of(pid: int) -> str:
 
 
 def test_a_keeper_leaves_a_leaf_with_many_processes(groups: CgroupsV2) -> None:
-    with sleepers(MOST_BESIDE + 1) as crowd:
+    with sleepers(LEAF_PROCESSES_MAX + 1) as crowd:
         groups.leave_shared_cgroup()
         assert leaf_of(os.getpid()) == "2"
         assert {leaf_of(one.pid) for one in crowd} == {"1"}
@@ -191,7 +190,7 @@ def test_a_keeper_leaves_a_leaf_with_many_processes(groups: CgroupsV2) -> None:
 
 
 def test_frozen_processes_can_be_killed_and_others_continue(groups: CgroupsV2) -> None:
-    with sleepers(MOST_BESIDE + 1) as (one, other, *_):
+    with sleepers(LEAF_PROCESSES_MAX + 1) as (one, other, *_):
         with groups.freeze_all():
             frozen = Path(
                 f"{PLACE}/{NAME}test-{os.getpid()}/{KEEPER_CGROUP}/{leaf_of(one.pid)}/cgroup.events"
@@ -218,7 +217,7 @@ def test_only_empty_cgroups_without_a_keeper_are_removed(
     name = f"{NAME}dead-{os.getpid()}"
     with holder(PLACE, name) as keeper:
         remove_leftovers(PLACE)
-        assert os.path.exists(f"{PLACE}/{name}/{KEEPER_CGROUP}")  # it lives
+        assert os.path.exists(f"{PLACE}/{name}/{KEEPER_CGROUP}")  # its keeper lives
         sleeper = subprocess.Popen(["sleep", "600"])
         Path(f"{PLACE}/{name}/x").mkdir()
         Path(f"{PLACE}/{name}/x/cgroup.procs").write_text(str(sleeper.pid))
@@ -226,13 +225,13 @@ def test_only_empty_cgroups_without_a_keeper_are_removed(
         keeper.wait()
         try:
             remove_leftovers(PLACE)
-            assert os.path.exists(f"{PLACE}/{name}/x")  # somebody is there
+            assert os.path.exists(f"{PLACE}/{name}/x")  # it has a process
         finally:
             sleeper.kill()
             sleeper.wait()
 
     def is_left_over() -> bool:
-        """Others may be about the same at this moment."""
+        """Tolerates other keepers that remove the same cgroups at this moment."""
         remove_leftovers(PLACE)
         return os.path.exists(f"{PLACE}/{name}")
 
@@ -241,7 +240,7 @@ def test_only_empty_cgroups_without_a_keeper_are_removed(
 
 
 def test_an_ordinary_user_creates_cgroups_in_a_delegated_one(tmp_path: Path) -> None:
-    """Whoever else is in it goes into a leaf, as groups with limits may have no neighbours but groups."""
+    """Other processes of the cgroup are moved to a leaf, because only leaves may have processes."""
     home = Path(f"{PLACE}/given-{os.getpid()}")
     home.mkdir()
     for path in (

@@ -1,4 +1,4 @@
-"""A container is cleared away by a process of its own, on behalf of the keeper that started it."""
+"""Removal of a container by a process of its own, for the keeper that started it."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def test_removal_gives_up_if_its_keeper_has_died(tmp_path: Path) -> None:
 
 
 def test_removal_is_retried_while_its_keeper_lives(tmp_path: Path) -> None:
-    """The runtime fails until somebody asks it for the fifth time."""
+    """The runtime fails until its fifth call."""
     asked = tmp_path / "asked"
     mends = runtime(tmp_path / "mends", f"echo x >> {asked}; test $(wc -l < {asked}) -gt 5")
 

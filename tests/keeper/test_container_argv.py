@@ -1,4 +1,4 @@
-"""What is said to a container runtime, and what its end means."""
+"""Command lines of container runtimes, and the classification of their exits."""
 
 import os
 import subprocess
@@ -111,7 +111,7 @@ def test_an_allowed_directory_may_itself_be_a_link(tmp_path: Path) -> None:
 @needs("containers")
 @pytest.mark.parametrize("is_directory", [True, False])
 def test_the_checked_source_is_mounted_also_after_a_rename(tmp_path: Path, *, is_directory: bool) -> None:
-    """With a mount below it, which outlives the pin as the source does."""
+    """The source has a mount below it, which must outlive the pin."""
     data, pins = tmp_path / "data", tmp_path / "pins"
     (data / "sub" / "below").mkdir(parents=True)
     (data / "sub" / "flag").write_text("own")

@@ -1,4 +1,4 @@
-"""A service in a container, on a real runtime: restarted, and checked inside."""
+"""Services in containers on a real runtime: restarts and health checks."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +11,7 @@ from rota.keeper.protocol import wire
 from rota.testing import images
 from tests.keeper.conftest import Agent, Keeper, wait_until
 from tests.keeper.test_checks import by_command
-from tests.keeper.test_service import FOR_EVER, RESTARTS, wait_life
+from tests.keeper.test_service import FOR_EVER, RESTARTS, wait_service
 from tests.machine import needs
 
 pytestmark = needs("containers")
@@ -49,7 +49,7 @@ def test_each_restart_gets_a_new_container(keeper: Keeper, agent: Agent, image: 
         image,
         "echo start $ROTA_RESTART; test -e /tmp/was-here && echo dirty; touch /tmp/was-here; exit 4",
     )
-    wait_life(agent, restarts=2)
+    wait_service(agent, restarts=2)
     wait_until(lambda: "start 1" in keeper.output("7"), "its second start")
 
     assert keeper.output("7").startswith("start 0\nstart 1\n")
@@ -65,7 +65,7 @@ def test_a_check_runs_inside_the_container(keeper: Keeper, agent: Agent, image: 
         check=by_command("grep -q yes /tmp/up", after_ms=60_000),
     )
 
-    assert wait_life(agent, health="healthy")[RESTARTS] == 0
+    assert wait_service(agent, health="healthy")[RESTARTS] == 0
     agent.stop(["7", 0, 1])
     agent.wait_ended()
 

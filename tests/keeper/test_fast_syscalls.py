@@ -1,4 +1,4 @@
-"""Calls that do not let other threads run say the same as those that do."""
+"""System calls that keep the GIL return the same as Python's own."""
 
 import errno
 import os
@@ -45,7 +45,7 @@ def test_a_read_lease_is_granted_only_without_writers(tmp_path: Path) -> None:
         with open(path, "ab"):
             assert not fast_syscalls.take_read_lease(reader.fileno())
         if not fast_syscalls.take_read_lease(reader.fileno()):
-            return  # a file system without leases: nothing is ever final there
+            return  # a file system without leases
         fast_syscalls.release_lease(reader.fileno())
         with open(path, "ab") as writer:
             writer.write(b"nobody was held up")
@@ -59,7 +59,7 @@ def test_reap_returns_status_cpu_time_and_memory() -> None:
     assert os.waitstatus_to_exitcode(buried.status) == 7
     assert buried.cpu_us > 0
     assert buried.peak_kib > 50 << 10
-    child.returncode = 7  # nobody else has it to bury
+    child.returncode = 7  # reaped by the test itself
 
 
 def test_a_killed_child_is_reaped_once_with_its_signal() -> None:

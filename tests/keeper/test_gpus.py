@@ -1,4 +1,4 @@
-"""GPUs as the work sees them: exactly the devices it was given, and how much of one it shares."""
+"""GPUs in the environment of tasks: their devices and the share of each."""
 
 import pytest
 

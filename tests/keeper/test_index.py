@@ -1,4 +1,4 @@
-"""The lines that say whose bytes are where, on paper."""
+"""Lines of the output index."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A keeper goes on, with everybody's work, whatever it is told and whatever a job asks it to start."""
+"""Invalid orders and specs fail their own attempts, and no others."""
 
 import base64
 import errno
@@ -27,7 +27,7 @@ numbers = count(100)  # of jobs
 
 @pytest.fixture(scope="module")
 def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keeper]:
-    """One keeper for all tests that must leave it as they found it."""
+    """One keeper for all tests, none of which may harm it."""
     keeper = Keeper(tmp_path_factory.mktemp("keeper"))
     try:
         yield keeper
@@ -216,7 +216,7 @@ def test_an_errno_belongs_to_the_node_or_to_the_job_not_to_both() -> None:
 
 
 def assert_unharmed(keeper: Keeper, agent: Agent) -> None:
-    """Somebody else's work starts and ends."""
+    """Assert that an attempt of another job starts and ends."""
     before, job = len(agent.ended), str(next(numbers))
     agent.start(job, "true")
     assert agent.wait_ended(before + 1)[-1][:5] == [job, 0, 1, "exited", 0]

@@ -1,4 +1,4 @@
-"""Attacks of one job on the keeper and on other jobs, made as an attacker would make them."""
+"""Attacks of one job on the keeper and on other jobs."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ from tests.keeper.conftest import Agent, Keeper, wait_until
 from tests.machine import needs
 
 pytestmark = needs("root")
-PYTHON = "/usr/bin/python3"  # other users may not enter the directory of the tests' own
+PYTHON = "/usr/bin/python3"  # other users cannot reach the interpreter of the tests
 # Sends SIGKILL to every thread of a process until its input ends; then prints how many were delivered.
 SIGNALS_THREADS = """
 import ctypes, os, select, sys
@@ -49,7 +49,7 @@ print("done", flush=True)
 
 @pytest.fixture
 def keeper() -> Iterator[Keeper]:
-    """In a directory that other users can reach, as pytest's own cannot be."""
+    """A keeper in a directory that other users can reach, unlike pytest's own."""
     directory = tempfile.mkdtemp(prefix="rota-isolation-")
     os.chmod(directory, 0o711)
     (Path(directory) / "node").mkdir(mode=0o700)
@@ -70,7 +70,7 @@ def agent(keeper: Keeper) -> Agent:
 
 @contextlib.contextmanager
 def attacker(uid: int, script: str, *words: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process of this user beside the keeper, in none of its namespaces; closing its input ends it."""
+    """A process of this user outside of the keeper's namespaces; it ends when its input is closed."""
     process = subprocess.Popen(
         [PYTHON, "-c", script, *words],
         stdin=subprocess.PIPE,
@@ -161,7 +161,7 @@ def test_a_stopped_start_does_not_delay_other_jobs(keeper: Keeper, agent: Agent)
 
 
 class PowerlessKeeper(Keeper):
-    """Of root, in a container that may make no namespaces."""
+    """A root keeper without CAP_SYS_ADMIN, as in a container that may not create namespaces."""
 
     def command(self) -> list[str]:
         first = "import ctypes, os, sys; ctypes.CDLL(None).prctl(24, 21, 0, 0, 0)"  # drop CAP_SYS_ADMIN
@@ -186,9 +186,8 @@ def test_a_node_without_pid_namespaces_says_so_and_runs_tasks(keeper: Keeper) ->
         powerless.close()
 
 
-ORPHANS = (
-    "setsid env -i sleep 6001 & setsid env -i sleep 6001 & wait"  # no mark, no session, no group of its own
-)
+# Without a marker, in other sessions and process groups.
+ORPHANS = "setsid env -i sleep 6001 & setsid env -i sleep 6001 & wait"
 
 
 def find(uid: int) -> set[int]:
@@ -204,7 +203,7 @@ def find(uid: int) -> set[int]:
 
 @needs("control groups")
 def test_a_stop_ends_processes_without_environment_and_session(keeper: Keeper, agent: Agent) -> None:
-    agent.start("6", "sleep", "600", needs={"cpu": 0})  # which ran when they were first seen
+    agent.start("6", "sleep", "600", needs={"cpu": 0})  # it runs when the orphans are first seen
     agent.start("7", "sh", "-c", ORPHANS, grace_ms=0)
     agent.wait_started(2)
     uid = user_of(keeper, "7")
@@ -280,7 +279,7 @@ def hold_open(keeper: Keeper, agent: Agent, job: str, *words: str, **spec: Any) 
 
 
 def said(keeper: Keeper, agent: Agent, job: str, script: str, index: int = 0, **spec: object) -> str:
-    """What a shell script, run as a task of a job, printed."""
+    """Run a shell script as a task; return its output."""
     before = len(agent.ended)
     agent.start(job, "sh", "-c", script, tasks=[[index, 1, 0]], **{"needs": {"cpu": 0}, "count": 9} | spec)
     agent.wait_ended(before + 1)
@@ -300,7 +299,7 @@ def test_a_job_sees_no_process_of_another_job(keeper: Keeper, agent: Agent) -> N
     seen = said(keeper, agent, "7", LISTS)
     assert "my-secret" not in seen
     assert "rota.keeper" not in seen
-    assert int(seen.splitlines()[-1]) < 10  # the first process, the shell and what it started
+    assert int(seen.splitlines()[-1]) < 10  # the init process, the shell and its children
 
 
 @needs("pid namespaces")
@@ -400,11 +399,11 @@ def test_empty_namespaces_end_with_their_keeper(keeper: Keeper, agent: Agent) ->
 
 
 def cells_of(keeper: Keeper) -> set[int]:
-    """The first processes of its namespaces."""
+    """The pids of init processes of the keeper's namespaces."""
     return set(trees.find_with(pid_namespace.MARK, (keeper.root / "keeper.id").read_text().strip()))
 
 
-# What a task does to others of its job: it has their user, and knows where their files are.
+# Attacks of a task on others of its job: it has their user, and knows the paths of their files.
 REPORTS = {"url": "http://a", "key": "k", "node": "n1", "ca": ""}
 
 
@@ -427,7 +426,9 @@ def test_a_task_reads_and_changes_no_outputs_of_other_tasks_of_its_job(keeper: K
     wait_until((outs[1] / "result").exists, "an output of a task that runs")
 
     attack = "; ".join(f"cat {out}/result; ls {out}; echo bad > {out}/result; rm -rf {out}" for out in outs)
-    attack += '; mkdir it; echo mine > it/it; cp -a it/. "$ROTA_OUTPUT_DIR" && echo copied'  # its times, too
+    attack += (
+        '; mkdir it; echo mine > it/it; cp -a it/. "$ROTA_OUTPUT_DIR" && echo copied'  # with its timestamps
+    )
     assert said(keeper, agent, "7", attack, index=3, version=3) == "copied\n"
     assert [(out / "result").read_text() for out in outs] == ["good\n", "good\n"]
     assert (keeper.root / "tasks/7/3/out/it").read_text() == "mine\n"
@@ -467,8 +468,8 @@ def test_tasks_that_leave_nothing_leave_no_directories(keeper: Keeper, agent: Ag
 
 @needs("control groups")
 def test_no_user_is_shared_with_processes_of_deleted_jobs(keeper: Keeper, agent: Agent) -> None:
-    """Many jobs leave processes without a mark behind; then come jobs of another namespace."""
-    hold_open(keeper, agent, "1")  # it runs all the time
+    """Many jobs leave processes without a marker; then jobs of another tenant are started."""
+    hold_open(keeper, agent, "1")  # it runs throughout
     attackers = [str(job) for job in range(100, 140)]
     for job in attackers:
         agent.start(job, "sh", "-c", ORPHANS, needs={"cpu": 100}, grace_ms=0)

@@ -1,4 +1,4 @@
-"""Files sent with a job are in its working directory before anything of it starts."""
+"""Files sent with a job are in its working directory before its first start."""
 
 import os
 from base64 import b64encode

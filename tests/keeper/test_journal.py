@@ -1,4 +1,4 @@
-"""The journal file alone."""
+"""The journal file: append, replay, compaction."""
 
 import resource
 from collections.abc import Iterator
@@ -73,7 +73,7 @@ def test_an_unreadable_line_is_skipped(path: Path, capsys: pytest.CaptureFixture
 
 @pytest.fixture
 def full_disk() -> Iterator[None]:
-    """A limit on the size of files stands in for a full disk: the write that crosses it comes back short."""
+    """A limit on the file size replaces a full disk: the write that exceeds it is short."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (40, hard))
     try:

@@ -1,4 +1,4 @@
-"""The keeper's own life: one per directory, killed, restarted, told to quit."""
+"""The keeper's lifecycle: one per directory, killed, restarted, told to quit."""
 
 import os
 import signal

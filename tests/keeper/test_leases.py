@@ -1,4 +1,4 @@
-"""Work under a run lease lives as long as the control plane is heard, and never longer than its keeper."""
+"""Run leases: attempts end with their lease, and with their keeper."""
 
 import contextlib
 import os
@@ -20,15 +20,15 @@ from tests.machine import needs
 
 LEASE_MS = 8000
 ONE: dict[str, Any] = {"run": "one_at_a_time", "lease_ms": 60_000}
-# An ordinary user holds leases in a world of his own, where he is root, if the machine lets him have one.
+# An ordinary user can hold leases in a user namespace in which it is root, if the machine allows that.
 WORLD = ["unshare", "--user", "--map-root-user", "--pid", "--mount-proc", "--fork", "--kill-child"]
 IS_POWERFUL = PidNamespaces("").label is not None
 can_hold = needs("pid namespaces")
-BESIDE = "setsid sh -c 'env -i sleep 600' & "  # leaves its session, and carries no mark
+BESIDE = "setsid sh -c 'env -i sleep 600' & "  # another session, without a marker
 
 
 class PowerlessKeeper(Keeper):
-    """As an unprivileged user's, whoever runs the tests."""
+    """A keeper without privileges, also if the tests run as root."""
 
     def command(self) -> list[str]:
         first = "import ctypes, os, sys; ctypes.CDLL(None).prctl(24, 21, 0, 0, 0)"  # drop CAP_SYS_ADMIN
@@ -36,7 +36,7 @@ class PowerlessKeeper(Keeper):
 
 
 class OwnWorldKeeper(Keeper):
-    """Beside somebody who outlives it: what dies with it does not die with its world."""
+    """A keeper in a namespace with another process that outlives it, so that the namespace does not end."""
 
     def command(self) -> list[str]:
         buries = "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN); signal.pause()"
@@ -60,7 +60,7 @@ class OwnWorldKeeper(Keeper):
 
 @pytest.fixture
 def keeper(tmp_path: Path) -> Iterator[Keeper]:
-    """One that can hold leases, whoever runs the tests."""
+    """A keeper that can hold leases, also if the tests do not run as root."""
     keeper = Keeper(tmp_path) if IS_POWERFUL else OwnWorldKeeper(tmp_path)
     try:
         yield keeper
@@ -92,7 +92,7 @@ def begin(agent: Agent, *argv: str, **spec: Any) -> None:
 
 
 class Inside:
-    """Whoever is in the pid namespaces that this keeper has made: dead ones aside, marked or not."""
+    """The pids of living processes in pid namespaces of this keeper, with or without a marker."""
 
     def __init__(self, keeper: Keeper) -> None:
         own = os.readlink("/proc/self/ns/pid")
@@ -104,7 +104,7 @@ class Inside:
         return [pid for pid in pids if _namespace(pid) in self._namespaces and _state(pid) not in (None, "Z")]
 
     def first(self) -> int:
-        """Who waits for the keeper's end."""
+        """The pid of the init process of the only namespace."""
         numbers = {pid: Path(f"/proc/{pid}/status").read_text() for pid in self.pids()}
         (pid,) = (pid for pid, text in numbers.items() if re.search(r"NSpid:.*\t1\n", text))
         return pid
@@ -163,7 +163,7 @@ def test_a_stop_signal_reaches_an_attempt_with_a_lease(keeper: Keeper, agent: Ag
 
 @can_hold
 def test_without_a_renewal_an_attempt_is_killed_before_its_lease_ends(keeper: Keeper, agent: Agent) -> None:
-    """It says itself how long it lived, by the clock that leases are counted on."""
+    """The attempt prints how long it lived, by the boot-time clock."""
     said_ns = now_ns()
     script = f"trap '' TERM; {BESIDE} while :; do cat /proc/uptime; sleep 0.05; done"
     begin(agent, "sh", "-c", script, grace_ms=600_000, lease_ms=LEASE_MS)
@@ -193,7 +193,7 @@ def test_renewals_extend_a_lease_and_old_ones_do_not_shorten_it(keeper: Keeper, 
 
 @can_hold
 def test_an_expired_lease_is_not_renewed(keeper: Keeper, agent: Agent) -> None:
-    """The keeper slept through its end, and the renewal waits for it when it wakes."""
+    """The keeper is suspended beyond the lease, and finds a renewal when it wakes."""
     begin(agent, "sleep", "600", lease_ms=LEASE_MS)
     keeper.signal(signal.SIGSTOP)
     asleep_ns = now_ns()

@@ -1,4 +1,4 @@
-"""Attempts that take more than they may: each dies alone, and the reason is told."""
+"""Limits of attempts: an attempt that exceeds one is killed alone, and the reason is reported."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ except BlockingIOError:
 time.sleep(600)
 """
 MANY = int(os.environ.get("ROTA_TEST_CROWD", "1000"))  # fewer on a slow kernel
-# So many grandchildren, each in a session of its own, all deaf to SIGTERM.
+# Grandchildren, each in a session of its own, that ignore SIGTERM.
 CROWD = f"""
 import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -60,7 +60,7 @@ while True:
 
 
 def label(root: Path) -> str:
-    """What this machine allows: as root mostly groups, else looking again and again."""
+    """A keeper with what the machine supports: cgroups as root, otherwise polling."""
     (root / "probe").mkdir()
     groups = find_cgroups(str(root / "probe"), "probe")
     groups.close()
@@ -151,7 +151,7 @@ def test_the_next_keeper_finds_everything_that_a_killed_one_left(keeper: Keeper,
 
     assert {row[3] for row in keeper.agent().hello()["ended"]} == {"lost"}
     assert keeper.work() == []
-    if grouped:  # without groups nobody can tell who they were
+    if grouped:  # without cgroups their processes cannot be told apart
         wait_until(lambda: not any(map(is_alive, hiding)), "the end of those without a mark")
     for pid in filter(is_alive, hiding):
         os.kill(pid, signal.SIGKILL)
@@ -182,7 +182,7 @@ def test_the_agent_is_told_which_limits_are_enforced(agent: Agent) -> None:
 
 
 def test_limits_are_enforced_as_the_machine_supports_it(agent: Agent, keeper: Keeper) -> None:
-    """In a kernel of its own they must not be kept by looking again and again."""
+    """In the test kernel limits must be enforced by cgroups, not by polling."""
     labels = keeper.agent().hello()["labels"]
 
     assert (
@@ -192,7 +192,7 @@ def test_limits_are_enforced_as_the_machine_supports_it(agent: Agent, keeper: Ke
 
 
 def test_a_fork_bomb_of_sessions_without_limits_is_killed(keeper: Keeper) -> None:
-    """Each child leaves its parent's session; the node's bound keeps their number, and they go on trying."""
+    """Each child starts a session of its own; the node's limit bounds their number."""
     if label(keeper.root) == "polling":
         return  # nothing bounds it there
     agent = keeper.agent()

@@ -1,4 +1,4 @@
-"""When events are due."""
+"""When events of the outbox are due."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Limits by control groups of version 2 with all controllers, under a kernel of our own."""
+"""Limits by cgroups of version 2 with all controllers, in a user-mode kernel."""
 
 import shlex
 import sys

@@ -1,4 +1,4 @@
-"""Who starts next, on paper."""
+"""Reservations: which attempt starts next."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Work in a sandbox of bubblewrap, as the keeper's user and as a user of its own."""
+"""Attempts in bubblewrap sandboxes, as the keeper's user and as users of their own."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ pytestmark = needs("sandbox")
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """One that other users can reach, and that is not below /tmp, which a sandbox has for itself."""
+    """A directory that other users can reach, and that is not below /tmp, which a sandbox replaces."""
     path = Path(tempfile.mkdtemp(prefix="rota-sandbox-", dir="/var/lib" if IS_ROOT else Path.home()))
     path.chmod(0o711)
     try:
@@ -217,7 +217,7 @@ def test_each_step_has_a_sandbox_and_its_files_stay(keeper: Keeper, agent: Agent
 
 
 def test_a_sandbox_that_cannot_be_created_is_reported(keeper: Keeper, agent: Agent) -> None:
-    """Bubblewrap itself ends with 1, as the command might: only its report tells them apart."""
+    """Bubblewrap itself exits with 1, as the command might: its status report distinguishes them."""
     elsewhere = f"/proc/{os.getpid()}/status"  # there, but not in a sandbox, which has a /proc of its own
     agent.start("7", "true", sandbox={"writable": [elsewhere]})
     agent.start("8", "sh", "-c", "echo bwrap: it was me >&2; exit 1", sandbox={})

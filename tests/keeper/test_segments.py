@@ -1,4 +1,4 @@
-"""Segments alone: who gets which, and what the index says of it."""
+"""Allocation of output segments, and their index."""
 
 import contextlib
 import os
@@ -23,7 +23,7 @@ def outputs(tmp_path: Path) -> SegmentStore:
 
 
 def index(root: Path, job: str = "7") -> list[str]:
-    """But for the marks of when bytes arrived."""
+    """The index without its time lines."""
     lines = (root / "logs" / job / "index").read_text().splitlines()
     return [line for line in lines if not line.startswith("T ")]
 
@@ -108,7 +108,7 @@ def test_the_next_keeper_records_lost_ends_and_uses_new_segments(
 
 @pytest.fixture
 def small_disk() -> Iterator[None]:
-    """A limit on the size of files stands in for a full disk: the write that crosses it comes back short."""
+    """A limit on the file size replaces a full disk: the write that exceeds it is short."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (36, hard))
     try:

@@ -1,4 +1,4 @@
-"""The conversation: agents that go and come back, repeat themselves, lie and stammer."""
+"""The keeper's socket: agents that reconnect, repeat themselves and send malformed lines."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""When a service is started again, and when its checks make it healthy or not: by the clock it is given."""
+"""Restart backoff and health of a service, with a given clock."""
 
 from hypothesis import given
 from hypothesis import strategies as some
@@ -11,7 +11,7 @@ CHECK = KeeperCheck(interval_ms=10_000, timeout_ms=5_000, after_ms=30_000, failu
 
 
 def pauses_ms(rule: KeeperRestart, ends_ms: list[int]) -> list[int | None]:
-    """After each of these ends: how long it rests; None: it is not started again."""
+    """The backoff after each of these ends; None: no restart."""
     life = ServiceState()
     found: list[int | None] = []
     for end_ms in ends_ms:

@@ -1,4 +1,4 @@
-"""What becomes of a started attempt: its result, its output, its surroundings."""
+"""Started attempts: result, output, environment and descriptors."""
 
 import os
 import resource
@@ -27,7 +27,7 @@ def test_peak_memory_is_reported_if_it_exceeds_the_keepers(agent: Agent) -> None
     peaks_kib = {row[0]: row[10] for row in sorted(agent.wait_ended(201), key=lambda row: row[10])}
 
     assert 100 << 10 < peaks_kib["7"] < 200 << 10
-    assert peaks_kib["8"] == 0  # less than the keeper has itself, which is all the kernel says of it
+    assert peaks_kib["8"] == 0  # below the keeper's own peak, so it is unknown
 
 
 def test_a_death_by_signal_is_reported_as_one(agent: Agent) -> None:
@@ -176,7 +176,7 @@ def test_parallel_failures_to_execute_are_all_results(agent: Agent) -> None:
 def test_without_space_for_the_journal_nothing_starts_and_results_are_kept(
     keeper: Keeper, agent: Agent
 ) -> None:
-    """A limit on the size of files stands in for a full disk."""
+    """A limit on the file size replaces a full disk."""
     limits = resource.prlimit(keeper.process.pid, resource.RLIMIT_FSIZE)
     agent.start("7", "sh", "-c", "until [ -e go ]; do sleep 0.01; done")
     agent.wait_started()
@@ -209,7 +209,7 @@ def test_removed_log_files_cost_one_start_and_are_created_again(keeper: Keeper, 
 
 
 def test_thousands_of_short_attempts_leave_nothing_behind(keeper: Keeper, agent: Agent) -> None:
-    keeper.wait_stocked()
+    keeper.wait_preallocated()
     descriptors = f"/proc/{keeper.process.pid}/fd"
     before = len(os.listdir(descriptors))
     agent.start("7", "true", count=2000, tasks=[[index, 1, 0] for index in range(2000)])

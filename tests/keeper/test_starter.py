@@ -1,4 +1,4 @@
-"""The starter's machine code is what its source says, and it does what the fork does where there is none."""
+"""The starter program: its machine code, and the same behaviour as the fork that replaces it."""
 
 import os
 import platform
@@ -91,7 +91,7 @@ def test_a_missing_cgroup_is_the_nodes_fault(start: Start) -> None:
 def test_a_process_in_a_pid_namespace_sees_that_namespace_only(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_interpreted: bool
 ) -> None:
-    if is_interpreted:  # as on a CPU for which there is no machine code
+    if is_interpreted:  # as on a CPU without machine code
         monkeypatch.setattr(pid_namespace, "CODE", {})
     made = pid_namespace.PidNamespaces("x" * 32)
     cell = made.create(is_bound=False)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rota.keeper.protocol import wire
-from tests.keeper.conftest import ROOM, Agent, Keeper, Row, wait_until
+from tests.keeper.conftest import AMOUNTS, Agent, Keeper, Row, wait_until
 
 CODE, SIGNAL, OUT, ERR = 2, 3, 4, 5
 KEY = ("7", 0, 1)
@@ -83,7 +83,7 @@ def test_a_stop_in_the_second_step_starts_no_third(keeper: Keeper, agent: Agent)
 
 
 def test_a_stop_that_comes_while_a_step_ends_starts_no_further_one(agent: Agent) -> None:
-    """Whatever the moment: many attempts of many short steps, stopped at once; a long one waits for it."""
+    """Many attempts of many short steps are stopped at a random moment."""
     tasks = [[index, 1, 1] for index in range(20)]
     steps = [step(f"s{number}", "sleep 600" if number == 90 else "true") for number in range(100)]
     agent.start("7", "x", steps=steps, tasks=tasks, count=20, needs={"cpu": 1})
@@ -210,9 +210,9 @@ def test_a_step_waits_for_a_process_that_the_node_cannot_spare(
 
 
 def starve(keeper: Keeper, agent: Agent, most: int) -> None:
-    """Let the keeper make so many processes and no more: by a group's limit, which root obeys, too."""
+    """Limit the keeper's processes by a cgroup, which also holds for root."""
     if os.geteuid() == 0:
-        agent.send(op="configure", node="n1", amounts=ROOM, gpus=[], pids_max=most)
+        agent.send(op="configure", node="n1", amounts=AMOUNTS, gpus=[], pids_max=most)
         agent.send(op="hello", protocol=wire.PROTOCOL)
         agent.receive_op("state")
     else:

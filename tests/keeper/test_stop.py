@@ -1,4 +1,4 @@
-"""Ends that were asked for: stops, time limits, and trees that would rather live."""
+"""Stops and time limits, also of process trees that resist."""
 
 import signal
 import sys

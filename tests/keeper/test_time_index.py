@@ -1,4 +1,4 @@
-"""When bytes arrived: marks that only grow, that a crash may tear, and that get fewer as they get older."""
+"""Time marks of output: monotonic, robust against crashes, thinned out with age."""
 
 from pathlib import Path
 

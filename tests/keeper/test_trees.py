@@ -1,4 +1,4 @@
-"""Whose a process is, from its environment: also at the moment in which it becomes another program."""
+"""Processes found by the marker in their environment, also during an exec."""
 
 import os
 import signal

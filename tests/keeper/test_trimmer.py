@@ -1,4 +1,4 @@
-"""Output within bounds, by a real keeper: what is kept is true, what is gone is said, live work is spared."""
+"""Output caps and retention under a real keeper."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ from tests.keeper.conftest import Agent, Keeper, wait_until
 
 MIB = 1 << 20
 CAP = 4 * MIB
-# Blocks of 4 KiB that begin with their number, as fast as is said in MiB, and then it stays.
+# Writes numbered blocks of 4 KiB at a given rate in MiB, then waits.
 WRITER = """
 import os, sys, time
 mebibytes, rate = int(sys.argv[1]), float(sys.argv[2])
@@ -29,7 +29,7 @@ time.sleep(float(sys.argv[3]))
 
 
 async def read(keeper: Keeper, index: int = 0, offset: int = 0) -> tuple[int, int]:
-    """How much was received and how much was said to be missing; what was received must be true."""
+    """The bytes received and the bytes reported missing; the received blocks are checked."""
     wanted = pb.OpenLog(id=3, job="7", index=index, attempt=1, stream="stdout", offset=offset)
     received = missing = 0
     async for chunk in logs.read(keeper.root, wanted, lambda: False):
@@ -88,7 +88,7 @@ def test_a_job_cannot_exceed_the_nodes_cap(keeper: Keeper) -> None:
     wait_until(lambda: on_disk(file) <= MIB + cap_slack(MIB), "the last hole")
 
 
-# The second of three is loud, and stays until it is stopped.
+# The second of three attempts writes much, and runs until it is stopped.
 THREE = """
 case $ROTA_INDEX in
   1) head -c 20000000 /dev/zero | tr '\\0' y; echo done >&2; exec sleep 600 ;;
@@ -117,7 +117,7 @@ def test_a_hole_spares_output_of_other_attempts_in_the_file(keeper: Keeper, agen
 
 
 def keep(keeper: Keeper, **keeping: int) -> Agent:
-    """An agent that has told the keeper what to keep."""
+    """An agent that has configured the retention of output."""
     agent = keeper.agent()
     agent.send(op="hello", protocol=wire.PROTOCOL)
     agent.receive_op("state")

@@ -1,4 +1,4 @@
-"""Work of a root keeper is another user's: it reads nothing of the node's, and gains nothing back."""
+"""Users of jobs under a root keeper: what they can reach, and that they gain no privileges."""
 
 import os
 import shutil
@@ -21,7 +21,7 @@ as_root = needs("root")
 
 @pytest.fixture
 def keeper() -> Iterator[Keeper]:
-    """In a directory that other users can reach, as pytest's own cannot be."""
+    """A keeper in a directory that other users can reach, unlike pytest's own."""
     directory = tempfile.mkdtemp(prefix="rota-users-")
     os.chmod(directory, 0o711)
     (Path(directory) / "node").mkdir(mode=0o700)
@@ -41,7 +41,7 @@ def agent(keeper: Keeper) -> Agent:
 
 
 def said(keeper: Keeper, agent: Agent, job: str, script: str) -> str:
-    """What a shell script, run as a job, printed."""
+    """Run a shell script as a job; return its output."""
     before = len(agent.ended)
     agent.start(job, "sh", "-c", script)
     agent.wait_ended(before + 1)
@@ -157,7 +157,7 @@ def test_a_directory_that_the_user_may_not_enter_is_the_reason(keeper: Keeper, a
 
 @as_root
 def test_many_starts_leave_the_keeper_with_its_own_user(keeper: Keeper, agent: Agent) -> None:
-    keeper.wait_stocked()
+    keeper.wait_preallocated()
     descriptors = f"/proc/{keeper.process.pid}/fd"
     agent.start("7", "true")
     agent.wait_ended()
@@ -173,7 +173,7 @@ def test_many_starts_leave_the_keeper_with_its_own_user(keeper: Keeper, agent: A
 
 
 def uids_of(task: Path) -> str | None:
-    """None: that thread has ended."""
+    """The uids of a thread; None: it has ended."""
     try:
         return next(line for line in (task / "status").read_text().splitlines() if line.startswith("Uid:"))
     except OSError:
