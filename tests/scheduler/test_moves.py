@@ -106,3 +106,23 @@ def test_a_move_goes_elsewhere_when_its_target_is_cordoned_while_disconnected() 
     rounds.go()
 
     assert placements(rounds.mirror, job) == {0: other}
+
+
+def test_resources_that_a_moved_task_took_first_were_not_tried_by_the_jobs_behind_it() -> None:
+    """The queue behind the moved task never saw them: it is tried when they are free again."""
+    rounds, moved = started(job_spec(1), a=1000)
+    add_node(rounds.mirror, "b", {"cpu": 1000})
+    other = add_job(rounds.mirror, job_spec(2))
+    rounds.go()
+    rounds.mirror.apply(NodeIntent(NodeId("a"), Eligibility.CORDONED))
+    waiting = add_job(rounds.mirror, job_spec(3))
+    move(rounds, moved, {0: "b"})
+    rounds.go()
+    rounds.said("b", int(other), ReportedState.EXITED, (0, 1))
+    rounds.go()
+    after_the_move = placements(rounds.mirror, moved), placements(rounds.mirror, waiting)
+    rounds.said("b", int(moved), ReportedState.EXITED, (0, 2))
+    rounds.go()
+
+    assert after_the_move == ({0: "b"}, {})
+    assert placements(rounds.mirror, waiting) == {0: "b"}
