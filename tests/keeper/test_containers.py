@@ -418,7 +418,9 @@ def test_many_containers_at_once_leave_nothing_behind(container_agent: Container
 
     ended = container_agent.agent.wait_ended(12)
 
-    assert {row[1]: row[EXIT_CODE] for row in ended} == {index: index for index in range(12)}
+    assert {row[1]: row[EXIT_CODE] for row in ended} == {index: index for index in range(12)}, [
+        (row[1], row[REASON]) for row in ended if row[EXIT_CODE] != row[1]
+    ]
     assert container_agent.containers() == []
     assert [path.name for path in (container_agent.keeper.root / "containers").iterdir()] == ["engine"]
 

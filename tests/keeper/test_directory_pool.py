@@ -52,6 +52,16 @@ def test_an_existing_directory_is_not_replaced(
     assert pool.allocate("new")
 
 
+def test_an_empty_directory_is_not_replaced(pool: DirectoryPool, tmp_path: Path) -> None:
+    """A running task may have it as its working directory: it would go on in one that is deleted."""
+    (tmp_path / "old").mkdir()
+    before = (tmp_path / "old").stat().st_ino
+    pool.refill()
+
+    assert not pool.allocate("old")
+    assert (tmp_path / "old").stat().st_ino == before
+
+
 def test_spares_of_an_earlier_keeper_are_not_used(pool: DirectoryPool, tmp_path: Path) -> None:
     (tmp_path / "spare" / "0").mkdir(parents=True)
     pool.refill()

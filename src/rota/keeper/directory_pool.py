@@ -12,6 +12,8 @@ import shutil
 from collections import deque
 from collections.abc import Callable
 
+from rota.keeper.process import fast_syscalls
+
 MOST = 32  # jobs that start beyond that within a second create theirs by themselves
 
 
@@ -30,15 +32,18 @@ class DirectoryPool:
         self._is_ready = False
 
     def allocate(self, name: str) -> bool:
-        """Move a spare directory to this name; False if there is none, or if the name is taken."""
+        """Move a spare directory to this name; False if there is none, or if the name is taken.
+
+        An empty directory with that name stays, too: it may be the working directory of a running task.
+        """
         try:
             spare = self._spares.popleft()
         except IndexError:
             return False
         try:
-            os.rename(spare, f"{self._directory}/{name}")
+            fast_syscalls.rename_new(spare, f"{self._directory}/{name}")
         except OSError as error:
-            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            if error.errno == errno.EEXIST:
                 self._spares.append(spare)
             return False
         return True

@@ -13,6 +13,8 @@ import sys
 from typing import NamedTuple
 
 _libc = ctypes.PyDLL(None, use_errno=True)
+_AT_FDCWD = -100
+_RENAME_NOREPLACE = 1
 _EMPTY_PATH = 0x1000
 _BASIC = 0x7FF
 _LINKS, _SIZE = slice(16, 20), slice(40, 48)  # in struct statx, on every CPU
@@ -90,6 +92,16 @@ def has_news(fd: int) -> bool:
 
 def rename(before: str, after: str) -> None:
     if _libc.rename(os.fsencode(before), os.fsencode(after)):
+        raise _error()
+
+
+def rename_new(before: str, after: str) -> None:
+    """Rename, and fail with EEXIST where `rename` would replace an empty directory.
+
+    OSError with EINVAL if the file system cannot do that atomically.
+    """
+    names = os.fsencode(before), os.fsencode(after)
+    if _libc.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_NOREPLACE):
         raise _error()
 
 
