@@ -101,7 +101,7 @@ def test_a_malformed_spec_fails_its_attempts(one: Keeper, told: Agent, spec: dic
     ended = told.wait_ended(2)
 
     assert [row[:5] for row in ended] == [[job, 0, 1, "exited", 126], [job, 1, 1, "exited", 126]]
-    assert all("cannot be read: spec" in row[11] for row in ended)
+    assert all("its order cannot be parsed: spec" in row[11] for row in ended)
     assert_unharmed(one, told)
 
 

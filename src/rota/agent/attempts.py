@@ -277,6 +277,7 @@ class AttemptTracker:
         self._taken.clear()
         self._urgent = False
         self._fresh = dict.fromkeys(self._fresh, 0)
+        # Reports of live attempts have lost their GPUs: a later state has replaced the one that had them.
         held = {name: self._live[name].with_gpus(gpus) for name, gpus in self._gpus.items()}
         return _grouped({**self._live, **held, **self._results})
 

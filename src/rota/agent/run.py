@@ -189,6 +189,7 @@ class Agent:
                 self._attempts.record(self._results.defer_ends(reports))
                 self._tails.touch(job_reports.job for job_reports in reports)
                 await self._drain_outdated()
+            # Ordering: results in progress first, because the deregistration follows the loss of the keeper.
             if self._leaving:
                 await self._results.finish()
             self._attempts.on_keeper_lost()
@@ -263,6 +264,7 @@ class Agent:
             stub = pb_grpc.AgentStub(channel)  # type: ignore[no-untyped-call]  # generated
             stream: Stream = stub.Connect()
             session = AgentSession(stream, lambda: self._servers.is_one)
+            # No await between these: the inventory, the termination and the sequence number belong together.
             hello = self._hello()
             session.departure = self._termination.termination
             self._attempts.sent_in(session.sequence.next_n, hello.inventory)
@@ -438,6 +440,7 @@ class Agent:
                 if self._leaving:
                     await self._send_goodbye(session)
                 raise ConnectionOver  # the next hello carries the inventory of the new keeper
+            # No await until `sent_in`: a report that is drained must be booked under this message's number.
             reports = self._attempts.drain_changes()
             load = self._load.pop_report()
             wire_load = None if load is None else wire.load_to_wire(load)
@@ -537,6 +540,8 @@ class Agent:
         if epoch < seen:
             log.error("orders of a lower epoch refused", epoch=epoch, seen=seen)
             raise ConnectionOver
+        # Fencing: stored before any order of this epoch is carried out. After a crash the agent still refuses
+        # leaders of lower epochs.
         if epoch > seen:
             self._store_epoch(epoch)
         self._attempts.epoch = epoch

@@ -65,6 +65,8 @@ class AdmissionQueue:
             self._ledger.emit_refusal(refusal.key, refusal.reason)
         keys = [grant.key for grant in grants]
         started_ms, started_ns = self._kernel.now_ms(), self._kernel.now_ns()
+        # Ordering: the journal before the output index, and both before any process is spawned. A crash in
+        # between leaves a start without output, which the next keeper reports as lost.
         try:
             self._ledger.record_starts(keys, started_ms)
             segments = self._outputs.allocate(keys)

@@ -253,6 +253,7 @@ class Journal:
         except OSError:
             os.close(fd)
             raise
+        # A crash before the rename leaves the old journal, which is complete up to the last write.
         if self._fd >= 0:
             os.close(self._fd)
         self._fd, self._size = fd, len(text)

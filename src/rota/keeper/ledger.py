@@ -102,6 +102,7 @@ class AttemptLedger:
         self._outbox.add_ended(key, row, is_last=self._is_idle())
 
     def ack(self, keys: Sequence[AttemptKey]) -> None:
+        """Forget results that are durable on the server; the highest attempt numbers stay, for fencing."""
         known = [key for key in keys if self._state.ended.pop(key, None)]
         for key in known:
             self._drop_details(key)

@@ -45,6 +45,7 @@ def run_keeper(root: str) -> None:
     recorded as lost. The other way round, the server could start an attempt elsewhere while it runs here.
     """
     root_fd = _lock_directory(root)
+    # Before anything is spawned: orphans of attempts must become children of this process, not of init.
     trees.adopt_orphans()
     mark = _keeper_id(root_fd)
     pid_namespace.kill_all(mark, KILL_SECONDS)
@@ -60,6 +61,7 @@ def run_keeper(root: str) -> None:
     server = KeeperServer(root, listen(root_fd), wakeup.fd)
     empty_trash(root)
     shutdown = Shutdown(supervisor, kernel, wakeup.wake)
+    # Before the first thread is started: see `_crash`.
     threading.excepthook = _crash
     sys.setswitchinterval(SWITCH_SECONDS)
     reaper = Reaper(supervisor, server, wakeup)

@@ -77,6 +77,7 @@ class ServiceSupervisor:
             outcome.reason = _restarts_exhausted_reason(service, outcome, rule.within_ms)
             self._ledger.record_service(attempt)
             return False
+        # The timer is due now: the sweeper first kills what is left of the process, then waits the backoff.
         attempt.reset_process()
         self._ledger.emit_service(attempt)
         self.set_timer(attempt, now)

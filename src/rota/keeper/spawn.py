@@ -217,6 +217,7 @@ class Spawner:
         checker may spawn a health check just now, so the namespace of an attempt with checks is not reused.
         """
         self._dirs.close(key, spec.reports)
+        # Ordering: asked before the cgroup is killed and removed, which would make the answer meaningless.
         is_empty = group is not None and group.is_empty() and not spec.check
         if group:
             self._cgroups.kill_and_remove(group)

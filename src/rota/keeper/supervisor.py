@@ -125,6 +125,8 @@ class Supervisor:
         self._ledger = AttemptLedger(state, journal, self.outbox, self._is_idle, kernel)
         self.timers = AttemptTimers(self.running, kernel.now_ns)
         self.services = ServiceSupervisor(self.running, self._ledger, kernel)
+        # Set after construction: timers and the start queue belong to this class, which needs `services`
+        # itself.
         self.services.set_timer, self.services.queue_start = self._set_timer, self._queue_start
         self._leases = Leases()
         self._admission = AdmissionQueue(state, outputs, self._ledger, self._leases, kernel)
@@ -216,6 +218,8 @@ class Supervisor:
         """Stop all attempts; `run.Shutdown` ends the process when none is left."""
         with self.lock:
             self.quitting = True
+            # Ordering: before `_stop_attempt`, which sets `stop_requested`. An attempt that the server had
+            # already ordered to stop is not lost with the node.
             for attempt in self.running.values():
                 attempt.node_leaves = not attempt.stop_requested
             for key in [*self._reservations.waiting_keys(), *self.running]:
@@ -270,6 +274,7 @@ class Supervisor:
                     attempt, self.lock, lambda: self._set_timer(attempt, self._kernel.now_ns())
                 )
             if attempt.end_state is None:
+                # The usual case: finish here, so that the end does not wait for the sweeper.
                 if written := launch.final_output(attempt, self._outputs, self._kernel):
                     self._finish(attempt, written)
                     return True
@@ -281,6 +286,8 @@ class Supervisor:
         """Start everything that fits; repeat while a failed start has released resources for another."""
         failed = True
         while failed:
+            # Two phases: decide under the lock, spawn without it. Several threads may be in here at once,
+            # each with the attempts that it has admitted itself.
             with self.lock:
                 attempts = self._admit()
                 restarts, self._restarts_queued = self._restarts_queued, []
@@ -368,6 +375,8 @@ class Supervisor:
                 self._on_start_failed(attempt, CannotRun(CANNOT_EXECUTE, reason))
             return False
         with self.lock:
+            # `on_child_exit` may wait for exactly this pid: record it in the same critical section that
+            # wakes it.
             self._on_spawn_done()
             attempt.pid = attempt_pid
             self.by_pid[attempt_pid] = attempt
@@ -429,6 +438,7 @@ class Supervisor:
         if attempt.end_retry_wait(now):
             self._queue_start(attempt)
         else:
+            # Balances the decrement in `_on_spawn_done`: nothing was spawned for this retry.
             self._spawns_pending += 1
             self._on_start_failed(attempt, NO_PROCESS_AVAILABLE)
         return True
@@ -475,6 +485,8 @@ class Supervisor:
             return
         if reason is None and self.services.on_process_ended(attempt):
             return
+        # Invariant: everything that the attempt holds is released in this critical section. The journal gets
+        # its end last; a crash before that makes the next keeper report it as lost.
         del self.running[attempt.key]
         self._spawner.release(attempt.key, attempt.spec, attempt.cgroup, attempt.pid_namespace)
         self._outputs.release(attempt.key, attempt.segment, written)

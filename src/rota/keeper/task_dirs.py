@@ -99,6 +99,7 @@ class TaskDirs:
             if reports:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(f"{path}/{token_name(key)}")
+            # Invariant: a directory is either held or unused, and only unused ones are renamed.
             if not attempts:
                 del dirs.held[index]
                 own = (OUT, REPORT) if reports and reports.by_agent else (OUT,)

@@ -168,6 +168,7 @@ class ProcessRuntime:
         if await self._reach():
             self._send({"op": "hello", "protocol": _PROTOCOL})
             return await self._next()
+        # Race: another agent may start a keeper at the same time. The directory's lock lets one of them live.
         if self._keeper is None or self._keeper.poll() is not None:
             self._keeper = self._spawn()
         return None

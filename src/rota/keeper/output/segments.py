@@ -151,6 +151,7 @@ class SegmentStore:
         self._late.add(job)
         is_whole = measure.at.out_bytes >= before.out_bytes and measure.at.err_bytes >= before.err_bytes
         is_short = max(measure.at.out_bytes, measure.at.err_bytes) <= REUSE_BYTES_MAX
+        # A file that shrank was truncated by the task: later offsets would not be reliable.
         if measure.is_final and is_whole and is_short:
             job_segments.free.append(segment)
         else:
@@ -247,10 +248,12 @@ class SegmentStore:
             fd = self._files.get(path) or self._files.open(path, OUTPUT)
         except OSError:
             return _size(path), False
+        # Ordering: the size is read while the lease is held, so that no write can come in between.
         is_final = fast_syscalls.take_read_lease(fd)
         found = fast_syscalls.stat(fd)
         if is_final:
             fast_syscalls.release_lease(fd)
+        # With a second link a task could open the file for writing again.
         return found.size, is_final and found.links == 1
 
     def _clear(self, job_segments: JobSegments) -> None:

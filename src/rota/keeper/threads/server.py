@@ -91,6 +91,7 @@ class KeeperServer:
         return QUIT_POLL_SECONDS if supervisor.quitting else None
 
     def _accept(self, supervisor: Supervisor) -> None:
+        # The newest connection wins: the previous agent may have died without closing its own.
         with contextlib.suppress(OSError):
             agent, _ = self._listener.accept()
             self._disconnect(supervisor)
@@ -101,6 +102,7 @@ class KeeperServer:
     def _disconnect(self, supervisor: Supervisor) -> None:
         if self._agent is None:
             return
+        # Events that were queued for this agent are dropped: the next hello gets the state instead.
         with supervisor.lock:
             supervisor.outbox.close()
         self._selector.unregister(self._agent)
@@ -159,11 +161,13 @@ class KeeperServer:
         live = supervisor.forget(jobs)
         if live:
             self._unsent += wire.error_line(f"jobs: still live, not forgotten: {', '.join(live)}")
+        # After `forget`, so that no new attempt of the job can be writing to the directories.
         discard_jobs(self._root, [job for job in jobs if job not in live])
 
     def _send(self, supervisor: Supervisor) -> None:
         if self._agent is None:
             return
+        # Only when the last message is out: while the agent is slow, events coalesce in the outbox.
         if not self._unsent and supervisor.outbox.due_in_ns() <= 0:
             self._unsent += supervisor.drain_events()
         try:

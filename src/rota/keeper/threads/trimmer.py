@@ -183,6 +183,7 @@ class SegmentRetention:
         """Delete a segment; False: a live attempt holds it."""
         with self._supervisor.lock:
             is_free = self._outputs.claim_for_deletion(segment.job, segment.number)
+        # Without the lock, because deleting takes long. Safe: a claimed segment is never allocated again.
         if is_free:
             self._delete(segment)
         return is_free
