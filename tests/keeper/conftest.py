@@ -24,6 +24,20 @@ Row = list[Any]
 Message = dict[str, Any]
 PATIENCE_SECONDS = float(os.environ.get("ROTA_TEST_PATIENCE_SECONDS", "180"))  # enough for a busy machine
 AMOUNTS = {"cpu": 4000, "memory": 1 << 30}
+# The fields that every spec has.
+SPEC: dict[str, Any] = {
+    "name": "test",
+    "env": {},
+    "workdir": None,
+    "needs": {"cpu": 1000},
+    "count": 1,
+    "grace_ms": 5000,
+    "timeout_ms": None,
+    "run": "at_least_once",
+    "limits": {},
+    "version": 1,
+    "stop_signal": 15,
+}
 
 
 def wait_until(is_so: Callable[[], bool], what: str) -> None:
@@ -87,9 +101,7 @@ class Agent:
         return state
 
     def start(self, job: str, *argv: str, tasks: list[Row] | None = None, **spec: Any) -> None:
-        full = {"name": "test", "argv": list(argv), "env": {}, "workdir": None, "needs": {"cpu": 1000}}
-        full |= {"count": 1, "grace_ms": 5000, "timeout_ms": None, "run": "at_least_once"} | spec
-        self.send(op="start", job=job, spec=full, tasks=tasks or [[0, 1, 1]])
+        self.send(op="start", job=job, spec={**SPEC, "argv": list(argv), **spec}, tasks=tasks or [[0, 1, 1]])
 
     def stop(self, *keys: Row) -> None:
         self.send(op="stop", attempts=keys)

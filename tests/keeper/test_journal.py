@@ -10,8 +10,9 @@ from rota.keeper import journal
 from rota.keeper.journal import Journal, JournalState
 from rota.keeper.protocol.wire import encode, parse_spec
 from rota.keeper.resources.reservations import AttemptKey
+from tests.keeper.conftest import SPEC as REQUIRED
 
-SPEC = parse_spec({"argv": ["true"], "needs": {"cpu": 500}})
+SPEC = parse_spec({**REQUIRED, "argv": ["true"], "needs": {"cpu": 500}})
 KEY: AttemptKey = ("7", 0, 3)
 ROW = encode([*KEY, "exited", 0, None, 1, 2, 3, 4, 5, None])
 

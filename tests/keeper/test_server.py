@@ -1,8 +1,11 @@
 """The keeper's socket: agents that reconnect, repeat themselves and send malformed lines."""
 
+import json
+from typing import Any
+
 import pytest
 
-from tests.keeper.conftest import Agent, Keeper, wait_until
+from tests.keeper.conftest import SPEC, Agent, Keeper, wait_until
 
 
 def test_a_reconnecting_agent_gets_the_whole_state(keeper: Keeper, agent: Agent) -> None:
@@ -86,6 +89,12 @@ def test_an_unknown_job_needs_a_spec_and_a_known_one_does_not(agent: Agent) -> N
     assert sorted(row[:2] for row in agent.wait_ended(2)) == [["7", 0], ["7", 1]]
 
 
+def start_line(**fields: Any) -> bytes:
+    """An order to start job 7 with a spec that has these fields."""
+    order = {"op": "start", "job": "7", "spec": {**SPEC, "argv": ["a"], **fields}, "tasks": []}
+    return json.dumps(order).encode()
+
+
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
@@ -101,14 +110,12 @@ def test_an_unknown_job_needs_a_spec_and_a_known_one_does_not(agent: Agent) -> N
         (b'{"op":"start","job":"7","spec":null,"tasks":[[0,1,1,-1]]}', "gpus: want a whole number"),
         (b'{"op":"start","job":"7","spec":null,"tasks":[[0,1,1,18446744073709551616]]}', "gpus: want"),
         (b'{"op":"start","job":"7","spec":null,"tasks":[[0,true,1]]}', "attempt: want a whole number"),
-        (b'{"op":"start","job":"7","spec":{"argv":[]},"tasks":[]}', "spec.argv: want a command"),
-        (b'{"op":"start","job":"7","spec":{"argv":["a\\u0000"]},"tasks":[]}', "spec.argv: want text"),
-        (b'{"op":"start","job":"7","spec":{"argv":["\\ud800"]},"tasks":[]}', "spec.argv: want text"),
-        (
-            b'{"op":"start","job":"7","spec":{"argv":["a"],"env":{"A=":"c"}},"tasks":[]}',
-            "spec.env: want names",
-        ),
-        (b'{"op":"start","job":"7","spec":{"argv":["a"],"run":"twice"},"tasks":[]}', "spec.run: want one of"),
+        (start_line(argv=[]), "spec.argv: want a command"),
+        (start_line(count=None), "spec.count: want a whole number"),
+        (start_line(argv=["a\0"]), "spec.argv: want text"),
+        (start_line(argv=["\ud800"]), "spec.argv: want text"),
+        (start_line(env={"A=": "c"}), "spec.env: want names"),
+        (start_line(run="twice"), "spec.run: want one of"),
         (b'{"op":"configure","node":"n","amounts":{"cpu":-1},"gpus":[]}', "amounts.cpu: want a whole number"),
         (b'{"op":"configure","node":"n","amounts":{},"gpus":["0","0"]}', "gpus: want each id once"),
         (b'{"op":"stop","attempts":[["7"]]}', "attempts: want a list of"),

@@ -203,25 +203,26 @@ def keys_to_start(line: bytes) -> list[AttemptKey]:
 
 
 def parse_spec(raw: object) -> KeeperJobSpec:
+    """Parse a spec. Fields that every job has are required; those of some jobs may be left out."""
     fields = parsing.expect(raw, "spec", dict, "an object")
-    needs = parsing.amounts(fields.get("needs", {}), "spec.needs")
+    needs = parsing.amounts(fields.get("needs"), "spec.needs")
     workdir = fields.get("workdir")
-    run = fields.get("run", RunModeName.AT_LEAST_ONCE)
+    run = fields.get("run")
     if not isinstance(run, str) or run not in set(RunModeName):
         raise Malformed(f"spec.run: want one of {', '.join(RunModeName)}")
-    limits = parsing.amounts(fields.get("limits", {}), "spec.limits")
+    limits = parsing.amounts(fields.get("limits"), "spec.limits")
     if unknown := set(limits).difference(LIMITS):
         raise Malformed(f"spec.limits.{min(unknown)}: want one of {', '.join(LIMITS)}")
     pairs = tuple(sorted((name, amount) for name, amount in needs.items() if amount))
     container = _parse_container(fields.get("container"), effective_limits(limits, pairs))
     return KeeperJobSpec(
-        name=parsing.text(fields.get("name", ""), "spec.name"),
+        name=parsing.text(fields.get("name"), "spec.name"),
         argv=() if fields.get("steps") else parsing.argv(fields, "spec"),
         env=parsing.env(fields, "spec"),
         workdir=None if workdir is None else parsing.text(workdir, "spec.workdir"),
         needs=pairs,
-        count=parsing.number(fields.get("count", 1), "spec.count"),
-        grace_ms=parsing.milliseconds(fields.get("grace_ms", 10_000), "spec.grace_ms"),
+        count=parsing.number(fields.get("count"), "spec.count"),
+        grace_ms=parsing.milliseconds(fields.get("grace_ms"), "spec.grace_ms"),
         timeout_ms=parsing.milliseconds_or_none(fields.get("timeout_ms"), "spec.timeout_ms"),
         run=RunModeName(run),
         text=encode(fields),
@@ -231,11 +232,11 @@ def parse_spec(raw: object) -> KeeperJobSpec:
         steps=tuple(map(_parse_step, parsing.expect(fields.get("steps", []), "spec.steps", list, "a list"))),
         files=_parse_files(fields.get("files", {})),
         lease_ms=_parse_lease(fields, run),
-        stop_signal=parse_stop_signal(fields.get("stop_signal", TERM)),
+        stop_signal=parse_stop_signal(fields.get("stop_signal")),
         restart=None if run == RunModeName.AT_MOST_ONCE else parse_restart(fields.get("restart")),
         check=parse_check(fields.get("check")),
         sandbox=_parse_sandbox(fields.get("sandbox")),
-        version=parsing.number(fields.get("version", 1), "spec.version"),
+        version=parsing.number(fields.get("version"), "spec.version"),
         reports=parse_result_endpoint(fields.get("reports")),
         record=parsing.text(fields.get("record", ""), "spec.record"),
     )
