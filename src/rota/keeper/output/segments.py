@@ -13,7 +13,7 @@ it is short (REUSE_BYTES_MAX) and provably no process writes to it any more.
 
 Protocol. The keeper is the only writer of the index; agents read it while it grows.
 
-    T 1763472000000          wall clock, in ms, of the lines that follow
+    T 1763472000000             wall clock, in ms, of the lines that follow
     S INDEX ATTEMPT N OUT ERR   the attempt has segment N from these byte offsets on
     E INDEX ATTEMPT OUT ERR     the attempt ended at these offsets
 
@@ -34,8 +34,9 @@ earlier keeper, because processes may still have them open, and numbers its own 
 Deletion. The trimmer deletes whole segments (`claim_for_deletion`), never parts of the index. Within a live
 attempt it punches holes, so that offsets stay valid: a reader reports a hole as bytes missing.
 
-All of SegmentStore runs under `Supervisor.lock`, except reads of `retention` and `shortage` (one reference
-each). `allocate` raising OSError refuses the start: output that cannot be recorded is not begun.
+All of SegmentStore runs under `Supervisor.lock`, except `preallocate` (the sweeper alone calls it) and reads
+of `retention` and `shortage` (one reference each). An OSError of `allocate` refuses the start: no attempt runs
+whose output cannot be indexed.
 """
 
 import contextlib
