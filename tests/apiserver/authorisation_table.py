@@ -111,7 +111,6 @@ HTTP: Mapping[str, Need] = {
     "GET /healthz": looks(Where.OPEN),
     "GET /readyz": looks(Where.OPEN),
     "GET /v1/openapi.json": looks(),
-    "GET /v1/docs": looks(),
     "GET /metrics": governs(Role.VIEWER),
     "GET /v1/store/backup": governs(Role.ADMIN),
     "POST /v1/store/accept": governs(Role.ADMIN, {}),

@@ -45,13 +45,13 @@ RETRY_AFTER_SECONDS = {
 AUDIT_TARGET = "target"  # in a request's state: what the audit log names
 EVENT_STREAM = "text/event-stream"
 KEEP_ALIVE = b": still here\n\n"
-POLICY = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
-# A browser shows no answer as a page, but the API's own, which says what it may load.
+_POLICY = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+# No answer may be shown as a page, framed or cached by a browser.
 COMMON_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
     "Referrer-Policy": "no-referrer",
-    "Content-Security-Policy": POLICY,
+    "Content-Security-Policy": _POLICY,
 }
 
 Write = Callable[[bytes], Awaitable[None]]

@@ -37,7 +37,7 @@ class ServedBy(Enum):
     LEADER = auto()
 
 
-_LOCAL_ROUTES = ("/healthz", "/readyz", "/metrics", "/v1/server", "/v1/ca", "/v1/openapi.json", "/v1/docs")
+_LOCAL_ROUTES = ("/healthz", "/readyz", "/metrics", "/v1/server", "/v1/ca", "/v1/openapi.json")
 _MIRROR_ROUTES = (
     "/v1/jobs",
     "/v1/jobs/{ref}",
