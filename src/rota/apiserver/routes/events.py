@@ -1,4 +1,4 @@
-"""Routes of events and of the server itself: one function each, no rules. [I/O]"""
+"""The route of events: a page of them, or a stream of them as they are committed. [I/O]"""
 
 from collections.abc import Callable
 from contextlib import aclosing
@@ -21,7 +21,6 @@ from rota.model.errors import NotFound
 from rota.model.ids import JobId
 
 EVENTS_PAGE_MAX = 1000
-PARKED_SHOWN = 100  # there may be as many as there are jobs
 
 EventFilter = Callable[[SequencedEvent], bool]
 
@@ -44,24 +43,23 @@ async def _page(api: Api, position: EventCursor | None, fits: EventFilter, limit
         position = found[-1].at if found else BEGINNING
     else:
         found = []
-        while len(found) < limit and (some := await api.event_hub.page_after(position)):
-            fitting = [happened for happened in some if fits(happened)][: limit - len(found)]
+        while len(found) < limit and (page := await api.event_hub.page_after(position)):
+            fitting = [happened for happened in page if fits(happened)][: limit - len(found)]
             found += fitting
-            position = fitting[-1].at if len(found) == limit else some[-1].at
+            # A page with too few hits was read to its end: the next one starts there, not at the last hit.
+            position = fitting[-1].at if len(found) == limit else page[-1].at
     return {"events": [_event_json(api, happened) for happened in found], "next": str(position)}
 
 
 def _stream(api: Api, position: EventCursor, fits: EventFilter, only: frozenset[str] | None) -> Response:
+    def encode(happened: SequencedEvent) -> bytes:
+        shown = pages.pick_fields(_event_json(api, happened), only)
+        return responses.sse_event(happened.event.kind, shown, str(happened.at))
+
     async def run(write: responses.Write) -> bytes:
         async with aclosing(api.event_hub.events_after(position)) as found:
-            async for some in found:
-                lines = [
-                    responses.sse_event(
-                        one.event.kind, pages.pick_fields(_event_json(api, one), only), str(one.at)
-                    )
-                    for one in some
-                    if fits(one)
-                ]
+            async for page in found:
+                lines = [encode(happened) for happened in page if fits(happened)]
                 await write(b"".join(lines) or responses.KEEP_ALIVE)
         return b""
 
@@ -73,7 +71,7 @@ def _event_json(api: Api, happened: SequencedEvent) -> jobs.Json:
 
 
 def _filter(api: Api, mirror: Mirror, request: Request) -> EventFilter:
-    """What was asked for, of what the caller may see."""
+    """Matches the events that were asked for, as far as the caller may read them."""
     caller, query = caller_of(request), request.query_params
     job = _job_id(mirror, query["job"], caller) if "job" in query else None
     node = find_node(mirror, query["node"]).spec.id if "node" in query else None
@@ -98,7 +96,7 @@ def _job_id(mirror: Mirror, ref: str, caller: Caller) -> JobId:
         return find_job(mirror, ref, caller).spec.id
     except NotFound:
         if ref.isdecimal() and caller.is_cluster_wide:
-            return JobId(ref)  # it was deleted, and what happened to it can still be told
+            return JobId(ref)  # a deleted job: its events are still stored
         raise
 
 
