@@ -14,6 +14,8 @@ REDACTED = "***"  # shown in place of a value that the caller may not read
 
 
 class Action(StrEnum):
+    """What a caller may do; the value completes the sentence "NAME may not ..." of a refusal."""
+
     READ = "read"
     SUBMIT = "submit jobs"
     CANCEL = "cancel jobs"

@@ -38,6 +38,8 @@ async def no_precondition() -> None:
 
 
 class PreviewDrain(Protocol):
+    """Computes what would become of the tasks on nodes if these were drained."""
+
     def __call__(
         self, copy: MirrorCopy, nodes: tuple[NodeId, ...], now: Instant, /, *, everything: bool
     ) -> tuple[DisplacedTasks, ...]: ...
@@ -66,6 +68,8 @@ class Addresses:
 
 
 class OutputSource(Protocol):
+    """Reads the output files that tasks left on their nodes."""
+
     def outputs(self, node: NodeId, wanted: OutputsRequest) -> AsyncGenerator[bytes, None]:
         """A list as JSON lines, or a tar archive. Raises NotFound, Conflict or Unavailable."""
 

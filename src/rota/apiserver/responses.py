@@ -59,6 +59,8 @@ StreamBody = Callable[[Write], Awaitable[bytes]]
 
 
 class TooLarge(Rejected):
+    """The body of a request exceeds its limit."""
+
     code = "too_large"
 
 

@@ -10,6 +10,8 @@ PATH = "ROTA_WORKER_PATH"  # the path that a worker is given, if it is not the w
 
 
 class WorkerCommand(NamedTuple):
+    """What the contract lets a worker run: a command line and a path."""
+
     command: str
     path: str
 

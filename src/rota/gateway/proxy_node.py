@@ -23,7 +23,7 @@ from rota.model.limits import BLOCK_TASKS, DIALLED_CPU_MILLI, WORKER_PROBE_MS
 from rota.model.messages import Hello, JobOrders, StopMode, TaskTemplate, task_template
 from rota.model.node import Dialled
 from rota.model.view import View
-from rota.wire import agent as wire
+from rota.wire.agent import hello_to_wire, orders_from_wire, reports_to_wire
 from rota.wire.generated import agent_pb2 as pb
 
 _PROBE_SECONDS = WORKER_PROBE_MS / 1000
@@ -118,7 +118,7 @@ class ProxyNode:
 
     async def _messages(self, outgoing: OutgoingQueue) -> AsyncIterator[pb.FromNode]:
         self._n = 1
-        yield pb.FromNode(n=1, hello=wire.hello_to_wire(self._hello()))
+        yield pb.FromNode(n=1, hello=hello_to_wire(self._hello()))
         while (message := await outgoing.get()) is not None:
             yield message
 
@@ -151,7 +151,7 @@ class ProxyNode:
             message = self._next_message()
             reports = self._attempts.drain_changes(message.n)
             if reports:
-                message.report.CopyFrom(pb.Report(jobs=wire.reports_to_wire(reports)))
+                message.report.CopyFrom(pb.Report(jobs=reports_to_wire(reports)))
                 outgoing.put_nowait(message)
 
     def _next_message(self, **content: Any) -> pb.FromNode:
@@ -180,7 +180,7 @@ class ProxyNode:
         raise HandshakeRefused(f"{code.name}: {details}")
 
     def _apply_orders(self, orders: pb.Orders) -> None:
-        for job_orders in map(wire.orders_from_wire, orders.jobs):
+        for job_orders in map(orders_from_wire, orders.jobs):
             if job_orders.work is not None:
                 self._templates[job_orders.job] = job_orders.work
             self._apply_job_orders(job_orders)

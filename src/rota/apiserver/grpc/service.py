@@ -126,6 +126,8 @@ def _with_meter(method: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[...
 
 @_metered
 class ControllerService(ControllerServicer):
+    """The service `Controller` of controller.proto; the rules are in `rota.apiserver.admission`."""
+
     def __init__(self, api: Api) -> None:
         self._api = api
 

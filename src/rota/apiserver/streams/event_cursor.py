@@ -45,6 +45,8 @@ BEGINNING = EventCursor(0, 0)
 
 
 class SequencedEvent(NamedTuple):
+    """An event with its cursor and the wall-clock time of its commit."""
+
     at: EventCursor
     wall_ms: int
     event: EventRecord

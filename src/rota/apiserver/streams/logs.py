@@ -45,11 +45,15 @@ Write = Callable[[bytes], Awaitable[None]]
 
 
 class LogSource(Protocol):
+    """Reads output from the nodes that have it."""
+
     def open(self, node: NodeId, wanted: LogRequest) -> AsyncIterator[LogPiece]:
         """What was written so far; with `follow`, until the attempt has ended. Raises Unavailable."""
 
 
 class TailSource(Protocol):
+    """Reads the tails of output that the server stores."""
+
     def find(self, job: JobId, index: int, attempt: int, stream: str) -> Tail | None:
         """The end of a stream, as the server itself stores it."""
 
