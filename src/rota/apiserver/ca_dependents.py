@@ -21,7 +21,7 @@ class CaDependents(NamedTuple):
 
     @property
     def blocking(self) -> list[str]:
-        """The dependents that postpone the end of the overlap, however long they take."""
+        """The dependents that postpone the automatic end of the overlap: nodes that are away do not."""
         return [*(f"node {name}" for name in self.connected), *(f"watcher {name}" for name in self.watchers)]
 
     @property
@@ -51,9 +51,11 @@ def find_ca_dependents(
 
 def _depends(node: NodeView, signs: CertificateAuthority, started: datetime, now: datetime) -> bool:
     status, spec = node.status, node.spec
+    # A revoked node is refused anyway, and a dialled worker has no certificate.
     if node.revoked or spec.dialled is not None:
         return False
-    if status is None:  # it has joined, and has never connected
+    # It has joined and never connected: its certificate is known only by the time at which it was signed.
+    if status is None:
         joined = datetime.fromtimestamp(spec.joined_at_ms / 1000, UTC)
         return joined < started and now < joined + signs.node_usable
     if status.certificate_expires_at_ms is None:

@@ -18,6 +18,7 @@ async def dry_run_job(api: Api, caller: Caller, body: object) -> dict[str, Any]:
 
     The mirror is copied on the event loop, so that the copy is of one revision; planning runs in a thread.
     """
+    # The slot is held until the plan is made: it bounds the copies in memory as well as the threads.
     async with api.plan_slots:
         now = api.now()
 

@@ -118,6 +118,7 @@ class Shares:
         heavy = SHARE_OF_HEAVY * self.capacity
         total = self._total.at(now)
         others = max(0.0, total - account.seconds.at(now))
+        # The last term is a floor: an equal part of the share that heavy accounts have together.
         return max(SHARE_TOLERANCE * total / active, heavy - others, heavy / active)
 
     def _check_for_light(self, now: float) -> None:

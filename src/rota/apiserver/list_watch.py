@@ -55,6 +55,7 @@ def watch_list(
     api: Api, request: Request, watched: WatchedList[K], only: frozenset[str] | None = None
 ) -> Response:
     """A stream of changed entries, from the reader's cursor or from now on; the id is the event's cursor."""
+    # Fixed before the response starts: what is committed from now on is sent, however late the client reads.
     position = requested_cursor(api, request) or api.event_hub.latest_cursor()
 
     async def run(write: responses.Write) -> bytes:

@@ -23,6 +23,7 @@ def find_job(view: View, ref: str, caller: Caller) -> JobView:
 
     A prefix of an id is not accepted: ids are consecutive numbers, so that it would be another job's id.
     """
+    # By id first: a job whose name is a number must not hide the job of that id.
     job = view.jobs.get(JobId(ref))
     if job is not None and can_see(caller, job.spec.namespace):
         return job

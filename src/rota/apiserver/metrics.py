@@ -64,6 +64,7 @@ class MetricCounters:
 
     def on_commit(self, committed: Committed) -> None:
         """Count a commit: a commit hook of the engine."""
+        # A full reload calls the hooks as well, without a commit.
         if not committed.decided.commits:
             return
         self._commits.inc()

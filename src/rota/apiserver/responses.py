@@ -162,6 +162,7 @@ async def run_until_disconnect(running: Awaitable[bytes], receive: Receive) -> b
     raised: RotaError | None = None
     try:
         async with asyncio.TaskGroup() as tasks:
+            # A disconnect raises in this task, and the group then cancels `running`.
             watching = tasks.create_task(_wait_for_disconnect(receive))
             end = await running
             watching.cancel()

@@ -61,6 +61,7 @@ async def _read(
     try:
         while True:
             reading = reading or source.tasks.create_task(_next(chunks))
+            # `wait` does not cancel the read at its timeout: that would end the stream of the worker.
             done, _ = await asyncio.wait([reading], timeout=timeout)
             timeout = _QUIET_SECONDS
             if not done and follow and source.is_live():

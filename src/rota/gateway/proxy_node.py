@@ -117,6 +117,8 @@ class ProxyNode:
                     sender.cancel()
 
     async def _messages(self, outgoing: OutgoingQueue) -> AsyncIterator[pb.FromNode]:
+        # A new session numbers its messages from 1. The hello has the whole inventory, so that reports which
+        # the previous session did not deliver are not lost.
         self._n = 1
         yield pb.FromNode(n=1, hello=hello_to_wire(self._hello()))
         while (message := await outgoing.get()) is not None:

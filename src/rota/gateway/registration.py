@@ -42,6 +42,7 @@ def deregister(view: View, worker_id: str) -> Plan:
     node = worker_node(view, worker_id)
     if node is None or node.spec.dialled is None:
         return Plan(answer=None, fenced=True)
+    # The address stays: a worker that registers there again gets the same node.
     spec = node.spec.dialled_as(Dialled(node.spec.dialled.address, ""))
     return Plan((spec,), why=f"the worker of node {spec.name} deregistered", answer=spec.id)
 

@@ -79,6 +79,7 @@ class SchedulerService(pb_grpc.SchedulerServicer):
             node: NodeId | None = await self._engine.ask(
                 "apiserver", lambda view, _: registration.deregister(view, request.workerID)
             )
+            # Crash point: after a crash here the worker is not dialled any more, and its node becomes lost.
             if node is not None:
                 await self._nodes.leave(node, "its worker deregistered")
         except RotaError as error:

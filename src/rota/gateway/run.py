@@ -43,6 +43,7 @@ class Gateway:
             while True:
                 self._changed.clear()  # before the read: a change during it is seen in the next round
                 wanted = await self._engine.read(registration.registered)
+                # Ordering: the proxy of an earlier registration ends before the new one starts.
                 await self._drop_unregistered(wanted)
                 for node, dialled in wanted.items():
                     if node not in self._dialled:

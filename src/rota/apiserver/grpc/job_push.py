@@ -56,6 +56,7 @@ class JobPush:
     async def _push_stages(self) -> jobs.Json | None:
         """Send all stages but the final one, which is returned; None: the job was deleted."""
         sent: jobs.Json | None = None
+        # Followed before the first read: a change between read and wait sets the signal.
         with self.api.event_hub.follow_job(self.job) as changes:
             while True:
                 line = await self.api.engine.read(self._read_job)

@@ -133,6 +133,7 @@ class ControllerService(ControllerServicer):
 
     async def Schedule(self, request: pb.ScheduleRequest, context: Context) -> None:
         async with self._serve_call(context, "schedule", "job", request) as caller:
+            # Ordering: taken before the submit, so that the first events of the job come after it.
             cursor = self._resume_cursor(request.heard)
             done = await submit_job(self._api, caller, request.spec_json, request.idempotency_key)
             self._audit(context, caller, "schedule", f"job {done.job}", "ok")
@@ -320,6 +321,7 @@ class ControllerService(ControllerServicer):
         """The stored cursor of a subscriber, moved to `at`; a new subscriber starts at the present."""
         access.require_role(caller, Action.SUBSCRIBE)
         engine, name = self._api.engine, subscriber_name(caller, subscriber)
+        # Ordering: taken before the command, so that a new subscriber misses no event committed meanwhile.
         now = self._api.event_hub.latest_cursor()
 
         def decide(*_: object) -> Plan:

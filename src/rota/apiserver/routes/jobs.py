@@ -144,6 +144,7 @@ async def _job_changes(
         entry = mirror.jobs.get(job)
         return None if entry is None else jobs.job_line(entry)
 
+    # Followed before the first read: a change between read and wait sets the signal.
     with api.event_hub.follow_job(job) as changes:
         while (line := await api.engine.read(read)) is not None:
             if line != last_sent:

@@ -26,6 +26,7 @@ async def plan_drain(request: Request) -> Response:
     api, caller, body = api_of(request), caller_of(request), await json_body(request)
     set_audit_target(request, "plan of a drain")
 
+    # The slot is held until the plan is made: it bounds the copies in memory as well as the threads.
     async with api.plan_slots:
         now = api.now()
 

@@ -60,6 +60,7 @@ async def make_token(request: Request) -> Response:
     replaces = _parse_replaced(body.get("replaces"))
     # Awaited before the token is stored: what it prepares has to hold before the token can be used.
     await api.before_token()
+    # In a thread, as the vault syncs its file to disk. Durable before the secret is sent to the caller.
     try:
         made = await asyncio.to_thread(api.vault.store_api_token, secret, token, replaces)
     except NameTaken as refusal:

@@ -98,6 +98,7 @@ class EventHub:
         floor = self._engine.revision if self._recent.floor is None else self._recent.floor
         stored: list[CommitEvents] = []
         if len(rows) < STORED_AT_ONCE:
+            # Bounded: a filter that matches little must not read the whole store.
             older = await self._engine.store.events(max(0, floor - STORED_AT_ONCE), STORED_AT_ONCE)
             stored = [_decode_row(row) for row in older if row.revision <= floor]
         found: list[SequencedEvent] = []

@@ -228,10 +228,12 @@ class Logs:
                     async for piece in pieces:
                         unreachable_since = None
                         yield piece
+                        # After a disconnect the stream goes on from here: each byte is sent once.
                         request = LogRequest(*request[:4], piece.offset + len(piece.data), request.follow)
                 return
             except Unavailable as error:
                 unreachable_since = unreachable_since or clock.time()
+                # By the same bound the watcher declares the node lost: its output is not expected any more.
                 gives_up = not request.follow or clock.time() > unreachable_since + LOST_MS / 1000
                 if (
                     gives_up
