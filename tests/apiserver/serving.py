@@ -119,14 +119,14 @@ class Serving:
         raw = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         async with self.connected(method, path, raw, headers) as (reply, reader):
             if method == "HEAD":
-                rest = b""
+                content = b""
             elif "content-length" in reply.headers:
-                rest = await reader.readexactly(int(reply.headers["content-length"]))
+                content = await reader.readexactly(int(reply.headers["content-length"]))
             elif "transfer-encoding" in reply.headers:
-                rest = b"".join([chunk async for chunk in chunks_of(reader)])
+                content = b"".join([chunk async for chunk in chunks_of(reader)])
             else:
-                rest = b""
-            return Reply(reply.status, reply.headers, rest)
+                content = b""
+            return Reply(reply.status, reply.headers, content)
 
     @contextlib.asynccontextmanager
     async def connected(

@@ -88,10 +88,10 @@ async def test_a_drain_is_previewed_without_being_done(tmp_path: Path) -> None:
         await server.call("POST", "/v1/jobs", {**JOB, "count": 2})
         plan = await server.call("POST", "/v1/plan/drain", {"nodes": ["laptop"]})
         shown = await server.call("GET", "/v1/nodes/laptop")
-        nobody = await server.call("POST", "/v1/plan/drain", {"nodes": ["desktop"]})
+        missing = await server.call("POST", "/v1/plan/drain", {"nodes": ["desktop"]})
         nothing = await server.call("POST", "/v1/plan/drain", {})
 
     (job,) = plan.json["jobs"]
     assert (plan.json["nodes"], job["fate"], job["tasks"], job["waits"]) == (["laptop"], "moves", 2, 2)
     assert shown.json["eligibility"] == "open"
-    assert (nobody.status, nothing.json["field"]) == (404, "nodes")
+    assert (missing.status, nothing.json["field"]) == (404, "nodes")

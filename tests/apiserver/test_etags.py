@@ -120,6 +120,6 @@ async def test_a_stream_is_not_cut_short_by_a_tag(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         await server.submit()
         await server.call("POST", "/v1/jobs/1/cancel")
-        told = await server.call("GET", "/v1/jobs/1/follow", If_None_Match="*")
+        followed = await server.call("GET", "/v1/jobs/1/follow", If_None_Match="*")
 
-    assert (told.status, told.body.startswith(b"event: ")) == (200, True)
+    assert (followed.status, followed.body.startswith(b"event: ")) == (200, True)

@@ -56,12 +56,12 @@ async def test_every_cursor_resumes_with_the_remaining_events_exactly_once(tmp_p
             await commit_events(engine, f"{number}a", f"{number}b")
         everything = await read_events(hub, BEGINNING, 11)
 
-        assert [one.event.why for one in everything] == [
+        assert [happened.event.why for happened in everything] == [
             "before the hub",
             *(f"{number}{letter}" for number in range(5) for letter in "ab"),
         ]
-        for place, one in enumerate(everything[:-1], start=1):
-            assert await read_events(hub, one.at, 11 - place) == everything[place:]
+        for place, happened in enumerate(everything[:-1], start=1):
+            assert await read_events(hub, happened.at, 11 - place) == everything[place:]
         assert await hub.page_after(everything[-1].at) == []
 
 
@@ -76,7 +76,7 @@ async def test_after_a_restart_events_continue_from_the_store(tmp_path: Path) ->
         await commit_events(engine, "three")
         last = await read_events(hub, later[-1].at, 1)
 
-    assert [one.event.why for one in (*later, *last)] == ["two", "three"]
+    assert [happened.event.why for happened in (*later, *last)] == ["two", "three"]
 
 
 async def test_a_reader_waits_for_new_events(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ async def test_a_reader_waits_for_new_events(tmp_path: Path) -> None:
                 await commit_events(engine, str(number))
 
     for reader in readers:
-        assert [one.event.why for one in reader.result()] == [str(number) for number in range(50)]
+        assert [happened.event.why for happened in reader.result()] == [str(number) for number in range(50)]
 
 
 async def test_memory_is_bounded_and_older_events_come_from_the_store(
@@ -105,7 +105,7 @@ async def test_memory_is_bounded_and_older_events_come_from_the_store(
         everything = await read_events(hub, BEGINNING, 30)
 
         assert len(hub._recent.rows) <= 8
-    assert [one.event.why for one in everything] == [str(number) for number in range(30)]
+    assert [happened.event.why for happened in everything] == [str(number) for number in range(30)]
 
 
 async def test_a_cursor_that_is_no_longer_stored_has_expired(tmp_path: Path) -> None:

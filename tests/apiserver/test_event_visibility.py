@@ -66,9 +66,9 @@ async def test_events_of_other_namespaces_are_hidden_over_http(tmp_path: Path) -
         listed = (await server.call("GET", "/v1/events?since=0.0", Authorization=token)).json["events"]
 
     for seen in (streamed, listed):
-        assert not [one for one in seen if one["kind"].partition(".")[0] in ("cron", "namespace")]
-        assert not [one for one in seen if one["kind"] == "cluster.wished"]
-        assert not [one for one in seen if SECRET in one["why"]]
+        assert not [event for event in seen if event["kind"].partition(".")[0] in ("cron", "namespace")]
+        assert not [event for event in seen if event["kind"] == "cluster.wished"]
+        assert not [event for event in seen if SECRET in event["why"]]
 
 
 async def test_events_of_other_namespaces_are_hidden_over_grpc(tmp_path: Path) -> None:
@@ -92,10 +92,10 @@ async def test_events_of_the_own_namespace_are_visible(tmp_path: Path) -> None:
         await change_objects_of_beta(server)
         seen = (await server.call("GET", "/v1/events?since=0.0", Authorization=token)).json["events"]
 
-    kinds = [(one["kind"], one["namespace"]) for one in seen]
+    kinds = [(event["kind"], event["namespace"]) for event in seen]
     assert kinds.count(("cron.changed", "beta")) == 3
     assert kinds.count(("namespace.changed", "beta")) == 2
-    assert not [one for one in seen if one["job"]]
+    assert not [event for event in seen if event["job"]]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ async def test_events_of_the_own_namespace_are_visible(tmp_path: Path) -> None:
         (EventRecord("node.suspect", "silence", node=NodeId("n1")), True),
         (EventRecord("queue.changed", "2 jobs wait"), True),
     ],
-    ids=lambda one: one.kind if isinstance(one, EventRecord) else "",
+    ids=lambda value: value.kind if isinstance(value, EventRecord) else "",
 )
 def test_an_event_without_a_namespace_is_visible_only_if_its_kind_is_public(
     event: EventRecord, seen: bool

@@ -176,11 +176,14 @@ async def test_the_state_has_nodes_jobs_the_queue_and_tasks_that_wait_for_a_deci
         next_event = (await watching.read()).events[0]
         watching.cancel()
 
-    (waits,) = [one for page in pages for one in page.unresolved]
-    nodes = [one for page in pages for one in page.nodes]
+    (waits,) = [task for page in pages for task in page.unresolved]
+    nodes = [node_line for page in pages for node_line in page.nodes]
     assert (waits.job, waits.index, waits.attempt, waits.owner) == ("1", 0, 1, "outside:ci")
-    assert [(one.name, one.state) for one in nodes] == [("laptop", "ready")]
-    assert {one.id: one.counts["unresolved"] for page in pages for one in page.jobs} == {"1": 1, "2": 0}
+    assert [(node_line.name, node_line.state) for node_line in nodes] == [("laptop", "ready")]
+    assert {job_line.id: job_line.counts["unresolved"] for page in pages for job_line in page.jobs} == {
+        "1": 1,
+        "2": 0,
+    }
     assert (pages[0].queue.jobs, pages[0].queue.tasks) == (1, 300)
     assert (next_event.kind, next_event.job) == ("job.submitted", "3")
 
@@ -193,7 +196,7 @@ async def test_the_state_shows_no_job_of_another_namespace(tmp_path: Path) -> No
         await outside.schedule({"command": ["true"], "namespace": "films"}).read()
         pages = [page async for page in outside.stub.State(pb.StateRequest(), metadata=outside.metadata)]
 
-    assert [one.id for page in pages for one in page.jobs] == ["2"]
+    assert [job_line.id for page in pages for job_line in page.jobs] == ["2"]
     assert pages[0].queue.jobs == 1
 
 

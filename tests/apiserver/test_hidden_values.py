@@ -72,13 +72,13 @@ async def test_settings_of_providers_are_shown_to_cluster_wide_admins(
     async with serving(tmp_path, MemoryStore, [*RECONCILERS, lifecycle.RECONCILER]) as server:
         await create_objects_with_secrets(server)
         token = server.token_for(role, namespace)
-        one = await server.call("GET", "/v1/clusters/cloud", Authorization=token)
+        shown = await server.call("GET", "/v1/clusters/cloud", Authorization=token)
         listed = await server.call("GET", "/v1/clusters", Authorization=token)
         some = await server.call("GET", "/v1/clusters?fields=name,settings", Authorization=token)
 
-    for reply in (one, listed, some):
+    for reply in (shown, listed, some):
         assert (SECRET in reply.body.decode()) is is_shown
-    assert sorted(one.json["settings"]) == ["create", "list", "remove"]
+    assert sorted(shown.json["settings"]) == ["create", "list", "remove"]
 
 
 async def test_an_operator_who_changes_a_cluster_is_not_shown_its_settings(tmp_path: Path) -> None:

@@ -238,14 +238,14 @@ async def test_tasks_are_paged_filtered_and_shown_with_their_attempts(tmp_path: 
         await server.put("watcher", statuses(job, 256, number=[1], state=[3], started_at_ms=[9]))
         page = await server.call("GET", f"/v1/jobs/{job}/tasks?limit=2&after=0")
         runs = await server.call("GET", f"/v1/jobs/{job}/tasks?state=running")
-        one = await server.call("GET", f"/v1/jobs/{job}/tasks/0")
+        shown = await server.call("GET", f"/v1/jobs/{job}/tasks/0")
         none = await server.call("GET", f"/v1/jobs/{job}/tasks/300")
 
     assert [task["index"] for task in page.json["tasks"]] == [1, 2]
     assert page.json["next"] == 2
     assert [task["index"] for task in runs.json["tasks"]] == [0]
-    assert [past["attempt"] for past in one.json["attempts"]] == [1]
-    assert one.json["node"] == "laptop"
+    assert [past["attempt"] for past in shown.json["attempts"]] == [1]
+    assert shown.json["node"] == "laptop"
     assert none.status == 404
 
 
@@ -284,7 +284,7 @@ async def test_a_machine_joins_with_a_token_once(tmp_path: Path) -> None:
     assert joined.status == 201
     assert joined.json["ca"] == ca.json["ca"]
     assert (again.status, again.json["detail"]) == (403, "join token was already used")
-    assert [(one["id"], one["name"], one["labels"]) for one in nodes.json["nodes"]] == [
+    assert [(entry["id"], entry["name"], entry["labels"]) for entry in nodes.json["nodes"]] == [
         (joined.json["node_id"], "box", {"rack": "7"})
     ]
 

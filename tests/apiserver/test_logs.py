@@ -65,10 +65,10 @@ async def test_all_streams_of_an_array_are_sent_as_chunks(tmp_path: Path) -> Non
         for index in range(200):
             server.source.write(f"{job}.{index}.1.stdout", b"%d" % index)
         reply = await server.call("GET", f"/v1/jobs/{job}/logs?format=chunks")
-        one = await server.call("GET", f"/v1/jobs/{job}/logs?format=chunks&index=7&stream=stdout")
+        single = await server.call("GET", f"/v1/jobs/{job}/logs?format=chunks&index=7&stream=stdout")
 
     assert texts(reply.body) == {(index, 1, "stdout"): b"%d" % index for index in range(200)}
-    assert texts(one.body) == {(7, 1, "stdout"): b"7"}
+    assert texts(single.body) == {(7, 1, "stdout"): b"7"}
     assert 1 < server.source.most_open <= logs.OPEN_AT_ONCE
 
 

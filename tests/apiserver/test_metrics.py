@@ -129,9 +129,9 @@ async def test_metrics_need_access_to_all_namespaces(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         viewer = await server.call("GET", "/metrics", Authorization=server.token_for(Role.VIEWER, "*"))
         narrow = await server.call("GET", "/metrics", Authorization=server.token_for(Role.ADMIN, "ci"))
-        nobody = await server.call("GET", "/metrics", Authorization="")
+        unauthenticated = await server.call("GET", "/metrics", Authorization="")
 
-    assert (viewer.status, narrow.status, nobody.status) == (200, 403, 401)
+    assert (viewer.status, narrow.status, unauthenticated.status) == (200, 403, 401)
 
 
 @needs("prometheus")

@@ -40,11 +40,11 @@ async def test_the_job_is_sent_first_and_its_end_last(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server, submitting(server, TRUE) as (reply, values):
         first = await anext(values)
         await end(server, first["id"])
-        rest = [status async for status in values]
+        later = [status async for status in values]
 
     assert (reply.status, reply.headers["content-type"]) == (201, "text/event-stream; charset=utf-8")
     assert (first["id"], first["spec"]["command"]) == ("1", ["true"])
-    assert [status["state"] for status in rest] == ["succeeded"]
+    assert [status["state"] for status in later] == ["succeeded"]
 
 
 async def test_each_event_has_its_kind(tmp_path: Path) -> None:
@@ -67,12 +67,12 @@ async def test_a_repeated_submit_with_its_key_follows_the_same_job(tmp_path: Pat
         async with submitting(server, TRUE, Idempotency_Key="once") as (reply, values):
             again = await anext(values)
             await end(server, again["id"])
-            rest = [status["state"] async for status in values]
+            later = [status["state"] async for status in values]
         ended = await server.call("POST", "/v1/jobs", TRUE, Idempotency_Key="once", **EVENTS)
         differs = await server.call("POST", "/v1/jobs", {"command": ["b"]}, Idempotency_Key="once", **EVENTS)
 
     assert (first["id"], again["id"], reply.status) == ("1", "1", 200)
-    assert rest == ["succeeded"]
+    assert later == ["succeeded"]
     assert (ended.status, ended.body.count(b"event: ")) == (200, 1)
     assert (differs.status, differs.json["code"]) == (409, "conflict")
 
@@ -94,13 +94,13 @@ async def test_a_submit_is_audited_when_it_is_accepted_and_not_at_its_end(tmp_pa
         first = await anext(values)
         audited = server.audited()
         await end(server, first["id"])
-        rest = [status async for status in values]
+        later = [status async for status in values]
         in_the_end = server.audited()
 
     assert [(line["action"], line["target"], line["outcome"]) for line in audited] == [
         ("submit_job", "job 1", "201")
     ]
-    assert len(rest) == 1
+    assert len(later) == 1
     assert in_the_end == audited
 
 
@@ -125,9 +125,9 @@ async def test_warnings_are_sent_with_the_job_and_not_again(tmp_path: Path) -> N
         async with submitting(server, body) as (_, values):
             first = await anext(values)
             await end(server, first["id"])
-            rest = [status async for status in values]
+            later = [status async for status in values]
         shown = await server.call("GET", "/v1/jobs/1")
 
     warning = {"field": "region", "text": "no node has the label region now"}
     assert plain.json["warnings"] == first["warnings"] == [warning]
-    assert all("warnings" not in status for status in (*rest, shown.json))
+    assert all("warnings" not in status for status in (*later, shown.json))

@@ -50,13 +50,13 @@ async def test_a_token_is_replaced_while_the_previous_one_is_still_valid(tmp_pat
             await make(server, "ci", replaces=7),
         ]
         used = [
-            await server.call("GET", "/v1/jobs", Authorization=f"Bearer {one.json['token']}")
-            for one in (first, second)
+            await server.call("GET", "/v1/jobs", Authorization=f"Bearer {reply.json['token']}")
+            for reply in (first, second)
         ]
 
     assert second.status == 201
-    assert [one.status for one in used] == [200, 200]
-    assert [(one.status, one.json["field"]) for one in others] == [
+    assert [reply.status for reply in used] == [200, 200]
+    assert [(reply.status, reply.json["field"]) for reply in others] == [
         (409, "replaces"),
         (404, "replaces"),
         (400, "replaces"),
@@ -67,8 +67,8 @@ async def test_the_audit_log_distinguishes_tokens_of_one_name(tmp_path: Path) ->
     async with serving(tmp_path, MemoryStore) as server:
         first = await make(server, "ci")
         second = await make(server, "ci", replaces=first.json["id"])
-        for one in (first, second):
-            await server.call("POST", "/v1/jobs", {}, Authorization=f"Bearer {one.json['token']}")
+        for reply in (first, second):
+            await server.call("POST", "/v1/jobs", {}, Authorization=f"Bearer {reply.json['token']}")
         audited = [(line["who"], line["token"]) for line in server.audited()][-2:]
 
     assert audited == [("ci", first.json["id"]), ("ci", second.json["id"])]

@@ -42,10 +42,10 @@ async def start_task(server: Serving) -> None:
 async def read_until_cut(reader: asyncio.StreamReader) -> None:
     """Return when the server has closed the connection before the end of the response."""
     with contextlib.suppress(ConnectionError):
-        rest = await reader.read()
-        while rest:
-            assert not rest.endswith(b"0\r\n\r\n")
-            rest = await reader.read()
+        data = await reader.read()
+        while data:
+            assert not data.endswith(b"0\r\n\r\n")
+            data = await reader.read()
 
 
 async def all_of(running: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
@@ -64,14 +64,18 @@ async def open_all(server: Serving, token: str, opened: contextlib.AsyncExitStac
     return readers
 
 
+def revoke_named(server: Serving, name: str) -> None:
+    (found,) = [token for token in server.api.vault.list_api_tokens() if token.name == name]
+    server.api.vault.revoke_api_token(found.id)
+
+
 async def test_every_http_stream_ends_when_its_token_is_revoked(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server, asyncio.timeout(30):
         await start_task(server)
         token = server.token_for(Role.VIEWER, "*")
         async with contextlib.AsyncExitStack() as opened:
             readers = await open_all(server, token, opened)
-            (one,) = [one for one in server.api.vault.list_api_tokens() if one.role is Role.VIEWER]
-            server.api.vault.revoke_api_token(one.id)
+            revoke_named(server, "viewer-token")
 
             await all_of(read_until_cut(reader) for reader in readers)
 
@@ -94,8 +98,7 @@ async def test_a_stream_of_another_token_continues(tmp_path: Path) -> None:
         async with contextlib.AsyncExitStack() as opened:
             ending = await open_all(server, revoked, opened)
             continuing = await open_all(server, other, opened)
-            (one,) = [one for one in server.api.vault.list_api_tokens() if one.role is Role.VIEWER]
-            server.api.vault.revoke_api_token(one.id)
+            revoke_named(server, "viewer-token")
             await all_of(read_until_cut(reader) for reader in ending)
             await server.submit(name="later")
 
@@ -185,8 +188,7 @@ async def test_an_ended_stream_is_audited(tmp_path: Path, state: str) -> None:
         headers = {"Authorization": f"Bearer {secret}", "Accept": EVENTS}
         async with server.connected("GET", "/v1/events", b"", headers) as (_, reader):
             if state == "revoked":
-                (one,) = [one for one in server.api.vault.list_api_tokens() if one.name == "short"]
-                server.api.vault.revoke_api_token(one.id)
+                revoke_named(server, "short")
             await read_until_cut(reader)
 
         (line,) = server.audited()

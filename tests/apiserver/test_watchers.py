@@ -71,6 +71,8 @@ async def test_a_removed_watcher_is_no_longer_accepted(tmp_path: Path) -> None:
         again = await server.call("DELETE", "/v1/watchers/edge")
         may_watch = server.api.vault.has_watcher(joined.json["node_id"])
 
-    assert [(one["id"], one["name"]) for one in listed.json["watchers"]] == [(joined.json["node_id"], "edge")]
+    assert [(watcher["id"], watcher["name"]) for watcher in listed.json["watchers"]] == [
+        (joined.json["node_id"], "edge")
+    ]
     assert (stranger.status, removed.status, again.status) == (403, 204, 404)
     assert not may_watch
