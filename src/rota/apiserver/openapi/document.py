@@ -41,7 +41,7 @@ _IN_PATH = {
 }
 _GROUPS = {
     **dict.fromkeys(("tasks", "logs", "outputs"), "tasks and output"),
-    **dict.fromkeys(("openapi.json", "docs", "metrics", "healthz", "readyz"), "server"),
+    **dict.fromkeys(("openapi.json", "metrics", "healthz", "readyz"), "server"),
     **dict.fromkeys(("join-tokens", "ca", "enroll", "watchers"), "joining"),
     "brake": "nodes",
     "plan": "plans",

@@ -281,7 +281,6 @@ OPERATIONS = (
     Operation("GET", "/v1/store/backup", "everything, as of one moment", "application/octet-stream"),
     Operation("POST", "/v1/store/accept", "let nodes follow a restored server", Accepted, body=EmptyBody),
     Operation("GET", "/v1/openapi.json", "this document", dict[str, Any]),
-    Operation("GET", "/v1/docs", "this document for people", "text/html"),
     Operation("GET", "/metrics", "figures for Prometheus", "text/plain"),
     Operation("GET", "/healthz", "200 while the process answers", dict[str, Any]),
     Operation("GET", "/readyz", "200 while it leads and its store works, else 503", dict[str, Any]),
