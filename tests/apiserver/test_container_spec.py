@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rota.apiserver.spec.job import parse_spec
-from rota.apiserver.views.job_spec import spec_json as shown
+from rota.apiserver.views.job_spec import spec_json
 from rota.model.container import ContainerNetwork, ContainerSpec, MountSpec, PullPolicy
 from rota.model.errors import BadField
 from rota.model.messages import task_template
@@ -34,7 +34,7 @@ def test_everything_that_can_be_said_of_a_container() -> None:
     assert spec.container == ContainerSpec(
         image, "1000", ContainerNetwork.HOST, mounts, "/b", PullPolicy.MISSING
     )
-    assert parse_spec(json.loads(json.dumps(shown(spec)))) == spec
+    assert parse_spec(json.loads(json.dumps(spec_json(spec)))) == spec
 
 
 def test_limits_and_files_go_with_an_image() -> None:

@@ -6,9 +6,8 @@ import msgspec
 import pytest
 
 from rota.apiserver.admission import crons, namespaces
-from rota.apiserver.admission import update as admit_update
 from rota.apiserver.admission.submission import SubmitResult, submit_job
-from rota.apiserver.admission.update import UpdateRequest
+from rota.apiserver.admission.update import UpdateRequest, update_job
 from rota.apiserver.views import job_spec
 from rota.engine.state.mirror import Mirror
 from rota.engine.time_zones import zone
@@ -182,7 +181,7 @@ def test_an_update_makes_a_need_its_own_word_and_null_gives_it_back(mirror: Mirr
     mirror.apply(JobStatus(job, JobState.ACTIVE))
 
     def update(**fields: Any) -> JobSpec:
-        applied(mirror, admit_update.update_job(mirror, job, UpdateRequest(fields), ADA, at(0)))
+        applied(mirror, update_job(mirror, job, UpdateRequest(fields), ADA, at(0)))
         return mirror.jobs[job].spec
 
     own = update(memory="2g")

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from rota.apiserver.spec.job import parse_spec
-from rota.apiserver.views.job_spec import spec_json as shown
+from rota.apiserver.views.job_spec import spec_json
 from rota.model.errors import BadField
 from rota.model.shape import LEASES, RunMode
 
@@ -32,7 +32,7 @@ def test_both_can_be_said_and_are_shown_as_they_were() -> None:
     spec = asked(run="one_at_a_time", lease="3s", lease_margin="1s")
 
     assert (spec.lease_ms, spec.lease_margin_ms) == (3_000, 1_000)
-    assert (shown(spec)["lease"], shown(spec)["lease_margin"]) == (3.0, 1.0)
+    assert (spec_json(spec)["lease"], spec_json(spec)["lease_margin"]) == (3.0, 1.0)
 
 
 def test_other_modes_hold_none() -> None:
@@ -40,7 +40,7 @@ def test_other_modes_hold_none() -> None:
 
     assert spec.lease_ms is None
     assert spec.conditions == ()
-    assert "lease" not in shown(spec)
+    assert "lease" not in spec_json(spec)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rota.apiserver.spec.job import parse_spec
-from rota.apiserver.views.job_spec import spec_json as shown
+from rota.apiserver.views.job_spec import spec_json
 from rota.model.errors import BadField
 from rota.model.messages import task_template
 from rota.model.sandbox import SANDBOX, SandboxSpec
@@ -29,7 +29,7 @@ def test_what_can_be_said_of_a_sandbox(said: Any, meant: SandboxSpec | None) -> 
 
     assert spec.sandbox == task_template(spec).sandbox == meant
     assert (SANDBOX in spec.shape.where) == (meant is not None)
-    assert parse_spec(json.loads(json.dumps(shown(spec)))) == spec
+    assert parse_spec(json.loads(json.dumps(spec_json(spec)))) == spec
 
 
 @pytest.mark.parametrize(

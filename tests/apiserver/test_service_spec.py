@@ -7,7 +7,7 @@ import pytest
 
 from rota.apiserver.spec.job import parse_spec
 from rota.apiserver.spec.service import CHECK_FIELDS
-from rota.apiserver.views.job_spec import spec_json as shown
+from rota.apiserver.views.job_spec import spec_json
 from rota.model.errors import BadField
 from rota.model.job import JobKind
 from rota.model.service import HealthCheck, RestartPolicy
@@ -56,7 +56,7 @@ def test_a_check_is_a_command_or_a_port(said: dict[str, Any], check: HealthCheck
     spec = parse_spec(SERVICE | {"check": said})
 
     assert spec.check == check
-    assert parse_spec(_sendable(shown(spec))).check == check  # as it is shown, it can be sent again
+    assert parse_spec(_sendable(spec_json(spec))).check == check  # as it is shown, it can be sent again
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_any_job_may_choose_the_signal_that_ends_it() -> None:
     spec = parse_spec({"command": ["work"], "stop_signal": "sigint"})
 
     assert spec.stop_signal == signal.SIGINT
-    assert shown(spec)["stop_signal"] == "INT"
+    assert spec_json(spec)["stop_signal"] == "INT"
 
 
 def test_every_field_of_a_check_is_known() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from rota.apiserver.spec.job import parse_spec
-from rota.apiserver.views.job_spec import spec_json as shown
+from rota.apiserver.views.job_spec import spec_json
 from rota.model import limits
 from rota.model.errors import BadField
 from rota.model.lifecycle import AttemptState
@@ -28,7 +28,7 @@ def test_steps_take_the_place_of_a_command() -> None:
     assert [step.name for step in spec.steps] == ["step-1", "test"]
     assert spec.steps[1].timeout_seconds == 60
     assert spec.name == "make"
-    again = shown(spec)
+    again = spec_json(spec)
     assert again["steps"][1] == {"name": "test", "command": ("make", "test"), "timeout": 60}
 
 
@@ -57,7 +57,7 @@ def test_files_are_text_or_base64() -> None:
     spec = parse_spec({"command": ["a"], "files": {"a/b": "x", "c": {"base64": "/w=="}}})
 
     assert spec.files == {"a/b": b"x", "c": b"\xff"}
-    assert shown(spec)["files"] == {"a/b": 1, "c": 1}
+    assert spec_json(spec)["files"] == {"a/b": 1, "c": 1}
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from rota.apiserver.access import (
 )
 from rota.apiserver.admission import actions, submission
 from rota.apiserver.admission.node_actions import delete_node, drain_node, enroll_node, set_node_eligibility
-from rota.apiserver.admission.subscribers import acknowledge_events
+from rota.apiserver.admission.recovery import acknowledge_events
 from rota.apiserver.lookup import find_job, find_node
 from rota.apiserver.spec.job import SPEC_FIELDS, parse_spec
 from rota.engine.state.mirror import Mirror

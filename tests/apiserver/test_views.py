@@ -4,10 +4,9 @@ import msgspec
 
 from rota.apiserver.spec.job import parse_spec
 from rota.apiserver.views import job_spec, jobs
-from rota.apiserver.views import tasks as show_tasks
 from rota.apiserver.views.events import event_json
 from rota.apiserver.views.nodes import node_json
-from rota.apiserver.views.tasks import TaskFilter
+from rota.apiserver.views.tasks import TaskFilter, task_json, tasks_page
 from rota.engine.state.entries import JobEntry
 from rota.engine.state.mirror import Mirror
 from rota.model.attempt import EVICTED, Choice, OldAttempt, OldStatus
@@ -68,9 +67,9 @@ def test_what_never_began_in_an_ended_job_is_canceled() -> None:
     entry = mirror.jobs[JobId("1")]
 
     assert jobs.task_counts(entry)["canceled"] == 300
-    assert show_tasks.tasks_page(mirror, entry, TaskFilter(after=298), 10)["tasks"][0]["state"] == "canceled"
-    assert len(show_tasks.tasks_page(mirror, entry, TaskFilter({"canceled"}), 1000)["tasks"]) == 300
-    assert show_tasks.tasks_page(mirror, entry, TaskFilter({"pending"}), 1000)["tasks"] == []
+    assert tasks_page(mirror, entry, TaskFilter(after=298), 10)["tasks"][0]["state"] == "canceled"
+    assert len(tasks_page(mirror, entry, TaskFilter({"canceled"}), 1000)["tasks"]) == 300
+    assert tasks_page(mirror, entry, TaskFilter({"pending"}), 1000)["tasks"] == []
 
 
 def test_a_job_shows_its_spec_in_units_people_can_send_back() -> None:
@@ -118,7 +117,7 @@ def test_a_task_shows_its_newest_attempt() -> None:
         ),
         tasks("1", 3, state=[TaskState.FAILED], wanted=[1]),
     )
-    first, second, third = show_tasks.tasks_page(mirror, mirror.jobs[JobId("1")], TaskFilter(), 10)["tasks"]
+    first, second, third = tasks_page(mirror, mirror.jobs[JobId("1")], TaskFilter(), 10)["tasks"]
 
     assert first == {
         "job": "1",
@@ -152,7 +151,7 @@ def test_a_task_knows_all_its_attempts_oldest_first() -> None:
         ),
         statuses("1", 1, number=[3], state=[SUCCEEDED], started_at_ms=[9], older=(old,)),
     )
-    past = show_tasks.task_json(mirror, mirror.jobs[JobId("1")], 0)["attempts"]
+    past = task_json(mirror, mirror.jobs[JobId("1")], 0)["attempts"]
 
     assert [(one["attempt"], one["state"], one["node"]) for one in past] == [
         (1, "lost", "laptop"),
@@ -167,7 +166,7 @@ def test_pages_of_tasks_cross_blocks_without_gaps_or_repeats() -> None:
     mirror = mirror_of(spec(1, count=600), attempts("1", 256, block=1, number=[1] * 256))
     entry, after, seen = mirror.jobs[JobId("1")], -1, list[int]()
     while True:
-        page = show_tasks.tasks_page(mirror, entry, TaskFilter(after=after), 100)
+        page = tasks_page(mirror, entry, TaskFilter(after=after), 100)
         seen += [task["index"] for task in page["tasks"]]
         if page["next"] is None:
             break
@@ -268,7 +267,7 @@ def test_an_attempt_that_had_to_give_way_is_shown_as_such() -> None:
         attempts("1", 1, number=[2], flags=[EVICTED], older=(OldAttempt(0, 1, NodeId("n1"), 4, EVICTED),)),
         statuses("1", 1, number=[2], state=[RUNNING], started_at_ms=[9], older=(old,)),
     )
-    shown = show_tasks.task_json(mirror, mirror.jobs[JobId("1")], 0)
+    shown = task_json(mirror, mirror.jobs[JobId("1")], 0)
 
     assert shown["evicted"]
     assert [(one["attempt"], one["state"], one["evicted"]) for one in shown["attempts"]] == [

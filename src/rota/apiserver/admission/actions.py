@@ -9,7 +9,7 @@ from rota.apiserver.access import Action, Caller
 from rota.apiserver.admission.restart import kill_and_restart_tasks
 from rota.apiserver.lookup import find_job
 from rota.apiserver.spec import fields
-from rota.apiserver.spec.signals import SIGKILL, SIGNAL_NAMES, parse_signal
+from rota.apiserver.spec.fields import SIGKILL, SIGNAL_NAMES, parse_signal
 from rota.model.amounts import parse_count
 from rota.model.columns import Ranges, ints
 from rota.model.errors import BadField, Conflict

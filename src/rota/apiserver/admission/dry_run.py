@@ -7,15 +7,14 @@ from rota.apiserver.access import Action, Caller
 from rota.apiserver.admission.submission import submit_job
 from rota.apiserver.lookup import find_node
 from rota.apiserver.spec import fields
-from rota.apiserver.spec.dependencies import dependency_outcome
 from rota.apiserver.spec.quantities import MACHINE_PARSERS, parse_quantities
 from rota.model.amounts import parse_count
 from rota.model.errors import BadField
 from rota.model.ids import NodeId
 from rota.model.job import JobSpec
-from rota.model.outlook import NewNode, PlanResult, WhatIf
+from rota.model.outlook import NewNode, PlanOutcome, PlanResult, WhatIf
 from rota.model.plan import Instant
-from rota.model.view import View
+from rota.model.view import View, state_of
 
 NEW_NODES_MAX = 1000  # in one question: its answer takes as long as with that many nodes
 WITHOUT_NODES_MAX = 1000
@@ -45,7 +44,7 @@ def parse_plan_request(view: View, body: object, caller: Caller, now: Instant) -
     without = _find_nodes(view, "without", said.get("without", []))
     scale = fields.flag("scale", said.get("scale", False))
     what_if = WhatIf(_parse_new_nodes(said.get("add_nodes", [])), without, scale)
-    return PlanRequest(spec, what_if, dependency_outcome(view, spec))
+    return PlanRequest(spec, what_if, _dependency_outcome(view, spec))
 
 
 def parse_drain_plan_request(view: View, body: object, caller: Caller) -> DrainPlanRequest:
@@ -83,3 +82,17 @@ def _find_nodes(view: View, field: str, value: object) -> tuple[NodeId, ...]:
         raise BadField(field, "is not a list of nodes", 'write ["node-1"]')
     names = dict.fromkeys(find_node(view, fields.text(field, one)).spec.id for one in value)
     return tuple(names)
+
+
+def _dependency_outcome(view: View, spec: JobSpec) -> PlanResult | None:
+    """What would become of it because of those it waits for; None: they do not stand in its way."""
+    found = [(one, one.is_met(state_of(view, one.job))) for one in spec.after]
+    for after, holds in found:
+        if holds is False:
+            problem = f"it waits for {after.description}, and that ended otherwise"
+            return PlanResult(PlanOutcome.NEVER, f"would never start: {problem}")
+    waits = [after for after, holds in found if holds is None]
+    if not waits:
+        return None
+    more = f" and {len(waits) - 1} more" if len(waits) > 1 else ""
+    return PlanResult(PlanOutcome.WAIT, f"would wait: for {waits[0].description}{more}")

@@ -3,8 +3,7 @@
 from rota.apiserver import access
 from rota.apiserver.access import Action, Caller
 from rota.apiserver.spec import fields
-from rota.apiserver.spec.namespace_bounds import parse_bounds
-from rota.apiserver.spec.quantities import QUOTA_PARSERS, TASK_PARSERS, parse_quantities
+from rota.apiserver.spec.quantities import QUOTA_PARSERS, TASK_PARSERS, parse_bounds, parse_quantities
 from rota.model.amounts import parse_count
 from rota.model.errors import NotFound, QueueFull
 from rota.model.namespace import NamespaceRecord

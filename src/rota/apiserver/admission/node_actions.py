@@ -15,10 +15,18 @@ from rota.model.errors import BadField, Conflict, NotFound
 from rota.model.ids import NodeId
 from rota.model.job import Counters
 from rota.model.lifecycle import NodeState
-from rota.model.limits import DRAIN_SECONDS_MAX, LABEL_VALUE_MAX, LABELS_MAX, NAME_LENGTH_MAX
+from rota.model.limits import (
+    DRAIN_SECONDS_MAX,
+    LABEL_VALUE_MAX,
+    LABELS_MAX,
+    NAME_LENGTH_MAX,
+    REPORT_LEAST_MS,
+    REPORT_MOST_MS,
+)
 from rota.model.names import LABEL, is_label
 from rota.model.node import Connection, Eligibility, NodeIntent, NodeSpec
 from rota.model.plan import EventRecord, Instant, Plan
+from rota.model.report_interval import ReportInterval
 from rota.model.view import NodeView, View, keys_of_node
 
 _LABEL_FIELDS, _TAINT_FIELDS = ("label", "unlabel"), ("taint", "untaint")
@@ -256,3 +264,48 @@ def _taint_key(taint: str) -> str:
 
 def _matches(said: str, taint: str) -> bool:
     return said in (taint, _taint_key(taint))
+
+
+_NODES_NAMED_MAX = 8  # nodes named in a sentence
+
+
+def release_brake(view: View, body: object, caller: Caller, now: Instant) -> Plan:
+    """Of the nodes that are named, or of all: it holds for the silence that each keeps now."""
+    access.require_cluster_wide(caller, Action.CHANGE_NODES)
+    named = fields.known_fields(body, ("nodes",)).get("nodes")
+    chosen = list(view.nodes.values()) if named is None else _find_named_nodes(view, named)
+    silent = [node for node in chosen if node.status is not None and node.status.state is NodeState.SUSPECT]
+    if not silent:
+        raise Conflict("none of these nodes is silent", hint="see rota node ls")
+    puts = [
+        msgspec.structs.replace(node.intent or NodeIntent(node.spec.id), gone_at_ms=now.ms) for node in silent
+    ]
+    names = sorted(node.spec.name for node in silent)
+    told = ", ".join(names[:_NODES_NAMED_MAX]) + (", ..." if len(names) > _NODES_NAMED_MAX else "")
+    why = f"{caller.name} says that {'these nodes are' if len(names) > 1 else 'this node is'} gone: {told}"
+    event = EventRecord("cluster.brake", why, state="released")
+    return Plan(tuple(puts), events=(event,), why=why, answer=names)
+
+
+def _find_named_nodes(view: View, value: object) -> list[NodeView]:
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise BadField("nodes", "is not a list of names", 'write ["a", "b"], or leave it out for all')
+    return [find_node(view, ref) for ref in value]
+
+
+def set_report_interval(before: ReportInterval, least_ms: int, most_ms: int, caller: Caller) -> Plan:
+    """Both 0: as the server's configuration says. Nodes are told with their next word."""
+    access.require_cluster_wide(caller, Action.CHANGE_NODES)
+    hint = f"write {REPORT_LEAST_MS} to {REPORT_MOST_MS}, or 0 for both"
+    if (least_ms, most_ms) != (0, 0):
+        for field, value in (("least_ms", least_ms), ("most_ms", most_ms)):
+            if not REPORT_LEAST_MS <= value <= REPORT_MOST_MS:
+                raise BadField(field, f"{value} ms are out of bounds", hint)
+        if least_ms > most_ms:
+            raise BadField("least_ms", f"{least_ms} ms are more than the most, {most_ms} ms", hint)
+    wanted = ReportInterval(least_ms, most_ms)
+    if wanted == before:
+        return Plan(answer=wanted, fenced=True)
+    told = f"every {least_ms / 1000:g} to {most_ms / 1000:g} s" if most_ms else "as its configuration says"
+    why = f"{caller.name} wants nodes to report {told}"
+    return Plan((wanted,), events=(EventRecord("node.pace", why),), why=why, answer=wanted)

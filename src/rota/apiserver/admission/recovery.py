@@ -1,21 +1,22 @@
 """What the owner of a job's recovery says of tasks that were lost: once for each attempt."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from rota.apiserver import access
 from rota.apiserver.access import Action, Caller
 from rota.apiserver.admission.actions import parse_indices
-from rota.apiserver.admission.subscribers import subscriber_name
 from rota.apiserver.lookup import find_job
 from rota.apiserver.spec import fields
+from rota.apiserver.streams.event_cursor import EventCursor
 from rota.model.columns import Ranges
-from rota.model.errors import BadField, Conflict, NotAllowed
+from rota.model.errors import BadField, Conflict, NotAllowed, QueueFull
 from rota.model.job import JobSpec
 from rota.model.limits import ANSWERS_MAX, BLOCK_TASKS
 from rota.model.plan import EventRecord, Instant, Plan
 from rota.model.recovery import Loss, RecoveryAnswer, RecoveryAnswers, RecoveryDecision
+from rota.model.subscriber import Subscriber
 from rota.model.view import JobView, View
 
 
@@ -161,3 +162,40 @@ def _remembered_answers(job: JobView, more: int) -> dict[int, RecoveryAnswer]:
     """Earlier words, so that they can be repeated; the first of them go when there are too many."""
     before = [] if job.answers is None else list(job.answers.words.items())
     return dict(before[max(0, len(before) + more - ANSWERS_MAX) :])
+
+
+SUBSCRIBERS_MAX = 1000  # each is one record for ever
+
+
+def acknowledge_events(
+    known: Mapping[str, Subscriber], name: str, revision: int, index: int, owner: str = ""
+) -> Plan:
+    """Positions only grow: a late or repeated acknowledgement changes nothing.
+
+    One that a former holder of the name has left is replaced by the caller's own.
+    """
+    before = known.get(name)
+    if before is not None and not before.belongs_to(owner):
+        before = None
+    if before is not None and (revision, index) <= (before.revision, before.index):
+        return Plan(answer=before)
+    if name not in known and len(known) >= SUBSCRIBERS_MAX:
+        raise QueueFull(f"there are {len(known)} subscribers already", field="subscriber")
+    subscriber = Subscriber(name, revision, index, owner)
+    return Plan((subscriber,), answer=subscriber)
+
+
+def subscriber_name(caller: Caller, name: str) -> str:
+    """Nobody can move another token's position."""
+    return f"{caller.name}:{fields.name('subscriber', name)}"
+
+
+def subscribe(known: Mapping[str, Subscriber], name: str, now: EventCursor, owner: str = "") -> Plan:
+    """Where a subscriber goes on: behind what it acknowledged; from now on the first time it is heard of.
+
+    Who no longer leads may know an older place only, and must not answer.
+    """
+    before = known.get(name)
+    if before is not None and before.belongs_to(owner):
+        return Plan(answer=before, fenced=True)
+    return acknowledge_events(known, name, now.revision, now.index, owner)

@@ -10,6 +10,7 @@ from rota.model.amounts import parse_count
 from rota.model.columns import Ranges, ints
 from rota.model.errors import BadField, Conflict
 from rota.model.job import JobIntent
+from rota.model.lifecycle import TaskState
 from rota.model.limits import BLOCK_TASKS, RESTARTS_MAX
 from rota.model.plan import EventRecord, Instant, Plan
 from rota.model.shape import RunMode
@@ -21,7 +22,7 @@ def restart_tasks(view: View, ref: str, body: object, caller: Caller, now: Insta
     """Named by the number of its attempt, so that a repeated wish stops nothing that began since."""
     job = find_job(view, ref, caller)
     access.require_in_namespace(caller, Action.CANCEL, job.spec.namespace)
-    wanted = parse_indices(fields.known_fields(body, ("indices",)).get("indices"), job.spec.count)
+    wanted = _parse_indices(fields.known_fields(body, ("indices",)).get("indices"), job.spec.count)
     _refuse_ended(job)
     live = _live_attempts(job)
     chosen = live if wanted is None else {index: live[index] for index in wanted if index in live}
@@ -60,7 +61,7 @@ def _still_live(wished: dict[int, int], live: dict[int, int]) -> dict[int, int]:
     return {index: number for index, number in wished.items() if live.get(index) == number}
 
 
-def parse_indices(value: object, count: int) -> list[int] | None:
+def _parse_indices(value: object, count: int) -> list[int] | None:
     if value is None:
         return None
     if not isinstance(value, list):
@@ -87,3 +88,35 @@ def _live_attempts(job: JobView) -> dict[int, int]:
                 if Phase.PENDING < phase < FIRST_END and phase != Phase.UNRESOLVED:
                     found[block * BLOCK_TASKS + position] = int(numbers[position])
     return found
+
+
+def release_tasks(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan:
+    """Named by the number of its try, so that a repeated wish releases nothing that was held since."""
+    job = find_job(view, ref, caller)
+    access.require_in_namespace(caller, Action.CANCEL, job.spec.namespace)
+    wanted = _parse_indices(fields.known_fields(body, ("indices",)).get("indices"), job.spec.count)
+    held = {} if job.status is None or job.status.ended else _held_tasks(job)
+    chosen = held if wanted is None else {index: held[index] for index in wanted if index in held}
+    if not chosen:
+        raise Conflict(
+            f"none of these tasks of job {job.spec.id} is held", hint=f"see rota show {job.spec.id}"
+        )
+    if len(chosen) > RESTARTS_MAX:
+        raise Conflict(f"{len(chosen)} tasks are held", hint=f"name at most {RESTARTS_MAX} of them")
+    before = job.intent or JobIntent(job.spec.id)
+    still = {index: tries for index, tries in before.release.items() if held.get(index) == tries}
+    wish = msgspec.structs.replace(before, release={**still, **chosen}, at_ms=now.ms)
+    ranges = Ranges(list(chosen))
+    why = f"{caller.name} releases task{'s' if len(chosen) > 1 else ''} {ranges} of job {job.spec.id}"
+    event = EventRecord("task.release", why, job=job.spec.id, indices=tuple(ranges.pairs))
+    return Plan((wish,), events=(event,), why=why, answer=job.spec.id)
+
+
+def _held_tasks(job: JobView) -> dict[int, int]:
+    """Index -> the number of the try that is held."""
+    return {
+        block * BLOCK_TASKS + at: ints(task, "wanted")[at]
+        for block, task in job.tasks.items()
+        for at, state in enumerate(task.state)
+        if state == TaskState.HELD
+    }

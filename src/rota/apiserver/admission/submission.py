@@ -11,11 +11,11 @@ from rota.apiserver.admission.idempotency import find_earlier_submit, spec_diges
 from rota.apiserver.admission.warnings import SubmitWarning, submit_warnings
 from rota.apiserver.lookup import find_job
 from rota.apiserver.spec.consistency import refuse_affinity_cycle
-from rota.apiserver.spec.dependencies import resolve_dependencies
 from rota.apiserver.spec.job import check_spec, named_resources, parse_spec
 from rota.apiserver.spec.recovery import with_controller
 from rota.model.amounts import show_amount
-from rota.model.errors import Conflict, QueueFull, StoreFull
+from rota.model.dependency import Dependency
+from rota.model.errors import Conflict, NotFound, QueueFull, StoreFull
 from rota.model.ids import JobId
 from rota.model.job import Counters, JobSpec, SubmitKey
 from rota.model.limits import JOBS_WAITING_MAX
@@ -61,7 +61,7 @@ def submit_job(
         cluster=wish_within.cluster,
     )
     spec = with_controller(spec, controller)
-    spec = assess_needs(view, with_origins(resolve_dependencies(view, spec, caller), named_resources(known)))
+    spec = assess_needs(view, with_origins(_resolve_dependencies(view, spec, caller), named_resources(known)))
     if spec.needs != dated.needs:  # by its namespace: together with the rest that may be too much
         check_spec(spec, now.wall_ms)
     refuse_affinity_cycle(view, spec)
@@ -107,3 +107,18 @@ def _describe_request(spec: JobSpec) -> str:
     tasks = "one task" if spec.count == 1 else f"{spec.count} tasks"
     needs = ", ".join(show_amount(resource, amount) for resource, amount in spec.needs.items())
     return f"{spec.user} asks for {tasks} of {spec.name}, {'' if spec.count == 1 else 'each '}with {needs}"
+
+
+def _resolve_dependencies(view: View, spec: JobSpec, caller: Caller) -> JobSpec:
+    """Jobs that are there, by their ids: as all of these are smaller than its own, no circle can arise."""
+    if not spec.after:
+        return spec
+    found = {_resolve_dependency(view, one, caller): None for one in spec.after}
+    return msgspec.structs.replace(spec, after=tuple(found))
+
+
+def _resolve_dependency(view: View, after: Dependency, caller: Caller) -> Dependency:
+    try:
+        return Dependency(find_job(view, after.job, caller).spec.id, after.on)
+    except NotFound as problem:
+        raise NotFound(problem.detail, field="after", hint="name a job that was submitted before") from None

@@ -8,7 +8,7 @@ from rota.apiserver.access import Caller, can_see
 from rota.apiserver.admission.recovery import unresolved_losses
 from rota.apiserver.api import Api
 from rota.apiserver.grpc.statistics import node_statistics, queue_state, split_by_size
-from rota.apiserver.views import jobs as show
+from rota.apiserver.views import jobs
 from rota.apiserver.views.nodes import node_json
 from rota.engine.state.entries import JobEntry
 from rota.engine.state.mirror import Mirror
@@ -28,8 +28,8 @@ async def state_pages(api: Api, caller: Caller) -> AsyncGenerator[pb.StatePage, 
         lines = await read(partial(_node_lines, names=nodes, now_ms=api.engine.now_ms()))
         for part in split_by_size(lines):
             yield pb.StatePage(nodes=part)
-    for jobs in _batches(await read(lambda mirror: list(mirror.jobs))):
-        page = await read(partial(_job_page, caller=caller, names=jobs))
+    for names in _batches(await read(lambda mirror: list(mirror.jobs))):
+        page = await read(partial(_job_page, caller=caller, names=names))
         if page.jobs:
             yield page
 
@@ -44,9 +44,9 @@ def _node_lines(mirror: Mirror, names: list[NodeId], now_ms: int) -> list[pb.Nod
 def _job_page(mirror: Mirror, caller: Caller, names: list[JobId]) -> pb.StatePage:
     """Those that have not ended."""
     found = [mirror.jobs[name] for name in names if name in mirror.jobs]
-    live = [job for job in found if not show.has_ended(job) and can_see(caller, job.spec.namespace)]
+    live = [job for job in found if not jobs.has_ended(job) and can_see(caller, job.spec.namespace)]
     return pb.StatePage(
-        jobs=[job_to_wire(show.job_line(job)) for job in live],
+        jobs=[job_to_wire(jobs.job_line(job)) for job in live],
         unresolved=[one for job in live for one in _unresolved_tasks(job)],
     )
 

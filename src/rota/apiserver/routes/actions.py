@@ -5,8 +5,7 @@ from starlette.responses import Response
 
 from rota.apiserver import etags, responses
 from rota.apiserver.access import Caller
-from rota.apiserver.admission import actions, recovery, release, restart, update
-from rota.apiserver.admission import update as update_admission
+from rota.apiserver.admission import actions, recovery, restart, update
 from rota.apiserver.admission.actions import AdmitAction
 from rota.apiserver.admission.idempotency import idempotent
 from rota.apiserver.admission.move import move_admission
@@ -36,7 +35,7 @@ async def move_tasks(request: Request) -> Response:
 
 
 async def release_tasks(request: Request) -> Response:
-    return await _act(request, release.release_tasks)
+    return await _act(request, restart.release_tasks)
 
 
 async def resolve_tasks(request: Request) -> Response:
@@ -44,7 +43,7 @@ async def resolve_tasks(request: Request) -> Response:
 
 
 async def rollback_job(request: Request) -> Response:
-    return await _act(request, update_admission.rollback_job)
+    return await _act(request, update.rollback_job)
 
 
 async def pause_job(request: Request) -> Response:

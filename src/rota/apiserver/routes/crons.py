@@ -5,7 +5,7 @@ from starlette.responses import Response
 
 from rota.apiserver import access, etags, responses
 from rota.apiserver.access import Action, can_see
-from rota.apiserver.admission import crons as admit_crons
+from rota.apiserver.admission import crons
 from rota.apiserver.admission.submission import SubmitResult
 from rota.apiserver.openapi.crons import CRON_FIELDS, CRON_LINE_FIELDS
 from rota.apiserver.responses import api_of, caller_of, json_body, json_response, no_content, set_audit_target
@@ -32,8 +32,8 @@ async def list_crons(request: Request) -> Response:
     wanted = pages.parse_page_request(request.query_params, CRON_LINE_FIELDS, "name", most=CRONS_PAGE_MAX)
 
     def read(mirror: Mirror) -> Json:
-        crons = (cron for cron in mirror.crons.values() if namespace in (None, cron.namespace))
-        seen = (cron for cron in crons if can_see(caller, cron.namespace))
+        in_namespace = (cron for cron in mirror.crons.values() if namespace in (None, cron.namespace))
+        seen = (cron for cron in in_namespace if can_see(caller, cron.namespace))
         found, after = pages.paginate(seen, lambda cron: cron.ref, wanted)
         shown = [pages.pick_fields(_cron_line(mirror, cron, now_ms), wanted.only) for cron in found]
         return {"crons": shown, "next": after}
@@ -43,7 +43,7 @@ async def list_crons(request: Request) -> Response:
 
 async def create_cron(request: Request) -> Response:
     caller, body = caller_of(request), await json_body(request)
-    made = await _ask(request, lambda view, now: admit_crons.create(view, body, caller, zone, now))
+    made = await _ask(request, lambda view, now: crons.create(view, body, caller, zone, now))
     return await _respond(request, made, 201)
 
 
@@ -51,14 +51,14 @@ async def show_cron(request: Request) -> Response:
     caller, (namespace, name) = caller_of(request), _ref(request)
     engine = api_of(request).engine
     only = pages.chosen_fields(request.query_params, CRON_FIELDS)
-    cron = await engine.read(lambda mirror: admit_crons.find_cron(mirror, namespace, name, caller))
+    cron = await engine.read(lambda mirror: crons.find_cron(mirror, namespace, name, caller))
     return await _respond(request, cron.ref, only=only)
 
 
 async def change_cron(request: Request) -> Response:
     caller, ref, body = caller_of(request), _ref(request), await json_body(request)
     command = _with_match(
-        request, lambda view, now: admit_crons.change(view, ref, body, caller, zones=zone, now=now)
+        request, lambda view, now: crons.change(view, ref, body, caller, zones=zone, now=now)
     )
     made = await _ask(request, command)
     return await _respond(request, made)
@@ -66,12 +66,12 @@ async def change_cron(request: Request) -> Response:
 
 async def pause_cron(request: Request) -> Response:
     caller, ref = caller_of(request), _ref(request)
-    return await _respond(request, await _ask(request, lambda view, _: admit_crons.pause(view, ref, caller)))
+    return await _respond(request, await _ask(request, lambda view, _: crons.pause(view, ref, caller)))
 
 
 async def resume_cron(request: Request) -> Response:
     caller, ref = caller_of(request), _ref(request)
-    done = await _ask(request, lambda view, now: admit_crons.resume(view, ref, caller, now))
+    done = await _ask(request, lambda view, now: crons.resume(view, ref, caller, now))
     return await _respond(request, done)
 
 
@@ -79,7 +79,7 @@ async def run_cron(request: Request) -> Response:
     caller, ref = caller_of(request), _ref(request)
     engine, key = api_of(request).engine, request.headers.get("idempotency-key")
     done: SubmitResult = await engine.ask(
-        "apiserver", lambda view, now: admit_crons.run(view, ref, caller, now, key)
+        "apiserver", lambda view, now: crons.run(view, ref, caller, now, key)
     )
     set_audit_target(request, f"job {done.job}")
     shown = await engine.read(lambda mirror: jobs.job_json(mirror, mirror.jobs[done.job], caller))
@@ -88,14 +88,14 @@ async def run_cron(request: Request) -> Response:
 
 async def delete_cron(request: Request) -> Response:
     caller, ref = caller_of(request), _ref(request)
-    await _ask(request, _with_match(request, lambda view, _: admit_crons.delete(view, ref, caller)))
+    await _ask(request, _with_match(request, lambda view, _: crons.delete(view, ref, caller)))
     return no_content()
 
 
 def _with_match(request: Request, command: Command) -> Command:
     caller, ref = caller_of(request), _ref(request)
     return etags.require_match(
-        request, lambda view: etags.tag_of(admit_crons.find_cron(view, *ref, caller)), command
+        request, lambda view: etags.tag_of(crons.find_cron(view, *ref, caller)), command
     )
 
 

@@ -9,8 +9,7 @@ from rota.apiserver.admission import namespaces
 from rota.apiserver.openapi.nodes import NAMESPACE_FIELDS
 from rota.apiserver.responses import api_of, caller_of, json_body, json_response, no_content, set_audit_target
 from rota.apiserver.spec import fields
-from rota.apiserver.spec.namespace_bounds import bounds_json, usage_json
-from rota.apiserver.spec.quantities import quantities_json
+from rota.apiserver.spec.quantities import bounds_json, quantities_json, usage_json
 from rota.apiserver.views import pages
 from rota.engine.reconciler import Command
 from rota.engine.state.mirror import Mirror

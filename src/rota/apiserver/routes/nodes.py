@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from rota.apiserver import access, etags, list_watch, responses
 from rota.apiserver.access import Action
-from rota.apiserver.admission import brake, node_actions
+from rota.apiserver.admission import node_actions
 from rota.apiserver.admission.node_actions import set_node_eligibility
 from rota.apiserver.api import Api
 from rota.apiserver.lookup import find_node
@@ -92,7 +92,9 @@ async def show_brake(request: Request) -> Response:
 async def release_brake(request: Request) -> Response:
     api, caller = api_of(request), caller_of(request)
     body = await json_body(request)
-    names = await api.engine.ask("apiserver", lambda view, now: brake.release_brake(view, body, caller, now))
+    names = await api.engine.ask(
+        "apiserver", lambda view, now: node_actions.release_brake(view, body, caller, now)
+    )
     set_audit_target(request, f"nodes {', '.join(names)}")
     return json_response({**await api.engine.read(brake_json), "released": names})
 

@@ -1,6 +1,7 @@
 """One value of a request -> what it stands for, or an error that names the field and what is accepted."""
 
 import re
+from calendar import monthrange, timegm
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from enum import StrEnum
@@ -8,6 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from rota.model.amounts import parse_seconds
 from rota.model.cluster import MACHINE
 from rota.model.errors import BadField, Rejected
 from rota.model.labels import PREFIX
@@ -18,6 +20,7 @@ from rota.model.limits import (
     NAME_LENGTH_MAX,
     PATH_BYTES_MAX,
     PATH_PART_BYTES_MAX,
+    TIMEOUT_SECONDS_MAX,
     WHERE_MAX,
 )
 from rota.model.names import LABEL, NAME, NAME_HINT, RESERVED_RESOURCES
@@ -226,3 +229,124 @@ def _mapping(field: str, value: object) -> dict[str, Any]:
 def printable(value: str) -> str:
     """Short and harmless on a terminal."""
     return "".join(letter if letter.isprintable() else "?" for letter in value[:60])
+
+
+PAST_HINT = "write 10m, counted back from now, or a time with its zone: 2026-12-01T08:00:00+01:00"
+DEADLINE_HINT = "write 2h, counted from now, or a time with its zone: 2026-12-01T08:00:00+01:00"
+
+_TIME = re.compile(
+    r"(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)[Tt ](?P<hour>\d\d):(?P<minute>\d\d)"
+    r"(?::(?P<second>\d\d)(?:\.(?P<fraction>\d{1,9}))?)?"
+    r"(?P<zone>[Zz]|[+-]\d\d:?\d\d)?",
+    re.ASCII,
+)
+_DATE = re.compile(r"\d{4}-\d\d-\d\d.*", re.ASCII | re.DOTALL)
+
+
+def parse_deadline(field: str, value: object, wall_ms: int) -> int:
+    if isinstance(value, str) and _DATE.fullmatch(value.strip()[:40]):
+        at_ms = _parse_timestamp(field, value.strip()[:40])
+        if at_ms <= wall_ms:
+            raise BadField(field, f"{value.strip()} is over", DEADLINE_HINT)
+        return at_ms
+    seconds = number(field, _parse_time_left, value)
+    if seconds == 0:
+        raise BadField(field, "0 s leaves no time to run", DEADLINE_HINT)
+    return wall_ms + round(seconds * 1000)
+
+
+def parse_past_time(field: str, value: str, wall_ms: int) -> int:
+    """In the past, unless a time is given; never 0."""
+    text = value.strip()[:40]
+    if _DATE.fullmatch(text):
+        return max(1, _parse_timestamp(field, text, PAST_HINT))
+    try:
+        seconds = number(field, parse_seconds, text, TIMEOUT_SECONDS_MAX)
+    except BadField as problem:
+        raise BadField(field, problem.detail.partition(": ")[2], PAST_HINT) from None
+    return max(1, wall_ms - round(seconds * 1000))
+
+
+def _parse_time_left(field: str, value: object) -> float:
+    try:
+        return parse_seconds(field, value, TIMEOUT_SECONDS_MAX)
+    except BadField as problem:
+        raise BadField(field, problem.detail.partition(": ")[2], DEADLINE_HINT) from None
+
+
+def _parse_timestamp(field: str, text: str, hint: str = DEADLINE_HINT) -> int:
+    found = _TIME.fullmatch(text)
+    if found is None:
+        raise BadField(field, f"'{printable(text)}' is not a time", hint)
+    if found["zone"] is None:
+        raise BadField(field, f"'{text}' has no time zone", hint)
+    parts = [int(found[name] or 0) for name in ("year", "month", "day", "hour", "minute", "second")]
+    if not _is_calendar_date(parts):
+        raise BadField(field, f"'{text}' is not in the calendar", hint)
+    thousandths = int((found["fraction"] or "0").ljust(3, "0")[:3])
+    return (timegm(tuple(parts)) - _zone_offset_seconds(field, found["zone"])) * 1000 + thousandths
+
+
+def _is_calendar_date(parts: list[int]) -> bool:
+    year, month, day, hour, minute, second = parts
+    if year < 1970 or not 1 <= month <= 12:
+        return False
+    return 1 <= day <= monthrange(year, month)[1] and hour < 24 and minute < 60 and second < 60
+
+
+def _zone_offset_seconds(field: str, zone: str) -> int:
+    """Seconds east of Greenwich."""
+    if zone in "Zz":
+        return 0
+    hours, minutes = int(zone[1:3]), int(zone[-2:])
+    if hours > 23 or minutes > 59:
+        raise BadField(field, f"'{zone}' is not a time zone", DEADLINE_HINT)
+    return (hours * 3600 + minutes * 60) * (-1 if zone[0] == "-" else 1)
+
+
+SIGKILL = 9
+SIGNAL_NUMBERS = {
+    "HUP": 1,
+    "INT": 2,
+    "QUIT": 3,
+    "ILL": 4,
+    "TRAP": 5,
+    "ABRT": 6,
+    "BUS": 7,
+    "FPE": 8,
+    "KILL": SIGKILL,
+    "USR1": 10,
+    "SEGV": 11,
+    "USR2": 12,
+    "PIPE": 13,
+    "ALRM": 14,
+    "TERM": 15,
+    "CHLD": 17,
+    "CONT": 18,
+    "STOP": 19,
+    "TSTP": 20,
+    "TTIN": 21,
+    "TTOU": 22,
+    "URG": 23,
+    "XCPU": 24,
+    "XFSZ": 25,
+    "VTALRM": 26,
+    "PROF": 27,
+    "WINCH": 28,
+    "IO": 29,
+    "PWR": 30,
+    "SYS": 31,
+}
+SIGNAL_NAMES = {number: name for name, number in SIGNAL_NUMBERS.items()}
+
+
+def parse_signal(field: str, value: object) -> int:
+    """`USR1`, `SIGUSR1` or 10."""
+    name = str(value).upper().removeprefix("SIG")
+    if name in SIGNAL_NUMBERS:
+        return SIGNAL_NUMBERS[name]
+    if name.isascii() and name.isdecimal() and len(name) < 3 and int(name) in SIGNAL_NAMES:
+        return int(name)
+    near = get_close_matches(name[:20], SIGNAL_NUMBERS, 1)
+    hint = f"did you mean {near[0]}?" if near else f"write one of: {', '.join(SIGNAL_NUMBERS)}"
+    raise BadField(field, f"'{printable(str(value))[:20]}' is not a signal", hint)

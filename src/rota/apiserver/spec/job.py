@@ -6,19 +6,13 @@ from typing import Any
 
 from rota.apiserver.spec import fields, placement
 from rota.apiserver.spec.consistency import check_consistency
-from rota.apiserver.spec.container import check_container, parse_container
-from rota.apiserver.spec.dependencies import parse_dependencies
-from rota.apiserver.spec.files import parse_files
-from rota.apiserver.spec.kind import parse_kind
-from rota.apiserver.spec.placement import LABEL_SHORTHANDS
-from rota.apiserver.spec.recovery import parse_recovery
-from rota.apiserver.spec.retries import parse_retries
-from rota.apiserver.spec.run_mode import parse_run_mode
-from rota.apiserver.spec.sandbox import check_sandbox, parse_sandbox
+from rota.apiserver.spec.container import check_container, check_sandbox, parse_container, parse_sandbox
+from rota.apiserver.spec.fields import parse_deadline
+from rota.apiserver.spec.placement import LABEL_SHORTHANDS, parse_dependencies
+from rota.apiserver.spec.quantities import parse_task_limits
+from rota.apiserver.spec.recovery import parse_recovery, parse_retries, parse_run_mode
 from rota.apiserver.spec.service import check_service, parse_service_fields
-from rota.apiserver.spec.steps import check_exec_size, parse_command, parse_steps
-from rota.apiserver.spec.task_limits import parse_task_limits
-from rota.apiserver.spec.times import parse_deadline
+from rota.apiserver.spec.steps import check_exec_size, parse_command, parse_files, parse_steps
 from rota.model import limits
 from rota.model.amounts import (
     CPU,
@@ -309,3 +303,42 @@ def _parse_resources(value: object) -> dict[str, int]:
         resource: fields.number(f"resources.{resource}", parse_count, amount, 0, limits.AMOUNT_MAX)
         for resource, amount in sorted(value.items())
     }
+
+
+# Fields that mean nothing for a job with one task on every node, and what to do instead.
+_REFUSED_FOR_SYSTEM = {
+    "count": "it has a task on every node that fits; choose nodes with where",
+    "parallel": "all its tasks run at once",
+    "gang": "its tasks come and go with the nodes",
+    "spread": "it is on every node anyway",
+    "near": "it is on every node anyway; choose nodes with where",
+    "apart": "it is on every node anyway; choose nodes with where",
+    "retries": "it is started again however it ends",
+    "deadline": "it has no end",
+    "recovery": "its tasks stay on their nodes",
+    "when_unschedulable": "it waits for nodes to come",
+}
+_SYSTEM_DEFAULTS: dict[str, tuple[object, ...]] = {
+    "gang": (False,),
+    "retries": (0,),
+    "when_unschedulable": ("queue",),
+    "recovery": ("scheduler",),
+}
+
+
+def parse_kind(said: Mapping[str, Any]) -> JobKind:
+    kind = fields.one_of("kind", said.get("kind", JobKind.BATCH), JobKind)
+    if kind is JobKind.SYSTEM:
+        for field, instead in _REFUSED_FOR_SYSTEM.items():
+            given = _given_retries(said) if field == "retries" else said.get(field)
+            if given not in (None, [], *_SYSTEM_DEFAULTS.get(field, ())):
+                raise BadField(field, "does not go with kind = system", f"leave it out: {instead}")
+        if said.get("run", "at_least_once") != "at_least_once":
+            raise BadField("run", "a system job is started again and again", "write at_least_once")
+    return kind
+
+
+def _given_retries(said: Mapping[str, Any]) -> object:
+    """The retries, by either of the two fields that say them."""
+    table = said.get("retry")
+    return said.get("retries") or (table.get("attempts") if isinstance(table, dict) else None)

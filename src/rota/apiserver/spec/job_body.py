@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rota.apiserver.spec.placement import LABEL_SHORTHANDS
-from rota.apiserver.spec.retries import SHORTHANDS, parse_retries
+from rota.apiserver.spec.recovery import SHORTHANDS, parse_retries
 from rota.apiserver.spec.service import check_json, restart_json, rollout_policy_json, signal_name
 from rota.model.amounts import CPU, DISK, GPU, MEMORY, WHOLE_GPU
 from rota.model.container import ContainerSpec

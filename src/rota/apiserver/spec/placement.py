@@ -5,8 +5,10 @@ import re
 from rota.apiserver.spec import fields
 from rota.apiserver.spec.fields import printable
 from rota.model.amounts import parse_count
+from rota.model.dependency import Dependency, DependencyCondition
 from rota.model.errors import BadField
-from rota.model.limits import LABEL_VALUE_MAX
+from rota.model.ids import JobId
+from rota.model.limits import AFTER_MAX, LABEL_VALUE_MAX, NAME_LENGTH_MAX
 from rota.model.shape import AffinityTerm, Constraint, Op, Preference, SpreadTerm
 
 LABEL_SHORTHANDS = {
@@ -27,6 +29,8 @@ _WHERE_HINT = "write 'region == eu', 'arch in x86_64,arm64', 'gpu_model exists' 
 _PREFER_HINT = f"write 'ssd exists weight 20', with a weight from -{WEIGHT_MAX} to {WEIGHT_MAX} that is not 0"
 _TERM_HINT = "write 'job == db', 'app == web over rack' or 'app == web over region weight 50'"
 _SPREAD_HINT = "write 'region', 'rack skew 2' or 'region weight 30'"
+_AFTER_HINT = "write '12', 'build' or '12:failure', or {job = \"12\", on = \"failure\"}"
+_JOB_REF_MAX = NAME_LENGTH_MAX + 32  # a name, or the name of a cron with the time of one of its runs
 _TOLERATE_HINT = "write 'dedicated', 'dedicated=ci', or '*' for every taint"
 
 
@@ -145,3 +149,32 @@ def _unquoted(value: str) -> str:
     if len(value) >= 2 and value[0] == value[-1] and value[0] in "'\"":
         return value[1:-1]
     return value
+
+
+def parse_dependencies(field: str, value: object) -> tuple[Dependency, ...]:
+    """One, or a list of them."""
+    given = [value] if isinstance(value, str | dict) else value
+    if not isinstance(given, list):
+        raise BadField(field, "is not a list of jobs", _AFTER_HINT)
+    if len(given) > AFTER_MAX:
+        raise BadField(field, f"names {len(given)} jobs", f"write at most {AFTER_MAX}")
+    return tuple(_parse_dependency(field, one) for one in given)
+
+
+def _parse_dependency(field: str, value: object) -> Dependency:
+    if isinstance(value, str):
+        ref, sign, how = fields.text(field, value, _JOB_REF_MAX).partition(":")
+        said: dict[str, object] = {"job": ref, **({"on": how} if sign else {})}
+    else:
+        said = dict(fields.known_fields(value, ("job", "on"))) if isinstance(value, dict) else {}
+    job_ref: object = said.get("job")
+    if isinstance(job_ref, int) and not isinstance(job_ref, bool):
+        job_ref = str(job_ref)
+    if not isinstance(job_ref, str) or not job_ref:
+        raise BadField(field, "names no job", _AFTER_HINT)
+    on = said.get("on", DependencyCondition.SUCCESS)
+    if on not in list(DependencyCondition):
+        raise BadField(
+            field, f"'{fields.printable(str(on))}' is no way to end", "write success, failure or any"
+        )
+    return Dependency(JobId(fields.text(field, job_ref, _JOB_REF_MAX)), DependencyCondition(str(on)))

@@ -1,9 +1,10 @@
 """A table of amounts, as of a quota or a machine -> the same in the model's units; and back."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from rota.apiserver.spec import fields
+from rota.apiserver.spec import fields, placement
+from rota.model import limits
 from rota.model.amounts import (
     CPU,
     DISK,
@@ -16,8 +17,9 @@ from rota.model.amounts import (
     parse_size,
 )
 from rota.model.errors import BadField
-from rota.model.limits import AMOUNT_MAX, COUNT_MAX, GPUS_MAX, RESOURCES_MAX
-from rota.model.namespace import TASKS
+from rota.model.limits import AMOUNT_MAX, COUNT_MAX, GPUS_MAX, JOBS_WAITING_MAX, PRIORITY_MAX, RESOURCES_MAX
+from rota.model.namespace import TASKS, NamespaceBounds
+from rota.model.usage import NamespaceUsage
 
 GPU_MAX = 10**6  # devices of a whole cluster: more is a typing error
 
@@ -104,3 +106,83 @@ def parse_quantities(field: str, value: object, known: Parsers) -> dict[str, int
 def quantities_json(amounts: Mapping[str, int]) -> dict[str, Any]:
     """Cores and GPUs as people count them."""
     return {name: amount / 1000 if name in (CPU, GPU) else amount for name, amount in amounts.items()}
+
+
+PIDS = "pids"
+TASK_LIMITS_HINT = 'write {"memory": "1g", "cpu": 2, "pids": 100}, or some of these'
+
+
+def parse_task_limits(field: str, value: object) -> dict[str, int]:
+    if not isinstance(value, dict):
+        raise BadField(field, "is not an object", TASK_LIMITS_HINT)
+    for name in value:
+        if name not in (MEMORY, CPU, PIDS):
+            raise BadField(f"{field}.{fields.printable(str(name))}", "is not a limit", TASK_LIMITS_HINT)
+    return {name: _parse_limit(f"{field}.{name}", name, said) for name, said in sorted(value.items())}
+
+
+def _parse_limit(field: str, name: str, said: object) -> int:
+    if name == PIDS:
+        return fields.number(field, parse_count, said, 1, limits.PIDS_MAX)
+    if name == CPU:
+        cpu = fields.number(field, parse_cpu, said)
+        if cpu < limits.CPU_LIMIT_MILLI_MIN:
+            raise BadField(field, "is too little to run at all", "write at least 0.01 cores, or leave it out")
+        return cpu
+    memory = fields.number(field, parse_size, said)
+    if memory < limits.MEMORY_LIMIT_MIN:
+        raise BadField(field, "is too little for any program", "write at least 1m, or leave it out")
+    return memory
+
+
+_CLUSTERS_HINT = 'write a list of names, as ["default"]'
+
+
+def parse_bounds(value: object) -> NamespaceBounds:
+    """Only what is given is set."""
+    said = fields.known_fields(value, tuple(_BOUND_PARSERS))
+    given = {name: one for name, one in said.items() if one is not None}
+    return NamespaceBounds(
+        **{
+            _BOUND_PARSERS[name][0]: _BOUND_PARSERS[name][1](f"bounds.{name}", one)
+            for name, one in given.items()
+        }
+    )
+
+
+def bounds_json(bounds: NamespaceBounds) -> dict[str, Any]:
+    values = {name: getattr(bounds, one.attribute) for name, one in _BOUND_PARSERS.items()}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def usage_json(kept: NamespaceUsage) -> dict[str, int]:
+    return {"jobs": kept.jobs, "tasks": kept.tasks, "bytes": kept.stored_bytes}
+
+
+def _count_parser(most: int) -> Callable[[str, object], int]:
+    return lambda field, value: fields.number(field, parse_count, value, 0, most)
+
+
+def _parse_stored_bytes(field: str, value: object) -> int:
+    return min(fields.number(field, parse_size, value), AMOUNT_MAX)
+
+
+def _parse_cluster_names(field: str, value: object) -> tuple[str, ...]:
+    return tuple(fields.name(field, one) for one in fields.texts(field, value, _CLUSTERS_HINT))
+
+
+class _BoundParser(NamedTuple):
+    """Which attribute of Bounds a field is, and how it is read."""
+
+    attribute: str
+    parse: Callable[[str, object], Any]
+
+
+_BOUND_PARSERS: Mapping[str, _BoundParser] = {
+    "priority": _BoundParser("priority", _count_parser(PRIORITY_MAX)),
+    "tolerate": _BoundParser("tolerate", placement.parse_tolerations),
+    "clusters": _BoundParser("clusters", _parse_cluster_names),
+    "jobs": _BoundParser("jobs", _count_parser(JOBS_WAITING_MAX)),
+    "tasks": _BoundParser("tasks", _count_parser(COUNT_MAX * JOBS_WAITING_MAX)),
+    "bytes": _BoundParser("stored_bytes", _parse_stored_bytes),
+}
