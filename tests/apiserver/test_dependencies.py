@@ -51,9 +51,9 @@ def test_a_job_is_named_as_anywhere_and_kept_by_its_id(said: object, meant: list
     ("said", "problem"),
     [
         ("7", "no job is called '7'"),
-        ("1:success:any", "after: 'success:any' is no way to end"),
-        ("1:done", "after: 'done' is no way to end"),
-        ("1:", "after: '' is no way to end"),
+        ("1:success:any", "after: 'success:any' is not a condition"),
+        ("1:done", "after: 'done' is not a condition"),
+        ("1:", "after: '' is not a condition"),
         ([{"on": "any"}], "after: names no job"),
         ([{"job": "1", "no": "any"}], "no: is not a known field"),
         ([None], "after: names no job"),

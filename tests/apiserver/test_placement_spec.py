@@ -185,14 +185,14 @@ def test_a_short_field_and_a_condition_may_contradict_too() -> None:
 @pytest.mark.parametrize(
     ("body", "field", "said"),
     [
-        ({"near": "app == web", "apart": "app == web weight 5"}, "apart", "near as well as apart"),
+        ({"near": "app == web", "apart": "app == web weight 5"}, "apart", "is in near as well as in apart"),
         (
             {"gang": True, "count": 4, "parallel": 2},
             "gang",
             "its 4 tasks start together, and parallel allows 2",
         ),
         ({"evict_at_most": 5, "count": 4}, "evict_at_most", "5 is more than its 4 tasks"),
-        ({"evict_at_most": 1, "preemptible": False}, "evict_at_most", "preemptible = false none"),
+        ({"evict_at_most": 1, "preemptible": False}, "evict_at_most", "preemptible = false allows none"),
         ({"expect": "20m", "timeout": "10m"}, "expect", "1200 s is longer than its timeout of 600 s"),
         ({"expect": "2h", "deadline": "1h"}, "deadline", "by its expect a task may take 7200 s"),
         ({"timeout": "2h", "deadline": "1h"}, "deadline", "by its timeout a task may take 7200 s"),

@@ -74,7 +74,7 @@ def test_what_is_shown_could_be_sent_again() -> None:
         ({"retry": 3}, "retry", "is not an object"),
         ({"retry": {"times": 3}}, "retry.times", "is not a known field"),
         ({"retry": {"attempts": -1}}, "retry.attempts", "out of range"),
-        ({"retry": {"attempts": 1}, "retries": 1}, "retries", "stands beside retry.attempts"),
+        ({"retry": {"attempts": 1}, "retries": 1}, "retries", "conflicts with retry.attempts"),
         ({"retry": {"delay": "soon"}}, "retry.delay", "is not a duration"),
         ({"retry": {"delay": "2d"}}, "retry.delay", "out of range"),
         ({"retry": {"delay": "2m", "delay_max": "1m"}}, "retry.delay_max", "shorter than the delay"),

@@ -42,10 +42,10 @@ def test_what_can_be_said_of_a_sandbox(said: Any, meant: SandboxSpec | None) -> 
         (
             {"sandbox": {"writable": ["/./"]}},
             "sandbox.writable[0]",
-            "would leave the whole machine writable",
+            "would make the whole machine writable",
         ),
-        ({"sandbox": True, "workdir": "/"}, "workdir", "would leave the whole machine writable"),
-        ({"sandbox": True, "image": "a"}, "sandbox", "a container is one already"),
+        ({"sandbox": True, "workdir": "/"}, "workdir", "would make the whole machine writable"),
+        ({"sandbox": True, "image": "a"}, "sandbox", "a container is isolated already"),
     ],
 )
 def test_what_is_refused_is_called_by_its_field(said: dict[str, Any], field: str, problem: str) -> None:
