@@ -146,7 +146,7 @@ def test_a_run_that_is_asked_for_again_with_its_key_is_the_same() -> None:
     again = crons.run(mirror, REF, ADA, at(2), "k")
 
     assert again == Plan(answer=SubmitResult(JobId("1"), new=False), fenced=True)
-    with pytest.raises(Conflict, match="this key has made job 1"):
+    with pytest.raises(Conflict, match="this key was used for job 1"):
         submission.submit_job(mirror, {"command": ["work"], "cpu": 0.5, "name": "tick"}, ADA, "k", at(2))
 
 
@@ -156,7 +156,7 @@ def test_a_cron_that_is_created_again_just_as_it_is_stays_and_another_is_refused
     applied(mirror, crons.create(mirror, body, ADA, zone, at(0)))
 
     assert crons.create(mirror, body, ADA, zone, at(5)) == Plan(answer="default/tick", fenced=True)
-    with pytest.raises(Conflict, match="there is a cron tick already"):
+    with pytest.raises(Conflict, match="cron tick exists already"):
         crons.create(mirror, {**body, "schedule": "0 1 * * *"}, ADA, zone, at(5))
 
 
@@ -207,14 +207,14 @@ def test_a_zone_that_is_no_longer_known_is_said_once_and_tried_again() -> None:
         ({"zone": "Nowhere"}, "zone: 'Nowhere' is not a time zone known here"),
         ({"overlap": "wait"}, "overlap: is not one of them"),
         ({"missed": "some"}, "missed: is not one of them"),
-        ({"missed": "all"}, "missed: all of them begin at once, and overlap = skip lets one run at a time"),
+        ({"missed": "all"}, "missed: all missed runs start together, and overlap = skip allows one at a time"),
         ({"history": -1}, "history: -1 is out of range"),
         ({"name": "a@b"}, "name: 'a@b' is not a name"),
         ({"name": "a" * 120}, "name: is 120 characters long"),
-        ({"job": None}, "job: is not the table of a job"),
+        ({"job": None}, "job: is not a job"),
         ({"job": {}}, "command: is missing"),
-        ({"job": {"command": ["a"], "after": ["1"]}}, "job.after: does not belong into a cron's job"),
-        ({"job": {"command": ["a"], "name": "b"}}, "job.name: does not belong into a cron's job"),
+        ({"job": {"command": ["a"], "after": ["1"]}}, "job.after: is not allowed in the job of a cron"),
+        ({"job": {"command": ["a"], "name": "b"}}, "job.name: is not allowed in the job of a cron"),
         ({"job": {"command": ["a"], "kind": "system"}}, "job: a system job never ends"),
         ({"every": "5m"}, "every: is not a known field"),
     ],

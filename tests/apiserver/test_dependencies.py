@@ -88,7 +88,7 @@ def test_a_job_that_others_wait_for_is_not_deleted() -> None:
         submission.delete_job(mirror, "1", ADA)
     mirror.apply(JobStatus(JobId("2"), JobState.ACTIVE))
 
-    assert refused.value.detail == "job 2 waits for how job 1 ended"
+    assert refused.value.detail == "job 2 depends on how job 1 ended"
     assert submission.delete_job(mirror, "1", ADA).answer == "1"
 
 

@@ -18,5 +18,5 @@ def test_a_machine_that_was_given_up_cannot_join_any_more_and_other_labels_do_no
 
     for name in ("build-1", "build-3", "mine"):
         assert enroll_node(mirror, name, {"machine": name}, "build", NOW).answer.name == name
-    with pytest.raises(NotAllowed, match="machine build-2 is not wanted any more"):
+    with pytest.raises(NotAllowed, match="machine build-2 is no longer needed"):
         enroll_node(mirror, "build-2", {"machine": "build-2"}, "build", NOW)

@@ -64,7 +64,7 @@ def test_what_was_said_first_counts() -> None:
     mirror = lost()
     mirror.apply(*resolve_losses(mirror, said(1), ANN).puts)
 
-    with pytest.raises(Conflict, match="again was said before of attempt 3 of task 1"):
+    with pytest.raises(Conflict, match="'again' was decided before for attempt 3 of task 1"):
         resolve_losses(mirror, said(1, word="fail"), ANN)
 
 
@@ -95,7 +95,7 @@ def test_nobody_else_and_nothing_else_is_heard(
 
 
 def test_of_two_tasks_neither_is_decided_when_one_cannot_be() -> None:
-    with pytest.raises(Conflict, match="task 0 of job 1 waits for nobody's word"):
+    with pytest.raises(Conflict, match="task 0 of job 1 is not waiting for a decision"):
         resolve_losses(lost(), said(0, 1), ANN)
 
 
@@ -169,7 +169,7 @@ def test_whoever_may_cancel_it_may_say_the_word_by_hand() -> None:
         JobId("1"),
         {1: RecoveryAnswer(3, RecoveryDecision.RETRY), 2: RecoveryAnswer(3, RecoveryDecision.RETRY)},
     )
-    assert plan.events[0].why == "ada, by hand, says again of tasks 1-2 of job 1, lost in attempt 3"
+    assert plan.events[0].why == "ada, by hand, decides 'again' for tasks 1-2 of job 1, lost in attempt 3"
     assert (repeated.puts, repeated.answer) == ((), "1")
 
 
@@ -185,14 +185,14 @@ def test_of_some_tasks_and_of_each_lost_attempt_by_its_number() -> None:
 
 def test_what_waits_for_no_word_gets_none() -> None:
     mirror = lost()
-    with pytest.raises(Conflict, match="task 0 of job 1 waits for nobody's word"):
+    with pytest.raises(Conflict, match="task 0 of job 1 is not waiting for a decision"):
         by_hand(mirror, word="again", indices=[0])
     with pytest.raises(BadField) as unknown:
         by_hand(mirror, word="forget")
     with pytest.raises(BadField) as missing:
         by_hand(mirror)
     mirror.apply(tasks("1", 4))
-    with pytest.raises(Conflict, match="no task of job 1 waits for a word"):
+    with pytest.raises(Conflict, match="no task of job 1 is waiting for a decision"):
         by_hand(mirror, word="again")
 
     assert unknown.value.field == missing.value.field == "word"

@@ -151,5 +151,5 @@ def test_a_server_short_of_disk_takes_no_job() -> None:
     mirror.load([spec(1)])
     mirror.disk_low = True
 
-    with pytest.raises(StoreFull, match="disk is full"):
+    with pytest.raises(StoreFull, match="disk is nearly full"):
         submission.submit_job(mirror, {"command": ["a"]}, ADA, None, NOW)

@@ -108,7 +108,7 @@ def test_what_is_not_there_is_not_found() -> None:
 def test_an_attempt_speaks_for_itself_and_its_node_for_what_it_has() -> None:
     mirror = running()
 
-    with pytest.raises(NotAllowed, match="speaks for"):
+    with pytest.raises(NotAllowed, match="may report for"):
         said(mirror, caller=task(), task="1")
     with pytest.raises(NotAllowed, match="on another node"):
         said(mirror, caller=task(node="n2"))

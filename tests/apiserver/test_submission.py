@@ -200,7 +200,7 @@ def test_a_key_gives_one_job_and_refuses_another_body() -> None:
     again = submission.submit_job(mirror, {"command": ["a"], "count": 1}, ADA, "k", NOW)
 
     assert again == Plan(answer=submission.SubmitResult(JobId("1"), new=False))
-    with pytest.raises(Conflict, match="asks for something else"):
+    with pytest.raises(Conflict, match="which has another spec"):
         submission.submit_job(mirror, {"command": ["b"]}, ADA, "k", NOW)
     assert submission.submit_job(mirror, {"command": ["b"], "namespace": "x"}, ADA, "k", NOW).answer.new
 

@@ -74,7 +74,7 @@ def test_what_some_node_could_give_brings_no_warning(body: dict[str, Any]) -> No
         ({"on": "node-7"}, "on", "there is no node node-7 now; did you mean node-2?"),
         ({"where": "node == zebra"}, "where", "there is no node zebra now"),
         ({"gpu_model": "A100"}, "gpu_model", "no node has the label gpu_model now"),
-        ({"prefer": "hdd exists weight 5"}, "prefer", "no node has the label hdd now, so it changes nothing"),
+        ({"prefer": "hdd exists weight 5"}, "prefer", "no node has the label hdd now, so it has no effect"),
         ({"near": "app == web over rack"}, "near", "no node has the label rack now"),
         ({"apart": "app == web over rack weight 5"}, "apart", "no node has the label rack now"),
         ({"spread": "zone"}, "spread", "no node has the label zone now"),
@@ -85,7 +85,7 @@ def test_what_some_node_could_give_brings_no_warning(body: dict[str, Any]) -> No
         (
             {"region": "us", "where": "ssd exists"},
             "where",
-            "no node satisfies all of its conditions now, though",
+            "no node satisfies all of its constraints now, though",
         ),
         (
             {"region": "us"},

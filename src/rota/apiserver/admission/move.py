@@ -1,4 +1,8 @@
-"""The order to move tasks of a job to another node + the view -> a Plan, or a refusal that says why not."""
+"""Moves: a request to move tasks to another node + the view -> a Plan with move orders, or a refusal.
+
+A task is moved by stopping its attempt and placing it elsewhere. Whether it would fit there is asked of the
+scheduler before anything is stopped.
+"""
 
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
@@ -23,7 +27,7 @@ from rota.rules.phases import FIRST_END, Phase
 
 
 class WhyNotMoved(Protocol):
-    """The scheduler's answer: why these tasks would find no room there, or None."""
+    """The scheduler's answer: why these tasks would not fit there, or None."""
 
     def __call__(
         self, view: View, job: JobView, leaving: Mapping[int, NodeId], target: NodeId | None, now: Instant
@@ -31,7 +35,7 @@ class WhyNotMoved(Protocol):
 
 
 class _LiveAttempt(NamedTuple):
-    """The attempt of a task that is under way."""
+    """The live attempt of a task."""
 
     attempt: int
     tries: int
@@ -40,22 +44,22 @@ class _LiveAttempt(NamedTuple):
 
 
 class _MoveRequest(NamedTuple):
-    """The tasks that leave their nodes, and the node they go to, where one is named."""
+    """The tasks that leave their nodes, and their target if one is named."""
 
     leaving: dict[int, _LiveAttempt]
     target: NodeView | None
 
 
 def move_admission(why_not: WhyNotMoved) -> AdmitAction:
-    """The admission of moves, with the scheduler's word on where there is room."""
+    """The admission of moves; `why_not` is the scheduler's check that the tasks fit elsewhere."""
 
     def move(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan:
-        said = fields.known_fields(body, ("indices", "to"))
+        given = fields.known_fields(body, ("indices", "to"))
         job = find_job(view, ref, caller)
         access.require_in_namespace(caller, Action.CANCEL, job.spec.namespace)
-        target = None if said.get("to") is None else _find_target(view, said["to"])
+        target = None if given.get("to") is None else _find_target(view, given["to"])
         _refuse_job(job, target)
-        named = _select_tasks(job, parse_indices(said.get("indices"), job), target)
+        named = _select_tasks(job, parse_indices(given.get("indices"), job), target)
         _refuse_tasks(job, named)
         leaving = {index: one.node for index, one in named.items()}
         problem = why_not(view, job, leaving, None if target is None else target.spec.id, now)
@@ -76,9 +80,9 @@ def _find_target(view: View, value: object) -> NodeView:
 def _refuse_job(job: JobView, target: NodeView | None) -> None:
     spec = job.spec
     if job.status is not None and job.status.ended:
-        raise Conflict(f"job {spec.id} has ended: {job.status.state}", hint="nothing of it can be moved")
+        raise Conflict(f"job {spec.id} has ended: {job.status.state}", hint="none of its tasks can be moved")
     if job.intent is not None and job.intent.cancel:
-        raise Conflict(f"job {spec.id} is being canceled", hint="nothing of it can be moved")
+        raise Conflict(f"job {spec.id} is being canceled", hint="none of its tasks can be moved")
     if job.intent is not None and job.intent.paused:
         hint = f"resume it first: rota resume {spec.id}"
         raise Conflict(f"job {spec.id} is paused: a task that stops would not start elsewhere", hint=hint)
@@ -93,7 +97,7 @@ def _refuse_job(job: JobView, target: NodeView | None) -> None:
 def _select_tasks(
     job: JobView, indices: list[int] | None, target: NodeView | None
 ) -> dict[int, _LiveAttempt]:
-    """The tasks that are to leave their nodes. Of those named each must be under way."""
+    """The tasks that are to leave their nodes. Each one that is named must be on a node."""
     live, hint = _live_attempts(job), f"see rota show {job.spec.id}"
     chosen = live if indices is None else {index: live[index] for index in indices if index in live}
     missing = sorted(set(indices or ()).difference(chosen))
@@ -115,26 +119,26 @@ def _refuse_tasks(job: JobView, named: dict[int, _LiveAttempt]) -> None:
         started = [index for index, one in stopped.items() if one.phase >= Phase.RUNNING]
         if started:
             problem = f"task {min(started)} of job {spec.id} runs at_most_once, and has started"
-            raise Conflict(problem, hint="it is never started a second time; cancel it, and submit it again")
+            raise Conflict(problem, hint="it must not start a second time; cancel it, and submit it again")
     away = {index for index, one in _live_attempts(job).items() if one.phase is Phase.STOPPING}
     away |= job.moving.keys() | named.keys()
     if len(away) > MOVES_MAX:
         raise Conflict(f"{len(away)} tasks of job {spec.id} would move", hint=f"name at most {MOVES_MAX}")
     bound = _disruption_limit(job)
     if bound is not None and len(away) > max(1, bound.tasks):
-        problem = f"{len(away)} tasks of job {spec.id} would be away at one time, and its {bound.field} is"
+        problem = f"{len(away)} tasks of job {spec.id} would be stopped at one time, and its {bound.field} is"
         raise Conflict(f"{problem} {bound.tasks}", hint="name fewer tasks, or wait until others run again")
 
 
 class _DisruptionLimit(NamedTuple):
-    """How many tasks of a job its user allows to be away at one time, and the field that says so."""
+    """How many tasks of a job may be stopped at one time, and the field of its spec that limits them."""
 
     tasks: int
     field: str
 
 
 def _disruption_limit(job: JobView) -> _DisruptionLimit | None:
-    """None: any number. A gang always moves as a whole."""
+    """The tighter of the two limits; None: any number. A gang always moves as a whole."""
     spec = job.spec
     bounds = [_DisruptionLimit(spec.rollout.max_parallel, "rollout.max_parallel")] if spec.is_service else []
     bounds += [] if spec.evict_at_most is None else [_DisruptionLimit(spec.evict_at_most, "evict_at_most")]
@@ -149,18 +153,19 @@ def _write_orders(view: View, job: JobView, order: _MoveRequest, caller: Caller,
         index: MoveOrder(one.attempt, one.tries, one.node, goes_to, now.ms, leaves=index in order.leaving)
         for index, one in stopped.items()
     }
-    # Of an at_most_once task only an offer is withdrawn; anything else is stopped as by a restart.
-    once = spec.run is RunMode.AT_MOST_ONCE
-    restart = {} if once else {index: one.attempt for index, one in stopped.items()}
+    # An at_most_once task that moves has not started: its offer is withdrawn. Others are stopped as by a
+    # restart.
+    withdrawn = spec.run is RunMode.AT_MOST_ONCE
+    restart = {} if withdrawn else {index: one.attempt for index, one in stopped.items()}
     still = {i: number for i, number in before.restart.items() if i in live and live[i].attempt == number}
-    wish = msgspec.structs.replace(
+    intent = msgspec.structs.replace(
         before, restart={**still, **restart}, moves={**job.moving, **moves}, at_ms=now.ms
     )
     ranges = Ranges(sorted(stopped))
     where = _describe_sources(view, stopped) if order.target is None else f"to {order.target.spec.name}"
     why = f"{caller.name} moves {_describe_tasks(job, stopped)} {where}"
     event = EventRecord("task.moving", why, job=spec.id, node=goes_to, indices=tuple(ranges.pairs))
-    return Plan((wish,), events=(event,), why=why, answer=spec.id)
+    return Plan((intent,), events=(event,), why=why, answer=spec.id)
 
 
 def _describe_sources(view: View, stopped: dict[int, _LiveAttempt]) -> str:
@@ -173,7 +178,7 @@ def _describe_tasks(job: JobView, tasks: Mapping[int, _LiveAttempt]) -> str:
 
 
 def _live_attempts(job: JobView) -> dict[int, _LiveAttempt]:
-    """By index: the tasks of a job that are on a node."""
+    """The tasks of a job that are on a node, by index."""
     found: dict[int, _LiveAttempt] = {}
     for block, phases in job.phases.items():
         if block not in job.attempts:

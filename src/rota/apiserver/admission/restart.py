@@ -1,4 +1,8 @@
-"""The wish that tasks begin again: what runs of them is stopped and tried anew, and no retry is spent."""
+"""User actions that start tasks again: restart of live ones, release of those in quarantine.
+
+A restarted task is stopped and placed again, which costs no retry. The intent names tasks by index and
+attempt number: so a repeated request never stops or releases an attempt that came later.
+"""
 
 import msgspec
 
@@ -19,7 +23,7 @@ from rota.rules.phases import FIRST_END, Phase
 
 
 def restart_tasks(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan:
-    """Named by the number of its attempt, so that a repeated wish stops nothing that began since."""
+    """Restart the live tasks, or those of them that are named."""
     job = find_job(view, ref, caller)
     access.require_in_namespace(caller, Action.CANCEL, job.spec.namespace)
     wanted = _parse_indices(fields.known_fields(body, ("indices",)).get("indices"), job.spec.count)
@@ -31,17 +35,17 @@ def restart_tasks(view: View, ref: str, body: object, caller: Caller, now: Insta
     if len(chosen) > RESTARTS_MAX:
         raise Conflict(f"{len(chosen)} tasks run", hint=f"name at most {RESTARTS_MAX} of them")
     before = job.intent or JobIntent(job.spec.id)
-    wish = msgspec.structs.replace(
+    intent = msgspec.structs.replace(
         before, restart={**_still_live(before.restart, live), **chosen}, at_ms=now.ms
     )
     ranges = Ranges(list(chosen))
     why = f"{caller.name} restarts task{'s' if len(chosen) > 1 else ''} {ranges} of job {job.spec.id}"
     event = EventRecord("task.restart", why, job=job.spec.id, indices=tuple(ranges.pairs))
-    return Plan((wish,), events=(event,), why=why, answer=job.spec.id)
+    return Plan((intent,), events=(event,), why=why, answer=job.spec.id)
 
 
 def kill_and_restart_tasks(job: JobView, wanted: list[int], caller: Caller, now: Instant) -> Plan:
-    """Of what is kept running: what runs of these is killed, and started again."""
+    """Kill tasks of a service or system job without grace period; they are started again."""
     live, before = _live_attempts(job), job.intent or JobIntent(job.spec.id)
     chosen = {index: live[index] for index in wanted if index in live}
     if not chosen:
@@ -51,14 +55,14 @@ def kill_and_restart_tasks(job: JobView, wanted: list[int], caller: Caller, now:
         return Plan(answer=job.spec.id, fenced=True)
     ranges = Ranges(list(chosen))
     why = f"{caller.name} kills task{'s' if len(chosen) > 1 else ''} {ranges} of job {job.spec.id}"
-    told = f"{why}, which {'are' if len(chosen) > 1 else 'is'} started again"
-    event = EventRecord("task.restart", told, job=job.spec.id, indices=tuple(ranges.pairs))
-    wish = msgspec.structs.replace(before, killed=killed, at_ms=now.ms)
-    return Plan((wish,), events=(event,), why=told, answer=job.spec.id)
+    reason = f"{why}, which {'are' if len(chosen) > 1 else 'is'} started again"
+    event = EventRecord("task.restart", reason, job=job.spec.id, indices=tuple(ranges.pairs))
+    intent = msgspec.structs.replace(before, killed=killed, at_ms=now.ms)
+    return Plan((intent,), events=(event,), why=reason, answer=job.spec.id)
 
 
-def _still_live(wished: dict[int, int], live: dict[int, int]) -> dict[int, int]:
-    return {index: number for index, number in wished.items() if live.get(index) == number}
+def _still_live(requested: dict[int, int], live: dict[int, int]) -> dict[int, int]:
+    return {index: number for index, number in requested.items() if live.get(index) == number}
 
 
 def _parse_indices(value: object, count: int) -> list[int] | None:
@@ -66,7 +70,7 @@ def _parse_indices(value: object, count: int) -> list[int] | None:
         return None
     if not isinstance(value, list):
         raise BadField("indices", "is not a list of numbers", "write [0, 3], or leave it out for all")
-    return [fields.number("indices", parse_count, one, 0, count - 1) for one in value]
+    return [fields.number("indices", parse_count, index, 0, count - 1) for index in value]
 
 
 def _refuse_ended(job: JobView) -> None:
@@ -79,7 +83,7 @@ def _refuse_ended(job: JobView) -> None:
 
 
 def _live_attempts(job: JobView) -> dict[int, int]:
-    """Index -> the number of the attempt that is under way."""
+    """Index -> number of the live attempt."""
     found: dict[int, int] = {}
     for block, phases in job.phases.items():
         if block in job.attempts:
@@ -91,7 +95,7 @@ def _live_attempts(job: JobView) -> dict[int, int]:
 
 
 def release_tasks(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan:
-    """Named by the number of its try, so that a repeated wish releases nothing that was held since."""
+    """Release tasks from quarantine: they start again, at the risk of taking another node down."""
     job = find_job(view, ref, caller)
     access.require_in_namespace(caller, Action.CANCEL, job.spec.namespace)
     wanted = _parse_indices(fields.known_fields(body, ("indices",)).get("indices"), job.spec.count)
@@ -104,16 +108,16 @@ def release_tasks(view: View, ref: str, body: object, caller: Caller, now: Insta
     if len(chosen) > RESTARTS_MAX:
         raise Conflict(f"{len(chosen)} tasks are held", hint=f"name at most {RESTARTS_MAX} of them")
     before = job.intent or JobIntent(job.spec.id)
-    still = {index: tries for index, tries in before.release.items() if held.get(index) == tries}
-    wish = msgspec.structs.replace(before, release={**still, **chosen}, at_ms=now.ms)
+    still_held = {index: number for index, number in before.release.items() if held.get(index) == number}
+    intent = msgspec.structs.replace(before, release={**still_held, **chosen}, at_ms=now.ms)
     ranges = Ranges(list(chosen))
     why = f"{caller.name} releases task{'s' if len(chosen) > 1 else ''} {ranges} of job {job.spec.id}"
     event = EventRecord("task.release", why, job=job.spec.id, indices=tuple(ranges.pairs))
-    return Plan((wish,), events=(event,), why=why, answer=job.spec.id)
+    return Plan((intent,), events=(event,), why=why, answer=job.spec.id)
 
 
 def _held_tasks(job: JobView) -> dict[int, int]:
-    """Index -> the number of the try that is held."""
+    """Index -> desired attempt number of each task in quarantine."""
     return {
         block * BLOCK_TASKS + at: ints(task, "wanted")[at]
         for block, task in job.tasks.items()
