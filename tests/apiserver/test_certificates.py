@@ -82,7 +82,7 @@ async def test_where_all_nodes_are_late_some_are_named(tmp_path: Path) -> None:
         warnings = (await server.call("GET", "/v1/server")).json["certificate_warnings"]
 
     assert len(warnings) == certificates.NODES_NAMED_MAX + 1
-    assert warnings[-1] == "so do the certificates of 5 more nodes"
+    assert warnings[-1] == "the certificates of 5 more nodes expire soon, too"
 
 
 async def scraped(server: Serving) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The OpenAPI document -> one page for people, which loads nothing from anywhere."""
+"""The OpenAPI document -> a self-contained HTML page."""
 
 from collections.abc import Iterator
 from html import escape
@@ -25,12 +25,12 @@ def render_html(document: Schema) -> str:
 
 
 def _lines(document: Schema) -> Iterator[str]:
-    facts = document["info"]
-    yield f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(facts['title'])} API</title>"
+    info = document["info"]
+    yield f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(info['title'])} API</title>"
     yield '<meta name=viewport content="width=device-width, initial-scale=1">'
     yield f"<style>{_STYLE}</style>"
-    yield f"<h1>{escape(facts['title'])} API <span class=kind>{escape(facts['version'])}</span></h1>"
-    yield f"<p>{_prose(facts['description'])}</p>"
+    yield f"<h1>{escape(info['title'])} API <span class=kind>{escape(info['version'])}</span></h1>"
+    yield f"<p>{_prose(info['description'])}</p>"
     groups: dict[str, list[tuple[str, str, Schema]]] = {}
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
@@ -51,14 +51,14 @@ def _operation(method: str, path: str, operation: Schema) -> Iterator[str]:
     summary = operation["summary"]
     yield f"<p>{_prose(summary[:1].upper() + summary[1:])}. {_prose(operation.get('description', ''))}</p>"
     rows = [
-        (one["name"], f"{one['in']}, {_type_html(one['schema'])}", one["description"])
-        for one in operation["parameters"]
+        (parameter["name"], f"{parameter['in']}, {_type_html(parameter['schema'])}", parameter["description"])
+        for parameter in operation["parameters"]
     ]
     if "requestBody" in operation:
         rows.append(("", "body", _type_html(_content(operation["requestBody"]))))
     for status, response in operation["responses"].items():
         if "content" in response:
-            rows.append((status, "answer", _type_html(_content(response))))
+            rows.append((status, "response", _type_html(_content(response))))
     yield from _table(rows)
 
 
@@ -66,7 +66,10 @@ def _model(name: str, schema: Schema) -> Iterator[str]:
     yield f"<h3 id='model-{escape(name)}'>{escape(name)}</h3><p>{_prose(schema.get('description', ''))}</p>"
     properties = schema.get("properties", {})
     yield from _table(
-        [(field, _type_html(one), one.get("description", "")) for field, one in properties.items()]
+        [
+            (field, _type_html(described), described.get("description", ""))
+            for field, described in properties.items()
+        ]
     )
 
 
@@ -74,9 +77,9 @@ def _table(rows: list[tuple[str, str, str]]) -> Iterator[str]:
     if rows:
         yield "<table>"
         for name, kind, text in rows:
-            said = text if text.startswith("<a ") else _prose(text)
+            prose = text if text.startswith("<a ") else _prose(text)
             shown = kind if "<a " in kind else escape(kind)
-            yield f"<tr><td><code>{escape(name)}</code><td>{said} <span class=kind>{shown}</span>"
+            yield f"<tr><td><code>{escape(name)}</code><td>{prose} <span class=kind>{shown}</span>"
         yield "</table>"
 
 
@@ -84,26 +87,26 @@ def _anchor(group: str) -> str:
     return escape(group.replace(" ", "-"))
 
 
-def _content(of: Schema) -> Schema:
-    found: Schema = next(iter(of["content"].values()))["schema"]
+def _content(described: Schema) -> Schema:
+    found: Schema = next(iter(described["content"].values()))["schema"]
     return found
 
 
 def _type_html(schema: Schema) -> str:
-    """A type in a few words, models as links."""
+    """A short description of a type, with links to models."""
     if "$ref" in schema:
         name = escape(schema["$ref"].rpartition("/")[2])
         return f"<a href='#model-{name}'>{name}</a>"
     if "anyOf" in schema:
-        return " or ".join(_type_html(one) for one in schema["anyOf"])
+        return " or ".join(_type_html(option) for option in schema["anyOf"])
     if "enum" in schema:
-        return escape(", ".join(str(one) for one in schema["enum"]))
+        return escape(", ".join(str(value) for value in schema["enum"]))
     if schema.get("type") == "array":
         return f"list of {_type_html(schema.get('items') or {})}"
     return escape(str(schema.get("type", "anything")))
 
 
 def _prose(text: str) -> str:
-    """With `code` as code."""
+    """The text as HTML, with `code` as code."""
     parts = escape(text, quote=False).split("`")
     return "".join(f"<code>{part}</code>" if at % 2 else part for at, part in enumerate(parts))
