@@ -1,4 +1,4 @@
-"""Hand-made records: blocks whose columns are given as lists."""
+"""Records for tests: blocks whose columns are given as lists."""
 
 from typing import Any, TypeVar
 

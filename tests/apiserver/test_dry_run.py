@@ -1,4 +1,4 @@
-"""POST /v1/plan: what would become of a job; nothing is written."""
+"""POST /v1/plan: what a submit or a drain would do; nothing is stored."""
 
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,13 @@ JOB: dict[str, Any] = {"command": ["true"]}
 
 
 async def joined(server: Serving) -> None:
-    """A node of eight cores."""
+    """A node with eight cores joins."""
     await server.put("apiserver", node(1))
     await server.put("watcher", node_status(1))
     server.engine.observe(lambda mirror: mirror.connect(NodeId("n1"), Connection.UP))
 
 
-async def test_a_plan_tells_what_would_happen_and_writes_nothing(tmp_path: Path) -> None:
+async def test_a_plan_tells_what_would_happen_and_stores_nothing(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         await joined(server)
         revision = server.engine.revision
@@ -38,7 +38,7 @@ async def test_a_plan_tells_what_would_happen_and_writes_nothing(tmp_path: Path)
     assert jobs.json["jobs"] == []
 
 
-async def test_nodes_may_be_thought_of_and_away(tmp_path: Path) -> None:
+async def test_a_plan_can_add_and_leave_out_nodes(tmp_path: Path) -> None:
     more = {"count": 2, "capacity": {"cpu": 64, "licence": 1}, "labels": {"region": "eu"}}
     async with serving(tmp_path, MemoryStore) as server:
         await joined(server)
@@ -73,7 +73,7 @@ async def test_bad_input_names_the_field(tmp_path: Path, body: dict[str, Any], f
     assert (refused.status, refused.json["field"]) == (400, field)
 
 
-async def test_who_may_not_submit_there_may_not_plan_there(tmp_path: Path) -> None:
+async def test_a_caller_who_may_not_submit_may_not_plan(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         submitter = server.token_for(Role.SUBMITTER, "team")
         refused = await server.call("POST", "/v1/plan", JOB, Authorization=submitter)
@@ -82,7 +82,7 @@ async def test_who_may_not_submit_there_may_not_plan_there(tmp_path: Path) -> No
     assert (refused.status, unknown.status) == (403, 404)
 
 
-async def test_a_drain_is_previewed_without_being_done(tmp_path: Path) -> None:
+async def test_a_drain_preview_changes_nothing(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         await joined(server)
         await server.call("POST", "/v1/jobs", {**JOB, "count": 2})

@@ -44,7 +44,9 @@ def specs_of(*replies: Any) -> list[Any]:
     ("role", "value"),
     [(Role.VIEWER, HIDDEN), (Role.SUBMITTER, SECRET), (Role.OPERATOR, SECRET), (Role.ADMIN, SECRET)],
 )
-async def test_values_of_environments_are_for_submitters(tmp_path: Path, role: Role, value: str) -> None:
+async def test_environment_values_are_shown_to_submitters_only(
+    tmp_path: Path, role: Role, value: str
+) -> None:
     async with serving(tmp_path, MemoryStore, [*RECONCILERS, lifecycle.RECONCILER]) as server:
         await with_secrets(server)
         token = server.token_for(role, "team")
@@ -66,7 +68,7 @@ async def test_values_of_environments_are_for_submitters(tmp_path: Path, role: R
         (Role.ADMIN, "*", True),
     ],
 )
-async def test_settings_of_providers_are_for_admins_of_the_cluster(
+async def test_provider_settings_are_shown_to_cluster_admins_only(
     tmp_path: Path, role: Role, namespace: str, is_shown: bool
 ) -> None:
     async with serving(tmp_path, MemoryStore, [*RECONCILERS, lifecycle.RECONCILER]) as server:
@@ -81,7 +83,7 @@ async def test_settings_of_providers_are_for_admins_of_the_cluster(
     assert sorted(one.json["settings"]) == ["create", "list", "remove"]
 
 
-async def test_an_operator_who_changes_a_cluster_is_not_shown_its_settings(tmp_path: Path) -> None:
+async def test_an_operator_who_changes_a_cluster_does_not_see_its_settings(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore, [*RECONCILERS, lifecycle.RECONCILER]) as server:
         await with_secrets(server)
         token = server.token_for(Role.OPERATOR, "*")
