@@ -155,6 +155,7 @@ def _send_signal(job: JobView, chosen: list[int] | None, number: int, key: str, 
 
 
 def _write_intent(job: JobView, before: JobIntent, intent: JobIntent, why: str) -> Plan:
+    # The time alone is no change: a repeated request writes nothing.
     if msgspec.structs.replace(intent, at_ms=before.at_ms) == before:
         return Plan(answer=job.spec.id, fenced=True)
     return Plan((intent,), why=why, answer=job.spec.id)

@@ -61,7 +61,7 @@ def move_admission(why_not: WhyNotMoved) -> AdmitAction:
         _refuse_job(job, target)
         named = _select_tasks(job, parse_indices(given.get("indices"), job), target)
         _refuse_tasks(job, named)
-        leaving = {index: one.node for index, one in named.items()}
+        leaving = {index: attempt.node for index, attempt in named.items()}
         problem = why_not(view, job, leaving, None if target is None else target.spec.id, now)
         if problem is not None:
             where = "cannot be moved" if target is None else f"cannot be moved to {target.spec.name}"
@@ -105,10 +105,10 @@ def _select_tasks(
         what = f"task {missing[0]}" if missing else "no task"
         raise Conflict(f"{what} of job {job.spec.id} is {'not ' if missing else ''}on a node", hint=hint)
     if target is not None:
-        there = {index: one for index, one in chosen.items() if one.node == target.spec.id}
+        there = {index: attempt for index, attempt in chosen.items() if attempt.node == target.spec.id}
         if len(there) == len(chosen):
             raise Conflict(f"{target.spec.name} has {_describe_tasks(job, there)} already", hint=hint)
-        return {index: one for index, one in chosen.items() if index not in there}
+        return {index: attempt for index, attempt in chosen.items() if index not in there}
     return chosen
 
 
@@ -116,17 +116,18 @@ def _refuse_tasks(job: JobView, named: dict[int, _LiveAttempt]) -> None:
     spec = job.spec
     if spec.run is RunMode.AT_MOST_ONCE:
         stopped = _live_attempts(job) if spec.gang else named
-        started = [index for index, one in stopped.items() if one.phase >= Phase.RUNNING]
+        started = [index for index, attempt in stopped.items() if attempt.phase >= Phase.RUNNING]
         if started:
             problem = f"task {min(started)} of job {spec.id} runs at_most_once, and has started"
             raise Conflict(problem, hint="it must not start a second time; cancel it, and submit it again")
-    away = {index for index, one in _live_attempts(job).items() if one.phase is Phase.STOPPING}
-    away |= job.moving.keys() | named.keys()
-    if len(away) > MOVES_MAX:
-        raise Conflict(f"{len(away)} tasks of job {spec.id} would move", hint=f"name at most {MOVES_MAX}")
+    # Tasks of an earlier move count until they run again: two requests together must not exceed the limit.
+    down = {index for index, attempt in _live_attempts(job).items() if attempt.phase is Phase.STOPPING}
+    down |= job.moving.keys() | named.keys()
+    if len(down) > MOVES_MAX:
+        raise Conflict(f"{len(down)} tasks of job {spec.id} would move", hint=f"name at most {MOVES_MAX}")
     bound = _disruption_limit(job)
-    if bound is not None and len(away) > max(1, bound.tasks):
-        problem = f"{len(away)} tasks of job {spec.id} would be stopped at one time, and its {bound.field} is"
+    if bound is not None and len(down) > max(1, bound.tasks):
+        problem = f"{len(down)} tasks of job {spec.id} would be stopped at one time, and its {bound.field} is"
         raise Conflict(f"{problem} {bound.tasks}", hint="name fewer tasks, or wait until others run again")
 
 
@@ -150,13 +151,15 @@ def _write_orders(view: View, job: JobView, order: _MoveRequest, caller: Caller,
     stopped = live if spec.gang else order.leaving
     goes_to = None if order.target is None else order.target.spec.id
     moves = {
-        index: MoveOrder(one.attempt, one.tries, one.node, goes_to, now.ms, leaves=index in order.leaving)
-        for index, one in stopped.items()
+        index: MoveOrder(
+            attempt.attempt, attempt.tries, attempt.node, goes_to, now.ms, leaves=index in order.leaving
+        )
+        for index, attempt in stopped.items()
     }
     # An at_most_once task that moves has not started: its offer is withdrawn. Others are stopped as by a
     # restart.
     withdrawn = spec.run is RunMode.AT_MOST_ONCE
-    restart = {} if withdrawn else {index: one.attempt for index, one in stopped.items()}
+    restart = {} if withdrawn else {index: attempt.attempt for index, attempt in stopped.items()}
     still = {i: number for i, number in before.restart.items() if i in live and live[i].attempt == number}
     intent = msgspec.structs.replace(
         before, restart={**still, **restart}, moves={**job.moving, **moves}, at_ms=now.ms
@@ -169,7 +172,7 @@ def _write_orders(view: View, job: JobView, order: _MoveRequest, caller: Caller,
 
 
 def _describe_sources(view: View, stopped: dict[int, _LiveAttempt]) -> str:
-    sources = list(dict.fromkeys(one.node for one in stopped.values()))
+    sources = list(dict.fromkeys(attempt.node for attempt in stopped.values()))
     return f"away from {view.nodes[sources[0]].spec.name if len(sources) == 1 else f'{len(sources)} nodes'}"
 
 

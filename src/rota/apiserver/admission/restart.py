@@ -35,6 +35,7 @@ def restart_tasks(view: View, ref: str, body: object, caller: Caller, now: Insta
     if len(chosen) > RESTARTS_MAX:
         raise Conflict(f"{len(chosen)} tasks run", hint=f"name at most {RESTARTS_MAX} of them")
     before = job.intent or JobIntent(job.spec.id)
+    # Drop requests for attempts that have ended: the record stays bounded by the number of live tasks.
     intent = msgspec.structs.replace(
         before, restart={**_still_live(before.restart, live), **chosen}, at_ms=now.ms
     )

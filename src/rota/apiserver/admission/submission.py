@@ -46,8 +46,8 @@ def submit_job(
 ) -> Plan:
     """Admit a new job, or find the one that an earlier submit with this key has created.
 
-    `controller` is the subscriber that recovers the job. It is no part of what is compared under the key: the
-    same client may be connected under another name when it repeats the submit.
+    `controller` is the subscriber that recovers the job. It is not compared under the key: it may depend on
+    which subscribers are connected, and a repeat must not be refused for that.
     """
     requested = parse_spec(body)
     given_fields = body if isinstance(body, dict) else {}

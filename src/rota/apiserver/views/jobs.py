@@ -206,6 +206,7 @@ def _describe_reason(reason: str | None) -> str:
 
 def jobs_page(mirror: Mirror, request: PageRequest, matches: Callable[[JobEntry], bool]) -> Json:
     """One page: jobs after the id `after` that match the filter, in order, and where the next page starts."""
+    # Fast path: ids are dense, so the next lower ones usually fill a page without a scan.
     nearby = _matching_jobs(mirror, _next_lower_ids(mirror, request), request, matches)
     if len(nearby) > (request.limit or 0) > 0:
         return _full_page(nearby[: request.limit], request.only)
