@@ -35,7 +35,7 @@ def test_every_form_of_a_sandbox_is_parsed(value: Any, expected: SandboxSpec | N
 @pytest.mark.parametrize(
     ("body", "field", "problem"),
     [
-        ({"sandbox": "yes"}, "sandbox", "is neither true nor a table"),
+        ({"sandbox": "yes"}, "sandbox", "is neither true nor an object"),
         ({"sandbox": {"net": True}}, "sandbox.net", "is not a known field"),
         ({"sandbox": {"network": "yes"}}, "sandbox.network", ""),
         ({"sandbox": {"writable": ["data"]}}, "sandbox.writable[0]", "'data' is not an absolute path"),

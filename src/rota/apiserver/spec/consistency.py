@@ -26,11 +26,12 @@ def refuse_affinity_cycle(view: View, spec: JobSpec) -> None:
     after the other, as in the detection of a deadlock.
     """
     needed = _required_terms(spec)
-    wanted_by_others = any(
+    # Fast path: without a term of another job that means this one, it cannot be part of a cycle.
+    is_needed = any(
         namespace == spec.namespace and jobs.holds(spec.selector_labels)
         for namespace, jobs in view.affinity.members
     )
-    if not needed or not wanted_by_others:
+    if not needed or not is_needed:
         return
     waiting = _waiting_jobs(view, spec.namespace)
     if len(waiting) > CYCLE_JOBS_MAX:
@@ -150,9 +151,8 @@ def _can_start(view: View, spec: JobSpec, stuck: dict[JobId, JobSpec], specs: li
     return all(
         _has_running_member(view, spec.namespace, term)
         or any(term.jobs.holds(other.selector_labels) for other in specs if other.id not in stuck)
-        or not any(
-            term.jobs.holds(other.selector_labels) for other in specs
-        )  # such a job may still be submitted
+        # No waiting job is meant: one that is may still be submitted.
+        or not any(term.jobs.holds(other.selector_labels) for other in specs)
         for term in _required_terms(spec)
     )
 

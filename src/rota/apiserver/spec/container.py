@@ -16,9 +16,13 @@ from rota.model.shape import RunMode
 IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
 USER = re.compile(r"[0-9]{1,9}(:[0-9]{1,9})?")
 CONTAINER_FIELDS = ("user", "network", "mounts", "workdir", "pull")
+CONTAINER_HINT = f"write an object with {', '.join(CONTAINER_FIELDS)}, or some of these"
+MOUNT_FIELDS = ("source", "target", "read_only")
+MOUNT_HINT = 'write "SOURCE:TARGET" or "SOURCE:TARGET:ro", or an object of source and target'
 SANDBOX_FIELDS = ("network", "writable")
+SANDBOX_HINT = 'write true, or {"network": true, "writable": ["/data"]}'
 WRITABLE_HINT = 'write a list of paths, as ["/data"]'
-UNSUPPORTED_CHARACTERS = ",\"'\n"  # container runtimes parse mounts as comma-separated lists
+UNSUPPORTED_CHARACTERS = ",\"'\n"  # separators and quotes in the options of container runtimes
 
 
 def parse_container(body: Mapping[str, Any]) -> ContainerSpec | None:
@@ -27,7 +31,7 @@ def parse_container(body: Mapping[str, Any]) -> ContainerSpec | None:
         if table is not None:
             raise BadField("container", "has no effect without an image", "add image, or leave it out")
         return None
-    settings = {} if table is None else _parse_table("container", table, CONTAINER_FIELDS)
+    settings = {} if table is None else fields.table("container", table, CONTAINER_FIELDS, CONTAINER_HINT)
     user, workdir = settings.get("user"), settings.get("workdir")
     return ContainerSpec(
         image=_parse_image(body["image"]),
@@ -118,10 +122,10 @@ def _parse_mount(field: str, value: object) -> MountSpec:
             raise BadField(
                 field,
                 f"'{fields.printable(value)}' is not a mount",
-                "write SOURCE:TARGET or SOURCE:TARGET:ro",
+                MOUNT_HINT,
             )
         value = {"source": source, "target": target, "read_only": mode == "ro"}
-    table = _parse_table(field, value, ("source", "target", "read_only"))
+    table = fields.table(field, value, MOUNT_FIELDS, MOUNT_HINT)
     for name in ("source", "target"):
         if table.get(name) is None:
             raise BadField(f"{field}.{name}", "is missing", "write a path, as /data")
@@ -142,17 +146,6 @@ def _parse_path(field: str, value: object) -> str:
     return given
 
 
-def _parse_table(field: str, value: object, known: tuple[str, ...]) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise BadField(field, "is not a table", f"write a table of {', '.join(known)}")
-    for name in value:
-        if name not in known:
-            raise BadField(
-                f"{field}.{fields.printable(str(name))}", "is not a known field", f"known: {', '.join(known)}"
-            )
-    return value
-
-
 def parse_sandbox(value: object) -> SandboxSpec | None:
     """A table of settings, or true for a sandbox with the default ones."""
     if value is None or value is False:
@@ -160,21 +153,17 @@ def parse_sandbox(value: object) -> SandboxSpec | None:
     if value is True:
         return SandboxSpec()
     if not isinstance(value, dict):
-        raise BadField(
-            "sandbox", "is neither true nor a table", f"write true, or {', '.join(SANDBOX_FIELDS)}"
-        )
-    for name in value:
-        if name not in SANDBOX_FIELDS:
-            field = f"sandbox.{fields.printable(str(name))}"
-            raise BadField(field, "is not a known field", f"known: {', '.join(SANDBOX_FIELDS)}")
-    paths = fields.texts("sandbox.writable", value.get("writable", []), WRITABLE_HINT)
+        raise BadField("sandbox", "is neither true nor an object", SANDBOX_HINT)
+    table = fields.table("sandbox", value, SANDBOX_FIELDS, SANDBOX_HINT)
+    paths = fields.texts("sandbox.writable", table.get("writable", []), WRITABLE_HINT)
     if len(paths) > MOUNTS_MAX:
         raise BadField("sandbox.writable", f"has {len(paths)} entries", f"write at most {MOUNTS_MAX}")
     writable = tuple(_parse_writable_path(f"sandbox.writable[{at}]", path) for at, path in enumerate(paths))
-    return SandboxSpec(fields.flag("sandbox.network", value.get("network", False)), writable)
+    return SandboxSpec(fields.flag("sandbox.network", table.get("network", False)), writable)
 
 
 def check_sandbox(spec: JobSpec) -> None:
+    """Refuse fields that a sandbox cannot be combined with."""
     if spec.sandbox is None:
         return
     if spec.container is not None:

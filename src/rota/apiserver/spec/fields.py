@@ -129,6 +129,25 @@ def number(field: str, parse: Callable[..., T], value: object, *bounds: float) -
         raise BadField(field, "is out of range", "write a smaller number") from None
 
 
+def table(field: str, value: object, known: tuple[str, ...], hint: str) -> Mapping[str, Any]:
+    """The value, if it is an object without unknown entries; errors name the entry as `field.entry`."""
+    if not isinstance(value, dict):
+        raise BadField(field, "is not an object", hint)
+    for entry in value:
+        if entry not in known:
+            known_hint = f"known fields: {', '.join(known)}"
+            raise BadField(f"{field}.{printable(str(entry))}", "is not a known field", known_hint)
+    return value
+
+
+def positive_seconds(field: str, value: object) -> float:
+    """A time limit: a duration that is longer than 0."""
+    seconds = number(field, parse_seconds, value, TIMEOUT_SECONDS_MAX)
+    if seconds == 0:
+        raise BadField(field, "0 s leaves no time to run", "write 90s, 15m or 2h30m, or leave it out")
+    return seconds
+
+
 def text(field: str, value: object, longest: int = TEXT_MAX) -> str:
     if not isinstance(value, str):
         raise BadField(field, "is not a text", 'write it in quotes: "..."')

@@ -277,12 +277,7 @@ def _parse_parallel(value: object) -> int | None:
 
 
 def _parse_duration(field: str, value: object) -> float | None:
-    if value is None:
-        return None
-    seconds = fields.number(field, parse_seconds, value, limits.TIMEOUT_SECONDS_MAX)
-    if seconds == 0:
-        raise BadField(field, "0 s leaves no time to run", "write 90s, 15m or 2h30m, or leave it out")
-    return seconds
+    return None if value is None else fields.positive_seconds(field, value)
 
 
 def _parse_keep(value: object) -> float | None:

@@ -24,7 +24,7 @@ WEIGHT_MAX = 100  # points: as much as an idle node scores above a full one
 SKEW_MAX = 1000  # a larger skew would spread nothing
 
 _CONDITION = re.compile(
-    r"(?P<label>[^\s=!<>,]+)\s*(?P<op>==|!=|<=|>=|=|<|>|\bnot\s+in\b|\bin\b|\bexists\b)\s*(?P<rest>.*)",
+    r"(?P<label>[^\s=!<>,]+)\s*(?P<op>==|!=|<=|>=|=|<|>|\bnot\s+in\b|\bin\b|\bexists\b)\s*(?P<operand>.*)",
     re.DOTALL,
 )
 _NUMBER = re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,18})*")
@@ -65,31 +65,31 @@ def parse_constraint(field: str, text: str, hint: str) -> Constraint:
     found = _CONDITION.fullmatch(text.strip())
     if found is None:
         raise BadField(field, f"'{shown}' is not a condition", hint)
-    label, sign, rest = found["label"], " ".join(found["op"].split()), found["rest"]
+    label, sign, operand = found["label"], " ".join(found["op"].split()), found["operand"]
     fields.label_name(field, label, hint)
     if sign not in list(Op):
         instead = {"=": "==", "<=": "<", ">=": ">"}[sign]
-        raise BadField(field, f"'{shown}' uses {sign}", f"write '{label} {instead} {printable(rest)}'")
-    return Constraint(label, Op(sign), _parse_operands(field, Op(sign), shown, rest, hint))
+        raise BadField(field, f"'{shown}' uses {sign}", f"write '{label} {instead} {printable(operand)}'")
+    return Constraint(label, Op(sign), _parse_operands(field, Op(sign), shown, operand, hint))
 
 
-def _parse_operands(field: str, op: Op, shown: str, rest: str, hint: str) -> tuple[str, ...]:
-    values: tuple[str, ...] = (_unquoted(rest),)
+def _parse_operands(field: str, op: Op, shown: str, operand: str, hint: str) -> tuple[str, ...]:
+    values: tuple[str, ...] = (_unquoted(operand),)
     match op:
         case Op.EXISTS:
-            if rest:
+            if operand:
                 raise BadField(field, f"'{shown}' has something after exists", "write 'gpu_model exists'")
             return ()
         case Op.IN | Op.NOT_IN:
-            values = tuple(_unquoted(part) for part in rest.split(","))
+            values = tuple(_unquoted(part) for part in operand.split(","))
         case Op.LESS | Op.MORE:
             if _NUMBER.fullmatch(values[0]) is None:
-                problem = f"'{shown}' compares with no number or version"
+                problem = f"'{shown}' does not compare with a number or version"
                 raise BadField(field, problem, "write 'ram_gb > 8' or 'driver < 550.40'")
         case Op.EQUAL | Op.UNEQUAL:
             pass
     if not all(values) or any(len(value) > LABEL_VALUE_MAX for value in values):
-        raise BadField(field, f"'{shown}' compares with nothing, or with too much", hint)
+        raise BadField(field, f"'{shown}' has no value to compare with, or too long a one", hint)
     return values
 
 
@@ -99,7 +99,7 @@ def _parse_preference(field: str, text: str) -> Preference:
         raise BadField(field, f"'{printable(text)}' has no weight", _PREFER_HINT)
     weight = _parse_whole(f"{field} weight", options["weight"], -WEIGHT_MAX, field)
     if weight == 0:
-        raise BadField(field, f"'{printable(text)}' weighs nothing", _PREFER_HINT)
+        raise BadField(field, f"'{printable(text)}' has the weight 0", _PREFER_HINT)
     return Preference(parse_constraint(field, term, _PREFER_HINT), weight)
 
 
@@ -135,10 +135,10 @@ def _split_options(field: str, text: str, known: tuple[str, ...], hint: str) -> 
     while len(words) >= 2 and words[-2] in known:
         value, name = words.pop(), words.pop()
         if name in options:
-            raise BadField(field, f"'{printable(text)}' says {name} twice", hint)
+            raise BadField(field, f"'{printable(text)}' has {name} twice", hint)
         options[name] = value
     if words and words[-1] in known:
-        raise BadField(field, f"'{printable(text)}' says nothing after {words[-1]}", hint)
+        raise BadField(field, f"'{printable(text)}' has no value after {words[-1]}", hint)
     return " ".join(words), options
 
 

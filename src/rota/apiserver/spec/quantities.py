@@ -143,8 +143,8 @@ def parse_bounds(value: object) -> NamespaceBounds:
     given = {name: bound for name, bound in body.items() if bound is not None}
     return NamespaceBounds(
         **{
-            _BOUND_PARSERS[name][0]: _BOUND_PARSERS[name][1](f"bounds.{name}", one)
-            for name, one in given.items()
+            _BOUND_PARSERS[name].attribute: _BOUND_PARSERS[name].parse(f"bounds.{name}", bound)
+            for name, bound in given.items()
         }
     )
 

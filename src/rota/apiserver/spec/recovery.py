@@ -155,14 +155,9 @@ def parse_retries(body: Mapping[str, Any]) -> dict[str, Any]:
 
 def _given_values(body: Mapping[str, Any]) -> dict[str, GivenValue]:
     """Values by entry of the table `retry`; some entries may be given by a field of their own instead."""
-    table = body.get("retry")
-    if table is None:
-        table = {}
-    if not isinstance(table, dict):
-        raise BadField("retry", "is not an object", f"{_TABLE_HINT}; for a number alone there is retries")
-    for name in table:
-        if name not in TABLE_FIELDS:
-            raise BadField(f"retry.{fields.printable(str(name))}", "is not a known field", _TABLE_HINT)
+    hint = f"{_TABLE_HINT}; for a number alone there is retries"
+    value = body.get("retry")
+    table = fields.table("retry", {} if value is None else value, TABLE_FIELDS, hint)
     given = {name: GivenValue(f"retry.{name}", value) for name, value in table.items() if value is not None}
     for name, field in SHORTHANDS.items():
         if body.get(field) is not None:

@@ -75,7 +75,7 @@ def _check_reachable(spec: JobSpec) -> None:
 def parse_restart(value: object) -> RestartPolicy:
     if value is None:
         return RestartPolicy()
-    table = _parse_object("restart", value, ("attempts", "within", "delay", "delay_max"), RESTART_HINT)
+    table = fields.table("restart", value, ("attempts", "within", "delay", "delay_max"), RESTART_HINT)
     default = RestartPolicy()
     maximum = limits.RESTART_ATTEMPTS_MAX
     found = RestartPolicy(
@@ -93,7 +93,7 @@ def parse_restart(value: object) -> RestartPolicy:
 def parse_rollout(value: object) -> RolloutPolicy:
     if value is None:
         return RolloutPolicy()
-    table = _parse_object("rollout", value, ROLLOUT_FIELDS, ROLLOUT_HINT)
+    table = fields.table("rollout", value, ROLLOUT_FIELDS, ROLLOUT_HINT)
     default = RolloutPolicy()
     max_parallel = table.get("max_parallel", default.max_parallel)
     found = RolloutPolicy(
@@ -115,7 +115,7 @@ def parse_rollout(value: object) -> RolloutPolicy:
 def parse_check(value: object) -> HealthCheck | None:
     if value is None:
         return None
-    table = _parse_object("check", value, CHECK_FIELDS, CHECK_HINT)
+    table = fields.table("check", value, CHECK_FIELDS, CHECK_HINT)
     default = HealthCheck()
     interval = _parse_interval("check.interval", table.get("interval", default.interval_seconds))
     return HealthCheck(
@@ -205,16 +205,6 @@ def _parse_interval(field: str, value: object) -> float:
 
 def _parse_seconds(field: str, value: object) -> float:
     return fields.number(field, parse_seconds, value, limits.TIMEOUT_SECONDS_MAX)
-
-
-def _parse_object(field: str, value: object, known: tuple[str, ...], hint: str) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise BadField(field, "is not an object", hint)
-    for name in value:
-        if name not in known:
-            shown = f"{field}.{fields.printable(str(name))}"
-            raise BadField(shown, "is not a known field", f"known fields: {', '.join(known)}")
-    return value
 
 
 def _refuse(field: str, problem: str) -> NoReturn:

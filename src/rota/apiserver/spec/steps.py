@@ -3,11 +3,9 @@
 import binascii
 from base64 import b64decode
 from collections.abc import Mapping
-from typing import Any
 
 from rota.apiserver.spec import fields
 from rota.model import limits
-from rota.model.amounts import parse_seconds
 from rota.model.errors import BadField
 from rota.model.job import JobSpec
 from rota.model.steps import Step
@@ -15,7 +13,6 @@ from rota.model.steps import Step
 STEP_FIELDS = ("name", "command", "env", "timeout")
 _POINTER_BYTES = 9  # of execve, for each string beside its bytes: a pointer and the terminating NUL
 STEPS_HINT = 'write [{"name": "build", "command": ["make"]}, {"name": "test", "command": ["make", "test"]}]'
-
 FILE_PATH_MAX = 512
 FILES_HINT = 'write {"run.sh": "#!/bin/sh\\n..."}, or {"model.bin": {"base64": "..."}} for bytes'
 OUTPUT_DIRECTORY = "out"  # ROTA_OUTPUT_DIR
@@ -52,8 +49,8 @@ def parse_command(field: str, value: object) -> tuple[str, ...]:
         raise BadField(field, "names no program", hint)
     for part in value:
         if len(fields.no_nul(field, part).encode()) >= limits.COMMAND_BYTES_MAX:
-            most = limits.COMMAND_BYTES_MAX - 1
-            raise BadField(field, "has an argument that is too long", f"write at most {most} bytes each")
+            hint = f"write at most {limits.COMMAND_BYTES_MAX - 1} bytes each"
+            raise BadField(field, "has an argument that is too long", hint)
     return tuple(value)
 
 
@@ -81,27 +78,15 @@ def _check_length(field: str, command: tuple[str, ...], env: Mapping[str, str]) 
         )
 
 
-def _parse_step(field: str, table: Mapping[str, Any], place: int) -> Step:
-    for key in table:
-        if key not in STEP_FIELDS:
-            shown = fields.printable(str(key))
-            raise BadField(
-                f"{field}.{shown}", "is not a known field", f"known fields: {', '.join(STEP_FIELDS)}"
-            )
+def _parse_step(field: str, value: object, place: int) -> Step:
+    table = fields.table(field, value, STEP_FIELDS, STEPS_HINT)
     name, timeout = table.get("name"), table.get("timeout")
     return Step(
         name=f"step-{place + 1}" if name is None else fields.name(f"{field}.name", name),
         command=parse_command(f"{field}.command", table.get("command")),
         env=fields.environment(f"{field}.env", table.get("env", {})),
-        timeout_seconds=None if timeout is None else _parse_timeout(f"{field}.timeout", timeout),
+        timeout_seconds=None if timeout is None else fields.positive_seconds(f"{field}.timeout", timeout),
     )
-
-
-def _parse_timeout(field: str, value: object) -> float:
-    seconds = fields.number(field, parse_seconds, value, limits.TIMEOUT_SECONDS_MAX)
-    if seconds == 0:
-        raise BadField(field, "0 s leaves no time to run", "write 90s, 15m or 2h30m, or leave it out")
-    return seconds
 
 
 def parse_files(value: object, workdir: str | None) -> dict[str, bytes]:
