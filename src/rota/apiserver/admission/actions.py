@@ -9,12 +9,13 @@ import msgspec
 
 from rota.apiserver import access
 from rota.apiserver.access import Action, Caller
+from rota.apiserver.admission.live_attempts import live_attempts, refuse_ended, require_active
 from rota.apiserver.admission.restart import kill_and_restart_tasks
 from rota.apiserver.lookup import find_job
 from rota.apiserver.spec import fields
 from rota.apiserver.spec.fields import SIGKILL, SIGNAL_NAMES, parse_signal
 from rota.model.amounts import parse_count
-from rota.model.columns import Ranges, ints
+from rota.model.columns import Ranges
 from rota.model.errors import BadField, Conflict
 from rota.model.job import JobIntent, JobKind, SentSignal
 from rota.model.limits import BLOCK_TASKS, RESTARTS_MAX, SIGNALS_KEPT
@@ -49,7 +50,7 @@ def kill(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Pl
     number = SIGKILL if given.get("signal") is None else parse_signal("signal", given["signal"])
     chosen = parse_indices(given.get("indices"), job)
     if number == SIGKILL and chosen is not None and job.spec.kind is not JobKind.BATCH:
-        _refuse_ended(job, "to kill")
+        require_active(job, "there is nothing to kill")
         return kill_and_restart_tasks(job, chosen, caller, now)
     if number == SIGKILL:
         return _request_end(job, chosen, _parse_reason(given.get("reason"), caller, "killed"), now, kill=True)
@@ -62,7 +63,7 @@ def pause(view: View, ref: str, body: object, caller: Caller, now: Instant) -> P
     given = fields.known_fields(body, ("stop",))
     stop = fields.flag("stop", given.get("stop", False))
     job = _find_job(view, ref, caller)
-    _refuse_ended(job, "to pause")
+    require_active(job, "there is nothing to pause")
     if stop and job.spec.run is RunMode.AT_MOST_ONCE:
         raise Conflict(
             f"job {job.spec.id} runs at_most_once", hint="leave out --stop: running tasks continue"
@@ -75,7 +76,7 @@ def pause(view: View, ref: str, body: object, caller: Caller, now: Instant) -> P
 def resume(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan:
     fields.known_fields(body, ())
     job = _find_job(view, ref, caller)
-    _refuse_ended(job, "to resume")
+    require_active(job, "there is nothing to resume")
     before = job.intent or JobIntent(job.spec.id)
     intent = msgspec.structs.replace(before, paused=False, halted=False, at_ms=now.ms)
     return _write_intent(job, before, intent, f"{caller.name} resumes job {job.spec.id}")
@@ -102,7 +103,7 @@ def _find_job(view: View, ref: str, caller: Caller) -> JobView:
 
 def _request_end(job: JobView, chosen: list[int] | None, reason: str, now: Instant, *, kill: bool) -> Plan:
     """Request the end of a job or of tasks. A repeat changes nothing, or turns a cancel into a kill."""
-    _refuse_ended(job, "to cancel")
+    refuse_ended(job, "there is nothing to cancel")
     before = job.intent or JobIntent(job.spec.id)
     verb = "to be killed" if kill else "to be canceled"
     if chosen is None:
@@ -132,11 +133,15 @@ def _send_signal(job: JobView, chosen: list[int] | None, number: int, key: str, 
 
     They are named by attempt number: an attempt that starts before the signal is delivered must not get it.
     """
-    _refuse_ended(job, "to signal")
+    require_active(job, "there is nothing to signal")
     before = job.intent or JobIntent(job.spec.id)
     if key and any(signal.key == key for signal in before.sent):
         return Plan(answer=job.spec.id)
-    running = _running_attempts(job)
+    running = {
+        index: attempt.number
+        for index, attempt in live_attempts(job).items()
+        if attempt.phase in (Phase.RUNNING, Phase.STOPPING)
+    }
     attempts = running if chosen is None else {index: running[index] for index in chosen if index in running}
     if not attempts:
         raise Conflict(f"none of these tasks of job {job.spec.id} runs", hint=f"see rota show {job.spec.id}")
@@ -165,25 +170,6 @@ def _parse_reason(value: object, caller: Caller, verb: str = "canceled") -> str:
     return f"{verb} by {caller.name}" if value is None else fields.text("reason", value)
 
 
-def _refuse_ended(job: JobView, what: str) -> None:
-    if job.status is not None and job.status.ended:
-        raise Conflict(f"job {job.spec.id} has ended: {job.status.state}", hint=f"there is nothing {what}")
-    if job.intent is not None and job.intent.cancel and what != "to cancel":
-        raise Conflict(f"job {job.spec.id} is being canceled", hint=f"there is nothing {what}")
-
-
 def _task_phase(job: JobView, index: int) -> int:
     block, position = divmod(index, BLOCK_TASKS)
     return job.phases[block][position] if block in job.phases else int(Phase.PENDING)
-
-
-def _running_attempts(job: JobView) -> dict[int, int]:
-    """Index -> number of the running attempt."""
-    found: dict[int, int] = {}
-    for block, phases in job.phases.items():
-        if block in job.attempts:
-            numbers = ints(job.attempts[block], "number")
-            for position, phase in enumerate(phases):
-                if phase in (Phase.RUNNING, Phase.STOPPING):
-                    found[block * BLOCK_TASKS + position] = int(numbers[position])
-    return found

@@ -12,18 +12,19 @@ import msgspec
 from rota.apiserver import access
 from rota.apiserver.access import Action, Caller
 from rota.apiserver.admission.actions import AdmitAction, parse_indices
+from rota.apiserver.admission.live_attempts import LiveAttempt, live_attempts, require_active
 from rota.apiserver.lookup import find_job, find_node
 from rota.apiserver.spec import fields
-from rota.model.columns import Ranges, ints
+from rota.model.columns import Ranges
 from rota.model.errors import Conflict
 from rota.model.ids import NodeId
 from rota.model.job import JobIntent, JobKind
-from rota.model.limits import BLOCK_TASKS, MOVES_MAX, NAME_LENGTH_MAX
+from rota.model.limits import MOVES_MAX, NAME_LENGTH_MAX
 from rota.model.move import MoveOrder
 from rota.model.plan import EventRecord, Instant, Plan
 from rota.model.shape import RunMode
 from rota.model.view import JobView, NodeView, View
-from rota.rules.phases import FIRST_END, Phase
+from rota.rules.phases import Phase
 
 
 class WhyNotMoved(Protocol):
@@ -34,19 +35,10 @@ class WhyNotMoved(Protocol):
     ) -> str | None: ...
 
 
-class _LiveAttempt(NamedTuple):
-    """The live attempt of a task."""
-
-    attempt: int
-    tries: int
-    node: NodeId
-    phase: Phase
-
-
 class _MoveRequest(NamedTuple):
     """The tasks that leave their nodes, and their target if one is named."""
 
-    leaving: dict[int, _LiveAttempt]
+    leaving: dict[int, LiveAttempt]
     target: NodeView | None
 
 
@@ -79,10 +71,7 @@ def _find_target(view: View, value: object) -> NodeView:
 
 def _refuse_job(job: JobView, target: NodeView | None) -> None:
     spec = job.spec
-    if job.status is not None and job.status.ended:
-        raise Conflict(f"job {spec.id} has ended: {job.status.state}", hint="none of its tasks can be moved")
-    if job.intent is not None and job.intent.cancel:
-        raise Conflict(f"job {spec.id} is being canceled", hint="none of its tasks can be moved")
+    require_active(job, "none of its tasks can be moved")
     if job.intent is not None and job.intent.paused:
         hint = f"resume it first: rota resume {spec.id}"
         raise Conflict(f"job {spec.id} is paused: a task that stops would not start elsewhere", hint=hint)
@@ -94,11 +83,9 @@ def _refuse_job(job: JobView, target: NodeView | None) -> None:
         raise Conflict(f"job {spec.id} is a gang: its tasks are placed together", hint=hint)
 
 
-def _select_tasks(
-    job: JobView, indices: list[int] | None, target: NodeView | None
-) -> dict[int, _LiveAttempt]:
+def _select_tasks(job: JobView, indices: list[int] | None, target: NodeView | None) -> dict[int, LiveAttempt]:
     """The tasks that are to leave their nodes. Each one that is named must be on a node."""
-    live, hint = _live_attempts(job), f"see rota show {job.spec.id}"
+    live, hint = live_attempts(job), f"see rota show {job.spec.id}"
     chosen = live if indices is None else {index: live[index] for index in indices if index in live}
     missing = sorted(set(indices or ()).difference(chosen))
     if missing or not chosen:
@@ -112,16 +99,16 @@ def _select_tasks(
     return chosen
 
 
-def _refuse_tasks(job: JobView, named: dict[int, _LiveAttempt]) -> None:
+def _refuse_tasks(job: JobView, named: dict[int, LiveAttempt]) -> None:
     spec = job.spec
     if spec.run is RunMode.AT_MOST_ONCE:
-        stopped = _live_attempts(job) if spec.gang else named
+        stopped = live_attempts(job) if spec.gang else named
         started = [index for index, attempt in stopped.items() if attempt.phase >= Phase.RUNNING]
         if started:
             problem = f"task {min(started)} of job {spec.id} runs at_most_once, and has started"
             raise Conflict(problem, hint="it must not start a second time; cancel it, and submit it again")
     # Tasks of an earlier move count until they run again: two requests together must not exceed the limit.
-    down = {index for index, attempt in _live_attempts(job).items() if attempt.phase is Phase.STOPPING}
+    down = {index for index, attempt in live_attempts(job).items() if attempt.phase is Phase.STOPPING}
     down |= job.moving.keys() | named.keys()
     if len(down) > MOVES_MAX:
         raise Conflict(f"{len(down)} tasks of job {spec.id} would move", hint=f"name at most {MOVES_MAX}")
@@ -147,20 +134,20 @@ def _disruption_limit(job: JobView) -> _DisruptionLimit | None:
 
 
 def _write_orders(view: View, job: JobView, order: _MoveRequest, caller: Caller, now: Instant) -> Plan:
-    spec, before, live = job.spec, job.intent or JobIntent(job.spec.id), _live_attempts(job)
+    spec, before, live = job.spec, job.intent or JobIntent(job.spec.id), live_attempts(job)
     stopped = live if spec.gang else order.leaving
     goes_to = None if order.target is None else order.target.spec.id
     moves = {
         index: MoveOrder(
-            attempt.attempt, attempt.tries, attempt.node, goes_to, now.ms, leaves=index in order.leaving
+            attempt.number, attempt.tries, attempt.node, goes_to, now.ms, leaves=index in order.leaving
         )
         for index, attempt in stopped.items()
     }
     # An at_most_once task that moves has not started: its offer is withdrawn. Others are stopped as by a
     # restart.
     withdrawn = spec.run is RunMode.AT_MOST_ONCE
-    restart = {} if withdrawn else {index: attempt.attempt for index, attempt in stopped.items()}
-    still = {i: number for i, number in before.restart.items() if i in live and live[i].attempt == number}
+    restart = {} if withdrawn else {index: attempt.number for index, attempt in stopped.items()}
+    still = {i: number for i, number in before.restart.items() if i in live and live[i].number == number}
     intent = msgspec.structs.replace(
         before, restart={**still, **restart}, moves={**job.moving, **moves}, at_ms=now.ms
     )
@@ -171,25 +158,10 @@ def _write_orders(view: View, job: JobView, order: _MoveRequest, caller: Caller,
     return Plan((intent,), events=(event,), why=why, answer=spec.id)
 
 
-def _describe_sources(view: View, stopped: dict[int, _LiveAttempt]) -> str:
+def _describe_sources(view: View, stopped: dict[int, LiveAttempt]) -> str:
     sources = list(dict.fromkeys(attempt.node for attempt in stopped.values()))
     return f"away from {view.nodes[sources[0]].spec.name if len(sources) == 1 else f'{len(sources)} nodes'}"
 
 
-def _describe_tasks(job: JobView, tasks: Mapping[int, _LiveAttempt]) -> str:
+def _describe_tasks(job: JobView, tasks: Mapping[int, LiveAttempt]) -> str:
     return f"task{'s' if len(tasks) > 1 else ''} {Ranges(sorted(tasks))} of job {job.spec.id}"
-
-
-def _live_attempts(job: JobView) -> dict[int, _LiveAttempt]:
-    """The tasks of a job that are on a node, by index."""
-    found: dict[int, _LiveAttempt] = {}
-    for block, phases in job.phases.items():
-        if block not in job.attempts:
-            continue
-        attempts = job.attempts[block]
-        number, tries, node = (ints(attempts, name) for name in ("number", "tries", "node"))
-        for at, phase in enumerate(phases):
-            if Phase.PENDING < phase < FIRST_END and phase != Phase.UNRESOLVED:
-                where = attempts.nodes[node[at]]
-                found[block * BLOCK_TASKS + at] = _LiveAttempt(number[at], tries[at], where, Phase(phase))
-    return found

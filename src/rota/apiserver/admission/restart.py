@@ -8,6 +8,7 @@ import msgspec
 
 from rota.apiserver import access
 from rota.apiserver.access import Action, Caller
+from rota.apiserver.admission.live_attempts import live_attempts, require_active
 from rota.apiserver.lookup import find_job
 from rota.apiserver.spec import fields
 from rota.model.amounts import parse_count
@@ -19,7 +20,6 @@ from rota.model.limits import BLOCK_TASKS, RESTARTS_MAX
 from rota.model.plan import EventRecord, Instant, Plan
 from rota.model.shape import RunMode
 from rota.model.view import JobView, View
-from rota.rules.phases import FIRST_END, Phase
 
 
 def restart_tasks(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan:
@@ -27,8 +27,8 @@ def restart_tasks(view: View, ref: str, body: object, caller: Caller, now: Insta
     job = find_job(view, ref, caller)
     access.require_in_namespace(caller, Action.CANCEL, job.spec.namespace)
     wanted = _parse_indices(fields.known_fields(body, ("indices",)).get("indices"), job.spec.count)
-    _refuse_ended(job)
-    live = _live_attempts(job)
+    _require_restartable(job)
+    live = _live_numbers(job)
     chosen = live if wanted is None else {index: live[index] for index in wanted if index in live}
     if not chosen:
         raise Conflict(f"none of these tasks of job {job.spec.id} runs", hint=f"see rota show {job.spec.id}")
@@ -47,7 +47,7 @@ def restart_tasks(view: View, ref: str, body: object, caller: Caller, now: Insta
 
 def kill_and_restart_tasks(job: JobView, wanted: list[int], caller: Caller, now: Instant) -> Plan:
     """Kill tasks of a service or system job without grace period; they are started again."""
-    live, before = _live_attempts(job), job.intent or JobIntent(job.spec.id)
+    live, before = _live_numbers(job), job.intent or JobIntent(job.spec.id)
     chosen = {index: live[index] for index in wanted if index in live}
     if not chosen:
         raise Conflict(f"none of these tasks of job {job.spec.id} runs", hint=f"see rota show {job.spec.id}")
@@ -62,6 +62,11 @@ def kill_and_restart_tasks(job: JobView, wanted: list[int], caller: Caller, now:
     return Plan((intent,), events=(event,), why=reason, answer=job.spec.id)
 
 
+def _live_numbers(job: JobView) -> dict[int, int]:
+    """Index -> number of the live attempt."""
+    return {index: attempt.number for index, attempt in live_attempts(job).items()}
+
+
 def _still_live(requested: dict[int, int], live: dict[int, int]) -> dict[int, int]:
     return {index: number for index, number in requested.items() if live.get(index) == number}
 
@@ -74,25 +79,10 @@ def _parse_indices(value: object, count: int) -> list[int] | None:
     return [fields.number("indices", parse_count, index, 0, count - 1) for index in value]
 
 
-def _refuse_ended(job: JobView) -> None:
-    if job.status is not None and job.status.ended:
-        raise Conflict(f"job {job.spec.id} has ended: {job.status.state}", hint="submit it again")
-    if job.intent is not None and job.intent.cancel:
-        raise Conflict(f"job {job.spec.id} is being canceled", hint="submit it again")
+def _require_restartable(job: JobView) -> None:
+    require_active(job, "submit it again")
     if job.spec.run is RunMode.AT_MOST_ONCE:
         raise Conflict(f"job {job.spec.id} runs at_most_once", hint="cancel it, and submit it again")
-
-
-def _live_attempts(job: JobView) -> dict[int, int]:
-    """Index -> number of the live attempt."""
-    found: dict[int, int] = {}
-    for block, phases in job.phases.items():
-        if block in job.attempts:
-            numbers = ints(job.attempts[block], "number")
-            for position, phase in enumerate(phases):
-                if Phase.PENDING < phase < FIRST_END and phase != Phase.UNRESOLVED:
-                    found[block * BLOCK_TASKS + position] = int(numbers[position])
-    return found
 
 
 def release_tasks(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan:

@@ -12,6 +12,7 @@ import msgspec
 
 from rota.apiserver import access
 from rota.apiserver.access import Action, Caller
+from rota.apiserver.admission.live_attempts import require_active
 from rota.apiserver.lookup import find_job
 from rota.apiserver.spec import fields, job_body
 from rota.apiserver.spec.consistency import refuse_affinity_cycle
@@ -59,7 +60,7 @@ def update_job(view: View, ref: str, request: UpdateRequest, caller: Caller, now
     """
     job = find_job(view, ref, caller)
     access.require_in_namespace(caller, Action.SUBMIT, job.spec.namespace)
-    _refuse_ended(job)
+    require_active(job, "submit it again")
     patch = fields.known_fields(request.fields, SPEC_FIELDS)
     spec = _with_assessed_needs(view, job.spec, patched_spec(job.spec, patch, now.wall_ms), patch)
     changed = [field for field in patch if _field_value(spec, field) != _field_value(job.spec, field)]
@@ -171,20 +172,13 @@ def _replacement_intent(job: JobView, spec: JobSpec, request: UpdateRequest) -> 
     return None if intent == before else intent
 
 
-def _refuse_ended(job: JobView) -> None:
-    if job.status is not None and job.status.ended:
-        raise Conflict(f"job {job.spec.id} has ended: {job.status.state}", hint="submit it again")
-    if job.intent is not None and job.intent.cancel:
-        raise Conflict(f"job {job.spec.id} is being canceled", hint="submit it again")
-
-
 def rollback_job(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan:
     """Return a service to its previous version. It can be done once per update."""
     del now
     fields.known_fields(body, ())
     job = find_job(view, ref, caller)
     access.require_in_namespace(caller, Action.SUBMIT, job.spec.namespace)
-    _refuse_ended(job)
+    require_active(job, "submit it again")
     back = plan_rollback(job.spec, job.intent, job.previous_version, f"as requested by {caller.name}")
     if back is None:
         hint = (
