@@ -69,7 +69,7 @@ def test_the_first_decision_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("who", "words", "error", "field"),
+    ("caller", "sent", "error", "field"),
     [
         (ADA, resolution(1), NotAllowed, "subscriber"),
         (ANN, resolution(1, subscriber="other"), NotAllowed, "subscriber"),
@@ -86,10 +86,10 @@ def test_the_first_decision_counts() -> None:
     ],
 )
 def test_other_callers_and_invalid_decisions_are_refused(
-    who: Caller, words: LossResolution, error: type[Rejected], field: str | None
+    caller: Caller, sent: LossResolution, error: type[Rejected], field: str | None
 ) -> None:
     with pytest.raises(error) as refused:
-        resolve_losses(lost(), words, who)
+        resolve_losses(lost(), sent, caller)
 
     assert refused.value.field == field
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rota.apiserver.spec.placement import LABEL_SHORTHANDS
-from rota.apiserver.spec.recovery import SHORTHANDS, parse_retries
+from rota.apiserver.spec.recovery import RETRY_FIELDS, RETRY_SHORTHANDS, parse_retries
 from rota.apiserver.spec.service import check_json, restart_json, rollout_policy_json, signal_name
 from rota.model.amounts import CPU, DISK, GPU, MEMORY, WHOLE_GPU
 from rota.model.container import ContainerSpec
@@ -115,13 +115,13 @@ def _drop_dependent(body: Body, patch: Mapping[str, Any]) -> None:
 
 def _expand_shorthands(patch: Mapping[str, Any]) -> Body:
     """The patch with the short forms of retry entries moved into the table `retry`."""
-    short = {name: patch[field] for name, field in SHORTHANDS.items() if field in patch}
-    found = {field: value for field, value in patch.items() if field not in SHORTHANDS.values()}
+    short = {name: patch[field] for name, field in RETRY_SHORTHANDS.items() if field in patch}
+    found = {field: value for field, value in patch.items() if field not in RETRY_SHORTHANDS.values()}
     if not short:
         return found
     table = patch.get("retry")
     if "retry" in patch and table is None:  # the table is reset, except for the short forms given
-        table = dict.fromkeys((*SHORTHANDS, "delay", "delay_max", "jitter"))
+        table = dict.fromkeys(RETRY_FIELDS)
     return found | {"retry": (table or {}) | short}
 
 

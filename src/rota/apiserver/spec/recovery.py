@@ -22,11 +22,15 @@ from rota.model.shape import RunMode
 from rota.model.view import View
 
 LEASE_SECONDS_MIN, LEASE_SECONDS_MAX = limits.LEASE_MS_MIN // 1000, limits.LEASE_MS_MAX // 1000
-SHORTHANDS = {"attempts": "retries", "on": "retry_on", "fail_on": "fail_on"}  # entry of `retry` -> field
-TABLE_FIELDS = (*SHORTHANDS, "delay", "delay_max", "jitter")
+RETRY_SHORTHANDS = {
+    "attempts": "retries",
+    "on": "retry_on",
+    "fail_on": "fail_on",
+}  # entry of `retry` -> field
+RETRY_FIELDS = (*RETRY_SHORTHANDS, "delay", "delay_max", "jitter")
 CODE_MAX = 255  # the largest exit code of a process
 _FAILURES = list(Failure)
-_TABLE_HINT = 'write {"attempts": 3, "on": [75, "oom"], "fail_on": [2], "delay": "5s"}, or some of these'
+_RETRY_HINT = 'write {"attempts": 3, "on": [75, "oom"], "fail_on": [2], "delay": "5s"}, or some of these'
 _ON_HINT = f"write exit codes from 1 to {CODE_MAX}, or any of: {', '.join(Failure)}"
 _FAIL_HINT = f"write exit codes from 1 to {CODE_MAX}"
 _CONTROLLER_FIELDS = ("controller", "when_no_controller", "controller_wait")
@@ -155,11 +159,11 @@ def parse_retries(body: Mapping[str, Any]) -> dict[str, Any]:
 
 def _given_values(body: Mapping[str, Any]) -> dict[str, GivenValue]:
     """Values by entry of the table `retry`; some entries may be given by a field of their own instead."""
-    hint = f"{_TABLE_HINT}; for a number alone there is retries"
+    hint = f"{_RETRY_HINT}; for a number alone there is retries"
     value = body.get("retry")
-    table = fields.table("retry", {} if value is None else value, TABLE_FIELDS, hint)
+    table = fields.table("retry", {} if value is None else value, RETRY_FIELDS, hint)
     given = {name: GivenValue(f"retry.{name}", value) for name, value in table.items() if value is not None}
-    for name, field in SHORTHANDS.items():
+    for name, field in RETRY_SHORTHANDS.items():
         if body.get(field) is not None:
             if name in given:
                 raise BadField(field, f"conflicts with retry.{name}", "leave one of the two out")

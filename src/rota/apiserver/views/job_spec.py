@@ -18,7 +18,7 @@ from rota.model.attempt import AttemptBlock
 from rota.model.columns import column
 from rota.model.container import ContainerSpec
 from rota.model.ids import NodeId
-from rota.model.job import JobKind, JobSpec, with_observed_needs
+from rota.model.job import JobSpec, with_observed_needs
 from rota.model.need_origin import NeedOrigin
 from rota.model.retry import PLAIN, Retry
 from rota.model.sandbox import SandboxSpec
@@ -122,8 +122,6 @@ def _optional_fields(spec: JobSpec) -> Iterator[tuple[str, Any]]:
         "tolerate": spec.tolerate,
     }
     yield from ((name, [str(term) for term in terms]) for name, terms in texts.items() if terms)
-    if spec.kind is not JobKind.BATCH:
-        yield "kind", spec.kind.value
     if spec.after:
         yield "after", [{"job": dependency.job, "on": dependency.on.value} for dependency in spec.after]
     if spec.gang:
