@@ -1,4 +1,4 @@
-"""POST /v1/plan: what would become of a job; nothing is written."""
+"""POST /v1/plan: what a submit or a drain would do; nothing is stored."""
 
 from pathlib import Path
 from typing import Any
@@ -82,7 +82,7 @@ async def test_planning_in_a_namespace_needs_the_right_to_submit_there(tmp_path:
     assert (refused.status, unknown.status) == (403, 404)
 
 
-async def test_a_drain_is_previewed_without_being_done(tmp_path: Path) -> None:
+async def test_a_drain_preview_changes_nothing(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         await add_node(server)
         await server.call("POST", "/v1/jobs", {**JOB, "count": 2})

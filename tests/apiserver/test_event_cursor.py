@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rota.apiserver.admission.subscribers import subscribe
+from rota.apiserver.admission.recovery import subscribe
 from rota.apiserver.streams import event_cursor
 from rota.apiserver.streams.event_cursor import (
     AFTER_LAST_EVENT,

@@ -26,7 +26,7 @@ CRON = {"name": "payroll", "schedule": "0 1 * * *", "job": {"command": ["true"]}
 OF_BETA = (
     EventRecord("cron.changed", "eve creates cron payroll", namespace="beta"),
     EventRecord("cron.skipped", "cron payroll: an instant passes", namespace="beta"),
-    EventRecord("namespace.changed", "eve sets what namespace beta may hold", namespace="beta"),
+    EventRecord("namespace.changed", "eve sets quota and weight of namespace beta", namespace="beta"),
     EventRecord("cluster.wished", f"eve creates cluster cloud: {SECRET}", cluster="cloud"),
 )
 ALPHA = Caller("al", Role.ADMIN, ("alpha",))

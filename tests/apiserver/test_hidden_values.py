@@ -81,7 +81,7 @@ async def test_settings_of_providers_are_shown_to_cluster_wide_admins(
     assert sorted(shown.json["settings"]) == ["create", "list", "remove"]
 
 
-async def test_an_operator_who_changes_a_cluster_is_not_shown_its_settings(tmp_path: Path) -> None:
+async def test_an_operator_who_changes_a_cluster_does_not_see_its_settings(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore, [*RECONCILERS, lifecycle.RECONCILER]) as server:
         await create_objects_with_secrets(server)
         token = server.token_for(Role.OPERATOR, "*")

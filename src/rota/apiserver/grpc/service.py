@@ -16,9 +16,14 @@ import structlog
 from rota.apiserver import access
 from rota.apiserver.access import Action, Caller
 from rota.apiserver.admission import submission, update
-from rota.apiserver.admission.recovery import LossResolution, resolve_losses
-from rota.apiserver.admission.report_interval import set_report_interval
-from rota.apiserver.admission.subscribers import acknowledge_events, subscribe, subscriber_name
+from rota.apiserver.admission.node_actions import set_report_interval
+from rota.apiserver.admission.recovery import (
+    LossResolution,
+    acknowledge_events,
+    resolve_losses,
+    subscribe,
+    subscriber_name,
+)
 from rota.apiserver.admission.update import UpdateRequest, UpdateResult
 from rota.apiserver.api import Api, wall_ms
 from rota.apiserver.authentication import Unauthenticated, authenticate_token, while_token_valid

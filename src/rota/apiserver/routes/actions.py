@@ -35,7 +35,7 @@ async def move_tasks(request: Request) -> Response:
 
 
 async def release_tasks(request: Request) -> Response:
-    return await _act(request, release.release_tasks)
+    return await _act(request, restart.release_tasks)
 
 
 async def resolve_tasks(request: Request) -> Response:

@@ -9,7 +9,7 @@ from rota.apiserver import responses
 from rota.apiserver.api import wall_ms
 from rota.apiserver.lookup import find_job, task_index
 from rota.apiserver.responses import api_of, caller_of
-from rota.apiserver.spec.times import parse_past_time
+from rota.apiserver.spec.fields import parse_past_time
 from rota.apiserver.streams.log_selection import STREAMS, LogSelection, StreamKey, require_attempt
 from rota.engine.state.entries import JobEntry
 from rota.engine.state.mirror import Mirror

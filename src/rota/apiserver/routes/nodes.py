@@ -89,7 +89,9 @@ async def show_brake(request: Request) -> Response:
 async def release_brake(request: Request) -> Response:
     api, caller = api_of(request), caller_of(request)
     body = await json_body(request)
-    names = await api.engine.ask("apiserver", lambda view, now: brake.release_brake(view, body, caller, now))
+    names = await api.engine.ask(
+        "apiserver", lambda view, now: node_actions.release_brake(view, body, caller, now)
+    )
     set_audit_target(request, f"nodes {', '.join(names)}")
     return json_response({**await api.engine.read(brake_json), "released": names})
 
