@@ -35,8 +35,8 @@ Deletion. The trimmer deletes whole segments (`claim_for_deletion`), never parts
 attempt it punches holes, so that offsets stay valid: a reader reports a hole as bytes missing.
 
 All of SegmentStore runs under `Supervisor.lock`, except `preallocate` (the sweeper alone calls it) and reads
-of `retention` and `shortage` (one reference each). An OSError of `allocate` refuses the start: no attempt runs
-whose output cannot be indexed.
+of `retention` and `shortage` (one reference each). An OSError of `allocate` refuses the start: no attempt
+runs whose output cannot be indexed.
 """
 
 import contextlib
