@@ -43,13 +43,13 @@ def test_a_changed_result_endpoint_is_forwarded() -> None:
         task_template(job_spec(), ResultEndpoint("http://a", "key", "n1", others=others))
         for others in ((), ("http://b",))
     )
-    told = []
+    forwarded_templates = []
     for index, work in enumerate((before, before, after, after)):
         orders = [JobOrders(job, work, [Start(index, 1, firm=True)], [])]
         tracker.remember_templates(orders)
-        told += [one.work for one in tracker.apply_orders(orders, HOST)]
+        forwarded_templates += [one.work for one in tracker.apply_orders(orders, HOST)]
 
-    assert told == [before, None, after, None]
+    assert forwarded_templates == [before, None, after, None]
 
 
 async def test_all_accepts_are_durable_at_the_watermark() -> None:

@@ -57,20 +57,20 @@ class FakeService(pb_grpc.AgentServicer):
         self.goodbyes: asyncio.Queue[str] = asyncio.Queue()
         self._welcomes = welcomes
 
-    async def Connect(self, words: AsyncIterator[pb.FromNode], context: Any) -> None:  # noqa: N802 - gRPC chooses this name
-        await anext(aiter(words))
+    async def Connect(self, messages: AsyncIterator[pb.FromNode], context: Any) -> None:  # noqa: N802 - gRPC chooses this name
+        await anext(aiter(messages))
         self.hellos.put_nowait(None)
         if self._welcomes:
             await context.write(WELCOME)
         async with asyncio.TaskGroup() as tasks:
-            hearing = tasks.create_task(self._hear(words))
+            hearing = tasks.create_task(self._hear(messages))
             await self.ending.wait()
             hearing.cancel()
 
-    async def _hear(self, words: AsyncIterator[pb.FromNode]) -> None:
-        async for word in words:
-            if word.HasField("leave"):
-                self.goodbyes.put_nowait(word.leave.reason)
+    async def _hear(self, messages: AsyncIterator[pb.FromNode]) -> None:
+        async for message in messages:
+            if message.HasField("leave"):
+                self.goodbyes.put_nowait(message.leave.reason)
                 self.ending.set()
 
 
@@ -208,8 +208,8 @@ async def test_a_keeper_that_ends_during_the_drain_does_not_block_the_leave(
 class Ended:
     """An ended call: a write may find that out before the reading side does."""
 
-    async def write(self, word: pb.FromNode) -> None:
-        del word
+    async def write(self, message: pb.FromNode) -> None:
+        del message
         raise asyncio.InvalidStateError
 
 

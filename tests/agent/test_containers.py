@@ -119,7 +119,7 @@ async def test_cgroups_of_version_1_are_detected(programs: Path) -> None:
 
 
 def test_a_node_without_a_runtime_refuses_containers() -> None:
-    work = boxed()
+    work = container_template()
 
     assert (
         veto(work, HostFacts(frozenset(), leaving=False, has_runtime=False))
@@ -128,5 +128,5 @@ def test_a_node_without_a_runtime_refuses_containers() -> None:
     assert veto(work, HostFacts(frozenset(), leaving=False)) is None
 
 
-def boxed() -> TaskTemplate:
+def container_template() -> TaskTemplate:
     return task_template(job_spec(container=ContainerSpec("alpine:3.20")))

@@ -19,12 +19,12 @@ from rota.identity.errors import IdentityRefused
 from rota.identity.node_identity import load_identity
 from rota.wire.generated import agent_pb2 as pb
 from rota.wire.generated import agent_pb2_grpc as pb_grpc
-from tests.agent.test_calling import Door, _identity, called
+from tests.agent.test_calling import FakeService, _identity, called
 
 YEAR = timedelta(days=365)
 
 
-class Signing(Door):
+class Signing(FakeService):
     """A server that renews certificates by a given clock, and fails a given number of times."""
 
     def __init__(
@@ -66,9 +66,9 @@ def authority(tmp_path: Path) -> CertificateAuthority:
 
 @asynccontextmanager
 async def credentials(
-    tmp_path: Path, door: Signing, warned: list[str]
+    tmp_path: Path, service: Signing, warned: list[str]
 ) -> AsyncIterator[tuple[Credentials, pb_grpc.AgentStub]]:
-    async with called(tmp_path, door) as (agent, _):
+    async with called(tmp_path, service) as (agent, _):
         held = agent._credentials
         held._warn = lambda event, **told: warned.append(f"{event}: {told['reason']}")
         async with asyncio.timeout(60), dial.channel(agent._servers.current, held.identity) as channel:
@@ -80,8 +80,8 @@ async def test_a_failed_renewal_is_retried_on_the_same_connection(
 ) -> None:
     monkeypatch.setattr(authority_module, "NODE_LIFE", timedelta(seconds=2))
     warned: list[str] = []
-    door = Signing(authority, refusals=2)
-    async with credentials(tmp_path, door, warned) as (held, stub):
+    service = Signing(authority, refusals=2)
+    async with credentials(tmp_path, service, warned) as (held, stub):
         before = held.identity
         await held.keep_current(stub)
 
@@ -146,14 +146,14 @@ async def test_a_certificate_that_cannot_be_stored_is_used_if_the_old_one_expire
 async def test_an_agent_with_a_late_clock_renews_when_the_server_refuses_it(
     tmp_path: Path, authority: CertificateAuthority
 ) -> None:
-    door = Signing(authority)
-    door.refuses_connections = True
-    async with called(tmp_path, door) as (agent, _), asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+    service = Signing(authority)
+    service.refuses_connections = True
+    async with called(tmp_path, service) as (agent, _), asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         running = tasks.create_task(agent.run())
-        await door.hellos.get()
+        await service.hellos.get()
         running.cancel()
 
-    assert door.renewed == 1
+    assert service.renewed == 1
 
 
 async def test_a_lapsed_certificate_reports_the_remedy(

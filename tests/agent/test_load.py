@@ -24,18 +24,18 @@ def test_five_points_of_cpu_or_memory_are_a_change() -> None:
     assert has_changed(load(), load(free=45))
 
 
-async def told_of(
+async def reports_of(
     measured: list[NodeLoad], report_seconds: float, at: Path, patch: pytest.MonkeyPatch
 ) -> list[NodeLoad]:
     """The reports that result from these samples."""
-    looks = iter(measured)
-    told: list[NodeLoad] = []
+    samples = iter(measured)
+    reported: list[NodeLoad] = []
     watched = LoadSampler(at)
     watched.reset(report_seconds)
 
     def measure(*_: object) -> NodeLoad:
         try:
-            return next(looks)
+            return next(samples)
         except StopIteration:
             raise asyncio.CancelledError from None
 
@@ -43,27 +43,27 @@ async def told_of(
         found = watched.pop_report()
         assert found is not None
         assert watched.pop_report() is None, "once"
-        told.append(found)
+        reported.append(found)
 
     patch.setattr(gauges, "measure", measure)
     patch.setattr(gauges, "SAMPLE_SECONDS", 0.0)
     with pytest.raises(asyncio.CancelledError):
         await watched.watch(due)
-    return told
+    return reported
 
 
 async def test_a_change_is_reported_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = await told_of([load(), load(), load(cpu=900), load(cpu=910)], 3600, tmp_path, monkeypatch)
+    reported = await reports_of([load(), load(), load(cpu=900), load(cpu=910)], 3600, tmp_path, monkeypatch)
 
-    assert told == [load(), load(cpu=900)]
+    assert reported == [load(), load(cpu=900)]
 
 
 async def test_an_unchanged_load_is_reported_when_due(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = await told_of([load(), load(), load(cpu=10)], 0, tmp_path, monkeypatch)
+    reported = await reports_of([load(), load(), load(cpu=10)], 0, tmp_path, monkeypatch)
 
-    assert told == [load(), load(), load(cpu=10)]
+    assert reported == [load(), load(), load(cpu=10)]
 
 
 def test_a_hanging_probe_does_not_block_the_sampler() -> None:

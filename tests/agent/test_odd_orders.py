@@ -27,19 +27,19 @@ def start(job: str, **work: Any) -> pb.JobOrders:
 class Ordering(FakeService):
     """A server that sends these messages to each agent, and collects its reports."""
 
-    def __init__(self, *words: pb.ToNode) -> None:
+    def __init__(self, *messages: pb.ToNode) -> None:
         super().__init__()
-        self._words = words
+        self._messages = messages
         self.reports: asyncio.Queue[tuple[str, ReportedState, str | None]] = asyncio.Queue()
 
-    async def Connect(self, words: AsyncIterator[pb.FromNode], context: Any) -> None:  # noqa: N802 - gRPC chooses this name
-        await anext(aiter(words))
+    async def Connect(self, messages: AsyncIterator[pb.FromNode], context: Any) -> None:  # noqa: N802 - gRPC chooses this name
+        await anext(aiter(messages))
         self.hellos.put_nowait(None)
         await context.write(WELCOME)
-        for word in self._words:
-            await context.write(word)
-        async for heard in words:
-            for one in wire.reports_from_wire(list(heard.report.jobs)):
+        for message in self._messages:
+            await context.write(message)
+        async for received in messages:
+            for one in wire.reports_from_wire(list(received.report.jobs)):
                 for claim in one.reports:
                     self.reports.put_nowait((one.job, ReportedState(claim.said), claim.reason))
 
@@ -89,7 +89,7 @@ async def test_a_failed_order_is_refused_and_others_are_applied(
 
 
 @pytest.mark.parametrize(
-    "word",
+    "message",
     [
         pb.ToNode(epoch=2**64 - 1),
         pb.ToNode(epoch=1, welcome=pb.Welcome(name="a")),
@@ -98,8 +98,8 @@ async def test_a_failed_order_is_refused_and_others_are_applied(
         pb.ToNode(epoch=1, orders=pb.Orders(echo=2**64 - 1)),
     ],
 )
-async def test_an_agent_disconnects_on_an_invalid_message(tmp_path: Path, word: pb.ToNode) -> None:
-    service = Ordering(word)
+async def test_an_agent_disconnects_on_an_invalid_message(tmp_path: Path, message: pb.ToNode) -> None:
+    service = Ordering(message)
     async with called(tmp_path, service) as (agent, _):
         agent._runtime, agent._backoff = Runs("a", tmp_path), Noted()
         async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:

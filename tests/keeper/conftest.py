@@ -94,10 +94,10 @@ class Agent:
             pass
         return message
 
-    def hello(self, **room: Any) -> Message:
+    def hello(self, **fields: Any) -> Message:
         self.send(op="hello", protocol=wire.PROTOCOL)
         state = self.receive_op("state")
-        self.send(op="configure", node="n1", **{"amounts": AMOUNTS, "gpus": []} | room)
+        self.send(op="configure", node="n1", **{"amounts": AMOUNTS, "gpus": []} | fields)
         return state
 
     def start(self, job: str, *argv: str, tasks: list[Row] | None = None, **spec: Any) -> None:

@@ -26,7 +26,7 @@ numbers = count(100)  # of jobs
 
 
 @pytest.fixture(scope="module")
-def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keeper]:
+def shared_keeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keeper]:
     """One keeper for all tests, none of which may harm it."""
     keeper = Keeper(tmp_path_factory.mktemp("keeper"))
     try:
@@ -36,8 +36,8 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keeper]:
 
 
 @pytest.fixture
-def told(one: Keeper) -> Agent:
-    agent = one.agent()
+def shared_agent(shared_keeper: Keeper) -> Agent:
+    agent = shared_keeper.agent()
     agent.hello()
     return agent
 
@@ -59,17 +59,17 @@ def told(one: Keeper) -> Agent:
     ],
 )
 def test_an_error_of_the_spec_fails_the_attempt_and_is_no_refusal(
-    one: Keeper, told: Agent, argv: list[str], spec: dict[str, Any], said: str
+    shared_keeper: Keeper, shared_agent: Agent, argv: list[str], spec: dict[str, Any], said: str
 ) -> None:
     job = str(next(numbers))
-    told.start(job, *argv, **spec)
-    (ended,) = told.wait_ended()
+    shared_agent.start(job, *argv, **spec)
+    (ended,) = shared_agent.wait_ended()
 
     assert ended[3] == "exited"
     assert ended[4] in (126, 127)
     assert said.lower() in ended[11].lower()
-    assert told.refused == []
-    assert_unharmed(one, told)
+    assert shared_agent.refused == []
+    assert_unharmed(shared_keeper, shared_agent)
 
 
 @pytest.mark.parametrize(
@@ -95,14 +95,16 @@ def test_an_error_of_the_spec_fails_the_attempt_and_is_no_refusal(
         {"steps": [[]]},
     ],
 )
-def test_a_malformed_spec_fails_its_attempts(one: Keeper, told: Agent, spec: dict[str, Any]) -> None:
+def test_a_malformed_spec_fails_its_attempts(
+    shared_keeper: Keeper, shared_agent: Agent, spec: dict[str, Any]
+) -> None:
     job = str(next(numbers))
-    told.start(job, "true", tasks=[[0, 1, 1], [1, 1, 1]], **spec)
-    ended = told.wait_ended(2)
+    shared_agent.start(job, "true", tasks=[[0, 1, 1], [1, 1, 1]], **spec)
+    ended = shared_agent.wait_ended(2)
 
     assert [row[:5] for row in ended] == [[job, 0, 1, "exited", 126], [job, 1, 1, "exited", 126]]
     assert all("its order cannot be parsed: spec" in row[11] for row in ended)
-    assert_unharmed(one, told)
+    assert_unharmed(shared_keeper, shared_agent)
 
 
 @pytest.mark.parametrize(
@@ -130,11 +132,13 @@ def test_a_malformed_spec_fails_its_attempts(one: Keeper, told: Agent, spec: dic
         b'{"op":"configure","node":"n1","amounts":{},"engine":{"kind":[]}}',
     ],
 )
-def test_an_unparsable_line_is_answered_with_an_error(one: Keeper, told: Agent, line: bytes) -> None:
-    told.send_line(line)
+def test_an_unparsable_line_is_answered_with_an_error(
+    shared_keeper: Keeper, shared_agent: Agent, line: bytes
+) -> None:
+    shared_agent.send_line(line)
 
-    assert told.receive_op("error")["reason"]
-    assert_unharmed(one, told)
+    assert shared_agent.receive_op("error")["reason"]
+    assert_unharmed(shared_keeper, shared_agent)
 
 
 def test_a_keeper_parses_every_spec_that_a_server_accepts() -> None:

@@ -180,7 +180,7 @@ def test_a_node_without_pid_namespaces_says_so_and_runs_tasks(keeper: Keeper) ->
     try:
         agent = powerless.agent()
         assert agent.hello(run_as="own")["labels"]["isolation"] == "users"
-        assert said(powerless, agent, "7", "id -u").strip() == str(user_of(powerless, "7"))
+        assert output_of(powerless, agent, "7", "id -u").strip() == str(user_of(powerless, "7"))
         assert "jobs see each other's processes: unshare(pid): Operation not permitted" in powerless.log()
     finally:
         powerless.close()
@@ -278,7 +278,7 @@ def hold_open(keeper: Keeper, agent: Agent, job: str, *words: str, **spec: Any) 
     wait_until(lambda: len(find(user_of(keeper, job))) == 2, "a shell and its child")
 
 
-def said(keeper: Keeper, agent: Agent, job: str, script: str, index: int = 0, **spec: object) -> str:
+def output_of(keeper: Keeper, agent: Agent, job: str, script: str, index: int = 0, **spec: object) -> str:
     """Run a shell script as a task; return its output."""
     before = len(agent.ended)
     agent.start(job, "sh", "-c", script, tasks=[[index, 1, 0]], **{"needs": {"cpu": 0}, "count": 9} | spec)
@@ -296,7 +296,7 @@ LISTS = (
 def test_a_job_sees_no_process_of_another_job(keeper: Keeper, agent: Agent) -> None:
     hold_open(keeper, agent, "6", "my-secret")
 
-    seen = said(keeper, agent, "7", LISTS)
+    seen = output_of(keeper, agent, "7", LISTS)
     assert "my-secret" not in seen
     assert "rota.keeper" not in seen
     assert int(seen.splitlines()[-1]) < 10  # the init process, the shell and its children
@@ -310,7 +310,7 @@ def test_a_job_reads_no_command_line_and_no_environment_by_number(keeper: Keeper
     script = (
         f"for pid in {pids}; do cat /proc/$pid/cmdline /proc/$pid/environ /proc/$pid/stat; done; echo done"
     )
-    assert said(keeper, agent, "7", script) == "done\n"
+    assert output_of(keeper, agent, "7", script) == "done\n"
 
 
 @needs("pid namespaces")
@@ -323,7 +323,8 @@ def test_a_signal_to_all_processes_reaches_those_of_the_same_attempt_only(
     assert len(before) == 4
 
     assert (
-        said(keeper, agent, "7", "sleep 6003 & kill -9 -1; wait; echo done", index=2, version=2) == "done\n"
+        output_of(keeper, agent, "7", "sleep 6003 & kill -9 -1; wait; echo done", index=2, version=2)
+        == "done\n"
     )
     assert find(user_of(keeper, "6")) | find(user_of(keeper, "7")) == before
 
@@ -336,7 +337,7 @@ def test_a_job_finds_itself_in_proc(keeper: Keeper, agent: Agent) -> None:
     script += 'readlink /proc/$$/exe > /dev/null && tr "\\0" " " < /proc/$$/cmdline | cut -c 1-5; '
     script += "cat /proc/sys/kernel/ostype; grep -c . /proc/meminfo > /dev/null && echo known"
 
-    assert said(keeper, agent, "7", script) == "(sh)\nsh -c\nLinux\nknown\n"
+    assert output_of(keeper, agent, "7", script) == "(sh)\nsh -c\nLinux\nknown\n"
 
 
 @needs("pid namespaces")
@@ -349,11 +350,11 @@ def test_signals_have_their_default_effect_in_a_namespace(keeper: Keeper, agent:
 @needs("pid namespaces", "control groups")
 def test_only_empty_namespaces_are_reused(keeper: Keeper, agent: Agent) -> None:
     namespace = "readlink /proc/self/ns/pid"
-    first = said(keeper, agent, "7", namespace)
-    seen = {said(keeper, agent, "8", namespace, index) for index in range(8)}
-    left = said(keeper, agent, "9", f"{namespace}; setsid env -i sleep 6005 & sleep 0.1")
+    first = output_of(keeper, agent, "7", namespace)
+    seen = {output_of(keeper, agent, "8", namespace, index) for index in range(8)}
+    left = output_of(keeper, agent, "9", f"{namespace}; setsid env -i sleep 6005 & sleep 0.1")
     wait_until(lambda: not find(user_of(keeper, "9")), "the end of what was left")
-    after = {said(keeper, agent, "10", namespace, index) for index in range(8)}
+    after = {output_of(keeper, agent, "10", namespace, index) for index in range(8)}
 
     assert first in seen | after
     assert left.splitlines()[0] + "\n" not in after
@@ -363,12 +364,12 @@ def test_only_empty_namespaces_are_reused(keeper: Keeper, agent: Agent) -> None:
 def test_later_mounts_are_visible_to_later_attempts(keeper: Keeper, agent: Agent) -> None:
     place = keeper.root.parent / "mounted"
     place.mkdir()
-    said(keeper, agent, "7", "true")
+    output_of(keeper, agent, "7", "true")
     subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "none", place], check=True)
     try:
         (place / "file").write_text("there\n")
 
-        assert said(keeper, agent, "8", f"cat {place}/file") == "there\n"
+        assert output_of(keeper, agent, "8", f"cat {place}/file") == "there\n"
     finally:
         subprocess.run(["umount", place], check=True)
 
@@ -390,7 +391,7 @@ def test_the_next_keeper_kills_namespaces_of_a_killed_one(keeper: Keeper, agent:
 
 @needs("pid namespaces")
 def test_empty_namespaces_end_with_their_keeper(keeper: Keeper, agent: Agent) -> None:
-    said(keeper, agent, "7", "true")
+    output_of(keeper, agent, "7", "true")
     firsts = cells_of(keeper)
     assert firsts
     keeper.kill()
@@ -414,12 +415,12 @@ def test_a_task_reads_no_token_of_another_task_of_its_job(keeper: Keeper, agent:
 
     script = f'cat {theirs}; cd {theirs.parent}; ls {theirs.parent}; cut -c 1-11 "$ROTA_TOKEN_FILE"'
     script += f"; mv {theirs.parent} {theirs.parent}.old; rm -rf {theirs.parent}; chmod 777 {theirs.parent}"
-    assert said(keeper, agent, "7", script, reports=REPORTS, version=2) == "task_7.0.1.\n"
+    assert output_of(keeper, agent, "7", script, reports=REPORTS, version=2) == "task_7.0.1.\n"
     assert theirs.read_text().startswith("task_7.1.1.")
 
 
 def test_a_task_reads_and_changes_no_outputs_of_other_tasks_of_its_job(keeper: Keeper, agent: Agent) -> None:
-    said(keeper, agent, "7", 'echo good > "$ROTA_OUTPUT_DIR/result"', index=1)
+    output_of(keeper, agent, "7", 'echo good > "$ROTA_OUTPUT_DIR/result"', index=1)
     script = 'echo good > "$ROTA_OUTPUT_DIR/result"; exec sleep 6006'
     agent.start("7", "sh", "-c", script, tasks=[[2, 1, 0]], count=9, version=2, needs={"cpu": 0}, grace_ms=0)
     outs = [keeper.root / f"tasks/7/{index}/out" for index in (1, 2)]
@@ -429,7 +430,7 @@ def test_a_task_reads_and_changes_no_outputs_of_other_tasks_of_its_job(keeper: K
     attack += (
         '; mkdir it; echo mine > it/it; cp -a it/. "$ROTA_OUTPUT_DIR" && echo copied'  # with its timestamps
     )
-    assert said(keeper, agent, "7", attack, index=3, version=3) == "copied\n"
+    assert output_of(keeper, agent, "7", attack, index=3, version=3) == "copied\n"
     assert [(out / "result").read_text() for out in outs] == ["good\n", "good\n"]
     assert (keeper.root / "tasks/7/3/out/it").read_text() == "mine\n"
 
@@ -448,7 +449,7 @@ def test_a_task_cannot_trace_another_task_of_its_job(keeper: Keeper, agent: Agen
 
 
 def test_a_second_attempt_finds_outputs_of_the_first(keeper: Keeper, agent: Agent) -> None:
-    said(keeper, agent, "7", 'echo half > "$ROTA_OUTPUT_DIR/result"; exit 1')
+    output_of(keeper, agent, "7", 'echo half > "$ROTA_OUTPUT_DIR/result"; exit 1')
     keeper.kill()
     keeper.start()
     again = keeper.agent()

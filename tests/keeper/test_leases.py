@@ -85,7 +85,7 @@ def renew(agent: Agent, said_ns: int | None = None) -> None:
     agent.send(op="renew", said_ns=now_ns() if said_ns is None else said_ns)
 
 
-def begin(agent: Agent, *argv: str, **spec: Any) -> None:
+def start_leased(agent: Agent, *argv: str, **spec: Any) -> None:
     renew(agent)
     agent.start("7", *argv, **ONE | spec)
     agent.wait_started()
@@ -152,7 +152,7 @@ def test_an_attempt_with_a_lease_runs_and_ends_as_any_other(keeper: Keeper, agen
 @can_hold
 def test_a_stop_signal_reaches_an_attempt_with_a_lease(keeper: Keeper, agent: Agent) -> None:
     script = "trap 'echo heard; exit 0' TERM; echo ready; while :; do sleep 0.05; done"
-    begin(agent, "sh", "-c", script, grace_ms=60_000)
+    start_leased(agent, "sh", "-c", script, grace_ms=60_000)
     wait_until(lambda: keeper.output("7") == "ready\n", "the trap is set")
     agent.stop(["7", 0, 1])
 
@@ -166,7 +166,7 @@ def test_without_a_renewal_an_attempt_is_killed_before_its_lease_ends(keeper: Ke
     """The attempt prints how long it lived, by the boot-time clock."""
     said_ns = now_ns()
     script = f"trap '' TERM; {BESIDE} while :; do cat /proc/uptime; sleep 0.05; done"
-    begin(agent, "sh", "-c", script, grace_ms=600_000, lease_ms=LEASE_MS)
+    start_leased(agent, "sh", "-c", script, grace_ms=600_000, lease_ms=LEASE_MS)
     inside = Inside(keeper)
     (row,) = agent.wait_ended()
     lived_seconds = float(keeper.output("7").splitlines()[-1].split()[0])
@@ -180,7 +180,7 @@ def test_without_a_renewal_an_attempt_is_killed_before_its_lease_ends(keeper: Ke
 @can_hold
 def test_renewals_extend_a_lease_and_old_ones_do_not_shorten_it(keeper: Keeper, agent: Agent) -> None:
     first_ns = now_ns()
-    begin(agent, "sleep", "600", lease_ms=LEASE_MS)
+    start_leased(agent, "sleep", "600", lease_ms=LEASE_MS)
     while now_ns() < first_ns + LEASE_MS * 1_000_000:
         renew(agent)
         renew(agent, first_ns)
@@ -194,7 +194,7 @@ def test_renewals_extend_a_lease_and_old_ones_do_not_shorten_it(keeper: Keeper, 
 @can_hold
 def test_an_expired_lease_is_not_renewed(keeper: Keeper, agent: Agent) -> None:
     """The keeper is suspended beyond the lease, and finds a renewal when it wakes."""
-    begin(agent, "sleep", "600", lease_ms=LEASE_MS)
+    start_leased(agent, "sleep", "600", lease_ms=LEASE_MS)
     keeper.signal(signal.SIGSTOP)
     asleep_ns = now_ns()
     wait_until(lambda: now_ns() > asleep_ns + LEASE_MS * 1_000_000, "the end of the lease")
@@ -214,7 +214,7 @@ def test_an_attempt_with_an_expired_lease_is_not_started(agent: Agent) -> None:
 
 @can_hold
 def test_everything_under_a_lease_dies_with_the_keeper(keeper: Keeper, agent: Agent) -> None:
-    begin(agent, "sh", "-c", f"{BESIDE} sleep 600")
+    start_leased(agent, "sh", "-c", f"{BESIDE} sleep 600")
     inside = Inside(keeper)
     wait_until(lambda: len(inside.pids()) >= 4, "the first one, the shell, and both sleep")
     keeper.kill()
@@ -225,7 +225,7 @@ def test_everything_under_a_lease_dies_with_the_keeper(keeper: Keeper, agent: Ag
 @can_hold
 def test_orphans_in_a_pid_namespace_are_reaped(keeper: Keeper, agent: Agent) -> None:
     script = "for i in 1 2 3; do (sh -c 'sleep 0.2; echo bye' &); done; exec sleep 600"
-    begin(agent, "sh", "-c", script)
+    start_leased(agent, "sh", "-c", script)
     inside = Inside(keeper)
 
     wait_until(lambda: keeper.output("7") == 3 * "bye\n", "the orphans say good-bye")

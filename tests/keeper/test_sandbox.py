@@ -52,7 +52,7 @@ def agent(keeper: Keeper) -> Agent:
     return agent
 
 
-def said(keeper: Keeper, agent: Agent, script: str, stream: str = "out", **spec: Any) -> str:
+def output_of(keeper: Keeper, agent: Agent, script: str, stream: str = "out", **spec: Any) -> str:
     agent.start("7", "sh", "-c", script, **{"sandbox": {}, **spec})
     agent.wait_ended()
     return keeper.output("7", stream=stream)
@@ -69,7 +69,7 @@ def test_a_sandboxed_task_writes_to_its_own_directories_only(
     script = f"for place in {places}; do touch $place/it 2>/dev/null && echo $place; done; pwd"
     script += f"; touch {directory}/it 2>/dev/null"
 
-    *written, where = said(keeper, agent, script).splitlines()
+    *written, where = output_of(keeper, agent, script).splitlines()
 
     work = keeper.root / "work" / "7"
     out = keeper.root / "tasks" / "7" / "0" / "out"
@@ -87,7 +87,7 @@ def test_paths_named_by_the_spec_are_writable(keeper: Keeper, agent: Agent, dire
     shared.chmod(0o777)
     wanted = {"writable": [str(shared)]}
 
-    assert said(keeper, agent, f"echo it > {shared}/it && echo done", sandbox=wanted) == "done\n"
+    assert output_of(keeper, agent, f"echo it > {shared}/it && echo done", sandbox=wanted) == "done\n"
     assert (shared / "it").read_text() == "it\n"
 
 
@@ -97,11 +97,11 @@ def test_a_sandboxed_task_sees_no_files_of_the_node_or_other_jobs(keeper: Keeper
 
     around = {"writable": [str(keeper.root.parent)]}
     script = f"cd {keeper.root}; echo $(ls) $(ls work) $(ls tasks)"
-    assert said(keeper, agent, script, sandbox=around) == "tasks work 7 7\n"
+    assert output_of(keeper, agent, script, sandbox=around) == "tasks work 7 7\n"
 
 
 def test_a_sandboxed_task_sees_its_own_processes_only(keeper: Keeper, agent: Agent) -> None:
-    pids = [int(name) for name in said(keeper, agent, "cd /proc; ls -d [0-9]*").split()]
+    pids = [int(name) for name in output_of(keeper, agent, "cd /proc; ls -d [0-9]*").split()]
 
     assert 1 in pids
     assert len(pids) <= 4
@@ -122,14 +122,14 @@ def test_a_sandboxed_task_has_no_network_unless_requested(
 
 
 def test_a_sandboxed_task_has_no_privileges(keeper: Keeper, agent: Agent) -> None:
-    status = said(keeper, agent, "grep -E '^(CapEff|CapBnd|NoNewPrivs)' /proc/self/status")
+    status = output_of(keeper, agent, "grep -E '^(CapEff|CapBnd|NoNewPrivs)' /proc/self/status")
 
     assert "CapEff:\t0000000000000000" in status
     assert "NoNewPrivs:\t1" in status
 
 
 def test_the_exit_code_of_a_sandboxed_task_is_passed_on(keeper: Keeper, agent: Agent) -> None:
-    said(keeper, agent, "exit 7")
+    output_of(keeper, agent, "exit 7")
 
     assert agent.ended[0][3:5] == ["exited", 7]
 

@@ -12,11 +12,11 @@ CHECK = KeeperCheck(interval_ms=10_000, timeout_ms=5_000, after_ms=30_000, failu
 
 def pauses_ms(rule: KeeperRestart, ends_ms: list[int]) -> list[int | None]:
     """The backoff after each of these ends; None: no restart."""
-    life = ServiceState()
+    service = ServiceState()
     found: list[int | None] = []
     for end_ms in ends_ms:
-        rests = life.back_off(rule, end_ms * MS)
-        found.append((life.backoff_until_ns // MS - end_ms) if rests else None)
+        rests = service.back_off(rule, end_ms * MS)
+        found.append((service.backoff_until_ns // MS - end_ms) if rests else None)
     return found
 
 
@@ -36,10 +36,10 @@ def test_a_long_run_resets_the_backoff() -> None:
 
 @given(some.lists(some.integers(1, 400_000), max_size=40))
 def test_there_are_never_more_restarts_in_the_window_than_allowed(gaps_ms: list[int]) -> None:
-    life, now_ms, restarts = ServiceState(), 0, []
+    service, now_ms, restarts = ServiceState(), 0, []
     for gap_ms in gaps_ms:
         now_ms += gap_ms
-        if life.back_off(RULE, now_ms * MS):
+        if service.back_off(RULE, now_ms * MS):
             restarts.append(now_ms)
 
     for at_ms in restarts:

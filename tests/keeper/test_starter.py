@@ -94,10 +94,10 @@ def test_a_process_in_a_pid_namespace_sees_that_namespace_only(
     if is_interpreted:  # as on a CPU without machine code
         monkeypatch.setattr(pid_namespace, "CODE", {})
     made = pid_namespace.PidNamespaces("x" * 32)
-    cell = made.create(is_bound=False)
+    namespace = made.create(is_bound=False)
     try:
-        with cell:
-            around = ProcessContext(USER, mounts_fd=cell.mounts_fd)
+        with namespace:
+            around = ProcessContext(USER, mounts_fd=namespace.mounts_fd)
             pid, error = start(around, "/bin/sh", "-c", "echo $$; ls -d /proc/[0-9]*; cat /proc/$$/comm")
         assert not error
         os.waitpid(pid, 0)
@@ -105,8 +105,8 @@ def test_a_process_in_a_pid_namespace_sees_that_namespace_only(
         assert seen == ["/proc/1", f"/proc/{shell}"]  # the names are found before `ls` is started
         assert name == "sh"
     finally:
-        made.discard(cell)
-        os.waitpid(cell.pid, 0)
+        made.discard(namespace)
+        os.waitpid(namespace.pid, 0)
 
 
 @needs("root", "pid namespaces")
@@ -117,8 +117,8 @@ def test_an_empty_pid_namespace_ends_with_its_keeper(
     if is_interpreted:
         monkeypatch.setattr(pid_namespace, "CODE", {})
     made = pid_namespace.PidNamespaces("x" * 32)
-    cell = made.create(is_bound=False)
+    namespace = made.create(is_bound=False)
     os.close(made._ends[1])  # as the kernel does for a keeper that was killed
 
-    assert os.waitpid(cell.pid, 0) == (cell.pid, 0)
-    cell.close()
+    assert os.waitpid(namespace.pid, 0) == (namespace.pid, 0)
+    namespace.close()

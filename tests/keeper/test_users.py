@@ -40,7 +40,7 @@ def agent(keeper: Keeper) -> Agent:
     return agent
 
 
-def said(keeper: Keeper, agent: Agent, job: str, script: str) -> str:
+def output_of(keeper: Keeper, agent: Agent, job: str, script: str) -> str:
     """Run a shell script as a job; return its output."""
     before = len(agent.ended)
     agent.start(job, "sh", "-c", script)
@@ -62,8 +62,8 @@ def test_a_service_is_checked_as_its_own_user(keeper: Keeper, agent: Agent) -> N
 
 @as_root
 def test_each_job_has_a_user_and_keeps_it(keeper: Keeper, agent: Agent) -> None:
-    first = said(keeper, agent, "7", "id -u; id -G; umask").split()
-    second = said(keeper, agent, "8", "id -u").split()
+    first = output_of(keeper, agent, "7", "id -u; id -G; umask").split()
+    second = output_of(keeper, agent, "8", "id -u").split()
     keeper.kill()
     keeper.start()
     again = keeper.agent()
@@ -80,7 +80,7 @@ def test_each_job_has_a_user_and_keeps_it(keeper: Keeper, agent: Agent) -> None:
 @as_root
 def test_a_jobs_directory_is_its_own_and_its_home(keeper: Keeper, agent: Agent) -> None:
     script = 'echo "$HOME"; pwd; echo mine > "$ROTA_OUTPUT_DIR/result" && stat -c %a .; echo "$USER"'
-    home, where, mode, *user = said(keeper, agent, "7", script).splitlines()
+    home, where, mode, *user = output_of(keeper, agent, "7", script).splitlines()
 
     assert home == where == str(keeper.root / "work" / "7")
     assert mode == "700"
@@ -92,12 +92,12 @@ def test_a_jobs_directory_is_its_own_and_its_home(keeper: Keeper, agent: Agent) 
 def test_a_job_cannot_read_files_of_the_node_or_other_jobs(keeper: Keeper, agent: Agent) -> None:
     (keeper.root / "node.key").write_text("secret\n")
     (keeper.root / "node.key").chmod(0o600)
-    said(keeper, agent, "7", "echo secret | tee ~/file $ROTA_OUTPUT_DIR/file")
+    output_of(keeper, agent, "7", "echo secret | tee ~/file $ROTA_OUTPUT_DIR/file")
     other = "cat ../../node.key ../../journal ../../keeper.id ../7/file ../../logs/7/0.out"
     other += "; cat ../../tasks/7/0/out/file; ls ../../tasks ../../tasks/7 ../../tasks/7/0"
 
     script = f"{other}; ls ../.. .. ../7; echo x > ../../keeper.sock; echo x > ../7/file; echo done"
-    assert said(keeper, agent, "8", script) == "done\n"
+    assert output_of(keeper, agent, "8", script) == "done\n"
 
 
 @as_root
@@ -107,7 +107,7 @@ def test_a_job_cannot_signal_processes_of_others(keeper: Keeper, agent: Agent) -
     victim = keeper.work()[0]
 
     script = f"kill -9 {victim} || echo refused; kill -9 {keeper.process.pid} || echo refused"
-    assert said(keeper, agent, "8", script) == "refused\nrefused\n"
+    assert output_of(keeper, agent, "8", script) == "refused\nrefused\n"
     assert keeper.work() == [victim]
 
 
@@ -117,7 +117,7 @@ def test_setuid_programs_give_no_privileges(keeper: Keeper, agent: Agent) -> Non
     shutil.copy(shutil.which("id") or "", trap)
     trap.chmod(0o4755)
 
-    uid, status = said(
+    uid, status = output_of(
         keeper, agent, "7", f"{trap} -u; grep -E '^(Cap(Prm|Eff|Amb)|NoNewPrivs)' /proc/self/status"
     ).split("\n", 1)
     assert is_own(int(uid))
@@ -141,7 +141,7 @@ def test_one_user_can_be_configured_for_all_jobs(keeper: Keeper) -> None:
     agent = keeper.agent()
     agent.hello(run_as="nobody")
 
-    who = said(keeper, agent, "7", 'id -u; id -g; echo "$USER"').split()
+    who = output_of(keeper, agent, "7", 'id -u; id -g; echo "$USER"').split()
     nobody = find_user("nobody")
     assert who == [str(nobody.uid), str(nobody.gid), "nobody"]
 

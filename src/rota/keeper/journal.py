@@ -130,8 +130,8 @@ def _apply(state: JournalState, line: list[Any]) -> None:
         case ["start", str(job), int(index), int(attempt), int(started_ms)]:
             state.started[job, index, attempt] = started_ms
             state.raise_highest((job, index, attempt))
-        case ["end", [str(job), int(index), int(attempt), *rest] as row]:
-            _check_end(rest)
+        case ["end", [str(job), int(index), int(attempt), *fields] as row]:
+            _check_end(fields)
             state.started.pop((job, index, attempt), None)
             state.ended[job, index, attempt] = encode(row)
             state.raise_highest((job, index, attempt))
@@ -150,12 +150,12 @@ def _apply(state: JournalState, line: list[Any]) -> None:
             _apply_to_jobs(state, line)
 
 
-def _check_end(rest: list[Any]) -> None:
+def _check_end(fields: list[Any]) -> None:
     """Reject a malformed end: it is sent to the agent as it is, which could not parse it."""
-    state, numbers, texts = rest[:1], rest[1:8], rest[8:]
+    state, numbers, texts = fields[:1], fields[1:8], fields[8:]
     are_numbers = [type(value) is int or (value is None and at < 3) for at, value in enumerate(numbers)]
     are_texts = [value is None or isinstance(value, str) for value in texts]
-    if len(rest) not in (9, 10) or not (isinstance(state[0], str) and all(are_numbers + are_texts)):
+    if len(fields) not in (9, 10) or not (isinstance(state[0], str) and all(are_numbers + are_texts)):
         raise Malformed("not the end of an attempt")
 
 

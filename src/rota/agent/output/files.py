@@ -182,8 +182,8 @@ def _entry(file: _OutputFile, fd: int) -> Iterator[bytes]:
         data = os.read(fd, min(left, _CHUNK_BYTES)) or bytes(min(left, _CHUNK_BYTES))
         left -= len(data)
         yield data
-    if rest := header.size % tarfile.BLOCKSIZE:
-        yield bytes(tarfile.BLOCKSIZE - rest)
+    if remainder := header.size % tarfile.BLOCKSIZE:
+        yield bytes(tarfile.BLOCKSIZE - remainder)
 
 
 @contextlib.contextmanager

@@ -53,10 +53,10 @@ class IndexSearch:
         return AttemptOutput(self._directory, self._request, self._lines, self._begun, self._ended)
 
     async def _find(self, lines: "_IndexLines") -> None:
-        wanted = self._request
+        request = self._request
         while self._begun is None and (some := lines.next()):
-            self._begun = index.find_start(some, wanted.index, wanted.attempt)
-            self._ended = _find_end(some, wanted, lines)
+            self._begun = index.find_start(some, request.index, request.attempt)
+            self._ended = _find_end(some, request, lines)
             await asyncio.sleep(0)  # an index can be long: let other tasks of the agent run
 
     def _open_directory(self) -> "_Directory":
@@ -286,11 +286,11 @@ class _IndexLines:
         return self._last
 
 
-def _find_end(some: bytes, wanted: pb.OpenLog, lines: _IndexLines) -> _EndMark | None:
-    end = index.find_end(some, wanted.index, wanted.attempt)
+def _find_end(some: bytes, request: pb.OpenLog, lines: _IndexLines) -> _EndMark | None:
+    end = index.find_end(some, request.index, request.attempt)
     if end is None:
         return None
-    return _EndMark(end, index.end_ms(some, wanted.index, wanted.attempt) or lines.before_ms)
+    return _EndMark(end, index.end_ms(some, request.index, request.attempt) or lines.before_ms)
 
 
 def _of(extent: Extent, stream: str) -> int:

@@ -31,13 +31,13 @@ class _Span(NamedTuple):
 
 
 async def log_range(output: AttemptOutput, request: pb.OpenLog, now_ms: int) -> LogRange:
-    asked = _by_time(output, request, request.stream, now_ms)
+    bounds = _by_time(output, request, request.stream, now_ms)
     if not request.HasField("tail_lines"):
-        return asked
+        return bounds
     streams = _STREAMS if request.tail_of_both else (request.stream,)
     among = {name: _closed(output, name, _by_time(output, request, name, now_ms)) for name in streams}
     starts = await _last_lines(output, among, request.tail_lines)
-    return LogRange(starts[request.stream], asked.end)
+    return LogRange(starts[request.stream], bounds.end)
 
 
 def _by_time(output: AttemptOutput, request: pb.OpenLog, name: str, now_ms: int) -> LogRange:
@@ -48,20 +48,20 @@ def _by_time(output: AttemptOutput, request: pb.OpenLog, name: str, now_ms: int)
     return LogRange(start, output.arrived_by(name, request.until_ms) if is_over else None)
 
 
-def _closed(output: AttemptOutput, name: str, asked: LogRange) -> LogRange:
+def _closed(output: AttemptOutput, name: str, bounds: LogRange) -> LogRange:
     """The range with an end; that of a live attempt is its current size."""
     written_bytes = output.end(name)
     there = output.stream(name).size() if written_bytes is None else written_bytes
-    end = there if asked.end is None else min(there, asked.end)
-    return LogRange(min(asked.start, end), end)
+    end = there if bounds.end is None else min(there, bounds.end)
+    return LogRange(min(bounds.start, end), end)
 
 
 async def _last_lines(output: AttemptOutput, among: dict[str, LogRange], count: int) -> dict[str, int]:
     """Where the last `count` lines of all streams together start, in order of arrival."""
     if not count:
-        return {name: asked.end or 0 for name, asked in among.items()}
-    starts = {name: asked.start for name, asked in among.items()}
-    left = max(0, count - sum(_is_open(output, name, asked) for name, asked in among.items()))
+        return {name: bounds.end or 0 for name, bounds in among.items()}
+    starts = {name: bounds.start for name, bounds in among.items()}
+    left = max(0, count - sum(_is_open(output, name, bounds) for name, bounds in among.items()))
     done: set[str] = set()
     for span in reversed(_spans(output, among)):
         if span.stream not in done:
@@ -107,8 +107,8 @@ async def _search_back(output: AttemptOutput, span: _Span, left: int) -> tuple[i
     return None, left
 
 
-def _is_open(output: AttemptOutput, name: str, asked: LogRange) -> bool:
+def _is_open(output: AttemptOutput, name: str, bounds: LogRange) -> bool:
     """Whether the range ends within a line: then that partial line counts as one."""
-    if asked.end is None or asked.end <= asked.start:
+    if bounds.end is None or bounds.end <= bounds.start:
         return False
-    return output.stream(name).bytes_at(asked.end - 1, 1) not in (b"\n", b"")
+    return output.stream(name).bytes_at(bounds.end - 1, 1) not in (b"\n", b"")

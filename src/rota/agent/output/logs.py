@@ -55,19 +55,19 @@ async def _opened(
 
 
 async def _chunks(
-    output: AttemptOutput, request: pb.OpenLog, wanted: LogRange, is_live: Callable[[], bool]
+    output: AttemptOutput, request: pb.OpenLog, bounds: LogRange, is_live: Callable[[], bool]
 ) -> AsyncIterator[pb.LogChunk]:
-    offset = wanted.start
+    offset = bounds.start
     caught_up = False  # bytes that are read from here on have just arrived
     yield pb.LogChunk(id=request.id, offset=offset, code=BEGUN)
-    while wanted.end is None or offset < wanted.end:
+    while bounds.end is None or offset < bounds.end:
         # Race: the attempt may end at any time. Asked before the read, so that a dead attempt's last bytes
         # are in what is read after it.
         live = is_live()
         piece = await output.read(offset)
         if piece.missing or piece.data:
             offset += piece.missing
-            data = piece.data if wanted.end is None else piece.data[: max(0, wanted.end - offset)]
+            data = piece.data if bounds.end is None else piece.data[: max(0, bounds.end - offset)]
             marks = [(len(data), _now_ms())] if caught_up else output.marks(offset, len(data))
             yield _chunk(request, offset, data, piece.missing, marks)
             offset += len(data)

@@ -73,14 +73,14 @@ class CgroupsV1(Cgroups):
         if not limits and (spare := self.pop_spare()):
             spare.limits = limits
             return spare
-        wanted = {
+        needed = {
             FREEZER: True,
             MEMORY: limits.memory_bytes is not None,
             PIDS: limits.pids is not None or FREEZER not in self._parents,
             CPU: bool(limits),
         }
         name = self.name(key, limits)
-        chosen = [controller for controller in wanted if wanted[controller] and controller in self._parents]
+        chosen = [controller for controller in needed if needed[controller] and controller in self._parents]
         chosen = chosen or list(self._parents)[:1]
         paths = {controller: f"{self._parents[controller]}/{name}" for controller in chosen}
         group = CgroupV1(limits, paths, self.controllers, is_plain=not limits)
