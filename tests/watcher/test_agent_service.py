@@ -215,7 +215,7 @@ async def test_a_node_that_was_deleted_is_not_known_anew_when_its_stream_ends(st
     [
         (("begun", "", "done"), True),
         (("begun", ""), False),
-        (("", ""), True),  # an agent of an older version
+        (("",), False),
     ],
 )
 async def test_a_log_that_stops_without_its_last_word_was_cut_off(

@@ -263,16 +263,16 @@ class AgentService(pb_grpc.AgentServicer):
         )
         try:
             await reading.mark_answered()
-            is_cut = False
+            is_complete = False
             while some := await reading.receive():
                 for chunk in some:
                     if chunk.error:
                         raise (Withheld if chunk.code == wire.WITHHELD else Unavailable)(chunk.error)
-                    is_cut = wire.is_cut_behind(chunk, before=is_cut)
+                    is_complete = chunk.code == wire.DONE
                 said = (wire.log_piece_from_wire(chunk) for chunk in some if chunk.code != wire.DONE)
                 for piece in joined(said, _PIECE_BYTES):
                     yield piece
-            if is_cut:
+            if not is_complete:
                 raise Unavailable(f"node {self._name(node)} went away while it sent the log")
         finally:
             self._readings.close(reading_id)

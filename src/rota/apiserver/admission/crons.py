@@ -49,11 +49,8 @@ def create(view: View, body: object, caller: Caller, zones: Zones, now: Instant)
 
 
 def _with_creation_of(before: CronRecord, cron: CronRecord) -> CronRecord:
-    """The cron with the time of an earlier creation, for comparison; old records have no origins of needs."""
-    template = cron.template
-    if not before.template.origins:
-        template = msgspec.structs.replace(template, origins={})
-    return msgspec.structs.replace(cron, created_at_ms=before.created_at_ms, template=template)
+    """The cron with the time of an earlier creation, for comparison."""
+    return msgspec.structs.replace(cron, created_at_ms=before.created_at_ms)
 
 
 def change(
