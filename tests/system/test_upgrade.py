@@ -21,7 +21,7 @@ SPEAKS_UP = (
     REPORTS,
     f'        await conversation.send(pb.FromNode.FromString(b"\\xba\\x06\\x00"))  # field 103\n{REPORTS}',
 )
-WELCOMES = "        session.send(self._welcome(session))\n"
+WELCOMES = "        session.send(self._settings.welcome(session))\n"
 SAYS_MORE = (
     WELCOMES,
     f"""{WELCOMES}
@@ -82,12 +82,12 @@ def test_a_server_passes_over_the_words_of_a_newer_agent(tmp_path: Path) -> None
 
         assert cluster.rota("run", "-q", "--", "echo", "hello").out == "hello\n"
         log = cluster.directory / "server.log"
-        until(lambda: "unexpected word" in log.read_text(), "it is told")
+        until(lambda: "unexpected message" in log.read_text(), "it is told")
         assert cluster.node(1)["state"] == "ready"
 
 
 def test_an_agent_passes_over_the_words_of_a_newer_server(tmp_path: Path) -> None:
-    newer = another_version(tmp_path / "newer", "watcher/agent_service.py", SAYS_MORE)
+    newer = another_version(tmp_path / "newer", "watcher/node_sessions.py", SAYS_MORE)
     with LocalCluster(tmp_path / "c", nodes=1, settings={"PYTHONPATH": newer, **KEEP_WORK}) as cluster:
         cluster.kill_agent(1, signal.SIGTERM)
         cluster.start_agent(1, PYTHONPATH=str(OURS.parent))

@@ -1,4 +1,4 @@
-"""The door for agents: a node is told what is on disk, and nothing before its hello is."""
+"""The service for agents: a node is told what is on disk, and nothing before its hello is."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -24,9 +24,12 @@ from rota.model.view import View
 from rota.store.memory import MemoryStore
 from rota.testing.builders import hello, job_spec
 from rota.watcher import liveness, session
-from rota.watcher.agent_service import SCHEDULER_WAKE, AgentService, Context, ReceivedMark
+from rota.watcher.agent_service import AgentService
+from rota.watcher.authentication import Context
 from rota.watcher.dispatch import DispatchState
+from rota.watcher.inbound import SCHEDULER_WAKE
 from rota.watcher.leadership import LeadershipContext
+from rota.watcher.node_sessions import ReceivedMark
 from rota.watcher.session import NodeSession
 from rota.wire import agent as wire
 from rota.wire.generated import agent_pb2 as pb
@@ -37,7 +40,7 @@ from tests.watcher.placed_work import ONE, A, placed
 PLACES_NOTHING = Reconciler(SCHEDULER_WAKE[0], "scheduler", {}, lambda *_: NO_CHANGE, lambda _: ())
 
 
-class Door(AgentService):
+class TrustingService(AgentService):
     async def _authenticate(self, context: Context) -> NodeId:
         del context  # nobody has to show a certificate here
         return A
@@ -47,7 +50,7 @@ class Aborted(Exception):
     """The call has ended with that status."""
 
 
-class Line:
+class FakeNode:
     """A node's end of a stream: it says hello and then listens."""
 
     def __init__(self, word: Hello) -> None:
@@ -108,17 +111,17 @@ async def put(engine: Engine, record: Record) -> None:
 
 
 @asynccontextmanager
-async def calling(store: GatedStore, line: Line) -> AsyncIterator[tuple[Engine, Any, AttemptBlock]]:
+async def calling(store: GatedStore, line: FakeNode) -> AsyncIterator[tuple[Engine, Any, AttemptBlock]]:
     """An engine that knows all but where the task goes, and a call that has yet to be made."""
     async with running(store, liveness.reconciler(), PLACES_NOTHING) as engine, asyncio.TaskGroup() as group:
-        door = Door(engine, cast(CertificateAuthority, None))
+        service = TrustingService(engine, cast(CertificateAuthority, None))
         *known, placement = records()
         for record in known:
             await put(engine, record)
         calls: list[asyncio.Task[None]] = []
 
         def call() -> asyncio.Task[None]:
-            calls.append(group.create_task(door.Connect(line.says(), cast(Context, line))))
+            calls.append(group.create_task(service.Connect(line.says(), cast(Context, line))))
             return calls[-1]
 
         assert isinstance(placement, AttemptBlock)
@@ -137,7 +140,7 @@ async def store(tmp_path: Any) -> AsyncIterator[GatedStore]:
 async def test_a_node_that_restarted_is_not_told_to_start_what_its_restart_has_ended(
     store: GatedStore,
 ) -> None:
-    line = Line(hello("a", boot_id="boot-2"))
+    line = FakeNode(hello("a", boot_id="boot-2"))
     async with calling(store, line) as (engine, call, placement), asyncio.TaskGroup() as group:
         store.gate.clear()
         group.create_task(put(engine, placement))
@@ -155,19 +158,21 @@ async def test_a_silent_node_is_told_of_all_servers_with_its_welcome_and_of_each
     store: GatedStore,
 ) -> None:
     """It may have no other word to say before its server is killed, and could not find the next leader."""
-    known, line = ["one:1", "two:2"], Line(hello("a"))
+    known, line = ["one:1", "two:2"], FakeNode(hello("a"))
     async with running(store, liveness.reconciler(), PLACES_NOTHING) as engine, asyncio.TaskGroup() as group:
-        door = Door(
-            engine, cast(CertificateAuthority, None), leading=LeadershipContext(servers=lambda: list(known))
+        service = TrustingService(
+            engine,
+            cast(CertificateAuthority, None),
+            leadership=LeadershipContext(servers=lambda: list(known)),
         )
         for record in list(records())[:2]:
             await put(engine, record)
-        call = group.create_task(door.Connect(line.says(), cast(Context, line)))
+        call = group.create_task(service.Connect(line.says(), cast(Context, line)))
         await turns()
         kinds = [word.WhichOneof("word") for word in line.heard]
         first = line.servers
         known.append("three:3")
-        await door.send_servers()
+        await service.sessions.send_servers()
         await turns()
         call.cancel()
 
@@ -177,7 +182,7 @@ async def test_a_silent_node_is_told_of_all_servers_with_its_welcome_and_of_each
 
 
 async def test_a_node_is_told_only_what_is_on_disk(store: GatedStore) -> None:
-    line = Line(hello("a"))
+    line = FakeNode(hello("a"))
     async with calling(store, line) as (engine, call, placement), asyncio.TaskGroup() as group:
         store.gate.clear()
         call()
@@ -197,7 +202,7 @@ async def test_a_node_is_told_only_what_is_on_disk(store: GatedStore) -> None:
 
 
 async def test_a_node_that_was_deleted_is_not_known_anew_when_its_stream_ends(store: GatedStore) -> None:
-    line = Line(hello("a"))
+    line = FakeNode(hello("a"))
     async with calling(store, line) as (engine, call, _):
         call()
         await turns()
@@ -222,14 +227,14 @@ async def test_a_log_that_stops_without_its_last_word_was_cut_off(
     store: GatedStore, codes: tuple[str, ...], is_whole: bool
 ) -> None:
     async with running(store, PLACES_NOTHING) as engine, asyncio.TaskGroup() as group:
-        door = Door(engine, cast(CertificateAuthority, None))
-        asking = door._sessions[A] = NodeSession(A, cast(DispatchState, None))
+        service = TrustingService(engine, cast(CertificateAuthority, None))
+        asking = service.sessions._sessions[A] = NodeSession(A, cast(DispatchState, None))
         said = b""
 
         async def read() -> bool:
             nonlocal said
             try:
-                async for piece in door.open(A, LogRequest(ONE, 0, 1, "stdout", 0, follow=True)):
+                async for piece in service.logs.open(A, LogRequest(ONE, 0, 1, "stdout", 0, follow=True)):
                     said += piece.data
             except Unavailable:
                 return False
@@ -238,7 +243,7 @@ async def test_a_log_that_stops_without_its_last_word_was_cut_off(
         reading = group.create_task(read())
         await turns()
         asked = only_reading(asking)
-        await door.relay_log(
+        await service.sessions.relay_log(
             A, sent(*(pb.LogChunk(id=asked, code=code, data=code.encode()) for code in codes))
         )
 
@@ -248,10 +253,12 @@ async def test_a_log_that_stops_without_its_last_word_was_cut_off(
 
 async def test_a_log_is_not_waited_for_whose_node_has_gone_before_it_sent_anything(store: GatedStore) -> None:
     async with running(store, PLACES_NOTHING) as engine:
-        door = Door(engine, cast(CertificateAuthority, None))
-        asking = door._sessions[A] = NodeSession(A, cast(DispatchState, None))
-        pieces = door.open(A, LogRequest(ONE, 0, 1, "stdout", 0, follow=True))
-        asyncio.get_running_loop().call_soon(door._on_disconnect, asking)  # when it has been asked for
+        service = TrustingService(engine, cast(CertificateAuthority, None))
+        asking = service.sessions._sessions[A] = NodeSession(A, cast(DispatchState, None))
+        pieces = service.logs.open(A, LogRequest(ONE, 0, 1, "stdout", 0, follow=True))
+        asyncio.get_running_loop().call_soon(
+            service.sessions._on_disconnect, asking
+        )  # when it has been asked for
 
         with pytest.raises(Unavailable, match="is not connected any more"):
             await anext(pieces)
@@ -259,30 +266,32 @@ async def test_a_log_is_not_waited_for_whose_node_has_gone_before_it_sent_anythi
 
 async def test_a_reading_is_answered_once_and_by_the_node_that_was_asked(store: GatedStore) -> None:
     async with running(store, PLACES_NOTHING) as engine, asyncio.TaskGroup() as group:
-        door = Door(engine, cast(CertificateAuthority, None))
-        asking = door._sessions[A] = NodeSession(A, cast(DispatchState, None))
-        pieces = door.open(A, LogRequest(ONE, 0, 1, "stdout", 0, follow=True))
+        service = TrustingService(engine, cast(CertificateAuthority, None))
+        asking = service.sessions._sessions[A] = NodeSession(A, cast(DispatchState, None))
+        pieces = service.logs.open(A, LogRequest(ONE, 0, 1, "stdout", 0, follow=True))
         reading = group.create_task(read_all(pieces))
         await turns()
         asked = only_reading(asking)
-        await door.relay_log(NodeId("other"), sent(pb.LogChunk(id=asked, data=b"forged")))
-        await door.relay_log(A, sent(pb.LogChunk(id=asked, data=b"said"), pb.LogChunk(code="done")))
-        await door.relay_log(A, sent(pb.LogChunk(id=asked, data=b"said twice")))
+        await service.sessions.relay_log(NodeId("other"), sent(pb.LogChunk(id=asked, data=b"forged")))
+        await service.sessions.relay_log(
+            A, sent(pb.LogChunk(id=asked, data=b"said"), pb.LogChunk(code="done"))
+        )
+        await service.sessions.relay_log(A, sent(pb.LogChunk(id=asked, data=b"said twice")))
 
     assert reading.result() == b"said"
 
 
 async def test_ids_of_readings_cannot_be_counted_up_to(store: GatedStore) -> None:
     async with running(store, PLACES_NOTHING) as engine:
-        door = Door(engine, cast(CertificateAuthority, None))
+        service = TrustingService(engine, cast(CertificateAuthority, None))
         asking = NodeSession(A, cast(DispatchState, None))
-        ids = {door._readings.open(asking)[0] for _ in range(1000)}
+        ids = {service.sessions.readings.open(asking)[0] for _ in range(1000)}
 
     assert len(ids) == 1000
     assert min(ids) > 2**40
 
 
-class DeafLine(Line):
+class DeafNode(FakeNode):
     """A node that takes nothing of what it is told."""
 
     def __init__(self, word: Hello) -> None:
@@ -304,7 +313,7 @@ async def test_a_revoked_node_that_takes_nothing_is_cut_off_all_the_same(
     store: GatedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "LAST_MESSAGE_SECONDS", 0.01)
-    line = DeafLine(hello(A))
+    line = DeafNode(hello(A))
     async with calling(store, line) as (engine, call, _):
         connected = call()
         await line.is_told.wait()
@@ -334,7 +343,7 @@ async def sent(*chunks: pb.LogChunk) -> AsyncIterator[pb.LogChunk]:
 async def test_a_node_that_hangs_up_before_it_is_greeted_does_not_count_as_connected(
     store: GatedStore,
 ) -> None:
-    line = Line(hello("a"))
+    line = FakeNode(hello("a"))
     async with calling(store, line) as (engine, call, _):
         store.gate.clear()
         calling_now = call()
@@ -353,7 +362,7 @@ async def test_a_node_that_hangs_up_before_it_is_greeted_does_not_count_as_conne
 async def test_orders_that_cannot_be_computed_cost_that_node_its_connection_only(
     store: GatedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    line = Line(hello("a"))
+    line = FakeNode(hello("a"))
     orders = DispatchState.orders
 
     def stumble(told: DispatchState, view: View, node: NodeId) -> list[JobOrders]:
@@ -379,16 +388,16 @@ async def test_a_lost_watcher_says_nothing_of_its_nodes_and_their_silence_counts
     store: GatedStore,
 ) -> None:
     """Its connection did not break: another did. A broken one would make the node suspect at once."""
-    line = Line(hello("a"))
+    line = FakeNode(hello("a"))
     async with running(store, liveness.reconciler(), PLACES_NOTHING) as engine, asyncio.TaskGroup() as group:
-        door = Door(engine, cast(CertificateAuthority, None))
+        service = TrustingService(engine, cast(CertificateAuthority, None))
         for record in list(records())[:-1]:
             await put(engine, record)
-        talk = group.create_task(door.serve_session(A, line.says(), cast(Any, line)))
+        talk = group.create_task(service.sessions.serve_session(A, line.says(), cast(Any, line)))
         await turns()
         engine.observe(lambda mirror: setattr(mirror.nodes[A], "last_seen_at_ms", -10_000))
 
-        door.on_watcher_lost([(A, cast(Any, line))])
+        service.sessions.on_watcher_lost([(A, cast(Any, line))])
         talk.cancel()
         await turns()
 
@@ -400,17 +409,17 @@ async def test_a_lost_watcher_says_nothing_of_its_nodes_and_their_silence_counts
 
 
 async def test_beats_that_a_watcher_tells_count_for_the_session_of_its_line_alone(store: GatedStore) -> None:
-    line, other = Line(hello("a")), Line(hello("a"))
+    line, other = FakeNode(hello("a")), FakeNode(hello("a"))
     async with running(store, liveness.reconciler(), PLACES_NOTHING) as engine, asyncio.TaskGroup() as group:
-        door = Door(engine, cast(CertificateAuthority, None))
+        service = TrustingService(engine, cast(CertificateAuthority, None))
         for record in list(records())[:-1]:
             await put(engine, record)
-        talk = group.create_task(door.serve_session(A, line.says(), cast(Any, line)))
+        talk = group.create_task(service.sessions.serve_session(A, line.says(), cast(Any, line)))
         await turns()
 
-        def heard_at(spoken: Line) -> int:
+        def heard_at(spoken: FakeNode) -> int:
             engine.observe(lambda mirror: setattr(mirror.nodes[A], "last_seen_at_ms", -10_000))
-            door.on_relayed_heartbeats([ReceivedMark(A, cast(Any, spoken), 9, holds_leases=True)])
+            service.sessions.on_relayed_heartbeats([ReceivedMark(A, cast(Any, spoken), 9, holds_leases=True)])
             return engine.mirror.nodes[A].last_seen_at_ms
 
         late, own = heard_at(other), heard_at(line)
@@ -422,16 +431,16 @@ async def test_beats_that_a_watcher_tells_count_for_the_session_of_its_line_alon
 
 
 async def test_a_late_hello_of_an_older_connection_replaces_no_newer_session(store: GatedStore) -> None:
-    newer, older = Line(numbered(7)), Line(numbered(6))
+    newer, older = FakeNode(numbered(7)), FakeNode(numbered(6))
     async with running(store, liveness.reconciler(), PLACES_NOTHING) as engine, asyncio.TaskGroup() as group:
-        door = Door(engine, cast(CertificateAuthority, None))
+        service = TrustingService(engine, cast(CertificateAuthority, None))
         for record in list(records())[:-1]:
             await put(engine, record)
-        talk = group.create_task(door.serve_session(A, newer.says(), cast(Any, newer)))
+        talk = group.create_task(service.sessions.serve_session(A, newer.says(), cast(Any, newer)))
         await turns()
         with pytest.raises(Aborted, match="ABORTED the node has connected again since"):
-            await door.serve_session(A, older.says(), cast(Any, older))
-        session = door._sessions[A]
+            await service.sessions.serve_session(A, older.says(), cast(Any, older))
+        session = service.sessions._sessions[A]
         talk.cancel()
 
     assert (newer.welcomed, older.welcomed) == (True, False)

@@ -81,16 +81,18 @@ class Node:
 @asynccontextmanager
 async def serving(directory: Path) -> AsyncIterator[tuple[Engine, AgentService]]:
     async with running(MemoryStore(directory), liveness.reconciler(), PLACES_NOTHING) as engine:
-        door = AgentService(engine, cast(CertificateAuthority, None), leading=LeadershipContext(specs=SPECS))
+        service = AgentService(
+            engine, cast(CertificateAuthority, None), leadership=LeadershipContext(specs=SPECS)
+        )
         for node in (A, B):
             await engine.ask("apiserver", lambda *_, node=node: Plan((NodeSpec(node, node),)))
-        yield engine, door
+        yield engine, service
 
 
 @asynccontextmanager
-async def calling(door: AgentService, node: Node) -> AsyncIterator[None]:
+async def calling(service: AgentService, node: Node) -> AsyncIterator[None]:
     async with asyncio.TaskGroup() as group:
-        call = group.create_task(door.serve_session(A, node.says(), node))  # type: ignore[arg-type]
+        call = group.create_task(service.sessions.serve_session(A, node.says(), node))  # type: ignore[arg-type]
         async with asyncio.timeout(30):
             await node.welcomed.wait()
         yield
@@ -107,7 +109,7 @@ def assigned(engine: Engine) -> dict[tuple[JobId, int], int]:
 
 async def test_a_job_is_asked_for_and_adopted_before_the_node_is_welcomed(tmp_path: Path) -> None:
     node = Node(HAS, brings())
-    async with serving(tmp_path) as (engine, door), calling(door, node):
+    async with serving(tmp_path) as (engine, service), calling(service, node):
         kinds = [word.WhichOneof("word") for word in node.heard]
 
         assert (node.asked_for, kinds[:2]) == (["7"], ["resubmit", "welcome"])
@@ -133,7 +135,7 @@ async def test_what_was_not_sealed_for_the_node_is_not_adopted(
     tmp_path: Path, answer: pb.Resubmission
 ) -> None:
     node = Node(HAS, answer)
-    async with serving(tmp_path) as (engine, door), calling(door, node):
+    async with serving(tmp_path) as (engine, service), calling(service, node):
         assert node.asked_for == ["7"]
         assert not engine.mirror.jobs
         assert assigned(engine) == {}
@@ -146,9 +148,9 @@ async def test_a_node_that_answers_something_else_is_hung_up_on(
     tmp_path: Path, answer: pb.Resubmission
 ) -> None:
     node = Node(HAS, answer)
-    async with serving(tmp_path) as (engine, door):
+    async with serving(tmp_path) as (engine, service):
         with pytest.raises(Hung) as hung:
-            await door.serve_session(A, node.says(), node)  # type: ignore[arg-type]
+            await service.sessions.serve_session(A, node.says(), node)  # type: ignore[arg-type]
 
         assert hung.value.code is grpc.StatusCode.INVALID_ARGUMENT
         assert not engine.mirror.jobs
@@ -156,7 +158,7 @@ async def test_a_node_that_answers_something_else_is_hung_up_on(
 
 async def test_an_agent_of_before_is_not_asked_and_what_it_has_is_stopped(tmp_path: Path) -> None:
     node = Node(HAS, protocol=1)
-    async with serving(tmp_path) as (engine, door), calling(door, node):
+    async with serving(tmp_path) as (engine, service), calling(service, node):
         await node.ordered.wait()
         stops = [index for word in node.heard for order in word.orders.jobs for index in order.stop_index]
 

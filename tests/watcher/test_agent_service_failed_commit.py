@@ -11,7 +11,7 @@ from rota.store.memory import MemoryStore
 from rota.testing.builders import hello
 from tests.engine.driving import turns
 from tests.engine.unresponsive_store import DeafStore
-from tests.watcher.test_agent_service import Line, calling, put
+from tests.watcher.test_agent_service import FakeNode, calling, put
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ async def deaf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
 
 
 async def test_a_node_is_told_what_was_written_though_nobody_heard_so(deaf: DeafStore) -> None:
-    line = Line(hello("a"))
+    line = FakeNode(hello("a"))
     async with calling(deaf, line) as (engine, call, placement):
         call()
         await turns()

@@ -116,7 +116,7 @@ def test_a_suspect_node_that_is_heard_in_time_is_ready_again() -> None:
     plan = judged(mirror, 20_001)
 
     assert node_state(mirror) is NodeState.READY
-    assert plan.why == "node a is heard again"
+    assert plan.why == "node a responds again"
     assert states(mirror) == [AttemptState.RUNNING]
 
 

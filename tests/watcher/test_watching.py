@@ -8,10 +8,9 @@ import pytest
 
 from rota.model.limits import REPORT_MOST_MS
 from rota.watcher.dispatch import DispatchState
-from rota.watcher.keepalive import KeepaliveTimer, PeerSilent
-from rota.watcher.load_filter import LoadFilter
+from rota.watcher.relay.keepalive import KeepaliveTimer, PeerSilent
+from rota.watcher.relay.uplink import LeaderUnreachable, LoadFilter, RelayedSession, Uplink, _Outgoing
 from rota.watcher.session import NodeSession
-from rota.watcher.uplink import LeaderUnreachable, RelayedSession, Uplink, _Outgoing
 from rota.wire.generated import agent_pb2 as pb
 from rota.wire.generated import watcher_pb2
 from tests.watcher.placed_work import A
@@ -48,7 +47,7 @@ def test_a_shortage_is_lifted_at_once() -> None:
 
 
 async def test_a_connection_whose_other_end_says_nothing_ends() -> None:
-    with pytest.raises(PeerSilent, match=r"it has said nothing for 0\.03 s"):
+    with pytest.raises(PeerSilent, match=r"it has sent nothing for 0\.03 s"):
         await KeepaliveTimer(3, 0.01).watch()
 
 
@@ -134,5 +133,5 @@ async def test_an_older_leader_is_not_followed() -> None:
     uplink = Uplink("10.0.0.1:1", ["10.0.0.2:1"], lambda _: grpc.aio.insecure_channel(""), None)
     uplink._receive_batch(watcher_pb2.LeaderBatch(epoch=7))
 
-    with pytest.raises(LeaderUnreachable, match="it leads epoch 6, and 7 was seen before"):
+    with pytest.raises(LeaderUnreachable, match="its epoch is 6, and 7 was seen before"):
         uplink._receive_batch(watcher_pb2.LeaderBatch(epoch=6))
