@@ -20,7 +20,7 @@ def test_the_last_use_is_known_after_a_restart_and_forgotten_with_the_token(tmp_
     again = Vault.open(tmp_path).last_uses
 
     assert unused
-    assert [again.of(ids[name]) for name in "abc"] == [NOON_MS, None, None]
+    assert [again.get(ids[name]) for name in "abc"] == [NOON_MS, None, None]
 
 
 def test_a_damaged_file_costs_the_times_and_nothing_else(tmp_path: Path) -> None:
