@@ -106,13 +106,13 @@ async def test_a_known_caller_may_read_its_answer_as_slowly_as_it_likes(tmp_path
 
 
 def test_places_are_given_back_once_however_often_a_connection_says_that_it_left() -> None:
-    census = ConnectionCounter(most=2, most_per_address=1)
-    leave = census.add("a")
-    census.add("b")
-    assert census.why_refused("c") == "no more than 2 connections are taken"
+    counter = ConnectionCounter(total_max=2, per_address_max=1)
+    release = counter.add("a")
+    counter.add("b")
+    assert counter.why_refused("c") == "no more than 2 connections are accepted"
 
-    leave()
-    leave()
+    release()
+    release()
 
-    assert census.why_refused("a") is None
-    assert census.why_refused("b") == "no more than 1 connections are taken from one address"
+    assert counter.why_refused("a") is None
+    assert counter.why_refused("b") == "no more than 1 connections are accepted from one address"

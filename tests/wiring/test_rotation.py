@@ -11,7 +11,7 @@ import pytest
 from rota.apiserver.ca_dependents import CaDependents
 from rota.identity.authority import CertificateAuthority
 from rota.model.errors import Unavailable
-from rota.wiring import rotation
+from rota.wiring import ca_rotation
 
 NOTHING = CaDependents([], [], [])
 
@@ -44,7 +44,7 @@ class Leader:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        keeping = rotation.keep_rotation(self.authority, self.follow, lambda: self.found, self.changed)
+        keeping = ca_rotation.keep_rotation(self.authority, self.follow, lambda: self.found, self.changed)
         async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
             task = tasks.create_task(keeping)
             await self.looks(1)
@@ -54,7 +54,7 @@ class Leader:
 
 @pytest.fixture
 def leader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Leader:
-    monkeypatch.setattr(rotation, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(ca_rotation, "_LOOK_SECONDS", 0.01)
     return Leader(tmp_path)
 
 

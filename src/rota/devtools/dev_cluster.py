@@ -57,7 +57,7 @@ def run_dev(options: DevOptions) -> int:
         async with running(config, users) as server, _nodes(server, directory, options, users) as nodes:
             await _resize_default_cluster(server, options)
             _print_ready(server, time.monotonic() - began)
-            users.tell()
+            users.print_reason()
             async with _with_chaos(server, nodes, options.chaos, config.lost_seconds):
                 await interruption.wait()
             print_line("stopping: running tasks end now, unfinished jobs go on at the next start")
