@@ -171,7 +171,6 @@ async def _serve(
     audit, tails = AuditLog(directory / AUDIT_FILE), TailStore(directory / "tails")
     watchers = AttachedWatchers()
     grpc_servers = _grpc_servers(config, authority, vault, audit)
-    agent_server, controller_server = grpc_servers
     addresses = _open_ports(config, served, http_socket, grpc_servers)
     agent_ports = partial(_agent_ports, watchers, addresses, leadership)
     specs = SealedSpecStore(authority.seals()) if config.store == MemoryStore.name else None
@@ -179,14 +178,14 @@ async def _serve(
     endpoints = result_endpoints(authority, config.http_server, addresses.http, leadership.servers)
     timing = (lost_ms(config), _report_bounds(config))
     agents = AgentService(engine, authority, *timing, tails, leadership=context, endpoints=endpoints)
-    gateway = open_gateway(config, engine, agents.sessions, vault, controller_server, agent_server)
+    gateway = open_gateway(config, engine, agents.sessions, vault, *grpc_servers)
     sources = ApiSources(agents.logs, agents.logs, tails, leadership.servers, gateway, watchers.addresses)
     limits, before = config.limits, _before_token(users)
     own = ServerIdentity(directory, authority, vault, addresses, served.expiries, audit, limits, before)
     api = make_api(engine, own, settings, sources, known=placing.queue_snapshot)
     servers = partial(_server_ports, addresses, leadership)
     attached = WatcherService(engine, agents, authority, watchers, leadership=context, servers=servers)
-    _register_services(agents, attached, agent_server, ControllerService(api), controller_server)
+    _register_services(grpc_servers, agents, attached, ControllerService(api))
     web = listeners.web_server(make_app(api), served, config.http_server)
     url, local = f"{web.scheme}://{addresses.http}", _local(directory, users)
     client_context = ClientContext(vault, directory, url, authority if web.scheme == "https" else None)
@@ -194,8 +193,8 @@ async def _serve(
     async with asyncio.TaskGroup() as tasks:
         driving = tasks.create_task(engine.run())
         await _seed(engine, config.store)  # before a client can submit or a node can join
-        await agent_server.start()
-        await controller_server.start()
+        for grpc_server in grpc_servers:
+            await grpc_server.start()
         serving = tasks.create_task(web.serve(sockets=[http_socket]))
         background = [
             *([] if gateway is None else [gateway.run()]),
@@ -210,7 +209,7 @@ async def _serve(
             yield Server(engine, vault, authority, addresses, url, local)
         finally:
             driving.cancel()  # first: requests that wait for a commit fail while their connections are open
-            await shielded(_close_web(web, serving, agent_server, controller_server))
+            await shielded(_close_web(web, serving, *grpc_servers))
             for resource in (http_socket, tails, audit):
                 resource.close()
             for task in background_tasks:
@@ -273,17 +272,13 @@ def _open_ports(
 
 
 def _register_services(
-    agents: AgentService,
-    watchers: WatcherService,
-    agent_server: grpc.aio.Server,
-    controllers: ControllerService,
-    server: grpc.aio.Server,
+    servers: _GrpcServers, agents: AgentService, watchers: WatcherService, controllers: ControllerService
 ) -> None:
     """Register the services at the two ports; the agent port also takes calls that standbys forward."""
-    agent_pb2_grpc.add_AgentServicer_to_server(agents, agent_server)  # type: ignore[no-untyped-call]  # generated
-    watcher_pb2_grpc.add_WatcherServicer_to_server(watchers, agent_server)  # type: ignore[no-untyped-call]  # generated
-    for port in (server, agent_server):
-        controller_pb2_grpc.add_ControllerServicer_to_server(controllers, port)  # type: ignore[no-untyped-call]  # generated
+    agent_pb2_grpc.add_AgentServicer_to_server(agents, servers.agents)  # type: ignore[no-untyped-call]  # generated
+    watcher_pb2_grpc.add_WatcherServicer_to_server(watchers, servers.agents)  # type: ignore[no-untyped-call]  # generated
+    for server in servers:
+        controller_pb2_grpc.add_ControllerServicer_to_server(controllers, server)  # type: ignore[no-untyped-call]  # generated
 
 
 def _agent_ports(watchers: AttachedWatchers, addresses: Addresses, leadership: Leadership) -> list[str]:
