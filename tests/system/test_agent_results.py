@@ -102,7 +102,7 @@ def _task(cluster: LocalCluster, job: str) -> Any:
     return lambda index: cluster.call("GET", f"/v1/jobs/{job}/tasks/{index}").body
 
 
-def test_what_ends_while_server_and_agent_are_away_is_reported_once(
+def test_a_task_that_ends_without_server_and_agent_is_reported_once(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     witness, gate, done = Witness(tmp_path / "started"), Gate(tmp_path / "gate"), tmp_path / "done"

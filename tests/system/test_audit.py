@@ -48,7 +48,7 @@ def be_refused(cluster: LocalCluster, times: int) -> None:
             assert response.status in (401, 429)
 
 
-def test_refusals_without_number_are_few_lines(one: LocalCluster) -> None:
+def test_countless_refusals_are_a_few_lines(one: LocalCluster) -> None:
     before = audit_file(one).stat().st_size
     be_refused(one, REFUSED)  # by now the server holds what it needs for any number of requests
     memory = resident_bytes(one.server_pid)
@@ -60,7 +60,7 @@ def test_refusals_without_number_are_few_lines(one: LocalCluster) -> None:
     assert one.call("GET", "/v1/server").status == 200
 
 
-def test_backups_and_what_others_left_are_written_down_when_they_are_read(one: LocalCluster) -> None:
+def test_reading_backups_and_outputs_of_others_is_audited(one: LocalCluster) -> None:
     made = one.call("POST", "/v1/tokens", {"name": "mona", "role": "viewer", "namespaces": ["*"]})
     mona = f"Bearer {made.body['token']}"
     job = one.submit("true")
@@ -79,7 +79,7 @@ def test_backups_and_what_others_left_are_written_down_when_they_are_read(one: L
     assert [action for _, action, _ in lines].count("back_up") == 1
 
 
-def test_a_node_that_calls_what_is_for_servers_is_written_down(one: LocalCluster) -> None:
+def test_a_node_that_calls_a_method_for_servers_is_audited(one: LocalCluster) -> None:
     identity = load_identity(one.node_directory(1))
     assert identity is not None
     credentials = grpc.ssl_channel_credentials(identity.ca_pem, identity.key_pem, identity.cert_pem)
@@ -98,7 +98,7 @@ def test_a_node_that_calls_what_is_for_servers_is_written_down(one: LocalCluster
 
 
 @needs("etcd")
-def test_the_leader_writes_down_the_address_of_a_standbys_caller(tmp_path: Path) -> None:
+def test_the_leader_audits_the_address_of_a_standbys_caller(tmp_path: Path) -> None:
     """It believes the standby, and no header that a caller writes itself."""
     with (
         LocalEtcd(tmp_path / "etcd") as etcd,
@@ -129,7 +129,7 @@ def test_the_leader_writes_down_the_address_of_a_standbys_caller(tmp_path: Path)
     assert found == {("127.0.0.2", "201"), ("127.0.0.3", "401 unauthenticated"), ("127.0.0.4", "201")}
 
 
-def test_what_is_refused_at_a_watchers_port_is_in_the_leaders_log(tmp_path: Path) -> None:
+def test_a_refusal_at_a_watchers_port_is_in_the_leaders_audit_log(tmp_path: Path) -> None:
     """With the address of the caller, and counted: an agent calls again and again."""
     with LocalCluster(tmp_path, nodes=1) as cluster:
         address = cluster.start_watcher(1)

@@ -71,9 +71,7 @@ def shown(cluster: LocalCluster) -> Any:
     return cluster.call("GET", "/v1/clusters/cloud").body
 
 
-def test_whatever_a_provider_does_its_work_is_done_within_the_limit(
-    cluster: LocalCluster, cloud: Path
-) -> None:
+def test_a_faulty_provider_does_not_keep_jobs_from_ending_in_time(cluster: LocalCluster, cloud: Path) -> None:
     settings = [f"--setting={verb}={cloud / verb}" for verb in ("create", "list", "remove")]
     sizes = ("--node", "cpu=1", "--max", "2", "--join", "30s", "--idle", "1s", "--pause", "1s")
     made = cluster.rota("cluster", "create", "cloud", "--provider", "command", *sizes, *settings)
@@ -109,7 +107,7 @@ def test_whatever_a_provider_does_its_work_is_done_within_the_limit(
         ("admin", "*", True),
     ],
 )
-def test_what_a_provider_prints_is_for_operators(
+def test_output_of_a_provider_is_shown_to_operators_only(
     leaking: LocalCluster, role: str, namespace: str, is_told: bool
 ) -> None:
     """Its words stand in no answer to others: of the cluster, its events, and a job that waits for it."""

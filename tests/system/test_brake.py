@@ -52,7 +52,7 @@ def signalled(cluster: LocalCluster, count: int, signum: signal.Signals) -> None
         cluster.signal_agent(number, signum)
 
 
-def test_half_of_them_are_waited_for_and_of_a_third_few_are_given_up(
+def test_half_of_the_nodes_are_waited_for_and_of_a_third_a_few_are_declared_lost(
     twenty: LocalCluster, witness: Witness, gate: Gate
 ) -> None:
     job = twenty.submit(*witness.script(gate.wait), count=NODES, spread="node")
@@ -96,7 +96,7 @@ def test_half_of_them_are_waited_for_and_of_a_third_few_are_given_up(
     assert set(told[first:]) == {"slowed", "off"}
 
 
-def test_an_operator_who_knows_that_they_are_gone_says_so(
+def test_an_operator_confirms_that_silent_nodes_are_lost(
     tmp_path: Path, witness: Witness, gate: Gate
 ) -> None:
     settings = {"ROTA_LOST_SECONDS": str(LOST_SECONDS)}

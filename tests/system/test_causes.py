@@ -35,7 +35,7 @@ def ended(cluster: LocalCluster, job: str) -> Any:
         ("exec sleep 60", {"retries": 1, "timeout": "300ms"}, ("timed_out", 1)),
     ],
 )
-def test_a_failure_is_tried_again_if_its_cause_is_worth_it(
+def test_a_failure_is_retried_depending_on_its_cause(
     shared: LocalCluster, witness: Witness, script: str, spec: dict[str, Any], end: tuple[str, int]
 ) -> None:
     job = shared.submit(*witness.script(script), retry=SOON, **spec)
@@ -46,7 +46,7 @@ def test_a_failure_is_tried_again_if_its_cause_is_worth_it(
     assert len(witness.seen()) == end[1] or "timeout" in spec, "one that is out of time may have said nothing"
 
 
-def test_it_is_said_why_a_failure_was_not_tried_again(shared: LocalCluster) -> None:
+def test_the_reason_why_a_failure_was_not_retried_is_shown(shared: LocalCluster) -> None:
     ran = shared.rota("run", "--retry", "3", "--fail-on", "2-4", "--", "sh", "-c", "exit 3")
 
     assert ran.code == 3
@@ -71,7 +71,7 @@ def take_down_its_node(hasty: LocalCluster, witness: Witness, job: str, times: i
     until(lambda: hasty.node(where)["state"] == "ready", "its node is back")
 
 
-def test_work_that_went_down_with_three_nodes_is_held_until_it_is_released(
+def test_a_task_that_was_on_three_lost_nodes_is_held_until_released(
     hasty: LocalCluster, witness: Witness, gate: Gate
 ) -> None:
     job = hasty.submit(*witness.script(gate.wait))

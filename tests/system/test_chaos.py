@@ -22,7 +22,7 @@ TASKS = 300
 PACE = 0.2
 
 
-def test_everything_ends_well_whatever_happens_to_the_nodes(dev: "ChaoticDev", witness: Witness) -> None:
+def test_all_jobs_succeed_under_chaos(dev: "ChaoticDev", witness: Witness) -> None:
     dev.disturb(nodes=5, seed=1)
 
     ran = dev.rota("run", "--quiet", "--array", f"0-{TASKS - 1}", "--", *witness.script("sleep 0.5"))
@@ -43,7 +43,7 @@ def test_everything_ends_well_whatever_happens_to_the_nodes(dev: "ChaoticDev", w
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
-def test_nothing_is_left_of_frozen_nodes_however_dev_ends(
+def test_no_process_of_a_frozen_node_is_left_however_dev_ends(
     dev: "ChaoticDev", witness: Witness, signum: signal.Signals
 ) -> None:
     dev.disturb(nodes=2, seed=seed_that_begins_with(ChaosKind.FREEZE_BOTH))
@@ -55,7 +55,7 @@ def test_nothing_is_left_of_frozen_nodes_however_dev_ends(
     until(lambda: dev.left() == [], "nothing is left", STOP_SECONDS)
 
 
-def test_nothing_is_left_of_a_node_whose_agent_is_dead(dev: "ChaoticDev", witness: Witness) -> None:
+def test_no_process_is_left_of_a_node_whose_agent_is_dead(dev: "ChaoticDev", witness: Witness) -> None:
     dev.disturb(nodes=2, seed=seed_that_begins_with(ChaosKind.KILL_AGENT))
     dev.rota("run", "--detach", "--array", "0-3", "--", *witness.script("sleep 1000"))
     until(lambda: dev.has_done(ChaosKind.KILL_AGENT), "an agent is killed")

@@ -82,7 +82,7 @@ def restart_server(cluster: LocalCluster, ready: Callable[[], bool]) -> None:
     until(ready, "the nodes that are left are back")
 
 
-def test_a_pipeline_goes_on_through_a_lost_node_a_restart_of_the_server_and_its_own_death(
+def test_a_pipeline_survives_a_lost_node_a_server_restart_and_its_own_crash(
     hasty: LocalCluster, tmp_path: Path
 ) -> None:
     pipeline = Pipeline(tmp_path)
@@ -112,7 +112,7 @@ def test_a_pipeline_goes_on_through_a_lost_node_a_restart_of_the_server_and_its_
     assert sum(kind == "task.resolved" for _, kind, _ in diary) == 1
 
 
-def test_a_lost_task_waits_for_its_controller_and_says_so(hasty: LocalCluster, gate: Gate) -> None:
+def test_a_lost_task_waits_for_its_controller_and_shows_it(hasty: LocalCluster, gate: Gate) -> None:
     spec = {"command": ["sh", "-c", gate.wait], "recovery": "controller", "controller": "ci"}
     with Controller(hasty.grpc, hasty.token, "ci") as outside:
         job = outside.submit(spec, "once")
@@ -130,7 +130,7 @@ def test_a_lost_task_waits_for_its_controller_and_says_so(hasty: LocalCluster, g
     assert "waits for its controller to say what becomes of it after the loss of node-" in why.out
 
 
-def test_a_person_may_speak_for_a_controller_that_is_gone(hasty: LocalCluster, gate: Gate) -> None:
+def test_a_user_may_decide_for_an_absent_controller(hasty: LocalCluster, gate: Gate) -> None:
     wanted = {"recovery": "controller", "controller": "ci"}
     job = hasty.submit("sh", "-c", gate.wait, **wanted)
     until(lambda: hasty.count(job, "running") == 1, "it runs")

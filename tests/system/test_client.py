@@ -19,7 +19,7 @@ def client(shared: LocalCluster) -> Iterator[Cluster]:
         yield opened
 
 
-def test_what_changed_since_a_moment_is_told_of_jobs_and_tasks(client: Cluster) -> None:
+def test_changes_of_jobs_and_tasks_since_a_cursor_are_returned(client: Cluster) -> None:
     before = client.moment()
     job = client.run("sh", "-c", "exit 3", cpu=0.1, name="watched")
     told = _until_final(client.watch_jobs(before, name="watched"))
@@ -48,7 +48,7 @@ def test_attempts_are_read_one_by_one(client: Cluster) -> None:
         job.attempt(3)
 
 
-def test_what_somebody_else_changed_meanwhile_is_not_written_over(client: Cluster) -> None:
+def test_a_concurrent_change_is_not_overwritten(client: Cluster) -> None:
     (node,) = client.nodes(fields="running", state="ready")
     seen = client.node(node.name)
     client.taint(node.name, "spot", if_etag=seen.etag)
@@ -59,7 +59,7 @@ def test_what_somebody_else_changed_meanwhile_is_not_written_over(client: Cluste
     assert (after.taints, after.eligibility, node.labels) == ((), "open", {})
 
 
-def test_a_server_tells_of_itself(client: Cluster, shared: LocalCluster) -> None:
+def test_a_server_describes_itself(client: Cluster, shared: LocalCluster) -> None:
     assert client.is_alive()
     assert client.is_ready()
     assert client.openapi()["paths"]["/v1/jobs"]
@@ -70,7 +70,7 @@ def test_a_server_tells_of_itself(client: Cluster, shared: LocalCluster) -> None
         assert not nobody.is_alive()
 
 
-async def test_the_same_is_awaited(shared: LocalCluster) -> None:
+async def test_the_asyncio_client_does_the_same(shared: LocalCluster) -> None:
     async with connect_async(f"http://{shared.http}", token=shared.token) as cluster:
         before = await cluster.moment()
         job = await cluster.submit_spec({"command": ["true"], "cpu": 0.1, "name": "awaited"})

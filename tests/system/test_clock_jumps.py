@@ -62,7 +62,7 @@ def alone(tmp_path: Path, server_clock: WallClock, node_clock: WallClock) -> Ite
         cluster.close()
 
 
-def test_a_clock_that_is_set_ends_nothing_repeats_nothing_and_loses_no_node(
+def test_clock_jumps_end_nothing_repeat_nothing_and_lose_no_node(
     alone: LocalCluster, server_clock: WallClock, node_clock: WallClock, tmp_path: Path, gate: Gate
 ) -> None:
     """Both clocks or one; the server restarts each time, and the agent once, with a clock put back."""

@@ -37,7 +37,7 @@ def ledger(cluster: LocalCluster, name: str) -> list[str]:
     return [event["why"] for event in events]
 
 
-def test_nodes_come_with_the_work_and_go_after_it_and_no_attempt_is_lost(
+def test_nodes_are_added_and_removed_with_the_load_and_no_attempt_is_lost(
     cluster: LocalCluster, gate: Gate
 ) -> None:
     made = cluster.rota(
@@ -73,9 +73,7 @@ def test_nodes_come_with_the_work_and_go_after_it_and_no_attempt_is_lost(
     until(lambda: not with_argument(str(cluster.machines)), "their processes have ended")
 
 
-def test_each_job_goes_where_its_type_its_region_and_its_neighbours_let_it(
-    cluster: LocalCluster, gate: Gate
-) -> None:
+def test_each_job_is_assigned_by_type_region_and_affinity(cluster: LocalCluster, gate: Gate) -> None:
     cluster.rota("cluster", "create", "build", "--type", "ci", "--region", "eu")
     farm = ("--provider", "local", "--node", "cpu=1", "--max", "1")
     cluster.rota("cluster", "create", "farm", "--type", "batch", "--region", "us", *farm)
@@ -113,7 +111,7 @@ def test_each_job_goes_where_its_type_its_region_and_its_neighbours_let_it(
     assert "cluster_type == gpu" in told
 
 
-def test_a_provider_that_fails_is_quoted_to_operators_and_not_asked_in_a_loop(
+def test_a_failing_provider_is_quoted_to_operators_and_called_with_backoff(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     asked = tmp_path / "asked"
@@ -140,7 +138,7 @@ def test_a_provider_that_fails_is_quoted_to_operators_and_not_asked_in_a_loop(
     assert all(later - earlier > PAUSE_SECONDS for earlier, later in pairwise(times))
 
 
-def test_who_waits_too_long_gets_another_cluster_which_ends_when_it_is_idle(
+def test_a_job_that_waits_too_long_gets_a_cluster_that_ends_when_idle(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     sizes = ("--node", "cpu=1", "--max", "1", "--clusters", "1-2", "--wait", "1s", "--idle", "1s")
@@ -163,7 +161,7 @@ def test_who_waits_too_long_gets_another_cluster_which_ends_when_it_is_idle(
     assert any(why.startswith("cluster burst.2 ends: nothing has run") for why in told), told
 
 
-def test_a_server_that_is_killed_finds_the_machines_it_asked_for(cluster: LocalCluster) -> None:
+def test_a_killed_server_finds_the_machines_it_requested(cluster: LocalCluster) -> None:
     cluster.rota(
         *(
             "cluster",
@@ -211,7 +209,7 @@ def test_a_server_that_is_killed_finds_the_machines_it_asked_for(cluster: LocalC
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_what_cannot_be_is_refused_in_words(
+def test_an_impossible_cluster_is_refused_with_a_reason(
     shared: LocalCluster, arguments: tuple[str, ...], told: str
 ) -> None:
     ended = shared.rota(*arguments)
@@ -233,9 +231,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         yield made
 
 
-def test_a_server_that_cannot_write_a_token_for_a_machine_goes_on_and_asks_when_it_can(
-    cluster: LocalCluster, tmp_path: Path
-) -> None:
+def test_a_server_that_cannot_store_a_join_token_retries_later(cluster: LocalCluster, tmp_path: Path) -> None:
     lock = tmp_path / "server" / "vault" / ".vault.lock"
     lock.rename(tmp_path / "lock")
     lock.mkdir()  # nothing can be written there, as on a full disk

@@ -70,7 +70,7 @@ def test_a_job_that_no_cluster_serves_moves_when_one_is_created_or_opened(cluste
     assert [job(cluster, one)["cluster"] for one in (first, second)] == ["od4", "od4"]
 
 
-def test_a_job_whose_update_lets_another_cluster_serve_it_moves(cluster: LocalCluster) -> None:
+def test_a_job_moves_when_an_update_lets_another_cluster_serve_it(cluster: LocalCluster) -> None:
     cluster.rota("cluster", "create", "lab", "--type", "lab")
     join(cluster, 2, "lab")
     waiting = cluster.submit("true", where=["cluster_type == lob"])
@@ -128,7 +128,7 @@ def test_a_cluster_whose_nodes_joined_by_hand_fails_when_they_are_lost_and_comes
     assert state_of(cluster, "default") == "ready"
 
 
-def test_a_server_that_is_killed_during_the_countdown_gives_nodes_time_and_then_goes_on(
+def test_a_server_killed_during_the_countdown_restarts_it(
     cluster: LocalCluster,
 ) -> None:
     """A node of the one cluster comes back after the restart, the node of the other one does not."""
@@ -148,7 +148,7 @@ def test_a_server_that_is_killed_during_the_countdown_gives_nodes_time_and_then_
     assert not any("cluster lab has failed" in why for why in told(cluster, "cluster.changed"))
 
 
-def test_the_default_cluster_waits_for_its_nodes_unless_it_is_told_otherwise(cluster: LocalCluster) -> None:
+def test_the_default_cluster_waits_for_its_nodes_unless_configured_otherwise(cluster: LocalCluster) -> None:
     cluster.rota("cluster", "create", "lab", "--fail-after", "1s")
     cluster.rota("cluster", "create", "farm", "--fail-after", "never")
     join(cluster, 2, "lab")
@@ -177,7 +177,7 @@ def test_the_default_cluster_waits_for_its_nodes_unless_it_is_told_otherwise(clu
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_a_time_that_cannot_be_is_refused_in_words(
+def test_an_impossible_time_is_refused_with_a_reason(
     shared: LocalCluster, arguments: tuple[str, ...], told_why: str
 ) -> None:
     ended = shared.rota("cluster", "create", "odd", *arguments)

@@ -36,7 +36,7 @@ def machines(cluster: ElectedCluster) -> Any:
     return {machine["name"]: machine["state"] for machine in found}
 
 
-def test_the_next_leader_takes_over_the_machines_and_their_work_and_lets_them_go(
+def test_the_next_leader_takes_over_machines_and_later_removes_them(
     cluster: ElectedCluster, tmp_path: Path
 ) -> None:
     witness, gate = Witness(tmp_path / "witness"), Gate(tmp_path / "gate")

@@ -61,7 +61,7 @@ def finite(document: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(3000)
-def test_a_live_server_answers_as_its_document_says_whatever_it_is_asked(
+def test_a_live_server_answers_any_request_as_its_openapi_document_says(
     described: tuple[LocalCluster, Path],
 ) -> None:
     server, path = described

@@ -60,7 +60,7 @@ class Controller:
         self._stub.Acknowledge(request, metadata=self._said)
 
 
-def test_a_scheduled_job_tells_its_stages_and_its_logs(controller: Controller) -> None:
+def test_a_scheduled_job_streams_its_stages_and_logs(controller: Controller) -> None:
     told = list(controller.schedule("sh", "-c", "echo out; echo err >&2; exit 3"))
 
     logs = {part.log.stream: part.log.data for part in told if part.WhichOneof("what") == "log"}
@@ -103,7 +103,7 @@ def test_a_job_is_stopped_and_then_deleted(shared: LocalCluster, controller: Con
     assert shared.call("GET", f"/v1/jobs/{job}").status == 404
 
 
-def test_a_subscriber_goes_on_behind_what_it_acknowledged(controller: Controller) -> None:
+def test_a_subscriber_continues_after_its_acknowledged_event(controller: Controller) -> None:
     watching = controller.watch(subscriber="keeper-of-books")
     job = list(controller.schedule("true"))[-1].job
     seen = events_until(watching, job, "job.ended")
@@ -116,7 +116,7 @@ def test_a_subscriber_goes_on_behind_what_it_acknowledged(controller: Controller
     again.cancel()
 
 
-def test_a_watch_over_a_restart_neither_loses_nor_repeats(cluster: LocalCluster) -> None:
+def test_a_watch_across_a_restart_neither_loses_nor_repeats_events(cluster: LocalCluster) -> None:
     with Controller(cluster) as controller:
         watching = controller.watch(after="0.0")
         first = list(controller.schedule("true"))[-1].job

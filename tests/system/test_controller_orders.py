@@ -95,7 +95,7 @@ def test_a_controller_drains_a_node_and_its_work_moves(
     assert outside.refusal("Drain", pb.DrainRequest(node="nowhere"))[0] is grpc.StatusCode.NOT_FOUND
 
 
-def test_a_controller_asks_what_would_become_of_a_job(outside: Outside) -> None:
+def test_a_controller_asks_for_a_plan(outside: Outside) -> None:
     fits = outside.call("Plan", pb.PlanRequest(spec_json='{"command": ["true"], "count": 3}'))
     never = outside.call("Plan", pb.PlanRequest(spec_json='{"command": ["true"], "cpu": 500}'))
     code, why = outside.refusal("Plan", pb.PlanRequest(spec_json='{"command": ["true"], "cpu": -1}'))

@@ -44,7 +44,9 @@ def mortal(tmp_path: Path) -> Iterator[MortalCluster]:
 
 
 @pytest.mark.timeout(600)
-def test_every_point_of_a_commit_can_be_the_last(mortal: MortalCluster, witness: Witness) -> None:
+def test_a_crash_at_any_point_of_a_commit_loses_and_repeats_nothing(
+    mortal: MortalCluster, witness: Witness
+) -> None:
     job = mortal.submit(*witness.script("sleep 0.1"), count=400, name="array")
     acknowledged: list[str] = []
     stopping = threading.Event()

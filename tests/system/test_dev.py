@@ -40,7 +40,7 @@ def test_an_elastic_dev_cluster_makes_its_nodes_by_itself_and_leaves_nothing_beh
     until(lambda: not dev.left(), "nothing is left")
 
 
-def test_ending_a_cluster_that_somebody_follows_prints_no_traceback(dev: Dev) -> None:
+def test_ending_a_dev_cluster_with_a_follower_prints_no_traceback(dev: Dev) -> None:
     dev.start()
     follower = dev.begin("run", "--", "sh", "-c", "echo begun; exec sleep 600")
     assert follower.stdout is not None

@@ -51,7 +51,7 @@ def elastic(dev: Dev) -> Iterator[Elastic]:
         yield Elastic(dev, cluster)
 
 
-def test_nodes_come_with_two_hundred_tasks_and_go_after_them_and_no_work_is_killed_for_it(
+def test_nodes_scale_up_for_two_hundred_tasks_and_down_without_killing_any(
     elastic: Elastic, witness: Witness, gate: Gate, tmp_path: Path
 ) -> None:
     cluster, late = elastic.cluster, Witness(tmp_path / "late")
@@ -81,7 +81,7 @@ def test_nodes_come_with_two_hundred_tasks_and_go_after_them_and_no_work_is_kill
 
 
 @pytest.mark.nightly
-def test_a_square_wave_of_load_is_one_resize_an_edge(elastic: Elastic, tmp_path: Path) -> None:
+def test_a_square_wave_of_load_causes_one_resize_per_edge(elastic: Elastic, tmp_path: Path) -> None:
     elastic.cluster.clusters.change("default", idle="8s")
     for number in range(PERIODS):
         elastic.load(Gate(tmp_path / str(number)))
@@ -90,7 +90,7 @@ def test_a_square_wave_of_load_is_one_resize_an_edge(elastic: Elastic, tmp_path:
     assert elastic.resizes() == ["adding 4 nodes to default", "taking 4 nodes from default"] * PERIODS
 
 
-def test_load_that_comes_back_soon_finds_its_nodes_there(elastic: Elastic, tmp_path: Path) -> None:
+def test_load_that_returns_soon_finds_its_nodes_again(elastic: Elastic, tmp_path: Path) -> None:
     elastic.cluster.clusters.change("default", idle="5m")
     for number in range(PERIODS):
         elastic.load(Gate(tmp_path / str(number)))

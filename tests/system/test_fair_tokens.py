@@ -57,7 +57,7 @@ def asking(cluster: LocalCluster, name: str, connections: int) -> Iterator[Asker
             process.kill()
 
 
-def test_a_token_with_many_connections_is_served_no_more_than_one_with_a_single_one(
+def test_a_token_with_many_connections_gets_no_larger_share(
     cluster: LocalCluster,
 ) -> None:
     """Without shares each connection has its turn, and the first token gets MANY times as much."""

@@ -31,7 +31,7 @@ def cramped(tmp_path: Path) -> Iterator[LocalCluster]:
         subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
-def test_a_full_disk_takes_results_and_nothing_new(
+def test_a_full_disk_accepts_results_and_no_new_jobs(
     cramped: LocalCluster, witness: Witness, gate: Gate, tmp_path: Path
 ) -> None:
     running = cramped.submit(*witness.script(f"{gate.wait}; exit $ROTA_INDEX"), count=4, name="running")

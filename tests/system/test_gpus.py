@@ -81,7 +81,7 @@ def submit(cluster: LocalCluster, diary: Diary, gpu: float, count: int = 1) -> s
     return cluster.submit("sh", "-c", diary.script, gpu=gpu, count=count, cpu=0.1)
 
 
-def test_halves_fill_two_devices_and_a_whole_one_waits(node: LocalCluster, diary: Diary) -> None:
+def test_half_gpus_fill_two_devices_and_a_whole_one_waits(node: LocalCluster, diary: Diary) -> None:
     halves = submit(node, diary, 0.5, count=4)
     seen = diary.wait_for(4)
     whole = submit(node, diary, 1)
@@ -147,9 +147,7 @@ def test_a_node_is_found_by_the_model_of_its_gpus(node: LocalCluster, diary: Dia
     assert node.rota("wait", job).code == 0
 
 
-def test_a_keeper_of_before_an_upgrade_makes_room_for_one_that_shares_devices(
-    tmp_path: Path, diary: Diary
-) -> None:
+def test_an_older_keeper_is_replaced_by_one_that_shares_devices(tmp_path: Path, diary: Diary) -> None:
     with LocalCluster(tmp_path, nodes=0, settings=GPUS) as cluster:
         directory = cluster.node_directory(1)
         directory.mkdir()

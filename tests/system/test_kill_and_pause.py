@@ -15,7 +15,7 @@ pytestmark = pytest.mark.system
 NOTES = 'trap "echo $ROTA_INDEX >> {heard}" USR1; trap "" TERM; echo ready; while :; do sleep 0.05; done'
 
 
-def test_a_signal_reaches_one_task_once_and_the_work_lives_on(
+def test_a_signal_reaches_one_task_once_and_the_task_continues(
     client: Cluster, three: LocalCluster, tmp_path: Path
 ) -> None:
     heard = tmp_path / "heard"
@@ -34,7 +34,7 @@ def test_a_signal_reaches_one_task_once_and_the_work_lives_on(
     assert job.wait(60).state == "canceled"
 
 
-def test_killed_work_gets_no_grace_and_no_sigterm(client: Cluster) -> None:
+def test_a_killed_task_gets_no_grace_and_no_sigterm(client: Cluster) -> None:
     job = client.submit("sh", "-c", NOTES.format(heard="/dev/null"), grace=600)
     until(lambda: "ready" in job.logs(), "it runs")
 
@@ -46,7 +46,7 @@ def test_killed_work_gets_no_grace_and_no_sigterm(client: Cluster) -> None:
     assert job.task(0).signal == 9
 
 
-def test_one_task_of_an_array_is_canceled_and_the_others_go_on(
+def test_one_task_of_an_array_is_canceled_and_the_others_continue(
     client: Cluster, three: LocalCluster, witness: Witness, gate: Gate
 ) -> None:
     """One that runs, and one that was never placed."""
@@ -82,7 +82,7 @@ def test_a_signal_that_does_not_exist_is_named(client: Cluster, three: LocalClus
         job.kill("HUP")
 
 
-def test_nothing_new_of_a_paused_job_starts_and_what_runs_goes_on(
+def test_no_task_of_a_paused_job_starts_and_running_ones_continue(
     client: Cluster, three: LocalCluster, witness: Witness, gate: Gate
 ) -> None:
     job = client.submit(*witness.script(gate.wait), count=20, parallel=2)
@@ -105,7 +105,7 @@ def test_nothing_new_of_a_paused_job_starts_and_what_runs_goes_on(
     assert len(witness.starts()) == 20
 
 
-def test_what_a_pause_stops_is_tried_again_at_no_cost(
+def test_a_task_stopped_by_a_pause_is_restarted_without_using_a_retry(
     client: Cluster, three: LocalCluster, witness: Witness, gate: Gate
 ) -> None:
     job = client.submit(*witness.script(gate.wait), count=2, retries=0)

@@ -87,7 +87,7 @@ def moment() -> str:
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now_ms // 1000))}.{now_ms % 1000:03}Z"
 
 
-def test_what_came_since_a_time_and_until_another(shared: LocalCluster, talker: Talker) -> None:
+def test_log_parts_since_and_until_a_time(shared: LocalCluster, talker: Talker) -> None:
     talker.say("echo one")
     first = moment()
     talker.say("echo two")
@@ -110,9 +110,7 @@ def test_what_came_since_a_time_and_until_another(shared: LocalCluster, talker: 
     assert shown() == living
 
 
-def test_both_streams_come_in_the_order_in_which_they_were_written(
-    shared: LocalCluster, talker: Talker
-) -> None:
+def test_both_streams_are_merged_in_the_order_written(shared: LocalCluster, talker: Talker) -> None:
     talker.say("echo one")
     talker.say("echo two >&2")
     talker.say("echo three")
@@ -129,9 +127,7 @@ def test_both_streams_come_in_the_order_in_which_they_were_written(
     assert logs(shared, talker.job, "--stdout", "--since", with_times[1].split(" ")[0]) == "five\n"
 
 
-def test_the_tasks_of_an_array_come_in_the_order_in_which_they_wrote(
-    shared: LocalCluster, tmp_path: Path
-) -> None:
+def test_output_of_array_tasks_is_merged_in_the_order_written(shared: LocalCluster, tmp_path: Path) -> None:
     talker = Talker(shared, tmp_path, count=3)
     for number, index in enumerate((2, 0, 1, 0, 2)):
         talker.say(f"echo {number}", index)
@@ -160,7 +156,7 @@ def test_the_last_lines_are_counted_over_both_streams(shared: LocalCluster, talk
     assert [shown(lines) for lines in range(5)] == living
 
 
-def test_the_last_lines_of_capped_output_are_found_and_what_is_gone_is_said(tmp_path: Path) -> None:
+def test_the_last_lines_of_capped_output_are_found_and_the_gap_is_reported(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, nodes=1, settings={"ROTA_LOG_BYTES": "64k"}) as cluster:
         gate = Gate(tmp_path / "gate")
         script = f"head -c 3000000 /dev/zero | tr '\\0' x; printf 'y\\nz\\n'; {gate.wait}"
@@ -178,7 +174,7 @@ def test_the_last_lines_of_capped_output_are_found_and_what_is_gone_is_said(tmp_
     assert more[0]["missing"] > 2_000_000
 
 
-def test_reading_goes_on_from_a_byte_or_from_where_it_stopped(shared: LocalCluster, talker: Talker) -> None:
+def test_reading_continues_from_a_byte_or_a_cursor(shared: LocalCluster, talker: Talker) -> None:
     talker.say("printf 0123456789")
     talker.say("printf abc >&2")
     some = shared.rota("logs", talker.job, "--stdout", "--from", "4")
@@ -218,7 +214,7 @@ def test_reading_goes_on_from_a_byte_or_from_where_it_stopped(shared: LocalClust
         ("offset=4&format=chunks", "offset", "stream"),
     ],
 )
-def test_a_part_that_makes_no_sense_is_refused_by_name(
+def test_an_invalid_log_range_is_refused_by_name(
     shared: LocalCluster, query: str, field: str, accepted: str
 ) -> None:
     job = shared.submit("true")
@@ -228,7 +224,7 @@ def test_a_part_that_makes_no_sense_is_refused_by_name(
     assert accepted in answer.body["hint"]
 
 
-def test_every_attempt_is_shown_also_one_whose_node_is_gone(tmp_path: Path) -> None:
+def test_every_attempt_is_shown_also_one_whose_node_is_lost(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, nodes=2, settings={"ROTA_LOST_SECONDS": "12"}) as cluster:
         gate = Gate(tmp_path / "gate")
         job = cluster.submit("sh", "-c", f"echo try $ROTA_ATTEMPT on $ROTA_NODE; {gate.wait}; echo done")

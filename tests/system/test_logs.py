@@ -29,7 +29,7 @@ def counted(found: list[dict[str, Any]]) -> tuple[int, int]:
     return sum(len(one.get("text", "")) for one in found), sum(one.get("missing", 0) for one in found)
 
 
-def test_the_server_shows_the_tail_of_what_is_on_a_node_that_is_gone(cluster: LocalCluster) -> None:
+def test_the_server_shows_the_tail_of_output_on_a_lost_node(cluster: LocalCluster) -> None:
     script = "head -c 100000 /dev/zero | tr '\\0' x; echo last; echo oops >&2"
     ended = cluster.submit("sh", "-c", script)
     until(lambda: cluster.count(ended, "succeeded") == 1, "the end")
@@ -69,7 +69,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @needs("root")
-def test_a_node_whose_disk_is_full_says_so_and_is_given_nothing_until_it_is_not(
+def test_a_node_with_a_full_disk_reports_it_and_gets_no_tasks_meanwhile(
     tmp_path: Path, small_disk: Path
 ) -> None:
     with LocalCluster(tmp_path, nodes=1) as cluster:
@@ -107,7 +107,7 @@ for _ in range(96):
 """
 
 
-async def test_followers_that_stop_reading_slow_neither_the_work_nor_the_others(
+async def test_followers_that_stop_reading_slow_down_no_task_and_no_other_follower(
     shared: LocalCluster, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"

@@ -65,7 +65,7 @@ def ends(cluster: LocalCluster, job: str) -> int:
     return counts.get("succeeded", 0) + counts.get("failed", 0)
 
 
-def test_what_ended_meanwhile_counts_and_what_waited_is_gone_and_said_to_be(
+def test_tasks_that_ended_meanwhile_count_and_pending_jobs_are_reported_lost(
     cluster: LocalCluster, witness: Witness, gate: Gate
 ) -> None:
     array = cluster.submit(*witness.script(f"{gate.wait}; exit $ROTA_INDEX"), count=8, cpu=1, name="array")
@@ -100,7 +100,7 @@ def test_what_ended_meanwhile_counts_and_what_waited_is_gone_and_said_to_be(
     assert len(witness.seen()) == 6
 
 
-def test_output_is_followed_and_a_retry_is_made_after_a_restart(
+def test_output_is_followed_and_a_task_is_retried_after_a_restart(
     cluster: LocalCluster, witness: Witness, gate: Gate
 ) -> None:
     job = cluster.submit(*witness.script(f"echo before; {gate.wait}; echo after; exit 3"), retries=1)
@@ -124,7 +124,7 @@ def test_output_is_followed_and_a_retry_is_made_after_a_restart(
     until(lambda: not cluster.work(), "the service has ended")
 
 
-def test_a_node_that_was_deleted_is_not_let_in_by_its_certificate(cluster: LocalCluster) -> None:
+def test_a_deleted_node_is_refused_despite_its_certificate(cluster: LocalCluster) -> None:
     cluster.kill_agent(3, signal.SIGINT)
     until(lambda: cluster.node(3)["state"] == "left", "the node has left")
     deleted = cluster.call("DELETE", "/v1/nodes/node-3").status

@@ -33,7 +33,7 @@ def others(three: LocalCluster, node: str) -> list[str]:
     return [name for name in names if name != node]
 
 
-def test_a_task_moves_to_the_node_that_is_named(
+def test_a_task_moves_to_the_named_node(
     client: Cluster, three: LocalCluster, witness: Witness, gate: Gate
 ) -> None:
     job = client.submit(*witness.script(gate.wait), retries=0)
@@ -143,7 +143,7 @@ def test_a_repeated_move_moves_once(
     assert witness.starts() == {0: 2}
 
 
-def test_the_order_and_the_move_are_told_as_events(client: Cluster, three: LocalCluster, gate: Gate) -> None:
+def test_the_request_and_the_move_are_events(client: Cluster, three: LocalCluster, gate: Gate) -> None:
     since = three.call("GET", "/v1/nodes").body["seq"]
     job = client.submit("sh", "-c", gate.wait)
     before = running(job)
@@ -161,7 +161,7 @@ def test_the_order_and_the_move_are_told_as_events(client: Cluster, three: Local
     ]
 
 
-def test_a_server_killed_during_a_move_carries_it_out(
+def test_a_server_killed_during_a_move_completes_it(
     cluster: LocalCluster, witness: Witness, gate: Gate
 ) -> None:
     with connect(f"http://{cluster.http}", token=cluster.token) as client:

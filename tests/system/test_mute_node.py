@@ -59,7 +59,7 @@ class Mute:
                 self.offers += sum(len(order.start_index) for order in word.orders.jobs)
 
 
-def test_an_offer_without_an_answer_goes_to_the_next_node(tmp_path: Path) -> None:
+def test_an_unanswered_offer_is_placed_on_another_node(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, nodes=1) as cluster, Mute(cluster, tmp_path / "mute") as mute:
         until(lambda: cluster.call("GET", "/v1/nodes/mute").body["state"] == "ready", "it is there")
         job = cluster.submit("true", prefer=["node == mute weight 100"])

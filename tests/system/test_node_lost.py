@@ -30,7 +30,7 @@ def start_again(cluster: LocalCluster, number: int) -> None:
     cluster.wait_for_nodes()
 
 
-def test_nodes_that_have_nothing_to_say_are_not_suspected(tmp_path: Path) -> None:
+def test_idle_nodes_are_not_suspect(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, settings={"ROTA_LOST_SECONDS": str(PATIENT_SECONDS)}) as patient:
         since = patient.call("GET", "/v1/server").body["revision"]
 
@@ -70,7 +70,7 @@ def test_an_idle_cluster_notices_a_lost_node(hasty: LocalCluster) -> None:
     start_again(hasty, 2)
 
 
-def test_a_lost_node_that_is_back_takes_work_again(hasty: LocalCluster, witness: Witness) -> None:
+def test_a_lost_node_that_reconnects_gets_tasks_again(hasty: LocalCluster, witness: Witness) -> None:
     hasty.kill_node(3)
 
     start_again(hasty, 3)

@@ -83,7 +83,7 @@ def works(cluster: LocalCluster) -> None:
         ({"inventory": [pb.JobClaims(job="1", index=[0])]}, "hello.inventory[0].attempt"),
     ],
 )
-def test_a_hello_that_cannot_be_is_refused(
+def test_an_invalid_hello_is_refused(
     shared: LocalCluster, hostile: NodeIdentity, said: dict[str, Any], field: str
 ) -> None:
     refused = says(shared, hostile, hello(**said))
@@ -108,7 +108,7 @@ def test_a_hello_that_cannot_be_is_refused(
         (pb.FromNode(beat=pb.Beat(load=pb.Load(memory_free=-(2**63)))), "beat.load.memory_free"),
     ],
 )
-def test_a_word_that_cannot_be_ends_the_call(
+def test_an_invalid_message_ends_the_call(
     shared: LocalCluster, hostile: NodeIdentity, word: pb.FromNode, field: str
 ) -> None:
     refused = says(shared, hostile, hello(), word)
@@ -118,7 +118,7 @@ def test_a_word_that_cannot_be_ends_the_call(
     works(shared)
 
 
-def test_what_a_node_says_again_and_again_is_logged_once(shared: LocalCluster, hostile: NodeIdentity) -> None:
+def test_a_repeated_invalid_message_is_logged_once(shared: LocalCluster, hostile: NodeIdentity) -> None:
     for _ in range(3):
         says(shared, hostile, hello(version="x" * 65))
 
@@ -126,7 +126,9 @@ def test_what_a_node_says_again_and_again_is_logged_once(shared: LocalCluster, h
     assert log.count("hello.version") == 1
 
 
-def test_an_epoch_that_cannot_be_makes_nobody_accept_it(shared: LocalCluster, hostile: NodeIdentity) -> None:
+def test_an_implausible_epoch_is_never_offered_for_acceptance(
+    shared: LocalCluster, hostile: NodeIdentity
+) -> None:
     refused = says(shared, hostile, hello(epoch_seen=2**63 - 3))
     accepted = shared.rota("store", "accept")
 

@@ -197,7 +197,7 @@ def test_each_loss_goes_to_the_owner_of_the_job(
             assert work.witnesses[name].starts() == {0: 2 if is_moved else 1}, name
 
 
-def test_what_a_connected_controller_schedules_is_its_own_by_default(
+def test_jobs_of_a_connected_controller_are_recovered_by_it_by_default(
     tmp_path: Path, controllers: Connect, witness: Witness, gate: Gate
 ) -> None:
     with LocalCluster(tmp_path / "c", nodes=1) as cluster:
@@ -215,7 +215,7 @@ def test_what_a_connected_controller_schedules_is_its_own_by_default(
         assert witness.starts() == {0: 1}
 
 
-def test_a_controller_is_told_of_a_leave_until_it_answers_also_by_the_next_server(
+def test_a_leave_is_reported_until_the_controller_answers_also_by_the_next_server(
     tmp_path: Path, controllers: Connect, witness: Witness, gate: Gate
 ) -> None:
     with LocalCluster(tmp_path / "c", nodes=1) as cluster:
@@ -245,7 +245,7 @@ def test_a_controller_is_told_of_a_leave_until_it_answers_also_by_the_next_serve
         assert witness.starts() == {0: 1}
 
 
-def test_that_a_node_left_is_told_again_until_the_controller_acknowledges_it(
+def test_a_leave_event_is_repeated_until_the_controller_acknowledges_it(
     tmp_path: Path, controllers: Connect
 ) -> None:
     with LocalCluster(tmp_path / "c", nodes=1) as cluster:

@@ -21,7 +21,7 @@ def fails(tmp_path: Path) -> str:
     return f"test -e {tmp_path}/mended || case $ROTA_INDEX in {named}) exit 3;; esac"
 
 
-def test_only_what_failed_runs_once_more(
+def test_a_rerun_runs_only_failed_tasks(
     client: Cluster, three: LocalCluster, witness: Witness, tmp_path: Path
 ) -> None:
     old = client.run(*witness.script(fails(tmp_path)), count=COUNT, cpu=0.5, name="squares")
@@ -42,7 +42,7 @@ def test_only_what_failed_runs_once_more(
     assert f"rerun_of   {old.id}" in three.rota("show", again.id).out
 
 
-def test_it_may_fail_again_and_outlives_the_server(
+def test_a_rerun_may_fail_again_and_survives_the_server(
     cluster: LocalCluster, witness: Witness, tmp_path: Path
 ) -> None:
     job = cluster.submit(*witness.script(fails(tmp_path)), count=COUNT, cpu=0.5)
@@ -59,7 +59,7 @@ def test_it_may_fail_again_and_outlives_the_server(
     assert {index for index, times in witness.starts().items() if times == 3} == set(FAILING)
 
 
-def test_what_cannot_be_run_once_more_is_said(client: Cluster, three: LocalCluster) -> None:
+def test_a_job_that_cannot_be_rerun_is_refused_with_the_reason(client: Cluster, three: LocalCluster) -> None:
     runs = client.submit("sleep", "600")
     with pytest.raises(Conflict, match="has not ended"):
         runs.rerun()

@@ -19,7 +19,7 @@ def client(shared: LocalCluster) -> Iterator[Cluster]:
         yield opened
 
 
-def test_one_of_three_tasks_begins_again(
+def test_one_of_three_tasks_is_restarted(
     client: Cluster, shared: LocalCluster, witness: Witness, gate: Gate
 ) -> None:
     job = client.submit(*witness.script(gate.wait), count=3)
@@ -36,7 +36,7 @@ def test_one_of_three_tasks_begins_again(
     assert [one.state for one in task.attempts] == ["stopped", "succeeded"]
 
 
-def test_what_does_not_run_cannot_be_restarted(client: Cluster) -> None:
+def test_a_task_that_does_not_run_cannot_be_restarted(client: Cluster) -> None:
     done = client.run("true")
     waits = client.submit("true", cpu=1000)
     once = client.submit("sleep", "600", run="at_most_once")

@@ -57,7 +57,7 @@ def test_results_are_shown_to_users_and_carried_to_controllers(shared: LocalClus
     assert json.loads(told) == {**good, "failure": None}
 
 
-def test_a_start_is_told_before_what_the_task_reports(cluster: LocalCluster) -> None:
+def test_the_start_event_precedes_the_result_event(cluster: LocalCluster) -> None:
     agent = cluster.processes()[1]  # of node-1: stopped by the task before it has told of the start
     report = f"{sys.executable} -c '{REPORT}' 0 '{{}}'"
     script = f"kill -STOP {agent}; (sleep 1; kill -CONT {agent}) & {report}; wait"
@@ -70,7 +70,7 @@ def test_a_start_is_told_before_what_the_task_reports(cluster: LocalCluster) -> 
     assert kinds.index("task.started") < kinds.index("task.reported")
 
 
-def test_a_reported_failure_fails_the_task_and_a_retry_reports_anew(
+def test_a_reported_failure_fails_the_task_and_a_retry_reports_again(
     shared: LocalCluster, client: Cluster
 ) -> None:
     script = (
@@ -88,7 +88,7 @@ def test_a_reported_failure_fails_the_task_and_a_retry_reports_anew(
     assert "it reported a failure: it diverged" in shared.rota("show", "last").out
 
 
-def test_a_reported_success_saves_no_bad_exit_and_without_being_asked_nobody_has_a_token(
+def test_a_reported_success_does_not_override_a_failed_exit(
     client: Cluster,
 ) -> None:
     bad = client.run(sys.executable, "-c", REPORT, "7", "{}", results=True)

@@ -40,7 +40,7 @@ def by_curl() -> str:
 
 @needs("curl")
 @pytest.mark.parametrize("report", [by_curl(), f'{sys.executable} -c "{IN_PYTHON}"'], ids=["curl", "python"])
-def test_a_report_gets_through_after_the_leader_is_gone(
+def test_a_result_is_accepted_after_the_leader_is_lost(
     cluster: ElectedCluster, tmp_path: Path, report: str
 ) -> None:
     witness, gate = Witness(tmp_path / "started"), Gate(tmp_path / "gate")
@@ -59,7 +59,7 @@ def test_a_report_gets_through_after_the_leader_is_gone(
     assert (job.status.state, result.results, len(attempts)) == ("succeeded", {"loss": 0.125}, 1)
 
 
-def test_a_task_is_told_of_every_server(cluster: ElectedCluster) -> None:
+def test_a_task_knows_every_server(cluster: ElectedCluster) -> None:
     def told() -> tuple[int, str, str] | None:
         leader = cluster.wait_for_leader()
         with connect(cluster.addr, token=cluster.token) as client:
@@ -79,7 +79,7 @@ def test_a_task_is_told_of_every_server(cluster: ElectedCluster) -> None:
     assert every.split()[0] == first
 
 
-def test_an_agent_reports_to_the_server_that_leads_next(cluster: ElectedCluster, tmp_path: Path) -> None:
+def test_an_agent_reports_results_to_the_next_leader(cluster: ElectedCluster, tmp_path: Path) -> None:
     witness, gate = Witness(tmp_path / "started"), Gate(tmp_path / "gate")
     leader = cluster.wait_for_leader()
     with connect(cluster.addr, token=cluster.token) as client:

@@ -130,7 +130,7 @@ def end(job: Job) -> None:
 
 
 @pytest.mark.parametrize("how", ["exits", "hangs"])
-def test_a_failing_version_is_taken_back_and_never_are_too_many_away(
+def test_a_failing_version_is_rolled_back_within_the_unavailability_limit(
     client: Cluster, three: LocalCluster, tmp_path: Path, how: str
 ) -> None:
     job = serve(client, tmp_path)
@@ -154,7 +154,7 @@ def test_a_failing_version_is_taken_back_and_never_are_too_many_away(
     assert f"job {job.id} goes back to what it was before version 2, as version 3" in events
 
 
-def test_a_version_that_is_well_takes_the_place_of_all(client: Cluster, tmp_path: Path) -> None:
+def test_a_healthy_version_replaces_all_tasks(client: Cluster, tmp_path: Path) -> None:
     job = serve(client, tmp_path)
     with asked_all_the_time(tmp_path) as load:
         load.await_more()
@@ -175,7 +175,7 @@ def test_a_version_that_is_well_takes_the_place_of_all(client: Cluster, tmp_path
     assert job.status.version == 3
 
 
-def test_a_version_without_an_end_of_its_start_is_taken_back_in_time(
+def test_a_version_that_never_becomes_healthy_is_rolled_back_in_time(
     client: Cluster, three: LocalCluster, tmp_path: Path
 ) -> None:
     """It is not asked for long enough to fail; while the server is killed in the middle of it."""

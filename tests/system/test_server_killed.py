@@ -64,7 +64,7 @@ def test_ten_kills_lose_nothing_and_run_nothing_twice(cluster: LocalCluster, wit
     assert names in (expected, expected | {unanswered: 1})
 
 
-def test_a_run_that_is_followed_goes_on_over_a_kill(cluster: LocalCluster, gate: Gate) -> None:
+def test_a_followed_run_continues_across_a_server_kill(cluster: LocalCluster, gate: Gate) -> None:
     running = cluster.start_rota(
         "run", "--quiet", "--", "sh", "-c", f"echo one; {gate.wait}; echo two; exit 5"
     )

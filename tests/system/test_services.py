@@ -65,9 +65,7 @@ def test_a_user_starts_sees_and_stops_a_service(cluster: LocalCluster) -> None:
     assert cluster.count(job, "canceled") == 2
 
 
-def test_it_is_restarted_while_neither_agent_nor_server_is_there(
-    cluster: LocalCluster, witness: Witness
-) -> None:
+def test_a_service_is_restarted_without_agent_and_server(cluster: LocalCluster, witness: Witness) -> None:
     job = cluster.submit(*witness.script("exit 3"), kind="service", restart=OFTEN, where=["number == 1"])
     until(lambda: witness.starts()[0] > 1, "it was started again")
 
@@ -88,7 +86,9 @@ def test_it_is_restarted_while_neither_agent_nor_server_is_there(
     end(cluster, job)
 
 
-def test_who_does_not_last_is_started_on_another_node(cluster: LocalCluster, witness: Witness) -> None:
+def test_a_service_that_keeps_failing_is_started_on_another_node(
+    cluster: LocalCluster, witness: Witness
+) -> None:
     restart = {"attempts": 1, "delay": "100ms", "delay_max": "100ms"}
     job = cluster.submit(*witness.script("exit 1"), kind="service", restart=restart)
     until(lambda: 2 in {seen.attempt for seen in witness.seen()}, "a second attempt")  # soon a third
@@ -102,7 +102,7 @@ def test_who_does_not_last_is_started_on_another_node(cluster: LocalCluster, wit
 
 
 @pytest.mark.parametrize("kind", ["command", "tcp", "http"])
-def test_a_check_makes_it_healthy_and_its_failure_restarts_it(
+def test_a_health_check_decides_health_and_its_failure_restarts_the_service(
     cluster: LocalCluster, tmp_path: Path, kind: str
 ) -> None:
     """What is alive and does not serve is known by its check alone."""
@@ -129,7 +129,7 @@ def test_a_check_makes_it_healthy_and_its_failure_restarts_it(
     end(cluster, job)
 
 
-def test_a_drained_node_hands_its_services_on(cluster: LocalCluster, witness: Witness) -> None:
+def test_services_of_a_drained_node_move(cluster: LocalCluster, witness: Witness) -> None:
     job = cluster.submit(*witness.script("exec sleep 600"), kind="service", grace="5s")
     until(lambda: cluster.count(job, "running") == 1, "it runs")
     node = witness.wait_for(1)[0].node
@@ -157,7 +157,7 @@ def listening(port: int) -> list[int]:
     return found
 
 
-def test_a_task_that_is_killed_is_started_again_and_one_that_is_canceled_is_not(
+def test_a_killed_service_task_restarts_and_a_canceled_one_does_not(
     cluster: LocalCluster, witness: Witness
 ) -> None:
     """Killed at once, though it is deaf and was promised an hour."""

@@ -77,7 +77,7 @@ class Submitter:
                 self.submitted[key] = job.id
 
 
-def test_who_talks_to_a_standby_sees_what_it_does_there(cluster: ElectedCluster) -> None:
+def test_a_client_of_a_standby_reads_its_own_writes(cluster: ElectedCluster) -> None:
     with connected(cluster) as client:
         job = client.submit("echo", "hello")
         listed = [one.id for one in client.jobs()]
@@ -107,7 +107,7 @@ def test_a_task_is_moved_through_a_standby(cluster: ElectedCluster, tmp_path: Pa
     assert {before, after} == {"node-1", "node-2"}
 
 
-def test_a_token_counts_at_a_standby_from_when_it_is_made_until_it_is_revoked(
+def test_a_token_is_valid_at_a_standby_from_creation_to_revocation(
     cluster: ElectedCluster,
 ) -> None:
     job = cluster.submit("true")
@@ -129,7 +129,7 @@ def is_refused(client: Cluster) -> bool:
     return False
 
 
-def test_a_killed_leader_is_not_noticed_by_who_talks_to_a_standby(
+def test_a_client_of_a_standby_does_not_notice_a_killed_leader(
     cluster: ElectedCluster, tmp_path: Path
 ) -> None:
     witness, gate = Witness(tmp_path / "witness"), Gate(tmp_path / "gate")
@@ -156,7 +156,7 @@ def test_a_killed_leader_is_not_noticed_by_who_talks_to_a_standby(
     assert witness.starts() == dict.fromkeys(range(4), 1)
     assert names == dict.fromkeys(submitter.submitted, 1)
     assert (states, submitter.not_seen) == ({"succeeded"}, [])
-    assert "everything is read anew" not in "".join(map(cluster.log, cluster.places))
+    assert "full reload" not in "".join(map(cluster.log, cluster.places))
 
 
 def test_without_a_quorum_a_standby_shows_what_it_knows_and_how_old_it_is(cluster: ElectedCluster) -> None:

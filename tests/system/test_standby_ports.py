@@ -176,7 +176,7 @@ def test_a_leader_killed_under_load_costs_a_controller_at_most_a_repeated_call(
     assert Counter(one["name"] for one in jobs if one["name"] in load.ended) == dict.fromkeys(load.ended, 1)
 
 
-def test_a_frozen_leader_is_left_for_the_next_one(cluster: ElectedCluster) -> None:
+def test_calls_leave_a_frozen_leader_for_the_next_one(cluster: ElectedCluster) -> None:
     leader = cluster.wait_for_leader()
     with Controller(cluster) as controller:
         watching = controller.watch()
@@ -210,9 +210,7 @@ def test_a_call_that_waits_for_a_leader_reaches_the_next_one(cluster: ElectedClu
     assert told[0] <= 3, "a call is answered by the next leader, not refused until there is one"
 
 
-def test_an_agent_that_dials_a_standby_works_through_it_and_outlives_the_leader(
-    cluster: ElectedCluster, tmp_path: Path
-) -> None:
+def test_an_agent_connected_to_a_standby_survives_the_leader(cluster: ElectedCluster, tmp_path: Path) -> None:
     witness, gate = Witness(tmp_path / "witness"), Gate(tmp_path / "gate")
     cluster.wait_for_leader()
     cluster.start_agent(3, ROTA_SERVER_ADDR=cluster.places[NEVER].agent)
@@ -236,7 +234,7 @@ def test_an_agent_that_dials_a_standby_works_through_it_and_outlives_the_leader(
     cluster.wait_for_nodes()
 
 
-def test_a_worker_registers_and_says_goodbye_through_a_standby(cluster: ElectedCluster, stubs: Path) -> None:
+def test_a_worker_registers_and_deregisters_through_a_standby(cluster: ElectedCluster, stubs: Path) -> None:
     cluster.wait_for_leader()
     worker = Foreign(cluster.places[NEVER].grpc, stubs)
     try:

@@ -48,7 +48,7 @@ def test_an_attacker_among_tenants_reads_kills_and_delays_nothing(directory: Pat
     until(lambda: not with_argument(f"{directory}/"), "nothing is left")
 
 
-def test_an_attacker_who_has_the_user_of_the_others_is_noticed(directory: Path) -> None:
+def test_an_attacker_with_the_user_of_others_is_detected(directory: Path) -> None:
     """With one user for all, files are readable; pid namespaces keep processes apart all the same."""
     ended = tenants(directory, "--run-as", ONE_USER, "--attacks", "raid")
 

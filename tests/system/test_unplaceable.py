@@ -62,7 +62,9 @@ def test_a_job_that_does_not_wait_is_rejected_when_every_node_has_refused_it(
     assert three.call("GET", f"/v1/jobs/{told[-1].job}").body["state"] == "rejected"
 
 
-def test_a_job_too_large_for_any_node_says_so_at_once(three: LocalCluster, controller: Controller) -> None:
+def test_a_job_too_large_for_any_node_says_so_immediately(
+    three: LocalCluster, controller: Controller
+) -> None:
     watching = controller.watch(after="0.0")
 
     stream = controller.schedule("true", cpu=500)
@@ -78,7 +80,7 @@ def test_a_job_too_large_for_any_node_says_so_at_once(three: LocalCluster, contr
     assert controller.stop(job).state in ("canceling", "canceled")
 
 
-def test_a_job_that_scales_is_accepted_and_asks_for_a_node(
+def test_a_job_in_an_elastic_cluster_is_accepted_and_requests_a_node(
     three: LocalCluster, controller: Controller
 ) -> None:
     stream = controller.schedule("true", cpu=500, when_unschedulable="scale")
@@ -91,7 +93,7 @@ def test_a_job_that_scales_is_accepted_and_asks_for_a_node(
     assert controller.stop(asked.job).state in ("canceling", "canceled")
 
 
-def test_what_is_told_is_told_once_over_a_restart_of_the_server(cluster: LocalCluster) -> None:
+def test_the_event_of_an_unplaceable_job_is_not_repeated_after_a_restart(cluster: LocalCluster) -> None:
     job = cluster.submit("true", cpu=500)
     until(lambda: bool(cluster.call("GET", f"/v1/jobs/{job}").body["reason"]), "it says why")
 

@@ -50,7 +50,9 @@ def all_work(cluster: LocalCluster) -> list[int]:
     return found if len(found) == TASKS else []
 
 
-def test_an_agent_of_another_version_takes_over_and_no_task_notices(tmp_path: Path, witness: Witness) -> None:
+def test_an_agent_of_another_version_takes_over_without_affecting_tasks(
+    tmp_path: Path, witness: Witness
+) -> None:
     other = another_version(tmp_path / "other")
     gate = tmp_path / "gate"
     os.mkfifo(gate)
@@ -73,7 +75,7 @@ def test_an_agent_of_another_version_takes_over_and_no_task_notices(tmp_path: Pa
         assert witness.starts() == dict.fromkeys(range(TASKS), 1)
 
 
-def test_a_server_passes_over_the_words_of_a_newer_agent(tmp_path: Path) -> None:
+def test_a_server_ignores_unknown_messages_of_a_newer_agent(tmp_path: Path) -> None:
     newer = another_version(tmp_path / "newer", "agent/run.py", SPEAKS_UP)
     with LocalCluster(tmp_path / "c", nodes=1, settings=KEEP_WORK) as cluster:
         cluster.kill_agent(1, signal.SIGTERM)
@@ -86,7 +88,7 @@ def test_a_server_passes_over_the_words_of_a_newer_agent(tmp_path: Path) -> None
         assert cluster.node(1)["state"] == "ready"
 
 
-def test_an_agent_passes_over_the_words_of_a_newer_server(tmp_path: Path) -> None:
+def test_an_agent_ignores_unknown_messages_of_a_newer_server(tmp_path: Path) -> None:
     newer = another_version(tmp_path / "newer", "watcher/node_sessions.py", SAYS_MORE)
     with LocalCluster(tmp_path / "c", nodes=1, settings={"PYTHONPATH": newer, **KEEP_WORK}) as cluster:
         cluster.kill_agent(1, signal.SIGTERM)

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.system
 ROUNDS = 3
 
 
-def test_a_watch_goes_on_over_a_killed_server_without_loss_or_repeat(cluster: LocalCluster) -> None:
+def test_a_watch_continues_across_a_killed_server_without_loss_or_repeat(cluster: LocalCluster) -> None:
     seen: list[Event] = []
     heard = threading.Semaphore(0)
     last = threading.Event()

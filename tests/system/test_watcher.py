@@ -99,7 +99,7 @@ def test_work_runs_through_a_watcher_with_its_output_and_its_result(cluster: Loc
     assert listed.out.count("watcher-") == 2
 
 
-def test_a_killed_watcher_costs_no_node_and_no_task(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_a_killed_watcher_loses_no_node_and_no_task(cluster: LocalCluster, tmp_path: Path) -> None:
     work = Work(cluster, tmp_path)
     cluster.watchers[1].kill()
     cluster.watchers[1].wait()
@@ -116,7 +116,7 @@ def moved(cluster: LocalCluster, number: int) -> bool:
     return any(connected(cluster, number, one) for one in (cluster.watcher_addresses[2], cluster.agent))
 
 
-def test_a_frozen_watcher_costs_no_node_and_no_task(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_a_frozen_watcher_loses_no_node_and_no_task(cluster: LocalCluster, tmp_path: Path) -> None:
     work = Work(cluster, tmp_path)
     with stopped(cluster, 1):
         until(lambda: all(moved(cluster, number) for number in (1, 2)), "both have moved", PATIENCE_SECONDS)
@@ -127,7 +127,7 @@ def test_a_frozen_watcher_costs_no_node_and_no_task(cluster: LocalCluster, tmp_p
     work.check()
 
 
-def test_a_watcher_that_is_cut_from_the_leader_lets_its_agents_go(tmp_path: Path) -> None:
+def test_a_watcher_cut_off_from_the_leader_ends_its_sessions(tmp_path: Path) -> None:
     with (
         LocalCluster(tmp_path / "cluster", nodes=0) as cluster,
         closing(Lines(cluster.agent, range(1, 2))) as lines,
@@ -145,7 +145,7 @@ def test_a_watcher_that_is_cut_from_the_leader_lets_its_agents_go(tmp_path: Path
         work.check()
 
 
-def test_an_agent_that_is_cut_from_its_watcher_moves_and_its_new_session_counts(tmp_path: Path) -> None:
+def test_an_agent_cut_off_from_its_watcher_moves_and_its_new_session_counts(tmp_path: Path) -> None:
     with LocalCluster(tmp_path / "cluster", nodes=0) as cluster:
         first, second = cluster.start_watcher(1), cluster.start_watcher(2)
         with closing(Lines(first, range(1, 2))) as lines:
@@ -162,7 +162,7 @@ def test_an_agent_that_is_cut_from_its_watcher_moves_and_its_new_session_counts(
             work.check()
 
 
-def test_a_killed_server_is_taken_up_again_through_its_watchers(
+def test_a_restarted_server_is_reached_again_through_its_watchers(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     work = Work(cluster, tmp_path)
@@ -173,7 +173,7 @@ def test_a_killed_server_is_taken_up_again_through_its_watchers(
     work.check()
 
 
-def test_work_is_adopted_through_a_watcher_by_a_server_that_keeps_nothing_on_disk(tmp_path: Path) -> None:
+def test_jobs_are_adopted_through_a_watcher_by_a_server_with_a_store_in_memory(tmp_path: Path) -> None:
     settings = {"ROTA_LOST_SECONDS": "30", "ROTA_STORE": "memory"}
     with LocalCluster(tmp_path / "cluster", nodes=0, settings=settings) as cluster:
         watcher = cluster.start_watcher(1)

@@ -61,7 +61,7 @@ async def _serve(
         received = await interruption.wait()
         drain = drain_seconds(config)
         if received is signal.SIGTERM and config.keep_work and not agent.is_terminating:
-            log.info("agent stops; its work continues under the keeper, and the next agent takes over")
+            log.info("agent stops; its work goes on under the keeper until the next agent takes over")
             await agent.announce_restart()
         else:
             if received is signal.SIGTERM and drain is not None:
