@@ -1,4 +1,4 @@
-"""A worker as somebody else would write it: from jobscheduler.proto alone, without a line of Rota.
+"""A worker as a third party would write it: from jobscheduler.proto only, without any code of Rota.
 
 python foreign_worker.py SCHEDULER [name=value ...]: manners are `deaf` (answers no call), `slow` (so many
 seconds before a start is answered), `silent` (does not register), `mute` (has no StreamJob), `argument` (runs

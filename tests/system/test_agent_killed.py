@@ -1,4 +1,4 @@
-"""An agent that is killed, upgraded or told to leave: what happens to the work under its keeper."""
+"""An agent that is killed, upgraded or asked to leave: what happens to the work under its keeper."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ KEEP_WORK = {"ROTA_KEEP_WORK": "true"}
 
 @pytest.fixture
 def wide(tmp_path: Path) -> Iterator[LocalCluster]:
-    """One node with room for every task at once."""
+    """One node with resources for all tasks at once."""
     with LocalCluster(tmp_path, nodes=1, cpu=TASKS) as running:
         yield running
 
@@ -29,7 +29,7 @@ def test_a_restarted_agent_finds_its_work_again(
     wide: LocalCluster, witness: Witness, gate: Gate, tmp_path: Path
 ) -> None:
     away = Gate(tmp_path / "away")
-    # Even tasks end while the agent is away, one after the other; odd ones go on until it is back.
+    # Even tasks end while the agent is down, one after the other; odd ones run until it is back.
     wait = f"if [ $((ROTA_INDEX % 2)) = 0 ]; then {away.wait}; sleep 0.$ROTA_INDEX; else {gate.wait}; fi"
     script = witness.script(f"{wait}; echo $ROTA_INDEX >> {tmp_path}/ended; exit $((ROTA_INDEX % 5))")
     job = wide.submit(*script, count=TASKS)
@@ -173,7 +173,7 @@ def test_the_work_of_a_killed_keeper_is_run_again(wide: LocalCluster, witness: W
 
 
 def times_ended(cluster: LocalCluster, job: str) -> Counter[int]:
-    """How often the end of each task was told."""
+    """How often the end of each task was reported."""
     events = cluster.call("GET", f"/v1/events?job={job}&kind=task.ended&limit=1000").body["events"]
     ranges = [(first, last) for event in events for first, last in event["indices"]]
     return Counter(index for first, last in ranges for index in range(first, last + 1))

@@ -1,4 +1,4 @@
-"""With `results = "agent"` the node's agent reports what came of a task, by REST and with its certificate."""
+"""With `results = "agent"` the node's agent reports the results of tasks, over HTTP with its certificate."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -30,7 +30,7 @@ def client(shared: LocalCluster) -> Iterator[Cluster]:
 
 
 def kinds(cluster: LocalCluster, job: str) -> list[str]:
-    """Of the events of a task's life, in order."""
+    """The kinds of a task's events, in order."""
     events = cluster.call("GET", f"/v1/events?job={job}").body["events"]
     return [one["kind"] for one in events if one["kind"] in ("task.started", "task.reported", "task.ended")]
 

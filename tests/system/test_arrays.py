@@ -1,4 +1,4 @@
-"""Large arrays: every task has its result, and a queue costs next to nothing."""
+"""Large arrays: every task has its result, and queued tasks cost next to nothing."""
 
 from collections import Counter
 from collections.abc import Iterator

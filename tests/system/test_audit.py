@@ -1,4 +1,4 @@
-"""What the audit log of a server holds: a bounded number of refusals, and who read what is another's."""
+"""The audit log of a server: a bounded number of refusals, and who read the data of others."""
 
 import contextlib
 import json
@@ -99,7 +99,7 @@ def test_a_node_that_calls_a_method_for_servers_is_audited(one: LocalCluster) ->
 
 @needs("etcd")
 def test_the_leader_audits_the_address_of_a_standbys_caller(tmp_path: Path) -> None:
-    """It believes the standby, and no header that a caller writes itself."""
+    """The leader trusts the standby, and no header that a caller writes itself."""
     with (
         LocalEtcd(tmp_path / "etcd") as etcd,
         ElectedCluster(tmp_path / "cluster", etcd, servers=2, nodes=0) as cluster,
@@ -130,7 +130,7 @@ def test_the_leader_audits_the_address_of_a_standbys_caller(tmp_path: Path) -> N
 
 
 def test_a_refusal_at_a_watchers_port_is_in_the_leaders_audit_log(tmp_path: Path) -> None:
-    """With the address of the caller, and counted: an agent calls again and again."""
+    """The entry has the address of the caller and a count, as a refused agent retries."""
     with LocalCluster(tmp_path, nodes=1) as cluster:
         address = cluster.start_watcher(1)
         identity = load_identity(cluster.node_directory(1))
@@ -156,7 +156,7 @@ def refused_with(connect: Any, hello: bytes) -> str:
 
     def words() -> Iterator[bytes]:
         yield hello
-        is_over.wait()  # the stream stays open: an agent that hangs up is not refused
+        is_over.wait()  # the stream stays open: an agent that disconnects is not refused
 
     with pytest.raises(grpc.RpcError) as refused:
         list(connect(words()))

@@ -1,4 +1,4 @@
-"""Backups under load, and the way back: what is promised of work that ran meanwhile."""
+"""Backups under load and their restore: what is guaranteed for work that ran meanwhile."""
 
 import threading
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Bad input: an error with code, field and hint, the documented exit code, and a server that goes on."""
+"""Bad input: an error with code, field and hint, the documented exit code, and a server that continues."""
 
 from typing import Any
 

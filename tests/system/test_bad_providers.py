@@ -1,4 +1,4 @@
-"""A provider of real machines fails, lies, hangs, dawdles and does things twice: the work is done anyway."""
+"""A provider of real machines fails, lies, hangs, is slow or repeats calls: jobs end all the same."""
 
 import sys
 from collections.abc import Iterator
@@ -110,7 +110,7 @@ def test_a_faulty_provider_does_not_keep_jobs_from_ending_in_time(cluster: Local
 def test_output_of_a_provider_is_shown_to_operators_only(
     leaking: LocalCluster, role: str, namespace: str, is_told: bool
 ) -> None:
-    """Its words stand in no answer to others: of the cluster, its events, and a job that waits for it."""
+    """Others do not see its output in the cluster, its events, or a job that waits for it."""
     spaces = () if namespace == "*" else ("--namespace", namespace)
     name = f"{role}-{namespace.replace('*', 'all')}"
     token = leaking.rota("token", "make", name, "--role", role, *spaces).out.strip()

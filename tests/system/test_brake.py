@@ -1,4 +1,4 @@
-"""Many nodes fall silent at once: their work is replaced slowly or not at all, and goes on later."""
+"""Many nodes fall silent at once: their tasks are replaced slowly or not at all, and continue later."""
 
 import signal
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ PATIENCE_SECONDS = 180  # twenty agents on few cores
 
 @pytest.fixture
 def twenty(tmp_path: Path) -> Iterator[LocalCluster]:
-    """With room for the work of a neighbour each."""
+    """Nodes that could each run the tasks of a neighbour, too."""
     settings = {"ROTA_LOST_SECONDS": str(LOST_SECONDS)}
     with LocalCluster(tmp_path, nodes=NODES, cpu=2, settings=settings) as running:
         yield running
@@ -30,7 +30,7 @@ def brake(cluster: LocalCluster) -> str:
 
 
 def levels(cluster: LocalCluster) -> list[str]:
-    """All that were told, oldest first."""
+    """The levels of all brake events, oldest first."""
     events = cluster.call("GET", "/v1/events?kind=cluster.brake&limit=1000").body["events"]
     return [event["state"] for event in events]
 

@@ -1,4 +1,4 @@
-"""The CA is rotated while work runs: no node is dropped, and nothing of the old CA counts afterwards."""
+"""The CA is rotated while work runs: no node is dropped, and the old CA is not trusted afterwards."""
 
 import json
 import sys
@@ -71,7 +71,7 @@ def kinds(cluster: LocalCluster) -> set[str]:
 
 @contextmanager
 def agent_stub(cluster: LocalCluster, identity: NodeIdentity) -> Iterator[agent_pb2_grpc.AgentStub]:
-    """As the agent calls, without the agent; with the certificate alone."""
+    """A client that calls as the agent does, with its certificate."""
     credentials = grpc.ssl_channel_credentials(identity.ca_pem, identity.key_pem, identity.cert_pem)
     options = [("grpc.ssl_target_name_override", dial.SERVER_NAME), ("grpc.use_local_subchannel_pool", 1)]
     with grpc.secure_channel(cluster.agent, credentials, options) as channel:
@@ -217,7 +217,7 @@ def test_a_join_line_made_before_the_rotation_is_valid_in_the_overlap(
 def test_an_agent_without_rotation_support_stays_on_the_old_ca_and_delays_the_end(
     patient: LocalCluster,
 ) -> None:
-    """It does not say that it follows: a certificate of a CA that it does not know would lock it out."""
+    """It does not set `follows`: a certificate of a CA that it does not know would lock it out."""
     old = identity_of(patient, 1)
     started(patient)
 

@@ -1,4 +1,4 @@
-"""Cancel ends the whole tree, whatever it did to get away."""
+"""Cancel ends the whole process tree, however it tries to escape."""
 
 import sys
 from secrets import token_hex

@@ -1,4 +1,4 @@
-"""Certificates that live for seconds: servers and nodes outlive them, and nodes keep their identity."""
+"""Certificates that live for seconds: servers and nodes renew them, and nodes keep their identity."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,7 +30,7 @@ LONG_SECONDS = 600  # on a busy machine processes take long to start
 
 
 class ShortLived(LocalCluster):
-    """One node; its certificates and those of its server live for so many seconds."""
+    """One node; its certificates and those of its server live for `server` and `node` seconds."""
 
     def __init__(
         self, directory: Path, server: int = 3600, node: int = 3600, lost: int = LONG_SECONDS
@@ -112,7 +112,7 @@ def test_a_node_that_was_off_beyond_its_certificate_returns_with_its_work(
     with ShortLived(tmp_path / "cluster", node=4) as cluster:
         node = cluster.node(1)["id"]
         job = cluster.submit(*witness.script(gate.wait))
-        # An attempt that the server has not heard of when the agent dies is placed again: known work is not.
+        # An attempt not yet reported when the agent dies is placed again; a reported one is not.
         until(lambda: cluster.count(job, "running") == 1, "the server knows that it runs")
         cluster.kill_agent(1)
         cluster.wait_until_expired()
@@ -262,7 +262,7 @@ def renew(cluster: LocalCluster, identity: NodeIdentity, request: bytes) -> agen
 
 @contextmanager
 def agent_stub(cluster: LocalCluster, identity: NodeIdentity) -> Iterator[agent_pb2_grpc.AgentStub]:
-    """As the agent calls, without the agent."""
+    """A client that calls as the agent does."""
     credentials = grpc.ssl_channel_credentials(identity.ca_pem, identity.key_pem, identity.cert_pem)
     options = [("grpc.ssl_target_name_override", dial.SERVER_NAME)]
     with grpc.secure_channel(cluster.agent, credentials, options) as channel:
@@ -272,7 +272,7 @@ def agent_stub(cluster: LocalCluster, identity: NodeIdentity) -> Iterator[agent_
 def test_a_clock_that_was_a_month_ahead_locks_no_node_out(
     tmp_path: Path, witness: Witness, gate: Gate
 ) -> None:
-    """Both clocks jump, as on one machine: what is signed meanwhile has wrong dates when they are back."""
+    """Both clocks jump, as on one machine: certificates signed meanwhile have wrong dates afterwards."""
     server_clock, node_clock = WallClock(tmp_path / "server-clock"), WallClock(tmp_path / "node-clock")
     cluster = ShortLived(tmp_path / "cluster", server=30 * 86400, node=86400)
     cluster.environment |= with_wall_clock(tmp_path, server_clock)

@@ -1,4 +1,4 @@
-"""The example of an outside controller, through the loss of its nodes, its server and itself."""
+"""The example of an external controller, through the loss of its nodes, its server and itself."""
 
 import json
 import subprocess
@@ -24,13 +24,13 @@ pytestmark = pytest.mark.system
 
 @pytest.fixture
 def hasty(tmp_path: Path) -> Iterator[LocalCluster]:
-    """Three nodes that are given up early."""
+    """Three nodes that are declared lost early."""
     with LocalCluster(tmp_path, settings={"ROTA_LOST_SECONDS": "10"}) as running:
         yield running
 
 
 class Pipeline:
-    """Three actions, of which two wait at a gate; each says that it runs."""
+    """Three actions; two of them wait at a gate, and each records its start."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / "pipeline.toml"
@@ -97,7 +97,7 @@ def test_a_pipeline_survives_a_lost_node_a_server_restart_and_its_own_crash(
         hasty.kill_node(lost)
         restart_server(hasty, lambda: back(lost))
         until(lambda: len(pipeline.ran()) == 2, "its controller had it placed anew")
-    pipeline.gates[0].open()  # it ends while nobody watches
+    pipeline.gates[0].open()  # it ends while no controller is connected
     until(lambda: hasty.count("1", "succeeded") == 1, "the first action has ended")
     with controller(hasty, pipeline) as process:
         until(lambda: len(pipeline.ran()) == 3, "the second action runs")

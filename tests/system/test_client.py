@@ -1,4 +1,4 @@
-"""The client on a real server: what it gives back is typed, and asyncio gets the same."""
+"""The client on a real server: its results are typed, and asyncio gets the same."""
 
 from collections.abc import Iterator
 

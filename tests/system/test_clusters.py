@@ -1,4 +1,4 @@
-"""Clusters of real processes: jobs stay in theirs; nodes come and go with the work, none is killed for it."""
+"""Clusters of real processes: jobs stay in theirs; nodes are added and removed with the load."""
 
 import json
 import shlex

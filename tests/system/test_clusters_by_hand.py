@@ -1,4 +1,4 @@
-"""Clusters of real processes: jobs follow the clusters, and a cluster whose nodes are all lost fails."""
+"""Clusters of real processes: jobs follow clusters that can serve them; a cluster without nodes fails."""
 
 import shlex
 from collections.abc import Iterator

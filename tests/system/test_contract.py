@@ -1,4 +1,4 @@
-"""The whole HTTP API of a live server against its own document, by a program that tries to break it."""
+"""The whole HTTP API of a live server against its OpenAPI document, by a program that tries to break it."""
 
 import json
 import os
@@ -47,7 +47,7 @@ def described(tmp_path: Path) -> Iterator[tuple[LocalCluster, Path]]:
 
 
 def finite(document: dict[str, Any]) -> dict[str, Any]:
-    """Without what goes on for ever; with names that there are."""
+    """The operations without endless streams, with names that exist."""
     paths = document["paths"]
     del paths["/v1/jobs/{ref}/follow"]
     for path, operations in paths.items():

@@ -1,4 +1,4 @@
-"""controller.proto against a real server: an outside controller has what the built-in ones have."""
+"""controller.proto against a real server: an external controller has what the built-in ones have."""
 
 import json
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def controller(shared: LocalCluster) -> Iterator["Controller"]:
 
 
 class Controller:
-    """A controller from outside, with the admin's token."""
+    """An external controller, with the admin's token."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._channel = grpc.insecure_channel(cluster.grpc, [("grpc.max_reconnect_backoff_ms", 200)])
@@ -137,7 +137,7 @@ def test_a_watch_across_a_restart_neither_loses_nor_repeats_events(cluster: Loca
 
 
 def events_until(watching: Any, job: str, kind: str) -> list[pb.Event]:
-    """All events up to the one that is waited for."""
+    """All events up to the expected one."""
     seen: list[pb.Event] = []
     for batch in watching:
         for event in batch.events:

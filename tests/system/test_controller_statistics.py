@@ -1,4 +1,4 @@
-"""What nodes measure, the queue and the leader reach a controller over controller.proto; real processes."""
+"""Load of nodes, the queue and the leader reach a controller over controller.proto; real processes."""
 
 from collections.abc import Iterator
 from typing import Any

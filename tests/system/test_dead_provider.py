@@ -1,4 +1,4 @@
-"""A provider dies with its machines: each job of its cluster ends as its owner says, and none is stuck."""
+"""A provider dies with its machines: each job of its cluster ends as its owner decides, and none is stuck."""
 
 import contextlib
 import os
@@ -47,7 +47,7 @@ class Case:
     ends: str  # the job
     starts: tuple[int, ...]  # each of its tasks that was started: in which attempts
     spec: Mapping[str, Any] = field(default_factory=dict)
-    says: str | None = None  # its controller, when it hears that a task is lost
+    says: str | None = None  # decision of its controller on a lost task
     by_cluster: bool = False  # its reason is that the cluster has failed
 
 
@@ -101,7 +101,7 @@ class Cloud:
             script.chmod(0o755)
 
     def die(self) -> None:
-        """Whatever it is asked from now on, it cannot do."""
+        """Every call fails from now on."""
         (self.here / "dead").touch()
 
     def come_back(self) -> None:
@@ -111,7 +111,7 @@ class Cloud:
         node_processes.kill_node(self.here / machine)
 
     def send(self, machine: str, signum: int) -> None:
-        """To all that runs there."""
+        """Send a signal to every process there."""
         directory = self.here / machine
         for one in (*node_processes.agents_of(directory), *node_processes.keepers_of(directory)):
             one.send(signum)
@@ -145,7 +145,7 @@ class Story:
         return self.cluster.count(self.jobs[name], state)
 
     def answer(self) -> None:
-        """As its controller would, of each job of which it has something to say."""
+        """Decide on the lost tasks as the controller of each job would."""
         says = {self.jobs[name]: case.says for name, case in RUNNING.items() if case.says}
         with Controller(self.cluster.grpc, self.cluster.token, "ci") as controller:
             for event in controller.events(after="0.0"):
@@ -155,7 +155,7 @@ class Story:
                     return
 
     def alive(self) -> dict[str, int]:
-        """Of each job the processes there are on this machine, wherever they belong."""
+        """The processes of each job on this machine."""
         found = {name: len(with_argument(f"{self.witness(name).path}")) for name in CASES}
         return {name: number for name, number in found.items() if number}
 

@@ -1,4 +1,4 @@
-"""Leaving a job alone and coming back to it: Ctrl-C, --detach, wait, logs -f."""
+"""Detaching from a job and coming back to it: Ctrl-C, --detach, wait, logs -f."""
 
 import signal
 import subprocess

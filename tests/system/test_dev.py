@@ -1,4 +1,4 @@
-"""`rota dev`: a whole cluster from one command, also without anything on disk to come back to."""
+"""`rota dev`: a whole cluster from one command, also with a store in memory."""
 
 import signal
 

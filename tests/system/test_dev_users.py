@@ -1,4 +1,4 @@
-"""`rota dev` of root: once another token exists, or other machines can call, jobs are not root any more."""
+"""`rota dev` of root: once another token exists, or other machines can connect, jobs do not run as root."""
 
 import os
 import re
@@ -52,7 +52,7 @@ def guest_token(dev: Dev) -> str:
 
 
 def attack(dev: Dev, token: str) -> subprocess.CompletedProcess[str]:
-    """What a guest's job finds: its user, then one line for each thing that it could read."""
+    """What a job of another token finds: its user, then one line for each file that it could read."""
     tried = "; ".join(f"head -c 1 {path} >/dev/null && echo read {path}" for path in spoils(dev.directory))
     submit = ("run", "--quiet", "--namespace", "guests", "--no-workdir", "--", "sh", "-c")
     return dev.rota(*submit, f"id -u; {tried}; true", ROTA_TOKEN=token)
@@ -92,7 +92,7 @@ def test_running_work_continues_when_the_second_token_is_made(open_dev: Dev) -> 
 
 
 def test_a_cluster_that_had_another_token_starts_with_own_users(open_dev: Dev) -> None:
-    """Also when the token is gone: a job that was submitted with it may still wait."""
+    """Also after the token is deleted: a job that was submitted with it may still be pending."""
     open_dev.start()
     guest_token(open_dev)
     (listed,) = re.findall(r"^(\w+) +guest ", open_dev.rota("token", "ls").stdout, re.MULTILINE)

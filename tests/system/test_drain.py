@@ -1,4 +1,4 @@
-"""Drain with a deadline, by real processes: what moves, what may end, what is said before."""
+"""Drain with a deadline, by real processes: which tasks move, which may end, and the preview."""
 
 import json
 

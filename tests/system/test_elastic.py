@@ -1,4 +1,4 @@
-"""`rota dev --elastic`: its size follows the load; no work is killed for it, and its ledger says why."""
+"""`rota dev --elastic`: its size follows the load, and no task is killed for it."""
 
 import re
 import signal
@@ -22,7 +22,7 @@ SMALL = 0.1  # cores: ten of them run on one node
 
 @dataclass
 class Elastic:
-    """A dev cluster that makes its own nodes, and whoever asks it."""
+    """A dev cluster that creates its own nodes, and a client."""
 
     dev: Dev
     cluster: Cluster
@@ -37,7 +37,7 @@ class Elastic:
         return [why.partition(":")[0] for why in self.ledger() if why.startswith(("adding ", "taking "))]
 
     def load(self, gate: Gate) -> None:
-        """More than it can ever hold, all of it running or waiting; then nothing."""
+        """Run more tasks than its nodes can hold at once, to their end."""
         job = self.cluster.submit("sh", "-c", gate.wait, count=NODES + 2)
         until(lambda: job.refresh().counts.get("running") == NODES, "every node is at work", SECONDS)
         gate.open()
@@ -99,7 +99,7 @@ def test_load_that_returns_soon_finds_its_nodes_again(elastic: Elastic, tmp_path
 
 
 def steps(ledger: list[str]) -> Counter[str]:
-    """How many nodes came and went, by the sentences that say so."""
+    """The number of nodes that were added and removed, by their events."""
     sentences = {
         "added": r"adding (\d) nodes? to default: .+",
         "joined": r"machine \S+ (has) joined as node \S+ after .+",

@@ -1,4 +1,4 @@
-"""Every documented field of a job is updated on a real server: it works, or is refused with a sentence."""
+"""Every documented field of a job is updated on a real server: it works, or is refused with a reason."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Tokens share the time of a server: many connections get a token no more of it than a single one does."""
+"""Tokens share the time of a server: many connections give a token no larger share than a single one."""
 
 import contextlib
 import subprocess
@@ -20,7 +20,7 @@ SECONDS = 6.0  # what averages over a second need to settle, several times
 
 @dataclass
 class Asker:
-    """A process that asks with one token."""
+    """A process that sends requests with one token."""
 
     process: subprocess.Popen[str]
 
@@ -38,7 +38,7 @@ class Asker:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    """A server whose rate by count binds nobody."""
+    """A server whose rate limit by count is never reached."""
     settings = {"ROTA_LIMITS_REQUESTS_PER_SECOND": "100000", "ROTA_LIMITS_REQUESTS_AT_ONCE": "100000"}
     with LocalCluster(tmp_path, nodes=0, settings=settings) as made:
         yield made

@@ -1,4 +1,4 @@
-"""Odd jobs and records that cannot be read: the server lives, says so, and all other jobs go on."""
+"""Odd jobs and unreadable records: the server survives, reports them, and all other jobs continue."""
 
 import asyncio
 import urllib.request
@@ -108,7 +108,7 @@ def test_an_unreadable_job_is_shown_and_the_server_starts_without_it(node: Local
 
 
 async def write(cluster: LocalCluster, records: dict[str, bytes]) -> None:
-    """Into the store of a server that does not run."""
+    """Write a record into the store of a stopped server."""
     store = SqliteStore(cluster.directory / "server")
     await commit(store, batch(await store.acquire_epoch(), puts=records))
     await store.close()

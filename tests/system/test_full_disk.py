@@ -1,4 +1,4 @@
-"""The server's disk is full: new work is refused with a reason, results are kept, and it heals by itself."""
+"""The server's disk is full: new jobs are refused, results are stored, and it recovers by itself."""
 
 import subprocess
 from collections.abc import Iterator

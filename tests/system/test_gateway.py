@@ -1,4 +1,4 @@
-"""Workers made from the contract alone serve as nodes, and their bad manners harm nobody."""
+"""Workers made from the contract alone serve as nodes, and their faults affect no other node."""
 
 import contextlib
 import json

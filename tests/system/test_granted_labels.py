@@ -1,4 +1,4 @@
-"""A node labels itself into nothing: work can demand labels that an operator or a join token has granted."""
+"""Labels that jobs can demand only if an operator or a join token has granted them to a node."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Work that kills the keeper of its node is held after a few attempts, and its neighbour goes on."""
+"""A task that kills the keeper of its node is held after a few attempts, and its neighbour continues."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Jobs after others, on every node, and again and again: on a real cluster."""
+"""Jobs with dependencies, system jobs and crons on a real cluster."""
 
 import signal
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Work that takes too much, or reaches for what is not its own: its node does not suffer, and says why."""
+"""Tasks that use too much, or reach for what is not theirs: their node is not affected, and reports why."""
 
 import os
 import sys

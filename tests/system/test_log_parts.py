@@ -1,4 +1,4 @@
-"""Parts of what real work wrote: by time, by lines, by bytes, by attempt; and in the order it came."""
+"""Parts of the output of real tasks: by time, lines, bytes and attempt; and in the order it was written."""
 
 import json
 import time

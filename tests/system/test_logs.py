@@ -1,4 +1,4 @@
-"""Output of real work: within its cap, declared where it is gone, and readable when its node is not there."""
+"""Output of real tasks: within its cap, with gaps reported, and readable when its node is disconnected."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ def records(cluster: LocalCluster, *arguments: str) -> list[dict[str, Any]]:
 
 
 def counted(found: list[dict[str, Any]]) -> tuple[int, int]:
-    """Bytes received, and bytes said to be missing."""
+    """Bytes received, and bytes reported as missing."""
     return sum(len(one.get("text", "")) for one in found), sum(one.get("missing", 0) for one in found)
 
 
@@ -47,18 +47,18 @@ def test_the_server_shows_the_tail_of_output_on_a_lost_node(cluster: LocalCluste
     assert told[-1]["text"].endswith("xlast\n") or told[-1]["text"] == "oops\n"
     assert {"oops\n"} == {one["text"] for one in told if one["stream"] == "stderr"}
     assert counted([one for one in of_live if one["stream"] == "stdout"]) == (16 * KIB, 100_005 - 16 * KIB)
-    assert any(one.get("missing") == 0 for one in of_live)  # and perhaps more, nobody knows
+    assert any(one.get("missing") == 0 for one in of_live)  # at least; the exact number is unknown
 
 
 def is_whole(tail: Path) -> bool:
-    """It is told bit by bit."""
+    """Whether the whole tail has arrived; it is sent in pieces."""
     told = tail.read_bytes() if tail.exists() else b""
     return b"last\n" in told and b"oops\n" in told
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Where the only node will keep its things."""
+    """The data directory of the only node."""
     disk = tmp_path / "node-1"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m,mode=0700", "none", str(disk)], check=True)
@@ -123,7 +123,7 @@ async def test_followers_that_stop_reading_slow_down_no_task_and_no_other_follow
 
     assert [task.result() for task in read] == [BYTES] * (FOLLOWERS - STALLED)
     assert ended == 1
-    assert late == [BYTES] * 2  # whoever reads on misses nothing
+    assert late == [BYTES] * 2  # the other readers miss nothing
 
 
 async def follow(

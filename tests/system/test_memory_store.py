@@ -1,4 +1,4 @@
-"""A server with a store in memory is restarted: nodes call again, and what they run is adopted."""
+"""A server with a store in memory is restarted: nodes reconnect, and what they run is adopted."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -72,7 +72,7 @@ def test_tasks_that_ended_meanwhile_count_and_pending_jobs_are_reported_lost(
     until(lambda: cluster.count(array, "running") == 6, "as many tasks run as there is room for")
     waits = cluster.submit("true", cpu=1)
     witness.wait_for(6)
-    cluster.kill_agent(1)  # its keeper goes on, and the next agent has the jobs from it
+    cluster.kill_agent(1)  # its keeper runs on, and gives the jobs to the next agent
     cluster.kill_server()
     gate.open()
     until(lambda: not cluster.work(), "all work has ended")
@@ -80,7 +80,7 @@ def test_tasks_that_ended_meanwhile_count_and_pending_jobs_are_reported_lost(
     cluster.start_server()
     cluster.start_agent(1)
     cluster.wait_for_nodes()
-    # A node is stored as ready before it has called, and each one brings only its own tasks.
+    # A node is stored as ready before it connects, and each one brings back only its own tasks.
     until(lambda: ends(cluster, array) == 6, "every node has brought its tasks, and their ends are heard")
 
     found = cluster.call("GET", f"/v1/jobs/{array}").body

@@ -1,4 +1,4 @@
-"""A task is moved to another node: stopped where it is, started there, once, and no retry is spent."""
+"""A task is moved to another node: stopped on its node, started once on the other, without using a retry."""
 
 from collections.abc import Iterator
 
@@ -46,7 +46,7 @@ def test_a_task_moves_to_the_named_node(
 
     assert told.code == 0, told.err
     assert [one.node for one in seen] == [before, target]
-    assert job.wait(60).state == "succeeded"  # without a retry to spend
+    assert job.wait(60).state == "succeeded"  # with no retries left
     assert [one.state for one in job.task(0).attempts] == ["stopped", "succeeded"]
 
 
@@ -70,7 +70,7 @@ def test_a_task_moves_away_from_its_node_and_the_others_stay(
 def test_a_moved_task_that_runs_one_at_a_time_never_overlaps(
     client: Cluster, witness: Witness, gate: Gate
 ) -> None:
-    """Each attempt notes its end behind a slow stop: the next one may only begin after that."""
+    """Each attempt records its end after a slow stop: the next one may start only after that."""
     stop = f"trap 'sleep 1; echo \"0 $ROTA_ATTEMPT end\" >> {witness.path}; exit 0' TERM"
     script = f'echo "0 $ROTA_ATTEMPT $ROTA_NODE" >> {witness.path}; {gate.wait}'
     job = client.submit("sh", "-c", f"{stop}; {script}", run="one_at_a_time")

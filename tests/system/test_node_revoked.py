@@ -1,4 +1,4 @@
-"""A revoked node is cut off while it is connected, and its certificate opens nothing any more."""
+"""A revoked node is disconnected, and its certificate is refused from then on."""
 
 import contextlib
 import queue
@@ -41,7 +41,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalClu
 
 
 def entrances(cluster: LocalCluster) -> list[str]:
-    """Every address at which agents call."""
+    """Every address that agents connect to."""
     return [cluster.agent, *cluster.watcher_addresses.values()]
 
 
@@ -142,7 +142,7 @@ def test_a_revoked_node_is_refused_after_a_restart_of_the_server(cluster: LocalC
 
 
 class Hostile:
-    """A node that holds its stream and a push open, and does as it likes."""
+    """A node that keeps its stream and a push open, whatever the server sends."""
 
     def __init__(self, stub: pb_grpc.AgentStub) -> None:
         self._says: queue.Queue[pb.FromNode | None] = queue.Queue()

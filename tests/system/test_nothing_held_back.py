@@ -1,4 +1,4 @@
-"""A job that cannot run holds no room: the jobs behind it run."""
+"""A job that cannot run reserves no resources: the jobs behind it run."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,7 +31,7 @@ def test_a_job_that_every_node_refuses_reserves_no_node(cluster: LocalCluster, g
 
 
 def test_a_refusal_does_not_affect_other_directories_and_users(cluster: LocalCluster) -> None:
-    """They ask for the same amounts: what one job's directory lacks is no fault of its shape."""
+    """They request the same amounts: a missing directory of one job says nothing about its shape."""
     refused = cluster.submit("true", workdir="/nonexistent")
     until(lambda: _kinds(cluster, refused) == {"refused"}, "every node has refused it")
 
@@ -53,6 +53,6 @@ def test_a_job_that_waits_for_a_service_delays_no_other(small: LocalCluster) -> 
 
 
 def _kinds(cluster: LocalCluster, job: str) -> set[str]:
-    """Why it waits, but for its place in the queue."""
+    """Why it waits, without its position in the queue."""
     why = cluster.call("GET", f"/v1/jobs/{job}/why").body
     return {reason["kind"] for reason in why["reasons"] if reason["kind"] not in ("queue", "promised")}

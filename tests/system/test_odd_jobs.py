@@ -1,4 +1,4 @@
-"""One odd job, or one odd node, harms nobody else: agents, keepers and server go on, others' work ends."""
+"""An odd job or an odd node affects no other: agents, keepers and server continue, other jobs end."""
 
 import contextlib
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 @contextlib.contextmanager
 def unharmed(cluster: LocalCluster) -> Iterator[None]:
-    """The processes before are the processes after, and somebody else's job ends."""
+    """The same processes run before and after, and a job of another user ends."""
     before = cluster.processes()
     yield
     job = cluster.submit("true")

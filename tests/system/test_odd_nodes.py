@@ -1,4 +1,4 @@
-"""A node that says what cannot be is refused, by name and with the field; server and other nodes go on."""
+"""A node that sends an invalid message is refused with the field; the server and other nodes continue."""
 
 import time
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ CLAIM: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def hostile(shared: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> NodeIdentity:
-    """The identity of a node that has joined, and is nobody's agent."""
+    """The identity of a node that has joined, without an agent."""
     directory: Path = tmp_path_factory.mktemp("hostile")
     return join(JoinLine.parse(shared.join_line()), directory, "hostile", {}).identity
 
@@ -45,7 +45,7 @@ def hostile(shared: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> N
 def says(
     cluster: LocalCluster, identity: NodeIdentity, hello: pb.Hello, *words: pb.FromNode
 ) -> grpc.RpcError:
-    """How the server ends the call of a node that says this."""
+    """The status with which the server ends the call after this message."""
 
     def speaks() -> Iterator[pb.FromNode]:
         yield pb.FromNode(n=1, hello=hello)

@@ -1,4 +1,4 @@
-"""Off loopback everything speaks TLS, and nobody has to set it up."""
+"""Off loopback everything uses TLS, without any setup."""
 
 import os
 import subprocess

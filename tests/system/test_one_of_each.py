@@ -1,4 +1,4 @@
-"""A data directory has one server or one agent; a second one goes at once and says why."""
+"""A data directory has one server or one agent; a second one exits immediately with the reason."""
 
 import pytest
 

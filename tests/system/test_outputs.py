@@ -1,4 +1,4 @@
-"""What tasks leave in ROTA_OUTPUT_DIR is listed and fetched; what cannot be is told as what it is."""
+"""Files that tasks leave in ROTA_OUTPUT_DIR are listed and fetched; what is impossible is refused clearly."""
 
 import contextlib
 import hashlib
@@ -125,7 +125,7 @@ def connected(cluster: LocalCluster) -> Cluster:
 
 @pytest.mark.parametrize("form", ["tar", "list"])
 def test_a_browser_downloads_outputs_as_a_file(client: Cluster, shared: LocalCluster, form: str) -> None:
-    """They may be a page of anybody's making: it is not to be shown under the name of the server."""
+    """A task could write a web page, which must not be shown under the server's origin."""
     job = left_by(client, "echo '<script>' > page.html")
     with contextlib.closing(HTTPConnection(shared.http, timeout=60)) as connection:
         path = f"/v1/jobs/{job.id}/outputs?format={form}"

@@ -1,4 +1,4 @@
-"""What a server says of itself is true: while its store fails it is alive, and not ready."""
+"""The status of a server is true: while its store fails it is alive, and not ready."""
 
 import json
 import sqlite3
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.system
 
 @contextmanager
 def taken(database: Path) -> Iterator[None]:
-    """Somebody else writes to it: the server's commits fail."""
+    """Another process writes to the store: the server's commits fail."""
     with closing(sqlite3.connect(database, timeout=60, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         yield

@@ -31,7 +31,7 @@ LEASE = {"lease": "5s", "lease_margin": "1s"}
 
 
 class Controller:
-    """An outside controller made from controller.proto alone: watches under a name, answers when told to."""
+    """An external controller made from controller.proto alone: it watches, and answers when asked to."""
 
     def __init__(self, cluster: LocalCluster, name: str = NAME) -> None:
         self.name = name
@@ -42,7 +42,7 @@ class Controller:
         self._watching: Any = None
 
     def watch(self) -> None:
-        """Returns when the server counts this controller as connected."""
+        """Wait until the server counts this controller as connected."""
         request = pb.WatchRequest(subscriber=self.name)
         self._watching = self._stub.Watch(request, metadata=self._said, wait_for_ready=True)
         self._watching.initial_metadata()
@@ -62,7 +62,7 @@ class Controller:
         self._channel.close()
 
     def next(self, kind: str, **fields: str) -> pb.Event:
-        """The next event of this kind; others are passed over."""
+        """The next event of this kind; others are skipped."""
         while True:
             event = self._heard.get(timeout=SECONDS)
             if event.kind == kind and all(getattr(event, name) == value for name, value in fields.items()):
@@ -137,7 +137,7 @@ def drained_by_an_operator(cluster: LocalCluster) -> None:
 
 
 def keeper_killed(cluster: LocalCluster) -> None:
-    """The node's agent starts another keeper; for the test of a loss it is to take nothing."""
+    """The node's agent starts another keeper, which must not run the lost task."""
     assert cluster.rota("node", "cordon", "node-1").code == 0
     keepers = [pid for pid in cluster.keepers() if f"{cluster.node_directory(1)}" in argument_of(pid)]
     assert len(keepers) == 1

@@ -1,4 +1,4 @@
-"""Who is not let in, at each of the three doors, and that the reason is said."""
+"""Callers that are refused at each of the three ports, and the reasons they see."""
 
 import asyncio
 import signal
@@ -97,7 +97,7 @@ def test_an_agent_of_another_cluster_says_why_it_is_not_connected(
     agent = shared.start_rota("agent", "--data-dir", str(stranger), "--run-as", "self")
 
     assert agent.stderr is not None
-    # It calls again and again; on a busy machine the first reason may be that nobody answered in time.
+    # It retries; on a busy machine the first reason may be a timeout.
     line = next(line for line in agent.stderr if b"no answer" not in line)
     assert b"not connected" in line
     assert b"CERTIFICATE_VERIFY_FAILED" in line
@@ -189,7 +189,7 @@ def logs_of(cluster: LocalCluster) -> list[str]:
 
 
 def knock(cluster: LocalCluster, certificate: Path | None) -> str:
-    """What becomes of a connection to the agents' door."""
+    """How a connection to the agent port ends."""
     context = ssl.create_default_context(cadata=ca_of(cluster))
     context.set_alpn_protocols(["h2"])
     if certificate is not None:

@@ -1,4 +1,4 @@
-"""Every request that changes something is sent twice, as a client does whose first answer was lost."""
+"""Every request that changes something is sent twice, as by a client whose first response was lost."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

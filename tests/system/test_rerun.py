@@ -1,4 +1,4 @@
-"""An ended array once more: only what has not succeeded runs, under its own indices."""
+"""A rerun of an ended array: only tasks that have not succeeded run, under their own indices."""
 
 from pathlib import Path
 
@@ -16,16 +16,16 @@ FAILING = (0, 7, 8, 255, 256, 299)
 
 
 def fails(tmp_path: Path) -> str:
-    """These tasks do, until somebody has mended it."""
+    """A script in which the tasks FAILING fail until a file exists."""
     named = " | ".join(str(index) for index in FAILING)
-    return f"test -e {tmp_path}/mended || case $ROTA_INDEX in {named}) exit 3;; esac"
+    return f"test -e {tmp_path}/repaired || case $ROTA_INDEX in {named}) exit 3;; esac"
 
 
 def test_a_rerun_runs_only_failed_tasks(
     client: Cluster, three: LocalCluster, witness: Witness, tmp_path: Path
 ) -> None:
     old = client.run(*witness.script(fails(tmp_path)), count=COUNT, cpu=0.5, name="squares")
-    (tmp_path / "mended").touch()
+    (tmp_path / "repaired").touch()
     told = three.rota("rerun", old.id, "--failed", "--key", "once")
     again = client.job(told.out.strip())
     repeated = three.rota("rerun", old.id, "--failed", "--key", "once")
@@ -51,7 +51,7 @@ def test_a_rerun_may_fail_again_and_survives_the_server(
     cluster.kill_server()
     cluster.start_server()
     failed = cluster.rota("wait", second)
-    (tmp_path / "mended").touch()
+    (tmp_path / "repaired").touch()
     third = cluster.rota("rerun", second, "--failed").out.strip()
     well = cluster.rota("wait", third)
 

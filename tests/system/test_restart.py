@@ -1,4 +1,4 @@
-"""A restart reaches exactly the attempts that are meant; they are tried again and no retry is spent."""
+"""A restart reaches exactly the selected attempts; they are tried again without using a retry."""
 
 from collections.abc import Iterator
 

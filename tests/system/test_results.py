@@ -1,4 +1,4 @@
-"""Tasks report what came of them with a token of their own, and whoever asks is told."""
+"""Tasks report results with a token of their own, which users and controllers can read."""
 
 import json
 import sys
@@ -58,7 +58,7 @@ def test_results_are_shown_to_users_and_carried_to_controllers(shared: LocalClus
 
 
 def test_the_start_event_precedes_the_result_event(cluster: LocalCluster) -> None:
-    agent = cluster.processes()[1]  # of node-1: stopped by the task before it has told of the start
+    agent = cluster.processes()[1]  # of node-1: stopped by the task before it has reported the start
     report = f"{sys.executable} -c '{REPORT}' 0 '{{}}'"
     script = f"kill -STOP {agent}; (sleep 1; kill -CONT {agent}) & {report}; wait"
     job = cluster.submit("sh", "-c", script, results=True, where=["node == node-1"])

@@ -1,4 +1,4 @@
-"""Tasks report what came of them though the server that led when they were started is gone."""
+"""Tasks report results although the leader of their start is lost."""
 
 import re
 import sys
@@ -33,7 +33,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ElectedCluster
 
 
 def by_curl() -> str:
-    """The script of the how-to, as it stands there."""
+    """The script of the how-to page, verbatim."""
     (script,) = re.findall(r"<!-- file: patient.sh -->\n```text\n(.*?)```", HOWTO.read_text(), re.DOTALL)
     return str(script)
 
@@ -50,7 +50,7 @@ def test_a_result_is_accepted_after_the_leader_is_lost(
         job = client.submit(*witness.script(f"{gate.wait}\n{report}"), results=True, cpu=0.1)
         witness.wait_for(1)
         cluster.kill(leader)
-        gate.open()  # at once: nobody leads yet
+        gate.open()  # immediately, while no server leads
         job.wait(timeout_seconds=PATIENCE_SECONDS)
         result, attempts = job.task(0).result, job.task(0).attempts
     cluster.launch(leader)

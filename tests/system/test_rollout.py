@@ -1,4 +1,4 @@
-"""A newer version of a service on real processes: it goes on only while it is well, and is taken back."""
+"""A newer version of a service on real processes: it is rolled out while healthy, and else rolled back."""
 
 import sys
 from collections.abc import Iterator
@@ -71,13 +71,13 @@ while True:
 
 
 class Load:
-    """What a user of the service sees all the time."""
+    """Requests to the service, all the time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def rounds(self) -> list[tuple[int, str]]:
-        """How many tasks answered, and with which versions; the last line may be on its way."""
+        """How many tasks answered, and with which versions; the last line may be incomplete."""
         lines = self._path.read_text().splitlines(keepends=True)
         rows = [line.rstrip("\n").partition(" ") for line in lines if line.endswith("\n")]
         return [(int(count), versions) for count, _, versions in rows]
@@ -178,7 +178,7 @@ def test_a_healthy_version_replaces_all_tasks(client: Cluster, tmp_path: Path) -
 def test_a_version_that_never_becomes_healthy_is_rolled_back_in_time(
     client: Cluster, three: LocalCluster, tmp_path: Path
 ) -> None:
-    """It is not asked for long enough to fail; while the server is killed in the middle of it."""
+    """It never becomes healthy, and the server is killed in the middle of the rollout."""
     job = serve(client, tmp_path, deadline="8s")
     job.update({"env": {"HOW": "hangs"}, "restart": {"attempts": 1000}}, replace=True)
     three.kill_server()

@@ -22,7 +22,7 @@ SERVE = [os.path.realpath(sys.executable), "-m", "http.server", "--bind", "127.0
 
 @pytest.fixture(scope="module")
 def cluster(three: LocalCluster) -> LocalCluster:
-    """One for all: each test ends its services."""
+    """One cluster for all tests; each test ends its services."""
     return three
 
 
@@ -96,7 +96,7 @@ def test_a_service_that_keeps_failing_is_started_on_another_node(
     first, second = ({seen.node for seen in witness.seen() if seen.attempt == attempt} for attempt in (1, 2))
     assert first.isdisjoint(second)
     assert [seen.attempt for seen in witness.seen()].count(1) == 2
-    # A life that was over at once may be told as ended only: there are more.
+    # A process that exits immediately may be reported as ended only, so there may be more.
     until(lambda: "task.restarted" in cluster.rota("event", "ls", "-o", "json").out, "a restart is told")
     end(cluster, job)
 
@@ -105,7 +105,7 @@ def test_a_service_that_keeps_failing_is_started_on_another_node(
 def test_a_health_check_decides_health_and_its_failure_restarts_the_service(
     cluster: LocalCluster, tmp_path: Path, kind: str
 ) -> None:
-    """What is alive and does not serve is known by its check alone."""
+    """A process that runs but does not serve is detected by its health check only."""
     (port,) = free_ports(1)
     checks: dict[str, dict[str, Any]] = {
         "command": {"command": ["sh", "-c", f"test ! -e {tmp_path}/sick"]},
@@ -145,7 +145,7 @@ def test_services_of_a_drained_node_move(cluster: LocalCluster, witness: Witness
 
 
 def listening(port: int) -> list[int]:
-    """Whoever runs our server on this port."""
+    """The process that serves on this port."""
     wanted = b"\0".join(part.encode() for part in [*SERVE, str(port)]) + b"\0"
     found = []
     for name in os.listdir("/proc"):
@@ -160,7 +160,7 @@ def listening(port: int) -> list[int]:
 def test_a_killed_service_task_restarts_and_a_canceled_one_does_not(
     cluster: LocalCluster, witness: Witness
 ) -> None:
-    """Killed at once, though it is deaf and was promised an hour."""
+    """Killed immediately, though it ignores signals and has a grace of an hour."""
     script = witness.script("trap '' TERM; while :; do sleep 0.1; done")
     job = cluster.submit(*script, kind="service", count=2, grace="1h")
     until(lambda: cluster.count(job, "running") == 2, "both run")

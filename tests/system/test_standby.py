@@ -1,4 +1,4 @@
-"""Three servers on three members of etcd, and clients who know one that stands by, and no other."""
+"""Three servers on three members of etcd, and clients that know a standby only."""
 
 import threading
 from collections import Counter
@@ -39,14 +39,14 @@ def age_ms(cluster: ElectedCluster) -> Any:
 
 
 def connected(cluster: ElectedCluster) -> Cluster:
-    """To the one that never leads alone."""
+    """A client that knows only the server that never leads."""
     client = connect(f"http://{cluster.places[NEVER].http}", token=cluster.token)
     client.transport.patience_seconds = PATIENCE_SECONDS
     return client
 
 
 class Submitter:
-    """Submits one job after the other, each with its own key, and looks for it at once."""
+    """Submits one job after the other, each with its own key, and reads it back immediately."""
 
     def __init__(self, cluster: ElectedCluster) -> None:
         self.submitted: dict[str, str] = {}

@@ -198,7 +198,7 @@ def test_a_call_that_waits_for_a_leader_reaches_the_next_one(cluster: ElectedClu
         told = [0]
 
         def succeeds() -> bool:
-            """Calls may be sent to the killed server until the standby knows that it is gone."""
+            """Calls may go to the killed server until the standby notices."""
             told[0] += 1
             with contextlib.suppress(grpc.RpcError):
                 return bool(list(controller.schedule("true", key="patient"))[-1].stage.state == "succeeded")

@@ -1,4 +1,4 @@
-"""CI actions of five steps, of which some go wrong: one terminal status each, a code for each step."""
+"""CI actions of five steps, some of which fail: one terminal status each, an exit code for each step."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,7 +35,7 @@ def submit(client: Cluster, steps: list[dict[str, Any]], **spec: Any) -> Job:
 
 
 def ends(client: Cluster, job: Job) -> list[str | None]:
-    """Every terminal status that was ever told of its task, and of the job itself."""
+    """Every terminal status that was reported for its task and for the job."""
     events = client.events(limit=1000, job=job.id)
     return [event.raw["state"] for event in events if event.kind in ("task.ended", "job.ended")]
 

@@ -1,4 +1,4 @@
-"""A client without a token costs the gRPC ports no memory, and no other client its answer."""
+"""A client without a token costs the gRPC ports no memory, and no other client its response."""
 
 import json
 from collections.abc import Iterator

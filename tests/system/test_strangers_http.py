@@ -1,4 +1,4 @@
-"""A client without a token costs the HTTP port no memory, no descriptors, and no other client its answer."""
+"""A client without a token costs the HTTP port no memory and no descriptors, and delays no other client."""
 
 import contextlib
 import json

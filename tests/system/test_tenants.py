@@ -19,14 +19,14 @@ ONE_USER = "60999"  # for the jobs of all tenants
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """One that the users of jobs can pass through, as pytest's own cannot be."""
+    """A directory that the users of jobs can pass through, unlike that of pytest."""
     with tempfile.TemporaryDirectory() as made:
         os.chmod(made, 0o711)
         yield Path(made)
 
 
 def tenants(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Bounds on time are wide: this runs beside other tests, which are no attackers."""
+    """Time limits are wide, as other tests run at the same time."""
     size = ("--tenants", "4", "--nodes", "2", "--minutes", "0.1", "--baseline", "0.08")
     given = (*size, "--ratio", "30", "--share", "0.3", "--directory", str(directory))
     return subprocess.run(

@@ -1,4 +1,4 @@
-"""A machine that its provider takes away, by real processes: drained in time, replaced, its work moved."""
+"""A machine with a termination notice, by real processes: drained in time, replaced, its tasks moved."""
 
 import json
 import signal
@@ -16,7 +16,7 @@ SECONDS = 100.0
 
 
 class Notices:
-    """A file for each node that is about to go."""
+    """A file for each node with a termination notice."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

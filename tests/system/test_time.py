@@ -1,4 +1,4 @@
-"""Time that is over ends the work, whoever else is down, and it is recorded as that."""
+"""Time limits and deadlines end tasks, whichever process is down, and are recorded as the reason."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.system
 
 def runs(cluster: LocalCluster, **spec: Any) -> str:
     job = cluster.submit("sleep", "600", **spec)
-    # On a busy machine its time may be over before anybody has looked.
+    # On a busy machine its time may be over before the first check.
     until(lambda: cluster.count(job, "running") or cluster.count(job, "timed_out"), "it runs")
     return job
 

@@ -1,4 +1,4 @@
-"""Tokens from the command line: made, used, listed and taken back."""
+"""Tokens from the command line: made, used, listed and revoked."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A job that no node can take, by real processes: its caller is told why, once, and what is asked is done."""
+"""A job that no node can run, by real processes: its user sees the reason, once, and what would help."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A job is changed while it runs: at once where that is possible, else from the next attempt on."""
+"""A job is updated while it runs: immediately where that is possible, else from the next attempt on."""
 
 import sys
 from itertools import pairwise
@@ -37,7 +37,7 @@ def test_pending_tasks_get_the_new_environment_and_running_ones_keep_the_old(
 
 
 def times_away(job: Job, count: int) -> list[tuple[int, int]]:
-    """Of each task: from the end of its first attempt to the start of its second."""
+    """For each task, the time from the end of its first attempt to the start of its second."""
     tries = [job.task(index).attempts for index in range(count)]
     return sorted((old.ended_at_ms or 0, new.started_at_ms or 0) for old, new in tries)
 
@@ -45,7 +45,7 @@ def times_away(job: Job, count: int) -> list[tuple[int, int]]:
 def test_running_tasks_are_replaced_one_at_a_time(
     client: Cluster, three: LocalCluster, tmp_path: Path, gate: Gate
 ) -> None:
-    """Never are two of the four away, whatever the work takes to stop and to start."""
+    """At most one of the four is down at a time, however long a stop and a start take."""
     seen = tmp_path / "seen"
     job = client.submit("sh", "-c", SAYS.format(seen=seen) + gate.wait, count=4)
     until(lambda: three.count(job.id, "running") == 4, "all run")
@@ -105,7 +105,7 @@ def test_a_longer_time_limit_applies_to_running_tasks(client: Cluster, gate: Gat
 
 
 def memory_limits(cluster: LocalCluster) -> set[str]:
-    """Of the groups of its nodes, as the kernel has them."""
+    """The limits of its cgroups, as read from the kernel."""
     lists = [cluster.node_directory(number) / "groups" for number in cluster.numbers]
     parents = [Path(line) for file in lists if file.exists() for line in file.read_text().splitlines()]
     names = ("*/memory.limit_in_bytes", "*/memory.max")
@@ -133,7 +133,7 @@ def test_a_new_memory_limit_applies_to_running_tasks(
 def test_tasks_are_added_to_a_running_array(
     client: Cluster, three: LocalCluster, witness: Witness, gate: Gate
 ) -> None:
-    """Into its last block and beyond, over a restart of the server."""
+    """Within its last block and beyond, across a restart of the server."""
     job = client.submit(*witness.script(gate.wait), count=3, parallel=3)
     until(lambda: three.count(job.id, "running") == 3, "all run")
     job.update({"count": 300, "parallel": 12})

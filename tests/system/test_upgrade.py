@@ -1,4 +1,4 @@
-"""Versions side by side, by real processes of two trees: agents are replaced, unknown words passed over."""
+"""Versions side by side, by real processes of two trees: agents are replaced, unknown messages ignored."""
 
 import os
 import shutil
@@ -33,7 +33,7 @@ SAYS_MORE = (
 
 
 def another_version(directory: Path, edited: str | None = None, edit: tuple[str, str] = ("", "")) -> str:
-    """A second install: a copy of our tree that says another version, perhaps with one edit."""
+    """A second install: a copy of our tree with another version, and perhaps one edit."""
     copy = directory / "rota"
     shutil.copytree(OURS, copy, ignore=shutil.ignore_patterns("__pycache__"))
     changes = {"__init__.py": (f'"{rota.__version__}"', '"99.9.9"')} | ({edited: edit} if edited else {})
@@ -45,7 +45,7 @@ def another_version(directory: Path, edited: str | None = None, edit: tuple[str,
 
 
 def all_work(cluster: LocalCluster) -> list[int]:
-    """One that is about to become another program has no environment for a moment."""
+    """A process in exec has no environment for a moment, so the list is retried."""
     found = sorted(cluster.work())
     return found if len(found) == TASKS else []
 

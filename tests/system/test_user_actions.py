@@ -1,4 +1,4 @@
-"""Where a job wants to run, from the command line down to the node its process is on."""
+"""Placement requested by a user, from the command line to the node that its process runs on."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Work that finds no room waits, and says for what."""
+"""Jobs that do not fit wait, and say for what."""
 
 from collections.abc import Iterator
 from pathlib import Path

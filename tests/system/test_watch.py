@@ -1,4 +1,4 @@
-"""Streams over HTTP from a server that is killed: nothing is lost, nothing comes twice."""
+"""Streams over HTTP across a killed server: nothing is lost, nothing is repeated."""
 
 import threading
 
@@ -32,7 +32,7 @@ def test_a_watch_continues_across_a_killed_server_without_loss_or_repeat(cluster
         for number in range(ROUNDS):
             client.run("true", count=5)
             assert heard.acquire(timeout=60), "the end of a job is told"
-            client.submit("true", cpu=100)  # it is told of while nobody listens
+            client.submit("true", cpu=100)  # its events occur while no client is connected
             cluster.kill_server()
             cluster.start_server()
             cluster.wait_for_nodes()

@@ -1,4 +1,4 @@
-"""`rota watcher` holds the connections of agents: what they run does not notice when it dies or hangs."""
+"""`rota watcher` holds the connections of agents: their tasks are not affected when it dies or hangs."""
 
 import signal
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 
 
 def with_nodes(cluster: LocalCluster, addresses: str, first: str) -> None:
-    """Two nodes that call these, and are connected to the first."""
+    """Two nodes that know these watchers, and are connected to the first."""
     for number in (1, 2):
         cluster.start_agent(number, ROTA_SERVER_ADDR=addresses)
     cluster.wait_for_nodes()
@@ -70,7 +70,7 @@ class Work:
         return found.status == 200 and found.body["counts"]["running"] == 4
 
     def check(self) -> None:
-        """They end once, with their output; no node was lost on the way."""
+        """They end once, with their output, and no node was lost."""
         self._gate.open()
         until(lambda: self._cluster.count(self._job, "succeeded") == 4, "all have ended", PATIENCE_SECONDS)
         output = self._cluster.rota("logs", self._job)
@@ -112,7 +112,7 @@ def test_a_killed_watcher_loses_no_node_and_no_task(cluster: LocalCluster, tmp_p
 
 
 def moved(cluster: LocalCluster, number: int) -> bool:
-    """To the second watcher, or to the server of which it was told."""
+    """Whether the agent is connected to the second watcher, or to the server."""
     return any(connected(cluster, number, one) for one in (cluster.watcher_addresses[2], cluster.agent))
 
 
@@ -156,7 +156,7 @@ def test_an_agent_cut_off_from_its_watcher_moves_and_its_new_session_counts(tmp_
                 lambda: all(moved(cluster, number) for number in (1, 2)), "both have moved", PATIENCE_SECONDS
             )
             until(lambda: runs_a_job(cluster), "a job runs", PATIENCE_SECONDS)
-            lines.mend(1)  # what the first watcher still has of them comes late
+            lines.mend(1)  # the first watcher delivers delayed messages
             until(lambda: runs_a_job(cluster), "a job runs", PATIENCE_SECONDS)
 
             work.check()

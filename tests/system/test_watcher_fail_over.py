@@ -18,7 +18,7 @@ NODES = (1, 2)
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[ElectedCluster]:
-    """Nodes call watchers first; one of the watchers reaches the leader through a server that never leads."""
+    """Nodes connect to watchers; one of the watchers reaches the leader through a server that never leads."""
     with (
         LocalEtcd(tmp_path / "etcd", 1) as etcd,
         ElectedCluster(tmp_path / "cluster", etcd, nodes=0, never_lead=(3,)) as running,
