@@ -58,7 +58,7 @@ class FakeNode:
         self._news = asyncio.Condition()
         self._hello = message
 
-    async def says(self) -> AsyncIterator[pb.FromNode]:
+    async def messages(self) -> AsyncIterator[pb.FromNode]:
         yield pb.FromNode(n=1, hello=wire.hello_to_wire(self._hello))
         await asyncio.Event().wait()
 
@@ -169,7 +169,7 @@ async def test_a_silent_node_gets_all_servers_with_its_welcome_and_each_new_one(
             await put(engine, record)
         call = group.create_task(service.Connect(node.messages(), cast(Context, node)))
         await turns()
-        kinds = [message.WhichOneof("message") for message in node.received]
+        kinds = [message.WhichOneof("word") for message in node.received]
         first = node.servers
         known.append("three:3")
         await service.sessions.send_servers()

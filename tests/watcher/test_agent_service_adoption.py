@@ -53,7 +53,7 @@ class Node:
         self._asked = asyncio.Event()
         self.welcomed, self.ordered = asyncio.Event(), asyncio.Event()
 
-    async def says(self) -> AsyncIterator[pb.FromNode]:
+    async def messages(self) -> AsyncIterator[pb.FromNode]:
         yield pb.FromNode(n=1, hello=self._hello)
         if self._answers:
             await self._asked.wait()
@@ -110,7 +110,7 @@ def assigned(engine: Engine) -> dict[tuple[JobId, int], int]:
 async def test_a_job_is_requested_and_adopted_before_the_node_is_welcomed(tmp_path: Path) -> None:
     node = Node(HAS, brings())
     async with serving(tmp_path) as (engine, service), calling(service, node):
-        kinds = [message.WhichOneof("message") for message in node.received]
+        kinds = [message.WhichOneof("word") for message in node.received]
 
         assert (node.asked_for, kinds[:2]) == (["7"], ["resubmit", "welcome"])
         assert engine.mirror.jobs[JobId("7")].spec == SPEC

@@ -130,6 +130,7 @@ class CertificateAuthority:
     def _change(self, change: Callable[[Keyring], Keyring]) -> Keyring:
         with files.locked(self._directory, "ca"):
             ring = change(keyring.read(self._directory))
+            # Ordering: other servers must accept what this one signs, so they have the keyring first.
             if self._publish is not None:
                 self._publish(ring)
             keyring.write(self._directory, ring)

@@ -46,7 +46,7 @@ def write_private(path: Path, content: bytes) -> None:
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(temporary, dir_fd=directory)
-        os.fsync(directory)
+        os.fsync(directory)  # or a crash could undo the rename
 
 
 def read_private(path: Path, limit_bytes: int) -> bytes:

@@ -181,6 +181,7 @@ def encoded(ring: Keyring) -> bytes:
 
 def write(directory: Path, ring: Keyring) -> None:
     """Write the keyring; needs the lock. It takes effect in the moment in which `ca.json` is replaced."""
+    # Crash point between the files: `open_keyring` writes the copies again.
     if ring.is_rotated:
         files.write_private(directory / FILE, msgspec.json.format(encoded(ring)))
     _copy(directory, ring)

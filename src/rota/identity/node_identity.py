@@ -73,6 +73,7 @@ def make_request(directory: Path) -> bytes:
     """A signing request (PEM) for this node's key, which is created if there is none yet."""
     files.own_directory(directory)
     with files.locked(directory, "node"):
+        # Under the lock, so that two agents started at once use one key.
         key_path = directory / KEY_FILE
         if not key_path.exists():
             files.write_private(key_path, certificates.key_to_pem(certificates.new_key()))
@@ -152,6 +153,7 @@ def replace_identity(directory: Path, identity: NodeIdentity) -> None:
     """Replace key and certificate on disk atomically; after a crash the old pair is there and valid."""
     with files.locked(directory, "node"):
         files.write_private(directory / FILE, _content(identity))
+        # Crash point: if the key file is left behind, the key in the identity file wins.
         (directory / KEY_FILE).unlink(missing_ok=True)
 
 

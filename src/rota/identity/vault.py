@@ -96,6 +96,7 @@ class Vault:
     def use_join_token(self, secret: str, node_id: str, now_ms: int) -> StoredJoinToken:
         """Use up the token and return it; it has the node's labels and cluster. Raises JoinRefused."""
         with self._changing() as change:
+            # Race: of two nodes with one token, the lock lets exactly one find it unused.
             index = _position(change.join_tokens, secret)
             token = change.join_tokens[index]
             if token.revoked:

@@ -88,6 +88,7 @@ class AgentService(pb_grpc.AgentServicer):
         except BadField as invalid:
             await self._refuse_call(node, invalid, context)
         pieces = wire.tails_from_wire(request)
+        # A node must not write into the output of other nodes' attempts.
         own = await self._engine.read(
             lambda mirror: [piece for piece in pieces if is_own(mirror, node, piece)]
         )

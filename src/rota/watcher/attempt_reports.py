@@ -210,11 +210,13 @@ class _StatusDraft:
         self, position: int, report: AttemptReport, event: AttemptEvent, node: NodeId
     ) -> AttemptState | None:
         number = self._number[position] if position < len(self._number) else 0
+        # Fencing: a report counts for the current attempt number, on the node that it is placed on.
         if number != report.attempt or number == 0 or self._nodes[self._node[position]] != node:
             return None
         known = self._known_number(position)
         before = _STATES[self._state(position)] if known == number else _OFFERED
         state = ATTEMPT.get((before, event))
+        # Steps and service status of a live attempt change without a transition.
         if known == number and before in _LIVE:
             self._update_in_place(position, report)
         if state is None:

@@ -57,6 +57,7 @@ class NodeAuthenticator:
         watcher = certificates.watcher_id_of(shown) if shown else None
         if watcher is None or not self._leadership.may_watch(watcher) or self._authority.is_retired(shown):
             return shown
+        # What a watcher states counts only while it may watch, and only if a trusted CA signed it.
         stated = forwarding.stated_certificate(context)
         return stated if self._authority.vouches_for(stated) else shown
 

@@ -85,15 +85,18 @@ class DispatchState:
         for (job, index), attempt in assigned.items():
             name = (job, index, attempt)
             if name in self._ended:
-                continue
+                continue  # race: its end is reported, but not committed yet
             how = stop_mode(view.jobs[job], index, attempt)
             if how is not None:
                 # Also an attempt that was never sent: the node's answer to the stop ends it.
                 self._stop(found, name, how)
+            # An attempt that was stopped is never started again, even if the stop is no longer desired: its
+            # end is on the way, and a retry gets a new number.
             elif name not in self._live and name not in self._stopping:
                 self._start(found, view, name)
             else:
                 self._send_updates(found, view.jobs[job], name)
+        # What the node runs without being assigned to it may run elsewhere under a newer number.
         for job, index, attempt in list(self._live):
             # A job whose records could not be loaded is unknown here, but not foreign: its work goes on.
             if assigned.get((job, index)) != attempt and job not in view.unloadable:
@@ -131,6 +134,7 @@ class DispatchState:
     def _send_updates(self, found: dict[JobId, JobOrders], job: JobView, name: Name) -> None:
         """Updates of a live attempt: signals, and a newer spec, also one made while the node was away."""
         job_id, index, attempt = name
+        # After a reconnect nothing counts as sent, but a spec of version 1 cannot have changed meanwhile.
         if job.spec.version > 1 and self.sent_templates.get(job_id, 0) < job.spec.version:
             self._send_template(found, job)
         for sent in job.intent.sent if job.intent is not None else ():

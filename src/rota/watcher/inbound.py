@@ -72,6 +72,7 @@ class InboundMessages:
         entry = self._engine.mirror.nodes.get(node)
         if entry is None or entry.revoked:
             raise SessionOver
+        # Heartbeats of ready nodes must not cost a decision each.
         wake = ((liveness.NAME, node),) if self.is_doubted(node) else ()
         self._engine.observe(lambda mirror: mirror.mark_seen(node), *wake)
 
@@ -101,6 +102,7 @@ class InboundMessages:
     async def _on_report(self, session: NodeSession, message: pb.FromNode) -> None:
         node = session.node
         report = wire.report_from_wire(message.n, message.report)
+        # Before the commit: orders computed meanwhile must not start again what has ended.
         session.dispatch.on_reports(report.claims)
         if report.load is not None:
             await self.measure(node, report.load)

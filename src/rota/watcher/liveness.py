@@ -61,6 +61,7 @@ def decide_liveness(
     if entry is None or entry.status is None:
         return NO_CHANGE
     silent_ms = now.ms - entry.last_seen_at_ms
+    # Suspect before a run lease can expire, so that the node gets no new work under a lease meanwhile.
     suspect_ms = min(SUSPECT_MS, lost_ms // 2, *lease_durations_ms(view, node))
     responsive = not entry.revoked and entry.connection is not Connection.DOWN and silent_ms < suspect_ms
     match entry.status.state:
@@ -68,6 +69,7 @@ def decide_liveness(
             return wake_at(entry.last_seen_at_ms + suspect_ms)
         case NodeState.READY:
             return _suspect(view, entry, _why_suspect(entry, silent_ms), now, lost_ms)
+        # FRESH_MS is hysteresis: with a longer silence a lease could make the node suspect again at once.
         case NodeState.SUSPECT | NodeState.LOST if (
             responsive and silent_ms < FRESH_MS and entry.connection is Connection.UP
         ):

@@ -156,6 +156,7 @@ class LogReading:
             self._arrived.clear()
             await self._arrived.wait()
         found: list[pb.LogChunk] = []
+        # The end marker stays in the buffer, so that every later call returns empty, too.
         while self._ahead and (chunk := self._ahead[0]) is not None:
             found.append(chunk)
             self._ahead.popleft()
@@ -234,6 +235,7 @@ class LogReadings:
                     return
                 await reading.put(chunk)
         finally:
+            # Also when the call fails or is cancelled: the reader would wait forever.
             if reading is not None and not reading.closed:
                 await reading.put(None)
 

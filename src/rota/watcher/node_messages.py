@@ -174,6 +174,7 @@ def declare_gone(view: View, node: NodeId, event: NodeEvent, reason: str, now: I
     for (job, index), attempt in sorted(entry.assigned.items()):
         if view.jobs[job].spec.lease_ms is not None:
             continue  # it may run until its lease ends; `leases.expire` declares it lost
+        # NODE_DOWN counts towards quarantine: only for attempts that ran, and not if the node left in order.
         ran = state is NodeState.LOST and state_of(view.jobs[job], index, attempt) in _STARTED
         cause = EndCause.NODE_DOWN if ran else None
         report = AttemptReport(
@@ -221,6 +222,7 @@ def _status_after_hello(entry: NodeView, hello: Hello, now: Instant) -> NodeStat
         hello.labels,
         None,
         since_ms,
+        # A hello has no load: the last shortage holds until the next report.
         shortage=before.shortage if before is not None else None,
         last_silence=before.silence_until(now.ms) if before is not None else None,
         certificate_expires_at_ms=hello.certificate_expires_at_ms,

@@ -206,12 +206,14 @@ class NodeSessions:
             await session.has_pending()
             if session.over:
                 raise SessionOver
+            # Swapped before the first await: what is queued during a write belongs to the next round.
             messages, session.messages = session.messages, []
             orders, session.orders = session.orders, []
             forget, session.forget = session.forget, []
             for message in messages:
                 await outbound.write(message)
             if orders or forget or session.echo_due or session.durable_n > session.acked_n:
+                # Before the write: if that fails the session is over, and the next hello starts afresh.
                 session.acked_n = session.durable_n
                 session.echo_due = False
                 await outbound.write(self._orders(session, orders, forget))
@@ -291,6 +293,7 @@ class NodeSessions:
 
     async def send_servers(self) -> None:
         """Send the server addresses to all connected nodes, yielding to the event loop in between."""
+        # A copy, because the table may change while this yields.
         for number, session in enumerate(list(self._sessions.values())):
             if session.servers:  # else its welcome, which comes first, is still to be sent
                 self._settings.send_servers(session)
@@ -367,6 +370,7 @@ class NodeSessions:
         if session is not None:
             session.refusal = node_messages.why_revoked(self._engine.mirror.nodes[node])
             session.end()
+            # Now, not when the stream has ended: the node could delay that, and would keep its tasks.
             self._on_disconnect(session)
 
     def _record_leave_positions(self, committed: Committed) -> None:

@@ -89,6 +89,7 @@ class StuckAttempts:
                 known = before.get((job, index, number))
                 same = known is not None and known.phase is phase
                 found[job, index, number] = known if known and same else StuckSince(phase, now.ms)
+        # Rebuilt each time, so that attempts which moved on or ended are dropped.
         self._since[node.spec.id] = found
         return found
 

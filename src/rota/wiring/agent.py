@@ -44,6 +44,7 @@ async def _run(config: AgentConfig, directory: Path) -> None:
     try:
         await _serve(config, directory, _identity(config, directory), interruption)
     except* NotAllowed as refused:
+        # The node was deleted or revoked. It may come back as a new one, by a join line only.
         if config.join is None:
             raise
         log.warning("node no longer known; joining again", reason=str(first_of(refused)))

@@ -58,6 +58,7 @@ class DevUsers:
             if self._has_switched:
                 return
             self._open_directory_or_refuse()
+            # Crash point: the mark is first, so that a restart after this uses own users in any case.
             (self._directory / _MARK).touch(mode=0o600)
             self._why_own = "another token was made"
             for restart in self._restarts:

@@ -52,6 +52,7 @@ async def shielded(closing: Coroutine[Any, Any, None]) -> None:
     """Await a cleanup to its end even if this task is cancelled meanwhile; the cancellation follows."""
     task = asyncio.get_running_loop().create_task(closing)
     cancelled: asyncio.CancelledError | None = None
+    # A loop, because a second cancellation must not interrupt the cleanup either.
     while not task.done():
         try:
             await asyncio.shield(task)

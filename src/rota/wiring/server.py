@@ -99,6 +99,7 @@ async def _run_elections(config: ServerConfig) -> None:
             async with running(config) as server:
                 _print_ready(server, config)
                 await asyncio.Event().wait()
+        # Other errors are bugs or need the operator: they end the process.
         except* (LostLeadership, Unavailable, StoreFull) as reasons:
             print_line(f"Rota server does not lead: {first_of(reasons)}")
         await asyncio.sleep(_CAMPAIGN_RETRY_SECONDS)
@@ -137,6 +138,7 @@ async def running(config: ServerConfig, users: DevUsers | None = None) -> AsyncI
     """A server that leads, until the block is left. `users`: whom the jobs of a dev cluster run as."""
     directory = Path(str(config.data_dir))
     async with contextlib.AsyncExitStack() as closing:
+        # First of all: two servers on one directory would overwrite each other's CA and tokens.
         closing.callback(DirectoryLock(directory).release)
         leadership = await closing.enter_async_context(leadership_for(config, directory))
         authority = CertificateAuthority.open(
@@ -191,6 +193,7 @@ async def _serve(
     client_context = ClientContext(vault, directory, url, authority if web.scheme == "https" else None)
     await asyncio.to_thread(client_context.write, _urls(url, leadership))
     async with asyncio.TaskGroup() as tasks:
+        # Ordering: the loop runs before any port accepts, since every request is a command to it.
         driving = tasks.create_task(engine.run())
         await _seed(engine, config.store)  # before a client can submit or a node can join
         for grpc_server in grpc_servers:

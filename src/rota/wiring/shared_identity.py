@@ -29,6 +29,7 @@ async def adopt_authority(store: EtcdStore, directory: Path) -> None:
     shared = await store.members.read_shared(_CA)
     if shared is None or had_one:
         own = keyring.open_keyring(ca_directory, datetime.now(UTC))
+        # Race between first servers: etcd keeps the first CA, and the others adopt it.
         shared = await store.members.put_if_absent(_CA, _from_ring(own))
         if had_one and own.current_fingerprint not in _to_ring(shared).fingerprints:
             raise Unsafe(f"{directory} holds the CA of another cluster than etcd: use an empty directory")

@@ -92,6 +92,7 @@ def migrate(source: StoreLocation, target: StoreLocation) -> StoreContents:
     async def move() -> None:
         async with source.opened(alone=True) as store:
             snapshot = await store.read()
+            # Fencing: nodes refuse a server that is started on the source by mistake.
             above = snapshot._replace(epoch=snapshot.epoch + 1)
             await _load_snapshot(target, above, await _events(store), await source.read_files(store))
 

@@ -186,6 +186,7 @@ class WatcherCredentials:
         reply = await stub.RenewWatcher(request, timeout=_RENEW_SECONDS)
         trusting = self.identity.trusting(reply.ca) if reply.ca else self.identity
         renewed = own.accept(reply.certificate, trusting.bundle.pem, datetime.now(UTC))
+        # Ordering: stored before it is used, so that a crash leaves a usable identity.
         await asyncio.to_thread(store_watcher, self._directory, renewed)
         self._hold(renewed)
         log.info("certificate renewed", until=f"{self.period.end:%Y-%m-%d %H:%M:%S} UTC")

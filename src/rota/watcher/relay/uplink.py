@@ -106,6 +106,7 @@ class RelayedSession:
     def push(self, message: bytes) -> None:
         self._outgoing.append(message)
         self._outgoing_bytes += len(message)
+        # Backpressure on the shared stream would stop all agents: the slow one loses its call instead.
         if self._outgoing_bytes > _AGENT_BYTES_MAX:
             self._outgoing = []
             self.finish(grpc.StatusCode.RESOURCE_EXHAUSTED, "the agent does not read its messages")
@@ -205,7 +206,7 @@ class Uplink:
     async def _attach(self, address: str) -> bool:
         """Run one connection to its end; returns True if the server has answered. Raises NotAllowed."""
         broken: list[BaseException] = []
-        self._outgoing = _Outgoing()
+        self._outgoing = _Outgoing()  # nothing of the last connection reaches another leader
         keepalive = KeepaliveTimer()
         async with self._dial(address) as channel:
             stub = watcher_pb2_grpc.WatcherStub(channel)  # type: ignore[no-untyped-call]  # generated
@@ -255,6 +256,7 @@ class Uplink:
                 await self._set_attached(address, channel)
 
     def _receive_batch(self, batch: watcher_pb2.LeaderBatch) -> None:
+        # Fencing: a server that was deposed must not give orders through this watcher.
         if batch.epoch < self.epoch:
             raise LeaderUnreachable(f"its epoch is {batch.epoch}, and {self.epoch} was seen before")
         self.epoch = batch.epoch

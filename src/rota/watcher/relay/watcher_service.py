@@ -289,7 +289,7 @@ class WatcherConnection:
         while True:
             self.keepalive.reset()
             self._receive_batch(batch, tasks)
-            self._received_n = batch.n
+            self._received_n = batch.n  # acknowledged once it is applied
             batch = await _next(batches)
 
     def _receive_batch(self, batch: watcher_pb2.NodeBatch, tasks: asyncio.TaskGroup) -> None:
@@ -300,6 +300,7 @@ class WatcherConnection:
         for message in batch.words:
             if message.session in relayed:
                 relayed[message.session].deliver(message.word)
+        # Ordering: numbers after the messages that they confirm, which are in this batch or an earlier one.
         leased = frozenset(batch.leased)
         received = zip(batch.heard_session, batch.heard_n, strict=True)
         self._agents.sessions.on_relayed_heartbeats(

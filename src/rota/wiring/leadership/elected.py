@@ -151,6 +151,7 @@ async def hold_lease(lease: LeaderLease, timing: LeaseTiming) -> None:
                 )
             case LeaseAction.RENEW:
                 tried_at_ms = boot_ms()
+                # A failed renewal is retried by the next step, until the fence is reached.
                 with contextlib.suppress(Unavailable, TimeoutError):
                     async with asyncio.timeout(step.within_ms / 1000):
                         await lease.renew()

@@ -84,6 +84,7 @@ class Following:
         Stops following: later steps of the watch are not applied.
         """
         try:
+            # Final, because this server leads: no other can commit any more.
             last = (await self._store.read_state()).revision
             async with asyncio.timeout(_FIRST_READ_SECONDS):
                 await self._is_read.wait()
@@ -93,6 +94,7 @@ class Following:
         except (TimeoutError, Unavailable, StoreFull) as error:
             log.warning("full reload", error=str(error))
             last = -1
+        # Waits for a step in progress: nothing may be replayed once the engine starts to lead.
         async with self._applying:
             self._is_over = True
         return self._engine.revision == last
@@ -159,6 +161,7 @@ class Following:
     async def _confirm(self) -> None:
         """Confirm once a second, by a quorum read, that the watch has delivered everything."""
         while True:
+            # Before the read: the state is at least as new as that, and its age counts from then.
             asked_at_ms = boot_ms()
             with contextlib.suppress(Unavailable, StoreFull):
                 state = await self._store.read_state()
