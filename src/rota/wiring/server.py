@@ -190,8 +190,7 @@ async def _serve(
     _register_services(grpc_servers, agents, attached, ControllerService(api))
     web = listeners.web_server(make_app(api), served, config.http_server)
     url, local = f"{web.scheme}://{addresses.http}", _local(directory, users)
-    client_context = ClientContext(vault, directory, url, authority if web.scheme == "https" else None)
-    await asyncio.to_thread(client_context.write, _urls(url, leadership))
+    client_context = await _write_client_context(vault, directory, url, authority, leadership)
     async with asyncio.TaskGroup() as tasks:
         # Ordering: the loop runs before any port accepts, since every request is a command to it.
         driving = tasks.create_task(engine.run())
@@ -328,6 +327,15 @@ async def _close_web(
         await server.stop(_CLOSE_SECONDS)
     await asyncio.wait([serving])  # not awaited for its result: it is cancelled if the engine has failed
     await web.close_all()
+
+
+async def _write_client_context(
+    vault: Vault, directory: Path, url: str, authority: CertificateAuthority, leadership: Leadership
+) -> ClientContext:
+    trusted = authority if url.startswith("https:") else None
+    client_context = ClientContext(vault, directory, url, trusted)
+    await asyncio.to_thread(client_context.write, _urls(url, leadership))
+    return client_context
 
 
 def _urls(own: str, leadership: Leadership) -> list[str]:
