@@ -225,8 +225,11 @@ def test_a_full_file_is_rotated_and_the_oldest_is_removed(
     log.close()
 
     kept = sorted(tmp_path.iterdir(), key=lambda one: one.name)
-    assert [one.name for one in kept] == ["audit.jsonl", *(f"audit.jsonl.{n}" for n in range(1, AUDIT_FILES))]
-    assert all(one.stat().st_size <= 1000 and stat.S_IMODE(one.stat().st_mode) == 0o600 for one in kept)
-    newest = [line["target"] for one in [path, kept[1]] for line in reversed(lines(one))]
+    assert [file.name for file in kept] == [
+        "audit.jsonl",
+        *(f"audit.jsonl.{n}" for n in range(1, AUDIT_FILES)),
+    ]
+    assert all(file.stat().st_size <= 1000 and stat.S_IMODE(file.stat().st_mode) == 0o600 for file in kept)
+    newest = [line["target"] for file in [path, kept[1]] for line in reversed(lines(file))]
     assert newest == [f"job {number}" for number in range(199, 199 - len(newest), -1)]
     assert log.dropped == 0

@@ -332,4 +332,4 @@ def test_the_vault_records_the_ca_of_a_watchers_certificate(tmp_path: Path) -> N
     vault.note_watcher_ca("w1", "sha256:1")
     vault.note_watcher_ca("gone", "sha256:1")
 
-    assert [one.ca for one in Vault.open(tmp_path).list_watchers()] == ["sha256:1"]
+    assert [watcher.ca for watcher in Vault.open(tmp_path).list_watchers()] == ["sha256:1"]

@@ -93,8 +93,8 @@ class Mute(Worker):
 
 
 def main() -> None:
-    scheduler, *said = sys.argv[1:]
-    manners = dict(word.partition("=")[::2] for word in said)
+    scheduler, *options = sys.argv[1:]
+    manners = dict(word.partition("=")[::2] for word in options)
     server = grpc.server(futures.ThreadPoolExecutor(32))
     worker = Mute(manners) if "mute" in manners else Worker(manners)
     pb_grpc.add_WorkerServicer_to_server(worker, server)

@@ -17,12 +17,12 @@ def dial(address: str, source: str = "127.0.0.1") -> socket.socket:
 
 
 @contextlib.contextmanager
-def dialled(address: str, count: int, said: bytes = b"") -> Iterator[list[socket.socket]]:
+def dialled(address: str, count: int, data: bytes = b"") -> Iterator[list[socket.socket]]:
     """`count` connections, each of which has sent `said`."""
     with contextlib.ExitStack() as opened:
         peers = [opened.enter_context(dial(address)) for _ in range(count)]
         for peer in peers:
-            peer.sendall(said)
+            peer.sendall(data)
         yield peers
 
 

@@ -32,7 +32,9 @@ def client(shared: LocalCluster) -> Iterator[Cluster]:
 def kinds(cluster: LocalCluster, job: str) -> list[str]:
     """The kinds of a task's events, in order."""
     events = cluster.call("GET", f"/v1/events?job={job}").body["events"]
-    return [one["kind"] for one in events if one["kind"] in ("task.started", "task.reported", "task.ended")]
+    return [
+        event["kind"] for event in events if event["kind"] in ("task.started", "task.reported", "task.ended")
+    ]
 
 
 def test_exit_code_outputs_and_the_file_are_reported_before_the_end(
@@ -119,7 +121,7 @@ def test_a_task_that_ends_without_server_and_agent_is_reported_once(
 
     for job in jobs:
         attempts = cluster.call("GET", f"/v1/jobs/{job}/tasks/0").body["attempts"]
-        assert [one["result"]["results"] for one in attempts] == [REPORTED]
+        assert [attempt["result"]["results"] for attempt in attempts] == [REPORTED]
         assert kinds(cluster, job)[-2:] == ["task.reported", "task.ended"]
         assert kinds(cluster, job).count("task.reported") == 1
     assert len(witness.seen()) == 2

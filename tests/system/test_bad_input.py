@@ -87,7 +87,7 @@ def test_an_unknown_resource_is_404(shared: LocalCluster, method: str, path: str
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "expected"),
     [
         (["run"], 2, "there is no command"),
         (["run", "--", ""], 2, "command"),
@@ -110,13 +110,13 @@ def test_an_unknown_resource_is_404(shared: LocalCluster, method: str, path: str
     ],
 )
 def test_the_command_line_explains_bad_input(
-    shared: LocalCluster, arguments: list[str | bytes], code: int, said: str
+    shared: LocalCluster, arguments: list[str | bytes], code: int, expected: str
 ) -> None:
     ran = shared.rota(*arguments)
 
     assert (ran.code, ran.out) == (code, ""), ran.err
     assert ran.err.startswith("error: ")
-    assert said in ran.err
+    assert expected in ran.err
     assert "Traceback" not in ran.err
 
 

@@ -90,10 +90,10 @@ def test_half_of_the_nodes_are_waited_for_and_of_a_third_a_few_are_declared_lost
     gate.open()
     assert twenty.rota("wait", job).code == 0
     assert len(witness.seen()) == NODES + len(lost)
-    told = levels(twenty)
-    first = told.index("off")
-    assert "stopped" in told[:first]
-    assert set(told[first:]) == {"slowed", "off"}
+    seen_levels = levels(twenty)
+    first = seen_levels.index("off")
+    assert "stopped" in seen_levels[:first]
+    assert set(seen_levels[first:]) == {"slowed", "off"}
 
 
 def test_an_operator_confirms_that_silent_nodes_are_lost(
@@ -113,9 +113,9 @@ def test_an_operator_confirms_that_silent_nodes_are_lost(
             five.kill_node(number)
         until(lambda: brake(five) == "stopped", "the brake is on")
 
-        said = five.rota("node", "brake", "--release")
+        released = five.rota("node", "brake", "--release")
 
-        assert "said to be gone: node-1, node-2, node-3" in said.err
+        assert "said to be gone: node-1, node-2, node-3" in released.err
         until(lambda: len(witness.seen()) == 8, "what they ran runs elsewhere")
         until(lambda: brake(five) == "off", "the brake is off")
         gate.open()

@@ -57,7 +57,9 @@ def identity_of(cluster: LocalCluster, number: int) -> NodeIdentity:
 
 def all_renewed(cluster: LocalCluster) -> bool:
     found = rotation(cluster)
-    return not found["dependents"] and all(identity_of(cluster, one).is_current for one in cluster.numbers)
+    return not found["dependents"] and all(
+        identity_of(cluster, number).is_current for number in cluster.numbers
+    )
 
 
 def ready(cluster: LocalCluster) -> list[str]:
@@ -99,11 +101,11 @@ def test_a_rotation_disturbs_no_node_and_no_attempt(patient: LocalCluster, tmp_p
     begun = started(patient)
     until(lambda: all_renewed(patient), "all nodes have certificates of the new CA")
     assert begun["phase"] == "overlap"
-    assert [one["signs"] for one in begun["authorities"]] == [True, False]
+    assert [authority["signs"] for authority in begun["authorities"]] == [True, False]
     assert renewal(patient, old).certificate, "the old one is good for the overlap"
     finished = patient.call("POST", f"{ROTATION}/finish", {})
     assert finished.status == 200, finished.body
-    assert [one["fingerprint"] for one in finished.body["retired"]] == [old_server["fingerprint"]]
+    assert [authority["fingerprint"] for authority in finished.body["retired"]] == [old_server["fingerprint"]]
     gate.open()
     for job in (reporting, working):
         assert patient.rota("wait", job).code == 0, "by the token that it was given before the rotation"

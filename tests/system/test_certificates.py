@@ -35,8 +35,8 @@ class ShortLived(LocalCluster):
     def __init__(
         self, directory: Path, server: int = 3600, node: int = 3600, lost: int = LONG_SECONDS
     ) -> None:
-        said = {"SERVER_LIFE": str(server), "NODE_LIFE": str(node), "ROTA_LOST_SECONDS": str(lost)}
-        super().__init__(directory, nodes=1, settings={**said, "PYTHONPATH": f"{SOURCE}:{ROOT}"})
+        lifetimes = {"SERVER_LIFE": str(server), "NODE_LIFE": str(node), "ROTA_LOST_SECONDS": str(lost)}
+        super().__init__(directory, nodes=1, settings={**lifetimes, "PYTHONPATH": f"{SOURCE}:{ROOT}"})
 
     def _line(self, *arguments: str | bytes) -> list[str | bytes]:
         return [SHORT if part == "rota.cli.main" else part for part in super()._line(*arguments)]

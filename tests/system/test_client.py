@@ -43,7 +43,7 @@ def test_attempts_are_read_one_by_one(client: Cluster) -> None:
 
     assert [(one.attempt, one.state) for one in attempts] == [(1, "failed"), (2, "succeeded")]
     assert job.attempt(1) == attempts[0]
-    assert [one.index for one in job.tasks(node=attempts[1].node)] == [0]
+    assert [task.index for task in job.tasks(node=attempts[1].node)] == [0]
     with pytest.raises(NotFound):
         job.attempt(3)
 

@@ -186,7 +186,7 @@ def test_a_killed_server_finds_the_machines_it_requested(cluster: LocalCluster) 
     after = cluster.submit("true", cluster="burst")
     until(lambda: cluster.count(after, "succeeded") == 1, "it has run", SECONDS)
 
-    assert [one["name"] for one in shown(cluster, "burst")["machines"]] == ["burst-1"]
+    assert [machine["name"] for machine in shown(cluster, "burst")["machines"]] == ["burst-1"]
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,10 @@ def test_an_impossible_cluster_is_refused_with_a_reason(
 def test_the_default_cluster_is_listed(shared: LocalCluster) -> None:
     listed = json.loads(shared.rota("cluster", "ls", "-o", "json").out)["clusters"]
 
-    assert [(one["name"], one["state"], one["nodes"]) for one in listed] == [("default", "unavailable", 0)]
+    assert [
+        (listed_cluster["name"], listed_cluster["state"], listed_cluster["nodes"])
+        for listed_cluster in listed
+    ] == [("default", "unavailable", 0)]
 
 
 @pytest.fixture(scope="module")

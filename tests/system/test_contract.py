@@ -52,7 +52,9 @@ def finite(document: dict[str, Any]) -> dict[str, Any]:
     del paths["/v1/jobs/{ref}/follow"]
     for path, operations in paths.items():
         for operation in operations.values():
-            operation["parameters"] = [one for one in operation["parameters"] if one["name"] != "follow"]
+            operation["parameters"] = [
+                parameter for parameter in operation["parameters"] if parameter["name"] != "follow"
+            ]
             for one in operation["parameters"]:
                 names = THERE.get(path.split("/")[2]) if one["name"] == "ref" else ["0", "1", "7"]
                 if one["in"] == "path" and names:

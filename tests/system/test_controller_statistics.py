@@ -84,13 +84,13 @@ def test_summaries_arrive_at_the_requested_interval(
     watching.cancel()
     gate.open()
 
-    told = {one.node: one for part in first for one in part.nodes}
-    assert {one.running for one in told.values()} == {2}
-    for one in told.values():
+    by_node = {one.node: one for part in first for one in part.nodes}
+    assert {one.running for one in by_node.values()} == {2}
+    for one in by_node.values():
         check_measured(one)
     assert (first[0].queue.jobs, first[0].queue.tasks) == (1, 2)
     assert first[0].at_ms < second[0].at_ms
-    assert {one.node for part in second for one in part.nodes} <= set(told)
+    assert {one.node for part in second for one in part.nodes} <= set(by_node)
     until(lambda: nodes.call("GET", f"/v1/jobs/{job}").body["state"] == "succeeded", "the job ends")
 
 

@@ -161,7 +161,7 @@ class Story:
 
     def became(self, name: str) -> Case:
         shown = self.cluster.call("GET", f"/v1/jobs/{self.jobs[name]}").body
-        seen = sorted((one.index, one.attempt) for one in self.witness(name).seen())
+        seen = sorted((start.index, start.attempt) for start in self.witness(name).seen())
         attempts = tuple(attempt for _, attempt in seen)
         by_cluster = str(shown["reason"]).startswith("cluster-failed: cloud, ")
         case = CASES[name]
@@ -213,7 +213,7 @@ def test_each_job_ends_as_its_owner_says_when_a_provider_dies_with_its_machines(
     until(lambda: story.alive().keys() == set(MOVED), "what the record says runs, and no more", SECONDS)
     gate.open()
     until(lambda: all(story.became(name).ends == "succeeded" for name in MOVED), "they end", SECONDS)
-    told = cluster.rota("cluster", "why", "cloud", "--limit", "1000").out
+    output = cluster.rota("cluster", "why", "cloud", "--limit", "1000").out
     cloud.come_back()
     deleted = cluster.rota("cluster", "delete", "cloud")
     until(lambda: shown(cluster).get("state") is None, "nothing is left of the cluster", SECONDS)
@@ -221,7 +221,9 @@ def test_each_job_ends_as_its_owner_says_when_a_provider_dies_with_its_machines(
     assert made.code == 0, made.err
     assert {name: story.became(name) for name in CASES} == CASES
     assert {story.witness(name).seen()[-1].node for name in MOVED} == {"node-1"}
-    assert "cluster cloud has failed: no node is left, and its provider has failed 6 times in a row; " in told
-    assert " jobs are canceled: cluster cloud has failed" in told
+    assert (
+        "cluster cloud has failed: no node is left, and its provider has failed 6 times in a row; " in output
+    )
+    assert " jobs are canceled: cluster cloud has failed" in output
     assert deleted.code == 0, deleted.err
     assert list(cloud.here.glob("*/")) == []

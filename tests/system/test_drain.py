@@ -41,7 +41,10 @@ def test_at_the_deadline_tasks_move_without_using_a_retry(
     assert three.rota("node", "drain", "node-1", "--wait").code == 0
     assert three.node(1)["eligibility"] == "drained"
     events = json.loads(three.rota("event", "ls", "--node", "node-1", "-o", "json").out)["events"]
-    assert [one["state"] for one in events if one["kind"] == "node.changed"][-2:] == ["draining", "drained"]
+    assert [event["state"] for event in events if event["kind"] == "node.changed"][-2:] == [
+        "draining",
+        "drained",
+    ]
     assert three.rota("node", "open", "node-1").code == 0
 
 

@@ -65,7 +65,7 @@ def test_nodes_scale_up_for_two_hundred_tasks_and_down_without_killing_any(
     gate.open()
     last.wait(SECONDS)
     until(lambda: elastic.machines() == [], "the last one is gone", SECONDS)
-    told = elastic.ledger()
+    entries = elastic.ledger()
 
     assert f"cluster default would get {NODES} nodes more: {TASKS} tasks would wait there" in planned.stdout
     assert Counter((task.state, task.attempt) for task in job.tasks()) == {("succeeded", 1): TASKS}
@@ -73,9 +73,10 @@ def test_nodes_scale_up_for_two_hundred_tasks_and_down_without_killing_any(
     assert {seen.node for seen in witness.seen()} == {f"default-{number}" for number in range(1, NODES + 1)}
     assert (while_others_go["running"], last.exit_code, late.starts()) == (1, 0, {0: 1})
     assert (
-        "adding 4 nodes to default: 200 tasks wait, 40 of them would start; it has 0, its limit is 4" in told
+        "adding 4 nodes to default: 200 tasks wait, 40 of them would start; it has 0, its limit is 4"
+        in entries
     )
-    assert steps(told) == dict.fromkeys(("added", "joined", "taken", "gone"), NODES)
+    assert steps(entries) == dict.fromkeys(("added", "joined", "taken", "gone"), NODES)
     assert elastic.dev.end(signal.SIGINT) == 0
     until(lambda: elastic.dev.left() == [], "nothing is left", STOP_SECONDS)
 
@@ -109,6 +110,6 @@ def steps(ledger: list[str]) -> Counter[str]:
     found: Counter[str] = Counter()
     for step, sentence in sentences.items():
         for why in ledger:
-            if told := re.fullmatch(sentence, why):
-                found[step] += int(told[1]) if told[1].isdecimal() else 1
+            if match := re.fullmatch(sentence, why):
+                found[step] += int(match[1]) if match[1].isdecimal() else 1
     return found

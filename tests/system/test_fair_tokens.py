@@ -32,8 +32,8 @@ class Asker:
 
     def end(self) -> int:
         """The number of answers since `count`."""
-        told, _ = self.process.communicate(timeout=60)
-        return int(told.split()[0])
+        output, _ = self.process.communicate(timeout=60)
+        return int(output.split()[0])
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ def test_a_full_disk_accepts_results_and_no_new_jobs(
     _fill(filler)
 
     refusal = until(lambda: _refusal(cramped), "a submit is refused") or {}
-    told = cramped.rota("run", "--", "true")
+    ran = cramped.rota("run", "--", "true")
     status = cramped.rota("server", "status").out
     gate.open()
     until(
@@ -60,8 +60,8 @@ def test_a_full_disk_accepts_results_and_no_new_jobs(
 
     assert (refusal["code"], refusal["status"]) == ("store_full", 507)
     assert "is full" in refusal["detail"]
-    assert told.code == 75
-    assert told.err.startswith("error: store_full: the server's disk is full")
+    assert ran.code == 75
+    assert ran.err.startswith("error: store_full: the server's disk is full")
     assert "its disk is full" in status
     assert "the server's disk is full" in why
     assert still_waits == 1

@@ -88,19 +88,19 @@ def test_half_gpus_fill_two_devices_and_a_whole_one_waits(node: LocalCluster, di
     until(lambda: node.call("GET", f"/v1/jobs/{whole}/why").body["waits"], "the whole one waits")
 
     assert taken(seen) == {"0": 1000, "1": 1000}
-    assert {one.share for one in seen} == {"0.5"}
-    assert all(one.cuda == ",".join(one.gpus) for one in seen)
+    assert {start.share for start in seen} == {"0.5"}
+    assert all(start.cuda == ",".join(start.gpus) for start in seen)
     assert len(diary.seen()) == 4
     diary.gate.open()
     assert node.rota("wait", halves, whole).code == 0
     last = diary.seen()[4:]
-    assert [(one.job, one.share, len(one.gpus)) for one in last] == [(whole, "whole", 1)]
+    assert [(start.job, start.share, len(start.gpus)) for start in last] == [(whole, "whole", 1)]
 
 
 def test_parts_and_a_whole_device_run_side_by_side(node: LocalCluster, diary: Diary) -> None:
     jobs = [submit(node, diary, 0.5), submit(node, diary, 1), submit(node, diary, 0.3)]
     jobs.append(submit(node, diary, 0.2))
-    seen = {one.job: one for one in diary.wait_for(4)}
+    seen = {start.job: start for start in diary.wait_for(4)}
 
     assert taken(list(seen.values())) == {"0": 1000, "1": 1000}
     shared = {seen[job].gpus for job in (jobs[0], jobs[2], jobs[3])}

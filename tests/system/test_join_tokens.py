@@ -30,7 +30,7 @@ def line_of(token: dict[str, Any]) -> JoinLine:
 def listed(cluster: LocalCluster) -> dict[str, dict[str, Any]]:
     answer = cluster.rota("node", "token", "ls", "-o", "json")
     assert answer.code == 0, answer.err
-    return {one["id"]: one for one in json.loads(answer.out)["join_tokens"]}
+    return {token["id"]: token for token in json.loads(answer.out)["join_tokens"]}
 
 
 def test_join_tokens_are_listed_by_id_with_their_state(shared: LocalCluster, tmp_path: Path) -> None:

@@ -22,12 +22,12 @@ def test_a_signal_reaches_one_task_once_and_the_task_continues(
     job = client.submit("sh", "-c", NOTES.format(heard=heard), count=3, grace=60)
     until(lambda: job.logs().count("ready") == 3, "all tasks run")
 
-    told = three.rota("kill", job.id, "--task", "1", "--signal", "SIGUSR1")
+    ran = three.rota("kill", job.id, "--task", "1", "--signal", "SIGUSR1")
     until(lambda: heard.exists() and heard.read_text(), "it is heard")
     three.rota("kill", job.id, "--signal", "usr1")
     until(lambda: len(heard.read_text().split()) >= 4, "all have heard the second")
 
-    assert told.code == 0, told.err
+    assert ran.code == 0, ran.err
     assert sorted(heard.read_text().split()) == ["0", "1", "1", "2"]
     assert job.refresh().counts["running"] == 3
     job.kill()
@@ -53,12 +53,12 @@ def test_one_task_of_an_array_is_canceled_and_the_others_continue(
     job = client.submit(*witness.script(gate.wait), count=600, parallel=2)
     until(lambda: three.count(job.id, "running") == 2, "two run")
     witness.wait_for(2)
-    told = three.rota("cancel", job.id, "--task", "1,599")
+    ran = three.rota("cancel", job.id, "--task", "1,599")
     until(lambda: three.count(job.id, "canceled") == 2, "both are canceled")
     more = three.rota("cancel", job.id, "--task", "3-598")
     gate.open()
 
-    assert (told.code, more.code) == (0, 0), told.err + more.err
+    assert (ran.code, more.code) == (0, 0), ran.err + more.err
     assert job.wait(60).state == "canceled"
     assert job.status.counts["succeeded"] == 2
     assert set(witness.starts()) == {0, 1, 2}
@@ -67,15 +67,15 @@ def test_one_task_of_an_array_is_canceled_and_the_others_continue(
 def test_a_signal_that_does_not_exist_is_named(client: Cluster, three: LocalCluster) -> None:
     job = client.submit("sleep", "600")
     until(lambda: job.refresh().counts["running"] == 1, "it runs")
-    told = three.rota("kill", job.id, "--signal", "USR7")
+    ran = three.rota("kill", job.id, "--signal", "USR7")
     with pytest.raises(Rejected) as nobody:
         job.kill(indices=[3])
     job.kill()
     ended = job.wait(60)
 
-    assert told.code == 2
-    assert "signal: 'USR7' is not a signal" in told.err
-    assert "did you mean USR" in told.err
+    assert ran.code == 2
+    assert "signal: 'USR7' is not a signal" in ran.err
+    assert "did you mean USR" in ran.err
     assert nobody.value.field == "indices"
     assert ended.reason == "killed by local"
     with pytest.raises(Conflict):
@@ -87,7 +87,7 @@ def test_no_task_of_a_paused_job_starts_and_running_ones_continue(
 ) -> None:
     job = client.submit(*witness.script(gate.wait), count=20, parallel=2)
     until(lambda: three.count(job.id, "running") == 2, "two run")
-    told = three.rota("pause", job.id)
+    ran = three.rota("pause", job.id)
     gate.open()
     until(lambda: three.count(job.id, "succeeded") == 2, "those end")
     why = three.rota("why", job.id).out
@@ -95,8 +95,8 @@ def test_no_task_of_a_paused_job_starts_and_running_ones_continue(
     started = len(witness.starts())
     resumed = three.rota("resume", job.id)
 
-    assert (told.code, resumed.code) == (0, 0), told.err + resumed.err
-    assert "paused" in told.err
+    assert (ran.code, resumed.code) == (0, 0), ran.err + resumed.err
+    assert "paused" in ran.err
     assert "paused" in shown
     assert "it is paused" in why
     assert f"rota resume {job.id}" in why

@@ -119,8 +119,8 @@ def test_both_streams_are_merged_in_the_order_written(shared: LocalCluster, talk
     found = records(shared, talker.job)
     with_times = logs(shared, talker.job, "--stdout", "--timestamps").splitlines()
 
-    assert "".join(one["text"] for one in found) == "one\ntwo\nthree\nfour\nfive\n"
-    times = [one["at_ms"] for one in found]
+    assert "".join(record["text"] for record in found) == "one\ntwo\nthree\nfour\nfive\n"
+    times = [record["at_ms"] for record in found]
     assert times == sorted(times)
     assert 0 < times[0] <= time.time_ns() // 1_000_000
     assert [line.split(" ")[1] for line in with_times] == ["one", "three", "five"]
@@ -144,8 +144,8 @@ def test_the_last_lines_are_counted_over_both_streams(shared: LocalCluster, talk
 
     def shown(lines: int, *more: str) -> str:
         found = records(shared, talker.job, "--tail", str(lines), *more)
-        assert not any("missing" in one for one in found)
-        return "".join(one["text"] for one in found)
+        assert not any("missing" in record for record in found)
+        return "".join(record["text"] for record in found)
 
     living = [shown(lines) for lines in range(5)]
     alone = [shown(2, "--stdout"), shown(2, "--stderr"), shown(1, "--until", moment())]
@@ -169,8 +169,8 @@ def test_the_last_lines_of_capped_output_are_found_and_the_gap_is_reported(tmp_p
         gate.open()
         until(lambda: cluster.count(job, "succeeded") == 1, "the end")
 
-    assert [(one["offset"], one["text"]) for one in last] == [(3_000_002, "z\n")]
-    assert sum(one.get("missing", 0) + len(one.get("text", "")) for one in more) == 3_000_004
+    assert [(record["offset"], record["text"]) for record in last] == [(3_000_002, "z\n")]
+    assert sum(record.get("missing", 0) + len(record.get("text", "")) for record in more) == 3_000_004
     assert more[0]["missing"] > 2_000_000
 
 
@@ -192,7 +192,7 @@ def test_reading_continues_from_a_byte_or_a_cursor(shared: LocalCluster, talker:
     assert some.out == "456789"
     assert (vague.code, "add --stdout or --stderr" in vague.err) == (2, True)
     assert (before, rest) == (b"0123456789", b"more")
-    assert sum(len(one["text"]) for one in resumed) == 17
+    assert sum(len(record["text"]) for record in resumed) == 17
     assert raw.out == "e"
     assert (
         shared.call("GET", f"{path}?format=chunks&from=0.1.stdout:13&from=0.1.stderr:3").body["offset"] == 13

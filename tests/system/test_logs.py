@@ -26,7 +26,9 @@ def records(cluster: LocalCluster, *arguments: str) -> list[dict[str, Any]]:
 
 def counted(found: list[dict[str, Any]]) -> tuple[int, int]:
     """Bytes received, and bytes reported as missing."""
-    return sum(len(one.get("text", "")) for one in found), sum(one.get("missing", 0) for one in found)
+    return sum(len(record.get("text", "")) for record in found), sum(
+        record.get("missing", 0) for record in found
+    )
 
 
 def test_the_server_shows_the_tail_of_output_on_a_lost_node(cluster: LocalCluster) -> None:
@@ -43,11 +45,17 @@ def test_the_server_shows_the_tail_of_output_on_a_lost_node(cluster: LocalCluste
     told = records(cluster, ended)
     of_live = records(cluster, live)
 
-    assert counted([one for one in told if one["stream"] == "stdout"]) == (16 * KIB, 100_005 - 16 * KIB)
+    assert counted([record for record in told if record["stream"] == "stdout"]) == (
+        16 * KIB,
+        100_005 - 16 * KIB,
+    )
     assert told[-1]["text"].endswith("xlast\n") or told[-1]["text"] == "oops\n"
-    assert {"oops\n"} == {one["text"] for one in told if one["stream"] == "stderr"}
-    assert counted([one for one in of_live if one["stream"] == "stdout"]) == (16 * KIB, 100_005 - 16 * KIB)
-    assert any(one.get("missing") == 0 for one in of_live)  # at least; the exact number is unknown
+    assert {"oops\n"} == {record["text"] for record in told if record["stream"] == "stderr"}
+    assert counted([record for record in of_live if record["stream"] == "stdout"]) == (
+        16 * KIB,
+        100_005 - 16 * KIB,
+    )
+    assert any(record.get("missing") == 0 for record in of_live)  # at least; the exact number is unknown
 
 
 def is_whole(tail: Path) -> bool:

@@ -46,7 +46,9 @@ def test_running_work_of_all_nodes_is_adopted_into_one_job(
     until(lambda: known(cluster, job).get("running") == 6, "all tasks are adopted")
 
     listed = cluster.call("GET", "/v1/jobs").body["jobs"]
-    assert [(one["id"], one["name"], one["count"]) for one in listed] == [(job, "array", 6)]
+    assert [(listed_job["id"], listed_job["name"], listed_job["count"]) for listed_job in listed] == [
+        (job, "array", 6)
+    ]
     gate.open()
     assert cluster.rota("wait", job).code == 0
     assert witness.seen() == before

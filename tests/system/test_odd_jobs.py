@@ -41,7 +41,7 @@ def has_ended(cluster: LocalCluster, job: str) -> bool:
 def refusals(cluster: LocalCluster, job: str) -> list[Any]:
     """Attempts that some node refused."""
     attempts = cluster.call("GET", f"/v1/jobs/{job}/tasks/0/attempts").body["attempts"]
-    return [one for one in attempts if one["state"] == "refused"]
+    return [attempt for attempt in attempts if attempt["state"] == "refused"]
 
 
 def test_a_job_cannot_request_the_resource_that_counts_tasks(pair: LocalCluster) -> None:

@@ -41,7 +41,11 @@ def test_outputs_are_fetched_unchanged(client: Cluster, tmp_path: Path) -> None:
     assert (tmp_path / "a/b/c").read_text() == "deep\n"
     assert (tmp_path / "empty").stat().st_mode & 0o100
     assert hashlib.sha256((tmp_path / "big").read_bytes()).hexdigest() == job.logs().split()[0]
-    assert [(one.path, one.bytes) for one in job.outputs()] == [("a/b/c", 5), ("big", 3000001), ("empty", 0)]
+    assert [(output.path, output.bytes) for output in job.outputs()] == [
+        ("a/b/c", 5),
+        ("big", 3000001),
+        ("empty", 0),
+    ]
 
 
 def test_a_failed_task_leaves_outputs_too(client: Cluster, tmp_path: Path) -> None:
@@ -54,7 +58,7 @@ def test_a_failed_task_leaves_outputs_too(client: Cluster, tmp_path: Path) -> No
 def test_outputs_are_selected_by_name_directory_or_pattern(client: Cluster, tmp_path: Path) -> None:
     job = left_by(client, "mkdir d; touch a.csv b.csv c.txt d/e")
 
-    assert [one.path for one in job.outputs("*.csv", "d")] == ["a.csv", "b.csv", "d/e"]
+    assert [output.path for output in job.outputs("*.csv", "d")] == ["a.csv", "b.csv", "d/e"]
     with pytest.raises(NotFound, match=r"no output 'z\.csv'"):
         job.get("z.csv", into=tmp_path)
 
@@ -65,7 +69,7 @@ def test_symlinks_are_not_followed(client: Cluster, tmp_path: Path) -> None:
     (tmp_path / "directory").mkdir()
     job = left_by(client, f"ln -s {secret} link; ln -s {tmp_path}/directory dir; mkfifo pipe; echo x > plain")
 
-    assert [one.path for one in job.outputs()] == ["plain"]
+    assert [output.path for output in job.outputs()] == ["plain"]
 
 
 def test_without_outputs_nothing_is_fetched(client: Cluster, tmp_path: Path) -> None:
@@ -80,7 +84,7 @@ def test_the_command_line_lists_and_fetches(client: Cluster, shared: LocalCluste
     listed = shared.rota("get", job.id, "--list", "-o", "json")
     fetched = shared.rota("get", job.id, "two", "-O", str(tmp_path / "here"))
 
-    assert [one["path"] for one in json.loads(listed.out)["outputs"]] == ["one", "two"]
+    assert [output["path"] for output in json.loads(listed.out)["outputs"]] == ["one", "two"]
     assert (fetched.code, fetched.out) == (0, f"{tmp_path}/here/two\n")
     assert (tmp_path / "here/two").read_text() == "2\n"
 

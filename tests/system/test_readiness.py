@@ -49,10 +49,10 @@ def test_a_server_whose_store_fails_is_alive_and_not_ready(
 
 
 def test_the_status_is_a_table_and_json(cluster: LocalCluster) -> None:
-    told = cluster.rota("server", "status").out
+    output = cluster.rota("server", "status").out
     record = json.loads(cluster.rota("server", "status", "--json").out)
 
-    assert [line.split()[0] for line in told.splitlines()] == [
+    assert [line.split()[0] for line in output.splitlines()] == [
         "role",
         "version",
         "epoch",

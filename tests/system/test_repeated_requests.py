@@ -123,7 +123,9 @@ ELSEWHERE = {
 
 
 def test_every_request_that_changes_something_is_here() -> None:
-    changing = {f"{one.method} {one.path}" for one in OPERATIONS if one.method != "GET"}
+    changing = {
+        f"{operation.method} {operation.path}" for operation in OPERATIONS if operation.method != "GET"
+    }
 
     assert changing == {case.route for case in CASES} | ELSEWHERE.keys()
 

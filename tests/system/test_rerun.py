@@ -26,13 +26,13 @@ def test_a_rerun_runs_only_failed_tasks(
 ) -> None:
     old = client.run(*witness.script(fails(tmp_path)), count=COUNT, cpu=0.5, name="squares")
     (tmp_path / "repaired").touch()
-    told = three.rota("rerun", old.id, "--failed", "--key", "once")
-    again = client.job(told.out.strip())
+    ran = three.rota("rerun", old.id, "--failed", "--key", "once")
+    again = client.job(ran.out.strip())
     repeated = three.rota("rerun", old.id, "--failed", "--key", "once")
     ended = again.wait(60)
 
-    assert (told.code, repeated.out) == (0, told.out)
-    assert f"runs 6 of the 300 tasks of job {old.id} once more" in told.err
+    assert (ran.code, repeated.out) == (0, ran.out)
+    assert f"runs 6 of the 300 tasks of job {old.id} once more" in ran.err
     assert (ended.state, ended.counts["succeeded"]) == ("succeeded", COUNT)
     starts = witness.starts()
     assert {index for index, times in starts.items() if times == 2} == set(FAILING)

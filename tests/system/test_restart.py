@@ -25,15 +25,15 @@ def test_one_of_three_tasks_is_restarted(
     job = client.submit(*witness.script(gate.wait), count=3)
     until(lambda: shared.count(job.id, "running") == 3, "all tasks run")
     witness.wait_for(3)
-    told = shared.rota("job", "restart", job.id, "--index", "1")
+    ran = shared.rota("job", "restart", job.id, "--index", "1")
     until(lambda: witness.starts()[1] == 2, "the second start")
     gate.open()
 
-    assert told.code == 0, told.err
+    assert ran.code == 0, ran.err
     assert job.wait(60).state == "succeeded"
     assert witness.starts() == {0: 1, 1: 2, 2: 1}
     task = job.task(1)
-    assert [one.state for one in task.attempts] == ["stopped", "succeeded"]
+    assert [attempt.state for attempt in task.attempts] == ["stopped", "succeeded"]
 
 
 def test_a_task_that_does_not_run_cannot_be_restarted(client: Cluster) -> None:

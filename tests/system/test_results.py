@@ -82,8 +82,8 @@ def test_a_reported_failure_fails_the_task_and_a_retry_reports_again(
     attempts = job.task(0).attempts
 
     assert (job.status.state, job.status.reason) == ("failed", "it reported a failure: it diverged")
-    assert [(one.state, one.exit_code) for one in attempts] == [("failed", 0), ("failed", 0)]
-    assert [one.result and one.result.results["try"] for one in attempts] == [1, 2]
+    assert [(attempt.state, attempt.exit_code) for attempt in attempts] == [("failed", 0), ("failed", 0)]
+    assert [attempt.result and attempt.result.results["try"] for attempt in attempts] == [1, 2]
     assert ran.code == 1
     assert "it reported a failure: it diverged" in shared.rota("show", "last").out
 

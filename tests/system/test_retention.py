@@ -46,7 +46,7 @@ def test_retention_keeps_the_configured_number_of_ended_jobs(cluster: LocalClust
 def test_an_invalid_age_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "server.toml"
     file.write_text('[retention]\njobs_age = "soon"\n')
-    told = LocalCluster(tmp_path).rota("config", "check", str(file))
+    checked = LocalCluster(tmp_path).rota("config", "check", str(file))
 
-    assert told.code == 2
-    assert "retention.jobs_age" in told.err
+    assert checked.code == 2
+    assert "retention.jobs_age" in checked.err

@@ -80,7 +80,7 @@ class Submitter:
 def test_a_client_of_a_standby_reads_its_own_writes(cluster: ElectedCluster) -> None:
     with connected(cluster) as client:
         job = client.submit("echo", "hello")
-        listed = [one.id for one in client.jobs()]
+        listed = [job.id for job in client.jobs()]
         ended = job.wait(PATIENCE_SECONDS)
         output = job.logs()
         nodes = sorted((node.name, node.state) for node in client.nodes())
@@ -114,7 +114,7 @@ def test_a_token_is_valid_at_a_standby_from_creation_to_revocation(
     until(lambda: cluster.asked(NEVER, "GET", f"/v1/jobs/{job}").status == 200, "it is known there")
     made = cluster.call("POST", "/v1/tokens", {"name": "eve", "role": "viewer", "namespaces": ["*"]}).body
     with connect(f"http://{cluster.places[NEVER].http}", token=made["token"]) as client:
-        seen = [one.id for one in client.jobs()]
+        seen = [job.id for job in client.jobs()]
         cluster.call("DELETE", f"/v1/tokens/{made['id']}")
         until(lambda: is_refused(client), "it is refused")
 
@@ -148,7 +148,7 @@ def test_a_client_of_a_standby_does_not_notice_a_killed_leader(
         until(lambda: cluster.status_of(leader) in (200, 503), "it is back", PATIENCE_SECONDS)
         gate.open()
         ended = job.wait(PATIENCE_SECONDS)
-        names = Counter(one.name for one in client.jobs() if one.name in submitter.submitted)
+        names = Counter(job.name for job in client.jobs() if job.name in submitter.submitted)
         states = {client.job(one).wait(PATIENCE_SECONDS).state for one in submitter.submitted.values()}
 
     assert (read.status, read.body["counts"]["running"]) == (200, 4)

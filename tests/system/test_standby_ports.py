@@ -173,7 +173,7 @@ def test_a_leader_killed_under_load_costs_a_controller_at_most_a_repeated_call(
     assert load.failed == []
     assert (ended.job, ended.stage.state) == (job, "succeeded")
     assert witness.starts() == dict.fromkeys(range(4), 1)
-    assert Counter(one["name"] for one in jobs if one["name"] in load.ended) == dict.fromkeys(load.ended, 1)
+    assert Counter(job["name"] for job in jobs if job["name"] in load.ended) == dict.fromkeys(load.ended, 1)
 
 
 def test_calls_leave_a_frozen_leader_for_the_next_one(cluster: ElectedCluster) -> None:
@@ -217,7 +217,11 @@ def test_an_agent_connected_to_a_standby_survives_the_leader(cluster: ElectedClu
     cluster.wait_for_nodes()
     agent = psutil.Process(cluster.agent_pid(3))
     port = int(cluster.places[NEVER].agent.rpartition(":")[2])
-    connected = [one.raddr.port for one in agent.net_connections() if one.status == psutil.CONN_ESTABLISHED]
+    connected = [
+        connection.raddr.port
+        for connection in agent.net_connections()
+        if connection.status == psutil.CONN_ESTABLISHED
+    ]
     job = cluster.submit(*witness.script(f"{gate.wait}; echo done"), count=2, where=["number == 3"])
     witness.wait_for(2)
     leader = cluster.wait_for_leader()

@@ -73,8 +73,8 @@ def test_five_steps_succeed_and_each_has_its_own_output(client: Cluster) -> None
     assert job.logs(step="test", stream="stderr") == "worse\n"
     steps = job.task(0).steps
     assert all(step.started_at_ms and step.ended_at_ms for step in steps)
-    told = [event.why for event in client.events(limit=1000, job=job.id, kind="task.step")]
-    assert any("step 5 of 5, clean-up ended with 0" in why for why in told)
+    reasons = [event.why for event in client.events(limit=1000, job=job.id, kind="task.step")]
+    assert any("step 5 of 5, clean-up ended with 0" in why for why in reasons)
 
 
 def test_a_task_whose_first_step_fails(client: Cluster) -> None:

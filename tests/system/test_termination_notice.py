@@ -41,7 +41,7 @@ def notices(tmp_path: Path) -> Notices:
 
 
 def _node(cluster: LocalCluster, name: str) -> Any:
-    return next(one for one in cluster.call("GET", "/v1/nodes").body["nodes"] if one["name"] == name)
+    return next(node for node in cluster.call("GET", "/v1/nodes").body["nodes"] if node["name"] == name)
 
 
 def _draining(cluster: LocalCluster, name: str) -> Any:
@@ -50,7 +50,7 @@ def _draining(cluster: LocalCluster, name: str) -> Any:
 
 def _told(cluster: LocalCluster, *flags: str) -> list[str]:
     events = json.loads(cluster.rota("event", "ls", *flags, "-o", "json").out)["events"]
-    return [one["why"] for one in events]
+    return [event["why"] for event in events]
 
 
 def test_an_elastic_cluster_replaces_a_terminated_machine_and_tasks_move_without_a_retry(

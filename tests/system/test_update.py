@@ -24,13 +24,13 @@ def test_pending_tasks_get_the_new_environment_and_running_ones_keep_the_old(
     seen = tmp_path / "seen"
     job = client.submit("sh", "-c", SAYS.format(seen=seen) + gate.wait, count=4, parallel=2)
     until(lambda: three.count(job.id, "running") == 2, "two run")
-    told = three.rota("job", "update", job.id, "--env", "COLOUR=red", "--priority", "70")
+    ran = three.rota("job", "update", job.id, "--env", "COLOUR=red", "--priority", "70")
     gate.open()
 
-    assert told.code == 0, told.err
-    assert "version 2" in told.err
-    assert "at once                   priority" in told.err
-    assert "from the next attempt on  env" in told.err
+    assert ran.code == 0, ran.err
+    assert "version 2" in ran.err
+    assert "at once                   priority" in ran.err
+    assert "from the next attempt on  env" in ran.err
     assert job.wait(60).state == "succeeded"
     assert sorted(seen.read_text().splitlines()) == ["0 none", "1 none", "2 red", "3 red"]
     assert (job.status.version, job.status.priority) == (2, 70)
@@ -50,12 +50,12 @@ def test_running_tasks_are_replaced_one_at_a_time(
     job = client.submit("sh", "-c", SAYS.format(seen=seen) + gate.wait, count=4)
     until(lambda: three.count(job.id, "running") == 4, "all run")
     until(lambda: seen.exists() and len(seen.read_text().splitlines()) == 4, "all have said so")
-    told = three.rota("job", "update", job.id, "--env", "COLOUR=red", "--replace", "--max-parallel", "1")
+    ran = three.rota("job", "update", job.id, "--env", "COLOUR=red", "--replace", "--max-parallel", "1")
     until(lambda: job.refresh().versions == {"2": 4}, "all are replaced")
     shown = three.rota("show", job.id).out
     gate.open()
 
-    assert told.code == 0, told.err
+    assert ran.code == 0, ran.err
     away = times_away(job, 4)
     assert all(0 < left <= back for left, back in away)
     assert all(back <= left for (_, back), (left, _) in pairwise(away))
@@ -64,7 +64,7 @@ def test_running_tasks_are_replaced_one_at_a_time(
     assert sorted(seen.read_text().splitlines()) == [
         f"{at} {how}" for at in range(4) for how in ("none", "red")
     ]
-    assert [one.state for one in job.task(3).attempts] == ["stopped", "succeeded"]
+    assert [attempt.state for attempt in job.task(3).attempts] == ["stopped", "succeeded"]
 
 
 def test_a_stale_version_changes_nothing(client: Cluster, three: LocalCluster) -> None:

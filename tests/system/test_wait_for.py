@@ -59,7 +59,7 @@ def test_any_of_several_conditions_is_enough_if_requested(client: Cluster, share
 
 def test_an_invalid_condition_is_refused(client: Cluster, shared: LocalCluster) -> None:
     job = client.submit("sleep", "600")
-    told = shared.rota("wait", job.id, "--for", "done")
+    ran = shared.rota("wait", job.id, "--for", "done")
     with pytest.raises(TimedOut):
         job.wait_for("succeeded", 0.1)
     with pytest.raises(Rejected):
@@ -67,6 +67,6 @@ def test_an_invalid_condition_is_refused(client: Cluster, shared: LocalCluster) 
     job.kill()
     until(lambda: job.refresh().is_final, "it has ended")
 
-    assert told.code == 2
-    assert "'done' is no condition" in told.err
-    assert "ended" in told.err
+    assert ran.code == 2
+    assert "'done' is no condition" in ran.err
+    assert "ended" in ran.err

@@ -38,7 +38,10 @@ def connected(cluster: LocalCluster, number: int, address: str) -> bool:
     """Whether the agent of that node has a connection to that address."""
     port = int(address.rpartition(":")[2])
     open_now = psutil.Process(cluster.agent_pid(number)).net_connections()
-    return any(one.raddr[-1:] == (port,) and one.status == psutil.CONN_ESTABLISHED for one in open_now)
+    return any(
+        connection.raddr[-1:] == (port,) and connection.status == psutil.CONN_ESTABLISHED
+        for connection in open_now
+    )
 
 
 @contextmanager

@@ -93,7 +93,11 @@ class FakeNode:
 
     @property
     def starts(self) -> list[tuple[int, int]]:
-        orders = [wire.orders_from_wire(one) for message in self.received for one in message.orders.jobs]
+        orders = [
+            wire.orders_from_wire(job_orders)
+            for message in self.received
+            for job_orders in message.orders.jobs
+        ]
         return [(start.index, start.attempt) for one in orders for start in one.start]
 
 

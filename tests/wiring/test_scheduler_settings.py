@@ -54,7 +54,7 @@ def test_an_installed_filter_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
 
     found = scheduler_settings.settings(PlacementConfig()).plugins.filters
 
-    assert [one.name for one in found] == [Fine.name]
+    assert [plugin.name for plugin in found] == [Fine.name]
 
 
 @pytest.mark.parametrize(

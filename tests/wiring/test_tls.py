@@ -276,7 +276,7 @@ def test_every_certificate_that_a_server_depends_on_is_listed(
     )
     served = ports.server_tls(config, authority, now)
 
-    names = [one.name for one in served.expiries()]
+    names = [expiry.name for expiry in served.expiries()]
 
     assert names == ["server", "http_server.crt_file", "ca", "etcd.crt_file"]
     assert not served.expiry_warnings()
@@ -290,7 +290,7 @@ async def test_https_offers_no_suite_with_cbc_or_without_forward_secrecy(
     client = ssl.create_default_context(cadata=authority.ca_pem.decode())
     client.maximum_version = ssl.TLSVersion.TLSv1_2
     client.set_ciphers("ALL:@SECLEVEL=0")
-    offered = [one["name"] for one in client.get_ciphers() if not one["name"].startswith("TLS_")]
+    offered = [cipher["name"] for cipher in client.get_ciphers() if not cipher["name"].startswith("TLS_")]
     taken = []
     async with web(served) as port:
         for name in offered:
