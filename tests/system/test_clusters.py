@@ -199,7 +199,10 @@ def test_a_killed_server_finds_the_machines_it_requested(cluster: LocalCluster) 
         (("cluster", "create", "x", "--pause", "0s"), "write 0.1 to 300 seconds"),
         (("cluster", "create", "default", "--type", "a b"), "type"),
         (("cluster", "create", "x", "--clusters", "many"), "write it as 1-3"),
-        (("cluster", "create", "x", "--clusters", "1-3"), "a cluster without a provider cannot create others"),
+        (
+            ("cluster", "create", "x", "--clusters", "1-3"),
+            "a cluster without a provider cannot create others",
+        ),
         (("cluster", "resize", "default"), "nothing is to change"),
         (("cluster", "show", "defualt"), "did you mean default?"),
         (("cluster", "delete", "default"), "cannot be deleted"),
