@@ -329,6 +329,8 @@ class _Issuer:
 
 @dataclass(frozen=True, slots=True)
 class _Leaf:
+    """What distinguishes one certificate from another."""
+
     common_name: str
     names: list[x509.GeneralName]
     purposes: list[x509.ObjectIdentifier]

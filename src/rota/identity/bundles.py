@@ -21,6 +21,8 @@ CERTIFICATES_MAX = 8  # two roots and two links during a rotation; more are neve
 
 
 class Bundle(NamedTuple):
+    """Trusted authorities and the links between them, as sent to nodes and watchers."""
+
     roots: tuple[x509.Certificate, ...]  # the signing one first
     links: tuple[x509.Certificate, ...] = ()  # the newest first
 

@@ -60,6 +60,8 @@ class Retired(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Keyring(msgspec.Struct, frozen=True, kw_only=True):
+    """All authorities and secrets of a cluster at one moment."""
+
     version: int = VERSION
     current: Root
     previous: Root | None = None  # also trusted during a rotation

@@ -8,6 +8,8 @@ _SEAL_BYTES = hashlib.sha256().digest_size
 
 
 class Seals:
+    """Signs bytes for a node, and checks that signature when they come back."""
+
     def __init__(self, secrets: Callable[[], Sequence[bytes]]) -> None:
         """`secrets` is called each time: the first one seals, and all of them unseal."""
         self._secrets = secrets

@@ -22,6 +22,8 @@ class TaskName(NamedTuple):
 
 
 class TaskTokens:
+    """Derives the keys of task tokens, and verifies the tokens."""
+
     def __init__(self, secrets: Callable[[], Sequence[bytes]]) -> None:
         """`secrets` is called each time: keys are derived from the first one, and accepted from all."""
         self._secrets = secrets

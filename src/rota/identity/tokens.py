@@ -58,6 +58,8 @@ class JoinRole(StrEnum):
 
 
 class StoredJoinToken(msgspec.Struct, frozen=True, kw_only=True):
+    """A join token without its secret."""
+
     digest: str
     made_at_ms: int
     expires_at_ms: int
@@ -103,6 +105,8 @@ class JoinedWatcher(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApiToken(msgspec.Struct, frozen=True, kw_only=True):
+    """An API token without its secret."""
+
     id: str
     digest: str
     name: str

@@ -31,6 +31,8 @@ MAX_FILE_BYTES = 64 * 1024 * 1024
 
 
 class VaultContents(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of the vault file."""
+
     version: int = VERSION
     api_tokens: tuple[ApiToken, ...] = ()
     join_tokens: tuple[StoredJoinToken, ...] = ()
@@ -39,6 +41,8 @@ class VaultContents(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredToken(NamedTuple):
+    """A token that was stored, now or before."""
+
     token: ApiToken
     is_new: bool  # False: it was made before with the same secret
 
@@ -252,6 +256,8 @@ class Vault:
 
 @dataclass(slots=True)
 class _Change:
+    """The lists of the vault while they are changed under the lock."""
+
     api_tokens: list[ApiToken]
     join_tokens: list[StoredJoinToken]
     revoked: list[str]

@@ -35,6 +35,8 @@ _ERRORS: dict[str, type[RotaError]] = {"not_found": NotFound, "conflict": Confli
 
 
 class TailSink(Protocol):
+    """Stores the last bytes of output on the server, for when a node is disconnected."""
+
     def store(self, pieces: Iterable[TailPiece]) -> None: ...
     def forget(self, job: JobId) -> None: ...
 

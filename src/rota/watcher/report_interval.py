@@ -9,6 +9,8 @@ from rota.model.view import View
 
 
 class IntervalBounds(NamedTuple):
+    """The shortest and the longest load report interval."""
+
     least_ms: int = REPORT_LEAST_MS
     most_ms: int = REPORT_MOST_MS
 

@@ -42,6 +42,8 @@ Name = tuple[JobId, int, int]  # of an attempt: job, index, number
 
 
 class StuckSince(NamedTuple):
+    """Since when, in cluster time, an attempt is in its phase."""
+
     phase: StuckPhase
     ms: int
     is_reported: bool = False  # as unkillable

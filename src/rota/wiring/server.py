@@ -105,7 +105,7 @@ async def _run_elections(config: ServerConfig) -> None:
         await asyncio.sleep(_CAMPAIGN_RETRY_SECONDS)
 
 
-def _print_ready(server: "Server", config: ServerConfig) -> None:
+def _print_ready(server: "RunningServer", config: ServerConfig) -> None:
     print_line(f"Rota server ready: api {server.url}, agents {server.addresses.agent}")
     if config.worker_gateway.enabled:
         print_line(gateway_line(server.addresses))
@@ -122,7 +122,7 @@ def _print_ready(server: "Server", config: ServerConfig) -> None:
 
 
 @dataclass(frozen=True)
-class Server:
+class RunningServer:
     """A running control plane."""
 
     engine: Engine
@@ -134,7 +134,7 @@ class Server:
 
 
 @contextlib.asynccontextmanager
-async def running(config: ServerConfig, users: DevUsers | None = None) -> AsyncIterator[Server]:
+async def running(config: ServerConfig, users: DevUsers | None = None) -> AsyncIterator[RunningServer]:
     """A server that leads, until the block is left. `users`: whom the jobs of a dev cluster run as."""
     directory = Path(str(config.data_dir))
     async with contextlib.AsyncExitStack() as closing:
@@ -165,7 +165,7 @@ async def _serve(
     *,
     placing: Scheduler,
     users: DevUsers | None,
-) -> AsyncIterator[Server]:
+) -> AsyncIterator[RunningServer]:
     directory = Path(str(config.data_dir))
     vault = leadership.open_vault()
     served = listeners.server_tls(config, authority, datetime.now(UTC))
@@ -208,7 +208,7 @@ async def _serve(
         ]
         background_tasks = [tasks.create_task(work) for work in background]
         try:
-            yield Server(engine, vault, authority, addresses, url, local)
+            yield RunningServer(engine, vault, authority, addresses, url, local)
         finally:
             driving.cancel()  # first: requests that wait for a commit fail while their connections are open
             await shielded(_close_web(web, serving, *grpc_servers))
@@ -246,6 +246,8 @@ def _local(directory: Path, users: DevUsers | None) -> LocalProvider:
 
 
 class _GrpcServers(NamedTuple):
+    """The gRPC servers of the two ports."""
+
     agents: grpc.aio.Server
     controllers: grpc.aio.Server
 

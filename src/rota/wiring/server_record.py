@@ -10,6 +10,8 @@ from rota.wiring.listeners.ports import host_of
 
 @dataclass(frozen=True)
 class ServerRecord:
+    """Public addresses of one server."""
+
     url: str
     agent: str
     controller: str

@@ -17,6 +17,8 @@ from rota.wiring.shared_identity import read_shared, share
 
 
 class StoreLocation(Protocol):
+    """A place that holds a store, and the CA and tokens beside it."""
+
     name: str
 
     def opened(self, *, alone: bool, new: bool = False) -> contextlib.AbstractAsyncContextManager[Store]:
@@ -28,6 +30,8 @@ class StoreLocation(Protocol):
 
 
 class DirectoryLocation:
+    """A data directory with a SQLite store."""
+
     def __init__(self, path: Path) -> None:
         self.name = str(path)
         self._path = path
@@ -59,6 +63,8 @@ class DirectoryLocation:
 
 
 class EtcdLocation:
+    """A prefix in etcd."""
+
     def __init__(self, config: ServerConfig) -> None:
         self.name = config.store
         self._config = config

@@ -21,6 +21,8 @@ from rota.wiring.server_record import ServerRecord
 
 
 class Leadership(Protocol):
+    """How a server becomes and stays leader of its store, and what it shares with other servers."""
+
     ttl_ms: int  # for this long after our takeover the previous leader may still have answered nodes
 
     @property
