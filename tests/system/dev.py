@@ -35,8 +35,8 @@ class Dev:
     def _is_ready(self) -> bool:
         assert self.process is not None
         if self.process.poll() is not None:
-            raise ChildProcessError(f"it ended: {self.told()}")
-        return "next: rota run" in self.told()
+            raise ChildProcessError(f"it ended: {self.output()}")
+        return "next: rota run" in self.output()
 
     def rota(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -61,7 +61,7 @@ class Dev:
         context = tomllib.loads((self.directory / "contexts" / "local.toml").read_text())
         return connect(context["addr"], token=Path(context["token_file"]).read_text().strip())
 
-    def told(self) -> str:
+    def output(self) -> str:
         return self._diary.read_text()
 
     def end(self, signum: int) -> int:

@@ -134,8 +134,8 @@ def test_operators_and_the_tasks_node_may_report_and_no_others(three: LocalClust
     path, body = result_path(job, 0, 1), b'{"results": {"loss": 0.5}}'
     own, other = (identity_of(three, number) for number in (1, 2))
 
-    def post(said: bytes, value: str) -> int:
-        return three.call("POST", path, said, authorization=value).status
+    def post(content: bytes, value: str) -> int:
+        return three.call("POST", path, content, authorization=value).status
 
     submitter, operator = (token(three, role) for role in ("submitter", "operator"))
     assert post(body, submitter) == 403

@@ -77,13 +77,13 @@ def test_a_faulty_provider_does_not_keep_jobs_from_ending_in_time(cluster: Local
     made = cluster.rota("cluster", "create", "cloud", "--provider", "command", *sizes, *settings)
     job = cluster.submit("true", cluster="cloud", count=6)
     until(lambda: shown(cluster)["failures"] > 0, "it has failed", SECONDS)
-    told = cluster.rota("why", job).out
+    text = cluster.rota("why", job).out
     until(lambda: cluster.count(job, "succeeded") == 6, "all have run", SECONDS)
     until(lambda: shown(cluster)["machines"] == [], "all machines are gone", SECONDS)
     ledger = cluster.rota("cluster", "why", "cloud", "--limit", "1000").out
 
     assert made.code == 0, made.err
-    assert " was given up: " in told
+    assert " was given up: " in text
     assert "its create command ended with 1" in ledger
     assert "the provider of cluster cloud says: no quota left" in ledger
     assert "machine cloud-2 is given up: " in ledger
@@ -98,7 +98,7 @@ def test_a_faulty_provider_does_not_keep_jobs_from_ending_in_time(cluster: Local
 
 
 @pytest.mark.parametrize(
-    ("role", "namespace", "is_told"),
+    ("role", "namespace", "is_shown"),
     [
         ("viewer", "*", False),
         ("submitter", "*", False),
@@ -108,7 +108,7 @@ def test_a_faulty_provider_does_not_keep_jobs_from_ending_in_time(cluster: Local
     ],
 )
 def test_output_of_a_provider_is_shown_to_operators_only(
-    leaking: LocalCluster, role: str, namespace: str, is_told: bool
+    leaking: LocalCluster, role: str, namespace: str, is_shown: bool
 ) -> None:
     """Others do not see its output in the cluster, its events, or a job that waits for it."""
     spaces = () if namespace == "*" else ("--namespace", namespace)
@@ -123,10 +123,10 @@ def test_output_of_a_provider_is_shown_to_operators_only(
         ("show", "1", "--namespace", "team"),
         ("event", "ls", "--limit", "1000"),
     ]
-    told = "".join(leaking.rota(*words, ROTA_TOKEN=token).out for words in asked)
+    text = "".join(leaking.rota(*words, ROTA_TOKEN=token).out for words in asked)
 
-    assert " command ended with 1" in told
-    assert ("s3cr3t" in told) is is_told
+    assert " command ended with 1" in text
+    assert ("s3cr3t" in text) is is_shown
 
 
 @pytest.fixture(scope="module")

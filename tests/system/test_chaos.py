@@ -31,14 +31,14 @@ def test_all_jobs_succeed_under_chaos(dev: "ChaoticDev", witness: Witness) -> No
         results = {task.index: task.exit_code for task in cluster.job("last").tasks()}
         ended = cluster.events(1000, kind="task.ended")
 
-    assert ran.returncode == 0, ran.stderr + dev.told()
+    assert ran.returncode == 0, ran.stderr + dev.output()
     assert witness.starts().keys() == set(range(TASKS))
     assert results == dict.fromkeys(range(TASKS), 0)
     assert successes(ended) == dict.fromkeys(range(TASKS), 1)
-    until(lambda: "is suspect: silent for" in dev.told(), "what Rota does is told beside it")
+    until(lambda: "is suspect: silent for" in dev.output(), "what Rota does is told beside it")
 
     assert dev.end(signal.SIGINT) == 0
-    assert "Traceback" not in dev.told()
+    assert "Traceback" not in dev.output()
     until(lambda: dev.left() == [], "nothing is left", STOP_SECONDS)
 
 
@@ -70,13 +70,13 @@ class ChaoticDev(Dev):
     def disturb(self, *, nodes: int, seed: int) -> None:
         """Wait until chaos has started."""
         self.start("--nodes", str(nodes), "--chaos", "--chaos-seed", str(seed), "--chaos-pace", str(PACE))
-        until(lambda: f"--chaos-seed {seed}" in self.told(), "its nodes are disturbed")
+        until(lambda: f"--chaos-seed {seed}" in self.output(), "its nodes are disturbed")
 
     def has_done(self, kind: ChaosKind) -> bool:
         """Whether the sentence of this fault was printed, for any node and duration."""
         sentence = re.escape(chaos.describe_harm(ChaosAct(kind, "NODE", 0.0)))
         pattern = sentence.replace("NODE", r"\S+").replace(re.escape("0.0 s"), r"[\d.]+ s")
-        return re.search(f"{pattern}$", self.told(), re.MULTILINE) is not None
+        return re.search(f"{pattern}$", self.output(), re.MULTILINE) is not None
 
 
 @pytest.fixture

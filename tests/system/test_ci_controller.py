@@ -103,10 +103,10 @@ def test_a_pipeline_survives_a_lost_node_a_server_restart_and_its_own_crash(
         until(lambda: len(pipeline.ran()) == 3, "the second action runs")
         restart_server(hasty, lambda: back(lost))
         pipeline.gates[1].open()
-        said, _ = process.communicate(timeout=ENDS_IN_SECONDS)
+        printed, _ = process.communicate(timeout=ENDS_IN_SECONDS)
 
     diary = [(line["sequence"], line["kind"], line["job"]) for line in pipeline.diary()[1:]]
-    assert (process.returncode, said.splitlines()[-1]) == (0, "the pipeline succeeded")
+    assert (process.returncode, printed.splitlines()[-1]) == (0, "the pipeline succeeded")
     assert [(action, attempt) for action, attempt, _ in pipeline.ran()] == [(0, 1), (0, 2), (1, 1), (2, 1)]
     assert diary == happened(hasty)
     assert sum(kind == "task.resolved" for _, kind, _ in diary) == 1
@@ -138,13 +138,13 @@ def test_a_user_may_decide_for_an_absent_controller(hasty: LocalCluster, gate: G
     until(lambda: hasty.count(job, "unresolved") == 1, "it is lost")
 
     refused = hasty.rota("job", "resolve", job, "forget")
-    said = hasty.rota("job", "resolve", job, "again")
+    printed = hasty.rota("job", "resolve", job, "again")
     until(lambda: hasty.count(job, "running") == 1, "it runs again")
     gate.open()
 
     assert refused.code != 0
     assert "again, fail, cancel, lost" in refused.err
-    assert said.code == 0, said.err
+    assert printed.code == 0, printed.err
     assert hasty.rota("wait", job).code == 0
     assert "by hand, decides 'again' for task 0" in hasty.rota("event", "ls").out
 
@@ -187,10 +187,10 @@ def test_the_example_stops_at_an_action_that_fails(hasty: LocalCluster, tmp_path
         '[[action]]\nname = "bad"\ncommand = ["false"]\n[[action]]\nname = "never"\ncommand = ["true"]\n'
     )
     with controller(hasty, pipeline) as process:
-        said, _ = process.communicate(timeout=ENDS_IN_SECONDS)
+        printed, _ = process.communicate(timeout=ENDS_IN_SECONDS)
     with controller(hasty, pipeline) as again:
         repeated, _ = again.communicate(timeout=ENDS_IN_SECONDS)
 
-    assert (process.returncode, said.splitlines()[-1]) == (1, "bad did not succeed")
+    assert (process.returncode, printed.splitlines()[-1]) == (1, "bad did not succeed")
     assert (again.returncode, repeated) == (1, "bad did not succeed\n")
     assert [job["name"] for job in hasty.call("GET", "/v1/jobs").body["jobs"]] == ["bad"]

@@ -22,17 +22,17 @@ def client(shared: LocalCluster) -> Iterator[Cluster]:
 def test_changes_of_jobs_and_tasks_since_a_cursor_are_returned(client: Cluster) -> None:
     before = client.moment()
     job = client.run("sh", "-c", "exit 3", cpu=0.1, name="watched")
-    told = _until_final(client.watch_jobs(before, name="watched"))
+    changed = _until_final(client.watch_jobs(before, name="watched"))
     task = next(
         change.entry
         for change in job.watch_tasks(before)
         if change.entry is not None and change.entry.is_final
     )
     job.delete()
-    gone = next(change for change in client.watch_jobs(told.seq, name="watched") if change.entry is None)
+    gone = next(change for change in client.watch_jobs(changed.seq, name="watched") if change.entry is None)
 
-    assert told.entry is not None
-    assert (told.entry.id, told.entry.state) == (job.id, "failed")
+    assert changed.entry is not None
+    assert (changed.entry.id, changed.entry.state) == (job.id, "failed")
     assert (task.exit_code, task.attempt) == (3, 1)
     assert gone.gone == {"id": job.id}
 

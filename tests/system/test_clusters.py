@@ -61,14 +61,16 @@ def test_nodes_are_added_and_removed_with_the_load_and_no_attempt_is_lost(
     until(lambda: cluster.count(job, "succeeded") == 20, "all have run", SECONDS)
     until(lambda: shown(cluster, "burst")["machines"] == [], "all machines are gone", SECONDS)
     tasks = cluster.call("GET", f"/v1/jobs/{job}/tasks").body["tasks"]
-    told = ledger(cluster, "burst")
+    entries = ledger(cluster, "burst")
 
     assert made.code == 0, made.err
     assert {task["node"] for task in tasks} == {"n2", "n3", "n4"}  # their names went with them
     assert {task["attempt"] for task in tasks} == {1}
-    assert "adding 3 nodes to burst: 20 tasks wait, 3 of them would start; it has 0, its limit is 3" in told
-    assert any(why.startswith("machine burst-1 has joined") for why in told)
-    assert sum(why.startswith("taking ") for why in told) >= 1
+    assert (
+        "adding 3 nodes to burst: 20 tasks wait, 3 of them would start; it has 0, its limit is 3" in entries
+    )
+    assert any(why.startswith("machine burst-1 has joined") for why in entries)
+    assert sum(why.startswith("taking ") for why in entries) >= 1
     until(lambda: names(cluster) == ["node-1"], "their nodes went with them")
     until(lambda: not with_argument(str(cluster.machines)), "their processes have ended")
 
@@ -92,7 +94,7 @@ def test_each_job_is_assigned_by_type_region_and_affinity(cluster: LocalCluster,
     }
     jobs = {name: cluster.submit("true", count=3, **spec) for name, spec in where.items()}
     nowhere = cluster.call("POST", "/v1/jobs", {"command": ["true"], "where": ["cluster_type == gpu"]}).body
-    told = cluster.rota("why", nowhere["id"]).out
+    reason = cluster.rota("why", nowhere["id"]).out
     for job in jobs.values():
         until(lambda job=job: cluster.count(job, "succeeded") == 3, "all have run", SECONDS)  # type: ignore[misc]
     gate.open()
@@ -108,7 +110,7 @@ def test_each_job_is_assigned_by_type_region_and_affinity(cluster: LocalCluster,
     (warning,) = nowhere["warnings"]
     assert warning["field"] == "where"
     assert warning["text"].startswith("no node satisfies 'cluster_type == gpu' now: ")
-    assert "cluster_type == gpu" in told
+    assert "cluster_type == gpu" in reason
 
 
 def test_a_failing_provider_is_quoted_to_operators_and_called_with_backoff(
@@ -152,13 +154,13 @@ def test_a_job_that_waits_too_long_gets_a_cluster_that_ends_when_idle(
     gate.open()
     listed = cluster.rota
     until(lambda: "burst.2" not in listed("cluster", "ls").out, "the second has ended", SECONDS)
-    told = ledger(cluster, "burst")
+    entries = ledger(cluster, "burst")
 
     assert made.code == 0, made.err
     assert sorted(homes) == ["burst", "burst.2"]  # whichever was asked to change over
     assert "cluster burst.2 was made like burst" in refused.err
-    assert any(why.startswith("cluster burst.2 is asked for: of ") for why in told), told
-    assert any(why.startswith("cluster burst.2 ends: nothing has run") for why in told), told
+    assert any(why.startswith("cluster burst.2 is asked for: of ") for why in entries), entries
+    assert any(why.startswith("cluster burst.2 ends: nothing has run") for why in entries), entries
 
 
 def test_a_killed_server_finds_the_machines_it_requested(cluster: LocalCluster) -> None:
@@ -213,12 +215,12 @@ def test_a_killed_server_finds_the_machines_it_requested(cluster: LocalCluster) 
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_an_impossible_cluster_is_refused_with_a_reason(
-    shared: LocalCluster, arguments: tuple[str, ...], told: str
+    shared: LocalCluster, arguments: tuple[str, ...], expected: str
 ) -> None:
     ended = shared.rota(*arguments)
 
     assert ended.code != 0
-    assert told in ended.err
+    assert expected in ended.err
     assert "Traceback" not in ended.err
 
 

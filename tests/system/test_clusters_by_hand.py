@@ -35,7 +35,7 @@ def job(cluster: LocalCluster, ref: str) -> Any:
     return cluster.call("GET", f"/v1/jobs/{ref}").body
 
 
-def told(cluster: LocalCluster, kind: str) -> list[str]:
+def reasons_of(cluster: LocalCluster, kind: str) -> list[str]:
     events = cluster.call("GET", "/v1/events?limit=1000").body["events"]
     return [event["why"] for event in events if event["kind"] == kind]
 
@@ -50,7 +50,7 @@ def test_a_job_that_no_cluster_serves_moves_when_one_is_created_or_opened(cluste
     wants = {"where": ["cluster_type == od4"]}
     first = cluster.submit("true", **wants)
     before = job(cluster, first)["cluster"]
-    reasons = told(cluster, "job.unserved")
+    reasons = reasons_of(cluster, "job.unserved")
     farm = ("--provider", "local", "--node", "cpu=1", "--max", "1", "--idle", "1h")
     made = cluster.rota("cluster", "create", "od4", "--type", "od4", *farm)
     until(lambda: cluster.count(first, "succeeded") == 1, "it has run in the new cluster", SECONDS)
@@ -64,7 +64,7 @@ def test_a_job_that_no_cluster_serves_moves_when_one_is_created_or_opened(cluste
     assert (before, drained) == ("default", "default")
     missing = "no node of any cluster satisfies 'cluster_type == od4'"
     assert reasons == [f"no cluster serves job {first}: {missing}; it waits in default"]
-    assert told(cluster, "job.unserved")[-1] == (
+    assert reasons_of(cluster, "job.unserved")[-1] == (
         f"no cluster serves job {second}: cluster od4, which could, is draining; it waits in default"
     )
     assert [job(cluster, one)["cluster"] for one in (first, second)] == ["od4", "od4"]
@@ -121,8 +121,8 @@ def test_a_cluster_whose_nodes_joined_by_hand_fails_when_they_are_lost_and_comes
     assert (empty, ready, reason) == ("unavailable", "ready", "its only node is lost")
     assert "cluster lab is failed" in refused.err
     assert job(cluster, bound)["reason"].startswith("cluster-failed: lab, without a node for ")
-    assert len(told(cluster, "job.cluster_failed")) == 2
-    changes = [why for why in told(cluster, "cluster.changed") if " has failed" in why]
+    assert len(reasons_of(cluster, "job.cluster_failed")) == 2
+    changes = [why for why in reasons_of(cluster, "cluster.changed") if " has failed" in why]
     assert len(changes) == 1
     assert changes[0].startswith("cluster lab has failed: without a node for ")
     assert state_of(cluster, "default") == "ready"
@@ -145,7 +145,7 @@ def test_a_server_killed_during_the_countdown_restarts_it(
     until(lambda: state_of(cluster, "yard") == "failed", "it has failed", SECONDS)
 
     assert state_of(cluster, "lab") == "ready"
-    assert not any("cluster lab has failed" in why for why in told(cluster, "cluster.changed"))
+    assert not any("cluster lab has failed" in why for why in reasons_of(cluster, "cluster.changed"))
 
 
 def test_the_default_cluster_waits_for_its_nodes_unless_configured_otherwise(cluster: LocalCluster) -> None:

@@ -61,10 +61,10 @@ class Controller:
 
 
 def test_a_scheduled_job_streams_its_stages_and_logs(controller: Controller) -> None:
-    told = list(controller.schedule("sh", "-c", "echo out; echo err >&2; exit 3"))
+    received = list(controller.schedule("sh", "-c", "echo out; echo err >&2; exit 3"))
 
-    logs = {part.log.stream: part.log.data for part in told if part.WhichOneof("what") == "log"}
-    stages = [part.stage for part in told if part.WhichOneof("what") == "stage"]
+    logs = {part.log.stream: part.log.data for part in received if part.WhichOneof("what") == "log"}
+    stages = [part.stage for part in received if part.WhichOneof("what") == "stage"]
     assert logs == {"stdout": b"out\n", "stderr": b"err\n"}
     assert [stage.final for stage in stages] == [False] * (len(stages) - 1) + [True]
     assert (stages[-1].state, stages[-1].exit_code) == ("failed", 3)

@@ -71,7 +71,7 @@ def test_a_job_of_another_token_cannot_read_roots_files(open_dev: Dev) -> None:
         uid, *read = ran.stdout.splitlines()
         assert is_own(int(uid))
         assert read == []
-    assert "jobs run as users of their own from now on, not as root" in open_dev.told()
+    assert "jobs run as users of their own from now on, not as root" in open_dev.output()
 
 
 def test_running_work_continues_when_the_second_token_is_made(open_dev: Dev) -> None:
@@ -102,7 +102,7 @@ def test_a_cluster_that_had_another_token_starts_with_own_users(open_dev: Dev) -
     ran = open_dev.rota("run", "--quiet", "--no-workdir", "--", "id", "-u")
 
     assert is_own(int(ran.stdout))
-    assert "jobs run as users of their own, not as root: " in open_dev.told()
+    assert "jobs run as users of their own, not as root: " in open_dev.output()
 
 
 def test_agents_of_local_machines_restart_with_own_users(open_dev: Dev) -> None:

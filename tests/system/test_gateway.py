@@ -52,15 +52,15 @@ class Foreign:
         self.port = self.id = ""
 
     def greet(self) -> None:
-        self.port = self.heard("port")
-        self.id = self.heard("registered True")
+        self.port = self.printed("port")
+        self.id = self.printed("registered True")
 
     def _listen(self) -> None:
         for line in self._process.stdout or ():
             self.calls.append(line.strip())
             self._lines.put(line.strip())
 
-    def heard(self, head: str) -> str:
+    def printed(self, head: str) -> str:
         """What follows in the next line that begins so."""
         while not (line := self._lines.get(timeout=PATIENCE_SECONDS)).startswith(head):
             pass
@@ -233,7 +233,7 @@ def test_registering_again_replaces_the_id_and_deregisters_once(gateway: Gateway
     worker = gateway.ready()
     first, node = worker.id, gateway.node(worker)["id"]
     worker.say("register")
-    worker.id = worker.heard("registered True")
+    worker.id = worker.printed("registered True")
     gateway.until_state(worker, "ready")
     job = gateway.start(worker, "true")
 
@@ -243,7 +243,7 @@ def test_registering_again_replaces_the_id_and_deregisters_once(gateway: Gateway
     assert not gateway.until_done(worker, job)["error"]
     for name, success in ((NOBODY, "False"), (first, "False"), ("", "True"), ("", "False")):
         worker.say(f"deregister {name}".strip())
-        assert worker.heard("deregistered") == success
+        assert worker.printed("deregistered") == success
     gateway.until_state(worker, "left")
 
 

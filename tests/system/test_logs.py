@@ -42,15 +42,15 @@ def test_the_server_shows_the_tail_of_output_on_a_lost_node(cluster: LocalCluste
     cluster.kill_node(number)
     cluster.kill_server()
     cluster.start_server()
-    told = records(cluster, ended)
+    kept = records(cluster, ended)
     of_live = records(cluster, live)
 
-    assert counted([record for record in told if record["stream"] == "stdout"]) == (
+    assert counted([record for record in kept if record["stream"] == "stdout"]) == (
         16 * KIB,
         100_005 - 16 * KIB,
     )
-    assert told[-1]["text"].endswith("xlast\n") or told[-1]["text"] == "oops\n"
-    assert {"oops\n"} == {record["text"] for record in told if record["stream"] == "stderr"}
+    assert kept[-1]["text"].endswith("xlast\n") or kept[-1]["text"] == "oops\n"
+    assert {"oops\n"} == {record["text"] for record in kept if record["stream"] == "stderr"}
     assert counted([record for record in of_live if record["stream"] == "stdout"]) == (
         16 * KIB,
         100_005 - 16 * KIB,
@@ -60,8 +60,8 @@ def test_the_server_shows_the_tail_of_output_on_a_lost_node(cluster: LocalCluste
 
 def is_whole(tail: Path) -> bool:
     """Whether the whole tail has arrived; it is sent in pieces."""
-    told = tail.read_bytes() if tail.exists() else b""
-    return b"last\n" in told and b"oops\n" in told
+    content = tail.read_bytes() if tail.exists() else b""
+    return b"last\n" in content and b"oops\n" in content
 
 
 @pytest.fixture
@@ -145,8 +145,8 @@ async def follow(
     door.connect((host, int(port)))
     reader, writer = await asyncio.open_connection(sock=door, limit=64 * KIB)
     path = f"/v1/jobs/{job}/logs?index=0&follow=true"
-    said = f"GET {path} HTTP/1.1\r\nhost: {cluster.http}\r\nauthorization: Bearer {cluster.token}\r\n\r\n"
-    writer.write(said.encode())
+    request = f"GET {path} HTTP/1.1\r\nhost: {cluster.http}\r\nauthorization: Bearer {cluster.token}\r\n\r\n"
+    writer.write(request.encode())
     assert b" 200 " in await reader.readline()
     while (await reader.readline()).strip():
         pass

@@ -65,8 +65,8 @@ def test_an_idle_cluster_notices_a_lost_node(hasty: LocalCluster) -> None:
 
     until(lambda: hasty.node(2)["state"] == "lost", "lost after the grace")
     assert time.monotonic() - killed_at > LOST_SECONDS - BEAT_MS / 1000 - 1
-    told = hasty.call("GET", f"/v1/events?node=node-2&since={since}").body["events"]
-    assert [event["kind"] for event in told] == ["node.suspect", "node.lost"]
+    node_events = hasty.call("GET", f"/v1/events?node=node-2&since={since}").body["events"]
+    assert [event["kind"] for event in node_events] == ["node.suspect", "node.lost"]
     start_again(hasty, 2)
 
 

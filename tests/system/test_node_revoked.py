@@ -81,9 +81,9 @@ def connect(stub: pb_grpc.AgentStub) -> None:
 
 
 def hello(session: int = 1) -> pb.FromNode:
-    said = pb.Hello(machine_id="m", boot_id="b", version="0", protocol=1, session=session)
-    said.capacity["cpu"] = 1000
-    return pb.FromNode(n=1, hello=said)
+    greeting = pb.Hello(machine_id="m", boot_id="b", version="0", protocol=1, session=session)
+    greeting.capacity["cpu"] = 1000
+    return pb.FromNode(n=1, hello=greeting)
 
 
 def assert_shut_out(address: str, identity: NodeIdentity) -> None:

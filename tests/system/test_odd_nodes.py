@@ -42,7 +42,7 @@ def hostile(shared: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> N
     return join(JoinLine.parse(shared.join_line()), directory, "hostile", {}).identity
 
 
-def says(
+def status_after(
     cluster: LocalCluster, identity: NodeIdentity, hello: pb.Hello, *words: pb.FromNode
 ) -> grpc.RpcError:
     """The status with which the server ends the call after this message."""
@@ -63,8 +63,8 @@ def says(
 
 
 def hello(**fields: Any) -> pb.Hello:
-    said = {"machine_id": "m", "boot_id": f"{time.time_ns()}", "version": "0", "protocol": 1}
-    return pb.Hello(**{**said, "capacity": {"cpu": 1000}, **fields})
+    defaults = {"machine_id": "m", "boot_id": f"{time.time_ns()}", "version": "0", "protocol": 1}
+    return pb.Hello(**{**defaults, "capacity": {"cpu": 1000}, **fields})
 
 
 def works(cluster: LocalCluster) -> None:
@@ -73,7 +73,7 @@ def works(cluster: LocalCluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "field"),
+    ("hello_fields", "field"),
     [
         ({"drain": LEAVES}, "hello.drain.within_ms"),
         ({"capacity": {"tasks": 5}}, "hello.capacity"),
@@ -84,9 +84,9 @@ def works(cluster: LocalCluster) -> None:
     ],
 )
 def test_an_invalid_hello_is_refused(
-    shared: LocalCluster, hostile: NodeIdentity, said: dict[str, Any], field: str
+    shared: LocalCluster, hostile: NodeIdentity, hello_fields: dict[str, Any], field: str
 ) -> None:
-    refused = says(shared, hostile, hello(**said))
+    refused = status_after(shared, hostile, hello(**hello_fields))
 
     assert refused.code() is grpc.StatusCode.INVALID_ARGUMENT, refused.details()
     assert (refused.details() or "").startswith(f"{field}: ")
@@ -111,7 +111,7 @@ def test_an_invalid_hello_is_refused(
 def test_an_invalid_message_ends_the_call(
     shared: LocalCluster, hostile: NodeIdentity, word: pb.FromNode, field: str
 ) -> None:
-    refused = says(shared, hostile, hello(), word)
+    refused = status_after(shared, hostile, hello(), word)
 
     assert refused.code() is grpc.StatusCode.INVALID_ARGUMENT, refused.details()
     assert (refused.details() or "").startswith(f"{field}: ")
@@ -120,7 +120,7 @@ def test_an_invalid_message_ends_the_call(
 
 def test_a_repeated_invalid_message_is_logged_once(shared: LocalCluster, hostile: NodeIdentity) -> None:
     for _ in range(3):
-        says(shared, hostile, hello(version="x" * 65))
+        status_after(shared, hostile, hello(version="x" * 65))
 
     log = (shared.directory / "server.log").read_text()
     assert log.count("hello.version") == 1
@@ -129,7 +129,7 @@ def test_a_repeated_invalid_message_is_logged_once(shared: LocalCluster, hostile
 def test_an_implausible_epoch_is_never_offered_for_acceptance(
     shared: LocalCluster, hostile: NodeIdentity
 ) -> None:
-    refused = says(shared, hostile, hello(epoch_seen=2**63 - 3))
+    refused = status_after(shared, hostile, hello(epoch_seen=2**63 - 3))
     accepted = shared.rota("store", "accept")
 
     assert refused.code() is grpc.StatusCode.FAILED_PRECONDITION

@@ -184,9 +184,9 @@ def test_each_loss_goes_to_the_owner_of_the_job(
             until(lambda: cluster.count(job, state) == 1, what, SECONDS)  # noqa: B023  # called before the next
         for name, job in work.jobs.items():
             if name[0] == "controller" and name[1] != "at_most_once":
-                told = controller.next("task.unresolved", job=job)
+                unresolved = controller.next("task.unresolved", job=job)
                 assert work.witnesses[name].starts() == {0: 1}, "nothing is placed before the answer"
-                controller.resolve(told, "again")
+                controller.resolve(unresolved, "again")
         for (owner, run), witness in work.witnesses.items():
             is_moved = owner in ("scheduler", "controller") and run != "at_most_once"
             witness.wait_for(2 if is_moved else 1)

@@ -39,8 +39,8 @@ def client(shared: LocalCluster) -> Iterator[Cluster]:
 
 def test_results_are_shown_to_users_and_carried_to_controllers(shared: LocalCluster, client: Cluster) -> None:
     good, other = {"results": {"loss": 0.5, "model": "small"}}, {"failure": "no"}
-    words = [json.dumps(said) for said in (good, good, other)]
-    spec = {"command": [sys.executable, "-c", REPORT, "0", *words], "results": True}
+    reports = [json.dumps(report) for report in (good, good, other)]
+    spec = {"command": [sys.executable, "-c", REPORT, "0", *reports], "results": True}
     with Controller(shared.grpc, shared.token, "ci") as controller:
         stages = list(controller.schedule(spec, "once"))
     job = client.job(stages[0].job)
@@ -53,8 +53,8 @@ def test_results_are_shown_to_users_and_carried_to_controllers(shared: LocalClus
     assert (task.result.results, task.result.failure) == (good["results"], None)
     assert "reported   success" in shown
     assert "loss       0.5" in shown
-    (told,) = [stage.task.result_json for stage in stages if stage.task.kind == "task.reported"]
-    assert json.loads(told) == {**good, "failure": None}
+    (reported,) = [stage.task.result_json for stage in stages if stage.task.kind == "task.reported"]
+    assert json.loads(reported) == {**good, "failure": None}
 
 
 def test_the_start_event_precedes_the_result_event(cluster: LocalCluster) -> None:

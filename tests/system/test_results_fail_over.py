@@ -60,15 +60,15 @@ def test_a_result_is_accepted_after_the_leader_is_lost(
 
 
 def test_a_task_knows_every_server(cluster: ElectedCluster) -> None:
-    def told() -> tuple[int, str, str] | None:
+    def ran_under_one_leader() -> tuple[int, str, str] | None:
         leader = cluster.wait_for_leader()
         with connect(cluster.addr, token=cluster.token) as client:
             client.transport.patience_seconds = PATIENCE_SECONDS
             job = client.run("sh", "-c", "echo $ROTA_RESULT_URL; echo $ROTA_RESULT_URLS", results=True)
-            said = leader, job.id, job.logs()
-        return said if cluster.wait_for_leader() == leader else None  # on a busy machine another may lead
+            outcome = leader, job.id, job.logs()
+        return outcome if cluster.wait_for_leader() == leader else None  # on a busy machine another may lead
 
-    found = until(told, "a task ran while one server led", PATIENCE_SECONDS)
+    found = until(ran_under_one_leader, "a task ran while one server led", PATIENCE_SECONDS)
     assert found is not None
     leader, job, logs = found
     first, every = logs.splitlines()

@@ -93,13 +93,13 @@ class Load:
 
 @contextmanager
 def asked_all_the_time(place: Path) -> Iterator[Load]:
-    told = place / "told"
+    state = place / "told"
     with (
-        told.open("w") as out,
+        state.open("w") as out,
         Popen([sys.executable, "-c", COUNTS, str(place), str(TASKS)], stdout=out) as asks,
     ):
         try:
-            yield Load(told)
+            yield Load(state)
         finally:
             asks.kill()
 
@@ -142,14 +142,14 @@ def test_a_failing_version_is_rolled_back_within_the_unavailability_limit(
         rounds, fewest = load.rounds(), load.fewest
     shown, events = three.rota("show", job.id).out, three.rota("event", "ls").out
     tried = [task for task in job.tasks() if (task.attempt or 0) > 1]
-    told = rollout(job)
+    state = rollout(job)
     end(job)
 
     assert fewest >= TASKS - AWAY, "never were too many away at once"
     assert rounds[-1] == (TASKS, "first")
     assert {versions for _, versions in rounds} == {"first"}
     assert len(tried) == AWAY, "some were replaced, and what it had not reached was left alone"
-    assert (told["version"], told["back_from"]) == (3, 2)
+    assert (state["version"], state["back_from"]) == (3, 2)
     assert "version 2 was taken back (task " in shown
     assert f"job {job.id} goes back to what it was before version 2, as version 3" in events
 
@@ -185,7 +185,7 @@ def test_a_version_that_never_becomes_healthy_is_rolled_back_in_time(
     three.start_server()
     until(lambda: rollout(job).get("back_from") == 2, "it goes back", 120)
     until(lambda: rollout(job).get("state") == "done", "all are as before", 180)
-    told = rollout(job)
+    state = rollout(job)
     end(job)
 
-    assert "no task became well as version 2 within 8 s" in told["back_why"]
+    assert "no task became well as version 2 within 8 s" in state["back_why"]

@@ -36,8 +36,8 @@ def job_of(cluster: LocalCluster, job: str) -> Any:
 
 
 def restarts(cluster: LocalCluster, job: str) -> int:
-    told: int = job_of(cluster, job)["restarts"]
-    return told
+    counted: int = job_of(cluster, job)["restarts"]
+    return counted
 
 
 def health(cluster: LocalCluster, job: str) -> str | None:
@@ -76,8 +76,8 @@ def test_a_service_is_restarted_without_agent_and_server(cluster: LocalCluster, 
     cluster.start_server()
     cluster.start_agent(1)
     cluster.wait_for_nodes()
-    told = witness.starts()[0]
-    until(lambda: restarts(cluster, job) >= told, "all of it is told")
+    counted = witness.starts()[0]
+    until(lambda: restarts(cluster, job) >= counted, "all of it is told")
 
     assert {(seen.attempt, seen.node) for seen in witness.seen()} == {(1, "node-1")}
     life = task(cluster, job).life

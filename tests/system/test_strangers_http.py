@@ -123,14 +123,14 @@ def is_let_in(cluster: LocalCluster) -> bool:
 def test_malformed_requests_are_counted_in_the_log_not_listed(alone: LocalCluster) -> None:
     log = alone.directory / "server.log"
     before = len(log.read_text().splitlines())
-    for said in (
+    for malformed in (
         b"\x16\x03\x01\r\n\r\n",
         b"GET / HTTP/9\r\n\r\n",
         BEGUN + b"connection: upgrade\r\nupgrade: x\r\n\r\n",
     ):
         for _ in range(20):
             with dial(alone.http) as peer:
-                peer.sendall(said)
+                peer.sendall(malformed)
                 peer.recv(100)
 
     lines = log.read_text().splitlines()[before:]

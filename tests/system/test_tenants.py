@@ -76,8 +76,8 @@ def test_the_raid_reads_and_kills_a_process_that_nothing_keeps_from_it(directory
         ran = subprocess.run(
             command, cwd=raid, env={}, capture_output=True, text=True, timeout=60, check=True, **user
         )
-        said = [json.loads(line) for line in ran.stdout.splitlines()]
+        findings = [json.loads(line) for line in ran.stdout.splitlines()]
 
         assert victim.wait(60) == -signal.SIGKILL
-    assert f"{mark}-env" in [line.get("text") for line in said]
-    assert said[-1]["delivered"]["kill SIGKILL"] == 1
+    assert f"{mark}-env" in [line.get("text") for line in findings]
+    assert findings[-1]["delivered"]["kill SIGKILL"] == 1
