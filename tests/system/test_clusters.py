@@ -192,7 +192,7 @@ def test_a_killed_server_finds_the_machines_it_requested(cluster: LocalCluster) 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         (("cluster", "create", "x", "--provider", "moon"), "write none, local, command"),
         (("cluster", "create", "x", "--provider", "local", "--max", "2"), "how many cores a machine has"),
