@@ -98,7 +98,7 @@ def test_what_rests_after_failures_begins_at_once_as_the_newer_version() -> None
 
 
 def test_the_silence_of_a_node_proves_nothing() -> None:
-    """What happened there meanwhile is told when it is heard again."""
+    """What happened there meanwhile is told when it responds again."""
     made = serving(count=1)
     update(made, healthy="4s", deadline="1h")
     made.wait(1_000)

@@ -1,4 +1,4 @@
-"""A mirror with tasks placed on nodes, for what nodes say of them."""
+"""A mirror with tasks placed on nodes, and reports of those nodes."""
 
 from typing import Any
 
@@ -32,13 +32,15 @@ def place(mirror: Mirror, ms: int = 0) -> None:
     apply(mirror, Scheduler(SchedulerSettings()).decide(mirror, ROUND_KEY, at(ms)))
 
 
-def hear(mirror: Mirror, node: str, *said: JobReports, ms: int = 0) -> Plan:
-    return apply(mirror, on_report(mirror, NodeId(node), NodeReport(1, list(said)), at(ms)))
+def report(mirror: Mirror, node: str, *reports: JobReports, ms: int = 0) -> Plan:
+    return apply(mirror, on_report(mirror, NodeId(node), NodeReport(1, list(reports)), at(ms)))
 
 
-def say(mirror: Mirror, said: ReportedState, *pairs: tuple[int, int], node: str = "a", **fields: Any) -> Plan:
-    """A node's word on attempts of job 1."""
-    return hear(mirror, node, claims(1, said, *pairs, **fields))
+def report_state(
+    mirror: Mirror, state: ReportedState, *pairs: tuple[int, int], node: str = "a", **fields: Any
+) -> Plan:
+    """Report attempts of job 1 in this state."""
+    return report(mirror, node, claims(1, state, *pairs, **fields))
 
 
 def status(mirror: Mirror, block: int = 0) -> StatusBlock:

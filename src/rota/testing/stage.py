@@ -105,7 +105,7 @@ class StageMachine:
         return self._works[job].record
 
     def receive_orders(self, orders: list[JobOrders]) -> None:
-        """Orders reach a silent machine when it is heard again."""
+        """Orders reach a silent machine when it responds again."""
         self.inbox += orders
         if not self.silent and not self.deaf:
             self._apply_orders()

@@ -4,8 +4,8 @@ A move is an order in the job's JobIntent. The task is stopped as by a restart; 
 in no line, and a round places it before it looks at the lines: on the target of its move, or on any node but
 the one that it leaves. This holds for MOVE_WAIT_MS; then the task waits in line like any other. A target
 that cannot take the task any more (lost, closed, or it has refused) does not hold it up: the task goes to
-another node at once. A target that is only disconnected can: after a restart of the server nodes reconnect one
-by one, and the source may be back before the target.
+another node at once. A target that is only disconnected can: after a restart of the server nodes reconnect
+one by one, and the source may be back before the target.
 
 While the task is still being stopped, a round keeps the room it needs on its target from other work. That is
 derived from the records in each round, so it needs no memory and survives a change of leaders.
