@@ -11,6 +11,7 @@ LAYERS = (
     ("cli", "sim"),
     ("devtools",),
     ("wiring", "testing", "client"),
+    ("reconcilers",),
     ("apiserver", "controllers", "scheduler", "watcher", "clusters", "agent", "gateway"),
     ("engine",),
     ("store", "runtimes", "providers", "wire", "identity", "keeper"),

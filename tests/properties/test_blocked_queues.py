@@ -14,7 +14,8 @@ from rota.model.limits import BLOCK_TASKS, REFUSAL_MS
 from rota.model.namespace import NamespaceRecord
 from rota.model.node import Eligibility, NodeIntent, NodeLoad, NodeSpec
 from rota.model.shape import AffinityTerm, Constraint, Op, SpreadTerm
-from rota.scheduler.plan import ROUND_KEY, Scheduler
+from rota.rules.reconciler_names import ROUND_KEY
+from rota.scheduler.plan import Scheduler
 from rota.scheduler.round import SchedulerCache, SchedulerSettings
 from rota.testing import records
 from rota.testing.builders import at, node_status

@@ -18,7 +18,8 @@ from rota.model.node import Connection, Eligibility, NodeIntent, NodeLoad, NodeS
 from rota.model.plan import Plan
 from rota.model.shape import Constraint, Op, RunMode, SpreadTerm
 from rota.model.task import TaskBlock
-from rota.scheduler.plan import ROUND_KEY, Scheduler
+from rota.rules.reconciler_names import ROUND_KEY
+from rota.scheduler.plan import Scheduler
 from rota.scheduler.round import SchedulerSettings
 from rota.testing import records
 from rota.testing.builders import add_job, apply, at, node_status, placements

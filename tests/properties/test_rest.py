@@ -9,6 +9,7 @@ from rota.apiserver.admission import actions
 from rota.apiserver.admission import update as admit_update
 from rota.engine.reconciler import Reconciler
 from rota.engine.state.mirror import Mirror
+from rota.engine.time_zones import zone
 from rota.model.dependency import Dependency
 from rota.model.errors import Rejected
 from rota.model.ids import JobId
@@ -16,10 +17,11 @@ from rota.model.job import JobKind, JobSpec, Unschedulable
 from rota.model.lifecycle import NodeState
 from rota.model.plan import Instant
 from rota.model.shape import RunMode
+from rota.reconcilers import ReconcilerSettings, reconcilers
 from rota.store import codec
 from rota.testing import user_requests
 from rota.testing.builders import WALL_MS, job_spec
-from rota.testing.stage import Stage, StageMachine, reconcilers
+from rota.testing.stage import Stage, StageMachine
 
 STEPS = 60
 OFTEN_MS = 50  # looks closer together than this
@@ -150,7 +152,7 @@ def test_a_second_look_at_the_same_state_does_not_ask_for_a_third_at_once(seed: 
         mirror.load(codec.decode(key, value) for key, value in story.stage.records.items())
         found = [
             (reconciler.name, key)
-            for reconciler in reconcilers()
+            for reconciler in reconcilers(ReconcilerSettings(zones=zone))
             for key in reconciler.start(mirror)
             if restless(mirror, reconciler, key, story.stage.now)
         ]

@@ -7,7 +7,8 @@ from rota.engine.state.mirror import Mirror
 from rota.model.ids import JobId, NodeId
 from rota.model.messages import NodeReport, ReportedState
 from rota.model.plan import Plan
-from rota.scheduler.plan import ROUND_KEY, Scheduler
+from rota.rules.reconciler_names import ROUND_KEY
+from rota.scheduler.plan import Scheduler
 from rota.scheduler.round import SchedulerCache, SchedulerSettings
 from rota.testing.builders import apply, at, claims
 from rota.watcher.node_messages import on_report

@@ -17,6 +17,7 @@ from rota.model.node import NodeIntent, NodeStatus
 from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan
 from rota.model.shape import AffinityTerm
 from rota.model.view import JobView, View
+from rota.rules.reconciler_names import ReconcilerName
 
 ClusterFitOf = Callable[[View, JobSpec, str], ClusterFit]
 
@@ -34,7 +35,7 @@ WAKES: Wakes = {
 
 
 def reconciler(cluster_fit: ClusterFitOf) -> Reconciler:
-    return Reconciler("assign", "clusters", WAKES, Assigner(cluster_fit).decide, start)
+    return Reconciler(ReconcilerName.ASSIGN, "clusters", WAKES, Assigner(cluster_fit).decide, start)
 
 
 def start(view: View) -> Iterable[str]:

@@ -12,12 +12,11 @@ from rota.model.lifecycle import ClusterState
 from rota.model.limits import CLUSTERS_MAX, REASSIGN_CHECK_MS
 from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan
 from rota.model.view import JobView, View
-
-NAME = "family"
+from rota.rules.reconciler_names import ReconcilerName
 
 
 def reconciler() -> Reconciler:
-    return Reconciler(NAME, "clusters", WAKES, ClusterGroups().decide, start)
+    return Reconciler(ReconcilerName.CLUSTER_GROUPS, "clusters", WAKES, ClusterGroups().decide, start)
 
 
 def _group_key(record: ClusterRecord) -> Iterable[str]:

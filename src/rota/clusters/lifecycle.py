@@ -30,8 +30,8 @@ from rota.model.limits import PROVIDER_FAILURES_MAX, RECONNECT_MS, SCALE_CHECK_M
 from rota.model.node import NodeSpec, NodeStatus
 from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan, wake_at
 from rota.model.view import NodeView, View
+from rota.rules.reconciler_names import ReconcilerName
 
-NAME = "cluster"
 _NODE_KEYS = "nodes/"  # a key: the cluster of this node. No name of a cluster has a slash
 _IN_PROGRESS = (ClusterState.PROVISIONING, ClusterState.RESIZING, ClusterState.DRAINING)
 
@@ -268,4 +268,4 @@ WAKES: Wakes = {
     NodeSpec: _key_of_cluster,
     NodeStatus: lambda record: (f"{_NODE_KEYS}{record.id}",),
 }
-RECONCILER = Reconciler(NAME, "clusters", WAKES, decide, start)
+RECONCILER = Reconciler(ReconcilerName.CLUSTER_LIFECYCLE, "clusters", WAKES, decide, start)

@@ -13,8 +13,8 @@ from rota.model.lifecycle import ClusterState, MachineEvent, MachineState
 from rota.model.limits import SCALE_CHECK_MS, SCALE_NODES_PER_CHECK, SCALE_STEP_MAX, SCALE_UNCHANGED_CHECKS
 from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan
 from rota.model.view import View, nodes_being_terminated
+from rota.rules.reconciler_names import ReconcilerName
 
-NAME = "scale"
 _NEVER_MS = -(1 << 60)
 
 # The cluster, machines on their way, the most that may come on top -> what the scheduler would make of it.
@@ -22,7 +22,7 @@ EstimateScale = Callable[[View, ClusterIntent, int, int, Instant], ScaleEstimate
 
 
 def reconciler(estimate: EstimateScale) -> Reconciler:
-    return Reconciler(NAME, "clusters", WAKES, Scaler(estimate).decide, start)
+    return Reconciler(ReconcilerName.SCALE, "clusters", WAKES, Scaler(estimate).decide, start)
 
 
 def _cluster_key(record: ClusterRecord | ClusterIntent) -> Iterable[str]:

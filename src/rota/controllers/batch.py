@@ -47,6 +47,7 @@ from rota.model.shape import RunMode
 from rota.model.task import TaskBlock
 from rota.model.view import JobView, View
 from rota.rules.phases import Phase
+from rota.rules.reconciler_names import ReconcilerName
 
 # Plain numbers: enum members are slow to look up, and these are needed at every change.
 _SUCCEEDED, _REFUSED, _END = int(AttemptState.SUCCEEDED), int(AttemptState.REFUSED), int(ATTEMPT_FIRST_END)
@@ -338,4 +339,4 @@ def _end_job(job: JobView, event: JobEvent, before: JobState, now: Instant) -> P
     )
 
 
-RECONCILER = Reconciler("batch", "controllers", WAKES, decide, start)
+RECONCILER = Reconciler(ReconcilerName.BATCH, "controllers", WAKES, decide, start)

@@ -18,8 +18,7 @@ from rota.model.plan import NO_CHANGE, Instant, Plan, wake_at
 from rota.model.view import View
 from rota.rules.cron_runs import CronRunBatch, status_of
 from rota.rules.cron_schedule import Offset, Zones, between, next_after, parse
-
-NAME = "cron"
+from rota.rules.reconciler_names import ReconcilerName
 
 
 class ChosenRuns(NamedTuple):
@@ -42,7 +41,7 @@ def reconciler(zones: Zones) -> Reconciler:
             return _on_invalid_zone(view, cron, str(problem), now)
         return run_due(view, cron, offset, now)
 
-    return Reconciler(NAME, "apiserver", {CronRecord: lambda cron: (cron.ref,)}, decide, start)
+    return Reconciler(ReconcilerName.CRON, "apiserver", {CronRecord: lambda cron: (cron.ref,)}, decide, start)
 
 
 def start(view: View) -> Iterable[str]:

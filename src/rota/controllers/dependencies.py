@@ -10,8 +10,7 @@ from rota.model.job import JobStatus
 from rota.model.lifecycle import JOB, JobEvent, JobState, step
 from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan
 from rota.model.view import JobView, View, state_of
-
-NAME = "after"
+from rota.rules.reconciler_names import ReconcilerName
 
 
 def _on_job_status(status: JobStatus) -> Iterable[str]:
@@ -84,4 +83,6 @@ def _merge_plans(plans: list[Plan]) -> Plan:
     return Plan(puts, events=events, why="; ".join(plan.why for plan in plans if plan.why))
 
 
-RECONCILER = Reconciler(NAME, "controllers", {JobStatus: _on_job_status}, decide, start)
+RECONCILER = Reconciler(
+    ReconcilerName.DEPENDENCIES, "controllers", {JobStatus: _on_job_status}, decide, start
+)

@@ -18,8 +18,8 @@ from rota.model.limits import (
 )
 from rota.model.plan import EventRecord, Instant, Plan
 from rota.model.view import View, keys_of
+from rota.rules.reconciler_names import ReconcilerName
 
-NAME = "expire"
 KEY = "jobs"
 WAKES: Wakes = {JobStatus: lambda status: (KEY,) if status.ended else ()}
 NEXT_BATCH_MS = 100  # after a full batch: others have their turn first
@@ -38,7 +38,7 @@ def reconciler(retention: JobRetention | None = None) -> Reconciler:
         del key
         return expire_jobs(view, rules, now)
 
-    return Reconciler(NAME, "controllers", WAKES, decide, lambda _: (KEY,))
+    return Reconciler(ReconcilerName.EXPIRE, "controllers", WAKES, decide, lambda _: (KEY,))
 
 
 def expire_jobs(view: View, rules: JobRetention, now: Instant) -> Plan:

@@ -13,6 +13,7 @@ from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan, Record
 from rota.model.task import TaskBlock
 from rota.model.view import JobView, View
 from rota.rules.phases import Phase
+from rota.rules.reconciler_names import ReconcilerName
 
 _NODES_KEY = "nodes"
 _REASON = "its node was deleted"
@@ -70,4 +71,4 @@ def _ended_blocks(job: JobView, gone: list[int]) -> Iterable[TaskBlock]:
         yield draft.done(reasons=task.reasons | dict.fromkeys(positions, _REASON))
 
 
-RECONCILER = Reconciler("system", "controllers", WAKES, decide, start)
+RECONCILER = Reconciler(ReconcilerName.SYSTEM_JOBS, "controllers", WAKES, decide, start)

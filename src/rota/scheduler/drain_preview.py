@@ -13,8 +13,9 @@ from rota.model.node import Eligibility, NodeIntent
 from rota.model.outlook import DisplacedTasks, DrainOutcome, PlannedPlacement
 from rota.model.plan import Instant
 from rota.model.view import JobView
+from rota.rules.reconciler_names import ROUND_KEY
 from rota.scheduler.explain.why import analyse_wait, describe_wait
-from rota.scheduler.plan import ROUND_KEY, Scheduler
+from rota.scheduler.plan import Scheduler
 from rota.scheduler.policy.drain import may_be_moved
 from rota.scheduler.policy.preempt import live_tasks
 from rota.scheduler.round import SchedulerSettings

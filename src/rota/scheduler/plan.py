@@ -13,11 +13,11 @@ from rota.model.plan import NO_CHANGE, Instant, Plan, Record
 from rota.model.system_job import PinBlock
 from rota.model.task import TaskBlock
 from rota.model.view import View
+from rota.rules.reconciler_names import ROUND_KEY, ReconcilerName
 from rota.scheduler.explain.queue_position import QueueSnapshot
 from rota.scheduler.policy.system_jobs import pin_tasks
 from rota.scheduler.round import Round, SchedulerCache, SchedulerSettings
 
-ROUND_KEY = "round"
 _WAKING_RECORDS = (
     JobStatus,
     JobAdoption,
@@ -38,7 +38,7 @@ def reconciler(settings: SchedulerSettings | None = None, scheduler: "Scheduler 
         JobCluster: _on_job_reassigned,
     }
     decide = (scheduler or Scheduler(settings or SchedulerSettings())).decide
-    return Reconciler("place", "scheduler", wakes, decide, _start)
+    return Reconciler(ReconcilerName.PLACE, "scheduler", wakes, decide, _start)
 
 
 def _wake_round(record: Record) -> Iterable[str]:

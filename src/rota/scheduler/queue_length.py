@@ -14,19 +14,21 @@ from rota.model.limits import QUEUE_LENGTH_CHECK_MS, QUEUE_LENGTH_JOBS_PER_MS
 from rota.model.node_table import NodeTable
 from rota.model.plan import EventRecord, Instant, Plan
 from rota.model.view import View
+from rota.rules.reconciler_names import ReconcilerName
 from rota.scheduler.explain.phrases import count_of_tasks as of_tasks
 
-NAME = "queue"
+QUEUE_CHANGED = "queue.changed"  # kind of the event
+_KEY = "queue"
 _FACTOR = 2  # by which the number of tasks has to grow or shrink
 
 
 def reconciler() -> Reconciler:
-    return Reconciler(NAME, "scheduler", {}, QueueLength().decide, _start)
+    return Reconciler(ReconcilerName.QUEUE_LENGTH, "scheduler", {}, QueueLength().decide, _start)
 
 
 def _start(view: View) -> Iterable[str]:
     del view
-    return (NAME,)
+    return (_KEY,)
 
 
 class QueueLength:
@@ -48,7 +50,7 @@ class QueueLength:
             return Plan(wake_at_ms=look_at_ms)
         self._last_reported = tasks
         event = EventRecord(
-            "queue.changed", _describe(len(jobs), tasks), counts={"jobs": len(jobs), "tasks": tasks}
+            QUEUE_CHANGED, _describe(len(jobs), tasks), counts={"jobs": len(jobs), "tasks": tasks}
         )
         return Plan(events=(event,), why=event.why, wake_at_ms=look_at_ms)
 

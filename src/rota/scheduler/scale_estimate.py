@@ -23,8 +23,9 @@ from rota.model.sandbox import SANDBOX
 from rota.model.shape import LEASES
 from rota.model.system_job import PinBlock
 from rota.model.view import View, nodes_being_terminated
+from rota.rules.reconciler_names import ROUND_KEY
 from rota.scheduler.drain_preview import withdraw_movable
-from rota.scheduler.plan import ROUND_KEY, Scheduler
+from rota.scheduler.plan import Scheduler
 from rota.scheduler.round import SchedulerSettings
 
 _NEW_NODE_PREFIX = "new-"  # nodes that are thought of

@@ -58,6 +58,7 @@ from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan, wake_at
 from rota.model.shape import QueueKey, Shape
 from rota.model.task import TaskBlock
 from rota.model.view import JobView, View
+from rota.rules.reconciler_names import ReconcilerName
 from rota.scheduler.explain.obstacles import check_feasibility
 from rota.scheduler.explain.scaling import command_for_new_node, new_node_would_help
 from rota.scheduler.order import count_accepted, must_start_now
@@ -65,7 +66,6 @@ from rota.scheduler.placement.filters import matching_nodes
 from rota.scheduler.placement.place import Placer, refusing_slots
 from rota.scheduler.placement.rows import Plugins
 
-NAME = "unplaceable"
 QUEUES_KEY = "lines"  # the key under which all lines are looked at; every other key is a job
 # Enum members are slow to look up, and these are needed at every report.
 _REFUSED, _ACTIVE, _SCALE = int(AttemptState.REFUSED), JobState.ACTIVE, Unschedulable.SCALE
@@ -73,7 +73,7 @@ _REFUSED, _ACTIVE, _SCALE = int(AttemptState.REFUSED), JobState.ACTIVE, Unschedu
 
 def reconciler(plugins: Plugins | None = None) -> Reconciler:
     found = UnplaceableJobs(plugins)
-    return Reconciler(NAME, "scheduler", found.wakes, found.decide, found.start)
+    return Reconciler(ReconcilerName.UNPLACEABLE, "scheduler", found.wakes, found.decide, found.start)
 
 
 class _Candidate(NamedTuple):

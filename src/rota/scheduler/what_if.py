@@ -25,11 +25,12 @@ from rota.model.plan import Instant, Plan
 from rota.model.system_job import PinBlock
 from rota.model.view import JobView
 from rota.model.why import Explanation
+from rota.rules.reconciler_names import ROUND_KEY
 from rota.scheduler.cluster_fit import FitCalculator
 from rota.scheduler.explain.phrases import count_of_tasks, join_few
 from rota.scheduler.explain.queue_position import is_too_late
 from rota.scheduler.explain.why import WaitAnalysis, analyse_wait, describe_wait
-from rota.scheduler.plan import ROUND_KEY, Scheduler
+from rota.scheduler.plan import Scheduler
 from rota.scheduler.round import SchedulerSettings
 from rota.scheduler.scale_estimate import estimate_scale
 

@@ -42,6 +42,7 @@ from rota.model.node import Connection, NodeLoad, RefusedHandshake
 from rota.model.plan import ADOPTION
 from rota.model.result import ResultEndpoint
 from rota.rules.log_pieces import joined
+from rota.rules.reconciler_names import ROUND_KEY, ReconcilerName
 from rota.watcher import adoption, leave_notices, liveness, node_messages
 from rota.watcher.adoption import BroughtJob
 from rota.watcher.dispatch import DispatchState, unsealed
@@ -65,10 +66,7 @@ log = structlog.get_logger("rota.watcher")
 _PIECE_BYTES = 256 << 10  # of a log, told at once
 _SENT_PER_STEP = 100  # nodes, before something else may run: some milliseconds
 _LAST_MESSAGE_SECONDS = 5.0  # for what is being said to a node that is about to be hung up on
-SCHEDULER_WAKE = (
-    "place",
-    "round",
-)  # the reconciler that may have room now, by name: components do not know each other
+SCHEDULER_WAKE = (ReconcilerName.PLACE, ROUND_KEY)  # a node connected, or its load changed
 _ERRORS: dict[str, type[RotaError]] = {"not_found": NotFound, "conflict": Conflict}
 T = TypeVar("T", pb.FromNode, pb.LogChunk)
 Reports = Callable[[NodeId, JobId], ResultEndpoint | None]

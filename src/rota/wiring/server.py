@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -18,11 +18,9 @@ from rota.apiserver.ca_dependents import CaDependents, find_ca_dependents
 from rota.apiserver.grpc.service import ControllerService, TokenInterceptor
 from rota.apiserver.http import make_app
 from rota.apiserver.views import certificates
-from rota.clusters import assign, cluster_groups, lifecycle, scale
 from rota.config import ServerConfig, ServerOptions, machines_dir, renewal_window, server_config
 from rota.config.etcd import endpoints, plain_text_beyond
-from rota.controllers import batch, cron, dependencies, expire, system
-from rota.controllers.rollout import rollback, rollout
+from rota.controllers import expire
 from rota.engine.reconciler import Reconciler
 from rota.engine.run import Engine
 from rota.engine.time_zones import zone
@@ -35,17 +33,12 @@ from rota.model.job import Counters
 from rota.model.plan import EventRecord, Instant, Plan
 from rota.model.view import View
 from rota.providers.local import LocalProvider
-from rota.scheduler import plan as scheduler
-from rota.scheduler import queue_length, unplaceable
-from rota.scheduler.cluster_fit import FitCalculator
+from rota.reconcilers import ReconcilerSettings, reconcilers
 from rota.scheduler.plan import Scheduler
-from rota.scheduler.policy import deadline, drain
 from rota.scheduler.round import SchedulerSettings
-from rota.scheduler.scale_estimate import estimate_scale
 from rota.store.lock import DirectoryLock
 from rota.store.memory import MemoryStore
 from rota.store.tails import TailStore
-from rota.watcher import brake, leave_notices, liveness, revocations, stuck_attempts
 from rota.watcher.agent_service import AgentService
 from rota.watcher.leadership import LeadershipContext
 from rota.watcher.refused_calls import RefusedCalls
@@ -152,8 +145,8 @@ async def running(config: ServerConfig, users: DevUsers | None = None) -> AsyncI
         )
         settings = scheduler_settings.settings(config.placement)
         placing = Scheduler(settings)
-        reconcilers = _reconcilers(config, settings, placing, post.ttl_ms)
-        engine = Engine(post.store, reconcilers, frozenset(config.placement.granted_labels))
+        registered = _reconcilers(config, settings, placing, post.ttl_ms)
+        engine = Engine(post.store, registered, frozenset(config.placement.granted_labels))
         await post.lead(engine, authority, settings)
         async with _serve(config, engine, authority, post, settings, placing=placing, users=users) as server:
             yield server
@@ -349,30 +342,17 @@ async def _spread_servers(post: Leadership, agents: AgentService, context: Conte
 
 def _reconcilers(
     config: ServerConfig, settings: SchedulerSettings, placing: Scheduler, ttl_ms: int
-) -> list[Reconciler]:
-    return [
-        assign.reconciler(FitCalculator().cluster_fit),
-        lifecycle.RECONCILER,
-        cluster_groups.reconciler(),
-        scale.reconciler(partial(estimate_scale, settings=settings)),
-        batch.RECONCILER,
-        rollout.RECONCILER,
-        rollback.RECONCILER,
-        expire.reconciler(_retention(config)),
-        dependencies.RECONCILER,
-        system.RECONCILER,
-        cron.reconciler(zone),
-        scheduler.reconciler(scheduler=placing),
-        queue_length.reconciler(),
-        unplaceable.reconciler(settings.plugins),
-        deadline.RECONCILER,
-        drain.RECONCILER,
-        liveness.reconciler(_lost_ms(config), ttl_ms),
-        brake.reconciler(),
-        stuck_attempts.reconciler(),
-        leave_notices.RECONCILER,
-        revocations.RECONCILER,
-    ]
+) -> Sequence[Reconciler]:
+    return reconcilers(
+        ReconcilerSettings(
+            zones=zone,
+            placement=settings,
+            scheduler=placing,
+            retention=_retention(config),
+            lost_ms=_lost_ms(config),
+            leader_ttl_ms=ttl_ms,
+        )
+    )
 
 
 def _retention(config: ServerConfig) -> expire.JobRetention:

@@ -8,6 +8,7 @@ from rota.model.job import JobSpec
 from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan
 from rota.model.rollout import JobRollout, RolloutState, plan_rollback
 from rota.model.view import View
+from rota.rules.reconciler_names import ReconcilerName
 
 
 def _on_rollout(rollout: JobRollout) -> Iterable[str]:
@@ -49,5 +50,5 @@ def decide(view: View, key: str, now: Instant) -> Plan:
 
 # A rollback is an update in its user's name: so it writes as the apiserver does.
 RECONCILER = Reconciler(
-    "rollback", "apiserver", {JobRollout: _on_rollout, JobSpec: _on_job_spec}, decide, start
+    ReconcilerName.ROLLBACK, "apiserver", {JobRollout: _on_rollout, JobSpec: _on_job_spec}, decide, start
 )

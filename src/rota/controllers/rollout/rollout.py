@@ -16,6 +16,7 @@ from rota.model.rollout import JobRollout, RolloutState
 from rota.model.task import TaskBlock
 from rota.model.view import JobView, View
 from rota.rules.phases import FIRST_END, Phase
+from rota.rules.reconciler_names import ReconcilerName
 
 _RUNNING = int(Phase.RUNNING)
 _NOT_EVICTED = bytes((0, LOOKAHEAD))  # values of the flags of attempts that stay
@@ -97,4 +98,4 @@ def _outdated(
                     return
 
 
-RECONCILER = Reconciler("rollout", "controllers", WAKES, decide, start)
+RECONCILER = Reconciler(ReconcilerName.ROLLOUT, "controllers", WAKES, decide, start)

@@ -11,6 +11,7 @@ from rota.model.limits import TICK_MS, WALL_CLOCK_CHECK_MS
 from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan, wake_at
 from rota.model.view import JobView, View
 from rota.rules.phases import Phase
+from rota.rules.reconciler_names import ReconcilerName
 
 WAKES: Wakes = {JobSpec: lambda spec: (spec.id,) if _has_limit(spec) else ()}
 
@@ -88,4 +89,4 @@ def _next_check_ms(job: JobView, now: Instant) -> int:
     return min(at_ms for at_ms in found if at_ms > now.ms)
 
 
-RECONCILER = Reconciler("deadline", "scheduler", WAKES, decide, start)
+RECONCILER = Reconciler(ReconcilerName.DEADLINE, "scheduler", WAKES, decide, start)

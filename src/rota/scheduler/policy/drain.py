@@ -13,10 +13,10 @@ from rota.model.node import NodeIntent, NodeStatus
 from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan
 from rota.model.view import JobView, NodeView, View
 from rota.rules.phases import Phase
+from rota.rules.reconciler_names import ReconcilerName
 from rota.scheduler.placement.attempt_blocks import AttemptBlockWriter
 from rota.scheduler.policy.preempt import live_tasks, may_evict
 
-NAME = "drain"
 _RETRY_MS = 1_000  # until those that could not go yet are looked at again
 
 
@@ -138,4 +138,4 @@ def _reason(job: JobView, node: NodeView, *, alone: bool) -> str:
     return f"its machine is taken away: {taken}" if taken else "its time to drain is over"
 
 
-RECONCILER = Reconciler(NAME, "scheduler", WAKES, decide, start)
+RECONCILER = Reconciler(ReconcilerName.DRAIN, "scheduler", WAKES, decide, start)
