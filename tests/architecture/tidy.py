@@ -12,8 +12,8 @@ from tests.architecture.table import (
     FILE_LINES,
     FUNCTION_LINES,
     PARAMETERS,
-    PURE,
     THIRD_PARTY,
+    is_pure,
     within,
 )
 
@@ -139,7 +139,7 @@ def errors_are_caught_by_kind(module: Module) -> Problems:
 
 
 def deciding_code_has_an_order(module: Module) -> Problems:
-    if not within(module.name, PURE):
+    if not is_pure(module.name, ast.get_docstring(module.tree)):
         return
     for node in module.nodes:
         if isinstance(node, ast.For | ast.comprehension) and is_unordered(node.iter):

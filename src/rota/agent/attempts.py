@@ -1,4 +1,4 @@
-"""What the agent knows of the work on its machine, and what of it the control plane has not heard yet."""
+"""Local attempt states, and the reports about them that are not yet acknowledged. [I/O]"""
 
 import asyncio
 from collections.abc import Iterable, Mapping

@@ -1,16 +1,22 @@
 """Calls in vain, and how many nodes there are -> how long a node waits before it calls again."""
 
-from random import Random
+from typing import Protocol
 
 FIRST_SECONDS = 0.1
 LAST_SECONDS = 5.0
 _LEASE_SHARE = 4  # of a lease, at most: what runs under it must be renewed in time
 
 
+class Jitter(Protocol):
+    """The part of `random.Random` that a backoff uses."""
+
+    def uniform(self, a: float, b: float) -> float: ...
+
+
 class Backoff:
     """The longer the more is in vain; never as if all nodes that lost a server were one."""
 
-    def __init__(self, chance: Random) -> None:
+    def __init__(self, chance: Jitter) -> None:
         self._chance = chance
         self._next_seconds = FIRST_SECONDS
         self._most_seconds = LAST_SECONDS

@@ -1,4 +1,4 @@
-"""Api: everything the routes need, handed to them once."""
+"""Api: everything the routes need, handed to them once. [I/O]"""
 
 import asyncio
 import time

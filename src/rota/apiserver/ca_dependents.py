@@ -1,4 +1,4 @@
-"""Nodes and watchers whose certificates an older CA has signed -> what still depends on it."""
+"""Nodes and watchers whose certificates an older CA has signed -> what still depends on it. [I/O]"""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime

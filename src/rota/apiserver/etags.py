@@ -1,4 +1,4 @@
-"""ETag: which version of a wish an answer shows, and a digest of how it fares; If-Match, If-None-Match."""
+"""ETags: the version of an intent and a digest of its status; If-Match, If-None-Match. [I/O]"""
 
 import hashlib
 import re

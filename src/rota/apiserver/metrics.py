@@ -1,4 +1,4 @@
-"""What a server counts and what it shows of the cluster, for Prometheus: sums, never one per task or node.
+"""Metrics for Prometheus: counters of a server and totals of the cluster, never per task or node. [I/O]
 
 The number of series is bounded by the code: no name of a job, node, user or namespace becomes a label.
 """

@@ -1,4 +1,4 @@
-"""What is known of the attempts on a worker, and what of it the control plane has not heard or stored yet."""
+"""Attempts on a worker, and the reports about them that are not yet acknowledged. [I/O]"""
 
 import asyncio
 

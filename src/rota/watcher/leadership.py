@@ -1,4 +1,4 @@
-"""What a leader knows of its own leadership, and of who may lead after it."""
+"""What a leader knows of its own leadership, and of who may lead after it. [I/O]"""
 
 from collections.abc import Callable
 from typing import NamedTuple

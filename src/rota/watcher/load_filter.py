@@ -1,4 +1,4 @@
-"""A node's loads, as they come -> those of which a watcher tells the leader."""
+"""A node's loads, as they come -> those of which a watcher tells the leader. [I/O]"""
 
 from rota.model.limits import REPORT_MOST_MS, REPORT_POINTS
 from rota.wire.generated import agent_pb2 as pb

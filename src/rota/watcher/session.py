@@ -1,4 +1,4 @@
-"""One node's connection: what it said last, and what it is still to be told."""
+"""One node's connection: what it said last, and what it is still to be told. [I/O]"""
 
 import asyncio
 import contextlib

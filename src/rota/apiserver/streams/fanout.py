@@ -1,4 +1,4 @@
-"""Many followers of one stream share one reading of it; whoever falls behind reads alone until he is not."""
+"""Followers of one stream share one read of it; a slow one reads alone until it has caught up. [I/O]"""
 
 import asyncio
 from bisect import bisect_right

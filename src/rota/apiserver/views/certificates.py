@@ -1,4 +1,4 @@
-"""When the certificates of a server and its nodes end -> what status, figures and log tell of them."""
+"""When the certificates of a server and its nodes end -> what status, figures and log tell of them. [I/O]"""
 
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
