@@ -15,6 +15,7 @@ from rota.controllers import batch, cron, dependencies, expire, system
 from rota.controllers.rollout import rollback, rollout
 from rota.engine.reconciler import Reconciler
 from rota.model.limits import LOST_MS
+from rota.rules.cron_schedule import Zones
 from rota.scheduler import plan, queue_length, unplaceable
 from rota.scheduler.cluster_fit import FitCalculator
 from rota.scheduler.plan import Scheduler
@@ -27,7 +28,7 @@ from rota.watcher import brake, leave_notices, liveness, revocations, stuck_atte
 class ReconcilerSettings(NamedTuple):
     """What the configuration decides about reconcilers; the defaults are those of the configuration."""
 
-    zones: cron.Zones  # a time zone's name -> its offsets; a parameter, since reading zones is I/O
+    zones: Zones  # a time zone's name -> its offsets; a parameter, since reading zones is I/O
     placement: SchedulerSettings | None = None
     scheduler: Scheduler | None = None  # one whose cache the caller reads; made from `placement` otherwise
     retention: expire.JobRetention | None = None

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rota.controllers import service_restart
+from rota.controllers import retry
 from rota.controllers.attempt_end import AttemptEnd
 from rota.engine.state.entries import JobEntry
 from rota.model.errors import Rejected
@@ -79,10 +79,8 @@ def test_an_end_of_an_older_version_costs_no_pause() -> None:
     ended = AttemptEnd(AttemptState.FAILED)
     spec = job_spec(kind=JobKind.SERVICE)
 
-    assert service_restart.decide_restart(spec, ended, 3, wanted=True).counts_as_retry
-    assert not service_restart.decide_restart(
-        spec, ended._replace(is_outdated=True), 3, wanted=True
-    ).counts_as_retry
+    assert retry.decide_restart(spec, ended, 3, wanted=True).counts_as_retry
+    assert not retry.decide_restart(spec, ended._replace(is_outdated=True), 3, wanted=True).counts_as_retry
 
 
 def test_what_rests_after_failures_begins_at_once_as_the_newer_version() -> None:

@@ -259,7 +259,7 @@ def test_a_pause_after_a_failure_says_when_it_ends() -> None:
 
     assert one == "1 of 4 tasks waits: task 3 is tried again in 1 s"
     assert asked(rounds, ms=500).sentence == (
-        "2 of 4 tasks wait: 2 tasks pause after a failure: task 3 is tried again in 1 s"
+        "2 of 4 tasks wait: 2 tasks back off after a failure: task 3 is tried again in 1 s"
     )
 
 
@@ -408,7 +408,7 @@ def test_room_promised_to_the_head_of_the_queue_is_told_with_how_short_it_would_
 
     answer = asked(rounds, 3)
 
-    assert answer.sentence == "waits: 1 of 1 nodes is promised to job 2, the head of the queue"
+    assert answer.sentence == "waits: 1 of 1 nodes is reserved for job 2, the head of the queue"
     assert answer.changes == ("would start on a with expect <= 60s",)
     assert answer.starts_at_ms is None
 
@@ -439,7 +439,7 @@ def test_without_backfill_nobody_passes_the_head_of_the_queue() -> None:
     answer = explain_job(rounds.mirror, job, at(0), backfill=False)
 
     assert explain_job(rounds.mirror, job, at(0)).sentence == "waits: 1 of 2 nodes fits, its turn is next"
-    assert answer.sentence == "waits: 2 of 2 nodes are promised to job 2, the head of the queue"
+    assert answer.sentence == "waits: 2 of 2 nodes are reserved for job 2, the head of the queue"
 
 
 def test_of_another_namespace_the_head_of_the_queue_is_not_named() -> None:
@@ -450,7 +450,7 @@ def test_of_another_namespace_the_head_of_the_queue_is_not_named() -> None:
     add_job(rounds.mirror, job_spec(2, needs={"cpu": 2000}, namespace="other"))
     add_job(rounds.mirror, job_spec(3))
 
-    assert asked(rounds, 3).sentence == "waits: 1 of 1 nodes is promised to the head of the queue"
+    assert asked(rounds, 3).sentence == "waits: 1 of 1 nodes is reserved for the head of the queue"
 
 
 def test_a_larger_quota_is_no_advice_for_a_gang_that_would_not_have_room_then() -> None:

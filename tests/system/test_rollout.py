@@ -188,4 +188,4 @@ def test_a_version_without_an_end_of_its_start_is_taken_back_in_time(
     told = rollout(job)
     end(job)
 
-    assert "no task became well as version 2 within 8 s" in told["back_why"]
+    assert "no task became healthy as version 2 within 8 s" in told["back_why"]

@@ -1,7 +1,7 @@
-"""A job + what is set for its namespace -> the job as it may be written, or Rejected.
+"""A job + the bounds of its namespace -> the job as it may be stored, or Rejected.
 
-Every way in asks here: submit, update, rerun, rollback and the runs of crons. What was written before a bound
-was set stays as it is; an update is checked in what it changes.
+Submit, update, rerun, rollback and cron runs are all checked here. A job that was stored before a bound was
+set stays as it is; an update is checked only in what it changes.
 """
 
 from collections.abc import Collection
@@ -21,7 +21,7 @@ _ASK = "ask an operator, who sets it by: rota namespace set"
 
 
 def bounds_of(view: View, namespace: str) -> NamespaceBounds:
-    """What is set; of a namespace other than `default`, with the bounds that hold where nothing is set."""
+    """The configured bounds; namespaces other than `default` have built-in ones where nothing is set."""
     given = view.namespaces.get(namespace, NamespaceRecord(namespace)).bounds
     if namespace == DEFAULT:
         return given
@@ -36,8 +36,8 @@ def bounds_of(view: View, namespace: str) -> NamespaceBounds:
 def admitted(view: View, spec: JobSpec, said: Collection[str], also: NamespaceUsage = NOTHING) -> JobSpec:
     """A new job within the bounds of its namespace.
 
-    What its user has not `said` is chosen to fit: a lower priority, the only cluster that is allowed.
-    `also` is what the same transaction adds beside it.
+    Fields that the user has not `said` are adapted: a lower priority, the only permitted cluster.
+    `also` is the usage that the same transaction adds.
     """
     spec = allowed(view, spec, said)
     _refuse_more(view, bounds_of(view, spec.namespace), spec.namespace, usage_of(spec), also)
@@ -45,7 +45,7 @@ def admitted(view: View, spec: JobSpec, said: Collection[str], also: NamespaceUs
 
 
 def allowed(view: View, spec: JobSpec, said: Collection[str]) -> JobSpec:
-    """The same without a look at how much there is: what a cron's template may ask for."""
+    """The same without a check of current usage, as for the template of a cron."""
     bounds = bounds_of(view, spec.namespace)
     highest = bounds.priority
     if highest is not None and "priority" not in said and spec.priority > highest:
@@ -59,7 +59,7 @@ def allowed(view: View, spec: JobSpec, said: Collection[str]) -> JobSpec:
 
 
 def check_update(view: View, old: JobSpec, new: JobSpec) -> None:
-    """Raises where an update takes a job beyond the bounds, or further beyond them."""
+    """Raises if an update takes a job beyond the bounds, or further beyond them."""
     bounds = bounds_of(view, new.namespace)
     if new.priority > old.priority:
         _refuse_priority(bounds, new)
@@ -104,13 +104,13 @@ def _refuse_cluster(view: View, bounds: NamespaceBounds, spec: JobSpec) -> None:
 def _refuse_more(
     view: View, bounds: NamespaceBounds, namespace: str, more: NamespaceUsage, also: NamespaceUsage
 ) -> None:
-    has = view.usage.usage.get(namespace, NOTHING)
-    for what, most, there, wanted in (
-        ("unfinished jobs", bounds.jobs, has.jobs + also.jobs, more.jobs),
-        ("unfinished tasks", bounds.tasks, has.tasks + also.tasks, more.tasks),
-        ("bytes of jobs", bounds.stored_bytes, has.stored_bytes + also.stored_bytes, more.stored_bytes),
+    usage = view.usage.usage.get(namespace, NOTHING)
+    for what, most, current, wanted in (
+        ("unfinished jobs", bounds.jobs, usage.jobs + also.jobs, more.jobs),
+        ("unfinished tasks", bounds.tasks, usage.tasks + also.tasks, more.tasks),
+        ("bytes of jobs", bounds.stored_bytes, usage.stored_bytes + also.stored_bytes, more.stored_bytes),
     ):
-        if most is not None and wanted > 0 and there + wanted > most:
-            problem = f"namespace {namespace} may have {most} {what}: it has {there}, and {wanted} come"
+        if most is not None and wanted > 0 and current + wanted > most:
+            problem = f"namespace {namespace} may have {most} {what}: it has {current}, and {wanted} come"
             until = "have been deleted or have expired" if what == "bytes of jobs" else "have ended"
             raise QueueFull(problem, hint=f"wait until some {until}, or {_ASK}")

@@ -23,8 +23,8 @@ def explain_system_job(view: View, job: JobView, doing: str, now: Instant) -> Ex
         WaitReason("node", len(names), len(job.task_by_node), f"not on {join_few(names)}: {why}")
         for why, names in groups.items()
     )
-    told = "; ".join(one.text for one in reasons)
-    return Explanation(bool(reasons), "; ".join(filter(None, (doing, told))), reasons)
+    text = "; ".join(reason.text for reason in reasons)
+    return Explanation(bool(reasons), "; ".join(filter(None, (doing, text))), reasons)
 
 
 def _phase(job: JobView, index: int) -> Phase:
