@@ -23,7 +23,7 @@ Contract = dict[str, str | bool | list[str]]
 
 
 def complaints(source: Path, scratch: Path) -> str:
-    """What import-linter says against the tree below `source`; nothing when every contract holds."""
+    """Complaints of import-linter about the tree below `source`; empty when every contract holds."""
     settings = scratch / "contracts.toml"
     settings.write_text(as_toml(contracts(source)))
     lint = ["lint", "--config", str(settings), "--no-cache", "--no-logo"]
@@ -104,13 +104,13 @@ def docstring(path: Path) -> str | None:
 
 
 def concrete(there: dict[str, Path]) -> tuple[str, ...]:
-    """Each module directly below a port's package, the port itself aside."""
+    """Each module directly below a port's package, except the ports."""
     below = (name.rpartition(".") for name in there)
     return tuple(f"{package}.{leaf}" for package, _, leaf in below if leaf not in PORTS.get(package, (leaf,)))
 
 
 def only_what_exists(draft: Contract, there: dict[str, Path]) -> Contract:
-    """The contract without our missing modules; empty when nothing is left to hold it against."""
+    """The contract without modules that do not exist; empty when none of its modules do."""
     lists = ("source_modules", "forbidden_modules", "protected_modules", "allowed_importers")
     kept = dict(draft)
     for key in lists:
@@ -121,7 +121,7 @@ def only_what_exists(draft: Contract, there: dict[str, Path]) -> Contract:
 
 
 def as_toml(drawn_up: list[Contract]) -> str:
-    """Strings, booleans and lists of strings are written alike in JSON and TOML."""
+    """The contracts as TOML; strings, booleans and lists of strings have the same syntax in JSON."""
     head = '[tool.importlinter]\nroot_package = "rota"\ninclude_external_packages = true\n'
     tables = (
         "".join(f"{key} = {json.dumps(value)}\n" for key, value in contract.items()) for contract in drawn_up

@@ -1,4 +1,4 @@
-"""A module's text -> what is untidy in it, one sentence a finding."""
+"""A module's text -> findings of untidiness, one sentence each."""
 
 import ast
 import re
@@ -106,7 +106,7 @@ def third_parties_are_where_the_table_says(module: Module) -> Problems:
 
 
 def nothing_is_raised_from_a_group(module: Module) -> Problems:
-    """What is raised inside `except*` comes as a group of one by some releases of Python, bare by others."""
+    """An error raised inside `except*` is a group of one in some releases of Python, bare in others."""
     for node in ast.walk(module.tree):
         for clause in node.handlers if isinstance(node, ast.TryStar) else ():
             for inner in ast.walk(clause):

@@ -1,4 +1,4 @@
-"""A stage whose provider does as it is told, some time later, or not at all."""
+"""A stage whose provider acts with a delay, or not at all."""
 
 from collections.abc import Mapping
 
@@ -16,7 +16,7 @@ STEPS = ("adding ", "taking ")
 
 
 class Cloud:
-    """A stage with a provider that does as it is told, some time later, or not at all."""
+    """A stage with a provider that acts with a delay, or not at all."""
 
     def __init__(
         self, wish: ClusterIntent = ELASTIC, *, delay_ms: int = 3000, labels: dict[str, str] | None = None
@@ -45,7 +45,7 @@ class Cloud:
 
     @property
     def most(self) -> int:
-        """Machines that there ever were at one time."""
+        """The largest number of machines at one time."""
         return self._most
 
     def state_of(self, cluster: str, job: JobId) -> tuple[ClusterState, JobState]:
@@ -60,7 +60,7 @@ class Cloud:
         return spec.id
 
     def end_all(self) -> None:
-        """Everything that runs, and all that starts then."""
+        """End everything that runs, and everything that starts after that."""
         while any(machine.held for machine in self.stage.machines.values()):
             for machine in self.stage.machines.values():
                 for task, held in list(machine.held.items()):
@@ -92,7 +92,7 @@ class Cloud:
                 stage_provider.provide(self.stage, StageMachine(machine.name, {"cpu": 2000}, self._labels))
 
     def notice(self, machine: str, within_ms: int, *, over: bool = False) -> None:
-        """Its provider will take it away, and the node says so; or that it will not."""
+        """The node reports a termination notice of its provider, or its withdrawal."""
         word = DrainRequest("the price is too high", within_ms, moves=True, over=over)
         node = NodeId(machine)
         self.stage.ask("watcher", lambda view, now: node_messages.on_drain(view, node, word, now))

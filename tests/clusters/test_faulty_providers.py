@@ -1,4 +1,4 @@
-"""Providers that fail, lie, are slow or do a thing twice: never above the limit, no loop, a reason told."""
+"""Providers that fail, lie, are slow or act twice: never above the limit, no loop, and a reason."""
 
 from rota.clusters import machine_transitions, provider_sync
 from rota.clusters.provider_sync import ProviderListing
@@ -14,7 +14,7 @@ NONE: frozenset[str] = frozenset()
 
 
 class Told:
-    """A stage of an elastic cluster, and what was told there."""
+    """A stage with an elastic cluster, and its events."""
 
     def __init__(self, *, tasks: int) -> None:
         self.lines: list[str] = []
@@ -39,7 +39,7 @@ class Told:
         self.stage.run_to_quiescence()
 
 
-def test_names_that_were_never_given_out_are_nobodys() -> None:
+def test_machines_with_foreign_names_are_ignored() -> None:
     told = Told(tasks=1)
     before = told.machines
     told.list(
@@ -59,7 +59,7 @@ def test_machines_that_fail_together_are_one_failure() -> None:
     assert told.cluster.paused_until_ms == told.stage.now_ms + 5000
 
 
-def test_a_machine_whose_turn_to_be_asked_for_has_not_come_is_not_given_up() -> None:
+def test_a_machine_not_yet_requested_is_not_abandoned() -> None:
     told = Told(tasks=1)
     told.stage.wait(3_600_000)
     (before,) = told.machines.values()
@@ -71,7 +71,7 @@ def test_a_machine_whose_turn_to_be_asked_for_has_not_come_is_not_given_up() -> 
     assert any("it has not joined within 120 s" in line for line in told.lines)
 
 
-def test_one_that_says_three_and_gives_two_is_found_out_by_its_own_list() -> None:
+def test_a_provider_that_reports_three_and_creates_two_is_detected_by_its_list() -> None:
     told = Told(tasks=3)
     for name in list(told.machines):
         stage_provider.make(told.stage, name)
@@ -83,7 +83,7 @@ def test_one_that_says_three_and_gives_two_is_found_out_by_its_own_list() -> Non
     )
 
 
-def test_what_was_made_twice_counts_twice_and_goes() -> None:
+def test_a_duplicate_machine_counts_twice_and_is_removed() -> None:
     told = Told(tasks=2)
     for name in list(told.machines):
         stage_provider.ask(told.stage, name)
@@ -97,7 +97,7 @@ def test_what_was_made_twice_counts_twice_and_goes() -> None:
     }
 
 
-def test_one_that_says_it_has_removed_a_machine_is_believed_when_its_list_shows_it() -> None:
+def test_a_removal_counts_only_when_the_list_confirms_it() -> None:
     told = Told(tasks=1)
     stage_provider.ask(told.stage, "default-1")
     stage_provider.fail(told.stage, "default-1", "no")
@@ -113,7 +113,7 @@ def test_one_that_says_it_has_removed_a_machine_is_believed_when_its_list_shows_
     assert "machine default-1 is gone: no" in told.lines
 
 
-def test_a_machine_of_ours_that_nobody_knows_any_more_counts_and_goes_and_others_are_let_alone() -> None:
+def test_an_unattributed_machine_of_ours_is_removed_and_foreign_ones_are_ignored() -> None:
     told = Told(tasks=1)
     stage_provider.ask(told.stage, "default-1")
     stage_provider.fail(told.stage, "default-1", "no")
@@ -125,7 +125,7 @@ def test_a_machine_of_ours_that_nobody_knows_any_more_counts_and_goes_and_others
     }
 
 
-def test_one_that_cannot_list_is_told_of() -> None:
+def test_a_provider_that_cannot_list_is_reported() -> None:
     told = Told(tasks=1)
     plan = provider_sync.on_list_failed(told.stage.mirror, "default", "no such account", at(0))
 
@@ -133,7 +133,7 @@ def test_one_that_cannot_list_is_told_of() -> None:
     assert plan.puts == ()
 
 
-def test_what_became_of_machines_that_are_not_known_is_nothing() -> None:
+def test_reports_on_unknown_machines_are_ignored() -> None:
     mirror = Told(tasks=1).stage.mirror
     plans = [
         machine_transitions.on_created(mirror, "x", at(0)),

@@ -1,4 +1,4 @@
-"""A stage with one node, for what becomes of a job's tasks."""
+"""A stage with one node, for tests of the life of a job's tasks."""
 
 from rota.engine.state.entries import JobEntry
 from rota.model.ids import JobId
@@ -7,7 +7,7 @@ from rota.testing.stage import Stage, StageMachine
 
 
 def stage(cpu: int = 4, **machines: int) -> Stage:
-    """Node a with so many cpu, and others as given."""
+    """A stage with node a of this many CPUs, and others as given."""
     made = Stage()
     for name, count in ({"a": cpu} | machines).items():
         made.join(StageMachine(name, {"cpu": count * 1000}, {}))
@@ -24,7 +24,7 @@ def state(made: Stage, number: int = 1) -> JobState | None:
 
 
 def end(made: Stage, index: int, code: int, number: int = 1, ran_ms: int = 60_000) -> None:
-    """The task exits, wherever it runs."""
+    """End the task on the node where it runs."""
     task = (JobId(str(number)), index)
     machine = next(one for one in made.machines.values() if task in one.held)
     machine.end(task, code, ran_ms)

@@ -1,4 +1,4 @@
-"""A job's way: begun, tried, tried again, canceled, ended."""
+"""The life of a job: start, attempts, retries, cancellation and end."""
 
 from rota.controllers import batch
 from rota.engine.state.mirror import Mirror
@@ -24,7 +24,7 @@ def tasks(entry_tasks: TaskBlock, name: str) -> list[int]:
 # ---- beginning
 
 
-def test_a_job_begins_when_its_cluster_is_chosen() -> None:
+def test_a_job_starts_when_its_cluster_is_chosen() -> None:
     mirror = Mirror()
     mirror.apply(job_spec(count=3))
     before = batch.decide(mirror, "1", at(0))
@@ -36,7 +36,7 @@ def test_a_job_begins_when_its_cluster_is_chosen() -> None:
     assert plan.why == "3 tasks of job 1 wanted"
 
 
-def test_a_job_begins_once() -> None:
+def test_a_job_starts_once() -> None:
     mirror = Mirror()
     for record in (job_spec(), JobCluster(ONE, "default"), JobStatus(ONE, JobState.ACTIVE)):
         mirror.apply(record)
@@ -44,12 +44,12 @@ def test_a_job_begins_once() -> None:
     assert batch.decide(mirror, "1", at(0)) is NO_CHANGE
 
 
-def test_a_job_that_is_not_there_is_left_alone() -> None:
+def test_a_key_of_an_unknown_job_is_ignored() -> None:
     assert batch.decide(Mirror(), "1", at(0)) is NO_CHANGE
     assert batch.decide(Mirror(), "1/0", at(0)) is NO_CHANGE
 
 
-def test_a_job_canceled_before_it_began_never_begins() -> None:
+def test_a_job_canceled_before_its_start_never_starts() -> None:
     mirror = Mirror()
     for record in (job_spec(), JobCluster(ONE, "default"), JobIntent(ONE, cancel=True, reason="oops")):
         mirror.apply(record)
@@ -59,7 +59,7 @@ def test_a_job_canceled_before_it_began_never_begins() -> None:
     assert (status.state, status.reason, status.exit_code) == (JobState.CANCELED, "oops", None)
 
 
-def test_after_a_start_every_job_that_has_not_ended_is_looked_at() -> None:
+def test_after_a_restart_every_unfinished_job_is_decided() -> None:
     made = stage(cpu=1)
     made.submit(job_spec(1))
     made.submit(job_spec(2, count=BLOCK_TASKS + 1))
@@ -71,7 +71,7 @@ def test_after_a_start_every_job_that_has_not_ended_is_looked_at() -> None:
 # ---- trying again
 
 
-def test_a_failure_is_tried_again_after_its_pause_and_the_next_pause_is_longer() -> None:
+def test_a_failure_is_retried_after_a_growing_backoff() -> None:
     made = stage()
     made.submit(job_spec(retries=2, retry=Retry(jitter_percent=0)))
     end(made, 0, 1)
@@ -100,7 +100,7 @@ def test_the_last_failure_is_the_result() -> None:
     assert (status.state, status.exit_code, status.reason) == (JobState.FAILED, 9, "exit 9")
 
 
-def test_a_lost_node_costs_no_retry_and_no_pause() -> None:
+def test_a_lost_node_costs_no_retry_and_no_backoff() -> None:
     made = stage(b=1)
     made.submit(job_spec(retries=1))
     made.cut(made.machines["a"])
@@ -111,7 +111,7 @@ def test_a_lost_node_costs_no_retry_and_no_pause() -> None:
     assert list(made.machines["b"].held) == [(ONE, 0)]
 
 
-def test_a_lost_node_ends_a_task_whose_owner_shall_not_recover_it() -> None:
+def test_a_lost_node_ends_a_task_with_recovery_none() -> None:
     made = stage(b=1)
     made.submit(job_spec(recovery=Recovery.NONE))
     made.cut(made.machines["a"])
@@ -124,7 +124,7 @@ def test_a_lost_node_ends_a_task_whose_owner_shall_not_recover_it() -> None:
     assert status.exit_code is None
 
 
-def test_a_lost_node_cancels_a_task_whose_owner_says_so() -> None:
+def test_a_lost_node_cancels_a_task_with_recovery_cancel() -> None:
     made = stage(b=1)
     made.submit(job_spec(recovery=Recovery.CANCEL))
     made.cut(made.machines["a"])
@@ -143,7 +143,7 @@ def test_a_refusal_is_not_a_try() -> None:
     assert tasks(job(made).tasks[0], "wanted") == [0]
 
 
-def test_the_same_report_settled_twice_changes_nothing() -> None:
+def test_processing_the_same_report_twice_changes_nothing() -> None:
     made = stage()
     made.submit(job_spec(retries=5))
     end(made, 0, 1)
@@ -169,7 +169,7 @@ def test_a_canceled_job_is_over_when_the_last_task_has_stopped() -> None:
     assert made.machines["a"].held == {}
 
 
-def test_a_canceled_job_without_a_placed_task_is_over_at_once() -> None:
+def test_a_canceled_job_without_a_placed_task_ends_immediately() -> None:
     made = stage(cpu=1)
     made.submit(job_spec(needs={"cpu": 64_000}, count=BLOCK_TASKS * 2))
     made.cancel(ONE)
@@ -180,7 +180,7 @@ def test_a_canceled_job_without_a_placed_task_is_over_at_once() -> None:
     assert job(made).tasks == {}
 
 
-def test_what_ended_before_the_stop_keeps_its_result() -> None:
+def test_a_task_that_ended_before_the_stop_keeps_its_result() -> None:
     made = stage(cpu=2)
     made.submit(job_spec(count=3))
     end(made, 0, 0)
@@ -195,7 +195,7 @@ def test_what_ended_before_the_stop_keeps_its_result() -> None:
     assert state(made) is JobState.CANCELED
 
 
-def test_a_task_that_pauses_after_a_failure_is_canceled_with_its_job() -> None:
+def test_a_task_in_backoff_is_canceled_with_its_job() -> None:
     made = stage()
     made.submit(job_spec(retries=5))
     end(made, 0, 1)
@@ -217,7 +217,7 @@ def test_a_cancel_is_over_when_the_node_that_should_stop_it_is_lost() -> None:
     assert (meanwhile, state(made)) == (JobState.CANCELING, JobState.CANCELED)
 
 
-def test_a_cancel_is_over_when_what_waited_on_a_node_is_withdrawn() -> None:
+def test_a_cancel_is_over_when_queued_attempts_are_withdrawn() -> None:
     made = stage(cpu=1)
     made.submit(job_spec(count=6))
     end(made, 0, 0, ran_ms=20)
@@ -281,7 +281,7 @@ def test_a_job_ends_once_and_its_result_never_changes() -> None:
     assert job(made).status == before
 
 
-def test_a_job_that_cannot_start_and_does_not_want_to_wait_is_rejected_with_the_reason() -> None:
+def test_a_job_that_must_start_now_and_cannot_is_rejected_with_the_reason() -> None:
     made = stage(cpu=1)
     made.submit(job_spec(count=2, when_unschedulable=Unschedulable.REJECT))
     status = job(made).status

@@ -1,4 +1,4 @@
-"""A job past its deadline ends as timed out, whatever it waits for; and is not looked at without end."""
+"""A job past its deadline ends as timed out, whatever it waits for; and its key is not decided endlessly."""
 
 import pytest
 
@@ -20,7 +20,7 @@ SOON: dict[str, int] = {"deadline_at_ms": WALL_MS + 10_000}
 
 
 def looks(made: Stage, spec: JobSpec, ms: int) -> int:
-    """How often its deadline is looked at within a time in which nothing happens."""
+    """Number of decisions on its deadline while nothing else happens."""
     count, end_ms, at_ms = 0, made.now_ms + ms, made.now_ms
     while at_ms < end_ms:
         plan = deadline.decide(made.mirror, spec.id, made.now._replace(ms=at_ms, wall_ms=WALL_MS + at_ms))
@@ -42,7 +42,7 @@ def test_a_paused_job_ends_at_its_deadline(stop: bool) -> None:
     assert state(made) is JobState.TIMED_OUT
 
 
-def test_a_job_that_was_paused_before_it_began_ends_at_its_deadline() -> None:
+def test_a_job_paused_before_its_start_ends_at_its_deadline() -> None:
     made = stage(cpu=1)
     made.submit(job_spec(2))
     made.submit(job_spec(1, **SOON))
@@ -63,7 +63,7 @@ def test_a_job_that_waits_for_its_cluster_ends_at_its_deadline() -> None:
     assert status.state is JobState.TIMED_OUT
 
 
-def test_a_deadline_that_is_taken_away_is_looked_at_no_more() -> None:
+def test_a_removed_deadline_is_not_checked_again() -> None:
     made = stage()
     made.submit(job_spec(1, **SOON))
     none = update.UpdateRequest({"deadline": None})
@@ -81,7 +81,7 @@ def test_a_short_queue_timeout_of_a_job_that_runs_is_no_reason_to_poll() -> None
     assert looks(made, spec, 10 * TICK_MS) <= 10
 
 
-def test_a_verdict_that_stands_is_not_looked_at_often() -> None:
+def test_a_standing_verdict_is_rarely_checked() -> None:
     """As if nothing acted on it."""
     made = stage(cpu=1)
     spec = job_spec(1, queue_timeout_seconds=1, deadline_at_ms=WALL_MS + 600_000)

@@ -1,4 +1,4 @@
-"""A node that is lost is deleted; what it may still run under a lease goes on elsewhere all the same."""
+"""Deleting a lost node: tasks it may still run under a lease are continued elsewhere."""
 
 import pytest
 
@@ -45,7 +45,7 @@ def test_a_lost_node_is_deleted_when_its_leases_have_ended_and_its_job_goes_on()
     assert "a" not in made.mirror.nodes
 
 
-def test_a_lost_node_that_holds_nothing_is_deleted_at_once() -> None:
+def test_a_lost_node_without_attempts_is_deleted_immediately() -> None:
     made = Stage()
     lost = joined(made, "a")
     made.submit(job_spec(1))

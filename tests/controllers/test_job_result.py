@@ -24,7 +24,7 @@ def ended(made: Stage) -> JobStatus:
 
 
 def says(made: Stage, *claims: AttemptReport) -> None:
-    """Node a says so of its tasks, and holds them no longer."""
+    """Node a reports these ends of its tasks."""
     machine = made.machines["a"]
     for claim in claims:
         machine.held.pop((ONE, claim.index))

@@ -1,4 +1,4 @@
-"""Faults of the cluster cost pauses that grow; a task that kills keepers is held, its neighbours are not."""
+"""Faults of the cluster cost a growing backoff; a task that kills keepers is held, its neighbours are not."""
 
 import random
 
@@ -38,7 +38,7 @@ def tries(entry: JobEntry) -> int:
 
 
 def kill_keepers(made: Stage, culprit: int, until_held: int = 100) -> int:
-    """The culprit kills the keeper as soon as it runs, until it is held: how often it did."""
+    """Let the culprit kill the keeper whenever it runs, until it is held; returns how often it did."""
     for deaths in range(until_held):
         for _ in range(FAULT_BACKOFF_MAX_MS // 100):
             if runs(made, culprit) or is_held(made, culprit):
@@ -62,8 +62,8 @@ def test_a_task_that_kills_its_keeper_is_held_and_says_why() -> None:
     assert job(made, CULPRIT).tasks[0].reasons == {0: "the keeper died 3 times while it ran there: on a"}
 
 
-def test_its_neighbours_on_every_node_are_not_held() -> None:
-    """Whatever pauses are drawn: those follow from the numbers of the jobs."""
+def test_neighbours_of_a_poison_task_are_not_held() -> None:
+    """For many jitters: they follow from the numbers of the jobs."""
     held = 0
     for number in range(2, 42):
         made = stage()
@@ -117,12 +117,12 @@ def test_a_released_task_starts_with_a_clean_record() -> None:
 
 
 def lose(made: Stage, machine: StageMachine) -> None:
-    """The task is lost with its node, which is back at once as another boot."""
+    """The task is lost with its node, which reconnects immediately with another boot id."""
     machine.crash()
     made.call(machine)
 
 
-def test_the_first_loss_costs_no_pause_and_the_next_ones_do() -> None:
+def test_only_repeated_losses_cost_a_backoff() -> None:
     made = stage()
     made.submit(job_spec(CULPRIT, retries=0))
     machine = made.machines["a"]
@@ -136,7 +136,7 @@ def test_the_first_loss_costs_no_pause_and_the_next_ones_do() -> None:
     assert runs(made, CULPRIT)
 
 
-def test_a_try_that_lasted_ends_the_row() -> None:
+def test_a_try_that_lasted_resets_the_fault_count() -> None:
     made = stage()
     made.submit(job_spec(CULPRIT))
     machine = made.machines["a"]
@@ -148,7 +148,7 @@ def test_a_try_that_lasted_ends_the_row() -> None:
     assert runs(made, CULPRIT)
 
 
-def test_many_losses_in_a_row_are_few_tries_an_hour() -> None:
+def test_repeated_losses_lead_to_few_tries_per_hour() -> None:
     made = stage()
     made.submit(job_spec(CULPRIT))
     machine = made.machines["a"]
@@ -161,7 +161,7 @@ def test_many_losses_in_a_row_are_few_tries_an_hour() -> None:
 
 
 @pytest.mark.parametrize("faults", range(2, 30))
-def test_pauses_double_to_a_bound(faults: int) -> None:
+def test_fault_backoff_doubles_up_to_a_bound(faults: int) -> None:
     names = [f"{number}/0/0" for number in random.Random(faults).sample(range(10**6), 100)]
     pauses = [fault_backoff_ms(faults, name) for name in names]
     whole_ms = min(FAULT_BACKOFF_MAX_MS, FAULT_BACKOFF_FIRST_MS * 2 ** (faults - 2))

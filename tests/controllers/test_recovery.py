@@ -1,4 +1,4 @@
-"""Who deals with a task whose node is lost: exactly one."""
+"""Exactly one component decides about a task whose node is lost."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def lose(made: Stage, name: str = "a") -> None:
 
 
 def lost_stage(count: int = 1, **fields: Any) -> Stage:
-    """A job of node a, which is lost; node b has room."""
+    """A job on node a, which is lost; node b has free resources."""
     made = stage(cpu=8)
     made.submit(job_spec(count=count, **(OWNED | fields)))
     lose(made)
@@ -45,7 +45,7 @@ def test_a_lost_task_waits_for_its_controller_for_as_long_as_it_takes() -> None:
 @pytest.mark.parametrize(
     ("word", "became"), [("fail", JobState.FAILED), ("cancel", JobState.CANCELED), ("lost", JobState.FAILED)]
 )
-def test_a_word_ends_a_lost_task(word: str, became: JobState) -> None:
+def test_a_decision_of_the_controller_ends_a_lost_task(word: str, became: JobState) -> None:
     made = lost_stage()
     made.answer(ONE, 0, 1, word)
 
@@ -55,7 +55,7 @@ def test_a_word_ends_a_lost_task(word: str, became: JobState) -> None:
     assert not job(made).tasks[0].losses
 
 
-def test_a_lost_task_is_placed_again_at_no_cost_when_its_controller_says_so() -> None:
+def test_a_lost_task_is_retried_at_no_cost_when_its_controller_decides_so() -> None:
     made = lost_stage(retries=0)
     made.answer(ONE, 0, 1, "again")
     end(made, 0, 0)
@@ -63,7 +63,7 @@ def test_a_lost_task_is_placed_again_at_no_cost_when_its_controller_says_so() ->
     assert state(made) is JobState.SUCCEEDED
 
 
-def test_each_loss_is_a_new_question() -> None:
+def test_each_loss_asks_the_controller_again() -> None:
     made = lost_stage()
     made.answer(ONE, 0, 1, "again")
     lose(made, "b")
@@ -75,7 +75,7 @@ def test_each_loss_is_a_new_question() -> None:
     assert state(made) is JobState.CANCELED
 
 
-def test_what_runs_elsewhere_is_not_asked_about() -> None:
+def test_a_task_running_elsewhere_is_not_asked_about() -> None:
     made = stage(cpu=1, b=1)
     made.submit(job_spec(count=2, **OWNED))
     lose(made)
@@ -84,7 +84,7 @@ def test_what_runs_elsewhere_is_not_asked_about() -> None:
     assert [held.attempt for held in made.machines["b"].held.values()] == [1]
 
 
-def test_an_offer_that_a_silent_node_has_not_answered_goes_elsewhere_unasked() -> None:
+def test_an_unanswered_offer_of_a_silent_node_is_moved_without_asking() -> None:
     made = stage(cpu=4)
     made.machines["a"].silent = True
     made.submit(job_spec(**OWNED))
@@ -96,7 +96,7 @@ def test_an_offer_that_a_silent_node_has_not_answered_goes_elsewhere_unasked() -
     assert not job(made).task_counts.unresolved
 
 
-def test_a_task_that_has_to_give_way_on_a_node_that_is_lost_is_placed_again() -> None:
+def test_a_preempted_task_on_a_lost_node_is_placed_again() -> None:
     made = stage(cpu=1)
     made.submit(job_spec(priority=10, **OWNED))
     made.machines["a"].silent = True
@@ -108,7 +108,7 @@ def test_a_task_that_has_to_give_way_on_a_node_that_is_lost_is_placed_again() ->
     assert sorted(made.machines["b"].held) == [(ONE, 0), (JobId("2"), 0)]
 
 
-def test_a_canceled_job_waits_for_no_word() -> None:
+def test_a_canceled_job_waits_for_no_decision() -> None:
     made = lost_stage(count=300)
     made.cancel(ONE, "enough")
 
@@ -132,7 +132,7 @@ def test_the_next_server_asks_again_and_does_not_act_in_its_place() -> None:
     assert "ann:ci is away: the scheduler places task 0 of job 1 again" in heard
 
 
-def test_a_controller_that_may_not_be_away_at_all_is_asked_as_long_as_it_is_there() -> None:
+def test_with_zero_wait_the_controller_is_asked_while_it_is_connected() -> None:
     made = stage(cpu=8)
     made.watch("ann:ci")
     made.submit(
@@ -146,7 +146,7 @@ def test_a_controller_that_may_not_be_away_at_all_is_asked_as_long_as_it_is_ther
     assert (asked, job(made).task_counts.unresolved) == (1, 0)
 
 
-def test_it_is_asked_less_and_less_often() -> None:
+def test_the_controller_is_asked_less_and_less_often() -> None:
     heard: list[str] = []
     made = Stage(heard.append)
     made.join(StageMachine("a", {"cpu": 8000}, {}))
@@ -158,7 +158,7 @@ def test_it_is_asked_less_and_less_often() -> None:
     assert 2 * 3600 * 1000 // TOLD_AGAIN_LAST_MS <= asked < 40
 
 
-def test_a_controller_is_there_as_long_as_one_of_its_streams_is() -> None:
+def test_a_controller_is_connected_while_one_of_its_streams_is() -> None:
     presence = SubscriberPresence(5)
     never = presence.absent_since("ann:ci")
     presence.connected_one("ann:ci")

@@ -1,4 +1,4 @@
-"""Which tasks of a service make way for a newer version, when it has failed, and to what it goes back."""
+"""Rollout of a service: which tasks are replaced when, when it has failed, and what it rolls back to."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ ONE = JobId("1")
 
 
 def serving(count: int = 4, **fields: Any) -> Stage:
-    """A service on two nodes, one of which has room to spare."""
+    """A service on two nodes, one of them with free resources."""
     made = stage(8, b=8)
     made.submit(job_spec(1, kind=JobKind.SERVICE, count=count, **fields))
     return made
@@ -47,14 +47,14 @@ def state(entry: JobEntry) -> RolloutState | None:
     return None if entry.rollout is None else entry.rollout.state
 
 
-def test_as_many_make_way_as_may_be_away() -> None:
+def test_max_parallel_tasks_are_replaced_at_a_time() -> None:
     made = serving()
     update(made, most=3)
 
     assert versions(made) == [2, 2, 2, 1]
 
 
-def test_what_is_away_for_another_reason_counts() -> None:
+def test_tasks_unavailable_for_other_reasons_count() -> None:
     made = serving()
     end(made, 3, code=1, ran_ms=1)
     update(made, most=2)
@@ -63,8 +63,8 @@ def test_what_is_away_for_another_reason_counts() -> None:
     assert versions(made)[:3].count(2) == 1, "task 3 is begun again as the newer version by itself"
 
 
-def test_what_does_not_serve_makes_way_at_once() -> None:
-    """It is no loss; and what serves stays as long as too many do not."""
+def test_tasks_that_do_not_serve_are_replaced_immediately() -> None:
+    """Replacing an unhealthy task is no loss; healthy ones stay while too many are unavailable."""
     made = serving(check=HealthCheck(command=("well",)))
     for index in (0, 1):
         live(made, index, Health.HEALTHY)
@@ -75,7 +75,7 @@ def test_what_does_not_serve_makes_way_at_once() -> None:
     assert versions(made) == [1, 1, 2, 2]
 
 
-def test_an_end_of_an_older_version_costs_no_pause() -> None:
+def test_an_end_of_an_older_version_costs_no_backoff() -> None:
     ended = AttemptEnd(AttemptState.FAILED)
     spec = job_spec(kind=JobKind.SERVICE)
 
@@ -83,7 +83,7 @@ def test_an_end_of_an_older_version_costs_no_pause() -> None:
     assert not retry.decide_restart(spec, ended._replace(is_outdated=True), 3, wanted=True).counts_as_retry
 
 
-def test_what_rests_after_failures_begins_at_once_as_the_newer_version() -> None:
+def test_a_task_in_backoff_starts_immediately_as_the_newer_version() -> None:
     made = serving(count=1)
     for _ in range(9):
         end(made, 0, code=1, ran_ms=1)
@@ -96,7 +96,7 @@ def test_what_rests_after_failures_begins_at_once_as_the_newer_version() -> None
 
 
 def test_the_silence_of_a_node_proves_nothing() -> None:
-    """What happened there meanwhile is told when it is heard again."""
+    """What happened on the node is reported when it reconnects."""
     made = serving(count=1)
     update(made, healthy="4s", deadline="1h")
     made.wait(1_000)
@@ -112,7 +112,7 @@ def test_the_silence_of_a_node_proves_nothing() -> None:
 
 
 @pytest.mark.parametrize("gone", ["stopped", "lost"])
-def test_what_the_cluster_does_to_a_new_task_is_no_failure_of_its_version(gone: str) -> None:
+def test_a_fault_of_the_cluster_is_no_failure_of_the_new_version(gone: str) -> None:
     made = serving()
     update(made)
     node = next(name for name, one in made.machines.items() if (ONE, 0) in one.held)
@@ -127,7 +127,7 @@ def test_what_the_cluster_does_to_a_new_task_is_no_failure_of_its_version(gone: 
     assert job(made).spec.version == 2
 
 
-def test_a_failure_of_an_old_task_is_none_of_the_new_version() -> None:
+def test_a_failure_of_an_old_task_does_not_fail_the_new_version() -> None:
     made = serving()
     update(made)
     end(made, 3, code=1, ran_ms=1)
@@ -135,7 +135,7 @@ def test_a_failure_of_an_old_task_is_none_of_the_new_version() -> None:
     assert state(job(made)) is RolloutState.IN_PROGRESS
 
 
-def test_the_time_in_which_it_is_paused_does_not_count() -> None:
+def test_paused_time_does_not_count_towards_the_rollout_deadline() -> None:
     made = serving()
     update(made, deadline="1m")
     wish = job(made).intent
@@ -152,7 +152,7 @@ def test_the_time_in_which_it_is_paused_does_not_count() -> None:
     assert job(made).spec.version == 3, "and now it is over"
 
 
-def test_tasks_that_were_added_stay_when_it_goes_back() -> None:
+def test_added_tasks_stay_after_a_rollback() -> None:
     made = serving(count=2)
     made.update(ONE, {"env": {"COLOUR": "red"}, "count": 3}, None)
     end(made, 2, code=1, ran_ms=1)
@@ -160,7 +160,7 @@ def test_tasks_that_were_added_stay_when_it_goes_back() -> None:
     assert (job(made).spec.version, job(made).spec.count, job(made).spec.env) == (3, 3, {})
 
 
-def test_an_update_on_top_of_one_that_is_on_its_way_goes_back_to_the_last_good_one() -> None:
+def test_an_update_during_a_rollout_rolls_back_to_the_last_good_version() -> None:
     made = serving()
     update(made, "red")
     update(made, "blue")
@@ -170,7 +170,7 @@ def test_an_update_on_top_of_one_that_is_on_its_way_goes_back_to_the_last_good_o
     assert versions(made)[1:] == [1, 1, 1], "what runs the good one was left alone"
 
 
-def test_what_came_back_is_not_given_up() -> None:
+def test_a_rollback_is_never_failed() -> None:
     made = serving()
     update(made, deadline="1m")
     end(made, 0, code=1, ran_ms=1)
@@ -181,7 +181,7 @@ def test_what_came_back_is_not_given_up() -> None:
     assert (job(made).spec.version, state(job(made))) == (3, RolloutState.DONE)
 
 
-def test_an_update_after_a_failed_rollout_is_not_taken_back_by_a_restart() -> None:
+def test_an_update_after_a_failed_rollout_is_not_rolled_back_by_a_restart() -> None:
     made = serving()
     made.update(ONE, {}, replace=True)  # a rollout of version 1 itself: there is none to go back to
     end(made, 0, code=1, ran_ms=1)
@@ -193,7 +193,7 @@ def test_an_update_after_a_failed_rollout_is_not_taken_back_by_a_restart() -> No
     assert (job(made).spec.version, job(made).spec.env) == (2, {"COLOUR": "red"})
 
 
-def test_a_failed_rollout_goes_back_when_its_user_allows_it_later() -> None:
+def test_a_failed_rollout_is_rolled_back_when_its_user_allows_it_later() -> None:
     made = serving()
     update(made, rollback=False)
     end(made, 0, code=1, ran_ms=1)
@@ -202,7 +202,7 @@ def test_a_failed_rollout_goes_back_when_its_user_allows_it_later() -> None:
     assert job(made).spec.env == {}
 
 
-def test_a_canceled_service_goes_nowhere() -> None:
+def test_a_canceled_service_is_not_rolled_back() -> None:
     made = serving()
     update(made)
     made.cancel(ONE)
@@ -221,7 +221,7 @@ def test_a_canceled_service_goes_nowhere() -> None:
         ({"speed": 1}, "rollout.speed"),
     ],
 )
-def test_what_is_wrong_with_it_is_said(given: dict[str, Any], field: str) -> None:
+def test_an_invalid_rollout_field_is_rejected_with_a_reason(given: dict[str, Any], field: str) -> None:
     with pytest.raises(Rejected) as refused:
         update(serving(), **given)
 
@@ -237,7 +237,7 @@ def test_only_services_are_rolled_out() -> None:
     assert refused.value.field == "rollout"
 
 
-def test_fields_that_are_not_given_stay() -> None:
+def test_omitted_rollout_fields_keep_their_values() -> None:
     made = serving()
     update(made, healthy="3s")
     update(made, "blue", deadline="3m")

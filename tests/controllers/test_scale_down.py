@@ -1,4 +1,4 @@
-"""A job of which fewer tasks are wanted, and then more again."""
+"""A job is scaled down, and then up again."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def phases(made: Stage) -> list[Phase]:
     return [Phase(phase) for block in sorted(job(made).phases) for phase in job(made).phases[block]]
 
 
-def test_a_service_of_fewer_tasks_stops_those_with_the_highest_numbers() -> None:
+def test_scale_down_stops_the_highest_indices() -> None:
     made = stage()
     made.submit(job_spec(count=4, kind=JobKind.SERVICE))
     resize(made, 2)
@@ -41,7 +41,7 @@ def test_a_service_of_fewer_tasks_stops_those_with_the_highest_numbers() -> None
     assert state(made) is JobState.ACTIVE
 
 
-def test_of_more_tasks_the_same_run_again_by_later_attempts() -> None:
+def test_scale_up_restarts_the_same_tasks_with_later_attempts() -> None:
     made = stage(cpu=6)
     made.submit(job_spec(count=4, kind=JobKind.SERVICE))
     resize(made, 2)
@@ -52,8 +52,8 @@ def test_of_more_tasks_the_same_run_again_by_later_attempts() -> None:
     assert job(made).spec.size == 5
 
 
-def test_what_waits_is_over_without_a_record_and_waits_again_as_before() -> None:
-    """Of a million tasks, too, nothing is written but the spec."""
+def test_scaled_down_pending_tasks_need_no_record_and_are_pending_again_after_scale_up() -> None:
+    """Even for a million tasks nothing is written but the spec."""
     made = stage(cpu=1)
     made.submit(job_spec(count=3 * BLOCK_TASKS))
     resize(made, 2)
@@ -67,7 +67,7 @@ def test_what_waits_is_over_without_a_record_and_waits_again_as_before() -> None
     assert job(made).ready(made.now.ms, 2) == [1, 2]
 
 
-def test_what_was_canceled_while_it_was_wanted_does_not_begin_when_more_are_wanted_again() -> None:
+def test_a_canceled_task_does_not_start_after_scale_up() -> None:
     made = stage()
     made.submit(job_spec(count=4))
     resize(made, 2)
@@ -78,7 +78,7 @@ def test_what_was_canceled_while_it_was_wanted_does_not_begin_when_more_are_want
     assert phases(made)[3] is Phase.CANCELED
 
 
-def test_a_job_ends_with_what_was_taken_back_of_the_tasks_beyond() -> None:
+def test_a_job_ends_when_offers_of_scaled_down_tasks_are_withdrawn() -> None:
     made = stage(cpu=2)
     made.submit(job_spec(count=2))
     end(made, 0, 0)
@@ -92,7 +92,7 @@ def test_a_job_ends_with_what_was_taken_back_of_the_tasks_beyond() -> None:
     assert (before, state(made)) == (JobState.ACTIVE, JobState.SUCCEEDED)
 
 
-def test_the_result_is_that_of_the_tasks_that_were_wanted() -> None:
+def test_scaled_down_tasks_do_not_count_in_the_result() -> None:
     made = stage()
     made.submit(job_spec(count=4))
     resize(made, 2)
@@ -103,7 +103,7 @@ def test_the_result_is_that_of_the_tasks_that_were_wanted() -> None:
     assert job(made).status.reason == "all 2 tasks succeeded"  # type: ignore[union-attr]
 
 
-def test_a_job_whose_other_tasks_have_ended_ends_when_no_more_are_wanted() -> None:
+def test_scale_down_ends_a_job_whose_other_tasks_have_ended() -> None:
     made = stage(cpu=1)
     made.submit(job_spec(count=3))
     end(made, 0, 0)
@@ -114,7 +114,7 @@ def test_a_job_whose_other_tasks_have_ended_ends_when_no_more_are_wanted() -> No
     assert running(made) == []
 
 
-def test_a_task_that_starts_once_ever_is_not_started_again() -> None:
+def test_an_at_most_once_task_is_not_started_again() -> None:
     made = stage()
     made.submit(job_spec(count=2, run=RunMode.AT_MOST_ONCE))
     resize(made, 1)
@@ -124,7 +124,7 @@ def test_a_task_that_starts_once_ever_is_not_started_again() -> None:
     assert job(made).tasks[0].state[1] == TaskState.CANCELED
 
 
-def test_a_task_that_its_user_canceled_stays_so_when_more_are_wanted() -> None:
+def test_a_task_canceled_by_its_user_stays_canceled_after_scale_up() -> None:
     made = stage()
     made.submit(job_spec(count=3, kind=JobKind.SERVICE))
     made.put(JobIntent(ONE, cancel_tasks={2: False}))
@@ -135,7 +135,7 @@ def test_a_task_that_its_user_canceled_stays_so_when_more_are_wanted() -> None:
     assert running(made) == [0, 1]
 
 
-def test_a_gang_has_as_many_tasks_as_it_began_with() -> None:
+def test_a_gang_cannot_be_scaled() -> None:
     made = stage()
     made.submit(job_spec(count=3, gang=True))
 

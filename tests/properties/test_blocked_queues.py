@@ -28,7 +28,7 @@ AMOUNTS = ({"cpu": 500}, {"cpu": 1000}, {"cpu": 1000, "memory": 3}, {"cpu": 3000
 
 
 class History:
-    """One cluster and what happens to it, all from one seed."""
+    """One cluster and its history, drawn from one seed."""
 
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
@@ -89,7 +89,7 @@ class History:
             self.cluster.end(*self.dice.choice(running))
 
     def fail(self) -> None:
-        """To be tried again after a pause."""
+        """A task fails and is retried after its backoff."""
         running = self.running()
         if not running:
             return
@@ -102,7 +102,7 @@ class History:
         self.mirror.apply(records.decided(before, [position], wanted=wanted, not_before=later_ms))
 
     def refuse(self) -> None:
-        """All nodes refuse what they are offered until time has gone on."""
+        """All nodes refuse their offers until time advances."""
         self.submit()
         self.cluster.round()
         for index in self.cluster.tasks(JobId(str(self.jobs)), AttemptState.OFFERED):
@@ -140,14 +140,14 @@ class History:
             self.mirror.apply(JobStatus(job, JobState.CANCELED))
 
     def rest(self) -> None:
-        """Rounds until nothing is decided."""
+        """Run rounds until nothing is decided."""
         for _ in range(20):
             if not self.cluster.round().puts:
                 return
         raise AssertionError("it does not come to rest")
 
     def left_out(self) -> list[str]:
-        """What a scheduler that remembers nothing but the promises would do."""
+        """The plan of a scheduler that keeps nothing but reservations and nominations."""
         memory, fresh = self.cluster.scheduler.cache, Scheduler(SchedulerSettings())
         assert memory is not None
         fresh.cache = SchedulerCache(self.mirror, SchedulerSettings())

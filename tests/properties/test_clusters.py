@@ -1,4 +1,4 @@
-"""Whatever a provider does, in any order: never above a limit, no work ended by scaling in, nothing stuck."""
+"""Whatever a provider does: never above a limit, no task ended by scaling in, nothing stuck."""
 
 from collections import Counter
 from random import Random
@@ -29,7 +29,7 @@ STEPS = 250
 
 
 class Wild:
-    """A provider that does anything, until it is told to behave."""
+    """A provider that behaves randomly, until it is set to behave correctly."""
 
     def __init__(self, seed: int) -> None:
         self.luck = Random(f"{seed}/clusters")
@@ -124,7 +124,7 @@ class Wild:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_wild_provider_never_breaks_a_limit_or_work_and_all_is_well_when_it_behaves(seed: int) -> None:
+def test_an_erratic_provider_never_breaks_a_limit_or_work_and_the_cluster_recovers(seed: int) -> None:
     wild = Wild(seed)
     for _ in range(STEPS):
         wild.step()

@@ -1,4 +1,4 @@
-"""Whatever is lost, comes back, refuses, restarts or is canceled: each task has one owner, who acts once."""
+"""Under losses, returns, refusals, restarts and cancels each loss is resolved once, by the right policy."""
 
 from contextlib import suppress
 from typing import Any
@@ -56,7 +56,7 @@ steps = st.one_of(
 
 
 class Story:
-    """A stage, and what was ever seen on it."""
+    """A stage, and everything observed on it."""
 
     def __init__(self) -> None:
         self.stage = Stage()
@@ -144,7 +144,7 @@ class Story:
                 self._look_at_task(job, index)
 
     def _look_at_leases(self) -> None:
-        """By what the machines themselves have."""
+        """Check against what the machines themselves run."""
         runs = [task for one in self.stage.machines.values() for task in one.held]
         for job, index in runs:
             if self.stage.mirror.jobs[job].spec.run is RunMode.ONE_AT_A_TIME:
@@ -172,7 +172,7 @@ class Story:
             self._look_at_recovery(job, index, lost)
 
     def _look_at_recovery(self, job: JobEntry, index: int, lost: int) -> None:
-        """An attempt that was lost was followed by another: by its owner's will alone."""
+        """A lost attempt is followed by another only if its recovery policy decided so."""
         owner, name = job.spec.recovery, f"task {index} of job {job.spec.id}"
         assert owner in (Recovery.SCHEDULER, Recovery.CONTROLLER), f"{name} was recovered for {owner}"
         assert job.spec.run is not RunMode.AT_MOST_ONCE, f"{name} was started twice"
@@ -186,7 +186,7 @@ class Story:
             assert word in allowed, f"{name} was placed again, and its controller said {word}"
 
     def to_its_end(self) -> None:
-        """All machines are well and the controller answers: what was forgotten would stay."""
+        """Heal all machines and let the controller answer: a forgotten task would stay unfinished."""
         for name in NODES:
             self.do_back(name)
         live: list[JobEntry] = []
@@ -213,7 +213,7 @@ class Story:
 
 
 def _lost_before(job: JobEntry, index: int, number: int) -> list[int]:
-    """Attempts of a task that were lost, and followed by others."""
+    """Lost attempts of a task that were followed by others."""
     status = job.statuses.get(0)
     if status is None:
         return []
@@ -237,7 +237,7 @@ def play(wanted: list[dict[str, Any]], story: list[tuple[Any, ...]]) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(specs, min_size=1, max_size=4), st.lists(steps, min_size=5, max_size=25))
-def test_one_attempt_counts_none_is_forgotten_and_no_owner_acts_twice(
+def test_each_loss_is_resolved_exactly_once_by_its_recovery_policy(
     wanted: list[dict[str, Any]], story: list[tuple[Any, ...]]
 ) -> None:
     play(wanted, story)

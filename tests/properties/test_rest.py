@@ -1,4 +1,4 @@
-"""Whatever has happened, no reconciler asks to be woken again and again while nothing changes."""
+"""After any history, no reconciler keeps waking itself while nothing changes."""
 
 import random
 from collections.abc import Callable
@@ -29,7 +29,7 @@ LOOKS = 20  # as many in a row are a loop
 
 
 def drawn(draw: random.Random, number: int, now_ms: int) -> JobSpec:
-    """A job of a random kind, with whatever makes reconcilers look at the time."""
+    """A job of a random kind, with fields that depend on time."""
     fields: dict[str, object] = {
         "count": draw.choice([1, 1, 3]),
         "priority": draw.choice([10, 50, 90]),
@@ -131,7 +131,7 @@ class Story:
 
 
 def restless(view: Mirror, reconciler: Reconciler, key: str, now: Instant) -> bool:
-    """It is looked at again and again, and nothing comes of it."""
+    """Whether the key is decided repeatedly without an effect."""
     for _ in range(LOOKS):
         plan = reconciler.decide(view, key, now)
         acts = plan.puts or plan.deletes
@@ -143,7 +143,7 @@ def restless(view: Mirror, reconciler: Reconciler, key: str, now: Instant) -> bo
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_second_look_at_the_same_state_does_not_ask_for_a_third_at_once(seed: int) -> None:
+def test_no_reconciler_polls_while_the_state_does_not_change(seed: int) -> None:
     story = Story(seed)
     for _ in range(STEPS):
         story.step()

@@ -1,4 +1,4 @@
-"""One scheduler, one mirror, and nodes that say what the test makes them say."""
+"""One scheduler, one mirror, and nodes that report what the test sets."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ class Rounds:
     def said(
         self, node: str, job: int, said: ReportedState, *pairs: tuple[int, int], ms: int = 0, **fields: Any
     ) -> None:
-        """A node's word on attempts, and what controllers make of it."""
+        """Apply a node's report on attempts, and the decisions of the controllers."""
         self.mirror.now_ms = ms
         word = NodeReport(1, [claims(job, said, *pairs, **fields)])
         apply(self.mirror, on_report(self.mirror, NodeId(node), word, at(ms)))

@@ -1,4 +1,4 @@
-"""Of what may give way on one node, the fewest tasks that are enough: as trying every set would say."""
+"""The fewest victims on one node equal the result of trying every subset."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -31,7 +31,7 @@ def count_tasks(victims: Sequence[Victim]) -> int:
 
 
 @given(victims, st.data())
-def test_no_other_set_that_is_enough_has_fewer_tasks(
+def test_no_other_sufficient_set_of_victims_has_fewer_tasks(
     given_: list[tuple[int, int]], data: st.DataObject
 ) -> None:
     candidates = [made(number, *one) for number, one in enumerate(given_)]

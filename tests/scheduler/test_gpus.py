@@ -25,7 +25,7 @@ def devices(mirror: Mirror, job: JobId) -> list[int]:
     return list(mirror.jobs[job].attempts[0].gpus.values())
 
 
-def test_parts_that_fit_together_share_a_device() -> None:
+def test_shares_that_fit_together_use_one_device() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a", BOX)
     half = submit(rounds, 1, 500, count=4)
@@ -48,7 +48,7 @@ def test_whole_devices_are_wholly_free_and_each_has_one_owner() -> None:
     assert placements(rounds.mirror, third) == {}
 
 
-def test_a_part_waits_although_the_sum_of_what_is_free_would_do() -> None:
+def test_a_share_waits_although_the_free_total_would_suffice() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a", BOX | {"gpu": 2000})
     large = submit(rounds, 1, 600, count=2)
@@ -63,7 +63,7 @@ def test_a_part_waits_although_the_sum_of_what_is_free_would_do() -> None:
     assert devices(rounds.mirror, half) == [2]
 
 
-def test_what_ended_gives_its_devices_back() -> None:
+def test_an_ended_attempt_releases_its_devices() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a", BOX | {"gpu": 1000})
     first = submit(rounds, 1, 1000)
@@ -77,7 +77,7 @@ def test_what_ended_gives_its_devices_back() -> None:
     assert rounds.mirror.node_table.devices[0].tolist() == [1000]
 
 
-def test_a_model_can_be_asked_for() -> None:
+def test_a_gpu_model_can_be_requested() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a", BOX, labels={"gpu_model": "T4"})
     add_node(rounds.mirror, "b", BOX, labels={"gpu_model": "A100"})
@@ -87,7 +87,7 @@ def test_a_model_can_be_asked_for() -> None:
     assert placements(rounds.mirror, job) == {0: "b"}
 
 
-def test_what_asks_for_no_gpu_stays_away_from_nodes_that_have_some_while_others_fit() -> None:
+def test_tasks_without_gpus_avoid_gpu_nodes_while_others_fit() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a", BOX)
     add_node(rounds.mirror, "b", {"cpu": 2000, "memory": 8 * GIB})
@@ -97,7 +97,7 @@ def test_what_asks_for_no_gpu_stays_away_from_nodes_that_have_some_while_others_
     assert placements(rounds.mirror, job) == {0: "b", 1: "b", 2: "a"}
 
 
-def test_small_parts_fill_the_node_that_is_begun_and_leave_the_other_whole() -> None:
+def test_small_shares_fill_the_started_node_and_leave_the_other_whole() -> None:
     rounds = Rounds()
     for node in ("a", "b"):
         add_node(rounds.mirror, node, BOX)
@@ -115,7 +115,7 @@ def test_small_parts_fill_the_node_that_is_begun_and_leave_the_other_whole() -> 
 
 
 def revise(rounds: Rounds, number: int, gpu: int) -> None:
-    """A user updates how many thousandths of a GPU the job asks for."""
+    """Update how many thousandths of a GPU the job requests."""
     spec = rounds.mirror.jobs[JobId(str(number))].spec
     needs = {"cpu": 1000, "memory": GIB, **({"gpu": gpu} if gpu else {})}
     rounds.mirror.apply(replace(spec, needs=needs, version=spec.version + 1))
@@ -161,7 +161,7 @@ def test_devices_of_a_running_attempt_stay_reserved_after_an_update_without_gpu(
     assert reserved_devices(rounds.mirror) == [0, 0, 0, 0]
 
 
-def test_an_attempt_gives_back_the_share_it_took() -> None:
+def test_an_attempt_releases_the_share_it_allocated() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a", BOX)
     submit(rounds, 1, 300)

@@ -1,4 +1,4 @@
-"""Jobs that no node can take: who is looked at when, and what is written."""
+"""Jobs that no node can run: which jobs are checked when, and what is recorded."""
 
 import pytest
 
@@ -17,7 +17,7 @@ BIG = {"cpu": 64_000}
 
 
 class Told:
-    """The reconciler, with what it writes applied and its own wakes followed, as the engine does."""
+    """Runs the reconciler as the engine does: applies its writes and follows its wakes."""
 
     def __init__(self) -> None:
         self.mirror = Mirror()
@@ -45,7 +45,7 @@ def told() -> Told:
     return made
 
 
-def test_a_job_too_large_for_any_node_is_told_once(told: Told) -> None:
+def test_a_job_too_large_for_any_node_is_reported_once(told: Told) -> None:
     job = add_job(told.mirror, job_spec(1, needs=BIG))
 
     kinds = [[event.kind for event in told.look(job).events] for _ in range(2)]
@@ -54,14 +54,14 @@ def test_a_job_too_large_for_any_node_is_told_once(told: Told) -> None:
     assert told.cause(job) is UnplaceableCause.INFEASIBLE
 
 
-def test_without_any_node_nothing_is_told() -> None:
+def test_without_any_node_nothing_is_reported() -> None:
     told = Told()
     job = add_job(told.mirror, job_spec(1, needs=BIG))
 
     assert told.look(job) == told.look(QUEUES_KEY).but(wake_at_ms=None) == Plan()
 
 
-def test_a_gang_larger_than_all_nodes_together_is_told(told: Told) -> None:
+def test_a_gang_larger_than_all_nodes_together_is_reported(told: Told) -> None:
     job = add_job(told.mirror, job_spec(1, count=5, gang=True, needs={"cpu": 1000}))
 
     told.look(job)
@@ -70,7 +70,7 @@ def test_a_gang_larger_than_all_nodes_together_is_told(told: Told) -> None:
     assert "fewer than its 5 tasks" in told.mirror.jobs[job].unplaceable.reason  # type: ignore[union-attr]  # told
 
 
-def test_the_next_job_of_a_line_costs_one_look(told: Told) -> None:
+def test_the_next_job_of_a_queue_costs_one_check(told: Told) -> None:
     for number in range(1, 1001):
         told.look(add_job(told.mirror, job_spec(number, needs=BIG)))
     told.look(QUEUES_KEY)
@@ -82,7 +82,7 @@ def test_the_next_job_of_a_line_costs_one_look(told: Told) -> None:
     assert told.looks - before == 1
 
 
-def test_reports_on_other_jobs_wake_none_that_waits(told: Told) -> None:
+def test_reports_on_other_jobs_wake_no_pending_job(told: Told) -> None:
     told.look(add_job(told.mirror, job_spec(1, needs=BIG)))
     other = StatusBlock.new(JobId("2"), 0, 1)
 
@@ -90,7 +90,7 @@ def test_reports_on_other_jobs_wake_none_that_waits(told: Told) -> None:
     assert list(told.found.wakes[StatusBlock](StatusBlock.new(JobId("1"), 0, 1))) == ["1"]
 
 
-def test_all_jobs_of_a_line_are_told_in_slices_when_the_last_node_that_could_run_them_is_gone(
+def test_all_jobs_of_a_queue_are_reported_in_slices_when_the_last_capable_node_is_removed(
     told: Told,
 ) -> None:
     add_node(told.mirror, "big", BIG)
@@ -108,7 +108,7 @@ def test_all_jobs_of_a_line_are_told_in_slices_when_the_last_node_that_could_run
     assert {told.cause(job) for job in told.mirror.jobs} == {UnplaceableCause.INFEASIBLE}
 
 
-def test_a_pass_over_all_lines_is_made_once_a_second_however_often_nodes_change(told: Told) -> None:
+def test_all_queues_are_checked_at_most_once_a_second(told: Told) -> None:
     told.look(QUEUES_KEY)
     for number in range(50):
         add_node(told.mirror, f"n{number}", {"cpu": 4000})
@@ -116,7 +116,7 @@ def test_a_pass_over_all_lines_is_made_once_a_second_however_often_nodes_change(
     assert told.look(QUEUES_KEY, 10).wake_at_ms == 1_000
 
 
-def test_a_job_that_scales_asks_when_it_has_waited_for_a_second(told: Told) -> None:
+def test_a_job_asks_for_a_node_after_one_second(told: Told) -> None:
     told.mirror.node_table.reserve(0, (("cpu", 4000),), 1, 0)
     spec = job_spec(1, needs={"cpu": 1000}, when_unschedulable=Unschedulable.SCALE)
     told.found.wakes[type(spec)](spec)
@@ -129,7 +129,7 @@ def test_a_job_that_scales_asks_when_it_has_waited_for_a_second(told: Told) -> N
     assert told.cause(job) is UnplaceableCause.NO_FREE_NODE
 
 
-def test_after_a_restart_what_was_told_is_known(told: Told) -> None:
+def test_recorded_causes_survive_a_restart(told: Told) -> None:
     job = add_job(told.mirror, job_spec(1, needs=BIG))
     told.look(job)
     told.found = UnplaceableJobs()
@@ -156,7 +156,7 @@ def test_a_node_of_another_cluster_neither_helps_nor_counts(told: Told) -> None:
     assert told.look(job) == Plan()
 
 
-def test_jobs_that_join_a_line_together_are_looked_at_once_more_at_most(told: Told) -> None:
+def test_jobs_that_join_a_queue_together_are_checked_at_most_once_more(told: Told) -> None:
     jobs = [add_job(told.mirror, job_spec(number, needs=BIG)) for number in range(1, 1001)]
     for job in jobs:
         told.look(job)
