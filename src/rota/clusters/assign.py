@@ -103,7 +103,9 @@ class Assigner:
         spec, known = view.jobs[name].spec, view.clusters.get(cluster)
         if cluster == NO_CLUSTER:
             capable = self._capable_clusters(view, spec)
-            return _any_takes_jobs(view, capable) or not any(view.clusters[one].is_to_come for one in capable)
+            return _any_takes_jobs(view, capable) or not any(
+                view.clusters[name].is_to_come for name in capable
+            )
         if known is None or not (known.takes_jobs or known.is_to_come) or _is_bound(view, spec, cluster):
             return False
         if self._can_serve(view, spec, cluster):
@@ -193,9 +195,9 @@ class Assigner:
         if not self._capable_clusters(view, asking_only(spec)):
             return f"no node of {where} takes work"
         labels = [
-            f"'{one}'"
-            for one in spec.conditions
-            if not self._capable_clusters(view, asking_only(spec, where=one))
+            f"'{condition}'"
+            for condition in spec.conditions
+            if not self._capable_clusters(view, asking_only(spec, where=condition))
         ]
         if labels:
             return f"no node of {where} satisfies {' or '.join(labels)}"
@@ -206,8 +208,9 @@ class Assigner:
         ]
         if needs:
             return f"no node of {where} has {' or '.join(needs)}"
-        asked = [*(show_amount(*one) for one in spec.needs.items()), *(f"'{one}'" for one in spec.conditions)]
-        return f"no node of {where} has all of {', '.join(asked)}"
+        amounts = [show_amount(resource, amount) for resource, amount in spec.needs.items()]
+        requests = [*amounts, *(f"'{condition}'" for condition in spec.conditions)]
+        return f"no node of {where} has all of {', '.join(requests)}"
 
     def _can_serve(self, view: View, spec: JobSpec, name: str) -> bool:
         fit, intent = self._cluster_fit(view, spec, name), view.cluster_intents.get(name)
@@ -244,14 +247,16 @@ def _has_affine_job(view: View, cluster: str, spec: JobSpec, term: AffinityTerm)
     """Whether an unfinished job of the cluster matches the affinity term."""
     groups = view.jobs_by_cluster.get(cluster, {}).values()
     others = (view.jobs[name].spec for group in groups for name in group)
-    return any(one.namespace == spec.namespace and term.jobs.holds(one.selector_labels) for one in others)
+    return any(
+        other.namespace == spec.namespace and term.jobs.holds(other.selector_labels) for other in others
+    )
 
 
 def _preference_rank(view: View, spec: JobSpec, name: str, fit: ClusterFit) -> tuple[object, ...]:
     """Sort key, smaller is better: fits now, preferences, pending jobs there; then by name."""
     intent = view.cluster_intents.get(name) or ClusterIntent(name)
     labels = counted({}, {**intent.node_labels, "cluster": name}, frozenset())
-    preferred = sum(one.weight for one in spec.prefer if one.condition.holds(labels))
+    preferred = sum(preference.weight for preference in spec.prefer if preference.condition.holds(labels))
     wanted = spec.count if spec.gang or spec.deadline_at_ms is not None else 1
     return (fit.free < wanted, -preferred, view.pending_jobs_in(name), name != DEFAULT, name)
 
@@ -263,7 +268,7 @@ def _is_bound(view: View, spec: JobSpec, name: str) -> bool:
     others = (
         one for other, one in view.clusters.items() if other != name and spec.cluster in (other, one.like)
     )
-    return not any(one.takes_jobs for one in others)
+    return not any(other.takes_jobs for other in others)
 
 
 def _cancel_jobs(view: View, cluster: ClusterRecord, most: int) -> Plan:

@@ -39,7 +39,7 @@ class ClusterGroup(NamedTuple):
 
     @property
     def staying(self) -> list[ClusterRecord]:
-        return [one for one in self.members if one.takes_jobs or one.is_to_come]
+        return [cluster for cluster in self.members if cluster.takes_jobs or cluster.is_to_come]
 
 
 class ClusterQueue(NamedTuple):
@@ -60,7 +60,7 @@ class ClusterGroups:
         intent, first = view.cluster_intents.get(key), view.clusters.get(key)
         if intent is None or first is None or first.like is not None:
             return NO_CHANGE
-        members = [first, *(one for one in view.clusters.values() if one.like == key)]
+        members = [first, *(cluster for cluster in view.clusters.values() if cluster.like == key)]
         if intent.max_clusters <= 1 and len(members) == 1:
             return NO_CHANGE
         group = ClusterGroup(intent, first, members)
@@ -70,17 +70,21 @@ class ClusterGroups:
     def _shrink(self, view: View, group: ClusterGroup, now: Instant) -> Plan | None:
         """Close an idle cluster, the newest first; the original one stays."""
         intent, spare = group.intent, len(group.staying) - group.intent.min_clusters
-        for one in reversed(group.members[1:]):
-            if one.closing or not _is_idle(view, one.name):
-                self._idle_since_ms.pop(one.name, None)
+        for cluster in reversed(group.members[1:]):
+            if cluster.closing or not _is_idle(view, cluster.name):
+                self._idle_since_ms.pop(cluster.name, None)
                 continue
-            idle_ms = now.ms - self._idle_since_ms.setdefault(one.name, now.ms)
-            if intent.drain or one.state is ClusterState.FAILED:
-                return _close(one, f"{group.original.name} is drained" if intent.drain else "it has failed")
+            idle_ms = now.ms - self._idle_since_ms.setdefault(cluster.name, now.ms)
+            if intent.drain or cluster.state is ClusterState.FAILED:
+                return _close(
+                    cluster, f"{group.original.name} is drained" if intent.drain else "it has failed"
+                )
             if spare > 0 and idle_ms >= intent.idle_seconds * 1000:
                 left = len(group.staying) - 1
                 reason = f"nothing has run or waited there for {intent.idle_seconds:g} s"
-                return _close(one, f"{reason}; {_describe_left(left)}, the least is {intent.min_clusters}")
+                return _close(
+                    cluster, f"{reason}; {_describe_left(left)}, the least is {intent.min_clusters}"
+                )
         return None
 
 
@@ -89,7 +93,7 @@ def _grow(view: View, group: ClusterGroup, now: Instant) -> Plan | None:
     intent, count = group.intent, len(group.members)
     if intent.drain or count >= intent.max_clusters or len(view.clusters) >= CLUSTERS_MAX:
         return None
-    if any(one.is_to_come for one in group.members):
+    if any(cluster.is_to_come for cluster in group.members):
         return None
     reason = _below_minimum(group) or _overloaded(view, group, now)
     if reason is None:
@@ -109,7 +113,7 @@ def _below_minimum(group: ClusterGroup) -> str | None:
 
 def _overloaded(view: View, group: ClusterGroup, now: Instant) -> str | None:
     """Reason to add a cluster: each has jobs pending for too long and cannot grow; or none accepts jobs."""
-    queues = [_queue_of(view, one, now) for one in group.members]
+    queues = [_queue_of(view, cluster, now) for cluster in group.members]
     open_queues = [queue for queue in queues if queue.cluster.takes_jobs]
     if not open_queues:
         waiting = sum(len(queue.jobs) for queue in queues)
@@ -117,23 +121,25 @@ def _overloaded(view: View, group: ClusterGroup, now: Instant) -> str | None:
     limit_ms = group.intent.wait_seconds * 1000
     if now.ms - group.original.copied_ms < limit_ms and group.original.copies:
         return None  # the last added cluster has to show its effect first
-    if any(one.waits_ms < limit_ms or _can_grow(view, one.cluster, group.intent) for one in open_queues):
+    if any(
+        queue.waits_ms < limit_ms or _can_grow(view, queue.cluster, group.intent) for queue in open_queues
+    ):
         return None
-    longest = max(open_queues, key=lambda one: one.waits_ms)
+    longest = max(open_queues, key=lambda queue: queue.waits_ms)
     head, where, seconds = longest.jobs[0].spec.id, longest.cluster.name, longest.waits_ms // 1000
     return f"of {_describe_jobs(len(longest.jobs))} in {where} the first, {head}, does so for {seconds} s"
 
 
 def _can_grow(view: View, cluster: ClusterRecord, intent: ClusterIntent) -> bool:
-    size = sum(1 + one.extra for one in view.machines.values() if one.cluster == cluster.name)
+    size = sum(1 + machine.extra for machine in view.machines.values() if machine.cluster == cluster.name)
     return size < (intent.max_nodes if intent.nodes is None else intent.nodes) and not cluster.failures
 
 
 def _balance(view: View, group: ClusterGroup, now: Instant) -> Plan | None:
     """Move pending jobs from the cluster with the longest wait to one without pending jobs."""
-    queues = [_queue_of(view, one, now) for one in group.members if one.takes_jobs]
-    idle = next((one.cluster for one in queues if not one.jobs), None)
-    longest = max(queues, key=lambda one: one.waits_ms, default=None)
+    queues = [_queue_of(view, cluster, now) for cluster in group.members if cluster.takes_jobs]
+    idle = next((queue.cluster for queue in queues if not queue.jobs), None)
+    longest = max(queues, key=lambda queue: queue.waits_ms, default=None)
     if idle is None or longest is None or longest.waits_ms < group.intent.wait_seconds * 1000:
         return None
     free = (None, group.original.name)
@@ -171,7 +177,9 @@ def _queue_of(view: View, cluster: ClusterRecord, now: Instant) -> ClusterQueue:
 
 def _is_idle(view: View, name: str) -> bool:
     """Whether no unfinished job is assigned to it, and none of its machines is being added or removed."""
-    moves = any(one.cluster == name and (one.comes or one.goes) for one in view.machines.values())
+    moves = any(
+        machine.cluster == name and (machine.comes or machine.goes) for machine in view.machines.values()
+    )
     return not moves and name not in view.jobs_by_cluster
 
 
@@ -191,5 +199,6 @@ def _describe_left(count: int) -> str:
 
 
 def _describe_jobs(count: int, *, waits: bool = True) -> str:
-    one = count == 1
-    return ("1 job" if one else f"{count} jobs") + (f" that wait{'s' if one else ''}" if waits else "")
+    jobs = "1 job" if count == 1 else f"{count} jobs"
+    verb = "waits" if count == 1 else "wait"
+    return f"{jobs} that {verb}" if waits else jobs

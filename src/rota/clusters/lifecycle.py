@@ -158,7 +158,7 @@ def _has_provider_failed(view: View, cluster: ClusterRecord) -> bool:
     """
     if cluster.failures < PROVIDER_FAILURES_MAX or cluster.name == DEFAULT:
         return False
-    leaving = {one.node for one in view.machines.values() if one.state is MachineState.LEAVING}
+    leaving = {machine.node for machine in view.machines.values() if machine.state is MachineState.LEAVING}
     present = any(node.spec.id not in leaving for node in _present_nodes(view, cluster.name))
     return cluster.state is not ClusterState.FAILED and not present
 
@@ -175,19 +175,23 @@ def minimum_nodes(intent: ClusterIntent) -> int:
 
 
 def _count_joined(view: View, name: str) -> int:
-    return sum(one.cluster == name and one.state is MachineState.JOINED for one in view.machines.values())
+    return sum(
+        machine.cluster == name and machine.state is MachineState.JOINED for machine in view.machines.values()
+    )
 
 
 def _is_resizing(view: View, name: str) -> bool:
-    return any(one.cluster == name and (one.comes or one.goes) for one in view.machines.values())
+    return any(
+        machine.cluster == name and (machine.comes or machine.goes) for machine in view.machines.values()
+    )
 
 
 def _is_empty(view: View, name: str) -> bool:
     """Whether it has no job, machine, present node, or cluster made like it."""
     return not (
         _has_nodes(view, name)
-        or any(one.like == name for one in view.clusters.values())
-        or any(one.cluster == name for one in view.machines.values())
+        or any(cluster.like == name for cluster in view.clusters.values())
+        or any(machine.cluster == name for machine in view.machines.values())
         or name in view.jobs_by_cluster
     )
 

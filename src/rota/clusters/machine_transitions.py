@@ -129,11 +129,11 @@ def quoted(view: View, name: str, message: str) -> Plan:
 
 def is_stuck(view: View, cluster: ClusterRecord) -> bool:
     """Whether it needs a machine, but its limit is used up by machines that cannot be removed."""
-    machines = [one for one in view.machines.values() if one.cluster == cluster.name]
+    machines = [machine for machine in view.machines.values() if machine.cluster == cluster.name]
     intent = view.cluster_intents.get(cluster.name)
-    if intent is None or not all(one.goes for one in machines):
+    if intent is None or not all(machine.goes for machine in machines):
         return False
-    is_full = sum(1 + one.extra for one in machines) >= intent.max_nodes
+    is_full = sum(1 + machine.extra for machine in machines) >= intent.max_nodes
     if cluster.is_to_come:  # jobs that wait for this cluster are in no queue yet
         return is_full
     return is_full and view.pending_jobs_in(cluster.name) > 0

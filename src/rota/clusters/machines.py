@@ -23,13 +23,13 @@ class MachineGroup(NamedTuple):
 
     @classmethod
     def from_view(cls, view: View, cluster: ClusterRecord, intent: ClusterIntent) -> Self:
-        machines = [one for one in view.machines.values() if one.cluster == cluster.name]
-        nodes = (one.node for one in machines if one.node is not None)
+        machines = [machine for machine in view.machines.values() if machine.cluster == cluster.name]
+        nodes = (machine.node for machine in machines if machine.node is not None)
         return cls(cluster, intent, machines, frozenset(node for node in nodes if _leaves(view, node)))
 
     @property
     def staying(self) -> list[Machine]:
-        return [one for one in self.members if not one.goes and one.node not in self.leaving]
+        return [machine for machine in self.members if not machine.goes and machine.node not in self.leaving]
 
     @property
     def size(self) -> int:

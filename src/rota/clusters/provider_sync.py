@@ -48,7 +48,7 @@ def _sync_machine(view: View, machine: Machine, listing: ProviderListing, now: I
     plan, extra = _next_transition(view, machine, listing, now), max(0, count - 1)
     yield plan
     if extra != machine.extra and machine.key not in plan.deletes:
-        machine_after = next((one for one in plan.puts if isinstance(one, Machine)), machine)
+        machine_after = next((record for record in plan.puts if isinstance(record, Machine)), machine)
         yield Plan((machine_after.beside(extra),), why=f"of machine {machine.name} there are {count}")
 
 

@@ -90,7 +90,11 @@ class MachineProvisioner:
     def _clusters_to_list(self, mirror: Mirror) -> list[ClusterIntent]:
         """Clusters that ever had machines, even if none is left: a removal may not have happened."""
         intents = mirror.cluster_intents
-        return [intents[one.name] for one in mirror.clusters.values() if one.made and one.name in intents]
+        return [
+            intents[cluster.name]
+            for cluster in mirror.clusters.values()
+            if cluster.made and cluster.name in intents
+        ]
 
     def _start_call(
         self, tasks: asyncio.TaskGroup, key: str, intent: ClusterIntent, call: Callable[[], Awaitable[None]]

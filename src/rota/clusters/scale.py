@@ -69,7 +69,7 @@ class Scaler:
         if (
             group.cluster.state is ClusterState.FAILED
         ):  # machines that were being created may have joined since
-            removed = [with_node(view, one) for one in group.staying]
+            removed = [with_node(view, machine) for machine in group.staying]
             return _shrink_plan(group, removed, "it has failed", now) if removed else None
         return self._grow(view, group, now) or self._shrink(view, group, now)
 
@@ -128,25 +128,26 @@ class Scaler:
     def _shrink(self, view: View, group: MachineGroup, now: Instant) -> Plan | None:
         """Scale down after an idle time, by empty nodes; immediately where a size is requested."""
         surplus = len(group.staying) - group.minimum_nodes
-        joined = [one for one in group.staying if one.state is MachineState.JOINED]
+        joined = [machine for machine in group.staying if machine.state is MachineState.JOINED]
         if surplus <= 0 or not joined:
             return None
         if group.intent.nodes is not None:
-            joined.sort(key=lambda one: _count_tasks(view, one))
+            joined.sort(key=lambda machine: _count_tasks(view, machine))
             return _shrink_plan(group, joined[:surplus], _describe_requested(group.intent.nodes), now)
         is_growing = group.coming or group.cluster.paused_until_ms > now.ms
         if is_growing and not group.intent.drain and _count_waiting_jobs(view, group):
             return None  # an empty node may be needed together with those being created, as by a gang
         idle_ms = 0 if group.intent.drain else round(group.intent.idle_seconds * 1000)
         idle = {
-            one.name: now.ms - self._empty_since_ms.get(one.node or NodeId(""), now.ms + 1) for one in joined
+            machine.name: now.ms - self._empty_since_ms.get(machine.node or NodeId(""), now.ms + 1)
+            for machine in joined
         }
         # Tasks that have to move may need an empty node.
         if max(idle.values()) < idle_ms or _count_moving_tasks(view, group):
             return None
         # Nodes that have been empty for nearly as long are removed too: one drop of the load is one step.
-        removed = [one for one in joined if idle[one.name] >= max(0, idle_ms // 2)]
-        removed.sort(key=lambda one: (-idle[one.name], one.since_ms))
+        removed = [machine for machine in joined if idle[machine.name] >= max(0, idle_ms // 2)]
+        removed.sort(key=lambda machine: (-idle[machine.name], machine.since_ms))
         return _shrink_plan(group, removed[:surplus], f"empty for {idle_ms / 1000:g} s", now)
 
 
@@ -185,7 +186,7 @@ def _shrink_plan(group: MachineGroup, removed: list[Machine], reason: str, now: 
     why = f"{head}: {reason}; it keeps {left}, its least is {group.minimum_nodes}"
     event = EventRecord("cluster.scaled", why, cluster=group.cluster.name, state="in")
     return Plan(
-        tuple(one.turned(MachineEvent.NO_LONGER_DESIRED, now.ms, reason) for one in removed),
+        tuple(machine.turned(MachineEvent.NO_LONGER_DESIRED, now.ms, reason) for machine in removed),
         events=(event,),
         why=why,
     )

@@ -139,13 +139,13 @@ class SilentNodes:
             if node is None or node.status is None or node.status.state is not NodeState.SUSPECT:
                 continue
             if not is_confirmed_gone(node):
-                one = self.around(name, at_ms)
-                found = max(found, one, key=lambda brake: (_RANK[brake.level], brake.silent))
+                state = self.around(name, at_ms)
+                found = max(found, state, key=lambda brake: (_RANK[brake.level], brake.silent))
         return found if found.level is not BrakeLevel.OFF else BrakeState()
 
-    def __contains__(self, one: tuple[int, NodeId]) -> bool:
-        at = bisect_left(self._silent, one)
-        return at < len(self._silent) and self._silent[at] == one
+    def __contains__(self, silence: tuple[int, NodeId]) -> bool:
+        at = bisect_left(self._silent, silence)
+        return at < len(self._silent) and self._silent[at] == silence
 
 
 _RANK = {level: rank for rank, level in enumerate(BrakeLevel)}

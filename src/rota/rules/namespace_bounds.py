@@ -63,7 +63,7 @@ def check_update(view: View, old: JobSpec, new: JobSpec) -> None:
     bounds = bounds_of(view, new.namespace)
     if new.priority > old.priority:
         _refuse_priority(bounds, new)
-    _refuse_tolerations(bounds, new, [one for one in new.tolerate if one not in old.tolerate])
+    _refuse_tolerations(bounds, new, [taint for taint in new.tolerate if taint not in old.tolerate])
     if new.cluster != old.cluster:
         _refuse_cluster(view, bounds, new)
     before, after = usage_of(old), usage_of(new)
@@ -82,10 +82,10 @@ def _refuse_priority(bounds: NamespaceBounds, spec: JobSpec) -> None:
 def _refuse_tolerations(bounds: NamespaceBounds, spec: JobSpec, tolerate: Collection[str]) -> None:
     if bounds.tolerate is None:
         return
-    for one in tolerate:
-        key = one.partition("=")[0]
-        if not {one, key, EVERY_TAINT} & set(bounds.tolerate):
-            problem = f"tolerate: namespace {spec.namespace} may not tolerate {one[:80]}"
+    for taint in tolerate:
+        key = taint.partition("=")[0]
+        if not {taint, key, EVERY_TAINT} & set(bounds.tolerate):
+            problem = f"tolerate: namespace {spec.namespace} may not tolerate {taint[:80]}"
             allowed = ", ".join(bounds.tolerate) or "none"
             raise NotAllowed(problem, field="tolerate", hint=f"allowed: {allowed}; {_ASK}")
 

@@ -300,7 +300,9 @@ class Round:
         if len(found.assigned) == len(ready):
             return self._may_continue_queue(job, queue, truncated=len(ready) == most < wanted)
         # Lookahead tasks start unasked: they might take what is reserved or nominated for other jobs.
-        nominated = [one.slot for nominations in self._cache.nominated.values() for one in nominations]
+        nominated = [
+            nomination.slot for nominations in self._cache.nominated.values() for nomination in nominations
+        ]
         kept_off = slot_mask(self._view, [*refused, *held_back, *nominated])
         left = self._place_lookahead(job, ready[len(found.assigned) :], kept_off)
         return not left or self._on_unplaced(job, queue, left, behind=bool(held_back))
@@ -589,7 +591,11 @@ class Round:
     def _wake_at_ms(self) -> int | None:
         """When the next backoff, refusal, nomination or reservation ends."""
         first = self._cache.head_of_line
-        times = [one.until_ms for nominations in self._cache.nominated.values() for one in nominations]
+        times = [
+            nomination.until_ms
+            for nominations in self._cache.nominated.values()
+            for nomination in nominations
+        ]
         times += [] if first is None or not self._settings.backfill else [first.until_ms]
         times += self._refused_until_ms
         # A job whose ready tasks are placed leaves its queue; only the next round knows how long the others

@@ -213,7 +213,9 @@ class UnplaceableJobs:
         if changes is None:  # the log no longer reaches back that far
             self._queues.extend(queue for queue, _ in view.pending_queues())
             return
-        joined = dict.fromkeys(JobId(str(one.joined[2])) for one in changes if one.joined is not None)
+        joined = dict.fromkeys(
+            JobId(str(change.joined[2])) for change in changes if change.joined is not None
+        )
         again = [job for job in joined if job in view.jobs and view.jobs[job].attempts]
         self._candidates.extend(_Candidate(job, accepted=False) for job in again if view.jobs[job].queue)
 
@@ -347,8 +349,10 @@ class _ReasonCache:
     def _find(self, view: View, job: JobView, cause: UnplaceableCause, now: Instant) -> str:
         obstacles = check_feasibility(view, Placer(view, self._plugins), job, None, now).obstacles
         if cause is not UnplaceableCause.NO_FREE_NODE:
-            obstacles = [one for one in obstacles if one.lasting or one.reason.kind == "refused"]
-        reasons = sorted((one.reason for one in obstacles), key=lambda reason: -reason.count)
+            obstacles = [
+                obstacle for obstacle in obstacles if obstacle.lasting or obstacle.reason.kind == "refused"
+            ]
+        reasons = sorted((obstacle.reason for obstacle in obstacles), key=lambda reason: -reason.count)
         if not reasons and job.spec.gang:
             return f"all nodes together hold fewer than its {job.spec.size} tasks, which start at once"
         return "; ".join(reason.text for reason in reasons) or "no node has room for it"

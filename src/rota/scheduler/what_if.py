@@ -79,8 +79,11 @@ def _plan_scaling(
         copy = WhatIfMirror.from_copy(copied)
         for record in (spec, JobCluster(spec.id, name), JobStatus(spec.id, JobState.ACTIVE)):
             copy.apply(record)
-        machines = [one for one in copy.machines.values() if one.cluster == name]
-        has, coming = sum(1 + one.extra for one in machines), sum(one.comes for one in machines)
+        machines = [machine for machine in copy.machines.values() if machine.cluster == name]
+        has, coming = (
+            sum(1 + machine.extra for machine in machines),
+            sum(machine.comes for machine in machines),
+        )
         estimate = estimate_scale(copy, intent, coming, intent.max_nodes - has, now, settings=settings)
         if estimate.nodes:
             return PlannedScaling(
@@ -215,7 +218,7 @@ def _starts_now(
 
 
 def _when(evicts: tuple[PlannedEviction, ...]) -> str:
-    evicted = sum(last - first + 1 for one in evicts for first, last in one.indices)
+    evicted = sum(last - first + 1 for eviction in evicts for first, last in eviction.indices)
     if not evicted:
         return "now"
     has = "has" if evicted == 1 else "have"

@@ -46,7 +46,7 @@ def find_job_limits(view: View, job: JobView, shares: FairShares, now: Instant) 
         stuck = True
     reasons = [
         *full,
-        *(_quota_reason(job, one) for one in short),
+        *(_quota_reason(job, shortage) for shortage in short),
         *move_wait_reasons(view, job, now),
         *backoffs,
     ]
@@ -54,7 +54,7 @@ def find_job_limits(view: View, job: JobView, shares: FairShares, now: Instant) 
         reasons.insert(0, WaitReason("deadline", 1, 1, "it can no longer be over by its deadline"))
     changes = [f"would start with parallel > {job.spec.parallel}"] if full else []
     changes += [_larger_quota(job, short)] if short else []
-    permanent = late or any(one.asked > one.quota for one in short)
+    permanent = late or any(shortage.asked > shortage.quota for shortage in short)
     return JobLimits(tuple(reasons), () if late else tuple(changes), stuck, permanent)
 
 
@@ -92,7 +92,10 @@ def _quota_reason(job: JobView, short: _QuotaShortage) -> WaitReason:
 
 
 def _larger_quota(job: JobView, short: list[_QuotaShortage]) -> str:
-    wanted = " ".join(f"{one.resource}={_as_argument(one.resource, one.held + one.asked)}" for one in short)
+    wanted = " ".join(
+        f"{shortage.resource}={_as_argument(shortage.resource, shortage.held + shortage.asked)}"
+        for shortage in short
+    )
     return f"would start with a larger quota (rota namespace set {job.spec.namespace} {wanted})"
 
 

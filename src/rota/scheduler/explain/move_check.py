@@ -57,7 +57,7 @@ class _MoveTrial:
         fitting = int(report.fits[at])
         if fitting >= wanted:
             return None
-        lacks = [one.lacks(at) for one in report.obstacles if one.nodes[at]]
+        lacks = [obstacle.lacks(at) for obstacle in report.obstacles if obstacle.nodes[at]]
         return "; ".join(lacks) or f"it has room for {count_of_tasks(fitting)} of it, and not for {wanted}"
 
     def on_other_nodes(self, sources: Mapping[NodeId, int]) -> str | None:
@@ -86,7 +86,7 @@ class _MoveTrial:
 
     def _why_nowhere(self, missing: int) -> str:
         report = check_feasibility(self._view, self._placer, self._job, None, self._now)
-        reasons = sorted((one.reason for one in report.obstacles), key=lambda reason: -reason.count)
+        reasons = sorted((obstacle.reason for obstacle in report.obstacles), key=lambda reason: -reason.count)
         text = "; ".join(reason.text for reason in reasons[:_REASONS_MAX])
         return f"no other node has room for {count_of_tasks(missing)} of it now" + (
             f": {text}" if text else ""

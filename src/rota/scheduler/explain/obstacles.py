@@ -67,7 +67,7 @@ def _absent(inputs: FeasibilityInput) -> Iterator[Obstacle]:
     states = [node.status.state if node.status is not None else None for node in inputs.nodes]
     for state in (NodeState.SUSPECT, NodeState.LOST, NodeState.LEFT):
         word = _ABSENT_VERBS.get(state, (f"is {state}", f"are {state}"))
-        yield from inputs.named_obstacles("not_ready", [one is state for one in states], word)
+        yield from inputs.named_obstacles("not_ready", [actual is state for actual in states], word)
     disconnected = [
         state is None or (state is NodeState.READY and node.connection is not Connection.UP)
         for node, state in zip(inputs.nodes, states, strict=True)
@@ -88,10 +88,10 @@ def _closed(inputs: FeasibilityInput) -> Iterator[Obstacle]:
     ]
     leaving = [node.status is not None and node.status.leaving for node in inputs.nodes]
     yield from inputs.named_obstacles("closed", leaving, ("is about to leave", "are about to leave"))
-    revoked = [one is Eligibility.REVOKED for one in eligibilities]
+    revoked = [actual is Eligibility.REVOKED for actual in eligibilities]
     yield from inputs.named_obstacles("closed", revoked, ("is revoked", "are revoked"))
     for eligibility in (Eligibility.CORDONED, Eligibility.DRAINING, Eligibility.DRAINED):
-        on = [one is eligibility for one in eligibilities]
+        on = [actual is eligibility for actual in eligibilities]
         for obstacle in inputs.named_obstacles("closed", on, (f"is {eligibility}", f"are {eligibility}")):
             yield obstacle._replace(cost=1.0, change=opened)
 
@@ -100,12 +100,12 @@ def _refused(inputs: FeasibilityInput, refused: dict[NodeId, str]) -> Iterator[O
     on = np.array([node.spec.id in refused for node in inputs.nodes], np.bool_)
     at = np.nonzero(on)[0].tolist()
     if at:
-        said = [f"{inputs.names[one]} ({refused[inputs.nodes[one].spec.id]})" for one in at]
+        named = [f"{inputs.names[node]} ({refused[inputs.nodes[node].spec.id]})" for node in at]
         text = (
-            f"{count_of_nodes(len(at), len(inputs.nodes), 'refused', 'refused')} it lately: {join_few(said)}"
+            f"{count_of_nodes(len(at), len(inputs.nodes), 'refused', 'refused')} it lately: {join_few(named)}"
         )
         yield inputs.make_obstacle(
-            "refused", on, text, lambda one: f"refused: {refused[inputs.nodes[one].spec.id]}"
+            "refused", on, text, lambda node: f"refused: {refused[inputs.nodes[node].spec.id]}"
         )
 
 
@@ -124,7 +124,7 @@ def _full(inputs: FeasibilityInput) -> Iterator[Obstacle]:
 def _unlabelled(inputs: FeasibilityInput) -> Iterator[Obstacle]:
     labels = [inputs.view.node_table.labels[slot] for slot in inputs.slots.tolist()]
     for constraint in inputs.spec.conditions:
-        values = [one.get(constraint.label) for one in labels]
+        values = [node_labels.get(constraint.label) for node_labels in labels]
         known = {value: _passes(constraint, value) for value in dict.fromkeys(values)}
         on = np.array([not known[value] for value in values], np.bool_)
         count = int(np.count_nonzero(on))
@@ -153,7 +153,7 @@ def _unlabelled(inputs: FeasibilityInput) -> Iterator[Obstacle]:
 def _rootless(labels: Sequence[Mapping[str, str]]) -> str:
     """Addition for nodes that have a container runtime that the agent cannot use."""
     name, value = ROOTLESS
-    count = sum(one.get(name) == value for one in labels)
+    count = sum(node_labels.get(name) == value for node_labels in labels)
     return f"; {count} with a podman that only a root agent could use" if count else ""
 
 
@@ -175,11 +175,11 @@ def _tainted(inputs: FeasibilityInput) -> Iterator[Obstacle]:
     if not any(inputs.view.node_table.taints):
         return
     taints = [inputs.view.node_table.taints[slot] for slot in inputs.slots.tolist()]
-    bad = [tuple(one for one in said if not tolerates(tolerate, (one,))) for said in taints]
-    on = np.array([bool(one) for one in bad], np.bool_)
+    bad = [tuple(taint for taint in of_node if not tolerates(tolerate, (taint,))) for of_node in taints]
+    on = np.array([bool(untolerated) for untolerated in bad], np.bool_)
     count = int(np.count_nonzero(on))
     if count:
-        names = list(dict.fromkeys(taint for one in bad for taint in one))
+        names = list(dict.fromkeys(taint for untolerated in bad for taint in untolerated))
         head = count_of_nodes(count, len(bad), "has", "have")
         text = f"{head} a taint that it does not tolerate: {join_few(names)}"
         obstacle = inputs.make_obstacle("taint", on, text, lambda at: f"taint {', '.join(bad[at])}")
@@ -190,12 +190,12 @@ def _tainted(inputs: FeasibilityInput) -> Iterator[Obstacle]:
 def _filtered(inputs: FeasibilityInput) -> Iterator[Obstacle]:
     """Nodes that a filter plugin excludes."""
     nodes = NodeSlice(inputs.board, inputs.spec.shape, inputs.slots)
-    for one in inputs.placer.rows.plugins.filters:
-        on = ~np.asarray(one.allows(nodes), np.bool_)
+    for plugin in inputs.placer.rows.plugins.filters:
+        on = ~np.asarray(plugin.allows(nodes), np.bool_)
         count = int(np.count_nonzero(on))
         if count:
-            text = f"{count_of_nodes(count, on.size, 'is', 'are')} ruled out by the filter {one.name}"
-            yield inputs.make_obstacle("filter", on, text, f"ruled out by the filter {one.name}")
+            text = f"{count_of_nodes(count, on.size, 'is', 'are')} ruled out by the filter {plugin.name}"
+            yield inputs.make_obstacle("filter", on, text, f"ruled out by the filter {plugin.name}")
 
 
 # ---- placement rules and the queue

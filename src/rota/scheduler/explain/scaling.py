@@ -11,12 +11,12 @@ _NODE_LABEL = "node"  # the label whose value is the node's name
 
 
 def describe_scaling(view: View, name: str) -> list[str]:
-    machines = [one for one in view.machines.values() if one.cluster == name]
+    machines = [machine for machine in view.machines.values() if machine.cluster == name]
     intent, cluster = view.cluster_intents.get(name, ClusterIntent(name)), view.clusters.get(name)
-    coming = sum(one.comes for one in machines)
+    coming = sum(machine.comes for machine in machines)
     texts = [f"{coming} {'is' if coming == 1 else 'are'} on the way"] if coming else []
-    is_full = not intent.by_hand and sum(1 + one.extra for one in machines) >= intent.max_nodes
-    first = next((one for one in machines if one.goes and is_full), None)
+    is_full = not intent.by_hand and sum(1 + machine.extra for machine in machines) >= intent.max_nodes
+    first = next((machine for machine in machines if machine.goes and is_full), None)
     if cluster is not None and cluster.reason is not None and (first is None or first.stuck is None):
         texts.append(cluster.reason)
     if first is not None:
@@ -35,7 +35,7 @@ def scaling_reasons(view: View, name: str) -> list[WaitReason]:
     intent, texts = view.cluster_intents.get(name, ClusterIntent(name)), describe_scaling(view, name)
     if intent.by_hand:
         return []
-    machines = [one for one in view.machines.values() if one.cluster == name]
+    machines = [machine for machine in view.machines.values() if machine.cluster == name]
     if not texts and len(machines) >= intent.max_nodes:
         texts = [f"it has the most nodes that it may have, {intent.max_nodes}"]
     text = f"cluster {name} grows by itself: {'; '.join(texts)}"
@@ -48,11 +48,15 @@ def new_node_would_help(view: View, spec: JobSpec) -> bool:
     The name of an existing node is taken, and on a new node no other job runs that it has to be near to.
     """
     taken = {node.spec.name for node in view.nodes.values()} if spec.where else set()
-    named = [one for one in spec.where if one.label == _NODE_LABEL and one.op in (Op.EQUAL, Op.IN)]
-    if any(set(one.values) <= taken for one in named):
+    named = [
+        constraint
+        for constraint in spec.where
+        if constraint.label == _NODE_LABEL and constraint.op in (Op.EQUAL, Op.IN)
+    ]
+    if any(set(constraint.values) <= taken for constraint in named):
         return False
-    others = [one for one in spec.near if one.weight is None and one.over == _NODE_LABEL]
-    return all(one.jobs.holds(spec.selector_labels) for one in others)
+    others = [term for term in spec.near if term.weight is None and term.over == _NODE_LABEL]
+    return all(term.jobs.holds(spec.selector_labels) for term in others)
 
 
 def command_for_new_node(view: View, spec: JobSpec) -> str | None:
@@ -62,13 +66,13 @@ def command_for_new_node(view: View, spec: JobSpec) -> str | None:
         view.cluster_intents.get(name, ClusterIntent(name)),
         view.clusters.get(name, ClusterRecord(name)),
     )
-    machines = [one for one in view.machines.values() if one.cluster == name]
-    fails = cluster.reason is not None or any(one.stuck is not None for one in machines)
+    machines = [machine for machine in view.machines.values() if machine.cluster == name]
+    fails = cluster.reason is not None or any(machine.stuck is not None for machine in machines)
     if intent.by_hand or fails or not could_provision(cluster, intent, spec):
         return "rota node token" + ("" if name == DEFAULT else f" --cluster {name}")
     resize = f"rota cluster resize {cluster.like or name}"
     if intent.nodes is not None:
         return f"{resize} --nodes auto"
-    moves = any(one.comes or one.goes for one in machines)
+    moves = any(machine.comes or machine.goes for machine in machines)
     is_full = len(machines) >= intent.max_nodes
     return f"{resize} --max {intent.max_nodes + 1}" if is_full and not moves else None

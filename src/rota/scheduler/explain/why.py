@@ -110,7 +110,7 @@ def analyse_wait(
     report = check_feasibility(view, placer, job, reservation, now)
     limits = find_job_limits(view, job, earlier.shares, now)
     gang_shortage = _gang_shortage(placer, job, report, now)
-    barred = any(one.reason.kind == "promised" for one in report.obstacles)
+    barred = any(obstacle.reason.kind == "promised" for obstacle in report.obstacles)
     return WaitAnalysis(
         placer, report, limits, gang_shortage, reservation.job if reservation is not None and barred else None
     )
@@ -122,7 +122,7 @@ def describe_wait(view: View, job: JobView, analysis: WaitAnalysis, now: Instant
     if not report.names:
         nodes = [WaitReason("nodes", 0, 0, _describe_no_node(view, job))]
     elif not report.fits.any():
-        nodes = sorted((one.reason for one in report.obstacles), key=lambda reason: -reason.count)
+        nodes = sorted((obstacle.reason for obstacle in report.obstacles), key=lambda reason: -reason.count)
         nodes += [] if limits.stuck else _preemption_reasons(view, analysis.placer, job, report)
         nodes += scaling_reasons(view, job.spec.home)
     else:
@@ -224,13 +224,13 @@ def _changes_on_one_node(report: FeasibilityReport) -> tuple[str, ...]:
     counts, cost = _count_obstacles(report)
     alone = (counts == 1) & np.isfinite(cost)
     if alone.any():
-        groups = ((one, np.nonzero(alone & one.nodes)[0]) for one in report.obstacles)
+        groups = ((obstacle, np.nonzero(alone & obstacle.nodes)[0]) for obstacle in report.obstacles)
         return tuple(_single_change(one, at, cost[at], report.names) for one, at in groups if at.size)
     together = np.where(counts == 2, cost, NO_REMEDY)
     best = int(together.argmin())
     if not np.isfinite(together[best]):
         return ()
-    both = " and ".join(one.change(best) for one in report.obstacles if one.nodes[best])
+    both = " and ".join(obstacle.change(best) for obstacle in report.obstacles if obstacle.nodes[best])
     return (f"would start on {report.names[best]} {both}",)
 
 
@@ -254,10 +254,14 @@ def _single_change(obstacle: Obstacle, nodes: Array, cost: Array, names: list[st
 def _near_misses(report: FeasibilityReport) -> tuple[NearMiss, ...]:
     """The nodes that need the cheapest changes."""
     counts, cost = _count_obstacles(report)
-    unsolvable = sum((one.nodes & ~np.isfinite(one.cost) for one in report.obstacles), np.zeros_like(counts))
+    unsolvable = sum(
+        (obstacle.nodes & ~np.isfinite(obstacle.cost) for obstacle in report.obstacles), np.zeros_like(counts)
+    )
     ranked = np.lexsort((np.arange(counts.size), counts, np.where(np.isfinite(cost), cost, 0.0), unsolvable))
     return tuple(
-        NearMiss(report.names[at], tuple(one.lacks(at) for one in report.obstacles if one.nodes[at]))
+        NearMiss(
+            report.names[at], tuple(obstacle.lacks(at) for obstacle in report.obstacles if obstacle.nodes[at])
+        )
         for at in ranked[:_NEAR_MISSES_MAX].tolist()
     )
 

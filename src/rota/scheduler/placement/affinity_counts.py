@@ -71,7 +71,9 @@ class TopologyDomains:
         if label == NODE_LABEL:
             return LabelDomains(np.arange(self.node_table.size), self.node_table.size)
         values = [labels.get(label) for labels in self.node_table.labels]
-        names = {value: at for at, value in enumerate(sorted({one for one in values if one is not None}))}
+        names = {
+            value: at for at, value in enumerate(sorted({value for value in values if value is not None}))
+        }
         index = np.array([len(names) if value is None else names[value] for value in values], np.intp)
         return LabelDomains(index, len(names))
 

@@ -29,7 +29,7 @@ class Filter(Protocol):
 
 def node_matches(shape: Shape, labels: Mapping[str, str], taints: tuple[str, ...]) -> bool:
     """Whether labels and taints of a node permit the shape, regardless of free resources."""
-    return all(one.holds(labels) for one in shape.where) and tolerates(shape.tolerate, taints)
+    return all(constraint.holds(labels) for constraint in shape.where) and tolerates(shape.tolerate, taints)
 
 
 def matching_nodes(node_table: NodeTable, shape: Shape) -> Array:
@@ -47,7 +47,7 @@ def matching_nodes_of_all_clusters(node_table: NodeTable, shape: Shape) -> Array
         return np.array(
             [not taints or tolerates(shape.tolerate, taints) for taints in node_table.taints], np.bool_
         )
-    labels_used = {one.label for one in shape.where}
+    labels_used = {constraint.label for constraint in shape.where}
     known: dict[tuple[object, ...], bool] = {}
     found = np.zeros(node_table.size, np.bool_)
     for slot, (labels, taints) in enumerate(zip(node_table.labels, node_table.taints, strict=True)):

@@ -74,7 +74,9 @@ def gpu_request(shape: Shape) -> GpuRequest:
     """What a task needs of a GPU node; models only where a constraint names them by = or in."""
     needs = dict(shape.needs)
     named = [
-        one.values for one in shape.where if one.label == GPU_MODEL_LABEL and one.op in (Op.EQUAL, Op.IN)
+        constraint.values
+        for constraint in shape.where
+        if constraint.label == GPU_MODEL_LABEL and constraint.op in (Op.EQUAL, Op.IN)
     ]
     models = named[0] if named else ()
     return GpuRequest(needs.get(CPU, 0), needs.get(MEMORY, 0), needs.get(GPU, 0), models)

@@ -41,9 +41,9 @@ def label_points(node_table: NodeTable, shape: Shape) -> Array | None:
     if unaffected and node_table.other_clusters(shape.cluster) is None:
         return None
     found = np.where(matching_nodes(node_table, shape), 0.0, EXCLUDED)
-    for one in shape.prefer:
-        found += one.weight * np.array(
-            [one.condition.holds(labels) for labels in node_table.labels], np.float64
+    for preference in shape.prefer:
+        found += preference.weight * np.array(
+            [preference.condition.holds(labels) for labels in node_table.labels], np.float64
         )
     return found
 

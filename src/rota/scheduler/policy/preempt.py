@@ -119,7 +119,7 @@ def _fewest_victims(need: "_Shortfall", candidates: list[Victim]) -> tuple[Victi
         return _fewest_by_trial(need, candidates)
     chosen = list(candidates)
     for victim in sorted(candidates, key=lambda victim: (victim.priority, len(victim.tasks)), reverse=True):
-        fewer = [one for one in chosen if one is not victim]
+        fewer = [other for other in chosen if other is not victim]
         if need.met_by(fewer):
             chosen = fewer
     return tuple(chosen)
@@ -127,7 +127,7 @@ def _fewest_victims(need: "_Shortfall", candidates: list[Victim]) -> tuple[Victi
 
 def _fewest_by_trial(need: "_Shortfall", candidates: list[Victim]) -> tuple[Victim, ...]:
     best, fewest = tuple(candidates), _count_tasks(candidates)
-    counts = sorted(len(one.tasks) for one in candidates)  # 0 for a gang that is already stopping
+    counts = sorted(len(victim.tasks) for victim in candidates)  # 0 for a gang that is already stopping
     for size in range(1, len(candidates)):
         if fewest <= sum(counts[:size]):  # no set of this size or larger has fewer tasks
             break
@@ -138,7 +138,7 @@ def _fewest_by_trial(need: "_Shortfall", candidates: list[Victim]) -> tuple[Vict
 
 
 def _count_tasks(victims: Sequence[Victim]) -> int:
-    return sum(len(one.tasks) for one in victims)
+    return sum(len(victim.tasks) for victim in victims)
 
 
 class _Shortfall:

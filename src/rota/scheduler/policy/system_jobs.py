@@ -43,7 +43,11 @@ def pin_tasks(view: View, placer: Placer, seen: dict[JobId, SystemJobInput]) -> 
         if new:
             puts += _pin_blocks(job, new)
             events.append(_pinned_event(view, job, new))
-    return Plan(tuple(puts), events=tuple(events), why="; ".join(one.why for one in events)) if puts else None
+    return (
+        Plan(tuple(puts), events=tuple(events), why="; ".join(event.why for event in events))
+        if puts
+        else None
+    )
 
 
 def _new_nodes(view: View, placer: Placer, job: JobView) -> list[NodeId]:
