@@ -19,21 +19,21 @@ class Cloud:
     """A stage with a provider that acts with a delay, or not at all."""
 
     def __init__(
-        self, wish: ClusterIntent = ELASTIC, *, delay_ms: int = 3000, labels: dict[str, str] | None = None
+        self, intent: ClusterIntent = ELASTIC, *, delay_ms: int = 3000, labels: dict[str, str] | None = None
     ) -> None:
-        self.told: list[str] = []
-        self.stage = Stage(self.told.append)
+        self.events: list[str] = []
+        self.stage = Stage(self.events.append)
         self.makes = True
         self.dead = False  # whatever it is asked for, it cannot do
         self._delay_ms = delay_ms
         self._labels = labels or {}  # that machines find out by themselves
         self._number = 0
         self._most = 0
-        self.stage.put(wish)
+        self.stage.put(intent)
 
     @property
     def resizes(self) -> list[str]:
-        return [why for why in self.told if why.startswith(STEPS)]
+        return [why for why in self.events if why.startswith(STEPS)]
 
     @property
     def machines(self) -> Mapping[str, MachineState]:
@@ -93,7 +93,7 @@ class Cloud:
 
     def notice(self, machine: str, within_ms: int, *, over: bool = False) -> None:
         """The node reports a termination notice of its provider, or its withdrawal."""
-        word = DrainRequest("the price is too high", within_ms, moves=True, over=over)
+        request = DrainRequest("the price is too high", within_ms, moves=True, over=over)
         node = NodeId(machine)
-        self.stage.ask("watcher", lambda view, now: node_messages.on_drain(view, node, word, now))
+        self.stage.ask("watcher", lambda view, now: node_messages.on_drain(view, node, request, now))
         self.stage.run_to_quiescence()

@@ -50,8 +50,8 @@ def test_the_default_cluster_is_created_at_the_first_start_only() -> None:
 
 def test_detected_labels_count_when_no_machine_is_left() -> None:
     mirror = with_clusters("default")
-    wish = ClusterIntent("cloud", provider="local", capacity={"cpu": 8000}, max_nodes=1)
-    mirror.apply(wish)
+    intent = ClusterIntent("cloud", provider="local", capacity={"cpu": 8000}, max_nodes=1)
+    mirror.apply(intent)
     asks = {"needs": {"cpu": 8000}, "run": RunMode.ONE_AT_A_TIME}
     homes = []
     for found in (None, {}, {"leases": "pid-namespace"}):

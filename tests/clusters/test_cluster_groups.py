@@ -5,7 +5,7 @@ from rota.model.ids import JobId
 from rota.model.lifecycle import ClusterState
 from tests.clusters.provider_stage import Cloud
 
-WISH = ClusterIntent(
+INTENT = ClusterIntent(
     "build",
     provider="p",
     capacity={"cpu": 2000},
@@ -28,7 +28,7 @@ def homes(cloud: Cloud, jobs: list[JobId]) -> list[str]:
 
 def crowded(jobs: int = 6) -> tuple[Cloud, list[JobId]]:
     """Jobs, the first of which uses all capacity."""
-    cloud = Cloud(WISH)
+    cloud = Cloud(INTENT)
     ids = [cloud.submit(2, cluster="build") for _ in range(jobs)]
     return cloud, ids
 
@@ -45,7 +45,7 @@ def test_long_pending_jobs_get_another_cluster_and_running_ones_stay() -> None:
     assert (
         "cluster build.2 is asked for: of 5 jobs that wait in build the first, 2, does so for 60 s; "
         "there are 1, the limit is 3"
-    ) in cloud.told
+    ) in cloud.events
     assert cloud.nodes == 2
 
 
@@ -76,7 +76,7 @@ def test_idle_clusters_end_the_first_stays_and_numbers_are_not_reused() -> None:
 
     assert list(after) == ["build"]
     assert any(
-        line.startswith("cluster build.2 ends: nothing has run or waited there") for line in cloud.told
+        line.startswith("cluster build.2 ends: nothing has run or waited there") for line in cloud.events
     )
     assert list(states(cloud)) == ["build", "build.3"]
 
@@ -126,9 +126,9 @@ def test_after_a_restart_scaling_continues_as_before() -> None:
     cloud.stage.restart()
     for machine in cloud.stage.machines.values():
         cloud.stage.call(machine)
-    wish = cloud.stage.mirror.cluster_intents["build.2"]
+    intent = cloud.stage.mirror.cluster_intents["build.2"]
     cloud.wait(20)
 
-    assert (wish.provider, wish.max_clusters) == ("p", 1)
+    assert (intent.provider, intent.max_clusters) == ("p", 1)
     assert homes(cloud, jobs) == before
     assert list(states(cloud)) == ["build", "build.2"]

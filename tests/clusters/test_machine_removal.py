@@ -11,7 +11,7 @@ from rota.model.node import NodeSpec
 from rota.model.plan import Plan
 from rota.testing import stage_provider
 from tests.clusters.provider_stage import Cloud
-from tests.clusters.test_faulty_providers import Told
+from tests.clusters.test_faulty_providers import ElasticStage
 
 
 def grown() -> Cloud:
@@ -34,7 +34,7 @@ def test_a_second_enrolled_node_does_not_hide_the_working_one() -> None:
     cloud.wait(5)
 
     assert cloud.machines == {"default-1": MachineState.JOINED}
-    assert not any("given up" in line for line in cloud.told)
+    assert not any("given up" in line for line in cloud.events)
 
 
 def test_removing_a_machine_deletes_every_node_enrolled_for_it() -> None:
@@ -57,24 +57,24 @@ def test_removing_a_machine_wakes_system_jobs_with_a_task_on_its_node() -> None:
 
 
 def test_unremovable_machines_that_use_up_the_limit_are_provider_failures() -> None:
-    told = Told(tasks=3)
-    for name in list(told.machines):
-        stage_provider.fail(told.stage, name, "no quota left")
-    told.stage.wait(6_000)
-    before = told.cluster.failures
-    for name in list(told.machines):
-        stage_provider.keep(told.stage, name, "no")
+    elastic = ElasticStage(tasks=3)
+    for name in list(elastic.machines):
+        stage_provider.fail(elastic.stage, name, "no quota left")
+    elastic.stage.wait(6_000)
+    before = elastic.cluster.failures
+    for name in list(elastic.machines):
+        stage_provider.keep(elastic.stage, name, "no")
 
-    assert (before, told.cluster.failures) == (1, 2)
+    assert (before, elastic.cluster.failures) == (1, 2)
 
 
 def test_an_unremovable_machine_is_no_failure_while_others_can_be_added() -> None:
-    told = Told(tasks=1)
-    stage_provider.fail(told.stage, "default-1", "no quota left")
-    told.stage.wait(6_000)
-    stage_provider.keep(told.stage, "default-1", "no")
+    elastic = ElasticStage(tasks=1)
+    stage_provider.fail(elastic.stage, "default-1", "no quota left")
+    elastic.stage.wait(6_000)
+    stage_provider.keep(elastic.stage, "default-1", "no")
 
-    assert told.cluster.failures == 1
+    assert elastic.cluster.failures == 1
 
 
 def elastic(**fields: Any) -> Cloud:

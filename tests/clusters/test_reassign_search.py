@@ -174,8 +174,8 @@ def test_a_job_bound_to_its_cluster_stays_there() -> None:
 
 
 def test_the_reason_why_no_cluster_serves_a_job_names_what_is_missing() -> None:
-    told: list[str] = []
-    stage = Stage(told.append)
+    events: list[str] = []
+    stage = Stage(events.append)
     stage.put(ClusterIntent("lab"))
     stage.submit(job_spec(1))
     stage.join(StageMachine("a", {"cpu": 4000}, {"zone": "x"}))
@@ -186,7 +186,7 @@ def test_the_reason_why_no_cluster_serves_a_job_names_what_is_missing() -> None:
     stage.put(ClusterIntent("lab", drain=True))
     stage.submit(job_spec(5, needs={"cpu": 16_000}))
 
-    assert [one for one in told if one.startswith("no cluster serves")] == [
+    assert [one for one in events if one.startswith("no cluster serves")] == [
         "no cluster serves job 1: no node of any cluster takes work; it waits in default",
         "no cluster serves job 2: no node of any cluster satisfies 'zone == z'; it waits in default",
         "no cluster serves job 3: no node of any cluster has 32 cpu; it waits in default",

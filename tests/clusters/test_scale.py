@@ -72,7 +72,7 @@ def test_a_provider_that_never_delivers_is_asked_within_the_limit_and_with_backo
 
     assert cloud.most == 4
     assert len(cloud.resizes) < 20
-    assert any("it has not joined within 120 s" in why for why in cloud.told)
+    assert any("it has not joined within 120 s" in why for why in cloud.events)
 
 
 def test_the_minimum_of_nodes_is_created_and_kept_without_demand() -> None:
@@ -162,7 +162,7 @@ def test_a_machine_whose_node_is_lost_is_replaced() -> None:
 
     assert list(cloud.machines.values()) == [MachineState.JOINED]
     assert name not in cloud.machines
-    assert f"machine {name} is given up: its node is lost" in cloud.told
+    assert f"machine {name} is given up: its node is lost" in cloud.events
 
 
 def test_after_a_restart_scaling_continues_as_before() -> None:
@@ -182,9 +182,9 @@ def test_after_a_restart_scaling_continues_as_before() -> None:
 
 @pytest.mark.parametrize("failures", [1, 3, 30])
 def test_the_provider_backoff_grows_up_to_a_bound(failures: int) -> None:
-    cluster, wish, now_ms = ClusterRecord("build"), ClusterIntent("build", pause_seconds=2), 0
+    cluster, intent, now_ms = ClusterRecord("build"), ClusterIntent("build", pause_seconds=2), 0
     for _ in range(failures):
         now_ms = cluster.paused_until_ms
-        cluster = cluster.failed(wish.pause_ms(cluster.failures), now_ms, "why", now_ms)
+        cluster = cluster.failed(intent.pause_ms(cluster.failures), now_ms, "why", now_ms)
 
     assert cluster.paused_until_ms - now_ms == min(2000 * 2 ** (failures - 1), 300_000)

@@ -29,10 +29,10 @@ def test_tasks_move_a_grace_period_before_termination_to_a_new_machine() -> None
     assert cloud.stage.mirror.jobs[job].live_by_node == {"default-2": 2}
     assert (
         "tasks 0-1 of job 1 leave node default-1: its machine is taken away: the price is too high"
-    ) in cloud.told
+    ) in cloud.events
     cloud.wait(3)
     assert cloud.machines == {"default-2": MachineState.JOINED}
-    assert "machine default-1 is given up: its node leaves: the price is too high" in cloud.told
+    assert "machine default-1 is given up: its node leaves: the price is too high" in cloud.events
     assert len(cloud.resizes) == 2
 
 
@@ -99,7 +99,7 @@ def test_a_notice_that_is_withdrawn_opens_the_node_and_the_machine_stays() -> No
 
     assert takes_work(cloud, "default-1")
     assert cloud.stage.mirror.jobs[job].live_by_node == {"default-1": 2}
-    assert "node default-1 does not leave after all" in cloud.told
+    assert "node default-1 does not leave after all" in cloud.events
     assert cloud.machines == {"default-1": MachineState.JOINED}  # the other one was idle
 
 
@@ -125,7 +125,7 @@ def test_the_deadline_outlives_a_restart_of_the_server() -> None:
     cloud.wait(8)
     cloud.stage.restart()
     leaves = "task 0 of job 1 leaves node default-1: its machine is taken away: the price is too high"
-    assert leaves not in cloud.told
+    assert leaves not in cloud.events
     cloud.wait(8)
 
-    assert leaves in cloud.told
+    assert leaves in cloud.events

@@ -91,23 +91,23 @@ def test_started_or_deleted_dependents_are_ignored() -> None:
 
 @pytest.mark.slow
 def test_a_chain_of_a_thousand_jobs_runs_in_order() -> None:
-    made = stage(cpu=1)
+    cluster = stage(cpu=1)
     for number in range(1, MANY + 1):
-        made.submit(job_spec(number, after=() if number == 1 else (Dependency(JobId(str(number - 1))),)))
+        cluster.submit(job_spec(number, after=() if number == 1 else (Dependency(JobId(str(number - 1))),)))
     for number in range(1, MANY + 1):
-        assert state(made, number) is JobState.ACTIVE
-        end(made, 0, 0, number)
+        assert state(cluster, number) is JobState.ACTIVE
+        end(cluster, 0, 0, number)
 
-    assert all(state(made, number) is JobState.SUCCEEDED for number in range(1, MANY + 1))
+    assert all(state(cluster, number) is JobState.SUCCEEDED for number in range(1, MANY + 1))
 
 
 def test_the_failure_of_the_first_ends_a_chain_of_a_thousand() -> None:
-    made = stage(cpu=1)
+    cluster = stage(cpu=1)
     for number in range(1, MANY + 1):
-        made.submit(job_spec(number, after=() if number == 1 else (Dependency(JobId(str(number - 1))),)))
-    end(made, 0, 1)
+        cluster.submit(job_spec(number, after=() if number == 1 else (Dependency(JobId(str(number - 1))),)))
+    end(cluster, 0, 1)
 
-    assert all(state(made, number) is JobState.CANCELED for number in range(2, MANY + 1))
+    assert all(state(cluster, number) is JobState.CANCELED for number in range(2, MANY + 1))
 
 
 def test_one_job_waits_for_a_thousand_and_a_thousand_for_one() -> None:
@@ -130,14 +130,14 @@ def test_one_job_waits_for_a_thousand_and_a_thousand_for_one() -> None:
 
 
 def test_a_waiting_job_whose_tasks_were_all_canceled_ends() -> None:
-    made = stage()
-    made.submit(job_spec(1))
-    made.submit(job_spec(2, count=2, after=(Dependency(JobId("1")),)))
-    made.put(JobIntent(JobId("2"), cancel_tasks={0: False}, reason="not needed"))
-    made.run_to_quiescence()
-    before = state(made, 2)
-    made.put(JobIntent(JobId("2"), cancel_tasks={0: False, 1: True}, reason="not needed"))
-    made.run_to_quiescence()
+    cluster = stage()
+    cluster.submit(job_spec(1))
+    cluster.submit(job_spec(2, count=2, after=(Dependency(JobId("1")),)))
+    cluster.put(JobIntent(JobId("2"), cancel_tasks={0: False}, reason="not needed"))
+    cluster.run_to_quiescence()
+    before = state(cluster, 2)
+    cluster.put(JobIntent(JobId("2"), cancel_tasks={0: False, 1: True}, reason="not needed"))
+    cluster.run_to_quiescence()
 
-    assert (before, state(made, 2)) == (JobState.WAITING, JobState.CANCELED)
-    assert job(made, 2).status.reason == "not needed"  # type: ignore[union-attr]
+    assert (before, state(cluster, 2)) == (JobState.WAITING, JobState.CANCELED)
+    assert job(cluster, 2).status.reason == "not needed"  # type: ignore[union-attr]

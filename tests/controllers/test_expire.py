@@ -36,7 +36,7 @@ def apply(mirror: Mirror, plan: Plan) -> Plan:
     return plan
 
 
-def gone(plan: Plan) -> list[str]:
+def expired(plan: Plan) -> list[str]:
     return [record.id for record in plan.puts if isinstance(record, JobTombstone)]
 
 
@@ -46,7 +46,7 @@ def test_a_job_expires_when_it_is_old_and_not_while_it_runs() -> None:
     plan = apply(mirror, expire_jobs(mirror, RULES, Instant(HOUR_MS, 7)))
 
     assert before.puts == ()
-    assert gone(plan) == ["1"]
+    assert expired(plan) == ["1"]
     assert list(mirror.jobs) == ["2", "3"]
     assert mirror.ended_jobs.tombstones[JobId("1")].state == "succeeded"
     assert mirror.submitted("default", "k1") is not None
@@ -59,7 +59,7 @@ def test_the_earliest_ended_jobs_expire_when_there_are_too_many() -> None:
     records: list[Record] = [*(job.spec for job in mirror.jobs.values()), *mirror.submit_keys.values()]
     fresh.load([*records, *(job.status for job in mirror.jobs.values() if job.status is not None)])
 
-    assert gone(expire_jobs(fresh, RULES, Instant(100, 0))) == ["12", "11"]
+    assert expired(expire_jobs(fresh, RULES, Instant(100, 0))) == ["12", "11"]
 
 
 def test_the_namespace_with_most_jobs_expires_first_when_there_are_too_many() -> None:
@@ -74,9 +74,9 @@ def test_the_namespace_with_most_jobs_expires_first_when_there_are_too_many() ->
     records: list[Record] = [job.spec for job in mirror.jobs.values()]
     fresh.load([*records, *(job.status for job in mirror.jobs.values() if job.status is not None)])
 
-    assert gone(expire_jobs(fresh, RULES, Instant(100, 0))) == ["3", "4", "5", "6"]
-    assert gone(apply(mirror, expire_jobs(mirror, RULES, Instant(100, 0)))) == ["3", "4", "5", "6"]
-    assert gone(expire_jobs(mirror, RULES._replace(jobs=4), Instant(100, 0))) == [
+    assert expired(expire_jobs(fresh, RULES, Instant(100, 0))) == ["3", "4", "5", "6"]
+    assert expired(apply(mirror, expire_jobs(mirror, RULES, Instant(100, 0)))) == ["3", "4", "5", "6"]
+    assert expired(expire_jobs(mirror, RULES._replace(jobs=4), Instant(100, 0))) == [
         "7",
         "8",
         "9",
@@ -89,15 +89,15 @@ def test_the_namespace_with_most_jobs_expires_first_when_there_are_too_many() ->
 def test_expired_old_jobs_count_against_the_excess() -> None:
     mirror = mirror_with(*[0] * 3, *[HOUR_MS] * 9)
 
-    assert gone(expire_jobs(mirror, RULES, Instant(HOUR_MS, 0))) == ["1", "2", "3"]
+    assert expired(expire_jobs(mirror, RULES, Instant(HOUR_MS, 0))) == ["1", "2", "3"]
 
 
 def test_a_job_sets_its_own_retention() -> None:
     mirror = mirror_with(0, keep_seconds=10)
 
-    assert gone(expire_jobs(mirror, RULES, Instant(9_999, 0))) == []
-    assert gone(expire_jobs(mirror, RULES, Instant(10_000, 0))) == ["1"]
-    assert gone(expire_jobs(mirror_with(0, keep_seconds=10_000), RULES, Instant(HOUR_MS, 0))) == []
+    assert expired(expire_jobs(mirror, RULES, Instant(9_999, 0))) == []
+    assert expired(expire_jobs(mirror, RULES, Instant(10_000, 0))) == ["1"]
+    assert expired(expire_jobs(mirror_with(0, keep_seconds=10_000), RULES, Instant(HOUR_MS, 0))) == []
 
 
 def test_a_submit_key_is_retained_for_a_day_after_its_job() -> None:
@@ -118,7 +118,7 @@ def test_the_submit_key_of_a_deleted_job_expires_too() -> None:
     plan = apply(mirror, expire_jobs(mirror, RULES, Instant(5, 0)))
     apply(mirror, expire_jobs(mirror, RULES, Instant(5 + TOMBSTONE_MS, 0)))
 
-    assert gone(plan) == ["1"]
+    assert expired(plan) == ["1"]
     assert mirror.submit_keys == {}
 
 
@@ -127,9 +127,9 @@ def test_one_batch_expires_at_a_time_and_the_next_soon_after() -> None:
     first = apply(mirror, expire_jobs(mirror, RULES, Instant(HOUR_MS * 2, 0)))
     second = apply(mirror, expire_jobs(mirror, RULES, Instant(HOUR_MS * 2, 0)))
 
-    assert len(gone(first)) == EXPIRE_BATCH
+    assert len(expired(first)) == EXPIRE_BATCH
     assert first.wake_at_ms == HOUR_MS * 2 + 100
-    assert len(gone(second)) == 30
+    assert len(expired(second)) == 30
     assert mirror.jobs == {}
 
 
@@ -156,7 +156,7 @@ def test_jobs_within_their_own_retention_cost_nothing() -> None:
     plan = expire_jobs(mirror, JobRetention(), Instant(60_004, 0))
 
     assert none_due == 0
-    assert sorted(gone(plan), key=int) == ["1", "2", "3", "4", "5"]
+    assert sorted(expired(plan), key=int) == ["1", "2", "3", "4", "5"]
     assert kept.looks <= 10
 
 

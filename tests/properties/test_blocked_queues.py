@@ -134,8 +134,8 @@ class History:
             return
         job = self.dice.choice(waiting)
         if self.mirror.jobs[job].task_counts.live or self.dice.random() < 0.5:
-            wish = self.mirror.jobs[job].intent
-            self.mirror.apply(JobIntent(job, paused=not (wish is not None and wish.paused)))
+            intent = self.mirror.jobs[job].intent
+            self.mirror.apply(JobIntent(job, paused=not (intent is not None and intent.paused)))
         else:
             self.mirror.apply(JobStatus(job, JobState.CANCELED))
 

@@ -150,8 +150,8 @@ class World:
 
     def join(self, machine: Machine) -> None:
         name = f"n{len(self.oracle.machines)}"
-        said = {**machine.labels, "node": name, "cluster": "default"}
-        self.oracle.machines.append(_copied(machine, said))
+        labels = {**machine.labels, "node": name, "cluster": "default"}
+        self.oracle.machines.append(_copied(machine, labels))
         self.oracle.known |= set(machine.capacity)
         self.mirror.apply(NodeSpec(NodeId(name), name, labels=dict(machine.labels)))
         self.mirror.apply(node_status(name, machine.capacity))
@@ -272,8 +272,8 @@ class World:
                 self.change(step.first % len(self.oracle.machines), step)
 
 
-def _copied(machine: Machine, said: Mapping[str, str]) -> Machine:
-    return Machine(machine.capacity, said, machine.taints)
+def _copied(machine: Machine, labels: Mapping[str, str]) -> Machine:
+    return Machine(machine.capacity, labels, machine.taints)
 
 
 def play(nodes: list[Machine], jobs: list[Mapping[str, Any]], happens: list[Step]) -> World:

@@ -117,9 +117,9 @@ class Cluster:
         for node in self.mirror.node_table.ids:
             entry = self.mirror.nodes[node]
             assert entry.status is not None
-            said = {**entry.spec.labels, "node": entry.spec.name, "cluster": "default"}
+            labels = {**entry.spec.labels, "node": entry.spec.name, "cluster": "default"}
             taints = entry.intent.taints if entry.intent else ()
-            oracle.machines.append(Machine(entry.status.capacity, said, taints, entry.open))
+            oracle.machines.append(Machine(entry.status.capacity, labels, taints, entry.open))
             oracle.known |= set(entry.status.capacity)
             slot = self.mirror.node_table.slot[node]
             oracle.live += [self.live(job, index, slot) for job, index in sorted(entry.assigned)]
@@ -322,7 +322,7 @@ def test_the_order_in_which_nodes_joined_matters_to_ties_only(
     assert found[0] == found[1]
 
 
-def _uneven(number: int, said: Mapping[str, str], gpus: bool) -> Machine:
+def _uneven(number: int, labels: Mapping[str, str], gpus: bool) -> Machine:
     primes = [1_000_003, 1_000_033, 1_000_037, 1_000_039, 1_000_081, 1_000_099]
     capacity = {"cpu": 2000 + 100 * number, "memory": primes[number]}
-    return Machine({**capacity, **({"gpu": 2000} if gpus else {})}, said)
+    return Machine({**capacity, **({"gpu": 2000} if gpus else {})}, labels)

@@ -118,14 +118,14 @@ class Story:
                 machine.end(name, code, 1000)
         self.stage.run_to_quiescence()
 
-    def do_say(self, task: tuple[int, int], attempt: int, word: RecoveryDecision) -> None:
+    def do_say(self, task: tuple[int, int], attempt: int, decision: RecoveryDecision) -> None:
         job = JobId(str(task[0]))
         if job not in self.stage.mirror.jobs:
             return
         with suppress(Rejected):
-            self.stage.answer(job, task[1], attempt, word)
-            first = self.heard.setdefault((*task, attempt), word)
-            assert first is word, "two words on one attempt were taken"
+            self.stage.answer(job, task[1], attempt, decision)
+            first = self.heard.setdefault((*task, attempt), decision)
+            assert first is decision, "two words on one attempt were taken"
 
     def do_come(self) -> None:
         if self.stage.mirror.presence.absent_since(OWNER) is not None:
@@ -177,13 +177,13 @@ class Story:
         assert owner in (Recovery.SCHEDULER, Recovery.CONTROLLER), f"{name} was recovered for {owner}"
         assert job.spec.run is not RunMode.AT_MOST_ONCE, f"{name} was started twice"
         if owner is Recovery.CONTROLLER:
-            word = self.heard.get((int(job.spec.id), index, lost))
+            decision = self.heard.get((int(job.spec.id), index, lost))
             allowed = (
                 (None, RecoveryDecision.RETRY)
                 if job.spec.when_no_controller is WhenControllerAbsent.SCHEDULER
                 else (RecoveryDecision.RETRY,)
             )
-            assert word in allowed, f"{name} was placed again, and its controller said {word}"
+            assert decision in allowed, f"{name} was placed again, and its controller said {decision}"
 
     def to_its_end(self) -> None:
         """Heal all machines and let the controller answer: a forgotten task would stay unfinished."""
@@ -227,12 +227,12 @@ def _ended(job: JobEntry) -> bool:
 
 
 def play(wanted: list[dict[str, Any]], story: list[tuple[Any, ...]]) -> None:
-    told = Story()
+    history = Story()
     for number, spec in enumerate(wanted, 1):
-        told.submit(number, spec)
+        history.submit(number, spec)
     for step in story:
-        told.tell(step)
-    told.to_its_end()
+        history.tell(step)
+    history.to_its_end()
 
 
 @settings(max_examples=100, deadline=None)

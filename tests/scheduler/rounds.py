@@ -28,12 +28,12 @@ class Rounds:
         self.mirror.now_ms = ms
         return apply(self.mirror, self.scheduler.decide(self.mirror, ROUND_KEY, at(ms)))
 
-    def said(
-        self, node: str, job: int, said: ReportedState, *pairs: tuple[int, int], ms: int = 0, **fields: Any
+    def report(
+        self, node: str, job: int, state: ReportedState, *pairs: tuple[int, int], ms: int = 0, **fields: Any
     ) -> None:
         """Apply a node's report on attempts, and the decisions of the controllers."""
         self.mirror.now_ms = ms
-        word = NodeReport(1, [claims(job, said, *pairs, **fields)])
-        apply(self.mirror, on_report(self.mirror, NodeId(node), word, at(ms)))
+        message = NodeReport(1, [claims(job, state, *pairs, **fields)])
+        apply(self.mirror, on_report(self.mirror, NodeId(node), message, at(ms)))
         for block in list(self.mirror.jobs[JobId(str(job))].statuses):
             apply(self.mirror, batch.decide(self.mirror, f"{job}/{block}", at(ms)))

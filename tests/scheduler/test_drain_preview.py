@@ -96,18 +96,18 @@ def test_a_preview_changes_nothing_and_the_drain_does_what_it_said(stage: Stage)
 
 
 def test_the_eviction_budget_holds_but_one_task_always_moves() -> None:
-    told: list[str] = []
-    stage = Stage(told.append)
+    events: list[str] = []
+    stage = Stage(events.append)
     stage.join(StageMachine("a", {"cpu": 3000}, {}))
     stage.submit(job_spec(1, count=3, evict_at_most=0))
 
     stage.drain("a", 0)
-    assert told.count("task 0 of job 1 stopped on a") == 1
+    assert events.count("task 0 of job 1 stopped on a") == 1
     assert stage.mirror.jobs[job_spec(1).id].live_by_node == {NodeId("a"): 2}
 
     stage.wait(2_000)
     assert not stage.mirror.jobs[job_spec(1).id].live_by_node
-    assert told[-1].startswith("tried again")
+    assert events[-1].startswith("tried again")
 
 
 def test_an_empty_node_is_drained_immediately_and_opening_it_clears_the_deadline(stage: Stage) -> None:

@@ -55,7 +55,7 @@ def test_a_share_waits_although_the_free_total_would_suffice() -> None:
     half = submit(rounds, 2, 500)
     rounds.go()
     before = placements(rounds.mirror, half)
-    rounds.said("a", 1, ReportedState.EXITED, (1, 1), exit_code=0)
+    rounds.report("a", 1, ReportedState.EXITED, (1, 1), exit_code=0)
     rounds.go(10)
 
     assert devices(rounds.mirror, large) == [1, 2]
@@ -70,7 +70,7 @@ def test_an_ended_attempt_releases_its_devices() -> None:
     rounds.go()
     second = submit(rounds, 2, 1000)
     rounds.go(10)
-    rounds.said("a", 1, ReportedState.EXITED, (0, 1), exit_code=0)
+    rounds.report("a", 1, ReportedState.EXITED, (0, 1), exit_code=0)
     rounds.go(20)
 
     assert devices(rounds.mirror, first) == devices(rounds.mirror, second) == [1]
@@ -104,7 +104,7 @@ def test_small_shares_fill_the_started_node_and_leave_the_other_whole() -> None:
     submit(rounds, 1, 4000, expect_seconds=1.0)
     rounds.go()
     taken = placements(rounds.mirror, JobId("1"))[0]
-    rounds.said(taken, 1, ReportedState.EXITED, (0, 1), exit_code=0)
+    rounds.report(taken, 1, ReportedState.EXITED, (0, 1), exit_code=0)
     parts = [submit(rounds, number, 250) for number in range(2, 10)]
     rounds.go(10)
 
@@ -138,7 +138,7 @@ def test_retry_after_update_without_gpu_has_no_devices() -> None:
     add_node(rounds.mirror, "a", BOX)
     job = submit(rounds, 1, 1000, retries=1)
     rounds.go()
-    rounds.said("a", 1, ReportedState.EXITED, (0, 1), exit_code=1)
+    rounds.report("a", 1, ReportedState.EXITED, (0, 1), exit_code=1)
     revise(rounds, 1, 0)
     rounds.go(100_000)
 
@@ -152,12 +152,12 @@ def test_devices_of_a_running_attempt_stay_reserved_after_an_update_without_gpu(
     add_node(rounds.mirror, "a", BOX)
     submit(rounds, 1, 500)
     rounds.go()
-    rounds.said("a", 1, ReportedState.RUNNING, (0, 1))
+    rounds.report("a", 1, ReportedState.RUNNING, (0, 1))
     revise(rounds, 1, 0)
 
     assert reserved_devices(rounds.mirror) == [1000, 0, 0, 0]
     assert reserved_devices(loaded_afresh(rounds.mirror)) == [1000, 0, 0, 0]
-    rounds.said("a", 1, ReportedState.EXITED, (0, 1), exit_code=0)
+    rounds.report("a", 1, ReportedState.EXITED, (0, 1), exit_code=0)
     assert reserved_devices(rounds.mirror) == [0, 0, 0, 0]
 
 
@@ -166,9 +166,9 @@ def test_an_attempt_releases_the_share_it_allocated() -> None:
     add_node(rounds.mirror, "a", BOX)
     submit(rounds, 1, 300)
     rounds.go()
-    rounds.said("a", 1, ReportedState.RUNNING, (0, 1))
+    rounds.report("a", 1, ReportedState.RUNNING, (0, 1))
     revise(rounds, 1, 700)
 
     assert reserved_devices(rounds.mirror) == reserved_devices(loaded_afresh(rounds.mirror))
-    rounds.said("a", 1, ReportedState.EXITED, (0, 1), exit_code=0)
+    rounds.report("a", 1, ReportedState.EXITED, (0, 1), exit_code=0)
     assert reserved_devices(rounds.mirror) == [0, 0, 0, 0]

@@ -24,7 +24,7 @@ def short_runs(run_us: float, **fields: Any) -> Rounds:
     add_node(rounds.mirror, "a", ONE_CPU, labels={"leases": "pid-namespace"})
     add_job(rounds.mirror, job_spec(1, **({"count": 1000} | fields)))
     rounds.go()
-    rounds.said("a", 1, ReportedState.EXITED, (0, 1), exit_code=0, ran_us=round(run_us))
+    rounds.report("a", 1, ReportedState.EXITED, (0, 1), exit_code=0, ran_us=round(run_us))
     rounds.go()
     return rounds
 
@@ -112,7 +112,7 @@ def promised_to_another() -> Rounds:
     add_node(rounds.mirror, "a", {"cpu": 2000})
     add_job(rounds.mirror, job_spec(1, needs={"cpu": 2000}, expect_seconds=30.0))
     rounds.go()
-    rounds.said("a", 1, ReportedState.RUNNING, (0, 1))
+    rounds.report("a", 1, ReportedState.RUNNING, (0, 1))
     add_job(rounds.mirror, job_spec(2, needs={"cpu": 2000}, priority=55))
     add_job(rounds.mirror, job_spec(3, count=5))
     rounds.mirror.jobs[JobId("3")].run_us = 1000.0
@@ -136,7 +136,7 @@ def test_lookahead_resumes_when_a_nomination_on_the_node_ends() -> None:
     add_node(rounds.mirror, "a", {"cpu": 2000})
     add_job(rounds.mirror, job_spec(1, needs={"cpu": 2000}))
     rounds.go()
-    rounds.said("a", 1, ReportedState.RUNNING, (0, 1))
+    rounds.report("a", 1, ReportedState.RUNNING, (0, 1))
     urgent = add_job(rounds.mirror, job_spec(2, needs={"cpu": 2000}, priority=50 + PREEMPT_MARGIN))
     add_job(rounds.mirror, job_spec(3, count=5))
     rounds.mirror.jobs[JobId("3")].run_us = 1000.0
@@ -157,7 +157,7 @@ def test_a_freed_lookahead_place_goes_to_the_next_short_task(said: ReportedState
     rounds.go(1)
     before = placements(rounds.mirror, JobId("2"))
     rounds.mirror.apply(JobStatus(JobId("1"), JobState.CANCELING))
-    rounds.said("a", 1, said, (4, 1), ms=2)
+    rounds.report("a", 1, said, (4, 1), ms=2)
     rounds.go(2)
 
     assert (before, placements(rounds.mirror, JobId("2"))) == ({}, {0: "a"})

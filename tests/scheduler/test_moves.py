@@ -30,7 +30,7 @@ def move(rounds: Rounds, job: JobId, targets: dict[int, str]) -> None:
     }
     rounds.mirror.apply(JobIntent(job, restart=dict.fromkeys(targets, 1), moves=moves))
     for index in targets:
-        rounds.said(sources[index], int(job), ReportedState.STOPPED, (index, 1))
+        rounds.report(sources[index], int(job), ReportedState.STOPPED, (index, 1))
 
 
 def test_a_moved_task_and_a_queued_one_share_the_parallel_limit() -> None:

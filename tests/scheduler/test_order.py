@@ -33,7 +33,7 @@ def live(rounds: Rounds, *jobs: JobId) -> list[int]:
 
 def start_all(rounds: Rounds, job: JobId, ms: int = 0) -> None:
     for index, node in placements(rounds.mirror, job).items():
-        rounds.said(node, int(job), ReportedState.RUNNING, (index, 1), ms=ms, started_at_ms=WALL_MS + ms)
+        rounds.report(node, int(job), ReportedState.RUNNING, (index, 1), ms=ms, started_at_ms=WALL_MS + ms)
 
 
 # ---- shares
@@ -66,7 +66,7 @@ def served(owners: list[dict[str, str]], turns: int) -> list[int]:
     for turn in range(turns):
         rounds.go(10 * turn)
         [(job, index)] = [(job, index) for job in jobs for index in placements(rounds.mirror, job)]
-        rounds.said("n0", int(job), ReportedState.EXITED, (index, 1), ms=10 * turn, exit_code=0)
+        rounds.report("n0", int(job), ReportedState.EXITED, (index, 1), ms=10 * turn, exit_code=0)
     return [rounds.mirror.jobs[job].task_counts.ended for job in jobs]
 
 
@@ -97,7 +97,7 @@ def test_a_namespace_gets_no_more_than_its_quota_and_more_when_something_ends() 
     [job, other] = submit(rounds, job_spec(1, count=6), job_spec(2, namespace="free", count=2))
     rounds.go()
     before = live(rounds, job, other)
-    rounds.said("n0", 1, ReportedState.EXITED, (0, 1), exit_code=0)
+    rounds.report("n0", 1, ReportedState.EXITED, (0, 1), exit_code=0)
     rounds.go(10)
 
     assert (before, live(rounds, job)) == ([3, 2], [3])
@@ -168,7 +168,7 @@ def test_a_gang_starts_whole_or_not_at_all() -> None:
 
     assert before == [0, 1]
     assert live(rounds, gang) == [0]
-    rounds.said(placements(rounds.mirror, small)[0], 2, ReportedState.EXITED, (0, 1), exit_code=0)
+    rounds.report(placements(rounds.mirror, small)[0], 2, ReportedState.EXITED, (0, 1), exit_code=0)
     rounds.go(20)
     assert live(rounds, gang) == [5]
 
@@ -179,7 +179,7 @@ def test_two_gangs_that_fit_only_one_after_the_other_do_not_block_each_other() -
     rounds.go()
     first = live(rounds, *ids)
     for index, node in placements(rounds.mirror, ids[0]).items():
-        rounds.said(node, 1, ReportedState.EXITED, (index, 1), exit_code=0)
+        rounds.report(node, 1, ReportedState.EXITED, (index, 1), exit_code=0)
     rounds.go(10)
 
     assert (first, live(rounds, ids[1])) == ([3, 0], [3])
@@ -191,7 +191,7 @@ def test_a_gang_whose_lost_task_fits_nowhere_restarts_as_a_whole() -> None:
     rounds.go()
     start_all(rounds, gang)
     where = placements(rounds.mirror, gang)
-    rounds.said(where[0], 1, ReportedState.LOST, (0, 1))
+    rounds.report(where[0], 1, ReportedState.LOST, (0, 1))
     add_node(rounds.mirror, where[0], {"cpu": 500})
     plan = rounds.go(10)
 
@@ -216,8 +216,8 @@ def test_small_jobs_do_not_delay_the_head_of_line() -> None:
     )
     rounds.go(10)
     behind = live(rounds, large, long, short)
-    rounds.said("n0", 4, ReportedState.EXITED, (0, 1), exit_code=0, ms=5000)
-    rounds.said("n0", 1, ReportedState.EXITED, (0, 1), exit_code=0, ms=10_000)
+    rounds.report("n0", 4, ReportedState.EXITED, (0, 1), exit_code=0, ms=5000)
+    rounds.report("n0", 1, ReportedState.EXITED, (0, 1), exit_code=0, ms=10_000)
     rounds.go(10_000)
 
     assert behind == [0, 0, 1]

@@ -28,7 +28,7 @@ def full(*jobs: Any, nodes: int = 1, cpu: int = 4000) -> Rounds:
     rounds.go()
     for spec in jobs:
         for index, node in placements(rounds.mirror, spec.id).items():
-            rounds.said(node, int(spec.id), ReportedState.RUNNING, (index, 1))
+            rounds.report(node, int(spec.id), ReportedState.RUNNING, (index, 1))
     return rounds
 
 
@@ -48,7 +48,7 @@ def test_the_fewest_tasks_are_preempted_and_the_preemptor_starts_when_they_have_
 
     plan = rounds.go(10)
     before = placements(rounds.mirror, urgent)
-    rounds.said("n0", 2, ReportedState.STOPPED, (0, 1), ms=20)
+    rounds.report("n0", 2, ReportedState.STOPPED, (0, 1), ms=20)
     rounds.go(20)
 
     assert evicted(rounds) == [("2", 0)]
@@ -61,7 +61,7 @@ def test_a_preempted_task_is_pending_again_and_has_used_no_retry() -> None:
     add_job(rounds.mirror, job_spec(2, priority=HIGH, needs={"cpu": 4000}))
     rounds.go(10)
     phase = rounds.mirror.jobs[JobId("1")].phases[0][0]
-    rounds.said("n0", 1, ReportedState.STOPPED, (0, 1), ms=20)
+    rounds.report("n0", 1, ReportedState.STOPPED, (0, 1), ms=20)
     job = rounds.mirror.jobs[JobId("1")]
 
     assert (phase, job.phases[0][0]) == (Phase.STOPPING, Phase.PENDING)
@@ -70,12 +70,12 @@ def test_a_preempted_task_is_pending_again_and_has_used_no_retry() -> None:
 
 def test_the_node_is_ordered_to_stop_preempted_tasks() -> None:
     rounds = full(job_spec(1, needs={"cpu": 4000}))
-    told = DispatchState([])
-    told.orders(rounds.mirror, rounds.mirror.node_table.ids[0])
+    dispatch = DispatchState([])
+    dispatch.orders(rounds.mirror, rounds.mirror.node_table.ids[0])
     add_job(rounds.mirror, job_spec(2, priority=HIGH))
     rounds.go(10)
 
-    orders = told.orders(rounds.mirror, rounds.mirror.node_table.ids[0])
+    orders = dispatch.orders(rounds.mirror, rounds.mirror.node_table.ids[0])
 
     assert [(one.job, [stop.index for stop in one.stop], one.start) for one in orders] == [("1", [0], [])]
 
@@ -127,11 +127,11 @@ def test_nominated_slots_are_given_to_no_other_job() -> None:
     rounds = full(job_spec(1, count=2, needs={"cpu": 2000}))
     urgent = add_job(rounds.mirror, job_spec(2, priority=HIGH, needs={"cpu": 4000}))
     rounds.go(10)
-    rounds.said("n0", 1, ReportedState.STOPPED, (0, 1), ms=20)
+    rounds.report("n0", 1, ReportedState.STOPPED, (0, 1), ms=20)
     small = add_job(rounds.mirror, job_spec(3))
     rounds.go(20)
     meanwhile = placements(rounds.mirror, small)
-    rounds.said("n0", 1, ReportedState.STOPPED, (1, 1), ms=30)
+    rounds.report("n0", 1, ReportedState.STOPPED, (1, 1), ms=30)
     rounds.go(30)
 
     assert (meanwhile, placements(rounds.mirror, urgent)) == ({}, {0: "n0"})

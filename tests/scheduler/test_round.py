@@ -108,7 +108,7 @@ def test_a_shape_that_fits_nowhere_is_not_tried_until_free_resources_grow() -> N
     add_job(rounds.mirror, job_spec(count=2))
     rounds.go()
     blocked = rounds.go()
-    rounds.said("a", 1, ReportedState.EXITED, (0, 1), exit_code=0)
+    rounds.report("a", 1, ReportedState.EXITED, (0, 1), exit_code=0)
     grown = rounds.go()
 
     assert blocked is NO_CHANGE
@@ -202,7 +202,7 @@ def test_no_more_tasks_are_under_way_than_parallel_allows() -> None:
     other = add_job(rounds.mirror, job_spec(2))
     rounds.go()
     first = placements(rounds.mirror, limited)
-    rounds.said("a", 1, ReportedState.EXITED, (0, 1), exit_code=0)
+    rounds.report("a", 1, ReportedState.EXITED, (0, 1), exit_code=0)
     rounds.go()
 
     assert (list(first), list(placements(rounds.mirror, limited))) == ([0, 1], [1, 2])
@@ -217,7 +217,7 @@ def refused_by_a() -> Rounds:
     add_node(rounds.mirror, "a", {"cpu": 4000})
     add_job(rounds.mirror, job_spec(1))
     rounds.go(ms=1000)
-    rounds.said("a", 1, ReportedState.REFUSED, (0, 1), ms=1000, reason="no such directory")
+    rounds.report("a", 1, ReportedState.REFUSED, (0, 1), ms=1000, reason="no such directory")
     return rounds
 
 
@@ -289,7 +289,7 @@ def failing_array() -> Rounds:
 
 def test_a_failed_task_is_placed_again_after_its_backoff() -> None:
     rounds = failing_array()
-    rounds.said("a", 1, ReportedState.EXITED, (1, 1), ms=100, exit_code=3)
+    rounds.report("a", 1, ReportedState.EXITED, (1, 1), ms=100, exit_code=3)
     plan = rounds.go(ms=100)
     during = placements(rounds.mirror, JobId("1"))
     rounds.go(ms=100 + RETRY_BACKOFF_FIRST_MS)
@@ -300,8 +300,8 @@ def test_a_failed_task_is_placed_again_after_its_backoff() -> None:
 
 def test_a_round_after_one_backoff_wakes_at_the_end_of_the_next() -> None:
     rounds = failing_array()
-    rounds.said("a", 1, ReportedState.EXITED, (0, 1), ms=100, exit_code=3)
-    rounds.said("a", 1, ReportedState.EXITED, (1, 1), ms=600, exit_code=3)
+    rounds.report("a", 1, ReportedState.EXITED, (0, 1), ms=100, exit_code=3)
+    rounds.report("a", 1, ReportedState.EXITED, (1, 1), ms=600, exit_code=3)
     rounds.go(ms=600)
 
     placed = rounds.go(ms=100 + RETRY_BACKOFF_FIRST_MS)
@@ -312,7 +312,7 @@ def test_a_round_after_one_backoff_wakes_at_the_end_of_the_next() -> None:
 
 def test_a_task_in_backoff_does_not_delay_others_of_its_shape() -> None:
     rounds = failing_array()
-    rounds.said("a", 1, ReportedState.EXITED, (0, 1), ms=100, exit_code=3)
+    rounds.report("a", 1, ReportedState.EXITED, (0, 1), ms=100, exit_code=3)
     other = add_job(rounds.mirror, job_spec(2))
     rounds.go(ms=100)
 
@@ -365,7 +365,7 @@ def test_retries_of_a_started_job_wait_like_those_of_any_job() -> None:
     add_node(rounds.mirror, "a", {"cpu": 2000})
     job = add_job(rounds.mirror, job_spec(1, count=2, retries=3, when_unschedulable=Unschedulable.REJECT))
     rounds.go()
-    rounds.said("a", 1, ReportedState.EXITED, (0, 1), exit_code=1)
+    rounds.report("a", 1, ReportedState.EXITED, (0, 1), exit_code=1)
     other = add_job(rounds.mirror, job_spec(2))
     rounds.go(ms=1)
     rounds.go(ms=60_000)

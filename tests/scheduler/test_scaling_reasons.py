@@ -20,8 +20,8 @@ COMES, THERE, GOES = MachineState.CREATED, MachineState.JOINED, MachineState.DRA
 def elastic(*states: MachineState, nodes: int | None = None, **cluster: Any) -> Rounds:
     """A cluster of at most two machines with one core each."""
     rounds = Rounds()
-    wish = ClusterIntent("default", provider="p", capacity=ONE_CPU, max_nodes=2, nodes=nodes)
-    rounds.mirror.apply(wish)
+    intent = ClusterIntent("default", provider="p", capacity=ONE_CPU, max_nodes=2, nodes=nodes)
+    rounds.mirror.apply(intent)
     rounds.mirror.apply(ClusterRecord("default", **cluster))
     for number, state in enumerate(states):
         rounds.mirror.apply(Machine(f"m{number}", "default", state))
@@ -52,8 +52,8 @@ def test_an_unplaced_job_gets_the_command_for_a_new_node_unless_one_is_added_aut
         add_job(rounds.mirror, spec)
     rounds.go()
 
-    told = () if advice is None else (f"would start on a new node with room for it ({advice})",)
-    assert changes(rounds, 2) == told
+    explanation = () if advice is None else (f"would start on a new node with room for it ({advice})",)
+    assert changes(rounds, 2) == explanation
     assert "rota cluster" not in " ".join(changes(rounds, 3)), "its machines are too small for that"
 
 
@@ -81,10 +81,10 @@ def test_a_new_node_is_advised_only_if_it_would_help(fields: dict[str, Any], hel
 
 def test_an_elastic_cluster_without_nodes_advises_no_join() -> None:
     rounds = elastic()
-    told = explain_job(rounds.mirror, add_job(rounds.mirror, job_spec(1)), at(0))
+    explanation = explain_job(rounds.mirror, add_job(rounds.mirror, job_spec(1)), at(0))
 
-    assert told.sentence == "waits: no node has joined; cluster default grows by itself"
-    assert told.changes == ()
+    assert explanation.sentence == "waits: no node has joined; cluster default grows by itself"
+    assert explanation.changes == ()
 
 
 def test_the_advised_join_command_names_the_cluster_of_the_job() -> None:

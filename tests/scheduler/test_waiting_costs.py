@@ -29,7 +29,7 @@ class Crowd(Rounds):
         add_node(self.mirror, "a", {"cpu": 4000, "memory": 64 * GIB})
         add_job(self.mirror, job_spec(1, needs={"cpu": 2000}, kind=JobKind.SERVICE))
         self.go()
-        self.said("a", 1, ReportedState.RUNNING, (0, 1))
+        self.report("a", 1, ReportedState.RUNNING, (0, 1))
         self.number = 100_000
         self.ms = 10
 
@@ -50,9 +50,9 @@ class Crowd(Rounds):
         short = add_job(self.mirror, job_spec(self.number, needs=ONE_CPU))
         self.go(self.ms)
         assert placements(self.mirror, short) == {0: "a"}
-        self.said("a", self.number, ReportedState.RUNNING, (0, 1), ms=self.ms)
+        self.report("a", self.number, ReportedState.RUNNING, (0, 1), ms=self.ms)
         self.go(self.ms + 1)
-        self.said("a", self.number, ReportedState.EXITED, (0, 1), exit_code=0, ms=self.ms + 2)
+        self.report("a", self.number, ReportedState.EXITED, (0, 1), exit_code=0, ms=self.ms + 2)
         self.go(self.ms + 2)
         return self.tries - before
 
@@ -101,13 +101,13 @@ def test_a_gang_starts_when_several_nodes_have_grown_in_turn() -> None:
     rounds.go()
     gang = add_job(rounds.mirror, job_spec(3, count=4, gang=True))
     rounds.go(10)
-    rounds.said("a", 1, ReportedState.EXITED, (0, 1), exit_code=0, ms=20)
+    rounds.report("a", 1, ReportedState.EXITED, (0, 1), exit_code=0, ms=20)
     rounds.go(20)
     add_job(rounds.mirror, job_spec(4, needs={"cpu": 2000}, where=where[0]))
     rounds.go(30)
-    rounds.said("b", 2, ReportedState.EXITED, (0, 1), exit_code=0, ms=40)
+    rounds.report("b", 2, ReportedState.EXITED, (0, 1), exit_code=0, ms=40)
     rounds.go(40)
-    rounds.said("a", 4, ReportedState.EXITED, (0, 1), exit_code=0, ms=50)
+    rounds.report("a", 4, ReportedState.EXITED, (0, 1), exit_code=0, ms=50)
     rounds.go(50)
 
     assert len(placements(rounds.mirror, gang)) == 4
@@ -125,7 +125,7 @@ def test_a_round_without_changes_tries_nothing_behind_a_reservation() -> None:
     crowd = Crowd()
     add_job(crowd.mirror, job_spec(99_999, needs={"cpu": 1000}, priority=90, expect_seconds=600.0))
     crowd.go()
-    crowd.said("a", 99_999, ReportedState.RUNNING, (0, 1), started_at_ms=at(0).wall_ms)
+    crowd.report("a", 99_999, ReportedState.RUNNING, (0, 1), started_at_ms=at(0).wall_ms)
     add_job(crowd.mirror, job_spec(99_998, needs={"cpu": 2000}, priority=80))
     crowd.wait(needs=lambda number: {"cpu": 1000, "memory": number << 20})
     held_back, before = len(crowd.mirror.jobs[JobId("5")].attempts), crowd.tries
@@ -144,7 +144,7 @@ def test_jobs_in_backoff_are_in_no_queue() -> None:
         add_job(rounds.mirror, job_spec(number, needs=ONE_CPU, retries=1, retry=Retry(delay_ms=60_000)))
     rounds.go()
     for number in range(1, MANY + 1):
-        rounds.said("a", number, ReportedState.EXITED, (0, 1), exit_code=1, ms=100)
+        rounds.report("a", number, ReportedState.EXITED, (0, 1), exit_code=1, ms=100)
     before = rounds.cache.queue.trials
     plan = rounds.go(100)
 
@@ -160,7 +160,7 @@ def test_a_refusal_concerns_its_directory_and_its_owner_alone() -> None:
     add_node(rounds.mirror, "a", {"cpu": 4000})
     bad = add_job(rounds.mirror, job_spec(1, workdir="/missing"))
     rounds.go()
-    rounds.said("a", 1, ReportedState.REFUSED, (0, 1), reason="there is no directory /missing")
+    rounds.report("a", 1, ReportedState.REFUSED, (0, 1), reason="there is no directory /missing")
     same = [add_job(rounds.mirror, job_spec(number, workdir="/missing")) for number in (2, 3)]
     others = [
         add_job(rounds.mirror, job_spec(4, workdir="/there")),
@@ -215,7 +215,7 @@ def held_back_for(expect_seconds: float) -> Rounds:
     add_node(rounds.mirror, "a", {"cpu": 4000})
     add_job(rounds.mirror, job_spec(1, needs={"cpu": 3000}, expect_seconds=expect_seconds))
     rounds.go()
-    rounds.said("a", 1, ReportedState.RUNNING, (0, 1), started_at_ms=at(0).wall_ms)
+    rounds.report("a", 1, ReportedState.RUNNING, (0, 1), started_at_ms=at(0).wall_ms)
     add_job(rounds.mirror, job_spec(2, needs={"cpu": 4000}))
     add_job(rounds.mirror, job_spec(3))
     rounds.go()
@@ -256,7 +256,7 @@ def test_nothing_is_reserved_for_a_gang_that_nodes_refuse() -> None:
     add_job(rounds.mirror, job_spec(1, workdir="/missing", **fields))
     rounds.go()
     for index, name in placements(rounds.mirror, JobId("1")).items():
-        rounds.said(name, 1, ReportedState.REFUSED, (index, 1), reason="there is no directory /missing")
+        rounds.report(name, 1, ReportedState.REFUSED, (index, 1), reason="there is no directory /missing")
     plain = add_job(rounds.mirror, job_spec(2))
     rounds.go(10)
 

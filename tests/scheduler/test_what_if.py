@@ -39,7 +39,7 @@ def rounds() -> Rounds:
     add_node(made.mirror, "a", {"cpu": 2000, "memory": 8 * GIB})
     add_job(made.mirror, job_spec(1, expect_seconds=60.0, priority=10))
     made.go()
-    made.said("a", 1, ReportedState.RUNNING, (0, 1), started_at_ms=at(0).wall_ms)
+    made.report("a", 1, ReportedState.RUNNING, (0, 1), started_at_ms=at(0).wall_ms)
     return made
 
 
@@ -156,8 +156,8 @@ def test_a_plan_says_what_the_next_round_does(
 
 
 def test_with_scale_the_plan_names_the_cluster_that_would_grow_and_by_how_much(rounds: Rounds) -> None:
-    wish = ClusterIntent("burst", provider="p", capacity={"cpu": 2000}, max_nodes=4)
-    for record in (ClusterRecord("burst"), wish, ClusterRecord("hand"), ClusterIntent("hand")):
+    intent = ClusterIntent("burst", provider="p", capacity={"cpu": 2000}, max_nodes=4)
+    for record in (ClusterRecord("burst"), intent, ClusterRecord("hand"), ClusterIntent("hand")):
         rounds.mirror.apply(record)
     spec = job_spec(9, count=5, cluster="burst")
     full = job_spec(9, needs={"cpu": 2000}, priority=10)

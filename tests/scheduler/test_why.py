@@ -208,7 +208,7 @@ def test_a_refusal_quotes_the_reason_of_the_node() -> None:
     add_node(rounds.mirror, "a")
     add_job(rounds.mirror, job_spec())
     rounds.go()
-    rounds.said("a", 1, ReportedState.REFUSED, (0, 1), reason="no such directory")
+    rounds.report("a", 1, ReportedState.REFUSED, (0, 1), reason="no such directory")
 
     assert asked(rounds).sentence == "waits: 1 of 1 nodes refused it lately: a (no such directory)"
     assert asked(rounds, ms=30_000).reasons == ()
@@ -253,9 +253,9 @@ def test_backoff_after_a_failure_says_when_it_ends() -> None:
     add_node(rounds.mirror, "a")
     add_job(rounds.mirror, job_spec(count=4, retries=3))
     rounds.go()
-    rounds.said("a", 1, ReportedState.EXITED, (3, 1), exit_code=1)
+    rounds.report("a", 1, ReportedState.EXITED, (3, 1), exit_code=1)
     one = asked(rounds, ms=1).sentence
-    rounds.said("a", 1, ReportedState.EXITED, (2, 1), ms=500, exit_code=1)
+    rounds.report("a", 1, ReportedState.EXITED, (2, 1), ms=500, exit_code=1)
 
     assert one == "1 of 4 tasks waits: task 3 is tried again in 1 s"
     assert asked(rounds, ms=500).sentence == (
@@ -269,10 +269,10 @@ def test_backoff_is_the_first_reason_only_when_no_other_task_could_be_placed() -
     add_job(rounds.mirror, job_spec(1, count=3, retries=3))
     add_job(rounds.mirror, job_spec(2, count=4, retries=3, priority=60))
     rounds.go()
-    rounds.said("a", 2, ReportedState.EXITED, (1, 1), exit_code=1, ran_us=10**6)
+    rounds.report("a", 2, ReportedState.EXITED, (1, 1), exit_code=1, ran_us=10**6)
     rounds.go(ms=1)
     some = asked(rounds, 2, ms=1)
-    rounds.said("a", 2, ReportedState.EXITED, (0, 1), (2, 1), ms=1, exit_code=0, ran_us=10**6)
+    rounds.report("a", 2, ReportedState.EXITED, (0, 1), (2, 1), ms=1, exit_code=0, ran_us=10**6)
     rounds.go(ms=1)
 
     assert [reason.kind for reason in some.reasons] == ["cpu", "pause"]
@@ -401,7 +401,7 @@ def test_a_reservation_is_a_reason_and_says_which_expected_time_would_fit() -> N
     add_node(rounds.mirror, "a", {"cpu": 2000})
     add_job(rounds.mirror, job_spec(1, expect_seconds=60.0))
     rounds.go()
-    rounds.said("a", 1, ReportedState.RUNNING, (0, 1))
+    rounds.report("a", 1, ReportedState.RUNNING, (0, 1))
     add_job(rounds.mirror, job_spec(2, needs={"cpu": 2000}))
     add_job(rounds.mirror, job_spec(3, expect_seconds=600.0))
     rounds.go()
@@ -418,7 +418,7 @@ def test_a_job_behind_a_reservation_is_expected_to_start_when_the_head_has_ended
     add_node(rounds.mirror, "a", {"cpu": 2000})
     add_job(rounds.mirror, job_spec(1, expect_seconds=60.0))
     rounds.go()
-    rounds.said("a", 1, ReportedState.RUNNING, (0, 1), started_at_ms=at(0).wall_ms)
+    rounds.report("a", 1, ReportedState.RUNNING, (0, 1), started_at_ms=at(0).wall_ms)
     add_job(rounds.mirror, job_spec(2, needs={"cpu": 2000}, expect_seconds=60.0))
     add_job(rounds.mirror, job_spec(3))
     rounds.go()
@@ -490,7 +490,7 @@ def test_preemption_in_progress_is_a_reason() -> None:
     add_node(rounds.mirror, "a", ONE_CPU)
     add_job(rounds.mirror, job_spec(1, priority=10))
     rounds.go()
-    rounds.said("a", 1, ReportedState.RUNNING, (0, 1))
+    rounds.report("a", 1, ReportedState.RUNNING, (0, 1))
     add_job(rounds.mirror, job_spec(2, priority=90))
     rounds.go()
 
@@ -516,7 +516,7 @@ def test_the_start_is_estimated_from_running_tasks_and_earlier_jobs() -> None:
     for number in (1, 2, 3):
         add_job(rounds.mirror, job_spec(number, expect_seconds=60.0))
     rounds.go()
-    rounds.said("a", 1, ReportedState.RUNNING, (0, 1), started_at_ms=at(0).wall_ms)
+    rounds.report("a", 1, ReportedState.RUNNING, (0, 1), started_at_ms=at(0).wall_ms)
 
     assert asked(rounds, 2, ms=1000).starts_at_ms == at(60_000).wall_ms
     assert asked(rounds, 3, ms=1000).starts_at_ms == at(120_000).wall_ms
@@ -569,7 +569,7 @@ def test_a_running_job_says_where() -> None:
     add_job(rounds.mirror, job_spec())
     rounds.go()
     offered = asked(rounds)
-    rounds.said("a", 1, ReportedState.RUNNING, (0, 1))
+    rounds.report("a", 1, ReportedState.RUNNING, (0, 1))
 
     assert offered == Explanation(waits=False, sentence="is offered to a")
     assert asked(rounds) == Explanation(waits=False, sentence="runs on a")
@@ -581,9 +581,9 @@ def test_a_running_array_says_how_many_run_where() -> None:
     add_node(rounds.mirror, "b", {"cpu": 2000})
     add_job(rounds.mirror, job_spec(count=4))
     rounds.go()
-    rounds.said("a", 1, ReportedState.EXITED, (0, 1), exit_code=0)
-    rounds.said("a", 1, ReportedState.RUNNING, (2, 1))
-    rounds.said("b", 1, ReportedState.RUNNING, (1, 1))
+    rounds.report("a", 1, ReportedState.EXITED, (0, 1), exit_code=0)
+    rounds.report("a", 1, ReportedState.RUNNING, (2, 1))
+    rounds.report("b", 1, ReportedState.RUNNING, (1, 1))
 
     assert asked(rounds).sentence == "1 of 4 tasks have ended; 1 task is offered to b; 2 tasks run on a, b"
 

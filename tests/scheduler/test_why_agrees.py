@@ -170,7 +170,7 @@ def cluster(nodes: list[dict[str, Any]], others: list[dict[str, Any]], quota: di
     rounds.go()
     for number in range(1, len(others) + 1, 2):
         for index, name in placements(mirror, JobId(str(number))).items():
-            rounds.said(name, number, ReportedState.RUNNING, (index, 1))
+            rounds.report(name, number, ReportedState.RUNNING, (index, 1))
     rounds.go()
     return rounds
 
@@ -200,9 +200,9 @@ def follow(mirror: Mirror, spec: JobSpec, change: str) -> JobSpec:
 def operate(mirror: Mirror, change: str) -> None:
     """Apply the advice to an operator."""
     if opened := re.search(r"\(rota node open (\w+)\)", change):
-        wish = mirror.nodes[NodeId(opened[1])].intent
-        assert wish is not None
-        mirror.apply(msgspec.structs.replace(wish, eligibility=Eligibility.OPEN))
+        intent = mirror.nodes[NodeId(opened[1])].intent
+        assert intent is not None
+        mirror.apply(msgspec.structs.replace(intent, eligibility=Eligibility.OPEN))
     if larger := re.search(r"\(rota namespace set (\w+) (.*)\)", change):
         more = dict(one.split("=") for one in larger[2].split())
         quota = mirror.namespaces[larger[1]].quota | {name: read(name, said) for name, said in more.items()}
