@@ -98,6 +98,7 @@ def _grow(view: View, group: ClusterGroup, now: Instant) -> Plan | None:
     reason = _below_minimum(group) or _overloaded(view, group, now)
     if reason is None:
         return None
+    # The original counts its copies in the same commit, so that the name of a cluster is never reused.
     first, made = group.original.another(now.ms)
     why = f"cluster {made.name} is asked for: {reason}; there are {count}, the limit is {intent.max_clusters}"
     event = EventRecord("cluster.created", why, cluster=made.name)

@@ -143,6 +143,7 @@ def fails_at_ms(view: View, cluster: ClusterRecord, intent: ClusterIntent) -> in
         return None
     if not view.nodes_in(name).get(NodeState.LOST):
         return None
+    # Not only since the loss: a server that was down has to give all nodes time to reconnect.
     heard_at_ms = max(node.last_seen_at_ms for node in view.nodes.values() if _is_lost(node, name))
     return max(cluster.since_ms + round(fails_after * 1000), heard_at_ms + RECONNECT_MS)
 

@@ -43,6 +43,7 @@ def on_create_failed(view: View, name: str, reason: str, now: Instant) -> Plan:
         return NO_CHANGE  # it has joined and may run tasks, whatever its provider reports
     machine = with_node(view, machine)
     last = f"machine {name} was given up: {reason}"
+    # The time of the request groups failures: machines requested together count as one failure.
     cluster = with_provider_failure(view, view.clusters[machine.cluster], last, machine.asked_ms, now)
     seconds = (cluster.paused_until_ms - now.ms) / 1000
     backoff = f"; cluster {cluster.name} asks for no other for {seconds:g} s" if seconds > 0 else ""

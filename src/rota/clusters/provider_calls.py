@@ -47,6 +47,7 @@ class ProviderCalls:
     async def create(self, machine: Machine, intent: ClusterIntent) -> None:
         name, provider = machine.name, self._providers[intent.provider]
         where = provider if machine.place is None else provider.for_place(machine.place)
+        # Durable before the call: after a crash the machine is known, and creating it again is idempotent.
         wanted = await self._ask_engine(
             lambda view, now: machine_transitions.on_create_requested(view, name, provider.place, now)
         )
@@ -88,6 +89,7 @@ class ProviderCalls:
             )
             await self._quote(intent, error)
             raise ProviderCallFailed from error
+        # The record stays until a list confirms the removal: a provider may report success too early.
         self.removed.add(name)
 
     async def list(self, intent: ClusterIntent) -> Sequence[str]:

@@ -133,6 +133,7 @@ class MachineProvisioner:
         name, intent = due.machine.name, due.intent
         async with self._call_limits.setdefault(intent.name, asyncio.Semaphore(PROVIDER_CALLS_MAX)):
             machine = await self._engine.read(lambda mirror: mirror.machines.get(name))
+            # A race: it may have joined, been removed or changed its state while the call waited.
             if machine is None or machine.state is not due.machine.state:
                 return
             await (self._calls.remove if machine.goes else self._calls.create)(machine, intent)

@@ -100,6 +100,8 @@ class Scaler:
         )
         why = _describe_growth(group, more, estimate, moves=_count_moving_tasks(view, group) > 0)
         event = EventRecord("cluster.scaled", why, cluster=cluster.name, state="out")
+        # The counter of names and the machines are one commit: after a crash no name is given to two
+        # machines.
         return Plan((cluster.asked_for(more), *new), events=(event,), why=why)
 
     def _cached_estimate(self, view: View, group: MachineGroup, most: int, now: Instant) -> ScaleEstimate:

@@ -143,6 +143,8 @@ def finish_attempts(view: View, job: JobView, block: int, now: Instant) -> Plan:
         # A withdrawn offer may have been the last live attempt of a job that was rejected or scaled down.
         is_over = job.verdict is not None or job.spec.kept is not None
         return decide_job(job, now) if is_over else NO_CHANGE
+    # Losses first: a task that waits for its recovery controller must not be decided by the retry policy
+    # below.
     request = ask_recovery_controller(view, job, BlockRecords(task, attempt, status), positions, now)
     positions = [position for position in positions if position not in request.losses]
     if not positions and request.losses == task.losses:
@@ -270,6 +272,8 @@ def _apply_outcome(
         outcome = RetryOutcome(TaskEvent.TIMED_OUT, reason=job.verdict.reason)
     draft["state"][position] = step(TASK, before, outcome.event)
     if outcome.event in (TaskEvent.RETRY, TaskEvent.QUARANTINED):
+        # The scheduler places a task whose desired try is newer than the one its attempt was for: this line
+        # is the retry.
         draft["wanted"][position] = tries + 1
         draft["failures"][position] = min(failures + outcome.counts_as_retry, TRIES_MAX)
         name = f"{spec.id}/{index}/{tries}"

@@ -70,6 +70,7 @@ def run_due(view: View, cron: CronRecord, offset: Offset, now: Instant) -> Plan:
         skipped = runs.start(instant_ms)
         if skipped is not None:
             runs.skip(1, skipped.reason)
+    # The jobs and the last handled instant are one commit: after a crash no instant runs twice or is lost.
     runs.advance_to(due[-1] * MINUTE_MS)
     return runs.plan().but(wake_at_ms=wake_at_ms)
 

@@ -19,6 +19,8 @@ def _on_job_status(status: JobStatus) -> Iterable[str]:
 
 
 def start(view: View) -> Iterable[str]:
+    # After a crash between the end of a dependency and the start that follows, no record wakes the waiting
+    # job.
     return (job for job, entry in view.jobs.items() if _is_waiting(entry))
 
 

@@ -55,6 +55,7 @@ def expire_jobs(view: View, rules: JobRetention, now: Instant) -> Plan:
         return Plan(wake_at_ms=wake_at_ms)
     tombstones = [_tombstone(view, job, now) for job in jobs]
     tombstones += [JobTombstone(job, now.ms, now.wall_ms, "deleted") for job in deleted]
+    # Tombstones and deletes are one commit: a repeated submit must find either the job or its tombstone.
     deletes = [key for keys in jobs.values() for key in keys]
     for job in forgotten:
         key = view.ended_jobs.key_of.get(job)

@@ -51,6 +51,7 @@ class Blame:
         unknown = (now_ms,) * (len(known) - len(times_ms))  # records of an older release have no times
         both = zip(known, (*unknown, *times_ms), strict=True)
         lately = {node: at_ms for node, at_ms in both if at_ms > now_ms - BLAME_MS}
+        # By node: one that restarts often counts once, or a single bad machine would quarantine its tasks.
         lately[attempt.nodes[ints(attempt, "node")[position]]] = now_ms
         self.lost_nodes[position], self.lost_at_ms[position] = tuple(lately), tuple(lately.values())
         return len(lately) >= QUARANTINE_LOST_NODES

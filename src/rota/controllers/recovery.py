@@ -53,6 +53,7 @@ def ask_recovery_controller(
     taken_over: list[int] = []
     for at in lost:
         before = block.task.losses.get(at) or Loss(number[at], now.ms, now.ms, times=0)
+        # Decisions name an attempt number: a late or repeated one cannot decide about a newer attempt.
         decision = None if job.answers is None else job.answers.on(first + at, number[at])
         if decision is not None:
             decisions[at] = _task_event(decision)

@@ -46,6 +46,7 @@ def decide(view: View, key: str, now: Instant) -> Plan:
             if node not in view.nodes and _is_pending(job, index)
         ]
         if deleted:
+            # Only pending tasks end here: a live attempt of the deleted node has to end first.
             puts += _ended_blocks(job, deleted)
             ranges = Ranges(deleted)
             why = f"task{'s' if deleted[1:] else ''} {ranges} of job {job_id} ended: {_REASON}"

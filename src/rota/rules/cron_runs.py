@@ -73,6 +73,7 @@ class CronRunBatch:
         """The plan; it also deletes the jobs of old runs, unless other jobs depend on them."""
         ended = [run for run in self.status.runs if not self._is_live(run)]
         old = ended[: max(0, len(ended) - self._cron.history)]
+        # A job that others depend on must stay: they are decided by its end state.
         expired = [run for run in old if not self._view.dependents(run.job)]
         runs = tuple(run for run in self.status.runs if run not in expired)
         deletes: list[Key] = []

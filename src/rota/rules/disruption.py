@@ -77,6 +77,8 @@ class SilentNodes:
                 continue
             if status.silent_at_ms is not None:
                 self._silent.append((status.silent_at_ms, node))
+            # A silence that ended still counts for the grace period of nodes that fell silent together with
+            # this one.
             elif status.last_silence is not None:
                 ended.append(status.last_silence)
             if status.state is not NodeState.LOST:

@@ -29,6 +29,7 @@ def with_origins(spec: JobSpec, said: Iterable[str]) -> JobSpec:
 
 def assess_needs(view: View, spec: JobSpec) -> JobSpec:
     """Assess the needs once, at submit: later usage or settings do not change them."""
+    # Without recorded origins it is unknown what the user stated: the needs stay as they are.
     if not spec.origins:
         return spec
     namespace = view.namespaces.get(spec.namespace)

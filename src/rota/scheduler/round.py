@@ -208,6 +208,8 @@ class Round:
             return self._plan()
         self._reserve_nominated(1)
         reserve_targets(self._view, self._placer.board, self._now, 1)
+        # Ordering: amounts are recorded as tried without nominations and move targets. So they are copied
+        # after those are allocated, and `end_round` runs before those are released.
         before = self._placer.board.free.copy()
         self._renew_reservation()
         self._place_moved()
@@ -225,6 +227,7 @@ class Round:
         reserve_targets(self._view, self._placer.board, self._now, -1)
         self._reserve_nominated(-1)
         self._queue.end_round()
+        # These open queues for the next round: after `end_round`, which forgets all opened ones.
         if self._used_nominations:
             self._queue.open_lookahead()
         for queue in self._reopened:
@@ -289,6 +292,8 @@ class Round:
         self._some_back_off |= len(ready) < min(wanted, most)
         self._reserve_nominated(-1, job)
         self._adjust_free(held_back, -1)
+        # The job sees its own nominations as free, and the reservation of the head of line as used. Both are
+        # undone right after it is placed: the board must be balanced for the next job.
         pinned = self._place_tasks(job, ready, refused)
         ready, found = pinned.indices, pinned.assignments
         self._adjust_free(held_back, 1)
@@ -524,6 +529,8 @@ class Round:
             barred[eviction.slot] = True
             self._evicted.append((job, eviction))
             nomination = Nomination(eviction.slot, self._now.ms + NOMINATED_MS)
+            # Kept in the cache only. After a restart the next search counts what victims are still leaving, and
+            # evicts no others for it.
             self._cache.nominated.setdefault(job.spec.id, []).append(nomination)
             self._placer.board.allocate(job.spec.shape, eviction.slot)
             left = left[1:]

@@ -167,6 +167,7 @@ class UnplaceableJobs:
             self._recorded.pop(record.id, None)
         else:
             self._recorded[record.id] = None
+        # A job's own key has found candidates of its queue. Only the write of its record can wake QUEUES_KEY.
         is_new, self._has_new_candidates = self._has_new_candidates, False
         return (QUEUES_KEY,) if is_new else ()
 

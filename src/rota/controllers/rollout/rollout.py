@@ -56,6 +56,7 @@ def _replace_one_by_one(job: JobView, intent: JobIntent) -> Plan:
     in_progress = {
         index: number for index, number in _being_replaced(job) if not _is_replaced(job, index, number)
     }
+    # Attempts to replace are stored by number, so that after a crash the same ones are in progress.
     free = intent.max_parallel - len(in_progress)
     chosen = dict(_outdated(job, intent, in_progress, free)) if free > 0 else {}
     blocks = changed_blocks(job, {**in_progress, **chosen}, {})

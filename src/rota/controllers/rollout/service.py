@@ -28,6 +28,8 @@ def decide_service(view: View, job: JobView, intent: JobIntent, status: JobStatu
     is_tried = rollout.state is RolloutState.IN_PROGRESS and not intent.back_from
     if is_tried and (gate.failure is not None or now.ms >= deadline_ms):
         return _fail_rollout(job, rollout, gate, gate.failure or _describe_stall(job, rollout, gate))
+    # Unhealthy old tasks do not serve: replacing them makes no further task unavailable, so they are not
+    # limited.
     free = intent.max_parallel - len(gate.unavailable)
     chosen = dict(sorted((gate.unhealthy_old | dict(islice(gate.healthy_old.items(), max(0, free)))).items()))
     is_done = not (gate.unavailable or gate.healthy_old or gate.unhealthy_old)

@@ -103,6 +103,7 @@ class _BlockDraft:
             for position, number in zip(group.positions, before, strict=True):
                 if number:
                     self._supersede(position, number)
+        # Invariant: attempt numbers of a task only grow, so that reports of older attempts can be told apart.
         draft["number"][at] = np.maximum(draft["number"][at], self._numbers_before) + 1
         draft["tries"][at] = 0 if self._wanted is None else self._wanted[at]
         draft["node"][at] = [self._nodes.setdefault(node, len(self._nodes)) for node in group.nodes]

@@ -175,6 +175,8 @@ class Board:
                 self.noise[kind][slots] = column[slots]
             else:
                 self.noise[kind] = column[: table.size].copy()
+        # After trimming, `changed_since` answers None to caches that are too far behind: they rescore
+        # everything.
         self._trim_log(len(touched))
         self._log[self._logged : self._logged + len(touched)] = touched
         self._logged += len(touched)

@@ -72,6 +72,7 @@ class Placer:
             return self._place(job, wanted, barred)
         if wanted < job.task_counts.pending:
             return Assignments([])
+        # A cheap test first: undoing a partly placed gang costs a rescore of every node it touched.
         if self.rows.row(job.spec.shape).fitting < wanted and self.count_fitting_tasks(job) < wanted:
             return Assignments([])
         found = self._place(job, wanted, barred)

@@ -88,6 +88,7 @@ def find_reservation(
     chosen = _emptiest(board, slots, max(_CANDIDATES, wanted))
     ids = view.node_table.ids
     releases = {slot: [*expected_releases(view, view.nodes[ids[slot]], now)] for slot in chosen}
+    # Tasks placed earlier in this round are not in the mirror yet, but hold resources on the board.
     for job_id, slots_ in placer.affinity.placed.items():
         other = view.jobs[job_id]
         end_ms = NEVER_MS if other.spec.expect_ms is None else now.wall_ms + other.spec.expect_ms

@@ -105,6 +105,8 @@ def reserve_targets(view: View, board: Board, now: Instant, times: int) -> None:
             until_ms = move.at_ms + round(job.spec.grace_seconds * 1000) + MOVE_WAIT_MS
             if slot is None or not view.node_table.open[slot] or now.ms >= until_ms:
                 continue
+            # Once the attempt has ended, the task is pending and placed itself: reserving for it would count
+            # it twice.
             if _is_stopping(view, job, index, move):
                 board.allocate(job.spec.shape, slot, times)
 
