@@ -529,8 +529,8 @@ class Round:
             barred[eviction.slot] = True
             self._evicted.append((job, eviction))
             nomination = Nomination(eviction.slot, self._now.ms + NOMINATED_MS)
-            # Kept in the cache only. After a restart the next search counts what victims are still leaving, and
-            # evicts no others for it.
+            # Kept in the cache only. After a restart the next search counts what victims are still leaving,
+            # and evicts no others for it.
             self._cache.nominated.setdefault(job.spec.id, []).append(nomination)
             self._placer.board.allocate(job.spec.shape, eviction.slot)
             left = left[1:]
