@@ -208,11 +208,12 @@ class Round:
             return self._plan()
         self._reserve_nominated(1)
         reserve_targets(self._view, self._placer.board, self._now, 1)
-        # Ordering: amounts are recorded as tried without nominations and move targets. So they are copied
-        # after those are allocated, and `end_round` runs before those are released.
-        before = self._placer.board.free.copy()
         self._renew_reservation()
         self._place_moved()
+        # Ordering: what is recorded as tried must be what the queues were tried with. So it is copied after
+        # nominations, move targets and moved tasks are allocated, and `end_round` runs before those are
+        # released. If it included them, the queues would not be tried again when they are free.
+        before = self._placer.board.free.copy()
         ranked = RankedQueue(self._shares, self._due_heads())
         while (head := ranked.pop()) is not None:
             goes_on = self._queue.start_trial(head.queue) and self._try_job(
