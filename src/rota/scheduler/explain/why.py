@@ -11,11 +11,10 @@ from rota.model.job import JobKind
 from rota.model.lifecycle import JobState, NodeState, TaskState
 from rota.model.limits import BLOCK_TASKS
 from rota.model.plan import Instant
-from rota.model.view import JobView, View
+from rota.model.view import JobView, NodeView, View, state_of
 from rota.model.why import Explanation, NearMiss, WaitReason
 from rota.rules.disruption import BrakeLevel, BrakeState, SilentNodes
 from rota.rules.phases import Phase
-from rota.scheduler.explain.dependencies import explain_dependencies
 from rota.scheduler.explain.estimate_start import estimate_start_ms
 from rota.scheduler.explain.feasibility import NO_REMEDY, FeasibilityReport, Obstacle
 from rota.scheduler.explain.job_limits import JobLimits, find_job_limits
@@ -28,12 +27,12 @@ from rota.scheduler.explain.scaling import (
     new_node_would_help,
     scaling_reasons,
 )
-from rota.scheduler.explain.system_jobs import explain_system_job
 from rota.scheduler.order import must_start_now
 from rota.scheduler.placement.place import Placer
 from rota.scheduler.placement.rows import Plugins
 from rota.scheduler.policy.preempt import find_victims
 
+_DEPENDENCIES_NAMED = 8  # in an explanation
 _NEAR_MISSES_MAX = 3  # nodes named together with what they lack
 _PHASE_VERBS = {
     Phase.OFFERED: ("is offered to", "are offered to"),
@@ -66,9 +65,9 @@ def explain_job(
             waits=True, sentence="waits: " + _describe_progress(view, job), changes=(f"rota resume {job_id}",)
         )
     if job.status.state is JobState.WAITING:
-        return explain_dependencies(view, job)
+        return _explain_dependencies(view, job)
     if job.spec.kind is JobKind.SYSTEM and job.status.state is JobState.ACTIVE:
-        return explain_system_job(view, job, _describe_progress(view, job), now)
+        return _explain_system_job(view, job, _describe_progress(view, job), now)
     if job.status.state is not JobState.ACTIVE or job.task_counts.pending == 0:
         return Explanation(waits=job.task_counts.unresolved > 0, sentence=_describe_progress(view, job))
     if view.disk_low:
@@ -264,6 +263,81 @@ def _near_misses(report: FeasibilityReport) -> tuple[NearMiss, ...]:
         )
         for at in ranked[:_NEAR_MISSES_MAX].tolist()
     )
+
+
+# ---- dependencies and system jobs
+
+
+def _explain_dependencies(view: View, job: JobView) -> Explanation:
+    """Which jobs a waiting job waits for, and their states."""
+    after = job.spec.after
+    left = [dependency for dependency in after if dependency.is_met(state_of(view, dependency.job)) is None]
+    reasons = [
+        WaitReason(
+            "after",
+            1,
+            1,
+            f"waits for {dependency.description}: it {_describe_dependency(view, dependency.job)}",
+        )
+        for dependency in left
+    ]
+    if len(left) > _DEPENDENCIES_NAMED:
+        more = len(left) - _DEPENDENCIES_NAMED
+        reasons = [
+            *reasons[:_DEPENDENCIES_NAMED],
+            WaitReason("after", more, len(after), f"and for {more} other jobs to end"),
+        ]
+    head = f"waits for {len(left)} of {len(after)} jobs" if len(after) > 1 else "waits"
+    first = reasons[0].text.removeprefix("waits ") if reasons else "it starts now"
+    sentence = f"{head} {first}" if len(after) == 1 else f"{head}; the first: {first.removeprefix('for ')}"
+    return Explanation(waits=True, sentence=sentence, reasons=tuple(reasons))
+
+
+def _describe_dependency(view: View, job_id: JobId) -> str:
+    job = view.jobs[job_id]
+    match state_of(view, job_id):
+        case JobState.WAITING:
+            return "waits for others itself"
+        case JobState.CANCELING:
+            return "is being canceled"
+        case _:
+            return "runs" if job.task_counts.live or job.task_counts.ended else "has not started"
+
+
+def _explain_system_job(view: View, job: JobView, doing: str, now: Instant) -> Explanation:
+    """The nodes on which tasks of a system job do not run, and why."""
+    if not job.task_by_node:
+        text = "no open node fits its conditions" if view.nodes else "no node has joined"
+        return Explanation(True, f"waits: {text}", (WaitReason("nodes", 0, len(view.nodes), text),))
+    groups: dict[str, list[str]] = {}
+    ready = set(job.ready(now.ms, job.spec.count))
+    for node_id, index in job.task_by_node.items():
+        node = view.nodes.get(node_id)
+        if node is not None and _phase_of(job, index) is Phase.PENDING:
+            groups.setdefault(_describe_absence(node, in_backoff=index not in ready), []).append(
+                node.spec.name
+            )
+    reasons = tuple(
+        WaitReason("node", len(names), len(job.task_by_node), f"not on {join_few(names)}: {why}")
+        for why, names in groups.items()
+    )
+    text = "; ".join(reason.text for reason in reasons)
+    return Explanation(bool(reasons), "; ".join(filter(None, (doing, text))), reasons)
+
+
+def _phase_of(job: JobView, index: int) -> Phase:
+    block, position = divmod(index, BLOCK_TASKS)
+    return Phase(job.phases[block][position]) if block in job.phases else Phase.PENDING
+
+
+def _describe_absence(node: NodeView, *, in_backoff: bool) -> str:
+    if node.status is None or node.status.state is not NodeState.READY:
+        return "it has not connected yet" if node.status is None else f"it is {node.status.state}"
+    if node.is_draining:
+        return "it is drained"
+    if node.intent is not None and node.intent.eligibility.value != "open":
+        return f"it is {node.intent.eligibility}"
+    return "backoff before the next start" if in_backoff else "there is no room now"
 
 
 # ---- jobs that are not pending
