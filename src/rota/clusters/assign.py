@@ -72,9 +72,9 @@ class Assigner:
 
     def _reassign_stranded(self, view: View, now: Instant) -> Plan:
         """Reassign the next jobs that have no cluster, or one that cannot serve them."""
-        found_step = self._search.step(view, now)
-        jobs = [job for name in found_step.jobs if (job := view.jobs.get(name)) is not None]
-        wake_at_ms = found_step.wake_at_ms
+        step = self._search.step(view, now)
+        jobs = [job for name in step.jobs if (job := view.jobs.get(name)) is not None]
+        wake_at_ms = step.wake_at_ms
         # A lease may outlive its node, and no record changes when it ends: search again after a while.
         if any(job.task_counts.live for job in jobs):
             self._search.search_again_at(now.ms + REASSIGN_CHECK_MS)
