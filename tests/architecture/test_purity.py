@@ -2,6 +2,7 @@
 
 from fnmatch import fnmatchcase
 from functools import cache
+from pathlib import Path
 
 import grimp
 import pytest
@@ -50,7 +51,7 @@ def test_every_package_is_deciding_code_or_is_not() -> None:
 
 
 def test_the_list_of_pure_modules_comes_from_the_tree() -> None:
-    listed = pure(modules(SOURCE))
+    listed = pure(_there())
 
     assert {"rota.model", "rota.rules", "rota.controllers", "rota.scheduler"} <= set(listed)
     assert {"rota.engine.loop", "rota.watcher.dispatch", "rota.store.codec"} <= set(listed)
@@ -58,7 +59,7 @@ def test_the_list_of_pure_modules_comes_from_the_tree() -> None:
 
 
 def test_a_marker_stands_only_where_it_is_needed() -> None:
-    there = modules(SOURCE)
+    there = _there()
     deciding = [name for name in there if within(name, DECIDING)]
     marked = [name for name in deciding if IO_MARKER in (docstring(there[name]) or "")]
     needless = [name for name in marked if not (_marks_a_package(name, marked) or _reaches_the_world(name))]
@@ -67,7 +68,7 @@ def test_a_marker_stands_only_where_it_is_needed() -> None:
 
 
 def test_packages_of_deciding_code_import_nothing() -> None:
-    there = modules(SOURCE)
+    there = _there()
     packages = [name for name, path in there.items() if path.name == "__init__.py" and within(name, DECIDING)]
     importing = [name for name in packages if _imported_by(name)]
 
@@ -88,24 +89,24 @@ def test_packages_of_deciding_code_import_nothing() -> None:
     ],
 )
 def test_every_name_of_the_table_exists(named: str) -> None:
-    assert [name for name in modules(SOURCE) if fnmatchcase(name, named)]
+    assert [name for name in _there() if fnmatchcase(name, named)]
 
 
 def test_pure_modules_elsewhere_carry_no_marker() -> None:
-    there = modules(SOURCE)
+    there = _there()
 
     assert [name for name in PURE_ELSEWHERE if not is_pure(name, docstring(there[name]))] == []
 
 
 def _marks_a_package(name: str, marked: list[str]) -> bool:
     """Whether the name is a package all of whose modules are marked."""
-    below = [other for other in modules(SOURCE) if other.startswith(f"{name}.")]
+    below = [other for other in _there() if other.startswith(f"{name}.")]
     return bool(below) and all(other in marked for other in below)
 
 
 def _reaches_the_world(start: str) -> bool:
     """Whether the module imports the world, directly or through other modules of ours."""
-    there = modules(SOURCE)
+    there = _there()
     world = (*THE_WORLD, *concrete(there))
     seen, todo = {start}, [start]
     while todo:
@@ -116,6 +117,11 @@ def _reaches_the_world(start: str) -> bool:
                 seen.add(imported)
                 todo.append(imported)
     return False
+
+
+@cache
+def _there() -> dict[str, Path]:
+    return modules(SOURCE)
 
 
 def _imported_by(name: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
+from functools import cache
 
 import pytest
 
@@ -23,21 +23,21 @@ def test_the_registry_holds_every_reconciler_in_the_order_of_their_names() -> No
 
 def test_every_module_that_makes_a_reconciler_is_in_the_registry() -> None:
     imported = set(_imports(_tree(REGISTRY)))
-    makers = {name for name in modules(SOURCE) if any(_made(_tree(name)))}
+    makers = {name for name in _trees() if any(_made(_tree(name)))}
 
     assert makers - imported == set()
     assert len(makers) == len(ReconcilerName)
 
 
 def test_every_reconciler_is_named_by_a_member_of_the_enum() -> None:
-    named = [ast.unparse(call.args[0]) for name in modules(SOURCE) for call in _made(_tree(name))]
+    named = [ast.unparse(call.args[0]) for name in _trees() for call in _made(_tree(name))]
 
     assert [name for name in named if name != "NAME" and not name.startswith("ReconcilerName.")] == []
 
 
 @pytest.mark.parametrize("user", USERS)
 def test_server_simulator_and_stage_use_the_registry(user: str) -> None:
-    within_user = [name for name in modules(SOURCE) if within(name, (user,))]
+    within_user = [name for name in _trees() if within(name, (user,))]
 
     assert any(f"{REGISTRY}.reconcilers" in set(_imports(_tree(name))) for name in within_user)
 
@@ -45,7 +45,7 @@ def test_server_simulator_and_stage_use_the_registry(user: str) -> None:
 def test_no_other_module_lists_reconcilers() -> None:
     listing = {
         name
-        for name in modules(SOURCE)
+        for name in _trees()
         if name != REGISTRY
         and any(
             isinstance(node, ast.Attribute) and node.attr == "RECONCILER" for node in ast.walk(_tree(name))
@@ -56,9 +56,7 @@ def test_no_other_module_lists_reconcilers() -> None:
 
 
 def test_no_string_literal_wakes_a_component() -> None:
-    literals = [
-        f"{name}: {found}" for name, path in modules(SOURCE).items() for found in _literal_wakes(_parse(path))
-    ]
+    literals = [f"{name}: {found}" for name, tree in _trees().items() for found in _literal_wakes(tree)]
 
     assert literals == []
 
@@ -112,8 +110,10 @@ def _imports(tree: ast.Module) -> Iterator[str]:
 
 
 def _tree(name: str) -> ast.Module:
-    return _parse(modules(SOURCE)[name])
+    return _trees()[name]
 
 
-def _parse(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+@cache
+def _trees() -> dict[str, ast.Module]:
+    """Every module of ours, parsed once."""
+    return {name: ast.parse(path.read_text()) for name, path in modules(SOURCE).items()}
