@@ -51,7 +51,7 @@ from rota.model.limits import (
     TRIES_MAX,
 )
 from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan
-from rota.model.recovery import RecoveryAnswers
+from rota.model.recovery import Loss, RecoveryAnswers
 from rota.model.shape import RunMode
 from rota.model.task import TaskBlock
 from rota.model.view import JobView, View
@@ -143,60 +143,81 @@ def finish_attempts(view: View, job: JobView, block: int, now: Instant) -> Plan:
         # A withdrawn offer may have been the last live attempt of a job that was rejected or scaled down.
         is_over = job.verdict is not None or job.spec.kept is not None
         return decide_job(job, now) if is_over else NO_CHANGE
-    # Losses first: a task that waits for its recovery controller must not be decided by the retry policy
-    # below.
+    # Losses first: a task that waits for its recovery controller must not be decided by the retry policy.
     request = ask_recovery_controller(view, job, BlockRecords(task, attempt, status), positions, now)
     positions = [position for position in positions if position not in request.losses]
     if not positions and request.losses == task.losses:
         return Plan(wake_at_ms=request.wake_at_ms)
-    draft = Draft(task)
-    reasons, faults = dict(task.reasons), dict(task.faults)
-    blame = quarantine.Blame(view, BlockRecords(task, attempt, status), now)
-    retried: list[int] = []
-    held: dict[str, list[int]] = {}  # by reason
-    done = [
-        at
-        for at in positions
-        if status.state[at] == _SUCCEEDED and not _restarts_after_success(job.spec, task, at)
-    ]
-    draft.fill(
-        "state", done, [_DONE] * len(done)
-    )  # including tasks that ended well before a cancel reached them
-    stable = _stable(job.spec, status, positions)
-    draft.fill("failures", stable, [0] * len(stable))
-    for position in sorted(set(positions).difference(done)):
-        index = block * BLOCK_TASKS + position
-        end = blame.record(end_of_attempt(job.spec, attempt, status, position), position)
-        _count_fault(faults, draft, position, end, now)
-        decision = request.decisions.get(position)
-        outcome = (
-            RetryOutcome(decision) if decision is not None else _decide_retry(job.spec, draft, index, end)
-        )
-        outcome = _apply_outcome(job, draft, index, outcome, now, faults=faults.get(position, 0))
-        reason = outcome.reason or status.reasons.get(position) or end.reason
-        if outcome.event is TaskEvent.RETRY:
-            retried += [] if job.spec.is_scaled_down(index) else [index]
-        elif outcome.event is TaskEvent.QUARANTINED:
-            reason = blame.reasons[position]
-            held.setdefault(reason, []).append(index)
-        if reason is not None:
-            reasons[position] = reason
-    events = [] if not retried else [_retry_event(job, retried)]
-    events += [quarantine.held_event(job, indices, reason) for reason, indices in held.items()]
-    changed = draft.done(
-        reasons=reasons,
-        downed=blame.lost_nodes,
-        downed_ms=blame.lost_at_ms,
-        deaths=blame.keeper_deaths,
-        faults=faults,
-        losses=request.losses,
-    )
+    outcomes = _BlockOutcomes(view, job, BlockRecords(task, attempt, status), now)
+    for position in outcomes.finish_successful(positions):
+        outcomes.finish(position, request.decisions.get(position))
     return Plan(
-        (changed,),
-        events=(*request.events, *events),
+        (outcomes.task_block(request.losses),),
+        events=(*request.events, *outcomes.events()),
         why=f"{len(positions) + len(request.losses)} tries of job {job.spec.id} ended",
         wake_at_ms=request.wake_at_ms,
     )
+
+
+class _BlockOutcomes:
+    """The outcomes of ended attempts of one block, collected into its next task block."""
+
+    def __init__(self, view: View, job: JobView, records: BlockRecords, now: Instant) -> None:
+        self._job, self._records, self._now = job, records, now
+        self._draft = Draft(records.task)
+        self._reasons, self._faults = dict(records.task.reasons), dict(records.task.faults)
+        self._blame = quarantine.Blame(view, records, now)
+        self._retried: list[int] = []
+        self._held: dict[str, list[int]] = {}  # reason -> indices
+
+    def finish_successful(self, positions: list[int]) -> list[int]:
+        """Finish all tasks that succeeded, with one write per column; returns the other positions."""
+        spec, (task, _, status) = self._job.spec, self._records
+        succeeded = [
+            at
+            for at in positions
+            if status.state[at] == _SUCCEEDED and not _restarts_after_success(spec, task, at)
+        ]
+        # This includes tasks that ended well before a cancel reached them.
+        self._draft.fill("state", succeeded, [_DONE] * len(succeeded))
+        stable = _stable(spec, status, positions)
+        self._draft.fill("failures", stable, [0] * len(stable))
+        return sorted(set(positions).difference(succeeded))
+
+    def finish(self, position: int, decision: TaskEvent | None) -> None:
+        """Finish one task, as its recovery controller decided or by the retry policy."""
+        job, (task, attempt, status) = self._job, self._records
+        index = task.block * BLOCK_TASKS + position
+        end = self._blame.record(end_of_attempt(job.spec, attempt, status, position), position)
+        _count_fault(self._faults, self._draft, position, end, self._now)
+        outcome = (
+            _decide_retry(job.spec, self._draft, index, end) if decision is None else RetryOutcome(decision)
+        )
+        faults = self._faults.get(position, 0)
+        outcome = _apply_outcome(job, self._draft, index, outcome, self._now, faults=faults)
+        reason = outcome.reason or status.reasons.get(position) or end.reason
+        if outcome.event is TaskEvent.RETRY:
+            self._retried += [] if job.spec.is_scaled_down(index) else [index]
+        elif outcome.event is TaskEvent.QUARANTINED:
+            reason = self._blame.reasons[position]
+            self._held.setdefault(reason, []).append(index)
+        if reason is not None:
+            self._reasons[position] = reason
+
+    def task_block(self, losses: dict[int, Loss]) -> TaskBlock:
+        return self._draft.done(
+            reasons=self._reasons,
+            downed=self._blame.lost_nodes,
+            downed_ms=self._blame.lost_at_ms,
+            deaths=self._blame.keeper_deaths,
+            faults=self._faults,
+            losses=losses,
+        )
+
+    def events(self) -> list[EventRecord]:
+        retried = [_retry_event(self._job, self._retried)] if self._retried else []
+        held = [quarantine.held_event(self._job, indices, reason) for reason, indices in self._held.items()]
+        return retried + held
 
 
 def _newly_ended(task: TaskBlock, attempt: AttemptBlock, status: StatusBlock) -> list[int]:
