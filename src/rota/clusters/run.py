@@ -45,9 +45,8 @@ class MachineProvisioner:
         self._warn = warn
         self._calls = ProviderCalls(engine, providers, join_line)
         self._busy: set[str] = set()
-        self._not_before: dict[
-            str, float
-        ] = {}  # machine or list key -> end of its backoff, on the loop's clock
+        # Machine or list key -> end of its backoff, on the loop's clock.
+        self._not_before: dict[str, float] = {}
         self._failures: dict[str, int] = {}  # consecutive failures by the same keys
         self._call_limits: dict[str, asyncio.Semaphore] = {}  # by cluster
         self._wakeup = asyncio.Event()

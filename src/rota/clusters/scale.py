@@ -66,9 +66,8 @@ class Scaler:
         return plan.but(wake_at_ms=now.ms + SCALE_CHECK_MS)
 
     def _resize(self, view: View, group: MachineGroup, now: Instant) -> Plan | None:
-        if (
-            group.cluster.state is ClusterState.FAILED
-        ):  # machines that were being created may have joined since
+        # Machines that were being created may have joined since.
+        if group.cluster.state is ClusterState.FAILED:
             removed = [with_node(view, machine) for machine in group.staying]
             return _shrink_plan(group, removed, "it has failed", now) if removed else None
         return self._grow(view, group, now) or self._shrink(view, group, now)

@@ -111,9 +111,8 @@ def _cancel_block(
         TASK, TaskState.WANTED, TaskEvent.CANCEL_REQUESTED
     )
     draft["state"][wanted & (phase == Phase.PENDING)] = step(TASK, TaskState.WANTED, ended)
-    scaled_down = wanted & (
-        phase == Phase.CANCELED
-    )  # scaled down: must not start if the job is scaled up again
+    # Scaled down: must not start if the job is scaled up again.
+    scaled_down = wanted & (phase == Phase.CANCELED)
     draft["state"][scaled_down] = step(TASK, TaskState.WANTED, TaskEvent.STOPPED)
     draft["state"][chosen & (draft["state"] == TaskState.HELD)] = step(TASK, TaskState.HELD, ended)
     lost = [at for at in task.losses if chosen[at]]

@@ -13,10 +13,11 @@ from rota.model.amounts import CPU, MEMORY
 from rota.providers.protocol import MachineOrder, ProviderFailed
 
 _POLL_SECONDS = 0.005
+# The agent's flag, and the divisor of its unit.
 _CAPACITY_FLAGS = {
     CPU: ("--cpu", 1000),
     MEMORY: ("--memory", 1),
-}  # the agent's flag, and the divisor of its unit
+}
 
 
 class LocalProcesses(Protocol):
@@ -42,13 +43,11 @@ class LocalProvider:
         self._processes = processes
         self._flags = flags
         self._orders: dict[str, MachineOrder] = {}  # by machine
-        self._starting = (
-            asyncio.Lock()
-        )  # prevents a race: a restart must not miss an agent that is being started
+        # Prevents a race: a restart must not miss an agent that is being started.
+        self._starting = asyncio.Lock()
         self._agents: dict[str, asyncio.subprocess.Process] = {}  # kept referenced, so that they are reaped
-        self._by_directory: dict[
-            str, LocalProvider
-        ] = {}  # providers of other servers' directories; referenced for the same reason
+        # Providers of other servers' directories; referenced for the same reason.
+        self._by_directory: dict[str, LocalProvider] = {}
 
     @property
     def place(self) -> str:

@@ -39,9 +39,8 @@ class NodeHold(IntEnum):
 
 FIRST_END = Phase.SUCCEEDED
 AFTER_ENDS = Phase.HELD  # terminal phases are below it
-_FROM_TASK = (
-    Phase.SUCCEEDED - TaskState.SUCCEEDED
-)  # terminal states and HELD are in the same order in both enums
+# Terminal states and HELD are in the same order in both enums.
+_FROM_TASK = Phase.SUCCEEDED - TaskState.SUCCEEDED
 _FROM_ATTEMPT = Phase.OFFERED - AttemptState.OFFERED  # and so are the live states
 
 

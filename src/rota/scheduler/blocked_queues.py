@@ -81,9 +81,8 @@ class BlockedQueues:
         self._lookahead: Array = np.zeros(0, np.bool_)
         self._conditions: Array = np.zeros(0, np.intp)
         self._condition_numbers: dict[NodeConditions, int] = {}
-        self._masks: list[
-            tuple[tuple[int, int], Array]
-        ] = []  # by conditions: version, mask of matching nodes
+        # By conditions: version, mask of matching nodes.
+        self._masks: list[tuple[tuple[int, int], Array]] = []
         self._tried = self._tried_last = TriedAmounts(np.zeros((0, 0), np.int64), np.zeros((0, 0), np.int64))
         self._acceptance_versions: Array = np.zeros(0, np.int64)  # by slot: version with which it was tried
         self._position = -1  # of the board's log
@@ -132,9 +131,8 @@ class BlockedQueues:
         board, previous = self._board, self._reservation
         if self.head_changed or head != _reserved_job(previous):
             return True
-        if (
-            previous is not None and previous.at_ms <= now.wall_ms
-        ):  # the head of line starts later than expected
+        # The head of line starts later than expected.
+        if previous is not None and previous.at_ms <= now.wall_ms:
             return True
         if (
             self._position != board.log_position

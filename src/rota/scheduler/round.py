@@ -416,9 +416,8 @@ class Round:
         plain = (
             spec.run is RunMode.AT_LEAST_ONCE and spec.rules == NO_AFFINITY_RULES and GPU not in spec.needs
         )
-        plain = (
-            plain and spec.kind is JobKind.BATCH
-        )  # a service never frees the slot that the next one waits for
+        # A service never frees the slot that the next one waits for.
+        plain = plain and spec.kind is JobKind.BATCH
         free = self._shares.quota_left(spec) is None and not self._placer.affinity.repelled(spec)
         return plain and job.runs_briefly and free
 

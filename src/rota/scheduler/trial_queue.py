@@ -18,8 +18,8 @@ from rota.scheduler.order import QueueHead
 from rota.scheduler.placement.board import Board
 from rota.scheduler.policy.backfill import BackfillReservation
 
-_ELIGIBILITY = "doors"  # watched: nodes open, close, or change labels
-_CAPACITY = "growth"  # watched: free resources grow on any node
+_ELIGIBILITY = "eligibility"  # watched: nodes open, close, or change labels
+_CAPACITY = "capacity"  # watched: free resources grow on any node
 
 
 class _QuotaState(NamedTuple):
@@ -52,9 +52,7 @@ class TrialQueue:
         # `_head_rank` is void: it is skipped when it is popped.
         self._heads: list[tuple[QueueRank, int, QueueKey]] = []
         self._head_rank: dict[QueueKey, QueueRank] = {}
-        self._deferred_heads: list[
-            tuple[int, int, QueueRank, QueueKey]
-        ] = []  # heap by the end of the deferral
+        self._deferred_heads: list[tuple[int, int, QueueRank, QueueKey]] = []  # heap, by when to retry
         self.trials = 0  # number of trials ever, for tests and benchmarks
 
     # ---- queues to try

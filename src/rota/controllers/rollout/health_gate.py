@@ -67,9 +67,8 @@ class RolloutGate:
             if runs
             else "ended"
         )
-        if (
-            task is not None and task.renew.get(position) == number
-        ):  # a replacement that was ordered is carried out
+        # A replacement that was ordered is carried out.
+        if task is not None and task.renew.get(position) == number:
             self.being_replaced[index] = number
             self.unavailable[index] = "is being replaced"
         elif self._intent.replaces(version):

@@ -84,22 +84,22 @@ class EarlierJobs:
         self.reservation: BackfillReservation | None = None
 
     def place_before(self, job: JobView) -> None:
-        ranks = RankedQueue(
+        ranked = RankedQueue(
             self.shares,
             [QueueHead(ranks[0], 0, queue, ranks) for queue, ranks in self._view.pending_queues()],
         )
         was_reached = False
         for _ in range(EARLIER_JOBS_MAX):
-            head = ranks.pop()
+            head = ranked.pop()
             if head is None or self._head_of_line is not None:
                 break
             if head.job == job.spec.id:
                 was_reached = True
-                ranks.advance(head, goes_on=True)
+                ranked.advance(head, goes_on=True)
             elif was_reached and head.rank > job.spec.queue_rank:
-                ranks.advance(head, goes_on=False)
+                ranked.advance(head, goes_on=False)
             else:
-                ranks.advance(head, self._try_job(self._view.jobs[head.job], takes=not was_reached))
+                ranked.advance(head, self._try_job(self._view.jobs[head.job], takes=not was_reached))
         if self._snapshot is not None:
             self._head_of_line = (
                 self._view.jobs.get(self._snapshot.head) if self._snapshot.head is not None else None

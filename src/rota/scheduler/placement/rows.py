@@ -198,9 +198,8 @@ class PlacementRun:
         self._rows = rows
         self._shape = shape
         self._per_node_max = most  # tasks on one node; None: any number
-        one_by_one = any(
-            resource == GPU for resource, _ in shape.needs
-        )  # which device is free changes with each task
+        # Which device is free changes with each task.
+        one_by_one = any(resource == GPU for resource, _ in shape.needs)
         self._depth = 1 if one_by_one else _PACK_DEPTH if shape.policy is Policy.PACK else _SPREAD_DEPTH
         self._one_by_one = one_by_one
 
