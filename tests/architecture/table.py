@@ -20,8 +20,9 @@ LAYERS = (
     ("model",),
 )
 
-# Deciding code: no waiting, no clock, no world. A module of these packages is pure, unless its docstring says
-# [I/O]. A marker that is not needed, or a name below that does not exist, fails a test.
+# Deciding code: no waiting, no clock, no world. A module of these packages is pure, unless the first line of
+# its docstring ends with [I/O]. A marker that is not needed, or a name below that does not exist, fails a
+# test.
 DECIDING = (
     "rota.model",
     "rota.rules",
@@ -169,7 +170,12 @@ def modules(source: Path) -> dict[str, Path]:
 def is_pure(module: str, docstring: str | None) -> bool:
     """Whether the module is deciding code: by its place in the tree and by the marker in its docstring."""
     ports = tuple(f"{package}.{port}" for package, ports in PORTS.items() for port in ports)
-    return within(module, (*DECIDING, *PURE_ELSEWHERE, *ports)) and IO_MARKER not in (docstring or "")
+    return within(module, (*DECIDING, *PURE_ELSEWHERE, *ports)) and not is_marked(docstring)
+
+
+def is_marked(docstring: str | None) -> bool:
+    """Whether the first line of a docstring ends with the marker; elsewhere in it the marker is prose."""
+    return (docstring or "").partition("\n")[0].endswith(IO_MARKER)
 
 
 def within(module: str, packages: tuple[str, ...]) -> bool:

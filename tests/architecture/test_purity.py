@@ -12,7 +12,6 @@ from tests.architecture.table import (
     BEHIND_THE_API,
     DECIDING,
     EDGES,
-    IO_MARKER,
     LAYERS,
     NAME_CONCRETE_CLASSES,
     OUTSIDE,
@@ -21,6 +20,7 @@ from tests.architecture.table import (
     SOURCE,
     THE_WORLD,
     THIRD_PARTY,
+    is_marked,
     is_pure,
     modules,
     within,
@@ -61,7 +61,7 @@ def test_the_list_of_pure_modules_comes_from_the_tree() -> None:
 def test_a_marker_stands_only_where_it_is_needed() -> None:
     there = _there()
     deciding = [name for name in there if within(name, DECIDING)]
-    marked = [name for name in deciding if IO_MARKER in (docstring(there[name]) or "")]
+    marked = [name for name in deciding if is_marked(docstring(there[name]))]
     needless = [name for name in marked if not (_marks_a_package(name, marked) or _reaches_the_world(name))]
 
     assert needless == []
