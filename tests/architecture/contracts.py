@@ -39,7 +39,7 @@ def complaints(source: Path, scratch: Path) -> str:
 
 
 def contracts(source: Path) -> list[Contract]:
-    # import-linter refuses a contract that names a module which is not there.
+    # import-linter refuses a contract that names a module that does not exist.
     there = modules(source)
     drafts: list[Contract] = [
         layers(there),

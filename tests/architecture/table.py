@@ -57,10 +57,10 @@ THE_WORLD = (
     "uuid",
     "logging",
     "pathlib",
-    "rota.wire",  # and all that is concrete below the ports
+    "rota.wire",  # and every concrete module of the ports' packages
 )
 
-# Everything in these packages is concrete, but for the modules named here, which are pure.
+# Everything in these packages is concrete, except the modules named here, which are pure.
 PORTS = {
     "rota.store": ("protocol", "codec", "backup"),
     "rota.runtimes": ("protocol",),

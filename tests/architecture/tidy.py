@@ -33,7 +33,7 @@ class Module:
     name: str
     text: str
     tree: ast.Module
-    nodes: tuple[ast.AST, ...]  # all of them: walking takes longer than looking
+    nodes: tuple[ast.AST, ...]  # all of them, walked once for all rules
 
 
 Problems = Iterator[tuple[int, str]]

@@ -24,9 +24,9 @@ class Cloud:
         self.events: list[str] = []
         self.stage = Stage(self.events.append)
         self.makes = True
-        self.dead = False  # whatever it is asked for, it cannot do
+        self.dead = False  # every call fails
         self._delay_ms = delay_ms
-        self._labels = labels or {}  # that machines find out by themselves
+        self._labels = labels or {}  # that machines detect by themselves
         self._number = 0
         self._most = 0
         self.stage.put(intent)
@@ -82,7 +82,7 @@ class Cloud:
             elif machine.state is MachineState.LEAVING:
                 there = self.stage.machines.get(machine.name)
                 heard = there is not None and there.told is not None
-                assert not (heard and there and there.held), "something runs on a machine that goes"
+                assert not (heard and there and there.held), "tasks run on a machine that is removed"
                 stage_provider.remove(self.stage, machine.name)
             elif self.dead:
                 stage_provider.fail(self.stage, machine.name, "it is dead")

@@ -96,7 +96,7 @@ def test_a_node_being_removed_does_not_keep_its_cluster_from_failing() -> None:
     cloud.wait(5)
 
     assert state == (ClusterState.FAILED, JobState.CANCELED)
-    assert left == {"cloud-1": MachineState.LEAVING}, "it counts for as long as it may be there"
+    assert left == {"cloud-1": MachineState.LEAVING}, "it counts for as long as it may exist"
     assert cloud.machines == {}
 
 

@@ -21,7 +21,7 @@ def tasks(entry_tasks: TaskBlock, name: str) -> list[int]:
     return found
 
 
-# ---- beginning
+# ---- start
 
 
 def test_a_job_starts_when_its_cluster_is_chosen() -> None:
@@ -68,7 +68,7 @@ def test_after_a_restart_every_unfinished_job_is_decided() -> None:
     assert list(batch.start(cluster.mirror)) == ["2/0", "2"]
 
 
-# ---- trying again
+# ---- retries
 
 
 def test_a_failure_is_retried_after_a_growing_backoff() -> None:
@@ -151,7 +151,7 @@ def test_processing_the_same_report_twice_changes_nothing() -> None:
     assert batch.decide(cluster.mirror, "1/0", cluster.now) is NO_CHANGE
 
 
-# ---- canceling
+# ---- cancel
 
 
 def test_a_canceled_job_is_over_when_the_last_task_has_stopped() -> None:
@@ -264,7 +264,7 @@ def test_a_cancel_is_over_when_the_offer_was_never_sent() -> None:
     assert state(cluster) is JobState.CANCELED
 
 
-# ---- ending
+# ---- end
 
 
 def test_a_job_ends_once_and_its_result_never_changes() -> None:

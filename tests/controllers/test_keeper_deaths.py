@@ -73,7 +73,7 @@ def test_neighbours_of_a_poison_task_are_not_held() -> None:
         assert kill_keepers(cluster, CULPRIT) <= 2 * QUARANTINE_KEEPER_DEATHS_TIED
         held += is_held(cluster, number)
         cluster.wait(FAULT_BACKOFF_MAX_MS)
-        assert is_held(cluster, number) or runs(cluster, number), "it goes on"
+        assert is_held(cluster, number) or runs(cluster, number), "it continues"
 
     assert held <= 1
 

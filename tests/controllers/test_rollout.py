@@ -60,7 +60,7 @@ def test_tasks_unavailable_for_other_reasons_count() -> None:
     update(cluster, most=2)
     cluster.wait(1)
 
-    assert versions(cluster)[:3].count(2) == 1, "task 3 is begun again as the newer version by itself"
+    assert versions(cluster)[:3].count(2) == 1, "task 3 restarts as the newer version by itself"
 
 
 def test_tasks_that_do_not_serve_are_replaced_immediately() -> None:
@@ -167,7 +167,7 @@ def test_an_update_during_a_rollout_rolls_back_to_the_last_good_version() -> Non
     end(cluster, 0, code=1, ran_ms=1)
 
     assert job(cluster).spec.env == {}
-    assert versions(cluster)[1:] == [1, 1, 1], "what runs the good one was left alone"
+    assert versions(cluster)[1:] == [1, 1, 1], "tasks of the good version were left alone"
 
 
 def test_a_rollback_is_never_failed() -> None:
@@ -183,7 +183,9 @@ def test_a_rollback_is_never_failed() -> None:
 
 def test_an_update_after_a_failed_rollout_is_not_rolled_back_by_a_restart() -> None:
     cluster = serving()
-    cluster.update(ONE, {}, replace=True)  # a rollout of version 1 itself: there is none to go back to
+    cluster.update(
+        ONE, {}, replace=True
+    )  # a rollout of version 1 itself: there is no version to roll back to
     end(cluster, 0, code=1, ran_ms=1)
     assert state(job(cluster)) is RolloutState.FAILED
     cluster.update(ONE, {"env": {"COLOUR": "red"}}, replace=False)

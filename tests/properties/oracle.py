@@ -79,7 +79,7 @@ class Oracle:
             return None
         return self.points_of_state(spec, slot) + self.points_of_wishes(spec, slot) + rules
 
-    # ---- by what is said of the node
+    # ---- by labels and taints
 
     def admits(self, spec: JobSpec, slot: int) -> bool:
         machine = self.machines[slot]
@@ -92,7 +92,7 @@ class Oracle:
         labels = self.machines[slot].labels
         return float(sum(one.weight for one in spec.prefer if holds(one.condition, labels)))
 
-    # ---- by its state
+    # ---- by state of the node
 
     def fits(self, spec: JobSpec, slot: int) -> bool:
         if any(self.free(resource, slot) < amount for resource, amount in spec.needs.items() if amount):
@@ -175,7 +175,7 @@ class Oracle:
         costs = {spec.noise: SAME_NOISE, **self.interference.get(spec.noise, {})}
         return float(sum(costs.get(one.spec.noise, 0) for one in self.on(slot) if one.spec.noise is not None))
 
-    # ---- by its neighbours
+    # ---- by affinity
 
     def points_of_rules(self, spec: JobSpec, slot: int) -> float | None:
         parts = [self.near(spec, term, slot) for term in spec.near]
@@ -231,7 +231,7 @@ class Oracle:
     def on(self, slot: int) -> list[Live]:
         return [one for one in self.live if one.slot == slot]
 
-    # ---- what must hold whatever was decided
+    # ---- invariants
 
     def assert_nothing_is_promised_twice(self) -> None:
         for slot, machine in enumerate(self.machines):

@@ -154,7 +154,7 @@ class History:
         fresh.cache.head_of_line = memory.head_of_line
         fresh.cache.nominated = {job: list(made) for job, made in memory.nominated.items()}
         plan = fresh.decide(self.mirror, ROUND_KEY, at(self.cluster.ms))
-        # A job with rules has others give way one after the other: the next when the first has left.
+        # A job with placement rules evicts one task after the other: the next when the first has stopped.
         kinds = ("task.placed",) if memory.nominated else ("task.placed", "task.evicted")
         return [event.why for event in plan.events if event.kind in kinds]
 

@@ -36,8 +36,8 @@ class Wild:
         self.stage = Stage()
         self.stage.put(WISH)
         self.behaves = False
-        self.outside: Counter[str] = Counter()  # machines that there are
-        self.ended: set[str] = set()  # that it says to have removed
+        self.outside: Counter[str] = Counter()  # existing machines
+        self.ended: set[str] = set()  # machines it reported as removed
         self.jobs = 0
 
     def step(self) -> None:
@@ -84,7 +84,7 @@ class Wild:
 
     def remove(self, name: str, roll: float) -> None:
         there = self.stage.machines.get(name)
-        assert there is None or there.told is None or not there.held, f"something runs on {name}, which goes"
+        assert there is None or there.told is None or not there.held, f"tasks run on {name}, which is removed"
         if roll < 0.3:
             return  # it fails, and is asked again
         self.ended.add(name)
@@ -107,7 +107,7 @@ class Wild:
 
     def restart(self) -> None:
         self.stage.restart()
-        self.ended.clear()  # what was said to the one before
+        self.ended.clear()  # reported to the previous provider
         for machine in self.stage.machines.values():
             self.stage.call(machine)
 

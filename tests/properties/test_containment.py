@@ -23,7 +23,7 @@ from tests.properties.test_mirror import as_kept, sums
 
 SEEDS = range(120)
 JOBS = 6
-ROUNDS = 300  # seconds of cluster time in which all that can end has ended
+ROUNDS = 300  # seconds of cluster time after which everything that can end has ended
 POINTS = ("decide", "serve", "apply before", "apply after", "forget", "encode", "decode", "orders")
 _KINDS = ("JobSpec", "JobStatus", "JobCluster", "TaskBlock", "AttemptBlock", "StatusBlock")
 _NODE_KINDS = ("NodeSpec", "NodeStatus")
@@ -203,7 +203,7 @@ def test_all_other_jobs_continue(seed: int, monkeypatch: pytest.MonkeyPatch) -> 
         if step % 2 == 0:
             number = next(submits)
             keep = 1.0 if fault.point == "forget" and fault.victim == str(number) else None
-            # The victim keeps the room of what it ran: it must not be all there is.
+            # The victim keeps the resources of its attempts: others must be left.
             count = random.choice((1, 3, 300 if number == 3 and fault.victim != "3" else 5))
             spec = job_spec(number, count=count, retries=2, keep_seconds=keep)
             cluster.try_to(lambda spec=spec: cluster.submit(spec))  # type: ignore[misc]
@@ -245,7 +245,7 @@ def assert_is_as_loaded(cluster: Cluster, fault: Fault) -> None:
     cluster.faulty.armed = armed
 
     for node in [name for name in mirror.nodes if f"node/{name}" in aside(cluster)]:
-        again.mark_seen(node)  # a node that calls has an entry, even if its records were set aside
+        again.mark_seen(node)  # a connected node has an entry, even if its records were set aside
         again.connect(node, mirror.nodes[node].connection)
     assert sums(again) == sums(mirror), fault
     assert as_kept(again) == as_kept(mirror), fault

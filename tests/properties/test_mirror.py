@@ -50,7 +50,7 @@ class Cluster(RuleBasedStateMachine):
         self.disk: dict[Key, Record] = {}
         self.counters = Counters()
         self.standby = Mirror()
-        self.unheard: dict[Key, Record | None] = {}  # what a standby will hear as one commit
+        self.unheard: dict[Key, Record | None] = {}  # what a standby will replay as one commit
 
     @initialize(count=counts, wanted=needs)
     def begin(self, count: int, wanted: dict[str, int]) -> None:
@@ -223,7 +223,7 @@ class Cluster(RuleBasedStateMachine):
         assert as_kept(self.standby) == as_kept(again)
         assert sums(self.standby) == sums(again)
 
-    # ---- what must hold
+    # ---- invariants
 
     @invariant()
     def it_is_what_can_be_counted_by_hand(self) -> None:
@@ -239,7 +239,7 @@ class Cluster(RuleBasedStateMachine):
         assert shown(again, again.now_ms) == shown(self.mirror, self.mirror.now_ms)
         assert as_kept(again) == as_kept(self.mirror)
 
-    # ---- inside
+    # ---- helpers
 
     def write(self, *written: Record) -> None:
         for record in written:

@@ -31,7 +31,7 @@ EXAMPLES = 100
 INTERFERENCE: Mapping[str, Mapping[str, int]] = {"disk": {"net": 7}, "net": {"net": 0, "disk": 3}}
 NODE_LABELS = ("region", "rack", "ssd")
 
-# ---- what there may be
+# ---- inputs
 
 milli = st.sampled_from([1000, 1500, 2000, 3000, 4000, 8000])
 mebi = st.sampled_from([3, 4, 7, 8, 16])
@@ -125,11 +125,11 @@ changes = st.one_of(
     happening("measure", second=st.integers(0, 3000), value=st.none() | st.integers(0, 8)),
     happening("join", value=machines),
 )
-one_change = changes.map(lambda step: step)  # as one choice against another, not as seven
-steps = st.lists(seats | one_change, min_size=15, max_size=40)  # short stories would see little
+one_change = changes.map(lambda step: step)  # one choice among others, not seven
+steps = st.lists(seats | one_change, min_size=15, max_size=40)  # short histories would show little
 
 
-# ---- the world in which it happens, seen by both
+# ---- the cluster, as scheduler and oracle see it
 
 
 class World:
@@ -142,7 +142,7 @@ class World:
         self.specs = list(self.unsubmitted)
         self.seating = Placer(self.mirror, Plugins(interference=INTERFERENCE))
         self.oracle.demand = lambda: self.seating.rows.gpus._demand
-        self.begun: dict[JobId, list[Live]] = {}  # in this round: what each job was given
+        self.begun: dict[JobId, list[Live]] = {}  # assignments of each job in this round
         self.placed: list[tuple[Live, int]] = []  # written, with the task's index
 
     def spec(self, number: int, fields: Mapping[str, Any]) -> JobSpec:
@@ -166,7 +166,7 @@ class World:
     def seat(self, spec: JobSpec, wanted: int) -> None:
         """Place with both; the results must be equal."""
         if spec in self.unsubmitted:
-            self.end_round()  # nobody comes in the middle of one
+            self.end_round()  # no job is submitted within a round
             self.unsubmitted.remove(spec)
             add_job(self.mirror, spec)
             self.mirror.apply(Counters(jobs=max(int(job) for job in self.mirror.jobs)))

@@ -16,7 +16,7 @@ from rota.testing.builders import WALL_MS
 from tests.properties.oracle import Machine
 from tests.properties.test_placement_rounds import Cluster
 
-UNKNOWN_SECONDS = 40  # how long work runs of which nobody said it
+UNKNOWN_SECONDS = 40  # run time of jobs without an expected time
 
 
 class Coming(NamedTuple):

@@ -93,7 +93,7 @@ class Broken:
     """A plugin that does one thing wrong."""
 
     points: Callable[[NodeSlice], Any]
-    allows: Callable[[NodeSlice], Any] = _cpu  # numbers, where truth values belong
+    allows: Callable[[NodeSlice], Any] = _cpu  # numbers instead of truth values
     name: str = "broken"
 
 

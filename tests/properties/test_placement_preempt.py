@@ -75,7 +75,7 @@ class Full:
             self.cluster.submit(number, fields)
         self.cluster.round()
         self.cluster.start_all()
-        for job in self.cluster.mirror.jobs:  # what found no room is out of the way
+        for job in self.cluster.mirror.jobs:  # jobs that fitted nowhere are removed
             self.cluster.mirror.apply(JobStatus(job, JobState.ASSIGNED))
         self.before = self.cluster.seen()
         self.job = self.cluster.submit(99, {"needs": wanted, "priority": HIGH})

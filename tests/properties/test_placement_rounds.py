@@ -269,9 +269,7 @@ def test_lookahead_tasks_count_against_the_quota(quota: int, others: int, again:
     cluster.mirror.jobs[short.id].run_us = 2000.0
     for number in range(again):
         cluster.submit(10 + number, {"needs": {"cpu": 100}, "namespace": "default"})
-        cluster.mirror.apply(
-            NamespaceRecord("third", {"tasks": number})
-        )  # somebody's quota has grown: look again
+        cluster.mirror.apply(NamespaceRecord("third", {"tasks": number}))  # a quota has grown: decide again
         cluster.round()
 
         check_quotas(cluster, cluster.seen())

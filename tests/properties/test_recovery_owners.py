@@ -62,7 +62,7 @@ class Story:
         self.stage = Stage()
         self.heard: dict[
             tuple[int, int, int], RecoveryDecision
-        ] = {}  # the first word on an attempt that was taken
+        ] = {}  # the first accepted decision on an attempt
         self.numbers: dict[tuple[JobId, int], int] = {}
         self.ends: dict[tuple[JobId, int], int] = {}
         for name in NODES:
@@ -125,7 +125,7 @@ class Story:
         with suppress(Rejected):
             self.stage.answer(job, task[1], attempt, decision)
             first = self.heard.setdefault((*task, attempt), decision)
-            assert first is decision, "two words on one attempt were taken"
+            assert first is decision, "two decisions on one attempt were accepted"
 
     def do_come(self) -> None:
         if self.stage.mirror.presence.absent_since(OWNER) is not None:
@@ -135,7 +135,7 @@ class Story:
         if self.stage.mirror.presence.absent_since(OWNER) is None:
             self.stage.disconnect(OWNER)
 
-    # ---- what must hold at every moment
+    # ---- invariants at every moment
 
     def look(self) -> None:
         self._look_at_leases()
@@ -164,9 +164,11 @@ class Story:
         assert number >= before, f"the attempts of {name} went back"
         self.numbers[name] = number
         if job.spec.run is RunMode.AT_MOST_ONCE or job.spec.recovery is not Recovery.CONTROLLER:
-            assert task is None or index not in task.losses, f"nobody owns {name}, and it waits for a word"
+            assert task is None or index not in task.losses, (
+                f"{name} has no recovery controller, and waits for a decision"
+            )
         elif task is not None and index in task.losses:
-            assert not holders, f"{name} waits for a word and is placed all the same"
+            assert not holders, f"{name} waits for a decision and is placed nevertheless"
             assert job.statuses[0].state[index] >= ATTEMPT_FIRST_END
         for lost in _lost_before(job, index, number):
             self._look_at_recovery(job, index, lost)
@@ -183,7 +185,7 @@ class Story:
                 if job.spec.when_no_controller is WhenControllerAbsent.SCHEDULER
                 else (RecoveryDecision.RETRY,)
             )
-            assert decision in allowed, f"{name} was placed again, and its controller said {decision}"
+            assert decision in allowed, f"{name} was placed again, and its controller decided {decision}"
 
     def to_its_end(self) -> None:
         """Heal all machines and let the controller answer: a forgotten task would stay unfinished."""
@@ -202,7 +204,7 @@ class Story:
 
     def _go_on(self, job: JobEntry) -> None:
         if job.spec.is_service and job.task_counts.by_phase[Phase.RUNNING] == COUNT:
-            self.stage.cancel(job.spec.id)  # it would go on for ever
+            self.stage.cancel(job.spec.id)  # it would never end
             return
         for index, loss in list(job.tasks[0].losses.items()) if 0 in job.tasks else ():
             self.do_say((int(job.spec.id), index), loss.attempt, RecoveryDecision.RETRY)

@@ -23,8 +23,8 @@ from rota.testing.builders import WALL_MS, job_spec
 from rota.testing.stage import Stage, StageMachine
 
 STEPS = 60
-OFTEN_MS = 50  # looks closer together than this
-LOOKS = 20  # as many in a row are a loop
+OFTEN_MS = 50  # decisions closer together than this count as polling
+LOOKS = 20  # this many in a row are a loop
 
 
 def drawn(draw: random.Random, number: int, now_ms: int) -> JobSpec:

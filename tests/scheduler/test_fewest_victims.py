@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rota.model.ids import JobId
 from rota.scheduler.policy.preempt import Victim, _fewest_by_trial, _Shortfall
 
-# Tasks that go, and what that gives back here. Of a gang that stops already none goes any more.
+# Number of evicted tasks, and the amount released here. A gang that is already stopping has none to evict.
 victims = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), min_size=1, max_size=6)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rota.scheduler.placement import gpu_prices
 from rota.scheduler.placement.gpu_prices import DEVICE_MILLI, SIZES_MAX, part_values
 
-# Not too small: the brute force below looks at every cut.
+# Not too small: the brute force below tries every cut.
 MIXES = st.dictionaries(st.integers(180, 1000), st.integers(1, 50), min_size=1, max_size=3)
 
 

@@ -111,7 +111,7 @@ def test_small_shares_fill_the_started_node_and_leave_the_other_whole() -> None:
     assert len({placements(rounds.mirror, job)[0] for job in parts}) == 1
 
 
-# ---- an update that takes the GPUs away
+# ---- an update that removes the GPUs
 
 
 def revise(rounds: Rounds, number: int, gpu: int) -> None:

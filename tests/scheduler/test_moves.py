@@ -50,7 +50,7 @@ def test_queued_tasks_start_beside_a_moved_one_up_to_the_parallel_limit() -> Non
     meanwhile = placements(rounds.mirror, job)
     rounds.go(MOVE_WAIT_MS)
 
-    assert meanwhile == {1: "a", 2: "a"}  # the third place is kept for task 0, which b has no room for
+    assert meanwhile == {1: "a", 2: "a"}  # the third slot is kept for task 0, which does not fit on b
     assert placements(rounds.mirror, job) == {0: "a", 1: "a", 2: "a"}
 
 

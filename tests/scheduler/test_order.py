@@ -61,7 +61,7 @@ def test_namespaces_share_by_weight() -> None:
 def served(owners: list[dict[str, str]], turns: int) -> list[int]:
     """Number of tasks of each owner's array that a node with one slot gets, one after the other."""
     rounds = cluster(1000)
-    once = RunMode.AT_MOST_ONCE  # which is never handed out ahead of its place
+    once = RunMode.AT_MOST_ONCE  # which never uses lookahead
     jobs = submit(rounds, *(job_spec(n, count=50, run=once, **owner) for n, owner in enumerate(owners, 1)))
     for turn in range(turns):
         rounds.go(10 * turn)
@@ -200,7 +200,7 @@ def test_a_gang_whose_lost_task_fits_nowhere_restarts_as_a_whole() -> None:
     assert rounds.go(20).puts == ()
 
 
-# ---- room that is promised
+# ---- backfill reservations
 
 
 def test_small_jobs_do_not_delay_the_head_of_line() -> None:

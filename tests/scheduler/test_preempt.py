@@ -199,7 +199,7 @@ def test_a_nomination_lapses_with_time_and_the_next_try_makes_another() -> None:
     rounds.go(10 + NOMINATED_MS)
 
     assert first.wake_at_ms == 10 + NOMINATED_MS
-    assert len(evicted(rounds)) == 1  # what is leaving is enough, however long it takes
+    assert len(evicted(rounds)) == 1  # what victims are leaving is enough, however long it takes
 
 
 def test_no_task_is_preempted_on_a_node_that_refuses_the_job() -> None:

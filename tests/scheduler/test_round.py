@@ -99,7 +99,7 @@ def test_a_round_twice_places_nothing_twice() -> None:
     assert rounds.mirror.jobs[job].attempts[0].number == bytes([1, 0, 0, 0] * 3)
 
 
-# ---- what fits nowhere
+# ---- jobs that fit nowhere
 
 
 def test_a_shape_that_fits_nowhere_is_not_tried_until_free_resources_grow() -> None:
@@ -275,7 +275,7 @@ def test_after_a_restart_a_refusal_is_not_attributed_to_the_accepting_node() -> 
     assert B not in again.refused_by(job.spec.refusal_key)
 
 
-# ---- pauses after a failure
+# ---- backoff after a failure
 
 
 def failing_array() -> Rounds:
@@ -336,7 +336,7 @@ def test_a_thousand_equal_jobs_that_fit_nowhere_cost_one_trial(monkeypatch: pyte
     assert looks == ["1"]
 
 
-# ---- who does not want to wait
+# ---- jobs that must start now
 
 
 def test_a_job_that_must_start_now_is_rejected_with_the_reason() -> None:
@@ -374,7 +374,7 @@ def test_retries_of_a_started_job_wait_like_those_of_any_job() -> None:
     assert rounds.mirror.jobs[job].verdict is None
 
 
-# ---- when everything was read again
+# ---- after a reload
 
 
 def test_blocked_queues_are_tried_again_with_a_new_mirror() -> None:

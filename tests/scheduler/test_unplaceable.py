@@ -67,7 +67,7 @@ def test_a_gang_larger_than_all_nodes_together_is_reported(run: ReconcilerRun) -
     run.decide(job)
 
     assert run.cause(job) is UnplaceableCause.INFEASIBLE
-    assert "fewer than its 5 tasks" in run.mirror.jobs[job].unplaceable.reason  # type: ignore[union-attr]  # run
+    assert "fewer than its 5 tasks" in run.mirror.jobs[job].unplaceable.reason  # type: ignore[union-attr]  # recorded above
 
 
 def test_the_next_job_of_a_queue_costs_one_check(run: ReconcilerRun) -> None:

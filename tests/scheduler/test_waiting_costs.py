@@ -206,7 +206,7 @@ def test_a_system_job_without_free_resources_delays_no_other_of_its_shape() -> N
     assert placements(rounds.mirror, plain) == {0: "c"}
 
 
-# ---- promises
+# ---- reservations
 
 
 def held_back_for(expect_seconds: float) -> Rounds:

@@ -184,5 +184,5 @@ def test_a_job_that_needs_a_larger_cluster_would_wait_for_it() -> None:
     )
     assert outlook.grows == PlannedScaling("default", 3, 0, 4, 5, 5)
     assert outlook.why is not None
-    assert outlook.why.changes == (), "nobody has to do anything"
+    assert outlook.why.changes == (), "no action is advised"
     assert plan(rounds, job_spec(9, needs={"cpu": 8000})).outcome is PlanOutcome.NEVER

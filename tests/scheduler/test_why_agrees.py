@@ -112,7 +112,7 @@ def test_advice_taken_to_the_letter_starts_the_job(
     spec = job_spec(99, **wishes)
     answer = explain_job(rounds.mirror, add_job(rounds.mirror, spec), at(0))
     promised = any(reason.kind == "promised" for reason in answer.reasons)
-    assume(answer.position == 1 or promised)  # else a job before it may take what was opened
+    assume(answer.position == 1 or promised)  # else an earlier job may use what was opened
 
     for change in answer.changes:
         if "new node" not in change:
