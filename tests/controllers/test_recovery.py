@@ -69,7 +69,7 @@ def test_each_loss_asks_the_controller_again() -> None:
     lose(cluster, "b")
 
     assert job(cluster).task_counts.unresolved == 1
-    with pytest.raises(Rejected, match="attempt 2 is lost"):
+    with pytest.raises(Rejected, match="the lost attempt of task 0 of job 1 is 2"):
         cluster.answer(ONE, 0, 3, "again")
     cluster.answer(ONE, 0, 2, "cancel")
     assert state(cluster) is JobState.CANCELED
