@@ -12,7 +12,7 @@ from rota.model.job import Counters, JobIntent, JobSpec
 from rota.model.plan import EventRecord, Instant, Plan, Record
 from rota.model.usage import NamespaceUsage, usage_of
 from rota.model.view import JobView, View, keys_of
-from rota.rules.namespace_bounds import admitted
+from rota.rules.namespace_bounds import within_bounds
 from rota.rules.needs import assess_needs
 
 
@@ -52,7 +52,7 @@ class CronRunBatch:
         spec = self._spec(instant_ms)
         try:
             # The template's priority counts as explicit: a bound that was set later is reported, not applied.
-            spec = admitted(self._view, spec, ("priority",), self._started_usage)
+            spec = within_bounds(self._view, spec, ("priority",), self._started_usage)
         except Rejected as problem:
             return SkippedRun(str(problem), problem.hint)
         if self._live and self._cron.overlap is Overlap.REPLACE:

@@ -33,22 +33,24 @@ def bounds_of(view: View, namespace: str) -> NamespaceBounds:
     )
 
 
-def admitted(view: View, spec: JobSpec, said: Collection[str], also: NamespaceUsage = NOTHING) -> JobSpec:
+def within_bounds(
+    view: View, spec: JobSpec, stated: Collection[str], also: NamespaceUsage = NOTHING
+) -> JobSpec:
     """A new job within the bounds of its namespace.
 
-    Fields that the user has not `said` are adapted: a lower priority, the only permitted cluster.
+    Fields that the user has not `stated` are adapted: a lower priority, the only permitted cluster.
     `also` is the usage that the same transaction adds.
     """
-    spec = allowed(view, spec, said)
+    spec = within_static_bounds(view, spec, stated)
     _refuse_more(view, bounds_of(view, spec.namespace), spec.namespace, usage_of(spec), also)
     return spec
 
 
-def allowed(view: View, spec: JobSpec, said: Collection[str]) -> JobSpec:
+def within_static_bounds(view: View, spec: JobSpec, stated: Collection[str]) -> JobSpec:
     """The same without a check of current usage, as for the template of a cron."""
     bounds = bounds_of(view, spec.namespace)
     highest = bounds.priority
-    if highest is not None and "priority" not in said and spec.priority > highest:
+    if highest is not None and "priority" not in stated and spec.priority > highest:
         spec = msgspec.structs.replace(spec, priority=highest)
     if bounds.clusters is not None and spec.cluster is None and len(bounds.clusters) == 1:
         spec = msgspec.structs.replace(spec, cluster=bounds.clusters[0])
@@ -86,8 +88,8 @@ def _refuse_tolerations(bounds: NamespaceBounds, spec: JobSpec, tolerate: Collec
         key = taint.partition("=")[0]
         if not {taint, key, EVERY_TAINT} & set(bounds.tolerate):
             problem = f"tolerate: namespace {spec.namespace} may not tolerate {taint[:80]}"
-            allowed = ", ".join(bounds.tolerate) or "none"
-            raise NotAllowed(problem, field="tolerate", hint=f"allowed: {allowed}; {_ASK}")
+            permitted = ", ".join(bounds.tolerate) or "none"
+            raise NotAllowed(problem, field="tolerate", hint=f"allowed: {permitted}; {_ASK}")
 
 
 def _refuse_cluster(view: View, bounds: NamespaceBounds, spec: JobSpec) -> None:

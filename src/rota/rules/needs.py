@@ -21,10 +21,10 @@ _MIB = 2**20
 _SUCCEEDED = int(AttemptState.SUCCEEDED)
 
 
-def with_origins(spec: JobSpec, said: Iterable[str]) -> JobSpec:
+def with_origins(spec: JobSpec, stated: Iterable[str]) -> JobSpec:
     """Record which needs the user stated; a need without an origin is never replaced."""
     origins = dict.fromkeys((*_ALWAYS, *spec.needs), NeedOrigin.DEFAULT)
-    return msgspec.structs.replace(spec, origins=origins | dict.fromkeys(said, NeedOrigin.EXPLICIT))
+    return msgspec.structs.replace(spec, origins=origins | dict.fromkeys(stated, NeedOrigin.EXPLICIT))
 
 
 def assess_needs(view: View, spec: JobSpec) -> JobSpec:

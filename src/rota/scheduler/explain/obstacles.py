@@ -32,8 +32,8 @@ def check_feasibility(
     inputs = FeasibilityInput(view, placer, job.spec)
     shape, table = job.spec.shape, view.node_table
     refused = {
-        node: said
-        for node, (until_ms, said) in view.refused_by(job.spec.refusal_key).items()
+        node: reason
+        for node, (until_ms, reason) in view.refused_by(job.spec.refusal_key).items()
         if until_ms > now.ms
     }
     held_back = [] if reservation is None else reservation.barred_slots(job.spec, placer.board, now)
@@ -130,12 +130,12 @@ def _unlabelled(inputs: FeasibilityInput) -> Iterator[Obstacle]:
         count = int(np.count_nonzero(on))
         if not count:
             continue
-        said = [value or f"no {constraint.label}" for value in values]
-        have = Counter(one for one, value in zip(said, values, strict=True) if not known[value])
+        shown = [value or f"no {constraint.label}" for value in values]
+        have = Counter(text for text, value in zip(shown, values, strict=True) if not known[value])
         values_text = join_few(sorted(have, key=lambda value: -have[value]))
         text = f"{count_of_nodes(count, len(labels), 'does', 'do')} not satisfy {constraint}: "
         text += f"{'it has' if count == 1 else 'they have'} {values_text}"
-        obstacle = inputs.make_obstacle("constraint", on, text, _has_instead(constraint, said))
+        obstacle = inputs.make_obstacle("constraint", on, text, _has_instead(constraint, shown))
         if constraint == RUNTIME and inputs.spec.container is not None:
             text = (
                 f"{count_of_nodes(count, len(labels), 'has', 'have')} no container runtime{_rootless(labels)}"
@@ -166,8 +166,8 @@ def _passes(constraint: Constraint, value: str | None) -> bool:
     return constraint.holds({} if value is None else {constraint.label: value})
 
 
-def _has_instead(constraint: Constraint, said: list[str]) -> Callable[[int], str]:
-    return lambda at: f"{constraint}: has {said[at]}"
+def _has_instead(constraint: Constraint, shown: list[str]) -> Callable[[int], str]:
+    return lambda at: f"{constraint}: has {shown[at]}"
 
 
 def _tainted(inputs: FeasibilityInput) -> Iterator[Obstacle]:
