@@ -104,7 +104,7 @@ def test_an_operator_confirms_that_silent_nodes_are_lost(
         job = five.submit(*witness.script(gate.wait), count=5, spread="node", retries=0)
         until(lambda: five.count(job, "running") == 5, "all tasks run")
         witness.wait_for(5)
-        assert five.rota("node", "brake").out == "off: nodes that are lost are replaced at once\n"
+        assert five.rota("node", "brake").out == "off: lost nodes are replaced immediately\n"
         refused = five.rota("node", "brake", "--release")
         assert (refused.code, "none of these nodes is silent" in refused.err) == (1, True)
         for number in (1, 2, 3):

@@ -246,7 +246,7 @@ def test_a_server_that_cannot_store_a_join_token_retries_later(cluster: LocalClu
     made = cluster.rota("cluster", "create", "burst", "--provider", "local", "--node", "cpu=1", "--max", "1")
     job = cluster.submit("true", cluster="burst")
     server_log = tmp_path / "server.log"
-    until(lambda: "machines are not looked after" in server_log.read_text(), "it is told", SECONDS)
+    until(lambda: "provider reconciliation failed" in server_log.read_text(), "it is told", SECONDS)
     lock.rmdir()
     (tmp_path / "lock").rename(lock)
     until(lambda: cluster.count(job, "succeeded") == 1, "it has run", SECONDS)

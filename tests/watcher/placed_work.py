@@ -9,7 +9,8 @@ from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import AttemptState
 from rota.model.messages import JobReports, NodeReport, ReportedState
 from rota.model.plan import Plan
-from rota.scheduler.plan import ROUND_KEY, Scheduler
+from rota.rules.reconciler_names import ROUND_KEY
+from rota.scheduler.plan import Scheduler
 from rota.scheduler.round import SchedulerSettings
 from rota.testing.builders import add_job, add_node, apply, at, claims, job_spec
 from rota.watcher.node_messages import on_report

@@ -1,16 +1,22 @@
 """Failed connections + the spread that the server asks for -> how long to wait before the next one."""
 
-from random import Random
+from typing import Protocol
 
 FIRST_SECONDS = 0.1
 LAST_SECONDS = 5.0
 _LEASE_SHARE = 4  # at most a quarter of the shortest run lease, so that it is renewed in time
 
 
+class Jitter(Protocol):
+    """The part of `random.Random` that a backoff uses."""
+
+    def uniform(self, a: float, b: float) -> float: ...
+
+
 class Backoff:
     """Exponential backoff with jitter: nodes that lost a server together must not return together."""
 
-    def __init__(self, chance: Random) -> None:
+    def __init__(self, chance: Jitter) -> None:
         self._chance = chance
         self._next_seconds = FIRST_SECONDS
         self._most_seconds = LAST_SECONDS

@@ -8,8 +8,9 @@ from rota.model.node import NodeIntent, NodeStatus
 from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan, Record, wake_at
 from rota.model.view import View
 from rota.rules.disruption import BrakeLevel, SilentNodes
+from rota.rules.reconciler_names import ReconcilerName
 
-NAME = "brake"
+NAME = ReconcilerName.BRAKE
 _CLUSTER = "cluster"
 
 

@@ -15,8 +15,9 @@ from rota.model.node import LeaveNotice, NodeStatus
 from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan, wake_at
 from rota.model.recovery import next_notice_at_ms
 from rota.model.view import NodeView, View
+from rota.rules.reconciler_names import ReconcilerName
 
-NAME = "departures"
+NAME = ReconcilerName.LEAVE_NOTICES
 KIND = "node.left"
 
 

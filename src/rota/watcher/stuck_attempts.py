@@ -19,9 +19,10 @@ from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan, wake_at
 from rota.model.shape import RunMode
 from rota.model.view import JobView, NodeView, View
 from rota.rules.phases import Phase
+from rota.rules.reconciler_names import ReconcilerName
 from rota.watcher.attempt_reports import StatusUpdater
 
-NAME = "ages"
+NAME = ReconcilerName.STUCK_ATTEMPTS
 
 
 class StuckPhase(Enum):
