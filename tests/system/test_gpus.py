@@ -18,7 +18,7 @@ pytestmark = pytest.mark.system
 GPUS = {"ROTA_RESOURCES": "gpu=2", "ROTA_GPU_MODEL": "A100"}
 OUTDATED = (
     "import sys; from rota.keeper import run; from rota.keeper.protocol import wire;"
-    " wire.PROTOCOL = 1; run.run_keeper(sys.argv[1])"
+    " wire.PROTOCOL = 0; run.run_keeper(sys.argv[1])"
 )
 
 
@@ -147,7 +147,7 @@ def test_a_node_is_found_by_the_model_of_its_gpus(node: LocalCluster, diary: Dia
     assert node.rota("wait", job).code == 0
 
 
-def test_an_older_keeper_is_replaced_by_one_that_shares_devices(tmp_path: Path, diary: Diary) -> None:
+def test_a_keeper_of_another_release_is_replaced_when_idle(tmp_path: Path, diary: Diary) -> None:
     with LocalCluster(tmp_path, nodes=0, settings=GPUS) as cluster:
         directory = cluster.node_directory(1)
         directory.mkdir()
