@@ -23,7 +23,7 @@ from rota.model.lifecycle import AttemptState, JobState
 from rota.model.limits import JOBS_WAITING_MAX
 from rota.model.plan import Record
 from rota.model.task import TaskBlock
-from rota.sim.plot import log_log
+from rota.sim.workloads.plot import log_log
 from rota.store import codec
 from rota.store.protocol import Snapshot
 from rota.store.sqlite import SqliteStore

@@ -14,11 +14,11 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from rota.sim.figures import figures, show_duration
-from rota.sim.load import Elastic, LoadKind, NodeGroup
-from rota.sim.plot import log_log
 from rota.sim.replay import Replayed, ReplaySettings, replay
-from rota.sim.workload import Workload, parse
+from rota.sim.workloads.figures import figures, show_duration
+from rota.sim.workloads.model import Elastic, LoadKind, NodeGroup
+from rota.sim.workloads.plot import log_log
+from rota.sim.workloads.toml_file import Workload, parse
 
 CPUS = 16
 ELASTIC_CPUS = 4  # so that few tasks need all nodes

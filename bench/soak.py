@@ -26,7 +26,7 @@ from soak_jobs import RealJob, real_job, scale_of
 from rota.client.cluster import Cluster
 from rota.client.errors import RotaError
 from rota.model.errors import Rejected
-from rota.sim.workload import Workload, read
+from rota.sim.workloads.toml_file import Workload, read
 from rota.testing.processes import until
 
 WORKLOAD = Path(__file__).resolve().parents[1] / "examples" / "workloads" / "ci.toml"

@@ -4,7 +4,7 @@ import random
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from rota.sim.workload import Arrival, Workload
+from rota.sim.workloads.toml_file import Arrival, Workload
 
 SLOTS_MAX = 1000  # of larger arrays the tasks repeat each other: a command has its limit
 NEVER_SECONDS = 3600.0

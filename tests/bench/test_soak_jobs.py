@@ -9,7 +9,7 @@ import pytest
 
 from bench.soak_jobs import NEVER_SECONDS, Scale, real_job, scale_of
 from rota.apiserver.spec.job import parse_spec
-from rota.sim.workload import Arrival, Behaviour, NodeGroup, Workload
+from rota.sim.workloads.toml_file import Arrival, Behaviour, NodeGroup, Workload
 
 CALM = Scale(
     speed=60, outage_seconds=0, cpu=0.1, memory=0.5, node_cpu=2, node_memory_bytes=2**30

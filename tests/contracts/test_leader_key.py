@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rota.model.errors import LostLeadership
-from rota.sim.lease import KeyHolder, LeaderKey
+from rota.sim.world.leader_key import KeyHolder, LeaderKey
 from rota.store.etcd.client import EtcdAccess, EtcdClient
 from rota.store.etcd.leader_lease import boot_ms
 from rota.store.etcd.store import EtcdStore

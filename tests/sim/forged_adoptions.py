@@ -5,7 +5,7 @@ from collections.abc import Callable
 from rota.model.ids import JobId
 from rota.model.job import JobStatus
 from rota.model.lifecycle import AttemptState, JobState
-from rota.sim.adoptions import ADOPTED_MS, AdoptionChecks
+from rota.sim.checks.adoption import ADOPTED_MS, AdoptionChecks
 from rota.testing.records import placed, reported
 from tests.sim.stage import ATTEMPTS, ONE, SPEC, STATUSES, Stage
 

@@ -8,10 +8,10 @@ from rota.model.job import JobCluster
 from rota.model.lifecycle import ClusterState, MachineState
 from rota.model.plan import Record
 from rota.providers.protocol import MachineOrder
-from rota.sim.fleets import MachineChecks
-from rota.sim.machine import SimMachine
-from rota.sim.newcomer import JoiningMachine
-from rota.sim.provider import NAME, SimProvider
+from rota.sim.checks.machines import MachineChecks
+from rota.sim.cluster.joining_machine import JoiningMachine
+from rota.sim.cluster.machine import SimMachine
+from rota.sim.cluster.provider import NAME, SimProvider
 from rota.store import codec
 from rota.store.protocol import Batch
 from tests.sim.stage import ONE, Stage

@@ -7,7 +7,7 @@ from rota.model.dependency import Dependency
 from rota.model.ids import JobId
 from rota.model.job import JobCluster, JobIntent, JobKind, JobStatus
 from rota.model.lifecycle import AttemptState, JobState
-from rota.sim.keeping import SimChild, TaskBehaviour
+from rota.sim.cluster.machine_os import SimChild, TaskBehaviour
 from rota.testing.builders import job_spec
 from rota.testing.records import placed, reported
 from tests.sim.stage import ATTEMPTS, ONE, STATUSES, TASKS, Stage

@@ -13,10 +13,10 @@ from rota.model.namespace import NamespaceRecord
 from rota.model.node import Eligibility, NodeIntent, NodeSpec
 from rota.model.plan import Record
 from rota.model.shape import AffinityTerm, Constraint, Op, SpreadTerm
-from rota.sim import shortage
-from rota.sim.medium import SimStore
-from rota.sim.network import SimNetwork
-from rota.sim.world import World
+from rota.sim.checks import disk_low
+from rota.sim.world.network import SimNetwork
+from rota.sim.world.store import SimStore
+from rota.sim.world.virtual_time import World
 from rota.store import codec
 from rota.store.protocol import Batch
 from rota.testing.builders import job_spec, node_status
@@ -115,8 +115,8 @@ def written_when_short(record: Record) -> None:
     world = World(0)
     medium = SimStore(world, SimNetwork(world))
     medium.short_since_ms = 0
-    world.run(shortage.KNOWN_MS)
-    shortage.look(medium, {}, Batch(1, 0, 0, 0, [(str(record.key), codec.encode(record))], (), None))
+    world.run(disk_low.KNOWN_MS)
+    disk_low.check_commit(medium, {}, Batch(1, 0, 0, 0, [(str(record.key), codec.encode(record))], (), None))
 
 
 def a_job_is_taken_by_a_full_store() -> None:

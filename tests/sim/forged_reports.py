@@ -7,7 +7,7 @@ from rota.model.errors import Conflict, NotFound
 from rota.model.lifecycle import AttemptState
 from rota.model.plan import EventRecord
 from rota.model.result import ResultRecord
-from rota.sim.reported import ResultCall
+from rota.sim.cluster.task_results import ResultCall
 from rota.store import codec
 from rota.store.protocol import Batch
 from rota.testing.records import reported

@@ -7,13 +7,13 @@ from rota.apiserver.streams.event_cursor import EventCursor, SequencedEvent
 from rota.model.ids import JobId, NodeId
 from rota.model.node import Connection, NodeSpec
 from rota.model.plan import EventRecord
-from rota.sim.events import LATE_MS, EventChecks
-from rota.sim.medium import SimStore
-from rota.sim.network import SimNetwork
-from rota.sim.subscribers import SimSubscriber
-from rota.sim.users import SimUsers
-from rota.sim.words import EventPageMessage, HelloMessage, WatchEnded, WatchStarted
-from rota.sim.world import SimClock, SimProcess, World
+from rota.sim.checks.events import LATE_MS, EventChecks
+from rota.sim.cluster.messages import EventPageMessage, HelloMessage, WatchEnded, WatchStarted
+from rota.sim.cluster.subscribers import SimSubscriber
+from rota.sim.cluster.users import SimUsers
+from rota.sim.world.network import SimNetwork
+from rota.sim.world.store import SimStore
+from rota.sim.world.virtual_time import SimClock, SimProcess, World
 from rota.store import codec
 from rota.store.protocol import Batch, EventRow
 from rota.testing.builders import hello

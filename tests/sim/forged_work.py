@@ -8,7 +8,7 @@ from rota.model.ids import JobId, NodeId
 from rota.model.job import JobStatus, JobTombstone, SubmitKey
 from rota.model.lifecycle import AttemptState, JobState, NodeState, TaskState
 from rota.model.node import NodeSpec
-from rota.sim.deadlines import SLACK_MS
+from rota.sim.checks.deadlines import SLACK_MS
 from rota.testing.builders import job_spec, node_status
 from rota.testing.records import decided, placed, reported
 from tests.sim.stage import ATTEMPTS, ONE, STATUSES, TASKS, Stage

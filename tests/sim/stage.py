@@ -6,13 +6,13 @@ from rota.model.job import JobSpec, JobStatus
 from rota.model.lifecycle import AttemptState, JobState
 from rota.model.plan import Record
 from rota.model.task import TaskBlock
-from rota.sim.checks import Checks
-from rota.sim.keeping import SimChild, TaskBehaviour
-from rota.sim.machine import SimMachine
-from rota.sim.medium import SimStore
-from rota.sim.network import SimNetwork
-from rota.sim.server import LivenessTimes, SimServer
-from rota.sim.world import World
+from rota.sim.checks.suite import Checks
+from rota.sim.cluster.machine import SimMachine
+from rota.sim.cluster.machine_os import SimChild, TaskBehaviour
+from rota.sim.cluster.server import LivenessTimes, SimServer
+from rota.sim.world.network import SimNetwork
+from rota.sim.world.store import SimStore
+from rota.sim.world.virtual_time import World
 from rota.store import codec
 from rota.store.protocol import Batch
 from rota.testing.builders import job_spec

@@ -2,11 +2,11 @@
 
 import pytest
 
-from rota.sim import fault_providers
-from rota.sim.cluster import Size
-from rota.sim.fault import SimFault
-from rota.sim.load import Arrival, Behaviour, Elastic, NodeGroup
+from rota.sim.faults import providers
+from rota.sim.faults.fault import SimFault
 from rota.sim.scenario import Finding, Scenario, run
+from rota.sim.simulation import Size
+from rota.sim.workloads.model import Arrival, Behaviour, Elastic, NodeGroup
 
 NODES = (NodeGroup(1, {"cpu": 1000, "memory": 1 << 30}, {}),)
 CLOUD = Elastic(
@@ -31,7 +31,7 @@ def befallen(kind: str, seed: int) -> Finding:
     return run(Scenario(seed, Size(NODES, elastic=CLOUD), [work], [fault], safety_ms=60_000))
 
 
-@pytest.mark.parametrize("kind", fault_providers.KINDS)
+@pytest.mark.parametrize("kind", providers.KINDS)
 def test_whatever_a_provider_does_every_promise_holds(kind: str) -> None:
     found = befallen(kind, seed=1)
 

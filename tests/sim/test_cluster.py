@@ -7,11 +7,11 @@ from rota.engine.state.mirror import Mirror
 from rota.model.ids import NodeId
 from rota.model.node import Eligibility, NodeSpec
 from rota.model.plan import NO_CHANGE
-from rota.sim.cluster import SimCluster, Size
-from rota.sim.fault import SimFault
-from rota.sim.faults import KINDS
-from rota.sim.load import NodeGroup
-from rota.sim.world import World
+from rota.sim.faults.draw import KINDS
+from rota.sim.faults.fault import SimFault
+from rota.sim.simulation import SimCluster, Size
+from rota.sim.workloads.model import NodeGroup
+from rota.sim.world.virtual_time import World
 from rota.testing.builders import apply, at
 
 

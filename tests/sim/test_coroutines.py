@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from rota.sim.coroutines import Coroutines
-from rota.sim.world import SimClock, SimProcess, World
+from rota.sim.world.coroutines import Coroutines
+from rota.sim.world.virtual_time import SimClock, SimProcess, World
 
 
 class Told:

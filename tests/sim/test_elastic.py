@@ -7,10 +7,10 @@ import pytest
 
 from rota.model.errors import Rejected
 from rota.sim.__main__ import main
-from rota.sim.load import Workload
 from rota.sim.replay import Replayed, ReplaySettings, replay
-from rota.sim.sizes import SizedRun, busy_share, node_hours, sizes
-from rota.sim.workload import parse, read
+from rota.sim.workloads.model import Workload
+from rota.sim.workloads.sizes import SizedRun, busy_share, node_hours, sizes
+from rota.sim.workloads.toml_file import parse, read
 
 FILE = """
 [cluster]

@@ -3,11 +3,11 @@
 from rota.apiserver.streams.event_cursor import EventCursor
 from rota.engine.loop import Decided
 from rota.model.plan import EventRecord, Instant
-from rota.sim.medium import Done, SimStore
-from rota.sim.network import SimNetwork
-from rota.sim.watching import SimEventStream
-from rota.sim.words import EventPageMessage, WatchRequest
-from rota.sim.world import SimClock, SimProcess, World
+from rota.sim.cluster.event_stream import SimEventStream
+from rota.sim.cluster.messages import EventPageMessage, WatchRequest
+from rota.sim.world.network import SimNetwork
+from rota.sim.world.store import Done, SimStore
+from rota.sim.world.virtual_time import SimClock, SimProcess, World
 from rota.store import codec
 from rota.store.protocol import EventRow
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rota.sim.figures import Figures, TaskRun, figures, ran_in_log, show_duration, table, timeline
-from rota.sim.workload import BadWorkload
+from rota.sim.workloads.figures import Figures, TaskRun, figures, ran_in_log, show_duration, table, timeline
+from rota.sim.workloads.toml_file import BadWorkload
 
 SWF = Path(__file__).parent / "data" / "small.swf"
 HALF = TaskRun("1", 0, 1000, 0, 0, 60_000)

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from rota.sim.cluster import Size
-from rota.sim.fault import SimFault
-from rota.sim.faults import draw
-from rota.sim.load import Arrival, Behaviour, NodeGroup
+from rota.sim.faults.draw import draw
+from rota.sim.faults.fault import SimFault
 from rota.sim.scenario import CPU, GIB, SAFETY_MS, Scenario, run
+from rota.sim.simulation import Size
+from rota.sim.workloads.model import Arrival, Behaviour, NodeGroup
 
 NODES = NodeGroup(2, {"cpu": 16 * CPU, "memory": 8 * GIB, "gpu": 4000}, {})
 

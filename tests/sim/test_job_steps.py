@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from rota.sim.cluster import Size
-from rota.sim.faults import draw
-from rota.sim.load import Arrival, Behaviour, NodeGroup
+from rota.sim.faults.draw import draw
 from rota.sim.scenario import CPU, GIB, SAFETY_MS, Scenario, run
+from rota.sim.simulation import Size
+from rota.sim.workloads.model import Arrival, Behaviour, NodeGroup
 
 NODES = NodeGroup(3, {"cpu": 8 * CPU, "memory": 8 * GIB}, {})
 

@@ -1,9 +1,9 @@
 """Leases in virtual time: renewed for as long as nothing fails, and never by two at a time."""
 
-from rota.sim.cluster import Size
-from rota.sim.fault import SimFault
-from rota.sim.load import Arrival, Behaviour, NodeGroup
+from rota.sim.faults.fault import SimFault
 from rota.sim.scenario import Finding, Scenario, run
+from rota.sim.simulation import Size
+from rota.sim.workloads.model import Arrival, Behaviour, NodeGroup
 
 NODES = (NodeGroup(3, {"cpu": 2000, "memory": 1 << 33}, {"zone": "a"}),)
 

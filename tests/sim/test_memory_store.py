@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from rota.sim.forgetful import memory_store_seed
+from rota.sim.memory_scenario import memory_store_seed
 from rota.sim.scenario import run
 
 BY_DAY, SEEDS, CHUNK = 40, 200, 20

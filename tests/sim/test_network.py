@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from rota.sim.network import PING_MS, SimNetwork, SimStream
-from rota.sim.world import SimClock, SimProcess, World
+from rota.sim.world.network import PING_MS, SimNetwork, SimStream
+from rota.sim.world.virtual_time import SimClock, SimProcess, World
 
 
 class Line:

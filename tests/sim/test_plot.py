@@ -6,8 +6,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from rota.sim.figures import TaskRun, Timeline, timeline
-from rota.sim.plot import COLOURS, log_log, over_time
+from rota.sim.workloads.figures import TaskRun, Timeline, timeline
+from rota.sim.workloads.plot import COLOURS, log_log, over_time
 
 SVG = "{http://www.w3.org/2000/svg}"
 RAN = timeline([TaskRun("1", 0, 1000, 0, 0, 7_200_000), TaskRun("2", 0, 1000, 0, 3_600_000, 7_200_000)], 2000)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import rota.sim
-from rota.sim.faults import KINDS
+from rota.sim.faults.draw import KINDS
 from rota.sim.report import BRANCHES, STEPS, batch_table, failure
 from rota.sim.scenario import Finding, scenario
 from tests.sim.planting import bugs, plant
@@ -24,7 +24,7 @@ KNOWN = [*(f"fault: {kind}" for kind in KINDS), *BRANCHES, *STEPS]
 
 def counted() -> Iterator[str]:
     """A pattern for each thing that the simulator counts."""
-    for path in sorted(Path(rota.sim.__path__[0]).glob("*.py")):
+    for path in sorted(Path(rota.sim.__path__[0]).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             match node:
                 case ast.Call(func=ast.Attribute(attr="count"), args=[ast.Constant(value=str(what))]):

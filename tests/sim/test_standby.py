@@ -7,8 +7,8 @@ import pytest
 from rota.engine.state.mirror import Mirror
 from rota.engine.state.replay import replay_commit
 from rota.model.ids import Key
-from rota.sim.cluster import SimCluster
 from rota.sim.scenario import run, scenario
+from rota.sim.simulation import SimCluster
 from rota.store import codec
 from rota.store.protocol import Batch
 from tests.properties.by_hand import shown

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from rota.model.errors import LostLeadership, StaleState, StoreFull, Transient, Unavailable
-from rota.sim.medium import NAME, PATIENCE_MS, SimStore, StoreTrouble
-from rota.sim.network import SimNetwork
-from rota.sim.world import SimClock, SimProcess, World
+from rota.sim.world.network import SimNetwork
+from rota.sim.world.store import NAME, PATIENCE_MS, SimStore, StoreTrouble
+from rota.sim.world.virtual_time import SimClock, SimProcess, World
 from rota.store.protocol import Batch, Snapshot
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from rota.apiserver.spec.job import parse_spec
 from rota.model.amounts import CPU, DISK, GPU, MEMORY
-from rota.sim.workload import BadWorkload, Workload, read
+from rota.sim.workloads.toml_file import BadWorkload, Workload, read
 
 DATA = Path(__file__).parent / "data"
 SWF = DATA / "small.swf"

@@ -10,7 +10,7 @@ import pytest
 
 from rota.apiserver.spec.job import parse_spec
 from rota.model.amounts import CPU, DISK, GPU, MEMORY
-from rota.sim.workload import (
+from rota.sim.workloads.toml_file import (
     CLUSTER_FIELDS,
     FILE_FIELDS,
     JOB_FIELDS,

@@ -1,6 +1,6 @@
 """Virtual time: events in order, clocks that run wrong, processes that die, freeze and thaw."""
 
-from rota.sim.world import WALL_MS, SimClock, SimProcess, World
+from rota.sim.world.virtual_time import WALL_MS, SimClock, SimProcess, World
 
 
 def started(world: World, name: str = "p") -> SimProcess:

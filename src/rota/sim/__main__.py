@@ -15,17 +15,17 @@ from pathlib import Path
 
 from rota.model.errors import Rejected
 from rota.model.limits import CLUSTER_SECONDS_MAX
-from rota.sim.broken import InvariantBroken
-from rota.sim.figures import Figures, figures, ran_in_log, table, timeline
-from rota.sim.forgetful import memory_store_seed
-from rota.sim.load import HOUR_MS, Elastic, Workload
-from rota.sim.plot import over_time, sizes_over_time
+from rota.sim.memory_scenario import memory_store_seed
 from rota.sim.replay import Replayed, ReplaySettings, replay
 from rota.sim.report import batch_table, failure
 from rota.sim.scenario import Finding, Scenario, run, scenario
 from rota.sim.shrink import shrink
-from rota.sim.sizes import SizedRun, busy_share, node_hours, sizes
-from rota.sim.workload import is_log, read
+from rota.sim.workloads.figures import Figures, figures, ran_in_log, table, timeline
+from rota.sim.workloads.model import HOUR_MS, Elastic, Workload
+from rota.sim.workloads.plot import over_time, sizes_over_time
+from rota.sim.workloads.sizes import SizedRun, busy_share, node_hours, sizes
+from rota.sim.workloads.toml_file import is_log, read
+from rota.sim.world.invariant import InvariantBroken
 
 MOST_FAILURES = 5  # that are shrunk and told at length
 

@@ -8,15 +8,15 @@ from typing import NamedTuple
 
 from rota.model.ids import JobId
 from rota.scheduler import round as placement
-from rota.sim.broken import InvariantBroken
-from rota.sim.cluster import SimCluster, Size
-from rota.sim.faults import befall, draw
-from rota.sim.figures import TaskRun
-from rota.sim.keeping import SimChild
-from rota.sim.load import HOUR_MS, Arrival, Workload
-from rota.sim.machine import SimMachine
+from rota.sim.cluster.machine import SimMachine
+from rota.sim.cluster.machine_os import SimChild
+from rota.sim.faults.draw import befall, draw
 from rota.sim.scenario import all_ended
-from rota.sim.world import World
+from rota.sim.simulation import SimCluster, Size
+from rota.sim.workloads.figures import TaskRun
+from rota.sim.workloads.model import HOUR_MS, Arrival, Workload
+from rota.sim.world.invariant import InvariantBroken
+from rota.sim.world.virtual_time import World
 
 LOOK_MS = 60_000  # how often what overlaps is looked at
 CLOSE_LOOK_MS = 1_000  # the same, while something may fail

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from rota.model.job import Recovery
 from rota.model.lifecycle import ATTEMPT, AttemptState
 from rota.model.recovery import RecoveryDecision
-from rota.sim.faults import KINDS
+from rota.sim.faults.draw import KINDS
 from rota.sim.scenario import Finding
 from rota.sim.shrink import story
 

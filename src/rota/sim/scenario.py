@@ -6,22 +6,22 @@ from random import Random
 from typing import Any, NamedTuple
 
 from rota.model.errors import Bug
-from rota.sim import kinds
-from rota.sim.broken import InvariantBroken
-from rota.sim.clouds import elastic_seed
-from rota.sim.cluster import SimCluster, Size
-from rota.sim.demands import demand
-from rota.sim.fault import SimFault
-from rota.sim.fault_users import give_up, look_after
-from rota.sim.fault_wishes import draw_wishes
-from rota.sim.faults import befall, draw
-from rota.sim.leased import lease_seed
-from rota.sim.load import Arrival, Behaviour, NodeGroup
-from rota.sim.reporting import reporting
-from rota.sim.rollouts import roll_out
-from rota.sim.services import end_services, serve
-from rota.sim.witness import MISSING
-from rota.sim.world import World
+from rota.sim.cluster.machine_os import MISSING
+from rota.sim.faults.draw import befall, draw
+from rota.sim.faults.fault import SimFault
+from rota.sim.faults.user_actions import draw_wishes
+from rota.sim.faults.users import give_up, look_after
+from rota.sim.seeds import job_kinds
+from rota.sim.seeds.demands import demand
+from rota.sim.seeds.elastic import elastic_seed
+from rota.sim.seeds.leases import lease_seed
+from rota.sim.seeds.results import reporting
+from rota.sim.seeds.rollouts import roll_out
+from rota.sim.seeds.services import end_services, serve
+from rota.sim.simulation import SimCluster, Size
+from rota.sim.workloads.model import Arrival, Behaviour, NodeGroup
+from rota.sim.world.invariant import InvariantBroken
+from rota.sim.world.virtual_time import World
 
 SAFETY_MS = 240_000  # while anything may fail
 LIVENESS_MS = 3_600_000  # in which all must come to an end after that
@@ -73,7 +73,7 @@ def scenario(seed: int) -> Scenario:
     under = lease_seed(seed, length_ms, servers=servers)
     clouded = elastic_seed(seed, more.arrivals, length_ms)
     size = Size(tuple(more.groups), servers, lost_ms, elastic=clouded.elastic)
-    wished = kinds.job_kind_seed(seed, clouded.arrivals, length_ms)
+    wished = job_kinds.job_kind_seed(seed, clouded.arrivals, length_ms)
     rolled = roll_out(seed, length_ms)
     own_faults = [*more.faults, *under.faults, *draw_wishes(seed, length_ms), *rolled.faults]
     all_faults = sorted([*faults, *own_faults, *clouded.faults])
@@ -143,14 +143,14 @@ def _play(cluster: SimCluster, case: Scenario) -> None:
         world.after(arrival.at_ms, _submits(cluster, arrival, f"key-{n}"))
     luck = Random(f"{case.seed}/crons")
     for body in case.crons:
-        world.after(luck.randrange(case.safety_ms // 2), kinds.create(cluster, body, luck))
+        world.after(luck.randrange(case.safety_ms // 2), job_kinds.create(cluster, body, luck))
     befall(cluster, case.faults, case.safety_ms)
 
     _again_and_again(cluster, 1_000, cluster.check)
     _again_and_again(cluster, TEND_MS, lambda: look_after(cluster))
     world.run(case.safety_ms)
     world.record("world", "nothing fails from here on")
-    world.after(PATIENCE_MS, lambda: kinds.end_all(cluster))
+    world.after(PATIENCE_MS, lambda: job_kinds.end_all(cluster))
     until_ms = case.safety_ms + case.liveness_ms
     last_ms = max((arrival.at_ms for arrival in case.arrivals), default=0)
     world.run(max(last_ms, case.safety_ms))

@@ -1,0 +1,227 @@
+"""What can befall machines, their processes, disks and clocks."""
+
+from rota.sim.cluster.machine_os import SimChild
+from rota.sim.faults.fault import Befall, SimFault, any_clock, any_machine, disturbed_machine, nothing
+from rota.sim.simulation import SimCluster
+from rota.sim.world.virtual_time import Act
+
+HEARD_MS = 12  # after which at the latest a server hears of a start
+
+
+def _agent_killed(cluster: SimCluster, fault: SimFault) -> Act:
+    machine = any_machine(cluster, fault)
+    if fault.for_ms > cluster.lost_ms // 3:  # else it costs no work
+        cluster.disturb(machine)
+    if not machine.on:
+        return nothing
+    machine.agent.kill()
+    return lambda: None if machine.agent.alive or not machine.on else machine.agent.start()
+
+
+def _keeper_killed(cluster: SimCluster, fault: SimFault) -> Act:
+    disturbed_machine(cluster, fault).keeper.end()
+    return nothing
+
+
+def _both_killed(cluster: SimCluster, fault: SimFault) -> Act:
+    machine = disturbed_machine(cluster, fault)
+    if machine.on:
+        machine.agent.kill()
+        machine.keeper.end()
+    return lambda: None if machine.agent.alive or not machine.on else machine.agent.start()
+
+
+def _power_lost(cluster: SimCluster, fault: SimFault) -> Act:
+    machine = disturbed_machine(cluster, fault)
+    if machine.on:
+        machine.lose_power(fault.how)
+    return lambda: None if machine.on else machine.switch_on()
+
+
+def _power_lost_as_it_starts(cluster: SimCluster, fault: SimFault) -> Act:
+    """Before anybody hears of the next process that is started there, and what was not synced is gone."""
+    machine = disturbed_machine(cluster, fault)
+    born = machine.born
+
+    def starts(name: str, child: SimChild) -> None:
+        machine.born = born
+        born(name, child)
+        cluster.world.after(fault.how * HEARD_MS, lambda: machine.lose_power(0.0) if machine.on else None)
+
+    def back() -> None:
+        machine.born = born
+        if not machine.on:
+            machine.switch_on()
+
+    machine.born = starts
+    return back
+
+
+def _never_returns(cluster: SimCluster, fault: SimFault) -> Act:
+    """But a third of the machines is always left."""
+    gone = [machine for machine in cluster.machines if not machine.on]
+    if len(gone) * 3 < len(cluster.machines):
+        machine = disturbed_machine(cluster, fault)
+        if machine.on:
+            machine.lose_power(fault.how)
+    return nothing
+
+
+def _zone_gone(cluster: SimCluster, fault: SimFault) -> Act:
+    zone = cluster.machines[fault.who % 2 :: 2]
+    for machine in zone:
+        cluster.disturb(machine)
+        if machine.on:
+            machine.lose_power(fault.how)
+
+    def back() -> None:
+        for machine in zone:
+            if not machine.on:
+                machine.switch_on()
+
+    return back
+
+
+def _frozen(cluster: SimCluster, fault: SimFault) -> Act:
+    machine = disturbed_machine(cluster, fault)
+    machine.freeze()
+    return machine.resume
+
+
+def _agent_frozen(cluster: SimCluster, fault: SimFault) -> Act:
+    machine = disturbed_machine(cluster, fault)
+    machine.agent.freeze()
+    cluster.network.check_streams(machine.name)
+
+    def thaw() -> None:
+        if machine.agent.alive:
+            machine.agent.resume()
+            cluster.network.check_streams(machine.name)
+
+    return thaw
+
+
+def _frozen_as_it_calls(cluster: SimCluster, fault: SimFault) -> Act:
+    """Its stream breaks, and it sleeps before it is welcomed again."""
+    machine = disturbed_machine(cluster, fault)
+    agent, asleep = machine.agent, False
+
+    def sleep() -> None:
+        nonlocal asleep
+        agent.called = nothing
+        if not agent.frozen:
+            asleep = True
+            agent.freeze()
+            cluster.network.check_streams(machine.name)
+
+    def wake() -> None:
+        agent.called = nothing
+        if asleep and agent.alive:
+            agent.resume()
+            cluster.network.check_streams(machine.name)
+
+    if agent.runs and agent.stream is not None:
+        agent.called = sleep
+        agent.disconnect("its connection broke")
+    return wake
+
+
+def _keeper_frozen(cluster: SimCluster, fault: SimFault) -> Act:
+    machine = any_machine(cluster, fault)
+    machine.keeper.freeze()
+    return lambda: machine.keeper.resume() if machine.keeper.alive else None
+
+
+def _cloned(cluster: SimCluster, fault: SimFault) -> Act:
+    machine = disturbed_machine(cluster, fault)
+    twin = machine.clone()
+    cluster.add(twin)
+    twin.switch_on()
+
+    def unplug() -> None:
+        twin.scrapped = True
+        if twin.on:
+            twin.lose_power(1.0)
+        cluster.machines.remove(twin)
+
+    return unplug
+
+
+def _leaves(cluster: SimCluster, fault: SimFault) -> Act:
+    machine = disturbed_machine(cluster, fault)
+    if machine.on and machine.agent.runs and machine.agent.welcomed:
+        machine.agent.leave()
+
+    def back() -> None:
+        if not machine.on:
+            machine.switch_on()
+        elif machine.agent.leaving:  # it ends its work first
+            cluster.world.after(1000, back)
+
+    return back
+
+
+def _disk_full(cluster: SimCluster, fault: SimFault) -> Act:
+    machine = disturbed_machine(cluster, fault)
+    machine.disk.full = True
+
+    def clear() -> None:
+        machine.disk.full = False
+
+    return clear
+
+
+def _refuses(cluster: SimCluster, fault: SimFault) -> Act:
+    """One of them lacks a directory, or all do: whoever serves it is away."""
+    machines = [any_machine(cluster, fault)] if fault.how < 0.7 else list(cluster.machines)
+    for machine in machines:
+        machine.refuses = frozenset({"/data"})
+
+    def mend() -> None:
+        for machine in machines:
+            machine.refuses = frozenset()
+
+    return mend
+
+
+def _no_process_to_spare(cluster: SimCluster, fault: SimFault) -> Act:
+    machine = any_machine(cluster, fault)
+    machine.short = True
+
+    def mend() -> None:
+        machine.short = False
+
+    return mend
+
+
+def _wall_clock_jumps(cluster: SimCluster, fault: SimFault) -> Act:
+    any_clock(cluster, fault).jump(round((fault.how - 0.5) * 2 * 365 * 24 * 3_600_000))
+    return nothing
+
+
+def _clock_runs_wrong(cluster: SimCluster, fault: SimFault) -> Act:
+    clock = any_clock(cluster, fault)
+    clock.run_at(0.95 + fault.how / 10)
+    return lambda: clock.run_at(1.0)
+
+
+KINDS: dict[str, Befall] = {
+    "agent killed": _agent_killed,
+    "keeper killed": _keeper_killed,
+    "agent and keeper killed": _both_killed,
+    "power lost": _power_lost,
+    "power lost as it starts": _power_lost_as_it_starts,
+    "never returns": _never_returns,
+    "zone gone": _zone_gone,
+    "machine frozen": _frozen,
+    "agent frozen": _agent_frozen,
+    "agent frozen as it calls": _frozen_as_it_calls,
+    "keeper frozen": _keeper_frozen,
+    "machine cloned": _cloned,
+    "node leaves": _leaves,
+    "node's disk full": _disk_full,
+    "node refuses": _refuses,
+    "no process to spare": _no_process_to_spare,
+    "wall clock jumps": _wall_clock_jumps,
+    "clock runs wrong": _clock_runs_wrong,
+}
