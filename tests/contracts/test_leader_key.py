@@ -72,11 +72,11 @@ class Both:
         store = self.stores[name]
         written = await succeeds(store.commit(batch(store.epoch, after=self.revision, puts={"k": b"v"})))
         self.revision += written
-        return written, self.key.is_of(self.who(name), self.now_ms)
+        return written, self.key.is_held_by(self.who(name), self.now_ms)
 
     async def resign(self, name: str) -> tuple[bool, bool]:
         await self.stores[name].leader_lease.release()
-        if self.key.is_of(self.who(name), self.now_ms):
+        if self.key.is_held_by(self.who(name), self.now_ms):
             self.key.revoke()
         return True, True
 

@@ -1,4 +1,4 @@
-"""Which jobs are where, and whether those that want to be near, apart or spread are."""
+"""Affinity, anti-affinity and spread, recomputed from the placements of each commit."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,19 +11,19 @@ from rota.model.node import Eligibility
 from rota.model.shape import AffinityTerm, Constraint, Op, SpreadTerm
 from rota.sim.world.invariant import InvariantBroken
 
-Placed = Sequence[tuple[JobSpec, str]]  # jobs and nodes, one for each task
+Placed = Sequence[tuple[JobSpec, str]]  # job and node of each task
 
 
 class AffinityChecks:
-    """Live attempts by job and node. Only terms that must hold are looked at, not those with a weight."""
+    """Live attempts by job and node; only required terms are checked, not those with a weight."""
 
-    def __init__(self, known: Mapping[str, Any], is_well: Callable[[str], bool]) -> None:
+    def __init__(self, known: Mapping[str, Any], is_healthy: Callable[[str], bool]) -> None:
         self._known = known
-        self._is_well = is_well
+        self._is_healthy = is_healthy
         self._on: dict[str, dict[str, int]] = {}
-        self._specs: dict[str, JobSpec] = {}  # of what lives
-        self._repelling: dict[str, JobSpec] = {}  # of these, who keeps others away
-        self._left: list[tuple[JobSpec, str]] = []  # in this commit
+        self._specs: dict[str, JobSpec] = {}  # of jobs with live attempts
+        self._repelling: dict[str, JobSpec] = {}  # those with anti-affinity terms
+        self._left: list[tuple[JobSpec, str]] = []  # ended in this commit
 
     def add(self, spec: JobSpec, node: str) -> None:
         self._specs[spec.id] = spec
@@ -46,7 +46,7 @@ class AffinityChecks:
         return holds(condition, self._labels(node))
 
     def check(self, placed: Placed) -> None:
-        """At the end of a commit."""
+        """Check the placements of one commit, after all its records are applied."""
         for job, node in {(spec.id, node): None for spec, node in placed}:
             spec = self._specs[job]
             self._check_apart(spec, node)
@@ -64,8 +64,8 @@ class AffinityChecks:
         for other in others.values():
             if other.namespace != spec.namespace:
                 continue
-            terms = [term for term in spec.apart if holds(term.jobs, _known_as(other))]
-            terms += [term for term in other.apart if holds(term.jobs, _known_as(spec))]
+            terms = [term for term in spec.apart if holds(term.jobs, _labels_of(other))]
+            terms += [term for term in other.apart if holds(term.jobs, _labels_of(spec))]
             for term in terms:
                 there = self._there(other, term, self._domain(node, term)) - (other.id == spec.id)
                 if term.weight is None and there > 0:
@@ -74,28 +74,34 @@ class AffinityChecks:
                     )
 
     def _check_near(self, spec: JobSpec, term: AffinityTerm, nodes: list[str], placed: Placed) -> None:
-        """Whoever was there at some moment of this commit will do. The first of some who go together
-        may be anywhere, if there was nobody."""
+        """A match that was live at any moment of this commit is enough.
+
+        The first task of a group that is near itself may be anywhere if no match is live.
+        """
         alone = 0
-        own = holds(term.jobs, _known_as(spec))
+        own = holds(term.jobs, _labels_of(spec))
         fit = [one for one in self._specs.values() if _fits(spec, term, one)]
         gone = [self._domain(node, term) for one, node in self._left if _fits(spec, term, one)]
         came = sum(_fits(spec, term, one) and self._domain(node, term) is not None for one, node in placed)
         for node in nodes:
             domain = self._domain(node, term)
             if domain is None:
-                raise InvariantBroken(f"job {spec.id} was placed on {node}, which is nowhere: near {term}")
+                raise InvariantBroken(
+                    f"job {spec.id} was placed on {node}, which has no such label: near {term}"
+                )
             there = sum(self._there(one, term, domain) for one in fit) - own
             alone += not there and domain not in gone
         lived = sum(self._somewhere(one, term) for one in fit) - came
         if alone > (own and not lived):
             where = ", ".join(nodes)
-            raise InvariantBroken(f"of job {spec.id} on {where} {alone} have no company: near {term}")
+            raise InvariantBroken(f"of job {spec.id} on {where} {alone} have no match: near {term}")
 
     def _check_spread(self, spec: JobSpec, node: str, rule: SpreadTerm) -> None:
         domain = self._domain(node, rule)
         if domain is None:
-            raise InvariantBroken(f"job {spec.id} was placed on {node}, which is nowhere: spread over {rule}")
+            raise InvariantBroken(
+                f"job {spec.id} was placed on {node}, which has no such label: spread over {rule}"
+            )
         here = self._there(spec, rule, domain)
         for other in {self._domain(one, rule): None for one in self._fitting(spec)}:
             if other is not None:
@@ -107,23 +113,25 @@ class AffinityChecks:
                     )
 
     def _fitting(self, spec: JobSpec) -> list[str]:
-        """Nodes that the leader must know to be open for it, were there room."""
+        """Nodes that the leader must consider open for the job, regardless of free resources."""
         keys = [key for key in self._known if key.startswith("node/") and key.endswith("/status")]
         nodes = [key.split("/")[1] for key in keys]
-        return [one for one in nodes if self._is_open(one) and self._admits(one, spec) and self._is_well(one)]
+        return [
+            one for one in nodes if self._is_open(one) and self._admits(one, spec) and self._is_healthy(one)
+        ]
 
     def _is_open(self, node: str) -> bool:
-        wish, status = self._known.get(f"node/{node}/wish"), self._known[f"node/{node}/status"]
-        return status.state is NodeState.READY and (wish is None or wish.eligibility is Eligibility.OPEN)
+        intent, status = self._known.get(f"node/{node}/wish"), self._known[f"node/{node}/status"]
+        return status.state is NodeState.READY and (intent is None or intent.eligibility is Eligibility.OPEN)
 
     def _admits(self, node: str, spec: JobSpec) -> bool:
-        """It is in the job's cluster: those of others are nothing to it."""
-        wish, home = self._known.get(f"node/{node}/wish"), home_of(self._known, spec)
-        may = self._known[f"node/{node}/spec"].cluster == home and (wish is None or not wish.taints)
+        """Whether the node is in the job's cluster, untainted, and satisfies its constraints."""
+        intent, home = self._known.get(f"node/{node}/wish"), home_of(self._known, spec)
+        may = self._known[f"node/{node}/spec"].cluster == home and (intent is None or not intent.taints)
         return may and all(self.fulfils(node, one) for one in spec.where)
 
     def _there(self, spec: JobSpec, term: AffinityTerm | SpreadTerm, domain: str | None) -> int:
-        """Live attempts of a job in a domain; none are in a domain that there is not."""
+        """Number of live attempts of a job in a domain; 0 if the domain is None."""
         here = self._on.get(spec.id, {}).items()
         return sum(count for node, count in here if domain is not None and self._domain(node, term) == domain)
 
@@ -136,21 +144,21 @@ class AffinityChecks:
 
     def _labels(self, node: str) -> dict[str, str]:
         spec, status = self._known[f"node/{node}/spec"], self._known.get(f"node/{node}/status")
-        said = {} if status is None else status.labels
-        return counted(said, {**spec.labels, "node": spec.name, "cluster": spec.cluster}, frozenset())
+        reported = {} if status is None else status.labels
+        return counted(reported, {**spec.labels, "node": spec.name, "cluster": spec.cluster}, frozenset())
 
 
 def home_of(known: Mapping[str, Any], spec: JobSpec) -> str:
-    """The cluster that it is assigned to."""
+    """The cluster to which the job is assigned."""
     assigned = known.get(f"job/{spec.id}/cluster")
     return DEFAULT if assigned is None else str(assigned.cluster)
 
 
 def _fits(spec: JobSpec, term: AffinityTerm, other: JobSpec) -> bool:
-    return other.namespace == spec.namespace and holds(term.jobs, _known_as(other))
+    return other.namespace == spec.namespace and holds(term.jobs, _labels_of(other))
 
 
-def _known_as(spec: JobSpec) -> dict[str, str]:
+def _labels_of(spec: JobSpec) -> dict[str, str]:
     return {**spec.labels, "job": spec.name}
 
 

@@ -1,4 +1,4 @@
-"""A service of which something makes way -> that enough of it stays."""
+"""A rollout replaces tasks of a service only while enough of the others are available."""
 
 from collections import ChainMap
 from collections.abc import Iterator, Mapping
@@ -12,32 +12,35 @@ from rota.model.service import Health
 from rota.model.task import TaskBlock
 from rota.sim.world.invariant import InvariantBroken
 
-WELL = (Health.UP, Health.HEALTHY)
+HEALTHY = (Health.UP, Health.HEALTHY)
 
 
 def check_availability(
     known: Mapping[str, Any], fresh: dict[str, Any], before: TaskBlock, now: TaskBlock
 ) -> None:
-    """Whoever serves makes way only if no more are away then than may be; `known`: before this commit.
+    """Tasks that serve are replaced only if no more than max_parallel are unavailable then.
 
-    A task is away for sure if it was before the commit as well as after it.
+    `known` are the records before this commit, `fresh` those that it writes. A task counts as unavailable if
+    it was before the commit as well as after it: the rollout may have decided on either state.
     """
     after = ChainMap(fresh, dict(known))
-    spec, wish = after[f"job/{now.job}/spec"], after.get(f"job/{now.job}/wish")
+    spec, intent = after[f"job/{now.job}/spec"], after.get(f"job/{now.job}/wish")
     chosen = {at: number for at, number in now.renew.items() if before.renew.get(at) != number}
-    if not chosen or not spec.is_service or wish is None:
+    if not chosen or not spec.is_service or intent is None:
         return
-    down = set(_away(after, spec, but=chosen))
-    away = set(_away(known, spec)) & down
+    unavailable_after = set(_unavailable(after, spec, but=chosen))
+    unavailable = set(_unavailable(known, spec)) & unavailable_after
     first = now.block * BLOCK_TASKS
-    served = {first + at for at in chosen} - down
-    if served and len(away | served) > wish.max_parallel:
-        named = f"tasks {sorted(served)} of job {now.job} make way while {sorted(away)} are away"
-        raise InvariantBroken(f"{named}: at most {wish.max_parallel} may be")
+    served = {first + at for at in chosen} - unavailable_after
+    if served and len(unavailable | served) > intent.max_parallel:
+        replaced = f"tasks {sorted(served)} of job {now.job} are replaced while {sorted(unavailable)}"
+        raise InvariantBroken(f"{replaced} are unavailable: at most {intent.max_parallel} may be")
 
 
-def _away(records: Mapping[str, Any], spec: JobSpec, but: Mapping[int, int] | None = None) -> Iterator[int]:
-    """Tasks that do not serve; `but`: those that are to make way only now still do."""
+def _unavailable(
+    records: Mapping[str, Any], spec: JobSpec, but: Mapping[int, int] | None = None
+) -> Iterator[int]:
+    """Tasks that do not serve; those in `but`, replaced by this commit, still count as serving."""
     for block in range(spec.blocks):
         attempts, status, tasks = (
             records.get(f"{kind}/{spec.id}/{block}") for kind in ("attempt", "status", "task")
@@ -55,5 +58,5 @@ def _away(records: Mapping[str, Any], spec: JobSpec, but: Mapping[int, int] | No
 def _serves(status: Any, at: int, number: int) -> bool:
     if status is None or ints(status, "number")[at] != number or status.state[at] != AttemptState.RUNNING:
         return False
-    life = status.lives.get(at)
-    return life is None or life.health in WELL
+    service = status.lives.get(at)
+    return service is None or service.health in HEALTHY

@@ -1,4 +1,4 @@
-"""Nodes that fall silent together: while they are half of all, none is given up unless somebody said so."""
+"""The eviction brake: while half of all nodes are silent at once, none is lost unless confirmed as gone."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,14 +14,16 @@ _ABSENT = (NodeState.SUSPECT, NodeState.LOST)
 
 
 class BrakeChecks:
+    """Recomputes the brake from the records, for every possible window."""
+
     def __init__(self, known: Mapping[str, Any], world: World) -> None:
         self._known = known
         self._world = world
 
-    def given_up(self, node: NodeId, fresh: Mapping[str, Any]) -> None:
-        """Held against what was on disk before, by looking at every window there is."""
+    def check_lost(self, node: NodeId, fresh: Mapping[str, Any]) -> None:
+        """`node` is declared lost; compare with the node statuses before this commit."""
         before = self._known.get(f"node/{node}/status")
-        if before is None or before.silent_at_ms is None or self._is_said_gone(before, fresh):
+        if before is None or before.silent_at_ms is None or self._is_confirmed_gone(before, fresh):
             return
         statuses = [one for one in self._known.values() if isinstance(one, NodeStatus)]
         statuses = [one for one in statuses if not _has_returned(one, fresh)]
@@ -36,14 +38,18 @@ class BrakeChecks:
             holds = silent >= BRAKE_NODES and silent * 100 >= whole * BRAKE_STOP_PERCENT
             if holds and start_ms <= before.silent_at_ms <= start_ms + BRAKE_WINDOW_MS:
                 raise InvariantBroken(
-                    f"{node} was given up while {silent} of {whole} nodes were silent at once"
+                    f"{node} was declared lost while {silent} of {whole} nodes were silent at once"
                 )
 
-    def _is_said_gone(self, status: NodeStatus, fresh: Mapping[str, Any]) -> bool:
+    def _is_confirmed_gone(self, status: NodeStatus, fresh: Mapping[str, Any]) -> bool:
         key = f"node/{status.id}/wish"
-        wish: NodeIntent | None = fresh.get(key) or self._known.get(key)
-        said_ms = None if wish is None else wish.gone_at_ms
-        return said_ms is not None and status.silent_at_ms is not None and said_ms > status.silent_at_ms
+        intent: NodeIntent | None = fresh.get(key) or self._known.get(key)
+        confirmed_ms = None if intent is None else intent.gone_at_ms
+        return (
+            confirmed_ms is not None
+            and status.silent_at_ms is not None
+            and confirmed_ms > status.silent_at_ms
+        )
 
 
 def _has_returned(status: NodeStatus, fresh: Mapping[str, Any]) -> bool:

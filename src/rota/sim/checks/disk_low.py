@@ -1,4 +1,4 @@
-"""A store that is short of room takes how work ends, and nothing that is new."""
+"""While the disk of the store is low, only terminal states are written: no new jobs, no placements."""
 
 from typing import Any
 
@@ -10,21 +10,21 @@ from rota.sim.world.store import SimStore
 from rota.store import codec
 from rota.store.protocol import Batch
 
-KNOWN_MS = 10_000  # by then whoever leads has been told, and what it decided before is long written
+KNOWN_MS = 10_000  # by then the leader knows, and earlier decisions are committed
 
 
-def check_commit(medium: SimStore, known: dict[str, Any], batch: Batch) -> None:
-    """Before what is known is brought up to date."""
-    since_ms = medium.short_since_ms
-    if since_ms is None or medium.world.now_ms - since_ms < KNOWN_MS:
+def check_commit(store: SimStore, known: dict[str, Any], batch: Batch) -> None:
+    """Check a commit before `known` is updated with it."""
+    since_ms = store.disk_low_since_ms
+    if since_ms is None or store.world.now_ms - since_ms < KNOWN_MS:
         return
-    medium.world.count("store: short, and written to")
+    store.world.count("store: written to while the disk was low")
     for key, value in batch.puts:
         record, before = codec.decode(key, value), known.get(key)
         if isinstance(record, JobSpec) and before is None:
-            raise InvariantBroken(f"job {record.id} was taken while the store was short of room")
+            raise InvariantBroken(f"job {record.id} was accepted while the disk was low")
         if isinstance(record, AttemptBlock) and _placed(record) > (0 if before is None else _placed(before)):
-            raise InvariantBroken(f"tasks of job {record.job} were placed while the store was short of room")
+            raise InvariantBroken(f"tasks of job {record.job} were placed while the disk was low")
 
 
 def _placed(block: AttemptBlock) -> int:

@@ -1,4 +1,4 @@
-"""Whether a job can run on the machines that are left: what surely can is waited for."""
+"""Whether a job can certainly run on the remaining machines; the scenario waits for those that can."""
 
 from collections.abc import Iterable
 
@@ -9,7 +9,7 @@ from rota.sim.cluster.machine import SimMachine
 
 
 def can_run(spec: JobSpec, machines: Iterable[SimMachine]) -> bool:
-    """Of what depends on others nobody knows: it counts as if it could not."""
+    """Return False for jobs that depend on where others run: whether they fit is not known."""
     if spec.near or spec.spread or (spec.gang and spec.apart):
         return False
     copies = sum(_copies(spec, machine) for machine in machines if machine.on)
@@ -17,9 +17,9 @@ def can_run(spec: JobSpec, machines: Iterable[SimMachine]) -> bool:
 
 
 def _copies(spec: JobSpec, machine: SimMachine) -> int:
-    """How many of its tasks an empty machine has room for."""
+    """Number of its tasks that fit on the empty machine."""
     labels = {**machine.labels, "node": machine.node}
-    if not all(holds(one, labels) for one in spec.where):
+    if not all(holds(constraint, labels) for constraint in spec.where):
         return 0
     has = machine.capacity
     copies = min(has.get(name, 0) // amount for name, amount in spec.needs.items() if name != GPU)

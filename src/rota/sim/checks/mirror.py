@@ -1,4 +1,4 @@
-"""What a leader believes = what a fresh read of the disk gives, and so is all that it derives from it."""
+"""A leader's mirror = a mirror freshly loaded from disk, its records and all that is derived from them."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -22,15 +22,15 @@ _HELD = (
 
 
 def within_capacity(server: SimServer, nodes: Iterable[NodeId]) -> None:
-    """Where it has just placed something that must not wait, what it believes to be reserved is there.
+    """Where the leader has just reserved resources, it has not reserved more than the capacity.
 
-    Elsewhere it may learn that more has begun than it knew: what was sent ahead takes room unasked.
+    On other nodes it may: an attempt that was sent ahead (lookahead) starts without a reservation.
     """
-    room = server.mirror.node_table
+    table = server.mirror.node_table
     for node in nodes:
-        slot = room.slot[node]
-        for resource, row in room.rows.items():
-            reserved, capacity = int(room.reserved[row, slot]), int(room.capacity[row, slot])
+        slot = table.slot[node]
+        for resource, row in table.rows.items():
+            reserved, capacity = int(table.reserved[row, slot]), int(table.capacity[row, slot])
             if reserved > capacity:
                 raise InvariantBroken(
                     f"{server.name} has reserved {reserved} of {capacity} {resource} on {node}"
@@ -42,25 +42,27 @@ def equal_disk(server: SimServer, known: Mapping[str, Record]) -> None:
     fresh.inherit(server.mirror)
     held = {str(record.key): record for record in _records(server.mirror)}
     disk: dict[str, Record | None] = {key: None for key in known if key.partition("/")[0] in _HELD}
-    disk |= {str(record.key): record for record in _records(fresh)}  # for as many tasks as there are now
+    disk |= {
+        str(record.key): record for record in _records(fresh)
+    }  # blocks widened to the present number of tasks
     if held != disk:
         differing = [key for key in sorted(held.keys() | disk.keys()) if held.get(key) != disk.get(key)]
         raise InvariantBroken(f"{server.name} believes other than what is on disk: {differing[:5]}")
     believed, derived = _derived(server.mirror), _derived(fresh)
     for what in sorted(believed.keys() | derived.keys()):
         if believed.get(what) != derived.get(what):
-            told = f"{believed.get(what)}, and the disk says {derived.get(what)}"
-            raise InvariantBroken(f"{server.name} believes of {what}: {told}")
+            difference = f"{believed.get(what)}, and the disk says {derived.get(what)}"
+            raise InvariantBroken(f"{server.name} believes of {what}: {difference}")
 
 
 def _records(mirror: Mirror) -> Iterable[Record]:
-    """Everything a mirror holds."""
+    """All records of a mirror."""
     for job in mirror.jobs.values():
-        one: tuple[Record | None, ...] = (
+        of_job: tuple[Record | None, ...] = (
             *(begun(job.spec), job.intent, job.cluster, job.status, job.verdict, job.answers),
             *(job.previous_version, job.rollout, job.adoption, job.unplaceable),
         )
-        yield from (record for record in one if record is not None)
+        yield from (record for record in of_job if record is not None)
         yield from job.pins.values()
         yield from job.tasks.values()
         yield from job.attempts.values()
@@ -86,11 +88,11 @@ def _records(mirror: Mirror) -> Iterable[Record]:
 
 
 def _derived(mirror: Mirror) -> dict[str, Any]:
-    """All it has made of its records, by a name of its own."""
-    neighbours, accounts = mirror.affinity, mirror.usage
+    """All that a mirror derives from its records, by name."""
+    affinity, accounts = mirror.affinity, mirror.usage
     found: dict[str, Any] = {
         "unfinished jobs": mirror.unfinished,
-        "lines": _lines(mirror),
+        "queues": _queues(mirror),
         "namespaces": {name: _some(held) for name, held in accounts.by_namespace.items() if _some(held)},
         "users": {owner: _some(held) for owner, held in accounts.by_owner.items() if _some(held)},
     }
@@ -98,43 +100,43 @@ def _derived(mirror: Mirror) -> dict[str, Any]:
         found[f"job {job}"] = {
             "tasks": entry.task_counts.as_dict(),
             "placed up to": entry.first_never_placed,
-            "again": entry.retry_at_ms,
-            "in line": entry.queue is not None,
+            "retry at": entry.retry_at_ms,
+            "queued": entry.queue is not None,
             "on": entry.live_by_node,
         }
     for node in mirror.nodes:
         slot = mirror.node_table.slot[node]
-        near = {term: int(column[slot]) for term, column in neighbours.members.items()}
-        apart = {term: int(column[slot]) for term, column in neighbours.holders.items()}
-        own = {job: int(column[slot]) for job, column in neighbours.own.items()}
-        found[f"node {node}"] = _derived_of(mirror, node) | {"neighbours": (near, apart, own)}
+        near = {term: int(column[slot]) for term, column in affinity.members.items()}
+        apart = {term: int(column[slot]) for term, column in affinity.holders.items()}
+        own = {job: int(column[slot]) for job, column in affinity.own.items()}
+        found[f"node {node}"] = _derived_of(mirror, node) | {"affinity": (near, apart, own)}
     return found
 
 
-def _lines(mirror: Mirror) -> dict[QueueKey, list[QueueRank]]:
-    """With all directories together: which of them were refused lately is on no disk."""
+def _queues(mirror: Mirror) -> dict[QueueKey, list[QueueRank]]:
+    """Pending queues, merged over working directories: recent refusals of a directory are not stored."""
     found: dict[QueueKey, list[QueueRank]] = {}
-    for line, turns in mirror.pending_queues():
-        found.setdefault(line.without_workdir, []).extend(turns)
-    return {line: sorted(turns) for line, turns in found.items()}
+    for key, ranks in mirror.pending_queues():
+        found.setdefault(key.without_workdir, []).extend(ranks)
+    return {key: sorted(ranks) for key, ranks in found.items()}
 
 
 def _derived_of(mirror: Mirror, node: NodeId) -> dict[str, Any]:
-    room = mirror.node_table
-    slot, levels = room.slot[node], room.preemptible.by_priority.items()
+    table = mirror.node_table
+    slot, levels = table.slot[node], table.preemptible.by_priority.items()
     return {
         "assigned": mirror.nodes[node].assigned,
-        "capacity": _some({name: int(room.capacity[row, slot]) for name, row in room.rows.items()}),
-        "reserved": _some({name: int(room.reserved[row, slot]) for name, row in room.rows.items()}),
-        "devices": _some(dict(enumerate(room.devices[slot].tolist()))),
-        "queued": int(room.queued[slot]),
-        "held": int(room.held[slot]),
-        "lent": {level: lent for level, columns in levels if (lent := _at(columns, slot))},
-        "leaving": _at(room.preemptible.leaving, slot),
-        "noise": _some({kind: int(column[slot]) for kind, column in room.noise.items()}),
-        "open": bool(room.open[slot]),
-        "labels": dict(room.labels[slot]),
-        "taints": room.taints[slot],
+        "capacity": _some({name: int(table.capacity[row, slot]) for name, row in table.rows.items()}),
+        "reserved": _some({name: int(table.reserved[row, slot]) for name, row in table.rows.items()}),
+        "devices": _some(dict(enumerate(table.devices[slot].tolist()))),
+        "queued": int(table.queued[slot]),
+        "held": int(table.held[slot]),
+        "preemptible": {level: held for level, columns in levels if (held := _at(columns, slot))},
+        "leaving": _at(table.preemptible.leaving, slot),
+        "noise": _some({kind: int(column[slot]) for kind, column in table.noise.items()}),
+        "open": bool(table.open[slot]),
+        "labels": dict(table.labels[slot]),
+        "taints": table.taints[slot],
     }
 
 
@@ -143,5 +145,5 @@ def _at(columns: Mapping[str, Any], slot: int) -> dict[str, int]:
 
 
 def _some(amounts: Mapping[Any, int]) -> dict[Any, int]:
-    """Those that there are: columns of what is gone may be left."""
+    """Non-zero amounts: columns of removed entries may be left."""
     return {name: amount for name, amount in amounts.items() if amount}

@@ -1,4 +1,4 @@
-"""Where work may be placed: held against the records alone, by rules written here a second time."""
+"""Placement rules, implemented a second time over the records alone, and checked at each commit."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -18,14 +18,14 @@ Task = tuple[str, int]
 
 
 class LivePlacement(NamedTuple):
-    """Where the last attempt of a task was placed, while it lives."""
+    """The node and GPUs of the latest attempt of a task, while it lives."""
 
     spec: JobSpec
     task: Task
     number: int
     node: str
-    gpus: int  # its devices, one bit each
-    waits: bool  # for room on the node, and takes none yet
+    gpus: int  # its devices, as a bit mask
+    waits: bool  # queued on the node (lookahead): reserves nothing yet
 
     @property
     def name(self) -> str:
@@ -33,90 +33,97 @@ class LivePlacement(NamedTuple):
 
 
 class PlacementChecks:
-    """What lives where; each commit's placements are looked at when all of it is known."""
+    """Live placements; those of a commit are checked when all its records are applied."""
 
-    def __init__(self, known: Mapping[str, Any], world: World, is_well: Callable[[str], bool]) -> None:
+    def __init__(self, known: Mapping[str, Any], world: World, is_healthy: Callable[[str], bool]) -> None:
         self._known = known
         self._world = world
         self._live: dict[Task, LivePlacement] = {}
         self._held: dict[str, dict[str, int]] = {}  # by namespace
-        self._devices: dict[str, dict[Task, LivePlacement]] = {}  # by node: what has some of its GPUs
-        self._company = AffinityChecks(known, is_well)
+        self._devices: dict[str, dict[Task, LivePlacement]] = {}  # by node: placements with GPUs
+        self._affinity = AffinityChecks(known, is_healthy)
         self._placed: dict[Task, None] = {}  # in this commit
-        self._touched: dict[Task, None] = {}  # in this commit something was said of it
+        self._touched: dict[Task, None] = {}  # tasks that this commit wrote
 
-    # ---- what a commit says
+    # ---- records of a commit
 
-    def place(self, seat: LivePlacement) -> None:
-        self._end(seat.task, seat.number)
-        self._live[seat.task] = seat
-        self._placed[seat.task] = None
-        self._company.add(seat.spec, seat.node)
-        if not seat.waits:
-            self._charge(seat, 1)
+    def place(self, placement: LivePlacement) -> None:
+        self._end(placement.task, placement.number)
+        self._live[placement.task] = placement
+        self._placed[placement.task] = None
+        self._affinity.add(placement.spec, placement.node)
+        if not placement.waits:
+            self._charge(placement, 1)
 
     def report(self, task: Task, number: int, state: AttemptState) -> None:
-        """What waited may have begun, or it is over."""
+        """A queued attempt was accepted, or an attempt ended."""
         self.touch(task)
-        seat = self._live.get(task)
+        placement = self._live.get(task)
         if state >= ATTEMPT_FIRST_END:
             self._end(task, number)
-        elif seat is not None and seat.number == number and seat.waits and state >= AttemptState.ACCEPTED:
-            self._live[task] = seat._replace(waits=False)
+        elif (
+            placement is not None
+            and placement.number == number
+            and placement.waits
+            and state >= AttemptState.ACCEPTED
+        ):
+            self._live[task] = placement._replace(waits=False)
             self._charge(self._live[task], 1)
 
     def forget(self, spec: JobSpec) -> None:
-        """The job was deleted: what ended in the same commit was never said to have ended."""
+        """The job was deleted, with attempts that ended in the same commit."""
         for index in range(spec.count):
-            seat = self._live.get((spec.id, index))
-            if seat is not None:
-                self._end(seat.task, seat.number)
+            placement = self._live.get((spec.id, index))
+            if placement is not None:
+                self._end(placement.task, placement.number)
 
     def touch(self, task: Task) -> None:
         self._touched[task] = None
 
     def _end(self, task: Task, number: int) -> None:
-        """Whatever it was up to that attempt."""
-        seat = self._live.get(task)
-        if seat is not None and seat.number <= number:
+        """Remove the placement, if it is of that attempt or an earlier one."""
+        placement = self._live.get(task)
+        if placement is not None and placement.number <= number:
             del self._live[task]
             self._placed.pop(task, None)
-            self._company.remove(seat.spec, seat.node)
-            if not seat.waits:
-                self._charge(seat, -1)
+            self._affinity.remove(placement.spec, placement.node)
+            if not placement.waits:
+                self._charge(placement, -1)
 
-    def _charge(self, seat: LivePlacement, times: int) -> None:
-        held = self._held.setdefault(seat.spec.namespace, {})
-        for resource, amount in _taken(seat.spec):
+    def _charge(self, placement: LivePlacement, times: int) -> None:
+        held = self._held.setdefault(placement.spec.namespace, {})
+        for resource, amount in _taken(placement.spec):
             held[resource] = held.get(resource, 0) + times * amount
-        if seat.spec.needs.get(GPU):
-            here = self._devices.setdefault(seat.node, {})
+        if placement.spec.needs.get(GPU):
+            here = self._devices.setdefault(placement.node, {})
             if times > 0:
-                here[seat.task] = seat
+                here[placement.task] = placement
             else:
-                del here[seat.task]
+                del here[placement.task]
 
-    # ---- what may not be
+    # ---- invariants
 
     def check(self) -> None:
-        """The whole commit is known."""
+        """Check all placements of this commit."""
         placed = [self._live[task] for task in self._placed]
-        alike = {(seat.spec.id, seat.node, seat.waits): seat for seat in placed}
-        for seat in alike.values():
-            self._count_demands(seat.spec)
-            self._check_node(seat)
-            self._check_quota(seat)
-        for seat in placed:
-            if seat.spec.needs.get(GPU):
-                self._check_gpus(seat)
-        self._company.check([(seat.spec, seat.node) for seat in placed])
-        for spec in {seat.spec.id: seat.spec for seat in placed if seat.spec.gang}.values():
+        distinct = {(placement.spec.id, placement.node, placement.waits): placement for placement in placed}
+        for placement in distinct.values():
+            self._count_rules(placement.spec)
+            self._check_node(placement)
+            self._check_quota(placement)
+        for placement in placed:
+            if placement.spec.needs.get(GPU):
+                self._check_gpus(placement)
+        self._affinity.check([(placement.spec, placement.node) for placement in placed])
+        for spec in {
+            placement.spec.id: placement.spec for placement in placed if placement.spec.gang
+        }.values():
             self._check_gang(spec)
         self._placed.clear()
         self._touched.clear()
 
-    def _count_demands(self, spec: JobSpec) -> None:
-        asked = {
+    def _count_rules(self, spec: JobSpec) -> None:
+        rules = {
             "in a gang": spec.gang,
             "near others": spec.near,
             "apart from others": spec.apart,
@@ -126,54 +133,60 @@ class PlacementChecks:
             "with a toleration": spec.tolerate,
             "under a quota": f"namespace/{spec.namespace}" in self._known,
         }
-        for demand in filter(asked.get, asked):
-            self._world.count(f"placed: {demand}")
+        for rule in filter(rules.get, rules):
+            self._world.count(f"placed: {rule}")
 
-    def _check_node(self, seat: LivePlacement) -> None:
-        wish, node = (self._known.get(f"node/{seat.node}/{part}") for part in ("wish", "spec"))
-        home = home_of(self._known, seat.spec)
+    def _check_node(self, placement: LivePlacement) -> None:
+        intent, node = (self._known.get(f"node/{placement.node}/{part}") for part in ("wish", "spec"))
+        home = home_of(self._known, placement.spec)
         if node is not None and node.cluster != home:
             raise InvariantBroken(
-                f"{seat.name} was placed on {seat.node}, of cluster {node.cluster}, and is for {home}"
+                f"{placement.name}, for cluster {home}, was placed on {placement.node} of {node.cluster}"
             )
-        if wish is not None and wish.eligibility is not Eligibility.OPEN:
-            raise InvariantBroken(f"{seat.name} was placed on {seat.node}, which is {wish.eligibility}")
-        for taint in () if wish is None else wish.taints:
-            if not {"*", taint, taint.split("=")[0]} & set(seat.spec.tolerate):
-                raise InvariantBroken(f"{seat.name} was placed on {seat.node} and does not tolerate {taint}")
-        for condition in seat.spec.where:
-            if not self._company.fulfils(seat.node, condition):
+        if intent is not None and intent.eligibility is not Eligibility.OPEN:
+            raise InvariantBroken(
+                f"{placement.name} was placed on {placement.node}, which is {intent.eligibility}"
+            )
+        for taint in () if intent is None else intent.taints:
+            if not {"*", taint, taint.split("=")[0]} & set(placement.spec.tolerate):
                 raise InvariantBroken(
-                    f"{seat.name} was placed on {seat.node}, where '{condition}' does not hold"
+                    f"{placement.name} was placed on {placement.node} and does not tolerate {taint}"
+                )
+        for condition in placement.spec.where:
+            if not self._affinity.fulfils(placement.node, condition):
+                raise InvariantBroken(
+                    f"{placement.name} was placed on {placement.node}, where '{condition}' does not hold"
                 )
 
-    def _check_quota(self, seat: LivePlacement) -> None:
-        namespace = seat.spec.namespace
+    def _check_quota(self, placement: LivePlacement) -> None:
+        namespace = placement.spec.namespace
         limits = self._known.get(f"namespace/{namespace}")
-        quota = {} if limits is None or seat.waits else limits.quota
-        for resource, _ in _taken(seat.spec):
+        quota = {} if limits is None or placement.waits else limits.quota
+        for resource, _ in _taken(placement.spec):
             held, most = self._held.get(namespace, {}).get(resource, 0), quota.get(resource)
             if most is not None and held > most:
                 raise InvariantBroken(
-                    f"with {seat.name} namespace {namespace} holds {held} of {most} {resource}"
+                    f"with {placement.name} namespace {namespace} holds {held} of {most} {resource}"
                 )
 
-    def _check_gpus(self, seat: LivePlacement) -> None:
-        status = self._known.get(f"node/{seat.node}/status")
+    def _check_gpus(self, placement: LivePlacement) -> None:
+        status = self._known.get(f"node/{placement.node}/status")
         there = 0 if status is None else status.capacity.get(GPU, 0) // WHOLE_GPU
-        devices, asked = bits(seat.gpus), seat.spec.needs[GPU]
+        devices, asked = bits(placement.gpus), placement.spec.needs[GPU]
         if len(devices) != max(1, asked // WHOLE_GPU) or any(device >= there for device in devices):
-            raise InvariantBroken(f"{seat.name} asks for {asked} of GPUs and was given {devices} of {there}")
+            raise InvariantBroken(
+                f"{placement.name} asks for {asked} of GPUs and was given {devices} of {there}"
+            )
         for device in devices:
-            users = [other for other in self._devices[seat.node].values() if other.gpus >> device & 1]
+            users = [other for other in self._devices[placement.node].values() if other.gpus >> device & 1]
             used = sum(min(other.spec.needs[GPU], WHOLE_GPU) for other in users)
             if used > WHOLE_GPU:
                 raise InvariantBroken(
-                    f"with {seat.name} {used} thousandths of GPU {device} of {seat.node} are taken"
+                    f"with {placement.name} {used} thousandths of GPU {device} of {placement.node} are taken"
                 )
 
     def _check_gang(self, spec: JobSpec) -> None:
-        """Some of it was placed: none of it waits, but for what has ended since."""
+        """A part of a gang was placed: no other task of it waits, unless it ended in this commit."""
         for index in range(spec.count):
             task = (spec.id, index)
             if task not in self._live and task not in self._touched and self._waits(task):
@@ -182,15 +195,15 @@ class PlacementChecks:
                 )
 
     def _waits(self, task: Task) -> bool:
-        """It is wanted and has no attempt, or one that counts as if it had never been."""
+        """Whether the task is desired and has no attempt, or one that was withdrawn or refused."""
         block, at = divmod(task[1], BLOCK_TASKS)
-        wish = self._known.get(f"task/{task[0]}/{block}")
+        tasks = self._known.get(f"task/{task[0]}/{block}")
         attempt = self._known.get(f"attempt/{task[0]}/{block}")
-        if wish is not None and wish.state[at] != TaskState.WANTED:
+        if tasks is not None and tasks.state[at] != TaskState.WANTED:
             return False
         if attempt is None or not ints(attempt, "number")[at]:
             return True
-        wanted = 0 if wish is None else ints(wish, "wanted")[at]
+        wanted = 0 if tasks is None else ints(tasks, "wanted")[at]
         ended = self._known[f"status/{task[0]}/{block}"].state[at]  # else it would live
         return bool(wanted != ints(attempt, "tries")[at] or ended >= AttemptState.REFUSED)
 

@@ -1,4 +1,4 @@
-"""What the work itself has seen, held against what is written of it."""
+"""How processes really ended, compared with the attempt states that are written."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -15,12 +15,12 @@ from rota.sim.world.invariant import InvariantBroken
 
 
 class LastProcess(NamedTuple):
-    """The last process of an attempt, of several where it has steps."""
+    """The last process of an attempt; with steps there are several."""
 
-    code: int | None  # exit code, or minus the number of a signal
+    code: int | None  # exit code, or the negated signal number
     step: int
     is_last: bool
-    ran_ms: int  # since its first start, by the clock of its machine
+    ran_ms: int  # since the attempt started, by its machine's clock
     step_ran_ms: int
 
 
@@ -28,15 +28,15 @@ NOTHING = LastProcess(None, 0, is_last=False, ran_ms=0, step_ran_ms=0)
 
 
 class ProcessLog:
-    """How each attempt that was started has ended: by itself, or by a signal."""
+    """The exit of the last process of each attempt."""
 
     def __init__(self) -> None:
-        self.failures: Counter[tuple[str, int]] = Counter()  # by task: attempts that are written as failed
-        self.said_failed: Mapping[AttemptKey, str] = {}  # attempts that have reported a failure
+        self.failures: Counter[tuple[str, int]] = Counter()  # by task: attempts that are recorded as failed
+        self.reported_failures: Mapping[AttemptKey, str] = {}  # attempts that have reported a failure
         self._began_ms: dict[AttemptKey, int] = {}
         self._seen: dict[AttemptKey, LastProcess] = {}
 
-    def died(self, machine: SimMachine, child: SimChild) -> None:
+    def process_ended(self, machine: SimMachine, child: SimChild) -> None:
         if child.status is not None:
             now_ms, key = machine.clock.boot_ms(), child.key
             ran_ms = now_ms - self._began_ms.setdefault(key, child.started_ms)
@@ -49,22 +49,22 @@ class ProcessLog:
         return seen.is_last and seen.code == 0
 
     def compare(self, spec: JobSpec, key: AttemptKey, state: AttemptState) -> None:
-        """An attempt is written to have ended so."""
+        """An attempt is recorded with this final state."""
         name = f"attempt {key[2]} of task {key[1]} of job {key[0]}"
         seen = self._seen.get(key, NOTHING)
         match state:
             case AttemptState.SUCCEEDED | AttemptState.TIMED_OUT if spec.is_service:
-                raise InvariantBroken(f"{name}, of a service, is said to be {state.name}")
+                raise InvariantBroken(f"{name}, of a service, is recorded as {state.name}")
             case _ if spec.is_service:
                 pass
             case AttemptState.SUCCEEDED:
                 self._check_success(spec, key, name)
             case AttemptState.FAILED if not self._may_have_failed(spec, key):
-                raise InvariantBroken(f"{name} is said to have failed and ended with {seen.code}")
+                raise InvariantBroken(f"{name} is recorded as failed and ended with {seen.code}")
             case AttemptState.FAILED:
                 self._count_failure(spec, key)
             case AttemptState.TIMED_OUT:
-                _look_at_time(spec, seen, name)
+                _check_time(spec, seen, name)
                 if Failure.TIMEOUT in spec.retry.on:
                     self._count_failure(spec, key)
             case _:
@@ -74,15 +74,17 @@ class ProcessLog:
         seen = self._seen.get(key, NOTHING)
         if not self.succeeded(key):
             where = f" in step {seen.step} of {len(spec.steps)}" if spec.steps else ""
-            raise InvariantBroken(f"{name} is said to have succeeded and ended with {seen.code}{where}")
-        if key in self.said_failed:
-            raise InvariantBroken(f"{name} is said to have succeeded and reported: {self.said_failed[key]}")
+            raise InvariantBroken(f"{name} is recorded as succeeded and ended with {seen.code}{where}")
+        if key in self.reported_failures:
+            raise InvariantBroken(
+                f"{name} is recorded as succeeded and reported: {self.reported_failures[key]}"
+            )
 
     def _may_have_failed(self, spec: JobSpec, key: AttemptKey) -> bool:
-        """By its exit code, by what it was to start next, or by its own word where it ended well."""
+        """Whether its exit code, a missing command of its next step, or its own report explains a failure."""
         seen = self._seen.get(key, NOTHING)
-        said_so = key in self.said_failed and self.succeeded(key)
-        return (seen.code or 0) > 0 or _cannot_go_on(spec, seen) or said_so
+        reported = key in self.reported_failures and self.succeeded(key)
+        return (seen.code or 0) > 0 or _cannot_continue(spec, seen) or reported
 
     def _count_failure(self, spec: JobSpec, key: AttemptKey) -> None:
         task = key[:2]
@@ -93,24 +95,24 @@ class ProcessLog:
 
 
 def tries(spec: JobSpec) -> int:
-    """How often a task of it is started before it has failed: work fails with 1, or does not exist."""
+    """Attempts of a task before it has failed; simulated commands exit with 1 or do not exist."""
     is_missing = not spec.steps and spec.command[0] == MISSING
     code = 127 if is_missing else 1
     named = code in spec.retry.codes or not (spec.retry.codes or spec.retry.on)
-    worth = named and code not in spec.retry.fail_on and spec.run is not RunMode.AT_MOST_ONCE
-    return 1 + (spec.retries if worth else 0)
+    is_retried = named and code not in spec.retry.fail_on and spec.run is not RunMode.AT_MOST_ONCE
+    return 1 + (spec.retries if is_retried else 0)
 
 
-def _look_at_time(spec: JobSpec, seen: LastProcess, name: str) -> None:
+def _check_time(spec: JobSpec, seen: LastProcess, name: str) -> None:
     whole = spec.timeout_seconds
     step = spec.steps[seen.step - 1].timeout_seconds if seen.step else None
     if not _is_over(seen.ran_ms, whole) and not _is_over(seen.step_ran_ms, step):
         limit_ms = round(1000 * (whole or step or 0))
-        raise InvariantBroken(f"{name} is said to be over its time after {seen.ran_ms} of {limit_ms} ms")
+        raise InvariantBroken(f"{name} is recorded as timed out after {seen.ran_ms} of {limit_ms} ms")
 
 
-def _cannot_go_on(spec: JobSpec, seen: LastProcess) -> bool:
-    """What it was to start next, or at first, exists nowhere."""
+def _cannot_continue(spec: JobSpec, seen: LastProcess) -> bool:
+    """Whether its first command, or that of its next step, does not exist."""
     if not spec.steps:
         return spec.command[0] == MISSING
     return not seen.code and not seen.is_last and spec.steps[seen.step].command[0] == MISSING

@@ -1,4 +1,4 @@
-"""Tasks that may take down nodes or keepers: held after the third, not before, and not started while held."""
+"""Quarantine of tasks that may take nodes down: held after enough losses, and not placed while held."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,10 +13,12 @@ Task = tuple[JobId, int]
 
 
 class QuarantineChecks:
+    """Counts the losses of each task, and knows which tasks are held."""
+
     def __init__(self, known: Mapping[str, Any], world: World) -> None:
         self._known = known
         self._world = world
-        self._lost_on: dict[Task, dict[NodeId, int]] = {}  # how often, since it was last released
+        self._lost_on: dict[Task, dict[NodeId, int]] = {}  # losses by node since its last release
         self._held: dict[Task, None] = {}
 
     def jobs(self) -> list[JobId]:
@@ -26,13 +28,13 @@ class QuarantineChecks:
         losses = self._lost_on.setdefault(task, {})
         losses[node] = losses.get(node, 0) + 1
 
-    def turned(self, task: Task, was: TaskState, state: TaskState, *, is_missing: bool) -> None:
-        """`is_missing`: it is no suspect, but waits for its node to bring it back."""
+    def state_changed(self, task: Task, was: TaskState, state: TaskState, *, is_missing: bool) -> None:
+        """`is_missing`: the task is not quarantined but waits for its node to bring it back."""
         name = f"task {task[1]} of job {task[0]}"
         if is_missing:
             return
         if state is TaskState.HELD:
-            self._world.count("task: held as suspect")
+            self._world.count("task: quarantined")
             losses = self._lost_on.get(task, {})
             # A keeper may die on the same node each time, so the losses count, not the nodes.
             if len(losses) < QUARANTINE_LOST_NODES and sum(losses.values()) < QUARANTINE_KEEPER_DEATHS:
@@ -43,7 +45,7 @@ class QuarantineChecks:
             self._lost_on.pop(task, None)
 
     def placed(self, task: Task, fresh: Mapping[str, Any]) -> None:
-        """It may have been released in the same commit."""
+        """A task is placed; it may have been released in the same commit."""
         block, at = divmod(task[1], BLOCK_TASKS)
         key = f"task/{task[0]}/{block}"
         record = fresh.get(key) or self._known.get(key)

@@ -1,4 +1,4 @@
-"""What is written: by whom, what may follow what, and that it is true."""
+"""What commits write: by the right epoch, along the state tables, and true to what really happened."""
 
 from collections import ChainMap
 from collections.abc import Mapping
@@ -38,11 +38,11 @@ from rota.store import codec
 from rota.store.memory import is_durable
 from rota.store.protocol import Batch
 
-_WORDS = [state.name.lower() for state in AttemptState]
+_STATE_NAMES = [state.name.lower() for state in AttemptState]
 
 
 def reachable(table: Mapping[tuple[Any, Any], Any]) -> dict[Any, set[Any]]:
-    """Several steps may fall into one commit."""
+    """The states reachable from each state in any number of steps: one commit may take several."""
     found: dict[Any, set[Any]] = {}
     for (state, _), after in table.items():
         found.setdefault(state, set()).add(after)
@@ -52,49 +52,47 @@ def reachable(table: Mapping[tuple[Any, Any], Any]) -> dict[Any, set[Any]]:
     return found
 
 
-_JOB, _TASK, _ATTEMPT = (reachable(table) for table in (JOB, TASK, ATTEMPT))  # a node may do anything
+_JOB, _TASK, _ATTEMPT = (reachable(table) for table in (JOB, TASK, ATTEMPT))  # nodes are not restricted
 
 
 class RecordChecks:
-    """Everything on disk, and each commit held against what was there before and against the world."""
+    """All durable records; compares each commit with the records before it and with the simulated world."""
 
     def __init__(
-        self, world: World, nodes: NodeHistory, witness: ProcessLog, deadlines: DeadlineChecks
+        self, world: World, nodes: NodeHistory, process_log: ProcessLog, deadlines: DeadlineChecks
     ) -> None:
         self.known: dict[str, Any] = {}
-        self.expired: dict[str, Any] = {}  # what was known of jobs that ended long ago
-        self.left: dict[
-            AttemptKey, None
-        ] = {}  # attempts that ended with their node, as the world has seen it
-        self.forgotten: dict[str, Any] = {}  # what was known of jobs before their server was restarted
+        self.expired: dict[str, Any] = {}  # records of expired jobs
+        self.left: dict[AttemptKey, None] = {}  # attempts that ended because their node left or was drained
+        self.forgotten: dict[str, Any] = {}  # records that a restarted memory store has lost
         self.attempts = 0
         self.epoch = 0
         self._world = world
         self._nodes = nodes
-        self._witness = witness
+        self._process_log = process_log
         self._deadlines = deadlines
-        self._placements = PlacementChecks(self.known, world, self._is_well)
+        self._placements = PlacementChecks(self.known, world, self._is_healthy)
         self._placed: dict[NodeId, None] = {}
-        self._gone: dict[str, Any] = {}  # records of nodes that this commit deletes
-        self._made: dict[str, JobId] | None = {}  # by the name of a job: each is submitted under one key
-        self.suspects = QuarantineChecks(self.known, world)
+        self._deleted: dict[str, Any] = {}  # node records that this commit deletes
+        self._made: dict[str, JobId] | None = {}  # by job name: each name is submitted under one key
+        self.quarantine = QuarantineChecks(self.known, world)
         self._brakes = BrakeChecks(self.known, world)
 
     def committed(self, batch: Batch) -> list[NodeId]:
-        """On which nodes something was placed that must not wait."""
+        """Check a commit and apply it; return the nodes on which it reserves resources."""
         if batch.epoch < self.epoch:
             raise InvariantBroken(f"epoch {batch.epoch} wrote after epoch {self.epoch}")
         self.epoch = batch.epoch
         fresh = {key: codec.decode(key, value) for key, value in batch.puts}
         self._widen(fresh)
-        self._gone = dict.fromkeys(key for key in batch.deletes if key.startswith("node/"))
+        self._deleted = dict.fromkeys(key for key in batch.deletes if key.startswith("node/"))
         placed_first = sorted(
             fresh, key=lambda key: not key.startswith("attempt/")
-        )  # it may have ended since
+        )  # an attempt may end in the commit that places it
         for key in placed_first:
             record = fresh[key]
             self._compare(self.known.get(key), record, fresh)
-            self._compare_rarer(self.known.get(key), record, fresh)
+            self._compare_rare(self.known.get(key), record, fresh)
         self.known |= fresh
         expired = {
             one.id for one in fresh.values() if isinstance(one, JobTombstone) and self._has_expired(one)
@@ -113,19 +111,19 @@ class RecordChecks:
         return list(placed)
 
     def forget(self) -> None:
-        """The server was restarted and its store keeps no jobs: what nodes bring back is written anew."""
+        """A memory store was restarted: jobs are gone until nodes bring them back."""
         gone = {key: record for key, record in self.known.items() if not is_durable(key)}
         self.forgotten |= gone
         for key in gone:
             del self.known[key]
-        self._placements = PlacementChecks(self.known, self._world, self._is_well)
-        self.suspects = QuarantineChecks(self.known, self._world)
-        self._made = None  # a submit that was not answered is repeated, and its key is forgotten
-        self._witness.failures.clear()
+        self._placements = PlacementChecks(self.known, self._world, self._is_healthy)
+        self.quarantine = QuarantineChecks(self.known, self._world)
+        self._made = None  # an unanswered submit is repeated, and the server has lost its key
+        self._process_log.failures.clear()
         self._deadlines.forget_requests()
 
     def _widen(self, fresh: dict[str, Any]) -> None:
-        """A job may have more tasks by now than when a block of it was written."""
+        """Extend task blocks that were written before the job was scaled up."""
         for one in [one for one in fresh.values() if isinstance(one, JobSpec) and one.version > 1]:
             for block in range(one.blocks):
                 for key in (f"{kind}/{one.id}/{block}" for kind in ("task", "attempt", "status")):
@@ -136,8 +134,8 @@ class RecordChecks:
                 spec = fresh.get(f"job/{record.job}/spec") or self.known[f"job/{record.job}/spec"]
                 fresh[key] = widened(record, spec.block_size(record.block))
 
-    def _is_well(self, node: str) -> bool:
-        return self._nodes.is_well(self._nodes.machines[node])
+    def _is_healthy(self, node: str) -> bool:
+        return self._nodes.is_healthy(self._nodes.machines[node])
 
     def _compare(self, before: Any, now: Any, fresh: dict[str, Any]) -> None:
         start_order.check_record(self.known, fresh, before, now)
@@ -151,7 +149,7 @@ class RecordChecks:
                 _follows(_JOB, old, now.state, f"job {now.id}")
             case NodeStatus(state=NodeState.LOST) if before is None or before.state is not NodeState.LOST:
                 self._nodes.declare_lost(now.id)
-                self._brakes.given_up(now.id, fresh)
+                self._brakes.check_lost(now.id, fresh)
             case TaskBlock():
                 self._compare_tasks(before, now, fresh)
             case StatusBlock():
@@ -161,21 +159,21 @@ class RecordChecks:
             case _:
                 pass
 
-    def _compare_rarer(self, before: Any, now: Any, fresh: dict[str, Any]) -> None:
+    def _compare_rare(self, before: Any, now: Any, fresh: dict[str, Any]) -> None:
         match now:
             case RecoveryAnswers():
                 recovery.check_answers(before, now)
             case JobRollout():
-                wish: Any = fresh.get(f"job/{now.id}/wish") or self.known[f"job/{now.id}/wish"]
-                self._world.count(f"rollout: {'going back' if wish.back_from else 'a newer version'}")
+                intent: Any = fresh.get(f"job/{now.id}/wish") or self.known[f"job/{now.id}/wish"]
+                self._world.count(f"rollout: {'rolling back' if intent.back_from else 'a newer version'}")
             case _:
                 pass
 
     def _has_expired(self, gone: JobTombstone) -> bool:
-        """And was not deleted by a user."""
+        """Whether the job expired, in contrast to being deleted by a user."""
         status = self.known.get(f"job/{gone.id}/status")
         if gone.state != "deleted" and (status is None or not status.ended):
-            raise InvariantBroken(f"job {gone.id} has expired and had not come to an end")
+            raise InvariantBroken(f"job {gone.id} has expired and had not ended")
         return gone.state != "deleted"
 
     def _made_once(self, name: str, job: JobId) -> None:
@@ -201,11 +199,13 @@ class RecordChecks:
             _follows(_TASK, TaskState(was), TaskState(state), name)
             self._placements.touch((now.job, index))
             is_missing = not _is_placed(ChainMap(fresh, self.known), now, at)
-            self.suspects.turned((now.job, index), TaskState(was), TaskState(state), is_missing=is_missing)
+            self.quarantine.state_changed(
+                (now.job, index), TaskState(was), TaskState(state), is_missing=is_missing
+            )
             if state == TaskState.UNWANTED:
                 self._deadlines.expect_stop((now.job, index))
             elif TaskState(state) in TASK_ENDS:
-                recovery.check_end(ChainMap(self._gone, fresh, self.known), now, at, self.left)
+                recovery.check_end(ChainMap(self._deleted, fresh, self.known), now, at, self.left)
 
     def _compare_statuses(self, before: StatusBlock | None, now: StatusBlock, fresh: dict[str, Any]) -> None:
         before = before or StatusBlock.new(now.job, now.block, len(now.state))
@@ -223,20 +223,20 @@ class RecordChecks:
                     f"the end of {name} changed: {AttemptState(was)!r} to {AttemptState(state)!r}"
                 )
             _follows(_ATTEMPT, AttemptState(was), AttemptState(state), name)
-            self._world.count(f"attempt: {_WORDS[was]} to {_WORDS[state]}")
+            self._world.count(f"attempt: {_STATE_NAMES[was]} to {_STATE_NAMES[state]}")
             if state == AttemptState.LOST:
                 self._explain_loss(now, at, fresh)
             self._placements.report(key[:2], key[2], AttemptState(state))
             if state >= ATTEMPT_FIRST_END:
                 spec = fresh.get(f"job/{now.job}/spec") or self.known[f"job/{now.job}/spec"]
-                self._witness.compare(spec, key, AttemptState(state))
+                self._process_log.compare(spec, key, AttemptState(state))
 
     def _explain_loss(self, now: StatusBlock, at: int, fresh: dict[str, Any]) -> None:
         attempts = self.known.get(f"attempt/{now.job}/{now.block}")
         number = ints(now, "number")[at]
         if attempts is not None and ints(attempts, "number")[at] == number:
             node = attempts.nodes[ints(attempts, "node")[at]]
-            self.suspects.lost((now.job, now.block * BLOCK_TASKS + at), node)
+            self.quarantine.lost((now.job, now.block * BLOCK_TASKS + at), node)
             status = fresh.get(f"node/{node}/status")
             is_asked = status is None or status.state not in (NodeState.LOST, NodeState.LEFT)
             key = (now.job, now.block * BLOCK_TASKS + at, number)
@@ -254,7 +254,7 @@ class RecordChecks:
         key = f"status/{now.job}/{now.block}"
         status = fresh.get(key) or self.known.get(key)
         spec = fresh.get(f"job/{now.job}/spec") or self.known[f"job/{now.job}/spec"]
-        wish = fresh.get(f"job/{now.job}/wish") or self.known.get(f"job/{now.job}/wish")
+        intent = fresh.get(f"job/{now.job}/wish") or self.known.get(f"job/{now.job}/wish")
         for at in changes(before.flags, now.flags):
             if now.flags[at] & EVICTED:
                 self._evicted(now, at, fresh)
@@ -262,7 +262,7 @@ class RecordChecks:
             old, new = old_number[at], number[at]
             self.attempts += 1
             name = f"task {now.block * BLOCK_TASKS + at} of job {now.job}"
-            if wish is not None and wish.paused:
+            if intent is not None and intent.paused:
                 raise InvariantBroken(f"{name} is placed while its job is paused")
             if new < old:
                 raise InvariantBroken(f"{name} went back from attempt {old} to {new}")
@@ -274,23 +274,23 @@ class RecordChecks:
             if old and not ended and not is_brought:
                 raise InvariantBroken(f"{name} got attempt {new} while attempt {old} had not ended")
             node, task = now.nodes[ints(now, "node")[at]], (now.job, now.block * BLOCK_TASKS + at)
-            self.suspects.placed(task, fresh)
+            self.quarantine.placed(task, fresh)
             waits = bool(now.flags[at] & LOOKAHEAD)
             self._placements.place(LivePlacement(spec, task, new, node, now.gpus.get(at, 0), waits=waits))
             if not waits:
                 self._placed[node] = None
 
     def _evicted(self, now: AttemptBlock, at: int, fresh: dict[str, Any]) -> None:
-        """An eviction from a node that an operator drains is a loss, any other one is not."""
+        """An eviction from a drained node is a loss for the recovery policy; any other one is not."""
         key = (now.job, now.block * BLOCK_TASKS + at, ints(now, "number")[at])
         self._deadlines.evict(key)
         name = f"node/{now.nodes[ints(now, 'node')[at]]}/wish"
-        wish = fresh.get(name) or self.known.get(name)
-        if wish is not None and wish.drains:
+        intent = fresh.get(name) or self.known.get(name)
+        if intent is not None and intent.drains:
             self.left[key] = None
 
     def _count_live(self, job: JobId) -> None:
-        """Something of this job was placed."""
+        """Check `parallel` of a job of which a task was placed."""
         spec = self.known[f"job/{job}/spec"]
         if spec.parallel is None:
             return
@@ -310,20 +310,15 @@ class RecordChecks:
                     live -= int((over & (number > 0)).sum())
         if live > spec.parallel:
             raise InvariantBroken(
-                f"{live} tasks of job {job} are placed, of which {spec.parallel} may be at once"
+                f"{live} tasks of job {job} are placed, and at most {spec.parallel} may run at once"
             )
 
 
 def _is_placed(records: Mapping[str, Any], now: TaskBlock, at: int) -> bool:
-    """Of an adopted job a task may be known of which no attempt is."""
+    """Whether the task has an attempt; a task of an adopted job may be known without one."""
     attempts = records.get(f"attempt/{now.job}/{now.block}")
     is_adopted = f"job/{now.job}/adoption" in records
     return not is_adopted or (attempts is not None and ints(attempts, "number")[at] > 0)
-
-
-def _placed_first(key: str) -> bool:
-    """What is placed may have ended in the same commit."""
-    return not key.startswith("attempt/")
 
 
 def _follows(table: dict[Any, set[Any]], old: Any, new: Any, what: str) -> None:
@@ -332,7 +327,7 @@ def _follows(table: dict[Any, set[Any]], old: Any, new: Any, what: str) -> None:
 
 
 def _moved(before: Any, now: Any, also: list[int]) -> list[int]:
-    """Positions at which the attempt's number is another, and these."""
+    """Positions at which the attempt number changed, and those of `also`."""
     if before.number == now.number:
         return also
     return sorted({*also, *where(column(before, "number") != column(now, "number"))})

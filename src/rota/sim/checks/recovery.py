@@ -1,4 +1,4 @@
-"""Who deals with what was lost: exactly one, once; and what is written of it is what that one says."""
+"""Recovery of lost tasks: one party decides, once, and what is written follows its decision."""
 
 from collections.abc import Container, Mapping
 from typing import Any
@@ -16,7 +16,7 @@ from rota.model.task import TaskBlock
 from rota.sim.world.invariant import InvariantBroken
 
 Records = Mapping[str, Any]
-Left = Container[AttemptKey]  # attempts that the world saw end with their node: it left, or it was emptied
+Left = Container[AttemptKey]  # attempts that ended with their node: it left, or it was drained
 _ENDS = {
     RecoveryDecision.FAIL: TaskState.FAILED,
     RecoveryDecision.CANCEL: TaskState.CANCELED,
@@ -25,17 +25,17 @@ _ENDS = {
 
 
 def check_answers(before: RecoveryAnswers | None, now: RecoveryAnswers) -> None:
-    """What was said first of an attempt counts."""
+    """The first decision on an attempt counts."""
     for index, answer in now.words.items():
         old = None if before is None else before.words.get(index)
         if old is not None and answer != old and answer.attempt <= old.attempt:
             raise InvariantBroken(
-                f"of task {index} of job {now.id} its owner was heard twice: {old}, {answer}"
+                f"two decisions on task {index} of job {now.id} were accepted: {old}, {answer}"
             )
 
 
 def check_next_attempt(known: Records, spec: JobSpec, before: AttemptBlock, at: int, left: Left = ()) -> None:
-    """A task is placed again; if it was lost, its owner has said so before."""
+    """A task is placed again; if it was lost, its recovery policy or controller has decided so."""
     index, number = before.block * BLOCK_TASKS + at, ints(before, "number")[at]
     if not number or not _is_lost(known, before, at, left):
         return
@@ -44,24 +44,26 @@ def check_next_attempt(known: Records, spec: JobSpec, before: AttemptBlock, at: 
         case Recovery.SCHEDULER:
             pass
         case Recovery.CANCEL | Recovery.NONE:
-            raise InvariantBroken(f"{name} was lost and is placed again, and its owner is: {spec.recovery}")
+            raise InvariantBroken(f"{name} was lost and is placed again, with recovery {spec.recovery}")
         case Recovery.CONTROLLER:
-            word = _word(known, spec, index, number)
-            taken_over = word is None and spec.when_no_controller is WhenControllerAbsent.SCHEDULER
-            if word is not RecoveryDecision.RETRY and not taken_over:
-                raise InvariantBroken(f"{name} was lost and is placed again, and its controller said: {word}")
+            decision = _decision(known, spec, index, number)
+            taken_over = decision is None and spec.when_no_controller is WhenControllerAbsent.SCHEDULER
+            if decision is not RecoveryDecision.RETRY and not taken_over:
+                raise InvariantBroken(
+                    f"{name} was lost and is placed again, and its controller decided: {decision}"
+                )
 
 
 def check_end(known: Records, now: TaskBlock, at: int, left: Left = ()) -> None:
-    """A task has ended; if it was lost, as its owner says, unless a user or a failed cluster canceled it."""
+    """A task has ended; if it was lost, as decided, unless a user or a failed cluster canceled it."""
     spec, attempts = known[f"job/{now.job}/spec"], known.get(f"attempt/{now.job}/{now.block}")
-    wish, state, index = (
+    intent, state, index = (
         known.get(f"job/{now.job}/wish"),
         TaskState(now.state[at]),
         now.block * BLOCK_TASKS + at,
     )
     assigned = known.get(f"job/{now.job}/cluster")
-    was_canceled = wish is not None and (wish.cancel or index in wish.cancel_tasks)
+    was_canceled = intent is not None and (intent.cancel or index in intent.cancel_tasks)
     was_canceled = was_canceled or (assigned is not None and assigned.failed is not None)
     if attempts is None or was_canceled or not _is_lost(known, attempts, at, left):
         return
@@ -69,9 +71,9 @@ def check_end(known: Records, now: TaskBlock, at: int, left: Left = ()) -> None:
     if verdict is not None and verdict.late:
         return
     if spec.kind is JobKind.SYSTEM and known.get(f"node/{_node(attempts, at)}/spec") is None:
-        return  # there is nowhere else where its owner could want it
+        return  # its node is deleted: a task of a system job has no other node
     number = ints(attempts, "number")[at]
-    expected = _end(spec, _word(known, spec, index, number))
+    expected = _end(spec, _decision(known, spec, index, number))
     if state is not expected:
         raise InvariantBroken(
             f"task {index} of job {spec.id} was lost and ends as {state!r}, not as {expected!r}"
@@ -79,16 +81,16 @@ def check_end(known: Records, now: TaskBlock, at: int, left: Left = ()) -> None:
 
 
 def may_be(known: Records, spec: JobSpec, index: int, state: TaskState) -> bool:
-    """Whether a task may have ended so by its owner's will."""
+    """Whether a recovery decision explains this end of a task."""
     answers = known.get(f"job/{spec.id}/answers")
-    said = None if answers is None else answers.words.get(index)
-    if said is not None and _ENDS.get(said.word) is state:
+    answer = None if answers is None else answers.words.get(index)
+    if answer is not None and _ENDS.get(answer.word) is state:
         return True
     return spec.recovery is Recovery.CANCEL and state is TaskState.CANCELED
 
 
-def _end(spec: JobSpec, word: RecoveryDecision | None) -> TaskState | None:
-    """None: it does not end."""
+def _end(spec: JobSpec, decision: RecoveryDecision | None) -> TaskState | None:
+    """The state in which a lost task ends; None if it does not end."""
     if spec.run is RunMode.AT_MOST_ONCE:
         return TaskState.LOST
     match spec.recovery:
@@ -99,7 +101,7 @@ def _end(spec: JobSpec, word: RecoveryDecision | None) -> TaskState | None:
         case Recovery.NONE:
             return TaskState.LOST
         case Recovery.CONTROLLER:
-            return None if word is None else _ENDS.get(word)
+            return None if decision is None else _ENDS.get(decision)
 
 
 def _node(attempts: AttemptBlock, at: int) -> NodeId:
@@ -107,7 +109,7 @@ def _node(attempts: AttemptBlock, at: int) -> NodeId:
 
 
 def _is_lost(known: Records, attempts: AttemptBlock, at: int, left: Left) -> bool:
-    """Whether the attempt that this record names ended with its node; a preempted one did not."""
+    """Whether the attempt ended with its node; a preempted one did not."""
     status: StatusBlock | None = known.get(f"status/{attempts.job}/{attempts.block}")
     number = ints(attempts, "number")[at]
     if status is None or number == 0 or ints(status, "number")[at] != number:
@@ -119,6 +121,6 @@ def _is_lost(known: Records, attempts: AttemptBlock, at: int, left: Left) -> boo
     return status.state[at] == AttemptState.LOST or (status.state[at] == AttemptState.STOPPED and is_drained)
 
 
-def _word(known: Records, spec: JobSpec, index: int, attempt: int) -> RecoveryDecision | None:
+def _decision(known: Records, spec: JobSpec, index: int, attempt: int) -> RecoveryDecision | None:
     answers: RecoveryAnswers | None = known.get(f"job/{spec.id}/answers")
     return None if answers is None else answers.on(index, attempt)

@@ -1,4 +1,4 @@
-"""What tasks have reported: kept as it was said first, if in time; told to all; and counted as it says."""
+"""Results of tasks: the first report before the end is stored, published, and decides the outcome."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -21,12 +21,14 @@ from rota.store.protocol import Batch
 
 
 class ResultChecks:
+    """Compares stored results, events and answers with what tasks have reported."""
+
     def __init__(self, known: Mapping[str, Any], world: World) -> None:
-        self._known = known  # on disk, but for what is being written
+        self._known = known  # durable records, without the commit being checked
         self._world = world
-        self._before: dict[str, Any] = {}  # attempts that the last commit wrote, as they were
+        self._before: dict[str, Any] = {}  # attempt blocks before the last commit
         self._acknowledged: dict[str, ResultRecord] = {}
-        self.failed: dict[AttemptKey, str] = {}  # attempts that said so, and why
+        self.failed: dict[AttemptKey, str] = {}  # attempts that reported a failure -> the failure
 
     def committed(self, batch: Batch) -> None:
         self._before = {key: self._known.get(key) for key, _ in batch.puts if key.startswith("attempt/")}
@@ -37,7 +39,7 @@ class ResultChecks:
                 self._check_first(now, _events(batch))
             elif before != now:
                 raise InvariantBroken(
-                    f"{_name(now)} reported {_words(before)}, which has become {_words(now)}"
+                    f"{_name(now)} reported {_describe(before)}, which is now {_describe(now)}"
                 )
         for key in [key for key in batch.deletes if key.startswith("result/")]:
             if f"job/{key.split('/')[1]}/spec" not in batch.deletes:
@@ -49,59 +51,59 @@ class ResultChecks:
             raise InvariantBroken(f"{_name(now)} has reported, and its task is at attempt {last}")
         if is_over:
             raise InvariantBroken(f"{_name(now)} has reported after its end")
-        told = [event for event in events if event.kind == "task.reported" and _is_of(event, now)]
-        if len(told) != 1 or told[0].result is None:
-            raise InvariantBroken(f"{_name(now)} has reported, and {len(told)} events tell of it")
-        if json.loads(told[0].result) != {
+        published = [event for event in events if event.kind == "task.reported" and _is_of(event, now)]
+        if len(published) != 1 or published[0].result is None:
+            raise InvariantBroken(f"{_name(now)} has reported, and {len(published)} events announce it")
+        if json.loads(published[0].result) != {
             "results": json.loads(now.results),
             "failure": now.failure,
         }:
             raise InvariantBroken(
-                f"{_name(now)} has reported {_words(now)}, and others are told {told[0].result}"
+                f"{_name(now)} has reported {_describe(now)}, and the event says {published[0].result}"
             )
         if now.failure is not None:
             self.failed[now.job, now.index, now.attempt] = now.failure
 
-    def answered(self, said: ResultCall, answer: object) -> None:
-        """By a server, at this moment."""
-        wanted = said.result
-        job, kept = self._known.get(f"job/{wanted.job}/spec"), self._known.get(str(wanted.key))
-        last, is_over = self._attempt(wanted)
+    def answered(self, call: ResultCall, answer: object) -> None:
+        """A server answers a call, at this moment."""
+        result = call.result
+        job, stored = self._known.get(f"job/{result.job}/spec"), self._known.get(str(result.key))
+        last, is_over = self._attempt(result)
         match answer:
             case results.ResultReported():
-                self._world.count(f"task: was told that its report is {'kept' if answer.is_new else 'known'}")
-                if job is not None and not _same(kept, wanted):
+                self._world.count(f"task: its report was {'stored' if answer.is_new else 'known'}")
+                if job is not None and not _same(stored, result):
                     raise InvariantBroken(
-                        f"{_name(wanted)} was told that {_words(wanted)} is kept, and kept is {_words(kept)}"
+                        f"{_name(result)} was told {_describe(result)}, and {_describe(stored)} is stored"
                     )
-                self._acknowledged[str(wanted.key)] = wanted
+                self._acknowledged[str(result.key)] = result
             case Conflict() if job is not None:
                 self._world.count("task: its report was refused")
-                is_first = kept is None and last == wanted.attempt and not is_over
-                if is_first or _same(kept, wanted):
+                is_first = stored is None and last == result.attempt and not is_over
+                if is_first or _same(stored, result):
                     raise InvariantBroken(
-                        f"{_name(wanted)} may report {_words(wanted)} and was told: {answer}"
+                        f"{_name(result)} may report {_describe(result)} and was told: {answer}"
                     )
-            case NotFound() if job is not None and self._was_there(wanted):
-                raise InvariantBroken(f"{_name(wanted)} is there, and was told: {answer}")
+            case NotFound() if job is not None and self._existed(result):
+                raise InvariantBroken(f"{_name(result)} exists, and was told: {answer}")
             case _:
                 pass
 
     def at_the_end(self) -> None:
         for key, result in self._acknowledged.items():
-            kept = self._known.get(key)
-            if f"job/{result.job}/spec" in self._known and not _same(kept, result):
+            stored = self._known.get(key)
+            if f"job/{result.job}/spec" in self._known and not _same(stored, result):
                 raise InvariantBroken(
-                    f"{_name(result)} had reported {_words(result)}, and kept is {_words(kept)}"
+                    f"{_name(result)} had reported {_describe(result)}, and {_describe(stored)} is stored"
                 )
 
-    def _was_there(self, of: ResultRecord) -> bool:
-        """Before the last commit: a server refuses first, writes then, and says so last."""
+    def _existed(self, of: ResultRecord) -> bool:
+        """Whether the attempt existed before the last commit: a refusal may predate that commit."""
         key = f"attempt/{of.job}/{of.index // BLOCK_TASKS}"
         return _last(self._before.get(key, self._known.get(key)), of) >= of.attempt
 
     def _attempt(self, of: ResultRecord) -> tuple[int, bool]:
-        """The last there is of its task, and whether this one has ended."""
+        """The latest attempt number of the task, and whether this attempt has ended."""
         block, position = divmod(of.index, BLOCK_TASKS)
         attempts = self._known.get(f"attempt/{of.job}/{block}")
         status = self._known.get(f"status/{of.job}/{block}")
@@ -120,12 +122,12 @@ def _is_of(event: EventRecord, result: ResultRecord) -> bool:
     return named == (result.job, ((result.index, result.index),), result.attempt)
 
 
-def _same(kept: ResultRecord | None, said: ResultRecord) -> bool:
-    return kept is not None and (kept.results, kept.failure) == (said.results, said.failure)
+def _same(stored: ResultRecord | None, reported: ResultRecord) -> bool:
+    return stored is not None and (stored.results, stored.failure) == (reported.results, reported.failure)
 
 
 def _last(attempts: AttemptBlock | None, of: ResultRecord) -> int:
-    """The newest attempt of its task."""
+    """The latest attempt number of the task."""
     return 0 if attempts is None else ints(attempts, "number")[of.index % BLOCK_TASKS]
 
 
@@ -133,5 +135,5 @@ def _name(result: ResultRecord) -> str:
     return f"attempt {result.attempt} of task {result.index} of job {result.job}"
 
 
-def _words(result: ResultRecord | None) -> str:
+def _describe(result: ResultRecord | None) -> str:
     return "nothing" if result is None else f"{result.results.decode()} and the failure {result.failure}"

@@ -1,4 +1,4 @@
-"""What begins when: jobs after those they wait for, and each planned instant of a cron at most once."""
+"""Start order: jobs start after their dependencies, and a cron runs each planned instant at most once."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,7 +21,7 @@ _GOOD = {
 
 
 def check_record(known: Mapping[str, Any], fresh: Mapping[str, Any], before: Any, now: Any) -> None:
-    """At one record that is written."""
+    """Check one written record."""
     match now:
         case JobStatus():
             check_start(known, fresh, before, now)
@@ -32,26 +32,28 @@ def check_record(known: Mapping[str, Any], fresh: Mapping[str, Any], before: Any
 
 
 def check_start(known: Mapping[str, Any], fresh: Mapping[str, Any], before: Any, now: JobStatus) -> None:
-    """A job that waited goes on when all it waits for has happened, and gives up when that cannot be."""
+    """A waiting job starts when all dependencies are met, and is canceled when one cannot be met any more."""
     spec = fresh.get(f"job/{now.id}/spec") or known.get(f"job/{now.id}/spec")
     waited = before is None or before.state is JobState.WAITING
     if spec is None or not spec.after or not waited or now.state is JobState.WAITING:
         return
     states = {one: _state(known, fresh, one.job) for one in spec.after}
     met = [state in _GOOD[one.on] for one, state in states.items()]
-    wish = fresh.get(f"job/{now.id}/wish") or known.get(f"job/{now.id}/wish")
+    intent = fresh.get(f"job/{now.id}/wish") or known.get(f"job/{now.id}/wish")
     if now.state is JobState.CANCELED:
-        impossible = any(
+        unmeetable = any(
             state is None or (state in _GOOD["any"] and not good)
             for state, good in zip(states.values(), met, strict=True)
         )
-        asked = wish is not None and (wish.cancel or len(wish.cancel_tasks) >= spec.count)
+        requested = intent is not None and (intent.cancel or len(intent.cancel_tasks) >= spec.count)
         assigned = fresh.get(f"job/{now.id}/cluster") or known.get(f"job/{now.id}/cluster")
-        homeless = assigned is not None and assigned.failed is not None  # canceled whatever it waits for
-        if not impossible and not asked and not homeless:
-            raise InvariantBroken(f"job {now.id} gave up waiting for {states}, which may still happen")
+        cluster_failed = (
+            assigned is not None and assigned.failed is not None
+        )  # canceled whatever its dependencies
+        if not unmeetable and not requested and not cluster_failed:
+            raise InvariantBroken(f"job {now.id} was canceled while {states} may still be met")
     elif now.state is not JobState.TIMED_OUT and not all(met):
-        raise InvariantBroken(f"job {now.id} became {now.state} though it waits for {states}")
+        raise InvariantBroken(f"job {now.id} became {now.state} before its dependencies: {states}")
 
 
 def _state(known: Mapping[str, Any], fresh: Mapping[str, Any], job: str) -> JobState | None:
@@ -62,7 +64,7 @@ def _state(known: Mapping[str, Any], fresh: Mapping[str, Any], job: str) -> JobS
 
 
 def check_cron(known: Mapping[str, Any], fresh: Mapping[str, Any], before: Any, now: CronStatus) -> None:
-    """Instants are dealt with in order; where all are to be made up for, each has its job in this commit."""
+    """Instants are handled in order; with missed = all, each of them has its job in this commit."""
     cron: CronRecord | None = fresh.get(f"cron/{now.ref}") or known.get(f"cron/{now.ref}")
     if cron is None:
         return
@@ -78,4 +80,4 @@ def check_cron(known: Mapping[str, Any], fresh: Mapping[str, Any], before: Any, 
     made = {record.name for key, record in fresh.items() if key.endswith("/spec") and key.startswith("job/")}
     for minute in planned:
         if f"{cron.name}@{stamp(minute)}" not in made:
-            raise InvariantBroken(f"cron {cron.name} went on without a run for {stamp(minute)}")
+            raise InvariantBroken(f"cron {cron.name} skipped the run for {stamp(minute)}")

@@ -1,4 +1,4 @@
-"""What may never break: looked at whenever something is written, started or answered, and at the end."""
+"""All invariants: checked at each commit, process start, process end and answer, and at the end of a run."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -25,36 +25,43 @@ from rota.sim.world.invariant import InvariantBroken
 from rota.sim.world.virtual_time import World
 from rota.store.protocol import Batch
 
-OVERLAP_MS = 10_000  # after the nodes of two attempts of one task are well again, one is dead
-THAW_MS = 1_000  # in which a keeper that was frozen kills what holds no lease any more
-GRACE_MS = 15_000  # what a deaf program is given on top, and the time to kill it
-COMMITS_BETWEEN = 50  # reads of the whole disk, which cost much
+OVERLAP_MS = 10_000  # once both nodes are healthy, for one of two attempts to end
+THAW_MS = 1_000  # for a resumed keeper to kill what lost its lease
+GRACE_MS = 15_000  # on top: grace period of a program that ignores SIGTERM, and its kill
+COMMITS_BETWEEN = 50  # between two comparisons with the whole disk, which are expensive
 
 
 class Checks:
+    """The invariants, and everything that is known to be durable.
+
+    The simulation calls it with what happens: `committed` before a server learns of its commit,
+    `process_started` and `process_ended` as the machine sees them, `acknowledged` and `forgotten` as answers
+    arrive. A violated invariant raises InvariantBroken.
+    """
+
     def __init__(self, world: World) -> None:
         self.world = world
         self.nodes = NodeHistory(world)
-        self._witness = ProcessLog()
+        self._process_log = ProcessLog()
         self._versions = SpecVersionChecks()
         self._deadlines = DeadlineChecks(world, self.nodes)
-        self._records = RecordChecks(world, self.nodes, self._witness, self._deadlines)
+        self._records = RecordChecks(world, self.nodes, self._process_log, self._deadlines)
         self.reported = ResultChecks(self._records.known, world)
-        self._witness.said_failed = self.reported.failed
-        self._commits = 0  # since all that is derived was looked at
-        self._born: dict[AttemptKey, str] = {}
-        self._steps: dict[
-            AttemptKey, tuple[int, int]
-        ] = {}  # the last that was started, after how many restarts
-        self._succeeded: dict[tuple[str, int], None] = {}  # tasks, by the work's own witness
+        self._process_log.reported_failures = self.reported.failed
+        self._commits = 0  # since the last comparison with the disk
+        self._started_on: dict[AttemptKey, str] = {}
+        self._steps: dict[AttemptKey, tuple[int, int]] = {}  # last step started, and number of restarts
+        self._succeeded: dict[tuple[str, int], None] = {}  # tasks whose process exited with 0
         self._once: dict[tuple[str, int], AttemptKey] = {}
         self._live: dict[tuple[str, int], dict[AttemptKey, SimMachine]] = {}
-        self._twice: dict[tuple[str, int], int | None] = {}  # tasks with two live processes -> well since
+        self._twice: dict[
+            tuple[str, int], int | None
+        ] = {}  # tasks with two live processes -> both nodes healthy since
         self._used: dict[tuple[str, str], int] = {}
 
     @property
     def known(self) -> dict[str, Any]:
-        """Everything on disk."""
+        """All durable records, by key."""
         return self._records.known
 
     @property
@@ -63,37 +70,37 @@ class Checks:
 
     @property
     def held(self) -> list[JobId]:
-        """Jobs of which something is held as suspect."""
-        return self._records.suspects.jobs()
+        """Jobs with quarantined tasks."""
+        return self._records.quarantine.jobs()
 
-    # ---- what is written
+    # ---- commits
 
     def committed(self, batch: Batch, writer: SimServer | None = None) -> None:
-        """`writer` believes what it has written just now."""
+        """A commit became durable; `writer` has it in its mirror."""
         self.reported.committed(batch)
         placed = self._records.committed(batch)
         if writer is not None:
             mirror.within_capacity(writer, placed)
             self._commits += 1
             if self._commits >= max(COMMITS_BETWEEN, len(self.known) // 2):
-                self.believes_the_disk(writer)
+                self.check_mirror(writer)
 
-    def believes_the_disk(self, server: SimServer) -> None:
+    def check_mirror(self, server: SimServer) -> None:
         self._commits = 0
         mirror.equal_disk(server, self.known)
 
-    # ---- what is started
+    # ---- processes
 
-    def born(self, name_of_machine: str, child: SimChild) -> None:
-        machine = self.nodes.machines[name_of_machine]
+    def process_started(self, machine_name: str, child: SimChild) -> None:
+        machine = self.nodes.machines[machine_name]
         key, task = child.key, child.key[:2]
         name = f"attempt {key[2]} of task {key[1]} of job {key[0]}"
-        begun = self._born.get(key)
+        started_on = self._started_on.get(key)
         step, restart = self._steps.get(key, (0, 0))
-        follows = begun == machine.name and (step == child.step - 1 > 0 or restart < child.restart)
-        if begun is not None and not follows:
-            raise InvariantBroken(f"{name} was started twice: on {begun} and on {machine.name}")
-        self._born[key], self._steps[key] = machine.name, (child.step, child.restart)
+        follows = started_on == machine.name and (step == child.step - 1 > 0 or restart < child.restart)
+        if started_on is not None and not follows:
+            raise InvariantBroken(f"{name} was started twice: on {started_on} and on {machine.name}")
+        self._started_on[key], self._steps[key] = machine.name, (child.step, child.restart)
         if not self._is_known(key):
             raise InvariantBroken(f"{name} was started on {machine.name} and is not on disk")
         spec = self.spec_of(key[0])
@@ -101,11 +108,11 @@ class Checks:
         if spec.run is RunMode.AT_MOST_ONCE and self._once.get(task, key) != key:
             raise InvariantBroken(f"task {key[1]} of job {key[0]} may run once and was started again: {name}")
         self._once[task] = key
-        self._versions.born(machine.name, child, spec.version)
+        self._versions.process_started(machine.name, child, spec.version)
         if spec.kind is JobKind.SYSTEM:
             self._check_twins(machine, key)
         self._use(machine, spec, child)
-        self._deadlines.born(machine, child, spec)
+        self._deadlines.process_started(machine, child, spec)
         live = self._live.setdefault(task, {})
         if key in live:
             raise InvariantBroken(f"{name} was started again on {machine.name} while it ran")
@@ -116,7 +123,7 @@ class Checks:
             self._check_leases(task, live, spec)
 
     def _check_twins(self, machine: SimMachine, key: AttemptKey) -> None:
-        """Of a system job one task is for each node."""
+        """A system job has one task per node."""
         for task, live in self._live.items():
             if task[0] == key[0] and task[1] != key[1] and machine in live.values():
                 raise InvariantBroken(
@@ -130,8 +137,8 @@ class Checks:
             if used > whole.get(resource, 0):
                 raise InvariantBroken(f"{machine.name} runs {used} of {resource}, more than it has")
 
-    def died(self, name_of_machine: str, child: SimChild) -> None:
-        machine = self.nodes.machines[name_of_machine]
+    def process_ended(self, machine_name: str, child: SimChild) -> None:
+        machine = self.nodes.machines[machine_name]
         task = child.key[:2]
         live = self._live[task]
         del live[child.key]
@@ -142,13 +149,13 @@ class Checks:
         spec = self.spec_of(child.key[0])
         for resource, amount in (_uses(spec, child) if spec is not None else {}).items():
             self._used[machine.name, resource] -= amount
-        self._witness.died(machine, child)
-        self._deadlines.died(child)
+        self._process_log.process_ended(machine, child)
+        self._deadlines.process_ended(child)
         if child.status == 0 and child.is_last:
             self._succeeded[task] = None
 
     def _is_known(self, key: AttemptKey) -> bool:
-        """Whether the attempt was ever placed, by a server that may have forgotten it."""
+        """Whether the attempt was ever placed, also by a server that has lost its memory since."""
         block, at = divmod(key[1], BLOCK_TASKS)
         placed = [known.get(f"attempt/{key[0]}/{block}") for known in (self.known, self._records.forgotten)]
         return any(one is not None and ints(one, "number")[at] >= key[2] for one in placed)
@@ -162,7 +169,7 @@ class Checks:
         return set(self._live)
 
     def check(self) -> None:
-        """Once a second."""
+        """Check what depends on time; called once a second."""
         self.nodes.sample()
         self._deadlines.check()
         self._check_overlaps()
@@ -170,7 +177,7 @@ class Checks:
     def _check_leases(
         self, task: tuple[str, int], live: dict[AttemptKey, SimMachine], spec: JobSpec | None
     ) -> None:
-        """Under leases one lives at a time; only who was frozen in between has a second to notice."""
+        """Under leases one attempt lives at a time; only a keeper that was frozen has THAW_MS to notice."""
         if spec is None or spec.run is not RunMode.ONE_AT_A_TIME:
             return
         *older, newest = sorted(live, key=lambda key: key[2])
@@ -182,10 +189,10 @@ class Checks:
             )
 
     def _check_overlaps(self) -> None:
-        """Two attempts of one task may live only while one of their nodes is not well."""
+        """Two attempts of one task may live only while one of their nodes is unhealthy."""
         for task, since_ms in list(self._twice.items()):
             self._check_leases(task, self._live[task], self.known.get(f"job/{task[0]}/spec"))
-            well = all(self.nodes.is_well(machine) for machine in self._live[task].values())
+            well = all(self.nodes.is_healthy(machine) for machine in self._live[task].values())
             if not well:
                 self._twice[task] = None
             elif since_ms is None:
@@ -196,14 +203,14 @@ class Checks:
                     f"task {task[1]} of job {task[0]} runs as attempts {names}, with both well"
                 )
 
-    # ---- what is answered
+    # ---- answers
 
     def leaves(self, keys: Sequence[AttemptKey]) -> None:
-        """A node stops these attempts because it leaves, and no order did before."""
+        """A node stops these attempts because it leaves, without an order."""
         for key in keys:
             self._records.left[key] = None
             if (spec := self.known.get(f"job/{key[0]}/spec")) is not None:
-                self.world.count(f"owner: a node leaves under {spec.recovery}")
+                self.world.count(f"recovery: a node leaves under {spec.recovery}")
 
     def acknowledged(self, key: str, job: JobId, before: JobId | None) -> None:
         if before is not None and before != job:
@@ -212,7 +219,7 @@ class Checks:
             raise InvariantBroken(f"submit {key} was answered with job {job}, which is not on disk")
 
     def forgotten(self, keys: Sequence[AttemptKey]) -> None:
-        """A keeper is told that these results are stored, and that it may forget them."""
+        """A keeper is told that these results are durable and may be forgotten: they must be."""
         for job, index, attempt in keys:
             block, at = divmod(index, BLOCK_TASKS)
             attempts, status = (
@@ -220,21 +227,21 @@ class Checks:
                 self.known.get(f"status/{job}/{block}"),
             )
             if attempts is None or ints(attempts, "number")[at] != attempt:
-                continue  # nobody asks for it any more
+                continue  # a later attempt has replaced it
             if (
                 status is None
                 or ints(status, "number")[at] != attempt
                 or status.state[at] < ATTEMPT_FIRST_END
             ):
                 name = f"attempt {attempt} of task {index} of job {job}"
-                raise InvariantBroken(f"the result of {name} is said to be stored and is not")
+                raise InvariantBroken(f"the result of {name} is acknowledged and not durable")
 
-    # ---- in the end
+    # ---- at the end of a run
 
     def at_the_end(
         self, jobs: Iterable[JobId], canceled: Mapping[JobId, None], deleted: Mapping[JobId, None]
     ) -> None:
-        self.known.update(self._records.expired)  # that too had to end as it should
+        self.known.update(self._records.expired)  # expired jobs had to end correctly, too
         for job in jobs:
             spec, status = self.known.get(f"job/{job}/spec"), self.known.get(f"job/{job}/status")
             if spec is None and (job in deleted or f"job/{job}/spec" in self._records.forgotten):
@@ -242,7 +249,7 @@ class Checks:
             if spec is None:
                 raise InvariantBroken(f"job {job} was acknowledged and is gone")
             if status is None or not status.ended:
-                raise InvariantBroken(f"job {job} has not come to an end: {self._story(spec)}")
+                raise InvariantBroken(f"job {job} has not ended: {self._task_states(spec)}")
             self._check_results(spec, status, was_canceled=job in canceled)
         for task, live in self._live.items():
             raise InvariantBroken(
@@ -255,38 +262,38 @@ class Checks:
         assigned = self.known.get(f"job/{spec.id}/cluster")
         was_canceled = was_canceled or (assigned is not None and assigned.failed is not None)
         is_late = verdict is not None and verdict.late
-        never_began = (None,) if verdict is None else (None, TaskState.WANTED)
-        for index, state in self._wanted(spec):
+        not_started = (None,) if verdict is None else (None, TaskState.WANTED)
+        for index, state in self._desired(spec):
             name = f"task {index} of job {spec.id}"
             if state is TaskState.SUCCEEDED and (spec.id, index) not in self._succeeded:
-                raise InvariantBroken(f"{name} is said to have succeeded and never did")
-            if state not in never_began and state not in TASK_ENDS:
+                raise InvariantBroken(f"{name} is recorded as succeeded and never did")
+            if state not in not_started and state not in TASK_ENDS:
                 raise InvariantBroken(f"job {spec.id} is {status.state} and its task {index} is {state!r}")
             if was_canceled or (state is not None and recovery.may_be(self.known, spec, index, state)):
                 continue
             if state is TaskState.CANCELED:
-                raise InvariantBroken(f"{name} was canceled by nobody")
+                raise InvariantBroken(f"{name} was canceled without a request")
             if state is TaskState.FAILED and not is_late:
-                failures = self._witness.failures[spec.id, index]
+                failures = self._process_log.failures[spec.id, index]
                 if failures < tries(spec):
-                    raise InvariantBroken(f"{name} was given up after {failures} of {tries(spec)} tries")
+                    raise InvariantBroken(f"{name} has failed after {failures} of {tries(spec)} tries")
 
-    def _story(self, spec: JobSpec) -> str:
+    def _task_states(self, spec: JobSpec) -> str:
         found: dict[str, int] = {}
         for _, state in self._states(spec):
-            word = "wanted" if state is None else state.name.lower()
-            found[word] = found.get(word, 0) + 1
-        return ", ".join(f"{count} {word}" for word, count in found.items())
+            name = "wanted" if state is None else state.name.lower()
+            found[name] = found.get(name, 0) + 1
+        return ", ".join(f"{count} {name}" for name, count in found.items())
 
-    def _wanted(self, spec: JobSpec) -> Iterable[tuple[int, TaskState | None]]:
-        """But for what is beyond the wanted, or was: what starts once, ever, does not start again."""
+    def _desired(self, spec: JobSpec) -> Iterable[tuple[int, TaskState | None]]:
+        """States of desired tasks; of an at-most-once job, without those that a scale-down once canceled."""
         once = spec.kept is not None and spec.run is RunMode.AT_MOST_ONCE
         for index, state in self._states(spec):
             if not (spec.is_scaled_down(index) or (once and state is TaskState.CANCELED)):
                 yield index, state
 
     def _states(self, spec: JobSpec) -> Iterable[tuple[int, TaskState | None]]:
-        """Of each task by its index; None: nothing was ever written of its block."""
+        """Index and state of each task; None if its block was never written."""
         for block in range(spec.blocks):
             tasks = self.known.get(f"task/{spec.id}/{block}")
             for at in range(spec.block_size(block)):
@@ -295,7 +302,7 @@ class Checks:
 
 
 def _uses(spec: JobSpec, child: SimChild) -> dict[str, int]:
-    """What it takes of the machine, and of each device it was given."""
+    """What a process uses of the machine, and of each GPU it was given."""
     each = min(spec.needs.get(GPU, 0), WHOLE_GPU)
     return spec.needs | {_device(gpu): each for gpu in child.gpus}
 

@@ -1,9 +1,8 @@
-"""Who leads: servers that stand for the leader's key, hold it, and step down."""
+"""Leader election among simulated servers: campaign for the leader key, renew its lease, step down."""
 
 from collections.abc import Callable
 
-from rota.engine.leadership import LeaseAction as Step
-from rota.engine.leadership import LeaseTiming, lease_valid, next_step
+from rota.engine.leadership import LeaseAction, LeaseTiming, lease_valid, next_step
 from rota.model.limits import LEADER_TTL_SECONDS
 from rota.sim.cluster.server import RESTART_MS, SimServer
 from rota.sim.world.leader_key import KeyHolder, LeaderKey
@@ -12,25 +11,25 @@ from rota.sim.world.store import NAME, SimStore
 from rota.sim.world.virtual_time import Act, World
 
 TTL_MS = LEADER_TTL_SECONDS * 1000
-TENURE = LeaseTiming(TTL_MS)
+TIMING = LeaseTiming(TTL_MS)
 CAMPAIGN_MS = 1_000
 
 
 class Election:
-    """One server alone leads at once; of several, whoever has the key."""
+    """A single server leads immediately; of several, the holder of the leader key does."""
 
-    def __init__(self, world: World, network: SimNetwork, medium: SimStore, servers: list[SimServer]) -> None:
+    def __init__(self, world: World, network: SimNetwork, store: SimStore, servers: list[SimServer]) -> None:
         self.world = world
         self.network = network
-        self.medium = medium
+        self.store = store
         self.servers = servers
         self._key = LeaderKey(TTL_MS)
         if len(servers) > 1:
-            medium.key = self._key
+            store.key = self._key
         self._renewed_at_ms: dict[str, int] = {}
         self._tried_at_ms: dict[str, int] = {}
         for server in servers:
-            server.deposed = self._restarts(server)
+            server.on_deposed = self._restarts(server)
             server.may_renew = self._lease_valid(server)
 
     def start(self, server: SimServer) -> None:
@@ -48,26 +47,26 @@ class Election:
             self.world.after(RESTART_MS, lambda: self.start(server))
 
     def revoke(self) -> None:
-        """The store takes the lease for run out: another may lead before the one that does has noticed."""
+        """Expire the lease in the store: another server may lead before the current leader notices."""
         self._key.revoke()
 
     @property
     def leader(self) -> SimServer | None:
-        """The one that may write."""
+        """The leader whose epoch the store accepts, if any."""
         leading = [server for server in self.servers if server.alive and server.leads]
-        return next((server for server in leading if server.epoch == self.medium.epoch), None)
+        return next((server for server in leading if server.epoch == self.store.epoch), None)
 
     def _restarts(self, server: SimServer) -> Act:
         return lambda: self.world.after(RESTART_MS, lambda: self.start(server))
 
     def _lease_valid(self, server: SimServer) -> Callable[[], bool]:
-        """By its own clock nobody else can have taken over."""
+        """Return whether, by the server's own clock, its lease is certainly valid."""
 
-        def surely() -> bool:
+        def is_valid() -> bool:
             alone = len(self.servers) == 1
-            return alone or lease_valid(TENURE, self._renewed_at_ms[server.name], server.clock.boot_ms())
+            return alone or lease_valid(TIMING, self._renewed_at_ms[server.name], server.clock.boot_ms())
 
-        return surely
+        return is_valid
 
     def _campaign(self, server: SimServer) -> None:
         before = self._key.last
@@ -84,15 +83,15 @@ class Election:
 
     def _hold(self, server: SimServer) -> None:
         name, now_ms = server.name, server.clock.boot_ms()
-        what = next_step(TENURE, self._renewed_at_ms[name], self._tried_at_ms[name], now_ms)
-        match what.action:
-            case Step.STEP_DOWN:
-                self._step_down(server, "it cannot reach the store")
-            case Step.RENEW:
+        step = next_step(TIMING, self._renewed_at_ms[name], self._tried_at_ms[name], now_ms)
+        match step.action:
+            case LeaseAction.STEP_DOWN:
+                self._step_down(server, "the store is unreachable")
+            case LeaseAction.RENEW:
                 self._tried_at_ms[name] = now_ms
                 self._renew(server, now_ms)
-            case Step.WAIT:
-                server.after(what.within_ms, lambda: self._hold(server))
+            case LeaseAction.WAIT:
+                server.after(step.within_ms, lambda: self._hold(server))
 
     def _renew(self, server: SimServer, now_ms: int) -> None:
         if not self._reaches(server):
@@ -101,7 +100,7 @@ class Election:
             self._renewed_at_ms[server.name] = now_ms
             self._hold(server)
         else:
-            self._step_down(server, "its lease has run out")
+            self._step_down(server, "its lease has expired")
 
     def _step_down(self, server: SimServer, reason: str) -> None:
         self.world.count("election: a leader stepped down")

@@ -1,4 +1,4 @@
-"""Drives the real loop in virtual time: decides, commits, then speaks; and starts over when that fails."""
+"""Drives the production Loop in virtual time: decide, commit, answer, publish; reload when a commit fails."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -16,30 +16,36 @@ from rota.sim.world.virtual_time import Act, SimClock, SimProcess, World
 from rota.store import codec
 from rota.store.protocol import Snapshot
 
-PAUSE_MS = 1_000  # after a commit that did not go through
+BACKOFF_MS = 1_000  # after a commit or a read that failed
 
 
 class SimEngine(SimProcess):
-    """Answers only while it leads. Whether it may is the business of whoever calls lead()."""
+    """The counterpart of engine.run.Engine, with callbacks instead of coroutines.
 
-    def __init__(self, world: World, name: str, medium: SimStore, reconcilers: Sequence[Reconciler]) -> None:
+    At most one commit or read is in flight (`_busy`). Requests that arrive meanwhile wait in the loop, and
+    reads of the mirror are deferred until the answer: the mirror then holds uncommitted decisions, which no
+    reader may see. Whether this server may lead is decided by its caller; the store refuses a deposed
+    leader's commit.
+    """
+
+    def __init__(self, world: World, name: str, store: SimStore, reconcilers: Sequence[Reconciler]) -> None:
         super().__init__(world, name, SimClock(world))
-        self.medium = medium
+        self.store = store
         self.leads = False
         self.tick_ms = TICK_MS
         self.epoch = 0
         self.revision = 0
         self.loop = Loop(Mirror(), [])
-        self.deposed: Act = lambda: None
-        self.led: Act = lambda: None  # told when it begins to lead
-        self.heard: list[Act] = []  # of this life: told after each commit, and when all was read again
+        self.on_deposed: Act = lambda: None
+        self.on_lead: Act = lambda: None  # called when it starts to lead
+        self.commit_hooks: list[Act] = []  # of this life; called after each commit and each reload
         self._reconcilers = reconcilers
         self._offset_ms = 0
-        self._busy = False  # a commit or a read is under way
-        self._poked = False
+        self._busy = False  # a commit or a read is in flight
+        self._step_scheduled = False
         self._decided_at_ms = 0
-        self._rests = 0  # of several timers the last counts
-        self._looks: list[Act] = []  # that wait for what is under way
+        self._timers = 0  # number of the latest timer; earlier ones are void
+        self._deferred_reads: list[Act] = []  # wait until the mirror equals the store again
 
     @property
     def mirror(self) -> Mirror:
@@ -51,16 +57,16 @@ class SimEngine(SimProcess):
     def start(self) -> None:
         self.start_life()
         self.leads = False
-        self.loop = Loop(Mirror(), [])  # what its life before had not served yet died with it
-        self._busy = self._poked = False
-        self.heard, self._looks = [], []
+        self.loop = Loop(Mirror(), [])  # requests of the previous life died with it
+        self._busy = self._step_scheduled = False
+        self.commit_hooks, self._deferred_reads = [], []
 
     def kill(self) -> None:
         self.leads = False
         self.end()
 
     def lead(self) -> None:
-        """Raise the epoch, read everything, look at everything."""
+        """Acquire a new epoch, load all records, and enqueue every key."""
         self._busy = True
 
         def led(answer: Answer) -> None:
@@ -68,9 +74,9 @@ class SimEngine(SimProcess):
                 self.epoch = answer
                 self._reload()
             else:
-                self.after(PAUSE_MS, lambda: self.medium.lead(self, led))
+                self.after(BACKOFF_MS, lambda: self.store.lead(self, led))
 
-        self.medium.lead(self, led)
+        self.store.lead(self, led)
 
     def ask(
         self,
@@ -86,34 +92,34 @@ class SimEngine(SimProcess):
         self.wake()
 
     def wake(self) -> None:
-        """There may be something to decide."""
-        if self.leads and not self._busy and not self._poked:
-            self._poked = True
+        """Schedule an iteration of the loop, unless one is scheduled or a commit is in flight."""
+        if self.leads and not self._busy and not self._step_scheduled:
+            self._step_scheduled = True
             self.after(0, self._step)
 
     def read(self, act: Act) -> None:
-        """At the cluster as it is on disk: while a commit is under way, right after it."""
+        """Run `act` on committed state: now, or after the commit in flight."""
         if self._busy:
-            self._looks.append(act)
+            self._deferred_reads.append(act)
         else:
             act()
 
-    # ---- for whoever tells others
+    # ---- hooks of SimServer
 
     def on_commit(self, decided: Decided) -> None:
-        """It is on disk."""
+        """A commit is durable: its effects may be published."""
 
     def on_reload(self) -> None:
-        """More may be on disk than was told."""
+        """All records were read again: more may be durable than was published."""
 
     def observed(self) -> None:
-        """What was heard of nodes has been reset."""
+        """Liveness clocks of all nodes were restarted."""
 
     # ---- deciding
 
     def _step(self) -> None:
-        self._poked = False
-        self._rests += 1
+        self._step_scheduled = False
+        self._timers += 1
         if not self.leads or self._busy:
             return
         now = self.now()
@@ -121,13 +127,13 @@ class SimEngine(SimProcess):
         stalled = now.ms - self._decided_at_ms > STALL_MS
         self._decided_at_ms = now.ms
         decided = self._decided(now)
-        if stalled:  # which has reset what was heard
+        if stalled:  # the loop has restarted the liveness clocks
             self.observed()
         if decided is None:
             self._wait_for_work()
         elif decided.commits:
             self._busy = True
-            self.medium.commit(
+            self.store.commit(
                 self,
                 batch_of(decided, self.epoch, self.revision),
                 lambda answer: self._answered(decided, answer),
@@ -136,7 +142,7 @@ class SimEngine(SimProcess):
             self._answer_and_publish(decided)
 
     def _decided(self, now: Instant) -> Decided | None:
-        """Faults are raised here, not contained: a simulation must not pass over one."""
+        """Decide; raise an error that production would contain, because a simulation must not hide one."""
         try:
             decided = self.loop.decide(now)
         except Tainted as tainted:
@@ -146,16 +152,16 @@ class SimEngine(SimProcess):
         return decided
 
     def _check_disk_space(self) -> None:
-        is_short = not self.medium.has_room()
-        if is_short != self.mirror.disk_low:
-            self.mirror.disk_low = is_short
+        disk_low = not self.store.has_space()
+        if disk_low != self.mirror.disk_low:
+            self.mirror.disk_low = disk_low
             self.loop.enqueue_all()
 
     def _wait_for_work(self) -> None:
         next_at = self.loop.next_at()
         delay_ms = self.tick_ms if next_at is None else min(self.tick_ms, max(1, next_at - self.now().ms))
-        rest = self._rests
-        self.after(delay_ms, lambda: self._step() if rest == self._rests else None)
+        timer = self._timers
+        self.after(delay_ms, lambda: self._step() if timer == self._timers else None)
 
     def _answered(self, decided: Decided, answer: Answer) -> None:
         self._busy = False
@@ -166,12 +172,12 @@ class SimEngine(SimProcess):
             case LostLeadership():
                 self.trace("was deposed")
                 self.kill()
-                self.deposed()
+                self.on_deposed()
             case Transient():
-                self.world.count("server: started over after a commit that failed")
+                self.world.count("server: reloaded after a failed commit")
                 decided.fail(answer)
                 self._busy = True
-                self.after(PAUSE_MS, self._reload)
+                self.after(BACKOFF_MS, self._reload)
             case _:
                 raise AssertionError(answer)
 
@@ -182,9 +188,9 @@ class SimEngine(SimProcess):
             else:
                 for request in self.loop.drain_requests():
                     request.refused(Unavailable("the store cannot be read"))
-                self.after(PAUSE_MS, lambda: self.medium.read(self, done))
+                self.after(BACKOFF_MS, lambda: self.store.read(self, done))
 
-        self.medium.read(self, done)
+        self.store.read(self, done)
 
     def _open(self, snapshot: Snapshot) -> None:
         before, led = self.loop, self.leads
@@ -202,26 +208,26 @@ class SimEngine(SimProcess):
         self.leads, self._busy = True, False
         self.trace(f"leads epoch {self.epoch} from revision {self.revision}")
         self._run_deferred_reads()
-        if led:  # what was read may be old: nobody is told before a commit has shown that it is not
+        if led:  # the read may be stale: publish only after a commit has verified leadership
             self.loop.ask(
                 Request("engine", verify_leadership, lambda _: self._publish_reload(), lambda _: None)
             )
         else:
-            self.led()
+            self.on_lead()
         self.wake()
 
     def _run_deferred_reads(self) -> None:
-        looks, self._looks = self._looks, []
-        for look in looks:
-            look()
+        reads, self._deferred_reads = self._deferred_reads, []
+        for read in reads:
+            read()
 
     def _publish_reload(self) -> None:
         self.on_reload()
         self._publish()
 
     def _publish(self) -> None:
-        for hear in self.heard:
-            hear()
+        for hook in self.commit_hooks:
+            hook()
 
     def _answer_and_publish(self, decided: Decided) -> None:
         self._run_deferred_reads()
@@ -235,7 +241,7 @@ class SimEngine(SimProcess):
 
 
 def load_mirror(records: Iterable[Record], now_ms: int) -> Mirror:
-    """A fresh mirror of these. By the time it tells jobs whose tasks pause from those in line."""
+    """Return a new mirror of these records; at `now_ms` it tells queued jobs from those in retry backoff."""
     mirror = Mirror()
     mirror.now_ms = now_ms
     try:

@@ -1,4 +1,4 @@
-"""Drives the real feed of a server in virtual time: whoever reads there is told what was committed."""
+"""Drives the production event cursors in virtual time: one server's streams to its subscribers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,30 +22,32 @@ from rota.sim.world.store import Answer, SimStore
 from rota.sim.world.virtual_time import SimProcess
 from rota.store import codec
 
-EVENTS_IN_MEMORY = 16  # few, so that the store is asked, too
+EVENTS_IN_MEMORY = 16  # few, so that older events are read from the store
 ROWS_AT_ONCE = 5
-PACE_MS = 3  # between two pages to one reader
+PACE_MS = 3  # between two pages to one subscriber
 Ask = Callable[[str, Command, Callable[[Any], None], Callable[[RotaError], None]], None]
 
 
 class _Reader:
-    def __init__(self, stream: SimStream, position: EventCursor, who: str | None) -> None:
+    def __init__(self, stream: SimStream, position: EventCursor, subscriber: str | None) -> None:
         self.stream = stream
-        self.who = who
+        self.subscriber = subscriber
         self.position = position
-        self.busy = False  # it is being told, or the store is being asked for it
+        self.busy = False  # a page is being sent, or read from the store
 
 
 class SimEventStream:
-    def __init__(self, server: SimProcess, medium: SimStore, ask: Ask, revision: Callable[[], int]) -> None:
+    """All event streams of one server: pages from memory, older ones from the store."""
+
+    def __init__(self, server: SimProcess, store: SimStore, ask: Ask, revision: Callable[[], int]) -> None:
         self._revision = revision
         self._server = server
-        self._medium = medium
+        self._store = store
         self._ask = ask
         self._feed = RecentEvents(EVENTS_IN_MEMORY)
         self._readers: dict[int, _Reader] = {}
-        self.came: Callable[[str], None] = lambda _: None
-        self.went: Callable[[str], None] = lambda _: None
+        self.on_subscribed: Callable[[str], None] = lambda _: None
+        self.on_unsubscribed: Callable[[str], None] = lambda _: None
 
     def start(self) -> None:
         self._feed = RecentEvents(EVENTS_IN_MEMORY)
@@ -61,40 +63,40 @@ class SimEventStream:
         return self._revision()
 
     def on_commit(self, decided: Decided) -> None:
-        """A commit."""
+        """Remember the events of a commit and serve every subscriber."""
         self._feed.on_commit(CommitEvents(self.revision, decided.now.wall_ms, decided.events))
         self._serve_readers()
 
     def on_reload(self) -> None:
-        """Everything was read again."""
+        """Drop what is in memory after a reload: a commit may have gone unseen."""
         self._feed.on_reload(self.revision)
         self._serve_readers()
 
-    def open(self, stream: SimStream, wanted: WatchRequest) -> None:
-        stream.up.broke = lambda _: self._forget(stream)
+    def open(self, stream: SimStream, request: WatchRequest) -> None:
+        stream.up.on_break = lambda _: self._forget(stream)
         now = self._feed.latest_cursor(self.revision)
-        if wanted.after is not None or wanted.name is None:
-            self._begin(stream, wanted.after or now, wanted.who)
+        if request.after is not None or request.name is None:
+            self._open(stream, request.after or now, request.subscriber)
             return
-        name = wanted.name
+        name = request.name
 
-        def stand(view: Any, _: Instant) -> Plan:
+        def command(view: Any, _: Instant) -> Plan:
             return subscribe(view.subscribers, name, now)
 
-        def found(kept: Any) -> None:
-            self._begin(stream, EventCursor(kept.revision, kept.index), wanted.who)
+        def found(stored: Any) -> None:
+            self._open(stream, EventCursor(stored.revision, stored.index), request.subscriber)
 
-        self._ask("apiserver", stand, found, lambda error: stream.close(stream.up, str(error)))
+        self._ask("apiserver", command, found, lambda error: stream.close(stream.up, str(error)))
 
-    def _begin(self, stream: SimStream, position: EventCursor, who: str | None) -> None:
+    def _open(self, stream: SimStream, position: EventCursor, subscriber: str | None) -> None:
         try:
             event_cursor.check_cursor(position, self.revision)
         except CursorExpired:
-            self._end(stream, position)
+            self._expire(stream, position)
             return
-        reader = self._readers[stream.number] = _Reader(stream, position, who)
-        if who is not None:
-            self.came(who)
+        reader = self._readers[stream.number] = _Reader(stream, position, subscriber)
+        if subscriber is not None:
+            self.on_subscribed(subscriber)
         stream.send_to_node(WatchStarted(position))
         self._serve(reader)
 
@@ -107,15 +109,18 @@ class SimEventStream:
             return
         found = self._feed.page_after(reader.position, ROWS_AT_ONCE)
         if found:
-            self._tell(reader, found)
+            self._send_page(reader, found)
         elif found is None:
             reader.busy = True
-            after, asked_at = event_cursor.revision_before(reader.position), self.revision
-            self._medium.read_events(
-                self._server, after, ROWS_AT_ONCE, lambda answer: self._resume(reader, asked_at, answer)
+            after, asked_at_revision = event_cursor.revision_before(reader.position), self.revision
+            self._store.read_events(
+                self._server,
+                after,
+                ROWS_AT_ONCE,
+                lambda answer: self._resume(reader, asked_at_revision, answer),
             )
 
-    def _resume(self, reader: _Reader, asked_at: int, answer: Answer) -> None:
+    def _resume(self, reader: _Reader, asked_at_revision: int, answer: Answer) -> None:
         reader.busy = False
         if not isinstance(answer, list):
             self._close(reader, "the store cannot be read")
@@ -124,25 +129,25 @@ class SimEventStream:
         try:
             found = event_cursor.resume_from_store(reader.position, rows)
         except CursorExpired:
-            self._end(reader.stream, reader.position)
+            self._expire(reader.stream, reader.position)
             return
         if found:
-            self._tell(reader, found)
-        elif asked_at != self.revision:  # something was committed meanwhile
+            self._send_page(reader, found)
+        elif asked_at_revision != self.revision:  # a commit came in between
             self._serve(reader)
 
-    def _tell(self, reader: _Reader, found: list[SequencedEvent]) -> None:
+    def _send_page(self, reader: _Reader, found: list[SequencedEvent]) -> None:
         reader.position = found[-1].at
         reader.busy = True
         reader.stream.send_to_node(EventPageMessage(found))
 
-        def go_on() -> None:
+        def continue_() -> None:
             reader.busy = False
             self._serve(reader)
 
-        self._server.after(PACE_MS, go_on)
+        self._server.after(PACE_MS, continue_)
 
-    def _end(self, stream: SimStream, at: EventCursor) -> None:
+    def _expire(self, stream: SimStream, at: EventCursor) -> None:
         self._forget(stream)
         stream.send_to_node(WatchEnded(at, self.revision))
 
@@ -152,5 +157,5 @@ class SimEventStream:
 
     def _forget(self, stream: SimStream) -> None:
         reader = self._readers.pop(stream.number, None)
-        if reader is not None and reader.who is not None:
-            self.went(reader.who)
+        if reader is not None and reader.subscriber is not None:
+            self.on_unsubscribed(reader.subscriber)

@@ -1,4 +1,4 @@
-"""What a machine is to its processes: who it is, its clock, its disk, and who else must know."""
+"""The machine as its processes see it: identity, clock, disk, and hooks of the checks."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -12,17 +12,19 @@ from rota.sim.cluster.messages import HelloMessage
 from rota.sim.world.network import SimNetwork, SimStream
 from rota.sim.world.virtual_time import SimClock, SimProcess, World
 
-Habits = Callable[[AttemptKey, KeeperJobSpec], TaskBehaviour]
+BehaviourOf = Callable[[AttemptKey, KeeperJobSpec], TaskBehaviour]
 
 
 class ServerAccess(NamedTuple):
-    """Where a server is met."""
+    """A server and its handshake entry point."""
 
     server: SimProcess
-    greet: Callable[[SimStream, HelloMessage], None]
+    handshake: Callable[[SimStream, HelloMessage], None]
 
 
 class SimHost:
+    """State of one machine that survives its processes."""
+
     def __init__(
         self, world: World, network: SimNetwork, name: str, capacity: dict[str, int], labels: dict[str, str]
     ) -> None:
@@ -34,24 +36,24 @@ class SimHost:
         self.labels = labels
         self.machine_id = f"machine-{name}"
         self.boot = 1
-        self.servers = 1  # how many it can call
+        self.servers = 1  # number of servers that it can dial
         self.heartbeat_ms = HEARTBEAT_MS
         self.on = False
         self.clock = SimClock(world)
         self.disk = SimDisk()
         self.epoch_seen = 0
         self.processes = SimProcesses()
-        self.short = False  # it has no process to spare
-        self.refuses: frozenset[str] = frozenset()  # directories it lacks
-        self.habits: Habits = lambda *_: TaskBehaviour(1000)
-        self.born: Callable[[str, SimChild], None] = lambda *_: None
-        self.died: Callable[[str, SimChild], None] = lambda *_: None
+        self.short = False  # out of process ids: nothing can be spawned
+        self.refuses: frozenset[str] = frozenset()  # working directories that do not exist here
+        self.behaviour_of: BehaviourOf = lambda *_: TaskBehaviour(1000)
+        self.process_started: Callable[[str, SimChild], None] = lambda *_: None
+        self.process_ended: Callable[[str, SimChild], None] = lambda *_: None
         self.leaves: Callable[[Sequence[AttemptKey]], None] = lambda _: (
             None
-        )  # attempts that it stops by itself
+        )  # called with attempts that the node stops because it leaves
         self.forgets: Callable[[Sequence[AttemptKey]], None] = lambda _: (
             None
-        )  # results that are said to be stored
+        )  # called with results that a server has acknowledged
 
     @property
     def boot_id(self) -> str:

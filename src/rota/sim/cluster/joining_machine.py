@@ -1,4 +1,4 @@
-"""A machine that a provider has made: it starts, joins with the line it was given, and is a node then."""
+"""A machine that a provider has created: it boots, joins with its token, and becomes a node."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from rota.sim.cluster.server import SimServer
 from rota.sim.world.network import SimNetwork
 from rota.sim.world.virtual_time import SimClock, SimProcess
 
-PATIENCE_MS = 5_000  # after which it tries to join again
+RETRY_MS = 5_000  # between two attempts to join
 
 
 @dataclass
 class SimJoinToken:
-    """What a join token says of whoever joins with it, once."""
+    """A join token: labels and cluster of the node that joins with it; valid once."""
 
     labels: dict[str, str]
     cluster: str
@@ -35,9 +35,9 @@ class JoiningMachine(SimProcess):
         super().__init__(network.world, name, SimClock(network.world))
         self.order = order
         self.token = SimJoinToken({}, order.cluster)
-        self.begin_ms = 0
-        self.machine: SimMachine | None = None  # that it has become
-        self.came: Callable[[SimMachine], None] = lambda _: None
+        self.created_at_ms = 0
+        self.machine: SimMachine | None = None  # once it has joined
+        self.on_joined: Callable[[SimMachine], None] = lambda _: None
         self._network = network
         self._servers = servers
         self._calls = 0
@@ -47,7 +47,7 @@ class JoiningMachine(SimProcess):
         self.after(delay_ms, self._call)
 
     def end_all(self, *, politely: bool) -> None:
-        """With all that is on it; some machines are shut down before."""
+        """End the machine and all on it; `politely`: the agent is stopped before the power."""
         self.end()
         machine = self.machine
         if machine is not None:
@@ -58,16 +58,16 @@ class JoiningMachine(SimProcess):
                 machine.lose_power(1.0)
 
     def _call(self) -> None:
-        """Until it is answered: whichever server it reaches."""
+        """Ask one server after the other to enroll it, until one answers."""
         if self.machine is not None:
             return
         self._calls += 1
         server = self._servers[self._calls % len(self._servers)]
         self._network.call(self.name, server, lambda: self._enroll(server))
-        self.after(PATIENCE_MS, self._call)
+        self.after(RETRY_MS, self._call)
 
     def _enroll(self, server: SimServer) -> None:
-        """At the server; its token is spent last."""
+        """Enroll at the server; the token is used last, so a duplicate enrollment is undone."""
         token, name = self.token, self.order.machine
 
         def enroll(view: View, now: Instant) -> Plan:
@@ -75,7 +75,7 @@ class JoiningMachine(SimProcess):
 
         def enrolled(spec: NodeSpec) -> None:
             if token.used:
-                _take_back(server, spec)
+                _undo_enrollment(server, spec)
                 self._answer(server, Rejected("the join token was used before"))
             else:
                 token.used = True
@@ -89,14 +89,14 @@ class JoiningMachine(SimProcess):
     def _on_answer(self, answer: NodeSpec | RotaError) -> None:
         if isinstance(answer, Rejected):
             self.trace(f"cannot join: {answer}")
-            self.end()  # its agent; the machine goes on
+            self.end()  # only the agent; the machine stays
         elif isinstance(answer, NodeSpec) and self.machine is None:
             self.machine = SimMachine(self.world, self._network, answer.id, dict(self.order.capacity), {})
-            self.came(self.machine)
+            self.on_joined(self.machine)
             self.machine.switch_on()
 
 
-def _take_back(server: SimServer, spec: NodeSpec) -> None:
+def _undo_enrollment(server: SimServer, spec: NodeSpec) -> None:
     def forget(view: View, _: Any) -> Plan:
         return delete_node_records(find_node(view, spec.id), f"node {spec.name} could not be enrolled")
 

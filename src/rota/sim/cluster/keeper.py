@@ -1,4 +1,4 @@
-"""Drives the real keeper's work in virtual time: no threads, one thing after the other."""
+"""Drives the production keeper Supervisor in virtual time, without threads."""
 
 import math
 from collections.abc import Callable
@@ -12,64 +12,73 @@ from rota.sim.world.virtual_time import SimProcess
 
 
 class SimKeeper(SimProcess):
+    """A keeper process: its orders, exits and timers run one after the other, where production has threads.
+
+    A restart replays the journal from the simulated disk, so that only what was written survives.
+    """
+
     def __init__(self, machine: SimHost) -> None:
         super().__init__(machine.world, f"{machine.name} keeper", machine.clock)
         self.machine = machine
         self.work: Supervisor | None = None
-        self.hears: Callable[[bytes], None] | None = None  # the agent that is attached
-        self._looks = self._mails = 0  # of several timers the last counts
-        self.mourned: Callable[[], None] = lambda: None
-        self.thawed_at_ms: int | None = None
+        self.send_to_agent: Callable[[bytes], None] | None = None  # set while an agent is attached
+        self._timer_runs = self._deliveries = 0  # number of the latest timer; earlier ones are void
+        self.on_end: Callable[[], None] = lambda: None
+        self.resumed_at_ms: int | None = None
 
     def start(self) -> bool:
-        """False: it cannot write its journal."""
+        """Start a new life; return False if the journal cannot be written."""
         machine = self.machine
         if machine.disk.full:
             self.world.count("keeper: cannot start on a full disk")
             return False
         self.start_life()
         for pid, child in list(machine.processes.children.items()):
-            if child.status is None:  # of an earlier keeper
-                self.world.count("keeper: killed what an earlier one had started")
-                machine.died(machine.name, child)
+            if child.status is None:  # started by an earlier keeper
+                self.world.count("keeper: killed processes of an earlier keeper")
+                machine.process_ended(machine.name, child)
             del machine.processes.children[pid]
         memory = journal.replay(machine.disk.journal.encode())
         mark_running_lost(memory, machine.boot_id, machine.clock.wall_ms())
         spawner = SimSpawner(
-            machine.processes, machine.habits, machine.clock, self._born, lambda: machine.short
+            machine.processes,
+            machine.behaviour_of,
+            machine.clock,
+            self._process_started,
+            lambda: machine.short,
         )
         kernel = SimKernel(machine.processes, machine.clock, self._end_soon)
         records = SimJournal(machine.disk, journal.compact_lines(memory))
         self.work = Supervisor(memory, records, spawner, SimOutputs(), self._pump, kernel=kernel)
-        self.hears = None
+        self.send_to_agent = None
         return True
 
     def end(self) -> None:
         if self.alive:
             super().end()
             self.work = None
-            self.hears = None
+            self.send_to_agent = None
             self._end_leased()
-            self.mourned()
+            self.on_end()
 
     def resume(self) -> None:
-        self.thawed_at_ms = self.world.now_ms
+        self.resumed_at_ms = self.world.now_ms
         super().resume()
 
     def has_slept_within(self, ms: int) -> bool:
-        woke_ms = self.thawed_at_ms
+        woke_ms = self.resumed_at_ms
         return self.frozen or (woke_ms is not None and self.world.now_ms - woke_ms <= ms)
 
     def _end_leased(self) -> None:
-        """What runs under a lease dies with its keeper."""
+        """End processes that hold a lease: their pid namespace dies with the keeper."""
         children = self.machine.processes.children
         for pid, child in list(children.items()):
             if child.leased and child.status is None:
-                self.machine.died(self.machine.name, child)
+                self.machine.process_ended(self.machine.name, child)
                 del children[pid]
 
     def apply_order(self, act: Callable[[Supervisor], object]) -> None:
-        """An order of the agent, over the socket."""
+        """Apply an order that the agent sends over the socket."""
         if self.alive:
             self.after(0, lambda: self._apply_order(act))
 
@@ -79,26 +88,27 @@ class SimKeeper(SimProcess):
         self._schedule_timers()
 
     def _pump(self) -> None:
-        """Something is to be told, or may be soon."""
+        """Schedule the delivery of the outbox; called whenever an event is added."""
         due_ns = math.inf if self.work is None else self.work.outbox.due_in_ns()
         if due_ns < math.inf:
-            self._mails += 1
-            mail = self._mails
+            self._deliveries += 1
+            delivery = self._deliveries
             self.after(
-                max(0, math.ceil(due_ns / 1e6)), lambda: self._deliver() if mail == self._mails else None
+                max(0, math.ceil(due_ns / 1e6)),
+                lambda: self._deliver() if delivery == self._deliveries else None,
             )
 
     def _deliver(self) -> None:
         assert self.work is not None
-        if self.hears is not None and self.work.outbox.due_in_ns() <= 0:
+        if self.send_to_agent is not None and self.work.outbox.due_in_ns() <= 0:
             message = self.work.drain_events()
             if message:
-                self.hears(message)
+                self.send_to_agent(message)
         self._pump()
 
-    def _born(self, pid: int, child: SimChild) -> None:
-        self.machine.born(self.machine.name, child)
-        self._end_soon(pid, child.habit.run_ms, child.habit.exit_code)
+    def _process_started(self, pid: int, child: SimChild) -> None:
+        self.machine.process_started(self.machine.name, child)
+        self._end_soon(pid, child.behaviour.run_ms, child.behaviour.exit_code)
 
     def _end_soon(self, pid: int, delay_ms: int, code: int) -> None:
         self.world.after(self.clock.real_ms(delay_ms), lambda: self._child_ended(pid, code))
@@ -108,7 +118,7 @@ class SimKeeper(SimProcess):
         if child is None or child.status is not None:
             return
         child.status = code
-        self.machine.died(self.machine.name, child)
+        self.machine.process_ended(self.machine.name, child)
         if self.alive:
             self.do(self.life, lambda: self._reap(pid))
         else:
@@ -121,19 +131,20 @@ class SimKeeper(SimProcess):
         self._schedule_timers()
 
     def _schedule_timers(self) -> None:
-        """When the warden would look next."""
+        """Schedule the next run of the attempt timers."""
         due_ns = None if self.work is None else self.work.timers.due_in_ns()
         if due_ns is not None:
-            self._looks += 1
-            look = self._looks
+            self._timer_runs += 1
+            run = self._timer_runs
             self.after(
-                max(0, math.ceil(due_ns / 1e6)), lambda: self._run_timers() if look == self._looks else None
+                max(0, math.ceil(due_ns / 1e6)),
+                lambda: self._run_timers() if run == self._timer_runs else None,
             )
 
     def _run_timers(self) -> None:
         assert self.work is not None
-        for key, was_gone in self.work.timers.pop_due().items():
-            self.work.advance_termination(key, leader_exited=was_gone, tree=[])
+        for key, leader_exited in self.work.timers.pop_due().items():
+            self.work.advance_termination(key, leader_exited=leader_exited, tree=[])
         self.work.start_admitted()
         self.work.maintain_journal()
         self._schedule_timers()

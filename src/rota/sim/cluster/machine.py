@@ -1,4 +1,4 @@
-"""A machine of a node: its agent and its keeper, and what can befall them."""
+"""A machine of a node: its agent, its keeper, and faults of the whole machine."""
 
 from rota.sim.cluster.agent import SimAgent
 from rota.sim.cluster.host import SimHost
@@ -15,7 +15,7 @@ class SimMachine(SimHost):
         self.scrapped = False
         self.keeper = SimKeeper(self)
         self.agent = SimAgent(self, self.keeper)
-        self.clones = 0  # made of it
+        self.clones = 0  # number made of it
 
     def switch_on(self) -> None:
         if self.scrapped:
@@ -24,12 +24,12 @@ class SimMachine(SimHost):
         self.agent.start()
 
     def lose_power(self, keep: float) -> None:
-        """Everything is gone but the disk, and of that what was not synced may be."""
+        """Kill every process and lose part of what was not synced; `keep` is the share that survives."""
         self.on = False
         self.agent.vanish()
         self.keeper.end()
         for child in self.processes.live():
-            self.died(self.name, child)
+            self.process_ended(self.name, child)
         self.processes.children.clear()
         self.disk.crash(keep)
         self.boot += 1
@@ -46,13 +46,17 @@ class SimMachine(SimHost):
             self.network.check_streams(self.agent.name)
 
     def clone(self) -> "SimMachine":
-        """Another machine made of this one's image: the same identity, a boot and a name of its own."""
+        """Return a machine made from this one's disk image: same node, another boot and host name."""
         self.clones += 1
         name = f"{self.name}-clone{self.clones}"
         twin = SimMachine(self.world, self.network, name, self.capacity, self.labels)
         twin.node, twin.machine_id, twin.boot = self.node, self.machine_id, self.boot + 1000 * self.clones
         twin.disk = self.disk.copy()
         twin.epoch_seen = self.epoch_seen
-        twin.habits, twin.born, twin.died = self.habits, self.born, self.died
+        twin.behaviour_of, twin.process_started, twin.process_ended = (
+            self.behaviour_of,
+            self.process_started,
+            self.process_ended,
+        )
         twin.agent.dial = self.agent.dial
         return twin

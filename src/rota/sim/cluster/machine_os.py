@@ -1,4 +1,4 @@
-"""What lies below the real keeper on a simulated machine: its disk, its processes, its clocks."""
+"""What a simulated machine offers to its keeper: disk, journal, processes, signals and clocks."""
 
 import errno
 import json
@@ -19,40 +19,42 @@ from rota.keeper.spawn import NO_ISOLATION, Isolation, NodeResourceExhausted, Sp
 from rota.sim.world.virtual_time import SimClock
 
 MISSING = "missing"  # a command that exists on no machine
-TERM_MS = 40  # a program that hears SIGTERM takes so long to go
+TERM_MS = 40  # from SIGTERM to the exit of a program that handles it
 
 
 @dataclass
 class SimDisk:
-    """What survives a keeper; what is not synced may not survive the machine."""
+    """The disk of a machine; it survives the keeper, but what is not synced may not survive a power loss."""
 
     journal: str = ""
-    synced: int = 0  # how much of it
+    synced: int = 0  # length of the synced prefix
     full: bool = False
-    results: dict[AttemptKey, int] = field(default_factory=dict)  # not acknowledged: where their line ends
+    results: dict[AttemptKey, int] = field(
+        default_factory=dict
+    )  # unacknowledged results -> end of their line in the journal
 
     def append(self, lines: Sequence[str]) -> None:
         end = len(self.journal)
         for line in lines:
             end += len(line)
-            self._note(line, end)
+            self._track_result(line, end)
         self.journal += "".join(lines)
 
     def replace(self, lines: Iterator[str]) -> None:
-        """What was on it is on it still, if these lines say all they have to."""
+        """Write a compacted journal, which is synced; results in it stay on disk."""
         self.journal = "".join(lines)
         self.synced = len(self.journal)
         self.results = dict.fromkeys(self.results, 0)
 
     def crash(self, keep: float) -> None:
-        """Power is lost: of what was not synced, a part is gone, wherever it ends."""
+        """Lose power: of the unsynced tail a share `keep` survives, possibly cut within a line."""
         self.journal = self.journal[: self.synced + int((len(self.journal) - self.synced) * keep)]
         self.results = {key: end for key, end in self.results.items() if end <= len(self.journal)}
 
     def copy(self) -> "SimDisk":
         return replace(self, results=dict(self.results))
 
-    def _note(self, line: str, end: int) -> None:
+    def _track_result(self, line: str, end: int) -> None:
         if line.startswith('["end",'):
             job, index, attempt, state, *_ = json.loads(line)[1]
             if state != "lost":
@@ -63,7 +65,7 @@ class SimDisk:
 
 
 class SimJournal(Journal):
-    """The journal on a simulated disk."""
+    """The keeper's journal, on a SimDisk."""
 
     def __init__(self, disk: SimDisk, lines: Iterator[str]) -> None:
         self._disk = disk
@@ -88,10 +90,10 @@ class SimJournal(Journal):
 
 
 class SimOutputs(SegmentStore):
-    """Nobody reads output here."""
+    """Output segments that store nothing: the simulator reads no output."""
 
     def __init__(self) -> None:
-        """Nothing is opened."""
+        """Skip opening the directory."""
 
     def allocate(self, keys: Sequence[AttemptKey]) -> list[Segment]:
         return [Segment(0, b"", Extent(0, 0)) for _ in keys]
@@ -100,42 +102,42 @@ class SimOutputs(SegmentStore):
         return MeasuredExtent(segment.at, is_final=True)
 
     def release(self, key: AttemptKey, segment: Segment, measure: MeasuredExtent) -> None:
-        """Nothing to take."""
+        """Do nothing: no segment was allocated."""
 
     def flush(self) -> None:
-        """Nothing to write."""
+        """Do nothing: there is no index."""
 
     def recreate_directory(self, job: str) -> None:
-        """Nothing is broken."""
+        """Do nothing: there is no directory."""
 
     def forget(self, job: str) -> None:
-        """Nothing is kept."""
+        """Do nothing: no state is kept per job."""
 
 
 class TaskBehaviour:
-    """How one attempt behaves."""
+    """How the process of one attempt behaves: run time, exit code, reaction to SIGTERM."""
 
     def __init__(self, run_ms: int, exit_code: int = 0, *, deaf: bool = False, missing: bool = False) -> None:
         self.run_ms = run_ms
         self.exit_code = exit_code
-        self.deaf = deaf  # to SIGTERM
-        self.missing = missing  # there is no such command
+        self.deaf = deaf  # ignores SIGTERM
+        self.missing = missing  # its command does not exist
 
 
 @dataclass
 class SimChild:
-    """One process that runs, or is a zombie."""
+    """One process, running or a zombie."""
 
     key: AttemptKey
-    habit: TaskBehaviour
+    behaviour: TaskBehaviour
     started_ms: int
     gpus: tuple[str, ...] = ()
-    step: int = 0  # which of the attempt's steps, from 1
-    is_last: bool = True  # of them
-    restart: int = 0  # how often the attempt was started before
+    step: int = 0  # number of the attempt's step, from 1; 0: no steps
+    is_last: bool = True  # of the steps
+    restart: int = 0  # number of earlier restarts of the attempt
     version: int = 1  # of its job's spec
-    status: int | None = None  # once it has ended: exit code, or minus a signal's number
-    leased: bool = False  # it dies with the keeper
+    status: int | None = None  # once it has ended: exit code, or the negated signal number
+    leased: bool = False  # holds a lease: dies with the keeper
 
 
 Births = Callable[[int, SimChild], None]
@@ -143,7 +145,7 @@ Births = Callable[[int, SimChild], None]
 
 @dataclass
 class SimProcesses:
-    """All processes of a machine; they outlive the keeper that started them."""
+    """All processes of a machine; those without a lease outlive the keeper that started them."""
 
     children: dict[int, SimChild] = field(default_factory=dict)
     next_pid: int = 100
@@ -153,42 +155,44 @@ class SimProcesses:
 
 
 class SimSpawner(Spawner):
+    """Spawns SimChild processes; the simulator has no cgroups, pid namespaces or environments."""
+
     def __init__(
         self,
         processes: SimProcesses,
-        habit: Callable[[AttemptKey, KeeperJobSpec], TaskBehaviour],
+        behaviour: Callable[[AttemptKey, KeeperJobSpec], TaskBehaviour],
         clock: SimClock,
         born: Births,
         is_short: Callable[[], bool],
     ) -> None:
         self._processes = processes
-        self._habit = habit
+        self._behaviour_of = behaviour
         self._clock = clock
-        self._born = born
-        self._is_short = is_short  # whether the machine has no process to spare
+        self._process_started = born
+        self._is_short = is_short  # whether the machine is out of process ids
 
     def configure(self, order: ConfigureOrder) -> None:
-        """Its work sees no environment, and has no limits."""
+        """Do nothing: simulated processes have no environment and no limits."""
 
     def labels(self) -> dict[str, str]:
         return {}
 
     def create_cgroup(self, key: AttemptKey, spec: KeeperJobSpec) -> Cgroup | None:
-        """Nothing goes beyond a limit here."""
+        """Do nothing: no simulated process exceeds a limit."""
 
     def update_limits(self, group: Cgroup | None, spec: KeeperJobSpec) -> None:
-        """Nothing goes beyond a limit here."""
+        """Do nothing: no simulated process exceeds a limit."""
 
     def forget(self, job: str) -> None:
-        """Nothing is kept."""
+        """Do nothing: no state is kept per job."""
 
     def create_pid_namespace(self, spec: KeeperJobSpec, before: PidNamespace | None) -> PidNamespace | None:
-        """Nobody escapes here; who dies with the keeper is known by its spec."""
+        """Do nothing: processes that die with the keeper are known by the lease in their spec."""
 
     def release(
-        self, key: AttemptKey, spec: KeeperJobSpec, group: Cgroup | None, cell: PidNamespace | None
+        self, key: AttemptKey, spec: KeeperJobSpec, group: Cgroup | None, namespace: PidNamespace | None
     ) -> None:
-        """Nothing is kept."""
+        """Do nothing: no state is kept per job."""
 
     def spawn(
         self,
@@ -201,17 +205,19 @@ class SimSpawner(Spawner):
         del output, isolation
         if self._is_short():
             raise NodeResourceExhausted("no process to spare on this node")
-        habit = self._habit(key, spec)
-        if habit.missing:
+        behaviour = self._behaviour_of(key, spec)
+        if behaviour.missing:
             raise CannotRun(127, "command not found")
         pid = self._processes.next_pid
         self._processes.next_pid += 1
         is_last = spec.step == len(spec.steps)
-        child = SimChild(key, habit, self._clock.boot_ms(), tuple(gpus), spec.step, is_last, spec.restarts)
+        child = SimChild(
+            key, behaviour, self._clock.boot_ms(), tuple(gpus), spec.step, is_last, spec.restarts
+        )
         child.leased = spec.lease_ms is not None
         child.version = spec.version
         self._processes.children[pid] = child
-        self._born(pid, child)
+        self._process_started(pid, child)
         return pid
 
 
@@ -223,7 +229,7 @@ class SimKernel(Kernel):
     ) -> None:
         self._processes = processes
         self._clock = clock
-        self._ended = ended  # to be told a pid, in how many ms it ends, and how
+        self._ended = ended  # called with a pid, the delay until its exit, and the status
 
     def now_ns(self) -> int:
         return self._clock.boot_ms() * 1_000_000
@@ -237,7 +243,7 @@ class SimKernel(Kernel):
             return
         if signum == signal.SIGKILL:
             self._ended(group, 1, -signum)
-        elif signum == signal.SIGTERM and not child.habit.deaf:
+        elif signum == signal.SIGTERM and not child.behaviour.deaf:
             self._ended(group, TERM_MS, -signum)
 
     def has_members(self, group: int) -> bool:

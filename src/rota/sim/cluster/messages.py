@@ -1,4 +1,4 @@
-"""What nodes, subscribers and servers say on their streams, as the wire would carry it."""
+"""Messages between nodes, subscribers and servers, as the wire would carry them."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -10,19 +10,19 @@ from rota.model.messages import Hello, JobOrders, JobReports
 
 class HelloMessage(NamedTuple):
     n: int
-    node: NodeId  # as its certificate says
+    node: NodeId  # from its certificate
     hello: Hello
-    last_n: Callable[[], int]  # the number of its last word by now: beats are not sent one by one
-    record_of: Callable[[JobId], bytes] = lambda _: b""  # its answer to Resubmit, of each job
+    last_n: Callable[[], int]  # its latest sequence number: heartbeats are computed, not sent
+    record_of: Callable[[JobId], bytes] = lambda _: b""  # its answer to Resubmit for a job
 
 
 class ReportMessage(NamedTuple):
     n: int
-    claims: list[JobReports]
+    reports: list[JobReports]
 
 
 class BeatMessage(NamedTuple):
-    """Said one by one only where leases are held, which count from it."""
+    """A heartbeat; sent only by nodes that hold leases, whose renewal counts from it."""
 
     n: int
 
@@ -41,15 +41,15 @@ class OrdersMessage(NamedTuple):
     stored: int
     jobs: list[JobOrders]
     forget: list[JobId]
-    renews: bool = True  # leases count from when the echoed word was said
+    renews: bool = True  # leases are renewed as of when the echoed message was sent
 
 
 class WatchRequest(NamedTuple):
-    """Of a subscriber: from where on; or by which name it is known; or from now on."""
+    """A subscriber's request: events after a cursor, after the cursor stored under a name, or from now on."""
 
     after: EventCursor | None
     name: str | None
-    who: str | None = None  # it is, wherever it goes on from
+    subscriber: str | None = None  # its name, whichever cursor it resumes from
 
 
 class WatchStarted(NamedTuple):
@@ -61,5 +61,5 @@ class EventPageMessage(NamedTuple):
 
 
 class WatchEnded(NamedTuple):
-    at: EventCursor  # from where nothing can be told
-    revision: int  # as far as the server has come
+    at: EventCursor  # the expired cursor
+    revision: int  # the server's latest revision

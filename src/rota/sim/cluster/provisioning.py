@@ -1,4 +1,4 @@
-"""The real procurement of machines on a simulated server: its coroutines in virtual time."""
+"""Runs the production MachineProvisioner on a simulated server, its coroutines in virtual time."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,31 +15,31 @@ from rota.sim.world.coroutines import Coroutines
 T = TypeVar("T")
 
 
-def procure(server: SimServer, provider: SimProvider) -> None:
-    """From here on, until it dies."""
+def provision(server: SimServer, provider: SimProvider) -> None:
+    """Start provisioning on this server; it ends when the server does."""
 
-    def warn(words: str, **about: object) -> None:
-        server.trace(f"{words}: {', '.join(map(str, about.values()))}")
+    def warn(text: str, **fields: object) -> None:
+        server.trace(f"{text}: {', '.join(map(str, fields.values()))}")
 
-    procurement = MachineProvisioner(_CoroutineEngine(server), {NAME: provider}, provider.join_line, warn)
-    Coroutines(server).begin(procurement.run())
+    provisioner = MachineProvisioner(_CoroutineEngine(server), {NAME: provider}, provider.join_line, warn)
+    Coroutines(server).start(provisioner.run())
 
 
 class _CoroutineEngine:
-    """A simulated engine, asked by coroutines."""
+    """Adapts SimEngine's callbacks to the awaitable interface that the provisioner expects."""
 
     def __init__(self, engine: SimEngine) -> None:
         self._engine = engine
 
     def listen(self, listener: Callable[[Any], None]) -> None:
-        self._engine.heard.append(lambda: listener(None))
+        self._engine.commit_hooks.append(lambda: listener(None))
 
-    async def read(self, look: Callable[[Mirror], T]) -> T:
+    async def read(self, query: Callable[[Mirror], T]) -> T:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         def run() -> None:
             if not future.done():
-                future.set_result(look(self._engine.mirror))
+                future.set_result(query(self._engine.mirror))
 
         self._engine.read(run)
         return await future

@@ -1,4 +1,4 @@
-"""A controller from outside that owns the recovery of some jobs: it answers late, forgets when it dies."""
+"""An external controller that decides on lost tasks of some jobs; it may be late, and forgets on death."""
 
 from typing import Any
 
@@ -12,14 +12,14 @@ from rota.sim.cluster.server import SimServer
 from rota.sim.cluster.subscribers import SimSubscriber
 from rota.sim.cluster.users import ADMIN
 
-CONTROLLER = "b"  # the subscriber that owns the recovery of some jobs
+CONTROLLER = "b"  # the subscriber that recovers some jobs
 OWNER = f"{ADMIN.name}:{CONTROLLER}"
-WORDS = (*(RecoveryDecision.RETRY,) * 5, *RecoveryDecision)
-LATE_MS = (0, 100, 3_000, 20_000)  # after which it has made up its mind
+DECISIONS = (*(RecoveryDecision.RETRY,) * 5, *RecoveryDecision)
+LATE_MS = (0, 100, 3_000, 20_000)  # delays of its decision
 
 
 class SimRecoveryController(SimSubscriber):
-    """It decides anew whenever it is told, and says so once: what is lost on the way it is asked again."""
+    """Sends one decision per task.unresolved event; if that is lost, the server asks again."""
 
     def act(self, happened: SequencedEvent) -> None:
         event = happened.event
@@ -27,23 +27,23 @@ class SimRecoveryController(SimSubscriber):
             return
         assert event.job is not None
         assert event.attempt is not None
-        self.world.count("owner: was asked")
+        self.world.count("recovery: controller was asked")
         indices = tuple(index for first, last in event.indices for index in range(first, last + 1))
-        said = LossResolution(CONTROLLER, event.job, indices, event.attempt, self.luck.choice(WORDS))
-        self.after(self.luck.choice(LATE_MS), lambda: self._say(said))
+        resolution = LossResolution(CONTROLLER, event.job, indices, event.attempt, self.rng.choice(DECISIONS))
+        self.after(self.rng.choice(LATE_MS), lambda: self._send(resolution))
 
-    def _say(self, said: LossResolution) -> None:
-        server = self.luck.choice(self.servers)
+    def _send(self, resolution: LossResolution) -> None:
+        server = self.rng.choice(self.servers)
 
         def command(view: View, _: Instant) -> Plan:
-            return resolve_losses(view, said, ADMIN)
+            return resolve_losses(view, resolution, ADMIN)
 
         def refused(error: Any) -> None:
             if isinstance(error, Rejected):
-                self.world.count("owner: came too late, or contradicted itself")
+                self.world.count("recovery: decision came too late or contradicted another")
 
         def answered(_: Any) -> None:
-            self.world.count(f"owner: said {said.decision}")
+            self.world.count(f"recovery: decided {resolution.decision}")
 
         assert isinstance(server, SimServer)
         self.network.call(self.name, server, lambda: server.ask("apiserver", command, answered, refused))

@@ -1,4 +1,4 @@
-"""A control plane's process: hears nodes and whoever watches, and speaks to them after each commit."""
+"""A server process: sessions with nodes and event streams, on top of the simulated engine."""
 
 from collections.abc import Callable
 from functools import partial
@@ -43,7 +43,7 @@ from rota.watcher import adoption, brake, leave_notices, liveness, node_messages
 from rota.watcher.dispatch import unsealed
 
 FOR_EVER_MS = 1 << 60
-RESTART_MS = 1_500  # a supervisor starts it again
+RESTART_MS = 1_500  # until its supervisor restarts it
 
 
 def _utc(_: str) -> Offset:
@@ -51,18 +51,25 @@ def _utc(_: str) -> Offset:
 
 
 class LivenessTimes(NamedTuple):
-    """How long a node may be silent, and how long another may believe to lead."""
+    """Silence after which a node is lost, and the TTL of the leader lease."""
 
     lost_ms: int
     ttl_ms: int = 0
 
 
 class SimServer(SimEngine):
+    """The counterpart of watcher.agent_service, with the reconcilers that production wires.
+
+    A node's messages are decided one at a time, in order: the next one when the one before is durable. A node
+    whose stream is healthy counts as seen for ever, because its heartbeats are not events; when they stop,
+    the mirror is given the time of the last one.
+    """
+
     def __init__(
         self,
         world: World,
         name: str,
-        medium: SimStore,
+        store: SimStore,
         times: LivenessTimes,
         placement: SchedulerSettings | None = None,
     ) -> None:
@@ -88,36 +95,39 @@ class SimServer(SimEngine):
             leave_notices.RECONCILER,
             revocations.RECONCILER,
         ]
-        super().__init__(world, name, medium, reconcilers)
-        self._watching = SimEventStream(self, medium, self.ask, lambda: self.revision)
-        self._watching.came, self._watching.went = self._on_subscribed, self._on_unsubscribed
+        super().__init__(world, name, store, reconcilers)
+        self._event_stream = SimEventStream(self, store, self.ask, lambda: self.revision)
+        self._event_stream.on_subscribed, self._event_stream.on_unsubscribed = (
+            self._on_subscribed,
+            self._on_unsubscribed,
+        )
         self._sessions: dict[NodeId, SimSession] = {}
         self._ttl_ms = times.ttl_ms
         self.may_renew: Callable[[], bool] = lambda: True
-        self._deaf = False  # it has just woken: what it says may answer what was said long ago
+        self._just_resumed = False  # heartbeats computed now may predate the freeze
 
-    # ---- its life
+    # ---- start, end, freeze
 
     def start(self) -> None:
         super().start()
         self._sessions.clear()
-        self._watching.start()
-        self._deaf = False
+        self._event_stream.start()
+        self._just_resumed = False
 
     def kill(self) -> None:
         for session in list(self._sessions.values()):
             session.stream.die(self, politely=True)
         self._sessions.clear()
-        self._watching.end()
+        self._event_stream.end()
         super().kill()
 
     def freeze(self) -> None:
         self.mirror.now_ms = self.now().ms
         for session in self._sessions.values():
-            session.heard_n = self._received_n(session)
-            self.mirror.mark_seen(session.node)  # and not as long as its stream is well
+            session.received_n = self._received_n(session)
+            self.mirror.mark_seen(session.node)  # as of now, no longer for ever
             self.loop.wake(liveness.NAME, session.node)
-        self._deaf = True
+        self._just_resumed = True
         super().freeze()
 
     def resume(self) -> None:
@@ -127,7 +137,7 @@ class SimServer(SimEngine):
     # ---- after each commit
 
     def on_commit(self, decided: Decided) -> None:
-        self._watching.on_commit(decided)
+        self._event_stream.on_commit(decided)
         for node, index in leave_notices.leave_events(decided.events):
             if node in self.mirror.nodes:
                 self.mirror.nodes[node].left_at = (self.revision, index)
@@ -138,7 +148,7 @@ class SimServer(SimEngine):
         self._dismiss([NodeId(name) for kind, name, _ in specs if kind == "node"])
 
     def on_reload(self) -> None:
-        self._watching.on_reload()
+        self._event_stream.on_reload()
         self._send_to_nodes([])
 
     def observed(self) -> None:
@@ -147,16 +157,16 @@ class SimServer(SimEngine):
             self._observe(session)
 
     def _dismiss(self, nodes: list[NodeId]) -> None:
-        """They are not known any more."""
+        """Close the sessions of deleted nodes."""
         for node in nodes:
             if node in self._sessions:
                 self._drop(self._sessions[node], "the node is not known here")
 
-    # ---- whoever watches
+    # ---- subscribers
 
-    def watch(self, stream: SimStream, wanted: WatchRequest) -> None:
+    def watch(self, stream: SimStream, request: WatchRequest) -> None:
         if self.leads:
-            self._watching.open(stream, wanted)
+            self._event_stream.open(stream, request)
         else:
             stream.close(stream.up, f"{self.name} does not lead")
 
@@ -168,32 +178,34 @@ class SimServer(SimEngine):
 
     # ---- nodes
 
-    def handshake(self, stream: SimStream, greeting: HelloMessage) -> None:
-        node, hello = greeting.node, greeting.hello
-        reason = self._why_refused(greeting)
+    def handshake(self, stream: SimStream, message: HelloMessage) -> None:
+        node, hello = message.node, message.hello
+        reason = self._why_refused(message)
         if reason is not None:
-            self.world.count(f"server: turned a node away, {reason[0]}")
+            self.world.count(f"server: refused a node, {reason[0]}")
             stream.close(stream.up, reason[1])
             return
         before = self._sessions.get(node)
         rival = before if before is not None and self._answers(before, hello.boot_id) else None
         if before is not None:
-            self.world.count("server: a node called again before its stream had broken")
-            self._drop(before, "it has called again")
-        sealed = codec.encode if self.medium.is_memory else unsealed
-        session = self._sessions[node] = SimSession(stream, greeting, sealed)
-        stream.up.hear = lambda word: self._on_message(session, word)
-        stream.up.broke = lambda _: self._on_disconnect(session)
-        stream.heeds = lambda hears: self._expect_beats(session, hears=hears)
+            self.world.count("server: a node redialled before its stream had broken")
+            self._drop(before, "the node opened a new stream")
+        sealed = codec.encode if self.store.is_memory else unsealed
+        session = self._sessions[node] = SimSession(stream, message, sealed)
+        stream.up.on_message = lambda message: self._on_message(session, message)
+        stream.up.on_break = lambda _: self._on_disconnect(session)
+        stream.on_beats_change = lambda hears: self._expect_beats(session, arrive=hears)
         self._observe(session)
         self.mirror.connect(node, Connection.UP)
 
         def answered(_: Any) -> None:
             if rival is not None:
-                raise InvariantBroken(f"{hello.boot_id} is welcome as {node}, and {rival.boot_id} answers")
-            session.stored_n = greeting.n
+                raise InvariantBroken(
+                    f"{hello.boot_id} is accepted as {node}, and {rival.boot_id} is connected"
+                )
+            session.durable_n = message.n
             session.busy = False
-            session.greeted = True
+            session.hello_durable = True
             stream.send_to_node(WelcomeMessage(self.epoch))
             self._observe(session)
             self.loop.wake(liveness.NAME, node)
@@ -206,16 +218,16 @@ class SimServer(SimEngine):
         def command(view: Any, now: Instant) -> Any:
             return node_messages.on_hello(view, node, hello, now)
 
-        self._adopt(session, greeting)
+        self._adopt(session, message)
         self.ask("watcher", command, answered, lambda error: self._drop(session, str(error)))
         stream.check()
 
-    def _adopt(self, session: SimSession, greeting: HelloMessage) -> None:
-        """What it brings back is known before its hello is heard, in the same commit or an earlier one."""
-        if not self.medium.is_memory:
+    def _adopt(self, session: SimSession, message: HelloMessage) -> None:
+        """Adopt unknown jobs of the inventory before the hello is decided, at the latest in its commit."""
+        if not self.store.is_memory:
             return
-        for one in adoption.unknown(self.mirror, session.node, greeting.hello.inventory, self.epoch):
-            record = greeting.record_of(one.job)
+        for one in adoption.unknown(self.mirror, session.node, message.hello.inventory, self.epoch):
+            record = message.record_of(one.job)
             if not record:
                 continue
             spec = codec.decode(f"job/{one.job}/spec", record)
@@ -225,53 +237,61 @@ class SimServer(SimEngine):
             self.ask(ADOPTION, brought.adopt, lambda _: None, lambda error: self._drop(session, str(error)))
 
     def seed(self) -> None:
-        """Numbers go on from where no earlier life can have come."""
+        """Start job and node numbers above any that an earlier life can have given out."""
         first = jobs_before(self.epoch)
         self.ask("apiserver", lambda *_: Plan((Counters(first, first),)), lambda _: None, lambda _: None)
 
     def _answers(self, session: SimSession, boot_id: str) -> bool:
-        """Whether another machine, or boot, than this one has the session and is heard."""
-        return session.greeted and session.boot_id != boot_id and session.stream.heard and not self._deaf
+        """Return whether another boot holds the session and its heartbeats still arrive."""
+        return (
+            session.hello_durable
+            and session.boot_id != boot_id
+            and session.stream.beats_arrive
+            and not self._just_resumed
+        )
 
-    def _why_refused(self, greeting: HelloMessage) -> tuple[str, str] | None:
+    def _why_refused(self, message: HelloMessage) -> tuple[str, str] | None:
         if not self.leads:
             return "not leading", f"{self.name} does not lead"
-        if greeting.node not in self.mirror.nodes:
+        if message.node not in self.mirror.nodes:
             return "unknown", "the node is not known here"
         times = {"now_ms": self.now().ms, "ttl_ms": self._ttl_ms}
         reason = node_messages.why_refused(
-            self.mirror, greeting.node, greeting.hello, epoch=self.epoch, **times
+            self.mirror, message.node, message.hello, epoch=self.epoch, **times
         )
-        kind = "ahead" if greeting.hello.epoch_seen > self.epoch else "elsewhere"
+        kind = "ahead" if message.hello.epoch_seen > self.epoch else "elsewhere"
         return None if reason is None else (kind, reason)
 
-    def _on_message(self, session: SimSession, word: Any) -> None:
-        if session.over:
+    def _on_message(self, session: SimSession, message: Any) -> None:
+        if session.closed:
             return
         self._mark_seen(session)
-        session.words.append(word)
+        session.queue.append(message)
         self._next_message(session)
 
     def _next_message(self, session: SimSession) -> None:
-        """One after the other: the next when the one before is on disk."""
-        if session.busy or not session.words or session.over:
+        """Decide the next queued message, unless one is being decided.
+
+        Ordering: the next message starts when the previous one is durable, as in production.
+        """
+        if session.busy or not session.queue or session.closed:
             return
         session.busy = True
-        word = session.words.pop(0)
+        message = session.queue.pop(0)
         node = session.node
-        match word:
+        match message:
             case ReportMessage():
-                session.heard_n = max(session.heard_n, word.n)
-                session.told.on_reports(word.claims)
+                session.received_n = max(session.received_n, message.n)
+                session.dispatch.on_reports(message.reports)
 
                 def stored(_: Any) -> None:
-                    session.told.on_durable(word.claims)
-                    session.stored_n = word.n
+                    session.dispatch.on_durable(message.reports)
+                    session.durable_n = message.n
                     session.busy = False
                     self.after(10, lambda: self._send_to(session))
                     self._next_message(session)
 
-                report = NodeReport(word.n, word.claims)
+                report = NodeReport(message.n, message.reports)
                 self.ask(
                     "watcher",
                     lambda view, now: node_messages.on_report(view, node, report, now),
@@ -279,7 +299,7 @@ class SimServer(SimEngine):
                     lambda error: self._drop(session, str(error)),
                 )
             case BeatMessage():
-                session.heard_n = max(session.heard_n, word.n)
+                session.received_n = max(session.received_n, message.n)
                 session.busy = False
                 session.echo_due = True
                 self._send_to(session)
@@ -287,15 +307,15 @@ class SimServer(SimEngine):
             case DrainRequest():
                 self.ask(
                     "watcher",
-                    lambda view, now: node_messages.on_drain(view, node, word, now),
+                    lambda view, now: node_messages.on_drain(view, node, message, now),
                     lambda _: self._on_message_done(session),
                     lambda error: self._drop(session, str(error)),
                 )
             case LeaveMessage():
                 self.ask(
                     "watcher",
-                    lambda view, now: node_messages.on_leave(view, node, word.reason, now),
-                    lambda _: self._drop(session, "it has left"),
+                    lambda view, now: node_messages.on_leave(view, node, message.reason, now),
+                    lambda _: self._drop(session, "the node has left"),
                     lambda error: self._drop(session, str(error)),
                 )
 
@@ -303,14 +323,14 @@ class SimServer(SimEngine):
         session.busy = False
         self._next_message(session)
 
-    def _expect_beats(self, session: SimSession, *, hears: bool) -> None:
-        """Beats are not events: from here on they come, or do not."""
-        if session.over:
+    def _expect_beats(self, session: SimSession, *, arrive: bool) -> None:
+        """Heartbeats start or stop arriving; they are no events, so only the change is."""
+        if session.closed:
             return
-        if hears:
+        if arrive:
             self._mark_seen(session)
         else:
-            session.heard_n = session.last_n()
+            session.received_n = session.last_n()
             self.mirror.now_ms = self.now().ms
             self.mirror.mark_seen(session.node)
             self.loop.wake(liveness.NAME, session.node)
@@ -324,14 +344,14 @@ class SimServer(SimEngine):
             self.wake()
 
     def _observe(self, session: SimSession) -> None:
-        """Heard now, and as long as its stream is well."""
-        self.mirror.now_ms = FOR_EVER_MS if session.stream.heard else self.now().ms
+        """Mark the node as seen: for ever while its heartbeats arrive, else until now."""
+        self.mirror.now_ms = FOR_EVER_MS if session.stream.beats_arrive else self.now().ms
         self.mirror.mark_seen(session.node)
         self.mirror.now_ms = self.now().ms
 
     def _on_disconnect(self, session: SimSession) -> None:
-        """The stream is broken: the node is suspect at once, unless it has already called again."""
-        session.over = True
+        """The stream broke: mark the node as disconnected, unless it already has a newer stream."""
+        session.closed = True
         if self._sessions.get(session.node) is session:
             del self._sessions[session.node]
             if session.node in self.mirror.nodes:
@@ -345,41 +365,42 @@ class SimServer(SimEngine):
         session.stream.close(session.stream.up, reason)
         self._on_disconnect(session)
 
-    # ---- speaking
+    # ---- sending
 
-    def _send_to_nodes(self, gone: list[JobId]) -> None:
+    def _send_to_nodes(self, deleted_jobs: list[JobId]) -> None:
         for node in self.mirror.touched:
             session = self._sessions.get(node)
             if session is not None:
                 self._collect(session)
         self.mirror.touched.clear()
-        for session in self._sessions.values() if gone else ():
-            session.forget += gone
+        for session in self._sessions.values() if deleted_jobs else ():
+            session.forget += deleted_jobs
             self._send_to(session)
 
     def _collect(self, session: SimSession) -> None:
-        if session.greeted:  # before, what its restart has ended still counts as assigned
-            session.orders += session.told.orders(self.mirror, session.node)
+        # Before the hello is durable, attempts that the node's restart ended still count as assigned.
+        if session.hello_durable:
+            session.orders += session.dispatch.orders(self.mirror, session.node)
         if session.orders:
             self._send_to(session)
 
     def _send_to(self, session: SimSession) -> None:
-        news = session.orders or session.forget or session.stored_n > session.stored_told or session.echo_due
-        if session.over or not session.greeted or not news:
+        pending = session.orders or session.forget or session.durable_n > session.acked_n or session.echo_due
+        if session.closed or not session.hello_durable or not pending:
             return
         orders, session.orders = session.orders, []
         forget, session.forget = session.forget, []
-        session.stored_told, session.echo_due = session.stored_n, False
+        session.acked_n, session.echo_due = session.durable_n, False
         echo = self._received_n(session)
         session.stream.send_to_node(
-            OrdersMessage(self.epoch, echo, session.stored_n, orders, forget, self.may_renew())
+            OrdersMessage(self.epoch, echo, session.durable_n, orders, forget, self.may_renew())
         )
 
     def _received_n(self, session: SimSession) -> int:
-        if session.stream.heard and not self._deaf:
-            session.heard_n = max(session.heard_n, session.last_n())
-        return session.heard_n
+        if session.stream.beats_arrive and not self._just_resumed:
+            session.received_n = max(session.received_n, session.last_n())
+        return session.received_n
 
     def _wake_up(self) -> None:
-        self._deaf = False
+        self._just_resumed = False
         self.observed()

@@ -1,4 +1,4 @@
-"""One node's connection, as a server keeps it."""
+"""State of one node's stream on a server."""
 
 from rota.model.ids import JobId
 from rota.model.messages import DrainRequest, JobOrders
@@ -8,19 +8,21 @@ from rota.watcher.dispatch import DispatchState, Sealed, unsealed
 
 
 class SimSession:
-    def __init__(self, stream: SimStream, greeting: HelloMessage, sealed: Sealed = unsealed) -> None:
-        self.node = greeting.node
+    """Sequence numbers, pending messages and pending orders of one stream."""
+
+    def __init__(self, stream: SimStream, message: HelloMessage, sealed: Sealed = unsealed) -> None:
+        self.node = message.node
         self.stream = stream
-        self.boot_id = greeting.hello.boot_id
-        self.told = DispatchState(greeting.hello.inventory, sealed=sealed)
-        self.last_n = greeting.last_n
-        self.heard_n = greeting.n
-        self.stored_n = 0
-        self.stored_told = 0
+        self.boot_id = message.hello.boot_id
+        self.dispatch = DispatchState(message.hello.inventory, sealed=sealed)
+        self.last_n = message.last_n
+        self.received_n = message.n
+        self.durable_n = 0
+        self.acked_n = 0
         self.echo_due = False
-        self.busy = True  # a word of it is being decided
-        self.greeted = False
-        self.words: list[ReportMessage | BeatMessage | DrainRequest | LeaveMessage] = []
+        self.busy = True  # one of its messages is being decided
+        self.hello_durable = False
+        self.queue: list[ReportMessage | BeatMessage | DrainRequest | LeaveMessage] = []
         self.orders: list[JobOrders] = []
         self.forget: list[JobId] = []
-        self.over = False
+        self.closed = False

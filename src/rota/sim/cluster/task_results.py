@@ -1,4 +1,4 @@
-"""Tasks of some seeds that say what came of them: once, again, otherwise, late, of nobody; by any server."""
+"""Tasks that report results: once, repeated, contradictory, late, or for an attempt that does not exist."""
 
 from collections.abc import Callable
 from functools import partial
@@ -22,13 +22,13 @@ from rota.sim.cluster.server import SimServer
 from rota.sim.world.network import SimNetwork
 from rota.sim.world.virtual_time import SimProcess
 
-CHANCE = "of what results"  # its stream's name
-PATIENCE_MS = 2_000
-LATE_MS = (1, 1_000, 60_000)  # after the end, when another attempt may have begun
+CHANCE = "of what results"  # name of its random generator
+RETRY_MS = 2_000
+LATE_MS = (1, 1_000, 60_000)  # after the end, when another attempt may have started
 
 
 class ResultCall(NamedTuple):
-    """By an attempt, of itself or, by a token that it does not have yet, of one to come."""
+    """One call of an attempt's process: for itself, or for a later attempt whose token it does not have."""
 
     key: AttemptKey
     loss: int
@@ -45,38 +45,36 @@ class ResultCall(NamedTuple):
 
 
 class ScriptedResult(NamedTuple):
-    """What an attempt says, and how long after its start."""
+    """A call and when it is made, counted from the start of the attempt."""
 
     at_ms: float
-    said: ResultCall
+    call: ResultCall
 
 
-def words(luck: Random, key: AttemptKey, run_ms: int) -> list[ScriptedResult]:
-    """Often one; at times the same again, something else, or not before its end."""
-    first = ResultCall(key, luck.randrange(3), luck.choice((None, None, "it diverged")))
-    if luck.random() < 0.15:
+def scripted_calls(rng: Random, key: AttemptKey, run_ms: int) -> list[ScriptedResult]:
+    """Draw the calls of an attempt: often one; sometimes repeated, contradictory or after its end."""
+    first = ResultCall(key, rng.randrange(3), rng.choice((None, None, "it diverged")))
+    if rng.random() < 0.15:
         return []
-    is_late = luck.random() < 0.15
-    began_ms = run_ms + luck.choice(LATE_MS) if is_late else luck.uniform(0, run_ms)
-    spoken = [ScriptedResult(began_ms, first)]
-    if luck.random() < 0.4:
-        spoken.append(ScriptedResult(began_ms + luck.choice((0, 5, 5_000)), first))
-    if luck.random() < 0.4:
-        other = (
-            first._replace(loss=first.loss + 1) if luck.random() < 0.5 else first._replace(failure="other")
-        )
-        spoken.append(ScriptedResult(began_ms + luck.choice((0, 5, 5_000)), other))
-    if luck.random() < 0.3:
-        spoken.append(ScriptedResult(run_ms + luck.choice(LATE_MS), first))
-    if luck.random() < 0.1:
-        spoken.append(
-            ScriptedResult(began_ms, first._replace(key=(*key[:2], key[2] + 1)))
-        )  # which there is not yet
-    return spoken
+    is_late = rng.random() < 0.15
+    first_ms = run_ms + rng.choice(LATE_MS) if is_late else rng.uniform(0, run_ms)
+    calls = [ScriptedResult(first_ms, first)]
+    if rng.random() < 0.4:
+        calls.append(ScriptedResult(first_ms + rng.choice((0, 5, 5_000)), first))
+    if rng.random() < 0.4:
+        other = first._replace(loss=first.loss + 1) if rng.random() < 0.5 else first._replace(failure="other")
+        calls.append(ScriptedResult(first_ms + rng.choice((0, 5, 5_000)), other))
+    if rng.random() < 0.3:
+        calls.append(ScriptedResult(run_ms + rng.choice(LATE_MS), first))
+    if rng.random() < 0.1:
+        calls.append(
+            ScriptedResult(first_ms, first._replace(key=(*key[:2], key[2] + 1)))
+        )  # an attempt that does not exist yet
+    return calls
 
 
 class ResultReporters:
-    """Whatever runs, of a job that asks for results."""
+    """Makes the result calls of every process whose job asks for results."""
 
     def __init__(
         self, network: SimNetwork, servers: list[SimServer], answered: Callable[[ResultCall, object], None]
@@ -86,61 +84,62 @@ class ResultReporters:
         self._answered = answered
         self._calls = 0
 
-    def born(self, machine: SimMachine, child: SimChild) -> None:
+    def process_started(self, machine: SimMachine, child: SimChild) -> None:
         world = self._network.world
-        voice = SimProcess(world, machine.name, machine.clock)
-        voice.start_life()
+        process = SimProcess(world, machine.name, machine.clock)
+        process.start_life()
         boot = machine.boot
-        luck = Random(f"{world.seed}/{CHANCE}/{child.key}")
-        for word in words(luck, child.key, child.habit.run_ms):
-            command = _command(word.said, machine)
-            voice.after(
-                word.at_ms, partial(self._insist, voice, lambda: machine.boot == boot, word.said, command)
+        rng = Random(f"{world.seed}/{CHANCE}/{child.key}")
+        for scripted in scripted_calls(rng, child.key, child.behaviour.run_ms):
+            command = _command(scripted.call, machine)
+            process.after(
+                scripted.at_ms,
+                partial(self._insist, process, lambda: machine.boot == boot, scripted.call, command),
             )
 
     def _insist(
         self,
-        voice: SimProcess,
-        lives: Callable[[], bool],
-        said: ResultCall,
+        process: SimProcess,
+        is_alive: Callable[[], bool],
+        call: ResultCall,
         command: Callable[[View, Instant], Plan],
     ) -> None:
-        """Until somebody answers with more than that it cannot now, or the machine is gone."""
-        over = False
+        """Repeat the call until it is answered or rejected, or the machine is gone."""
+        answered = False
 
-        def hear(answer: Any) -> None:
-            nonlocal over
+        def on_answer(answer: Any) -> None:
+            nonlocal answered
             if not isinstance(answer, RotaError) or isinstance(answer, Rejected):
-                over = True
+                answered = True
 
         def ask() -> None:
-            if not over and lives():
-                self._call(voice, said, command, hear)
-                voice.after(PATIENCE_MS, ask)
+            if not answered and is_alive():
+                self._call(process, call, command, on_answer)
+                process.after(RETRY_MS, ask)
 
-        voice.world.count("task: reports what came of it")
+        process.world.count("task: reported a result")
         ask()
 
     def _call(
         self,
-        voice: SimProcess,
-        said: ResultCall,
+        process: SimProcess,
+        call: ResultCall,
         command: Callable[[View, Instant], Plan],
-        hear: Callable[[Any], None],
+        on_answer: Callable[[Any], None],
     ) -> None:
         self._calls += 1
         server = self._servers[self._calls % len(self._servers)]
 
-        def answer(what: Any) -> None:
-            self._answered(said, what)
-            self._network.call(server.name, voice, lambda: hear(what))
+        def answer(result: Any) -> None:
+            self._answered(call, result)
+            self._network.call(server.name, process, lambda: on_answer(result))
 
-        self._network.call(voice.name, server, lambda: server.ask("apiserver", command, answer, answer))
+        self._network.call(process.name, server, lambda: server.ask("apiserver", command, answer, answer))
 
 
-def _command(said: ResultCall, machine: SimMachine) -> Callable[[View, Instant], Plan]:
-    job, index, attempt = said.key
+def _command(call: ResultCall, machine: SimMachine) -> Callable[[View, Instant], Plan]:
+    job, index, attempt = call.key
     name = TaskName(job, index, attempt, machine.node)
     caller = Caller(f"attempt {attempt} of task {index} of job {job}", Role.VIEWER, (), name)
     address = AttemptRef(job, str(index), str(attempt))
-    return lambda view, now: results.report_result(view, address, said.body, caller, now)
+    return lambda view, now: results.report_result(view, address, call.body, caller, now)

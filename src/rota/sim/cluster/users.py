@@ -1,4 +1,4 @@
-"""People: they submit with a key and repeat until they are answered, cancel, drain, open and delete."""
+"""Users and operators: submit with an idempotency key, cancel, drain, taint, delete; retry until answered."""
 
 from collections.abc import Callable
 from functools import partial
@@ -32,37 +32,44 @@ from rota.sim.world.network import SimNetwork
 from rota.sim.world.virtual_time import SimClock, SimProcess, World
 
 ADMIN = Caller("sim", Role.ADMIN, ("*",))
-PATIENCE_MS = 2_000
+RETRY_MS = 2_000
 
 
 class SimUsers(SimProcess):
+    """All users as one process.
+
+    Every request is retried, at any server, until it is answered. A request that sets a state (eligibility,
+    taint, pause, quota) reads the latest intent when it is carried out, so that a late duplicate does not
+    undo a newer one.
+    """
+
     def __init__(self, world: World, network: SimNetwork, servers: list[SimServer]) -> None:
         super().__init__(world, "user", SimClock(world))
         self.network = network
         self.servers = servers
         self.behaviours: dict[str, Behaviour] = {}
         self.acknowledged: dict[str, JobId] = {}  # by submit key
-        self.namespaces: dict[str, str] = {}  # by submit key, which counts in one of them only
+        self.namespaces: dict[str, str] = {}  # by submit key, which is unique per namespace
         self.submitted_ms: dict[JobId, int] = {}
         self.canceled: dict[JobId, None] = {}
         self.deleted: dict[JobId, None] = {}
-        self.wishes: dict[str, Eligibility] = {}  # by node
+        self.eligibility: dict[str, Eligibility] = {}  # by node
         self._taints: dict[str, str | None] = {}  # by node
-        self._paused: dict[JobId, bool] = {}  # whether what runs is stopped, too
+        self._paused: dict[JobId, bool] = {}  # whether running tasks are stopped, too
         self._quotas: dict[str, dict[str, Any]] = {}  # by namespace
-        self.deadlines: dict[str, float | None] = {}  # by node, of a drain
+        self.deadlines: dict[str, float | None] = {}  # of a drain, by node
         self.answered: Callable[[str, JobId], None] = lambda *_: None
         self.waiting = 0
-        self._luck = world.luck("users")
+        self._rng = world.rng("users")
         self._calls = 0
         self.start_life()
 
     def submit(self, arrival: Arrival, key: str) -> None:
-        """Until it is acknowledged: same key, same body, whichever server answers."""
+        """Submit with one key and body until acknowledged, by whichever server."""
         self.waiting += 1
         self.behaviours[arrival.spec["name"]] = arrival.behaviour
         self.namespaces[key] = arrival.spec.get("namespace", "default")
-        asked_ms = self.world.now_ms
+        submitted_at_ms = self.world.now_ms
 
         def done(answer: Any) -> None:
             if isinstance(answer, Rejected):
@@ -74,20 +81,20 @@ class SimUsers(SimProcess):
                 self.waiting -= 1
             self.answered(key, answer.job)
             self.acknowledged[key] = answer.job
-            self.submitted_ms.setdefault(answer.job, asked_ms)
+            self.submitted_ms.setdefault(answer.job, submitted_at_ms)
 
         self.insist(
             lambda view, now: submission.submit_job(view, arrival.spec, ADMIN, key, now),
             done,
         )
 
-    def submit_wrongly(self, body: dict[str, Any], key: str) -> None:
-        """A submit that must be refused: the key has made something else."""
+    def submit_conflicting(self, body: dict[str, Any], key: str) -> None:
+        """Submit another body under a used key, which must be refused."""
 
         def done(answer: Any) -> None:
             if not isinstance(answer, Rejected):
                 raise InvariantBroken(f"submit {key} with another body was answered with {answer}")
-            self.world.count("user: a wrong submit was refused")
+            self.world.count("user: a conflicting submit was refused")
 
         self.insist(lambda view, now: submission.submit_job(view, body, ADMIN, key, now), done)
 
@@ -96,92 +103,92 @@ class SimUsers(SimProcess):
         self.insist(lambda view, now: actions.cancel(view, job, {}, ADMIN, now), lambda _: None)
 
     def kill(self, job: JobId, indices: list[int] | None, signal: str | None, *, ends: bool) -> None:
-        """The job or a task of it; or send it a signal of which it does not die. `ends`: it ends by that."""
+        """Kill the job or some of its tasks, or send a harmless signal; `ends`: the job ends by that."""
         body = {"indices": indices, "signal": signal, "key": f"{self.world.now_ms}"}
         if signal is None and ends:
             self.canceled[job] = None
         self.insist(lambda view, now: actions.kill(view, job, body, ADMIN, now), lambda _: None)
 
     def move(self, job: JobId, index: int, to: str | None) -> None:
-        """One task, to a node or away from its own; a request that is repeated is carried out once."""
+        """Move one task to a node or away from its own; the request has an idempotency key."""
         body = {"indices": [index], "to": to}
         admit = idempotent(move_admission(why_not_moved), f"move-{self.world.now_ms}")
-        self.insist(lambda view, now: admit(view, job, body, ADMIN, now), self._hear_move)
+        self.insist(lambda view, now: admit(view, job, body, ADMIN, now), self._on_moved)
 
-    def _hear_move(self, answer: Any) -> None:
+    def _on_moved(self, answer: Any) -> None:
         refused = isinstance(answer, RotaError)
         self.world.count("user: a move was refused" if refused else "user: moved a task")
 
     def pause_job(self, job: JobId, *, stop: bool) -> None:
-        """As with nodes: whichever of his calls gets through says what he wishes by then."""
+        """Pause a job; `stop`: its running tasks, too."""
         self._paused[job] = stop
-        self._say_pause(job)
+        self._send_pause(job)
 
     def resume_job(self, job: JobId) -> None:
         self._paused.pop(job, None)
-        self._say_pause(job)
+        self._send_pause(job)
 
-    def _say_pause(self, job: JobId) -> None:
-        def say(view: View, now: Instant) -> Plan:
+    def _send_pause(self, job: JobId) -> None:
+        def command(view: View, now: Instant) -> Plan:
             stop = self._paused.get(job)
             if stop is None:
                 return actions.resume(view, job, {}, ADMIN, now)
             once = job in view.jobs and view.jobs[job].spec.run is RunMode.AT_MOST_ONCE
             return actions.pause(view, job, {"stop": stop and not once}, ADMIN, now)
 
-        self.insist(say, lambda _: None)
+        self.insist(command, lambda _: None)
 
     def update(self, job: JobId, body: dict[str, Any], *, replace: bool, max_parallel: int | None) -> None:
-        def say(view: View, now: Instant) -> Plan:
+        def command(view: View, now: Instant) -> Plan:
             once = job in view.jobs and view.jobs[job].spec.run is RunMode.AT_MOST_ONCE
-            wanted = UpdateRequest(body, None, replace and not once, max_parallel)
-            return admit_update.update_job(view, job, wanted, ADMIN, now)
+            request = UpdateRequest(body, None, replace and not once, max_parallel)
+            return admit_update.update_job(view, job, request, ADMIN, now)
 
-        self.insist(say, lambda _: None)
+        self.insist(command, lambda _: None)
 
     def release(self, job: JobId) -> None:
-        """All that is held of it, if there still is something."""
-        self.world.count("user: released what was held")
+        """Release all quarantined tasks of the job."""
+        self.world.count("user: released quarantined tasks")
         self.insist(lambda view, now: admit_release.release_tasks(view, job, {}, ADMIN, now), lambda _: None)
 
     def delete(self, job: JobId) -> None:
-        """It may be gone from here on, whatever is answered: an earlier call may have done it."""
+        """Delete a job; it may be gone from now on, whatever the answer: a duplicate may have done it."""
         self.deleted[job] = None
         self.insist(lambda view, now: submission.delete_job(view, job, ADMIN), lambda _: None)  # noqa: ARG005
 
     def set_eligibility(
         self, node: str, eligibility: Eligibility, within_seconds: float | None = None
     ) -> None:
-        """Whichever of his calls gets through, and however late, says what he wishes by then."""
-        self.wishes[node] = eligibility
+        """Open, cordon or drain a node; a late duplicate carries out the latest intent."""
+        self.eligibility[node] = eligibility
         self.deadlines[node] = within_seconds
 
-        def say(view: View, now: Instant) -> Plan:
-            if self.wishes[node] is Eligibility.DRAINING:
+        def command(view: View, now: Instant) -> Plan:
+            if self.eligibility[node] is Eligibility.DRAINING:
                 body = {"deadline_seconds": self.deadlines[node]}
                 return drain_node(view, node, body, ADMIN, now)
-            return set_node_eligibility(view, node, self.wishes[node], ADMIN)
+            return set_node_eligibility(view, node, self.eligibility[node], ADMIN)
 
-        self.insist(say, lambda _: None)
+        self.insist(command, lambda _: None)
 
     def confirm_gone(self, nodes: list[str]) -> None:
-        """Of these, those that are silent when it is heard."""
-        self.world.count("operator: said that nodes are gone")
+        """Confirm that these nodes are gone; it applies to those that are silent when it is carried out."""
+        self.world.count("operator: confirmed that nodes are gone")
         self.insist(lambda view, now: brake.release_brake(view, {"nodes": nodes}, ADMIN, now), lambda _: None)
 
     def taint(self, node: str, taint: str | None) -> None:
-        """None: no more. It says what he wishes by then, as above."""
+        """Set the node's taint, or remove it if None; a late duplicate carries out the latest intent."""
         self._taints[node] = taint
 
         def command(view: Any, _: Instant) -> Plan:
-            wished = self._taints[node]
-            body = {"untaint": ["kept"]} if wished is None else {"taint": [wished]}
+            latest = self._taints[node]
+            body = {"untaint": ["kept"]} if latest is None else {"taint": [latest]}
             return taint_node(view, node, body, ADMIN)
 
         self.insist(command, lambda _: None)
 
     def limit(self, namespace: str, quota: dict[str, Any]) -> None:
-        """An empty quota: no more."""
+        """Set the quota of a namespace; an empty one removes it."""
         self._quotas[namespace] = quota
 
         def command(view: Any, _: Instant) -> Plan:
@@ -191,53 +198,53 @@ class SimUsers(SimProcess):
         self.insist(command, lambda _: None)
 
     def insist(self, command: Command, done: Callable[[Any], None]) -> None:
-        """Ask until somebody answers with more than that it cannot now."""
-        over = False
-        asked = 0
+        """Send the command until a server answers it or rejects it; unavailability is retried."""
+        answered = False
+        round_ = 0
 
-        def hear(answer: Any) -> None:
-            nonlocal over
-            if over:
-                self.world.count("user: an answer came twice or late")
+        def on_answer(answer: Any) -> None:
+            nonlocal answered
+            if answered:
+                self.world.count("user: an answer was late or duplicate")
             elif isinstance(answer, RotaError) and not isinstance(answer, Rejected):
-                self.after(self._luck.uniform(200, 1_000), partial(again, asked))
+                self.after(self._rng.uniform(200, 1_000), partial(retry, round_))
             else:
-                over = True
+                answered = True
                 done(answer)
 
         def ask() -> None:
-            nonlocal asked
-            asked += 1
-            self._call(command, hear)
-            self.after(PATIENCE_MS, partial(again, asked))
+            nonlocal round_
+            round_ += 1
+            self._call(command, on_answer)
+            self.after(RETRY_MS, partial(retry, round_))
 
-        def again(round_: int) -> None:
-            """Unless another reason to ask again came first."""
-            if not over and round_ == asked:
-                self.world.count("user: asked again")
+        def retry(after_round: int) -> None:
+            # A refusal and a timeout may both lead here: only the first one starts a new round.
+            if not answered and after_round == round_:
+                self.world.count("user: retried")
                 ask()
 
         ask()
 
-    def _call(self, command: Command, hear: Callable[[Any], None]) -> None:
+    def _call(self, command: Command, on_answer: Callable[[Any], None]) -> None:
         self._calls += 1
         server = self.servers[self._calls % len(self.servers)]
 
-        def answer(what: Any) -> None:
-            self.network.call(server.name, self, lambda: hear(what))
+        def answer(result: Any) -> None:
+            self.network.call(server.name, self, lambda: on_answer(result))
 
         self.network.call(self.name, server, lambda: server.ask("apiserver", command, answer, answer))
 
-    # ---- how their work behaves
+    # ---- behaviour of their tasks
 
-    def habit(self, key: AttemptKey, spec: KeeperJobSpec) -> TaskBehaviour:
-        behaviour = self.behaviours[spec.name.partition("@")[0]]  # of a cron all runs alike
-        which = f"/{key[2]}.{spec.restarts}" if spec.restart else f"/{spec.step}" if spec.step else ""
-        luck = Random(f"{self.world.seed}/{spec.name}/{key[1]}{which}")
+    def behaviour_of(self, key: AttemptKey, spec: KeeperJobSpec) -> TaskBehaviour:
+        behaviour = self.behaviours[spec.name.partition("@")[0]]  # all runs of a cron share one behaviour
+        part = f"/{key[2]}.{spec.restarts}" if spec.restart else f"/{spec.step}" if spec.step else ""
+        rng = Random(f"{self.world.seed}/{spec.name}/{key[1]}{part}")
         if spec.env.get(VERSION) == BAD:
-            return TaskBehaviour(luck.randint(100, 3_000), 1)
-        run_ms = behaviour.run_ms(luck)
+            return TaskBehaviour(rng.randint(100, 3_000), 1)
+        run_ms = behaviour.run_ms(rng)
         still_fails = spec.restart is not None or key[2] <= behaviour.fail_attempts
-        fails = luck.random() < behaviour.fail_share and still_fails
-        deaf = luck.random() < behaviour.deaf_share
+        fails = rng.random() < behaviour.fail_share and still_fails
+        deaf = rng.random() < behaviour.deaf_share
         return TaskBehaviour(run_ms, 1 if fails else 0, deaf=deaf, missing=spec.argv[0] == MISSING)

@@ -1,16 +1,16 @@
-"""What can befall machines, their processes, disks and clocks."""
+"""Faults of machines, their processes, disks and clocks."""
 
 from rota.sim.cluster.machine_os import SimChild
-from rota.sim.faults.fault import Befall, SimFault, any_clock, any_machine, disturbed_machine, nothing
+from rota.sim.faults.fault import Inject, SimFault, any_clock, any_machine, disturbed_machine, nothing
 from rota.sim.simulation import SimCluster
 from rota.sim.world.virtual_time import Act
 
-HEARD_MS = 12  # after which at the latest a server hears of a start
+REPORTED_MS = 12  # by then a server has the report of a start
 
 
 def _agent_killed(cluster: SimCluster, fault: SimFault) -> Act:
     machine = any_machine(cluster, fault)
-    if fault.for_ms > cluster.lost_ms // 3:  # else it costs no work
+    if fault.for_ms > cluster.lost_ms // 3:  # a shorter absence costs no work
         cluster.disturb(machine)
     if not machine.on:
         return nothing
@@ -34,52 +34,54 @@ def _both_killed(cluster: SimCluster, fault: SimFault) -> Act:
 def _power_lost(cluster: SimCluster, fault: SimFault) -> Act:
     machine = disturbed_machine(cluster, fault)
     if machine.on:
-        machine.lose_power(fault.how)
+        machine.lose_power(fault.degree)
     return lambda: None if machine.on else machine.switch_on()
 
 
 def _power_lost_as_it_starts(cluster: SimCluster, fault: SimFault) -> Act:
-    """Before anybody hears of the next process that is started there, and what was not synced is gone."""
+    """Lose power and all unsynced data before the next start on this machine is reported."""
     machine = disturbed_machine(cluster, fault)
-    born = machine.born
+    started = machine.process_started
 
     def starts(name: str, child: SimChild) -> None:
-        machine.born = born
-        born(name, child)
-        cluster.world.after(fault.how * HEARD_MS, lambda: machine.lose_power(0.0) if machine.on else None)
+        machine.process_started = started
+        started(name, child)
+        cluster.world.after(
+            fault.degree * REPORTED_MS, lambda: machine.lose_power(0.0) if machine.on else None
+        )
 
-    def back() -> None:
-        machine.born = born
+    def restore() -> None:
+        machine.process_started = started
         if not machine.on:
             machine.switch_on()
 
-    machine.born = starts
-    return back
+    machine.process_started = starts
+    return restore
 
 
 def _never_returns(cluster: SimCluster, fault: SimFault) -> Act:
-    """But a third of the machines is always left."""
-    gone = [machine for machine in cluster.machines if not machine.on]
-    if len(gone) * 3 < len(cluster.machines):
+    """Lose power permanently, unless a third of the machines is off already."""
+    off = [machine for machine in cluster.machines if not machine.on]
+    if len(off) * 3 < len(cluster.machines):
         machine = disturbed_machine(cluster, fault)
         if machine.on:
-            machine.lose_power(fault.how)
+            machine.lose_power(fault.degree)
     return nothing
 
 
 def _zone_gone(cluster: SimCluster, fault: SimFault) -> Act:
-    zone = cluster.machines[fault.who % 2 :: 2]
+    zone = cluster.machines[fault.target % 2 :: 2]
     for machine in zone:
         cluster.disturb(machine)
         if machine.on:
-            machine.lose_power(fault.how)
+            machine.lose_power(fault.degree)
 
-    def back() -> None:
+    def restore() -> None:
         for machine in zone:
             if not machine.on:
                 machine.switch_on()
 
-    return back
+    return restore
 
 
 def _frozen(cluster: SimCluster, fault: SimFault) -> Act:
@@ -93,37 +95,37 @@ def _agent_frozen(cluster: SimCluster, fault: SimFault) -> Act:
     machine.agent.freeze()
     cluster.network.check_streams(machine.name)
 
-    def thaw() -> None:
+    def resume() -> None:
         if machine.agent.alive:
             machine.agent.resume()
             cluster.network.check_streams(machine.name)
 
-    return thaw
+    return resume
 
 
-def _frozen_as_it_calls(cluster: SimCluster, fault: SimFault) -> Act:
-    """Its stream breaks, and it sleeps before it is welcomed again."""
+def _frozen_as_it_dials(cluster: SimCluster, fault: SimFault) -> Act:
+    """Break the stream and freeze the agent before its next handshake completes."""
     machine = disturbed_machine(cluster, fault)
-    agent, asleep = machine.agent, False
+    agent, was_frozen = machine.agent, False
 
-    def sleep() -> None:
-        nonlocal asleep
+    def freeze() -> None:
+        nonlocal was_frozen
         agent.called = nothing
         if not agent.frozen:
-            asleep = True
+            was_frozen = True
             agent.freeze()
             cluster.network.check_streams(machine.name)
 
-    def wake() -> None:
+    def resume() -> None:
         agent.called = nothing
-        if asleep and agent.alive:
+        if was_frozen and agent.alive:
             agent.resume()
             cluster.network.check_streams(machine.name)
 
     if agent.runs and agent.stream is not None:
-        agent.called = sleep
+        agent.called = freeze
         agent.disconnect("its connection broke")
-    return wake
+    return resume
 
 
 def _keeper_frozen(cluster: SimCluster, fault: SimFault) -> Act:
@@ -152,13 +154,13 @@ def _leaves(cluster: SimCluster, fault: SimFault) -> Act:
     if machine.on and machine.agent.runs and machine.agent.welcomed:
         machine.agent.leave()
 
-    def back() -> None:
+    def restore() -> None:
         if not machine.on:
             machine.switch_on()
-        elif machine.agent.leaving:  # it ends its work first
-            cluster.world.after(1000, back)
+        elif machine.agent.leaving:  # its attempts end first
+            cluster.world.after(1000, restore)
 
-    return back
+    return restore
 
 
 def _disk_full(cluster: SimCluster, fault: SimFault) -> Act:
@@ -172,40 +174,40 @@ def _disk_full(cluster: SimCluster, fault: SimFault) -> Act:
 
 
 def _refuses(cluster: SimCluster, fault: SimFault) -> Act:
-    """One of them lacks a directory, or all do: whoever serves it is away."""
-    machines = [any_machine(cluster, fault)] if fault.how < 0.7 else list(cluster.machines)
+    """The working directory is missing on one machine, or on all of them."""
+    machines = [any_machine(cluster, fault)] if fault.degree < 0.7 else list(cluster.machines)
     for machine in machines:
         machine.refuses = frozenset({"/data"})
 
-    def mend() -> None:
+    def heal() -> None:
         for machine in machines:
             machine.refuses = frozenset()
 
-    return mend
+    return heal
 
 
 def _no_process_to_spare(cluster: SimCluster, fault: SimFault) -> Act:
     machine = any_machine(cluster, fault)
     machine.short = True
 
-    def mend() -> None:
+    def heal() -> None:
         machine.short = False
 
-    return mend
+    return heal
 
 
 def _wall_clock_jumps(cluster: SimCluster, fault: SimFault) -> Act:
-    any_clock(cluster, fault).jump(round((fault.how - 0.5) * 2 * 365 * 24 * 3_600_000))
+    any_clock(cluster, fault).jump(round((fault.degree - 0.5) * 2 * 365 * 24 * 3_600_000))
     return nothing
 
 
 def _clock_runs_wrong(cluster: SimCluster, fault: SimFault) -> Act:
     clock = any_clock(cluster, fault)
-    clock.run_at(0.95 + fault.how / 10)
+    clock.run_at(0.95 + fault.degree / 10)
     return lambda: clock.run_at(1.0)
 
 
-KINDS: dict[str, Befall] = {
+KINDS: dict[str, Inject] = {
     "agent killed": _agent_killed,
     "keeper killed": _keeper_killed,
     "agent and keeper killed": _both_killed,
@@ -215,7 +217,7 @@ KINDS: dict[str, Befall] = {
     "zone gone": _zone_gone,
     "machine frozen": _frozen,
     "agent frozen": _agent_frozen,
-    "agent frozen as it calls": _frozen_as_it_calls,
+    "agent frozen as it calls": _frozen_as_it_dials,
     "keeper frozen": _keeper_frozen,
     "machine cloned": _cloned,
     "node leaves": _leaves,

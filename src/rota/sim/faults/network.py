@@ -1,10 +1,10 @@
-"""What can befall the network."""
+"""Faults of the network."""
 
 from random import Random
 
 from rota.sim.cluster.machine import SimMachine
 from rota.sim.cluster.server import SimServer
-from rota.sim.faults.fault import Befall, SimFault, cut, disturbed_machine, leader_of
+from rota.sim.faults.fault import Inject, SimFault, cut, disturbed_machine, leader_of
 from rota.sim.simulation import SimCluster
 from rota.sim.world.virtual_time import Act
 
@@ -14,9 +14,9 @@ def _cut(
 ) -> Act:
     cluster.disturb(machine)
     pairs = []
-    for one in [server] if server is not None else cluster.servers:
-        pairs += [(machine.name, one.name)] if up else []
-        pairs += [(one.name, machine.name)] if down else []
+    for peer in [server] if server is not None else cluster.servers:
+        pairs += [(machine.name, peer.name)] if up else []
+        pairs += [(peer.name, machine.name)] if down else []
     return cut(cluster, pairs)
 
 
@@ -39,9 +39,9 @@ def _partial_cut(cluster: SimCluster, fault: SimFault) -> Act:
 
 
 def _swizzle(cluster: SimCluster, fault: SimFault) -> Act:
-    """Some are cut off one after the other, and come back in another order."""
-    luck = Random(f"{cluster.world.seed}/swizzle/{fault}")
-    machines = luck.sample(cluster.machines, max(1, len(cluster.machines) // 2))
+    """Cut off half of the machines one after the other, and heal the cuts in another order."""
+    rng = Random(f"{cluster.world.seed}/swizzle/{fault}")
+    machines = rng.sample(cluster.machines, max(1, len(cluster.machines) // 2))
     heals: list[Act] = []
 
     def cut_one(machine: SimMachine) -> None:
@@ -53,35 +53,35 @@ def _swizzle(cluster: SimCluster, fault: SimFault) -> Act:
         cluster.world.after(delay_ms, lambda machine=machine: cut_one(machine))  # type: ignore[misc]
 
     def heal() -> None:
-        luck.shuffle(heals)
-        for n, one in enumerate(heals):
-            cluster.world.after(n * 300, one)
+        rng.shuffle(heals)
+        for n, heal_one in enumerate(heals):
+            cluster.world.after(n * 300, heal_one)
 
     return heal
 
 
 def _slow_network(cluster: SimCluster, fault: SimFault) -> Act:
-    """Up to a second there and back: no node is lost for that."""
+    """Delay messages by up to a second for a round trip, which loses no node."""
     network = cluster.network
-    network.slowness = 1 + fault.how * 120
+    network.slowness = 1 + fault.degree * 120
 
-    def mend() -> None:
+    def heal() -> None:
         network.slowness = 1.0
 
-    return mend
+    return heal
 
 
 def _lossy_calls(cluster: SimCluster, fault: SimFault) -> Act:
     network = cluster.network
-    network.loss = network.doubling = fault.how / 2
+    network.loss = network.duplication = fault.degree / 2
 
-    def mend() -> None:
-        network.loss = network.doubling = 0.0
+    def heal() -> None:
+        network.loss = network.duplication = 0.0
 
-    return mend
+    return heal
 
 
-KINDS: dict[str, Befall] = {
+KINDS: dict[str, Inject] = {
     "cut off": _cut_off,
     "cannot speak": _cannot_speak,
     "cannot hear": _cannot_hear,

@@ -1,56 +1,56 @@
-"""What can go wrong with a provider of machines."""
+"""Faults of the provider of machines."""
 
 from typing import Any
 
-from rota.sim.cluster.provider import ProviderMood
-from rota.sim.faults.fault import Befall, SimFault, nothing
+from rota.sim.cluster.provider import ProviderBehaviour
+from rota.sim.faults.fault import Inject, SimFault, nothing
 from rota.sim.simulation import SimCluster
 from rota.sim.world.virtual_time import Act
 
 
-def _moody(**mood: Any) -> Befall:
-    def begin(cluster: SimCluster, fault: SimFault) -> Act:
+def _faulty(**behaviour: Any) -> Inject:
+    def inject(cluster: SimCluster, fault: SimFault) -> Act:
         del fault
-        _change(cluster, mood)
-        return lambda: _change(cluster, {name: getattr(ProviderMood(), name) for name in mood})
+        _change(cluster, behaviour)
+        return lambda: _change(cluster, {name: getattr(ProviderBehaviour(), name) for name in behaviour})
 
-    return begin
+    return inject
 
 
-def _change(cluster: SimCluster, mood: dict[str, Any]) -> None:
+def _change(cluster: SimCluster, behaviour: dict[str, Any]) -> None:
     if cluster.provider is not None:
-        cluster.provider.mood = cluster.provider.mood._replace(**mood)
+        cluster.provider.behaviour = cluster.provider.behaviour._replace(**behaviour)
 
 
 def _takes_back(cluster: SimCluster, fault: SimFault) -> Act:
-    """One of its machines, whatever runs there."""
+    """The provider removes one of its machines, whatever runs there."""
     provider = cluster.provider
-    if provider is not None and provider.there:
-        one = provider.there[fault.who % len(provider.there)]
-        if one.machine is not None:
-            cluster.disturb(one.machine)
-        provider.end(one)
+    if provider is not None and provider.machines:
+        machine = provider.machines[fault.target % len(provider.machines)]
+        if machine.machine is not None:
+            cluster.disturb(machine.machine)
+        provider.end(machine)
     return nothing
 
 
 def _dies(cluster: SimCluster, fault: SimFault) -> Act:
-    """For good; sometimes its machines with it."""
+    """The provider fails permanently, sometimes with all its machines."""
     _change(cluster, {"dead": True})
-    if cluster.provider is not None and fault.how < 0.5:
-        while cluster.provider.there:
+    if cluster.provider is not None and fault.degree < 0.5:
+        while cluster.provider.machines:
             _takes_back(cluster, fault)
     return nothing
 
 
-KINDS: dict[str, Befall] = {
-    "provider fails": _moody(fails=0.5),
-    "provider fails though it did it": _moody(fails_late=0.5),
-    "provider hangs": _moody(hangs=0.5),
-    "provider says it did it": _moody(shirks=0.5),
-    "provider makes two": _moody(doubles=0.6),
-    "provider lists fewer": _moody(hides=0.4),
-    "provider lists more": _moody(invents=0.7),
-    "provider slow": _moody(slowness=8.0),
+KINDS: dict[str, Inject] = {
+    "provider fails": _faulty(fails=0.5),
+    "provider fails though it did it": _faulty(fails_late=0.5),
+    "provider hangs": _faulty(hangs=0.5),
+    "provider says it did it": _faulty(skips=0.5),
+    "provider makes two": _faulty(doubles=0.6),
+    "provider lists fewer": _faulty(hides=0.4),
+    "provider lists more": _faulty(invents=0.7),
+    "provider slow": _faulty(slowness=8.0),
     "provider takes back": _takes_back,
     "provider dies for good": _dies,
 }

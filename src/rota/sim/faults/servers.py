@@ -1,13 +1,13 @@
-"""What can befall servers and their store."""
+"""Faults of servers and their store."""
 
 from typing import Any
 
-from rota.sim.faults.fault import Befall, SimFault, cut, leader_of, nothing
+from rota.sim.faults.fault import Inject, SimFault, cut, leader_of, nothing
 from rota.sim.simulation import SimCluster
 from rota.sim.world.store import NAME, StoreTrouble
 from rota.sim.world.virtual_time import Act
 
-TAKEN_OVER_MS = (1_500, 2_000, 2_500, 3_500)  # after which another leads, and one that led does not know it
+TAKEN_OVER_MS = (1_500, 2_000, 2_500, 3_500)  # while another leads and the deposed leader does not know it
 
 
 def _server_killed(cluster: SimCluster, fault: SimFault) -> Act:
@@ -17,23 +17,25 @@ def _server_killed(cluster: SimCluster, fault: SimFault) -> Act:
 
 def _server_frozen(cluster: SimCluster, fault: SimFault) -> Act:
     server = leader_of(cluster, fault)
-    if not server.runs or any(other.frozen for other in cluster.servers):  # one at a time: most are well
+    if not server.runs or any(
+        other.frozen for other in cluster.servers
+    ):  # at most one server is frozen at a time
         return nothing
     server.freeze()
     cluster.network.check_streams(server.name)
 
-    def thaw() -> None:
+    def resume() -> None:
         if server.alive:
             server.resume()
             cluster.network.check_streams(server.name)
 
-    return thaw
+    return resume
 
 
 def _two_lead(cluster: SimCluster, fault: SimFault) -> Act:
-    """Another takes over while the leader believes to lead; nodes go from one to the other and back."""
+    """Another server takes over while the leader still believes to lead; nodes alternate between them."""
     leader = leader_of(cluster, fault)
-    heal = cut(cluster, [(leader.name, NAME), (NAME, leader.name)] if fault.how < 0.5 else [])
+    heal = cut(cluster, [(leader.name, NAME), (NAME, leader.name)] if fault.degree < 0.5 else [])
     cluster.election.revoke()
 
     def scatter() -> None:
@@ -49,25 +51,25 @@ def _two_lead(cluster: SimCluster, fault: SimFault) -> Act:
 def _store_cut_off(cluster: SimCluster, fault: SimFault) -> Act:
     server = leader_of(cluster, fault)
     ways = ((server.name, NAME), (NAME, server.name))
-    pairs = ways if fault.how < 0.5 else ways[:1] if fault.how < 0.75 else ways[1:]
+    pairs = ways if fault.degree < 0.5 else ways[:1] if fault.degree < 0.75 else ways[1:]
     return cut(cluster, pairs)
 
 
-def _store_trouble(**trouble: Any) -> Befall:
-    def begin(cluster: SimCluster, fault: SimFault) -> Act:
+def _store_trouble(**trouble: Any) -> Inject:
+    def inject(cluster: SimCluster, fault: SimFault) -> Act:
         del fault
-        cluster.medium.trouble = cluster.medium.trouble._replace(**trouble)
-        return lambda: _mend(cluster, list(trouble))
+        cluster.store.trouble = cluster.store.trouble._replace(**trouble)
+        return lambda: _heal(cluster, list(trouble))
 
-    return begin
+    return inject
 
 
-def _mend(cluster: SimCluster, names: list[str]) -> None:
+def _heal(cluster: SimCluster, names: list[str]) -> None:
     fresh = StoreTrouble()
-    cluster.medium.trouble = cluster.medium.trouble._replace(**{name: getattr(fresh, name) for name in names})
+    cluster.store.trouble = cluster.store.trouble._replace(**{name: getattr(fresh, name) for name in names})
 
 
-KINDS: dict[str, Befall] = {
+KINDS: dict[str, Inject] = {
     "server killed": _server_killed,
     "server frozen": _server_frozen,
     "two servers lead": _two_lead,

@@ -1,59 +1,59 @@
-"""What can befall those who watch events, and the events themselves."""
+"""Faults of subscribers and of the event log."""
 
 from rota.sim.cluster.subscribers import SimSubscriber
-from rota.sim.faults.fault import Befall, SimFault
+from rota.sim.faults.fault import Inject, SimFault
 from rota.sim.simulation import SimCluster
 from rota.sim.world.virtual_time import WALL_MS, Act
 
-KEPT_MS = 10_000  # at the most, when old events are forgotten
+RETAINED_MS = 10_000  # at most, when old events are deleted
 
 
-def _any(cluster: SimCluster, fault: SimFault) -> SimSubscriber:
-    return cluster.subscribers[fault.who % len(cluster.subscribers)]
+def _target(cluster: SimCluster, fault: SimFault) -> SimSubscriber:
+    return cluster.subscribers[fault.target % len(cluster.subscribers)]
 
 
 def _killed(cluster: SimCluster, fault: SimFault) -> Act:
-    one = _any(cluster, fault)
-    if one.alive:
-        one.kill()
-    return lambda: None if one.alive else one.start()
+    subscriber = _target(cluster, fault)
+    if subscriber.alive:
+        subscriber.kill()
+    return lambda: None if subscriber.alive else subscriber.start()
 
 
 def _loses(cluster: SimCluster, fault: SimFault) -> Act:
-    one = _any(cluster, fault)
-    one.loss = fault.how / 2
+    subscriber = _target(cluster, fault)
+    subscriber.loss = fault.degree / 2
 
-    def mend() -> None:
-        one.loss = 0.0
+    def heal() -> None:
+        subscriber.loss = 0.0
 
-    return mend
-
-
-def _hears_twice(cluster: SimCluster, fault: SimFault) -> Act:
-    one = _any(cluster, fault)
-    one.repeats = fault.how
-
-    def mend() -> None:
-        one.repeats = 0.0
-
-    return mend
+    return heal
 
 
-def _forgotten(cluster: SimCluster, fault: SimFault) -> Act:
-    """As the store does with those of yesterday, while somebody is away."""
-    back = _killed(cluster, fault)
+def _receives_twice(cluster: SimCluster, fault: SimFault) -> Act:
+    subscriber = _target(cluster, fault)
+    subscriber.repeats = fault.degree
+
+    def heal() -> None:
+        subscriber.repeats = 0.0
+
+    return heal
+
+
+def _events_deleted(cluster: SimCluster, fault: SimFault) -> Act:
+    """Delete old events while a subscriber is down, as retention does."""
+    restart = _killed(cluster, fault)
 
     def forget() -> None:
-        kept_ms = round(fault.how * KEPT_MS)
-        cluster.medium.forget_events(WALL_MS + cluster.world.now_ms - kept_ms)
+        retained_ms = round(fault.degree * RETAINED_MS)
+        cluster.store.forget_events(WALL_MS + cluster.world.now_ms - retained_ms)
 
     cluster.world.after(fault.for_ms * 0.9, forget)
-    return back
+    return restart
 
 
-KINDS: dict[str, Befall] = {
+KINDS: dict[str, Inject] = {
     "subscriber killed": _killed,
     "subscriber loses events": _loses,
-    "subscriber hears events twice": _hears_twice,
-    "old events forgotten": _forgotten,
+    "subscriber hears events twice": _receives_twice,
+    "old events forgotten": _events_deleted,
 }

@@ -1,4 +1,4 @@
-"""What ran, and when -> how busy the nodes were and how long tasks waited."""
+"""Rows of tasks that ran -> utilisation of the nodes and waiting times of the tasks."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -10,8 +10,8 @@ from rota.sim.workloads.files import BadWorkload
 from rota.sim.workloads.model import LeftOut
 from rota.sim.workloads.traces import SwfJob, read_log
 
-TAU_MS = 10_000  # bounded slowdown counts shorter runs as this long, or a moment's wait would look terrible
-POINTS = 240  # of a timeline: one every three pixels of a plot
+TAU_MS = 10_000  # bounded slowdown counts shorter runs as this long, or any wait of theirs would dominate
+POINTS = 240  # of a timeline: one for every three pixels of a plot
 
 
 class TaskRun(NamedTuple):
@@ -35,7 +35,7 @@ class Timeline(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """The same for a simulated run and for a log of a real one."""
+    """Figures of a run, simulated or logged."""
 
     tasks: int
     span_ms: int  # from the first submission to the last end
@@ -75,12 +75,12 @@ def _slowdown(row: TaskRun) -> float:
 
 
 def _percentile(ordered: Sequence[int], share: int) -> int:
-    """The least value that so many percent do not exceed."""
+    """The smallest value that `share` percent of the values do not exceed."""
     return ordered[math.ceil(len(ordered) * share / 100) - 1]
 
 
 def timeline(rows: Sequence[TaskRun], cpu_milli: int, points: int = POINTS) -> Timeline:
-    """One pass, without sorting: every change is booked for the rest of its span and for all later ones."""
+    """Means of utilisation and of waiting tasks over `points` equal spans, in one pass without sorting."""
     if not rows:
         return Timeline([], [], [])
     begin_ms = min(row.submitted_ms for row in rows)
@@ -104,8 +104,8 @@ class Means:
     def __init__(self, begin_ms: int, width_ms: float, points: int) -> None:
         self._begin_ms = begin_ms
         self._width_ms = width_ms
-        self._within = [0.0] * points  # of the change, what counts in its own span
-        self._after = [0] * (points + 1)  # the changes that hold from this span on
+        self._within = [0.0] * points  # share of each change within its own span
+        self._after = [0] * (points + 1)  # changes that apply from this span on
 
     def change(self, at_ms: int, amount: int) -> None:
         passed = (at_ms - self._begin_ms) / self._width_ms
@@ -149,9 +149,9 @@ def _ran(job: SwfJob) -> TaskRun:
 
 
 def table(runs: Mapping[str, Figures], more: Mapping[str, Sequence[str]] | None = None) -> str:
-    """A column for each run, by its name; below, lines of words for each."""
-    lines = [["", *runs], *([label, *map(show, runs.values())] for label, show in _LINES)]
-    lines += [[label, *words] for label, words in (more or {}).items()]
+    """A table with one column per run; `more` adds rows of text."""
+    lines = [["", *runs], *([label, *map(show, runs.values())] for label, show in _ROWS)]
+    lines += [[label, *texts] for label, texts in (more or {}).items()]
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     return "".join(
         "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip() + "\n"
@@ -173,15 +173,15 @@ def show_duration(milliseconds: float) -> str:
     return "{} d {} h".format(*divmod(round(seconds / 3600), 24))
 
 
-_LINES: tuple[tuple[str, Callable[[Figures], str]], ...] = (
-    ("tasks", lambda one: f"{one.tasks:,}"),
-    ("time", lambda one: show_duration(one.span_ms)),
-    ("utilisation", lambda one: f"{one.utilisation:.1%}"),
-    ("wait, mean", lambda one: show_duration(one.wait_mean_ms)),
-    ("wait, median", lambda one: show_duration(one.wait_p50_ms)),
-    ("wait, p95", lambda one: show_duration(one.wait_p95_ms)),
-    ("wait, longest", lambda one: show_duration(one.wait_max_ms)),
-    ("bounded slowdown, mean", lambda one: f"{one.slowdown_mean:.2f}"),
-    ("restarts", lambda one: f"{one.restarts:,}"),
-    ("tasks per second", lambda one: f"{one.tasks_per_second:,.3f}"),
+_ROWS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
+    ("tasks", lambda run: f"{run.tasks:,}"),
+    ("time", lambda run: show_duration(run.span_ms)),
+    ("utilisation", lambda run: f"{run.utilisation:.1%}"),
+    ("wait, mean", lambda run: show_duration(run.wait_mean_ms)),
+    ("wait, median", lambda run: show_duration(run.wait_p50_ms)),
+    ("wait, p95", lambda run: show_duration(run.wait_p95_ms)),
+    ("wait, longest", lambda run: show_duration(run.wait_max_ms)),
+    ("bounded slowdown, mean", lambda run: f"{run.slowdown_mean:.2f}"),
+    ("restarts", lambda run: f"{run.restarts:,}"),
+    ("tasks per second", lambda run: f"{run.tasks_per_second:,.3f}"),
 )

@@ -32,7 +32,7 @@ def read_text(path: Path, *, errors: str = "strict") -> str:
 
 @contextmanager
 def place(name: str) -> Iterator[None]:
-    """A field that is refused below is named with where it stands."""
+    """Prefix the field of a BadField raised in the block with `name`."""
     try:
         yield
     except BadField as error:

@@ -16,14 +16,14 @@ HOUR_MS = 3_600_000
 
 
 class LoadKind(StrEnum):
-    """How the jobs of a load come."""
+    """How the jobs of a stream arrive."""
 
-    POISSON = "poisson"  # each by itself, at any moment
-    STEADY = "steady"  # at equal distances
-    BURST = "burst"  # many at once, at equal distances
+    POISSON = "poisson"  # independently, at a mean rate
+    STEADY = "steady"  # at equal intervals
+    BURST = "burst"  # many at once, at equal intervals
 
 
-VERSION, BAD = "VERSION", "bad"  # a variable of a service, and the value with which it fails
+VERSION, BAD = "VERSION", "bad"  # an environment variable of a service, and the value with which it fails
 
 
 class Behaviour(NamedTuple):
@@ -31,9 +31,9 @@ class Behaviour(NamedTuple):
 
     median_ms: int
     sigma: float = 0.0  # of the lognormal distribution; 0: all run equally long
-    fail_share: float = 0.0  # of tasks, whose first attempts fail
-    deaf_share: float = 0.0  # of tasks, which ignore SIGTERM
-    fail_attempts: int = 1  # how many of them
+    fail_share: float = 0.0  # share of tasks whose first attempts fail
+    deaf_share: float = 0.0  # share of tasks that ignore SIGTERM
+    fail_attempts: int = 1  # number of first attempts that fail
 
     def run_ms(self, rng: random.Random) -> int:
         if not self.sigma:
@@ -42,48 +42,48 @@ class Behaviour(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    """A job and when it is submitted, counted from the beginning."""
+    """A job and when it is submitted, counted from the start of the run."""
 
     at_ms: int
     spec: dict[str, Any]  # the body of a submit
     behaviour: Behaviour
-    estimate_ms: int | None = None  # how long its user believed it would run, where a trace tells
+    estimate_ms: int | None = None  # run time that its user requested, if the trace has it
 
 
 @dataclass(frozen=True)
 class NodeGroup:
-    """So many nodes of one kind; capacity as a node reports it: cpu in thousandths, sizes in bytes."""
+    """A number of equal nodes; capacity as a node reports it: cpu in thousandths, sizes in bytes."""
 
     count: int
     capacity: dict[str, int]
     labels: dict[str, str]
 
     def holds(self, needs: Mapping[str, int]) -> bool:
-        """Whether an empty node has this much."""
+        """Whether these needs fit on an empty node."""
         return all(self.capacity.get(name, 0) >= amount for name, amount in needs.items())
 
 
 @dataclass(frozen=True)
 class Elastic:
-    """A cluster whose machines a provider makes, all of one kind."""
+    """An elastic cluster, whose machines a provider creates, all of one kind."""
 
     capacity: dict[str, int]
     most: int
     least: int = 0
     labels: dict[str, str] = field(default_factory=dict)
-    make_seconds: float = 60.0  # until a machine that was asked for joins
+    make_seconds: float = 60.0  # until a requested machine joins
     idle_seconds: float = 60.0
     join_seconds: float = 600.0
     name: str = DEFAULT
 
 
 def nodes_of(cluster: Elastic) -> NodeGroup:
-    """As many as it may have, always there."""
+    """A fixed group of the cluster's maximum size."""
     return NodeGroup(cluster.most, cluster.capacity, cluster.labels)
 
 
 class Span(NamedTuple):
-    """Any of these values, each as likely; both ends are included."""
+    """A uniform distribution; both ends are included."""
 
     low: float
     high: float
@@ -97,9 +97,9 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class JobStream:
-    """A stream of jobs alike. `per_hour` counts jobs; of a burst, the bursts, each of `jobs` jobs."""
+    """A stream of similar jobs. `per_hour` counts jobs, or bursts of `jobs` jobs each."""
 
-    spec: dict[str, Any]  # what all of its jobs share
+    spec: dict[str, Any]  # fields that all its jobs share
     kind: LoadKind
     per_hour: float
     behaviour: Behaviour
@@ -109,7 +109,7 @@ class JobStream:
     jobs: int = 1
     jobs_max: int | None = None
     after_ms: int = 0
-    hours: tuple[float, float] | None = None  # of the day, in which they come; the first day begins at 0
+    hours: tuple[float, float] | None = None  # of the day, in which jobs arrive; the run starts at hour 0
 
     def arrivals(self, rng: random.Random, until_ms: float) -> Iterator[Arrival]:
         for number, at_ms in enumerate(filter(self._is_open, self._moments(rng))):
@@ -144,7 +144,7 @@ class JobStream:
 
 
 class LeftOut(NamedTuple):
-    """How many rows of a trace were not used as they stand, and why."""
+    """Number of rows of a trace that were left out or changed, and why."""
 
     rows: int
     reason: str
@@ -154,17 +154,17 @@ class LeftOut(NamedTuple):
 
 
 class Workload(NamedTuple):
-    """Nodes, and what is asked of them: by loads that are drawn, or as a trace recorded it."""
+    """Nodes and their jobs: streams that are drawn, or recorded arrivals of a trace."""
 
     name: str
     nodes: tuple[NodeGroup, ...]
     loads: tuple[JobStream, ...] = ()
     recorded: tuple[Arrival, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
-    cluster: Elastic | None = None  # instead of nodes that are always there
+    cluster: Elastic | None = None  # instead of fixed nodes
 
     def arrivals(self, rng: random.Random, hours: float = math.inf) -> Iterator[Arrival]:
-        """In order of time. Each load has a generator of its own: one more load changes no other."""
+        """Jobs in order of time. Each stream has its own generator, so that adding one changes no other."""
         until_ms = hours * HOUR_MS
         seeds = [rng.getrandbits(64) for _ in self.loads]
         streams = [
@@ -175,7 +175,7 @@ class Workload(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many nodes there are; at the most, where they come and go."""
+        """Number of nodes; the maximum of an elastic cluster."""
         return sum(group.count for group in self.nodes)
 
     @property
@@ -183,7 +183,7 @@ class Workload(NamedTuple):
         return sum(group.count * group.capacity["cpu"] for group in self.nodes)
 
     def with_nodes(self, size: int) -> "Workload":
-        """The same mix of nodes, so many of them in all. The load stays as it is."""
+        """Scale the node groups to `size` nodes in total; the jobs stay as they are."""
         if self.cluster is not None:
             return self.on(replace(self.cluster, most=size, least=min(self.cluster.least, size)))
         ends = [0]
@@ -198,12 +198,12 @@ class Workload(NamedTuple):
         return self._replace(cluster=cluster, nodes=(nodes_of(cluster),))
 
     def split(self, cores: int) -> "Workload":
-        """The same cores in nodes of so many; a recorded job that needs more is a gang of tasks there."""
+        """Split the cores into nodes of `cores` each; a recorded job that needs more becomes a gang."""
         size, kind = self.cpu_milli // (cores * 1000), self.nodes[0]
         if not size:
             raise Rejected(f"has {self.cpu_milli // 1000} cores, not {cores} for a node")
         nodes = (replace(kind, count=size, capacity={**kind.capacity, "cpu": cores * 1000}),)
-        return self._replace(nodes=nodes, recorded=tuple(_split(one, cores) for one in self.recorded))
+        return self._replace(nodes=nodes, recorded=tuple(_split(arrival, cores) for arrival in self.recorded))
 
 
 def _split(arrival: Arrival, cores: int) -> Arrival:

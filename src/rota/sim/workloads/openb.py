@@ -1,4 +1,4 @@
-"""openb's list of pods, with its list of nodes beside it -> a Workload. [I/O]"""
+"""The openb trace, a list of pods and a list of nodes -> a Workload. [I/O]"""
 
 import csv
 from collections import Counter
@@ -32,7 +32,7 @@ POD_COLUMNS = (
 
 
 def read_openb(path: Path) -> Workload:
-    """A list of pods; the nodes are in openb_node_list*.csv beside it."""
+    """Read a list of pods; the nodes are in openb_node_list*.csv in the same directory."""
     pods = list(_rows(path, POD_COLUMNS))
     beside = _node_list(path)
     try:
@@ -61,7 +61,7 @@ def _node_list(path: Path) -> Path:
     found = sorted([*path.parent.glob("openb_node_list*.csv"), *path.parent.glob("openb_node_list*.csv.gz")])
     if not found:
         raise Rejected("has no list of nodes beside it", hint="put openb_node_list_all_node.csv there")
-    return found[0]  # all nodes, where there is a list of those with GPUs too
+    return found[0]  # sorts before the list of GPU nodes only
 
 
 def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[dict[str, str]]:
@@ -76,12 +76,12 @@ def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[dict[str, str]]:
 
 
 def _groups(rows: Iterable[dict[str, str]]) -> tuple[NodeGroup, ...]:
-    """Nodes that are alike, in the order in which the first of each stands there."""
-    alike: Counter[tuple[int, int, int, str]] = Counter()
+    """Groups of equal nodes, in the order of their first row."""
+    counts: Counter[tuple[int, int, int, str]] = Counter()
     for number, row in enumerate(rows, start=2):
         amounts = [_whole(number, name, row[name]) for name in ("cpu_milli", "memory_mib", "gpu")]
-        alike[amounts[0], amounts[1], amounts[2], row["model"]] += 1
-    if not alike:
+        counts[amounts[0], amounts[1], amounts[2], row["model"]] += 1
+    if not counts:
         raise Rejected("names no node", hint=f"write {','.join(NODE_COLUMNS)}, and a line for each")
     return tuple(
         NodeGroup(
@@ -89,7 +89,7 @@ def _groups(rows: Iterable[dict[str, str]]) -> tuple[NodeGroup, ...]:
             {CPU: cpu, MEMORY: memory * MIB, DISK: 0, GPU: gpu * WHOLE_GPU},
             {"gpu_model": model} if model else {},
         )
-        for (cpu, memory, gpu, model), count in alike.items()
+        for (cpu, memory, gpu, model), count in counts.items()
     )
 
 
@@ -114,7 +114,7 @@ class Pod(NamedTuple):
 
 
 def _pod(number: int, row: Mapping[str, str]) -> Pod | None:
-    """None: it never started."""
+    """Parse a row; None if the pod never started."""
     if not row["scheduled_time"]:
         return None
     return Pod(**{name: _whole(number, name, row[name]) for name in Pod._fields})

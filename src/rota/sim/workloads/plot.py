@@ -1,4 +1,4 @@
-"""Figures -> a picture: SVG as text, light, readable without anything else."""
+"""Figures -> a self-contained SVG plot, as text."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,10 +10,10 @@ from rota.sim.workloads.figures import Timeline
 from rota.sim.workloads.sizes import Sizes
 
 WIDTH = 760
-LEFT, RIGHT = 72, 36  # beside a panel: room for its numbers
+LEFT, RIGHT = 72, 36  # margins of a panel, for its numbers
 COLOURS = ("#3e7cb1", "#c8553d", "#4c956c", "#8e6c8a", "#b8860b", "#52606d")
 INK, FAINT, GRID, PAPER = "#1f2933", "#616e7c", "#e4e7eb", "#fbfcfd"
-TICKS_MAX = 8  # along the time; more would touch each other
+TICKS_MAX = 8  # of the time axis; more would overlap
 UNITS = (("seconds", 1), ("minutes", 60), ("hours", 3600), ("days", 86400))
 STEPS = {
     "seconds": (1, 2, 5, 10, 15, 30),
@@ -26,7 +26,7 @@ Point = tuple[float, float]
 
 
 class Tick(NamedTuple):
-    """Where a line of the grid stands, and what is written there; empty: a fainter line."""
+    """Position and label of a grid line; an empty label makes it fainter."""
 
     value: float
     label: str
@@ -43,7 +43,9 @@ class Axis(NamedTuple):
     log: bool = False
 
     def __call__(self, value: float) -> float:
-        low, high, value = (math.log10(one) if self.log else one for one in (self.low, self.high, value))
+        low, high, value = (
+            math.log10(number) if self.log else number for number in (self.low, self.high, value)
+        )
         share = (value - low) / (high - low)
         return self.start + share * (self.end - self.start)
 
@@ -79,7 +81,7 @@ def sizes_over_time(title: str, runs: Mapping[str, Sizes]) -> str:
         _from_zero(max(max(run.waiting) for run in runs.values()), 400, 290),
     )
     lines = {"asked for": demand.demand} | {name: run.nodes for name, run in runs.items()}
-    below: dict[str, Sequence[float]] = {"asked for": ()}  # so that a run has one colour
+    below: dict[str, Sequence[float]] = {"asked for": ()}  # keeps the colours of the runs
     below |= {name: run.waiting for name, run in runs.items()}
     parts = [
         _legend(lines, 56),
@@ -98,9 +100,9 @@ def _against(at_ms: Sequence[float], lines: Mapping[str, Sequence[float]]) -> di
 
 def log_log(title: str, labels: tuple[str, str], lines: Mapping[str, Sequence[Point]]) -> str:
     """Both axes logarithmic, so that proportion is a straight line; points at 0 or below are not shown."""
-    shown = {name: [one for one in points if min(one) > 0] for name, points in lines.items()}
-    x = _logarithmic((one[0] for points in shown.values() for one in points), LEFT, WIDTH - RIGHT)
-    y = _logarithmic((one[1] for points in shown.values() for one in points), 380, 110)
+    shown = {name: [point for point in points if min(point) > 0] for name, points in lines.items()}
+    x = _logarithmic((point[0] for points in shown.values() for point in points), LEFT, WIDTH - RIGHT)
+    y = _logarithmic((point[1] for points in shown.values() for point in points), 380, 110)
     parts = [
         _legend(lines, 56),
         _panel(labels[1], x, y, below=True),
@@ -112,7 +114,7 @@ def log_log(title: str, labels: tuple[str, str], lines: Mapping[str, Sequence[Po
 
 
 def _end_ms(run: Timeline) -> float:
-    """How long it took; points stand in the middle of their spans."""
+    """Length of a run; points are in the middle of their spans."""
     return 2 * _half_ms(run) * len(run.at_ms) or 1000.0
 
 
@@ -121,7 +123,7 @@ def _half_ms(run: Timeline) -> float:
 
 
 def _points(run: Timeline, values: Sequence[float]) -> list[Point]:
-    """From the beginning of the run."""
+    """Points relative to the start of the run."""
     begin_ms = run.at_ms[0] - _half_ms(run) if run.at_ms else 0.0
     return [(at_ms - begin_ms, value) for at_ms, value in zip(run.at_ms, values, strict=True)]
 
@@ -141,7 +143,7 @@ def _every(step: int, unit_ms: int, end_ms: float) -> tuple[Tick, ...]:
 
 
 def _from_zero(most: float, start: float, end: float) -> Axis:
-    """From 0 to a round number that is not below the most."""
+    """An axis from 0 to a round number that is at least `most`."""
     rough = max(most, 1.0) / 4
     power = 10.0 ** math.floor(math.log10(rough))
     step = max(1.0, next(times * power for times in (1, 2, 2.5, 5, 10) if times * power >= rough))
@@ -151,7 +153,7 @@ def _from_zero(most: float, start: float, end: float) -> Axis:
 
 
 def _logarithmic(values: Iterable[float], start: float, end: float) -> Axis:
-    """Whole decades around all values, each with its number; fainter lines at 2 and 5 of each."""
+    """An axis of whole decades around all values, with fainter lines at 2 and 5 of each."""
     found = list(values) or [1.0]
     first, last = math.floor(math.log10(min(found))), math.ceil(math.log10(max(found)))
     last = max(last, first + 1)
@@ -161,7 +163,7 @@ def _logarithmic(values: Iterable[float], start: float, end: float) -> Axis:
 
 
 def _panel(label: str, x: Axis, y: Axis, *, below: bool) -> str:
-    """Grid, numbers and what is measured; numbers of the x axis only below the last panel."""
+    """Grid, numbers and label of a panel; `below`: with the numbers of the x axis."""
     rows = [f'<path d="M{x.start:g} {y(tick.value):.1f}H{x.end:g}"{_dashes(tick)}/>' for tick in y.ticks]
     columns = [f'<path d="M{x(tick.value):.1f} {y.start:g}V{y.end:g}"{_dashes(tick)}/>' for tick in x.ticks]
     numbers = [_text(x.start - 8, y(tick.value) + 4, tick.label, anchor="end") for tick in y.ticks]
@@ -187,11 +189,11 @@ def _dashes(tick: Tick) -> str:
 
 
 def _lines(lines: Mapping[str, Sequence[Point]], x: Axis, y: Axis, *, filled: bool) -> Iterable[str]:
-    """An area below the line where there is one line only: several would hide each other."""
+    """Lines; a single one is filled below, several would hide each other."""
     for colour, points in zip(cycle(COLOURS), lines.values(), strict=False):
         if not points:
             continue
-        pixels = [(x(one[0]), y(one[1])) for one in points]
+        pixels = [(x(across), y(up)) for across, up in points]
         path = "M" + "L".join(f"{across:.1f} {up:.1f}" for across, up in pixels)
         if filled and len(lines) == 1:
             area = f"{path}L{pixels[-1][0]:.1f} {y.start:g}L{pixels[0][0]:.1f} {y.start:g}Z"
@@ -214,11 +216,11 @@ def _legend(names: Iterable[str], y: float) -> str:
     return "\n".join(parts)
 
 
-def _text(x: float, y: float, words: str, *, anchor: str = "start", fill: str = "", weight: int = 0) -> str:
-    if not words:
+def _text(x: float, y: float, text: str, *, anchor: str = "start", fill: str = "", weight: int = 0) -> str:
+    if not text:
         return ""
     more = (f' fill="{fill}"' if fill else "") + (f' font-weight="{weight}"' if weight else "")
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{more}>{escape(words)}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{more}>{escape(text)}</text>'
 
 
 def _document(title: str, height: int, parts: Iterable[str]) -> str:

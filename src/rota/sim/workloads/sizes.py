@@ -1,4 +1,4 @@
-"""When nodes were there, and what ran -> node hours, and sizes over time beside what was asked for."""
+"""Lifetimes of nodes and rows of tasks -> node hours, and size and demand of a cluster over time."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -14,12 +14,12 @@ class Sizes(NamedTuple):
 
     at_ms: list[float]
     nodes: list[float]
-    demand: list[float]  # what waits and runs, as so many full nodes
+    demand: list[float]  # waiting and running tasks, in full nodes
     waiting: list[float]  # tasks
 
 
 class SizedRun(NamedTuple):
-    """One run."""
+    """Tasks of a run and lifetimes of its nodes."""
 
     rows: Sequence[TaskRun]
     spans: Spans
@@ -30,14 +30,14 @@ def node_hours(spans: Spans) -> float:
 
 
 def busy_share(run: SizedRun, cpu_milli: int) -> float:
-    """Of the node hours, by cpu; `cpu_milli` is that of one node."""
+    """Share of the node hours that was used, by cpu; `cpu_milli` is that of one node."""
     busy = sum(row.cpu_milli * (row.ended_ms - row.started_ms) for row in run.rows)
-    there = node_hours(run.spans) * HOUR_MS * cpu_milli
-    return busy / there if there else 0.0
+    available = node_hours(run.spans) * HOUR_MS * cpu_milli
+    return busy / available if available else 0.0
 
 
 def sizes(runs: Mapping[str, SizedRun], cpu_milli: int, points: int = POINTS) -> dict[str, Sizes]:
-    """All on one time axis, as long as the longest of them."""
+    """Sizes of all runs on one time axis, as long as the longest run."""
     end_ms = max((end_ms for run in runs.values() for _, end_ms in run.spans), default=1)
     return {name: _sizes(run, cpu_milli, end_ms / points, points) for name, run in runs.items()}
 

@@ -1,4 +1,4 @@
-"""A file -> a Workload: TOML that describes nodes and loads, or a recorded trace. [I/O]"""
+"""A file -> a Workload: TOML that describes nodes and job streams, or a recorded trace. [I/O]"""
 
 import math
 import tomllib
@@ -39,8 +39,8 @@ from rota.sim.workloads.model import (
 
 __all__ = ["Arrival", "BadWorkload", "Behaviour", "NodeGroup", "Workload", "read"]
 
-NODES_MAX = 1_000_000  # a hundred times the largest cluster aimed at: a typing error
-PER_HOUR_MAX = 10_000_000  # 2,800 a second: more than a control plane takes in
+NODES_MAX = 1_000_000  # a hundred times the largest supported cluster: surely a typo
+PER_HOUR_MAX = 10_000_000  # 2,800 per second: more than a control plane accepts
 RUN_SECONDS_MIN = 0.001  # time is counted in milliseconds
 P95_DEVIATIONS = 1.6448536269514722  # from the median to the 95th percentile of a normal distribution
 
@@ -48,7 +48,7 @@ FILE_FIELDS = ("name", "nodes", "cluster", "load")
 NODE_FIELDS = ("count", "cpu", "memory", "disk", "gpu", "resources", "labels")
 TIMES = {"make_seconds": 60.0, "idle_seconds": 60.0, "join_seconds": 600.0}  # of a [cluster]
 CLUSTER_FIELDS = ("min", "max", *TIMES, *NODE_FIELDS[1:])
-JOB_FIELDS = (  # those of a job spec that are handed on as they are
+JOB_FIELDS = (  # fields of a job spec that are passed on unchanged
     *("command", "namespace", "parallel", "disk", "gpu", "resources", "where", "priority", "retries"),
     *("run", "recovery", "when_unschedulable", "labels", "env", "gang"),
 )
@@ -59,7 +59,7 @@ LOAD_FIELDS = (
 
 
 def read(path: str | Path) -> Workload:
-    """By its ending: .toml, .swf, or the .csv of openb's pods; BadWorkload says what is wrong with it."""
+    """Read a .toml, an .swf or the .csv of openb's pods; raise BadWorkload if it cannot be used."""
     file = Path(path)
     kinds: dict[str, Callable[[Path], Workload]] = {
         ".toml": _read_toml,
@@ -77,7 +77,7 @@ def read(path: str | Path) -> Workload:
 
 
 def is_log(path: str | Path) -> bool:
-    """One that says when its jobs started and ended, too."""
+    """Whether the file is a log that has start and end of its jobs."""
     return _ending(Path(path)) == ".swf"
 
 
@@ -87,36 +87,36 @@ def _ending(file: Path) -> str:
 
 def _read_toml(path: Path) -> Workload:
     try:
-        said = tomllib.loads(read_text(path))
+        document = tomllib.loads(read_text(path))
     except tomllib.TOMLDecodeError as error:
         raise Rejected(f"is not TOML: {error}") from None
-    return parse(said, path.name.partition(".")[0])
+    return parse(document, path.name.partition(".")[0])
 
 
-def parse(said: Mapping[str, Any], name: str) -> Workload:
-    """What a TOML file says -> the workload of that name."""
-    fields.known_fields(said, FILE_FIELDS)
-    elastic = _elastic(said) if "cluster" in said else None
+def parse(document: Mapping[str, Any], name: str) -> Workload:
+    """Build the workload that a parsed TOML file describes."""
+    fields.known_fields(document, FILE_FIELDS)
+    elastic = _elastic(document) if "cluster" in document else None
     groups: list[NodeGroup] = [] if elastic is None else [nodes_of(elastic)]
-    for number, table in enumerate(_node_tables(said), start=1):
+    for number, table in enumerate(_node_tables(document), start=1):
         with place(f"nodes.{number}"):
             groups.append(_group(table))
     loads: list[JobStream] = []
-    for number, table in enumerate(_tables(said, "load", "kind = 'poisson', per_hour = 60"), start=1):
+    for number, table in enumerate(_tables(document, "load", "kind = 'poisson', per_hour = 60"), start=1):
         with place(f"load.{table.get('name', number)}"):
             loads.append(_load(table, number, groups))
-    given = fields.name("name", said["name"]) if "name" in said else name
+    given = fields.name("name", document["name"]) if "name" in document else name
     return Workload(given, tuple(groups), tuple(loads), cluster=elastic)
 
 
-def _elastic(said: Mapping[str, Any]) -> Elastic:
-    if said.get("nodes"):
+def _elastic(document: Mapping[str, Any]) -> Elastic:
+    if document.get("nodes"):
         raise BadField("cluster", "is not for a file with nodes", "leave out [[nodes]], or [cluster]")
-    if not isinstance(said["cluster"], dict):
+    if not isinstance(document["cluster"], dict):
         hint = "write [cluster] and below it max = 20, cpu = 8, memory = '32g'"
         raise BadField("cluster", "is not a table", hint)
     with place("cluster"):
-        table = fields.known_fields(said["cluster"], CLUSTER_FIELDS)
+        table = fields.known_fields(document["cluster"], CLUSTER_FIELDS)
         group = _group({name: value for name, value in table.items() if name in NODE_FIELDS})
         if "max" not in table:
             raise BadField("max", "is missing", "write the most nodes it may have")
@@ -128,33 +128,33 @@ def _elastic(said: Mapping[str, Any]) -> Elastic:
         return Elastic(group.capacity, most, least, group.labels, make, idle, join)
 
 
-def _node_tables(said: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [] if "cluster" in said else _tables(said, "nodes", "cpu = 8, memory = '32g'")
+def _node_tables(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [] if "cluster" in document else _tables(document, "nodes", "cpu = 8, memory = '32g'")
 
 
-def _tables(said: Mapping[str, Any], field: str, example: str) -> list[dict[str, Any]]:
+def _tables(document: Mapping[str, Any], field: str, example: str) -> list[dict[str, Any]]:
     hint = f"write [[{field}]] and below it {example}"
-    if not said.get(field):
+    if not document.get(field):
         raise BadField(field, "is missing", hint)
-    if not isinstance(said[field], list) or not all(isinstance(one, dict) for one in said[field]):
+    if not isinstance(document[field], list) or not all(isinstance(entry, dict) for entry in document[field]):
         raise BadField(field, "is not a list of tables", hint)
-    return list(said[field])
+    return list(document[field])
 
 
 def _group(table: dict[str, Any]) -> NodeGroup:
-    said = fields.known_fields(table, NODE_FIELDS)
+    document = fields.known_fields(table, NODE_FIELDS)
     for needed, example in ((CPU, "8"), (MEMORY, "'32g'")):
-        if not said.get(needed):
+        if not document.get(needed):
             raise BadField(needed, "is missing", f"write how much a node has: {needed} = {example}")
     capacity = {
-        CPU: fields.number(CPU, parse_cpu, said[CPU]),
-        MEMORY: fields.number(MEMORY, parse_size, said[MEMORY]),
-        DISK: fields.number(DISK, parse_size, said.get(DISK, 0)),
-        GPU: WHOLE_GPU * fields.number(GPU, parse_count, said.get(GPU, 0), 0, GPU_MAX),
-        **_resources(said.get("resources", {})),
+        CPU: fields.number(CPU, parse_cpu, document[CPU]),
+        MEMORY: fields.number(MEMORY, parse_size, document[MEMORY]),
+        DISK: fields.number(DISK, parse_size, document.get(DISK, 0)),
+        GPU: WHOLE_GPU * fields.number(GPU, parse_count, document.get(GPU, 0), 0, GPU_MAX),
+        **_resources(document.get("resources", {})),
     }
-    count = fields.number("count", parse_count, said.get("count", 1), 1, NODES_MAX)
-    return NodeGroup(count, capacity, fields.labels("labels", said.get("labels", {})))
+    count = fields.number("count", parse_count, document.get("count", 1), 1, NODES_MAX)
+    return NodeGroup(count, capacity, fields.labels("labels", document.get("labels", {})))
 
 
 def _resources(value: object) -> dict[str, int]:
@@ -167,47 +167,47 @@ def _resources(value: object) -> dict[str, int]:
 
 
 def _load(table: dict[str, Any], number: int, groups: list[NodeGroup]) -> JobStream:
-    said = fields.known_fields(table, LOAD_FIELDS)
-    behaviour = _behaviour(said)
+    document = fields.known_fields(table, LOAD_FIELDS)
+    behaviour = _behaviour(document)
     load = JobStream(
-        spec=_shared(said, number, behaviour),
-        kind=fields.one_of("kind", said.get("kind", LoadKind.POISSON), LoadKind),
-        per_hour=_per_hour(said.get("per_hour")),
+        spec=_shared(document, number, behaviour),
+        kind=fields.one_of("kind", document.get("kind", LoadKind.POISSON), LoadKind),
+        per_hour=_per_hour(document.get("per_hour")),
         behaviour=behaviour,
-        jobs=fields.number("jobs", parse_count, said.get("jobs", 1), 1, limits.JOBS_WAITING_MAX),
-        jobs_max=_jobs_max(said.get("jobs_max")),
-        after_ms=_milliseconds("after_seconds", said.get("after_seconds", 0)),
-        hours=_hours(said.get("hours")),
-        count=_span("count", said.get("count", 1), _tasks),
-        cpu_milli=_span(CPU, said.get(CPU, 1), parse_cpu),
-        memory_bytes=_span(MEMORY, said.get(MEMORY, 0), parse_size),
+        jobs=fields.number("jobs", parse_count, document.get("jobs", 1), 1, limits.JOBS_WAITING_MAX),
+        jobs_max=_jobs_max(document.get("jobs_max")),
+        after_ms=_milliseconds("after_seconds", document.get("after_seconds", 0)),
+        hours=_hours(document.get("hours")),
+        count=_span("count", document.get("count", 1), _tasks),
+        cpu_milli=_span(CPU, document.get(CPU, 1), parse_cpu),
+        memory_bytes=_span(MEMORY, document.get(MEMORY, 0), parse_size),
     )
-    if "jobs" in said and load.kind is not LoadKind.BURST:
+    if "jobs" in document and load.kind is not LoadKind.BURST:
         raise BadField("jobs", f"is not for kind {load.kind}", "write kind = 'burst', or leave jobs out")
     _check_specs(load, groups)
     return load
 
 
-def _shared(said: Mapping[str, Any], number: int, behaviour: Behaviour) -> dict[str, Any]:
+def _shared(document: Mapping[str, Any], number: int, behaviour: Behaviour) -> dict[str, Any]:
     """What all jobs of a load have in common, as the body of a submit."""
     spec = {
-        "name": fields.name("name", said.get("name", f"load-{number}")),
+        "name": fields.name("name", document.get("name", f"load-{number}")),
         "command": ["sleep", str(behaviour.median_ms / 1000)],
-        **{field: said[field] for field in JOB_FIELDS if field in said},
+        **{field: document[field] for field in JOB_FIELDS if field in document},
     }
     for field, most in (("timeout", limits.TIMEOUT_SECONDS_MAX), ("grace", limits.GRACE_SECONDS_MAX)):
         written = f"{field}_seconds"
-        if written in said:
-            spec[field] = fields.number(written, parse_seconds, said[written], most)
+        if written in document:
+            spec[field] = fields.number(written, parse_seconds, document[written], most)
     return spec
 
 
-def _behaviour(said: Mapping[str, Any]) -> Behaviour:
-    if "run_seconds" not in said:
+def _behaviour(document: Mapping[str, Any]) -> Behaviour:
+    if "run_seconds" not in document:
         raise BadField("run_seconds", "is missing", _RUN_HINT)
-    median_ms, sigma = _run(said["run_seconds"])
+    median_ms, sigma = _run(document["run_seconds"])
     return Behaviour(
-        median_ms, sigma, _share("fail", said.get("fail", 0.0)), _share("deaf", said.get("deaf", 0.0))
+        median_ms, sigma, _share("fail", document.get("fail", 0.0)), _share("deaf", document.get("deaf", 0.0))
     )
 
 
@@ -229,7 +229,7 @@ def _run(value: object) -> tuple[int, float]:
 def _run_ms(field: str, value: object) -> int:
     milliseconds = _milliseconds(field, value)
     if not milliseconds:
-        raise BadField(field, "is no time to run", f"write at least {RUN_SECONDS_MIN}")
+        raise BadField(field, "is not a run time", f"write at least {RUN_SECONDS_MIN}")
     return milliseconds
 
 
@@ -253,7 +253,7 @@ def _per_hour(value: object) -> float:
 
 
 def _hours(value: object) -> tuple[float, float] | None:
-    """Of the day: from the one to the other, over midnight where the second is the smaller."""
+    """Two hours of the day; the span crosses midnight if the second is smaller."""
     if value is None:
         return None
     ends = value if isinstance(value, list) else []
@@ -274,7 +274,7 @@ def _tasks(field: str, value: object) -> int:
 
 
 def _span(field: str, value: object, parse: Callable[[str, object], int]) -> Span:
-    """A number, or uniform between two."""
+    """A fixed number, or a uniform span of two."""
     ends = value if isinstance(value, list) else [value, value]
     hint = "write one value, or two in brackets, the smaller first: [1, 20]"
     if len(ends) != 2:

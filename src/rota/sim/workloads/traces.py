@@ -13,7 +13,7 @@ from rota.sim.workloads.files import read_text
 from rota.sim.workloads.model import Arrival, Behaviour, LeftOut, NodeGroup, Workload
 
 COLUMNS = 18  # of an SWF row
-SLACK_SECONDS = 60  # a job that ran up to its limit ends by itself here, not by ours
+SLACK_SECONDS = 60  # added to a limit that the job reached: it ends by itself in the simulation
 PARTS = "part of a job that another row sums up"
 NOT_STARTED = "canceled before the start"
 NO_RUN_TIME = "no run time"
@@ -22,7 +22,7 @@ TOO_LARGE = "more asked for than any node has"
 
 
 class Status(IntEnum):
-    """How a job of an SWF log ended; what is unknown is -1."""
+    """How a job of an SWF log ended; -1 is unknown."""
 
     FAILED = 0
     COMPLETED = 1
@@ -33,7 +33,7 @@ class Status(IntEnum):
 
 
 class SwfJob(NamedTuple):
-    """A usable row; `wait_seconds` is -1 where the log does not know."""
+    """A usable row; `wait_seconds` is -1 if unknown."""
 
     number: int
     submit_seconds: float
@@ -45,13 +45,15 @@ class SwfJob(NamedTuple):
 
 
 class SwfLog(NamedTuple):
+    """An SWF log: size of its machine, usable jobs, and rows left out."""
+
     processors: int
     jobs: list[SwfJob]
     left_out: tuple[LeftOut, ...]
 
 
 def read_swf(path: Path) -> Workload:
-    """The whole machine of the log is one node; a job is one task that needs its processors."""
+    """Read an SWF log as a workload: its whole machine is one node, and each job is one task."""
     log = read_log(path)
     if not log.jobs:
         raise Rejected("has no job that could be run", hint="; ".join(map(str, log.left_out)) or None)
@@ -62,7 +64,7 @@ def read_swf(path: Path) -> Workload:
 
 
 def read_log(path: Path) -> SwfLog:
-    """The usable jobs of an SWF log in order of submission, and how many rows are not."""
+    """Read the usable jobs of an SWF log in order of submission, and count the other rows."""
     text = read_text(path, errors="replace")  # headers name people, in whatever encoding
     processors = _processors(text)
     usable: list[SwfJob] = []
@@ -80,12 +82,12 @@ def read_log(path: Path) -> SwfLog:
 
 
 def _processors(text: str) -> int:
-    """MaxProcs of the header; where that is not told, MaxNodes, for nodes had one processor then."""
+    """MaxProcs of the header, or MaxNodes if it is missing: nodes had one processor then."""
     hint = "write a line above the jobs, as ; MaxProcs: 100"
     for field in ("MaxProcs", "MaxNodes"):
         if found := re.search(rf"^\s*;\s*{field}:\s*([0-9]{{1,12}})", text, re.MULTILINE):
             if not 0 < int(found[1]) <= CPU_MILLI_MAX // 1000:
-                raise BadField(field, f"{found[1]} is no number of processors", hint)
+                raise BadField(field, f"{found[1]} is not a number of processors", hint)
             return int(found[1])
     raise BadField("MaxProcs", "is missing in the header", hint)
 
@@ -107,11 +109,11 @@ def _swf_job(number: int, line: str) -> SwfJob:
             status=int(values[10]),
         )
     except (ValueError, OverflowError):
-        raise BadField(f"line {number}", "holds something that is no number", "-1 is unknown") from None
+        raise BadField(f"line {number}", "holds something that is not a number", "-1 is unknown") from None
 
 
 def _finite(value: float) -> float:
-    if not abs(value) <= TIMEOUT_SECONDS_MAX * 10:  # nothing was logged for a century
+    if not abs(value) <= TIMEOUT_SECONDS_MAX * 10:  # longer than any log
         raise ValueError(value)
     return value
 
@@ -147,7 +149,7 @@ def _swf_arrival(job: SwfJob, first_seconds: float) -> Arrival:
 
 
 def as_recorded(run_seconds: float, *, failed: bool) -> Behaviour:
-    """Exactly so long; a run of 0 s was one of less than half a second."""
+    """A fixed run time; 0 s in a log stands for less than half a second."""
     return Behaviour(max(1, round(run_seconds * 1000)), fail_share=1.0 if failed else 0.0)
 
 

@@ -1,4 +1,4 @@
-"""A process's coroutines in virtual time: asyncio's loop, whose clock and turns are the world's."""
+"""An asyncio event loop on virtual time, for the coroutines of one simulated process."""
 
 import asyncio
 import contextvars
@@ -13,23 +13,26 @@ Ts = TypeVarTuple("Ts")
 
 
 class Coroutines(asyncio.BaseEventLoop):
-    """They wait while their process is frozen, and end with it."""
+    """An event loop driven by a SimProcess: its coroutines wait while the process is frozen and end with it.
+
+    Only what the product's coroutines use is implemented: call_soon, call_at and the exception handler.
+    """
 
     def __init__(self, process: SimProcess) -> None:
         super().__init__()
         self._process = process
         self._due: deque[asyncio.Handle] = deque()
-        self._turns = False  # one is to come
-        process.at_its_end.append(self._end)
+        self._scheduled = False  # an iteration is scheduled
+        process.on_end_hooks.append(self._end)
 
     def __del__(self) -> None:
-        """There is nothing in it that would have to be closed."""
+        """Skip BaseEventLoop's warning: this loop holds no selector or socket that must be closed."""
 
-    def begin(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """What it raises breaks the run."""
-        asyncio.Task(coroutine, loop=self).add_done_callback(_look_at_end)
+    def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine; an exception that it raises ends the simulation."""
+        asyncio.Task(coroutine, loop=self).add_done_callback(_raise_error)
 
-    # ---- what asyncio asks of a loop
+    # ---- the interface that asyncio requires
 
     def time(self) -> float:
         return self._process.clock.boot_ms() / 1000
@@ -42,9 +45,9 @@ class Coroutines(asyncio.BaseEventLoop):
     ) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self, context)
         self._due.append(handle)
-        if not self._turns:
-            self._turns = True
-            self._process.after(0, self._turn)
+        if not self._scheduled:
+            self._scheduled = True
+            self._process.after(0, self._iterate)
         return handle
 
     def call_at(
@@ -61,10 +64,10 @@ class Coroutines(asyncio.BaseEventLoop):
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         raise context.get("exception") or AssertionError(context["message"])
 
-    # ---- turns
+    # ---- iterations
 
-    def _turn(self) -> None:
-        self._turns = False
+    def _iterate(self) -> None:
+        self._scheduled = False
         while self._due:
             self._run(self._due.popleft())
 
@@ -78,14 +81,14 @@ class Coroutines(asyncio.BaseEventLoop):
             asyncio._set_running_loop(None)
 
     def _end(self) -> None:
-        """Their process is gone: nobody goes on with what he waited for."""
-        self._turns = True
+        """Cancel every task: the process has ended."""
+        self._scheduled = True  # the dead process runs no callbacks, so call_soon must not schedule one
         for task in asyncio.all_tasks(self):
             task.cancel()
-        self._turn()
+        self._iterate()
 
 
-def _look_at_end(task: asyncio.Task[None]) -> None:
+def _raise_error(task: asyncio.Task[None]) -> None:
     error = None if task.cancelled() else task.exception()
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

@@ -1,8 +1,9 @@
-"""A promise that does not hold."""
+"""The error that reports a violated invariant."""
 
 
 class InvariantBroken(BaseException):
-    """Which promise, and of what.
+    """An invariant does not hold; its text names the invariant and the object.
 
-    It is no Exception: the product contains those, whatever they are, and this one must pass through it.
+    It is a BaseException on purpose: the product contains every Exception of a reconciler or a callback, and
+    this one has to pass through that containment.
     """

@@ -1,41 +1,44 @@
-"""The leader's key as etcd keeps it: there while its lease runs, and whoever made it may write.
+"""A model of the leader key in etcd: it exists while its lease runs, and only its holder may write.
 
-A model; a test drives it and etcd itself through the same random histories, and they agree.
+tests/contracts/test_leader_key drives this model and etcd itself through the same random histories and
+compares them.
 """
 
 from typing import NamedTuple
 
 
 class KeyHolder(NamedTuple):
-    """One life of a server: who was started in its place is another."""
+    """One life of a server; a restarted server is another holder."""
 
     name: str
     life: int
 
 
 class LeaderKey:
+    """The key, its holder and its lease, on the clock of the store."""
+
     def __init__(self, ttl_ms: int) -> None:
         self._ttl_ms = ttl_ms
         self._expires_at_ms = 0
-        self.last: KeyHolder | None = None  # who made it, even if it is gone
+        self.last: KeyHolder | None = None  # its last holder, also after the lease has expired
 
-    def is_of(self, who: KeyHolder, now_ms: int) -> bool:
-        return self.last == who and now_ms < self._expires_at_ms
+    def is_held_by(self, holder: KeyHolder, now_ms: int) -> bool:
+        return self.last == holder and now_ms < self._expires_at_ms
 
-    def acquire(self, who: KeyHolder, now_ms: int) -> bool:
-        """Make it, with a new lease, unless it is there."""
+    def acquire(self, holder: KeyHolder, now_ms: int) -> bool:
+        """Create the key with a new lease, unless another lease still holds it."""
         if now_ms < self._expires_at_ms:
             return False
-        self.last, self._expires_at_ms = who, now_ms + self._ttl_ms
+        self.last, self._expires_at_ms = holder, now_ms + self._ttl_ms
         return True
 
-    def renew(self, who: KeyHolder, now_ms: int) -> bool:
-        """A lease that has run out is not renewed."""
-        if not self.is_of(who, now_ms):
+    def renew(self, holder: KeyHolder, now_ms: int) -> bool:
+        """Extend the lease; an expired lease cannot be renewed."""
+        if not self.is_held_by(holder, now_ms):
             return False
         self._expires_at_ms = now_ms + self._ttl_ms
         return True
 
     def revoke(self) -> None:
-        """The lease ends now, and the key with it."""
+        """End the lease now, which deletes the key."""
         self._expires_at_ms = 0

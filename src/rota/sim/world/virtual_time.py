@@ -1,4 +1,4 @@
-"""Virtual time: a heap of what happens when, processes that can die and freeze, and the trace of it all."""
+"""Virtual time: a heap of events, simulated clocks and processes, and the trace of a run."""
 
 import hashlib
 import heapq
@@ -11,21 +11,25 @@ WALL_MS = 1_700_000_000_000
 
 
 class World:
-    """Time jumps to the next event; events of one moment keep their order."""
+    """An event heap with a virtual clock.
+
+    Time jumps to the next event. Events due at the same millisecond run in the order in which they were
+    scheduled, so that a run depends on nothing but its seed.
+    """
 
     def __init__(self, seed: int, *, keep_trace: bool = True) -> None:
         self.seed = seed
         self.now_ms = 0
         self.trace: list[str] = []
-        self.counts: Counter[str] = Counter()  # how often each fault and each rare branch was met
+        self.counts: Counter[str] = Counter()  # occurrences of each fault and each rare branch
         self.steps = 0
         self._keep_trace = keep_trace
         self._heap: list[tuple[int, int, Act]] = []
         self._n = 0
         self._hash = hashlib.blake2b(digest_size=16)
 
-    def luck(self, name: str) -> Random:
-        """A stream of chance of its own, so that leaving out one thing does not change all others."""
+    def rng(self, name: str) -> Random:
+        """Return a generator for one purpose: leaving out one fault or job changes no other draw."""
         return Random(f"{self.seed}/{name}")
 
     def after(self, delay_ms: float, act: Act) -> None:
@@ -33,7 +37,7 @@ class World:
         heapq.heappush(self._heap, (self.now_ms + max(0, round(delay_ms)), self._n, act))
 
     def run(self, until_ms: int, is_done: Callable[[], bool] = lambda: False) -> None:
-        """Until that time, until nothing is left to happen, or until `is_done` says so."""
+        """Run events until `until_ms`, until none is left, or until `is_done` returns True."""
         while self._heap and self._heap[0][0] <= until_ms and not is_done():
             at_ms, _, act = heapq.heappop(self._heap)
             self.now_ms = at_ms
@@ -42,8 +46,8 @@ class World:
         if not is_done():
             self.now_ms = max(self.now_ms, until_ms)
 
-    def record(self, who: str, sentence: str) -> None:
-        line = f"{self.now_ms / 1000:10.3f}  {who}: {sentence}"
+    def record(self, source: str, sentence: str) -> None:
+        line = f"{self.now_ms / 1000:10.3f}  {source}: {sentence}"
         self._hash.update(line.encode())
         if self._keep_trace:
             self.trace.append(line)
@@ -53,12 +57,12 @@ class World:
 
     @property
     def digest(self) -> str:
-        """Two runs that did the same have the same."""
+        """Hash of the trace; equal for two runs that did the same."""
         return self._hash.hexdigest()
 
 
 class SimClock:
-    """A machine's clocks: one that only runs, perhaps too fast or too slow, and one that people set."""
+    """A machine's two clocks: a monotonic one, which may drift, and a wall clock, which may jump."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -80,7 +84,7 @@ class SimClock:
         self._wall_offset_ms += by_ms
 
     def real_ms(self, own_ms: float) -> float:
-        """How long it really takes until this clock has gone on by so much."""
+        """Return the virtual time that passes while this clock advances by `own_ms`."""
         return own_ms / self._rate
 
     def _exact_ms(self) -> float:
@@ -88,7 +92,11 @@ class SimClock:
 
 
 class SimProcess:
-    """Something that can be killed, frozen and thawed; what reaches it while it is frozen waits."""
+    """A process that can be killed, frozen and resumed.
+
+    A callback belongs to the life in which it was scheduled: after a restart, callbacks of earlier lives are
+    dropped. Callbacks that come due while the process is frozen run when it is resumed, in order.
+    """
 
     def __init__(self, world: World, name: str, clock: SimClock) -> None:
         self.world = world
@@ -96,8 +104,8 @@ class SimProcess:
         self.clock = clock
         self.alive = False
         self.frozen = False
-        self.life = 0  # how often it was started
-        self.at_its_end: list[Act] = []
+        self.life = 0  # number of starts
+        self.on_end_hooks: list[Act] = []
         self._backlog: list[tuple[int, Act]] = []
 
     @property
@@ -112,12 +120,12 @@ class SimProcess:
     def end(self) -> None:
         self.alive = False
         self._backlog.clear()
-        acts, self.at_its_end = self.at_its_end, []
+        acts, self.on_end_hooks = self.on_end_hooks, []
         for act in acts:
             act()
 
     def after(self, delay_ms: float, act: Act) -> None:
-        """In so much time of its own clock, unless it dies before."""
+        """Run `act` after `delay_ms` of the process's own clock, unless it dies before."""
         life = self.life
         self.world.after(self.clock.real_ms(delay_ms), lambda: self.do(life, act))
 

@@ -1,4 +1,4 @@
-"""Checks over a world of two machines, in which everything can be forged."""
+"""The checks of the simulator over a world of two machines, in which every record can be forged."""
 
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.ids import JobId
@@ -25,13 +25,13 @@ STATUSES = StatusBlock.new(ONE, 0, 2)
 TASKS = TaskBlock.new(ONE, 0, 2)
 
 
-class Stage:
-    """Checks over a world of two machines of one cpu each."""
+class CheckStage:
+    """Checks over two machines of one cpu each, and a job of two tasks."""
 
-    def __init__(self, spec: JobSpec = SPEC, made: type[Checks] = Checks) -> None:
+    def __init__(self, spec: JobSpec = SPEC, checks: type[Checks] = Checks) -> None:
         self.world = World(0)
         self.network = SimNetwork(self.world)
-        self.checks = made(self.world)
+        self.checks = checks(self.world)
         for name in ("n1", "n2"):
             self.checks.nodes.machines[name] = SimMachine(self.world, self.network, name, {"cpu": 1000}, {})
         self.write(spec, JobStatus(ONE, JobState.ACTIVE))
@@ -47,7 +47,7 @@ class Stage:
         self.checks.committed(Batch(epoch, 0, 0, 0, puts, deletes, None), writer)
 
     def place(self, *nodes: str) -> AttemptBlock:
-        """Task 0 on one node after the other; each attempt but the last is lost."""
+        """Place task 0 on one node after the other; each attempt but the last is lost."""
         self.checks.nodes.disturbed |= dict.fromkeys(nodes)
         block, status = ATTEMPTS, STATUSES
         for number, node in enumerate(nodes, start=1):
@@ -58,20 +58,22 @@ class Stage:
                 self.write(status)
         return block
 
-    def born(self, node: str, index: int = 0, attempt: int = 1, gpus: tuple[str, ...] = ()) -> SimChild:
+    def process_started(
+        self, node: str, index: int = 0, attempt: int = 1, gpus: tuple[str, ...] = ()
+    ) -> SimChild:
         child = SimChild((ONE, index, attempt), TaskBehaviour(1000), 0, gpus)
-        self.checks.born(node, child)
+        self.checks.process_started(node, child)
         return child
 
-    def died(self, node: str, child: SimChild, status: int) -> None:
+    def process_ended(self, node: str, child: SimChild, status: int) -> None:
         child.status = status
-        self.checks.died(node, child)
+        self.checks.process_ended(node, child)
 
-    def end(self, **who: dict[JobId, None]) -> None:
-        self.checks.at_the_end([ONE], who.get("canceled", {}), who.get("deleted", {}))
+    def end(self, **jobs: dict[JobId, None]) -> None:
+        self.checks.at_the_end([ONE], jobs.get("canceled", {}), jobs.get("deleted", {}))
 
     def server(self) -> SimServer:
-        """One that has read everything."""
+        """A server whose mirror holds all written records."""
         server = SimServer(self.world, "server-1", SimStore(self.world, self.network), LivenessTimes(30_000))
         server.mirror.load(self.checks.known.values())
         return server

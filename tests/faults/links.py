@@ -1,4 +1,4 @@
-"""Lines from nodes to their server that a test can cut: in network namespaces, or a relay on loopback."""
+"""Links from nodes to their server that a test can cut: in network namespaces, or by a relay on loopback."""
 
 import asyncio
 import contextlib
@@ -21,26 +21,26 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class CutCluster(LocalCluster):
-    """Each node's agent calls through a line of its own, once `tie` has been called."""
+    """A cluster whose agents each dial through a link of their own, once `tie` has been called."""
 
-    lines: "Lines | None" = None
-    tally = Tally()  # of the test that has it
+    links: "NodeLinks | None" = None
+    tally = Tally()  # of the running test
 
-    def tie(self, lines: "Lines") -> None:
-        """What joined directly calls again, each through its line."""
-        self.lines = lines
+    def tie(self, links: "NodeLinks") -> None:
+        """Restart the agents, which joined directly, on their links."""
+        self.links = links
         for number in self.numbers:
             self.kill_agent(number)
             self.start_agent(number)
         self.wait_for_nodes()
 
     def start_agent(self, number: int, **variables: str) -> None:
-        if self.lines is not None:
-            variables["ROTA_SERVER_ADDR"] = self.lines.address(number)
+        if self.links is not None:
+            variables["ROTA_SERVER_ADDR"] = self.links.address(number)
         super().start_agent(number, **variables)
 
     def _start(self, name: str, *arguments: str, **secrets: str) -> subprocess.Popen[bytes]:
-        self._prefix = self.lines.within(name) if self.lines is not None else []
+        self._prefix = self.links.within(name) if self.links is not None else []
         return super()._start(name, *arguments, **secrets)
 
     def _line(self, *arguments: str | bytes) -> list[str | bytes]:
@@ -50,17 +50,17 @@ class CutCluster(LocalCluster):
     _prefix: list[str] = []  # noqa: RUF012  set before each start
 
 
-class Lines:
-    """On loopback: bytes are held up, nobody is told, and nothing is lost when the line is mended."""
+class NodeLinks:
+    """Relays on loopback: a cut holds bytes back without closing, and healing loses nothing."""
 
     def __init__(self, target: str, numbers: range) -> None:
         self._loop = asyncio.new_event_loop()
         self._relays: dict[int, Relay] = {}
         self._addresses: dict[int, str] = {}
-        self._over = asyncio.Event()
+        self._closing = asyncio.Event()
         ready = threading.Event()
         self._thread = threading.Thread(
-            target=lambda: self._loop.run_until_complete(self._carry(target, numbers, ready))
+            target=lambda: self._loop.run_until_complete(self._relay(target, numbers, ready))
         )
         self._thread.start()
         ready.wait()
@@ -69,23 +69,23 @@ class Lines:
         return self._addresses[number]
 
     def within(self, name: str) -> list[str]:
-        """What a command line is started with."""
+        """The prefix of the command line of an agent."""
         del name
         return []
 
     def cut(self, number: int) -> None:
         self._call(lambda: self._relays[number].cut(to_server=True, to_node=True))
 
-    def mend(self, number: int) -> None:
+    def heal(self, number: int) -> None:
         self._call(self._relays[number].heal)
 
     def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._over.set)
+        self._loop.call_soon_threadsafe(self._closing.set)
         self._thread.join()
         self._loop.close()
 
     def listening(self, number: int) -> socket.socket:
-        """Where the node calls."""
+        """The listener to which the node dials."""
         del number
         return socket.create_server(("127.0.0.1", 0))
 
@@ -100,21 +100,21 @@ class Lines:
         self._loop.call_soon_threadsafe(run)
         done.wait()
 
-    async def _carry(self, target: str, numbers: range, ready: threading.Event) -> None:
-        async with asyncio.TaskGroup() as tasks, contextlib.AsyncExitStack() as ending:
+    async def _relay(self, target: str, numbers: range, ready: threading.Event) -> None:
+        async with asyncio.TaskGroup() as tasks, contextlib.AsyncExitStack() as stack:
             for number in numbers:
                 relay = self._relays[number] = Relay(target, tasks)
                 bound = self.listening(number)
                 host, port = bound.getsockname()
                 self._addresses[number] = f"{host}:{port}"
-                ending.push_async_callback(_closed, await asyncio.start_server(relay.accept, sock=bound))
-                ending.callback(relay.break_all)
+                stack.push_async_callback(_closed, await asyncio.start_server(relay.accept, sock=bound))
+                stack.callback(relay.break_all)
             ready.set()
-            await self._over.wait()
+            await self._closing.wait()
 
 
-class Namespaces(Lines):
-    """Each node in a network namespace of its own, tied to a hub by a pair of virtual cables."""
+class NamespaceLinks(NodeLinks):
+    """Each node in its own network namespace, connected to a hub by a veth pair."""
 
     def __init__(self, target: str, numbers: range) -> None:
         self._token = secrets.token_hex(3)
@@ -124,7 +124,7 @@ class Namespaces(Lines):
             self._make(self._hub)
             for number in numbers:
                 self._make(self._node(number))
-                self._tie(number)
+                self._connect(number)
             super().__init__(target, numbers)
         except BaseException:
             self._remove()
@@ -143,7 +143,7 @@ class Namespaces(Lines):
     def cut(self, number: int) -> None:
         _ip("-n", self._hub, "link", "set", f"v{number}", "down")
 
-    def mend(self, number: int) -> None:
+    def heal(self, number: int) -> None:
         _ip("-n", self._hub, "link", "set", f"v{number}", "up")
 
     def close(self) -> None:
@@ -153,7 +153,7 @@ class Namespaces(Lines):
             self._remove()
 
     def listening(self, number: int) -> socket.socket:
-        with entered(self._hub):  # a socket stays where it was made
+        with entered(self._hub):  # a socket stays in the namespace of its creation
             return socket.create_server((f"10.77.{number}.1", PORT))
 
     def _make(self, name: str) -> None:
@@ -161,7 +161,7 @@ class Namespaces(Lines):
         self._made.append(name)
         _ip("-n", name, "link", "set", "lo", "up")
 
-    def _tie(self, number: int) -> None:
+    def _connect(self, number: int) -> None:
         cable = f"v{number}"
         _ip("-n", self._hub, "link", "add", cable, "type", "veth", "peer", "e0", "netns", self._node(number))
         for space, end, last in ((self._hub, cable, 1), (self._node(number), "e0", 2)):
@@ -175,20 +175,20 @@ class Namespaces(Lines):
 
 @contextlib.contextmanager
 def entered(name: str) -> Iterator[None]:
-    """This thread is in that network namespace."""
+    """Run in that network namespace; the thread returns to its own on exit."""
     own = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
-    there = os.open(f"/run/netns/{name}", os.O_RDONLY)
+    target = os.open(f"/run/netns/{name}", os.O_RDONLY)
     try:
-        assert _libc.setns(there, CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
+        assert _libc.setns(target, CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
         yield
     finally:
         assert _libc.setns(own, CLONE_NEWNET) == 0
-        os.close(there)
+        os.close(target)
         os.close(own)
 
 
 def can_make_namespaces() -> bool:
-    """Root may, where there are the tools and the kernel lets it."""
+    """Whether this user can create network namespaces: root, with iproute2 and the kernel's consent."""
     name = f"rota-{secrets.token_hex(3)}"
     if os.geteuid() != 0 or not any(
         Path(d, "ip").exists() for d in ("/usr/sbin", "/sbin", "/usr/bin", "/bin")
@@ -200,8 +200,8 @@ def can_make_namespaces() -> bool:
     return made
 
 
-def _ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True)
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True)
 
 
 async def _closed(server: asyncio.Server) -> None:
