@@ -15,18 +15,18 @@ CLOUD = Elastic(
 WORK = {"name": "work", "command": ["work"], "count": 6, "cpu": 1, "cluster": "cloud", "retries": 3}
 MET = {
     "provider fails": "provider: a remove failed",
-    "provider fails though it did it": "provider: a create failed",
+    "provider fails after success": "provider: a create failed",
     "provider hangs": "provider: a create hung",
-    "provider makes two": "provider: made a machine twice",
+    "provider creates two": "provider: made a machine twice",
     "provider lists fewer": "provider: left machines out of a list",
     "provider lists more": "provider: listed what there is not",
-    "provider dies for good": "cluster: failed permanently",
+    "provider dies": "cluster: failed permanently",
 }
 
 
 def run_with_fault(kind: str, seed: int) -> Finding:
     """Run with one fault that starts before the job arrives and outlasts it."""
-    at_ms = 15_000 if kind == "provider takes back" else 1_000
+    at_ms = 15_000 if kind == "provider removes a machine" else 1_000
     fault, work = SimFault(at_ms, kind, 0, 58_000, 0.1), Arrival(2_000, WORK, Behaviour(8_000))
     return run(Scenario(seed, Size(NODES, elastic=CLOUD), [work], [fault], safety_ms=60_000))
 

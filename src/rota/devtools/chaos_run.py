@@ -36,6 +36,7 @@ async def run_chaos(engine: Engine, nodes: list[DevNode], options: ChaosOptions)
                     _print("rota", sentence)
                 await asyncio.sleep(min(_POLL_SECONDS, max(0, step.wake_at_ms - _now_ms()) / 1000))
         finally:
+            # A frozen process would not react to the stop that follows.
             for node in nodes:
                 _heal(node)
 

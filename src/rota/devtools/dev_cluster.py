@@ -136,6 +136,7 @@ async def _nodes(
             await _until_open(server.engine, nodes)
             yield nodes
         finally:
+            # All nodes leave concurrently, then each is awaited.
             for node in nodes:
                 node.ask_to_leave()
             for node in nodes:

@@ -78,6 +78,7 @@ async def relay_to(target: str) -> AsyncIterator[Relay]:
 async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gate: asyncio.Event) -> None:
     """Forward until one side closes; raise then, so that the task group ends the other direction, too."""
     while data := await reader.read(_CHUNK_BYTES):
+        # Backpressure: while the gate is closed nothing more is read, so the sender's buffers fill up.
         await gate.wait()
         writer.write(data)
         await writer.drain()

@@ -12,7 +12,7 @@ from rota.sim.workloads.model import Arrival, Behaviour, NodeGroup
 
 # As long as no node is lost, none of these ends a process or has it started elsewhere.
 _OTHERS = (
-    *("agent killed", "agent killed", "cut off", "cannot speak", "cannot hear", "swizzle"),
+    *("agent killed", "agent killed", "cut off", "outgoing messages cut", "incoming messages cut", "swizzle"),
     *("slow network", "lossy calls", "server frozen", "keeper killed", "power lost"),
 )
 _LENGTHS_MS = ((100, 3_000), (1_000, 12_000), (20_000, 80_000))

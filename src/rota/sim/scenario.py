@@ -68,7 +68,7 @@ def scenario(seed: int) -> Scenario:
         NodeGroup(rng.randint(1, 4), {"cpu": rng.choice((1, 2, 4)) * CPU, "memory": 8 * GIB}, {"zone": zone})
         for zone in ("a", "b")
     ]
-    # A node needs up to 20 s to notice that a leader is frozen: with several, less would be too little.
+    # A node needs up to 20 s to notice a frozen leader; with several servers a shorter grace would lose it.
     lost_ms = rng.choice((30_000, 30_000, 10_000)) if servers == 1 else 30_000
     arrivals = sorted(
         (_arrival(rng, n) for n in range(rng.randint(2, 12))), key=lambda arrival: arrival.at_ms

@@ -212,6 +212,7 @@ class SimCluster:
     def _committed(self, batch: Batch, revision: int) -> None:
         leader = self.election.leader
         knows = leader is not None and leader.epoch == batch.epoch and leader.revision == revision - 1
+        # Ordering: these two compare the commit with the records before it.
         disk_low.check_commit(self.store, self.checks.known, batch)
         if self.machine_checks is not None:
             self.machine_checks.committed(batch)

@@ -338,6 +338,7 @@ def free_ports(count: int) -> list[int]:
             bound = held.enter_context(socket.socket())
             with contextlib.suppress(OSError):
                 bound.bind(("127.0.0.1", port))
+                # A port may be given out and not yet bound by its server.
                 ports += [port] if port not in _given else []
         _given.extend(ports)
         return ports

@@ -471,6 +471,7 @@ class Stage:
 
     def _commit(self, decided: Decided, written: dict[Key, bytes]) -> None:
         """Persist, then publish events and send orders."""
+        # Invariant: nothing is published or ordered that is not in the records.
         self.records |= written
         for key in decided.deletes:
             self.records.pop(key, None)

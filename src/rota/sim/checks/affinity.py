@@ -80,8 +80,8 @@ class AffinityChecks:
         """
         alone = 0
         own = holds(term.jobs, _labels_of(spec))
-        fit = [one for one in self._specs.values() if _fits(spec, term, one)]
-        gone = [self._domain(node, term) for one, node in self._left if _fits(spec, term, one)]
+        fit = [other for other in self._specs.values() if _fits(spec, term, other)]
+        ended = [self._domain(node, term) for one, node in self._left if _fits(spec, term, one)]
         came = sum(_fits(spec, term, one) and self._domain(node, term) is not None for one, node in placed)
         for node in nodes:
             domain = self._domain(node, term)
@@ -89,9 +89,9 @@ class AffinityChecks:
                 raise InvariantBroken(
                     f"job {spec.id} was placed on {node}, which has no such label: near {term}"
                 )
-            there = sum(self._there(one, term, domain) for one in fit) - own
-            alone += not there and domain not in gone
-        lived = sum(self._somewhere(one, term) for one in fit) - came
+            there = sum(self._there(other, term, domain) for other in fit) - own
+            alone += not there and domain not in ended
+        lived = sum(self._somewhere(other, term) for other in fit) - came
         if alone > (own and not lived):
             where = ", ".join(nodes)
             raise InvariantBroken(f"of job {spec.id} on {where} {alone} have no match: near {term}")
@@ -103,7 +103,7 @@ class AffinityChecks:
                 f"job {spec.id} was placed on {node}, which has no such label: spread over {rule}"
             )
         here = self._there(spec, rule, domain)
-        for other in {self._domain(one, rule): None for one in self._fitting(spec)}:
+        for other in {self._domain(node_name, rule): None for node_name in self._fitting(spec)}:
             if other is not None:
                 left = sum(one.id == spec.id and self._domain(at, rule) == other for one, at in self._left)
                 there = self._there(spec, rule, other) + left
@@ -117,7 +117,9 @@ class AffinityChecks:
         keys = [key for key in self._known if key.startswith("node/") and key.endswith("/status")]
         nodes = [key.split("/")[1] for key in keys]
         return [
-            one for one in nodes if self._is_open(one) and self._admits(one, spec) and self._is_healthy(one)
+            node
+            for node in nodes
+            if self._is_open(node) and self._admits(node, spec) and self._is_healthy(node)
         ]
 
     def _is_open(self, node: str) -> bool:
@@ -128,7 +130,7 @@ class AffinityChecks:
         """Whether the node is in the job's cluster, untainted, and satisfies its constraints."""
         intent, home = self._known.get(f"node/{node}/wish"), home_of(self._known, spec)
         may = self._known[f"node/{node}/spec"].cluster == home and (intent is None or not intent.taints)
-        return may and all(self.fulfils(node, one) for one in spec.where)
+        return may and all(self.fulfils(node, constraint) for constraint in spec.where)
 
     def _there(self, spec: JobSpec, term: AffinityTerm | SpreadTerm, domain: str | None) -> int:
         """Number of live attempts of a job in a domain; 0 if the domain is None."""

@@ -25,16 +25,20 @@ class BrakeChecks:
         before = self._known.get(f"node/{node}/status")
         if before is None or before.silent_at_ms is None or self._is_confirmed_gone(before, fresh):
             return
-        statuses = [one for one in self._known.values() if isinstance(one, NodeStatus)]
-        statuses = [one for one in statuses if not _has_returned(one, fresh)]
+        statuses = [record for record in self._known.values() if isinstance(record, NodeStatus)]
+        statuses = [status for status in statuses if not _has_returned(status, fresh)]
         at_ms = [
-            one.silent_at_ms for one in statuses if one.state in _ABSENT and one.silent_at_ms is not None
+            status.silent_at_ms
+            for status in statuses
+            if status.state in _ABSENT and status.silent_at_ms is not None
         ]
-        lost_ms = [one.silent_at_ms or 0 for one in statuses if one.state is NodeState.LOST]
-        there = sum(one.state in (NodeState.READY, NodeState.SUSPECT) for one in statuses)
+        lost_ms = [status.silent_at_ms or 0 for status in statuses if status.state is NodeState.LOST]
+        there = sum(status.state in (NodeState.READY, NodeState.SUSPECT) for status in statuses)
         for start_ms in at_ms:
-            silent = sum(start_ms <= one <= start_ms + BRAKE_WINDOW_MS for one in at_ms)
-            whole = there + sum(abs(one - before.silent_at_ms) <= BRAKE_WINDOW_MS for one in lost_ms)
+            silent = sum(start_ms <= silent_ms <= start_ms + BRAKE_WINDOW_MS for silent_ms in at_ms)
+            whole = there + sum(
+                abs(silent_ms - before.silent_at_ms) <= BRAKE_WINDOW_MS for silent_ms in lost_ms
+            )
             holds = silent >= BRAKE_NODES and silent * 100 >= whole * BRAKE_STOP_PERCENT
             if holds and start_ms <= before.silent_at_ms <= start_ms + BRAKE_WINDOW_MS:
                 raise InvariantBroken(

@@ -67,13 +67,17 @@ class MachineChecks:
                     self._check_failure(now, fresh)
                 case _:
                     pass
-        new = [one for one in fresh if isinstance(one, Machine) and one.key not in self._known]
-        if any(one.state is MachineState.WANTED for one in new):
-            machines = {str(one.key): one for one in fresh if isinstance(one, Machine)}
+        new = [
+            machine for machine in fresh if isinstance(machine, Machine) and machine.key not in self._known
+        ]
+        if any(machine.state is MachineState.WANTED for machine in new):
+            machines = {str(machine.key): machine for machine in fresh if isinstance(machine, Machine)}
             self._check_records(machines, batch.deletes)
 
     def _check_failure(self, job: JobCluster, fresh: list[Any]) -> None:
-        written = (one for one in fresh if isinstance(one, ClusterRecord) and one.name == job.cluster)
+        written = (
+            record for record in fresh if isinstance(record, ClusterRecord) and record.name == job.cluster
+        )
         cluster = next(written, self._known.get(f"cluster/{job.cluster}"))
         if cluster is None or cluster.state is not ClusterState.FAILED:
             raise InvariantBroken(f"job {job.id} was failed, and its cluster {job.cluster} has not failed")
@@ -86,7 +90,7 @@ class MachineChecks:
         """Machines were requested: with those that exist, join or leave, they stay within the limit."""
         before = {key: one for key, one in self._known.items() if key.startswith("machine/")}
         left = [one for key, one in (before | dict(fresh)).items() if key not in deletes]
-        size = sum(1 + one.extra for one in left if one.cluster == self._intent.name)
+        size = sum(1 + machine.extra for machine in left if machine.cluster == self._intent.name)
         if size > self._intent.max_nodes:
             raise InvariantBroken(f"{size} machines are requested, the limit is {self._intent.max_nodes}")
 
@@ -135,7 +139,7 @@ class MachineChecks:
         if cluster != self._intent.name:
             return []
         self._spare.on = True
-        left = sum(one.machine is not None and one.machine.on for one in self._provider.machines)
+        left = sum(joining.machine is not None and joining.machine.on for joining in self._provider.machines)
         never = self._provider.behaviour.dead and (cluster == DEFAULT or left > 0)
         return [] if never else [self._spare] * (self._intent.max_nodes - left)
 

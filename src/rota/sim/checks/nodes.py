@@ -40,6 +40,7 @@ class NodeHistory:
     def declare_lost(self, node: str) -> None:
         """A node is declared lost; the decision may predate the latest sample by IN_FLIGHT_MS."""
         now_ms, well_at_ms = self._world.now_ms, self._well_at_ms.get(node)
+        # Race: the node may have recovered between the decision and its commit.
         if well_at_ms is not None and now_ms - well_at_ms < IN_FLIGHT_MS:
             well_at_ms = self._well_before_ms[node]
         if well_at_ms is not None and now_ms - well_at_ms < CLOCK_DRIFT * self.lost_ms:

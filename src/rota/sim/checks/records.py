@@ -83,38 +83,42 @@ class RecordChecks:
         if batch.epoch < self.epoch:
             raise InvariantBroken(f"epoch {batch.epoch} wrote after epoch {self.epoch}")
         self.epoch = batch.epoch
+        # Ordering: widen old blocks first, so that blocks before and after a scale-up have equal length.
         fresh = {key: codec.decode(key, value) for key, value in batch.puts}
         self._widen(fresh)
         self._deleted = dict.fromkeys(key for key in batch.deletes if key.startswith("node/"))
         placed_first = sorted(
             fresh, key=lambda key: not key.startswith("attempt/")
         )  # an attempt may end in the commit that places it
+        # Compare each record with `known` before any of this commit is applied to it.
         for key in placed_first:
             record = fresh[key]
             self._compare(self.known.get(key), record, fresh)
             self._compare_rare(self.known.get(key), record, fresh)
         self.known |= fresh
         expired = {
-            one.id for one in fresh.values() if isinstance(one, JobTombstone) and self._has_expired(one)
+            record.id
+            for record in fresh.values()
+            if isinstance(record, JobTombstone) and self._has_expired(record)
         }
         for key in batch.deletes:
-            gone = self.known.pop(key, None)
-            if isinstance(gone, JobSpec):
-                self._placements.forget(gone)
+            deleted = self.known.pop(key, None)
+            if isinstance(deleted, JobSpec):
+                self._placements.forget(deleted)
             if key.partition("/")[2].partition("/")[0] in expired:
-                self.expired[key] = gone
+                self.expired[key] = deleted
         self._placements.check()
-        for one in fresh.values():
-            if isinstance(one, AttemptBlock):
-                self._count_live(one.job)
+        for record in fresh.values():
+            if isinstance(record, AttemptBlock):
+                self._count_live(record.job)
         placed, self._placed = self._placed, {}
         return list(placed)
 
     def forget(self) -> None:
         """A memory store was restarted: jobs are gone until nodes bring them back."""
-        gone = {key: record for key, record in self.known.items() if not is_durable(key)}
-        self.forgotten |= gone
-        for key in gone:
+        lost = {key: record for key, record in self.known.items() if not is_durable(key)}
+        self.forgotten |= lost
+        for key in lost:
             del self.known[key]
         self._placements = PlacementChecks(self.known, self._world, self._is_healthy)
         self.quarantine = QuarantineChecks(self.known, self._world)
@@ -124,11 +128,11 @@ class RecordChecks:
 
     def _widen(self, fresh: dict[str, Any]) -> None:
         """Extend task blocks that were written before the job was scaled up."""
-        for one in [one for one in fresh.values() if isinstance(one, JobSpec) and one.version > 1]:
-            for block in range(one.blocks):
-                for key in (f"{kind}/{one.id}/{block}" for kind in ("task", "attempt", "status")):
+        for spec in [spec for spec in fresh.values() if isinstance(spec, JobSpec) and spec.version > 1]:
+            for block in range(spec.blocks):
+                for key in (f"{kind}/{spec.id}/{block}" for kind in ("task", "attempt", "status")):
                     if key in self.known:
-                        self.known[key] = widened(self.known[key], one.block_size(block))
+                        self.known[key] = widened(self.known[key], spec.block_size(block))
         for key, record in fresh.items():
             if isinstance(record, TaskBlock | AttemptBlock | StatusBlock):
                 spec = fresh.get(f"job/{record.job}/spec") or self.known[f"job/{record.job}/spec"]
@@ -169,12 +173,12 @@ class RecordChecks:
             case _:
                 pass
 
-    def _has_expired(self, gone: JobTombstone) -> bool:
+    def _has_expired(self, tombstone: JobTombstone) -> bool:
         """Whether the job expired, in contrast to being deleted by a user."""
-        status = self.known.get(f"job/{gone.id}/status")
-        if gone.state != "deleted" and (status is None or not status.ended):
-            raise InvariantBroken(f"job {gone.id} has expired and had not ended")
-        return gone.state != "deleted"
+        status = self.known.get(f"job/{tombstone.id}/status")
+        if tombstone.state != "deleted" and (status is None or not status.ended):
+            raise InvariantBroken(f"job {tombstone.id} has expired and had not ended")
+        return tombstone.state != "deleted"
 
     def _made_once(self, name: str, job: JobId) -> None:
         if self._made is not None and self._made.setdefault(name, job) != job:
@@ -290,7 +294,7 @@ class RecordChecks:
             self.left[key] = None
 
     def _count_live(self, job: JobId) -> None:
-        """Check `parallel` of a job of which a task was placed."""
+        """Check the `parallel` limit of a job after a placement."""
         spec = self.known[f"job/{job}/spec"]
         if spec.parallel is None:
             return

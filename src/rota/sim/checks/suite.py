@@ -78,6 +78,7 @@ class Checks:
     def committed(self, batch: Batch, writer: SimServer | None = None) -> None:
         """A commit became durable; `writer` has it in its mirror."""
         self.reported.committed(batch)
+        # Ordering: results are compared with the attempts before this commit, so they come first.
         placed = self._records.committed(batch)
         if writer is not None:
             mirror.within_capacity(writer, placed)
@@ -107,6 +108,7 @@ class Checks:
         assert spec is not None
         if spec.run is RunMode.AT_MOST_ONCE and self._once.get(task, key) != key:
             raise InvariantBroken(f"task {key[1]} of job {key[0]} may run once and was started again: {name}")
+        # Invariant: an at-most-once task has one attempt that ever started.
         self._once[task] = key
         self._versions.process_started(machine.name, child, spec.version)
         if spec.kind is JobKind.SYSTEM:
@@ -158,7 +160,7 @@ class Checks:
         """Whether the attempt was ever placed, also by a server that has lost its memory since."""
         block, at = divmod(key[1], BLOCK_TASKS)
         placed = [known.get(f"attempt/{key[0]}/{block}") for known in (self.known, self._records.forgotten)]
-        return any(one is not None and ints(one, "number")[at] >= key[2] for one in placed)
+        return any(block is not None and ints(block, "number")[at] >= key[2] for block in placed)
 
     def spec_of(self, job: str) -> JobSpec | None:
         name = f"job/{job}/spec"

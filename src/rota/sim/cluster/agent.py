@@ -129,6 +129,7 @@ class SimAgent(SimProcess):
             self.after(1000, self._attach)
             return
         assert keeper.work is not None
+        # Both callbacks are bound to this life: a restarted agent attaches again.
         keeper.on_end = self._on_keeper_death(self.life)
         keeper.send_to_agent = self._event_sink(self.life)
         state = json.loads(keeper.work.state_message())
@@ -230,6 +231,7 @@ class SimAgent(SimProcess):
     def _on_message(self, stream: SimStream, message: object) -> None:
         if stream is not self.stream or not isinstance(message, WelcomeMessage | OrdersMessage):
             return
+        # Fencing: a deposed leader must not start work, however late its messages arrive.
         if message.epoch < self.machine.epoch_seen:
             self.world.count("agent: refused an older epoch")
             self.disconnect("server has an older epoch")

@@ -126,6 +126,7 @@ class SimEngine(SimProcess):
         self._check_disk_space()
         stalled = now.ms - self._decided_at_ms > STALL_MS
         self._decided_at_ms = now.ms
+        # A stalled server has missed heartbeats: the loop restarts liveness clocks instead of losing all nodes.
         decided = self._decided(now)
         if stalled:  # the loop has restarted the liveness clocks
             self.observed()
@@ -175,6 +176,8 @@ class SimEngine(SimProcess):
                 self.on_deposed()
             case Transient():
                 self.world.count("server: reloaded after a failed commit")
+                # The outcome is unknown. Fail every request, refusals included: they were computed from state
+                # that may not be durable.
                 decided.fail(answer)
                 self._busy = True
                 self.after(BACKOFF_MS, self._reload)
@@ -197,11 +200,13 @@ class SimEngine(SimProcess):
         self._offset_ms = max(snapshot.time_ms, self.now().ms if self.leads else 0) - self.clock.boot_ms()
         records = (codec.decode(key, value) for key, value in snapshot.records.items())
         mirror = load_mirror(records, self.now().ms)
+        # After a reload by the same leader observations of nodes stay valid; after a takeover they do not.
         if self.leads:
             mirror.inherit(before.mirror)
         self.revision = snapshot.revision
         self.loop = Loop(mirror, self._reconcilers)
         self.loop.enqueue_all()
+        # Requests that arrived during the reload are decided on the new state.
         for request in before.drain_requests():
             self.loop.ask(request)
         self.observed()

@@ -125,7 +125,7 @@ class SimEventStream:
         if not isinstance(answer, list):
             self._close(reader, "the store cannot be read")
             return
-        rows = [CommitEvents(one.revision, *codec.decode_events(one.row)) for one in answer]
+        rows = [CommitEvents(row.revision, *codec.decode_events(row.row)) for row in answer]
         try:
             found = event_cursor.resume_from_store(reader.position, rows)
         except CursorExpired:

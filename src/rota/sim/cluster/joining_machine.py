@@ -74,6 +74,7 @@ class JoiningMachine(SimProcess):
             return enroll_node(view, name, token.labels, token.cluster, now)
 
         def enrolled(spec: NodeSpec) -> None:
+            # Race: two enrollments with one token may both be committed; the second one is undone.
             if token.used:
                 _undo_enrollment(server, spec)
                 self._answer(server, Rejected("the join token was used before"))

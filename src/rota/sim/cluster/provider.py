@@ -112,7 +112,7 @@ class SimProvider:
             raise ProviderFailed("no quota left")
 
     def _has(self, machine: str) -> bool:
-        return any(one.order.machine == machine for one in self.machines)
+        return any(known.order.machine == machine for known in self.machines)
 
     # ---- effects
 
@@ -133,7 +133,7 @@ class SimProvider:
         self.on_created()
 
     def _list(self, cluster: str) -> Sequence[str]:
-        ours = [one.order.machine for one in self.machines if one.order.cluster == cluster]
+        ours = [known.order.machine for known in self.machines if known.order.cluster == cluster]
         names = [name for name in ours if self._rng.random() >= self.behaviour.hides]
         if len(names) < len(ours):
             self.world.count("provider: left machines out of a list")
@@ -145,8 +145,8 @@ class SimProvider:
 
     def _remove(self, machine: str) -> None:
         """Remove the newest machine of that name."""
-        for one in reversed([one for one in self.machines if one.order.machine == machine]):
-            self.end(one)
+        for known in reversed([known for known in self.machines if known.order.machine == machine]):
+            self.end(known)
             return
 
     def end(self, removed: JoiningMachine) -> None:

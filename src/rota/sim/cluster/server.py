@@ -186,6 +186,7 @@ class SimServer(SimEngine):
             stream.close(stream.up, reason[1])
             return
         before = self._sessions.get(node)
+        # Invariant: while one boot is connected, no other may be accepted under the same node name.
         rival = before if before is not None and self._answers(before, hello.boot_id) else None
         if before is not None:
             self.world.count("server: a node redialled before its stream had broken")
@@ -194,7 +195,7 @@ class SimServer(SimEngine):
         session = self._sessions[node] = SimSession(stream, message, sealed)
         stream.up.on_message = lambda message: self._on_message(session, message)
         stream.up.on_break = lambda _: self._on_disconnect(session)
-        stream.on_beats_change = lambda hears: self._expect_beats(session, arrive=hears)
+        stream.on_beats_change = lambda arrive: self._expect_beats(session, arrive=arrive)
         self._observe(session)
         self.mirror.connect(node, Connection.UP)
 
@@ -218,6 +219,7 @@ class SimServer(SimEngine):
         def command(view: Any, now: Instant) -> Any:
             return node_messages.on_hello(view, node, hello, now)
 
+        # Ordering: adopted jobs are known before the hello that reports their attempts is decided.
         self._adopt(session, message)
         self.ask("watcher", command, answered, lambda error: self._drop(session, str(error)))
         stream.check()
@@ -226,13 +228,13 @@ class SimServer(SimEngine):
         """Adopt unknown jobs of the inventory before the hello is decided, at the latest in its commit."""
         if not self.store.is_memory:
             return
-        for one in adoption.unknown(self.mirror, session.node, message.hello.inventory, self.epoch):
-            record = message.record_of(one.job)
+        for unknown in adoption.unknown(self.mirror, session.node, message.hello.inventory, self.epoch):
+            record = message.record_of(unknown.job)
             if not record:
                 continue
-            spec = codec.decode(f"job/{one.job}/spec", record)
+            spec = codec.decode(f"job/{unknown.job}/spec", record)
             assert isinstance(spec, JobSpec)
-            brought = adoption.BroughtJob(session.node, spec, one.reports, self.epoch)
+            brought = adoption.BroughtJob(session.node, spec, unknown.reports, self.epoch)
             self.world.count("server: adopted a job from a node")
             self.ask(ADOPTION, brought.adopt, lambda _: None, lambda error: self._drop(session, str(error)))
 

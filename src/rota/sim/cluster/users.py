@@ -153,6 +153,7 @@ class SimUsers(SimProcess):
 
     def delete(self, job: JobId) -> None:
         """Delete a job; it may be gone from now on, whatever the answer: a duplicate may have done it."""
+        # Recorded before the answer: the request may be carried out although the answer is lost.
         self.deleted[job] = None
         self.insist(lambda view, now: submission.delete_job(view, job, ADMIN), lambda _: None)  # noqa: ARG005
 

@@ -77,6 +77,8 @@ def _injection(cluster: SimCluster, fault: SimFault, until_ms: int) -> Act:
         world.record("fault", f"{fault.kind} begins, {fault.target} {fault.degree:.2f}")
         undo = KINDS[fault.kind](cluster, fault)
 
+        # Liveness: no fault outlasts `until_ms`, so that every job can end after it.
+
         def end() -> None:
             world.record("fault", f"{fault.kind} ends")
             undo()

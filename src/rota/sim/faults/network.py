@@ -83,8 +83,8 @@ def _lossy_calls(cluster: SimCluster, fault: SimFault) -> Act:
 
 KINDS: dict[str, Inject] = {
     "cut off": _cut_off,
-    "cannot speak": _cannot_speak,
-    "cannot hear": _cannot_hear,
+    "outgoing messages cut": _cannot_speak,
+    "incoming messages cut": _cannot_hear,
     "cut off from the leader": _partial_cut,
     "swizzle": _swizzle,
     "slow network": _slow_network,

@@ -44,13 +44,13 @@ def _dies(cluster: SimCluster, fault: SimFault) -> Act:
 
 KINDS: dict[str, Inject] = {
     "provider fails": _faulty(fails=0.5),
-    "provider fails though it did it": _faulty(fails_late=0.5),
+    "provider fails after success": _faulty(fails_late=0.5),
     "provider hangs": _faulty(hangs=0.5),
-    "provider says it did it": _faulty(skips=0.5),
-    "provider makes two": _faulty(doubles=0.6),
+    "provider falsely reports success": _faulty(skips=0.5),
+    "provider creates two": _faulty(doubles=0.6),
     "provider lists fewer": _faulty(hides=0.4),
     "provider lists more": _faulty(invents=0.7),
     "provider slow": _faulty(slowness=8.0),
-    "provider takes back": _takes_back,
-    "provider dies for good": _dies,
+    "provider removes a machine": _takes_back,
+    "provider dies": _dies,
 }

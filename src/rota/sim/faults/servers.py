@@ -75,7 +75,7 @@ KINDS: dict[str, Inject] = {
     "two servers lead": _two_lead,
     "server cut off from its store": _store_cut_off,
     "store refuses": _store_trouble(refuses=0.3),
-    "store says no and did it": _store_trouble(unknown=0.3),
+    "store fails after a commit": _store_trouble(unknown=0.3),
     "server dies after a commit": _store_trouble(kills=0.2),
     "server dies during a commit": _store_trouble(tears=0.2),
     "store reads stale": _store_trouble(stale=0.7, refuses=0.1),

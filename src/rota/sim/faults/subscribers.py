@@ -54,6 +54,6 @@ def _events_deleted(cluster: SimCluster, fault: SimFault) -> Act:
 KINDS: dict[str, Inject] = {
     "subscriber killed": _killed,
     "subscriber loses events": _loses,
-    "subscriber hears events twice": _receives_twice,
-    "old events forgotten": _events_deleted,
+    "subscriber receives events twice": _receives_twice,
+    "old events deleted": _events_deleted,
 }

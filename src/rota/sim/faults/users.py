@@ -142,7 +142,7 @@ def _live(cluster: SimCluster, jobs: list[JobId]) -> list[JobId]:
 KINDS: dict[str, Inject] = {
     "user cancels": _cancels,
     "user cancels and the agent dies": _cancels_and_the_agent_dies,
-    "user regrets": _regrets,
-    "user errs": _errs,
+    "user cancels soon": _regrets,
+    "user submits wrongly": _errs,
     "user deletes": _deletes,
 }

@@ -11,13 +11,13 @@ WRONG_CLOCK = "clock runs wrong"
 UNREACHABLE = (
     "cut off",
     "cut off",
-    "cannot hear",
-    "cannot speak",
+    "incoming messages cut",
+    "outgoing messages cut",
     "machine frozen",
     "agent frozen",
     "agent killed",
 )
-DEAD = ("keeper killed", "agent and keeper killed", "power lost", "machine cloned", "zone gone")
+DEAD = ("keeper killed", "agent and keeper killed", "power lost", "machine cloned", "zone lost")
 SERVERS = ("server killed", "server frozen", "slow network", "store slow")
 RIVALS = ("two servers lead", "cut off from the leader", "server cut off from its store")
 LENGTHS_MS = ((2_000, 8_000), (4_000, 12_000), (10_000, 45_000), (30_000, 80_000))

@@ -161,6 +161,7 @@ class SimStream:
         if downward:
             self._release(self.down)
         both = self.node.runs and self.server.runs and self.down.connected and self.up.connected
+        # Both ends start a keepalive timer of their own; healing in time voids it by the changed start time.
         if upward and downward and both:
             self._unhealthy_since_ms = None
         elif self._unhealthy_since_ms is None:
@@ -183,6 +184,7 @@ class SimStream:
 
     def _send(self, end: StreamEnd, origin: str, message: Any) -> None:
         world = self._network.world
+        # Ordering: a message never overtakes an earlier one of the same direction.
         at_ms = max(end.last_at_ms, world.now_ms + self._network.delay_ms())
         end.last_at_ms = at_ms
         end.incoming.append(message)

@@ -104,10 +104,12 @@ class SimStore:
             self._attempt(server, batch)
             self._answer(Unavailable("the store did not say"), reply)
         elif (rng := rng - trouble.kills) < 0:
+            # Crash point: durable, but the server cannot know.
             self.world.count("store: the server died right after a commit")
             self._attempt(server, batch)
             self.kill(server)
         elif rng - trouble.tears < 0:
+            # Crash point: half of the torn commits are durable.
             self.world.count("store: the server died during a commit")
             if self._rng.random() < 0.5:
                 self._attempt(server, batch)
@@ -173,10 +175,12 @@ class SimStore:
             self._apply(KeyHolder(server.name, server.life), batch)
 
     def _apply(self, writer: KeyHolder, batch: Batch) -> int:
+        # Fencing: epoch and leader key must be current when the commit arrives, not when it was sent.
         leads = self.key is None or self.key.is_held_by(writer, self.world.now_ms)
         if batch.epoch != self.epoch or not leads:
             self.world.count("store: a deposed leader was refused")
             raise LostLeadership(f"epoch {batch.epoch} is over, {self.epoch} leads")
+        # Invariant: a commit extends exactly the revision on which it was decided.
         if batch.after != self.revision:
             self.world.count("store: an outdated view was refused")
             raise StaleState(f"revision {batch.after} is over, {self.revision} was written")

@@ -120,12 +120,14 @@ class SimProcess:
     def end(self) -> None:
         self.alive = False
         self._backlog.clear()
+        # Swapped first: a hook may add to the list while the hooks run.
         acts, self.on_end_hooks = self.on_end_hooks, []
         for act in acts:
             act()
 
     def after(self, delay_ms: float, act: Act) -> None:
         """Run `act` after `delay_ms` of the process's own clock, unless it dies before."""
+        # The life is bound now: a callback must not reach the process after a restart.
         life = self.life
         self.world.after(self.clock.real_ms(delay_ms), lambda: self.do(life, act))
 
@@ -142,6 +144,7 @@ class SimProcess:
 
     def resume(self) -> None:
         self.frozen = False
+        # A callback may freeze the process again; `do` then puts the later ones back into the new backlog.
         backlog, self._backlog = self._backlog, []
         for life, act in backlog:
             self.do(life, act)
