@@ -4,10 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from rota.apiserver.access import Caller
-from rota.apiserver.admission import brake as admit_brake
-from rota.apiserver.admission import recovery
-from rota.apiserver.admission import release as admit_release
-from rota.apiserver.admission import update as admit_update
+from rota.apiserver.admission import recovery, restart, update
+from rota.apiserver.admission.node_actions import release_brake
 from rota.clusters import assign, cluster_groups, lifecycle, scale
 from rota.controllers import batch, cron, dependencies, expire, system
 from rota.controllers.rollout import rollback, rollout
@@ -260,21 +258,21 @@ class Stage:
         self, job: JobId, changes: dict[str, object], max_parallel: int | None = None, *, replace: bool = True
     ) -> None:
         """Update a job; with `replace`, running tasks of an older version are replaced."""
-        request = admit_update.UpdateRequest(changes, None, replace, max_parallel)
+        request = update.UpdateRequest(changes, None, replace, max_parallel)
         caller = Caller("user", Role.ADMIN, ("*",))
-        self.ask("apiserver", lambda view, now: admit_update.update_job(view, job, request, caller, now))
+        self.ask("apiserver", lambda view, now: update.update_job(view, job, request, caller, now))
         self.run_to_quiescence()
 
     def release(self, job: JobId) -> None:
         """Release all quarantined tasks of the job."""
         caller = Caller("operator", Role.ADMIN, ("*",))
-        self.ask("apiserver", lambda view, now: admit_release.release_tasks(view, job, {}, caller, now))
+        self.ask("apiserver", lambda view, now: restart.release_tasks(view, job, {}, caller, now))
         self.run_to_quiescence()
 
     def release_brake(self) -> None:
         """Confirm that all silent nodes are gone."""
         caller = Caller("operator", Role.ADMIN, ("*",))
-        self.ask("apiserver", lambda view, now: admit_brake.release_brake(view, {}, caller, now))
+        self.ask("apiserver", lambda view, now: release_brake(view, {}, caller, now))
         self.run_to_quiescence()
 
     def answer(self, job: JobId, index: int, attempt: int, decision: str) -> None:

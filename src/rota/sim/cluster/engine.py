@@ -126,7 +126,7 @@ class SimEngine(SimProcess):
         self._check_disk_space()
         stalled = now.ms - self._decided_at_ms > STALL_MS
         self._decided_at_ms = now.ms
-        # A stalled server has missed heartbeats: the loop restarts liveness clocks rather than lose all nodes.
+        # A stalled server has missed heartbeats: the loop restarts liveness clocks rather than losing nodes.
         decided = self._decided(now)
         if stalled:  # the loop has restarted the liveness clocks
             self.observed()

@@ -6,12 +6,10 @@ from random import Random
 from typing import Any
 
 from rota.apiserver.access import Caller
-from rota.apiserver.admission import actions, brake, namespaces, submission
-from rota.apiserver.admission import release as admit_release
-from rota.apiserver.admission import update as admit_update
+from rota.apiserver.admission import actions, namespaces, restart, submission, update
 from rota.apiserver.admission.idempotency import idempotent
 from rota.apiserver.admission.move import move_admission
-from rota.apiserver.admission.node_actions import drain_node, set_node_eligibility, taint_node
+from rota.apiserver.admission.node_actions import drain_node, release_brake, set_node_eligibility, taint_node
 from rota.apiserver.admission.update import UpdateRequest
 from rota.engine.reconciler import Command
 from rota.identity.tokens import Role
@@ -142,14 +140,14 @@ class SimUsers(SimProcess):
         def command(view: View, now: Instant) -> Plan:
             once = job in view.jobs and view.jobs[job].spec.run is RunMode.AT_MOST_ONCE
             request = UpdateRequest(body, None, replace and not once, max_parallel)
-            return admit_update.update_job(view, job, request, ADMIN, now)
+            return update.update_job(view, job, request, ADMIN, now)
 
         self.insist(command, lambda _: None)
 
     def release(self, job: JobId) -> None:
         """Release all quarantined tasks of the job."""
         self.world.count("user: released quarantined tasks")
-        self.insist(lambda view, now: admit_release.release_tasks(view, job, {}, ADMIN, now), lambda _: None)
+        self.insist(lambda view, now: restart.release_tasks(view, job, {}, ADMIN, now), lambda _: None)
 
     def delete(self, job: JobId) -> None:
         """Delete a job; it may be gone from now on, whatever the answer: a duplicate may have done it."""
@@ -175,7 +173,7 @@ class SimUsers(SimProcess):
     def confirm_gone(self, nodes: list[str]) -> None:
         """Confirm that these nodes are gone; it applies to those that are silent when it is carried out."""
         self.world.count("operator: confirmed that nodes are gone")
-        self.insist(lambda view, now: brake.release_brake(view, {"nodes": nodes}, ADMIN, now), lambda _: None)
+        self.insist(lambda view, now: release_brake(view, {"nodes": nodes}, ADMIN, now), lambda _: None)
 
     def taint(self, node: str, taint: str | None) -> None:
         """Set the node's taint, or remove it if None; a late duplicate carries out the latest intent."""
