@@ -80,9 +80,9 @@ class PretendRuntime:
             if self._templates[job].argv[0] == _ENDS_IMMEDIATELY:
                 self._report(name, ReportedState.EXITED)
 
-    async def stop(self, attempts: list[AttemptName], how: StopMode = StopMode.GRACEFUL) -> None:
+    async def stop(self, attempts: list[AttemptName], mode: StopMode = StopMode.GRACEFUL) -> None:
         for name in attempts:
-            if name in self._running() and how is not StopMode.IF_QUEUED:
+            if name in self._running() and mode is not StopMode.IF_QUEUED:
                 self._report(name, ReportedState.STOPPED)
 
     async def signal(self, job: JobId, signals: Iterable[Signal]) -> None:
@@ -96,7 +96,7 @@ class PretendRuntime:
         for job in jobs:
             self._templates.pop(job, None)
 
-    async def renew(self, said_ns: int) -> None:
+    async def renew(self, sent_ns: int) -> None:
         """Do nothing: no lease is held."""
 
     async def quit(self) -> None:

@@ -34,6 +34,10 @@ class BrakeChecks:
         ]
         lost_ms = [status.silent_at_ms or 0 for status in statuses if status.state is NodeState.LOST]
         there = sum(status.state in (NodeState.READY, NodeState.SUSPECT) for status in statuses)
+        # Nodes that joined or returned in the same commit counted when the server decided.
+        there += sum(
+            isinstance(record, NodeStatus) and record.state is NodeState.READY for record in fresh.values()
+        )
         for start_ms in at_ms:
             silent = sum(start_ms <= silent_ms <= start_ms + BRAKE_WINDOW_MS for silent_ms in at_ms)
             whole = there + sum(
