@@ -154,7 +154,7 @@ def test_a_contradiction_about_the_owner_is_refused_by_its_field(field: str, bod
     assert (refused.value.field, bool(refused.value.hint)) == (field, True)
 
 
-def by_hand(mirror: Mirror, caller: Caller = ADA, **body: Any) -> Plan:
+def by_hand(mirror: Mirror, caller: Caller = ADA, **body: Any) -> Plan[JobId]:
     return resolve_losses_by_user(mirror, "1", body, caller, at(0))
 
 

@@ -39,7 +39,7 @@ JSON = st.recursive(
 )
 
 
-def applied(mirror: Mirror, plan: Plan) -> Mirror:
+def applied(mirror: Mirror, plan: Plan[object]) -> Mirror:
     for record in plan.puts:
         mirror.apply(record)
     for key in plan.deletes:

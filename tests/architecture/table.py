@@ -138,6 +138,7 @@ THIRD_PARTY = {
     "rich": ("rota.cli",),
     "starlette": ("rota.apiserver", "rota.wiring"),
     "structlog": ("rota.*.run", "rota.apiserver", "rota.gateway", "rota.watcher", "rota.wiring"),
+    "typing_extensions": ("rota.model",),  # defaults of type variables, in typing from 3.13 on
     "uvicorn": ("rota.apiserver", "rota.wiring"),
     "uvloop": ("rota.wiring",),
     "yaml": ("rota.cli", "rota.client", "rota.config"),

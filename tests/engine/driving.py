@@ -26,7 +26,7 @@ async def running(store: Store, *reconcilers: Reconciler) -> AsyncIterator[Engin
         driver.cancel()
 
 
-def submit(number: int) -> Command:
+def submit(number: int) -> Command[int]:
     plan = Plan(
         (job(number),),
         events=(EventRecord("job.submitted", "asked for", job=JobId(str(number))),),

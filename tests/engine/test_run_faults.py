@@ -35,7 +35,7 @@ AN_HOUR_MS = 3_600_000
 NODE = NodeId("n")
 
 
-def put(*records: JobSpec | JobIntent) -> Plan:
+def put(*records: JobSpec | JobIntent) -> Plan[str]:
     return Plan(records, answer="done")
 
 
@@ -247,7 +247,7 @@ def test_a_load_that_does_not_fit_is_not_inherited() -> None:
     assert again.nodes[NODE].load is None
 
 
-async def refusal(engine: Engine, plan: Plan) -> Exception | None:
+async def refusal(engine: Engine, plan: Plan[object]) -> Exception | None:
     try:
         await engine.ask("apiserver", lambda *_: plan)
     except Exception as error:

@@ -369,7 +369,7 @@ class World:
         nodes = {name: (node.connection, node.last_seen_at_ms) for name, node in stage.mirror.nodes.items()}
         return dict(stage.records), nodes, stage.now, id(stage.mirror)
 
-    def ask(self, command: Callable[[View, Instant], Plan]) -> bool:
+    def ask(self, command: Callable[[View, Instant], Plan[object]]) -> bool:
         try:
             self.stage.ask("apiserver", command)
         except Rejected:
@@ -377,10 +377,12 @@ class World:
         self.stage.run_to_quiescence()
         return True
 
-    def _said(self, what: object, command: Callable[[View, Instant], Plan]) -> str:
+    def _said(self, what: object, command: Callable[[View, Instant], Plan[object]]) -> str:
         return f"{what}{'' if self.ask(command) else ' is refused'}"
 
-    def _of_job(self, rng: Random, what: object, command: Callable[[View, str, Instant], Plan]) -> str:
+    def _of_job(
+        self, rng: Random, what: object, command: Callable[[View, str, Instant], Plan[object]]
+    ) -> str:
         known = list(self.stage.mirror.jobs)
         if not known:
             return "there is no job"

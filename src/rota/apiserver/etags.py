@@ -4,6 +4,7 @@ import hashlib
 import re
 from collections.abc import Callable
 from http import HTTPStatus
+from typing import TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -15,6 +16,7 @@ from rota.model.errors import BadField, Conflict
 from rota.model.plan import Instant, Plan
 from rota.model.view import View
 
+T = TypeVar("T")
 MATCHES_MAX = 16  # in one header
 _TAG = re.compile(r'"[!#-~]{1,64}"|[0-9a-f]{1,64}')  # by hand the quotes are easily forgotten
 
@@ -69,11 +71,11 @@ def expected_version(request: Request) -> int | None:
     return int(said)
 
 
-def require_match(request: Request, tag: Callable[[View], str], command: Command) -> Command:
+def require_match(request: Request, tag: Callable[[View], str], command: Command[T]) -> Command[T]:
     """The command, once it is certain that nobody has changed what it is about; checked in the same step."""
     tags = expected_tags(request)
 
-    def guarded(view: View, now: Instant) -> Plan:
+    def guarded(view: View, now: Instant) -> Plan[T]:
         if tags is not None:
             check_tag(tag(view), tags)
         return command(view, now)

@@ -12,7 +12,7 @@ _NODE_RECORDS = ("spec", "wish", "status")  # of a node
 _REASONS_MAX = 3  # decisions named in one line of the log
 
 
-def on_create_requested(view: View, name: str, place: str, now: Instant) -> Plan:
+def on_create_requested(view: View, name: str, place: str, now: Instant) -> Plan[bool]:
     """Its provider is about to be asked for it; answers whether it is still wanted."""
     machine = view.machines.get(name)
     if machine is None or machine.state is not MachineState.WANTED:

@@ -27,7 +27,7 @@ class CommandSink(Protocol):
 
     async def read(self, look: Callable[[Mirror], T]) -> T: ...
 
-    async def ask(self, owner: str, command: Command) -> Any: ...
+    async def ask(self, owner: str, command: Command[T]) -> T: ...
 
 
 class ProviderCallFailed(Exception):
@@ -153,7 +153,7 @@ class ProviderCalls:
         if error.said:
             await self._ask_engine(lambda view, _: machine_transitions.quoted(view, wish.name, error.said))
 
-    async def _ask_engine(self, command: Command) -> object:
+    async def _ask_engine(self, command: Command[T]) -> T:
         return await self._engine.ask("clusters", command)
 
 

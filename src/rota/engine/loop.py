@@ -77,7 +77,7 @@ from rota.model.limits import (
     LIVELOCK_RATIO,
     STALL_MS,
 )
-from rota.model.plan import NO_CHANGE, WRITERS, EventRecord, Instant, Plan, Record, may_write
+from rota.model.plan import NO_CHANGE, WRITERS, Answer, EventRecord, Instant, Plan, Record, may_write
 
 Packed = TypeVar("Packed")
 ALL_KEYS = "*"  # of a reconciler: all its keys are to be looked at
@@ -95,7 +95,7 @@ class Request(msgspec.Struct, frozen=True):
     """A command somebody waits for, and the component in whose name it writes."""
 
     owner: str
-    command: Command
+    command: Command[object]
     answered: Callable[[Any], None]
     refused: Callable[[RotaError], None]
     may_split: bool = False  # a report about many jobs: what concerns a parked one may be left out
@@ -106,7 +106,7 @@ class RequestOutcome(msgspec.Struct, frozen=True):
     """What to tell whoever asked, once the batch is on disk."""
 
     request: Request
-    answer: Any
+    answer: object
 
 
 class PlanSource(NamedTuple):
@@ -127,7 +127,7 @@ class AppliedPlan(NamedTuple):
     """A plan that was applied to the mirror."""
 
     source: PlanSource
-    plan: Plan
+    plan: Plan[object]
 
 
 class Decided(NamedTuple):
@@ -385,7 +385,7 @@ class Loop:
             return False
         return True
 
-    def _without_parked(self, plan: Plan, *, may_split: bool) -> Plan:
+    def _without_parked(self, plan: Plan[Answer], *, may_split: bool) -> Plan[Answer]:
         """The plan without what concerns parked subjects. Raises Conflict where it is all or nothing."""
         parked = self.parking.subjects
         closed = {subject for key in _keys_of(plan) if (subject := subject_of(key)) in parked}
@@ -401,7 +401,7 @@ class Loop:
             events=tuple(event for event in plan.events if not closed & _subjects_of(event)),
         )
 
-    def _apply(self, source: PlanSource, plan: Plan, batch: "_Batch") -> None:
+    def _apply(self, source: PlanSource, plan: Plan[object], batch: "_Batch") -> None:
         """Apply a plan to the mirror. Raises Tainted: a part of it is applied then, unless it was a trial."""
         if self.parking.is_wary(batch.now.ms) and (failed := try_plan(self.mirror, plan)) is not None:
             culprit = _culprit(failed.key, [AppliedPlan(source, plan)])
@@ -542,7 +542,7 @@ class _Batch:
         )
 
 
-def _checked(owner: str, plan: Plan) -> Plan:
+def _checked(owner: str, plan: Plan[Answer]) -> Plan[Answer]:
     """The plan, if it writes nothing that is another component's."""
     for record in plan.puts:
         kind = type(record)
@@ -567,7 +567,7 @@ def _bug(due: WorkItem) -> Bug:
     return Bug(f"deciding {due.key} for {due.reconciler} failed")
 
 
-def _keys_of(plan: Plan) -> list[Key]:
+def _keys_of(plan: Plan[object]) -> list[Key]:
     return [*(record.key for record in plan.puts), *plan.deletes]
 
 

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from rota.model.plan import Instant, Plan, Record
+from rota.model.plan import Answer, Instant, Plan, Record
 from rota.model.view import View
 
-Command = Callable[[View, Instant], Plan]  # a user's request or a node's report, bound to its arguments
+# A user's request or a node's report, bound to its arguments.
+Command = Callable[[View, Instant], Plan[Answer]]
 Keys = Callable[[Any], Iterable[str]]  # where to look after this record was written
 Wakes = Mapping[type[Record], Keys]
 

@@ -139,16 +139,16 @@ class Engine:
         self._wakeup.set()
         return await future
 
-    async def ask(self, owner: str, command: Command, *, may_split: bool = False) -> Any:
+    async def ask(self, owner: str, command: Command[T], *, may_split: bool = False) -> T:
         """Decide it, make it durable, return its answer; raises what the command was refused with.
 
         `may_split`: what it writes about jobs that are parked after a fault may be left out.
         """
         if self._stopped_by is not None:
             raise self._stopped_by
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
-        def answered(answer: Any) -> None:
+        def answered(answer: T) -> None:
             if not future.done():
                 future.set_result(answer)
 

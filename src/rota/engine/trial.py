@@ -26,7 +26,7 @@ class TrialFailure(NamedTuple):
     error: Exception
 
 
-def try_plan(mirror: Mirror, plan: Plan) -> TrialFailure | None:
+def try_plan(mirror: Mirror, plan: Plan[object]) -> TrialFailure | None:
     small = _copy_of_subjects(mirror, plan)
     key, stage = Key(""), FaultStage.APPLY
     try:
@@ -46,7 +46,7 @@ def try_plan(mirror: Mirror, plan: Plan) -> TrialFailure | None:
     return None
 
 
-def _copy_of_subjects(mirror: Mirror, plan: Plan) -> Mirror:
+def _copy_of_subjects(mirror: Mirror, plan: Plan[object]) -> Mirror:
     """The jobs and nodes that the plan writes about, and of their blocks of tasks those that matter."""
     small = type(mirror)()
     small.now_ms = mirror.now_ms
@@ -62,7 +62,7 @@ def _copy_of_subjects(mirror: Mirror, plan: Plan) -> Mirror:
     return small
 
 
-def _blocks(mirror: Mirror, plan: Plan) -> list[Block]:
+def _blocks(mirror: Mirror, plan: Plan[object]) -> list[Block]:
     """The blocks that the plan changes, and all blocks of a job whose spec it changes."""
     found: dict[Key, Block] = {}
     for record in plan.puts:

@@ -13,7 +13,7 @@ from rota.model.view import NodeView, View, worker_node
 KIND = "jobscheduler"  # value of the label: by which contract
 
 
-def register(view: View, worker: Dialled, now: Instant) -> Plan:
+def register(view: View, worker: Dialled, now: Instant) -> Plan[NodeId]:
     """An address is one node: whoever registers it again takes the place of whom it was before."""
     known = {
         one.spec.dialled.address: one.spec for one in view.nodes.values() if one.spec.dialled is not None
@@ -37,7 +37,7 @@ def register(view: View, worker: Dialled, now: Instant) -> Plan:
     )
 
 
-def deregister(view: View, worker_id: str) -> Plan:
+def deregister(view: View, worker_id: str) -> Plan[NodeId | None]:
     """Answered with its node; None: there is no such worker."""
     node = worker_node(view, worker_id)
     if node is None or node.spec.dialled is None:

@@ -1,8 +1,9 @@
 """Plan: what to write, what happened, why, and when to look again. Knows nothing of stores."""
 
-from typing import Any, NamedTuple, Self
+from typing import Any, Generic, NamedTuple, Self
 
 import msgspec
+from typing_extensions import TypeVar
 
 from rota.model.adoption import JobAdoption
 from rota.model.attempt import AttemptBlock, StatusBlock
@@ -30,6 +31,9 @@ from rota.model.rollout import JobPreviousVersion, JobRollout
 from rota.model.subscriber import Subscriber
 from rota.model.system_job import PinBlock
 from rota.model.task import TaskBlock
+
+Answer = TypeVar("Answer")
+Answer_co = TypeVar("Answer_co", covariant=True, default=None)
 
 Record = (
     JobSpec
@@ -135,7 +139,7 @@ class EventRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     namespace: str | None = None  # of what is no job and belongs to one: tokens of others do not hear it
 
 
-class Plan(msgspec.Struct, frozen=True):
+class Plan(msgspec.Struct, Generic[Answer_co], frozen=True):
     """One decision."""
 
     puts: tuple[Record, ...] = ()
@@ -143,12 +147,16 @@ class Plan(msgspec.Struct, frozen=True):
     events: tuple[EventRecord, ...] = ()
     why: str = ""
     wake_at_ms: int | None = None  # cluster time at which to look at the same key again
-    answer: Any = None  # for whoever asked, once it is on disk
+    answer: Answer_co = None  # type: ignore[assignment]  # as the type variable: None unless it is given
     fenced: bool = False  # even without a write, its answer holds only if a commit shows that we still lead
 
     def but(self, **changes: Any) -> Self:
         """The same decision with something else about it."""
         return msgspec.structs.replace(self, **changes)
+
+    def answering(self, answer: Answer) -> "Plan[Answer]":
+        """The same plan with an answer for the caller."""
+        return Plan(self.puts, self.deletes, self.events, self.why, self.wake_at_ms, answer, self.fenced)
 
 
 NO_CHANGE = Plan()

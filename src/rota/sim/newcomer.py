@@ -7,6 +7,7 @@ from typing import Any
 from rota.apiserver.admission.node_actions import delete_node_records, enroll_node
 from rota.apiserver.lookup import find_node
 from rota.model.errors import Rejected, RotaError
+from rota.model.ids import NodeId
 from rota.model.node import NodeSpec
 from rota.model.plan import Instant, Plan
 from rota.model.view import View
@@ -70,7 +71,7 @@ class JoiningMachine(SimProcess):
         """At the server; its token is spent last."""
         token, name = self.token, self.order.machine
 
-        def enroll(view: View, now: Instant) -> Plan:
+        def enroll(view: View, now: Instant) -> Plan[NodeSpec]:
             return enroll_node(view, name, token.labels, token.cluster, now)
 
         def enrolled(spec: NodeSpec) -> None:
@@ -97,7 +98,7 @@ class JoiningMachine(SimProcess):
 
 
 def _take_back(server: SimServer, spec: NodeSpec) -> None:
-    def forget(view: View, _: Any) -> Plan:
+    def forget(view: View, _: Any) -> Plan[NodeId]:
         return delete_node_records(find_node(view, spec.id), f"node {spec.name} could not be enrolled")
 
     server.ask("apiserver", forget, lambda _: None, lambda _: None)

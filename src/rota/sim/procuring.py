@@ -44,10 +44,10 @@ class _CoroutineEngine:
         self._engine.read(run)
         return await future
 
-    async def ask(self, owner: str, command: Command) -> Any:
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    async def ask(self, owner: str, command: Command[T]) -> T:
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
-        def answered(answer: Any) -> None:
+        def answered(answer: T) -> None:
             if not future.done():
                 future.set_result(answer)
 

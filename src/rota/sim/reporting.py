@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from rota.apiserver.access import Caller
 from rota.apiserver.admission import results
-from rota.apiserver.admission.results import AttemptRef
+from rota.apiserver.admission.results import AttemptRef, ResultReported
 from rota.identity.task_tokens import TaskName
 from rota.identity.tokens import Role
 from rota.keeper.resources.reservations import AttemptKey
@@ -102,7 +102,7 @@ class ResultReporters:
         voice: SimProcess,
         lives: Callable[[], bool],
         said: ResultCall,
-        command: Callable[[View, Instant], Plan],
+        command: Callable[[View, Instant], Plan[ResultReported]],
     ) -> None:
         """Until somebody answers with more than that it cannot now, or the machine is gone."""
         over = False
@@ -124,7 +124,7 @@ class ResultReporters:
         self,
         voice: SimProcess,
         said: ResultCall,
-        command: Callable[[View, Instant], Plan],
+        command: Callable[[View, Instant], Plan[ResultReported]],
         hear: Callable[[Any], None],
     ) -> None:
         self._calls += 1
@@ -137,7 +137,7 @@ class ResultReporters:
         self._network.call(voice.name, server, lambda: server.ask("apiserver", command, answer, answer))
 
 
-def _command(said: ResultCall, machine: SimMachine) -> Callable[[View, Instant], Plan]:
+def _command(said: ResultCall, machine: SimMachine) -> Callable[[View, Instant], Plan[ResultReported]]:
     job, index, attempt = said.key
     name = TaskName(job, index, attempt, machine.node)
     caller = Caller(f"attempt {attempt} of task {index} of job {job}", Role.VIEWER, (), name)

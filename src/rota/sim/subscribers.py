@@ -5,6 +5,7 @@ from typing import Any
 from rota.apiserver.admission.subscribers import acknowledge_events
 from rota.apiserver.streams.event_cursor import EventCursor, SequencedEvent
 from rota.model.plan import Instant, Plan
+from rota.model.subscriber import Subscriber
 from rota.sim.broken import InvariantBroken
 from rota.sim.events import EventChecks
 from rota.sim.medium import NAME, SimStore, StoreTrouble
@@ -164,7 +165,7 @@ class SimSubscriber(SimProcess):
         at, name, server = self._last, self.known_as, stream.server
         assert isinstance(server, SimServer)
 
-        def command(view: Any, _: Instant) -> Plan:
+        def command(view: Any, _: Instant) -> Plan[Subscriber]:
             return acknowledge_events(view.subscribers, name, at.revision, at.index)
 
         def answered(_: Any) -> None:

@@ -123,7 +123,7 @@ class SimUsers(SimProcess):
         self._say_pause(job)
 
     def _say_pause(self, job: JobId) -> None:
-        def say(view: View, now: Instant) -> Plan:
+        def say(view: View, now: Instant) -> Plan[object]:
             stop = self._paused.get(job)
             if stop is None:
                 return actions.resume(view, job, {}, ADMIN, now)
@@ -133,7 +133,7 @@ class SimUsers(SimProcess):
         self.insist(say, lambda _: None)
 
     def update(self, job: JobId, body: dict[str, Any], *, replace: bool, max_parallel: int | None) -> None:
-        def say(view: View, now: Instant) -> Plan:
+        def say(view: View, now: Instant) -> Plan[object]:
             once = job in view.jobs and view.jobs[job].spec.run is RunMode.AT_MOST_ONCE
             wanted = UpdateRequest(body, None, replace and not once, max_parallel)
             return admit_update.update_job(view, job, wanted, ADMIN, now)
@@ -157,7 +157,7 @@ class SimUsers(SimProcess):
         self.wishes[node] = eligibility
         self.deadlines[node] = within_seconds
 
-        def say(view: View, now: Instant) -> Plan:
+        def say(view: View, now: Instant) -> Plan[object]:
             if self.wishes[node] is Eligibility.DRAINING:
                 body = {"deadline_seconds": self.deadlines[node]}
                 return drain_node(view, node, body, ADMIN, now)
@@ -174,7 +174,7 @@ class SimUsers(SimProcess):
         """None: no more. It says what he wishes by then, as above."""
         self._taints[node] = taint
 
-        def command(view: Any, _: Instant) -> Plan:
+        def command(view: Any, _: Instant) -> Plan[object]:
             wished = self._taints[node]
             body = {"untaint": ["kept"]} if wished is None else {"taint": [wished]}
             return taint_node(view, node, body, ADMIN)
@@ -185,13 +185,13 @@ class SimUsers(SimProcess):
         """An empty quota: no more."""
         self._quotas[namespace] = quota
 
-        def command(view: Any, _: Instant) -> Plan:
+        def command(view: Any, _: Instant) -> Plan[object]:
             body = {"quota": self._quotas[namespace]}
             return namespaces.set_namespace(view, namespace, body, ADMIN)
 
         self.insist(command, lambda _: None)
 
-    def insist(self, command: Command, done: Callable[[Any], None]) -> None:
+    def insist(self, command: Command[object], done: Callable[[Any], None]) -> None:
         """Ask until somebody answers with more than that it cannot now."""
         over = False
         asked = 0
@@ -220,7 +220,7 @@ class SimUsers(SimProcess):
 
         ask()
 
-    def _call(self, command: Command, hear: Callable[[Any], None]) -> None:
+    def _call(self, command: Command[object], hear: Callable[[Any], None]) -> None:
         self._calls += 1
         server = self.servers[self._calls % len(self.servers)]
 

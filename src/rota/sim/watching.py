@@ -16,6 +16,7 @@ from rota.engine.loop import Decided
 from rota.engine.reconciler import Command
 from rota.model.errors import RotaError
 from rota.model.plan import Instant, Plan
+from rota.model.subscriber import Subscriber
 from rota.sim.medium import Answer, SimStore
 from rota.sim.network import SimStream
 from rota.sim.words import EventPageMessage, WatchEnded, WatchRequest, WatchStarted
@@ -25,7 +26,7 @@ from rota.store import codec
 EVENTS_IN_MEMORY = 16  # few, so that the store is asked, too
 ROWS_AT_ONCE = 5
 PACE_MS = 3  # between two pages to one reader
-Ask = Callable[[str, Command, Callable[[Any], None], Callable[[RotaError], None]], None]
+Ask = Callable[[str, Command[object], Callable[[Any], None], Callable[[RotaError], None]], None]
 
 
 class _Reader:
@@ -78,7 +79,7 @@ class SimEventStream:
             return
         name = wanted.name
 
-        def stand(view: Any, _: Instant) -> Plan:
+        def stand(view: Any, _: Instant) -> Plan[Subscriber]:
             return subscribe(view.subscribers, name, now)
 
         def found(kept: Any) -> None:

@@ -402,7 +402,7 @@ class Stage:
                 return
         raise AssertionError("the conversation between nodes and control plane never rests")
 
-    def ask(self, owner: str, command: Command) -> Decided:
+    def ask(self, owner: str, command: Command[object]) -> Decided:
         """Serve one command; what it is refused with is raised."""
         refused: list[RotaError] = []
         request = Request(owner, command, lambda _: None, refused.append, may_split=owner == "watcher")

@@ -13,6 +13,7 @@ from rota.apiserver.spec.signals import SIGKILL, SIGNAL_NAMES, parse_signal
 from rota.model.amounts import parse_count
 from rota.model.columns import Ranges, ints
 from rota.model.errors import BadField, Conflict
+from rota.model.ids import JobId
 from rota.model.job import JobIntent, JobKind, SentSignal
 from rota.model.limits import BLOCK_TASKS, RESTARTS_MAX, SIGNALS_KEPT
 from rota.model.plan import EventRecord, Instant, Plan
@@ -20,10 +21,11 @@ from rota.model.shape import RunMode
 from rota.model.view import JobView, View
 from rota.rules.phases import FIRST_END, Phase
 
-AdmitAction = Callable[[View, str, object, Caller, Instant], Plan]  # a job by name, and what is wished of it
+# An action on a job: the view, the job's id or name, the request body, the caller and the time -> a plan.
+AdmitAction = Callable[[View, str, object, Caller, Instant], Plan[JobId]]
 
 
-def cancel(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan:
+def cancel(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan[JobId]:
     """The job, or some of its tasks. The controllers see the wish, and say so in an event."""
     said = fields.known_fields(body, ("reason", "indices"))
     job = _find_job(view, ref, caller)
@@ -36,7 +38,7 @@ def cancel(view: View, ref: str, body: object, caller: Caller, now: Instant) -> 
     )
 
 
-def kill(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan:
+def kill(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan[JobId]:
     """Cancel without grace; any other signal is delivered to what runs, and nothing else is wished.
 
     One task of what is kept running is no longer there only if it is canceled: killed, it is started again.
@@ -54,7 +56,7 @@ def kill(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Pl
     return _send_signal(job, chosen, number, key, caller)
 
 
-def pause(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan:
+def pause(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan[JobId]:
     """Nothing new of it starts; with `stop` what runs is stopped, too, to be tried again."""
     said = fields.known_fields(body, ("stop",))
     stop = fields.flag("stop", said.get("stop", False))
@@ -67,7 +69,7 @@ def pause(view: View, ref: str, body: object, caller: Caller, now: Instant) -> P
     return _write_intent(job, before, wish, f"{caller.name} pauses job {job.spec.id}")
 
 
-def resume(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan:
+def resume(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan[JobId]:
     fields.known_fields(body, ())
     job = _find_job(view, ref, caller)
     _refuse_ended(job, "to go on with")
@@ -94,7 +96,9 @@ def _find_job(view: View, ref: str, caller: Caller) -> JobView:
     return job
 
 
-def _request_end(job: JobView, chosen: list[int] | None, reason: str, now: Instant, *, kill: bool) -> Plan:
+def _request_end(
+    job: JobView, chosen: list[int] | None, reason: str, now: Instant, *, kill: bool
+) -> Plan[JobId]:
     """Asked again it changes nothing, or is in more of a hurry."""
     _refuse_ended(job, "to cancel")
     before = job.intent or JobIntent(job.spec.id)
@@ -121,7 +125,9 @@ def _request_end(job: JobView, chosen: list[int] | None, reason: str, now: Insta
     )
 
 
-def _send_signal(job: JobView, chosen: list[int] | None, number: int, key: str, caller: Caller) -> Plan:
+def _send_signal(
+    job: JobView, chosen: list[int] | None, number: int, key: str, caller: Caller
+) -> Plan[JobId]:
     """To attempts by their number, so that one that starts later does not get it."""
     _refuse_ended(job, "to signal")
     before = job.intent or JobIntent(job.spec.id)
@@ -145,7 +151,7 @@ def _send_signal(job: JobView, chosen: list[int] | None, number: int, key: str, 
     )
 
 
-def _write_intent(job: JobView, before: JobIntent, wish: JobIntent, why: str) -> Plan:
+def _write_intent(job: JobView, before: JobIntent, wish: JobIntent, why: str) -> Plan[JobId]:
     if msgspec.structs.replace(wish, at_ms=before.at_ms) == before:
         return Plan(answer=job.spec.id, fenced=True)
     return Plan((wish,), why=why, answer=job.spec.id)

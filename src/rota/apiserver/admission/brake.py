@@ -15,7 +15,7 @@ from rota.model.view import NodeView, View
 _NODES_NAMED_MAX = 8  # nodes named in a sentence
 
 
-def release_brake(view: View, body: object, caller: Caller, now: Instant) -> Plan:
+def release_brake(view: View, body: object, caller: Caller, now: Instant) -> Plan[list[str]]:
     """Of the nodes that are named, or of all: it holds for the silence that each keeps now."""
     access.require_cluster_wide(caller, Action.CHANGE_NODES)
     named = fields.known_fields(body, ("nodes",)).get("nodes")

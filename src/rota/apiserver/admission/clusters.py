@@ -37,7 +37,7 @@ AUTO = "auto"
 NEVER = "never"
 
 
-def create(view: View, body: object, caller: Caller) -> Plan:
+def create(view: View, body: object, caller: Caller) -> Plan[str]:
     """What is there as it is wished was created by a request whose answer was lost."""
     access.require_cluster_wide(caller, Action.ADD_CLUSTERS)
     said = fields.known_fields(body, ("name", *DESCRIPTION_FIELDS, *SIZE_FIELDS))
@@ -52,7 +52,7 @@ def create(view: View, body: object, caller: Caller) -> Plan:
     return _write_intent(wish, f"{caller.name} creates cluster {name}")
 
 
-def change(view: View, ref: str, body: object, caller: Caller) -> Plan:
+def change(view: View, ref: str, body: object, caller: Caller) -> Plan[str]:
     """Its size; or that it is drained, or opened again."""
     access.require_cluster_wide(caller, Action.CHANGE_CLUSTERS)
     said = fields.known_fields(body, (*SIZE_FIELDS, "drain"))
@@ -67,7 +67,7 @@ def change(view: View, ref: str, body: object, caller: Caller) -> Plan:
     return _write_intent(wish, f"{caller.name} changes cluster {wish.name}: {_format_changes(said)}")
 
 
-def delete(view: View, ref: str, caller: Caller) -> Plan:
+def delete(view: View, ref: str, caller: Caller) -> Plan[str]:
     """It is drained, and forgotten when nothing is left of it."""
     access.require_cluster_wide(caller, Action.CHANGE_CLUSTERS)
     before = _changeable_intent(view, ref)
@@ -246,6 +246,6 @@ def _format_changes(said: Mapping[str, Any]) -> str:
     return ", ".join(f"{field} {fields.printable(str(value))[:20]}" for field, value in said.items())
 
 
-def _write_intent(wish: ClusterIntent, why: str) -> Plan:
+def _write_intent(wish: ClusterIntent, why: str) -> Plan[str]:
     event = EventRecord("cluster.wished", why, cluster=wish.name)
     return Plan((wish,), events=(event,), why=why, answer=wish.name)

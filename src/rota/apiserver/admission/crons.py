@@ -34,7 +34,7 @@ _REFUSED_IN_TEMPLATE = {
 }
 
 
-def create(view: View, body: object, caller: Caller, zones: Zones, now: Instant) -> Plan:
+def create(view: View, body: object, caller: Caller, zones: Zones, now: Instant) -> Plan[str]:
     """What is there as it is wished was created by a request whose answer was lost."""
     cron = _with_namespace_bounds(view, _parse_cron(body, caller, zones, now), body)
     before = view.crons.get(cron.ref)
@@ -58,7 +58,7 @@ def _with_creation_of(before: CronRecord, cron: CronRecord) -> CronRecord:
 
 def change(
     view: View, ref: tuple[str, str], body: object, caller: Caller, *, zones: Zones, now: Instant
-) -> Plan:
+) -> Plan[str]:
     """As a whole. What the new schedule would have planned before now does not count."""
     said = fields.known_fields(body, CRON_BODY_FIELDS)
     before = find_cron(view, *ref, caller)
@@ -72,14 +72,14 @@ def change(
     return written.but(puts=(runs.status, *written.puts))
 
 
-def pause(view: View, ref: tuple[str, str], caller: Caller) -> Plan:
+def pause(view: View, ref: tuple[str, str], caller: Caller) -> Plan[str]:
     cron = _find_changeable(view, ref, caller)
     if cron.paused:
         return Plan(answer=cron.ref, fenced=True)
     return _write_cron(msgspec.structs.replace(cron, paused=True), f"{caller.name} pauses cron {cron.name}")
 
 
-def resume(view: View, ref: tuple[str, str], caller: Caller, now: Instant) -> Plan:
+def resume(view: View, ref: tuple[str, str], caller: Caller, now: Instant) -> Plan[str]:
     """The instants of the pause are nobody's."""
     cron = _find_changeable(view, ref, caller)
     if not cron.paused:
@@ -92,7 +92,9 @@ def resume(view: View, ref: tuple[str, str], caller: Caller, now: Instant) -> Pl
     return written.but(puts=(runs.status, *written.puts))
 
 
-def run(view: View, ref: tuple[str, str], caller: Caller, now: Instant, key: str | None = None) -> Plan:
+def run(
+    view: View, ref: tuple[str, str], caller: Caller, now: Instant, key: str | None = None
+) -> Plan[SubmitResult]:
     """At once, besides its schedule; paused or not. For a key there is one job only."""
     cron = _find_changeable(view, ref, caller)
     wish = msgspec.structs.replace(cron.template, name=f"cron {cron.name}", namespace=cron.namespace)
@@ -109,10 +111,10 @@ def run(view: View, ref: tuple[str, str], caller: Caller, now: Instant, key: str
         raise Conflict(skipped.reason, hint=hint)
     plan, job = runs.plan(), runs.status.runs[-1].job
     keys = () if key is None else (SubmitKey(cron.namespace, key, job, spec_digest(wish)),)
-    return plan.but(puts=(*plan.puts, *keys), answer=SubmitResult(job, new=True))
+    return plan.but(puts=(*plan.puts, *keys)).answering(SubmitResult(job, new=True))
 
 
-def delete(view: View, ref: tuple[str, str], caller: Caller) -> Plan:
+def delete(view: View, ref: tuple[str, str], caller: Caller) -> Plan[str]:
     """Its jobs stay, and go on."""
     cron = _find_changeable(view, ref, caller)
     why = f"{caller.name} deletes cron {cron.name}"
@@ -148,7 +150,7 @@ def _with_namespace_bounds(view: View, cron: CronRecord, body: object) -> CronRe
     return msgspec.structs.replace(cron, template=template)
 
 
-def _write_cron(cron: CronRecord, why: str) -> Plan:
+def _write_cron(cron: CronRecord, why: str) -> Plan[str]:
     return Plan((cron,), events=(_changed_event(cron, why),), why=why, answer=cron.ref)
 
 

@@ -12,7 +12,7 @@ from rota.apiserver.lookup import find_job, find_node
 from rota.apiserver.spec import fields
 from rota.model.columns import Ranges, ints
 from rota.model.errors import Conflict
-from rota.model.ids import NodeId
+from rota.model.ids import JobId, NodeId
 from rota.model.job import JobIntent, JobKind
 from rota.model.limits import BLOCK_TASKS, MOVES_MAX, NAME_LENGTH_MAX
 from rota.model.move import MoveOrder
@@ -49,7 +49,7 @@ class _MoveRequest(NamedTuple):
 def move_admission(why_not: WhyNotMoved) -> AdmitAction:
     """The admission of moves, with the scheduler's word on where there is room."""
 
-    def move(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan:
+    def move(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan[JobId]:
         said = fields.known_fields(body, ("indices", "to"))
         job = find_job(view, ref, caller)
         access.require_in_namespace(caller, Action.CANCEL, job.spec.namespace)
@@ -141,7 +141,7 @@ def _disruption_limit(job: JobView) -> _DisruptionLimit | None:
     return None if spec.gang else min(bounds, default=None)
 
 
-def _write_orders(view: View, job: JobView, order: _MoveRequest, caller: Caller, now: Instant) -> Plan:
+def _write_orders(view: View, job: JobView, order: _MoveRequest, caller: Caller, now: Instant) -> Plan[JobId]:
     spec, before, live = job.spec, job.intent or JobIntent(job.spec.id), _live_attempts(job)
     stopped = live if spec.gang else order.leaving
     goes_to = None if order.target is None else order.target.spec.id

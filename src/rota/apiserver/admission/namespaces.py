@@ -15,7 +15,7 @@ NAMESPACES_MAX = 10_000  # each is one record for ever
 WEIGHT_MAX = 1000  # against one that has 1: more is a quota in disguise
 
 
-def set_namespace(view: View, name: str, body: object, caller: Caller) -> Plan:
+def set_namespace(view: View, name: str, body: object, caller: Caller) -> Plan[str]:
     """The whole of it: a quota that is left out is none, a weight that is left out is 1.
 
     Not so defaults and bounds, which stay as they are: a client that leaves them out may not know of them.
@@ -46,7 +46,7 @@ def _parse_defaults(value: object) -> dict[str, int]:
     }
 
 
-def delete_namespace(view: View, name: str, caller: Caller) -> Plan:
+def delete_namespace(view: View, name: str, caller: Caller) -> Plan[str]:
     """Of its record only: its jobs go on, without a quota."""
     access.require_cluster_wide(caller, Action.CHANGE_NAMESPACES)
     if name not in view.namespaces:

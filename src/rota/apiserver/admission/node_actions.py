@@ -40,7 +40,7 @@ NO_DRAIN_DEADLINE = DrainDeadline()
 
 def set_node_eligibility(
     view: View, ref: str, eligibility: Eligibility, caller: Caller, drain: DrainDeadline = NO_DRAIN_DEADLINE
-) -> Plan:
+) -> Plan[NodeId]:
     access.require_cluster_wide(caller, Action.CHANGE_NODES)
     node = find_node(view, ref)
     if node.revoked:
@@ -60,7 +60,7 @@ def set_node_eligibility(
     return Plan((changed,), events=tuple(events), why=why, answer=node.spec.id)
 
 
-def drain_node(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan:
+def drain_node(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan[NodeId]:
     """Without a deadline what runs there may end; `force` is at once, unless there is one."""
     said = fields.known_fields(body, ("deadline_seconds", "force"))
     everything = fields.flag("force", said.get("force", False))
@@ -75,7 +75,7 @@ def drain_node(view: View, ref: str, body: object, caller: Caller, now: Instant)
     return set_node_eligibility(view, ref, Eligibility.DRAINING, caller, drain)
 
 
-def delete_node(view: View, ref: str, caller: Caller) -> Plan:
+def delete_node(view: View, ref: str, caller: Caller) -> Plan[NodeId]:
     access.require_cluster_wide(caller, Action.CHANGE_NODES)
     node = find_node(view, ref)
     gone = node.status is None or node.status.state in (NodeState.LOST, NodeState.LEFT)
@@ -97,7 +97,7 @@ def _refuse_while_leased(view: View, node: NodeView) -> None:
         )
 
 
-def delete_node_records(node: NodeView, why: str) -> Plan:
+def delete_node_records(node: NodeView, why: str) -> Plan[NodeId]:
     event = EventRecord("node.changed", why, node=node.spec.id)
     last = node.intent or NodeIntent(
         node.spec.id
@@ -105,7 +105,9 @@ def delete_node_records(node: NodeView, why: str) -> Plan:
     return Plan((last,), deletes=keys_of_node(node.spec.id), events=(event,), why=why, answer=node.spec.id)
 
 
-def enroll_node(view: View, name: str, labels: Mapping[str, str], cluster: str, now: Instant) -> Plan:
+def enroll_node(
+    view: View, name: str, labels: Mapping[str, str], cluster: str, now: Instant
+) -> Plan[NodeSpec]:
     """A new node with a number never used before, and a name nobody else has."""
     check_enrolling_machine(view, cluster, labels)
     number = view.counters.nodes + 1
@@ -128,7 +130,7 @@ def _unused_name(view: View, name: str) -> str:
     return f"{short}-{number}"
 
 
-def revoke_node(view: View, ref: str, caller: Caller, now: Instant, usable_ms: int) -> Plan:
+def revoke_node(view: View, ref: str, caller: Caller, now: Instant, usable_ms: int) -> Plan[NodeId]:
     """`usable_ms`: for how long a certificate that is signed now could be shown or renewed.
 
     The node is kept for that long: then no certificate of it is of any use, and it can be forgotten.
@@ -152,7 +154,7 @@ def revoke_node(view: View, ref: str, caller: Caller, now: Instant, usable_ms: i
     return Plan((wish,), events=(event,), why=why, answer=node.spec.id)
 
 
-def change_node(view: View, ref: str, body: object, caller: Caller) -> Plan:
+def change_node(view: View, ref: str, body: object, caller: Caller) -> Plan[NodeId]:
     said = fields.known_fields(body, (*_TAINT_FIELDS, *_LABEL_FIELDS))
     plans = []
     if not any(name in said for name in _LABEL_FIELDS) or any(name in said for name in _TAINT_FIELDS):
@@ -170,7 +172,7 @@ def change_node(view: View, ref: str, body: object, caller: Caller) -> Plan:
     )
 
 
-def label_node(view: View, ref: str, said: Mapping[str, object], caller: Caller) -> Plan:
+def label_node(view: View, ref: str, said: Mapping[str, object], caller: Caller) -> Plan[NodeId]:
     """`label` grants, or gives a key another value; `unlabel` takes away by key what was granted."""
     access.require_cluster_wide(caller, Action.CHANGE_NODES)
     added, gone = fields.granted_labels("label", said.get("label", {})), _parse_keys(said.get("unlabel", []))
@@ -205,7 +207,7 @@ def _parse_keys(value: object) -> list[str]:
     return keys
 
 
-def taint_node(view: View, ref: str, body: object, caller: Caller) -> Plan:
+def taint_node(view: View, ref: str, body: object, caller: Caller) -> Plan[NodeId]:
     """`taint` adds, or gives a key another value; `untaint` takes away by key, or by key and value."""
     access.require_cluster_wide(caller, Action.CHANGE_NODES)
     said = fields.known_fields(body, ("taint", "untaint"))

@@ -12,6 +12,7 @@ from rota.apiserver.lookup import find_job
 from rota.apiserver.spec import fields
 from rota.model.columns import Ranges
 from rota.model.errors import BadField, Conflict, NotAllowed
+from rota.model.ids import JobId
 from rota.model.job import JobSpec
 from rota.model.limits import ANSWERS_MAX, BLOCK_TASKS
 from rota.model.plan import EventRecord, Instant, Plan
@@ -29,7 +30,7 @@ class LossResolution(msgspec.Struct, frozen=True):
     decision: str
 
 
-def resolve_losses(view: View, said: LossResolution, caller: Caller) -> Plan:
+def resolve_losses(view: View, said: LossResolution, caller: Caller) -> Plan[JobId]:
     """Repeated it changes nothing; a second word on the same attempt is refused: nobody acts twice."""
     job = find_job(view, said.job, caller)
     access.require_in_namespace(caller, Action.CANCEL, job.spec.namespace)
@@ -42,7 +43,7 @@ def resolve_losses(view: View, said: LossResolution, caller: Caller) -> Plan:
     return _write_answers(job, dict.fromkeys(news, said.attempt), word, str(job.spec.recovery_controller))
 
 
-def resolve_losses_by_user(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan:
+def resolve_losses_by_user(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan[JobId]:
     """Whoever may cancel a job may also speak for its controller, of all that waits for its word or some."""
     del now
     said = fields.known_fields(body, ("indices", "word"))
@@ -73,7 +74,7 @@ def _was_decided(job: JobView, index: int, word: RecoveryDecision) -> bool:
     return last is not None and last.word is word and (loss is None or loss.attempt == last.attempt)
 
 
-def _write_answers(job: JobView, attempts: dict[int, int], word: RecoveryDecision, who: str) -> Plan:
+def _write_answers(job: JobView, attempts: dict[int, int], word: RecoveryDecision, who: str) -> Plan[JobId]:
     if not attempts:
         return Plan(answer=job.spec.id, fenced=True)
     words = {index: RecoveryAnswer(attempt, word) for index, attempt in attempts.items()}

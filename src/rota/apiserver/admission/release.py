@@ -9,6 +9,7 @@ from rota.apiserver.lookup import find_job
 from rota.apiserver.spec import fields
 from rota.model.columns import Ranges, ints
 from rota.model.errors import Conflict
+from rota.model.ids import JobId
 from rota.model.job import JobIntent
 from rota.model.lifecycle import TaskState
 from rota.model.limits import BLOCK_TASKS, RESTARTS_MAX
@@ -16,7 +17,7 @@ from rota.model.plan import EventRecord, Instant, Plan
 from rota.model.view import JobView, View
 
 
-def release_tasks(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan:
+def release_tasks(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan[JobId]:
     """Named by the number of its try, so that a repeated wish releases nothing that was held since."""
     job = find_job(view, ref, caller)
     access.require_in_namespace(caller, Action.CANCEL, job.spec.namespace)

@@ -8,7 +8,9 @@ from rota.model.plan import EventRecord, Plan
 from rota.model.report_interval import ReportInterval
 
 
-def set_report_interval(before: ReportInterval, least_ms: int, most_ms: int, caller: Caller) -> Plan:
+def set_report_interval(
+    before: ReportInterval, least_ms: int, most_ms: int, caller: Caller
+) -> Plan[ReportInterval]:
     """Both 0: as the server's configuration says. Nodes are told with their next word."""
     access.require_cluster_wide(caller, Action.CHANGE_NODES)
     hint = f"write {REPORT_LEAST_MS} to {REPORT_MOST_MS}, or 0 for both"

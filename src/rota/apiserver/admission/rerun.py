@@ -28,7 +28,9 @@ class RerunSelection(NamedTuple):
     key: str | None = None  # for which there is one new job only
 
 
-def rerun_job(view: View, ref: str, wanted: RerunSelection, caller: Caller, now: Instant) -> Plan:
+def rerun_job(
+    view: View, ref: str, wanted: RerunSelection, caller: Caller, now: Instant
+) -> Plan[SubmitResult]:
     """Its tasks keep their indices; what succeeded is carried over. An ended job itself never changes."""
     said, key = fields.known_fields(wanted.body, ("failed",)), wanted.key
     job = find_job(view, ref, caller)

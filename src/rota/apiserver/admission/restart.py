@@ -9,6 +9,7 @@ from rota.apiserver.spec import fields
 from rota.model.amounts import parse_count
 from rota.model.columns import Ranges, ints
 from rota.model.errors import BadField, Conflict
+from rota.model.ids import JobId
 from rota.model.job import JobIntent
 from rota.model.limits import BLOCK_TASKS, RESTARTS_MAX
 from rota.model.plan import EventRecord, Instant, Plan
@@ -17,7 +18,7 @@ from rota.model.view import JobView, View
 from rota.rules.phases import FIRST_END, Phase
 
 
-def restart_tasks(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan:
+def restart_tasks(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan[JobId]:
     """Named by the number of its attempt, so that a repeated wish stops nothing that began since."""
     job = find_job(view, ref, caller)
     access.require_in_namespace(caller, Action.CANCEL, job.spec.namespace)
@@ -39,7 +40,7 @@ def restart_tasks(view: View, ref: str, body: object, caller: Caller, now: Insta
     return Plan((wish,), events=(event,), why=why, answer=job.spec.id)
 
 
-def kill_and_restart_tasks(job: JobView, wanted: list[int], caller: Caller, now: Instant) -> Plan:
+def kill_and_restart_tasks(job: JobView, wanted: list[int], caller: Caller, now: Instant) -> Plan[JobId]:
     """Of what is kept running: what runs of these is killed, and started again."""
     live, before = _live_attempts(job), job.intent or JobIntent(job.spec.id)
     chosen = {index: live[index] for index in wanted if index in live}

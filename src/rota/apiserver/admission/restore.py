@@ -35,7 +35,7 @@ def restored_records(records: Iterable[Record], taken_at_ms: int, now: Instant) 
     return [*(known | {record.key: record for record in changed}).values()]
 
 
-def accept_nodes(view: View, caller: Caller, seen_epoch: int, epoch: int, now: Instant) -> Plan:
+def accept_nodes(view: View, caller: Caller, seen_epoch: int, epoch: int, now: Instant) -> Plan[Restored]:
     """The operator says that no other server leads these nodes any more: they may follow this one.
 
     What still runs under a lease of whoever led them ends by itself: until it has, no node is greeted.

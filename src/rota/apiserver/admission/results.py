@@ -31,7 +31,9 @@ class ResultReported(NamedTuple):
     is_new: bool  # else it was reported before, in the same words
 
 
-def report_result(view: View, name: AttemptRef, body: object, caller: Caller, now: Instant) -> Plan:
+def report_result(
+    view: View, name: AttemptRef, body: object, caller: Caller, now: Instant
+) -> Plan[ResultReported]:
     said = _parse_result(body)
     job = _find_job(view, name, caller)
     index = task_index(job, name.task)

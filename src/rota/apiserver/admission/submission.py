@@ -39,7 +39,7 @@ def submit_job(
     now: Instant,
     *,
     controller: str | None = None,
-) -> Plan:
+) -> Plan[SubmitResult]:
     """`controller`: the subscriber that owns the recovery. The key compares the body without it."""
     wish = parse_spec(body)
     known = body if isinstance(body, dict) else {}
@@ -82,7 +82,7 @@ def require_capacity(view: View) -> None:
         raise QueueFull(f"{view.unfinished} jobs have not ended yet", hint="wait until some have ended")
 
 
-def delete_job(view: View, ref: str, caller: Caller) -> Plan:
+def delete_job(view: View, ref: str, caller: Caller) -> Plan[JobId]:
     """All records of an ended job but its submit key, so that a late repeat makes no second one."""
     job = find_job(view, ref, caller)
     access.require_in_namespace(caller, Action.DELETE, job.spec.namespace)

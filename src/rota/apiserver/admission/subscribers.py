@@ -14,7 +14,7 @@ SUBSCRIBERS_MAX = 1000  # each is one record for ever
 
 def acknowledge_events(
     known: Mapping[str, Subscriber], name: str, revision: int, index: int, owner: str = ""
-) -> Plan:
+) -> Plan[Subscriber]:
     """Positions only grow: a late or repeated acknowledgement changes nothing.
 
     One that a former holder of the name has left is replaced by the caller's own.
@@ -35,7 +35,9 @@ def subscriber_name(caller: Caller, name: str) -> str:
     return f"{caller.name}:{fields.name('subscriber', name)}"
 
 
-def subscribe(known: Mapping[str, Subscriber], name: str, now: EventCursor, owner: str = "") -> Plan:
+def subscribe(
+    known: Mapping[str, Subscriber], name: str, now: EventCursor, owner: str = ""
+) -> Plan[Subscriber]:
     """Where a subscriber goes on: behind what it acknowledged; from now on the first time it is heard of.
 
     Who no longer leads may know an older place only, and must not answer.

@@ -12,6 +12,7 @@ from rota.apiserver.spec import fields, job_body
 from rota.apiserver.spec.consistency import refuse_affinity_cycle
 from rota.apiserver.spec.job import BUILT_IN_RESOURCES, SPEC_ATTRIBUTES, SPEC_FIELDS, check_spec, parse_spec
 from rota.model.errors import BadField, Conflict
+from rota.model.ids import JobId
 from rota.model.job import JobIntent, JobKind, JobSpec, resized
 from rota.model.need_origin import NeedOrigin
 from rota.model.plan import EventRecord, Instant, Plan, Record
@@ -47,7 +48,9 @@ class UpdateResult(NamedTuple):
     from_next_attempt: tuple[str, ...]  # and those that hold from a task's next attempt on
 
 
-def update_job(view: View, ref: str, wanted: UpdateRequest, caller: Caller, now: Instant) -> Plan:
+def update_job(
+    view: View, ref: str, wanted: UpdateRequest, caller: Caller, now: Instant
+) -> Plan[UpdateResult]:
     """What is so already needs no precondition: an update whose answer was lost may be repeated."""
     job = find_job(view, ref, caller)
     access.require_in_namespace(caller, Action.SUBMIT, job.spec.namespace)
@@ -167,7 +170,7 @@ def _refuse_ended(job: JobView) -> None:
         raise Conflict(f"job {job.spec.id} is being canceled", hint="submit it again")
 
 
-def rollback_job(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan:
+def rollback_job(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan[JobId]:
     """Once: after it there is nothing to go back to until the next update."""
     del now
     fields.known_fields(body, ())

@@ -15,7 +15,7 @@ from rota.apiserver.admission import submission, update
 from rota.apiserver.admission.recovery import LossResolution, resolve_losses
 from rota.apiserver.admission.report_interval import set_report_interval
 from rota.apiserver.admission.subscribers import acknowledge_events, subscribe, subscriber_name
-from rota.apiserver.admission.update import UpdateRequest, UpdateResult
+from rota.apiserver.admission.update import UpdateRequest
 from rota.apiserver.api import Api, wall_ms
 from rota.apiserver.authentication import Unauthenticated, authenticate_token, while_token_valid
 from rota.apiserver.grpc import actions, snapshot
@@ -35,7 +35,6 @@ from rota.model.errors import BadField, Bug, RotaError
 from rota.model.ids import JobId
 from rota.model.limits import ANSWERS_MAX, NAME_LENGTH_MAX
 from rota.model.plan import Plan
-from rota.model.report_interval import ReportInterval
 from rota.model.subscriber import Subscriber
 from rota.wire import bounds, service_names
 from rota.wire.controller import event_to_wire, indices_from_wire
@@ -162,7 +161,7 @@ class ControllerService(ControllerServicer):
             version = request.if_version if request.HasField("if_version") else None
             body = fields.decode_json(request.fields_json.encode())
             wanted = UpdateRequest(body, version, request.replace, request.max_parallel or None)
-            done: UpdateResult = await self._api.engine.ask(
+            done = await self._api.engine.ask(
                 "apiserver",
                 lambda view, now: update.update_job(view, request.job, wanted, caller, now),
             )
@@ -264,7 +263,7 @@ class ControllerService(ControllerServicer):
     async def SetPace(self, request: pb.SetPaceRequest, context: Context) -> pb.PaceReply:
         async with self._serve_call(context, "set pace", "nodes", request) as caller:
             engine = self._api.engine
-            now: ReportInterval = await engine.ask(
+            now = await engine.ask(
                 "apiserver",
                 lambda *_: set_report_interval(
                     engine.mirror.report_interval, request.least_ms, request.most_ms, caller
@@ -309,7 +308,7 @@ class ControllerService(ControllerServicer):
         engine, name = self._api.engine, subscriber_name(caller, subscriber)
         now = self._api.event_hub.latest_cursor()
 
-        def decide(*_: object) -> Plan:
+        def decide(*_: object) -> Plan[Subscriber]:
             known = engine.mirror.subscribers
             return (
                 subscribe(known, name, now, caller.owner)
@@ -317,8 +316,7 @@ class ControllerService(ControllerServicer):
                 else acknowledge_events(known, name, at.revision, at.index, caller.owner)
             )
 
-        kept: Subscriber = await engine.ask("apiserver", decide)
-        return kept
+        return await engine.ask("apiserver", decide)
 
     @contextmanager
     def _mark_present(self, caller: Caller, subscriber: str) -> Iterator[None]:

@@ -46,7 +46,7 @@ async def show_cluster(request: Request) -> Response:
 async def create_cluster(request: Request) -> Response:
     api, caller = api_of(request), caller_of(request)
     body = await json_body(request)
-    name: str = await api.engine.ask("apiserver", lambda view, _: clusters.create(view, body, caller))
+    name = await api.engine.ask("apiserver", lambda view, _: clusters.create(view, body, caller))
     set_audit_target(request, f"cluster {name}")
     return await _respond(request, name, 201)
 
@@ -64,10 +64,10 @@ async def delete_cluster(request: Request) -> Response:
     return json_response({"name": name}, 202)
 
 
-async def _ask(request: Request, command: Command) -> str:
+async def _ask(request: Request, command: Command[str]) -> str:
     ref = request.path_params["ref"]
     guarded = etags.require_match(request, lambda view: _tag(view, ref), command)
-    name: str = await api_of(request).engine.ask("apiserver", guarded)
+    name = await api_of(request).engine.ask("apiserver", guarded)
     set_audit_target(request, f"cluster {name}")
     return name
 

@@ -6,7 +6,6 @@ from starlette.responses import Response
 from rota.apiserver import access, etags, responses
 from rota.apiserver.access import Action, can_see
 from rota.apiserver.admission import crons as admit_crons
-from rota.apiserver.admission.submission import SubmitResult
 from rota.apiserver.openapi.crons import CRON_FIELDS, CRON_LINE_FIELDS
 from rota.apiserver.responses import api_of, caller_of, json_body, json_response, no_content, set_audit_target
 from rota.apiserver.spec import fields
@@ -78,9 +77,7 @@ async def resume_cron(request: Request) -> Response:
 async def run_cron(request: Request) -> Response:
     caller, ref = caller_of(request), _ref(request)
     engine, key = api_of(request).engine, request.headers.get("idempotency-key")
-    done: SubmitResult = await engine.ask(
-        "apiserver", lambda view, now: admit_crons.run(view, ref, caller, now, key)
-    )
+    done = await engine.ask("apiserver", lambda view, now: admit_crons.run(view, ref, caller, now, key))
     set_audit_target(request, f"job {done.job}")
     shown = await engine.read(lambda mirror: jobs.job_json(mirror, mirror.jobs[done.job], caller))
     return json_response(shown, 201 if done.new else 200)
@@ -92,15 +89,15 @@ async def delete_cron(request: Request) -> Response:
     return no_content()
 
 
-def _with_match(request: Request, command: Command) -> Command:
+def _with_match(request: Request, command: Command[str]) -> Command[str]:
     caller, ref = caller_of(request), _ref(request)
     return etags.require_match(
         request, lambda view: etags.tag_of(admit_crons.find_cron(view, *ref, caller)), command
     )
 
 
-async def _ask(request: Request, command: Command) -> str:
-    done: str = await api_of(request).engine.ask("apiserver", command)
+async def _ask(request: Request, command: Command[str]) -> str:
+    done = await api_of(request).engine.ask("apiserver", command)
     set_audit_target(request, f"cron {done}")
     return done
 

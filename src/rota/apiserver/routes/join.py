@@ -162,7 +162,7 @@ async def enroll(request: Request) -> Response:
         certificate = await asyncio.to_thread(_certify_watcher, api, watcher, csr, secret)
         # It attaches to servers, of which the leader tells it; not to other watchers.
         return json_response(_enrolled_json(api, watcher.id, name, certificate, [api.addresses.agent]), 201)
-    spec: NodeSpec = await api.engine.ask(
+    spec = await api.engine.ask(
         "apiserver", lambda view, now: enroll_node(view, name, token.labels, token.cluster, now)
     )
     set_audit_target(request, f"node {spec.id} {spec.name}")

@@ -63,9 +63,9 @@ async def delete_namespace(request: Request) -> Response:
     return no_content()
 
 
-async def _ask(request: Request, command: Command, name: str) -> str:
+async def _ask(request: Request, command: Command[str], name: str) -> str:
     guarded = etags.require_match(request, lambda view: _tag(view, name), command)
-    done: str = await api_of(request).engine.ask("apiserver", guarded)
+    done = await api_of(request).engine.ask("apiserver", guarded)
     set_audit_target(request, f"namespace {done}")
     return done
 

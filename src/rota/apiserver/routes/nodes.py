@@ -148,7 +148,7 @@ async def _set_eligibility(request: Request, eligibility: Eligibility) -> Respon
     return await _change(request, lambda view, _: set_node_eligibility(view, ref, eligibility, caller))
 
 
-async def _change(request: Request, command: Command, status: int = 200) -> Response:
+async def _change(request: Request, command: Command[NodeId], status: int = 200) -> Response:
     """What an operator wishes of a node, and the node thereafter."""
     api, ref = api_of(request), request.path_params["ref"]
     guarded = etags.require_match(request, lambda view: _tag(view, ref), command)
