@@ -18,11 +18,13 @@ from rota.model.affinity import AffinityIndex
 from rota.model.amounts import GPU, WHOLE_GPU
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.change_log import ChangeLog
-from rota.model.cluster import Machine
+from rota.model.cluster import ClusterIntent, ClusterRecord, Machine
 from rota.model.cluster_matching import JobGroup
 from rota.model.columns import FEW, changes, ints
+from rota.model.cron import CronRecord, CronStatus
 from rota.model.ids import JobId, Key, NodeId, subject_of
 from rota.model.job import (
+    Counters,
     JobCluster,
     JobIntent,
     JobKind,
@@ -31,6 +33,7 @@ from rota.model.job import (
     QueueChange,
     QueueRank,
     SchedulerVerdict,
+    SubmitKey,
     Unplaceable,
     assigned_to,
 )
@@ -41,9 +44,12 @@ from rota.model.node import Connection, NodeIntent, NodeLoad, NodeSpec, NodeStat
 from rota.model.node_table import NodeTable
 from rota.model.plan import Record
 from rota.model.recovery import RecoveryAnswers, SubscriberPresence
+from rota.model.report_interval import ReportInterval
+from rota.model.restored import Restored
 from rota.model.result import ResultRecord
 from rota.model.rollout import JobPreviousVersion, JobRollout
 from rota.model.shape import QueueKey
+from rota.model.subscriber import Subscriber
 from rota.model.system_job import PinBlock, begun
 from rota.model.task import TaskBlock
 from rota.model.usage import NamespaceUsage, UsageAccounts, ended_usage, usage_of
@@ -65,11 +71,21 @@ class Unapplied(Exception):
         self.error = error
 
 
-class Mirror(Tables):
+class Mirror:
     def __init__(self, only_granted: frozenset[str] = frozenset()) -> None:
         """`granted_only_labels`: keys of labels that count only where they were granted."""
-        super().__init__()
         self.granted_only_labels = only_granted
+        # Tables never replaces its dictionaries, so that readers can share them with it.
+        self._tables = Tables()
+        self.namespaces: Mapping[str, NamespaceRecord] = self._tables.namespaces
+        self.clusters: Mapping[str, ClusterRecord] = self._tables.clusters
+        self.cluster_intents: Mapping[str, ClusterIntent] = self._tables.cluster_intents
+        self.machines: Mapping[str, Machine] = self._tables.machines
+        self.subscribers: Mapping[str, Subscriber] = self._tables.subscribers
+        self.crons: Mapping[str, CronRecord] = self._tables.crons
+        self.cron_statuses: Mapping[str, CronStatus] = self._tables.cron_statuses
+        self.ended_jobs = self._tables.ended_jobs
+        self.submit_keys: Mapping[Key, SubmitKey] = self.ended_jobs.submit_keys
         self.jobs: dict[JobId, JobEntry] = {}
         self.nodes: dict[NodeId, NodeEntry] = {}
         self.node_table = NodeTable()
@@ -96,7 +112,7 @@ class Mirror(Tables):
         self.touched: dict[NodeId, None] = {}
         self.refusals = Refusals()
         self._queues = PendingQueues(self.refusals)
-        self._appliers: dict[type, Callable[[Any], None]] = self.setters() | {
+        self._appliers: dict[type, Callable[[Any], None]] = self._tables.setters() | {
             JobSpec: self._set_job,
             JobIntent: self._set_job_intent,
             JobCluster: self._set_job_cluster,
@@ -120,6 +136,21 @@ class Mirror(Tables):
         }
 
     # ---- reading
+
+    @property
+    def counters(self) -> Counters:
+        return self._tables.counters
+
+    @property
+    def report_interval(self) -> ReportInterval:
+        return self._tables.report_interval
+
+    @property
+    def restored(self) -> Restored | None:
+        return self._tables.restored
+
+    def submitted(self, namespace: str, name: str) -> SubmitKey | None:
+        return self._tables.submitted(namespace, name)
 
     def pending_queues(self) -> Iterable[tuple[QueueKey, Sequence[QueueRank]]]:
         self._queues.resume_due(self.now_ms)
@@ -195,7 +226,7 @@ class Mirror(Tables):
                 self._forget_node(NodeId(name))
             case _:
                 self.node_table.capacity_version += head == "namespace"
-                self.delete(key)
+                self._tables.delete(key)
 
     # ---- parking: what our own code failed on
 
@@ -395,11 +426,11 @@ class Mirror(Tables):
             self.touched[record.id] = None  # its connections end
 
     def _set_namespace(self, record: NamespaceRecord) -> None:
-        self.namespaces[record.name] = record
+        self._tables.namespaces[record.name] = record
         self.node_table.capacity_version += 1  # a larger quota is room too
 
     def _set_machine(self, record: Machine) -> None:
-        self.machines[record.name] = record
+        self._tables.machines[record.name] = record
         if record.node in self.nodes:
             self.nodes[record.node].machine_leaving = record.goes
             self._update_openness(self.nodes[record.node])

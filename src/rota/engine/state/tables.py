@@ -25,12 +25,11 @@ class Tables:
         self.machines: dict[str, Machine] = {}  # that providers were asked for
         self.subscribers: dict[str, Subscriber] = {}
         self.ended_jobs = EndedJobs()
-        self.submit_keys = self.ended_jobs.submit_keys
         self.crons: dict[str, CronRecord] = {}  # by namespace and name
         self.cron_statuses: dict[str, CronStatus] = {}
 
     def submitted(self, namespace: str, name: str) -> SubmitKey | None:
-        return self.submit_keys.get(Key(f"submit/{namespace}/{name}"))
+        return self.ended_jobs.submit_keys.get(Key(f"submit/{namespace}/{name}"))
 
     def setters(self) -> dict[type, Callable[[Any], None]]:
         """By the kind of record."""
