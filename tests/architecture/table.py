@@ -67,7 +67,6 @@ THE_WORLD = (
     "sqlite3",
     "os",
     "time",
-    "datetime",
     "random",
     "uuid",
     "logging",
@@ -77,6 +76,9 @@ THE_WORLD = (
     "rota.providers",
     "rota.wire",
 )
+
+# Deciding code may use `datetime` as a type; these of its methods read the clock or the local time zone.
+CLOCK_METHODS = ("now", "today", "utcnow", "fromtimestamp")
 
 # Everything in these packages is concrete, but for the modules named here.
 PORTS = {

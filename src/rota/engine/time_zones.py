@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
-from rota.model.calendar import MINUTE_MS
+from rota.model.amounts import MINUTE_MS
 from rota.model.errors import BadField
 from rota.rules.cron_schedule import Offset
 

@@ -1,12 +1,15 @@
 """How much of what: cpu and gpu in thousandths, memory and disk in bytes, all else in whole numbers."""
 
 import re
+from datetime import UTC, datetime, timedelta
 
 from rota.model import limits
 from rota.model.errors import BadField
 
 CPU, MEMORY, DISK, GPU = "cpu", "memory", "disk", "gpu"
 WHOLE_GPU = 1000  # thousandths of a device
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MINUTE_MS = 60_000
 
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p": 2**50}
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(?:([kmgtp])i?)?b?", re.IGNORECASE)
@@ -103,6 +106,13 @@ def show_amount(resource: str, amount: int) -> str:
             return show_size(amount)
         case _:
             return f"{amount} {resource}"
+
+
+def format_utc(wall_ms: int) -> str:
+    """A wall clock time as 2026-11-16T02:00:00Z, with milliseconds unless they are 0."""
+    at = EPOCH + timedelta(milliseconds=wall_ms)
+    text = at.isoformat(timespec="milliseconds" if at.microsecond else "seconds")
+    return text.replace("+00:00", "Z")
 
 
 def _bounded(field: str, value: object, high: float, hint: str) -> float:

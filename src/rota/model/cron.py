@@ -1,10 +1,11 @@
 """Cron: a job that is submitted again and again at planned instants; CronStatus: how far it has got."""
 
+from datetime import timedelta
 from enum import StrEnum
 
 import msgspec
 
-from rota.model.calendar import MINUTE_MS, stamp
+from rota.model.amounts import EPOCH
 from rota.model.ids import JobId, Key
 from rota.model.job import JobSpec
 
@@ -51,9 +52,8 @@ class CronRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def child_name(self, instant_ms: int) -> str:
         """No job that a user names has an @ in it."""
-        minutes, rest_ms = divmod(instant_ms, MINUTE_MS)
-        name = stamp(minutes)
-        return f"{self.name}@{name if not rest_ms else f'{name[:-1]}{rest_ms // 1000:02}Z'}"
+        at = EPOCH + timedelta(milliseconds=instant_ms)
+        return f"{self.name}@{at:%Y%m%dT%H%M%S}Z" if at.second else f"{self.name}@{at:%Y%m%dT%H%M}Z"
 
 
 class CronRun(msgspec.Struct, frozen=True):

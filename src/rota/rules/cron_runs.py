@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from rota.model.calendar import MINUTE_MS, written
+from rota.model.amounts import format_utc
 from rota.model.cron import CronRecord, CronRun, CronStatus, Overlap
 from rota.model.errors import Rejected
 from rota.model.ids import JobId, Key
@@ -92,7 +92,7 @@ class CronRunBatch:
     def _spec(self, instant_ms: int) -> JobSpec:
         """The job of one run, as it is submitted if nothing forbids it."""
         cron = self._cron
-        instant = written(instant_ms // MINUTE_MS, instant_ms % MINUTE_MS // 1000)
+        instant = format_utc(instant_ms)
         return msgspec.structs.replace(
             cron.template,
             id=JobId(str(self._number + 1)),

@@ -14,7 +14,7 @@ from rota.apiserver.views.job_spec import readable_spec, spec_json
 from rota.engine.reconciler import Command
 from rota.engine.state.mirror import Mirror
 from rota.engine.time_zones import zone
-from rota.model.calendar import MINUTE_MS
+from rota.model.amounts import MINUTE_MS
 from rota.model.cron import CronRecord, CronRun
 from rota.model.errors import NotFound, Rejected
 from rota.rules.cron_runs import live_runs, status_of

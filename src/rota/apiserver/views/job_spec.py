@@ -1,6 +1,5 @@
 """What a job asks for, as it could be sent again; and the last decision on where it runs."""
 
-import time
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -13,7 +12,7 @@ from rota.apiserver.spec.quantities import quantities_json
 from rota.apiserver.spec.service import check_json, restart_json, rollout_policy_json, signal_name
 from rota.engine.state.entries import JobEntry
 from rota.engine.state.mirror import Mirror
-from rota.model.amounts import WHOLE_GPU
+from rota.model.amounts import WHOLE_GPU, format_utc
 from rota.model.attempt import AttemptBlock
 from rota.model.columns import column
 from rota.model.container import ContainerSpec
@@ -149,7 +148,7 @@ def _optional_fields(wanted: JobSpec) -> Iterator[tuple[str, Any]]:
     if wanted.retry != PLAIN:
         yield "retry", _retry_json(wanted.retry)
     if wanted.deadline_at_ms is not None:
-        yield "deadline", _format_instant(wanted.deadline_at_ms)
+        yield "deadline", format_utc(wanted.deadline_at_ms)
 
 
 def _retry_json(retry: Retry) -> Json:
@@ -232,9 +231,3 @@ def gpu_count(thousandths: int) -> float:
 
 def _placed_at_ms(block: AttemptBlock) -> int:
     return int(column(block, "placed_at_ms").max())
-
-
-def _format_instant(wall_ms: int) -> str:
-    seconds, thousandths = divmod(wall_ms, 1000)
-    fraction = f".{thousandths:03}" if thousandths else ""
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f"{fraction}Z"
