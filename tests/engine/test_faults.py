@@ -60,7 +60,7 @@ class Driver:
         self.loop = self._opened()
 
     def ask(
-        self, command: Command | Record, *, owner: str = "apiserver", may_split: bool = False
+        self, command: Command[object] | Record, *, owner: str = "apiserver", may_split: bool = False
     ) -> list[Any]:
         """What the caller hears, in a list that is filled later."""
         heard: list[Any] = []

@@ -42,7 +42,7 @@ def reconciler(
 class Asker:
     """Somebody who waits for the answer to a command."""
 
-    def __init__(self, command: Command, owner: str = "apiserver") -> None:
+    def __init__(self, command: Command[object], owner: str = "apiserver") -> None:
         self.request = Request(owner, command, lambda _: None, lambda _: None)
 
     def refusal(self, decided: Decided) -> RotaError | None:
@@ -52,17 +52,17 @@ class Asker:
         return [outcome.answer for outcome in decided.outcomes if outcome.request is self.request]
 
 
-def ask(loop: Loop, command: Command, owner: str = "apiserver") -> Asker:
+def ask(loop: Loop, command: Command[object], owner: str = "apiserver") -> Asker:
     asker = Asker(command, owner)
     loop.ask(asker.request)
     return asker
 
 
-def always(plan: Plan) -> Command:
+def always(plan: Plan) -> Command[object]:
     return lambda _view, _now: plan
 
 
-def put(*records: Record, **plan: Any) -> Command:
+def put(*records: Record, **plan: Any) -> Command[object]:
     return always(Plan(puts=records, **plan))
 
 

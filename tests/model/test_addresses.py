@@ -2,7 +2,7 @@
 
 import pytest
 
-from rota.model.addresses import is_loopback
+from rota.model.names import is_loopback
 
 
 @pytest.mark.parametrize("host", ["localhost", "::1", "127.0.0.1", "127.8.9.10"])

@@ -2,9 +2,9 @@
 
 from rota.engine.state.mirror import Mirror
 from rota.model.ids import NodeId
-from rota.model.labels import counted, ignored, shown
 from rota.model.node import NodeSpec
 from rota.model.plan import Plan
+from rota.rules.node_labels import ignored_labels, matched_labels, shown_labels
 from rota.testing.builders import add_node, apply
 
 NONE: frozenset[str] = frozenset()
@@ -13,24 +13,27 @@ NONE: frozenset[str] = frozenset()
 def test_a_granted_label_counts_twice_and_goes_before_a_declared_one() -> None:
     declared, granted = {"pool": "prod", "arch": "arm"}, {"pool": "test"}
 
-    assert counted(declared, granted, NONE) == {"pool": "test", "arch": "arm", "granted.pool": "test"}
-    assert shown(declared, granted, NONE) == {"pool": "test", "arch": "arm"}
-    assert ignored(declared, granted, NONE) == {"pool": "prod"}
+    assert matched_labels(declared, granted, NONE) == {"pool": "test", "arch": "arm", "granted.pool": "test"}
+    assert shown_labels(declared, granted, NONE) == {"pool": "test", "arch": "arm"}
+    assert ignored_labels(declared, granted, NONE) == {"pool": "prod"}
 
 
 def test_no_node_declares_what_is_granted() -> None:
     declared = {"granted.pool": "prod"}
 
-    assert counted(declared, {}, NONE) == {}
-    assert ignored(declared, {}, NONE) == declared
+    assert matched_labels(declared, {}, NONE) == {}
+    assert ignored_labels(declared, {}, NONE) == declared
 
 
 def test_labels_that_have_to_be_granted_do_not_count_where_they_are_declared() -> None:
     only = frozenset({"pool"})
 
-    assert counted({"pool": "prod"}, {}, only) == {}
-    assert counted({"pool": "prod"}, {"pool": "prod"}, only) == {"pool": "prod", "granted.pool": "prod"}
-    assert ignored({"pool": "prod"}, {"pool": "prod"}, only) == {}
+    assert matched_labels({"pool": "prod"}, {}, only) == {}
+    assert matched_labels({"pool": "prod"}, {"pool": "prod"}, only) == {
+        "pool": "prod",
+        "granted.pool": "prod",
+    }
+    assert ignored_labels({"pool": "prod"}, {"pool": "prod"}, only) == {}
 
 
 def test_the_scheduler_sees_the_labels_that_count() -> None:

@@ -34,7 +34,7 @@ def test_a_server_that_was_killed_has_forgotten_what_it_was_asked() -> None:
 
 def test_a_wish_that_was_overtaken_by_the_next_says_the_same_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
     users = cluster().users
-    asked: list[Command] = []
+    asked: list[Command[object]] = []
     monkeypatch.setattr(users, "insist", lambda command, _: asked.append(command))
     users.set_eligibility("n1", Eligibility.CORDONED)
     users.set_eligibility("n1", Eligibility.OPEN)

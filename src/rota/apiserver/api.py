@@ -20,10 +20,9 @@ from rota.identity.vault import Vault
 from rota.model.ids import JobId, NodeId
 from rota.model.job import JobSpec
 from rota.model.messages import OutputsRequest
-from rota.model.outlook import DisplacedTasks, PlanResult, WhatIf
+from rota.model.outlook import DisplacedTasks, Explanation, PlanResult, WhatIf
 from rota.model.plan import Instant
 from rota.model.view import View
-from rota.model.why import Explanation
 
 CALLER = "caller"  # in a request's state, once its token has been checked
 LOOPBACK = ("localhost", "127.0.0.1", "::1")

@@ -20,10 +20,8 @@ from rota.config.keys import keys_in as keys_in
 from rota.config.keys import read_toml as read_toml
 from rota.config.keys import schema as schema
 from rota.config.keys import sources as sources
-from rota.model.addresses import is_loopback, is_port
 from rota.model.amounts import CPU, DISK, GPU, MEMORY, parse_count, parse_cpu, parse_seconds, parse_size
 from rota.model.errors import BadField
-from rota.model.labels import PREFIX
 from rota.model.limits import (
     AMOUNT_MAX,
     BODY_SECONDS,
@@ -54,7 +52,8 @@ from rota.model.limits import (
     RESOURCES_MAX,
     TIMEOUT_SECONDS_MAX,
 )
-from rota.model.names import NAME_HINT, is_label, is_name, is_resource
+from rota.model.names import NAME_HINT, is_label, is_loopback, is_name, is_port, is_resource
+from rota.rules.node_labels import PREFIX
 
 HOST_NAME = re.compile(r"[A-Za-z0-9._:-]{1,253}", re.ASCII)
 STORES = ("sqlite", "memory")

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from rota.config.keys import ConfigError
-from rota.model.addresses import is_loopback
 from rota.model.limits import LEADER_TTL_SECONDS, LEADER_TTL_SECONDS_MAX, LEADER_TTL_SECONDS_MIN
+from rota.model.names import is_loopback
 
 SCHEME = "etcd://"
 

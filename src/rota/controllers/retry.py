@@ -6,7 +6,7 @@ from rota.controllers.attempt_end import AttemptEnd, RetryOutcome
 from rota.model.job import JobKind, JobSpec, Recovery
 from rota.model.lifecycle import NOT_STARTED, AttemptState, TaskEvent
 from rota.model.limits import FAULT_BACKOFF_FIRST_MS, FAULT_BACKOFF_MAX_MS, FAULT_JITTER_PERCENT
-from rota.model.retry import EndCause, Failure, Retry
+from rota.model.recovery import EndCause, Failure, Retry
 from rota.model.shape import RunMode
 
 _FAULT_BACKOFF = Retry(

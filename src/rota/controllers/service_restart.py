@@ -4,7 +4,7 @@ from rota.controllers.attempt_end import AttemptEnd, RetryOutcome
 from rota.model.job import JobSpec
 from rota.model.lifecycle import AttemptState, TaskEvent
 from rota.model.limits import SERVICE_BACKOFF_MAX_MS
-from rota.model.retry import Retry
+from rota.model.recovery import Retry
 
 BACKOFF = Retry(delay_max_ms=SERVICE_BACKOFF_MAX_MS)
 

@@ -13,8 +13,8 @@ from rota.gateway import registration
 from rota.gateway.generated import jobscheduler_pb2 as pb
 from rota.gateway.generated import jobscheduler_pb2_grpc as pb_grpc
 from rota.gateway.proxy_node import NodeService
-from rota.model.addresses import is_loopback, is_port
 from rota.model.errors import BadField, RotaError
+from rota.model.names import is_loopback, is_port
 from rota.model.node import Dialled
 from rota.wire import bounds
 

@@ -1,4 +1,4 @@
-"""JobAdoption: that nodes have brought a job back to a server that was started without its records."""
+"""A server without its records: jobs brought back by nodes (JobAdoption), a restored backup (Restored)."""
 
 import msgspec
 
@@ -38,3 +38,20 @@ def jobs_before(epoch: int) -> int:
 def attempts_before(epoch: int) -> int:
     """The highest number that a server of an earlier epoch may have given to an attempt of an adopted job."""
     return min(epoch, EPOCHS_OF_ATTEMPTS) * ATTEMPTS_PER_EPOCH
+
+
+class Restored(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Written by apiserver, first by whoever restores. What happened since the backup is not known here."""
+
+    taken_at_ms: int  # wall clock of the backup
+    restored_at_ms: int  # wall clock
+    accepted: bool = False
+    open_at_ms: int = 0  # cluster time from which nodes are greeted, once it was accepted
+
+    @property
+    def key(self) -> Key:
+        return Key("restored/last")
+
+    def closed(self, now_ms: int) -> bool:
+        """Whether no node may be greeted yet, and so none is to be missed."""
+        return not self.accepted or now_ms < self.open_at_ms

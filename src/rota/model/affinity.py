@@ -4,12 +4,12 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from rota.model.change_log import ChangeLog
 from rota.model.columns import Array
 from rota.model.ids import JobId
 from rota.model.job import JobSpec
 from rota.model.limits import AFFINITY_CHANGES_KEPT
 from rota.model.shape import AffinityTerm, Constraint, Op
+from rota.model.structures import ChangeLog
 
 Selector = tuple[str, Constraint]  # jobs of a namespace, by their labels
 Repulsion = tuple[str, AffinityTerm]  # a term by which jobs of a namespace keep others away

@@ -7,6 +7,7 @@ from rota.model import limits
 from rota.model.errors import BadField
 
 CPU, MEMORY, DISK, GPU = "cpu", "memory", "disk", "gpu"
+TASKS = "tasks"  # counted like a resource in quotas: live tasks, whatever they request
 WHOLE_GPU = 1000  # thousandths of a device
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MINUTE_MS = 60_000

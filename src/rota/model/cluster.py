@@ -1,7 +1,7 @@
 """Cluster, a named group of nodes; ClusterIntent, what is wanted of it; Machine, one that was asked for."""
 
 from collections.abc import Mapping
-from typing import Self
+from typing import NamedTuple, Self
 
 import msgspec
 
@@ -234,3 +234,18 @@ class Machine(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def became(self, node: NodeId, now_ms: int) -> Self:
         return msgspec.structs.replace(self.turned(MachineEvent.JOINED, now_ms), node=node)
+
+
+class ClusterFit(NamedTuple):
+    """Of the nodes of one cluster that take work."""
+
+    able: int  # nodes that could run a task of it, were they empty and connected
+    free: int  # tasks of it that have room there now
+
+
+class ScaleEstimate(NamedTuple):
+    """By how much a cluster would have to grow for those who wait in it."""
+
+    waiting: int  # tasks that find no room, also when the machines on their way are there
+    nodes: int  # the fewest more with which as many of them start as with the most there may be
+    starts: int  # tasks that start with these

@@ -1,4 +1,4 @@
-"""Container: the image a job's tasks run in, and what of the node they see in there."""
+"""Isolation of a job: the container image its tasks run in, or the sandbox around their processes."""
 
 from enum import StrEnum
 
@@ -43,3 +43,11 @@ class ContainerSpec(msgspec.Struct, frozen=True, omit_defaults=True):
         """What a node's owner may not allow: what is refused to one with these is refused to all."""
         mounts = sorted(f"{one.source}{':ro' if one.read_only else ''}" for one in self.mounts)
         return (f"user {self.user}", *mounts) if self.user else tuple(mounts)
+
+
+SANDBOX = Constraint("sandbox", Op.EXISTS)  # the label of nodes on which one can be made
+
+
+class SandboxSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    network: bool = False
+    writable: tuple[str, ...] = ()  # paths of the node, beside its own directories

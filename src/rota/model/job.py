@@ -6,10 +6,9 @@ from typing import NamedTuple
 import msgspec
 
 from rota.model.cluster import DEFAULT
-from rota.model.container import RUNTIME, ContainerSpec
+from rota.model.container import RUNTIME, SANDBOX, ContainerSpec, SandboxSpec
 from rota.model.dependency import Dependency
-from rota.model.ids import JobId, Key
-from rota.model.lazy import lazy
+from rota.model.ids import JobId, Key, NodeId
 from rota.model.lifecycle import JOB_ENDS, JobState
 from rota.model.limits import (
     BLOCK_TASKS,
@@ -18,13 +17,9 @@ from rota.model.limits import (
     LEASE_MARGIN_SHARE,
     LEASE_MS,
 )
-from rota.model.move import MoveOrder
-from rota.model.need_origin import NeedOrigin
 from rota.model.node import DIALLED
-from rota.model.recovery import WhenControllerAbsent
+from rota.model.recovery import PLAIN, Retry, WhenControllerAbsent
 from rota.model.result import Reporter
-from rota.model.retry import PLAIN, Retry
-from rota.model.sandbox import SANDBOX, SandboxSpec
 from rota.model.service import SIGTERM, HealthCheck, RestartPolicy, RolloutPolicy
 from rota.model.shape import (
     LEASES,
@@ -42,6 +37,26 @@ from rota.model.shape import (
     SpreadTerm,
 )
 from rota.model.steps import Step
+from rota.model.structures import lazy
+
+
+class MoveOrder(msgspec.Struct, frozen=True, array_like=True):
+    """The attempt that leaves its node, and where the task may go. Part of a JobIntent."""
+
+    attempt: int  # the attempt that is stopped
+    tries: int  # the try that this attempt serves
+    source: NodeId  # the node that the task leaves
+    target: NodeId | None  # the node that it goes to; None: any node but the one it leaves
+    at_ms: int  # cluster time of the order
+    leaves: bool = True  # False: a task of a gang that is stopped because another one leaves its node
+
+
+class NeedOrigin(StrEnum):
+    EXPLICIT = "explicit"  # its own
+    NAMESPACE = "namespace"
+    OBSERVED = "observed"  # nobody's: the last of its name used so much
+    DEFAULT = "default"
+
 
 QueueRank = tuple[int, int, int]  # whose turn it is: the smaller first, the last is the job's number
 
@@ -476,3 +491,22 @@ class Counters(msgspec.Struct, frozen=True):
     @property
     def key(self) -> Key:
         return Key("meta/counters")
+
+
+NO_CLUSTER = ""  # in place of a cluster's name: jobs that have none yet
+
+
+class JobGroup(NamedTuple):
+    """Jobs that the same clusters can serve, and that are bound to theirs alike."""
+
+    shape: Shape
+    cluster: str | None  # that they name; None: any
+    moves: bool  # they may change over to another cluster while they wait
+    near: tuple[AffinityTerm, ...] = ()
+    namespace: str = ""  # of which jobs are meant by `near`
+
+
+def group_of(spec: JobSpec) -> JobGroup:
+    if not spec.near:
+        return JobGroup(spec.shape, spec.cluster, spec.move_pending)
+    return JobGroup(spec.shape, spec.cluster, spec.move_pending, spec.near, spec.namespace)

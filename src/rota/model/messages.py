@@ -5,12 +5,11 @@ from typing import NamedTuple, Self
 
 import msgspec
 
-from rota.model.container import ContainerSpec
+from rota.model.container import ContainerSpec, SandboxSpec
 from rota.model.ids import JobId
 from rota.model.job import JobSpec
 from rota.model.node import NodeLoad
 from rota.model.result import ResultEndpoint
-from rota.model.sandbox import SandboxSpec
 from rota.model.service import SIGTERM, HealthCheck, RestartPolicy, ServiceStatus
 from rota.model.shape import RunMode
 from rota.model.steps import Step, StepMark

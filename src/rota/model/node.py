@@ -202,3 +202,14 @@ class NodeLoad(msgspec.Struct, frozen=True, omit_defaults=True):
     disks: tuple[DiskUsage, ...] = ()
     gpus: tuple[GpuUsage, ...] = ()
     shortage: str | None = None  # why it takes nothing new
+
+
+class ReportInterval(msgspec.Struct, frozen=True):
+    """Written by apiserver. Both 0: as the server's configuration says."""
+
+    least_ms: int = 0
+    most_ms: int = 0
+
+    @property
+    def key(self) -> Key:
+        return Key("pace/reports")

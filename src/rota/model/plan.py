@@ -5,7 +5,7 @@ from typing import Any, Generic, NamedTuple, Self
 import msgspec
 from typing_extensions import TypeVar
 
-from rota.model.adoption import JobAdoption
+from rota.model.adoption import JobAdoption, Restored
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.cluster import ClusterIntent, ClusterRecord, Machine
 from rota.model.cron import CronRecord, CronStatus
@@ -22,15 +22,12 @@ from rota.model.job import (
     Unplaceable,
 )
 from rota.model.namespace import NamespaceRecord
-from rota.model.node import NodeIntent, NodeSpec, NodeStatus
+from rota.model.node import NodeIntent, NodeSpec, NodeStatus, ReportInterval
 from rota.model.recovery import RecoveryAnswers
-from rota.model.report_interval import ReportInterval
-from rota.model.restored import Restored
 from rota.model.result import ResultRecord
 from rota.model.rollout import JobPreviousVersion, JobRollout
 from rota.model.subscriber import Subscriber
-from rota.model.system_job import PinBlock
-from rota.model.task import TaskBlock
+from rota.model.task import PinBlock, TaskBlock
 
 Answer = TypeVar("Answer")
 Answer_co = TypeVar("Answer_co", covariant=True, default=None)

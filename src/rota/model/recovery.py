@@ -1,12 +1,52 @@
-"""A task lost with its node whose owner is an outside controller: what is known, and what the owner says."""
+"""What follows the end of an attempt: retry policy, causes, and decisions of a recovery controller."""
 
-from collections.abc import Iterable
 from enum import StrEnum
 
 import msgspec
 
 from rota.model.ids import JobId, Key
-from rota.model.limits import TOLD_AGAIN_FIRST_MS, TOLD_AGAIN_LAST_MS
+from rota.model.limits import (
+    RETRY_BACKOFF_FIRST_MS,
+    RETRY_BACKOFF_MAX_MS,
+    RETRY_JITTER_PERCENT,
+    TOLD_AGAIN_FIRST_MS,
+    TOLD_AGAIN_LAST_MS,
+)
+
+
+class EndCause(StrEnum):
+    """What ended an attempt, where neither its state nor its code tells. Words are part of the wire."""
+
+    OOM = "oom"  # it went beyond its memory
+    NODE_DOWN = "node_down"  # its node was lost, or restarted, while it ran
+    KEEPER_DIED = "keeper_died"  # the keeper of its node died, and with it everything that ran there
+    NODE_LEFT = "node_left"  # its node stopped it without an order, because the node leaves or shuts down
+
+
+class Failure(StrEnum):
+    """What a job may want to be tried again for, beside exit codes."""
+
+    SIGNAL = "signal"  # killed by one, not for its memory
+    OOM = "oom"
+    TIMEOUT = "timeout"  # over its time limit
+
+
+class Retry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Nothing in `on` and `codes`: every failure but a time limit."""
+
+    on: tuple[Failure, ...] = ()
+    codes: tuple[int, ...] = ()  # exit codes that are tried again
+    fail_on: tuple[int, ...] = ()  # exit codes that never are
+    delay_ms: int = RETRY_BACKOFF_FIRST_MS
+    delay_max_ms: int = RETRY_BACKOFF_MAX_MS
+    jitter_percent: int = RETRY_JITTER_PERCENT
+
+    @property
+    def is_choosy(self) -> bool:
+        return bool(self.on or self.codes)
+
+
+PLAIN = Retry()
 
 
 class RecoveryDecision(StrEnum):
@@ -58,40 +98,3 @@ class RecoveryAnswers(msgspec.Struct, frozen=True):
     def on(self, index: int, attempt: int) -> RecoveryDecision | None:
         said = self.words.get(index)
         return None if said is None or said.attempt != attempt else said.word
-
-
-class SubscriberPresence:
-    """Which subscribers are connected, as seen by this process: an observation, never stored."""
-
-    def __init__(self, since_ms: int = 0) -> None:
-        self._since_ms = since_ms  # when this process began to look
-        self._streams: dict[str, int] = {}
-        self._left_ms: dict[str, int] = {}
-
-    def connected_one(self, name: str) -> None:
-        self._streams[name] = self._streams.get(name, 0) + 1
-
-    def disconnected_one(self, name: str, now_ms: int) -> None:
-        streams = self._streams.pop(name, 0) - 1
-        if streams > 0:
-            self._streams[name] = streams
-        else:
-            self._left_ms[name] = now_ms
-
-    def connected(self, user: str) -> list[str]:
-        """The names under which subscribers of this user are connected."""
-        return names_of(user, self._streams)
-
-    def is_young(self, now_ms: int, wait_ms: int) -> bool:
-        """Whether this process began to look so recently that subscribers may not have reconnected yet."""
-        return now_ms - self._since_ms < wait_ms
-
-    def absent_since(self, name: str) -> int | None:
-        """Cluster time; None: it is connected. Who was never seen is missed since we look."""
-        return None if name in self._streams else self._left_ms.get(name, self._since_ms)
-
-
-def names_of(user: str, subscribers: Iterable[str]) -> list[str]:
-    """The names of this user's subscribers, of those that are given as user:name."""
-    prefix = f"{user}:"
-    return sorted(one.removeprefix(prefix) for one in subscribers if one.startswith(prefix))

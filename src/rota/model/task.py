@@ -1,4 +1,4 @@
-"""TaskBlock: which try of each of up to 256 consecutive tasks is wanted, or how the task ended."""
+"""Task records: the desired attempt of each task (TaskBlock), the node of a system job's task (PinBlock)."""
 
 from collections.abc import Mapping
 from typing import ClassVar, Self
@@ -7,6 +7,7 @@ import msgspec
 
 from rota.model.columns import zeros
 from rota.model.ids import JobId, Key, NodeId
+from rota.model.job import JobKind, JobSpec
 from rota.model.recovery import Loss
 from rota.model.service import HealthySince
 
@@ -60,3 +61,32 @@ class TaskBlock(msgspec.Struct, frozen=True, omit_defaults=True):
     @classmethod
     def new(cls, job: JobId, block: int, size: int) -> Self:
         return cls(job, block, **zeros(cls, size))
+
+
+class PinBlock(msgspec.Struct, frozen=True):
+    """Written by scheduler. An index is given once to a node and never to another; blocks only grow.
+
+    Of an adopted job an index may be of a node that is not known: then `unknown_node` stands for it.
+    """
+
+    job: JobId
+    block: int
+    nodes: tuple[NodeId, ...]  # by position in the block
+
+    @property
+    def key(self) -> Key:
+        return Key(f"pin/{self.job}/{self.block}")
+
+
+def unknown_node(index: int) -> NodeId:
+    """A name that no node has, another one for each index."""
+    return NodeId(f"?{index}")
+
+
+def begun(spec: JobSpec) -> JobSpec:
+    """Its tasks come with its nodes: as many are counted as there are pins."""
+    return msgspec.structs.replace(spec, count=0) if spec.kind is JobKind.SYSTEM else spec
+
+
+def grown(spec: JobSpec, more: int) -> JobSpec:
+    return msgspec.structs.replace(spec, count=spec.count + more)

@@ -3,12 +3,10 @@
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from rota.model.adoption import JobAdoption
+from rota.model.adoption import JobAdoption, Restored
 from rota.model.affinity import AffinityIndex
 from rota.model.attempt import AttemptBlock, StatusBlock
-from rota.model.change_log import ChangeLog
 from rota.model.cluster import ClusterIntent, ClusterRecord, Machine
-from rota.model.cluster_matching import JobGroup
 from rota.model.columns import ints
 from rota.model.cron import CronRecord, CronStatus
 from rota.model.ended_jobs import EndedJobs
@@ -16,9 +14,11 @@ from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import (
     Counters,
     JobCluster,
+    JobGroup,
     JobIntent,
     JobSpec,
     JobStatus,
+    MoveOrder,
     QueueChange,
     QueueRank,
     SchedulerVerdict,
@@ -27,19 +27,16 @@ from rota.model.job import (
 )
 from rota.model.lifecycle import JobState, NodeState
 from rota.model.limits import BLOCK_TASKS
-from rota.model.move import MoveOrder
-from rota.model.namespace import NamespaceRecord
+from rota.model.namespace import NamespaceRecord, UsageAccounts
 from rota.model.node import Connection, NodeIntent, NodeLoad, NodeSpec, NodeStatus
 from rota.model.node_table import NodeTable
-from rota.model.recovery import RecoveryAnswers, SubscriberPresence
-from rota.model.restored import Restored
+from rota.model.recovery import RecoveryAnswers
 from rota.model.result import ResultRecord
 from rota.model.rollout import JobPreviousVersion, JobRollout
 from rota.model.shape import QueueKey
-from rota.model.subscriber import Subscriber
-from rota.model.system_job import PinBlock
-from rota.model.task import TaskBlock
-from rota.model.usage import UsageAccounts
+from rota.model.structures import ChangeLog
+from rota.model.subscriber import Subscriber, SubscriberPresence
+from rota.model.task import PinBlock, TaskBlock
 
 
 class TaskCounts(Protocol):

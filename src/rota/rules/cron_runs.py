@@ -9,8 +9,8 @@ from rota.model.cron import CronRecord, CronRun, CronStatus, Overlap
 from rota.model.errors import Rejected
 from rota.model.ids import JobId, Key
 from rota.model.job import Counters, JobIntent, JobSpec
+from rota.model.namespace import NamespaceUsage, usage_of
 from rota.model.plan import EventRecord, Instant, Plan, Record
-from rota.model.usage import NamespaceUsage, usage_of
 from rota.model.view import JobView, View, keys_of
 from rota.rules.namespace_bounds import admitted
 from rota.rules.needs import assess_needs

@@ -5,10 +5,10 @@ from typing import Any
 
 from rota.model.cluster import DEFAULT
 from rota.model.job import JobSpec
-from rota.model.labels import counted
 from rota.model.lifecycle import NodeState
 from rota.model.node import Eligibility
 from rota.model.shape import AffinityTerm, Constraint, Op, SpreadTerm
+from rota.rules.node_labels import matched_labels
 from rota.sim.broken import InvariantBroken
 
 Placed = Sequence[tuple[JobSpec, str]]  # jobs and nodes, one for each task
@@ -137,7 +137,7 @@ class AffinityChecks:
     def _labels(self, node: str) -> dict[str, str]:
         spec, status = self._known[f"node/{node}/spec"], self._known.get(f"node/{node}/status")
         said = {} if status is None else status.labels
-        return counted(said, {**spec.labels, "node": spec.name, "cluster": spec.cluster}, frozenset())
+        return matched_labels(said, {**spec.labels, "node": spec.name, "cluster": spec.cluster}, frozenset())
 
 
 def home_of(known: Mapping[str, Any], spec: JobSpec) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 from rota.apiserver.admission.recovery import LossResolution, resolve_losses
 from rota.apiserver.streams.event_cursor import SequencedEvent
 from rota.model.errors import Rejected
+from rota.model.ids import JobId
 from rota.model.plan import Instant, Plan
 from rota.model.recovery import RecoveryDecision
 from rota.model.view import View
@@ -35,7 +36,7 @@ class SimRecoveryController(SimSubscriber):
     def _say(self, said: LossResolution) -> None:
         server = self.luck.choice(self.servers)
 
-        def command(view: View, _: Instant) -> Plan:
+        def command(view: View, _: Instant) -> Plan[JobId]:
             return resolve_losses(view, said, ADMIN)
 
         def refused(error: Any) -> None:

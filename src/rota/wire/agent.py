@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from rota.model.container import ContainerNetwork, ContainerSpec, MountSpec, PullPolicy
+from rota.model.container import ContainerNetwork, ContainerSpec, MountSpec, PullPolicy, SandboxSpec
 from rota.model.ids import JobId
 from rota.model.limits import (
     AMOUNT_MAX,
@@ -33,7 +33,6 @@ from rota.model.messages import (
 )
 from rota.model.node import DiskUsage, GpuUsage, NodeLoad
 from rota.model.result import ResultEndpoint
-from rota.model.sandbox import SandboxSpec
 from rota.model.service import SIGTERM
 from rota.model.shape import RunMode
 from rota.model.steps import Step, StepMark

@@ -13,9 +13,8 @@ from rota.apiserver.spec import fields
 from rota.model.columns import Ranges, ints
 from rota.model.errors import Conflict
 from rota.model.ids import JobId, NodeId
-from rota.model.job import JobIntent, JobKind
+from rota.model.job import JobIntent, JobKind, MoveOrder
 from rota.model.limits import BLOCK_TASKS, MOVES_MAX, NAME_LENGTH_MAX
-from rota.model.move import MoveOrder
 from rota.model.plan import EventRecord, Instant, Plan
 from rota.model.shape import RunMode
 from rota.model.view import JobView, NodeView, View

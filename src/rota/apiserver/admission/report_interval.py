@@ -4,8 +4,8 @@ from rota.apiserver import access
 from rota.apiserver.access import Action, Caller
 from rota.model.errors import BadField
 from rota.model.limits import REPORT_LEAST_MS, REPORT_MOST_MS
+from rota.model.node import ReportInterval
 from rota.model.plan import EventRecord, Plan
-from rota.model.report_interval import ReportInterval
 
 
 def set_report_interval(

@@ -10,12 +10,12 @@ import msgspec
 
 from rota.apiserver import access
 from rota.apiserver.access import Action, Caller
+from rota.model.adoption import Restored
 from rota.model.errors import Conflict
 from rota.model.ids import Key
 from rota.model.job import Counters, JobIntent, JobSpec, JobStatus
 from rota.model.limits import RESTORE_NUMBERS
 from rota.model.plan import EventRecord, Instant, Plan, Record
-from rota.model.restored import Restored
 from rota.model.shape import RunMode
 from rota.model.view import View
 

@@ -13,15 +13,15 @@ from rota.apiserver.spec.consistency import refuse_affinity_cycle
 from rota.apiserver.spec.job import BUILT_IN_RESOURCES, SPEC_ATTRIBUTES, SPEC_FIELDS, check_spec, parse_spec
 from rota.model.errors import BadField, Conflict
 from rota.model.ids import JobId
-from rota.model.job import JobIntent, JobKind, JobSpec, resized
-from rota.model.need_origin import NeedOrigin
+from rota.model.job import JobIntent, JobKind, JobSpec, NeedOrigin, resized
 from rota.model.plan import EventRecord, Instant, Plan, Record
-from rota.model.rollout import JobPreviousVersion, plan_rollback, previous_version
+from rota.model.rollout import JobPreviousVersion
 from rota.model.shape import RunMode
-from rota.model.system_job import begun
+from rota.model.task import begun
 from rota.model.view import JobView, View
 from rota.rules.namespace_bounds import check_update
 from rota.rules.needs import assess_needs, with_origins
+from rota.rules.rollback import plan_rollback, previous_version
 
 IMMUTABLE_FIELDS = ("name", "namespace", "kind", "after", "cluster")
 IMMEDIATE_FIELDS = frozenset(

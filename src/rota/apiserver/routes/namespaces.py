@@ -15,8 +15,7 @@ from rota.apiserver.views import pages
 from rota.engine.reconciler import Command
 from rota.engine.state.mirror import Mirror
 from rota.model.errors import NotFound
-from rota.model.namespace import NamespaceRecord
-from rota.model.usage import NamespaceUsage
+from rota.model.namespace import NamespaceRecord, NamespaceUsage
 from rota.model.view import View
 
 Json = dict[str, object]

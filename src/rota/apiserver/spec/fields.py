@@ -10,7 +10,6 @@ import msgspec
 
 from rota.model.cluster import MACHINE
 from rota.model.errors import BadField, Rejected
-from rota.model.labels import PREFIX
 from rota.model.limits import (
     ENV_BYTES_MAX,
     LABEL_VALUE_MAX,
@@ -22,6 +21,7 @@ from rota.model.limits import (
 )
 from rota.model.names import LABEL, NAME, NAME_HINT, RESERVED_RESOURCES
 from rota.model.node import DIALLED
+from rota.rules.node_labels import PREFIX
 
 TEXT_MAX = 1024  # a reason given by a person
 TERM_MAX = 8192  # one condition: a list of values, each of which fits a line

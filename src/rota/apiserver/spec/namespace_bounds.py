@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 from rota.apiserver.spec import fields, placement
 from rota.model.amounts import parse_count, parse_size
 from rota.model.limits import AMOUNT_MAX, COUNT_MAX, JOBS_WAITING_MAX, PRIORITY_MAX
-from rota.model.namespace import NamespaceBounds
-from rota.model.usage import NamespaceUsage
+from rota.model.namespace import NamespaceBounds, NamespaceUsage
 
 _CLUSTERS_HINT = 'write a list of names, as ["default"]'
 

@@ -9,6 +9,7 @@ from rota.model.amounts import (
     DISK,
     GPU,
     MEMORY,
+    TASKS,
     WHOLE_GPU,
     parse_count,
     parse_cpu,
@@ -17,7 +18,6 @@ from rota.model.amounts import (
 )
 from rota.model.errors import BadField
 from rota.model.limits import AMOUNT_MAX, COUNT_MAX, GPUS_MAX, RESOURCES_MAX
-from rota.model.namespace import TASKS
 
 GPU_MAX = 10**6  # devices of a whole cluster: more is a typing error
 

@@ -12,7 +12,8 @@ from rota.model.errors import BadField
 from rota.model.job import JobKind, JobSpec, Recovery
 from rota.model.limits import CONTROLLER_WAIT_SECONDS, TIMEOUT_SECONDS_MAX
 from rota.model.plan import Instant
-from rota.model.recovery import WhenControllerAbsent, names_of
+from rota.model.recovery import WhenControllerAbsent
+from rota.model.subscriber import names_of
 from rota.model.view import View
 
 _CONTROLLER_FIELDS = ("controller", "when_no_controller", "controller_wait")

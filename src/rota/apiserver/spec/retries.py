@@ -7,7 +7,7 @@ from rota.apiserver.spec import fields
 from rota.model import limits
 from rota.model.amounts import parse_count, parse_seconds
 from rota.model.errors import BadField
-from rota.model.retry import Failure, Retry
+from rota.model.recovery import Failure, Retry
 
 SHORTHANDS = {"attempts": "retries", "on": "retry_on", "fail_on": "fail_on"}  # of the table's entries
 TABLE_FIELDS = (*SHORTHANDS, "delay", "delay_max", "jitter")

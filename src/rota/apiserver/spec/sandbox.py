@@ -1,10 +1,10 @@
 """`sandbox` of a submit -> a Sandbox, or an error that names the field."""
 
 from rota.apiserver.spec import fields
+from rota.model.container import SandboxSpec
 from rota.model.errors import BadField
 from rota.model.job import JobSpec
 from rota.model.limits import MOUNTS_MAX, SANDBOX_WORDS_MAX
-from rota.model.sandbox import SandboxSpec
 
 SANDBOX_FIELDS = ("network", "writable")
 PATHS_HINT = 'write a list of paths, as ["/data"]'

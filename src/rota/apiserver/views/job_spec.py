@@ -15,12 +15,10 @@ from rota.engine.state.mirror import Mirror
 from rota.model.amounts import WHOLE_GPU, format_utc
 from rota.model.attempt import AttemptBlock
 from rota.model.columns import column
-from rota.model.container import ContainerSpec
+from rota.model.container import ContainerSpec, SandboxSpec
 from rota.model.ids import NodeId
-from rota.model.job import JobKind, JobSpec, with_observed_needs
-from rota.model.need_origin import NeedOrigin
-from rota.model.retry import PLAIN, Retry
-from rota.model.sandbox import SandboxSpec
+from rota.model.job import JobKind, JobSpec, NeedOrigin, with_observed_needs
+from rota.model.recovery import PLAIN, Retry
 from rota.model.service import SIGTERM
 from rota.model.shape import Policy
 from rota.model.steps import Step

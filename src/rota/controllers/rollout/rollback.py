@@ -6,8 +6,9 @@ from rota.engine.reconciler import Reconciler
 from rota.model.ids import JobId
 from rota.model.job import JobSpec
 from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan
-from rota.model.rollout import JobRollout, RolloutState, plan_rollback
+from rota.model.rollout import JobRollout, RolloutState
 from rota.model.view import View
+from rota.rules.rollback import plan_rollback
 
 
 def _on_rollout(rollout: JobRollout) -> Iterable[str]:

@@ -2,8 +2,8 @@
 
 from rota.model.ids import JobId
 from rota.model.lifecycle import JobState
+from rota.model.outlook import Explanation, WaitReason
 from rota.model.view import JobView, View, state_of
-from rota.model.why import Explanation, WaitReason
 
 _NAMED = 8  # others named in an answer
 

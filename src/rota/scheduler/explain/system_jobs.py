@@ -2,9 +2,9 @@
 
 from rota.model.lifecycle import NodeState
 from rota.model.limits import BLOCK_TASKS
+from rota.model.outlook import Explanation, WaitReason
 from rota.model.plan import Instant
 from rota.model.view import JobView, NodeView, View
-from rota.model.why import Explanation, WaitReason
 from rota.rules.phases import Phase
 from rota.scheduler.explain.phrases import join_few
 
