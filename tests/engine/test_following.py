@@ -57,7 +57,7 @@ def change(
 
 async def test_it_knows_what_it_hears_and_tells_listeners(engine: Engine) -> None:
     heard: list[Committed] = []
-    engine.listen(heard.append)
+    engine.on_commit(heard.append)
     engine.replay(change(1, job(1), events=ROW))
     engine.replay(CommitChange(2, 2000, [], ["job/1/spec"], None))
 

@@ -177,7 +177,7 @@ async def test_listeners_hear_of_each_commit_in_order_when_it_is_on_disk(store: 
         heard.append((committed.revision, jobs(engine.mirror), kinds))
 
     async with running(store) as engine:
-        engine.listen(listen)
+        engine.on_commit(listen)
         await engine.ask("apiserver", submit(1))
         await engine.ask("apiserver", lambda _view, _now: NO_CHANGE)
         await engine.ask("apiserver", submit(2))

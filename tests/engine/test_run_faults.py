@@ -83,8 +83,8 @@ async def test_a_listener_that_raises_neither_stops_the_others_nor_the_engine(st
         mended.append(committed)
 
     async with running(store) as engine:
-        engine.listen(stumble)
-        engine.listen(heard.append)
+        engine.on_commit(stumble)
+        engine.on_commit(heard.append)
         await engine.ask("apiserver", submit(1))
         is_broken = False
         await engine.ask("apiserver", submit(2))
@@ -184,7 +184,7 @@ async def test_the_event_tells_what_was_parked_and_that_it_recovered(store: Gate
     async with running(
         store, Reconciler("fake", "controllers", {JobSpec: own_id}, decide, lambda _: ())
     ) as engine:
-        engine.listen(hear)
+        engine.on_commit(hear)
         await engine.ask("apiserver", submit(1))
         is_broken = False
         engine.observe(lambda _: None, ("fake", "1"))

@@ -28,7 +28,7 @@ async def deaf(tmp_path: Path) -> AsyncIterator[DeafStore]:
 async def test_listeners_hear_that_everything_was_read_again(deaf: DeafStore) -> None:
     heard: list[Committed] = []
     async with running(deaf) as engine:
-        engine.listen(heard.append)
+        engine.on_commit(heard.append)
         deaf.answers_lost = 1
         with pytest.raises(Unavailable):
             await engine.ask("apiserver", submit(1))
@@ -43,7 +43,7 @@ async def test_listeners_hear_that_everything_was_read_again(deaf: DeafStore) ->
 async def test_what_is_committed_after_that_is_told_as_ever(deaf: DeafStore) -> None:
     heard: list[Committed] = []
     async with running(deaf) as engine:
-        engine.listen(heard.append)
+        engine.on_commit(heard.append)
         deaf.answers_lost = 1
         with pytest.raises(Unavailable):
             await engine.ask("apiserver", submit(1))
@@ -57,7 +57,7 @@ async def test_nobody_is_told_of_an_old_state_that_was_read(deaf: DeafStore) -> 
     async with running(deaf) as engine:
         old = await deaf.read()
         await engine.ask("apiserver", submit(1))
-        engine.listen(lambda _: heard.append(jobs(engine.mirror)))
+        engine.on_commit(lambda _: heard.append(jobs(engine.mirror)))
         deaf.fail_commits.append(Unavailable("the store does not answer"))
         deaf.old_snapshots.append(old)
         with pytest.raises(Unavailable):

@@ -150,7 +150,7 @@ def test_all_blocks_of_an_array_are_held_but_what_was_brought() -> None:
 
 def test_what_a_rerun_left_out_has_succeeded_and_what_is_not_wanted_is_not_held() -> None:
     mirror = restarted()
-    bring(mirror, A, job_spec(1, count=6, kept=4, carried=((0, 1),)), runs(2))
+    bring(mirror, A, job_spec(1, count=6, desired_count=4, carried=((0, 1),)), runs(2))
 
     assert task_states(mirror) == [
         *(TaskState.SUCCEEDED, TaskState.SUCCEEDED, TaskState.WANTED, TaskState.HELD),

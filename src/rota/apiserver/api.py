@@ -123,7 +123,7 @@ class Api:
     plan_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CONCURRENT_PLANS_MAX))
 
     def __post_init__(self) -> None:
-        self.engine.listen(self.counters.on_commit)
+        self.engine.on_commit(self.counters.on_commit)
 
     def now(self) -> Instant:
         return Instant(self.engine.now_ms(), wall_ms())

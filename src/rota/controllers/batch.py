@@ -130,7 +130,7 @@ def finish_attempts(view: View, job: JobView, block: int, now: Instant) -> Plan:
     task = job.tasks.get(block) or TaskBlock.new(job.spec.id, block, job.spec.block_size(block))
     positions = _newly_ended(task, attempt, status)
     if not positions:  # what was taken back may have been the last of a job that is given up, or made smaller
-        is_over = job.verdict is not None or job.spec.kept is not None
+        is_over = job.verdict is not None or job.spec.desired_count is not None
         return decide_job(job, now) if is_over else NO_CHANGE
     asked = ask_recovery_controller(view, job, BlockRecords(task, attempt, status), positions, now)
     positions = [position for position in positions if position not in asked.losses]
@@ -319,7 +319,7 @@ def _result_event(job: JobView) -> JobEvent:
 def _count_scaled_down(job: JobView) -> int:
     """Tasks that ended because fewer are wanted: the others alone make the result."""
     spec = job.spec
-    blocks = range(spec.size // BLOCK_TASKS, spec.blocks if spec.kept is not None else 0)
+    blocks = range(spec.size // BLOCK_TASKS, spec.blocks if spec.desired_count is not None else 0)
     starts = {block: max(0, spec.size - block * BLOCK_TASKS) for block in blocks}
     return sum(job.phases[block].count(Phase.CANCELED, start) for block, start in starts.items())
 

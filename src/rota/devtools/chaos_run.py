@@ -99,7 +99,7 @@ def _listening(engine: Engine) -> Iterator[ChaosReport]:
             for sentence in effects.sentences(committed.events, names):
                 _print("rota", sentence, committed.wall_ms)
 
-    engine.listen(hear)
+    engine.on_commit(hear)
     try:
         yield effects
     finally:

@@ -1,4 +1,4 @@
-"""A time zone's name -> how far its clock is ahead, by the tz database of this machine. [I/O]"""
+"""The name of a time zone -> its UTC offset over time, from the tz database of this machine. [I/O]"""
 
 from datetime import UTC, datetime
 from functools import lru_cache

@@ -280,7 +280,7 @@ class Checks:
 
     def _wanted(self, spec: JobSpec) -> Iterable[tuple[int, TaskState | None]]:
         """But for what is beyond the wanted, or was: what starts once, ever, does not start again."""
-        once = spec.kept is not None and spec.run is RunMode.AT_MOST_ONCE
+        once = spec.desired_count is not None and spec.run is RunMode.AT_MOST_ONCE
         for index, state in self._states(spec):
             if not (spec.is_scaled_down(index) or (once and state is TaskState.CANCELED)):
                 yield index, state

@@ -31,8 +31,8 @@ class _CoroutineEngine:
     def __init__(self, engine: SimEngine) -> None:
         self._engine = engine
 
-    def listen(self, listener: Callable[[Any], None]) -> None:
-        self._engine.heard.append(lambda: listener(None))
+    def on_commit(self, hook: Callable[[Any], None]) -> None:
+        self._engine.heard.append(lambda: hook(None))
 
     async def read(self, look: Callable[[Mirror], T]) -> T:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()

@@ -131,7 +131,7 @@ class AgentService(pb_grpc.AgentServicer):
         self._readings = LogReadings()
         self._pushes = PushLimits()
         self._tails = tails
-        engine.listen(self._on_commit)
+        engine.on_commit(self._on_commit)
 
     # ---- rpc (gRPC chooses these names)
 

@@ -62,7 +62,7 @@ class EventHub:
         self._recent = RecentEvents()
         self._new_events = asyncio.Event()
         self._followers: dict[JobId, list[JobChangeSignal]] = {}
-        engine.listen(self._on_commit)
+        engine.on_commit(self._on_commit)
 
     async def events_after(self, position: EventCursor) -> AsyncGenerator[list[SequencedEvent], None]:
         """What happened since, each once and in order, then as it happens; [] is a mere sign of life."""

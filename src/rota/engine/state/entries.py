@@ -169,7 +169,7 @@ class JobEntry:
         self.devices: dict[int, ReservedGpus] = {}  # by index; only of attempts with GPUs
         self.counted = NO_MEMBERSHIP
         self.counted_version = -1  # version of the affinity index from which `counted` was computed
-        if spec.kept is not None:
+        if spec.desired_count is not None:
             self._bound()
 
     def records(self) -> Iterator[Record]:
@@ -244,7 +244,7 @@ class JobEntry:
 
     def _bound(self) -> None:
         """Give scaled-down tasks their phase: it follows from the spec alone and is in no record."""
-        for block in range(self.spec.blocks if self.spec.kept is not None else 0):
+        for block in range(self.spec.blocks if self.spec.desired_count is not None else 0):
             size, attempt = self.spec.block_size(block), self.attempts.get(block)
             before = self.phases.get(block) or bytes(size)
             now = self.bounded(
@@ -261,9 +261,9 @@ class JobEntry:
 
     def bounded(self, block: int, phases: BlockPhases) -> BlockPhases:
         """The phases of a block, in which tasks beyond the desired count are canceled."""
-        if self.spec.kept is None:
+        if self.spec.desired_count is None:
             return phases
-        return phases.bounded(max(0, self.spec.kept - block * BLOCK_TASKS))
+        return phases.bounded(max(0, self.spec.desired_count - block * BLOCK_TASKS))
 
     def differing(self, record: TaskBlock | AttemptBlock | StatusBlock) -> list[int] | None:
         """Positions at which a record differs from the previous one of its key; None: possibly all."""
