@@ -23,7 +23,9 @@ def plan_rollback(
     """None: there is nothing to go back to. As many tasks are wanted as now; what never changed goes on."""
     if former is None or former.spec is None:
         return None
-    next_ = msgspec.structs.replace(former.spec, version=spec.version + 1, count=spec.count, desired_count=spec.desired_count)
+    next_ = msgspec.structs.replace(
+        former.spec, version=spec.version + 1, count=spec.count, desired_count=spec.desired_count
+    )
     before = wish or JobIntent(spec.id)
     wished = msgspec.structs.replace(
         before,

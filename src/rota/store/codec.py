@@ -1,4 +1,4 @@
-"""Records as bytes: msgpack with field names, so that fields can be added; the kind is told by the key."""
+"""Records as bytes: msgpack with field names, so that fields can be added; the key determines the type."""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -88,7 +88,7 @@ def decode(key: str, value: bytes) -> Record:
 
 
 def decode_all(written: Iterable[tuple[str, bytes]]) -> Decoded:
-    """Decode what can be decoded; a newer version of Rota may have written the rest, or a bug of ours."""
+    """Decode all records that can be decoded; others may come from a newer version of Rota, or from a bug."""
     records: list[Record] = []
     failed: dict[str, Exception] = {}
     for key, value in written:
