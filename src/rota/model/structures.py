@@ -7,7 +7,7 @@ T = TypeVar("T")
 
 
 class ChangeLog(Generic[T]):
-    """An append-only list that drops its older half when full; a reader that fell behind starts over."""
+    """An append-only list that drops its older half when full. Each reader remembers its own position."""
 
     def __init__(self, entries_max: int) -> None:
         self._entries: list[T] = []
@@ -26,14 +26,14 @@ class ChangeLog(Generic[T]):
             self._dropped += count
 
     def since(self, position: int) -> list[T] | None:
-        """Entries added after that position; None: some of them are no longer kept."""
+        """Entries added after that position; None: some of them were dropped, and the reader starts over."""
         if position < self._dropped:
             return None
         return self._entries[position - self._dropped :]
 
 
 class lazy(Generic[T]):  # noqa: N801 - it is used as `property` is
-    """As `functools.cached_property`, which before Python 3.12 takes a lock each time: twice the cost."""
+    """Like `functools.cached_property`, which before Python 3.12 takes a lock at each first access."""
 
     def __init__(self, make: Callable[[Any], T]) -> None:
         self._make = make

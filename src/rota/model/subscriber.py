@@ -8,15 +8,15 @@ from rota.model.ids import Key
 
 
 class Subscriber(msgspec.Struct, frozen=True):
-    """Written by apiserver."""
+    """The position of a subscriber in the event log. Written by apiserver."""
 
     name: str
     revision: int
     index: int
-    owner: str = ""  # of the token that keeps it; empty: kept before owners were noted
+    owner: str = ""  # of the token that created it; empty: created before owners were recorded
 
     def belongs_to(self, owner: str) -> bool:
-        """Whether it was not kept by a former holder of the token's name."""
+        """Whether it belongs to this owner, and not to an earlier token of the same name."""
         return not self.owner or self.owner == owner
 
     @property
@@ -28,7 +28,7 @@ class SubscriberPresence:
     """Which subscribers are connected, as seen by this process: an observation, never stored."""
 
     def __init__(self, since_ms: int = 0) -> None:
-        self._since_ms = since_ms  # when this process began to look
+        self._since_ms = since_ms  # when this process started to observe
         self._streams: dict[str, int] = {}
         self._left_ms: dict[str, int] = {}
 
@@ -47,15 +47,15 @@ class SubscriberPresence:
         return names_of(user, self._streams)
 
     def is_young(self, now_ms: int, wait_ms: int) -> bool:
-        """Whether this process began to look so recently that subscribers may not have reconnected yet."""
+        """Whether this process started so recently that subscribers may not have reconnected yet."""
         return now_ms - self._since_ms < wait_ms
 
     def absent_since(self, name: str) -> int | None:
-        """Cluster time; None: it is connected. Who was never seen is missed since we look."""
+        """Cluster time since when it is absent, at most since this process started; None: it is connected."""
         return None if name in self._streams else self._left_ms.get(name, self._since_ms)
 
 
 def names_of(user: str, subscribers: Iterable[str]) -> list[str]:
-    """The names of this user's subscribers, of those that are given as user:name."""
+    """The names of a user's subscribers among these, which are given as user:name."""
     prefix = f"{user}:"
-    return sorted(one.removeprefix(prefix) for one in subscribers if one.startswith(prefix))
+    return sorted(name.removeprefix(prefix) for name in subscribers if name.startswith(prefix))

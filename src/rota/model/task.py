@@ -13,15 +13,18 @@ from rota.model.service import HealthySince
 
 
 class KeeperDeath(msgspec.Struct, frozen=True, array_like=True):
-    """The death of a keeper. Node and wall clock name it: they are the same for every task that was there."""
+    """The death of a keeper. Node and wall clock identify it: they are equal for all tasks that it ran."""
 
     node: NodeId
-    ended_at_ms: int  # wall clock, as the next keeper on that node noted it
-    ms: int  # cluster time at which the task's loss was entered
+    ended_at_ms: int  # wall clock, as the next keeper on that node recorded it
+    ms: int  # cluster time at which the loss of the task was recorded
 
 
 class TaskBlock(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Written by controllers, from a task's first end or unwanting on. No record means: all wanted, try 0."""
+    """States and desired attempt numbers of up to 256 consecutive tasks. Written by controllers.
+
+    It is written with the first end or cancellation of a task; no record means all desired, attempt 0.
+    """
 
     COLUMNS: ClassVar[Mapping[str, str]] = {
         "state": "u1",
@@ -33,19 +36,17 @@ class TaskBlock(msgspec.Struct, frozen=True, omit_defaults=True):
     job: JobId
     block: int
     state: bytes  # TaskState
-    wanted: bytes  # number of the wanted try
-    failures: bytes  # tries that count against the job's retries
-    not_before: bytes  # cluster time from which the wanted try may be placed; of a held one, given up
+    wanted: bytes  # the desired attempt number, see rota.model.attempt
+    failures: bytes  # attempts that count against the job's retries
+    not_before: bytes  # cluster time from which it may be placed; of a held task, at which it is failed
     reasons: dict[int, str] = {}  # position in the block -> sentence
     downed: dict[int, tuple[NodeId, ...]] = {}  # position -> nodes that were lost while it ran there
-    downed_ms: dict[int, tuple[int, ...]] = {}  # the same: in cluster time, when that was
+    downed_ms: dict[int, tuple[int, ...]] = {}  # position -> cluster times of these losses
     deaths: dict[int, tuple[KeeperDeath, ...]] = {}  # position -> deaths of keepers it ran under
-    faults: dict[int, int] = {}  # position -> faults of the cluster in a row, where there are any
-    losses: dict[int, Loss] = {}  # position -> what its controller is to decide
-    renew: dict[int, int] = {}  # position -> the attempt that makes way for one of the newest version
-    proofs: dict[
-        int, HealthySince
-    ] = {}  # position -> since when that is well, while it takes the others' place
+    faults: dict[int, int] = {}  # position -> cluster faults in a row, if there are any
+    losses: dict[int, Loss] = {}  # position -> a loss that its recovery controller has to decide about
+    renew: dict[int, int] = {}  # position -> the attempt that a rollout replaces
+    proofs: dict[int, HealthySince] = {}  # position -> since when its new attempt is healthy, in a rollout
 
     @property
     def key(self) -> Key:
@@ -64,9 +65,10 @@ class TaskBlock(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PinBlock(msgspec.Struct, frozen=True):
-    """Written by scheduler. An index is given once to a node and never to another; blocks only grow.
+    """The node of each of up to 256 consecutive tasks of a system job. Written by scheduler.
 
-    Of an adopted job an index may be of a node that is not known: then `unknown_node` stands for it.
+    An index belongs to one node forever; blocks only grow. In an adopted job the node of an index may be
+    unknown: then `unknown_node` stands for it.
     """
 
     job: JobId
@@ -79,12 +81,12 @@ class PinBlock(msgspec.Struct, frozen=True):
 
 
 def unknown_node(index: int) -> NodeId:
-    """A name that no node has, another one for each index."""
+    """A placeholder id that no node has, a different one for each index."""
     return NodeId(f"?{index}")
 
 
 def begun(spec: JobSpec) -> JobSpec:
-    """Its tasks come with its nodes: as many are counted as there are pins."""
+    """The spec of a new job: a system job starts without tasks, and its count grows with its pins."""
     return msgspec.structs.replace(spec, count=0) if spec.kind is JobKind.SYSTEM else spec
 
 

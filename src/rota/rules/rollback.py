@@ -10,42 +10,45 @@ from rota.model.rollout import JobPreviousVersion, JobRollout, RolloutState
 
 
 class Rollback(NamedTuple):
-    """A rollback is an update: the former fields as the next version."""
+    """A rollback is an update: the fields of the previous version as the next version."""
 
     spec: JobSpec
-    wish: JobIntent
-    former: JobPreviousVersion
+    intent: JobIntent
+    previous: JobPreviousVersion
 
 
 def plan_rollback(
-    spec: JobSpec, wish: JobIntent | None, former: JobPreviousVersion | None, why: str
+    spec: JobSpec, intent: JobIntent | None, previous: JobPreviousVersion | None, why: str
 ) -> Rollback | None:
-    """None: there is nothing to go back to. As many tasks are wanted as now; what never changed goes on."""
-    if former is None or former.spec is None:
+    """The rollback of a job; None: there is nothing to roll back to.
+
+    The number of tasks stays as it is, and attempts of versions in `spare` are not replaced.
+    """
+    if previous is None or previous.spec is None:
         return None
-    next_ = msgspec.structs.replace(
-        former.spec, version=spec.version + 1, count=spec.count, desired_count=spec.desired_count
+    next_spec = msgspec.structs.replace(
+        previous.spec, version=spec.version + 1, count=spec.count, desired_count=spec.desired_count
     )
-    before = wish or JobIntent(spec.id)
-    wished = msgspec.structs.replace(
+    before = intent or JobIntent(spec.id)
+    next_intent = msgspec.structs.replace(
         before,
-        replace=next_.version,
-        spare=former.spare,
+        replace=next_spec.version,
+        spare=previous.spare,
         back_from=before.replace or spec.version,
         back_why=why,
     )
-    return Rollback(next_, wished, JobPreviousVersion(spec.id))
+    return Rollback(next_spec, next_intent, JobPreviousVersion(spec.id))
 
 
 def previous_version(
-    old: JobSpec, wish: JobIntent | None, former: JobPreviousVersion | None, rollout: JobRollout | None
+    old: JobSpec, intent: JobIntent | None, previous: JobPreviousVersion | None, rollout: JobRollout | None
 ) -> JobPreviousVersion:
-    """What the version after `old` goes back to: not to one that is itself on its way, or has failed."""
-    replaced = 0 if wish is None else wish.replace
+    """What a rollback from the version after `old` returns to: never a version in rollout, or failed."""
+    replaced = 0 if intent is None else intent.replace
     is_good = not replaced or (
         rollout is not None and (rollout.version, rollout.state) == (replaced, RolloutState.DONE)
     )
-    if former is not None and former.spec is not None and not is_good:
-        return former
-    spare = (*(() if wish is None else wish.spare), (replaced or 1, old.version))
+    if previous is not None and previous.spec is not None and not is_good:
+        return previous
+    spare = (*(() if intent is None else intent.spare), (replaced or 1, old.version))
     return JobPreviousVersion(old.id, old, spare[-SPARED_MAX:])

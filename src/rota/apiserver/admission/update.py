@@ -187,7 +187,7 @@ def rollback_job(view: View, ref: str, body: object, caller: Caller, now: Instan
     parse_spec(job_body.spec_to_body(back.spec))  # beside the number of tasks there are by now
     refuse_affinity_cycle(view, back.spec)
     check_update(view, job.spec, back.spec)
-    before = f"what it was before version {back.wish.back_from}"
+    before = f"what it was before version {back.intent.back_from}"
     why = f"{caller.name} lets job {job.spec.id} go back to {before}, as version {back.spec.version}"
     event = EventRecord("job.rollout", why, job=job.spec.id, state="back")
     return Plan(tuple(back), events=(event,), why=why, answer=job.spec.id)

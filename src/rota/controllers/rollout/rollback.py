@@ -41,7 +41,7 @@ def decide(view: View, key: str, now: Instant) -> Plan:
     back = plan_rollback(job.spec, job.intent, job.previous_version, job.rollout.reason or "")
     if back is None:
         return NO_CHANGE
-    before = f"what it was before version {back.wish.back_from}"
+    before = f"what it was before version {back.intent.back_from}"
     why = f"job {key} goes back to {before}, as version {back.spec.version}: {job.rollout.reason}"
     return Plan(
         tuple(back), events=(EventRecord("job.rollout", why, job=job.spec.id, state="back"),), why=why
