@@ -20,7 +20,7 @@ from rota.apiserver.http import make_app
 from rota.apiserver.views import certificates
 from rota.clusters import assign, cluster_groups, lifecycle, scale
 from rota.config import ServerConfig, ServerOptions, machines_dir, renewal_window, server_config
-from rota.config.etcd import endpoints, plain_text_beyond
+from rota.config.etcd import endpoints, plain_text_endpoint
 from rota.controllers import batch, cron, dependencies, expire, system
 from rota.controllers.rollout import rollback, rollout
 from rota.engine.reconciler import Reconciler
@@ -112,7 +112,7 @@ def _print_ready(server: "Server", config: ServerConfig) -> None:
     print_line(f"Rota server ready: api {server.url}, agents {server.addresses.agent}")
     if config.worker_gateway.enabled:
         print_line(gateway_line(server.addresses))
-    if (beyond := plain_text_beyond(config.etcd, config.store)) is not None:
+    if (beyond := plain_text_endpoint(config.etcd, config.store)) is not None:
         print_line(
             f"  WARNING: etcd at {beyond} is spoken to in plain text: keys and tokens can be read on the way"
         )
