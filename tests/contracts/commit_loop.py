@@ -1,4 +1,4 @@
-"""A process that commits until it is killed, and says each revision once it is acknowledged."""
+"""A process that commits until it is killed, and prints each revision once it is acknowledged."""
 
 import asyncio
 import sys

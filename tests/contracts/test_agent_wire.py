@@ -1,4 +1,4 @@
-"""Orders over the wire between control plane and agent, also with one of them a release behind."""
+"""Orders on the wire between control plane and agent, also with one of them a release behind."""
 
 import msgspec
 import pytest
@@ -39,31 +39,31 @@ def over_the_wire(orders: JobOrders) -> JobOrders:
 
 
 @pytest.mark.parametrize("work", SHAPES)
-def test_work_arrives_with_its_container_or_sandbox_or_without(work: TaskTemplate) -> None:
+def test_a_task_template_round_trips_with_and_without_isolation(work: TaskTemplate) -> None:
     assert over_the_wire(JobOrders(JOB, work, [], [])).work == work
 
 
 @pytest.mark.parametrize("gpus", [0, 1, 0b1010, 1 << 63, (1 << 64) - 1])
-def test_orders_arrive_as_they_were_given(gpus: int) -> None:
+def test_orders_round_trip(gpus: int) -> None:
     starts = [Start(0, 1, firm=True, gpus=gpus), Start(3, 2, firm=False), Start(4, 1, firm=True, gpus=0b1)]
     orders = JobOrders(JOB, WORK, starts, [Stop(1, 1)])
 
     assert over_the_wire(orders) == orders
 
 
-def test_an_order_of_a_server_that_names_no_gpus_leaves_the_choice_to_the_node() -> None:
+def test_an_order_without_gpus_leaves_the_choice_to_the_node() -> None:
     before = pb.JobOrders(job="7", start_index=[0, 1], start_attempt=[1, 1], start_firm=[True, True])
 
     assert orders_from_wire(before).start == [Start(0, 1, firm=True), Start(1, 1, firm=True)]
 
 
-def test_work_without_gpus_is_ordered_as_it_was_before_there_were_any() -> None:
+def test_orders_without_gpus_do_not_use_the_field() -> None:
     sent = orders_to_wire(JobOrders(JOB, None, [Start(0, 1, firm=True), Start(1, 1, firm=False)], []))
 
     assert not sent.start_gpus
 
 
-def test_a_load_arrives_as_it_was_said() -> None:
+def test_a_load_report_round_trips() -> None:
     gpus = (GpuUsage("A100", 37, 40 * 1024**3, None), GpuUsage("unknown"))
     load = NodeLoad(700, 5, None, 8, 1500, 10, 4, 3, (DiskUsage("/", 9, 2),), gpus)
 

@@ -73,7 +73,7 @@ async def test_a_user_who_may_write_below_the_prefix_is_enough(
 
 
 @pytest.mark.parametrize(("user", "password"), [(None, ""), ("root", "wrong")])
-async def test_others_are_told_that_they_are_not(guarded: LocalEtcd, user: str | None, password: str) -> None:
+async def test_other_users_are_refused(guarded: LocalEtcd, user: str | None, password: str) -> None:
     access = EtcdAccess(tuple(guarded.endpoints), user=user, password=password, call_seconds=PATIENCE_SECONDS)
     store = EtcdStore(access)
 
@@ -83,7 +83,7 @@ async def test_others_are_told_that_they_are_not(guarded: LocalEtcd, user: str |
     await store.close()
 
 
-async def test_with_a_ca_tls_is_spoken_and_a_certificate_shown(tmp_path: Path) -> None:
+async def test_with_a_ca_tls_is_used_with_a_client_certificate(tmp_path: Path) -> None:
     ca = trustme.CA()
     server, own = ca.issue_cert("127.0.0.1"), ca.issue_cert("rota")
     (tmp_path / "key.pem").write_bytes(server.private_key_pem.bytes())

@@ -1,4 +1,4 @@
-"""EtcdStore when etcd, or the way to it, fails: done once or not at all, and known which."""
+"""EtcdStore when etcd or the network fails: a commit is applied once or not at all, and it is known which."""
 
 import asyncio
 from collections.abc import Iterator
@@ -69,7 +69,7 @@ async def keys_below(etcd: LocalEtcd, directory: Path, part: str) -> list[bytes]
 # ---- answers that do not come
 
 
-async def test_a_commit_whose_answer_was_lost_is_found_and_not_done_twice(
+async def test_a_commit_whose_answer_was_lost_is_found_and_applied_once(
     one: LocalEtcd, tmp_path: Path
 ) -> None:
     async with relay_to(one.endpoints[0]) as relay:
@@ -88,7 +88,7 @@ async def test_a_commit_whose_answer_was_lost_is_found_and_not_done_twice(
         await store.close()
 
 
-async def test_a_commit_that_nobody_answered_is_unavailable_and_what_follows_is_outdated(
+async def test_a_commit_without_an_answer_is_unavailable_and_the_next_one_is_stale(
     one: LocalEtcd, tmp_path: Path
 ) -> None:
     async with relay_to(one.endpoints[0]) as relay:
@@ -108,9 +108,7 @@ async def test_a_commit_that_nobody_answered_is_unavailable_and_what_follows_is_
         await store.close()
 
 
-async def test_a_commit_that_never_arrived_is_said_again_to_another_member(
-    one: LocalEtcd, tmp_path: Path
-) -> None:
+async def test_a_commit_that_never_arrived_is_sent_to_another_member(one: LocalEtcd, tmp_path: Path) -> None:
     async with relay_to(one.endpoints[0]) as relay:
         store = store_at(tmp_path, relay.address, one.endpoints[0])
         epoch = await store.acquire_epoch()
@@ -121,7 +119,7 @@ async def test_a_commit_that_never_arrived_is_said_again_to_another_member(
         await store.close()
 
 
-async def test_a_member_that_hangs_is_left_for_another(three: LocalEtcd, tmp_path: Path) -> None:
+async def test_a_hanging_member_is_replaced_by_another(three: LocalEtcd, tmp_path: Path) -> None:
     store = store_at(tmp_path, *three.endpoints)
     epoch = await store.acquire_epoch()
     with three.paused(1), hurried(store):
@@ -149,7 +147,7 @@ async def read_again(store: EtcdStore) -> int:
             await asyncio.sleep(0.05)
 
 
-async def test_members_killed_one_after_the_other_lose_and_double_nothing(
+async def test_killing_members_one_by_one_loses_and_duplicates_nothing(
     three: LocalEtcd, tmp_path: Path
 ) -> None:
     store = store_at(tmp_path, *three.endpoints)
@@ -208,7 +206,7 @@ async def test_without_a_quorum_nothing_is_acknowledged(tmp_path: Path) -> None:
 # ---- leadership
 
 
-async def test_who_lost_its_lease_between_read_and_write_writes_nothing(
+async def test_a_leader_that_lost_its_lease_between_read_and_write_writes_nothing(
     one: LocalEtcd, tmp_path: Path
 ) -> None:
     store = store_at(tmp_path, *one.endpoints)
@@ -228,7 +226,7 @@ async def test_who_lost_its_lease_between_read_and_write_writes_nothing(
     await store.close()
 
 
-async def test_while_nobody_leads_nothing_is_written_or_forgotten(one: LocalEtcd, tmp_path: Path) -> None:
+async def test_without_a_leader_nothing_is_written_or_deleted(one: LocalEtcd, tmp_path: Path) -> None:
     """A key that is not there was created at revision 0, which is no epoch."""
     store = store_at(tmp_path, *one.endpoints)
     await commit(store, batch(await store.acquire_epoch(), puts={"k": b"v"}, events=b"row"))
@@ -243,7 +241,7 @@ async def test_while_nobody_leads_nothing_is_written_or_forgotten(one: LocalEtcd
     await other.close()
 
 
-async def test_of_many_that_stand_at_once_one_leads_and_the_next_follows_when_it_leaves(
+async def test_one_of_many_candidates_leads_and_the_next_follows_when_it_leaves(
     one: LocalEtcd, tmp_path: Path
 ) -> None:
     stores = [store_at(tmp_path, *one.endpoints) for _ in range(5)]
@@ -267,7 +265,7 @@ async def test_of_many_that_stand_at_once_one_leads_and_the_next_follows_when_it
     assert epochs == sorted(set(epochs))
 
 
-async def test_a_renewed_lease_outlives_its_time(one: LocalEtcd, tmp_path: Path) -> None:
+async def test_a_renewed_lease_lasts_beyond_its_ttl(one: LocalEtcd, tmp_path: Path) -> None:
     access = EtcdAccess(tuple(one.endpoints), call_seconds=30.0)
     store, other = (EtcdStore(access, f"{tmp_path}/", ttl_seconds=6) for _ in range(2))
     epoch = await store.acquire_epoch()
@@ -287,7 +285,7 @@ async def test_a_renewed_lease_outlives_its_time(one: LocalEtcd, tmp_path: Path)
 # ---- more than one transaction takes
 
 
-async def test_a_large_commit_that_was_not_put_in_its_places_counts_all_the_same(
+async def test_a_large_commit_that_was_not_put_in_place_is_durable(
     one: LocalEtcd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fails(*_: Any) -> None:
@@ -312,7 +310,7 @@ async def test_a_large_commit_that_was_not_put_in_its_places_counts_all_the_same
     await again.close()
 
 
-async def test_a_large_commit_that_was_cut_short_left_nothing_that_counts(
+async def test_a_large_commit_interrupted_before_pending_has_no_effect(
     one: LocalEtcd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fails(*_: Any) -> None:
@@ -336,7 +334,7 @@ async def test_a_large_commit_that_was_cut_short_left_nothing_that_counts(
     await again.close()
 
 
-async def test_the_pieces_of_a_large_value_go_with_it(one: LocalEtcd, tmp_path: Path) -> None:
+async def test_the_pieces_of_a_large_value_are_deleted_with_it(one: LocalEtcd, tmp_path: Path) -> None:
     store = store_at(tmp_path, *one.endpoints)
     epoch = await store.acquire_epoch()
     await commit(store, batch(epoch, puts={"a": LARGE, "b": LARGE}, events=LARGE))
@@ -357,7 +355,7 @@ async def test_the_pieces_of_a_large_value_go_with_it(one: LocalEtcd, tmp_path: 
 # ---- history and space
 
 
-async def test_a_read_that_history_overtook_is_begun_again(
+async def test_a_read_overtaken_by_a_compaction_is_repeated(
     one: LocalEtcd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "_PAGE", 10)
@@ -386,9 +384,7 @@ async def test_a_read_that_history_overtook_is_begun_again(
     await reader.close()
 
 
-async def test_history_is_forgotten_so_that_etcd_does_not_fill_up(
-    one: LocalEtcd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_history_is_compacted(one: LocalEtcd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(etcd_store, "_COMPACT_BYTES", 1000)
     store = store_at(tmp_path, *one.endpoints)
     epoch = await store.acquire_epoch()
@@ -404,7 +400,7 @@ async def test_history_is_forgotten_so_that_etcd_does_not_fill_up(
     await store.close()
 
 
-async def test_a_full_etcd_is_said_and_the_batch_is_not_done(tmp_path: Path) -> None:
+async def test_a_full_etcd_raises_store_full_and_the_batch_is_not_applied(tmp_path: Path) -> None:
     with LocalEtcd(tmp_path / "etcd", 1, "--quota-backend-bytes=2000000") as etcd:
         store = store_at(tmp_path, *etcd.endpoints)
         epoch = await store.acquire_epoch()

@@ -1,4 +1,4 @@
-"""Who follows the trail of commits has what reading everything gives, without reading it again."""
+"""A standby that watches commits has the same state as a full read, without reading again."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -93,7 +93,7 @@ async def follow_while(follower: Follower, act: Callable[[], None]) -> None:
         await asyncio.to_thread(act)
 
 
-async def test_every_kind_of_commit_is_heard_of(store: EtcdStore) -> None:
+async def test_every_kind_of_commit_is_watched(store: EtcdStore) -> None:
     await store.acquire_epoch()
     writer, follower = Writer(store), Follower(store.watch())
     await writer.commit({"a": b"1", "b": b"2"})
@@ -115,7 +115,7 @@ async def test_every_kind_of_commit_is_heard_of(store: EtcdStore) -> None:
     assert follower.trail.large.keys() == {"large"}
 
 
-async def test_who_was_cut_off_goes_on_from_where_it_stood(store: EtcdStore) -> None:
+async def test_an_interrupted_watch_resumes_where_it_was(store: EtcdStore) -> None:
     await store.acquire_epoch()
     writer, follower = Writer(store), Follower(store.watch())
     for number in range(5):
@@ -126,7 +126,7 @@ async def test_who_was_cut_off_goes_on_from_where_it_stood(store: EtcdStore) -> 
     assert follower.whole_reads == 1
 
 
-async def test_where_history_is_compacted_everything_is_read_again(store: EtcdStore) -> None:
+async def test_a_watch_starts_with_a_snapshot_after_a_compaction(store: EtcdStore) -> None:
     await store.acquire_epoch()
     writer, follower = Writer(store), Follower(store.watch())
     await writer.commit({"a": b"1"})
@@ -141,7 +141,7 @@ async def test_where_history_is_compacted_everything_is_read_again(store: EtcdSt
     assert (follower.records, follower.whole_reads) == ({"b": b"3"}, 2)
 
 
-async def test_a_watch_outlives_the_member_it_was_on(tmp_path: Path) -> None:
+async def test_a_watch_survives_its_member(tmp_path: Path) -> None:
     with LocalEtcd(tmp_path / "etcd", 3) as trio:
         access = EtcdAccess(tuple(trio.endpoints), call_seconds=10.0)
         leader, other = (EtcdStore(access, ttl_seconds=300) for _ in range(2))

@@ -1,4 +1,4 @@
-"""The simulator's model of the leader's key, and etcd itself: the same histories have the same results."""
+"""The simulator's model of the leader key, and etcd itself: equal histories have equal results."""
 
 import random
 from collections.abc import AsyncIterator, Awaitable, Iterator
@@ -114,7 +114,7 @@ async def succeeds(work: Awaitable[object]) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_they_agree_on_every_step_of_a_random_history(
+async def test_the_model_and_etcd_agree_on_every_step_of_a_random_history(
     etcd: LocalEtcd, tmp_path: Path, seed: int
 ) -> None:
     luck = random.Random(seed)
@@ -132,9 +132,7 @@ async def test_they_agree_on_every_step_of_a_random_history(
         assert stage.revision > 0
 
 
-async def test_a_lease_that_nobody_renews_runs_out_not_before_its_time(
-    etcd: LocalEtcd, tmp_path: Path
-) -> None:
+async def test_a_lease_without_renewal_expires_not_before_its_ttl(etcd: LocalEtcd, tmp_path: Path) -> None:
     async with both(etcd, tmp_path, SHORT_SECONDS) as stage:
         await stage.take("a")
         asked_at_ms = boot_ms()

@@ -1,4 +1,4 @@
-"""Files that rot, tear or get lost: what is read is what was written, or it is refused."""
+"""Damaged, torn and lost files: what is read is what was written, or it is refused."""
 
 import asyncio
 import random
@@ -97,7 +97,7 @@ HARMS = [_flip, _cut, _zero, _smear, _misplace]
 
 
 @pytest.mark.parametrize("harm", HARMS)
-async def test_nothing_wrong_is_ever_served(written: Written, harm: Harm, tmp_path: Path) -> None:
+async def test_damaged_data_is_never_served(written: Written, harm: Harm, tmp_path: Path) -> None:
     refused = 0
     names = sorted(
         path.name for path in written.directory.iterdir() if path.name in ("rota.db", "rota.db-wal")
@@ -121,7 +121,7 @@ async def test_nothing_wrong_is_ever_served(written: Written, harm: Harm, tmp_pa
     assert refused
 
 
-async def test_a_lost_log_is_noticed(written: Written, tmp_path: Path) -> None:
+async def test_a_lost_write_ahead_log_is_detected(written: Written, tmp_path: Path) -> None:
     directory = tmp_path / "store"
     shutil.copytree(written.directory, directory)
     (directory / "rota.db-wal").unlink(missing_ok=True)
@@ -133,7 +133,7 @@ async def test_a_lost_log_is_noticed(written: Written, tmp_path: Path) -> None:
         assert await _all_of(directory) == (written.snapshot, written.events)
 
 
-async def test_a_torn_commit_of_which_nobody_heard_never_was(tmp_path: Path) -> None:
+async def test_a_torn_unacknowledged_commit_is_dropped(tmp_path: Path) -> None:
     """As a machine leaves it that lost power: the log ends somewhere within the last commit."""
     directory = tmp_path / "store"
     directory.mkdir()
@@ -155,7 +155,7 @@ async def test_a_torn_commit_of_which_nobody_heard_never_was(tmp_path: Path) -> 
         assert events == [EventRow(1, b"first")]
 
 
-async def test_an_older_file_in_its_place_is_noticed(tmp_path: Path) -> None:
+async def test_an_older_file_in_its_place_is_detected(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
     epoch = await store.acquire_epoch()
     await store.commit(batch(epoch, puts={"k": b"old"}))
@@ -172,7 +172,7 @@ async def test_an_older_file_in_its_place_is_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"no mark", bytes(20)])
-async def test_a_mark_that_is_none_says_nothing(tmp_path: Path, text: bytes) -> None:
+async def test_a_damaged_ack_marker_is_ignored(tmp_path: Path, text: bytes) -> None:
     store = SqliteStore(tmp_path)
     await store.commit(batch(await store.acquire_epoch(), puts={"k": b"v"}))
     await store.close()

@@ -1,4 +1,4 @@
-"""SqliteStore keeps the contract, and more: closed to others, no surprise on a bad or full disk."""
+"""SqliteStore fulfils the contract; its files are private, and bad or full disks are handled."""
 
 import sqlite3
 import stat
@@ -22,7 +22,7 @@ class TestSqliteStore(StoreContract):
         return SqliteStore(directory)
 
 
-async def test_nobody_else_may_read_its_files(tmp_path: Path) -> None:
+async def test_its_files_are_private(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
     await commit(store, batch(await store.acquire_epoch(), puts={"k": b"v"}))
     modes = _modes(tmp_path)
@@ -32,7 +32,7 @@ async def test_nobody_else_may_read_its_files(tmp_path: Path) -> None:
     assert modes == dict.fromkeys(names, 0o600)
 
 
-async def test_a_newer_format_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+async def test_a_newer_format_is_refused_and_left_unchanged(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
     await commit(store, batch(await store.acquire_epoch(), puts={"k": b"v"}))
     await store.close()
@@ -56,7 +56,7 @@ def test_a_file_that_is_no_database_is_unavailable(tmp_path: Path) -> None:
         SqliteStore(tmp_path)
 
 
-def test_a_directory_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
+def test_a_missing_directory_is_unavailable(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match=r"rota\.db"):
         SqliteStore(tmp_path / "missing")
 
@@ -97,7 +97,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
         subprocess.run(["umount", str(tmp_path)], check=True)
 
 
-async def test_a_full_disk_is_said_and_nothing_of_the_batch_remains(disk: Disk) -> None:
+async def test_a_full_disk_raises_store_full_and_nothing_of_the_batch_remains(disk: Disk) -> None:
     store = SqliteStore(disk.directory)
     epoch = await store.acquire_epoch()
     await commit(store, batch(epoch, time_ms=1, puts={"k": b"before"}, events=b"before"))
@@ -113,7 +113,7 @@ async def test_a_full_disk_is_said_and_nothing_of_the_batch_remains(disk: Disk) 
     await store.close()
 
 
-async def test_when_there_is_room_again_commits_go_on(disk: Disk) -> None:
+async def test_commits_continue_when_there_is_disk_space_again(disk: Disk) -> None:
     store = SqliteStore(disk.directory)
     epoch = await store.acquire_epoch()
     big = {f"big{n}": bytes(2**16) for n in range(32)}

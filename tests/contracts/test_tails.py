@@ -1,4 +1,4 @@
-"""The tails of output that the server keeps."""
+"""Tails: the last bytes of output that the server stores."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def found(tails: TailStore, task: int = 0, job: JobId = JOB) -> Tail | None:
     return tails.find(job, task, 1, "stdout")
 
 
-def test_pieces_that_follow_each_other_are_put_together_up_to_the_last_bytes(tmp_path: Path) -> None:
+def test_consecutive_chunks_are_joined_up_to_the_size_of_a_tail(tmp_path: Path) -> None:
     tails = TailStore(tmp_path)
     tails.store([piece(0, b"a" * 10), piece(5, b"a" * 5 + b"b" * TAIL_BYTES)])
 
@@ -29,7 +29,7 @@ def test_pieces_that_follow_each_other_are_put_together_up_to_the_last_bytes(tmp
     assert found(tails) == Tail(TAIL_BYTES + 100, b"c")
 
 
-def test_live_and_ended_ones_survive_a_restart(tmp_path: Path) -> None:
+def test_tails_of_live_and_ended_attempts_survive_a_restart(tmp_path: Path) -> None:
     tails = TailStore(tmp_path)
     tails.store([piece(0, b"live"), piece(3, b"ended", task=1, final=True)])
     tails.close()
@@ -40,7 +40,7 @@ def test_live_and_ended_ones_survive_a_restart(tmp_path: Path) -> None:
     assert found(again, 2) is None
 
 
-def test_a_torn_record_costs_only_itself(tmp_path: Path) -> None:
+def test_a_torn_record_loses_only_itself(tmp_path: Path) -> None:
     TailStore(tmp_path).store([piece(0, b"first", final=True), piece(0, b"second", task=1, final=True)])
     path = tmp_path / JOB
     path.write_bytes(path.read_bytes()[:-3])
@@ -54,7 +54,7 @@ def test_a_torn_record_costs_only_itself(tmp_path: Path) -> None:
     ]
 
 
-def test_the_oldest_go_first_and_no_job_takes_all(tmp_path: Path) -> None:
+def test_the_oldest_tails_are_deleted_first_and_no_job_uses_all_space(tmp_path: Path) -> None:
     tails = TailStore(tmp_path, most_bytes=40_000)
     for task in range(20):
         tails.store([piece(0, b"x" * 1000, task=task, final=True)])
@@ -66,7 +66,7 @@ def test_the_oldest_go_first_and_no_job_takes_all(tmp_path: Path) -> None:
     assert found(tails, job=JobId("159")) is not None
 
 
-def test_of_one_large_job_the_later_half_stays(tmp_path: Path) -> None:
+def test_the_later_half_of_one_large_job_is_retained(tmp_path: Path) -> None:
     tails = TailStore(tmp_path, most_bytes=40_000)
     for task in range(20):
         tails.store([piece(0, b"x" * 1000, task=task, final=True)])
@@ -76,7 +76,7 @@ def test_of_one_large_job_the_later_half_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("final", [True, False])
-def test_of_a_deleted_job_nothing_stays(tmp_path: Path, final: bool) -> None:
+def test_nothing_remains_of_a_deleted_job(tmp_path: Path, final: bool) -> None:
     tails = TailStore(tmp_path)
     tails.store([piece(0, b"x", final=final)])
     tails.forget(JOB)

@@ -1,4 +1,4 @@
-"""Every field of every message has a bound, and every number beyond it is refused by the field's name."""
+"""Every field of every message has a bound, and a value beyond it is refused with its field."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -61,14 +61,14 @@ def test_every_field_has_a_bound(message: Descriptor, field: FieldDescriptor) ->
     assert field.name in RULES[message.full_name]
 
 
-def test_no_bound_is_of_a_field_that_is_gone() -> None:
+def test_every_bound_is_of_an_existing_field() -> None:
     known = {message.full_name: {field.name for field in message.fields} for message in ALL}
 
     assert {name: set(rules) - known[name] for name, rules in RULES.items() if set(rules) - known[name]} == {}
 
 
 @pytest.mark.parametrize(("message", "field"), ruled(Number, Numbers))
-def test_a_number_beyond_its_range_is_refused_by_name(message: Descriptor, field: FieldDescriptor) -> None:
+def test_a_number_out_of_range_is_refused_with_its_field(message: Descriptor, field: FieldDescriptor) -> None:
     rule = RULES[message.full_name][field.name]
     assert isinstance(rule, Number | Numbers)
     low, high = LIMITS[field.type]
@@ -83,7 +83,9 @@ def test_a_number_beyond_its_range_is_refused_by_name(message: Descriptor, field
 
 
 @pytest.mark.parametrize(("message", "field"), ruled(Text, ShortText, Texts))
-def test_a_text_beyond_its_length_is_refused_by_name(message: Descriptor, field: FieldDescriptor) -> None:
+def test_a_text_that_is_too_long_is_refused_with_its_field(
+    message: Descriptor, field: FieldDescriptor
+) -> None:
     rule = RULES[message.full_name][field.name]
     assert isinstance(rule, Text | ShortText | Texts)
     long: str | bytes = "x" * (rule.longest + 1)
@@ -126,7 +128,7 @@ def test_a_text_beyond_its_length_is_refused_by_name(message: Descriptor, field:
         (controller_pb2.WatchRequest(statistics_interval_ms=999), "statistics_interval_ms"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(said: Any, field: str) -> None:
+def test_an_impossible_value_is_refused_with_its_field(said: Any, field: str) -> None:
     with pytest.raises(BadField) as refused:
         check(said)
 

@@ -1,4 +1,4 @@
-"""An engine that runs for the length of a test, and the plainest things to ask of it."""
+"""An engine that runs for the length of a test, and simple commands for it."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""A real store behind a gate: commits can be held back, and made to fail."""
+"""A real store behind a gate: commits can be delayed and made to fail."""
 
 import asyncio
 from collections.abc import Iterable

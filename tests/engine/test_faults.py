@@ -154,7 +154,7 @@ def test_nothing_of_a_plan_that_cannot_be_applied_is_committed() -> None:
     assert not driver.loop.mirror.jobs
 
 
-def test_a_key_whose_plan_cannot_be_applied_is_parked_and_the_others_go_on() -> None:
+def test_a_key_whose_plan_cannot_be_applied_is_parked_and_the_others_continue() -> None:
     driver = Driver(reconciler(activate), mirror=Broken)
     driver.records = stored(job(1))
     driver.loop = driver._opened()
@@ -167,7 +167,7 @@ def test_a_key_whose_plan_cannot_be_applied_is_parked_and_the_others_go_on() -> 
     assert list(driver.records) == ["job/1/spec", "job/2/spec", "job/2/status"]
 
 
-def test_of_a_plan_about_many_jobs_only_the_job_that_cannot_be_applied_is_left_out() -> None:
+def test_a_plan_about_many_jobs_loses_only_the_job_that_cannot_be_applied() -> None:
     driver = Driver(whole_cluster(activate_all), mirror=Broken)
     driver.records = stored(job(1), job(2), job(3))
     driver.loop = driver._opened()
@@ -178,7 +178,7 @@ def test_of_a_plan_about_many_jobs_only_the_job_that_cannot_be_applied_is_left_o
     assert "job/1/status" not in driver.records
 
 
-def test_a_submit_is_to_blame_for_what_cannot_be_applied_of_its_job_in_the_same_batch() -> None:
+def test_a_submit_is_blamed_for_records_of_its_job_that_cannot_be_applied_in_the_same_batch() -> None:
     driver = Driver(whole_cluster(activate_all), mirror=Broken)
     bad, good = driver.ask(job(1)), driver.ask(lambda *_: Plan((job(2),), answer="2"))
     driver.run()
@@ -189,7 +189,7 @@ def test_a_submit_is_to_blame_for_what_cannot_be_applied_of_its_job_in_the_same_
     assert is_active(driver, TWO)
 
 
-def test_a_report_about_many_jobs_is_taken_without_the_job_that_cannot_be_applied() -> None:
+def test_a_report_about_many_jobs_is_applied_without_the_job_that_cannot_be_applied() -> None:
     driver = Driver(mirror=Broken)
     driver.ask(job(1))
     driver.ask(job(2))
@@ -202,7 +202,7 @@ def test_a_report_about_many_jobs_is_taken_without_the_job_that_cannot_be_applie
     assert (driver.parked, is_active(driver, TWO)) == (["job/1"], True)
 
 
-def test_a_user_is_told_that_a_parked_job_cannot_be_changed() -> None:
+def test_a_change_of_a_parked_job_is_refused() -> None:
     driver = Driver(whole_cluster(activate_all), mirror=Broken)
     driver.records = stored(job(1))
     driver.loop = driver._opened()
@@ -214,7 +214,7 @@ def test_a_user_is_told_that_a_parked_job_cannot_be_changed() -> None:
     assert "job/1 cannot be changed now" in str(heard[0])
 
 
-def test_after_its_pause_a_parked_job_is_tried_again_and_recovers() -> None:
+def test_a_parked_job_is_tried_again_after_its_backoff_and_recovers() -> None:
     driver = Driver(whole_cluster(activate_all), mirror=Broken)
     driver.records = stored(job(1))
     driver.loop = driver._opened()
@@ -272,7 +272,7 @@ def test_a_request_whose_event_cannot_be_encoded_is_refused() -> None:
 # ---- deciding
 
 
-def test_a_parked_key_is_tried_again_after_a_pause_that_doubles() -> None:
+def test_a_parked_key_is_tried_again_after_a_backoff_that_doubles() -> None:
     looks: list[int] = []
 
     def stumble(view: View, key: str, now: Instant) -> Plan:
@@ -288,7 +288,7 @@ def test_a_parked_key_is_tried_again_after_a_pause_that_doubles() -> None:
     assert [event.kind for event in driver.told] == ["engine.parked"]
 
 
-def test_the_scheduler_goes_on_without_the_waiting_job_it_fails_on() -> None:
+def test_the_scheduler_continues_without_the_waiting_job_it_fails_on() -> None:
     def serve_all(view: View, key: str, now: Instant) -> Plan:
         waiting = [name for name, job in view.jobs.items() if job.spec.queue_rank in lines(view)]
         placed = []
@@ -316,7 +316,7 @@ def test_the_scheduler_goes_on_without_the_waiting_job_it_fails_on() -> None:
     assert driver.parked == ["job/1"]
 
 
-def test_keys_that_cannot_be_told_from_a_record_are_looked_at_later() -> None:
+def test_all_keys_are_decided_later_if_waking_failed() -> None:
     looks: list[str] = []
     broken = True
 
@@ -370,7 +370,7 @@ def test_a_cascade_longer_than_a_batch_is_committed_in_parts() -> None:
     assert (driver.parked, driver.loop.idle) == ([], True)
 
 
-def test_keys_that_turn_without_end_are_parked_and_do_not_spin() -> None:
+def test_keys_in_a_livelock_are_parked() -> None:
     """Two keys wake each other for ever; a third one and requests are served meanwhile."""
 
     def turn(view: View, key: str, now: Instant) -> Plan:
@@ -407,7 +407,7 @@ BAD_JOBS = {
 
 
 @pytest.mark.parametrize("bad", BAD_JOBS.values(), ids=BAD_JOBS)
-def test_a_job_that_cannot_be_loaded_is_set_aside_and_the_rest_is_loaded(bad: dict[str, bytes]) -> None:
+def test_a_job_that_cannot_be_loaded_is_set_aside_and_the_others_are_loaded(bad: dict[str, bytes]) -> None:
     good = stored(job(2), JobStatus(TWO, JobState.ACTIVE), NodeSpec(NodeId("n"), "n"), Counters(jobs=2))
     loaded = load_mirror({**bad, **good}.items(), 0)
 
@@ -416,21 +416,21 @@ def test_a_job_that_cannot_be_loaded_is_set_aside_and_the_rest_is_loaded(bad: di
     assert loaded.mirror.counters.jobs == 2
 
 
-def test_many_jobs_that_cannot_be_loaded_are_found_in_one_go() -> None:
+def test_many_jobs_that_cannot_be_loaded_are_found_in_one_pass() -> None:
     bad = stored(*(JobStatus(JobId(str(number)), JobState.ACTIVE) for number in range(10, 60)))
     loaded = load_mirror({**bad, **stored(job(2))}.items(), 0)
 
     assert (list(loaded.mirror.jobs), len(loaded.aside)) == (["2"], 50)
 
 
-def test_without_the_record_of_numbers_nothing_is_loaded() -> None:
+def test_nothing_is_loaded_without_the_record_of_counters() -> None:
     """With a fresh one the next job would get the number, and the records, of an old one."""
     (key,) = stored(Counters())
     with pytest.raises(Damaged, match=key):
         load_mirror({key: b"\xc1"}.items(), 0)
 
 
-def test_nothing_overwrites_what_was_set_aside() -> None:
+def test_records_set_aside_are_never_overwritten() -> None:
     loaded = load_mirror({"job/1/spec": b"\xc1"}.items(), 0)
     driver = Driver()
     driver.parking.loaded(loaded.aside, at(0))

@@ -1,4 +1,4 @@
-"""A standby hears the last values of a commit only, and comes to what reading everything would give."""
+"""A standby sees only the last values of a commit, and reaches the state that a full load would give."""
 
 from rota.engine.state.mirror import Mirror
 from rota.engine.state.replay import replay_commit
@@ -33,7 +33,7 @@ def heard(*commits: tuple[tuple[Record, ...], tuple[str, ...]]) -> Mirror:
     return mirror
 
 
-def test_an_attempt_that_ended_and_began_elsewhere_in_one_commit_holds_room_there_only() -> None:
+def test_an_attempt_that_ended_and_started_elsewhere_in_one_commit_holds_resources_there_only() -> None:
     ended = reported(StatusBlock.new(SPEC.id, 0, 2), [0], AttemptState.FAILED)
     again = decided(TaskBlock.new(SPEC.id, 0, 2), [0], wanted=1)
     moved = placed(placed(ATTEMPTS, [0, 1], "n1"), [0], "n2", tries=1)
@@ -46,7 +46,7 @@ def test_an_attempt_that_ended_and_began_elsewhere_in_one_commit_holds_room_ther
     ]
 
 
-def test_a_job_that_is_gone_by_the_next_word_of_it_leaves_nothing_behind() -> None:
+def test_a_job_deleted_in_the_next_commit_leaves_nothing_behind() -> None:
     mirror = heard((BEGUN, ()), ((), (f"attempt/{SPEC.id}/0", f"job/{SPEC.id}/spec")))
 
     assert reserved(mirror) == {"n1": 0, "n2": 0}

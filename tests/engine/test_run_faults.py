@@ -1,4 +1,4 @@
-"""The driver: a fault of our own code costs one command, one job or one listener, and the server goes on."""
+"""The driver: an internal fault costs one command, one job or one commit hook, and the server continues."""
 
 import asyncio
 import os
@@ -72,7 +72,7 @@ async def test_a_read_never_shows_half_a_plan(store: GatedStore) -> None:
         assert isinstance(await bad, Bug)
 
 
-async def test_a_listener_that_raises_neither_stops_the_others_nor_the_engine(store: GatedStore) -> None:
+async def test_a_commit_hook_that_raises_stops_neither_the_others_nor_the_engine(store: GatedStore) -> None:
     heard: list[Committed] = []
     mended: list[Committed] = []
     is_broken = True
@@ -95,7 +95,7 @@ async def test_a_listener_that_raises_neither_stops_the_others_nor_the_engine(st
     assert engine.parking.all() == []
 
 
-async def test_a_caller_that_raises_does_not_keep_the_others_waiting(store: GatedStore) -> None:
+async def test_an_answer_callback_that_raises_does_not_keep_others_waiting(store: GatedStore) -> None:
     def stumble(_: object) -> None:
         raise ZeroDivisionError
 
@@ -106,7 +106,7 @@ async def test_a_caller_that_raises_does_not_keep_the_others_waiting(store: Gate
         assert engine.parking.counts == {FaultStage.TELL: 1}
 
 
-async def test_a_store_that_raises_what_it_may_not_is_as_one_that_fails(
+async def test_an_unexpected_error_of_the_store_is_handled_as_a_failed_commit(
     store: GatedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "_BACKOFF_SECONDS", 0.01)
@@ -137,7 +137,7 @@ async def test_a_bug_of_the_loop_itself_costs_no_request(
         assert await jobs_on_disk(store) == ["1"]
 
 
-async def test_the_drain_of_a_node_with_a_number_that_cannot_be_stored_costs_that_word_only(
+async def test_a_drain_request_with_a_number_that_cannot_be_stored_fails_alone(
     store: GatedStore,
 ) -> None:
     async with running(store) as engine:
@@ -169,7 +169,7 @@ async def test_a_job_that_cannot_be_loaded_is_set_aside_and_its_bytes_stay(store
     assert {key: records[key] for key in bad} == bad
 
 
-async def test_the_event_tells_what_was_parked_and_that_it_recovered(store: GatedStore) -> None:
+async def test_events_report_what_was_parked_and_that_it_recovered(store: GatedStore) -> None:
     events: list[str] = []
     is_broken = True
 
@@ -196,7 +196,7 @@ async def test_the_event_tells_what_was_parked_and_that_it_recovered(store: Gate
     ]
 
 
-async def test_a_busy_server_forgets_old_events_and_looks_for_room(
+async def test_a_busy_server_prunes_events_and_checks_disk_space(
     store: GatedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No turn before the commit is an idle one."""
@@ -221,7 +221,7 @@ async def _never(_: Engine) -> None:
     raise AssertionError("there is no idle turn")
 
 
-def test_a_mark_that_cannot_be_written_undoes_no_commit(
+def test_a_failed_write_of_the_ack_marker_undoes_no_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mark = AckMarker(tmp_path / "mark")

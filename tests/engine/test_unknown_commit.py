@@ -1,4 +1,4 @@
-"""A commit that was written and said to have failed: whoever listens hears that more may be there."""
+"""A commit that was written and reported as failed: commit hooks are called as after a reload."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -25,7 +25,7 @@ async def deaf(tmp_path: Path) -> AsyncIterator[DeafStore]:
     await store.close()
 
 
-async def test_listeners_hear_that_everything_was_read_again(deaf: DeafStore) -> None:
+async def test_commit_hooks_are_called_after_a_reload(deaf: DeafStore) -> None:
     heard: list[Committed] = []
     async with running(deaf) as engine:
         engine.on_commit(heard.append)
@@ -40,7 +40,7 @@ async def test_listeners_hear_that_everything_was_read_again(deaf: DeafStore) ->
         assert (proof.revision, proof.events, proof.decided.puts) == (2, (), {})
 
 
-async def test_what_is_committed_after_that_is_told_as_ever(deaf: DeafStore) -> None:
+async def test_commits_after_a_reload_are_published_as_usual(deaf: DeafStore) -> None:
     heard: list[Committed] = []
     async with running(deaf) as engine:
         engine.on_commit(heard.append)
@@ -52,7 +52,7 @@ async def test_what_is_committed_after_that_is_told_as_ever(deaf: DeafStore) -> 
         assert [(one.revision, one.decided.commits) for one in heard] == [(2, False), (2, True)]
 
 
-async def test_nobody_is_told_of_an_old_state_that_was_read(deaf: DeafStore) -> None:
+async def test_an_outdated_state_that_was_read_is_not_published(deaf: DeafStore) -> None:
     heard: list[list[str]] = []
     async with running(deaf) as engine:
         old = await deaf.read()

@@ -1,4 +1,4 @@
-"""A real store that, when told to, writes and says that it did not, or reads what was."""
+"""A real store that, on request, writes and reports a failure, or reads an old state."""
 
 from rota.model.errors import Unavailable
 from rota.store.protocol import Batch, Snapshot, Store

@@ -1,4 +1,4 @@
-"""Declared and granted labels of a node -> those that count."""
+"""Declared and granted labels of a node -> the labels in effect."""
 
 from rota.engine.state.mirror import Mirror
 from rota.model.ids import NodeId
@@ -10,7 +10,7 @@ from rota.testing.builders import add_node, apply
 NONE: frozenset[str] = frozenset()
 
 
-def test_a_granted_label_counts_twice_and_goes_before_a_declared_one() -> None:
+def test_a_granted_label_overrides_a_declared_one_and_has_a_granted_name_too() -> None:
     declared, granted = {"pool": "prod", "arch": "arm"}, {"pool": "test"}
 
     assert matched_labels(declared, granted, NONE) == {"pool": "test", "arch": "arm", "granted.pool": "test"}
@@ -18,14 +18,14 @@ def test_a_granted_label_counts_twice_and_goes_before_a_declared_one() -> None:
     assert ignored_labels(declared, granted, NONE) == {"pool": "prod"}
 
 
-def test_no_node_declares_what_is_granted() -> None:
+def test_a_node_cannot_declare_granted_labels() -> None:
     declared = {"granted.pool": "prod"}
 
     assert matched_labels(declared, {}, NONE) == {}
     assert ignored_labels(declared, {}, NONE) == declared
 
 
-def test_labels_that_have_to_be_granted_do_not_count_where_they_are_declared() -> None:
+def test_labels_that_must_be_granted_have_no_effect_if_declared() -> None:
     only = frozenset({"pool"})
 
     assert matched_labels({"pool": "prod"}, {}, only) == {}
@@ -36,7 +36,7 @@ def test_labels_that_have_to_be_granted_do_not_count_where_they_are_declared() -
     assert ignored_labels({"pool": "prod"}, {"pool": "prod"}, only) == {}
 
 
-def test_the_scheduler_sees_the_labels_that_count() -> None:
+def test_the_scheduler_sees_the_labels_in_effect() -> None:
     mirror = Mirror(frozenset({"tier"}))
     add_node(mirror, "a", labels={"pool": "prod", "granted.pool": "prod", "tier": "gold"})
     before = dict(mirror.node_table.labels[0])

@@ -1,4 +1,4 @@
-"""Room: what each node has, what is reserved on it, and what is left."""
+"""NodeTable: capacity, reservations and free resources of each node."""
 
 import numpy as np
 import pytest
@@ -22,27 +22,27 @@ def room() -> NodeTable:
     return room
 
 
-def test_a_node_has_one_slot_for_ever(room: NodeTable) -> None:
+def test_a_node_keeps_its_slot(room: NodeTable) -> None:
     assert room.add(N1) == room.slot[N1] == 0
     assert room.add(N2) == 1
     assert room.add(N1) == 0
     assert (room.ids, room.size) == ([N1, N2], 2)
 
 
-def test_free_is_capacity_less_what_is_reserved(room: NodeTable) -> None:
+def test_free_is_capacity_minus_reserved(room: NodeTable) -> None:
     room.reserve(0, [("cpu", 1500), ("memory", 3)], 2, 0)
 
     assert left(room, N1) == {"cpu": 1000, "memory": 2}
 
 
-def test_what_is_given_back_is_free_again(room: NodeTable) -> None:
+def test_released_resources_are_free_again(room: NodeTable) -> None:
     room.reserve(0, [("cpu", 1500)], 2, 0)
     room.reserve(0, [("cpu", 1500)], -1, 0)
 
     assert left(room, N1) == {"cpu": 2500, "memory": 8}
 
 
-def test_where_a_node_measured_less_the_measure_counts(room: NodeTable) -> None:
+def test_a_smaller_measured_amount_counts(room: NodeTable) -> None:
     room.reserve(0, [("memory", 3)], 1, 0)
     room.set_measured(0, {"memory": 4}, 0.5)
     measured = left(room, N1)["memory"]
@@ -52,26 +52,26 @@ def test_where_a_node_measured_less_the_measure_counts(room: NodeTable) -> None:
     assert room.load[0] == 0.5
 
 
-def test_a_resource_nobody_has_can_be_reserved(room: NodeTable) -> None:
+def test_a_resource_that_no_node_has_can_be_reserved(room: NodeTable) -> None:
     """Its node may have had it, and lost it."""
     room.reserve(0, [("gpu", 1)], 1, 0)
 
     assert left(room, N1) == {"cpu": 4000, "memory": 8, "gpu": -1}
 
 
-def test_a_resource_nobody_has_can_be_measured(room: NodeTable) -> None:
+def test_a_resource_that_no_node_has_can_be_measured(room: NodeTable) -> None:
     room.set_measured(0, {"disk": 5}, 0.0)
 
     assert left(room, N1) == {"cpu": 4000, "memory": 8, "disk": 0}
 
 
-def test_a_capacity_replaces_the_one_before(room: NodeTable) -> None:
+def test_a_capacity_replaces_the_previous_one(room: NodeTable) -> None:
     room.set_capacity(0, {"gpu": 2})
 
     assert left(room, N1) == {"cpu": 0, "memory": 0, "gpu": 2}
 
 
-def test_what_might_let_something_fit_is_counted(room: NodeTable) -> None:
+def test_changes_that_may_let_a_task_fit_are_counted(room: NodeTable) -> None:
     seen = [room.capacity_version]
     room.set_labels(0, {"zone": "a"}, ())
     seen.append(room.capacity_version)
@@ -86,7 +86,7 @@ def test_what_might_let_something_fit_is_counted(room: NodeTable) -> None:
     assert seen == sorted(set(seen))
 
 
-def test_what_lets_nothing_fit_that_did_not_is_not_counted(room: NodeTable) -> None:
+def test_changes_that_let_no_task_fit_are_not_counted(room: NodeTable) -> None:
     before = room.capacity_version
     room.reserve(0, [("cpu", 1)], 1, 0)
     room.set_labels(0, {}, ())
@@ -106,7 +106,7 @@ def test_labels_have_a_version(room: NodeTable) -> None:
 
 
 @given(st.lists(st.tuples(amounts, amounts, amounts), min_size=1, max_size=200))
-def test_many_nodes_and_resources_keep_apart(
+def test_many_nodes_and_resources_do_not_mix(
     nodes: list[tuple[dict[str, int], dict[str, int], dict[str, int]]],
 ) -> None:
     """Columns and rows are added while there is something in the others already."""
