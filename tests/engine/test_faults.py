@@ -35,7 +35,7 @@ def reconciler(decide: Decide, *, name: str = "fake", wakes: type[Record] = JobS
 
 
 class Broken(Mirror):
-    """Cannot apply the status of one job."""
+    """A mirror that cannot apply the status of one job."""
 
     def __init__(self, job: str = "1") -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Driver:
         self.records: dict[str, bytes] = {}
         self.parking = Parking()
         self.rebuilds = 0
-        self.told: list[EventRecord] = []
+        self.events: list[EventRecord] = []
         self._reconcilers = reconcilers
         self._mirror = mirror
         self.loop = self._opened()
@@ -62,21 +62,21 @@ class Driver:
     def ask(
         self, command: Command[object] | Record, *, owner: str = "apiserver", may_split: bool = False
     ) -> list[Any]:
-        """What the caller hears, in a list that is filled later."""
-        heard: list[Any] = []
+        """The answer or refusal, in a list that is filled later."""
+        answers: list[Any] = []
         made = command if callable(command) else lambda *_: Plan((command,))
-        self.loop.ask(Request(owner, made, heard.append, heard.append, may_split))
-        return heard
+        self.loop.ask(Request(owner, made, answers.append, answers.append, may_split))
+        return answers
 
     def run(self, ms: int = 0) -> Decided | None:
-        """One batch; after a rebuild another one."""
+        """Decide one batch; after a rebuild, another one."""
         decided = None
         try:
             decided = self.loop.decide(at(ms))
             if decided is not None:
                 self.records |= decided.encode(encoded)
                 decided.answer()
-                self.told += decided.events
+                self.events += decided.events
             return decided
         except Tainted as tainted:
             self.rebuilds += 1
@@ -113,7 +113,7 @@ def activate(view: View, key: str, now: Instant) -> Plan:
 
 
 def activate_all(view: View, key: str, now: Instant) -> Plan:
-    """Every job becomes active, in one plan: a key of the whole cluster."""
+    """Every job becomes active, in one plan of a cluster-wide key."""
     waiting = [name for name, entry in view.jobs.items() if entry.status is None]
     return Plan(tuple(JobStatus(name, JobState.ACTIVE) for name in waiting)) if waiting else NO_CHANGE
 
@@ -195,10 +195,10 @@ def test_a_report_about_many_jobs_is_applied_without_the_job_that_cannot_be_appl
     driver.ask(job(2))
     driver.run()
     both = tuple(JobStatus(name, JobState.ACTIVE) for name in (ONE, TWO))
-    heard = driver.ask(lambda *_: Plan(both, answer="ok"), owner="controllers", may_split=True)
+    answers = driver.ask(lambda *_: Plan(both, answer="ok"), owner="controllers", may_split=True)
     driver.run()
 
-    assert heard == ["ok"]
+    assert answers == ["ok"]
     assert (driver.parked, is_active(driver, TWO)) == (["job/1"], True)
 
 
@@ -207,11 +207,11 @@ def test_a_change_of_a_parked_job_is_refused() -> None:
     driver.records = stored(job(1))
     driver.loop = driver._opened()
     driver.run()
-    heard = driver.ask(JobIntent(ONE, cancel=True))
+    answers = driver.ask(JobIntent(ONE, cancel=True))
     driver.run()
 
-    assert [type(one) for one in heard] == [Conflict]
-    assert "job/1 cannot be changed now" in str(heard[0])
+    assert [type(answer) for answer in answers] == [Conflict]
+    assert "job/1 cannot be changed now" in str(answers[0])
 
 
 def test_a_parked_job_is_tried_again_after_its_backoff_and_recovers() -> None:
@@ -229,12 +229,12 @@ def test_a_parked_job_is_tried_again_after_its_backoff_and_recovers() -> None:
     driver.run(next_at + PARKED_FIRST_MS)
 
     assert (before, is_active(driver, ONE), driver.parked) == (False, True, [])
-    assert [event.kind for event in driver.told] == ["engine.parked", "engine.recovered"]
-    assert driver.told[0].job == ONE
+    assert [event.kind for event in driver.events] == ["engine.parked", "engine.recovered"]
+    assert driver.events[0].job == ONE
 
 
 def test_rebuilding_costs_at_most_its_share_of_the_time() -> None:
-    """Each rebuild takes 10 ms here, and for ever something is there that would cause the next one."""
+    """Each rebuild takes 10 ms here, and there is always something that would cause the next one."""
     driver = Driver(reconciler(activate), mirror=Broken)
     for ms in range(0, 60_000, 50):
         driver.ask(lambda *_: Plan((JobIntent(TWO),)))
@@ -275,17 +275,17 @@ def test_a_request_whose_event_cannot_be_encoded_is_refused() -> None:
 def test_a_parked_key_is_tried_again_after_a_backoff_that_doubles() -> None:
     looks: list[int] = []
 
-    def stumble(view: View, key: str, now: Instant) -> Plan:
+    def fail(view: View, key: str, now: Instant) -> Plan:
         looks.append(now.ms)
         raise ZeroDivisionError
 
-    driver = Driver(reconciler(stumble))
+    driver = Driver(reconciler(fail))
     driver.loop.wake("fake", "k")
     for ms in range(0, 8 * PARKED_FIRST_MS, PARKED_FIRST_MS // 2):
         driver.run(ms)
 
     assert looks == [0, PARKED_FIRST_MS, 3 * PARKED_FIRST_MS, 7 * PARKED_FIRST_MS]
-    assert [event.kind for event in driver.told] == ["engine.parked"]
+    assert [event.kind for event in driver.events] == ["engine.parked"]
 
 
 def test_the_scheduler_continues_without_the_waiting_job_it_fails_on() -> None:
@@ -297,7 +297,7 @@ def test_the_scheduler_continues_without_the_waiting_job_it_fails_on() -> None:
         return Plan(tuple(placed)) if placed else NO_CHANGE
 
     def lines(view: View) -> list[Any]:
-        return [turn for _, turns in view.pending_queues() for turn in turns]
+        return [rank for _, ranks in view.pending_queues() for rank in ranks]
 
     def serve(job: Any) -> JobStatus:
         if job.spec.id == ONE:
@@ -371,7 +371,7 @@ def test_a_cascade_longer_than_a_batch_is_committed_in_parts() -> None:
 
 
 def test_keys_in_a_livelock_are_parked() -> None:
-    """Two keys wake each other for ever; a third one and requests are served meanwhile."""
+    """Two keys wake each other without end; a third one and requests are served meanwhile."""
 
     def turn(view: View, key: str, now: Instant) -> Plan:
         return Plan((JobStatus(TWO if key == "1" else ONE, JobState.ACTIVE),))
@@ -382,11 +382,11 @@ def test_keys_in_a_livelock_are_parked() -> None:
     driver.loop.wake("fake", "1")
     batches = 0
     while not driver.loop.idle:
-        heard = driver.ask(lambda *_: Plan((JobIntent(JobId("3")),), answer="served"))
+        answers = driver.ask(lambda *_: Plan((JobIntent(JobId("3")),), answer="served"))
         driver.run()
         batches += 1
 
-        assert heard == ["served"]
+        assert answers == ["served"]
         assert batches < 10
     (parked,) = driver.parking.all()
     assert "NotQuiescent" in parked.error
@@ -424,7 +424,7 @@ def test_many_jobs_that_cannot_be_loaded_are_found_in_one_pass() -> None:
 
 
 def test_nothing_is_loaded_without_the_record_of_counters() -> None:
-    """With a fresh one the next job would get the number, and the records, of an old one."""
+    """With new counters the next job would get the number, and the records, of an old one."""
     (key,) = stored(Counters())
     with pytest.raises(Damaged, match=key):
         load_mirror({key: b"\xc1"}.items(), 0)
@@ -434,8 +434,8 @@ def test_records_set_aside_are_never_overwritten() -> None:
     loaded = load_mirror({"job/1/spec": b"\xc1"}.items(), 0)
     driver = Driver()
     driver.parking.loaded(loaded.aside, at(0))
-    heard: list[RotaError] = driver.ask(job(1))
+    answers: list[RotaError] = driver.ask(job(1))
     driver.run()
 
-    assert [type(one) for one in heard] == [Conflict]
+    assert [type(answer) for answer in answers] == [Conflict]
     assert driver.records == {}

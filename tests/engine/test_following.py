@@ -24,7 +24,7 @@ ROW = codec.encode_events(77, (EventRecord("job.submitted", "asked for", job=Job
 
 
 class OneRead(MemoryStore):
-    """Counts how often everything is read."""
+    """A store that counts full reads."""
 
     reads = 0
 
@@ -56,17 +56,17 @@ def change(
 
 
 async def test_a_standby_applies_commits_and_runs_commit_hooks(engine: Engine) -> None:
-    heard: list[Committed] = []
-    engine.on_commit(heard.append)
+    commits: list[Committed] = []
+    engine.on_commit(commits.append)
     engine.replay(change(1, job(1), events=ROW))
     engine.replay(CommitChange(2, 2000, [], ["job/1/spec"], None))
 
     assert (await engine.read(jobs), engine.revision) == ([], 2)
-    assert [(one.revision, [event.kind for event in one.events]) for one in heard] == [
+    assert [(commit.revision, [event.kind for event in commit.events]) for commit in commits] == [
         (1, ["job.submitted"]),
         (2, []),
     ]
-    assert (heard[0].wall_ms, list(heard[1].decided.deletes)) == (77, ["job/1/spec"])
+    assert (commits[0].wall_ms, list(commits[1].decided.deletes)) == (77, ["job/1/spec"])
     assert engine.now_ms() >= 2000
 
 
@@ -99,7 +99,7 @@ async def test_a_standby_sets_aside_a_job_whose_next_record_it_cannot_read(engin
 
 
 async def test_a_standby_sets_aside_a_job_whose_commit_cannot_be_applied(engine: Engine) -> None:
-    """Whoever follows the leader reads everything again after Damaged, and then the rest is there."""
+    """After Damaged the follower reads everything again, and then all other records are there."""
     orphan = change(1, JobStatus(JobId("1"), JobState.ACTIVE))
     with pytest.raises(Damaged, match="commit 1 could not be applied"):
         engine.replay(orphan)

@@ -35,12 +35,12 @@ def reconciler(
     owner: str = "controllers",
     keys: Iterable[str] = (),
 ) -> Reconciler:
-    """Looks at the key of each record of that kind."""
+    """A reconciler that decides the key of each record of a type."""
     return Reconciler(name, owner, {wakes: lambda record: [record.key]}, decide, lambda _: keys)
 
 
 class Asker:
-    """Somebody who waits for the answer to a command."""
+    """A caller that waits for the answer to a command."""
 
     def __init__(self, command: Command[object], owner: str = "apiserver") -> None:
         self.request = Request(owner, command, lambda _: None, lambda _: None)
@@ -83,7 +83,7 @@ def test_nothing_is_decided_without_work() -> None:
 
 
 def test_a_request_and_what_follows_from_it_are_one_batch() -> None:
-    """Spec, cluster and status of a submit: each follows from the one before, none is on disk yet."""
+    """Spec, cluster and status of a submit: each follows from the one before, and none is durable yet."""
 
     def choose(view: View, key: str, now: Instant) -> Plan:
         return Plan(
@@ -166,7 +166,7 @@ def test_every_key_is_decided_after_a_start() -> None:
 
 
 def test_a_start_with_many_keys_reaches_quiescence() -> None:
-    """The bound is against decisions that never rest, not against large clusters."""
+    """The bound is against livelocks, not against large clusters."""
     looks: list[str] = []
 
     def look(view: View, key: str, now: Instant) -> Plan:
@@ -207,12 +207,12 @@ def test_a_refusal_based_on_uncommitted_state_is_replaced_by_the_commit_error() 
         raise Conflict(f"there is {list(view.jobs)}")
 
     loop = Loop(Mirror(), [])
-    told: list[RotaError] = []
+    errors: list[RotaError] = []
     for command in (put(job(2)), refuse):
-        loop.ask(Request("apiserver", command, lambda _: None, told.append))
+        loop.ask(Request("apiserver", command, lambda _: None, errors.append))
     decide(loop).fail(Unavailable("the store cannot be written"))
 
-    assert [type(error) for error in told] == [Unavailable, Unavailable]
+    assert [type(error) for error in errors] == [Unavailable, Unavailable]
 
 
 def test_a_refusal_alone_is_answered_after_an_empty_fenced_commit() -> None:
@@ -228,12 +228,12 @@ def test_a_refusal_alone_is_answered_after_an_empty_fenced_commit() -> None:
 
 
 def test_a_bug_parks_its_key_and_the_others_continue() -> None:
-    def stumble(view: View, key: str, now: Instant) -> Plan:
+    def fail(view: View, key: str, now: Instant) -> Plan:
         if key == "job/1/spec":
             raise ZeroDivisionError
         return Plan((JobStatus(JobId("2"), JobState.ASSIGNED),))
 
-    loop = Loop(Mirror(), [reconciler(stumble)])
+    loop = Loop(Mirror(), [reconciler(fail)])
     ask(loop, put(job(1), job(2)))
     decided = decide(loop)
 
@@ -264,15 +264,15 @@ def test_a_parked_key_is_decided_when_it_is_woken_again() -> None:
 
 
 def test_a_bug_in_a_request_refuses_it_and_the_others_are_served() -> None:
-    def stumble(view: View, now: Instant) -> Plan:
+    def fail(view: View, now: Instant) -> Plan:
         raise ZeroDivisionError
 
     loop = Loop(Mirror(), [])
-    stumbled = ask(loop, stumble)
+    failed = ask(loop, fail)
     served = ask(loop, put(job(), answer="1"))
     decided = decide(loop)
 
-    assert isinstance(stumbled.refusal(decided), Bug)
+    assert isinstance(failed.refusal(decided), Bug)
     assert served.answers(decided) == ["1"]
     assert [type(fault.error) for fault in loop.parking.faults] == [ZeroDivisionError]
 
@@ -325,10 +325,10 @@ def test_the_first_iteration_is_no_stall() -> None:
 
 
 def test_a_stall_is_noticed_before_anything_is_decided() -> None:
-    heard: list[int] = []
+    last_seen: list[int] = []
 
     def look(view: View, key: str, now: Instant) -> Plan:
-        heard.append(view.nodes[NodeId("n1")].last_seen_at_ms)
+        last_seen.append(view.nodes[NodeId("n1")].last_seen_at_ms)
         return wake_at(now.ms + 1)
 
     mirror = Mirror()
@@ -338,4 +338,4 @@ def test_a_stall_is_noticed_before_anything_is_decided() -> None:
     loop.decide(at(0))
     loop.decide(at(60_000))
 
-    assert heard == [0, 60_000]
+    assert last_seen == [0, 60_000]

@@ -122,7 +122,7 @@ def test_run_times_of_ended_attempts_are_averaged(mirror: Mirror) -> None:
     assert (before, learned, mirror.jobs[JOB].run_us) == (None, 1000, 1000)
 
 
-# ---- nodes and their room
+# ---- nodes and their resources
 
 
 def test_resources_of_an_attempt_are_reserved_until_it_has_ended(mirror: Mirror) -> None:
@@ -167,7 +167,7 @@ def test_a_task_placed_again_is_held_by_its_new_node_only(mirror: Mirror) -> Non
 
 
 def test_the_mirror_can_be_reloaded_after_a_node_lost_a_resource() -> None:
-    """What it held of it is still reserved: the attempt has not ended."""
+    """The resource stays reserved, because the attempt has not ended."""
     mirror = mirror_of(
         node("n1", capacity={"cpu": 4000}), job(count=4, needs={"gpu": 1}), placed(NEW, [0, 1], "n1")
     )
@@ -253,7 +253,7 @@ def test_after_a_reload_a_refusal_is_not_attributed_to_the_next_node(mirror: Mir
     assert N2 not in again.refused_by(mirror.jobs[JOB].spec.refusal_key)
 
 
-# ---- who must be told
+# ---- touched nodes
 
 
 def test_a_node_is_touched_when_its_orders_may_have_changed(mirror: Mirror) -> None:
@@ -315,8 +315,8 @@ def test_submit_keys_and_counters_are_stored() -> None:
 
 
 def reserved(mirror: Mirror, node: NodeId) -> int:
-    room = mirror.node_table
-    return int(room.reserved[room.rows["cpu"], room.slot[node]])
+    table = mirror.node_table
+    return int(table.reserved[table.rows["cpu"], table.slot[node]])
 
 
 def test_refusals_of_a_deleted_node_do_not_count() -> None:

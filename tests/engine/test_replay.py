@@ -22,11 +22,11 @@ BEGUN: tuple[Record, ...] = (
 
 
 def reserved(mirror: Mirror) -> dict[str, int]:
-    room = mirror.node_table
-    return {name: int(room.reserved[room.rows["cpu"], slot]) for name, slot in room.slot.items()}
+    table = mirror.node_table
+    return {name: int(table.reserved[table.rows["cpu"], slot]) for name, slot in table.slot.items()}
 
 
-def heard(*commits: tuple[tuple[Record, ...], tuple[str, ...]]) -> Mirror:
+def replayed(*commits: tuple[tuple[Record, ...], tuple[str, ...]]) -> Mirror:
     mirror = Mirror()
     for puts, deletes in commits:
         replay_commit(mirror, puts, map(Key, deletes))
@@ -37,7 +37,7 @@ def test_an_attempt_that_ended_and_started_elsewhere_in_one_commit_holds_resourc
     ended = reported(StatusBlock.new(SPEC.id, 0, 2), [0], AttemptState.FAILED)
     again = decided(TaskBlock.new(SPEC.id, 0, 2), [0], wanted=1)
     moved = placed(placed(ATTEMPTS, [0, 1], "n1"), [0], "n2", tries=1)
-    mirror = heard((BEGUN, ()), ((again, moved, ended), ()))
+    mirror = replayed((BEGUN, ()), ((again, moved, ended), ()))
 
     assert reserved(mirror) == {"n1": 1000, "n2": 1000}
     assert [dict(entry.assigned) for entry in mirror.nodes.values()] == [
@@ -47,7 +47,7 @@ def test_an_attempt_that_ended_and_started_elsewhere_in_one_commit_holds_resourc
 
 
 def test_a_job_deleted_in_the_next_commit_leaves_nothing_behind() -> None:
-    mirror = heard((BEGUN, ()), ((), (f"attempt/{SPEC.id}/0", f"job/{SPEC.id}/spec")))
+    mirror = replayed((BEGUN, ()), ((), (f"attempt/{SPEC.id}/0", f"job/{SPEC.id}/spec")))
 
     assert reserved(mirror) == {"n1": 0, "n2": 0}
     assert (list(mirror.pending_queues()), mirror.unfinished, mirror.jobs) == ([], 0, {})
@@ -55,6 +55,6 @@ def test_a_job_deleted_in_the_next_commit_leaves_nothing_behind() -> None:
 
 def test_a_job_may_be_updated_and_its_attempts_end_in_one_commit() -> None:
     ended = reported(StatusBlock.new(SPEC.id, 0, 2), [0], AttemptState.SUCCEEDED)
-    mirror = heard((BEGUN, ()), ((job(1, count=2, needs={"cpu": 500}, version=2), ended), ()))
+    mirror = replayed((BEGUN, ()), ((job(1, count=2, needs={"cpu": 500}, version=2), ended), ()))
 
     assert reserved(mirror) == {"n1": 500, "n2": 0}

@@ -53,7 +53,7 @@ async def test_a_fenced_answer_comes_after_a_commit_of_nothing(store: GatedStore
 
 
 async def test_callers_that_wait_when_the_engine_ends_are_refused(store: GatedStore) -> None:
-    """What is under way, what came after it, and what comes later: none of them hangs."""
+    """The request under way, the one behind it and a later one: none of them hangs."""
     async with asyncio.TaskGroup() as group:
         async with running(store) as engine:
             store.gate.clear()
@@ -146,12 +146,12 @@ async def test_a_refusal_based_on_records_is_answered_after_an_empty_commit(
 
 
 async def test_a_request_that_raises_leaves_the_engine_running(store: GatedStore) -> None:
-    def stumble(view: View, now: Instant) -> Plan:
+    def fail(view: View, now: Instant) -> Plan:
         raise ZeroDivisionError
 
     async with running(store) as engine:
         with pytest.raises(Bug):
-            await engine.ask("apiserver", stumble)
+            await engine.ask("apiserver", fail)
 
         assert await engine.ask("apiserver", submit(1)) == 1
 
@@ -170,11 +170,11 @@ async def test_a_canceled_caller_does_no_harm(store: GatedStore) -> None:
 
 
 async def test_commit_hooks_run_for_each_commit_in_order_when_it_is_durable(store: GatedStore) -> None:
-    heard: list[tuple[int, list[str], list[str]]] = []
+    published: list[tuple[int, list[str], list[str]]] = []
 
     def listen(committed: Committed) -> None:
         kinds = [event.kind for event in committed.events]
-        heard.append((committed.revision, jobs(engine.mirror), kinds))
+        published.append((committed.revision, jobs(engine.mirror), kinds))
 
     async with running(store) as engine:
         engine.on_commit(listen)
@@ -182,7 +182,7 @@ async def test_commit_hooks_run_for_each_commit_in_order_when_it_is_durable(stor
         await engine.ask("apiserver", lambda _view, _now: NO_CHANGE)
         await engine.ask("apiserver", submit(2))
 
-    assert heard == [(1, ["1"], ["job.submitted"]), (2, ["1", "2"], ["job.submitted"])]
+    assert published == [(1, ["1"], ["job.submitted"]), (2, ["1", "2"], ["job.submitted"])]
 
 
 async def test_events_are_in_the_row_of_their_commit(store: GatedStore) -> None:
@@ -225,7 +225,7 @@ async def test_a_key_is_decided_again_at_its_wake_time(store: GatedStore) -> Non
 async def test_a_large_cluster_is_decided_without_waiting_in_between(
     store: GatedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "TICK_MS", 3_600_000)  # who rests in between wakes up too late
+    monkeypatch.setattr(run, "TICK_MS", 3_600_000)  # an engine that waited in between would be too late
     looks: list[str] = []
     last = str(3 * BATCH_KEYS_MAX)
     done = asyncio.Event()
@@ -311,7 +311,7 @@ async def refusal(engine: Engine, look: object) -> Exception | None:
 
 
 def assigning() -> Reconciler:
-    """Gives every new job its cluster."""
+    """A reconciler that assigns every new job to a cluster."""
 
     def assign(view: View, key: str, now: Instant) -> Plan:
         return Plan((JobCluster(JobId(key), "default"),))

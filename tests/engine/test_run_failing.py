@@ -179,7 +179,7 @@ async def ended(engine: Engine) -> RotaError:
 
 
 async def refusal(engine: Engine, number: int) -> RotaError | None:
-    """What the submit of that job was refused with, if it was."""
+    """The error with which the submit of that job was refused, if it was."""
     try:
         await engine.ask("apiserver", submit(number))
     except RotaError as error:

@@ -73,34 +73,37 @@ async def test_a_read_never_shows_half_a_plan(store: GatedStore) -> None:
 
 
 async def test_a_commit_hook_that_raises_stops_neither_the_others_nor_the_engine(store: GatedStore) -> None:
-    heard: list[Committed] = []
+    commits: list[Committed] = []
     mended: list[Committed] = []
     is_broken = True
 
-    def stumble(committed: Committed) -> None:
+    def fail(committed: Committed) -> None:
         if is_broken:
             raise ZeroDivisionError
         mended.append(committed)
 
     async with running(store) as engine:
-        engine.on_commit(stumble)
-        engine.on_commit(heard.append)
+        engine.on_commit(fail)
+        engine.on_commit(commits.append)
         await engine.ask("apiserver", submit(1))
         is_broken = False
         await engine.ask("apiserver", submit(2))
 
-    assert [list(one.decided.puts) for one in heard if one.decided.puts] == [["job/1/spec"], ["job/2/spec"]]
+    assert [list(commit.decided.puts) for commit in commits if commit.decided.puts] == [
+        ["job/1/spec"],
+        ["job/2/spec"],
+    ]
     assert not mended[0].decided.commits, "it hears first that everything was read again"
     assert engine.parking.counts.keys() == {FaultStage.TELL}
     assert engine.parking.all() == []
 
 
 async def test_an_answer_callback_that_raises_does_not_keep_others_waiting(store: GatedStore) -> None:
-    def stumble(_: object) -> None:
+    def fail(_: object) -> None:
         raise ZeroDivisionError
 
     async with running(store) as engine:
-        engine._loop.ask(Request("apiserver", submit(1), stumble, stumble))
+        engine._loop.ask(Request("apiserver", submit(1), fail, fail))
 
         assert await engine.ask("apiserver", submit(2)) == 2
         assert engine.parking.counts == {FaultStage.TELL: 1}
@@ -122,7 +125,7 @@ async def test_an_unexpected_error_of_the_store_is_handled_as_a_failed_commit(
 async def test_a_bug_of_the_loop_itself_costs_no_request(
     store: GatedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is served again after everything was read again."""
+    """The request is served again after the reload."""
     monkeypatch.setattr(run, "_BACKOFF_SECONDS", 0.01)
     serve, calls = Loop._run_to_quiescence, iter(range(1000))
 
@@ -199,7 +202,7 @@ async def test_events_report_what_was_parked_and_that_it_recovered(store: GatedS
 async def test_a_busy_server_prunes_events_and_checks_disk_space(
     store: GatedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No turn before the commit is an idle one."""
+    """No iteration before the commit is idle."""
     monkeypatch.setattr(Engine, "_wait_for_work", _never)
     await commit(store, batch(await store.acquire_epoch(), time_ms=AN_HOUR_MS))
     store.fail_forgetting = [StoreFull("full")]
@@ -208,7 +211,7 @@ async def test_a_busy_server_prunes_events_and_checks_disk_space(
     async with asyncio.TaskGroup() as group:
         asked = group.create_task(engine.ask("apiserver", submit(1)))
         await turns()
-        store.room = False
+        store.has_free_space = False
         engine._disk_checked_at_ms = 0
         await engine._iterate()
 

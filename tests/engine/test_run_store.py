@@ -66,10 +66,10 @@ async def test_the_epoch_is_raised_between_two_commits(store: GatedStore) -> Non
 
 async def test_a_refusal_for_a_full_store_is_no_bug(store: GatedStore) -> None:
     def refuse(_view: object, _now: object) -> Plan:
-        raise StoreFull("no room")
+        raise StoreFull("no space left")
 
     async with running(store) as engine:
-        with pytest.raises(StoreFull, match="no room"):
+        with pytest.raises(StoreFull, match="no space left"):
             await engine.ask("apiserver", refuse)
 
 
@@ -78,12 +78,12 @@ async def test_low_disk_space_is_noticed_and_so_is_its_recovery(
     store: GatedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "_DISK_CHECK_MS", 0)
-    store.room = False
+    store.has_free_space = False
     async with running(store) as engine:
         short_at_first = engine.mirror.disk_low
-        store.room = True
+        store.has_free_space = True
         await engine.ask("apiserver", submit(1))
-        await store.asked_for_room()
+        await store.space_checked()
 
         assert short_at_first
         assert not await engine.read(lambda mirror: mirror.disk_low)

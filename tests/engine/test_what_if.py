@@ -68,14 +68,14 @@ def test_changes_of_a_what_if_copy_do_not_affect_the_mirror() -> None:
 
 
 def room_of(mirror: Mirror) -> dict[str, object]:
-    room, size = mirror.node_table, mirror.node_table.size
+    table, size = mirror.node_table, mirror.node_table.size
     return {
-        "ids": room.ids,
-        "rows": room.rows,
-        "free": room.free().tolist(),
-        "devices": room.free_gpus().tolist(),
-        "open": room.open[:size].tolist(),
-        "held": room.held[:size].tolist(),
-        "labels": room.labels,
-        "taints": room.taints,
+        "ids": table.ids,
+        "rows": table.rows,
+        "free": table.free().tolist(),
+        "devices": table.free_gpus().tolist(),
+        "open": table.open[:size].tolist(),
+        "held": table.held[:size].tolist(),
+        "labels": table.labels,
+        "taints": table.taints,
     }

@@ -44,7 +44,7 @@ def matches(schedule: Schedule, local: datetime) -> bool:
 
 
 def walked(text: str, name: str, after: int, until: int) -> list[int]:
-    """Minute by minute, with nothing but the clock on the wall."""
+    """The runs of a schedule, found by testing every minute of the local clock."""
     schedule, where = parse(text), ZoneInfo(name)
     minutes = range(after - DAY, until + 1)
     shown = {at: datetime.fromtimestamp(at * 60, where).replace(tzinfo=None, fold=0) for at in minutes}

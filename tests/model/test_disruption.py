@@ -15,7 +15,7 @@ LOST_MS = 30_000
 
 
 def nodes(silent_at_ms: list[int | None], lost: tuple[int, ...] = ()) -> Mirror:
-    """One node for each; None: it is there."""
+    """One node for each time of its last message; None: it is not silent."""
     mirror = Mirror()
     for number, at_ms in enumerate(silent_at_ms):
         name = NodeId(f"n{number:04}")
@@ -99,7 +99,7 @@ def given_up_at(mirror: Mirror, number: int) -> int | None:
 
 
 def test_nodes_still_silent_when_the_brake_ends_get_a_new_grace_period() -> None:
-    """Ten nodes were silent for two minutes, and come back one by one."""
+    """Ten nodes were silent for two minutes, and return one by one."""
     mirror = nodes([1_000] * 10)
     assert given_up_at(mirror, 9) is None
     for number in range(7):

@@ -118,7 +118,7 @@ def test_every_event_is_used(machine: Machine) -> None:
 
 
 def test_every_live_attempt_state_accepts_the_report_of_an_end() -> None:
-    """The report of an earlier step may have been lost."""
+    """Reports of the states in between may have been lost."""
     ends = (
         AttemptEvent.EXITED_ZERO,
         AttemptEvent.EXITED_NONZERO,

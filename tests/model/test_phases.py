@@ -18,7 +18,7 @@ JOB = JobId("1")
 
 
 class Row(NamedTuple):
-    """One task's cells, in all three records."""
+    """The entries of one task in all three records."""
 
     task: TaskState
     wanted: int
@@ -113,7 +113,7 @@ def task_block(table: list[Row]) -> TaskBlock:
 
 
 def attempt_block(table: list[Row], *, tried: bool) -> AttemptBlock:
-    """Where no task block is, nothing was tried twice: an attempt serves try 0."""
+    """Without a task block there was no retry: every attempt is for desired attempt number 0."""
     draft = Draft(AttemptBlock.new(JOB, 0, len(table)))
     draft["number"][:] = [row.number for row in table]
     draft["tries"][:] = [max(0, row.wanted - row.behind) if tried else 0 for row in table]

@@ -10,19 +10,19 @@ from rota.model.errors import Unavailable
 from rota.store.memory import MemoryStore
 from rota.testing.builders import hello
 from tests.engine.driving import turns
-from tests.engine.unresponsive_store import DeafStore
+from tests.engine.lossy_store import LossyStore
 from tests.watcher.test_agent_service import Line, calling, put
 
 
 @pytest.fixture
-async def deaf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[DeafStore]:
+async def deaf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LossyStore]:
     monkeypatch.setattr(run, "_BACKOFF_SECONDS", 0.0)
-    store = DeafStore(MemoryStore(tmp_path))
+    store = LossyStore(MemoryStore(tmp_path))
     yield store
     await store.close()
 
 
-async def test_a_node_is_told_what_was_written_though_nobody_heard_so(deaf: DeafStore) -> None:
+async def test_a_node_is_told_what_was_written_though_nobody_heard_so(deaf: LossyStore) -> None:
     line = Line(hello("a"))
     async with calling(deaf, line) as (engine, call, placement):
         call()
