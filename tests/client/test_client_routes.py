@@ -102,7 +102,6 @@ CALLS: dict[str, tuple[Call, ...]] = {
     "GET /v1/store/backup": (lambda c: c.back_up(BytesIO()),),
     "POST /v1/store/accept": (lambda c: c.accept_nodes(),),
     "GET /v1/openapi.json": (lambda c: c.openapi(),),
-    "GET /v1/docs": (lambda c: c.api_page(),),
     "GET /metrics": (lambda c: c.metrics(),),
     "GET /healthz": (lambda c: c.is_alive(),),
     "GET /readyz": (lambda c: c.is_ready(),),

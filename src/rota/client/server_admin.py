@@ -37,10 +37,6 @@ class Upkeep:
         described: dict[str, Any] = self.transport.call(ApiRequest("GET", "/v1/openapi.json"))
         return described
 
-    def api_page(self) -> str:
-        """The same for people, as one page of HTML."""
-        return self._text("/v1/docs", "text/html")
-
     def back_up(self, into: BinaryIO) -> None:
         """Write a backup of all the server keeps, as of one moment; `rota store check` says if it is good."""
         pauses = RetryBackoff(self.transport.patience_seconds, self.transport.on_wait)

@@ -30,10 +30,6 @@ class AsyncUpkeep:
         """All that can be asked of this server, as an OpenAPI document."""
         return await apart(self._sync.openapi)
 
-    async def api_page(self) -> str:
-        """The same for people, as one page of HTML."""
-        return await apart(self._sync.api_page)
-
     async def back_up(self, into: BinaryIO) -> None:
         """Write a backup of all the server keeps, as of one moment; `rota store check` says if it is good."""
         await apart(lambda: self._sync.back_up(into))
