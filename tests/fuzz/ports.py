@@ -217,12 +217,22 @@ def _order(rng: Random, token: str) -> bytes:
     del token
     plausible = {
         "op": rng.choice(_ORDERS),
-        "protocol": 4,
+        "protocol": 1,
         "job": "fuzz",
         "jobs": ["fuzz"],
         "attempts": [["fuzz", 0, 1]],
     }
-    spec = {"argv": ["true"], "needs": {"cpu": 1}, "count": 1}
+    spec = {
+        "name": "",
+        "argv": ["true"],
+        "needs": {"cpu": 1},
+        "count": 1,
+        "grace_ms": 0,
+        "run": "at_least_once",
+        "limits": {},
+        "version": 1,
+        "stop_signal": 15,
+    }
     order = bent(rng, plausible | {"spec": spec, "tasks": [[0, 1, True]], "signals": [], "said_ns": 0})
     line = json.dumps(order if rng.random() < 0.8 else odd(rng)).encode()
     return line + rng.choice((b"\n", b"\n", b"\n" * 50, b"", b"\0\n"))

@@ -55,7 +55,7 @@ def test_a_soak_of_some_seconds_holds(tmp_path: Path, chaos: tuple[str, ...]) ->
     until(lambda: not with_argument(f"{tmp_path}/"), "nothing is left")
 
 
-def test_a_workload_that_cannot_be_read_is_said_so(tmp_path: Path) -> None:
+def test_an_unreadable_workload_is_explained(tmp_path: Path) -> None:
     ended = soak(tmp_path, "--workload", str(tmp_path / "nowhere.toml"))
 
     assert ended.returncode == 2

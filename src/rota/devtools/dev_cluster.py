@@ -35,7 +35,7 @@ from rota.wiring import node_processes
 from rota.wiring.console import print_line
 from rota.wiring.dev_users import DevUsers
 from rota.wiring.process import Interruption, guarded, log_to, open_private
-from rota.wiring.server import Server, running
+from rota.wiring.server import RunningServer, running
 
 _IDLE_SECONDS = 15.0  # an empty node of a dev cluster goes soon: the next is there in a second
 _LOOK_SECONDS = 0.02  # a node is open a moment after the commit that greets it
@@ -57,7 +57,7 @@ def run_dev(options: DevOptions) -> int:
         async with running(config, users) as server, _nodes(server, directory, options, users) as nodes:
             await _resize_default_cluster(server, options)
             _print_ready(server, time.monotonic() - began)
-            users.tell()
+            users.print_reason()
             async with _with_chaos(server, nodes, options.chaos, config.lost_seconds):
                 await interruption.wait()
             print_line("stopping: running tasks end now, unfinished jobs go on at the next start")
@@ -66,7 +66,7 @@ def run_dev(options: DevOptions) -> int:
     return guarded(main())
 
 
-async def _resize_default_cluster(server: Server, options: DevOptions) -> None:
+async def _resize_default_cluster(server: RunningServer, options: DevOptions) -> None:
     """The default cluster as it is wanted this time; machines of before went with the dev cluster."""
     wish = ClusterIntent(DEFAULT)
     if options.elastic is not None:
@@ -118,7 +118,7 @@ def _config(options: DevOptions, directory: Path) -> ServerConfig:
 
 @contextlib.asynccontextmanager
 async def _nodes(
-    server: Server, directory: Path, options: DevOptions, users: DevUsers
+    server: RunningServer, directory: Path, options: DevOptions, users: DevUsers
 ) -> AsyncIterator[list[DevNode]]:
     async with contextlib.AsyncExitStack() as around:
         nodes = []
@@ -176,7 +176,7 @@ async def _guarded(nodes: list[DevNode]) -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def _with_chaos(
-    server: Server, nodes: list[DevNode], options: ChaosOptions | None, lost_seconds: float
+    server: RunningServer, nodes: list[DevNode], options: ChaosOptions | None, lost_seconds: float
 ) -> AsyncIterator[None]:
     if options is None:
         yield
@@ -207,7 +207,7 @@ def _open_nodes(mirror: Mirror) -> int:
     return sum(entry.open for entry in mirror.nodes.values())
 
 
-def _print_ready(server: Server, seconds: float) -> None:
+def _print_ready(server: RunningServer, seconds: float) -> None:
     print_line(f"  Rota dev cluster ready in {seconds:.1f} s")
     print_line(f"    api   {server.url}")
     for entry in sorted(server.engine.mirror.nodes.values(), key=lambda entry: entry.spec.name):

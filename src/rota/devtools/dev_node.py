@@ -16,7 +16,7 @@ from rota.wiring import node_processes
 from rota.wiring.agent import AGENT_LOCK
 from rota.wiring.dev_users import DevUsers
 from rota.wiring.process import open_private
-from rota.wiring.server import Server
+from rota.wiring.server import RunningServer
 
 _STOP_SECONDS = 30.0
 _LOOK_SECONDS = 0.02  # nobody tells when a lock is free
@@ -30,7 +30,7 @@ class DevNode:
 
     def __init__(
         self,
-        server: Server,
+        server: RunningServer,
         directory: Path,
         users: DevUsers,
         relay: Relay | None = None,

@@ -116,10 +116,6 @@ class NodeReport(msgspec.Struct, frozen=True):
     load: NodeLoad | None = None
 
 
-# The command of a job with steps, for nodes of a version without steps: they fail with this text.
-TOO_OLD = "(steps: this node runs a version that does not know them)"
-
-
 class TaskTemplate(msgspec.Struct, frozen=True):
     """The part of a job's spec that nodes need to run its tasks."""
 
@@ -155,7 +151,7 @@ class TaskTemplate(msgspec.Struct, frozen=True):
 def task_template(spec: JobSpec, reports: ResultEndpoint | None = None, record: bytes = b"") -> TaskTemplate:
     return TaskTemplate(
         name=spec.name,
-        argv=spec.command or (TOO_OLD,),
+        argv=spec.command,
         env=spec.env,
         workdir=spec.workdir,
         needs=spec.needs,

@@ -30,6 +30,8 @@ class BrakeChecks:
         ]
         lost_ms = [one.silent_at_ms or 0 for one in statuses if one.state is NodeState.LOST]
         there = sum(one.state in (NodeState.READY, NodeState.SUSPECT) for one in statuses)
+        # Nodes that joined or returned in the same commit counted when the server decided.
+        there += sum(isinstance(one, NodeStatus) and one.state is NodeState.READY for one in fresh.values())
         for start_ms in at_ms:
             silent = sum(start_ms <= one <= start_ms + BRAKE_WINDOW_MS for one in at_ms)
             whole = there + sum(abs(one - before.silent_at_ms) <= BRAKE_WINDOW_MS for one in lost_ms)

@@ -1,12 +1,8 @@
 """A control plane's process: hears nodes and whoever watches, and speaks to them after each commit."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
-from rota.clusters import assign, cluster_groups, lifecycle, scale
-from rota.controllers import batch, cron, dependencies, expire, system
-from rota.controllers.rollout import rollback, rollout
 from rota.engine.loop import Decided
 from rota.model.adoption import jobs_before
 from rota.model.ids import JobId, NodeId
@@ -15,13 +11,10 @@ from rota.model.lifecycle import NodeState
 from rota.model.messages import DrainRequest, NodeReport
 from rota.model.node import Connection
 from rota.model.plan import ADOPTION, Instant, Plan
+from rota.reconcilers import ReconcilerSettings, reconcilers
 from rota.rules.cron_schedule import Offset
-from rota.scheduler import plan as scheduler
-from rota.scheduler import unplaceable
-from rota.scheduler.cluster_fit import FitCalculator
-from rota.scheduler.policy import deadline, drain
+from rota.rules.reconciler_names import ROUND_KEY, ReconcilerName
 from rota.scheduler.round import SchedulerSettings
-from rota.scheduler.scale_estimate import estimate_scale
 from rota.sim.broken import InvariantBroken
 from rota.sim.engine import SimEngine
 from rota.sim.medium import SimStore
@@ -39,7 +32,7 @@ from rota.sim.words import (
 )
 from rota.sim.world import World
 from rota.store import codec
-from rota.watcher import adoption, brake, leave_notices, liveness, node_messages, revocations, stuck_attempts
+from rota.watcher import adoption, leave_notices, liveness, node_messages
 from rota.watcher.dispatch import unsealed
 
 FOR_EVER_MS = 1 << 60
@@ -66,29 +59,10 @@ class SimServer(SimEngine):
         times: LivenessTimes,
         placement: SchedulerSettings | None = None,
     ) -> None:
-        reconcilers = [
-            assign.reconciler(FitCalculator().cluster_fit),
-            lifecycle.RECONCILER,
-            cluster_groups.reconciler(),
-            scale.reconciler(partial(estimate_scale, settings=placement)),
-            batch.RECONCILER,
-            dependencies.RECONCILER,
-            system.RECONCILER,
-            cron.reconciler(_utc),
-            rollout.RECONCILER,
-            rollback.RECONCILER,
-            expire.reconciler(),
-            scheduler.reconciler(placement),
-            unplaceable.reconciler(placement.plugins if placement is not None else None),
-            deadline.RECONCILER,
-            drain.RECONCILER,
-            liveness.reconciler(times.lost_ms, times.ttl_ms),
-            brake.reconciler(),
-            stuck_attempts.reconciler(),
-            leave_notices.RECONCILER,
-            revocations.RECONCILER,
-        ]
-        super().__init__(world, name, medium, reconcilers)
+        settings = ReconcilerSettings(
+            zones=_utc, placement=placement, lost_ms=times.lost_ms, leader_ttl_ms=times.ttl_ms
+        )
+        super().__init__(world, name, medium, reconcilers(settings))
         self._watching = SimEventStream(self, medium, self.ask, lambda: self.revision)
         self._watching.came, self._watching.went = self._on_subscribed, self._on_unsubscribed
         self._sessions: dict[NodeId, SimSession] = {}
@@ -197,7 +171,7 @@ class SimServer(SimEngine):
             stream.send_to_node(WelcomeMessage(self.epoch))
             self._observe(session)
             self.loop.wake(liveness.NAME, node)
-            self.loop.wake("place", scheduler.ROUND_KEY)
+            self.loop.wake(ReconcilerName.PLACE, ROUND_KEY)
             self._collect(session)
             self._send_to(session)
             self._next_message(session)

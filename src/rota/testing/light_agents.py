@@ -58,8 +58,8 @@ class PretendRuntime:
         self._works: dict[JobId, TaskTemplate] = {}
         self._claims: dict[AttemptName, AttemptReport] = {}
 
-    async def attach(self, room: NodeResources) -> list[JobReports]:
-        del room
+    async def attach(self, resources: NodeResources) -> list[JobReports]:
+        del resources
         return [JobReports(name.job, [claim]) for name, claim in self._claims.items()]
 
     async def events(self) -> AsyncIterator[list[JobReports]]:
@@ -79,9 +79,9 @@ class PretendRuntime:
             if self._works[job].argv[0] == _ENDS_AT_ONCE:
                 self._say(name, ReportedState.EXITED)
 
-    async def stop(self, attempts: list[AttemptName], how: StopMode = StopMode.GRACEFUL) -> None:
+    async def stop(self, attempts: list[AttemptName], mode: StopMode = StopMode.GRACEFUL) -> None:
         for name in attempts:
-            if name in self._running() and how is not StopMode.IF_QUEUED:
+            if name in self._running() and mode is not StopMode.IF_QUEUED:
                 self._say(name, ReportedState.STOPPED)
 
     async def signal(self, job: JobId, signals: Iterable[Signal]) -> None:
@@ -95,7 +95,7 @@ class PretendRuntime:
         for job in jobs:
             self._works.pop(job, None)
 
-    async def renew(self, said_ns: int) -> None:
+    async def renew(self, sent_ns: int) -> None:
         """It holds no leases."""
 
     async def quit(self) -> None:

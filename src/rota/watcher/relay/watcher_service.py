@@ -4,8 +4,8 @@ Each session of a watcher is served by the `AgentService`, as if its agent had c
 orders, acknowledgements and fences. Only heartbeats are different. A watcher counts them, and one batch a
 second says which sessions were seen, up to which sequence number.
 
-A watcher that is gone, or silent for WATCHER_SILENT_MS, says nothing of its nodes: their sessions end, and
-their silence counts from then on. The newest session of a node wins, wherever it comes from.
+A watcher that is lost, or silent for WATCHER_SILENT_MS, is no evidence about its nodes: their sessions end,
+and their silence counts from then on. The newest session of a node wins, wherever it comes from.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from datetime import UTC, datetime
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import grpc
 import structlog
@@ -31,10 +31,12 @@ from rota.model.limits import (
     WATCHER_TELL_MS,
     WATCHERS_MAX,
 )
-from rota.watcher.agent_service import AgentService, ReceivedMark, Unidentified
-from rota.watcher.keepalive import KeepaliveTimer, PeerSilent
+from rota.watcher.agent_service import AgentService
+from rota.watcher.authentication import Context, Unidentified
 from rota.watcher.leadership import LeadershipContext
+from rota.watcher.node_sessions import ReceivedMark
 from rota.watcher.refused_calls import NO_AUDIT, RefusedCalls
+from rota.watcher.relay.keepalive import KeepaliveTimer, PeerSilent
 from rota.wire import bounds, forwarding
 from rota.wire.generated import agent_pb2 as pb
 from rota.wire.generated import watcher_pb2, watcher_pb2_grpc
@@ -42,14 +44,13 @@ from rota.wire.watcher import from_node, load_of
 
 log = structlog.get_logger("rota.watcher")
 
-_FIRST_SECONDS = 10.0  # for a watcher to say who it is
-_BATCH_BYTES = 1 << 20  # of words in one batch; a larger word goes alone
-_AHEAD_BYTES = 16 << 20  # that wait for one watcher, before those who order wait for it
-Context = grpc.aio.ServicerContext[Any, Any]
+_FIRST_SECONDS = 10.0  # for a watcher to send its first batch
+_BATCH_BYTES = 1 << 20  # of messages in one batch; a larger message goes alone
+_AHEAD_BYTES = 16 << 20  # buffered for one watcher, before its sessions wait in write()
 
 
 class AttachedWatchers:
-    """Addresses of the watchers that are attached, or were until a while ago."""
+    """Addresses of the watchers that are attached, or were within the last WATCHER_LISTED_MS."""
 
     def __init__(self) -> None:
         self._seen_at: dict[str, float] = {}
@@ -65,14 +66,14 @@ class AttachedWatchers:
             self._seen_at[address] = time.monotonic()
 
     def addresses(self) -> list[str]:
-        """In a fixed order: agents are told when it changes."""
+        """Sorted, because agents are sent the list whenever it differs from the last one."""
         oldest = time.monotonic() - WATCHER_LISTED_MS / 1000
         self._seen_at = {address: at for address, at in self._seen_at.items() if at > oldest}
         return sorted({*self._attached, *self._seen_at})[:WATCHERS_MAX]
 
 
 class WatcherService(watcher_pb2_grpc.WatcherServicer):
-    """Serves watcher.proto to those that `leading.has_watcher`."""
+    """Serves watcher.proto to the watchers that `leadership.may_watch` admits."""
 
     def __init__(
         self,
@@ -81,16 +82,16 @@ class WatcherService(watcher_pb2_grpc.WatcherServicer):
         authority: CertificateAuthority,
         watchers: AttachedWatchers,
         *,
-        leading: LeadershipContext,
+        leadership: LeadershipContext,
         servers: Callable[[], list[str]],
     ) -> None:
-        self._refused = leading.refused
+        self._refused = leadership.refused
         self._engine = engine
         self._agents = agents
         self._authority = authority
         self._watchers = watchers
-        self._may_watch = leading.may_watch
-        self._note_signer = leading.note_signer
+        self._may_watch = leadership.may_watch
+        self._note_signer = leadership.note_signer
         self._servers = servers
 
     def _epoch(self) -> int:
@@ -101,7 +102,7 @@ class WatcherService(watcher_pb2_grpc.WatcherServicer):
     async def Attach(self, request_iterator: AsyncIterator[watcher_pb2.NodeBatch], context: Context) -> None:
         watcher = await self._authenticate(context)
         shown = forwarding.shown_certificate(context)
-        await self._note(watcher, self._authority.signer_of(shown))
+        await self._record_signer(watcher, self._authority.signer_of(shown))
         batches = aiter(request_iterator)
         try:
             async with asyncio.timeout(_FIRST_SECONDS):
@@ -117,10 +118,10 @@ class WatcherService(watcher_pb2_grpc.WatcherServicer):
             finally:
                 self._watchers.remove(first.address)
                 log.info("watcher detached", watcher=watcher, address=first.address)
-        except BadField as nonsense:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{nonsense} ({nonsense.hint})")
+        except BadField as invalid:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{invalid} ({invalid.hint})")
         except TimeoutError:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "the watcher has not said who it is")
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the watcher has sent no batch")
         except (WatcherDetached, PeerSilent) as reason:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(reason))
 
@@ -136,11 +137,11 @@ class WatcherService(watcher_pb2_grpc.WatcherServicer):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(refusal))
         return watcher_pb2.RenewWatcherReply(certificate=certificate, ca=self._authority.bundle.pem)
 
-    async def _note(self, watcher: str, signer: str) -> None:
+    async def _record_signer(self, watcher: str, signer: str) -> None:
         try:
             await asyncio.to_thread(self._note_signer, watcher, signer)
-        except (OSError, TimeoutError, RotaError, Unsafe) as error:  # it works all the same
-            log.warning("the CA of a watcher is not noted", watcher=watcher, reason=str(error))
+        except (OSError, TimeoutError, RotaError, Unsafe) as error:  # needed by a CA rotation only
+            log.warning("CA of watcher not recorded", watcher=watcher, reason=str(error))
 
     async def _authenticate(self, context: Context) -> str:
         shown = forwarding.shown_certificate(context)
@@ -149,8 +150,9 @@ class WatcherService(watcher_pb2_grpc.WatcherServicer):
             reason = "not a watcher's certificate"
             self._refused.record(context, "call as a watcher", grpc.StatusCode.UNAUTHENTICATED, reason)
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, reason)
-        if self._authority.is_retired(shown):  # the connection is older than the end of the rotation
-            reason = f"the CA that signed the certificate of watcher {watcher} is trusted no more"
+        # TLS checked the CA when the connection was opened, which may be before the rotation ended.
+        if self._authority.is_retired(shown):
+            reason = f"the CA that signed the certificate of watcher {watcher} is no longer trusted"
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, reason)
         if not self._may_watch(watcher):
             reason = f"watcher {watcher} is not known here: join it again"
@@ -161,18 +163,18 @@ class WatcherService(watcher_pb2_grpc.WatcherServicer):
     async def _while_allowed(
         self, watcher: str, shown: bytes, batches: AsyncIterator[watcher_pb2.NodeBatch]
     ) -> AsyncIterator[watcher_pb2.NodeBatch]:
-        """The batches of a watcher until it is removed, or its CA is: at least one comes each second."""
+        """The batches of a watcher, one a second or more. Raises WatcherDetached once it is removed."""
         async for batch in batches:
             if not self._may_watch(watcher):
                 raise WatcherDetached(f"watcher {watcher} was removed")
             if self._authority.is_retired(shown):
                 raise WatcherDetached(
-                    f"the CA that signed the certificate of watcher {watcher} is trusted no more"
+                    f"the CA that signed the certificate of watcher {watcher} is no longer trusted"
                 )
             yield batch
 
     def _authorities(self) -> bytes:
-        """Empty before the first rotation: a watcher trusts the one authority since it has joined."""
+        """The CA bundle; empty before the first rotation, as a watcher trusts the CA it joined with."""
         return self._authority.bundle.pem if self._authority.has_rotated else b""
 
     async def _serve(
@@ -182,7 +184,7 @@ class WatcherService(watcher_pb2_grpc.WatcherServicer):
         batches: AsyncIterator[watcher_pb2.NodeBatch],
         context: Context,
     ) -> None:
-        """Until either side ends it. Raises BadField, Detached or Silent."""
+        """Serve the connection until either side ends it. Raises BadField, WatcherDetached or PeerSilent."""
         broken: list[BaseException] = []
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -192,7 +194,8 @@ class WatcherService(watcher_pb2_grpc.WatcherServicer):
                 try:
                     await asyncio.Event().wait()
                 finally:
-                    # Before the sessions are cancelled: each would else call its node's connection broken.
+                    # Ordering: before the task group cancels the sessions. Each of them would report a
+                    # disconnect of its node, and make it suspect.
                     attached.lose_sessions()
         except* (BadField, WatcherDetached, PeerSilent) as errors:
             broken += errors.exceptions
@@ -201,11 +204,11 @@ class WatcherService(watcher_pb2_grpc.WatcherServicer):
 
 
 class WatcherDetached(Exception):
-    """The watcher has ended its connection, or was removed."""
+    """The watcher closed its connection, or was removed."""
 
 
 class SessionEnded(Exception):
-    """This session is over, with that status."""
+    """A session was ended by the leader, with this status for the agent's call."""
 
     def __init__(self, code: grpc.StatusCode, reason: str) -> None:
         super().__init__(reason)
@@ -213,25 +216,29 @@ class SessionEnded(Exception):
 
 
 class RelayedOutbound:
-    """One agent's stream, as the leader has it: a `Line` of the `AgentService`."""
+    """The leader's end of one relayed session: its `Outbound`, and the messages that arrive for it."""
 
     def __init__(self, session: int, attached: "WatcherConnection") -> None:
         self.session = session
-        self.node: NodeId | None = None  # once it is known
+        self.node: NodeId | None = None  # once it is authenticated
         self._attached = attached
         self._queue: asyncio.Queue[bytes | None] = asyncio.Queue()
 
-    def deliver(self, word: bytes | None) -> None:
-        """None: the agent is gone. Too many words that wait are given up: the agent will say all again."""
+    def deliver(self, message: bytes | None) -> None:
+        """Queue a message of the agent; None: the agent has disconnected.
+
+        A session with too many queued messages ends: the agent reconnects, and its hello says everything
+        again.
+        """
         if self._queue.qsize() > SESSION_WORDS_MAX:
-            word = None
-        self._queue.put_nowait(word)
+            message = None
+        self._queue.put_nowait(message)
 
     async def messages(self, first: bytes) -> AsyncIterator[pb.FromNode]:
-        """Decoded here, so that bytes which are no message end this session, not its watcher's connection."""
+        """The agent's messages, decoded here, so that invalid bytes end this session only."""
         yield from_node(first)
-        while (word := await self._queue.get()) is not None:
-            yield from_node(word)
+        while (message := await self._queue.get()) is not None:
+            yield from_node(message)
 
     async def write(self, message: pb.ToNode) -> None:
         await self._attached.send(self.session, message.SerializeToString())
@@ -241,7 +248,7 @@ class RelayedOutbound:
 
 
 class WatcherConnection:
-    """One watcher's connection: its sessions, and what it is still to be told."""
+    """One watcher's connection: its sessions, and the batch that is sent next."""
 
     def __init__(
         self,
@@ -265,9 +272,12 @@ class WatcherConnection:
         self._has_space.set()
 
     def lose_sessions(self) -> None:
-        self._agents.on_watcher_lost((line.node, line) for line in self._sessions.values() if line.node)
+        relayed = self._sessions.values()
+        self._agents.sessions.on_watcher_lost(
+            (outbound.node, outbound) for outbound in relayed if outbound.node
+        )
 
-    # ---- up
+    # ---- from the watcher
 
     async def receive_loop(
         self,
@@ -279,74 +289,80 @@ class WatcherConnection:
         while True:
             self.keepalive.reset()
             self._receive_batch(batch, tasks)
-            self._received_n = batch.n
+            self._received_n = batch.n  # acknowledged once it is applied
             batch = await _next(batches)
 
     def _receive_batch(self, batch: watcher_pb2.NodeBatch, tasks: asyncio.TaskGroup) -> None:
-        lines = self._sessions
+        relayed = self._sessions
         for opened in batch.opened:
-            line = lines[opened.session] = RelayedOutbound(opened.session, self)
-            tasks.create_task(self._serve_session(line, opened))
-        for said in batch.words:
-            if said.session in lines:
-                lines[said.session].deliver(said.word)
+            outbound = relayed[opened.session] = RelayedOutbound(opened.session, self)
+            tasks.create_task(self._serve_session(outbound, opened))
+        for message in batch.words:
+            if message.session in relayed:
+                relayed[message.session].deliver(message.word)
+        # Ordering: numbers after the messages that they confirm, which are in this batch or an earlier one.
         leased = frozenset(batch.leased)
-        heard = zip(batch.heard_session, batch.heard_n, strict=True)
-        self._agents.on_relayed_heartbeats(
-            ReceivedMark(node, lines[session], n, session in leased)
-            for session, n in heard
-            if session in lines and (node := lines[session].node) is not None
+        received = zip(batch.heard_session, batch.heard_n, strict=True)
+        self._agents.sessions.on_relayed_heartbeats(
+            ReceivedMark(node, relayed[session], n, session in leased)
+            for session, n in received
+            if session in relayed and (node := relayed[session].node) is not None
         )
         if batch.loads:
-            tasks.create_task(self._measure(batch.loads))  # it may wait for the disk: the next batch need not
+            # A task of its own: a load may wait for a commit, and the next batch must not.
+            tasks.create_task(self._measure(batch.loads))
         for session in batch.closed:
-            if session in lines:
-                lines[session].deliver(None)
+            if session in relayed:
+                relayed[session].deliver(None)
         if batch.opened or batch.words or batch.closed or batch.leased:
             self._wake.set()
 
     async def _measure(self, loads: Iterable[watcher_pb2.SessionLoad]) -> None:
-        for one in loads:
-            line = self._sessions.get(one.session)
-            if line is not None and line.node is not None:
-                with contextlib.suppress(BadField):  # a load that cannot be costs no other node anything
-                    await self._agents.measure(line.node, line, load_of(one.load))
+        for load in loads:
+            outbound = self._sessions.get(load.session)
+            if outbound is not None and outbound.node is not None:
+                with contextlib.suppress(BadField):  # an invalid load must not cost the other nodes theirs
+                    await self._agents.sessions.measure(outbound.node, outbound, load_of(load.load))
 
-    async def _serve_session(self, line: RelayedOutbound, opened: watcher_pb2.OpenedSession) -> None:
-        """One session to its end; whatever ends it, the watcher is told with which status."""
+    async def _serve_session(self, outbound: RelayedOutbound, opened: watcher_pb2.OpenedSession) -> None:
+        """Serve one session to its end; the watcher gets the status for the agent's call in any case."""
         code, reason = grpc.StatusCode.OK, ""
         try:
-            line.node = node = await self._identified(opened)
-            await self._agents.serve_session(node, line.messages(opened.hello), line, opened.certificate)
+            outbound.node = node = await self._identified(opened)
+            messages = outbound.messages(opened.hello)
+            await self._agents.sessions.serve_session(node, messages, outbound, opened.certificate)
         except (SessionEnded, Unidentified) as end:
             code, reason = end.code, str(end)
-        except BadField as nonsense:
-            code, reason = grpc.StatusCode.INVALID_ARGUMENT, f"{nonsense} ({nonsense.hint})"
+        except BadField as invalid:
+            code, reason = grpc.StatusCode.INVALID_ARGUMENT, f"{invalid} ({invalid.hint})"
         except Exception as error:
-            log.error("a session failed", node=line.node, exc_info=error)
+            log.error("session failed", node=outbound.node, exc_info=error)
             code, reason = grpc.StatusCode.INTERNAL, "something went wrong inside; the server's log says what"
         finally:
-            self._sessions.pop(line.session, None)
-            ended = watcher_pb2.EndedSession(session=line.session, code=code.value[0], reason=reason)
+            self._sessions.pop(outbound.session, None)
+            ended = watcher_pb2.EndedSession(session=outbound.session, code=code.value[0], reason=reason)
             self._ended.append(ended)
             self._wake.set()
 
     async def _identified(self, opened: watcher_pb2.OpenedSession) -> NodeId:
-        """The node of a session; a refusal is written down as if the agent had called here."""
+        """The node of a session; a refusal is audited as if the agent had connected to this server."""
         try:
             if not self._authority.vouches_for(opened.certificate):
-                raise Unidentified(grpc.StatusCode.UNAUTHENTICATED, "the certificate is not of this cluster")
-            return await self._agents.identify(opened.certificate)
+                raise Unidentified(
+                    grpc.StatusCode.UNAUTHENTICATED, "the certificate was not signed by a CA of this cluster"
+                )
+            return await self._agents.authenticator.identify(opened.certificate)
         except Unidentified as refusal:
-            self._refused.note_from(opened.origin, "call as a node", refusal.code, str(refusal))
+            self._refused.record_from(opened.origin, "call as a node", refusal.code, str(refusal))
             raise
 
-    # ---- down
+    # ---- to the watcher
 
-    async def send(self, session: int, word: bytes) -> None:
+    async def send(self, session: int, message: bytes) -> None:
+        """Queue a message for the watcher. Backpressure: waits while _AHEAD_BYTES are queued."""
         await self._has_space.wait()
-        self._outgoing.append(watcher_pb2.SessionWord(session=session, word=word))
-        self._outgoing_bytes += len(word)
+        self._outgoing.append(watcher_pb2.SessionWord(session=session, word=message))
+        self._outgoing_bytes += len(message)
         if self._outgoing_bytes > _AHEAD_BYTES:
             self._has_space.clear()
         self._wake.set()
@@ -354,43 +370,46 @@ class WatcherConnection:
     async def send_loop(
         self, context: Context, servers: Callable[[], list[str]], authorities: Callable[[], bytes]
     ) -> None:
-        """A batch when there is something to tell, and at least one a second: it acknowledges."""
-        told: list[str] = []
-        trusted = b""
+        """Send a batch when there is something to send, and at least one a second, which acknowledges."""
+        sent_servers: list[str] = []
+        sent_ca = b""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(WATCHER_TELL_MS / 1000):
                     await self._wake.wait()
             self._wake.clear()
             batch = self._next_batch()
-            if told != (now := servers()):
-                told = now
-                batch.addresses.extend(now)
-            if trusted != (ca := authorities()):
-                batch.ca = trusted = ca
+            if sent_servers != (current := servers()):
+                sent_servers = current
+                batch.addresses.extend(current)
+            if sent_ca != (ca := authorities()):
+                batch.ca = sent_ca = ca
             await context.write(batch)
 
     def _next_batch(self) -> watcher_pb2.LeaderBatch:
-        words: list[watcher_pb2.SessionWord] = []
+        messages: list[watcher_pb2.SessionWord] = []
         size = 0
-        while self._outgoing and (not words or size + len(self._outgoing[0].word) <= _BATCH_BYTES):
-            words.append(self._outgoing.popleft())
-            size += len(words[-1].word)
+        while self._outgoing and (not messages or size + len(self._outgoing[0].word) <= _BATCH_BYTES):
+            messages.append(self._outgoing.popleft())
+            size += len(messages[-1].word)
         self._outgoing_bytes -= size
         self._has_space.set()
         ended: list[watcher_pb2.EndedSession] = []
         if self._outgoing:
-            self._wake.set()  # and what ended waits: its last words come first
+            # Ordering: the last messages of an ended session go out before its end.
+            self._wake.set()
         else:
             ended, self._ended = self._ended, []
-        return watcher_pb2.LeaderBatch(epoch=self._epoch(), echo=self._received_n, words=words, ended=ended)
+        return watcher_pb2.LeaderBatch(
+            epoch=self._epoch(), echo=self._received_n, words=messages, ended=ended
+        )
 
 
 async def _next(batches: AsyncIterator[watcher_pb2.NodeBatch]) -> watcher_pb2.NodeBatch:
-    """The next batch. Raises Detached where none will come, BadField if it holds more than it may."""
+    """The next batch. Raises WatcherDetached at the end of the stream, BadField if out of bounds."""
     try:
         batch = await anext(batches)
     except StopAsyncIteration:
-        raise WatcherDetached("the watcher has ended it") from None
+        raise WatcherDetached("the watcher has closed the connection") from None
     bounds.check(batch)
     return batch

@@ -1,4 +1,4 @@
-"""A rotation of the CA while this server leads: what changes at once, and the end of the overlap. [I/O]"""
+"""The CA rotation while this server leads: follows changes of trust, and ends the overlap. [I/O]"""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ from rota.model.errors import LostLeadership, Unavailable
 
 log = structlog.get_logger("rota.server")
 
-_LOOK_SECONDS = 10.0  # at the wall clock: a machine may have slept
+_POLL_SECONDS = 10.0  # of the wall clock, which a timer would miss while the machine sleeps
 
 
 async def keep_rotation(
@@ -23,32 +23,32 @@ async def keep_rotation(
     dependents: Callable[[], CaDependents],
     changed: Callable[[], Awaitable[None]],
 ) -> None:
-    """Call `changed` after each change of what is trusted; finish a rotation when its overlap is over.
+    """Call `changed` after each change of the trusted CAs; finish a rotation when its overlap is over.
 
-    `follow` looks what servers share: a change whose answer was lost is known here from then on.
+    `follow` reads the CA that servers share: a change whose answer was lost becomes known that way.
 
-    Nodes that are connected and have not renewed are not dropped by a clock: the overlap lasts for them until
-    an operator has looked.
+    Connected nodes that have not renewed are never dropped by a timer: for them the overlap is extended until
+    an operator finishes the rotation.
     """
-    news = asyncio.Event()
+    trust_changed = asyncio.Event()
     loop = asyncio.get_running_loop()
     is_held_back = False
-    with authority.listening(lambda: loop.call_soon_threadsafe(news.set)):
+    with authority.listening(lambda: loop.call_soon_threadsafe(trust_changed.set)):
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_SECONDS):
-                    await news.wait()
+                async with asyncio.timeout(_POLL_SECONDS):
+                    await trust_changed.wait()
             await _follow(follow)
-            if news.is_set():
-                news.clear()
+            if trust_changed.is_set():
+                trust_changed.clear()
                 await changed()
             overlap, now = authority.overlap, datetime.now(UTC)
             if overlap is None or now < overlap.end:
                 is_held_back = False
                 continue
-            if holding := dependents().blocking:
+            if blocking := dependents().blocking:
                 if not is_held_back:
-                    log.warning("the rotation of the CA is not finished", holding=", ".join(holding[:10]))
+                    log.warning("CA rotation not finished", blocking=", ".join(blocking[:10]))
                 is_held_back = True
                 continue
             await _finish(authority, now)
@@ -58,9 +58,9 @@ async def _follow(follow: Callable[[], Awaitable[None]]) -> None:
     try:
         await follow()
     except Unavailable:
-        pass  # etcd is asked again at the next look
+        pass  # etcd is asked again at the next poll
     except (OSError, Unsafe) as error:
-        log.warning("the CA that servers share is not followed", reason=str(error))
+        log.warning("shared CA not followed", reason=str(error))
 
 
 async def _finish(authority: CertificateAuthority, now: datetime) -> None:
@@ -69,6 +69,6 @@ async def _finish(authority: CertificateAuthority, now: datetime) -> None:
     except NotRotating:  # an operator was faster
         return
     except (Unavailable, LostLeadership, Unsafe, OSError) as error:  # TimeoutError is one of the last
-        log.warning("the rotation of the CA is not finished", reason=str(error))
+        log.warning("CA rotation not finished", reason=str(error))
         return
-    log.info("the rotation of the CA is finished", ca=authority.fingerprint)
+    log.info("CA rotation finished", ca=authority.fingerprint)

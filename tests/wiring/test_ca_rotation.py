@@ -1,4 +1,4 @@
-"""The end of an overlap: by itself, but not while a node that is connected still needs the old CA."""
+"""The overlap of a CA rotation ends by itself, but not while a connected node still needs the old CA."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -11,13 +11,13 @@ import pytest
 from rota.apiserver.ca_dependents import CaDependents
 from rota.identity.authority import CertificateAuthority
 from rota.model.errors import Unavailable
-from rota.wiring import rotation
+from rota.wiring import ca_rotation
 
 NOTHING = CaDependents([], [], [])
 
 
 class Leader:
-    """What `keep_rotation` is told by a server, and has told it."""
+    """The server that `keep_rotation` works for, with a record of its calls."""
 
     def __init__(self, directory: Path) -> None:
         self.authority = CertificateAuthority.open(directory / "ca", datetime.now(UTC))
@@ -37,31 +37,31 @@ class Leader:
     async def changed(self) -> None:
         self.changes += 1
 
-    async def looks(self, more: int = 3) -> None:
+    async def polled(self, more: int = 3) -> None:
         wanted = self._looks + more
         async with self._looked:
             await self._looked.wait_for(lambda: self._looks >= wanted)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        keeping = rotation.keep_rotation(self.authority, self.follow, lambda: self.found, self.changed)
+        keeping = ca_rotation.keep_rotation(self.authority, self.follow, lambda: self.found, self.changed)
         async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
             task = tasks.create_task(keeping)
-            await self.looks(1)
+            await self.polled(1)
             yield
             task.cancel()
 
 
 @pytest.fixture
 def leader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Leader:
-    monkeypatch.setattr(rotation, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(ca_rotation, "_POLL_SECONDS", 0.01)
     return Leader(tmp_path)
 
 
 async def test_an_overlap_ends_when_its_time_is_over(leader: Leader) -> None:
     async with leader.running():
         await asyncio.to_thread(leader.authority.rotate, datetime.now(UTC), timedelta(seconds=0))
-        await leader.looks()
+        await leader.polled()
 
     assert leader.authority.overlap is None
     assert leader.changes >= 1
@@ -70,22 +70,22 @@ async def test_an_overlap_ends_when_its_time_is_over(leader: Leader) -> None:
 async def test_an_overlap_lasts_for_its_time(leader: Leader) -> None:
     async with leader.running():
         leader.authority.rotate(datetime.now(UTC), timedelta(days=1))
-        await leader.looks()
+        await leader.polled()
 
     assert leader.authority.overlap is not None
 
 
 @pytest.mark.parametrize("holding", [CaDependents(["n1"], [], []), CaDependents([], [], ["edge"])])
-async def test_what_is_connected_by_the_old_ca_holds_back_the_end_and_what_is_away_does_not(
+async def test_connected_users_of_the_old_ca_delay_the_end_and_absent_ones_do_not(
     leader: Leader, holding: CaDependents
 ) -> None:
     leader.found = holding
     async with leader.running():
         leader.authority.rotate(datetime.now(UTC), timedelta(seconds=0))
-        await leader.looks()
+        await leader.polled()
         held = leader.authority.overlap
         leader.found = CaDependents([], ["n2"], [])
-        await leader.looks()
+        await leader.polled()
 
     assert held is not None
     assert leader.authority.overlap is None
@@ -96,7 +96,7 @@ async def test_a_store_that_does_not_answer_is_asked_again(leader: Leader, probl
     leader.problem = problem
     async with leader.running():
         leader.authority.rotate(datetime.now(UTC), timedelta(seconds=0))
-        await leader.looks()
+        await leader.polled()
 
     assert leader.authority.overlap is None
 
@@ -109,10 +109,10 @@ async def test_an_end_that_cannot_be_published_is_tried_again(leader: Leader) ->
 
     leader.authority.publish_by(refuse)
     async with leader.running():
-        await leader.looks()
+        await leader.polled()
         kept = leader.authority.overlap
         leader.authority.publish_by(lambda _: None)
-        await leader.looks()
+        await leader.polled()
 
     assert kept is not None
     assert leader.authority.overlap is None
