@@ -73,16 +73,16 @@ class NodeLogs:
         session.send(pb.ToNode(epoch=self._engine.epoch, open_log=open_log))
         try:
             await reading.wait_answered()
-            is_cut = False
+            is_complete = False
             while chunks := await reading.receive():
                 for chunk in chunks:
                     if chunk.error:
                         raise (Withheld if chunk.code == wire.WITHHELD else Unavailable)(chunk.error)
-                    is_cut = wire.is_cut_behind(chunk, before=is_cut)
+                    is_complete = chunk.code == wire.DONE
                 pieces = (wire.log_piece_from_wire(chunk) for chunk in chunks if chunk.code != wire.DONE)
                 for piece in joined(pieces, _PIECE_BYTES):
                     yield piece
-            if is_cut:
+            if not is_complete:
                 raise Unavailable(f"node {self._name(node)} disconnected while it sent the log")
         finally:
             self._close(session, reading_id)
