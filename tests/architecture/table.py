@@ -154,7 +154,7 @@ EDGES = {
 }
 
 FUNCTION_LINES = 60
-FILE_LINES = 800
+FILE_LINES = 700
 PARAMETERS = 7
 BANNED_SUFFIXES = ("Manager", "Handler", "Helper", "Util", "Utils", "Base", "Impl", "Info")
 
