@@ -1,4 +1,4 @@
-"""Local attempt states, and the reports of them that the server has not acknowledged yet.
+"""Local attempt states, and the reports of them that the server has not acknowledged yet. [I/O]
 
 This is the node's half of the protocol that makes attempts run as often as their run mode allows, although
 either side may crash, and any message may be lost, repeated or late. No I/O happens here: `agent.run` moves

@@ -20,6 +20,7 @@ from rota.model.limits import SUSPECT_MS
 from rota.model.messages import DrainRequest, JobReports
 from rota.model.node import NodeLoad
 from rota.model.plan import ADOPTION
+from rota.rules.reconciler_names import ROUND_KEY, ReconcilerName
 from rota.watcher import adoption, liveness, node_messages
 from rota.watcher.adoption import BroughtJob, SealedSpecs
 from rota.watcher.node_messages import display_name
@@ -30,9 +31,7 @@ from rota.wire.generated import agent_pb2 as pb
 
 log = structlog.get_logger("rota.watcher")
 
-# The key of the scheduler, which may be able to place something now; by name, as components do not import
-# each other.
-SCHEDULER_WAKE = ("place", "round")
+SCHEDULER_WAKE = (ReconcilerName.PLACE, ROUND_KEY)  # a node connected, or its load changed
 
 
 class InboundMessages:

@@ -1,4 +1,4 @@
-"""What the watcher component needs to know about leadership and the process it runs in."""
+"""What the watcher component needs to know about leadership and the process it runs in. [I/O]"""
 
 from collections.abc import Callable
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""One node's connection: its sequence numbers, and what is still to be sent on it.
+"""One node's connection: its sequence numbers, and what is still to be sent on it. [I/O]
 
 Theory of operation of node sessions
 ====================================
