@@ -117,7 +117,7 @@ FORGED: dict[Callable[[], None], str] = {
     an_attempt_continues_as_another_version: "started as version 1 and continues as 2",
     a_node_goes_back_to_an_older_version: "runs version 1 on n1, which has run 2",
     a_cron_goes_back: "cron nightly went back from 120000 to 60000",
-    a_cron_skips_a_run: "cron nightly skipped the run for",
+    a_cron_skips_a_run: "cron nightly skipped the run nightly@",
     a_waiting_job_is_canceled: "job 2 was canceled while",
     a_job_starts_before_its_dependency: "job 2 became active before its dependencies",
     a_service_succeeds: "of a service, is recorded as SUCCEEDED",
