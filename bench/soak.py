@@ -89,7 +89,7 @@ def scratch(parent: str) -> Iterator[Path]:
 
 def drive(dev: Dev, workload: Workload, options: argparse.Namespace, soak: Soak) -> list[Finding]:
     with dev.connect() as cluster, dev.connect() as another, dev.connect() as third:
-        since = str(cluster.server().revision)
+        since = str(cluster.server.status().revision)
         threading.Thread(target=lambda: listen(another, since, soak), daemon=True).start()
         live = Live(soak, dev, third)
         submit_all(cluster, workload, options, soak, live)
@@ -105,7 +105,7 @@ def submit_all(
 ) -> None:
     """Each when it is due; then until the time is over."""
     outage_seconds = OUTAGE_SECONDS * options.chaos_pace if options.chaos else 0.0
-    capacities = [node.capacity for node in cluster.nodes()]
+    capacities = [node.capacity for node in cluster.nodes.list()]
     scale = scale_of(workload, capacities, options.speed, outage_seconds)
     rng, began = random.Random(options.seed), time.monotonic()
     arrivals = workload.arrivals(random.Random(options.seed), options.minutes / 60 * options.speed)
@@ -168,7 +168,7 @@ class Live:
             print(self._line(), file=sys.stderr, flush=True)
 
     def _line(self) -> str:
-        soak, running = self._soak, sum(node.running for node in self._cluster.nodes())
+        soak, running = self._soak, sum(node.running for node in self._cluster.nodes.list())
         done = soak.states["succeeded"]
         return (
             f"jobs {len(soak.jobs):,} in, {done:,} done, {soak.states.total() - done:,} failed   "

@@ -179,16 +179,15 @@ def _cell(text: str) -> str:
 
 
 def methods(name: str) -> Iterator[str]:
-    """Of a class and what it is made of, in the order of the source."""
+    """One row for each public method of a class, in the order of the source."""
     module, _, kind = name.partition(":")
     made = getattr(importlib.import_module(f"rota.client.{module}"), kind)
     yield "| method | gives | |"
     yield "|---|---|---|"
-    for part in (made, *made.__bases__):
-        for method in vars(part).values():
-            if inspect.isfunction(method) and not method.__name__.startswith("_"):
-                said = _cell(" ".join((inspect.getdoc(method) or "").split()))
-                yield f"| `{method.__name__}({_parameters(method)})` | {_given(method)} | {said} |"
+    for method in vars(made).values():
+        if inspect.isfunction(method) and not method.__name__.startswith("_"):
+            description = _cell(" ".join((inspect.getdoc(method) or "").split()))
+            yield f"| `{method.__name__}({_parameters(method)})` | {_given(method)} | {description} |"
 
 
 def _parameters(method: Callable[..., Any]) -> str:

@@ -77,7 +77,7 @@ def test_an_unknown_context_lists_the_known_ones(environ: dict[str, str]) -> Non
     with pytest.raises(NotFound) as caught:
         resolve(context="prodd", environ=environ)
 
-    assert caught.value.hint == "there is: local, prod"
+    assert caught.value.hint == "contexts: local, prod"
 
 
 def test_a_context_is_a_name_not_a_path(environ: dict[str, str]) -> None:
@@ -99,7 +99,7 @@ def test_a_token_file_that_other_users_can_open_is_refused(
     write_secret(tmp_path / "t", "from-file\n")
     (tmp_path / "t").chmod(mode)
 
-    with pytest.raises(NotAllowed, match=f"open to other users .mode {mode:o}") as refused:
+    with pytest.raises(NotAllowed, match=f"accessible to other users .mode {mode:o}") as refused:
         resolve(environ={**environ, "ROTA_TOKEN_FILE": str(tmp_path / "t")})
 
     assert str(refused.value.hint).startswith(f"chmod 600 {tmp_path / 't'}")
@@ -122,7 +122,7 @@ def test_a_file_that_every_user_can_write_is_refused(
     path.touch()
     path.chmod(0o666)
 
-    with pytest.raises(Rejected, match="can be written by every user") as refused:
+    with pytest.raises(Rejected, match="is writable by every user") as refused:
         resolve(environ=environ)
 
     assert refused.value.hint == f"chmod o-w {path}"

@@ -41,7 +41,7 @@ def test_connect_finds_the_server_of_the_environment(
     server.on("GET /v1/nodes", {"nodes": [node()]})
 
     with rota.connect() as cluster:
-        assert cluster.nodes()[0].capacity["cpu"] == 8.0
+        assert cluster.nodes.list()[0].capacity["cpu"] == 8.0
 
 
 def test_submit_sends_the_spec_and_gives_a_job(server: CannedServer, cluster: Cluster) -> None:
@@ -208,12 +208,12 @@ def test_a_token_is_made_listed_and_revoked(server: CannedServer, cluster: Clust
     server.on("GET /v1/tokens", {"tokens": [known], "next": None})
     server.on("DELETE /v1/tokens/a1", Reply(None, 204))
 
-    made = cluster.make_token("ci", "viewer", "ci", valid_seconds="1h")
-    cluster.revoke_token(made.id)
+    made = cluster.tokens.create("ci", "viewer", "ci", valid_seconds="1h")
+    cluster.tokens.revoke(made.id)
 
     assert made.token == "rota_secret"
     assert "rota_secret" not in repr(made)
-    assert [one.name for one in cluster.tokens()] == ["ci"]
+    assert [one.name for one in cluster.tokens.list()] == ["ci"]
     assert server.asked("POST /v1/tokens")[0].body == {
         "name": "ci",
         "role": "viewer",

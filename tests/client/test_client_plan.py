@@ -33,19 +33,19 @@ def test_namespaces_are_set_and_read(server: CannedServer, cluster: Cluster) -> 
     server.on("GET /v1/namespaces", {"namespaces": [team]})
     server.on("DELETE /v1/namespaces/team", Reply(status=204))
 
-    made = cluster.set_namespace("team", {"cpu": 8}, weight=2)
-    cluster.forget_namespace("team")
+    made = cluster.namespaces.set("team", {"cpu": 8}, weight=2)
+    cluster.namespaces.delete("team")
 
     assert server.asked("PUT /v1/namespaces/team")[0].body == {"quota": {"cpu": 8}, "weight": 2}
-    assert cluster.namespaces() == [made]
+    assert cluster.namespaces.list() == [made]
     assert (made.held, made.waiting) == ({"cpu": 1.0}, 3)
 
 
 def test_nodes_are_tainted(server: CannedServer, cluster: Cluster) -> None:
     server.on("PATCH /v1/nodes/laptop", node(taints=["gpu"]), node())
 
-    assert cluster.taint("laptop", "gpu", "dedicated=ci").taints == ("gpu",)
-    assert cluster.untaint("laptop", "gpu").taints == ()
+    assert cluster.nodes.taint("laptop", "gpu", "dedicated=ci").taints == ("gpu",)
+    assert cluster.nodes.untaint("laptop", "gpu").taints == ()
     bodies = [seen.body for seen in server.asked("PATCH /v1/nodes/laptop")]
     assert bodies == [{"taint": ["gpu", "dedicated=ci"]}, {"untaint": ["gpu"]}]
 
@@ -57,5 +57,5 @@ async def test_the_same_for_asyncio(server: CannedServer, cluster: Cluster) -> N
     client = AsyncCluster(cluster)
 
     assert (await client.plan("true")).outcome == "wait"
-    assert (await client.namespace("team")).weight == 1
-    assert (await client.taint("laptop", "gpu")).taints == ("gpu",)
+    assert (await client.namespaces.get("team")).weight == 1
+    assert (await client.nodes.taint("laptop", "gpu")).taints == ("gpu",)

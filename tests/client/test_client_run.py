@@ -95,7 +95,7 @@ def test_an_answer_that_is_no_event_stream_is_told_at_once(server: CannedServer,
     server.on(FOLLOW, job("succeeded"))
     server.on("GET /v1/jobs/12", job())
 
-    with pytest.raises(Broken, match="did not ask for"):
+    with pytest.raises(Broken, match="did not request"):
         cluster.job("12").wait()
 
 

@@ -34,8 +34,8 @@ def test_the_one_that_leads_is_found_and_kept_to(trio: list[CannedServer]) -> No
     standby.on("GET /v1/nodes", STANDS_BY)
     leader.on("GET /v1/nodes", {"nodes": [node()]})
     with to_all(trio) as cluster:
-        cluster.nodes()
-        cluster.nodes()
+        cluster.nodes.list()
+        cluster.nodes.list()
 
     assert [len(server.asked("GET /v1/nodes")) for server in trio] == [1, 2, 0]
 
@@ -46,7 +46,7 @@ def test_when_it_is_gone_another_is_found_and_told_the_same(trio: list[CannedSer
     second.on("POST /v1/jobs", STANDS_BY)
     third.on("POST /v1/jobs", job())
     with to_all(trio) as cluster:
-        cluster.nodes()
+        cluster.nodes.list()
         first.stop()
         cluster.submit("true")
 
@@ -61,7 +61,7 @@ def test_a_backup_is_fetched_from_the_one_that_leads(trio: list[CannedServer]) -
     leader.on("GET /v1/store/backup", Reply(stream=(b"all", b" of it")))
     into = io.BytesIO()
     with to_all(trio) as cluster:
-        cluster.back_up(into)
+        cluster.server.back_up(into)
 
     assert into.getvalue() == b"all of it"
 
@@ -73,7 +73,7 @@ def test_a_backup_that_was_cut_is_not_gone_on_with(trio: list[CannedServer]) -> 
         other.on("GET /v1/store/backup", Reply(stream=(b"all of it",)))
     into = io.BytesIO()
     with to_all(trio) as cluster, pytest.raises(Unavailable):
-        cluster.back_up(into)
+        cluster.server.back_up(into)
 
     assert into.getvalue() == bytes(COPY_BYTES)
     assert [len(server.asked("GET /v1/store/backup")) for server in trio] == [1, 0, 0]
@@ -85,7 +85,7 @@ def test_when_none_leads_the_caller_is_told_so(trio: list[CannedServer]) -> None
     with to_all(trio) as cluster:
         cluster.transport.patience_seconds = 0
         with pytest.raises(Unavailable, match="stands by"):
-            cluster.nodes()
+            cluster.nodes.list()
 
     assert [len(server.asked("GET /v1/nodes")) for server in trio] == [1, 1, 1]
 

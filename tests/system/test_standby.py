@@ -83,8 +83,8 @@ def test_who_talks_to_a_standby_sees_what_it_does_there(cluster: ElectedCluster)
         listed = [one.id for one in client.jobs()]
         ended = job.wait(PATIENCE_SECONDS)
         output = job.logs()
-        nodes = sorted((node.name, node.state) for node in client.nodes())
-        server = client.server()
+        nodes = sorted((node.name, node.state) for node in client.nodes.list())
+        server = client.server.status()
 
     assert job.id in listed
     assert (ended.state, output) == ("succeeded", "hello\n")

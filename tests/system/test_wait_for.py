@@ -68,5 +68,5 @@ def test_what_is_no_condition_is_said(client: Cluster, shared: LocalCluster) -> 
     until(lambda: job.refresh().is_final, "it has ended")
 
     assert told.code == 2
-    assert "'done' is no condition" in told.err
+    assert "'done' is not a condition" in told.err
     assert "ended" in told.err

@@ -26,7 +26,7 @@ def command() -> None:
 @with_cluster()
 def status(cluster: Cluster, output: str) -> None:
     """Show the authorities that are trusted, and what still depends on the previous one."""
-    found = cluster.ca_rotation()
+    found = cluster.ca.rotation()
     emit_one(output, found, found.phase, lambda: _lines(found))
 
 
@@ -38,7 +38,7 @@ def show(cluster: Cluster) -> None:
     \b
     rota ca show > ca.crt
     """
-    click.echo("".join(cluster.authority().trusted), nl=False)
+    click.echo("".join(cluster.ca.get().trusted), nl=False)
 
 
 @command.command("rotate")
@@ -69,11 +69,11 @@ def rotate(
     if force and not finish:
         raise click.UsageError("--force goes with --finish")
     if now:
-        done = cluster.replace_ca()
+        done = cluster.ca.replace()
     elif finish:
-        done = cluster.finish_ca_rotation(force=force)
+        done = cluster.ca.finish_rotation(force=force)
     else:
-        done = cluster.rotate_ca(seconds(overlap, "--overlap"))
+        done = cluster.ca.rotate(seconds(overlap, "--overlap"))
     emit_one(output, done, done.phase, lambda: _lines(done))
     if now or force:
         print_note(_JOIN_AGAIN)

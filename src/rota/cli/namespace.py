@@ -65,7 +65,7 @@ def command() -> None:
 @with_cluster()
 def list_namespaces(cluster: Cluster, output: str) -> None:
     """List namespaces: what each holds of what it may hold, and how many of its jobs wait."""
-    namespaces = cluster.namespaces()
+    namespaces = cluster.namespaces.list()
     if not namespaces and output in ("table", "wide"):
         print_note("no namespace holds anything; limit one: rota namespace set NAME cpu=8")
         return
@@ -78,7 +78,7 @@ def list_namespaces(cluster: Cluster, output: str) -> None:
 @with_cluster()
 def show_namespace(cluster: Cluster, name: str, output: str) -> None:
     """Show a namespace: what it holds and may hold, its share, and what its tasks ask for by default."""
-    shown = cluster.namespace(name)
+    shown = cluster.namespaces.get(name)
     emit_one(output, shown, shown.name, lambda: _lines(shown))
 
 
@@ -124,8 +124,8 @@ def set_namespace(cluster: Cluster, name: str, quota: Sequence[str], output: str
     weight, defaults, bounds = flags["weight"], flags["defaults"], _said_bounds(flags)
     if not quota and weight is None and not defaults and not bounds:
         raise click.UsageError("nothing is to change; write cpu=8, tasks=100, --weight 2 or --default cpu=2")
-    before = cluster.namespace(name)
-    after = cluster.set_namespace(
+    before = cluster.namespaces.get(name)
+    after = cluster.namespaces.set(
         name,
         _kept(before.quota, pairs(quota, "RESOURCE=AMOUNT")),
         before.weight if weight is None else weight,
@@ -157,7 +157,7 @@ def _kept(before: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
 def remove(cluster: Cluster, names: tuple[str, ...]) -> None:
     """Take quota, weight, defaults and bounds off namespaces; their jobs go on."""
     for name in names:
-        cluster.forget_namespace(name)
+        cluster.namespaces.delete(name)
         print_note(f"namespace {clean(name)}: no quota, weight 1")
 
 

@@ -55,7 +55,7 @@ def command(context: click.Context, /, **options: Any) -> int:
 def status(cluster: Cluster, output: str, *, as_json: bool) -> None:
     """Show who leads, how the store answers, when certificates expire, which nodes are refused, and what the
     server failed on."""
-    server = cluster.server()
+    server = cluster.server.status()
     emit_one("json" if as_json else output, server, str(server.epoch), lambda: _lines(server))
 
 

@@ -144,7 +144,7 @@ def accept(cluster: Cluster, output: str) -> None:
     Its epoch passes the highest that nodes have seen elsewhere. Who led them before is refused by them
     from then on.
     """
-    done = cluster.accept_nodes()
+    done = cluster.server.accept_nodes()
     later = (
         f", in {done.open_in_ms / 1000:.0f} s, when no work under a lease can be left"
         if done.open_in_ms
@@ -157,7 +157,7 @@ def accept(cluster: Cluster, output: str) -> None:
 
 def _download(cluster: Cluster, partial: Path) -> None:
     with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        cluster.back_up(file)
+        cluster.server.back_up(file)
 
 
 def _words(contents: Any) -> str:

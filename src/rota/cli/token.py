@@ -64,7 +64,7 @@ def make(
 ) -> None:
     """Make a token for NAME, and print its secret: it is told this once."""
     valid, replaces = wishes["valid"], wishes["replaces"]
-    made = cluster.make_token(name, role, *namespaces, valid_seconds=valid, replaces=replaces)
+    made = cluster.tokens.create(name, role, *namespaces, valid_seconds=valid, replaces=replaces)
     emit_one(output, made, made.id, lambda: iter((made.token or "",)))
     if output in ("table", "wide"):
         print_note(
@@ -78,7 +78,7 @@ def make(
 @with_cluster()
 def list_tokens(cluster: Cluster, output: str) -> None:
     """List tokens, without their secrets."""
-    emit(output, TOKENS, cluster.tokens())
+    emit(output, TOKENS, cluster.tokens.list())
 
 
 @command.command("revoke")
@@ -87,5 +87,5 @@ def list_tokens(cluster: Cluster, output: str) -> None:
 def revoke(cluster: Cluster, ids: Sequence[str]) -> None:
     """Take tokens back, by their ids: their next requests are refused, open streams end within 5 s."""
     for one in ids:
-        cluster.revoke_token(one)
+        cluster.tokens.revoke(one)
         print_note(f"token {clean(one)} is revoked")

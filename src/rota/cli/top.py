@@ -77,7 +77,7 @@ def command(cluster: Cluster, every: float, output: str) -> None:
 
 
 def snapshot(cluster: Cluster) -> TopSnapshot:
-    return TopSnapshot(cluster.nodes(), list(cluster.jobs(JOBS_SHOWN, state="active")))
+    return TopSnapshot(cluster.nodes.list(), list(cluster.jobs(JOBS_SHOWN, state="active")))
 
 
 class SnapshotPoller:

@@ -39,4 +39,4 @@ def command(addr: str | None, context: str | None, output: str) -> None:
 def _server(addr: str | None, context: str | None) -> Server:
     # Without patience: that no server answers is an answer here.
     with Cluster(resolve(addr, None, context), patience_seconds=0.0) as cluster:
-        return cluster.server()
+        return cluster.server.status()

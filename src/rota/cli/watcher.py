@@ -53,7 +53,7 @@ def command(context: click.Context, /, **options: Any) -> int:
 def token(cluster: Cluster, *, valid: str, local: bool, output: str) -> None:
     """Print the line that makes a machine a watcher; it can be used once."""
     valid_seconds = seconds(valid, "--valid") or 0.0
-    made = cluster.join_token(role="watcher", valid_seconds=valid_seconds, local=local or None)
+    made = cluster.join_tokens.create(role="watcher", valid_seconds=valid_seconds, local=local or None)
     emit_one(output, made, made.token, lambda: [made.line])
     if output in ("table", "wide"):
         print_note(f"run this line on the machine (single use, valid for {format_duration(valid_seconds)})")
@@ -64,7 +64,7 @@ def token(cluster: Cluster, *, valid: str, local: bool, output: str) -> None:
 @with_cluster()
 def list_watchers(cluster: Cluster, output: str) -> None:
     """List watchers that have joined."""
-    emit(output, WATCHERS, cluster.watchers())
+    emit(output, WATCHERS, cluster.watchers.list())
 
 
 @command.command("delete")
@@ -73,5 +73,5 @@ def list_watchers(cluster: Cluster, output: str) -> None:
 def delete(cluster: Cluster, watchers: Sequence[str]) -> None:
     """Remove watchers, by id or name: they are refused from then on, and their agents call elsewhere."""
     for one in watchers:
-        cluster.remove_watcher(one)
+        cluster.watchers.remove(one)
         print_note(f"watcher {clean(one)} is removed")

@@ -28,10 +28,10 @@ def brake(cluster: Cluster, nodes: tuple[str, ...], output: str, *, release: boo
     if nodes and not release:
         raise click.UsageError("nodes are named with --release only; rota node show NODE shows one")
     if not release:
-        on = cluster.brake()
+        on = cluster.nodes.brake()
         emit_one(output, on, on.level, lambda: [clean(on.sentence)])
         return
-    done = cluster.release_brake(*nodes)
+    done = cluster.nodes.release_brake(*nodes)
     if output in ("table", "wide"):
         print_note(f"said to be gone: {clean(', '.join(done.released))}; the brake is {clean(done.sentence)}")
     else:

@@ -55,7 +55,7 @@ def token(context: click.Context, /, **options: Any) -> None:
 @with_cluster(WORKING_SECONDS)
 def _make(cluster: Cluster, *, label: Sequence[str], valid: str, output: str, **wishes: Any) -> None:
     valid_seconds = seconds(valid, "--valid") or 0.0
-    made = cluster.join_token(
+    made = cluster.join_tokens.create(
         labels=pairs(label, "--label") or None,
         cluster=wishes["cluster_name"],
         addresses=list(wishes["addresses"]) or None,
@@ -74,7 +74,7 @@ def _make(cluster: Cluster, *, label: Sequence[str], valid: str, output: str, **
 @with_cluster()
 def list_tokens(cluster: Cluster, output: str) -> None:
     """List join tokens, without their secrets, until a day after they have expired."""
-    emit(output, TOKENS, cluster.join_tokens())
+    emit(output, TOKENS, cluster.join_tokens.list())
 
 
 @token.command("revoke")
@@ -83,5 +83,5 @@ def list_tokens(cluster: Cluster, output: str) -> None:
 def revoke(cluster: Cluster, ids: Sequence[str]) -> None:
     """Take back join tokens that were not used, by id."""
     for one in ids:
-        cluster.revoke_join_token(one)
+        cluster.join_tokens.revoke(one)
         print_note(f"join token {clean(one)}: revoked")

@@ -44,7 +44,7 @@ def drain(cluster: Cluster, nodes: tuple[str, ...], output: str, **flags: Any) -
     within = seconds(flags["deadline"], "--deadline")
     if flags["dry_run"]:
         return _preview(cluster, nodes, output, force=flags["force"])
-    drained = [cluster.drain(node, within, force=flags["force"]) for node in nodes]
+    drained = [cluster.nodes.drain(node, within, force=flags["force"]) for node in nodes]
     if output in ("table", "wide"):
         for node in drained:
             print_note(describe_drain(node))
@@ -83,14 +83,14 @@ def drain_words(node: Node) -> str:
 def _empty(cluster: Cluster, node: Node, output: str) -> Node:
     while node.eligibility == "draining":
         time.sleep(LOOK_SECONDS)
-        node = cluster.node(node.id)
+        node = cluster.nodes.get(node.id)
     if output in ("table", "wide"):
         print_note(describe_drain(node))
     return node
 
 
 def _preview(cluster: Cluster, nodes: tuple[str, ...], output: str, *, force: bool) -> int:
-    plan = cluster.plan_drain(*nodes, force=force)
+    plan = cluster.nodes.plan_drain(*nodes, force=force)
     waiting = sum(int(job.get("waits", 0)) for job in plan.jobs)
     emit_one(output, plan, "wait" if waiting else "now", lambda: _lines(plan, waiting))
     return 10 if waiting else 0

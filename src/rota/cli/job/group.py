@@ -2,7 +2,8 @@
 
 import click
 
-from rota.cli import cancel, job_update, kill, ls, pause, resume, show
+from rota.cli import cancel, kill, ls, pause, resume, show
+from rota.cli.job.update import rollback, update
 from rota.cli.ui.arguments import indices, job_refs
 from rota.cli.ui.connection import WORKING_SECONDS, with_cluster
 from rota.cli.ui.formats import clean, split_ref
@@ -21,8 +22,8 @@ command.add_command(cancel.command)
 command.add_command(kill.command)
 command.add_command(pause.command)
 command.add_command(resume.command)
-command.add_command(job_update.update)
-command.add_command(job_update.rollback)
+command.add_command(update)
+command.add_command(rollback)
 
 
 @command.command("restart")

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import click
 
-from rota.cli.node_brake import brake
-from rota.cli.node_drain import describe_drain, drain, drain_words
-from rota.cli.node_token import token
+from rota.cli.node.brake import brake
+from rota.cli.node.drain import describe_drain, drain, drain_words
+from rota.cli.node.join_token import token
 from rota.cli.ui.arguments import pairs
 from rota.cli.ui.bars import bar
 from rota.cli.ui.connection import WORKING_SECONDS, with_cluster
@@ -35,7 +35,7 @@ command.add_command(token)
 @with_cluster()
 def list_nodes(cluster: Cluster, output: str) -> None:
     """List nodes: what is reserved of what there is, and when each was last heard."""
-    nodes = cluster.nodes()
+    nodes = cluster.nodes.list()
     if not nodes and output in ("table", "wide"):
         makers = [one.name for one in cluster.clusters.list() if one.makes_nodes]
         come = f"cluster {clean(makers[0])} makes them when work comes: rota cluster ls" if makers else None
@@ -43,7 +43,7 @@ def list_nodes(cluster: Cluster, output: str) -> None:
         return
     emit(output, NODES, nodes)
     if any(node.state == "suspect" for node in nodes) and output in ("table", "wide"):
-        held = cluster.brake()
+        held = cluster.nodes.brake()
         if held.level != "off":
             print_note(f"the brake is {clean(held.sentence)}")
 
@@ -54,7 +54,7 @@ def list_nodes(cluster: Cluster, output: str) -> None:
 @with_cluster()
 def show(cluster: Cluster, node: str, output: str) -> None:
     """Show a node, by name or id."""
-    found = cluster.node(node)
+    found = cluster.nodes.get(node)
     emit_one(output, found, found.id, lambda: _lines(found))
 
 
@@ -64,7 +64,7 @@ def show(cluster: Cluster, node: str, output: str) -> None:
 @with_cluster(WORKING_SECONDS)
 def cordon(cluster: Cluster, nodes: tuple[str, ...], output: str) -> None:
     """Give nodes no new tasks; what they run goes on."""
-    _changed(output, [cluster.cordon(node) for node in nodes])
+    _changed(output, [cluster.nodes.cordon(node) for node in nodes])
 
 
 @command.command("open")
@@ -73,7 +73,7 @@ def cordon(cluster: Cluster, nodes: tuple[str, ...], output: str) -> None:
 @with_cluster(WORKING_SECONDS)
 def open_nodes(cluster: Cluster, nodes: tuple[str, ...], output: str) -> None:
     """Give nodes tasks again: undo drain and cordon."""
-    _changed(output, [cluster.open(node) for node in nodes])
+    _changed(output, [cluster.nodes.open(node) for node in nodes])
 
 
 @command.command("taint")
@@ -83,7 +83,7 @@ def open_nodes(cluster: Cluster, nodes: tuple[str, ...], output: str) -> None:
 @with_cluster(WORKING_SECONDS)
 def taint(cluster: Cluster, node: str, taints: tuple[str, ...], output: str) -> None:
     """Reserve a node for jobs that tolerate its taints; what it runs goes on."""
-    _tainted(output, cluster.taint(node, *taints))
+    _tainted(output, cluster.nodes.taint(node, *taints))
 
 
 @command.command("untaint")
@@ -93,7 +93,7 @@ def taint(cluster: Cluster, node: str, taints: tuple[str, ...], output: str) -> 
 @with_cluster(WORKING_SECONDS)
 def untaint(cluster: Cluster, node: str, taints: tuple[str, ...], output: str) -> None:
     """Take taints off a node."""
-    _tainted(output, cluster.untaint(node, *taints))
+    _tainted(output, cluster.nodes.untaint(node, *taints))
 
 
 @command.command("label")
@@ -103,7 +103,7 @@ def untaint(cluster: Cluster, node: str, taints: tuple[str, ...], output: str) -
 @with_cluster(WORKING_SECONDS)
 def label(cluster: Cluster, node: str, labels: tuple[str, ...], output: str) -> None:
     """Grant a node labels, which it cannot give itself: see `granted.KEY` in conditions."""
-    _granted(output, cluster.label_node(node, pairs(labels, "labels") or {}))
+    _granted(output, cluster.nodes.label(node, pairs(labels, "labels") or {}))
 
 
 @command.command("unlabel")
@@ -113,7 +113,7 @@ def label(cluster: Cluster, node: str, labels: tuple[str, ...], output: str) -> 
 @with_cluster(WORKING_SECONDS)
 def unlabel(cluster: Cluster, node: str, keys: tuple[str, ...], output: str) -> None:
     """Take back labels that a node was granted."""
-    _granted(output, cluster.unlabel_node(node, *keys))
+    _granted(output, cluster.nodes.unlabel(node, *keys))
 
 
 @command.command("revoke")
@@ -122,7 +122,7 @@ def unlabel(cluster: Cluster, node: str, keys: tuple[str, ...], output: str) -> 
 @with_cluster(WORKING_SECONDS)
 def revoke(cluster: Cluster, nodes: tuple[str, ...], output: str) -> None:
     """Cut nodes off for ever: their certificates open nothing, and their work counts as lost."""
-    _changed(output, [cluster.revoke_node(node) for node in nodes])
+    _changed(output, [cluster.nodes.revoke(node) for node in nodes])
 
 
 @command.command("delete")
@@ -131,7 +131,7 @@ def revoke(cluster: Cluster, nodes: tuple[str, ...], output: str) -> None:
 def delete(cluster: Cluster, nodes: tuple[str, ...]) -> None:
     """Forget nodes that are lost or have left."""
     for node in nodes:
-        cluster.forget_node(node)
+        cluster.nodes.delete(node)
         print_note(f"node {node}: forgotten")
 
 
