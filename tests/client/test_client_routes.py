@@ -130,7 +130,7 @@ OTHERS: dict[type, set[str]] = {
     Cluster: _OF_A_CLUSTER,
     AsyncCluster: _OF_A_CLUSTER,
     Job: _OF_A_JOB,
-    AsyncJob: _OF_A_JOB | {"status", "warnings"},
+    AsyncJob: _OF_A_JOB | {"warnings"},
 }
 
 

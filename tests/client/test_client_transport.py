@@ -170,7 +170,7 @@ def test_what_is_no_address_is_refused(addr: str) -> None:
 
 @pytest.mark.parametrize("addr", ["http://10.0.0.5:3000", "http://127.evil.example:3000"])
 def test_a_token_is_not_sent_in_plain_text_off_loopback(addr: str) -> None:
-    with pytest.raises(Rejected, match="not sent in plain text"):
+    with pytest.raises(Rejected, match="refusing to send a token in plain text"):
         Cluster(Endpoint(addr, TOKEN))
 
 
