@@ -103,10 +103,10 @@ def test_json_is_versioned_and_says_what_the_server_said(
     ("provider", "told"),
     [
         ("none", "no nodes; let one join: rota node token"),
-        ("local", "no nodes; cluster default makes them when work comes: rota cluster ls"),
+        ("local", "no nodes; cluster default creates them on demand: rota cluster ls"),
     ],
 )
-def test_without_nodes_it_is_said_how_they_come(
+def test_an_empty_node_list_says_how_nodes_join(
     server: CannedServer, rota: Rota, capsys: Out, provider: str, told: str
 ) -> None:
     server.on("GET /v1/nodes", {"nodes": [], "next": None})
@@ -173,11 +173,11 @@ def test_show_prints_the_wishes_and_how_it_was_placed(server: CannedServer, rota
 
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     for wanted in (
-        "asks       0.5 gpu",
+        "requests   0.5 gpu",
         "prefer     ssd exists weight 20",
         "spread     region skew 1, rack skew 2",
         "gang       yes",
-        "gives way  at most 1 of its tasks at one time",
+        "preempted  at most 1 of its tasks at a time",
         "deadline   2026-12-01T07:00:00Z",
         "placed     3 tasks of job 12 on the best of 7 fitting nodes",
         "node-1 with -1.2 points, before node-2 with -8.0",
@@ -185,9 +185,7 @@ def test_show_prints_the_wishes_and_how_it_was_placed(server: CannedServer, rota
         assert wanted in lines
 
 
-def test_show_says_of_an_evicted_attempt_that_it_gave_way(
-    server: CannedServer, rota: Rota, capsys: Out
-) -> None:
+def test_show_marks_evicted_attempts(server: CannedServer, rota: Rota, capsys: Out) -> None:
     attempts = [
         {"attempt": 1, "state": "stopped", "node": "a", "evicted": True},
         {"attempt": 2, "state": "stopping", "node": "b", "evicted": True},
@@ -198,10 +196,7 @@ def test_show_says_of_an_evicted_attempt_that_it_gave_way(
     rota("show", "12.0")
 
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[1:5] for line in lines[3:5]] == [
-        ["1", "gave", "way", "a"],
-        ["2", "gives", "way", "b"],
-    ]
+    assert [line.split()[1:4] for line in lines[3:5]] == [["1", "evicted", "a"], ["2", "evicting", "b"]]
 
 
 def test_show_prints_a_task_with_all_attempts(server: CannedServer, rota: Rota, capsys: Out) -> None:
@@ -429,7 +424,7 @@ def test_node_show_prints_one_node(server: CannedServer, rota: Rota, capsys: Out
     rota("node", "show", "laptop")
 
     out = capsys.readouterr().out
-    assert "[█···················] 1 GiB asked, 512 MiB used of 16 GiB" in out
+    assert "[█···················] 1 GiB reserved, 512 MiB used of 16 GiB" in out
     assert "region=eu" in out
 
 

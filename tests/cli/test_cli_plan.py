@@ -57,7 +57,7 @@ def test_a_job_file_is_planned(server: CannedServer, rota: Rota, tmp_path: Path)
         (["--add-node", "cpu", "--", "true"], "'cpu' is not NAME=VALUE"),
         (["--add-node", "region=eu", "--", "true"], "has no amounts"),
         (["job.toml", "--without", "a"], "flags go before the job file"),
-        ([], "there is no command"),
+        ([], "no command to run"),
     ],
 )
 def test_wrong_usage_says_what_would_be_right(
@@ -83,8 +83,8 @@ def test_places_victims_and_reasons_are_listed(server: CannedServer, rota: Rota,
         "some start",
         "  3 tasks on a",
         "  1 task on new-1 (new)",
-        "  ✗ 2 tasks of job 7 would give way",
-        "  ✗ 1 task of another namespace would give way",
+        "  ✗ 2 tasks of job 7 would be preempted",
+        "  ✗ 1 task of another namespace would be preempted",
         "  - 1 of 1 nodes is too small",
         "  place 2 in the queue, start unknown",
     ]
@@ -147,7 +147,7 @@ def test_what_is_not_named_stays_as_it_is(server: CannedServer, rota: Rota, caps
 def test_setting_nothing_is_wrong_usage(server: CannedServer, rota: Rota, capsys: Out) -> None:
     assert rota("namespace", "set", "team") == 2
 
-    assert "nothing is to change" in capsys.readouterr().err
+    assert "nothing to change" in capsys.readouterr().err
 
 
 def test_a_namespace_is_forgotten(server: CannedServer, rota: Rota, capsys: Out) -> None:

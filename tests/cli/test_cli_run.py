@@ -1,4 +1,4 @@
-"""`rota run`: submit, follow, pass both streams through, return the job's own exit code."""
+"""`rota run`: submit a job, follow it, pass its output through, and exit with its exit code."""
 
 import io
 import json
@@ -253,7 +253,7 @@ def test_a_server_that_stays_away_is_the_clusters_fault(
 
     assert rota("run", "-q", "--", "true") == 125
 
-    assert "hint: job 12 goes on; take it up again with: rota wait 12" in capsys.readouterr().err
+    assert "hint: job 12 keeps running; continue waiting with: rota wait 12" in capsys.readouterr().err
 
 
 def _give_up(_pauses: object, problem: Exception) -> None:
@@ -326,10 +326,10 @@ def test_a_refused_submit_names_the_field_and_says_what_would_be_accepted(
     ("arguments", "words"),
     [
         (["--array", "5-9", "--", "x"], "starts at 5; an array starts at 0, so write 0-4"),
-        (["--array", "0-9", "--count", "3", "--", "x"], "say the same thing twice"),
+        (["--array", "0-9", "--count", "3", "--", "x"], "--array and --count exclude each other"),
         (["--env", "NOT_SET_HERE", "--", "x"], "write NOT_SET_HERE=VALUE"),
         (["--label", "x", "--", "x"], "'x' is not NAME=VALUE"),
-        ([], "there is no command to run"),
+        ([], "no command to run"),
         (["-f", "missing.toml"], "No such file"),
         (["--memry", "1", "--", "x"], "did you mean '--memory'?"),
     ],
@@ -451,7 +451,7 @@ def test_ctrl_c_leaves_the_job_running_and_says_how_to_come_back(server: CannedS
     never.set()
 
     assert process.returncode == 130
-    assert "job 12 goes on: rota wait 12 · rota logs -f 12" in err.decode()
+    assert "job 12 keeps running: rota wait 12 · rota logs -f 12" in err.decode()
     assert server.asked("POST /v1/jobs/12/cancel") == []
 
 

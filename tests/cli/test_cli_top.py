@@ -46,9 +46,9 @@ def test_the_cluster_as_a_whole_stands_above() -> None:
     title, cpu, memory, gpu = screen()[:4]
 
     assert title == "rota   2 of 2 nodes ready   4 tasks running, 6 waiting"
-    assert cpu.endswith("] 8 asked   7.7 used   of 16")
+    assert cpu.endswith("] 8 requested   7.7 used   of 16")
     assert memory.split()[0] == "memory"
-    assert gpu.endswith("] 0 asked   0 used   of 4")
+    assert gpu.endswith("] 0 requested   0 used   of 4")
 
 
 def test_the_busiest_node_stands_first_and_jobs_show_how_far_they_are() -> None:

@@ -213,7 +213,7 @@ def test_plain_text_to_etcd_off_loopback_is_possible_but_told(
     assert outcome(["config", "check", file]) == 0
 
     told = capsys.readouterr()
-    assert "WARNING: etcd at 10.0.0.1:2379 is spoken to in plain text" in told.out + told.err
+    assert "WARNING: the connection to etcd at 10.0.0.1:2379 is plain text" in told.out + told.err
 
 
 @pytest.mark.parametrize(

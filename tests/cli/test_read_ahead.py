@@ -1,14 +1,14 @@
-"""A thread reads ahead, and nothing of what it reads or raises is lost."""
+"""`read_ahead` keeps the order of items and raises what the iterator raises."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from rota.cli.ui.read_ahead import MOST_WAITING, ahead
+from rota.cli.ui.read_ahead import BUFFERED_MAX, read_ahead
 
 
 def test_items_come_in_their_order() -> None:
-    assert list(ahead(range(10 * MOST_WAITING))) == list(range(10 * MOST_WAITING))
+    assert list(read_ahead(range(10 * BUFFERED_MAX))) == list(range(10 * BUFFERED_MAX))
 
 
 def test_what_the_iterator_raises_comes_after_what_it_gave() -> None:
@@ -18,6 +18,6 @@ def test_what_the_iterator_raises_comes_after_what_it_gave() -> None:
 
     seen: list[int] = []
     with pytest.raises(ConnectionError, match="gone"):
-        seen.extend(ahead(items()))
+        seen.extend(read_ahead(items()))
 
     assert seen == [1]

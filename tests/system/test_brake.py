@@ -115,7 +115,7 @@ def test_an_operator_who_knows_that_they_are_gone_says_so(
 
         said = five.rota("node", "brake", "--release")
 
-        assert "said to be gone: node-1, node-2, node-3" in said.err
+        assert "confirmed as lost: node-1, node-2, node-3" in said.err
         until(lambda: len(witness.seen()) == 8, "what they ran runs elsewhere")
         until(lambda: brake(five) == "off", "the brake is off")
         gate.open()

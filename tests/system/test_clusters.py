@@ -202,7 +202,7 @@ def test_a_server_that_is_killed_finds_the_machines_it_asked_for(cluster: LocalC
         (("cluster", "create", "default", "--type", "a b"), "type"),
         (("cluster", "create", "x", "--clusters", "many"), "write it as 1-3"),
         (("cluster", "create", "x", "--clusters", "1-3"), "nobody makes clusters without a provider"),
-        (("cluster", "resize", "default"), "nothing is to change"),
+        (("cluster", "resize", "default"), "nothing to change"),
         (("cluster", "show", "defualt"), "did you mean default?"),
         (("cluster", "delete", "default"), "always there"),
         (("run", "--cluster", "moon", "--", "true"), "there is no cluster 'moon'"),

@@ -87,7 +87,7 @@ def test_a_node_whose_disk_is_full_says_so_and_is_given_nothing_until_it_is_not(
         cluster.call("DELETE", f"/v1/jobs/{running}")
         until(lambda: cluster.count(waiting, "succeeded") == 1, "the end of what waited")
 
-        assert "takes nothing new: its disk is full" in shown
+        assert "accepts no new tasks: its disk is full" in shown
         assert "1 of 1 nodes takes nothing new" in why
         assert "node node-1 takes nothing new: its disk is full" in events
         assert still == 1

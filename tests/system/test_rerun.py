@@ -32,7 +32,7 @@ def test_only_what_failed_runs_once_more(
     ended = again.wait(60)
 
     assert (told.code, repeated.out) == (0, told.out)
-    assert f"runs 6 of the 300 tasks of job {old.id} once more" in told.err
+    assert f"runs 6 of the 300 tasks of job {old.id} again" in told.err
     assert (ended.state, ended.counts["succeeded"]) == ("succeeded", COUNT)
     starts = witness.starts()
     assert {index for index, times in starts.items() if times == 2} == set(FAILING)

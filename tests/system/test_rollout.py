@@ -150,7 +150,7 @@ def test_a_failing_version_is_taken_back_and_never_are_too_many_away(
     assert {versions for _, versions in rounds} == {"first"}
     assert len(tried) == AWAY, "some were replaced, and what it had not reached was left alone"
     assert (told["version"], told["back_from"]) == (3, 2)
-    assert "version 2 was taken back (task " in shown
+    assert "version 2 was rolled back (task " in shown
     assert f"job {job.id} goes back to what it was before version 2, as version 3" in events
 
 

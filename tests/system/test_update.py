@@ -227,4 +227,4 @@ def test_what_cannot_be_changed_is_said(client: Cluster, three: LocalCluster) ->
         "If-Match",
     ]
     assert empty.code == 2
-    assert "there is nothing to change" in empty.err
+    assert "nothing to change" in empty.err

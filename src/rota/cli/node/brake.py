@@ -1,4 +1,4 @@
-"""`rota node brake`: many nodes fell silent at once, and somebody knows whether they are gone."""
+"""`rota node brake`: show or release the brake on restarting tasks of nodes that fell silent together."""
 
 import click
 
@@ -10,29 +10,31 @@ from rota.client.cluster import Cluster
 
 @click.command("brake")
 @click.argument("nodes", nargs=-1)
-@click.option("--release", is_flag=True, help="These nodes, or all that are silent, are gone: go on.")
+@click.option("--release", is_flag=True, help="Confirm that these nodes, or all silent ones, are lost.")
 @output_option
 @with_cluster(WORKING_SECONDS)
 def brake(cluster: Cluster, nodes: tuple[str, ...], output: str, *, release: bool) -> None:
-    """Show whether the work of nodes that fell silent together is started elsewhere.
+    """Show whether tasks of nodes that fell silent together are restarted elsewhere.
 
     \b
     rota node brake
     rota node brake --release
     rota node brake --release node-1 node-2
 
-    When 30 % of the nodes fall silent within a minute their work is started elsewhere slowly, when half
-    of them do not at all: it may be the network, and they return with all they ran.
-    Release it only if they are gone.
+    If 30 % of the nodes fall silent within a minute, their tasks are restarted elsewhere slowly; if half of
+    them do, not at all: it may be the network, and the nodes may return with their tasks still running.
+    Release the brake only if the nodes are lost.
     """
     if nodes and not release:
-        raise click.UsageError("nodes are named with --release only; rota node show NODE shows one")
+        raise click.UsageError("nodes can only be given with --release; rota node show NODE shows one")
     if not release:
-        on = cluster.nodes.brake()
-        emit_one(output, on, on.level, lambda: [clean(on.sentence)])
+        status = cluster.nodes.brake()
+        emit_one(output, status, status.level, lambda: [clean(status.sentence)])
         return
     done = cluster.nodes.release_brake(*nodes)
     if output in ("table", "wide"):
-        print_note(f"said to be gone: {clean(', '.join(done.released))}; the brake is {clean(done.sentence)}")
+        print_note(
+            f"confirmed as lost: {clean(', '.join(done.released))}; the brake is {clean(done.sentence)}"
+        )
     else:
         emit_one(output, done, done.level, list)

@@ -1,4 +1,4 @@
-"""`rota node token`: the right of a machine to join; which there are, and how one is taken back."""
+"""`rota node token`: create, list and revoke join tokens."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,28 +17,34 @@ TOKEN_VALID = "30m"
 TOKENS: TableListing[ListedJoinToken] = TableListing(
     "join_tokens",
     [
-        TableColumn("TOKEN", lambda one: one.id),
-        TableColumn("STATE", lambda one: one.state),
-        TableColumn("FOR", lambda one: one.role),
-        TableColumn("CLUSTER", lambda one: one.cluster),
-        TableColumn("LABELS", lambda one: labels(one.labels)),
-        TableColumn("FROM", lambda one: ", ".join(one.addresses) or "-"),
-        TableColumn("MADE", lambda one: f"{format_age(one.made_at_ms)} ago"),
-        TableColumn("USED BY", lambda one: one.used_by or "-"),
+        TableColumn("TOKEN", lambda token: token.id),
+        TableColumn("STATE", lambda token: token.state),
+        TableColumn("FOR", lambda token: token.role),
+        TableColumn("CLUSTER", lambda token: token.cluster),
+        TableColumn("LABELS", lambda token: labels(token.labels)),
+        TableColumn("FROM", lambda token: ", ".join(token.addresses) or "-"),
+        TableColumn("MADE", lambda token: f"{format_age(token.made_at_ms)} ago"),
+        TableColumn("USED BY", lambda token: token.used_by or "-"),
     ],
-    lambda one: one.id,
+    lambda token: token.id,
 )
 
 
 @click.group("token", invoke_without_command=True)
-@click.option("--label", multiple=True, metavar="K=V", help="A label the node is granted; repeatable.")
-@click.option("--cluster", "cluster_name", help="The cluster it will belong to. [default: default]")
-@click.option("--from", "addresses", multiple=True, metavar="CIDR", help="Where it may be used; repeatable.")
+@click.option("--label", multiple=True, metavar="K=V", help="A label granted to the node; repeatable.")
+@click.option("--cluster", "cluster_name", help="The cluster of the node. [default: default]")
 @click.option(
-    "--valid", metavar="DURATION", default=TOKEN_VALID, show_default=True, help="How long it may be used."
+    "--from",
+    "addresses",
+    multiple=True,
+    metavar="CIDR",
+    help="Network from which it may be used; repeatable.",
 )
 @click.option(
-    "--local", is_flag=True, help="For an agent on this machine, where the server listens on loopback."
+    "--valid", metavar="DURATION", default=TOKEN_VALID, show_default=True, help="Lifetime of the token."
+)
+@click.option(
+    "--local", is_flag=True, help="For an agent on this machine, if the server listens on loopback only."
 )
 @click.option("--addr", metavar="URL", help="The server. [default: ROTA_ADDR, or the context's]")
 @click.option(
@@ -47,20 +53,20 @@ TOKENS: TableListing[ListedJoinToken] = TableListing(
 @output_option
 @click.pass_context
 def token(context: click.Context, /, **options: Any) -> None:
-    """Print the line that makes another machine a node; it can be used once."""
+    """Print the command that makes another machine a node; it can be used once."""
     if context.invoked_subcommand is None:
-        _make(context=options.pop("context_name"), **options)
+        _create(context=options.pop("context_name"), **options)
 
 
 @with_cluster(WORKING_SECONDS)
-def _make(cluster: Cluster, *, label: Sequence[str], valid: str, output: str, **wishes: Any) -> None:
+def _create(cluster: Cluster, *, label: Sequence[str], valid: str, output: str, **options: Any) -> None:
     valid_seconds = seconds(valid, "--valid") or 0.0
     made = cluster.join_tokens.create(
         labels=pairs(label, "--label") or None,
-        cluster=wishes["cluster_name"],
-        addresses=list(wishes["addresses"]) or None,
+        cluster=options["cluster_name"],
+        addresses=list(options["addresses"]) or None,
         valid_seconds=valid_seconds,
-        local=wishes["local"] or None,
+        local=options["local"] or None,
     )
     emit_one(output, made, made.token, lambda: [made.line])
     if output in ("table", "wide"):
@@ -73,7 +79,7 @@ def _make(cluster: Cluster, *, label: Sequence[str], valid: str, output: str, **
 @output_option
 @with_cluster()
 def list_tokens(cluster: Cluster, output: str) -> None:
-    """List join tokens, without their secrets, until a day after they have expired."""
+    """List join tokens, without their secrets; they are listed until a day after they expire."""
     emit(output, TOKENS, cluster.join_tokens.list())
 
 
@@ -81,7 +87,7 @@ def list_tokens(cluster: Cluster, output: str) -> None:
 @click.argument("ids", nargs=-1, required=True, metavar="ID")
 @with_cluster(WORKING_SECONDS)
 def revoke(cluster: Cluster, ids: Sequence[str]) -> None:
-    """Take back join tokens that were not used, by id."""
-    for one in ids:
-        cluster.join_tokens.revoke(one)
-        print_note(f"join token {clean(one)}: revoked")
+    """Revoke unused join tokens, by id."""
+    for token_id in ids:
+        cluster.join_tokens.revoke(token_id)
+        print_note(f"join token {clean(token_id)}: revoked")
