@@ -1,4 +1,4 @@
-"""What each HTTP route and each gRPC call needs, as a table: one that is not listed here fails the matrix."""
+"""The role and namespace that each HTTP route and gRPC call needs; an unlisted one fails the matrix."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from rota.identity.tokens import Role
 from rota.wire.generated import controller_pb2 as pb
 
-OWN = "alpha"  # the namespace in which everything is tried
+OWN = "alpha"  # the namespace that requests are about
 CRON = {"schedule": "0 1 * * *", "job": {"command": ["true"]}, "overlap": "allow"}
 SPEC = {"command": ["true"], "namespace": OWN}
 CLUSTER = {"name": "cloud", "provider": "command", "capacity": {"cpu": 4}, "max_nodes": 1}
@@ -17,10 +17,10 @@ SETTINGS = dict.fromkeys(("create", "list", "remove"), "true")
 
 class Where(StrEnum):
     OPEN = "without a token"
-    ANYWHERE = "in any namespace: what is shown is filtered"
-    IN_NAMESPACE = "in the namespace of what is named"
+    ANYWHERE = "in any namespace: the answer is filtered"
+    IN_NAMESPACE = "in the namespace of the object"
     EVERYWHERE = "in all namespaces"
-    GATEWAY = "by the worker contract, which tells every error as 500"
+    GATEWAY = "by the worker contract, whose errors all have status 500"
 
 
 class Need(NamedTuple):
@@ -30,7 +30,7 @@ class Need(NamedTuple):
     query: str = ""
 
 
-def looks(where: Where = Where.ANYWHERE, query: str = "") -> Need:
+def reads(where: Where = Where.ANYWHERE, query: str = "") -> Need:
     return Need(where, Role.VIEWER, None, query)
 
 
@@ -38,7 +38,7 @@ def changes(body: Mapping[str, Any] | None = None, role: Role = Role.SUBMITTER, 
     return Need(Where.IN_NAMESPACE, role, body or {}, query)
 
 
-def governs(role: Role, body: Mapping[str, Any] | None = None) -> Need:
+def administers(role: Role, body: Mapping[str, Any] | None = None) -> Need:
     return Need(Where.EVERYWHERE, role, body)
 
 
@@ -49,72 +49,74 @@ _OF_OWN = f"?namespace={OWN}"
 
 HTTP: Mapping[str, Need] = {
     "POST /v1/jobs": changes(SPEC),
-    "GET /v1/jobs": looks(),
-    f"GET {_JOB}": looks(Where.IN_NAMESPACE),
+    "GET /v1/jobs": reads(),
+    f"GET {_JOB}": reads(Where.IN_NAMESPACE),
     f"DELETE {_JOB}": Need(Where.IN_NAMESPACE, Role.SUBMITTER),
     f"POST {_JOB}/rerun": changes(),
-    f"GET {_JOB}/follow": looks(Where.IN_NAMESPACE),
-    f"GET {_JOB}/why": looks(Where.IN_NAMESPACE),
-    f"GET {_JOB}/tasks": looks(Where.IN_NAMESPACE),
-    f"GET {_TASK}": looks(Where.IN_NAMESPACE),
-    f"GET {_TASK}/attempts": looks(Where.IN_NAMESPACE),
-    f"GET {_ATTEMPT}": looks(Where.IN_NAMESPACE),
+    f"GET {_JOB}/follow": reads(Where.IN_NAMESPACE),
+    f"GET {_JOB}/why": reads(Where.IN_NAMESPACE),
+    f"GET {_JOB}/tasks": reads(Where.IN_NAMESPACE),
+    f"GET {_TASK}": reads(Where.IN_NAMESPACE),
+    f"GET {_TASK}/attempts": reads(Where.IN_NAMESPACE),
+    f"GET {_ATTEMPT}": reads(Where.IN_NAMESPACE),
     f"POST {_ATTEMPT}/result": changes({"results": {}}, Role.OPERATOR),
-    f"GET {_ATTEMPT}/result": looks(Where.IN_NAMESPACE),
+    f"GET {_ATTEMPT}/result": reads(Where.IN_NAMESPACE),
     f"PATCH {_JOB}": changes({"priority": 40}),
     **{f"POST {_JOB}/{what}": changes() for what in ("cancel", "kill", "restart", "move", "release")},
     **{f"POST {_JOB}/{what}": changes() for what in ("rollback", "pause", "resume")},
     f"POST {_JOB}/resolve": changes({"word": "again"}),
-    f"GET {_JOB}/logs": looks(Where.IN_NAMESPACE),
-    f"GET {_JOB}/outputs": looks(Where.IN_NAMESPACE),
+    f"GET {_JOB}/logs": reads(Where.IN_NAMESPACE),
+    f"GET {_JOB}/outputs": reads(Where.IN_NAMESPACE),
     "POST /v1/plan": changes(SPEC),
-    "POST /v1/plan/drain": governs(Role.OPERATOR, {"nodes": ["n1"]}),
-    "GET /v1/nodes": looks(),
-    "GET /v1/brake": looks(),
-    "POST /v1/brake/release": governs(Role.OPERATOR, {}),
-    "GET /v1/nodes/{ref}": looks(),
-    "PATCH /v1/nodes/{ref}": governs(Role.OPERATOR, {"taint": ["a"]}),
-    "DELETE /v1/nodes/{ref}": governs(Role.OPERATOR),
-    **{f"POST /v1/nodes/{{ref}}/{what}": governs(Role.OPERATOR, {}) for what in ("drain", "cordon", "open")},
-    "POST /v1/nodes/{ref}/revoke": governs(Role.OPERATOR, {}),
-    "GET /v1/join-tokens": governs(Role.ADMIN),
-    "POST /v1/join-tokens": governs(Role.ADMIN, {}),
-    "DELETE /v1/join-tokens/{ref}": governs(Role.ADMIN),
-    "GET /v1/ca": looks(Where.OPEN),
-    "GET /v1/ca/rotation": governs(Role.ADMIN),
-    "POST /v1/ca/rotation": governs(Role.ADMIN, {}),
-    "POST /v1/ca/rotation/finish": governs(Role.ADMIN, {}),
-    "POST /v1/ca/replace": governs(Role.ADMIN, {}),
+    "POST /v1/plan/drain": administers(Role.OPERATOR, {"nodes": ["n1"]}),
+    "GET /v1/nodes": reads(),
+    "GET /v1/brake": reads(),
+    "POST /v1/brake/release": administers(Role.OPERATOR, {}),
+    "GET /v1/nodes/{ref}": reads(),
+    "PATCH /v1/nodes/{ref}": administers(Role.OPERATOR, {"taint": ["a"]}),
+    "DELETE /v1/nodes/{ref}": administers(Role.OPERATOR),
+    **{
+        f"POST /v1/nodes/{{ref}}/{what}": administers(Role.OPERATOR, {})
+        for what in ("drain", "cordon", "open")
+    },
+    "POST /v1/nodes/{ref}/revoke": administers(Role.OPERATOR, {}),
+    "GET /v1/join-tokens": administers(Role.ADMIN),
+    "POST /v1/join-tokens": administers(Role.ADMIN, {}),
+    "DELETE /v1/join-tokens/{ref}": administers(Role.ADMIN),
+    "GET /v1/ca": reads(Where.OPEN),
+    "GET /v1/ca/rotation": administers(Role.ADMIN),
+    "POST /v1/ca/rotation": administers(Role.ADMIN, {}),
+    "POST /v1/ca/rotation/finish": administers(Role.ADMIN, {}),
+    "POST /v1/ca/replace": administers(Role.ADMIN, {}),
     "POST /v1/enroll": Need(Where.OPEN, body={}),
-    "GET /v1/watchers": governs(Role.ADMIN),
-    "DELETE /v1/watchers/{ref}": governs(Role.ADMIN),
-    "GET /v1/tokens": governs(Role.ADMIN),
-    "POST /v1/tokens": governs(Role.ADMIN, {"name": "made", "role": "viewer"}),
-    "DELETE /v1/tokens/{ref}": governs(Role.ADMIN),
-    "GET /v1/namespaces": looks(),
-    "GET /v1/namespaces/{ref}": looks(Where.IN_NAMESPACE),
-    "PUT /v1/namespaces/{ref}": governs(Role.OPERATOR, {}),
-    "DELETE /v1/namespaces/{ref}": governs(Role.OPERATOR),
-    "GET /v1/clusters": looks(),
-    "POST /v1/clusters": governs(Role.ADMIN, {**CLUSTER, "settings": SETTINGS}),
-    "GET /v1/clusters/{ref}": looks(),
-    "PATCH /v1/clusters/{ref}": governs(Role.OPERATOR, {"max_nodes": 2}),
-    "DELETE /v1/clusters/{ref}": governs(Role.OPERATOR),
+    "GET /v1/watchers": administers(Role.ADMIN),
+    "DELETE /v1/watchers/{ref}": administers(Role.ADMIN),
+    "GET /v1/tokens": administers(Role.ADMIN),
+    "POST /v1/tokens": administers(Role.ADMIN, {"name": "made", "role": "viewer"}),
+    "DELETE /v1/tokens/{ref}": administers(Role.ADMIN),
+    "GET /v1/namespaces": reads(),
+    "GET /v1/namespaces/{ref}": reads(Where.IN_NAMESPACE),
+    "PUT /v1/namespaces/{ref}": administers(Role.OPERATOR, {}),
+    "DELETE /v1/namespaces/{ref}": administers(Role.OPERATOR),
+    "GET /v1/clusters": reads(),
+    "POST /v1/clusters": administers(Role.ADMIN, {**CLUSTER, "settings": SETTINGS}),
+    "GET /v1/clusters/{ref}": reads(),
+    "PATCH /v1/clusters/{ref}": administers(Role.OPERATOR, {"max_nodes": 2}),
+    "DELETE /v1/clusters/{ref}": administers(Role.OPERATOR),
     "POST /v1/crons": changes({**CRON, "name": "tick", "namespace": OWN}),
-    "GET /v1/crons": looks(),
-    "GET /v1/crons/{ref}": looks(Where.IN_NAMESPACE, _OF_OWN),
+    "GET /v1/crons": reads(),
+    "GET /v1/crons/{ref}": reads(Where.IN_NAMESPACE, _OF_OWN),
     "PUT /v1/crons/{ref}": changes(CRON, query=_OF_OWN),
     "DELETE /v1/crons/{ref}": Need(Where.IN_NAMESPACE, Role.SUBMITTER, None, _OF_OWN),
     **{f"POST /v1/crons/{{ref}}/{what}": changes(query=_OF_OWN) for what in ("pause", "resume", "run")},
-    "GET /v1/events": looks(),
-    "GET /v1/server": looks(),
-    "GET /healthz": looks(Where.OPEN),
-    "GET /readyz": looks(Where.OPEN),
-    "GET /v1/openapi.json": looks(),
-    "GET /v1/docs": looks(),
-    "GET /metrics": governs(Role.VIEWER),
-    "GET /v1/store/backup": governs(Role.ADMIN),
-    "POST /v1/store/accept": governs(Role.ADMIN, {}),
+    "GET /v1/events": reads(),
+    "GET /v1/server": reads(),
+    "GET /healthz": reads(Where.OPEN),
+    "GET /readyz": reads(Where.OPEN),
+    "GET /v1/openapi.json": reads(),
+    "GET /metrics": administers(Role.VIEWER),
+    "GET /v1/store/backup": administers(Role.ADMIN),
+    "POST /v1/store/accept": administers(Role.ADMIN, {}),
     **{f"POST /{what}": Need(Where.GATEWAY, body={}) for what in ("start", "stop", "query", "stream")},
 }
 
@@ -122,7 +124,7 @@ HTTP: Mapping[str, Need] = {
 class Call(NamedTuple):
     where: Where
     role: Role
-    request: Callable[[str], Any]  # of the id of a job in OWN
+    request: Callable[[str], Any]  # from the id of a job in OWN
 
 
 def of_job(message: Any, **fields: Any) -> Call:
@@ -162,7 +164,7 @@ GRPC: Mapping[str, Call] = {
 
 
 def is_allowed(where: Where, needed: Role, role: Role, namespace: str) -> bool:
-    """What the table says of a valid token of one namespace, or of all (`*`)."""
+    """Whether the table lets in a valid token of one namespace, or of all (`*`)."""
     match where:
         case Where.OPEN | Where.GATEWAY:
             return True

@@ -1,4 +1,4 @@
-"""Hand-made records: blocks whose columns are given as lists."""
+"""Builders of records: blocks whose columns are given as lists."""
 
 from typing import Any, TypeVar
 
@@ -29,7 +29,7 @@ def spec(number: int, **changes: Any) -> JobSpec:
 
 
 def filled(block: B, **columns: Any) -> B:
-    """A block with these cells, other fields as given."""
+    """The block with these columns and other fields set."""
     others = {name: value for name, value in columns.items() if name not in block.COLUMNS}
     draft = Draft(block)
     for name, values in columns.items():

@@ -1,4 +1,4 @@
-"""An outside controller and a server in this process, with a real channel between them."""
+"""An outside controller and a server in this process, connected by a real gRPC channel."""
 
 import contextlib
 import json
@@ -19,7 +19,7 @@ from tests.apiserver.serving import FileSource, Serving, make_api, running
 
 @dataclass
 class Controller:
-    """An outside controller: its stub, and what the server holds."""
+    """An outside controller: its stub and the server behind it."""
 
     server: Serving
     stub: Any
@@ -43,16 +43,16 @@ async def controller(
     async with running(SqliteStore(directory)) as engine:
         source = FileSource(directory)
         api = make_api(engine, directory, source)
-        former = next((one.id for one in api.vault.list_api_tokens()), None)  # of the same directory, before
-        token = api.vault.make_api_token("outside", role, namespaces or ("*",), 0, replaces=former)
-        door = grpc.aio.server()
-        add_ControllerServicer_to_server(ControllerService(api), door)  # type: ignore[no-untyped-call]
-        port = door.add_insecure_port("127.0.0.1:0")
-        await door.start()
+        previous = next((token.id for token in api.vault.list_api_tokens()), None)  # after a restart
+        token = api.vault.make_api_token("outside", role, namespaces or ("*",), 0, replaces=previous)
+        grpc_server = grpc.aio.server()
+        add_ControllerServicer_to_server(ControllerService(api), grpc_server)  # type: ignore[no-untyped-call]
+        port = grpc_server.add_insecure_port("127.0.0.1:0")
+        await grpc_server.start()
         try:
             async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
                 stub = ControllerStub(channel)  # type: ignore[no-untyped-call]
                 yield Controller(Serving(api, port, token, source, directory), stub)
         finally:
-            await door.stop(None)
+            await grpc_server.stop(None)
             api.audit.close()

@@ -1,4 +1,4 @@
-"""A real engine, store and HTTP server in this process, and a small client for it."""
+"""A real engine, store and HTTP server in this process, with a small client for it."""
 
 import asyncio
 import contextlib
@@ -57,7 +57,7 @@ class FileSource:
         self.directory = directory
         self.ended: set[str] = set()
         self.away: set[NodeId] = set()
-        self.cuts: dict[str, int] = {}  # names whose next reading breaks off after so many bytes
+        self.cuts: dict[str, int] = {}  # by name, the number of bytes after which the next read fails
         self.open_now = 0
         self.most_open = 0
         self.grown = asyncio.Event()
@@ -102,7 +102,7 @@ class FileSource:
 
 @dataclass
 class Serving:
-    """A server that runs, and how to talk to it."""
+    """A running server, and a client of it."""
 
     api: Api
     port: int
@@ -119,27 +119,27 @@ class Serving:
         raw = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         async with self.connected(method, path, raw, headers) as (reply, reader):
             if method == "HEAD":
-                rest = b""
+                content = b""
             elif "content-length" in reply.headers:
-                rest = await reader.readexactly(int(reply.headers["content-length"]))
+                content = await reader.readexactly(int(reply.headers["content-length"]))
             elif "transfer-encoding" in reply.headers:
-                rest = b"".join([chunk async for chunk in chunks_of(reader)])
+                content = b"".join([chunk async for chunk in chunks_of(reader)])
             else:
-                rest = b""
-            return Reply(reply.status, reply.headers, rest)
+                content = b""
+            return Reply(reply.status, reply.headers, content)
 
     @contextlib.asynccontextmanager
     async def connected(
         self, method: str, path: str, raw: bytes, headers: dict[str, str]
     ) -> AsyncIterator[tuple[Reply, asyncio.StreamReader]]:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        said = {
+        sent = {
             "Host": f"127.0.0.1:{self.port}",
             "Authorization": f"Bearer {self.token}",
             "Content-Length": str(len(raw)),
             **{name.replace("_", "-"): value for name, value in headers.items()},
         }
-        lines = "".join(f"{name}: {value}\r\n" for name, value in said.items() if value)
+        lines = "".join(f"{name}: {value}\r\n" for name, value in sent.items() if value)
         try:
             writer.write(f"{method} {path} HTTP/1.1\r\n{lines}\r\n".encode())
             writer.write(raw)
@@ -151,13 +151,13 @@ class Serving:
 
     @contextlib.asynccontextmanager
     async def stream(self, path: str, **headers: str) -> AsyncIterator[AsyncIterator[bytes]]:
-        """The lines of an answer that goes on."""
+        """The lines of a streaming response."""
         async with self.connected("GET", path, b"", headers) as (reply, reader):
             assert reply.status == 200, reply
             yield lines_of(chunks_of(reader))
 
     async def put(self, owner: str, *records: Record) -> None:
-        """Write records in the name of their owner."""
+        """Write records as the component that owns them."""
         await self.engine.ask(owner, lambda _view, _now: Plan(records))
 
     async def submit(self, **spec: Any) -> str:
@@ -166,9 +166,9 @@ class Serving:
         return str(reply.json["id"])
 
     def token_for(self, role: Role, *namespaces: str) -> str:
-        """A new one, named after its role: the first is `viewer-token`, the next `viewer-token-2`."""
+        """A new token, named after its role: the first is `viewer-token`, the next `viewer-token-2`."""
         known = self.api.vault.list_api_tokens()
-        before = sum(one.name.startswith(f"{role}-token") for one in known)
+        before = sum(token.name.startswith(f"{role}-token") for token in known)
         name = f"{role}-token" + (f"-{before + 1}" if before else "")
         return f"Bearer {self.api.vault.make_api_token(name, role, namespaces, 0)}"
 
@@ -177,7 +177,7 @@ class Serving:
 
 
 class _Web(uvicorn.Server):
-    """Leaves signals to the test runner, and tells when it listens."""
+    """Leaves signals to the test runner, and sets `listens` once it accepts connections."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -193,7 +193,7 @@ class _Web(uvicorn.Server):
 
 
 class NoOutputs:
-    """No node has any."""
+    """An OutputSource without any output files."""
 
     async def outputs(self, node: NodeId, wanted: OutputsRequest) -> AsyncGenerator[bytes, None]:
         for _ in range(1):
@@ -241,7 +241,7 @@ async def serving(
     reconcilers: Sequence[Any] = RECONCILERS,
     **changes: Any,
 ) -> AsyncIterator[Serving]:
-    """`changes`: of what the routes are handed."""
+    """A server; `changes` replace fields of its Api."""
     async with running(make_store(directory), reconcilers) as engine:
         source = FileSource(directory)
         api = make_api(engine, directory, source, **changes)
@@ -253,14 +253,14 @@ async def serving(
         )
         web = _Web(config)
         async with asyncio.TaskGroup() as tasks:
-            door = tasks.create_task(web.serve(sockets=[listener]))
+            server = tasks.create_task(web.serve(sockets=[listener]))
             await web.listens.wait()
             token = api.vault.make_server_token("ada", 0)
             try:
                 yield Serving(api, listener.getsockname()[1], token, source, directory)
             finally:
                 web.should_exit = True
-                await door
+                await server
                 api.audit.close()
 
 
@@ -280,9 +280,9 @@ async def chunks_of(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 
 async def lines_of(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    rest = b""
+    remainder = b""
     async for chunk in chunks:
-        *lines, rest = (rest + chunk).split(b"\n")
+        *lines, remainder = (remainder + chunk).split(b"\n")
         for line in lines:
             yield line
 

@@ -1,7 +1,7 @@
 """The authorisation matrix: every HTTP route and gRPC call x role x namespace x state of the token.
 
 It is made from the router and from the service descriptor: a new route or call fails until it is listed in
-`authorisation.py` with what it needs. One server is asked for the whole matrix.
+`authorisation_table.py` with what it needs. One server answers the whole matrix.
 """
 
 import asyncio
@@ -39,9 +39,9 @@ from tests.apiserver.authorisation_table import (
 from tests.apiserver.builders import node, node_status
 from tests.apiserver.serving import RECONCILERS, Serving, serving
 
-FOREIGN = "zeta"  # in every name that a token of OWN must not learn of
-SCOPES = (OWN, FOREIGN, f"{OWN}a", OWN[:-1], "*")
-ELSEWHERE = Addresses("10.0.0.1:3000", "10.0.0.1:50001", "10.0.0.1:50000")
+OTHER = "zeta"  # in every name that a token of OWN must not see
+SCOPES = (OWN, OTHER, f"{OWN}a", OWN[:-1], "*")
+NOT_LOOPBACK = Addresses("10.0.0.1:3000", "10.0.0.1:50001", "10.0.0.1:50000")
 EVENTS = "text/event-stream"
 UNKNOWN = (grpc.StatusCode.UNAUTHENTICATED,)
 DENIED = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.NOT_FOUND)
@@ -53,8 +53,8 @@ class Token(NamedTuple):
     secret: str
 
 
-class Answering:
-    """Workers that are always there."""
+class ResponsiveWorkers:
+    """Workers that always answer."""
 
     async def is_responsive(self, node: NodeId) -> bool:
         del node
@@ -62,8 +62,8 @@ class Answering:
 
 
 @dataclass
-class World:
-    """A server with both doors, and what is tried on it."""
+class AuthorisationSetup:
+    """A server with both APIs, and requests to it."""
 
     server: Serving
     stub: Any
@@ -93,8 +93,8 @@ class World:
     async def job(self, namespace: str = OWN) -> str:
         return await self.server.submit(namespace=namespace, name=f"{namespace}-{next(self._names)}")
 
-    async def furnish(self, name: str = OWN) -> None:
-        """Everything a route may name, again where an earlier request has taken it away."""
+    async def create_objects(self, name: str = OWN) -> None:
+        """Create every object that a route may name; again if an earlier request has deleted it."""
         call = self.server.call
         await self.server.put("apiserver", node(1))
         await self.server.put("watcher", node_status(1))
@@ -109,17 +109,17 @@ class World:
         return path.format(ref=ref.get(kind, "nobody"), index="0", attempt="1") + need.query
 
     async def ask(self, route: str, need: Need, job: str, secret: str | None) -> tuple[int, str]:
-        """The status, and for an error its text; of what goes on after its head only that."""
+        """The status, and the text of an error; of a stream only the head is read."""
         raw = b"" if need.body is None else json.dumps(need.body).encode()
-        said = {"Authorization": "" if secret is None else f"Bearer {secret}"}
+        headers = {"Authorization": "" if secret is None else f"Bearer {secret}"}
         method, path = route.partition(" ")[0], self.path(route, need, job)
-        async with self.server.connected(method, path, raw, said) as (reply, reader):
+        async with self.server.connected(method, path, raw, headers) as (reply, reader):
             length = int(reply.headers.get("content-length", "0"))
             body = await reader.readexactly(length) if reply.status >= 400 else b""
             return reply.status, body.decode()
 
     async def call(self, name: str, job: str, secret: str | None) -> grpc.StatusCode:
-        """The status of a call, or OK as soon as a stream of answers has begun."""
+        """The status of a call, or OK as soon as a stream of replies has started."""
         metadata = () if secret is None else (("authorization", f"Bearer {secret}"),)
         method = pb.DESCRIPTOR.services_by_name["Controller"].methods_by_name[name]
         request = GRPC[name].request(job)
@@ -129,7 +129,7 @@ class World:
             call = getattr(self.stub, name)(request, metadata=metadata)
             if not method.server_streaming:
                 await call
-            elif name == "Watch":  # tells nothing by itself, but that it has begun
+            elif name == "Watch":  # sends only its metadata until an event is committed
                 await call.initial_metadata()
                 await asyncio.sleep(0)
             else:
@@ -158,31 +158,33 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def world(directory: Path) -> AsyncIterator[World]:
+async def authorisation_setup(directory: Path) -> AsyncIterator[AuthorisationSetup]:
     reconcilers = [*RECONCILERS, lifecycle.RECONCILER]
-    others = {"addresses": ELSEWHERE, "workers": Answering()}
+    others = {"addresses": NOT_LOOPBACK, "workers": ResponsiveWorkers()}
     async with serving(directory, MemoryStore, reconcilers, **others) as server, asyncio.timeout(120):
-        door = grpc.aio.server()
-        add_ControllerServicer_to_server(ControllerService(server.api), door)  # type: ignore[no-untyped-call]
-        port = door.add_insecure_port("127.0.0.1:0")
-        await door.start()
+        grpc_server = grpc.aio.server()
+        add_ControllerServicer_to_server(ControllerService(server.api), grpc_server)  # type: ignore[no-untyped-call]
+        port = grpc_server.add_insecure_port("127.0.0.1:0")
+        await grpc_server.start()
         try:
             async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-                made = World(server, ControllerStub(channel), count())  # type: ignore[no-untyped-call]
-                await made.furnish()
-                yield made
+                setup = AuthorisationSetup(server, ControllerStub(channel), count())  # type: ignore[no-untyped-call]
+                await setup.create_objects()
+                yield setup
         finally:
-            await door.stop(None)
+            await grpc_server.stop(None)
 
 
-def tokens(world: World) -> list[Token]:
-    return [world.token(role, namespace) for role, namespace in product(Role, SCOPES)]
+def tokens(setup: AuthorisationSetup) -> list[Token]:
+    return [setup.token(role, namespace) for role, namespace in product(Role, SCOPES)]
 
 
 async def test_every_route_and_call_is_listed_with_what_it_needs(tmp_path: Path) -> None:
-    async with world(tmp_path) as made:
+    async with authorisation_setup(tmp_path) as setup:
         routes = [
-            f"{method} {one.path}" for one in routes_of(made.server.api) for method in one.methods or ()
+            f"{method} {route.path}"
+            for route in routes_of(setup.server.api)
+            for method in route.methods or ()
         ]
     calls = [method.name for method in pb.DESCRIPTOR.services_by_name["Controller"].methods]
 
@@ -190,46 +192,46 @@ async def test_every_route_and_call_is_listed_with_what_it_needs(tmp_path: Path)
     assert sorted(calls) == sorted(GRPC)
 
 
-async def test_http_routes_without_a_valid_token(tmp_path: Path) -> None:
-    async with world(tmp_path) as made:
-        job, bad = await made.job(), (None, "rota_wrong", made.revoked(), made.expired())
-        made.server.api.guesses.burst = 10_000  # of one address
-        made.written.clear()
+async def test_http_routes_deny_requests_without_a_valid_token(tmp_path: Path) -> None:
+    async with authorisation_setup(tmp_path) as setup:
+        job, bad = await setup.job(), (None, "rota_wrong", setup.revoked(), setup.expired())
+        setup.server.api.guesses.burst = 10_000  # of one address
+        setup.written.clear()
         wrong = []
         for (route, need), secret in product(HTTP.items(), bad):
-            status, _ = await made.ask(route, need, job, secret)
+            status, _ = await setup.ask(route, need, job, secret)
             if (status == 401) is (need.where is Where.OPEN):
                 wrong.append((route, secret, status))
 
         assert not wrong
-        assert not made.written
+        assert not setup.written
 
 
-async def test_http_routes_by_role_and_namespace(tmp_path: Path) -> None:
-    async with world(tmp_path) as made:
-        job, known = await made.job(), tokens(made)
-        made.written.clear()
+async def test_http_routes_deny_every_token_that_is_not_allowed(tmp_path: Path) -> None:
+    async with authorisation_setup(tmp_path) as setup:
+        job, known = await setup.job(), tokens(setup)
+        setup.written.clear()
         wrong = []
         for (route, need), token in product(HTTP.items(), known):
             if not is_allowed(need.where, need.role, token.role, token.namespace):
-                status, text = await made.ask(route, need, job, token.secret)
+                status, text = await setup.ask(route, need, job, token.secret)
                 if status not in (403, 404):
                     wrong.append((route, token[:2], status, text))
 
         assert not wrong
-        assert not made.written, "what is denied changes nothing"
+        assert not setup.written, "what is denied changes nothing"
 
 
-async def test_http_routes_let_in_whom_they_should(tmp_path: Path) -> None:
-    async with world(tmp_path) as made:
-        wrong, job = [], await made.job()
-        for (route, need), token in product(HTTP.items(), tokens(made)):
+async def test_http_routes_accept_every_token_that_is_allowed(tmp_path: Path) -> None:
+    async with authorisation_setup(tmp_path) as setup:
+        wrong, job = [], await setup.job()
+        for (route, need), token in product(HTTP.items(), tokens(setup)):
             if not is_allowed(need.where, need.role, token.role, token.namespace):
                 continue
-            if not route.startswith("GET "):  # an earlier request may have taken away what this one names
-                await made.furnish()
-                job = await made.job()
-            status, text = await made.ask(route, need, job, token.secret)
+            if not route.startswith("GET "):  # an earlier request may have deleted the object
+                await setup.create_objects()
+                job = await setup.job()
+            status, text = await setup.ask(route, need, job, token.secret)
             is_hidden = status == 404 and ("no job is called" in text or "no cron in" in text)
             if status in (401, 403) or is_hidden:
                 wrong.append((route, token[:2], status, text))
@@ -237,124 +239,124 @@ async def test_http_routes_let_in_whom_they_should(tmp_path: Path) -> None:
     assert not wrong
 
 
-async def test_grpc_calls_without_a_valid_token(tmp_path: Path) -> None:
-    async with world(tmp_path) as made:
-        job, bad = await made.job(), (None, "rota_wrong", made.revoked(), made.expired())
-        made.written.clear()
+async def test_grpc_calls_deny_requests_without_a_valid_token(tmp_path: Path) -> None:
+    async with authorisation_setup(tmp_path) as setup:
+        job, bad = await setup.job(), (None, "rota_wrong", setup.revoked(), setup.expired())
+        setup.written.clear()
         wrong = []
         for name, secret in product(GRPC, bad):
-            code = await made.call(name, job, secret)
+            code = await setup.call(name, job, secret)
             wrong += [(name, secret, code)] if code is not grpc.StatusCode.UNAUTHENTICATED else []
 
         assert not wrong
-        assert not made.written
+        assert not setup.written
 
 
-async def test_grpc_calls_by_role_and_namespace(tmp_path: Path) -> None:
-    async with world(tmp_path) as made:
-        job, known = await made.job(), tokens(made)
-        made.written.clear()
+async def test_grpc_calls_deny_every_token_that_is_not_allowed(tmp_path: Path) -> None:
+    async with authorisation_setup(tmp_path) as setup:
+        job, known = await setup.job(), tokens(setup)
+        setup.written.clear()
         wrong = []
         for (name, call), token in product(GRPC.items(), known):
             if not is_allowed(call.where, call.role, token.role, token.namespace):
-                code = await made.call(name, job, token.secret)
+                code = await setup.call(name, job, token.secret)
                 wrong += [(name, token[:2], code)] if code not in DENIED else []
 
         assert not wrong
-        assert not made.written, "what is denied changes nothing"
+        assert not setup.written, "what is denied changes nothing"
 
 
-async def test_grpc_calls_let_in_whom_they_should(tmp_path: Path) -> None:
-    async with world(tmp_path) as made:
+async def test_grpc_calls_accept_every_token_that_is_allowed(tmp_path: Path) -> None:
+    async with authorisation_setup(tmp_path) as setup:
         wrong = []
-        for (name, call), token in product(GRPC.items(), tokens(made)):
+        for (name, call), token in product(GRPC.items(), tokens(setup)):
             if is_allowed(call.where, call.role, token.role, token.namespace):
-                code = await made.call(name, await made.job(), token.secret)
+                code = await setup.call(name, await setup.job(), token.secret)
                 wrong += [(name, token[:2], code)] if code in (*DENIED, *UNKNOWN) else []
 
     assert not wrong
 
 
-async def test_foreign_names_are_in_no_list_watch_state_or_event(tmp_path: Path) -> None:
-    """Whatever a token of one namespace can read, without naming it, tells nothing of another."""
-    async with world(tmp_path) as made:
-        await made.furnish(FOREIGN)
-        await made.job(FOREIGN)
-        await made.server.call("POST", "/v1/nodes/n1/cordon")
-        foreign = made.server.engine.revision
+async def test_names_of_other_namespaces_are_in_no_list_watch_state_or_event(tmp_path: Path) -> None:
+    """No list or stream shows a token of one namespace the names of another."""
+    async with authorisation_setup(tmp_path) as setup:
+        await setup.create_objects(OTHER)
+        await setup.job(OTHER)
+        await setup.server.call("POST", "/v1/nodes/n1/cordon")
+        revision = setup.server.engine.revision
         found = []
         for role in Role:
-            secret = made.token(role, OWN).secret
+            secret = setup.token(role, OWN).secret
             for route, need in HTTP.items():
                 if need.where is Where.ANYWHERE and route.startswith("GET ") and "{" not in route:
                     path = route.removeprefix("GET ")
-                    told = await _listed(made, path, secret) + await _streamed(made, path, secret, foreign)
-                    found += [(route, role)] if FOREIGN in told else []
-            told = str([page async for page in made.stub.State(pb.StateRequest(), metadata=_as(secret))])
-            found += [("State", role)] if FOREIGN in told else []
-            found += [("Watch", role)] if FOREIGN in await _watched(made, secret) else []
-        admin = await _listed(made, "/v1/events", made.server.token)
+                    text = await _listed(setup, path, secret) + await _streamed(setup, path, secret, revision)
+                    found += [(route, role)] if OTHER in text else []
+            text = str([page async for page in setup.stub.State(pb.StateRequest(), metadata=_as(secret))])
+            found += [("State", role)] if OTHER in text else []
+            found += [("Watch", role)] if OTHER in await _watched(setup, secret) else []
+        admin = await _listed(setup, "/v1/events", setup.server.token)
 
     assert not found
-    assert FOREIGN in admin
+    assert OTHER in admin
 
 
 def _as(secret: str) -> tuple[tuple[str, str], ...]:
     return (("authorization", f"Bearer {secret}"),)
 
 
-async def _listed(made: World, path: str, secret: str) -> str:
-    reply = await made.server.call("GET", path, Authorization=f"Bearer {secret}")
+async def _listed(setup: AuthorisationSetup, path: str, secret: str) -> str:
+    reply = await setup.server.call("GET", path, Authorization=f"Bearer {secret}")
     return reply.body.decode()
 
 
-async def _streamed(made: World, path: str, secret: str, until: int) -> str:
-    """What a watch of a list tells of all that happened; empty where there is none."""
+async def _streamed(setup: AuthorisationSetup, path: str, secret: str, until: int) -> str:
+    """The text of a list's watch from the first event on; empty if the list has no watch."""
     operation = find_operation("GET", path)
     if operation is None or not operation.events:
         return ""
-    told, last = "", await made.job()
-    said = {"Authorization": f"Bearer {secret}", "Accept": EVENTS}
-    assert made.server.engine.revision > until
-    async with made.server.connected("GET", f"{path}?since=0.0", b"", said) as (_, reader):
+    text, last = "", await setup.job()
+    headers = {"Authorization": f"Bearer {secret}", "Accept": EVENTS}
+    assert setup.server.engine.revision > until
+    async with setup.server.connected("GET", f"{path}?since=0.0", b"", headers) as (_, reader):
         async with asyncio.timeout(10):
-            while not _is_told(told, path, last):
+            while not _contains_last_change(text, path, last):
                 line = await reader.readline()
-                assert line, (path, told[-200:])
-                told += line.decode()
-    return told
+                assert line, (path, text[-200:])
+                text += line.decode()
+    return text
 
 
-def _is_told(told: str, path: str, last: str) -> bool:
-    """Whether what happened last is among what was told: to a node, or to a job."""
-    return f'"{"n1" if path == "/v1/nodes" else last}"' in told
+def _contains_last_change(text: str, path: str, last: str) -> bool:
+    """Whether the last change, of a node or of a job, is in the text."""
+    return f'"{"n1" if path == "/v1/nodes" else last}"' in text
 
 
-async def _watched(made: World, secret: str) -> str:
-    call = made.stub.Watch(pb.WatchRequest(after="0.0"), metadata=_as(secret))
-    told, last = "", await made.job()
-    while f'job: "{last}"' not in told:
-        told += str(await call.read())
+async def _watched(setup: AuthorisationSetup, secret: str) -> str:
+    call = setup.stub.Watch(pb.WatchRequest(after="0.0"), metadata=_as(secret))
+    text, last = "", await setup.job()
+    while f'job: "{last}"' not in text:
+        text += str(await call.read())
     call.cancel()
-    return told
+    return text
 
 
-async def test_every_stream_there_is_ends_with_its_token(tmp_path: Path) -> None:
-    """Streams are found by asking every route for one: those added later are among them."""
-    async with world(tmp_path) as made, contextlib.AsyncExitStack() as opened:
-        secret, job, streams = made.token(Role.ADMIN, "*").secret, await made.job(), {}
-        said = {"Authorization": f"Bearer {secret}", "Accept": EVENTS}
+async def test_every_stream_ends_when_its_token_is_revoked(tmp_path: Path) -> None:
+    """Every route is asked for a stream, so that routes that are added later are covered."""
+    async with authorisation_setup(tmp_path) as setup, contextlib.AsyncExitStack() as opened:
+        secret, job, streams = setup.token(Role.ADMIN, "*").secret, await setup.job(), {}
+        headers = {"Authorization": f"Bearer {secret}", "Accept": EVENTS}
         for route, need in HTTP.items():
-            method, path = route.partition(" ")[0], made.path(route, need, job)
+            method, path = route.partition(" ")[0], setup.path(route, need, job)
             operation = find_operation(method, route.partition(" ")[2])
-            if operation is not None and "follow" in [one.name for one in operation.query]:
+            if operation is not None and "follow" in [parameter.name for parameter in operation.query]:
                 path += "?follow=true"
             if method == "GET" or route == "POST /v1/jobs":
                 raw = b"" if need.body is None else json.dumps(need.body).encode()
-                reply, reader = await _opened(opened, made, (method, path, raw, said))
+                reply, reader = await _opened(opened, setup, (method, path, raw, headers))
                 if reply is not None and "content-length" not in reply.headers and reply.status < 300:
                     streams[route] = reader
-        made.revoke_last()
+        setup.revoke_last()
         async with asyncio.TaskGroup() as tasks:
             for reader in streams.values():
                 tasks.create_task(_ended(reader))
@@ -369,18 +371,20 @@ async def test_every_stream_there_is_ends_with_its_token(tmp_path: Path) -> None
     assert set(watches) <= set(streams)
 
 
-async def _opened(opened: contextlib.AsyncExitStack, made: World, asked: Any) -> tuple[Any, Any]:
-    """The head of an answer and the rest; nothing of one that sends no head before there is output."""
+async def _opened(
+    opened: contextlib.AsyncExitStack, setup: AuthorisationSetup, request: Any
+) -> tuple[Any, Any]:
+    """The head of a response and its reader; None for a stream that sends no head before its first output."""
     try:
         async with asyncio.timeout(2):
-            return await opened.enter_async_context(made.server.connected(*asked))
+            return await opened.enter_async_context(setup.server.connected(*request))
     except TimeoutError:
         return None, None
 
 
 async def _ended(reader: asyncio.StreamReader) -> None:
-    """Returns when the server has closed the connection, or the answer has come to its own end."""
-    told = b""
+    """Return when the server has closed the connection, or the response is complete."""
+    tail = b""
     with contextlib.suppress(ConnectionError):
-        while (some := await reader.read(65536)) and not (told := (told + some)[-8:]).endswith(b"0\r\n\r\n"):
+        while (data := await reader.read(65536)) and not (tail := (tail + data)[-8:]).endswith(b"0\r\n\r\n"):
             pass

@@ -1,4 +1,4 @@
-"""The routes of a rotation: what depends on the previous CA is told, and holds back its end."""
+"""Routes of a CA rotation: dependents of the previous CA are shown, and postpone the end of the overlap."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,7 +20,7 @@ DAY = timedelta(days=1)
 ROTATION = "/v1/ca/rotation"
 
 
-def shown(number: int, state: NodeState, end: datetime | None, ca: str) -> NodeStatus:
+def status_with_certificate(number: int, state: NodeState, end: datetime | None, ca: str) -> NodeStatus:
     at_ms = None if end is None else round(end.timestamp() * 1000)
     status = node_status(number, state)
     return msgspec.structs.replace(status, certificate_expires_at_ms=at_ms, certificate_ca=ca)
@@ -31,18 +31,18 @@ async def add(server: Serving, status: NodeStatus, name: str) -> None:
     await server.put("watcher", status)
 
 
-async def test_nodes_depend_on_the_old_ca_while_they_could_come_back_by_it(tmp_path: Path) -> None:
+async def test_nodes_depend_on_the_previous_ca_while_they_could_still_renew(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         before = (await server.call("GET", "/v1/ca")).json["fingerprint"]
         started = await server.call("POST", ROTATION, {"overlap_seconds": "7d"})
         after = (await server.call("GET", "/v1/ca")).json["fingerprint"]
-        await add(server, shown(1, NodeState.READY, NOW + DAY, after), "renewed")
-        await add(server, shown(2, NodeState.READY, NOW + DAY, before), "late")
-        await add(server, shown(3, NodeState.SUSPECT, NOW + DAY, ""), "unknown")
-        await add(server, shown(4, NodeState.LOST, NOW - 80 * DAY, before), "away")
-        await add(server, shown(5, NodeState.LOST, NOW - 100 * DAY, before), "lapsed")
-        await add(server, shown(6, NodeState.READY, None, ""), "worker")
-        await add(server, shown(7, NodeState.READY, NOW + DAY, before), "revoked")
+        await add(server, status_with_certificate(1, NodeState.READY, NOW + DAY, after), "renewed")
+        await add(server, status_with_certificate(2, NodeState.READY, NOW + DAY, before), "late")
+        await add(server, status_with_certificate(3, NodeState.SUSPECT, NOW + DAY, ""), "unknown")
+        await add(server, status_with_certificate(4, NodeState.LOST, NOW - 80 * DAY, before), "away")
+        await add(server, status_with_certificate(5, NodeState.LOST, NOW - 100 * DAY, before), "lapsed")
+        await add(server, status_with_certificate(6, NodeState.READY, None, ""), "worker")
+        await add(server, status_with_certificate(7, NodeState.READY, NOW + DAY, before), "revoked")
         await server.put("apiserver", NodeIntent(node(7, "any").id, Eligibility.REVOKED))
         joined_ms = round(NOW.timestamp() * 1000) - 3_600_000
         await server.put("apiserver", msgspec.structs.replace(node(8, "quiet"), joined_at_ms=joined_ms))
@@ -56,10 +56,10 @@ async def test_nodes_depend_on_the_old_ca_while_they_could_come_back_by_it(tmp_p
     assert refused.status == 409
     assert "needed by node late, node unknown, node away (away), node quiet (away)" in refused.json["detail"]
     assert (forced.status, forced.json["phase"], forced.json["dependents"]) == (200, "stable", 0)
-    assert [one["fingerprint"] for one in forced.json["retired"]] == [before]
+    assert [retired["fingerprint"] for retired in forced.json["retired"]] == [before]
 
 
-async def test_the_default_overlap_is_as_long_as_a_node_could_come_back(tmp_path: Path) -> None:
+async def test_the_default_overlap_is_as_long_as_a_node_certificate_can_be_used(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         started = (await server.call("POST", ROTATION, {})).json
         again = await server.call("POST", ROTATION, {})
@@ -70,7 +70,7 @@ async def test_the_default_overlap_is_as_long_as_a_node_could_come_back(tmp_path
 
 
 @pytest.mark.parametrize("overlap", [-1, "soon", "9999d", [], True])
-async def test_an_overlap_that_is_none_is_refused_by_its_name(tmp_path: Path, overlap: object) -> None:
+async def test_an_invalid_overlap_is_refused_by_field_name(tmp_path: Path, overlap: object) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         refused = await server.call("POST", ROTATION, {"overlap_seconds": overlap})
         phase = (await server.call("GET", ROTATION)).json["phase"]
@@ -78,7 +78,9 @@ async def test_an_overlap_that_is_none_is_refused_by_its_name(tmp_path: Path, ov
     assert (refused.status, refused.json["field"], phase) == (400, "overlap_seconds", "stable")
 
 
-async def test_a_watcher_depends_on_the_old_ca_until_its_last_certificate_has_expired(tmp_path: Path) -> None:
+async def test_a_watcher_depends_on_the_previous_ca_until_its_last_certificate_has_expired(
+    tmp_path: Path,
+) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         signs = server.api.authority
         server.api.vault.add_watcher(
@@ -95,7 +97,7 @@ async def test_a_watcher_depends_on_the_old_ca_until_its_last_certificate_has_ex
     assert (stable, found, later.watchers, renewed) == ([], ["edge"], [], [])
 
 
-async def test_a_token_that_a_key_has_made_is_the_same_after_a_rotation(tmp_path: Path) -> None:
+async def test_an_idempotency_key_gives_the_same_token_after_a_rotation(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         body, key = {"name": "ci", "role": "viewer"}, {"Idempotency-Key": "once"}
         made = await server.call("POST", "/v1/tokens", body, **key)

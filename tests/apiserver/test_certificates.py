@@ -1,4 +1,4 @@
-"""Every expiry is shown, and one that is near is warned of: in the status, the figures and the log."""
+"""Expiry of certificates is shown, and warned of when it is near: in the status, the metrics and the log."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -27,13 +27,13 @@ def with_certificate(number: int, state: NodeState, end: datetime) -> NodeStatus
 
 
 def own(left: timedelta) -> Callable[[], list[Expiry]]:
-    """A certificate of 30 days, and how much of that is left."""
+    """A certificate of 30 days with that much time left."""
     end = NOW + left
     return lambda: [Expiry("server", Period(end - 30 * DAY, end), "see the log")]
 
 
 @pytest.mark.parametrize(("left", "said"), [(7 * DAY, None), (5 * DAY, "expires in"), (-DAY, "expired on")])
-async def test_a_certificate_of_the_server_is_shown_and_warned_of_from_a_fifth_of_its_life(
+async def test_a_server_certificate_is_shown_and_warned_of_in_its_last_fifth(
     tmp_path: Path, left: timedelta, said: str | None
 ) -> None:
     async with serving(tmp_path, MemoryStore, expiries=own(left)) as server:
@@ -47,13 +47,13 @@ async def test_a_certificate_of_the_server_is_shown_and_warned_of_from_a_fifth_o
     assert (said or "") in "".join(shown["certificate_warnings"])
 
 
-async def test_nodes_show_their_expiry_and_those_that_are_late_are_named(tmp_path: Path) -> None:
+async def test_nodes_show_their_expiry_and_overdue_ones_are_named(tmp_path: Path) -> None:
     states = {
         1: (NodeState.READY, NOW + 20 * HOUR),
-        2: (NodeState.READY, NOW + 4 * HOUR),  # of 24: it should have renewed
-        3: (NodeState.LOST, NOW - 10 * DAY),  # it renews when it is back
-        4: (NodeState.LOST, NOW - 80 * DAY),  # of 90: not for long
-        5: (NodeState.LOST, NOW - 100 * DAY),  # nothing can be done for this certificate
+        2: (NodeState.READY, NOW + 4 * HOUR),  # of 24 h: it should have renewed
+        3: (NodeState.LOST, NOW - 10 * DAY),  # it can renew when it returns
+        4: (NodeState.LOST, NOW - 80 * DAY),  # of 90 days: not for long
+        5: (NodeState.LOST, NOW - 100 * DAY),  # it has to join again
     }
     async with serving(tmp_path, MemoryStore, expiries=own(20 * DAY)) as server:
         for number, (state, end) in states.items():
@@ -74,7 +74,7 @@ async def test_nodes_show_their_expiry_and_those_that_are_late_are_named(tmp_pat
     assert figures["rota_node_certificate_expires_first_timestamp_seconds"] == first
 
 
-async def test_where_all_nodes_are_late_some_are_named(tmp_path: Path) -> None:
+async def test_if_all_nodes_are_overdue_some_are_named(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore, expiries=own(20 * DAY)) as server:
         for number in range(1, certificates.NODES_NAMED_MAX + 6):
             await server.put("apiserver", node(number, f"n{number}"))
@@ -82,7 +82,7 @@ async def test_where_all_nodes_are_late_some_are_named(tmp_path: Path) -> None:
         warnings = (await server.call("GET", "/v1/server")).json["certificate_warnings"]
 
     assert len(warnings) == certificates.NODES_NAMED_MAX + 1
-    assert warnings[-1] == "so do the certificates of 5 more nodes"
+    assert warnings[-1] == "the certificates of 5 more nodes expire soon, too"
 
 
 async def scraped(server: Serving) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""What may be said of an image and its container, and what is refused with the field's name."""
+"""`image` and `container` of a spec: what is accepted, and what is refused by the name of the field."""
 
 import json
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rota.apiserver.spec.job import parse_spec
-from rota.apiserver.views.job_spec import spec_json as shown
+from rota.apiserver.views.job_spec import spec_json
 from rota.model.container import ContainerNetwork, ContainerSpec, MountSpec, PullPolicy
 from rota.model.errors import BadField
 from rota.model.messages import task_template
@@ -18,7 +18,7 @@ def test_an_image_alone_is_enough() -> None:
     assert parse_spec({**COMMAND, "image": "alpine:3.20"}).container == ContainerSpec("alpine:3.20")
 
 
-def test_everything_that_can_be_said_of_a_container() -> None:
+def test_every_setting_of_a_container_is_parsed() -> None:
     inside = {
         "user": 1000,
         "network": "host",
@@ -34,10 +34,10 @@ def test_everything_that_can_be_said_of_a_container() -> None:
     assert spec.container == ContainerSpec(
         image, "1000", ContainerNetwork.HOST, mounts, "/b", PullPolicy.MISSING
     )
-    assert parse_spec(json.loads(json.dumps(shown(spec)))) == spec
+    assert parse_spec(json.loads(json.dumps(spec_json(spec)))) == spec
 
 
-def test_limits_and_files_go_with_an_image() -> None:
+def test_limits_and_files_are_allowed_with_an_image() -> None:
     work = task_template(
         parse_spec({**COMMAND, "image": "a", "limits": {"pids": 9}, "files": {"run.sh": "true"}})
     )
@@ -46,7 +46,7 @@ def test_limits_and_files_go_with_an_image() -> None:
     assert work.container == ContainerSpec("a")
 
 
-def test_steps_go_with_an_image() -> None:
+def test_steps_are_allowed_with_an_image() -> None:
     work = task_template(
         parse_spec({"image": "a", "steps": [{"command": ["make"]}, {"command": ["make", "test"]}]})
     )
@@ -55,14 +55,14 @@ def test_steps_go_with_an_image() -> None:
     assert work.container == ContainerSpec("a")
 
 
-def test_a_steps_variable_of_several_lines_is_refused_by_its_field() -> None:
+def test_a_multiline_variable_of_a_step_is_refused_by_its_field() -> None:
     with pytest.raises(BadField, match="has several lines") as refused:
         parse_spec({"image": "a", "steps": [{"command": ["make"], "env": {"A": "b\nc"}}]})
 
     assert refused.value.field == "steps[0].env"
 
 
-def test_what_one_is_refused_for_is_not_held_against_another() -> None:
+def test_a_multiline_variable_is_allowed_without_an_image() -> None:
     plain = parse_spec({**COMMAND, "image": "a"})
     mounting = parse_spec({**COMMAND, "image": "a", "container": {"mounts": ["/etc:/x"]}})
     other_image = parse_spec({**COMMAND, "image": "b"})
@@ -72,7 +72,7 @@ def test_what_one_is_refused_for_is_not_held_against_another() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "field"),
+    ("body", "field"),
     [
         ({"container": {}}, "container"),
         ({"image": "--privileged"}, "image"),
@@ -108,9 +108,9 @@ def test_what_one_is_refused_for_is_not_held_against_another() -> None:
         ({"image": "a", "files": {"a": "x"}, "container": {"workdir": "/w"}}, "files"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(said: dict[str, Any], field: str) -> None:
+def test_an_invalid_value_is_refused_by_its_field(body: dict[str, Any], field: str) -> None:
     with pytest.raises(BadField) as refused:
-        parse_spec({**COMMAND, **said})
+        parse_spec({**COMMAND, **body})
 
     assert refused.value.field == field
     assert refused.value.hint

@@ -1,4 +1,4 @@
-"""Crons as users ask for them: what is accepted, refused, paused, run at once and forgotten."""
+"""Crons: what is accepted and refused, schedules, pauses, runs on request, and deletion."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ BODY = {"name": "tick", "schedule": "*/5 * * * *", "job": {"command": ["work"], 
 
 
 def at(minutes: float = 0) -> Instant:
-    """So many minutes after noon."""
+    """This number of minutes after noon."""
     return Instant(round(minutes * MINUTE_MS), NOON_MS + round(minutes * MINUTE_MS))
 
 
@@ -37,17 +37,17 @@ def created(**fields: Any) -> Mirror:
     return applied(mirror, crons.create(mirror, BODY | fields, ADA, zone, at()))
 
 
-def looked(mirror: Mirror, minutes: float) -> list[str]:
-    """The names of the jobs that begin."""
+def started_runs(mirror: Mirror, minutes: float) -> list[str]:
+    """Decide at that time; the names of the jobs that start."""
     plan = controller.reconciler(zone).decide(mirror, "default/tick", at(minutes))
     applied(mirror, plan)
     return [one.name for one in plan.puts if isinstance(one, JobSpec)]
 
 
-def test_a_run_is_a_job_of_its_template_named_after_its_instant() -> None:
+def test_a_run_is_a_job_of_the_template_named_after_its_time() -> None:
     mirror = created(zone="Europe/Zurich")
-    assert looked(mirror, 4.9) == []
-    assert looked(mirror, 5) == ["tick@20251116T1205Z"]
+    assert started_runs(mirror, 4.9) == []
+    assert started_runs(mirror, 5) == ["tick@20251116T1205Z"]
     spec = mirror.jobs[JobId("1")].spec
 
     assert (spec.command, spec.needs, spec.user) == (("work",), {"cpu": 500}, ADA.name)
@@ -56,16 +56,16 @@ def test_a_run_is_a_job_of_its_template_named_after_its_instant() -> None:
     assert mirror.counters.jobs == 1
 
 
-def test_an_instant_is_dealt_with_once_however_often_it_is_looked_at() -> None:
+def test_a_due_run_is_started_once_however_often_it_is_decided() -> None:
     mirror = created()
 
-    assert looked(mirror, 5) == ["tick@20251116T1205Z"]
-    assert looked(mirror, 5) == []
-    assert looked(mirror, -60) == []
-    assert looked(mirror, 5.5) == []
+    assert started_runs(mirror, 5) == ["tick@20251116T1205Z"]
+    assert started_runs(mirror, 5) == []
+    assert started_runs(mirror, -60) == []
+    assert started_runs(mirror, 5.5) == []
 
 
-def test_it_is_looked_at_soon_also_when_its_instant_is_far_away() -> None:
+def test_a_cron_is_decided_again_soon_even_if_its_next_run_is_far_away() -> None:
     mirror = created(schedule="@yearly")
     plan = controller.reconciler(zone).decide(mirror, "default/tick", at(1))
 
@@ -75,60 +75,60 @@ def test_it_is_looked_at_soon_also_when_its_instant_is_far_away() -> None:
 
 
 @pytest.mark.parametrize(("missed", "runs"), [("skip", 0), ("once", 1), ("all", 3)])
-def test_what_was_missed_is_dealt_with_by_its_rule(missed: str, runs: int) -> None:
+def test_missed_runs_follow_the_rule_of_the_cron(missed: str, runs: int) -> None:
     mirror = created(missed=missed, overlap="allow")
 
-    assert len(looked(mirror, 19)) == runs
+    assert len(started_runs(mirror, 19)) == runs
     status = mirror.cron_statuses["default/tick"]
     assert status.skipped == 3 - runs
     assert status.last_ms == at(15).wall_ms
 
 
-def test_a_clock_that_jumps_by_years_begins_no_more_than_is_allowed() -> None:
+def test_a_clock_that_jumps_by_years_starts_a_bounded_number_of_runs() -> None:
     mirror = created(schedule="* * * * *", missed="all", overlap="allow")
-    runs = looked(mirror, 3 * 366 * 24 * 60)
+    runs = started_runs(mirror, 3 * 366 * 24 * 60)
     month = CRON_MISSED_MS // MINUTE_MS
 
     assert len(runs) == CRON_MISSED_MAX
     assert mirror.cron_statuses["default/tick"].skipped == month - CRON_MISSED_MAX
 
 
-def test_a_run_that_has_not_ended_is_left_alone_or_replaced() -> None:
+def test_an_unfinished_run_is_left_alone_or_replaced() -> None:
     kept, replaced = created(), created(overlap="replace")
     for mirror in (kept, replaced):
-        looked(mirror, 5)
+        started_runs(mirror, 5)
 
-    assert looked(kept, 10) == []
+    assert started_runs(kept, 10) == []
     assert kept.cron_statuses["default/tick"].reason == "job 1 of an earlier run has not ended"
-    assert looked(replaced, 10) == ["tick@20251116T1210Z"]
-    wish = replaced.jobs[JobId("1")].intent
-    assert wish is not None
-    assert wish.cancel
-    assert wish.reason == "replaced by tick@20251116T1210Z"
+    assert started_runs(replaced, 10) == ["tick@20251116T1210Z"]
+    intent = replaced.jobs[JobId("1")].intent
+    assert intent is not None
+    assert intent.cancel
+    assert intent.reason == "replaced by tick@20251116T1210Z"
 
 
 def test_only_the_last_ended_runs_are_kept() -> None:
     mirror = created(history=2)
     for number in range(1, 6):
-        looked(mirror, 5 * number)
+        started_runs(mirror, 5 * number)
         mirror.apply(JobStatus(JobId(str(number)), JobState.SUCCEEDED))
-    looked(mirror, 30)
+    started_runs(mirror, 30)
 
     assert sorted(mirror.jobs) == ["4", "5", "6"]
     assert [run.job for run in mirror.cron_statuses["default/tick"].runs] == ["4", "5", "6"]
 
 
-def test_a_paused_cron_rests_and_makes_nothing_up() -> None:
+def test_a_paused_cron_starts_nothing_and_makes_up_for_nothing() -> None:
     mirror = created(missed="all", overlap="allow")
     applied(mirror, crons.pause(mirror, REF, ADA))
     assert controller.reconciler(zone).decide(mirror, "default/tick", at(30)) is NO_CHANGE
     applied(mirror, crons.resume(mirror, REF, ADA, at(31)))
 
-    assert looked(mirror, 32) == []
-    assert looked(mirror, 35) == ["tick@20251116T1235Z"]
+    assert started_runs(mirror, 32) == []
+    assert started_runs(mirror, 35) == ["tick@20251116T1235Z"]
 
 
-def test_it_can_be_run_at_once_also_while_it_is_paused() -> None:
+def test_a_cron_can_be_run_now_even_while_it_is_paused() -> None:
     mirror = created()
     applied(mirror, crons.pause(mirror, REF, ADA))
     plan = crons.run(mirror, REF, ADA, at(1.2))
@@ -140,40 +140,40 @@ def test_it_can_be_run_at_once_also_while_it_is_paused() -> None:
         crons.run(mirror, REF, ADA, at(2))
 
 
-def test_a_run_that_is_asked_for_again_with_its_key_is_the_same() -> None:
+def test_a_repeated_run_with_the_same_key_is_the_same_job() -> None:
     mirror = created()
     applied(mirror, crons.run(mirror, REF, ADA, at(1), "k"))
     again = crons.run(mirror, REF, ADA, at(2), "k")
 
     assert again == Plan(answer=SubmitResult(JobId("1"), new=False), fenced=True)
-    with pytest.raises(Conflict, match="this key has made job 1"):
+    with pytest.raises(Conflict, match="this key was used for job 1"):
         submission.submit_job(mirror, {"command": ["work"], "cpu": 0.5, "name": "tick"}, ADA, "k", at(2))
 
 
-def test_a_cron_that_is_created_again_just_as_it_is_stays_and_another_is_refused() -> None:
+def test_creating_the_same_cron_again_is_accepted_and_a_different_one_refused() -> None:
     mirror = Mirror()
     body = {"name": "tick", "schedule": "* * * * *", "job": {"command": ["work"]}}
     applied(mirror, crons.create(mirror, body, ADA, zone, at(0)))
 
     assert crons.create(mirror, body, ADA, zone, at(5)) == Plan(answer="default/tick", fenced=True)
-    with pytest.raises(Conflict, match="there is a cron tick already"):
+    with pytest.raises(Conflict, match="cron tick exists already"):
         crons.create(mirror, {**body, "schedule": "0 1 * * *"}, ADA, zone, at(5))
 
 
-def test_another_schedule_counts_from_now() -> None:
+def test_a_new_schedule_counts_from_now() -> None:
     mirror = created(missed="all", overlap="allow")
     body = {"schedule": "* * * * *", "job": {"command": ["other"]}}
     applied(mirror, crons.change(mirror, REF, body, ADA, zones=zone, now=at(3.5)))
 
-    assert looked(mirror, 3.9) == []
-    assert looked(mirror, 4) == ["tick@20251116T1204Z"]
+    assert started_runs(mirror, 3.9) == []
+    assert started_runs(mirror, 4) == ["tick@20251116T1204Z"]
     assert mirror.crons["default/tick"].missed is MissedRuns.ONCE
     assert mirror.crons["default/tick"].created_at_ms == at().wall_ms
 
 
-def test_a_deleted_cron_is_gone_and_its_jobs_are_not() -> None:
+def test_deleting_a_cron_keeps_its_jobs() -> None:
     mirror = created()
-    looked(mirror, 5)
+    started_runs(mirror, 5)
     applied(mirror, crons.delete(mirror, REF, ADA))
 
     assert not mirror.crons
@@ -183,7 +183,7 @@ def test_a_deleted_cron_is_gone_and_its_jobs_are_not() -> None:
         crons.pause(mirror, REF, ADA)
 
 
-def test_a_zone_that_is_no_longer_known_is_said_once_and_tried_again() -> None:
+def test_an_unknown_time_zone_is_reported_once_and_retried() -> None:
     mirror = created()
     mirror.apply(
         CronRecord("default", "tick", "* * * * *", mirror.crons["default/tick"].template, zone="Gone/Away")
@@ -207,19 +207,22 @@ def test_a_zone_that_is_no_longer_known_is_said_once_and_tried_again() -> None:
         ({"zone": "Nowhere"}, "zone: 'Nowhere' is not a time zone known here"),
         ({"overlap": "wait"}, "overlap: is not one of them"),
         ({"missed": "some"}, "missed: is not one of them"),
-        ({"missed": "all"}, "missed: all of them begin at once, and overlap = skip lets one run at a time"),
+        (
+            {"missed": "all"},
+            "missed: all missed runs start together, and overlap = skip allows one at a time",
+        ),
         ({"history": -1}, "history: -1 is out of range"),
         ({"name": "a@b"}, "name: 'a@b' is not a name"),
         ({"name": "a" * 120}, "name: is 120 characters long"),
-        ({"job": None}, "job: is not the table of a job"),
+        ({"job": None}, "job: is not a job"),
         ({"job": {}}, "command: is missing"),
-        ({"job": {"command": ["a"], "after": ["1"]}}, "job.after: does not belong into a cron's job"),
-        ({"job": {"command": ["a"], "name": "b"}}, "job.name: does not belong into a cron's job"),
+        ({"job": {"command": ["a"], "after": ["1"]}}, "job.after: is not allowed in the job of a cron"),
+        ({"job": {"command": ["a"], "name": "b"}}, "job.name: is not allowed in the job of a cron"),
         ({"job": {"command": ["a"], "kind": "system"}}, "job: a system job never ends"),
         ({"every": "5m"}, "every: is not a known field"),
     ],
 )
-def test_what_makes_no_cron_is_refused_with_its_field(fields: dict[str, Any], problem: str) -> None:
+def test_an_invalid_cron_is_refused_by_its_field(fields: dict[str, Any], problem: str) -> None:
     with pytest.raises(Rejected) as refused:
         created(**fields)
 
@@ -240,12 +243,12 @@ def test_a_cron_belongs_to_its_namespace() -> None:
     assert crons.create(mirror, BODY, other, zone, at()).answer == "default/tick"
 
 
-def test_a_wish_that_tasks_restart_is_kept_when_a_run_is_replaced() -> None:
+def test_a_restart_intent_is_kept_when_a_run_is_replaced() -> None:
     mirror = created(overlap="replace")
-    looked(mirror, 5)
+    started_runs(mirror, 5)
     mirror.apply(JobIntent(JobId("1"), restart={0: 1}))
-    looked(mirror, 10)
-    wish = mirror.jobs[JobId("1")].intent
+    started_runs(mirror, 10)
+    intent = mirror.jobs[JobId("1")].intent
 
-    assert wish is not None
-    assert wish.restart == {0: 1}
+    assert intent is not None
+    assert intent.restart == {0: 1}

@@ -1,4 +1,4 @@
-"""The jobs that one waits for, as users name them."""
+"""Dependencies between jobs, as users name them."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def submitted(mirror: Mirror, after: object) -> JobSpec:
 
 
 @pytest.mark.parametrize(
-    ("said", "meant"),
+    ("after", "expected"),
     [
         ("1", [Dependency(JobId("1"))]),
         (
@@ -41,19 +41,21 @@ def submitted(mirror: Mirror, after: object) -> JobSpec:
         ([], []),
     ],
 )
-def test_a_job_is_named_as_anywhere_and_kept_by_its_id(said: object, meant: list[Dependency]) -> None:
+def test_a_dependency_is_named_like_any_job_and_stored_by_id(
+    after: object, expected: list[Dependency]
+) -> None:
     mirror = with_jobs(spec(1), spec(2, name="build"))
 
-    assert list(submitted(mirror, said).after) == meant
+    assert list(submitted(mirror, after).after) == expected
 
 
 @pytest.mark.parametrize(
-    ("said", "problem"),
+    ("after", "problem"),
     [
         ("7", "no job is called '7'"),
-        ("1:success:any", "after: 'success:any' is no way to end"),
-        ("1:done", "after: 'done' is no way to end"),
-        ("1:", "after: '' is no way to end"),
+        ("1:success:any", "after: 'success:any' is not a condition"),
+        ("1:done", "after: 'done' is not a condition"),
+        ("1:", "after: '' is not a condition"),
         ([{"on": "any"}], "after: names no job"),
         ([{"job": "1", "no": "any"}], "no: is not a known field"),
         ([None], "after: names no job"),
@@ -61,15 +63,15 @@ def test_a_job_is_named_as_anywhere_and_kept_by_its_id(said: object, meant: list
         (["1"] * (limits.AFTER_MAX + 1), "after: names 1001 jobs"),
     ],
 )
-def test_what_names_no_job_is_refused_with_the_field(said: object, problem: str) -> None:
+def test_an_invalid_dependency_is_refused_with_the_field(after: object, problem: str) -> None:
     with pytest.raises(Rejected) as refused:
-        submitted(with_jobs(spec(1)), said)
+        submitted(with_jobs(spec(1)), after)
 
     assert refused.value.detail == problem
     assert refused.value.hint
 
 
-def test_the_same_words_under_the_same_key_are_the_same_job_though_a_name_means_another_now() -> None:
+def test_a_repeated_submit_is_the_same_job_though_a_name_refers_to_another_now() -> None:
     mirror = with_jobs(spec(1, name="build"))
     body = {"command": ["true"], "after": "build"}
     applied(mirror, submission.submit_job(mirror, body, ADA, "key", NOW))
@@ -80,7 +82,7 @@ def test_the_same_words_under_the_same_key_are_the_same_job_though_a_name_means_
     )
 
 
-def test_a_job_that_others_wait_for_is_not_deleted() -> None:
+def test_a_job_with_waiting_dependents_cannot_be_deleted() -> None:
     mirror = with_jobs(spec(1))
     mirror.apply(JobStatus(JobId("1"), JobState.SUCCEEDED))
     applied(mirror, submission.submit_job(mirror, {"command": ["true"], "after": ["1"]}, ADA, None, NOW))
@@ -88,11 +90,11 @@ def test_a_job_that_others_wait_for_is_not_deleted() -> None:
         submission.delete_job(mirror, "1", ADA)
     mirror.apply(JobStatus(JobId("2"), JobState.ACTIVE))
 
-    assert refused.value.detail == "job 2 waits for how job 1 ended"
+    assert refused.value.detail == "job 2 depends on how job 1 ended"
     assert submission.delete_job(mirror, "1", ADA).answer == "1"
 
 
-def test_a_plan_says_what_it_would_wait_for() -> None:
+def test_a_plan_tells_which_dependency_it_would_wait_for() -> None:
     mirror = with_jobs(spec(1), spec(2))
     mirror.apply(JobStatus(JobId("2"), JobState.FAILED))
     body = {"command": ["true"], "after": ["1", "2:failure"]}
@@ -107,8 +109,8 @@ def test_a_plan_says_what_it_would_wait_for() -> None:
     assert free is None
 
 
-def test_no_circle_can_arise_as_a_job_names_older_ones_only() -> None:
-    """Its own number is not given out yet when its others are looked up."""
+def test_a_job_cannot_depend_on_itself_so_there_is_no_cycle() -> None:
+    """Its own id is not assigned yet when its dependencies are resolved."""
     mirror = with_jobs(spec(1))
     with pytest.raises(Rejected):
         submitted(mirror, "2")

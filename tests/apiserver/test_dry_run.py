@@ -1,4 +1,4 @@
-"""POST /v1/plan: what would become of a job; nothing is written."""
+"""POST /v1/plan: what a submit or a drain would do; nothing is stored."""
 
 from pathlib import Path
 from typing import Any
@@ -15,16 +15,16 @@ from tests.apiserver.serving import Serving, serving
 JOB: dict[str, Any] = {"command": ["true"]}
 
 
-async def joined(server: Serving) -> None:
-    """A node of eight cores."""
+async def add_node(server: Serving) -> None:
+    """Add a connected node with eight cores."""
     await server.put("apiserver", node(1))
     await server.put("watcher", node_status(1))
     server.engine.observe(lambda mirror: mirror.connect(NodeId("n1"), Connection.UP))
 
 
-async def test_a_plan_tells_what_would_happen_and_writes_nothing(tmp_path: Path) -> None:
+async def test_a_plan_shows_what_would_happen_and_writes_nothing(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
-        await joined(server)
+        await add_node(server)
         revision = server.engine.revision
         now = await server.call("POST", "/v1/plan", {**JOB, "count": 3})
         never = await server.call("POST", "/v1/plan", {**JOB, "cpu": 99})
@@ -38,10 +38,10 @@ async def test_a_plan_tells_what_would_happen_and_writes_nothing(tmp_path: Path)
     assert jobs.json["jobs"] == []
 
 
-async def test_nodes_may_be_thought_of_and_away(tmp_path: Path) -> None:
+async def test_a_plan_may_add_and_leave_out_nodes(tmp_path: Path) -> None:
     more = {"count": 2, "capacity": {"cpu": 64, "licence": 1}, "labels": {"region": "eu"}}
     async with serving(tmp_path, MemoryStore) as server:
-        await joined(server)
+        await add_node(server)
         added = await server.call(
             "POST", "/v1/plan", {**JOB, "cpu": 32, "where": ["region == eu"], "add_nodes": [more]}
         )
@@ -73,7 +73,7 @@ async def test_bad_input_names_the_field(tmp_path: Path, body: dict[str, Any], f
     assert (refused.status, refused.json["field"]) == (400, field)
 
 
-async def test_who_may_not_submit_there_may_not_plan_there(tmp_path: Path) -> None:
+async def test_planning_in_a_namespace_needs_the_right_to_submit_there(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         submitter = server.token_for(Role.SUBMITTER, "team")
         refused = await server.call("POST", "/v1/plan", JOB, Authorization=submitter)
@@ -82,16 +82,16 @@ async def test_who_may_not_submit_there_may_not_plan_there(tmp_path: Path) -> No
     assert (refused.status, unknown.status) == (403, 404)
 
 
-async def test_a_drain_is_previewed_without_being_done(tmp_path: Path) -> None:
+async def test_a_drain_preview_changes_nothing(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
-        await joined(server)
+        await add_node(server)
         await server.call("POST", "/v1/jobs", {**JOB, "count": 2})
         plan = await server.call("POST", "/v1/plan/drain", {"nodes": ["laptop"]})
         shown = await server.call("GET", "/v1/nodes/laptop")
-        nobody = await server.call("POST", "/v1/plan/drain", {"nodes": ["desktop"]})
+        missing = await server.call("POST", "/v1/plan/drain", {"nodes": ["desktop"]})
         nothing = await server.call("POST", "/v1/plan/drain", {})
 
     (job,) = plan.json["jobs"]
     assert (plan.json["nodes"], job["fate"], job["tasks"], job["waits"]) == (["laptop"], "moves", 2, 2)
     assert shown.json["eligibility"] == "open"
-    assert (nobody.status, nothing.json["field"]) == (404, "nodes")
+    assert (missing.status, nothing.json["field"]) == (404, "nodes")

@@ -1,4 +1,4 @@
-"""Every route there is, each with bad input: a problem that names the field, and nothing is changed."""
+"""Every route with bad input: the answer is a problem that names the field, and nothing changes."""
 
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,10 @@ from rota.store.memory import MemoryStore
 from tests.apiserver.builders import node, node_status
 from tests.apiserver.serving import Reply, Serving, serving
 
-WITH_BODY = [one for one in OPERATIONS if one.body is not None]
-NAMED = [one for one in OPERATIONS if "{ref}" in one.path]
-NEVER_MISSING = ("GET /v1/namespaces/{ref}", "PUT /v1/namespaces/{ref}")  # nothing is set, and then something
+WITH_BODY = [operation for operation in OPERATIONS if operation.body is not None]
+NAMED = [operation for operation in OPERATIONS if "{ref}" in operation.path]
+# A namespace exists without a record: then all its fields have their defaults.
+ALWAYS_FOUND = ("GET /v1/namespaces/{ref}", "PUT /v1/namespaces/{ref}")
 BAD_BODIES = (b"{", b"[]", b'"text"', b'{"nonsense": 1}', b"\xff")
 CRON = {"name": "there", "schedule": "0 1 * * *", "job": {"command": ["true"]}}
 GOOD: dict[str, Any] = {"/v1/crons/{ref}": CRON, "/v1/nodes/{ref}": {"taint": ["a"]}}
@@ -27,7 +28,7 @@ def path_of(operation: Operation, ref: str) -> str:
     return operation.path.format(ref=ref, index="0", attempt="1")
 
 
-async def with_something(server: Serving) -> None:
+async def create_objects(server: Serving) -> None:
     await server.submit(name="there")
     await server.put("apiserver", node(1, "there"))
     await server.put("watcher", node_status(1))
@@ -45,9 +46,9 @@ def assert_problem(reply: Reply, *statuses: int) -> None:
 
 
 @pytest.mark.parametrize("operation", WITH_BODY, ids=named)
-async def test_a_body_that_makes_no_sense_is_refused(tmp_path: Path, operation: Operation) -> None:
+async def test_a_bad_body_is_refused_and_changes_nothing(tmp_path: Path, operation: Operation) -> None:
     async with serving(tmp_path, MemoryStore) as server:
-        await with_something(server)
+        await create_objects(server)
         before = server.engine.revision
         for body in BAD_BODIES:
             assert_problem(await server.call(operation.method, path_of(operation, "there"), body), 400)
@@ -55,10 +56,12 @@ async def test_a_body_that_makes_no_sense_is_refused(tmp_path: Path, operation: 
         assert server.engine.revision == before
 
 
-@pytest.mark.parametrize("operation", [one for one in NAMED if named(one) not in NEVER_MISSING], ids=named)
-async def test_what_is_not_there_is_told_so(tmp_path: Path, operation: Operation) -> None:
+@pytest.mark.parametrize(
+    "operation", [operation for operation in NAMED if named(operation) not in ALWAYS_FOUND], ids=named
+)
+async def test_a_missing_object_is_not_found(tmp_path: Path, operation: Operation) -> None:
     async with serving(tmp_path, MemoryStore) as server:
-        await with_something(server)
+        await create_objects(server)
         body = GOOD.get(operation.path) if operation.body is not None else None
         reply = await server.call(operation.method, path_of(operation, "nobody"), body)
 
@@ -66,9 +69,9 @@ async def test_what_is_not_there_is_told_so(tmp_path: Path, operation: Operation
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=named)
-async def test_a_parameter_that_nobody_knows_is_named(tmp_path: Path, operation: Operation) -> None:
+async def test_an_unknown_parameter_is_named(tmp_path: Path, operation: Operation) -> None:
     async with serving(tmp_path, MemoryStore) as server:
-        await with_something(server)
+        await create_objects(server)
         reply = await server.call(operation.method, f"{path_of(operation, 'there')}?nonsense=1")
 
     assert_problem(reply, 400)
@@ -78,12 +81,16 @@ async def test_a_parameter_that_nobody_knows_is_named(tmp_path: Path, operation:
 
 @pytest.mark.parametrize(
     "operation",
-    [one for one in OPERATIONS if any(_.schema.get("type") == "integer" for _ in one.query)],
+    [
+        operation
+        for operation in OPERATIONS
+        if any(parameter.schema.get("type") == "integer" for parameter in operation.query)
+    ],
     ids=named,
 )
-async def test_a_number_that_is_none_is_named(tmp_path: Path, operation: Operation) -> None:
+async def test_an_invalid_number_is_named(tmp_path: Path, operation: Operation) -> None:
     async with serving(tmp_path, MemoryStore) as server:
-        await with_something(server)
+        await create_objects(server)
         for parameter in operation.query:
             if parameter.schema.get("type") == "integer":
                 path = f"{path_of(operation, 'there')}?{parameter.name}=many"

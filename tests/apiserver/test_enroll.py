@@ -1,4 +1,4 @@
-"""A machine becomes a node while it is wanted, and not after."""
+"""A machine of a provider may join only while it is desired."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from rota.model.lifecycle import MachineState
 from tests.apiserver.builders import NOW
 
 
-def test_a_machine_that_was_given_up_cannot_join_any_more_and_other_labels_do_not_matter() -> None:
+def test_a_machine_that_is_no_longer_desired_cannot_join() -> None:
     mirror = Mirror()
     mirror.apply(ClusterRecord("build", made=2))
     mirror.apply(Machine("build-1", "build"))
@@ -18,5 +18,5 @@ def test_a_machine_that_was_given_up_cannot_join_any_more_and_other_labels_do_no
 
     for name in ("build-1", "build-3", "mine"):
         assert enroll_node(mirror, name, {"machine": name}, "build", NOW).answer.name == name
-    with pytest.raises(NotAllowed, match="machine build-2 is not wanted any more"):
+    with pytest.raises(NotAllowed, match="machine build-2 is no longer needed"):
         enroll_node(mirror, "build-2", {"machine": "build-2"}, "build", NOW)

@@ -1,4 +1,4 @@
-"""Tags: what somebody else has changed meanwhile is not written over, what one has is not sent again."""
+"""ETags: changes by other clients are not overwritten, and a known answer is not sent again."""
 
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,12 @@ CHANGES: list[tuple[str, str, str, tuple[Any, Any]]] = [
 ]
 
 
-def wish(tag: str) -> str:
-    """What of it is not about how the wish fares."""
+def version_of(tag: str) -> str:
+    """The part of a tag before its digest: the version of the desired state."""
     return tag.strip('"').partition(".")[0]
 
 
-async def make_one_of_each(server: Serving) -> None:
+async def create_objects(server: Serving) -> None:
     await server.submit()
     await server.put("apiserver", node(1, "n1"))
     await server.put("watcher", node_status(1))
@@ -40,11 +40,11 @@ async def make_one_of_each(server: Serving) -> None:
 
 
 @pytest.mark.parametrize(("shown_at", "method", "path", "bodies"), CHANGES)
-async def test_a_change_on_top_of_what_is_no_longer_there_is_refused(
+async def test_a_change_of_an_older_version_is_refused(
     tmp_path: Path, shown_at: str, method: str, path: str, bodies: tuple[Any, Any]
 ) -> None:
     async with serving(tmp_path, MemoryStore) as server:
-        await make_one_of_each(server)
+        await create_objects(server)
         first, second = bodies
         seen = (await server.call("GET", shown_at)).headers["etag"]
         mine = await server.call(method, path, first, If_Match=seen)
@@ -56,17 +56,17 @@ async def test_a_change_on_top_of_what_is_no_longer_there_is_refused(
         )
 
     assert mine.status < 300, mine
-    assert wish(mine.headers["etag"]) == wish(now) != wish(seen)
+    assert version_of(mine.headers["etag"]) == version_of(now) != version_of(seen)
     assert (late.status, late.json["code"]) == (409, "conflict")
     assert late.json["hint"]
-    assert wish(after) == wish(now)
+    assert version_of(after) == version_of(now)
     assert again.status < 300, again
 
 
 @pytest.mark.parametrize("path", ["/v1/namespaces/team", "/v1/crons/nightly"])
-async def test_nothing_is_deleted_that_was_changed_meanwhile(tmp_path: Path, path: str) -> None:
+async def test_an_object_that_was_changed_meanwhile_is_not_deleted(tmp_path: Path, path: str) -> None:
     async with serving(tmp_path, MemoryStore) as server:
-        await make_one_of_each(server)
+        await create_objects(server)
         kept = await server.call("DELETE", path, If_Match='"0123456789abcdef"')
         tag = (await server.call("GET", path)).headers["etag"]
         deleted = await server.call("DELETE", path, If_Match=tag)
@@ -78,15 +78,15 @@ async def test_nothing_is_deleted_that_was_changed_meanwhile(tmp_path: Path, pat
     ("method", "path"), [(method, path) for _, method, path, _ in CHANGES] + [("DELETE", "/v1/nodes/n1")]
 )
 @pytest.mark.parametrize("tag", ["yesterday", '"', 'W/"1"', '""', '"a" "b"'])
-async def test_what_is_no_tag_is_told_so(tmp_path: Path, method: str, path: str, tag: str) -> None:
+async def test_an_invalid_tag_is_refused(tmp_path: Path, method: str, path: str, tag: str) -> None:
     async with serving(tmp_path, MemoryStore) as server:
-        await make_one_of_each(server)
+        await create_objects(server)
         reply = await server.call(method, path, {}, If_Match=tag)
 
     assert (reply.status, reply.json["field"]) == (400, "If-Match")
 
 
-async def test_what_becomes_of_a_job_changes_its_tag_but_does_not_hinder_who_has_seen_its_wish(
+async def test_a_change_of_status_changes_the_tag_and_still_allows_a_change_of_the_seen_version(
     tmp_path: Path,
 ) -> None:
     async with serving(tmp_path, MemoryStore) as server:
@@ -96,15 +96,15 @@ async def test_what_becomes_of_a_job_changes_its_tag_but_does_not_hinder_who_has
         after = (await server.call("GET", "/v1/jobs/1")).headers["etag"]
         deleted = await server.call("DELETE", "/v1/jobs/1", If_Match=before)
 
-    assert wish(before) == wish(after) == "1"
+    assert version_of(before) == version_of(after) == "1"
     assert before != after
     assert deleted.status == 204
 
 
 @pytest.mark.parametrize("path", ["/v1/jobs", "/v1/jobs/1", "/v1/jobs/1/tasks", "/v1/crons/nightly"])
-async def test_who_has_the_answer_already_is_told_so_until_it_changes(tmp_path: Path, path: str) -> None:
+async def test_a_known_answer_is_not_modified_until_it_changes(tmp_path: Path, path: str) -> None:
     async with serving(tmp_path, MemoryStore) as server:
-        await make_one_of_each(server)
+        await create_objects(server)
         first = await server.call("GET", path)
         tag = first.headers["etag"]
         again = await server.call("GET", path, If_None_Match=f'"other", W/{tag}')
@@ -120,6 +120,6 @@ async def test_a_stream_is_not_cut_short_by_a_tag(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         await server.submit()
         await server.call("POST", "/v1/jobs/1/cancel")
-        told = await server.call("GET", "/v1/jobs/1/follow", If_None_Match="*")
+        followed = await server.call("GET", "/v1/jobs/1/follow", If_None_Match="*")
 
-    assert (told.status, told.body.startswith(b"event: ")) == (200, True)
+    assert (followed.status, followed.body.startswith(b"event: ")) == (200, True)

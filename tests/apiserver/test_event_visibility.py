@@ -1,4 +1,4 @@
-"""A token of some namespaces hears nothing of others, by HTTP and by gRPC; nor what providers were told."""
+"""A token of a namespace sees no events of others, by HTTP or gRPC, and no output of providers."""
 
 import asyncio
 from pathlib import Path
@@ -26,14 +26,14 @@ CRON = {"name": "payroll", "schedule": "0 1 * * *", "job": {"command": ["true"]}
 OF_BETA = (
     EventRecord("cron.changed", "eve creates cron payroll", namespace="beta"),
     EventRecord("cron.skipped", "cron payroll: an instant passes", namespace="beta"),
-    EventRecord("namespace.changed", "eve sets what namespace beta may hold", namespace="beta"),
+    EventRecord("namespace.changed", "eve sets quota and weight of namespace beta", namespace="beta"),
     EventRecord("cluster.wished", f"eve creates cluster cloud: {SECRET}", cluster="cloud"),
 )
 ALPHA = Caller("al", Role.ADMIN, ("alpha",))
 
 
-async def change_everything_of_beta(server: Serving) -> None:
-    """Crons, namespace and cluster change in ways that tell of another tenant."""
+async def change_objects_of_beta(server: Serving) -> None:
+    """Change crons, a namespace and a cluster, so that events about another tenant are committed."""
     for method, path, body in (
         ("POST", "/v1/crons", {**CRON, "namespace": "beta"}),
         ("POST", "/v1/crons/payroll/pause?namespace=beta", None),
@@ -52,12 +52,12 @@ def command_lines() -> dict[str, str]:
     return {verb: f"{SECRET} {verb}" for verb in ("create", "list", "remove")}
 
 
-async def test_events_of_other_namespaces_are_not_heard_over_http(tmp_path: Path) -> None:
+async def test_events_of_other_namespaces_are_hidden_over_http(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore, WITH_CLUSTERS) as server, asyncio.timeout(10):
         token = server.token_for(Role.ADMIN, "alpha")
-        said = {"Authorization": token, "Accept": "text/event-stream"}
-        async with server.stream("/v1/events?since=0.0", **said) as lines:
-            await change_everything_of_beta(server)
+        headers = {"Authorization": token, "Accept": "text/event-stream"}
+        async with server.stream("/v1/events?since=0.0", **headers) as lines:
+            await change_objects_of_beta(server)
             streamed: list[Any] = []
             async for event in data_of(lines):
                 streamed.append(event)
@@ -65,13 +65,13 @@ async def test_events_of_other_namespaces_are_not_heard_over_http(tmp_path: Path
                     break
         listed = (await server.call("GET", "/v1/events?since=0.0", Authorization=token)).json["events"]
 
-    for heard in (streamed, listed):
-        assert not [one for one in heard if one["kind"].partition(".")[0] in ("cron", "namespace")]
-        assert not [one for one in heard if one["kind"] == "cluster.wished"]
-        assert not [one for one in heard if SECRET in one["why"]]
+    for seen in (streamed, listed):
+        assert not [event for event in seen if event["kind"].partition(".")[0] in ("cron", "namespace")]
+        assert not [event for event in seen if event["kind"] == "cluster.wished"]
+        assert not [event for event in seen if SECRET in event["why"]]
 
 
-async def test_events_of_other_namespaces_are_not_heard_over_grpc(tmp_path: Path) -> None:
+async def test_events_of_other_namespaces_are_hidden_over_grpc(tmp_path: Path) -> None:
     async with controller(tmp_path, Role.ADMIN, "alpha") as outside, asyncio.timeout(10):
         watching = outside.stub.Watch(pb.WatchRequest(after="0.0"), metadata=outside.metadata)
         await outside.server.engine.ask("apiserver", lambda *_: Plan(events=OF_BETA))
@@ -86,20 +86,20 @@ async def test_events_of_other_namespaces_are_not_heard_over_grpc(tmp_path: Path
     assert not [kind for kind in kinds if kind.startswith(("cron.", "namespace.", "cluster.wished"))]
 
 
-async def test_events_of_its_own_namespace_are_heard(tmp_path: Path) -> None:
+async def test_events_of_the_own_namespace_are_visible(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore, WITH_CLUSTERS) as server, asyncio.timeout(10):
         token = server.token_for(Role.VIEWER, "beta")
-        await change_everything_of_beta(server)
-        heard = (await server.call("GET", "/v1/events?since=0.0", Authorization=token)).json["events"]
+        await change_objects_of_beta(server)
+        seen = (await server.call("GET", "/v1/events?since=0.0", Authorization=token)).json["events"]
 
-    kinds = [(one["kind"], one["namespace"]) for one in heard]
+    kinds = [(event["kind"], event["namespace"]) for event in seen]
     assert kinds.count(("cron.changed", "beta")) == 3
     assert kinds.count(("namespace.changed", "beta")) == 2
-    assert not [one for one in heard if one["job"]]
+    assert not [event for event in seen if event["job"]]
 
 
 @pytest.mark.parametrize(
-    ("event", "heard"),
+    ("event", "seen"),
     [
         (EventRecord("cron.changed", "as stored by an older server"), False),
         (EventRecord("namespace.changed", "as stored by an older server"), False),
@@ -112,17 +112,17 @@ async def test_events_of_its_own_namespace_are_heard(tmp_path: Path) -> None:
         (EventRecord("node.suspect", "silence", node=NodeId("n1")), True),
         (EventRecord("queue.changed", "2 jobs wait"), True),
     ],
-    ids=lambda one: one.kind if isinstance(one, EventRecord) else "",
+    ids=lambda value: value.kind if isinstance(value, EventRecord) else "",
 )
-def test_what_belongs_to_no_namespace_is_heard_only_if_it_is_known_to_be_harmless(
-    event: EventRecord, heard: bool
+def test_an_event_without_a_namespace_is_visible_only_if_its_kind_is_public(
+    event: EventRecord, seen: bool
 ) -> None:
-    assert can_see_event(Mirror(), ALPHA, event) is heard
+    assert can_see_event(Mirror(), ALPHA, event) is seen
     assert can_see_event(Mirror(), Caller("ada", Role.VIEWER, ("*",)), event)
 
 
 @pytest.mark.parametrize(
-    ("role", "namespace", "heard"),
+    ("role", "namespace", "seen"),
     [
         (Role.VIEWER, "*", False),
         (Role.SUBMITTER, "*", False),
@@ -131,7 +131,9 @@ def test_what_belongs_to_no_namespace_is_heard_only_if_it_is_known_to_be_harmles
         (Role.ADMIN, "*", True),
     ],
 )
-def test_words_of_providers_are_heard_by_operators_of_all(role: Role, namespace: str, heard: bool) -> None:
+def test_output_of_providers_is_visible_to_cluster_wide_operators(
+    role: Role, namespace: str, seen: bool
+) -> None:
     event = EventRecord("cluster.provider_said", "key", cluster=DEFAULT)
 
-    assert can_see_event(Mirror(), Caller("ada", role, (namespace,)), event) is heard
+    assert can_see_event(Mirror(), Caller("ada", role, (namespace,)), event) is seen

@@ -30,12 +30,12 @@ class Clock:
         return self.seconds
 
 
-def play(
-    shares: Shares, connections: Mapping[str, int], pauses: Mapping[str, float], seconds: float
+def simulate(
+    shares: Shares, connections: Mapping[str, int], delays: Mapping[str, float], seconds: float
 ) -> defaultdict[str, float]:
     """Serve closed-loop clients on one simulated event loop; the CPU seconds that each account got.
 
-    Each connection sends its next request when the last one is answered and its account's pause is over.
+    Each connection sends its next request when the last one is answered and its account's delay is over.
     """
     now, used = 0.0, defaultdict[str, float](float)
     due = [(0.0, name, False) for name, count in connections.items() for _ in range(count)]
@@ -50,39 +50,39 @@ def play(
         now += REQUEST_SECONDS
         shares.charge(name, REQUEST_SECONDS, now)
         used[name] += REQUEST_SECONDS
-        due.append((now + pauses.get(name, 0.0), name, False))
+        due.append((now + delays.get(name, 0.0), name, False))
     return used
 
 
 def test_one_token_alone_has_the_whole_server() -> None:
-    used = play(Shares(), {"heavy": 50}, {}, 10)
+    used = simulate(Shares(), {"heavy": 50}, {}, 10)
 
     assert used["heavy"] == pytest.approx(10, rel=0.01)
 
 
 def test_a_heavy_token_beside_light_ones_leaves_the_loop_idle_half_of_the_time() -> None:
     light = {f"light-{number}": 1 for number in range(5)}
-    used = play(Shares(), {"heavy": 50, **light}, dict.fromkeys(light, 0.1), 20)
+    used = simulate(Shares(), {"heavy": 50, **light}, dict.fromkeys(light, 0.1), 20)
 
     assert sum(used.values()) == pytest.approx(20 * SHARE_OF_HEAVY, rel=0.1)
     assert min(used[name] for name in light) > 0.9 * 20 * REQUEST_SECONDS / (0.1 + 2 * REQUEST_SECONDS)
 
 
 def test_a_token_with_many_connections_gets_no_more_than_one_with_few() -> None:
-    used = play(Shares(), {"many": 50, "one": 1}, {}, 20)
+    used = simulate(Shares(), {"many": 50, "one": 1}, {}, 20)
 
     assert used["many"] < 2.2 * used["one"]  # above 1.3 of the mean to 0.7 the first one waits
 
 
 def test_equal_tokens_together_have_the_whole_server() -> None:
-    used = play(Shares(), {"a": 10, "b": 10, "c": 10}, {}, 20)
+    used = simulate(Shares(), {"a": 10, "b": 10, "c": 10}, {}, 20)
 
     assert sum(used.values()) == pytest.approx(20, rel=0.05)
     assert min(used.values()) > 0.9 * max(used.values())
 
 
 def test_a_loop_that_has_less_than_a_core_gives_heavy_tokens_less() -> None:
-    used = play(Shares(capacity=0.4), {"heavy": 50, "light": 1}, {"light": 0.1}, 20)
+    used = simulate(Shares(capacity=0.4), {"heavy": 50, "light": 1}, {"light": 0.1}, 20)
 
     assert sum(used.values()) == pytest.approx(20 * SHARE_OF_HEAVY * 0.4, rel=0.1)
 
@@ -101,7 +101,7 @@ def test_a_burst_within_the_bucket_does_not_wait() -> None:
     assert shares.enter("burst", 1.0) > 0
 
 
-def test_those_that_wait_go_one_after_the_other() -> None:
+def test_waiting_requests_resume_one_after_the_other() -> None:
     shares = Shares()
     shares.charge("light", 0.001, 0.0)
     for _ in range(100):
@@ -113,7 +113,7 @@ def test_those_that_wait_go_one_after_the_other() -> None:
     assert len(set(waits)) == 10
 
 
-def test_a_token_that_comes_back_after_a_while_is_let_in() -> None:
+def test_an_inactive_token_does_not_wait() -> None:
     shares = Shares()
     for now in (0.0, SHARE_ACTIVE_SECONDS + 1, 2 * SHARE_ACTIVE_SECONDS + 2):
         assert shares.enter("t1", now) == 0.0
@@ -122,7 +122,7 @@ def test_a_token_that_comes_back_after_a_while_is_let_in() -> None:
     assert list(shares._accounts) == ["t1"]
 
 
-def test_accounts_of_tokens_that_are_gone_do_not_add_up() -> None:
+def test_accounts_of_inactive_tokens_are_dropped() -> None:
     shares = Shares()
     for number in range(10_000):
         shares.enter(f"t{number}", number * SHARE_ACTIVE_SECONDS / 10)
@@ -130,10 +130,10 @@ def test_accounts_of_tokens_that_are_gone_do_not_add_up() -> None:
     assert len(shares._accounts) <= 11
 
 
-# ---- who waits
+# ---- which callers wait
 
 
-def used_up(clock: Clock, caller: Caller) -> RateLimits:
+def rates_in_debt(clock: Clock, caller: Caller) -> RateLimits:
     """Rates of a server on which another token is active and this caller is in debt."""
     rates = RateLimits(now=clock)
     rates.charge(BOB, 0.001)
@@ -143,7 +143,7 @@ def used_up(clock: Clock, caller: Caller) -> RateLimits:
 
 
 async def test_a_token_beyond_its_share_waits_and_others_do_not() -> None:
-    rates = used_up(Clock(), CI)
+    rates = rates_in_debt(Clock(), CI)
     async with asyncio.TaskGroup() as tasks:
         heavy = tasks.create_task(rates.enter(CI))
         await asyncio.sleep(0)
@@ -153,8 +153,8 @@ async def test_a_token_beyond_its_share_waits_and_others_do_not() -> None:
         heavy.cancel()
 
 
-async def test_an_admin_of_all_namespaces_never_waits_but_others_make_room() -> None:
-    rates = used_up(Clock(), ADA)
+async def test_an_admin_of_all_namespaces_never_waits_and_is_charged() -> None:
+    rates = rates_in_debt(Clock(), ADA)
     await rates.enter(ADA)
 
     assert rates._shares.use("t3", 100.0) > 0.5
@@ -164,7 +164,7 @@ async def test_tasks_of_one_job_share_an_account() -> None:
     first, second = (
         Caller(f"task {index}", Role.VIEWER, (), task=TaskName("7", index, 1, "node-1")) for index in (0, 1)
     )
-    rates = used_up(Clock(), first)
+    rates = rates_in_debt(Clock(), first)
     async with asyncio.TaskGroup() as tasks:
         waits = tasks.create_task(rates.enter(second))
         await asyncio.sleep(0)
@@ -173,13 +173,13 @@ async def test_tasks_of_one_job_share_an_account() -> None:
         waits.cancel()
 
 
-async def test_beyond_the_longest_wait_a_request_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_that_would_wait_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rota.apiserver.rate_limits.SHARE_WAIT_SECONDS_MAX", 0.01)
-    rates = used_up(Clock(), CI)
+    rates = rates_in_debt(Clock(), CI)
 
     with pytest.raises(RateLimited, match="ci uses more than its share of a busy server"):
         await rates.enter(CI)
-    await rates.acquire_or_wait(CI)  # of a stream nothing is refused
+    await rates.acquire_or_wait(CI)  # requests of a stream are delayed, not refused
 
 
 # ---- what is measured
@@ -191,7 +191,7 @@ def spin(seconds: float) -> None:
         pass
 
 
-async def test_a_meter_counts_segments_and_not_pauses() -> None:
+async def test_a_meter_counts_cpu_time_and_not_waiting() -> None:
     charged: list[float] = []
     meter = Meter()
 
@@ -206,7 +206,7 @@ async def test_a_meter_counts_segments_and_not_pauses() -> None:
     assert 0.04 <= sum(charged) < 0.1
 
 
-async def test_tasks_that_a_call_makes_are_on_its_meter() -> None:
+async def test_tasks_of_a_call_are_on_its_meter() -> None:
     charged: list[float] = []
     meter = Meter()
     meter.bill(charged.append)

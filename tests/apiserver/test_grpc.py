@@ -1,4 +1,4 @@
-"""The gRPC face on a real channel."""
+"""The gRPC API on a real channel."""
 
 import asyncio
 from pathlib import Path
@@ -15,7 +15,7 @@ from tests.apiserver.builders import RUNNING, attempts, node, node_status, statu
 from tests.apiserver.outside_controller import controller
 
 
-async def test_a_scheduled_job_tells_its_stages_and_output_until_it_has_ended(tmp_path: Path) -> None:
+async def test_stages_and_output_of_a_scheduled_job_are_sent_until_it_has_ended(tmp_path: Path) -> None:
     async with controller(tmp_path) as outside, asyncio.timeout(10):
         server = outside.server
         stages, output = [], b""
@@ -82,7 +82,9 @@ async def test_a_job_is_stopped_and_then_deleted(tmp_path: Path) -> None:
         ),
     ],
 )
-async def test_a_bad_call_is_refused_by_kind(tmp_path: Path, method: str, request_: Any, code: Any) -> None:
+async def test_a_bad_call_is_refused_with_its_status(
+    tmp_path: Path, method: str, request_: Any, code: Any
+) -> None:
     async with controller(tmp_path) as outside, asyncio.timeout(10):
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await outside.call(method, request_)
@@ -103,7 +105,7 @@ async def test_a_bad_spec_is_refused_before_any_stage(tmp_path: Path, spec: str)
 @pytest.mark.parametrize(
     "metadata", [(), (("authorization", "Bearer rota_wrong"),), (("authorization", "x"),)]
 )
-async def test_every_method_asks_for_a_token(tmp_path: Path, metadata: Any) -> None:
+async def test_every_method_needs_a_token(tmp_path: Path, metadata: Any) -> None:
     async with controller(tmp_path) as outside, asyncio.timeout(10):
         for method in pb.DESCRIPTOR.services_by_name["Controller"].methods:
             # A stream sends nothing: for a write that races with the refusal grpcio reports INTERNAL.
@@ -115,7 +117,7 @@ async def test_every_method_asks_for_a_token(tmp_path: Path, metadata: Any) -> N
             assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-async def test_a_named_subscriber_goes_on_behind_what_it_acknowledged(tmp_path: Path) -> None:
+async def test_a_named_subscriber_resumes_after_its_acknowledged_event(tmp_path: Path) -> None:
     async with controller(tmp_path) as outside, asyncio.timeout(10):
         watching = outside.stub.Watch(pb.WatchRequest(subscriber="a"), metadata=outside.metadata)
         scheduled = outside.schedule({"command": ["true"]})
@@ -132,7 +134,7 @@ async def test_a_named_subscriber_goes_on_behind_what_it_acknowledged(tmp_path: 
     assert resumed[0] == seen[1]
 
 
-async def test_watching_can_be_for_one_job_and_from_the_beginning(tmp_path: Path) -> None:
+async def test_a_watch_can_be_for_one_job_and_from_the_beginning(tmp_path: Path) -> None:
     async with controller(tmp_path) as outside, asyncio.timeout(10):
         for _ in range(2):
             call = outside.schedule({"command": ["true"]})

@@ -1,4 +1,4 @@
-"""What an outside controller needs to own its jobs: resume, bulk, state, losses and pace."""
+"""The gRPC API for controllers that own recovery: resume, bulk, state, losses and report interval."""
 
 import asyncio
 import json
@@ -22,12 +22,12 @@ LOST, SUCCEEDED = int(AttemptState.LOST), int(AttemptState.SUCCEEDED)
 OWNED = {"command": ["true"], "recovery": "controller", "controller": "ci"}
 
 
-async def ended(outside: Controller, job: str = "1") -> None:
+async def end_job(outside: Controller, job: str = "1") -> None:
     await outside.server.put("controllers", JobStatus(JobId(job), JobState.SUCCEEDED, exit_code=0))
 
 
-async def begun(outside: Controller, number: int = 1, job: str = "1") -> None:
-    """An attempt of its only task runs."""
+async def run_attempt(outside: Controller, number: int = 1, job: str = "1") -> None:
+    """Place and start an attempt of the job's only task."""
     server = outside.server
     if number == 1:
         await server.put("apiserver", node(1))
@@ -37,57 +37,57 @@ async def begun(outside: Controller, number: int = 1, job: str = "1") -> None:
 
 
 async def first(call: Any, what: str) -> Any:
-    """The next answer of that kind."""
-    while (told := await call.read()).WhichOneof("what") != what:
+    """The next reply of that kind."""
+    while (reply := await call.read()).WhichOneof("what") != what:
         pass
-    return told
+    return reply
 
 
-def leaving(outside: Controller) -> asyncio.Event:
-    """Set when some subscriber has gone."""
+def disconnect_event(outside: Controller) -> asyncio.Event:
+    """An event that is set when any subscriber disconnects."""
     presence, left = outside.server.engine.mirror.presence, asyncio.Event()
-    went = presence.disconnected_one
+    disconnected = presence.disconnected_one
 
-    def note(name: str, now_ms: int) -> None:
-        went(name, now_ms)
+    def record(name: str, now_ms: int) -> None:
+        disconnected(name, now_ms)
         left.set()
 
-    presence.disconnected_one = note  # type: ignore[method-assign]
+    presence.disconnected_one = record  # type: ignore[method-assign]
     return left
 
 
-async def test_a_job_is_followed_from_what_was_heard_of_it(tmp_path: Path) -> None:
+async def test_a_follow_resumes_after_the_output_received_before(tmp_path: Path) -> None:
     async with controller(tmp_path) as outside, asyncio.timeout(10):
         await outside.schedule({"command": ["true"]}).read()
-        await begun(outside)
+        await run_attempt(outside)
         for stream in ("stdout", "stderr"):
             outside.server.source.write(f"1.0.1.{stream}", b"hello world", ended=True)
-        await ended(outside)
+        await end_job(outside)
         heard = pb.Heard(logs=[pb.LogPosition(index=0, stream="stdout", attempt=1, offset=6)])
         request = pb.FollowRequest(job="1", logs=True, heard=heard)
-        told = [stage async for stage in outside.stub.Follow(request, metadata=outside.metadata)]
+        reply = [stage async for stage in outside.stub.Follow(request, metadata=outside.metadata)]
 
-    parts = [stage.log for stage in told if stage.WhichOneof("what") == "log"]
+    parts = [stage.log for stage in reply if stage.WhichOneof("what") == "log"]
     found = {part.stream: (part.attempt, part.offset, part.data) for part in parts}
     assert found == {"stdout": (1, 6, b"world"), "stderr": (1, 0, b"hello world")}
 
 
-async def test_what_happens_to_tasks_is_told_with_its_number_and_resumed_behind_it(tmp_path: Path) -> None:
+async def test_task_events_are_sent_with_a_sequence_number_and_resumed_after_it(tmp_path: Path) -> None:
     async with controller(tmp_path) as outside, asyncio.timeout(10):
         call = outside.schedule(OWNED)
         await call.read()
-        await begun(outside)
+        await run_attempt(outside)
         await outside.server.put("watcher", statuses("1", 1, number=[1], state=[LOST]))
-        told = await first(call, "task")
+        reply = await first(call, "task")
         call.cancel()
         resolved = pb.ResolveRequest(
             subscriber="ci", job="1", first_index=[0], last_index=[0], attempt=1, word="fail"
         )
         await outside.call("Resolve", resolved)
-        request = pb.FollowRequest(job="1", heard=pb.Heard(sequence=told.task.sequence))
+        request = pb.FollowRequest(job="1", heard=pb.Heard(sequence=reply.task.sequence))
         rest = [stage async for stage in outside.stub.Follow(request, metadata=outside.metadata)]
 
-    assert (told.task.kind, told.task.attempt, list(told.task.first_index)) == ("task.unresolved", 1, [0])
+    assert (reply.task.kind, reply.task.attempt, list(reply.task.first_index)) == ("task.unresolved", 1, [0])
     assert [stage.task.kind for stage in rest if stage.WhichOneof("what") == "task"] == ["task.resolved"]
     assert (rest[-1].stage.state, rest[-1].stage.final) == ("failed", True)
 
@@ -123,7 +123,9 @@ async def test_many_jobs_on_one_stream_are_each_answered_by_their_id(tmp_path: P
     assert replies["none"].refused.code == "bad_request"
 
 
-async def test_a_followed_job_of_a_stream_tells_its_stages_and_can_be_stopped_on_it(tmp_path: Path) -> None:
+async def test_stages_of_a_followed_job_are_sent_on_its_stream_where_it_can_be_stopped(
+    tmp_path: Path,
+) -> None:
     async with controller(tmp_path) as outside, asyncio.timeout(10):
         call = outside.stub.ScheduleMany(metadata=outside.metadata)
         job = pb.BulkJob(spec_json='{"command": ["true"]}', follow=True)
@@ -143,7 +145,7 @@ async def test_a_followed_job_of_a_stream_tells_its_stages_and_can_be_stopped_on
     assert last["two"].WhichOneof("what") == "stopped"
 
 
-async def test_a_stream_follows_so_many_jobs_and_says_so(
+async def test_the_number_of_followed_jobs_of_a_stream_is_limited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bulk, "FOLLOWED_MAX", 1)
@@ -158,27 +160,30 @@ async def test_a_stream_follows_so_many_jobs_and_says_so(
     assert (refused.refused.code, refused.refused.field) == ("queue_full", "follow")
 
 
-async def test_the_state_of_the_cluster_names_nodes_jobs_the_queue_and_what_waits_for_a_word(
+async def test_the_state_has_nodes_jobs_the_queue_and_tasks_that_wait_for_a_decision(
     tmp_path: Path,
 ) -> None:
     async with controller(tmp_path) as outside, asyncio.timeout(10):
         await outside.schedule(OWNED).read()
         await outside.schedule({"command": ["true"], "count": 300}).read()
-        await begun(outside)
+        await run_attempt(outside)
         await outside.server.put("watcher", statuses("1", 1, number=[1], state=[LOST]))
         pages = [page async for page in outside.stub.State(pb.StateRequest(), metadata=outside.metadata)]
         after = pb.WatchRequest(after=pages[0].sequence)
         watching = outside.stub.Watch(after, metadata=outside.metadata)
-        await ended(outside, "2")
+        await end_job(outside, "2")
         await outside.schedule({"command": ["true"]}).read()
         next_event = (await watching.read()).events[0]
         watching.cancel()
 
-    (waits,) = [one for page in pages for one in page.unresolved]
-    nodes = [one for page in pages for one in page.nodes]
+    (waits,) = [task for page in pages for task in page.unresolved]
+    nodes = [node_line for page in pages for node_line in page.nodes]
     assert (waits.job, waits.index, waits.attempt, waits.owner) == ("1", 0, 1, "outside:ci")
-    assert [(one.name, one.state) for one in nodes] == [("laptop", "ready")]
-    assert {one.id: one.counts["unresolved"] for page in pages for one in page.jobs} == {"1": 1, "2": 0}
+    assert [(node_line.name, node_line.state) for node_line in nodes] == [("laptop", "ready")]
+    assert {job_line.id: job_line.counts["unresolved"] for page in pages for job_line in page.jobs} == {
+        "1": 1,
+        "2": 0,
+    }
     assert (pages[0].queue.jobs, pages[0].queue.tasks) == (1, 300)
     assert (next_event.kind, next_event.job) == ("job.submitted", "3")
 
@@ -191,11 +196,11 @@ async def test_the_state_shows_no_job_of_another_namespace(tmp_path: Path) -> No
         await outside.schedule({"command": ["true"], "namespace": "films"}).read()
         pages = [page async for page in outside.stub.State(pb.StateRequest(), metadata=outside.metadata)]
 
-    assert [one.id for page in pages for one in page.jobs] == ["2"]
+    assert [job_line.id for page in pages for job_line in page.jobs] == ["2"]
     assert pages[0].queue.jobs == 1
 
 
-async def test_a_subscriber_is_there_while_one_of_its_streams_is(tmp_path: Path) -> None:
+async def test_a_subscriber_is_present_while_one_of_its_streams_is_open(tmp_path: Path) -> None:
     async with controller(tmp_path) as outside, asyncio.timeout(10):
         presence = outside.server.engine.mirror.presence
         before = presence.absent_since("outside:ci")
@@ -204,7 +209,7 @@ async def test_a_subscriber_is_there_while_one_of_its_streams_is(tmp_path: Path)
         await outside.schedule({"command": ["true"]}).read()
         await watching.read()
         during = presence.absent_since("outside:ci")
-        left = leaving(outside)
+        left = disconnect_event(outside)
         watching.cancel()
         await left.wait()
         after = presence.absent_since("outside:ci")
@@ -215,67 +220,67 @@ async def test_a_subscriber_is_there_while_one_of_its_streams_is(tmp_path: Path)
 
 
 async def watching(outside: Controller, name: str) -> Any:
-    """A call that counts as connected under this name."""
+    """A call that makes the subscriber of this name present."""
     call = outside.stub.Watch(pb.WatchRequest(subscriber=name), metadata=outside.metadata)
     await call.initial_metadata()
     return call
 
 
-async def owner(outside: Controller, spec: dict[str, Any], **fields: Any) -> str | None:
+async def controller_of_job(outside: Controller, spec: dict[str, Any], **fields: Any) -> str | None:
     call = outside.schedule(spec, **fields)
     job = (await call.read()).job
     call.cancel()
     return outside.server.engine.mirror.jobs[JobId(job)].spec.recovery_controller
 
 
-async def test_a_job_of_a_caller_that_has_subscribed_is_owned_by_it_unless_it_says_otherwise(
+async def test_a_subscribed_caller_is_the_recovery_controller_of_its_jobs_by_default(
     tmp_path: Path,
 ) -> None:
     plain = {"command": ["true"]}
     async with controller(tmp_path) as outside, asyncio.timeout(10):
-        assert await owner(outside, plain) is None
+        assert await controller_of_job(outside, plain) is None
         call = await watching(outside, "ci")
 
-        assert await owner(outside, plain) == "outside:ci"
-        assert await owner(outside, {**plain, "recovery": "scheduler"}) is None
-        assert await owner(outside, {**plain, "recovery": "cancel"}) is None
-        assert await owner(outside, {**plain, "controller": "other"}) == "outside:other"
-        assert await owner(outside, {**plain, "kind": "service"}) is None
-        assert await owner(outside, {**plain, "kind": "system"}) is None
+        assert await controller_of_job(outside, plain) == "outside:ci"
+        assert await controller_of_job(outside, {**plain, "recovery": "scheduler"}) is None
+        assert await controller_of_job(outside, {**plain, "recovery": "cancel"}) is None
+        assert await controller_of_job(outside, {**plain, "controller": "other"}) == "outside:other"
+        assert await controller_of_job(outside, {**plain, "kind": "service"}) is None
+        assert await controller_of_job(outside, {**plain, "kind": "system"}) is None
         call.cancel()
 
 
-async def test_of_a_caller_that_has_subscribed_under_two_names_none_is_guessed(tmp_path: Path) -> None:
+async def test_of_two_subscriber_names_none_is_chosen(tmp_path: Path) -> None:
     async with controller(tmp_path) as outside, asyncio.timeout(10):
         calls = [await watching(outside, name) for name in ("ci", "other")]
 
-        assert await owner(outside, {"command": ["true"]}) is None
+        assert await controller_of_job(outside, {"command": ["true"]}) is None
         for call in calls:
             call.cancel()
 
 
-async def test_after_a_restart_of_the_server_a_caller_that_has_not_reconnected_yet_is_still_the_owner(
+async def test_after_a_server_restart_a_caller_that_has_not_reconnected_is_still_the_recovery_controller(
     tmp_path: Path,
 ) -> None:
     async with controller(tmp_path) as outside, asyncio.timeout(10):
         (await watching(outside, "ci")).cancel()
     async with controller(tmp_path) as outside, asyncio.timeout(10):
-        assert await owner(outside, {"command": ["true"]}) == "outside:ci"
+        assert await controller_of_job(outside, {"command": ["true"]}) == "outside:ci"
 
 
 async def test_a_submit_repeated_after_its_caller_has_subscribed_is_the_same_job(tmp_path: Path) -> None:
     async with controller(tmp_path) as outside, asyncio.timeout(10):
-        assert await owner(outside, {"command": ["true"]}, idempotency_key="k") is None
+        assert await controller_of_job(outside, {"command": ["true"]}, idempotency_key="k") is None
         call = await watching(outside, "ci")
 
-        assert await owner(outside, {"command": ["true"]}, idempotency_key="k") is None
+        assert await controller_of_job(outside, {"command": ["true"]}, idempotency_key="k") is None
         assert len(outside.server.engine.mirror.jobs) == 1
         call.cancel()
 
 
-async def test_a_call_over_its_deadline_ends_and_its_caller_is_no_longer_there(tmp_path: Path) -> None:
+async def test_a_call_past_its_deadline_ends_and_its_caller_is_absent(tmp_path: Path) -> None:
     async with controller(tmp_path) as outside, asyncio.timeout(10):
-        left = leaving(outside)
+        left = disconnect_event(outside)
         request = pb.WatchRequest(subscriber="ci")
         watching = outside.stub.Watch(request, metadata=outside.metadata, timeout=0.3)
         with pytest.raises(grpc.aio.AioRpcError) as refused:
@@ -287,7 +292,7 @@ async def test_a_call_over_its_deadline_ends_and_its_caller_is_no_longer_there(t
     assert refused.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
-async def test_the_pace_of_reports_is_set_by_who_may_and_kept(tmp_path: Path) -> None:
+async def test_the_report_interval_is_set_by_operators_and_stored(tmp_path: Path) -> None:
     async with controller(tmp_path, Role.OPERATOR) as outside, asyncio.timeout(10):
         reply = await outside.call("SetPace", pb.SetPaceRequest(least_ms=2_000, most_ms=30_000))
     async with controller(tmp_path, Role.OPERATOR) as outside, asyncio.timeout(10):
@@ -308,7 +313,7 @@ async def test_the_pace_of_reports_is_set_by_who_may_and_kept(tmp_path: Path) ->
         (Role.OPERATOR, (0, 2_000), grpc.StatusCode.INVALID_ARGUMENT),
     ],
 )
-async def test_a_pace_out_of_bounds_or_of_anybody_is_refused(
+async def test_a_report_interval_out_of_bounds_or_without_the_role_is_refused(
     tmp_path: Path, role: Role, bounds: tuple[int, int], code: Any
 ) -> None:
     async with controller(tmp_path, role) as outside, asyncio.timeout(10):
@@ -319,7 +324,7 @@ async def test_a_pace_out_of_bounds_or_of_anybody_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("change", "code", "said"),
+    ("change", "code", "trailer"),
     [
         ({"word": "perhaps"}, grpc.StatusCode.INVALID_ARGUMENT, ("bad_field", "word")),
         ({"subscriber": "other"}, grpc.StatusCode.PERMISSION_DENIED, ("not_allowed", "subscriber")),
@@ -329,18 +334,18 @@ async def test_a_pace_out_of_bounds_or_of_anybody_is_refused(
         ({"first_index": [], "last_index": []}, grpc.StatusCode.INVALID_ARGUMENT, ("bad_field", "indices")),
     ],
 )
-async def test_a_bad_word_on_a_loss_is_refused_with_the_codes_of_every_other_face(
-    tmp_path: Path, change: dict[str, Any], code: Any, said: tuple[str, str | None]
+async def test_a_bad_recovery_decision_is_refused_with_the_codes_of_the_http_api(
+    tmp_path: Path, change: dict[str, Any], code: Any, trailer: tuple[str, str | None]
 ) -> None:
     fields: dict[str, Any] = {"subscriber": "ci", "job": "1", "attempt": 1, "word": "again"}
     fields |= {"first_index": [0], "last_index": [0]} | change
     async with controller(tmp_path) as outside, asyncio.timeout(10):
         await outside.schedule(OWNED).read()
-        await begun(outside)
+        await run_attempt(outside)
         await outside.server.put("watcher", statuses("1", 1, number=[1], state=[LOST]))
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await outside.call("Resolve", pb.ResolveRequest(**fields))
 
     trailing = dict(refused.value.trailing_metadata())
     assert refused.value.code() is code
-    assert (trailing["rota-code"], trailing.get("rota-field")) == said
+    assert (trailing["rota-code"], trailing.get("rota-field")) == trailer

@@ -26,7 +26,7 @@ CLUSTER = {
 }
 
 
-async def with_secrets(server: Serving) -> None:
+async def create_objects_with_secrets(server: Serving) -> None:
     for path, body in (
         ("/v1/jobs", {**JOB, "command": None, "name": "keyed", "namespace": "team"}),
         ("/v1/crons", CRON),
@@ -44,9 +44,9 @@ def specs_of(*replies: Any) -> list[Any]:
     ("role", "value"),
     [(Role.VIEWER, HIDDEN), (Role.SUBMITTER, SECRET), (Role.OPERATOR, SECRET), (Role.ADMIN, SECRET)],
 )
-async def test_values_of_environments_are_for_submitters(tmp_path: Path, role: Role, value: str) -> None:
+async def test_values_of_environments_are_shown_to_submitters(tmp_path: Path, role: Role, value: str) -> None:
     async with serving(tmp_path, MemoryStore, [*RECONCILERS, lifecycle.RECONCILER]) as server:
-        await with_secrets(server)
+        await create_objects_with_secrets(server)
         token = server.token_for(role, "team")
         job = await server.call("GET", "/v1/jobs/keyed", Authorization=token)
         cron = await server.call("GET", "/v1/crons/nightly?namespace=team", Authorization=token)
@@ -66,24 +66,24 @@ async def test_values_of_environments_are_for_submitters(tmp_path: Path, role: R
         (Role.ADMIN, "*", True),
     ],
 )
-async def test_settings_of_providers_are_for_admins_of_the_cluster(
+async def test_settings_of_providers_are_shown_to_cluster_wide_admins(
     tmp_path: Path, role: Role, namespace: str, is_shown: bool
 ) -> None:
     async with serving(tmp_path, MemoryStore, [*RECONCILERS, lifecycle.RECONCILER]) as server:
-        await with_secrets(server)
+        await create_objects_with_secrets(server)
         token = server.token_for(role, namespace)
-        one = await server.call("GET", "/v1/clusters/cloud", Authorization=token)
+        shown = await server.call("GET", "/v1/clusters/cloud", Authorization=token)
         listed = await server.call("GET", "/v1/clusters", Authorization=token)
         some = await server.call("GET", "/v1/clusters?fields=name,settings", Authorization=token)
 
-    for reply in (one, listed, some):
+    for reply in (shown, listed, some):
         assert (SECRET in reply.body.decode()) is is_shown
-    assert sorted(one.json["settings"]) == ["create", "list", "remove"]
+    assert sorted(shown.json["settings"]) == ["create", "list", "remove"]
 
 
-async def test_an_operator_who_changes_a_cluster_is_not_shown_its_settings(tmp_path: Path) -> None:
+async def test_an_operator_who_changes_a_cluster_does_not_see_its_settings(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore, [*RECONCILERS, lifecycle.RECONCILER]) as server:
-        await with_secrets(server)
+        await create_objects_with_secrets(server)
         token = server.token_for(Role.OPERATOR, "*")
         changed = await server.call("PATCH", "/v1/clusters/cloud", {"max_nodes": 2}, Authorization=token)
 

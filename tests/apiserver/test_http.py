@@ -1,4 +1,4 @@
-"""The HTTP face on a real engine, store and socket."""
+"""The HTTP API on a real engine, store and socket."""
 
 import asyncio
 import time
@@ -23,7 +23,7 @@ from tests.apiserver.builders import attempts, node, node_status, statuses
 from tests.apiserver.serving import serving
 
 
-async def test_every_route_and_method_asks_for_a_token(tmp_path: Path) -> None:
+async def test_every_route_and_method_needs_a_token(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         server.api.guesses.burst = 10_000  # of one address
         for route in ROUTES:
@@ -85,7 +85,7 @@ async def test_the_same_key_gives_the_same_job_also_after_a_restart(tmp_path: Pa
         (b'{"command": ["a"], "memroy": 1}', 400, "bad_field"),
     ],
 )
-async def test_bad_input_is_a_problem_and_the_server_goes_on(
+async def test_bad_input_is_a_problem_and_the_server_continues(
     tmp_path: Path, body: bytes, status: int, code: str
 ) -> None:
     async with serving(tmp_path, MemoryStore) as server:
@@ -97,7 +97,7 @@ async def test_bad_input_is_a_problem_and_the_server_goes_on(
     assert (after.json["jobs"], after.json["next"]) == ([], None)
 
 
-async def test_a_body_that_does_not_tell_its_length_is_cut_off_at_the_limit(tmp_path: Path) -> None:
+async def test_a_body_without_a_length_is_refused_at_the_limit(tmp_path: Path) -> None:
     piece = b"%x\r\n" % 65536 + b"x" * 65536 + b"\r\n"
     async with serving(tmp_path, MemoryStore) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -155,7 +155,9 @@ async def test_other_hosts_and_origins_are_refused_for_reading_too(
         ("GET", "/v1/events?since=99999.0", 410),
     ],
 )
-async def test_what_is_not_there_is_a_problem(tmp_path: Path, method: str, path: str, status: int) -> None:
+async def test_an_unknown_path_or_object_is_a_problem(
+    tmp_path: Path, method: str, path: str, status: int
+) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         reply = await server.call(method, path)
 
@@ -163,7 +165,7 @@ async def test_what_is_not_there_is_a_problem(tmp_path: Path, method: str, path:
     assert reply.headers["content-type"] == "application/problem+json"
 
 
-async def test_changes_and_refusals_are_written_down_and_reads_are_not(tmp_path: Path) -> None:
+async def test_changes_and_refusals_are_audited_and_reads_are_not(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         await server.submit()
         await server.call("GET", "/v1/jobs")
@@ -194,7 +196,7 @@ async def test_a_token_sees_its_own_namespaces_only(tmp_path: Path) -> None:
     assert {event["job"] for event in events.json["events"]} == {mine}
 
 
-async def test_a_viewer_may_look_and_change_nothing(tmp_path: Path) -> None:
+async def test_a_viewer_may_read_and_change_nothing(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         await server.submit()
         await server.put("apiserver", node(1))
@@ -214,7 +216,7 @@ async def test_a_viewer_may_look_and_change_nothing(tmp_path: Path) -> None:
     assert seen.status == 200
 
 
-async def test_pages_of_jobs_lead_on_to_each_other(tmp_path: Path) -> None:
+async def test_pages_of_jobs_follow_each_other(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         for _ in range(5):
             await server.submit()
@@ -236,14 +238,14 @@ async def test_tasks_are_paged_filtered_and_shown_with_their_attempts(tmp_path: 
         await server.put("watcher", statuses(job, 256, number=[1], state=[3], started_at_ms=[9]))
         page = await server.call("GET", f"/v1/jobs/{job}/tasks?limit=2&after=0")
         runs = await server.call("GET", f"/v1/jobs/{job}/tasks?state=running")
-        one = await server.call("GET", f"/v1/jobs/{job}/tasks/0")
+        shown = await server.call("GET", f"/v1/jobs/{job}/tasks/0")
         none = await server.call("GET", f"/v1/jobs/{job}/tasks/300")
 
     assert [task["index"] for task in page.json["tasks"]] == [1, 2]
     assert page.json["next"] == 2
     assert [task["index"] for task in runs.json["tasks"]] == [0]
-    assert [past["attempt"] for past in one.json["attempts"]] == [1]
-    assert one.json["node"] == "laptop"
+    assert [past["attempt"] for past in shown.json["attempts"]] == [1]
+    assert shown.json["node"] == "laptop"
     assert none.status == 404
 
 
@@ -282,7 +284,7 @@ async def test_a_machine_joins_with_a_token_once(tmp_path: Path) -> None:
     assert joined.status == 201
     assert joined.json["ca"] == ca.json["ca"]
     assert (again.status, again.json["detail"]) == (403, "join token was already used")
-    assert [(one["id"], one["name"], one["labels"]) for one in nodes.json["nodes"]] == [
+    assert [(entry["id"], entry["name"], entry["labels"]) for entry in nodes.json["nodes"]] == [
         (joined.json["node_id"], "box", {"rack": "7"})
     ]
 
@@ -300,7 +302,7 @@ async def test_health_readiness_and_the_server_itself(tmp_path: Path) -> None:
     assert (shown.json["version"], shown.json["store"], shown.json["epoch"]) == ("0.1.0", "sqlite", 1)
 
 
-async def test_a_fault_of_ours_says_nothing_of_its_inside(tmp_path: Path) -> None:
+async def test_an_internal_error_shows_no_details(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         await server.submit()
         object.__setattr__(server.api, "explain", lambda *_: 1 / 0)
@@ -308,11 +310,11 @@ async def test_a_fault_of_ours_says_nothing_of_its_inside(tmp_path: Path) -> Non
             reply = await server.call("GET", "/v1/jobs/1/why")
 
     assert (reply.status, reply.json["code"]) == (500, "internal")
-    assert [line["event"] for line in logged if line["log_level"] == "error"] == ["a request failed"]
+    assert [line["event"] for line in logged if line["log_level"] == "error"] == ["request failed"]
     assert "zero" not in reply.body.decode()
 
 
-async def test_why_a_job_waits_is_told(tmp_path: Path) -> None:
+async def test_the_reason_why_a_job_waits_is_shown(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         await server.submit()
         reply = await server.call("GET", "/v1/jobs/last/why")
@@ -321,7 +323,7 @@ async def test_why_a_job_waits_is_told(tmp_path: Path) -> None:
     assert reply.json["sentence"] == "job 1 waits for a node."
 
 
-async def test_a_job_that_ended_shows_how(tmp_path: Path) -> None:
+async def test_an_ended_job_shows_its_outcome(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         job = await server.submit()
         await server.put(
@@ -333,7 +335,7 @@ async def test_a_job_that_ended_shows_how(tmp_path: Path) -> None:
     assert reply.json["sentence"] == "failed in 2.5 s (exit code 3)."
 
 
-async def test_refusals_between_commits_harm_nobody(tmp_path: Path) -> None:
+async def test_refusals_between_commits_do_not_disturb_submits(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         async with asyncio.TaskGroup() as tasks:
             submits = [tasks.create_task(server.submit()) for _ in range(30)]
@@ -347,12 +349,12 @@ async def test_refusals_between_commits_harm_nobody(tmp_path: Path) -> None:
     assert len(listed.json["jobs"]) == 30
 
 
-def test_a_field_with_an_endless_name_costs_no_more_than_a_short_one() -> None:
+def test_a_field_with_a_very_long_name_costs_no_more_than_a_short_one() -> None:
     def seconds(length: int) -> float:
-        began = time.process_time()
+        started = time.process_time()
         with pytest.raises(BadField):
             fields.known_fields({"a" * length: 1}, ("token", "csr", "name", "machine_id", "labels", "role"))
-        return time.process_time() - began
+        return time.process_time() - started
 
     short, endless = (min(seconds(length) for _ in range(5)) for length in (1000, 1_000_000))
 
@@ -361,12 +363,14 @@ def test_a_field_with_an_endless_name_costs_no_more_than_a_short_one() -> None:
 
 @pytest.mark.parametrize(
     ("path", "token"),
-    [("/v1/jobs", True), ("/v1/jobs", False), ("/v1/nowhere", True), ("/v1/docs", True), ("/metrics", True)],
+    [("/v1/jobs", True), ("/v1/jobs", False), ("/v1/nowhere", True), ("/metrics", True)],
 )
-async def test_no_answer_is_framed_sniffed_or_told_to_others(tmp_path: Path, path: str, token: bool) -> None:
+async def test_no_answer_can_be_framed_sniffed_or_leaked_by_referrer(
+    tmp_path: Path, path: str, token: bool
+) -> None:
     async with serving(tmp_path) as server:
-        said = {} if token else {"Authorization": "Bearer rota_wrong"}
-        headers = (await server.call("GET", path, **said)).headers
+        sent = {} if token else {"Authorization": "Bearer rota_wrong"}
+        headers = (await server.call("GET", path, **sent)).headers
 
     policy = headers["content-security-policy"].split("; ")
     assert {"default-src 'none'", "frame-ancestors 'none'", "base-uri 'none'"} <= set(policy)

@@ -29,44 +29,44 @@ def mirror() -> Mirror:
     return made
 
 
-def asked(mirror: Mirror, key: str | None, caller: Caller = ADA) -> int:
-    """How many records a restart with this key writes."""
+def records_written(mirror: Mirror, key: str | None, caller: Caller = ADA) -> int:
+    """The number of records that a restart with this key writes."""
     plan = idempotent(restart.restart_tasks, key)(mirror, "1", {}, caller, NOW)
     for record in plan.puts:
         mirror.apply(record)
     return len(plan.puts)
 
 
-def start_again(mirror: Mirror, number: int) -> None:
+def restart_task(mirror: Mirror, number: int) -> None:
     mirror.apply(attempts("1", 1, number=[number]))
     mirror.apply(statuses("1", 1, number=[number], state=[RUNNING]))
 
 
-def wished(mirror: Mirror) -> dict[int, int]:
-    wish = mirror.jobs[ONE].intent
-    assert wish is not None
-    return wish.restart
+def requested_restarts(mirror: Mirror) -> dict[int, int]:
+    intent = mirror.jobs[ONE].intent
+    assert intent is not None
+    return intent.restart
 
 
 def test_a_repeated_restart_leaves_the_new_attempt_alone(mirror: Mirror) -> None:
-    asked(mirror, "k")
-    start_again(mirror, 2)
+    records_written(mirror, "k")
+    restart_task(mirror, 2)
 
-    assert asked(mirror, "k") == 0
-    assert wished(mirror) == {0: 1}
-    assert asked(mirror, "other") == 1
-    assert wished(mirror) == {0: 2}
+    assert records_written(mirror, "k") == 0
+    assert requested_restarts(mirror) == {0: 1}
+    assert records_written(mirror, "other") == 1
+    assert requested_restarts(mirror) == {0: 2}
 
 
 def test_without_a_key_each_request_is_a_new_one(mirror: Mirror) -> None:
-    asked(mirror, None)
-    start_again(mirror, 2)
-    asked(mirror, None)
+    records_written(mirror, None)
+    restart_task(mirror, 2)
+    records_written(mirror, None)
 
-    assert wished(mirror) == {0: 2}
+    assert requested_restarts(mirror) == {0: 2}
 
 
-def test_a_repeated_cancel_is_answered_also_after_the_end(mirror: Mirror) -> None:
+def test_a_repeated_cancel_is_accepted_even_after_the_end(mirror: Mirror) -> None:
     cancel = idempotent(actions.cancel, "k")
     for record in cancel(mirror, "1", {}, ADA, NOW).puts:
         mirror.apply(record)
@@ -77,24 +77,24 @@ def test_a_repeated_cancel_is_answered_also_after_the_end(mirror: Mirror) -> Non
         actions.cancel(mirror, "1", {}, ADA, NOW)
 
 
-def test_keys_are_of_one_caller_and_the_oldest_are_forgotten(mirror: Mirror) -> None:
+def test_keys_belong_to_one_caller_and_the_oldest_expire(mirror: Mirror) -> None:
     bob = Caller("bob", Role.ADMIN, ("*",))
-    asked(mirror, "k")
-    start_again(mirror, 2)
-    assert asked(mirror, "k", bob) == 1
+    records_written(mirror, "k")
+    restart_task(mirror, 2)
+    assert records_written(mirror, "k", bob) == 1
     for number in range(REQUESTS_KEPT):
-        start_again(mirror, 3 + number)
-        asked(mirror, f"k{number}")
-    start_again(mirror, 100)
+        restart_task(mirror, 3 + number)
+        records_written(mirror, f"k{number}")
+    restart_task(mirror, 100)
 
-    assert asked(mirror, "k") == 1
-    wish: Any = mirror.jobs[ONE].intent
-    assert len(wish.requests) == REQUESTS_KEPT
+    assert records_written(mirror, "k") == 1
+    intent: Any = mirror.jobs[ONE].intent
+    assert len(intent.requests) == REQUESTS_KEPT
 
 
-def test_a_bad_key_and_an_unseen_job_are_refused(mirror: Mirror) -> None:
+def test_a_bad_key_and_an_invisible_job_are_refused(mirror: Mirror) -> None:
     stranger = Caller("eve", Role.SUBMITTER, ("elsewhere",))
     with pytest.raises(BadField):
         idempotent(restart.restart_tasks, "a key with spaces")
     with pytest.raises(NotFound):
-        asked(mirror, "k", stranger)
+        records_written(mirror, "k", stranger)

@@ -1,4 +1,4 @@
-"""Output of one task and of whole arrays, over retries, from a source of real files."""
+"""Output of one task and of whole arrays, over retries, read from real files."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ async def job_with(server: Serving, count: int, **cells: Any) -> str:
 
 
 def texts(body: bytes) -> dict[tuple[int, int, str], bytes]:
-    """What each stream of each attempt said, put together by offset."""
+    """The output of each stream of each attempt, joined by offset."""
     found: dict[tuple[int, int, str], bytes] = {}
     for line in body.splitlines():
         chunk = json.loads(line)
@@ -42,7 +42,7 @@ def texts(body: bytes) -> dict[tuple[int, int, str], bytes]:
     return found
 
 
-async def test_the_raw_output_of_one_stream_comes_as_it_was_written(tmp_path: Path) -> None:
+async def test_the_text_of_one_stream_is_sent_as_it_was_written(tmp_path: Path) -> None:
     raw = bytes(range(256)) * 100
     async with serving(tmp_path, MemoryStore) as server:
         job = await job_with(server, 2, number=[1, 1], state=[RUNNING, RUNNING])
@@ -59,20 +59,20 @@ async def test_the_raw_output_of_one_stream_comes_as_it_was_written(tmp_path: Pa
     assert (silent.status, silent.body) == (200, b"")
 
 
-async def test_all_streams_of_an_array_come_as_chunks(tmp_path: Path) -> None:
+async def test_all_streams_of_an_array_are_sent_as_chunks(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         job = await job_with(server, 200, number=[1] * 200, state=[RUNNING] * 200)
         for index in range(200):
             server.source.write(f"{job}.{index}.1.stdout", b"%d" % index)
         reply = await server.call("GET", f"/v1/jobs/{job}/logs?format=chunks")
-        one = await server.call("GET", f"/v1/jobs/{job}/logs?format=chunks&index=7&stream=stdout")
+        single = await server.call("GET", f"/v1/jobs/{job}/logs?format=chunks&index=7&stream=stdout")
 
     assert texts(reply.body) == {(index, 1, "stdout"): b"%d" % index for index in range(200)}
-    assert texts(one.body) == {(7, 1, "stdout"): b"7"}
+    assert texts(single.body) == {(7, 1, "stdout"): b"7"}
     assert 1 < server.source.most_open <= logs.OPEN_AT_ONCE
 
 
-async def test_following_goes_on_over_retries_until_the_task_has_ended(tmp_path: Path) -> None:
+async def test_following_continues_over_retries_until_the_task_has_ended(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         job = await server.submit(retries=1)
         await server.put("apiserver", node(1))
@@ -121,7 +121,7 @@ async def test_following_an_array_ends_with_the_job(tmp_path: Path) -> None:
     ]
 
 
-async def test_a_node_that_is_away_is_told_and_stops_nobody_else(tmp_path: Path) -> None:
+async def test_an_unreachable_node_is_reported_and_does_not_affect_others(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         job = await server.submit(count=2)
         await server.put("apiserver", node(1), node(2, "desk"))
@@ -134,7 +134,7 @@ async def test_a_node_that_is_away_is_told_and_stops_nobody_else(tmp_path: Path)
         reply = await server.call("GET", f"/v1/jobs/{job}/logs?format=chunks&stream=stdout")
         alone = await server.call("GET", f"/v1/jobs/{job}/logs?index=0")
 
-    told = [json.loads(line) for line in reply.body.splitlines()]
+    sent = [json.loads(line) for line in reply.body.splitlines()]
     assert {
         "index": 0,
         "attempt": 1,
@@ -142,15 +142,15 @@ async def test_a_node_that_is_away_is_told_and_stops_nobody_else(tmp_path: Path)
         "offset": 0,
         "missing": 0,
         "reason": "node n1 is not connected",
-    } in told
+    } in sent
     assert texts(reply.body) == {(1, 1, "stdout"): b"here"}
     assert (alone.status, alone.json["code"]) == (503, "unavailable")
 
 
-async def test_a_follower_waits_for_a_node_that_is_away_for_a_moment(
+async def test_a_follower_waits_for_a_node_that_reconnects(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logs, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(logs, "RETRY_SECONDS", 0.01)
     async with serving(tmp_path, MemoryStore) as server:
         job = await job_with(server, 1, number=[1], state=[RUNNING])
         server.source.write(f"{job}.0.1.stdout", b"before\n")
@@ -164,10 +164,10 @@ async def test_a_follower_waits_for_a_node_that_is_away_for_a_moment(
             assert await anext(lines) == b"while away"
 
 
-async def test_what_was_read_before_a_node_went_away_comes_once(
+async def test_output_read_before_a_disconnect_is_sent_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logs, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(logs, "RETRY_SECONDS", 0.0)
     async with serving(tmp_path, MemoryStore) as server:
         job = await job_with(server, 1, number=[1], state=[SUCCEEDED])
         server.source.write(f"{job}.0.1.stdout", b"whole", ended=True)
@@ -193,7 +193,7 @@ async def test_a_follower_does_not_wait_for_a_lost_node(tmp_path: Path) -> None:
     assert json.loads(reply.body)["reason"] == "node n1 is not connected"
 
 
-async def test_what_was_refused_has_no_output_and_what_is_unknown_is_not_found(tmp_path: Path) -> None:
+async def test_a_refused_attempt_has_no_output_and_an_unknown_one_is_not_found(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         job = await job_with(server, 1, number=[1], state=[AttemptState.REFUSED])
         server.source.write(f"{job}.0.1.stdout", b"never")
@@ -214,7 +214,7 @@ async def test_what_was_refused_has_no_output_and_what_is_unknown_is_not_found(t
     assert [reply.status for reply in replies.values()] == [200, 404, 404, 400, 400, 400, 400]
 
 
-async def test_a_reader_that_goes_away_closes_what_it_opened(tmp_path: Path) -> None:
+async def test_a_reader_that_disconnects_closes_its_streams(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         job = await job_with(server, 1, number=[1], state=[RUNNING])
         server.source.write(f"{job}.0.1.stdout", b"x\n")

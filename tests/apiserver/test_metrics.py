@@ -1,13 +1,18 @@
-"""Figures for Prometheus: right, in its own form, and no more series than the code has words for."""
+"""Metrics: correct, in the text format of Prometheus, and with a bounded number of series."""
 
 import asyncio
 import re
 import subprocess
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from rota.apiserver.metrics import ClusterTotals
+from rota.apiserver.routes import server as routes_server
+from rota.engine.state.entries import JobEntry
 from rota.identity.tokens import Role
 from rota.model.lifecycle import NodeState
 from rota.store.memory import MemoryStore
@@ -23,11 +28,13 @@ async def scraped(server: Serving) -> dict[str, float]:
     assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
     families = text_string_to_metric_families(reply.body.decode())
     return {
-        " ".join((one.name, *one.labels.values())): one.value for family in families for one in family.samples
+        " ".join((sample.name, *sample.labels.values())): sample.value
+        for family in families
+        for sample in family.samples
     }
 
 
-async def test_the_cluster_is_added_up(tmp_path: Path) -> None:
+async def test_gauges_are_totals_of_the_cluster(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         for number, state in ((1, NodeState.READY), (2, NodeState.READY), (3, NodeState.LOST)):
             await server.put("apiserver", node(number, f"n{number}"))
@@ -48,7 +55,7 @@ async def test_the_cluster_is_added_up(tmp_path: Path) -> None:
     assert found["rota_info memory 0.1.0"] == 1
 
 
-async def test_what_happens_is_counted(tmp_path: Path) -> None:
+async def test_events_and_requests_are_counted(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         before = await scraped(server)
         await server.submit()
@@ -67,7 +74,7 @@ async def test_what_happens_is_counted(tmp_path: Path) -> None:
     assert after["rota_revision"] > before["rota_revision"]
 
 
-async def test_more_jobs_nodes_users_and_namespaces_make_no_more_series(tmp_path: Path) -> None:
+async def test_the_number_of_series_does_not_grow_with_jobs_nodes_and_namespaces(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         for number in range(1, 4):
             await server.put("apiserver", node(number, f"node-{number}"))
@@ -89,17 +96,46 @@ async def test_more_jobs_nodes_users_and_namespaces_make_no_more_series(tmp_path
     assert not any(re.search(r"team-|job-|node-|r4", name) for name in after)
 
 
-async def test_figures_of_all_are_for_those_who_see_all(tmp_path: Path) -> None:
+async def test_other_requests_are_served_between_the_batches_of_a_scrape(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    iterations = 0
+    batches: list[int] = []
+    add = ClusterTotals.add
+
+    async def count_iterations() -> None:
+        nonlocal iterations
+        while True:
+            iterations += 1
+            await asyncio.sleep(0)
+
+    def record(totals: ClusterTotals, entries: Iterable[JobEntry]) -> None:
+        batches.append(iterations)
+        add(totals, entries)
+
+    monkeypatch.setattr(routes_server, "JOBS_AT_ONCE", 1)
+    monkeypatch.setattr(ClusterTotals, "add", record)
+    async with serving(tmp_path, MemoryStore) as server, asyncio.TaskGroup() as tasks:
+        for _ in range(3):
+            await server.submit()
+        counting = tasks.create_task(count_iterations())
+        await scraped(server)
+        counting.cancel()
+
+    assert len(batches) == len(set(batches)) == 3
+
+
+async def test_metrics_need_access_to_all_namespaces(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         viewer = await server.call("GET", "/metrics", Authorization=server.token_for(Role.VIEWER, "*"))
         narrow = await server.call("GET", "/metrics", Authorization=server.token_for(Role.ADMIN, "ci"))
-        nobody = await server.call("GET", "/metrics", Authorization="")
+        unauthenticated = await server.call("GET", "/metrics", Authorization="")
 
-    assert (viewer.status, narrow.status, nobody.status) == (200, 403, 401)
+    assert (viewer.status, narrow.status, unauthenticated.status) == (200, 403, 401)
 
 
 @needs("prometheus")
-async def test_prometheus_own_tool_finds_nothing_wrong(tmp_path: Path) -> None:
+async def test_promtool_finds_no_error(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         await server.submit()
         text = (await server.call("GET", "/metrics")).body

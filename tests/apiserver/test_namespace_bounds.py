@@ -1,4 +1,4 @@
-"""What is set for a namespace binds its jobs on every way in, and says so."""
+"""Bounds of a namespace hold for submits, updates, reruns and crons, and refusals name the field."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from rota.testing.stage import Stage
 from tests.apiserver.serving import Reply, Serving, serving
 
 
-async def bind(server: Serving, **bounds: Any) -> None:
+async def set_bounds(server: Serving, **bounds: Any) -> None:
     reply = await server.call("PUT", "/v1/namespaces/team", {"bounds": bounds})
     assert reply.status == 200, reply
     assert reply.json["bounds"] == bounds
@@ -42,11 +42,11 @@ async def submit(server: Serving, **spec: Any) -> Reply:
         ({"clusters": ["small", "large"]}, {}, "cluster"),
     ],
 )
-async def test_what_a_job_may_not_ask_for_is_named(
+async def test_a_field_beyond_the_bounds_is_named(
     tmp_path: Path, bounds: dict[str, Any], spec: dict[str, Any], field: str
 ) -> None:
     async with serving(tmp_path, MemoryStore) as server:
-        await bind(server, **bounds)
+        await set_bounds(server, **bounds)
         refused = await submit(server, **spec)
         elsewhere = await submit(server, **spec, namespace="other")
 
@@ -65,19 +65,19 @@ async def test_what_a_job_may_not_ask_for_is_named(
         ({"jobs": 1}, {}),
     ],
 )
-async def test_what_is_within_the_bounds_is_accepted(
+async def test_a_job_within_the_bounds_is_accepted(
     tmp_path: Path, bounds: dict[str, Any], spec: dict[str, Any]
 ) -> None:
     async with serving(tmp_path, MemoryStore) as server:
-        await bind(server, **bounds)
+        await set_bounds(server, **bounds)
         accepted = await submit(server, **spec)
 
     assert accepted.status == 201, accepted
 
 
-async def test_what_a_job_does_not_say_is_chosen_to_fit(tmp_path: Path) -> None:
+async def test_defaults_are_chosen_within_the_bounds(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
-        await bind(server, priority=10, clusters=["default"])
+        await set_bounds(server, priority=10, clusters=["default"])
         made = await submit(server)
 
     assert (made.json["spec"]["priority"], made.json["spec"]["cluster"]) == (10, "default")
@@ -92,11 +92,11 @@ async def test_what_a_job_does_not_say_is_chosen_to_fit(tmp_path: Path) -> None:
         ({"bytes": 4000}, {"env": {"A": "a" * 2000}}, {"files": {"f": "YWFh" * 700}}),
     ],
 )
-async def test_what_is_kept_for_a_namespace_is_bounded(
+async def test_what_is_stored_for_a_namespace_is_bounded(
     tmp_path: Path, bounds: dict[str, Any], first: dict[str, Any], second: dict[str, Any]
 ) -> None:
     async with serving(tmp_path, MemoryStore) as server:
-        await bind(server, **bounds)
+        await set_bounds(server, **bounds)
         accepted, refused = await submit(server, **first), await submit(server, **second)
         elsewhere = await submit(server, **second, namespace="default")
         await server.call("POST", f"/v1/jobs/{accepted.json['id']}/cancel")
@@ -109,10 +109,10 @@ async def test_what_is_kept_for_a_namespace_is_bounded(
     assert again.status == 201, again
 
 
-async def test_an_update_is_checked_in_what_it_changes(tmp_path: Path) -> None:
+async def test_an_update_is_checked_only_in_what_it_changes(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         made = (await submit(server, priority=70, count=5)).json["id"]
-        await bind(server, priority=60, tasks=6, tolerate=[])
+        await set_bounds(server, priority=60, tasks=6, tolerate=[])
 
         async def patch(**fields: Any) -> int:
             return (await server.call("PATCH", f"/v1/jobs/{made}", fields)).status
@@ -129,20 +129,20 @@ async def test_an_update_is_checked_in_what_it_changes(tmp_path: Path) -> None:
     assert statuses == [403, 403, 429, 200, 200, 200]
 
 
-async def test_a_rerun_is_bound(tmp_path: Path) -> None:
+async def test_a_rerun_is_checked_against_the_bounds(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         made = (await submit(server, priority=70)).json["id"]
         await server.call("POST", f"/v1/jobs/{made}/cancel")
-        await bind(server, priority=60)
+        await set_bounds(server, priority=60)
         again = await server.call("POST", f"/v1/jobs/{made}/rerun", {})
 
     assert (again.status, again.json["field"]) == (403, "priority")
 
 
-async def test_crons_are_bound_when_they_are_made_and_when_they_run(tmp_path: Path) -> None:
+async def test_crons_are_checked_when_they_are_created_and_when_they_run(tmp_path: Path) -> None:
     cron = {"name": "tick", "namespace": "team", "schedule": "0 1 * * *", "overlap": "allow"}
     async with serving(tmp_path, MemoryStore) as server:
-        await bind(server, priority=60, jobs=1)
+        await set_bounds(server, priority=60, jobs=1)
         refused = await server.call(
             "POST", "/v1/crons", {**cron, "job": {"command": ["true"], "priority": 70}}
         )
@@ -163,7 +163,7 @@ async def test_crons_are_bound_when_they_are_made_and_when_they_run(tmp_path: Pa
         (NamespaceBounds(jobs=1), "may have 1 unfinished jobs"),
     ],
 )
-def test_planned_runs_beyond_the_bounds_are_skipped_with_the_reason(
+def test_cron_runs_beyond_the_bounds_are_skipped_with_the_reason(
     bounds: NamespaceBounds, reason: str
 ) -> None:
     stage = Stage()
@@ -196,16 +196,16 @@ async def test_bad_bounds_are_named(tmp_path: Path, bounds: dict[str, Any], fiel
     assert (reply.status, reply.json["field"]) == (400, field)
 
 
-async def test_bounds_stay_where_a_client_does_not_know_of_them(tmp_path: Path) -> None:
+async def test_bounds_stay_when_a_client_leaves_them_out(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
-        await bind(server, priority=60)
+        await set_bounds(server, priority=60)
         kept = await server.call("PUT", "/v1/namespaces/team", {"weight": 2})
         lifted = await server.call("PUT", "/v1/namespaces/team", {"bounds": {}})
 
     assert (kept.json["bounds"], lifted.json["bounds"]) == ({"priority": 60}, {})
 
 
-async def test_only_an_operator_of_all_namespaces_sets_bounds(tmp_path: Path) -> None:
+async def test_only_an_operator_of_all_namespaces_may_set_bounds(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         token = server.token_for(Role.ADMIN, "team")
         body = {"bounds": {"priority": 100}}
@@ -214,7 +214,7 @@ async def test_only_an_operator_of_all_namespaces_sets_bounds(tmp_path: Path) ->
     assert refused.status == 403
 
 
-def test_without_a_record_every_namespace_but_default_has_bounds_of_its_own() -> None:
+def test_without_a_record_every_namespace_but_default_has_default_bounds() -> None:
     stage = Stage()
 
     assert bounds_of(stage.mirror, "default") == NamespaceBounds()
@@ -228,7 +228,7 @@ def test_a_record_without_bounds_can_be_read() -> None:
     assert codec.decode(namespace.key, codec.encode(namespace)) == namespace
 
 
-async def test_accounts_are_empty_when_the_jobs_are_gone(tmp_path: Path) -> None:
+async def test_usage_is_zero_when_the_jobs_are_deleted(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         made = (await submit(server, count=3, env={"A": "b"})).json["id"]
         shown = (await server.call("GET", "/v1/namespaces/team")).json["kept"]

@@ -1,4 +1,4 @@
-"""Namespaces with quotas, and taints of nodes: what an operator may set, and what is refused, by field."""
+"""Quotas of namespaces and taints of nodes: what operators may set, and what is refused by field."""
 
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ def applied(mirror: Mirror, plan: Plan) -> Plan:
     return plan
 
 
-def test_a_quota_is_kept_in_the_units_of_the_model() -> None:
+def test_a_quota_is_stored_in_the_units_of_the_model() -> None:
     quota = {"cpu": 1.5, "memory": "2g", "gpu": 0.5, "tasks": 7, "licence": 3}
     plan = namespaces.set_namespace(Mirror(), "team", {"quota": quota, "weight": 5}, ADA)
 
@@ -66,14 +66,14 @@ def test_bad_input_names_the_field(body: dict[str, Any], field: str) -> None:
     assert refused.value.hint
 
 
-def test_a_namespace_belongs_to_the_cluster_not_to_whoever_works_in_it() -> None:
+def test_only_a_cluster_wide_operator_may_change_a_namespace() -> None:
     with pytest.raises(NotAllowed):
         namespaces.set_namespace(Mirror(), "team", {}, OPERATOR)
     with pytest.raises(NotFound):
         namespaces.delete_namespace(Mirror(), "team", ADA)
 
 
-def test_who_waits_for_a_quota_is_placed_when_it_is_gone() -> None:
+def test_a_job_that_waits_for_a_quota_is_placed_when_that_is_removed() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a")
     applied(rounds.mirror, namespaces.set_namespace(rounds.mirror, "team", {"quota": {"cpu": 0}}, ADA))
@@ -99,7 +99,7 @@ def tainted(*taints: str) -> Mirror:
     return mirror
 
 
-def test_taints_are_added_replaced_by_key_and_taken_away() -> None:
+def test_taints_are_added_replaced_by_key_and_removed() -> None:
     mirror = tainted("dedicated=ci", "gpu")
     added = taint_node(mirror, "a", {"taint": ["dedicated=ml", "slow"]}, ADA)
     gone = taint_node(mirror, "a", {"untaint": ["dedicated"]}, ADA)
@@ -112,10 +112,10 @@ def test_taints_are_added_replaced_by_key_and_taken_away() -> None:
 
 def test_a_node_keeps_its_taints_when_it_is_cordoned_drained_and_opened() -> None:
     mirror = tainted("gpu")
-    for wish in (Eligibility.DRAINING, Eligibility.OPEN, Eligibility.CORDONED):
-        applied(mirror, set_node_eligibility(mirror, "a", wish, ADA))
+    for eligibility in (Eligibility.DRAINING, Eligibility.OPEN, Eligibility.CORDONED):
+        applied(mirror, set_node_eligibility(mirror, "a", eligibility, ADA))
 
-        assert mirror.nodes[NodeId("a")].intent == NodeIntent(NodeId("a"), wish, ("gpu",))
+        assert mirror.nodes[NodeId("a")].intent == NodeIntent(NodeId("a"), eligibility, ("gpu",))
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ async def test_a_namespace_is_set_shown_listed_and_deleted(tmp_path: Path) -> No
     assert (deleted.status, again.status) == (204, 404)
 
 
-async def test_what_a_namespace_holds_is_shown_against_its_quota(tmp_path: Path) -> None:
+async def test_usage_of_a_namespace_is_shown_with_its_quota(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         mirror = server.engine.mirror
         mirror.usage.charge(job_spec(namespace="team").queue_key.owner, (("cpu", 1500), ("gpu", 500)), 2)

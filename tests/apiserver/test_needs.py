@@ -1,4 +1,4 @@
-"""What a job needs, by whose word: its own, its namespace's, what the last of its name used, or nobody's."""
+"""Origins of needs: explicit, from the namespace, observed at the last job of the name, or built in."""
 
 from typing import Any
 
@@ -6,9 +6,8 @@ import msgspec
 import pytest
 
 from rota.apiserver.admission import crons, namespaces
-from rota.apiserver.admission import update as admit_update
 from rota.apiserver.admission.submission import SubmitResult, submit_job
-from rota.apiserver.admission.update import UpdateRequest
+from rota.apiserver.admission.update import UpdateRequest, update_job
 from rota.apiserver.views import job_spec
 from rota.engine.state.mirror import Mirror
 from rota.engine.time_zones import zone
@@ -42,8 +41,8 @@ def submitted(mirror: Mirror, key: str | None = None, **body: Any) -> JobSpec:
     return mirror.jobs[plan.answer.job].spec
 
 
-def ran(mirror: Mirror, state: JobState = JobState.SUCCEEDED, *, tasks: int = 1, **body: Any) -> JobId:
-    """A job of so many tasks that is over, each of which used what is said."""
+def ended_job(mirror: Mirror, state: JobState = JobState.SUCCEEDED, *, tasks: int = 1, **body: Any) -> JobId:
+    """An ended job with that many tasks, each of which has used these amounts."""
     used = {name: body.pop(name, 0) for name in ("peak_kib", "cpu_us", "ran_us")}
     spec = submitted(mirror, count=tasks, **body)
     end = AttemptState.SUCCEEDED if state is JobState.SUCCEEDED else AttemptState.FAILED
@@ -62,14 +61,14 @@ def mirror() -> Mirror:
     return made
 
 
-def test_what_nobody_speaks_of_is_as_it_ever_was(mirror: Mirror) -> None:
+def test_needs_that_are_not_given_have_the_built_in_defaults(mirror: Mirror) -> None:
     spec = submitted(mirror)
 
     assert (spec.needs, spec.observed) == ({"cpu": 1000}, {})
     assert spec.origins == {"cpu": "default", "memory": "default"}
 
 
-def test_a_namespace_speaks_where_its_jobs_do_not(mirror: Mirror) -> None:
+def test_defaults_of_the_namespace_apply_where_a_job_gives_none(mirror: Mirror) -> None:
     mirror.apply(NamespaceRecord("team", defaults={"cpu": 2000, "memory": GIB, "licence": 1}))
     unsaid = submitted(mirror, namespace="team")
     said = submitted(mirror, namespace="team", cpu=0.5, memory=0, resources={"licence": 0})
@@ -81,10 +80,10 @@ def test_a_namespace_speaks_where_its_jobs_do_not(mirror: Mirror) -> None:
     assert elsewhere.needs == {"cpu": 1000}
 
 
-def test_a_submit_that_is_repeated_is_the_same_though_the_defaults_have_changed(mirror: Mirror) -> None:
+def test_a_repeated_submit_is_the_same_job_though_the_defaults_changed(mirror: Mirror) -> None:
     first = submitted(mirror, "key", namespace="team")
     mirror.apply(NamespaceRecord("team", defaults={"memory": GIB}))
-    ran(mirror, namespace="team", peak_kib=2**20)
+    ended_job(mirror, namespace="team", peak_kib=2**20)
     again = submitted(mirror, "key", namespace="team")
 
     assert again is first
@@ -93,8 +92,8 @@ def test_a_submit_that_is_repeated_is_the_same_though_the_defaults_have_changed(
         submitted(mirror, "key", namespace="team", memory="1g")
 
 
-def test_what_the_last_of_its_name_used_is_assessed_and_not_reserved(mirror: Mirror) -> None:
-    ran(mirror, peak_kib=2 * 2**20, ran_us=10 * SECOND_US, cpu_us=34 * SECOND_US)
+def test_observed_use_of_the_last_job_of_the_name_is_assessed_not_reserved(mirror: Mirror) -> None:
+    ended_job(mirror, peak_kib=2 * 2**20, ran_us=10 * SECOND_US, cpu_us=34 * SECOND_US)
     spec = submitted(mirror)
 
     assert spec.needs == {"cpu": 1000}
@@ -105,32 +104,32 @@ def test_what_the_last_of_its_name_used_is_assessed_and_not_reserved(mirror: Mir
     assert shown["memory"] == {"reserved": 0, "assessed": 2458 * MIB, "origin": "observed"}
 
 
-def test_a_word_of_its_own_or_of_its_namespace_switches_that_off(mirror: Mirror) -> None:
+def test_an_explicit_need_or_a_namespace_default_overrides_observed_use(mirror: Mirror) -> None:
     mirror.apply(NamespaceRecord("team", defaults={"memory": GIB}))
     for namespace in ("default", "team"):
-        ran(mirror, namespace=namespace, peak_kib=2 * 2**20)
+        ended_job(mirror, namespace=namespace, peak_kib=2 * 2**20)
 
     assert submitted(mirror, memory=0).observed == {}
     assert submitted(mirror, namespace="team").observed == {}
     assert list(submitted(mirror).observed) == ["memory"]
 
 
-def test_others_names_namespaces_failures_and_what_is_forgotten_count_for_nothing(mirror: Mirror) -> None:
-    ran(mirror, name="other", peak_kib=2 * 2**20)
-    ran(mirror, namespace="other", peak_kib=2 * 2**20)
-    ran(mirror, JobState.FAILED, peak_kib=2 * 2**20)
+def test_other_names_other_namespaces_failures_and_deleted_jobs_are_ignored(mirror: Mirror) -> None:
+    ended_job(mirror, name="other", peak_kib=2 * 2**20)
+    ended_job(mirror, namespace="other", peak_kib=2 * 2**20)
+    ended_job(mirror, JobState.FAILED, peak_kib=2 * 2**20)
     assert submitted(mirror).observed == {}
 
-    last = ran(mirror, peak_kib=2 * 2**20)
+    last = ended_job(mirror, peak_kib=2 * 2**20)
     assert submitted(mirror).observed != {}
     mirror.forget(mirror.jobs[last].spec.key)
     assert submitted(mirror).observed == {}
     assert all(job in mirror.jobs for job in mirror.ended_jobs.last_succeeded.values())
 
 
-def test_only_the_last_counts_and_it_is_found_again_after_a_restart(mirror: Mirror) -> None:
-    ran(mirror, peak_kib=4 * 2**20)
-    ran(mirror, peak_kib=2**20)
+def test_only_the_last_job_counts_and_it_is_found_again_after_a_restart(mirror: Mirror) -> None:
+    ended_job(mirror, peak_kib=4 * 2**20)
+    ended_job(mirror, peak_kib=2**20)
     records = [
         record
         for job in mirror.jobs.values()
@@ -149,26 +148,26 @@ def test_only_the_last_counts_and_it_is_found_again_after_a_restart(mirror: Mirr
 @pytest.mark.parametrize(
     ("used", "found"),
     [
-        ({"peak_kib": 1024}, {}),  # every machine has it
+        ({"peak_kib": 1024}, {}),  # too little to matter
         ({"peak_kib": 54 * 1024}, {"memory": 65 * MIB}),
-        ({"ran_us": 10 * SECOND_US, "cpu_us": SECOND_US}, {}),  # never less than one
+        ({"ran_us": 10 * SECOND_US, "cpu_us": SECOND_US}, {}),  # never less than one core
         ({"ran_us": 10 * SECOND_US, "cpu_us": 11 * SECOND_US}, {}),
         ({"ran_us": 10 * SECOND_US, "cpu_us": 12 * SECOND_US}, {"cpu": 2000}),
-        ({"ran_us": SECOND_US // 10, "cpu_us": SECOND_US}, {}),  # too short to tell
+        ({"ran_us": SECOND_US // 10, "cpu_us": SECOND_US}, {}),  # too short to measure
     ],
 )
-def test_little_says_nothing(mirror: Mirror, used: dict[str, int], found: dict[str, int]) -> None:
-    assert used_by(mirror.jobs[ran(mirror, JobState.SUCCEEDED, tasks=1, **used)]) == found
+def test_small_observed_use_is_ignored(mirror: Mirror, used: dict[str, int], found: dict[str, int]) -> None:
+    assert used_by(mirror.jobs[ended_job(mirror, JobState.SUCCEEDED, tasks=1, **used)]) == found
 
 
-def test_nothing_is_assessed_above_what_the_largest_node_has(mirror: Mirror) -> None:
-    ran(mirror, peak_kib=15 * 2**20, ran_us=10 * SECOND_US, cpu_us=900 * SECOND_US)
+def test_assessed_needs_are_capped_by_the_largest_node(mirror: Mirror) -> None:
+    ended_job(mirror, peak_kib=15 * 2**20, ran_us=10 * SECOND_US, cpu_us=900 * SECOND_US)
 
     assert submitted(mirror).observed == {"cpu": 8000, "memory": 16 * GIB}
 
 
-def test_of_a_large_job_only_the_last_blocks_are_looked_at(mirror: Mirror) -> None:
-    job = ran(mirror, tasks=BLOCK_TASKS * (OBSERVED_BLOCKS + 1), peak_kib=2**20)
+def test_only_the_last_blocks_of_a_large_job_are_read(mirror: Mirror) -> None:
+    job = ended_job(mirror, tasks=BLOCK_TASKS * (OBSERVED_BLOCKS + 1), peak_kib=2**20)
     entry = mirror.jobs[job]
     first = reported(entry.statuses[0], [0], AttemptState.SUCCEEDED, peak_kib=8 * 2**20)
     entry.statuses[0] = first
@@ -176,13 +175,13 @@ def test_of_a_large_job_only_the_last_blocks_are_looked_at(mirror: Mirror) -> No
     assert used_by(entry) == {"memory": 1229 * MIB}
 
 
-def test_an_update_makes_a_need_its_own_word_and_null_gives_it_back(mirror: Mirror) -> None:
+def test_an_update_makes_a_need_explicit_and_null_resets_it(mirror: Mirror) -> None:
     mirror.apply(NamespaceRecord("team", defaults={"memory": GIB}))
     job = submitted(mirror, namespace="team").id
     mirror.apply(JobStatus(job, JobState.ACTIVE))
 
     def update(**fields: Any) -> JobSpec:
-        applied(mirror, admit_update.update_job(mirror, job, UpdateRequest(fields), ADA, at(0)))
+        applied(mirror, update_job(mirror, job, UpdateRequest(fields), ADA, at(0)))
         return mirror.jobs[job].spec
 
     own = update(memory="2g")
@@ -194,7 +193,7 @@ def test_an_update_makes_a_need_its_own_word_and_null_gives_it_back(mirror: Mirr
     assert (back.needs, back.origins["memory"]) == ({"cpu": 1000, "memory": 3 * GIB}, "namespace")
 
 
-def test_each_run_of_a_cron_is_assessed_anew_and_an_old_cron_as_it_was(mirror: Mirror) -> None:
+def test_each_run_of_a_cron_is_assessed_again_and_an_old_cron_record_is_not(mirror: Mirror) -> None:
     body = {"name": "nightly", "schedule": "0 2 * * *", "job": {"command": ["train"], "cpu": 1}}
     applied(mirror, crons.create(mirror, body, ADA, zone, at(0)))
     mirror.apply(NamespaceRecord("default", defaults={"memory": GIB, "cpu": 4000}))
@@ -211,11 +210,11 @@ def test_each_run_of_a_cron_is_assessed_anew_and_an_old_cron_as_it_was(mirror: M
     old = msgspec.structs.replace(cron, template=msgspec.structs.replace(cron.template, origins={}))
     mirror.apply(old)
     assert run(1000).needs == {"cpu": 1000}
-    assert crons.create(mirror, body, ADA, zone, at(0)).puts == ()  # it is there just so
+    assert crons.create(mirror, body, ADA, zone, at(0)).puts == ()  # the same cron exists
     assert mirror.ended_jobs.last_succeeded["default", "nightly"] == "2"
 
 
-def test_records_of_before_are_read_and_say_nothing_of_whose_word_it_was() -> None:
+def test_old_records_without_origins_can_be_read() -> None:
     namespace = NamespaceRecord("team", {"cpu": 1000}, 2)
     raw = msgspec.msgpack.encode({"name": "team", "quota": {"cpu": 1000}, "weight": 2})
     read = msgspec.msgpack.decode(raw, type=NamespaceRecord)
@@ -227,7 +226,7 @@ def test_records_of_before_are_read_and_say_nothing_of_whose_word_it_was() -> No
     assert with_observed_needs(spec) is spec
 
 
-def test_defaults_that_are_left_out_stay_and_are_taken_off_by_an_empty_table() -> None:
+def test_defaults_that_are_left_out_stay_and_an_empty_table_removes_them() -> None:
     mirror = Mirror()
     asked = {"cpu": 2, "memory": "4g", "gpu": 0.5, "licence": 1, "disk": 0}
     applied(mirror, namespaces.set_namespace(mirror, "team", {"defaults": asked}, ADA))
@@ -251,7 +250,7 @@ def test_defaults_that_are_left_out_stay_and_are_taken_off_by_an_empty_table() -
         ({"licence": -1}, "defaults.licence"),
     ],
 )
-def test_a_default_that_no_job_could_ask_for_is_refused_by_its_field(defaults: object, field: str) -> None:
+def test_an_invalid_default_is_refused_by_its_field(defaults: object, field: str) -> None:
     with pytest.raises(Rejected) as refused:
         namespaces.set_namespace(Mirror(), "team", {"defaults": defaults}, ADA)
 

@@ -1,4 +1,4 @@
-"""Lists: which entries, in which order, with which fields, page by page."""
+"""Lists: filters, order, fields and pages."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,7 +44,7 @@ async def test_jobs_come_newest_first_or_oldest_first(tmp_path: Path) -> None:
     assert whole == [["1", "2", "3", "4", "5"]]
 
 
-async def test_pages_are_steady_while_jobs_come_and_go(tmp_path: Path) -> None:
+async def test_pages_neither_skip_nor_repeat_while_jobs_come_and_go(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         for _ in range(6):
             await server.submit()
@@ -58,7 +58,9 @@ async def test_pages_are_steady_while_jobs_come_and_go(tmp_path: Path) -> None:
     assert [job["id"] for job in second.json["jobs"]] == ["4", "3"]
 
 
-async def test_a_page_on_which_nothing_fits_leads_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_page_without_matches_leads_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("rota.apiserver.views.jobs.SCANNED_MAX", 2)
     async with serving(tmp_path, MemoryStore) as server:
         await server.submit(name="rare")
@@ -89,7 +91,7 @@ async def test_a_page_on_which_nothing_fits_leads_on(tmp_path: Path, monkeypatch
         ("cluster=default&limit=1", ["3"]),
     ],
 )
-async def test_jobs_are_chosen_by_what_they_are(tmp_path: Path, query: str, found: list[str]) -> None:
+async def test_jobs_are_filtered(tmp_path: Path, query: str, found: list[str]) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         await server.submit(name="a", labels={"team": "web", "tier": "1"})
         await server.submit(name="b", labels={"team": "db"})
@@ -100,7 +102,7 @@ async def test_jobs_are_chosen_by_what_they_are(tmp_path: Path, query: str, foun
     assert [job["id"] for job in reply.json["jobs"]] == found
 
 
-async def test_nodes_are_paged_sorted_and_chosen(tmp_path: Path) -> None:
+async def test_nodes_are_paged_sorted_and_filtered(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         await server.put("apiserver", *(node(number, f"n{number}") for number in (1, 2, 10)))
         await server.put("watcher", *(node_status(number) for number in (1, 2)))
@@ -128,7 +130,7 @@ async def test_nodes_are_paged_sorted_and_chosen(tmp_path: Path) -> None:
         ("/v1/tokens", "tokens"),
     ],
 )
-async def test_only_the_fields_that_are_asked_for_are_shown(tmp_path: Path, path: str, name: str) -> None:
+async def test_only_requested_fields_are_shown(tmp_path: Path, path: str, name: str) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         await server.submit()
         await server.put("apiserver", node(1, "n1"))
@@ -145,7 +147,7 @@ async def test_only_the_fields_that_are_asked_for_are_shown(tmp_path: Path, path
     assert wrong.json["hint"]
 
 
-async def test_fields_are_chosen_of_a_single_one_too(tmp_path: Path) -> None:
+async def test_fields_can_be_selected_for_a_single_resource_too(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         await server.submit()
         job = await server.call("GET", "/v1/jobs/1?fields=state,spec")
@@ -192,11 +194,11 @@ async def test_a_bad_parameter_is_named_with_what_would_be_accepted(
     assert reply.json["hint"]
 
 
-def test_a_page_goes_on_behind_a_name_that_is_gone() -> None:
-    wanted = pages.PageRequest(2, "b", descending=False, only=None)
+def test_a_page_continues_after_a_deleted_name() -> None:
+    request = pages.PageRequest(2, "b", descending=False, only=None)
 
-    assert pages.paginate(["a", "c", "d", "e"], str, wanted) == (["c", "d"], "d")
-    assert pages.paginate(["a", "c"], str, wanted) == (["c"], None)
+    assert pages.paginate(["a", "c", "d", "e"], str, request) == (["c", "d"], "d")
+    assert pages.paginate(["a", "c"], str, request) == (["c"], None)
 
 
 def test_a_label_without_a_name_is_refused() -> None:
@@ -204,8 +206,8 @@ def test_a_label_without_a_name_is_refused() -> None:
         pages.label_filter(["=web"])
 
 
-def test_a_page_costs_what_is_on_it_wherever_it_is() -> None:
-    """So the last page of a hundred thousand jobs is as quick as the first."""
+def test_the_cost_of_a_page_does_not_depend_on_its_position() -> None:
+    """The last page of a hundred thousand jobs is as fast as the first."""
     mirror, looked = Mirror(), Counted()
     for number in range(1, 5_001):
         mirror.apply(spec(number))
@@ -214,14 +216,14 @@ def test_a_page_costs_what_is_on_it_wherever_it_is() -> None:
     mirror.jobs = looked
     for after in (None, "5000", "2500", "101", "2"):
         looked.times = 0
-        wanted = pages.PageRequest(100, after, descending=True, only=None)
-        found = jobs.jobs_page(mirror, wanted, lambda _: True)
+        request = pages.PageRequest(100, after, descending=True, only=None)
+        found = jobs.jobs_page(mirror, request, lambda _: True)
 
         assert looked.times <= 2 * (len(found["jobs"]) + 1)
 
 
-def test_a_long_list_does_not_walk_over_all_jobs_for_each_page() -> None:
-    """Only the first page, which does not know where to begin, and the last."""
+def test_a_long_list_does_not_scan_all_jobs_for_each_page() -> None:
+    """Only the first page and the last one scan: the others start at a known id."""
     mirror, looked = Mirror(), Counted()
     for number in range(1, 5_001):
         if number % 5:  # some have expired
@@ -232,8 +234,8 @@ def test_a_long_list_does_not_walk_over_all_jobs_for_each_page() -> None:
     found: list[str] = []
     after = None
     while True:
-        wanted = pages.PageRequest(100, after, descending=True, only=None)
-        page = jobs.jobs_page(mirror, wanted, lambda _: True)
+        request = pages.PageRequest(100, after, descending=True, only=None)
+        page = jobs.jobs_page(mirror, request, lambda _: True)
         found += [job["id"] for job in page["jobs"]]
         after = page["next"]
         if after is None:
@@ -243,20 +245,20 @@ def test_a_long_list_does_not_walk_over_all_jobs_for_each_page() -> None:
     assert looked.walks <= 2
 
 
-def test_what_is_rare_is_found_wherever_it_is() -> None:
+def test_a_rare_match_is_found_anywhere_in_the_list() -> None:
     mirror = Mirror()
     for number in range(1, 3_001):
         mirror.apply(spec(number, priority=90 if number % 1_000 == 1 else 50))
     mirror.apply(Counters(jobs=3_000))
-    wanted = pages.PageRequest(10, "3000", descending=True, only=None)
-    page = jobs.jobs_page(mirror, wanted, lambda entry: entry.spec.priority == 90)
+    request = pages.PageRequest(10, "3000", descending=True, only=None)
+    page = jobs.jobs_page(mirror, request, lambda entry: entry.spec.priority == 90)
 
     assert [job["id"] for job in page["jobs"]] == ["2001", "1001", "1"]
     assert page["next"] is None
 
 
 class Counted(dict[JobId, JobEntry]):
-    """How often something was looked up."""
+    """A dict that counts lookups."""
 
     times = 0
     walks = 0
@@ -270,7 +272,7 @@ class Counted(dict[JobId, JobEntry]):
         return super().__getitem__(key)
 
 
-async def test_attempts_have_addresses_of_their_own(tmp_path: Path) -> None:
+async def test_attempts_have_urls_of_their_own(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         await server.submit()
         none = await server.call("GET", "/v1/jobs/1/tasks/0/attempts")
@@ -281,7 +283,7 @@ async def test_attempts_have_addresses_of_their_own(tmp_path: Path) -> None:
     assert (missing.status, no_task.status) == (404, 404)
 
 
-async def test_tokens_are_made_used_listed_and_revoked(tmp_path: Path) -> None:
+async def test_tokens_are_created_used_listed_and_revoked(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         body = {"name": "ci", "role": "submitter", "namespaces": ["ci"], "valid_seconds": "1h"}
         made = await server.call("POST", "/v1/tokens", body)
@@ -301,12 +303,12 @@ async def test_tokens_are_made_used_listed_and_revoked(tmp_path: Path) -> None:
     assert f"token {made.json['id']} ci" in [line["target"] for line in written]
 
 
-async def test_who_repeats_a_request_for_a_token_with_its_key_gets_the_same_one(tmp_path: Path) -> None:
+async def test_a_repeated_request_for_a_token_with_its_key_returns_the_same_one(tmp_path: Path) -> None:
     body = {"name": "ci", "role": "submitter", "valid_seconds": "1h"}
     async with serving(tmp_path, MemoryStore) as server:
 
-        async def make(said: dict[str, str], key: str = "k", **headers: str) -> Any:
-            return await server.call("POST", "/v1/tokens", said, **{"Idempotency-Key": key}, **headers)
+        async def make(body: dict[str, str], key: str = "k", **headers: str) -> Any:
+            return await server.call("POST", "/v1/tokens", body, **{"Idempotency-Key": key}, **headers)
 
         first, second = await make(body), await make(body)
         conflict, other, bad = (
@@ -323,7 +325,7 @@ async def test_who_repeats_a_request_for_a_token_with_its_key_gets_the_same_one(
     assert (conflict.status, conflict.json["code"]) == (409, "conflict")
     assert (bad.status, bad.json["field"]) == (400, "Idempotency-Key")
     assert len({one.json["token"] for one in (first, other, of_another)}) == 3
-    assert len(listed.json["tokens"]) == 3 + 2  # and those of the two who made them
+    assert len(listed.json["tokens"]) == 3 + 2  # and those of the two callers
     assert (late.status, late.json["detail"]) == (409, "this key has made a token that was revoked")
 
 
@@ -340,7 +342,7 @@ async def test_who_repeats_a_request_for_a_token_with_its_key_gets_the_same_one(
         ({"name": "x", "role": "viewer", "forever": True}, "forever"),
     ],
 )
-async def test_a_token_that_makes_no_sense_is_refused_by_field(
+async def test_an_invalid_token_is_refused_by_its_field(
     tmp_path: Path, body: dict[str, object], field: str
 ) -> None:
     async with serving(tmp_path, MemoryStore) as server:
@@ -351,7 +353,7 @@ async def test_a_token_that_makes_no_sense_is_refused_by_field(
     assert len(listed.json["tokens"]) == 1
 
 
-async def test_each_state_there_is_is_named_once(tmp_path: Path) -> None:
+async def test_each_valid_state_is_named_once(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         hint = (await server.call("GET", "/v1/jobs?state=broken")).json["hint"]
 
@@ -360,7 +362,7 @@ async def test_each_state_there_is_is_named_once(tmp_path: Path) -> None:
     assert len(named) == len(set(named))
 
 
-async def test_only_admins_of_all_make_tokens(tmp_path: Path) -> None:
+async def test_only_admins_of_all_namespaces_create_tokens(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         operator = server.token_for(Role.OPERATOR, "*")
         narrow = server.token_for(Role.ADMIN, "ci")

@@ -1,4 +1,4 @@
-"""Where a job wants to run, as it is written: read, or refused with what would be accepted."""
+"""Placement fields of a spec: parsed, or refused with what would be accepted."""
 
 from typing import Any
 
@@ -20,19 +20,19 @@ HOUR_MS = 3_600_000
 WEB = Constraint("app", Op.EQUAL, ("web",))
 
 
-def asked(**body: Any) -> JobSpec:
+def parsed(**body: Any) -> JobSpec:
     return parse_spec({"command": ["true"], **body}, NOW.wall_ms)
 
 
 def refusal(**body: Any) -> BadField:
     with pytest.raises(BadField) as refused:
-        asked(**body)
+        parsed(**body)
     assert refused.value.hint
     return refused.value
 
 
-def test_preferences_are_conditions_with_a_weight() -> None:
-    made = asked(prefer=["ssd exists weight 20", "zone in a, b weight -100"])
+def test_preferences_are_constraints_with_a_weight() -> None:
+    made = parsed(prefer=["ssd exists weight 20", "zone in a, b weight -100"])
 
     assert made.prefer == (
         Preference(Constraint("ssd", Op.EXISTS), 20),
@@ -40,21 +40,21 @@ def test_preferences_are_conditions_with_a_weight() -> None:
     )
 
 
-def test_neighbours_are_wished_over_a_label_and_by_weight() -> None:
-    made = asked(near="job == db", apart=["app == web over rack", "app == web over region weight 50"])
+def test_affinity_terms_have_a_domain_and_a_weight() -> None:
+    made = parsed(near="job == db", apart=["app == web over rack", "app == web over region weight 50"])
 
     assert made.near == (AffinityTerm(Constraint("job", Op.EQUAL, ("db",)), "node"),)
     assert made.apart == (AffinityTerm(WEB, "rack"), AffinityTerm(WEB, "region", 50))
 
 
 def test_spreads_have_a_skew_or_a_weight() -> None:
-    made = asked(spread=["region", "rack skew 2", "zone weight 30"])
+    made = parsed(spread=["region", "rack skew 2", "zone weight 30"])
 
     assert made.spread == (SpreadTerm("region"), SpreadTerm("rack", 2), SpreadTerm("zone", 1, 30))
 
 
-def test_short_fields_stand_for_conditions() -> None:
-    made = asked(region="eu", on="node-1", gpu_model="A100", where="ssd exists")
+def test_short_fields_stand_for_constraints() -> None:
+    made = parsed(region="eu", on="node-1", gpu_model="A100", where="ssd exists")
 
     assert [str(one) for one in made.where] == [
         "ssd exists",
@@ -64,8 +64,8 @@ def test_short_fields_stand_for_conditions() -> None:
     ]
 
 
-def test_the_other_wishes_arrive_as_they_are_written() -> None:
-    made = asked(
+def test_the_other_placement_fields_are_parsed() -> None:
+    made = parsed(
         tolerate=["dedicated", "dedicated=ci", "*"],
         gang=True,
         policy="pack",
@@ -83,8 +83,8 @@ def test_the_other_wishes_arrive_as_they_are_written() -> None:
 @pytest.mark.parametrize(
     "text", ["job == db over node", "app in a,b over rack weight 5", "app exists over region"]
 )
-def test_what_is_shown_of_a_term_can_be_sent_again(text: str) -> None:
-    assert [str(one) for one in asked(near=text).near] == [text]
+def test_a_term_is_shown_as_it_can_be_submitted(text: str) -> None:
+    assert [str(one) for one in parsed(near=text).near] == [text]
 
 
 BAD: dict[str, list[Any]] = {
@@ -139,12 +139,12 @@ BAD: dict[str, list[Any]] = {
         for place, value in enumerate(values)
     ],
 )
-def test_a_bad_wish_is_refused_by_the_name_of_its_field(field: str, value: Any) -> None:
+def test_an_invalid_placement_field_is_refused_by_its_name(field: str, value: Any) -> None:
     assert refusal(**{field: value}).field == field
 
 
 @pytest.mark.parametrize(
-    ("where", "said"),
+    ("where", "problem"),
     [
         (["region == eu", "region == us"], "'region == eu' and 'region == us' cannot both hold"),
         (["region == eu", "region != eu"], "cannot both hold"),
@@ -156,11 +156,11 @@ def test_a_bad_wish_is_refused_by_the_name_of_its_field(field: str, value: Any) 
         (["r in a,b", "r != a", "r != b"], "'r in a,b' and 'r != a' and 'r != b' cannot hold together"),
     ],
 )
-def test_conditions_that_exclude_each_other_are_refused(where: list[str], said: str) -> None:
+def test_constraints_that_exclude_each_other_are_refused(where: list[str], problem: str) -> None:
     refused = refusal(where=where)
 
     assert refused.field == "where"
-    assert said in str(refused)
+    assert problem in str(refused)
 
 
 @pytest.mark.parametrize(
@@ -174,39 +174,39 @@ def test_conditions_that_exclude_each_other_are_refused(where: list[str], said: 
         ["region == eu", "zone == us"],
     ],
 )
-def test_conditions_that_can_hold_together_are_taken(where: list[str]) -> None:
-    assert len(asked(where=where).where) == len(where)
+def test_constraints_that_can_hold_together_are_accepted(where: list[str]) -> None:
+    assert len(parsed(where=where).where) == len(where)
 
 
-def test_a_short_field_and_a_condition_may_contradict_too() -> None:
+def test_a_short_field_that_contradicts_a_constraint_is_refused() -> None:
     assert "'region == us' and 'region == eu'" in str(refusal(region="eu", where="region == us"))
 
 
 @pytest.mark.parametrize(
-    ("body", "field", "said"),
+    ("body", "field", "problem"),
     [
-        ({"near": "app == web", "apart": "app == web weight 5"}, "apart", "near as well as apart"),
+        ({"near": "app == web", "apart": "app == web weight 5"}, "apart", "is in near as well as in apart"),
         (
             {"gang": True, "count": 4, "parallel": 2},
             "gang",
             "its 4 tasks start together, and parallel allows 2",
         ),
         ({"evict_at_most": 5, "count": 4}, "evict_at_most", "5 is more than its 4 tasks"),
-        ({"evict_at_most": 1, "preemptible": False}, "evict_at_most", "preemptible = false none"),
+        ({"evict_at_most": 1, "preemptible": False}, "evict_at_most", "preemptible = false allows none"),
         ({"expect": "20m", "timeout": "10m"}, "expect", "1200 s is longer than its timeout of 600 s"),
         ({"expect": "2h", "deadline": "1h"}, "deadline", "by its expect a task may take 7200 s"),
         ({"timeout": "2h", "deadline": "1h"}, "deadline", "by its timeout a task may take 7200 s"),
     ],
 )
-def test_wishes_that_cannot_both_be_met_are_refused(body: dict[str, Any], field: str, said: str) -> None:
+def test_contradicting_fields_are_refused(body: dict[str, Any], field: str, problem: str) -> None:
     refused = refusal(**body)
 
     assert refused.field == field
-    assert said in str(refused)
+    assert problem in str(refused)
 
 
 def test_near_and_apart_over_different_labels_are_no_contradiction() -> None:
-    made = asked(near="app == web over region", apart="app == web", gang=True, count=4, parallel=4)
+    made = parsed(near="app == web over region", apart="app == web", gang=True, count=4, parallel=4)
 
     assert (len(made.near), len(made.apart)) == (1, 1)
 
@@ -222,10 +222,10 @@ def test_near_and_apart_over_different_labels_are_no_contradiction() -> None:
     ],
 )
 def test_a_deadline_is_a_time_or_counted_from_now(text: object, at_ms: int) -> None:
-    assert asked(deadline=text).deadline_at_ms == at_ms
+    assert parsed(deadline=text).deadline_at_ms == at_ms
 
 
-def test_a_deadline_counted_from_now_is_dated_when_the_job_is_made_and_its_key_stays_good() -> None:
+def test_a_relative_deadline_is_fixed_at_the_submit_and_its_key_stays_valid() -> None:
     mirror, body = Mirror(), {"command": ["true"], "deadline": "2h"}
     plan = submission.submit_job(mirror, body, ADA, "k", NOW)
     made = plan.puts[0]
@@ -247,7 +247,7 @@ CONDITIONS = st.one_of(
     st.builds("{} {} {}".format, NAMES, st.sampled_from(["==", "!=", "<", ">", "in", "not in"]), VALUES),
     st.builds("{} in {},{}".format, NAMES, VALUES, VALUES),
 )
-WISHES = st.fixed_dictionaries(
+BODIES = st.fixed_dictionaries(
     {},
     optional={
         "where": st.lists(CONDITIONS, max_size=3),
@@ -270,19 +270,19 @@ WISHES = st.fixed_dictionaries(
 )
 
 
-@given(WISHES)
-def test_what_is_shown_of_a_job_asks_for_the_same_when_it_is_sent_again(wishes: dict[str, Any]) -> None:
-    made = made_or_refused(wishes)
+@given(BODIES)
+def test_a_shown_spec_parses_to_the_same_spec(body: dict[str, Any]) -> None:
+    made = spec_or_refusal(body)
 
     if isinstance(made, BadField):
-        assert made.field in wishes
+        assert made.field in body
         assert made.hint
     else:
         assert parse_spec(job_spec.spec_json(made) | {"command": list(made.command)}, NOW.wall_ms) == made
 
 
-def made_or_refused(wishes: dict[str, Any]) -> JobSpec | BadField:
+def spec_or_refusal(body: dict[str, Any]) -> JobSpec | BadField:
     try:
-        return asked(**wishes)
+        return parsed(**body)
     except BadField as refused:
         return refused

@@ -1,4 +1,4 @@
-"""A token makes so many requests a second; the next ones are told when to come again, streams wait."""
+"""Rate limits of tokens: requests over the limit are refused with Retry-After, streams are delayed."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ class Clock:
         return self.seconds
 
 
-def test_a_bucket_empties_and_fills_again() -> None:
+def test_a_bucket_empties_and_refills() -> None:
     clock = Clock()
     rates = RateLimits(per_second=2, burst=3, now=clock)
     for _ in range(3):
@@ -51,7 +51,7 @@ def test_each_token_has_its_own_bucket_and_admins_of_all_have_none() -> None:
         rates.acquire(CI)
 
 
-def test_buckets_of_tokens_that_are_gone_do_not_add_up() -> None:
+def test_buckets_of_inactive_tokens_are_dropped() -> None:
     clock = Clock()
     rates = RateLimits(per_second=10, burst=10, now=clock)
     for number in range(10_000):
@@ -61,7 +61,7 @@ def test_buckets_of_tokens_that_are_gone_do_not_add_up() -> None:
     assert len(rates._buckets) <= 2_000
 
 
-async def test_a_request_too_many_is_told_when_to_come_again(tmp_path: Path) -> None:
+async def test_a_request_over_the_limit_is_refused_with_retry_after(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore, rates=RateLimits(per_second=0.001, burst=2)) as server:
         token = server.token_for(Role.VIEWER, "*")
         replies = [await server.call("GET", "/v1/jobs", Authorization=token) for _ in range(3)]
@@ -72,7 +72,7 @@ async def test_a_request_too_many_is_told_when_to_come_again(tmp_path: Path) -> 
     assert (replies[-1].json["code"], admin.status) == ("rate_limited", 200)
 
 
-async def test_grpc_calls_count_too(tmp_path: Path) -> None:
+async def test_grpc_calls_count_against_the_limit(tmp_path: Path) -> None:
     async with controller(tmp_path) as outside, asyncio.timeout(10):
         rates = outside.server.api.rates
         rates.per_second, rates.burst = 0.001, 1
@@ -83,7 +83,7 @@ async def test_grpc_calls_count_too(tmp_path: Path) -> None:
     assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-async def test_a_bulk_stream_is_slowed_down_and_loses_nothing(tmp_path: Path) -> None:
+async def test_a_bulk_stream_is_slowed_down_and_nothing_is_refused(tmp_path: Path) -> None:
     async with controller(tmp_path) as outside, asyncio.timeout(10):
         rates = outside.server.api.rates
         rates.per_second, rates.burst = 100, 2
@@ -94,10 +94,10 @@ async def test_a_bulk_stream_is_slowed_down_and_loses_nothing(tmp_path: Path) ->
         replies = [await call.read() for _ in range(10)]
         call.cancel()
 
-    assert [one.WhichOneof("what") for one in replies] == ["accepted"] * 10
+    assert [reply.WhichOneof("what") for reply in replies] == ["accepted"] * 10
 
 
-async def test_an_address_that_guesses_is_told_to_wait_and_known_tokens_of_it_are_not(tmp_path: Path) -> None:
+async def test_an_address_that_guesses_tokens_is_limited_and_its_known_tokens_are_not(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         server.api.guesses.burst, server.api.guesses.per_second = 3, 0
         wrong = [

@@ -1,4 +1,4 @@
-"""Who may say what becomes of a lost task, and how often; what a job says of its owner."""
+"""Decisions on lost tasks: by which callers, and how often; and the recovery fields of a spec."""
 
 from typing import Any
 
@@ -36,19 +36,19 @@ def lost(count: int = 4, **changes: Any) -> Mirror:
     return mirror
 
 
-def said(
+def resolution(
     *indices: int, attempt: int = 3, word: str = "again", subscriber: str = "ci", job: str = "1"
 ) -> LossResolution:
     return LossResolution(subscriber, job, indices, attempt, word)
 
 
-def test_a_word_is_written_and_told_and_may_be_repeated() -> None:
+def test_a_decision_is_stored_with_an_event_and_may_be_repeated() -> None:
     mirror = lost()
-    plan = resolve_losses(mirror, said(2, 1), ANN)
+    plan = resolve_losses(mirror, resolution(2, 1), ANN)
     (answers,) = plan.puts
     assert isinstance(answers, RecoveryAnswers)
     mirror.apply(answers)
-    again = resolve_losses(mirror, said(1, 2), ANN)
+    again = resolve_losses(mirror, resolution(1, 2), ANN)
 
     assert answers == RecoveryAnswers(
         answers.id,
@@ -60,66 +60,66 @@ def test_a_word_is_written_and_told_and_may_be_repeated() -> None:
     assert (again.puts, again.events, again.answer, again.fenced) == ((), (), "1", True)
 
 
-def test_what_was_said_first_counts() -> None:
+def test_the_first_decision_counts() -> None:
     mirror = lost()
-    mirror.apply(*resolve_losses(mirror, said(1), ANN).puts)
+    mirror.apply(*resolve_losses(mirror, resolution(1), ANN).puts)
 
-    with pytest.raises(Conflict, match="again was said before of attempt 3 of task 1"):
-        resolve_losses(mirror, said(1, word="fail"), ANN)
+    with pytest.raises(Conflict, match="'again' was decided before for attempt 3 of task 1"):
+        resolve_losses(mirror, resolution(1, word="fail"), ANN)
 
 
 @pytest.mark.parametrize(
-    ("who", "words", "error", "field"),
+    ("caller", "sent", "error", "field"),
     [
-        (ADA, said(1), NotAllowed, "subscriber"),
-        (ANN, said(1, subscriber="other"), NotAllowed, "subscriber"),
-        (ANN, said(1, subscriber=""), BadField, "subscriber"),
-        (Caller("ann", Role.VIEWER, ("default",)), said(1), NotAllowed, None),
-        (Caller("ann", Role.SUBMITTER, ("films",)), said(1), NotFound, None),
-        (ANN, said(1, job="2"), NotFound, None),
-        (ANN, said(1, word="perhaps"), BadField, "word"),
-        (ANN, said(1, attempt=2), Conflict, "attempt"),
-        (ANN, said(0), Conflict, None),
-        (ANN, said(), BadField, "indices"),
-        (ANN, said(4), BadField, "indices"),
-        (ANN, said(*[0] * (ANSWERS_MAX + 1)), BadField, "indices"),
+        (ADA, resolution(1), NotAllowed, "subscriber"),
+        (ANN, resolution(1, subscriber="other"), NotAllowed, "subscriber"),
+        (ANN, resolution(1, subscriber=""), BadField, "subscriber"),
+        (Caller("ann", Role.VIEWER, ("default",)), resolution(1), NotAllowed, None),
+        (Caller("ann", Role.SUBMITTER, ("films",)), resolution(1), NotFound, None),
+        (ANN, resolution(1, job="2"), NotFound, None),
+        (ANN, resolution(1, word="perhaps"), BadField, "word"),
+        (ANN, resolution(1, attempt=2), Conflict, "attempt"),
+        (ANN, resolution(0), Conflict, None),
+        (ANN, resolution(), BadField, "indices"),
+        (ANN, resolution(4), BadField, "indices"),
+        (ANN, resolution(*[0] * (ANSWERS_MAX + 1)), BadField, "indices"),
     ],
 )
-def test_nobody_else_and_nothing_else_is_heard(
-    who: Caller, words: LossResolution, error: type[Rejected], field: str | None
+def test_other_callers_and_invalid_decisions_are_refused(
+    caller: Caller, sent: LossResolution, error: type[Rejected], field: str | None
 ) -> None:
     with pytest.raises(error) as refused:
-        resolve_losses(lost(), words, who)
+        resolve_losses(lost(), sent, caller)
 
     assert refused.value.field == field
 
 
-def test_of_two_tasks_neither_is_decided_when_one_cannot_be() -> None:
-    with pytest.raises(Conflict, match="task 0 of job 1 waits for nobody's word"):
-        resolve_losses(lost(), said(0, 1), ANN)
+def test_neither_of_two_tasks_is_decided_if_one_cannot_be() -> None:
+    with pytest.raises(Conflict, match="task 0 of job 1 is not waiting for a decision"):
+        resolve_losses(lost(), resolution(0, 1), ANN)
 
 
-def test_what_others_recover_no_controller_decides() -> None:
+def test_a_controller_cannot_decide_for_a_job_that_the_scheduler_recovers() -> None:
     with pytest.raises(Conflict, match="recovered by: scheduler"):
-        resolve_losses(lost(recovery=Recovery.SCHEDULER), said(1), ANN)
+        resolve_losses(lost(recovery=Recovery.SCHEDULER), resolution(1), ANN)
 
 
-def test_words_that_are_kept_to_be_repeated_are_bounded() -> None:
+def test_the_number_of_remembered_decisions_is_bounded() -> None:
     mirror = lost()
     before = {index: RecoveryAnswer(1, RecoveryDecision.RETRY) for index in range(10, 10 + ANSWERS_MAX)}
     mirror.apply(RecoveryAnswers(mirror.jobs[spec(1).id].spec.id, before))
-    (answers,) = resolve_losses(mirror, said(1, 2), ANN).puts
+    (answers,) = resolve_losses(mirror, resolution(1, 2), ANN).puts
 
     assert isinstance(answers, RecoveryAnswers)
     assert len(answers.words) == ANSWERS_MAX
     assert {1, 2} <= answers.words.keys()
 
 
-def test_what_waits_is_listed() -> None:
+def test_unresolved_tasks_are_listed() -> None:
     assert [index for index, _ in unresolved_losses(lost().jobs[spec(1).id])] == [1, 2]
 
 
-def test_a_spec_names_its_controller_and_shows_it_as_it_can_be_sent_again() -> None:
+def test_a_spec_names_its_controller_and_is_shown_as_it_can_be_submitted() -> None:
     body = {
         "command": ["true"],
         "recovery": "controller",
@@ -147,7 +147,7 @@ def test_a_spec_names_its_controller_and_shows_it_as_it_can_be_sent_again() -> N
         ("controller_wait", {"recovery": "cancel", "controller_wait": 5}),
     ],
 )
-def test_a_contradiction_about_the_owner_is_refused_by_its_field(field: str, body: dict[str, Any]) -> None:
+def test_a_contradiction_about_recovery_is_refused_by_its_field(field: str, body: dict[str, Any]) -> None:
     with pytest.raises(BadField) as refused:
         parse_spec({"command": ["true"], **body})
 
@@ -158,7 +158,7 @@ def by_hand(mirror: Mirror, caller: Caller = ADA, **body: Any) -> Plan:
     return resolve_losses_by_user(mirror, "1", body, caller, at(0))
 
 
-def test_whoever_may_cancel_it_may_say_the_word_by_hand() -> None:
+def test_a_caller_who_may_cancel_may_decide_by_hand() -> None:
     mirror = lost()
     plan = by_hand(mirror, word="again")
     (answers,) = plan.puts
@@ -169,11 +169,11 @@ def test_whoever_may_cancel_it_may_say_the_word_by_hand() -> None:
         JobId("1"),
         {1: RecoveryAnswer(3, RecoveryDecision.RETRY), 2: RecoveryAnswer(3, RecoveryDecision.RETRY)},
     )
-    assert plan.events[0].why == "ada, by hand, says again of tasks 1-2 of job 1, lost in attempt 3"
+    assert plan.events[0].why == "ada, by hand, decides 'again' for tasks 1-2 of job 1, lost in attempt 3"
     assert (repeated.puts, repeated.answer) == ((), "1")
 
 
-def test_of_some_tasks_and_of_each_lost_attempt_by_its_number() -> None:
+def test_a_decision_by_hand_covers_named_tasks_and_their_lost_attempts() -> None:
     mirror = lost()
     mirror.apply(tasks("1", 4, losses={1: Loss(3, 5, 5), 2: Loss(7, 5, 5)}))
     one = by_hand(mirror, word="fail", indices=[2])
@@ -183,21 +183,21 @@ def test_of_some_tasks_and_of_each_lost_attempt_by_its_number() -> None:
     assert [(event.indices, event.attempt) for event in both.events] == [(((1, 1),), 3), (((2, 2),), 7)]
 
 
-def test_what_waits_for_no_word_gets_none() -> None:
+def test_tasks_that_are_not_waiting_cannot_be_decided() -> None:
     mirror = lost()
-    with pytest.raises(Conflict, match="task 0 of job 1 waits for nobody's word"):
+    with pytest.raises(Conflict, match="task 0 of job 1 is not waiting for a decision"):
         by_hand(mirror, word="again", indices=[0])
     with pytest.raises(BadField) as unknown:
         by_hand(mirror, word="forget")
     with pytest.raises(BadField) as missing:
         by_hand(mirror)
     mirror.apply(tasks("1", 4))
-    with pytest.raises(Conflict, match="no task of job 1 waits for a word"):
+    with pytest.raises(Conflict, match="no task of job 1 is waiting for a decision"):
         by_hand(mirror, word="again")
 
     assert unknown.value.field == missing.value.field == "word"
 
 
-def test_by_hand_needs_the_right_to_cancel() -> None:
+def test_a_decision_by_hand_needs_the_right_to_cancel() -> None:
     with pytest.raises(Rejected):
         by_hand(lost(), Caller("eve", Role.VIEWER, ("default",)), word="again")

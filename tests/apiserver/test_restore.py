@@ -1,4 +1,4 @@
-"""What a restored server begins with, and what the operator's word changes."""
+"""Records of a restored server, and the confirmation of an operator that nodes may follow it."""
 
 from typing import Any
 
@@ -37,15 +37,15 @@ def restored(*records: Record) -> Mirror:
     return mirror
 
 
-def accepted(mirror: Mirror, now: Instant = NOW, **said: Any) -> Restored:
-    plan = restore.accept_nodes(mirror, ADA, said.get("seen_epoch", 0), said.get("epoch", 2), now)
+def accepted(mirror: Mirror, now: Instant = NOW, **epochs: Any) -> Restored:
+    plan = restore.accept_nodes(mirror, ADA, epochs.get("seen_epoch", 0), epochs.get("epoch", 2), now)
     for record in plan.puts:
         mirror.apply(record)
     assert mirror.restored is not None
     return mirror.restored
 
 
-def test_no_number_is_given_out_twice() -> None:
+def test_no_id_is_used_twice() -> None:
     mirror = restored(Counters(jobs=7, nodes=2), spec(7))
 
     plan = submission.submit_job(mirror, {"command": ["a"]}, ADA, None, NOW)
@@ -54,7 +54,7 @@ def test_no_number_is_given_out_twice() -> None:
     assert list(mirror.jobs) == ["7"]
 
 
-def test_what_may_start_once_only_is_paused_unless_it_has_ended() -> None:
+def test_at_most_once_jobs_are_paused_unless_they_have_ended() -> None:
     once = {"run": RunMode.AT_MOST_ONCE}
     mirror = restored(
         spec(1, **once),
@@ -68,12 +68,12 @@ def test_what_may_start_once_only_is_paused_unless_it_has_ended() -> None:
 
     paused = {job: entry.intent.paused for job, entry in mirror.jobs.items() if entry.intent is not None}
     assert paused == {"1": True, "3": True}
-    wish = mirror.jobs[spec(3).id].intent
-    assert wish is not None
-    assert wish.max_parallel == 4
+    intent = mirror.jobs[spec(3).id].intent
+    assert intent is not None
+    assert intent.max_parallel == 4
 
 
-def test_no_node_is_greeted_and_none_is_missed_before_the_word() -> None:
+def test_before_the_confirmation_no_node_is_accepted_and_none_declared_lost() -> None:
     mirror = restored(node(1), node_status(1))
     much_later = Instant(NOW.ms + 10**9, NOW.wall_ms + 10**9)
 
@@ -86,7 +86,7 @@ def test_no_node_is_greeted_and_none_is_missed_before_the_word() -> None:
     assert plan.wake_at_ms is not None
 
 
-def test_after_the_word_nodes_are_greeted() -> None:
+def test_after_the_confirmation_nodes_are_accepted() -> None:
     mirror = restored(node(1), node_status(1))
 
     accepted(mirror)
@@ -94,7 +94,7 @@ def test_after_the_word_nodes_are_greeted() -> None:
     assert node_messages.why_refused(mirror, NodeId("n1"), HELLO, epoch=2, now_ms=NOW.ms) is None
 
 
-def test_nodes_wait_until_the_longest_lease_has_run_out() -> None:
+def test_nodes_wait_until_the_longest_lease_has_expired() -> None:
     leased = {"run": RunMode.ONE_AT_A_TIME}
     mirror = restored(
         node(1),
@@ -112,7 +112,7 @@ def test_nodes_wait_until_the_longest_lease_has_run_out() -> None:
     assert node_messages.why_refused(mirror, NodeId("n1"), HELLO, epoch=2, now_ms=opens_at_ms) is None
 
 
-def test_a_node_that_saw_a_higher_epoch_is_refused_with_the_way_out() -> None:
+def test_a_node_that_saw_a_higher_epoch_is_refused_with_a_hint() -> None:
     mirror = Mirror()
     mirror.load([node(1), node_status(1)])
 
@@ -123,7 +123,7 @@ def test_a_node_that_saw_a_higher_epoch_is_refused_with_the_way_out() -> None:
     assert accepted(mirror, seen_epoch=9).accepted
 
 
-def test_a_node_that_says_it_saw_an_epoch_that_cannot_be_is_no_reason_to_follow() -> None:
+def test_a_node_that_claims_an_impossible_epoch_is_ignored() -> None:
     mirror = Mirror()
     mirror.load([node(1), node_status(1), node(2), node_status(2)])
     for name, seen in (("n1", 2**63 - 3), ("n2", 9)):
@@ -135,7 +135,7 @@ def test_a_node_that_says_it_saw_an_epoch_that_cannot_be_is_no_reason_to_follow(
     assert highest_epoch(mirror, 2) == 9
 
 
-def test_the_word_is_an_admins_and_needs_a_reason() -> None:
+def test_only_an_admin_may_confirm_and_only_while_nodes_wait() -> None:
     mirror = restored()
     operator = Caller("otto", Role.OPERATOR, ("*",))
 
@@ -146,10 +146,10 @@ def test_the_word_is_an_admins_and_needs_a_reason() -> None:
         restore.accept_nodes(mirror, ADA, 2, 2, NOW)
 
 
-def test_a_server_short_of_disk_takes_no_job() -> None:
+def test_a_server_with_low_disk_accepts_no_job() -> None:
     mirror = Mirror()
     mirror.load([spec(1)])
     mirror.disk_low = True
 
-    with pytest.raises(StoreFull, match="disk is full"):
+    with pytest.raises(StoreFull, match="disk is nearly full"):
         submission.submit_job(mirror, {"command": ["a"]}, ADA, None, NOW)

@@ -1,4 +1,4 @@
-"""What an attempt says came of it: once, by itself, before its end; a failure counts whatever its code."""
+"""Results of attempts: reported once, before the end; a reported failure overrides the exit code."""
 
 import re
 from pathlib import Path
@@ -31,7 +31,7 @@ GOOD = {"results": {"loss": 0.5, "epochs": 3}}
 
 
 def running() -> Mirror:
-    """Task 0 of job 1 in its attempt 2, on n1."""
+    """Task 0 of job 1 runs in attempt 2 on n1."""
     mirror = Mirror()
     mirror.apply(spec(1, count=2, results=True))
     older = (OldAttempt(0, 1, NodeId("n1"), 0),)
@@ -48,7 +48,7 @@ def node(name: str) -> Caller:
     return Caller(f"node {name}", Role.VIEWER, (), node=NodeId(name))
 
 
-def said(mirror: Mirror, body: Any = GOOD, caller: Caller | None = None, **name: str) -> Plan:
+def report(mirror: Mirror, body: Any = GOOD, caller: Caller | None = None, **name: str) -> Plan:
     caller = caller or task()
     own = caller.task or TaskName("1", 0, 2, "")
     named = {"job": own.job, "task": str(own.task), "attempt": str(own.attempt), **name}
@@ -58,10 +58,10 @@ def said(mirror: Mirror, body: Any = GOOD, caller: Caller | None = None, **name:
     return plan
 
 
-def test_what_an_attempt_reports_is_a_record_of_its_own_and_an_event_for_controllers() -> None:
+def test_a_reported_result_is_a_record_and_an_event_for_controllers() -> None:
     mirror = running()
-    plan = said(mirror)
-    again = said(mirror, {"results": {"epochs": 3, "loss": 0.5}})
+    plan = report(mirror)
+    again = report(mirror, {"results": {"epochs": 3, "loss": 0.5}})
 
     expected = ResultRecord(ONE, 0, 2, b'{"epochs":3,"loss":0.5}', None, NOW.wall_ms)
     assert (plan.puts, plan.answer) == ((expected,), ResultReported(expected, is_new=True))
@@ -73,56 +73,56 @@ def test_what_an_attempt_reports_is_a_record_of_its_own_and_an_event_for_control
     assert expected.key in keys_of(mirror.jobs[ONE])
 
 
-def test_something_else_is_a_conflict_and_what_was_said_first_is_kept() -> None:
+def test_a_different_report_is_a_conflict_and_the_first_is_kept() -> None:
     mirror = running()
-    said(mirror)
+    report(mirror)
 
     for other in ({"results": {"loss": 0.4}}, {"failure": "it diverged"}, {}):
         with pytest.raises(Conflict, match="something else already"):
-            said(mirror, other)
+            report(mirror, other)
     assert mirror.jobs[ONE].results[0, 2].results == b'{"epochs":3,"loss":0.5}'
 
 
-def test_a_stale_attempt_and_one_that_has_ended_are_too_late_but_may_repeat_themselves() -> None:
+def test_stale_and_ended_attempts_are_too_late_but_may_repeat_a_report() -> None:
     mirror = running()
-    said(mirror)
+    report(mirror)
     mirror.apply(statuses("1", 2, number=[2, 0], state=[AttemptState.SUCCEEDED, 0]))
 
-    assert not said(mirror).answer.is_new
+    assert not report(mirror).answer.is_new
     with pytest.raises(Conflict, match="attempt 1 is stale"):
-        said(mirror, caller=task(attempt=1))
+        report(mirror, caller=task(attempt=1))
     fresh = running()
     fresh.apply(statuses("1", 2, number=[2, 0], state=[AttemptState.SUCCEEDED, 0]))
     with pytest.raises(Conflict, match="has ended"):
-        said(fresh)
+        report(fresh)
 
 
-def test_what_is_not_there_is_not_found() -> None:
+def test_an_unknown_attempt_is_not_found() -> None:
     mirror = running()
 
     for caller in (task(attempt=3), task(index=1, attempt=1), task(index=2), task(job="9")):
         with pytest.raises(NotFound):
-            said(mirror, caller=caller)
+            report(mirror, caller=caller)
 
 
-def test_an_attempt_speaks_for_itself_and_its_node_for_what_it_has() -> None:
+def test_a_task_may_report_for_its_own_attempt_only() -> None:
     mirror = running()
 
-    with pytest.raises(NotAllowed, match="speaks for"):
-        said(mirror, caller=task(), task="1")
+    with pytest.raises(NotAllowed, match="may report for"):
+        report(mirror, caller=task(), task="1")
     with pytest.raises(NotAllowed, match="on another node"):
-        said(mirror, caller=task(node="n2"))
+        report(mirror, caller=task(node="n2"))
 
 
 def test_operators_may_report_in_their_namespaces_and_submitters_may_not() -> None:
     mirror = running()
 
     with pytest.raises(NotAllowed, match="may not report the results of tasks: its role is submitter"):
-        said(mirror, caller=Caller("eve", Role.SUBMITTER, ("*",)))
+        report(mirror, caller=Caller("eve", Role.SUBMITTER, ("*",)))
     with pytest.raises(NotFound):
-        said(mirror, caller=Caller("eve", Role.OPERATOR, ("elsewhere",)))
-    assert said(mirror, caller=Caller("ops", Role.OPERATOR, ("default",))).answer.is_new
-    assert not said(mirror, caller=Caller("root", Role.ADMIN, ("*",))).answer.is_new
+        report(mirror, caller=Caller("eve", Role.OPERATOR, ("elsewhere",)))
+    assert report(mirror, caller=Caller("ops", Role.OPERATOR, ("default",))).answer.is_new
+    assert not report(mirror, caller=Caller("root", Role.ADMIN, ("*",))).answer.is_new
 
 
 def test_a_node_reports_for_the_attempts_that_were_placed_on_it() -> None:
@@ -131,24 +131,24 @@ def test_a_node_reports_for_the_attempts_that_were_placed_on_it() -> None:
     mirror.apply(NodeSpec(NodeId("n2"), "two"))
 
     with pytest.raises(NotAllowed, match="on another node"):
-        said(mirror, caller=node("n2"))
+        report(mirror, caller=node("n2"))
     with pytest.raises(NotAllowed, match="node n9 is not known here"):
-        said(mirror, caller=node("n9"))
+        report(mirror, caller=node("n9"))
     with pytest.raises(NotFound):
-        said(mirror, caller=node("n1"), job="7")
-    assert said(mirror, caller=node("n1")).answer.is_new
+        report(mirror, caller=node("n1"), job="7")
+    assert report(mirror, caller=node("n1")).answer.is_new
     with pytest.raises(Conflict, match="stale"):
-        said(mirror, caller=node("n1"), attempt="1")
+        report(mirror, caller=node("n1"), attempt="1")
 
 
-def test_a_revoked_node_and_its_tasks_report_nothing() -> None:
+def test_a_revoked_node_and_its_tasks_may_not_report() -> None:
     mirror = running()
     mirror.apply(NodeSpec(NodeId("n1"), "one"))
     mirror.apply(NodeIntent(NodeId("n1"), Eligibility.REVOKED))
 
     for caller in (node("n1"), task()):
         with pytest.raises(NotAllowed, match="node one was revoked"):
-            said(mirror, caller=caller)
+            report(mirror, caller=caller)
 
 
 @pytest.mark.parametrize(
@@ -163,31 +163,31 @@ def test_a_revoked_node_and_its_tasks_report_nothing() -> None:
 )
 def test_bad_input_names_the_field(body: Any, field: str) -> None:
     with pytest.raises(BadField) as refused:
-        said(running(), body)
+        report(running(), body)
     assert refused.value.field == field
 
 
-def test_what_is_nested_too_deeply_is_refused() -> None:
+def test_results_that_are_nested_too_deeply_are_refused() -> None:
     deep: dict[str, Any] = {}
     for _ in range(100):
         deep = {"in": deep}
 
     with pytest.raises(Rejected, match="nested"):
-        said(running(), {"results": deep})
+        report(running(), {"results": deep})
 
 
-def test_what_a_job_reports_in_all_is_bounded_and_a_full_disk_takes_none() -> None:
+def test_the_results_of_a_job_are_bounded_and_a_full_disk_accepts_none() -> None:
     full, short = running(), running()
     full.jobs[ONE].results_bytes = RESULTS_BYTES_MAX
     short.disk_low = True
 
     with pytest.raises(Conflict, match="more than"):
-        said(full)
+        report(full)
     with pytest.raises(StoreFull):
-        said(short)
+        report(short)
 
 
-def test_a_reported_failure_turns_exit_0_into_failed_and_a_reported_success_saves_no_bad_exit() -> None:
+def test_a_reported_failure_overrides_exit_0_and_a_success_overrides_no_other_exit() -> None:
     mirror = placed(3)
     mirror.apply(ResultRecord(ONE, 0, 1, failure="it diverged"))
     mirror.apply(ResultRecord(ONE, 1, 1))
@@ -198,7 +198,7 @@ def test_a_reported_failure_turns_exit_0_into_failed_and_a_reported_success_save
     assert status(mirror).reasons == {0: "it reported a failure: it diverged"}
 
 
-def test_a_node_makes_tokens_for_its_own_attempts_of_a_job_and_for_no_others() -> None:
+def test_a_node_creates_tokens_for_its_own_attempts_only() -> None:
     tokens = TaskTokens(lambda: [b"secret"])
     key = tokens.key_for("12", "n1")
     made = attempt_token(KeeperResultEndpoint("", key, "n1", ""), ("12", 3, 4))
@@ -211,7 +211,7 @@ def test_a_node_makes_tokens_for_its_own_attempts_of_a_job_and_for_no_others() -
     assert not re.search("[0-9a-f]{64}", mask_secrets(f"Bearer {made}"))
 
 
-async def test_a_tasks_token_opens_nothing_but_its_own_result(tmp_path: Path) -> None:
+async def test_the_token_of_a_task_gives_access_to_its_own_result_only(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         job = await server.submit(results=True)
         await server.put("scheduler", attempts(job, 1, number=[1]))

@@ -1,4 +1,4 @@
-"""What a job says of being tried again -> its retries, or an error that names the field."""
+"""Retry fields of a spec: parsed, or refused by the name of the field."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def test_a_number_alone_is_the_short_form() -> None:
     assert parse_spec({**JOB, "retry": {"attempts": 3}}) == spec
 
 
-def test_the_table_says_for_what_and_after_which_pauses() -> None:
+def test_the_table_has_causes_and_delays() -> None:
     table = {
         "attempts": 3,
         "on": [75, "oom", "75"],
@@ -34,13 +34,13 @@ def test_the_table_says_for_what_and_after_which_pauses() -> None:
     assert spec.retry == Retry((Failure.OOM,), (75,), (2,), 5_000, 120_000, 0)
 
 
-def test_the_commonest_of_it_has_fields_of_its_own() -> None:
+def test_the_most_common_entries_have_short_fields() -> None:
     spec = parse_spec({**JOB, "retries": 1, "retry_on": ["signal", 1], "fail_on": [2, 3]})
 
     assert spec.retry == Retry((Failure.SIGNAL,), (1,), (2, 3))
 
 
-def test_what_is_shown_could_be_sent_again() -> None:
+def test_shown_retries_can_be_submitted_again() -> None:
     table = {"on": [75, "oom"], "fail_on": [2], "delay": "90s"}
     spec = parse_spec({**JOB, "retries": 3, "retry": table})
     shown = {name: value for name, value in job_spec.spec_json(spec).items() if name in ("retries", "retry")}
@@ -74,7 +74,7 @@ def test_what_is_shown_could_be_sent_again() -> None:
         ({"retry": 3}, "retry", "is not an object"),
         ({"retry": {"times": 3}}, "retry.times", "is not a known field"),
         ({"retry": {"attempts": -1}}, "retry.attempts", "out of range"),
-        ({"retry": {"attempts": 1}, "retries": 1}, "retries", "stands beside retry.attempts"),
+        ({"retry": {"attempts": 1}, "retries": 1}, "retries", "conflicts with retry.attempts"),
         ({"retry": {"delay": "soon"}}, "retry.delay", "is not a duration"),
         ({"retry": {"delay": "2d"}}, "retry.delay", "out of range"),
         ({"retry": {"delay": "2m", "delay_max": "1m"}}, "retry.delay_max", "shorter than the delay"),
@@ -82,7 +82,7 @@ def test_what_is_shown_could_be_sent_again() -> None:
         ({"retry": {"jitter": float("nan")}}, "retry.jitter", "from 0 to 1"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_by_field(body: dict[str, Any], field: str, problem: str) -> None:
+def test_an_invalid_retry_is_refused_by_its_field(body: dict[str, Any], field: str, problem: str) -> None:
     with pytest.raises(BadField) as refused:
         parse_spec({**JOB, **body})
 

@@ -1,4 +1,4 @@
-"""What may be said of a sandbox, and what is refused with the field's name."""
+"""`sandbox` of a spec: what is accepted, and what is refused by the name of the field."""
 
 import json
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rota.apiserver.spec.job import parse_spec
-from rota.apiserver.views.job_spec import spec_json as shown
+from rota.apiserver.views.job_spec import spec_json
 from rota.model.errors import BadField
 from rota.model.messages import task_template
 from rota.model.sandbox import SANDBOX, SandboxSpec
@@ -15,7 +15,7 @@ COMMAND = {"command": ["true"]}
 
 
 @pytest.mark.parametrize(
-    ("said", "meant"),
+    ("value", "expected"),
     [
         (None, None),
         (False, None),
@@ -24,33 +24,33 @@ COMMAND = {"command": ["true"]}
         ({"network": True, "writable": ["/data", "/a//b/"]}, SandboxSpec(True, ("/data", "/a/b"))),
     ],
 )
-def test_what_can_be_said_of_a_sandbox(said: Any, meant: SandboxSpec | None) -> None:
-    spec = parse_spec({**COMMAND, "sandbox": said})
+def test_every_form_of_a_sandbox_is_parsed(value: Any, expected: SandboxSpec | None) -> None:
+    spec = parse_spec({**COMMAND, "sandbox": value})
 
-    assert spec.sandbox == task_template(spec).sandbox == meant
-    assert (SANDBOX in spec.shape.where) == (meant is not None)
-    assert parse_spec(json.loads(json.dumps(shown(spec)))) == spec
+    assert spec.sandbox == task_template(spec).sandbox == expected
+    assert (SANDBOX in spec.shape.where) == (expected is not None)
+    assert parse_spec(json.loads(json.dumps(spec_json(spec)))) == spec
 
 
 @pytest.mark.parametrize(
-    ("said", "field", "problem"),
+    ("body", "field", "problem"),
     [
-        ({"sandbox": "yes"}, "sandbox", "is neither true nor a table"),
+        ({"sandbox": "yes"}, "sandbox", "is neither true nor an object"),
         ({"sandbox": {"net": True}}, "sandbox.net", "is not a known field"),
         ({"sandbox": {"network": "yes"}}, "sandbox.network", ""),
         ({"sandbox": {"writable": ["data"]}}, "sandbox.writable[0]", "'data' is not an absolute path"),
         (
             {"sandbox": {"writable": ["/./"]}},
             "sandbox.writable[0]",
-            "would leave the whole machine writable",
+            "would make the whole machine writable",
         ),
-        ({"sandbox": True, "workdir": "/"}, "workdir", "would leave the whole machine writable"),
-        ({"sandbox": True, "image": "a"}, "sandbox", "a container is one already"),
+        ({"sandbox": True, "workdir": "/"}, "workdir", "would make the whole machine writable"),
+        ({"sandbox": True, "image": "a"}, "sandbox", "a container is isolated already"),
     ],
 )
-def test_what_is_refused_is_called_by_its_field(said: dict[str, Any], field: str, problem: str) -> None:
+def test_an_invalid_sandbox_is_refused_by_its_field(body: dict[str, Any], field: str, problem: str) -> None:
     with pytest.raises(BadField) as refused:
-        parse_spec({**COMMAND, **said})
+        parse_spec({**COMMAND, **body})
 
     assert refused.value.field == field
     assert problem in str(refused.value)

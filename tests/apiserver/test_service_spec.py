@@ -1,4 +1,4 @@
-"""What a submit may say of a service, and what it is told otherwise."""
+"""Fields of services in a spec: parsed, or refused by the name of the field."""
 
 import signal
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 from rota.apiserver.spec.job import parse_spec
 from rota.apiserver.spec.service import CHECK_FIELDS
-from rota.apiserver.views.job_spec import spec_json as shown
+from rota.apiserver.views.job_spec import spec_json
 from rota.model.errors import BadField
 from rota.model.job import JobKind
 from rota.model.service import HealthCheck, RestartPolicy
@@ -15,7 +15,7 @@ from rota.model.service import HealthCheck, RestartPolicy
 SERVICE: dict[str, Any] = {"command": ["serve"], "kind": "service"}
 
 
-def test_a_service_is_asked_for_by_its_kind() -> None:
+def test_a_service_is_requested_by_its_kind() -> None:
     spec = parse_spec(SERVICE | {"count": 3})
 
     assert spec.kind is JobKind.SERVICE
@@ -24,18 +24,18 @@ def test_a_service_is_asked_for_by_its_kind() -> None:
     assert spec.stop_signal == signal.SIGTERM
 
 
-def test_a_job_is_a_batch_unless_it_says_otherwise() -> None:
+def test_a_job_is_a_batch_by_default() -> None:
     assert parse_spec({"command": ["work"]}).kind is JobKind.BATCH
 
 
-def test_how_it_is_restarted_may_be_said_in_part() -> None:
+def test_a_restart_policy_may_be_given_in_part() -> None:
     spec = parse_spec(SERVICE | {"restart": {"attempts": 10, "delay": "500ms"}})
 
     assert spec.restart == RestartPolicy(10, 600, 0.5, 60)
 
 
 @pytest.mark.parametrize(
-    ("said", "check"),
+    ("table", "check"),
     [
         ({"command": ["./ok", "-v"]}, HealthCheck(command=("./ok", "-v"))),
         ({"tcp": 5432}, HealthCheck(port=5432)),
@@ -52,11 +52,11 @@ def test_how_it_is_restarted_may_be_said_in_part() -> None:
         ),
     ],
 )
-def test_a_check_is_a_command_or_a_port(said: dict[str, Any], check: HealthCheck) -> None:
-    spec = parse_spec(SERVICE | {"check": said})
+def test_a_check_is_a_command_or_a_port(table: dict[str, Any], check: HealthCheck) -> None:
+    spec = parse_spec(SERVICE | {"check": table})
 
     assert spec.check == check
-    assert parse_spec(_sendable(shown(spec))).check == check  # as it is shown, it can be sent again
+    assert parse_spec(_through_json(spec_json(spec))).check == check  # as shown, it can be submitted again
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_check_is_a_command_or_a_port(said: dict[str, Any], check: HealthCheck
         ({"kind": "daemon"}, "kind"),
     ],
 )
-def test_what_makes_no_sense_is_refused_by_its_name(more: dict[str, Any], field: str) -> None:
+def test_an_invalid_service_is_refused_by_its_field(more: dict[str, Any], field: str) -> None:
     with pytest.raises(BadField) as refused:
         parse_spec(SERVICE | more)
 
@@ -105,26 +105,30 @@ def test_what_makes_no_sense_is_refused_by_its_name(more: dict[str, Any], field:
 
 
 @pytest.mark.parametrize("field", ["restart", "check"])
-def test_a_batch_is_neither_restarted_nor_checked(field: str) -> None:
-    said = {"restart": {"attempts": 1}, "check": {"tcp": 1}}[field]
+def test_a_batch_job_has_neither_restart_policy_nor_check(field: str) -> None:
+    value = {"restart": {"attempts": 1}, "check": {"tcp": 1}}[field]
 
     with pytest.raises(BadField, match=field):
-        parse_spec({"command": ["work"], field: said})
+        parse_spec({"command": ["work"], field: value})
 
 
 def test_any_job_may_choose_the_signal_that_ends_it() -> None:
     spec = parse_spec({"command": ["work"], "stop_signal": "sigint"})
 
     assert spec.stop_signal == signal.SIGINT
-    assert shown(spec)["stop_signal"] == "INT"
+    assert spec_json(spec)["stop_signal"] == "INT"
 
 
 def test_every_field_of_a_check_is_known() -> None:
     assert {"command", "http", "tcp", "port", "codes"} < set(CHECK_FIELDS)
 
 
-def _sendable(said: dict[str, Any]) -> dict[str, Any]:
-    """What JSON makes of it."""
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in said.items()} | {
-        "check": {key: list(one) if isinstance(one, tuple) else one for key, one in said["check"].items()}
+def _through_json(shown: dict[str, Any]) -> dict[str, Any]:
+    """The fields after a round trip through JSON, which has lists instead of tuples."""
+    return {key: _as_list(value) for key, value in shown.items()} | {
+        "check": {key: _as_list(value) for key, value in shown["check"].items()}
     }
+
+
+def _as_list(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

@@ -1,4 +1,4 @@
-"""What a server that stands by answers itself, what it hands on, and what it says when it cannot."""
+"""Which requests a standby answers, which it forwards to the leader, and its errors."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n3\r
 END = b"0\r\n\r\n"
 
 
-class Answer(NamedTuple):
+class StandbyReply(NamedTuple):
     status: int
     headers: dict[str, str]
     body: bytes
@@ -36,8 +36,8 @@ class Answer(NamedTuple):
         return str(json.loads(self.body)["detail"])
 
 
-class Stance:
-    """Told what it knows."""
+class FakeRole:
+    """A ServerRole with fixed answers."""
 
     def __init__(self, leader: str | None = None, age_ms: int | None = 20, revision: int = 5) -> None:
         self._leader, self._age_ms, self._revision = leader, age_ms, revision
@@ -46,7 +46,7 @@ class Stance:
     def leader(self) -> str | None:
         return self._leader
 
-    def leads(self, leader: str) -> None:
+    def set_leader(self, leader: str) -> None:
         self._leader = leader
 
     def epoch(self) -> int:
@@ -68,22 +68,22 @@ async def own_app(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 class Standby:
-    def __init__(self, directory: Path, stance: Stance, authority: CertificateAuthority) -> None:
+    def __init__(self, directory: Path, role: FakeRole, authority: CertificateAuthority) -> None:
         vault = Vault.open(directory / "vault")
         self._secret = vault.make_server_token("me", 0)
         addresses = Addresses("127.0.0.1:3000", "127.0.0.1:1", "127.0.0.1:2")
-        self._face = StandbyApp(own_app, stance, vault, addresses, authority)
+        self._app = StandbyApp(own_app, role, vault, addresses, authority)
 
     @property
-    def lines(self) -> list[leader_proxy.LeaderConnection]:
-        return [line for _, line in self._face._leader_proxy._idle]
+    def connections(self) -> list[leader_proxy.LeaderConnection]:
+        return [connection for _, connection in self._app._leader_proxy._idle]
 
     def close(self) -> None:
-        self._face.close()
+        self._app.close()
 
-    async def ask(self, method: str, path: str, body: bytes = b"", **headers: str) -> Answer:
+    async def ask(self, method: str, path: str, body: bytes = b"", **headers: str) -> StandbyReply:
         sent: list[Any] = []
-        said = {"host": "127.0.0.1:3000", "authorization": f"Bearer {self._secret}", **headers}
+        sent_headers = {"host": "127.0.0.1:3000", "authorization": f"Bearer {self._secret}", **headers}
         coming = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def receive() -> Any:
@@ -95,7 +95,7 @@ class Standby:
             sent.append(message)
 
         path, _, query = path.partition("?")
-        raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in said.items()]
+        raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in sent_headers.items()]
         scope = {
             "type": "http",
             "method": method,
@@ -103,12 +103,12 @@ class Standby:
             "headers": raw,
             "query_string": query.encode(),
         }
-        await self._face(scope, receive, send)
+        await self._app(scope, receive, send)
         answered = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
-        return Answer(
+        return StandbyReply(
             sent[0]["status"],
             answered,
-            b"".join(one["body"] for one in sent[1:]),
+            b"".join(message["body"] for message in sent[1:]),
             not sent[-1].get("more_body"),
         )
 
@@ -119,50 +119,50 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
 
 
 @pytest.fixture
-async def standing(
+async def make_standby(
     tmp_path: Path, authority: CertificateAuthority
-) -> AsyncIterator[Callable[[Stance], Standby]]:
+) -> AsyncIterator[Callable[[FakeRole], Standby]]:
     made: list[Standby] = []
 
-    def stand(stance: Stance) -> Standby:
-        made.append(Standby(tmp_path, stance, authority))
+    def make(role: FakeRole) -> Standby:
+        made.append(Standby(tmp_path, role, authority))
         return made[-1]
 
-    yield stand
-    for one in made:
-        one.close()
+    yield make
+    for app in made:
+        app.close()
 
 
-Standing = Callable[[Stance], Standby]
+MakeStandby = Callable[[FakeRole], Standby]
 
 
 @asynccontextmanager
-async def a_leader(*says: bytes) -> AsyncIterator[tuple[str, list[bytes]]]:
-    """One that hears requests, answers each with these bytes, and hangs up; without any it never answers."""
-    heard: list[bytes] = []
+async def fake_leader(*replies: bytes) -> AsyncIterator[tuple[str, list[bytes]]]:
+    """A leader that answers each request with these bytes and closes; without any it never answers."""
+    requests: list[bytes] = []
     silence = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
-        heard.append(head + await reader.readexactly(length))
-        if not says:
+        requests.append(head + await reader.readexactly(length))
+        if not replies:
             await silence.wait()
-        writer.writelines(says)
+        writer.writelines(replies)
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", heard
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", requests
     finally:
         silence.set()
         server.close()
 
 
-# ---- who answers
+# ---- which server answers
 
 
-def test_of_each_route_it_is_known_who_answers() -> None:
+def test_each_route_is_listed_with_the_server_that_answers() -> None:
     by_where: dict[ServedBy, set[str]] = {}
     for route in ROUTES:
         (method,) = route.methods or ("",)
@@ -186,61 +186,63 @@ def test_of_each_route_it_is_known_who_answers() -> None:
     assert by_where[ServedBy.LEADER_FIRST] == set(standby._LEADER_FIRST_ROUTES)
 
 
-async def test_a_read_of_records_is_answered_here_and_says_how_old_it_is(standing: Standing) -> None:
-    answer = await standing(Stance("http://10.0.0.2:3000", age_ms=20)).ask("GET", "/v1/jobs/1")
+async def test_a_read_of_records_is_answered_from_the_mirror_with_its_age(make_standby: MakeStandby) -> None:
+    reply = await make_standby(FakeRole("http://10.0.0.2:3000", age_ms=20)).ask("GET", "/v1/jobs/1")
 
-    assert (answer.status, answer.body) == (200, b"from here")
-    assert answer.headers == {"rota-age-ms": "20", "rota-leader": "http://10.0.0.2:3000"}
-
-
-async def test_what_is_never_stored_is_asked_of_the_leader(standing: Standing) -> None:
-    async with a_leader(CHUNKED, END) as (url, _):
-        answer = await standing(Stance(url)).ask("GET", "/v1/nodes")
-
-    assert (answer.body, answer.headers) == (b"onetwo", {"rota-leader": url})
+    assert (reply.status, reply.body) == (200, b"from here")
+    assert reply.headers == {"rota-age-ms": "20", "rota-leader": "http://10.0.0.2:3000"}
 
 
-async def test_one_that_led_and_cannot_answer_now_is_no_better_source(standing: Standing) -> None:
-    async with a_leader(b"HTTP/1.1 503 Sorry\r\nContent-Length: 0\r\n\r\n") as (url, _):
-        answer = await standing(Stance(url)).ask("GET", "/v1/nodes")
+async def test_a_read_that_needs_observations_is_forwarded_to_the_leader(make_standby: MakeStandby) -> None:
+    async with fake_leader(CHUNKED, END) as (url, _):
+        reply = await make_standby(FakeRole(url)).ask("GET", "/v1/nodes")
 
-    assert (answer.status, answer.body) == (200, b"from here")
+    assert (reply.body, reply.headers) == (b"onetwo", {"rota-leader": url})
+
+
+async def test_a_leader_that_is_unavailable_is_replaced_by_the_mirror(make_standby: MakeStandby) -> None:
+    async with fake_leader(b"HTTP/1.1 503 Sorry\r\nContent-Length: 0\r\n\r\n") as (url, _):
+        reply = await make_standby(FakeRole(url)).ask("GET", "/v1/nodes")
+
+    assert (reply.status, reply.body) == (200, b"from here")
 
 
 @pytest.mark.parametrize("leader", [None, "http://127.0.0.1:1"])
-async def test_where_nobody_answers_who_leads_it_is_told_without(
-    standing: Standing, leader: str | None
+async def test_without_a_reachable_leader_the_mirror_answers(
+    make_standby: MakeStandby, leader: str | None
 ) -> None:
-    answer = await standing(Stance(leader)).ask("GET", "/v1/nodes")
+    reply = await make_standby(FakeRole(leader)).ask("GET", "/v1/nodes")
 
-    assert (answer.status, answer.body, answer.headers["rota-age-ms"]) == (200, b"from here", "20")
+    assert (reply.status, reply.body, reply.headers["rota-age-ms"]) == (200, b"from here", "20")
 
 
-async def test_a_read_that_would_be_old_is_asked_of_the_leader_first(standing: Standing) -> None:
-    async with a_leader(CHUNKED, END) as (url, _):
-        old = await standing(Stance(url, age_ms=STANDBY_AGE_MS + 1)).ask("GET", "/v1/jobs")
-    alone = await standing(Stance(None, age_ms=STANDBY_AGE_MS + 1)).ask("GET", "/v1/jobs")
+async def test_a_read_from_an_old_mirror_is_forwarded_to_the_leader_first(make_standby: MakeStandby) -> None:
+    async with fake_leader(CHUNKED, END) as (url, _):
+        old = await make_standby(FakeRole(url, age_ms=STANDBY_AGE_MS + 1)).ask("GET", "/v1/jobs")
+    alone = await make_standby(FakeRole(None, age_ms=STANDBY_AGE_MS + 1)).ask("GET", "/v1/jobs")
 
     assert old.body == b"onetwo"
     assert (alone.body, alone.headers["rota-age-ms"]) == (b"from here", str(STANDBY_AGE_MS + 1))
 
 
 @pytest.mark.parametrize("age_ms", [None, STANDBY_AGE_MAX_MS + 1])
-async def test_one_that_knows_nothing_or_too_little_says_so(standing: Standing, age_ms: int | None) -> None:
-    answer = await standing(Stance(None, age_ms=age_ms)).ask("GET", "/v1/jobs")
+async def test_an_empty_or_too_old_mirror_is_unavailable(
+    make_standby: MakeStandby, age_ms: int | None
+) -> None:
+    reply = await make_standby(FakeRole(None, age_ms=age_ms)).ask("GET", "/v1/jobs")
 
-    assert (answer.status, answer.headers["retry-after"]) == (503, "1")
-    assert answer.detail == "this server stands by, and nobody leads now"
-
-
-async def test_a_token_that_is_not_known_here_may_be_known_to_the_leader(standing: Standing) -> None:
-    async with a_leader(CHUNKED, END) as (url, heard):
-        await standing(Stance(url)).ask("GET", "/v1/jobs", authorization="Bearer rota_new")
-
-    assert b"authorization: Bearer rota_new\r\n" in heard[0]
+    assert (reply.status, reply.headers["retry-after"]) == (503, "1")
+    assert reply.detail == "this server is a standby, and no server leads now"
 
 
-# ---- what somebody has seen already
+async def test_a_request_with_an_unknown_token_is_forwarded_to_the_leader(make_standby: MakeStandby) -> None:
+    async with fake_leader(CHUNKED, END) as (url, requests):
+        await make_standby(FakeRole(url)).ask("GET", "/v1/jobs", authorization="Bearer rota_new")
+
+    assert b"authorization: Bearer rota_new\r\n" in requests[0]
+
+
+# ---- read-your-writes
 
 
 @pytest.mark.parametrize(
@@ -251,50 +253,54 @@ async def test_a_token_that_is_not_known_here_may_be_known_to_the_leader(standin
         ("/v1/events?kind=job", {"last_event_id": "5.0"}),
     ],
 )
-async def test_it_waits_for_what_was_seen_elsewhere(
-    standing: Standing, path: str, headers: dict[str, str]
+async def test_a_read_waits_for_the_revision_that_the_client_has_seen(
+    make_standby: MakeStandby, path: str, headers: dict[str, str]
 ) -> None:
-    stance = Stance()
-    await standing(stance).ask("GET", path, b"", **headers)
+    role = FakeRole()
+    await make_standby(role).ask("GET", path, b"", **headers)
 
-    assert stance.asked_for == [5]
+    assert role.asked_for == [5]
 
 
-async def test_what_it_does_not_come_to_know_in_time_is_asked_of_the_leader(
-    standing: Standing, monkeypatch: pytest.MonkeyPatch
+async def test_a_revision_that_is_not_reached_in_time_is_read_from_the_leader(
+    make_standby: MakeStandby, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(standby, "REACH_SECONDS", 0.0)
-    async with a_leader(CHUNKED, END) as (url, _):
-        answer = await standing(Stance(url, revision=5)).ask("GET", "/v1/jobs", rota_revision="6")
+    async with fake_leader(CHUNKED, END) as (url, _):
+        reply = await make_standby(FakeRole(url, revision=5)).ask("GET", "/v1/jobs", rota_revision="6")
 
-    assert answer.body == b"onetwo"
+    assert reply.body == b"onetwo"
 
 
-async def test_a_change_is_handed_on_once_and_seen_here_before_it_is_answered(standing: Standing) -> None:
-    async with a_leader(CREATED) as (url, heard):
-        stance = Stance(url, revision=9)
+async def test_a_change_is_forwarded_once_and_visible_here_before_it_is_answered(
+    make_standby: MakeStandby,
+) -> None:
+    async with fake_leader(CREATED) as (url, requests):
+        role = FakeRole(url, revision=9)
         body = b'{"command":["true"]}'
-        answer = await standing(stance).ask("POST", "/v1/jobs?x=1", body, idempotency_key="k")
+        reply = await make_standby(role).ask("POST", "/v1/jobs?x=1", body, idempotency_key="k")
 
-    (request,) = heard
+    (request,) = requests
     assert request.startswith(b"POST /v1/jobs?x=1 HTTP/1.1\r\nhost: " + url[7:].encode() + b"\r\n")
     assert request.endswith(b"\r\n\r\n" + body)
     assert b"\r\nidempotency-key: k\r\n" in request
-    assert (answer.status, answer.body, stance.asked_for) == (201, JOB, [9])
+    assert (reply.status, reply.body, role.asked_for) == (201, JOB, [9])
 
 
-# ---- how the leader is reached
+# ---- connections to the leader
 
 
 @asynccontextmanager
-async def a_patient_leader(*says: bytes) -> AsyncIterator[tuple[str, list[int], list[asyncio.StreamWriter]]]:
-    """One that answers any number of requests on a connection; which of its connections each came by."""
-    came_by: list[int] = []
-    lines: list[asyncio.StreamWriter] = []
+async def keep_alive_leader(
+    *replies: bytes,
+) -> AsyncIterator[tuple[str, list[int], list[asyncio.StreamWriter]]]:
+    """A leader that answers any number of requests per connection, and the connection of each request."""
+    connection_numbers: list[int] = []
+    connections: list[asyncio.StreamWriter] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        lines.append(writer)
-        own = len(lines)
+        connections.append(writer)
+        own = len(connections)
         while True:
             try:
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -302,129 +308,131 @@ async def a_patient_leader(*says: bytes) -> AsyncIterator[tuple[str, list[int], 
                 writer.close()
                 return
             await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0]))
-            came_by.append(own)
-            writer.writelines(says)
+            connection_numbers.append(own)
+            writer.writelines(replies)
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", came_by, lines
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", connection_numbers, connections
     finally:
-        for line in lines:
-            line.close()
+        for connection in connections:
+            connection.close()
         server.close()
 
 
-@pytest.mark.parametrize("says", [(CREATED,), (CHUNKED, END)])
-async def test_one_request_after_the_other_goes_over_one_connection(
-    standing: Standing, says: tuple[bytes, ...]
+@pytest.mark.parametrize("replies", [(CREATED,), (CHUNKED, END)])
+async def test_successive_requests_reuse_one_connection(
+    make_standby: MakeStandby, replies: tuple[bytes, ...]
 ) -> None:
-    async with a_patient_leader(*says) as (url, came_by, _):
-        standby = standing(Stance(url, revision=9))
-        answers = [await standby.ask("POST", "/v1/jobs", b"{}") for _ in range(3)]
+    async with keep_alive_leader(*replies) as (url, connection_numbers, _):
+        standby = make_standby(FakeRole(url, revision=9))
+        found = [await standby.ask("POST", "/v1/jobs", b"{}") for _ in range(3)]
 
-    assert {one.is_whole for one in answers} == {True}
-    assert came_by == [1, 1, 1]
+    assert {reply.is_whole for reply in found} == {True}
+    assert connection_numbers == [1, 1, 1]
 
 
-async def test_requests_at_once_go_over_connections_of_their_own(standing: Standing) -> None:
-    async with a_patient_leader(CREATED) as (url, came_by, _):
-        standby = standing(Stance(url, revision=9))
+async def test_concurrent_requests_use_separate_connections(make_standby: MakeStandby) -> None:
+    async with keep_alive_leader(CREATED) as (url, connection_numbers, _):
+        standby = make_standby(FakeRole(url, revision=9))
         async with asyncio.TaskGroup() as users:
             for _ in range(3):
                 users.create_task(standby.ask("POST", "/v1/jobs", b"{}"))
 
-    assert sorted(came_by) == [1, 2, 3]
+    assert sorted(connection_numbers) == [1, 2, 3]
 
 
-async def test_a_connection_that_the_leader_has_closed_is_not_spoken_to(standing: Standing) -> None:
-    async with a_patient_leader(CREATED) as (url, came_by, lines):
-        standby = standing(Stance(url, revision=9))
+async def test_a_connection_that_the_leader_has_closed_is_not_reused(make_standby: MakeStandby) -> None:
+    async with keep_alive_leader(CREATED) as (url, connection_numbers, connections):
+        standby = make_standby(FakeRole(url, revision=9))
         await standby.ask("POST", "/v1/jobs", b"{}")
-        lines[0].close()
-        await lines[0].wait_closed()
-        await standby.lines[0].reader.read()  # returns at its end
-        answer = await standby.ask("POST", "/v1/jobs", b"{}")
+        connections[0].close()
+        await connections[0].wait_closed()
+        await standby.connections[0].reader.read()  # returns at its end
+        reply = await standby.ask("POST", "/v1/jobs", b"{}")
 
-    assert (answer.status, came_by) == (201, [1, 2])
+    assert (reply.status, connection_numbers) == (201, [1, 2])
 
 
-async def test_an_answer_that_ends_the_connection_or_is_not_read_to_its_end_leaves_none(
-    standing: Standing,
+async def test_a_response_that_closes_the_connection_leaves_none_idle(
+    make_standby: MakeStandby,
 ) -> None:
     closing = CREATED.replace(b"Content-Length", b"Connection: close\r\nContent-Length")
-    async with a_patient_leader(closing) as (url, came_by, _):
-        standby = standing(Stance(url, revision=9))
+    async with keep_alive_leader(closing) as (url, connection_numbers, _):
+        standby = make_standby(FakeRole(url, revision=9))
         for _ in range(2):
             await standby.ask("POST", "/v1/jobs", b"{}")
 
-    assert (came_by, standby.lines) == ([1, 2], [])
+    assert (connection_numbers, standby.connections) == ([1, 2], [])
 
 
-async def test_who_led_before_is_not_asked_any_more(standing: Standing) -> None:
+async def test_connections_to_a_previous_leader_are_closed(make_standby: MakeStandby) -> None:
     async with (
-        a_patient_leader(CREATED) as (before, asked_before, _),
-        a_patient_leader(CREATED) as (now, asked_now, _),
+        keep_alive_leader(CREATED) as (before, asked_before, _),
+        keep_alive_leader(CREATED) as (now, asked_now, _),
     ):
-        stance = Stance(before, revision=9)
-        standby = standing(stance)
+        role = FakeRole(before, revision=9)
+        standby = make_standby(role)
         await standby.ask("POST", "/v1/jobs", b"{}")
-        stance.leads(now)
+        role.set_leader(now)
         await standby.ask("POST", "/v1/jobs", b"{}")
-        urls = [line.url for line in standby.lines]
+        urls = [connection.url for connection in standby.connections]
 
     assert (len(asked_before), len(asked_now), urls) == (1, 1, [now])
 
 
-async def test_a_connection_unused_for_long_is_not_trusted(
-    standing: Standing, monkeypatch: pytest.MonkeyPatch
+async def test_a_connection_that_was_idle_for_long_is_not_reused(
+    make_standby: MakeStandby, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leader_proxy, "IDLE_SECONDS", -1.0)
-    async with a_patient_leader(CREATED) as (url, came_by, _):
-        standby = standing(Stance(url, revision=9))
+    async with keep_alive_leader(CREATED) as (url, connection_numbers, _):
+        standby = make_standby(FakeRole(url, revision=9))
         for _ in range(2):
             await standby.ask("POST", "/v1/jobs", b"{}")
 
-    assert came_by == [1, 2]
+    assert connection_numbers == [1, 2]
 
 
-async def test_head_is_refused_here(standing: Standing) -> None:
-    async with a_patient_leader(CREATED) as (url, came_by, _):
-        answer = await standing(Stance(url)).ask("HEAD", "/v1/tokens")
+async def test_head_is_not_forwarded(make_standby: MakeStandby) -> None:
+    async with keep_alive_leader(CREATED) as (url, connection_numbers, _):
+        reply = await make_standby(FakeRole(url)).ask("HEAD", "/v1/tokens")
 
-    assert (answer.body, came_by) == (b"from here", [])
-
-
-# ---- what goes wrong
+    assert (reply.body, connection_numbers) == (b"from here", [])
 
 
-async def test_a_leader_that_does_not_answer_is_not_asked_twice(
-    standing: Standing, monkeypatch: pytest.MonkeyPatch
+# ---- errors
+
+
+async def test_a_request_to_a_silent_leader_is_not_repeated(
+    make_standby: MakeStandby, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(standby, "ANSWER_SECONDS", 0.1)
-    async with a_leader() as (url, heard):
-        answer = await standing(Stance(url)).ask("POST", "/v1/jobs", b"{}")
+    async with fake_leader() as (url, requests):
+        reply = await make_standby(FakeRole(url)).ask("POST", "/v1/jobs", b"{}")
 
-    assert (answer.status, answer.headers["rota-leader"], len(heard)) == (503, url, 1)
-    assert answer.detail.endswith("the leader does not answer; whether it was done is not known")
-
-
-async def test_an_answer_that_is_cut_is_cut_here_too(standing: Standing) -> None:
-    async with a_leader(CHUNKED) as (url, _):
-        answer = await standing(Stance(url)).ask("GET", "/v1/jobs/1/logs")
-
-    assert (answer.body, answer.is_whole) == (b"onetwo", False)
+    assert (reply.status, reply.headers["rota-leader"], len(requests)) == (503, url, 1)
+    assert reply.detail.endswith(
+        "the leader does not answer; it is not known whether the request was carried out"
+    )
 
 
-async def test_what_was_handed_on_is_not_handed_on_again(standing: Standing) -> None:
-    async with a_leader(CREATED) as (url, heard):
-        answer = await standing(Stance(url)).ask("POST", "/v1/jobs", b"{}", rota_forwarded="1")
+async def test_a_truncated_response_is_truncated_for_the_client(make_standby: MakeStandby) -> None:
+    async with fake_leader(CHUNKED) as (url, _):
+        reply = await make_standby(FakeRole(url)).ask("GET", "/v1/jobs/1/logs")
 
-    assert (answer.status, heard) == (503, [])
+    assert (reply.body, reply.is_whole) == (b"onetwo", False)
+
+
+async def test_a_forwarded_request_is_not_forwarded_again(make_standby: MakeStandby) -> None:
+    async with fake_leader(CREATED) as (url, requests):
+        reply = await make_standby(FakeRole(url)).ask("POST", "/v1/jobs", b"{}", rota_forwarded="1")
+
+    assert (reply.status, requests) == (503, [])
 
 
 @pytest.mark.parametrize("headers", [{"origin": "http://elsewhere"}, {"host": "elsewhere"}])
-async def test_pages_elsewhere_are_refused_here(standing: Standing, headers: dict[str, str]) -> None:
-    async with a_leader(CREATED) as (url, heard):
-        answer = await standing(Stance(url)).ask("POST", "/v1/jobs", b"{}", **headers)
+async def test_pages_of_other_origins_are_refused(make_standby: MakeStandby, headers: dict[str, str]) -> None:
+    async with fake_leader(CREATED) as (url, requests):
+        reply = await make_standby(FakeRole(url)).ask("POST", "/v1/jobs", b"{}", **headers)
 
-    assert (answer.status, heard) == (403, [])
+    assert (reply.status, requests) == (403, [])

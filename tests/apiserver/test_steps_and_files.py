@@ -1,11 +1,11 @@
-"""What a job may say of its steps and files, and how it is refused where it says it wrongly."""
+"""Steps and files of a spec: parsed, or refused by the name of the field."""
 
 from typing import Any
 
 import pytest
 
 from rota.apiserver.spec.job import parse_spec
-from rota.apiserver.views.job_spec import spec_json as shown
+from rota.apiserver.views.job_spec import spec_json
 from rota.model import limits
 from rota.model.errors import BadField
 from rota.model.lifecycle import AttemptState
@@ -14,26 +14,26 @@ from rota.model.steps import StepMark, states
 STEP = {"command": ["make"]}
 
 
-def refusal(**said: Any) -> BadField:
+def refusal(**body: Any) -> BadField:
     with pytest.raises(BadField) as refused:
-        parse_spec(said)
+        parse_spec(body)
     assert refused.value.hint
     return refused.value
 
 
-def test_steps_take_the_place_of_a_command() -> None:
+def test_steps_replace_the_command() -> None:
     spec = parse_spec({"steps": [STEP, {"name": "test", "command": ["make", "test"], "timeout": "1m"}]})
 
     assert spec.command == ()
     assert [step.name for step in spec.steps] == ["step-1", "test"]
     assert spec.steps[1].timeout_seconds == 60
     assert spec.name == "make"
-    again = shown(spec)
+    again = spec_json(spec)
     assert again["steps"][1] == {"name": "test", "command": ("make", "test"), "timeout": 60}
 
 
 @pytest.mark.parametrize(
-    ("said", "field"),
+    ("body", "field"),
     [
         ({"command": ["a"], "steps": [STEP]}, "steps"),
         ({"steps": []}, "steps"),
@@ -49,15 +49,15 @@ def test_steps_take_the_place_of_a_command() -> None:
         ({"steps": [{**STEP, "name": "a"}, {**STEP, "name": "a"}]}, "steps[1].name"),
     ],
 )
-def test_a_wrong_step_is_named(said: dict[str, Any], field: str) -> None:
-    assert refusal(**said).field == field
+def test_an_invalid_step_is_named(body: dict[str, Any], field: str) -> None:
+    assert refusal(**body).field == field
 
 
 def test_files_are_text_or_base64() -> None:
     spec = parse_spec({"command": ["a"], "files": {"a/b": "x", "c": {"base64": "/w=="}}})
 
     assert spec.files == {"a/b": b"x", "c": b"\xff"}
-    assert shown(spec)["files"] == {"a/b": 1, "c": 1}
+    assert spec_json(spec)["files"] == {"a/b": 1, "c": 1}
 
 
 @pytest.mark.parametrize(
@@ -80,15 +80,15 @@ def test_files_are_text_or_base64() -> None:
         {"a": "\ud800"},
     ],
 )
-def test_files_that_lead_elsewhere_or_are_too_much_are_refused(files: Any) -> None:
+def test_files_outside_the_working_directory_or_too_large_are_refused(files: Any) -> None:
     assert refusal(command=["a"], files=files).field == "files"
 
 
-def test_files_have_a_directory_of_their_own() -> None:
+def test_files_are_refused_with_a_workdir() -> None:
     assert refusal(command=["a"], files={"a": ""}, workdir="/srv").field == "files"
 
 
-def test_how_steps_stand_follows_from_their_marks_and_the_attempt() -> None:
+def test_the_state_of_steps_follows_from_their_marks_and_the_attempt() -> None:
     ended, begun = StepMark(1, 2, 0), StepMark(3)
 
     assert states(3, (), AttemptState.OFFERED) == ["waiting"] * 3

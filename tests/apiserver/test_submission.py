@@ -1,4 +1,4 @@
-"""Requests become plans, or are refused with a reason."""
+"""Requests on jobs and nodes become plans, or are refused with a reason."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from rota.apiserver.access import (
 )
 from rota.apiserver.admission import actions, submission
 from rota.apiserver.admission.node_actions import delete_node, drain_node, enroll_node, set_node_eligibility
-from rota.apiserver.admission.subscribers import acknowledge_events
+from rota.apiserver.admission.recovery import acknowledge_events
 from rota.apiserver.lookup import find_job, find_node
 from rota.apiserver.spec.job import SPEC_FIELDS, parse_spec
 from rota.engine.state.mirror import Mirror
@@ -48,7 +48,7 @@ def applied(mirror: Mirror, plan: Plan) -> Mirror:
 
 
 def outcome(body: object) -> str:
-    """Why it was refused, or what is asked for."""
+    """The refusal, or the parsed spec, as text."""
     try:
         plan = submission.submit_job(Mirror(), body, ADA, "key", NOW)
     except Rejected as refusal:
@@ -170,7 +170,7 @@ def test_a_bad_value_is_refused_by_the_name_of_its_field(field: str, value: Any)
     assert refused.value.hint
 
 
-def test_an_unknown_field_names_the_nearest() -> None:
+def test_an_unknown_field_is_refused_with_the_closest_match() -> None:
     with pytest.raises(BadField) as refused:
         parse_spec({"command": ["a"], "memroy": 1})
 
@@ -181,7 +181,7 @@ def test_an_unknown_field_names_the_nearest() -> None:
     ("program", "name"),
     [("./run me.sh", "run-me.sh"), ("/", "job"), ("12", "job-12"), ("last", "job-last"), ("é", "job")],
 )
-def test_a_name_is_made_from_the_program(program: str, name: str) -> None:
+def test_a_default_name_is_derived_from_the_program(program: str, name: str) -> None:
     assert parse_spec({"command": [program]}).name == name
 
 
@@ -195,17 +195,17 @@ def test_any_value_in_any_field_is_accepted_or_rejected(field: str, value: objec
     assert outcome({"command": ["a"], field: value})
 
 
-def test_a_key_gives_one_job_and_refuses_another_body() -> None:
+def test_a_key_creates_one_job_and_refuses_another_body() -> None:
     mirror = applied(Mirror(), submission.submit_job(Mirror(), {"command": ["a"]}, ADA, "k", NOW))
     again = submission.submit_job(mirror, {"command": ["a"], "count": 1}, ADA, "k", NOW)
 
     assert again == Plan(answer=submission.SubmitResult(JobId("1"), new=False))
-    with pytest.raises(Conflict, match="asks for something else"):
+    with pytest.raises(Conflict, match="which has another spec"):
         submission.submit_job(mirror, {"command": ["b"]}, ADA, "k", NOW)
     assert submission.submit_job(mirror, {"command": ["b"], "namespace": "x"}, ADA, "k", NOW).answer.new
 
 
-def test_a_key_whose_job_was_deleted_makes_no_second_one() -> None:
+def test_a_key_whose_job_was_deleted_creates_no_second_job() -> None:
     mirror = applied(Mirror(), submission.submit_job(Mirror(), {"command": ["a"]}, ADA, "k", NOW))
     mirror.apply(JobStatus(JobId("1"), JobState.SUCCEEDED))
     applied(mirror, submission.delete_job(mirror, "1", ADA))
@@ -215,12 +215,12 @@ def test_a_key_whose_job_was_deleted_makes_no_second_one() -> None:
 
 
 @pytest.mark.parametrize("key", ["", " ", "a b", "é", "x" * 257, "a\n"])
-def test_a_key_that_cannot_travel_is_refused(key: str) -> None:
+def test_a_key_that_is_no_valid_header_is_refused(key: str) -> None:
     with pytest.raises(BadField, match="Idempotency-Key"):
         submission.submit_job(Mirror(), {"command": ["a"]}, ADA, key, NOW)
 
 
-def test_a_full_queue_takes_no_more_but_still_knows_its_keys() -> None:
+def test_a_full_queue_accepts_no_more_but_still_knows_its_keys() -> None:
     mirror = applied(Mirror(), submission.submit_job(Mirror(), {"command": ["a"]}, ADA, "k", NOW))
     mirror.unfinished = limits.JOBS_WAITING_MAX
 
@@ -229,7 +229,7 @@ def test_a_full_queue_takes_no_more_but_still_knows_its_keys() -> None:
     assert not submission.submit_job(mirror, {"command": ["a"]}, ADA, "k", NOW).answer.new
 
 
-def test_canceling_twice_writes_once_and_an_ended_job_not_at_all() -> None:
+def test_a_repeated_cancel_writes_nothing_and_an_ended_job_refuses_it() -> None:
     mirror = with_jobs(spec(1))
     first = actions.cancel(mirror, "1", {}, ADA, NOW)
     applied(mirror, first)
@@ -282,7 +282,7 @@ def test_a_job_is_found_by_id_then_name() -> None:
             find_job(mirror, ref, ADA)
 
 
-def test_the_id_of_a_deleted_job_never_stands_for_another() -> None:
+def test_the_id_of_a_deleted_job_never_refers_to_another() -> None:
     mirror = with_jobs(spec(10), spec(31), spec(32))
 
     for gone in ("1", "3"):
@@ -310,7 +310,7 @@ def test_what_a_caller_may_not_see_does_not_exist() -> None:
         find_job(mirror, "2", guest)
 
 
-def test_nodes_are_enrolled_under_names_and_numbers_of_their_own() -> None:
+def test_nodes_are_enrolled_with_unique_names_and_ids() -> None:
     mirror = Mirror()
     made: list[NodeSpec] = []
     for name in ("host", "host", "host", "n1"):
@@ -329,7 +329,7 @@ def test_nodes_are_enrolled_under_names_and_numbers_of_their_own() -> None:
         find_node(mirror, "hos")
 
 
-def test_a_wish_that_is_already_so_writes_nothing_but_is_answered_only_by_who_leads() -> None:
+def test_a_request_without_effect_writes_nothing_and_is_fenced() -> None:
     mirror = Mirror()
     mirror.apply(node(1))
     plan = set_node_eligibility(mirror, "laptop", Eligibility.CORDONED, ADA)
@@ -340,7 +340,7 @@ def test_a_wish_that_is_already_so_writes_nothing_but_is_answered_only_by_who_le
 
 
 @pytest.mark.parametrize("state", list(NodeState))
-def test_only_a_lost_node_or_one_that_left_is_deleted(state: NodeState) -> None:
+def test_only_a_node_that_is_lost_or_has_left_can_be_deleted(state: NodeState) -> None:
     mirror = Mirror()
     mirror.apply(node(1))
     mirror.apply(node_status(1, state))
@@ -352,7 +352,7 @@ def test_only_a_lost_node_or_one_that_left_is_deleted(state: NodeState) -> None:
             delete_node(mirror, "n1", ADA)
 
 
-def test_a_subscribers_position_only_grows() -> None:
+def test_the_cursor_of_a_subscriber_only_grows() -> None:
     known = {"a": Subscriber("a", 5, 1)}
 
     assert acknowledge_events(known, "a", 5, 0).puts == ()
@@ -388,9 +388,9 @@ def test_a_drain_has_a_deadline_in_cluster_time_or_none() -> None:
     mirror.apply(node(1))
 
     def drained(body: object) -> NodeIntent:
-        wish = applied(mirror, drain_node(mirror, "n1", body, ADA, NOW)).nodes[NodeId("n1")].intent
-        assert wish is not None
-        return wish
+        intent = applied(mirror, drain_node(mirror, "n1", body, ADA, NOW)).nodes[NodeId("n1")].intent
+        assert intent is not None
+        return intent
 
     assert drained({"deadline_seconds": "1m"}).drain_by_ms == NOW.ms + 60_000
     assert drained({}).drain_by_ms is None
@@ -410,7 +410,7 @@ def test_a_drain_has_a_deadline_in_cluster_time_or_none() -> None:
         ({"dead_line": 1}, "dead_line"),
     ],
 )
-def test_a_drain_that_cannot_be_meant_names_its_field(body: object, field: str) -> None:
+def test_an_invalid_drain_is_refused_by_its_field(body: object, field: str) -> None:
     mirror = Mirror()
     mirror.apply(node(1))
 

@@ -1,4 +1,4 @@
-"""A submit that asks for events: the job first, then its changes, and the same refusals as without."""
+"""A submit with an event stream: the job first, then its changes; refusals are the same as without."""
 
 import asyncio
 import json
@@ -23,11 +23,11 @@ TRUE = {"command": ["true"]}
 async def submitting(
     server: Serving, body: Any, **headers: str
 ) -> AsyncIterator[tuple[Reply, AsyncIterator[Any]]]:
-    """The head of the answer and the values of its events."""
-    said = {**EVENTS, **headers}
+    """The head of the response and the values of its events."""
+    sent = {**EVENTS, **headers}
     async with (
         asyncio.timeout(5),
-        server.connected("POST", "/v1/jobs", json.dumps(body).encode(), said) as (reply, reader),
+        server.connected("POST", "/v1/jobs", json.dumps(body).encode(), sent) as (reply, reader),
     ):
         yield reply, data_of(lines_of(chunks_of(reader)))
 
@@ -36,21 +36,21 @@ async def end(server: Serving, job: str) -> None:
     await server.put("controllers", JobStatus(JobId(job), JobState.SUCCEEDED, exit_code=0))
 
 
-async def test_the_job_comes_first_and_its_end_last(tmp_path: Path) -> None:
-    async with serving(tmp_path, MemoryStore) as server, submitting(server, TRUE) as (reply, told):
-        first = await anext(told)
+async def test_the_job_is_sent_first_and_its_end_last(tmp_path: Path) -> None:
+    async with serving(tmp_path, MemoryStore) as server, submitting(server, TRUE) as (reply, values):
+        first = await anext(values)
         await end(server, first["id"])
-        rest = [status async for status in told]
+        later = [status async for status in values]
 
     assert (reply.status, reply.headers["content-type"]) == (201, "text/event-stream; charset=utf-8")
     assert (first["id"], first["spec"]["command"]) == ("1", ["true"])
-    assert [status["state"] for status in rest] == ["succeeded"]
+    assert [status["state"] for status in later] == ["succeeded"]
 
 
-async def test_each_event_says_what_it_is(tmp_path: Path) -> None:
+async def test_each_event_has_its_kind(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
-        async with submitting(server, TRUE, Idempotency_Key="once") as (_, told):
-            await end(server, (await anext(told))["id"])
+        async with submitting(server, TRUE, Idempotency_Key="once") as (_, values):
+            await end(server, (await anext(values))["id"])
         again = await server.call("POST", "/v1/jobs", TRUE, Idempotency_Key="once", **EVENTS)
         job = await server.submit()
         async with server.stream(f"/v1/jobs/{job}/follow") as lines:
@@ -60,24 +60,24 @@ async def test_each_event_says_what_it_is(tmp_path: Path) -> None:
     assert followed == b"event: status"
 
 
-async def test_sent_again_with_its_key_it_goes_on_with_the_same_job(tmp_path: Path) -> None:
+async def test_a_repeated_submit_with_its_key_follows_the_same_job(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
-        async with submitting(server, TRUE, Idempotency_Key="once") as (_, told):
-            first = await anext(told)
-        async with submitting(server, TRUE, Idempotency_Key="once") as (reply, told):
-            again = await anext(told)
+        async with submitting(server, TRUE, Idempotency_Key="once") as (_, values):
+            first = await anext(values)
+        async with submitting(server, TRUE, Idempotency_Key="once") as (reply, values):
+            again = await anext(values)
             await end(server, again["id"])
-            rest = [status["state"] async for status in told]
+            later = [status["state"] async for status in values]
         ended = await server.call("POST", "/v1/jobs", TRUE, Idempotency_Key="once", **EVENTS)
         differs = await server.call("POST", "/v1/jobs", {"command": ["b"]}, Idempotency_Key="once", **EVENTS)
 
     assert (first["id"], again["id"], reply.status) == ("1", "1", 200)
-    assert rest == ["succeeded"]
+    assert later == ["succeeded"]
     assert (ended.status, ended.body.count(b"event: ")) == (200, 1)
     assert (differs.status, differs.json["code"]) == (409, "conflict")
 
 
-async def test_refusals_are_problems_as_ever(tmp_path: Path) -> None:
+async def test_refusals_are_problems_as_without_events(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         viewer = server.token_for(Role.VIEWER, "*")
         bad = await server.call("POST", "/v1/jobs", {"command": []}, **EVENTS)
@@ -89,25 +89,25 @@ async def test_refusals_are_problems_as_ever(tmp_path: Path) -> None:
     assert bad.json["field"] == "command"
 
 
-async def test_it_is_written_down_when_it_is_taken_and_not_when_it_ends(tmp_path: Path) -> None:
-    async with serving(tmp_path, MemoryStore) as server, submitting(server, TRUE) as (_, told):
-        first = await anext(told)
+async def test_a_submit_is_audited_when_it_is_accepted_and_not_at_its_end(tmp_path: Path) -> None:
+    async with serving(tmp_path, MemoryStore) as server, submitting(server, TRUE) as (_, values):
+        first = await anext(values)
         audited = server.audited()
         await end(server, first["id"])
-        rest = [status async for status in told]
+        later = [status async for status in values]
         in_the_end = server.audited()
 
     assert [(line["action"], line["target"], line["outcome"]) for line in audited] == [
         ("submit_job", "job 1", "201")
     ]
-    assert len(rest) == 1
+    assert len(later) == 1
     assert in_the_end == audited
 
 
-async def test_who_goes_away_leaves_the_job_and_no_follower(tmp_path: Path) -> None:
+async def test_a_client_that_disconnects_leaves_the_job_and_no_follower(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
-        async with submitting(server, TRUE) as (_, told):
-            first = await anext(told)
+        async with submitting(server, TRUE) as (_, values):
+            first = await anext(values)
         async with asyncio.timeout(5):
             while server.api.event_hub._followers:  # noqa: ASYNC110  # nothing tells when a socket was noticed
                 await asyncio.sleep(0.01)
@@ -116,18 +116,18 @@ async def test_who_goes_away_leaves_the_job_and_no_follower(tmp_path: Path) -> N
     assert shown.json["state"] == "active"
 
 
-async def test_warnings_come_with_the_answer_and_never_again(tmp_path: Path) -> None:
+async def test_warnings_are_sent_with_the_job_and_not_again(tmp_path: Path) -> None:
     body = {**TRUE, "region": "moon"}
     async with serving(tmp_path, MemoryStore) as server:
         await server.put("apiserver", node(1))
         await server.put("watcher", node_status(1))
         plain = await server.call("POST", "/v1/jobs", body)
-        async with submitting(server, body) as (_, told):
-            first = await anext(told)
+        async with submitting(server, body) as (_, values):
+            first = await anext(values)
             await end(server, first["id"])
-            rest = [status async for status in told]
+            later = [status async for status in values]
         shown = await server.call("GET", "/v1/jobs/1")
 
     warning = {"field": "region", "text": "no node has the label region now"}
     assert plain.json["warnings"] == first["warnings"] == [warning]
-    assert all("warnings" not in status for status in (*rest, shown.json))
+    assert all("warnings" not in status for status in (*later, shown.json))

@@ -1,4 +1,4 @@
-"""Limits as people write them, and what is said of those that cannot be."""
+"""Limits of tasks: parsed, or refused by name."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ def body(limits: Any) -> dict[str, Any]:
     return {"command": ["true"], "limits": limits}
 
 
-def test_limits_reach_the_node_in_its_units() -> None:
+def test_limits_are_parsed_into_the_units_of_the_model() -> None:
     spec = parse_spec(body({"memory": "1g", "cpu": 0.5, "pids": "100"}))
 
     assert task_template(spec).limits == {"memory": 1 << 30, "cpu": 500, "pids": 100}
@@ -22,7 +22,7 @@ def test_limits_reach_the_node_in_its_units() -> None:
     assert parse_spec(body(job_spec.spec_json(spec)["limits"])).limits == spec.limits
 
 
-def test_without_limits_nothing_is_shown_of_them() -> None:
+def test_without_limits_none_are_shown() -> None:
     assert "limits" not in job_spec.spec_json(parse_spec({"command": ["true"]}))
 
 
@@ -40,7 +40,7 @@ def test_without_limits_nothing_is_shown_of_them() -> None:
         ({"pids": True}, "limits.pids"),
     ],
 )
-def test_what_cannot_be_a_limit_is_refused_by_its_name(limits: Any, field: str) -> None:
+def test_an_invalid_limit_is_refused_by_its_name(limits: Any, field: str) -> None:
     with pytest.raises(BadField) as refused:
         parse_spec(body(limits))
 

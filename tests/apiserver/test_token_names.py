@@ -1,4 +1,4 @@
-"""A token's name is its own: no second token takes it, and what is kept for the name stays with its owner."""
+"""A token's name is unique among valid tokens, and what is stored for the name stays with its owner."""
 
 import asyncio
 from pathlib import Path
@@ -16,8 +16,8 @@ from tests.apiserver.outside_controller import Controller, controller
 from tests.apiserver.serving import Reply, Serving, serving
 
 
-async def make(server: Serving, name: str, **said: Any) -> Reply:
-    return await server.call("POST", "/v1/tokens", {"name": name, "role": "viewer", **said})
+async def make(server: Serving, name: str, **fields: Any) -> Reply:
+    return await server.call("POST", "/v1/tokens", {"name": name, "role": "viewer", **fields})
 
 
 async def test_a_second_token_of_a_name_is_refused(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ async def test_an_expired_token_leaves_its_name_free(tmp_path: Path) -> None:
     assert made.status == 201
 
 
-async def test_a_token_is_replaced_while_the_former_one_is_still_good(tmp_path: Path) -> None:
+async def test_a_token_is_replaced_while_the_previous_one_is_still_valid(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         first = await make(server, "ci")
         second = await make(server, "ci", replaces=first.json["id"])
@@ -50,25 +50,25 @@ async def test_a_token_is_replaced_while_the_former_one_is_still_good(tmp_path: 
             await make(server, "ci", replaces=7),
         ]
         used = [
-            await server.call("GET", "/v1/jobs", Authorization=f"Bearer {one.json['token']}")
-            for one in (first, second)
+            await server.call("GET", "/v1/jobs", Authorization=f"Bearer {reply.json['token']}")
+            for reply in (first, second)
         ]
 
     assert second.status == 201
-    assert [one.status for one in used] == [200, 200]
-    assert [(one.status, one.json["field"]) for one in others] == [
+    assert [reply.status for reply in used] == [200, 200]
+    assert [(reply.status, reply.json["field"]) for reply in others] == [
         (409, "replaces"),
         (404, "replaces"),
         (400, "replaces"),
     ]
 
 
-async def test_the_audit_log_tells_tokens_of_one_name_apart(tmp_path: Path) -> None:
+async def test_the_audit_log_distinguishes_tokens_of_one_name(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         first = await make(server, "ci")
         second = await make(server, "ci", replaces=first.json["id"])
-        for one in (first, second):
-            await server.call("POST", "/v1/jobs", {}, Authorization=f"Bearer {one.json['token']}")
+        for reply in (first, second):
+            await server.call("POST", "/v1/jobs", {}, Authorization=f"Bearer {reply.json['token']}")
         audited = [(line["who"], line["token"]) for line in server.audited()][-2:]
 
     assert audited == [("ci", first.json["id"]), ("ci", second.json["id"])]
@@ -84,14 +84,14 @@ async def test_grpc_calls_are_audited_with_the_id_of_the_token(tmp_path: Path) -
 
 
 def with_token(outside: Controller, name: str, replaces: str | None = None) -> Controller:
-    """Another controller, by a token of that name."""
+    """Another controller, with a token of that name."""
     vault, server = outside.server.api.vault, outside.server
     secret = vault.make_api_token(name, Role.SUBMITTER, ("*",), 0, replaces=replaces)
     return Controller(Serving(server.api, server.port, secret, server.source, server.directory), outside.stub)
 
 
-async def position_of(outside: Controller) -> Any:
-    """The first event a named subscriber is told of when it comes back."""
+async def next_event_of_subscriber(outside: Controller) -> Any:
+    """The first event that the named subscriber gets when it reconnects."""
     watching = outside.stub.Watch(pb.WatchRequest(subscriber="a"), metadata=outside.metadata)
     await watching.initial_metadata()
     await outside.schedule({"command": ["true"]}).read()
@@ -101,38 +101,38 @@ async def position_of(outside: Controller) -> Any:
 
 
 async def acknowledge_the_first_event(outside: Controller) -> Any:
-    first = await position_of(outside)
+    first = await next_event_of_subscriber(outside)
     await outside.call("Acknowledge", pb.AcknowledgeRequest(subscriber="a", sequence=first.sequence))
     return first
 
 
-async def test_a_later_token_of_the_name_has_no_position_of_the_former_one(tmp_path: Path) -> None:
+async def test_a_later_token_of_a_name_does_not_get_the_cursor_of_the_previous_one(tmp_path: Path) -> None:
     async with controller(tmp_path) as outside, asyncio.timeout(10):
         acknowledged = await acknowledge_the_first_event(outside)
         (token,) = outside.server.api.vault.list_api_tokens()
         outside.server.api.vault.revoke_api_token(token.id)
-        heard = await position_of(with_token(outside, token.name))
+        next_event = await next_event_of_subscriber(with_token(outside, token.name))
 
-    assert heard.kind == "job.submitted"
-    assert (acknowledged.job, heard.job) == ("1", "2")
+    assert next_event.kind == "job.submitted"
+    assert (acknowledged.job, next_event.job) == ("1", "2")
 
 
-async def test_a_token_that_replaces_another_goes_on_where_that_stood(tmp_path: Path) -> None:
+async def test_a_token_that_replaces_another_resumes_at_its_cursor(tmp_path: Path) -> None:
     async with controller(tmp_path) as outside, asyncio.timeout(10):
         acknowledged = await acknowledge_the_first_event(outside)
         (token,) = outside.server.api.vault.list_api_tokens()
-        heard = await position_of(with_token(outside, token.name, token.id))
+        next_event = await next_event_of_subscriber(with_token(outside, token.name, token.id))
 
     assert acknowledged.kind == "job.submitted"
-    assert (heard.kind, heard.job) == ("job.active", "1")
+    assert (next_event.kind, next_event.job) == ("job.active", "1")
 
 
-def test_positions_of_a_former_holder_of_the_name_own_nothing_new() -> None:
+def test_a_subscriber_of_a_previous_token_of_the_name_controls_no_new_jobs() -> None:
     stage = Stage()
-    stage.put(Subscriber("ci:a", 1, 0, "former"))
+    stage.put(Subscriber("ci:a", 1, 0, "previous"))
     now = stage.now
 
     assert CONTROLLER_WAIT_SECONDS > 0
-    for owner, expected in (("former", "a"), ("later", None)):
+    for owner, expected in (("previous", "a"), ("later", None)):
         caller = Caller("ci", Role.SUBMITTER, ("*",), token="t", owner=owner)
         assert default_controller(stage.mirror, {}, caller, now) == expected

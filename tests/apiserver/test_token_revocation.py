@@ -30,7 +30,7 @@ T = TypeVar("T")
 LIFE_MS = 1_500  # long enough to open every stream
 
 
-async def with_a_running_task(server: Serving) -> None:
+async def start_task(server: Serving) -> None:
     await server.submit()
     await server.put("apiserver", node(1))
     await server.put("watcher", node_status(1))
@@ -40,45 +40,49 @@ async def with_a_running_task(server: Serving) -> None:
 
 
 async def read_until_cut(reader: asyncio.StreamReader) -> None:
-    """Returns when the server has closed the connection before the end of the answer."""
+    """Return when the server has closed the connection before the end of the response."""
     with contextlib.suppress(ConnectionError):
-        rest = await reader.read()
-        while rest:
-            assert not rest.endswith(b"0\r\n\r\n")
-            rest = await reader.read()
+        data = await reader.read()
+        while data:
+            assert not data.endswith(b"0\r\n\r\n")
+            data = await reader.read()
 
 
 async def all_of(running: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     async with asyncio.TaskGroup() as tasks:
-        begun = [tasks.create_task(one) for one in running]
-    return [one.result() for one in begun]
+        started = [tasks.create_task(coroutine) for coroutine in running]
+    return [task.result() for task in started]
 
 
 async def open_all(server: Serving, token: str, opened: contextlib.AsyncExitStack) -> list[Any]:
     readers = []
     for path, accept in STREAMS:
-        said = {"Authorization": token, "Accept": accept}
-        reply, reader = await opened.enter_async_context(server.connected("GET", path, b"", said))
+        headers = {"Authorization": token, "Accept": accept}
+        reply, reader = await opened.enter_async_context(server.connected("GET", path, b"", headers))
         assert reply.status == 200, (path, reply)
         readers.append(reader)
     return readers
 
 
+def revoke_named(server: Serving, name: str) -> None:
+    (found,) = [token for token in server.api.vault.list_api_tokens() if token.name == name]
+    server.api.vault.revoke_api_token(found.id)
+
+
 async def test_every_http_stream_ends_when_its_token_is_revoked(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server, asyncio.timeout(30):
-        await with_a_running_task(server)
+        await start_task(server)
         token = server.token_for(Role.VIEWER, "*")
         async with contextlib.AsyncExitStack() as opened:
             readers = await open_all(server, token, opened)
-            (one,) = [one for one in server.api.vault.list_api_tokens() if one.role is Role.VIEWER]
-            server.api.vault.revoke_api_token(one.id)
+            revoke_named(server, "viewer-token")
 
             await all_of(read_until_cut(reader) for reader in readers)
 
 
 async def test_every_http_stream_ends_when_its_token_expires(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server, asyncio.timeout(30):
-        await with_a_running_task(server)
+        await start_task(server)
         now_ms = wall_ms()
         secret = server.api.vault.make_api_token("short", Role.VIEWER, ("*",), now_ms, now_ms + LIFE_MS)
         async with contextlib.AsyncExitStack() as opened:
@@ -87,19 +91,18 @@ async def test_every_http_stream_ends_when_its_token_expires(tmp_path: Path) -> 
             await all_of(read_until_cut(reader) for reader in readers)
 
 
-async def test_a_stream_of_another_token_goes_on(tmp_path: Path) -> None:
+async def test_a_stream_of_another_token_continues(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server, asyncio.timeout(30):
-        await with_a_running_task(server)
+        await start_task(server)
         revoked, other = server.token_for(Role.VIEWER, "*"), f"Bearer {server.token}"
         async with contextlib.AsyncExitStack() as opened:
             ending = await open_all(server, revoked, opened)
-            going_on = await open_all(server, other, opened)
-            (one,) = [one for one in server.api.vault.list_api_tokens() if one.role is Role.VIEWER]
-            server.api.vault.revoke_api_token(one.id)
+            continuing = await open_all(server, other, opened)
+            revoke_named(server, "viewer-token")
             await all_of(read_until_cut(reader) for reader in ending)
             await server.submit(name="later")
 
-            while b"later" not in await going_on[1].readline():
+            while b"later" not in await continuing[1].readline():
                 pass
 
 
@@ -110,7 +113,7 @@ def revoke(outside: Controller) -> None:
 
 
 async def calls_of(outside: Controller) -> AsyncIterator[Any]:
-    """Every method that answers with a stream and does not end by itself, begun."""
+    """A started call of every method that answers with a stream and does not end by itself."""
     for method in pb.DESCRIPTOR.services_by_name["Controller"].methods:
         if not method.server_streaming or method.name == "State":
             continue
@@ -182,11 +185,10 @@ async def test_an_ended_stream_is_audited(tmp_path: Path, state: str) -> None:
         now_ms = wall_ms()
         ends_at_ms = now_ms + LIFE_MS if state == "expired" else None
         secret = server.api.vault.make_api_token("short", Role.VIEWER, ("*",), now_ms, ends_at_ms)
-        said = {"Authorization": f"Bearer {secret}", "Accept": EVENTS}
-        async with server.connected("GET", "/v1/events", b"", said) as (_, reader):
+        headers = {"Authorization": f"Bearer {secret}", "Accept": EVENTS}
+        async with server.connected("GET", "/v1/events", b"", headers) as (_, reader):
             if state == "revoked":
-                (one,) = [one for one in server.api.vault.list_api_tokens() if one.name == "short"]
-                server.api.vault.revoke_api_token(one.id)
+                revoke_named(server, "short")
             await read_until_cut(reader)
 
         (line,) = server.audited()

@@ -1,4 +1,4 @@
-"""An update of any field is like a submit of the whole: the same spec, or refused by the same rules."""
+"""An update of any field gives the same spec as a submit of the whole, or the same refusal."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -131,23 +131,23 @@ def outcome(body: Mapping[str, Any], patch: dict[str, Any]) -> JobSpec | Rejecte
         return refusal
 
 
-def asked(body: Mapping[str, Any]) -> JobSpec | None:
-    """What a submit makes of it; None: it is refused."""
+def parsed_or_none(body: Mapping[str, Any]) -> JobSpec | None:
+    """The spec of a submit; None: it is refused."""
     try:
         return submitted(made(), body)
     except Rejected:
         return None
 
 
-def said_by(spec: JobSpec, fields: Iterable[str]) -> dict[str, object]:
-    """What these fields say in a spec; the name of a job may be made from its command."""
+def values_of(spec: JobSpec, fields: Iterable[str]) -> dict[str, object]:
+    """The attributes that these fields set; without the name, which may be derived from the command."""
     return {
         name: getattr(spec, name) for field in fields for name in SPEC_ATTRIBUTES[field] if name != "name"
     }
 
 
 def merged(body: Mapping[str, Any], field: str, value: Any) -> dict[str, Any]:
-    """The body that an update of one field stands for."""
+    """The body that is equal to an update of one field."""
     old = body.get(field)
     if field in TABLES and isinstance(old, dict):
         value = old | value
@@ -174,63 +174,63 @@ def test_every_field_has_an_example() -> None:
 
 
 @pytest.mark.parametrize("base", BASES)
-def test_an_update_makes_what_a_submit_would_or_is_refused_as_that_is(base: str) -> None:
+def test_an_update_gives_the_same_spec_or_refusal_as_a_submit(base: str) -> None:
     for field, value in CASES:
-        wanted = asked(merged(BASES[base], field, value))
+        expected = parsed_or_none(merged(BASES[base], field, value))
         found = outcome(BASES[base], {field: value})
         if isinstance(found, Rejected):
-            assert wanted is None or field in IMMUTABLE_FIELDS, (field, value, found)
+            assert expected is None or field in IMMUTABLE_FIELDS, (field, value, found)
             continue
 
-        assert wanted is not None, f"a submit with {field} = {value} is refused"
-        assert said_by(found, SPEC_ATTRIBUTES) == said_by(wanted, SPEC_ATTRIBUTES), (field, value)
+        assert expected is not None, f"a submit with {field} = {value} is refused"
+        assert values_of(found, SPEC_ATTRIBUTES) == values_of(expected, SPEC_ATTRIBUTES), (field, value)
 
 
 @pytest.mark.parametrize("base", BASES)
-def test_null_takes_back_what_an_update_or_a_submit_said(base: str) -> None:
+def test_null_resets_a_field_of_an_update_or_a_submit(base: str) -> None:
     for field, value in CASES:
         taken = (field, "retries") if field == "retry" else (field,)  # its attempts are the retries
         whole = BASES[base] | {field: value}
         without = {name: said for name, said in BASES[base].items() if name not in taken}
-        wanted = asked(without)
-        if asked(whole) is None or wanted is None or field in IMMUTABLE_FIELDS:
+        expected = parsed_or_none(without)
+        if parsed_or_none(whole) is None or expected is None or field in IMMUTABLE_FIELDS:
             continue
 
         found = updated(whole, {field: None})
 
-        assert said_by(found, [field]) == said_by(wanted, [field]), (field, value)
+        assert values_of(found, [field]) == values_of(expected, [field]), (field, value)
 
 
 @pytest.mark.parametrize("base", BASES)
-def test_null_of_any_field_of_any_job_is_no_fault_of_ours(base: str) -> None:
+def test_null_in_any_field_of_any_job_is_handled(base: str) -> None:
     for field in SPEC_ATTRIBUTES:
         assert str(outcome(BASES[base], {field: None}))
 
 
 @pytest.mark.parametrize("base", BASES)
-def test_the_body_of_a_spec_asks_for_the_same(base: str) -> None:
+def test_the_body_of_a_spec_parses_to_the_same_spec(base: str) -> None:
     fields = [
         field
         for field in SPEC_ATTRIBUTES
         if field not in ("name", "namespace", "after", "cluster", "deadline")
     ]
     for field, value in CASES:
-        spec = asked(BASES[base] | {field: value})
+        spec = parsed_or_none(BASES[base] | {field: value})
         if spec is None or field == "deadline":
             continue
 
         again = parse_spec(spec_to_body(spec), WALL_MS)
 
-        assert said_by(again, fields) == said_by(spec, fields), (field, value)
+        assert values_of(again, fields) == values_of(spec, fields), (field, value)
 
 
-def test_a_short_form_leaves_the_other_conditions() -> None:
+def test_a_short_field_leaves_the_other_constraints() -> None:
     spec = updated({"command": ["true"], "where": ["ssd exists", "region == eu"]}, {"region": "us"})
 
     assert [str(one) for one in spec.where] == ["ssd exists", "region == us"]
 
 
-def test_entries_of_a_table_are_changed_one_by_one_within_the_bounds_of_the_whole() -> None:
+def test_entries_of_a_table_are_merged_and_checked_as_a_whole() -> None:
     spec = updated({"command": ["true"], "env": {"A": "1", "B": "2"}}, {"env": {"A": None, "C": "3"}})
     big = {"run.sh": "x" * 200_000}
 
@@ -249,7 +249,7 @@ def test_an_update_of_a_job_whose_deadline_is_close_is_not_refused_for_that() ->
         update.update_job(mirror, job.id, UpdateRequest({"timeout": "50m"}), ADA, later)
 
 
-def test_what_is_beside_a_field_counts_as_at_a_submit() -> None:
+def test_companion_fields_are_checked_as_at_a_submit() -> None:
     with pytest.raises(Rejected, match="gang"):
         updated({"kind": "system", "command": ["true"]}, {"gang": True})
     with pytest.raises(Rejected, match="retries"):

@@ -4,10 +4,9 @@ import msgspec
 
 from rota.apiserver.spec.job import parse_spec
 from rota.apiserver.views import job_spec, jobs
-from rota.apiserver.views import tasks as show_tasks
 from rota.apiserver.views.events import event_json
 from rota.apiserver.views.nodes import node_json
-from rota.apiserver.views.tasks import TaskFilter
+from rota.apiserver.views.tasks import TaskFilter, task_json, tasks_page
 from rota.engine.state.entries import JobEntry
 from rota.engine.state.mirror import Mirror
 from rota.model.attempt import EVICTED, Choice, OldAttempt, OldStatus
@@ -40,11 +39,11 @@ def entry_of(*records: Record) -> JobEntry:
     return mirror_of(*records).jobs[JobId("1")]
 
 
-def said(entry: JobEntry) -> str:
+def sentence_of(entry: JobEntry) -> str:
     return jobs.status_sentence(entry)
 
 
-def test_counts_add_up_and_fold_what_has_no_name_of_its_own() -> None:
+def test_counts_add_up_and_phases_without_a_state_are_folded() -> None:
     states = [
         AttemptState.OFFERED,
         AttemptState.QUEUED,
@@ -63,17 +62,17 @@ def test_counts_add_up_and_fold_what_has_no_name_of_its_own() -> None:
     assert (counts["offered"], counts["queued"], counts["running"], counts["pending"]) == (1, 2, 2, 295)
 
 
-def test_what_never_began_in_an_ended_job_is_canceled() -> None:
+def test_tasks_that_never_started_in_an_ended_job_are_canceled() -> None:
     mirror = mirror_of(spec(1, count=300), JobStatus(JobId("1"), JobState.FAILED))
     entry = mirror.jobs[JobId("1")]
 
     assert jobs.task_counts(entry)["canceled"] == 300
-    assert show_tasks.tasks_page(mirror, entry, TaskFilter(after=298), 10)["tasks"][0]["state"] == "canceled"
-    assert len(show_tasks.tasks_page(mirror, entry, TaskFilter({"canceled"}), 1000)["tasks"]) == 300
-    assert show_tasks.tasks_page(mirror, entry, TaskFilter({"pending"}), 1000)["tasks"] == []
+    assert tasks_page(mirror, entry, TaskFilter(after=298), 10)["tasks"][0]["state"] == "canceled"
+    assert len(tasks_page(mirror, entry, TaskFilter({"canceled"}), 1000)["tasks"]) == 300
+    assert tasks_page(mirror, entry, TaskFilter({"pending"}), 1000)["tasks"] == []
 
 
-def test_a_job_shows_its_spec_in_units_people_can_send_back() -> None:
+def test_a_job_shows_its_spec_in_units_that_can_be_submitted() -> None:
     mirror = mirror_of(
         spec(1, needs={"cpu": 500, "memory": 7, "licence": 2}), JobCluster(JobId("1"), "default")
     )
@@ -84,17 +83,17 @@ def test_a_job_shows_its_spec_in_units_people_can_send_back() -> None:
     assert shown["spec"]["resources"] == {"licence": 2}
 
 
-def test_a_job_says_how_it_is_in_one_sentence() -> None:
+def test_a_job_has_a_status_sentence() -> None:
     running = (attempts("1", 3, number=[1]), statuses("1", 3, number=[1], state=[RUNNING]))
     active, job = JobStatus(JobId("1"), JobState.ACTIVE), JobId("1")
     done = JobStatus(job, JobState.SUCCEEDED, started_at_ms=1_000, ended_at_ms=1_100)
 
-    assert said(entry_of(spec(1))) == "waits to be started."
-    assert said(entry_of(spec(1, count=3), active, *running)) == "of 3 tasks 1 run, 2 wait."
-    assert said(entry_of(spec(1), done)) == "succeeded in 0.1 s."
+    assert sentence_of(entry_of(spec(1))) == "waits to be started."
+    assert sentence_of(entry_of(spec(1, count=3), active, *running)) == "of 3 tasks 1 run, 2 wait."
+    assert sentence_of(entry_of(spec(1), done)) == "succeeded in 0.1 s."
     ended = (tasks("1", 3, state=[TaskState.SUCCEEDED, TaskState.FAILED, TaskState.CANCELED]),)
     failed = JobStatus(job, JobState.FAILED, "exit code 2.")
-    assert said(entry_of(spec(1, count=3), failed, *ended)) == (
+    assert sentence_of(entry_of(spec(1, count=3), failed, *ended)) == (
         "failed: of 3 tasks 1 succeeded, 1 failed, 1 canceled (exit code 2)."
     )
 
@@ -118,7 +117,7 @@ def test_a_task_shows_its_newest_attempt() -> None:
         ),
         tasks("1", 3, state=[TaskState.FAILED], wanted=[1]),
     )
-    first, second, third = show_tasks.tasks_page(mirror, mirror.jobs[JobId("1")], TaskFilter(), 10)["tasks"]
+    first, second, third = tasks_page(mirror, mirror.jobs[JobId("1")], TaskFilter(), 10)["tasks"]
 
     assert first == {
         "job": "1",
@@ -143,7 +142,7 @@ def test_a_task_shows_its_newest_attempt() -> None:
     assert (third["state"], third["attempt"], third["node"], third["tries"]) == ("pending", None, None, 0)
 
 
-def test_a_task_knows_all_its_attempts_oldest_first() -> None:
+def test_a_task_lists_all_its_attempts_oldest_first() -> None:
     old = OldStatus(0, 1, AttemptState.LOST, -1, 9, 5, 6, 7_000, 0, 0, "node n1 is lost")
     mirror = mirror_of(
         spec(1),
@@ -152,7 +151,7 @@ def test_a_task_knows_all_its_attempts_oldest_first() -> None:
         ),
         statuses("1", 1, number=[3], state=[SUCCEEDED], started_at_ms=[9], older=(old,)),
     )
-    past = show_tasks.task_json(mirror, mirror.jobs[JobId("1")], 0)["attempts"]
+    past = task_json(mirror, mirror.jobs[JobId("1")], 0)["attempts"]
 
     assert [(one["attempt"], one["state"], one["node"]) for one in past] == [
         (1, "lost", "laptop"),
@@ -167,7 +166,7 @@ def test_pages_of_tasks_cross_blocks_without_gaps_or_repeats() -> None:
     mirror = mirror_of(spec(1, count=600), attempts("1", 256, block=1, number=[1] * 256))
     entry, after, seen = mirror.jobs[JobId("1")], -1, list[int]()
     while True:
-        page = show_tasks.tasks_page(mirror, entry, TaskFilter(after=after), 100)
+        page = tasks_page(mirror, entry, TaskFilter(after=after), 100)
         seen += [task["index"] for task in page["tasks"]]
         if page["next"] is None:
             break
@@ -176,7 +175,7 @@ def test_pages_of_tasks_cross_blocks_without_gaps_or_repeats() -> None:
     assert seen == list(range(600))
 
 
-def test_a_node_shows_what_it_has_what_is_reserved_and_what_is_used() -> None:
+def test_a_node_shows_its_capacity_reservations_and_use() -> None:
     mirror = mirror_of(
         spec(1, needs={"cpu": 1500, "licence": 1}),
         attempts("1", 1, number=[1]),
@@ -213,7 +212,7 @@ def test_an_event_names_nodes_and_counts_exit_codes() -> None:
     assert (shown["seq"], shown["node"], shown["exit_codes"]) == ("7.1", "laptop", {"2": 3})
 
 
-def test_only_the_wishes_a_job_has_are_shown_and_as_they_could_be_sent() -> None:
+def test_only_placement_fields_that_are_set_are_shown_as_they_can_be_submitted() -> None:
     body = {
         "command": ["true"],
         "gpu": 0.5,
@@ -231,14 +230,14 @@ def test_only_the_wishes_a_job_has_are_shown_and_as_they_could_be_sent() -> None
     }
     plain, shown = (job_spec.spec_json(parse_spec(one)) for one in ({"command": ["true"]}, body))
 
-    wishes = body.keys() - {"command", "gpu"}
-    assert {name: shown[name] for name in wishes} == {name: body[name] for name in wishes}
+    given = body.keys() - {"command", "gpu"}
+    assert {name: shown[name] for name in given} == {name: body[name] for name in given}
     assert (shown["gpu"], plain["gpu"]) == (0.5, 0)
-    assert not wishes & plain.keys()
+    assert not given & plain.keys()
     assert job_spec.spec_json(parse_spec({"command": ["true"], "preemptible": False}))["preemptible"] is False
 
 
-def test_a_job_shows_the_last_decision_on_where_it_runs() -> None:
+def test_a_job_shows_its_last_placement_decision() -> None:
     first = Choice(
         "1 task of job 1 on the idlest of 2 fitting nodes", NodeId("n1"), 2, NodeId("n9"), -1.5, -9.0
     )
@@ -261,14 +260,14 @@ def test_a_job_shows_the_last_decision_on_where_it_runs() -> None:
     assert jobs.job_json(unplaced, unplaced.jobs[JobId("1")], ADA)["placement"] is None
 
 
-def test_an_attempt_that_had_to_give_way_is_shown_as_such() -> None:
+def test_an_evicted_attempt_is_shown_as_such() -> None:
     old = OldStatus(0, 1, AttemptState.STOPPED, -1, 15, 5, 6, 7_000, 0, 0, None)
     mirror = mirror_of(
         spec(1),
         attempts("1", 1, number=[2], flags=[EVICTED], older=(OldAttempt(0, 1, NodeId("n1"), 4, EVICTED),)),
         statuses("1", 1, number=[2], state=[RUNNING], started_at_ms=[9], older=(old,)),
     )
-    shown = show_tasks.task_json(mirror, mirror.jobs[JobId("1")], 0)
+    shown = task_json(mirror, mirror.jobs[JobId("1")], 0)
 
     assert shown["evicted"]
     assert [(one["attempt"], one["state"], one["evicted"]) for one in shown["attempts"]] == [

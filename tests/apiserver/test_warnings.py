@@ -1,4 +1,4 @@
-"""What nobody could give a job now is a warning; what nobody ever could is an error."""
+"""A requirement that no node satisfies now is a warning; one that none ever could is an error."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def warned(mirror: Mirror | None = None, **body: Any) -> list[tuple[str, str]]:
 
 
 def submitted(mirror: Mirror, **body: Any) -> JobId:
-    """Admitted, and waiting for a node."""
+    """A job that is admitted and waits for a node."""
     plan = submission.submit_job(mirror, {"command": ["true"], **body}, ADA, None, NOW)
     for record in plan.puts:
         mirror.apply(record)
@@ -61,7 +61,7 @@ def submitted(mirror: Mirror, **body: Any) -> JobId:
         {"near": "job == db over region", "on": "node-1"},
     ],
 )
-def test_what_some_node_could_give_brings_no_warning(body: dict[str, Any]) -> None:
+def test_a_requirement_that_some_node_satisfies_brings_no_warning(body: dict[str, Any]) -> None:
     assert warned(**body) == []
 
 
@@ -74,7 +74,7 @@ def test_what_some_node_could_give_brings_no_warning(body: dict[str, Any]) -> No
         ({"on": "node-7"}, "on", "there is no node node-7 now; did you mean node-2?"),
         ({"where": "node == zebra"}, "where", "there is no node zebra now"),
         ({"gpu_model": "A100"}, "gpu_model", "no node has the label gpu_model now"),
-        ({"prefer": "hdd exists weight 5"}, "prefer", "no node has the label hdd now, so it changes nothing"),
+        ({"prefer": "hdd exists weight 5"}, "prefer", "no node has the label hdd now, so it has no effect"),
         ({"near": "app == web over rack"}, "near", "no node has the label rack now"),
         ({"apart": "app == web over rack weight 5"}, "apart", "no node has the label rack now"),
         ({"spread": "zone"}, "spread", "no node has the label zone now"),
@@ -85,7 +85,7 @@ def test_what_some_node_could_give_brings_no_warning(body: dict[str, Any]) -> No
         (
             {"region": "us", "where": "ssd exists"},
             "where",
-            "no node satisfies all of its conditions now, though",
+            "no node satisfies all of its constraints now, though",
         ),
         (
             {"region": "us"},
@@ -102,14 +102,16 @@ def test_what_some_node_could_give_brings_no_warning(body: dict[str, Any]) -> No
         ({"gang": True, "count": 5, "cpu": 0.1, "gpu": 0.4}, "gang", "all nodes it may use hold 4 of them"),
     ],
 )
-def test_what_no_node_could_give_now_is_warned_of(body: dict[str, Any], field: str, text: str) -> None:
-    ((about, said),) = warned(**body)
+def test_a_requirement_that_no_node_satisfies_is_warned_of(
+    body: dict[str, Any], field: str, text: str
+) -> None:
+    ((about, warning),) = warned(**body)
 
     assert about == field
-    assert text in said
+    assert text in warning
 
 
-def test_what_only_a_deleted_node_had_is_warned_of() -> None:
+def test_deleted_nodes_are_ignored() -> None:
     mirror = cluster()
     mirror.forget(Key("node/n1/spec"))
 
@@ -117,7 +119,7 @@ def test_what_only_a_deleted_node_had_is_warned_of() -> None:
     assert warned(mirror, region="us", tolerate="*", cpu=2) == []
 
 
-def test_before_the_first_node_joins_nothing_is_said() -> None:
+def test_before_the_first_node_joins_there_are_no_warnings() -> None:
     assert warned(Mirror(), region="eu", cpu=64) == []
 
 
@@ -144,7 +146,7 @@ def test_two_jobs_that_wait_for_each_other_are_refused() -> None:
     assert refused.value.hint
 
 
-def test_a_longer_circle_is_found_too() -> None:
+def test_a_longer_cycle_is_found_too() -> None:
     mirror = cluster()
     submitted(mirror, name="a", near="job == b")
     submitted(mirror, name="b", near="job == c")
@@ -164,14 +166,14 @@ def test_a_longer_circle_is_found_too() -> None:
         ({"name": "a", "near": "job == b"}, {"name": "b", "near": "job == a", "namespace": "other"}),
     ],
 )
-def test_what_is_no_circle_is_taken(first: dict[str, Any], second: dict[str, Any]) -> None:
+def test_jobs_without_a_cycle_are_accepted(first: dict[str, Any], second: dict[str, Any]) -> None:
     mirror = cluster()
     submitted(mirror, **first)
 
     assert submitted(mirror, **second) == "2"
 
 
-def test_a_partner_that_runs_already_makes_no_circle() -> None:
+def test_a_running_partner_makes_no_cycle() -> None:
     mirror = cluster()
     job = submitted(mirror, name="a", near="job in a,b")
     mirror.apply(attempts(job, 1, number=[1]))

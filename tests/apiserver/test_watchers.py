@@ -16,17 +16,21 @@ from tests.apiserver.serving import serving
 
 
 async def test_a_watcher_joins_with_a_token_of_its_role_alone(tmp_path: Path) -> None:
-    asked = WatcherRequest()
+    watcher_request = WatcherRequest()
     async with serving(tmp_path, MemoryStore) as server:
         made = await server.call("POST", "/v1/join-tokens", {"local": True, "role": "watcher"})
-        body: dict[str, Any] = {"token": made.json["token"], "name": "edge", "csr": asked.request.decode()}
+        body: dict[str, Any] = {
+            "token": made.json["token"],
+            "name": "edge",
+            "csr": watcher_request.request.decode(),
+        }
         as_node = await server.call("POST", "/v1/enroll", body, Authorization="")
         odd = await server.call("POST", "/v1/enroll", {**body, "role": "king"}, Authorization="")
         joined = await server.call("POST", "/v1/enroll", {**body, "role": "watcher"}, Authorization="")
         again = await server.call("POST", "/v1/enroll", {**body, "role": "watcher"}, Authorization="")
         nodes = await server.call("GET", "/v1/nodes")
         may_watch = server.api.vault.has_watcher(joined.json["node_id"])
-    identity = asked.accept(
+    identity = watcher_request.accept(
         joined.json["certificate"].encode(), joined.json["ca"].encode(), datetime.now(UTC)
     )
     store_watcher(tmp_path / "watcher", identity)
@@ -41,9 +45,9 @@ async def test_a_watcher_joins_with_a_token_of_its_role_alone(tmp_path: Path) ->
 
 
 async def test_a_watchers_certificate_names_no_node_and_no_host(tmp_path: Path) -> None:
-    asked = WatcherRequest()
+    watcher_request = WatcherRequest()
     async with serving(tmp_path, MemoryStore) as server:
-        signed = server.api.authority.sign_watcher(asked.request, "w1", datetime.now(UTC))
+        signed = server.api.authority.sign_watcher(watcher_request.request, "w1", datetime.now(UTC))
         node = server.api.authority.sign_node(make_request(tmp_path / "node"), "n1", "one", datetime.now(UTC))
 
     assert certificates.watcher_id_of(signed) == "w1"
@@ -53,7 +57,7 @@ async def test_a_watchers_certificate_names_no_node_and_no_host(tmp_path: Path) 
     assert certificates.watcher_id_of(node) is None
 
 
-async def test_a_removed_watcher_may_watch_no_more(tmp_path: Path) -> None:
+async def test_a_removed_watcher_is_no_longer_accepted(tmp_path: Path) -> None:
     async with serving(tmp_path, MemoryStore) as server:
         made = await server.call("POST", "/v1/join-tokens", {"local": True, "role": "watcher"})
         csr = WatcherRequest().request.decode()
@@ -67,6 +71,8 @@ async def test_a_removed_watcher_may_watch_no_more(tmp_path: Path) -> None:
         again = await server.call("DELETE", "/v1/watchers/edge")
         may_watch = server.api.vault.has_watcher(joined.json["node_id"])
 
-    assert [(one["id"], one["name"]) for one in listed.json["watchers"]] == [(joined.json["node_id"], "edge")]
+    assert [(watcher["id"], watcher["name"]) for watcher in listed.json["watchers"]] == [
+        (joined.json["node_id"], "edge")
+    ]
     assert (stranger.status, removed.status, again.status) == (403, 204, 404)
     assert not may_watch

@@ -102,7 +102,6 @@ CALLS: dict[str, tuple[Call, ...]] = {
     "GET /v1/store/backup": (lambda c: c.server.back_up(BytesIO()),),
     "POST /v1/store/accept": (lambda c: c.server.accept_nodes(),),
     "GET /v1/openapi.json": (lambda c: c.server.openapi(),),
-    "GET /v1/docs": (lambda c: c.server.api_page(),),
     "GET /metrics": (lambda c: c.server.metrics(),),
     "GET /healthz": (lambda c: c.server.is_alive(),),
     "GET /readyz": (lambda c: c.server.is_ready(),),

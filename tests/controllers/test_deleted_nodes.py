@@ -36,7 +36,7 @@ def test_a_lost_node_is_deleted_when_its_leases_have_ended_and_its_job_goes_on()
     with pytest.raises(Conflict, match="may still run 1 tasks under a lease") as refusal:
         delete(made, "a")
     assert refusal.value.hint is not None
-    assert "138 s after it was heard last" in refusal.value.hint
+    assert "138 s after its last message" in refusal.value.hint
     assert (ONE, 0) not in other.held, "its lease is valid"
     made.wait(110_000)
 

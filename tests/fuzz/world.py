@@ -6,18 +6,22 @@ from random import Random
 from rota.apiserver.access import Caller
 from rota.apiserver.admission import (
     actions,
-    brake,
     crons,
     move,
     namespaces,
     recovery,
-    release,
     rerun,
     restart,
     submission,
     update,
 )
-from rota.apiserver.admission.node_actions import delete_node, drain_node, set_node_eligibility, taint_node
+from rota.apiserver.admission.node_actions import (
+    delete_node,
+    drain_node,
+    release_brake,
+    set_node_eligibility,
+    taint_node,
+)
 from rota.apiserver.admission.update import rollback_job
 from rota.engine.time_zones import zone
 from rota.identity.tokens import Role
@@ -174,7 +178,7 @@ class World:
         return self._of_job(rng, {}, lambda view, job, now: rollback_job(view, job, {}, USER, now))
 
     def do_release(self, rng: Random) -> str:
-        return self._of_job(rng, {}, lambda view, job, now: release.release_tasks(view, job, {}, USER, now))
+        return self._of_job(rng, {}, lambda view, job, now: restart.release_tasks(view, job, {}, USER, now))
 
     def do_resolve(self, rng: Random) -> str:
         body = {"word": rng.choice(list(RecoveryDecision)).value} | self._indices(rng)
@@ -334,7 +338,7 @@ class World:
 
     def do_release_brake(self, rng: Random) -> str:
         del rng
-        return self._said("brake", lambda view, now: brake.release_brake(view, {}, USER, now))
+        return self._said("brake", lambda view, now: release_brake(view, {}, USER, now))
 
     # ---- time and the server
 

@@ -394,7 +394,9 @@ def test_many_at_once_leave_nothing(boxed: Boxed) -> None:
 
     ended = boxed.agent.wait_ended(12)
 
-    assert {row[1]: row[EXIT_CODE] for row in ended} == {index: index for index in range(12)}
+    assert {row[1]: row[EXIT_CODE] for row in ended} == {index: index for index in range(12)}, [
+        (row[1], row[REASON]) for row in ended if row[EXIT_CODE] != row[1]
+    ]
     assert boxed.containers() == []
     assert [path.name for path in (boxed.keeper.root / "containers").iterdir()] == ["engine"]
 

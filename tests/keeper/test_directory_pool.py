@@ -52,6 +52,16 @@ def test_what_stands_there_already_stays(
     assert spares.allocate("new")
 
 
+def test_an_empty_directory_is_not_replaced(spares: DirectoryPool, tmp_path: Path) -> None:
+    """A running task may have it as its working directory: it would go on in one that is deleted."""
+    (tmp_path / "old").mkdir()
+    before = (tmp_path / "old").stat().st_ino
+    spares.refill()
+
+    assert not spares.allocate("old")
+    assert (tmp_path / "old").stat().st_ino == before
+
+
 def test_those_of_an_earlier_keeper_are_not_used(spares: DirectoryPool, tmp_path: Path) -> None:
     (tmp_path / "spare" / "0").mkdir(parents=True)
     spares.refill()

@@ -5,8 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rota.apiserver.admission import actions
-from rota.apiserver.admission import update as admit_update
+from rota.apiserver.admission import actions, update
 from rota.engine.reconciler import Reconciler
 from rota.engine.state.mirror import Mirror
 from rota.model.dependency import Dependency
@@ -97,10 +96,8 @@ class Story:
         patch = self.draw.choice(
             [{"deadline": None}, {"deadline": "1s"}, {"queue_timeout": "1ms"}, {"priority": 99}]
         )
-        wanted = admit_update.UpdateRequest(patch)
-        self.ask(
-            lambda job: lambda view, now: admit_update.update_job(view, job, wanted, user_requests.USER, now)
-        )
+        wanted = update.UpdateRequest(patch)
+        self.ask(lambda job: lambda view, now: update.update_job(view, job, wanted, user_requests.USER, now))
 
     def ask(self, command: Callable[..., object]) -> None:
         if not self.jobs:

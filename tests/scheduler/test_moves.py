@@ -8,6 +8,7 @@ from rota.model.limits import MOVE_WAIT_MS
 from rota.model.messages import ReportedState
 from rota.model.move import MoveOrder
 from rota.model.namespace import NamespaceRecord
+from rota.model.node import Connection, Eligibility, NodeIntent
 from rota.testing.builders import add_job, add_node, job_spec, placements
 from tests.scheduler.rounds import Rounds
 
@@ -76,3 +77,52 @@ def test_moved_tasks_heed_the_quota_of_their_namespace(quota: int, first: list[i
 
     assert list(placements(rounds.mirror, job)) == first
     assert placements(rounds.mirror, other) == {}
+
+
+@pytest.mark.parametrize("link", [Connection.DOWN, Connection.UNKNOWN])
+def test_a_move_waits_for_a_target_that_is_disconnected_but_not_lost(link: Connection) -> None:
+    """After a restart of the server nodes reconnect one by one: the target may not be the first of them."""
+    rounds, job = started(job_spec(1), a=1000, b=1000, c=1000)
+    (source,) = placements(rounds.mirror, job).values()
+    target = next(name for name in ("a", "b", "c") if name != source)
+    rounds.mirror.connect(NodeId(target), link)
+    move(rounds, job, {0: target})
+    rounds.go()
+    meanwhile = placements(rounds.mirror, job)
+    rounds.mirror.connect(NodeId(target), Connection.UP)
+    rounds.go()
+
+    assert meanwhile == {}
+    assert placements(rounds.mirror, job) == {0: target}
+
+
+def test_a_move_goes_elsewhere_when_its_target_is_cordoned_while_disconnected() -> None:
+    rounds, job = started(job_spec(1), a=1000, b=1000, c=1000)
+    (source,) = placements(rounds.mirror, job).values()
+    target, other = (name for name in ("a", "b", "c") if name != source)
+    rounds.mirror.connect(NodeId(target), Connection.DOWN)
+    move(rounds, job, {0: target})
+    rounds.mirror.apply(NodeIntent(NodeId(target), Eligibility.CORDONED))
+    rounds.go()
+
+    assert placements(rounds.mirror, job) == {0: other}
+
+
+def test_resources_that_a_moved_task_took_first_were_not_tried_by_the_jobs_behind_it() -> None:
+    """The queue behind the moved task never saw them: it is tried when they are free again."""
+    rounds, moved = started(job_spec(1), a=1000)
+    add_node(rounds.mirror, "b", {"cpu": 1000})
+    other = add_job(rounds.mirror, job_spec(2))
+    rounds.go()
+    rounds.mirror.apply(NodeIntent(NodeId("a"), Eligibility.CORDONED))
+    waiting = add_job(rounds.mirror, job_spec(3))
+    move(rounds, moved, {0: "b"})
+    rounds.go()
+    rounds.said("b", int(other), ReportedState.EXITED, (0, 1))
+    rounds.go()
+    after_the_move = placements(rounds.mirror, moved), placements(rounds.mirror, waiting)
+    rounds.said("b", int(moved), ReportedState.EXITED, (0, 2))
+    rounds.go()
+
+    assert after_the_move == ({0: "b"}, {})
+    assert placements(rounds.mirror, waiting) == {0: "b"}

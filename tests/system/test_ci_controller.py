@@ -146,7 +146,7 @@ def test_a_person_may_speak_for_a_controller_that_is_gone(hasty: LocalCluster, g
     assert "again, fail, cancel, lost" in refused.err
     assert said.code == 0, said.err
     assert hasty.rota("wait", job).code == 0
-    assert "by hand, says again of task 0" in hasty.rota("event", "ls").out
+    assert "by hand, decides 'again' for task 0" in hasty.rota("event", "ls").out
 
 
 def test_stages_and_output_survive_a_move_and_a_restart_of_the_server(

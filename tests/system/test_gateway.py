@@ -211,7 +211,7 @@ def test_jobs_are_pinned_to_a_worker_and_others_never_come_there(gateway: Gatewa
     asks = gateway.cluster.submit("true", on=name, env={"A": "b"}, run="at_most_once")
 
     def refused() -> bool:
-        return "cannot give it run = at_most_once, variables" in str(
+        return "does not support run = at_most_once, variables" in str(
             gateway.cluster.call("GET", f"/v1/jobs/{asks}/why").body
         )
 

@@ -82,7 +82,7 @@ def test_a_cron_is_created_run_paused_and_shown(shared: LocalCluster, tmp_path: 
     assert shared.rota("cron", "resume", "tick").code == 0
     refused = shared.rota("cron", "create", *flags, "--", "true")
 
-    assert (refused.code, "there is a cron tick already" in refused.err) == (1, True)
+    assert (refused.code, "cron tick exists already" in refused.err) == (1, True)
     assert shared.rota("cron", "create", "--replace", *flags, "--", "true").code == 0
     assert shared.rota("cron", "delete", "tick").code == 0
     assert shared.rota("cron", "show", "tick").code == 4

@@ -87,7 +87,7 @@ def test_the_command_line_lists_and_fetches(client: Cluster, shared: LocalCluste
 
 def test_before_it_has_begun_there_is_nothing_to_fetch(client: Cluster) -> None:
     waits = client.submit("true", cpu=1000)
-    with pytest.raises(Conflict, match="has not begun"):
+    with pytest.raises(Conflict, match="has not started"):
         waits.outputs()
     waits.cancel()
 

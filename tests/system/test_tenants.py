@@ -1,11 +1,15 @@
 """`make tenants`, for some seconds; and beside agents that isolate nothing, to see that it would notice."""
 
+import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,3 +58,26 @@ def test_an_attacker_who_has_the_user_of_the_others_is_noticed(directory: Path) 
 
     assert ended.returncode == 1, ended.stdout + ended.stderr
     assert "BROKEN  secrets read by the attacker" in ended.stdout
+
+
+def test_the_raid_reads_and_kills_a_process_that_nothing_keeps_from_it(directory: Path) -> None:
+    """Two processes of one user in one pid namespace: what the raid reports of them is a breach."""
+    mark = "canary0badcafe"
+    raid = directory / "raid"
+    raid.mkdir()
+    shutil.copy(ROOT / "bench" / "tenants_raid.py", raid / "raid.py")
+    user: dict[str, Any] = {"user": int(ONE_USER), "group": int(ONE_USER), "extra_groups": []}
+    with subprocess.Popen(["sleep", "600"], env={"SECRET": f"{mark}-env"}, **user) as victim:
+        victims = {"processes": [(victim.pid, [victim.pid])], "nodes": [], "servers": [], "jobs": []}
+        (raid / "victims.json").write_text(json.dumps(victims))
+        for path in (raid, *raid.iterdir()):
+            os.chown(path, int(ONE_USER), int(ONE_USER))
+        command = ["/usr/bin/python3", "raid.py", mark.encode().hex(), "0.1"]
+        ran = subprocess.run(
+            command, cwd=raid, env={}, capture_output=True, text=True, timeout=60, check=True, **user
+        )
+        said = [json.loads(line) for line in ran.stdout.splitlines()]
+
+        assert victim.wait(60) == -signal.SIGKILL
+    assert f"{mark}-env" in [line.get("text") for line in said]
+    assert said[-1]["delivered"]["kill SIGKILL"] == 1

@@ -1,6 +1,7 @@
 """Connections to a gRPC listener: idle ones are closed, there are not too many, and calls that last go on."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -83,3 +84,15 @@ async def test_there_are_no_more_connections_than_allowed() -> None:
         for _, writer in opened:
             writer.transport.abort()
         await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("error", "logged"), [(grpc.aio.InternalError("execute_batch"), False), (ValueError("a bug"), True)]
+)
+async def test_a_status_that_a_gone_client_cannot_be_sent_is_not_logged(
+    error: Exception, logged: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    ports.grpc_server(BOUNDS)
+    logging.getLogger("grpc._cython.cygrpc").error("failed", exc_info=error)
+
+    assert bool(caplog.records) is logged

@@ -1,1 +1,5 @@
-"""WHAT USERS MAY ASK. Decides nothing about the cluster."""
+"""The API server: authenticates callers, admits their requests as plans, and shows the cluster. [I/O]
+
+It decides nothing about the cluster. HTTP is in `http` and `routes`, gRPC for outside controllers in `grpc`;
+both admit by the same functions of `admission`.
+"""

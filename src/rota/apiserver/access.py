@@ -1,4 +1,4 @@
-"""Who may do what: a role says which actions, its namespaces where; what is not granted is denied."""
+"""Authorization: a caller's role says which actions it may do, its namespaces where. Default: denied."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,13 +14,15 @@ REDACTED = "***"  # shown in place of a value that the caller may not read
 
 
 class Action(StrEnum):
-    READ = "look"
+    """What a caller may do; the value completes the sentence "NAME may not ..." of a refusal."""
+
+    READ = "read"
     SUBMIT = "submit jobs"
     CANCEL = "cancel jobs"
     DELETE = "delete jobs"
     READ_ENVIRONMENTS = "read the environments of jobs"
     READ_SETTINGS = "read the settings of providers"
-    READ_PROVIDERS = "read the words of providers"
+    READ_PROVIDERS = "read the output of providers"
     SUBSCRIBE = "keep a subscriber's position"
     CHANGE_NODES = "change nodes"
     CHANGE_NAMESPACES = "change namespaces"
@@ -40,16 +42,16 @@ MINIMUM_ROLE: dict[Action, Role] = {
     Action.CANCEL: Role.SUBMITTER,
     Action.DELETE: Role.SUBMITTER,
     Action.SUBSCRIBE: Role.SUBMITTER,
-    Action.READ_ENVIRONMENTS: Role.SUBMITTER,  # keys are often passed that way; a submitter could print them
+    Action.READ_ENVIRONMENTS: Role.SUBMITTER,  # often hold keys; a submitter could print them anyway
     Action.READ_SETTINGS: Role.ADMIN,  # command lines of the server, and keys in them
-    Action.READ_PROVIDERS: Role.OPERATOR,  # they may quote those command lines
+    Action.READ_PROVIDERS: Role.OPERATOR,  # their output may quote those command lines
     Action.CHANGE_NODES: Role.OPERATOR,
     Action.CHANGE_NAMESPACES: Role.OPERATOR,
     Action.CHANGE_CLUSTERS: Role.OPERATOR,
     Action.REPORT: Role.OPERATOR,  # in place of a task, or of its node
     Action.ADD_CLUSTERS: Role.ADMIN,  # a provider runs commands where the server does
     Action.ADD_NODES: Role.ADMIN,  # a node sees the work and the environment of every namespace
-    Action.CHANGE_TOKENS: Role.ADMIN,  # whoever makes tokens can be anybody
+    Action.CHANGE_TOKENS: Role.ADMIN,  # a token that makes tokens can get any role
     Action.BACK_UP: Role.ADMIN,  # a backup holds the keys of the cluster
     Action.RESTORE: Role.ADMIN,
     Action.ROTATE_CA: Role.ADMIN,  # it can cut off every node
@@ -58,13 +60,15 @@ MINIMUM_ROLE: dict[Action, Role] = {
 
 @dataclass(frozen=True, slots=True)
 class Caller:
+    """The authenticated sender of a request."""
+
     name: str
     role: Role
     namespaces: tuple[str, ...]
-    task: TaskName | None = None  # it is a task, which may report its result and nothing else
-    node: NodeId | None = None  # it is a node, which may report the results of its attempts and nothing else
-    token: str = ""  # id of its API token; empty: it is known by something else
-    owner: str = ""  # the same for a token and the ones that replace it
+    task: TaskName | None = None  # set for a task, which may report its result and nothing else
+    node: NodeId | None = None  # set for a node, which may report results of its attempts and nothing else
+    token: str = ""  # id of its API token; empty if it authenticated otherwise
+    owner: str = ""  # the same for a token and its successors
 
     @property
     def is_cluster_wide(self) -> bool:
@@ -80,17 +84,17 @@ def can_see(caller: Caller, namespace: str) -> bool:
 
 
 def is_allowed(caller: Caller, action: Action, namespace: str) -> bool:
-    """Whether the caller may do so in a namespace; EVERYWHERE: on the cluster itself."""
+    """Whether the caller may do the action in a namespace; ALL_NAMESPACES: on the cluster itself."""
     return caller.role >= MINIMUM_ROLE[action] and can_see(caller, namespace)
 
 
 def redacted(values: Mapping[str, str]) -> dict[str, str]:
-    """The same names without their values."""
+    """The same names, each with REDACTED as its value."""
     return dict.fromkeys(values, REDACTED)
 
 
 def require_in_namespace(caller: Caller, action: Action, namespace: str) -> None:
-    """In a namespace."""
+    """Require the role for the action, and access to the namespace."""
     require_role(caller, action)
     if not can_see(caller, namespace):
         raise NotAllowed(
@@ -101,14 +105,14 @@ def require_in_namespace(caller: Caller, action: Action, namespace: str) -> None
 
 
 def require_cluster_wide(caller: Caller, action: Action) -> None:
-    """On the cluster itself, which belongs to no namespace."""
+    """Require the role for the action, and access to all namespaces: the cluster itself belongs to none."""
     require_role(caller, action)
     if not caller.is_cluster_wide:
         raise NotAllowed(f"{caller.name} may not {action}: its token is for some namespaces only")
 
 
 def require_role(caller: Caller, action: Action) -> None:
-    """Wherever it may."""
+    """Require the role for the action, ignoring namespaces."""
     lowest = MINIMUM_ROLE[action]
     if caller.role < lowest:
         raise NotAllowed(

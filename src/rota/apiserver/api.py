@@ -1,4 +1,4 @@
-"""Api: everything the routes need, handed to them once."""
+"""Api: what the routes and gRPC methods of one server need, built once at its start."""
 
 import asyncio
 import time
@@ -25,23 +25,23 @@ from rota.model.plan import Instant
 from rota.model.view import View
 from rota.model.why import Explanation
 
-CALLER = "caller"  # in a request's state, once its token has been checked
+CALLER = "caller"  # in a request's state, once the caller is authenticated
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-CONCURRENT_PLANS_MAX = 2  # each is a copy of the cluster, in a thread of its own
+CONCURRENT_PLANS_MAX = 2  # each copies the cluster and runs in a thread of its own
 ExplainJob = Callable[[View, JobId, Instant], Explanation]
 PlanJob = Callable[[MirrorCopy, JobSpec, WhatIf, Instant], PlanResult]
-
-
 BeforeToken = Callable[[], Awaitable[None]]  # awaited before a token is valid; raises to refuse it
 
 
 async def no_precondition() -> None:
-    """Nothing has to be done first."""
+    """A BeforeToken that lets every token be made."""
 
 
 class PreviewDrain(Protocol):
+    """Computes what would become of the tasks on nodes if these were drained."""
+
     def __call__(
-        self, taken: MirrorCopy, nodes: tuple[NodeId, ...], now: Instant, *, everything: bool
+        self, copy: MirrorCopy, nodes: tuple[NodeId, ...], now: Instant, /, *, everything: bool
     ) -> tuple[DisplacedTasks, ...]: ...
 
 
@@ -51,12 +51,12 @@ def wall_ms() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where the three doors are, as others reach them: host:port."""
+    """The addresses of the three listeners as clients reach them, each host:port."""
 
     http: str
     agent: str
     controller: str
-    names: tuple[str, ...] = ()  # further host names under which requests are accepted
+    names: tuple[str, ...] = ()  # further host names that requests may be for
 
     @property
     def loopback_only(self) -> bool:
@@ -68,8 +68,10 @@ class Addresses:
 
 
 class OutputSource(Protocol):
+    """Reads the output files that tasks left on their nodes."""
+
     def outputs(self, node: NodeId, wanted: OutputsRequest) -> AsyncGenerator[bytes, None]:
-        """Lines or an archive. Raises NotFound, Conflict or Unavailable."""
+        """A list as JSON lines, or a tar archive. Raises NotFound, Conflict or Unavailable."""
 
 
 class Workers(Protocol):
@@ -80,23 +82,25 @@ class Workers(Protocol):
 
 
 class ServerRole(Protocol):
-    """What one that stands by knows of itself and of the one that leads."""
+    """What a standby knows of the leader, and of how far its own mirror lags behind."""
 
     def leader(self) -> str | None:
-        """Its address, as far as is known."""
+        """The leader's address; None if no leader is known."""
 
     def epoch(self) -> int:
-        """The last there was, as far as is known."""
+        """The highest epoch that is known here."""
 
     def age_ms(self) -> int | None:
-        """So long ago, at most, what is known here was all there is; None: nothing is known yet."""
+        """Upper bound of the mirror's age; None before anything was read."""
 
     async def wait_for_revision(self, revision: int) -> None:
-        """Returns when that commit is known here."""
+        """Return when the mirror has reached that revision."""
 
 
 @dataclass(frozen=True, slots=True)
 class Api:
+    """The parts of one server behind its API; a standby's mirror replays the leader's commits."""
+
     engine: Engine
     event_hub: EventHub
     logs: Logs
@@ -113,8 +117,8 @@ class Api:
     backup_files: Callable[[], Mapping[str, bytes]] = dict  # files that a backup holds beside the records
     agent_addresses: Callable[[], list[str]] = list  # of all servers, where there are several
     controller_addresses: Callable[[], list[str]] = list
-    standby_role: ServerRole | None = None  # of one that does not lead
-    workers: Workers | None = None  # of the worker gateway, whose routes are then served
+    standby_role: ServerRole | None = None  # set on a standby
+    workers: Workers | None = None  # set where the worker gateway runs: its routes are then served
     expiries: Callable[[], list[Expiry]] = list  # of the certificates that this server uses
     before_token: BeforeToken = no_precondition
     started_at_ms: int = field(default_factory=wall_ms)

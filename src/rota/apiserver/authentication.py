@@ -1,4 +1,4 @@
-"""A call lasts no longer than the token that began it: one check for every request and stream. [I/O]
+"""Authentication of callers, and the end of every call whose token becomes invalid. [I/O]
 
 The HTTP and gRPC servers run each call inside `while_token_valid`, so that a new route or method is covered
 without any code of its own. A timer checks the token every TOKEN_CHECK_SECONDS and cancels the call once the
@@ -26,13 +26,13 @@ from rota.model.limits import TOKEN_CHECK_SECONDS
 
 
 class Unauthenticated(Rejected):
-    """Nobody we know."""
+    """The caller has no valid token, certificate or signature."""
 
     code = "unauthenticated"
 
 
 def require_valid_token(vault: Vault, caller: Caller) -> None:
-    """Raises Unauthenticated if the caller's token was revoked or has expired since the call began."""
+    """Raises Unauthenticated if the caller's token was revoked or has expired since the call started."""
     if caller.token and not vault.is_valid(caller.token, wall_ms()):
         raise _token_expired()
 
@@ -40,7 +40,7 @@ def require_valid_token(vault: Vault, caller: Caller) -> None:
 @asynccontextmanager
 async def while_token_valid(vault: Vault, caller: Caller | None) -> AsyncIterator[None]:
     """Cancel the body and raise Unauthenticated as soon as the caller's token is found to be invalid."""
-    if caller is None or not caller.token:  # an open path, or a caller known by a signature of its own
+    if caller is None or not caller.token:  # a public path, or a caller with a signature or task token
         yield
         return
     loop, running = asyncio.get_running_loop(), asyncio.timeout(None)
@@ -48,7 +48,7 @@ async def while_token_valid(vault: Vault, caller: Caller | None) -> AsyncIterato
     def check() -> bool:
         if _is_valid(vault, caller):
             return True
-        running.reschedule(loop.time())
+        running.reschedule(loop.time())  # expires immediately, which cancels the body
         return False
 
     try:
@@ -56,6 +56,7 @@ async def while_token_valid(vault: Vault, caller: Caller | None) -> AsyncIterato
             with _run_periodically(check):
                 yield
     except TimeoutError:
+        # The body may raise a TimeoutError of its own, which is not about the token.
         if running.expired():
             raise _token_expired() from None
         raise
@@ -63,16 +64,16 @@ async def while_token_valid(vault: Vault, caller: Caller | None) -> AsyncIterato
 
 @contextmanager
 def _run_periodically(check: Callable[[], bool]) -> Iterator[None]:
-    """Call `look` every TOKEN_CHECK_SECONDS until it returns False or the body ends."""
+    """Call `check` every TOKEN_CHECK_SECONDS until it returns False or the body ends."""
     loop = asyncio.get_running_loop()
     timer: asyncio.TimerHandle
 
-    def again() -> None:
+    def run() -> None:
         nonlocal timer
         if check():
-            timer = loop.call_later(TOKEN_CHECK_SECONDS, again)
+            timer = loop.call_later(TOKEN_CHECK_SECONDS, run)
 
-    timer = loop.call_later(TOKEN_CHECK_SECONDS, again)
+    timer = loop.call_later(TOKEN_CHECK_SECONDS, run)
     try:
         yield
     finally:
@@ -80,7 +81,7 @@ def _run_periodically(check: Callable[[], bool]) -> Iterator[None]:
 
 
 def _is_valid(vault: Vault, caller: Caller) -> bool:
-    """False also where the vault cannot be read: then no new call would be let in either."""
+    """Whether the token is valid; False also if the vault cannot be read, as for a new call."""
     try:
         return vault.is_valid(caller.token, wall_ms())
     except (OSError, Unsafe):
@@ -94,26 +95,26 @@ def _token_expired() -> Unauthenticated:
 def authenticate_token(vault: Vault, authorization: str) -> Caller:
     scheme, _, secret = authorization.partition(" ")
     if scheme.lower() != "bearer" or not secret:
-        raise Unauthenticated("this needs a token", hint="send it as: authorization: Bearer TOKEN")
+        raise Unauthenticated("this request needs a token", hint="send it as: authorization: Bearer TOKEN")
     token = vault.authenticate(secret.strip(), wall_ms()) if secret.startswith(API_PREFIX) else None
     if token is None:
-        raise Unauthenticated("this token is not known, or no longer valid")
+        raise Unauthenticated("this token is unknown or no longer valid")
     return Caller(token.name, token.role, token.namespaces, token=token.id, owner=token.owned_by)
 
 
 def authenticate_task(tokens: TaskTokens, authorization: str) -> Caller | None:
-    """None: it is no task of ours that calls."""
+    """The task whose token this is; None if it is no task token of this cluster."""
     name = tokens.authenticate(authorization.partition(" ")[2].strip())
     if name is None:
         return None
-    called = f"attempt {name.attempt} of task {name.task} of job {name.job}"
-    return Caller(called, Role.VIEWER, (), name)
+    description = f"attempt {name.attempt} of task {name.task} of job {name.job}"
+    return Caller(description, Role.VIEWER, (), name)
 
 
 def verify_signed_request(
     authority: CertificateAuthority, authorization: str, method: str, path: str
 ) -> RequestSignature | None:
-    """The node that signed a request, known here or not, and what of it; None if it is not signed at all."""
+    """The node that signed the request, known here or not, and what it signed; None: it is not signed."""
     if authorization.partition(" ")[0].lower() != SCHEME:
         return None
     try:

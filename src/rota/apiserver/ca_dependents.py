@@ -1,4 +1,4 @@
-"""Nodes and watchers whose certificates an older CA has signed -> what still depends on it."""
+"""Nodes, watchers and their certificates -> those that still depend on the previous CA."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -13,15 +13,15 @@ from rota.model.view import NodeView
 
 
 class CaDependents(NamedTuple):
-    """Names of what would be refused if the previous CA was trusted no more."""
+    """Names of the nodes and watchers that would be refused if the previous CA was no longer trusted."""
 
-    connected: list[str]  # nodes that have not renewed yet: of an older release, or just told to
-    away: list[str]  # nodes that could still come back, and renew
+    connected: list[str]  # nodes that have not renewed their certificate yet
+    away: list[str]  # disconnected nodes that could still return and renew
     watchers: list[str]
 
     @property
     def blocking(self) -> list[str]:
-        """Those that hold back the end of the overlap, however long ago it was."""
+        """The dependents that postpone the automatic end of the overlap: nodes that are away do not."""
         return [*(f"node {name}" for name in self.connected), *(f"watcher {name}" for name in self.watchers)]
 
     @property
@@ -32,26 +32,30 @@ class CaDependents(NamedTuple):
 def find_ca_dependents(
     mirror: Mirror, watchers: Iterable[JoinedWatcher], signs: CertificateAuthority, now: datetime
 ) -> CaDependents:
-    """Nothing depends on an older CA while no rotation is under way: what does is refused already."""
+    """The dependents during a rotation; without one there are none: an older CA is not trusted any more."""
     overlap = signs.overlap
     if overlap is None:
         return CaDependents([], [], [])
     current = signs.fingerprint
-    nodes = [one for one in mirror.nodes.values() if _depends(one, signs, overlap.begin, now)]
-    names: dict[bool, list[str]] = {True: [], False: []}
-    for one in sorted(nodes, key=lambda one: one.spec.name):
-        names[one.status is not None and one.status.state in CONNECTED].append(one.spec.name)
-    # Later the last certificate of a watcher that the previous CA can have signed has expired.
+    nodes = [node for node in mirror.nodes.values() if _depends(node, signs, overlap.begin, now)]
+    connected: list[str] = []
+    away: list[str] = []
+    for node in sorted(nodes, key=lambda node: node.spec.name):
+        is_connected = node.status is not None and node.status.state in CONNECTED
+        (connected if is_connected else away).append(node.spec.name)
+    # After SERVER_LIFE every certificate that the previous CA can have signed for a watcher has expired.
     may_watch = now < overlap.begin + authority.SERVER_LIFE
-    older = sorted(one.name for one in watchers if one.ca != current) if may_watch else []
-    return CaDependents(names[True], names[False], older)
+    older = sorted(watcher.name for watcher in watchers if watcher.ca != current) if may_watch else []
+    return CaDependents(connected, away, older)
 
 
 def _depends(node: NodeView, signs: CertificateAuthority, started: datetime, now: datetime) -> bool:
     status, spec = node.status, node.spec
+    # A revoked node is refused anyway, and a dialled worker has no certificate.
     if node.revoked or spec.dialled is not None:
         return False
-    if status is None:  # it has joined, and never connected
+    # It has joined and never connected: its certificate is known only by the time at which it was signed.
+    if status is None:
         joined = datetime.fromtimestamp(spec.joined_at_ms / 1000, UTC)
         return joined < started and now < joined + signs.node_usable
     if status.certificate_expires_at_ms is None:

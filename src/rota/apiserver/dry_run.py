@@ -1,4 +1,4 @@
-"""A job that is not submitted -> what would become of it, for HTTP and gRPC alike. [I/O]"""
+"""A dry run: what would become of a job if it was submitted now, for HTTP and gRPC. [I/O]"""
 
 import asyncio
 from functools import partial
@@ -16,41 +16,42 @@ from rota.model.why import Explanation
 async def dry_run_job(api: Api, caller: Caller, body: object) -> dict[str, Any]:
     """The answer of `POST /v1/plan`. Nothing is written.
 
-    The copy of the cluster is taken at once; the rest is done in a thread, beside the server.
+    The mirror is copied on the event loop, so that the copy is of one revision; planning runs in a thread.
     """
+    # The slot is held until the plan is made: it bounds the copies in memory as well as the threads.
     async with api.plan_slots:
         now = api.now()
 
-        def look(mirror: Mirror) -> tuple[PlanRequest, MirrorCopy]:
+        def read(mirror: Mirror) -> tuple[PlanRequest, MirrorCopy]:
             return parse_plan_request(mirror, body, caller, now), WhatIfMirror.copy_of(mirror)
 
-        (spec, what_if, before), taken = await api.engine.read(look)
-        foresee = partial(api.plan_job, taken, spec, what_if, now)
-        outlook = before if before is not None else await asyncio.to_thread(foresee)
-    return _plan_json(outlook, spec.count, caller)
+        (spec, what_if, known), copy = await api.engine.read(read)
+        plan = partial(api.plan_job, copy, spec, what_if, now)
+        result = known if known is not None else await asyncio.to_thread(plan)
+    return _plan_json(result, spec.count, caller)
 
 
-def _plan_json(outlook: PlanResult, count: int, caller: Caller) -> dict[str, Any]:
-    why = outlook.why or Explanation(waits=False, sentence="")
+def _plan_json(result: PlanResult, count: int, caller: Caller) -> dict[str, Any]:
+    why = result.why or Explanation(waits=False, sentence="")
     return {
-        "outcome": outlook.outcome.value,
-        "sentence": outlook.sentence,
+        "outcome": result.outcome.value,
+        "sentence": result.sentence,
         "count": count,
-        "starts": outlook.starts,
-        "places": outlook.places,
-        "evicts": [_eviction_json(one, caller) for one in outlook.evicts],
+        "starts": result.starts,
+        "places": result.places,
+        "evicts": [_eviction_json(eviction, caller) for eviction in result.evicts],
         "reasons": why.reasons,
         "changes": why.changes,
         "misses": why.misses,
         "position": why.position,
         "starts_at_ms": why.starts_at_ms,
-        "grows": outlook.grows,
+        "grows": result.grows,
     }
 
 
-def _eviction_json(one: PlannedEviction, caller: Caller) -> dict[str, Any]:
-    """Of a job that the caller may not see only how many tasks."""
-    tasks = sum(last - first + 1 for first, last in one.indices)
-    if not can_see(caller, one.namespace):
+def _eviction_json(eviction: PlannedEviction, caller: Caller) -> dict[str, Any]:
+    """The tasks that would be evicted; of a job that the caller may not see, only their number."""
+    tasks = sum(last - first + 1 for first, last in eviction.indices)
+    if not can_see(caller, eviction.namespace):
         return {"job": None, "tasks": tasks, "indices": None}
-    return {"job": one.job, "tasks": tasks, "indices": one.indices}
+    return {"job": eviction.job, "tasks": tasks, "indices": eviction.indices}

@@ -69,10 +69,10 @@ class Shares:
     _total: Average = field(default_factory=Average)
     _accounts: dict[str, _Account] = field(default_factory=dict)
     _has_light: bool = False
-    _look_at: float = 0.0
+    _check_at: float = 0.0
 
     def enter(self, name: str, now: float) -> float:
-        """Count a request; the seconds it waits, 0 for none. A request that waits ends that by `resume`."""
+        """Count a request; the seconds it has to wait, or 0. A request that waited calls `resume` then."""
         account = self._used(name, now)
         account.requests.add(1.0, now)
         missing = -account.left
@@ -83,7 +83,7 @@ class Shares:
         return missing / self._allowance(account, now)
 
     def resume(self, name: str) -> None:
-        """A request has waited, or its client has gone."""
+        """Count that a request no longer waits: its time has come, or its client has disconnected."""
         account = self._accounts.get(name)
         if account is not None and account.waiting:
             account.waiting -= 1
@@ -102,10 +102,11 @@ class Shares:
     def _used(self, name: str, now: float) -> _Account:
         """The account, filled up to now and last in order."""
         self._drop_inactive(now)
+        # Moved to the end, which keeps the accounts in the order of their last use.
         account = self._accounts.pop(name, None) or _Account(at_seconds=now)
         self._accounts[name] = account
-        if now >= self._look_at:
-            self._look_for_light(now)
+        if now >= self._check_at:
+            self._check_for_light(now)
         filled = account.left + (now - account.at_seconds) * self._allowance(account, now)
         account.left, account.at_seconds = min(filled, SHARE_AT_ONCE_SECONDS), now
         return account
@@ -117,18 +118,20 @@ class Shares:
         heavy = SHARE_OF_HEAVY * self.capacity
         total = self._total.at(now)
         others = max(0.0, total - account.seconds.at(now))
+        # The last term is a floor: an equal part of the share that heavy accounts have together.
         return max(SHARE_TOLERANCE * total / active, heavy - others, heavy / active)
 
-    def _look_for_light(self, now: float) -> None:
-        """See whether an account uses less than others; not at each request, as it looks at all accounts."""
+    def _check_for_light(self, now: float) -> None:
+        """Find out whether any account is light; not at each request, since it reads all accounts."""
         light = SHARE_LIGHT * self._total.at(now) / len(self._accounts)
         self._has_light = any(account.seconds.at(now) < light for account in self._accounts.values())
-        self._look_at = now + SHARE_LOOK_SECONDS
+        self._check_at = now + SHARE_LOOK_SECONDS
 
     def _drop_inactive(self, now: float) -> None:
         while self._accounts:
             name = next(iter(self._accounts))
             account = self._accounts[name]
+            # All accounts after an active one are active, too. One that waits is kept: `resume` needs it.
             if account.waiting or account.at_seconds > now - SHARE_ACTIVE_SECONDS:
                 return
             del self._accounts[name]

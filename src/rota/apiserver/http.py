@@ -1,4 +1,9 @@
-"""The HTTP face: who may come in, and what an error looks like to them. [I/O]"""
+"""The HTTP API as an ASGI application: middleware, routes, and errors as problems. [I/O]
+
+Every request passes ApiMiddleware: Host and Origin are checked against DNS rebinding and foreign pages, the
+size of the body is bounded, the caller is authenticated and charged for the time it uses, and changes and
+refusals are written to the audit log.
+"""
 
 import errno
 import time
@@ -42,18 +47,17 @@ from rota.apiserver.routes import (
     ca,
     clusters,
     crons,
-    docs,
     events,
     gateway,
     jobs,
     join,
     logs,
-    metrics,
     namespaces,
     nodes,
     outputs,
     plan,
     results,
+    server,
     store,
     tasks,
     tokens,
@@ -83,19 +87,18 @@ ROUTES = [
     *clusters.ROUTES,
     *crons.ROUTES,
     *events.ROUTES,
-    *docs.ROUTES,
-    *metrics.ROUTES,
+    *server.ROUTES,
     *store.ROUTES,
 ]
-# Browsers heed it only where they trust the certificate; it holds for the host, whatever the port.
+# Browsers apply it only if they trust the certificate; it holds for the host, on every port.
 HSTS = (b"strict-transport-security", b"max-age=2592000")
-REVISION_HEADER = b"rota-revision"  # of the last commit: what this answer shows is no older
+REVISION_HEADER = b"rota-revision"  # the last commit: the answer shows nothing older
 log = structlog.get_logger("rota.apiserver")
 
 
 def make_app(api: Api) -> Starlette:
     app = Starlette(
-        routes=[_with_parameter_check(one) for one in routes_of(api)],
+        routes=[_with_parameter_check(route) for route in routes_of(api)],
         middleware=[Middleware(ApiMiddleware, api=api)],
         exception_handlers={HTTPException: _no_route},
     )
@@ -109,12 +112,12 @@ def routes_of(api: Api) -> list[Route]:
 
 
 def _with_parameter_check(route: Route) -> Route:
-    """The same, which refuses parameters it does not know: a misspelt filter would show everything."""
+    """The route, but refusing unknown query parameters: a misspelt filter would show everything."""
     (method,) = route.methods or ("",)
     operation, endpoint = find_operation(method, route.path), route.endpoint
     if operation is None:
         return route
-    known = [one.name for one in operation.query]
+    known = [parameter.name for parameter in operation.query]
 
     @wraps(endpoint)
     async def checked(request: Request) -> Response:
@@ -128,7 +131,7 @@ def _with_parameter_check(route: Route) -> Route:
 
 
 class ApiMiddleware:
-    """Every request passes: host, origin, size, token; every change and refusal is written down."""
+    """Checks host, origin, size and token of every request; audits every change and refusal."""
 
     def __init__(self, app: ASGIApp, api: Api) -> None:
         self._app = app
@@ -141,24 +144,25 @@ class ApiMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        # The meter runs before the caller is known: authentication is charged to it as well.
         meter = Meter()
         await meter.run(self._serve(scope, receive, send, meter))
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send, meter: Meter) -> None:
         status = 0
-        is_noted = False
-        began = time.monotonic()
+        is_audited = False
+        started = time.monotonic()
 
-        async def send_noting(message: Message) -> None:
-            nonlocal status, is_noted
+        async def send_and_audit(message: Message) -> None:
+            nonlocal status, is_audited
             await send(_with_revision(message, self._api.engine.revision, scope["scheme"]))
             if message["type"] == "http.response.start":
                 status = message["status"]
                 self._api.counters.count_response(
-                    _route_name(scope, status), status, time.monotonic() - began
+                    _route_name(scope, status), status, time.monotonic() - started
                 )
-            elif not is_noted:  # when the answer has begun: a stream may go on for days
-                is_noted = True
+            elif not is_audited:  # at the first bytes, not the end: a stream may last for days
+                is_audited = True
                 self._audit(scope, status)
 
         state = scope.setdefault("state", {})
@@ -166,20 +170,22 @@ class ApiMiddleware:
             most = OPEN_BODY_BYTES_MAX if scope["path"] in PUBLIC_PATHS else BODY_BYTES_MAX
             await self._check_request(scope, Headers(scope=scope), most, meter)
             async with while_token_valid(self._api.vault, state.get(CALLER)):
-                await self._app(scope, limit_body(receive, most), send_noting)
+                await self._app(scope, limit_body(receive, most), send_and_audit)
         except ClientDisconnect:
             return
         except Exception as error:
-            refused = _to_rota_error(error, scope)
-            state["code"] = refused.code
-            if not status:  # else the answer has begun, and being cut off is how the reader learns of it
-                await problem_response(refused)(scope, receive, send_noting)
+            refusal = _to_rota_error(error, scope)
+            state["code"] = refusal.code
+            # Once the head is sent, no problem can be sent any more: the client sees a truncated stream.
+            if not status:
+                await problem_response(refusal)(scope, receive, send_and_audit)
             else:
-                self._audit_cut_stream(scope, refused)
+                self._audit_cut_stream(scope, refusal)
 
     async def _check_request(self, scope: Scope, headers: Headers, most: int, meter: Meter) -> None:
         check_host(headers.get("host", ""), self._hosts, scope.get("server"))
         check_origin(headers)
+        # The number of digits is checked first: int() of a very long number is slow, or raises.
         length = headers.get("content-length", "0")
         if not length.isdigit() or len(length) > 18 or int(length) > most:
             raise body_too_large(most)
@@ -189,6 +195,7 @@ class ApiMiddleware:
         try:
             caller = self._authenticate(scope, headers.get("authorization", ""))
         except (Unauthenticated, RateLimited):
+            # A refusal takes time as well: one account pays for all, so that guesses delay only guesses.
             meter.bill(partial(rates.charge, STRANGERS))
             await rates.enter(STRANGERS)
             raise
@@ -204,20 +211,23 @@ class ApiMiddleware:
         )
         if reporter is None:
             return self._authenticate_token(scope, authorization)
+        # By path, as no route is known yet. Routes under other paths stay closed to tasks and nodes, even if
+        # they forget to check their caller.
         if scope["method"] != "POST" or not scope["path"].endswith("/result"):
-            raise NotAllowed("a task or a node may report results here, and nothing else")
+            raise NotAllowed("tasks and nodes may report results, and nothing else")
         return reporter
 
     def _authenticate_token(self, scope: Scope, authorization: str) -> Caller:
         try:
             return authenticate_token(self._api.vault, authorization)
         except Unauthenticated:
+            # A request without a token is no guess: health checks and forgotten headers are not limited.
             if authorization:
                 self._api.guesses.acquire(leader_proxy.origin_of(self._api.authority, scope))
             raise
 
     def _authenticate_node(self, scope: Scope, authorization: str) -> Caller | None:
-        """The node that signed the request; that the body is the signed one is checked when it is read."""
+        """The node that signed the request. Whether it signed this body is checked once the body is read."""
         signed = verify_signed_request(self._api.authority, authorization, scope["method"], scope["path"])
         if signed is None:
             return None
@@ -225,7 +235,7 @@ class ApiMiddleware:
         return Caller(f"node {signed.node}", Role.VIEWER, (), node=NodeId(signed.node))
 
     def _audit_cut_stream(self, scope: Scope, error: RotaError) -> None:
-        """Write down that a stream was ended because its token is no longer valid."""
+        """Audit that a stream was cut because its token became invalid."""
         if isinstance(error, Unauthenticated):
             self._audit(scope, STATUS_OF_CODE[error.code])
 
@@ -236,17 +246,17 @@ class ApiMiddleware:
         is_refusal = is_guess or status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
         if scope["method"] == "GET" and not is_refusal and AUDIT_TARGET not in state:
             return
-        routed = _route_name(scope, status)
         entry = AuditEntry(
             at_ms=wall_ms(),
             who=caller.name if caller else "",
             token=caller.token if caller else "",
-            action=routed or scope["method"],
+            action=_route_name(scope, status) or scope["method"],
             target=state.get(AUDIT_TARGET, scope["path"]),
             outcome=f"{status} {state.get('code', '')}".rstrip(),
             origin=leader_proxy.origin_of(self._api.authority, scope),
         )
-        # How many lines there are must not be the choice of a caller without a token, or that reads again.
+        # Refusals and reads are counted instead of written one by one: otherwise a caller without a token,
+        # or one that polls, could fill the disk with lines.
         if scope["method"] == "GET" and not is_refusal:
             self._api.audit.write_counted(entry, by_target=True)
         elif is_refusal or (caller is None and status >= HTTPStatus.BAD_REQUEST):
@@ -263,15 +273,16 @@ def _with_revision(message: Message, revision: int, scheme: str) -> Message:
 
 
 def _route_name(scope: Scope, status: int) -> str:
-    """Of the function that answered; empty: none did."""
-    routed = scope.get("endpoint") if status != HTTPStatus.METHOD_NOT_ALLOWED else None
-    return routed.__name__ if routed else ""
+    """The name of the function that answered; empty if no route matched."""
+    endpoint = scope.get("endpoint") if status != HTTPStatus.METHOD_NOT_ALLOWED else None
+    return endpoint.__name__ if endpoint else ""
 
 
 def check_host(host: str, accepted: Collection[str], reached: Sequence[object] | None = None) -> None:
-    """A page elsewhere whose name was made to point here is refused; `reached` is our own address and port.
+    """Refuse a Host that is not one of the server's names, against DNS rebinding by foreign pages.
 
-    A server that listens on all addresses is asked for by any of them: a number cannot be made to point here.
+    `reached` is the local address and port of the connection. A server that listens on all addresses may be
+    called by any of them; a literal address is safe, as no DNS record can make it point elsewhere.
     """
     name = host_of(host)
     own = str(reached[0]).removeprefix("::ffff:") if reached else ""
@@ -290,12 +301,12 @@ def check_origin(headers: Headers) -> None:
 
 
 def _to_rota_error(error: Exception, scope: Scope) -> RotaError:
-    """The outermost edge: what nobody foresaw is logged here, and told as a fault of ours."""
+    """The error as one of ours; an unexpected exception is logged, and becomes a Bug that says no more."""
     if isinstance(error, RotaError) and not isinstance(error, Bug):
         return error
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StoreFull("the server's disk is full")
-    log.error("a request failed", method=scope["method"], path=scope["path"], exc_info=error)
+    log.error("request failed", method=scope["method"], path=scope["path"], exc_info=error)
     return Bug("unforeseen")
 
 
@@ -303,12 +314,14 @@ async def _no_route(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     code = "not_found" if status == HTTPStatus.NOT_FOUND else "bad_request"
     request.state.code = code
-    answer = make_problem(status, code, f"there is no {request.method} {request.url.path[:200]}")
+    response = make_problem(status, code, f"there is no {request.method} {request.url.path[:200]}")
     if status == HTTPStatus.METHOD_NOT_ALLOWED:
-        answer.headers["Allow"] = ", ".join(_allowed_methods(request.url.path))
-    return answer
+        response.headers["Allow"] = ", ".join(_allowed_methods(request.url.path))
+    return response
 
 
 def _allowed_methods(path: str) -> list[str]:
-    """Each method of a path has a route of its own."""
-    return sorted(method for one in ROUTES if one.path_regex.match(path) for method in one.methods or ())
+    """The methods of all routes that match a path: each route has one method."""
+    return sorted(
+        method for route in ROUTES if route.path_regex.match(path) for method in route.methods or ()
+    )

@@ -1,4 +1,8 @@
-"""A request handed on to the server that leads, and its answer handed back as it comes. [I/O]"""
+"""Requests that a standby forwards to the leader, and their responses, streamed back as they arrive. [I/O]
+
+A request is sent at most once: after an error it is not known whether the leader has carried it out, and only
+the client may decide to repeat it. Connections are reused while they are fresh.
+"""
 
 import asyncio
 import ssl
@@ -15,12 +19,10 @@ from rota.apiserver.responses import limit_body, run_until_disconnect
 from rota.identity.authority import CertificateAuthority
 from rota.model.errors import Unavailable
 
-FORWARDED_HEADER = (
-    "rota-forwarded"  # by one that stands by: the next one that does is not to hand it on again
-)
-ORIGIN_HEADER = "rota-origin"  # the caller's address, and a mark that only servers of the cluster can make
+FORWARDED_HEADER = "rota-forwarded"  # set by a standby: another standby does not forward it again
+ORIGIN_HEADER = "rota-origin"  # the client's address, with a signature that only servers can make
 CONNECT_SECONDS = 2.0
-IDLE_SECONDS = 10.0  # a connection is kept; the leader keeps its end far longer
+IDLE_SECONDS = 10.0  # how long a connection is kept; the leader keeps its end far longer
 IDLE_MAX = 32
 _READ_BYTES = 65536
 _HOP_BY_HOP_HEADERS = (
@@ -33,13 +35,13 @@ _HOP_BY_HOP_HEADERS = (
     b"expect",
     b"date",
 )
-_LOCAL_HEADERS = (b"host", b"origin", b"sec-fetch-site", b"content-length")  # looked at here
-_CLUSTER_HEADERS = (FORWARDED_HEADER.encode(), ORIGIN_HEADER.encode())  # not believed from callers
+_LOCAL_HEADERS = (b"host", b"origin", b"sec-fetch-site", b"content-length")  # checked by the standby
+_CLUSTER_HEADERS = (FORWARDED_HEADER.encode(), ORIGIN_HEADER.encode())  # not trusted from clients
 RawHeaders = list[tuple[bytes, bytes]]
 
 
 class ResponseHead(NamedTuple):
-    """How an answer begins."""
+    """Status and headers of a response."""
 
     status: int
     headers: RawHeaders
@@ -49,7 +51,7 @@ class ResponseHead(NamedTuple):
 
 
 class LeaderConnection(NamedTuple):
-    """A connection to a server."""
+    """A connection to the server at `url`."""
 
     url: str
     reader: asyncio.StreamReader
@@ -61,14 +63,14 @@ class LeaderConnection(NamedTuple):
 
 
 class ForwardedCall:
-    """One request to the leader: said once, never again."""
+    """One request to the leader, sent once and never repeated."""
 
-    def __init__(self, line: LeaderConnection) -> None:
-        self._reader, self._writer = line.reader, line.writer
+    def __init__(self, connection: LeaderConnection) -> None:
+        self._reader, self._writer = connection.reader, connection.writer
         self._response = _ResponseParser()
 
     async def send(self, request: bytes, timeout_seconds: float) -> ResponseHead:
-        """Raises Unavailable: whether it was heard is not known."""
+        """Send the request. Raises Unavailable, and then it is not known whether the leader received it."""
         with _errors_as_unavailable():
             async with asyncio.timeout(timeout_seconds):
                 self._writer.write(request)
@@ -79,31 +81,31 @@ class ForwardedCall:
         return ResponseHead(self._response.parser.get_status_code(), headers)
 
     async def stream_body(self, send: Send) -> bytes:
-        """The body as it comes; what is returned is its end. One that was cut is an error, not an end."""
+        """Send on the body as it arrives; returns its last bytes. Raises Unavailable if it is truncated."""
         with _errors_as_unavailable():
             while not self._response.is_complete:
-                if some := self._response.drain_body():
-                    await send({"type": "http.response.body", "body": some, "more_body": True})
+                if data := self._response.drain_body():
+                    await send({"type": "http.response.body", "body": data, "more_body": True})
                 await self._read()
         return self._response.drain_body()
 
     @property
     def leaves_connection_reusable(self) -> bool:
-        """Whether the answer has come to its end, and another may follow."""
+        """Whether the response is complete, and the leader keeps the connection open."""
         return self._response.is_complete and self._response.keeps_alive
 
     async def _read(self) -> None:
         data = await self._reader.read(_READ_BYTES)
         if not data:
-            raise ConnectionResetError("it hung up")
+            raise ConnectionResetError("it closed the connection")
         self._response.parser.feed_data(data)
 
 
 class LeaderClient:
-    """How whoever leads is reached from here."""
+    """Connections from this server to the leader."""
 
     def __init__(self, roots_pem: Callable[[], bytes]) -> None:
-        """`roots_pem` are the authorities to trust, beside those of the system: a rotation changes them."""
+        """`roots_pem` returns the CAs to trust besides those of the system; a rotation changes them."""
         self._roots_pem = roots_pem
         self._trusted = b""
         self._tls = ssl.create_default_context()
@@ -111,29 +113,29 @@ class LeaderClient:
 
     @asynccontextmanager
     async def open_call(self, url: str) -> AsyncIterator[ForwardedCall]:
-        """Raises Unavailable, and nothing was said."""
-        line = self._idle_connection(url) or await self._dial(url)
-        call = ForwardedCall(line)
+        """A call to the leader at `url`. Raises Unavailable if it is unreachable; nothing was sent then."""
+        connection = self._idle_connection(url) or await self._dial(url)
+        call = ForwardedCall(connection)
         try:
             yield call
         finally:
-            if call.leaves_connection_reusable and line.is_open and len(self._idle) < IDLE_MAX:
-                self._idle.append((time.monotonic(), line))
+            if call.leaves_connection_reusable and connection.is_open and len(self._idle) < IDLE_MAX:
+                self._idle.append((time.monotonic(), connection))
             else:
-                line.writer.close()
+                connection.writer.close()
 
     def close(self) -> None:
         while self._idle:
             self._idle.pop()[1].writer.close()
 
     def _idle_connection(self, url: str) -> LeaderConnection | None:
-        """The one used last: it is the likeliest to be heard. Those to who led before are closed."""
+        """The connection used last, as the least likely to be stale; those to earlier leaders are closed."""
         oldest = time.monotonic() - IDLE_SECONDS
         while self._idle:
-            since, line = self._idle.pop()
-            if since >= oldest and line.url == url and line.is_open:
-                return line
-            line.writer.close()
+            since, connection = self._idle.pop()
+            if since >= oldest and connection.url == url and connection.is_open:
+                return connection
+            connection.writer.close()
         return None
 
     async def _dial(self, url: str) -> LeaderConnection:
@@ -146,35 +148,37 @@ class LeaderClient:
                 )
 
     def _context(self) -> ssl.SSLContext:
+        # Certificates cannot be removed from a context: after a rotation a new one is needed.
         if self._trusted != (roots := self._roots_pem()):
             self._tls, self._trusted = ssl.create_default_context(), roots
             self._tls.load_verify_locations(cadata=roots.decode())
         return self._tls
 
 
-def marked_origin(authority: CertificateAuthority, scope: Scope) -> str:
-    """The value of the header by which the leader knows where a request came from."""
+def signed_origin(authority: CertificateAuthority, scope: Scope) -> str:
+    """The value of ORIGIN_HEADER: the client's address, and the signature of this server on it."""
     address = (scope.get("client") or ("",))[0]
-    return f"{address} {authority.sign_origin(address, _marked_request(scope))}"
+    return f"{address} {authority.sign_origin(address, _signed_request(scope))}"
 
 
 def origin_of(authority: CertificateAuthority, scope: Scope) -> str:
-    """The caller's address: that of the connection, or the one that a server has marked for this request."""
-    said = next((value for name, value in scope["headers"] if name == ORIGIN_HEADER.encode()), b"")
-    origin, _, mark = said.decode("latin-1").partition(" ")
-    if mark and authority.verify_origin(origin, _marked_request(scope), mark):
+    """The client's address: as a forwarding server has signed it for this request, else the connection's."""
+    header = next((value for name, value in scope["headers"] if name == ORIGIN_HEADER.encode()), b"")
+    origin, _, signature = header.decode("latin-1").partition(" ")
+    if signature and authority.verify_origin(origin, _signed_request(scope), signature):
         return origin
     client = scope.get("client")
     return client[0] if client else ""
 
 
-def _marked_request(scope: Scope) -> bytes:
-    """What the mark holds for: of the head alone, since a refusal does not wait for the body."""
+def _signed_request(scope: Scope) -> bytes:
+    """What the signature is for: only the request line, since a refusal does not wait for the body."""
     return f"{scope['method']} {scope['path']}".encode()
 
 
 def encode_request(scope: Scope, url: str, body: bytes, origin: str) -> bytes:
-    """The same request, as it is said to the leader; `origin` is the value of that header."""
+    """The request as it is sent to the leader; `origin` is the value of ORIGIN_HEADER."""
+    # Headers of the cluster are dropped from the client's request: it could forge its address with them.
     dropped = (*_HOP_BY_HOP_HEADERS, *_LOCAL_HEADERS, *_CLUSTER_HEADERS)
     target = scope.get("raw_path", scope["path"].encode())
     if scope["query_string"]:
@@ -200,7 +204,7 @@ async def read_body(receive: Receive) -> bytes:
 
 
 async def send_response(call: ForwardedCall, head: ResponseHead, receive: Receive, send: Send) -> None:
-    """Until it ends, or nobody reads any more."""
+    """Send the response until it ends or the client disconnects."""
     await send({"type": "http.response.start", "status": head.status, "headers": head.headers})
     end = await run_until_disconnect(call.stream_body(send), receive)
     if end is not None:
@@ -208,7 +212,7 @@ async def send_response(call: ForwardedCall, head: ResponseHead, receive: Receiv
 
 
 class _ResponseParser:
-    """What has come of an answer so far."""
+    """What has arrived of a response so far."""
 
     def __init__(self) -> None:
         self.headers: RawHeaders = []
@@ -230,7 +234,7 @@ class _ResponseParser:
         self._body += body
 
     def on_message_complete(self) -> None:
-        self.keeps_alive = bool(self.parser.should_keep_alive())  # forgotten afterwards
+        self.keeps_alive = bool(self.parser.should_keep_alive())  # valid only in this callback
         self.is_complete = True
 
 
@@ -239,6 +243,8 @@ def _errors_as_unavailable() -> Iterator[None]:
     try:
         yield
     except TimeoutError:
-        raise Unavailable("the leader does not answer; whether it was done is not known") from None
+        raise Unavailable(
+            "the leader does not answer; it is not known whether the request was carried out"
+        ) from None
     except (OSError, httptools.HttpParserError) as error:
         raise Unavailable(f"the leader cannot be reached: {error}") from error

@@ -1,4 +1,8 @@
-"""Entries of a list as they change: each event leads to what it was about, as that stands now. [I/O]"""
+"""Watches on lists: for each event, the entries that it is about are sent as they are now. [I/O]
+
+Entries are read when they are sent, not when the event was committed, so that a slow reader gets fewer and
+newer states, and nothing is queued for it.
+"""
 
 from collections.abc import Callable, Iterable
 from contextlib import aclosing
@@ -19,14 +23,15 @@ from rota.model.plan import EventRecord
 
 K = TypeVar("K")
 GONE_EVENT = "gone"
-BATCH_SIZE = 500  # entries looked at before others have their turn
+BATCH_SIZE = 500  # entries rendered between two awaits, so that other requests are not delayed
 
 
 @dataclass(frozen=True, slots=True)
 class WatchedList(Generic[K]):
-    """`kind` is the name of its events; `about` says of which entries an event tells; `look` shows one.
+    """How a list is watched. K is the key of an entry.
 
-    What is not, or no longer, in the list is shown as None, and told as gone by its `name`.
+    `kind` is the name of its server-sent events, `keys_of` the entries that an event is about. `read` renders
+    an entry, or returns None if it is not in the list any more: then GONE_EVENT is sent with `identify`.
     """
 
     kind: str
@@ -36,12 +41,12 @@ class WatchedList(Generic[K]):
 
 
 def requested_cursor(api: Api, request: Request) -> EventCursor | None:
-    """Where the reader stands: by the header of its reconnect, else as it asks."""
+    """The cursor of the reader: Last-Event-ID after a reconnect, else `since`; None if it sends neither."""
     streams = responses.accepts_event_stream(request)
-    said = (request.headers.get("last-event-id") if streams else None) or request.query_params.get("since")
-    if not said:
+    text = (request.headers.get("last-event-id") if streams else None) or request.query_params.get("since")
+    if not text:
         return None
-    position = EventCursor.parse("since", said)
+    position = EventCursor.parse("since", text)
     api.event_hub.check_cursor(position)
     return position
 
@@ -49,20 +54,18 @@ def requested_cursor(api: Api, request: Request) -> EventCursor | None:
 def watch_list(
     api: Api, request: Request, watched: WatchedList[K], only: frozenset[str] | None = None
 ) -> Response:
-    """From where the reader stands, or from now on; an id is that of the event which led to the entry."""
+    """A stream of changed entries, from the reader's cursor or from now on; the id is the event's cursor."""
+    # Fixed before the response starts: what is committed from now on is sent, however late the client reads.
     position = requested_cursor(api, request) or api.event_hub.latest_cursor()
 
     async def run(write: responses.Write) -> bytes:
-        async with aclosing(api.event_hub.events_after(position)) as found:
-            async for happened in found:
-                touched = _touched(watched, happened)
+        async with aclosing(api.event_hub.events_after(position)) as pages_of_events:
+            async for events in pages_of_events:
+                touched = _touched(watched, events)
                 for first in range(0, len(touched), BATCH_SIZE):
-                    some = touched[first : first + BATCH_SIZE]
-                    await write(
-                        await api.engine.read(
-                            partial(_encode_changes, watched=watched, touched=some, only=only)
-                        )
-                    )
+                    batch = touched[first : first + BATCH_SIZE]
+                    encode = partial(_encode_changes, watched=watched, touched=batch, only=only)
+                    await write(await api.engine.read(encode))
                 if not touched:
                     await write(responses.KEEP_ALIVE)
         return b""
@@ -70,12 +73,13 @@ def watch_list(
     return responses.StreamingResponse(run, responses.EVENT_STREAM, prefix=b"")
 
 
-def _touched(watched: WatchedList[K], happened: list[SequencedEvent]) -> list[tuple[K, EventCursor | None]]:
-    """Each entry once, at the last event about it; only the last entry of an event has its position.
+def _touched(watched: WatchedList[K], events: list[SequencedEvent]) -> list[tuple[K, EventCursor | None]]:
+    """Each touched entry once, in the order of the last event about it, with the cursor of that event.
 
-    So whoever resumes behind any position has missed nothing.
+    Invariant: of several entries of one event only the last carries the cursor, so that a reader that resumes
+    after any cursor has missed nothing.
     """
-    last = {key: one.at for one in happened for key in watched.keys_of(one.event)}
+    last = {key: happened.at for happened in events for key in watched.keys_of(happened.event)}
     ordered = sorted(last.items(), key=lambda item: item[1])
     following = [at for _, at in ordered[1:]]
     return [(key, None if at == after else at) for (key, at), after in zip_longest(ordered, following)]

@@ -1,4 +1,4 @@
-"""What a user calls a job or a node -> the job or the node; what the caller may not see does not exist."""
+"""The name or id of a job or node -> the job or node; for a caller, what it may not see does not exist."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -10,8 +10,8 @@ from rota.model.plan import PROVIDER_SAID, EventRecord
 from rota.model.view import JobView, NodeView, View
 
 LAST = "last"
-# Kinds of events that tokens of any namespace hear. Not `cluster.machine_*`, `cluster.changed` and
-# `cluster.wished`, which may quote providers, nor `engine.*`, which names what others have.
+# Kinds of events that tokens of any namespace may read. Not `cluster.machine_*`, `cluster.changed` and
+# `cluster.wished`, which may quote providers, nor `engine.*`, which may name jobs of other namespaces.
 PUBLIC_EVENT_GROUPS = frozenset(("node", "queue", "leader"))
 PUBLIC_EVENT_KINDS = frozenset(
     f"cluster.{what}" for what in ("balanced", "brake", "closed", "created", "left", "scaled")
@@ -19,17 +19,21 @@ PUBLIC_EVENT_KINDS = frozenset(
 
 
 def find_job(view: View, ref: str, caller: Caller) -> JobView:
-    """By id, or by name (the newest); or `last`. Ids are counted up: what begins one was another's."""
+    """The job with that id, or the newest of that name; `last`: the newest of all.
+
+    A prefix of an id is not accepted: ids are consecutive numbers, so that it would be another job's id.
+    """
+    # By id first: a job whose name is a number must not hide the job of that id.
     job = view.jobs.get(JobId(ref))
     if job is not None and can_see(caller, job.spec.namespace):
         return job
     found = _newest(view, caller) if ref == LAST else _by_name(view, ref, caller)
     if found is not None:
         return found
-    gone = view.ended_jobs.tombstones.get(JobId(ref))
-    if gone is not None and can_see(caller, gone.namespace) and gone.state != "deleted":
+    tombstone = view.ended_jobs.tombstones.get(JobId(ref))
+    if tombstone is not None and can_see(caller, tombstone.namespace) and tombstone.state != "deleted":
         hint = 'submit it with keep = "720h" to have it kept for longer'
-        raise NotFound(f"job {gone.id} {gone.state} and has expired", hint=hint)
+        raise NotFound(f"job {tombstone.id} {tombstone.state} and has expired", hint=hint)
     raise NotFound(f"no job is called '{ref[:60]}'", hint="see what there is: rota ls")
 
 
@@ -41,7 +45,7 @@ def task_index(job: JobView, text: str) -> int:
 
 
 def find_node(view: View, ref: str) -> NodeView:
-    """By id or by name."""
+    """The node with that id or name."""
     node = view.nodes.get(NodeId(ref))
     if node is not None:
         return node
@@ -54,18 +58,17 @@ def find_node(view: View, ref: str) -> NodeView:
 
 
 def can_see_event(view: View, caller: Caller, event: EventRecord) -> bool:
-    """Whether an event is for the caller.
+    """Whether the caller may read an event.
 
-    What belongs to no namespace is denied to tokens of namespaces unless its kind is known to tell nothing of
-    others: a kind that is added later is hidden from them until it is listed here. Words of providers are for
-    operators of the whole cluster.
+    An event without a namespace is hidden from tokens of namespaces unless its kind is listed as public: a
+    kind that is added later is hidden until it is listed. Output of providers is for cluster-wide operators.
     """
     if event.kind == PROVIDER_SAID:
         return is_allowed(caller, Action.READ_PROVIDERS, ALL_NAMESPACES)
     if caller.is_cluster_wide:
         return True
     if event.job is not None:
-        entry = view.jobs.get(event.job)  # the namespace of a deleted job is not known any more
+        entry = view.jobs.get(event.job)  # the namespace of a deleted job is unknown
         return entry is not None and can_see(caller, entry.spec.namespace)
     if event.namespace is not None:
         return can_see(caller, event.namespace)
@@ -79,8 +82,8 @@ def _newest(view: View, caller: Caller) -> JobView | None:
 
 
 def _by_name(view: View, name: str, caller: Caller) -> JobView | None:
-    of_that_name = (job for job in view.jobs.values() if job.spec.name == name)
-    return max(_visible(of_that_name, caller), key=_number, default=None)
+    named = (job for job in view.jobs.values() if job.spec.name == name)
+    return max(_visible(named, caller), key=_number, default=None)
 
 
 def _visible(jobs: Iterable[JobView], caller: Caller) -> Iterable[JobView]:

@@ -1,9 +1,9 @@
-"""What a server counts and what it shows of the cluster, for Prometheus: sums, never one per task or node.
+"""Metrics for Prometheus: counters of this process and gauges of the cluster, never one per task or node.
 
 The number of series is bounded by the code: no name of a job, node, user or namespace becomes a label.
 """
 
-from collections import Counter as Tally
+import collections
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from operator import add
@@ -36,7 +36,7 @@ _UNITS = {
 
 
 class MetricCounters:
-    """What happened since this process began."""
+    """Counters since the start of this process."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -46,13 +46,13 @@ class MetricCounters:
         )
         self._seconds = Histogram(
             "rota_http_request_seconds",
-            "from a request to the head of its answer",
+            "from a request to the head of its response",
             buckets=LATENCY_BUCKETS,
             registry=self.registry,
         )
         self._commits = Counter("rota_commits", "commits to the store", registry=self.registry)
         self._records = Counter("rota_records", "records written or deleted", registry=self.registry)
-        self._events = Counter("rota_events", "what happened, by kind", ("kind",), registry=self.registry)
+        self._events = Counter("rota_events", "events, by kind", ("kind",), registry=self.registry)
         self._attempts = Counter(
             "rota_attempts_ended", "attempts that ended, by how", ("state",), registry=self.registry
         )
@@ -63,7 +63,8 @@ class MetricCounters:
         self._seconds.observe(seconds)
 
     def on_commit(self, committed: Committed) -> None:
-        """A listener of the engine."""
+        """Count a commit: a commit hook of the engine."""
+        # A full reload calls the hooks as well, without a commit.
         if not committed.decided.commits:
             return
         self._commits.inc()
@@ -81,10 +82,10 @@ class MetricCounters:
 
 
 class ClusterTotals:
-    """How the cluster stands, added up a part at a time so that nobody waits for it."""
+    """Jobs and tasks by state, added up in batches, so that counting does not block the event loop."""
 
     def __init__(self) -> None:
-        self.jobs = Tally({state.value: 0 for state in JobState})
+        self.jobs = collections.Counter({state.value: 0 for state in JobState})
         self._phases = [0] * len(Phase)
 
     def add(self, entries: Iterable[JobEntry]) -> None:
@@ -99,12 +100,12 @@ class ClusterTotals:
 
 
 def render(counts: MetricCounters, gauges: Iterable[Metric]) -> bytes:
-    """In Prometheus' own form."""
+    """The metrics in the text format of Prometheus."""
     return generate_latest(_CombinedRegistry(counts.registry, gauges))
 
 
 class _CombinedRegistry(CollectorRegistry):
-    """The counters of the process, and gauges taken just now."""
+    """Counters of the process, and gauges that were computed for this scrape."""
 
     def __init__(self, counts: CollectorRegistry, gauges: Iterable[Metric]) -> None:
         super().__init__()
@@ -116,20 +117,18 @@ class _CombinedRegistry(CollectorRegistry):
         yield from self._gauges
 
 
-def cluster_metrics(mirror: Mirror, standing: ClusterTotals) -> Iterator[Metric]:
-    yield _labelled_gauge("rota_jobs", "jobs that are kept, by state", "state", standing.jobs)
-    yield _labelled_gauge(
-        "rota_tasks", "tasks of jobs that have not ended, by state", "state", standing.tasks
-    )
-    nodes = Tally({state.value: 0 for state in NodeState})
-    eligible = Tally({one.value: 0 for one in Eligibility})
+def cluster_metrics(mirror: Mirror, totals: ClusterTotals) -> Iterator[Metric]:
+    yield _labelled_gauge("rota_jobs", "jobs, by state, until their retention ends", "state", totals.jobs)
+    yield _labelled_gauge("rota_tasks", "tasks of jobs that have not ended, by state", "state", totals.tasks)
+    nodes = collections.Counter({state.value: 0 for state in NodeState})
+    eligible = collections.Counter({eligibility.value: 0 for eligibility in Eligibility})
     for entry in mirror.nodes.values():
         nodes[node_state(entry).value] += 1
         eligible[node_eligibility(entry).value] += 1
     yield _labelled_gauge("rota_nodes", "nodes, by state", "state", nodes)
     yield _labelled_gauge("rota_nodes_eligible", "nodes, by whether they take work", "eligibility", eligible)
-    waiting = sum(len(turns) for _, turns in mirror.pending_queues())
-    yield _gauge("rota_jobs_waiting", "jobs that wait for room", waiting)
+    waiting = sum(len(ranks) for _, ranks in mirror.pending_queues())
+    yield _gauge("rota_jobs_waiting", "jobs that wait for free resources", waiting)
     level = list(BrakeLevel).index(SilentNodes(mirror).worst(mirror).level)
     yield _gauge(
         "rota_brake_level", "work of silent nodes is started elsewhere: 0 yes, 1 slowed, 2 not", level
@@ -138,41 +137,43 @@ def cluster_metrics(mirror: Mirror, standing: ClusterTotals) -> Iterator[Metric]
 
 
 def _resource_metrics(mirror: Mirror) -> Iterator[Metric]:
-    capacity: Tally[str] = Tally()
+    capacity: collections.Counter[str] = collections.Counter()
     for entry in mirror.nodes.values():
         if entry.status is not None and entry.status.state in (NodeState.READY, NodeState.SUSPECT):
-            capacity.update({name: entry.status.capacity.get(name, 0) for name in _UNITS})
-    for resource, (word, unit) in _UNITS.items():
+            capacity.update({resource: entry.status.capacity.get(resource, 0) for resource in _UNITS})
+    for resource, (name, unit) in _UNITS.items():
         row = mirror.node_table.rows.get(resource)
         reserved = 0 if row is None else int(mirror.node_table.reserved[row].sum())
-        yield _gauge(f"rota_capacity_{word}", "what nodes that are there offer", capacity[resource] / unit)
-        yield _gauge(f"rota_reserved_{word}", "what is promised to work", reserved / unit)
+        yield _gauge(
+            f"rota_capacity_{name}", "resources of nodes that are ready or suspect", capacity[resource] / unit
+        )
+        yield _gauge(f"rota_reserved_{name}", "resources reserved for attempts", reserved / unit)
 
 
 def certificate_metrics(own: Iterable[Expiry], mirror: Mirror, now: datetime) -> Iterator[Metric]:
-    """Of nodes the first to expire of those that are connected, and how many are late: no series per node."""
-    words = "when a certificate of this server expires, in seconds since 1970"
-    family = GaugeMetricFamily("rota_certificate_expires_timestamp_seconds", words, labels=("certificate",))
-    for one in own:
-        family.add_metric((one.name,), one.period.end.timestamp())
+    """Expiry of the server's certificates and of the first of connected nodes; how many nodes are late."""
+    text = "when a certificate of this server expires, in seconds since 1970"
+    family = GaugeMetricFamily("rota_certificate_expires_timestamp_seconds", text, labels=("certificate",))
+    for expiry in own:
+        family.add_metric((expiry.name,), expiry.period.end.timestamp())
     yield family
     first_ms = certificates.first_node_expiry_ms(mirror)
     if first_ms is not None:
-        words = "when the first certificate of a node that is connected expires, in seconds since 1970"
-        yield _gauge("rota_node_certificate_expires_first_timestamp_seconds", words, first_ms / 1000)
+        text = "when the first certificate of a node that is connected expires, in seconds since 1970"
+        yield _gauge("rota_node_certificate_expires_first_timestamp_seconds", text, first_ms / 1000)
     ending = certificates.expiring_nodes(mirror, now)
-    late = sum(one.state in certificates.CONNECTED for one in ending)
-    words = "connected nodes whose certificate has less than a fifth of its life left"
-    yield _gauge("rota_node_certificates_late", words, late)
+    late = sum(node.state in certificates.CONNECTED for node in ending)
+    text = "connected nodes whose certificate has less than a fifth of its life left"
+    yield _gauge("rota_node_certificates_late", text, late)
 
 
 def server_metrics(version: str, store: str, figures: dict[str, tuple[str, float]]) -> Iterator[Metric]:
-    """`figures` are by name, each with what it is."""
+    """`figures` are the values of gauges by name, each with its description."""
     family = GaugeMetricFamily("rota_info", "which server this is", labels=("version", "store"))
     family.add_metric((version, store), 1)
     yield family
-    for name, (words, value) in figures.items():
-        yield _gauge(name, words, value)
+    for name, (text, value) in figures.items():
+        yield _gauge(name, text, value)
 
 
 def fault_metrics(counts: Mapping[str, int]) -> Metric:
@@ -182,12 +183,12 @@ def fault_metrics(counts: Mapping[str, int]) -> Metric:
     return family
 
 
-def _gauge(name: str, words: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, words, value=value)
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value=value)
 
 
-def _labelled_gauge(name: str, words: str, label: str, values: Mapping[str, int]) -> Metric:
-    family = GaugeMetricFamily(name, words, labels=(label,))
+def _labelled_gauge(name: str, text: str, label: str, values: Mapping[str, int]) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=(label,))
     for key, value in values.items():
         family.add_metric((str(key),), value)
     return family

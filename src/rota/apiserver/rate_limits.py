@@ -1,11 +1,11 @@
-"""What one token may ask of the server: requests, its share of the time; and guesses of an address. [I/O]
+"""Rate limits: requests of a token, its share of the event loop, and unknown tokens of an address. [I/O]
 
-Three bounds, all in memory, changed in constant time by the event loop alone, so that no lock is needed:
+Three limits, all in memory, changed in constant time by the event loop alone, so that no lock is needed:
 
-* a token bucket of requests for each API token. Buckets that are full again say nothing and are dropped when
-  there are many.
-* the token's share of the event loop's time (`rota.apiserver.fair_share`). It comes first and makes requests
-  wait rather than refuses them: a refusal takes time as well, and its client asks again at once.
+* a token bucket of requests for each API token. A bucket that is full again is equal to none, and is dropped
+  when there are many.
+* the token's share of the event loop's time (`rota.apiserver.fair_share`). It is checked first, and delays
+  requests rather than refusing them: a refusal takes time as well, and its client retries immediately.
 * a bucket for each address from which unknown tokens come.
 """
 
@@ -29,8 +29,8 @@ from rota.model.limits import (
     SHARE_WINDOW_SECONDS,
 )
 
-STRANGERS = Caller("stranger", Role.VIEWER, ())  # all callers whose token is not known share one account
-_SWEEP_BUCKETS_MIN = 1_000  # when there are twice as many as after the last look
+STRANGERS = Caller("stranger", Role.VIEWER, ())  # all callers with unknown tokens share one account
+_SWEEP_BUCKETS_MIN = 1_000  # a sweep is due at twice as many buckets as the last one left
 
 
 class RateLimited(Rejected):
@@ -40,7 +40,7 @@ class RateLimited(Rejected):
 
 
 class _Bucket(NamedTuple):
-    """What was left at a moment."""
+    """The tokens that were left at a time."""
 
     left: float
     at_seconds: float
@@ -48,7 +48,7 @@ class _Bucket(NamedTuple):
 
 @dataclass(slots=True)
 class TokenBuckets:
-    """Token buckets by a name."""
+    """Token buckets by name: one token per request, refilled at `per_second` up to `burst`."""
 
     per_second: float
     burst: float
@@ -63,7 +63,7 @@ class TokenBuckets:
         return min(self.burst, before.left + (self.now() - before.at_seconds) * self.per_second)
 
     def spend(self, name: str) -> float:
-        """What is left behind one more; below 0: streams wait for so many."""
+        """Take one token; what is left, below 0 if a stream has to wait for that many."""
         left = self.tokens_left(name) - 1.0
         self._buckets[name] = _Bucket(left, self.now())
         if len(self._buckets) >= self._sweep_at:
@@ -72,33 +72,33 @@ class TokenBuckets:
 
     def _sweep(self) -> None:
         self._buckets = {
-            name: one for name, one in self._buckets.items() if self.tokens_left(name) < self.burst
+            name: bucket for name, bucket in self._buckets.items() if self.tokens_left(name) < self.burst
         }
         self._sweep_at = 2 * max(len(self._buckets), _SWEEP_BUCKETS_MIN)
 
 
 @dataclass(slots=True)
 class UnknownTokenLimits(TokenBuckets):
-    """Tokens that are not known, by the address they come from.
+    """The limits on requests with unknown tokens, by client address.
 
-    Only they are refused: a known token of the same address, behind a proxy perhaps, is let in.
+    They refuse unknown tokens only: a known token from the same address, perhaps behind a proxy, is accepted.
     """
 
     per_second: float = GUESSES_PER_SECOND
     burst: float = GUESSES_AT_ONCE
 
     def acquire(self, address: str) -> None:
-        """Count one. Raises RateLimited where the address has none left."""
+        """Count a request with an unknown token. Raises RateLimited if the address has sent too many."""
         if self.tokens_left(address) < 1.0:
-            raise RateLimited("too many tokens from this address are not known", hint="is it still valid?")
+            raise RateLimited("too many unknown tokens from this address", hint="is your token still valid?")
         self.spend(address)
 
 
 @dataclass(slots=True)
 class RateLimits(TokenBuckets):
-    """The bounds of one server. An admin of all namespaces has none: such a token may do anything anyway.
+    """The limits of one server. Admins of all namespaces have none: such a token may do anything anyway.
 
-    What admins and nodes use is charged all the same: others make room for them.
+    The time that admins and nodes use is charged all the same, so that the shares of others shrink by it.
     """
 
     per_second: float = REQUESTS_PER_SECOND
@@ -108,16 +108,16 @@ class RateLimits(TokenBuckets):
     _sample_at: float = 0.0
 
     async def enter(self, caller: Caller) -> None:
-        """Return when it is the turn of a request. Raises RateLimited where the token has none left."""
+        """Wait until a request may be served. Raises RateLimited if the token has no request left."""
         await self._wait_for_share(caller, may_refuse=True)
         self.acquire(caller)
 
     def charge(self, caller: Caller, seconds: float) -> None:
-        """Note that a caller has used the event loop for some time."""
+        """Record that a caller has used the event loop for some time."""
         self._shares.charge(_account(caller), seconds, self.now())
 
     def acquire(self, caller: Caller) -> None:
-        """Count one request. Raises RateLimited where the token has none left."""
+        """Count a request. Raises RateLimited if the token has no request left."""
         if _is_unlimited(caller):
             return
         if self.tokens_left(caller.token) < 1.0:
@@ -127,7 +127,7 @@ class RateLimits(TokenBuckets):
         self.spend(caller.token)
 
     async def acquire_or_wait(self, caller: Caller) -> None:
-        """Count one request of a stream, and return when the token has one left for it."""
+        """Count a request of a stream, and wait until the token has one left: backpressure, no refusal."""
         await self._wait_for_share(caller, may_refuse=False)
         if _is_unlimited(caller):
             return
@@ -147,6 +147,8 @@ class RateLimits(TokenBuckets):
         try:
             await asyncio.sleep(min(seconds, SHARE_WAIT_SECONDS_MAX))
         finally:
+            # Also if the client disconnects: a request that counted as waiting for ever would delay all later
+            # ones of its account.
             self._shares.resume(name)
         if may_refuse and seconds > SHARE_WAIT_SECONDS_MAX:
             problem = f"{caller.name} uses more than its share of a busy server"
@@ -159,7 +161,7 @@ class RateLimits(TokenBuckets):
 
 
 def _account(caller: Caller) -> str:
-    """The token, or the job of a task that reports; a caller without a token has the account of its name."""
+    """The account of a caller: its job if it is a task, else its token, or its name if it has none."""
     if caller.task is not None:
         return f"job {caller.task.job}"
     return caller.token or caller.name

@@ -1,4 +1,4 @@
-"""What goes over HTTP: JSON, problems, streams; and what a request says. [I/O]"""
+"""HTTP responses (JSON, problems, streams), and the parts of a request that routes read. [I/O]"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -37,7 +37,7 @@ STATUS_OF_CODE = {
 }
 RETRY_AFTER_SECONDS = {
     "queue_full": "5",
-    "rate_limited": "1",  # by then a second's worth of requests is free again
+    "rate_limited": "1",  # by then the bucket has a second's worth of requests again
     "unavailable": "1",
     "store_full": "10",
     "store_damaged": "10",
@@ -45,13 +45,13 @@ RETRY_AFTER_SECONDS = {
 AUDIT_TARGET = "target"  # in a request's state: what the audit log names
 EVENT_STREAM = "text/event-stream"
 KEEP_ALIVE = b": still here\n\n"
-POLICY = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
-# A browser shows no answer as a page, but the API's own, which says what it may load.
+_POLICY = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+# No answer may be shown as a page, framed or cached by a browser.
 COMMON_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
     "Referrer-Policy": "no-referrer",
-    "Content-Security-Policy": POLICY,
+    "Content-Security-Policy": _POLICY,
 }
 
 Write = Callable[[bytes], Awaitable[None]]
@@ -59,14 +59,16 @@ StreamBody = Callable[[Write], Awaitable[bytes]]
 
 
 class TooLarge(Rejected):
+    """The body of a request exceeds its limit."""
+
     code = "too_large"
 
 
 def route(method: str, path: str, endpoint: Callable[[Request], Awaitable[Response]]) -> Route:
-    """No HEAD beside GET: on a stream it would wait for the end of what nobody reads."""
-    made = Route(path, endpoint, methods=[method])
-    made.methods = {method}
-    return made
+    """A route of one method. Starlette adds HEAD to GET; on a stream it would wait for the stream's end."""
+    route = Route(path, endpoint, methods=[method])
+    route.methods = {method}
+    return route
 
 
 def json_response(value: Any, status: int = 200) -> Response:
@@ -78,11 +80,11 @@ def no_content() -> Response:
 
 
 def problem_response(error: RotaError) -> Response:
-    """The user's errors in full; of our own only that there was one."""
+    """The error as a problem; of a bug the client learns no details."""
     status = STATUS_OF_CODE.get(error.code, 500)
-    detail = "something went wrong inside; the server's log says what" if status == 500 else str(error)
-    said = {"field": getattr(error, "field", None), "hint": getattr(error, "hint", None)}
-    return make_problem(status, error.code, detail, **said)
+    detail = "internal error; the server's log has the details" if status == 500 else str(error)
+    field, hint = getattr(error, "field", None), getattr(error, "hint", None)
+    return make_problem(status, error.code, detail, field, hint)
 
 
 def make_problem(
@@ -106,10 +108,10 @@ def make_problem(
 
 
 class StreamingResponse(Response):
-    """A body that is written while it comes to be, until it ends or the reader goes away.
+    """A response whose body is written as it is produced, until it ends or the client disconnects.
 
-    What `run` returns is its end. Without a `beginning`, which may be empty, nothing is sent before the first
-    byte, so that an error can still be told as a problem.
+    What `body` returns is sent last. With a `prefix`, which may be empty, the head is sent immediately;
+    without one, together with the first bytes, so that an error before them still becomes a problem.
     """
 
     def __init__(
@@ -121,7 +123,7 @@ class StreamingResponse(Response):
         prefix: bytes | None = None,
         file_name: str | None = None,
     ) -> None:
-        """`file_name`: a browser is to keep it as a file of that name, not to show it."""
+        """`file_name`: a browser saves the body under this name instead of showing it."""
         saved = {} if file_name is None else {"Content-Disposition": f'attachment; filename="{file_name}"'}
         super().__init__(status_code=status, headers={**COMMON_HEADERS, **saved}, media_type=media_type)
         del self.headers["content-length"]
@@ -151,24 +153,25 @@ class StreamingResponse(Response):
 
 
 class _ClientDisconnected(Exception):
-    """Nobody reads any more."""
+    """Ends the task group of a response whose client has disconnected."""
 
 
 async def run_until_disconnect(running: Awaitable[bytes], receive: Receive) -> bytes | None:
-    """What it returned, if it came to its end; what it raises is raised."""
+    """The result of `running`, or None if the client disconnected first; raises what `running` raises."""
     end = None
-    refused: RotaError | None = None
+    raised: RotaError | None = None
     try:
         async with asyncio.TaskGroup() as tasks:
+            # A disconnect raises in this task, and the group then cancels `running`.
             watching = tasks.create_task(_wait_for_disconnect(receive))
             end = await running
             watching.cancel()
     except* _ClientDisconnected:
         pass
     except* RotaError as group:
-        refused = _first_error(group)
-    if refused is not None:
-        raise refused
+        raised = _first_error(group)
+    if raised is not None:
+        raise raised
     return end
 
 
@@ -189,7 +192,7 @@ def sse_event(kind: str, value: Any, sequence: str | None = None) -> bytes:
 
 
 def accepts_event_stream(request: Request) -> bool:
-    """As they happen, rather than what there is now."""
+    """Whether the client asks for a stream of changes instead of the current state."""
     return EVENT_STREAM in request.headers.get("accept", "")
 
 
@@ -204,27 +207,27 @@ def caller_of(request: Request) -> Caller:
 
 
 def set_audit_target(request: Request, target: str) -> None:
-    """Whom or what the audit log shall name; a GET is written down only if this was called."""
+    """Name what the audit log says the request was about. A GET is audited only if this was called."""
     setattr(request.state, AUDIT_TARGET, target)
 
 
 def audit_foreign_read(request: Request, job: JobSpec) -> None:
-    """Have the audit log name who reads what another user's job left."""
+    """Have the audit log record that the caller reads output of another user's job."""
     if job.user != caller_of(request).name:
         set_audit_target(request, f"job {job.id} of {job.user}")
 
 
 async def json_body(request: Request) -> Any:
-    """The body as JSON; nothing at all counts as {}."""
+    """The body as JSON; an empty body is {}."""
     raw = await request.body()
     return fields.decode_json(raw) if raw else {}
 
 
 def limit_body(receive: Receive, most: int = BODY_BYTES_MAX) -> Receive:
-    """Count the body while it comes in, and stop reading where it is too large."""
+    """`receive`, but raising TooLarge once the body exceeds `most` bytes: Content-Length may be absent."""
     size = 0
 
-    async def receive_some() -> Any:
+    async def receive_limited() -> Any:
         nonlocal size
         message = await receive()
         size += len(message.get("body", b""))
@@ -232,7 +235,7 @@ def limit_body(receive: Receive, most: int = BODY_BYTES_MAX) -> Receive:
             raise body_too_large(most)
         return message
 
-    return receive_some
+    return receive_limited
 
 
 def body_too_large(most: int = BODY_BYTES_MAX) -> TooLarge:
@@ -249,5 +252,5 @@ def int_parameter(query: Mapping[str, str], field: str, default: int, low: int, 
 def bool_parameter(query: Mapping[str, str], field: str) -> bool:
     given = query.get(field, "false").lower()
     if given not in ("true", "1", "false", "0"):
-        raise BadField(field, f"'{given[:20]}' is neither yes nor no", "write true or false")
+        raise BadField(field, f"'{given[:20]}' is not a boolean", "write true or false")
     return given in ("true", "1")

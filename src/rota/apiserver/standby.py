@@ -1,4 +1,9 @@
-"""The HTTP face of a server that does not lead: what it knows it tells, all else it hands on. [I/O]"""
+"""The HTTP API of a standby: serves reads from its mirror, forwards everything else to the leader. [I/O]
+
+A read is answered here only if the mirror is recent enough and has reached the revision that the client has
+seen (read-your-writes); otherwise the leader answers. Which route is served by whom is in the tables below; a
+route that is not listed goes to the leader.
+"""
 
 import asyncio
 from collections.abc import Iterator
@@ -14,30 +19,29 @@ from rota.apiserver.api import Addresses, ServerRole
 from rota.apiserver.authentication import Unauthenticated, authenticate_token
 from rota.apiserver.http import ROUTES, check_host, check_origin
 from rota.apiserver.openapi.document import PUBLIC_PATHS
-from rota.apiserver.responses import make_problem
-from rota.apiserver.responses import problem_response as told
+from rota.apiserver.responses import make_problem, problem_response
 from rota.identity.authority import CertificateAuthority
 from rota.identity.vault import Vault
 from rota.model.errors import Rejected, Unavailable
 from rota.model.limits import STANDBY_AGE_MAX_MS, STANDBY_AGE_MS
 
 LEADER_HEADER, AGE_HEADER, REVISION_HEADER = "Rota-Leader", "Rota-Age-Ms", "Rota-Revision"
-KNOWN_TO_LEADER = "known_to_leader"  # in a request's state: the leader let the caller in
-READ_SECONDS = 2.0  # for the leader to begin an answer that could be given here as well
+KNOWN_TO_LEADER = "known_to_leader"  # in a request's state: the leader authenticated the caller
+READ_SECONDS = 2.0  # for the leader to start a response that could be given here as well
 ANSWER_SECONDS = 15.0
-REACH_SECONDS = 2.0  # for what somebody has seen elsewhere to be heard of here
+REACH_SECONDS = 2.0  # for the mirror to reach a revision that a client has seen elsewhere
 
 
 class ServedBy(Enum):
-    """Who answers."""
+    """Which server answers a request to a standby."""
 
-    LOCAL = auto()  # it is about this server itself
-    MIRROR = auto()  # it is about records, and all of them are known here
-    LEADER_FIRST = auto()  # some of it is never stored: without it where nobody leads
+    LOCAL = auto()  # this server: the request is about it
+    MIRROR = auto()  # this server, from records that it has replayed
+    LEADER_FIRST = auto()  # the leader, since part of the answer is never stored; this server if none leads
     LEADER = auto()
 
 
-_LOCAL_ROUTES = ("/healthz", "/readyz", "/metrics", "/v1/server", "/v1/ca", "/v1/openapi.json", "/v1/docs")
+_LOCAL_ROUTES = ("/healthz", "/readyz", "/metrics", "/v1/server", "/v1/ca", "/v1/openapi.json")
 _MIRROR_ROUTES = (
     "/v1/jobs",
     "/v1/jobs/{ref}",
@@ -63,23 +67,27 @@ _LEADER_FIRST_ROUTES = (
 
 
 def served_by(method: str, path: str) -> ServedBy:
-    """By its route; what has none is for the leader to refuse, HEAD is refused everywhere."""
+    """The server for a route; a path without a route is left to the leader to refuse."""
     if method == "HEAD":
-        return ServedBy.LOCAL  # its answer says how long a body would be that never comes
+        # Refused everywhere. Forwarded, its response would announce a body that never arrives.
+        return ServedBy.LOCAL
     if method == "GET":
-        route = next((one.path for one in ROUTES if "GET" in one.methods and one.path_regex.match(path)), "")  # type: ignore[operator]
-        for answered, routes in (
+        matching = (
+            route.path for route in ROUTES if route.methods == {"GET"} and route.path_regex.match(path)
+        )
+        found = next(matching, "")
+        for served, routes in (
             (ServedBy.LOCAL, _LOCAL_ROUTES),
             (ServedBy.MIRROR, _MIRROR_ROUTES),
             (ServedBy.LEADER_FIRST, _LEADER_FIRST_ROUTES),
         ):
-            if route in routes:
-                return answered
+            if found in routes:
+                return served
     return ServedBy.LEADER
 
 
 class StandbyApp:
-    """An application in front of the one that a leader has, over a mirror of what others decide."""
+    """Wraps the application that a leader serves; here its mirror replays the leader's commits."""
 
     def __init__(
         self,
@@ -103,9 +111,9 @@ class StandbyApp:
         try:
             await self._answer(scope, receive, send)
         except Rejected as refusal:
-            await told(refusal)(scope, receive, send)
+            await problem_response(refusal)(scope, receive, send)
         except Unavailable:
-            return  # the answer has begun: being cut off is how the reader learns of it
+            return  # the head is sent: the client sees a truncated response
 
     def close(self) -> None:
         self._leader_proxy.close()
@@ -124,7 +132,7 @@ class StandbyApp:
                     await _no_answer_response(self._role.leader(), problem)(scope, receive, send)
 
     async def _served_by(self, scope: Scope, headers: Headers) -> ServedBy:
-        """Where records tell all, but not those known here, the leader is asked first, or alone."""
+        """As `served_by` says, or by the leader if the mirror is too old for this client."""
         found = served_by(scope["method"], scope["path"])
         if found in (ServedBy.LOCAL, ServedBy.LEADER):
             return found
@@ -134,11 +142,15 @@ class StandbyApp:
         return ServedBy.LEADER_FIRST if age_ms > STANDBY_AGE_MS else found
 
     async def _is_caught_up(self, scope: Scope, headers: Headers) -> bool:
-        """Whether who asks is known here, and what it saw elsewhere: a leader may just have told both."""
+        """Whether the mirror has the client's token and the revision that the client has seen.
+
+        The leader may have just made both, so that this server has not replayed them yet.
+        """
         if scope["path"] not in PUBLIC_PATHS:
             try:
                 authenticate_token(self._vault, headers.get("authorization", ""))
             except Unauthenticated:
+                # Without a leader there is none to ask: the request is refused here.
                 return self._role.leader() is None
         try:
             async with asyncio.timeout(REACH_SECONDS):
@@ -150,71 +162,73 @@ class StandbyApp:
     async def _forward(
         self, scope: Scope, receive: Receive, send: Send, timeout_seconds: float
     ) -> Unavailable | None:
-        """None: it is answered. Else why the leader has not; nothing was sent back."""
+        """Forward the request; None if it is answered, else why not, and nothing was sent to the client."""
         headers, leader = Headers(scope=scope), self._role.leader()
         check_host(headers.get("host", ""), self._hosts, scope.get("server"))
         check_origin(headers)
         if leader is None or leader_proxy.FORWARDED_HEADER in headers:
-            return Unavailable("it is not handed on")
+            return Unavailable("the request was not forwarded")
+        # Read in full before the leader is called: a slow client must not hold a connection to it.
         body = await leader_proxy.read_body(receive) if scope["method"] != "GET" else b""
-        has_begun = False
+        has_started = False
         try:
             async with self._leader_proxy.open_call(leader) as call:
                 request = leader_proxy.encode_request(
-                    scope, leader, body, leader_proxy.marked_origin(self._authority, scope)
+                    scope, leader, body, leader_proxy.signed_origin(self._authority, scope)
                 )
                 head = await call.send(request, timeout_seconds)
+                # Ordering: before the client gets its answer, as it may read from this server next.
                 if scope["method"] != "GET":
                     await self._wait_for_revision(head)
                 elif head.status == HTTPStatus.SERVICE_UNAVAILABLE:
-                    return Unavailable("it cannot answer now")
+                    return Unavailable("the leader cannot answer now")
                 if head.status < HTTPStatus.BAD_REQUEST:
                     scope.setdefault("state", {})[KNOWN_TO_LEADER] = True
                 head.headers.append((LEADER_HEADER.lower().encode(), leader.encode()))
-                has_begun = True
+                has_started = True
                 await leader_proxy.send_response(call, head, receive, send)
         except Unavailable as problem:
-            if has_begun:
+            if has_started:
                 raise
             return problem
         return None
 
     async def _wait_for_revision(self, head: leader_proxy.ResponseHead) -> None:
-        """Who changed something here is to see it here."""
-        said = head.header(REVISION_HEADER.lower().encode()) or b""
-        if said.isdigit():
+        """Wait until a change that went through this server is visible on it: read-your-writes."""
+        revision = head.header(REVISION_HEADER.lower().encode()) or b""
+        if revision.isdigit():
             try:
                 async with asyncio.timeout(REACH_SECONDS):
-                    await self._role.wait_for_revision(int(said))
+                    await self._role.wait_for_revision(int(revision))
             except TimeoutError:
-                pass  # the client says what it has seen, and is not shown less
+                pass  # a client that sends Rota-Revision is not shown less, here or elsewhere
 
     def _with_standby_headers(self, send: Send) -> Send:
-        said = [(AGE_HEADER, str(self._role.age_ms() or 0)), (LEADER_HEADER, self._role.leader() or "")]
-        marks = [(name.lower().encode(), value.encode()) for name, value in said if value]
+        own = [(AGE_HEADER, str(self._role.age_ms() or 0)), (LEADER_HEADER, self._role.leader() or "")]
+        encoded = [(name.lower().encode(), value.encode()) for name, value in own if value]
 
-        async def send_marked(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message = {**message, "headers": [*message["headers"], *marks]}
+                message = {**message, "headers": [*message["headers"], *encoded]}
             await send(message)
 
-        return send_marked
+        return send_with_headers
 
 
 def _seen_revisions(scope: Scope, headers: Headers) -> Iterator[int]:
-    """Revisions that the one who asks has seen, as far as it says so."""
+    """The revisions that the client has seen, as its headers and cursor say."""
     query = dict(part.split(b"=", 1) for part in scope["query_string"].split(b"&") if b"=" in part)
     since = query.get(b"since", b"").decode("latin-1")
-    for said in (headers.get(REVISION_HEADER, ""), headers.get("last-event-id", ""), since):
-        number = said.partition(".")[0]
+    for cursor in (headers.get(REVISION_HEADER, ""), headers.get("last-event-id", ""), since):
+        number = cursor.partition(".")[0]
         if number.isascii() and number.isdigit() and len(number) < 19:
             yield int(number)
 
 
 def _no_answer_response(leader: str | None, problem: Unavailable) -> Response:
-    detail = "this server stands by, and nobody leads now"
+    detail = "this server is a standby, and no server leads now"
     if leader is not None:
-        detail = f"this server stands by; {leader} leads: {problem}"
+        detail = f"this server is a standby; {leader} leads: {problem}"
     refusal = make_problem(
         503, "unavailable", detail, hint="name all servers in ROTA_ADDR, with commas between"
     )

@@ -1,7 +1,7 @@
-"""What the kernel counts for the calling thread -> the part of a core that the thread can have. [I/O]
+"""The kernel's run and wait times of the calling thread -> the part of a core that it can have. [I/O]
 
-A thread that waits for a core beside other processes can do less, and its clients wait although it looks idle
-by the time that it runs. The kernel counts both times of each thread.
+A thread that waits for a core beside other processes can do less, and its clients wait although it seems idle
+by its CPU time. The kernel counts both times for each thread.
 """
 
 from pathlib import Path
@@ -12,14 +12,14 @@ _LEAST = 0.01
 
 
 class Counted(NamedTuple):
-    """Nanoseconds since the thread began."""
+    """Nanoseconds since the start of the thread."""
 
     ran: int
     waited: int
 
 
 def counted() -> Counted | None:
-    """None where the kernel does not count them."""
+    """The times of the calling thread; None if the kernel does not count them."""
     try:
         ran, waited, _ = _COUNTED.read_text().split()
     except (OSError, ValueError):
@@ -28,7 +28,7 @@ def counted() -> Counted | None:
 
 
 def capacity(before: Counted | None, after: Counted | None) -> float:
-    """The part of a core between two looks, 1 if the thread never waited for one or that is not known."""
+    """The part of a core between two samples; 1 if the thread never waited for one, or if that is unknown."""
     if before is None or after is None or after.ran <= before.ran:
         return 1.0
     ran, waited = after.ran - before.ran, max(0, after.waited - before.waited)

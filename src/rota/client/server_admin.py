@@ -1,4 +1,4 @@
-"""`cluster.server`: status and health of the servers, metrics, the API document, backups."""
+"""`cluster.server`: status and health of the servers, metrics, the OpenAPI document, backups."""
 
 from collections.abc import Iterator
 from typing import Any, BinaryIO
@@ -39,10 +39,6 @@ class ServerAdmin:
         """The OpenAPI document of this server."""
         described: dict[str, Any] = self._transport.call(ApiRequest("GET", "/v1/openapi.json"))
         return described
-
-    def api_page(self) -> str:
-        """The API documentation as one page of HTML."""
-        return self._text("/v1/docs", "text/html")
 
     def back_up(self, into: BinaryIO) -> None:
         """Write a consistent backup of the whole store; `rota store check` verifies it."""

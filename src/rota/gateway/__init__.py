@@ -1,1 +1,5 @@
-"""WORKERS WRITTEN BY OTHERS. Each is dialled, and stands in the cluster as a node."""
+"""The worker gateway: workers written by others, each dialled by the server and shown as a node. [I/O]
+
+A worker implements the contract of `jobscheduler.proto` and knows nothing of Rota. A ProxyNode acts as its
+agent: it takes part in a session like any other node, and turns orders into calls to the worker.
+"""

@@ -1,35 +1,35 @@
-"""What is known of the attempts on a worker, and what of it the control plane has not heard or stored yet."""
+"""Attempts on a worker, and the reports on them that the server has not received or stored yet."""
 
 import asyncio
 
 from rota.model.ids import JobId
 from rota.model.messages import REPORTED_FIRST_END, AttemptReport, JobReports
 
-Name = tuple[JobId, int, int]  # of an attempt: job, index, number
+Name = tuple[JobId, int, int]  # of an attempt: job, index, attempt number
 
 
 class RemoteAttemptTracker:
-    """The newest word on each attempt counts; an end is kept until it is stored."""
+    """Keeps the newest report on each attempt; that of an end until the server has stored it."""
 
     def __init__(self) -> None:
         self.changed = asyncio.Event()
         self._reports: dict[Name, AttemptReport] = {}
         self._unsent: dict[Name, None] = {}
-        self._sent: dict[int, list[Name]] = {}  # ends, by the number of the word that told them
+        self._sent: dict[int, list[Name]] = {}  # ended attempts, by the sequence number that reported them
 
-    def record(self, name: Name, claim: AttemptReport) -> None:
-        self._reports[name] = claim
+    def record(self, name: Name, report: AttemptReport) -> None:
+        self._reports[name] = report
         self._unsent[name] = None
         self.changed.set()
 
     def inventory(self, n: int) -> list[JobReports]:
-        """Everything, for a hello."""
+        """All reports, for the hello with sequence number n: a new session starts from scratch."""
         self._sent.clear()
         self._unsent = dict.fromkeys(self._reports)
         return self.drain_changes(n)
 
     def drain_changes(self, n: int) -> list[JobReports]:
-        """What is to be told, in word n."""
+        """The reports that are not sent yet, to be sent in message n."""
         names, self._unsent = list(self._unsent), {}
         self.changed.clear()
         ended = [name for name in names if self._reports[name].said >= REPORTED_FIRST_END]
@@ -41,8 +41,8 @@ class RemoteAttemptTracker:
         return list(jobs.values())
 
     def on_durable(self, n: int) -> None:
-        """Word n is on disk: the ends it told need not be remembered."""
-        for said in [said for said in self._sent if said <= n]:
-            for name in self._sent.pop(said):
-                if name not in self._unsent:
+        """Drop the ended attempts that were reported up to message n, which is durable on the server."""
+        for sent_n in [sent_n for sent_n in self._sent if sent_n <= n]:
+            for name in self._sent.pop(sent_n):
+                if name not in self._unsent:  # else a newer report waits to be sent
                     self._reports.pop(name, None)

@@ -1,4 +1,4 @@
-"""A job's work -> what a worker is told of it, or why it cannot run it."""
+"""The template of a task -> the command for a worker, or why a worker cannot run it."""
 
 import shlex
 from typing import NamedTuple
@@ -6,23 +6,25 @@ from typing import NamedTuple
 from rota.model.messages import TaskTemplate
 from rota.model.shape import RunMode
 
-PATH = "ROTA_WORKER_PATH"  # the path a worker is given, where it is no working directory
+PATH = "ROTA_WORKER_PATH"  # the path that a worker is given, if it is not the working directory
 
 
 class WorkerCommand(NamedTuple):
+    """What the contract lets a worker run: a command line and a path."""
+
     command: str
     path: str
 
 
 def worker_command(work: TaskTemplate) -> WorkerCommand:
-    """A command of one word is a line that the worker reads as it likes."""
+    """The command line and path. An argv of one element is passed as it is: the worker interprets it."""
     command = work.argv[0] if len(work.argv) == 1 else shlex.join(work.argv)
     return WorkerCommand(command, work.env.get(PATH, work.workdir or ""))
 
 
 def why_unsupported(work: TaskTemplate) -> str | None:
-    """The contract knows a command and a path, and nothing else."""
-    asked = {
+    """The fields that a worker cannot honour, as its contract has a command and a path only; None: none."""
+    requested = {
         f"run = {work.run.value}": work.run is not RunMode.AT_LEAST_ONCE,
         "a service": work.restart is not None,
         "steps": bool(work.steps),
@@ -33,5 +35,5 @@ def why_unsupported(work: TaskTemplate) -> str | None:
         "results": work.reports is not None,
         "variables": bool(work.env.keys() - {PATH}),
     }
-    wanted = [name for name, is_asked in asked.items() if is_asked]
-    return f"a worker that is dialled cannot give it {', '.join(wanted)}" if wanted else None
+    unsupported = [name for name, is_requested in requested.items() if is_requested]
+    return f"a dialled worker does not support {', '.join(unsupported)}" if unsupported else None

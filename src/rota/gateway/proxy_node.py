@@ -1,4 +1,8 @@
-"""A node's side of agent.proto, for a worker that knows nothing of it: alive while that answers. [I/O]"""
+"""ProxyNode: the agent's side of agent.proto for a worker that knows nothing of it. [I/O]
+
+The node is alive as long as its worker answers. Its state is in memory only: after a restart of the server it
+is rebuilt from the stored status of its attempts, by the ids that the worker gave them.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -19,100 +23,106 @@ from rota.model.limits import BLOCK_TASKS, DIALLED_CPU_MILLI, WORKER_PROBE_MS
 from rota.model.messages import Hello, JobOrders, StopMode, TaskTemplate, task_template
 from rota.model.node import Dialled
 from rota.model.view import View
-from rota.wire import agent as wire
+from rota.wire.agent import hello_to_wire, orders_from_wire, reports_to_wire
 from rota.wire.generated import agent_pb2 as pb
 
 _PROBE_SECONDS = WORKER_PROBE_MS / 1000
 VERSION = "dialled"
+OutgoingQueue = asyncio.Queue[pb.FromNode | None]  # None: disconnect
 log = structlog.get_logger("rota.gateway")
 
 
 class GatewayOutbound(Protocol):
-    """What the control plane says into."""
+    """The sending half of a session, as the watcher sees it."""
 
-    async def write(self, word: pb.ToNode) -> None: ...
+    async def write(self, message: pb.ToNode) -> None: ...
     async def abort(self, code: grpc.StatusCode, details: str = "") -> NoReturn: ...
 
 
 class NodeService(Protocol):
-    """The same door at which agents speak, from within this process."""
+    """The service that agents call, called from within this process."""
 
     async def serve_session(
-        self, node: NodeId, words: AsyncIterator[pb.FromNode], line: GatewayOutbound
+        self, node: NodeId, messages: AsyncIterator[pb.FromNode], outbound: GatewayOutbound, /
     ) -> None:
-        """Until one side ends it."""
+        """Serve a session until one side ends it."""
 
     async def relay_log(self, node: NodeId, chunks: AsyncIterator[pb.LogChunk]) -> None: ...
     async def leave(self, node: NodeId, reason: str) -> None: ...
 
 
 class HandshakeRefused(Exception):
-    """The control plane does not greet it now."""
+    """The server refused the handshake of this node."""
 
 
 class ProxyNode:
+    """The node of one registered worker."""
+
     def __init__(
-        self, engine: Engine, door: NodeService, node: NodeId, dialled: Dialled, worker: Worker
+        self, engine: Engine, service: NodeService, node: NodeId, dialled: Dialled, worker: Worker
     ) -> None:
         self._engine = engine
-        self._door = door
+        self._service = service
         self._node = node
         self._dialled = dialled
         self._worker = worker
         self._attempts = RemoteAttemptTracker()
         self._remote_attempts: dict[Name, RemoteAttempt] = {}
         self._templates: dict[JobId, TaskTemplate] = {}
-        self._readings: dict[int, asyncio.Task[None]] = {}
-        self._n = 0
+        self._log_readers: dict[int, asyncio.Task[None]] = {}
+        self._n = 0  # sequence number of the last message
 
     async def run(self) -> None:
-        """For as long as the worker is registered, whether it is there or not."""
+        """Run until cancelled, with a session whenever the worker is reachable."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
-            for ward in await self._engine.read(self._resume_attempts):
-                self._watch(ward)
+            for remote in await self._engine.read(self._resume_attempts):
+                self._watch(remote)
             while True:
                 if await self._worker.is_reachable():
                     await self._session()
                 await asyncio.sleep(_PROBE_SECONDS)
 
     def _resume_attempts(self, view: View) -> list[RemoteAttempt]:
-        """What the worker was told to run before we were here, by the names it gave."""
+        """The attempts that run on the worker since before this process, by the worker's ids of them."""
         found: list[RemoteAttempt] = []
         for (job_id, index), attempt in view.nodes[self._node].assigned.items():
             job = view.jobs[job_id]
             block, position = divmod(index, BLOCK_TASKS)
             status = job.statuses.get(block)
             handle = "" if status is None else status.handles.get(position, "")
+            # The handle has to be of this very attempt: a status may still be that of the one before.
             if status is not None and handle and ints(status, "number")[position] == attempt:
-                ward = RemoteAttempt(
+                remote = RemoteAttempt(
                     (job_id, index, attempt), task_template(job.spec), self._worker, self._attempts.record
                 )
-                found.append(ward.resume(handle, ints(status, "started_at_ms")[position]))
+                found.append(remote.resume(handle, ints(status, "started_at_ms")[position]))
         return found
 
-    # ---- one conversation with the control plane
+    # ---- one session with the server
 
     async def _session(self) -> None:
-        words: asyncio.Queue[pb.FromNode | None] = asyncio.Queue()
-        async with asyncio.TaskGroup() as halves:
-            speaking = [
-                halves.create_task(self._beat(words)),
-                halves.create_task(self._report(words)),
+        outgoing: OutgoingQueue = asyncio.Queue()
+        async with asyncio.TaskGroup() as tasks:
+            senders = [
+                tasks.create_task(self._send_heartbeats(outgoing)),
+                tasks.create_task(self._send_reports(outgoing)),
             ]
             try:
-                await self._door.serve_session(self._node, self._messages(words), self)
+                await self._service.serve_session(self._node, self._messages(outgoing), self)
             except HandshakeRefused as reason:
-                log.info("a worker is not greeted", node=self._node, reason=str(reason))
+                log.info("worker handshake refused", node=self._node, reason=str(reason))
             finally:
-                for half in speaking:
-                    half.cancel()
+                for sender in senders:
+                    sender.cancel()
 
-    async def _messages(self, words: "asyncio.Queue[pb.FromNode | None]") -> AsyncIterator[pb.FromNode]:
+    async def _messages(self, outgoing: OutgoingQueue) -> AsyncIterator[pb.FromNode]:
+        # A new session numbers its messages from 1. The hello has the whole inventory, so that reports which
+        # the previous session did not deliver are not lost.
         self._n = 1
-        yield pb.FromNode(n=1, hello=wire.hello_to_wire(self._hello()))
-        while (word := await words.get()) is not None:
-            yield word
+        yield pb.FromNode(n=1, hello=hello_to_wire(self._hello()))
+        while (message := await outgoing.get()) is not None:
+            yield message
 
     def _hello(self) -> Hello:
         return Hello(
@@ -125,93 +135,92 @@ class ProxyNode:
             inventory=self._attempts.inventory(1),
         )
 
-    async def _beat(self, words: "asyncio.Queue[pb.FromNode | None]") -> None:
-        """It lives as long as its worker answers; when nobody does, it falls silent, or hangs up."""
+    async def _send_heartbeats(self, outgoing: OutgoingQueue) -> None:
+        """Send a heartbeat after each probe that the worker answers; disconnect after two unanswered ones."""
         unanswered = 0
         while unanswered < 2:
             await asyncio.sleep(_PROBE_SECONDS)
             if await self._worker.is_reachable():
                 unanswered = 0
-                words.put_nowait(self._next_message(beat=pb.Beat()))
+                outgoing.put_nowait(self._next_message(beat=pb.Beat()))
             else:
                 unanswered += 1
-        words.put_nowait(None)
+        outgoing.put_nowait(None)
 
-    async def _report(self, words: "asyncio.Queue[pb.FromNode | None]") -> None:
+    async def _send_reports(self, outgoing: OutgoingQueue) -> None:
         while True:
             await self._attempts.changed.wait()
-            word = self._next_message()
-            claims = self._attempts.drain_changes(word.n)
-            if claims:
-                word.report.CopyFrom(pb.Report(jobs=wire.reports_to_wire(claims)))
-                words.put_nowait(word)
+            message = self._next_message()
+            reports = self._attempts.drain_changes(message.n)
+            if reports:
+                message.report.CopyFrom(pb.Report(jobs=reports_to_wire(reports)))
+                outgoing.put_nowait(message)
 
-    def _next_message(self, **said: Any) -> pb.FromNode:
+    def _next_message(self, **content: Any) -> pb.FromNode:
         self._n += 1
-        return pb.FromNode(n=self._n, **said)
+        return pb.FromNode(n=self._n, **content)
 
-    # ---- what the control plane says (gRPC chooses these names)
+    # ---- messages of the server; the names of these two methods are those of a gRPC context
 
-    async def write(self, word: pb.ToNode) -> None:
-        match word.WhichOneof("word"):
+    async def write(self, message: pb.ToNode) -> None:
+        match message.WhichOneof("word"):
             case "orders":
-                self._apply_orders(word.orders)
+                self._apply_orders(message.orders)
             case "open_log":
-                self._send_log(word.open_log)
+                self._send_log(message.open_log)
             case "open_outputs":
-                refusal = error_chunk(word.open_outputs.id, "a worker that is dialled keeps no files")
-                self._tasks.create_task(self._door.relay_log(self._node, refusal))
+                refusal = error_chunk(message.open_outputs.id, "a dialled worker keeps no output files")
+                self._tasks.create_task(self._service.relay_log(self._node, refusal))
             case "close_log":
-                reading = self._readings.pop(word.close_log.id, None)
-                if reading is not None:
-                    reading.cancel()
+                reader = self._log_readers.pop(message.close_log.id, None)
+                if reader is not None:
+                    reader.cancel()
             case _:
-                pass  # how often to report how busy it is, and where else: nothing for a worker
+                pass  # report interval and addresses of servers: of no use to a worker
 
     async def abort(self, code: grpc.StatusCode, details: str = "") -> NoReturn:
         raise HandshakeRefused(f"{code.name}: {details}")
 
     def _apply_orders(self, orders: pb.Orders) -> None:
-        for one in map(wire.orders_from_wire, orders.jobs):
-            if one.work is not None:
-                self._templates[one.job] = one.work
-            self._apply_order(one)
+        for job_orders in map(orders_from_wire, orders.jobs):
+            if job_orders.work is not None:
+                self._templates[job_orders.job] = job_orders.work
+            self._apply_job_orders(job_orders)
+        # `stored` is the watermark: reports of ends up to it are durable, and need not be sent again.
         self._attempts.on_durable(orders.stored)
         for job in orders.forget:
             self._templates.pop(JobId(job), None)
 
-    def _apply_order(self, one: JobOrders) -> None:
-        for start in one.start:
-            name = (one.job, start.index, start.attempt)
-            if name not in self._remote_attempts:
-                self._watch(
-                    RemoteAttempt(name, self._templates[one.job], self._worker, self._attempts.record)
-                )
-        for stop in one.stop:
-            ward = self._remote_attempts.get((one.job, stop.index, stop.attempt))
-            if ward is not None and stop.how is not StopMode.IF_QUEUED:
-                ward.stop()
+    def _apply_job_orders(self, orders: JobOrders) -> None:
+        for start in orders.start:
+            name = (orders.job, start.index, start.attempt)
+            if name not in self._remote_attempts:  # else the order was sent again
+                template = self._templates[orders.job]
+                self._watch(RemoteAttempt(name, template, self._worker, self._attempts.record))
+        for stop in orders.stop:
+            remote = self._remote_attempts.get((orders.job, stop.index, stop.attempt))
+            if remote is not None and stop.how is not StopMode.IF_QUEUED:
+                remote.stop()
 
-    def _watch(self, ward: RemoteAttempt) -> None:
-        self._remote_attempts[ward.name] = ward
-        watching = self._tasks.create_task(ward.run())
-        watching.add_done_callback(lambda _: self._remote_attempts.pop(ward.name, None))
+    def _watch(self, remote: RemoteAttempt) -> None:
+        self._remote_attempts[remote.name] = remote
+        watching = self._tasks.create_task(remote.run())
+        watching.add_done_callback(lambda _: self._remote_attempts.pop(remote.name, None))
 
-    def _send_log(self, asked: pb.OpenLog) -> None:
-        name = (JobId(asked.job), asked.index, asked.attempt)
-        handle = partial(self._handle, name, follow=asked.follow)
+    def _send_log(self, request: pb.OpenLog) -> None:
+        name = (JobId(request.job), request.index, request.attempt)
+        handle = partial(self._handle, name, follow=request.follow)
         source = WorkerLogSource(self._worker, handle, self._tasks, lambda: name in self._remote_attempts)
-        chunks = chunks_of(source, asked)
-        taking = self._door.relay_log(self._node, chunks)
-        reading = self._readings[asked.id] = self._tasks.create_task(taking)
-        reading.add_done_callback(lambda _: self._readings.pop(asked.id, None))
+        sending = self._service.relay_log(self._node, chunks_of(source, request))
+        reader = self._log_readers[request.id] = self._tasks.create_task(sending)
+        reader.add_done_callback(lambda _: self._log_readers.pop(request.id, None))
 
     async def _handle(self, name: Name, *, follow: bool) -> str:
-        """What the worker calls it; empty: it has no name there."""
+        """The worker's id of an attempt; empty if it has none, or is not known here any more."""
         job_id, index, attempt = name
-        ward = self._remote_attempts.get(name)
-        if ward is not None:
-            return await ward.handle_once_started() if follow else ward.handle
+        remote = self._remote_attempts.get(name)
+        if remote is not None:
+            return await remote.handle_once_started() if follow else remote.handle
         job = self._engine.mirror.jobs.get(job_id)
         block, position = divmod(index, BLOCK_TASKS)
         status = None if job is None else job.statuses.get(block)

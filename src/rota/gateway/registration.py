@@ -1,4 +1,4 @@
-"""A worker registers or says goodbye + the view -> the record of its node."""
+"""A worker that registers or deregisters + the view -> the record of its node."""
 
 import re
 
@@ -10,17 +10,17 @@ from rota.model.node import DIALLED, Dialled, NodeIntent, NodeSpec
 from rota.model.plan import EventRecord, Instant, Plan
 from rota.model.view import NodeView, View, worker_node
 
-KIND = "jobscheduler"  # value of the label: by which contract
+KIND = "jobscheduler"  # value of the label DIALLED: the contract that the worker implements
 
 
 def register(view: View, worker: Dialled, now: Instant) -> Plan:
-    """An address is one node: whoever registers it again takes the place of whom it was before."""
+    """Register the worker as a node. A worker at a known address replaces the previous one on its node."""
     known = {
-        one.spec.dialled.address: one.spec for one in view.nodes.values() if one.spec.dialled is not None
+        node.spec.dialled.address: node.spec for node in view.nodes.values() if node.spec.dialled is not None
     }
     before = known.get(worker.address)
     if before is not None:
-        why = f"the worker of node {before.name} registered anew"
+        why = f"the worker of node {before.name} registered again"
         event = EventRecord("node.changed", why, node=before.id)
         return Plan((before.dialled_as(worker),), events=(event,), why=why, answer=before.id)
     if len(known) >= WORKERS_MAX:
@@ -38,16 +38,17 @@ def register(view: View, worker: Dialled, now: Instant) -> Plan:
 
 
 def deregister(view: View, worker_id: str) -> Plan:
-    """Answered with its node; None: there is no such worker."""
+    """Deregister a worker; the answer is its node, or None if there is no such worker."""
     node = worker_node(view, worker_id)
     if node is None or node.spec.dialled is None:
         return Plan(answer=None, fenced=True)
+    # The address stays: a worker that registers there again gets the same node.
     spec = node.spec.dialled_as(Dialled(node.spec.dialled.address, ""))
-    return Plan((spec,), why=f"the worker of node {spec.name} said goodbye", answer=spec.id)
+    return Plan((spec,), why=f"the worker of node {spec.name} deregistered", answer=spec.id)
 
 
 def registered(view: View) -> dict[NodeId, Dialled]:
-    """Whom to dial."""
+    """The workers to dial, by node."""
     return {node: worker for node, entry in view.nodes.items() if (worker := _worker(entry)) is not None}
 
 

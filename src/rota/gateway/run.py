@@ -1,4 +1,4 @@
-"""Which workers are registered -> a stand-in for each; none waits for another. [I/O]"""
+"""Gateway: runs a ProxyNode for each registered worker, independent of the others. [I/O]"""
 
 import asyncio
 from dataclasses import dataclass
@@ -15,20 +15,24 @@ from rota.model.node import Dialled, NodeSpec
 
 log = structlog.get_logger("rota.gateway")
 
-_AGAIN_SECONDS = 5.0  # after a stand-in has failed
+_RESTART_SECONDS = 5.0  # after a proxy node has failed
 
 
 @dataclass(frozen=True)
 class DialledWorker:
+    """A registered worker, the connection to it, and the task that runs its proxy node."""
+
     dialled: Dialled
     worker: Worker
-    by: asyncio.Task[None]
+    task: asyncio.Task[None]
 
 
 class Gateway:
-    def __init__(self, engine: Engine, door: NodeService, trusted: bytes | None) -> None:
+    """Follows the registrations in the mirror and keeps one proxy node running for each."""
+
+    def __init__(self, engine: Engine, service: NodeService, trusted: bytes | None) -> None:
         self._engine = engine
-        self._door = door
+        self._service = service
         self._trusted = trusted
         self._changed = asyncio.Event()
         self._dialled: dict[NodeId, DialledWorker] = {}
@@ -37,8 +41,9 @@ class Gateway:
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             while True:
-                self._changed.clear()
+                self._changed.clear()  # before the read: a change during it is seen in the next round
                 wanted = await self._engine.read(registration.registered)
+                # Ordering: the proxy of an earlier registration ends before the new one starts.
                 await self._drop_unregistered(wanted)
                 for node, dialled in wanted.items():
                     if node not in self._dialled:
@@ -49,26 +54,26 @@ class Gateway:
 
     async def is_responsive(self, node: NodeId) -> bool:
         """Whether the worker of a node answers a call now; True if it registered only a moment ago."""
-        attended = self._dialled.get(node)
-        return attended is None or await attended.worker.is_reachable(WORKER_START_PROBE_MS / 1000)
+        dialled = self._dialled.get(node)
+        return dialled is None or await dialled.worker.is_reachable(WORKER_START_PROBE_MS / 1000)
 
     async def _drop_unregistered(self, wanted: dict[NodeId, Dialled]) -> None:
-        """Of who said goodbye, or is registered anew."""
-        over = [node for node, one in self._dialled.items() if wanted.get(node) != one.dialled]
-        ending = [self._dialled.pop(node).by for node in over]
-        for task in ending:
+        """End the proxy nodes of workers that deregistered, or registered again with another id."""
+        dropped = [node for node, running in self._dialled.items() if wanted.get(node) != running.dialled]
+        tasks = [self._dialled.pop(node).task for node in dropped]
+        for task in tasks:
             task.cancel()
-        if ending:
-            await asyncio.wait(ending)
+        if tasks:  # waited for, so that a node never has two proxies
+            await asyncio.wait(tasks)
 
     async def _serve_worker(self, node: NodeId, dialled: Dialled, worker: Worker) -> None:
         try:
             while True:
                 try:
-                    await ProxyNode(self._engine, self._door, node, dialled, worker).run()
+                    await ProxyNode(self._engine, self._service, node, dialled, worker).run()
                 except Exception as error:
-                    log.error("a stand-in failed", node=node, exc_info=error)
-                await asyncio.sleep(_AGAIN_SECONDS)
+                    log.error("proxy node failed", node=node, exc_info=error)
+                await asyncio.sleep(_RESTART_SECONDS)
         finally:
             await worker.close()
 

@@ -1,4 +1,4 @@
-"""A worker as we dial it: calls that end, and say whether it was there. [I/O]"""
+"""Worker: the client of one worker's gRPC service; tells unreachable workers from those that refuse. [I/O]"""
 
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
@@ -12,32 +12,34 @@ from rota.model.limits import WORKER_ANSWER_MS
 from rota.wire import bounds
 
 _ANSWER_SECONDS = WORKER_ANSWER_MS / 1000
-_AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
+_UNREACHABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 _OPTIONS = [
     ("grpc.enable_http_proxy", 0),
-    ("grpc.keepalive_time_ms", 20_000),  # a connection that died in silence is noticed
+    ("grpc.keepalive_time_ms", 20_000),  # detects a connection that died silently
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.max_reconnect_backoff_ms", 2_000),
-    ("grpc.use_local_subchannel_pool", 1),  # no worker shares a connection with another
+    ("grpc.use_local_subchannel_pool", 1),  # no two workers share a connection
 ]
 
 
 class WorkerUnreachable(Exception):
-    """Nobody answers there."""
+    """The worker did not answer; for a call that changes something, whether it was done is not known."""
 
 
 class WorkerRefused(Exception):
-    """The worker says no."""
+    """The worker answered with an error."""
 
 
 class WorkerReply(NamedTuple):
+    """The state of a job as its worker reports it."""
+
     done: bool
     error: bool
     text: str
 
 
 class Worker:
-    """`trusted`: whose certificates are believed; None: plain text."""
+    """`trusted`: PEM of the CAs that may sign the worker's certificate; None: without TLS."""
 
     def __init__(self, address: str, trusted: bytes | None) -> None:
         if trusted is None:
@@ -50,7 +52,7 @@ class Worker:
         await self._channel.close()
 
     async def is_reachable(self, seconds: float = _ANSWER_SECONDS) -> bool:
-        """Whatever a worker says of a job that nobody has: it says something."""
+        """Whether the worker answers a query, even with an error: the queried job does not exist."""
         try:
             await self.query("", seconds)
         except WorkerUnreachable:
@@ -60,41 +62,42 @@ class Worker:
         return True
 
     async def start(self, command: str, path: str) -> str:
-        """For as long as it takes: what is given up here might run there all the same."""
-        answer = await self._call("StartJob", pb.StartJobRequest(command=command, path=path), None)
-        return str(answer.jobID)
+        """Start a job; the worker's id of it. No timeout: a start that is given up here might run there."""
+        reply = await self._call("StartJob", pb.StartJobRequest(command=command, path=path), None)
+        return str(reply.jobID)
 
     async def stop(self, job: str) -> None:
         await self._call("StopJob", pb.StopJobRequest(jobID=job), _ANSWER_SECONDS)
 
     async def query(self, job: str, seconds: float = _ANSWER_SECONDS) -> WorkerReply:
-        said = await self._call("QueryJob", pb.QueryJobRequest(jobID=job), seconds)
-        return WorkerReply(said.done, said.error, said.errorText)
+        reply = await self._call("QueryJob", pb.QueryJobRequest(jobID=job), seconds)
+        return WorkerReply(reply.done, reply.error, reply.errorText)
 
     async def stream(self, job: str) -> AsyncIterator[bytes]:
         call = self._stub.StreamJob(pb.StreamJobRequest(path=job))
         try:
-            async for piece in call:
-                yield piece.output
+            async for message in call:
+                yield message.output
         except grpc.aio.AioRpcError as error:
-            if error.code() is grpc.StatusCode.UNIMPLEMENTED:  # the rest of the contract it may well know
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:  # this method is optional
                 raise WorkerRefused("it does not implement StreamJob") from None
-            raise _told(error) from None
+            raise _to_worker_error(error) from None
         finally:
             call.cancel()
 
     async def _call(self, method: str, request: Any, seconds: float | None) -> Any:
         try:
-            answer = await getattr(self._stub, method)(request, timeout=seconds)
-            bounds.check(answer)
+            reply = await getattr(self._stub, method)(request, timeout=seconds)
+            bounds.check(reply)
         except grpc.aio.AioRpcError as error:
-            raise _told(error) from None
-        except BadField as nonsense:
-            raise WorkerRefused(f"it answers what cannot be: {nonsense}") from None
-        return answer
+            raise _to_worker_error(error) from None
+        except BadField as error:
+            raise WorkerRefused(f"its answer is invalid: {error}") from None
+        return reply
 
 
-def _told(error: grpc.aio.AioRpcError) -> Exception:
+def _to_worker_error(error: grpc.aio.AioRpcError) -> Exception:
     text = (error.details() or error.code().name.lower())[:500]
-    away = error.code() in _AWAY or error.code() is grpc.StatusCode.UNIMPLEMENTED  # that is no worker
-    return WorkerUnreachable(text) if away else WorkerRefused(text)
+    # Without the method, another program listens at this address.
+    unreachable = error.code() in _UNREACHABLE or error.code() is grpc.StatusCode.UNIMPLEMENTED
+    return WorkerUnreachable(text) if unreachable else WorkerRefused(text)

@@ -7,6 +7,8 @@ import shutil
 from collections import deque
 from collections.abc import Callable
 
+from rota.keeper.process import fast_syscalls
+
 MOST = 32  # whoever needs more of them within a second waits for the disk
 
 
@@ -22,15 +24,18 @@ class DirectoryPool:
         self._is_ready = False
 
     def allocate(self, name: str) -> bool:
-        """Put one there under this name; False if there is none, or if something has that name already."""
+        """Put one there under this name; False if there is none, or if something has that name already.
+
+        An empty directory that has the name stays, too: it may be the working directory of a running task.
+        """
         try:
             spare = self._stock.popleft()
         except IndexError:
             return False
         try:
-            os.rename(spare, f"{self._directory}/{name}")
+            fast_syscalls.rename_new(spare, f"{self._directory}/{name}")
         except OSError as error:
-            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            if error.errno == errno.EEXIST:
                 self._stock.append(spare)
             return False
         return True

@@ -163,9 +163,11 @@ class Round:
             return self._plan()
         self._reserve_nominated(1)
         reserve_targets(self._view, self._placer.board, self._now, 1)
-        before = self._placer.board.free.copy()
         self._renew_reservation()
         self._place_moved()
+        # After the moved tasks: no queue is tried with what these took. If it counted as tried in vain, the
+        # queues would not be tried again when the moved tasks give it back.
+        before = self._placer.board.free.copy()
         turns = RankedQueue(self._shares, self._due_heads())
         while (head := turns.pop()) is not None:
             goes_on = self._queue.start_trial(head.queue) and self._try_job(

@@ -3,7 +3,7 @@
 from random import Random
 from typing import Any, NamedTuple
 
-from rota.apiserver.admission import crons as admit_crons
+from rota.apiserver.admission import crons
 from rota.rules.cron_schedule import Offset
 from rota.sim.cluster import SimCluster
 from rota.sim.load import Arrival, Behaviour
@@ -80,7 +80,7 @@ def create(cluster: SimCluster, body: dict[str, Any], luck: Random) -> Act:
 
     def act() -> None:
         users.insist(
-            lambda view, now: admit_crons.create(view, body, ADMIN, utc, now),
+            lambda view, now: crons.create(view, body, ADMIN, utc, now),
             lambda _: cluster.world.count("user: created a cron"),
         )
 
@@ -97,6 +97,6 @@ def end_all(cluster: SimCluster) -> None:
     for key in [key for key in known if key.startswith("cron/")]:
         _, namespace, name = key.split("/")
         users.insist(
-            lambda view, now, ref=(namespace, name): admit_crons.delete(view, ref, ADMIN),  # type: ignore[misc]  # noqa: ARG005
+            lambda view, now, ref=(namespace, name): crons.delete(view, ref, ADMIN),  # type: ignore[misc]  # noqa: ARG005
             lambda _: None,
         )

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from rota.apiserver.admission.subscribers import acknowledge_events
+from rota.apiserver.admission.recovery import acknowledge_events
 from rota.apiserver.streams.event_cursor import EventCursor, SequencedEvent
 from rota.model.plan import Instant, Plan
 from rota.sim.broken import InvariantBroken

@@ -6,12 +6,10 @@ from random import Random
 from typing import Any
 
 from rota.apiserver.access import Caller
-from rota.apiserver.admission import actions, brake, namespaces, submission
-from rota.apiserver.admission import release as admit_release
-from rota.apiserver.admission import update as admit_update
+from rota.apiserver.admission import actions, namespaces, restart, submission, update
 from rota.apiserver.admission.idempotency import idempotent
 from rota.apiserver.admission.move import move_admission
-from rota.apiserver.admission.node_actions import drain_node, set_node_eligibility, taint_node
+from rota.apiserver.admission.node_actions import drain_node, release_brake, set_node_eligibility, taint_node
 from rota.apiserver.admission.update import UpdateRequest
 from rota.engine.reconciler import Command
 from rota.identity.tokens import Role
@@ -136,14 +134,14 @@ class SimUsers(SimProcess):
         def say(view: View, now: Instant) -> Plan:
             once = job in view.jobs and view.jobs[job].spec.run is RunMode.AT_MOST_ONCE
             wanted = UpdateRequest(body, None, replace and not once, max_parallel)
-            return admit_update.update_job(view, job, wanted, ADMIN, now)
+            return update.update_job(view, job, wanted, ADMIN, now)
 
         self.insist(say, lambda _: None)
 
     def release(self, job: JobId) -> None:
         """All that is held of it, if there still is something."""
         self.world.count("user: released what was held")
-        self.insist(lambda view, now: admit_release.release_tasks(view, job, {}, ADMIN, now), lambda _: None)
+        self.insist(lambda view, now: restart.release_tasks(view, job, {}, ADMIN, now), lambda _: None)
 
     def delete(self, job: JobId) -> None:
         """It may be gone from here on, whatever is answered: an earlier call may have done it."""
@@ -168,7 +166,7 @@ class SimUsers(SimProcess):
     def confirm_gone(self, nodes: list[str]) -> None:
         """Of these, those that are silent when it is heard."""
         self.world.count("operator: said that nodes are gone")
-        self.insist(lambda view, now: brake.release_brake(view, {"nodes": nodes}, ADMIN, now), lambda _: None)
+        self.insist(lambda view, now: release_brake(view, {"nodes": nodes}, ADMIN, now), lambda _: None)
 
     def taint(self, node: str, taint: str | None) -> None:
         """None: no more. It says what he wishes by then, as above."""

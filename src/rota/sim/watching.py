@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from rota.apiserver.admission.subscribers import subscribe
+from rota.apiserver.admission.recovery import subscribe
 from rota.apiserver.streams import event_cursor
 from rota.apiserver.streams.event_cursor import (
     CommitEvents,

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import select
 import signal
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ Found = TypeVar("Found")
 
 _PAUSE_SECONDS = 0.02
 _KILL_SECONDS = 60.0
+_EXECUTE_SECONDS = 5.0  # how long a process may take to execute its program on a busy machine
 
 
 def until(condition: Callable[[], Found], what: str, seconds: float = 60.0) -> Found:
@@ -64,7 +66,14 @@ def open_sockets(pid: int) -> int:
 
 
 def kill_all(find: Callable[[], list[int]]) -> None:
-    """Kill what is found until nothing is; a handle is opened first, so that a reused pid is never hit."""
+    """Kill every process that `find` returns, until there is none, and wait until each has exited.
+
+    A command line reads as empty while a process executes a program, and as soon as it starts to exit. So a
+    process that `find` no longer returns may still run threads, and one that was just started may not be
+    returned yet: either would go on writing to a directory that the caller removes next.
+    """
+    handles: list[int] = []
+    since = time.clock_gettime(time.CLOCK_BOOTTIME) - _EXECUTE_SECONDS
 
     def none_is_left() -> bool:
         for pid in find():
@@ -72,16 +81,43 @@ def kill_all(find: Callable[[], list[int]]) -> None:
                 handle = os.pidfd_open(pid)
             except ProcessLookupError:
                 continue
-            try:
+            handles.append(handle)
+            # The handle is opened first, so that a reused pid is never killed.
+            with contextlib.suppress(ProcessLookupError):
                 if pid in find():
                     signal.pidfd_send_signal(handle, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-            finally:
-                os.close(handle)
-        return not find()
+        return not _executing(since) and not find()
 
-    until(none_is_left, "every process killed", _KILL_SECONDS)
+    try:
+        until(none_is_left, "every process killed", _KILL_SECONDS)
+        until(lambda: all(map(_has_exited, handles)), "every killed process exited", _KILL_SECONDS)
+    finally:
+        for handle in handles:
+            os.close(handle)
+
+
+def _has_exited(handle: int) -> bool:
+    return bool(select.select([handle], [], [], 0)[0])
+
+
+def _executing(since: float) -> list[int]:
+    """Processes younger than `since` that have no command line and are neither zombies nor kernel threads."""
+    young = [pid for pid in _pids() if not _read(pid, "cmdline") and _started_at(pid) >= since]
+    return [pid for pid in young if _has_program(pid)]
+
+
+def _started_at(pid: int) -> float:
+    """Seconds since boot; 0 for a process that has exited meanwhile."""
+    fields = _read(pid, "stat").rpartition(b")")[2].split()
+    return int(fields[19]) / os.sysconf("SC_CLK_TCK") if fields else 0.0
+
+
+def _has_program(pid: int) -> bool:
+    try:
+        os.readlink(f"/proc/{pid}/exe")
+    except OSError:
+        return False
+    return True
 
 
 def _pids() -> list[int]:

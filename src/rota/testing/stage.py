@@ -4,10 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from rota.apiserver.access import Caller
-from rota.apiserver.admission import brake as admit_brake
-from rota.apiserver.admission import recovery
-from rota.apiserver.admission import release as admit_release
-from rota.apiserver.admission import update as admit_update
+from rota.apiserver.admission import recovery, restart, update
+from rota.apiserver.admission.node_actions import release_brake
 from rota.clusters import assign, cluster_groups, lifecycle, scale
 from rota.controllers import batch, cron, dependencies, expire, system
 from rota.controllers.rollout import rollback, rollout
@@ -258,21 +256,21 @@ class Stage:
         self, job: JobId, changes: dict[str, object], max_parallel: int | None = None, *, replace: bool = True
     ) -> None:
         """With `replace` what runs an older version makes way."""
-        wanted = admit_update.UpdateRequest(changes, None, replace, max_parallel)
+        wanted = update.UpdateRequest(changes, None, replace, max_parallel)
         caller = Caller("user", Role.ADMIN, ("*",))
-        self.ask("apiserver", lambda view, now: admit_update.update_job(view, job, wanted, caller, now))
+        self.ask("apiserver", lambda view, now: update.update_job(view, job, wanted, caller, now))
         self.run_to_quiescence()
 
     def release(self, job: JobId) -> None:
         """All that is held of it."""
         caller = Caller("operator", Role.ADMIN, ("*",))
-        self.ask("apiserver", lambda view, now: admit_release.release_tasks(view, job, {}, caller, now))
+        self.ask("apiserver", lambda view, now: restart.release_tasks(view, job, {}, caller, now))
         self.run_to_quiescence()
 
     def release_brake(self) -> None:
         """All that are silent are gone."""
         caller = Caller("operator", Role.ADMIN, ("*",))
-        self.ask("apiserver", lambda view, now: admit_brake.release_brake(view, {}, caller, now))
+        self.ask("apiserver", lambda view, now: release_brake(view, {}, caller, now))
         self.run_to_quiescence()
 
     def answer(self, job: JobId, index: int, attempt: int, word: str) -> None:

@@ -2,8 +2,8 @@
 
 from rota.apiserver.access import Caller
 from rota.apiserver.admission import actions, update
-from rota.apiserver.admission import move as admit_move
-from rota.apiserver.admission import rerun as admit_rerun
+from rota.apiserver.admission.move import move_admission
+from rota.apiserver.admission.rerun import RerunSelection, rerun_job
 from rota.identity.tokens import Role
 from rota.model.ids import JobId
 from rota.model.job import Counters
@@ -34,14 +34,14 @@ def resume(stage: Stage, job: JobId) -> None:
 def rerun(stage: Stage, job: JobId, *, failed: bool) -> None:
     """Once more; of `failed` what has not succeeded."""
     stage.put(Counters(jobs=max(map(int, stage.mirror.jobs))))  # a story numbers its jobs itself
-    wanted = admit_rerun.RerunSelection({"failed": failed})
-    stage.ask("apiserver", lambda view, now: admit_rerun.rerun_job(view, job, wanted, USER, now))
+    wanted = RerunSelection({"failed": failed})
+    stage.ask("apiserver", lambda view, now: rerun_job(view, job, wanted, USER, now))
     stage.run_to_quiescence()
 
 
 def move(stage: Stage, job: JobId, indices: list[int] | None, to: str | None) -> None:
     """Refused with what is raised."""
-    admit = admit_move.move_admission(why_not_moved)
+    admit = move_admission(why_not_moved)
     body = {"indices": indices, "to": to}
     stage.ask("apiserver", lambda view, now: admit(view, job, body, USER, now))
     stage.run_to_quiescence()

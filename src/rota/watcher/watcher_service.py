@@ -233,8 +233,8 @@ class RelayedOutbound:
         while (word := await self._queue.get()) is not None:
             yield from_node(word)
 
-    async def write(self, word: pb.ToNode) -> None:
-        await self._attached.send(self.session, word.SerializeToString())
+    async def write(self, message: pb.ToNode) -> None:
+        await self._attached.send(self.session, message.SerializeToString())
 
     async def abort(self, code: grpc.StatusCode, details: str = "") -> NoReturn:
         raise SessionEnded(code, details)

@@ -1,4 +1,4 @@
-"""A user's wish for a cron + the view -> a Plan, or Rejected."""
+"""Create, change, pause, run and delete crons: a request + the view -> a Plan, or a refusal."""
 
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -27,29 +27,29 @@ from rota.rules.needs import with_origins
 CRON_BODY_FIELDS = ("name", "namespace", "schedule", "zone", "overlap", "missed", "history", "job")
 _TIMESTAMP_LENGTH = len("@20261116T020000Z")
 _REFUSED_IN_TEMPLATE = {
-    "name": "its jobs are named after the cron and the instant",
+    "name": "its jobs are named after the cron and the time of the run",
     "namespace": "write it beside the schedule",
-    "after": "what a run has to wait for would be the same job every time",
-    "deadline": "it would be the same moment every time; limit a run with timeout",
+    "after": "every run would wait for the same job",
+    "deadline": "it would be the same time for every run; limit a run with timeout",
 }
 
 
 def create(view: View, body: object, caller: Caller, zones: Zones, now: Instant) -> Plan:
-    """What is there as it is wished was created by a request whose answer was lost."""
+    """Create a cron. If the same one exists, the request is taken for a repeat whose answer was lost."""
     cron = _with_namespace_bounds(view, _parse_cron(body, caller, zones, now), body)
     before = view.crons.get(cron.ref)
     if before is not None and before == _with_creation_of(before, cron):
         return Plan(answer=cron.ref, fenced=True)
     if before is not None:
         hint = f"delete it first, or change it: rota cron create --replace --name {cron.name}"
-        raise Conflict(f"there is a cron {cron.name} already", field="name", hint=hint)
+        raise Conflict(f"cron {cron.name} exists already", field="name", hint=hint)
     if len(view.crons) >= CRONS_MAX:
         raise QueueFull(f"there are {len(view.crons)} crons already", hint="delete some")
     return _write_cron(cron, f"{caller.name} creates cron {cron.name}: {cron.schedule} in {cron.zone}")
 
 
 def _with_creation_of(before: CronRecord, cron: CronRecord) -> CronRecord:
-    """As it would have been created then: earlier nobody noted which needs were spoken of."""
+    """The cron with the time of an earlier creation, for comparison; old records have no origins of needs."""
     template = cron.template
     if not before.template.origins:
         template = msgspec.structs.replace(template, origins={})
@@ -59,11 +59,13 @@ def _with_creation_of(before: CronRecord, cron: CronRecord) -> CronRecord:
 def change(
     view: View, ref: tuple[str, str], body: object, caller: Caller, *, zones: Zones, now: Instant
 ) -> Plan:
-    """As a whole. What the new schedule would have planned before now does not count."""
-    said = fields.known_fields(body, CRON_BODY_FIELDS)
+    """Replace a cron as a whole. Runs that the new schedule would have had before now are not made up for."""
+    given_fields = fields.known_fields(body, CRON_BODY_FIELDS)
     before = find_cron(view, *ref, caller)
-    cron = _parse_cron({**said, "namespace": before.namespace, "name": before.name}, caller, zones, now)
-    cron = _with_namespace_bounds(view, cron, said)
+    cron = _parse_cron(
+        {**given_fields, "namespace": before.namespace, "name": before.name}, caller, zones, now
+    )
+    cron = _with_namespace_bounds(view, cron, given_fields)
     runs = CronRunBatch(view, before, now)
     runs.advance_to(max(runs.status.last_ms, now.wall_ms))
     cron = msgspec.structs.replace(cron, paused=before.paused, created_at_ms=before.created_at_ms)
@@ -80,7 +82,7 @@ def pause(view: View, ref: tuple[str, str], caller: Caller) -> Plan:
 
 
 def resume(view: View, ref: tuple[str, str], caller: Caller, now: Instant) -> Plan:
-    """The instants of the pause are nobody's."""
+    """Resume a cron. Runs that were due during the pause are not made up for."""
     cron = _find_changeable(view, ref, caller)
     if not cron.paused:
         return Plan(answer=cron.ref, fenced=True)
@@ -93,10 +95,10 @@ def resume(view: View, ref: tuple[str, str], caller: Caller, now: Instant) -> Pl
 
 
 def run(view: View, ref: tuple[str, str], caller: Caller, now: Instant, key: str | None = None) -> Plan:
-    """At once, besides its schedule; paused or not. For a key there is one job only."""
+    """Run a cron now, beside its schedule, paused or not. Requests with the same key create one job."""
     cron = _find_changeable(view, ref, caller)
-    wish = msgspec.structs.replace(cron.template, name=f"cron {cron.name}", namespace=cron.namespace)
-    before = find_earlier_submit(view, wish, key)
+    requested = msgspec.structs.replace(cron.template, name=f"cron {cron.name}", namespace=cron.namespace)
+    before = find_earlier_submit(view, requested, key)
     if before is not None:
         return Plan(answer=SubmitResult(before, new=False), fenced=True)
     require_capacity(view)
@@ -108,12 +110,12 @@ def run(view: View, ref: tuple[str, str], caller: Caller, now: Instant, key: str
         hint = skipped.hint or "wait for it, cancel it, or create the cron with overlap = allow"
         raise Conflict(skipped.reason, hint=hint)
     plan, job = runs.plan(), runs.status.runs[-1].job
-    keys = () if key is None else (SubmitKey(cron.namespace, key, job, spec_digest(wish)),)
+    keys = () if key is None else (SubmitKey(cron.namespace, key, job, spec_digest(requested)),)
     return plan.but(puts=(*plan.puts, *keys), answer=SubmitResult(job, new=True))
 
 
 def delete(view: View, ref: tuple[str, str], caller: Caller) -> Plan:
-    """Its jobs stay, and go on."""
+    """Delete a cron. Its jobs stay, and continue to run."""
     cron = _find_changeable(view, ref, caller)
     why = f"{caller.name} deletes cron {cron.name}"
     keys = (cron.key, CronRunBatch(view, cron, Instant(0, 0)).status.key)
@@ -126,7 +128,9 @@ def find_cron(view: View, namespace: str, name: str, caller: Caller) -> CronReco
     if cron is not None and can_see(caller, namespace):
         return cron
     names = [
-        one.name for one in view.crons.values() if one.namespace == namespace and can_see(caller, namespace)
+        other.name
+        for other in view.crons.values()
+        if other.namespace == namespace and can_see(caller, namespace)
     ]
     near = get_close_matches(name, names, 1)
     hint = f"did you mean {near[0]}?" if near else "see what there is: rota cron ls"
@@ -140,10 +144,10 @@ def _find_changeable(view: View, ref: tuple[str, str], caller: Caller) -> CronRe
 
 
 def _with_namespace_bounds(view: View, cron: CronRecord, body: object) -> CronRecord:
-    """The cron with what its template may ask for in its namespace."""
-    said = body.get("job") if isinstance(body, dict) else None
-    wish = msgspec.structs.replace(cron.template, namespace=cron.namespace)
-    fitting = allowed(view, wish, said if isinstance(said, dict) else ())
+    """The cron with its template adapted to the bounds of the namespace."""
+    given_fields = body.get("job") if isinstance(body, dict) else None
+    requested = msgspec.structs.replace(cron.template, namespace=cron.namespace)
+    fitting = allowed(view, requested, given_fields if isinstance(given_fields, dict) else ())
     template = msgspec.structs.replace(cron.template, priority=fitting.priority, cluster=fitting.cluster)
     return msgspec.structs.replace(cron, template=template)
 
@@ -157,23 +161,23 @@ def _changed_event(cron: CronRecord, why: str) -> EventRecord:
 
 
 def _parse_cron(body: object, caller: Caller, zones: Zones, now: Instant) -> CronRecord:
-    said = fields.known_fields(body, CRON_BODY_FIELDS)
-    namespace = fields.name("namespace", said.get("namespace", "default"))
+    given_fields = fields.known_fields(body, CRON_BODY_FIELDS)
+    namespace = fields.name("namespace", given_fields.get("namespace", "default"))
     access.require_in_namespace(caller, Action.SUBMIT, namespace)
-    schedule = fields.text("schedule", said.get("schedule"), 256)
+    schedule = fields.text("schedule", given_fields.get("schedule"), 256)
     parse(schedule)
-    zone = fields.text("zone", said.get("zone", "UTC"), 64)
+    zone = fields.text("zone", given_fields.get("zone", "UTC"), 64)
     zones(zone)
-    template = _parse_template(said.get("job"), _parse_name(said.get("name")))
+    template = _parse_template(given_fields.get("job"), _parse_name(given_fields.get("name")))
     cron = CronRecord(
         namespace=namespace,
-        name=_parse_name(said.get("name")),
+        name=_parse_name(given_fields.get("name")),
         schedule=schedule,
         template=with_origins(parse_spec(template), named_resources(template)),
         zone=zone,
-        overlap=fields.one_of("overlap", said.get("overlap", Overlap.SKIP), Overlap),
-        missed=fields.one_of("missed", said.get("missed", MissedRuns.ONCE), MissedRuns),
-        history=fields.number("history", parse_count, said.get("history", 10), 0, CRON_HISTORY_MAX),
+        overlap=fields.one_of("overlap", given_fields.get("overlap", Overlap.SKIP), Overlap),
+        missed=fields.one_of("missed", given_fields.get("missed", MissedRuns.ONCE), MissedRuns),
+        history=fields.number("history", parse_count, given_fields.get("history", 10), 0, CRON_HISTORY_MAX),
         user=caller.name,
         created_at_ms=now.wall_ms,
     )
@@ -186,17 +190,19 @@ def _parse_name(value: object) -> str:
     if len(given) > NAME_LENGTH_MAX - _TIMESTAMP_LENGTH:
         problem = f"is {len(given)} characters long"
         raise BadField(
-            "name", problem, f"write at most {NAME_LENGTH_MAX - _TIMESTAMP_LENGTH}: instants are added to it"
+            "name",
+            problem,
+            f"write at most {NAME_LENGTH_MAX - _TIMESTAMP_LENGTH}: the time of a run is added to it",
         )
     return given
 
 
 def _parse_template(value: object, name: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise BadField("job", "is not the table of a job", 'write {"command": ["echo", "hello"]}')
+        raise BadField("job", "is not a job", 'write {"command": ["echo", "hello"]}')
     for field, why in _REFUSED_IN_TEMPLATE.items():
         if value.get(field) not in (None, []):
-            raise BadField(f"job.{field}", "does not belong into a cron's job", f"leave it out: {why}")
+            raise BadField(f"job.{field}", "is not allowed in the job of a cron", f"leave it out: {why}")
     return {
         **{field: given for field, given in value.items() if field not in _REFUSED_IN_TEMPLATE},
         "name": name,
@@ -205,7 +211,7 @@ def _parse_template(value: object, name: str) -> Mapping[str, Any]:
 
 def _check_consistency(cron: CronRecord) -> None:
     if cron.missed is MissedRuns.ALL and cron.overlap is not Overlap.ALLOW:
-        problem = f"all of them begin at once, and overlap = {cron.overlap} lets one run at a time"
+        problem = f"all missed runs start together, and overlap = {cron.overlap} allows one at a time"
         raise BadField("missed", problem, "write once, or overlap = allow")
     if cron.template.kind is not JobKind.BATCH:
         raise BadField("job", f"a {cron.template.kind} job never ends", "write batch, or leave it out")

@@ -1,4 +1,4 @@
-"""A request on a job that a client may repeat, because its answer was lost: it is carried out once."""
+"""Idempotency keys: a request that a client repeats because its answer was lost is carried out once."""
 
 import hashlib
 import re
@@ -15,14 +15,14 @@ from rota.model.limits import REQUESTS_KEPT
 from rota.model.plan import Instant, Plan, Record
 from rota.model.view import View
 
-IDEMPOTENCY_KEY = re.compile(r"[!-~]{1,256}")  # printable, no spaces: it travels in a header
+IDEMPOTENCY_KEY = re.compile(r"[!-~]{1,256}")  # printable without spaces: it is an HTTP header
 
 
 def idempotent(admit: AdmitAction, given_key: str | None) -> AdmitAction:
-    """The same admission, which leaves alone what a request with this key has already done.
+    """The same admission, which does nothing if a request with this key was carried out before.
 
     Without a key a repeated request is a new one: a restart would stop the attempt that the first one
-    started, a rollback would find nothing left to go back to.
+    started, a rollback would find no previous version.
     """
     key = parse_idempotency_key(given_key)
     if key is None:
@@ -30,7 +30,7 @@ def idempotent(admit: AdmitAction, given_key: str | None) -> AdmitAction:
 
     def admitted(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan:
         job = find_job(view, ref, caller)
-        name = f"{caller.name}:{key}"  # two users may choose the same
+        name = f"{caller.name}:{key}"  # two users may choose the same key
         if job.intent is not None and name in job.intent.requests:
             return Plan(answer=job.spec.id, fenced=True)
         plan = admit(view, ref, body, caller, now)
@@ -54,6 +54,7 @@ def parse_idempotency_key(given: str | None) -> str | None:
 
 
 def find_earlier_submit(view: View, spec: JobSpec, key: str | None) -> JobId | None:
+    """The job that an equal submit with this key has created; a different one under the key is refused."""
     key = parse_idempotency_key(key)
     if key is None:
         return None
@@ -62,15 +63,15 @@ def find_earlier_submit(view: View, spec: JobSpec, key: str | None) -> JobId | N
         return None
     if before.digest != spec_digest(spec):
         raise Conflict(
-            f"this key has made job {before.job}, which asks for something else", hint="use another key"
+            f"this key was used for job {before.job}, which has another spec", hint="use another key"
         )
     if before.job not in view.jobs:
-        gone = view.ended_jobs.tombstones.get(before.job)
-        how = "has expired" if gone is not None and gone.state != "deleted" else "was deleted"
-        raise Conflict(f"this key has made job {before.job}, which {how}", hint="use another key")
+        tombstone = view.ended_jobs.tombstones.get(before.job)
+        how = "has expired" if tombstone is not None and tombstone.state != "deleted" else "was deleted"
+        raise Conflict(f"this key was used for job {before.job}, which {how}", hint="use another key")
     return before.job
 
 
 def spec_digest(spec: JobSpec) -> str:
-    """Of what is asked for, however it was written; who asks and when does not count."""
+    """A digest of the parsed spec: equal for equal requests, however they were written."""
     return hashlib.sha256(msgspec.msgpack.encode(spec)).hexdigest()

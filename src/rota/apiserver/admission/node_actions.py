@@ -1,4 +1,7 @@
-"""Requests about nodes: enroll, cordon, drain, open, label, taint, revoke and delete."""
+"""Requests about nodes: enroll, cordon, drain, open, label, taint, revoke and delete.
+
+Also the two that concern many nodes: the release of the brake, and the interval of load reports.
+"""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -15,23 +18,32 @@ from rota.model.errors import BadField, Conflict, NotFound
 from rota.model.ids import NodeId
 from rota.model.job import Counters
 from rota.model.lifecycle import NodeState
-from rota.model.limits import DRAIN_SECONDS_MAX, LABEL_VALUE_MAX, LABELS_MAX, NAME_LENGTH_MAX
+from rota.model.limits import (
+    DRAIN_SECONDS_MAX,
+    LABEL_VALUE_MAX,
+    LABELS_MAX,
+    NAME_LENGTH_MAX,
+    REPORT_LEAST_MS,
+    REPORT_MOST_MS,
+)
 from rota.model.names import LABEL, is_label
 from rota.model.node import Connection, Eligibility, NodeIntent, NodeSpec
 from rota.model.plan import EventRecord, Instant, Plan
+from rota.model.report_interval import ReportInterval
 from rota.model.view import NodeView, View, keys_of_node
 
 _LABEL_FIELDS, _TAINT_FIELDS = ("label", "unlabel"), ("taint", "untaint")
 _LABEL_HINT = 'write {"label": {"pool": "prod"}} or {"unlabel": ["pool"]}'
-TAINTS_MAX = 16  # of a node: each is compared with every shape's tolerations
+_NODES_NAMED_MAX = 8  # in one sentence
+TAINTS_MAX = 16  # of a node: each is compared with the tolerations of every shape
 _TAINT_HINT = "write KEY or KEY=VALUE, as dedicated=ci"
 
 
 class DrainDeadline(NamedTuple):
-    """When what still runs on a node has to go; None: it may end."""
+    """When tasks that still run on a draining node are evicted; None: they may end."""
 
     by_ms: int | None = None
-    everything: bool = False
+    everything: bool = False  # also those that are otherwise left to end
     text: str = ""
 
 
@@ -46,52 +58,54 @@ def set_node_eligibility(
     if node.revoked:
         hint = "its machine can join as a new node: rota node token"
         raise Conflict(f"node {node.spec.name} was revoked", hint=hint)
-    wish = node.intent or NodeIntent(node.spec.id)
+    intent = node.intent or NodeIntent(node.spec.id)
     changed = msgspec.structs.replace(
-        wish, eligibility=eligibility, drain_by_ms=drain.by_ms, drain_all=drain.everything
+        intent, eligibility=eligibility, drain_by_ms=drain.by_ms, drain_all=drain.everything
     )
-    if wish == changed:
+    if intent == changed:
         return Plan(answer=node.spec.id, fenced=True)
-    why = f"{caller.name} wants node {node.spec.name} to be {eligibility}{drain.text}"
+    why = f"{caller.name} sets node {node.spec.name} to {eligibility}{drain.text}"
     events = [EventRecord("node.changed", why, node=node.spec.id, state=eligibility.value)]
     if changed.drains and not node.assigned:
-        empty = f"node {node.spec.name} is drained"
-        events.append(EventRecord("node.changed", empty, node=node.spec.id, state=Eligibility.DRAINED.value))
+        drained = f"node {node.spec.name} is drained"
+        events.append(
+            EventRecord("node.changed", drained, node=node.spec.id, state=Eligibility.DRAINED.value)
+        )
     return Plan((changed,), events=tuple(events), why=why, answer=node.spec.id)
 
 
 def drain_node(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan:
-    """Without a deadline what runs there may end; `force` is at once, unless there is one."""
-    said = fields.known_fields(body, ("deadline_seconds", "force"))
-    everything = fields.flag("force", said.get("force", False))
-    within = said.get("deadline_seconds", None)
-    if within is None and not everything:
+    """Drain a node. Without a deadline its tasks may end; `force` without one evicts them immediately."""
+    given_fields = fields.known_fields(body, ("deadline_seconds", "force"))
+    everything = fields.flag("force", given_fields.get("force", False))
+    deadline = given_fields.get("deadline_seconds")
+    if deadline is None and not everything:
         return set_node_eligibility(view, ref, Eligibility.DRAINING, caller)
     seconds = fields.number(
-        "deadline_seconds", parse_seconds, 0 if within is None else within, DRAIN_SECONDS_MAX
+        "deadline_seconds", parse_seconds, 0 if deadline is None else deadline, DRAIN_SECONDS_MAX
     )
-    told = f" within {seconds:g} s" if seconds else " at once"
-    drain = DrainDeadline(now.ms + round(seconds * 1000), everything, told)
+    text = f" within {seconds:g} s" if seconds else " immediately"
+    drain = DrainDeadline(now.ms + round(seconds * 1000), everything, text)
     return set_node_eligibility(view, ref, Eligibility.DRAINING, caller, drain)
 
 
 def delete_node(view: View, ref: str, caller: Caller) -> Plan:
     access.require_cluster_wide(caller, Action.CHANGE_NODES)
     node = find_node(view, ref)
-    gone = node.status is None or node.status.state in (NodeState.LOST, NodeState.LEFT)
-    if node.connection is Connection.UP or not gone:
+    is_down = node.status is None or node.status.state in (NodeState.LOST, NodeState.LEFT)
+    if node.connection is Connection.UP or not is_down:
         hint = "stop its agent first; a node is deleted when it is lost or has left"
-        raise Conflict(f"node {node.spec.name} is still there", hint=hint)
+        raise Conflict(f"node {node.spec.name} is not down", hint=hint)
     _refuse_while_leased(view, node)
     return delete_node_records(node, f"{caller.name} deletes node {node.spec.name}")
 
 
 def _refuse_while_leased(view: View, node: NodeView) -> None:
-    """Refuse while tasks may run there under a lease: its end is counted by the node's record."""
+    """Refuse while tasks may run there under a lease, whose end is computed from the record of the node."""
     specs = [view.jobs[job].spec for job in dict.fromkeys(job for job, _ in node.assigned)]
     if specs:
         longest_ms = max((spec.lease_ms or 0) + spec.lease_margin_ms for spec in specs)
-        hint = f"delete it when their leases have ended, {longest_ms / 1000:g} s after it was heard last"
+        hint = f"delete it when their leases have ended, {longest_ms / 1000:g} s after its last message"
         raise Conflict(
             f"node {node.spec.name} may still run {len(node.assigned)} tasks under a lease", hint=hint
         )
@@ -99,14 +113,15 @@ def _refuse_while_leased(view: View, node: NodeView) -> None:
 
 def delete_node_records(node: NodeView, why: str) -> Plan:
     event = EventRecord("node.changed", why, node=node.spec.id)
-    last = node.intent or NodeIntent(
-        node.spec.id
-    )  # written first, so that whoever had a task for it is looked at
-    return Plan((last,), deletes=keys_of_node(node.spec.id), events=(event,), why=why, answer=node.spec.id)
+    # A delete wakes no reconciler: the intent is written first, so that tasks placed there are decided again.
+    last_intent = node.intent or NodeIntent(node.spec.id)
+    return Plan(
+        (last_intent,), deletes=keys_of_node(node.spec.id), events=(event,), why=why, answer=node.spec.id
+    )
 
 
 def enroll_node(view: View, name: str, labels: Mapping[str, str], cluster: str, now: Instant) -> Plan:
-    """A new node with a number never used before, and a name nobody else has."""
+    """Create a node with an id that was never used before, and a name that no other node has."""
     check_enrolling_machine(view, cluster, labels)
     number = view.counters.nodes + 1
     spec = NodeSpec(
@@ -129,18 +144,19 @@ def _unused_name(view: View, name: str) -> str:
 
 
 def revoke_node(view: View, ref: str, caller: Caller, now: Instant, usable_ms: int) -> Plan:
-    """`usable_ms`: for how long a certificate that is signed now could be shown or renewed.
+    """Refuse the certificate of a node from now on.
 
-    The node is kept for that long: then no certificate of it is of any use, and it can be forgotten.
+    `usable_ms` is how long a certificate that is signed now could be shown or renewed. The record is kept for
+    that long; after it no certificate of the node is valid, and the record can be deleted.
     """
     access.require_cluster_wide(caller, Action.CHANGE_NODES)
     node = find_node(view, ref)
     if node.spec.dialled is not None:
         hint = "revoke the token with which its worker registers: rota token revoke"
-        raise Conflict(f"node {node.spec.name} is dialled, and has no certificate", hint=hint)
+        raise Conflict(f"node {node.spec.name} is dialled by the server, and has no certificate", hint=hint)
     if node.revoked:
         return Plan(answer=node.spec.id, fenced=True)
-    wish = msgspec.structs.replace(
+    intent = msgspec.structs.replace(
         node.intent or NodeIntent(node.spec.id),
         eligibility=Eligibility.REVOKED,
         drain_by_ms=None,
@@ -149,18 +165,25 @@ def revoke_node(view: View, ref: str, caller: Caller, now: Instant, usable_ms: i
     )
     why = f"{caller.name} revokes node {node.spec.name}"
     event = EventRecord("node.revoked", why, node=node.spec.id, state=Eligibility.REVOKED.value)
-    return Plan((wish,), events=(event,), why=why, answer=node.spec.id)
+    return Plan((intent,), events=(event,), why=why, answer=node.spec.id)
 
 
 def change_node(view: View, ref: str, body: object, caller: Caller) -> Plan:
-    said = fields.known_fields(body, (*_TAINT_FIELDS, *_LABEL_FIELDS))
+    given_fields = fields.known_fields(body, (*_TAINT_FIELDS, *_LABEL_FIELDS))
     plans = []
-    if not any(name in said for name in _LABEL_FIELDS) or any(name in said for name in _TAINT_FIELDS):
+    if not any(name in given_fields for name in _LABEL_FIELDS) or any(
+        name in given_fields for name in _TAINT_FIELDS
+    ):
         plans.append(
-            taint_node(view, ref, {name: said[name] for name in _TAINT_FIELDS if name in said}, caller)
+            taint_node(
+                view,
+                ref,
+                {name: given_fields[name] for name in _TAINT_FIELDS if name in given_fields},
+                caller,
+            )
         )
-    if any(name in said for name in _LABEL_FIELDS):
-        plans.append(label_node(view, ref, said, caller))
+    if any(name in given_fields for name in _LABEL_FIELDS):
+        plans.append(label_node(view, ref, given_fields, caller))
     return Plan(
         tuple(record for plan in plans for record in plan.puts),
         events=tuple(event for plan in plans for event in plan.events),
@@ -170,20 +193,21 @@ def change_node(view: View, ref: str, body: object, caller: Caller) -> Plan:
     )
 
 
-def label_node(view: View, ref: str, said: Mapping[str, object], caller: Caller) -> Plan:
-    """`label` grants, or gives a key another value; `unlabel` takes away by key what was granted."""
+def label_node(view: View, ref: str, given_fields: Mapping[str, object], caller: Caller) -> Plan:
+    """Change the granted labels of a node: `label` adds or replaces values, `unlabel` removes keys."""
     access.require_cluster_wide(caller, Action.CHANGE_NODES)
-    added, gone = fields.granted_labels("label", said.get("label", {})), _parse_keys(said.get("unlabel", []))
-    if not added and not gone:
+    added = fields.granted_labels("label", given_fields.get("label", {}))
+    removed = _parse_keys(given_fields.get("unlabel", []))
+    if not added and not removed:
         raise BadField("label", "nothing is to change", _LABEL_HINT)
     node = find_node(view, ref)
     before = node.spec.labels
-    missing = [key for key in gone if key not in before]
+    missing = [key for key in removed if key not in before]
     if missing:
         has = ", ".join(before) or "none"
         reason = f"node {node.spec.name} was not granted the label {missing[0]}"
         raise NotFound(reason, field="unlabel", hint=f"it was granted {has}; its agent declares the others")
-    labels = {key: value for key, value in before.items() if key not in gone} | added
+    labels = {key: value for key, value in before.items() if key not in removed} | added
     if len(labels) > LABELS_MAX:
         raise BadField("label", f"the node would have {len(labels)}", f"a node has at most {LABELS_MAX}")
     if labels == before:
@@ -199,46 +223,48 @@ def label_node(view: View, ref: str, said: Mapping[str, object], caller: Caller)
 def _parse_keys(value: object) -> list[str]:
     if not isinstance(value, list) or len(value) > LABELS_MAX:
         raise BadField("unlabel", "is not a short list", _LABEL_HINT)
-    keys = [fields.text("unlabel", one, NAME_LENGTH_MAX) for one in value]
+    keys = [fields.text("unlabel", key, NAME_LENGTH_MAX) for key in value]
     for key in keys:
         fields.require_grantable("unlabel", key)
     return keys
 
 
 def taint_node(view: View, ref: str, body: object, caller: Caller) -> Plan:
-    """`taint` adds, or gives a key another value; `untaint` takes away by key, or by key and value."""
+    """Change the taints of a node: `taint` adds or replaces, `untaint` removes by key or by key and value."""
     access.require_cluster_wide(caller, Action.CHANGE_NODES)
-    said = fields.known_fields(body, ("taint", "untaint"))
-    added, gone = _parse_taints(said, "taint"), _parse_taints(said, "untaint")
-    if not added and not gone:
+    given_fields = fields.known_fields(body, ("taint", "untaint"))
+    added, removed = _parse_taints(given_fields, "taint"), _parse_taints(given_fields, "untaint")
+    if not added and not removed:
         raise BadField("taint", "nothing is to change", 'write {"taint": ["dedicated=ci"]}')
     node = find_node(view, ref)
-    wish = node.intent or NodeIntent(node.spec.id)
-    missing = [one for one in gone if not any(_matches(one, taint) for taint in wish.taints)]
+    intent = node.intent or NodeIntent(node.spec.id)
+    missing = [term for term in removed if not any(_matches(term, taint) for taint in intent.taints)]
     if missing:
-        has = ", ".join(wish.taints) or "none"
+        has = ", ".join(intent.taints) or "none"
         raise NotFound(
             f"node {node.spec.name} has no taint {missing[0]}", field="untaint", hint=f"it has {has}"
         )
     kept = {
-        _taint_key(taint): taint for taint in wish.taints if not any(_matches(one, taint) for one in gone)
+        _taint_key(taint): taint
+        for taint in intent.taints
+        if not any(_matches(term, taint) for term in removed)
     }
     taints = tuple(sorted((kept | {_taint_key(taint): taint for taint in added}).values()))
     if len(taints) > TAINTS_MAX:
         raise BadField("taint", f"the node would have {len(taints)}", f"a node has at most {TAINTS_MAX}")
-    if taints == wish.taints:
+    if taints == intent.taints:
         return Plan(answer=node.spec.id, fenced=True)
     why = f"{caller.name} sets the taints of node {node.spec.name}: {', '.join(taints) or 'none'}"
-    event = EventRecord("node.changed", why, node=node.spec.id, state=wish.eligibility.value)
-    changed = msgspec.structs.replace(wish, taints=taints)
+    event = EventRecord("node.changed", why, node=node.spec.id, state=intent.eligibility.value)
+    changed = msgspec.structs.replace(intent, taints=taints)
     return Plan((changed,), events=(event,), why=why, answer=node.spec.id)
 
 
-def _parse_taints(said: Mapping[str, object], field: str) -> list[str]:
-    value = said.get(field, [])
+def _parse_taints(given_fields: Mapping[str, object], field: str) -> list[str]:
+    value = given_fields.get(field, [])
     if not isinstance(value, list) or len(value) > TAINTS_MAX:
         raise BadField(field, "is not a short list", 'write {"taint": ["dedicated=ci"]}')
-    return [_parse_taint(field, one) for one in value]
+    return [_parse_taint(field, taint) for taint in value]
 
 
 def _parse_taint(field: str, value: object) -> str:
@@ -254,5 +280,51 @@ def _taint_key(taint: str) -> str:
     return taint.partition("=")[0]
 
 
-def _matches(said: str, taint: str) -> bool:
-    return said in (taint, _taint_key(taint))
+def _matches(term: str, taint: str) -> bool:
+    return term in (taint, _taint_key(taint))
+
+
+def release_brake(view: View, body: object, caller: Caller, now: Instant) -> Plan:
+    """Confirm that silent nodes are lost: those named, or all. Their tasks may then start elsewhere.
+
+    The confirmation carries the time: it does not hold for a node that reports later and is silent again.
+    """
+    access.require_cluster_wide(caller, Action.CHANGE_NODES)
+    named = fields.known_fields(body, ("nodes",)).get("nodes")
+    chosen = list(view.nodes.values()) if named is None else _find_named_nodes(view, named)
+    silent = [node for node in chosen if node.status is not None and node.status.state is NodeState.SUSPECT]
+    if not silent:
+        raise Conflict("none of these nodes is silent", hint="see rota node ls")
+    puts = [
+        msgspec.structs.replace(node.intent or NodeIntent(node.spec.id), gone_at_ms=now.ms) for node in silent
+    ]
+    names = sorted(node.spec.name for node in silent)
+    listed = ", ".join(names[:_NODES_NAMED_MAX]) + (", ..." if len(names) > _NODES_NAMED_MAX else "")
+    nodes = "these nodes are" if len(names) > 1 else "this node is"
+    why = f"{caller.name} confirms that {nodes} lost: {listed}"
+    event = EventRecord("cluster.brake", why, state="released")
+    return Plan(tuple(puts), events=(event,), why=why, answer=names)
+
+
+def _find_named_nodes(view: View, value: object) -> list[NodeView]:
+    if not isinstance(value, list) or not all(isinstance(ref, str) for ref in value):
+        raise BadField("nodes", "is not a list of names", 'write ["a", "b"], or leave it out for all')
+    return [find_node(view, ref) for ref in value]
+
+
+def set_report_interval(before: ReportInterval, least_ms: int, most_ms: int, caller: Caller) -> Plan:
+    """Set the bounds of the load report interval; 0 for both: as configured."""
+    access.require_cluster_wide(caller, Action.CHANGE_NODES)
+    hint = f"write {REPORT_LEAST_MS} to {REPORT_MOST_MS}, or 0 for both"
+    if (least_ms, most_ms) != (0, 0):
+        for field, value in (("least_ms", least_ms), ("most_ms", most_ms)):
+            if not REPORT_LEAST_MS <= value <= REPORT_MOST_MS:
+                raise BadField(field, f"{value} ms is out of range", hint)
+        if least_ms > most_ms:
+            raise BadField("least_ms", f"{least_ms} ms is more than most_ms, {most_ms} ms", hint)
+    interval = ReportInterval(least_ms, most_ms)
+    if interval == before:
+        return Plan(answer=interval, fenced=True)
+    text = f"every {least_ms / 1000:g} to {most_ms / 1000:g} s" if most_ms else "as configured"
+    why = f"{caller.name} sets the load reports of nodes to {text}"
+    return Plan((interval,), events=(EventRecord("node.pace", why),), why=why, answer=interval)

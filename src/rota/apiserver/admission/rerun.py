@@ -1,4 +1,4 @@
-"""The wish that an ended job runs once more, or only what of it has not succeeded: as a new job."""
+"""Rerun: an ended job + the view -> a new job with all of its tasks, or those that did not succeed."""
 
 from itertools import groupby
 from typing import NamedTuple
@@ -25,28 +25,30 @@ _SUCCEEDED = int(Phase.SUCCEEDED)
 
 class RerunSelection(NamedTuple):
     body: object
-    key: str | None = None  # for which there is one new job only
+    key: str | None = None  # idempotency key
 
 
 def rerun_job(view: View, ref: str, wanted: RerunSelection, caller: Caller, now: Instant) -> Plan:
-    """Its tasks keep their indices; what succeeded is carried over. An ended job itself never changes."""
-    said, key = fields.known_fields(wanted.body, ("failed",)), wanted.key
+    """Submit an ended job again. Tasks keep their indices; with `failed`, succeeded ones are carried over."""
+    given, key = fields.known_fields(wanted.body, ("failed",)), wanted.key
     job = find_job(view, ref, caller)
     access.require_in_namespace(caller, Action.SUBMIT, job.spec.namespace)
     if job.status is None or not job.status.ended:
         raise Conflict(f"job {job.spec.id} has not ended", hint=f"wait for it: rota wait {job.spec.id}")
-    carried = _succeeded_ranges(job) if fields.flag("failed", said.get("failed", False)) else ()
-    wish = _rerun_spec(job.spec, carried, now)
-    before = find_earlier_submit(view, wish, key)
+    carried = _succeeded_ranges(job) if fields.flag("failed", given.get("failed", False)) else ()
+    requested = _rerun_spec(job.spec, carried, now)
+    before = find_earlier_submit(view, requested, key)
     if before is not None:
         return Plan(answer=SubmitResult(before, new=False))
     require_capacity(view)
-    admitted(view, wish, ("priority",))
+    admitted(view, requested, ("priority",))
     number = view.counters.jobs + 1
-    spec = msgspec.structs.replace(wish, id=JobId(str(number)), submitted_at_ms=now.wall_ms, user=caller.name)
-    keys = () if key is None else (SubmitKey(spec.namespace, key, spec.id, spec_digest(wish)),)
-    what = f"what has not succeeded of job {job.spec.id}" if carried else f"job {job.spec.id}"
-    why = f"{caller.name} lets {what} run once more, as job {spec.id}"
+    spec = msgspec.structs.replace(
+        requested, id=JobId(str(number)), submitted_at_ms=now.wall_ms, user=caller.name
+    )
+    keys = () if key is None else (SubmitKey(spec.namespace, key, spec.id, spec_digest(requested)),)
+    what = f"the tasks of job {job.spec.id} that did not succeed" if carried else f"job {job.spec.id}"
+    why = f"{caller.name} reruns {what}, as job {spec.id}"
     return Plan(
         (spec, Counters(number, view.counters.nodes), *keys),
         events=(EventRecord("job.submitted", why, job=spec.id),),
@@ -56,7 +58,7 @@ def rerun_job(view: View, ref: str, wanted: RerunSelection, caller: Caller, now:
 
 
 def _rerun_spec(old: JobSpec, carried: tuple[tuple[int, int], ...], now: Instant) -> JobSpec:
-    """What it waited for has ended; a deadline that has passed is none."""
+    """The spec of the new job, without dependencies, and without a deadline that has passed."""
     deadline = old.deadline_at_ms
     return msgspec.structs.replace(
         old,
@@ -74,7 +76,7 @@ def _rerun_spec(old: JobSpec, carried: tuple[tuple[int, int], ...], now: Instant
 
 
 def _succeeded_ranges(job: JobView) -> tuple[tuple[int, int], ...]:
-    """From .. to, rising."""
+    """Ranges of indices that succeeded, first to last, in ascending order; adjacent ones are joined."""
     spec = job.spec
     if spec.kind is not JobKind.BATCH or spec.gang:
         what = "its tasks start together" if spec.gang else f"a {spec.kind} has no tasks that succeed"
@@ -93,6 +95,6 @@ def _succeeded_ranges(job: JobView) -> tuple[tuple[int, int], ...]:
     if found == [(0, spec.size - 1)]:
         raise Conflict(f"all tasks of job {spec.id} succeeded", hint=f"run all again: rota rerun {spec.id}")
     if len(found) > CARRIED_MAX:
-        problem = f"what succeeded of job {spec.id} is in more than {CARRIED_MAX} parts"
+        problem = f"the tasks of job {spec.id} that succeeded are in more than {CARRIED_MAX} ranges"
         raise Conflict(problem, hint=f"run all again: rota rerun {spec.id}")
     return tuple(found)

@@ -1,7 +1,8 @@
-"""A backup's records -> those a new history begins with; and the operator's word that nodes may follow it.
+"""Restore: records of a backup -> the records that the server starts with; and the operator's confirmation.
 
-What happened since the backup is not known here: jobs were submitted, tasks placed, results reported. So no
-number is given out that may have been given out before, and nothing starts that may have started once.
+What happened after the backup is unknown: jobs were submitted, tasks placed, results reported. Two invariants
+must hold all the same. No id is used twice, so the counters jump ahead. No at_most_once task starts twice, so
+such jobs are paused until a user resumes them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,7 +24,7 @@ _WHY = "restored from a backup: it may have been started since"
 
 
 def restored_records(records: Iterable[Record], taken_at_ms: int, now: Instant) -> list[Record]:
-    """All of them; what may start once only is paused, until somebody who knows lets it go on."""
+    """All records of the backup, with counters ahead of any id in use and at_most_once jobs paused."""
     known = {record.key: record for record in records}
     counters = known.get(Counters().key, Counters())
     assert isinstance(counters, Counters)
@@ -36,17 +37,18 @@ def restored_records(records: Iterable[Record], taken_at_ms: int, now: Instant) 
 
 
 def accept_nodes(view: View, caller: Caller, seen_epoch: int, epoch: int, now: Instant) -> Plan:
-    """The operator says that no other server leads these nodes any more: they may follow this one.
+    """The operator's confirmation that no other server leads these nodes: they may follow this one.
 
-    What still runs under a lease of whoever led them ends by itself: until it has, no node is greeted.
+    Tasks may still run under leases of the previous leader. They end by themselves; no handshake of a node is
+    accepted before the longest of these leases has expired.
     """
     access.require_cluster_wide(caller, Action.RESTORE)
     before = view.restored
-    waits = before is not None and not before.accepted
-    if not waits and seen_epoch <= epoch:
+    is_waiting = before is not None and not before.accepted
+    if not is_waiting and seen_epoch <= epoch:
         hint = "`rota server status` names the nodes that are refused, and why"
         raise Conflict("no node waits to follow this server", hint=hint)
-    why = f"{caller.name} says that nodes may follow this server"
+    why = f"{caller.name} confirms that nodes may follow this server"
     if before is None:
         before = Restored(0, now.wall_ms)
     accepted = msgspec.structs.replace(before, accepted=True, open_at_ms=now.ms + _longest_lease_ms(view))
@@ -64,6 +66,6 @@ def _paused_intents(known: Mapping[Key, Record], now: Instant) -> Iterator[JobIn
             status = known.get(Key(f"job/{record.id}/status"))
             if isinstance(status, JobStatus) and status.ended:
                 continue
-            wish = known.get(Key(f"job/{record.id}/wish")) or JobIntent(record.id)
-            assert isinstance(wish, JobIntent)
-            yield msgspec.structs.replace(wish, paused=True, reason=wish.reason or _WHY, at_ms=now.ms)
+            intent = known.get(Key(f"job/{record.id}/wish")) or JobIntent(record.id)
+            assert isinstance(intent, JobIntent)
+            yield msgspec.structs.replace(intent, paused=True, reason=intent.reason or _WHY, at_ms=now.ms)

@@ -1,4 +1,8 @@
-"""What an attempt says came of its work -> a record of its own, once and for all; or why it is refused."""
+"""Results that an attempt reports -> a record, written once per attempt; or a refusal.
+
+A report comes from the task itself, from its node, or from an operator. It is accepted only for the current
+attempt, and only before its end is known.
+"""
 
 from typing import NamedTuple
 
@@ -19,7 +23,7 @@ from rota.model.view import JobView, View
 
 
 class AttemptRef(NamedTuple):
-    """Of an attempt, as an address has it."""
+    """Job, index and attempt number as in the URL."""
 
     job: str
     task: str  # its index
@@ -28,22 +32,22 @@ class AttemptRef(NamedTuple):
 
 class ResultReported(NamedTuple):
     result: ResultRecord
-    is_new: bool  # else it was reported before, in the same words
+    is_new: bool  # False: an equal result was reported before
 
 
 def report_result(view: View, name: AttemptRef, body: object, caller: Caller, now: Instant) -> Plan:
-    said = _parse_result(body)
+    parsed = _parse_result(body)
     job = _find_job(view, name, caller)
     index = task_index(job, name.task)
     attempt = parse_attempt_number(job, index, name.attempt)
     _require_reporter(view, job, (index, attempt), caller)
-    result = ResultRecord(job.spec.id, index, attempt, said.results, said.failure, now.wall_ms)
+    result = ResultRecord(job.spec.id, index, attempt, parsed.results, parsed.failure, now.wall_ms)
     before = job.results.get((index, attempt))
     if before is not None and before.says(result):
         return Plan(answer=ResultReported(before, is_new=False), fenced=True)
     if before is not None:
         raise Conflict(
-            f"{_describe_task(result)} has reported something else already", hint="what was said is kept"
+            f"{_describe_task(result)} has reported something else already", hint="the first report is kept"
         )
     _refuse_late(job, index, attempt)
     _check_size(view, job, result)
@@ -56,7 +60,10 @@ def report_result(view: View, name: AttemptRef, body: object, caller: Caller, no
 
 
 def is_start_unreported(view: View, name: AttemptRef) -> bool:
-    """Whether an attempt that is placed has not been told as running yet."""
+    """Whether an attempt is placed, and its node has not reported yet that it runs.
+
+    A task may report its result before the start message of its node arrives.
+    """
     job = view.jobs.get(JobId(name.job))
     if job is None:
         return False
@@ -69,12 +76,12 @@ def is_start_unreported(view: View, name: AttemptRef) -> bool:
     if ints(job.attempts[block], "number")[position] != attempt:
         return False
     status = job.statuses.get(block)
-    is_told = status is not None and ints(status, "number")[position] == attempt
-    return status is None or not is_told or status.state[position] < AttemptState.RUNNING
+    is_current = status is not None and ints(status, "number")[position] == attempt
+    return status is None or not is_current or status.state[position] < AttemptState.RUNNING
 
 
 def parse_attempt_number(job: JobView, index: int, text: str) -> int:
-    """That there is, or was."""
+    """Parse an attempt number, and check that the attempt exists or existed."""
     block, position = divmod(index, BLOCK_TASKS)
     last = ints(job.attempts[block], "number")[position] if block in job.attempts else 0
     number = int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else 0
@@ -89,8 +96,8 @@ class _ParsedResult(NamedTuple):
 
 
 def _parse_result(body: object) -> _ParsedResult:
-    said = fields.known_fields(body, ("results", "failure"))
-    results = said.get("results")
+    given = fields.known_fields(body, ("results", "failure"))
+    results = given.get("results")
     if results is None:
         results = {}
     if not isinstance(results, dict):
@@ -99,28 +106,28 @@ def _parse_result(body: object) -> _ParsedResult:
         raise BadField("results", "is nested too deeply", f"write at most {RESULT_NESTING_MAX} levels")
     encoded = msgspec.json.encode(results, order="sorted")
     if len(encoded) > RESULT_BYTES_MAX:
-        hint = f"write at most {RESULT_BYTES_MAX}; what is larger belongs into ROTA_OUTPUT_DIR"
+        hint = f"write at most {RESULT_BYTES_MAX}; write larger ones to ROTA_OUTPUT_DIR"
         raise BadField("results", f"has {len(encoded)} bytes", hint)
-    failure = said.get("failure")
+    failure = given.get("failure")
     return _ParsedResult(encoded, None if failure is None else fields.text("failure", failure))
 
 
 def _find_job(view: View, name: AttemptRef, caller: Caller) -> JobView:
-    """A task sees its own job, a node those of its attempts; which these are is looked at later."""
+    """The job, if the caller may see it. Whether it may report on the attempt is checked later."""
     if caller.node is not None and JobId(name.job) in view.jobs:
         return view.jobs[JobId(name.job)]
     if caller.task is None:
         return find_job(view, name.job, caller)
     if name != (caller.task.job, str(caller.task.task), str(caller.task.attempt)):
-        raise NotAllowed(f"this token speaks for {caller.name} only")
+        raise NotAllowed(f"this token may report for {caller.name} only")
     job = view.jobs.get(JobId(caller.task.job))
     if job is None:
-        raise NotFound(f"there is no job {caller.task.job}, any more")
+        raise NotFound(f"job {caller.task.job} does not exist any more")
     return job
 
 
 def _require_reporter(view: View, job: JobView, attempt: tuple[int, int], caller: Caller) -> None:
-    """An attempt is spoken for by its own task, by the node that it was placed on, and by operators."""
+    """Only the task itself, the node that it was placed on, and operators may report on an attempt."""
     if caller.task is None and caller.node is None:
         require_in_namespace(caller, Action.REPORT, job.spec.namespace)
         return
@@ -128,16 +135,16 @@ def _require_reporter(view: View, job: JobView, attempt: tuple[int, int], caller
         raise NotAllowed(f"{caller.name} is not known here")
     index, number = attempt
     block, position = divmod(index, BLOCK_TASKS)
-    speaks_for = caller.node if caller.task is None else NodeId(caller.task.node)
-    node = None if speaks_for is None else view.nodes.get(speaks_for)
+    reporter = caller.node if caller.task is None else NodeId(caller.task.node)
+    node = None if reporter is None else view.nodes.get(reporter)
     if node is not None and node.revoked:
         raise NotAllowed(f"node {node.spec.name} was revoked")
-    if _placed_node(job.attempts[block], position, number) not in (None, speaks_for):
+    if _placed_node(job.attempts[block], position, number) not in (None, reporter):
         raise NotAllowed(f"attempt {number} of task {index} of job {job.spec.id} is on another node")
 
 
 def _placed_node(block: AttemptBlock, position: int, attempt: int) -> NodeId | None:
-    """None: of so old an attempt nobody knows."""
+    """The node of an attempt; None: the attempt is too old to be in the records."""
     if ints(block, "number")[position] == attempt:
         return block.nodes[ints(block, "node")[position]]
     return next((old.node for old in block.older if (old.position, old.number) == (position, attempt)), None)
@@ -147,7 +154,7 @@ def _refuse_late(job: JobView, index: int, attempt: int) -> None:
     block, position = divmod(index, BLOCK_TASKS)
     current = ints(job.attempts[block], "number")[position]
     if attempt != current:
-        raise Conflict(f"attempt {attempt} is stale: attempt {current} has taken its place")
+        raise Conflict(f"attempt {attempt} is stale: attempt {current} has replaced it")
     status = job.statuses.get(block)
     is_known = status is not None and ints(status, "number")[position] == attempt
     if status is not None and is_known and status.state[position] >= ATTEMPT_FIRST_END:
@@ -158,11 +165,11 @@ def _refuse_late(job: JobView, index: int, attempt: int) -> None:
 
 def _check_size(view: View, job: JobView, result: ResultRecord) -> None:
     if view.disk_low:
-        raise StoreFull("the server's disk is nearly full: results cannot be kept now")
+        raise StoreFull("the server's disk is nearly full: no result can be stored now")
     if job.results_bytes + result.size > RESULTS_BYTES_MAX:
         raise Conflict(
             f"the results of job {job.spec.id} would be more than {RESULTS_BYTES_MAX} bytes",
-            hint="what is large belongs into ROTA_OUTPUT_DIR",
+            hint="write large results to ROTA_OUTPUT_DIR",
         )
 
 
@@ -172,7 +179,7 @@ def _describe_task(result: ResultRecord) -> str:
 
 def _reported_event(result: ResultRecord) -> EventRecord:
     what = "its results" if result.failure is None else f"a failure: {result.failure}"
-    told = {"results": msgspec.Raw(result.results), "failure": result.failure}
+    payload = {"results": msgspec.Raw(result.results), "failure": result.failure}
     return EventRecord(
         "task.reported",
         f"{_describe_task(result)} reported {what}",
@@ -180,5 +187,5 @@ def _reported_event(result: ResultRecord) -> EventRecord:
         indices=((result.index, result.index),),
         attempt=result.attempt,
         state="succeeded" if result.failure is None else "failed",
-        result=msgspec.json.encode(told).decode(),
+        result=msgspec.json.encode(payload).decode(),
     )

@@ -1,4 +1,9 @@
-"""Some fields of a spec, given anew + the job as it is -> the spec's next version, or Rejected."""
+"""Update and rollback: a patch of some fields + the job -> the next version of its spec, or a refusal.
+
+Some fields take effect on running attempts immediately, the others from the next attempt of each task on.
+Where running tasks are to be replaced, the plan also holds the intent for it, which the rollout controller
+carries out.
+"""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -7,6 +12,7 @@ import msgspec
 
 from rota.apiserver import access
 from rota.apiserver.access import Action, Caller
+from rota.apiserver.admission.live_attempts import require_active
 from rota.apiserver.lookup import find_job
 from rota.apiserver.spec import fields, job_body
 from rota.apiserver.spec.consistency import refuse_affinity_cycle
@@ -33,38 +39,41 @@ TIME_FIELDS = ("deadline", "expect", "timeout")
 
 
 class UpdateRequest(NamedTuple):
-    """An update: which fields, and how it is to be made."""
+    """An update: the patch, and how it is applied."""
 
     fields: object
     if_version: int | None = None  # only on top of this version
-    replace: bool = False  # what runs an older version makes way
-    max_parallel: int | None = None  # so many at one time; None: as the job says
+    replace: bool = False  # running tasks of older versions are replaced
+    max_parallel: int | None = None  # tasks replaced at one time; None: as in the spec
 
 
 class UpdateResult(NamedTuple):
     job: JobSpec
-    at_once: tuple[str, ...]  # fields that changed and hold for what runs
-    from_next_attempt: tuple[str, ...]  # and those that hold from a task's next attempt on
+    at_once: tuple[str, ...]  # changed fields that apply to running attempts
+    from_next_attempt: tuple[str, ...]  # changed fields that apply from the next attempt of a task on
 
 
-def update_job(view: View, ref: str, wanted: UpdateRequest, caller: Caller, now: Instant) -> Plan:
-    """What is so already needs no precondition: an update whose answer was lost may be repeated."""
+def update_job(view: View, ref: str, request: UpdateRequest, caller: Caller, now: Instant) -> Plan:
+    """Admit an update. One that changes nothing is accepted without its precondition.
+
+    A client whose answer was lost can therefore repeat the update with the same `if_version`.
+    """
     job = find_job(view, ref, caller)
     access.require_in_namespace(caller, Action.SUBMIT, job.spec.namespace)
-    _refuse_ended(job)
-    patch = fields.known_fields(wanted.fields, SPEC_FIELDS)
+    require_active(job, "submit it again")
+    patch = fields.known_fields(request.fields, SPEC_FIELDS)
     spec = _with_assessed_needs(view, job.spec, patched_spec(job.spec, patch, now.wall_ms), patch)
     changed = [field for field in patch if _field_value(spec, field) != _field_value(job.spec, field)]
     if changed:
-        _refuse_conflicts(job, spec, wanted, changed)
+        _refuse_conflicts(job, spec, request, changed)
         spec = begun(msgspec.structs.replace(spec, version=job.spec.version + 1))
-        # A deadline may be close by now: what the patch does not speak of is not refused for that.
+        # A deadline may be close by now: an update that leaves the times alone is not refused for that.
         check_spec(spec, now.wall_ms if any(field in patch for field in TIME_FIELDS) else 0)
         refuse_affinity_cycle(view, spec)
         check_update(view, job.spec, spec)
     puts: list[Record] = [spec, *_previous_version(job, spec)] if changed else []
-    wish = _replacement_intent(job, spec, wanted)
-    puts += [] if wish is None else [wish]
+    intent = _replacement_intent(job, spec, request)
+    puts += [] if intent is None else [intent]
     at_once = tuple(field for field in changed if field in IMMEDIATE_FIELDS)
     later = tuple(field for field in changed if field not in IMMEDIATE_FIELDS)
     why = f"{caller.name} updates job {spec.id} to version {spec.version}: {', '.join(changed) or 'replace'}"
@@ -79,7 +88,7 @@ def update_job(view: View, ref: str, wanted: UpdateRequest, caller: Caller, now:
 
 
 def patched_spec(old: JobSpec, patch: Mapping[str, Any], wall_ms: int) -> JobSpec:
-    """The spec with the fields that are given; the whole is checked as if it were submitted."""
+    """The spec with the patch applied, checked as a whole like a submit."""
     for field in IMMUTABLE_FIELDS:
         if field in patch:
             raise BadField(field, "cannot be changed", "submit another job")
@@ -90,20 +99,20 @@ def patched_spec(old: JobSpec, patch: Mapping[str, Any], wall_ms: int) -> JobSpe
 
 
 def _with_assessed_needs(view: View, old: JobSpec, new: JobSpec, patch: Mapping[str, Any]) -> JobSpec:
-    """What is given is its own word from now on; what is null, as if nothing had ever been said of it."""
+    """The new spec with needs and their origins: a given amount is explicit, null is derived again."""
     resources = patch.get("resources", {})
     if resources is None:
         resources = dict.fromkeys(name for name in old.needs if name not in BUILT_IN_RESOURCES)
-    said = {**resources, **{name: patch[name] for name in BUILT_IN_RESOURCES if name in patch}}
-    if not said:
+    given = {**resources, **{name: patch[name] for name in BUILT_IN_RESOURCES if name in patch}}
+    if not given:
         return new
-    unsaid = [name for name, amount in said.items() if amount is None]
+    reset = [name for name, amount in given.items() if amount is None]
     fresh = assess_needs(
-        view, with_origins(new, [name for name in old.origins.keys() | new.needs if name not in unsaid])
+        view, with_origins(new, [name for name in old.origins.keys() | new.needs if name not in reset])
     )
-    origins = {**old.origins, **dict.fromkeys(said, NeedOrigin.EXPLICIT)}
-    origins |= {name: fresh.origins[name] for name in unsaid if name in fresh.origins}
-    observed = {name: amount for name, amount in old.observed.items() if name not in said} | fresh.observed
+    origins = {**old.origins, **dict.fromkeys(given, NeedOrigin.EXPLICIT)}
+    origins |= {name: fresh.origins[name] for name in reset if name in fresh.origins}
+    observed = {name: amount for name, amount in old.observed.items() if name not in given} | fresh.observed
     return msgspec.structs.replace(new, needs=fresh.needs, origins=origins, observed=observed)
 
 
@@ -113,32 +122,35 @@ def _field_value(spec: JobSpec, field: str) -> object:
     return [getattr(spec, name) for name in SPEC_ATTRIBUTES[field]]
 
 
-def _refuse_conflicts(job: JobView, spec: JobSpec, wanted: UpdateRequest, changed: list[str]) -> None:
+def _refuse_conflicts(job: JobView, spec: JobSpec, request: UpdateRequest, changed: list[str]) -> None:
     old = job.spec
-    if wanted.if_version not in (None, old.version):
-        hint = f"look at it again: rota show {old.id}"
-        raise Conflict(f"job {old.id} is at version {old.version}, not {wanted.if_version}", hint=hint)
+    if request.if_version not in (None, old.version):
+        hint = f"see its current version: rota show {old.id}"
+        raise Conflict(f"job {old.id} is at version {old.version}, not {request.if_version}", hint=hint)
     if "count" in changed and spec.kind is JobKind.SYSTEM:
         raise BadField("count", "a system job has a task on every node", "leave it out")
     if "count" in changed and spec.gang:
         raise BadField("count", "a gang starts together", "submit another job")
     if (spec.lease_ms, spec.lease_margin_ms) != (old.lease_ms, old.lease_margin_ms) and job.task_counts.live:
-        which = next(one for one in changed if one in ("lease", "lease_margin", "run"))
-        problem = f"{job.task_counts.live} tasks of job {old.id} hold leases by which their nodes go on"
+        which = next(field for field in changed if field in ("lease", "lease_margin", "run"))
+        problem = f"{job.task_counts.live} tasks of job {old.id} run under leases of the old length"
         hint = f"stop them first: rota pause {old.id} --stop, and after this rota resume {old.id}"
         raise Conflict(problem, field=which, hint=hint)
     if spec.placement_inputs != old.placement_inputs and job.task_counts.live:
-        which = next((one for one in changed if one not in IMMEDIATE_FIELDS), "where")
+        which = next((field for field in changed if field not in IMMEDIATE_FIELDS), "where")
         hint = f"stop them first: rota pause {old.id} --stop, and after this rota resume {old.id}"
         raise Conflict(
-            f"{which} says where tasks may run, and {job.task_counts.live} of job {old.id} are on nodes",
+            f"{which} decides where tasks may run, and {job.task_counts.live} of job {old.id} are on nodes",
             field=which,
             hint=hint,
         )
 
 
 def _previous_version(job: JobView, spec: JobSpec) -> tuple[JobPreviousVersion, ...]:
-    """What this version may go back to. What may run elsewhere was changed while nothing ran: no way back."""
+    """The version that a rollback returns to, for services.
+
+    An update of placement is made while no task is on a node, so there is nothing to roll back to.
+    """
     if not spec.is_service:
         return ()
     if spec.placement_inputs != job.spec.placement_inputs:
@@ -146,45 +158,38 @@ def _previous_version(job: JobView, spec: JobSpec) -> tuple[JobPreviousVersion, 
     return (previous_version(job.spec, job.intent, job.previous_version, job.rollout),)
 
 
-def _replacement_intent(job: JobView, spec: JobSpec, wanted: UpdateRequest) -> JobIntent | None:
-    """None: as before."""
-    if not wanted.replace:
+def _replacement_intent(job: JobView, spec: JobSpec, request: UpdateRequest) -> JobIntent | None:
+    """The intent to replace running tasks; None: no change."""
+    if not request.replace:
         return None
     if spec.run is RunMode.AT_MOST_ONCE:
-        raise Conflict(f"job {spec.id} runs at_most_once", hint="leave out --replace: what runs goes on")
+        raise Conflict(f"job {spec.id} runs at_most_once", hint="leave out --replace: running tasks continue")
     before = job.intent or JobIntent(spec.id)
-    most = wanted.max_parallel or spec.rollout.max_parallel
-    wish = msgspec.structs.replace(before, max_parallel=most)
+    max_parallel = request.max_parallel or spec.rollout.max_parallel
+    intent = msgspec.structs.replace(before, max_parallel=max_parallel)
     if before.replace != spec.version:
-        wish = msgspec.structs.replace(wish, replace=spec.version, spare=(), back_from=0, back_why=None)
-    return None if wish == before else wish
-
-
-def _refuse_ended(job: JobView) -> None:
-    if job.status is not None and job.status.ended:
-        raise Conflict(f"job {job.spec.id} has ended: {job.status.state}", hint="submit it again")
-    if job.intent is not None and job.intent.cancel:
-        raise Conflict(f"job {job.spec.id} is being canceled", hint="submit it again")
+        intent = msgspec.structs.replace(intent, replace=spec.version, spare=(), back_from=0, back_why=None)
+    return None if intent == before else intent
 
 
 def rollback_job(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan:
-    """Once: after it there is nothing to go back to until the next update."""
+    """Return a service to its previous version. It can be done once per update."""
     del now
     fields.known_fields(body, ())
     job = find_job(view, ref, caller)
     access.require_in_namespace(caller, Action.SUBMIT, job.spec.namespace)
-    if job.status is not None and job.status.ended:
-        raise Conflict(f"job {job.spec.id} has ended: {job.status.state}", hint="submit it again")
-    if job.intent is not None and job.intent.cancel:
-        raise Conflict(f"job {job.spec.id} is being canceled", hint="submit it again")
-    back = plan_rollback(job.spec, job.intent, job.previous_version, f"as {caller.name} wishes")
+    require_active(job, "submit it again")
+    back = plan_rollback(job.spec, job.intent, job.previous_version, f"as requested by {caller.name}")
     if back is None:
-        hint = "update it: rota job update --help" if job.spec.is_service else "only services go back"
-        raise Conflict(f"job {job.spec.id} has no version to go back to", hint=hint)
-    parse_spec(job_body.spec_to_body(back.spec))  # beside the number of tasks there are by now
+        hint = (
+            "update it: rota job update --help" if job.spec.is_service else "only services can be rolled back"
+        )
+        raise Conflict(f"job {job.spec.id} has no version to roll back to", hint=hint)
+    # The number of tasks may have changed since: check the previous version together with it.
+    parse_spec(job_body.spec_to_body(back.spec))
     refuse_affinity_cycle(view, back.spec)
     check_update(view, job.spec, back.spec)
-    before = f"what it was before version {back.wish.back_from}"
-    why = f"{caller.name} lets job {job.spec.id} go back to {before}, as version {back.spec.version}"
+    target = f"its state before version {back.wish.back_from}"
+    why = f"{caller.name} rolls job {job.spec.id} back to {target}, as version {back.spec.version}"
     event = EventRecord("job.rollout", why, job=job.spec.id, state="back")
     return Plan(tuple(back), events=(event,), why=why, answer=job.spec.id)

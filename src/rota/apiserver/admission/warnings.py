@@ -1,4 +1,8 @@
-"""A JobSpec + the nodes there are -> warnings: what nobody could give it now, though that may change."""
+"""A JobSpec + the nodes that exist -> warnings: requirements that no node satisfies now.
+
+They are warnings and not errors, since a node that satisfies them may join later. Only labels, taints and
+capacity of nodes count, not what is free, nor whether a node is connected or open.
+"""
 
 from collections.abc import Collection, Iterator, Mapping
 from difflib import get_close_matches
@@ -15,9 +19,9 @@ from rota.model.sandbox import SANDBOX
 from rota.model.shape import Constraint, Op, is_repelled
 from rota.model.view import View
 
-WARNINGS_MAX = 8  # warnings of one job: each is one pass over the nodes, and a line to read
-_VALUES_SHOWN = 3  # values named in one warning
-_NAMES_COMPARED = 1_000  # names among which the nearest is looked for
+WARNINGS_MAX = 8  # of one job: each costs a pass over the nodes, and the user a line to read
+_VALUES_SHOWN = 3  # in one warning
+_NAMES_COMPARED = 1_000  # in the search for the closest match
 _RESOURCE_FIELDS = (CPU, MEMORY, DISK, GPU)
 
 
@@ -28,44 +32,48 @@ class SubmitWarning(NamedTuple):
     text: str
 
 
-def submit_warnings(view: View, spec: JobSpec, asked: Collection[str]) -> tuple[SubmitWarning, ...]:
-    """`asked` are the fields the user wrote. Whatever some node has is found by looking at few."""
+def submit_warnings(view: View, spec: JobSpec, given_fields: Collection[str]) -> tuple[SubmitWarning, ...]:
+    """`given_fields` are the fields that the user wrote, so that a warning names the one to change.
+
+    It runs on every submit: a requirement that many nodes satisfy is found after looking at few of them.
+    """
     if all(entry.status is None for entry in view.nodes.values()):
-        return ()  # whoever submits before the first node joins knows that it waits
-    places = NodeInventory(view)
-    each = (
-        _constraint_warnings(places, spec, asked),
-        _preference_warnings(places, spec),
-        _resource_warnings(places, spec),
+        return ()  # without any node the user knows that the job waits
+    inventory = NodeInventory(view)
+    groups = (
+        _constraint_warnings(inventory, spec, given_fields),
+        _preference_warnings(inventory, spec),
+        _resource_warnings(inventory, spec),
     )
-    found = tuple(islice(chain(*each), WARNINGS_MAX))
-    return found or tuple(_combined_warnings(places, spec))
+    found = tuple(islice(chain(*groups), WARNINGS_MAX))
+    return found or tuple(_combined_warnings(inventory, spec))
 
 
 class NodeInventory:
-    """What is said of the nodes there are. Looked at by value: most nodes say the same."""
+    """Labels, taints and capacity of all nodes. A label is tested once per value: most nodes share it."""
 
     def __init__(self, view: View) -> None:
-        room = view.node_table
-        all_are_there = len(view.nodes) == room.size
-        slots = range(room.size) if all_are_there else [room.slot[node] for node in view.nodes]
-        self.labels = room.labels if all_are_there else [room.labels[slot] for slot in slots]
-        self.taints = room.taints if all_are_there else [room.taints[slot] for slot in slots]
-        self._slots = slice(room.size) if all_are_there else slots
-        self._room = room
-        self.matching: list[int] = []  # nodes that satisfied one condition or another
+        table = view.node_table
+        # The slot of a deleted node keeps its labels until another node gets it: leave such slots out.
+        no_free_slots = len(view.nodes) == table.size
+        slots = range(table.size) if no_free_slots else [table.slot[node] for node in view.nodes]
+        self.labels = table.labels if no_free_slots else [table.labels[slot] for slot in slots]
+        self.taints = table.taints if no_free_slots else [table.taints[slot] for slot in slots]
+        self._slots = slice(table.size) if no_free_slots else slots
+        self._table = table
+        self.matching: list[int] = []  # nodes that satisfied some constraint: likely to satisfy all
 
     def capacity(self, resource: str) -> Array | None:
-        row = self._room.rows.get(resource)
-        return None if row is None else self._room.capacity[row, self._slots]
+        row = self._table.rows.get(resource)
+        return None if row is None else self._table.capacity[row, self._slots]
 
-    def any_satisfies(self, condition: Constraint) -> bool:
+    def any_satisfies(self, constraint: Constraint) -> bool:
         seen: set[str | None] = set()
         for at, labels in enumerate(self.labels):
-            value = labels.get(condition.label)
+            value = labels.get(constraint.label)
             if value not in seen:
                 seen.add(value)
-                if condition.holds(labels):
+                if constraint.holds(labels):
                     self.matching.append(at)
                     return True
         return False
@@ -75,102 +83,105 @@ class NodeInventory:
 
     @cached_property
     def label_names(self) -> list[str]:
-        """Of all labels."""
+        """The names of all labels, sorted."""
         return sorted({name for labels in self.labels for name in labels})
 
     def copies_per_node(self, spec: JobSpec) -> Array | None:
-        """How many of its tasks each holds when it has nothing else; None: none does."""
+        """How many tasks of the job each node holds when empty; None: no node has one of its resources."""
         held: Array | None = None
         for resource, amount in spec.needs.items():
-            there = self.capacity(resource)
-            if there is None:
+            capacity = self.capacity(resource)
+            if capacity is None:
                 return None
             if resource == GPU and amount < WHOLE_GPU:
-                copies = there // WHOLE_GPU * (WHOLE_GPU // amount)
+                copies = capacity // WHOLE_GPU * (WHOLE_GPU // amount)
             else:
-                copies = there // amount
+                copies = capacity // amount
             held = copies if held is None else held.clip(max=copies)
         return held
 
 
 def _constraint_warnings(
-    places: NodeInventory, spec: JobSpec, asked: Collection[str]
+    inventory: NodeInventory, spec: JobSpec, given_fields: Collection[str]
 ) -> Iterator[SubmitWarning]:
-    fields = {label: field for field, label in LABEL_SHORTHANDS.items() if field in asked}
-    for condition in dict.fromkeys(spec.conditions):
-        if condition == RUNTIME and not places.any_satisfies(condition):
+    fields = {label: field for field, label in LABEL_SHORTHANDS.items() if field in given_fields}
+    for constraint in dict.fromkeys(spec.conditions):
+        if constraint == RUNTIME and not inventory.any_satisfies(constraint):
             yield SubmitWarning("image", "no node has a container runtime now")
-        elif condition == SANDBOX and not places.any_satisfies(condition):
+        elif constraint == SANDBOX and not inventory.any_satisfies(constraint):
             yield SubmitWarning("sandbox", "no node has a bubblewrap that works now")
-        elif not places.any_satisfies(condition):
-            field = fields.get(condition.label, "where") if condition.op is Op.EQUAL else "where"
-            yield SubmitWarning(field, _unmet(places, condition))
+        elif not inventory.any_satisfies(constraint):
+            field = fields.get(constraint.label, "where") if constraint.op is Op.EQUAL else "where"
+            yield SubmitWarning(field, _unsatisfied(inventory, constraint))
 
 
-def _preference_warnings(places: NodeInventory, spec: JobSpec) -> Iterator[SubmitWarning]:
+def _preference_warnings(inventory: NodeInventory, spec: JobSpec) -> Iterator[SubmitWarning]:
     for preference in dict.fromkeys(spec.prefer):
-        if preference.weight > 0 and not places.any_satisfies(preference.condition):
-            yield SubmitWarning("prefer", f"{_unmet(places, preference.condition)}, so it changes nothing")
-    overs = [("near", one.over) for one in spec.near]
-    overs += [("apart", one.over) for one in spec.apart]
-    overs += [("spread", one.over) for one in spec.spread]
-    for field, label in dict.fromkeys(overs):
-        if not any(label in labels for labels in places.labels):
-            yield SubmitWarning(field, _no_label(places, label))
+        if preference.weight > 0 and not inventory.any_satisfies(preference.condition):
+            yield SubmitWarning(
+                "prefer", f"{_unsatisfied(inventory, preference.condition)}, so it has no effect"
+            )
+    domains = [("near", term.over) for term in spec.near]
+    domains += [("apart", term.over) for term in spec.apart]
+    domains += [("spread", term.over) for term in spec.spread]
+    for field, label in dict.fromkeys(domains):
+        if not any(label in labels for labels in inventory.labels):
+            yield SubmitWarning(field, _no_label(inventory, label))
 
 
-def _unmet(places: NodeInventory, condition: Constraint) -> str:
-    known = places.values(condition.label)
-    if condition.label == "node" and condition.op is Op.EQUAL:
-        return f"there is no node {condition.values[0]} now{_nearest(condition.values[0], known)}"
+def _unsatisfied(inventory: NodeInventory, constraint: Constraint) -> str:
+    known = inventory.values(constraint.label)
+    if constraint.label == "node" and constraint.op is Op.EQUAL:
+        return f"there is no node {constraint.values[0]} now{_nearest(constraint.values[0], known)}"
     if not known:
-        return _no_label(places, condition.label)
+        return _no_label(inventory, constraint.label)
     few = ", ".join(known[:_VALUES_SHOWN]) + (", ..." if len(known) > _VALUES_SHOWN else "")
-    return f"no node satisfies '{condition}' now: {condition.label} is {few}"
+    return f"no node satisfies '{constraint}' now: {constraint.label} is {few}"
 
 
-def _no_label(places: NodeInventory, label: str) -> str:
-    return f"no node has the label {label} now{_nearest(label, places.label_names)}"
+def _no_label(inventory: NodeInventory, label: str) -> str:
+    return f"no node has the label {label} now{_nearest(label, inventory.label_names)}"
 
 
-def _nearest(word: str, known: list[str]) -> str:
-    near = get_close_matches(word, known[:_NAMES_COMPARED], 1)
+def _nearest(name: str, known: list[str]) -> str:
+    near = get_close_matches(name, known[:_NAMES_COMPARED], 1)
     return f"; did you mean {near[0]}?" if near else ""
 
 
-def _resource_warnings(places: NodeInventory, spec: JobSpec) -> Iterator[SubmitWarning]:
+def _resource_warnings(inventory: NodeInventory, spec: JobSpec) -> Iterator[SubmitWarning]:
     for resource, amount in spec.needs.items():
-        there = places.capacity(resource)
-        most = 0 if there is None else int(there.max())
+        capacity = inventory.capacity(resource)
+        largest = 0 if capacity is None else int(capacity.max())
         field = resource if resource in _RESOURCE_FIELDS else "resources"
-        if not most:
+        if not largest:
             yield SubmitWarning(field, f"no node has any {resource} now")
-        elif most < amount:
-            asked, largest = show_amount(resource, amount), show_amount(resource, most)
-            yield SubmitWarning(field, f"no node has {asked} in all; the largest has {largest}")
+        elif largest < amount:
+            text = f"no node has {show_amount(resource, amount)} in all"
+            yield SubmitWarning(field, f"{text}; the largest has {show_amount(resource, largest)}")
 
 
-def _combined_warnings(places: NodeInventory, spec: JobSpec) -> Iterator[SubmitWarning]:
-    """Each wish alone can be met by somebody."""
-    holding = places.copies_per_node(spec)
-    wanted = spec.count if spec.gang else 1
+def _combined_warnings(inventory: NodeInventory, spec: JobSpec) -> Iterator[SubmitWarning]:
+    """Warnings of a job whose requirements are each satisfied by some node, but not together by one."""
+    copies = inventory.copies_per_node(spec)
+    needed = spec.count if spec.gang else 1
     held = 0
-    admits = _NodeFilter(spec)
-    if holding is not None:
-        likely = [] if spec.gang else [at for at in places.matching if holding[at]]
-        for at in chain(likely, holding.nonzero()[0].tolist()):
-            if admits.is_eligible(places.labels[at], places.taints[at]):
-                held += int(holding[at])
-                if held >= wanted:
+    node_filter = _NodeFilter(spec)
+    if copies is not None:
+        likely = [] if spec.gang else [at for at in inventory.matching if copies[at]]
+        for at in chain(likely, copies.nonzero()[0].tolist()):
+            if node_filter.is_eligible(inventory.labels[at], inventory.taints[at]):
+                held += int(copies[at])
+                if held >= needed:
                     return
-    hindered = [admits.untolerated(*said) for said in zip(places.labels, places.taints, strict=True)]
-    taints = [some for some in hindered if some is not None]
+    declared = zip(inventory.labels, inventory.taints, strict=True)
+    untolerated = [node_filter.untolerated(labels, taints) for labels, taints in declared]
+    taints = [found for found in untolerated if found is not None]
     if not taints:
         yield SubmitWarning(
-            "where", "no node satisfies all of its conditions now, though each is met somewhere"
+            "where", "no node satisfies all of its constraints now, though some node satisfies each of them"
         )
     elif all(taints):
-        named = ", ".join(sorted({taint for some in taints for taint in some})[:_VALUES_SHOWN])
+        named = ", ".join(sorted({taint for found in taints for taint in found})[:_VALUES_SHOWN])
         yield SubmitWarning(
             "tolerate", f"each node it could run on has a taint it does not tolerate: {named}"
         )
@@ -189,23 +200,23 @@ def _capacity_warning(spec: JobSpec, held: int) -> SubmitWarning:
 
 
 class _NodeFilter:
-    """Does what is said of a node allow it? Nodes of which the same is said are looked at once."""
+    """Whether labels and taints of a node admit the job. Nodes with equal ones are tested once."""
 
     def __init__(self, spec: JobSpec) -> None:
         self._spec = spec
-        self._asked = tuple({one.label for one in spec.conditions})
+        self._relevant_labels = tuple({constraint.label for constraint in spec.conditions})
         self._known: dict[tuple[object, ...], tuple[str, ...] | None] = {}
 
     def is_eligible(self, labels: Mapping[str, str], taints: tuple[str, ...]) -> bool:
         return self.untolerated(labels, taints) == ()
 
     def untolerated(self, labels: Mapping[str, str], taints: tuple[str, ...]) -> tuple[str, ...] | None:
-        """The taints that keep it away; None where its conditions do."""
-        said = (taints, *[labels.get(label) for label in self._asked])
-        if said not in self._known:
-            admitted = all(one.holds(labels) for one in self._spec.conditions)
-            self._known[said] = self._untolerated(taints) if admitted else None
-        return self._known[said]
+        """The taints that the job does not tolerate; None: its constraints exclude the node already."""
+        key = (taints, *[labels.get(label) for label in self._relevant_labels])
+        if key not in self._known:
+            admitted = all(constraint.holds(labels) for constraint in self._spec.conditions)
+            self._known[key] = self._untolerated(taints) if admitted else None
+        return self._known[key]
 
     def _untolerated(self, taints: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(taint for taint in taints if is_repelled(self._spec.tolerated, taint))

@@ -1,4 +1,4 @@
-"""Orders of outside controllers over gRPC, admitted by the same functions as those over HTTP. [I/O]"""
+"""Actions of outside controllers on jobs and nodes, admitted by the same functions as over HTTP. [I/O]"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -53,8 +53,8 @@ def _admission(api: Api, request: JobActionRequest) -> tuple[AdmitAction, Mappin
 
 
 async def drain_node(api: Api, caller: Caller, request: pb.DrainRequest) -> pb.DrainReply:
-    within = request.deadline_ms / 1000 if request.HasField("deadline_ms") else None
-    body = {"deadline_seconds": within, "force": request.force}
+    deadline_seconds = request.deadline_ms / 1000 if request.HasField("deadline_ms") else None
+    body = {"deadline_seconds": deadline_seconds, "force": request.force}
     node: NodeId = await api.engine.ask(
         "apiserver", lambda view, now: node_actions.drain_node(view, request.node, body, caller, now)
     )
@@ -68,5 +68,5 @@ async def drain_node(api: Api, caller: Caller, request: pb.DrainRequest) -> pb.D
 
 
 async def plan_job(api: Api, caller: Caller, request: pb.PlanRequest) -> pb.PlanReply:
-    found = await dry_run_job(api, caller, decode_json(request.spec_json.encode()))
-    return plan_to_wire(found, msgspec.json.encode(found).decode())
+    plan = await dry_run_job(api, caller, decode_json(request.spec_json.encode()))
+    return plan_to_wire(plan, msgspec.json.encode(plan).decode())

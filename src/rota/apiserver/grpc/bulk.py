@@ -1,4 +1,8 @@
-"""Many jobs on one stream: each request is answered by its own id, and nobody waits for another. [I/O]"""
+"""BulkStream: many submits and stops on one gRPC stream, answered by id and in any order. [I/O]
+
+Backpressure: at most UNANSWERED_MAX requests are in progress, and none is read faster than the rate limit of
+the token allows. Nothing is refused for its rate, so that a client may simply write.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -25,8 +29,8 @@ from rota.wire.controller import refusal_to_wire
 from rota.wire.generated import controller_pb2 as pb
 
 UNANSWERED_MAX = 256  # requests of one stream; the next is read when one of them is answered
-FOLLOWED_MAX = 1_000  # jobs of one stream whose stages are told
-ID_LENGTH_MAX = 256  # it is sent back with every answer
+FOLLOWED_MAX = 1_000  # jobs of one stream whose stages are sent
+ID_LENGTH_MAX = 256  # sent back with every reply
 
 Write = Callable[[pb.BulkReply], Awaitable[None]]
 Audit = Callable[[str, str, str], None]  # action, target, outcome: for the audit log
@@ -34,6 +38,8 @@ Audit = Callable[[str, str, str], None]  # action, target, outcome: for the audi
 
 @dataclass(slots=True)
 class BulkStream:
+    """One stream of one caller."""
+
     api: Api
     caller: Caller
     write: Write
@@ -42,29 +48,27 @@ class BulkStream:
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def run(self, requests: AsyncIterator[pb.BulkRequest]) -> None:
-        """Until the caller has said all, and all of it is answered and every followed job has ended."""
-        room = asyncio.Semaphore(UNANSWERED_MAX)
+        """Run until the caller closes its side, all requests are answered and followed jobs have ended."""
+        slots = asyncio.Semaphore(UNANSWERED_MAX)
         async with asyncio.TaskGroup() as tasks:
             async for request in requests:
-                await self.api.rates.acquire_or_wait(
-                    self.caller
-                )  # slows the stream down; nothing of it is refused
-                await room.acquire()
-                tasks.create_task(metered(self._serve(request, room, tasks)))
+                await self.api.rates.acquire_or_wait(self.caller)
+                await slots.acquire()
+                tasks.create_task(metered(self._serve(request, slots, tasks)))
 
     async def _serve(
-        self, request: pb.BulkRequest, room: asyncio.Semaphore, tasks: asyncio.TaskGroup
+        self, request: pb.BulkRequest, slots: asyncio.Semaphore, tasks: asyncio.TaskGroup
     ) -> None:
         action = request.WhichOneof("what") or "nothing"
         try:
             reply = await self._handle(request)
         except Unauthenticated:
-            raise  # ends the stream: none of its requests would be accepted
+            raise  # ends the stream: no further request of it could be accepted
         except RotaError as error:
             self.audit(action, request.id[:ID_LENGTH_MAX], error.code)
             reply = pb.BulkReply(refused=refusal_to_wire(error))
         finally:
-            room.release()
+            slots.release()
         await self._write(request.id, reply)
         if reply.WhichOneof("what") == "accepted" and request.schedule.follow:
             tasks.create_task(metered(self._follow(request.id, JobId(reply.accepted.job))))
@@ -81,40 +85,41 @@ class BulkStream:
             case _:
                 raise Rejected("the request asks for nothing", hint="fill in schedule or stop")
 
-    async def _schedule(self, wanted: pb.BulkJob) -> pb.BulkReply:
-        if wanted.follow and self._followed >= FOLLOWED_MAX:
+    async def _schedule(self, job: pb.BulkJob) -> pb.BulkReply:
+        if job.follow and self._followed >= FOLLOWED_MAX:
             hint = "open another stream, or watch events"
             raise QueueFull(f"{self._followed} jobs are followed on this stream", field="follow", hint=hint)
-        self._followed += wanted.follow
+        # Counted before the await: otherwise concurrent requests of the stream could pass the check together.
+        self._followed += job.follow
         try:
-            done = await submit_job(self.api, self.caller, wanted.spec_json, wanted.idempotency_key)
+            done = await submit_job(self.api, self.caller, job.spec_json, job.idempotency_key)
         except RotaError:
-            self._followed -= wanted.follow
+            self._followed -= job.follow
             raise
         self.audit("schedule", f"job {done.job}", "ok")
         return pb.BulkReply(accepted=pb.BulkAccepted(job=done.job, new=done.new))
 
-    async def _stop(self, wanted: pb.StopRequest) -> pb.BulkReply:
-        reply = await stop_job(self.api, self.caller, wanted)
-        self.audit("stop", f"job {wanted.job}", "ok")
+    async def _stop(self, request: pb.StopRequest) -> pb.BulkReply:
+        reply = await stop_job(self.api, self.caller, request)
+        self.audit("stop", f"job {request.job}", "ok")
         return pb.BulkReply(stopped=reply)
 
-    async def _follow(self, name: str, job: JobId) -> None:
+    async def _follow(self, request_id: str, job: JobId) -> None:
         async def write(stage: pb.Stage) -> None:
-            await self._write(name, pb.BulkReply(stage=stage))
+            await self._write(request_id, pb.BulkReply(stage=stage))
 
         try:
             await JobPush(self.api, job, write).run()
         except* RotaError as errors:
             first = errors.exceptions[0]
             assert isinstance(first, RotaError)
-            await self._write(name, pb.BulkReply(refused=refusal_to_wire(first)))
+            await self._write(request_id, pb.BulkReply(refused=refusal_to_wire(first)))
         finally:
             self._followed -= 1
 
-    async def _write(self, name: str, reply: pb.BulkReply) -> None:
-        reply.id = name
-        async with self._writing:
+    async def _write(self, request_id: str, reply: pb.BulkReply) -> None:
+        reply.id = request_id
+        async with self._writing:  # gRPC allows one write at a time
             await self.write(reply)
 
 
@@ -125,7 +130,7 @@ async def submit_job(api: Api, caller: Caller, spec_json: str, key: str) -> subm
     body = with_named_controller(decode_json(raw))
 
     def command(view: View, now: Instant) -> Plan:
-        require_valid_token(api.vault, caller)
+        require_valid_token(api.vault, caller)  # it may have been revoked since this stream was opened
         controller = default_controller(view, body, caller, now)
         return submission.submit_job(view, body, caller, key or None, now, controller=controller)
 
@@ -133,20 +138,20 @@ async def submit_job(api: Api, caller: Caller, spec_json: str, key: str) -> subm
     return done
 
 
-async def stop_job(api: Api, caller: Caller, wanted: pb.StopRequest) -> pb.StopReply:
-    admit, body = _stop_action(wanted)
+async def stop_job(api: Api, caller: Caller, request: pb.StopRequest) -> pb.StopReply:
+    admit, body = _stop_action(request)
 
     def command(view: View, now: Instant) -> Plan:
         require_valid_token(api.vault, caller)
-        return admit(view, wanted.job, body, caller, now)
+        return admit(view, request.job, body, caller, now)
 
     job: JobId = await api.engine.ask("apiserver", command)
     state = await api.engine.read(lambda mirror: jobs.state_of(mirror.jobs[job]))
     return pb.StopReply(state=state.value)
 
 
-def _stop_action(wanted: pb.StopRequest) -> tuple[AdmitAction, dict[str, Any]]:
-    said = {"reason": wanted.reason or None, "indices": list(wanted.indices) or None}
-    if not wanted.kill and not wanted.signal:
-        return actions.cancel, said
-    return actions.kill, {**said, "signal": wanted.signal or None}
+def _stop_action(request: pb.StopRequest) -> tuple[AdmitAction, dict[str, Any]]:
+    body = {"reason": request.reason or None, "indices": list(request.indices) or None}
+    if not request.kill and not request.signal:
+        return actions.cancel, body
+    return actions.kill, {**body, "signal": request.signal or None}

@@ -1,4 +1,4 @@
-"""A job to an outside controller until it has ended: stages, events of its tasks, output. [I/O]"""
+"""JobPush: stages, task events and output of a job, sent to a controller until the job ends. [I/O]"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -22,7 +22,7 @@ PUSHED_EVENTS = ("task.", "placement.")  # kinds of events that are about tasks 
 
 
 class OutputSelection(NamedTuple):
-    """Of which tasks; and by index and stream the last attempt that was heard: of earlier ones nothing."""
+    """The output to send; and by index and stream the last attempt that the caller has: none before it."""
 
     logs: LogSelection
     last_attempts: Mapping[tuple[int, str], int]
@@ -30,22 +30,23 @@ class OutputSelection(NamedTuple):
 
 @dataclass(slots=True)
 class JobPush:
-    """Of one job to one caller. Whoever stops listening goes on by what he has heard."""
+    """Sends one job to one caller. A caller that was disconnected resumes by `cursor` and `output`."""
 
     api: Api
     job: JobId
     write: Write
-    output: OutputSelection | None = None  # none: no output
-    cursor: EventCursor | None = None  # none: what happens to its tasks is not told
+    output: OutputSelection | None = None  # None: no output is sent
+    cursor: EventCursor | None = None  # None: no events of tasks are sent
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def run(self) -> None:
-        """The final stage is the last word."""
+        """Send until the job has ended. The final stage is sent last, after all output."""
         async with asyncio.TaskGroup() as tasks:
             copying = None
             if self.output is not None:
                 copying = tasks.create_task(self.api.logs.copy_chunks(self.output.logs, self._write_output))
             last = await self._push_stages()
+            # Ordering: all output precedes the final stage, after which a caller closes the stream.
             if copying is not None:
                 await copying
             if last is None:
@@ -53,30 +54,31 @@ class JobPush:
             await self._write(self._stage(last, final=True))
 
     async def _push_stages(self) -> jobs.Json | None:
-        """All but the final one, which is returned; None: the job is gone."""
-        told: jobs.Json | None = None
-        with self.api.event_hub.follow_job(self.job) as news:
+        """Send all stages but the final one, which is returned; None: the job was deleted."""
+        sent: jobs.Json | None = None
+        # Followed before the first read: a change between read and wait sets the signal.
+        with self.api.event_hub.follow_job(self.job) as changes:
             while True:
                 line = await self.api.engine.read(self._read_job)
                 await self._push_events()
                 if line is None or JobState(line["state"]) in jobs.ENDS:
                     return line
-                if line != told:
+                if line != sent:
                     await self._write(self._stage(line, final=False))
-                    told = line
-                await news.wait()
+                    sent = line
+                await changes.wait()
 
     def _read_job(self, mirror: Mirror) -> jobs.Json | None:
         entry = mirror.jobs.get(self.job)
         return None if entry is None else jobs.job_line(entry)
 
     async def _push_events(self) -> None:
-        """What was committed before the job was looked at is told before its stage is."""
+        """Send new events. Called after the job is read: events that led to a stage precede it."""
         while self.cursor is not None and (page := await self.api.event_hub.page_after(self.cursor)):
             for at, wall_ms, event in page:
                 if event.job == self.job and event.kind.startswith(PUSHED_EVENTS):
-                    told = event_to_wire(str(at), wall_ms, event)
-                    await self._write(pb.Stage(job=self.job, task=told))
+                    message = event_to_wire(str(at), wall_ms, event)
+                    await self._write(pb.Stage(job=self.job, task=message))
             self.cursor = page[-1].at
 
     def _stage(self, line: jobs.Json, *, final: bool) -> pb.Stage:
@@ -89,5 +91,7 @@ class JobPush:
             await self._write(output_to_wire(self.job, chunk))
 
     async def _write(self, stage: pb.Stage) -> None:
-        async with self._writing:
+        async with (
+            self._writing
+        ):  # stages and output are written by two tasks; gRPC allows one write at a time
             await self.write(stage)

@@ -1,4 +1,8 @@
-"""The gRPC face: what outside controllers may ask, with the same rules as HTTP. [I/O]"""
+"""ControllerService: the gRPC API for outside controllers, admitted by the same rules as HTTP. [I/O]
+
+Every method runs inside `_serve_call`: it authenticates the caller, waits for its share of the server, checks
+the request's bounds, ends the call when the token becomes invalid, and turns errors into a status.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
@@ -12,9 +16,14 @@ import structlog
 from rota.apiserver import access
 from rota.apiserver.access import Action, Caller
 from rota.apiserver.admission import submission, update
-from rota.apiserver.admission.recovery import LossResolution, resolve_losses
-from rota.apiserver.admission.report_interval import set_report_interval
-from rota.apiserver.admission.subscribers import acknowledge_events, subscribe, subscriber_name
+from rota.apiserver.admission.node_actions import set_report_interval
+from rota.apiserver.admission.recovery import (
+    LossResolution,
+    acknowledge_events,
+    resolve_losses,
+    subscribe,
+    subscriber_name,
+)
 from rota.apiserver.admission.update import UpdateRequest, UpdateResult
 from rota.apiserver.api import Api, wall_ms
 from rota.apiserver.authentication import Unauthenticated, authenticate_token, while_token_valid
@@ -59,17 +68,15 @@ STATUS_OF_CODE = {
     "store_full": Code.RESOURCE_EXHAUSTED,
     "unavailable": Code.UNAVAILABLE,
 }
-REFUSALS = ("unauthenticated", "not_allowed")  # of which a caller can make as many as it likes
-RESUMED_STREAMS_MAX = (
-    20_000  # streams of which a caller says how far it has heard them: of ten thousand tasks
-)
+REFUSALS = ("unauthenticated", "not_allowed")  # a caller can provoke any number of these
+RESUMED_STREAMS_MAX = 20_000  # streams that a caller resumes by offset: both of ten thousand tasks
 log = structlog.get_logger("rota.apiserver")
 
 
 class TokenInterceptor(grpc.aio.ServerInterceptor):
-    """Refuses calls of outside controllers by their metadata alone, before a message of theirs is read.
+    """Refuses unauthenticated calls by their metadata alone, before any message is read.
 
-    `may_register` is asked for the services of workers, whose calls need a token off loopback only.
+    `may_register` decides for the services of workers, whose calls need a token only off loopback.
     """
 
     def __init__(self, vault: Vault, audit: AuditLog, may_register: Callable[[str], bool]) -> None:
@@ -79,8 +86,8 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
 
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
         service, _, method = handler_call_details.method.lstrip("/").partition("/")
-        said = dict(handler_call_details.invocation_metadata or ()).get("authorization", "")
-        refusal = self._refusal(service, str(said))
+        authorization = dict(handler_call_details.invocation_metadata or ()).get("authorization", "")
+        refusal = self._refusal(service, str(authorization))
         if refusal is None:
             return await continuation(handler_call_details)
 
@@ -89,12 +96,14 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
             self._audit.write_counted(_audit_entry(context, None, action, service, refusal.code))
             await _abort(context, refusal)
 
-        # A handler of streams is called before anything is read, a unary one when its message is there.
+        # A stream handler is called before any message is read, a unary one only after its message.
         return grpc.stream_stream_rpc_method_handler(refuse)
 
     def _refusal(self, service: str, authorization: str) -> Unauthenticated | None:
         if service in service_names.WORKERS and not self._may_register(authorization):
-            return Unauthenticated("off loopback this needs a token", hint="of an admin of all namespaces")
+            return Unauthenticated(
+                "off loopback this needs a token", hint="send one of an admin of all namespaces"
+            )
         if service != service_names.CONTROLLER:
             return None
         try:
@@ -104,52 +113,55 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
         return None
 
 
-def _metered(door: type["ControllerService"]) -> type["ControllerService"]:
-    """The class with the time of each call measured; `_entered` names the account."""
+def _metered(service: type["ControllerService"]) -> type["ControllerService"]:
+    """The class with the CPU time of each call measured; `_serve_call` names the account that is charged."""
     for name in vars(ControllerServicer):
         if not name.startswith("_"):
-            setattr(door, name, _on_a_meter(getattr(door, name)))
-    return door
+            setattr(service, name, _with_meter(getattr(service, name)))
+    return service
 
 
-def _on_a_meter(method: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Coroutine[Any, Any, Any]]:
+def _with_meter(method: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Coroutine[Any, Any, Any]]:
     @wraps(method)
-    async def measured(door: "ControllerService", request: Any, context: Context) -> Any:
-        return await Meter().run(method(door, request, context))
+    async def measured(service: "ControllerService", request: Any, context: Context) -> Any:
+        return await Meter().run(method(service, request, context))
 
     return measured
 
 
 @_metered
 class ControllerService(ControllerServicer):
+    """The service `Controller` of controller.proto; the rules are in `rota.apiserver.admission`."""
+
     def __init__(self, api: Api) -> None:
         self._api = api
 
     async def Schedule(self, request: pb.ScheduleRequest, context: Context) -> None:
         async with self._serve_call(context, "schedule", "job", request) as caller:
-            heard = self._resume_cursor(request.heard)
+            # Ordering: taken before the submit, so that the first events of the job come after it.
+            cursor = self._resume_cursor(request.heard)
             done = await submit_job(self._api, caller, request.spec_json, request.idempotency_key)
             self._audit(context, caller, "schedule", f"job {done.job}", "ok")
             output = _output_selection(done.job, request.heard) if request.logs else None
-            await JobPush(self._api, done.job, context.write, output, heard).run()
+            await JobPush(self._api, done.job, context.write, output, cursor).run()
 
     async def Follow(self, request: pb.FollowRequest, context: Context) -> None:
         async with self._serve_call(context, "follow", request.job, request) as caller:
-            heard = self._resume_cursor(request.heard)
+            cursor = self._resume_cursor(request.heard)
             job = await self._find(request.job, caller)
             output = _output_selection(job, request.heard) if request.logs else None
             if request.logs:
                 await self._audit_reader(context, caller, job)
-            await JobPush(self._api, job, context.write, output, heard).run()
+            await JobPush(self._api, job, context.write, output, cursor).run()
 
     async def ScheduleMany(self, request_iterator: AsyncIterator[pb.BulkRequest], context: Context) -> None:
         async with self._serve_call(context, "schedule", "jobs") as caller:
             access.require_role(caller, Action.SUBMIT)
 
-            def noted(action: str, target: str, outcome: str) -> None:
+            def audit(action: str, target: str, outcome: str) -> None:
                 self._audit(context, caller, action, target, outcome)
 
-            await BulkStream(self._api, caller, context.write, noted).run(request_iterator)
+            await BulkStream(self._api, caller, context.write, audit).run(request_iterator)
 
     async def Stop(self, request: pb.StopRequest, context: Context) -> pb.StopReply:
         async with self._serve_call(context, "stop", request.job, request) as caller:
@@ -211,25 +223,28 @@ class ControllerService(ControllerServicer):
                 access.require_role(caller, Action.READ)
             job = request.job and await self._find(request.job, caller)
             position = await self._watch_cursor(request, caller)
-            writing = asyncio.Lock()  # a stream takes one message at a time
+            writing = asyncio.Lock()  # two tasks write, and gRPC allows one write at a time
 
             async def write(batch: pb.EventBatch) -> None:
                 async with writing:
                     await context.write(batch)
 
+            # Ordering: present before the metadata is sent, so that a caller that has got it can rely on it.
             with self._mark_present(caller, request.subscriber):
-                await context.send_initial_metadata(())  # tells the caller that it counts as connected
+                await context.send_initial_metadata(())  # tells the caller that it counts as present
                 async with asyncio.TaskGroup() as tasks:
                     if request.statistics_interval_ms:
                         summaries = SummaryStream(self._api, caller, request.statistics_interval_ms)
-                        tasks.create_task(summaries.run(lambda one: write(pb.EventBatch(summary=one))))
+                        tasks.create_task(
+                            summaries.run(lambda summary: write(pb.EventBatch(summary=summary)))
+                        )
                     await self._send_events(write, position, job, caller)
 
     async def _send_events(self, write: WriteBatch, position: EventCursor, job: str, caller: Caller) -> None:
-        """Until the stream ends; events of one job only, if one is given."""
+        """Send events until the call ends; only those of one job, if a job is given."""
         async with aclosing(self._api.event_hub.events_after(position)) as pages:
             async for page in pages:
-                mirror = self._api.engine.mirror  # another one, when everything was read again
+                mirror = self._api.engine.mirror  # read each time: a full reload replaces it
                 events = [
                     event_to_wire(str(happened.at), happened.wall_ms, happened.event)
                     for happened in page
@@ -249,9 +264,13 @@ class ControllerService(ControllerServicer):
     async def Resolve(self, request: pb.ResolveRequest, context: Context) -> pb.ResolveReply:
         async with self._serve_call(context, "resolve", request.job, request) as caller:
             indices = indices_from_wire(request.first_index, request.last_index, ANSWERS_MAX)
-            said = LossResolution(request.subscriber, request.job, indices, request.attempt, request.word)
-            job = await self._api.engine.ask("apiserver", lambda view, _: resolve_losses(view, said, caller))
-            self._audit(context, caller, "resolve", f"job {job}: {said.decision}", "ok")
+            resolution = LossResolution(
+                request.subscriber, request.job, indices, request.attempt, request.word
+            )
+            job = await self._api.engine.ask(
+                "apiserver", lambda view, _: resolve_losses(view, resolution, caller)
+            )
+            self._audit(context, caller, "resolve", f"job {job}: {resolution.decision}", "ok")
             return pb.ResolveReply()
 
     async def State(self, _: pb.StateRequest, context: Context) -> None:
@@ -264,17 +283,17 @@ class ControllerService(ControllerServicer):
     async def SetPace(self, request: pb.SetPaceRequest, context: Context) -> pb.PaceReply:
         async with self._serve_call(context, "set pace", "nodes", request) as caller:
             engine = self._api.engine
-            now: ReportInterval = await engine.ask(
+            interval: ReportInterval = await engine.ask(
                 "apiserver",
                 lambda *_: set_report_interval(
                     engine.mirror.report_interval, request.least_ms, request.most_ms, caller
                 ),
             )
-            self._audit(context, caller, "set pace", f"{now.least_ms} to {now.most_ms} ms", "ok")
-            return pb.PaceReply(least_ms=now.least_ms, most_ms=now.most_ms)
+            self._audit(context, caller, "set pace", f"{interval.least_ms} to {interval.most_ms} ms", "ok")
+            return pb.PaceReply(least_ms=interval.least_ms, most_ms=interval.most_ms)
 
     async def _audit_reader(self, context: Context, caller: Caller, job: JobId) -> None:
-        """Write down who reads the output of another user's job."""
+        """Audit that the caller reads the output of another user's job."""
         user = await self._api.engine.read(lambda mirror: mirror.jobs[job].spec.user)
         if user != caller.name:
             entry = _audit_entry(context, caller, "follow", f"job {job} of {user}", "ok")
@@ -284,7 +303,7 @@ class ControllerService(ControllerServicer):
         return await self._api.engine.read(lambda mirror: find_job(mirror, ref, caller).spec.id)
 
     def _resume_cursor(self, heard: pb.Heard) -> EventCursor:
-        """Where what happens to the tasks goes on; what comes after a submit is after now."""
+        """The cursor after which events of tasks are sent: the caller's own, or the present."""
         if not heard.sequence:
             return self._api.event_hub.latest_cursor()
         position = EventCursor.parse("heard.sequence", heard.sequence)
@@ -300,13 +319,14 @@ class ControllerService(ControllerServicer):
             return position
         if not request.subscriber:
             return self._api.event_hub.latest_cursor()
-        kept = await self._keep_cursor(caller, request.subscriber, None)
-        return EventCursor(kept.revision, kept.index)
+        stored = await self._keep_cursor(caller, request.subscriber, None)
+        return EventCursor(stored.revision, stored.index)
 
     async def _keep_cursor(self, caller: Caller, subscriber: str, at: EventCursor | None) -> Subscriber:
-        """Where a subscriber stands: moved on to `at`; or, the first time it is heard of, from now on."""
+        """The stored cursor of a subscriber, moved to `at`; a new subscriber starts at the present."""
         access.require_role(caller, Action.SUBSCRIBE)
         engine, name = self._api.engine, subscriber_name(caller, subscriber)
+        # Ordering: taken before the command, so that a new subscriber misses no event committed meanwhile.
         now = self._api.event_hub.latest_cursor()
 
         def decide(*_: object) -> Plan:
@@ -317,12 +337,12 @@ class ControllerService(ControllerServicer):
                 else acknowledge_events(known, name, at.revision, at.index, caller.owner)
             )
 
-        kept: Subscriber = await engine.ask("apiserver", decide)
-        return kept
+        stored: Subscriber = await engine.ask("apiserver", decide)
+        return stored
 
     @contextmanager
     def _mark_present(self, caller: Caller, subscriber: str) -> Iterator[None]:
-        """While it watches, a subscriber is there to be asked."""
+        """Mark a subscriber as present while it watches: recovery controllers are asked only then."""
         if not subscriber:
             yield
             return
@@ -337,11 +357,12 @@ class ControllerService(ControllerServicer):
     async def _serve_call(
         self, context: Context, action: str, target: str, request: Any = None
     ) -> AsyncIterator[Caller]:
-        """Who calls, and the outermost edge for whatever goes wrong; a request is looked at first of all."""
+        """The authenticated caller of a call; every error of the body ends the call with its status."""
         caller: Caller | None = None
         try:
-            said = dict(context.invocation_metadata() or ())
-            caller = authenticate_token(self._api.vault, str(said.get("authorization", "")))
+            metadata = dict(context.invocation_metadata() or ())
+            caller = authenticate_token(self._api.vault, str(metadata.get("authorization", "")))
+            # Billed before it waits for its share: what was measured so far is charged to this caller, too.
             if (meter := current()) is not None:
                 meter.bill(partial(self._api.rates.charge, caller))
             await self._api.rates.enter(caller)
@@ -350,11 +371,11 @@ class ControllerService(ControllerServicer):
             async with while_token_valid(self._api.vault, caller):
                 yield caller
         except grpc.aio.AbortError:
-            raise
+            raise  # the body has ended the call with a status of its own
         except Exception as error:
-            refused = _to_rota_error(error, action)
-            self._audit(context, caller, action, target, refused.code)
-            await _abort(context, refused)
+            refusal = _to_rota_error(error, action)
+            self._audit(context, caller, action, target, refusal.code)
+            await _abort(context, refusal)
 
     def _audit(self, context: Context, caller: Caller | None, action: str, target: str, outcome: str) -> None:
         entry = _audit_entry(context, caller, action, target, outcome)
@@ -379,31 +400,32 @@ def _audit_entry(
 
 
 def _output_selection(job: JobId, heard: pb.Heard) -> OutputSelection:
-    """All of it but what was heard before."""
+    """All output of a job except what the caller has received before."""
     if len(heard.logs) > RESUMED_STREAMS_MAX:
         problem = f"names {len(heard.logs)} streams"
         raise BadField("heard.logs", problem, f"name at most {RESUMED_STREAMS_MAX}")
-    for one in heard.logs:
-        if one.stream not in STREAMS:
-            raise BadField("heard.logs", f"'{one.stream[:40]}' is no stream", f"write {' or '.join(STREAMS)}")
-    resume = {(one.index, one.attempt, one.stream): one.offset for one in heard.logs}
-    last = {(one.index, one.stream): one.attempt for one in heard.logs}
+    for known in heard.logs:
+        if known.stream not in STREAMS:
+            problem = f"'{known.stream[:40]}' is not a stream"
+            raise BadField("heard.logs", problem, f"write {' or '.join(STREAMS)}")
+    resume = {(known.index, known.attempt, known.stream): known.offset for known in heard.logs}
+    last = {(known.index, known.stream): known.attempt for known in heard.logs}
     return OutputSelection(LogSelection(job, from_first=True, follow=True, resume=resume), last)
 
 
 def _to_rota_error(error: BaseException, action: str) -> RotaError:
-    """An error foreseen, alone or from within a group of tasks, as it is; any other as a fault of ours."""
+    """The error without its task group, as one of ours; an unexpected one is logged and becomes a Bug."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, RotaError) and not isinstance(error, Bug):
         return error
-    log.error("a call failed", action=action, exc_info=error)
-    return Bug("something went wrong inside; the server's log says what")
+    log.error("call failed", action=action, exc_info=error)
+    return Bug("internal error; the server's log has the details")
 
 
 async def _abort(context: Context, error: RotaError) -> None:
-    said = {"rota-code": error.code, "rota-field": getattr(error, "field", None)}
+    metadata = {"rota-code": error.code, "rota-field": getattr(error, "field", None)}
     hint = getattr(error, "hint", None)
     detail = f"{error} ({hint})" if hint else str(error)
-    trailing = tuple((key, value) for key, value in said.items() if value)
+    trailing = tuple((key, value) for key, value in metadata.items() if value)
     await context.abort(STATUS_OF_CODE.get(error.code, Code.INTERNAL), detail, trailing)

@@ -1,8 +1,8 @@
 """Summaries for outside controllers: the queue and what nodes measured, at the interval each asks for. [I/O]
 
-The first summary of a stream tells of every node, each later one of the nodes that reported since, so its
-cost follows the rate of reports, which the server bounds. Many nodes are told in several parts, and between
-two parts others have their turn. A slow reader gets its next summary later; none is queued for it.
+The first summary of a stream covers every node, each later one the nodes that reported since, so that its
+cost follows the rate of reports, which the server limits. Many nodes are sent in several parts, and between
+two parts other requests are served. A slow reader gets its next summary later; none is queued for it.
 """
 
 import asyncio
@@ -31,30 +31,33 @@ class SummaryStream:
     def __init__(self, api: Api, caller: Caller, interval_ms: int) -> None:
         self._api, self._caller = api, caller
         self._interval_seconds = interval_ms / 1000
-        self._since_ms = 0  # cluster time: nodes that reported before it were told
+        self._since_ms = 0  # cluster time: earlier reports have been sent
         self._queue = pb.QueueState()
         self._count_again_at = 0.0  # by the monotonic clock
 
     async def run(self, write: Write) -> None:
-        """At once, then at the interval, until it is cancelled."""
+        """Write a summary immediately, then at the interval, until cancelled."""
         while True:
-            begun = time.monotonic()
+            started = time.monotonic()
             async with aclosing(self._parts()) as parts:
                 async for part in parts:
                     await write(part)
-            took = time.monotonic() - begun
-            await asyncio.sleep(max(self._interval_seconds - took, took))  # at least half of the time is rest
+            took = time.monotonic() - started
+            await asyncio.sleep(
+                max(self._interval_seconds - took, took)
+            )  # idle for at least half of the time
 
     async def _parts(self) -> AsyncGenerator[pb.Summary, None]:
-        """One part is held back, so that the last one can be marked."""
+        """The parts of a summary. Each is held back until the next one exists, so that the last is marked."""
         engine = self._api.engine
         await self._count_queue()
+        # Taken before the nodes are read: a report that arrives meanwhile is sent twice rather than never.
         since_ms, self._since_ms = self._since_ms, engine.now_ms()
         at_ms, names = wall_ms(), await engine.read(partial(_nodes_reported_since, since_ms=since_ms))
         held = pb.Summary(at_ms=at_ms, queue=self._queue)
         for first in range(0, len(names), STATISTICS_PART_NODES):
-            some = names[first : first + STATISTICS_PART_NODES]
-            found = await engine.read(partial(_measured_statistics, names=some, now_ms=engine.now_ms()))
+            part = names[first : first + STATISTICS_PART_NODES]
+            found = await engine.read(partial(_measured_statistics, names=part, now_ms=engine.now_ms()))
             for nodes in split_by_size(found):
                 if held.nodes:
                     yield held
@@ -65,21 +68,21 @@ class SummaryStream:
 
     async def _count_queue(self) -> None:
         """A long queue is counted less often, so that counting takes a bounded share of the time."""
-        begun = time.monotonic()
-        if begun >= self._count_again_at:
+        started = time.monotonic()
+        if started >= self._count_again_at:
             self._queue = await self._api.engine.read(partial(queue_state, caller=self._caller))
-            self._count_again_at = begun + STATISTICS_QUEUE_SHARE * (time.monotonic() - begun)
+            self._count_again_at = started + STATISTICS_QUEUE_SHARE * (time.monotonic() - started)
 
 
 def queue_state(mirror: Mirror, caller: Caller) -> pb.QueueState:
     """The jobs with tasks that wait for a node, as far as the caller may see them."""
-    waiting = [mirror.jobs[JobId(str(turn[2]))] for _, turns in mirror.pending_queues() for turn in turns]
+    waiting = [mirror.jobs[JobId(str(rank[2]))] for _, ranks in mirror.pending_queues() for rank in ranks]
     seen = [job for job in waiting if can_see(caller, job.spec.namespace)]
     return pb.QueueState(jobs=len(seen), tasks=sum(job.task_counts.pending for job in seen))
 
 
 def node_statistics(mirror: Mirror, entry: NodeEntry, now_ms: int) -> pb.NodeStatistics | None:
-    """What a node measured last; None: it has not reported any yet."""
+    """The load that a node reported last; None if it has not reported any yet."""
     if entry.load is None:
         return None
     queued = int(mirror.node_table.queued[mirror.node_table.slot[entry.id]])
@@ -113,4 +116,4 @@ def _nodes_reported_since(mirror: Mirror, since_ms: int) -> list[NodeId]:
 
 def _measured_statistics(mirror: Mirror, names: list[NodeId], now_ms: int) -> list[pb.NodeStatistics]:
     found = (node_statistics(mirror, mirror.nodes[name], now_ms) for name in names if name in mirror.nodes)
-    return [one for one in found if one is not None]
+    return [statistics for statistics in found if statistics is not None]

@@ -1,1 +1,1 @@
-"""What the HTTP API takes and answers, as models and operations; and the document made of them."""
+"""The description of the HTTP API: models and operations, and the OpenAPI document made of them."""

@@ -1,4 +1,4 @@
-"""Clusters as others read them."""
+"""API description: clusters."""
 
 from typing import Annotated, Any
 
@@ -20,47 +20,53 @@ Amounts = dict[str, float | int]
 
 
 class ClusterMachine(ResponseModel):
-    """One that a provider was asked for."""
+    """A machine of a provider."""
 
-    name: Annotated[str, doc("as its provider knows it")]
+    name: Annotated[str, doc("its name at the provider")]
     state: Annotated[str, doc(f"one of {', '.join(MachineState)}")]
-    node: Annotated[str | None, doc("the id of the node that it became")]
-    reason: Annotated[str | None, doc("why it is in that state, if there is more to say")]
+    node: Annotated[str | None, doc("id of its node, once it has joined")]
+    reason: Annotated[str | None, doc("why it is in that state, if known")]
 
 
 class Cluster(ResponseModel):
-    """A group of nodes, and who makes them."""
+    """A group of nodes, and the provider that creates them."""
 
-    name: Annotated[str, doc("of the cluster")]
+    name: Annotated[str, doc("name of the cluster")]
     state: Annotated[str, doc(f"one of {', '.join(ClusterState)}")]
-    reason: Annotated[str | None, doc("why it has no node, or what its provider said when it last failed")]
-    type: Annotated[str, doc("clusters of one type serve the same kind of work")]
+    reason: Annotated[str | None, doc("why it has no node, or the last error of its provider")]
+    type: Annotated[str, doc("clusters of one type serve the same kind of jobs")]
     region: Annotated[str | None, doc("where its nodes are")]
-    labels: Annotated[dict[str, str], doc("of its nodes")]
-    provider: Annotated[str, doc(f"who makes its nodes: one of {', '.join(PROVIDERS)}")]
+    labels: Annotated[dict[str, str], doc("labels of its nodes")]
+    provider: Annotated[str, doc(f"what creates its nodes: one of {', '.join(PROVIDERS)}")]
     settings: Annotated[
         dict[str, str],
-        doc("the provider's own; values are hidden (***) unless the token is an admin's of all namespaces"),
+        doc("of the provider; values are hidden (***) except from admins of all namespaces"),
     ]
-    capacity: Annotated[Amounts, doc("of each machine that the provider makes")]
-    min_nodes: Annotated[int, doc("it has at least so many")]
-    max_nodes: Annotated[int, doc("and at most so many")]
-    nodes_wanted: Annotated[int | None, doc("so many, whatever waits; null: as many as the work needs")]
-    idle_seconds: Annotated[float, doc("that a node is empty before it goes")]
-    join_seconds: Annotated[float, doc("that a machine may take to join before it is replaced")]
-    pause_seconds: Annotated[float, doc("after a failure of its provider; twice as long each time in a row")]
-    min_clusters: Annotated[int, doc("of the same kind, itself among them: at least so many")]
-    max_clusters: Annotated[int, doc("and at most so many, made and ended by what waits")]
-    wait_seconds: Annotated[float, doc("that the first in its queue waits before another is made")]
-    fail_after_seconds: Annotated[float | None, doc("with all nodes lost until it fails; null: never")]
-    like: Annotated[str | None, doc("the cluster that it was made like, if nobody asked for it by name")]
+    capacity: Annotated[Amounts, doc("of each machine that the provider creates")]
+    min_nodes: Annotated[int, doc("least number of nodes")]
+    max_nodes: Annotated[int, doc("largest number of nodes")]
+    nodes_wanted: Annotated[int | None, doc("a fixed number of nodes; null: by demand")]
+    idle_seconds: Annotated[float, doc("how long a node is empty before it is removed")]
+    join_seconds: Annotated[float, doc("how long a machine may take to join before it is replaced")]
+    pause_seconds: Annotated[
+        float, doc("backoff after a failure of its provider; doubled with each failure in a row")
+    ]
+    min_clusters: Annotated[int, doc("least number of clusters of its group, itself included")]
+    max_clusters: Annotated[int, doc("largest number of clusters of its group, by demand")]
+    wait_seconds: Annotated[
+        float, doc("how long the first job in its queue waits before another cluster is created")
+    ]
+    fail_after_seconds: Annotated[float | None, doc("time with all nodes lost until it fails; null: never")]
+    like: Annotated[
+        str | None, doc("the cluster whose group it was created for; null: it was created by request")
+    ]
     drain: Annotated[bool, doc("it gets no new jobs")]
-    nodes: Annotated[int, doc("that have joined")]
-    open_nodes: Annotated[int, doc("those of them that take work")]
-    running: Annotated[int, doc("tasks there")]
-    waiting: Annotated[int, doc("tasks that wait for room there")]
-    failures: Annotated[int, doc("of its provider, one after the other")]
-    machines: Annotated[list[ClusterMachine], doc("that its provider was asked for")]
+    nodes: Annotated[int, doc("number of nodes that have joined")]
+    open_nodes: Annotated[int, doc("those of them that take new tasks")]
+    running: Annotated[int, doc("number of running tasks")]
+    waiting: Annotated[int, doc("number of waiting tasks")]
+    failures: Annotated[int, doc("failures of its provider in a row")]
+    machines: Annotated[list[ClusterMachine], doc("machines of its provider")]
 
 
 class ClusterPage(ResponseModel):
@@ -71,60 +77,54 @@ class ClusterPage(ResponseModel):
 
 
 class DeletedCluster(ResponseModel):
-    """It ends when nothing is left of it."""
+    """A cluster that ends when it is empty."""
 
-    name: Annotated[str, doc("of the cluster")]
+    name: Annotated[str, doc("name of the cluster")]
 
 
-class SizeBody(RequestModel):
-    """How large it may be, or that it is drained."""
+class ClusterSize(RequestModel):
+    """Sizes and times of a cluster, for a new one and for changes."""
 
-    min_nodes: Annotated[int | str, doc("it has at least so many")] = 0
-    max_nodes: Annotated[int | str, doc("and at most so many")] = 0
-    nodes: Annotated[int | str | None, doc("so many, whatever waits; `auto`: as the work needs")] = None
-    idle: Annotated[float | int | str, doc("time that a node is empty before it goes")] = 60
-    join: Annotated[float | int | str, doc("time that a machine may take to join")] = 120
-    pause: Annotated[float | int | str, doc("after a failure of its provider; doubled each time")] = 5
-    min_clusters: Annotated[int | str, doc("of the same kind, itself among them: at least so many")] = 1
-    max_clusters: Annotated[int | str, doc("and at most so many, made and ended by what waits")] = 1
-    wait: Annotated[float | int | str, doc("time in the queue before another cluster is made")] = 60
+    min_nodes: Annotated[int | str, doc("least number of nodes")] = 0
+    max_nodes: Annotated[int | str, doc("largest number of nodes")] = 0
+    nodes: Annotated[int | str | None, doc("a fixed number of nodes; `auto`: by demand")] = None
+    idle: Annotated[float | int | str, doc("how long a node is empty before it is removed")] = 60
+    join: Annotated[float | int | str, doc("how long a machine may take to join")] = 120
+    pause: Annotated[float | int | str, doc("backoff after a failure of its provider; doubled each time")] = 5
+    min_clusters: Annotated[int | str, doc("least number of clusters of its group, itself included")] = 1
+    max_clusters: Annotated[int | str, doc("largest number of clusters of its group, by demand")] = 1
+    wait: Annotated[float | int | str, doc("time in the queue before another cluster is created")] = 60
     fail_after: Annotated[
-        float | int | str | None, doc("time with all nodes lost until it fails, or `never`; by hand only")
+        float | int | str | None,
+        doc("time with all nodes lost until it fails, or `never`; only without a provider"),
     ] = None
+
+
+class SizeBody(ClusterSize):
+    """Changes of a cluster: its size, or that it is drained."""
+
     drain: Annotated[bool, doc("it gets no new jobs")] = False
 
 
-class ClusterBody(RequestModel):
+class ClusterBody(ClusterSize, kw_only=True):
     """A new cluster."""
 
-    name: Annotated[str, doc("of the cluster")]
-    type: Annotated[str, doc("clusters of one type serve the same kind of work")] = "default"
+    name: Annotated[str, doc("name of the cluster")]
+    type: Annotated[str, doc("clusters of one type serve the same kind of jobs")] = "default"
     region: Annotated[str | None, doc("where its nodes are")] = None
-    labels: Annotated[dict[str, str], doc("of its nodes")] = field(default_factory=dict)
-    provider: Annotated[str, doc(f"who makes its nodes: one of {', '.join(PROVIDERS)}")] = "none"
+    labels: Annotated[dict[str, str], doc("labels of its nodes")] = field(default_factory=dict)
+    provider: Annotated[str, doc(f"what creates its nodes: one of {', '.join(PROVIDERS)}")] = "none"
     settings: Annotated[dict[str, str], doc("the provider's own, as its commands")] = field(
         default_factory=dict
     )
-    capacity: Annotated[dict[str, Any], doc("of each machine that the provider makes")] = field(
+    capacity: Annotated[dict[str, Any], doc("of each machine that the provider creates")] = field(
         default_factory=dict
     )
-    min_nodes: Annotated[int | str, doc("it has at least so many")] = 0
-    max_nodes: Annotated[int | str, doc("and at most so many")] = 0
-    nodes: Annotated[int | str | None, doc("so many, whatever waits; `auto`: as the work needs")] = None
-    idle: Annotated[float | int | str, doc("time that a node is empty before it goes")] = 60
-    join: Annotated[float | int | str, doc("time that a machine may take to join")] = 120
-    pause: Annotated[float | int | str, doc("after a failure of its provider; doubled each time")] = 5
-    min_clusters: Annotated[int | str, doc("of the same kind, itself among them: at least so many")] = 1
-    max_clusters: Annotated[int | str, doc("and at most so many, made and ended by what waits")] = 1
-    wait: Annotated[float | int | str, doc("time in the queue before another cluster is made")] = 60
-    fail_after: Annotated[
-        float | int | str | None, doc("time with all nodes lost until it fails, or `never`; by hand only")
-    ] = None
 
 
 CLUSTER_FIELDS = Cluster.__struct_fields__
 _CLUSTER = "/v1/clusters/{ref}"
-_INTENT_TAG = "what operators wish of it"
+_INTENT_TAG = "its desired state"
 
 OPERATIONS = (
     Operation(
@@ -135,5 +135,5 @@ OPERATIONS = (
     Operation(
         "PATCH", _CLUSTER, "resize or drain it", Cluster, body=SizeBody, headers=(IF_MATCH,), tag=_INTENT_TAG
     ),
-    Operation("DELETE", _CLUSTER, "drain it, then forget it", DeletedCluster, 202, headers=(IF_MATCH,)),
+    Operation("DELETE", _CLUSTER, "drain it, then delete it", DeletedCluster, 202, headers=(IF_MATCH,)),
 )

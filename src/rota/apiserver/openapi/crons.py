@@ -1,4 +1,4 @@
-"""Crons as others read them."""
+"""API description: crons."""
 
 from typing import Annotated
 
@@ -18,40 +18,40 @@ from rota.apiserver.openapi.spec import JobBody
 
 
 class CronLine(ResponseModel):
-    """A job that is submitted again and again."""
+    """A job that is submitted on a schedule."""
 
     name: Annotated[str, doc("unique in its namespace")]
-    namespace: Annotated[str, doc("to which it and its jobs belong")]
+    namespace: Annotated[str, doc("the namespace of the cron and its jobs")]
     schedule: Annotated[str, doc("five fields: minute, hour, day, month, weekday")]
-    zone: Annotated[str, doc("the time zone in which they are read")]
-    overlap: Annotated[str, doc("while an earlier run has not ended: allow, skip or replace")]
-    missed: Annotated[str, doc("runs for which nobody was there: skip, once or all")]
-    history: Annotated[int, doc("ended runs of which the jobs are kept")]
-    paused: Annotated[bool, doc("no more runs are planned")]
-    user: Annotated[str, doc("whose token made it")]
+    zone: Annotated[str, doc("the time zone of the schedule")]
+    overlap: Annotated[str, doc("what happens while an earlier run has not ended: allow, skip or replace")]
+    missed: Annotated[str, doc("what happens with runs that were due while no server ran: skip, once or all")]
+    history: Annotated[int, doc("number of ended runs whose jobs are kept")]
+    paused: Annotated[bool, doc("no runs are started")]
+    user: Annotated[str, doc("name of the token that created it")]
     created_at_ms: Annotated[int, doc("wall clock")]
-    last_at_ms: Annotated[int | None, doc("for when its newest run was planned, wall clock")]
-    next_at_ms: Annotated[int | None, doc("for when the next one is planned, wall clock")]
+    last_at_ms: Annotated[int | None, doc("when its last run was due, wall clock")]
+    next_at_ms: Annotated[int | None, doc("when its next run is due, wall clock")]
     running: Annotated[list[str], doc("ids of its jobs that have not ended")]
-    skipped: Annotated[int, doc("planned runs that there were not")]
-    reason: Annotated[str | None, doc("why not")]
+    skipped: Annotated[int, doc("number of runs that were skipped")]
+    reason: Annotated[str | None, doc("why the last of these was skipped")]
 
 
 class ScheduledRun(ResponseModel):
-    """One of its jobs."""
+    """A run of a cron: one job."""
 
-    at_ms: Annotated[int, doc("for when it was planned, wall clock")]
+    at_ms: Annotated[int, doc("when it was due, wall clock")]
     job: Annotated[str, doc("its id")]
     name: Annotated[str | None, doc("its name; null: it was deleted")]
-    state: Annotated[str, doc("how the job stands, or `deleted`")]
-    reason: Annotated[str | None, doc("why, if there is more to say")]
+    state: Annotated[str, doc("the state of the job, or `deleted`")]
+    reason: Annotated[str | None, doc("why it is in that state, if known")]
 
 
 class Cron(CronLine):
     """A cron with its job and its runs."""
 
-    job: Annotated[JobBody, doc("what is submitted")]
-    runs: Annotated[list[ScheduledRun], doc("the newest first")]
+    job: Annotated[JobBody, doc("the job that is submitted")]
+    runs: Annotated[list[ScheduledRun], doc("newest first")]
 
 
 class CronPage(ResponseModel):
@@ -62,23 +62,27 @@ class CronPage(ResponseModel):
 
 
 class CronBody(RequestModel):
-    """The whole of a cron."""
+    """All fields of a cron."""
 
     schedule: Annotated[str, doc("five fields: minute, hour, day, month, weekday")]
-    job: Annotated[JobBody, doc("what is submitted")]
+    job: Annotated[JobBody, doc("the job that is submitted")]
     name: Annotated[str | None, doc("unique in its namespace")] = None
-    namespace: Annotated[str, doc("to which it and its jobs belong")] = "default"
-    zone: Annotated[str, doc("the time zone in which the schedule is read")] = "UTC"
-    overlap: Annotated[str, doc("while an earlier run has not ended: allow, skip or replace")] = "skip"
-    missed: Annotated[str, doc("runs for which nobody was there: skip, once or all")] = "once"
-    history: Annotated[int | str, doc("ended runs of which the jobs are kept")] = 10
+    namespace: Annotated[str, doc("the namespace of the cron and its jobs")] = "default"
+    zone: Annotated[str, doc("the time zone of the schedule")] = "UTC"
+    overlap: Annotated[
+        str, doc("what happens while an earlier run has not ended: allow, skip or replace")
+    ] = "skip"
+    missed: Annotated[
+        str, doc("what happens with runs that were due while no server ran: skip, once or all")
+    ] = "once"
+    history: Annotated[int | str, doc("number of ended runs whose jobs are kept")] = 10
 
 
 CRON_LINE_FIELDS = CronLine.__struct_fields__
 CRON_FIELDS = Cron.__struct_fields__
 _ONE = "/v1/crons/{ref}"
 _NAMESPACE_QUERY = (NAMESPACE,)
-_INTENT_TAG = "what was wished of it"
+_INTENT_TAG = "its desired state"
 
 OPERATIONS = (
     Operation("POST", "/v1/crons", "create a cron", Cron, 201, body=CronBody, tag=_INTENT_TAG),
@@ -89,7 +93,7 @@ OPERATIONS = (
         CronPage,
         query=(
             *list_parameters("name", 10_000, "all"),
-            Parameter("namespace", "those of this namespace; without it all"),
+            Parameter("namespace", "only this namespace; default: all"),
         ),
     ),
     Operation(
@@ -98,7 +102,7 @@ OPERATIONS = (
     Operation(
         "PUT",
         _ONE,
-        "change it as a whole",
+        "replace it as a whole",
         Cron,
         body=CronBody,
         query=_NAMESPACE_QUERY,
@@ -106,12 +110,12 @@ OPERATIONS = (
         tag=_INTENT_TAG,
     ),
     Operation(
-        "DELETE", _ONE, "forget it; its jobs stay", None, 204, query=_NAMESPACE_QUERY, headers=(IF_MATCH,)
+        "DELETE", _ONE, "delete it; its jobs stay", None, 204, query=_NAMESPACE_QUERY, headers=(IF_MATCH,)
     ),
     Operation(
         "POST",
         f"{_ONE}/pause",
-        "plan no more runs",
+        "pause it: no more runs are started",
         Cron,
         body=EmptyBody,
         query=_NAMESPACE_QUERY,
@@ -120,7 +124,7 @@ OPERATIONS = (
     Operation(
         "POST",
         f"{_ONE}/resume",
-        "go on from now",
+        "resume it, without the runs that were due meanwhile",
         Cron,
         body=EmptyBody,
         query=_NAMESPACE_QUERY,

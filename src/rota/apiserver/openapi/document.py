@@ -21,7 +21,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *events.OPERATIONS,
     *server.OPERATIONS,
 )
-# Of these some fields are there only at times, or as `fields` chooses: none is promised.
+# Fields of these models may be absent, by their nature or as `fields` selects: none is marked as required.
 PARTIAL = (
     jobs.JobLine,
     tasks.ExecutionStatus,
@@ -32,23 +32,23 @@ PARTIAL = (
     events.Event,
     server.Token,
 )
-PUBLIC_PATHS = ("/healthz", "/readyz", "/v1/ca", "/v1/enroll")  # the last is opened by its join token
+PUBLIC_PATHS = ("/healthz", "/readyz", "/v1/ca", "/v1/enroll")  # the last one requires a join token
 EVENT_STREAM = "text/event-stream"
 _IN_PATH = {
-    "ref": "which one: its id; of a job also its name or `last`, of a node its name",
+    "ref": "its id; for a job also its name or `last`, for a node its name",
     "index": "number of the task, from 0",
     "attempt": "number of the attempt, from 1",
 }
 _GROUPS = {
     **dict.fromkeys(("tasks", "logs", "outputs"), "tasks and output"),
-    **dict.fromkeys(("openapi.json", "docs", "metrics", "healthz", "readyz"), "server"),
+    **dict.fromkeys(("openapi.json", "metrics", "healthz", "readyz"), "server"),
     **dict.fromkeys(("join-tokens", "ca", "enroll", "watchers"), "joining"),
     "brake": "nodes",
     "plan": "plans",
 }
 _DESCRIPTION = (
-    "JSON over HTTP. Every request carries a token: `Authorization: Bearer TOKEN`. Whatever goes wrong is "
-    "told as a problem with a `code`. An answer with success was on disk before it was sent."
+    "JSON over HTTP. Every request carries a token: `Authorization: Bearer TOKEN`. Errors are problems with "
+    "a `code`. A change is durable before its success is answered."
 )
 
 
@@ -71,7 +71,9 @@ def find_operation(method: str, path: str) -> Operation | None:
 
 
 def _schemas() -> dict[str, Schema]:
-    models = [model for one in OPERATIONS for model in (one.answer, one.body) if _is_model(model)]
+    models = [
+        model for operation in OPERATIONS for model in (operation.answer, operation.body) if _is_model(model)
+    ]
     _, found = msgspec.json.schema_components([*models, Problem], ref_template="#/components/schemas/{name}")
     for model in _descendants(*PARTIAL):
         found.get(model.__name__, {}).pop("required", None)
@@ -103,13 +105,18 @@ def _operation(operation: Operation) -> Schema:
         "operationId": _id(operation),
         "tags": [_tag(operation.path)],
         "parameters": [
-            _parameter(one)
-            for one in (*in_path, *operation.query, *operation.headers, *_conditional_parameters(operation))
+            _parameter(parameter)
+            for parameter in (
+                *in_path,
+                *operation.query,
+                *operation.headers,
+                *_conditional_parameters(operation),
+            )
         ],
         "responses": _responses(operation),
     }
     if operation.events:
-        described["description"] = f"With `Accept: {EVENT_STREAM}` it goes on: {operation.events}."
+        described["description"] = f"With `Accept: {EVENT_STREAM}` it is a stream: {operation.events}."
     if operation.body is not None:
         described["requestBody"] = {"content": {"application/json": {"schema": _schema(operation.body)}}}
     if operation.path in PUBLIC_PATHS:
@@ -122,7 +129,7 @@ def _conditional_parameters(operation: Operation) -> tuple[Parameter, ...]:
 
 
 def _has_etag(operation: Operation) -> bool:
-    """Of what is no stream."""
+    """Whether the response has an ETag: that of every GET that is not a stream."""
     return operation.method == "GET" and not isinstance(operation.answer, str)
 
 
@@ -135,12 +142,18 @@ def _responses(operation: Operation) -> Schema:
         if operation.events:
             good["content"][EVENT_STREAM] = {"schema": TEXT}
     if operation.tag:
-        good["headers"] = {"ETag": {"description": f"names {operation.tag}; for If-Match", "schema": TEXT}}
-    known: Schema = {"304": {"description": "it is as If-None-Match says"}} if _has_etag(operation) else {}
+        good["headers"] = {
+            "ETag": {"description": f"identifies {operation.tag}; for If-Match", "schema": TEXT}
+        }
+    unchanged: Schema = (
+        {"304": {"description": "not changed: its ETag is that of If-None-Match"}}
+        if _has_etag(operation)
+        else {}
+    )
     problem = {"application/problem+json": {"schema": _schema(Problem)}}
     return (
         {str(status): good for status in (operation.status, *operation.also)}
-        | known
+        | unchanged
         | {"default": {"description": "a problem", "content": problem}}
     )
 
@@ -151,8 +164,8 @@ def _media(first: str) -> tuple[str, ...]:
 
 def _parameter(parameter: Parameter) -> Schema:
     schema = {"type": "array", "items": parameter.schema} if parameter.many else parameter.schema
-    said = {"name": parameter.name, "in": parameter.where, "description": parameter.description}
-    return {**said, "required": parameter.where == "path", "schema": schema}
+    described = {"name": parameter.name, "in": parameter.where, "description": parameter.description}
+    return {**described, "required": parameter.where == "path", "schema": schema}
 
 
 def _schema(model: Any) -> Schema:
@@ -166,10 +179,10 @@ def _id(operation: Operation) -> str:
 
 
 def _tag(path: str) -> str:
-    """Under which headline it stands."""
+    """The group of a path, which is a section of the HTML page."""
     parts = path.removeprefix("/v1").strip("/").split("/")
     inner = parts[2] if parts[0] == "jobs" and len(parts) > 2 else ""
     return _GROUPS.get(inner) or _GROUPS.get(parts[0]) or parts[0]
 
 
-_BY_ROUTE = {(one.method, one.path): one for one in OPERATIONS}
+_BY_ROUTE = {(operation.method, operation.path): operation for operation in OPERATIONS}

@@ -1,4 +1,4 @@
-"""Events as others read them."""
+"""API description: events."""
 
 from typing import Annotated, Any
 
@@ -19,28 +19,28 @@ class Event(ResponseModel):
 
     seq: Annotated[str, doc("its sequence number, REVISION.INDEX")]
     at_ms: Annotated[int, doc("wall clock")]
-    kind: Annotated[str, doc("as task.started; the protocol page has them all")]
+    kind: Annotated[str, doc("such as task.started; all are listed on the protocol page")]
     job: Annotated[str | None, doc("the id of the job it is about")]
     node: Annotated[str | None, doc("the name of the node it is about")]
     cluster: Annotated[str | None, doc("the name of the cluster it is about")]
     namespace: Annotated[str | None, doc("the namespace it is about, or of the cron it is about")]
-    indices: Annotated[list[tuple[int, int]] | None, doc("ranges of tasks, each from and to")]
-    attempts: Annotated[int | None, doc("the number of the attempt, where all have the same")]
-    exit_codes: Annotated[dict[str, int] | None, doc("how many tasks ended with which")]
-    state: Annotated[str | None, doc("into which it came")]
-    step: Annotated[int | None, doc("of the task's steps, from 1")]
-    result: Annotated[dict[str, Any] | None, doc("of task.reported: results and failure")]
+    indices: Annotated[list[tuple[int, int]] | None, doc("ranges of task indices, each first and last")]
+    attempts: Annotated[int | None, doc("the attempt number, if it is the same for all tasks")]
+    exit_codes: Annotated[dict[str, int] | None, doc("number of tasks by exit code")]
+    state: Annotated[str | None, doc("the new state")]
+    step: Annotated[int | None, doc("number of the step, from 1")]
+    result: Annotated[dict[str, Any] | None, doc("for task.reported: results and failure")]
     counts: Annotated[
-        dict[str, int] | None, doc("of queue.changed: jobs and tasks; of leader.elected: epoch")
+        dict[str, int] | None, doc("for queue.changed: jobs and tasks; for leader.elected: epoch")
     ]
-    why: Annotated[str, doc("a sentence")]
+    why: Annotated[str, doc("what happened and why, as a sentence")]
 
 
 class EventPage(ResponseModel):
-    """Some events, oldest first."""
+    """A page of events, oldest first."""
 
     events: Annotated[list[Event], doc("oldest first")]
-    next: Annotated[str, doc("send it as `since` for what came thereafter")]
+    next: Annotated[str, doc("send it as `since` for later events")]
 
 
 EVENT_FIELDS = Event.__struct_fields__
@@ -53,14 +53,14 @@ OPERATIONS = (
         EventPage,
         query=(
             SINCE,
-            Parameter("limit", "how many at most; without it 100", bounded(1, 1000)),
+            Parameter("limit", "most events; default: 100", bounded(1, 1000)),
             Parameter("job", "about this job"),
             Parameter("node", "about this node"),
             Parameter("cluster", "about this cluster itself"),
-            Parameter("kind", "one or more, with commas between; `task` stands for all of its kinds"),
+            Parameter("kind", "one or more, separated by commas; `task` stands for all kinds of tasks"),
             fields_parameter(),
         ),
         headers=(LAST_EVENT_ID,),
-        events="each under the name of its kind, as they happen",
+        events="each event as it happens, named by its kind",
     ),
 )

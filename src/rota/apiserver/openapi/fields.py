@@ -1,4 +1,7 @@
-"""Operation: one route as others read it; models are structs whose every field says what it is."""
+"""Building blocks of the API description: operations, parameters, and base classes of models.
+
+A model is a struct whose fields are annotated with descriptions. The document is generated from the models.
+"""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,11 +20,11 @@ def doc(description: str, **bounds: Any) -> msgspec.Meta:
 
 
 class ResponseModel(msgspec.Struct, kw_only=True):
-    """What comes back. Newer servers may add fields, and nobody should mind."""
+    """A response body. Newer servers may add fields: clients must ignore those that they do not know."""
 
 
 class RequestModel(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What is sent. A field that is not known is refused."""
+    """A request body. Unknown fields are refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,24 +33,24 @@ class Parameter:
     description: str
     schema: Schema = field(default_factory=lambda: TEXT)
     where: str = "query"
-    many: bool = False  # it may stand there several times
+    many: bool = False  # it may be repeated
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """`answer` is a model, or the media type of a stream; None: there is no body."""
+    """One route. `answer` is a model, or the media type of a stream; None: the response has no body."""
 
     method: str
     path: str
     summary: str
     answer: Any = None
     status: int = 200
-    also: tuple[int, ...] = ()  # other statuses of success
+    also: tuple[int, ...] = ()  # other status codes of success
     body: Any = None
     query: tuple[Parameter, ...] = ()
     headers: tuple[Parameter, ...] = ()
-    events: str | None = None  # with Accept: text/event-stream it goes on, and this is what its events are
-    tag: str | None = None  # what its ETag is about
+    events: str | None = None  # the events of a watch, with Accept: text/event-stream
+    tag: str | None = None  # what its ETag identifies
 
 
 def bounded(low: int, high: int) -> Schema:
@@ -59,30 +62,32 @@ def choice(*names: str) -> Schema:
 
 
 def fields_parameter() -> Parameter:
-    return Parameter("fields", "only these fields, by their names with commas between: `id,state`")
+    return Parameter("fields", "only these fields, separated by commas: `id,state`")
 
 
 def list_parameters(order: str, most: int, default: str) -> tuple[Parameter, ...]:
     return (
-        Parameter("limit", f"how many at most on one page; without it {default}", bounded(1, most)),
-        Parameter("after", "the `next` of the page before"),
+        Parameter("limit", f"most entries of one page; default: {default}", bounded(1, most)),
+        Parameter("after", "`next` of the previous page"),
         Parameter(
             "sort",
-            "the order, backwards with a minus",
+            "the order; with a minus it is reversed",
             choice(order, order.removeprefix("-")) if order.startswith("-") else choice(order, f"-{order}"),
         ),
         fields_parameter(),
     )
 
 
-SINCE = Parameter("since", "a sequence number: `seq` of a list, or that of the last event that was read")
+SINCE = Parameter("since", "a sequence number: `seq` of a list, or of the last event that was read")
 IF_MATCH = Parameter(
-    "If-Match", "only if its ETag is still this; otherwise nothing happens, and 409", where="header"
+    "If-Match", "only if this is still its ETag; otherwise 409, without any change", where="header"
 )
 IF_NONE_MATCH = Parameter(
-    "If-None-Match", "nothing is sent, and 304, if the answer's ETag would be this", where="header"
+    "If-None-Match", "304 without a body if the ETag of the response would be this", where="header"
 )
 LAST_EVENT_ID = Parameter(
-    "Last-Event-ID", "of a stream: go on behind this event, where `since` would be too old", where="header"
+    "Last-Event-ID",
+    "for a stream that reconnects: continue after this event instead of `since`",
+    where="header",
 )
-NAMESPACE = Parameter("namespace", "of which namespace; without it `default`")
+NAMESPACE = Parameter("namespace", "the namespace; default: `default`")

@@ -1,4 +1,4 @@
-"""Jobs as others read them: what a list shows, what is shown of one, and what can be asked."""
+"""API description: jobs, and the actions on them."""
 
 from typing import Annotated
 
@@ -25,174 +25,180 @@ JOB_STATES = ", ".join(JobState)
 
 
 class Adoption(ResponseModel):
-    """That a job was brought back by its nodes to a server that was restarted without records of jobs."""
+    """When a job was brought back by its nodes to a server that was restarted without its records."""
 
     at_ms: Annotated[int, doc("wall clock")]
-    missing: Annotated[int, doc("tasks that no node has brought: held while one may, then lost")]
+    missing: Annotated[int, doc("tasks that no node has brought: held while one still may, then lost")]
 
 
 class JobLine(ResponseModel):
     """A job without its spec."""
 
-    id: Annotated[str, doc("its number, as text; never given to another")]
-    name: Annotated[str, doc("as its user calls it; the newest of a name is found by it")]
-    namespace: Annotated[str, doc("whose job it is")]
+    id: Annotated[str, doc("its number, as text; it is never reused")]
+    name: Annotated[str, doc("its name, which refers to the newest job of that name")]
+    namespace: Annotated[str, doc("the namespace of the job")]
     kind: Annotated[str, doc("batch, service or system")]
     state: Annotated[str, doc(f"one of {JOB_STATES}")]
     reason: Annotated[
         str | None,
-        doc("why it is in that state, if there is more to say: of an active job, why no node can take it"),
+        doc("why it is in that state, if known; for an active job, why no node can take it"),
     ]
-    sentence: Annotated[str, doc("how it stands, as a person would say it")]
-    version: Annotated[int, doc("of its spec; each update makes the next one")]
+    sentence: Annotated[str, doc("its status as a sentence")]
+    version: Annotated[int, doc("version of its spec, which each update increases")]
     count: Annotated[int, doc("number of its tasks")]
-    done: Annotated[int | None, doc("tasks that have ended; of a service those that run; null: a system job")]
-    priority: Annotated[int, doc("0 to 100; higher goes first")]
-    counts: Annotated[dict[str, int], doc("how many of its tasks are in which state")]
+    done: Annotated[int | None, doc("ended tasks; for a service, running ones; null: a system job")]
+    priority: Annotated[int, doc("0 to 100; higher is placed first")]
+    counts: Annotated[dict[str, int], doc("number of its tasks by state")]
     submitted_at_ms: Annotated[int, doc("wall clock")]
-    started_at_ms: Annotated[int | None, doc("when the first of its tasks began, wall clock")]
+    started_at_ms: Annotated[int | None, doc("when its first task started, wall clock")]
     ended_at_ms: Annotated[int | None, doc("wall clock")]
-    exit_code: Annotated[int | None, doc("of the task whose end is the job's own")]
-    signal: Annotated[int | None, doc("of the task whose end is the job's own")]
-    user: Annotated[str, doc("whose token it was submitted with")]
-    cluster: Annotated[str | None, doc("where it runs")]
-    healthy: Annotated[int | None, doc("of a service: tasks that its check finds well; null: it has none")]
-    down: Annotated[int, doc("of a service: tasks between two starts")]
-    restarts: Annotated[int, doc("of a service: restarts in all")]
-    adopted: Annotated[Adoption, doc("of a job that nodes brought back; absent: it was submitted here")]
+    exit_code: Annotated[int | None, doc("of the task that determined the result of the job")]
+    signal: Annotated[int | None, doc("of the task that determined the result of the job")]
+    user: Annotated[str, doc("name of the token that it was submitted with")]
+    cluster: Annotated[str | None, doc("the cluster that it is assigned to")]
+    healthy: Annotated[int | None, doc("of a service: healthy tasks; null: it has no check")]
+    down: Annotated[int, doc("of a service: tasks that wait for a restart")]
+    restarts: Annotated[int, doc("of a service: total number of restarts")]
+    adopted: Annotated[Adoption, doc("if nodes brought it back after a restart of the server")]
 
 
 class Placement(ResponseModel):
-    """The last decision on where tasks of a job run."""
+    """The last placement decision for tasks of a job."""
 
-    why: Annotated[str, doc("in words")]
-    node: Annotated[str, doc("which was chosen")]
-    points: Annotated[float, doc("what it was worth")]
-    fitting: Annotated[int, doc("nodes that could have been chosen")]
-    runner_up: Annotated[str | None, doc("the next best node")]
-    runner_up_points: Annotated[float | None, doc("what that was worth")]
+    why: Annotated[str, doc("a sentence for people")]
+    node: Annotated[str, doc("the chosen node")]
+    points: Annotated[float, doc("its score")]
+    fitting: Annotated[int, doc("number of nodes that fit")]
+    runner_up: Annotated[str | None, doc("the node with the second best score")]
+    runner_up_points: Annotated[float | None, doc("the score of that node")]
     at_ms: Annotated[int, doc("wall clock")]
 
 
 class Warned(ResponseModel):
-    """What nobody can give a job now, though that may change."""
+    """A requirement of a job that no node satisfies now."""
 
-    field: Annotated[str, doc("of the spec")]
-    text: Annotated[str, doc("what about it")]
+    field: Annotated[str, doc("the field of the spec")]
+    text: Annotated[str, doc("a sentence for people")]
 
 
 class RolloutProgress(ResponseModel):
-    """How far the newest version of a job is."""
+    """The progress of a rollout."""
 
-    version: Annotated[int, doc("which is rolled out")]
-    state: Annotated[str, doc("how that stands")]
-    healthy: Annotated[int, doc("tasks that run it and have proven well")]
-    max_parallel: Annotated[int | None, doc("how many make way at one time")]
-    reason: Annotated[str | None, doc("why it stands so, if there is more to say")]
-    back_from: Annotated[int | None, doc("it is the way back from this version")]
-    back_why: Annotated[str | None, doc("why it was taken back")]
+    version: Annotated[int, doc("the version that is rolled out")]
+    state: Annotated[str, doc("going, done or failed")]
+    healthy: Annotated[int, doc("tasks of this version that are healthy")]
+    max_parallel: Annotated[int | None, doc("tasks that are replaced at one time")]
+    reason: Annotated[str | None, doc("why it is in that state, if known")]
+    back_from: Annotated[int | None, doc("it rolls back this version")]
+    back_why: Annotated[str | None, doc("why that was rolled back")]
 
 
 class Need(ResponseModel):
     """How much of a resource a task of a job needs."""
 
-    reserved: Annotated[float, doc("held for it on its node")]
-    assessed: Annotated[float, doc("what it is likely to use: by it its cluster is chosen")]
-    origin: Annotated[str, doc("by whose word: explicit, namespace, observed or default")]
+    reserved: Annotated[float, doc("amount reserved for it on its node")]
+    assessed: Annotated[float, doc("expected use, by which its cluster is chosen")]
+    origin: Annotated[str, doc("source of the amount: explicit, namespace, observed or default")]
 
 
 class Job(JobLine):
     """A job with its spec."""
 
-    spec: Annotated[SubmittedSpec, doc("as it was understood; it could be sent again, its files aside")]
-    needs: Annotated[dict[str, Need], doc("by resource; of a job of before they were noted: none")]
-    placement: Annotated[Placement | None, doc("the last decision on where it runs")]
-    versions: Annotated[dict[str, int], doc("of an updated job: how many running tasks have which version")]
-    rollout: Annotated[RolloutProgress, doc("of an updated job: how far its newest version is")]
+    spec: Annotated[SubmittedSpec, doc("as it was parsed; it could be submitted again, except for its files")]
+    needs: Annotated[dict[str, Need], doc("by resource")]
+    placement: Annotated[Placement | None, doc("the last placement decision")]
+    versions: Annotated[dict[str, int], doc("of an updated job: number of running tasks by version")]
+    rollout: Annotated[RolloutProgress, doc("of an updated job: progress of the rollout")]
 
 
 class SubmittedJob(Job):
     """A job right after it was submitted."""
 
-    warnings: Annotated[list[Warned], doc("what nobody can give it now, though that may change")]
+    warnings: Annotated[
+        list[Warned], doc("requirements that no node satisfies now; one that does may join later")
+    ]
 
 
 class Change(ResponseModel):
     """Which fields an update changed."""
 
-    at_once: Annotated[list[str], doc("that hold for what runs, too")]
-    from_next_attempt: Annotated[list[str], doc("that hold from a task's next attempt on")]
+    at_once: Annotated[list[str], doc("fields that apply to running tasks immediately")]
+    from_next_attempt: Annotated[list[str], doc("fields that apply from the next attempt of a task on")]
 
 
 class UpdatedJob(Job):
     """A job right after it was updated."""
 
-    changed: Annotated[Change, doc("what the update changed")]
+    changed: Annotated[Change, doc("the fields that the update changed")]
 
 
 class JobPage(ResponseModel):
     """One page of jobs."""
 
-    jobs: Annotated[list[JobLine], doc("in the order asked for")]
+    jobs: Annotated[list[JobLine], doc("in the requested order")]
     next: Annotated[str | None, doc("send it as `after` for the next page; null: there is none")]
-    seq: Annotated[str, doc("send it as `since` to be told what has changed since this page")]
+    seq: Annotated[str, doc("send it as `since` to watch for changes after this page")]
 
 
 class CancelBody(RequestModel):
-    """Which tasks are to end, and why."""
+    """The tasks to cancel, and why."""
 
-    reason: Annotated[str | None, doc("for others to read")] = None
-    indices: Annotated[list[int | list[int]] | str | None, doc("of these tasks only: `1,3,5-8`")] = None
+    reason: Annotated[str | None, doc("shown with the job")] = None
+    indices: Annotated[list[int | list[int]] | str | None, doc("only these tasks: `1,3,5-8`")] = None
 
 
 class KillBody(CancelBody):
-    """Which tasks are to end at once, or which signal they get."""
+    """The tasks to kill, or the signal to send."""
 
-    signal: Annotated[str | int | None, doc("what runs gets this and lives on: `USR1`")] = None
-    key: Annotated[str | None, doc("one signal for each key, however often it is sent")] = None
+    signal: Annotated[str | int | None, doc("send this signal to running tasks instead: `USR1`")] = None
+    key: Annotated[str | None, doc("idempotency key: the signal is sent once per key")] = None
 
 
 class PauseBody(RequestModel):
-    """Whether what runs goes on."""
+    """Whether running tasks continue."""
 
-    stop: Annotated[bool, doc("true: it is stopped, and tried again at no cost")] = False
+    stop: Annotated[
+        bool, doc("true: they are stopped, and start again on resume without using up retries")
+    ] = False
 
 
 class IndicesBody(RequestModel):
-    """Some tasks, or all."""
+    """Some tasks, or all of them."""
 
-    indices: Annotated[list[int | list[int]] | str | None, doc("of these tasks only: `1,3,5-8`")] = None
+    indices: Annotated[list[int | list[int]] | str | None, doc("only these tasks: `1,3,5-8`")] = None
 
 
 class MoveBody(IndicesBody):
-    """Which tasks move, and where to."""
+    """The tasks to move, and their target."""
 
-    to: Annotated[str | None, doc("the node, by name or id; null: any but the one each is on")] = None
+    to: Annotated[str | None, doc("a node, by name or id; null: any other node")] = None
 
 
 class RerunBody(RequestModel):
-    """What of it is to run once more."""
+    """The tasks to run again."""
 
-    failed: Annotated[bool, doc("true: only what has not succeeded")] = False
+    failed: Annotated[bool, doc("true: only tasks that did not succeed")] = False
 
 
 class ResolveBody(IndicesBody):
-    """What becomes of lost tasks whose controller is gone."""
+    """A decision on lost tasks, in place of their recovery controller."""
 
     word: Annotated[str, doc("again, fail, cancel or lost")] = "again"
 
 
 class EmptyBody(RequestModel):
-    """Nothing more is to be said."""
+    """An empty body."""
 
 
 LINE_FIELDS = JobLine.__struct_fields__
 JOB_FIELDS = Job.__struct_fields__
 _ONE = "/v1/jobs/{ref}"
-SUBMIT_KEY = Parameter("Idempotency-Key", "the same key and spec give the same job", where="header")
+SUBMIT_KEY = Parameter(
+    "Idempotency-Key", "requests with the same key and spec create one job", where="header"
+)
 
 ACTION_KEY = (
-    Parameter("Idempotency-Key", "a request that is repeated with its key changes nothing", where="header"),
+    Parameter("Idempotency-Key", "a repeated request with the same key changes nothing", where="header"),
 )
 OPERATIONS = (
     Operation(
@@ -204,7 +210,7 @@ OPERATIONS = (
         also=(200,),
         body=JobBody,
         headers=(SUBMIT_KEY,),
-        events="`job` as it was submitted, then `status` at each change; the last one is final",
+        events="`job` as it was submitted, then `status` after each change until it has ended",
     ),
     Operation(
         "GET",
@@ -214,51 +220,53 @@ OPERATIONS = (
         query=(
             *list_parameters("-id", 1000, "100"),
             Parameter("before", "the same as `after`, newest first", bounded(0, 10**18)),
-            Parameter("state", f"one or more, with commas between: active, ended, {JOB_STATES}"),
-            Parameter("kind", f"one or more, with commas between: {', '.join(JobKind)}"),
-            Parameter("name", "those of this name"),
-            Parameter("namespace", "those of this namespace"),
-            Parameter("user", "those of this user"),
-            Parameter("cluster", "those of this cluster"),
-            Parameter("label", "those with this label, as KEY=VALUE or KEY; all, if repeated", many=True),
+            Parameter("state", f"one or more, separated by commas: active, ended, {JOB_STATES}"),
+            Parameter("kind", f"one or more, separated by commas: {', '.join(JobKind)}"),
+            Parameter("name", "only this name"),
+            Parameter("namespace", "only this namespace"),
+            Parameter("user", "only this user"),
+            Parameter("cluster", "only this cluster"),
+            Parameter(
+                "label", "only with this label, KEY=VALUE or KEY; if repeated, with all of them", many=True
+            ),
             SINCE,
         ),
         headers=(LAST_EVENT_ID,),
-        events="`job`, as in the list, after each change; `gone` with its `id` once it no longer fits",
+        events="`job`, as in the list, after each change; `gone` with its `id` once it no longer matches",
     ),
     Operation("GET", _ONE, "show a job", Job, query=(fields_parameter(),), tag="its version"),
     Operation(
         "PATCH",
         _ONE,
-        "change fields of its spec; null is the default",
+        "change fields of its spec; null resets a field",
         UpdatedJob,
         body=UpdateBody,
         query=(
-            Parameter("replace", "what runs an older version makes way", choice("true", "false")),
-            Parameter("max_parallel", "so many at one time", bounded(1, COUNT_MAX)),
+            Parameter("replace", "replace running tasks of older versions", choice("true", "false")),
+            Parameter("max_parallel", "tasks that are replaced at one time", bounded(1, COUNT_MAX)),
         ),
         headers=(IF_MATCH,),
         tag="its version",
     ),
-    Operation("DELETE", _ONE, "forget an ended job, by its id", None, 204, headers=(IF_MATCH,)),
-    Operation("POST", f"{_ONE}/cancel", "wish its end", Job, 202, body=CancelBody, headers=ACTION_KEY),
+    Operation("DELETE", _ONE, "delete an ended job, by its id", None, 204, headers=(IF_MATCH,)),
+    Operation("POST", f"{_ONE}/cancel", "cancel it", Job, 202, body=CancelBody, headers=ACTION_KEY),
     Operation(
         "POST",
         f"{_ONE}/kill",
-        "end it without grace, or send it a signal",
+        "end it without grace period, or send it a signal",
         Job,
         202,
         body=KillBody,
         headers=ACTION_KEY,
     ),
     Operation(
-        "POST", f"{_ONE}/pause", "start nothing new of it", Job, 202, body=PauseBody, headers=ACTION_KEY
+        "POST", f"{_ONE}/pause", "pause it: no more tasks start", Job, 202, body=PauseBody, headers=ACTION_KEY
     ),
-    Operation("POST", f"{_ONE}/resume", "let it go on", Job, 202, body=EmptyBody, headers=ACTION_KEY),
+    Operation("POST", f"{_ONE}/resume", "resume it", Job, 202, body=EmptyBody, headers=ACTION_KEY),
     Operation(
         "POST",
         f"{_ONE}/restart",
-        "stop what runs, and try it again",
+        "stop running tasks, and start them again",
         Job,
         202,
         body=IndicesBody,
@@ -285,7 +293,7 @@ OPERATIONS = (
     Operation(
         "POST",
         f"{_ONE}/rollback",
-        "go back to its former version",
+        "roll it back to its previous version",
         Job,
         202,
         body=EmptyBody,
@@ -294,7 +302,7 @@ OPERATIONS = (
     Operation(
         "POST",
         f"{_ONE}/resolve",
-        "speak for its controller: what becomes of lost tasks",
+        "decide on lost tasks in place of its controller",
         Job,
         202,
         body=ResolveBody,
@@ -303,7 +311,7 @@ OPERATIONS = (
     Operation(
         "POST",
         f"{_ONE}/rerun",
-        "run an ended job once more, as a new one",
+        "run an ended job again, as a new job",
         Job,
         201,
         also=(200,),
@@ -311,6 +319,9 @@ OPERATIONS = (
         headers=(SUBMIT_KEY,),
     ),
     Operation(
-        "GET", f"{_ONE}/follow", "the job at each change until it has ended, as events", "text/event-stream"
+        "GET",
+        f"{_ONE}/follow",
+        "a stream of the job after each change until it has ended",
+        "text/event-stream",
     ),
 )

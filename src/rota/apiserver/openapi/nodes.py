@@ -1,4 +1,4 @@
-"""Nodes and namespaces as others read them."""
+"""API description: nodes, the brake, and namespaces."""
 
 from typing import Annotated, Any
 
@@ -24,7 +24,7 @@ Amounts = dict[str, float | int]
 
 
 class MemoryUsage(ResponseModel):
-    """Bytes there are, and bytes that are free."""
+    """Total and free memory."""
 
     total: Annotated[int | None, doc("in bytes")]
     free: Annotated[int | None, doc("in bytes")]
@@ -39,19 +39,19 @@ class Disk(ResponseModel):
 
 
 class Gpu(ResponseModel):
-    """A device of a node, as far as its driver tells."""
+    """A GPU of a node, as reported by its driver."""
 
     name: Annotated[str, doc("its model")]
-    busy: Annotated[int | None, doc("in hundredths")] = None
+    busy: Annotated[int | None, doc("utilisation in percent")] = None
     memory_total: Annotated[int | None, doc("in bytes")] = None
     memory_used: Annotated[int | None, doc("in bytes")] = None
 
 
 class Statistics(ResponseModel):
-    """The machine as it measured itself."""
+    """The machine as its agent measured it."""
 
-    cores: Annotated[int, doc("as the kernel counts them")]
-    load: Annotated[float, doc("processes that run or wait to")]
+    cores: Annotated[int, doc("number of cores")]
+    load: Annotated[float, doc("load average: processes that run or wait to run")]
     memory: Annotated[MemoryUsage, doc("of the machine")]
     swap: Annotated[MemoryUsage, doc("of the machine")]
     disks: Annotated[list[Disk], doc("its file systems")]
@@ -59,63 +59,63 @@ class Statistics(ResponseModel):
 
 
 class DrainStatus(ResponseModel):
-    """How a drain goes."""
+    """The progress of a drain."""
 
-    left_ms: Annotated[int | None, doc("until its work moves; null: it may end")]
-    force: Annotated[bool, doc("also what is started once, ever")]
-    stays: Annotated[int, doc("tasks that may end there, because they never move")]
+    left_ms: Annotated[int | None, doc("until its tasks are evicted; null: they may end")]
+    force: Annotated[bool, doc("also evict at_most_once tasks")]
+    stays: Annotated[int, doc("tasks that are left to end there, since they are never moved")]
 
 
 class Node(ResponseModel):
-    """A machine of the cluster."""
+    """A node of the cluster."""
 
-    id: Annotated[str, doc("never given to another")]
-    name: Annotated[str, doc("as people call it")]
+    id: Annotated[str, doc("its id; it is never reused")]
+    name: Annotated[str, doc("its name")]
     state: Annotated[str, doc(f"one of {', '.join(NodeState)}")]
-    eligibility: Annotated[str, doc(f"whether it takes work: one of {', '.join(Eligibility)}")]
+    eligibility: Annotated[str, doc(f"whether it takes new tasks: one of {', '.join(Eligibility)}")]
     drain: Annotated[DrainStatus | None, doc("while it drains")]
-    taints: Annotated[list[str], doc("what work must tolerate to be placed there")]
-    cluster: Annotated[str, doc("to which it belongs")]
-    labels: Annotated[dict[str, str], doc("by which work chooses it")]
+    taints: Annotated[list[str], doc("taints that a job must tolerate to be placed there")]
+    cluster: Annotated[str, doc("the cluster that it belongs to")]
+    labels: Annotated[dict[str, str], doc("labels that constraints refer to")]
     granted_labels: Annotated[
-        dict[str, str], doc("those of them that its join token or an operator has granted")
+        dict[str, str], doc("the labels that were granted by its join token or by an operator")
     ]
     ignored_labels: Annotated[
         dict[str, str],
-        doc("what its agent declares and does not count: another value, or nothing, is granted"),
+        doc("labels that its agent declares without effect, since they have to be granted"),
     ]
-    capacity: Annotated[Amounts, doc("what it offers; cpu in cores, memory and disk in bytes")]
-    reserved: Annotated[Amounts, doc("what is promised to work on it")]
-    used: Annotated[dict[str, float | int | None] | None, doc("what is in use, as it measured")]
-    running: Annotated[int, doc("tasks there")]
-    queued: Annotated[int, doc("tasks there that wait for room")]
-    agent_version: Annotated[str | None, doc("of Rota, on that machine")]
-    heard_ms_ago: Annotated[int | None, doc("since its last word")]
-    report_interval_ms: Annotated[int | None, doc("how often it reports now")]
-    statistics: Annotated[Statistics | None, doc("the machine as it measured itself")]
-    reason: Annotated[str | None, doc("why it is in that state, if there is more to say")]
-    shortage: Annotated[str | None, doc("why it takes nothing new, as when its disk is full")]
+    capacity: Annotated[Amounts, doc("cpu in cores, memory and disk in bytes")]
+    reserved: Annotated[Amounts, doc("resources reserved by tasks")]
+    used: Annotated[dict[str, float | int | None] | None, doc("resources in use, as measured")]
+    running: Annotated[int, doc("number of tasks that run or are about to")]
+    queued: Annotated[int, doc("number of tasks that wait there for free resources")]
+    agent_version: Annotated[str | None, doc("version of its agent")]
+    heard_ms_ago: Annotated[int | None, doc("time since its last message")]
+    report_interval_ms: Annotated[int | None, doc("interval of its load reports")]
+    statistics: Annotated[Statistics | None, doc("the machine as its agent measured it")]
+    reason: Annotated[str | None, doc("why it is in that state, if known")]
+    shortage: Annotated[str | None, doc("why it takes no new tasks, such as a full disk")]
     certificate_expires_at_ms: Annotated[
-        int | None, doc("when the certificate expires that it last showed, wall clock; null: it has none")
+        int | None, doc("when its last certificate expires, wall clock; null: it has none")
     ]
     revoked_until_ms: Annotated[
-        int | None, doc("of a revoked node: when it is forgotten, wall clock; null: it is not revoked")
+        int | None, doc("of a revoked node: when its record is deleted, wall clock; null: it is not revoked")
     ]
 
 
 class Brake(ResponseModel):
-    """Whether the work of nodes that fell silent together is started elsewhere."""
+    """Whether tasks of nodes that became silent together are started elsewhere."""
 
     level: Annotated[str, doc("off, slowed or stopped")]
-    silent: Annotated[int, doc("nodes that are silent")]
-    of: Annotated[int, doc("nodes there are")]
-    sentence: Annotated[str, doc("in words")]
+    silent: Annotated[int, doc("number of silent nodes")]
+    of: Annotated[int, doc("number of all nodes")]
+    sentence: Annotated[str, doc("a sentence for people")]
 
 
 class ReleasedBrake(Brake):
     """The brake right after it was released."""
 
-    released: Annotated[list[str], doc("nodes whose work is started elsewhere")]
+    released: Annotated[list[str], doc("nodes whose tasks are started elsewhere")]
 
 
 class NodePage(ResponseModel):
@@ -123,45 +123,47 @@ class NodePage(ResponseModel):
 
     nodes: Annotated[list[Node], doc("by name, shorter names first")]
     next: Annotated[str | None, doc("send it as `after` for the next page; null: there is none")]
-    brake: Annotated[Brake, doc("whether work of silent nodes is started elsewhere")]
-    seq: Annotated[str, doc("send it as `since` to be told what has changed since this page")]
+    brake: Annotated[Brake, doc("whether tasks of silent nodes are started elsewhere")]
+    seq: Annotated[str, doc("send it as `since` to watch for changes after this page")]
 
 
 class DrainBody(RequestModel):
-    """How long what runs there has."""
+    """How long running tasks may continue."""
 
     deadline_seconds: Annotated[
-        float | int | str | None, doc("then what still runs moves; null: it may end")
+        float | int | str | None, doc("when tasks that still run are evicted; null: they may end")
     ] = None
-    force: Annotated[bool, doc("at once, and all of it")] = False
+    force: Annotated[bool, doc("evict all tasks, without a deadline immediately")] = False
 
 
 class NodeBody(RequestModel):
-    """Which taints and granted labels come and go."""
+    """Changes of taints and granted labels."""
 
-    taint: Annotated[list[str], doc("to add: KEY or KEY=VALUE")] = field(default_factory=list)
-    untaint: Annotated[list[str], doc("to take off, by key or as a whole")] = field(default_factory=list)
-    label: Annotated[dict[str, str], doc("to grant, by key")] = field(default_factory=dict)
-    unlabel: Annotated[list[str], doc("keys of granted labels to take back")] = field(default_factory=list)
+    taint: Annotated[list[str], doc("taints to add: KEY or KEY=VALUE")] = field(default_factory=list)
+    untaint: Annotated[list[str], doc("taints to remove: KEY or KEY=VALUE")] = field(default_factory=list)
+    label: Annotated[dict[str, str], doc("labels to grant")] = field(default_factory=dict)
+    unlabel: Annotated[list[str], doc("keys of granted labels to remove")] = field(default_factory=list)
 
 
 class ReleaseBody(RequestModel):
-    """Which nodes are gone."""
+    """The nodes that are lost."""
 
-    nodes: Annotated[list[str] | None, doc("by name or id; without it all that are silent")] = None
+    nodes: Annotated[list[str] | None, doc("by name or id; default: all that are silent")] = None
 
 
 class Namespace(ResponseModel):
-    """What the jobs of a group hold, and what they may hold together."""
+    """A namespace: what its jobs may use, and what they use."""
 
-    name: Annotated[str, doc("of the group")]
-    quota: Annotated[Amounts, doc("what its jobs may hold together; what is not here is not limited")]
-    weight: Annotated[int, doc("its share against the others, 1 to 1000")]
-    defaults: Annotated[Amounts, doc("what a task asks for where its job does not speak of it")]
-    bounds: Annotated[dict[str, Any], doc("what one job may ask for and how much is kept; only what is set")]
+    name: Annotated[str, doc("its name")]
+    quota: Annotated[
+        Amounts, doc("limits of all its jobs together; a resource that is missing is not limited")
+    ]
+    weight: Annotated[int, doc("its share relative to other namespaces, 1 to 1000")]
+    defaults: Annotated[Amounts, doc("needs of a task that its spec does not mention")]
+    bounds: Annotated[dict[str, Any], doc("bounds of a job, and of what is stored; those that are set")]
     kept: Annotated[dict[str, int], doc("unfinished `jobs`, their `tasks`, and `bytes` of all its jobs")]
-    held: Annotated[Amounts, doc("what its jobs hold")]
-    waiting: Annotated[int, doc("jobs of it that wait")]
+    held: Annotated[Amounts, doc("resources reserved by its jobs")]
+    waiting: Annotated[int, doc("number of waiting jobs")]
 
 
 class NamespacePage(ResponseModel):
@@ -172,7 +174,7 @@ class NamespacePage(ResponseModel):
 
 
 class NamespaceBody(RequestModel):
-    """The whole of what is set for a namespace."""
+    """The settings of a namespace."""
 
     quota: Annotated[dict[str, Any], doc("cpu, memory, disk, gpu, tasks, or any other resource")] = field(
         default_factory=dict
@@ -180,11 +182,11 @@ class NamespaceBody(RequestModel):
     weight: Annotated[int | str, doc("1 to 1000")] = 1
     defaults: Annotated[
         dict[str, Any] | None,
-        doc("of a task: cpu, memory, disk, gpu or another resource; null: as they are"),
+        doc("of a task: cpu, memory, disk, gpu or another resource; null: no change"),
     ] = None
     bounds: Annotated[
         dict[str, Any] | None,
-        doc("priority, tolerate, clusters, jobs, tasks, bytes: all that is to be set; null: as they are"),
+        doc("priority, tolerate, clusters, jobs, tasks, bytes: all that are to be set; null: no change"),
     ] = None
 
 
@@ -192,8 +194,8 @@ NODE_FIELDS = Node.__struct_fields__
 NAMESPACE_FIELDS = Namespace.__struct_fields__
 _NODE = "/v1/nodes/{ref}"
 _NAMESPACE = "/v1/namespaces/{ref}"
-_INTENT_TAG = "what operators wish of it"
-_SETTINGS_TAG = "what is set for it"
+_INTENT_TAG = "its desired state"
+_SETTINGS_TAG = "its settings"
 
 OPERATIONS = (
     Operation(
@@ -203,10 +205,12 @@ OPERATIONS = (
         NodePage,
         query=(
             *list_parameters("name", 10_000, "all"),
-            Parameter("state", f"one or more, with commas between: {', '.join(NodeState)}"),
-            Parameter("eligibility", f"one or more, with commas between: {', '.join(Eligibility)}"),
-            Parameter("cluster", "those of this cluster"),
-            Parameter("label", "those with this label, as KEY=VALUE or KEY; all, if repeated", many=True),
+            Parameter("state", f"one or more, separated by commas: {', '.join(NodeState)}"),
+            Parameter("eligibility", f"one or more, separated by commas: {', '.join(Eligibility)}"),
+            Parameter("cluster", "only this cluster"),
+            Parameter(
+                "label", "only with this label, KEY=VALUE or KEY; if repeated, with all of them", many=True
+            ),
             SINCE,
         ),
         headers=(LAST_EVENT_ID,),
@@ -216,11 +220,11 @@ OPERATIONS = (
     Operation(
         "PATCH", _NODE, "taint it, grant it labels", Node, body=NodeBody, headers=(IF_MATCH,), tag=_INTENT_TAG
     ),
-    Operation("DELETE", _NODE, "forget one that is lost or has left", None, 204, headers=(IF_MATCH,)),
+    Operation("DELETE", _NODE, "delete a node that is lost or has left", None, 204, headers=(IF_MATCH,)),
     Operation(
         "POST",
         f"{_NODE}/drain",
-        "let it run empty",
+        "drain it",
         Node,
         202,
         body=DrainBody,
@@ -228,7 +232,13 @@ OPERATIONS = (
         tag=_INTENT_TAG,
     ),
     Operation(
-        "POST", f"{_NODE}/cordon", "no new tasks", Node, body=EmptyBody, headers=(IF_MATCH,), tag=_INTENT_TAG
+        "POST",
+        f"{_NODE}/cordon",
+        "cordon it: no new tasks",
+        Node,
+        body=EmptyBody,
+        headers=(IF_MATCH,),
+        tag=_INTENT_TAG,
     ),
     Operation(
         "POST",
@@ -242,18 +252,20 @@ OPERATIONS = (
     Operation(
         "POST",
         f"{_NODE}/revoke",
-        "cut it off: its certificate opens nothing any more",
+        "revoke its certificate",
         Node,
         body=EmptyBody,
         headers=(IF_MATCH,),
         tag=_INTENT_TAG,
     ),
-    Operation("GET", "/v1/brake", "whether work of silent nodes is started elsewhere", Brake),
-    Operation("POST", "/v1/brake/release", "say that silent nodes are gone", ReleasedBrake, body=ReleaseBody),
+    Operation("GET", "/v1/brake", "whether tasks of silent nodes are started elsewhere", Brake),
+    Operation(
+        "POST", "/v1/brake/release", "confirm that silent nodes are lost", ReleasedBrake, body=ReleaseBody
+    ),
     Operation(
         "GET",
         "/v1/namespaces",
-        "list those for which something is set, or whose jobs hold something or wait",
+        "list namespaces that have settings, or jobs that run or wait",
         NamespacePage,
         query=list_parameters("name", 10_000, "all"),
     ),
@@ -269,5 +281,5 @@ OPERATIONS = (
         headers=(IF_MATCH,),
         tag=_SETTINGS_TAG,
     ),
-    Operation("DELETE", _NAMESPACE, "take quota and weight off", None, 204, headers=(IF_MATCH,)),
+    Operation("DELETE", _NAMESPACE, "remove its settings", None, 204, headers=(IF_MATCH,)),
 )

@@ -1,4 +1,4 @@
-"""Dry runs as others read them."""
+"""API description: dry runs of jobs and drains."""
 
 from typing import Annotated
 
@@ -10,49 +10,49 @@ Ranges = list[tuple[int, int]]
 
 
 class Place(ResponseModel):
-    """So many tasks would start on a node."""
+    """A number of tasks that would start on one node."""
 
     node: Annotated[str, doc("its name")]
     tasks: Annotated[int, doc("how many")]
-    new: Annotated[bool, doc("it is only thought of")] = False
+    new: Annotated[bool, doc("it is one of `add_nodes`")] = False
 
 
 class Evicted(ResponseModel):
-    """Tasks of another job that would have to give way."""
+    """Tasks of another job that would be evicted."""
 
     job: Annotated[str | None, doc("its id; null: you may not see it")]
     tasks: Annotated[int, doc("how many")]
-    indices: Annotated[Ranges | None, doc("which, each from and to")]
+    indices: Annotated[Ranges | None, doc("ranges of indices, each first and last")]
 
 
 class ClusterGrowth(ResponseModel):
     """A cluster that would grow for the job."""
 
     cluster: Annotated[str, doc("its name")]
-    nodes: Annotated[int, doc("that it would get")]
-    has: Annotated[int, doc("machines that it has, those on their way or about to go as well")]
-    limit: Annotated[int, doc("the most that it may have")]
-    waiting: Annotated[int, doc("tasks without room there, of this job and of others")]
-    starts: Annotated[int, doc("those of them that would start then")]
+    nodes: Annotated[int, doc("number of nodes that would be added")]
+    has: Annotated[int, doc("its machines, including those being created or removed")]
+    limit: Annotated[int, doc("most machines that it may have")]
+    waiting: Annotated[int, doc("tasks that do not fit there, of this job and of others")]
+    starts: Annotated[int, doc("those of them that would start with the added nodes")]
 
 
 class Outlook(ResponseModel):
-    """What would become of a job."""
+    """The outcome of a job if it were submitted now."""
 
     outcome: Annotated[str, doc("now, wait or never")]
-    sentence: Annotated[str, doc("in words")]
+    sentence: Annotated[str, doc("a sentence for people")]
     count: Annotated[int, doc("number of its tasks")]
     starts: Annotated[int, doc("how many would start now")]
-    places: Annotated[list[Place], doc("where")]
-    evicts: Annotated[list[Evicted], doc("what would have to give way")]
-    reasons: Annotated[list[Reason], doc("why the rest would wait")]
+    places: Annotated[list[Place], doc("the nodes that they would start on")]
+    evicts: Annotated[list[Evicted], doc("tasks that would be evicted for it")]
+    reasons: Annotated[list[Reason], doc("why the other tasks would wait")]
     changes: Annotated[list[str], doc("the smallest changes that would start it")]
-    misses: Annotated[list[Miss], doc("the nodes that lack least")]
+    misses: Annotated[list[Miss], doc("the nodes that come closest to fitting")]
     position: Annotated[int | None, doc("in its queue, from 1")]
-    starts_at_ms: Annotated[int | None, doc("about, wall clock; null: nobody knows")]
+    starts_at_ms: Annotated[int | None, doc("estimate, wall clock; null: unknown")]
     grows: Annotated[
         ClusterGrowth | None,
-        doc("with `scale`, or where nothing else helps: the cluster that would; null: none"),
+        doc("with `scale`, or if it would not start otherwise: the cluster that would grow; null: none"),
     ]
 
 
@@ -60,35 +60,35 @@ class Displaced(ResponseModel):
     """Tasks of one job that would have to leave, or may stay."""
 
     job: Annotated[str | None, doc("its id; null: you may not see it")]
-    fate: Annotated[str, doc("moves, stays, ends or asks (its controller)")]
+    fate: Annotated[str, doc("moves, stays, ends, or asks (its controller decides)")]
     tasks: Annotated[int, doc("how many")]
-    indices: Annotated[Ranges | None, doc("which, each from and to")]
+    indices: Annotated[Ranges | None, doc("ranges of indices, each first and last")]
     places: Annotated[list[Place], doc("where they would run")]
-    waits: Annotated[int, doc("how many would find no room")]
+    waits: Annotated[int, doc("how many would wait")]
     reasons: Annotated[list[Reason], doc("why these would wait")]
     changes: Annotated[list[str], doc("what would start them")]
 
 
 class DrainPlan(ResponseModel):
-    """What would become of the work on nodes that are drained."""
+    """What a drain would do with the tasks on these nodes."""
 
     nodes: Annotated[list[str], doc("their names")]
-    jobs: Annotated[list[Displaced], doc("what is on them")]
+    jobs: Annotated[list[Displaced], doc("the jobs with tasks on them")]
 
 
 class DrainPlanBody(RequestModel):
-    """Which nodes."""
+    """The nodes to drain."""
 
     nodes: Annotated[list[str], doc("by name or id")]
-    force: Annotated[bool, doc("as if everything had to go at once")] = False
+    force: Annotated[bool, doc("evict all tasks immediately")] = False
 
 
 OPERATIONS = (
-    Operation("POST", "/v1/plan", "what would become of a job; nothing is written", Outlook, body=PlanBody),
+    Operation("POST", "/v1/plan", "what a submit would do; nothing is stored", Outlook, body=PlanBody),
     Operation(
         "POST",
         "/v1/plan/drain",
-        "where the work of nodes would go; nothing is changed",
+        "what a drain would do; nothing is changed",
         DrainPlan,
         body=DrainPlanBody,
     ),

@@ -1,4 +1,4 @@
-"""The server itself, tokens, and how machines join, as others read them."""
+"""API description: the server, tokens, the CA, and how machines join."""
 
 from typing import Annotated, Any
 
@@ -17,26 +17,28 @@ from rota.identity.tokens import Role
 
 
 class Problem(ResponseModel):
-    """What went wrong (RFC 9457)."""
+    """An error (RFC 9457)."""
 
-    type: Annotated[str, doc("always about:blank: `code` tells problems apart")]
-    status: Annotated[int, doc("that of the answer")]
-    code: Annotated[str, doc("for programs; the same that the command line prints")]
-    title: Annotated[str, doc("the status in words")]
+    type: Annotated[str, doc("always about:blank: `code` identifies the problem")]
+    status: Annotated[int, doc("the HTTP status code")]
+    code: Annotated[str, doc("for programs; the command line prints the same")]
+    title: Annotated[str, doc("the phrase of the status code")]
     detail: Annotated[str, doc("what happened, for people")]
-    field: Annotated[str | None, doc("which field of the request is to blame")]
+    field: Annotated[str | None, doc("the field of the request that is wrong")]
     hint: Annotated[str | None, doc("what would be accepted, or what to do")]
 
 
 class ParkedKey(ResponseModel):
-    """What the server leaves alone after a fault of its own."""
+    """A key that the server does not process after an internal fault."""
 
-    reconciler: Annotated[str, doc("which part of the server failed; load: it could not be read at start")]
-    key: Annotated[str, doc("on what: a key of that part, or a job or node as job/12")]
-    error: Annotated[str, doc("with what")]
+    reconciler: Annotated[
+        str, doc("the reconciler that failed; load: the record could not be read at the start")
+    ]
+    key: Annotated[str, doc("its key, or a job or node such as job/12")]
+    error: Annotated[str, doc("the exception")]
     since_ms: Annotated[int, doc("wall clock")]
-    times: Annotated[int, doc("how often in a row")]
-    retry_in_ms: Annotated[int | None, doc("until it is tried again; null: at the next start")]
+    times: Annotated[int, doc("number of failures in a row")]
+    retry_in_ms: Annotated[int | None, doc("until the next try; null: at the next start")]
 
 
 class Certificate(ResponseModel):
@@ -52,61 +54,63 @@ class Server(ResponseModel):
 
     version: Annotated[str, doc("of Rota")]
     role: Annotated[str, doc("leader, standby, or none while it cannot lead")]
-    leader: Annotated[str | None, doc("who leads, host:port")]
-    epoch: Annotated[int, doc("number of its term as leader")]
+    leader: Annotated[str | None, doc("address of the leader, host:port")]
+    epoch: Annotated[int, doc("its term of leadership")]
     revision: Annotated[int, doc("number of its last commit")]
-    lag_ms: Annotated[int | None, doc("how old what it shows may be; null: it knows nothing yet")]
-    store: Annotated[str, doc("where its records are")]
-    store_median_ms: Annotated[float | None, doc("how long a commit takes")]
-    store_worst_ms: Annotated[float | None, doc("how long the slowest of late took")]
+    lag_ms: Annotated[int | None, doc("how old its data may be; null: it has none yet")]
+    store: Annotated[str, doc("the store of its records")]
+    store_median_ms: Annotated[float | None, doc("median time of a commit")]
+    store_worst_ms: Annotated[float | None, doc("slowest of the recent commits")]
     store_problem: Annotated[str | None, doc("why commits do not reach the store")]
-    is_short_of_disk: Annotated[bool, doc("nothing new is taken until there is room")]
+    is_short_of_disk: Annotated[bool, doc("no new jobs are accepted until there is free disk space")]
     started_at_ms: Annotated[int, doc("wall clock")]
-    jobs: Annotated[int, doc("that it keeps")]
-    nodes: Annotated[int, doc("that it knows")]
-    adopted_jobs: Annotated[int, doc("of its jobs: those that nodes brought back after a restart")]
-    waits_for_accept: Annotated[bool, doc("it was restored, and nodes wait for the operator's word")]
-    opens_in_ms: Annotated[int, doc("until it greets nodes after a restore")]
+    jobs: Annotated[int, doc("number of stored jobs")]
+    nodes: Annotated[int, doc("number of nodes")]
+    adopted_jobs: Annotated[int, doc("number of jobs that nodes brought back after a restart")]
+    waits_for_accept: Annotated[bool, doc("it was restored, and nodes wait until an operator accepts them")]
+    opens_in_ms: Annotated[int, doc("until it accepts nodes after a restore")]
     restored_from_ms: Annotated[
-        int | None, doc("when the backup was taken that it was restored from, wall clock")
+        int | None, doc("when the backup that it was restored from was taken, wall clock")
     ]
     refused: Annotated[dict[str, str], doc("nodes that are refused, and why")]
-    parked_count: Annotated[int, doc("keys and records that are left alone after a fault of the server")]
-    parked: Annotated[list[ParkedKey], doc("the first of them; only for callers who may look everywhere")]
-    faults: Annotated[dict[str, int], doc("faults since it was started, by where they happened")]
-    certificates: Annotated[list[Certificate], doc("that it uses, and when they expire")]
+    parked_count: Annotated[int, doc("number of parked keys and records")]
+    parked: Annotated[
+        list[ParkedKey], doc("the first of them; only for callers with access to all namespaces")
+    ]
+    faults: Annotated[dict[str, int], doc("internal faults since its start, by place")]
+    certificates: Annotated[list[Certificate], doc("certificates that it uses")]
     certificate_warnings: Annotated[
-        list[str], doc("certificates, also of nodes, with less than a fifth of their life left")
+        list[str], doc("certificates, also of nodes, with less than a fifth of their lifetime left")
     ]
     address: Annotated[str, doc("of this API, host:port")]
-    agent_address: Annotated[str, doc("where agents call")]
-    controller_address: Annotated[str, doc("where controllers call")]
-    controller_addresses: Annotated[list[str], doc("the same of all servers")]
+    agent_address: Annotated[str, doc("address for agents")]
+    controller_address: Annotated[str, doc("address for controllers")]
+    controller_addresses: Annotated[list[str], doc("the same for all servers")]
 
 
 class Accepted(ResponseModel):
-    """Nodes may follow a restored server."""
+    """The confirmation that nodes may follow a restored server."""
 
-    epoch: Annotated[int, doc("with which they do")]
-    open_in_ms: Annotated[int, doc("until they are greeted")]
+    epoch: Annotated[int, doc("its epoch")]
+    open_in_ms: Annotated[int, doc("until nodes are accepted")]
 
 
 class Token(ResponseModel):
-    """The right to use the API, without its secret."""
+    """A token without its secret."""
 
-    id: Annotated[str, doc("by which it is revoked")]
-    name: Annotated[str, doc("of whom it stands for: jobs and the audit log say it")]
+    id: Annotated[str, doc("its id, by which it can be revoked")]
+    name: Annotated[str, doc("the user or program; it is shown in jobs and in the audit log")]
     role: Annotated[str, doc(f"one of {', '.join(Role)}")]
-    namespaces: Annotated[list[str], doc("where it is good; `*`: everywhere")]
+    namespaces: Annotated[list[str], doc("namespaces that it is valid in; `*`: all")]
     made_at_ms: Annotated[int, doc("wall clock")]
     expires_at_ms: Annotated[int | None, doc("wall clock; null: never")]
-    last_used_at_ms: Annotated[int | None, doc("to the minute, at the server that answers; null: never")]
+    last_used_at_ms: Annotated[int | None, doc("to the minute, on this server; null: never")]
 
 
 class NewToken(Token):
-    """A token right after it was made."""
+    """A token right after it was created."""
 
-    token: Annotated[str, doc("the secret; it is told once")]
+    token: Annotated[str, doc("the secret; it is shown once")]
 
 
 class TokenPage(ResponseModel):
@@ -117,55 +121,55 @@ class TokenPage(ResponseModel):
 
 
 class TokenBody(RequestModel):
-    """What a token is to be good for."""
+    """A new token."""
 
     name: Annotated[str, doc("of its user or program; no other valid token may have it")]
     role: Annotated[str, doc(f"one of {', '.join(Role)}")]
-    namespaces: Annotated[list[str], doc("where it is good; `*`: everywhere")] = field(
+    namespaces: Annotated[list[str], doc("namespaces that it is valid in; `*`: all")] = field(
         default_factory=lambda: ["*"]
     )
     valid_seconds: Annotated[float | int | str | None, doc("for how long: `720h`; null: until revoked")] = (
         None
     )
-    replaces: Annotated[str | None, doc("the id of a valid token of the same name, its predecessor")] = None
+    replaces: Annotated[str | None, doc("id of the valid token of the same name that it replaces")] = None
 
 
 class JoinToken(ResponseModel):
-    """The right of one machine to join, for a while."""
+    """A token with which one machine can join."""
 
-    id: Annotated[str, doc("by which it is revoked")]
-    token: Annotated[str, doc("the secret; it is told once, and good once")]
-    ca: Annotated[str, doc("fingerprint of the cluster's authority")]
-    address: Annotated[str, doc("where to join")]
-    line: Annotated[str, doc("what to type on the machine")]
+    id: Annotated[str, doc("its id, by which it can be revoked")]
+    token: Annotated[str, doc("the secret; it is shown once, and can be used once")]
+    ca: Annotated[str, doc("fingerprint of the cluster's CA")]
+    address: Annotated[str, doc("address of the server")]
+    line: Annotated[str, doc("the command to run on the machine")]
     expires_at_ms: Annotated[int, doc("wall clock")]
 
 
 class JoinTokenBody(RequestModel):
-    """What the node is to be."""
+    """A new join token."""
 
-    labels: Annotated[dict[str, str], doc("of the node")] = field(default_factory=dict)
-    cluster: Annotated[str, doc("to which it is to belong")] = "default"
+    labels: Annotated[dict[str, str], doc("labels that the node is granted")] = field(default_factory=dict)
+    cluster: Annotated[str, doc("the cluster that the node joins")] = "default"
     valid_seconds: Annotated[float | int | str, doc("for how long: `30m`, at most 24 h")] = 1800
-    local: Annotated[bool, doc("it is this machine, though the server listens on loopback only")] = False
-    role: Annotated[str, doc("`node`, or `watcher`: it holds the connections of agents")] = "node"
-    addresses: Annotated[
-        list[str], doc("networks from which it may be used: `10.0.0.0/8`; empty: from everywhere")
-    ] = field(default_factory=list)
+    local: Annotated[bool, doc("for this machine, if the server listens on loopback only")] = False
+    role: Annotated[str, doc("`node`, or `watcher`: a process that holds connections of agents")] = "node"
+    addresses: Annotated[list[str], doc("networks that it may be used from: `10.0.0.0/8`; empty: any")] = (
+        field(default_factory=list)
+    )
 
 
 class ListedJoinToken(ResponseModel):
-    """The right of one machine to join, without its secret."""
+    """A join token without its secret."""
 
-    id: Annotated[str, doc("by which it is revoked")]
+    id: Annotated[str, doc("its id, by which it can be revoked")]
     state: Annotated[str, doc("open, used, revoked or expired")]
-    role: Annotated[str, doc("what its holder becomes: node or watcher")]
-    cluster: Annotated[str, doc("to which it is to belong")]
-    labels: Annotated[dict[str, str], doc("that the node is granted")]
-    addresses: Annotated[list[str], doc("networks from which it may be used; empty: from everywhere")]
+    role: Annotated[str, doc("node or watcher")]
+    cluster: Annotated[str, doc("the cluster that the node joins")]
+    labels: Annotated[dict[str, str], doc("labels that the node is granted")]
+    addresses: Annotated[list[str], doc("networks that it may be used from; empty: any")]
     made_at_ms: Annotated[int, doc("wall clock")]
     expires_at_ms: Annotated[int, doc("wall clock")]
-    used_by: Annotated[str | None, doc("id of the node or watcher that has joined by it")]
+    used_by: Annotated[str | None, doc("id of the node or watcher that joined with it")]
 
 
 class JoinTokenPage(ResponseModel):
@@ -176,112 +180,115 @@ class JoinTokenPage(ResponseModel):
 
 
 class Authority(ResponseModel):
-    """Who signs certificates of nodes."""
+    """The CA of the cluster."""
 
     ca: Annotated[str, doc("its certificate, PEM")]
     fingerprint: Annotated[str, doc("sha256 of it")]
     trusted: Annotated[
-        list[str], doc("PEM: this one and, while the CA is rotated, the one before; trust all of them")
+        list[str], doc("PEM: all trusted CAs, which during a rotation include the previous one")
     ]
 
 
 class TrustedAuthority(ResponseModel):
-    """An authority that is trusted now."""
+    """A CA that is trusted now."""
 
     fingerprint: Annotated[str, doc("sha256 of its certificate")]
     made_at_ms: Annotated[int, doc("wall clock")]
     expires_at_ms: Annotated[int, doc("wall clock")]
-    signs: Annotated[
-        bool, doc("false: it is being rotated out, and signs for agents of older releases alone")
-    ]
+    signs: Annotated[bool, doc("false: it is being rotated out, and signs only for agents of older releases")]
 
 
 class RetiredAuthority(ResponseModel):
-    """An authority that is trusted no more."""
+    """A CA that is no longer trusted."""
 
     fingerprint: Annotated[str, doc("sha256 of its certificate")]
     retired_at_ms: Annotated[int, doc("wall clock")]
 
 
 class CaRotation(ResponseModel):
-    """The cluster's authorities, and what still depends on the previous one."""
+    """The CAs of the cluster, and what still depends on the previous one."""
 
-    phase: Annotated[str, doc("`stable`, or `overlap`: two are trusted")]
-    authorities: Annotated[list[TrustedAuthority], doc("that are trusted now, the one that signs first")]
-    started_at_ms: Annotated[int | None, doc("of the rotation under way; wall clock")]
-    overlap_until_ms: Annotated[int | None, doc("when the previous one is to be trusted no more; wall clock")]
-    dependents: Annotated[int, doc("how many nodes and watchers have a certificate of the previous one")]
+    phase: Annotated[str, doc("`stable`, or `overlap`: two CAs are trusted")]
+    authorities: Annotated[list[TrustedAuthority], doc("trusted CAs, the one that signs first")]
+    started_at_ms: Annotated[int | None, doc("start of the current rotation, wall clock")]
+    overlap_until_ms: Annotated[int | None, doc("when trust in the previous CA ends, wall clock")]
+    dependents: Annotated[int, doc("number of nodes and watchers with a certificate of the previous CA")]
     nodes: Annotated[list[str], doc("of these: connected nodes, at most 1000")]
-    away: Annotated[list[str], doc("of these: nodes that are not connected and may come back, at most 1000")]
+    away: Annotated[list[str], doc("of these: nodes that are not connected and may return, at most 1000")]
     watchers: Annotated[list[str], doc("of these: watchers, at most 1000")]
-    retired: Annotated[list[RetiredAuthority], doc("the newest first; the last 8 are kept")]
+    retired: Annotated[list[RetiredAuthority], doc("newest first; the last 8 are kept")]
 
 
 class CaRotationBody(RequestModel):
-    """How a rotation is to go."""
+    """Settings of a rotation."""
 
     overlap_seconds: Annotated[
         float | int | str | None,
         doc(
-            "how long the previous authority stays trusted: `90d`; without it for as long as a node's "
-            "certificate can be used and, once expired, renewed"
+            "how long the previous CA stays trusted: `90d`; default: as long as a certificate of a node can "
+            "be used and, once expired, renewed"
         ),
     ] = None
 
 
 class CaFinishBody(RequestModel):
-    """How a rotation is to end."""
+    """How a rotation is finished."""
 
-    force: Annotated[bool, doc("even if nodes or watchers depend on the previous authority")] = False
+    force: Annotated[bool, doc("even if nodes or watchers depend on the previous CA")] = False
 
 
 class Enrolled(ResponseModel):
-    """What a new node needs to call."""
+    """What a new node or watcher needs to connect."""
 
-    node_id: Annotated[str, doc("never given to another; of a watcher its own")]
-    name: Annotated[str, doc("as people call it")]
-    certificate: Annotated[str, doc("PEM, for a day; of a watcher for 30")]
-    ca: Annotated[str, doc("the authority's certificate, PEM")]
-    authorities: Annotated[str, doc("PEM: all that are trusted, and links by which one vouches for the next")]
-    agent_address: Annotated[str, doc("where agents call")]
-    agent_addresses: Annotated[list[str], doc("the same of all watchers and servers")]
+    node_id: Annotated[str, doc("id of the node or watcher; it is never reused")]
+    name: Annotated[str, doc("its name")]
+    certificate: Annotated[str, doc("PEM, valid for a day; for a watcher 30 days")]
+    ca: Annotated[str, doc("certificate of the CA, PEM")]
+    authorities: Annotated[str, doc("PEM: all trusted CAs, and cross-signed certificates between them")]
+    agent_address: Annotated[str, doc("address for agents")]
+    agent_addresses: Annotated[list[str], doc("the same for all watchers and servers")]
 
 
 class EnrollBody(RequestModel):
-    """A machine that wants to be a node."""
+    """A machine that joins."""
 
     token: Annotated[str, doc("a join token")]
-    csr: Annotated[str, doc("a certificate request, PEM, of a key made on the machine")]
-    name: Annotated[str, doc("as people shall call it")]
-    machine_id: Annotated[Any, doc("not needed")] = None
-    labels: Annotated[dict[str, str] | None, doc("self-declared; they come again with its first word")] = None
-    role: Annotated[str | None, doc("for which the token was made: `node` or `watcher`")] = None
+    csr: Annotated[str, doc("certificate request, PEM, for a key created on the machine")]
+    name: Annotated[str, doc("the requested name")]
+    machine_id: Annotated[Any, doc("ignored")] = None
+    labels: Annotated[
+        dict[str, str] | None, doc("declared by its agent; they are sent again in the handshake")
+    ] = None
+    role: Annotated[str | None, doc("role of the token: `node` or `watcher`")] = None
 
 
 class Watcher(ResponseModel):
     """A process that holds connections of agents for the leader."""
 
-    id: Annotated[str, doc("never given to another")]
-    name: Annotated[str, doc("as people call it")]
+    id: Annotated[str, doc("its id; it is never reused")]
+    name: Annotated[str, doc("its name")]
     joined_at_ms: Annotated[int, doc("wall clock")]
 
 
 class WatcherList(ResponseModel):
     """All watchers of the cluster."""
 
-    watchers: Annotated[list[Watcher], doc("that have joined, the oldest first")]
+    watchers: Annotated[list[Watcher], doc("oldest first")]
 
 
-TOKEN_KEY = Parameter("Idempotency-Key", "the same key and body give the same token", where="header")
+TOKEN_KEY = Parameter(
+    "Idempotency-Key", "requests with the same key and body create one token", where="header"
+)
 TOKEN_FIELDS = Token.__struct_fields__
 JOIN_TOKEN_FIELDS = ListedJoinToken.__struct_fields__
 
 OPERATIONS = (
     Operation("GET", "/v1/server", "the server that answers", Server),
-    Operation("GET", "/v1/store/backup", "everything, as of one moment", "application/octet-stream"),
-    Operation("POST", "/v1/store/accept", "let nodes follow a restored server", Accepted, body=EmptyBody),
+    Operation("GET", "/v1/store/backup", "a consistent backup of all records", "application/octet-stream"),
+    Operation(
+        "POST", "/v1/store/accept", "accept that nodes follow a restored server", Accepted, body=EmptyBody
+    ),
     Operation("GET", "/v1/openapi.json", "this document", dict[str, Any]),
-    Operation("GET", "/v1/docs", "this document for people", "text/html"),
     Operation("GET", "/metrics", "figures for Prometheus", "text/plain"),
     Operation("GET", "/healthz", "200 while the process answers", dict[str, Any]),
     Operation("GET", "/readyz", "200 while it leads and its store works, else 503", dict[str, Any]),
@@ -295,7 +302,7 @@ OPERATIONS = (
     Operation(
         "POST",
         "/v1/tokens",
-        "make a token; its secret is told once",
+        "create a token; its secret is shown once",
         NewToken,
         201,
         also=(200,),
@@ -310,16 +317,20 @@ OPERATIONS = (
         JoinTokenPage,
         query=list_parameters("id", 10_000, "all"),
     ),
-    Operation("POST", "/v1/join-tokens", "let one machine join", JoinToken, 201, body=JoinTokenBody),
-    Operation("DELETE", "/v1/join-tokens/{ref}", "revoke one that was not used", None, 204),
-    Operation("GET", "/v1/ca", "the cluster's authority", Authority),
+    Operation("POST", "/v1/join-tokens", "create a join token", JoinToken, 201, body=JoinTokenBody),
+    Operation("DELETE", "/v1/join-tokens/{ref}", "revoke a join token", None, 204),
+    Operation("GET", "/v1/ca", "the CA of the cluster", Authority),
+    Operation("GET", "/v1/ca/rotation", "trusted CAs, and what depends on the previous one", CaRotation),
+    Operation("POST", "/v1/ca/rotation", "rotate the CA", CaRotation, 201, body=CaRotationBody),
+    Operation("POST", "/v1/ca/rotation/finish", "finish a rotation", CaRotation, body=CaFinishBody),
     Operation(
-        "GET", "/v1/ca/rotation", "which authorities are trusted, and what depends on them", CaRotation
+        "POST",
+        "/v1/ca/replace",
+        "replace the CA without overlap: all earlier certificates become invalid",
+        CaRotation,
+        body=EmptyBody,
     ),
-    Operation("POST", "/v1/ca/rotation", "rotate the authority", CaRotation, 201, body=CaRotationBody),
-    Operation("POST", "/v1/ca/rotation/finish", "end the overlap", CaRotation, body=CaFinishBody),
-    Operation("POST", "/v1/ca/replace", "trust nothing that was signed before", CaRotation, body=EmptyBody),
-    Operation("POST", "/v1/enroll", "become a node or a watcher", Enrolled, 201, body=EnrollBody),
+    Operation("POST", "/v1/enroll", "join as a node or a watcher", Enrolled, 201, body=EnrollBody),
     Operation("GET", "/v1/watchers", "list watchers", WatcherList),
     Operation("DELETE", "/v1/watchers/{ref}", "remove a watcher", None, 204),
 )

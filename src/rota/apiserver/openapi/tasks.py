@@ -1,4 +1,4 @@
-"""Tasks, attempts and what they wrote, as others read them."""
+"""API description: tasks, attempts, their results and output."""
 
 from typing import Annotated, Any
 
@@ -22,77 +22,81 @@ ATTEMPT_STATES = ", ".join(state.name.lower() for state in AttemptState)
 
 
 class Life(ResponseModel):
-    """How an attempt of a service lives."""
+    """The status of an attempt of a service."""
 
-    health: Annotated[str, doc("how it is: up, healthy, unhealthy or down")]
-    restarts: Annotated[int, doc("how often it was started again on its node")]
+    health: Annotated[str, doc("up, starting, healthy, unhealthy or down")]
+    restarts: Annotated[int, doc("number of restarts on its node")]
     exit_code: Annotated[int | None, doc("of the last process that ended")]
     signal: Annotated[int | None, doc("of the last process that ended")]
-    ended_at_ms: Annotated[int | None, doc("when that was, wall clock")]
-    why: Annotated[str | None, doc("in words")]
+    ended_at_ms: Annotated[int | None, doc("when that ended, wall clock")]
+    why: Annotated[str | None, doc("why, as a sentence")]
 
 
 class Step(ResponseModel):
     """One of the commands that a task runs in order."""
 
     step: Annotated[int, doc("its number, from 1")]
-    name: Annotated[str, doc("as the spec calls it")]
-    state: Annotated[str, doc("how it stands")]
-    exit_code: Annotated[int | None, doc("null: it has none yet")]
-    signal: Annotated[int | None, doc("by which it ended")]
+    name: Annotated[str, doc("its name in the spec")]
+    state: Annotated[str, doc("its state")]
+    exit_code: Annotated[int | None, doc("null: it has not exited")]
+    signal: Annotated[int | None, doc("the signal that ended it")]
     started_at_ms: Annotated[int | None, doc("wall clock")]
     ended_at_ms: Annotated[int | None, doc("wall clock")]
-    stdout_offset: Annotated[int | None, doc("where its output begins in that of the attempt, in bytes")]
-    stderr_offset: Annotated[int | None, doc("the same of its errors")]
+    stdout_offset: Annotated[
+        int | None, doc("where its output starts in the stdout of the attempt, in bytes")
+    ]
+    stderr_offset: Annotated[int | None, doc("the same for stderr")]
 
 
 class Result(ResponseModel):
-    """What an attempt said came of its work."""
+    """The result that an attempt reported."""
 
-    results: Annotated[dict[str, Any], doc("names and values of its own")]
-    failure: Annotated[str | None, doc("why its work has failed, whatever its exit code; null: it has not")]
+    results: Annotated[dict[str, Any], doc("names and values")]
+    failure: Annotated[str | None, doc("why it failed, whatever its exit code; null: it did not")]
     reported_at_ms: Annotated[int, doc("wall clock")]
 
 
 class ResultBody(RequestModel):
-    """What came of the work; without a failure it went well."""
+    """The result of an attempt. Without a failure it is a success."""
 
     results: Annotated[dict[str, Any] | None, doc("names and values, 16 KiB of JSON at most")] = None
-    failure: Annotated[str | None, doc("why it has failed: its task fails, whatever its exit code")] = None
+    failure: Annotated[
+        str | None, doc("why it failed: the attempt counts as failed, whatever its exit code")
+    ] = None
 
 
 class ExecutionStatus(ResponseModel):
-    """How something that ran has fared."""
+    """The status of an attempt."""
 
-    state: Annotated[str, doc("how it stands")]
-    attempt: Annotated[int | None, doc("its number; null: there was none yet")]
-    node: Annotated[str | None, doc("where it is or was")]
+    state: Annotated[str, doc("its state")]
+    attempt: Annotated[int | None, doc("its number; null: there is none yet")]
+    node: Annotated[str | None, doc("the node that it was placed on")]
     placed_at_ms: Annotated[int | None, doc("wall clock")]
     started_at_ms: Annotated[int | None, doc("wall clock")]
     ended_at_ms: Annotated[int | None, doc("wall clock")]
-    exit_code: Annotated[int | None, doc("null: it has none")]
-    signal: Annotated[int | None, doc("by which it ended")]
+    exit_code: Annotated[int | None, doc("null: it has not exited")]
+    signal: Annotated[int | None, doc("the signal that ended it")]
     ran_ms: Annotated[float | None, doc("how long it ran")]
-    cpu_ms: Annotated[float | None, doc("time of all its processors together")]
-    peak_memory_bytes: Annotated[int | None, doc("the most it used at once")]
-    evicted: Annotated[bool, doc("it had to give way to work of higher priority")]
-    reason: Annotated[str | None, doc("why it is in that state, if there is more to say")]
+    cpu_ms: Annotated[float | None, doc("CPU time")]
+    peak_memory_bytes: Annotated[int | None, doc("peak memory use")]
+    evicted: Annotated[bool, doc("it was evicted for a job of higher priority")]
+    reason: Annotated[str | None, doc("why it is in that state, if known")]
     life: Annotated[Life | None, doc("of a service")]
 
 
 class TaskLine(ExecutionStatus):
-    """One numbered piece of a job, as its newest attempt fares."""
+    """A task of a job, with the status of its newest attempt."""
 
     job: Annotated[str, doc("the id of its job")]
     index: Annotated[int, doc("its number, from 0")]
-    tries: Annotated[int, doc("how often it was started, those that count as retries")]
+    tries: Annotated[int, doc("number of attempts, without those that cost no retry")]
 
 
 class Attempt(ExecutionStatus):
-    """One try at running a task on one node."""
+    """One placement of a task on a node."""
 
     steps: Annotated[list[Step], doc("of a job with steps")]
-    result: Annotated[Result | None, doc("what it reported itself; null: nothing")]
+    result: Annotated[Result | None, doc("what it reported; null: nothing")]
 
 
 class Task(TaskLine):
@@ -100,7 +104,7 @@ class Task(TaskLine):
 
     steps: Annotated[list[Step], doc("of its newest attempt")]
     result: Annotated[Result | None, doc("what its newest attempt reported; null: nothing")]
-    attempts: Annotated[list[Attempt], doc("all that are known, the oldest first")]
+    attempts: Annotated[list[Attempt], doc("all that are on record, oldest first")]
 
 
 class TaskPage(ResponseModel):
@@ -108,42 +112,42 @@ class TaskPage(ResponseModel):
 
     tasks: Annotated[list[TaskLine], doc("by index")]
     next: Annotated[int | None, doc("send it as `after` for the next page; null: there is none")]
-    seq: Annotated[str, doc("send it as `since` to be told what has changed since this page")]
+    seq: Annotated[str, doc("send it as `since` to watch for changes after this page")]
 
 
 class AttemptList(ResponseModel):
     """All attempts of a task."""
 
-    attempts: Annotated[list[Attempt], doc("the oldest first")]
+    attempts: Annotated[list[Attempt], doc("oldest first")]
 
 
 class Reason(ResponseModel):
     """One of the reasons why a job waits."""
 
     kind: Annotated[str, doc("the resource, or constraint, taint, near, quota, refused, …")]
-    count: Annotated[int, doc("nodes to which it applies")]
-    of: Annotated[int, doc("nodes there are")]
-    text: Annotated[str, doc("in words")]
+    count: Annotated[int, doc("number of nodes that it applies to")]
+    of: Annotated[int, doc("number of all nodes")]
+    text: Annotated[str, doc("a sentence for people")]
 
 
 class Miss(ResponseModel):
-    """A node that lacks little."""
+    """A node that nearly fits."""
 
     node: Annotated[str, doc("its name")]
-    lacks: Annotated[list[str], doc("what")]
+    lacks: Annotated[list[str], doc("what is missing there")]
 
 
 class Why(ResponseModel):
     """Why a job waits, counted over nodes, and what would start it."""
 
     job: Annotated[str, doc("its id")]
-    waits: Annotated[bool, doc("false: it does not")]
-    sentence: Annotated[str, doc("in words")]
+    waits: Annotated[bool, doc("whether it waits")]
+    sentence: Annotated[str, doc("a sentence for people")]
     reasons: Annotated[list[Reason], doc("all of them")]
     changes: Annotated[list[str], doc("the smallest changes that would start it")]
     position: Annotated[int | None, doc("in its queue, from 1")]
-    misses: Annotated[list[Miss], doc("the nodes that lack least")]
-    starts_at_ms: Annotated[int | None, doc("about, wall clock; null: nobody knows")]
+    misses: Annotated[list[Miss], doc("the nodes that come closest to fitting")]
+    starts_at_ms: Annotated[int | None, doc("estimate, wall clock; null: unknown")]
 
 
 TASK_LINE_FIELDS = TaskLine.__struct_fields__
@@ -160,10 +164,10 @@ OPERATIONS = (
         "list its tasks, by index",
         TaskPage,
         query=(
-            Parameter("limit", "how many at most on one page; without it 1000", bounded(1, 10_000)),
-            Parameter("after", "the `next` of the page before", bounded(-1, 10**18)),
-            Parameter("state", f"one or more, with commas between: {TASK_STATES}"),
-            Parameter("node", "those whose newest attempt is, or was, on this node"),
+            Parameter("limit", "most tasks of one page; default: 1000", bounded(1, 10_000)),
+            Parameter("after", "`next` of the previous page", bounded(-1, 10**18)),
+            Parameter("state", f"one or more, separated by commas: {TASK_STATES}"),
+            Parameter("node", "only tasks whose newest attempt was placed on this node"),
             fields_parameter(),
             SINCE,
         ),
@@ -184,7 +188,7 @@ OPERATIONS = (
     Operation(
         "POST",
         f"{_TASKS}/{{index}}/attempts/{{attempt}}/result",
-        "report what came of it, with the attempt's own token; repeated, the same is 200",
+        "report the result of an attempt, with its own token; 200 if it is repeated",
         Result,
         status=201,
         also=(200,),
@@ -194,29 +198,29 @@ OPERATIONS = (
     Operation(
         "GET",
         "/v1/jobs/{ref}/logs",
-        "what its tasks wrote, as text; with format=chunks as NDJSON",
+        "output of its tasks as text, or with format=chunks as NDJSON",
         "text/plain",
         query=(
-            Parameter("format", "of the answer", choice("text", "chunks")),
-            Parameter("index", "of this task", bounded(0, 10**8)),
-            Parameter("stream", "which one", choice("stdout", "stderr")),
-            Parameter("attempt", "a number, or `all`; without it the newest"),
-            Parameter("follow", "go on until the task has ended", _YES),
-            Parameter("tail", "the last so many lines of each attempt", bounded(0, 10**9)),
-            Parameter("since", "what arrived after: `10m`, or a time with its zone"),
-            Parameter("until", "what arrived before"),
+            Parameter("format", "of the response", choice("text", "chunks")),
+            Parameter("index", "only this task", bounded(0, 10**8)),
+            Parameter("stream", "only this stream", choice("stdout", "stderr")),
+            Parameter("attempt", "a number, or `all`; default: the newest"),
+            Parameter("follow", "continue until the task has ended", _YES),
+            Parameter("tail", "number of last lines of each attempt", bounded(0, 10**9)),
+            Parameter("since", "output that arrived after: `10m` ago, or a time with its zone"),
+            Parameter("until", "output that arrived before"),
             Parameter("offset", "from this byte on", bounded(0, 2**62)),
-            Parameter("from", "chunks: INDEX.ATTEMPT.STREAM:OFFSET, where to go on", many=True),
+            Parameter("from", "for chunks: continue at INDEX.ATTEMPT.STREAM:OFFSET", many=True),
         ),
     ),
     Operation(
         "GET",
         "/v1/jobs/{ref}/outputs",
-        "what a task left in ROTA_OUTPUT_DIR: a tar archive, or a list as NDJSON",
+        "files of a task in ROTA_OUTPUT_DIR: a tar archive, or a list as NDJSON",
         "application/x-tar",
         query=(
-            Parameter("format", "of the answer", choice("tar", "list")),
-            Parameter("index", "of this task; without it 0", bounded(0, 10**8)),
+            Parameter("format", "of the response", choice("tar", "list")),
+            Parameter("index", "of this task; default: 0", bounded(0, 10**8)),
             Parameter("path", "a file, a directory or a pattern", many=True),
         ),
     ),

@@ -1,4 +1,4 @@
-"""Routes by which a job that runs is changed: canceled, killed, restarted, paused, updated. [I/O]"""
+"""Routes of user actions on a job: cancel, kill, restart, move, pause, update and others. [I/O]"""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -6,7 +6,6 @@ from starlette.responses import Response
 from rota.apiserver import etags, responses
 from rota.apiserver.access import Caller
 from rota.apiserver.admission import actions, recovery, release, restart, update
-from rota.apiserver.admission import update as update_admission
 from rota.apiserver.admission.actions import AdmitAction
 from rota.apiserver.admission.idempotency import idempotent
 from rota.apiserver.admission.move import move_admission
@@ -36,7 +35,7 @@ async def move_tasks(request: Request) -> Response:
 
 
 async def release_tasks(request: Request) -> Response:
-    return await _act(request, release.release_tasks)
+    return await _act(request, restart.release_tasks)
 
 
 async def resolve_tasks(request: Request) -> Response:
@@ -44,7 +43,7 @@ async def resolve_tasks(request: Request) -> Response:
 
 
 async def rollback_job(request: Request) -> Response:
-    return await _act(request, update_admission.rollback_job)
+    return await _act(request, update.rollback_job)
 
 
 async def pause_job(request: Request) -> Response:
@@ -56,7 +55,7 @@ async def resume_job(request: Request) -> Response:
 
 
 async def update_job(request: Request) -> Response:
-    """Only on top of the version in `If-Match`, where there is one."""
+    """Change the spec, on top of the version in If-Match if there is one."""
     api, caller, ref = api_of(request), caller_of(request), request.path_params["ref"]
     wanted = _parse_update(request, await json_body(request))
     done: UpdateResult = await api.engine.ask(

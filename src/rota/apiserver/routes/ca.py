@@ -1,4 +1,4 @@
-"""Routes of the cluster's CA: what is trusted, and its rotation. [I/O]"""
+"""Routes of the cluster's CA: the trusted certificates and their rotation. [I/O]"""
 
 import asyncio
 from collections.abc import Callable
@@ -21,12 +21,12 @@ from rota.model.amounts import parse_seconds
 from rota.model.errors import BadField, Conflict, Unavailable
 from rota.model.limits import RENEWAL_WINDOW_SECONDS_MAX
 
-NAMES_SHOWN = 1_000  # of nodes that depend on the previous CA: enough to see what they have in common
+NAMES_SHOWN_MAX = 1_000  # nodes that depend on the previous CA: enough to see what they have in common
 _DEPENDENTS_NAMED_MAX = 5  # in a refusal
 
 
 async def show_ca(request: Request) -> Response:
-    """Open to all: a machine that joins compares the fingerprint."""
+    """The trusted CAs. Public: a machine that joins compares the fingerprint."""
     authority = api_of(request).authority
     trusted = [certificates.certificate_to_pem(root).decode() for root in authority.bundle.roots]
     return json_response(
@@ -42,8 +42,8 @@ async def show_rotation(request: Request) -> Response:
 async def start_rotation(request: Request) -> Response:
     api = api_of(request)
     access.require_cluster_wide(caller_of(request), Action.ROTATE_CA)
-    said = fields.known_fields(await json_body(request), ("overlap_seconds",))
-    overlap = _parse_overlap(api, said.get("overlap_seconds"))
+    body = fields.known_fields(await json_body(request), ("overlap_seconds",))
+    overlap = _parse_overlap(api, body.get("overlap_seconds"))
     try:
         await _change_ca(lambda: api.authority.rotate(datetime.now(UTC), overlap))
     except Rotating as refusal:
@@ -53,32 +53,29 @@ async def start_rotation(request: Request) -> Response:
 
 
 async def finish_rotation(request: Request) -> Response:
-    """Refused while something depends on the previous CA, unless that is to be cut off."""
+    """End the overlap; refused while nodes or watchers depend on the previous CA, unless forced."""
     api = api_of(request)
     access.require_cluster_wide(caller_of(request), Action.ROTATE_CA)
-    said = fields.known_fields(await json_body(request), ("force",))
-    force = fields.flag("force", said.get("force", False))
-    found = await api.engine.read(lambda _: _dependents(api))
-    if found.all and not force:
-        more = (
-            f" and {len(found.all) - _DEPENDENTS_NAMED_MAX} more"
-            if len(found.all) > _DEPENDENTS_NAMED_MAX
-            else ""
-        )
+    body = fields.known_fields(await json_body(request), ("force",))
+    force = fields.flag("force", body.get("force", False))
+    dependents = (await api.engine.read(lambda _: _dependents(api))).all
+    if dependents and not force:
+        unnamed = len(dependents) - _DEPENDENTS_NAMED_MAX
+        more = f" and {unnamed} more" if unnamed > 0 else ""
         raise Conflict(
-            f"the previous CA is still needed by {', '.join(found.all[:_DEPENDENTS_NAMED_MAX])}{more}",
+            f"the previous CA is still needed by {', '.join(dependents[:_DEPENDENTS_NAMED_MAX])}{more}",
             hint="see rota ca status; --force cuts them off, and they have to join again",
         )
     try:
         await _change_ca(lambda: api.authority.finish(datetime.now(UTC)))
     except NotRotating as refusal:
-        raise Conflict(str(refusal), hint="begin one: rota ca rotate") from None
+        raise Conflict(str(refusal), hint="start one: rota ca rotate") from None
     set_audit_target(request, f"ca {api.authority.fingerprint}{' by force' if force else ''}")
     return json_response(_rotation_json(api))
 
 
 async def replace_ca(request: Request) -> Response:
-    """Trust in all that was signed before ends at once."""
+    """Replace the CA without an overlap: every certificate that it signed is refused from now on."""
     api = api_of(request)
     access.require_cluster_wide(caller_of(request), Action.ROTATE_CA)
     fields.known_fields(await json_body(request), ())
@@ -88,11 +85,16 @@ async def replace_ca(request: Request) -> Response:
 
 
 async def _change_ca(change: Callable[[], Keyring]) -> None:
-    """Where other servers are told by etcd it may not answer: what it holds then is found out by a look."""
+    """Apply a change of the keyring, in a thread since it is written to disk or to etcd.
+
+    If etcd does not answer in time, it is not known whether the change was stored.
+    """
     try:
         await asyncio.to_thread(change)
     except TimeoutError:
-        raise Unavailable("the store does not answer; see rota ca status what came of it") from None
+        raise Unavailable(
+            "the store does not answer; whether the CA changed is shown by rota ca status"
+        ) from None
 
 
 def _parse_overlap(api: Api, value: object) -> timedelta:
@@ -125,11 +127,12 @@ def _rotation_json(api: Api) -> jobs.Json:
         "started_at_ms": ring.started_at_ms or None,
         "overlap_until_ms": ring.overlap_until_ms or None,
         "dependents": len(found.all),
-        "nodes": found.connected[:NAMES_SHOWN],
-        "away": found.away[:NAMES_SHOWN],
-        "watchers": found.watchers[:NAMES_SHOWN],
+        "nodes": found.connected[:NAMES_SHOWN_MAX],
+        "away": found.away[:NAMES_SHOWN_MAX],
+        "watchers": found.watchers[:NAMES_SHOWN_MAX],
         "retired": [
-            {"fingerprint": one.fingerprint, "retired_at_ms": one.retired_at_ms} for one in ring.retired
+            {"fingerprint": retired.fingerprint, "retired_at_ms": retired.retired_at_ms}
+            for retired in ring.retired
         ],
     }
 

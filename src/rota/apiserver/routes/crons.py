@@ -3,83 +3,73 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rota.apiserver import access, etags, responses
-from rota.apiserver.access import Action, can_see
-from rota.apiserver.admission import crons as admit_crons
+from rota.apiserver import responses
+from rota.apiserver.access import Caller, can_see
+from rota.apiserver.admission import crons
 from rota.apiserver.admission.submission import SubmitResult
 from rota.apiserver.openapi.crons import CRON_FIELDS, CRON_LINE_FIELDS
 from rota.apiserver.responses import api_of, caller_of, json_body, json_response, no_content, set_audit_target
+from rota.apiserver.routes.resource import ReadContext, Representation, Resource
 from rota.apiserver.spec import fields
-from rota.apiserver.views import jobs, pages
+from rota.apiserver.views import jobs
 from rota.apiserver.views.job_spec import readable_spec, spec_json
-from rota.engine.reconciler import Command
+from rota.apiserver.views.pages import Json
 from rota.engine.state.mirror import Mirror
 from rota.engine.time_zones import zone
 from rota.model.calendar import MINUTE_MS
 from rota.model.cron import CronRecord, CronRun
-from rota.model.errors import NotFound, Rejected
+from rota.model.errors import Rejected
+from rota.model.view import View
 from rota.rules.cron_runs import live_runs, status_of
 from rota.rules.cron_schedule import next_after, parse
 
-Json = dict[str, object]
 CRONS_PAGE_MAX = 10_000
 
 
 async def list_crons(request: Request) -> Response:
-    caller, api = caller_of(request), api_of(request)
-    access.require_role(caller, Action.READ)
-    namespace, now_ms = request.query_params.get("namespace"), api.now().wall_ms
-    wanted = pages.parse_page_request(request.query_params, CRON_LINE_FIELDS, "name", most=CRONS_PAGE_MAX)
+    caller, namespace = caller_of(request), request.query_params.get("namespace")
+    return await CRONS.list_page(
+        request,
+        lambda mirror: (
+            cron
+            for cron in mirror.crons.values()
+            if namespace in (None, cron.namespace) and can_see(caller, cron.namespace)
+        ),
+    )
 
-    def read(mirror: Mirror) -> Json:
-        crons = (cron for cron in mirror.crons.values() if namespace in (None, cron.namespace))
-        seen = (cron for cron in crons if can_see(caller, cron.namespace))
-        found, after = pages.paginate(seen, lambda cron: cron.ref, wanted)
-        shown = [pages.pick_fields(_cron_line(mirror, cron, now_ms), wanted.only) for cron in found]
-        return {"crons": shown, "next": after}
 
-    return json_response(await api.engine.read(read))
+async def show_cron(request: Request) -> Response:
+    return await CRONS.show(request)
 
 
 async def create_cron(request: Request) -> Response:
     caller, body = caller_of(request), await json_body(request)
-    made = await _ask(request, lambda view, now: admit_crons.create(view, body, caller, zone, now))
-    return await _respond(request, made, 201)
-
-
-async def show_cron(request: Request) -> Response:
-    caller, (namespace, name) = caller_of(request), _ref(request)
-    engine = api_of(request).engine
-    only = pages.chosen_fields(request.query_params, CRON_FIELDS)
-    cron = await engine.read(lambda mirror: admit_crons.find_cron(mirror, namespace, name, caller))
-    return await _respond(request, cron.ref, only=only)
+    return await CRONS.create(request, lambda view, now: crons.create(view, body, caller, zone, now))
 
 
 async def change_cron(request: Request) -> Response:
-    caller, ref, body = caller_of(request), _ref(request), await json_body(request)
-    command = _with_match(
-        request, lambda view, now: admit_crons.change(view, ref, body, caller, zones=zone, now=now)
+    caller, name, body = caller_of(request), _namespace_and_name(request), await json_body(request)
+    return await CRONS.change(
+        request, lambda view, now: crons.change(view, name, body, caller, zones=zone, now=now)
     )
-    made = await _ask(request, command)
-    return await _respond(request, made)
 
 
 async def pause_cron(request: Request) -> Response:
-    caller, ref = caller_of(request), _ref(request)
-    return await _respond(request, await _ask(request, lambda view, _: admit_crons.pause(view, ref, caller)))
+    caller, name = caller_of(request), _namespace_and_name(request)
+    return await CRONS.act(request, lambda view, _: crons.pause(view, name, caller))
 
 
 async def resume_cron(request: Request) -> Response:
-    caller, ref = caller_of(request), _ref(request)
-    done = await _ask(request, lambda view, now: admit_crons.resume(view, ref, caller, now))
-    return await _respond(request, done)
+    caller, name = caller_of(request), _namespace_and_name(request)
+    return await CRONS.act(request, lambda view, now: crons.resume(view, name, caller, now))
 
 
 async def run_cron(request: Request) -> Response:
-    caller, ref = caller_of(request), _ref(request)
+    """Submit the cron's job now, besides its schedule, and show that job."""
+    caller, name = caller_of(request), _namespace_and_name(request)
     engine, key = api_of(request).engine, request.headers.get("idempotency-key")
     done: SubmitResult = await engine.ask(
-        "apiserver", lambda view, now: admit_crons.run(view, ref, caller, now, key)
+        "apiserver", lambda view, now: crons.run(view, name, caller, now, key)
     )
     set_audit_target(request, f"job {done.job}")
     shown = await engine.read(lambda mirror: jobs.job_json(mirror, mirror.jobs[done.job], caller))
@@ -87,49 +77,32 @@ async def run_cron(request: Request) -> Response:
 
 
 async def delete_cron(request: Request) -> Response:
-    caller, ref = caller_of(request), _ref(request)
-    await _ask(request, _with_match(request, lambda view, _: admit_crons.delete(view, ref, caller)))
+    caller, name = caller_of(request), _namespace_and_name(request)
+    await CRONS.ask_if_match(request, lambda view, _: crons.delete(view, name, caller))
     return no_content()
 
 
-def _with_match(request: Request, command: Command) -> Command:
-    caller, ref = caller_of(request), _ref(request)
-    return etags.require_match(
-        request, lambda view: etags.tag_of(admit_crons.find_cron(view, *ref, caller)), command
-    )
-
-
-async def _ask(request: Request, command: Command) -> str:
-    done: str = await api_of(request).engine.ask("apiserver", command)
-    set_audit_target(request, f"cron {done}")
-    return done
-
-
-async def _respond(
-    request: Request, ref: str, status: int = 200, *, only: frozenset[str] | None = None
-) -> Response:
-    api, caller = api_of(request), caller_of(request)
-    now_ms = api.now().wall_ms
-
-    def read(mirror: Mirror) -> tuple[Json, str]:
-        cron = mirror.crons.get(ref)
-        if cron is None:
-            raise NotFound(f"cron {ref} was deleted")
-        runs = [_run_json(mirror, run) for run in status_of(mirror, cron).runs]
-        template = readable_spec(cron.template, caller, cron.namespace)
-        shown = {**_cron_line(mirror, cron, now_ms), "runs": runs[::-1], "job": spec_json(template)}
-        return shown, etags.tag_of(cron)
-
-    shown, tag = await api.engine.read(read)
-    return etags.with_tag(json_response(pages.pick_fields(shown, only), status), tag)
-
-
-def _ref(request: Request) -> tuple[str, str]:
+def _namespace_and_name(request: Request) -> tuple[str, str]:
     namespace = fields.name("namespace", request.query_params.get("namespace", "default"))
     return namespace, request.path_params["ref"]
 
 
-def _cron_line(mirror: Mirror, cron: CronRecord, now_ms: int) -> Json:
+def _ref_of(request: Request) -> str:
+    return "/".join(_namespace_and_name(request))
+
+
+def _find_cron(view: View, ref: str, caller: Caller) -> CronRecord:
+    namespace, _, name = ref.partition("/")
+    return crons.find_cron(view, namespace, name, caller)
+
+
+def _cron_json(mirror: Mirror, cron: CronRecord, context: ReadContext) -> Json:
+    runs = [_run_json(mirror, run) for run in status_of(mirror, cron).runs]
+    template = readable_spec(cron.template, context.caller, cron.namespace)
+    return {**_cron_line(mirror, cron, context), "runs": runs[::-1], "job": spec_json(template)}
+
+
+def _cron_line(mirror: Mirror, cron: CronRecord, context: ReadContext) -> Json:
     """A cron without its job and its runs."""
     status = status_of(mirror, cron)
     return {
@@ -144,7 +117,7 @@ def _cron_line(mirror: Mirror, cron: CronRecord, now_ms: int) -> Json:
         "user": cron.user,
         "created_at_ms": cron.created_at_ms,
         "last_at_ms": status.runs[-1].instant_ms if status.runs else None,
-        "next_at_ms": None if cron.paused else _next_ms(cron, max(now_ms, status.last_ms)),
+        "next_at_ms": None if cron.paused else _next_ms(cron, max(context.now.wall_ms, status.last_ms)),
         "running": live_runs(mirror, status),
         "skipped": status.skipped,
         "reason": status.reason,
@@ -154,7 +127,7 @@ def _cron_line(mirror: Mirror, cron: CronRecord, now_ms: int) -> Json:
 def _next_ms(cron: CronRecord, after_ms: int) -> int | None:
     try:
         found = next_after(parse(cron.schedule), zone(cron.zone), after_ms // MINUTE_MS)
-    except Rejected:  # the zone is no longer known here, which its reason says
+    except Rejected:  # the time zone is not installed here any more; the cron's reason says so
         return None
     return None if found is None else found * MINUTE_MS
 
@@ -169,6 +142,17 @@ def _run_json(mirror: Mirror, run: CronRun) -> Json:
         "reason": entry.status.reason if entry is not None and entry.status is not None else None,
     }
 
+
+CRONS: Resource[CronRecord] = Resource(
+    "cron",
+    find=_find_cron,
+    desired=lambda _, cron: cron,
+    name_of=lambda cron: cron.ref,
+    shown=Representation(CRON_FIELDS, _cron_json),
+    listed=Representation(CRON_LINE_FIELDS, _cron_line),
+    page_max=CRONS_PAGE_MAX,
+    ref_of=_ref_of,
+)
 
 ROUTES = [
     responses.route("POST", "/v1/crons", create_cron),

@@ -1,4 +1,4 @@
-"""Routes of the worker gateway, in the words of its own contract: /start /stop /query /stream. [I/O]
+"""Routes of the worker gateway, as its own contract defines them: /start /stop /query /stream. [I/O]
 
 A job started here is an ordinary one, pinned to the worker's node. Its name is the UUID that the caller is
 given, so that `rota show UUID` finds it; the lower 62 bits of the UUID are the job's number.
@@ -36,24 +36,22 @@ from rota.model.lifecycle import AttemptState, JobState
 from rota.model.view import NodeView, View, worker_node
 
 PATHS = ("/start", "/stop", "/query", "/stream")
-ANONYMOUS_CALLER = Caller(
-    "worker-gateway", Role.SUBMITTER, ("default",)
-)  # who calls these on loopback without a token
-SETTLE_SECONDS = 10.0  # for the worker to have begun or ended a job, before its caller is answered
-SMALL_CPU = 0.001  # what runs on a worker is the worker's to bound
+ANONYMOUS_CALLER = Caller("worker-gateway", Role.SUBMITTER, ("default",))  # on loopback, without a token
+SETTLE_SECONDS = 10.0  # for the worker to start or end a job, before its caller is answered
+SMALL_CPU = 0.001  # the worker itself limits what runs on it
 TEXT_MAX = 16 * 1024
-WORKER_PATH_VARIABLE = "ROTA_WORKER_PATH"  # as the gateway knows it
+WORKER_PATH_VARIABLE = "ROTA_WORKER_PATH"  # read by rota.gateway.job_translation
 NUMBER_BITS = 62  # of a UUID, below its variant: more than any job number has
-UNDECIDED = (AttemptState.OFFERED, AttemptState.QUEUED, AttemptState.ACCEPTED)  # whether a worker starts it
+UNDECIDED = (AttemptState.OFFERED, AttemptState.QUEUED, AttemptState.ACCEPTED)  # it may start or be refused
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def _with_contract_errors(endpoint: Endpoint) -> Endpoint:
-    """Whatever goes wrong is told as this contract tells it."""
+    """The endpoint, with errors in the form of the contract: status 500 and a text."""
 
     @wraps(endpoint)
-    async def handled(request: Request) -> Response:
+    async def with_errors(request: Request) -> Response:
         try:
             return await endpoint(request)
         except Bug:
@@ -62,25 +60,26 @@ def _with_contract_errors(endpoint: Endpoint) -> Endpoint:
             request.state.code = error.code
             return _error_response(str(error))
 
-    return handled
+    return with_errors
 
 
 @_with_contract_errors
 async def start_on_worker(request: Request) -> Response:
-    """201 once the worker has started it; of what it did not start nothing starts later."""
+    """201 once the worker has started the job. A job that is not started in time is canceled."""
     api, caller = api_of(request), caller_of(request)
-    said = _parse_object(await json_body(request))
-    command = fields.text("command", said.get("command"), TEXT_MAX)
-    path = said.get("path") or ""
+    body = _parse_object(await json_body(request))
+    command = fields.text("command", body.get("command"), TEXT_MAX)
+    path = body.get("path") or ""
     env = {WORKER_PATH_VARIABLE: fields.text("path", path, TEXT_MAX)} if path else {}
     await _require_responsive(
-        api, await api.engine.read(lambda view: _find_worker(view, said.get("worker_id")).spec.id)
+        api, await api.engine.read(lambda view: _find_worker(view, body.get("worker_id")).spec.id)
     )
     job_id = ""
 
     def submit(view: View, now: Any) -> Any:
         nonlocal job_id
-        node = _find_worker(view, said.get("worker_id")).spec.name
+        node = _find_worker(view, body.get("worker_id")).spec.name
+        # The number of the job that this very command creates: known only here, where it is decided.
         job_id = _job_id(view.counters.jobs + 1)
         spec = {"command": [command], "name": job_id, "on": node, "cpu": SMALL_CPU, "env": env}
         return submission.submit_job(view, {**spec, "recovery": "none"}, caller, None, now)
@@ -90,6 +89,7 @@ async def start_on_worker(request: Request) -> Response:
     try:
         await _wait_until_started(api, done.job)
     except RotaError:
+        # The caller is told that nothing was started: the job must not start later.
         await _cancel(api, done.job, caller)
         raise
     return _json_response({"job_id": job_id}, 201)
@@ -97,7 +97,7 @@ async def start_on_worker(request: Request) -> Response:
 
 @_with_contract_errors
 async def stop_on_worker(request: Request) -> Response:
-    """Answered when the job has ended, or its worker is at least there to be told to end it."""
+    """Answered when the job has ended, or if its worker is at least responsive and will stop it."""
     api, caller = api_of(request), caller_of(request)
     job, node = await _requested_job(request)
     await _cancel(api, job, caller)
@@ -115,7 +115,7 @@ async def query_on_worker(request: Request) -> Response:
 
 @_with_contract_errors
 async def stream_from_worker(request: Request) -> Response:
-    """What it writes, until it has ended."""
+    """The stdout of the job until it has ended."""
     api = api_of(request)
     job, _ = await _requested_job(request)
 
@@ -127,7 +127,7 @@ async def stream_from_worker(request: Request) -> Response:
 
 
 class _OutputResponse(responses.StreamingResponse):
-    """Output as it comes; an error before the first byte is told as this contract tells errors."""
+    """Output as it arrives; an error before the first byte has the form of the contract."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -149,7 +149,7 @@ def _error_response(why: str) -> Response:
 
 
 def _parse_object(body: Any) -> dict[str, Any]:
-    """The fields of a request. As the contract has it, unknown ones are ignored."""
+    """The fields of a request. The contract says that unknown ones are ignored."""
     if not isinstance(body, dict):
         raise Rejected("the body is not a JSON object")
     return body
@@ -161,7 +161,7 @@ def _job_id(number: int) -> str:
 
 
 def _number_of(job_id: object) -> str:
-    """The number of the job that a UUID was made for, as an id of ours; empty if it is no UUID."""
+    """The job number in the lower bits of a UUID, as an id; empty if the text is no UUID."""
     try:
         return str(UUID(str(job_id)).int & ((1 << NUMBER_BITS) - 1))
     except ValueError:
@@ -169,15 +169,15 @@ def _number_of(job_id: object) -> str:
 
 
 async def _requested_job(request: Request) -> tuple[JobId, NodeId]:
-    """The job that is named, if it is one of that worker's, and the worker's node."""
-    said, caller = _parse_object(await json_body(request)), caller_of(request)
+    """The job and the node of the worker that the request names, if the job was started there."""
+    body, caller = _parse_object(await json_body(request)), caller_of(request)
 
     def read(mirror: Mirror) -> tuple[JobId, NodeId]:
-        node = _find_worker(mirror, said.get("worker_id")).spec
-        entry = mirror.jobs.get(JobId(_number_of(said.get("job_id"))))
-        if entry is None or entry.spec.name != said["job_id"] or not can_see(caller, entry.spec.namespace):
+        node = _find_worker(mirror, body.get("worker_id")).spec
+        entry = mirror.jobs.get(JobId(_number_of(body.get("job_id"))))
+        if entry is None or entry.spec.name != body["job_id"] or not can_see(caller, entry.spec.namespace):
             raise NotFound("job not found")
-        if not any(one.label == "node" and node.name in one.values for one in entry.spec.where):
+        if not any(rule.label == "node" and node.name in rule.values for rule in entry.spec.where):
             raise NotFound("job not found")
         return entry.spec.id, node.id
 
@@ -192,8 +192,8 @@ def _find_worker(view: View, worker_id: object) -> NodeView:
 
 
 async def _require_responsive(api: Api, node: NodeId) -> None:
-    """A start sent to a frozen worker would be carried out when it thaws: it must answer first."""
-    assert api.workers is not None, "these routes are served where there is a gateway"
+    """Raise Unavailable unless the worker answers: a frozen one would carry out the start when it resumes."""
+    assert api.workers is not None, "these routes are served only with a gateway"
     if not await api.workers.is_responsive(node):
         raise Unavailable("the worker does not answer")
 
@@ -204,24 +204,24 @@ async def _cancel(api: Api, job: JobId, caller: Caller) -> None:
 
 
 async def _wait_until_started(api: Api, job: JobId) -> None:
-    """Returns when the worker has begun the job, or is about to; raises with the reason if it does not."""
+    """Return when the worker has started the job or is about to; raises Unavailable if it does not."""
     await _wait_until(api, job, lambda mirror: _is_decided(mirror, job))
     placed = await api.engine.read(lambda mirror: _decisive_attempt(mirror, job))
     status = None if placed is None else placed.status
     if status is not None and status.started_at_ms:
         return
     if placed is None or status is None or status.state != AttemptState.ACCEPTED:
-        raise Unavailable((status and status.reason) or "the worker did not take the job")
-    await _require_responsive(api, placed.node)  # a worker that is merely slow will start it
+        raise Unavailable((status and status.reason) or "the worker did not accept the job")
+    await _require_responsive(api, placed.node)  # a worker that is only slow will start it
 
 
-async def _wait_until(api: Api, job: JobId, is_so: Callable[[Mirror], bool]) -> bool:
-    """Whether it came to be so within SETTLE_SECONDS."""
+async def _wait_until(api: Api, job: JobId, is_reached: Callable[[Mirror], bool]) -> bool:
+    """Whether the job reached the condition within SETTLE_SECONDS."""
     try:
         async with asyncio.timeout(SETTLE_SECONDS):
-            with api.event_hub.follow_job(job) as news:
-                while not await api.engine.read(is_so):
-                    await news.wait()
+            with api.event_hub.follow_job(job) as changes:
+                while not await api.engine.read(is_reached):
+                    await changes.wait()
     except TimeoutError:
         return False
     return True
@@ -238,21 +238,21 @@ def _is_decided(mirror: Mirror, job: JobId) -> bool:
 
 
 def _decisive_attempt(mirror: Mirror, job: JobId) -> PlacedAttempt | None:
-    """The attempt by which a start is judged: the one the worker refused, else the last."""
+    """The attempt that decides whether a start succeeded: the one the worker refused, else the last."""
     entry = mirror.jobs.get(job)
     placed = [] if entry is None else tasks.attempts_of(entry, 0)
-    refused = [one for one in placed if one.state == AttemptState.REFUSED]
+    refused = [attempt for attempt in placed if attempt.state == AttemptState.REFUSED]
     return next(iter((*refused, *reversed(placed))), None)
 
 
 def _query_json(entry: JobEntry) -> dict[str, Any]:
-    """What the worker said of its end; where it said nothing, what became of the job."""
+    """How the job ended as the worker reported it; without a report, the state of the job."""
     if entry.status is None or not has_ended(entry):
         return {"done": False, "error": False, "error_text": ""}
     attempts = tasks.attempts_of(entry, 0)
-    said = attempts[-1].status if attempts else None
-    if said is not None and said.exit_code != NO_EXIT_CODE:
-        return {"done": True, "error": said.exit_code != 0, "error_text": said.reason or ""}
+    reported = attempts[-1].status if attempts else None
+    if reported is not None and reported.exit_code != NO_EXIT_CODE:
+        return {"done": True, "error": reported.exit_code != 0, "error_text": reported.reason or ""}
     error = entry.status.state is not JobState.SUCCEEDED
     text = entry.status.reason or entry.status.state.value
     return {"done": True, "error": error, "error_text": text if error else ""}

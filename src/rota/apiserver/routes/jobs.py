@@ -1,7 +1,8 @@
-"""Routes of jobs: one function each, no rules. [I/O]"""
+"""Routes of jobs: one function each, no rules; and the stream of a job's changes. [I/O]"""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
 
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
@@ -12,7 +13,6 @@ from rota.apiserver.access import Caller, can_see
 from rota.apiserver.admission import rerun, submission
 from rota.apiserver.admission.rerun import RerunSelection
 from rota.apiserver.api import Api
-from rota.apiserver.job_follow import job_event_stream
 from rota.apiserver.lookup import can_see_event, find_job
 from rota.apiserver.openapi.jobs import JOB_FIELDS, LINE_FIELDS
 from rota.apiserver.responses import api_of, caller_of, json_body, json_response, no_content, set_audit_target
@@ -34,10 +34,11 @@ async def submit_job(request: Request) -> Response:
     done: submission.SubmitResult = await api.engine.ask(
         "apiserver", lambda view, now: submission.submit_job(view, body, caller, key, now)
     )
-    await asyncio.sleep(0)  # orders to nodes are on their way before the answer is: work starts sooner
+    # Let the commit hooks send their orders to nodes before this response is written: work starts sooner.
+    await asyncio.sleep(0)
     set_audit_target(request, f"job {done.job}")
     status = 201 if done.new else 200
-    warnings = [{"field": one.field, "text": one.text} for one in done.warnings]
+    warnings = [{"field": warning.field, "text": warning.text} for warning in done.warnings]
 
     def read(mirror: Mirror) -> tuple[jobs.Json, jobs.Json]:
         entry = _require_entry(mirror, done.job)
@@ -46,17 +47,17 @@ async def submit_job(request: Request) -> Response:
     job, line = await api.engine.read(read)
     if not responses.accepts_event_stream(request):
         return json_response(job, status)
-    beginning = responses.sse_event("job", job)
+    prefix = responses.sse_event("job", job)
     return responses.StreamingResponse(
-        job_event_stream(api, done.job, line), responses.EVENT_STREAM, status=status, prefix=beginning
+        _job_event_stream(api, done.job, line), responses.EVENT_STREAM, status=status, prefix=prefix
     )
 
 
 async def rerun_job(request: Request) -> Response:
     api, caller, ref = api_of(request), caller_of(request), request.path_params["ref"]
-    wanted = RerunSelection(await json_body(request), request.headers.get("idempotency-key"))
+    selection = RerunSelection(await json_body(request), request.headers.get("idempotency-key"))
     done: submission.SubmitResult = await api.engine.ask(
-        "apiserver", lambda view, now: rerun.rerun_job(view, ref, wanted, caller, now)
+        "apiserver", lambda view, now: rerun.rerun_job(view, ref, selection, caller, now)
     )
     set_audit_target(request, f"job {done.job}")
     shown = await api.engine.read(
@@ -66,7 +67,7 @@ async def rerun_job(request: Request) -> Response:
 
 
 async def list_jobs(request: Request) -> Response:
-    """With `Accept: text/event-stream` those that change."""
+    """A page of jobs; with `Accept: text/event-stream`, jobs as they change."""
     api, query = api_of(request), _with_after(request.query_params)
     wanted = pages.parse_page_request(query, LINE_FIELDS, "-id", most=JOBS_PAGE_MAX, default=100)
     if wanted.after is not None:
@@ -74,6 +75,7 @@ async def list_jobs(request: Request) -> Response:
     fits = job_filter(request)
     if responses.accepts_event_stream(request):
         return list_watch.watch_list(api, request, _watched_jobs(api, caller_of(request), fits), wanted.only)
+    # Taken before the page is read: a watch from here may repeat a change, and never misses one.
     seq = str(api.event_hub.latest_cursor())
     page = await api.engine.read(lambda mirror: jobs.jobs_page(mirror, wanted, fits))
     return json_response({**page, "seq": seq})
@@ -112,7 +114,50 @@ async def explain_job(request: Request) -> Response:
 async def follow_job(request: Request) -> Response:
     api = api_of(request)
     job = await api.engine.read(lambda mirror: requested_job(mirror, request).spec.id)
-    return responses.StreamingResponse(job_event_stream(api, job), responses.EVENT_STREAM)
+    return responses.StreamingResponse(_job_event_stream(api, job), responses.EVENT_STREAM)
+
+
+def _job_event_stream(api: Api, job: JobId, last_sent: jobs.Json | None = None) -> responses.StreamBody:
+    """Each change of a job as a server-sent event; the stream ends with the job."""
+
+    async def run(write: responses.Write) -> bytes:
+        async with aclosing(_job_changes(api, job, last_sent)) as lines:
+            async for line in lines:
+                data = responses.KEEP_ALIVE if line is None else responses.sse_event("status", line)
+                if line is not None and _is_ended(line):
+                    return data
+                await write(data)
+        return b""
+
+    return run
+
+
+async def _job_changes(
+    api: Api, job: JobId, last_sent: jobs.Json | None
+) -> AsyncGenerator[jobs.Json | None, None]:
+    """The job without its spec, immediately unless it equals `last_sent`, then after each change.
+
+    None says that nothing changed for a while, and that the connection is to be kept alive.
+    """
+
+    def read(mirror: Mirror) -> jobs.Json | None:
+        entry = mirror.jobs.get(job)
+        return None if entry is None else jobs.job_line(entry)
+
+    # Followed before the first read: a change between read and wait sets the signal.
+    with api.event_hub.follow_job(job) as changes:
+        while (line := await api.engine.read(read)) is not None:
+            if line != last_sent:
+                yield line
+                last_sent = line
+            if _is_ended(line):
+                return
+            while not await changes.wait():
+                yield None
+
+
+def _is_ended(line: jobs.Json) -> bool:
+    return JobState(line["state"]) in jobs.ENDS
 
 
 def requested_job(mirror: Mirror, request: Request) -> JobEntry:
@@ -127,10 +172,10 @@ def _require_entry(mirror: Mirror, job: JobId) -> JobEntry:
 
 
 def job_filter(request: Request) -> Callable[[JobEntry], bool]:
-    """What was asked for, of what the caller may see."""
+    """Matches the jobs that were asked for, as far as the caller may see them."""
     caller, query = caller_of(request), request.query_params
-    state = _parse_states(query.get("state"))
-    kind = pages.parse_choices(query, "kind", JobKind)
+    states = _parse_states(query.get("state"))
+    kinds = pages.parse_choices(query, "kind", JobKind)
     labelled = pages.label_filter(query.getlist("label")) if "label" in query else None
     name, namespace, user = query.get("name"), query.get("namespace"), query.get("user")
     cluster = query.get("cluster")
@@ -138,11 +183,11 @@ def job_filter(request: Request) -> Callable[[JobEntry], bool]:
     def fits(entry: JobEntry) -> bool:
         spec = entry.spec
         return (
-            (state is None or jobs.state_of(entry) in state)
+            (states is None or jobs.state_of(entry) in states)
             and name in (None, spec.name)
             and namespace in (None, spec.namespace)
             and user in (None, spec.user)
-            and (kind is None or spec.kind in kind)
+            and (kinds is None or spec.kind in kinds)
             and (cluster is None or (entry.cluster is not None and entry.cluster.cluster == cluster))
             and (labelled is None or labelled(spec.labels))
             and can_see(caller, spec.namespace)
@@ -154,7 +199,7 @@ def job_filter(request: Request) -> Callable[[JobEntry], bool]:
 def _watched_jobs(
     api: Api, caller: Caller, fits: Callable[[JobEntry], bool]
 ) -> list_watch.WatchedList[JobId]:
-    def about(event: EventRecord) -> Iterator[JobId]:
+    def keys_of(event: EventRecord) -> Iterator[JobId]:
         if event.job is not None and can_see_event(api.engine.mirror, caller, event):
             yield event.job
 
@@ -162,11 +207,11 @@ def _watched_jobs(
         entry = mirror.jobs.get(job)
         return jobs.job_line(entry) if entry is not None and fits(entry) else None
 
-    return list_watch.WatchedList("job", about, read, lambda job: {"id": job})
+    return list_watch.WatchedList("job", keys_of, read, lambda job: {"id": job})
 
 
 def _with_after(query: QueryParams) -> pages.Query:
-    """`before` is what `after` was called while the newest came first always."""
+    """The query with `before`, an older name, as `after`."""
     if "before" not in query or "after" in query:
         return query
     before = responses.int_parameter(query, "before", 0, 0, 10**18)

@@ -1,4 +1,4 @@
-"""Routes by which a machine becomes a node: join tokens and enrolment. [I/O]"""
+"""Routes of join tokens, of enrolment as a node or watcher, and of watchers. [I/O]"""
 
 import asyncio
 import ipaddress
@@ -31,7 +31,7 @@ from rota.model.node import NodeSpec
 
 CSR_BYTES_MAX = 16_384  # as the authority accepts
 HTTPS_PORT = 443
-JOIN_TOKENS_PAGE_MAX = 10_000  # as many as there may be
+JOIN_TOKENS_PAGE_MAX = 10_000  # all that there may be
 _COMMANDS = {JoinRole.NODE: "agent", JoinRole.WATCHER: "watcher"}
 _NEW_WATCHER_TOKEN = "make a new one: rota watcher token"
 
@@ -40,14 +40,14 @@ async def make_join_token(request: Request) -> Response:
     api = api_of(request)
     access.require_cluster_wide(caller_of(request), Action.ADD_NODES)
     known = ("labels", "cluster", "valid_seconds", "local", "role", "addresses")
-    said = fields.known_fields(await json_body(request), known)
-    labels = fields.granted_labels("labels", said.get("labels", {}))
-    cluster = fields.name("cluster", said.get("cluster", DEFAULT))
-    own = await api.engine.read(lambda mirror: _cluster_labels(mirror, cluster))
-    valid_ms = _parse_valid_ms(said.get("valid_seconds", JOIN_TOKEN_LIFE_MS / 1000))
-    role = _parse_role(said.get("role"))
-    networks = _parse_networks(said.get("addresses", []))
-    if api.addresses.loopback_only and said.get("local") is not True:
+    body = fields.known_fields(await json_body(request), known)
+    labels = fields.granted_labels("labels", body.get("labels", {}))
+    cluster = fields.name("cluster", body.get("cluster", DEFAULT))
+    cluster_labels = await api.engine.read(lambda mirror: _cluster_labels(mirror, cluster))
+    valid_ms = _parse_valid_ms(body.get("valid_seconds", JOIN_TOKEN_LIFE_MS / 1000))
+    role = _parse_role(body.get("role"))
+    networks = _parse_networks(body.get("addresses", []))
+    if api.addresses.loopback_only and body.get("local") is not True:
         raise Conflict(
             "this server listens on loopback only: no other machine could join", hint="rota dev --listen ADDR"
         )
@@ -55,7 +55,7 @@ async def make_join_token(request: Request) -> Response:
     secret = await asyncio.to_thread(
         api.vault.make_join_token,
         now_ms,
-        labels={**own, **labels},
+        labels={**cluster_labels, **labels},
         cluster=cluster,
         valid_ms=valid_ms,
         role=role,
@@ -64,7 +64,7 @@ async def make_join_token(request: Request) -> Response:
     address = api.addresses.http
     line = JoinLine(host_of(address), _port(address), secret, api.authority.fingerprint)
     set_audit_target(request, f"cluster {cluster}")
-    made = {
+    shown = {
         "id": StoredJoinToken.id_of(secret),
         "token": secret,
         "ca": api.authority.fingerprint,
@@ -72,7 +72,7 @@ async def make_join_token(request: Request) -> Response:
         "line": f"rota {_COMMANDS[role]} --join '{line.render()}'",
         "expires_at_ms": now_ms + valid_ms,
     }
-    return json_response(made, 201)
+    return json_response(shown, 201)
 
 
 async def list_join_tokens(request: Request) -> Response:
@@ -87,7 +87,7 @@ async def list_join_tokens(request: Request) -> Response:
 
 
 async def revoke_join_token(request: Request) -> Response:
-    """It joins nothing from now on."""
+    """Revoke an unused join token."""
     api, ref = api_of(request), request.path_params["ref"]
     access.require_cluster_wide(caller_of(request), Action.ADD_NODES)
     set_audit_target(request, f"join token {fields.printable(ref)}")
@@ -126,33 +126,37 @@ def _token_state(token: StoredJoinToken, now_ms: int) -> str:
 def _parse_networks(value: object) -> list[str]:
     hint = f"write at most {JOIN_ADDRESSES_MAX} networks: 10.0.0.0/8, 192.0.2.7, fd00::/8"
     if not isinstance(value, list) or len(value) > JOIN_ADDRESSES_MAX:
-        raise BadField("addresses", "is not a short list", hint)
+        raise BadField("addresses", "is not a list, or too long", hint)
     try:
-        return [str(ipaddress.ip_network(fields.text("addresses", one), strict=False)) for one in value]
+        return [str(ipaddress.ip_network(fields.text("addresses", text), strict=False)) for text in value]
     except ValueError:
-        raise BadField("addresses", "holds what is no network", hint) from None
+        raise BadField("addresses", "holds an invalid network", hint) from None
 
 
 def _cluster_labels(mirror: Mirror, cluster: str) -> dict[str, str]:
-    """What its cluster says of every node; of one that is not there a node cannot be."""
+    """The labels that a cluster gives to all its nodes. Raises if no node may join the cluster."""
     check_join_cluster(mirror, cluster)
-    wish = mirror.cluster_intents.get(cluster)
-    return {} if wish is None else wish.node_labels
+    intent = mirror.cluster_intents.get(cluster)
+    return {} if intent is None else intent.node_labels
 
 
 async def enroll(request: Request) -> Response:
-    """The token is spent last, so that a node which could not be made costs none."""
+    """Register a node or watcher and sign its certificate.
+
+    The join token is used up last, when the certificate is signed: an enrolment that fails before leaves the
+    token usable. The node's record is stored first, and is withdrawn if the rest fails.
+    """
     api = api_of(request)
     known = ("token", "csr", "name", "machine_id", "labels", "role")
-    said = fields.known_fields(await json_body(request), known)
-    secret = fields.text("token", said.get("token"))
-    csr = fields.text("csr", said.get("csr"), CSR_BYTES_MAX).encode()
-    name = fields.name("name", said.get("name"))
-    fields.labels("labels", said.get("labels") or {})  # they come again, self-declared, with its first word
+    body = fields.known_fields(await json_body(request), known)
+    secret = fields.text("token", body.get("token"))
+    csr = fields.text("csr", body.get("csr"), CSR_BYTES_MAX).encode()
+    name = fields.name("name", body.get("name"))
+    fields.labels("labels", body.get("labels") or {})  # only checked: the node declares them in its hello
     token = await asyncio.to_thread(
         _require_usable_token, api, secret, leader_proxy.origin_of(api.authority, request.scope)
     )
-    role = _parse_role(said.get("role"))
+    role = _parse_role(body.get("role"))
     if role is not token.role:
         hint = f"this one is for `rota {_COMMANDS[token.role]}`"
         raise NotAllowed(f"join token is not for a {role}", field="token", hint=hint)
@@ -160,7 +164,8 @@ async def enroll(request: Request) -> Response:
         watcher = JoinedWatcher(id=secrets.token_hex(8), name=name, joined_at_ms=wall_ms())
         set_audit_target(request, f"watcher {watcher.id} {watcher.name}")
         certificate = await asyncio.to_thread(_certify_watcher, api, watcher, csr, secret)
-        # It attaches to servers, of which the leader tells it; not to other watchers.
+        # Only this server's address: a watcher connects to servers, which it learns from the leader, never to
+        # other watchers, which agent_addresses() would include.
         return json_response(_enrolled_json(api, watcher.id, name, certificate, [api.addresses.agent]), 201)
     spec: NodeSpec = await api.engine.ask(
         "apiserver", lambda view, now: enroll_node(view, name, token.labels, token.cluster, now)
@@ -169,6 +174,7 @@ async def enroll(request: Request) -> Response:
     try:
         certificate = await asyncio.to_thread(_certify_node, api, spec, csr, secret)
     except Rejected:
+        # Crash point: a server that dies before this leaves a node that never connects, and can be deleted.
         await _withdraw_node(api, spec)
         raise
     addresses = list(dict.fromkeys((*api.agent_addresses(), api.addresses.agent)))
@@ -195,10 +201,10 @@ def _require_usable_token(api: Api, secret: str, origin: str) -> StoredJoinToken
             _require_allowed_address(token, origin)
             return token
     try:
-        api.vault.use_join_token(secret, "", now_ms)  # says why not
+        api.vault.use_join_token(secret, "", now_ms)  # raises with the reason
     except JoinRefused as refusal:
         raise NotAllowed(str(refusal), field="token", hint="make a new one: rota node token") from None
-    raise NotAllowed("join token is not usable now", field="token", hint="make a new one: rota node token")
+    raise NotAllowed("join token cannot be used now", field="token", hint="make a new one: rota node token")
 
 
 def _require_allowed_address(token: StoredJoinToken, origin: str) -> None:
@@ -241,14 +247,14 @@ def _parse_role(value: object) -> JoinRole:
         return JoinRole.NODE if value is None else JoinRole(str(value))
     except ValueError:
         raise BadField(
-            "role", f"'{fields.printable(str(value))}' is no role", "write node or watcher"
+            "role", f"'{fields.printable(str(value))}' is not a role", "write node or watcher"
         ) from None
 
 
 async def list_watchers(request: Request) -> Response:
     access.require_cluster_wide(caller_of(request), Action.ADD_NODES)
-    found = sorted(api_of(request).vault.list_watchers(), key=lambda one: one.joined_at_ms)
-    return json_response({"watchers": [_watcher_json(one) for one in found]})
+    watchers = sorted(api_of(request).vault.list_watchers(), key=lambda watcher: watcher.joined_at_ms)
+    return json_response({"watchers": [_watcher_json(watcher) for watcher in watchers]})
 
 
 def _watcher_json(watcher: JoinedWatcher) -> jobs.Json:
@@ -256,7 +262,7 @@ def _watcher_json(watcher: JoinedWatcher) -> jobs.Json:
 
 
 async def remove_watcher(request: Request) -> Response:
-    """Its certificate is good for nothing from now on; its agents call elsewhere."""
+    """Remove a watcher: its certificate is refused from now on, and its agents connect elsewhere."""
     api = api_of(request)
     access.require_cluster_wide(caller_of(request), Action.ADD_NODES)
     ref = request.path_params["ref"]

@@ -1,4 +1,4 @@
-"""The route of logs: which output is asked for, and in which form. [I/O]"""
+"""The route of logs: parses which output is asked for, and streams it as text or as chunks. [I/O]"""
 
 import re
 
@@ -9,14 +9,14 @@ from rota.apiserver import responses
 from rota.apiserver.api import wall_ms
 from rota.apiserver.lookup import find_job, task_index
 from rota.apiserver.responses import api_of, caller_of
-from rota.apiserver.spec.times import parse_past_time
+from rota.apiserver.spec.fields import parse_past_time
 from rota.apiserver.streams.log_selection import STREAMS, LogSelection, StreamKey, require_attempt
 from rota.engine.state.entries import JobEntry
 from rota.engine.state.mirror import Mirror
 from rota.model.errors import BadField
 from rota.model.messages import LogWindow
 
-RESUME_POINTS_MAX = 1000  # streams to go on with: more do not fit into one address
+RESUME_POINTS_MAX = 1000  # streams to resume: more do not fit into one URL
 TAIL_LINES_MAX = 10**9
 _RESUME_POINT = re.compile(r"(\d{1,8})\.(\d{1,10})\.(stdout|stderr):(\d{1,18})", re.ASCII)
 _FROM_HINT = "write INDEX.ATTEMPT.STREAM:OFFSET, as 0.1.stdout:4096"
@@ -33,24 +33,24 @@ async def read_logs(request: Request) -> Response:
         responses.audit_foreign_read(request, job)
         return _parse_selection(mirror.jobs[job.id], request, is_text=form == "text")
 
-    wanted = await api.engine.read(read)
+    selection = await api.engine.read(read)
 
     async def run_text(write: responses.Write) -> bytes:
-        await api.logs.copy_text(wanted, write)
+        await api.logs.copy_text(selection, write)
         return b""
 
     async def run_chunks(write: responses.Write) -> bytes:
-        await api.logs.copy_lines(wanted, write)
+        await api.logs.copy_lines(selection, write)
         return b""
 
-    beginning = b"" if wanted.follow else None
+    prefix = b"" if selection.follow else None  # a follower gets the head now, not with the first output
     if form == "chunks":
-        return responses.StreamingResponse(run_chunks, "application/x-ndjson", prefix=beginning)
-    return responses.StreamingResponse(run_text, "text/plain; charset=utf-8", prefix=beginning)
+        return responses.StreamingResponse(run_chunks, "application/x-ndjson", prefix=prefix)
+    return responses.StreamingResponse(run_text, "text/plain; charset=utf-8", prefix=prefix)
 
 
 def _parse_selection(entry: JobEntry, request: Request, *, is_text: bool) -> LogSelection:
-    """For text one stream of one task; for chunks, unless said otherwise, all of both."""
+    """As text, one stream of one task; as chunks, both streams of all tasks by default."""
     query, follow = request.query_params, responses.bool_parameter(request.query_params, "follow")
     index = task_index(entry, query["index"]) if "index" in query else 0 if is_text else None
     attempt, is_each = _parse_attempt(request, entry, index, follow=follow)
@@ -60,7 +60,7 @@ def _parse_selection(entry: JobEntry, request: Request, *, is_text: bool) -> Log
     offset = responses.int_parameter(query, "offset", 0, 0, 2**62)
     if offset and stream is None:
         raise BadField(
-            "offset", "is one stream's", "name the stream, or write from=INDEX.ATTEMPT.STREAM:OFFSET"
+            "offset", "needs one stream", "name the stream, or write from=INDEX.ATTEMPT.STREAM:OFFSET"
         )
     return LogSelection(
         entry.spec.id,
@@ -78,7 +78,7 @@ def _parse_selection(entry: JobEntry, request: Request, *, is_text: bool) -> Log
 def _parse_attempt(
     request: Request, entry: JobEntry, index: int | None, *, follow: bool
 ) -> tuple[int | None, bool]:
-    """Which one; none: the newest, or each."""
+    """The number of an attempt, or None and whether all attempts are wanted instead of the newest."""
     given = request.query_params.get("attempt")
     if given == "all":
         return None, True
@@ -110,15 +110,15 @@ def _parse_window(request: Request, *, both: bool, follow: bool) -> LogWindow:
 def _parse_resume(request: Request) -> dict[StreamKey, int]:
     given = request.query_params.getlist("from")
     if len(given) > RESUME_POINTS_MAX:
-        raise BadField("from", "is said too often", f"write it at most {RESUME_POINTS_MAX} times")
-    known: dict[StreamKey, int] = {}
+        raise BadField("from", "is given too often", f"write it at most {RESUME_POINTS_MAX} times")
+    resume: dict[StreamKey, int] = {}
     for text in given:
         found = _RESUME_POINT.fullmatch(text)
         if found is None:
-            raise BadField("from", f"'{text[:40]}' names no place in a stream", _FROM_HINT)
+            raise BadField("from", f"'{text[:40]}' is not an offset of a stream", _FROM_HINT)
         index, attempt, stream, offset = found.groups()
-        known[int(index), int(attempt), stream] = int(offset)
-    return known
+        resume[int(index), int(attempt), stream] = int(offset)
+    return resume
 
 
 ROUTES = [responses.route("GET", "/v1/jobs/{ref}/logs", read_logs)]

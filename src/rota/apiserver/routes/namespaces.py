@@ -1,101 +1,99 @@
-"""Routes of namespaces: what each holds against its quota; one function each, no rules. [I/O]"""
+"""Routes of namespaces: one function each, no rules. [I/O]"""
+
+from collections.abc import Iterator
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rota.apiserver import access, etags, responses
-from rota.apiserver.access import Action, can_see
+from rota.apiserver import responses
+from rota.apiserver.access import Caller, can_see
 from rota.apiserver.admission import namespaces
 from rota.apiserver.openapi.nodes import NAMESPACE_FIELDS
-from rota.apiserver.responses import api_of, caller_of, json_body, json_response, no_content, set_audit_target
+from rota.apiserver.responses import caller_of, json_body, no_content
+from rota.apiserver.routes.resource import ReadContext, Representation, Resource, ref_in_path
 from rota.apiserver.spec import fields
 from rota.apiserver.spec.namespace_bounds import bounds_json, usage_json
 from rota.apiserver.spec.quantities import quantities_json
-from rota.apiserver.views import pages
-from rota.engine.reconciler import Command
+from rota.apiserver.views.pages import Json
 from rota.engine.state.mirror import Mirror
 from rota.model.errors import NotFound
 from rota.model.namespace import NamespaceRecord
 from rota.model.usage import NamespaceUsage
 from rota.model.view import View
 
-Json = dict[str, object]
-NAMESPACES_PAGE_MAX = 10_000  # as many as there may be
+NAMESPACES_PAGE_MAX = 10_000  # all that there may be
 
 
 async def list_namespaces(request: Request) -> Response:
-    """Those for which something is set, and those that have jobs."""
     caller = caller_of(request)
-    access.require_role(caller, Action.READ)
-    wanted = pages.parse_page_request(
-        request.query_params, NAMESPACE_FIELDS, "name", most=NAMESPACES_PAGE_MAX
-    )
-
-    def read(mirror: Mirror) -> Json:
-        holding = [name for name, held in mirror.usage.by_namespace.items() if any(held.values())]
-        waiting = [line.owner.namespace for line, _ in mirror.pending_queues()]
-        known = (*mirror.namespaces, *mirror.usage.usage, *holding, *waiting)
-        names = {name for name in known if can_see(caller, name)}
-        found, after = pages.paginate(names, str, wanted)
-        shown = [pages.pick_fields(_namespace_json(mirror, name), wanted.only) for name in found]
-        return {"namespaces": shown, "next": after}
-
-    return json_response(await api_of(request).engine.read(read))
+    return await NAMESPACES.list_page(request, lambda mirror: _known_namespaces(mirror, caller))
 
 
 async def show_namespace(request: Request) -> Response:
-    caller, name = caller_of(request), fields.name("name", request.path_params["ref"])
-    access.require_role(caller, Action.READ)
-    if not can_see(caller, name):
-        raise NotFound(f"no namespace is called '{name}'", hint="see what there is: rota namespace ls")
-    return await _respond(request, name, pages.chosen_fields(request.query_params, NAMESPACE_FIELDS))
+    return await NAMESPACES.show(request)
 
 
 async def set_namespace(request: Request) -> Response:
-    caller, name, body = caller_of(request), request.path_params["ref"], await json_body(request)
-    made = await _ask(request, lambda view, _: namespaces.set_namespace(view, name, body, caller), name)
-    return await _respond(request, made)
+    caller, name, body = caller_of(request), ref_in_path(request), await json_body(request)
+    return await NAMESPACES.change(
+        request, lambda view, _: namespaces.set_namespace(view, name, body, caller)
+    )
 
 
 async def delete_namespace(request: Request) -> Response:
-    caller, name = caller_of(request), request.path_params["ref"]
-    await _ask(request, lambda view, _: namespaces.delete_namespace(view, name, caller), name)
+    caller, name = caller_of(request), ref_in_path(request)
+    await NAMESPACES.ask_if_match(request, lambda view, _: namespaces.delete_namespace(view, name, caller))
     return no_content()
 
 
-async def _ask(request: Request, command: Command, name: str) -> str:
-    guarded = etags.require_match(request, lambda view: _tag(view, name), command)
-    done: str = await api_of(request).engine.ask("apiserver", guarded)
-    set_audit_target(request, f"namespace {done}")
-    return done
+def _known_namespaces(mirror: Mirror, caller: Caller) -> Iterator[NamespaceRecord]:
+    """The namespaces that have settings or jobs, as far as the caller may see them."""
+    in_use = [name for name, held in mirror.usage.by_namespace.items() if any(held.values())]
+    waiting = [queue.owner.namespace for queue, _ in mirror.pending_queues()]
+    for name in {*mirror.namespaces, *mirror.usage.usage, *in_use, *waiting}:
+        if can_see(caller, name):
+            yield _record(mirror, name)
 
 
-async def _respond(request: Request, name: str, only: frozenset[str] | None = None) -> Response:
-    def read(mirror: Mirror) -> tuple[Json, str]:
-        return _namespace_json(mirror, name), _tag(mirror, name)
-
-    shown, tag = await api_of(request).engine.read(read)
-    return etags.with_tag(json_response(pages.pick_fields(shown, only)), tag)
-
-
-def _tag(view: View, name: str) -> str:
-    return etags.tag_of(view.namespaces.get(name, NamespaceRecord(name)))
+def _find_namespace(view: View, ref: str, caller: Caller) -> NamespaceRecord:
+    """The namespace of that name, which always exists: without a record nothing is set for it."""
+    name = fields.name("name", ref)
+    if not can_see(caller, name):
+        raise NotFound(f"no namespace is called '{name}'", hint="see what there is: rota namespace ls")
+    return _record(view, name)
 
 
-def _namespace_json(mirror: Mirror, name: str) -> Json:
-    known = mirror.namespaces.get(name, NamespaceRecord(name))
+def _record(view: View, name: str) -> NamespaceRecord:
+    return view.namespaces.get(name, NamespaceRecord(name))
+
+
+def _namespace_json(mirror: Mirror, namespace: NamespaceRecord, _: ReadContext) -> Json:
+    name = namespace.name
     held = mirror.usage.by_namespace.get(name, {})
     return {
         "name": name,
-        "quota": quantities_json(known.quota),
-        "weight": known.weight,
-        "defaults": quantities_json(known.defaults),
-        "bounds": bounds_json(known.bounds),
+        "quota": quantities_json(namespace.quota),
+        "weight": namespace.weight,
+        "defaults": quantities_json(namespace.defaults),
+        "bounds": bounds_json(namespace.bounds),
         "kept": usage_json(mirror.usage.usage.get(name, NamespaceUsage())),
         "held": quantities_json({resource: amount for resource, amount in held.items() if amount}),
-        "waiting": sum(len(jobs) for line, jobs in mirror.pending_queues() if line.owner.namespace == name),
+        "waiting": sum(
+            len(ranks) for queue, ranks in mirror.pending_queues() if queue.owner.namespace == name
+        ),
     }
 
+
+_NAMESPACE = Representation(NAMESPACE_FIELDS, _namespace_json)
+NAMESPACES: Resource[NamespaceRecord] = Resource(
+    "namespace",
+    find=_find_namespace,
+    desired=lambda _, namespace: namespace,
+    name_of=lambda namespace: namespace.name,
+    shown=_NAMESPACE,
+    listed=_NAMESPACE,
+    page_max=NAMESPACES_PAGE_MAX,
+)
 
 ROUTES = [
     responses.route("GET", "/v1/namespaces", list_namespaces),

@@ -1,4 +1,4 @@
-"""Routes of outputs: what a job left on its node, as a list or as a tar archive. [I/O]"""
+"""The route of output files: those that a task left on its node, as a list or as a tar archive. [I/O]"""
 
 from contextlib import aclosing
 
@@ -28,7 +28,7 @@ async def read_outputs(request: Request) -> Response:
         raise BadField("format", f"'{form[:20]}' is not a format", "write list or tar")
     paths = tuple(query.getlist("path"))
     if len(paths) > PATHS_MAX or any(len(path.encode()) > PATH_BYTES_MAX for path in paths):
-        raise BadField("path", "is named too often, or is too long", f"name at most {PATHS_MAX} paths")
+        raise BadField("path", "is given too often, or is too long", f"name at most {PATHS_MAX} paths")
 
     def read(mirror: Mirror) -> tuple[NodeId, OutputsRequest]:
         job = find_job(mirror, request.path_params["ref"], caller_of(request)).spec
@@ -40,8 +40,8 @@ async def read_outputs(request: Request) -> Response:
     node, wanted = await api.engine.read(read)
 
     async def run(write: responses.Write) -> bytes:
-        async with aclosing(api.outputs.outputs(node, wanted)) as pieces:
-            async for data in pieces:
+        async with aclosing(api.outputs.outputs(node, wanted)) as chunks:
+            async for data in chunks:
                 await write(data)
         return b""
 
@@ -52,14 +52,14 @@ async def read_outputs(request: Request) -> Response:
 
 
 def _output_node(mirror: Mirror, entry: JobEntry, index: int) -> NodeId:
-    """Where its newest attempt has begun."""
+    """The node where the newest attempt that started has left its files."""
     for placed in reversed(attempts_of(entry, index)):
         if AttemptState.RUNNING <= placed.state < AttemptState.REFUSED:
             if placed.node not in mirror.nodes:
-                gone = f"node {node_name(mirror, placed.node)} is gone, and with it what the task left there"
-                raise NotFound(gone, hint="run the job again")
+                reason = f"node {node_name(mirror, placed.node)} was removed, and with it the task's files"
+                raise NotFound(reason, hint="run the job again")
             return placed.node
-    raise Conflict(f"task {entry.spec.id}.{index} has not begun", hint="wait until it has ended: rota wait")
+    raise Conflict(f"task {entry.spec.id}.{index} has not started", hint="wait until it has ended: rota wait")
 
 
 ROUTES = [responses.route("GET", "/v1/jobs/{ref}/outputs", read_outputs)]

@@ -1,4 +1,4 @@
-"""The route of plans: what would become of a job, asked of the scheduler's own code on a copy. [I/O]"""
+"""Routes of plans: what the scheduler would do with a job or a drain, on a copy of the mirror. [I/O]"""
 
 import asyncio
 from typing import Any
@@ -22,35 +22,36 @@ async def plan_job(request: Request) -> Response:
 
 
 async def plan_drain(request: Request) -> Response:
-    """Where the work of nodes would go, were they drained now."""
+    """Where the tasks on nodes would go if the nodes were drained now."""
     api, caller, body = api_of(request), caller_of(request), await json_body(request)
     set_audit_target(request, "plan of a drain")
 
+    # The slot is held until the plan is made: it bounds the copies in memory as well as the threads.
     async with api.plan_slots:
         now = api.now()
 
-        def look(mirror: Mirror) -> tuple[DrainPlanRequest, list[str], MirrorCopy]:
-            asked = parse_drain_plan_request(mirror, body, caller)
-            return asked, [mirror.nodes[node].spec.name for node in asked.nodes], WhatIfMirror.copy_of(mirror)
+        def read(mirror: Mirror) -> tuple[DrainPlanRequest, list[str], MirrorCopy]:
+            plan = parse_drain_plan_request(mirror, body, caller)
+            return plan, [mirror.nodes[node].spec.name for node in plan.nodes], WhatIfMirror.copy_of(mirror)
 
-        asked, names, taken = await api.engine.read(look)
-        jobs = await asyncio.to_thread(
-            api.preview_drain, taken, asked.nodes, now, everything=asked.everything
+        plan, names, copy = await api.engine.read(read)
+        displaced = await asyncio.to_thread(
+            api.preview_drain, copy, plan.nodes, now, everything=plan.everything
         )
-    return json_response({"nodes": names, "jobs": [_displaced_json(one, caller) for one in jobs]})
+    return json_response({"nodes": names, "jobs": [_displaced_json(tasks, caller) for tasks in displaced]})
 
 
-def _displaced_json(one: DisplacedTasks, caller: Caller) -> dict[str, Any]:
-    visible = can_see(caller, one.namespace)
+def _displaced_json(tasks: DisplacedTasks, caller: Caller) -> dict[str, Any]:
+    visible = can_see(caller, tasks.namespace)
     return {
-        "job": one.job if visible else None,
-        "fate": one.fate.value,
-        "tasks": sum(last - first + 1 for first, last in one.indices),
-        "indices": one.indices if visible else None,
-        "places": one.places,
-        "waits": one.waits,
-        "reasons": () if one.why is None else one.why.reasons,
-        "changes": () if one.why is None else one.why.changes,
+        "job": tasks.job if visible else None,
+        "fate": tasks.fate.value,
+        "tasks": sum(last - first + 1 for first, last in tasks.indices),
+        "indices": tasks.indices if visible else None,
+        "places": tasks.places,
+        "waits": tasks.waits,
+        "reasons": () if tasks.why is None else tasks.why.reasons,
+        "changes": () if tasks.why is None else tasks.why.changes,
     }
 
 

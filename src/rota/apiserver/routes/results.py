@@ -1,4 +1,4 @@
-"""Routes by which an attempt reports what came of it, and others read that. [I/O]"""
+"""Routes of results: an attempt reports its own, and clients read it. [I/O]"""
 
 import asyncio
 import contextlib
@@ -21,15 +21,15 @@ from rota.model.ids import JobId
 from rota.model.result import ResultRecord
 
 PATH = "/v1/jobs/{ref}/tasks/{index}/attempts/{attempt}/result"
-START_WAIT_SECONDS = 1.0  # for the start of an attempt to be known, before its result is taken all the same
+START_WAIT_SECONDS = 1.0  # for the start to be reported, before the result is accepted all the same
 
 
 async def report_result(request: Request) -> Response:
-    """201 the first time, 200 when it is repeated in the same words."""
+    """201 the first time, 200 if the same result is reported again."""
     api, caller = api_of(request), caller_of(request)
     path, body = request.path_params, await json_body(request)
     if caller.node is not None and not request.state.signed.covers(await request.body()):
-        raise Unauthenticated("the body is not the one that the node has signed")
+        raise Unauthenticated("the body is not the one that the node signed")
     name = AttemptRef(path["ref"], path["index"], path["attempt"])
     await _wait_until_started(api, name)
     done: ResultReported = await api.engine.ask(
@@ -40,12 +40,16 @@ async def report_result(request: Request) -> Response:
 
 
 async def _wait_until_started(api: Api, name: AttemptRef) -> None:
-    """A node tells a start on its own stream, and a result can be faster: `task.started` is to come first."""
+    """Wait for the node to report the start of the attempt, for a bounded time.
+
+    The start is reported on the node's own stream, with which the result races over HTTP; `task.started` is
+    to be committed before the result.
+    """
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(START_WAIT_SECONDS):
-            with api.event_hub.follow_job(JobId(name.job)) as news:
+            with api.event_hub.follow_job(JobId(name.job)) as changes:
                 while await api.engine.read(lambda mirror: results.is_start_unreported(mirror, name)):
-                    await news.wait()
+                    await changes.wait()
 
 
 async def show_result(request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""Routes of the store itself: a backup, and the word after a restore; one function each, no rules. [I/O]"""
+"""Routes of the store: a backup, and the confirmation of a restored server. [I/O]"""
 
 import asyncio
 
@@ -17,15 +17,15 @@ from rota.store import backup
 
 
 async def back_up(request: Request) -> Response:
-    """Everything at one revision, while work goes on."""
+    """A backup of all records at one revision; commits continue meanwhile."""
     api = api_of(request)
     access.require_cluster_wide(caller_of(request), Action.BACK_UP)
-    kept = await asyncio.to_thread(api.backup_files)
-    origin = backup.BackupOrigin(wall_ms(), api.version, kept)
+    files = await asyncio.to_thread(api.backup_files)
+    origin = backup.BackupOrigin(wall_ms(), api.version, files)
 
     async def run(write: responses.Write) -> bytes:
-        async for piece in backup.stream(api.engine.store, origin):
-            await write(piece)
+        async for chunk in backup.stream(api.engine.store, origin):
+            await write(chunk)
         return b""
 
     set_audit_target(request, "store")
@@ -33,7 +33,11 @@ async def back_up(request: Request) -> Response:
 
 
 async def accept_nodes(request: Request) -> Response:
-    """On disk first; then the epoch passes all that refused nodes have seen: they come in when they call."""
+    """Confirm that a restored server may lead the nodes that refuse its epoch.
+
+    The confirmation is durable before the epoch is raised above every one that these nodes have seen: after a
+    crash in between, the request can be repeated. Nodes are accepted when they connect next.
+    """
     api, caller = api_of(request), caller_of(request)
     known_fields(await json_body(request), ())
     access.require_cluster_wide(caller, Action.RESTORE)
@@ -48,9 +52,9 @@ async def accept_nodes(request: Request) -> Response:
 
 
 def highest_epoch(mirror: Mirror, epoch: int) -> int:
-    """That refused nodes have seen; of what cannot be nothing is believed."""
-    seen = (node.refused.epoch_seen for node in mirror.nodes.values() if node.refused)
-    return max((one for one in seen if is_plausible_epoch(one, epoch)), default=0)
+    """The highest epoch that refused nodes have seen; implausible ones are ignored, as one node could lie."""
+    epochs = (node.refused.epoch_seen for node in mirror.nodes.values() if node.refused)
+    return max((seen for seen in epochs if is_plausible_epoch(seen, epoch)), default=0)
 
 
 ROUTES = [

@@ -23,7 +23,7 @@ STATES = tuple(phase.name.lower() for phase in Phase)
 
 
 async def list_tasks(request: Request) -> Response:
-    """With `Accept: text/event-stream` those that change."""
+    """A page of tasks; with `Accept: text/event-stream`, tasks as they change."""
     api, query = api_of(request), request.query_params
     limit = responses.int_parameter(query, "limit", 1000, 1, TASKS_PAGE_MAX)
     after = responses.int_parameter(query, "after", -1, -1, 10**18)
@@ -32,6 +32,7 @@ async def list_tasks(request: Request) -> Response:
     if responses.accepts_event_stream(request):
         job = await api.engine.read(lambda mirror: requested_job(mirror, request).spec.id)
         return list_watch.watch_list(api, request, _watched_tasks(job, wanted), only)
+    # Taken before the page is read: a watch from here may repeat a change, and never misses one.
     seq = str(api.event_hub.latest_cursor())
     page = await api.engine.read(
         lambda mirror: tasks.tasks_page(mirror, requested_job(mirror, request), wanted, limit)
@@ -52,7 +53,7 @@ async def show_task(request: Request) -> Response:
 
 
 async def list_attempts(request: Request) -> Response:
-    """Oldest first: all that are known, of which there are few."""
+    """All attempts that are known, oldest first; they are few, so there are no pages."""
     only = pages.chosen_fields(request.query_params, ATTEMPT_FIELDS)
     found = await api_of(request).engine.read(lambda mirror: _attempts(mirror, request))
     return json_response({"attempts": [pages.pick_fields(attempt, only) for attempt in found]})
@@ -72,7 +73,7 @@ def _attempts(mirror: Mirror, request: Request) -> list[jobs.Json]:
 
 
 def _watched_tasks(job: JobId, wanted: TaskFilter) -> list_watch.WatchedList[int]:
-    def about(event: EventRecord) -> Iterator[int]:
+    def keys_of(event: EventRecord) -> Iterator[int]:
         if event.job == job:
             for first, last in event.indices:
                 yield from range(first, last + 1)
@@ -86,7 +87,7 @@ def _watched_tasks(job: JobId, wanted: TaskFilter) -> list_watch.WatchedList[int
         fits = (states is None or line["state"] in states) and wanted.node in (None, line["node"])
         return line if fits else None
 
-    return list_watch.WatchedList("task", about, read, lambda index: {"job": job, "index": index})
+    return list_watch.WatchedList("task", keys_of, read, lambda index: {"job": job, "index": index})
 
 
 ROUTES = [

@@ -1,4 +1,4 @@
-"""Routes of API tokens: made, listed without their secrets, revoked. [I/O]"""
+"""Routes of API tokens: make, list without their secrets, revoke. [I/O]"""
 
 import asyncio
 
@@ -20,8 +20,8 @@ from rota.model.amounts import parse_seconds
 from rota.model.errors import BadField, Conflict, NotFound, QueueFull
 from rota.model.limits import NAME_LENGTH_MAX
 
-TOKENS_PAGE_MAX = 10_000  # as many as there may be
-LIFE_SECONDS_MAX = 10 * 365 * 24 * 3600.0  # one that never ends is made by leaving it out
+TOKENS_PAGE_MAX = 10_000  # all that there may be
+LIFE_SECONDS_MAX = 10 * 365 * 24 * 3600.0  # without valid_seconds a token never expires
 TOKEN_BODY_FIELDS = ("name", "role", "namespaces", "valid_seconds", "replaces")
 _NAME_TAKEN_HINT = (
     "choose another name, revoke that token, or make its successor with replaces = its id and its name"
@@ -32,32 +32,37 @@ NAMESPACES_MAX = 64  # of one token: each is compared at every request
 async def list_tokens(request: Request) -> Response:
     access.require_cluster_wide(caller_of(request), Action.CHANGE_TOKENS)
     wanted = pages.parse_page_request(request.query_params, TOKEN_FIELDS, "id", most=TOKENS_PAGE_MAX)
-    known = api_of(request).vault.list_api_tokens()
-    found, after = pages.paginate(known, lambda token: token.id, wanted)
-    used = api_of(request).vault.last_uses.of
-    shown = [pages.pick_fields(_token_json(token, used(token.id)), wanted.only) for token in found]
+    vault = api_of(request).vault
+    found, after = pages.paginate(vault.list_api_tokens(), lambda token: token.id, wanted)
+    last_used = vault.last_uses.of
+    shown = [pages.pick_fields(_token_json(token, last_used(token.id)), wanted.only) for token in found]
     return json_response({"tokens": shown, "next": after})
 
 
 async def make_token(request: Request) -> Response:
-    """The secret is in this answer and nowhere else; who repeats it with its key is told the same."""
+    """Make a token. Its secret is in this response and stored nowhere.
+
+    A request that is repeated with its idempotency key gets the same secret, which is derived from the key.
+    """
     api, caller = api_of(request), caller_of(request)
     access.require_cluster_wide(caller, Action.CHANGE_TOKENS)
-    said = fields.known_fields(await json_body(request), TOKEN_BODY_FIELDS)
+    body = fields.known_fields(await json_body(request), TOKEN_BODY_FIELDS)
     now_ms = wall_ms()
-    wanted = new_token(
-        fields.name("name", said.get("name")),
-        fields.one_of("role", said.get("role"), Role),
-        _parse_namespaces(said.get("namespaces", [ALL_NAMESPACES])),
+    token = new_token(
+        fields.name("name", body.get("name")),
+        fields.one_of("role", body.get("role"), Role),
+        _parse_namespaces(body.get("namespaces", [ALL_NAMESPACES])),
         now_ms,
-        _parse_expiry_ms(said.get("valid_seconds"), now_ms),
+        _parse_expiry_ms(body.get("valid_seconds"), now_ms),
     )
     key = parse_idempotency_key(request.headers.get("idempotency-key"))
     secret = new_secret(API_PREFIX) if key is None else _secret_for_key(api, caller, key)
-    replaces = _parse_replaced(said.get("replaces"))
+    replaces = _parse_replaced(body.get("replaces"))
+    # Awaited before the token is stored: what it prepares has to hold before the token can be used.
     await api.before_token()
+    # In a thread, as the vault syncs its file to disk. Durable before the secret is sent to the caller.
     try:
-        made = await asyncio.to_thread(api.vault.store_api_token, secret, wanted, replaces)
+        made = await asyncio.to_thread(api.vault.store_api_token, secret, token, replaces)
     except NameTaken as refusal:
         raise Conflict(
             str(refusal), field="name" if replaces is None else "replaces", hint=_NAME_TAKEN_HINT
@@ -74,7 +79,7 @@ async def make_token(request: Request) -> Response:
 
 
 def _secret_for_key(api: Api, caller: Caller, key: str) -> str:
-    """The secret that this key makes; the one it has made, where that was before the CA was rotated."""
+    """The secret derived from an idempotency key; the one already made, if that was before a CA rotation."""
     possible = api.authority.api_secrets(caller.owner, key)
     return next((secret for secret in possible if api.vault.has_made(secret)), possible[0])
 
@@ -107,8 +112,12 @@ def _parse_replaced(value: object) -> str | None:
 
 def _parse_namespaces(value: object) -> list[str]:
     if not isinstance(value, list) or not 0 < len(value) <= NAMESPACES_MAX:
-        raise BadField("namespaces", "is not a short list", f'write ["ci"], or ["{ALL_NAMESPACES}"] for all')
-    return [ALL_NAMESPACES if one == ALL_NAMESPACES else fields.name("namespaces", one) for one in value]
+        raise BadField(
+            "namespaces",
+            f"is not a list of 1 to {NAMESPACES_MAX} names",
+            f'write ["ci"], or ["{ALL_NAMESPACES}"] for all',
+        )
+    return [ALL_NAMESPACES if name == ALL_NAMESPACES else fields.name("namespaces", name) for name in value]
 
 
 def _parse_expiry_ms(value: object, now_ms: int) -> int | None:

@@ -1,4 +1,4 @@
-"""A JobSpec -> BadField where two of its wishes cannot both be met, whatever nodes there are or come."""
+"""A JobSpec -> BadField if two of its fields contradict each other, whatever nodes there are or will be."""
 
 from itertools import combinations
 
@@ -8,11 +8,11 @@ from rota.model.job import JobSpec
 from rota.model.shape import AffinityTerm, Constraint, Op
 from rota.model.view import View
 
-CYCLE_JOBS_MAX = 1_000  # waiting jobs looked at for a circle; in a longer queue it is not looked for
+CYCLE_JOBS_MAX = 1_000  # waiting jobs searched for a cycle; with more of them there is no search
 
 
 def check_consistency(spec: JobSpec, wall_ms: int) -> None:
-    """Of the spec alone."""
+    """Check the spec by itself, without a view of the cluster."""
     _check_where(spec.where)
     _check_terms(spec)
     _check_counts(spec)
@@ -20,13 +20,18 @@ def check_consistency(spec: JobSpec, wall_ms: int) -> None:
 
 
 def refuse_affinity_cycle(view: View, spec: JobSpec) -> None:
-    """It waits for a job to run near to, which waits for this one: neither would ever start."""
+    """Refuse a job that must run near one that must run near it: neither could ever start.
+
+    The cycle may lead over several waiting jobs. It is found by letting all of them start that can, one
+    after the other, as in the detection of a deadlock.
+    """
     needed = _required_terms(spec)
-    wanted_by_others = any(
+    # Fast path: without a term of another job that means this one, it cannot be part of a cycle.
+    is_needed = any(
         namespace == spec.namespace and jobs.holds(spec.selector_labels)
         for namespace, jobs in view.affinity.members
     )
-    if not needed or not wanted_by_others:
+    if not needed or not is_needed:
         return
     waiting = _waiting_jobs(view, spec.namespace)
     if len(waiting) > CYCLE_JOBS_MAX:
@@ -41,32 +46,32 @@ def refuse_affinity_cycle(view: View, spec: JobSpec) -> None:
         if job.id in stuck and term.jobs.holds(job.selector_labels)
     )
     problem = f"'{term}' waits for job {partner.id} to run, which waits for this one: neither could start"
-    raise BadField("near", problem, "leave one of the two wishes out, or give it a weight")
+    raise BadField("near", problem, "leave one of the two terms out, or give it a weight")
 
 
 def _check_where(where: tuple[Constraint, ...]) -> None:
-    for label in dict.fromkeys(one.label for one in where):
-        said = [one for one in where if one.label == label]
-        for pair in combinations(said, 2):
+    for label in dict.fromkeys(constraint.label for constraint in where):
+        same_label = [constraint for constraint in where if constraint.label == label]
+        for pair in combinations(same_label, 2):
             if _are_exclusive(list(pair)):
                 first, second = pair
                 raise BadField(
                     "where", f"'{first}' and '{second}' cannot both hold", _suggestion(first, second)
                 )
-        if _are_exclusive(said):
-            problem = " and ".join(f"'{one}'" for one in said) + " cannot hold together"
+        if _are_exclusive(same_label):
+            problem = " and ".join(f"'{constraint}'" for constraint in same_label) + " cannot hold together"
             raise BadField("where", problem, "leave one of them out")
 
 
-def _are_exclusive(said: list[Constraint]) -> bool:
-    """No value of the label satisfies all of these."""
-    named = [one.values for one in said if one.op in (Op.EQUAL, Op.IN)]
-    if named:
-        label = said[0].label
-        return not any(all(one.holds({label: value}) for one in said) for value in named[0])
-    above = [one for one in said if one.op is Op.MORE]
-    below = [one for one in said if one.op is Op.LESS]
-    # Nothing is between them unless the upper bound is itself above the lower one.
+def _are_exclusive(constraints: list[Constraint]) -> bool:
+    """Whether no value of their common label satisfies all of these constraints."""
+    allowed = [one.values for one in constraints if one.op in (Op.EQUAL, Op.IN)]
+    if allowed:
+        label = constraints[0].label
+        return not any(all(one.holds({label: value}) for one in constraints) for value in allowed[0])
+    above = [one for one in constraints if one.op is Op.MORE]
+    below = [one for one in constraints if one.op is Op.LESS]
+    # A value between two bounds exists only if the upper bound is above the lower one.
     return any(not low.holds({low.label: high.values[0]}) for low in above for high in below)
 
 
@@ -80,7 +85,7 @@ def _check_terms(spec: JobSpec) -> None:
     for near in spec.near:
         for apart in spec.apart:
             if (near.jobs, near.over) == (apart.jobs, apart.over):
-                problem = f"'{near.jobs} over {near.over}' is wished near as well as apart"
+                problem = f"'{near.jobs} over {near.over}' is in near as well as in apart"
                 raise BadField("apart", problem, "leave one of the two out")
 
 
@@ -94,7 +99,7 @@ def _check_counts(spec: JobSpec) -> None:
         problem = f"{spec.evict_at_most} is more than its {spec.size} tasks"
         raise BadField("evict_at_most", problem, f"write 0 to {spec.size}, or leave it out")
     if not spec.preemptible and spec.evict_at_most > 0:
-        problem = f"allows {spec.evict_at_most} to give way, and preemptible = false none"
+        problem = f"allows {spec.evict_at_most} to be evicted, and preemptible = false allows none"
         raise BadField("evict_at_most", problem, "leave one of the two out")
 
 
@@ -115,16 +120,16 @@ def _check_times(spec: JobSpec, wall_ms: int) -> None:
 
 
 def _required_terms(spec: JobSpec) -> list[AffinityTerm]:
-    """What must run before it can: jobs other than itself."""
+    """Terms that other jobs must satisfy before this one can start."""
     return [term for term in spec.near if term.weight is None and not term.jobs.holds(spec.selector_labels)]
 
 
 def _waiting_jobs(view: View, namespace: str) -> list[JobSpec]:
-    """Jobs of the namespace none of whose tasks runs, as many as are looked at and some more."""
+    """Jobs of the namespace without a live task, at most one queue more than CYCLE_JOBS_MAX."""
     found: list[JobSpec] = []
-    for line, turns in view.pending_queues():
-        if line.owner.namespace == namespace:
-            jobs = (view.jobs[JobId(str(turn[2]))] for turn in turns[: CYCLE_JOBS_MAX + 1])
+    for queue, ranks in view.pending_queues():
+        if queue.owner.namespace == namespace:
+            jobs = (view.jobs[JobId(str(rank[2]))] for rank in ranks[: CYCLE_JOBS_MAX + 1])
             found += [job.spec for job in jobs if not job.task_counts.live]
         if len(found) > CYCLE_JOBS_MAX:
             break
@@ -132,7 +137,7 @@ def _waiting_jobs(view: View, namespace: str) -> list[JobSpec]:
 
 
 def _never_starting(view: View, specs: list[JobSpec]) -> dict[JobId, JobSpec]:
-    """Those that are left when all have started that can, one after the other."""
+    """The jobs that remain when all that can start have started, one after the other."""
     stuck = {spec.id: spec for spec in specs}
     while True:
         free = [spec for spec in stuck.values() if _can_start(view, spec, stuck, specs)]
@@ -146,7 +151,8 @@ def _can_start(view: View, spec: JobSpec, stuck: dict[JobId, JobSpec], specs: li
     return all(
         _has_running_member(view, spec.namespace, term)
         or any(term.jobs.holds(other.selector_labels) for other in specs if other.id not in stuck)
-        or not any(term.jobs.holds(other.selector_labels) for other in specs)  # it may come yet
+        # No waiting job is meant: one that is may still be submitted.
+        or not any(term.jobs.holds(other.selector_labels) for other in specs)
         for term in _required_terms(spec)
     )
 

@@ -1,6 +1,11 @@
-"""One value of a request -> what it stands for, or an error that names the field and what is accepted."""
+"""One value of a request -> the value in the model, or BadField with the field's name and what is accepted.
+
+Every module that reads requests uses these functions, so that a name, a label or a duration is checked by
+the same rule and refused with the same sentence everywhere.
+"""
 
 import re
+from calendar import monthrange, timegm
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from enum import StrEnum
@@ -8,6 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from rota.model.amounts import parse_seconds
 from rota.model.cluster import MACHINE
 from rota.model.errors import BadField, Rejected
 from rota.model.labels import PREFIX
@@ -18,20 +24,65 @@ from rota.model.limits import (
     NAME_LENGTH_MAX,
     PATH_BYTES_MAX,
     PATH_PART_BYTES_MAX,
+    TIMEOUT_SECONDS_MAX,
     WHERE_MAX,
 )
 from rota.model.names import LABEL, NAME, NAME_HINT, RESERVED_RESOURCES
 from rota.model.node import DIALLED
 
 TEXT_MAX = 1024  # a reason given by a person
-TERM_MAX = 8192  # one condition: a list of values, each of which fits a line
+TERM_MAX = 8192  # one constraint, which may list many values
 
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)
 
-_RESERVED_LABELS = ("node", "cluster", MACHINE, DIALLED)  # by which Rota itself knows nodes
+PAST_HINT = "write 10m, counted back from now, or a time with its zone: 2026-12-01T08:00:00+01:00"
+DEADLINE_HINT = "write 2h, counted from now, or a time with its zone: 2026-12-01T08:00:00+01:00"
+
+_TIME = re.compile(
+    r"(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)[Tt ](?P<hour>\d\d):(?P<minute>\d\d)"
+    r"(?::(?P<second>\d\d)(?:\.(?P<fraction>\d{1,9}))?)?"
+    r"(?P<zone>[Zz]|[+-]\d\d:?\d\d)?",
+    re.ASCII,
+)
+_DATE = re.compile(r"\d{4}-\d\d-\d\d.*", re.ASCII | re.DOTALL)
+SIGKILL = 9
+SIGNAL_NUMBERS = {
+    "HUP": 1,
+    "INT": 2,
+    "QUIT": 3,
+    "ILL": 4,
+    "TRAP": 5,
+    "ABRT": 6,
+    "BUS": 7,
+    "FPE": 8,
+    "KILL": SIGKILL,
+    "USR1": 10,
+    "SEGV": 11,
+    "USR2": 12,
+    "PIPE": 13,
+    "ALRM": 14,
+    "TERM": 15,
+    "CHLD": 17,
+    "CONT": 18,
+    "STOP": 19,
+    "TSTP": 20,
+    "TTIN": 21,
+    "TTOU": 22,
+    "URG": 23,
+    "XCPU": 24,
+    "XFSZ": 25,
+    "VTALRM": 26,
+    "PROF": 27,
+    "WINCH": 28,
+    "IO": 29,
+    "PWR": 30,
+    "SYS": 31,
+}
+SIGNAL_NAMES = {number: name for name, number in SIGNAL_NUMBERS.items()}
+_RESERVED_LABELS = ("node", "cluster", MACHINE, DIALLED)  # Rota sets these itself
 
 
 def decode_json(raw: bytes) -> Any:
@@ -46,7 +97,7 @@ def decode_json(raw: bytes) -> Any:
 
 
 def known_fields(body: object, known: Iterable[str]) -> Mapping[str, Any]:
-    """A JSON object with no other fields than these."""
+    """The body, if it is a JSON object without unknown fields."""
     if not isinstance(body, dict):
         raise Rejected(
             "the body is not a JSON object", hint='write {"command": ["echo", "hello"]} or the like'
@@ -60,10 +111,10 @@ def known_fields(body: object, known: Iterable[str]) -> Mapping[str, Any]:
     return body
 
 
-def known_parameters(said: Iterable[str], known: Iterable[str]) -> None:
-    """A query with no other parameters than these."""
+def known_parameters(given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse a query that has an unknown parameter."""
     names = list(known)
-    for name in said:
+    for name in given:
         if name not in names:
             near = get_close_matches(name[:NAME_LENGTH_MAX], names, 1)
             hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(names) or 'none'}"
@@ -71,11 +122,30 @@ def known_parameters(said: Iterable[str], known: Iterable[str]) -> None:
 
 
 def number(field: str, parse: Callable[..., T], value: object, *bounds: float) -> T:
-    """What a parser of rota.model.amounts makes of it; numbers too large for any arithmetic among them."""
+    """The result of a parser of rota.model.amounts; numbers that overflow its arithmetic are refused, too."""
     try:
         return parse(field, value, *bounds)
     except (OverflowError, ValueError):
         raise BadField(field, "is out of range", "write a smaller number") from None
+
+
+def table(field: str, value: object, known: tuple[str, ...], hint: str) -> Mapping[str, Any]:
+    """The value, if it is an object without unknown entries; errors name the entry as `field.entry`."""
+    if not isinstance(value, dict):
+        raise BadField(field, "is not an object", hint)
+    for entry in value:
+        if entry not in known:
+            known_hint = f"known fields: {', '.join(known)}"
+            raise BadField(f"{field}.{printable(str(entry))}", "is not a known field", known_hint)
+    return value
+
+
+def positive_seconds(field: str, value: object) -> float:
+    """A time limit: a duration that is longer than 0."""
+    seconds = number(field, parse_seconds, value, TIMEOUT_SECONDS_MAX)
+    if seconds == 0:
+        raise BadField(field, "0 s leaves no time to run", "write 90s, 15m or 2h30m, or leave it out")
+    return seconds
 
 
 def text(field: str, value: object, longest: int = TEXT_MAX) -> str:
@@ -89,7 +159,7 @@ def text(field: str, value: object, longest: int = TEXT_MAX) -> str:
 
 
 def no_nul(field: str, value: str) -> str:
-    """What a process can be given."""
+    """The text, if a process can be given it as an argument or in its environment."""
     if "\0" in value:
         raise BadField(field, "holds a NUL byte", "leave it out: no process can be given one")
     try:
@@ -107,7 +177,7 @@ def name(field: str, value: object) -> str:
 
 
 def resource(field: str, value: object) -> str:
-    """The name of a resource that nodes may offer."""
+    """The name of a custom resource."""
     given = name(field, value)
     if given in RESERVED_RESOURCES:
         raise BadField(field, f"'{given}' is a name of Rota's own", "choose another name for the resource")
@@ -115,7 +185,7 @@ def resource(field: str, value: object) -> str:
 
 
 def path(field: str, value: object) -> str:
-    """An absolute path that a machine can have."""
+    """An absolute path within the limits of the kernel."""
     given = text(field, value, PATH_BYTES_MAX)
     if not given.startswith("/"):
         raise BadField(field, f"'{printable(given)}' is not an absolute path", "write /path/to/it")
@@ -123,7 +193,7 @@ def path(field: str, value: object) -> str:
 
 
 def check_path_lengths(field: str, given: str) -> str:
-    """The path, if the kernel takes names of these lengths."""
+    """The path, if the kernel accepts its length and those of its parts."""
     if len(given.encode()) > PATH_BYTES_MAX:
         problem = f"is {len(given.encode())} bytes long"
         raise BadField(field, problem, f"write at most {PATH_BYTES_MAX} bytes")
@@ -136,7 +206,7 @@ def check_path_lengths(field: str, given: str) -> str:
 
 def one_of(field: str, value: object, kind: type[E]) -> E:
     try:
-        return kind(value)  # type: ignore[arg-type]  # anything may be asked for
+        return kind(value)  # type: ignore[arg-type]  # any value may be requested
     except ValueError:
         raise BadField(field, "is not one of them", f"write one of: {', '.join(kind)}") from None
 
@@ -157,7 +227,7 @@ def labels(field: str, value: object) -> dict[str, str]:
 
 
 def granted_labels(field: str, value: object) -> dict[str, str]:
-    """Labels of nodes, by an operator's word: not those that say which node it is, nor marked ones."""
+    """Labels that an operator may grant to nodes: none that Rota sets itself."""
     found = labels(field, value)
     for key in found:
         require_grantable(field, key)
@@ -194,14 +264,14 @@ def flag(field: str, value: object) -> bool:
 def texts(field: str, value: object, hint: str) -> list[str]:
     """A text, or a list of texts."""
     given = [value] if isinstance(value, str) else value
-    if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
+    if not isinstance(given, list) or not all(isinstance(entry, str) for entry in given):
         raise BadField(field, "is neither a text nor a list of texts", hint)
     if len(given) > WHERE_MAX:
         raise BadField(field, f"has {len(given)} entries", f"write at most {WHERE_MAX}")
-    for one in given:
-        if len(no_nul(field, one)) > TERM_MAX:
+    for entry in given:
+        if len(no_nul(field, entry)) > TERM_MAX:
             raise BadField(
-                field, f"'{printable(one)}...' is too long", f"write at most {TERM_MAX} characters"
+                field, f"'{printable(entry)}...' is too long", f"write at most {TERM_MAX} characters"
             )
     return given
 
@@ -213,7 +283,7 @@ def label_name(field: str, value: str, hint: str) -> str:
 
 
 def label_value(field: str, value: object) -> str:
-    """What a node's label may be, for fields that name one."""
+    """The value of a node label, for fields that stand for one."""
     return text(field, value, LABEL_VALUE_MAX).strip() or text(field, "")
 
 
@@ -224,5 +294,79 @@ def _mapping(field: str, value: object) -> dict[str, Any]:
 
 
 def printable(value: str) -> str:
-    """Short and harmless on a terminal."""
+    """The text shortened, without control characters: it is echoed in errors and shown on terminals."""
     return "".join(letter if letter.isprintable() else "?" for letter in value[:60])
+
+
+def parse_deadline(field: str, value: object, wall_ms: int) -> int:
+    """A duration from now, or a timestamp in the future -> wall clock in milliseconds."""
+    if isinstance(value, str) and _DATE.fullmatch(value.strip()[:40]):
+        at_ms = _parse_timestamp(field, value.strip()[:40])
+        if at_ms <= wall_ms:
+            raise BadField(field, f"{value.strip()} is over", DEADLINE_HINT)
+        return at_ms
+    seconds = number(field, _parse_time_left, value)
+    if seconds == 0:
+        raise BadField(field, "0 s leaves no time to run", DEADLINE_HINT)
+    return wall_ms + round(seconds * 1000)
+
+
+def parse_past_time(field: str, value: str, wall_ms: int) -> int:
+    """A duration before now, or a timestamp -> wall clock in milliseconds, at least 1."""
+    text = value.strip()[:40]
+    if _DATE.fullmatch(text):
+        return max(1, _parse_timestamp(field, text, PAST_HINT))
+    try:
+        seconds = number(field, parse_seconds, text, TIMEOUT_SECONDS_MAX)
+    except BadField as problem:
+        raise BadField(field, problem.detail.partition(": ")[2], PAST_HINT) from None
+    return max(1, wall_ms - round(seconds * 1000))
+
+
+def _parse_time_left(field: str, value: object) -> float:
+    try:
+        return parse_seconds(field, value, TIMEOUT_SECONDS_MAX)
+    except BadField as problem:
+        raise BadField(field, problem.detail.partition(": ")[2], DEADLINE_HINT) from None
+
+
+def _parse_timestamp(field: str, text: str, hint: str = DEADLINE_HINT) -> int:
+    found = _TIME.fullmatch(text)
+    if found is None:
+        raise BadField(field, f"'{printable(text)}' is not a time", hint)
+    if found["zone"] is None:
+        raise BadField(field, f"'{text}' has no time zone", hint)
+    parts = [int(found[name] or 0) for name in ("year", "month", "day", "hour", "minute", "second")]
+    if not _is_calendar_date(parts):
+        raise BadField(field, f"'{text}' is not in the calendar", hint)
+    thousandths = int((found["fraction"] or "0").ljust(3, "0")[:3])
+    return (timegm(tuple(parts)) - _zone_offset_seconds(field, found["zone"])) * 1000 + thousandths
+
+
+def _is_calendar_date(parts: list[int]) -> bool:
+    year, month, day, hour, minute, second = parts
+    if year < 1970 or not 1 <= month <= 12:
+        return False
+    return 1 <= day <= monthrange(year, month)[1] and hour < 24 and minute < 60 and second < 60
+
+
+def _zone_offset_seconds(field: str, zone: str) -> int:
+    """The offset from UTC, positive to the east."""
+    if zone in "Zz":
+        return 0
+    hours, minutes = int(zone[1:3]), int(zone[-2:])
+    if hours > 23 or minutes > 59:
+        raise BadField(field, f"'{zone}' is not a time zone", DEADLINE_HINT)
+    return (hours * 3600 + minutes * 60) * (-1 if zone[0] == "-" else 1)
+
+
+def parse_signal(field: str, value: object) -> int:
+    """`USR1`, `SIGUSR1` or 10 -> the number of the signal on Linux."""
+    name = str(value).upper().removeprefix("SIG")
+    if name in SIGNAL_NUMBERS:
+        return SIGNAL_NUMBERS[name]
+    if name.isascii() and name.isdecimal() and len(name) < 3 and int(name) in SIGNAL_NAMES:
+        return int(name)
+    near = get_close_matches(name[:20], SIGNAL_NUMBERS, 1)
+    hint = f"did you mean {near[0]}?" if near else f"write one of: {', '.join(SIGNAL_NUMBERS)}"
+    raise BadField(field, f"'{printable(str(value))[:20]}' is not a signal", hint)

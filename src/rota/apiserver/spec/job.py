@@ -1,4 +1,8 @@
-"""The body of a submit -> a JobSpec without a number yet."""
+"""The body of a submit -> a JobSpec that has no id yet.
+
+Each field is parsed by itself first; rules about several fields are checked on the finished spec. Nothing
+here depends on the cluster: a body is accepted or refused in the same way on every server.
+"""
 
 import re
 from collections.abc import Mapping
@@ -6,19 +10,13 @@ from typing import Any
 
 from rota.apiserver.spec import fields, placement
 from rota.apiserver.spec.consistency import check_consistency
-from rota.apiserver.spec.container import check_container, parse_container
-from rota.apiserver.spec.dependencies import parse_dependencies
-from rota.apiserver.spec.files import parse_files
-from rota.apiserver.spec.kind import parse_kind
-from rota.apiserver.spec.placement import LABEL_SHORTHANDS
-from rota.apiserver.spec.recovery import parse_recovery
-from rota.apiserver.spec.retries import parse_retries
-from rota.apiserver.spec.run_mode import parse_run_mode
-from rota.apiserver.spec.sandbox import check_sandbox, parse_sandbox
+from rota.apiserver.spec.container import check_container, check_sandbox, parse_container, parse_sandbox
+from rota.apiserver.spec.fields import parse_deadline
+from rota.apiserver.spec.placement import LABEL_SHORTHANDS, parse_dependencies
+from rota.apiserver.spec.quantities import parse_task_limits
+from rota.apiserver.spec.recovery import parse_recovery, parse_retries, parse_run_mode
 from rota.apiserver.spec.service import check_service, parse_service_fields
-from rota.apiserver.spec.steps import check_exec_size, parse_command, parse_steps
-from rota.apiserver.spec.task_limits import parse_task_limits
-from rota.apiserver.spec.times import parse_deadline
+from rota.apiserver.spec.steps import check_exec_size, parse_command, parse_files, parse_steps
 from rota.model import limits
 from rota.model.amounts import (
     CPU,
@@ -38,8 +36,8 @@ from rota.model.result import Reporter
 from rota.model.shape import Constraint, Op, Policy
 from rota.model.steps import Step
 
-GPU_MAX = limits.GPUS_MAX  # a task is on one node
-SPEC_ATTRIBUTES: dict[str, tuple[str, ...]] = {  # of a submit -> the attributes of a JobSpec that it says
+GPU_MAX = limits.GPUS_MAX  # of one task: it runs on one node
+SPEC_ATTRIBUTES: dict[str, tuple[str, ...]] = {  # field of a submit -> attributes of JobSpec it sets
     "name": ("name",),
     "namespace": ("namespace",),
     "command": ("command", "steps"),
@@ -106,79 +104,99 @@ SPEC_ATTRIBUTES: dict[str, tuple[str, ...]] = {  # of a submit -> the attributes
 SPEC_FIELDS = tuple(SPEC_ATTRIBUTES)
 BUILT_IN_RESOURCES = (CPU, MEMORY, DISK, GPU)
 
+# Fields that have no meaning for a job with one task on every node, and what to do instead.
+_REFUSED_FOR_SYSTEM = {
+    "count": "it has a task on every node that fits; choose nodes with where",
+    "parallel": "all its tasks run at once",
+    "gang": "its tasks come and go with the nodes",
+    "spread": "it is on every node anyway",
+    "near": "it is on every node anyway; choose nodes with where",
+    "apart": "it is on every node anyway; choose nodes with where",
+    "retries": "it is started again however it ends",
+    "deadline": "it has no end",
+    "recovery": "its tasks stay on their nodes",
+    "when_unschedulable": "it waits for nodes to come",
+}
+_SYSTEM_DEFAULTS: dict[str, tuple[object, ...]] = {
+    "gang": (False,),
+    "retries": (0,),
+    "when_unschedulable": ("queue",),
+    "recovery": ("scheduler",),
+}
+
 
 def parse_spec(body: object, wall_ms: int = 0) -> JobSpec:
-    """A deadline such as `2h` is counted from `wall_ms`."""
-    said = fields.known_fields(body, SPEC_FIELDS)
-    spec = parse_fields(said, wall_ms)
+    """The spec of a submit; a deadline such as `2h` is counted from `wall_ms`."""
+    body = fields.known_fields(body, SPEC_FIELDS)
+    spec = parse_fields(body, wall_ms)
     check_spec(spec, wall_ms)
-    check_service(said, spec)
+    check_service(body, spec)
     return spec
 
 
 def named_resources(body: Mapping[str, Any]) -> tuple[str, ...]:
-    """The resources of which it speaks, if only to say that it needs none."""
+    """The resources that the body mentions, even with an amount of 0."""
     return (*(resource for resource in BUILT_IN_RESOURCES if resource in body), *body.get("resources", ()))
 
 
 def check_spec(spec: JobSpec, wall_ms: int) -> None:
-    """What is wrong with it as a whole."""
+    """Check the rules that involve several fields."""
     check_consistency(spec, wall_ms)
     check_exec_size(spec)
     check_container(spec)
     check_sandbox(spec)
 
 
-def parse_fields(said: Mapping[str, Any], wall_ms: int) -> JobSpec:
-    """Each by itself."""
-    argv, in_order = _parse_commands(said)
-    workdir = _parse_workdir(said.get("workdir"))
-    kind = parse_kind(said)
-    count = 0 if kind is JobKind.SYSTEM else _parse_count(said)
+def parse_fields(body: Mapping[str, Any], wall_ms: int) -> JobSpec:
+    """Parse every field by itself, without the rules that involve several."""
+    command, steps = _parse_commands(body)
+    workdir = _parse_workdir(body.get("workdir"))
+    kind = parse_kind(body)
+    count = 0 if kind is JobKind.SYSTEM else _parse_count(body)
     return JobSpec(
         id=JobId(""),
-        name=_parse_name(said, argv or in_order[0].command),
-        command=argv,
-        steps=in_order,
+        name=_parse_name(body, command or steps[0].command),
+        command=command,
+        steps=steps,
         submitted_at_ms=0,
-        namespace=fields.name("namespace", said.get("namespace", "default")),
-        env=fields.environment("env", said.get("env", {})),
+        namespace=fields.name("namespace", body.get("namespace", "default")),
+        env=fields.environment("env", body.get("env", {})),
         workdir=workdir,
-        files=parse_files(said.get("files"), workdir),
+        files=parse_files(body.get("files"), workdir),
         count=count,
-        parallel=_parse_parallel(said.get("parallel")),
-        needs=_parse_needs(said),
-        where=_parse_where(said),
-        priority=fields.number("priority", parse_count, said.get("priority", 50), 0, limits.PRIORITY_MAX),
-        **parse_retries(said),
-        timeout_seconds=_parse_duration("timeout", said.get("timeout")),
-        queue_timeout_seconds=_parse_duration("queue_timeout", said.get("queue_timeout")),
+        parallel=_parse_parallel(body.get("parallel")),
+        needs=_parse_needs(body),
+        where=_parse_where(body),
+        priority=fields.number("priority", parse_count, body.get("priority", 50), 0, limits.PRIORITY_MAX),
+        **parse_retries(body),
+        timeout_seconds=_parse_duration("timeout", body.get("timeout")),
+        queue_timeout_seconds=_parse_duration("queue_timeout", body.get("queue_timeout")),
         grace_seconds=fields.number(
-            "grace", parse_seconds, said.get("grace", 10.0), limits.GRACE_SECONDS_MAX
+            "grace", parse_seconds, body.get("grace", 10.0), limits.GRACE_SECONDS_MAX
         ),
-        **parse_run_mode(said),
-        **parse_recovery(said),
+        **parse_run_mode(body),
+        **parse_recovery(body),
         when_unschedulable=fields.one_of(
-            "when_unschedulable", said.get("when_unschedulable", Unschedulable.QUEUE), Unschedulable
+            "when_unschedulable", body.get("when_unschedulable", Unschedulable.QUEUE), Unschedulable
         ),
-        labels=fields.labels("labels", said.get("labels", {})),
-        **_parse_placement(said),
-        **_parse_eviction(said),
-        expect_seconds=_parse_duration("expect", said.get("expect")),
-        log_bytes=_parse_log_bytes(said.get("log_bytes")),
+        labels=fields.labels("labels", body.get("labels", {})),
+        **_parse_placement(body),
+        **_parse_eviction(body),
+        expect_seconds=_parse_duration("expect", body.get("expect")),
+        log_bytes=_parse_log_bytes(body.get("log_bytes")),
         deadline_at_ms=None
-        if said.get("deadline") is None
-        else parse_deadline("deadline", said["deadline"], wall_ms),
-        container=parse_container(said),
-        keep_seconds=_parse_keep(said.get("keep")),
-        move_pending=fields.flag("move_pending", said.get("move_pending", True)),
-        cluster=None if said.get("cluster") is None else fields.name("cluster", said["cluster"]),
-        sandbox=parse_sandbox(said.get("sandbox")),
-        limits=parse_task_limits("limits", said.get("limits", {})),
+        if body.get("deadline") is None
+        else parse_deadline("deadline", body["deadline"], wall_ms),
+        container=parse_container(body),
+        keep_seconds=_parse_keep(body.get("keep")),
+        move_pending=fields.flag("move_pending", body.get("move_pending", True)),
+        cluster=None if body.get("cluster") is None else fields.name("cluster", body["cluster"]),
+        sandbox=parse_sandbox(body.get("sandbox")),
+        limits=parse_task_limits("limits", body.get("limits", {})),
         kind=kind,
-        results=_parse_results(said.get("results", False)),
-        after=parse_dependencies("after", said.get("after", [])),
-        **parse_service_fields(said),
+        results=_parse_results(body.get("results", False)),
+        after=parse_dependencies("after", body.get("after", [])),
+        **parse_service_fields(body),
     )
 
 
@@ -191,56 +209,56 @@ def _parse_results(value: object) -> bool | Reporter:
     return Reporter.AGENT
 
 
-def _parse_count(said: Mapping[str, Any]) -> int:
-    return fields.number("count", parse_count, said.get("count", 1), 1, limits.COUNT_MAX)
+def _parse_count(body: Mapping[str, Any]) -> int:
+    return fields.number("count", parse_count, body.get("count", 1), 1, limits.COUNT_MAX)
 
 
-def _parse_where(said: Mapping[str, Any]) -> tuple[Constraint, ...]:
-    """Conditions, and the fields that stand for one."""
-    short = tuple(
-        Constraint(label, Op.EQUAL, (fields.label_value(field, said[field]),))
+def _parse_where(body: Mapping[str, Any]) -> tuple[Constraint, ...]:
+    """The constraints of `where`, and those of the fields that are short for one."""
+    shorthands = tuple(
+        Constraint(label, Op.EQUAL, (fields.label_value(field, body[field]),))
         for field, label in LABEL_SHORTHANDS.items()
-        if said.get(field) is not None
+        if body.get(field) is not None
     )
-    return (*placement.parse_constraints("where", said.get("where", [])), *short)
+    return (*placement.parse_constraints("where", body.get("where", [])), *shorthands)
 
 
-def _parse_placement(said: Mapping[str, Any]) -> dict[str, Any]:
-    """What it wishes of the nodes, of its neighbours and of its own tasks."""
+def _parse_placement(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Preferences, affinity, spread, tolerations, and how its tasks are placed together."""
     return {
-        "prefer": placement.parse_preferences("prefer", said.get("prefer", [])),
-        "near": placement.parse_affinity_terms("near", said.get("near", [])),
-        "apart": placement.parse_affinity_terms("apart", said.get("apart", [])),
-        "spread": placement.parse_spreads("spread", said.get("spread", [])),
-        "tolerate": placement.parse_tolerations("tolerate", said.get("tolerate", [])),
-        "gang": fields.flag("gang", said.get("gang", False)),
-        "policy": fields.one_of("policy", said.get("policy", Policy.SPREAD), Policy),
-        "noise": None if said.get("noise") is None else fields.name("noise", said["noise"]),
+        "prefer": placement.parse_preferences("prefer", body.get("prefer", [])),
+        "near": placement.parse_affinity_terms("near", body.get("near", [])),
+        "apart": placement.parse_affinity_terms("apart", body.get("apart", [])),
+        "spread": placement.parse_spreads("spread", body.get("spread", [])),
+        "tolerate": placement.parse_tolerations("tolerate", body.get("tolerate", [])),
+        "gang": fields.flag("gang", body.get("gang", False)),
+        "policy": fields.one_of("policy", body.get("policy", Policy.SPREAD), Policy),
+        "noise": None if body.get("noise") is None else fields.name("noise", body["noise"]),
     }
 
 
-def _parse_eviction(said: Mapping[str, Any]) -> dict[str, Any]:
-    most = said.get("evict_at_most")
-    if most is not None:
-        most = fields.number("evict_at_most", parse_count, most, 0, limits.COUNT_MAX)
-    return {"preemptible": fields.flag("preemptible", said.get("preemptible", True)), "evict_at_most": most}
+def _parse_eviction(body: Mapping[str, Any]) -> dict[str, Any]:
+    limit = body.get("evict_at_most")
+    if limit is not None:
+        limit = fields.number("evict_at_most", parse_count, limit, 0, limits.COUNT_MAX)
+    return {"preemptible": fields.flag("preemptible", body.get("preemptible", True)), "evict_at_most": limit}
 
 
-def _parse_commands(said: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[Step, ...]]:
-    """One command, or steps."""
-    if said.get("steps") is None:
-        return parse_command("command", said.get("command")), ()
-    if said.get("command") is not None:
-        raise BadField("steps", "stands beside a command", "leave one of the two out")
-    return (), parse_steps(said["steps"])
+def _parse_commands(body: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[Step, ...]]:
+    """The command and no steps, or the steps and no command."""
+    if body.get("steps") is None:
+        return parse_command("command", body.get("command")), ()
+    if body.get("command") is not None:
+        raise BadField("steps", "conflicts with command", "leave one of the two out")
+    return (), parse_steps(body["steps"])
 
 
-def _parse_name(said: Mapping[str, Any], command: tuple[str, ...]) -> str:
-    if said.get("name") is None:
+def _parse_name(body: Mapping[str, Any], command: tuple[str, ...]) -> str:
+    if body.get("name") is None:
         basename = command[0].rstrip("/").rpartition("/")[2]
-        made = re.sub(r"[^A-Za-z0-9._-]+", "-", basename).strip("._-")[: limits.NAME_LENGTH_MAX]
-        return f"job-{made}".rstrip("-")[: limits.NAME_LENGTH_MAX] if _looks_like_id(made) else made
-    given = fields.name("name", said["name"])
+        derived = re.sub(r"[^A-Za-z0-9._-]+", "-", basename).strip("._-")[: limits.NAME_LENGTH_MAX]
+        return f"job-{derived}".rstrip("-")[: limits.NAME_LENGTH_MAX] if _looks_like_id(derived) else derived
+    given = fields.name("name", body["name"])
     if _looks_like_id(given):
         raise BadField("name", f"'{given}' would be taken for a job's id", "write at least one letter")
     return given
@@ -259,12 +277,7 @@ def _parse_parallel(value: object) -> int | None:
 
 
 def _parse_duration(field: str, value: object) -> float | None:
-    if value is None:
-        return None
-    seconds = fields.number(field, parse_seconds, value, limits.TIMEOUT_SECONDS_MAX)
-    if seconds == 0:
-        raise BadField(field, "0 s leaves no time to run", "write 90s, 15m or 2h30m, or leave it out")
-    return seconds
+    return None if value is None else fields.positive_seconds(field, value)
 
 
 def _parse_keep(value: object) -> float | None:
@@ -280,17 +293,17 @@ def _parse_log_bytes(value: object) -> int | None:
     return size
 
 
-def _parse_needs(said: Mapping[str, Any]) -> dict[str, int]:
-    cpu = fields.number("cpu", parse_cpu, said.get("cpu", 1))
+def _parse_needs(body: Mapping[str, Any]) -> dict[str, int]:
+    cpu = fields.number("cpu", parse_cpu, body.get("cpu", 1))
     if cpu == 0:
-        # Without any need no node would ever be full.
+        # A task that needs nothing fits on every node any number of times.
         raise BadField("cpu", "0 cores would let any number run at once", "write at least 0.001")
     needs = {
         CPU: cpu,
-        MEMORY: fields.number("memory", parse_size, said.get("memory", 0)),
-        DISK: fields.number("disk", parse_size, said.get("disk", 0)),
-        GPU: fields.number("gpu", parse_gpu, said.get("gpu", 0), GPU_MAX),
-        **_parse_resources(said.get("resources", {})),
+        MEMORY: fields.number("memory", parse_size, body.get("memory", 0)),
+        DISK: fields.number("disk", parse_size, body.get("disk", 0)),
+        GPU: fields.number("gpu", parse_gpu, body.get("gpu", 0), GPU_MAX),
+        **_parse_resources(body.get("resources", {})),
     }
     return {resource: amount for resource, amount in needs.items() if amount}
 
@@ -309,3 +322,21 @@ def _parse_resources(value: object) -> dict[str, int]:
         resource: fields.number(f"resources.{resource}", parse_count, amount, 0, limits.AMOUNT_MAX)
         for resource, amount in sorted(value.items())
     }
+
+
+def parse_kind(body: Mapping[str, Any]) -> JobKind:
+    kind = fields.one_of("kind", body.get("kind", JobKind.BATCH), JobKind)
+    if kind is JobKind.SYSTEM:
+        for field, instead in _REFUSED_FOR_SYSTEM.items():
+            given = _given_retries(body) if field == "retries" else body.get(field)
+            if given not in (None, [], *_SYSTEM_DEFAULTS.get(field, ())):
+                raise BadField(field, "does not go with kind = system", f"leave it out: {instead}")
+        if body.get("run", "at_least_once") != "at_least_once":
+            raise BadField("run", "a system job is started again and again", "write at_least_once")
+    return kind
+
+
+def _given_retries(body: Mapping[str, Any]) -> object:
+    """The number of retries, from either of the two fields that set it."""
+    table = body.get("retry")
+    return body.get("retries") or (table.get("attempts") if isinstance(table, dict) else None)

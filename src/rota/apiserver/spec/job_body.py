@@ -1,11 +1,14 @@
-"""A JobSpec -> the body of a submit that asks for the same; a patch of such a body."""
+"""A JobSpec -> the body of a submit with the same meaning; and such a body with a patch applied.
+
+An update is parse(patch(body of the old spec)): so a patch is checked by the same rules as a submit.
+"""
 
 from base64 import b64encode
 from collections.abc import Mapping
 from typing import Any
 
 from rota.apiserver.spec.placement import LABEL_SHORTHANDS
-from rota.apiserver.spec.retries import SHORTHANDS, parse_retries
+from rota.apiserver.spec.recovery import RETRY_FIELDS, RETRY_SHORTHANDS, parse_retries
 from rota.apiserver.spec.service import check_json, restart_json, rollout_policy_json, signal_name
 from rota.model.amounts import CPU, DISK, GPU, MEMORY, WHOLE_GPU
 from rota.model.container import ContainerSpec
@@ -24,7 +27,7 @@ MERGED_TABLES = (
     "files",
     "rollout",
     "retry",
-)  # patched entry by entry
+)  # tables that a patch changes entry by entry
 _SAME_NAME_FIELDS = (
     *("workdir", "parallel", "priority", "gang", "noise", "preemptible", "evict_at_most"),
     *("log_bytes", "results", "move_pending"),
@@ -40,21 +43,21 @@ _RENAMED_FIELDS = {
 }
 _ENUM_FIELDS = ("kind", "run", "when_unschedulable", "recovery", "policy")
 _TEXT_LIST_FIELDS = ("where", "prefer", "near", "apart", "spread", "tolerate")
-# Fields that mean something only beside a certain value of another: an update of that takes them away.
+# Fields that are valid only with one value of another field: a patch of that field drops them.
 _LEASE_FIELDS = ("lease", "lease_margin")
 _CONTROLLER_FIELDS = ("controller", "when_no_controller", "controller_wait")
 
 
 def spec_to_body(spec: JobSpec) -> Body:
-    """What would have to be submitted for this spec.
+    """The body that would have to be submitted for this spec.
 
-    Left out are the fields that no update changes, but the kind, and the deadline: a date that may have
+    Fields that no update may change are left out, except for the kind. So is the deadline: it may have
     passed by now, and would be refused.
     """
     found: Body = {name: getattr(spec, name) for name in _SAME_NAME_FIELDS}
     found |= {field: getattr(spec, name) for field, name in _RENAMED_FIELDS.items()}
     found |= {name: getattr(spec, name).value for name in _ENUM_FIELDS}
-    found |= {name: [str(one) for one in getattr(spec, name)] for name in _TEXT_LIST_FIELDS}
+    found |= {name: [str(entry) for entry in getattr(spec, name)] for name in _TEXT_LIST_FIELDS}
     found |= {"env": dict(spec.env), "labels": dict(spec.labels), "command": list(spec.command) or None}
     found |= {"steps": [_step(step) for step in spec.steps] or None}
     found |= {"files": {path: {"base64": b64encode(data).decode()} for path, data in spec.files.items()}}
@@ -77,16 +80,15 @@ def spec_to_body(spec: JobSpec) -> Body:
 
 
 def patched_body(spec: JobSpec, patch: Mapping[str, Any]) -> Body:
-    """The body of a spec with a patch applied: null is the default; of tables, only entries given change."""
-    parse_retries(
-        {field: value for field, value in patch.items() if value is not None}
-    )  # by the names it used
+    """The body of a spec with a patch applied: null resets a field; a merged table keeps other entries."""
+    # The short forms are expanded below: check them first, so that errors name the fields of the patch.
+    parse_retries({field: value for field, value in patch.items() if value is not None})
     body = spec_to_body(spec)
     _drop_dependent(body, patch)
     for field, label in LABEL_SHORTHANDS.items():
         if field in patch and "where" not in patch:
-            kept = [one for one in spec.where if one.label != label or one.op is not Op.EQUAL]
-            body["where"] = [str(one) for one in kept]
+            others = [term for term in spec.where if term.label != label or term.op is not Op.EQUAL]
+            body["where"] = [str(term) for term in others]
     for field, value in _expand_shorthands(patch).items():
         if field in MERGED_TABLES and isinstance(value, dict):
             body[field] = {
@@ -112,26 +114,26 @@ def _drop_dependent(body: Body, patch: Mapping[str, Any]) -> None:
 
 
 def _expand_shorthands(patch: Mapping[str, Any]) -> Body:
-    """The short forms of the retry table's entries, moved into it."""
-    short = {name: patch[field] for name, field in SHORTHANDS.items() if field in patch}
-    found = {field: value for field, value in patch.items() if field not in SHORTHANDS.values()}
+    """The patch with the short forms of retry entries moved into the table `retry`."""
+    short = {name: patch[field] for name, field in RETRY_SHORTHANDS.items() if field in patch}
+    found = {field: value for field, value in patch.items() if field not in RETRY_SHORTHANDS.values()}
     if not short:
         return found
     table = patch.get("retry")
-    if "retry" in patch and table is None:  # the whole table goes back to its default, but for these
-        table = dict.fromkeys((*SHORTHANDS, "delay", "delay_max", "jitter"))
+    if "retry" in patch and table is None:  # the table is reset, except for the short forms given
+        table = dict.fromkeys(RETRY_FIELDS)
     return found | {"retry": (table or {}) | short}
 
 
 def _needs(spec: JobSpec) -> Body:
-    left = dict(spec.needs)
-    gpus = left.pop(GPU, 0)
+    custom = dict(spec.needs)
+    gpus = custom.pop(GPU, 0)
     return {
-        CPU: left.pop(CPU, 0) / 1000 or None,
-        MEMORY: left.pop(MEMORY, 0),
-        DISK: left.pop(DISK, 0),
+        CPU: custom.pop(CPU, 0) / 1000 or None,
+        MEMORY: custom.pop(MEMORY, 0),
+        DISK: custom.pop(DISK, 0),
         GPU: gpus / WHOLE_GPU if gpus % WHOLE_GPU else gpus // WHOLE_GPU,
-        "resources": left,
+        "resources": custom,
     }
 
 
@@ -143,31 +145,31 @@ def _retry(spec: JobSpec) -> Body:
     retry: Retry = spec.retry
     lists = {"attempts": spec.retries, "on": [*retry.codes, *retry.on], "fail_on": list(retry.fail_on)}
     found = {name: value for name, value in lists.items() if value}
-    pauses = {"delay_ms": retry.delay_ms, "delay_max_ms": retry.delay_max_ms}
-    if pauses == {"delay_ms": PLAIN.delay_ms, "delay_max_ms": PLAIN.delay_max_ms}:
-        pauses = {}
-    found |= {name.removesuffix("_ms"): ms / 1000 for name, ms in pauses.items()}
+    delays = {"delay_ms": retry.delay_ms, "delay_max_ms": retry.delay_max_ms}
+    if delays == {"delay_ms": PLAIN.delay_ms, "delay_max_ms": PLAIN.delay_max_ms}:
+        delays = {}
+    found |= {name.removesuffix("_ms"): ms / 1000 for name, ms in delays.items()}
     if retry.jitter_percent != PLAIN.jitter_percent:
         found["jitter"] = retry.jitter_percent / 100
     return found
 
 
 def _step(step: Step) -> Body:
-    said: Body = {"name": step.name, "command": list(step.command), "env": dict(step.env)}
-    return said | ({} if step.timeout_seconds is None else {"timeout": step.timeout_seconds})
+    body: Body = {"name": step.name, "command": list(step.command), "env": dict(step.env)}
+    return body | ({} if step.timeout_seconds is None else {"timeout": step.timeout_seconds})
 
 
 def _container(container: ContainerSpec | None) -> Body:
     if container is None:
         return {}
-    inside: Body = {
+    table: Body = {
         "user": container.user,
         "network": container.network.value,
         "mounts": [
-            {"source": one.source, "target": one.target, "read_only": one.read_only}
-            for one in container.mounts
+            {"source": mount.source, "target": mount.target, "read_only": mount.read_only}
+            for mount in container.mounts
         ],
         "workdir": container.workdir,
         "pull": container.pull.value,
     }
-    return {"image": container.image, "container": {name: said for name, said in inside.items() if said}}
+    return {"image": container.image, "container": {name: value for name, value in table.items() if value}}

@@ -1,4 +1,4 @@
-"""What a submit says of a service: how it is kept alive, checked and asked to end."""
+"""Services in a submit: restart policy, health check, rollout policy and stop signal."""
 
 import signal
 from collections.abc import Mapping
@@ -23,43 +23,43 @@ CHECK_HINT = 'write {"http": "/health", "port": 8080}, {"tcp": 8080} or {"comman
 CHECK_TARGETS = ("command", "http", "tcp")
 CHECK_FIELDS = (*CHECK_TARGETS, "port", "codes", "interval", "timeout", "after", "failures", "successes")
 ROLLOUT_FIELDS = ("max_parallel", "healthy", "deadline", "rollback")
-CODES_MAX = 32  # ranges of them: each is looked at after each check
-PATH_MAX = 2048  # of HTTP: fits a request line that every server reads
+CODES_MAX = 32  # ranges of HTTP status codes: each is compared after each check
+PATH_MAX = 2048  # of an HTTP check: every server accepts a request line of that length
 PORT_MAX = 65_535
 
 
-def parse_service_fields(said: Mapping[str, Any]) -> dict[str, Any]:
+def parse_service_fields(body: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "stop_signal": parse_stop_signal(said.get("stop_signal", "TERM")),
-        "restart": parse_restart(said.get("restart")),
-        "check": parse_check(said.get("check")),
-        "rollout": parse_rollout(said.get("rollout")),
+        "stop_signal": parse_stop_signal(body.get("stop_signal", "TERM")),
+        "restart": parse_restart(body.get("restart")),
+        "check": parse_check(body.get("check")),
+        "rollout": parse_rollout(body.get("rollout")),
     }
 
 
-def check_service(said: Mapping[str, Any], spec: JobSpec) -> None:
-    """What only services have, and what none of them can have."""
+def check_service(body: Mapping[str, Any], spec: JobSpec) -> None:
+    """Refuse fields of services on other jobs, and on a service those that it cannot have."""
     if spec.is_service:
-        _check_endless(said, spec)
+        _check_never_ending(body, spec)
         _check_reachable(spec)
         return
     for field in ("restart", "check", "rollout"):
-        if said.get(field) is not None:
-            raise BadField(field, "is of services only", 'write kind = "service", or leave it out')
+        if body.get(field) is not None:
+            raise BadField(field, "is for services only", 'write kind = "service", or leave it out')
 
 
-def _check_endless(said: Mapping[str, Any], spec: JobSpec) -> None:
+def _check_never_ending(body: Mapping[str, Any], spec: JobSpec) -> None:
     if spec.run is RunMode.AT_MOST_ONCE:
-        _refuse("run", "a service is started again and again, and at_most_once is started once", "run")
+        _refuse("run", "a service is restarted whenever it ends, and at_most_once is started once")
     if spec.run is RunMode.ONE_AT_A_TIME:
-        _refuse("run", "a service cannot keep one_at_a_time yet", "run")
+        _refuse("run", "one_at_a_time is not supported for services yet")
     for field in ("retries", "timeout", "deadline", "expect", "parallel", "steps"):
-        if said.get(field) or (field == "retries" and spec.retries):
-            _refuse(field, "a service runs until it is canceled, however often it has to be started", field)
+        if body.get(field) or (field == "retries" and spec.retries):
+            _refuse(field, "a service runs until it is canceled, however often it has to be started")
     if spec.recovery is not Recovery.SCHEDULER:
-        _refuse("recovery", "a service is always wanted again", "recovery")
+        _refuse("recovery", "a lost task of a service is always replaced")
     if spec.when_unschedulable is Unschedulable.REJECT:
-        _refuse("when_unschedulable", "a service waits until there is room", "when_unschedulable")
+        _refuse("when_unschedulable", "a service waits until it fits")
 
 
 def _check_reachable(spec: JobSpec) -> None:
@@ -75,14 +75,14 @@ def _check_reachable(spec: JobSpec) -> None:
 def parse_restart(value: object) -> RestartPolicy:
     if value is None:
         return RestartPolicy()
-    said = _parse_object("restart", value, ("attempts", "within", "delay", "delay_max"), RESTART_HINT)
-    usual = RestartPolicy()
-    most = limits.RESTART_ATTEMPTS_MAX
+    table = fields.table("restart", value, ("attempts", "within", "delay", "delay_max"), RESTART_HINT)
+    default = RestartPolicy()
+    maximum = limits.RESTART_ATTEMPTS_MAX
     found = RestartPolicy(
-        fields.number("restart.attempts", parse_count, said.get("attempts", usual.attempts), 0, most),
-        _parse_interval("restart.within", said.get("within", usual.within_seconds)),
-        _parse_interval("restart.delay", said.get("delay", usual.delay_seconds)),
-        _parse_interval("restart.delay_max", said.get("delay_max", usual.delay_max_seconds)),
+        fields.number("restart.attempts", parse_count, table.get("attempts", default.attempts), 0, maximum),
+        _parse_interval("restart.within", table.get("within", default.within_seconds)),
+        _parse_interval("restart.delay", table.get("delay", default.delay_seconds)),
+        _parse_interval("restart.delay_max", table.get("delay_max", default.delay_max_seconds)),
     )
     if found.delay_max_seconds < found.delay_seconds:
         problem = f"{found.delay_max_seconds:g} s is shorter than delay, {found.delay_seconds:g} s"
@@ -93,41 +93,45 @@ def parse_restart(value: object) -> RestartPolicy:
 def parse_rollout(value: object) -> RolloutPolicy:
     if value is None:
         return RolloutPolicy()
-    said = _parse_object("rollout", value, ROLLOUT_FIELDS, ROLLOUT_HINT)
-    usual = RolloutPolicy()
-    most = said.get("max_parallel", usual.max_parallel)
+    table = fields.table("rollout", value, ROLLOUT_FIELDS, ROLLOUT_HINT)
+    default = RolloutPolicy()
+    max_parallel = table.get("max_parallel", default.max_parallel)
     found = RolloutPolicy(
-        fields.number("rollout.max_parallel", parse_count, most, 1, limits.COUNT_MAX),
-        _parse_seconds("rollout.healthy", said.get("healthy", usual.healthy_seconds)),
-        _parse_interval("rollout.deadline", said.get("deadline", usual.deadline_seconds)),
-        fields.flag("rollout.rollback", said.get("rollback", usual.rollback)),
+        fields.number("rollout.max_parallel", parse_count, max_parallel, 1, limits.COUNT_MAX),
+        _parse_seconds("rollout.healthy", table.get("healthy", default.healthy_seconds)),
+        _parse_interval("rollout.deadline", table.get("deadline", default.deadline_seconds)),
+        fields.flag("rollout.rollback", table.get("rollback", default.rollback)),
     )
     if found.deadline_seconds <= found.healthy_seconds:
         problem = f"{found.deadline_seconds:g} s is not longer than healthy, {found.healthy_seconds:g} s"
-        raise BadField("rollout.deadline", problem, "write more: by then a new task has to be well for that")
+        raise BadField(
+            "rollout.deadline",
+            problem,
+            "write more: a new task has to be healthy for that long within the deadline",
+        )
     return found
 
 
 def parse_check(value: object) -> HealthCheck | None:
     if value is None:
         return None
-    said = _parse_object("check", value, CHECK_FIELDS, CHECK_HINT)
-    usual = HealthCheck()
-    interval = _parse_interval("check.interval", said.get("interval", usual.interval_seconds))
+    table = fields.table("check", value, CHECK_FIELDS, CHECK_HINT)
+    default = HealthCheck()
+    interval = _parse_interval("check.interval", table.get("interval", default.interval_seconds))
     return HealthCheck(
-        **_parse_check_target(said),
+        **_parse_check_target(table),
         interval_seconds=interval,
-        timeout_seconds=_parse_interval("check.timeout", said.get("timeout", usual.timeout_seconds)),
-        after_seconds=_parse_seconds("check.after", said.get("after", usual.after_seconds)),
-        failures=_parse_threshold("check.failures", said.get("failures", usual.failures)),
-        successes=_parse_threshold("check.successes", said.get("successes", usual.successes)),
+        timeout_seconds=_parse_interval("check.timeout", table.get("timeout", default.timeout_seconds)),
+        after_seconds=_parse_seconds("check.after", table.get("after", default.after_seconds)),
+        failures=_parse_threshold("check.failures", table.get("failures", default.failures)),
+        successes=_parse_threshold("check.successes", table.get("successes", default.successes)),
     )
 
 
 def parse_stop_signal(value: object) -> int:
     name = str(value).upper().removeprefix("SIG") if isinstance(value, str) else ""
     if name not in STOP_SIGNALS:
-        raise BadField("stop_signal", "is not a signal to end by", f"write one of: {', '.join(STOP_SIGNALS)}")
+        raise BadField("stop_signal", "is not a stop signal", f"write one of: {', '.join(STOP_SIGNALS)}")
     return int(signal.Signals[f"SIG{name}"])
 
 
@@ -135,27 +139,29 @@ def signal_name(signum: int) -> str:
     return signal.Signals(signum).name.removeprefix("SIG")
 
 
-def _parse_check_target(said: Mapping[str, Any]) -> dict[str, Any]:
-    given = [name for name in CHECK_TARGETS if said.get(name) is not None]
+def _parse_check_target(table: Mapping[str, Any]) -> dict[str, Any]:
+    given = [name for name in CHECK_TARGETS if table.get(name) is not None]
     if len(given) != 1:
-        problem = "says not what to check" if not given else f"says {' and '.join(given)}"
+        problem = "does not say what to check" if not given else f"has {' and '.join(given)}"
         raise BadField("check", problem, CHECK_HINT)
     if given[0] != "http":
         for field in ("port", "codes"):
-            if said.get(field) is not None:
-                raise BadField(f"check.{field}", "belongs to http", "leave it out")
+            if table.get(field) is not None:
+                raise BadField(f"check.{field}", "is for http checks only", "leave it out")
     match given[0]:
         case "command":
-            return {"command": parse_command("check.command", said["command"])}
+            return {"command": parse_command("check.command", table["command"])}
         case "tcp":
-            return {"port": _parse_port("check.tcp", said["tcp"])}
+            return {"port": _parse_port("check.tcp", table["tcp"])}
         case _:
-            if said.get("port") is None:
+            if table.get("port") is None:
                 raise BadField("check.port", "is missing", CHECK_HINT)
-            codes = {} if said.get("codes") is None else {"codes": _parse_codes("check.codes", said["codes"])}
+            codes = (
+                {} if table.get("codes") is None else {"codes": _parse_codes("check.codes", table["codes"])}
+            )
             return {
-                "http": _parse_path(said["http"]),
-                "port": _parse_port("check.port", said["port"]),
+                "http": _parse_path(table["http"]),
+                "port": _parse_port("check.port", table["port"]),
                 **codes,
             }
 
@@ -173,11 +179,11 @@ def _parse_codes(field: str, value: object) -> tuple[tuple[int, int], ...]:
     if not 0 < len(given) <= CODES_MAX:
         raise BadField(field, f"has {len(given)} entries", f"write 1 to {CODES_MAX}")
     found = []
-    for one in given:
-        low, _, high = str(one).partition("-")
+    for entry in given:
+        low, _, high = str(entry).partition("-")
         pair = (int(low), int(high or low)) if (low + high).isdecimal() and low else (0, 0)
         if not 100 <= pair[0] <= pair[1] <= 599:
-            raise BadField(field, f"'{fields.printable(str(one))}' is no code of HTTP", hint)
+            raise BadField(field, f"'{fields.printable(str(entry))}' is not an HTTP status code", hint)
         found.append(pair)
     return tuple(found)
 
@@ -201,47 +207,37 @@ def _parse_seconds(field: str, value: object) -> float:
     return fields.number(field, parse_seconds, value, limits.TIMEOUT_SECONDS_MAX)
 
 
-def _parse_object(field: str, value: object, known: tuple[str, ...], hint: str) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise BadField(field, "is not an object", hint)
-    for name in value:
-        if name not in known:
-            shown = f"{field}.{fields.printable(str(name))}"
-            raise BadField(shown, "is not a known field", f"known fields: {', '.join(known)}")
-    return value
+def _refuse(field: str, problem: str) -> NoReturn:
+    raise BadField(field, problem, f"leave {field} out, or write kind = 'batch'")
 
 
-def _refuse(field: str, problem: str, leave: str) -> NoReturn:
-    raise BadField(field, problem, f"leave {leave} out, or write kind = 'batch'")
-
-
-def check_json(wanted: HealthCheck) -> dict[str, Any]:
-    what: dict[str, Any] = {"command": list(wanted.command)} if wanted.command else {"tcp": wanted.port}
-    if wanted.http is not None:
-        codes = [str(low) if low == high else f"{low}-{high}" for low, high in wanted.codes]
-        what = {"http": wanted.http, "port": wanted.port, "codes": codes}
-    return what | {
-        "interval": wanted.interval_seconds,
-        "timeout": wanted.timeout_seconds,
-        "after": wanted.after_seconds,
-        "failures": wanted.failures,
-        "successes": wanted.successes,
+def check_json(check: HealthCheck) -> dict[str, Any]:
+    target: dict[str, Any] = {"command": list(check.command)} if check.command else {"tcp": check.port}
+    if check.http is not None:
+        codes = [str(low) if low == high else f"{low}-{high}" for low, high in check.codes]
+        target = {"http": check.http, "port": check.port, "codes": codes}
+    return target | {
+        "interval": check.interval_seconds,
+        "timeout": check.timeout_seconds,
+        "after": check.after_seconds,
+        "failures": check.failures,
+        "successes": check.successes,
     }
 
 
-def restart_json(wanted: RestartPolicy) -> dict[str, Any]:
+def restart_json(restart: RestartPolicy) -> dict[str, Any]:
     return {
-        "attempts": wanted.attempts,
-        "within": wanted.within_seconds,
-        "delay": wanted.delay_seconds,
-        "delay_max": wanted.delay_max_seconds,
+        "attempts": restart.attempts,
+        "within": restart.within_seconds,
+        "delay": restart.delay_seconds,
+        "delay_max": restart.delay_max_seconds,
     }
 
 
-def rollout_policy_json(wanted: RolloutPolicy) -> dict[str, Any]:
+def rollout_policy_json(policy: RolloutPolicy) -> dict[str, Any]:
     return {
-        "max_parallel": wanted.max_parallel,
-        "healthy": wanted.healthy_seconds,
-        "deadline": wanted.deadline_seconds,
-        "rollback": wanted.rollback,
+        "max_parallel": policy.max_parallel,
+        "healthy": policy.healthy_seconds,
+        "deadline": policy.deadline_seconds,
+        "rollback": policy.rollback,
     }

@@ -1,4 +1,8 @@
-"""Where a reader of events stands + what was committed -> what it is told next, or that it is gone."""
+"""A reader's cursor + the committed events -> the events after it, or that the cursor has expired.
+
+Events have no numbers of their own: a cursor is the revision of a commit and an index among its events, so
+that it stays valid over restarts and on every server.
+"""
 
 import bisect
 from collections.abc import Iterator, Sequence
@@ -9,19 +13,19 @@ from rota.model.errors import BadField, Rejected
 from rota.model.limits import EVENTS_IN_MEMORY
 from rota.model.plan import EventRecord
 
-ROWS_AT_ONCE = 500  # of a page
-AFTER_LAST_EVENT = 2**31  # as an index: no commit has so many events
+ROWS_AT_ONCE = 500  # commits in a page
+AFTER_LAST_EVENT = 2**31  # an index behind all events of a commit
 
 
 class CursorExpired(Rejected):
-    """Too far behind: the events asked for are no longer, or not yet, there."""
+    """The events after a cursor are no longer stored, or the cursor is from the future."""
 
     code = "gone"
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class EventCursor:
-    """Of an event: the commit it was part of, and its place therein."""
+    """The position of an event: the revision of its commit, and its index among the commit's events."""
 
     revision: int
     index: int
@@ -41,6 +45,8 @@ BEGINNING = EventCursor(0, 0)
 
 
 class SequencedEvent(NamedTuple):
+    """An event with its cursor and the wall-clock time of its commit."""
+
     at: EventCursor
     wall_ms: int
     event: EventRecord
@@ -59,75 +65,82 @@ class CommitEvents(NamedTuple):
 
 
 class RecentEvents:
-    """The recent events of one server; older ones are in its store."""
+    """The recent events of one server, in memory; older ones are in its store.
 
-    def __init__(self, events_most: int = EVENTS_IN_MEMORY) -> None:
+    Invariant: every event of a revision above `floor` is among the rows, so that the store has to be read
+    only for cursors at or below it.
+    """
+
+    def __init__(self, events_max: int = EVENTS_IN_MEMORY) -> None:
         self.rows: list[CommitEvents] = []
-        self.floor: int | None = None  # every event of a revision above it is among the rows
+        self.floor: int | None = None
         self._last_revision = 0
-        self._held = 0  # events of all rows: of one there may be thousands
-        self._events_most = events_most
+        self._count = 0  # events of all rows: one row may have thousands
+        self._events_max = events_max
 
     def on_commit(self, row: CommitEvents) -> None:
-        """A commit, perhaps without any event."""
+        """Add a commit, which may have no events."""
+        # A gap: commits were missed. Dropping the rows keeps the invariant; the store has the missed events.
         if self.floor is None or row.revision != self._last_revision + 1:
             self.on_reload(row.revision - 1)
         self._last_revision = row.revision
         if row.events:
             self.rows.append(row)
-            self._held += len(row.events)
-        if self._held > 2 * self._events_most:
+            self._count += len(row.events)
+        # In bulk, at twice the bound: the cost of dropping, spread over all commits, is constant.
+        if self._count > 2 * self._events_max:
             self._drop_old()
 
     def on_reload(self, revision: int) -> None:
-        """All was read again: up to that revision something may have been written that was never heard of."""
+        """Start again after a full reload at a revision: commits before it may have been missed."""
         if self.floor is None or revision != self._last_revision:
             self.rows.clear()
-            self._held = 0
+            self._count = 0
             self.floor = self._last_revision = revision
 
     def _drop_old(self) -> None:
-        count = 0
-        while self._held > self._events_most and count < len(self.rows):
-            self._held -= len(self.rows[count].events)
-            count += 1
-        self.floor = self.rows[count - 1].revision
-        del self.rows[:count]
+        dropped = 0
+        while self._count > self._events_max and dropped < len(self.rows):
+            self._count -= len(self.rows[dropped].events)
+            dropped += 1
+        self.floor = self.rows[dropped - 1].revision
+        del self.rows[:dropped]
 
     def page_after(self, position: EventCursor, most: int) -> list[SequencedEvent] | None:
-        """Some events right behind that position; []: there is nothing newer; None: the store has to tell."""
+        """The next events after the cursor; []: there are none yet; None: they are only in the store."""
         if self.floor is None or position.revision <= self.floor:
             return None
         first = bisect.bisect_left(self.rows, position.revision, key=lambda row: row.revision)
         return _events_after(position, self.rows[first : first + most])
 
     def latest_cursor(self, revision: int) -> EventCursor:
-        """Behind everything that was told up to that revision: where the last event is, if that is known."""
+        """A cursor after all events up to that revision: that of the last event, if it is in memory."""
         if not self.rows:
             return EventCursor(revision, AFTER_LAST_EVENT)
         return EventCursor(self.rows[-1].revision, len(self.rows[-1].events) - 1)
 
 
 def revision_before(position: EventCursor) -> int:
-    """The revision above which the store's rows are needed: that of the position itself is the first."""
+    """The revision after which rows of the store are needed: the cursor's own row has to be the first."""
     return max(0, position.revision - 1)
 
 
 def resume_from_store(position: EventCursor, stored: Sequence[CommitEvents]) -> list[SequencedEvent]:
-    """The same from the store's rows.
+    """The events after the cursor, from rows of the store.
 
-    A position that was given out is that of a row: where that is gone, so may be others behind it.
+    Every cursor that was given out belongs to a row. If retention has removed that row, it may have removed
+    rows after it as well: raises CursorExpired instead of leaving out events silently.
     """
-    kept = bool(stored) and stored[0].revision == position.revision
-    if not kept and position != BEGINNING and position.index != AFTER_LAST_EVENT:
-        raise CursorExpired("what followed that sequence number is no longer kept", hint="list again")
+    is_stored = bool(stored) and stored[0].revision == position.revision
+    if not is_stored and position != BEGINNING and position.index != AFTER_LAST_EVENT:
+        raise CursorExpired("the events after that sequence number are no longer stored", hint="list again")
     return _events_after(position, stored)
 
 
 def check_cursor(position: EventCursor, revision: int) -> None:
-    """Whether a server that has come as far as this revision can have given it out."""
+    """Raise CursorExpired if a server at this revision cannot have given out the cursor."""
     if position.revision > revision:
-        raise CursorExpired("that sequence number is yet to come", hint="list again, without since")
+        raise CursorExpired("that sequence number is in the future", hint="list again, without since")
 
 
 def _events_after(position: EventCursor, rows: Sequence[CommitEvents]) -> list[SequencedEvent]:

@@ -1,6 +1,6 @@
-"""Changes to whoever waits: events by sequence number, and a wake-up per job. [I/O]
+"""EventHub: wakes the streams of this server after each commit, and reads events for them by cursor. [I/O]
 
-Readers pull: nothing is queued for them, so a slow one costs nothing and delays nobody.
+Readers pull: nothing is queued for them, so that a slow reader needs no memory and delays no other.
 """
 
 import asyncio
@@ -14,15 +14,15 @@ from rota.model.ids import JobId
 from rota.store import codec
 from rota.store.protocol import EventRow
 
-UPDATES_PER_SECOND = 20  # of one job to one follower
-UPDATES_AT_ONCE = 8  # a short job passes through its states without any delay
+UPDATES_PER_SECOND = 20  # of one job, for one follower
+UPDATES_AT_ONCE = 8  # burst: the states of a short job are sent without delay
 STORED_AT_ONCE = 5000  # rows read from the store to find the newest ones
 KEEP_ALIVE_SECONDS = 10.0
 _JOB_RECORDS = ("job", "task", "attempt", "status")
 
 
 class JobChangeSignal:
-    """Whether a job has changed since its follower last looked."""
+    """Wakes one follower of a job when the job has changed since the follower read it."""
 
     def __init__(self) -> None:
         self.changed = asyncio.Event()
@@ -31,13 +31,14 @@ class JobChangeSignal:
         self._counted_at = asyncio.get_running_loop().time()
 
     async def wait(self) -> bool:
-        """Until there is news, at most so many times a second but for the end; False: none for a while."""
+        """Wait for a change; False: none for KEEP_ALIVE_SECONDS. Throttled, except for the end of the job."""
         try:
             async with asyncio.timeout(KEEP_ALIVE_SECONDS):
                 await self.changed.wait()
         except TimeoutError:
             return False
         await self._throttle()
+        # Cleared before the follower reads: a change during its read wakes it again.
         self.changed.clear()
         return True
 
@@ -55,7 +56,7 @@ class JobChangeSignal:
 
 
 class EventHub:
-    """Hears every commit; keeps the recent events in memory, and takes older ones from the store."""
+    """Receives every commit by a hook; keeps recent events in memory and reads older ones from the store."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -65,9 +66,11 @@ class EventHub:
         engine.listen(self._on_commit)
 
     async def events_after(self, position: EventCursor) -> AsyncGenerator[list[SequencedEvent], None]:
-        """What happened since, each once and in order, then as it happens; [] is a mere sign of life."""
+        """All events after the cursor, each once and in order, then new ones; [] after a quiet while."""
         while True:
-            news = self._new_events  # taken before looking, so that nothing can come between
+            # Taken before the read: an event committed between read and wait has set it already. A race here
+            # would delay that event until the next one.
+            news = self._new_events
             found = await self.page_after(position)
             if found:
                 yield found
@@ -80,7 +83,7 @@ class EventHub:
                 yield []
 
     async def page_after(self, position: EventCursor) -> list[SequencedEvent]:
-        """Some events right behind that position; none: there is nothing newer."""
+        """The next events after the cursor; [] if there are none yet."""
         found = self._recent.page_after(position, event_cursor.ROWS_AT_ONCE)
         if found is None:
             stored = await self._engine.store.events(
@@ -90,11 +93,12 @@ class EventHub:
         return found
 
     async def newest(self, most: int, fits: Callable[[SequencedEvent], bool]) -> list[SequencedEvent]:
-        """The last that fit among recent events, oldest first."""
+        """The last events that fit, oldest first; events far in the past are not searched."""
         rows = self._recent.rows
         floor = self._engine.revision if self._recent.floor is None else self._recent.floor
         stored: list[CommitEvents] = []
         if len(rows) < STORED_AT_ONCE:
+            # Bounded: a filter that matches little must not read the whole store.
             older = await self._engine.store.events(max(0, floor - STORED_AT_ONCE), STORED_AT_ONCE)
             stored = [_decode_row(row) for row in older if row.revision <= floor]
         found: list[SequencedEvent] = []
@@ -105,7 +109,7 @@ class EventHub:
         return found[most - 1 :: -1] if len(found) > most else found[::-1]
 
     def latest_cursor(self) -> EventCursor:
-        """Behind everything that was told so far."""
+        """A cursor after all events that are committed."""
         return self._recent.latest_cursor(self._engine.revision)
 
     def check_cursor(self, position: EventCursor) -> None:
@@ -113,12 +117,13 @@ class EventHub:
 
     @contextmanager
     def follow_job(self, job: JobId) -> Iterator[JobChangeSignal]:
-        news = JobChangeSignal()
-        self._followers.setdefault(job, []).append(news)
+        """A signal that is set when a record of the job changes. It has to exist before the job is read."""
+        signal = JobChangeSignal()
+        self._followers.setdefault(job, []).append(signal)
         try:
-            yield news
+            yield signal
         finally:
-            self._followers[job].remove(news)
+            self._followers[job].remove(signal)
             if not self._followers[job]:
                 del self._followers[job]
 
@@ -126,10 +131,12 @@ class EventHub:
         if committed.decided.commits:
             self._recent.on_commit(CommitEvents(committed.revision, committed.wall_ms, committed.events))
             self._wake_followers(committed)
-        else:  # everything was read again
+        else:  # a full reload, with no commit of its own
             self._recent.on_reload(committed.revision)
             self._wake_all_followers()
         if committed.events or not committed.decided.commits:
+            # Replaced instead of cleared: a reader that took the event before and waits for it only later is
+            # still woken.
             self._new_events.set()
             self._new_events = asyncio.Event()
 
@@ -138,22 +145,22 @@ class EventHub:
             return
         touched: dict[str, None] = {}
         for key in (*committed.decided.puts, *committed.decided.deletes):
-            head, name, *_ = key.split("/", 2)
-            if head in _JOB_RECORDS:
-                touched[name] = None
-        for name in touched:
-            self._wake_followers_of(JobId(name))
+            kind, job, *_ = key.split("/", 2)
+            if kind in _JOB_RECORDS:
+                touched[job] = None
+        for job in touched:
+            self._wake_followers_of(JobId(job))
 
     def _wake_all_followers(self) -> None:
         for job in self._followers:
             self._wake_followers_of(job)
 
     def _wake_followers_of(self, job: JobId) -> None:
-        for news in self._followers.get(job, ()):
+        for signal in self._followers.get(job, ()):
             entry = self._engine.mirror.jobs.get(job)
-            news.changed.set()
+            signal.changed.set()
             if entry is None or (entry.status is not None and entry.status.ended):
-                news.ended.set()
+                signal.ended.set()
 
 
 def _decode_row(row: EventRow) -> CommitEvents:

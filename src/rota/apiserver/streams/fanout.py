@@ -1,4 +1,9 @@
-"""Many followers of one stream share one reading of it; whoever falls behind reads alone until he is not."""
+"""Many followers of one log share one read of it; a follower that falls behind reads alone to catch up. [I/O]
+
+A stream is read from its node at the pace of the fastest follower. The last part of it is buffered for slower
+ones; a follower below the buffer reads the missing part from the node by a request of its own, then joins
+again. No follower can hold back the others, and memory is bounded by the buffer of each stream.
+"""
 
 import asyncio
 from bisect import bisect_right
@@ -10,11 +15,11 @@ from rota.model.ids import NodeId
 from rota.model.messages import WHOLE_LOG, LogPiece, LogRequest
 from rota.rules.log_pieces import behind, joined
 
-BUFFER_BYTES_MAX = 1 << 20  # of one stream, for those who are a little slower
+BUFFER_BYTES_MAX = 1 << 20  # of one stream, for followers that are a little slower
 BUFFER_PIECES_MAX = 1024
-JOINED_BYTES_MAX = 128 << 10  # in one piece: what a follower who stalls holds of it in memory
-WAKE_BATCH = 25  # followers: a millisecond of the server's time
-FOLLOWER_SHARE_SECONDS = 200e-6  # of each follower between two tellings: all together take a part of a core
+JOINED_BYTES_MAX = 128 << 10  # in one piece: what a stalled follower holds in memory
+WAKE_BATCH = 25  # followers woken together: about a millisecond of the event loop
+FOLLOWER_SHARE_SECONDS = 200e-6  # delay per follower between two reads: bounds their share of a core
 
 
 class SharedLogSource:
@@ -26,6 +31,8 @@ class SharedLogSource:
 
     async def open(self, node: NodeId, wanted: LogRequest) -> AsyncIterator[LogPiece]:
         request = wanted
+        # Each round: read alone up to where the shared stream is, then from the shared stream until this
+        # follower falls behind it, it breaks, or it ends.
         while True:
             if not wanted.follow or request.window != WHOLE_LOG or self._is_behind(node, request):
                 async with _opened(self._source, node, request._replace(follow=False)) as pieces:
@@ -35,47 +42,50 @@ class SharedLogSource:
             if not wanted.follow:
                 return
             request = _request_from(request, request.offset)
-            async with self._join(node, request) as feed:
+            async with self._join(node, request) as stream:
                 offset = request.offset
-                while (held := await feed.read_after(offset)) is not None:
-                    yield held if held.offset == offset else behind(offset, held)
-                    offset = max(offset, held.offset + len(held.data))
+                while (shared := await stream.read_after(offset)) is not None:
+                    yield shared if shared.offset == offset else behind(offset, shared)
+                    offset = max(offset, shared.offset + len(shared.data))
                 request = _request_from(request, offset)
-                if feed.has_ended and offset >= feed.end_offset:
+                if stream.has_ended and offset >= stream.end_offset:
                     return
 
     def _is_behind(self, node: NodeId, request: LogRequest) -> bool:
-        feed = self._streams.get((node, request._replace(offset=0)))
-        return feed is not None and request.offset < feed.first_offset
+        stream = self._streams.get((node, request._replace(offset=0)))
+        return stream is not None and request.offset < stream.first_offset
 
     @asynccontextmanager
     async def _join(self, node: NodeId, request: LogRequest) -> AsyncIterator["SharedStream"]:
         key = (node, request._replace(offset=0))
-        feed = self._streams.get(key)
-        if feed is None or feed.is_broken:
-            feed = self._streams[key] = SharedStream(self._source.open(node, request), request.offset)
-        feed.followers += 1
+        stream = self._streams.get(key)
+        if stream is None or stream.is_broken:
+            stream = self._streams[key] = SharedStream(self._source.open(node, request), request.offset)
+        stream.followers += 1
         try:
-            yield feed
+            yield stream
         finally:
-            feed.followers -= 1
-            if not feed.followers or feed.is_broken:
-                if self._streams.get(key) is feed:
+            stream.followers -= 1
+            if not stream.followers or stream.is_broken:
+                # After a break another follower may have replaced it already: then that one stays.
+                if self._streams.get(key) is stream:
                     del self._streams[key]
-                await feed.close()
+                await stream.close()
 
 
 class SharedStream:
-    """One reading, at the pace of its fastest follower, who fetches for all; what came last is held."""
+    """One read of a log for many followers. Whichever follower needs more first fetches it for all.
+
+    Invariant: `_held` covers the bytes from `first_offset` to `end_offset`, and `_ends[i]` is where piece i
+    ends. At most one follower fetches at a time; the others wait for futures in `_waiting`.
+    """
 
     def __init__(self, pieces: AsyncIterator[LogPiece], offset: int) -> None:
         self._pieces = pieces
         self._held: list[LogPiece] = []
-        self._ends: list[int] = []  # where each of them ends
+        self._ends: list[int] = []
         self._held_bytes = 0
-        self._joined_piece: LogPiece | None = (
-            None  # what was last made of several: most followers want the same
-        )
+        self._joined_piece: LogPiece | None = None  # pieces joined last: most followers want the same ones
         self._joined_until = 0
         self._is_fetching = False
         self._waiting: list[asyncio.Future[None]] = []
@@ -84,10 +94,10 @@ class SharedStream:
         self.end_offset = offset
         self.followers = 0
         self.has_ended = False
-        self.is_broken = False  # whoever fetched has gone or met an error: others begin anew
+        self.is_broken = False  # the fetching follower was cancelled or failed: the others open it again
 
     async def read_after(self, offset: int) -> LogPiece | None:
-        """What is held from there on, or comes next; None: it is held no more, has ended, or begin anew."""
+        """The next piece from that offset on; None: not buffered any more, or the stream ended or broke."""
         while offset >= self.first_offset:
             first = bisect_right(self._ends, offset)
             if first < len(self._held):
@@ -95,9 +105,9 @@ class SharedStream:
             if self.has_ended or self.is_broken:
                 return None
             if self._is_fetching:
-                news = asyncio.get_running_loop().create_future()
-                self._waiting.append(news)
-                await news
+                fetched = asyncio.get_running_loop().create_future()
+                self._waiting.append(fetched)
+                await fetched
             else:
                 await self._fetch()
         return None
@@ -107,7 +117,7 @@ class SharedStream:
             await self._pieces.aclose()
 
     def _joined_from(self, first: int) -> LogPiece:
-        """From that piece on some in one: who is told seldom is told more at a time."""
+        """Several pieces from that one on, joined: a follower that reads less often gets more at a time."""
         piece = self._held[first]
         if first + 1 == len(self._held):
             return piece
@@ -128,6 +138,8 @@ class SharedStream:
         except StopAsyncIteration:
             self.has_ended = True
         except BaseException:
+            # Cancellation included: the generator cannot be used after it. Set before the others are woken,
+            # so that they open the stream again instead of waiting for this one.
             self.is_broken = True
             _wake(self._waiting, len(self._waiting))
             raise
@@ -138,12 +150,13 @@ class SharedStream:
         try:
             while waiting:
                 waiting = _wake(waiting)
-                await asyncio.sleep(0)  # between some and some others everybody else has a turn
+                await asyncio.sleep(0)  # serve other requests between two batches
         finally:
+            # This follower may be cancelled between two batches: the others must not wait for ever.
             _wake(waiting, len(waiting))
 
     async def _throttle(self) -> None:
-        """The more followers there are, the less often all of them are told: others need the core, too."""
+        """Read less often the more followers there are, so that other requests get their part of the core."""
         early_seconds = (
             self._fetched_at + self.followers * FOLLOWER_SHARE_SECONDS - asyncio.get_running_loop().time()
         )
@@ -164,15 +177,15 @@ class SharedStream:
 
 
 def _wake(waiting: list[asyncio.Future[None]], count: int = WAKE_BATCH) -> list[asyncio.Future[None]]:
-    """Some; the others are left."""
-    for news in waiting[:count]:
-        if not news.done():
-            news.set_result(None)
+    """Wake the first `count` of those waiting; returns the others."""
+    for fetched in waiting[:count]:
+        if not fetched.done():
+            fetched.set_result(None)
     return waiting[count:]
 
 
 def _request_from(request: LogRequest, offset: int) -> LogRequest:
-    """All that comes after it."""
+    """The request for everything from an offset on."""
     return request._replace(offset=offset, window=WHOLE_LOG)
 
 

@@ -1,4 +1,4 @@
-"""Which output is wanted + how a job stands -> the attempts that have it."""
+"""The output that a reader selects + the attempts of a job -> the attempts to read, each once."""
 
 from array import array
 from collections import defaultdict
@@ -25,20 +25,24 @@ StreamKey = tuple[int, int, str]  # index, attempt, stream
 
 @dataclass(frozen=True, slots=True)
 class LogSelection:
+    """The output of a job that a reader asks for."""
+
     job: JobId
     index: int | None = None  # None: all tasks
-    attempt: int | None = None  # None: the newest; while following, also those to come
-    from_first: bool = False  # begin with the oldest attempt that is known
+    attempt: int | None = None  # None: the newest; while following, also later ones
+    from_first: bool = False  # start with the oldest attempt that is known
     streams: tuple[str, ...] = STREAMS
-    offset: int = 0  # of the first attempt, where one stream of one task is wanted
+    offset: int = 0  # in the first attempt, if one stream of one task is read
     follow: bool = False
     window: LogWindow = WHOLE_LOG
-    resume: Mapping[StreamKey, int] = field(default_factory=dict)  # up to where some streams are known
+    resume: Mapping[StreamKey, int] = field(
+        default_factory=dict
+    )  # offsets up to which the reader has streams
 
 
 @dataclass(frozen=True, slots=True)
 class ReadableAttempt:
-    """An attempt that has, or may have, something to read."""
+    """An attempt that has started or is about to, and so may have output."""
 
     index: int
     attempt: int
@@ -47,17 +51,17 @@ class ReadableAttempt:
     has_ended: bool = False
 
 
-def log_request(wanted: LogSelection, begun: ReadableAttempt, stream: str, offset: int) -> LogRequest:
-    """What was read before is passed over; of that stream the rest is wanted, all of it."""
-    at = (wanted.job, begun.index, begun.attempt, stream)
-    known = wanted.resume.get((begun.index, begun.attempt, stream))
+def log_request(selection: LogSelection, readable: ReadableAttempt, stream: str, offset: int) -> LogRequest:
+    """The request to the node for one stream; a resumed stream is read to its end, whatever the window."""
+    name = (selection.job, readable.index, readable.attempt, stream)
+    known = selection.resume.get((readable.index, readable.attempt, stream))
     if known is not None:
-        return LogRequest(*at, max(offset, known), wanted.follow)
-    return LogRequest(*at, offset, wanted.follow, wanted.window)
+        return LogRequest(*name, max(offset, known), selection.follow)
+    return LogRequest(*name, offset, selection.follow, selection.window)
 
 
 class AttemptSearch:
-    """Which attempts of a job have begun since the last look. Only blocks that changed are looked at."""
+    """Finds the attempts of a job that started since the last scan. Only changed blocks are scanned."""
 
     def __init__(self, selection: LogSelection) -> None:
         self._selection = selection
@@ -94,7 +98,7 @@ class AttemptSearch:
         return found
 
     def _positions(self, entry: JobEntry, block: int) -> list[int]:
-        """Of tasks that have a newer attempt than those found."""
+        """The positions of tasks that have a newer attempt than those found."""
         numbers = column(entry.attempts[block], "number").tolist()
         if self._selection.index is not None:
             position = self._selection.index % BLOCK_TASKS
@@ -104,20 +108,20 @@ class AttemptSearch:
 
     def _new_attempts(self, entry: JobEntry, block: int, position: int) -> list[ReadableAttempt]:
         index, known = block * BLOCK_TASKS + position, self._found[block]
-        news = [
+        new = [
             placed
             for placed in attempts_of(entry, index)
             if placed.number > known[position] and _has_started(placed)
         ]
-        if not news:
+        if not new:
             return []
-        first_look = known[position] == 0
-        known[position] = news[-1].number
+        is_first_scan = known[position] == 0
+        known[position] = new[-1].number
         if self._selection.attempt is not None:
-            news = [placed for placed in news if placed.number == self._selection.attempt]
-        elif first_look and not self._selection.from_first:
-            news = news[-1:]
-        return [_readable(index, placed) for placed in news if _is_within(placed, self._selection.window)]
+            new = [placed for placed in new if placed.number == self._selection.attempt]
+        elif is_first_scan and not self._selection.from_first:
+            new = new[-1:]
+        return [_readable(index, placed) for placed in new if _is_within(placed, self._selection.window)]
 
 
 def require_attempt(entry: JobEntry, index: int, attempt: int) -> None:
@@ -132,17 +136,17 @@ def _records(entry: JobEntry, block: int) -> tuple[AttemptBlock | None, StatusBl
 
 
 def _has_started(placed: PlacedAttempt) -> bool:
-    """Or about to begin; what was refused or withdrawn never did."""
+    """Whether it has started or is about to; a refused or withdrawn attempt never started."""
     return AttemptState.ACCEPTED <= placed.state < AttemptState.REFUSED
 
 
 def _is_within(placed: PlacedAttempt, window: LogWindow) -> bool:
-    """Whether it may have written something at that time, as far as its node has told."""
+    """Whether the attempt may have written something in the window, by the times that its node reported."""
     status = placed.status
     if status is None:
         return True
-    over = placed.state >= ATTEMPT_FIRST_END and 0 < status.ended_at_ms < window.since_ms
-    return not over and not 0 < window.until_ms < status.started_at_ms
+    ended_before = placed.state >= ATTEMPT_FIRST_END and 0 < status.ended_at_ms < window.since_ms
+    return not ended_before and not 0 < window.until_ms < status.started_at_ms
 
 
 def _readable(index: int, placed: PlacedAttempt) -> ReadableAttempt:

@@ -1,4 +1,9 @@
-"""Output of tasks, over retries and whole arrays: which attempts to read, a bounded number at once. [I/O]"""
+"""Logs: the output of tasks over retries and whole arrays, a bounded number of streams at a time. [I/O]
+
+A reader first gets what is recorded, merged in the order of arrival, then each stream as it grows. Bytes come
+from the node that has them. A node that disconnects while it is followed is waited for until it counts as
+lost; after that the reader gets the tail that the server keeps, and the reason for the gap.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
@@ -32,32 +37,36 @@ from rota.model.limits import LOST_MS, TAIL_BYTES
 from rota.model.messages import LogPiece, LogRequest, Tail
 from rota.rules.log_pieces import behind
 
-OPEN_AT_ONCE = 64  # streams one request reads at the same time: each is a call to a node
-SORTED_AT_ONCE = 65_536  # attempts put in the order of their starts: of a larger array each such part
-AGAIN_SECONDS = 0.5  # between two looks for a node that is away: about the time in which an agent restarts
+OPEN_AT_ONCE = 64  # streams that one request reads at the same time: each is a call to a node
+SORTED_AT_ONCE = 65_536  # attempts merged by time: a larger array is merged in parts of this size
+RETRY_SECONDS = 0.5  # between two calls to an unreachable node: about the time an agent takes to restart
 
 Write = Callable[[bytes], Awaitable[None]]
 
 
 class LogSource(Protocol):
+    """Reads output from the nodes that have it."""
+
     def open(self, node: NodeId, wanted: LogRequest) -> AsyncIterator[LogPiece]:
-        """What was written so far; with `follow` until the attempt has ended. Raises Unavailable."""
+        """What was written so far; with `follow`, until the attempt has ended. Raises Unavailable."""
 
 
 class TailSource(Protocol):
+    """Reads the tails of output that the server stores."""
+
     def find(self, job: JobId, index: int, attempt: int, stream: str) -> Tail | None:
-        """What the server itself keeps of a stream."""
+        """The end of a stream, as the server itself stores it."""
 
 
 class _ReadProgress(NamedTuple):
-    """How far a stream was read; not whole: its node went away before it had sent all there was."""
+    """How far a stream was read; not whole if its node disconnected before the end of what is recorded."""
 
     offset: int
     is_whole: bool = True
 
 
 class _AttemptBatch(NamedTuple):
-    """Attempts that have begun: before the reader came, or since."""
+    """Attempts that started before the reader came, or since then (`is_new`)."""
 
     attempts: list[ReadableAttempt]
     is_new: bool
@@ -65,6 +74,8 @@ class _AttemptBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Logs:
+    """Copies the selected output of a job to a writer, until its end or until the caller is cancelled."""
+
     engine: Engine
     event_hub: EventHub
     source: LogSource
@@ -74,31 +85,31 @@ class Logs:
     async def copy_chunks(
         self, wanted: LogSelection, write: Callable[[StreamChunk], Awaitable[None]]
     ) -> None:
-        """Every chunk: first what there is, in the order it arrived, then as it comes."""
+        """Every chunk: first the recorded ones in the order of arrival, then new ones as they arrive."""
 
-        async def write_piece(begun: ReadableAttempt, stream: str, piece: LogPiece) -> None:
-            for chunk in split_into_chunks(begun, stream, piece):
+        async def write_piece(readable: ReadableAttempt, stream: str, piece: LogPiece) -> None:
+            for chunk in split_into_chunks(readable, stream, piece):
                 await write(chunk)
 
         await self._copy(wanted, write, write_piece)
 
     async def copy_lines(self, wanted: LogSelection, write: Write) -> None:
-        """The same, each chunk a line of JSON."""
+        """Every chunk as a line of JSON, in the order of `copy_chunks`."""
 
-        async def write_piece(begun: ReadableAttempt, stream: str, piece: LogPiece) -> None:
-            if lines := self.encoded.lines(wanted.job, begun, stream, piece):
+        async def write_piece(readable: ReadableAttempt, stream: str, piece: LogPiece) -> None:
+            if lines := self.encoded.lines(wanted.job, readable, stream, piece):
                 await write(lines)
 
         await self._copy(wanted, lambda chunk: write(to_json_line(chunk)), write_piece)
 
     async def copy_text(self, wanted: LogSelection, write: Write) -> None:
-        """The bytes of one stream of one task, attempt after attempt; `offset` is of the first."""
+        """The bytes of one stream of one task, attempt after attempt; `offset` is in the first."""
         offset, stream = wanted.offset, wanted.streams[0]
-        async with aclosing(self._find_attempts(wanted)) as found:
-            async for some in found:
-                for begun in some.attempts:
-                    request = log_request(wanted, begun, stream, offset)
-                    async with aclosing(self._read_stream(begun.node, request)) as pieces:
+        async with aclosing(self._find_attempts(wanted)) as batches:
+            async for batch in batches:
+                for readable in batch.attempts:
+                    request = log_request(wanted, readable, stream, offset)
+                    async with aclosing(self._read_stream(readable.node, request)) as pieces:
                         async for piece in pieces:
                             if text := to_text(stream, piece):
                                 await write(text)
@@ -111,72 +122,80 @@ class Logs:
         write_piece: Callable[[ReadableAttempt, str, LogPiece], Awaitable[None]],
     ) -> None:
         writing, slots = asyncio.Lock(), asyncio.Semaphore(OPEN_AT_ONCE)
-        before: dict[tuple[int, str], asyncio.Task[None]] = {}
+        running: dict[tuple[int, str], asyncio.Task[None]] = {}  # the newest reader of each task and stream
 
-        async def write_alone(begun: ReadableAttempt, stream: str, piece: LogPiece) -> None:
-            async with writing:
-                await write_piece(begun, stream, piece)
+        async def write_alone(readable: ReadableAttempt, stream: str, piece: LogPiece) -> None:
+            async with writing:  # readers run at the same time; chunks must not be interleaved
+                await write_piece(readable, stream, piece)
 
         async def follow(
-            begun: ReadableAttempt, stream: str, offset: int | None, earlier: asyncio.Task[None] | None
+            readable: ReadableAttempt, stream: str, offset: int | None, earlier: asyncio.Task[None] | None
         ) -> None:
             try:
+                # Ordering: output of a retry comes after all output of the attempt before it.
                 if earlier is not None:
                     await asyncio.wait([earlier])
-                await self._follow(wanted, (begun, stream), offset, write_alone)
+                await self._follow(wanted, (readable, stream), offset, write_alone)
             finally:
                 slots.release()
 
-        async with asyncio.TaskGroup() as readers, aclosing(self._find_attempts(wanted)) as found:
-            async for some in found:
-                known = {} if some.is_new else await self._copy_sorted(wanted, some.attempts, write)
-                for begun, stream in _to_follow(wanted, some.attempts, known):
+        async with asyncio.TaskGroup() as readers, aclosing(self._find_attempts(wanted)) as batches:
+            async for batch in batches:
+                known = {} if batch.is_new else await self._copy_sorted(wanted, batch.attempts, write)
+                for readable, stream in _to_follow(wanted, batch.attempts, known):
+                    # Backpressure: the search waits while too many streams are open. No deadlock, as a reader
+                    # waits only for one that started before it, and so has its slot already.
                     await slots.acquire()
-                    for key in [key for key, reader in before.items() if reader.done()]:
-                        del before[key]
-                    earlier = before.get((begun.index, stream))
-                    upto = known.get((begun.index, begun.attempt, stream))
-                    offset = None if upto is None else upto.offset
-                    before[begun.index, stream] = readers.create_task(follow(begun, stream, offset, earlier))
+                    for key in [key for key, reader in running.items() if reader.done()]:
+                        del running[key]
+                    earlier = running.get((readable.index, stream))
+                    progress = known.get((readable.index, readable.attempt, stream))
+                    offset = None if progress is None else progress.offset
+                    reader = readers.create_task(follow(readable, stream, offset, earlier))
+                    running[readable.index, stream] = reader
 
     async def _copy_sorted(
         self,
         wanted: LogSelection,
-        begun: list[ReadableAttempt],
+        attempts: list[ReadableAttempt],
         write: Callable[[StreamChunk], Awaitable[None]],
     ) -> dict[StreamKey, _ReadProgress]:
-        """What there is of all of them; up to where each was read."""
+        """Copy what is recorded of the attempts, merged by time; how far each stream was read."""
         known: dict[StreamKey, _ReadProgress] = {}
 
         def sources() -> Iterator[Source]:
-            for one in sorted(begun, key=lambda one: one.started_ms):
+            for readable in sorted(attempts, key=lambda readable: readable.started_ms):
                 for stream in wanted.streams:
-                    yield partial(self._recorded_chunks, wanted, one, stream, known)
+                    yield partial(self._recorded_chunks, wanted, readable, stream, known)
 
         await merge(sources(), OPEN_AT_ONCE, write)
         return known
 
     async def _recorded_chunks(
-        self, wanted: LogSelection, begun: ReadableAttempt, stream: str, known: dict[StreamKey, _ReadProgress]
+        self,
+        wanted: LogSelection,
+        readable: ReadableAttempt,
+        stream: str,
+        known: dict[StreamKey, _ReadProgress],
     ) -> AsyncGenerator[StreamChunk, None]:
-        key = (begun.index, begun.attempt, stream)
-        request = log_request(wanted, begun, stream, wanted.offset)._replace(follow=False)
+        key = (readable.index, readable.attempt, stream)
+        request = log_request(wanted, readable, stream, wanted.offset)._replace(follow=False)
         next_offset = request.offset
-        # A follower is given what the server itself keeps only when the node does not come back.
-        waits = wanted.follow and await self.engine.read(lambda mirror: _may_reconnect(mirror, begun.node))
+        # A follower gets the server's tail only if the node does not reconnect: `_follow` decides that later.
+        waits = wanted.follow and await self.engine.read(lambda mirror: _may_reconnect(mirror, readable.node))
         read = self._open if waits else self._closing_stream
         try:
-            async with read(begun.node, request) as pieces:
+            async with read(readable.node, request) as pieces:
                 async for piece in pieces:
-                    for chunk in split_into_chunks(begun, stream, piece):
+                    for chunk in split_into_chunks(readable, stream, piece):
                         yield chunk
                     next_offset = piece.offset + len(piece.data)
         except Unavailable as error:
             if waits:
-                if next_offset > request.offset:  # not once more what was read before
+                if next_offset > request.offset:  # so that the follower does not send these bytes again
                     known[key] = _ReadProgress(next_offset, is_whole=False)
                 return
-            yield StreamChunk(begun.index, begun.attempt, stream, next_offset, b"", 0, str(error))
+            yield StreamChunk(readable.index, readable.attempt, stream, next_offset, b"", 0, str(error))
         known[key] = _ReadProgress(next_offset)
 
     async def _follow(
@@ -186,54 +205,56 @@ class Logs:
         offset: int | None,
         write: Callable[[ReadableAttempt, str, LogPiece], Awaitable[None]],
     ) -> None:
-        begun, stream = attempt_stream
-        request = log_request(wanted, begun, stream, wanted.offset)
+        readable, stream = attempt_stream
+        request = log_request(wanted, readable, stream, wanted.offset)
         if offset is not None:
             request = LogRequest(*request[:4], offset, follow=True)
         next_offset = request.offset
         try:
-            async with aclosing(self._read_stream(begun.node, request)) as pieces:
+            async with aclosing(self._read_stream(readable.node, request)) as pieces:
                 async for piece in pieces:
-                    await write(begun, stream, piece)
+                    await write(readable, stream, piece)
                     next_offset = piece.offset + len(piece.data)
         except Unavailable as error:
-            await write(begun, stream, LogPiece(next_offset, b"", rest=str(error)))
+            await write(readable, stream, LogPiece(next_offset, b"", rest=str(error)))
 
     async def _read_stream(self, node: NodeId, request: LogRequest) -> AsyncGenerator[LogPiece, None]:
-        """All of a stream; while following, a node that is away for a moment is waited for."""
+        """All of a stream; while following, a node that disconnects is waited for, up to LOST_MS."""
         clock = asyncio.get_running_loop()
-        away_since: float | None = None
+        unreachable_since: float | None = None
         while True:
             try:
                 async with self._open(node, request) as pieces:
                     async for piece in pieces:
-                        away_since = None
+                        unreachable_since = None
                         yield piece
+                        # After a disconnect the stream goes on from here: each byte is sent once.
                         request = LogRequest(*request[:4], piece.offset + len(piece.data), request.follow)
                 return
             except Unavailable as error:
-                away_since = away_since or clock.time()
-                late = not request.follow or clock.time() > away_since + LOST_MS / 1000
+                unreachable_since = unreachable_since or clock.time()
+                # By the same bound the watcher declares the node lost: its output is not expected any more.
+                gives_up = not request.follow or clock.time() > unreachable_since + LOST_MS / 1000
                 if (
-                    late
+                    gives_up
                     or isinstance(error, Withheld)
                     or not await self.engine.read(lambda mirror: _may_reconnect(mirror, node))
                 ):
                     yield await self._read_tail(request, error)
                     return
-            await asyncio.sleep(AGAIN_SECONDS)
+            await asyncio.sleep(RETRY_SECONDS)
 
     async def _read_tail(self, request: LogRequest, error: Unavailable) -> LogPiece:
-        """What the server has of a stream that its node does not give; the error if that is nothing."""
+        """The tail that the server stores of a stream; raises the error if it has none."""
         tail: Tail | None = None
         if self.tails is not None:
-            asked = (request.job, request.task, request.attempt, request.stream)
-            tail = await asyncio.to_thread(self.tails.find, *asked)
+            name = (request.job, request.task, request.attempt, request.stream)
+            tail = await asyncio.to_thread(self.tails.find, *name)
         if tail is None:
             raise error
         reason = f"{error}, and the server keeps the last {TAIL_BYTES >> 10} KiB"
         missing = max(0, tail.offset - request.offset)
-        rest = None if tail.is_final else f"{reason} that it was told of"
+        rest = None if tail.is_final else f"{reason} that it received"
         return behind(
             _tail_start(request, tail), LogPiece(tail.offset, tail.data, missing, reason, rest=rest)
         )
@@ -247,42 +268,43 @@ class Logs:
         try:
             yield pieces
         finally:
-            # The node is to stop sending now, not when memory is tidied.
+            # Closed now, not by the garbage collector: the node is to stop sending.
             if isinstance(pieces, AsyncGenerator):
                 await pieces.aclose()
 
     async def _find_attempts(self, wanted: LogSelection) -> AsyncGenerator[_AttemptBatch, None]:
-        """Attempts to read, each once: those there are, then, while following, those that begin."""
-        search, is_news = AttemptSearch(wanted), False
-        with self.event_hub.follow_job(wanted.job) as news:
+        """Attempts to read, each once: the present ones, then, while following, those that start."""
+        search, is_new = AttemptSearch(wanted), False
+        with self.event_hub.follow_job(wanted.job) as changes:
             while True:
-                ended = await self.engine.read(search.has_ended)  # looked at first: nothing begins after it
+                # Read before the blocks: no attempt starts after the end, so that this scan is complete.
+                ended = await self.engine.read(search.has_ended)
                 found: list[ReadableAttempt] = []
                 for block in await self.engine.read(search.changed_blocks):
                     found += await self._scan_block(search, block)
                     if len(found) >= SORTED_AT_ONCE:
-                        yield _AttemptBatch(found, is_news)
+                        yield _AttemptBatch(found, is_new)
                         found = []
                 if found:
-                    yield _AttemptBatch(found, is_news)
+                    yield _AttemptBatch(found, is_new)
                 if ended or not wanted.follow:
                     return
-                is_news = True
-                await _wait_for_change(news)
+                is_new = True
+                await _wait_for_change(changes)
 
     async def _scan_block(self, search: AttemptSearch, block: int) -> list[ReadableAttempt]:
         return await self.engine.read(lambda mirror: search.scan_block(mirror, block))
 
 
 def _to_follow(
-    wanted: LogSelection, some: list[ReadableAttempt], known: dict[StreamKey, _ReadProgress]
+    wanted: LogSelection, attempts: list[ReadableAttempt], known: dict[StreamKey, _ReadProgress]
 ) -> Iterator[tuple[ReadableAttempt, str]]:
-    """All that may say more: not what has ended and was read."""
-    for begun in some if wanted.follow else ():
+    """The streams that may still grow: not those that have ended and were read to their end."""
+    for readable in attempts if wanted.follow else ():
         for stream in wanted.streams:
-            upto = known.get((begun.index, begun.attempt, stream))
-            if not begun.has_ended or upto is None or not upto.is_whole:
-                yield begun, stream
+            progress = known.get((readable.index, readable.attempt, stream))
+            if not readable.has_ended or progress is None or not progress.is_whole:
+                yield readable, stream
 
 
 def _may_reconnect(mirror: Mirror, node: NodeId) -> bool:
@@ -292,7 +314,7 @@ def _may_reconnect(mirror: Mirror, node: NodeId) -> bool:
 
 
 def _tail_start(request: LogRequest, tail: Tail) -> int:
-    """Of the last lines only those that are kept can be found; when they arrived is not known here."""
+    """The offset to start at within a tail: a limit of lines is applied, one of times cannot be."""
     lines = request.window.tail_lines
     if lines is None:
         return request.offset
@@ -304,6 +326,6 @@ def _tail_start(request: LogRequest, tail: Tail) -> int:
     return max(request.offset, tail.offset + (at + 1 if lines else at))
 
 
-async def _wait_for_change(news: JobChangeSignal) -> None:
-    while not await news.wait():
+async def _wait_for_change(changes: JobChangeSignal) -> None:
+    while not await changes.wait():
         pass

@@ -1,4 +1,4 @@
-"""When the certificates of a server and its nodes end -> what status, figures and log tell of them."""
+"""Expiry of the certificates of a server and its nodes, for the status page, metrics and warnings."""
 
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -10,7 +10,7 @@ from rota.identity.certificates import WARN_AT
 from rota.identity.expiry import Expiry, describe_end
 from rota.model.lifecycle import NodeState
 
-NODES_NAMED_MAX = 10  # in warnings: a fault of the server shows on every node
+NODES_NAMED_MAX = 10  # in warnings: a fault of the server affects all nodes
 CONNECTED = (NodeState.READY, NodeState.SUSPECT)
 
 
@@ -25,31 +25,31 @@ class NodeExpiry(NamedTuple):
 def certificates_json(expiries: Iterable[Expiry]) -> list[dict[str, Any]]:
     return [
         {
-            "name": one.name,
-            "made_at_ms": _to_ms(one.period.begin),
-            "expires_at_ms": _to_ms(one.period.end),
+            "name": expiry.name,
+            "made_at_ms": _to_ms(expiry.period.begin),
+            "expires_at_ms": _to_ms(expiry.period.end),
         }
-        for one in expiries
+        for expiry in expiries
     ]
 
 
 def expiry_warnings(
     mirror: Mirror, expiries: Iterable[Expiry], renewal_window: timedelta, now: datetime
 ) -> dict[str, str]:
-    """Return a sentence for each certificate that is about to end, by its name."""
-    told = ((one.name, one.warning(now)) for one in expiries)
-    own = {name: sentence for name, sentence in told if sentence is not None}
+    """A sentence for each certificate that expires soon, by its name."""
+    server = ((expiry.name, expiry.warning(now)) for expiry in expiries)
+    own = {name: sentence for name, sentence in server if sentence is not None}
     of_nodes = ((node.name, _warning(node, renewal_window, now)) for node in expiring_nodes(mirror, now))
     ending = {f"node {name}": sentence for name, sentence in of_nodes if sentence is not None}
     named = dict(sorted(ending.items())[:NODES_NAMED_MAX])
     if len(ending) > len(named):
-        named["nodes"] = f"so do the certificates of {len(ending) - len(named)} more nodes"
+        named["nodes"] = f"the certificates of {len(ending) - len(named)} more nodes expire soon, too"
     return own | named
 
 
 def expiring_nodes(mirror: Mirror, now: datetime) -> Iterator[NodeExpiry]:
-    """Nodes with less than a fifth of their certificate's life left, or nothing."""
-    # A cluster has ten thousand nodes, and nearly none of these: one comparison for each of the others.
+    """Nodes whose certificate has expired, or has less than a fifth of its lifetime left."""
+    # Most nodes of a large cluster are not among them: they cost one comparison each.
     before_ms = _to_ms(now + authority.NODE_LIFE * WARN_AT)
     for entry in mirror.nodes.values():
         status = entry.status
@@ -62,13 +62,13 @@ def expiring_nodes(mirror: Mirror, now: datetime) -> Iterator[NodeExpiry]:
 
 def first_node_expiry_ms(mirror: Mirror) -> int | None:
     """When the first certificate of a node that is connected expires."""
-    shown_by = (entry.status for entry in mirror.nodes.values() if entry.status is not None)
-    found = (one.certificate_expires_at_ms for one in shown_by if one.state in CONNECTED)
+    statuses = (entry.status for entry in mirror.nodes.values() if entry.status is not None)
+    found = (status.certificate_expires_at_ms for status in statuses if status.state in CONNECTED)
     return min((at_ms for at_ms in found if at_ms is not None), default=None)
 
 
 def _warning(node: NodeExpiry, window: timedelta, now: datetime) -> str | None:
-    """A lost node renews when it is back: what ends is the time in which it can."""
+    """The warning for one node. A lost node can renew until some time after its certificate has expired."""
     if node.state in CONNECTED:
         why = "it should have been renewed: the agent's log says why not"
         return f"the certificate of node {node.name} {describe_end(node.end, now)}: {why}"

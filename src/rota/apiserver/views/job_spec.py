@@ -1,4 +1,4 @@
-"""What a job asks for, as it could be sent again; and the last decision on where it runs."""
+"""The spec of a job as JSON, such that it could be submitted again; its needs, placement and versions."""
 
 import time
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from rota.model.attempt import AttemptBlock
 from rota.model.columns import column
 from rota.model.container import ContainerSpec
 from rota.model.ids import NodeId
-from rota.model.job import JobKind, JobSpec, with_observed_needs
+from rota.model.job import JobSpec, with_observed_needs
 from rota.model.need_origin import NeedOrigin
 from rota.model.retry import PLAIN, Retry
 from rota.model.sandbox import SandboxSpec
@@ -29,133 +29,131 @@ from rota.rules.phases import Phase
 
 Json = dict[str, Any]
 
-BLOCKS_SCANNED_MAX = 256  # for the last decision, newest first: the largest jobs have many more
+BLOCKS_SCANNED_MAX = 256  # in the search for the last placement, newest first: large jobs have many more
 
 
-def readable_spec(wanted: JobSpec, caller: Caller, namespace: str) -> JobSpec:
-    """The spec as the caller may read it: without values of environments, unless it may submit there."""
+def readable_spec(spec: JobSpec, caller: Caller, namespace: str) -> JobSpec:
+    """The spec as the caller may read it: environment values are hidden unless it may submit there."""
     if access.is_allowed(caller, Action.READ_ENVIRONMENTS, namespace):
-        return wanted
-    steps = tuple(msgspec.structs.replace(step, env=access.redacted(step.env)) for step in wanted.steps)
-    return msgspec.structs.replace(wanted, env=access.redacted(wanted.env), steps=steps)
+        return spec
+    steps = tuple(msgspec.structs.replace(step, env=access.redacted(step.env)) for step in spec.steps)
+    return msgspec.structs.replace(spec, env=access.redacted(spec.env), steps=steps)
 
 
-def spec_json(wanted: JobSpec) -> Json:
-    """All of it: what a caller is shown goes through `readable` first."""
-    left = dict(wanted.needs)
+def spec_json(spec: JobSpec) -> Json:
+    """The whole spec. Security: pass it through `readable_spec` before it is shown to a caller."""
+    custom = dict(spec.needs)
     return {
-        "name": wanted.name,
-        "namespace": wanted.namespace,
-        "command": wanted.command or None,
-        "env": wanted.env,
-        "workdir": wanted.workdir,
-        "count": wanted.size,
-        "parallel": wanted.parallel,
-        "cpu": left.pop("cpu", 0) / 1000,
-        "memory": left.pop("memory", 0),
-        "disk": left.pop("disk", 0),
-        "gpu": gpu_count(left.pop("gpu", 0)),
-        "resources": left,
-        "where": [str(constraint) for constraint in wanted.where],
-        "priority": wanted.priority,
-        "retries": wanted.retries,
-        "timeout": wanted.timeout_seconds,
-        "grace": wanted.grace_seconds,
-        "run": wanted.run.value,
-        "when_unschedulable": wanted.when_unschedulable.value,
-        "recovery": wanted.recovery.value,
-        **({} if wanted.recovery_controller is None else _controller_fields(wanted)),
-        "labels": wanted.labels,
-        **({"steps": [_step_json(step) for step in wanted.steps]} if wanted.steps else {}),
-        **({"files": {path: len(content) for path, content in wanted.files.items()}} if wanted.files else {}),
-        **dict(_optional_fields(wanted)),
-        **({} if wanted.container is None else _container_json(wanted.container)),
-        **({} if wanted.sandbox is None else {"sandbox": _sandbox_json(wanted.sandbox)}),
-        **({"limits": _limits_json(wanted.limits)} if wanted.limits else {}),
-        **dict(_kind_fields(wanted)),
+        "name": spec.name,
+        "namespace": spec.namespace,
+        "command": spec.command or None,
+        "env": spec.env,
+        "workdir": spec.workdir,
+        "count": spec.size,
+        "parallel": spec.parallel,
+        "cpu": custom.pop("cpu", 0) / 1000,
+        "memory": custom.pop("memory", 0),
+        "disk": custom.pop("disk", 0),
+        "gpu": gpu_count(custom.pop("gpu", 0)),
+        "resources": custom,
+        "where": [str(constraint) for constraint in spec.where],
+        "priority": spec.priority,
+        "retries": spec.retries,
+        "timeout": spec.timeout_seconds,
+        "grace": spec.grace_seconds,
+        "run": spec.run.value,
+        "when_unschedulable": spec.when_unschedulable.value,
+        "recovery": spec.recovery.value,
+        **({} if spec.recovery_controller is None else _controller_fields(spec)),
+        "labels": spec.labels,
+        **({"steps": [_step_json(step) for step in spec.steps]} if spec.steps else {}),
+        **({"files": {path: len(content) for path, content in spec.files.items()}} if spec.files else {}),
+        **dict(_optional_fields(spec)),
+        **({} if spec.container is None else _container_json(spec.container)),
+        **({} if spec.sandbox is None else {"sandbox": _sandbox_json(spec.sandbox)}),
+        **({"limits": _limits_json(spec.limits)} if spec.limits else {}),
+        **dict(_kind_fields(spec)),
     }
 
 
-def needs_json(wanted: JobSpec) -> Json:
-    """What is reserved for a task, what it is likely to use, and by whose word; of old jobs nothing."""
-    likely = with_observed_needs(wanted).needs
+def needs_json(spec: JobSpec) -> Json:
+    """By resource: what is reserved for a task, its expected use, and the source of that amount."""
+    expected = with_observed_needs(spec).needs
     return {
         resource: {
-            "reserved": quantities_json({resource: wanted.needs.get(resource, 0)})[resource],
-            "assessed": quantities_json({resource: likely.get(resource, 0)})[resource],
-            "origin": (NeedOrigin.OBSERVED if resource in wanted.observed else origin).value,
+            "reserved": quantities_json({resource: spec.needs.get(resource, 0)})[resource],
+            "assessed": quantities_json({resource: expected.get(resource, 0)})[resource],
+            "origin": (NeedOrigin.OBSERVED if resource in spec.observed else origin).value,
         }
-        for resource, origin in wanted.origins.items()
+        for resource, origin in spec.origins.items()
     }
 
 
-def _controller_fields(wanted: JobSpec) -> Json:
+def _controller_fields(spec: JobSpec) -> Json:
     return {
-        "controller": wanted.controller,
-        "when_no_controller": wanted.when_no_controller.value,
-        "controller_wait": wanted.controller_wait_seconds,
+        "controller": spec.controller,
+        "when_no_controller": spec.when_no_controller.value,
+        "controller_wait": spec.controller_wait_seconds,
     }
 
 
-def _kind_fields(wanted: JobSpec) -> Iterator[tuple[str, Any]]:
-    yield "kind", wanted.kind.value
-    if wanted.stop_signal != SIGTERM:
-        yield "stop_signal", signal_name(wanted.stop_signal)
-    if wanted.is_service:
-        yield "restart", restart_json(wanted.restart)
-        yield "rollout", rollout_policy_json(wanted.rollout)
-    if wanted.check is not None:
-        yield "check", check_json(wanted.check)
+def _kind_fields(spec: JobSpec) -> Iterator[tuple[str, Any]]:
+    yield "kind", spec.kind.value
+    if spec.stop_signal != SIGTERM:
+        yield "stop_signal", signal_name(spec.stop_signal)
+    if spec.is_service:
+        yield "restart", restart_json(spec.restart)
+        yield "rollout", rollout_policy_json(spec.rollout)
+    if spec.check is not None:
+        yield "check", check_json(spec.check)
 
 
 def _limits_json(limits: dict[str, int]) -> Json:
     return limits | ({"cpu": limits["cpu"] / 1000} if "cpu" in limits else {})
 
 
-def _optional_fields(wanted: JobSpec) -> Iterator[tuple[str, Any]]:
-    """Only those it has."""
+def _optional_fields(spec: JobSpec) -> Iterator[tuple[str, Any]]:
+    """Optional fields that are set."""
     texts = {
-        "prefer": wanted.prefer,
-        "near": wanted.near,
-        "apart": wanted.apart,
-        "spread": wanted.spread,
-        "tolerate": wanted.tolerate,
+        "prefer": spec.prefer,
+        "near": spec.near,
+        "apart": spec.apart,
+        "spread": spec.spread,
+        "tolerate": spec.tolerate,
     }
-    yield from ((name, [str(one) for one in given]) for name, given in texts.items() if given)
-    if wanted.kind is not JobKind.BATCH:
-        yield "kind", wanted.kind.value
-    if wanted.after:
-        yield "after", [{"job": one.job, "on": one.on.value} for one in wanted.after]
-    if wanted.gang:
+    yield from ((name, [str(term) for term in terms]) for name, terms in texts.items() if terms)
+    if spec.after:
+        yield "after", [{"job": dependency.job, "on": dependency.on.value} for dependency in spec.after]
+    if spec.gang:
         yield "gang", True
-    if wanted.policy is not Policy.SPREAD:
-        yield "policy", wanted.policy.value
-    denied = {"preemptible": wanted.preemptible, "move_pending": wanted.move_pending}
-    yield from ((name, False) for name, may in denied.items() if not may)
+    if spec.policy is not Policy.SPREAD:
+        yield "policy", spec.policy.value
+    permissions = {"preemptible": spec.preemptible, "move_pending": spec.move_pending}
+    yield from ((name, False) for name, allowed in permissions.items() if not allowed)
     plain = {
-        "rerun_of": wanted.rerun_of or None,
-        "noise": wanted.noise,
-        "evict_at_most": wanted.evict_at_most,
-        "expect": wanted.expect_seconds,
-        "queue_timeout": wanted.queue_timeout_seconds,
-        "log_bytes": wanted.log_bytes,
-        "lease": wanted.lease_seconds,
-        "lease_margin": wanted.lease_margin_seconds,
-        "keep": wanted.keep_seconds,
-        "cluster": wanted.cluster,
-        "results": wanted.results or None,
+        "rerun_of": spec.rerun_of or None,
+        "noise": spec.noise,
+        "evict_at_most": spec.evict_at_most,
+        "expect": spec.expect_seconds,
+        "queue_timeout": spec.queue_timeout_seconds,
+        "log_bytes": spec.log_bytes,
+        "lease": spec.lease_seconds,
+        "lease_margin": spec.lease_margin_seconds,
+        "keep": spec.keep_seconds,
+        "cluster": spec.cluster,
+        "results": spec.results or None,
     }
-    yield from ((name, given) for name, given in plain.items() if given is not None)
-    if wanted.retry != PLAIN:
-        yield "retry", _retry_json(wanted.retry)
-    if wanted.deadline_at_ms is not None:
-        yield "deadline", _format_instant(wanted.deadline_at_ms)
+    yield from ((name, value) for name, value in plain.items() if value is not None)
+    if spec.retry != PLAIN:
+        yield "retry", _retry_json(spec.retry)
+    if spec.deadline_at_ms is not None:
+        yield "deadline", _format_instant(spec.deadline_at_ms)
 
 
 def _retry_json(retry: Retry) -> Json:
-    """Without the number of times, which has a field of its own."""
+    """The table `retry` without the number of retries, which has a field of its own."""
     lists = {"on": [*retry.codes, *retry.on], "fail_on": list(retry.fail_on)}
-    return {name: given for name, given in lists.items() if given} | {
+    return {name: entries for name, entries in lists.items() if entries} | {
         "delay": retry.delay_ms / 1000,
         "delay_max": retry.delay_max_ms / 1000,
         "jitter": retry.jitter_percent / 100,
@@ -163,12 +161,12 @@ def _retry_json(retry: Retry) -> Json:
 
 
 def _step_json(step: Step) -> Json:
-    said: Json = {"name": step.name, "command": step.command}
+    shown: Json = {"name": step.name, "command": step.command}
     if step.env:
-        said["env"] = step.env
+        shown["env"] = step.env
     if step.timeout_seconds is not None:
-        said["timeout"] = step.timeout_seconds
-    return said
+        shown["timeout"] = step.timeout_seconds
+    return shown
 
 
 def _sandbox_json(sandbox: SandboxSpec) -> Json:
@@ -177,22 +175,23 @@ def _sandbox_json(sandbox: SandboxSpec) -> Json:
 
 def _container_json(container: ContainerSpec) -> Json:
     mounts = [
-        {"source": one.source, "target": one.target, "read_only": one.read_only} for one in container.mounts
+        {"source": mount.source, "target": mount.target, "read_only": mount.read_only}
+        for mount in container.mounts
     ]
-    inside = {
+    settings = {
         "user": container.user,
         "network": container.network.value,
         "mounts": mounts,
         "workdir": container.workdir,
         "pull": container.pull.value,
     }
-    return {"image": container.image, "container": inside}
+    return {"image": container.image, "container": settings}
 
 
 def placement_json(mirror: Mirror, entry: JobEntry) -> Json | None:
-    """The last decision: which node, over which, by how much."""
+    """The last placement: the chosen node, the runner-up, and the scores of both."""
     newest = islice(reversed(entry.attempts.values()), BLOCKS_SCANNED_MAX)
-    block = max((one for one in newest if one.choice), key=_placed_at_ms, default=None)
+    block = max((attempts for attempts in newest if attempts.choice), key=_placed_at_ms, default=None)
     if block is None or block.choice is None:
         return None
     choice = block.choice
@@ -209,7 +208,7 @@ def placement_json(mirror: Mirror, entry: JobEntry) -> Json | None:
 
 
 def running_versions(entry: JobEntry) -> dict[str, int]:
-    """How many of the tasks that run do so by which version of the spec."""
+    """Number of running tasks by version of the spec."""
     found: dict[int, int] = {}
     for block, status in entry.statuses.items():
         for position, phase in enumerate(entry.phases[block]):
@@ -225,7 +224,7 @@ def node_name(mirror: Mirror, node_id: NodeId) -> str:
 
 
 def gpu_count(thousandths: int) -> float:
-    """GPUs as people write them: 2, or 0.5."""
+    """Thousandths of GPUs as shown to users: 2, or 0.5."""
     whole, part = divmod(thousandths, WHOLE_GPU)
     return thousandths / WHOLE_GPU if part else whole
 

@@ -1,4 +1,4 @@
-"""Entries of the mirror -> jobs, nodes and events as the API shows them."""
+"""Jobs as the API shows them: one line, all of it, a sentence about its status, pages of a list."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,7 +30,8 @@ from rota.rules.phases import FIRST_END, Phase
 Json = dict[str, Any]
 
 ENDS = JOB_ENDS
-SCANNED_MAX = 20_000  # job numbers looked at for one page: a rare filter must not stop everybody else
+# Jobs scanned for one page. A rare filter must not block the loop for other requests: the page may be short.
+SCANNED_MAX = 20_000
 
 _ENDED_SENTENCE: dict[JobState, str] = {
     JobState.SUCCEEDED: "succeeded",
@@ -39,7 +40,7 @@ _ENDED_SENTENCE: dict[JobState, str] = {
     JobState.TIMED_OUT: "ran out of time",
     JobState.REJECTED: "was rejected",
 }
-_PHASE_STATES = tuple(  # plain numbers: a list of jobs asks for them a million times
+_PHASE_STATES = tuple(  # plain integers: a list of jobs reads them a million times
     (phase.name.lower(), int(phase))
     for phase in (
         *(Phase.PENDING, Phase.OFFERED, Phase.QUEUED, Phase.RUNNING, Phase.HELD, Phase.UNRESOLVED),
@@ -66,7 +67,7 @@ def job_json(mirror: Mirror, entry: JobEntry, caller: Caller) -> Json:
 
 
 def job_line(entry: JobEntry, only: frozenset[str] | None = None) -> Json:
-    """A job without its spec and how it was placed; `only`: just these fields, and no work for others."""
+    """A job without its spec and placement; with `only`, just these fields are computed."""
     line = {name: value(entry) for name, value in _line_fields(only)}
     if entry.spec.is_service:
         line |= pick_fields(services.service_totals(entry), only)
@@ -81,7 +82,7 @@ def _line_fields(only: frozenset[str] | None) -> tuple[tuple[str, Callable[[JobE
 
 
 def _adoption_json(entry: JobEntry, adoption: JobAdoption) -> Json:
-    """When nodes brought the job back to a restarted server, and how many tasks none has brought."""
+    """When nodes brought the job back to a restarted server, and how many tasks no node has brought."""
     spec, missing = entry.spec, 0
     for block in range((spec.size + BLOCK_TASKS - 1) // BLOCK_TASKS):
         attempts, size = entry.attempts.get(block), min(BLOCK_TASKS, spec.size - block * BLOCK_TASKS)
@@ -91,7 +92,7 @@ def _adoption_json(entry: JobEntry, adoption: JobAdoption) -> Json:
 
 
 def _job_reason(entry: JobEntry) -> str | None:
-    """Why it ended as it did; of an active job, why no node can take its tasks."""
+    """The reason of its end; for an active job, why no node can take its tasks."""
     status = entry.status
     if status is None or status.reason is not None or status.state is not JobState.ACTIVE:
         return None if status is None else status.reason
@@ -107,7 +108,7 @@ def has_ended(entry: JobEntry) -> bool:
 
 
 def task_counts(entry: JobEntry) -> dict[str, int]:
-    """Tasks by state; what never began in an ended job is canceled, or timed out if it was too late."""
+    """Tasks by state. In an ended job, tasks that never started count as canceled, or as timed out."""
     numbers = counts_by_state(entry.task_counts.by_phase)
     if has_ended(entry):
         late = entry.verdict is not None and entry.verdict.late
@@ -117,32 +118,32 @@ def task_counts(entry: JobEntry) -> dict[str, int]:
 
 
 def done_count(entry: JobEntry) -> int | None:
-    """How many of its tasks have ended; of a service that goes on how many run; None: of a system job."""
+    """Number of ended tasks; for a service, of running ones; None: for a system job, which has no total."""
     tasks, ended = entry.task_counts.by_phase, has_ended(entry)
     if entry.spec.kind is JobKind.SYSTEM:
         return None
     if entry.spec.is_service and not ended:
         return tasks[_RUNNING] + tasks[_STOPPING] - int(services.service_totals(entry)["down"])
-    never_began = tasks[_PENDING] + tasks[_HELD] if ended else 0
-    return sum(tasks[_FIRST_END:_HELD]) + never_began
+    never_started = tasks[_PENDING] + tasks[_HELD] if ended else 0
+    return sum(tasks[_FIRST_END:_HELD]) + never_started
 
 
 def counts_by_state(tasks: Sequence[int]) -> dict[str, int]:
-    """Numbers of tasks by phase -> by state; some phases share one."""
+    """Numbers of tasks by phase -> by state; some phases share a state."""
     numbers = {name: tasks[phase] for name, phase in _PHASE_STATES}
-    numbers["queued"] += tasks[_ACCEPTED]  # on its node, about to start
+    numbers["queued"] += tasks[_ACCEPTED]
     numbers["running"] += tasks[_STOPPING]
     return numbers
 
 
 def status_sentence(entry: JobEntry) -> str:
-    """The job's status as a person would say it."""
-    said = _state_sentence(entry)
+    """The status of the job as a sentence for users, without its subject."""
+    sentence = _state_sentence(entry)
     if entry.adoption is None:
-        return said
+        return sentence
     missing = _adoption_json(entry, entry.adoption)["missing"]
     without = f", without {missing} of its {entry.spec.size} tasks" if missing else ""
-    return f"{said} It was adopted from its nodes after a restart of the server{without}."
+    return f"{sentence} It was adopted from its nodes after a restart of the server{without}."
 
 
 def _state_sentence(entry: JobEntry) -> str:
@@ -150,44 +151,46 @@ def _state_sentence(entry: JobEntry) -> str:
     if status is not None and status.ended:
         reason = None if status.state is JobState.SUCCEEDED else status.reason
         return f"{_describe_end(entry, status.state)}{_describe_duration(entry)}{_describe_reason(reason)}."
-    said = _describe_progress(entry)
-    return f"{said.removesuffix('.')}{_describe_reason(_job_reason(entry))}." if entry.unplaceable else said
+    progress = _describe_progress(entry)
+    if not entry.unplaceable:
+        return progress
+    return f"{progress.removesuffix('.')}{_describe_reason(_job_reason(entry))}."
 
 
 def _describe_progress(entry: JobEntry) -> str:
     count, numbers = entry.spec.count, task_counts(entry)
-    canceling = _PROGRESS_PREFIX.get(state_of(entry), "")
+    prefix = _PROGRESS_PREFIX.get(state_of(entry), "")
     if state_of(entry) is JobState.WAITING:
-        others = entry.spec.after
-        return f"waits for {others[0].description if len(others) == 1 else f'{len(others)} jobs to end'}."
+        after = entry.spec.after
+        return f"waits for {after[0].description if len(after) == 1 else f'{len(after)} jobs to end'}."
     if entry.spec.is_service:
-        return canceling + services.service_sentence(entry, numbers)
+        return prefix + services.service_sentence(entry, numbers)
     if entry.spec.kind is JobKind.SYSTEM:
         waits = f", {numbers['pending']} wait" if numbers["pending"] else ""
-        return f"{canceling}runs on {numbers['running']} of {count} nodes{waits}."
+        return f"{prefix}runs on {numbers['running']} of {count} nodes{waits}."
     if count == 1:
         if numbers["held"]:
             return f"is held as suspect: it may be taking nodes down (rota job release {entry.spec.id})."
         waits = "waits for its controller." if numbers["unresolved"] else "waits to be started."
-        return canceling + ("runs." if numbers["running"] else waits)
+        return prefix + ("runs." if numbers["running"] else waits)
     waiting = numbers["pending"] + numbers["offered"] + numbers["queued"]
     parts = {"run": numbers["running"], "wait": waiting, "are held": numbers["held"]}
     parts |= {"succeeded": numbers["succeeded"], "wait for their controller": numbers["unresolved"]}
     parts["ended otherwise"] = count - sum(parts.values())
-    said = ", ".join(f"{number} {verb}" for verb, number in parts.items() if number)
-    return f"{canceling}of {count} tasks {said}."
+    listed = ", ".join(f"{number} {verb}" for verb, number in parts.items() if number)
+    return f"{prefix}of {count} tasks {listed}."
 
 
 def _describe_end(entry: JobEntry, state: JobState) -> str:
-    became, count = _ENDED_SENTENCE[state], entry.spec.count
+    end, count = _ENDED_SENTENCE[state], entry.spec.count
     if count == 1 or state is JobState.REJECTED:
-        return became
+        return end
     numbers = task_counts(entry)
     if numbers["succeeded"] == count:
-        return f"{became}, all {count} tasks"
-    ends = ("succeeded", "failed", "timed_out", "lost", "canceled")
-    said = ", ".join(f"{numbers[end]} {end.replace('_', ' ')}" for end in ends if numbers[end])
-    return f"{became}: of {count} tasks {said}"
+        return f"{end}, all {count} tasks"
+    states = ("succeeded", "failed", "timed_out", "lost", "canceled")
+    listed = ", ".join(f"{numbers[name]} {name.replace('_', ' ')}" for name in states if numbers[name])
+    return f"{end}: of {count} tasks {listed}"
 
 
 def _describe_duration(entry: JobEntry) -> str:
@@ -201,46 +204,47 @@ def _describe_reason(reason: str | None) -> str:
     return f" ({reason.rstrip('.')})" if reason else ""
 
 
-def jobs_page(mirror: Mirror, wanted: PageRequest, fits: Callable[[JobEntry], bool]) -> Json:
-    """Those behind the number `after` that fit, in their order, and where to go on."""
-    near = _matching_jobs(mirror, _next_lower_ids(mirror, wanted), wanted, fits)
-    if len(near) > (wanted.limit or 0) > 0:
-        return _page(near[: wanted.limit], wanted.only)
-    some, more = _scan_range(list(mirror.jobs), wanted)
-    found = _matching_jobs(mirror, some, wanted, fits)
-    if wanted.limit is not None and len(found) > wanted.limit:
-        return _page(found[: wanted.limit], wanted.only)
-    return {"jobs": [job_line(entry, wanted.only) for entry in found], "next": more}
+def jobs_page(mirror: Mirror, request: PageRequest, matches: Callable[[JobEntry], bool]) -> Json:
+    """One page: jobs after the id `after` that match the filter, in order, and where the next page starts."""
+    # Fast path: ids are dense, so the next lower ones usually fill a page without a scan.
+    nearby = _matching_jobs(mirror, _next_lower_ids(mirror, request), request, matches)
+    if len(nearby) > (request.limit or 0) > 0:
+        return _full_page(nearby[: request.limit], request.only)
+    scanned, more = _scan_range(list(mirror.jobs), request)
+    found = _matching_jobs(mirror, scanned, request, matches)
+    if request.limit is not None and len(found) > request.limit:
+        return _full_page(found[: request.limit], request.only)
+    return {"jobs": [job_line(entry, request.only) for entry in found], "next": more}
 
 
-def _page(full: list[JobEntry], only: frozenset[str] | None) -> Json:
-    """A page behind which there is more."""
-    return {"jobs": [job_line(entry, only) for entry in full], "next": full[-1].spec.id}
+def _full_page(entries: list[JobEntry], only: frozenset[str] | None) -> Json:
+    """A page that is followed by another one."""
+    return {"jobs": [job_line(entry, only) for entry in entries], "next": entries[-1].spec.id}
 
 
 def _matching_jobs(
-    mirror: Mirror, some: Iterable[JobId], wanted: PageRequest, fits: Callable[[JobEntry], bool]
+    mirror: Mirror, ids: Iterable[JobId], request: PageRequest, matches: Callable[[JobEntry], bool]
 ) -> list[JobEntry]:
-    """Those that fit: as many as a page has, and one more where there is one."""
-    most = None if wanted.limit is None else wanted.limit + 1
-    return list(islice((entry for entry in map(mirror.jobs.__getitem__, some) if fits(entry)), most))
+    """Jobs that match the filter: up to a page, and one more if there is one."""
+    limit = None if request.limit is None else request.limit + 1
+    return list(islice((entry for entry in map(mirror.jobs.__getitem__, ids) if matches(entry)), limit))
 
 
-def _next_lower_ids(mirror: Mirror, wanted: PageRequest) -> Iterator[JobId]:
+def _next_lower_ids(mirror: Mirror, request: PageRequest) -> Iterator[JobId]:
     """Jobs with the next lower ids. Most ids exist, so a page needs no walk over all jobs."""
-    if wanted.after is None or wanted.limit is None or not wanted.descending:
+    if request.after is None or request.limit is None or not request.descending:
         return
-    first = min(int(wanted.after) - 1, mirror.counters.jobs)
-    for number in range(first, max(0, first - 2 * wanted.limit), -1):
+    first = min(int(request.after) - 1, mirror.counters.jobs)
+    for number in range(first, max(0, first - 2 * request.limit), -1):
         job = JobId(str(number))
         if job in mirror.jobs:
             yield job
 
 
-def _scan_range(known: list[JobId], wanted: PageRequest) -> tuple[list[JobId], JobId | None]:
-    """The jobs to look at for one page, and the last of them where there are more; known are in order."""
-    after = None if wanted.after is None else int(wanted.after)
-    if wanted.descending:
+def _scan_range(known: list[JobId], request: PageRequest) -> tuple[list[JobId], JobId | None]:
+    """The jobs to scan for one page, and the last of them if more follow; `known` is in ascending order."""
+    after = None if request.after is None else int(request.after)
+    if request.descending:
         above = len(known) if after is None else bisect_left(known, after, key=int)
         last = max(0, above - SCANNED_MAX)
         return known[last:above][::-1], known[last] if last else None

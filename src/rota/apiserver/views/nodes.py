@@ -48,9 +48,9 @@ def _node_reason(entry: NodeEntry) -> str | None:
 
 
 def brake_json(mirror: Mirror) -> Json:
-    """Whether the work of silent nodes is started elsewhere."""
-    on = SilentNodes(mirror).worst(mirror)
-    return {"level": on.level.value, "silent": on.silent, "of": on.of, "sentence": on.sentence}
+    """The state of the brake: whether tasks of silent nodes are started elsewhere."""
+    brake = SilentNodes(mirror).worst(mirror)
+    return {"level": brake.level.value, "silent": brake.silent, "of": brake.of, "sentence": brake.sentence}
 
 
 def node_state(entry: NodeEntry) -> NodeState:
@@ -74,19 +74,19 @@ def node_eligibility(entry: NodeEntry) -> Eligibility:
 
 
 def _drain_json(mirror: Mirror, entry: NodeEntry, now_ms: int) -> Json | None:
-    """How long its work has until it is moved, and how much of it is left to end because it never moves."""
-    wish, status = entry.intent, entry.status
-    taken_by_ms = None if status is None else status.leaves_by_ms
-    if taken_by_ms is None and (wish is None or not wish.drains):
+    """The time left until tasks are evicted, and the number of tasks that are left to end in any case."""
+    intent, status = entry.intent, entry.status
+    leaves_by_ms = None if status is None else status.leaves_by_ms
+    if leaves_by_ms is None and (intent is None or not intent.drains):
         return None
-    once = [job for job, _ in entry.assigned if mirror.jobs[job].spec.run is RunMode.AT_MOST_ONCE]
-    wished_by_ms = None if wish is None else wish.drain_by_ms
-    by_ms = [at_ms for at_ms in (taken_by_ms, wished_by_ms) if at_ms is not None]
-    everything = wish is not None and wish.drain_all
+    never_moved = [job for job, _ in entry.assigned if mirror.jobs[job].spec.run is RunMode.AT_MOST_ONCE]
+    drain_by_ms = None if intent is None else intent.drain_by_ms
+    by_ms = [at_ms for at_ms in (leaves_by_ms, drain_by_ms) if at_ms is not None]
+    everything = intent is not None and intent.drain_all
     return {
         "left_ms": max(0, min(by_ms) - now_ms) if by_ms else None,
         "force": everything,
-        "stays": 0 if everything else len(once),
+        "stays": 0 if everything else len(never_moved),
     }
 
 
@@ -98,14 +98,16 @@ def _amounts_json(amounts: dict[str, int]) -> Json:
 
 
 def _reserved_json(mirror: Mirror, entry: NodeEntry) -> Json:
-    room = mirror.node_table
-    column = room.reserved[:, room.slot[entry.id]].tolist()
-    known = entry.status.capacity if entry.status else {}
-    return _amounts_json({resource: column[row] for resource, row in room.rows.items() if resource in known})
+    table = mirror.node_table
+    column = table.reserved[:, table.slot[entry.id]].tolist()
+    capacity = entry.status.capacity if entry.status else {}
+    return _amounts_json(
+        {resource: column[row] for resource, row in table.rows.items() if resource in capacity}
+    )
 
 
 def _last_seen_ms_ago(entry: NodeEntry, now_ms: int) -> int | None:
-    """None: not by this server so far."""
+    """Time since the last message; None: this server has received none so far."""
     if entry.status is None or entry.connection is Connection.UNKNOWN:
         return None
     return max(0, now_ms - entry.last_seen_at_ms)
@@ -126,7 +128,7 @@ def _used_json(entry: NodeEntry) -> Json | None:
 
 
 def _statistics_json(entry: NodeEntry) -> Json | None:
-    """The machine as it measured itself, whatever of it was declared."""
+    """The machine as its agent measured it, independent of the declared capacity."""
     load = entry.load
     if load is None:
         return None

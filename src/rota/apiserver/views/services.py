@@ -1,4 +1,4 @@
-"""How the tasks of a service live, one by one and together."""
+"""Services as the API shows them: status of one task, totals, and the progress of a rollout."""
 
 from typing import Any
 
@@ -26,53 +26,53 @@ def service_status_json(status: ServiceStatus | None) -> Json | None:
 
 
 def service_totals(entry: JobEntry) -> Json:
-    """Of all its tasks: how many are healthy, down between two starts, and were started again."""
+    """Over all tasks: how many are healthy, how many wait for a restart, and the number of restarts."""
     live: list[ServiceStatus] = []
     restarts = 0
     for block, status in entry.statuses.items():
         attempt = entry.attempts[block]
         current = column(attempt, "number") == column(status, "number")
-        for at, lived in status.lives.items():
-            restarts += lived.restarts
+        for at, task_status in status.lives.items():
+            restarts += task_status.restarts
             if current[at] and status.state[at] == _RUNNING:
-                live.append(lived)
+                live.append(task_status)
         restarts += sum(old.life.restarts for old in status.older if old.life is not None)
     return {
-        "healthy": sum(one.health == Health.HEALTHY for one in live) if entry.spec.check else None,
-        "down": sum(one.health == Health.DOWN for one in live),
+        "healthy": sum(task.health == Health.HEALTHY for task in live) if entry.spec.check else None,
+        "down": sum(task.health == Health.DOWN for task in live),
         "restarts": restarts,
     }
 
 
 def service_sentence(entry: JobEntry, numbers: dict[str, int]) -> str:
     """`3 of 3 run, 2 healthy, restarted 5 times.`"""
-    whole = service_totals(entry)
-    said = [f"{numbers['running'] - whole['down']} of {entry.spec.size} run"]
-    if whole["healthy"] is not None:
-        said.append(f"{whole['healthy']} healthy")
-    if whole["down"]:
-        said.append(f"{whole['down']} about to be restarted")
+    totals = service_totals(entry)
+    parts = [f"{numbers['running'] - totals['down']} of {entry.spec.size} run"]
+    if totals["healthy"] is not None:
+        parts.append(f"{totals['healthy']} healthy")
+    if totals["down"]:
+        parts.append(f"{totals['down']} about to be restarted")
     waiting = numbers["pending"] + numbers["offered"] + numbers["queued"]
     if waiting:
-        said.append(f"{waiting} wait{'s' if waiting == 1 else ''} to be started")
-    if whole["restarts"]:
-        said.append(f"restarted {_times(whole['restarts'])}")
-    return f"{', '.join(said)}."
+        parts.append(f"{waiting} wait{'s' if waiting == 1 else ''} to be started")
+    if totals["restarts"]:
+        parts.append(f"restarted {_times(totals['restarts'])}")
+    return f"{', '.join(parts)}."
 
 
 def rollout_json(entry: JobEntry) -> Json | None:
-    """How far its newest version is; None: it was never rolled out."""
-    wish, known = entry.intent, entry.rollout
-    if known is None or wish is None or known.version != wish.replace:
+    """The progress of the rollout; None: there never was one."""
+    intent, rollout = entry.intent, entry.rollout
+    if rollout is None or intent is None or rollout.version != intent.replace:
         return None
     return {
-        "version": known.version,
-        "state": known.state.value,
-        "healthy": known.proven,
-        "max_parallel": wish.max_parallel,
-        "reason": known.reason,
-        "back_from": wish.back_from or None,
-        "back_why": wish.back_why,
+        "version": rollout.version,
+        "state": rollout.state.value,
+        "healthy": rollout.proven,
+        "max_parallel": intent.max_parallel,
+        "reason": rollout.reason,
+        "back_from": intent.back_from or None,
+        "back_why": intent.back_why,
     }
 
 

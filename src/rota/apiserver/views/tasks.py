@@ -25,12 +25,12 @@ _ATTEMPT_STATES = [state.name.lower() for state in AttemptState]
 
 
 class PlacedAttempt(NamedTuple):
-    """One attempt: where it was placed and how it fares."""
+    """One attempt: where it was placed, and its status."""
 
     number: int
     node: NodeId
     placed_at_ms: int
-    status: OldStatus | None  # none: merely offered
+    status: OldStatus | None  # None: offered, not answered yet
     flags: int = 0
 
     @property
@@ -39,24 +39,24 @@ class PlacedAttempt(NamedTuple):
 
 
 class TaskFilter(NamedTuple):
-    """Which tasks of a job: in one of these states, on this node, with an index above `after`."""
+    """A filter for tasks of a job: in one of these states, on this node, with an index above `after`."""
 
     states: Container[str] | None = None
     node: str | None = None
     after: int = -1
 
 
-def tasks_page(mirror: Mirror, entry: JobEntry, wanted: TaskFilter, limit: int) -> Json:
-    """Up to `limit` of these tasks, and the index to go on from."""
+def tasks_page(mirror: Mirror, entry: JobEntry, task_filter: TaskFilter, limit: int) -> Json:
+    """Up to `limit` tasks that match, and the index that the next page starts after."""
     found: list[Json] = []
-    for block in range((wanted.after + 1) // BLOCK_TASKS, entry.spec.blocks):
-        positions = _positions(entry, block, wanted.states)
+    for block in range((task_filter.after + 1) // BLOCK_TASKS, entry.spec.blocks):
+        positions = _positions(entry, block, task_filter.states)
         if not positions:
             continue
         rows = _BlockRows(mirror, entry, block)
         for position in positions:
-            is_behind = block * BLOCK_TASKS + position > wanted.after
-            if is_behind and wanted.node in (None, rows.node(position)):
+            is_after = block * BLOCK_TASKS + position > task_filter.after
+            if is_after and task_filter.node in (None, rows.node(position)):
                 if len(found) == limit:
                     return {"tasks": found, "next": found[-1]["index"]}
                 found.append(rows.task(position))
@@ -94,9 +94,9 @@ def attempts_of(entry: JobEntry, index: int) -> list[PlacedAttempt]:
     attempt, status = entry.attempts.get(block), entry.statuses.get(block)
     if attempt is None:
         return []
-    past = {old.number: old for old in status.older if old.position == position} if status else {}
+    old_statuses = {old.number: old for old in status.older if old.position == position} if status else {}
     found = [
-        PlacedAttempt(old.number, old.node, old.placed_at_ms, past.get(old.number), old.flags)
+        PlacedAttempt(old.number, old.node, old.placed_at_ms, old_statuses.get(old.number), old.flags)
         for old in attempt.older
         if old.position == position
     ]
@@ -120,7 +120,7 @@ def _current_status(status: StatusBlock | None, position: int, number: int) -> O
 
 
 def _positions(entry: JobEntry, block: int, states: Container[str] | None) -> list[int]:
-    """Of the tasks in a block that are in one of these states."""
+    """Positions in a block of the tasks that are in one of these states."""
     size = min(entry.spec.block_size(block), entry.spec.count - block * BLOCK_TASKS)
     if states is None:
         return list(range(size))
@@ -130,18 +130,18 @@ def _positions(entry: JobEntry, block: int, states: Container[str] | None) -> li
 
 
 def _unstarted_state(entry: JobEntry) -> str | None:
-    """How what never began in an ended job is shown."""
+    """The state that tasks of an ended job show if they never started; None: the job has not ended."""
     if not has_ended(entry):
         return None
     return "timed_out" if entry.verdict is not None and entry.verdict.late else "canceled"
 
 
-def _state_name(phase: int, unbegun: str | None) -> str:
-    return unbegun if unbegun and phase in (Phase.PENDING, Phase.HELD) else _PHASES[phase]
+def _state_name(phase: int, unstarted: str | None) -> str:
+    return unstarted if unstarted and phase in (Phase.PENDING, Phase.HELD) else _PHASES[phase]
 
 
 class _BlockRows:
-    """The columns of one block as plain lists, made once for all of its tasks."""
+    """The columns of one block as plain lists, converted once for all of its tasks."""
 
     def __init__(self, mirror: Mirror, entry: JobEntry, block: int) -> None:
         self._spec = entry.spec
@@ -157,7 +157,7 @@ class _BlockRows:
         self._status = _lists(status) if status else None
         self._nodes = [node_name(mirror, node) for node in attempt.nodes] if attempt else []
         self._lives = status.lives if status else {}
-        self._without_attempt: dict[int, str] = {}  # by phase: why a task is in it that has none
+        self._without_attempt: dict[int, str] = {}  # phase -> reason of a task without attempt
         if entry.spec.carried:
             self._without_attempt[Phase.SUCCEEDED] = f"succeeded in job {entry.spec.rerun_of}"
         if entry.adoption is not None:
@@ -193,7 +193,7 @@ class _BlockRows:
         return shown
 
     def _reason_without_attempt(self, position: int, number: int) -> str | None:
-        """Of what has succeeded or was lost without an attempt, or is more than is wanted."""
+        """The reason of a task that ended without an attempt, or was removed by a scale-down."""
         if self._phases[position] == Phase.CANCELED and self._spec.is_scaled_down(self._first + position):
             return f"its job has {self._spec.size} task{'s' if self._spec.size > 1 else ''} now"
         return None if number else self._without_attempt.get(self._phases[position])
@@ -239,13 +239,13 @@ def _attempt_json(mirror: Mirror, placed: PlacedAttempt, steps: tuple[Step, ...]
 
 
 def _steps_json(steps: tuple[Step, ...], status: OldStatus | None) -> list[Json]:
-    """All of them, also those that have not begun."""
+    """All steps, including those that have not started."""
     marks = status.steps if status else ()
-    words = states(len(steps), marks, AttemptState(status.state) if status else AttemptState.OFFERED)
-    begun: list[StepMark | None] = [*marks[: len(steps)], *[None] * (len(steps) - len(marks))]
+    step_states = states(len(steps), marks, AttemptState(status.state) if status else AttemptState.OFFERED)
+    padded: list[StepMark | None] = [*marks[: len(steps)], *[None] * (len(steps) - len(marks))]
     return [
-        {"step": number, "name": step.name, "state": word, **_step_mark_json(mark)}
-        for number, (step, word, mark) in enumerate(zip(steps, words, begun, strict=False), 1)
+        {"step": number, "name": step.name, "state": state, **_step_mark_json(mark)}
+        for number, (step, state, mark) in enumerate(zip(steps, step_states, padded, strict=False), 1)
     ]
 
 
@@ -261,7 +261,7 @@ def _step_mark_json(mark: StepMark | None) -> Json:
 
 
 def result_json(result: ResultRecord | None) -> dict[str, Any] | None:
-    """As the API shows it."""
+    """The reported result of an attempt, or None."""
     if result is None:
         return None
     results = msgspec.json.decode(result.results)

@@ -33,10 +33,6 @@ class AsyncServerAdmin:
         """The OpenAPI document of this server."""
         return await run_in_thread(self._sync.openapi)
 
-    async def api_page(self) -> str:
-        """The API documentation as one page of HTML."""
-        return await run_in_thread(self._sync.api_page)
-
     async def back_up(self, into: BinaryIO) -> None:
         """Write a consistent backup of the whole store; `rota store check` verifies it."""
         await run_in_thread(lambda: self._sync.back_up(into))

@@ -13,6 +13,8 @@ import sys
 from typing import NamedTuple
 
 _libc = ctypes.PyDLL(None, use_errno=True)
+_FROM_HERE = -100  # AT_FDCWD
+_NO_REPLACE = 1  # RENAME_NOREPLACE
 _EMPTY_PATH = 0x1000
 _BASIC = 0x7FF
 _LINKS, _SIZE = slice(16, 20), slice(40, 48)  # in the kernel's answer, on every machine
@@ -90,6 +92,16 @@ def has_news(fd: int) -> bool:
 
 def rename(before: str, after: str) -> None:
     if _libc.rename(os.fsencode(before), os.fsencode(after)):
+        raise _error()
+
+
+def rename_new(before: str, after: str) -> None:
+    """Rename, and fail with EEXIST where `rename` would replace an empty directory.
+
+    OSError with EINVAL if the file system cannot do that in one step.
+    """
+    names = os.fsencode(before), os.fsencode(after)
+    if _libc.renameat2(_FROM_HERE, names[0], _FROM_HERE, names[1], _NO_REPLACE):
         raise _error()
 
 

@@ -4,7 +4,8 @@ A move is an order in the job's JobIntent. The task is stopped as by a restart; 
 in no line, and a round places it before it looks at the lines: on the target of its move, or on any node but
 the one that it leaves. This holds for MOVE_WAIT_MS; then the task waits in line like any other. A target
 that cannot take the task any more (lost, closed, or it has refused) does not hold it up: the task goes to
-another node at once.
+another node at once. A target that is only disconnected can: after a restart of the server nodes reconnect one
+by one, and the source may be back before the target.
 
 While the task is still being stopped, a round keeps the room it needs on its target from other work. That is
 derived from the records in each round, so it needs no memory and survives a change of leaders.
@@ -78,7 +79,7 @@ def _leaves(view: View, move: MoveOrder) -> bool:
 
 def _is_usable(view: View, target: NodeId | None, refused: list[int]) -> bool:
     slot = None if target is None else view.node_table.slot.get(target)
-    return slot is not None and bool(view.node_table.open[slot]) and slot not in refused
+    return slot is not None and bool(view.node_table.expected[slot]) and slot not in refused
 
 
 def _barred(view: View, refused: list[int], source: NodeId, target: NodeId | None) -> Array:
@@ -101,7 +102,7 @@ def reserve_targets(view: View, board: Board, now: Instant, times: int) -> None:
         for index, move in job.moving.items():
             slot = None if move.target is None else view.node_table.slot.get(move.target)
             until_ms = move.at_ms + round(job.spec.grace_seconds * 1000) + MOVE_WAIT_MS
-            if slot is None or not view.node_table.open[slot] or now.ms >= until_ms:
+            if slot is None or not view.node_table.expected[slot] or now.ms >= until_ms:
                 continue
             if _is_stopping(view, job, index, move):
                 board.allocate(job.spec.shape, slot, times)

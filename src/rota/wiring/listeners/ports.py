@@ -85,7 +85,17 @@ def agent_limits() -> GrpcLimits:
 
 
 def grpc_server(bounds: GrpcLimits, *interceptors: grpc.aio.ServerInterceptor) -> grpc.aio.Server:
+    logging.getLogger("grpc._cython.cygrpc").addFilter(_is_no_disconnect)
     return grpc.aio.server(interceptors=interceptors, options=bounds.options)
+
+
+def _is_no_disconnect(record: logging.LogRecord) -> bool:
+    """A status that cannot be sent, because the client has just gone, is not worth a stack trace.
+
+    gRPC logs it as an error if it notices the disconnect only when it sends. The session ends in any case,
+    and its end is logged by the service.
+    """
+    return not (record.exc_info and isinstance(record.exc_info[1], grpc.aio.InternalError))
 
 
 class ForwardedCalls(grpc.aio.ServerInterceptor):
