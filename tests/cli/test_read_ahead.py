@@ -11,7 +11,7 @@ def test_items_come_in_their_order() -> None:
     assert list(read_ahead(range(10 * BUFFERED_MAX))) == list(range(10 * BUFFERED_MAX))
 
 
-def test_what_the_iterator_raises_comes_after_what_it_gave() -> None:
+def test_an_exception_of_the_iterator_follows_its_items() -> None:
     def items() -> Iterator[int]:
         yield 1
         raise ConnectionError("gone")

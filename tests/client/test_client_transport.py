@@ -1,4 +1,4 @@
-"""Requests are repeated while the server is away, errors keep their code, tokens stay off the open wire."""
+"""Requests are retried while no server is reachable; errors keep their code; tokens need TLS."""
 
 import socket
 import ssl
@@ -29,14 +29,14 @@ def test_calls_share_one_connection(server: CannedServer, cluster: Cluster) -> N
     assert first.port == second.port
 
 
-def test_an_unavailable_server_is_asked_again(server: CannedServer, cluster: Cluster) -> None:
+def test_a_call_to_an_unavailable_server_is_retried(server: CannedServer, cluster: Cluster) -> None:
     busy = problem(503, "unavailable", "starting", retry_after=0)
     server.on("GET /v1/nodes", busy, Reply(cut=True), busy, {"nodes": [node()]})
 
     assert [found.name for found in cluster.nodes.list()] == ["laptop"]
 
 
-def test_a_submit_that_lost_its_answer_is_sent_again_with_the_same_key(
+def test_a_submit_whose_answer_was_lost_is_retried_with_the_same_key(
     server: CannedServer, cluster: Cluster
 ) -> None:
     server.on("POST /v1/jobs", Reply(cut=True), Reply(job(), 201))
@@ -48,7 +48,7 @@ def test_a_submit_that_lost_its_answer_is_sent_again_with_the_same_key(
 
 
 @pytest.mark.parametrize("body", [b"", b'{"nodes": '], ids=["its head", "half of it"])
-def test_a_server_that_died_while_it_answered_did_not_answer(body: bytes) -> None:
+def test_a_truncated_answer_counts_as_no_answer(body: bytes) -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 40\r\n\r\n"
     with socket.create_server(("127.0.0.1", 0)) as door:
 
@@ -86,7 +86,7 @@ def test_a_server_that_comes_back_is_found_again(server: CannedServer, cluster: 
     back.join()
 
 
-def test_patience_ends(server: CannedServer) -> None:
+def test_retries_end_with_the_patience(server: CannedServer) -> None:
     server.stop()
 
     with pytest.raises(Unavailable, match="connection refused") as caught:
@@ -95,7 +95,7 @@ def test_patience_ends(server: CannedServer) -> None:
     assert caught.value.exit_code == 75
 
 
-def test_whoever_waits_is_told_why(server: CannedServer) -> None:
+def test_a_waiting_command_prints_why(server: CannedServer) -> None:
     told: list[str] = []
     server.on("GET /v1/nodes", problem(503, "unavailable", "no leader yet", retry_after=0), {"nodes": []})
     cluster = Cluster(Endpoint(server.addr, TOKEN), 30.0, lambda reason: told.append(str(reason)))
@@ -148,14 +148,14 @@ def test_each_code_has_its_exception_and_exit_code(
     assert str(error) == "so it is"
 
 
-def test_an_answer_that_is_no_json_is_told(server: CannedServer) -> None:
+def test_an_answer_that_is_not_json_is_rejected(server: CannedServer) -> None:
     server.on("GET /v1/nodes", Reply(stream=(b"<html>",)))
 
     with pytest.raises(Broken, match="not JSON"), impatient(server) as cluster:
         cluster.nodes.list()
 
 
-def test_an_answer_without_a_needed_field_is_told(server: CannedServer) -> None:
+def test_an_answer_without_a_required_field_is_rejected(server: CannedServer) -> None:
     server.on("GET /v1/nodes", {"nodes": [{"name": "x"}]})
 
     with pytest.raises(Broken, match="lacks a field"), impatient(server) as cluster:
@@ -163,13 +163,13 @@ def test_an_answer_without_a_needed_field_is_told(server: CannedServer) -> None:
 
 
 @pytest.mark.parametrize("addr", ["127.0.0.1:3000", "ftp://x", "http://", "http://127.0.0.1:port"])
-def test_what_is_no_address_is_refused(addr: str) -> None:
+def test_an_invalid_address_is_rejected(addr: str) -> None:
     with pytest.raises(Rejected, match="is not an address"):
         Cluster(Endpoint(addr, TOKEN))
 
 
 @pytest.mark.parametrize("addr", ["http://10.0.0.5:3000", "http://127.evil.example:3000"])
-def test_a_token_is_not_sent_in_plain_text_off_loopback(addr: str) -> None:
+def test_a_token_is_not_sent_in_plain_text_outside_loopback(addr: str) -> None:
     with pytest.raises(Rejected, match="refusing to send a token in plain text"):
         Cluster(Endpoint(addr, TOKEN))
 
