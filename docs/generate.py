@@ -1,7 +1,7 @@
 """Generate the parts of reference pages that describe states, limits, settings, commands and the client.
 
 Run `python docs/generate.py` to update them; a test fails when they are out of date. A generated part is
-enclosed by the comments `<!-- made from … -->` and `<!-- until here -->`; the text around it is written by hand.
+enclosed by the comments `<!-- made from … -->` and `<!-- until here -->`; the text around it is hand-written.
 """
 
 import ast
