@@ -49,7 +49,7 @@ sim-night: venv ## 10,000 seeds of the simulator, then the search for every plan
 
 faults: venv ## the long repetitions of the fault tests (ROTA_FAULTS=many)
 	ROTA_FAULTS=many $(BIN)/pytest -q -n 2 --timeout=3600 tests/faults \
-	tests/system/test_logs.py::test_followers_that_stop_reading_slow_neither_the_work_nor_the_others
+	tests/system/test_logs.py::test_followers_that_stop_reading_slow_down_no_task_and_no_other_follower
 
 fuzz: venv ## odd specs, hostile peers, raw bytes and 1,000 random histories (SEEDS=0-1000; hours, see --help)
 	$(BIN)/python -m tests.fuzz --seeds $(or $(SEEDS),0-1000)

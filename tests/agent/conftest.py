@@ -1,4 +1,4 @@
-"""A keeper that makes the logs."""
+"""The keeper fixtures, for tests that read its logs."""
 
 from tests.keeper.conftest import agent, keeper
 

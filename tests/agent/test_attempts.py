@@ -1,4 +1,4 @@
-"""What an agent hands on to its keeper: each job's work with its first order, and again if it was refused."""
+"""The attempt tracker: templates forwarded to the keeper, and accepts that are not durable yet."""
 
 import asyncio
 
@@ -9,78 +9,78 @@ from rota.model.messages import JobOrders, ReportedState, Start, task_template
 from rota.model.result import ResultEndpoint
 from rota.testing.builders import claims, job_spec
 
-WELL = HostFacts(frozenset(), leaving=False)
+HOST = HostFacts(frozenset(), leaving=False)
 
 
-def order(desk: AttemptTracker, index: int, *, described: bool = False) -> JobOrders:
-    """An order to start that task of job 1, as the keeper is told it."""
+def order(tracker: AttemptTracker, index: int, *, described: bool = False) -> JobOrders:
+    """Order a start of a task of job 1; return what is forwarded to the keeper."""
     work = task_template(job_spec()) if described else None
     orders = [JobOrders(JobId("1"), work, [Start(index, 1, firm=True)], [])]
-    desk.remember_templates(orders)
-    (handed_on,) = desk.apply_orders(orders, WELL)
-    return handed_on
+    tracker.remember_templates(orders)
+    (forwarded,) = tracker.apply_orders(orders, HOST)
+    return forwarded
 
 
-def test_a_keeper_is_told_a_jobs_work_once() -> None:
-    desk = AttemptTracker()
-    first, second = order(desk, 0, described=True), order(desk, 1)
+def test_a_template_is_forwarded_to_the_keeper_once() -> None:
+    tracker = AttemptTracker()
+    first, second = order(tracker, 0, described=True), order(tracker, 1)
 
     assert first.work == task_template(job_spec())
     assert second.work is None
 
 
-def test_a_keeper_that_refused_is_told_the_work_again() -> None:
-    desk = AttemptTracker()
-    order(desk, 0, described=True)
-    desk.record([claims(1, ReportedState.REFUSED, (0, 1), reason="cannot write the journal")])
+def test_a_template_is_forwarded_again_after_a_refusal() -> None:
+    tracker = AttemptTracker()
+    order(tracker, 0, described=True)
+    tracker.record([claims(1, ReportedState.REFUSED, (0, 1), reason="cannot write the journal")])
 
-    assert order(desk, 1).work == task_template(job_spec())
+    assert order(tracker, 1).work == task_template(job_spec())
 
 
-def test_a_keeper_is_told_when_tasks_are_to_report_elsewhere() -> None:
-    desk, job = AttemptTracker(), JobId("1")
+def test_a_changed_result_endpoint_is_forwarded() -> None:
+    tracker, job = AttemptTracker(), JobId("1")
     before, after = (
         task_template(job_spec(), ResultEndpoint("http://a", "key", "n1", others=others))
         for others in ((), ("http://b",))
     )
-    told = []
+    forwarded_templates = []
     for index, work in enumerate((before, before, after, after)):
         orders = [JobOrders(job, work, [Start(index, 1, firm=True)], [])]
-        desk.remember_templates(orders)
-        told += [one.work for one in desk.apply_orders(orders, WELL)]
+        tracker.remember_templates(orders)
+        forwarded_templates += [one.work for one in tracker.apply_orders(orders, HOST)]
 
-    assert told == [before, None, after, None]
+    assert forwarded_templates == [before, None, after, None]
 
 
-async def test_a_desk_is_settled_when_all_that_was_taken_is_on_the_servers_disk() -> None:
-    desk = AttemptTracker()
-    desk.sent_in(1, desk.inventory())
-    order(desk, 0, described=True)
-    desk.on_durable(1)
-    order(desk, 1)
+async def test_all_accepts_are_durable_at_the_watermark() -> None:
+    tracker = AttemptTracker()
+    tracker.sent_in(1, tracker.inventory())
+    order(tracker, 0, described=True)
+    tracker.on_durable(1)
+    order(tracker, 1)
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
-        waiting = tasks.create_task(desk.all_accepts_durable())
+        waiting = tasks.create_task(tracker.all_accepts_durable())
         before = [await is_over(waiting)]
-        desk.record([claims(1, ReportedState.EXITED, (0, 1))])  # it has ended before anything was said of it
-        desk.sent_in(2, desk.drain_changes())
+        tracker.record([claims(1, ReportedState.EXITED, (0, 1))])  # it ended before its accept was sent
+        tracker.sent_in(2, tracker.drain_changes())
         before.append(await is_over(waiting))
-        desk.record([claims(1, ReportedState.RUNNING, (1, 1))])
-        desk.sent_in(3, desk.drain_changes())
-        desk.on_durable(2)
+        tracker.record([claims(1, ReportedState.RUNNING, (1, 1))])
+        tracker.sent_in(3, tracker.drain_changes())
+        tracker.on_durable(2)
         await waiting
 
     assert before == [False, False]
 
 
-async def test_what_was_taken_is_told_by_the_next_hello_where_the_first_word_was_lost() -> None:
-    desk = AttemptTracker()
-    order(desk, 0, described=True)
-    desk.sent_in(7, desk.drain_changes())
-    desk.sent_in(1, desk.inventory())
+async def test_an_accept_is_in_the_next_hello_if_its_message_was_lost() -> None:
+    tracker = AttemptTracker()
+    order(tracker, 0, described=True)
+    tracker.sent_in(7, tracker.drain_changes())
+    tracker.sent_in(1, tracker.inventory())
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
-        waiting = tasks.create_task(desk.all_accepts_durable())
+        waiting = tasks.create_task(tracker.all_accepts_durable())
         early = await is_over(waiting)
-        desk.on_durable(1)
+        tracker.on_durable(1)
         await waiting
 
     assert not early

@@ -1,4 +1,4 @@
-"""How long an agent waits before it calls again."""
+"""The backoff of an agent before it reconnects."""
 
 from itertools import pairwise
 from random import Random
@@ -13,7 +13,7 @@ def made(spread_seconds: float = 0.0) -> Backoff:
     return pauses
 
 
-def test_the_more_is_in_vain_the_longer_it_waits_up_to_a_bound() -> None:
+def test_the_backoff_grows_with_failures_up_to_a_bound() -> None:
     pauses = made()
     waited = [pauses.after_round(None) for _ in range(12)]
 
@@ -22,7 +22,7 @@ def test_the_more_is_in_vain_the_longer_it_waits_up_to_a_bound() -> None:
     assert LAST_SECONDS / 2 <= waited[-1] <= LAST_SECONDS
 
 
-def test_a_welcome_begins_anew_and_bounds_the_pauses_by_the_heartbeat() -> None:
+def test_a_welcome_resets_the_backoff_and_bounds_it_by_the_heartbeat() -> None:
     pauses = made()
     for _ in range(12):
         pauses.after_round(None)
@@ -33,21 +33,21 @@ def test_a_welcome_begins_anew_and_bounds_the_pauses_by_the_heartbeat() -> None:
     assert max(waited) <= 1.0
 
 
-def test_many_nodes_that_lose_a_server_come_evenly_over_the_time_it_said() -> None:
+def test_nodes_that_lose_a_server_reconnect_evenly_over_the_spread() -> None:
     first = sorted(_with_seed(seed, 8.0).after_loss(None) for seed in range(1000))
 
     assert first[-1] <= 8.0
     assert all(abs(at - 8.0 * place / 1000) < 0.6 for place, at in enumerate(first))
 
 
-def test_those_that_called_in_vain_come_no_closer_together() -> None:
+def test_failed_reconnects_stay_spread_out() -> None:
     again = sorted(_with_seed(seed, 8.0).after_round(None) for seed in range(1000))
 
     assert again[0] >= 4.0
     assert again[-1] <= 8.0
 
 
-def test_work_under_a_lease_does_not_wait_for_its_turn() -> None:
+def test_a_run_lease_shortens_the_backoff() -> None:
     pauses = made(spread_seconds=80.0)
 
     assert max(pauses.after_loss(20.0) for _ in range(100)) <= 5.0

@@ -1,4 +1,4 @@
-"""An agent whose server is gone calls the next at a moment of its own; one that left by itself at once."""
+"""Reconnects of an agent, and its leave with and without a server."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ WELCOME = pb.ToNode(epoch=1, welcome=pb.Welcome(name="a", heartbeat_ms=5000, spr
 
 
 class Noted(Backoff):
-    """Waits for nothing unless told to, and says what it was asked."""
+    """A backoff of 0 by default that records its calls."""
 
     def __init__(self, loss_seconds: float = 0.0) -> None:
         super().__init__(Random(1))
@@ -48,8 +48,8 @@ class Noted(Backoff):
         return 0.01
 
 
-class Door(pb_grpc.AgentServicer):
-    """Welcomes whoever says hello; ends it when told to, or when it is said goodbye to."""
+class FakeService(pb_grpc.AgentServicer):
+    """A server that welcomes every agent, and ends the stream on demand or after a leave."""
 
     def __init__(self, *, welcomes: bool = True) -> None:
         self.ending = asyncio.Event()
@@ -57,25 +57,25 @@ class Door(pb_grpc.AgentServicer):
         self.goodbyes: asyncio.Queue[str] = asyncio.Queue()
         self._welcomes = welcomes
 
-    async def Connect(self, words: AsyncIterator[pb.FromNode], context: Any) -> None:  # noqa: N802 - gRPC chooses this name
-        await anext(aiter(words))
+    async def Connect(self, messages: AsyncIterator[pb.FromNode], context: Any) -> None:  # noqa: N802 - gRPC chooses this name
+        await anext(aiter(messages))
         self.hellos.put_nowait(None)
         if self._welcomes:
             await context.write(WELCOME)
         async with asyncio.TaskGroup() as tasks:
-            hearing = tasks.create_task(self._hear(words))
+            hearing = tasks.create_task(self._hear(messages))
             await self.ending.wait()
             hearing.cancel()
 
-    async def _hear(self, words: AsyncIterator[pb.FromNode]) -> None:
-        async for word in words:
-            if word.HasField("leave"):
-                self.goodbyes.put_nowait(word.leave.reason)
+    async def _hear(self, messages: AsyncIterator[pb.FromNode]) -> None:
+        async for message in messages:
+            if message.HasField("leave"):
+                self.goodbyes.put_nowait(message.leave.reason)
                 self.ending.set()
 
 
 class Quits(PretendRuntime):
-    """As a keeper that goes when it is told to."""
+    """A runtime that ends when it is told to quit."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__("a", directory)
@@ -92,9 +92,9 @@ class Quits(PretendRuntime):
 
 
 @asynccontextmanager
-async def calling(tmp_path: Path, door: Door) -> AsyncIterator[tuple[Noted, grpc.aio.Server]]:
-    """An agent that calls this door and no other."""
-    async with called(tmp_path, door) as (agent, server):
+async def calling(tmp_path: Path, service: FakeService) -> AsyncIterator[tuple[Noted, grpc.aio.Server]]:
+    """An agent with this server as its only one."""
+    async with called(tmp_path, service) as (agent, server):
         noted = agent._backoff = Noted()
         async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
             running = tasks.create_task(agent.run())
@@ -103,12 +103,12 @@ async def calling(tmp_path: Path, door: Door) -> AsyncIterator[tuple[Noted, grpc
 
 
 @asynccontextmanager
-async def called(tmp_path: Path, door: Door) -> AsyncIterator[tuple[Agent, grpc.aio.Server]]:
+async def called(tmp_path: Path, service: FakeService) -> AsyncIterator[tuple[Agent, grpc.aio.Server]]:
     now = datetime.now(UTC)
     authority = CertificateAuthority.open(tmp_path / "ca", now)
     keys = authority.server_identity([], now)
     server = grpc.aio.server()
-    pb_grpc.add_AgentServicer_to_server(door, server)  # type: ignore[no-untyped-call]  # generated
+    pb_grpc.add_AgentServicer_to_server(service, server)  # type: ignore[no-untyped-call]  # generated
     tls = grpc.ssl_server_credentials([(keys.key_pem, keys.cert_pem)], keys.ca_pem, require_client_auth=True)
     port = server.add_secure_port("127.0.0.1:0", tls)
     await server.start()
@@ -130,19 +130,19 @@ def _identity(authority: CertificateAuthority, directory: Path, now: datetime) -
     )
 
 
-async def test_a_server_that_hangs_up_is_called_again_within_the_time_it_said(tmp_path: Path) -> None:
-    door = Door()
-    async with calling(tmp_path, door) as (noted, _):
-        await door.hellos.get()
-        door.ending.set()
+async def test_a_server_that_disconnects_is_called_again_within_the_spread(tmp_path: Path) -> None:
+    service = FakeService()
+    async with calling(tmp_path, service) as (noted, _):
+        await service.hellos.get()
+        service.ending.set()
 
         assert await noted.asked.get() == ("loss", 8.192)
-        await door.hellos.get()
+        await service.hellos.get()
 
 
-async def test_a_server_that_is_gone_is_knocked_at_round_after_round(tmp_path: Path) -> None:
-    door = Door()
-    async with calling(tmp_path, door) as (noted, server):
+async def test_an_unreachable_server_is_probed_round_after_round(tmp_path: Path) -> None:
+    service = FakeService()
+    async with calling(tmp_path, service) as (noted, server):
         await noted.welcomed.wait()
         await server.stop(None)
 
@@ -151,30 +151,34 @@ async def test_a_server_that_is_gone_is_knocked_at_round_after_round(tmp_path: P
         assert await noted.asked.get() == ("round", 8.192)
 
 
-async def test_one_that_never_welcomed_us_was_not_lost(tmp_path: Path) -> None:
-    door = Door(welcomes=False)
-    door.ending.set()
-    async with calling(tmp_path, door) as (noted, _):
+async def test_a_server_that_never_welcomed_us_was_not_lost(tmp_path: Path) -> None:
+    service = FakeService(welcomes=False)
+    service.ending.set()
+    async with calling(tmp_path, service) as (noted, _):
         assert await noted.asked.get() == ("round", 0.0)
 
 
-async def test_who_is_told_to_leave_between_two_calls_calls_once_more_to_say_so(tmp_path: Path) -> None:
-    door = Door()
-    async with called(tmp_path, door) as (agent, _), asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+async def test_an_agent_told_to_leave_while_disconnected_calls_once_more(tmp_path: Path) -> None:
+    service = FakeService()
+    async with called(tmp_path, service) as (agent, _), asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         noted = agent._backoff = Noted(loss_seconds=0.5)
         tasks.create_task(agent.run())
-        await door.hellos.get()
-        door.ending.set()
+        await service.hellos.get()
+        service.ending.set()
         await noted.asked.get()
-        door.ending.clear()
+        service.ending.clear()
         await agent.leave()
 
-    assert door.goodbyes.get_nowait() == "it was told to leave, and has stopped its work"
+    assert service.goodbyes.get_nowait() == "it was told to leave, and has stopped its work"
 
 
-async def test_who_is_told_to_leave_when_nobody_is_there_just_goes(tmp_path: Path) -> None:
-    door = Door()
-    async with called(tmp_path, door) as (agent, server), asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+async def test_an_agent_told_to_leave_without_a_server_just_leaves(tmp_path: Path) -> None:
+    service = FakeService()
+    async with (
+        called(tmp_path, service) as (agent, server),
+        asyncio.timeout(60),
+        asyncio.TaskGroup() as tasks,
+    ):
         noted = agent._backoff = Noted(loss_seconds=0.5)
         tasks.create_task(agent.run())
         await noted.welcomed.wait()
@@ -182,33 +186,33 @@ async def test_who_is_told_to_leave_when_nobody_is_there_just_goes(tmp_path: Pat
         await noted.asked.get()
         await agent.leave()
 
-    assert door.goodbyes.empty()
+    assert service.goodbyes.empty()
 
 
-async def test_a_keeper_that_ends_during_the_drain_does_not_keep_its_node_from_leaving(
+async def test_a_keeper_that_ends_during_the_drain_does_not_block_the_leave(
     tmp_path: Path,
 ) -> None:
-    """A service manager may tell both to end at once."""
-    door = Door()
-    async with called(tmp_path, door) as (agent, _), asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+    """A service manager may stop both at once."""
+    service = FakeService()
+    async with called(tmp_path, service) as (agent, _), asyncio.timeout(20), asyncio.TaskGroup() as tasks:
         tasks.create_task(agent.run())
-        await door.hellos.get()
+        await service.hellos.get()
         await agent.drain(0.0)
         await agent._runtime.quit()
         await agent._ended.wait()
         await agent.leave()
 
-    assert door.goodbyes.get_nowait() == "it was told to leave, and has stopped its work"
+    assert service.goodbyes.get_nowait() == "it was told to leave, and has stopped its work"
 
 
 class Ended:
-    """A call that is over: whoever writes on it is told, and may be told before whoever reads."""
+    """An ended call: a write may find that out before the reading side does."""
 
-    async def write(self, word: pb.FromNode) -> None:
-        del word
+    async def write(self, message: pb.FromNode) -> None:
+        del message
         raise asyncio.InvalidStateError
 
 
-async def test_a_word_that_finds_the_call_over_was_deserted_too() -> None:
+async def test_a_send_on_an_ended_call_raises_server_gone() -> None:
     with pytest.raises(ServerGone):
         await AgentSession(cast("Any", Ended())).send(pb.FromNode(beat=pb.Beat()))

@@ -1,4 +1,4 @@
-"""Which runtime an agent finds, and what it refuses without one."""
+"""Detection of the container runtime, and refusals without one."""
 
 import asyncio
 import os
@@ -30,11 +30,11 @@ def install(programs: Path, name: str, script: str) -> str:
     return str(path)
 
 
-async def test_without_a_program_there_is_none(programs: Path) -> None:
+async def test_without_a_program_there_is_no_runtime(programs: Path) -> None:
     assert await find(None, (), root=False) is None
 
 
-async def test_podman_goes_before_docker(programs: Path) -> None:
+async def test_podman_is_preferred_to_docker(programs: Path) -> None:
     install(programs, "docker", "echo 27.0")
     podman = install(programs, "podman", "echo systemd v2")
 
@@ -49,14 +49,14 @@ async def test_podman_goes_before_docker(programs: Path) -> None:
     )
 
 
-async def test_podman_is_used_by_root_alone(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_podman_is_used_by_root_only(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(programs, "podman", "echo systemd v2")
     monkeypatch.setattr("os.geteuid", lambda: 1000)
 
     assert await find(None, (), root=False) is None
 
 
-async def test_a_podman_that_is_not_used_is_told(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unused_rootless_podman_is_labelled(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     podman = install(programs, "podman", "echo systemd v2")
     assert labels_of(await find(None, (), root=False), None) == {"container": "podman"}
     monkeypatch.setattr("os.geteuid", lambda: 1000)
@@ -65,20 +65,20 @@ async def test_a_podman_that_is_not_used_is_told(programs: Path, monkeypatch: py
     assert labels_of(None, "none") == labels_of(None, "docker") == labels_of(None, "no-such-podman") == {}
 
 
-async def test_a_docker_whose_engine_does_not_answer_is_none(programs: Path) -> None:
+async def test_a_docker_without_an_engine_is_not_used(programs: Path) -> None:
     install(programs, "docker", "echo 'Cannot connect to the Docker daemon' >&2; exit 1")
 
     assert await find(None, (), root=False) is None
 
 
-async def test_a_podman_that_fails_makes_way_for_a_docker_that_does_not(programs: Path) -> None:
+async def test_docker_is_used_if_podman_fails(programs: Path) -> None:
     install(programs, "podman", "exit 125")
     docker = install(programs, "docker", "echo 27.0")
 
     assert await find(None, (), root=True) == ContainerEngine("docker", docker, (), root=True, init=True)
 
 
-async def test_a_podman_that_is_no_program_makes_way_too(programs: Path) -> None:
+async def test_docker_is_used_if_podman_is_no_program(programs: Path) -> None:
     (programs / "podman").write_bytes(b"\x7fELF of another machine")
     (programs / "podman").chmod(0o755)
     docker = install(programs, "docker", "echo 27.0")
@@ -86,7 +86,7 @@ async def test_a_podman_that_is_no_program_makes_way_too(programs: Path) -> None
     assert await find(None, (), root=True) == ContainerEngine("docker", docker, (), root=True, init=True)
 
 
-async def test_one_that_is_just_being_written_is_asked_when_it_is_there(programs: Path) -> None:
+async def test_a_program_that_is_being_installed_is_retried(programs: Path) -> None:
     podman = install(programs, "podman", "echo systemd v2")
     written = os.open(podman, os.O_WRONLY)
     asyncio.get_running_loop().call_later(0.05, os.close, written)
@@ -94,13 +94,13 @@ async def test_one_that_is_just_being_written_is_asked_when_it_is_there(programs
     assert labels_of(await find(None, (), root=False), None) == {"container": "podman"}
 
 
-async def test_none_is_asked_for_where_none_is_wanted(programs: Path) -> None:
+async def test_no_runtime_is_detected_if_none_is_configured(programs: Path) -> None:
     install(programs, "podman", "echo cgroupfs v1")
 
     assert await find("none", (), root=False) is None
 
 
-async def test_a_path_is_taken_by_its_name(programs: Path) -> None:
+async def test_the_kind_of_a_configured_path_is_taken_from_its_name(programs: Path) -> None:
     path = install(programs, "my-docker", "echo 27.0")
 
     found = await find(path, (), root=False)
@@ -109,7 +109,7 @@ async def test_a_path_is_taken_by_its_name(programs: Path) -> None:
     assert (found.kind, found.program) == ("docker", path)
 
 
-async def test_groups_of_version_1_are_noticed(programs: Path) -> None:
+async def test_cgroups_of_version_1_are_detected(programs: Path) -> None:
     install(programs, "podman", "echo cgroupfs v1")
 
     found = await find("podman", (), root=False)
@@ -118,8 +118,8 @@ async def test_groups_of_version_1_are_noticed(programs: Path) -> None:
     assert found.old_groups
 
 
-def test_a_node_refuses_what_it_has_no_runtime_for() -> None:
-    work = boxed()
+def test_a_node_without_a_runtime_refuses_containers() -> None:
+    work = container_template()
 
     assert (
         veto(work, HostFacts(frozenset(), leaving=False, has_runtime=False))
@@ -128,12 +128,5 @@ def test_a_node_refuses_what_it_has_no_runtime_for() -> None:
     assert veto(work, HostFacts(frozenset(), leaving=False)) is None
 
 
-def test_a_keeper_of_before_runs_no_containers() -> None:
-    reason = veto(boxed(), HostFacts(frozenset(), leaving=False, outdated_keeper=True))
-
-    assert reason is not None
-    assert "runs no containers" in reason
-
-
-def boxed() -> TaskTemplate:
+def container_template() -> TaskTemplate:
     return task_template(job_spec(container=ContainerSpec("alpine:3.20")))

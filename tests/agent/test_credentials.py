@@ -1,4 +1,4 @@
-"""An agent keeps its certificate current, whatever its own clock and the server's say."""
+"""Renewal of an agent's certificate, also with wrong clocks."""
 
 import asyncio
 import shutil
@@ -19,13 +19,13 @@ from rota.identity.errors import IdentityRefused
 from rota.identity.node_identity import load_identity
 from rota.wire.generated import agent_pb2 as pb
 from rota.wire.generated import agent_pb2_grpc as pb_grpc
-from tests.agent.test_calling import Door, _identity, called
+from tests.agent.test_calling import FakeService, _identity, called
 
 YEAR = timedelta(days=365)
 
 
-class Signing(Door):
-    """Also renews, by a clock that may be wrong; refuses as often as it is told to."""
+class Signing(FakeService):
+    """A server that renews certificates by a given clock, and fails a given number of times."""
 
     def __init__(
         self, authority: CertificateAuthority, *, ahead: timedelta = timedelta(0), refusals: int = 0
@@ -66,22 +66,22 @@ def authority(tmp_path: Path) -> CertificateAuthority:
 
 @asynccontextmanager
 async def credentials(
-    tmp_path: Path, door: Signing, warned: list[str]
+    tmp_path: Path, service: Signing, warned: list[str]
 ) -> AsyncIterator[tuple[Credentials, pb_grpc.AgentStub]]:
-    async with called(tmp_path, door) as (agent, _):
+    async with called(tmp_path, service) as (agent, _):
         held = agent._credentials
         held._warn = lambda event, **told: warned.append(f"{event}: {told['reason']}")
         async with asyncio.timeout(60), dial.channel(agent._servers.current, held.identity) as channel:
             yield held, pb_grpc.AgentStub(channel)  # type: ignore[no-untyped-call]  # generated
 
 
-async def test_a_renewal_that_fails_is_tried_again_on_the_same_connection(
+async def test_a_failed_renewal_is_retried_on_the_same_connection(
     tmp_path: Path, authority: CertificateAuthority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(authority_module, "NODE_LIFE", timedelta(seconds=2))
     warned: list[str] = []
-    door = Signing(authority, refusals=2)
-    async with credentials(tmp_path, door, warned) as (held, stub):
+    service = Signing(authority, refusals=2)
+    async with credentials(tmp_path, service, warned) as (held, stub):
         before = held.identity
         await held.keep_current(stub)
 
@@ -92,7 +92,7 @@ async def test_a_renewal_that_fails_is_tried_again_on_the_same_connection(
     assert load_identity(tmp_path / "node") == held.identity
 
 
-async def test_a_node_that_hears_of_another_authority_renews_before_its_time(
+async def test_a_node_told_of_another_authority_renews_early(
     tmp_path: Path, authority: CertificateAuthority
 ) -> None:
     warned: list[str] = []
@@ -114,7 +114,7 @@ async def test_a_node_that_hears_of_another_authority_renews_before_its_time(
 
 
 @pytest.mark.parametrize("ahead", [YEAR, -YEAR / 2])
-async def test_a_certificate_by_a_clock_that_is_wrong_is_not_taken(
+async def test_a_certificate_of_a_wrong_clock_is_not_accepted(
     tmp_path: Path, authority: CertificateAuthority, ahead: timedelta
 ) -> None:
     async with credentials(tmp_path, Signing(authority, ahead=ahead), []) as (held, stub):
@@ -125,7 +125,7 @@ async def test_a_certificate_by_a_clock_that_is_wrong_is_not_taken(
     assert load_identity(tmp_path / "node") == held.identity == before
 
 
-async def test_a_certificate_that_cannot_be_stored_is_used_where_the_old_one_has_expired(
+async def test_a_certificate_that_cannot_be_stored_is_used_if_the_old_one_expired(
     tmp_path: Path, authority: CertificateAuthority
 ) -> None:
     warned: list[str] = []
@@ -143,20 +143,20 @@ async def test_a_certificate_that_cannot_be_stored_is_used_where_the_old_one_has
     assert warned == ["certificate not stored: No such file or directory"]
 
 
-async def test_an_agent_whose_clock_is_behind_renews_when_the_server_says_that_it_must(
+async def test_an_agent_with_a_late_clock_renews_when_the_server_refuses_it(
     tmp_path: Path, authority: CertificateAuthority
 ) -> None:
-    door = Signing(authority)
-    door.refuses_connections = True
-    async with called(tmp_path, door) as (agent, _), asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+    service = Signing(authority)
+    service.refuses_connections = True
+    async with called(tmp_path, service) as (agent, _), asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         running = tasks.create_task(agent.run())
-        await door.hellos.get()
+        await service.hellos.get()
         running.cancel()
 
-    assert door.renewed == 1
+    assert service.renewed == 1
 
 
-async def test_a_certificate_that_can_no_longer_be_renewed_says_what_to_do(
+async def test_a_lapsed_certificate_reports_the_remedy(
     tmp_path: Path, authority: CertificateAuthority
 ) -> None:
     now = datetime.now(UTC)

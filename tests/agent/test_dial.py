@@ -1,4 +1,4 @@
-"""Whether a server opens is found out before anything dear is tried, and why one does not is told."""
+"""Connect checks, and the reasons why a server cannot be reached."""
 
 import asyncio
 import socket
@@ -14,10 +14,10 @@ from rota.identity.authority import CertificateAuthority
 from rota.identity.node_identity import NodeIdentity, make_request
 from rota.testing.cluster import free_ports
 
-AT_ONCE = struct.pack("ii", 1, 0)  # what is not sent by then is thrown away: the other side gets a reset
+AT_ONCE = struct.pack("ii", 1, 0)  # SO_LINGER 0: a close becomes a reset
 
 
-async def test_an_open_door_is_not_spoken_through() -> None:
+async def test_probing_an_open_port_sends_nothing() -> None:
     heard: asyncio.Queue[bytes] = asyncio.Queue()
 
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -31,21 +31,21 @@ async def test_an_open_door_is_not_spoken_through() -> None:
         assert await heard.get() == b""
 
 
-async def test_a_closed_door_tells_why() -> None:
+async def test_probing_a_closed_port_returns_the_error() -> None:
     (port,) = free_ports(1)
 
     assert await probe_port(f"127.0.0.1:{port}") == "Connection refused"
 
 
-async def test_a_name_that_nobody_has_tells_why() -> None:
+async def test_an_unknown_host_name_returns_the_error() -> None:
     assert await probe_port("nobody.invalid:1") is not None
 
 
 @pytest.mark.parametrize("resets", [False, True], ids=["a silent end", "a reset"])
-async def test_a_server_that_hangs_up_after_the_handshake_does_not_accept_the_certificate(
+async def test_a_close_after_the_handshake_means_the_certificate_is_refused(
     tmp_path: Path, *, resets: bool
 ) -> None:
-    """Which of the two comes is chance: whether our first words were there when it hung up."""
+    """A close or a reset, depending on whether our first bytes had arrived."""
     now = datetime.now(UTC)
     authority = CertificateAuthority.open(tmp_path / "ca", now)
     keys = authority.server_identity((), now)
@@ -72,5 +72,5 @@ async def test_a_server_that_hangs_up_after_the_handshake_does_not_accept_the_ce
 @pytest.mark.parametrize(
     "address", ["", "host", "host:", "host:x", "host:99999", "host:²", "a\0b:1", "x" * 300 + ":1"]
 )
-async def test_what_is_no_address_is_told_and_not_raised(address: str) -> None:
+async def test_an_invalid_address_is_returned_as_an_error(address: str) -> None:
     assert await probe_port(address) is not None

@@ -1,4 +1,4 @@
-"""What may run once, or one at a time, is started only when the control plane has on disk who took it."""
+"""Attempts of at_most_once and one_at_a_time start only when their accept is durable on the server."""
 
 from rota.agent.attempts import AttemptTracker
 from rota.agent.plan import HostFacts
@@ -22,66 +22,66 @@ START = Start(0, 1, firm=True)
 
 
 def ordered(run: RunMode = RunMode.AT_MOST_ONCE) -> AttemptTracker:
-    desk = AttemptTracker()
-    desk.replace_all([])
+    tracker = AttemptTracker()
+    tracker.replace_all([])
     orders = [JobOrders(ONE, task_template(job_spec(run=run)), [START], [])]
-    desk.remember_templates(orders)
-    (handed_on,) = desk.apply_orders(orders, WELL)
-    assert handed_on == JobOrders(ONE, orders[0].work, [], [])
-    return desk
+    tracker.remember_templates(orders)
+    (forwarded,) = tracker.apply_orders(orders, WELL)
+    assert forwarded == JobOrders(ONE, orders[0].work, [], [])
+    return tracker
 
 
-def test_it_is_handed_on_when_the_word_that_took_it_is_stored() -> None:
-    desk = ordered()
-    taken = desk.drain_changes()
-    desk.sent_in(5, taken)
+def test_a_start_is_forwarded_when_its_accept_is_durable() -> None:
+    tracker = ordered()
+    taken = tracker.drain_changes()
+    tracker.sent_in(5, taken)
 
     assert taken == [JobReports(ONE, [AttemptReport(0, 1, ReportedState.ACCEPTED)])]
-    assert desk.released_by(4) == []
-    (handed_on,) = desk.released_by(5)
-    assert handed_on == JobOrders(ONE, None, [START], [])  # its work went ahead
-    assert desk.released_by(6) == []
+    assert tracker.released_by(4) == []
+    (forwarded,) = tracker.released_by(5)
+    assert forwarded == JobOrders(ONE, None, [START], [])  # its template was forwarded before
+    assert tracker.released_by(6) == []
 
 
-def test_a_new_connection_asks_anew() -> None:
-    """What was answered on the old one is not the word on this one."""
-    desk = ordered()
-    desk.sent_in(5, desk.drain_changes())
-    desk.sent_in(1, desk.inventory())
+def test_a_new_connection_accepts_again() -> None:
+    """Sequence numbers of the old connection do not count on the new one."""
+    tracker = ordered()
+    tracker.sent_in(5, tracker.drain_changes())
+    tracker.sent_in(1, tracker.inventory())
 
-    assert desk.released_by(0) == []
-    assert [one.start for one in desk.released_by(1)] == [[START]]
-
-
-def test_a_stop_that_comes_first_ends_it_before_it_began() -> None:
-    desk = ordered()
-    desk.sent_in(5, desk.drain_changes())
-    (handed_on,) = desk.apply_orders([JobOrders(ONE, None, [], [Stop(0, 1)])], WELL)
-
-    assert handed_on.stop == []
-    assert desk.drain_changes() == [JobReports(ONE, [AttemptReport(0, 1, ReportedState.WITHDRAWN)])]
-    assert desk.released_by(5) == []
+    assert tracker.released_by(0) == []
+    assert [one.start for one in tracker.released_by(1)] == [[START]]
 
 
-def test_without_its_keeper_it_is_forgotten_and_offered_again() -> None:
-    desk = ordered()
-    desk.sent_in(5, desk.drain_changes())
-    desk.on_keeper_lost()
-    desk.replace_all([])
+def test_a_stop_withdraws_a_deferred_start() -> None:
+    tracker = ordered()
+    tracker.sent_in(5, tracker.drain_changes())
+    (forwarded,) = tracker.apply_orders([JobOrders(ONE, None, [], [Stop(0, 1)])], WELL)
 
-    assert desk.inventory() == []
-    assert desk.released_by(5) == []
-
-
-def test_the_shortest_lease_of_what_is_here_counts_also_after_the_agents_restart() -> None:
-    desk = AttemptTracker()
-    assert desk.lease_ms is None
-
-    desk.replace_all([claims(1, ReportedState.RUNNING, (0, 1))], {ONE: 20_000, JobId("2"): 3_000})
-    assert desk.lease_ms == 20_000
+    assert forwarded.stop == []
+    assert tracker.drain_changes() == [JobReports(ONE, [AttemptReport(0, 1, ReportedState.WITHDRAWN)])]
+    assert tracker.released_by(5) == []
 
 
-def test_a_lease_counts_from_the_last_word_that_was_heard() -> None:
+def test_a_deferred_start_is_forgotten_with_its_keeper() -> None:
+    tracker = ordered()
+    tracker.sent_in(5, tracker.drain_changes())
+    tracker.on_keeper_lost()
+    tracker.replace_all([])
+
+    assert tracker.inventory() == []
+    assert tracker.released_by(5) == []
+
+
+def test_the_shortest_lease_counts_also_after_a_restart_of_the_agent() -> None:
+    tracker = AttemptTracker()
+    assert tracker.lease_ms is None
+
+    tracker.replace_all([claims(1, ReportedState.RUNNING, (0, 1))], {ONE: 20_000, JobId("2"): 3_000})
+    assert tracker.lease_ms == 20_000
+
+
+def test_a_lease_counts_from_the_last_acknowledged_message() -> None:
     words = MessageSequence()
     for now_ms in (1000, 2000, 3000):
         words.next_number(now_ms)
@@ -90,13 +90,13 @@ def test_a_lease_counts_from_the_last_word_that_was_heard() -> None:
     assert words.acknowledged_ms == 2000
 
 
-def test_a_node_that_holds_no_leases_refuses() -> None:
-    desk = AttemptTracker()
+def test_a_node_without_leases_refuses() -> None:
+    tracker = AttemptTracker()
     orders = [JobOrders(ONE, task_template(job_spec(run=RunMode.ONE_AT_A_TIME)), [START], [])]
-    desk.remember_templates(orders)
+    tracker.remember_templates(orders)
 
-    assert desk.apply_orders(orders, WELL._replace(holds_leases=False)) == []
-    assert desk.drain_changes() == [
+    assert tracker.apply_orders(orders, WELL._replace(holds_leases=False)) == []
+    assert tracker.drain_changes() == [
         JobReports(
             ONE, [AttemptReport(0, 1, ReportedState.REFUSED, reason="this node cannot hold run leases")]
         )

@@ -1,4 +1,4 @@
-"""GPUs as drivers tell of them; a driver in trouble is left alone."""
+"""GPU utilisation from drivers, also from ones that hang."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return program
 
 
-def test_each_device_says_how_busy_it_is(smi: Path) -> None:
+def test_the_utilisation_of_each_device_is_reported(smi: Path) -> None:
     smi.write_text("#!/bin/sh\necho 'NVIDIA A100, 37, 40960, 1024'\necho 'Tesla T4, [N/A], 15360, [N/A]'\n")
 
     assert gpus.busy() == (
@@ -45,7 +45,7 @@ def test_each_device_says_how_busy_it_is(smi: Path) -> None:
         "printf '\\377\\376, 1, 2\\n'",
     ],
 )
-def test_a_program_that_fails_hangs_or_raves_tells_nothing_and_is_gone(
+def test_a_program_that_fails_hangs_or_floods_reports_nothing_and_is_killed(
     smi: Path, script: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpus, "_SMI_SECONDS", 0.5)
@@ -55,7 +55,7 @@ def test_a_program_that_fails_hangs_or_raves_tells_nothing_and_is_gone(
     processes.until(lambda: not processes.with_variable("ROTA_TEST", str(smi)), "the end of all it started")
 
 
-def test_cards_of_other_makers_tell_by_the_kernel(smi: Path, tmp_path: Path) -> None:
+def test_other_cards_are_read_from_sysfs(smi: Path, tmp_path: Path) -> None:
     smi.unlink()
     device = tmp_path / "drm" / "card1" / "device"
     device.mkdir(parents=True)

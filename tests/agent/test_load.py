@@ -1,4 +1,4 @@
-"""How busy a machine is, is told when due or when it has changed by some points."""
+"""The load sampler: reports when due, or when the load has changed by some points."""
 
 import asyncio
 import threading
@@ -24,18 +24,18 @@ def test_five_points_of_cpu_or_memory_are_a_change() -> None:
     assert has_changed(load(), load(free=45))
 
 
-async def told_of(
+async def reports_of(
     measured: list[NodeLoad], report_seconds: float, at: Path, patch: pytest.MonkeyPatch
 ) -> list[NodeLoad]:
-    """What is told of these, one look after the other."""
-    looks = iter(measured)
-    told: list[NodeLoad] = []
+    """The reports that result from these samples."""
+    samples = iter(measured)
+    reported: list[NodeLoad] = []
     watched = LoadSampler(at)
     watched.reset(report_seconds)
 
     def measure(*_: object) -> NodeLoad:
         try:
-            return next(looks)
+            return next(samples)
         except StopIteration:
             raise asyncio.CancelledError from None
 
@@ -43,28 +43,30 @@ async def told_of(
         found = watched.pop_report()
         assert found is not None
         assert watched.pop_report() is None, "once"
-        told.append(found)
+        reported.append(found)
 
     patch.setattr(gauges, "measure", measure)
     patch.setattr(gauges, "SAMPLE_SECONDS", 0.0)
     with pytest.raises(asyncio.CancelledError):
         await watched.watch(due)
-    return told
+    return reported
 
 
-async def test_a_change_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = await told_of([load(), load(), load(cpu=900), load(cpu=910)], 3600, tmp_path, monkeypatch)
+async def test_a_change_is_reported_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reported = await reports_of([load(), load(), load(cpu=900), load(cpu=910)], 3600, tmp_path, monkeypatch)
 
-    assert told == [load(), load(cpu=900)]
-
-
-async def test_what_stays_is_told_when_it_is_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = await told_of([load(), load(), load(cpu=10)], 0, tmp_path, monkeypatch)
-
-    assert told == [load(), load(), load(cpu=10)]
+    assert reported == [load(), load(cpu=900)]
 
 
-def test_a_question_that_is_never_answered_holds_up_nobody() -> None:
+async def test_an_unchanged_load_is_reported_when_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reported = await reports_of([load(), load(), load(cpu=10)], 0, tmp_path, monkeypatch)
+
+    assert reported == [load(), load(), load(cpu=10)]
+
+
+def test_a_hanging_probe_does_not_block_the_sampler() -> None:
     asked, never = threading.Event(), threading.Event()
 
     def ask() -> str:
@@ -81,7 +83,7 @@ def test_a_question_that_is_never_answered_holds_up_nobody() -> None:
     never.set()
 
 
-def test_a_machine_says_what_it_is(tmp_path: Path) -> None:
+def test_a_sample_has_the_totals_of_the_machine(tmp_path: Path) -> None:
     found = gauges.measure(tmp_path, gauges.disks())
 
     assert found.cores >= 1

@@ -1,4 +1,4 @@
-"""What is read back is what was written, by that attempt and no other."""
+"""Logs: what is read is what that attempt wrote."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ from tests.keeper.conftest import Agent, Keeper, wait_until
 STREAMS = ("stdout", "stderr")
 COUNT = 2000
 LOUD_BYTES = 5_000_000
-# Every task says its number on both streams. Of each 200 one is loud, one leaves an orphan that goes on
+# Every task prints its number on both streams. Of each 200 one writes much, one leaves an orphan that goes on
 # printing for a second, one is killed, and one has to be stopped.
 MIXED = f"""
 i=$ROTA_INDEX
@@ -39,7 +39,7 @@ def request(index: int = 0, stream: str = "stdout", **more: object) -> pb.OpenLo
 
 
 async def read(root: Path, wanted: pb.OpenLog, is_live: Callable[[], bool] = lambda: False) -> bytes:
-    """All the chunks say, once it is sure that they follow each other."""
+    """The bytes of all chunks, after a check that they are contiguous."""
     data = b""
     async for chunk in logs.read(root, wanted, is_live):
         assert not chunk.error, chunk.error
@@ -59,7 +59,7 @@ def start_many(agent: Agent, count: int, script: str) -> None:
 
 
 @pytest.mark.slow
-async def test_every_log_holds_what_its_attempt_wrote_and_nothing_else(keeper: Keeper, agent: Agent) -> None:
+async def test_a_log_has_the_output_of_its_attempt_only(keeper: Keeper, agent: Agent) -> None:
     start_many(agent, COUNT, MIXED)
     stopped: set[int] = set()
     while len(agent.ended) < COUNT:
@@ -85,9 +85,7 @@ async def test_every_log_holds_what_its_attempt_wrote_and_nothing_else(keeper: K
 
 
 @pytest.mark.slow
-async def test_following_tells_the_same_while_segments_go_from_hand_to_hand(
-    keeper: Keeper, agent: Agent
-) -> None:
+async def test_followers_read_the_same_while_segments_are_reused(keeper: Keeper, agent: Agent) -> None:
     count = 160
     start_many(agent, count, SLOW)
     ended: set[int] = set()
@@ -116,10 +114,10 @@ async def test_following_tells_the_same_while_segments_go_from_hand_to_hand(
     assert len(keeper.segments("7")) <= 2 * 4
 
 
-async def test_what_was_written_between_two_looks_and_before_the_end_is_read(
+async def test_output_between_two_polls_and_before_the_end_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing was there when its file was read, and its end when the index was."""
+    """The file was empty when it was read, and the end was in the index afterwards."""
     job = tmp_path / "logs" / "7"
     job.mkdir(parents=True)
     output, lines = job / "0.out", job / "index"
@@ -139,8 +137,8 @@ async def test_what_was_written_between_two_looks_and_before_the_end_is_read(
     assert await read(tmp_path, request(follow=True), lambda: True) == b"last words\n"
 
 
-async def test_what_begins_and_ends_while_its_log_is_opened_is_read(tmp_path: Path) -> None:
-    """Its beginning was on record before its files were made."""
+async def test_an_attempt_that_starts_and_ends_while_its_log_is_opened_is_read(tmp_path: Path) -> None:
+    """The start was indexed before the files were created."""
     job = tmp_path / "logs" / "7"
     job.mkdir(parents=True)
     lines = job / "index"
@@ -186,7 +184,7 @@ async def test_logs_outlive_the_keeper_that_made_them(keeper: Keeper, agent: Age
         assert await read(keeper.root, request(index, attempt=2)) == f"out {index}\n".encode()
 
 
-async def test_a_follower_is_told_when_bytes_arrived(keeper: Keeper, agent: Agent) -> None:
+async def test_a_follower_gets_arrival_times(keeper: Keeper, agent: Agent) -> None:
     go = keeper.root / "go"
     script = f"echo early; until [ -e {go} ]; do sleep 0.02; done; echo late"
     agent.start("7", "sh", "-c", script)
@@ -196,14 +194,14 @@ async def test_a_follower_is_told_when_bytes_arrived(keeper: Keeper, agent: Agen
     async for chunk in logs.read(keeper.root, request(follow=True), lambda: not agent.ended):
         chunks += [chunk] if chunk.data else []
         if len(chunks) == 1:
-            asyncio.get_running_loop().call_later(0.2, go.touch)  # until then it has looked and found no more
+            asyncio.get_running_loop().call_later(0.2, go.touch)  # by then the reader has caught up
         elif chunks:
             await asyncio.to_thread(agent.wait_ended)
 
     assert [(chunk.data, chunk.at_ms > 0) for chunk in chunks] == [(b"early\n", True), (b"late\n", True)]
 
 
-async def test_reading_begins_where_the_reader_says(keeper: Keeper, agent: Agent) -> None:
+async def test_reading_starts_at_the_requested_offset(keeper: Keeper, agent: Agent) -> None:
     start_many(agent, 3, "printf 0123456789")
     agent.wait_ended(3)
 
@@ -213,9 +211,7 @@ async def test_reading_begins_where_the_reader_says(keeper: Keeper, agent: Agent
         assert await read(keeper.root, request(index, offset=(1 << 64) - 1, follow=True)) == b""
 
 
-async def test_who_does_not_follow_gets_what_a_living_attempt_has_written(
-    keeper: Keeper, agent: Agent
-) -> None:
+async def test_a_reader_without_follow_gets_the_current_output(keeper: Keeper, agent: Agent) -> None:
     agent.start("7", "sh", "-c", "echo begun; exec sleep 600")
     agent.wait_started()
     wait_until(lambda: keeper.output("7") == "begun\n", "the first words")
@@ -234,7 +230,7 @@ async def test_an_attempt_that_never_started_has_an_empty_log(keeper: Keeper, ag
 async def test_a_follower_waits_for_the_start(keeper: Keeper, agent: Agent) -> None:
     async with asyncio.TaskGroup() as group:
         reading = group.create_task(read(keeper.root, request(follow=True), lambda: not agent.ended))
-        await asyncio.sleep(0)  # it has looked once
+        await asyncio.sleep(0)  # it has polled once
         agent.start("7", "echo", "hello")
         await asyncio.to_thread(agent.wait_ended)
 
@@ -242,7 +238,7 @@ async def test_a_follower_waits_for_the_start(keeper: Keeper, agent: Agent) -> N
 
 
 @pytest.mark.parametrize("wanted", [request(job="8"), request(job="../7"), request(stream="index")])
-async def test_what_is_not_on_the_node_is_said_not_to_be(
+async def test_a_log_that_is_not_on_the_node_is_an_error(
     keeper: Keeper, agent: Agent, wanted: pb.OpenLog
 ) -> None:
     agent.start("7", "true")
@@ -253,7 +249,7 @@ async def test_what_is_not_on_the_node_is_said_not_to_be(
 
 
 @pytest.mark.parametrize("how", ["link", "pipe"])
-async def test_only_a_file_of_the_keeper_s_own_is_read(keeper: Keeper, agent: Agent, how: str) -> None:
+async def test_only_regular_files_of_the_keeper_are_read(keeper: Keeper, agent: Agent, how: str) -> None:
     agent.start("7", "true")
     agent.wait_ended()
     file = keeper.root / "logs/7/0.out"
@@ -266,7 +262,7 @@ async def test_only_a_file_of_the_keeper_s_own_is_read(keeper: Keeper, agent: Ag
     assert await read(keeper.root, request()) == b""
 
 
-async def test_an_end_is_told_when_nobody_of_the_group_writes_any_more(keeper: Keeper, agent: Agent) -> None:
+async def test_an_end_is_reported_when_no_process_of_the_group_writes(keeper: Keeper, agent: Agent) -> None:
     script = "while :; do echo y; done & sleep 0.05"
     agent.start("7", "sh", "-c", script, tasks=[[index, 1, 0] for index in range(24)])
     agent.wait_ended(24)

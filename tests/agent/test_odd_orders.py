@@ -1,4 +1,4 @@
-"""An agent obeys what it can, refuses for one job what it cannot, and outlives whatever a server says."""
+"""Invalid orders and messages: an agent refuses them for one job, and goes on."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,7 +12,7 @@ from rota.model.messages import ReportedState
 from rota.testing.light_agents import PretendRuntime
 from rota.wire import agent as wire
 from rota.wire.generated import agent_pb2 as pb
-from tests.agent.test_calling import WELCOME, Door, Noted, called
+from tests.agent.test_calling import WELCOME, FakeService, Noted, called
 
 WORK = pb.Work(name="a", argv=["true"], count=1, grace_ms=1000, run="at_least_once")
 
@@ -24,27 +24,27 @@ def start(job: str, **work: Any) -> pb.JobOrders:
     return pb.JobOrders(job=job, work=said, start_index=[0], start_attempt=[1], start_firm=[True])
 
 
-class Ordering(Door):
-    """Says these words to each agent that calls, and hears its reports."""
+class Ordering(FakeService):
+    """A server that sends these messages to each agent, and collects its reports."""
 
-    def __init__(self, *words: pb.ToNode) -> None:
+    def __init__(self, *messages: pb.ToNode) -> None:
         super().__init__()
-        self._words = words
+        self._messages = messages
         self.reports: asyncio.Queue[tuple[str, ReportedState, str | None]] = asyncio.Queue()
 
-    async def Connect(self, words: AsyncIterator[pb.FromNode], context: Any) -> None:  # noqa: N802 - gRPC chooses this name
-        await anext(aiter(words))
+    async def Connect(self, messages: AsyncIterator[pb.FromNode], context: Any) -> None:  # noqa: N802 - gRPC chooses this name
+        await anext(aiter(messages))
         self.hellos.put_nowait(None)
         await context.write(WELCOME)
-        for word in self._words:
-            await context.write(word)
-        async for heard in words:
-            for one in wire.reports_from_wire(list(heard.report.jobs)):
+        for message in self._messages:
+            await context.write(message)
+        async for received in messages:
+            for one in wire.reports_from_wire(list(received.report.jobs)):
                 for claim in one.reports:
                     self.reports.put_nowait((one.job, ReportedState(claim.said), claim.reason))
 
     async def report_of(self, job: str, *said: ReportedState) -> str | None:
-        """The reason with which the agent says one of these of it."""
+        """The reason of the first report of a job with one of these states."""
         while True:
             name, now, reason = await self.reports.get()
             if name == job and now in said:
@@ -74,22 +74,22 @@ class Runs(PretendRuntime):
         (start("1", workdir="/no/such/directory"), ReportedState.REFUSED),
     ],
 )
-async def test_an_order_that_cannot_be_obeyed_is_refused_and_others_are_obeyed(
+async def test_a_failed_order_is_refused_and_others_are_applied(
     tmp_path: Path, order: pb.JobOrders, said: ReportedState
 ) -> None:
-    door = Ordering(pb.ToNode(epoch=1, orders=pb.Orders(echo=1, jobs=[order, start("2")])))
-    async with called(tmp_path, door) as (agent, _):
+    service = Ordering(pb.ToNode(epoch=1, orders=pb.Orders(echo=1, jobs=[order, start("2")])))
+    async with called(tmp_path, service) as (agent, _):
         agent._runtime, agent._backoff = Runs("a", tmp_path), Noted()
         async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
             running = tasks.create_task(agent.run())
 
-            assert await door.report_of("1", said)
-            await door.report_of("2", ReportedState.EXITED)
+            assert await service.report_of("1", said)
+            await service.report_of("2", ReportedState.EXITED)
             running.cancel()
 
 
 @pytest.mark.parametrize(
-    "word",
+    "message",
     [
         pb.ToNode(epoch=2**64 - 1),
         pb.ToNode(epoch=1, welcome=pb.Welcome(name="a")),
@@ -98,21 +98,19 @@ async def test_an_order_that_cannot_be_obeyed_is_refused_and_others_are_obeyed(
         pb.ToNode(epoch=1, orders=pb.Orders(echo=2**64 - 1)),
     ],
 )
-async def test_an_agent_hangs_up_on_a_server_that_says_what_cannot_be(
-    tmp_path: Path, word: pb.ToNode
-) -> None:
-    door = Ordering(word)
-    async with called(tmp_path, door) as (agent, _):
+async def test_an_agent_disconnects_on_an_invalid_message(tmp_path: Path, message: pb.ToNode) -> None:
+    service = Ordering(message)
+    async with called(tmp_path, service) as (agent, _):
         agent._runtime, agent._backoff = Runs("a", tmp_path), Noted()
         async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
             running = tasks.create_task(agent.run())
-            await door.hellos.get()
+            await service.hellos.get()
 
-            await door.hellos.get()  # it calls again
+            await service.hellos.get()  # it calls again
             running.cancel()
 
 
-def test_a_directory_that_no_machine_can_have_is_not_missing_on_this_one(tmp_path: Path) -> None:
+def test_an_invalid_directory_name_does_not_count_as_missing(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     assert is_missing(str(tmp_path / "nothing"))

@@ -1,9 +1,8 @@
-"""An agent after an upgrade, and the keeper that was started before it and still owns the work."""
+"""An agent after an upgrade attaches to a keeper of another release that still owns running work."""
 
 import asyncio
-import contextlib
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,23 +15,23 @@ from rota.runtimes.protocol import AttemptName, NodeResources
 from tests.keeper.conftest import PATIENCE_SECONDS, Keeper
 
 JOB = JobId("7")
-ROOM = NodeResources("n1", {"cpu": 4000, "gpu": 2000}, ("0", "1"))
-BEFORE = (
+RESOURCES = NodeResources("n1", {"cpu": 4000, "gpu": 2000}, ("0", "1"))
+OTHER_RELEASE = (
     "import sys; from rota.keeper import run; from rota.keeper.protocol import wire;"
-    " wire.PROTOCOL = 1; run.run_keeper(sys.argv[1])"
+    " wire.PROTOCOL = 0; run.run_keeper(sys.argv[1])"
 )
 
 
 class OutdatedKeeper(Keeper):
-    """Speaks the protocol of before."""
+    """A keeper with another protocol number, until it is upgraded."""
 
     upgraded = False
 
     def command(self) -> list[str]:
-        return super().command() if self.upgraded else [sys.executable, "-c", BEFORE, str(self.root)]
+        return super().command() if self.upgraded else [sys.executable, "-c", OTHER_RELEASE, str(self.root)]
 
     def upgrade(self) -> None:
-        """Once it has gone."""
+        """Start a keeper of this release once the other one has ended."""
         self.process.wait(PATIENCE_SECONDS)
         self.upgraded = True
         self.start()
@@ -47,72 +46,64 @@ def outdated(tmp_path: Path) -> Iterator[OutdatedKeeper]:
         keeper.close()
 
 
-@contextlib.asynccontextmanager
-async def attached(keeper: Keeper) -> AsyncIterator[ProcessRuntime]:
-    runtime = ProcessRuntime(keeper.root)
-    await runtime.attach(ROOM)
-    try:
-        yield runtime
-    finally:
-        await gone(runtime)
-
-
-async def gone(runtime: ProcessRuntime) -> list[ReportedState]:
-    """Tell it to go; what it says until it has gone."""
+async def quit_keeper(runtime: ProcessRuntime) -> None:
     await runtime.quit()
-    return [
-        ReportedState(claim.said) async for told in runtime.events() for one in told for claim in one.reports
-    ]
+    async for _ in runtime.events():
+        pass
 
 
-def work(*argv: str) -> TaskTemplate:
+def template(*argv: str) -> TaskTemplate:
     return TaskTemplate("test", argv, {}, None, {"cpu": 1000}, 1, 1000, None, RunMode.AT_LEAST_ONCE)
 
 
-async def until_said(runtime: ProcessRuntime, wanted: ReportedState) -> None:
+async def until_reported(runtime: ProcessRuntime, state: ReportedState) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS):
-        async for told in runtime.events():
-            if any(claim.said == wanted for one in told for claim in one.reports):
+        async for batch in runtime.events():
+            if any(report.said == state for job in batch for report in job.reports):
                 return
 
 
-def test_it_is_known_for_what_it_is_and_goes_on_with_other_work(outdated: OutdatedKeeper) -> None:
-    async def story() -> bool:
-        async with attached(outdated) as runtime:
-            await runtime.start(JOB, work("true"), [Start(0, 1, firm=True)])
-            await until_said(runtime, ReportedState.EXITED)
-            return runtime.is_outdated
-
-    assert asyncio.run(story())
-
-
-def test_its_work_is_taken_over_and_can_be_stopped(outdated: OutdatedKeeper) -> None:
-    before = outdated.agent()
-    before.send(op="hello", protocol=1)
-    before.receive_op("state")
-    before.send(op="configure", node="n1", amounts={"cpu": 4000}, gpus=[])
-    before.start("7", "sleep", "600")
-    before.wait_started()
-
-    async def story() -> list[int]:
+def test_a_keeper_of_another_release_is_to_be_given_nothing_new(outdated: OutdatedKeeper) -> None:
+    async def attach() -> tuple[bool, str | None]:
         runtime = ProcessRuntime(outdated.root)
-        found = await runtime.attach(ROOM)
+        await runtime.attach(RESOURCES)
+        await quit_keeper(runtime)
+        return runtime.is_outdated, runtime.shortage
+
+    is_outdated, shortage = asyncio.run(attach())
+
+    assert is_outdated
+    assert shortage == "its keeper is of another release of Rota, and is replaced when its work has ended"
+
+
+def test_running_work_of_another_release_is_reported_and_can_be_stopped(outdated: OutdatedKeeper) -> None:
+    agent = outdated.agent()
+    agent.hello()
+    agent.start("7", "sleep", "600")
+    agent.wait_started()
+
+    async def attach_and_stop() -> list[int]:
+        runtime = ProcessRuntime(outdated.root)
+        found = await runtime.attach(RESOURCES)
         await runtime.stop([AttemptName(JOB, 0, 1)])
-        await until_said(runtime, ReportedState.STOPPED)
-        await gone(runtime)
-        return [claim.said for one in found for claim in one.reports]
+        await until_reported(runtime, ReportedState.STOPPED)
+        await quit_keeper(runtime)
+        return [report.said for job in found for report in job.reports]
 
-    assert asyncio.run(story()) == [ReportedState.RUNNING]
+    assert asyncio.run(attach_and_stop()) == [ReportedState.RUNNING]
 
 
-def test_when_it_has_gone_a_new_one_takes_its_place_and_remembers(outdated: OutdatedKeeper) -> None:
-    async def story() -> tuple[bool, list[int]]:
-        async with attached(outdated) as runtime:
-            await runtime.start(JOB, work("true"), [Start(0, 1, firm=True)])
-            await until_said(runtime, ReportedState.EXITED)
-            await gone(runtime)
-            await asyncio.to_thread(outdated.upgrade)
-            found = await runtime.attach(ROOM)
-            return runtime.is_outdated, [claim.said for one in found for claim in one.reports]
+def test_the_next_keeper_reports_unacknowledged_results_of_the_previous_one(outdated: OutdatedKeeper) -> None:
+    async def replace() -> tuple[bool, str | None, list[int]]:
+        runtime = ProcessRuntime(outdated.root)
+        await runtime.attach(RESOURCES)
+        await runtime.start(JOB, template("true"), [Start(0, 1, firm=True)])
+        await until_reported(runtime, ReportedState.EXITED)
+        await quit_keeper(runtime)
+        await asyncio.to_thread(outdated.upgrade)
+        found = await runtime.attach(RESOURCES)
+        state = runtime.is_outdated, runtime.shortage, [one.said for job in found for one in job.reports]
+        await quit_keeper(runtime)
+        return state
 
-    assert asyncio.run(story()) == (False, [ReportedState.EXITED])
+    assert asyncio.run(replace()) == (False, None, [ReportedState.EXITED])

@@ -1,4 +1,4 @@
-"""What a root agent reads of a job's directory: files of the job's own user, and nothing linked there."""
+"""A root agent reads files of the job's own user only, and follows no links."""
 
 import io
 import os
@@ -19,7 +19,7 @@ USER = 61200
 
 @pytest.fixture
 def work(tmp_path: Path) -> Path:
-    """The directory of task 0 of job 1, with what its keeper has given to the user of the job."""
+    """The directory of task 0 of job 1, owned as its keeper leaves it."""
     made = tmp_path / "tasks" / "1" / "0"
     for directory in (made / "out", made / "report"):
         directory.mkdir(parents=True)
@@ -29,7 +29,7 @@ def work(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def secret(tmp_path: Path) -> Path:
-    """Of root. A user that owns nothing but a link to it may have made that where hard links are free."""
+    """A file of root. Where hard links are not protected, a user may have linked to it."""
     path = tmp_path / "secret"
     path.write_text('{"message": "s3cr3t"}')
     path.chmod(0o600)
@@ -46,7 +46,9 @@ async def archive(root: Path) -> bytes:
     return b"".join([chunk.data async for chunk in files.read(root, request, 1 << 20)])
 
 
-async def test_a_hard_link_to_what_is_anothers_is_no_output(work: Path, secret: Path, tmp_path: Path) -> None:
+async def test_a_hard_link_to_another_users_file_is_no_output(
+    work: Path, secret: Path, tmp_path: Path
+) -> None:
     own(work / "out" / "own")
     os.link(work / "out" / "own", work / "out" / "twice")
     os.link(secret, work / "out" / "linked")

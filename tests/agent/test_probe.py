@@ -1,4 +1,4 @@
-"""What a machine has: found where its driver says so, or declared."""
+"""Detection of the host's capacity and GPUs."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ A100 = "NVIDIA A100-SXM4-40GB"
 
 @pytest.fixture
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a driver tells of its devices."""
+    """The directory in which a driver lists its devices."""
     directory = tmp_path / "gpus"
     monkeypatch.setattr(gpus, "_NVIDIA", directory)
     return directory
@@ -23,7 +23,7 @@ def plug_in(driver: Path, slot: str, model: str) -> None:
     (device / "information").write_text(f"Model: \t\t {model}\nIRQ:   \t\t 33\nGPU UUID: \t GPU-1\n")
 
 
-def test_each_device_is_a_thousand_and_known_by_its_place(tmp_path: Path, driver: Path) -> None:
+def test_each_device_counts_a_thousand_and_is_numbered(tmp_path: Path, driver: Path) -> None:
     plug_in(driver, "0000:3b:00.0", A100)
     plug_in(driver, "0000:af:00.0", A100)
     machine = probe.probe_host(tmp_path, {})
@@ -41,7 +41,7 @@ def test_devices_of_several_models_have_no_label_in_common(tmp_path: Path, drive
     assert "gpu_model" not in machine.labels
 
 
-def test_a_device_that_does_not_say_its_model_counts_all_the_same(tmp_path: Path, driver: Path) -> None:
+def test_a_device_without_a_model_counts(tmp_path: Path, driver: Path) -> None:
     (driver / "0000:3b:00.0").mkdir(parents=True)
     machine = probe.probe_host(tmp_path, {})
 
@@ -56,7 +56,7 @@ def test_a_machine_without_a_driver_has_no_gpu(tmp_path: Path, driver: Path) -> 
     assert "gpu_model" not in machine.labels
 
 
-def test_what_is_declared_replaces_what_is_found(tmp_path: Path, driver: Path) -> None:
+def test_declared_amounts_replace_detected_ones(tmp_path: Path, driver: Path) -> None:
     plug_in(driver, "0000:3b:00.0", A100)
 
     assert probe.probe_host(tmp_path, {"gpu": 3000}).gpus == ("0", "1", "2")

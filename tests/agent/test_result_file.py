@@ -1,4 +1,4 @@
-"""What an agent reports of an attempt is bounded, whatever the task left behind."""
+"""Results reported by the agent are bounded, whatever the task has left."""
 
 import os
 from pathlib import Path
@@ -37,7 +37,7 @@ def left(tmp_path: Path) -> Path:
         ('{"results": ' + '{"a":' * 40 + "1" + "}" * 41, "results is nested deeper than 31 levels"),
     ],
 )
-def test_a_file_that_cannot_be_posted_is_named(tmp_path: Path, left: Path, text: str, error: str) -> None:
+def test_an_unusable_result_file_is_reported(tmp_path: Path, left: Path, text: str, error: str) -> None:
     left.write_text(text)
 
     assert result_file.result_body(tmp_path, NAME, GOOD) == {
@@ -46,7 +46,7 @@ def test_a_file_that_cannot_be_posted_is_named(tmp_path: Path, left: Path, text:
     }
 
 
-def test_outputs_are_cut_to_what_fits_and_odd_names_can_be_shown(tmp_path: Path, left: Path) -> None:
+def test_outputs_are_cut_to_fit_and_odd_names_are_shown(tmp_path: Path, left: Path) -> None:
     out = tmp_path / "tasks/1/0/out"
     for number in range(100):
         (out / f"{number:03}{'x' * 240}").touch()
@@ -68,16 +68,16 @@ def test_outputs_are_cut_to_what_fits_and_odd_names_can_be_shown(tmp_path: Path,
         (AttemptReport(0, 1, ReportedState.EXITED, 127, reason="no such command"), "no such command"),
         (AttemptReport(0, 1, ReportedState.EXITED, -1, signal=9), "it was ended by signal 9"),
         (AttemptReport(0, 1, ReportedState.STOPPED, 0), "it was stopped"),
-        (AttemptReport(0, 1, ReportedState.TIMED_OUT, 143), "it ran longer than it may"),
+        (AttemptReport(0, 1, ReportedState.TIMED_OUT, 143), "it exceeded its time limit"),
     ],
 )
-def test_what_did_not_end_well_is_reported_as_a_failure(
+def test_an_unsuccessful_end_is_reported_as_a_failure(
     tmp_path: Path, claim: AttemptReport, failure: str
 ) -> None:
     assert result_file.result_body(tmp_path, NAME, claim)["failure"] == failure
 
 
-def test_the_exit_code_of_each_step_that_began_is_reported(tmp_path: Path) -> None:
+def test_the_exit_code_of_each_started_step_is_reported(tmp_path: Path) -> None:
     steps = (StepMark(1, 2, 0), StepMark(3, 4, 7))
     body = result_file.result_body(tmp_path, NAME, AttemptReport(0, 1, ReportedState.EXITED, 7, steps=steps))
 

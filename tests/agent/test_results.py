@@ -1,4 +1,4 @@
-"""An end waits for its result to be taken, while a server is connected and for a while only."""
+"""An end is held back until its result is accepted, or for a bounded time while connected."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ NOW = datetime.now(UTC)
 
 
 class Server:
-    """A real one, which answers with the given statuses, the last of them again and again."""
+    """An HTTP server that answers with the given statuses; the last one is repeated."""
 
     def __init__(self, *statuses: int) -> None:
         self.statuses = list(statuses)
@@ -99,7 +99,7 @@ async def reporting(
         running.cancel()
 
 
-async def test_an_end_is_told_as_running_until_a_server_has_taken_its_result(
+async def test_an_end_is_reported_as_running_until_its_result_is_accepted(
     authority: CertificateAuthority, identity: NodeIdentity, tmp_path: Path
 ) -> None:
     with serving(503, 401, 404, 201) as server:
@@ -112,14 +112,14 @@ async def test_an_end_is_told_as_running_until_a_server_has_taken_its_result(
     assert at_first == [JobReports(ONE, [RUNNING]), JobReports(JobId("2"), [ENDED])]
     assert again == [JobReports(ONE, [RUNNING])]
     assert noted == [JobReports(ONE, [ENDED])]
-    assert (len(server.posted), len(set(server.posted[1:]))) == (4, 3)  # each is signed anew
+    assert (len(server.posted), len(set(server.posted[1:]))) == (4, 3)  # each request is signed again
     assert {said for _, _, said in server.posted} == {body}
     assert path == PATH
     assert json.loads(body) == {"results": {"exit_code": 3}, "failure": "it ended with exit code 3"}
     assert verify_request(header, "POST", PATH, authority.ca_pem, NOW).covers(body)
 
 
-async def test_a_standby_is_tried_where_the_first_server_does_not_answer(
+async def test_a_standby_is_tried_if_the_first_server_does_not_answer(
     identity: NodeIdentity, tmp_path: Path
 ) -> None:
     with serving(201) as server:
@@ -130,7 +130,7 @@ async def test_a_standby_is_tried_where_the_first_server_does_not_answer(
 
 
 @pytest.mark.parametrize(("status", "patience_seconds"), [(400, 60), (403, 60), (503, 0), (404, 0)])
-async def test_what_is_refused_or_not_taken_in_time_ends_without_a_result(
+async def test_a_refused_or_late_result_ends_the_attempt_without_one(
     identity: NodeIdentity, tmp_path: Path, status: int, patience_seconds: float
 ) -> None:
     with serving(status) as server:
@@ -145,7 +145,7 @@ async def test_what_is_refused_or_not_taken_in_time_ends_without_a_result(
     assert len(server.posted) == 1
 
 
-async def test_an_end_whose_result_is_stored_already_is_told_as_it_is(
+async def test_an_end_with_a_stored_result_is_reported_as_it_is(
     identity: NodeIdentity, tmp_path: Path
 ) -> None:
     with serving(409) as server:
@@ -170,9 +170,7 @@ async def test_nothing_is_posted_before_a_server_is_connected(identity: NodeIden
     assert (before, len(server.posted)) == ([], 1)
 
 
-async def test_the_end_of_a_job_that_is_forgotten_is_not_waited_for(
-    identity: NodeIdentity, tmp_path: Path
-) -> None:
+async def test_the_end_of_a_forgotten_job_is_not_waited_for(identity: NodeIdentity, tmp_path: Path) -> None:
     async with reporting(identity, tmp_path, "http://127.0.0.1:9") as agent:
         agent.reporter.defer_ends([JobReports(ONE, [ENDED])])
         agent.reporter.forget([ONE])

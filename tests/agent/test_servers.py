@@ -1,4 +1,4 @@
-"""Which server an agent calls next."""
+"""The rotation of servers."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from rota.agent import servers
 from rota.agent.servers import ServerList
 
 
-def test_each_is_tried_before_there_is_a_pause(tmp_path: Path) -> None:
+def test_every_server_is_tried_before_a_backoff(tmp_path: Path) -> None:
     known = ServerList(tmp_path, ("a:1", "b:2", "c:3"))
     called, pauses = [], []
     for _ in range(6):
@@ -17,7 +17,7 @@ def test_each_is_tried_before_there_is_a_pause(tmp_path: Path) -> None:
     assert pauses == [False, False, True] * 2
 
 
-def test_one_alone_is_called_again_after_a_pause(tmp_path: Path) -> None:
+def test_a_single_server_is_called_again_after_a_backoff(tmp_path: Path) -> None:
     known = ServerList(tmp_path, ("a:1",))
 
     assert known.is_one
@@ -25,7 +25,7 @@ def test_one_alone_is_called_again_after_a_pause(tmp_path: Path) -> None:
     assert known.current == "a:1"
 
 
-def test_whom_it_is_told_of_it_knows_also_after_a_restart(tmp_path: Path) -> None:
+def test_learned_servers_are_known_after_a_restart(tmp_path: Path) -> None:
     known = ServerList(tmp_path, ("a:1",))
     known.update(["b:2", "a:1", "c:3"])
     known.rotate()

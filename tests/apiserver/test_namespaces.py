@@ -15,6 +15,7 @@ from rota.model.ids import NodeId
 from rota.model.namespace import NamespaceRecord
 from rota.model.node import Connection, Eligibility, NodeIntent
 from rota.model.plan import NO_CHANGE, Plan
+from rota.rules.reconciler_names import ROUND_KEY
 from rota.scheduler import plan as scheduler
 from rota.store.memory import MemoryStore
 from rota.testing.builders import add_job, add_node, job_spec, placements
@@ -85,7 +86,7 @@ def test_a_job_that_waits_for_a_quota_is_placed_when_that_is_removed() -> None:
 
     woken = [key for put in gone.puts for key in scheduler.reconciler().wakes[type(put)](put)]
     assert (before, placements(rounds.mirror, job)) == ({}, {0: "a"})
-    assert woken == [scheduler.ROUND_KEY]
+    assert woken == [ROUND_KEY]
     assert rounds.mirror.namespaces == {}
 
 

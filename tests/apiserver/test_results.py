@@ -25,7 +25,7 @@ from rota.model.view import keys_of
 from rota.store.memory import MemoryStore
 from tests.apiserver.builders import NOW, attempts, spec, statuses
 from tests.apiserver.serving import serving
-from tests.watcher.placed_work import ONE, placed, say, states, status
+from tests.watcher.placed_work import ONE, placed, report_state, states, status
 
 GOOD = {"results": {"loss": 0.5, "epochs": 3}}
 
@@ -191,8 +191,8 @@ def test_a_reported_failure_overrides_exit_0_and_a_success_overrides_no_other_ex
     mirror = placed(3)
     mirror.apply(ResultRecord(ONE, 0, 1, failure="it diverged"))
     mirror.apply(ResultRecord(ONE, 1, 1))
-    say(mirror, ReportedState.EXITED, (0, 1), (2, 1), exit_code=0)
-    say(mirror, ReportedState.EXITED, (1, 1), exit_code=7)
+    report_state(mirror, ReportedState.EXITED, (0, 1), (2, 1), exit_code=0)
+    report_state(mirror, ReportedState.EXITED, (1, 1), exit_code=7)
 
     assert states(mirror) == [AttemptState.FAILED, AttemptState.FAILED, AttemptState.SUCCEEDED]
     assert status(mirror).reasons == {0: "it reported a failure: it diverged"}

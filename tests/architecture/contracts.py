@@ -1,5 +1,6 @@
 """The table -> import-linter's contracts, for the modules that exist."""
 
+import ast
 import json
 import os
 import subprocess
@@ -12,16 +13,17 @@ from tests.architecture.table import (
     NAME_CONCRETE_CLASSES,
     OUTSIDE,
     PORTS,
-    PURE,
     THE_WORLD,
+    is_pure,
     modules,
+    within,
 )
 
 Contract = dict[str, str | bool | list[str]]
 
 
 def complaints(source: Path, scratch: Path) -> str:
-    """What import-linter says against the tree below `source`; nothing when every contract holds."""
+    """Complaints of import-linter about the tree below `source`; empty when every contract holds."""
     settings = scratch / "contracts.toml"
     settings.write_text(as_toml(contracts(source)))
     lint = ["lint", "--config", str(settings), "--no-cache", "--no-logo"]
@@ -37,11 +39,11 @@ def complaints(source: Path, scratch: Path) -> str:
 
 
 def contracts(source: Path) -> list[Contract]:
-    # import-linter refuses a contract that names a module which is not there.
+    # import-linter refuses a contract that names a module that does not exist.
     there = modules(source)
     drafts: list[Contract] = [
         layers(there),
-        forbidden("deciding code touches nothing", PURE, THE_WORLD),
+        forbidden("deciding code touches nothing", pure(there), (*THE_WORLD, *concrete(there))),
         forbidden("the keeper imports nothing else of ours", ("rota.keeper",), packages_but("keeper")),
         forbidden("outside is outside", OUTSIDE, BEHIND_THE_API) | {"allow_indirect_imports": True},
         protected("only the wiring names concrete classes", concrete(there)),
@@ -84,14 +86,31 @@ def packages_but(name: str) -> tuple[str, ...]:
     return tuple(f"rota.{other}" for names in LAYERS for other in names if other != name)
 
 
+def pure(there: dict[str, Path]) -> tuple[str, ...]:
+    """All deciding code: each package whose modules are all pure, else each pure module by itself."""
+    impure = [name for name, path in there.items() if not is_pure(name, docstring(path))]
+    whole = [name for name in there if not any(within(below, (name,)) for below in impure)]
+    # A contract on a package covers everything below it: naming its modules as well would only cost time.
+    return tuple(name for name in whole if not _has_named_parent(name, frozenset(whole)))
+
+
+def _has_named_parent(name: str, named: frozenset[str]) -> bool:
+    parent = name.rpartition(".")[0]
+    return bool(parent) and (parent in named or _has_named_parent(parent, named))
+
+
+def docstring(path: Path) -> str | None:
+    return ast.get_docstring(ast.parse(path.read_text()))
+
+
 def concrete(there: dict[str, Path]) -> tuple[str, ...]:
-    """Each module directly below a port's package, the port itself aside."""
+    """Each module directly below a port's package, except the ports."""
     below = (name.rpartition(".") for name in there)
     return tuple(f"{package}.{leaf}" for package, _, leaf in below if leaf not in PORTS.get(package, (leaf,)))
 
 
 def only_what_exists(draft: Contract, there: dict[str, Path]) -> Contract:
-    """The contract without our missing modules; empty when nothing is left to hold it against."""
+    """The contract without modules that do not exist; empty when none of its modules do."""
     lists = ("source_modules", "forbidden_modules", "protected_modules", "allowed_importers")
     kept = dict(draft)
     for key in lists:
@@ -102,7 +121,7 @@ def only_what_exists(draft: Contract, there: dict[str, Path]) -> Contract:
 
 
 def as_toml(drawn_up: list[Contract]) -> str:
-    """Strings, booleans and lists of strings are written alike in JSON and TOML."""
+    """The contracts as TOML; strings, booleans and lists of strings have the same syntax in JSON."""
     head = '[tool.importlinter]\nroot_package = "rota"\ninclude_external_packages = true\n'
     tables = (
         "".join(f"{key} = {json.dumps(value)}\n" for key, value in contract.items()) for contract in drawn_up

@@ -1,4 +1,4 @@
-"""What may import what, and how large things may be: the one table behind the contracts and the tidy test."""
+"""Which module may import what, and size limits: the one table behind the contracts and the tidy test."""
 
 from pathlib import Path
 
@@ -11,6 +11,7 @@ LAYERS = (
     ("cli", "sim"),
     ("devtools",),
     ("wiring", "testing", "client"),
+    ("reconcilers",),
     ("apiserver", "controllers", "scheduler", "watcher", "clusters", "agent", "gateway"),
     ("engine",),
     ("store", "runtimes", "providers", "wire", "identity", "keeper"),
@@ -19,46 +20,30 @@ LAYERS = (
     ("model",),
 )
 
-# Deciding code: no waiting, no clock, no world.
-PURE = (
+# Deciding code: no waiting, no clock, no world. A module of these packages is pure, unless the first line of
+# its docstring ends with [I/O]. A marker that is not needed, or a name below that does not exist, fails a
+# test.
+DECIDING = (
     "rota.model",
     "rota.rules",
-    "rota.engine.state.queues",
-    "rota.engine.state.mirror",
-    "rota.engine.workqueue",
-    "rota.engine.reconciler",
-    "rota.engine.leadership",
-    "rota.engine.loop",
-    "rota.engine.parking",
-    "rota.engine.state.what_if",
-    "rota.engine.blame",
-    "rota.engine.trial",
+    "rota.engine",
     "rota.controllers",
     "rota.scheduler",
-    "rota.watcher.node_messages",
-    "rota.watcher.dispatch",
-    "rota.watcher.liveness",
-    "rota.watcher.report_interval",
-    "rota.clusters.assign",
-    "rota.clusters.cluster_groups",
-    "rota.clusters.machines",
-    "rota.clusters.provider_sync",
-    "rota.clusters.machine_transitions",
-    "rota.clusters.lifecycle",
-    "rota.clusters.scale",
-    "rota.agent.plan",
-    "rota.gateway.registration",
-    "rota.gateway.job_translation",
-    "rota.apiserver.admission",
-    "rota.apiserver.spec",
-    "rota.apiserver.access",
-    "rota.apiserver.streams.event_cursor",
-    "rota.apiserver.fair_share",
+    "rota.watcher",
+    "rota.clusters",
+    "rota.agent",
+    "rota.gateway",
+    "rota.apiserver",
+    "rota.reconcilers",
+)
+# Deciding code within packages that otherwise touch the world.
+PURE_ELSEWHERE = (
     "rota.keeper.resources.gpus",
     "rota.keeper.resources.reservations",
     "rota.devtools.chaos",
     "rota.devtools.chaos_report",
 )
+IO_MARKER = "[I/O]"
 THE_WORLD = (
     "asyncio",
     "threading",
@@ -72,13 +57,10 @@ THE_WORLD = (
     "uuid",
     "logging",
     "pathlib",
-    "rota.store",
-    "rota.runtimes",
-    "rota.providers",
-    "rota.wire",
+    "rota.wire",  # and every concrete module of the ports' packages
 )
 
-# Everything in these packages is concrete, but for the modules named here.
+# Everything in these packages is concrete, except the modules named here, which are pure.
 PORTS = {
     "rota.store": ("protocol", "codec", "backup"),
     "rota.runtimes": ("protocol",),
@@ -104,7 +86,7 @@ BEHIND_THE_API = (
 )
 
 # Which of our modules may import a third-party package; `*` stands for one name.
-# Others may use the arrays and records they are given, by their methods.
+# Other modules may use arrays and records that they are given, through their methods.
 THIRD_PARTY = {
     "click": ("rota.cli",),
     "cryptography": ("rota.identity",),
@@ -143,29 +125,29 @@ THIRD_PARTY = {
     "yaml": ("rota.cli", "rota.client", "rota.config"),
 }
 
-# The outermost edges: an error nobody foresaw is met here, so that it harms one key, request or caller only.
+# The outermost edges: an unforeseen error is caught here, so that it affects one key, request or caller only.
 EDGES = {
-    "rota.engine.loop": "a decision that fails parks its key, a command is refused, a plan is thrown away",
+    "rota.engine.loop": "a decision that fails parks its key, a command is refused, a plan is discarded",
     "rota.engine.trial": "a plan that fails on trial is not applied",
-    "rota.engine.state.mirror": "what could not be applied is named, so that the rest can be loaded",
-    "rota.store.codec": "a record that cannot be decoded is set aside, the rest is read",
-    "rota.watcher.agent_service": "orders that cannot be computed cost one node its connection",
-    "rota.watcher.watcher_service": "a session that fails costs one node its connection, not its watcher",
+    "rota.engine.state.mirror": "a record that cannot be applied is named, so that the others can be loaded",
+    "rota.store.codec": "a record that cannot be decoded is set aside, the others are read",
+    "rota.watcher.node_sessions": "orders that cannot be computed cost one node its connection",
+    "rota.watcher.relay.watcher_service": "a failing session costs one node its connection, not its watcher",
     "rota.wiring.scheduler_settings": "a plugin that cannot be loaded is named to the operator",
     "rota.apiserver.http": "a request that fails is answered with 500",
     "rota.apiserver.grpc.service": "a call that fails is answered with INTERNAL",
-    "rota.engine.run": "what a reader, a listener or a commit of the leader raised costs that one only",
-    "rota.gateway.run": "a stand-in that fails harms its own worker only, and begins anew",
-    "rota.agent.run": "an order that fails is refused for its job; a connection that fails is made again",
-    "rota.keeper.threads.server": "an order that fails costs the attempts it would have started",
-    "rota.keeper.supervisor": "an attempt that cannot be started ends, and no other with it",
-    "rota.keeper.threads.checker": "a check that cannot be made has failed",
-    "rota.keeper.journal": "a line that cannot be read is left out",
-    "rota.clusters.provider_calls": "a provider that fails in a way of its own has failed",
+    "rota.engine.run": "an error of a reader, a commit hook or a replayed commit affects that one only",
+    "rota.gateway.run": "a proxy node that fails affects its own worker only, and restarts",
+    "rota.agent.run": "an order that fails is refused for its job; a failed connection is opened again",
+    "rota.keeper.threads.server": "a failed order costs the attempts it would have started",
+    "rota.keeper.supervisor": "an attempt that cannot be started ends, and no other",
+    "rota.keeper.threads.checker": "a check that cannot be run has failed",
+    "rota.keeper.journal": "a line that cannot be parsed is left out",
+    "rota.clusters.provider_calls": "any error of a provider plugin counts as a failed call",
     "rota.cli.main": "no traceback reaches a user",
-    "rota.cli.ui.job_feed": "the top of a thread hands its error to the main one",
-    "rota.cli.ui.read_ahead": "the top of a thread hands its error to the main one",
-    "rota.client.aio.threads": "the top of a thread hands its error to the main one",
+    "rota.cli.ui.job_feed": "the top of a thread passes its error to the main thread",
+    "rota.cli.ui.read_ahead": "the top of a thread passes its error to the main thread",
+    "rota.client.aio.threads": "the top of a thread passes its error to the main thread",
 }
 
 FUNCTION_LINES = 60
@@ -183,6 +165,17 @@ def modules(source: Path) -> dict[str, Path]:
     """Every module of ours below `source`, by its dotted name."""
     found = {module_name(path, source): path for path in sorted((source / "rota").rglob("*.py"))}
     return {name: path for name, path in found.items() if not within(name, GENERATED)}
+
+
+def is_pure(module: str, docstring: str | None) -> bool:
+    """Whether the module is deciding code: by its place in the tree and by the marker in its docstring."""
+    ports = tuple(f"{package}.{port}" for package, ports in PORTS.items() for port in ports)
+    return within(module, (*DECIDING, *PURE_ELSEWHERE, *ports)) and not is_marked(docstring)
+
+
+def is_marked(docstring: str | None) -> bool:
+    """Whether the first line of a docstring ends with the marker; elsewhere in it the marker is prose."""
+    return (docstring or "").partition("\n")[0].endswith(IO_MARKER)
 
 
 def within(module: str, packages: tuple[str, ...]) -> bool:

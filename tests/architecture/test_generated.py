@@ -1,4 +1,4 @@
-"""What is generated is made from what is there now: messages from .proto files, one client from the other."""
+"""Generated files are up to date: messages from .proto files, the asyncio client from the other one."""
 
 import subprocess
 import sys

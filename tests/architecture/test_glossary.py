@@ -91,7 +91,7 @@ def test_packages_modules_classes_and_fields_are_names(name: str) -> None:
     assert exists(name, SOURCE)
 
 
-# ---- what the page says
+# ---- the page
 
 
 def page() -> str:
@@ -133,7 +133,7 @@ def code_names(text: str) -> list[str]:
     return [*code, *listed_packages(text), *states(text)]
 
 
-# ---- what the tree says
+# ---- the tree
 
 
 def packages(source: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Tests that are left out are named, and with CI=true only the machine's own inability is a reason."""
+"""Tests that are left out are named; with CI=true only a limitation of the machine is a reason."""
 
 import subprocess
 import sys

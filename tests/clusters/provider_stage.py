@@ -1,4 +1,4 @@
-"""A stage whose provider does as it is told, some time later, or not at all."""
+"""A stage whose provider acts with a delay, or not at all."""
 
 from collections.abc import Mapping
 
@@ -16,24 +16,24 @@ STEPS = ("adding ", "taking ")
 
 
 class Cloud:
-    """A stage with a provider that does as it is told, some time later, or not at all."""
+    """A stage with a provider that acts with a delay, or not at all."""
 
     def __init__(
-        self, wish: ClusterIntent = ELASTIC, *, delay_ms: int = 3000, labels: dict[str, str] | None = None
+        self, intent: ClusterIntent = ELASTIC, *, delay_ms: int = 3000, labels: dict[str, str] | None = None
     ) -> None:
-        self.told: list[str] = []
-        self.stage = Stage(self.told.append)
+        self.events: list[str] = []
+        self.stage = Stage(self.events.append)
         self.makes = True
-        self.dead = False  # whatever it is asked for, it cannot do
+        self.dead = False  # every call fails
         self._delay_ms = delay_ms
-        self._labels = labels or {}  # that machines find out by themselves
+        self._labels = labels or {}  # that machines detect by themselves
         self._number = 0
         self._most = 0
-        self.stage.put(wish)
+        self.stage.put(intent)
 
     @property
     def resizes(self) -> list[str]:
-        return [why for why in self.told if why.startswith(STEPS)]
+        return [why for why in self.events if why.startswith(STEPS)]
 
     @property
     def machines(self) -> Mapping[str, MachineState]:
@@ -45,7 +45,7 @@ class Cloud:
 
     @property
     def most(self) -> int:
-        """Machines that there ever were at one time."""
+        """The largest number of machines at one time."""
         return self._most
 
     def state_of(self, cluster: str, job: JobId) -> tuple[ClusterState, JobState]:
@@ -60,7 +60,7 @@ class Cloud:
         return spec.id
 
     def end_all(self) -> None:
-        """Everything that runs, and all that starts then."""
+        """End everything that runs, and everything that starts after that."""
         while any(machine.held for machine in self.stage.machines.values()):
             for machine in self.stage.machines.values():
                 for task, held in list(machine.held.items()):
@@ -82,7 +82,7 @@ class Cloud:
             elif machine.state is MachineState.LEAVING:
                 there = self.stage.machines.get(machine.name)
                 heard = there is not None and there.told is not None
-                assert not (heard and there and there.held), "something runs on a machine that goes"
+                assert not (heard and there and there.held), "tasks run on a machine that is removed"
                 stage_provider.remove(self.stage, machine.name)
             elif self.dead:
                 stage_provider.fail(self.stage, machine.name, "it is dead")
@@ -92,8 +92,8 @@ class Cloud:
                 stage_provider.provide(self.stage, StageMachine(machine.name, {"cpu": 2000}, self._labels))
 
     def notice(self, machine: str, within_ms: int, *, over: bool = False) -> None:
-        """Its provider will take it away, and the node says so; or that it will not."""
-        word = DrainRequest("the price is too high", within_ms, moves=True, over=over)
+        """The node reports a termination notice of its provider, or its withdrawal."""
+        request = DrainRequest("the price is too high", within_ms, moves=True, over=over)
         node = NodeId(machine)
-        self.stage.ask("watcher", lambda view, now: node_messages.on_drain(view, node, word, now))
+        self.stage.ask("watcher", lambda view, now: node_messages.on_drain(view, node, request, now))
         self.stage.run_to_quiescence()

@@ -1,4 +1,4 @@
-"""A new job gets its cluster, once; the default cluster always exists."""
+"""A new job is assigned to a cluster once; the default cluster always exists."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def decide(mirror: Mirror, key: str) -> Plan:
 
 
 def with_clusters(*names: str) -> Mirror:
-    """Each with a node of 4 cpu."""
+    """Clusters with one node of 4 CPUs each."""
     mirror = Mirror()
     for name in names:
         mirror.apply(ClusterRecord(name))
@@ -39,7 +39,7 @@ def chosen(mirror: Mirror, **fields: Any) -> str | None:
     return homes[0] if homes else None
 
 
-def test_the_default_cluster_is_made_at_the_first_start_only() -> None:
+def test_the_default_cluster_is_created_at_the_first_start_only() -> None:
     mirror = Mirror()
     (first,) = decide(mirror, "default").puts
     mirror.apply(first)
@@ -48,10 +48,10 @@ def test_the_default_cluster_is_made_at_the_first_start_only() -> None:
     assert decide(mirror, "default") is NO_CHANGE
 
 
-def test_what_machines_have_found_out_counts_when_none_is_left() -> None:
+def test_detected_labels_count_when_no_machine_is_left() -> None:
     mirror = with_clusters("default")
-    wish = ClusterIntent("cloud", provider="local", capacity={"cpu": 8000}, max_nodes=1)
-    mirror.apply(wish)
+    intent = ClusterIntent("cloud", provider="local", capacity={"cpu": 8000}, max_nodes=1)
+    mirror.apply(intent)
     asks = {"needs": {"cpu": 8000}, "run": RunMode.ONE_AT_A_TIME}
     homes = []
     for found in (None, {}, {"leases": "pid-namespace"}):
@@ -61,7 +61,7 @@ def test_what_machines_have_found_out_counts_when_none_is_left() -> None:
     assert homes == ["cloud", "default", "cloud"]
 
 
-def test_a_job_gets_the_only_cluster_there_is() -> None:
+def test_a_job_is_assigned_to_the_only_cluster() -> None:
     mirror = Mirror()
     spec = job_spec()
     mirror.apply(spec)
@@ -80,7 +80,7 @@ def test_a_job_keeps_the_cluster_it_has() -> None:
     assert decide(mirror, spec.id).puts == ()
 
 
-def test_a_job_that_is_not_there_is_left_alone() -> None:
+def test_a_key_of_an_unknown_job_is_ignored() -> None:
     assert decide(Mirror(), "7") is NO_CHANGE
 
 
@@ -93,7 +93,7 @@ def test_a_new_spec_and_a_changed_cluster_wake_it() -> None:
     assert JobStatus not in assign.WAKES
 
 
-def test_after_a_start_the_default_and_every_job_without_a_cluster_are_looked_at() -> None:
+def test_after_a_restart_the_default_and_every_unassigned_job_are_decided() -> None:
     mirror = Mirror()
     for number in (1, 2):
         mirror.apply(job_spec(number))
@@ -102,13 +102,13 @@ def test_after_a_start_the_default_and_every_job_without_a_cluster_are_looked_at
     assert list(assign.start(mirror)) == ["default", "2", "stranded"]
 
 
-def test_a_job_goes_where_its_conditions_hold() -> None:
+def test_a_job_is_assigned_where_its_constraints_hold() -> None:
     mirror = with_clusters(DEFAULT, "eu", "us")
 
     assert chosen(mirror, where=(where("region", "==", "us"),)) == "us"
 
 
-def test_a_job_goes_where_there_is_room_for_it_now() -> None:
+def test_a_job_is_assigned_where_it_fits_now() -> None:
     mirror = with_clusters(DEFAULT, "eu")
     mirror.node_table.reserved[
         mirror.node_table.rows["cpu"], mirror.node_table.slot[NodeId("in-default")]
@@ -117,7 +117,7 @@ def test_a_job_goes_where_there_is_room_for_it_now() -> None:
     assert chosen(mirror) == "eu"
 
 
-def test_of_clusters_alike_the_preferred_one_is_chosen() -> None:
+def test_of_equal_clusters_the_preferred_one_is_chosen() -> None:
     mirror = with_clusters(DEFAULT, "eu")
     mirror.apply(ClusterIntent("eu", region="eu"))
 
@@ -139,7 +139,7 @@ def test_a_job_bound_to_a_cluster_waits_there_though_it_is_full() -> None:
     assert chosen(mirror, cluster="eu") == "eu"
 
 
-def test_a_cluster_that_can_be_made_to_serve_a_job_gets_it() -> None:
+def test_a_cluster_that_could_provision_a_fitting_node_gets_the_job() -> None:
     mirror = with_clusters(DEFAULT)
     mirror.apply(ClusterRecord("gpu"))
     mirror.apply(ClusterIntent("gpu", provider="p", capacity={"cpu": 2000, "gpu": 1000}, max_nodes=2))
@@ -147,7 +147,7 @@ def test_a_cluster_that_can_be_made_to_serve_a_job_gets_it() -> None:
     assert chosen(mirror, needs={"cpu": 1000, "gpu": 1000}) == "gpu"
 
 
-def test_a_job_that_only_a_cluster_to_come_can_serve_waits_for_it_and_is_told_so() -> None:
+def test_a_job_that_only_a_requested_cluster_can_serve_waits_for_it_with_an_event() -> None:
     mirror = with_clusters(DEFAULT)
     mirror.apply(ClusterRecord("gpu", ClusterState.PROVISIONING))
     mirror.apply(ClusterIntent("gpu", provider="p", capacity={"cpu": 2000, "gpu": 1000}, max_nodes=2))
@@ -175,7 +175,7 @@ def test_a_task_is_never_placed_on_a_node_of_another_cluster() -> None:
 
 
 def failed(*, alike: bool, **fields: Any) -> list[JobCluster]:
-    """What becomes of a job that waits in a cluster that has failed, with another beside it."""
+    """The outcome of a pending job of a failed cluster, with another cluster beside it."""
     mirror = with_clusters(DEFAULT)
     mirror.apply(ClusterRecord("gone", ClusterState.FAILED, reason="no quota left"))
     if alike:
@@ -189,12 +189,12 @@ def failed(*, alike: bool, **fields: Any) -> list[JobCluster]:
     return [record for record in plan.puts if isinstance(record, JobCluster)]
 
 
-def test_who_waits_in_a_failed_cluster_moves_where_it_may() -> None:
+def test_pending_jobs_of_a_failed_cluster_move_if_they_may() -> None:
     assert failed(alike=False) == [JobCluster(JobId("1"), DEFAULT, moved=True)]
     assert failed(alike=True, cluster="gone") == [JobCluster(JobId("1"), "gone.2", moved=True)]
 
 
-def test_who_may_not_move_from_a_failed_cluster_ends() -> None:
+def test_jobs_that_may_not_move_from_a_failed_cluster_end() -> None:
     ended = [JobCluster(JobId("1"), "gone", failed="cluster-failed: gone, no quota left")]
 
     assert failed(alike=False, cluster="gone") == ended
@@ -208,7 +208,7 @@ def small_and_large() -> Mirror:
     return mirror
 
 
-def test_what_the_last_of_its_name_used_chooses_the_cluster() -> None:
+def test_usage_of_the_previous_job_of_its_name_chooses_the_cluster() -> None:
     mirror = small_and_large()
     spec = job_spec(1, observed={"memory": 20 * GIB})
     mirror.apply(spec)
@@ -220,7 +220,7 @@ def test_what_the_last_of_its_name_used_chooses_the_cluster() -> None:
     assert chosen(small_and_large()) == "default"
 
 
-def test_what_it_used_keeps_no_job_from_a_cluster_that_has_what_it_asks_for() -> None:
+def test_observed_usage_excludes_no_cluster_that_satisfies_the_request() -> None:
     mirror = small_and_large()
     assert chosen(mirror, observed={"memory": 100 * GIB}) == "default"
 

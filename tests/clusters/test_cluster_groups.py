@@ -1,11 +1,11 @@
-"""Clusters like one another: one more where jobs wait too long, jobs that change over, one less when idle."""
+"""Groups of clusters: one more when jobs wait too long, jobs rebalanced, one less when idle."""
 
 from rota.model.cluster import ClusterIntent
 from rota.model.ids import JobId
 from rota.model.lifecycle import ClusterState
 from tests.clusters.provider_stage import Cloud
 
-WISH = ClusterIntent(
+INTENT = ClusterIntent(
     "build",
     provider="p",
     capacity={"cpu": 2000},
@@ -27,13 +27,13 @@ def homes(cloud: Cloud, jobs: list[JobId]) -> list[str]:
 
 
 def crowded(jobs: int = 6) -> tuple[Cloud, list[JobId]]:
-    """The first of them runs on all that there is."""
-    cloud = Cloud(WISH)
+    """Jobs, the first of which uses all capacity."""
+    cloud = Cloud(INTENT)
     ids = [cloud.submit(2, cluster="build") for _ in range(jobs)]
     return cloud, ids
 
 
-def test_jobs_that_wait_too_long_get_another_cluster_and_move_there_and_what_runs_stays() -> None:
+def test_long_pending_jobs_get_another_cluster_and_running_ones_stay() -> None:
     cloud, jobs = crowded()
     cloud.wait(55)
     before = states(cloud)
@@ -45,11 +45,11 @@ def test_jobs_that_wait_too_long_get_another_cluster_and_move_there_and_what_run
     assert (
         "cluster build.2 is asked for: of 5 jobs that wait in build the first, 2, does so for 60 s; "
         "there are 1, the limit is 3"
-    ) in cloud.told
+    ) in cloud.events
     assert cloud.nodes == 2
 
 
-def test_there_are_never_more_clusters_than_the_limit_nor_two_on_their_way() -> None:
+def test_clusters_stay_within_the_limit_and_are_added_one_at_a_time() -> None:
     cloud, _ = crowded(40)
     cloud.makes = True
     seen = []
@@ -62,7 +62,7 @@ def test_there_are_never_more_clusters_than_the_limit_nor_two_on_their_way() -> 
     assert all(len(one) <= 1 for one in coming)
 
 
-def test_idle_ones_end_and_the_first_stays_and_a_number_is_not_given_again() -> None:
+def test_idle_clusters_end_the_first_stays_and_numbers_are_not_reused() -> None:
     cloud, _ = crowded()
     cloud.wait(90)
     while cloud.stage.mirror.machines and any(one.held for one in cloud.stage.machines.values()):
@@ -76,12 +76,12 @@ def test_idle_ones_end_and_the_first_stays_and_a_number_is_not_given_again() -> 
 
     assert list(after) == ["build"]
     assert any(
-        line.startswith("cluster build.2 ends: nothing has run or waited there") for line in cloud.told
+        line.startswith("cluster build.2 ends: nothing has run or waited there") for line in cloud.events
     )
     assert list(states(cloud)) == ["build", "build.3"]
 
 
-def test_no_other_is_made_while_the_cluster_itself_can_grow() -> None:
+def test_no_cluster_is_added_while_an_existing_one_can_grow() -> None:
     cloud = Cloud(ClusterIntent("build", provider="p", capacity={"cpu": 2000}, max_nodes=8, max_clusters=3))
     cloud.makes = False
     for _ in range(4):
@@ -91,7 +91,7 @@ def test_no_other_is_made_while_the_cluster_itself_can_grow() -> None:
     assert list(states(cloud)) == ["build"]
 
 
-def test_at_least_as_many_as_asked_for_are_there_though_nothing_waits() -> None:
+def test_the_minimum_of_clusters_exists_without_demand() -> None:
     cloud = Cloud(
         ClusterIntent(
             "build", provider="p", capacity={"cpu": 2000}, max_nodes=1, min_clusters=2, max_clusters=2
@@ -102,7 +102,7 @@ def test_at_least_as_many_as_asked_for_are_there_though_nothing_waits() -> None:
     assert states(cloud) == {"build": ClusterState.READY, "build.2": ClusterState.READY}
 
 
-def test_they_end_with_the_one_that_they_are_like() -> None:
+def test_clusters_of_a_group_end_with_the_original() -> None:
     cloud, _ = crowded()
     cloud.wait(90)
     while any(one.held for one in cloud.stage.machines.values()):
@@ -119,16 +119,16 @@ def test_they_end_with_the_one_that_they_are_like() -> None:
     assert [key for key in cloud.stage.records if "build" in key] == []
 
 
-def test_after_a_restart_it_goes_on_as_before() -> None:
+def test_after_a_restart_scaling_continues_as_before() -> None:
     cloud, jobs = crowded()
     cloud.wait(90)
     before = homes(cloud, jobs)
     cloud.stage.restart()
     for machine in cloud.stage.machines.values():
         cloud.stage.call(machine)
-    wish = cloud.stage.mirror.cluster_intents["build.2"]
+    intent = cloud.stage.mirror.cluster_intents["build.2"]
     cloud.wait(20)
 
-    assert (wish.provider, wish.max_clusters) == ("p", 1)
+    assert (intent.provider, intent.max_clusters) == ("p", 1)
     assert homes(cloud, jobs) == before
     assert list(states(cloud)) == ["build", "build.2"]

@@ -1,4 +1,4 @@
-"""Providers that fail, lie, are slow or do a thing twice: never above the limit, no loop, a reason told."""
+"""Providers that fail, lie, are slow or act twice: never above the limit, no loop, and a reason."""
 
 from rota.clusters import machine_transitions, provider_sync
 from rota.clusters.provider_sync import ProviderListing
@@ -9,17 +9,17 @@ from rota.testing import stage_provider
 from rota.testing.builders import at, job_spec
 from rota.testing.stage import Stage
 
-WISH = ClusterIntent("default", provider="p", capacity={"cpu": 1000}, max_nodes=3, idle_seconds=1)
+INTENT = ClusterIntent("default", provider="p", capacity={"cpu": 1000}, max_nodes=3, idle_seconds=1)
 NONE: frozenset[str] = frozenset()
 
 
-class Told:
-    """A stage of an elastic cluster, and what was told there."""
+class ElasticStage:
+    """A stage with an elastic cluster, and its events."""
 
     def __init__(self, *, tasks: int) -> None:
-        self.lines: list[str] = []
-        self.stage = Stage(self.lines.append)
-        self.stage.put(WISH)
+        self.events: list[str] = []
+        self.stage = Stage(self.events.append)
+        self.stage.put(INTENT)
         self.stage.submit(job_spec(1, count=tasks))
         self.stage.wait(1000)
 
@@ -39,102 +39,102 @@ class Told:
         self.stage.run_to_quiescence()
 
 
-def test_names_that_were_never_given_out_are_nobodys() -> None:
-    told = Told(tasks=1)
-    before = told.machines
-    told.list(
+def test_machines_with_foreign_names_are_ignored() -> None:
+    elastic = ElasticStage(tasks=1)
+    before = elastic.machines
+    elastic.list(
         "default-" + "9" * 5000, "default-01", "default-\u0661", "default-1\n", "default-" + "0" * 10**6 + "1"
     )
 
-    assert told.machines == before
+    assert elastic.machines == before
 
 
 def test_machines_that_fail_together_are_one_failure() -> None:
-    told = Told(tasks=3)
-    for name in list(told.machines):
-        stage_provider.fail(told.stage, name, "no quota left")
+    elastic = ElasticStage(tasks=3)
+    for name in list(elastic.machines):
+        stage_provider.fail(elastic.stage, name, "no quota left")
 
-    assert len(told.machines) == 3
-    assert told.cluster.failures == 1
-    assert told.cluster.paused_until_ms == told.stage.now_ms + 5000
+    assert len(elastic.machines) == 3
+    assert elastic.cluster.failures == 1
+    assert elastic.cluster.paused_until_ms == elastic.stage.now_ms + 5000
 
 
-def test_a_machine_whose_turn_to_be_asked_for_has_not_come_is_not_given_up() -> None:
-    told = Told(tasks=1)
-    told.stage.wait(3_600_000)
-    (before,) = told.machines.values()
-    stage_provider.ask(told.stage, before.name)
-    told.stage.wait(130_000)
+def test_a_machine_not_yet_requested_is_not_abandoned() -> None:
+    elastic = ElasticStage(tasks=1)
+    elastic.stage.wait(3_600_000)
+    (before,) = elastic.machines.values()
+    stage_provider.ask(elastic.stage, before.name)
+    elastic.stage.wait(130_000)
 
     assert before.state is MachineState.WANTED
-    assert told.machines[before.name].state is MachineState.LEAVING
-    assert any("it has not joined within 120 s" in line for line in told.lines)
+    assert elastic.machines[before.name].state is MachineState.LEAVING
+    assert any("it has not joined within 120 s" in line for line in elastic.events)
 
 
-def test_one_that_says_three_and_gives_two_is_found_out_by_its_own_list() -> None:
-    told = Told(tasks=3)
-    for name in list(told.machines):
-        stage_provider.make(told.stage, name)
-    told.list("default-1", "default-2", missing=frozenset({"default-3"}))
+def test_a_provider_that_reports_three_and_creates_two_is_detected_by_its_list() -> None:
+    elastic = ElasticStage(tasks=3)
+    for name in list(elastic.machines):
+        stage_provider.make(elastic.stage, name)
+    elastic.list("default-1", "default-2", missing=frozenset({"default-3"}))
 
-    assert told.machines["default-3"].state is MachineState.LEAVING
-    assert told.cluster.reason == (
+    assert elastic.machines["default-3"].state is MachineState.LEAVING
+    assert elastic.cluster.reason == (
         "machine default-3 was given up: its provider says that it has made it, and does not list it"
     )
 
 
-def test_what_was_made_twice_counts_twice_and_goes() -> None:
-    told = Told(tasks=2)
-    for name in list(told.machines):
-        stage_provider.ask(told.stage, name)
-    told.list("default-1", "default-1", "default-2", "default-2")
-    told.stage.submit(job_spec(2, count=5))
-    told.stage.wait(3000)
+def test_a_duplicate_machine_counts_twice_and_is_removed() -> None:
+    elastic = ElasticStage(tasks=2)
+    for name in list(elastic.machines):
+        stage_provider.ask(elastic.stage, name)
+    elastic.list("default-1", "default-1", "default-2", "default-2")
+    elastic.stage.submit(job_spec(2, count=5))
+    elastic.stage.wait(3000)
 
-    assert {name: machine.extra for name, machine in told.machines.items()} == {
+    assert {name: machine.extra for name, machine in elastic.machines.items()} == {
         "default-1": 1,
         "default-2": 1,
     }
 
 
-def test_one_that_says_it_has_removed_a_machine_is_believed_when_its_list_shows_it() -> None:
-    told = Told(tasks=1)
-    stage_provider.ask(told.stage, "default-1")
-    stage_provider.fail(told.stage, "default-1", "no")
-    told.list("default-1", ended=frozenset({"default-1"}))
-    still = told.machines["default-1"]
-    told.list(ended=frozenset({"default-1"}))
+def test_a_removal_counts_only_when_the_list_confirms_it() -> None:
+    elastic = ElasticStage(tasks=1)
+    stage_provider.ask(elastic.stage, "default-1")
+    stage_provider.fail(elastic.stage, "default-1", "no")
+    elastic.list("default-1", ended=frozenset({"default-1"}))
+    still = elastic.machines["default-1"]
+    elastic.list(ended=frozenset({"default-1"}))
 
     assert (still.reason, still.stuck) == (
         "no",
         "it cannot be removed: its provider says that it has, and still lists it",
     )
-    assert told.machines == {}
-    assert "machine default-1 is gone: no" in told.lines
+    assert elastic.machines == {}
+    assert "machine default-1 is gone: no" in elastic.events
 
 
-def test_a_machine_of_ours_that_nobody_knows_any_more_counts_and_goes_and_others_are_let_alone() -> None:
-    told = Told(tasks=1)
-    stage_provider.ask(told.stage, "default-1")
-    stage_provider.fail(told.stage, "default-1", "no")
-    stage_provider.remove(told.stage, "default-1")
-    told.list("default-1", "default-77", "somebody-1", "default-x")
+def test_an_unattributed_machine_of_ours_is_removed_and_foreign_ones_are_ignored() -> None:
+    elastic = ElasticStage(tasks=1)
+    stage_provider.ask(elastic.stage, "default-1")
+    stage_provider.fail(elastic.stage, "default-1", "no")
+    stage_provider.remove(elastic.stage, "default-1")
+    elastic.list("default-1", "default-77", "somebody-1", "default-x")
 
-    assert {name: machine.state for name, machine in told.machines.items()} == {
+    assert {name: machine.state for name, machine in elastic.machines.items()} == {
         "default-1": MachineState.LEAVING
     }
 
 
-def test_one_that_cannot_list_is_told_of() -> None:
-    told = Told(tasks=1)
-    plan = provider_sync.on_list_failed(told.stage.mirror, "default", "no such account", at(0))
+def test_a_provider_that_cannot_list_is_reported() -> None:
+    elastic = ElasticStage(tasks=1)
+    plan = provider_sync.on_list_failed(elastic.stage.mirror, "default", "no such account", at(0))
 
     assert plan.why == "machines of cluster default cannot be listed: no such account"
     assert plan.puts == ()
 
 
-def test_what_became_of_machines_that_are_not_known_is_nothing() -> None:
-    mirror = Told(tasks=1).stage.mirror
+def test_reports_on_unknown_machines_are_ignored() -> None:
+    mirror = ElasticStage(tasks=1).stage.mirror
     plans = [
         machine_transitions.on_created(mirror, "x", at(0)),
         machine_transitions.on_create_failed(mirror, "x", "why", at(0)),

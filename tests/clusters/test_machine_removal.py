@@ -1,4 +1,4 @@
-"""What goes with a machine, which node is one, and machines that do not go and keep others from coming."""
+"""Removal of machines: their nodes, and unremovable machines that use up the limit."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from rota.model.node import NodeSpec
 from rota.model.plan import Plan
 from rota.testing import stage_provider
 from tests.clusters.provider_stage import Cloud
-from tests.clusters.test_faulty_providers import Told
+from tests.clusters.test_faulty_providers import ElasticStage
 
 
 def grown() -> Cloud:
@@ -22,11 +22,11 @@ def grown() -> Cloud:
 
 
 def enroll_again(cloud: Cloud, node: str) -> None:
-    """For the same machine: the answer to the first time was lost."""
+    """Enroll a node for the same machine again: the response to the first enrollment was lost."""
     cloud.stage.put(NodeSpec(NodeId(node), node, labels={MACHINE: "default-1"}))
 
 
-def test_a_second_node_that_was_enrolled_for_a_machine_does_not_hide_the_one_that_works() -> None:
+def test_a_second_enrolled_node_does_not_hide_the_working_one() -> None:
     cloud = grown()
     enroll_again(cloud, "orphan")
     cloud.wait(5)
@@ -34,10 +34,10 @@ def test_a_second_node_that_was_enrolled_for_a_machine_does_not_hide_the_one_tha
     cloud.wait(5)
 
     assert cloud.machines == {"default-1": MachineState.JOINED}
-    assert not any("given up" in line for line in cloud.told)
+    assert not any("given up" in line for line in cloud.events)
 
 
-def test_with_a_machine_every_node_goes_that_was_enrolled_for_it() -> None:
+def test_removing_a_machine_deletes_every_node_enrolled_for_it() -> None:
     cloud = grown()
     enroll_again(cloud, "orphan")
     cloud.end_all()
@@ -47,7 +47,7 @@ def test_with_a_machine_every_node_goes_that_was_enrolled_for_it() -> None:
     assert list(cloud.stage.mirror.nodes) == []
 
 
-def test_whoever_had_a_task_for_its_node_is_looked_at_when_a_machine_goes() -> None:
+def test_removing_a_machine_wakes_system_jobs_with_a_task_on_its_node() -> None:
     cloud = grown()
     plan = machine_transitions.on_removed(cloud.stage.mirror, "default-1")
     going = Machine("default-1", "default", MachineState.LEAVING)
@@ -56,33 +56,33 @@ def test_whoever_had_a_task_for_its_node_is_looked_at_when_a_machine_goes() -> N
     assert list(system.WAKES[Machine](going)) == ["nodes"]
 
 
-def test_machines_that_cannot_be_removed_and_take_all_places_are_failures_of_their_provider() -> None:
-    told = Told(tasks=3)
-    for name in list(told.machines):
-        stage_provider.fail(told.stage, name, "no quota left")
-    told.stage.wait(6_000)
-    before = told.cluster.failures
-    for name in list(told.machines):
-        stage_provider.keep(told.stage, name, "no")
+def test_unremovable_machines_that_use_up_the_limit_are_provider_failures() -> None:
+    elastic = ElasticStage(tasks=3)
+    for name in list(elastic.machines):
+        stage_provider.fail(elastic.stage, name, "no quota left")
+    elastic.stage.wait(6_000)
+    before = elastic.cluster.failures
+    for name in list(elastic.machines):
+        stage_provider.keep(elastic.stage, name, "no")
 
-    assert (before, told.cluster.failures) == (1, 2)
+    assert (before, elastic.cluster.failures) == (1, 2)
 
 
-def test_one_that_cannot_be_removed_is_no_failure_where_others_can_still_come() -> None:
-    told = Told(tasks=1)
-    stage_provider.fail(told.stage, "default-1", "no quota left")
-    told.stage.wait(6_000)
-    stage_provider.keep(told.stage, "default-1", "no")
+def test_an_unremovable_machine_is_no_failure_while_others_can_be_added() -> None:
+    elastic = ElasticStage(tasks=1)
+    stage_provider.fail(elastic.stage, "default-1", "no quota left")
+    elastic.stage.wait(6_000)
+    stage_provider.keep(elastic.stage, "default-1", "no")
 
-    assert told.cluster.failures == 1
+    assert elastic.cluster.failures == 1
 
 
 def elastic(**fields: Any) -> Cloud:
-    """Beside the default cluster, so that it can fail."""
+    """A cluster beside the default one, so that it can fail."""
     return Cloud(ClusterIntent("cloud", provider="p", capacity={"cpu": 2000}, idle_seconds=5, **fields))
 
 
-def test_a_node_that_only_still_has_to_be_removed_does_not_keep_its_cluster_from_failing() -> None:
+def test_a_node_being_removed_does_not_keep_its_cluster_from_failing() -> None:
     cloud = elastic(max_nodes=1)
     cloud.submit(1, cluster="cloud")
     cloud.wait(10)
@@ -96,11 +96,11 @@ def test_a_node_that_only_still_has_to_be_removed_does_not_keep_its_cluster_from
     cloud.wait(5)
 
     assert state == (ClusterState.FAILED, JobState.CANCELED)
-    assert left == {"cloud-1": MachineState.LEAVING}, "it counts for as long as it may be there"
+    assert left == {"cloud-1": MachineState.LEAVING}, "it counts for as long as it may exist"
     assert cloud.machines == {}
 
 
-def test_a_cluster_that_never_came_fails_though_nobody_could_be_assigned_to_it() -> None:
+def test_a_cluster_that_was_never_provisioned_fails_although_no_job_is_assigned_to_it() -> None:
     cloud = elastic(min_nodes=1, max_nodes=1)
     cloud.dead = True
     job = cloud.submit(1, cluster="cloud")
@@ -109,7 +109,7 @@ def test_a_cluster_that_never_came_fails_though_nobody_could_be_assigned_to_it()
     assert cloud.state_of("cloud", job) == (ClusterState.FAILED, JobState.CANCELED)
 
 
-def test_what_is_on_its_way_to_a_cluster_that_has_failed_goes() -> None:
+def test_machines_joining_a_failed_cluster_are_removed() -> None:
     cloud = elastic(max_nodes=2)
     cloud.submit(4, cluster="cloud")
     cloud.makes = False

@@ -1,4 +1,4 @@
-"""Jobs whose cluster cannot serve them move as soon as another one can; a search costs little for each."""
+"""Stranded jobs move as soon as another cluster can serve them; the search is cheap per job."""
 
 from rota.clusters.assign import Assigner
 from rota.engine.state.mirror import Mirror
@@ -26,7 +26,7 @@ def cluster_of(stage: Stage, job: str) -> str | None:
 
 
 def parked(jobs: int, nodes: int = 1, **fields: object) -> Mirror:
-    """Jobs that wait in the default cluster, whose nodes cannot serve them."""
+    """Jobs pending in the default cluster, whose nodes cannot serve them."""
     mirror = Mirror()
     mirror.apply(ClusterRecord(DEFAULT))
     mirror.apply(ClusterRecord("lab"))
@@ -63,7 +63,7 @@ def moved(plan: Plan) -> int:
 
 
 class CountingSurvey:
-    """A survey that counts how often it is asked."""
+    """A fit calculator that counts its calls."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -74,7 +74,7 @@ class CountingSurvey:
         return self._surveyor.cluster_fit(view, spec, cluster)
 
 
-def test_a_change_of_a_node_costs_no_look_at_each_of_many_jobs_that_no_cluster_serves() -> None:
+def test_a_node_change_does_not_test_each_of_many_stranded_jobs() -> None:
     survey = CountingSurvey()
     assigner, mirror = Assigner(survey.look), parked(jobs=5_000)
     first = assigner.decide(mirror, "stranded", at(0))
@@ -96,7 +96,7 @@ def test_nothing_is_searched_when_nothing_has_changed() -> None:
     assert survey.calls == before
 
 
-def test_a_mirror_that_was_read_again_is_searched_though_its_numbers_are_the_same() -> None:
+def test_a_reloaded_mirror_is_searched_although_its_versions_are_equal() -> None:
     assigner, first, again = Assigner(FitCalculator().cluster_fit), parked(jobs=1), parked(jobs=1)
     for mirror in (first, again):
         apply(mirror, GPU, ClusterRecord("gpu"))
@@ -115,7 +115,7 @@ def test_many_jobs_move_in_steps_that_are_committed_one_by_one() -> None:
     assert set(mirror.jobs_by_cluster) == {"gpu"}
 
 
-def test_a_long_search_pauses_and_goes_on_where_it_was() -> None:
+def test_a_long_search_is_delayed_and_continues_where_it_stopped() -> None:
     nodes = 50
     mirror = parked(jobs=0, nodes=nodes)
     for number in range(1, REASSIGN_SEARCH_VISITS // nodes + 100):
@@ -146,7 +146,7 @@ def test_a_change_during_a_search_leads_to_another_one() -> None:
     assert large.id in next(iter(mirror.jobs_by_cluster["big"].values()))
 
 
-def test_a_job_whose_task_runs_on_under_a_lease_moves_when_that_has_ended() -> None:
+def test_a_job_with_a_leased_task_moves_when_the_lease_has_ended() -> None:
     stage = Stage()
     stage.put(ClusterIntent("lab", fail_after_seconds=0.0))
     stage.join(StageMachine("a", {"cpu": 4000}, {"leases": "yes"}), "lab")
@@ -174,8 +174,8 @@ def test_a_job_bound_to_its_cluster_stays_there() -> None:
 
 
 def test_the_reason_why_no_cluster_serves_a_job_names_what_is_missing() -> None:
-    told: list[str] = []
-    stage = Stage(told.append)
+    events: list[str] = []
+    stage = Stage(events.append)
     stage.put(ClusterIntent("lab"))
     stage.submit(job_spec(1))
     stage.join(StageMachine("a", {"cpu": 4000}, {"zone": "x"}))
@@ -186,7 +186,7 @@ def test_the_reason_why_no_cluster_serves_a_job_names_what_is_missing() -> None:
     stage.put(ClusterIntent("lab", drain=True))
     stage.submit(job_spec(5, needs={"cpu": 16_000}))
 
-    assert [one for one in told if one.startswith("no cluster serves")] == [
+    assert [one for one in events if one.startswith("no cluster serves")] == [
         "no cluster serves job 1: no node of any cluster takes work; it waits in default",
         "no cluster serves job 2: no node of any cluster satisfies 'zone == z'; it waits in default",
         "no cluster serves job 3: no node of any cluster has 32 cpu; it waits in default",

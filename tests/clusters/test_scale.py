@@ -1,4 +1,4 @@
-"""The size of a cluster follows its work: within its limits, never under running work, without flapping."""
+"""The size of a cluster follows its demand: within limits, without ending running tasks or flapping."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from rota.testing.stage import StageMachine
 from tests.clusters.provider_stage import Cloud
 
 
-def test_a_square_wave_of_load_is_one_resize_an_edge() -> None:
+def test_a_square_wave_of_load_causes_one_resize_per_edge() -> None:
     cloud = Cloud()
     for _ in range(10):
         cloud.submit(8)
@@ -24,7 +24,7 @@ def test_a_square_wave_of_load_is_one_resize_an_edge() -> None:
     assert cloud.most == 4
 
 
-def test_load_that_comes_back_before_the_nodes_were_idle_for_long_finds_them_there() -> None:
+def test_load_that_returns_within_the_idle_time_finds_its_nodes() -> None:
     cloud = Cloud()
     for _ in range(10):
         cloud.submit(8)
@@ -36,7 +36,7 @@ def test_load_that_comes_back_before_the_nodes_were_idle_for_long_finds_them_the
     assert cloud.nodes == 4
 
 
-def test_no_more_machines_are_asked_for_while_enough_are_on_their_way() -> None:
+def test_no_more_machines_are_requested_while_enough_are_being_created() -> None:
     cloud = Cloud(delay_ms=60_000)
     cloud.submit(3)
     cloud.wait(30)
@@ -46,7 +46,7 @@ def test_no_more_machines_are_asked_for_while_enough_are_on_their_way() -> None:
     ]
 
 
-def test_more_work_while_machines_are_on_their_way_asks_for_what_is_missing() -> None:
+def test_more_work_while_machines_are_being_created_requests_only_the_missing_ones() -> None:
     cloud = Cloud(delay_ms=60_000)
     cloud.submit(2)
     cloud.wait(2)
@@ -56,7 +56,7 @@ def test_more_work_while_machines_are_on_their_way_asks_for_what_is_missing() ->
     assert len(cloud.machines) == 2
 
 
-def test_what_no_machine_could_run_asks_for_none() -> None:
+def test_a_job_that_no_machine_could_run_requests_none() -> None:
     cloud = Cloud()
     cloud.submit(1, needs={"cpu": 8000})
     cloud.wait(10)
@@ -64,7 +64,7 @@ def test_what_no_machine_could_run_asks_for_none() -> None:
     assert cloud.resizes == []
 
 
-def test_a_provider_that_never_delivers_is_asked_for_no_more_than_the_limit_and_ever_more_rarely() -> None:
+def test_a_provider_that_never_delivers_is_asked_within_the_limit_and_with_backoff() -> None:
     cloud = Cloud()
     cloud.makes = False
     cloud.submit(100)
@@ -72,10 +72,10 @@ def test_a_provider_that_never_delivers_is_asked_for_no_more_than_the_limit_and_
 
     assert cloud.most == 4
     assert len(cloud.resizes) < 20
-    assert any("it has not joined within 120 s" in why for why in cloud.told)
+    assert any("it has not joined within 120 s" in why for why in cloud.events)
 
 
-def test_nodes_below_the_least_are_made_though_nothing_waits_and_stay() -> None:
+def test_the_minimum_of_nodes_is_created_and_kept_without_demand() -> None:
     cloud = Cloud(
         ClusterIntent(
             "default", provider="p", capacity={"cpu": 2000}, min_nodes=2, max_nodes=4, idle_seconds=5
@@ -101,7 +101,7 @@ def test_a_fixed_size_is_reached_by_letting_work_end() -> None:
     assert list(cloud.machines.values()) == [MachineState.JOINED]
 
 
-def test_a_cluster_that_has_shrunk_to_nothing_grows_for_a_retry_whose_pause_is_over() -> None:
+def test_an_empty_cluster_grows_for_a_retry_after_its_backoff() -> None:
     cloud = Cloud(ClusterIntent("default", provider="p", capacity={"cpu": 2000}, max_nodes=4, idle_seconds=5))
     job = cloud.submit(1, retries=1, retry=Retry(delay_ms=60_000, delay_max_ms=60_000, jitter_percent=0))
     cloud.wait(10)
@@ -114,7 +114,7 @@ def test_a_cluster_that_has_shrunk_to_nothing_grows_for_a_retry_whose_pause_is_o
     assert (while_it_pauses, cloud.nodes) == (0, 1)
 
 
-def test_a_cluster_of_which_nothing_is_known_yet_is_taken_for_able_and_found_to_be() -> None:
+def test_an_unknown_cluster_is_assumed_capable_and_confirmed() -> None:
     cloud = Cloud(labels={"leases": "pid-namespace"})
     cloud.submit(1, run=RunMode.ONE_AT_A_TIME)
     cloud.wait(10)
@@ -128,7 +128,7 @@ def test_a_cluster_of_which_nothing_is_known_yet_is_taken_for_able_and_found_to_
     assert (at_first, without_work, cloud.nodes) == (1, 0, 1)
 
 
-def test_a_cluster_whose_machines_are_not_able_is_found_out_once() -> None:
+def test_an_incapable_cluster_is_detected_once() -> None:
     cloud = Cloud()
     cloud.submit(1, run=RunMode.ONE_AT_A_TIME)
     cloud.wait(300)
@@ -139,7 +139,7 @@ def test_a_cluster_whose_machines_are_not_able_is_found_out_once() -> None:
     ]
 
 
-def test_nodes_that_a_gang_needs_wait_for_one_another() -> None:
+def test_empty_nodes_are_kept_until_a_gang_has_all_its_nodes() -> None:
     cloud = Cloud(ClusterIntent("default", provider="p", capacity={"cpu": 2000}, max_nodes=3, idle_seconds=1))
     cloud.makes = False
     job = cloud.submit(3, gang=True, needs={"cpu": 2000})
@@ -162,10 +162,10 @@ def test_a_machine_whose_node_is_lost_is_replaced() -> None:
 
     assert list(cloud.machines.values()) == [MachineState.JOINED]
     assert name not in cloud.machines
-    assert f"machine {name} is given up: its node is lost" in cloud.told
+    assert f"machine {name} is given up: its node is lost" in cloud.events
 
 
-def test_after_a_restart_it_goes_on_as_before() -> None:
+def test_after_a_restart_scaling_continues_as_before() -> None:
     cloud = Cloud()
     cloud.submit(8)
     cloud.wait(10)
@@ -181,10 +181,10 @@ def test_after_a_restart_it_goes_on_as_before() -> None:
 
 
 @pytest.mark.parametrize("failures", [1, 3, 30])
-def test_the_pause_after_failures_grows_and_has_an_end(failures: int) -> None:
-    cluster, wish, now_ms = ClusterRecord("build"), ClusterIntent("build", pause_seconds=2), 0
+def test_the_provider_backoff_grows_up_to_a_bound(failures: int) -> None:
+    cluster, intent, now_ms = ClusterRecord("build"), ClusterIntent("build", pause_seconds=2), 0
     for _ in range(failures):
         now_ms = cluster.paused_until_ms
-        cluster = cluster.failed(wish.pause_ms(cluster.failures), now_ms, "why", now_ms)
+        cluster = cluster.failed(intent.pause_ms(cluster.failures), now_ms, "why", now_ms)
 
     assert cluster.paused_until_ms - now_ms == min(2000 * 2 ** (failures - 1), 300_000)

@@ -1,4 +1,4 @@
-"""A machine that its provider will take away: it takes nothing new, is replaced in time, its work moves."""
+"""A machine with a termination notice: it gets no new tasks, is replaced in time, and its tasks move."""
 
 from rota.model.cluster import ClusterIntent
 from rota.model.ids import NodeId
@@ -11,7 +11,7 @@ def takes_work(cloud: Cloud, node: str) -> bool:
     return cloud.stage.mirror.nodes[NodeId(node)].open
 
 
-def test_what_runs_on_it_moves_its_grace_before_and_another_machine_is_there_by_then() -> None:
+def test_tasks_move_a_grace_period_before_termination_to_a_new_machine() -> None:
     cloud = Cloud()
     job = cloud.submit(2, grace_seconds=10.0)
     cloud.wait(5)
@@ -29,14 +29,14 @@ def test_what_runs_on_it_moves_its_grace_before_and_another_machine_is_there_by_
     assert cloud.stage.mirror.jobs[job].live_by_node == {"default-2": 2}
     assert (
         "tasks 0-1 of job 1 leave node default-1: its machine is taken away: the price is too high"
-    ) in cloud.told
+    ) in cloud.events
     cloud.wait(3)
     assert cloud.machines == {"default-2": MachineState.JOINED}
-    assert "machine default-1 is given up: its node leaves: the price is too high" in cloud.told
+    assert "machine default-1 is given up: its node leaves: the price is too high" in cloud.events
     assert len(cloud.resizes) == 2
 
 
-def test_no_other_machine_is_made_where_the_others_have_room_for_its_work() -> None:
+def test_no_replacement_is_created_if_its_tasks_fit_elsewhere() -> None:
     cloud = Cloud()
     first, last = cloud.submit(2), cloud.submit(1)
     cloud.wait(5)
@@ -52,7 +52,7 @@ def test_no_other_machine_is_made_where_the_others_have_room_for_its_work() -> N
     assert node == "default-2"
 
 
-def test_at_its_limit_a_cluster_waits_until_the_machine_has_gone() -> None:
+def test_a_cluster_at_its_limit_waits_until_the_machine_is_removed() -> None:
     cloud = Cloud(ClusterIntent("default", provider="p", capacity={"cpu": 2000}, max_nodes=1))
     job = cloud.submit(1)
     cloud.wait(5)
@@ -65,7 +65,7 @@ def test_at_its_limit_a_cluster_waits_until_the_machine_has_gone() -> None:
     assert cloud.stage.mirror.jobs[job].live_by_node == {"default-2": 1}
 
 
-def test_an_idle_machine_goes_at_once_and_the_least_are_made_again() -> None:
+def test_an_idle_machine_is_removed_immediately_and_the_minimum_is_restored() -> None:
     cloud = Cloud(ClusterIntent("default", provider="p", capacity={"cpu": 2000}, min_nodes=2, max_nodes=4))
     cloud.wait(6)
     cloud.notice("default-1", 120_000)
@@ -74,7 +74,7 @@ def test_an_idle_machine_goes_at_once_and_the_least_are_made_again() -> None:
     assert cloud.machines == {"default-2": MachineState.JOINED, "default-3": MachineState.JOINED}
 
 
-def test_the_machine_that_replaces_it_is_not_taken_for_idle_before_the_work_has_moved() -> None:
+def test_the_replacement_is_not_idle_before_the_tasks_have_moved() -> None:
     cloud = Cloud(
         ClusterIntent("default", provider="p", capacity={"cpu": 2000}, max_nodes=4, idle_seconds=2.0)
     )
@@ -99,7 +99,7 @@ def test_a_notice_that_is_withdrawn_opens_the_node_and_the_machine_stays() -> No
 
     assert takes_work(cloud, "default-1")
     assert cloud.stage.mirror.jobs[job].live_by_node == {"default-1": 2}
-    assert "node default-1 does not leave after all" in cloud.told
+    assert "node default-1 does not leave after all" in cloud.events
     assert cloud.machines == {"default-1": MachineState.JOINED}  # the other one was idle
 
 
@@ -125,7 +125,7 @@ def test_the_deadline_outlives_a_restart_of_the_server() -> None:
     cloud.wait(8)
     cloud.stage.restart()
     leaves = "task 0 of job 1 leaves node default-1: its machine is taken away: the price is too high"
-    assert leaves not in cloud.told
+    assert leaves not in cloud.events
     cloud.wait(8)
 
-    assert leaves in cloud.told
+    assert leaves in cloud.events

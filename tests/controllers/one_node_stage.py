@@ -1,4 +1,4 @@
-"""A stage with one node, for what becomes of a job's tasks."""
+"""A stage with one node, for tests of the life of a job's tasks."""
 
 from rota.engine.state.entries import JobEntry
 from rota.model.ids import JobId
@@ -7,25 +7,25 @@ from rota.testing.stage import Stage, StageMachine
 
 
 def stage(cpu: int = 4, **machines: int) -> Stage:
-    """Node a with so many cpu, and others as given."""
-    made = Stage()
+    """A stage with node a of this many CPUs, and others as given."""
+    cluster = Stage()
     for name, count in ({"a": cpu} | machines).items():
-        made.join(StageMachine(name, {"cpu": count * 1000}, {}))
-    return made
+        cluster.join(StageMachine(name, {"cpu": count * 1000}, {}))
+    return cluster
 
 
-def job(made: Stage, number: int = 1) -> JobEntry:
-    return made.mirror.jobs[JobId(str(number))]
+def job(cluster: Stage, number: int = 1) -> JobEntry:
+    return cluster.mirror.jobs[JobId(str(number))]
 
 
-def state(made: Stage, number: int = 1) -> JobState | None:
-    status = job(made, number).status
+def state(cluster: Stage, number: int = 1) -> JobState | None:
+    status = job(cluster, number).status
     return None if status is None else status.state
 
 
-def end(made: Stage, index: int, code: int, number: int = 1, ran_ms: int = 60_000) -> None:
-    """The task exits, wherever it runs."""
+def end(cluster: Stage, index: int, code: int, number: int = 1, ran_ms: int = 60_000) -> None:
+    """End the task on the node where it runs."""
     task = (JobId(str(number)), index)
-    machine = next(one for one in made.machines.values() if task in one.held)
+    machine = next(one for one in cluster.machines.values() if task in one.held)
     machine.end(task, code, ran_ms)
-    made.run_to_quiescence()
+    cluster.run_to_quiescence()

@@ -1,4 +1,4 @@
-"""Which ends of an attempt are losses, on which the recovery owner of its job decides."""
+"""Which ends of an attempt are losses, decided by the recovery policy of its job."""
 
 import msgspec
 import pytest
@@ -55,7 +55,7 @@ def test_an_end_with_its_node_is_a_loss(state: AttemptState, flags: int, cause: 
         *((state, BY_DRAIN) for state in ENDS if state not in (LOST, STOPPED)),  # before it could be stopped
     ],
 )
-def test_an_end_of_its_own_a_request_and_a_preemption_are_no_losses(state: AttemptState, flags: int) -> None:
+def test_own_exits_requested_stops_and_preemptions_are_no_losses(state: AttemptState, flags: int) -> None:
     attempt, status = blocks(state, flags)
 
     assert not is_loss(attempt, status, 0)

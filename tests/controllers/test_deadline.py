@@ -1,4 +1,4 @@
-"""A job past its deadline ends as timed out, whatever it waits for; and is not looked at without end."""
+"""A job past its deadline ends as timed out, whatever it waits for; and its key is not decided endlessly."""
 
 import pytest
 
@@ -19,11 +19,13 @@ ONE = JobId("1")
 SOON: dict[str, int] = {"deadline_at_ms": WALL_MS + 10_000}
 
 
-def looks(made: Stage, spec: JobSpec, ms: int) -> int:
-    """How often its deadline is looked at within a time in which nothing happens."""
-    count, end_ms, at_ms = 0, made.now_ms + ms, made.now_ms
+def looks(cluster: Stage, spec: JobSpec, ms: int) -> int:
+    """Number of decisions on its deadline while nothing else happens."""
+    count, end_ms, at_ms = 0, cluster.now_ms + ms, cluster.now_ms
     while at_ms < end_ms:
-        plan = deadline.decide(made.mirror, spec.id, made.now._replace(ms=at_ms, wall_ms=WALL_MS + at_ms))
+        plan = deadline.decide(
+            cluster.mirror, spec.id, cluster.now._replace(ms=at_ms, wall_ms=WALL_MS + at_ms)
+        )
         count += 1
         if plan.wake_at_ms is None:
             break
@@ -34,22 +36,22 @@ def looks(made: Stage, spec: JobSpec, ms: int) -> int:
 
 @pytest.mark.parametrize("stop", [False, True])
 def test_a_paused_job_ends_at_its_deadline(stop: bool) -> None:
-    made = stage()
-    made.submit(job_spec(1, **SOON))
-    user_requests.pause(made, ONE, stop=stop)
-    made.wait(11_000)
+    cluster = stage()
+    cluster.submit(job_spec(1, **SOON))
+    user_requests.pause(cluster, ONE, stop=stop)
+    cluster.wait(11_000)
 
-    assert state(made) is JobState.TIMED_OUT
+    assert state(cluster) is JobState.TIMED_OUT
 
 
-def test_a_job_that_was_paused_before_it_began_ends_at_its_deadline() -> None:
-    made = stage(cpu=1)
-    made.submit(job_spec(2))
-    made.submit(job_spec(1, **SOON))
-    user_requests.pause(made, ONE, stop=False)
-    made.wait(11_000)
+def test_a_job_paused_before_its_start_ends_at_its_deadline() -> None:
+    cluster = stage(cpu=1)
+    cluster.submit(job_spec(2))
+    cluster.submit(job_spec(1, **SOON))
+    user_requests.pause(cluster, ONE, stop=False)
+    cluster.wait(11_000)
 
-    assert state(made) is JobState.TIMED_OUT
+    assert state(cluster) is JobState.TIMED_OUT
 
 
 def test_a_job_that_waits_for_its_cluster_ends_at_its_deadline() -> None:
@@ -63,30 +65,30 @@ def test_a_job_that_waits_for_its_cluster_ends_at_its_deadline() -> None:
     assert status.state is JobState.TIMED_OUT
 
 
-def test_a_deadline_that_is_taken_away_is_looked_at_no_more() -> None:
-    made = stage()
-    made.submit(job_spec(1, **SOON))
+def test_a_removed_deadline_is_not_checked_again() -> None:
+    cluster = stage()
+    cluster.submit(job_spec(1, **SOON))
     none = update.UpdateRequest({"deadline": None})
-    made.ask("apiserver", lambda view, now: update.update_job(view, ONE, none, user_requests.USER, now))
-    made.wait(20_000)
+    cluster.ask("apiserver", lambda view, now: update.update_job(view, ONE, none, user_requests.USER, now))
+    cluster.wait(20_000)
 
-    assert state(made) is JobState.ACTIVE
+    assert state(cluster) is JobState.ACTIVE
 
 
 def test_a_short_queue_timeout_of_a_job_that_runs_is_no_reason_to_poll() -> None:
-    made = stage()
+    cluster = stage()
     spec = job_spec(1, queue_timeout_seconds=0.001)
-    made.submit(spec)
+    cluster.submit(spec)
 
-    assert looks(made, spec, 10 * TICK_MS) <= 10
+    assert looks(cluster, spec, 10 * TICK_MS) <= 10
 
 
-def test_a_verdict_that_stands_is_not_looked_at_often() -> None:
+def test_a_standing_verdict_is_rarely_checked() -> None:
     """As if nothing acted on it."""
-    made = stage(cpu=1)
+    cluster = stage(cpu=1)
     spec = job_spec(1, queue_timeout_seconds=1, deadline_at_ms=WALL_MS + 600_000)
-    made.submit(job_spec(2))
-    made.submit(spec)
-    made.now_ms = 700_000
+    cluster.submit(job_spec(2))
+    cluster.submit(spec)
+    cluster.now_ms = 700_000
 
-    assert looks(made, spec, 60_000) <= 60
+    assert looks(cluster, spec, 60_000) <= 60

@@ -1,4 +1,4 @@
-"""Jobs that wait for others: what they wait for, when they begin, and when they never do."""
+"""Jobs with dependencies: what they wait for, when they start, and when they never do."""
 
 import pytest
 
@@ -16,7 +16,7 @@ MANY = 1_000
 
 
 def waiting(*others: Dependency) -> Mirror:
-    """Job 9 waits for these."""
+    """A mirror in which job 9 has these dependencies."""
     mirror = Mirror()
     for number in (1, 2):
         mirror.apply(job_spec(number))
@@ -45,7 +45,7 @@ def test_every_end_decides_every_condition(on: DependencyCondition, end_state: J
     assert decided == [("9", JobState.ACTIVE if begins[on] else JobState.CANCELED)]
 
 
-def test_nothing_happens_while_others_run() -> None:
+def test_nothing_happens_while_dependencies_run() -> None:
     mirror = waiting(Dependency(JobId("1")), Dependency(JobId("2")))
     mirror.apply(JobStatus(JobId("1"), JobState.SUCCEEDED))
 
@@ -53,7 +53,7 @@ def test_nothing_happens_while_others_run() -> None:
     assert dependencies.decide(mirror, "9", at(5)) == NO_CHANGE
 
 
-def test_the_first_condition_that_cannot_hold_ends_it_though_others_run() -> None:
+def test_the_first_failed_dependency_ends_the_job_although_others_run() -> None:
     mirror = waiting(Dependency(JobId("1")), Dependency(JobId("2")))
     mirror.apply(JobStatus(JobId("1"), JobState.FAILED))
     (status,) = dependencies.decide(mirror, "1", at(5)).puts
@@ -64,7 +64,7 @@ def test_the_first_condition_that_cannot_hold_ends_it_though_others_run() -> Non
     assert status.ended_at_ms is not None
 
 
-def test_of_a_job_that_is_gone_only_its_end_is_known() -> None:
+def test_only_the_end_state_of_an_expired_job_is_known() -> None:
     assert states(dependencies.decide(waiting(Dependency(JobId("7"))), "9", at(5))) == [
         ("9", JobState.CANCELED)
     ]
@@ -73,8 +73,8 @@ def test_of_a_job_that_is_gone_only_its_end_is_known() -> None:
     ) == [("9", JobState.ACTIVE)]
 
 
-def test_a_look_that_a_crash_cut_off_is_taken_again() -> None:
-    """The other's end is on disk, what follows from it is not."""
+def test_a_decision_interrupted_by_a_crash_is_repeated() -> None:
+    """The end of the dependency is durable, the start that follows from it is not."""
     mirror = waiting(Dependency(JobId("1")))
     mirror.apply(JobStatus(JobId("1"), JobState.SUCCEEDED))
 
@@ -82,7 +82,7 @@ def test_a_look_that_a_crash_cut_off_is_taken_again() -> None:
     assert states(dependencies.decide(mirror, "9", at(5))) == [("9", JobState.ACTIVE)]
 
 
-def test_who_has_begun_or_is_gone_is_not_waited_for_any_more() -> None:
+def test_started_or_deleted_dependents_are_ignored() -> None:
     mirror = waiting(Dependency(JobId("1")), Dependency(JobId("2")))
     assert mirror.dependents(JobId("1")) == ("9",)
     mirror.apply(JobStatus(JobId("9"), JobState.ACTIVE))
@@ -91,23 +91,23 @@ def test_who_has_begun_or_is_gone_is_not_waited_for_any_more() -> None:
 
 @pytest.mark.slow
 def test_a_chain_of_a_thousand_jobs_runs_in_order() -> None:
-    made = stage(cpu=1)
+    cluster = stage(cpu=1)
     for number in range(1, MANY + 1):
-        made.submit(job_spec(number, after=() if number == 1 else (Dependency(JobId(str(number - 1))),)))
+        cluster.submit(job_spec(number, after=() if number == 1 else (Dependency(JobId(str(number - 1))),)))
     for number in range(1, MANY + 1):
-        assert state(made, number) is JobState.ACTIVE
-        end(made, 0, 0, number)
+        assert state(cluster, number) is JobState.ACTIVE
+        end(cluster, 0, 0, number)
 
-    assert all(state(made, number) is JobState.SUCCEEDED for number in range(1, MANY + 1))
+    assert all(state(cluster, number) is JobState.SUCCEEDED for number in range(1, MANY + 1))
 
 
 def test_the_failure_of_the_first_ends_a_chain_of_a_thousand() -> None:
-    made = stage(cpu=1)
+    cluster = stage(cpu=1)
     for number in range(1, MANY + 1):
-        made.submit(job_spec(number, after=() if number == 1 else (Dependency(JobId(str(number - 1))),)))
-    end(made, 0, 1)
+        cluster.submit(job_spec(number, after=() if number == 1 else (Dependency(JobId(str(number - 1))),)))
+    end(cluster, 0, 1)
 
-    assert all(state(made, number) is JobState.CANCELED for number in range(2, MANY + 1))
+    assert all(state(cluster, number) is JobState.CANCELED for number in range(2, MANY + 1))
 
 
 def test_one_job_waits_for_a_thousand_and_a_thousand_for_one() -> None:
@@ -129,15 +129,15 @@ def test_one_job_waits_for_a_thousand_and_a_thousand_for_one() -> None:
     assert states(dependencies.decide(mirror, one, at(0))) == [(name, JobState.ACTIVE) for name in later]
 
 
-def test_a_job_of_which_every_task_was_canceled_ends_before_its_turn_comes() -> None:
-    made = stage()
-    made.submit(job_spec(1))
-    made.submit(job_spec(2, count=2, after=(Dependency(JobId("1")),)))
-    made.put(JobIntent(JobId("2"), cancel_tasks={0: False}, reason="not needed"))
-    made.run_to_quiescence()
-    before = state(made, 2)
-    made.put(JobIntent(JobId("2"), cancel_tasks={0: False, 1: True}, reason="not needed"))
-    made.run_to_quiescence()
+def test_a_waiting_job_whose_tasks_were_all_canceled_ends() -> None:
+    cluster = stage()
+    cluster.submit(job_spec(1))
+    cluster.submit(job_spec(2, count=2, after=(Dependency(JobId("1")),)))
+    cluster.put(JobIntent(JobId("2"), cancel_tasks={0: False}, reason="not needed"))
+    cluster.run_to_quiescence()
+    before = state(cluster, 2)
+    cluster.put(JobIntent(JobId("2"), cancel_tasks={0: False, 1: True}, reason="not needed"))
+    cluster.run_to_quiescence()
 
-    assert (before, state(made, 2)) == (JobState.WAITING, JobState.CANCELED)
-    assert job(made, 2).status.reason == "not needed"  # type: ignore[union-attr]
+    assert (before, state(cluster, 2)) == (JobState.WAITING, JobState.CANCELED)
+    assert job(cluster, 2).status.reason == "not needed"  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""Jobs that ended expire by age, by number or by their own word; their submit keys a day later."""
+"""Ended jobs expire by age, by number or by their own retention; their submit keys a day later."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +17,7 @@ RULES = JobRetention(age_ms=HOUR_MS, jobs=10)
 
 
 def mirror_with(*ends: int | None, keep_seconds: float | None = None) -> Mirror:
-    """A job for each, that ended then; None: it has not."""
+    """One job per entry that ended at this time; None: it has not ended."""
     mirror = Mirror()
     for number, ended_ms in enumerate(ends, 1):
         job = JobId(str(number))
@@ -36,7 +36,7 @@ def apply(mirror: Mirror, plan: Plan) -> Plan:
     return plan
 
 
-def gone(plan: Plan) -> list[str]:
+def expired(plan: Plan) -> list[str]:
     return [record.id for record in plan.puts if isinstance(record, JobTombstone)]
 
 
@@ -46,23 +46,23 @@ def test_a_job_expires_when_it_is_old_and_not_while_it_runs() -> None:
     plan = apply(mirror, expire_jobs(mirror, RULES, Instant(HOUR_MS, 7)))
 
     assert before.puts == ()
-    assert gone(plan) == ["1"]
+    assert expired(plan) == ["1"]
     assert list(mirror.jobs) == ["2", "3"]
     assert mirror.ended_jobs.tombstones[JobId("1")].state == "succeeded"
     assert mirror.submitted("default", "k1") is not None
     assert plan.events[0].kind == "job.expired"
 
 
-def test_of_too_many_the_earliest_to_end_go() -> None:
+def test_the_earliest_ended_jobs_expire_when_there_are_too_many() -> None:
     mirror = mirror_with(*reversed(range(12)))
     fresh = Mirror()
     records: list[Record] = [*(job.spec for job in mirror.jobs.values()), *mirror.submit_keys.values()]
     fresh.load([*records, *(job.status for job in mirror.jobs.values() if job.status is not None)])
 
-    assert gone(expire_jobs(fresh, RULES, Instant(100, 0))) == ["12", "11"]
+    assert expired(expire_jobs(fresh, RULES, Instant(100, 0))) == ["12", "11"]
 
 
-def test_of_too_many_those_of_the_namespace_that_has_most_go() -> None:
+def test_the_namespace_with_most_jobs_expires_first_when_there_are_too_many() -> None:
     mirror = Mirror()
     owners = ["quiet"] * 2 + ["busy"] * 9 + ["other"] * 3
     for number, namespace in enumerate(owners, 1):
@@ -74,9 +74,9 @@ def test_of_too_many_those_of_the_namespace_that_has_most_go() -> None:
     records: list[Record] = [job.spec for job in mirror.jobs.values()]
     fresh.load([*records, *(job.status for job in mirror.jobs.values() if job.status is not None)])
 
-    assert gone(expire_jobs(fresh, RULES, Instant(100, 0))) == ["3", "4", "5", "6"]
-    assert gone(apply(mirror, expire_jobs(mirror, RULES, Instant(100, 0)))) == ["3", "4", "5", "6"]
-    assert gone(expire_jobs(mirror, RULES._replace(jobs=4), Instant(100, 0))) == [
+    assert expired(expire_jobs(fresh, RULES, Instant(100, 0))) == ["3", "4", "5", "6"]
+    assert expired(apply(mirror, expire_jobs(mirror, RULES, Instant(100, 0)))) == ["3", "4", "5", "6"]
+    assert expired(expire_jobs(mirror, RULES._replace(jobs=4), Instant(100, 0))) == [
         "7",
         "8",
         "9",
@@ -86,21 +86,21 @@ def test_of_too_many_those_of_the_namespace_that_has_most_go() -> None:
     ]
 
 
-def test_those_that_are_too_old_make_room_for_the_others() -> None:
+def test_expired_old_jobs_count_against_the_excess() -> None:
     mirror = mirror_with(*[0] * 3, *[HOUR_MS] * 9)
 
-    assert gone(expire_jobs(mirror, RULES, Instant(HOUR_MS, 0))) == ["1", "2", "3"]
+    assert expired(expire_jobs(mirror, RULES, Instant(HOUR_MS, 0))) == ["1", "2", "3"]
 
 
-def test_a_job_says_itself_how_long_it_is_kept() -> None:
+def test_a_job_sets_its_own_retention() -> None:
     mirror = mirror_with(0, keep_seconds=10)
 
-    assert gone(expire_jobs(mirror, RULES, Instant(9_999, 0))) == []
-    assert gone(expire_jobs(mirror, RULES, Instant(10_000, 0))) == ["1"]
-    assert gone(expire_jobs(mirror_with(0, keep_seconds=10_000), RULES, Instant(HOUR_MS, 0))) == []
+    assert expired(expire_jobs(mirror, RULES, Instant(9_999, 0))) == []
+    assert expired(expire_jobs(mirror, RULES, Instant(10_000, 0))) == ["1"]
+    assert expired(expire_jobs(mirror_with(0, keep_seconds=10_000), RULES, Instant(HOUR_MS, 0))) == []
 
 
-def test_a_submit_key_is_kept_for_a_day_after_its_job() -> None:
+def test_a_submit_key_is_retained_for_a_day_after_its_job() -> None:
     mirror = mirror_with(0)
     apply(mirror, expire_jobs(mirror, RULES, Instant(HOUR_MS, 0)))
     early = expire_jobs(mirror, RULES, Instant(HOUR_MS + TOMBSTONE_MS - 1, 0))
@@ -111,30 +111,30 @@ def test_a_submit_key_is_kept_for_a_day_after_its_job() -> None:
     assert (mirror.ended_jobs.tombstones, mirror.ended_jobs.key_of, mirror.submit_keys) == ({}, {}, {})
 
 
-def test_the_key_of_a_deleted_job_goes_as_well() -> None:
+def test_the_submit_key_of_a_deleted_job_expires_too() -> None:
     mirror = mirror_with(0)
     for part in ("spec", "status"):
         mirror.forget(Key(f"job/1/{part}"))
     plan = apply(mirror, expire_jobs(mirror, RULES, Instant(5, 0)))
     apply(mirror, expire_jobs(mirror, RULES, Instant(5 + TOMBSTONE_MS, 0)))
 
-    assert gone(plan) == ["1"]
+    assert expired(plan) == ["1"]
     assert mirror.submit_keys == {}
 
 
-def test_no_more_than_a_batch_goes_at_once_and_the_rest_soon_after() -> None:
+def test_one_batch_expires_at_a_time_and_the_next_soon_after() -> None:
     mirror = mirror_with(*range(EXPIRE_BATCH + 30))
     first = apply(mirror, expire_jobs(mirror, RULES, Instant(HOUR_MS * 2, 0)))
     second = apply(mirror, expire_jobs(mirror, RULES, Instant(HOUR_MS * 2, 0)))
 
-    assert len(gone(first)) == EXPIRE_BATCH
+    assert len(expired(first)) == EXPIRE_BATCH
     assert first.wake_at_ms == HOUR_MS * 2 + 100
-    assert len(gone(second)) == 30
+    assert len(expired(second)) == 30
     assert mirror.jobs == {}
 
 
 class Counted(dict[JobId, int]):
-    """A table that counts how many of its entries are looked at."""
+    """A dict that counts how many of its entries are read."""
 
     looks = 0
 
@@ -148,7 +148,7 @@ class Counted(dict[JobId, int]):
         return super().get(job, default)
 
 
-def test_jobs_whose_own_time_is_not_over_cost_nothing() -> None:
+def test_jobs_within_their_own_retention_cost_nothing() -> None:
     mirror = mirror_with(*range(2_000), keep_seconds=60.0)
     kept = mirror.ended_jobs.retained_until = Counted(mirror.ended_jobs.retained_until)
     assert not expire_jobs(mirror, JobRetention(), Instant(1, 0)).puts
@@ -156,11 +156,11 @@ def test_jobs_whose_own_time_is_not_over_cost_nothing() -> None:
     plan = expire_jobs(mirror, JobRetention(), Instant(60_004, 0))
 
     assert none_due == 0
-    assert sorted(gone(plan), key=int) == ["1", "2", "3", "4", "5"]
+    assert sorted(expired(plan), key=int) == ["1", "2", "3", "4", "5"]
     assert kept.looks <= 10
 
 
-def test_those_that_were_forgotten_or_kept_longer_are_not_due() -> None:
+def test_deleted_jobs_and_jobs_with_extended_retention_are_not_due() -> None:
     mirror = mirror_with(*range(200), keep_seconds=60.0)
     for number in range(2, 200):
         mirror.ended_jobs.forget(JobId(str(number)))

@@ -16,20 +16,20 @@ from tests.controllers.one_node_stage import job, stage
 ONE = JobId("1")
 
 
-def ended(made: Stage) -> JobStatus:
-    status = job(made).status
+def ended(cluster: Stage) -> JobStatus:
+    status = job(cluster).status
     assert status is not None
     assert status.ended
     return status
 
 
-def says(made: Stage, *claims: AttemptReport) -> None:
-    """Node a says so of its tasks, and holds them no longer."""
-    machine = made.machines["a"]
+def says(cluster: Stage, *claims: AttemptReport) -> None:
+    """Node a reports these ends of its tasks."""
+    machine = cluster.machines["a"]
     for claim in claims:
         machine.held.pop((ONE, claim.index))
         machine.unsaid.append((ONE, claim))
-    made.run_to_quiescence()
+    cluster.run_to_quiescence()
 
 
 def exited(index: int, code: int = 0, **more: Any) -> AttemptReport:
@@ -63,11 +63,11 @@ def exited(index: int, code: int = 0, **more: Any) -> AttemptReport:
 def test_a_job_of_one_task_ends_like_its_task(
     claim: AttemptReport, state: JobState, exit_code: int | None, signal: int | None, sentence: str
 ) -> None:
-    made = stage()
-    made.submit(job_spec())
-    says(made, claim)
+    cluster = stage()
+    cluster.submit(job_spec())
+    says(cluster, claim)
 
-    status = ended(made)
+    status = ended(cluster)
     assert (status.state, status.exit_code, status.signal, status.reason) == (
         state,
         exit_code,
@@ -77,72 +77,76 @@ def test_a_job_of_one_task_ends_like_its_task(
 
 
 def test_an_array_that_succeeded_says_how_many() -> None:
-    made = stage()
-    made.submit(job_spec(count=3))
-    says(made, *[exited(index) for index in range(3)])
+    cluster = stage()
+    cluster.submit(job_spec(count=3))
+    says(cluster, *[exited(index) for index in range(3)])
 
-    status = ended(made)
+    status = ended(cluster)
     assert (status.state, status.exit_code, status.reason) == (JobState.SUCCEEDED, 0, "all 3 tasks succeeded")
 
 
 def test_an_array_has_the_exit_code_of_the_lowest_index_that_did_not_succeed() -> None:
-    made = stage()
-    made.submit(job_spec(count=4))
-    says(made, exited(3, 30), exited(1, 10), exited(0), exited(2))
+    cluster = stage()
+    cluster.submit(job_spec(count=4))
+    says(cluster, exited(3, 30), exited(1, 10), exited(0), exited(2))
 
-    status = ended(made)
+    status = ended(cluster)
     assert (status.state, status.exit_code) == (JobState.FAILED, 10)
     assert status.reason == "2 of 4 tasks did not succeed: index 1, 3; the first: exit 10"
 
 
 def test_a_sentence_names_no_more_than_eight_indices() -> None:
-    made = stage(cpu=40)
-    made.submit(job_spec(count=40))
-    says(made, *[exited(index, index % 2) for index in range(40)])
+    cluster = stage(cpu=40)
+    cluster.submit(job_spec(count=40))
+    says(cluster, *[exited(index, index % 2) for index in range(40)])
 
-    assert ended(made).reason == (
+    assert ended(cluster).reason == (
         "20 of 40 tasks did not succeed: index 1, 3, 5, 7, 9, 11, 13, 15, ...; the first: exit 1"
     )
 
 
 def test_a_failure_outweighs_a_time_limit() -> None:
-    made = stage()
-    made.submit(job_spec(count=2))
-    says(made, AttemptReport(0, 1, ReportedState.TIMED_OUT), exited(1, 2))
+    cluster = stage()
+    cluster.submit(job_spec(count=2))
+    says(cluster, AttemptReport(0, 1, ReportedState.TIMED_OUT), exited(1, 2))
 
-    assert ended(made).state is JobState.FAILED
+    assert ended(cluster).state is JobState.FAILED
 
 
 def test_the_result_of_the_last_block_counts_like_that_of_the_first() -> None:
-    made = stage(cpu=1000)
-    made.submit(job_spec(count=BLOCK_TASKS + 2))
-    says(made, *[exited(index, 6 if index > BLOCK_TASKS else 0) for index in range(BLOCK_TASKS + 2)])
+    cluster = stage(cpu=1000)
+    cluster.submit(job_spec(count=BLOCK_TASKS + 2))
+    says(cluster, *[exited(index, 6 if index > BLOCK_TASKS else 0) for index in range(BLOCK_TASKS + 2)])
 
-    assert ended(made).reason == "1 of 258 tasks did not succeed: index 257; the first: exit 6"
-    assert ended(made).exit_code == 6
+    assert ended(cluster).reason == "1 of 258 tasks did not succeed: index 257; the first: exit 6"
+    assert ended(cluster).exit_code == 6
 
 
 def test_a_job_knows_when_it_started_and_ended() -> None:
-    made = stage()
-    made.submit(job_spec(count=2))
-    made.wait(5000)
-    says(made, exited(0, started_at_ms=WALL_MS + 70), exited(1, started_at_ms=WALL_MS + 30))
+    cluster = stage()
+    cluster.submit(job_spec(count=2))
+    cluster.wait(5000)
+    says(cluster, exited(0, started_at_ms=WALL_MS + 70), exited(1, started_at_ms=WALL_MS + 30))
 
-    assert (ended(made).started_at_ms, ended(made).ended_at_ms) == (WALL_MS + 30, WALL_MS + 5000)
+    assert (ended(cluster).started_at_ms, ended(cluster).ended_at_ms) == (WALL_MS + 30, WALL_MS + 5000)
 
 
 def test_a_canceled_array_has_no_exit_code_of_its_own() -> None:
-    made = stage()
-    made.submit(job_spec(count=3))
-    made.cancel(ONE)
+    cluster = stage()
+    cluster.submit(job_spec(count=3))
+    cluster.cancel(ONE)
 
-    assert (ended(made).state, ended(made).exit_code, ended(made).signal) == (JobState.CANCELED, None, None)
+    assert (ended(cluster).state, ended(cluster).exit_code, ended(cluster).signal) == (
+        JobState.CANCELED,
+        None,
+        None,
+    )
 
 
 def test_a_canceled_job_is_canceled_though_a_task_failed_before() -> None:
-    made = stage(cpu=2)
-    made.submit(job_spec(count=3))
-    says(made, exited(0, 4))
-    made.cancel(ONE, "enough")
+    cluster = stage(cpu=2)
+    cluster.submit(job_spec(count=3))
+    says(cluster, exited(0, 4))
+    cluster.cancel(ONE, "enough")
 
-    assert ended(made).state is JobState.CANCELED
+    assert ended(cluster).state is JobState.CANCELED

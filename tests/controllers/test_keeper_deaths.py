@@ -1,4 +1,4 @@
-"""Faults of the cluster cost pauses that grow; a task that kills keepers is held, its neighbours are not."""
+"""Faults of the cluster cost a growing backoff; a task that kills keepers is held, its neighbours are not."""
 
 import random
 
@@ -23,12 +23,12 @@ from tests.controllers.one_node_stage import job, stage
 CULPRIT, NEIGHBOUR = 1, 2
 
 
-def runs(made: Stage, number: int, index: int = 0) -> bool:
-    return any((JobId(str(number)), index) in machine.held for machine in made.machines.values())
+def runs(cluster: Stage, number: int, index: int = 0) -> bool:
+    return any((JobId(str(number)), index) in machine.held for machine in cluster.machines.values())
 
 
-def is_held(made: Stage, number: int) -> bool:
-    return job(made, number).task_counts.held > 0
+def is_held(cluster: Stage, number: int) -> bool:
+    return job(cluster, number).task_counts.held > 0
 
 
 def tries(entry: JobEntry) -> int:
@@ -37,131 +37,131 @@ def tries(entry: JobEntry) -> int:
     )
 
 
-def kill_keepers(made: Stage, culprit: int, until_held: int = 100) -> int:
-    """The culprit kills the keeper as soon as it runs, until it is held: how often it did."""
+def kill_keepers(cluster: Stage, culprit: int, until_held: int = 100) -> int:
+    """Let the culprit kill the keeper whenever it runs, until it is held; returns how often it did."""
     for deaths in range(until_held):
         for _ in range(FAULT_BACKOFF_MAX_MS // 100):
-            if runs(made, culprit) or is_held(made, culprit):
+            if runs(cluster, culprit) or is_held(cluster, culprit):
                 break
-            made.now_ms += 100
-            made.run_to_quiescence()
-        if is_held(made, culprit):
+            cluster.now_ms += 100
+            cluster.run_to_quiescence()
+        if is_held(cluster, culprit):
             return deaths
-        where = next(one for one in made.machines.values() if (JobId(str(culprit)), 0) in one.held)
-        where.lose_keeper(made.now.wall_ms)
-        made.now_ms += 5
-        made.run_to_quiescence()
+        where = next(one for one in cluster.machines.values() if (JobId(str(culprit)), 0) in one.held)
+        where.lose_keeper(cluster.now.wall_ms)
+        cluster.now_ms += 5
+        cluster.run_to_quiescence()
     raise AssertionError(f"not held after {until_held} deaths")
 
 
 def test_a_task_that_kills_its_keeper_is_held_and_says_why() -> None:
-    made = stage()
-    made.submit(job_spec(CULPRIT))
+    cluster = stage()
+    cluster.submit(job_spec(CULPRIT))
 
-    assert kill_keepers(made, CULPRIT) == QUARANTINE_KEEPER_DEATHS
-    assert job(made, CULPRIT).tasks[0].reasons == {0: "the keeper died 3 times while it ran there: on a"}
+    assert kill_keepers(cluster, CULPRIT) == QUARANTINE_KEEPER_DEATHS
+    assert job(cluster, CULPRIT).tasks[0].reasons == {0: "the keeper died 3 times while it ran there: on a"}
 
 
-def test_its_neighbours_on_every_node_are_not_held() -> None:
-    """Whatever pauses are drawn: those follow from the numbers of the jobs."""
+def test_neighbours_of_a_poison_task_are_not_held() -> None:
+    """For many jitters: they follow from the numbers of the jobs."""
     held = 0
     for number in range(2, 42):
-        made = stage()
-        made.submit(job_spec(number))
-        made.submit(job_spec(CULPRIT))
+        cluster = stage()
+        cluster.submit(job_spec(number))
+        cluster.submit(job_spec(CULPRIT))
 
-        assert kill_keepers(made, CULPRIT) <= 2 * QUARANTINE_KEEPER_DEATHS_TIED
-        held += is_held(made, number)
-        made.wait(FAULT_BACKOFF_MAX_MS)
-        assert is_held(made, number) or runs(made, number), "it goes on"
+        assert kill_keepers(cluster, CULPRIT) <= 2 * QUARANTINE_KEEPER_DEATHS_TIED
+        held += is_held(cluster, number)
+        cluster.wait(FAULT_BACKOFF_MAX_MS)
+        assert is_held(cluster, number) or runs(cluster, number), "it continues"
 
     assert held <= 1
 
 
 def test_deaths_that_a_held_task_explains_do_not_count_against_its_neighbour_later() -> None:
-    made = stage()
-    made.submit(job_spec(CULPRIT))
-    made.submit(job_spec(NEIGHBOUR))
-    kill_keepers(made, CULPRIT)
-    made.wait(FAULT_BACKOFF_MAX_MS)
-    assert runs(made, NEIGHBOUR)
-    made.submit(job_spec(3))
+    cluster = stage()
+    cluster.submit(job_spec(CULPRIT))
+    cluster.submit(job_spec(NEIGHBOUR))
+    kill_keepers(cluster, CULPRIT)
+    cluster.wait(FAULT_BACKOFF_MAX_MS)
+    assert runs(cluster, NEIGHBOUR)
+    cluster.submit(job_spec(3))
 
-    kill_keepers(made, 3)
+    kill_keepers(cluster, 3)
 
-    assert not is_held(made, NEIGHBOUR)
+    assert not is_held(cluster, NEIGHBOUR)
 
 
 def test_every_task_of_an_array_that_kills_keepers_is_held() -> None:
-    made = stage()
-    made.submit(job_spec(CULPRIT, count=3))
-    made.submit(job_spec(NEIGHBOUR))
+    cluster = stage()
+    cluster.submit(job_spec(CULPRIT, count=3))
+    cluster.submit(job_spec(NEIGHBOUR))
     for _ in range(3 * QUARANTINE_KEEPER_DEATHS_TIED):
-        made.wait(FAULT_BACKOFF_MAX_MS)
-        if not any(runs(made, CULPRIT, index) for index in range(3)):
+        cluster.wait(FAULT_BACKOFF_MAX_MS)
+        if not any(runs(cluster, CULPRIT, index) for index in range(3)):
             break
-        made.machines["a"].lose_keeper(made.now.wall_ms)
-        made.run_to_quiescence()
+        cluster.machines["a"].lose_keeper(cluster.now.wall_ms)
+        cluster.run_to_quiescence()
 
-    assert job(made, CULPRIT).task_counts.held == 3
+    assert job(cluster, CULPRIT).task_counts.held == 3
 
 
 def test_a_released_task_starts_with_a_clean_record() -> None:
-    made = stage()
-    made.submit(job_spec(CULPRIT))
-    kill_keepers(made, CULPRIT)
-    made.release(JobId(str(CULPRIT)))
-    assert runs(made, CULPRIT)
+    cluster = stage()
+    cluster.submit(job_spec(CULPRIT))
+    kill_keepers(cluster, CULPRIT)
+    cluster.release(JobId(str(CULPRIT)))
+    assert runs(cluster, CULPRIT)
 
-    assert kill_keepers(made, CULPRIT) == QUARANTINE_KEEPER_DEATHS
+    assert kill_keepers(cluster, CULPRIT) == QUARANTINE_KEEPER_DEATHS
 
 
-def lose(made: Stage, machine: StageMachine) -> None:
-    """The task is lost with its node, which is back at once as another boot."""
+def lose(cluster: Stage, machine: StageMachine) -> None:
+    """The task is lost with its node, which reconnects immediately with another boot id."""
     machine.crash()
-    made.call(machine)
+    cluster.call(machine)
 
 
-def test_the_first_loss_costs_no_pause_and_the_next_ones_do() -> None:
-    made = stage()
-    made.submit(job_spec(CULPRIT, retries=0))
-    machine = made.machines["a"]
+def test_only_repeated_losses_cost_a_backoff() -> None:
+    cluster = stage()
+    cluster.submit(job_spec(CULPRIT, retries=0))
+    machine = cluster.machines["a"]
 
-    lose(made, machine)
-    assert runs(made, CULPRIT)
-    lose(made, machine)
-    assert not runs(made, CULPRIT)
-    assert job(made, CULPRIT).phases[0] == bytes([Phase.PENDING])
-    made.wait(FAULT_BACKOFF_FIRST_MS)
-    assert runs(made, CULPRIT)
+    lose(cluster, machine)
+    assert runs(cluster, CULPRIT)
+    lose(cluster, machine)
+    assert not runs(cluster, CULPRIT)
+    assert job(cluster, CULPRIT).phases[0] == bytes([Phase.PENDING])
+    cluster.wait(FAULT_BACKOFF_FIRST_MS)
+    assert runs(cluster, CULPRIT)
 
 
-def test_a_try_that_lasted_ends_the_row() -> None:
-    made = stage()
-    made.submit(job_spec(CULPRIT))
-    machine = made.machines["a"]
+def test_a_try_that_lasted_resets_the_fault_count() -> None:
+    cluster = stage()
+    cluster.submit(job_spec(CULPRIT))
+    machine = cluster.machines["a"]
     for _ in range(5):
-        lose(made, machine)
-        made.wait(FAULT_BACKOFF_MAX_MS + FAULT_RESET_MS)
+        lose(cluster, machine)
+        cluster.wait(FAULT_BACKOFF_MAX_MS + FAULT_RESET_MS)
 
-    lose(made, machine)
-    assert runs(made, CULPRIT)
+    lose(cluster, machine)
+    assert runs(cluster, CULPRIT)
 
 
-def test_many_losses_in_a_row_are_few_tries_an_hour() -> None:
-    made = stage()
-    made.submit(job_spec(CULPRIT))
-    machine = made.machines["a"]
+def test_repeated_losses_lead_to_few_tries_per_hour() -> None:
+    cluster = stage()
+    cluster.submit(job_spec(CULPRIT))
+    machine = cluster.machines["a"]
     for _ in range(3600):
-        made.wait(1000)
-        if runs(made, CULPRIT):
-            lose(made, machine)
+        cluster.wait(1000)
+        if runs(cluster, CULPRIT):
+            lose(cluster, machine)
 
-    assert tries(job(made, CULPRIT)) <= 10 + 3600_000 // (FAULT_BACKOFF_MAX_MS // 2)
+    assert tries(job(cluster, CULPRIT)) <= 10 + 3600_000 // (FAULT_BACKOFF_MAX_MS // 2)
 
 
 @pytest.mark.parametrize("faults", range(2, 30))
-def test_pauses_double_to_a_bound(faults: int) -> None:
+def test_fault_backoff_doubles_up_to_a_bound(faults: int) -> None:
     names = [f"{number}/0/0" for number in random.Random(faults).sample(range(10**6), 100)]
     pauses = [fault_backoff_ms(faults, name) for name in names]
     whole_ms = min(FAULT_BACKOFF_MAX_MS, FAULT_BACKOFF_FIRST_MS * 2 ** (faults - 2))

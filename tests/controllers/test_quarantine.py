@@ -1,4 +1,4 @@
-"""Which tasks are suspected of taking nodes down."""
+"""Which tasks are suspected of taking down nodes."""
 
 import msgspec
 
@@ -17,11 +17,13 @@ from rota.testing.records import placed
 
 JOB = JobId("1")
 DOWN = AttemptEnd(AttemptState.LOST, cause=EndCause.NODE_DOWN)
-OLD = TaskBlock(JOB, 0, b"\0", b"\0\0", b"\0\0", bytes(8), downed={0: (NodeId("a"), NodeId("b"))})
+OLD = TaskBlock(
+    JOB, 0, b"\0", b"\0\0", b"\0\0", bytes(8), downed={0: (NodeId("a"), NodeId("b"))}, downed_ms={0: (0, 0)}
+)
 
 
 def lost(task: TaskBlock, node: str, now_ms: int, end: AttemptEnd = DOWN) -> tuple[TaskBlock, bool]:
-    """The block after the task was lost with this node, and whether it is suspect by that."""
+    """The block after the task was lost with this node, and whether the task is suspect now."""
     attempt = placed(AttemptBlock.new(JOB, 0, 1), [0], node)
     blame = Blame(Mirror(), BlockRecords(task, attempt, StatusBlock.new(JOB, 0, 1)), at(now_ms))
     judged = blame.record(end, 0)
@@ -41,26 +43,18 @@ def test_three_nodes_within_a_day_are_too_many() -> None:
     assert not after(("a", 0), ("b", 1000))
 
 
-def test_the_same_node_again_is_none_more() -> None:
+def test_the_same_node_counts_once() -> None:
     assert not after(("a", 0), ("b", 1000), ("a", 2000), ("b", 3000))
 
 
-def test_blame_fades() -> None:
+def test_old_losses_no_longer_count() -> None:
     assert not after(("a", 0), ("b", 1000), ("c", BLAME_MS))
     assert not after(*((f"n{number}", number * BLAME_MS // 2) for number in range(20)))
     assert after(("a", 0), ("b", BLAME_MS - 1000), ("c", BLAME_MS), ("d", BLAME_MS + 1000))
 
 
-def test_other_ends_are_nobodys_fault() -> None:
+def test_other_ends_are_not_blamed_on_the_task() -> None:
     task, suspect = lost(OLD, "c", 1000, AttemptEnd(AttemptState.LOST))
 
     assert not suspect
     assert task.downed == OLD.downed
-
-
-def test_losses_without_a_time_count_from_the_next_one_on() -> None:
-    """As an older release wrote them."""
-    assert lost(OLD, "c", 5 * BLAME_MS)[1]
-    task, _ = lost(OLD, "b", 5 * BLAME_MS)
-
-    assert not lost(task, "c", 6 * BLAME_MS)[1]

@@ -1,4 +1,4 @@
-"""An ended attempt is the end of its task, or another try: by whose fault it was and what the job allows."""
+"""An ended attempt ends its task or is retried, depending on the cause and on what the job permits."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from rota.model.shape import RunMode
 from rota.testing.builders import job_spec
 
 
-def test_success_is_success_whether_wished_any_more_or_not() -> None:
+def test_success_counts_whether_the_task_is_still_desired_or_not() -> None:
     assert decide_retry(job_spec(), AttemptEnd(AttemptState.SUCCEEDED), 0, wanted=True) == RetryOutcome(
         TaskEvent.SUCCEEDED
     )
@@ -41,13 +41,13 @@ def test_a_failure_is_tried_again_as_often_as_the_job_allows(
     assert verdict.counts_as_retry == (event is TaskEvent.RETRY)
 
 
-def test_a_failure_of_a_task_that_is_no_longer_wished_is_not_tried_again() -> None:
+def test_a_failure_of_a_canceled_task_is_not_retried() -> None:
     assert decide_retry(
         job_spec(retries=9), AttemptEnd(AttemptState.FAILED), 0, wanted=False
     ) == RetryOutcome(TaskEvent.RETRIES_EXHAUSTED)
 
 
-def test_the_pause_doubles_from_a_second_to_a_minute() -> None:
+def test_the_backoff_doubles_from_a_second_to_a_minute() -> None:
     even = Retry(jitter_percent=0)
 
     assert [backoff_ms(even, failures, "1/0/0") for failures in range(8)] == [
@@ -63,7 +63,7 @@ def test_the_pause_doubles_from_a_second_to_a_minute() -> None:
     assert backoff_ms(even, 1000, "1/0/0") == 60_000
 
 
-def test_pauses_differ_between_tasks_by_a_fifth_at_most_and_are_the_same_for_every_leader() -> None:
+def test_backoff_jitter_is_at_most_a_fifth_and_equal_for_every_leader() -> None:
     pauses = [backoff_ms(Retry(), 3, f"1/{index}/3") for index in range(1000)]
 
     assert pauses == [backoff_ms(Retry(), 3, f"1/{index}/3") for index in range(1000)]
@@ -72,7 +72,7 @@ def test_pauses_differ_between_tasks_by_a_fifth_at_most_and_are_the_same_for_eve
     assert len(set(pauses)) > 500
 
 
-def test_a_job_chooses_its_own_pauses() -> None:
+def test_a_job_chooses_its_own_backoff() -> None:
     patient = Retry(delay_ms=5_000, delay_max_ms=12_000, jitter_percent=0)
 
     assert [backoff_ms(patient, failures, "x") for failures in range(3)] == [5_000, 10_000, 12_000]
@@ -102,7 +102,7 @@ LATE = AttemptEnd(AttemptState.TIMED_OUT, signal=15)
         (Retry(fail_on=(0,)), [KILLED], [LATE]),
     ],
 )
-def test_a_job_says_which_failures_are_worth_a_retry(
+def test_a_job_chooses_which_failures_are_retried(
     retry: Retry, again: list[AttemptEnd], not_again: list[AttemptEnd]
 ) -> None:
     spec = job_spec(retries=1, retry=retry)
@@ -114,7 +114,7 @@ def test_a_job_says_which_failures_are_worth_a_retry(
     assert all(decide_retry(spec, end, 0, wanted=True).event is not TaskEvent.RETRY for end in not_again)
 
 
-def test_it_is_said_why_a_failure_is_not_tried_again_though_retries_are_left() -> None:
+def test_the_reason_says_why_a_failure_is_not_retried_although_retries_are_left() -> None:
     named = decide_retry(job_spec(retries=1, retry=Retry(fail_on=(3,))), EXIT_3, 0, wanted=True)
     unnamed = decide_retry(job_spec(retries=1, retry=Retry(codes=(4,))), EXIT_3, 0, wanted=True)
 
@@ -124,7 +124,7 @@ def test_it_is_said_why_a_failure_is_not_tried_again_though_retries_are_left() -
 
 
 @pytest.mark.parametrize("retry", [Retry(codes=(4,)), Retry(fail_on=(3,)), Retry(on=(Failure.OOM,))])
-def test_a_fault_of_the_cluster_is_free_whatever_the_job_wants_to_be_tried_again_for(retry: Retry) -> None:
+def test_a_fault_of_the_cluster_costs_no_retry_whatever_retry_on_says(retry: Retry) -> None:
     spec = job_spec(retry=retry)
 
     assert decide_retry(spec, AttemptEnd(AttemptState.LOST), 0, wanted=True) == RetryOutcome(TaskEvent.RETRY)
@@ -133,13 +133,13 @@ def test_a_fault_of_the_cluster_is_free_whatever_the_job_wants_to_be_tried_again
     )
 
 
-def test_a_time_limit_is_not_tried_again() -> None:
+def test_a_timeout_is_not_retried() -> None:
     assert decide_retry(
         job_spec(retries=9), AttemptEnd(AttemptState.TIMED_OUT), 0, wanted=True
     ) == RetryOutcome(TaskEvent.TIMED_OUT)
 
 
-def test_what_was_stopped_though_it_is_wanted_is_tried_again_for_free() -> None:
+def test_a_desired_task_that_was_stopped_is_retried_at_no_cost() -> None:
     assert decide_retry(job_spec(), AttemptEnd(AttemptState.STOPPED), 0, wanted=True) == RetryOutcome(
         TaskEvent.RETRY
     )
@@ -159,14 +159,12 @@ STOPPED_BY_NODE = AttemptEnd(AttemptState.STOPPED, left_with_node=True)
 
 @pytest.mark.parametrize("owner", OWNERS)
 @pytest.mark.parametrize("end", [AttemptEnd(AttemptState.LOST), STOPPED_BY_NODE])
-def test_each_recovery_owner_deals_with_every_loss_in_its_way_at_no_cost(
-    owner: Recovery, end: AttemptEnd
-) -> None:
+def test_each_recovery_policy_decides_every_loss_at_no_cost(owner: Recovery, end: AttemptEnd) -> None:
     assert decide_retry(job_spec(recovery=owner), end, 0, wanted=True) == RetryOutcome(OWNERS[owner])
 
 
 @pytest.mark.parametrize("owner", OWNERS)
-def test_a_loss_of_an_unwanted_task_is_not_recovered(owner: Recovery) -> None:
+def test_a_loss_of_a_canceled_task_is_not_recovered(owner: Recovery) -> None:
     spec = job_spec(recovery=owner)
 
     assert decide_retry(spec, AttemptEnd(AttemptState.LOST), 0, wanted=False) == RetryOutcome(
@@ -176,7 +174,7 @@ def test_a_loss_of_an_unwanted_task_is_not_recovered(owner: Recovery) -> None:
 
 
 @pytest.mark.parametrize("owner", OWNERS)
-def test_a_task_that_starts_once_ends_as_lost_under_every_owner(owner: Recovery) -> None:
+def test_an_at_most_once_task_ends_as_lost_under_every_recovery_policy(owner: Recovery) -> None:
     spec = job_spec(run=RunMode.AT_MOST_ONCE, recovery=owner)
 
     assert decide_retry(spec, AttemptEnd(AttemptState.LOST), 0, wanted=True) == RetryOutcome(
@@ -186,7 +184,7 @@ def test_a_task_that_starts_once_ends_as_lost_under_every_owner(owner: Recovery)
 
 
 @pytest.mark.parametrize("owner", OWNERS)
-def test_a_stop_by_request_is_no_matter_of_the_recovery_owner(owner: Recovery) -> None:
+def test_a_requested_stop_does_not_concern_the_recovery_policy(owner: Recovery) -> None:
     spec = job_spec(recovery=owner)
 
     assert decide_retry(spec, AttemptEnd(AttemptState.STOPPED), 0, wanted=True) == RetryOutcome(
@@ -203,13 +201,13 @@ def test_a_stop_by_request_is_no_matter_of_the_recovery_owner(owner: Recovery) -
         AttemptState.TIMED_OUT,
     ],
 )
-def test_what_may_start_once_only_is_never_tried_again(ended: AttemptState) -> None:
+def test_an_at_most_once_task_is_never_retried(ended: AttemptState) -> None:
     spec = job_spec(run=RunMode.AT_MOST_ONCE, retries=5)
 
     assert decide_retry(spec, AttemptEnd(ended), 0, wanted=True).event is not TaskEvent.RETRY
 
 
-def test_what_may_start_once_only_and_was_stopped_by_its_node_is_lost_not_canceled() -> None:
+def test_an_at_most_once_task_stopped_by_its_node_is_lost_not_canceled() -> None:
     spec = job_spec(run=RunMode.AT_MOST_ONCE)
 
     assert decide_retry(spec, AttemptEnd(AttemptState.STOPPED), 0, wanted=True) == RetryOutcome(
@@ -220,7 +218,7 @@ def test_what_may_start_once_only_and_was_stopped_by_its_node_is_lost_not_cancel
     )
 
 
-def test_every_end_of_a_try_has_a_verdict_and_nothing_else_has() -> None:
+def test_every_end_of_a_try_has_an_outcome_and_no_other_state_has() -> None:
     ends = {state for state in AttemptState if state >= ATTEMPT_FIRST_END} - NOT_STARTED
     for state in AttemptState:
         if state in ends:

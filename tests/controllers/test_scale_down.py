@@ -1,4 +1,4 @@
-"""A job of which fewer tasks are wanted, and then more again."""
+"""A job is scaled down, and then up again."""
 
 import pytest
 
@@ -19,125 +19,125 @@ from tests.controllers.one_node_stage import end, job, stage, state
 ONE = JobId("1")
 
 
-def resize(made: Stage, count: int) -> None:
-    user_requests.resize(made, ONE, count)
+def resize(cluster: Stage, count: int) -> None:
+    user_requests.resize(cluster, ONE, count)
 
 
-def running(made: Stage) -> list[int]:
-    return sorted(index for machine in made.machines.values() for _, index in machine.held)
+def running(cluster: Stage) -> list[int]:
+    return sorted(index for machine in cluster.machines.values() for _, index in machine.held)
 
 
-def phases(made: Stage) -> list[Phase]:
-    return [Phase(phase) for block in sorted(job(made).phases) for phase in job(made).phases[block]]
+def phases(cluster: Stage) -> list[Phase]:
+    return [Phase(phase) for block in sorted(job(cluster).phases) for phase in job(cluster).phases[block]]
 
 
-def test_a_service_of_fewer_tasks_stops_those_with_the_highest_numbers() -> None:
-    made = stage()
-    made.submit(job_spec(count=4, kind=JobKind.SERVICE))
-    resize(made, 2)
+def test_scale_down_stops_the_highest_indices() -> None:
+    cluster = stage()
+    cluster.submit(job_spec(count=4, kind=JobKind.SERVICE))
+    resize(cluster, 2)
 
-    assert running(made) == [0, 1]
-    assert phases(made)[2:] == [Phase.CANCELED] * 2
-    assert state(made) is JobState.ACTIVE
-
-
-def test_of_more_tasks_the_same_run_again_by_later_attempts() -> None:
-    made = stage(cpu=6)
-    made.submit(job_spec(count=4, kind=JobKind.SERVICE))
-    resize(made, 2)
-    resize(made, 5)
-
-    assert running(made) == [0, 1, 2, 3, 4]
-    assert list(ints(job(made).attempts[0], "number")) == [1, 1, 2, 2, 1]
-    assert job(made).spec.size == 5
+    assert running(cluster) == [0, 1]
+    assert phases(cluster)[2:] == [Phase.CANCELED] * 2
+    assert state(cluster) is JobState.ACTIVE
 
 
-def test_what_waits_is_over_without_a_record_and_waits_again_as_before() -> None:
-    """Of a million tasks, too, nothing is written but the spec."""
-    made = stage(cpu=1)
-    made.submit(job_spec(count=3 * BLOCK_TASKS))
-    resize(made, 2)
-    fewer = job(made).task_counts.pending
-    over = job(made).task_counts.ended
-    resize(made, BLOCK_TASKS)
+def test_scale_up_restarts_the_same_tasks_with_later_attempts() -> None:
+    cluster = stage(cpu=6)
+    cluster.submit(job_spec(count=4, kind=JobKind.SERVICE))
+    resize(cluster, 2)
+    resize(cluster, 5)
+
+    assert running(cluster) == [0, 1, 2, 3, 4]
+    assert list(ints(job(cluster).attempts[0], "number")) == [1, 1, 2, 2, 1]
+    assert job(cluster).spec.size == 5
+
+
+def test_scaled_down_pending_tasks_need_no_record_and_are_pending_again_after_scale_up() -> None:
+    """Even for a million tasks nothing is written but the spec."""
+    cluster = stage(cpu=1)
+    cluster.submit(job_spec(count=3 * BLOCK_TASKS))
+    resize(cluster, 2)
+    fewer = job(cluster).task_counts.pending
+    over = job(cluster).task_counts.ended
+    resize(cluster, BLOCK_TASKS)
 
     assert (fewer, over) == (1, 3 * BLOCK_TASKS - 2)
-    assert job(made).tasks == {}
-    assert job(made).task_counts.pending == BLOCK_TASKS - 1
-    assert job(made).ready(made.now.ms, 2) == [1, 2]
+    assert job(cluster).tasks == {}
+    assert job(cluster).task_counts.pending == BLOCK_TASKS - 1
+    assert job(cluster).ready(cluster.now.ms, 2) == [1, 2]
 
 
-def test_what_was_canceled_while_it_was_wanted_does_not_begin_when_more_are_wanted_again() -> None:
-    made = stage()
-    made.submit(job_spec(count=4))
-    resize(made, 2)
-    made.put(JobIntent(ONE, cancel_tasks={3: False}))
-    resize(made, 4)
+def test_a_canceled_task_does_not_start_after_scale_up() -> None:
+    cluster = stage()
+    cluster.submit(job_spec(count=4))
+    resize(cluster, 2)
+    cluster.put(JobIntent(ONE, cancel_tasks={3: False}))
+    resize(cluster, 4)
 
-    assert running(made) == [0, 1, 2]
-    assert phases(made)[3] is Phase.CANCELED
+    assert running(cluster) == [0, 1, 2]
+    assert phases(cluster)[3] is Phase.CANCELED
 
 
-def test_a_job_ends_with_what_was_taken_back_of_the_tasks_beyond() -> None:
-    made = stage(cpu=2)
-    made.submit(job_spec(count=2))
-    end(made, 0, 0)
-    made.cut(made.machines["a"])
-    resize(made, 1)
-    before = state(made)
-    status = Draft(job(made).statuses[0])
+def test_a_job_ends_when_offers_of_scaled_down_tasks_are_withdrawn() -> None:
+    cluster = stage(cpu=2)
+    cluster.submit(job_spec(count=2))
+    end(cluster, 0, 0)
+    cluster.cut(cluster.machines["a"])
+    resize(cluster, 1)
+    before = state(cluster)
+    status = Draft(job(cluster).statuses[0])
     status["state"][1] = AttemptState.WITHDRAWN
-    made.ask("watcher", lambda *_: Plan((status.done(),)))
+    cluster.ask("watcher", lambda *_: Plan((status.done(),)))
 
-    assert (before, state(made)) == (JobState.ACTIVE, JobState.SUCCEEDED)
-
-
-def test_the_result_is_that_of_the_tasks_that_were_wanted() -> None:
-    made = stage()
-    made.submit(job_spec(count=4))
-    resize(made, 2)
-    end(made, 0, 0)
-    end(made, 1, 0)
-
-    assert state(made) is JobState.SUCCEEDED
-    assert job(made).status.reason == "all 2 tasks succeeded"  # type: ignore[union-attr]
+    assert (before, state(cluster)) == (JobState.ACTIVE, JobState.SUCCEEDED)
 
 
-def test_a_job_whose_other_tasks_have_ended_ends_when_no_more_are_wanted() -> None:
-    made = stage(cpu=1)
-    made.submit(job_spec(count=3))
-    end(made, 0, 0)
-    end(made, 1, 1)
-    resize(made, 2)
+def test_scaled_down_tasks_do_not_count_in_the_result() -> None:
+    cluster = stage()
+    cluster.submit(job_spec(count=4))
+    resize(cluster, 2)
+    end(cluster, 0, 0)
+    end(cluster, 1, 0)
 
-    assert state(made) is JobState.FAILED
-    assert running(made) == []
-
-
-def test_a_task_that_starts_once_ever_is_not_started_again() -> None:
-    made = stage()
-    made.submit(job_spec(count=2, run=RunMode.AT_MOST_ONCE))
-    resize(made, 1)
-    resize(made, 2)
-
-    assert running(made) == [0]
-    assert job(made).tasks[0].state[1] == TaskState.CANCELED
+    assert state(cluster) is JobState.SUCCEEDED
+    assert job(cluster).status.reason == "all 2 tasks succeeded"  # type: ignore[union-attr]
 
 
-def test_a_task_that_its_user_canceled_stays_so_when_more_are_wanted() -> None:
-    made = stage()
-    made.submit(job_spec(count=3, kind=JobKind.SERVICE))
-    made.put(JobIntent(ONE, cancel_tasks={2: False}))
-    made.run_to_quiescence()
-    resize(made, 1)
-    resize(made, 3)
+def test_scale_down_ends_a_job_whose_other_tasks_have_ended() -> None:
+    cluster = stage(cpu=1)
+    cluster.submit(job_spec(count=3))
+    end(cluster, 0, 0)
+    end(cluster, 1, 1)
+    resize(cluster, 2)
 
-    assert running(made) == [0, 1]
+    assert state(cluster) is JobState.FAILED
+    assert running(cluster) == []
 
 
-def test_a_gang_has_as_many_tasks_as_it_began_with() -> None:
-    made = stage()
-    made.submit(job_spec(count=3, gang=True))
+def test_an_at_most_once_task_is_not_started_again() -> None:
+    cluster = stage()
+    cluster.submit(job_spec(count=2, run=RunMode.AT_MOST_ONCE))
+    resize(cluster, 1)
+    resize(cluster, 2)
+
+    assert running(cluster) == [0]
+    assert job(cluster).tasks[0].state[1] == TaskState.CANCELED
+
+
+def test_a_task_canceled_by_its_user_stays_canceled_after_scale_up() -> None:
+    cluster = stage()
+    cluster.submit(job_spec(count=3, kind=JobKind.SERVICE))
+    cluster.put(JobIntent(ONE, cancel_tasks={2: False}))
+    cluster.run_to_quiescence()
+    resize(cluster, 1)
+    resize(cluster, 3)
+
+    assert running(cluster) == [0, 1]
+
+
+def test_a_gang_cannot_be_scaled() -> None:
+    cluster = stage()
+    cluster.submit(job_spec(count=3, gang=True))
 
     with pytest.raises(BadField, match="a gang starts together"):
-        resize(made, 2)
+        resize(cluster, 2)

@@ -25,8 +25,8 @@ def busy() -> Rounds:
     add_job(mirror, job_spec(2, needs={"gpu": 500}))
     add_job(mirror, job_spec(3, needs={"cpu": 64_000}))
     rounds.go()
-    rounds.said("a", 1, ReportedState.EXITED, (0, 1), exit_code=0, ran_us=1_000_000)
-    rounds.said("a", 2, ReportedState.REFUSED, (0, 1), reason="no such directory")
+    rounds.report("a", 1, ReportedState.EXITED, (0, 1), exit_code=0, ran_us=1_000_000)
+    rounds.report("a", 2, ReportedState.REFUSED, (0, 1), reason="no such directory")
     mirror.apply(JobStatus(add_job(mirror, job_spec(4)), JobState.CANCELED))
     return rounds
 

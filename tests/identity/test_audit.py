@@ -67,7 +67,7 @@ def test_only_the_owner_can_read_it(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "made").stat().st_mode) == 0o700
 
 
-def test_a_link_in_its_place_is_refused_at_the_start(tmp_path: Path) -> None:
+def test_a_symlink_in_its_place_is_refused_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "audit.jsonl").symlink_to(tmp_path / "elsewhere")
 
     with pytest.raises(OSError, match="symbolic link"):
@@ -115,7 +115,7 @@ def test_a_full_disk_is_counted_and_not_raised() -> None:
     assert log.dropped == 2
 
 
-def test_a_line_torn_by_a_full_disk_spoils_no_other(tmp_path: Path) -> None:
+def test_a_line_torn_by_a_full_disk_damages_no_other(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     log = AuditLog(path)
     log.write(entry("one"))
@@ -134,7 +134,7 @@ def test_a_line_torn_by_a_full_disk_spoils_no_other(tmp_path: Path) -> None:
     assert len(whole) == 3
 
 
-def test_a_line_torn_by_a_crash_spoils_no_other(tmp_path: Path) -> None:
+def test_a_line_torn_by_a_crash_damages_no_other(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     path.write_text('{"at_ms": 1, "wh')
     AuditLog(path).write(entry("two"))
@@ -142,7 +142,7 @@ def test_a_line_torn_by_a_crash_spoils_no_other(tmp_path: Path) -> None:
     assert json.loads(path.read_text().splitlines()[1])["target"] == "two"
 
 
-def test_a_vanished_directory_is_counted_and_comes_back_by_itself(tmp_path: Path) -> None:
+def test_lines_lost_with_a_missing_directory_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "logs" / "audit.jsonl"
     log = AuditLog(path)
     path.unlink()
@@ -170,7 +170,7 @@ def refusal(origin: str, who: str = "", action: str = "GET") -> AuditEntry:
     )
 
 
-def test_refusals_alike_are_two_lines_whatever_their_number(tmp_path: Path) -> None:
+def test_equal_refusals_are_two_lines_whatever_their_number(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     log = AuditLog(path)
     for number in range(5000):
@@ -188,7 +188,7 @@ def test_refusals_alike_are_two_lines_whatever_their_number(tmp_path: Path) -> N
     ]
 
 
-def test_refusals_of_endless_kinds_are_kept_apart_up_to_a_number(tmp_path: Path) -> None:
+def test_kinds_of_refusals_are_counted_apart_up_to_a_limit(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     log = AuditLog(path)
     for number in range(AUDIT_KINDS_MAX + 500):
@@ -214,7 +214,7 @@ def test_counts_are_written_when_their_interval_is_over(
     assert [line.get("count", 1) for line in lines(path)] == [1, 2, 1]
 
 
-def test_a_file_that_is_full_is_set_aside_and_the_oldest_is_removed(
+def test_a_full_file_is_rotated_and_the_oldest_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(audit, "AUDIT_FILE_BYTES", 1000)
@@ -225,8 +225,11 @@ def test_a_file_that_is_full_is_set_aside_and_the_oldest_is_removed(
     log.close()
 
     kept = sorted(tmp_path.iterdir(), key=lambda one: one.name)
-    assert [one.name for one in kept] == ["audit.jsonl", *(f"audit.jsonl.{n}" for n in range(1, AUDIT_FILES))]
-    assert all(one.stat().st_size <= 1000 and stat.S_IMODE(one.stat().st_mode) == 0o600 for one in kept)
-    newest = [line["target"] for one in [path, kept[1]] for line in reversed(lines(one))]
+    assert [file.name for file in kept] == [
+        "audit.jsonl",
+        *(f"audit.jsonl.{n}" for n in range(1, AUDIT_FILES)),
+    ]
+    assert all(file.stat().st_size <= 1000 and stat.S_IMODE(file.stat().st_mode) == 0o600 for file in kept)
+    newest = [line["target"] for file in [path, kept[1]] for line in reversed(lines(file))]
     assert newest == [f"job {number}" for number in range(199, 199 - len(newest), -1)]
     assert log.dropped == 0

@@ -73,7 +73,7 @@ def test_a_shared_directory_is_refused_and_left_alone(tmp_path: Path, now: datet
     assert stat.S_IMODE(shared.stat().st_mode) == 0o1777
 
 
-def test_a_ca_half_made_in_a_crash_is_made_anew(tmp_path: Path, now: datetime) -> None:
+def test_a_ca_half_made_before_a_crash_is_made_again(tmp_path: Path, now: datetime) -> None:
     directory = tmp_path / "ca"
     CertificateAuthority.open(directory, now)
     (directory / "ca.pem").unlink()
@@ -138,7 +138,7 @@ def test_many_first_starts_at_once_make_one_ca(tmp_path: Path, now: datetime) ->
     assert len(set(made)) == 1
 
 
-def test_a_node_certificate_says_what_the_server_said_and_nothing_of_the_request(
+def test_a_node_certificate_takes_only_the_key_from_the_request(
     authority: CertificateAuthority, now: datetime
 ) -> None:
     lies = (
@@ -238,7 +238,7 @@ def test_a_request_for_a_key_its_sender_does_not_hold_is_refused(
 @pytest.mark.parametrize(
     "rubbish", [b"", b"hello", b"\xff" * 100, b"-----BEGIN CERTIFICATE REQUEST-----\nAA\n"]
 )
-def test_what_is_no_request_is_refused(
+def test_an_invalid_signing_request_is_refused(
     authority: CertificateAuthority, now: datetime, rubbish: bytes
 ) -> None:
     with pytest.raises(IdentityRefused, match="csr: expected a PEM"):

@@ -9,21 +9,21 @@ MINUTE_MS = 60_000
 NOON_MS = 12 * 60 * MINUTE_MS
 
 
-def test_the_last_use_is_known_after_a_restart_and_forgotten_with_the_token(tmp_path: Path) -> None:
+def test_the_last_use_survives_a_restart_and_is_deleted_with_the_token(tmp_path: Path) -> None:
     vault = Vault.open(tmp_path)
-    used, unused, gone = (vault.make_api_token(name, Role.VIEWER, ("*",), 0) for name in ("a", "b", "c"))
+    used, unused, revoked = (vault.make_api_token(name, Role.VIEWER, ("*",), 0) for name in ("a", "b", "c"))
     ids = {token.name: token.id for token in vault.list_api_tokens()}
-    for secret in (used, gone, "rota_wrong"):
+    for secret in (used, revoked, "rota_wrong"):
         vault.authenticate(secret, NOON_MS + 1234)
     vault.revoke_api_token(ids["c"])
     vault.last_uses.write()
     again = Vault.open(tmp_path).last_uses
 
     assert unused
-    assert [again.of(ids[name]) for name in "abc"] == [NOON_MS, None, None]
+    assert [again.get(ids[name]) for name in "abc"] == [NOON_MS, None, None]
 
 
-def test_a_damaged_file_costs_the_times_and_nothing_else(tmp_path: Path) -> None:
+def test_a_damaged_file_loses_the_times_of_use_only(tmp_path: Path) -> None:
     vault = Vault.open(tmp_path)
     secret = vault.make_api_token("a", Role.VIEWER, ("*",), 0)
     (tmp_path / "last-used.json").write_text("{")

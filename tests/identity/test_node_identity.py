@@ -200,7 +200,7 @@ def test_a_certificate_of_another_ca_is_refused(
         store_identity(node, cert_pem, authority.ca_pem)
 
 
-def test_a_damaged_certificate_file_is_refused_with_the_way_out(
+def test_a_damaged_certificate_file_is_refused_with_a_remedy(
     node: Path, authority: CertificateAuthority, now: datetime
 ) -> None:
     join(node, authority, now)
@@ -213,7 +213,7 @@ def test_a_damaged_certificate_file_is_refused_with_the_way_out(
             load_identity(node)
 
 
-def test_a_lost_or_damaged_key_is_refused_with_the_way_out(
+def test_a_lost_or_damaged_key_is_refused_with_a_remedy(
     node: Path, authority: CertificateAuthority, now: datetime
 ) -> None:
     cert_pem = authority.sign_node(make_request(node), "n-17", "laptop", now)

@@ -90,7 +90,7 @@ def test_a_client_that_knows_the_old_ca_alone_trusts_the_server_until_the_next_r
     assert steps == [True, True, True, True, False]
 
 
-def test_after_a_leak_nothing_of_before_counts(
+def test_after_a_replacement_nothing_signed_before_is_trusted(
     authority: CertificateAuthority, tmp_path: Path, now: datetime
 ) -> None:
     node, known = joined(authority, tmp_path / "node", now), authority.ca_pem
@@ -107,11 +107,11 @@ def test_after_a_leak_nothing_of_before_counts(
     assert shake(server, fresh, ca_pem=fresh.ca_pem).accepted
     assert authority.seals().unseal("n1", sealed) is None
     assert not set(secrets) & set(authority.api_secrets("ci", "key"))
-    with pytest.raises(IdentityRefused, match="for which none"):
+    with pytest.raises(IdentityRefused, match="no trusted one vouches"):
         trusting(node, authority.bundle.pem)
 
 
-def test_what_was_signed_with_a_secret_is_accepted_until_the_next_rotation_is_finished(
+def test_a_signature_is_accepted_until_the_next_rotation_is_finished(
     authority: CertificateAuthority, now: datetime
 ) -> None:
     tokens, seals = authority.task_tokens(), authority.seals()
@@ -143,7 +143,7 @@ def test_secrets_of_a_ca_that_was_never_rotated_are_those_of_releases_before_rot
     assert not (tmp_path / "ca" / "ca.json").exists()
 
 
-def test_a_node_takes_no_ca_for_which_none_that_it_trusts_vouches(
+def test_a_node_accepts_no_ca_that_no_trusted_one_vouches_for(
     authority: CertificateAuthority, tmp_path: Path, now: datetime
 ) -> None:
     node = joined(authority, tmp_path / "node", now)
@@ -152,7 +152,7 @@ def test_a_node_takes_no_ca_for_which_none_that_it_trusts_vouches(
     forged = authority.bundle.roots_pem + other.bundle.pem
 
     for bundle in (other.bundle.pem, forged):
-        with pytest.raises(IdentityRefused, match="for which none"):
+        with pytest.raises(IdentityRefused, match="no trusted one vouches"):
             trusting(node, bundle)
         renewal = Renewal(node)
         certificate = other.sign_node(renewal.request, "n-17", "laptop", now)
@@ -163,12 +163,12 @@ def test_a_node_takes_no_ca_for_which_none_that_it_trusts_vouches(
 
 
 @pytest.mark.parametrize("rubbish", [b"", b"rubbish", b"-----BEGIN CERTIFICATE-----\nAA\n", b"\xff" * 99])
-def test_what_is_no_bundle_is_refused(rubbish: bytes) -> None:
+def test_an_invalid_bundle_is_refused(rubbish: bytes) -> None:
     with pytest.raises(IdentityRefused):
         Bundle.parse(rubbish)
 
 
-def test_a_bundle_holds_certificates_of_authorities_alone_and_few_of_them(
+def test_a_bundle_holds_only_a_few_certificates_of_authorities(
     authority: CertificateAuthority, tmp_path: Path, now: datetime
 ) -> None:
     node = joined(authority, tmp_path / "node", now)
@@ -178,7 +178,7 @@ def test_a_bundle_holds_certificates_of_authorities_alone_and_few_of_them(
             Bundle.parse(pem)
 
 
-def test_a_node_keeps_what_it_has_learned(
+def test_a_node_stores_the_cas_it_follows(
     authority: CertificateAuthority, tmp_path: Path, now: datetime
 ) -> None:
     directory = tmp_path / "node"
@@ -195,7 +195,7 @@ def test_a_node_keeps_what_it_has_learned(
     assert (len(last.bundle.roots), len(last.bundle.links), last.is_current) == (2, 1, True)
 
 
-def test_a_watcher_follows_as_a_node_does(
+def test_a_watcher_follows_a_rotation_like_a_node(
     authority: CertificateAuthority, tmp_path: Path, now: datetime
 ) -> None:
     asked = WatcherRequest()
@@ -205,11 +205,11 @@ def test_a_watcher_follows_as_a_node_does(
     learned = held.trusting(authority.bundle.pem)
 
     assert (held.is_current, learned.is_current) == (True, False)
-    with pytest.raises(IdentityRefused, match="for which none"):
+    with pytest.raises(IdentityRefused, match="no trusted one vouches"):
         held.trusting(other.bundle.pem)
 
 
-def test_one_rotation_at_a_time(authority: CertificateAuthority, now: datetime) -> None:
+def test_only_one_rotation_is_in_progress_at_a_time(authority: CertificateAuthority, now: datetime) -> None:
     with pytest.raises(NotRotating):
         authority.finish(now)
     authority.rotate(now, OVERLAP)
@@ -231,7 +231,7 @@ Step = Callable[[CertificateAuthority, datetime], object]
         lambda authority, now: authority.replace(now),
     ],
 )
-def test_a_crash_between_the_files_is_mended_at_the_next_start(
+def test_a_crash_between_the_files_is_repaired_at_the_next_start(
     tmp_path: Path, now: datetime, step: Step
 ) -> None:
     """`ca.json` counts; the two files beside it are copies, which an earlier crash has left as they were."""
@@ -249,7 +249,7 @@ def test_a_crash_between_the_files_is_mended_at_the_next_start(
     assert (directory / "ca.key").read_bytes() != before["ca.key"]
 
 
-def test_what_a_crash_has_left_half_written_is_removed(tmp_path: Path, now: datetime) -> None:
+def test_a_partial_file_left_by_a_crash_is_removed(tmp_path: Path, now: datetime) -> None:
     """It may hold keys. Nothing of the rotation has happened."""
     directory = tmp_path / "ca"
     authority = CertificateAuthority.open(directory, now)
@@ -261,7 +261,7 @@ def test_what_a_crash_has_left_half_written_is_removed(tmp_path: Path, now: date
     assert not list(directory.glob("*.new")) + list(directory.glob(".*.new"))
 
 
-def test_a_change_that_cannot_be_published_has_not_happened(
+def test_a_change_that_cannot_be_published_has_no_effect(
     authority: CertificateAuthority, now: datetime
 ) -> None:
     def refuse(_: keyring.Keyring) -> None:
@@ -275,9 +275,7 @@ def test_a_change_that_cannot_be_published_has_not_happened(
     assert not authority.has_rotated
 
 
-def test_the_old_key_is_gone_from_the_disk_when_the_rotation_is_finished(
-    tmp_path: Path, now: datetime
-) -> None:
+def test_the_old_key_is_deleted_when_the_rotation_is_finished(tmp_path: Path, now: datetime) -> None:
     directory = tmp_path / "ca"
     authority = CertificateAuthority.open(directory, now)
     key = (directory / "ca.key").read_text()
@@ -289,7 +287,7 @@ def test_the_old_key_is_gone_from_the_disk_when_the_rotation_is_finished(
     assert all(key.encode() not in file.read_bytes() for file in directory.iterdir())
 
 
-def test_a_damaged_keyring_is_told_and_not_replaced(tmp_path: Path, now: datetime) -> None:
+def test_a_damaged_keyring_is_reported_and_not_replaced(tmp_path: Path, now: datetime) -> None:
     directory = tmp_path / "ca"
     CertificateAuthority.open(directory, now).rotate(now, OVERLAP)
     content = json.loads((directory / "ca.json").read_text())
@@ -305,16 +303,16 @@ def test_a_second_server_that_takes_the_keyring_signs_and_accepts_the_same(
 ) -> None:
     authority.rotate(now, OVERLAP)
     standby = CertificateAuthority.open(tmp_path / "standby", now)
-    heard: list[str] = []
-    with standby.listening(lambda: heard.append(standby.fingerprint)):
+    changes: list[str] = []
+    with standby.listening(lambda: changes.append(standby.fingerprint)):
         standby.apply_keyring(authority.ring)
 
-    assert heard == [authority.fingerprint]
+    assert changes == [authority.fingerprint]
     assert CertificateAuthority.open(tmp_path / "standby", now).ring == authority.ring
     assert standby.vouches_for(authority.sign_node(make_request(tmp_path / "n"), "n1", "a", now))
 
 
-def test_an_agent_that_follows_no_other_ca_gets_a_certificate_of_its_own(
+def test_an_agent_that_follows_no_rotation_gets_a_certificate_of_its_own_ca(
     authority: CertificateAuthority, tmp_path: Path, now: datetime
 ) -> None:
     node = joined(authority, tmp_path / "node", now)
@@ -328,10 +326,10 @@ def test_an_agent_that_follows_no_other_ca_gets_a_certificate_of_its_own(
     assert authority.signer_of(certificates.certificate_to_pem(authority.bundle.roots[0])) == ""
 
 
-def test_the_vault_notes_which_ca_a_watcher_has_shown(tmp_path: Path) -> None:
+def test_the_vault_records_the_ca_of_a_watchers_certificate(tmp_path: Path) -> None:
     vault = Vault.open(tmp_path)
     vault.add_watcher(JoinedWatcher(id="w1", name="edge", joined_at_ms=0))
     vault.note_watcher_ca("w1", "sha256:1")
     vault.note_watcher_ca("gone", "sha256:1")
 
-    assert [one.ca for one in Vault.open(tmp_path).list_watchers()] == ["sha256:1"]
+    assert [watcher.ca for watcher in Vault.open(tmp_path).list_watchers()] == ["sha256:1"]

@@ -19,7 +19,7 @@ def joined(authority: CertificateAuthority, directory: Path) -> NodeIdentity:
     return store_identity(directory, certificate, authority.ca_pem)
 
 
-def test_the_node_is_told_by_its_signature_and_the_body_by_its_digest(tmp_path: Path) -> None:
+def test_a_signature_identifies_the_node_and_a_digest_the_body(tmp_path: Path) -> None:
     authority = CertificateAuthority.open(tmp_path / "ca", NOW)
     value = sign_request(joined(authority, tmp_path / "node"), "POST", "/a", BODY)
     signed = verify_request(value, "POST", "/a", authority.ca_pem, NOW)
@@ -38,19 +38,27 @@ def test_another_method_path_digest_certificate_or_time_is_refused(tmp_path: Pat
     mixed = f"{scheme} {foreign.partition(' ')[2].split('.')[0]}.{digest}.{signature}"
     longer = f"{scheme} {der}.{'0' * 64}.{signature}"
 
-    def refused(said: str, method: str = "POST", path: str = "/a", now: datetime = NOW) -> None:
+    def refused(header: str, method: str = "POST", path: str = "/a", now: datetime = NOW) -> None:
         with pytest.raises(IdentityRefused):
-            verify_request(said, method, path, authority.ca_pem, now)
+            verify_request(header, method, path, authority.ca_pem, now)
 
     refused(value, method="GET")
     refused(value, path="/b")
     refused(value, now=NOW + NODE_LIFE)
     refused(value, now=NOW - timedelta(days=1))
-    for said in (foreign, mixed, longer, f"{scheme} x", f"{scheme} ..", scheme, f"{scheme} {'A' * 100_000}"):
-        refused(said)
+    for header in (
+        foreign,
+        mixed,
+        longer,
+        f"{scheme} x",
+        f"{scheme} ..",
+        scheme,
+        f"{scheme} {'A' * 100_000}",
+    ):
+        refused(header)
 
 
-def test_a_servers_certificate_speaks_for_no_node(tmp_path: Path) -> None:
+def test_a_server_certificate_names_no_node(tmp_path: Path) -> None:
     authority = CertificateAuthority.open(tmp_path / "ca", NOW)
     pair = authority.server_identity((), NOW)
     server = NodeIdentity("n7", pair.key_pem, pair.cert_pem, authority.ca_pem)

@@ -106,7 +106,7 @@ def test_a_node_cannot_pose_as_the_server(node: NodeIdentity) -> None:
     assert "CERTIFICATE_VERIFY_FAILED" in shake(posing, node, ca_pem=node.ca_pem).error
 
 
-def test_a_servers_certificate_is_good_for_a_client_and_names_no_node(server: KeyPair) -> None:
+def test_a_server_certificate_is_valid_for_a_client_and_names_no_node(server: KeyPair) -> None:
     posing = NodeIdentity("n-17", server.key_pem, server.cert_pem, server.ca_pem)
 
     assert shake(server, posing, ca_pem=server.ca_pem).error == ""
@@ -114,12 +114,12 @@ def test_a_servers_certificate_is_good_for_a_client_and_names_no_node(server: Ke
         certificates.node_id_of(server.cert_pem)
 
 
-def test_grpc_accepts_a_joined_node_and_tells_its_id(server: KeyPair, node: NodeIdentity) -> None:
+def test_grpc_accepts_a_joined_node_and_shows_its_id(server: KeyPair, node: NodeIdentity) -> None:
     with grpc_server(server) as port:
         assert ask(port, node) == b"rota://node/n-17"
 
 
-def test_grpc_refuses_strangers_and_the_expired(
+def test_grpc_refuses_unknown_and_expired_certificates(
     server: KeyPair, tmp_path: Path, authority: CertificateAuthority, now: datetime
 ) -> None:
     stranger = joined(tmp_path / "stranger", CertificateAuthority.open(tmp_path / "other-ca", now), now)

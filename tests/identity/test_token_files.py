@@ -31,7 +31,7 @@ def test_only_the_owner_can_read_it_whatever_the_umask(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
-def test_a_directory_that_was_there_keeps_its_mode(tmp_path: Path) -> None:
+def test_an_existing_directory_keeps_its_mode(tmp_path: Path) -> None:
     directory = tmp_path / "project"
     directory.mkdir()
     directory.chmod(0o755)
@@ -41,7 +41,7 @@ def test_a_directory_that_was_there_keeps_its_mode(tmp_path: Path) -> None:
     assert stat.S_IMODE((directory / "token").stat().st_mode) == 0o600
 
 
-def test_a_link_is_replaced_and_its_target_left_alone(tmp_path: Path) -> None:
+def test_a_symlink_is_replaced_and_its_target_left_alone(tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.write_text("precious")
     path = tmp_path / "token"
@@ -63,7 +63,7 @@ def test_a_loose_file_is_replaced_by_a_private_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o644])
-def test_a_file_open_to_others_is_refused_with_the_command_that_mends_it(tmp_path: Path, mode: int) -> None:
+def test_a_file_open_to_others_is_refused_with_the_command_to_fix_it(tmp_path: Path, mode: int) -> None:
     path = tmp_path / "my token"
     write_token(path, "rota_x")
     path.chmod(mode)
@@ -102,6 +102,6 @@ def test_a_pipe_in_place_of_a_token_file_does_not_hang_the_reader(tmp_path: Path
         read_token(path)
 
 
-def test_a_missing_file_is_told_as_missing(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_as_missing(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         read_token(tmp_path / "token")

@@ -60,7 +60,7 @@ def test_a_join_line_read_back_is_the_same(host: str, port: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "expected"),
     [
         ("", "expected rota://HOST:PORT"),
         (f"https://h:1?token={TOKEN}&ca={CA}", "expected rota://HOST:PORT"),
@@ -87,11 +87,11 @@ def test_a_join_line_read_back_is_the_same(host: str, port: int) -> None:
         (f"rota://h:1?token={TOKEN}&ca={CA}&token={TOKEN}", "token is given more than once"),
     ],
 )
-def test_a_bad_join_line_is_refused_by_its_bad_part(line: str, told: str) -> None:
+def test_a_bad_join_line_is_refused_by_its_bad_part(line: str, expected: str) -> None:
     with pytest.raises(IdentityRefused) as caught:
         JoinLine.parse(line)
 
-    assert told in str(caught.value)
+    assert expected in str(caught.value)
     assert "a" * 30 not in str(caught.value)
 
 
@@ -106,7 +106,7 @@ def test_a_join_line_does_not_print_its_token() -> None:
     assert TOKEN not in repr(JoinLine("h", 1, TOKEN, CA))
 
 
-def test_secrets_are_blotted_out_of_a_text() -> None:
+def test_secrets_in_a_text_are_masked() -> None:
     text = f"GET /x?t={new_secret('rota_')}&u={new_secret('join_')} rota_short"
 
     assert mask_secrets(text) == "GET /x?t=rota_***&u=join_*** rota_short"

@@ -36,7 +36,7 @@ def join_secret(vault: Vault) -> str:
     return vault.make_join_token(NOW, labels={"rack": "r1"}, cluster="main")
 
 
-def test_a_join_token_tells_the_nodes_labels_and_cluster(vault: Vault) -> None:
+def test_a_join_token_has_the_nodes_labels_and_cluster(vault: Vault) -> None:
     token = vault.use_join_token(join_secret(vault), "n-1", NOW + 1)
 
     assert (token.labels, token.cluster, token.used_by) == ({"rack": "r1"}, "main", "n-1")
@@ -95,13 +95,13 @@ def test_of_many_threads_using_one_join_token_exactly_one_wins(vault: Vault, dir
 
 
 @pytest.mark.parametrize(
-    ("late_ms", "told"),
+    ("late_ms", "expected"),
     [(0, "0 s"), (59_999, "59 s"), (3 * MINUTE_MS, "3 min"), (2 * HOUR_MS, "2 h"), (3 * DAY_MS, "3 d")],
 )
-def test_a_late_join_token_is_told_how_late(vault: Vault, late_ms: int, told: str) -> None:
+def test_an_expired_join_token_is_refused_with_its_age(vault: Vault, late_ms: int, expected: str) -> None:
     secret = join_secret(vault)
 
-    with pytest.raises(JoinRefused, match=f"^join token expired {told} ago$"):
+    with pytest.raises(JoinRefused, match=f"^join token expired {expected} ago$"):
         vault.use_join_token(secret, "n-1", NOW + 30 * MINUTE_MS + late_ms)
 
 
@@ -112,7 +112,7 @@ def test_a_join_token_works_until_its_last_millisecond(vault: Vault) -> None:
 
 
 @pytest.mark.parametrize("secret", ["", "join_x", f"join_{43 * 'A'}", "\udcff"])
-def test_a_wrong_join_token_is_not_known(vault: Vault, secret: str) -> None:
+def test_a_wrong_join_token_is_refused_as_unknown(vault: Vault, secret: str) -> None:
     join_secret(vault)
 
     with pytest.raises(JoinRefused, match=r"^join token is not known$"):
@@ -126,7 +126,7 @@ def test_an_api_token_does_not_join(vault: Vault) -> None:
         vault.use_join_token(secret, "n-1", NOW)
 
 
-def test_old_join_tokens_go_a_day_after_they_expired(vault: Vault) -> None:
+def test_join_tokens_are_removed_a_day_after_they_expired(vault: Vault) -> None:
     join_secret(vault)
     end = NOW + 30 * MINUTE_MS + DAY_MS
     vault.make_join_token(end - 1, labels={}, cluster="main")
@@ -137,7 +137,7 @@ def test_old_join_tokens_go_a_day_after_they_expired(vault: Vault) -> None:
     assert [token.made_at_ms for token in vault.list_join_tokens()] == [end - 1, end]
 
 
-def test_an_api_token_is_known_by_its_secret(vault: Vault, directory: Path) -> None:
+def test_an_api_token_is_authenticated_by_its_secret(vault: Vault, directory: Path) -> None:
     secret = vault.make_api_token("ci", Role.SUBMITTER, ["ml", "web"], NOW)
 
     for known in (vault.authenticate(secret, NOW), Vault.open(directory).authenticate(secret, NOW)):
@@ -145,7 +145,7 @@ def test_an_api_token_is_known_by_its_secret(vault: Vault, directory: Path) -> N
         assert (known.name, known.role, known.namespaces) == ("ci", Role.SUBMITTER, ("ml", "web"))
 
 
-def test_nobody_is_known_by_a_wrong_secret_a_digest_or_a_join_token(vault: Vault) -> None:
+def test_a_wrong_secret_a_digest_and_a_join_token_are_refused(vault: Vault) -> None:
     vault.make_api_token("ci", Role.ADMIN, ["ml"], NOW)
     stored = vault.list_api_tokens()[0].digest
 
@@ -153,7 +153,7 @@ def test_nobody_is_known_by_a_wrong_secret_a_digest_or_a_join_token(vault: Vault
         assert vault.authenticate(wrong, NOW) is None
 
 
-def test_an_api_token_ends_when_it_expires_and_goes_a_day_later(vault: Vault) -> None:
+def test_an_api_token_is_refused_after_its_expiry_and_removed_a_day_later(vault: Vault) -> None:
     secret = vault.make_api_token("ci", Role.ADMIN, ["ml"], NOW, expires_at_ms=NOW + 1000)
     assert vault.authenticate(secret, NOW + 999) is not None
     assert vault.authenticate(secret, NOW + 1000) is None
@@ -163,7 +163,9 @@ def test_an_api_token_ends_when_it_expires_and_goes_a_day_later(vault: Vault) ->
     assert vault.list_api_tokens() == ()
 
 
-def test_a_revoked_api_token_is_nobody_at_once_and_after_a_restart(vault: Vault, directory: Path) -> None:
+def test_a_revoked_api_token_is_refused_immediately_and_after_a_restart(
+    vault: Vault, directory: Path
+) -> None:
     secret = vault.make_api_token("ci", Role.ADMIN, ["ml"], NOW)
     other = vault.make_api_token("cd", Role.ADMIN, ["ml"], NOW)
 
@@ -193,7 +195,7 @@ def test_one_secret_makes_one_token_and_none_once_that_was_revoked(vault: Vault,
     assert vault.list_api_tokens() == ()
 
 
-def test_of_those_revoked_the_last_are_remembered(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_latest_revoked_tokens_are_remembered(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vault_module, "REVOKED_KEPT", 1)
     secrets = [vault.make_api_token(name, Role.VIEWER, ["ml"], NOW) for name in ("ci", "cd")]
     for token in vault.list_api_tokens():
@@ -204,11 +206,11 @@ def test_of_those_revoked_the_last_are_remembered(vault: Vault, monkeypatch: pyt
         vault.store_api_token(secrets[1], new_token("cd", Role.VIEWER, ["ml"], NOW, None))
 
 
-def test_revoking_what_is_not_there_says_so(vault: Vault) -> None:
+def test_revoking_an_unknown_token_returns_false(vault: Vault) -> None:
     assert not vault.revoke_api_token("nobody")
 
 
-def test_a_change_by_another_process_is_seen_at_once(vault: Vault, directory: Path) -> None:
+def test_a_change_by_another_process_is_seen_immediately(vault: Vault, directory: Path) -> None:
     beside = Vault.open(directory)
     secret = beside.make_api_token("ci", Role.VIEWER, ["ml"], NOW)
     assert vault.authenticate(secret, NOW) is not None
@@ -227,7 +229,7 @@ def test_no_secret_is_in_the_file_and_only_the_owner_reads_it(vault: Vault, dire
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
 
 
-def test_a_full_disk_refuses_the_change_and_spoils_nothing(vault: Vault, directory: Path) -> None:
+def test_a_full_disk_refuses_the_change_and_damages_nothing(vault: Vault, directory: Path) -> None:
     secret = join_secret(vault)
     with full_disk(), pytest.raises(OSError, match="File too large"):
         vault.use_join_token(secret, "n-1", NOW)

@@ -1,4 +1,4 @@
-"""A keeper in a directory of its own, and the smallest agent that can talk to it."""
+"""A keeper process in a temporary directory, and a minimal agent that talks to it."""
 
 import contextlib
 import json
@@ -18,11 +18,26 @@ import rota.keeper
 from rota.keeper.directory_pool import MOST
 from rota.keeper.limits.detect import kill_leftover_cgroups
 from rota.keeper.output.index import find_end, find_start
+from rota.keeper.protocol import wire
 
 Row = list[Any]
 Message = dict[str, Any]
-PATIENCE_SECONDS = float(os.environ.get("ROTA_TEST_PATIENCE_SECONDS", "180"))  # as on a busy machine
-ROOM = {"cpu": 4000, "memory": 1 << 30}
+PATIENCE_SECONDS = float(os.environ.get("ROTA_TEST_PATIENCE_SECONDS", "180"))  # enough for a busy machine
+AMOUNTS = {"cpu": 4000, "memory": 1 << 30}
+# The fields that every spec has.
+SPEC: dict[str, Any] = {
+    "name": "test",
+    "env": {},
+    "workdir": None,
+    "needs": {"cpu": 1000},
+    "count": 1,
+    "grace_ms": 5000,
+    "timeout_ms": None,
+    "run": "at_least_once",
+    "limits": {},
+    "version": 1,
+    "stop_signal": 15,
+}
 
 
 def wait_until(is_so: Callable[[], bool], what: str) -> None:
@@ -33,7 +48,7 @@ def wait_until(is_so: Callable[[], bool], what: str) -> None:
 
 
 class Agent:
-    """One connection, and everything it has been told."""
+    """One connection to a keeper, and all events received on it."""
 
     def __init__(self, root: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -50,7 +65,7 @@ class Agent:
         self.started: list[Row] = []
         self.ended: list[Row] = []
         self.refused: list[Row] = []
-        self.shortages: list[str | None] = []  # of its disk; None: it has room again
+        self.shortages: list[str | None] = []  # of the disk; None: it has free space again
         self.steps: dict[tuple[str, int, int], list[Row]] = {}
         self.lives: dict[tuple[str, int, int], Row] = {}
 
@@ -79,16 +94,14 @@ class Agent:
             pass
         return message
 
-    def hello(self, **room: Any) -> Message:
-        self.send(op="hello", protocol=4)
+    def hello(self, **fields: Any) -> Message:
+        self.send(op="hello", protocol=wire.PROTOCOL)
         state = self.receive_op("state")
-        self.send(op="configure", node="n1", **{"amounts": ROOM, "gpus": []} | room)
+        self.send(op="configure", node="n1", **{"amounts": AMOUNTS, "gpus": []} | fields)
         return state
 
     def start(self, job: str, *argv: str, tasks: list[Row] | None = None, **spec: Any) -> None:
-        full = {"name": "test", "argv": list(argv), "env": {}, "workdir": None, "needs": {"cpu": 1000}}
-        full |= {"count": 1, "grace_ms": 5000, "timeout_ms": None, "run": "at_least_once"} | spec
-        self.send(op="start", job=job, spec=full, tasks=tasks or [[0, 1, 1]])
+        self.send(op="start", job=job, spec={**SPEC, "argv": list(argv), **spec}, tasks=tasks or [[0, 1, 1]])
 
     def stop(self, *keys: Row) -> None:
         self.send(op="stop", attempts=keys)
@@ -114,7 +127,7 @@ class Agent:
         return self.shortages
 
     def sync(self) -> None:
-        """Until the keeper has taken every order so far, and told what it had to tell."""
+        """Wait until the keeper has applied all orders so far and sent its events."""
         self.send_line(b"?")
         self.receive_op("error")
 
@@ -124,7 +137,7 @@ class Agent:
 
 
 class Keeper:
-    """A real keeper process; started again after a kill, it finds its directory as it was."""
+    """A real keeper process; after a kill it can be started again in the same directory."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -161,9 +174,9 @@ class Keeper:
             return False
         return True
 
-    def wait_stocked(self) -> None:
-        """Until it has made ahead what it wants to have, and rests."""
-        wait_until((self.root / "spare" / "tasks" / str(MOST - 1) / "0" / "out").is_dir, "a full stock")
+    def wait_preallocated(self) -> None:
+        """Wait until the keeper has filled its pool of directories."""
+        wait_until((self.root / "spare" / "tasks" / str(MOST - 1) / "0" / "out").is_dir, "a full pool")
 
     def agent(self) -> Agent:
         agent = Agent(self.root)
@@ -181,7 +194,7 @@ class Keeper:
         return (self.root / "keeper.log").read_text()
 
     def output(self, job: str, index: int = 0, attempt: int = 1, stream: str = "out") -> str:
-        """What the attempt has written so far."""
+        """The output of an attempt so far."""
         logs = self.root / "logs" / job
         lines = (logs / "index").read_bytes()
         begun, end = find_start(lines, index, attempt), find_end(lines, index, attempt)
@@ -198,7 +211,7 @@ class Keeper:
         return b"ROTA_KEEPER=" + (self.root / "keeper.id").read_bytes().strip()
 
     def work(self) -> list[int]:
-        """Every living process on the machine that carries this keeper's mark."""
+        """The pids of living processes with this keeper's marker."""
         found = []
         for name in os.listdir("/proc"):
             with contextlib.suppress(OSError, ValueError):
@@ -207,7 +220,7 @@ class Keeper:
         return found
 
     def children(self) -> list[int]:
-        """Its own, with those that have ended and wait to be buried."""
+        """The pids of the keeper's children, zombies included."""
         found = []
         for path in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError):
@@ -216,11 +229,11 @@ class Keeper:
         return found
 
     def cmdlines(self) -> list[bytes]:
-        """The command line of each of them that has not ended meanwhile."""
+        """The command lines of the keeper's attempts that are alive."""
         return list(self._cmdlines().values())
 
     def running(self, *argv: str) -> set[int]:
-        """Those that were called exactly so."""
+        """The pids of processes with exactly this command line."""
         wanted = "".join(f"{word}\0" for word in argv).encode()
         return {pid for pid, line in self._cmdlines().items() if line == wanted}
 
@@ -246,7 +259,7 @@ def keeper_command(root: Path) -> list[str]:
 
 
 def keeper_env() -> dict[str, str]:
-    """Find the package where the tests found it, installed or not."""
+    """The environment in which a subprocess finds the package, installed or not."""
     return os.environ | {"PYTHONPATH": str(Path(rota.keeper.__file__).parents[2])}
 
 

@@ -1,4 +1,4 @@
-"""Groups of version 2, on a real hierarchy: without controllers, too, they kill and are given away."""
+"""Cgroups of version 2 on a real hierarchy: killing, freezing and delegation, also without controllers."""
 
 import contextlib
 import os
@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from rota.keeper.limits import cgroup_mounts
-from rota.keeper.limits.cgroup_v2 import KEEPER_CGROUP, OTHERS_LEAF, CgroupsV2, CgroupV2
-from rota.keeper.limits.cgroup_v2 import LEAF_PROCESSES_MAX as MOST_BESIDE
+from rota.keeper.limits.cgroup_v2 import KEEPER_CGROUP, LEAF_PROCESSES_MAX, OTHERS_LEAF, CgroupsV2, CgroupV2
 from rota.keeper.limits.cgroups import read_numbers
 from rota.keeper.limits.detect import NAME, kill_cgroup_tree, remove_leftovers
-from rota.keeper.limits.limits import Limits
+from rota.keeper.limits.limits import AttemptLimits
 from rota.keeper.process import forked
 from rota.keeper.process.starter import ProcessContext
 from rota.keeper.process.users import User
@@ -50,7 +49,7 @@ def groups() -> Iterator[CgroupsV2]:
 
 @pytest.fixture
 def group(groups: CgroupsV2) -> Iterator[CgroupV2]:
-    group = groups.create(("7", 0, 1), Limits(pids=5000))
+    group = groups.create(("7", 0, 1), AttemptLimits(pids=5000))
     assert isinstance(group, CgroupV2)
     try:
         yield group
@@ -77,7 +76,7 @@ def start(group: CgroupV2, output: Path, *argv: str, user: User | None = None, c
 
 @contextlib.contextmanager
 def holder(*words: str, inside: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
-    """Another process that makes groups as a keeper does; as an ordinary user inside one that is his."""
+    """Another process that creates cgroups as a keeper does, in a delegated one as an ordinary user."""
     command = [sys.executable, "-c", HOLDS, *words]
     if inside is not None:
         command = ["sh", "-c", ENTERS, f"{inside}/cgroup.procs", *command]
@@ -92,7 +91,7 @@ def holder(*words: str, inside: Path | None = None) -> Iterator[subprocess.Popen
         process.stdout.close()
 
 
-def test_a_process_is_in_its_group_before_its_first_instruction(group: CgroupV2, tmp_path: Path) -> None:
+def test_a_process_is_in_its_cgroup_before_its_first_instruction(group: CgroupV2, tmp_path: Path) -> None:
     pid = start(group, tmp_path / "it", "/bin/cat", "/proc/self/cgroup")
     _, status = os.waitpid(pid, 0)
 
@@ -100,7 +99,7 @@ def test_a_process_is_in_its_group_before_its_first_instruction(group: CgroupV2,
     assert f"0::/{os.path.relpath(group.path, PLACE)}\n" in (tmp_path / "it.out").read_text()
 
 
-def test_it_has_a_session_a_directory_and_a_user_and_nothing_else(group: CgroupV2, tmp_path: Path) -> None:
+def test_a_forked_process_has_its_session_directory_and_user_only(group: CgroupV2, tmp_path: Path) -> None:
     who = "echo $$ $(cut -d ' ' -f 6 /proc/$$/stat) $(id -u) $(id -G) $(pwd)"
     script = f"{who}; env | sort; ls /proc/$$/fd; grep SigIgn /proc/$$/status"
     inherited = {int(fd) for fd in os.listdir("/proc/self/fd") if is_inherited(int(fd))}  # a keeper has none
@@ -124,7 +123,7 @@ def is_inherited(fd: int) -> bool:
 @pytest.mark.parametrize(
     ("program", "error"), [("/no/such", FileNotFoundError), ("/etc/passwd", PermissionError)]
 )
-def test_what_cannot_be_executed_is_told_as_by_a_spawn(
+def test_a_fork_reports_exec_errors_as_a_spawn_does(
     group: CgroupV2, tmp_path: Path, program: str, error: type[OSError]
 ) -> None:
     with pytest.raises(error):
@@ -132,7 +131,9 @@ def test_what_cannot_be_executed_is_told_as_by_a_spawn(
 
 
 @pytest.mark.parametrize("way", ["kill", "_kill_frozen"], ids=["by a new kernel", "by an old one"])
-def test_a_crowd_of_deaf_grandchildren_dies_at_once(group: CgroupV2, tmp_path: Path, way: str) -> None:
+def test_grandchildren_that_ignore_sigterm_are_killed_at_once(
+    group: CgroupV2, tmp_path: Path, way: str
+) -> None:
     pid = start(group, tmp_path / "it", sys.executable, "-c", CROWD)
     wait_until(lambda: "ready" in (tmp_path / "it.out").read_text(), "a crowd")
     assert len(group.members()) == MANY + 1
@@ -142,8 +143,8 @@ def test_a_crowd_of_deaf_grandchildren_dies_at_once(group: CgroupV2, tmp_path: P
     wait_until(lambda: not group.members(), "the end of the crowd")
 
 
-def test_a_bomb_that_forks_all_the_time_dies_at_once(group: CgroupV2, tmp_path: Path) -> None:
-    """Each child leaves the session and its parent behind; there are never many at a time."""
+def test_a_fork_bomb_is_killed_at_once(group: CgroupV2, tmp_path: Path) -> None:
+    """Each child leaves the session and its parent; there are never many at a time."""
     script = "import os\nwhile True:\n    if os.fork():\n        os._exit(0)\n    os.setsid()"
     pid = start(group, tmp_path / "it", sys.executable, "-c", script)
     os.waitpid(pid, 0)
@@ -155,7 +156,7 @@ def test_a_bomb_that_forks_all_the_time_dies_at_once(group: CgroupV2, tmp_path: 
 
 @contextlib.contextmanager
 def sleepers(count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Work without limits: it is where its keeper was when it was started."""
+    """Processes of attempts without limits, in the leaf that the keeper was in when it spawned them."""
     started: list[subprocess.Popen[bytes]] = []
     try:
         started.extend(subprocess.Popen(["sleep", "600"]) for _ in range(count))
@@ -171,8 +172,8 @@ def leaf_of(pid: int) -> str:
     return next(line.rpartition("/")[2] for line in lines if line.startswith("0::"))
 
 
-def test_a_keeper_leaves_a_crowd_behind_but_not_a_few(groups: CgroupsV2) -> None:
-    with sleepers(MOST_BESIDE + 1) as crowd:
+def test_a_keeper_leaves_a_leaf_with_many_processes(groups: CgroupsV2) -> None:
+    with sleepers(LEAF_PROCESSES_MAX + 1) as crowd:
         groups.leave_shared_cgroup()
         assert leaf_of(os.getpid()) == "2"
         assert {leaf_of(one.pid) for one in crowd} == {"1"}
@@ -188,8 +189,8 @@ def test_a_keeper_leaves_a_crowd_behind_but_not_a_few(groups: CgroupsV2) -> None
     wait_until(lambda: not is_left_behind(), "the end of the leaf that was left")
 
 
-def test_a_crowd_that_is_held_still_dies_all_the_same_and_else_goes_on(groups: CgroupsV2) -> None:
-    with sleepers(MOST_BESIDE + 1) as (one, other, *_):
+def test_frozen_processes_can_be_killed_and_others_continue(groups: CgroupsV2) -> None:
+    with sleepers(LEAF_PROCESSES_MAX + 1) as (one, other, *_):
         with groups.freeze_all():
             frozen = Path(
                 f"{PLACE}/{NAME}test-{os.getpid()}/{KEEPER_CGROUP}/{leaf_of(one.pid)}/cgroup.events"
@@ -203,20 +204,20 @@ def test_a_crowd_that_is_held_still_dies_all_the_same_and_else_goes_on(groups: C
         assert other.poll() is None
 
 
-def test_a_few_are_not_held_still(groups: CgroupsV2) -> None:
+def test_a_leaf_with_few_processes_is_not_frozen(groups: CgroupsV2) -> None:
     with sleepers(1) as (one,), groups.freeze_all():
         where = f"{PLACE}/{NAME}test-{os.getpid()}/{KEEPER_CGROUP}/{leaf_of(one.pid)}/cgroup.events"
 
         assert "frozen 0" in Path(where).read_text()
 
 
-def test_only_what_is_empty_and_nobodys_is_removed(
+def test_only_empty_cgroups_without_a_keeper_are_removed(
     groups: CgroupsV2, group: CgroupV2, tmp_path: Path
 ) -> None:
     name = f"{NAME}dead-{os.getpid()}"
     with holder(PLACE, name) as keeper:
         remove_leftovers(PLACE)
-        assert os.path.exists(f"{PLACE}/{name}/{KEEPER_CGROUP}")  # it lives
+        assert os.path.exists(f"{PLACE}/{name}/{KEEPER_CGROUP}")  # its keeper lives
         sleeper = subprocess.Popen(["sleep", "600"])
         Path(f"{PLACE}/{name}/x").mkdir()
         Path(f"{PLACE}/{name}/x/cgroup.procs").write_text(str(sleeper.pid))
@@ -224,13 +225,13 @@ def test_only_what_is_empty_and_nobodys_is_removed(
         keeper.wait()
         try:
             remove_leftovers(PLACE)
-            assert os.path.exists(f"{PLACE}/{name}/x")  # somebody is there
+            assert os.path.exists(f"{PLACE}/{name}/x")  # it has a process
         finally:
             sleeper.kill()
             sleeper.wait()
 
     def is_left_over() -> bool:
-        """Others may be about the same at this moment."""
+        """Tolerates other keepers that remove the same cgroups at this moment."""
         remove_leftovers(PLACE)
         return os.path.exists(f"{PLACE}/{name}")
 
@@ -238,8 +239,8 @@ def test_only_what_is_empty_and_nobodys_is_removed(
     assert os.path.exists(group.path)
 
 
-def test_in_a_group_that_was_given_away_an_ordinary_user_makes_groups(tmp_path: Path) -> None:
-    """Whoever else is in it goes into a leaf, as groups with limits may have no neighbours but groups."""
+def test_an_ordinary_user_creates_cgroups_in_a_delegated_one(tmp_path: Path) -> None:
+    """Other processes of the cgroup are moved to a leaf, because only leaves may have processes."""
     home = Path(f"{PLACE}/given-{os.getpid()}")
     home.mkdir()
     for path in (

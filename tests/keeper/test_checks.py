@@ -1,4 +1,4 @@
-"""Checks of services under a real keeper: healthy, unhealthy, hanging, and many at once."""
+"""Health checks of services under a real keeper: healthy, unhealthy, hanging, and many at once."""
 
 import contextlib
 import http.server
@@ -13,7 +13,7 @@ import pytest
 
 from rota.testing.cluster import free_ports
 from tests.keeper.conftest import Agent, Keeper, wait_until
-from tests.keeper.test_service import FOR_EVER, HEALTH, OFTEN, RESTARTS, life, serve, wait_life
+from tests.keeper.test_service import FOR_EVER, HEALTH, OFTEN, RESTARTS, serve, service_row, wait_service
 
 QUICK = {"interval_ms": 20, "timeout_ms": 60_000, "after_ms": 0, "failures": 2, "successes": 1}
 
@@ -48,34 +48,36 @@ def web(answer: list[int]) -> Iterator[int]:
             thread.join()
 
 
-def test_a_command_that_ends_with_0_finds_it_healthy(agent: Agent) -> None:
+def test_a_check_command_that_exits_with_0_means_healthy(agent: Agent) -> None:
     serve(agent, "exec sleep 600", check=by_command('[ "$ROTA_CHECK" = 1 ] && [ "$ROTA_INDEX" = 0 ]'))
 
-    assert wait_life(agent, health="healthy")[RESTARTS] == 0
+    assert wait_service(agent, health="healthy")[RESTARTS] == 0
 
 
 def test_a_service_without_a_check_is_up(agent: Agent) -> None:
     serve(agent, "exec sleep 600")
 
-    assert wait_life(agent, health="up")
+    assert wait_service(agent, health="up")
 
 
-def test_who_fails_its_check_is_restarted_in_place(keeper: Keeper, agent: Agent, tmp_path: Path) -> None:
-    """It is asked to end as it wishes to be, and says goodbye."""
+def test_a_service_that_fails_its_check_is_restarted_in_place(
+    keeper: Keeper, agent: Agent, tmp_path: Path
+) -> None:
+    """The service is stopped by its stop signal, and handles it."""
     sick = tmp_path / "sick"
     script = f"trap 'echo bye; rm -f {sick}; exit 0' TERM; echo start; while :; do sleep 0.01; done"
     serve(agent, script, check=by_command(f"! test -e {sick} || exit 7"), grace_ms=60_000)
-    wait_life(agent, health="healthy")
+    wait_service(agent, health="healthy")
     wait_until(lambda: keeper.output("7") == "start\n", "its trap")
     sick.touch()
-    wait_life(agent, restarts=1, health="healthy")
+    wait_service(agent, restarts=1, health="healthy")
 
     wait_until(lambda: keeper.output("7") == "start\nbye\nstart\n", "a second start after a goodbye")
-    assert life(agent)[:2] == [1, 0]
+    assert service_row(agent)[:2] == [1, 0]
     assert agent.ended == []
 
 
-def test_who_is_never_well_fails_in_the_end(agent: Agent) -> None:
+def test_a_service_that_never_becomes_healthy_fails(agent: Agent) -> None:
     serve(agent, "exec sleep 600", OFTEN, check=by_command("exit 7"))
     (ended,) = agent.wait_ended()
 
@@ -83,31 +85,31 @@ def test_who_is_never_well_fails_in_the_end(agent: Agent) -> None:
     assert ended[-1] == "unhealthy: check exited with 7; it ended 4 times within 600 s"
 
 
-def test_failures_do_not_count_while_it_starts(keeper: Keeper, agent: Agent, tmp_path: Path) -> None:
+def test_check_failures_do_not_count_while_a_service_starts(
+    keeper: Keeper, agent: Agent, tmp_path: Path
+) -> None:
     tries = tmp_path / "tries"
     script = f"echo x >> {tries}; [ $(wc -l < {tries}) -gt 5 ]"
     serve(agent, "exec sleep 600", check=by_command(script, after_ms=600_000, failures=1))
 
-    assert wait_life(agent, health="healthy")[RESTARTS] == 0
+    assert wait_service(agent, health="healthy")[RESTARTS] == 0
 
 
-def test_a_check_that_hangs_is_killed_with_all_it_started(
-    keeper: Keeper, agent: Agent, tmp_path: Path
-) -> None:
+def test_a_check_that_hangs_is_killed_with_its_children(keeper: Keeper, agent: Agent, tmp_path: Path) -> None:
     begun = tmp_path / "begun"
     hangs = f"echo x >> {begun}; (setsid sleep 700 &) ; sleep 701 & sleep 702"
     serve(agent, "exec sleep 600", FOR_EVER, check=by_command(hangs, timeout_ms=200, failures=1_000))
     wait_until(lambda: begun.exists() and begun.read_text().count("x") > 5, "several checks")
-    agent.start("8", "true")  # others are not held up
+    agent.start("8", "true")  # other jobs are not delayed
     agent.wait_ended()
     agent.stop(["7", 0, 1])
     agent.wait_ended(2)
 
-    assert life(agent)[RESTARTS] == 0
+    assert service_row(agent)[RESTARTS] == 0
     wait_until(lambda: not keeper.work(), "nobody is left")
 
 
-def test_what_checks_leave_behind_does_not_pile_up(keeper: Keeper, agent: Agent, tmp_path: Path) -> None:
+def test_processes_left_by_checks_do_not_pile_up(keeper: Keeper, agent: Agent, tmp_path: Path) -> None:
     begun = tmp_path / "begun"
     leaves = f"setsid sleep 700 & echo x >> {begun}; until [ -e go ]; do sleep 0.01; done"
     serve(agent, "exec sleep 600", check=by_command(leaves, interval_ms=200))
@@ -118,26 +120,26 @@ def test_what_checks_leave_behind_does_not_pile_up(keeper: Keeper, agent: Agent,
     checks = begun.read_text().count("x")
     wait_until(lambda: begun.read_text().count("x") > checks + 3, "further checks")
 
-    assert wait_life(agent, health="healthy")[RESTARTS] == 0
+    assert wait_service(agent, health="healthy")[RESTARTS] == 0
 
 
-def test_a_port_that_takes_connections_is_well(agent: Agent) -> None:
+def test_a_port_that_accepts_connections_is_healthy(agent: Agent) -> None:
     (port,) = free_ports(1)
     with socket.create_server(("127.0.0.1", port)) as server:
         serve(agent, "exec sleep 600", SELDOM_BUT_ONCE, check={**QUICK, "port": port})
-        wait_life(agent, health="healthy")
-        server.shutdown(socket.SHUT_RDWR)  # it listens no more, and nobody else gets the port
+        wait_service(agent, health="healthy")
+        server.shutdown(socket.SHUT_RDWR)  # it no longer listens, and keeps the port
         (ended,) = agent.wait_ended()
 
     assert "connection refused" in ended[-1]
 
 
-def test_what_http_answers_decides(agent: Agent) -> None:
+def test_the_http_status_decides_on_the_health(agent: Agent) -> None:
     answer = [200]
     with web(answer) as port:
         check = {**QUICK, "port": port, "path": "/health?x=1", "codes": [[200, 299], [401, 401]]}
         serve(agent, "exec sleep 600", SELDOM_BUT_ONCE, check=check)
-        wait_life(agent, health="healthy")
+        wait_service(agent, health="healthy")
         answer.append(401)
         answer.append(503)
         (ended,) = agent.wait_ended()
@@ -145,7 +147,7 @@ def test_what_http_answers_decides(agent: Agent) -> None:
     assert ended[-1] == "unhealthy: /health?x=1 answered 503"
 
 
-def test_a_server_that_says_nothing_is_not_waited_for(agent: Agent) -> None:
+def test_a_server_that_does_not_answer_times_out(agent: Agent) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         check = {**QUICK, "port": server.getsockname()[1], "path": "/", "codes": [[200, 299]]}
         serve(agent, "exec sleep 600", SELDOM_BUT_ONCE, check={**check, "timeout_ms": 50})
@@ -178,17 +180,17 @@ def test_two_hundred_checks_at_once(keeper: Keeper, agent: Agent, kind: str) -> 
     assert {row[RESTARTS] for row in agent.lives.values()} == {0}
 
 
-def test_the_check_runs_where_the_work_does(keeper: Keeper, agent: Agent) -> None:
-    """In its directory, with its environment, and its output is nobody's."""
+def test_a_check_runs_in_the_directory_and_environment_of_its_task(keeper: Keeper, agent: Agent) -> None:
+    """It has the task's directory and environment, and its output is discarded."""
     script = 'echo noise; [ "$GREETING" = hello ] && [ -e here ] && [ "$ROTA_ATTEMPT" = 1 ]'
     serve(agent, "touch here; exec sleep 600", env={"GREETING": "hello"}, check=by_command(script))
-    wait_life(agent, health="healthy")
+    wait_service(agent, health="healthy")
 
     assert keeper.output("7") == ""
 
 
-def test_a_service_that_answers_with_an_endless_number_harms_nobody(keeper: Keeper, agent: Agent) -> None:
-    """More digits than Python reads, in two parts so that they are taken for one line."""
+def test_an_endless_status_code_does_not_harm_the_keeper(keeper: Keeper, agent: Agent) -> None:
+    """More digits than Python parses, in two parts that make one line."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer() -> None:

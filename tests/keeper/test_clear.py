@@ -1,4 +1,4 @@
-"""A container is cleared away by a process of its own, on behalf of the keeper that started it."""
+"""Removal of a container by a process of its own, for the keeper that started it."""
 
 import json
 import os
@@ -22,14 +22,14 @@ def runtime(path: Path, answer: str) -> Path:
     return path
 
 
-def test_it_gives_up_where_its_keeper_was_gone_before_it_could_look(tmp_path: Path) -> None:
+def test_removal_gives_up_if_its_keeper_has_died(tmp_path: Path) -> None:
     broken = runtime(tmp_path / "broken", "exit 1")
 
     assert clear(broken, keeper=1 if os.getpid() != 1 else 2) == 1
 
 
-def test_it_goes_on_for_a_keeper_that_is_there(tmp_path: Path) -> None:
-    """The runtime fails until somebody asks it for the fifth time."""
+def test_removal_is_retried_while_its_keeper_lives(tmp_path: Path) -> None:
+    """The runtime fails until its fifth call."""
     asked = tmp_path / "asked"
     mends = runtime(tmp_path / "mends", f"echo x >> {asked}; test $(wc -l < {asked}) -gt 5")
 

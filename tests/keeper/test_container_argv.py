@@ -1,4 +1,4 @@
-"""What is said to a container runtime, and what its end means."""
+"""Command lines of container runtimes, and the classification of their exits."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ from rota.keeper.container.argv import (
     run_argv,
 )
 from rota.keeper.containers import last_line
-from rota.keeper.limits.limits import Limits
+from rota.keeper.limits.limits import AttemptLimits
 from tests.machine import needs
 
 DOCKER = KeeperContainerEngine("docker", "/usr/bin/docker", init=True)
@@ -29,7 +29,7 @@ PODMAN = KeeperContainerEngine("podman", "/usr/bin/podman")
 START = ContainerLaunch(
     name="rota-m-7-0-1",
     mark="m",
-    container=KeeperContainer("alpine:3.20", limits=Limits(64 << 20, 1500, 50, 500)),
+    container=KeeperContainer("alpine:3.20", limits=AttemptLimits(64 << 20, 1500, 50, 500)),
     mounts=(KeeperMount("/w/7", "/w/7", read_only=False), KeeperMount("/data", "/in", read_only=True)),
     user="1000:1000",
     workdir="/w/7",
@@ -39,7 +39,7 @@ START = ContainerLaunch(
 )
 
 
-def test_docker_is_told_everything_at_once() -> None:
+def test_docker_gets_all_options_on_its_command_line() -> None:
     assert " ".join(run_argv(DOCKER, START)) == (
         "/usr/bin/docker run --name rota-m-7-0-1 --label rota.keeper=m --cidfile /c/7.cid --pull never"
         " --log-driver none --network none --user 1000:1000 --workdir /w/7 --env-file /c/7.env"
@@ -50,7 +50,7 @@ def test_docker_is_told_everything_at_once() -> None:
     )
 
 
-def test_podman_is_given_the_limits_it_has_and_a_group_where_it_does_not_see_memory_run_out() -> None:
+def test_podman_gets_its_own_limits_and_a_cgroup_parent_where_it_misses_oom_kills() -> None:
     argv = run_argv(PODMAN, replace(START, group="/rota-m/7"))
 
     assert argv[argv.index("--cgroup-parent") + 1] == "/rota-m/7"
@@ -65,7 +65,7 @@ def test_without_limits_only_the_number_of_processes_is_bounded() -> None:
     assert argv[argv.index("--pids-limit") + 1] == "2048"
 
 
-def test_capabilities_are_kept_by_root_alone_where_the_node_allows_root() -> None:
+def test_only_an_allowed_root_keeps_capabilities() -> None:
     root = replace(START, user="0")
 
     assert "--cap-drop" in run_argv(DOCKER, root)
@@ -73,7 +73,7 @@ def test_capabilities_are_kept_by_root_alone_where_the_node_allows_root() -> Non
     assert "--cap-drop" not in run_argv(replace(DOCKER, root=True), root)
 
 
-def test_a_name_is_of_one_attempt() -> None:
+def test_a_container_name_is_unique_per_attempt() -> None:
     assert container_name("0123456789abcdef", ("7", 3, 2)) == "rota-0123456789ab-7-3-2"
 
 
@@ -84,7 +84,7 @@ def test_root_is_refused_however_it_is_written(user: str) -> None:
 
 
 @pytest.mark.parametrize("source", ["/etc", "{data}x", "{data}/../x", "{data}/link", "/"])
-def test_what_is_not_below_an_allowed_directory_is_refused(tmp_path: Path, source: str) -> None:
+def test_a_mount_outside_allowed_directories_is_refused(tmp_path: Path, source: str) -> None:
     data = tmp_path / "data"
     data.mkdir()
     (tmp_path / "x").mkdir()
@@ -110,10 +110,8 @@ def test_an_allowed_directory_may_itself_be_a_link(tmp_path: Path) -> None:
 
 @needs("containers")
 @pytest.mark.parametrize("is_directory", [True, False])
-def test_what_is_mounted_is_what_was_checked_whatever_its_name_is_now(
-    tmp_path: Path, *, is_directory: bool
-) -> None:
-    """With a mount below it, which outlives the pin as the source does."""
+def test_the_checked_source_is_mounted_also_after_a_rename(tmp_path: Path, *, is_directory: bool) -> None:
+    """The source has a mount below it, which must outlive the pin."""
     data, pins = tmp_path / "data", tmp_path / "pins"
     (data / "sub" / "below").mkdir(parents=True)
     (data / "sub" / "flag").write_text("own")
@@ -140,7 +138,7 @@ def test_what_is_mounted_is_what_was_checked_whatever_its_name_is_now(
 
 
 @pytest.mark.parametrize("link", ["/proc/self/root/etc", "/proc/self/cwd", "loop"])
-def test_no_link_of_proc_and_no_circle_is_followed(tmp_path: Path, link: str) -> None:
+def test_links_of_proc_and_link_loops_are_not_followed(tmp_path: Path, link: str) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "loop").symlink_to(link)
     asked = KeeperMount(f"{tmp_path}/data/loop", "/in", read_only=False)
@@ -149,7 +147,7 @@ def test_no_link_of_proc_and_no_circle_is_followed(tmp_path: Path, link: str) ->
         allowed_mounts(replace(DOCKER, mounts=(f"{tmp_path}/data",)), [asked], "")
 
 
-def test_of_two_rules_for_a_directory_the_wider_counts(tmp_path: Path) -> None:
+def test_of_two_rules_for_a_directory_the_less_strict_applies(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     engine = replace(DOCKER, mounts=(f"{tmp_path}:ro", f"{tmp_path}/sub"))
 
@@ -175,7 +173,7 @@ def test_of_two_rules_for_a_directory_the_wider_counts(tmp_path: Path) -> None:
         (None, ContainerState(ran=False), (None, None, False)),
     ],
 )
-def test_what_an_end_means(
+def test_container_exits_are_classified(
     code: int | None, seen: ContainerState, wanted: tuple[int | None, str | None, bool]
 ) -> None:
     verdict = classify_exit(code, seen, START, "it said so")
@@ -186,7 +184,7 @@ def test_what_an_end_means(
     assert (verdict.reason is None) == (reason is None)
 
 
-def test_an_image_that_may_be_pulled_and_cannot_be_is_told_with_the_runtimes_words() -> None:
+def test_a_failed_pull_is_reported_with_the_runtimes_message() -> None:
     start = replace(START, container=KeeperContainer("alpine:3.20", pull="missing"))
 
     verdict = classify_exit(125, ContainerState(ran=False, has_image=False), start, "no such host")
@@ -194,7 +192,7 @@ def test_an_image_that_may_be_pulled_and_cannot_be_is_told_with_the_runtimes_wor
     assert verdict.reason == "image alpine:3.20 cannot be pulled: no such host"
 
 
-def test_a_runtimes_last_word_is_no_hint_at_its_manual(tmp_path: Path) -> None:
+def test_hints_at_the_runtimes_manual_are_skipped(tmp_path: Path) -> None:
     path = tmp_path / "err"
     path.write_text("earlier\nError: no such thing\nSee 'docker run --help'.\n\n")
 

@@ -1,4 +1,4 @@
-"""A service in a container, on a real runtime: restarted, and checked inside."""
+"""Services in containers on a real runtime: restarts and health checks."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +11,7 @@ from rota.keeper.protocol import wire
 from rota.testing import images
 from tests.keeper.conftest import Agent, Keeper, wait_until
 from tests.keeper.test_checks import by_command
-from tests.keeper.test_service import FOR_EVER, RESTARTS, wait_life
+from tests.keeper.test_service import FOR_EVER, RESTARTS, wait_service
 from tests.machine import needs
 
 pytestmark = needs("containers")
@@ -43,13 +43,13 @@ def serve(agent: Agent, image: str, script: str, **spec: Any) -> None:
     agent.start("7", "sh", "-c", script, restart=FOR_EVER, container={"image": image}, grace_ms=100, **spec)
 
 
-def test_each_start_has_a_container_of_its_own(keeper: Keeper, agent: Agent, image: str) -> None:
+def test_each_restart_gets_a_new_container(keeper: Keeper, agent: Agent, image: str) -> None:
     serve(
         agent,
         image,
         "echo start $ROTA_RESTART; test -e /tmp/was-here && echo dirty; touch /tmp/was-here; exit 4",
     )
-    wait_life(agent, restarts=2)
+    wait_service(agent, restarts=2)
     wait_until(lambda: "start 1" in keeper.output("7"), "its second start")
 
     assert keeper.output("7").startswith("start 0\nstart 1\n")
@@ -57,7 +57,7 @@ def test_each_start_has_a_container_of_its_own(keeper: Keeper, agent: Agent, ima
     agent.wait_ended()
 
 
-def test_the_check_runs_inside(keeper: Keeper, agent: Agent, image: str) -> None:
+def test_a_check_runs_inside_the_container(keeper: Keeper, agent: Agent, image: str) -> None:
     serve(
         agent,
         image,
@@ -65,12 +65,14 @@ def test_the_check_runs_inside(keeper: Keeper, agent: Agent, image: str) -> None
         check=by_command("grep -q yes /tmp/up", after_ms=60_000),
     )
 
-    assert wait_life(agent, health="healthy")[RESTARTS] == 0
+    assert wait_service(agent, health="healthy")[RESTARTS] == 0
     agent.stop(["7", 0, 1])
     agent.wait_ended()
 
 
-def test_a_check_that_hangs_inside_is_ended_there(keeper: Keeper, agent: Agent, image: str) -> None:
+def test_a_check_that_hangs_inside_the_container_is_killed_there(
+    keeper: Keeper, agent: Agent, image: str
+) -> None:
     check = by_command("exec sleep 987", timeout_ms=10_000, failures=1_000, after_ms=60_000)
     serve(agent, image, "exec sleep 600", check=check)
     wait_until(lambda: bool(hanging(keeper)), "a check that hangs")

@@ -1,4 +1,4 @@
-"""Directories made ahead: as good as new ones, and never in anybody's way."""
+"""The pool of directories that are created ahead."""
 
 import os
 from pathlib import Path
@@ -16,73 +16,73 @@ def make(path: str) -> None:
 
 
 @pytest.fixture
-def spares(tmp_path: Path) -> DirectoryPool:
+def pool(tmp_path: Path) -> DirectoryPool:
     return DirectoryPool(str(tmp_path / "spare"), str(tmp_path), make)
 
 
-def test_one_is_put_where_it_is_wanted(spares: DirectoryPool, tmp_path: Path) -> None:
-    spares.refill()
+def test_a_spare_directory_is_moved_to_its_name(pool: DirectoryPool, tmp_path: Path) -> None:
+    pool.refill()
 
-    assert spares.allocate("wanted")
+    assert pool.allocate("wanted")
     assert (tmp_path / "wanted" / "inside").is_dir()
 
 
-def test_without_any_left_the_taker_is_told(
-    spares: DirectoryPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_empty_pool_allocates_nothing(
+    pool: DirectoryPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MOST", 2)
-    spares.refill()
-    taken = [spares.allocate(str(number)) for number in range(3)]
-    spares.refill()
+    pool.refill()
+    taken = [pool.allocate(str(number)) for number in range(3)]
+    pool.refill()
 
     assert taken == [True, True, False]
-    assert spares.allocate("2")
+    assert pool.allocate("2")
 
 
-def test_what_stands_there_already_stays(
-    spares: DirectoryPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_existing_directory_is_not_replaced(
+    pool: DirectoryPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MOST", 1)
     make(str(tmp_path / "old"))
     (tmp_path / "old" / "file").touch()
-    spares.refill()
+    pool.refill()
 
-    assert not spares.allocate("old")
+    assert not pool.allocate("old")
     assert (tmp_path / "old" / "file").exists()
-    assert spares.allocate("new")
+    assert pool.allocate("new")
 
 
-def test_an_empty_directory_is_not_replaced(spares: DirectoryPool, tmp_path: Path) -> None:
+def test_an_empty_directory_is_not_replaced(pool: DirectoryPool, tmp_path: Path) -> None:
     """A running task may have it as its working directory: it would go on in one that is deleted."""
     (tmp_path / "old").mkdir()
     before = (tmp_path / "old").stat().st_ino
-    spares.refill()
+    pool.refill()
 
-    assert not spares.allocate("old")
+    assert not pool.allocate("old")
     assert (tmp_path / "old").stat().st_ino == before
 
 
-def test_those_of_an_earlier_keeper_are_not_used(spares: DirectoryPool, tmp_path: Path) -> None:
+def test_spares_of_an_earlier_keeper_are_not_used(pool: DirectoryPool, tmp_path: Path) -> None:
     (tmp_path / "spare" / "0").mkdir(parents=True)
-    spares.refill()
+    pool.refill()
 
-    assert spares.allocate("wanted")
+    assert pool.allocate("wanted")
     assert (tmp_path / "wanted" / "inside").is_dir()
 
 
-def test_a_stock_that_somebody_removed_is_made_again(
-    spares: DirectoryPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_pool_that_was_removed_is_filled_again(
+    pool: DirectoryPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MOST", 1)
-    spares.refill()
+    pool.refill()
     os.rename(tmp_path / "spare", tmp_path / "elsewhere")
 
-    assert not spares.allocate("wanted")
-    spares.refill()
-    assert spares.allocate("wanted")
+    assert not pool.allocate("wanted")
+    pool.refill()
+    assert pool.allocate("wanted")
 
 
-def test_a_prepared_shelf_is_as_a_new_one(tmp_path: Path) -> None:
+def test_a_preallocated_log_directory_equals_a_new_one(tmp_path: Path) -> None:
     outputs = SegmentStore(str(tmp_path))
     outputs.preallocate()
     [segment] = outputs.allocate([("7", 0, 1)])
@@ -96,11 +96,11 @@ def test_a_prepared_shelf_is_as_a_new_one(tmp_path: Path) -> None:
     assert modes == {0o600}
 
 
-def test_a_job_begins_in_directories_that_were_there_before(keeper: Keeper, agent: Agent) -> None:
+def test_a_job_starts_in_preallocated_directories(keeper: Keeper, agent: Agent) -> None:
     def ahead(kind: str) -> set[int]:
         return {path.stat().st_ino for path in (keeper.root / "spare" / kind).iterdir()}
 
-    keeper.wait_stocked()
+    keeper.wait_preallocated()
     made = {kind: ahead(kind) for kind in ("logs", "work", "tasks")}
     agent.start("7", "sh", "-c", "pwd; ls; echo oh >&2")
     agent.wait_ended()

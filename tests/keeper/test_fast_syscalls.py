@@ -1,4 +1,4 @@
-"""Calls that do not let other threads run say the same as those that do."""
+"""System calls that keep the GIL return the same as Python's own."""
 
 import errno
 import os
@@ -11,7 +11,7 @@ import pytest
 from rota.keeper.process import fast_syscalls
 
 
-def test_a_write_says_how_much_and_what_is_wrong(tmp_path: Path) -> None:
+def test_write_returns_its_length_or_raises(tmp_path: Path) -> None:
     with open(tmp_path / "file", "wb") as file:
         assert fast_syscalls.write(file.fileno(), b"four") == 4
     assert (tmp_path / "file").read_bytes() == b"four"
@@ -23,7 +23,7 @@ def test_a_write_says_how_much_and_what_is_wrong(tmp_path: Path) -> None:
         fast_syscalls.write(full.fileno(), b"more")
 
 
-def test_a_file_has_its_size_and_its_links(tmp_path: Path) -> None:
+def test_stat_returns_size_and_links(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"." * 70_001)
     with open(path, "rb") as file:
@@ -38,20 +38,20 @@ def test_a_file_has_its_size_and_its_links(tmp_path: Path) -> None:
         fast_syscalls.stat(-1)
 
 
-def test_a_lease_tells_whether_somebody_writes(tmp_path: Path) -> None:
+def test_a_read_lease_is_granted_only_without_writers(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.touch()
     with open(path, "rb") as reader:
         with open(path, "ab"):
             assert not fast_syscalls.take_read_lease(reader.fileno())
         if not fast_syscalls.take_read_lease(reader.fileno()):
-            return  # a file system without leases: nothing is ever final there
+            return  # a file system without leases
         fast_syscalls.release_lease(reader.fileno())
         with open(path, "ab") as writer:
             writer.write(b"nobody was held up")
 
 
-def test_a_child_is_buried_with_its_code_its_time_and_its_memory() -> None:
+def test_reap_returns_status_cpu_time_and_memory() -> None:
     child = subprocess.Popen(["python3", "-c", "x = bytearray(50 << 20); exit(7)"])
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     buried = fast_syscalls.reap(child.pid)
@@ -59,10 +59,10 @@ def test_a_child_is_buried_with_its_code_its_time_and_its_memory() -> None:
     assert os.waitstatus_to_exitcode(buried.status) == 7
     assert buried.cpu_us > 0
     assert buried.peak_kib > 50 << 10
-    child.returncode = 7  # nobody else has it to bury
+    child.returncode = 7  # reaped by the test itself
 
 
-def test_who_was_killed_is_buried_as_such_and_once_only() -> None:
+def test_a_killed_child_is_reaped_once_with_its_signal() -> None:
     child = subprocess.Popen(["sleep", "600"])
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)

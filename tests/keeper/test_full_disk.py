@@ -1,4 +1,4 @@
-"""A disk that is full under a keeper: what runs goes on, nothing new starts, until there is room again."""
+"""A full disk under a keeper: attempts go on, and nothing new starts until there is free space."""
 
 import os
 import subprocess
@@ -34,7 +34,7 @@ def cramped(small_disk: Path) -> Iterator[Keeper]:
 
 
 def fill(path: Path) -> None:
-    """Up to the last byte."""
+    """Fill the disk up to the last byte."""
     with path.open("wb", buffering=0) as file:
         for size in (1 << 20, 4096):
             try:
@@ -45,10 +45,10 @@ def fill(path: Path) -> None:
 
 
 @needs("root")
-def test_on_a_full_disk_what_runs_goes_on_and_its_result_is_on_record(cramped: Keeper) -> None:
+def test_on_a_full_disk_running_attempts_go_on_and_results_are_journaled(cramped: Keeper) -> None:
     agent = cramped.agent()
     agent.hello()
-    cramped.wait_stocked()
+    cramped.wait_preallocated()
     flag = cramped.root / "flag"
     script = f"while [ ! -e {flag} ]; do sleep 0.05; done; exit 7"
     agent.start("7", "sh", "-c", script, tasks=[[index, 1, 1] for index in range(3)])
@@ -57,9 +57,9 @@ def test_on_a_full_disk_what_runs_goes_on_and_its_result_is_on_record(cramped: K
     assert str(agent.wait_shortages()[0]).startswith("its disk is full")
     agent.start("8", "true")
     assert "No space left" in agent.wait_refused()[0][3]
-    os.link(cramped.root / "ballast", flag)  # takes no room
+    os.link(cramped.root / "ballast", flag)  # needs no space
     rows = agent.wait_ended(3)
-    cramped.kill()  # what is on record survives it
+    cramped.kill()  # the journal survives it
 
     assert [row[3:5] for row in rows] == [["exited", 7]] * 3
     (cramped.root / "ballast").unlink()
@@ -70,10 +70,10 @@ def test_on_a_full_disk_what_runs_goes_on_and_its_result_is_on_record(cramped: K
 
 
 @needs("root")
-def test_with_room_again_it_takes_work_again(cramped: Keeper) -> None:
+def test_with_free_disk_space_attempts_are_accepted_again(cramped: Keeper) -> None:
     agent = cramped.agent()
     agent.hello()
-    cramped.wait_stocked()
+    cramped.wait_preallocated()
     fill(cramped.root / "ballast")
     agent.wait_shortages()
     (cramped.root / "ballast").unlink()
@@ -83,8 +83,8 @@ def test_with_room_again_it_takes_work_again(cramped: Keeper) -> None:
     assert agent.wait_ended()[0][3:5] == ["exited", 0]
 
 
-def test_a_journal_that_cannot_be_written_is_said_and_mended(keeper: Keeper, agent: Agent) -> None:
-    """A limit on the size of its files stands in for a full disk, for whoever may not mount one."""
+def test_a_journal_that_cannot_be_written_is_reported_and_recovers(keeper: Keeper, agent: Agent) -> None:
+    """A limit on the file size replaces a full disk for users that cannot mount one."""
     agent.start("7", "sleep", "600")
     agent.wait_started()
     limit(keeper, (keeper.root / "journal").stat().st_size)

@@ -1,4 +1,4 @@
-"""GPUs by the thousandth, on paper: who gets which devices, who waits and who is refused."""
+"""GPU allocation by the thousandth: which attempts get which devices, wait or are refused."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,17 +16,17 @@ def gpu(amount: int, mask: int = 0) -> ResourceRequest:
     return ResourceRequest((("gpu", amount),), mask)
 
 
-def room() -> Reservations:
-    room = Reservations()
-    room.configure({"gpu": 3000}, NAMES)
-    return room
+def reservations() -> Reservations:
+    reservations = Reservations()
+    reservations.configure({"gpu": 3000}, NAMES)
+    return reservations
 
 
-def given_to(room: Reservations, index: int, ask: ResourceRequest) -> tuple[str, ...] | str | None:
-    """Its devices, why it gets none, or None: it waits."""
-    if reason := room.enqueue(key(index), ask, firm=True):
+def admit(reservations: Reservations, index: int, ask: ResourceRequest) -> tuple[str, ...] | str | None:
+    """The devices of an attempt, the reason of its refusal, or None: it waits."""
+    if reason := reservations.enqueue(key(index), ask, firm=True):
         return reason
-    match room.admit_next():
+    match reservations.admit_next():
         case Grant(gpus=gpus):
             return gpus
         case Refusal(reason=reason):
@@ -36,39 +36,39 @@ def given_to(room: Reservations, index: int, ask: ResourceRequest) -> tuple[str,
 
 
 def test_parts_share_the_device_they_were_given() -> None:
-    node = room()
+    node = reservations()
 
-    assert given_to(node, 0, gpu(500, 0b010)) == ("b",)
-    assert given_to(node, 1, gpu(300, 0b010)) == ("b",)
-    assert given_to(node, 2, gpu(200, 0b010)) == ("b",)
+    assert admit(node, 0, gpu(500, 0b010)) == ("b",)
+    assert admit(node, 1, gpu(300, 0b010)) == ("b",)
+    assert admit(node, 2, gpu(200, 0b010)) == ("b",)
 
 
 def test_a_part_that_would_exceed_its_device_is_refused() -> None:
-    node = room()
-    given_to(node, 0, gpu(500, 0b010))
+    node = reservations()
+    admit(node, 0, gpu(500, 0b010))
 
-    assert given_to(node, 1, gpu(501, 0b010)) == "GPU b has 0.5 free, asked 0.501"
+    assert admit(node, 1, gpu(501, 0b010)) == "GPU b has 0.5 free, asked 0.501"
     assert not node.has_waiting()
-    assert given_to(node, 2, gpu(501, 0b100)) == ("c",)
+    assert admit(node, 2, gpu(501, 0b100)) == ("c",)
 
 
 def test_whole_devices_are_those_that_were_given() -> None:
-    node = room()
+    node = reservations()
 
-    assert given_to(node, 0, gpu(2000, 0b101)) == ("a", "c")
-    assert given_to(node, 1, gpu(1000, 0b010)) == ("b",)
+    assert admit(node, 0, gpu(2000, 0b101)) == ("a", "c")
+    assert admit(node, 1, gpu(1000, 0b010)) == ("b",)
 
 
-def test_a_whole_device_of_which_somebody_has_a_part_is_refused() -> None:
-    node = room()
-    given_to(node, 0, gpu(1, 0b100))
+def test_a_whole_device_that_is_partly_allocated_is_refused() -> None:
+    node = reservations()
+    admit(node, 0, gpu(1, 0b100))
 
-    assert given_to(node, 1, gpu(2000, 0b110)) == "GPU c has 0.999 free, asked 1"
-    assert given_to(node, 2, gpu(2000, 0b011)) == ("a", "b")
+    assert admit(node, 1, gpu(2000, 0b110)) == "GPU c has 0.999 free, asked 1"
+    assert admit(node, 2, gpu(2000, 0b011)) == ("a", "b")
 
 
 def test_of_two_orders_at_once_for_one_device_the_second_is_refused() -> None:
-    node = room()
+    node = reservations()
     node.enqueue(key(0), gpu(600, 0b1), firm=True)
     node.enqueue(key(1), gpu(600, 0b1), firm=True)
     node.enqueue(key(2), gpu(400, 0b1), firm=True)
@@ -78,98 +78,98 @@ def test_of_two_orders_at_once_for_one_device_the_second_is_refused() -> None:
     assert node.admit_next() == Grant(key(2), ("a",))
 
 
-def test_what_ends_gives_back_exactly_what_it_had() -> None:
-    node = room()
-    given_to(node, 0, gpu(600, 0b1))
-    given_to(node, 1, gpu(400, 0b1))
+def test_an_ended_attempt_releases_exactly_what_it_had() -> None:
+    node = reservations()
+    admit(node, 0, gpu(600, 0b1))
+    admit(node, 1, gpu(400, 0b1))
     node.release(key(0))
 
-    assert given_to(node, 2, gpu(601, 0b1)) == "GPU a has 0.6 free, asked 0.601"
-    assert given_to(node, 3, gpu(600, 0b1)) == ("a",)
+    assert admit(node, 2, gpu(601, 0b1)) == "GPU a has 0.6 free, asked 0.601"
+    assert admit(node, 3, gpu(600, 0b1)) == ("a",)
     node.release(key(1))
     node.release(key(3))
-    assert given_to(node, 4, gpu(1000, 0b1)) == ("a",)
+    assert admit(node, 4, gpu(1000, 0b1)) == ("a",)
 
 
-def test_whoever_names_no_devices_gets_whole_ones_that_nobody_uses() -> None:
-    node = room()
-    given_to(node, 0, gpu(100, 0b1))
+def test_a_request_without_a_mask_gets_unused_whole_devices() -> None:
+    node = reservations()
+    admit(node, 0, gpu(100, 0b1))
 
-    assert given_to(node, 1, gpu(2000)) == ("b", "c")
-    assert given_to(node, 2, gpu(100, 0b10)) == "GPU b has 0 free, asked 0.1"
+    assert admit(node, 1, gpu(2000)) == ("b", "c")
+    assert admit(node, 2, gpu(100, 0b10)) == "GPU b has 0 free, asked 0.1"
 
 
-def test_a_part_for_which_no_device_is_named_takes_a_whole_one() -> None:
-    node = room()
-    given_to(node, 0, gpu(500))
+def test_a_fraction_without_a_mask_gets_a_whole_device() -> None:
+    node = reservations()
+    admit(node, 0, gpu(500))
 
-    assert given_to(node, 1, gpu(500, 0b1)) == "GPU a has 0 free, asked 0.5"
+    assert admit(node, 1, gpu(500, 0b1)) == "GPU a has 0 free, asked 0.5"
     node.release(key(0))
-    assert given_to(node, 2, gpu(1000, 0b1)) == ("a",)
+    assert admit(node, 2, gpu(1000, 0b1)) == ("a",)
 
 
-def test_whoever_names_no_devices_waits_until_enough_are_free() -> None:
-    node = room()
-    given_to(node, 0, gpu(100, 0b1))
+def test_a_request_without_a_mask_waits_until_enough_devices_are_free() -> None:
+    node = reservations()
+    admit(node, 0, gpu(100, 0b1))
 
-    assert given_to(node, 1, gpu(3000)) is None
+    assert admit(node, 1, gpu(3000)) is None
     assert node.admit_next() is None
     node.release(key(0))
     assert node.admit_next() == Grant(key(1), ("a", "b", "c"))
 
 
-def test_one_that_waits_for_cores_is_not_refused_for_its_devices() -> None:
+def test_an_attempt_that_waits_for_cores_is_not_refused_for_its_devices() -> None:
     node = Reservations()
     node.configure({"cpu": 1000, "gpu": 1000}, ["a"])
     both = ResourceRequest((("cpu", 1000), ("gpu", 600)), 0b1)
     node.enqueue(key(0), both, firm=True)
     node.admit_next()
 
-    assert given_to(node, 1, both) is None
+    assert admit(node, 1, both) is None
     node.release(key(0))
     assert node.admit_next() == Grant(key(1), ("a",))
 
 
-def test_devices_that_the_node_has_not_and_wrong_numbers_of_them_are_refused() -> None:
-    node = room()
+def test_unknown_devices_and_wrong_numbers_of_them_are_refused() -> None:
+    node = reservations()
 
-    assert given_to(node, 0, gpu(500, 0b1000)) == "was given GPU 3, this node has 3 of them"
-    assert given_to(node, 1, gpu(2000, 0b1)) == "needs 2 of gpu, was given 1 devices"
-    assert given_to(node, 2, gpu(500, 0b11)) == "needs 0.5 of gpu, was given 2 devices"
-    assert given_to(node, 3, gpu(4000)) == "needs 4 of gpu, this node has 3"
-
-
-def test_devices_given_to_work_that_needs_none_are_left_alone() -> None:
-    node = room()
-
-    assert given_to(node, 0, ResourceRequest((), 0b1)) == ()
-    assert given_to(node, 1, gpu(1000, 0b1)) == ("a",)
+    assert admit(node, 0, gpu(500, 0b1000)) == "was given GPU 3, this node has 3 of them"
+    assert admit(node, 1, gpu(2000, 0b1)) == "needs 2 of gpu, was given 1 devices"
+    assert admit(node, 2, gpu(500, 0b11)) == "needs 0.5 of gpu, was given 2 devices"
+    assert admit(node, 3, gpu(4000)) == "needs 4 of gpu, this node has 3"
 
 
-def test_an_agent_that_comes_again_changes_nothing_for_what_runs() -> None:
-    node = room()
-    given_to(node, 0, gpu(700, 0b1))
-    given_to(node, 1, gpu(1000))
+def test_a_mask_for_an_attempt_without_gpu_needs_is_ignored() -> None:
+    node = reservations()
+
+    assert admit(node, 0, ResourceRequest((), 0b1)) == ()
+    assert admit(node, 1, gpu(1000, 0b1)) == ("a",)
+
+
+def test_a_reconnecting_agent_changes_no_reservations() -> None:
+    node = reservations()
+    admit(node, 0, gpu(700, 0b1))
+    admit(node, 1, gpu(1000))
     node.configure({"gpu": 3000}, NAMES)
 
-    assert given_to(node, 2, gpu(400, 0b1)) == "GPU a has 0.3 free, asked 0.4"
-    assert given_to(node, 3, gpu(300, 0b1)) == ("a",)
-    assert given_to(node, 4, gpu(1000, 0b10)) == "GPU b has 0 free, asked 1"
+    assert admit(node, 2, gpu(400, 0b1)) == "GPU a has 0.3 free, asked 0.4"
+    assert admit(node, 3, gpu(300, 0b1)) == ("a",)
+    assert admit(node, 4, gpu(1000, 0b10)) == "GPU b has 0 free, asked 1"
 
 
-def test_a_device_taken_from_the_node_and_given_again_is_still_held() -> None:
-    node = room()
-    given_to(node, 0, gpu(700, 0b100))
+def test_a_device_that_is_removed_and_added_again_is_still_allocated() -> None:
+    node = reservations()
+    admit(node, 0, gpu(700, 0b100))
     node.configure({"gpu": 2000}, NAMES[:2])
 
-    assert given_to(node, 1, gpu(100, 0b100)) == "was given GPU 2, this node has 2 of them"
+    assert admit(node, 1, gpu(100, 0b100)) == "was given GPU 2, this node has 2 of them"
     node.configure({"gpu": 3000}, NAMES)
-    assert given_to(node, 2, gpu(400, 0b100)) == "GPU c has 0.3 free, asked 0.4"
+    assert admit(node, 2, gpu(400, 0b100)) == "GPU c has 0.3 free, asked 0.4"
     node.release(key(0))
-    assert given_to(node, 3, gpu(400, 0b100)) == ("c",)
+    assert admit(node, 3, gpu(400, 0b100)) == ("c",)
 
 
-def test_what_waits_for_a_device_that_is_taken_away_is_refused() -> None:
+def test_an_attempt_that_waits_for_a_removed_device_is_refused() -> None:
     node = Reservations()
     node.enqueue(key(0), gpu(500, 0b10), firm=True)
 
@@ -191,7 +191,7 @@ steps = st.one_of(
 
 
 class Holders:
-    """Who has what, as told by the grants alone."""
+    """Allocations as computed from the grants alone."""
 
     def __init__(self, node: Reservations) -> None:
         self.node = node
@@ -215,8 +215,8 @@ class Holders:
 
 
 @given(st.lists(steps, max_size=60))
-def test_no_device_is_ever_given_away_twice_and_all_come_back(story: list[tuple[str, object]]) -> None:
-    node = room()
+def test_no_device_is_allocated_twice_and_all_are_released(story: list[tuple[str, object]]) -> None:
+    node = reservations()
     holders = Holders(node)
     for number, step in enumerate(story):
         match step:
@@ -236,4 +236,4 @@ def test_no_device_is_ever_given_away_twice_and_all_come_back(story: list[tuple[
     node.configure({"gpu": 3000}, NAMES)
 
     assert not node.has_waiting()
-    assert given_to(node, len(story), gpu(3000)) == NAMES
+    assert admit(node, len(story), gpu(3000)) == NAMES

@@ -1,4 +1,4 @@
-"""GPUs as the work sees them: exactly the devices it was given, and how much of one it shares."""
+"""GPUs in the environment of tasks: their devices and the share of each."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def start(agent: Agent, job: str, amount: int, *command: str, mask: int | None =
     agent.start(job, *command, needs={"gpu": amount}, tasks=[row])
 
 
-def test_whole_devices_are_named_to_the_work_that_holds_them(keeper: Keeper, gpus: Agent) -> None:
+def test_whole_devices_are_in_the_environment_of_their_task(keeper: Keeper, gpus: Agent) -> None:
     start(gpus, "7", 2000, *SAY, mask=0b11)
     gpus.wait_ended()
     start(gpus, "8", 1000, *SAY, mask=0b10)
@@ -34,7 +34,7 @@ def test_whole_devices_are_named_to_the_work_that_holds_them(keeper: Keeper, gpu
     assert keeper.output("8") == "6/6/whole\n"
 
 
-def test_a_part_of_a_device_is_named_with_its_share(keeper: Keeper, gpus: Agent) -> None:
+def test_a_fraction_of_a_device_is_in_the_environment_with_its_share(keeper: Keeper, gpus: Agent) -> None:
     start(gpus, "7", 500, *SAY, mask=0b10)
     start(gpus, "8", 125, *SAY, mask=0b10)
     gpus.wait_ended(2)
@@ -51,7 +51,7 @@ def test_an_order_that_names_no_devices_gets_whole_ones(keeper: Keeper, gpus: Ag
     assert keeper.output("8") == "6/6/whole\n"
 
 
-def test_a_device_that_is_taken_is_refused_and_the_reason_said(gpus: Agent) -> None:
+def test_a_device_that_is_not_free_is_refused_with_the_reason(gpus: Agent) -> None:
     start(gpus, "7", 600, *HOLD, mask=0b1)
     gpus.wait_started()
     start(gpus, "8", 500, *HOLD, mask=0b1)
@@ -59,7 +59,7 @@ def test_a_device_that_is_taken_is_refused_and_the_reason_said(gpus: Agent) -> N
     assert gpus.wait_refused() == [["8", 0, 1, "GPU 5 has 0.4 free, asked 0.5"]]
 
 
-def test_a_device_is_free_again_once_its_work_has_ended(keeper: Keeper, gpus: Agent) -> None:
+def test_a_device_is_free_again_once_its_attempt_has_ended(keeper: Keeper, gpus: Agent) -> None:
     start(gpus, "7", 600, *HOLD, mask=0b1)
     gpus.wait_started()
     gpus.stop(["7", 0, 1])
@@ -70,7 +70,7 @@ def test_a_device_is_free_again_once_its_work_has_ended(keeper: Keeper, gpus: Ag
     assert keeper.output("8") == "5/5/whole\n"
 
 
-def test_a_command_that_cannot_start_leaves_its_device_to_others(keeper: Keeper, gpus: Agent) -> None:
+def test_a_command_that_cannot_start_releases_its_device(keeper: Keeper, gpus: Agent) -> None:
     start(gpus, "7", 1000, "no-such-command", mask=0b1)
     gpus.wait_ended()
     start(gpus, "8", 1000, *SAY, mask=0b1)
@@ -79,7 +79,7 @@ def test_a_command_that_cannot_start_leaves_its_device_to_others(keeper: Keeper,
     assert keeper.output("8") == "5/5/whole\n"
 
 
-def test_what_a_device_lends_outlives_the_agent(keeper: Keeper, gpus: Agent) -> None:
+def test_gpu_allocations_outlive_the_agent(keeper: Keeper, gpus: Agent) -> None:
     start(gpus, "7", 600, *HOLD, mask=0b1)
     gpus.wait_started()
     gpus.close()
@@ -92,7 +92,7 @@ def test_what_a_device_lends_outlives_the_agent(keeper: Keeper, gpus: Agent) -> 
     assert keeper.output("9") == "5/5/0.4\n"
 
 
-def test_after_a_restart_of_the_keeper_devices_are_free_and_guarded_again(
+def test_after_a_restart_of_the_keeper_devices_are_free_and_bounded_again(
     keeper: Keeper, gpus: Agent
 ) -> None:
     start(gpus, "7", 600, *HOLD, mask=0b1)

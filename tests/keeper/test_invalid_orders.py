@@ -1,4 +1,4 @@
-"""A keeper goes on, with everybody's work, whatever it is told and whatever a job asks it to start."""
+"""Invalid orders and specs fail their own attempts, and no others."""
 
 import base64
 import errno
@@ -26,8 +26,8 @@ numbers = count(100)  # of jobs
 
 
 @pytest.fixture(scope="module")
-def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keeper]:
-    """One keeper for all tests that must leave it as they found it."""
+def shared_keeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keeper]:
+    """One keeper for all tests, none of which may harm it."""
     keeper = Keeper(tmp_path_factory.mktemp("keeper"))
     try:
         yield keeper
@@ -36,8 +36,8 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keeper]:
 
 
 @pytest.fixture
-def told(one: Keeper) -> Agent:
-    agent = one.agent()
+def shared_agent(shared_keeper: Keeper) -> Agent:
+    agent = shared_keeper.agent()
     agent.hello()
     return agent
 
@@ -58,18 +58,18 @@ def told(one: Keeper) -> Agent:
         (["/tmp"], {}, "permission denied"),
     ],
 )
-def test_a_fault_of_the_jobs_own_is_its_end_and_no_refusal(
-    one: Keeper, told: Agent, argv: list[str], spec: dict[str, Any], said: str
+def test_an_error_of_the_spec_fails_the_attempt_and_is_no_refusal(
+    shared_keeper: Keeper, shared_agent: Agent, argv: list[str], spec: dict[str, Any], said: str
 ) -> None:
     job = str(next(numbers))
-    told.start(job, *argv, **spec)
-    (ended,) = told.wait_ended()
+    shared_agent.start(job, *argv, **spec)
+    (ended,) = shared_agent.wait_ended()
 
     assert ended[3] == "exited"
     assert ended[4] in (126, 127)
     assert said.lower() in ended[11].lower()
-    assert told.refused == []
-    assert_unharmed(one, told)
+    assert shared_agent.refused == []
+    assert_unharmed(shared_keeper, shared_agent)
 
 
 @pytest.mark.parametrize(
@@ -95,16 +95,16 @@ def test_a_fault_of_the_jobs_own_is_its_end_and_no_refusal(
         {"steps": [[]]},
     ],
 )
-def test_a_spec_that_cannot_be_read_is_the_end_of_its_attempts(
-    one: Keeper, told: Agent, spec: dict[str, Any]
+def test_a_malformed_spec_fails_its_attempts(
+    shared_keeper: Keeper, shared_agent: Agent, spec: dict[str, Any]
 ) -> None:
     job = str(next(numbers))
-    told.start(job, "true", tasks=[[0, 1, 1], [1, 1, 1]], **spec)
-    ended = told.wait_ended(2)
+    shared_agent.start(job, "true", tasks=[[0, 1, 1], [1, 1, 1]], **spec)
+    ended = shared_agent.wait_ended(2)
 
     assert [row[:5] for row in ended] == [[job, 0, 1, "exited", 126], [job, 1, 1, "exited", 126]]
-    assert all("cannot be read: spec" in row[11] for row in ended)
-    assert_unharmed(one, told)
+    assert all("its order cannot be parsed: spec" in row[11] for row in ended)
+    assert_unharmed(shared_keeper, shared_agent)
 
 
 @pytest.mark.parametrize(
@@ -132,14 +132,16 @@ def test_a_spec_that_cannot_be_read_is_the_end_of_its_attempts(
         b'{"op":"configure","node":"n1","amounts":{},"engine":{"kind":[]}}',
     ],
 )
-def test_a_line_of_garbage_is_answered_with_an_error(one: Keeper, told: Agent, line: bytes) -> None:
-    told.send_line(line)
+def test_an_unparsable_line_is_answered_with_an_error(
+    shared_keeper: Keeper, shared_agent: Agent, line: bytes
+) -> None:
+    shared_agent.send_line(line)
 
-    assert told.receive_op("error")["reason"]
-    assert_unharmed(one, told)
+    assert shared_agent.receive_op("error")["reason"]
+    assert_unharmed(shared_keeper, shared_agent)
 
 
-def test_a_keeper_reads_whatever_a_server_accepts() -> None:
+def test_a_keeper_parses_every_spec_that_a_server_accepts() -> None:
     most = {"cpu": limits.CPU_MILLI_MAX / 1000, "memory": limits.AMOUNT_MAX, "log_bytes": limits.AMOUNT_MAX}
     said = parse_spec(
         {
@@ -170,7 +172,7 @@ def test_a_keeper_reads_whatever_a_server_accepts() -> None:
     bounds.check(orders_to_wire(JobOrders(JobId("7"), work, [], [])))
 
 
-def test_leases_are_renewed_on_a_machine_that_has_been_up_for_years() -> None:
+def test_leases_are_renewed_on_a_machine_with_years_of_uptime() -> None:
     parse(json.dumps({"op": "renew", "said_ns": 10 * 365 * 24 * 3600 * 10**9}).encode())
     with pytest.raises(Malformed, match="said_ns"):
         parse(json.dumps({"op": "renew", "said_ns": 1 << 63}).encode())
@@ -211,14 +213,14 @@ def test_a_keeper_starts_with_a_journal_that_holds_odd_lines(keeper: Keeper) -> 
     assert_unharmed(keeper, second)
 
 
-def test_an_errno_is_the_fault_of_the_node_or_of_the_job_and_not_of_both() -> None:
+def test_an_errno_belongs_to_the_node_or_to_the_job_not_to_both() -> None:
     assert not NODE_ERRNOS & JOB_ERRNOS
     assert {errno.ENOSPC, errno.EMFILE, errno.ENOMEM, errno.EIO} <= NODE_ERRNOS
     assert {errno.ENAMETOOLONG, errno.E2BIG} <= JOB_ERRNOS
 
 
 def assert_unharmed(keeper: Keeper, agent: Agent) -> None:
-    """Somebody else's work starts and ends."""
+    """Assert that an attempt of another job starts and ends."""
     before, job = len(agent.ended), str(next(numbers))
     agent.start(job, "true")
     assert agent.wait_ended(before + 1)[-1][:5] == [job, 0, 1, "exited", 0]

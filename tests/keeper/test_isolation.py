@@ -1,4 +1,4 @@
-"""Attacks of one job on the keeper and on other jobs, made as an attacker would make them."""
+"""Attacks of one job on the keeper and on other jobs."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ from tests.keeper.conftest import Agent, Keeper, wait_until
 from tests.machine import needs
 
 pytestmark = needs("root")
-PYTHON = "/usr/bin/python3"  # other users may not enter the directory of the tests' own
+PYTHON = "/usr/bin/python3"  # other users cannot reach the interpreter of the tests
 # Sends SIGKILL to every thread of a process until its input ends; then prints how many were delivered.
 SIGNALS_THREADS = """
 import ctypes, os, select, sys
@@ -49,7 +49,7 @@ print("done", flush=True)
 
 @pytest.fixture
 def keeper() -> Iterator[Keeper]:
-    """In a directory that other users can reach, as pytest's own cannot be."""
+    """A keeper in a directory that other users can reach, unlike pytest's own."""
     directory = tempfile.mkdtemp(prefix="rota-isolation-")
     os.chmod(directory, 0o711)
     (Path(directory) / "node").mkdir(mode=0o700)
@@ -70,7 +70,7 @@ def agent(keeper: Keeper) -> Agent:
 
 @contextlib.contextmanager
 def attacker(uid: int, script: str, *words: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process of this user beside the keeper, in none of its namespaces; closing its input ends it."""
+    """A process of this user outside of the keeper's namespaces; it ends when its input is closed."""
     process = subprocess.Popen(
         [PYTHON, "-c", script, *words],
         stdin=subprocess.PIPE,
@@ -143,7 +143,7 @@ def test_a_task_cannot_signal_a_thread_of_the_keeper_while_others_of_its_job_sta
     assert keeper.process.poll() is None
 
 
-def test_a_start_that_is_stopped_on_its_way_holds_up_no_other_job(keeper: Keeper, agent: Agent) -> None:
+def test_a_stopped_start_does_not_delay_other_jobs(keeper: Keeper, agent: Agent) -> None:
     agent.start("7", "/bin/true", needs={"cpu": 10})
     agent.wait_ended()
     before = len(agent.ended)
@@ -161,7 +161,7 @@ def test_a_start_that_is_stopped_on_its_way_holds_up_no_other_job(keeper: Keeper
 
 
 class PowerlessKeeper(Keeper):
-    """Of root, in a container that may make no namespaces."""
+    """A root keeper without CAP_SYS_ADMIN, as in a container that may not create namespaces."""
 
     def command(self) -> list[str]:
         first = "import ctypes, os, sys; ctypes.CDLL(None).prctl(24, 21, 0, 0, 0)"  # drop CAP_SYS_ADMIN
@@ -169,26 +169,25 @@ class PowerlessKeeper(Keeper):
 
 
 @needs("pid namespaces")
-def test_a_node_says_how_its_tasks_are_kept_apart(keeper: Keeper) -> None:
+def test_the_isolation_label_says_how_tasks_are_isolated(keeper: Keeper) -> None:
     assert keeper.agent().hello(run_as="own")["labels"]["isolation"] == "tasks"
 
 
-def test_a_node_that_cannot_hide_processes_says_so_and_runs_work_all_the_same(keeper: Keeper) -> None:
+def test_a_node_without_pid_namespaces_says_so_and_runs_tasks(keeper: Keeper) -> None:
     root = keeper.root.parent / "powerless"
     root.mkdir(mode=0o700)
     powerless = PowerlessKeeper(root)
     try:
         agent = powerless.agent()
         assert agent.hello(run_as="own")["labels"]["isolation"] == "users"
-        assert said(powerless, agent, "7", "id -u").strip() == str(user_of(powerless, "7"))
+        assert output_of(powerless, agent, "7", "id -u").strip() == str(user_of(powerless, "7"))
         assert "jobs see each other's processes: unshare(pid): Operation not permitted" in powerless.log()
     finally:
         powerless.close()
 
 
-ORPHANS = (
-    "setsid env -i sleep 6001 & setsid env -i sleep 6001 & wait"  # no mark, no session, no group of its own
-)
+# Without a marker, in other sessions and process groups.
+ORPHANS = "setsid env -i sleep 6001 & setsid env -i sleep 6001 & wait"
 
 
 def find(uid: int) -> set[int]:
@@ -203,10 +202,8 @@ def find(uid: int) -> set[int]:
 
 
 @needs("control groups")
-def test_a_stop_ends_processes_that_have_cleared_their_environment_and_left_their_session(
-    keeper: Keeper, agent: Agent
-) -> None:
-    agent.start("6", "sleep", "600", needs={"cpu": 0})  # which ran when they were first seen
+def test_a_stop_ends_processes_without_environment_and_session(keeper: Keeper, agent: Agent) -> None:
+    agent.start("6", "sleep", "600", needs={"cpu": 0})  # it runs when the orphans are first seen
     agent.start("7", "sh", "-c", ORPHANS, grace_ms=0)
     agent.wait_started(2)
     uid = user_of(keeper, "7")
@@ -219,7 +216,7 @@ def test_a_stop_ends_processes_that_have_cleared_their_environment_and_left_thei
 
 
 @needs("control groups")
-def test_what_an_ended_task_leaves_behind_is_ended_with_it(keeper: Keeper, agent: Agent) -> None:
+def test_processes_left_by_an_ended_task_are_killed(keeper: Keeper, agent: Agent) -> None:
     agent.start("6", "sleep", "600", needs={"cpu": 0})
     agent.start("7", "sh", "-c", ORPHANS.removesuffix(" & wait") + " & sleep 0.1")
     agent.wait_ended()
@@ -228,7 +225,7 @@ def test_what_an_ended_task_leaves_behind_is_ended_with_it(keeper: Keeper, agent
     wait_until(lambda: not find(uid), "the end of all processes of the job")
 
 
-def test_a_user_is_given_to_no_job_while_a_process_has_it(keeper: Keeper, agent: Agent) -> None:
+def test_a_uid_is_not_allocated_while_a_process_has_it(keeper: Keeper, agent: Agent) -> None:
     agent.start("7", "/bin/true")
     agent.wait_ended()
     old = user_of(keeper, "7")
@@ -251,7 +248,7 @@ def test_a_user_is_given_to_no_job_while_a_process_has_it(keeper: Keeper, agent:
     assert (users.user_for("one more") or User(0, 0)).uid not in (0, *given)
 
 
-def test_more_jobs_than_a_tenant_keeps_get_users_of_their_own(keeper: Keeper) -> None:
+def test_many_jobs_of_a_tenant_get_users_of_their_own(keeper: Keeper) -> None:
     users = JobUsers(str(keeper.root / "elsewhere"))
     users.set_run_as("own")
 
@@ -261,7 +258,7 @@ def test_more_jobs_than_a_tenant_keeps_get_users_of_their_own(keeper: Keeper) ->
     assert all(map(is_own, given))
 
 
-def test_a_user_that_another_keeper_has_given_out_meanwhile_is_passed_over(keeper: Keeper) -> None:
+def test_a_uid_that_another_keeper_allocated_is_skipped(keeper: Keeper) -> None:
     users = JobUsers(str(keeper.root / "elsewhere"))
     users.set_run_as("own")
     users.user_for("1")
@@ -281,8 +278,8 @@ def hold_open(keeper: Keeper, agent: Agent, job: str, *words: str, **spec: Any) 
     wait_until(lambda: len(find(user_of(keeper, job))) == 2, "a shell and its child")
 
 
-def said(keeper: Keeper, agent: Agent, job: str, script: str, index: int = 0, **spec: object) -> str:
-    """What a shell script, run as a task of a job, printed."""
+def output_of(keeper: Keeper, agent: Agent, job: str, script: str, index: int = 0, **spec: object) -> str:
+    """Run a shell script as a task; return its output."""
     before = len(agent.ended)
     agent.start(job, "sh", "-c", script, tasks=[[index, 1, 0]], **{"needs": {"cpu": 0}, "count": 9} | spec)
     agent.wait_ended(before + 1)
@@ -299,10 +296,10 @@ LISTS = (
 def test_a_job_sees_no_process_of_another_job(keeper: Keeper, agent: Agent) -> None:
     hold_open(keeper, agent, "6", "my-secret")
 
-    seen = said(keeper, agent, "7", LISTS)
+    seen = output_of(keeper, agent, "7", LISTS)
     assert "my-secret" not in seen
     assert "rota.keeper" not in seen
-    assert int(seen.splitlines()[-1]) < 10  # the first process, the shell and what it started
+    assert int(seen.splitlines()[-1]) < 10  # the init process, the shell and its children
 
 
 @needs("pid namespaces")
@@ -313,7 +310,7 @@ def test_a_job_reads_no_command_line_and_no_environment_by_number(keeper: Keeper
     script = (
         f"for pid in {pids}; do cat /proc/$pid/cmdline /proc/$pid/environ /proc/$pid/stat; done; echo done"
     )
-    assert said(keeper, agent, "7", script) == "done\n"
+    assert output_of(keeper, agent, "7", script) == "done\n"
 
 
 @needs("pid namespaces")
@@ -326,7 +323,8 @@ def test_a_signal_to_all_processes_reaches_those_of_the_same_attempt_only(
     assert len(before) == 4
 
     assert (
-        said(keeper, agent, "7", "sleep 6003 & kill -9 -1; wait; echo done", index=2, version=2) == "done\n"
+        output_of(keeper, agent, "7", "sleep 6003 & kill -9 -1; wait; echo done", index=2, version=2)
+        == "done\n"
     )
     assert find(user_of(keeper, "6")) | find(user_of(keeper, "7")) == before
 
@@ -339,7 +337,7 @@ def test_a_job_finds_itself_in_proc(keeper: Keeper, agent: Agent) -> None:
     script += 'readlink /proc/$$/exe > /dev/null && tr "\\0" " " < /proc/$$/cmdline | cut -c 1-5; '
     script += "cat /proc/sys/kernel/ostype; grep -c . /proc/meminfo > /dev/null && echo known"
 
-    assert said(keeper, agent, "7", script) == "(sh)\nsh -c\nLinux\nknown\n"
+    assert output_of(keeper, agent, "7", script) == "(sh)\nsh -c\nLinux\nknown\n"
 
 
 @needs("pid namespaces")
@@ -350,38 +348,34 @@ def test_signals_have_their_default_effect_in_a_namespace(keeper: Keeper, agent:
 
 
 @needs("pid namespaces", "control groups")
-def test_namespaces_are_used_again_and_those_that_were_not_left_empty_are_not(
-    keeper: Keeper, agent: Agent
-) -> None:
+def test_only_empty_namespaces_are_reused(keeper: Keeper, agent: Agent) -> None:
     namespace = "readlink /proc/self/ns/pid"
-    first = said(keeper, agent, "7", namespace)
-    seen = {said(keeper, agent, "8", namespace, index) for index in range(8)}
-    left = said(keeper, agent, "9", f"{namespace}; setsid env -i sleep 6005 & sleep 0.1")
+    first = output_of(keeper, agent, "7", namespace)
+    seen = {output_of(keeper, agent, "8", namespace, index) for index in range(8)}
+    left = output_of(keeper, agent, "9", f"{namespace}; setsid env -i sleep 6005 & sleep 0.1")
     wait_until(lambda: not find(user_of(keeper, "9")), "the end of what was left")
-    after = {said(keeper, agent, "10", namespace, index) for index in range(8)}
+    after = {output_of(keeper, agent, "10", namespace, index) for index in range(8)}
 
     assert first in seen | after
     assert left.splitlines()[0] + "\n" not in after
 
 
 @needs("pid namespaces")
-def test_mounts_that_are_made_later_are_seen_by_work_that_starts_later(keeper: Keeper, agent: Agent) -> None:
+def test_later_mounts_are_visible_to_later_attempts(keeper: Keeper, agent: Agent) -> None:
     place = keeper.root.parent / "mounted"
     place.mkdir()
-    said(keeper, agent, "7", "true")
+    output_of(keeper, agent, "7", "true")
     subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "none", place], check=True)
     try:
         (place / "file").write_text("there\n")
 
-        assert said(keeper, agent, "8", f"cat {place}/file") == "there\n"
+        assert output_of(keeper, agent, "8", f"cat {place}/file") == "there\n"
     finally:
         subprocess.run(["umount", place], check=True)
 
 
 @needs("pid namespaces")
-def test_what_a_killed_keeper_leaves_in_its_namespaces_goes_on_until_the_next_one_ends_it(
-    keeper: Keeper, agent: Agent
-) -> None:
+def test_the_next_keeper_kills_namespaces_of_a_killed_one(keeper: Keeper, agent: Agent) -> None:
     agent.start("7", "sh", "-c", ORPHANS, grace_ms=0)
     agent.wait_started()
     uid = user_of(keeper, "7")
@@ -397,7 +391,7 @@ def test_what_a_killed_keeper_leaves_in_its_namespaces_goes_on_until_the_next_on
 
 @needs("pid namespaces")
 def test_empty_namespaces_end_with_their_keeper(keeper: Keeper, agent: Agent) -> None:
-    said(keeper, agent, "7", "true")
+    output_of(keeper, agent, "7", "true")
     firsts = cells_of(keeper)
     assert firsts
     keeper.kill()
@@ -406,11 +400,11 @@ def test_empty_namespaces_end_with_their_keeper(keeper: Keeper, agent: Agent) ->
 
 
 def cells_of(keeper: Keeper) -> set[int]:
-    """The first processes of its namespaces."""
+    """The pids of init processes of the keeper's namespaces."""
     return set(trees.find_with(pid_namespace.MARK, (keeper.root / "keeper.id").read_text().strip()))
 
 
-# What a task does to others of its job: it has their user, and knows where their files are.
+# Attacks of a task on others of its job: it has their user, and knows the paths of their files.
 REPORTS = {"url": "http://a", "key": "k", "node": "n1", "ca": ""}
 
 
@@ -421,20 +415,22 @@ def test_a_task_reads_no_token_of_another_task_of_its_job(keeper: Keeper, agent:
 
     script = f'cat {theirs}; cd {theirs.parent}; ls {theirs.parent}; cut -c 1-11 "$ROTA_TOKEN_FILE"'
     script += f"; mv {theirs.parent} {theirs.parent}.old; rm -rf {theirs.parent}; chmod 777 {theirs.parent}"
-    assert said(keeper, agent, "7", script, reports=REPORTS, version=2) == "task_7.0.1.\n"
+    assert output_of(keeper, agent, "7", script, reports=REPORTS, version=2) == "task_7.0.1.\n"
     assert theirs.read_text().startswith("task_7.1.1.")
 
 
 def test_a_task_reads_and_changes_no_outputs_of_other_tasks_of_its_job(keeper: Keeper, agent: Agent) -> None:
-    said(keeper, agent, "7", 'echo good > "$ROTA_OUTPUT_DIR/result"', index=1)
+    output_of(keeper, agent, "7", 'echo good > "$ROTA_OUTPUT_DIR/result"', index=1)
     script = 'echo good > "$ROTA_OUTPUT_DIR/result"; exec sleep 6006'
     agent.start("7", "sh", "-c", script, tasks=[[2, 1, 0]], count=9, version=2, needs={"cpu": 0}, grace_ms=0)
     outs = [keeper.root / f"tasks/7/{index}/out" for index in (1, 2)]
     wait_until((outs[1] / "result").exists, "an output of a task that runs")
 
     attack = "; ".join(f"cat {out}/result; ls {out}; echo bad > {out}/result; rm -rf {out}" for out in outs)
-    attack += '; mkdir it; echo mine > it/it; cp -a it/. "$ROTA_OUTPUT_DIR" && echo copied'  # its times, too
-    assert said(keeper, agent, "7", attack, index=3, version=3) == "copied\n"
+    attack += (
+        '; mkdir it; echo mine > it/it; cp -a it/. "$ROTA_OUTPUT_DIR" && echo copied'  # with its timestamps
+    )
+    assert output_of(keeper, agent, "7", attack, index=3, version=3) == "copied\n"
     assert [(out / "result").read_text() for out in outs] == ["good\n", "good\n"]
     assert (keeper.root / "tasks/7/3/out/it").read_text() == "mine\n"
 
@@ -452,8 +448,8 @@ def test_a_task_cannot_trace_another_task_of_its_job(keeper: Keeper, agent: Agen
     assert keeper.output("7", 2) == "[-1, -1]\n"
 
 
-def test_a_second_attempt_finds_what_the_first_has_left(keeper: Keeper, agent: Agent) -> None:
-    said(keeper, agent, "7", 'echo half > "$ROTA_OUTPUT_DIR/result"; exit 1')
+def test_a_second_attempt_finds_outputs_of_the_first(keeper: Keeper, agent: Agent) -> None:
+    output_of(keeper, agent, "7", 'echo half > "$ROTA_OUTPUT_DIR/result"; exit 1')
     keeper.kill()
     keeper.start()
     again = keeper.agent()
@@ -472,11 +468,9 @@ def test_tasks_that_leave_nothing_leave_no_directories(keeper: Keeper, agent: Ag
 
 
 @needs("control groups")
-def test_no_user_is_shared_with_what_canceled_and_deleted_jobs_have_left(
-    keeper: Keeper, agent: Agent
-) -> None:
-    """Many jobs leave processes without a mark behind; then come jobs of another namespace."""
-    hold_open(keeper, agent, "1")  # it runs all the time
+def test_no_user_is_shared_with_processes_of_deleted_jobs(keeper: Keeper, agent: Agent) -> None:
+    """Many jobs leave processes without a marker; then jobs of another tenant are started."""
+    hold_open(keeper, agent, "1")  # it runs throughout
     attackers = [str(job) for job in range(100, 140)]
     for job in attackers:
         agent.start(job, "sh", "-c", ORPHANS, needs={"cpu": 100}, grace_ms=0)

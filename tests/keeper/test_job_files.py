@@ -1,4 +1,4 @@
-"""Files sent with a job are in its working directory before anything of it starts."""
+"""Files sent with a job are in its working directory before its first start."""
 
 import os
 from base64 import b64encode
@@ -14,7 +14,7 @@ def sent(**files: bytes) -> dict[str, str]:
     }
 
 
-def test_a_task_finds_them(keeper: Keeper, agent: Agent) -> None:
+def test_a_task_finds_the_files_of_its_job(keeper: Keeper, agent: Agent) -> None:
     files = sent(run_sh=b"#!/bin/sh\ncat data/in.txt\n", data__in_txt=b"here\xff\n")
     agent.start("7", "./run.sh", files=files)
     (ended,) = agent.wait_ended()
@@ -25,7 +25,7 @@ def test_a_task_finds_them(keeper: Keeper, agent: Agent) -> None:
     assert modes == [0o700, 0o600]
 
 
-def test_what_a_task_changed_stays(keeper: Keeper, agent: Agent) -> None:
+def test_a_file_that_a_task_changed_stays(keeper: Keeper, agent: Agent) -> None:
     agent.start("7", "sh", "-c", "echo more >> it; cat it", files=sent(it=b"first\n"))
     agent.wait_ended()
     keeper.kill()
@@ -38,7 +38,7 @@ def test_what_a_task_changed_stays(keeper: Keeper, agent: Agent) -> None:
     assert keeper.output("7", attempt=2) == "first\nmore\nmore\n"
 
 
-def test_they_are_never_written_through_a_link(tmp_path: Path) -> None:
+def test_files_are_never_written_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "work").mkdir()
     (tmp_path / "work/data").symlink_to(tmp_path / "elsewhere")
@@ -52,7 +52,7 @@ def test_they_are_never_written_through_a_link(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "elsewhere") == []
 
 
-def test_a_path_that_leads_out_is_no_order(agent: Agent) -> None:
+def test_a_path_out_of_the_directory_is_malformed(agent: Agent) -> None:
     for path in ("../x", "/x", "a//b", "./x"):
         agent.start("7", "true", files={path: ""})
         assert "spec.files" in agent.receive_op("error")["reason"]

@@ -1,4 +1,4 @@
-"""The journal file alone."""
+"""The journal file: append, replay, compaction."""
 
 import resource
 from collections.abc import Iterator
@@ -10,8 +10,9 @@ from rota.keeper import journal
 from rota.keeper.journal import Journal, JournalState
 from rota.keeper.protocol.wire import encode, parse_spec
 from rota.keeper.resources.reservations import AttemptKey
+from tests.keeper.conftest import SPEC as REQUIRED
 
-SPEC = parse_spec({"argv": ["true"], "needs": {"cpu": 500}})
+SPEC = parse_spec({**REQUIRED, "argv": ["true"], "needs": {"cpu": 500}})
 KEY: AttemptKey = ("7", 0, 3)
 ROW = encode([*KEY, "exited", 0, None, 1, 2, 3, 4, 5, None])
 
@@ -25,7 +26,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "journal"
 
 
-def test_what_is_written_is_read(path: Path) -> None:
+def test_a_written_journal_is_replayed(path: Path) -> None:
     book = empty(path)
     book.write([journal.spec_line("7", SPEC), journal.start_line(KEY, 9), journal.start_line(("7", 1, 1), 9)])
     book.write([journal.end_line(ROW)])
@@ -34,14 +35,14 @@ def test_what_is_written_is_read(path: Path) -> None:
     assert memory == JournalState("b", {"7": SPEC}, {("7", 1, 1): 9}, {KEY: ROW}, {"7": {0: 3, 1: 1}})
 
 
-def test_a_rewritten_journal_says_the_same(path: Path) -> None:
+def test_a_compacted_journal_has_the_same_content(path: Path) -> None:
     memory = JournalState("b", {"7": SPEC}, {("7", 1, 1): 9}, {KEY: ROW}, {"7": {0: 3, 1: 1}})
     Journal(str(path), journal.compact_lines(memory))
 
     assert journal.read_journal(str(path)) == memory
 
 
-def test_an_acknowledged_attempt_leaves_only_its_number(path: Path) -> None:
+def test_an_acknowledged_attempt_leaves_its_number_only(path: Path) -> None:
     book = empty(path)
     book.write([journal.start_line(KEY, 9), journal.end_line(ROW), journal.ack_line([KEY])])
 
@@ -64,7 +65,7 @@ def test_a_torn_last_line_is_left_out(path: Path) -> None:
     assert journal.read_journal(str(path)).started == {KEY: 9}
 
 
-def test_a_line_of_nonsense_costs_only_itself(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreadable_line_is_skipped(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path.write_text('["boot","b"]\n{}\n\x00\x00\n["ack",3]\n' + journal.start_line(KEY, 9))
 
     assert journal.read_journal(str(path)).started == {KEY: 9}
@@ -73,7 +74,7 @@ def test_a_line_of_nonsense_costs_only_itself(path: Path, capsys: pytest.Capture
 
 @pytest.fixture
 def full_disk() -> Iterator[None]:
-    """A limit on the size of files stands in for a full disk: the write that crosses it comes back short."""
+    """A limit on the file size replaces a full disk: the write that exceeds it is short."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (40, hard))
     try:
@@ -82,7 +83,7 @@ def full_disk() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_write_cut_short_leaves_no_trace_and_pending_lines_wait(path: Path, full_disk: None) -> None:
+def test_a_short_write_is_undone_and_lines_stay_pending(path: Path, full_disk: None) -> None:
     book = empty(path)
     before = path.read_text()
     book.append_later(journal.end_line(ROW))

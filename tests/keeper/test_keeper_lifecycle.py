@@ -1,4 +1,4 @@
-"""The keeper's own life: one per directory, killed, restarted, told to quit."""
+"""The keeper's lifecycle: one per directory, killed, restarted, told to quit."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ from tests.keeper.conftest import (
 )
 
 
-def test_a_second_keeper_of_a_directory_leaves_at_once(keeper: Keeper) -> None:
+def test_a_second_keeper_of_a_directory_exits_at_once(keeper: Keeper) -> None:
     second = call(keeper_command(keeper.root))
 
     assert second.returncode == 75
@@ -28,14 +28,14 @@ def test_a_second_keeper_of_a_directory_leaves_at_once(keeper: Keeper) -> None:
     assert keeper.answers()
 
 
-def test_a_wrong_call_is_told_how_to_do_it() -> None:
+def test_wrong_arguments_print_the_usage() -> None:
     wrong = call(keeper_command(Path())[:-1])
 
     assert wrong.returncode == 2
     assert wrong.stderr == "usage: python -m rota.keeper DIR\n"
 
 
-def test_the_socket_is_for_its_owner_alone(keeper: Keeper) -> None:
+def test_the_socket_is_private_to_its_owner(keeper: Keeper) -> None:
     assert stat.S_IMODE((keeper.root / "keeper.sock").stat().st_mode) == 0o600
 
 
@@ -59,7 +59,7 @@ def test_a_path_too_long_for_a_socket_works(deep: Keeper) -> None:
     assert deep.output("7") == f"{deep.root}/work/7\n"
 
 
-def test_work_of_a_killed_keeper_is_killed_and_told_as_lost(keeper: Keeper, agent: Agent) -> None:
+def test_attempts_of_a_killed_keeper_are_killed_and_reported_as_lost(keeper: Keeper, agent: Agent) -> None:
     agent.start("7", "sh", "-c", "setsid sleep 600 & sleep 600")
     agent.start("8", "sh", "-c", "exit 3")
     agent.wait_ended()
@@ -77,7 +77,7 @@ def test_work_of_a_killed_keeper_is_killed_and_told_as_lost(keeper: Keeper, agen
     assert rows["8"][3:5] == ["exited", 3]
 
 
-def test_marks_and_acknowledgements_outlive_the_keeper(keeper: Keeper, agent: Agent) -> None:
+def test_attempt_numbers_and_acknowledgements_outlive_the_keeper(keeper: Keeper, agent: Agent) -> None:
     agent.start("7", "true", tasks=[[0, 5, 1]])
     agent.wait_ended()
     agent.send(op="ack", attempts=[["7", 0, 5]])
@@ -94,7 +94,7 @@ def test_marks_and_acknowledgements_outlive_the_keeper(keeper: Keeper, agent: Ag
     assert back.wait_refused() == [["7", 0, 5, "attempt 5 is not newer than 5"]]
 
 
-def test_after_a_restart_of_the_machine_work_is_lost_with_that_reason(keeper: Keeper, agent: Agent) -> None:
+def test_after_a_reboot_attempts_are_lost_with_that_reason(keeper: Keeper, agent: Agent) -> None:
     agent.start("7", "sleep", "600")
     agent.wait_started()
     keeper.kill()
@@ -108,7 +108,7 @@ def test_after_a_restart_of_the_machine_work_is_lost_with_that_reason(keeper: Ke
     assert [row[3], row[-1]] == ["lost", "the machine restarted"]
 
 
-def test_what_waited_in_line_is_not_remembered(keeper: Keeper, agent: Agent) -> None:
+def test_queued_attempts_are_not_journaled(keeper: Keeper, agent: Agent) -> None:
     agent.start("7", "sleep", "600", needs={"cpu": 4000})
     agent.start("8", "true")
     agent.wait_started()
@@ -123,7 +123,7 @@ def test_what_waited_in_line_is_not_remembered(keeper: Keeper, agent: Agent) -> 
     assert back.wait_ended()[0][:5] == ["8", 0, 1, "exited", 0]
 
 
-def test_a_stop_that_no_order_asked_for_is_reported_with_its_cause(agent: Agent) -> None:
+def test_a_stop_without_an_order_is_reported_with_its_cause(agent: Agent) -> None:
     agent.start("7", "sleep", "600", tasks=[[0, 1, 1], [1, 1, 1]])
     agent.wait_started(2)
     agent.stop(["7", 0, 1])
@@ -136,7 +136,7 @@ def test_a_stop_that_no_order_asked_for_is_reported_with_its_cause(agent: Agent)
 
 
 @pytest.mark.parametrize("how", ["quit", "SIGTERM"])
-def test_a_keeper_told_to_go_stops_its_work_first(keeper: Keeper, agent: Agent, how: str) -> None:
+def test_a_keeper_told_to_quit_stops_its_attempts_first(keeper: Keeper, agent: Agent, how: str) -> None:
     agent.start("7", "sleep", "600", needs={"cpu": 4000})
     agent.start("8", "true")
     agent.wait_started()
@@ -153,7 +153,7 @@ def test_a_keeper_told_to_go_stops_its_work_first(keeper: Keeper, agent: Agent, 
     assert len(keeper.agent().hello()["ended"]) == 2
 
 
-def test_hangup_and_interrupt_do_not_reach_the_work(keeper: Keeper, agent: Agent) -> None:
+def test_sighup_and_sigint_do_not_reach_attempts(keeper: Keeper, agent: Agent) -> None:
     for signum in (signal.SIGINT, signal.SIGHUP):
         os.kill(keeper.process.pid, signum)
     agent.start("7", "true")

@@ -1,4 +1,4 @@
-"""Work under a run lease lives as long as the control plane is heard, and never longer than its keeper."""
+"""Run leases: attempts end with their lease, and with their keeper."""
 
 import contextlib
 import os
@@ -20,15 +20,15 @@ from tests.machine import needs
 
 LEASE_MS = 8000
 ONE: dict[str, Any] = {"run": "one_at_a_time", "lease_ms": 60_000}
-# An ordinary user holds leases in a world of his own, where he is root, if the machine lets him have one.
+# An ordinary user can hold leases in a user namespace in which it is root, if the machine allows that.
 WORLD = ["unshare", "--user", "--map-root-user", "--pid", "--mount-proc", "--fork", "--kill-child"]
 IS_POWERFUL = PidNamespaces("").label is not None
 can_hold = needs("pid namespaces")
-BESIDE = "setsid sh -c 'env -i sleep 600' & "  # leaves its session, and carries no mark
+BESIDE = "setsid sh -c 'env -i sleep 600' & "  # another session, without a marker
 
 
 class PowerlessKeeper(Keeper):
-    """As an unprivileged user's, whoever runs the tests."""
+    """A keeper without privileges, also if the tests run as root."""
 
     def command(self) -> list[str]:
         first = "import ctypes, os, sys; ctypes.CDLL(None).prctl(24, 21, 0, 0, 0)"  # drop CAP_SYS_ADMIN
@@ -36,7 +36,7 @@ class PowerlessKeeper(Keeper):
 
 
 class OwnWorldKeeper(Keeper):
-    """Beside somebody who outlives it: what dies with it does not die with its world."""
+    """A keeper in a namespace with another process that outlives it, so that the namespace does not end."""
 
     def command(self) -> list[str]:
         buries = "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN); signal.pause()"
@@ -60,7 +60,7 @@ class OwnWorldKeeper(Keeper):
 
 @pytest.fixture
 def keeper(tmp_path: Path) -> Iterator[Keeper]:
-    """One that can hold leases, whoever runs the tests."""
+    """A keeper that can hold leases, also if the tests do not run as root."""
     keeper = Keeper(tmp_path) if IS_POWERFUL else OwnWorldKeeper(tmp_path)
     try:
         yield keeper
@@ -85,14 +85,14 @@ def renew(agent: Agent, said_ns: int | None = None) -> None:
     agent.send(op="renew", said_ns=now_ns() if said_ns is None else said_ns)
 
 
-def begin(agent: Agent, *argv: str, **spec: Any) -> None:
+def start_leased(agent: Agent, *argv: str, **spec: Any) -> None:
     renew(agent)
     agent.start("7", *argv, **ONE | spec)
     agent.wait_started()
 
 
 class Inside:
-    """Whoever is in the pid namespaces that this keeper has made: dead ones aside, marked or not."""
+    """The pids of living processes in pid namespaces of this keeper, with or without a marker."""
 
     def __init__(self, keeper: Keeper) -> None:
         own = os.readlink("/proc/self/ns/pid")
@@ -104,7 +104,7 @@ class Inside:
         return [pid for pid in pids if _namespace(pid) in self._namespaces and _state(pid) not in (None, "Z")]
 
     def first(self) -> int:
-        """Who waits for the keeper's end."""
+        """The pid of the init process of the only namespace."""
         numbers = {pid: Path(f"/proc/{pid}/status").read_text() for pid in self.pids()}
         (pid,) = (pid for pid, text in numbers.items() if re.search(r"NSpid:.*\t1\n", text))
         return pid
@@ -125,11 +125,11 @@ def _state(pid: int) -> str | None:
 
 
 @can_hold
-def test_a_keeper_says_that_it_can_hold_leases(keeper: Keeper) -> None:
+def test_a_keeper_reports_that_it_supports_leases(keeper: Keeper) -> None:
     assert keeper.agent().hello()["labels"]["leases"] == "pid-namespace"
 
 
-def test_a_keeper_that_may_make_no_namespaces_refuses(powerless: Keeper) -> None:
+def test_a_keeper_without_pid_namespaces_refuses_leases(powerless: Keeper) -> None:
     agent = powerless.agent()
     state = agent.hello()
     renew(agent)
@@ -140,7 +140,7 @@ def test_a_keeper_that_may_make_no_namespaces_refuses(powerless: Keeper) -> None
 
 
 @can_hold
-def test_it_runs_ends_and_is_told_as_any_other(keeper: Keeper, agent: Agent) -> None:
+def test_an_attempt_with_a_lease_runs_and_ends_as_any_other(keeper: Keeper, agent: Agent) -> None:
     renew(agent)
     agent.start("7", "sh", "-c", "echo $ROTA_ATTEMPT; exit 3", **ONE)
 
@@ -150,9 +150,9 @@ def test_it_runs_ends_and_is_told_as_any_other(keeper: Keeper, agent: Agent) -> 
 
 
 @can_hold
-def test_a_stop_is_heard_by_the_work_and_does_not_use_up_the_grace(keeper: Keeper, agent: Agent) -> None:
+def test_a_stop_signal_reaches_an_attempt_with_a_lease(keeper: Keeper, agent: Agent) -> None:
     script = "trap 'echo heard; exit 0' TERM; echo ready; while :; do sleep 0.05; done"
-    begin(agent, "sh", "-c", script, grace_ms=60_000)
+    start_leased(agent, "sh", "-c", script, grace_ms=60_000)
     wait_until(lambda: keeper.output("7") == "ready\n", "the trap is set")
     agent.stop(["7", 0, 1])
 
@@ -162,11 +162,11 @@ def test_a_stop_is_heard_by_the_work_and_does_not_use_up_the_grace(keeper: Keepe
 
 
 @can_hold
-def test_without_a_renewal_it_is_killed_before_its_lease_ends(keeper: Keeper, agent: Agent) -> None:
-    """It says itself how long it lived, by the clock that leases are counted on."""
+def test_without_a_renewal_an_attempt_is_killed_before_its_lease_ends(keeper: Keeper, agent: Agent) -> None:
+    """The attempt prints how long it lived, by the boot-time clock."""
     said_ns = now_ns()
     script = f"trap '' TERM; {BESIDE} while :; do cat /proc/uptime; sleep 0.05; done"
-    begin(agent, "sh", "-c", script, grace_ms=600_000, lease_ms=LEASE_MS)
+    start_leased(agent, "sh", "-c", script, grace_ms=600_000, lease_ms=LEASE_MS)
     inside = Inside(keeper)
     (row,) = agent.wait_ended()
     lived_seconds = float(keeper.output("7").splitlines()[-1].split()[0])
@@ -178,9 +178,9 @@ def test_without_a_renewal_it_is_killed_before_its_lease_ends(keeper: Keeper, ag
 
 
 @can_hold
-def test_renewals_keep_it_alive_and_old_ones_shorten_nothing(keeper: Keeper, agent: Agent) -> None:
+def test_renewals_extend_a_lease_and_old_ones_do_not_shorten_it(keeper: Keeper, agent: Agent) -> None:
     first_ns = now_ns()
-    begin(agent, "sleep", "600", lease_ms=LEASE_MS)
+    start_leased(agent, "sleep", "600", lease_ms=LEASE_MS)
     while now_ns() < first_ns + LEASE_MS * 1_000_000:
         renew(agent)
         renew(agent, first_ns)
@@ -192,9 +192,9 @@ def test_renewals_keep_it_alive_and_old_ones_shorten_nothing(keeper: Keeper, age
 
 
 @can_hold
-def test_a_lease_that_has_run_out_is_not_renewed_any_more(keeper: Keeper, agent: Agent) -> None:
-    """The keeper slept through its end, and the renewal waits for it when it wakes."""
-    begin(agent, "sleep", "600", lease_ms=LEASE_MS)
+def test_an_expired_lease_is_not_renewed(keeper: Keeper, agent: Agent) -> None:
+    """The keeper is suspended beyond the lease, and finds a renewal when it wakes."""
+    start_leased(agent, "sleep", "600", lease_ms=LEASE_MS)
     keeper.signal(signal.SIGSTOP)
     asleep_ns = now_ns()
     wait_until(lambda: now_ns() > asleep_ns + LEASE_MS * 1_000_000, "the end of the lease")
@@ -205,7 +205,7 @@ def test_a_lease_that_has_run_out_is_not_renewed_any_more(keeper: Keeper, agent:
 
 
 @can_hold
-def test_what_is_ordered_without_a_fresh_word_is_not_started(agent: Agent) -> None:
+def test_an_attempt_with_an_expired_lease_is_not_started(agent: Agent) -> None:
     renew(agent, now_ns() - LEASE_MS * 1_000_000)
     agent.start("7", "true", **ONE | {"lease_ms": LEASE_MS})
 
@@ -213,8 +213,8 @@ def test_what_is_ordered_without_a_fresh_word_is_not_started(agent: Agent) -> No
 
 
 @can_hold
-def test_everything_in_there_dies_with_the_keeper(keeper: Keeper, agent: Agent) -> None:
-    begin(agent, "sh", "-c", f"{BESIDE} sleep 600")
+def test_everything_under_a_lease_dies_with_the_keeper(keeper: Keeper, agent: Agent) -> None:
+    start_leased(agent, "sh", "-c", f"{BESIDE} sleep 600")
     inside = Inside(keeper)
     wait_until(lambda: len(inside.pids()) >= 4, "the first one, the shell, and both sleep")
     keeper.kill()
@@ -223,9 +223,9 @@ def test_everything_in_there_dies_with_the_keeper(keeper: Keeper, agent: Agent) 
 
 
 @can_hold
-def test_orphans_in_there_are_buried(keeper: Keeper, agent: Agent) -> None:
+def test_orphans_in_a_pid_namespace_are_reaped(keeper: Keeper, agent: Agent) -> None:
     script = "for i in 1 2 3; do (sh -c 'sleep 0.2; echo bye' &); done; exec sleep 600"
-    begin(agent, "sh", "-c", script)
+    start_leased(agent, "sh", "-c", script)
     inside = Inside(keeper)
 
     wait_until(lambda: keeper.output("7") == 3 * "bye\n", "the orphans say good-bye")
@@ -235,7 +235,7 @@ def test_orphans_in_there_are_buried(keeper: Keeper, agent: Agent) -> None:
 
 
 @can_hold
-def test_the_steps_of_an_attempt_share_a_cell_and_its_end(keeper: Keeper, agent: Agent) -> None:
+def test_the_steps_of_an_attempt_share_a_pid_namespace(keeper: Keeper, agent: Agent) -> None:
     steps = [{"name": name, "argv": ["sh", "-c", "readlink /proc/self/ns/pid"]} for name in ("one", "two")]
     renew(agent)
     agent.start("7", "true", **ONE, steps=steps)
@@ -247,7 +247,7 @@ def test_the_steps_of_an_attempt_share_a_cell_and_its_end(keeper: Keeper, agent:
     assert keeper.work() == []
 
 
-def test_a_lease_is_asked_for_in_milliseconds(agent: Agent) -> None:
+def test_a_lease_is_required_in_milliseconds(agent: Agent) -> None:
     agent.start("7", "true", run="one_at_a_time")
 
     assert "spec.lease_ms" in agent.receive_op("error")["reason"]

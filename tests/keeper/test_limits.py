@@ -1,4 +1,4 @@
-"""Attempts that take more than they may: each dies alone, and the reason is told."""
+"""Limits of attempts: an attempt that exceeds one is killed alone, and the reason is reported."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ except BlockingIOError:
 time.sleep(600)
 """
 MANY = int(os.environ.get("ROTA_TEST_CROWD", "1000"))  # fewer on a slow kernel
-# So many grandchildren, each in a session of its own, all deaf to SIGTERM.
+# Grandchildren, each in a session of its own, that ignore SIGTERM.
 CROWD = f"""
 import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -60,14 +60,14 @@ while True:
 
 
 def label(root: Path) -> str:
-    """What this machine allows: as root mostly groups, else looking again and again."""
+    """A keeper with what the machine supports: cgroups as root, otherwise polling."""
     (root / "probe").mkdir()
     groups = find_cgroups(str(root / "probe"), "probe")
     groups.close()
     return groups.label
 
 
-def test_too_much_memory_ends_that_attempt_alone_and_is_called_so(agent: Agent) -> None:
+def test_too_much_memory_ends_that_attempt_only_and_is_the_reason(agent: Agent) -> None:
     agent.start("7", sys.executable, "-c", EATS, str(512 * MIB), limits={"memory": 64 * MIB})
     agent.start("8", "sleep", "600", grace_ms=0)
     agent.start("9", sys.executable, "-c", EATS, str(MIB), needs={"cpu": 1000, "memory": 64 * MIB})
@@ -80,13 +80,13 @@ def test_too_much_memory_ends_that_attempt_alone_and_is_called_so(agent: Agent) 
     assert "8" not in ended
 
 
-def test_what_a_job_asks_for_in_memory_is_its_limit(agent: Agent) -> None:
+def test_the_requested_memory_is_the_limit(agent: Agent) -> None:
     agent.start("7", sys.executable, "-c", EATS, str(512 * MIB), needs={"cpu": 1000, "memory": 64 * MIB})
 
     assert agent.wait_ended()[0][11].startswith("out of memory: limit 64 MiB")
 
 
-def test_a_child_without_memory_takes_its_whole_attempt_along(keeper: Keeper, agent: Agent) -> None:
+def test_a_child_without_memory_ends_its_whole_attempt(keeper: Keeper, agent: Agent) -> None:
     script = f'{sys.executable} -c "{EATS}" {512 * MIB}; sleep 600'
     agent.start("7", "sh", "-c", script, limits={"memory": 64 * MIB})
 
@@ -94,7 +94,7 @@ def test_a_child_without_memory_takes_its_whole_attempt_along(keeper: Keeper, ag
     wait_until(lambda: not keeper.work(), "the end of the rest")
 
 
-def test_too_many_processes_are_not_to_be_had(keeper: Keeper, agent: Agent) -> None:
+def test_too_many_processes_cannot_be_created(keeper: Keeper, agent: Agent) -> None:
     agent.start("7", sys.executable, "-c", FORKS, limits={"pids": 20}, grace_ms=0)
     agent.start("8", "true")
     if label(keeper.root) == "polling":
@@ -109,14 +109,16 @@ def test_too_many_processes_are_not_to_be_had(keeper: Keeper, agent: Agent) -> N
     assert keeper.work() == []
 
 
-def test_a_single_process_is_a_limit_one_can_live_with(agent: Agent) -> None:
+def test_a_limit_of_one_process_is_enough_to_run(agent: Agent) -> None:
     agent.start("7", "true", limits={"pids": 1})
 
     assert agent.wait_ended()[0][3:5] == ["exited", 0]
 
 
 @pytest.mark.parametrize("limits", [{}, {"pids": 5000}], ids=["by marks", "by its group"])
-def test_a_thousand_deaf_grandchildren_die(keeper: Keeper, agent: Agent, limits: dict[str, int]) -> None:
+def test_a_thousand_grandchildren_that_ignore_signals_are_killed(
+    keeper: Keeper, agent: Agent, limits: dict[str, int]
+) -> None:
     agent.start("7", sys.executable, "-c", CROWD, grace_ms=100, limits=limits)
     wait_until_ready(keeper, agent)
     assert len(keeper.work()) == MANY + 1
@@ -126,7 +128,7 @@ def test_a_thousand_deaf_grandchildren_die(keeper: Keeper, agent: Agent, limits:
     assert keeper.work() == []
 
 
-def test_an_orphan_in_a_group_dies_with_its_attempt_whatever_it_hides(keeper: Keeper, agent: Agent) -> None:
+def test_an_orphan_in_a_cgroup_is_killed_with_its_attempt(keeper: Keeper, agent: Agent) -> None:
     hidden = "setsid -f env -i sh -c 'echo $$; >said; exec sleep 600'; until [ -e said ]; do sleep 0.01; done"
     agent.start("7", "sh", "-c", hidden, limits={"pids": 50})
     agent.wait_ended()
@@ -135,7 +137,7 @@ def test_an_orphan_in_a_group_dies_with_its_attempt_whatever_it_hides(keeper: Ke
     wait_until(lambda: not is_alive(pid), "the end of the orphan")
 
 
-def test_a_killed_keeper_leaves_nothing_that_the_next_one_does_not_find(keeper: Keeper, agent: Agent) -> None:
+def test_the_next_keeper_finds_everything_that_a_killed_one_left(keeper: Keeper, agent: Agent) -> None:
     hidden = "setsid -f env -i sh -c 'echo $$; exec sleep 600'; sleep 600"
     agent.start("7", "sh", "-c", hidden, limits={"pids": 50})
     agent.start("8", "sh", "-c", hidden)
@@ -149,13 +151,13 @@ def test_a_killed_keeper_leaves_nothing_that_the_next_one_does_not_find(keeper: 
 
     assert {row[3] for row in keeper.agent().hello()["ended"]} == {"lost"}
     assert keeper.work() == []
-    if grouped:  # without groups nobody can tell who they were
+    if grouped:  # without cgroups their processes cannot be told apart
         wait_until(lambda: not any(map(is_alive, hiding)), "the end of those without a mark")
     for pid in filter(is_alive, hiding):
         os.kill(pid, signal.SIGKILL)
 
 
-def test_groups_are_gone_when_their_attempts_are(keeper: Keeper, agent: Agent) -> None:
+def test_cgroups_are_removed_with_their_attempts(keeper: Keeper, agent: Agent) -> None:
     if label(keeper.root) == "polling":
         assert not (keeper.root / "groups").exists()
         return
@@ -173,14 +175,14 @@ def test_groups_are_gone_when_their_attempts_are(keeper: Keeper, agent: Agent) -
     wait_until(lambda: not there(), "empty groups")
 
 
-def test_the_keeper_is_told_which_limits_there_are(agent: Agent) -> None:
+def test_the_agent_is_told_which_limits_are_enforced(agent: Agent) -> None:
     agent.start("7", "true", limits={"swap": 1})
 
     assert agent.receive_op("error")["reason"] == "spec.limits.swap: want one of memory, cpu, pids"
 
 
-def test_limits_are_kept_as_the_machine_was_made_for(agent: Agent, keeper: Keeper) -> None:
-    """In a kernel of its own they must not be kept by looking again and again."""
+def test_limits_are_enforced_as_the_machine_supports_it(agent: Agent, keeper: Keeper) -> None:
+    """In the test kernel limits must be enforced by cgroups, not by polling."""
     labels = keeper.agent().hello()["labels"]
 
     assert (
@@ -189,8 +191,8 @@ def test_limits_are_kept_as_the_machine_was_made_for(agent: Agent, keeper: Keepe
     assert labels["limits"] == "polling" or labels["limited"] == "memory,pids,cpu"
 
 
-def test_a_bomb_of_sessions_dies_though_it_has_no_limit_of_its_own(keeper: Keeper) -> None:
-    """Each child leaves its parent's session; the node's bound keeps their number, and they go on trying."""
+def test_a_fork_bomb_of_sessions_without_limits_is_killed(keeper: Keeper) -> None:
+    """Each child starts a session of its own; the node's limit bounds their number."""
     if label(keeper.root) == "polling":
         return  # nothing bounds it there
     agent = keeper.agent()

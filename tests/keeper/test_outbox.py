@@ -1,4 +1,4 @@
-"""When events are due."""
+"""When events of the outbox are due."""
 
 import math
 
@@ -23,52 +23,52 @@ class FakeWakeup:
 
 
 @pytest.fixture
-def bell() -> FakeWakeup:
+def wakeups() -> FakeWakeup:
     return FakeWakeup()
 
 
 @pytest.fixture
-def outbox(bell: FakeWakeup) -> Outbox:
-    outbox = Outbox(bell.wake, bell.tell_ns)
+def outbox(wakeups: FakeWakeup) -> Outbox:
+    outbox = Outbox(wakeups.wake, wakeups.tell_ns)
     outbox.open()
     return outbox
 
 
-def test_a_start_alone_waits_for_company(outbox: Outbox) -> None:
+def test_a_start_alone_is_delayed(outbox: Outbox) -> None:
     outbox.add_started(FIRST, 9)
 
     assert outbox.due_in_ns() == STARTED_DELAY_NS
 
 
-def test_an_end_after_a_pause_is_due_at_once_and_takes_the_start_along(
-    outbox: Outbox, bell: FakeWakeup
-) -> None:
+def test_an_end_after_a_while_is_due_at_once_with_its_start(outbox: Outbox, wakeups: FakeWakeup) -> None:
     outbox.add_started(FIRST, 9)
     outbox.add_ended(SECOND, "[]", is_last=False)
 
     assert outbox.due_in_ns() <= 0
-    assert bell.rung == 2
+    assert wakeups.rung == 2
     assert outbox.drain() == b'{"op":"events","started":[["7",0,1,9]],"ended":[[]],"refused":[]}\n'
 
 
-def test_ends_close_behind_others_go_together_and_call_nobody(outbox: Outbox, bell: FakeWakeup) -> None:
+def test_ends_in_quick_succession_share_a_message_without_wakeups(
+    outbox: Outbox, wakeups: FakeWakeup
+) -> None:
     outbox.add_ended(FIRST, "[]", is_last=False)
     outbox.drain()
-    bell.now_ns += ENDED_INTERVAL_NS // 2
+    wakeups.now_ns += ENDED_INTERVAL_NS // 2
     outbox.add_started(SECOND, 9)
     outbox.add_ended(SECOND, "[]", is_last=False)
 
     assert outbox.due_in_ns() == ENDED_INTERVAL_NS - ENDED_INTERVAL_NS // 2
-    assert bell.rung == 1
+    assert wakeups.rung == 1
 
 
-def test_the_last_end_waits_for_nothing(outbox: Outbox, bell: FakeWakeup) -> None:
+def test_the_last_end_is_due_at_once(outbox: Outbox, wakeups: FakeWakeup) -> None:
     outbox.add_ended(FIRST, "[]", is_last=False)
     outbox.drain()
     outbox.add_ended(SECOND, "[]", is_last=True)
 
     assert outbox.due_in_ns() <= 0
-    assert bell.rung == 2
+    assert wakeups.rung == 2
 
 
 def test_with_nothing_pending_nothing_is_due(outbox: Outbox) -> None:

@@ -1,4 +1,4 @@
-"""Limits by control groups of version 2 with all controllers, under a kernel of our own."""
+"""Limits by cgroups of version 2 with all controllers, in a user-mode kernel."""
 
 import shlex
 import sys
@@ -44,7 +44,7 @@ def test_every_limit_holds_under_version_2(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_an_ordinary_user_keeps_limits_in_a_delegated_group(tmp_path: Path) -> None:
+def test_limits_hold_for_an_ordinary_user_in_a_delegated_cgroup(tmp_path: Path) -> None:
     chosen = ["tests/keeper/test_limits.py", "tests/keeper/test_steps.py", "-k", "limits or order or spare"]
 
     printed = run_inside(tmp_path, SETUP + DELEGATED, f"{AS_USER} {pytest_command('/run/user/t', *chosen)}")

@@ -1,4 +1,4 @@
-"""Who starts next, on paper."""
+"""Reservations: which attempt starts next."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,22 +12,22 @@ def key(index: int) -> AttemptKey:
     return ("1", index, 1)
 
 
-def room(gpus: tuple[str, ...] = (), **amounts: int) -> Reservations:
-    room = Reservations()
-    room.configure(amounts, gpus)
-    return room
+def reservations(gpus: tuple[str, ...] = (), **amounts: int) -> Reservations:
+    reservations = Reservations()
+    reservations.configure(amounts, gpus)
+    return reservations
 
 
-def granted(room: Reservations) -> list[int]:
+def granted(reservations: Reservations) -> list[int]:
     found = []
-    while grant := room.admit_next():
+    while grant := reservations.admit_next():
         assert isinstance(grant, Grant)
         found.append(grant.key[1])
     return found
 
 
 def test_attempts_start_in_order_of_arrival_while_they_fit() -> None:
-    node = room(cpu=2000)
+    node = reservations(cpu=2000)
     for index in (3, 1, 2):
         node.enqueue(key(index), CPU, firm=True)
 
@@ -37,15 +37,15 @@ def test_attempts_start_in_order_of_arrival_while_they_fit() -> None:
 
 
 def test_firm_goes_before_lookahead() -> None:
-    node = room(cpu=2000)
+    node = reservations(cpu=2000)
     node.enqueue(key(0), CPU, firm=False)
     node.enqueue(key(1), CPU, firm=True)
 
     assert granted(node) == [1, 0]
 
 
-def test_lookahead_does_not_slip_past_a_firm_attempt_that_waits_for_room() -> None:
-    node = room(cpu=2000)
+def test_lookahead_does_not_pass_a_queued_firm_attempt() -> None:
+    node = reservations(cpu=2000)
     node.enqueue(key(0), CPU, firm=False)
     node.admit_next()
     node.enqueue(key(1), ResourceRequest((("cpu", 2000),)), firm=True)
@@ -57,7 +57,7 @@ def test_lookahead_does_not_slip_past_a_firm_attempt_that_waits_for_room() -> No
 
 
 def test_a_queued_attempt_offered_again_as_firm_moves_up() -> None:
-    node = room(cpu=1000)
+    node = reservations(cpu=1000)
     node.enqueue(key(0), CPU, firm=False)
     node.enqueue(key(1), CPU, firm=False)
     node.enqueue(key(1), CPU, firm=True)
@@ -66,7 +66,7 @@ def test_a_queued_attempt_offered_again_as_firm_moves_up() -> None:
     assert node.waiting_keys() == [key(0)]
 
 
-def test_nothing_starts_before_the_room_is_known() -> None:
+def test_nothing_starts_before_the_node_is_configured() -> None:
     node = Reservations()
     node.enqueue(key(0), CPU, firm=True)
 
@@ -75,8 +75,8 @@ def test_nothing_starts_before_the_room_is_known() -> None:
     assert node.admit_next() == Grant(key(0), ())
 
 
-def test_what_needs_more_than_the_whole_room_is_refused() -> None:
-    node = room(cpu=4000)
+def test_an_attempt_larger_than_the_node_is_refused() -> None:
+    node = reservations(cpu=4000)
 
     assert (
         node.enqueue(key(0), ResourceRequest((("cpu", 4001),)), firm=True)
@@ -89,7 +89,7 @@ def test_what_needs_more_than_the_whole_room_is_refused() -> None:
     assert node.waiting_keys() == []
 
 
-def test_a_smaller_room_refuses_what_waits_and_cannot_fit_any_more() -> None:
+def test_a_smaller_node_refuses_queued_attempts_that_no_longer_fit() -> None:
     node = Reservations()
     node.enqueue(key(0), ResourceRequest((("cpu", 3000),)), firm=True)
 
@@ -97,7 +97,7 @@ def test_a_smaller_room_refuses_what_waits_and_cannot_fit_any_more() -> None:
 
 
 def test_a_withdrawn_attempt_never_starts() -> None:
-    node = room(cpu=1000)
+    node = reservations(cpu=1000)
     node.enqueue(key(0), CPU, firm=False)
 
     assert node.withdraw(key(0))
@@ -115,7 +115,7 @@ steps = st.one_of(
 
 @given(st.lists(steps, max_size=60))
 def test_no_order_of_events_overbooks_or_starves(story: list[tuple[object, ...]]) -> None:
-    node = room(("a", "b", "c"), cpu=6, gpu=3000)
+    node = reservations(("a", "b", "c"), cpu=6, gpu=3000)
     firm: list[int] = []
     lookahead: list[int] = []
     running: dict[int, Grant] = {}
@@ -134,8 +134,8 @@ def test_no_order_of_events_overbooks_or_starves(story: list[tuple[object, ...]]
 
     for number, step in enumerate(story):
         match step:
-            case ("offer", dict(wish), bool(is_firm)):
-                pairs = tuple((name, amount) for name, amount in wish.items() if amount)
+            case ("offer", dict(request), bool(is_firm)):
+                pairs = tuple((name, amount) for name, amount in request.items() if amount)
                 assert node.enqueue(key(number), ResourceRequest(pairs), firm=is_firm) is None
                 (firm if is_firm else lookahead).append(number)
             case ("end", int(choice)) if running:

@@ -1,4 +1,4 @@
-"""Segments alone: who gets which, and what the index says of it."""
+"""Allocation of output segments, and their index."""
 
 import contextlib
 import os
@@ -23,7 +23,7 @@ def outputs(tmp_path: Path) -> SegmentStore:
 
 
 def index(root: Path, job: str = "7") -> list[str]:
-    """But for the marks of when bytes arrived."""
+    """The index without its time lines."""
     lines = (root / "logs" / job / "index").read_text().splitlines()
     return [line for line in lines if not line.startswith("T ")]
 
@@ -47,13 +47,13 @@ def test_attempts_of_a_job_use_a_segment_one_after_the_other(outputs: SegmentSto
     assert index(tmp_path) == ["S 0 1 0 0 0", "E 0 1 6 3", "S 1 1 0 6 3"]
 
 
-def test_attempts_at_once_and_of_other_jobs_share_nothing(outputs: SegmentStore) -> None:
+def test_concurrent_attempts_and_other_jobs_share_no_segment(outputs: SegmentStore) -> None:
     taken = outputs.allocate([FIRST, SECOND, ("8", 0, 1)])
 
     assert len({segment.path for segment in taken}) == 3
 
 
-def test_what_somebody_can_still_write_to_is_never_used_again(outputs: SegmentStore) -> None:
+def test_a_segment_that_is_open_for_writing_is_not_reused(outputs: SegmentStore) -> None:
     [segment] = outputs.allocate([FIRST])
     write(segment)
     with open(os.fsdecode(segment.path) + ".err", "ab"):
@@ -62,7 +62,7 @@ def test_what_somebody_can_still_write_to_is_never_used_again(outputs: SegmentSt
     assert outputs.allocate([SECOND])[0].number == 1
 
 
-def test_a_long_segment_is_not_used_again(outputs: SegmentStore) -> None:
+def test_a_long_segment_is_not_reused(outputs: SegmentStore) -> None:
     [segment] = outputs.allocate([FIRST])
     write(segment)
     os.truncate(segment.path + b".out", module.REUSE_BYTES_MAX + 1)
@@ -72,9 +72,7 @@ def test_a_long_segment_is_not_used_again(outputs: SegmentStore) -> None:
 
 
 @pytest.mark.parametrize("harm", [os.unlink, lambda path: os.truncate(path, 0)])
-def test_a_segment_that_lost_bytes_is_not_used_again(
-    outputs: SegmentStore, harm: Callable[[bytes], None]
-) -> None:
+def test_a_truncated_segment_is_not_reused(outputs: SegmentStore, harm: Callable[[bytes], None]) -> None:
     [segment] = outputs.allocate([FIRST])
     write(segment, b"hello\n")
     end(outputs, FIRST, segment)
@@ -94,7 +92,7 @@ def test_an_end_without_a_next_start_is_written_by_the_flush(outputs: SegmentSto
     assert index(tmp_path) == ["S 0 1 0 0 0", "E 0 1 6 0"]
 
 
-def test_the_next_keeper_ends_what_was_lost_and_uses_new_segments(
+def test_the_next_keeper_records_lost_ends_and_uses_new_segments(
     outputs: SegmentStore, tmp_path: Path
 ) -> None:
     for segment in outputs.allocate([FIRST, SECOND]):
@@ -110,7 +108,7 @@ def test_the_next_keeper_ends_what_was_lost_and_uses_new_segments(
 
 @pytest.fixture
 def small_disk() -> Iterator[None]:
-    """A limit on the size of files stands in for a full disk: the write that crosses it comes back short."""
+    """A limit on the file size replaces a full disk: the write that exceeds it is short."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (36, hard))
     try:
@@ -119,7 +117,7 @@ def small_disk() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_on_a_full_disk_none_is_taken_and_no_line_is_torn(
+def test_on_a_full_disk_no_segment_is_allocated_and_no_line_is_torn(
     outputs: SegmentStore, tmp_path: Path, small_disk: None
 ) -> None:
     [segment] = outputs.allocate([FIRST])
@@ -135,7 +133,7 @@ def test_on_a_full_disk_none_is_taken_and_no_line_is_torn(
     assert {line for line in lines if line.startswith("E")} == {"E 0 1 0 0", "E 1 1 0 0", "E 2 1 0 0"}
 
 
-def test_open_files_are_few_and_none_is_left_of_what_is_forgotten(
+def test_open_files_are_bounded_and_closed_for_forgotten_jobs(
     outputs: SegmentStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "OPEN_FILES", 4)

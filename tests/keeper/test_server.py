@@ -1,11 +1,14 @@
-"""The conversation: agents that go and come back, repeat themselves, lie and stammer."""
+"""The keeper's socket: agents that reconnect, repeat themselves and send malformed lines."""
+
+import json
+from typing import Any
 
 import pytest
 
-from tests.keeper.conftest import Agent, Keeper, wait_until
+from tests.keeper.conftest import SPEC, Agent, Keeper, wait_until
 
 
-def test_an_agent_that_comes_back_is_told_everything(keeper: Keeper, agent: Agent) -> None:
+def test_a_reconnecting_agent_gets_the_whole_state(keeper: Keeper, agent: Agent) -> None:
     agent.start("7", "sh", "-c", "exit 4")
     agent.wait_ended()
     agent.start("8", "sleep", "600", needs={"cpu": 4000})
@@ -19,7 +22,7 @@ def test_an_agent_that_comes_back_is_told_everything(keeper: Keeper, agent: Agen
     assert [row[:5] for row in state["ended"]] == [["7", 0, 1, "exited", 4]]
 
 
-def test_a_result_is_told_again_until_it_is_acknowledged(keeper: Keeper, agent: Agent) -> None:
+def test_a_result_is_sent_at_each_hello_until_it_is_acknowledged(keeper: Keeper, agent: Agent) -> None:
     agent.start("7", "true")
     row = agent.wait_ended()[0]
 
@@ -29,7 +32,7 @@ def test_a_result_is_told_again_until_it_is_acknowledged(keeper: Keeper, agent: 
     assert keeper.agent().hello()["ended"] == []
 
 
-def test_work_that_ends_while_nobody_listens_is_told_at_the_next_hello(keeper: Keeper, agent: Agent) -> None:
+def test_an_end_without_an_agent_is_in_the_next_state(keeper: Keeper, agent: Agent) -> None:
     agent.start("7", "sh", "-c", "until [ -e go ]; do sleep 0.01; done; echo done")
     agent.wait_started()
     agent.close()
@@ -77,13 +80,19 @@ def test_an_acknowledged_or_older_attempt_is_refused(agent: Agent) -> None:
     assert {tuple(row[1:3]) for row in agent.wait_ended(3)} == {(0, 3), (0, 4), (1, 1)}
 
 
-def test_a_known_job_needs_no_spec_and_an_unknown_one_does(agent: Agent) -> None:
+def test_an_unknown_job_needs_a_spec_and_a_known_one_does_not(agent: Agent) -> None:
     agent.start("7", "true")
     agent.send(op="start", job="7", spec=None, tasks=[[1, 1, 1]])
     agent.send(op="start", job="8", spec=None, tasks=[[0, 1, 1]])
 
     assert agent.wait_refused() == [["8", 0, 1, "unknown job"]]
     assert sorted(row[:2] for row in agent.wait_ended(2)) == [["7", 0], ["7", 1]]
+
+
+def start_line(**fields: Any) -> bytes:
+    """An order to start job 7 with a spec that has these fields."""
+    order = {"op": "start", "job": "7", "spec": {**SPEC, "argv": ["a"], **fields}, "tasks": []}
+    return json.dumps(order).encode()
 
 
 @pytest.mark.parametrize(
@@ -95,27 +104,27 @@ def test_a_known_job_needs_no_spec_and_an_unknown_one_does(agent: Agent) -> None
         (b"3", "want an object"),
         (b'{"op":"dance"}', "unknown op 'dance': want one of hello"),
         (b'{"op":["hello"]}', "unknown op"),
-        (b'{"op":"hello","protocol":1}', "protocol: this keeper speaks 4"),
+        (b'{"op":"hello","protocol":"one"}', "protocol: want a whole number"),
         (b'{"op":"start","job":"../etc","spec":null,"tasks":[]}', "job: want"),
         (b'{"op":"start","job":"7","spec":null,"tasks":[[0,1]]}', "tasks: want a list of"),
         (b'{"op":"start","job":"7","spec":null,"tasks":[[0,1,1,-1]]}', "gpus: want a whole number"),
         (b'{"op":"start","job":"7","spec":null,"tasks":[[0,1,1,18446744073709551616]]}', "gpus: want"),
         (b'{"op":"start","job":"7","spec":null,"tasks":[[0,true,1]]}', "attempt: want a whole number"),
-        (b'{"op":"start","job":"7","spec":{"argv":[]},"tasks":[]}', "spec.argv: want a command"),
-        (b'{"op":"start","job":"7","spec":{"argv":["a\\u0000"]},"tasks":[]}', "spec.argv: want text"),
-        (b'{"op":"start","job":"7","spec":{"argv":["\\ud800"]},"tasks":[]}', "spec.argv: want text"),
-        (
-            b'{"op":"start","job":"7","spec":{"argv":["a"],"env":{"A=":"c"}},"tasks":[]}',
-            "spec.env: want names",
-        ),
-        (b'{"op":"start","job":"7","spec":{"argv":["a"],"run":"twice"},"tasks":[]}', "spec.run: want one of"),
+        (start_line(argv=[]), "spec.argv: want a command"),
+        (start_line(count=None), "spec.count: want a whole number"),
+        (start_line(argv=["a\0"]), "spec.argv: want text"),
+        (start_line(argv=["\ud800"]), "spec.argv: want text"),
+        (start_line(env={"A=": "c"}), "spec.env: want names"),
+        (start_line(run="twice"), "spec.run: want one of"),
         (b'{"op":"configure","node":"n","amounts":{"cpu":-1},"gpus":[]}', "amounts.cpu: want a whole number"),
         (b'{"op":"configure","node":"n","amounts":{},"gpus":["0","0"]}', "gpus: want each id once"),
         (b'{"op":"stop","attempts":[["7"]]}', "attempts: want a list of"),
         (b'{"op":"forget","jobs":[".."]}', "job: want"),
     ],
 )
-def test_a_malformed_line_is_answered_and_the_agent_stays(agent: Agent, line: bytes, reason: str) -> None:
+def test_a_malformed_line_is_answered_and_the_agent_stays_connected(
+    agent: Agent, line: bytes, reason: str
+) -> None:
     agent.send_line(line)
 
     assert agent.receive_op("error")["reason"].startswith(reason)
@@ -123,7 +132,7 @@ def test_a_malformed_line_is_answered_and_the_agent_stays(agent: Agent, line: by
     assert agent.wait_ended()[0][4] == 0
 
 
-def test_a_forgotten_job_leaves_no_files_and_no_memory(keeper: Keeper, agent: Agent) -> None:
+def test_a_forgotten_job_leaves_no_files_and_no_records(keeper: Keeper, agent: Agent) -> None:
     agent.start("7", "sh", "-c", "echo hello > file")
     agent.wait_ended()
     agent.send(op="forget", jobs=["7"])
@@ -135,7 +144,7 @@ def test_a_forgotten_job_leaves_no_files_and_no_memory(keeper: Keeper, agent: Ag
     wait_until(lambda: not list((keeper.root / "trash").iterdir()), "the end of the files")
 
 
-def test_a_forgotten_job_can_come_again(keeper: Keeper, agent: Agent) -> None:
+def test_a_forgotten_job_can_be_started_again(keeper: Keeper, agent: Agent) -> None:
     agent.start("7", "pwd")
     agent.wait_ended()
     agent.send(op="forget", jobs=["7"])
@@ -145,7 +154,7 @@ def test_a_forgotten_job_can_come_again(keeper: Keeper, agent: Agent) -> None:
     assert keeper.output("7") == f"{keeper.root}/work/7\n"
 
 
-def test_a_living_job_is_not_forgotten(keeper: Keeper, agent: Agent) -> None:
+def test_a_job_with_live_attempts_is_not_forgotten(keeper: Keeper, agent: Agent) -> None:
     agent.start("7", "sleep", "600")
     agent.wait_started()
     agent.send(op="forget", jobs=["7"])
@@ -154,7 +163,7 @@ def test_a_living_job_is_not_forgotten(keeper: Keeper, agent: Agent) -> None:
     assert keeper.output("7") == ""
 
 
-def test_an_agent_that_does_not_read_holds_up_no_work(keeper: Keeper, agent: Agent) -> None:
+def test_an_agent_that_does_not_read_delays_no_attempt(keeper: Keeper, agent: Agent) -> None:
     reader = keeper.agent()
     reader.hello()
     marker = keeper.root / "logs/8/0.out"

@@ -1,4 +1,4 @@
-"""What becomes of a started attempt: its result, its output, its surroundings."""
+"""Started attempts: result, output, environment and descriptors."""
 
 import os
 import resource
@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.keeper.conftest import Agent, Keeper, wait_until
 
 
-def test_a_result_tells_exit_code_times_and_use(keeper: Keeper, agent: Agent) -> None:
+def test_a_result_has_exit_code_times_and_usage(keeper: Keeper, agent: Agent) -> None:
     agent.start("7", "sh", "-c", "exit 3")
 
     job, index, attempt, state, code, signum, started_ms, ended_ms, ran_us, cpu_us, _, reason = (
@@ -21,16 +21,16 @@ def test_a_result_tells_exit_code_times_and_use(keeper: Keeper, agent: Agent) ->
     assert min(ran_us, cpu_us) > 0
 
 
-def test_peak_memory_is_told_where_it_is_the_work_s_own(agent: Agent) -> None:
+def test_peak_memory_is_reported_if_it_exceeds_the_keepers(agent: Agent) -> None:
     agent.start("7", sys.executable, "-c", "bytearray(100 << 20)")
     agent.start("8", "true", tasks=[[index, 1, 1] for index in range(200)])
     peaks_kib = {row[0]: row[10] for row in sorted(agent.wait_ended(201), key=lambda row: row[10])}
 
     assert 100 << 10 < peaks_kib["7"] < 200 << 10
-    assert peaks_kib["8"] == 0  # less than the keeper has itself, which is all the kernel says of it
+    assert peaks_kib["8"] == 0  # below the keeper's own peak, so it is unknown
 
 
-def test_a_death_by_signal_is_told_as_one(agent: Agent) -> None:
+def test_a_death_by_signal_is_reported_as_one(agent: Agent) -> None:
     agent.start("7", "sh", "-c", "kill -9 $$")
 
     assert agent.wait_ended()[0][3:6] == ["exited", None, signal.SIGKILL]
@@ -69,7 +69,7 @@ def test_a_missing_working_directory_ends_with_126(agent: Agent) -> None:
     assert agent.ended[0][-1] == "working directory /no/such/directory: No such file or directory"
 
 
-def test_a_command_that_cannot_start_gives_its_room_to_the_next(agent: Agent) -> None:
+def test_a_command_that_cannot_start_releases_its_resources(agent: Agent) -> None:
     agent.start("7", "no-such-command", needs={"cpu": 4000})
     agent.start("8", "true", needs={"cpu": 4000})
 
@@ -87,7 +87,7 @@ def test_each_job_starts_in_its_own_directory(keeper: Keeper, agent: Agent) -> N
     assert keeper.output("9") == f"{keeper.root}/work/9\n"
 
 
-def test_work_knows_who_it_is_and_inherits_little(keeper: Keeper, agent: Agent) -> None:
+def test_an_attempt_gets_its_own_environment_and_inherits_little(keeper: Keeper, agent: Agent) -> None:
     needs = {"cpu": 500, "memory": 64}
     agent.start("7", "env", tasks=[[4, 2, 1]], name="fit", count=9, env={"MINE": "1"}, needs=needs)
     agent.wait_ended()
@@ -111,9 +111,7 @@ def test_work_knows_who_it_is_and_inherits_little(keeper: Keeper, agent: Agent) 
     assert "PYTEST_CURRENT_TEST" not in env
 
 
-def test_work_that_reports_is_told_of_each_server_and_of_those_that_lead_since(
-    keeper: Keeper, agent: Agent
-) -> None:
+def test_an_attempt_that_reports_gets_the_urls_of_all_servers(keeper: Keeper, agent: Agent) -> None:
     door = {"url": "http://a", "key": "k", "node": "n1", "ca": ""}
     for attempt, more in ((1, {}), (2, {"others": ["http://b"]}), (3, {"url": "http://b", "others": []})):
         agent.start("7", "printenv", "ROTA_RESULT_URLS", tasks=[[0, attempt, 1]], reports=door | more)
@@ -128,9 +126,7 @@ def test_work_that_reports_is_told_of_each_server_and_of_those_that_lead_since(
     ]
 
 
-def test_work_whose_agent_reports_is_told_of_a_file_and_an_agent_that_attaches_where_to(
-    keeper: Keeper, agent: Agent
-) -> None:
+def test_an_attempt_whose_agent_reports_gets_a_result_file(keeper: Keeper, agent: Agent) -> None:
     door = {"url": "https://a", "key": "", "node": "n1", "ca": "pem", "others": ["b"], "by_agent": True}
     script = 'echo "$ROTA_RESULT_FILE" | tee "$ROTA_RESULT_FILE"; env | grep -c -e ROTA_TOKEN -e RESULT_URL'
     agent.start("7", "sh", "-c", script, reports=door)
@@ -142,7 +138,7 @@ def test_work_whose_agent_reports_is_told_of_a_file_and_an_agent_that_attaches_w
     assert keeper.agent().hello()["reports"] == {"7": door}
 
 
-def test_work_gets_no_descriptor_but_the_three_and_default_signals(keeper: Keeper, agent: Agent) -> None:
+def test_an_attempt_gets_three_descriptors_and_default_signals(keeper: Keeper, agent: Agent) -> None:
     agent.start("7", "sh", "-c", "ls /proc/$$/fd; readlink /proc/$$/fd/0; grep SigIgn /proc/$$/status; :")
     agent.wait_ended()
     *descriptors, _, ignored = keeper.output("7").split()
@@ -158,7 +154,7 @@ def test_an_at_most_once_attempt_is_on_disk_before_it_starts(keeper: Keeper, age
     assert '["start","7",0,1,' in keeper.output("7")
 
 
-def test_what_does_not_fit_waits_and_what_never_can_is_refused(agent: Agent) -> None:
+def test_an_attempt_that_does_not_fit_waits_and_one_that_never_can_is_refused(agent: Agent) -> None:
     agent.start("7", "sleep", "60", needs={"cpu": 3000})
     agent.start("8", "true", needs={"cpu": 2000})
     agent.start("9", "true", needs={"cpu": 5000})
@@ -177,10 +173,10 @@ def test_parallel_failures_to_execute_are_all_results(agent: Agent) -> None:
     assert not agent.refused
 
 
-def test_without_room_for_the_journal_nothing_starts_and_results_are_kept(
+def test_without_space_for_the_journal_nothing_starts_and_results_are_kept(
     keeper: Keeper, agent: Agent
 ) -> None:
-    """A limit on the size of files stands in for a full disk."""
+    """A limit on the file size replaces a full disk."""
     limits = resource.prlimit(keeper.process.pid, resource.RLIMIT_FSIZE)
     agent.start("7", "sh", "-c", "until [ -e go ]; do sleep 0.01; done")
     agent.wait_started()
@@ -200,7 +196,7 @@ def test_without_room_for_the_journal_nothing_starts_and_results_are_kept(
     assert [row[1:4] for row in keeper.agent().hello()["ended"]] == [[0, 1, "exited"], [1, 2, "exited"]]
 
 
-def test_removed_log_files_cost_one_start_and_come_again(keeper: Keeper, agent: Agent) -> None:
+def test_removed_log_files_cost_one_start_and_are_created_again(keeper: Keeper, agent: Agent) -> None:
     agent.start("7", "echo", "before")
     agent.wait_ended()
     shutil.rmtree(keeper.root / "logs" / "7")
@@ -213,7 +209,7 @@ def test_removed_log_files_cost_one_start_and_come_again(keeper: Keeper, agent: 
 
 
 def test_thousands_of_short_attempts_leave_nothing_behind(keeper: Keeper, agent: Agent) -> None:
-    keeper.wait_stocked()
+    keeper.wait_preallocated()
     descriptors = f"/proc/{keeper.process.pid}/fd"
     before = len(os.listdir(descriptors))
     agent.start("7", "true", count=2000, tasks=[[index, 1, 0] for index in range(2000)])

@@ -1,4 +1,4 @@
-"""The starter's machine code is what its source says, and it does what the fork does where there is none."""
+"""The starter program: its machine code, and the same behaviour as the fork that replaces it."""
 
 import os
 import platform
@@ -43,7 +43,7 @@ def start(request: pytest.FixtureRequest, tmp_path: Path) -> Start:
 
 @needs("starter", "C compiler")
 @pytest.mark.parametrize(("name", "code"), [("starter", starter.CODE), ("init", pid_namespace.CODE)])
-def test_the_code_is_what_its_source_assembles_to(tmp_path: Path, name: str, code: dict[str, bytes]) -> None:
+def test_the_machine_code_is_that_of_its_source(tmp_path: Path, name: str, code: dict[str, bytes]) -> None:
     source = SOURCES / f"{name}_{platform.machine()}.s"
     subprocess.run(["cc", "-c", "-o", tmp_path / "it.o", source], check=True)
     subprocess.run(["objcopy", "-O", "binary", "-j", ".text", tmp_path / "it.o", tmp_path / "it"], check=True)
@@ -52,7 +52,7 @@ def test_the_code_is_what_its_source_assembles_to(tmp_path: Path, name: str, cod
 
 
 @needs("root")
-def test_a_process_has_its_user_its_groups_and_its_directory(start: Start, tmp_path: Path) -> None:
+def test_a_started_process_has_its_user_groups_and_directory(start: Start, tmp_path: Path) -> None:
     script = "grep -E '^(Uid|Gid|Groups)' /proc/$$/status; pwd; ls /proc/$$/fd | tr '\\n' ' '; echo $A"
     pid, error = start(ProcessContext(USER, task_group=61_005), "/bin/sh", "-c", script, cwd="/usr")
     assert not error
@@ -81,23 +81,23 @@ def test_a_directory_is_entered_as_the_user(start: Start, tmp_path: Path) -> Non
     assert start(ProcessContext(USER), "/bin/true", cwd=str(tmp_path)) == (0, 13)
 
 
-def test_a_group_that_is_not_there_is_the_nodes_fault(start: Start) -> None:
+def test_a_missing_cgroup_is_the_nodes_fault(start: Start) -> None:
     with pytest.raises(CannotEnter, match="No such file"):
         start(ProcessContext(procs_files=("/proc/no/such/cgroup.procs",)), "/bin/true")
 
 
 @needs("root", "pid namespaces")
 @pytest.mark.parametrize("is_interpreted", [False, True])
-def test_a_process_in_a_cell_sees_that_cell_only(
+def test_a_process_in_a_pid_namespace_sees_that_namespace_only(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_interpreted: bool
 ) -> None:
-    if is_interpreted:  # as on a CPU for which there is no machine code
+    if is_interpreted:  # as on a CPU without machine code
         monkeypatch.setattr(pid_namespace, "CODE", {})
     made = pid_namespace.PidNamespaces("x" * 32)
-    cell = made.create(is_bound=False)
+    namespace = made.create(is_bound=False)
     try:
-        with cell:
-            around = ProcessContext(USER, mounts_fd=cell.mounts_fd)
+        with namespace:
+            around = ProcessContext(USER, mounts_fd=namespace.mounts_fd)
             pid, error = start(around, "/bin/sh", "-c", "echo $$; ls -d /proc/[0-9]*; cat /proc/$$/comm")
         assert not error
         os.waitpid(pid, 0)
@@ -105,18 +105,20 @@ def test_a_process_in_a_cell_sees_that_cell_only(
         assert seen == ["/proc/1", f"/proc/{shell}"]  # the names are found before `ls` is started
         assert name == "sh"
     finally:
-        made.discard(cell)
-        os.waitpid(cell.pid, 0)
+        made.discard(namespace)
+        os.waitpid(namespace.pid, 0)
 
 
 @needs("root", "pid namespaces")
 @pytest.mark.parametrize("is_interpreted", [False, True])
-def test_an_empty_cell_ends_with_its_keeper(monkeypatch: pytest.MonkeyPatch, *, is_interpreted: bool) -> None:
+def test_an_empty_pid_namespace_ends_with_its_keeper(
+    monkeypatch: pytest.MonkeyPatch, *, is_interpreted: bool
+) -> None:
     if is_interpreted:
         monkeypatch.setattr(pid_namespace, "CODE", {})
     made = pid_namespace.PidNamespaces("x" * 32)
-    cell = made.create(is_bound=False)
+    namespace = made.create(is_bound=False)
     os.close(made._ends[1])  # as the kernel does for a keeper that was killed
 
-    assert os.waitpid(cell.pid, 0) == (cell.pid, 0)
-    cell.close()
+    assert os.waitpid(namespace.pid, 0) == (namespace.pid, 0)
+    namespace.close()

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.keeper.conftest import ROOM, Agent, Keeper, Row, wait_until
+from rota.keeper.protocol import wire
+from tests.keeper.conftest import AMOUNTS, Agent, Keeper, Row, wait_until
 
 CODE, SIGNAL, OUT, ERR = 2, 3, 4, 5
 KEY = ("7", 0, 1)
@@ -45,7 +46,7 @@ def test_steps_run_in_order_in_one_directory(keeper: Keeper, agent: Agent) -> No
     assert times == sorted(times)
 
 
-def test_the_first_failure_ends_it(keeper: Keeper, agent: Agent) -> None:
+def test_the_first_failed_step_ends_the_attempt(keeper: Keeper, agent: Agent) -> None:
     run(agent, step("a", "true"), step("b", "echo b"), step("c", "exit 3"), step("d", "echo d"))
     (ended,) = agent.wait_ended()
 
@@ -56,7 +57,7 @@ def test_the_first_failure_ends_it(keeper: Keeper, agent: Agent) -> None:
 
 
 @pytest.mark.parametrize("before", [0, 2])
-def test_a_step_that_cannot_be_started_ends_it(keeper: Keeper, agent: Agent, before: int) -> None:
+def test_a_step_that_cannot_be_started_ends_the_attempt(keeper: Keeper, agent: Agent, before: int) -> None:
     earlier = [step(f"s{number}", "echo kept") for number in range(before)]
     run(agent, *earlier, {"name": "gone", "argv": ["no-such-program"]}, step("after", "true"))
     (ended,) = agent.wait_ended()
@@ -82,7 +83,7 @@ def test_a_stop_in_the_second_step_starts_no_third(keeper: Keeper, agent: Agent)
 
 
 def test_a_stop_that_comes_while_a_step_ends_starts_no_further_one(agent: Agent) -> None:
-    """Whatever the moment: many attempts of many short steps, stopped at once; a long one waits for it."""
+    """Many attempts of many short steps are stopped at a random moment."""
     tasks = [[index, 1, 1] for index in range(20)]
     steps = [step(f"s{number}", "sleep 600" if number == 90 else "true") for number in range(100)]
     agent.start("7", "x", steps=steps, tasks=tasks, count=20, needs={"cpu": 1})
@@ -94,7 +95,7 @@ def test_a_stop_that_comes_while_a_step_ends_starts_no_further_one(agent: Agent)
     assert all(len(agent.steps["7", index, 1]) < 100 for index in range(20))
 
 
-def test_a_step_over_its_time_ends_it(agent: Agent) -> None:
+def test_a_step_over_its_time_limit_ends_the_attempt(agent: Agent) -> None:
     run(agent, step("a", "true", timeout_ms=60_000), step("b", "sleep 600", timeout_ms=50), step("c", "true"))
     (ended,) = agent.wait_ended()
 
@@ -103,7 +104,7 @@ def test_a_step_over_its_time_ends_it(agent: Agent) -> None:
     assert [row[SIGNAL] for row in agent.steps[KEY]] == [None, signal.SIGTERM]
 
 
-def test_the_time_of_a_step_is_its_own(agent: Agent) -> None:
+def test_the_time_limit_of_a_step_counts_from_its_start(agent: Agent) -> None:
     run(
         agent, *(step(f"s{number}", "sleep 0.2", timeout_ms=30_000) for number in range(3)), timeout_ms=60_000
     )
@@ -112,14 +113,14 @@ def test_the_time_of_a_step_is_its_own(agent: Agent) -> None:
     assert ended[3:5] == ["exited", 0]
 
 
-def test_the_time_of_all_steps_together_is_up(agent: Agent) -> None:
+def test_the_time_limit_of_the_attempt_holds_for_all_steps_together(agent: Agent) -> None:
     run(agent, step("a", "true"), step("b", "sleep 600"), timeout_ms=100)
     (ended,) = agent.wait_ended()
 
     assert ended[3] == "timed_out"
 
 
-def test_steps_go_on_while_nobody_listens(keeper: Keeper, agent: Agent, tmp_path: Path) -> None:
+def test_steps_go_on_without_an_agent(keeper: Keeper, agent: Agent, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     waiting = f"until [ -e {gate} ]; do sleep 0.01; done"
     run(agent, step("a", waiting), step("b", "true"), step("c", f"echo done > {tmp_path}/c; exit 4"))
@@ -137,7 +138,7 @@ def test_steps_go_on_while_nobody_listens(keeper: Keeper, agent: Agent, tmp_path
     assert codes(steps[KEY]) == [0, 0, 4]
 
 
-def test_what_was_told_of_steps_outlives_the_keeper(keeper: Keeper, agent: Agent) -> None:
+def test_records_of_steps_outlive_the_keeper(keeper: Keeper, agent: Agent) -> None:
     run(agent, step("a", "echo a"), step("b", "sleep 600"), step("c", "true"))
     while len(agent.steps.get(KEY, [])) < 2:
         agent.receive()
@@ -152,7 +153,7 @@ def test_what_was_told_of_steps_outlives_the_keeper(keeper: Keeper, agent: Agent
     assert rows[1][1] == 0
 
 
-def test_an_acknowledged_result_takes_its_steps_along(keeper: Keeper, agent: Agent) -> None:
+def test_an_acknowledged_result_drops_its_steps(keeper: Keeper, agent: Agent) -> None:
     run(agent, step("a", "true"), step("b", "true"))
     agent.wait_ended()
     agent.send(op="ack", attempts=[list(KEY)])
@@ -161,7 +162,7 @@ def test_an_acknowledged_result_takes_its_steps_along(keeper: Keeper, agent: Age
     assert (state["ended"], state["steps"]) == ([], [])
 
 
-def test_what_a_step_leaves_running_lives_until_the_last_one_ended(keeper: Keeper, agent: Agent) -> None:
+def test_processes_left_by_a_step_live_until_the_last_step_ends(keeper: Keeper, agent: Agent) -> None:
     server = "echo $$ > pid; exec sleep 600"
     run(
         agent,
@@ -174,7 +175,7 @@ def test_what_a_step_leaves_running_lives_until_the_last_one_ended(keeper: Keepe
     wait_until(lambda: not keeper.work(), "the sweep")
 
 
-def test_what_is_used_adds_up(agent: Agent) -> None:
+def test_usage_of_steps_adds_up(agent: Agent) -> None:
     burn = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done"
     run(agent, step("a", burn), step("b", "true"))
     (ended,) = agent.wait_ended()
@@ -209,10 +210,10 @@ def test_a_step_waits_for_a_process_that_the_node_cannot_spare(
 
 
 def starve(keeper: Keeper, agent: Agent, most: int) -> None:
-    """Let the keeper make so many processes and no more: by a group's limit, which root obeys, too."""
+    """Limit the keeper's processes by a cgroup, which also holds for root."""
     if os.geteuid() == 0:
-        agent.send(op="configure", node="n1", amounts=ROOM, gpus=[], pids_max=most)
-        agent.send(op="hello", protocol=4)
+        agent.send(op="configure", node="n1", amounts=AMOUNTS, gpus=[], pids_max=most)
+        agent.send(op="hello", protocol=wire.PROTOCOL)
         agent.receive_op("state")
     else:
         hard = resource.prlimit(keeper.process.pid, resource.RLIMIT_NPROC)[1]

@@ -1,4 +1,4 @@
-"""Ends that were asked for: stops, time limits, and trees that would rather live."""
+"""Stops and time limits, also of process trees that resist."""
 
 import signal
 import sys
@@ -22,7 +22,7 @@ print("ready", flush=True)
 """
 
 
-def test_a_sleeper_ends_by_sigterm_and_its_grace_is_not_waited_for(agent: Agent) -> None:
+def test_sigterm_ends_an_attempt_before_its_grace_is_over(agent: Agent) -> None:
     agent.start("7", "sleep", "600", grace_ms=600_000)
     agent.wait_started()
     agent.stop(["7", 0, 1])
@@ -30,7 +30,7 @@ def test_a_sleeper_ends_by_sigterm_and_its_grace_is_not_waited_for(agent: Agent)
     assert agent.wait_ended()[0][3:6] == ["stopped", None, signal.SIGTERM]
 
 
-def test_work_that_ends_well_when_asked_keeps_its_exit_code(keeper: Keeper, agent: Agent) -> None:
+def test_an_attempt_that_exits_on_sigterm_keeps_its_exit_code(keeper: Keeper, agent: Agent) -> None:
     agent.start(
         "7", "sh", "-c", "trap 'exit 5' TERM; echo ready; while :; do sleep 0.01; done", grace_ms=60_000
     )
@@ -40,7 +40,7 @@ def test_work_that_ends_well_when_asked_keeps_its_exit_code(keeper: Keeper, agen
     assert agent.wait_ended()[0][3:6] == ["stopped", 5, None]
 
 
-def test_who_ignores_sigterm_is_killed_after_the_grace(keeper: Keeper, agent: Agent) -> None:
+def test_an_attempt_that_ignores_sigterm_is_killed_after_the_grace(keeper: Keeper, agent: Agent) -> None:
     agent.start("7", sys.executable, "-c", STUBBORN + "time.sleep(600)", grace_ms=200)
     wait_until_ready(keeper, agent)
     assert len(keeper.work()) == 2
@@ -50,7 +50,7 @@ def test_who_ignores_sigterm_is_killed_after_the_grace(keeper: Keeper, agent: Ag
     assert keeper.work() == []
 
 
-def test_the_rest_of_a_tree_has_its_grace_when_the_leader_goes_first(keeper: Keeper, agent: Agent) -> None:
+def test_the_tree_has_its_grace_when_the_leader_ends_first(keeper: Keeper, agent: Agent) -> None:
     child = "trap 'sleep 0.2; echo saved; exit' TERM; echo ready; while :; do sleep 0.01; done"
     agent.start("7", "sh", "-c", f'sh -c "{child}" & wait', grace_ms=60_000)
     wait_until_ready(keeper, agent)
@@ -61,21 +61,21 @@ def test_the_rest_of_a_tree_has_its_grace_when_the_leader_goes_first(keeper: Kee
     assert keeper.work() == []
 
 
-def test_what_a_leader_leaves_in_its_group_dies_with_it(keeper: Keeper, agent: Agent) -> None:
+def test_processes_in_the_leaders_group_are_killed_with_it(keeper: Keeper, agent: Agent) -> None:
     agent.start("7", "sh", "-c", "sleep 600 & echo ready")
 
     assert agent.wait_ended()[0][3:5] == ["exited", 0]
     wait_until(lambda: not keeper.work(), "the end of the group")
 
 
-def test_an_orphan_in_its_own_session_is_swept_up(keeper: Keeper, agent: Agent) -> None:
+def test_an_orphan_in_its_own_session_is_killed(keeper: Keeper, agent: Agent) -> None:
     agent.start("7", sys.executable, "-c", STUBBORN)
 
     assert agent.wait_ended()[0][3:5] == ["exited", 0]
     wait_until(lambda: not keeper.work(), "the end of the orphan")
 
 
-def test_an_orphan_of_living_work_is_left_in_peace(keeper: Keeper, agent: Agent) -> None:
+def test_an_orphan_of_a_live_attempt_is_not_killed(keeper: Keeper, agent: Agent) -> None:
     agent.start("7", sys.executable, "-c", STUBBORN + "time.sleep(600)", grace_ms=0)
     agent.start("8", "sleep", "2.5")  # longer than two sweeps
     wait_until_ready(keeper, agent)
@@ -88,7 +88,7 @@ def test_an_orphan_of_living_work_is_left_in_peace(keeper: Keeper, agent: Agent)
     assert keeper.work() == []
 
 
-def test_an_orphan_that_lost_its_mark_dies_too(keeper: Keeper, agent: Agent) -> None:
+def test_an_orphan_without_a_marker_is_killed(keeper: Keeper, agent: Agent) -> None:
     hidden = "setsid -f env -i sh -c 'echo $$; >said; exec sleep 600'; until [ -e said ]; do sleep 0.01; done"
     agent.start("7", "sh", "-c", hidden)
     agent.wait_ended()
@@ -107,7 +107,7 @@ def test_a_time_limit_ends_the_attempt_as_timed_out(keeper: Keeper, agent: Agent
     assert keeper.work() == []
 
 
-def test_a_waiting_attempt_is_withdrawn_and_never_starts(keeper: Keeper, agent: Agent) -> None:
+def test_a_queued_attempt_is_withdrawn_and_never_starts(keeper: Keeper, agent: Agent) -> None:
     agent.start("7", "sleep", "600", needs={"cpu": 4000}, grace_ms=0)
     agent.start("8", "true")
     agent.wait_started()
@@ -119,13 +119,13 @@ def test_a_waiting_attempt_is_withdrawn_and_never_starts(keeper: Keeper, agent: 
     assert not (keeper.root / "logs" / "8").exists()
 
 
-def test_a_stop_of_something_unknown_is_answered(agent: Agent) -> None:
+def test_a_stop_of_an_unknown_attempt_is_answered(agent: Agent) -> None:
     agent.stop(["7", 0, 1])
 
     assert agent.wait_ended()[0][:4] == ["7", 0, 1, "unknown"]
 
 
-def test_of_many_stops_at_once_none_waits_for_its_grace(keeper: Keeper) -> None:
+def test_many_stops_at_once_do_not_wait_for_the_grace(keeper: Keeper) -> None:
     agent = keeper.agent()
     agent.hello(amounts={"cpu": 50_000})
     agent.start("7", "sleep", "600", tasks=[[index, 1, 1] for index in range(50)], grace_ms=600_000)

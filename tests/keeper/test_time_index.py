@@ -1,4 +1,4 @@
-"""When bytes arrived: marks that only grow, that a crash may tear, and that get fewer as they get older."""
+"""Time marks of output: monotonic, robust against crashes, thinned out with age."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def marks(keeper: Keeper, stream: str = "out") -> time_index.TimeIndex:
     return time_index.parse_marks(path.read_bytes()) if path.exists() else time_index.TimeIndex()
 
 
-def test_each_stream_is_marked_when_it_has_grown(keeper: Keeper, agent: Agent) -> None:
+def test_a_stream_gets_a_time_mark_when_it_has_grown(keeper: Keeper, agent: Agent) -> None:
     go = keeper.root / "go"
     agent.start(
         "7", "sh", "-c", f"printf 12345; until [ -e {go} ]; do sleep 0.02; done; printf 678; sleep 600"
@@ -33,7 +33,7 @@ def test_each_stream_is_marked_when_it_has_grown(keeper: Keeper, agent: Agent) -
     assert marks(keeper, "err").positions == []
 
 
-def test_an_attempt_too_short_for_a_mark_has_the_time_of_its_end(keeper: Keeper, agent: Agent) -> None:
+def test_a_short_attempt_without_marks_has_the_time_of_its_end(keeper: Keeper, agent: Agent) -> None:
     agent.start("7", "echo", "hello", tasks=[[number, 1, 0] for number in range(40)])
     agent.wait_ended(40)
     wait_until(lambda: (keeper.root / "logs/7/index").read_bytes().count(b"E ") == 40, "all ends")
@@ -46,7 +46,7 @@ def test_an_attempt_too_short_for_a_mark_has_the_time_of_its_end(keeper: Keeper,
         assert begun <= ended
 
 
-def test_lines_of_times_hide_no_others() -> None:
+def test_time_lines_do_not_hide_other_lines() -> None:
     at = Extent(3, 4)
     lines = (
         index.time_line(10) + index.start_line(1, 1, 0, at) + index.time_line(20) + index.end_line(1, 1, at)
@@ -59,7 +59,7 @@ def test_lines_of_times_hide_no_others() -> None:
     assert index.last_ms(b"S 1 1 0 3 4\n") is None
 
 
-def test_half_a_mark_ends_what_is_read_and_the_next_one_goes_in_its_place(tmp_path: Path) -> None:
+def test_a_partial_mark_is_ignored_and_overwritten(tmp_path: Path) -> None:
     file = tmp_path / "0.out.times"
     path = bytes(file)
     time_index.append_mark(path, 5, 100)
@@ -71,7 +71,7 @@ def test_half_a_mark_ends_what_is_read_and_the_next_one_goes_in_its_place(tmp_pa
     assert time_index.parse_marks(file.read_bytes()).positions == [5, 9]
 
 
-def test_how_much_had_arrived_by_a_time_and_which_marks_lie_within() -> None:
+def test_positions_and_marks_are_looked_up_by_time() -> None:
     found = time_index.parse_marks(
         b"".join(MARK.pack(position, at_ms) for position, at_ms in ((5, 100), (9, 200), (12, 300)))
     )
@@ -95,7 +95,7 @@ def test_old_marks_are_thinned_out_and_the_latest_stay(
         assert after - before <= max(1000, (20_000_000 - before) / AGE_SHARE)
 
 
-def test_marks_of_a_month_are_few_and_close_for_their_age() -> None:
+def test_marks_of_a_month_are_bounded_and_dense_for_their_age() -> None:
     all_of_them = [(second, second * 1000) for second in range(0, 30 * 24 * 3600, 60)]
     kept = thinned(all_of_them, 30 * DAY_MS)
 

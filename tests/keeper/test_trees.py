@@ -1,4 +1,4 @@
-"""Whose a process is, from its environment: also at the moment in which it becomes another program."""
+"""Processes found by the marker in their environment, also during an exec."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ MARK = "a-mark-of-this-test"
 ENVIRONMENT = {"ROTA_KEEPER": MARK, "ROTA_JOB_ID": "7", "ROTA_INDEX": "3", "ROTA_ATTEMPT": "1"}
 
 
-def test_what_has_just_been_started_is_known_at_once() -> None:
+def test_a_process_that_was_just_started_is_found() -> None:
     found = []
     for _ in range(100):
         pid = os.posix_spawn("/bin/sleep", ["sleep", "60"], ENVIRONMENT)
@@ -23,7 +23,7 @@ def test_what_has_just_been_started_is_known_at_once() -> None:
     assert found == [("7", 3, 1)] * 100
 
 
-def test_who_has_no_environment_and_who_is_a_zombie_is_nobodys_and_not_waited_for(
+def test_zombies_and_processes_without_environment_are_skipped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("it waits"))

@@ -1,4 +1,4 @@
-"""Output within bounds, by a real keeper: what is kept is true, what is gone is said, live work is spared."""
+"""Output caps and retention under a real keeper."""
 
 import asyncio
 import os
@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rota.agent.output import logs
+from rota.keeper.protocol import wire
 from rota.keeper.threads.trimmer import cap_slack
 from rota.wire.generated import agent_pb2 as pb
 from tests.keeper.conftest import Agent, Keeper, wait_until
 
 MIB = 1 << 20
 CAP = 4 * MIB
-# Blocks of 4 KiB that begin with their number, as fast as is said in MiB, and then it stays.
+# Writes numbered blocks of 4 KiB at a given rate in MiB, then waits.
 WRITER = """
 import os, sys, time
 mebibytes, rate = int(sys.argv[1]), float(sys.argv[2])
@@ -28,7 +29,7 @@ time.sleep(float(sys.argv[3]))
 
 
 async def read(keeper: Keeper, index: int = 0, offset: int = 0) -> tuple[int, int]:
-    """How much was received and how much was said to be missing; what was received must be true."""
+    """The bytes received and the bytes reported missing; the received blocks are checked."""
     wanted = pb.OpenLog(id=3, job="7", index=index, attempt=1, stream="stdout", offset=offset)
     received = missing = 0
     async for chunk in logs.read(keeper.root, wanted, lambda: False):
@@ -55,7 +56,7 @@ def start(agent: Agent, mebibytes: int, rate: float, log_bytes: int) -> None:
     agent.start("7", "python3", "-c", WRITER, str(mebibytes), str(rate), "600", log_bytes=log_bytes)
 
 
-def test_a_fast_writer_stays_within_its_cap_and_what_is_left_is_true(keeper: Keeper, agent: Agent) -> None:
+def test_a_fast_writer_stays_within_its_cap_and_the_rest_is_intact(keeper: Keeper, agent: Agent) -> None:
     start(agent, 600, 200, CAP)
     file, most = keeper.root / "logs/7/0.out", 0
     agent.wait_started()
@@ -77,7 +78,7 @@ def test_a_fast_writer_stays_within_its_cap_and_what_is_left_is_true(keeper: Kee
     assert asyncio.run(read(keeper, offset=MIB)) == (received, missing - MIB)
 
 
-def test_the_node_s_cap_is_the_most_a_job_can_ask_for(keeper: Keeper) -> None:
+def test_a_job_cannot_exceed_the_nodes_cap(keeper: Keeper) -> None:
     agent = keep(keeper, stream_bytes=MIB)
     start(agent, 16, 1000, 1 << 40)
     agent.wait_started()
@@ -87,7 +88,7 @@ def test_the_node_s_cap_is_the_most_a_job_can_ask_for(keeper: Keeper) -> None:
     wait_until(lambda: on_disk(file) <= MIB + cap_slack(MIB), "the last hole")
 
 
-# The second of three is loud, and stays until it is stopped.
+# The second of three attempts writes much, and runs until it is stopped.
 THREE = """
 case $ROTA_INDEX in
   1) head -c 20000000 /dev/zero | tr '\\0' y; echo done >&2; exec sleep 600 ;;
@@ -96,7 +97,7 @@ esac
 """
 
 
-def test_a_hole_spares_what_others_wrote_to_the_same_file(keeper: Keeper, agent: Agent) -> None:
+def test_a_hole_spares_output_of_other_attempts_in_the_file(keeper: Keeper, agent: Agent) -> None:
     tasks = [[index, 1, 0] for index in range(3)]
     agent.start("7", "sh", "-c", THREE, tasks=tasks, needs={"cpu": 4000}, log_bytes=MIB, grace_ms=100)
     agent.wait_ended(1)
@@ -116,15 +117,15 @@ def test_a_hole_spares_what_others_wrote_to_the_same_file(keeper: Keeper, agent:
 
 
 def keep(keeper: Keeper, **keeping: int) -> Agent:
-    """An agent that has told the keeper what to keep."""
+    """An agent that has configured the retention of output."""
     agent = keeper.agent()
-    agent.send(op="hello", protocol=4)
+    agent.send(op="hello", protocol=wire.PROTOCOL)
     agent.receive_op("state")
     agent.send(op="configure", node="n", amounts={"cpu": 9000}, gpus=[], keeping=keeping)
     return agent
 
 
-def test_of_all_output_the_oldest_goes_first_and_is_said_to_be_missing(keeper: Keeper, agent: Agent) -> None:
+def test_the_oldest_output_is_deleted_first_and_reported_missing(keeper: Keeper, agent: Agent) -> None:
     for job in ("7", "8", "9"):
         agent.start(job, "sh", "-c", "head -c 3000000 /dev/zero; echo $ROTA_JOB_ID >&2")
         agent.wait_ended(int(job) - 6)
@@ -144,7 +145,7 @@ def test_of_all_output_the_oldest_goes_first_and_is_said_to_be_missing(keeper: K
     assert len(said(keeper, "8", attempt=2).data) == 3_000_000
 
 
-def test_the_output_of_the_job_that_wrote_most_goes_before_an_older_one(keeper: Keeper, agent: Agent) -> None:
+def test_output_of_the_largest_job_is_deleted_before_older_output(keeper: Keeper, agent: Agent) -> None:
     for job, written in (("7", 1_000_000), ("8", 9_000_000), ("9", 3_000_000)):
         agent.start(job, "head", "-c", str(written), "/dev/zero")
         agent.wait_ended(int(job) - 6)
@@ -156,7 +157,7 @@ def test_the_output_of_the_job_that_wrote_most_goes_before_an_older_one(keeper: 
     assert len(said(keeper, "9").data) == 3_000_000
 
 
-def test_a_segment_that_is_gone_gives_its_number_to_no_other(keeper: Keeper, agent: Agent) -> None:
+def test_the_number_of_a_deleted_segment_is_not_reused(keeper: Keeper, agent: Agent) -> None:
     agent.start("7", "sh", "-c", "echo index $ROTA_INDEX")
     agent.wait_ended()
     keep(keeper, age_ms=0)

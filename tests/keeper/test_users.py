@@ -1,4 +1,4 @@
-"""Work of a root keeper is another user's: it reads nothing of the node's, and gains nothing back."""
+"""Users of jobs under a root keeper: what they can reach, and that they gain no privileges."""
 
 import os
 import shutil
@@ -21,7 +21,7 @@ as_root = needs("root")
 
 @pytest.fixture
 def keeper() -> Iterator[Keeper]:
-    """In a directory that other users can reach, as pytest's own cannot be."""
+    """A keeper in a directory that other users can reach, unlike pytest's own."""
     directory = tempfile.mkdtemp(prefix="rota-users-")
     os.chmod(directory, 0o711)
     (Path(directory) / "node").mkdir(mode=0o700)
@@ -40,8 +40,8 @@ def agent(keeper: Keeper) -> Agent:
     return agent
 
 
-def said(keeper: Keeper, agent: Agent, job: str, script: str) -> str:
-    """What a shell script, run as a job, printed."""
+def output_of(keeper: Keeper, agent: Agent, job: str, script: str) -> str:
+    """Run a shell script as a job; return its output."""
     before = len(agent.ended)
     agent.start(job, "sh", "-c", script)
     agent.wait_ended(before + 1)
@@ -62,8 +62,8 @@ def test_a_service_is_checked_as_its_own_user(keeper: Keeper, agent: Agent) -> N
 
 @as_root
 def test_each_job_has_a_user_and_keeps_it(keeper: Keeper, agent: Agent) -> None:
-    first = said(keeper, agent, "7", "id -u; id -G; umask").split()
-    second = said(keeper, agent, "8", "id -u").split()
+    first = output_of(keeper, agent, "7", "id -u; id -G; umask").split()
+    second = output_of(keeper, agent, "8", "id -u").split()
     keeper.kill()
     keeper.start()
     again = keeper.agent()
@@ -78,9 +78,9 @@ def test_each_job_has_a_user_and_keeps_it(keeper: Keeper, agent: Agent) -> None:
 
 
 @as_root
-def test_its_directory_is_its_own_and_its_home(keeper: Keeper, agent: Agent) -> None:
+def test_a_jobs_directory_is_its_own_and_its_home(keeper: Keeper, agent: Agent) -> None:
     script = 'echo "$HOME"; pwd; echo mine > "$ROTA_OUTPUT_DIR/result" && stat -c %a .; echo "$USER"'
-    home, where, mode, *user = said(keeper, agent, "7", script).splitlines()
+    home, where, mode, *user = output_of(keeper, agent, "7", script).splitlines()
 
     assert home == where == str(keeper.root / "work" / "7")
     assert mode == "700"
@@ -89,35 +89,35 @@ def test_its_directory_is_its_own_and_its_home(keeper: Keeper, agent: Agent) -> 
 
 
 @as_root
-def test_it_reads_nothing_of_the_node_nor_of_other_jobs(keeper: Keeper, agent: Agent) -> None:
+def test_a_job_cannot_read_files_of_the_node_or_other_jobs(keeper: Keeper, agent: Agent) -> None:
     (keeper.root / "node.key").write_text("secret\n")
     (keeper.root / "node.key").chmod(0o600)
-    said(keeper, agent, "7", "echo secret | tee ~/file $ROTA_OUTPUT_DIR/file")
+    output_of(keeper, agent, "7", "echo secret | tee ~/file $ROTA_OUTPUT_DIR/file")
     other = "cat ../../node.key ../../journal ../../keeper.id ../7/file ../../logs/7/0.out"
     other += "; cat ../../tasks/7/0/out/file; ls ../../tasks ../../tasks/7 ../../tasks/7/0"
 
     script = f"{other}; ls ../.. .. ../7; echo x > ../../keeper.sock; echo x > ../7/file; echo done"
-    assert said(keeper, agent, "8", script) == "done\n"
+    assert output_of(keeper, agent, "8", script) == "done\n"
 
 
 @as_root
-def test_it_cannot_signal_others(keeper: Keeper, agent: Agent) -> None:
+def test_a_job_cannot_signal_processes_of_others(keeper: Keeper, agent: Agent) -> None:
     agent.start("7", "sleep", "600", grace_ms=0)
     agent.wait_started()
     victim = keeper.work()[0]
 
     script = f"kill -9 {victim} || echo refused; kill -9 {keeper.process.pid} || echo refused"
-    assert said(keeper, agent, "8", script) == "refused\nrefused\n"
+    assert output_of(keeper, agent, "8", script) == "refused\nrefused\n"
     assert keeper.work() == [victim]
 
 
 @as_root
-def test_setuid_programs_give_it_nothing(keeper: Keeper, agent: Agent) -> None:
+def test_setuid_programs_give_no_privileges(keeper: Keeper, agent: Agent) -> None:
     trap = keeper.root.parent / "id"
     shutil.copy(shutil.which("id") or "", trap)
     trap.chmod(0o4755)
 
-    uid, status = said(
+    uid, status = output_of(
         keeper, agent, "7", f"{trap} -u; grep -E '^(Cap(Prm|Eff|Amb)|NoNewPrivs)' /proc/self/status"
     ).split("\n", 1)
     assert is_own(int(uid))
@@ -126,7 +126,7 @@ def test_setuid_programs_give_it_nothing(keeper: Keeper, agent: Agent) -> None:
 
 
 @as_root
-def test_it_cannot_become_root_again(keeper: Keeper, agent: Agent) -> None:
+def test_a_job_cannot_become_root_again(keeper: Keeper, agent: Agent) -> None:
     script = "import os\ntry:\n    os.setresuid(0, 0, 0)\nexcept PermissionError:\n    print(os.getresuid())"
     agent.start("7", "/usr/bin/python3" if Path("/usr/bin/python3").exists() else "python3", "-c", script)
     agent.wait_ended()
@@ -137,17 +137,17 @@ def test_it_cannot_become_root_again(keeper: Keeper, agent: Agent) -> None:
 
 
 @as_root
-def test_one_user_can_be_named_for_all(keeper: Keeper) -> None:
+def test_one_user_can_be_configured_for_all_jobs(keeper: Keeper) -> None:
     agent = keeper.agent()
     agent.hello(run_as="nobody")
 
-    who = said(keeper, agent, "7", 'id -u; id -g; echo "$USER"').split()
+    who = output_of(keeper, agent, "7", 'id -u; id -g; echo "$USER"').split()
     nobody = find_user("nobody")
     assert who == [str(nobody.uid), str(nobody.gid), "nobody"]
 
 
 @as_root
-def test_a_directory_it_may_not_enter_is_the_reason(keeper: Keeper, agent: Agent) -> None:
+def test_a_directory_that_the_user_may_not_enter_is_the_reason(keeper: Keeper, agent: Agent) -> None:
     closed = keeper.root.parent / "closed"
     closed.mkdir(mode=0o700)
     agent.start("7", "true", workdir=str(closed))
@@ -156,8 +156,8 @@ def test_a_directory_it_may_not_enter_is_the_reason(keeper: Keeper, agent: Agent
 
 
 @as_root
-def test_many_starts_leave_the_keeper_as_it_was(keeper: Keeper, agent: Agent) -> None:
-    keeper.wait_stocked()
+def test_many_starts_leave_the_keeper_with_its_own_user(keeper: Keeper, agent: Agent) -> None:
+    keeper.wait_preallocated()
     descriptors = f"/proc/{keeper.process.pid}/fd"
     agent.start("7", "true")
     agent.wait_ended()
@@ -173,14 +173,14 @@ def test_many_starts_leave_the_keeper_as_it_was(keeper: Keeper, agent: Agent) ->
 
 
 def uids_of(task: Path) -> str | None:
-    """None: that thread has ended."""
+    """The uids of a thread; None: it has ended."""
     try:
         return next(line for line in (task / "status").read_text().splitlines() if line.startswith("Uid:"))
     except OSError:
         return None
 
 
-def test_whoever_is_nobody_special_runs_work_as_itself(keeper: Keeper) -> None:
+def test_an_ordinary_user_runs_attempts_as_itself(keeper: Keeper) -> None:
     agent = keeper.agent()
     agent.hello()
     agent.start("7", sys.executable, "-c", "import os; print(os.getuid(), os.environ.get('HOME'))")

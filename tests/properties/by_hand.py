@@ -1,4 +1,4 @@
-"""What a mirror derives from its records, counted by hand: one task after the other, nothing kept."""
+"""What a mirror derives from its records, computed naively: task by task, without caches."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ def tasks(disk: Disk, spec: JobSpec) -> list[Task]:
 
 
 def counted(disk: Disk, now_ms: int) -> dict[str, Any]:
-    """The picture that a mirror of these records must give."""
+    """The derived values that a mirror of these records must have."""
     jobs: dict[str, Any] = {}
     held: dict[str, Any] = {
         name: {"assigned": {}, "reserved": {}, "queued": 0, "held": 0} for name in nodes(disk)
@@ -78,7 +78,7 @@ def counted(disk: Disk, now_ms: int) -> dict[str, Any]:
 
 
 def shown(mirror: Mirror, now_ms: int) -> dict[str, Any]:
-    """The same picture, as the mirror gives it."""
+    """The same values as the mirror has them."""
     room = mirror.node_table
     jobs: dict[str, Any] = {}
     for job, entry in mirror.jobs.items():

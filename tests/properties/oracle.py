@@ -1,4 +1,4 @@
-"""Where would a task go? Asked of every node anew, from the definitions alone, in plain Python."""
+"""Placement oracle: scores every node from the definitions, in plain Python, without caches."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ class Machine:
 
 @dataclass
 class Live:
-    """One task that holds room; `fresh` while the nodes cannot have measured it yet."""
+    """One task that holds resources; `fresh` until its node may have measured it."""
 
     spec: JobSpec
     slot: int
@@ -50,7 +50,7 @@ class Place(NamedTuple):
 
 
 class Oracle:
-    """All nodes and all who live there. Nothing is kept between two questions."""
+    """All nodes and their tasks. Nothing is cached between two calls."""
 
     def __init__(self, interference: Mapping[str, Mapping[str, int]] | None = None) -> None:
         self.machines: list[Machine] = []
@@ -60,7 +60,7 @@ class Oracle:
         self.demand: Callable[[], GpuDemand] = lambda: GpuDemand.from_arrivals({})
 
     def seat(self, spec: JobSpec, wanted: int, barred: Collection[int] = ()) -> list[Place]:
-        """One task after the other, each on the node that is best then."""
+        """Place tasks one after the other, each on the best node at that moment."""
         found: list[Place] = []
         while len(found) < wanted and (place := self.best(spec, barred)) is not None:
             found.append(place)
@@ -73,13 +73,13 @@ class Oracle:
         return Place(min(able)[1], self.devices_for(spec, min(able)[1])) if able else None
 
     def points(self, spec: JobSpec, slot: int) -> float | None:
-        """None where it may not go now."""
+        """Points of the node; None: the task may not run there now."""
         rules = self.points_of_rules(spec, slot)
         if rules is None or not self.admits(spec, slot) or not self.fits(spec, slot):
             return None
         return self.points_of_state(spec, slot) + self.points_of_wishes(spec, slot) + rules
 
-    # ---- by what is said of the node
+    # ---- by labels and taints
 
     def admits(self, spec: JobSpec, slot: int) -> bool:
         machine = self.machines[slot]
@@ -92,7 +92,7 @@ class Oracle:
         labels = self.machines[slot].labels
         return float(sum(one.weight for one in spec.prefer if holds(one.condition, labels)))
 
-    # ---- by its state
+    # ---- by state of the node
 
     def fits(self, spec: JobSpec, slot: int) -> bool:
         if any(self.free(resource, slot) < amount for resource, amount in spec.needs.items() if amount):
@@ -105,7 +105,7 @@ class Oracle:
         return self.free("tasks", slot) > 0
 
     def free(self, resource: str, slot: int) -> int:
-        """The smaller of what is not reserved and what was measured, less what was placed since."""
+        """The smaller of the unreserved and the measured free amount, minus what was placed since."""
         machine = self.machines[slot]
         has = NODE_TASKS_MAX if resource == "tasks" else machine.capacity.get(resource, 0)
         written = sum(_amount(one, resource) for one in self.on(slot) if not one.fresh)
@@ -116,13 +116,13 @@ class Oracle:
         return min(has - written, machine.measured[resource] - since) - fresh
 
     def outside_load(self, slot: int) -> float:
-        """What was measured beyond what the tasks there had reserved; most of that counts as used by them."""
+        """Measured load beyond the reservations of tasks there; most of it counts as used by them."""
         machine = self.machines[slot]
         own = machine.settled.get("cpu", 0) * 0.9 / max(1, machine.capacity.get("cpu", 0))
         return max(0.0, machine.load - own)
 
     def measure(self, slot: int) -> None:
-        """Note what is reserved at the time of a report."""
+        """Record what is reserved at the time of a report."""
         for resource in self.known:
             reserved = sum(_amount(one, resource) for one in self.on(slot))
             self.machines[slot].settled[resource] = reserved
@@ -136,7 +136,7 @@ class Oracle:
         return free
 
     def devices_for(self, spec: JobSpec, slot: int) -> int:
-        """A part goes where density says; whole ones are the first that are free."""
+        """GPUs of a task: the densest device for a share, else the first free ones."""
         amount, free = spec.needs.get("gpu", 0), self.free_devices(slot)
         if amount == 0:
             return 0
@@ -162,7 +162,7 @@ class Oracle:
         return (idle - len(counted) - self.outside_load(slot)) * 50 - self.disturbance(spec, slot)
 
     def density(self, spec: JobSpec, slot: int) -> RankedNodes:
-        """What is good for GPUs has its own tests; here it is asked of one node at a time, anew each time."""
+        """The density score, which has its own tests, computed for one node at a time."""
         cpu, memory = (np.array([self.free(resource, slot)]) for resource in ("cpu", "memory"))
         devices = np.array([self.free_devices(slot)])
         return rank(
@@ -175,7 +175,7 @@ class Oracle:
         costs = {spec.noise: SAME_NOISE, **self.interference.get(spec.noise, {})}
         return float(sum(costs.get(one.spec.noise, 0) for one in self.on(slot) if one.spec.noise is not None))
 
-    # ---- by its neighbours
+    # ---- by affinity
 
     def points_of_rules(self, spec: JobSpec, slot: int) -> float | None:
         parts = [self.near(spec, term, slot) for term in spec.near]
@@ -201,7 +201,7 @@ class Oracle:
         return None if term.weight is None else -term.weight
 
     def repelled(self, spec: JobSpec, slot: int) -> bool:
-        """Somebody who must be apart from it is there."""
+        """Whether a job with anti-affinity to it is on the node."""
         return any(
             term.weight is None
             and speaks_of(term, one.spec, spec)
@@ -218,7 +218,7 @@ class Oracle:
         return 0.0 if more is not None and more < rule.skew else None
 
     def ahead_of_emptiest(self, spec: JobSpec, rule: SpreadTerm, slot: int) -> int | None:
-        """How many more of its tasks are in this node's domain than in the emptiest where it might run."""
+        """Number of its tasks in this node's domain minus that of the emptiest eligible domain."""
         slots = range(len(self.machines))
         might = {self.domain(rule, one) for one in slots if self.admits(spec, one)} - {None}
         own = [self.domain(rule, one.slot) for one in self.live if one.spec.id == spec.id]
@@ -231,7 +231,7 @@ class Oracle:
     def on(self, slot: int) -> list[Live]:
         return [one for one in self.live if one.slot == slot]
 
-    # ---- what must hold whatever was decided
+    # ---- invariants
 
     def assert_nothing_is_promised_twice(self) -> None:
         for slot, machine in enumerate(self.machines):
@@ -241,7 +241,7 @@ class Oracle:
             assert all(left >= 0 for left in self.free_devices(slot)), slot
 
     def broken_rules(self) -> list[tuple[str, str]]:
-        """Pairs of jobs that share a domain although one of them must be apart from the other."""
+        """Pairs of jobs that share a domain although one has anti-affinity to the other."""
         return [
             (one.spec.id, other.spec.id)
             for one in self.live

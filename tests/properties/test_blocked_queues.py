@@ -14,7 +14,8 @@ from rota.model.limits import BLOCK_TASKS, REFUSAL_MS
 from rota.model.namespace import NamespaceRecord
 from rota.model.node import Eligibility, NodeIntent, NodeLoad, NodeSpec
 from rota.model.shape import AffinityTerm, Constraint, Op, SpreadTerm
-from rota.scheduler.plan import ROUND_KEY, Scheduler
+from rota.rules.reconciler_names import ROUND_KEY
+from rota.scheduler.plan import Scheduler
 from rota.scheduler.round import SchedulerCache, SchedulerSettings
 from rota.testing import records
 from rota.testing.builders import at, node_status
@@ -27,7 +28,7 @@ AMOUNTS = ({"cpu": 500}, {"cpu": 1000}, {"cpu": 1000, "memory": 3}, {"cpu": 3000
 
 
 class History:
-    """One cluster and what happens to it, all from one seed."""
+    """One cluster and its history, drawn from one seed."""
 
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
@@ -88,7 +89,7 @@ class History:
             self.cluster.end(*self.dice.choice(running))
 
     def fail(self) -> None:
-        """To be tried again after a pause."""
+        """A task fails and is retried after its backoff."""
         running = self.running()
         if not running:
             return
@@ -101,7 +102,7 @@ class History:
         self.mirror.apply(records.decided(before, [position], wanted=wanted, not_before=later_ms))
 
     def refuse(self) -> None:
-        """All nodes refuse what they are offered until time has gone on."""
+        """All nodes refuse their offers until time advances."""
         self.submit()
         self.cluster.round()
         for index in self.cluster.tasks(JobId(str(self.jobs)), AttemptState.OFFERED):
@@ -133,27 +134,27 @@ class History:
             return
         job = self.dice.choice(waiting)
         if self.mirror.jobs[job].task_counts.live or self.dice.random() < 0.5:
-            wish = self.mirror.jobs[job].intent
-            self.mirror.apply(JobIntent(job, paused=not (wish is not None and wish.paused)))
+            intent = self.mirror.jobs[job].intent
+            self.mirror.apply(JobIntent(job, paused=not (intent is not None and intent.paused)))
         else:
             self.mirror.apply(JobStatus(job, JobState.CANCELED))
 
     def rest(self) -> None:
-        """Rounds until nothing is decided."""
+        """Run rounds until nothing is decided."""
         for _ in range(20):
             if not self.cluster.round().puts:
                 return
         raise AssertionError("it does not come to rest")
 
     def left_out(self) -> list[str]:
-        """What a scheduler that remembers nothing but the promises would do."""
+        """The plan of a scheduler that keeps nothing but reservations and nominations."""
         memory, fresh = self.cluster.scheduler.cache, Scheduler(SchedulerSettings())
         assert memory is not None
         fresh.cache = SchedulerCache(self.mirror, SchedulerSettings())
         fresh.cache.head_of_line = memory.head_of_line
         fresh.cache.nominated = {job: list(made) for job, made in memory.nominated.items()}
         plan = fresh.decide(self.mirror, ROUND_KEY, at(self.cluster.ms))
-        # A job with rules has others give way one after the other: the next when the first has left.
+        # A job with placement rules evicts one task after the other: the next when the first has stopped.
         kinds = ("task.placed",) if memory.nominated else ("task.placed", "task.evicted")
         return [event.why for event in plan.events if event.kind in kinds]
 

@@ -1,4 +1,4 @@
-"""Whatever a provider does, in any order: never above a limit, no work ended by scaling in, nothing stuck."""
+"""Whatever a provider does: never above a limit, no task ended by scaling in, nothing stuck."""
 
 from collections import Counter
 from random import Random
@@ -29,15 +29,15 @@ STEPS = 250
 
 
 class Wild:
-    """A provider that does anything, until it is told to behave."""
+    """A provider that behaves randomly, until it is set to behave correctly."""
 
     def __init__(self, seed: int) -> None:
         self.luck = Random(f"{seed}/clusters")
         self.stage = Stage()
         self.stage.put(WISH)
         self.behaves = False
-        self.outside: Counter[str] = Counter()  # machines that there are
-        self.ended: set[str] = set()  # that it says to have removed
+        self.outside: Counter[str] = Counter()  # existing machines
+        self.ended: set[str] = set()  # machines it reported as removed
         self.jobs = 0
 
     def step(self) -> None:
@@ -84,7 +84,7 @@ class Wild:
 
     def remove(self, name: str, roll: float) -> None:
         there = self.stage.machines.get(name)
-        assert there is None or there.told is None or not there.held, f"something runs on {name}, which goes"
+        assert there is None or there.told is None or not there.held, f"tasks run on {name}, which is removed"
         if roll < 0.3:
             return  # it fails, and is asked again
         self.ended.add(name)
@@ -107,7 +107,7 @@ class Wild:
 
     def restart(self) -> None:
         self.stage.restart()
-        self.ended.clear()  # what was said to the one before
+        self.ended.clear()  # reported to the previous provider
         for machine in self.stage.machines.values():
             self.stage.call(machine)
 
@@ -124,7 +124,7 @@ class Wild:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_wild_provider_never_breaks_a_limit_or_work_and_all_is_well_when_it_behaves(seed: int) -> None:
+def test_an_erratic_provider_never_breaks_a_limit_or_work_and_the_cluster_recovers(seed: int) -> None:
     wild = Wild(seed)
     for _ in range(STEPS):
         wild.step()

@@ -1,4 +1,4 @@
-"""Whatever of our code fails for one job or one node, all other jobs go on, also after a restart."""
+"""If our code fails for one job or node, all other jobs continue, also after a restart."""
 
 import contextlib
 from collections.abc import Callable
@@ -23,18 +23,18 @@ from tests.properties.test_mirror import as_kept, sums
 
 SEEDS = range(120)
 JOBS = 6
-ROUNDS = 300  # seconds of cluster time in which all that can end has ended
+ROUNDS = 300  # seconds of cluster time after which everything that can end has ended
 POINTS = ("decide", "serve", "apply before", "apply after", "forget", "encode", "decode", "orders")
 _KINDS = ("JobSpec", "JobStatus", "JobCluster", "TaskBlock", "AttemptBlock", "StatusBlock")
 _NODE_KINDS = ("NodeSpec", "NodeStatus")
 
 
 class Injected(Exception):
-    """What the test makes our code raise."""
+    """The error that the test injects."""
 
 
 class Fault(NamedTuple):
-    """Where our code raises, and for whom."""
+    """Where the error is raised, and for which job or node."""
 
     point: str
     victim: str  # the id of a job or node
@@ -121,7 +121,7 @@ class Faulty:
 
 
 class Cluster(Stage):
-    """Three nodes that go on by themselves, and code that fails for one job or node."""
+    """Three autonomous nodes, and code that fails for one job or node."""
 
     def __init__(self, faulty: Faulty) -> None:
         self.faulty = faulty
@@ -135,7 +135,7 @@ class Cluster(Stage):
         return loop
 
     def _report(self, machine: StageMachine) -> bool:
-        """What could not be stored is said again."""
+        """Reports that could not be stored are sent again."""
         unsaid = list(machine.unsaid)
         try:
             return super()._report(machine)
@@ -152,12 +152,12 @@ class Cluster(Stage):
             machine.told = None
 
     def try_to(self, act: Callable[[], object]) -> None:
-        """A user's command, or a node's call, may be refused."""
+        """Run a user's command or a node's call, which may be refused."""
         with contextlib.suppress(RotaError):
             act()
 
     def pass_time(self) -> None:
-        """A second passes: work that runs ends, nodes that are not connected call."""
+        """One second passes: running tasks end, and disconnected nodes reconnect."""
         for machine in self.machines.values():
             if machine.told is None:
                 self.try_to(lambda machine=machine: self.call(machine))  # type: ignore[misc]
@@ -166,7 +166,7 @@ class Cluster(Stage):
         self.wait(1000)
 
     def unfinished(self) -> set[str]:
-        """Jobs other than the victim that have not ended well."""
+        """Jobs other than the victim that have not succeeded."""
         numbers = {str(number) for number in range(1, JOBS + 1)} - {self.faulty.fault.victim}
         ended = {
             name
@@ -191,7 +191,7 @@ def drawn_by(random: Random) -> Fault:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_all_other_jobs_go_on(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_other_jobs_continue(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     random = Random(seed)
     fault = drawn_by(random)
     faulty = Faulty(fault, random, monkeypatch)
@@ -203,7 +203,7 @@ def test_all_other_jobs_go_on(seed: int, monkeypatch: pytest.MonkeyPatch) -> Non
         if step % 2 == 0:
             number = next(submits)
             keep = 1.0 if fault.point == "forget" and fault.victim == str(number) else None
-            # The victim keeps the room of what it ran: it must not be all there is.
+            # The victim keeps the resources of its attempts: others must be left.
             count = random.choice((1, 3, 300 if number == 3 and fault.victim != "3" else 5))
             spec = job_spec(number, count=count, retries=2, keep_seconds=keep)
             cluster.try_to(lambda spec=spec: cluster.submit(spec))  # type: ignore[misc]
@@ -234,7 +234,7 @@ def test_all_other_jobs_go_on(seed: int, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def assert_is_as_loaded(cluster: Cluster, fault: Fault) -> None:
-    """What is in memory is what reading everything again gives, while nothing fails."""
+    """The mirror equals a reload from the store, while nothing fails."""
     armed, cluster.faulty.armed = cluster.faulty.armed, False
     mirror = cluster.mirror
     again = Mirror()
@@ -245,7 +245,7 @@ def assert_is_as_loaded(cluster: Cluster, fault: Fault) -> None:
     cluster.faulty.armed = armed
 
     for node in [name for name in mirror.nodes if f"node/{name}" in aside(cluster)]:
-        again.mark_seen(node)  # a node that calls has an entry, even if its records were set aside
+        again.mark_seen(node)  # a connected node has an entry, even if its records were set aside
         again.connect(node, mirror.nodes[node].connection)
     assert sums(again) == sums(mirror), fault
     assert as_kept(again) == as_kept(mirror), fault

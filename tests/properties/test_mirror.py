@@ -1,4 +1,4 @@
-"""Whatever legal records come in whatever order, the mirror is what reading everything again would give."""
+"""After any legal records in any order the mirror equals a full reload."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -42,7 +42,7 @@ labels = st.sampled_from([{}, {"zone": "a"}, {"zone": "b", "node": "lies"}])
 
 
 class Cluster(RuleBasedStateMachine):
-    """A cluster whose components write whatever their tables allow."""
+    """A cluster whose components write random records that their state tables permit."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Cluster(RuleBasedStateMachine):
         self.disk: dict[Key, Record] = {}
         self.counters = Counters()
         self.standby = Mirror()
-        self.unheard: dict[Key, Record | None] = {}  # what a standby will hear as one commit
+        self.unheard: dict[Key, Record | None] = {}  # what a standby will replay as one commit
 
     @initialize(count=counts, wanted=needs)
     def begin(self, count: int, wanted: dict[str, int]) -> None:
@@ -69,7 +69,7 @@ class Cluster(RuleBasedStateMachine):
 
     @rule(data=st.data(), count=counts)
     def resize(self, data: st.DataObject, count: int) -> None:
-        """More tasks, or fewer, and others again."""
+        """Scale a job up or down."""
         for spec in some(data, [*self.jobs_that_are(JobState.ACTIVE), *self.jobs_that_are(None)]):
             self.write(msgspec.structs.replace(resized(spec, count), version=spec.version + 1))
 
@@ -133,7 +133,7 @@ class Cluster(RuleBasedStateMachine):
     @precondition(lambda self: self.pending())
     @rule(data=st.data(), flags=st.sampled_from([0, LOOKAHEAD]), most=st.sampled_from([0, 1, 3, BLOCK_TASKS]))
     def place(self, data: st.DataObject, flags: int, most: int) -> None:
-        """Those placed before in any order, the others from the lowest index on."""
+        """Indices to place: placed ones in any order, others from the lowest index on."""
         name = self.a_node(data)
         pending = self.pending()
         spec = data.draw(st.sampled_from([spec for spec, _ in pending]))
@@ -210,7 +210,7 @@ class Cluster(RuleBasedStateMachine):
 
     @rule()
     def commit(self) -> None:
-        """Of each record a standby hears the last value only."""
+        """A standby receives only the last value of each record."""
         self.standby.now_ms = self.mirror.now_ms
         puts = [record for record in self.unheard.values() if record is not None]
         replay_commit(self.standby, puts, [key for key, record in self.unheard.items() if record is None])
@@ -223,7 +223,7 @@ class Cluster(RuleBasedStateMachine):
         assert as_kept(self.standby) == as_kept(again)
         assert sums(self.standby) == sums(again)
 
-    # ---- what must hold
+    # ---- invariants
 
     @invariant()
     def it_is_what_can_be_counted_by_hand(self) -> None:
@@ -239,7 +239,7 @@ class Cluster(RuleBasedStateMachine):
         assert shown(again, again.now_ms) == shown(self.mirror, self.mirror.now_ms)
         assert as_kept(again) == as_kept(self.mirror)
 
-    # ---- inside
+    # ---- helpers
 
     def write(self, *written: Record) -> None:
         for record in written:
@@ -288,7 +288,7 @@ class Cluster(RuleBasedStateMachine):
         return [one for one in found if state_of(self.disk, one[0].id) is JobState.ACTIVE]
 
     def unsettled(self) -> list[tuple[JobSpec, Task]]:
-        """Their attempt has ended, as one that was tried; nobody said what becomes of them."""
+        """Their attempts have ended, and no decision about the tasks is recorded yet."""
         open_ = (TaskState.WANTED, TaskState.UNWANTED)
 
         def unsettled(task: Task) -> bool:
@@ -313,7 +313,7 @@ def blocks_of(disk: Disk, job: JobId) -> set[int]:
 
 
 def as_kept(mirror: Mirror) -> dict[str, Any]:
-    """What is kept beside the counts."""
+    """Derived values other than counts."""
     room = mirror.node_table
     return {
         "nodes": {
@@ -349,7 +349,7 @@ def as_kept(mirror: Mirror) -> dict[str, Any]:
 
 
 def sums(mirror: Mirror) -> dict[str, Any]:
-    """What is added up over live attempts, by node."""
+    """Sums over live attempts, by node."""
     room = mirror.node_table
     return {
         node: (
@@ -370,7 +370,7 @@ T = TypeVar("T")
 
 
 def some(data: st.DataObject, candidates: list[T]) -> list[T]:
-    """One, a few or all of them."""
+    """A sample: one, a few or all of them."""
     if not candidates:
         return []
     few = st.lists(st.sampled_from(range(len(candidates))), min_size=1, max_size=3, unique=True)

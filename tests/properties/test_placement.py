@@ -1,4 +1,4 @@
-"""Each pick is the best of all nodes, as a plain rescan finds it, whatever happened before."""
+"""Each pick is the best of all nodes, as a full rescan finds it, after any history."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -31,7 +31,7 @@ EXAMPLES = 100
 INTERFERENCE: Mapping[str, Mapping[str, int]] = {"disk": {"net": 7}, "net": {"net": 0, "disk": 3}}
 NODE_LABELS = ("region", "rack", "ssd")
 
-# ---- what there may be
+# ---- inputs
 
 milli = st.sampled_from([1000, 1500, 2000, 3000, 4000, 8000])
 mebi = st.sampled_from([3, 4, 7, 8, 16])
@@ -100,7 +100,7 @@ machines = st.builds(Machine, capacities, labels, taints)
 
 
 class Step(NamedTuple):
-    """Something that happens; numbers choose among what there is then."""
+    """A step of the history; its numbers choose among what exists at that time."""
 
     what: str
     first: int = 0
@@ -125,15 +125,15 @@ changes = st.one_of(
     happening("measure", second=st.integers(0, 3000), value=st.none() | st.integers(0, 8)),
     happening("join", value=machines),
 )
-one_change = changes.map(lambda step: step)  # as one choice against another, not as seven
-steps = st.lists(seats | one_change, min_size=15, max_size=40)  # short stories would see little
+one_change = changes.map(lambda step: step)  # one choice among others, not seven
+steps = st.lists(seats | one_change, min_size=15, max_size=40)  # short histories would show little
 
 
-# ---- the world in which it happens, seen by both
+# ---- the cluster, as scheduler and oracle see it
 
 
 class World:
-    """The engine and the oracle, told the same."""
+    """The scheduler and the oracle, given the same input."""
 
     def __init__(self, jobs: list[Mapping[str, Any]]) -> None:
         self.mirror = Mirror()
@@ -142,7 +142,7 @@ class World:
         self.specs = list(self.unsubmitted)
         self.seating = Placer(self.mirror, Plugins(interference=INTERFERENCE))
         self.oracle.demand = lambda: self.seating.rows.gpus._demand
-        self.begun: dict[JobId, list[Live]] = {}  # in this round: what each job was given
+        self.begun: dict[JobId, list[Live]] = {}  # assignments of each job in this round
         self.placed: list[tuple[Live, int]] = []  # written, with the task's index
 
     def spec(self, number: int, fields: Mapping[str, Any]) -> JobSpec:
@@ -150,8 +150,8 @@ class World:
 
     def join(self, machine: Machine) -> None:
         name = f"n{len(self.oracle.machines)}"
-        said = {**machine.labels, "node": name, "cluster": "default"}
-        self.oracle.machines.append(_copied(machine, said))
+        labels = {**machine.labels, "node": name, "cluster": "default"}
+        self.oracle.machines.append(_copied(machine, labels))
         self.oracle.known |= set(machine.capacity)
         self.mirror.apply(NodeSpec(NodeId(name), name, labels=dict(machine.labels)))
         self.mirror.apply(node_status(name, machine.capacity))
@@ -164,9 +164,9 @@ class World:
         self.mirror.apply(NodeIntent(self.mirror.node_table.ids[slot], eligibility, machine.taints))
 
     def seat(self, spec: JobSpec, wanted: int) -> None:
-        """Both are asked; they must say the same."""
+        """Place with both; the results must be equal."""
         if spec in self.unsubmitted:
-            self.end_round()  # nobody comes in the middle of one
+            self.end_round()  # no job is submitted within a round
             self.unsubmitted.remove(spec)
             add_job(self.mirror, spec)
             self.mirror.apply(Counters(jobs=max(int(job) for job in self.mirror.jobs)))
@@ -181,14 +181,14 @@ class World:
         assert [Place(seat.slot, seat.devices) for seat in seated.assigned] == expected
 
     def give_back(self, spec: JobSpec, count: int) -> None:
-        """The last of what it was given in this round."""
+        """Release the last assignments of this round."""
         for live in self.begun.get(spec.id, [])[-count:][::-1]:
             self.begun[spec.id].remove(live)
             self.drop(live)
             self.seating.release(self.mirror.jobs[spec.id], [Assignment(live.slot, live.devices)])
 
     def end_round(self) -> None:
-        """What was decided is written; the next round begins."""
+        """Apply the placements and start the next round."""
         blocks = AttemptBlockWriter()
         for job, lives in self.begun.items():
             entry = self.mirror.jobs[job]
@@ -207,7 +207,7 @@ class World:
         self.seating.start_round(self.mirror)
 
     def release(self, at: int, count: int) -> None:
-        """Some that were placed have ended."""
+        """End some placed tasks."""
         self.end_round()
         for _ in range(min(count, len(self.placed))):
             live, index = self.placed.pop(at % len(self.placed))
@@ -222,7 +222,7 @@ class World:
         self.oracle.live = [one for one in self.oracle.live if one is not live]
 
     def change(self, slot: int, step: Step) -> None:
-        """Something about a node."""
+        """Change something about a node."""
         self.end_round()
         machine, name = self.oracle.machines[slot], self.mirror.node_table.ids[slot]
         match step.what:
@@ -272,8 +272,8 @@ class World:
                 self.change(step.first % len(self.oracle.machines), step)
 
 
-def _copied(machine: Machine, said: Mapping[str, str]) -> Machine:
-    return Machine(machine.capacity, said, machine.taints)
+def _copied(machine: Machine, labels: Mapping[str, str]) -> Machine:
+    return Machine(machine.capacity, labels, machine.taints)
 
 
 def play(nodes: list[Machine], jobs: list[Mapping[str, Any]], happens: list[Step]) -> World:
@@ -316,7 +316,7 @@ social = st.fixed_dictionaries(
     st.lists(social, min_size=3, max_size=5),
     st.lists(seats | seats | happening("release", second=ZERO.map(lambda _: 2)), min_size=10, max_size=25),
 )
-def test_who_must_be_apart_from_whom_is_asked_of_both(
+def test_anti_affinity_is_symmetric(
     nodes: list[Machine], jobs: list[Mapping[str, Any]], happens: list[Step]
 ) -> None:
     world = play(nodes, jobs, happens)
@@ -326,7 +326,7 @@ def test_who_must_be_apart_from_whom_is_asked_of_both(
 
 @contextmanager
 def short_memory() -> Iterator[None]:
-    """Logs overflow, rows are dropped, runs are cut short, classes are too many: every way is taken."""
+    """Logs overflow, rows are dropped, runs are cut short, classes are too many: every code path is used."""
     with ExitStack() as stack:
         for module, name, value in [
             (node_table, "_LOG_MIN", 2),
@@ -344,7 +344,7 @@ def short_memory() -> Iterator[None]:
 @pytest.mark.slow
 @settings(max_examples=EXAMPLES, derandomize=True)
 @worlds
-def test_each_pick_is_the_best_of_all_nodes_however_little_is_kept(
+def test_each_pick_is_the_best_of_all_nodes_with_tiny_caches(
     nodes: list[Machine], jobs: list[Mapping[str, Any]], happens: list[Step]
 ) -> None:
     with short_memory():

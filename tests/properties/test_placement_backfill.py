@@ -1,4 +1,4 @@
-"""Where run times are what was said, no later job delays the start that was promised."""
+"""If run times are as expected, no later job delays a reserved start."""
 
 import heapq
 from typing import Any, NamedTuple
@@ -16,11 +16,11 @@ from rota.testing.builders import WALL_MS
 from tests.properties.oracle import Machine
 from tests.properties.test_placement_rounds import Cluster
 
-UNKNOWN_SECONDS = 40  # how long work runs of which nobody said it
+UNKNOWN_SECONDS = 40  # run time of jobs without an expected time
 
 
 class Coming(NamedTuple):
-    """A job: when it comes, what it asks for, how long it runs."""
+    """A job: when it is submitted, what it requests, how long it runs."""
 
     at_ms: int
     fields: dict[str, Any]
@@ -37,7 +37,7 @@ class Kept(NamedTuple):
 
 
 class Life:
-    """Time goes from one event to the next: somebody comes, or has ended; then a round is decided."""
+    """Time advances from event to event: a job is submitted or ends; then a round is decided."""
 
     def __init__(self, nodes: list[Machine], coming: list[Coming]) -> None:
         self.cluster = Cluster(nodes)
@@ -81,7 +81,7 @@ class Life:
         return made
 
     def broken(self) -> list[Kept]:
-        """A job before it in turn is not held back: it was promised nothing while an end was not known."""
+        """A higher-ranked job is not held back: nothing was reserved while an end was unknown."""
         return [one for one in self.promises if not any(self.settles(one, *start) for start in self.starts)]
 
     def settles(self, one: Kept, job: JobId, ms: int) -> bool:
@@ -125,7 +125,7 @@ comings = st.lists(
 @pytest.mark.slow
 @settings(max_examples=150, derandomize=True)
 @given(nodes, comings)
-def test_nobody_delays_the_start_that_was_promised(nodes: list[Machine], coming: list[Coming]) -> None:
+def test_no_job_delays_a_reserved_start(nodes: list[Machine], coming: list[Coming]) -> None:
     life = Life(nodes, coming)
     life.run()
 
@@ -134,7 +134,9 @@ def test_nobody_delays_the_start_that_was_promised(nodes: list[Machine], coming:
 
 @settings(max_examples=80, derandomize=True)
 @given(nodes, comings)
-def test_a_promise_is_kept_when_few_nodes_are_looked_at(nodes: list[Machine], coming: list[Coming]) -> None:
+def test_a_reservation_is_kept_when_few_nodes_are_considered(
+    nodes: list[Machine], coming: list[Coming]
+) -> None:
     life = Life(nodes, coming)
     with mock.patch.object(backfill, "_CANDIDATES", 1):
         life.run()
@@ -142,8 +144,8 @@ def test_a_promise_is_kept_when_few_nodes_are_looked_at(nodes: list[Machine], co
     assert not life.broken()
 
 
-def test_a_promise_is_made_and_kept() -> None:
-    """A long task is served before a short one that does not delay it, and one that would waits."""
+def test_a_reservation_is_made_and_kept() -> None:
+    """A short task that does not delay the reserved long one starts first; one that would delay it waits."""
     whole, half = {"cpu": 4000}, {"cpu": 2000}
     life = Life(
         [Machine({"cpu": 4000, "memory": 8}, {})],

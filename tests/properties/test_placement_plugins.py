@@ -1,4 +1,4 @@
-"""The example plugin keeps the rules of plugins, and the suite that says so sees who breaks them."""
+"""The example plugin passes the contract suite, and the suite detects plugins that break the contract."""
 
 import importlib.util
 import tomllib
@@ -26,7 +26,7 @@ LAB = Samples(labels=(*LABELS, {"node": "lab-1"}, {"generation": "3"}, {"generat
 
 
 def loaded(group: str, name: str) -> Any:
-    """What the entry point of that name leads to, without installing anything."""
+    """The object of the entry point with that name, without installing the plugin."""
     project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
     module, _, attribute = project["entry-points"][group][name].partition(":")
     return getattr(_module(module), attribute)()
@@ -41,7 +41,7 @@ def _module(name: str) -> ModuleType:
     return module
 
 
-def test_the_example_keeps_the_rules() -> None:
+def test_the_example_plugin_passes_the_contract() -> None:
     check_filter(loaded("rota.filters", "quiet-lab"), LAB)
     check_score(loaded("rota.scores", "newer-first"), LAB)
 
@@ -93,12 +93,12 @@ class Broken:
     """A plugin that does one thing wrong."""
 
     points: Callable[[NodeSlice], Any]
-    allows: Callable[[NodeSlice], Any] = _cpu  # numbers, where truth values belong
+    allows: Callable[[NodeSlice], Any] = _cpu  # numbers instead of truth values
     name: str = "broken"
 
 
 @pytest.mark.parametrize("how", BROKEN)
-def test_a_score_that_breaks_a_rule_is_seen(how: str) -> None:
+def test_a_score_that_breaks_the_contract_is_detected(how: str) -> None:
     with pytest.raises(AssertionError, match="broken: "):
         check_score(Broken(BROKEN[how]))
 

@@ -1,4 +1,4 @@
-"""Who has to give way is the least there is: every set on every node is tried, one by one."""
+"""Preemption chooses the least work: every set of victims on every node is tried."""
 
 from collections.abc import Iterator
 from itertools import chain, combinations
@@ -53,7 +53,7 @@ wanted = st.fixed_dictionaries(
 
 
 class Unit(NamedTuple):
-    """What goes together: a task, or a whole gang with those of its tasks that are here."""
+    """A unit of eviction: a task, or a whole gang with its tasks on this node."""
 
     spec: JobSpec
     tasks: frozenset[tuple[JobId, int]]
@@ -67,7 +67,7 @@ class Harm(NamedTuple):
 
 
 class Full:
-    """A cluster in which somebody important finds no room."""
+    """A cluster in which a job of high priority fits nowhere."""
 
     def __init__(self, nodes: list[Machine], lesser: list[dict[str, Any]], wanted: dict[str, int]) -> None:
         self.cluster = Cluster(nodes)
@@ -75,14 +75,14 @@ class Full:
             self.cluster.submit(number, fields)
         self.cluster.round()
         self.cluster.start_all()
-        for job in self.cluster.mirror.jobs:  # what found no room is out of the way
+        for job in self.cluster.mirror.jobs:  # jobs that fitted nowhere are removed
             self.cluster.mirror.apply(JobStatus(job, JobState.ASSIGNED))
         self.before = self.cluster.seen()
         self.job = self.cluster.submit(99, {"needs": wanted, "priority": HIGH})
         self.has_room = self.before.best(self.job) is not None
 
     def units(self, slot: int) -> list[Unit]:
-        """What may go of what is on a node."""
+        """Evictable units on a node."""
         mirror = self.cluster.mirror
         found = {}
         for job, index in sorted(mirror.nodes[mirror.node_table.ids[slot]].assigned):
@@ -97,7 +97,7 @@ class Full:
         return list(found.values())
 
     def enough(self, slot: int, units: tuple[Unit, ...]) -> bool:
-        """There is room once these are gone, and no job loses more than it allows."""
+        """Whether the task fits once these are evicted, within the budget of every job."""
         oracle = Oracle()
         oracle.machines, oracle.known = self.before.machines, self.before.known
         gone = {live.identity for unit in units for live in unit.here}
@@ -141,7 +141,7 @@ full_clusters = given(nodes, lesser, wanted)
 
 @settings(max_examples=150, derandomize=True)
 @full_clusters
-def test_the_least_gives_way(
+def test_the_least_work_is_preempted(
     nodes: list[Machine], lesser: list[dict[str, Any]], wanted: dict[str, int]
 ) -> None:
     full = Full(nodes, lesser, wanted)
@@ -162,7 +162,7 @@ def test_the_least_gives_way(
 
 @settings(max_examples=40, derandomize=True)
 @full_clusters
-def test_who_others_gave_way_to_gets_the_room(
+def test_the_preemptor_gets_the_freed_resources(
     nodes: list[Machine], lesser: list[dict[str, Any]], wanted: dict[str, int]
 ) -> None:
     full = Full(nodes, lesser, wanted)

@@ -1,4 +1,4 @@
-"""Whole rounds, written and lived through: what must hold of every plan, whatever the cluster is like."""
+"""Whole rounds, applied and executed: properties of every plan on random clusters."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,8 @@ from rota.model.node import Connection, Eligibility, NodeIntent, NodeLoad, NodeS
 from rota.model.plan import Plan
 from rota.model.shape import Constraint, Op, RunMode, SpreadTerm
 from rota.model.task import TaskBlock
-from rota.scheduler.plan import ROUND_KEY, Scheduler
+from rota.rules.reconciler_names import ROUND_KEY
+from rota.scheduler.plan import Scheduler
 from rota.scheduler.round import SchedulerSettings
 from rota.testing import records
 from rota.testing.builders import add_job, apply, at, node_status, placements
@@ -30,7 +31,7 @@ rounds = settings(max_examples=100, derandomize=True)
 
 
 class Cluster:
-    """A mirror, a scheduler, and nodes that start and end what they are given."""
+    """A mirror, a scheduler, and nodes that start and end their attempts."""
 
     def __init__(self, nodes: list[Machine], quotas: Mapping[str, Mapping[str, int]] | None = None) -> None:
         self.mirror = Mirror()
@@ -58,13 +59,13 @@ class Cluster:
         return apply(self.mirror, self.scheduler.decide(self.mirror, ROUND_KEY, at(self.ms)))
 
     def start_all(self) -> None:
-        """Every node starts what it was offered."""
+        """Every node starts its offered attempts."""
         for job in list(self.mirror.jobs):
             for index in self.tasks(job, AttemptState.OFFERED):
                 self.report(job, index, AttemptState.RUNNING)
 
     def endevicted(self) -> None:
-        """Who has to give way is gone, and its task is wanted again."""
+        """Evicted attempts have stopped, and their tasks are pending again."""
         for job, entry in list(self.mirror.jobs.items()):
             for index in self.tasks(job):
                 block, position = divmod(index, BLOCK_TASKS)
@@ -111,14 +112,14 @@ class Cluster:
         return AttemptState(status.state[position])
 
     def seen(self) -> Oracle:
-        """Who lives where, told anew from the records."""
+        """Live tasks by node, computed from the records."""
         oracle = Oracle()
         for node in self.mirror.node_table.ids:
             entry = self.mirror.nodes[node]
             assert entry.status is not None
-            said = {**entry.spec.labels, "node": entry.spec.name, "cluster": "default"}
+            labels = {**entry.spec.labels, "node": entry.spec.name, "cluster": "default"}
             taints = entry.intent.taints if entry.intent else ()
-            oracle.machines.append(Machine(entry.status.capacity, said, taints, entry.open))
+            oracle.machines.append(Machine(entry.status.capacity, labels, taints, entry.open))
             oracle.known |= set(entry.status.capacity)
             slot = self.mirror.node_table.slot[node]
             oracle.live += [self.live(job, index, slot) for job, index in sorted(entry.assigned)]
@@ -162,7 +163,7 @@ lives = given(st.lists(machines, min_size=2, max_size=5), jobs, quotas, st.lists
 def live_through(
     nodes: list[Machine], jobs: list[dict[str, Any]], quotas: Mapping[str, Any], ends: list[list[int]]
 ) -> list[Plan]:
-    """One job comes each time, some tasks end, a round is decided; every plan is looked at."""
+    """In each step a job is submitted, some tasks end and a round is decided; every plan is checked."""
     cluster = Cluster(nodes, quotas)
     plans = []
     for number, fields in enumerate(jobs, 1):
@@ -199,7 +200,7 @@ def check(cluster: Cluster, before: Oracle) -> None:
 
 
 def check_new(before: Oracle, after: Oracle, one: Live) -> None:
-    """What was just placed is where it may be, and near to whom it must be, or the first of its kind."""
+    """New attempts satisfy constraints and affinity, or are the first of their kind."""
     assert after.admits(one.spec, one.slot)
     for term in one.spec.near:
         others = [other for other in after.live if other is not one and speaks_of(term, one.spec, other.spec)]
@@ -233,7 +234,7 @@ def evicted(cluster: Cluster) -> set[tuple[JobId, int]]:
 
 
 def check_evictions(cluster: Cluster, new: set[tuple[JobId, int]]) -> None:
-    """Only what may go went, for somebody who is worth it, and no more at a time than was allowed."""
+    """Only evictable tasks were evicted, for a high enough priority, and within their budgets."""
     highest = max(
         (entry.spec.priority for entry in cluster.mirror.jobs.values() if entry.task_counts.pending),
         default=0,
@@ -251,7 +252,7 @@ def check_evictions(cluster: Cluster, new: set[tuple[JobId, int]]) -> None:
 
 @rounds
 @lives
-def test_no_plan_breaks_a_rule(
+def test_no_plan_violates_a_placement_rule(
     nodes: list[Machine], jobs: list[dict[str, Any]], quotas: dict[str, Any], ends: list[list[int]]
 ) -> None:
     live_through(nodes, jobs, quotas, ends)
@@ -259,8 +260,8 @@ def test_no_plan_breaks_a_rule(
 
 @settings(max_examples=30, derandomize=True)
 @given(st.integers(1, 3), st.integers(1, 8), st.integers(1, 6))
-def test_who_waits_on_a_node_counts_against_the_quota(quota: int, others: int, again: int) -> None:
-    """Tasks so short that some are handed out ahead: those start without anybody being asked."""
+def test_lookahead_tasks_count_against_the_quota(quota: int, others: int, again: int) -> None:
+    """Tasks so short that lookahead is used: those start without asking the server."""
     cluster = Cluster([Machine({"cpu": 4000, "memory": 8}, {})], {"other": {"tasks": quota}})
     cluster.submit(1, {"needs": {"cpu": 4000 // others}, "count": others})
     cluster.round()
@@ -268,16 +269,14 @@ def test_who_waits_on_a_node_counts_against_the_quota(quota: int, others: int, a
     cluster.mirror.jobs[short.id].run_us = 2000.0
     for number in range(again):
         cluster.submit(10 + number, {"needs": {"cpu": 100}, "namespace": "default"})
-        cluster.mirror.apply(
-            NamespaceRecord("third", {"tasks": number})
-        )  # somebody's quota has grown: look again
+        cluster.mirror.apply(NamespaceRecord("third", {"tasks": number}))  # a quota has grown: decide again
         cluster.round()
 
         check_quotas(cluster, cluster.seen())
 
 
-def test_spread_holds_beside_a_promise() -> None:
-    """Where a node takes only some because the rest is promised, the others are counted with those."""
+def test_spread_holds_beside_a_reservation() -> None:
+    """Where a reservation leaves place for only some tasks, spread counts the others as well."""
     racks = [{"rack": "r1"}, {"rack": "r1"}, {"rack": "r2"}]
     cluster = Cluster([Machine({"cpu": 9000, "memory": 8}, rack) for rack in racks])
     cluster.submit(1, {"needs": {"cpu": 4000}, "count": 3, "expect_seconds": 10.0})
@@ -294,7 +293,7 @@ def test_spread_holds_beside_a_promise() -> None:
 
 @settings(max_examples=30, derandomize=True)
 @lives
-def test_the_same_story_has_the_same_plans(
+def test_the_same_history_gives_the_same_plans(
     nodes: list[Machine], jobs: list[dict[str, Any]], quotas: dict[str, Any], ends: list[list[int]]
 ) -> None:
     assert live_through(nodes, jobs, quotas, ends) == live_through(nodes, jobs, quotas, ends)
@@ -305,7 +304,7 @@ def test_the_same_story_has_the_same_plans(
 def test_the_order_in_which_nodes_joined_matters_to_ties_only(
     nodes: list[tuple[dict[str, str], bool]], jobs: list[dict[str, Any]], random: Any
 ) -> None:
-    """No two nodes are alike: what they measured is such that no sum of tasks makes two of them equal."""
+    """No two nodes are equal: their loads are such that no sum of tasks makes two of them tie."""
     found = []
     named = [(f"n{number}", _uneven(number, *node)) for number, node in enumerate(nodes)]
     for order in (named, random.sample(named, len(named))):
@@ -321,7 +320,7 @@ def test_the_order_in_which_nodes_joined_matters_to_ties_only(
     assert found[0] == found[1]
 
 
-def _uneven(number: int, said: Mapping[str, str], gpus: bool) -> Machine:
+def _uneven(number: int, labels: Mapping[str, str], gpus: bool) -> Machine:
     primes = [1_000_003, 1_000_033, 1_000_037, 1_000_039, 1_000_081, 1_000_099]
     capacity = {"cpu": 2000 + 100 * number, "memory": primes[number]}
-    return Machine({**capacity, **({"gpu": 2000} if gpus else {})}, said)
+    return Machine({**capacity, **({"gpu": 2000} if gpus else {})}, labels)

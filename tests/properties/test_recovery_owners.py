@@ -1,4 +1,4 @@
-"""Whatever is lost, comes back, refuses, restarts or is canceled: each task has one owner, who acts once."""
+"""Under losses, returns, refusals, restarts and cancels each loss is resolved once, by the right policy."""
 
 from contextlib import suppress
 from typing import Any
@@ -56,13 +56,13 @@ steps = st.one_of(
 
 
 class Story:
-    """A stage, and what was ever seen on it."""
+    """A stage, and everything observed on it."""
 
     def __init__(self) -> None:
         self.stage = Stage()
         self.heard: dict[
             tuple[int, int, int], RecoveryDecision
-        ] = {}  # the first word on an attempt that was taken
+        ] = {}  # the first accepted decision on an attempt
         self.numbers: dict[tuple[JobId, int], int] = {}
         self.ends: dict[tuple[JobId, int], int] = {}
         for name in NODES:
@@ -118,14 +118,14 @@ class Story:
                 machine.end(name, code, 1000)
         self.stage.run_to_quiescence()
 
-    def do_say(self, task: tuple[int, int], attempt: int, word: RecoveryDecision) -> None:
+    def do_say(self, task: tuple[int, int], attempt: int, decision: RecoveryDecision) -> None:
         job = JobId(str(task[0]))
         if job not in self.stage.mirror.jobs:
             return
         with suppress(Rejected):
-            self.stage.answer(job, task[1], attempt, word)
-            first = self.heard.setdefault((*task, attempt), word)
-            assert first is word, "two words on one attempt were taken"
+            self.stage.answer(job, task[1], attempt, decision)
+            first = self.heard.setdefault((*task, attempt), decision)
+            assert first is decision, "two decisions on one attempt were accepted"
 
     def do_come(self) -> None:
         if self.stage.mirror.presence.absent_since(OWNER) is not None:
@@ -135,7 +135,7 @@ class Story:
         if self.stage.mirror.presence.absent_since(OWNER) is None:
             self.stage.disconnect(OWNER)
 
-    # ---- what must hold at every moment
+    # ---- invariants at every moment
 
     def look(self) -> None:
         self._look_at_leases()
@@ -144,7 +144,7 @@ class Story:
                 self._look_at_task(job, index)
 
     def _look_at_leases(self) -> None:
-        """By what the machines themselves have."""
+        """Check against what the machines themselves run."""
         runs = [task for one in self.stage.machines.values() for task in one.held]
         for job, index in runs:
             if self.stage.mirror.jobs[job].spec.run is RunMode.ONE_AT_A_TIME:
@@ -164,29 +164,31 @@ class Story:
         assert number >= before, f"the attempts of {name} went back"
         self.numbers[name] = number
         if job.spec.run is RunMode.AT_MOST_ONCE or job.spec.recovery is not Recovery.CONTROLLER:
-            assert task is None or index not in task.losses, f"nobody owns {name}, and it waits for a word"
+            assert task is None or index not in task.losses, (
+                f"{name} has no recovery controller, and waits for a decision"
+            )
         elif task is not None and index in task.losses:
-            assert not holders, f"{name} waits for a word and is placed all the same"
+            assert not holders, f"{name} waits for a decision and is placed nevertheless"
             assert job.statuses[0].state[index] >= ATTEMPT_FIRST_END
         for lost in _lost_before(job, index, number):
             self._look_at_recovery(job, index, lost)
 
     def _look_at_recovery(self, job: JobEntry, index: int, lost: int) -> None:
-        """An attempt that was lost was followed by another: by its owner's will alone."""
+        """A lost attempt is followed by another only if its recovery policy decided so."""
         owner, name = job.spec.recovery, f"task {index} of job {job.spec.id}"
         assert owner in (Recovery.SCHEDULER, Recovery.CONTROLLER), f"{name} was recovered for {owner}"
         assert job.spec.run is not RunMode.AT_MOST_ONCE, f"{name} was started twice"
         if owner is Recovery.CONTROLLER:
-            word = self.heard.get((int(job.spec.id), index, lost))
+            decision = self.heard.get((int(job.spec.id), index, lost))
             allowed = (
                 (None, RecoveryDecision.RETRY)
                 if job.spec.when_no_controller is WhenControllerAbsent.SCHEDULER
                 else (RecoveryDecision.RETRY,)
             )
-            assert word in allowed, f"{name} was placed again, and its controller said {word}"
+            assert decision in allowed, f"{name} was placed again, and its controller decided {decision}"
 
     def to_its_end(self) -> None:
-        """All machines are well and the controller answers: what was forgotten would stay."""
+        """Heal all machines and let the controller answer: a forgotten task would stay unfinished."""
         for name in NODES:
             self.do_back(name)
         live: list[JobEntry] = []
@@ -202,7 +204,7 @@ class Story:
 
     def _go_on(self, job: JobEntry) -> None:
         if job.spec.is_service and job.task_counts.by_phase[Phase.RUNNING] == COUNT:
-            self.stage.cancel(job.spec.id)  # it would go on for ever
+            self.stage.cancel(job.spec.id)  # it would never end
             return
         for index, loss in list(job.tasks[0].losses.items()) if 0 in job.tasks else ():
             self.do_say((int(job.spec.id), index), loss.attempt, RecoveryDecision.RETRY)
@@ -213,7 +215,7 @@ class Story:
 
 
 def _lost_before(job: JobEntry, index: int, number: int) -> list[int]:
-    """Attempts of a task that were lost, and followed by others."""
+    """Lost attempts of a task that were followed by others."""
     status = job.statuses.get(0)
     if status is None:
         return []
@@ -227,17 +229,17 @@ def _ended(job: JobEntry) -> bool:
 
 
 def play(wanted: list[dict[str, Any]], story: list[tuple[Any, ...]]) -> None:
-    told = Story()
+    history = Story()
     for number, spec in enumerate(wanted, 1):
-        told.submit(number, spec)
+        history.submit(number, spec)
     for step in story:
-        told.tell(step)
-    told.to_its_end()
+        history.tell(step)
+    history.to_its_end()
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(specs, min_size=1, max_size=4), st.lists(steps, min_size=5, max_size=25))
-def test_one_attempt_counts_none_is_forgotten_and_no_owner_acts_twice(
+def test_each_loss_is_resolved_exactly_once_by_its_recovery_policy(
     wanted: list[dict[str, Any]], story: list[tuple[Any, ...]]
 ) -> None:
     play(wanted, story)

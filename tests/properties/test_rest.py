@@ -1,4 +1,4 @@
-"""Whatever has happened, no reconciler asks to be woken again and again while nothing changes."""
+"""After any history, no reconciler keeps waking itself while nothing changes."""
 
 import random
 from collections.abc import Callable
@@ -8,6 +8,7 @@ import pytest
 from rota.apiserver.admission import actions, update
 from rota.engine.reconciler import Reconciler
 from rota.engine.state.mirror import Mirror
+from rota.engine.time_zones import zone
 from rota.model.dependency import Dependency
 from rota.model.errors import Rejected
 from rota.model.ids import JobId
@@ -15,18 +16,19 @@ from rota.model.job import JobKind, JobSpec, Unschedulable
 from rota.model.lifecycle import NodeState
 from rota.model.plan import Instant
 from rota.model.shape import RunMode
+from rota.reconcilers import ReconcilerSettings, reconcilers
 from rota.store import codec
 from rota.testing import user_requests
 from rota.testing.builders import WALL_MS, job_spec
-from rota.testing.stage import Stage, StageMachine, reconcilers
+from rota.testing.stage import Stage, StageMachine
 
 STEPS = 60
-OFTEN_MS = 50  # looks closer together than this
-LOOKS = 20  # as many in a row are a loop
+OFTEN_MS = 50  # decisions closer together than this count as polling
+LOOKS = 20  # this many in a row are a loop
 
 
 def drawn(draw: random.Random, number: int, now_ms: int) -> JobSpec:
-    """A job of a random kind, with whatever makes reconcilers look at the time."""
+    """A job of a random kind, with fields that depend on time."""
     fields: dict[str, object] = {
         "count": draw.choice([1, 1, 3]),
         "priority": draw.choice([10, 50, 90]),
@@ -126,7 +128,7 @@ class Story:
 
 
 def restless(view: Mirror, reconciler: Reconciler, key: str, now: Instant) -> bool:
-    """It is looked at again and again, and nothing comes of it."""
+    """Whether the key is decided repeatedly without an effect."""
     for _ in range(LOOKS):
         plan = reconciler.decide(view, key, now)
         acts = plan.puts or plan.deletes
@@ -138,7 +140,7 @@ def restless(view: Mirror, reconciler: Reconciler, key: str, now: Instant) -> bo
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_second_look_at_the_same_state_does_not_ask_for_a_third_at_once(seed: int) -> None:
+def test_no_reconciler_polls_while_the_state_does_not_change(seed: int) -> None:
     story = Story(seed)
     for _ in range(STEPS):
         story.step()
@@ -147,7 +149,7 @@ def test_a_second_look_at_the_same_state_does_not_ask_for_a_third_at_once(seed: 
         mirror.load(codec.decode(key, value) for key, value in story.stage.records.items())
         found = [
             (reconciler.name, key)
-            for reconciler in reconcilers()
+            for reconciler in reconcilers(ReconcilerSettings(zones=zone))
             for key in reconciler.start(mirror)
             if restless(mirror, reconciler, key, story.stage.now)
         ]

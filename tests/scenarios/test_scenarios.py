@@ -1,4 +1,4 @@
-"""Every story here happens as it is told. ROTA_REWRITE_SCENARIOS=1 tells them anew: read the diff."""
+"""Every scenario here happens as written. ROTA_REWRITE_SCENARIOS=1 rewrites them: read the diff."""
 
 import os
 from pathlib import Path
@@ -7,19 +7,19 @@ import pytest
 
 from rota.testing.scenario import replay
 
-STORIES = sorted(Path(__file__).parent.glob("*.txt"))
+SCENARIOS = sorted(Path(__file__).parent.glob("*.txt"))
 
 
-@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.stem)
-def test_the_story_happens_as_it_is_told(story: Path) -> None:
-    told = story.read_text()
-    happened = replay(told)
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.stem)
+def test_a_scenario_happens_as_written(scenario: Path) -> None:
+    expected = scenario.read_text()
+    actual = replay(expected)
     if os.environ.get("ROTA_REWRITE_SCENARIOS"):
-        story.write_text(happened)
+        scenario.write_text(actual)
         return
 
-    assert happened.splitlines() == told.splitlines()
+    assert actual.splitlines() == expected.splitlines()
 
 
-def test_there_are_stories() -> None:
-    assert len(STORIES) >= 12
+def test_there_are_scenarios() -> None:
+    assert len(SCENARIOS) >= 12

@@ -1,4 +1,4 @@
-"""One scheduler, one mirror, and nodes that say what the test makes them say."""
+"""One scheduler, one mirror, and nodes that report what the test sets."""
 
 from typing import Any
 
@@ -7,7 +7,8 @@ from rota.engine.state.mirror import Mirror
 from rota.model.ids import JobId, NodeId
 from rota.model.messages import NodeReport, ReportedState
 from rota.model.plan import Plan
-from rota.scheduler.plan import ROUND_KEY, Scheduler
+from rota.rules.reconciler_names import ROUND_KEY
+from rota.scheduler.plan import Scheduler
 from rota.scheduler.round import SchedulerCache, SchedulerSettings
 from rota.testing.builders import apply, at, claims
 from rota.watcher.node_messages import on_report
@@ -27,12 +28,12 @@ class Rounds:
         self.mirror.now_ms = ms
         return apply(self.mirror, self.scheduler.decide(self.mirror, ROUND_KEY, at(ms)))
 
-    def said(
-        self, node: str, job: int, said: ReportedState, *pairs: tuple[int, int], ms: int = 0, **fields: Any
+    def report(
+        self, node: str, job: int, state: ReportedState, *pairs: tuple[int, int], ms: int = 0, **fields: Any
     ) -> None:
-        """A node's word on attempts, and what controllers make of it."""
+        """Apply a node's report on attempts, and the decisions of the controllers."""
         self.mirror.now_ms = ms
-        word = NodeReport(1, [claims(job, said, *pairs, **fields)])
-        apply(self.mirror, on_report(self.mirror, NodeId(node), word, at(ms)))
+        message = NodeReport(1, [claims(job, state, *pairs, **fields)])
+        apply(self.mirror, on_report(self.mirror, NodeId(node), message, at(ms)))
         for block in list(self.mirror.jobs[JobId(str(job))].statuses):
             apply(self.mirror, batch.decide(self.mirror, f"{job}/{block}", at(ms)))

@@ -15,7 +15,7 @@ HERE = NodeId("here")
 
 @given(st.sampled_from([0, LOOKAHEAD]), st.integers(0, 255), st.integers(-1, 2**62))
 def test_a_job_of_one_task_is_written_as_one_of_many_is(flags: int, devices: int, wall_ms: int) -> None:
-    """The short way to it and the long one lead to the same columns."""
+    """The fast path for one task and the general path write the same columns."""
     (short,), (long,) = (written(count, flags, devices, wall_ms) for count in (1, 2))
 
     for name in AttemptBlock.COLUMNS:
@@ -26,7 +26,7 @@ def test_a_job_of_one_task_is_written_as_one_of_many_is(flags: int, devices: int
 
 
 def written(count: int, flags: int, devices: int, wall_ms: int) -> tuple[AttemptBlock, ...]:
-    """Of a job of so many tasks the first is placed."""
+    """Place the first task of a job with this many tasks."""
     job = JobEntry(JobSpec(JobId("1"), "true", ("true",), 0, count=count))
     blocks = AttemptBlockWriter()
     blocks.add(

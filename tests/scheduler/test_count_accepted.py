@@ -1,4 +1,4 @@
-"""count_begun(): how many tasks of a job a node has accepted, whatever was canceled meanwhile."""
+"""count_accepted(): number of tasks of a job that a node has accepted, regardless of cancellations."""
 
 import pytest
 
@@ -37,7 +37,9 @@ def cancel_task(stage: Stage, index: int) -> None:
     stage.run_to_quiescence()
 
 
-def test_task_canceled_while_every_node_refuses_it_has_not_begun(stage: Stage, machine: StageMachine) -> None:
+def test_a_task_canceled_while_every_node_refuses_it_was_not_accepted(
+    stage: Stage, machine: StageMachine
+) -> None:
     machine.refuses = "no such directory"
     stage.submit(job_spec(1, count=3, needs=ONE_CPU))
     stage.run_to_quiescence()
@@ -52,7 +54,7 @@ def test_task_canceled_while_every_node_refuses_it_has_not_begun(stage: Stage, m
     assert record.cause is UnplaceableCause.REFUSED
 
 
-def test_running_task_that_is_canceled_has_begun(stage: Stage) -> None:
+def test_a_canceled_running_task_was_accepted(stage: Stage) -> None:
     stage.submit(job_spec(1, count=3, needs=ONE_CPU, when_unschedulable=Unschedulable.SCALE))
     stage.run_to_quiescence()
 
@@ -62,9 +64,7 @@ def test_running_task_that_is_canceled_has_begun(stage: Stage) -> None:
     assert count_accepted(job_of(stage)) == 2
 
 
-def test_task_canceled_between_two_tries_counts_as_little_as_before(
-    stage: Stage, machine: StageMachine
-) -> None:
+def test_a_task_canceled_between_two_tries_was_not_accepted(stage: Stage, machine: StageMachine) -> None:
     retry = Retry(delay_ms=600_000, delay_max_ms=600_000)
     stage.submit(job_spec(1, count=2, needs=ONE_CPU, retries=3, retry=retry))
     stage.run_to_quiescence()
@@ -78,7 +78,7 @@ def test_task_canceled_between_two_tries_counts_as_little_as_before(
     assert count_accepted(job_of(stage)) == before
 
 
-def test_job_that_must_not_wait_is_rejected_though_a_refused_task_was_canceled() -> None:
+def test_a_job_that_must_start_now_is_rejected_although_a_refused_task_was_canceled() -> None:
     stage, machine = Stage(), StageMachine("a", {"cpu": 3000}, {})
     stage.join(machine)
     machine.deaf = True

@@ -1,4 +1,4 @@
-"""The density policy: where an ask fits, and which node and device it harms least."""
+"""The density policy: where a request fits, and which node and device it fragments least."""
 
 from random import Random
 from typing import NamedTuple
@@ -82,7 +82,7 @@ def test_fragmentation_is_what_the_mix_cannot_use(mix: dict[GpuRequest, int], no
 
 @given(MIXES, ASKS, NODES)
 @settings(max_examples=60, deadline=None)
-def test_an_ask_is_placed_where_it_fits_and_nowhere_else(
+def test_a_request_is_placed_only_where_it_fits(
     mix: dict[GpuRequest, int], ask: GpuRequest, nodes: list[One]
 ) -> None:
     ranked = rank(GpuDemand.from_arrivals(mix), ask, columns(nodes))
@@ -145,7 +145,7 @@ def test_no_device_is_ever_given_out_twice(arrivals: list[GpuRequest], nodes: li
             assert min(nodes[best].cpu, nodes[best].memory, *nodes[best].devices) >= 0
 
 
-def test_an_ask_leaves_the_part_that_others_can_use() -> None:
+def test_a_request_leaves_the_share_that_others_can_use() -> None:
     demand = GpuDemand.from_arrivals({GpuRequest(1000, GIB, 500): 10, GpuRequest(1000, GIB, 1000): 10})
 
     ranked = rank(demand, GpuRequest(1000, GIB, 500), columns([One(64_000, 64 * GIB, (1000, 500, 900))]))
@@ -153,7 +153,7 @@ def test_an_ask_leaves_the_part_that_others_can_use() -> None:
     assert ranked.device.tolist() == [1]
 
 
-def test_a_rare_small_ask_goes_where_the_frequent_ones_leave_room_for_it() -> None:
+def test_a_rare_small_request_goes_where_frequent_ones_leave_a_gap() -> None:
     """800 is two of 400, and 1000 is two and this one."""
     demand = GpuDemand.from_arrivals({GpuRequest(0, 0, 400): 10, GpuRequest(0, 0, 200): 1})
 
@@ -162,7 +162,7 @@ def test_a_rare_small_ask_goes_where_the_frequent_ones_leave_room_for_it() -> No
     assert ranked.device.tolist() == [1]
 
 
-def test_of_nodes_alike_the_fuller_is_taken() -> None:
+def test_of_equal_nodes_the_fuller_is_chosen() -> None:
     demand = GpuDemand.from_arrivals({GpuRequest(1000, GIB, 1000): 1})
     nodes = [One(64_000, 64 * GIB, (1000, 1000)), One(32_000, 64 * GIB, (1000, 0))]
 
@@ -204,7 +204,7 @@ def test_the_noise_of_prices_does_not_break_a_tie(size: int) -> None:
         assert ranked.device.tolist() == [0]
 
 
-def test_without_a_mix_the_fullest_node_is_taken() -> None:
+def test_without_demand_the_fullest_node_is_chosen() -> None:
     nodes = [One(9000, 9 * GIB, (1000,)), One(4000, 9 * GIB, (400,)), One(3000, 9 * GIB, (100,))]
 
     ranked = rank(GpuDemand.from_arrivals({}), GpuRequest(1000, GIB, 300), columns(nodes))
@@ -221,7 +221,7 @@ def test_no_nodes_have_no_scores() -> None:
     assert ranked.score.size == ranked.device.size == 0
 
 
-def test_of_very_many_asks_the_most_frequent_are_typical() -> None:
+def test_of_very_many_requests_the_most_frequent_are_typical() -> None:
     rare = {GpuRequest(cpu, 0, 500): 1 for cpu in range(2 * TYPICAL_MAX)}
 
     demand = GpuDemand.from_arrivals(rare | {GpuRequest(10**6, 0, 500): 1000})

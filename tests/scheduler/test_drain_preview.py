@@ -1,4 +1,4 @@
-"""A drain is thought through on a copy: what moves where, what waits, what may end."""
+"""A drain is previewed on a copy: which tasks move where, which wait, and which may end."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def preview(stage: Stage, *nodes: str, everything: bool = False) -> tuple[Displa
 
 @pytest.fixture
 def stage() -> Stage:
-    """Node a is full; then b and c come, with room for three tasks."""
+    """Node a is full; then b and c join, with free resources for three tasks."""
     made = Stage()
     made.join(StageMachine("a", {"cpu": 5000}, {}))
     made.submit(job_spec(1, count=4))
@@ -30,7 +30,7 @@ def stage() -> Stage:
     return made
 
 
-def test_what_has_room_elsewhere_moves_and_the_rest_waits(stage: Stage) -> None:
+def test_tasks_that_fit_elsewhere_move_and_the_others_wait(stage: Stage) -> None:
     moved, once = preview(stage, "a")
 
     assert moved.places == (PlannedPlacement("b", 2), PlannedPlacement("c", 1))
@@ -45,7 +45,7 @@ def test_nodes_drained_together_take_nothing_from_each_other(stage: Stage) -> No
     assert (moved.places, moved.waits) == ((PlannedPlacement("c", 1),), 3)
 
 
-def test_by_force_what_is_started_only_once_ends_too(stage: Stage) -> None:
+def test_a_forced_drain_ends_at_most_once_tasks_too(stage: Stage) -> None:
     _, once = preview(stage, "a", everything=True)
 
     assert once.fate is DrainOutcome.ENDS
@@ -59,7 +59,9 @@ def test_by_force_what_is_started_only_once_ends_too(stage: Stage) -> None:
         (Recovery.CONTROLLER, DrainOutcome.CONTROLLER_DECIDES),
     ],
 )
-def test_work_that_another_owner_recovers_is_not_said_to_move(owner: Recovery, fate: DrainOutcome) -> None:
+def test_tasks_with_a_recovery_controller_are_not_reported_to_move(
+    owner: Recovery, fate: DrainOutcome
+) -> None:
     stage = Stage()
     stage.join(StageMachine("a", {"cpu": 1000}, {}))
     stage.submit(job_spec(1, recovery=owner, user="ann", controller="ci"))
@@ -93,22 +95,22 @@ def test_a_preview_changes_nothing_and_the_drain_does_what_it_said(stage: Stage)
     assert stage.mirror.jobs[job_spec(1).id].task_counts.pending == moved.waits
 
 
-def test_a_bound_on_moves_is_kept_but_one_always_goes() -> None:
-    told: list[str] = []
-    stage = Stage(told.append)
+def test_the_eviction_budget_holds_but_one_task_always_moves() -> None:
+    events: list[str] = []
+    stage = Stage(events.append)
     stage.join(StageMachine("a", {"cpu": 3000}, {}))
     stage.submit(job_spec(1, count=3, evict_at_most=0))
 
     stage.drain("a", 0)
-    assert told.count("task 0 of job 1 stopped on a") == 1
+    assert events.count("task 0 of job 1 stopped on a") == 1
     assert stage.mirror.jobs[job_spec(1).id].live_by_node == {NodeId("a"): 2}
 
     stage.wait(2_000)
     assert not stage.mirror.jobs[job_spec(1).id].live_by_node
-    assert told[-1].startswith("tried again")
+    assert events[-1].startswith("tried again")
 
 
-def test_an_empty_node_is_drained_at_once_and_opening_it_takes_the_time_back(stage: Stage) -> None:
+def test_an_empty_node_is_drained_immediately_and_opening_it_clears_the_deadline(stage: Stage) -> None:
     stage.drain("a", 60_000)
     stage.set_eligibility("a", Eligibility.OPEN)
     stage.wait(120_000)

@@ -1,4 +1,4 @@
-"""Of what may give way on one node, the fewest tasks that are enough: as trying every set would say."""
+"""The fewest victims on one node equal the result of trying every subset."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rota.model.ids import JobId
 from rota.scheduler.policy.preempt import Victim, _fewest_by_trial, _Shortfall
 
-# Tasks that go, and what that gives back here. Of a gang that stops already none goes any more.
+# Number of evicted tasks, and the amount released here. A gang that is already stopping has none to evict.
 victims = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), min_size=1, max_size=6)
 
 
@@ -31,7 +31,7 @@ def count_tasks(victims: Sequence[Victim]) -> int:
 
 
 @given(victims, st.data())
-def test_no_other_set_that_is_enough_has_fewer_tasks(
+def test_no_other_sufficient_set_of_victims_has_fewer_tasks(
     given_: list[tuple[int, int]], data: st.DataObject
 ) -> None:
     candidates = [made(number, *one) for number, one in enumerate(given_)]

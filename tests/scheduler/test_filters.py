@@ -33,7 +33,7 @@ EU = {"region": "eu"}
         ("exists", (), {"region": ""}, True),
     ],
 )
-def test_words_are_compared_as_words(
+def test_text_values_are_compared_as_text(
     op: str, values: tuple[str, ...], labels: dict[str, str], expected: bool
 ) -> None:
     assert where("region", op, *values).holds(labels) is expected
@@ -98,7 +98,7 @@ def test_a_row_follows_changes_of_labels_and_new_nodes() -> None:
     assert seen == [[False], [True], [True, True]]
 
 
-def test_a_taint_keeps_away_whoever_does_not_tolerate_it() -> None:
+def test_a_taint_excludes_shapes_that_do_not_tolerate_it() -> None:
     assert tolerates((), ())
     assert not tolerates((), ("dedicated=ci",))
     assert tolerates(("dedicated=ci",), ("dedicated=ci",))
@@ -108,7 +108,7 @@ def test_a_taint_keeps_away_whoever_does_not_tolerate_it() -> None:
     assert not tolerates(("dedicated",), ("dedicated=ci", "spot"))
 
 
-def test_a_node_can_be_asked_for_by_its_name_and_cluster() -> None:
+def test_a_node_can_be_selected_by_its_name_and_cluster() -> None:
     mirror = Mirror()
     add_node(mirror, "a")
     add_node(mirror, "b", labels={"node": "a"})

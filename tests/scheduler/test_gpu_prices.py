@@ -1,4 +1,4 @@
-"""The worth of a free part of a device: dual prices of cutting devices into what is asked for."""
+"""The value of a free share of a device: dual prices of cutting devices into the requested sizes."""
 
 from collections.abc import Iterator
 from itertools import combinations, combinations_with_replacement
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rota.scheduler.placement import gpu_prices
 from rota.scheduler.placement.gpu_prices import DEVICE_MILLI, SIZES_MAX, part_values
 
-# Not too small: the brute force below looks at every cut.
+# Not too small: the brute force below tries every cut.
 MIXES = st.dictionaries(st.integers(180, 1000), st.integers(1, 50), min_size=1, max_size=3)
 
 
@@ -33,7 +33,7 @@ def test_prices_that_can_be_worked_out_by_hand(asked: dict[int, int], expected: 
     assert {size: value[size] for size in expected} == pytest.approx(expected, abs=1e-6)
 
 
-def test_without_any_demand_nothing_is_worth_anything() -> None:
+def test_without_demand_every_value_is_zero() -> None:
     assert not part_values({}).any()
     assert not part_values({500: 0}).any()
 
@@ -49,7 +49,7 @@ def test_no_cut_of_a_device_is_worth_more_than_the_device(asked: dict[int, int])
 
 @given(MIXES)
 @settings(max_examples=60, deadline=None)
-def test_what_is_asked_for_is_worth_as_many_devices_as_it_needs_at_least(asked: dict[int, int]) -> None:
+def test_total_prices_equal_the_least_number_of_devices(asked: dict[int, int]) -> None:
     """Strong duality: the sum of all prices is the least number of devices, found by trying every basis."""
     value = part_values(asked)
 
@@ -59,7 +59,7 @@ def test_what_is_asked_for_is_worth_as_many_devices_as_it_needs_at_least(asked: 
 
 @given(MIXES)
 @settings(max_examples=60, deadline=None)
-def test_the_worth_of_a_part_is_that_of_its_best_cut(asked: dict[int, int]) -> None:
+def test_the_value_of_a_share_is_that_of_its_best_cut(asked: dict[int, int]) -> None:
     value = part_values(asked)
 
     assert (np.diff(value) >= 0).all()
@@ -70,7 +70,7 @@ def test_the_worth_of_a_part_is_that_of_its_best_cut(asked: dict[int, int]) -> N
 
 @given(st.dictionaries(st.integers(1, 1000), st.integers(1, 10**6), min_size=1, max_size=60))
 @settings(max_examples=20, deadline=None)
-def test_splitting_a_part_never_adds_to_its_worth(asked: dict[int, int]) -> None:
+def test_splitting_a_share_never_increases_its_value(asked: dict[int, int]) -> None:
     value = part_values(asked)
 
     for part in (1, 190, 333, 500):
@@ -86,7 +86,7 @@ def test_of_very_many_sizes_the_most_demanded_are_priced() -> None:
     assert value[400] == 0
 
 
-def test_prices_are_admissible_even_where_the_rounds_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prices_are_admissible_even_if_the_rounds_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_prices, "ROUNDS_MAX", 1)
     asked = {810: 5, 190: 3, 470: 10, 320: 10, 210: 7}
 
@@ -97,7 +97,7 @@ def test_prices_are_admissible_even_where_the_rounds_run_out(monkeypatch: pytest
 
 
 def cuts(asked: dict[int, int], width: int = DEVICE_MILLI) -> Iterator[tuple[int, ...]]:
-    """Every way to cut so wide a part."""
+    """Every way to cut a share of this width."""
     for pieces in range(width // min(asked) + 1):
         for cut in combinations_with_replacement(sorted(asked), pieces):
             if sum(cut) <= width:

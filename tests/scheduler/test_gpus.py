@@ -25,7 +25,7 @@ def devices(mirror: Mirror, job: JobId) -> list[int]:
     return list(mirror.jobs[job].attempts[0].gpus.values())
 
 
-def test_parts_that_fit_together_share_a_device() -> None:
+def test_shares_that_fit_together_use_one_device() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a", BOX)
     half = submit(rounds, 1, 500, count=4)
@@ -48,14 +48,14 @@ def test_whole_devices_are_wholly_free_and_each_has_one_owner() -> None:
     assert placements(rounds.mirror, third) == {}
 
 
-def test_a_part_waits_although_the_sum_of_what_is_free_would_do() -> None:
+def test_a_share_waits_although_the_free_total_would_suffice() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a", BOX | {"gpu": 2000})
     large = submit(rounds, 1, 600, count=2)
     half = submit(rounds, 2, 500)
     rounds.go()
     before = placements(rounds.mirror, half)
-    rounds.said("a", 1, ReportedState.EXITED, (1, 1), exit_code=0)
+    rounds.report("a", 1, ReportedState.EXITED, (1, 1), exit_code=0)
     rounds.go(10)
 
     assert devices(rounds.mirror, large) == [1, 2]
@@ -63,21 +63,21 @@ def test_a_part_waits_although_the_sum_of_what_is_free_would_do() -> None:
     assert devices(rounds.mirror, half) == [2]
 
 
-def test_what_ended_gives_its_devices_back() -> None:
+def test_an_ended_attempt_releases_its_devices() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a", BOX | {"gpu": 1000})
     first = submit(rounds, 1, 1000)
     rounds.go()
     second = submit(rounds, 2, 1000)
     rounds.go(10)
-    rounds.said("a", 1, ReportedState.EXITED, (0, 1), exit_code=0)
+    rounds.report("a", 1, ReportedState.EXITED, (0, 1), exit_code=0)
     rounds.go(20)
 
     assert devices(rounds.mirror, first) == devices(rounds.mirror, second) == [1]
     assert rounds.mirror.node_table.devices[0].tolist() == [1000]
 
 
-def test_a_model_can_be_asked_for() -> None:
+def test_a_gpu_model_can_be_requested() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a", BOX, labels={"gpu_model": "T4"})
     add_node(rounds.mirror, "b", BOX, labels={"gpu_model": "A100"})
@@ -87,7 +87,7 @@ def test_a_model_can_be_asked_for() -> None:
     assert placements(rounds.mirror, job) == {0: "b"}
 
 
-def test_what_asks_for_no_gpu_stays_away_from_nodes_that_have_some_while_others_fit() -> None:
+def test_tasks_without_gpus_avoid_gpu_nodes_while_others_fit() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a", BOX)
     add_node(rounds.mirror, "b", {"cpu": 2000, "memory": 8 * GIB})
@@ -97,25 +97,25 @@ def test_what_asks_for_no_gpu_stays_away_from_nodes_that_have_some_while_others_
     assert placements(rounds.mirror, job) == {0: "b", 1: "b", 2: "a"}
 
 
-def test_small_parts_fill_the_node_that_is_begun_and_leave_the_other_whole() -> None:
+def test_small_shares_fill_the_started_node_and_leave_the_other_whole() -> None:
     rounds = Rounds()
     for node in ("a", "b"):
         add_node(rounds.mirror, node, BOX)
     submit(rounds, 1, 4000, expect_seconds=1.0)
     rounds.go()
     taken = placements(rounds.mirror, JobId("1"))[0]
-    rounds.said(taken, 1, ReportedState.EXITED, (0, 1), exit_code=0)
+    rounds.report(taken, 1, ReportedState.EXITED, (0, 1), exit_code=0)
     parts = [submit(rounds, number, 250) for number in range(2, 10)]
     rounds.go(10)
 
     assert len({placements(rounds.mirror, job)[0] for job in parts}) == 1
 
 
-# ---- an update that takes the GPUs away
+# ---- an update that removes the GPUs
 
 
 def revise(rounds: Rounds, number: int, gpu: int) -> None:
-    """A user updates how many thousandths of a GPU the job asks for."""
+    """Update how many thousandths of a GPU the job requests."""
     spec = rounds.mirror.jobs[JobId(str(number))].spec
     needs = {"cpu": 1000, "memory": GIB, **({"gpu": gpu} if gpu else {})}
     rounds.mirror.apply(replace(spec, needs=needs, version=spec.version + 1))
@@ -138,7 +138,7 @@ def test_retry_after_update_without_gpu_has_no_devices() -> None:
     add_node(rounds.mirror, "a", BOX)
     job = submit(rounds, 1, 1000, retries=1)
     rounds.go()
-    rounds.said("a", 1, ReportedState.EXITED, (0, 1), exit_code=1)
+    rounds.report("a", 1, ReportedState.EXITED, (0, 1), exit_code=1)
     revise(rounds, 1, 0)
     rounds.go(100_000)
 
@@ -152,23 +152,23 @@ def test_devices_of_a_running_attempt_stay_reserved_after_an_update_without_gpu(
     add_node(rounds.mirror, "a", BOX)
     submit(rounds, 1, 500)
     rounds.go()
-    rounds.said("a", 1, ReportedState.RUNNING, (0, 1))
+    rounds.report("a", 1, ReportedState.RUNNING, (0, 1))
     revise(rounds, 1, 0)
 
     assert reserved_devices(rounds.mirror) == [1000, 0, 0, 0]
     assert reserved_devices(loaded_afresh(rounds.mirror)) == [1000, 0, 0, 0]
-    rounds.said("a", 1, ReportedState.EXITED, (0, 1), exit_code=0)
+    rounds.report("a", 1, ReportedState.EXITED, (0, 1), exit_code=0)
     assert reserved_devices(rounds.mirror) == [0, 0, 0, 0]
 
 
-def test_an_attempt_gives_back_the_share_it_took() -> None:
+def test_an_attempt_releases_the_share_it_allocated() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a", BOX)
     submit(rounds, 1, 300)
     rounds.go()
-    rounds.said("a", 1, ReportedState.RUNNING, (0, 1))
+    rounds.report("a", 1, ReportedState.RUNNING, (0, 1))
     revise(rounds, 1, 700)
 
     assert reserved_devices(rounds.mirror) == reserved_devices(loaded_afresh(rounds.mirror))
-    rounds.said("a", 1, ReportedState.EXITED, (0, 1), exit_code=0)
+    rounds.report("a", 1, ReportedState.EXITED, (0, 1), exit_code=0)
     assert reserved_devices(rounds.mirror) == [0, 0, 0, 0]

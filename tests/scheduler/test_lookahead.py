@@ -1,4 +1,4 @@
-"""Lookahead: only short tasks that may run twice wait on a node; they are bounded and reserve nothing."""
+"""Lookahead: only short at-least-once tasks are queued on a node; they are bounded and reserve nothing."""
 
 from typing import Any
 
@@ -19,12 +19,12 @@ A, B = NodeId("a"), NodeId("b")
 
 
 def short_runs(run_us: float, **fields: Any) -> Rounds:
-    """One slot, and a job whose first task has just run for so long."""
+    """One slot, and a job whose first task has just run for this long."""
     rounds = Rounds()
     add_node(rounds.mirror, "a", ONE_CPU, labels={"leases": "pid-namespace"})
     add_job(rounds.mirror, job_spec(1, **({"count": 1000} | fields)))
     rounds.go()
-    rounds.said("a", 1, ReportedState.EXITED, (0, 1), exit_code=0, ran_us=round(run_us))
+    rounds.report("a", 1, ReportedState.EXITED, (0, 1), exit_code=0, ran_us=round(run_us))
     rounds.go()
     return rounds
 
@@ -38,28 +38,26 @@ def short_runs(run_us: float, **fields: Any) -> Rounds:
         (1, 256),  # bounded in tasks too
     ],
 )
-def test_short_runs_wait_on_the_node_for_as_much_work_as_bridges_a_round_trip(
-    run_us: int, queued: int
-) -> None:
+def test_lookahead_queues_enough_short_tasks_to_bridge_a_round_trip(run_us: int, queued: int) -> None:
     rounds = short_runs(run_us)
 
     assert len(placements(rounds.mirror, JobId("1"))) == 1 + queued
     assert rounds.mirror.node_table.queued[0] == queued
 
 
-def test_what_waits_on_a_node_reserves_nothing() -> None:
+def test_lookahead_tasks_reserve_nothing() -> None:
     rounds = short_runs(1000)
 
     assert rounds.mirror.node_table.reserved[:, 0].tolist() == [1000]
 
 
-def test_a_second_round_adds_nothing_to_what_waits() -> None:
+def test_a_second_round_adds_no_lookahead_tasks() -> None:
     rounds = short_runs(1000)
 
     assert rounds.go() is NO_CHANGE
 
 
-def test_a_node_holds_no_more_waiting_tasks_of_two_jobs_than_of_one() -> None:
+def test_two_jobs_together_get_no_more_lookahead_than_one() -> None:
     rounds = short_runs(1000)
     add_job(rounds.mirror, job_spec(2, count=500, needs={"cpu": 900}, priority=55))
     rounds.mirror.jobs[JobId("2")].run_us = 1.0
@@ -69,13 +67,13 @@ def test_a_node_holds_no_more_waiting_tasks_of_two_jobs_than_of_one() -> None:
 
 
 @pytest.mark.parametrize("run", [RunMode.AT_MOST_ONCE, RunMode.ONE_AT_A_TIME])
-def test_only_tasks_that_may_run_twice_wait_on_a_node(run: RunMode) -> None:
+def test_only_at_least_once_tasks_use_lookahead(run: RunMode) -> None:
     rounds = short_runs(1000, run=run)
 
     assert len(placements(rounds.mirror, JobId("1"))) == 1
 
 
-def test_lookahead_heeds_parallel() -> None:
+def test_lookahead_respects_parallel() -> None:
     rounds = short_runs(1000, parallel=4)
 
     assert len(placements(rounds.mirror, JobId("1"))) == 4
@@ -93,7 +91,7 @@ def test_lookahead_goes_only_where_the_task_could_run() -> None:
     assert len(rounds.mirror.nodes[A].assigned) == 10
 
 
-def test_who_is_kept_away_from_others_does_not_wait_on_their_nodes() -> None:
+def test_tasks_excluded_by_anti_affinity_use_no_lookahead() -> None:
     apart = AffinityTerm(Constraint("app", Op.EQUAL, ("web",)))
     rounds = Rounds()
     add_node(rounds.mirror, "a", {"cpu": 2000})
@@ -109,12 +107,12 @@ def test_who_is_kept_away_from_others_does_not_wait_on_their_nodes() -> None:
 
 
 def promised_to_another() -> Rounds:
-    """A node that is full for 30 s, a job that is promised it, and behind that one short tasks."""
+    """A node that is full for 30 s, a job with a reservation on it, and short tasks behind that job."""
     rounds = Rounds()
     add_node(rounds.mirror, "a", {"cpu": 2000})
     add_job(rounds.mirror, job_spec(1, needs={"cpu": 2000}, expect_seconds=30.0))
     rounds.go()
-    rounds.said("a", 1, ReportedState.RUNNING, (0, 1))
+    rounds.report("a", 1, ReportedState.RUNNING, (0, 1))
     add_job(rounds.mirror, job_spec(2, needs={"cpu": 2000}, priority=55))
     add_job(rounds.mirror, job_spec(3, count=5))
     rounds.mirror.jobs[JobId("3")].run_us = 1000.0
@@ -122,7 +120,7 @@ def promised_to_another() -> Rounds:
     return rounds
 
 
-def test_short_tasks_wait_on_a_node_when_its_room_is_no_longer_promised_to_another() -> None:
+def test_lookahead_resumes_when_a_reservation_on_the_node_ends() -> None:
     rounds = promised_to_another()
     head = rounds.cache.head_of_line
     before = placements(rounds.mirror, JobId("3"))
@@ -133,12 +131,12 @@ def test_short_tasks_wait_on_a_node_when_its_room_is_no_longer_promised_to_anoth
     assert placements(rounds.mirror, JobId("3")) == dict.fromkeys(range(5), "a")
 
 
-def test_short_tasks_wait_on_a_node_when_nobody_gives_way_there_any_more() -> None:
+def test_lookahead_resumes_when_a_nomination_on_the_node_ends() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a", {"cpu": 2000})
     add_job(rounds.mirror, job_spec(1, needs={"cpu": 2000}))
     rounds.go()
-    rounds.said("a", 1, ReportedState.RUNNING, (0, 1))
+    rounds.report("a", 1, ReportedState.RUNNING, (0, 1))
     urgent = add_job(rounds.mirror, job_spec(2, needs={"cpu": 2000}, priority=50 + PREEMPT_MARGIN))
     add_job(rounds.mirror, job_spec(3, count=5))
     rounds.mirror.jobs[JobId("3")].run_us = 1000.0
@@ -152,14 +150,14 @@ def test_short_tasks_wait_on_a_node_when_nobody_gives_way_there_any_more() -> No
 
 
 @pytest.mark.parametrize("said", [ReportedState.WITHDRAWN, ReportedState.RUNNING])
-def test_a_place_in_the_line_of_a_node_is_given_to_the_next_short_task(said: ReportedState) -> None:
+def test_a_freed_lookahead_place_goes_to_the_next_short_task(said: ReportedState) -> None:
     rounds = short_runs(20_000, count=5)  # one runs, three wait on the node
     add_job(rounds.mirror, job_spec(2))
     rounds.mirror.jobs[JobId("2")].run_us = 20_000.0
     rounds.go(1)
     before = placements(rounds.mirror, JobId("2"))
     rounds.mirror.apply(JobStatus(JobId("1"), JobState.CANCELING))
-    rounds.said("a", 1, said, (4, 1), ms=2)
+    rounds.report("a", 1, said, (4, 1), ms=2)
     rounds.go(2)
 
     assert (before, placements(rounds.mirror, JobId("2"))) == ({}, {0: "a"})

@@ -1,4 +1,4 @@
-"""What a job's `parallel` and its namespace's quota allow while tasks of it are between two nodes."""
+"""`parallel` and quota while tasks of a job move between two nodes."""
 
 import pytest
 
@@ -14,7 +14,7 @@ from tests.scheduler.rounds import Rounds
 
 
 def started(spec: JobSpec, **cpu: int) -> tuple[Rounds, JobId]:
-    """Nodes with this much CPU each, and a job whose tasks were placed as far as they may be."""
+    """Nodes with this much CPU each, and a job whose tasks were placed as far as `parallel` permits."""
     rounds = Rounds()
     for name, amount in cpu.items():
         add_node(rounds.mirror, name, {"cpu": amount})
@@ -24,17 +24,17 @@ def started(spec: JobSpec, **cpu: int) -> tuple[Rounds, JobId]:
 
 
 def move(rounds: Rounds, job: JobId, targets: dict[int, str]) -> None:
-    """Order first attempts to these nodes, and let them stop where they are."""
+    """Order the first attempts to move to these nodes, and let them stop on their current ones."""
     sources = placements(rounds.mirror, job)
     moves = {
         index: MoveOrder(1, 0, NodeId(sources[index]), NodeId(target), 0) for index, target in targets.items()
     }
     rounds.mirror.apply(JobIntent(job, restart=dict.fromkeys(targets, 1), moves=moves))
     for index in targets:
-        rounds.said(sources[index], int(job), ReportedState.STOPPED, (index, 1))
+        rounds.report(sources[index], int(job), ReportedState.STOPPED, (index, 1))
 
 
-def test_a_moved_task_and_one_in_line_share_what_parallel_allows() -> None:
+def test_a_moved_task_and_a_queued_one_share_the_parallel_limit() -> None:
     rounds, job = started(job_spec(1, count=3, parallel=1), a=4000, b=4000)
     move(rounds, job, {0: "b"})
     rounds.go()
@@ -42,7 +42,7 @@ def test_a_moved_task_and_one_in_line_share_what_parallel_allows() -> None:
     assert placements(rounds.mirror, job) == {0: "b"}
 
 
-def test_tasks_in_line_start_beside_a_moved_one_as_far_as_parallel_allows() -> None:
+def test_queued_tasks_start_beside_a_moved_one_up_to_the_parallel_limit() -> None:
     rounds, job = started(job_spec(1, count=4, parallel=1), a=8000, b=500)
     move(rounds, job, {0: "b"})
     rounds.mirror.apply(job_spec(1, count=4, parallel=3))
@@ -50,11 +50,11 @@ def test_tasks_in_line_start_beside_a_moved_one_as_far_as_parallel_allows() -> N
     meanwhile = placements(rounds.mirror, job)
     rounds.go(MOVE_WAIT_MS)
 
-    assert meanwhile == {1: "a", 2: "a"}  # the third place is kept for task 0, which b has no room for
+    assert meanwhile == {1: "a", 2: "a"}  # the third slot is kept for task 0, which does not fit on b
     assert placements(rounds.mirror, job) == {0: "a", 1: "a", 2: "a"}
 
 
-def test_tasks_that_move_to_different_nodes_share_what_parallel_allows() -> None:
+def test_tasks_moving_to_different_nodes_share_the_parallel_limit() -> None:
     rounds, job = started(job_spec(1, count=2, parallel=2), a=4000, b=1000, c=1000)
     sources = placements(rounds.mirror, job)
     targets = [name for name in ("a", "b", "c") if name not in sources.values()]
@@ -66,7 +66,7 @@ def test_tasks_that_move_to_different_nodes_share_what_parallel_allows() -> None
 
 
 @pytest.mark.parametrize(("quota", "first"), [(2, [0, 1]), (1, [0])])
-def test_moved_tasks_heed_the_quota_of_their_namespace(quota: int, first: list[int]) -> None:
+def test_moved_tasks_respect_the_quota_of_their_namespace(quota: int, first: list[int]) -> None:
     rounds, job = started(job_spec(1, count=2), a=4000, b=1000, c=1000)
     sources = placements(rounds.mirror, job)
     targets = [name for name in ("a", "b", "c") if name not in sources.values()]
@@ -118,10 +118,10 @@ def test_resources_that_a_moved_task_took_first_were_not_tried_by_the_jobs_behin
     waiting = add_job(rounds.mirror, job_spec(3))
     move(rounds, moved, {0: "b"})
     rounds.go()
-    rounds.said("b", int(other), ReportedState.EXITED, (0, 1))
+    rounds.report("b", int(other), ReportedState.EXITED, (0, 1))
     rounds.go()
     after_the_move = placements(rounds.mirror, moved), placements(rounds.mirror, waiting)
-    rounds.said("b", int(moved), ReportedState.EXITED, (0, 2))
+    rounds.report("b", int(moved), ReportedState.EXITED, (0, 2))
     rounds.go()
 
     assert after_the_move == ({0: "b"}, {})

@@ -1,4 +1,4 @@
-"""Whose turn it is: priority, fair shares, deadlines; what quotas allow; room that is promised."""
+"""Ranking: priority, fair shares and deadlines; quotas; backfill reservations."""
 
 import pytest
 
@@ -33,13 +33,13 @@ def live(rounds: Rounds, *jobs: JobId) -> list[int]:
 
 def start_all(rounds: Rounds, job: JobId, ms: int = 0) -> None:
     for index, node in placements(rounds.mirror, job).items():
-        rounds.said(node, int(job), ReportedState.RUNNING, (index, 1), ms=ms, started_at_ms=WALL_MS + ms)
+        rounds.report(node, int(job), ReportedState.RUNNING, (index, 1), ms=ms, started_at_ms=WALL_MS + ms)
 
 
 # ---- shares
 
 
-def test_users_of_equal_priority_take_turns_though_one_submitted_everything_first() -> None:
+def test_users_of_equal_priority_take_turns_although_one_submitted_first() -> None:
     rounds = cluster(4000)
     jobs = [job_spec(n, user="a") for n in (1, 2, 3, 4)] + [job_spec(n, user="b") for n in (5, 6)]
     ids = submit(rounds, *jobs)
@@ -59,22 +59,22 @@ def test_namespaces_share_by_weight() -> None:
 
 
 def served(owners: list[dict[str, str]], turns: int) -> list[int]:
-    """How many tasks of each owner's array a node with one place is given, one after the other."""
+    """Number of tasks of each owner's array that a node with one slot gets, one after the other."""
     rounds = cluster(1000)
-    once = RunMode.AT_MOST_ONCE  # which is never handed out ahead of its place
+    once = RunMode.AT_MOST_ONCE  # which never uses lookahead
     jobs = submit(rounds, *(job_spec(n, count=50, run=once, **owner) for n, owner in enumerate(owners, 1)))
     for turn in range(turns):
         rounds.go(10 * turn)
         [(job, index)] = [(job, index) for job in jobs for index in placements(rounds.mirror, job)]
-        rounds.said("n0", int(job), ReportedState.EXITED, (index, 1), ms=10 * turn, exit_code=0)
+        rounds.report("n0", int(job), ReportedState.EXITED, (index, 1), ms=10 * turn, exit_code=0)
     return [rounds.mirror.jobs[job].task_counts.ended for job in jobs]
 
 
-def test_namespaces_take_turns_where_there_are_fewer_places_than_namespaces() -> None:
+def test_namespaces_take_turns_when_there_are_fewer_slots_than_namespaces() -> None:
     assert served([{"namespace": "first"}, {"namespace": "second"}, {"namespace": "third"}], 9) == [3, 3, 3]
 
 
-def test_users_of_a_namespace_take_turns_where_there_are_fewer_places_than_users() -> None:
+def test_users_of_a_namespace_take_turns_when_there_are_fewer_slots_than_users() -> None:
     owners = [{"namespace": "one", "user": "a"}, {"namespace": "one", "user": "b"}, {"namespace": "other"}]
 
     assert served(owners, 8) == [2, 2, 4]
@@ -97,7 +97,7 @@ def test_a_namespace_gets_no_more_than_its_quota_and_more_when_something_ends() 
     [job, other] = submit(rounds, job_spec(1, count=6), job_spec(2, namespace="free", count=2))
     rounds.go()
     before = live(rounds, job, other)
-    rounds.said("n0", 1, ReportedState.EXITED, (0, 1), exit_code=0)
+    rounds.report("n0", 1, ReportedState.EXITED, (0, 1), exit_code=0)
     rounds.go(10)
 
     assert (before, live(rounds, job)) == ([3, 2], [3])
@@ -113,7 +113,7 @@ def test_a_quota_of_tasks_counts_tasks() -> None:
     assert live(rounds, *ids) == [1, 1, 0]
 
 
-def test_a_larger_quota_lets_them_start() -> None:
+def test_a_larger_quota_starts_pending_tasks() -> None:
     rounds = cluster(8000)
     rounds.mirror.apply(NamespaceRecord("default", quota={"cpu": 1000}))
     ids = submit(rounds, job_spec(1), job_spec(2))
@@ -140,7 +140,7 @@ def test_the_earlier_deadline_is_first_inside_a_priority() -> None:
     assert live(rounds, *ids) == [0, 0, 1]
 
 
-def test_a_job_that_can_no_longer_make_its_deadline_is_told_so_and_ends() -> None:
+def test_a_job_that_can_no_longer_meet_its_deadline_ends() -> None:
     rounds = cluster(1000)
     spec = job_spec(1, needs={"cpu": 9000}, deadline_at_ms=WALL_MS + 9000, expect_seconds=5.0)
     [job] = submit(rounds, spec)
@@ -168,7 +168,7 @@ def test_a_gang_starts_whole_or_not_at_all() -> None:
 
     assert before == [0, 1]
     assert live(rounds, gang) == [0]
-    rounds.said(placements(rounds.mirror, small)[0], 2, ReportedState.EXITED, (0, 1), exit_code=0)
+    rounds.report(placements(rounds.mirror, small)[0], 2, ReportedState.EXITED, (0, 1), exit_code=0)
     rounds.go(20)
     assert live(rounds, gang) == [5]
 
@@ -179,19 +179,19 @@ def test_two_gangs_that_fit_only_one_after_the_other_do_not_block_each_other() -
     rounds.go()
     first = live(rounds, *ids)
     for index, node in placements(rounds.mirror, ids[0]).items():
-        rounds.said(node, 1, ReportedState.EXITED, (index, 1), exit_code=0)
+        rounds.report(node, 1, ReportedState.EXITED, (index, 1), exit_code=0)
     rounds.go(10)
 
     assert (first, live(rounds, ids[1])) == ([3, 0], [3])
 
 
-def test_a_gang_that_lost_a_task_and_finds_no_room_for_it_starts_again_as_a_whole() -> None:
+def test_a_gang_whose_lost_task_fits_nowhere_restarts_as_a_whole() -> None:
     rounds = cluster(1000, nodes=3)
     [gang] = submit(rounds, job_spec(1, count=3, gang=True))
     rounds.go()
     start_all(rounds, gang)
     where = placements(rounds.mirror, gang)
-    rounds.said(where[0], 1, ReportedState.LOST, (0, 1))
+    rounds.report(where[0], 1, ReportedState.LOST, (0, 1))
     add_node(rounds.mirror, where[0], {"cpu": 500})
     plan = rounds.go(10)
 
@@ -200,10 +200,10 @@ def test_a_gang_that_lost_a_task_and_finds_no_room_for_it_starts_again_as_a_whol
     assert rounds.go(20).puts == ()
 
 
-# ---- room that is promised
+# ---- backfill reservations
 
 
-def test_small_jobs_do_not_take_the_room_that_the_first_in_the_queue_waits_for() -> None:
+def test_small_jobs_do_not_delay_the_head_of_line() -> None:
     rounds = cluster(4000)
     [running] = submit(rounds, job_spec(1, needs={"cpu": 3000}, expect_seconds=10.0))
     rounds.go()
@@ -216,15 +216,15 @@ def test_small_jobs_do_not_take_the_room_that_the_first_in_the_queue_waits_for()
     )
     rounds.go(10)
     behind = live(rounds, large, long, short)
-    rounds.said("n0", 4, ReportedState.EXITED, (0, 1), exit_code=0, ms=5000)
-    rounds.said("n0", 1, ReportedState.EXITED, (0, 1), exit_code=0, ms=10_000)
+    rounds.report("n0", 4, ReportedState.EXITED, (0, 1), exit_code=0, ms=5000)
+    rounds.report("n0", 1, ReportedState.EXITED, (0, 1), exit_code=0, ms=10_000)
     rounds.go(10_000)
 
     assert behind == [0, 0, 1]
     assert live(rounds, large, long) == [1, 0]
 
 
-def test_what_fits_beside_the_first_in_the_queue_may_start_and_no_more() -> None:
+def test_only_jobs_that_fit_beside_the_head_of_line_start() -> None:
     rounds = cluster(9000)
     [running] = submit(rounds, job_spec(1, needs={"cpu": 4000}, expect_seconds=10.0))
     rounds.go()
@@ -235,7 +235,7 @@ def test_what_fits_beside_the_first_in_the_queue_may_start_and_no_more() -> None
     assert live(rounds, large, many) == [0, 1]
 
 
-def test_what_was_promised_to_a_job_that_was_canceled_is_free_for_others() -> None:
+def test_the_reservation_of_a_canceled_job_is_released() -> None:
     rounds = cluster(4000)
     [running] = submit(rounds, job_spec(1, needs={"cpu": 3000}, expect_seconds=10.0))
     rounds.go()
@@ -251,7 +251,7 @@ def test_what_was_promised_to_a_job_that_was_canceled_is_free_for_others() -> No
     assert live(rounds, small) == [1]
 
 
-def test_other_nodes_are_free_for_whoever_comes_later() -> None:
+def test_later_jobs_may_use_nodes_without_a_reservation() -> None:
     rounds = cluster(4000, nodes=2)
     [running] = submit(rounds, job_spec(1, count=2, needs={"cpu": 2000}, expect_seconds=10.0))
     rounds.go()
@@ -262,7 +262,7 @@ def test_other_nodes_are_free_for_whoever_comes_later() -> None:
     assert live(rounds, large, small) == [0, 2]
 
 
-def test_a_job_too_large_for_every_node_holds_nobody_back() -> None:
+def test_a_job_too_large_for_every_node_delays_no_other() -> None:
     rounds = cluster(4000)
     ids = submit(rounds, job_spec(1, needs={"cpu": 5000}), job_spec(2, count=4))
     rounds.go()
@@ -271,7 +271,7 @@ def test_a_job_too_large_for_every_node_holds_nobody_back() -> None:
 
 
 @pytest.mark.parametrize(("backfill", "started"), [(True, 1), (False, 0)])
-def test_without_backfill_nobody_overtakes_the_first_in_the_queue(backfill: bool, started: int) -> None:
+def test_without_backfill_no_job_overtakes_the_head_of_line(backfill: bool, started: int) -> None:
     rounds = cluster(4000)
     rounds.scheduler = Scheduler(SchedulerSettings(backfill=backfill))
     [running] = submit(rounds, job_spec(1, needs={"cpu": 3000}, expect_seconds=10.0))

@@ -1,4 +1,4 @@
-"""Seating: what a task at a time with a full rescan would choose, within what every node can take."""
+"""Placement equals placing one task at a time with a full rescan, within the capacity of every node."""
 
 import random
 from collections import Counter
@@ -146,7 +146,7 @@ def test_memory_placed_since_the_last_report_is_not_free() -> None:
     assert chosen(mirror, job_spec(needs={"memory": GIB}), 8) == [0]
 
 
-def test_memory_given_back_since_the_last_report_may_still_be_in_use() -> None:
+def test_memory_released_since_the_last_report_may_still_be_in_use() -> None:
     mirror = cluster([{"cpu": 8000, "memory": 8 * GIB}])
     mirror.node_table.reserve(0, (("memory", GIB),), 2, 0)
     mirror.measure(mirror.node_table.ids[0], NodeLoad(memory_free=3 * GIB))
@@ -164,20 +164,20 @@ def test_idle_tasks_that_were_measured_keep_counting_a_little() -> None:
     assert chosen(mirror, job_spec(needs={"cpu": 100}), 1) == [1]
 
 
-def test_tasks_that_ask_for_nothing_are_dealt_round() -> None:
+def test_tasks_without_requests_are_spread_evenly() -> None:
     mirror = cluster([{"cpu": 1000, "memory": GIB}] * 3)
 
     assert chosen(mirror, job_spec(needs={}), 6) == [0, 1, 2, 0, 1, 2]
 
 
-def test_tasks_that_ask_for_nothing_are_bounded_too() -> None:
+def test_tasks_without_requests_are_bounded_too() -> None:
     mirror = cluster([{"cpu": 1000, "memory": GIB}])
     mirror.node_table.held[0] = NODE_TASKS_MAX - 2
 
     assert chosen(mirror, job_spec(needs={}), 5) == [0, 0]
 
 
-def test_memory_that_is_measured_as_used_is_not_given_away() -> None:
+def test_memory_measured_as_used_is_not_allocated() -> None:
     mirror = cluster([{"cpu": 8000, "memory": 8 * GIB}])
     mirror.measure(mirror.node_table.ids[0], NodeLoad(memory_free=3 * GIB))
 

@@ -1,4 +1,4 @@
-"""Work of higher priority takes the place of lesser work: the least of it, and only where that is allowed."""
+"""Preemption: a job of higher priority evicts the least work of lower priority, and only where permitted."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ HIGH = 50 + PREEMPT_MARGIN
 
 
 def full(*jobs: Any, nodes: int = 1, cpu: int = 4000) -> Rounds:
-    """Nodes on which these jobs run."""
+    """A cluster whose nodes run these jobs."""
     rounds = Rounds()
     for number in range(nodes):
         add_node(rounds.mirror, f"n{number}", {"cpu": cpu})
@@ -28,7 +28,7 @@ def full(*jobs: Any, nodes: int = 1, cpu: int = 4000) -> Rounds:
     rounds.go()
     for spec in jobs:
         for index, node in placements(rounds.mirror, spec.id).items():
-            rounds.said(node, int(spec.id), ReportedState.RUNNING, (index, 1))
+            rounds.report(node, int(spec.id), ReportedState.RUNNING, (index, 1))
     return rounds
 
 
@@ -42,13 +42,13 @@ def evicted(rounds: Rounds) -> list[tuple[str, int]]:
     ]
 
 
-def test_the_fewest_tasks_give_way_and_the_preemptor_starts_when_they_have_ended() -> None:
+def test_the_fewest_tasks_are_preempted_and_the_preemptor_starts_when_they_have_ended() -> None:
     rounds = full(job_spec(1, count=2), job_spec(2, needs={"cpu": 2000}))
     urgent = add_job(rounds.mirror, job_spec(3, priority=HIGH, needs={"cpu": 2000}))
 
     plan = rounds.go(10)
     before = placements(rounds.mirror, urgent)
-    rounds.said("n0", 2, ReportedState.STOPPED, (0, 1), ms=20)
+    rounds.report("n0", 2, ReportedState.STOPPED, (0, 1), ms=20)
     rounds.go(20)
 
     assert evicted(rounds) == [("2", 0)]
@@ -56,26 +56,26 @@ def test_the_fewest_tasks_give_way_and_the_preemptor_starts_when_they_have_ended
     assert (before, placements(rounds.mirror, urgent)) == ({}, {0: "n0"})
 
 
-def test_who_gave_way_waits_again_and_has_spent_no_retry() -> None:
+def test_a_preempted_task_is_pending_again_and_has_used_no_retry() -> None:
     rounds = full(job_spec(1, needs={"cpu": 4000}))
     add_job(rounds.mirror, job_spec(2, priority=HIGH, needs={"cpu": 4000}))
     rounds.go(10)
     phase = rounds.mirror.jobs[JobId("1")].phases[0][0]
-    rounds.said("n0", 1, ReportedState.STOPPED, (0, 1), ms=20)
+    rounds.report("n0", 1, ReportedState.STOPPED, (0, 1), ms=20)
     job = rounds.mirror.jobs[JobId("1")]
 
     assert (phase, job.phases[0][0]) == (Phase.STOPPING, Phase.PENDING)
     assert list(job.tasks[0].failures) == [0, 0]
 
 
-def test_the_node_is_told_to_stop_what_gives_way() -> None:
+def test_the_node_is_ordered_to_stop_preempted_tasks() -> None:
     rounds = full(job_spec(1, needs={"cpu": 4000}))
-    told = DispatchState([])
-    told.orders(rounds.mirror, rounds.mirror.node_table.ids[0])
+    dispatch = DispatchState([])
+    dispatch.orders(rounds.mirror, rounds.mirror.node_table.ids[0])
     add_job(rounds.mirror, job_spec(2, priority=HIGH))
     rounds.go(10)
 
-    orders = told.orders(rounds.mirror, rounds.mirror.node_table.ids[0])
+    orders = dispatch.orders(rounds.mirror, rounds.mirror.node_table.ids[0])
 
     assert [(one.job, [stop.index for stop in one.stop], one.start) for one in orders] == [("1", [0], [])]
 
@@ -89,7 +89,7 @@ def test_the_node_is_told_to_stop_what_gives_way() -> None:
         {"evict_at_most": 0},
     ],
 )
-def test_what_may_not_give_way_stays(spared: dict[str, Any]) -> None:
+def test_tasks_that_may_not_be_preempted_stay(spared: dict[str, Any]) -> None:
     rounds = full(job_spec(1, needs={"cpu": 4000}, **spared))
     add_job(rounds.mirror, job_spec(2, priority=HIGH))
     rounds.go(10)
@@ -97,7 +97,7 @@ def test_what_may_not_give_way_stays(spared: dict[str, Any]) -> None:
     assert evicted(rounds) == []
 
 
-def test_the_lowest_priority_gives_way_though_it_is_more_tasks() -> None:
+def test_the_lowest_priority_is_preempted_even_if_it_is_more_tasks() -> None:
     rounds = full(job_spec(1, priority=20, count=2), job_spec(2, priority=40, needs={"cpu": 2000}))
     add_job(rounds.mirror, job_spec(3, priority=HIGH, needs={"cpu": 2000}))
     rounds.go(10)
@@ -105,7 +105,7 @@ def test_the_lowest_priority_gives_way_though_it_is_more_tasks() -> None:
     assert evicted(rounds) == [("1", 0), ("1", 1)]
 
 
-def test_of_a_job_with_a_budget_only_so_many_give_way_at_once() -> None:
+def test_an_eviction_budget_limits_simultaneous_preemptions() -> None:
     rounds = full(job_spec(1, count=2, needs={"cpu": 4000}, evict_at_most=1), nodes=2)
     add_job(rounds.mirror, job_spec(2, count=2, priority=HIGH, needs={"cpu": 4000}))
     rounds.go(10)
@@ -115,7 +115,7 @@ def test_of_a_job_with_a_budget_only_so_many_give_way_at_once() -> None:
     assert len(first) == len(evicted(rounds)) == 1
 
 
-def test_a_gang_gives_way_as_a_whole_or_not_at_all() -> None:
+def test_a_gang_is_preempted_as_a_whole_or_not_at_all() -> None:
     rounds = full(job_spec(1, count=2, gang=True, needs={"cpu": 4000}), nodes=2)
     add_job(rounds.mirror, job_spec(2, priority=HIGH))
     rounds.go(10)
@@ -123,21 +123,21 @@ def test_a_gang_gives_way_as_a_whole_or_not_at_all() -> None:
     assert evicted(rounds) == [("1", 0), ("1", 1)]
 
 
-def test_room_that_others_are_leaving_is_given_to_nobody_else() -> None:
+def test_nominated_slots_are_given_to_no_other_job() -> None:
     rounds = full(job_spec(1, count=2, needs={"cpu": 2000}))
     urgent = add_job(rounds.mirror, job_spec(2, priority=HIGH, needs={"cpu": 4000}))
     rounds.go(10)
-    rounds.said("n0", 1, ReportedState.STOPPED, (0, 1), ms=20)
+    rounds.report("n0", 1, ReportedState.STOPPED, (0, 1), ms=20)
     small = add_job(rounds.mirror, job_spec(3))
     rounds.go(20)
     meanwhile = placements(rounds.mirror, small)
-    rounds.said("n0", 1, ReportedState.STOPPED, (1, 1), ms=30)
+    rounds.report("n0", 1, ReportedState.STOPPED, (1, 1), ms=30)
     rounds.go(30)
 
     assert (meanwhile, placements(rounds.mirror, urgent)) == ({}, {0: "n0"})
 
 
-def test_nobody_more_gives_way_while_room_is_being_left() -> None:
+def test_no_more_tasks_are_preempted_while_victims_are_stopping() -> None:
     rounds = full(job_spec(1, count=2, needs={"cpu": 4000}), nodes=2)
     add_job(rounds.mirror, job_spec(2, priority=HIGH))
     for ms in (10, 20, 30):
@@ -155,7 +155,7 @@ def test_nobody_more_gives_way_while_room_is_being_left() -> None:
     ],
     ids=["of one job", "of two jobs"],
 )
-def test_two_tasks_make_room_on_one_node_without_waiting_for_what_leaves_it_first(urgent: Any) -> None:
+def test_two_tasks_preempt_on_one_node_without_waiting_for_the_first_victims(urgent: Any) -> None:
     rounds = full(job_spec(1, count=2, needs={"cpu": 2000}))
     for spec in urgent:
         add_job(rounds.mirror, spec)
@@ -169,7 +169,7 @@ def test_two_tasks_make_room_on_one_node_without_waiting_for_what_leaves_it_firs
     assert rested.wake_at_ms == 10 + NOMINATED_MS
 
 
-def test_after_a_restart_room_that_is_being_left_is_waited_for() -> None:
+def test_after_a_restart_stopping_victims_are_waited_for() -> None:
     rounds = full(job_spec(1, count=2, needs={"cpu": 4000}), nodes=2)
     add_job(rounds.mirror, job_spec(2, priority=HIGH))
     rounds.go(10)
@@ -180,7 +180,7 @@ def test_after_a_restart_room_that_is_being_left_is_waited_for() -> None:
     assert len(evicted(fresh)) == 1
 
 
-def test_a_nomination_lapses_when_its_node_closes_and_others_give_way_instead() -> None:
+def test_a_nomination_lapses_when_its_node_closes_and_other_tasks_are_preempted() -> None:
     rounds = full(job_spec(1, count=2, needs={"cpu": 4000}), nodes=2)
     add_job(rounds.mirror, job_spec(2, priority=HIGH))
     rounds.go(10)
@@ -199,10 +199,10 @@ def test_a_nomination_lapses_with_time_and_the_next_try_makes_another() -> None:
     rounds.go(10 + NOMINATED_MS)
 
     assert first.wake_at_ms == 10 + NOMINATED_MS
-    assert len(evicted(rounds)) == 1  # what is leaving is enough, however long it takes
+    assert len(evicted(rounds)) == 1  # what victims are leaving is enough, however long it takes
 
 
-def test_nobody_gives_way_to_what_the_node_would_not_take() -> None:
+def test_no_task_is_preempted_on_a_node_that_refuses_the_job() -> None:
     rounds = full(job_spec(1, needs={"cpu": 4000}))
     add_job(rounds.mirror, job_spec(2, priority=HIGH, where=(where("region", "==", "eu"),)))
     add_job(rounds.mirror, job_spec(3, priority=HIGH, needs={"cpu": 8000}))

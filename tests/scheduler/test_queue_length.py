@@ -1,4 +1,4 @@
-"""The length of the queue is told when it comes to be, doubles, halves and ends; not at every change."""
+"""The length of the queue is reported when it builds up, doubles, halves and ends; not at every change."""
 
 from rota.engine.state.mirror import Mirror
 from rota.model.job import JobStatus
@@ -8,8 +8,8 @@ from rota.scheduler.queue_length import QueueLength
 from rota.testing.builders import at, job_spec
 
 
-def waiting(count: int) -> Mirror:
-    """A cluster without nodes, in which this many tasks wait."""
+def pending(count: int) -> Mirror:
+    """A cluster without nodes and with this many pending tasks."""
     mirror = Mirror()
     wait(mirror, 1, count)
     return mirror
@@ -22,45 +22,45 @@ def wait(mirror: Mirror, job: int, count: int) -> None:
             mirror.apply(record)
 
 
-def told(queue: QueueLength, mirror: Mirror) -> dict[str, int] | None:
+def reported(queue: QueueLength, mirror: Mirror) -> dict[str, int] | None:
     plan = queue.decide(mirror, "queue", at(0))
     assert plan.wake_at_ms == QUEUE_LENGTH_CHECK_MS
     assert len(plan.events) <= 1
     return plan.events[0].counts if plan.events else None
 
 
-def test_the_first_look_tells_even_of_an_empty_queue() -> None:
+def test_the_first_decision_reports_even_an_empty_queue() -> None:
     queue = QueueLength()
 
-    assert told(queue, waiting(0)) == {"jobs": 0, "tasks": 0}
+    assert reported(queue, pending(0)) == {"jobs": 0, "tasks": 0}
 
 
-def test_a_queue_is_told_again_only_when_it_has_doubled_or_is_gone() -> None:
-    queue, mirror = QueueLength(), waiting(4)
+def test_a_queue_is_reported_again_only_when_it_has_doubled_or_is_empty() -> None:
+    queue, mirror = QueueLength(), pending(4)
 
-    assert told(queue, mirror) == {"jobs": 1, "tasks": 4}
-    assert told(queue, mirror) is None
+    assert reported(queue, mirror) == {"jobs": 1, "tasks": 4}
+    assert reported(queue, mirror) is None
     wait(mirror, 2, 3)
-    assert told(queue, mirror) is None
+    assert reported(queue, mirror) is None
     wait(mirror, 3, 1)
-    assert told(queue, mirror) == {"jobs": 3, "tasks": 8}
+    assert reported(queue, mirror) == {"jobs": 3, "tasks": 8}
     for job in list(mirror.jobs):
         mirror.apply(JobStatus(job, JobState.CANCELED))
-    assert told(queue, mirror) == {"jobs": 0, "tasks": 0}
+    assert reported(queue, mirror) == {"jobs": 0, "tasks": 0}
 
 
-def test_a_store_that_is_short_of_space_is_told_later() -> None:
-    queue, mirror = QueueLength(), waiting(4)
+def test_no_queue_event_is_written_while_the_disk_is_low() -> None:
+    queue, mirror = QueueLength(), pending(4)
     mirror.disk_low = True
-    assert told(queue, mirror) is None
+    assert reported(queue, mirror) is None
 
     mirror.disk_low = False
 
-    assert told(queue, mirror) == {"jobs": 1, "tasks": 4}
+    assert reported(queue, mirror) == {"jobs": 1, "tasks": 4}
 
 
-def test_what_was_read_again_is_told_again() -> None:
+def test_the_queue_length_is_reported_again_after_a_reload() -> None:
     queue = QueueLength()
-    assert told(queue, waiting(4)) is not None
+    assert reported(queue, pending(4)) is not None
 
-    assert told(queue, waiting(4)) == {"jobs": 1, "tasks": 4}
+    assert reported(queue, pending(4)) == {"jobs": 1, "tasks": 4}

@@ -1,4 +1,4 @@
-"""One round: whose turn it is, what fits nowhere, limits, refusals and pauses."""
+"""One round: ranking, jobs that fit nowhere, limits, refusals and backoff."""
 
 from collections.abc import Callable
 
@@ -99,16 +99,16 @@ def test_a_round_twice_places_nothing_twice() -> None:
     assert rounds.mirror.jobs[job].attempts[0].number == bytes([1, 0, 0, 0] * 3)
 
 
-# ---- what fits nowhere
+# ---- jobs that fit nowhere
 
 
-def test_a_shape_that_fits_nowhere_is_not_looked_at_until_room_grows() -> None:
+def test_a_shape_that_fits_nowhere_is_not_tried_until_free_resources_grow() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a", ONE_CPU)
     add_job(rounds.mirror, job_spec(count=2))
     rounds.go()
     blocked = rounds.go()
-    rounds.said("a", 1, ReportedState.EXITED, (0, 1), exit_code=0)
+    rounds.report("a", 1, ReportedState.EXITED, (0, 1), exit_code=0)
     grown = rounds.go()
 
     assert blocked is NO_CHANGE
@@ -155,7 +155,7 @@ GROWTHS: dict[str, tuple[Callable[[Mirror], object], Callable[[Mirror], object]]
 
 
 @pytest.mark.parametrize(("close", "grow"), GROWTHS.values(), ids=GROWTHS)
-def test_what_fits_nowhere_is_placed_once(
+def test_a_job_that_fitted_nowhere_is_placed_once(
     close: Callable[[Mirror], object], grow: Callable[[Mirror], object]
 ) -> None:
     rounds = Rounds()
@@ -202,7 +202,7 @@ def test_no_more_tasks_are_under_way_than_parallel_allows() -> None:
     other = add_job(rounds.mirror, job_spec(2))
     rounds.go()
     first = placements(rounds.mirror, limited)
-    rounds.said("a", 1, ReportedState.EXITED, (0, 1), exit_code=0)
+    rounds.report("a", 1, ReportedState.EXITED, (0, 1), exit_code=0)
     rounds.go()
 
     assert (list(first), list(placements(rounds.mirror, limited))) == ([0, 1], [1, 2])
@@ -217,7 +217,7 @@ def refused_by_a() -> Rounds:
     add_node(rounds.mirror, "a", {"cpu": 4000})
     add_job(rounds.mirror, job_spec(1))
     rounds.go(ms=1000)
-    rounds.said("a", 1, ReportedState.REFUSED, (0, 1), ms=1000, reason="no such directory")
+    rounds.report("a", 1, ReportedState.REFUSED, (0, 1), ms=1000, reason="no such directory")
     return rounds
 
 
@@ -234,7 +234,7 @@ def test_a_refusal_excludes_that_node_for_that_shape_for_thirty_seconds() -> Non
     assert placements(rounds.mirror, other_shape) == {0: "a"}
 
 
-def test_a_refused_task_goes_to_the_next_node_at_once_as_the_same_try() -> None:
+def test_a_refused_task_goes_to_the_next_node_immediately_as_the_same_try() -> None:
     rounds = refused_by_a()
     add_node(rounds.mirror, "b", {"cpu": 1000})
     rounds.go(ms=1000)
@@ -256,7 +256,7 @@ def test_a_refusal_counts_no_longer_when_the_node_reports_a_change(change: dict[
     assert placements(rounds.mirror, JobId("1")) == {0: "a"}
 
 
-def test_a_job_submitted_later_is_spared_what_its_shape_was_refused() -> None:
+def test_a_later_job_of_the_same_shape_avoids_the_refusing_node() -> None:
     rounds = refused_by_a()
     again = add_job(rounds.mirror, job_spec(2))
     rounds.go(ms=2000)
@@ -264,7 +264,7 @@ def test_a_job_submitted_later_is_spared_what_its_shape_was_refused() -> None:
     assert placements(rounds.mirror, again) == {}
 
 
-def test_after_a_restart_a_refusal_is_not_laid_to_the_node_that_took_the_task() -> None:
+def test_after_a_restart_a_refusal_is_not_attributed_to_the_accepting_node() -> None:
     rounds = refused_by_a()
     add_node(rounds.mirror, "b", {"cpu": 1000})
     rounds.go(ms=1000)  # attempt 2 is offered to b
@@ -275,11 +275,11 @@ def test_after_a_restart_a_refusal_is_not_laid_to_the_node_that_took_the_task() 
     assert B not in again.refused_by(job.spec.refusal_key)
 
 
-# ---- pauses after a failure
+# ---- backoff after a failure
 
 
 def failing_array() -> Rounds:
-    """Two tasks run; both may be tried again."""
+    """Two running tasks with retries left."""
     rounds = Rounds()
     add_node(rounds.mirror, "a", {"cpu": 8000})
     add_job(rounds.mirror, job_spec(count=2, retries=5, retry=Retry(jitter_percent=0)))
@@ -287,9 +287,9 @@ def failing_array() -> Rounds:
     return rounds
 
 
-def test_a_task_that_failed_is_placed_again_when_its_pause_is_over() -> None:
+def test_a_failed_task_is_placed_again_after_its_backoff() -> None:
     rounds = failing_array()
-    rounds.said("a", 1, ReportedState.EXITED, (1, 1), ms=100, exit_code=3)
+    rounds.report("a", 1, ReportedState.EXITED, (1, 1), ms=100, exit_code=3)
     plan = rounds.go(ms=100)
     during = placements(rounds.mirror, JobId("1"))
     rounds.go(ms=100 + RETRY_BACKOFF_FIRST_MS)
@@ -298,10 +298,10 @@ def test_a_task_that_failed_is_placed_again_when_its_pause_is_over() -> None:
     assert (list(during), list(placements(rounds.mirror, JobId("1")))) == ([0], [0, 1])
 
 
-def test_a_round_that_ends_one_pause_looks_again_at_the_end_of_the_next() -> None:
+def test_a_round_after_one_backoff_wakes_at_the_end_of_the_next() -> None:
     rounds = failing_array()
-    rounds.said("a", 1, ReportedState.EXITED, (0, 1), ms=100, exit_code=3)
-    rounds.said("a", 1, ReportedState.EXITED, (1, 1), ms=600, exit_code=3)
+    rounds.report("a", 1, ReportedState.EXITED, (0, 1), ms=100, exit_code=3)
+    rounds.report("a", 1, ReportedState.EXITED, (1, 1), ms=600, exit_code=3)
     rounds.go(ms=600)
 
     placed = rounds.go(ms=100 + RETRY_BACKOFF_FIRST_MS)
@@ -310,16 +310,16 @@ def test_a_round_that_ends_one_pause_looks_again_at_the_end_of_the_next() -> Non
     assert rounds.go(ms=100 + RETRY_BACKOFF_FIRST_MS + 1).wake_at_ms == 600 + RETRY_BACKOFF_FIRST_MS
 
 
-def test_a_paused_task_does_not_hold_up_the_others_of_its_shape() -> None:
+def test_a_task_in_backoff_does_not_delay_others_of_its_shape() -> None:
     rounds = failing_array()
-    rounds.said("a", 1, ReportedState.EXITED, (0, 1), ms=100, exit_code=3)
+    rounds.report("a", 1, ReportedState.EXITED, (0, 1), ms=100, exit_code=3)
     other = add_job(rounds.mirror, job_spec(2))
     rounds.go(ms=100)
 
     assert placements(rounds.mirror, other) == {0: "a"}
 
 
-def test_a_thousand_equal_jobs_that_fit_nowhere_cost_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thousand_equal_jobs_that_fit_nowhere_cost_one_trial(monkeypatch: pytest.MonkeyPatch) -> None:
     rounds = Rounds()
     for number in range(1, 1001):
         add_job(rounds.mirror, job_spec(number))
@@ -336,10 +336,10 @@ def test_a_thousand_equal_jobs_that_fit_nowhere_cost_one_look(monkeypatch: pytes
     assert looks == ["1"]
 
 
-# ---- who does not want to wait
+# ---- jobs that must start now
 
 
-def test_a_job_that_does_not_want_to_wait_is_told_that_it_cannot_start_now() -> None:
+def test_a_job_that_must_start_now_is_rejected_with_the_reason() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a", ONE_CPU)
     job = add_job(rounds.mirror, job_spec(count=2, when_unschedulable=Unschedulable.REJECT))
@@ -350,7 +350,7 @@ def test_a_job_that_does_not_want_to_wait_is_told_that_it_cannot_start_now() -> 
     assert rounds.mirror.jobs[job].verdict is not None
 
 
-def test_a_job_that_does_not_want_to_wait_starts_where_all_of_it_fits() -> None:
+def test_a_job_that_must_start_now_starts_if_all_its_tasks_fit() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a", {"cpu": 2000})
     job = add_job(rounds.mirror, job_spec(count=2, when_unschedulable=Unschedulable.REJECT))
@@ -360,12 +360,12 @@ def test_a_job_that_does_not_want_to_wait_starts_where_all_of_it_fits() -> None:
     assert rounds.mirror.jobs[job].verdict is None
 
 
-def test_a_job_that_has_begun_waits_for_its_retries_like_any_other() -> None:
+def test_retries_of_a_started_job_wait_like_those_of_any_job() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a", {"cpu": 2000})
     job = add_job(rounds.mirror, job_spec(1, count=2, retries=3, when_unschedulable=Unschedulable.REJECT))
     rounds.go()
-    rounds.said("a", 1, ReportedState.EXITED, (0, 1), exit_code=1)
+    rounds.report("a", 1, ReportedState.EXITED, (0, 1), exit_code=1)
     other = add_job(rounds.mirror, job_spec(2))
     rounds.go(ms=1)
     rounds.go(ms=60_000)
@@ -374,10 +374,10 @@ def test_a_job_that_has_begun_waits_for_its_retries_like_any_other() -> None:
     assert rounds.mirror.jobs[job].verdict is None
 
 
-# ---- when everything was read again
+# ---- after a reload
 
 
-def test_what_fitted_nowhere_is_tried_again_in_a_new_mirror() -> None:
+def test_blocked_queues_are_tried_again_with_a_new_mirror() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a", ONE_CPU)
     add_job(rounds.mirror, job_spec(1, count=2, needs={"cpu": 2000}))

@@ -1,4 +1,4 @@
-"""How many more nodes are worth it is what trying out every number would say."""
+"""The estimated number of nodes equals the result of trying every number."""
 
 import pytest
 from hypothesis import given
@@ -45,14 +45,14 @@ def test_the_fewest_nodes_with_which_as_many_start_as_with_the_most(
     assert estimate_scale(mirror_with(*specs), WISH, 0, 8, at(0)) == growth
 
 
-def test_machines_on_their_way_are_counted_as_there() -> None:
+def test_machines_being_created_count_as_present() -> None:
     mirror = mirror_with(job_spec(1, count=9))
 
     assert estimate_scale(mirror, WISH, 2, 8, at(0)) == ScaleEstimate(1, 1, 1)
     assert estimate_scale(mirror, WISH, 3, 8, at(0)) == ScaleEstimate(0, 0, 0)
 
 
-def test_nodes_that_have_room_are_used_first() -> None:
+def test_existing_nodes_with_free_resources_are_used_first() -> None:
     mirror = mirror_with(job_spec(1, count=9))
     add_node(mirror, "a", {"cpu": 8000})
 
@@ -73,7 +73,7 @@ def test_a_quota_that_holds_a_job_back_asks_for_no_nodes() -> None:
     ),
     st.integers(0, 2),
 )
-def test_it_is_what_trying_every_number_would_say(jobs: list[tuple[int, int, bool]], coming: int) -> None:
+def test_the_estimate_equals_trying_every_number(jobs: list[tuple[int, int, bool]], coming: int) -> None:
     specs = [
         job_spec(n, count=count, needs={"cpu": cpu}, policy=Policy.PACK if pack else Policy.SPREAD)
         for n, (count, cpu, pack) in enumerate(jobs, 1)

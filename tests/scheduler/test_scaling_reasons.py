@@ -1,4 +1,4 @@
-"""In a cluster that makes its own nodes, only what it does not do by itself is advised."""
+"""An elastic cluster advises only what it does not do automatically."""
 
 from typing import Any
 
@@ -18,10 +18,10 @@ COMES, THERE, GOES = MachineState.CREATED, MachineState.JOINED, MachineState.DRA
 
 
 def elastic(*states: MachineState, nodes: int | None = None, **cluster: Any) -> Rounds:
-    """Of at most two machines of a core each."""
+    """A cluster of at most two machines with one core each."""
     rounds = Rounds()
-    wish = ClusterIntent("default", provider="p", capacity=ONE_CPU, max_nodes=2, nodes=nodes)
-    rounds.mirror.apply(wish)
+    intent = ClusterIntent("default", provider="p", capacity=ONE_CPU, max_nodes=2, nodes=nodes)
+    rounds.mirror.apply(intent)
     rounds.mirror.apply(ClusterRecord("default", **cluster))
     for number, state in enumerate(states):
         rounds.mirror.apply(Machine(f"m{number}", "default", state))
@@ -44,7 +44,7 @@ def changes(rounds: Rounds, job: int) -> tuple[str, ...]:
         (elastic(reason="machine m1 was given up: no quota left"), "rota node token"),
     ],
 )
-def test_what_finds_no_room_is_told_how_another_node_comes_unless_one_does_so_by_itself(
+def test_an_unplaced_job_gets_the_command_for_a_new_node_unless_one_is_added_automatically(
     rounds: Rounds, advice: str | None
 ) -> None:
     add_node(rounds.mirror, "a", ONE_CPU)
@@ -52,8 +52,8 @@ def test_what_finds_no_room_is_told_how_another_node_comes_unless_one_does_so_by
         add_job(rounds.mirror, spec)
     rounds.go()
 
-    told = () if advice is None else (f"would start on a new node with room for it ({advice})",)
-    assert changes(rounds, 2) == told
+    explanation = () if advice is None else (f"would start on a new node with room for it ({advice})",)
+    assert changes(rounds, 2) == explanation
     assert "rota cluster" not in " ".join(changes(rounds, 3)), "its machines are too small for that"
 
 
@@ -68,7 +68,7 @@ def test_what_finds_no_room_is_told_how_another_node_comes_unless_one_does_so_by
         ({"near": (AffinityTerm(Constraint("job", Op.EQUAL, ("db",)), weight=5),)}, True),
     ],
 )
-def test_a_new_node_is_advised_only_where_it_would_help(fields: dict[str, Any], helps: bool) -> None:
+def test_a_new_node_is_advised_only_if_it_would_help(fields: dict[str, Any], helps: bool) -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a", ONE_CPU)
     db = job_spec(1, name="db", needs=ONE_CPU, count=1)
@@ -79,15 +79,15 @@ def test_a_new_node_is_advised_only_where_it_would_help(fields: dict[str, Any], 
     assert any("rota node token" in change for change in changes(rounds, 2)) == helps
 
 
-def test_where_no_node_is_there_yet_nobody_has_to_join_one() -> None:
+def test_an_elastic_cluster_without_nodes_advises_no_join() -> None:
     rounds = elastic()
-    told = explain_job(rounds.mirror, add_job(rounds.mirror, job_spec(1)), at(0))
+    explanation = explain_job(rounds.mirror, add_job(rounds.mirror, job_spec(1)), at(0))
 
-    assert told.sentence == "waits: no node has joined; cluster default grows by itself"
-    assert told.changes == ()
+    assert explanation.sentence == "waits: no node has joined; cluster default grows by itself"
+    assert explanation.changes == ()
 
 
-def test_a_node_by_hand_has_to_join_the_cluster_that_it_is_for() -> None:
+def test_the_advised_join_command_names_the_cluster_of_the_job() -> None:
     rounds = Rounds()
     rounds.mirror.apply(ClusterRecord("build"))
     rounds.mirror.apply(JobCluster(add_job(rounds.mirror, job_spec(1)), "build"))

@@ -1,4 +1,4 @@
-"""Jobs that wait cost the others nothing: counted are lines that are tried, not seconds."""
+"""Pending jobs cost other jobs nothing; measured in trials of queues, not in seconds."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ class Crowd(Rounds):
         add_node(self.mirror, "a", {"cpu": 4000, "memory": 64 * GIB})
         add_job(self.mirror, job_spec(1, needs={"cpu": 2000}, kind=JobKind.SERVICE))
         self.go()
-        self.said("a", 1, ReportedState.RUNNING, (0, 1))
+        self.report("a", 1, ReportedState.RUNNING, (0, 1))
         self.number = 100_000
         self.ms = 10
 
@@ -38,21 +38,21 @@ class Crowd(Rounds):
         return self.cache.queue.trials
 
     def wait(self, **fields: Any) -> None:
-        """Many jobs for which there is no room."""
+        """Submit many jobs that fit nowhere."""
         for number in range(2, MANY + 2):
             own = {name: one(number) if callable(one) else one for name, one in fields.items()}
             add_job(self.mirror, job_spec(number, **({"needs": {"cpu": 3000}} | own)))
         self.go(self.ms)
 
     def run_short(self) -> int:
-        """One job comes, starts and ends, with a round after each step; how many lines were tried?"""
+        """Number of trials while one job is submitted, starts and ends, with a round after each step."""
         self.number, self.ms, before = self.number + 1, self.ms + 10, self.tries
         short = add_job(self.mirror, job_spec(self.number, needs=ONE_CPU))
         self.go(self.ms)
         assert placements(self.mirror, short) == {0: "a"}
-        self.said("a", self.number, ReportedState.RUNNING, (0, 1), ms=self.ms)
+        self.report("a", self.number, ReportedState.RUNNING, (0, 1), ms=self.ms)
         self.go(self.ms + 1)
-        self.said("a", self.number, ReportedState.EXITED, (0, 1), exit_code=0, ms=self.ms + 2)
+        self.report("a", self.number, ReportedState.EXITED, (0, 1), exit_code=0, ms=self.ms + 2)
         self.go(self.ms + 2)
         return self.tries - before
 
@@ -73,7 +73,7 @@ class Crowd(Rounds):
     ],
     ids=["alike", "directories", "amounts", "expectations", "users", "near", "spread"],
 )
-def test_a_short_job_costs_one_try_however_many_wait_for_room(fields: dict[str, Any]) -> None:
+def test_a_short_job_costs_one_trial_however_many_jobs_are_pending(fields: dict[str, Any]) -> None:
     crowd = Crowd()
     crowd.wait(**fields)
     crowd.run_short()
@@ -81,8 +81,8 @@ def test_a_short_job_costs_one_try_however_many_wait_for_room(fields: dict[str, 
     assert [crowd.run_short() for _ in range(3)] == [1, 1, 1]
 
 
-def test_gangs_of_one_size_that_fit_in_part_cost_one_try_when_room_grows() -> None:
-    """How many of a gang's tasks have room is not told by amounts: one of them speaks for all."""
+def test_gangs_of_one_size_that_fit_in_part_cost_one_trial_when_free_resources_grow() -> None:
+    """Amounts do not show how many tasks of a gang fit: one gang is tried for all of its size."""
     crowd = Crowd()
     crowd.wait(needs={"cpu": 1500}, gang=True, count=2)
     crowd.run_short()
@@ -90,7 +90,7 @@ def test_gangs_of_one_size_that_fit_in_part_cost_one_try_when_room_grows() -> No
     assert [crowd.run_short() for _ in range(3)] == [2, 2, 2]
 
 
-def test_a_gang_starts_when_nodes_that_were_too_small_one_after_the_other_have_room_at_once() -> None:
+def test_a_gang_starts_when_several_nodes_have_grown_in_turn() -> None:
     rounds = Rounds()
     nodes = ("a", "b")
     for name in nodes:
@@ -101,31 +101,31 @@ def test_a_gang_starts_when_nodes_that_were_too_small_one_after_the_other_have_r
     rounds.go()
     gang = add_job(rounds.mirror, job_spec(3, count=4, gang=True))
     rounds.go(10)
-    rounds.said("a", 1, ReportedState.EXITED, (0, 1), exit_code=0, ms=20)
+    rounds.report("a", 1, ReportedState.EXITED, (0, 1), exit_code=0, ms=20)
     rounds.go(20)
     add_job(rounds.mirror, job_spec(4, needs={"cpu": 2000}, where=where[0]))
     rounds.go(30)
-    rounds.said("b", 2, ReportedState.EXITED, (0, 1), exit_code=0, ms=40)
+    rounds.report("b", 2, ReportedState.EXITED, (0, 1), exit_code=0, ms=40)
     rounds.go(40)
-    rounds.said("a", 4, ReportedState.EXITED, (0, 1), exit_code=0, ms=50)
+    rounds.report("a", 4, ReportedState.EXITED, (0, 1), exit_code=0, ms=50)
     rounds.go(50)
 
     assert len(placements(rounds.mirror, gang)) == 4
 
 
-def test_jobs_of_many_directories_wait_in_one_line() -> None:
+def test_jobs_of_many_directories_share_one_queue() -> None:
     crowd = Crowd()
     crowd.wait(workdir=lambda number: f"/home/{number}")
 
     assert [len(turns) for _, turns in crowd.mirror.pending_queues()] == [MANY]
 
 
-def test_a_round_in_which_nothing_changed_tries_nothing_behind_a_promise() -> None:
-    """One large job waits for work with a known end, and very many small ones behind it."""
+def test_a_round_without_changes_tries_nothing_behind_a_reservation() -> None:
+    """One large job waits for tasks with a known end, with very many small jobs behind it."""
     crowd = Crowd()
     add_job(crowd.mirror, job_spec(99_999, needs={"cpu": 1000}, priority=90, expect_seconds=600.0))
     crowd.go()
-    crowd.said("a", 99_999, ReportedState.RUNNING, (0, 1), started_at_ms=at(0).wall_ms)
+    crowd.report("a", 99_999, ReportedState.RUNNING, (0, 1), started_at_ms=at(0).wall_ms)
     add_job(crowd.mirror, job_spec(99_998, needs={"cpu": 2000}, priority=80))
     crowd.wait(needs=lambda number: {"cpu": 1000, "memory": number << 20})
     held_back, before = len(crowd.mirror.jobs[JobId("5")].attempts), crowd.tries
@@ -137,14 +137,14 @@ def test_a_round_in_which_nothing_changed_tries_nothing_behind_a_promise() -> No
     assert crowd.tries == before
 
 
-def test_jobs_in_a_pause_are_in_no_line_until_it_is_over() -> None:
+def test_jobs_in_backoff_are_in_no_queue() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a", {"cpu": 1000 * MANY})
     for number in range(1, MANY + 1):
         add_job(rounds.mirror, job_spec(number, needs=ONE_CPU, retries=1, retry=Retry(delay_ms=60_000)))
     rounds.go()
     for number in range(1, MANY + 1):
-        rounds.said("a", number, ReportedState.EXITED, (0, 1), exit_code=1, ms=100)
+        rounds.report("a", number, ReportedState.EXITED, (0, 1), exit_code=1, ms=100)
     before = rounds.cache.queue.trials
     plan = rounds.go(100)
 
@@ -160,7 +160,7 @@ def test_a_refusal_concerns_its_directory_and_its_owner_alone() -> None:
     add_node(rounds.mirror, "a", {"cpu": 4000})
     bad = add_job(rounds.mirror, job_spec(1, workdir="/missing"))
     rounds.go()
-    rounds.said("a", 1, ReportedState.REFUSED, (0, 1), reason="there is no directory /missing")
+    rounds.report("a", 1, ReportedState.REFUSED, (0, 1), reason="there is no directory /missing")
     same = [add_job(rounds.mirror, job_spec(number, workdir="/missing")) for number in (2, 3)]
     others = [
         add_job(rounds.mirror, job_spec(4, workdir="/there")),
@@ -177,7 +177,7 @@ def test_a_refusal_concerns_its_directory_and_its_owner_alone() -> None:
     assert placements(rounds.mirror, bad) == {0: "a"}
 
 
-def test_who_is_near_to_a_job_that_starts_later_follows_it_though_no_room_grows() -> None:
+def test_a_job_near_another_starts_after_it_although_no_node_has_grown() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a", {"cpu": 4000})
     beside = AffinityTerm(Constraint("job", Op.EQUAL, ("job-2",)))
@@ -190,7 +190,7 @@ def test_who_is_near_to_a_job_that_starts_later_follows_it_though_no_room_grows(
     assert placements(rounds.mirror, follower) == {0: "a"}
 
 
-def test_a_system_job_without_room_on_its_node_holds_up_no_other_of_its_shape() -> None:
+def test_a_system_job_without_free_resources_delays_no_other_of_its_shape() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a", ONE_CPU)
     add_node(rounds.mirror, "b", ONE_CPU)
@@ -206,23 +206,23 @@ def test_a_system_job_without_room_on_its_node_holds_up_no_other_of_its_shape() 
     assert placements(rounds.mirror, plain) == {0: "c"}
 
 
-# ---- promises
+# ---- reservations
 
 
 def held_back_for(expect_seconds: float) -> Rounds:
-    """Job 1 runs for longer than expected, job 2 is the head of the queue, job 3 is behind it."""
+    """Job 1 runs for longer than expected, job 2 is the head of line, job 3 is behind it."""
     rounds = Rounds()
     add_node(rounds.mirror, "a", {"cpu": 4000})
     add_job(rounds.mirror, job_spec(1, needs={"cpu": 3000}, expect_seconds=expect_seconds))
     rounds.go()
-    rounds.said("a", 1, ReportedState.RUNNING, (0, 1), started_at_ms=at(0).wall_ms)
+    rounds.report("a", 1, ReportedState.RUNNING, (0, 1), started_at_ms=at(0).wall_ms)
     add_job(rounds.mirror, job_spec(2, needs={"cpu": 4000}))
     add_job(rounds.mirror, job_spec(3))
     rounds.go()
     return rounds
 
 
-def test_a_promise_that_is_not_kept_lapses_and_the_job_steps_back_for_a_while() -> None:
+def test_a_missed_reservation_lapses_and_its_job_backs_off() -> None:
     rounds = held_back_for(10.0)
     held_back = placements(rounds.mirror, JobId("3"))
     lapses_ms = 10_000 + RESERVATION_LATE_MS
@@ -235,7 +235,7 @@ def test_a_promise_that_is_not_kept_lapses_and_the_job_steps_back_for_a_while() 
     assert rounds.cache.backoff_until_ms(JobId("2")) == lapses_ms + RESERVATION_BACKOFF_MS
 
 
-def test_who_steps_back_is_not_said_to_hold_others_back() -> None:
+def test_a_job_in_reservation_backoff_is_no_reason_for_others() -> None:
     rounds = held_back_for(10.0)
     before = explain_job(rounds.mirror, JobId("3"), at(0), known=rounds.scheduler.queue_snapshot)
     rounds.mirror.now_ms = 10_000 + RESERVATION_LATE_MS
@@ -248,7 +248,7 @@ def test_who_steps_back_is_not_said_to_hold_others_back() -> None:
     assert "promised" not in [reason.kind for reason in after.reasons]
 
 
-def test_nothing_is_promised_to_a_gang_that_nodes_refuse() -> None:
+def test_nothing_is_reserved_for_a_gang_that_nodes_refuse() -> None:
     rounds = Rounds()
     for name in ("a", "b"):
         add_node(rounds.mirror, name, {"cpu": 2000})
@@ -256,7 +256,7 @@ def test_nothing_is_promised_to_a_gang_that_nodes_refuse() -> None:
     add_job(rounds.mirror, job_spec(1, workdir="/missing", **fields))
     rounds.go()
     for index, name in placements(rounds.mirror, JobId("1")).items():
-        rounds.said(name, 1, ReportedState.REFUSED, (index, 1), reason="there is no directory /missing")
+        rounds.report(name, 1, ReportedState.REFUSED, (index, 1), reason="there is no directory /missing")
     plain = add_job(rounds.mirror, job_spec(2))
     rounds.go(10)
 
@@ -266,7 +266,7 @@ def test_nothing_is_promised_to_a_gang_that_nodes_refuse() -> None:
 # ---- nodes, leases, neighbours
 
 
-def test_the_slot_of_a_deleted_node_is_used_again() -> None:
+def test_the_slot_of_a_deleted_node_is_reused() -> None:
     mirror = Mirror()
     for number in range(100):
         add_node(mirror, f"n{number}", {"cpu": 1000 + number})
@@ -278,7 +278,7 @@ def test_the_slot_of_a_deleted_node_is_used_again() -> None:
     assert mirror.node_table.free().tolist() == [[4000]]
 
 
-def test_a_slot_is_not_used_again_while_attempts_hold_room_there() -> None:
+def test_a_slot_is_not_reused_while_attempts_hold_resources_there() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a", ONE_CPU)
     add_job(rounds.mirror, job_spec(1))

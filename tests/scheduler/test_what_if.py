@@ -1,4 +1,4 @@
-"""A plan says what the next round would do, on a copy, perhaps with other nodes."""
+"""A what-if plan tells what the next round would do, on a copy, perhaps with other nodes."""
 
 from typing import Any
 
@@ -34,22 +34,22 @@ def plan(rounds: Rounds, spec: JobSpec, what_if: WhatIf | None = None) -> PlanRe
 
 @pytest.fixture
 def rounds() -> Rounds:
-    """One node of two cores, of which one is used."""
+    """One node with two cores, one of them used."""
     made = Rounds()
     add_node(made.mirror, "a", {"cpu": 2000, "memory": 8 * GIB})
     add_job(made.mirror, job_spec(1, expect_seconds=60.0, priority=10))
     made.go()
-    made.said("a", 1, ReportedState.RUNNING, (0, 1), started_at_ms=at(0).wall_ms)
+    made.report("a", 1, ReportedState.RUNNING, (0, 1), started_at_ms=at(0).wall_ms)
     return made
 
 
-def test_what_fits_would_start_now(rounds: Rounds) -> None:
+def test_a_job_that_fits_would_start_now(rounds: Rounds) -> None:
     assert plan(rounds, job_spec(9)) == PlanResult(
         PlanOutcome.NOW, "would start now on a", 1, (PlannedPlacement("a", 1),)
     )
 
 
-def test_of_an_array_some_would_start_and_the_rest_is_explained(rounds: Rounds) -> None:
+def test_a_partly_fitting_array_would_start_in_part_and_explains_the_others(rounds: Rounds) -> None:
     outlook = plan(rounds, job_spec(9, count=3, priority=10))
 
     assert (outlook.outcome, outlook.starts) == (PlanOutcome.NOW, 1)
@@ -60,7 +60,7 @@ def test_of_an_array_some_would_start_and_the_rest_is_explained(rounds: Rounds) 
     assert [reason.kind for reason in outlook.why.reasons] == ["cpu"]
 
 
-def test_what_does_not_fit_now_would_wait_and_says_until_when(rounds: Rounds) -> None:
+def test_a_job_that_does_not_fit_now_would_wait_and_says_until_when(rounds: Rounds) -> None:
     outlook = plan(rounds, job_spec(9, needs={"cpu": 2000}, priority=10))
 
     assert outlook.outcome is PlanOutcome.WAIT
@@ -69,7 +69,7 @@ def test_what_does_not_fit_now_would_wait_and_says_until_when(rounds: Rounds) ->
     assert (outlook.why.position, outlook.why.starts_at_ms) == (1, at(60_000).wall_ms)
 
 
-def test_what_fits_on_no_empty_node_would_never_start(rounds: Rounds) -> None:
+def test_a_job_that_fits_on_no_empty_node_would_never_start(rounds: Rounds) -> None:
     small = plan(rounds, job_spec(9, needs={"cpu": 3000}))
     elsewhere = plan(rounds, job_spec(9, where=(where("region", "==", "eu"),)))
     gang = plan(rounds, job_spec(9, count=3, gang=True))
@@ -80,20 +80,20 @@ def test_what_fits_on_no_empty_node_would_never_start(rounds: Rounds) -> None:
     assert small.sentence == ("would never start: 1 of 1 nodes has too little cpu in all: largest 2, asked 3")
 
 
-def test_what_asks_for_more_than_its_quota_would_never_start(rounds: Rounds) -> None:
+def test_a_job_larger_than_its_quota_would_never_start(rounds: Rounds) -> None:
     rounds.mirror.apply(NamespaceRecord("team", {"cpu": 500}))
 
     assert plan(rounds, job_spec(9, namespace="team")).outcome is PlanOutcome.NEVER
 
 
-def test_what_does_not_wait_would_be_rejected(rounds: Rounds) -> None:
+def test_a_job_that_must_start_now_would_be_rejected(rounds: Rounds) -> None:
     outlook = plan(rounds, job_spec(9, needs={"cpu": 2000}, when_unschedulable=Unschedulable.REJECT))
 
     assert outlook.outcome is PlanOutcome.NEVER
     assert outlook.sentence.startswith("would be rejected: 1 of 1 nodes has too little free cpu")
 
 
-def test_a_closed_node_is_a_reason_to_wait_not_for_ever(rounds: Rounds) -> None:
+def test_a_closed_node_makes_a_job_wait_but_not_for_ever(rounds: Rounds) -> None:
     rounds.mirror.apply(NodeIntent(NodeId("a"), Eligibility.CORDONED))
 
     assert plan(rounds, job_spec(9)).outcome is PlanOutcome.WAIT
@@ -103,7 +103,7 @@ def test_without_nodes_nothing_can_run() -> None:
     assert plan(Rounds(), job_spec(9)).sentence == "would never start: no node has joined"
 
 
-def test_what_has_to_give_way_is_told(rounds: Rounds) -> None:
+def test_planned_evictions_are_listed(rounds: Rounds) -> None:
     outlook = plan(rounds, job_spec(9, needs={"cpu": 2000}, priority=90))
 
     assert outlook.outcome is PlanOutcome.NOW
@@ -111,7 +111,7 @@ def test_what_has_to_give_way_is_told(rounds: Rounds) -> None:
     assert outlook.evicts == (PlannedEviction(job_spec(1).id, "default", ((0, 0),)),)
 
 
-def test_new_nodes_may_be_thought_of(rounds: Rounds) -> None:
+def test_hypothetical_nodes_can_be_added(rounds: Rounds) -> None:
     add_node(rounds.mirror, "new-1", {"cpu": 500})
     more = NewNode({"cpu": 8000}, {"region": "eu"}, count=2)
     wanted = job_spec(9, count=2, needs={"cpu": 8000}, where=(where("region", "==", "eu"),))
@@ -121,7 +121,7 @@ def test_new_nodes_may_be_thought_of(rounds: Rounds) -> None:
     assert outlook.places == (PlannedPlacement("new-2", 1, new=True), PlannedPlacement("new-3", 1, new=True))
 
 
-def test_who_waits_already_uses_new_nodes_first(rounds: Rounds) -> None:
+def test_jobs_already_pending_use_new_nodes_first(rounds: Rounds) -> None:
     add_job(rounds.mirror, job_spec(2, needs={"cpu": 8000}))
     rounds.go()
 
@@ -130,7 +130,7 @@ def test_who_waits_already_uses_new_nodes_first(rounds: Rounds) -> None:
     assert outlook.outcome is PlanOutcome.WAIT
 
 
-def test_nodes_may_be_thought_away(rounds: Rounds) -> None:
+def test_nodes_can_be_removed_hypothetically(rounds: Rounds) -> None:
     add_node(rounds.mirror, "b")
 
     assert plan(rounds, job_spec(9), WhatIf(without=(NodeId("b"),))).places == (PlannedPlacement("a", 1),)
@@ -155,9 +155,9 @@ def test_a_plan_says_what_the_next_round_does(
     assert bool(placed) <= (outlook.outcome is PlanOutcome.NOW)
 
 
-def test_with_scale_it_says_which_cluster_would_grow_for_it_and_by_how_much(rounds: Rounds) -> None:
-    wish = ClusterIntent("burst", provider="p", capacity={"cpu": 2000}, max_nodes=4)
-    for record in (ClusterRecord("burst"), wish, ClusterRecord("hand"), ClusterIntent("hand")):
+def test_with_scale_the_plan_names_the_cluster_that_would_grow_and_by_how_much(rounds: Rounds) -> None:
+    intent = ClusterIntent("burst", provider="p", capacity={"cpu": 2000}, max_nodes=4)
+    for record in (ClusterRecord("burst"), intent, ClusterRecord("hand"), ClusterIntent("hand")):
         rounds.mirror.apply(record)
     spec = job_spec(9, count=5, cluster="burst")
     full = job_spec(9, needs={"cpu": 2000}, priority=10)
@@ -169,7 +169,7 @@ def test_with_scale_it_says_which_cluster_would_grow_for_it_and_by_how_much(roun
     assert plan(rounds, job_spec(9, needs={"cpu": 8000}), WhatIf(scale=True)).grows is None
 
 
-def test_what_could_start_only_once_a_cluster_has_grown_waits_for_that() -> None:
+def test_a_job_that_needs_a_larger_cluster_would_wait_for_it() -> None:
     rounds = Rounds()
     for record in (
         ClusterRecord("default"),
@@ -184,5 +184,5 @@ def test_what_could_start_only_once_a_cluster_has_grown_waits_for_that() -> None
     )
     assert outlook.grows == PlannedScaling("default", 3, 0, 4, 5, 5)
     assert outlook.why is not None
-    assert outlook.why.changes == (), "nobody has to do anything"
+    assert outlook.why.changes == (), "no action is advised"
     assert plan(rounds, job_spec(9, needs={"cpu": 8000})).outcome is PlanOutcome.NEVER

@@ -1,4 +1,4 @@
-"""why(): every reason, counted over nodes, in words; and the smallest change that would start the job."""
+"""`rota why`: every reason as text, counted over nodes, and the smallest change that would start the job."""
 
 import time
 from typing import Any
@@ -41,14 +41,14 @@ def test_without_nodes_it_says_how_to_join_one() -> None:
     assert asked(rounds).changes == ("join a node (rota node token)",)
 
 
-def test_a_job_just_submitted_waits_for_its_first_look() -> None:
+def test_a_job_just_submitted_waits_for_its_first_decision() -> None:
     rounds = Rounds()
     rounds.mirror.apply(job_spec())
 
     assert asked(rounds) == Explanation(waits=True, sentence="waits: it was submitted just now")
 
 
-def test_nodes_too_small_for_ever_are_told_from_nodes_too_full_now() -> None:
+def test_nodes_that_are_too_small_are_distinguished_from_full_ones() -> None:
     rounds = Rounds()
     for node, memory in {"a": 16, "b": 16, "c": 40, "d": 48, "e": 64}.items():
         add_node(rounds.mirror, node, {"cpu": 8000, "memory": memory * GIB})
@@ -73,7 +73,7 @@ def test_nodes_too_small_for_ever_are_told_from_nodes_too_full_now() -> None:
     )
 
 
-def test_amounts_that_look_alike_are_told_exactly() -> None:
+def test_amounts_that_would_round_to_the_same_text_are_exact() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a", {"memory": 8 * GIB + 1})
     add_job(rounds.mirror, job_spec(needs={"memory": 8 * GIB + 2}))
@@ -93,7 +93,7 @@ def test_a_resource_that_no_node_has_is_named() -> None:
     assert asked(rounds).changes == ("would start on 2 nodes without licence",)
 
 
-def test_nodes_without_a_device_are_told_from_nodes_whose_devices_are_taken() -> None:
+def test_nodes_without_a_device_are_distinguished_from_nodes_whose_devices_are_used() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a", {"cpu": 8000, "gpu": 2000})
     add_node(rounds.mirror, "b", {"cpu": 8000})
@@ -136,7 +136,7 @@ def test_each_constraint_says_what_the_nodes_have_instead() -> None:
     assert answer.changes == ("would start on 2 nodes without disk exists",)
 
 
-def test_a_podman_that_nobody_may_use_is_told_from_none_at_all() -> None:
+def test_an_unusable_podman_is_distinguished_from_none() -> None:
     rounds = Rounds()
     for node, labels in {"a": {}, "b": {"podman": "rootless"}}.items():
         add_node(rounds.mirror, node, labels=labels)
@@ -147,7 +147,7 @@ def test_a_podman_that_nobody_may_use_is_told_from_none_at_all() -> None:
     ]
 
 
-def test_when_no_single_change_helps_the_cheapest_two_on_one_node_are_told() -> None:
+def test_when_no_single_change_helps_the_cheapest_two_on_one_node_are_advised() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a", {"cpu": 8000, "memory": 4 * GIB}, labels={"region": "us"})
     add_node(rounds.mirror, "b", {"cpu": 8000, "memory": 6 * GIB}, labels={"region": "us"})
@@ -156,7 +156,7 @@ def test_when_no_single_change_helps_the_cheapest_two_on_one_node_are_told() -> 
     assert asked(rounds).changes == ("would start on b without region == eu and with memory <= 6.0 GiB",)
 
 
-def test_nodes_that_are_not_there_are_named_with_their_state() -> None:
+def test_absent_nodes_are_named_with_their_state() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a", state=NodeState.SUSPECT)
     add_node(rounds.mirror, "b", state=NodeState.LOST)
@@ -174,7 +174,7 @@ def test_nodes_that_are_not_there_are_named_with_their_state() -> None:
     ]
 
 
-def test_a_closed_node_that_would_do_is_named_with_the_command_that_opens_it() -> None:
+def test_a_closed_node_that_would_fit_is_named_with_the_command_that_opens_it() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "n1", {"cpu": 500})
     add_node(rounds.mirror, "n2")
@@ -203,12 +203,12 @@ def test_a_node_counts_under_every_reason_that_applies_to_it() -> None:
     ]
 
 
-def test_a_refusal_is_told_in_the_words_of_the_node() -> None:
+def test_a_refusal_quotes_the_reason_of_the_node() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a")
     add_job(rounds.mirror, job_spec())
     rounds.go()
-    rounds.said("a", 1, ReportedState.REFUSED, (0, 1), reason="no such directory")
+    rounds.report("a", 1, ReportedState.REFUSED, (0, 1), reason="no such directory")
 
     assert asked(rounds).sentence == "waits: 1 of 1 nodes refused it lately: a (no such directory)"
     assert asked(rounds, ms=30_000).reasons == ()
@@ -248,38 +248,38 @@ def test_a_job_at_its_own_limit_says_so_and_blames_no_node() -> None:
     assert answer.changes == ("would start with parallel > 2",)
 
 
-def test_a_pause_after_a_failure_says_when_it_ends() -> None:
+def test_backoff_after_a_failure_says_when_it_ends() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a")
     add_job(rounds.mirror, job_spec(count=4, retries=3))
     rounds.go()
-    rounds.said("a", 1, ReportedState.EXITED, (3, 1), exit_code=1)
+    rounds.report("a", 1, ReportedState.EXITED, (3, 1), exit_code=1)
     one = asked(rounds, ms=1).sentence
-    rounds.said("a", 1, ReportedState.EXITED, (2, 1), ms=500, exit_code=1)
+    rounds.report("a", 1, ReportedState.EXITED, (2, 1), ms=500, exit_code=1)
 
     assert one == "1 of 4 tasks waits: task 3 is tried again in 1 s"
     assert asked(rounds, ms=500).sentence == (
-        "2 of 4 tasks wait: 2 tasks pause after a failure: task 3 is tried again in 1 s"
+        "2 of 4 tasks wait: 2 tasks back off after a failure: task 3 is tried again in 1 s"
     )
 
 
-def test_a_pause_comes_first_only_when_nothing_else_could_be_placed() -> None:
+def test_backoff_is_the_first_reason_only_when_no_other_task_could_be_placed() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a", {"cpu": 2000})
     add_job(rounds.mirror, job_spec(1, count=3, retries=3))
     add_job(rounds.mirror, job_spec(2, count=4, retries=3, priority=60))
     rounds.go()
-    rounds.said("a", 2, ReportedState.EXITED, (1, 1), exit_code=1, ran_us=10**6)
+    rounds.report("a", 2, ReportedState.EXITED, (1, 1), exit_code=1, ran_us=10**6)
     rounds.go(ms=1)
     some = asked(rounds, 2, ms=1)
-    rounds.said("a", 2, ReportedState.EXITED, (0, 1), (2, 1), ms=1, exit_code=0, ran_us=10**6)
+    rounds.report("a", 2, ReportedState.EXITED, (0, 1), (2, 1), ms=1, exit_code=0, ran_us=10**6)
     rounds.go(ms=1)
 
     assert [reason.kind for reason in some.reasons] == ["cpu", "pause"]
     assert [reason.kind for reason in asked(rounds, 2, ms=1).reasons] == ["pause", "cpu"]
 
 
-def test_the_place_in_the_queue_counts_all_jobs_before_it() -> None:
+def test_the_queue_position_counts_all_jobs_before_it() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a", {"cpu": 500})
     add_job(rounds.mirror, job_spec(1))
@@ -343,7 +343,7 @@ def test_each_rule_is_counted_over_nodes(rules: dict[str, Any], kind: str, text:
     assert text in texts(answer)
 
 
-def test_jobs_that_keep_others_away_are_told() -> None:
+def test_anti_affinity_of_other_jobs_is_a_reason() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a")
     add_job(rounds.mirror, job_spec(1, apart=(AffinityTerm(WEB),)))
@@ -355,7 +355,7 @@ def test_jobs_that_keep_others_away_are_told() -> None:
     )
 
 
-def test_a_spread_that_would_be_broken_is_told() -> None:
+def test_a_spread_that_would_be_violated_is_a_reason() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a", {"cpu": 9000}, labels={"region": "eu"})
     add_node(rounds.mirror, "b", {"cpu": 1000}, labels={"region": "us"})
@@ -369,7 +369,7 @@ def test_a_spread_that_would_be_broken_is_told() -> None:
     assert answer.changes[0] == "would start on a without spread region skew 1"
 
 
-def test_parts_of_devices_are_told_from_devices() -> None:
+def test_shares_of_devices_are_distinguished_from_whole_devices() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a", {"cpu": 8000, "gpu": 2000})
     add_job(rounds.mirror, job_spec(1, count=2, needs={"gpu": 600}))
@@ -382,7 +382,7 @@ def test_parts_of_devices_are_told_from_devices() -> None:
     assert asked(rounds, 2).changes == ("would start on a with gpu <= 0.4",)
 
 
-def test_a_quota_says_what_is_held_and_what_is_allowed() -> None:
+def test_a_quota_reason_names_usage_and_limit() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a", {"cpu": 64_000})
     rounds.mirror.apply(NamespaceRecord("team", {"cpu": 8000, "tasks": 100}))
@@ -396,29 +396,29 @@ def test_a_quota_says_what_is_held_and_what_is_allowed() -> None:
     assert answer.changes == ("would start with a larger quota (rota namespace set team cpu=10)",)
 
 
-def test_room_promised_to_the_head_of_the_queue_is_told_with_how_short_it_would_have_to_be() -> None:
+def test_a_reservation_is_a_reason_and_says_which_expected_time_would_fit() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a", {"cpu": 2000})
     add_job(rounds.mirror, job_spec(1, expect_seconds=60.0))
     rounds.go()
-    rounds.said("a", 1, ReportedState.RUNNING, (0, 1))
+    rounds.report("a", 1, ReportedState.RUNNING, (0, 1))
     add_job(rounds.mirror, job_spec(2, needs={"cpu": 2000}))
     add_job(rounds.mirror, job_spec(3, expect_seconds=600.0))
     rounds.go()
 
     answer = asked(rounds, 3)
 
-    assert answer.sentence == "waits: 1 of 1 nodes is promised to job 2, the head of the queue"
+    assert answer.sentence == "waits: 1 of 1 nodes is reserved for job 2, the head of the queue"
     assert answer.changes == ("would start on a with expect <= 60s",)
     assert answer.starts_at_ms is None
 
 
-def test_who_is_held_back_starts_when_the_head_of_the_queue_has_ended() -> None:
+def test_a_job_behind_a_reservation_is_expected_to_start_when_the_head_has_ended() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a", {"cpu": 2000})
     add_job(rounds.mirror, job_spec(1, expect_seconds=60.0))
     rounds.go()
-    rounds.said("a", 1, ReportedState.RUNNING, (0, 1), started_at_ms=at(0).wall_ms)
+    rounds.report("a", 1, ReportedState.RUNNING, (0, 1), started_at_ms=at(0).wall_ms)
     add_job(rounds.mirror, job_spec(2, needs={"cpu": 2000}, expect_seconds=60.0))
     add_job(rounds.mirror, job_spec(3))
     rounds.go()
@@ -427,7 +427,7 @@ def test_who_is_held_back_starts_when_the_head_of_the_queue_has_ended() -> None:
     assert asked(rounds, 3).starts_at_ms == at(120_000).wall_ms
 
 
-def test_without_backfill_nobody_passes_the_head_of_the_queue() -> None:
+def test_without_backfill_no_job_passes_the_head_of_line() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a", ONE_CPU)
     add_node(rounds.mirror, "b", ONE_CPU, labels={"region": "eu"})
@@ -439,10 +439,10 @@ def test_without_backfill_nobody_passes_the_head_of_the_queue() -> None:
     answer = explain_job(rounds.mirror, job, at(0), backfill=False)
 
     assert explain_job(rounds.mirror, job, at(0)).sentence == "waits: 1 of 2 nodes fits, its turn is next"
-    assert answer.sentence == "waits: 2 of 2 nodes are promised to job 2, the head of the queue"
+    assert answer.sentence == "waits: 2 of 2 nodes are reserved for job 2, the head of the queue"
 
 
-def test_of_another_namespace_the_head_of_the_queue_is_not_named() -> None:
+def test_the_head_of_line_of_another_namespace_is_not_named() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a", {"cpu": 2000})
     add_job(rounds.mirror, job_spec(1, expect_seconds=60.0, namespace="third"))
@@ -450,10 +450,10 @@ def test_of_another_namespace_the_head_of_the_queue_is_not_named() -> None:
     add_job(rounds.mirror, job_spec(2, needs={"cpu": 2000}, namespace="other"))
     add_job(rounds.mirror, job_spec(3))
 
-    assert asked(rounds, 3).sentence == "waits: 1 of 1 nodes is promised to the head of the queue"
+    assert asked(rounds, 3).sentence == "waits: 1 of 1 nodes is reserved for the head of the queue"
 
 
-def test_a_larger_quota_is_no_advice_for_a_gang_that_would_not_have_room_then() -> None:
+def test_no_larger_quota_is_advised_to_a_gang_that_would_not_fit() -> None:
     rounds = Rounds()
     rounds.mirror.apply(NamespaceRecord("team", quota={"tasks": 2}))
     add_node(rounds.mirror, "a", {"cpu": 2000})
@@ -465,7 +465,7 @@ def test_a_larger_quota_is_no_advice_for_a_gang_that_would_not_have_room_then() 
     assert answer.changes == ()
 
 
-def test_a_gang_says_how_many_have_room() -> None:
+def test_a_gang_says_how_many_of_its_tasks_fit() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a", {"cpu": 3000})
     add_job(rounds.mirror, job_spec(count=5, gang=True))
@@ -485,12 +485,12 @@ def test_a_deadline_that_cannot_be_met_comes_first() -> None:
     assert asked(rounds).sentence == "waits: it can no longer be over by its deadline"
 
 
-def test_work_that_gives_way_is_told() -> None:
+def test_preemption_in_progress_is_a_reason() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a", ONE_CPU)
     add_job(rounds.mirror, job_spec(1, priority=10))
     rounds.go()
-    rounds.said("a", 1, ReportedState.RUNNING, (0, 1))
+    rounds.report("a", 1, ReportedState.RUNNING, (0, 1))
     add_job(rounds.mirror, job_spec(2, priority=90))
     rounds.go()
 
@@ -510,19 +510,19 @@ def test_the_nodes_that_lack_least_are_named_with_what_they_lack() -> None:
     )
 
 
-def test_the_start_is_expected_when_what_runs_and_what_waits_before_it_has_ended() -> None:
+def test_the_start_is_estimated_from_running_tasks_and_earlier_jobs() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a", ONE_CPU)
     for number in (1, 2, 3):
         add_job(rounds.mirror, job_spec(number, expect_seconds=60.0))
     rounds.go()
-    rounds.said("a", 1, ReportedState.RUNNING, (0, 1), started_at_ms=at(0).wall_ms)
+    rounds.report("a", 1, ReportedState.RUNNING, (0, 1), started_at_ms=at(0).wall_ms)
 
     assert asked(rounds, 2, ms=1000).starts_at_ms == at(60_000).wall_ms
     assert asked(rounds, 3, ms=1000).starts_at_ms == at(120_000).wall_ms
 
 
-def test_without_expected_run_times_nobody_knows_the_start() -> None:
+def test_without_expected_run_times_there_is_no_start_estimate() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a", ONE_CPU)
     add_job(rounds.mirror, job_spec(1))
@@ -532,7 +532,7 @@ def test_without_expected_run_times_nobody_knows_the_start() -> None:
     assert asked(rounds, 2).starts_at_ms is None
 
 
-def test_who_holds_less_of_its_share_has_its_turn_first() -> None:
+def test_the_owner_with_the_smaller_share_ranks_first() -> None:
     rounds = Rounds()
     add_node(rounds.mirror, "a", {"cpu": 4000})
     add_job(rounds.mirror, job_spec(1, needs={"cpu": 3000}, namespace="large"))
@@ -543,7 +543,7 @@ def test_who_holds_less_of_its_share_has_its_turn_first() -> None:
     assert [asked(rounds, job).position for job in (2, 3)] == [2, 1]
 
 
-def test_a_filter_of_ones_own_is_named() -> None:
+def test_a_filter_plugin_is_named_as_a_reason() -> None:
     class Odd:
         name = "odd"
 
@@ -569,7 +569,7 @@ def test_a_running_job_says_where() -> None:
     add_job(rounds.mirror, job_spec())
     rounds.go()
     offered = asked(rounds)
-    rounds.said("a", 1, ReportedState.RUNNING, (0, 1))
+    rounds.report("a", 1, ReportedState.RUNNING, (0, 1))
 
     assert offered == Explanation(waits=False, sentence="is offered to a")
     assert asked(rounds) == Explanation(waits=False, sentence="runs on a")
@@ -581,9 +581,9 @@ def test_a_running_array_says_how_many_run_where() -> None:
     add_node(rounds.mirror, "b", {"cpu": 2000})
     add_job(rounds.mirror, job_spec(count=4))
     rounds.go()
-    rounds.said("a", 1, ReportedState.EXITED, (0, 1), exit_code=0)
-    rounds.said("a", 1, ReportedState.RUNNING, (2, 1))
-    rounds.said("b", 1, ReportedState.RUNNING, (1, 1))
+    rounds.report("a", 1, ReportedState.EXITED, (0, 1), exit_code=0)
+    rounds.report("a", 1, ReportedState.RUNNING, (2, 1))
+    rounds.report("b", 1, ReportedState.RUNNING, (1, 1))
 
     assert asked(rounds).sentence == "1 of 4 tasks have ended; 1 task is offered to b; 2 tasks run on a, b"
 

@@ -1,4 +1,4 @@
-"""why() and the scheduler never disagree: what is said to fit is placed, and advice taken helps."""
+"""`rota why` and the scheduler agree: reported nodes do fit, and following the advice starts the job."""
 
 import re
 from typing import Any
@@ -88,7 +88,7 @@ QUOTAS = st.sampled_from([{}, {}, {"cpu": 3000}, {"tasks": 2}, {"memory": 4000 *
 
 @given(st.lists(NODES, max_size=6), st.lists(WISHES, max_size=4), WISHES, QUOTAS)
 @settings(max_examples=100, deadline=None)
-def test_a_node_is_said_to_fit_exactly_when_a_round_places_the_task(
+def test_a_node_is_reported_to_fit_exactly_when_a_round_places_the_task(
     nodes: list[dict[str, Any]], others: list[dict[str, Any]], wishes: dict[str, Any], quota: dict[str, int]
 ) -> None:
     rounds = cluster(nodes, others, quota)
@@ -112,7 +112,7 @@ def test_advice_taken_to_the_letter_starts_the_job(
     spec = job_spec(99, **wishes)
     answer = explain_job(rounds.mirror, add_job(rounds.mirror, spec), at(0))
     promised = any(reason.kind == "promised" for reason in answer.reasons)
-    assume(answer.position == 1 or promised)  # else a job before it may take what was opened
+    assume(answer.position == 1 or promised)  # else an earlier job may use what was opened
 
     for change in answer.changes:
         if "new node" not in change:
@@ -122,7 +122,7 @@ def test_advice_taken_to_the_letter_starts_the_job(
 
 @given(st.lists(NODES, max_size=5), st.integers(1, 12), st.sampled_from([None, 1, 3, 20]))
 @settings(deadline=None)
-def test_after_a_round_every_task_that_still_waits_has_a_reason(
+def test_every_task_pending_after_a_round_has_a_reason(
     nodes: list[dict[str, Any]], count: int, parallel: int | None
 ) -> None:
     rounds = cluster(nodes, [], {})
@@ -136,7 +136,7 @@ def test_after_a_round_every_task_that_still_waits_has_a_reason(
 
 @given(st.lists(NODES, min_size=1, max_size=4), st.lists(WISHES, min_size=1, max_size=8))
 @settings(deadline=None)
-def test_the_place_in_the_queue_is_the_turn_in_which_the_round_comes_to_it(
+def test_the_queue_position_equals_the_order_in_which_a_round_tries_jobs(
     nodes: list[dict[str, Any]], others: list[dict[str, Any]]
 ) -> None:
     mirror = cluster(nodes, others, {}).mirror
@@ -152,7 +152,7 @@ def test_the_place_in_the_queue_is_the_turn_in_which_the_round_comes_to_it(
 
 
 def cluster(nodes: list[dict[str, Any]], others: list[dict[str, Any]], quota: dict[str, int]) -> Rounds:
-    """Nodes as drawn, and other jobs that already took what room they could get; every second one runs."""
+    """The drawn nodes, and other jobs that were placed before as far as they fit; every second one runs."""
     rounds = Rounds()
     mirror = rounds.mirror
     for number, drawn in enumerate(nodes):
@@ -170,7 +170,7 @@ def cluster(nodes: list[dict[str, Any]], others: list[dict[str, Any]], quota: di
     rounds.go()
     for number in range(1, len(others) + 1, 2):
         for index, name in placements(mirror, JobId(str(number))).items():
-            rounds.said(name, number, ReportedState.RUNNING, (index, 1))
+            rounds.report(name, number, ReportedState.RUNNING, (index, 1))
     rounds.go()
     return rounds
 
@@ -181,7 +181,7 @@ def place(rounds: Rounds, job: JobId) -> dict[int, str]:
 
 
 def follow(mirror: Mirror, spec: JobSpec, change: str) -> JobSpec:
-    """Do what the sentence says, reading nothing but the sentence."""
+    """Apply the advice using nothing but its text."""
     operate(mirror, change)
     fields: dict[str, Any] = {"needs": asking_less(spec.needs, change)}
     if brief := re.search(r"with expect <= (\w+)", change):
@@ -198,11 +198,11 @@ def follow(mirror: Mirror, spec: JobSpec, change: str) -> JobSpec:
 
 
 def operate(mirror: Mirror, change: str) -> None:
-    """What an operator is told to do."""
+    """Apply the advice to an operator."""
     if opened := re.search(r"\(rota node open (\w+)\)", change):
-        wish = mirror.nodes[NodeId(opened[1])].intent
-        assert wish is not None
-        mirror.apply(msgspec.structs.replace(wish, eligibility=Eligibility.OPEN))
+        intent = mirror.nodes[NodeId(opened[1])].intent
+        assert intent is not None
+        mirror.apply(msgspec.structs.replace(intent, eligibility=Eligibility.OPEN))
     if larger := re.search(r"\(rota namespace set (\w+) (.*)\)", change):
         more = dict(one.split("=") for one in larger[2].split())
         quota = mirror.namespaces[larger[1]].quota | {name: read(name, said) for name, said in more.items()}

@@ -44,7 +44,7 @@ def client(three: LocalCluster) -> Iterator[Cluster]:
 
 @pytest.fixture
 def dev(tmp_path: Path) -> Iterator[Dev]:
-    """Not started yet."""
+    """A dev cluster that is not started yet."""
     with contextlib.closing(Dev(tmp_path)) as made:
         yield made
 

@@ -25,11 +25,11 @@ class Outside:
         self._channel.close()
 
     def call(self, method: str, request: Any) -> Any:
-        """The answer, or the stream of them."""
+        """The response of a call, or its stream of responses."""
         return getattr(self._stub, method)(request, metadata=self._said, timeout=SECONDS, wait_for_ready=True)
 
     def refusal(self, method: str, request: Any) -> tuple[grpc.StatusCode, str]:
-        """How a call is refused."""
+        """The status with which a call is refused."""
         try:
             self.call(method, request)
         except grpc.RpcError as error:

@@ -1,4 +1,4 @@
-"""One `rota dev`, started as a user would; what it tells goes into a file."""
+"""One `rota dev`, started as a user would; its output goes into a file."""
 
 import os
 import subprocess
@@ -18,13 +18,13 @@ START_SECONDS = STOP_SECONDS = 120
 
 @dataclass
 class Dev:
-    """Everything of it, its work too, is in one directory."""
+    """A dev cluster whose files, those of its tasks included, are in one directory."""
 
     directory: Path
     process: subprocess.Popen[bytes] | None = None
 
     def start(self, *given: str) -> None:
-        """Returns when it is ready."""
+        """Start it and wait until it is ready."""
         place = ("--port", "0", "--data-dir", str(self.directory / "data"))
         with self._diary.open("wb") as diary:
             self.process = subprocess.Popen(
@@ -35,8 +35,8 @@ class Dev:
     def _is_ready(self) -> bool:
         assert self.process is not None
         if self.process.poll() is not None:
-            raise ChildProcessError(f"it ended: {self.told()}")
-        return "next: rota run" in self.told()
+            raise ChildProcessError(f"it ended: {self.output()}")
+        return "next: rota run" in self.output()
 
     def rota(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -49,7 +49,7 @@ class Dev:
         )
 
     def begin(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """A command line that goes on; what it prints is in a pipe."""
+        """Start a command that keeps running, with its output in a pipe."""
         return subprocess.Popen(
             [*LINE, *arguments],
             env=self._environment,
@@ -61,7 +61,7 @@ class Dev:
         context = tomllib.loads((self.directory / "contexts" / "local.toml").read_text())
         return connect(context["addr"], token=Path(context["token_file"]).read_text().strip())
 
-    def told(self) -> str:
+    def output(self) -> str:
         return self._diary.read_text()
 
     def end(self, signum: int) -> int:
@@ -70,11 +70,11 @@ class Dev:
         return self.process.wait(STOP_SECONDS)
 
     def left(self) -> list[int]:
-        """Of the cluster and of the work."""
+        """The processes of the cluster and of its tasks."""
         return with_argument(f"{self.directory}/")
 
     def close(self) -> None:
-        """Whatever still runs in it is ended."""
+        """End every process that still runs in it."""
         kill_all(self.left)
         if self.process is not None:
             self.process.wait()

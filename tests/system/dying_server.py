@@ -17,7 +17,7 @@ ORDER = Path(os.environ["ROTA_CONFIG"]).parent / "die-at"
 
 
 def at(point: str, batch: Batch | None = None) -> None:
-    """Only in a commit that carries something: an empty one proves nothing."""
+    """Die at this point, but only in a commit that writes something."""
     if batch is not None and not batch.puts:
         return
     if ORDER.exists() and ORDER.read_text() == point:
@@ -26,14 +26,14 @@ def at(point: str, batch: Batch | None = None) -> None:
 
 
 class DyingStore(SqliteStore):
-    """The real one, watched at each step of a commit."""
+    """The real store, which may die at each step of a commit."""
 
     _busy = False
 
     def _commit(self, batch: Batch) -> int:
         at("before", batch)
         self._busy = bool(batch.puts)
-        self._db.set_trace_callback(self._traced)  # told of a statement before it is carried out
+        self._db.set_trace_callback(self._traced)  # called before a statement is executed
         try:
             revision = super()._commit(batch)
         finally:

@@ -1,4 +1,4 @@
-"""A worker as somebody else would write it: from jobscheduler.proto alone, without a line of Rota.
+"""A worker as a third party would write it: from jobscheduler.proto only, without any code of Rota.
 
 python foreign_worker.py SCHEDULER [name=value ...]: manners are `deaf` (answers no call), `slow` (so many
 seconds before a start is answered), `silent` (does not register), `mute` (has no StreamJob), `argument` (runs
@@ -93,8 +93,8 @@ class Mute(Worker):
 
 
 def main() -> None:
-    scheduler, *said = sys.argv[1:]
-    manners = dict(word.partition("=")[::2] for word in said)
+    scheduler, *options = sys.argv[1:]
+    manners = dict(word.partition("=")[::2] for word in options)
     server = grpc.server(futures.ThreadPoolExecutor(32))
     worker = Mute(manners) if "mute" in manners else Worker(manners)
     pb_grpc.add_WorkerServicer_to_server(worker, server)

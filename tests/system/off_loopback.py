@@ -69,7 +69,7 @@ def plain_text(url: str) -> str:
 
 
 def over_tls(url: str) -> str:
-    """The head of an answer."""
+    """The head of a response."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with (

@@ -1,4 +1,4 @@
-"""Inside a network of its own: HTTPS off loopback through several lives of its certificate."""
+"""Inside a network of its own: HTTPS off loopback through several renewals of its certificate."""
 
 import os
 import re

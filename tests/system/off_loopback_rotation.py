@@ -1,6 +1,6 @@
-"""Inside a network of its own: the CA of a cluster that speaks TLS is rotated, and then replaced at once.
+"""Inside a network of its own: the CA of a cluster with TLS is rotated, and then replaced.
 
-A client and a task know the CA of before alone. Prints what each of them saw.
+A client and a task know only the old CA. Prints what each of them saw.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""`rota` whose certificates live for seconds: SERVER_LIFE and NODE_LIFE in the environment, in seconds."""
+"""`rota` with short-lived certificates: SERVER_LIFE and NODE_LIFE in the environment, in seconds."""
 
 import os
 from datetime import timedelta

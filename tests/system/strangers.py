@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 MIB = 1 << 20
 _CLOSED_SECONDS = 60.0
-_SEND_SECONDS = 1.0  # a peer that takes nothing for so long does not read
+_SEND_SECONDS = 1.0  # a peer that accepts nothing for this long does not read
 _READ_BYTES = 65536
 
 
@@ -17,12 +17,12 @@ def dial(address: str, source: str = "127.0.0.1") -> socket.socket:
 
 
 @contextlib.contextmanager
-def dialled(address: str, count: int, said: bytes = b"") -> Iterator[list[socket.socket]]:
+def dialled(address: str, count: int, data: bytes = b"") -> Iterator[list[socket.socket]]:
     """`count` connections, each of which has sent `said`."""
     with contextlib.ExitStack() as opened:
         peers = [opened.enter_context(dial(address)) for _ in range(count)]
         for peer in peers:
-            peer.sendall(said)
+            peer.sendall(data)
         yield peers
 
 
@@ -39,7 +39,7 @@ def pour(peer: socket.socket, first: bytes, endless: Callable[[int], bytes], off
 
 
 def wait_until_closed(peers: list[socket.socket]) -> None:
-    """Returns when the server has closed every one of these connections."""
+    """Wait until the server has closed all of these connections."""
     with selectors.DefaultSelector() as selector:
         for peer in peers:
             peer.setblocking(False)

@@ -1,4 +1,4 @@
-"""An agent that is killed, upgraded or told to leave: what happens to the work under its keeper."""
+"""An agent that is killed, upgraded or asked to leave: what happens to the work under its keeper."""
 
 import os
 import signal
@@ -20,16 +20,16 @@ KEEP_WORK = {"ROTA_KEEP_WORK": "true"}
 
 @pytest.fixture
 def wide(tmp_path: Path) -> Iterator[LocalCluster]:
-    """One node with room for every task at once."""
+    """One node with resources for all tasks at once."""
     with LocalCluster(tmp_path, nodes=1, cpu=TASKS) as running:
         yield running
 
 
-def test_a_killed_agent_finds_its_work_again(
+def test_a_restarted_agent_finds_its_work_again(
     wide: LocalCluster, witness: Witness, gate: Gate, tmp_path: Path
 ) -> None:
     away = Gate(tmp_path / "away")
-    # Even tasks end while the agent is away, one after the other; odd ones go on until it is back.
+    # Even tasks end while the agent is down, one after the other; odd ones run until it is back.
     wait = f"if [ $((ROTA_INDEX % 2)) = 0 ]; then {away.wait}; sleep 0.$ROTA_INDEX; else {gate.wait}; fi"
     script = witness.script(f"{wait}; echo $ROTA_INDEX >> {tmp_path}/ended; exit $((ROTA_INDEX % 5))")
     job = wide.submit(*script, count=TASKS)
@@ -54,9 +54,7 @@ def test_a_killed_agent_finds_its_work_again(
     assert times_ended(wide, job) == dict.fromkeys(range(TASKS), 1)
 
 
-def test_whoever_follows_a_log_hears_the_rest_of_it_from_the_next_agent(
-    wide: LocalCluster, gate: Gate, tmp_path: Path
-) -> None:
+def test_a_followed_log_continues_from_the_next_agent(wide: LocalCluster, gate: Gate, tmp_path: Path) -> None:
     more = Gate(tmp_path / "more")
     job = wide.submit("sh", "-c", f"echo one; {more.wait}; echo two; {gate.wait}; echo three")
     following = wide.start_rota("logs", "-f", job)
@@ -73,7 +71,7 @@ def test_whoever_follows_a_log_hears_the_rest_of_it_from_the_next_agent(
     assert (following.returncode, out) == (0, b"three\n"), err
 
 
-def test_an_upgraded_agent_takes_up_its_work(tmp_path: Path, witness: Witness, gate: Gate) -> None:
+def test_an_upgraded_agent_takes_over_its_work(tmp_path: Path, witness: Witness, gate: Gate) -> None:
     with LocalCluster(tmp_path / "c", nodes=1, cpu=TASKS, settings=KEEP_WORK) as cluster:
         job = cluster.submit(*witness.script(gate.wait), count=10)
         until(lambda: cluster.count(job, "running") == 10, "all tasks run")
@@ -112,7 +110,7 @@ def test_by_default_sigterm_makes_the_node_leave_and_its_tasks_run_once_elsewher
     assert not [event for event in events if event["state"] == "refused"], "nothing is offered to who leaves"
 
 
-def test_a_task_that_takes_its_time_to_stop_is_not_run_elsewhere_meanwhile(
+def test_a_task_that_stops_slowly_is_not_run_elsewhere_meanwhile(
     cluster: LocalCluster, witness: Witness, gate: Gate, tmp_path: Path
 ) -> None:
     """Also when its grace is longer than the time after which a silent node is lost."""
@@ -150,7 +148,7 @@ def test_an_agent_that_leaves_gives_its_work_to_others(
     assert witness.starts() == {index: 2 if index in moved else 1 for index in range(6)}
 
 
-def test_an_agent_leaves_also_when_nobody_is_there_to_be_told(wide: LocalCluster) -> None:
+def test_an_agent_leaves_also_without_a_reachable_server(wide: LocalCluster) -> None:
     wide.kill_server()
     until(lambda: "not connected" in wide.agent_log(1), "the agent has noticed")
 
@@ -175,13 +173,13 @@ def test_the_work_of_a_killed_keeper_is_run_again(wide: LocalCluster, witness: W
 
 
 def times_ended(cluster: LocalCluster, job: str) -> Counter[int]:
-    """How often the end of each task was told."""
+    """How often the end of each task was reported."""
     events = cluster.call("GET", f"/v1/events?job={job}&kind=task.ended&limit=1000").body["events"]
     ranges = [(first, last) for event in events for first, last in event["indices"]]
     return Counter(index for first, last in ranges for index in range(first, last + 1))
 
 
-def test_with_a_drain_time_sigterm_lets_the_work_end_and_takes_nothing_new(
+def test_with_a_drain_time_sigterm_lets_tasks_end_and_takes_no_new_ones(
     tmp_path: Path, witness: Witness, gate: Gate
 ) -> None:
     with LocalCluster(tmp_path / "c", nodes=2, settings={"ROTA_DRAIN": "10m"}) as cluster:
@@ -199,7 +197,7 @@ def test_with_a_drain_time_sigterm_lets_the_work_end_and_takes_nothing_new(
         assert witness.starts() == {0: 1}
 
 
-def test_a_second_sigterm_does_not_wait_for_the_work(tmp_path: Path, witness: Witness, gate: Gate) -> None:
+def test_a_second_sigterm_does_not_wait_for_tasks(tmp_path: Path, witness: Witness, gate: Gate) -> None:
     with LocalCluster(tmp_path / "c", nodes=2, settings={"ROTA_DRAIN": "10m"}) as cluster:
         job = cluster.submit(*witness.script(gate.wait), grace=0.1, retries=0)
         until(lambda: cluster.count(job, "running") == 1, "it runs")

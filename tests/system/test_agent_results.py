@@ -1,4 +1,4 @@
-"""With `results = "agent"` the node's agent reports what came of a task, by REST and with its certificate."""
+"""With `results = "agent"` the node's agent reports the results of tasks, over HTTP with its certificate."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -30,9 +30,11 @@ def client(shared: LocalCluster) -> Iterator[Cluster]:
 
 
 def kinds(cluster: LocalCluster, job: str) -> list[str]:
-    """Of the events of a task's life, in order."""
+    """The kinds of a task's events, in order."""
     events = cluster.call("GET", f"/v1/events?job={job}").body["events"]
-    return [one["kind"] for one in events if one["kind"] in ("task.started", "task.reported", "task.ended")]
+    return [
+        event["kind"] for event in events if event["kind"] in ("task.started", "task.reported", "task.ended")
+    ]
 
 
 def test_exit_code_outputs_and_the_file_are_reported_before_the_end(
@@ -102,7 +104,7 @@ def _task(cluster: LocalCluster, job: str) -> Any:
     return lambda index: cluster.call("GET", f"/v1/jobs/{job}/tasks/{index}").body
 
 
-def test_what_ends_while_server_and_agent_are_away_is_reported_once(
+def test_a_task_that_ends_without_server_and_agent_is_reported_once(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     witness, gate, done = Witness(tmp_path / "started"), Gate(tmp_path / "gate"), tmp_path / "done"
@@ -119,7 +121,7 @@ def test_what_ends_while_server_and_agent_are_away_is_reported_once(
 
     for job in jobs:
         attempts = cluster.call("GET", f"/v1/jobs/{job}/tasks/0").body["attempts"]
-        assert [one["result"]["results"] for one in attempts] == [REPORTED]
+        assert [attempt["result"]["results"] for attempt in attempts] == [REPORTED]
         assert kinds(cluster, job)[-2:] == ["task.reported", "task.ended"]
         assert kinds(cluster, job).count("task.reported") == 1
     assert len(witness.seen()) == 2
@@ -132,8 +134,8 @@ def test_operators_and_the_tasks_node_may_report_and_no_others(three: LocalClust
     path, body = result_path(job, 0, 1), b'{"results": {"loss": 0.5}}'
     own, other = (identity_of(three, number) for number in (1, 2))
 
-    def post(said: bytes, value: str) -> int:
-        return three.call("POST", path, said, authorization=value).status
+    def post(content: bytes, value: str) -> int:
+        return three.call("POST", path, content, authorization=value).status
 
     submitter, operator = (token(three, role) for role in ("submitter", "operator"))
     assert post(body, submitter) == 403

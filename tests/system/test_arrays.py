@@ -1,4 +1,4 @@
-"""Large arrays: every task has its result, and a queue costs next to nothing."""
+"""Large arrays: every task has its result, and queued tasks cost next to nothing."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ def test_submitting_an_array_is_one_commit(empty: LocalCluster) -> None:
     assert empty.call("GET", "/v1/server").body["revision"] == before + 1
 
 
-def test_a_million_queued_tasks_are_small_quick_and_survive_a_restart(empty: LocalCluster) -> None:
+def test_a_million_queued_tasks_are_small_fast_and_survive_a_restart(empty: LocalCluster) -> None:
     empty.call("POST", "/v1/jobs", {"command": ["true"], "count": 1})
     bytes_before = processes.resident_bytes(empty.server_pid)
     seconds_before = busy_with_listing(empty)

@@ -1,4 +1,4 @@
-"""What the audit log of a server holds: a bounded number of refusals, and who read what is another's."""
+"""The audit log of a server: a bounded number of refusals, and who read the data of others."""
 
 import contextlib
 import json
@@ -48,7 +48,7 @@ def be_refused(cluster: LocalCluster, times: int) -> None:
             assert response.status in (401, 429)
 
 
-def test_refusals_without_number_are_few_lines(one: LocalCluster) -> None:
+def test_countless_refusals_are_a_few_lines(one: LocalCluster) -> None:
     before = audit_file(one).stat().st_size
     be_refused(one, REFUSED)  # by now the server holds what it needs for any number of requests
     memory = resident_bytes(one.server_pid)
@@ -60,7 +60,7 @@ def test_refusals_without_number_are_few_lines(one: LocalCluster) -> None:
     assert one.call("GET", "/v1/server").status == 200
 
 
-def test_backups_and_what_others_left_are_written_down_when_they_are_read(one: LocalCluster) -> None:
+def test_reading_backups_and_outputs_of_others_is_audited(one: LocalCluster) -> None:
     made = one.call("POST", "/v1/tokens", {"name": "mona", "role": "viewer", "namespaces": ["*"]})
     mona = f"Bearer {made.body['token']}"
     job = one.submit("true")
@@ -79,7 +79,7 @@ def test_backups_and_what_others_left_are_written_down_when_they_are_read(one: L
     assert [action for _, action, _ in lines].count("back_up") == 1
 
 
-def test_a_node_that_calls_what_is_for_servers_is_written_down(one: LocalCluster) -> None:
+def test_a_node_that_calls_a_method_for_servers_is_audited(one: LocalCluster) -> None:
     identity = load_identity(one.node_directory(1))
     assert identity is not None
     credentials = grpc.ssl_channel_credentials(identity.ca_pem, identity.key_pem, identity.cert_pem)
@@ -98,8 +98,8 @@ def test_a_node_that_calls_what_is_for_servers_is_written_down(one: LocalCluster
 
 
 @needs("etcd")
-def test_the_leader_writes_down_the_address_of_a_standbys_caller(tmp_path: Path) -> None:
-    """It believes the standby, and no header that a caller writes itself."""
+def test_the_leader_audits_the_address_of_a_standbys_caller(tmp_path: Path) -> None:
+    """The leader trusts the standby, and no header that a caller writes itself."""
     with (
         LocalEtcd(tmp_path / "etcd") as etcd,
         ElectedCluster(tmp_path / "cluster", etcd, servers=2, nodes=0) as cluster,
@@ -129,8 +129,8 @@ def test_the_leader_writes_down_the_address_of_a_standbys_caller(tmp_path: Path)
     assert found == {("127.0.0.2", "201"), ("127.0.0.3", "401 unauthenticated"), ("127.0.0.4", "201")}
 
 
-def test_what_is_refused_at_a_watchers_port_is_in_the_leaders_log(tmp_path: Path) -> None:
-    """With the address of the caller, and counted: an agent calls again and again."""
+def test_a_refusal_at_a_watchers_port_is_in_the_leaders_audit_log(tmp_path: Path) -> None:
+    """The entry has the address of the caller and a count, as a refused agent retries."""
     with LocalCluster(tmp_path, nodes=1) as cluster:
         address = cluster.start_watcher(1)
         identity = load_identity(cluster.node_directory(1))
@@ -156,7 +156,7 @@ def refused_with(connect: Any, hello: bytes) -> str:
 
     def words() -> Iterator[bytes]:
         yield hello
-        is_over.wait()  # the stream stays open: an agent that hangs up is not refused
+        is_over.wait()  # the stream stays open: an agent that disconnects is not refused
 
     with pytest.raises(grpc.RpcError) as refused:
         list(connect(words()))

@@ -1,4 +1,4 @@
-"""Backups under load, and the way back: what is promised of work that ran meanwhile."""
+"""Backups under load and their restore: what is guaranteed for work that ran meanwhile."""
 
 import threading
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.system.witness_file import Gate, Witness
 pytestmark = pytest.mark.system
 
 
-def test_a_backup_under_load_is_of_one_moment(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_a_backup_under_load_is_consistent(cluster: LocalCluster, tmp_path: Path) -> None:
     stopping = threading.Event()
     acknowledged: list[str] = []
 
@@ -49,7 +49,7 @@ def test_a_backup_under_load_is_of_one_moment(cluster: LocalCluster, tmp_path: P
     assert [cluster.call("GET", f"/v1/jobs/{job}").status for job in known] == [200] * len(known)
 
 
-def test_nodes_follow_a_restored_server_only_when_told_so(
+def test_nodes_follow_a_restored_server_only_after_it_was_accepted(
     cluster: LocalCluster, witness: Witness, gate: Gate
 ) -> None:
     runs = cluster.submit(*witness.script(gate.wait), name="runs")
@@ -81,7 +81,7 @@ def test_nodes_follow_a_restored_server_only_when_told_so(
     assert cluster.rota("store", "accept").code == 1
 
 
-def test_a_copied_directory_is_not_obeyed_by_nodes_that_saw_a_higher_epoch(
+def test_nodes_refuse_a_copied_directory_with_a_lower_epoch(
     cluster: LocalCluster, witness: Witness, gate: Gate, tmp_path: Path
 ) -> None:
     job = cluster.submit(*witness.script(gate.wait))
@@ -112,7 +112,7 @@ def test_a_copied_directory_is_not_obeyed_by_nodes_that_saw_a_higher_epoch(
     assert witness.starts() == {0: 1}
 
 
-def test_a_store_is_moved_and_everything_goes_on(cluster: LocalCluster, gate: Gate, witness: Witness) -> None:
+def test_a_migrated_store_continues_everything(cluster: LocalCluster, gate: Gate, witness: Witness) -> None:
     job = cluster.submit(*witness.script(gate.wait))
     until(lambda: cluster.count(job, "running") == 1, "it runs")
     busy = cluster.rota("store", "migrate", "server", "moved")

@@ -1,4 +1,4 @@
-"""From a server's own disk to etcd and back, while the work goes on; and a backup of what is on etcd."""
+"""Migration from a server's own disk to etcd and back while work continues; a backup of a store on etcd."""
 
 import signal
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Bad input: an error with code, field and hint, the documented exit code, and a server that goes on."""
+"""Bad input: an error with code, field and hint, the documented exit code, and a server that continues."""
 
 from typing import Any
 
@@ -52,7 +52,7 @@ def test_a_bad_field_is_named_with_what_would_be_accepted(
 @pytest.mark.parametrize(
     "body", [b"{", b"[]", b"null", b'{"command": ["\xff\xfe"]}', b"[" * 100_000, b"\0" * 100]
 )
-def test_a_body_that_is_no_json_object_is_told_so(shared: LocalCluster, body: bytes) -> None:
+def test_a_body_that_is_not_a_json_object_is_refused(shared: LocalCluster, body: bytes) -> None:
     answer = shared.call("POST", "/v1/jobs", body)
 
     assert (answer.status, answer.body["code"]) == (400, "bad_request")
@@ -80,14 +80,14 @@ def test_a_spec_of_ten_megabytes_is_too_large(shared: LocalCluster) -> None:
         ("GET", "/v1/nothing"),
     ],
 )
-def test_what_is_unknown_is_404(shared: LocalCluster, method: str, path: str) -> None:
+def test_an_unknown_resource_is_404(shared: LocalCluster, method: str, path: str) -> None:
     answer = shared.call(method, path, {} if method == "POST" else None)
 
     assert (answer.status, answer.body["code"]) == (404, "not_found")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "expected"),
     [
         (["run"], 2, "there is no command"),
         (["run", "--", ""], 2, "command"),
@@ -109,19 +109,19 @@ def test_what_is_unknown_is_404(shared: LocalCluster, method: str, path: str) ->
         (["lst"], 2, "'ls'"),
     ],
 )
-def test_the_command_line_says_what_is_wrong(
-    shared: LocalCluster, arguments: list[str | bytes], code: int, said: str
+def test_the_command_line_explains_bad_input(
+    shared: LocalCluster, arguments: list[str | bytes], code: int, expected: str
 ) -> None:
     ran = shared.rota(*arguments)
 
     assert (ran.code, ran.out) == (code, ""), ran.err
     assert ran.err.startswith("error: ")
-    assert said in ran.err
+    assert expected in ran.err
     assert "Traceback" not in ran.err
 
 
 @pytest.mark.parametrize("toml", ["command = [1, 2]", "command = ['true']\ncpus = 3", "no toml ["])
-def test_a_bad_job_file_is_told_so(shared: LocalCluster, toml: str) -> None:
+def test_a_bad_job_file_is_explained(shared: LocalCluster, toml: str) -> None:
     (shared.directory / "bad.toml").write_text(toml)
 
     ran = shared.rota("run", "--file", "bad.toml")

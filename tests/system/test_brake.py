@@ -1,4 +1,4 @@
-"""Many nodes fall silent at once: their work is replaced slowly or not at all, and goes on later."""
+"""Many nodes fall silent at once: their tasks are replaced slowly or not at all, and continue later."""
 
 import signal
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ PATIENCE_SECONDS = 180  # twenty agents on few cores
 
 @pytest.fixture
 def twenty(tmp_path: Path) -> Iterator[LocalCluster]:
-    """With room for the work of a neighbour each."""
+    """Nodes that could each run the tasks of a neighbour, too."""
     settings = {"ROTA_LOST_SECONDS": str(LOST_SECONDS)}
     with LocalCluster(tmp_path, nodes=NODES, cpu=2, settings=settings) as running:
         yield running
@@ -30,7 +30,7 @@ def brake(cluster: LocalCluster) -> str:
 
 
 def levels(cluster: LocalCluster) -> list[str]:
-    """All that were told, oldest first."""
+    """The levels of all brake events, oldest first."""
     events = cluster.call("GET", "/v1/events?kind=cluster.brake&limit=1000").body["events"]
     return [event["state"] for event in events]
 
@@ -52,7 +52,7 @@ def signalled(cluster: LocalCluster, count: int, signum: signal.Signals) -> None
         cluster.signal_agent(number, signum)
 
 
-def test_half_of_them_are_waited_for_and_of_a_third_few_are_given_up(
+def test_half_of_the_nodes_are_waited_for_and_of_a_third_a_few_are_declared_lost(
     twenty: LocalCluster, witness: Witness, gate: Gate
 ) -> None:
     job = twenty.submit(*witness.script(gate.wait), count=NODES, spread="node")
@@ -90,13 +90,13 @@ def test_half_of_them_are_waited_for_and_of_a_third_few_are_given_up(
     gate.open()
     assert twenty.rota("wait", job).code == 0
     assert len(witness.seen()) == NODES + len(lost)
-    told = levels(twenty)
-    first = told.index("off")
-    assert "stopped" in told[:first]
-    assert set(told[first:]) == {"slowed", "off"}
+    seen_levels = levels(twenty)
+    first = seen_levels.index("off")
+    assert "stopped" in seen_levels[:first]
+    assert set(seen_levels[first:]) == {"slowed", "off"}
 
 
-def test_an_operator_who_knows_that_they_are_gone_says_so(
+def test_an_operator_confirms_that_silent_nodes_are_lost(
     tmp_path: Path, witness: Witness, gate: Gate
 ) -> None:
     settings = {"ROTA_LOST_SECONDS": str(LOST_SECONDS)}
@@ -104,7 +104,7 @@ def test_an_operator_who_knows_that_they_are_gone_says_so(
         job = five.submit(*witness.script(gate.wait), count=5, spread="node", retries=0)
         until(lambda: five.count(job, "running") == 5, "all tasks run")
         witness.wait_for(5)
-        assert five.rota("node", "brake").out == "off: nodes that are lost are replaced at once\n"
+        assert five.rota("node", "brake").out == "off: lost nodes are replaced immediately\n"
         refused = five.rota("node", "brake", "--release")
         assert (refused.code, "none of these nodes is silent" in refused.err) == (1, True)
         for number in (1, 2, 3):
@@ -113,9 +113,9 @@ def test_an_operator_who_knows_that_they_are_gone_says_so(
             five.kill_node(number)
         until(lambda: brake(five) == "stopped", "the brake is on")
 
-        said = five.rota("node", "brake", "--release")
+        released = five.rota("node", "brake", "--release")
 
-        assert "confirmed as lost: node-1, node-2, node-3" in said.err
+        assert "confirmed as lost: node-1, node-2, node-3" in released.err
         until(lambda: len(witness.seen()) == 8, "what they ran runs elsewhere")
         until(lambda: brake(five) == "off", "the brake is off")
         gate.open()

@@ -1,4 +1,4 @@
-"""The CA is rotated while work runs: no node is dropped, and nothing of the old CA counts afterwards."""
+"""The CA is rotated while work runs: no node is dropped, and the old CA is not trusted afterwards."""
 
 import json
 import sys
@@ -57,7 +57,9 @@ def identity_of(cluster: LocalCluster, number: int) -> NodeIdentity:
 
 def all_renewed(cluster: LocalCluster) -> bool:
     found = rotation(cluster)
-    return not found["dependents"] and all(identity_of(cluster, one).is_current for one in cluster.numbers)
+    return not found["dependents"] and all(
+        identity_of(cluster, number).is_current for number in cluster.numbers
+    )
 
 
 def ready(cluster: LocalCluster) -> list[str]:
@@ -71,7 +73,7 @@ def kinds(cluster: LocalCluster) -> set[str]:
 
 @contextmanager
 def agent_stub(cluster: LocalCluster, identity: NodeIdentity) -> Iterator[agent_pb2_grpc.AgentStub]:
-    """As the agent calls, without the agent; with the certificate alone."""
+    """A client that calls as the agent does, with its certificate."""
     credentials = grpc.ssl_channel_credentials(identity.ca_pem, identity.key_pem, identity.cert_pem)
     options = [("grpc.ssl_target_name_override", dial.SERVER_NAME), ("grpc.use_local_subchannel_pool", 1)]
     with grpc.secure_channel(cluster.agent, credentials, options) as channel:
@@ -99,11 +101,11 @@ def test_a_rotation_disturbs_no_node_and_no_attempt(patient: LocalCluster, tmp_p
     begun = started(patient)
     until(lambda: all_renewed(patient), "all nodes have certificates of the new CA")
     assert begun["phase"] == "overlap"
-    assert [one["signs"] for one in begun["authorities"]] == [True, False]
+    assert [authority["signs"] for authority in begun["authorities"]] == [True, False]
     assert renewal(patient, old).certificate, "the old one is good for the overlap"
     finished = patient.call("POST", f"{ROTATION}/finish", {})
     assert finished.status == 200, finished.body
-    assert [one["fingerprint"] for one in finished.body["retired"]] == [old_server["fingerprint"]]
+    assert [authority["fingerprint"] for authority in finished.body["retired"]] == [old_server["fingerprint"]]
     gate.open()
     for job in (reporting, working):
         assert patient.rota("wait", job).code == 0, "by the token that it was given before the rotation"
@@ -118,7 +120,7 @@ def test_a_rotation_disturbs_no_node_and_no_attempt(patient: LocalCluster, tmp_p
     assert patient.rota("run", "--quiet", "--", "echo", "well").out == "well\n"
 
 
-def test_no_rotation_begins_while_one_is_under_way_and_none_ends_that_has_not_begun(
+def test_a_rotation_is_refused_during_another_and_cannot_finish_before_it_starts(
     shared: LocalCluster,
 ) -> None:
     early = shared.call("POST", f"{ROTATION}/finish", {})
@@ -152,7 +154,7 @@ def test_an_end_is_refused_while_a_node_depends_on_the_old_ca_and_forced(patient
     assert patient.node(1)["state"] == patient.node(2)["state"] == "ready"
 
 
-def test_a_node_that_was_away_comes_back_within_the_overlap_and_renews(patient: LocalCluster) -> None:
+def test_a_node_that_was_offline_returns_within_the_overlap_and_renews(patient: LocalCluster) -> None:
     patient.kill_agent(2)
     node = patient.node(2)["id"]
     started(patient)
@@ -177,7 +179,7 @@ def test_an_overlap_that_is_over_ends_when_all_that_are_connected_have_renewed(t
         assert identity_of(cluster, 1).is_current
 
 
-def test_a_leaked_key_ends_all_trust_at_once(tmp_path: Path) -> None:
+def test_replacing_a_leaked_key_ends_all_trust_immediately(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, nodes=1, settings=QUICK) as cluster:
         old, spent = identity_of(cluster, 1), cluster.join_line()
         ended = cluster.rota("ca", "rotate", "--now")
@@ -191,9 +193,7 @@ def test_a_leaked_key_ends_all_trust_at_once(tmp_path: Path) -> None:
         until(lambda: len(ready(cluster)) == 1, "it is ready")
         cluster.kill_agent(1)
         cluster.start_agent(1, ROTA_JOIN=spent)
-        until(
-            lambda: "this node stays what it is" in cluster.agent_log(1), "a line that is spent does no harm"
-        )
+        until(lambda: "keeping the identity" in cluster.agent_log(1), "a line that is spent does no harm")
         until(lambda: len(ready(cluster)) == 1, "it is ready again")
 
         assert (ended.code, "join again" in ended.err) == (0, True)
@@ -201,7 +201,7 @@ def test_a_leaked_key_ends_all_trust_at_once(tmp_path: Path) -> None:
         assert rotation(cluster)["phase"] == "stable"
 
 
-def test_a_join_line_of_before_the_rotation_is_good_for_the_overlap(
+def test_a_join_line_made_before_the_rotation_is_valid_in_the_overlap(
     patient: LocalCluster, tmp_path: Path
 ) -> None:
     line = patient.join_line()
@@ -216,10 +216,10 @@ def test_a_join_line_of_before_the_rotation_is_good_for_the_overlap(
     assert len(identity_of(patient, 4).bundle.roots) == 2
 
 
-def test_an_agent_of_before_rotation_stays_on_the_old_ca_and_holds_back_the_end(
+def test_an_agent_without_rotation_support_stays_on_the_old_ca_and_delays_the_end(
     patient: LocalCluster,
 ) -> None:
-    """It does not say that it follows: a certificate of a CA that it does not know would lock it out."""
+    """It does not set `follows`: a certificate of a CA that it does not know would lock it out."""
     old = identity_of(patient, 1)
     started(patient)
 
@@ -230,7 +230,7 @@ def test_an_agent_of_before_rotation_stays_on_the_old_ca_and_holds_back_the_end(
 
 
 @pytest.mark.parametrize("store", ["sqlite", "memory"])
-def test_a_server_that_is_killed_in_a_rotation_goes_on_with_it(tmp_path: Path, store: str) -> None:
+def test_a_server_killed_in_a_rotation_continues_it(tmp_path: Path, store: str) -> None:
     settings = {**PATIENT, "ROTA_STORE": store}
     gate, witness = Gate(tmp_path / "gate"), Witness(tmp_path / "witness")
     with LocalCluster(tmp_path / "cluster", nodes=2, settings=settings) as cluster:
@@ -268,7 +268,7 @@ def test_a_backup_holds_both_authorities(patient: LocalCluster, tmp_path: Path) 
     assert ring["current"]["certificate"] == (restored / "ca" / "ca.pem").read_text()
 
 
-def test_watchers_follow_a_rotation_and_their_nodes_are_not_in_doubt(tmp_path: Path) -> None:
+def test_watchers_follow_a_rotation_and_their_nodes_stay_ready(tmp_path: Path) -> None:
     gate, witness = Gate(tmp_path / "gate"), Witness(tmp_path / "witness")
     with LocalCluster(tmp_path / "cluster", nodes=0, settings=PATIENT) as cluster:
         address = cluster.start_watcher(1)

@@ -1,4 +1,4 @@
-"""Cancel ends the whole tree, whatever it did to get away."""
+"""Cancel ends the whole process tree, however it tries to escape."""
 
 import sys
 from secrets import token_hex
@@ -28,7 +28,7 @@ FORGETS = TREE.format(
 
 
 @pytest.mark.parametrize(("tree", "size", "seconds"), [(SLEEPS, 2, 0), (FORGETS, 3, 60)])
-def test_nothing_of_a_canceled_tree_is_left(
+def test_no_process_of_a_canceled_tree_is_left(
     shared: LocalCluster, tree: str, size: int, seconds: float
 ) -> None:
     """Not even of one that cleared the environment by which it is known; that may take a moment."""
@@ -43,7 +43,7 @@ def test_nothing_of_a_canceled_tree_is_left(
     assert shared.call("GET", f"/v1/jobs/{job}").body["state"] == "canceled"
 
 
-def test_what_a_task_leaves_behind_ends_with_it(shared: LocalCluster) -> None:
+def test_processes_left_by_a_task_end_with_it(shared: LocalCluster) -> None:
     witness = f"left-{token_hex(8)}"
     script = f"setsid sh -c 'sleep 600; : {witness}' > /dev/null 2>&1 & exit 0"
 
@@ -52,7 +52,7 @@ def test_what_a_task_leaves_behind_ends_with_it(shared: LocalCluster) -> None:
     until(lambda: not with_argument(witness), "nothing is left")
 
 
-def test_a_job_that_waits_is_canceled_before_it_ever_ran(shared: LocalCluster) -> None:
+def test_a_pending_job_is_canceled_before_it_ran(shared: LocalCluster) -> None:
     job = shared.submit("true", cpu=4000)
 
     assert shared.rota("cancel", "--wait", "--reason", "too big", job).code == 0

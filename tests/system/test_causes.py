@@ -1,4 +1,4 @@
-"""What is tried again, and what is not: by the cause of the failure, on real processes."""
+"""Which failures are retried, by their cause, on real processes."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +17,7 @@ EATS = "exec python3 -c 'a = bytearray(200 << 20); print(len(a))'"
 
 
 def ended(cluster: LocalCluster, job: str) -> Any:
-    """How its only task ended."""
+    """The end of the job's only task."""
     cluster.rota("wait", job)
     return cluster.call("GET", f"/v1/jobs/{job}/tasks/0").body
 
@@ -35,7 +35,7 @@ def ended(cluster: LocalCluster, job: str) -> Any:
         ("exec sleep 60", {"retries": 1, "timeout": "300ms"}, ("timed_out", 1)),
     ],
 )
-def test_a_failure_is_tried_again_if_its_cause_is_worth_it(
+def test_a_failure_is_retried_depending_on_its_cause(
     shared: LocalCluster, witness: Witness, script: str, spec: dict[str, Any], end: tuple[str, int]
 ) -> None:
     job = shared.submit(*witness.script(script), retry=SOON, **spec)
@@ -46,7 +46,7 @@ def test_a_failure_is_tried_again_if_its_cause_is_worth_it(
     assert len(witness.seen()) == end[1] or "timeout" in spec, "one that is out of time may have said nothing"
 
 
-def test_it_is_said_why_a_failure_was_not_tried_again(shared: LocalCluster) -> None:
+def test_the_reason_why_a_failure_was_not_retried_is_shown(shared: LocalCluster) -> None:
     ran = shared.rota("run", "--retry", "3", "--fail-on", "2-4", "--", "sh", "-c", "exit 3")
 
     assert ran.code == 3
@@ -55,7 +55,7 @@ def test_it_is_said_why_a_failure_was_not_tried_again(shared: LocalCluster) -> N
 
 @pytest.fixture
 def hasty(tmp_path: Path) -> Iterator[LocalCluster]:
-    """Three nodes that are given up early."""
+    """Three nodes that are declared lost early."""
     with LocalCluster(tmp_path, settings={"ROTA_LOST_SECONDS": str(LOST_SECONDS)}) as running:
         yield running
 
@@ -64,14 +64,14 @@ def take_down_its_node(hasty: LocalCluster, witness: Witness, job: str, times: i
     until(lambda: len(witness.seen()) == times, "it runs once more")
     until(lambda: hasty.count(job, "running") == 1, "and its node has said so")
     where = int(witness.seen()[-1].node.removeprefix("node-"))
-    hasty.call("POST", f"/v1/nodes/node-{where}/cordon")  # it is not to come back here
+    hasty.call("POST", f"/v1/nodes/node-{where}/cordon")  # the task must not be placed here again
     hasty.kill_node(where)
     until(lambda: hasty.node(where)["state"] == "lost", "its node is lost")
-    hasty.start_agent(where)  # so that nobody else is missed
+    hasty.start_agent(where)  # so that only one node is silent at a time
     until(lambda: hasty.node(where)["state"] == "ready", "its node is back")
 
 
-def test_work_that_went_down_with_three_nodes_is_held_until_it_is_released(
+def test_a_task_that_was_on_three_lost_nodes_is_held_until_released(
     hasty: LocalCluster, witness: Witness, gate: Gate
 ) -> None:
     job = hasty.submit(*witness.script(gate.wait))

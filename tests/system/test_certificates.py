@@ -1,4 +1,4 @@
-"""Certificates that live for seconds: servers and nodes outlive them, and nodes keep their identity."""
+"""Certificates that live for seconds: servers and nodes renew them, and nodes keep their identity."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,13 +30,13 @@ LONG_SECONDS = 600  # on a busy machine processes take long to start
 
 
 class ShortLived(LocalCluster):
-    """One node; its certificates and those of its server live for so many seconds."""
+    """One node; its certificates and those of its server live for `server` and `node` seconds."""
 
     def __init__(
         self, directory: Path, server: int = 3600, node: int = 3600, lost: int = LONG_SECONDS
     ) -> None:
-        said = {"SERVER_LIFE": str(server), "NODE_LIFE": str(node), "ROTA_LOST_SECONDS": str(lost)}
-        super().__init__(directory, nodes=1, settings={**said, "PYTHONPATH": f"{SOURCE}:{ROOT}"})
+        lifetimes = {"SERVER_LIFE": str(server), "NODE_LIFE": str(node), "ROTA_LOST_SECONDS": str(lost)}
+        super().__init__(directory, nodes=1, settings={**lifetimes, "PYTHONPATH": f"{SOURCE}:{ROOT}"})
 
     def _line(self, *arguments: str | bytes) -> list[str | bytes]:
         return [SHORT if part == "rota.cli.main" else part for part in super()._line(*arguments)]
@@ -65,7 +65,7 @@ def quick_node(tmp_path: Path) -> Iterator[ShortLived]:
         yield running
 
 
-def test_a_server_outlives_its_certificate_while_nodes_call_again(
+def test_a_server_renews_its_certificate_while_nodes_reconnect(
     tmp_path: Path, witness: Witness, gate: Gate
 ) -> None:
     with ShortLived(tmp_path / "cluster", server=4, node=4) as cluster:
@@ -87,7 +87,7 @@ def test_a_server_outlives_its_certificate_while_nodes_call_again(
         assert "not connected" not in cluster.agent_log(1)
 
 
-def test_a_node_whose_server_was_away_for_longer_than_its_certificate_comes_back_with_its_work(
+def test_a_node_whose_server_was_down_beyond_its_certificate_returns_with_its_work(
     tmp_path: Path, witness: Witness, gate: Gate
 ) -> None:
     with ShortLived(tmp_path / "cluster", node=4) as cluster:
@@ -106,13 +106,13 @@ def test_a_node_whose_server_was_away_for_longer_than_its_certificate_comes_back
         assert witness.starts() == {0: 1}
 
 
-def test_a_node_that_was_off_for_longer_than_its_certificate_comes_back_with_its_work(
+def test_a_node_that_was_off_beyond_its_certificate_returns_with_its_work(
     tmp_path: Path, witness: Witness, gate: Gate
 ) -> None:
     with ShortLived(tmp_path / "cluster", node=4) as cluster:
         node = cluster.node(1)["id"]
         job = cluster.submit(*witness.script(gate.wait))
-        # An attempt that the server has not heard of when the agent dies is placed again: known work is not.
+        # An attempt not yet reported when the agent dies is placed again; a reported one is not.
         until(lambda: cluster.count(job, "running") == 1, "the server knows that it runs")
         cluster.kill_agent(1)
         cluster.wait_until_expired()
@@ -140,7 +140,7 @@ def test_an_old_key_does_not_outlive_its_certificate_once_there_is_a_newer_one(
     assert "has used a newer certificate" in (refused.value.details() or "")
 
 
-def test_work_that_begins_while_its_node_renews_is_started_once(tmp_path: Path) -> None:
+def test_a_task_placed_while_its_node_renews_is_started_once(tmp_path: Path) -> None:
     """A renewal about every second; a job is submitted as soon as the one before it has begun."""
     ran = tmp_path / "ran"
     ran.touch()
@@ -154,7 +154,7 @@ def test_work_that_begins_while_its_node_renews_is_started_once(tmp_path: Path) 
         assert ran.read_text().split() == jobs
 
 
-def test_a_log_that_is_followed_while_its_node_calls_again_is_whole(tmp_path: Path) -> None:
+def test_a_log_followed_while_its_node_reconnects_is_complete(tmp_path: Path) -> None:
     with ShortLived(tmp_path / "cluster", node=4) as cluster:
         before = cluster.identity.cert_pem
         script = "for i in $(seq 40); do echo line $i; sleep 0.3; done"
@@ -197,7 +197,7 @@ def test_a_certificate_that_expired_too_long_ago_is_refused_with_the_remedy(
     assert "rota node token" in ended.err
 
 
-def test_a_window_that_was_made_shorter_counts_at_once(quick_node: ShortLived) -> None:
+def test_a_shortened_renewal_window_applies_immediately(quick_node: ShortLived) -> None:
     quick_node.kill_server()
     quick_node.kill_agent(1)
     quick_node.wait_until_expired()
@@ -211,7 +211,7 @@ def test_a_window_that_was_made_shorter_counts_at_once(quick_node: ShortLived) -
     assert "could be renewed until" in (refused.value.details() or "")
 
 
-def test_an_expired_certificate_is_good_for_renewal_alone_and_with_its_key_alone(
+def test_an_expired_certificate_is_valid_for_renewal_only_and_with_its_key_only(
     quick_node: ShortLived,
 ) -> None:
     quick_node.kill_agent(1)
@@ -244,7 +244,7 @@ def test_an_expired_certificate_is_good_for_renewal_alone_and_with_its_key_alone
         b"x" * 20_000,
     ],
 )
-def test_a_request_that_is_none_is_refused_with_a_sentence(shared: LocalCluster, garbage: bytes) -> None:
+def test_an_invalid_signing_request_is_refused_with_a_reason(shared: LocalCluster, garbage: bytes) -> None:
     identity = load_identity(shared.node_directory(1))
     assert identity is not None
     with pytest.raises(grpc.RpcError) as refused:
@@ -262,7 +262,7 @@ def renew(cluster: LocalCluster, identity: NodeIdentity, request: bytes) -> agen
 
 @contextmanager
 def agent_stub(cluster: LocalCluster, identity: NodeIdentity) -> Iterator[agent_pb2_grpc.AgentStub]:
-    """As the agent calls, without the agent."""
+    """A client that calls as the agent does."""
     credentials = grpc.ssl_channel_credentials(identity.ca_pem, identity.key_pem, identity.cert_pem)
     options = [("grpc.ssl_target_name_override", dial.SERVER_NAME)]
     with grpc.secure_channel(cluster.agent, credentials, options) as channel:
@@ -272,7 +272,7 @@ def agent_stub(cluster: LocalCluster, identity: NodeIdentity) -> Iterator[agent_
 def test_a_clock_that_was_a_month_ahead_locks_no_node_out(
     tmp_path: Path, witness: Witness, gate: Gate
 ) -> None:
-    """Both clocks jump, as on one machine: what is signed meanwhile has wrong dates when they are back."""
+    """Both clocks jump, as on one machine: certificates signed meanwhile have wrong dates afterwards."""
     server_clock, node_clock = WallClock(tmp_path / "server-clock"), WallClock(tmp_path / "node-clock")
     cluster = ShortLived(tmp_path / "cluster", server=30 * 86400, node=86400)
     cluster.environment |= with_wall_clock(tmp_path, server_clock)
@@ -318,7 +318,7 @@ class ShortElected(ElectedCluster):
 
 @needs("etcd")
 @pytest.mark.timeout(600)
-def test_servers_that_share_etcd_outlive_their_certificates_and_so_does_the_one_that_stands_by(
+def test_servers_on_etcd_and_standbys_renew_their_certificates(
     tmp_path: Path, witness: Witness, gate: Gate
 ) -> None:
     with LocalEtcd(tmp_path / "etcd") as etcd, ShortElected(tmp_path / "cluster", etcd) as cluster:

@@ -1,4 +1,4 @@
-"""`rota dev --chaos`: nodes are killed, frozen and cut off all the time, and everything ends well."""
+"""`rota dev --chaos`: nodes are killed, frozen and cut off all the time, and all jobs succeed."""
 
 import contextlib
 import re
@@ -22,7 +22,7 @@ TASKS = 300
 PACE = 0.2
 
 
-def test_everything_ends_well_whatever_happens_to_the_nodes(dev: "ChaoticDev", witness: Witness) -> None:
+def test_all_jobs_succeed_under_chaos(dev: "ChaoticDev", witness: Witness) -> None:
     dev.disturb(nodes=5, seed=1)
 
     ran = dev.rota("run", "--quiet", "--array", f"0-{TASKS - 1}", "--", *witness.script("sleep 0.5"))
@@ -31,22 +31,22 @@ def test_everything_ends_well_whatever_happens_to_the_nodes(dev: "ChaoticDev", w
         results = {task.index: task.exit_code for task in cluster.job("last").tasks()}
         ended = cluster.events(1000, kind="task.ended")
 
-    assert ran.returncode == 0, ran.stderr + dev.told()
+    assert ran.returncode == 0, ran.stderr + dev.output()
     assert witness.starts().keys() == set(range(TASKS))
     assert results == dict.fromkeys(range(TASKS), 0)
     assert successes(ended) == dict.fromkeys(range(TASKS), 1)
-    until(lambda: "is suspect: silent for" in dev.told(), "what Rota does is told beside it")
+    until(lambda: "is suspect: silent for" in dev.output(), "what Rota does is told beside it")
 
     assert dev.end(signal.SIGINT) == 0
-    assert "Traceback" not in dev.told()
+    assert "Traceback" not in dev.output()
     until(lambda: dev.left() == [], "nothing is left", STOP_SECONDS)
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
-def test_nothing_is_left_of_frozen_nodes_however_dev_ends(
+def test_no_process_of_a_frozen_node_is_left_however_dev_ends(
     dev: "ChaoticDev", witness: Witness, signum: signal.Signals
 ) -> None:
-    dev.disturb(nodes=2, seed=seed_that_begins_with(ChaosKind.FREEZE_BOTH))
+    dev.disturb(nodes=2, seed=seed_that_starts_with(ChaosKind.FREEZE_BOTH))
     dev.rota("run", "--detach", "--array", "0-3", "--", *witness.script("sleep 1000"))
     until(lambda: dev.has_done(ChaosKind.FREEZE_BOTH), "an agent and a keeper are frozen")
 
@@ -55,8 +55,8 @@ def test_nothing_is_left_of_frozen_nodes_however_dev_ends(
     until(lambda: dev.left() == [], "nothing is left", STOP_SECONDS)
 
 
-def test_nothing_is_left_of_a_node_whose_agent_is_dead(dev: "ChaoticDev", witness: Witness) -> None:
-    dev.disturb(nodes=2, seed=seed_that_begins_with(ChaosKind.KILL_AGENT))
+def test_no_process_is_left_of_a_node_whose_agent_is_dead(dev: "ChaoticDev", witness: Witness) -> None:
+    dev.disturb(nodes=2, seed=seed_that_starts_with(ChaosKind.KILL_AGENT))
     dev.rota("run", "--detach", "--array", "0-3", "--", *witness.script("sleep 1000"))
     until(lambda: dev.has_done(ChaosKind.KILL_AGENT), "an agent is killed")
 
@@ -65,18 +65,18 @@ def test_nothing_is_left_of_a_node_whose_agent_is_dead(dev: "ChaoticDev", witnes
 
 
 class ChaoticDev(Dev):
-    """It harms itself."""
+    """A dev cluster with chaos."""
 
     def disturb(self, *, nodes: int, seed: int) -> None:
-        """Returns when it has begun."""
+        """Wait until chaos has started."""
         self.start("--nodes", str(nodes), "--chaos", "--chaos-seed", str(seed), "--chaos-pace", str(PACE))
-        until(lambda: f"--chaos-seed {seed}" in self.told(), "its nodes are disturbed")
+        until(lambda: f"--chaos-seed {seed}" in self.output(), "its nodes are disturbed")
 
     def has_done(self, kind: ChaosKind) -> bool:
-        """Whether its sentence stands there, whichever the node and however long."""
+        """Whether the sentence of this fault was printed, for any node and duration."""
         sentence = re.escape(chaos.describe_harm(ChaosAct(kind, "NODE", 0.0)))
         pattern = sentence.replace("NODE", r"\S+").replace(re.escape("0.0 s"), r"[\d.]+ s")
-        return re.search(f"{pattern}$", self.told(), re.MULTILINE) is not None
+        return re.search(f"{pattern}$", self.output(), re.MULTILINE) is not None
 
 
 @pytest.fixture
@@ -85,8 +85,8 @@ def dev(tmp_path: Path) -> Iterator[ChaoticDev]:
         yield chaotic
 
 
-def seed_that_begins_with(kind: ChaosKind) -> int:
-    """And gives enough time to look."""
+def seed_that_starts_with(kind: ChaosKind) -> int:
+    """A seed whose first fault is of this kind, and long enough to be observed."""
     for seed in count():
         first = chaos.decide(chaos.ChaosState(seed), {"node-1": True, "node-2": True}, 0).harm
         if first is not None and first.kind is kind and first.seconds > chaos.LOST_SECONDS:

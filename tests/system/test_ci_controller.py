@@ -1,4 +1,4 @@
-"""The example of an outside controller, through the loss of its nodes, its server and itself."""
+"""The example of an external controller, through the loss of its nodes, its server and itself."""
 
 import json
 import subprocess
@@ -24,13 +24,13 @@ pytestmark = pytest.mark.system
 
 @pytest.fixture
 def hasty(tmp_path: Path) -> Iterator[LocalCluster]:
-    """Three nodes that are given up early."""
+    """Three nodes that are declared lost early."""
     with LocalCluster(tmp_path, settings={"ROTA_LOST_SECONDS": "10"}) as running:
         yield running
 
 
 class Pipeline:
-    """Three actions, of which two wait at a gate; each says that it runs."""
+    """Three actions; two of them wait at a gate, and each records its start."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / "pipeline.toml"
@@ -82,7 +82,7 @@ def restart_server(cluster: LocalCluster, ready: Callable[[], bool]) -> None:
     until(ready, "the nodes that are left are back")
 
 
-def test_a_pipeline_goes_on_through_a_lost_node_a_restart_of_the_server_and_its_own_death(
+def test_a_pipeline_survives_a_lost_node_a_server_restart_and_its_own_crash(
     hasty: LocalCluster, tmp_path: Path
 ) -> None:
     pipeline = Pipeline(tmp_path)
@@ -97,22 +97,22 @@ def test_a_pipeline_goes_on_through_a_lost_node_a_restart_of_the_server_and_its_
         hasty.kill_node(lost)
         restart_server(hasty, lambda: back(lost))
         until(lambda: len(pipeline.ran()) == 2, "its controller had it placed anew")
-    pipeline.gates[0].open()  # it ends while nobody watches
+    pipeline.gates[0].open()  # it ends while no controller is connected
     until(lambda: hasty.count("1", "succeeded") == 1, "the first action has ended")
     with controller(hasty, pipeline) as process:
         until(lambda: len(pipeline.ran()) == 3, "the second action runs")
         restart_server(hasty, lambda: back(lost))
         pipeline.gates[1].open()
-        said, _ = process.communicate(timeout=ENDS_IN_SECONDS)
+        printed, _ = process.communicate(timeout=ENDS_IN_SECONDS)
 
     diary = [(line["sequence"], line["kind"], line["job"]) for line in pipeline.diary()[1:]]
-    assert (process.returncode, said.splitlines()[-1]) == (0, "the pipeline succeeded")
+    assert (process.returncode, printed.splitlines()[-1]) == (0, "the pipeline succeeded")
     assert [(action, attempt) for action, attempt, _ in pipeline.ran()] == [(0, 1), (0, 2), (1, 1), (2, 1)]
     assert diary == happened(hasty)
     assert sum(kind == "task.resolved" for _, kind, _ in diary) == 1
 
 
-def test_a_lost_task_waits_for_its_controller_and_says_so(hasty: LocalCluster, gate: Gate) -> None:
+def test_a_lost_task_waits_for_its_controller_and_shows_it(hasty: LocalCluster, gate: Gate) -> None:
     spec = {"command": ["sh", "-c", gate.wait], "recovery": "controller", "controller": "ci"}
     with Controller(hasty.grpc, hasty.token, "ci") as outside:
         job = outside.submit(spec, "once")
@@ -130,7 +130,7 @@ def test_a_lost_task_waits_for_its_controller_and_says_so(hasty: LocalCluster, g
     assert "waits for its controller to say what becomes of it after the loss of node-" in why.out
 
 
-def test_a_person_may_speak_for_a_controller_that_is_gone(hasty: LocalCluster, gate: Gate) -> None:
+def test_a_user_may_decide_for_an_absent_controller(hasty: LocalCluster, gate: Gate) -> None:
     wanted = {"recovery": "controller", "controller": "ci"}
     job = hasty.submit("sh", "-c", gate.wait, **wanted)
     until(lambda: hasty.count(job, "running") == 1, "it runs")
@@ -138,13 +138,13 @@ def test_a_person_may_speak_for_a_controller_that_is_gone(hasty: LocalCluster, g
     until(lambda: hasty.count(job, "unresolved") == 1, "it is lost")
 
     refused = hasty.rota("job", "resolve", job, "forget")
-    said = hasty.rota("job", "resolve", job, "again")
+    printed = hasty.rota("job", "resolve", job, "again")
     until(lambda: hasty.count(job, "running") == 1, "it runs again")
     gate.open()
 
     assert refused.code != 0
     assert "again, fail, cancel, lost" in refused.err
-    assert said.code == 0, said.err
+    assert printed.code == 0, printed.err
     assert hasty.rota("wait", job).code == 0
     assert "by hand, decides 'again' for task 0" in hasty.rota("event", "ls").out
 
@@ -187,10 +187,10 @@ def test_the_example_stops_at_an_action_that_fails(hasty: LocalCluster, tmp_path
         '[[action]]\nname = "bad"\ncommand = ["false"]\n[[action]]\nname = "never"\ncommand = ["true"]\n'
     )
     with controller(hasty, pipeline) as process:
-        said, _ = process.communicate(timeout=ENDS_IN_SECONDS)
+        printed, _ = process.communicate(timeout=ENDS_IN_SECONDS)
     with controller(hasty, pipeline) as again:
         repeated, _ = again.communicate(timeout=ENDS_IN_SECONDS)
 
-    assert (process.returncode, said.splitlines()[-1]) == (1, "bad did not succeed")
+    assert (process.returncode, printed.splitlines()[-1]) == (1, "bad did not succeed")
     assert (again.returncode, repeated) == (1, "bad did not succeed\n")
     assert [job["name"] for job in hasty.call("GET", "/v1/jobs").body["jobs"]] == ["bad"]

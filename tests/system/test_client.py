@@ -1,4 +1,4 @@
-"""The client on a real server: what it gives back is typed, and asyncio gets the same."""
+"""The client on a real server: its results are typed, and asyncio gets the same."""
 
 from collections.abc import Iterator
 
@@ -19,20 +19,20 @@ def client(shared: LocalCluster) -> Iterator[Cluster]:
         yield opened
 
 
-def test_what_changed_since_a_moment_is_told_of_jobs_and_tasks(client: Cluster) -> None:
+def test_changes_of_jobs_and_tasks_since_a_cursor_are_returned(client: Cluster) -> None:
     before = client.moment()
     job = client.run("sh", "-c", "exit 3", cpu=0.1, name="watched")
-    told = _until_final(client.watch_jobs(before, name="watched"))
+    changed = _until_final(client.watch_jobs(before, name="watched"))
     task = next(
         change.entry
         for change in job.watch_tasks(before)
         if change.entry is not None and change.entry.is_final
     )
     job.delete()
-    gone = next(change for change in client.watch_jobs(told.seq, name="watched") if change.entry is None)
+    gone = next(change for change in client.watch_jobs(changed.seq, name="watched") if change.entry is None)
 
-    assert told.entry is not None
-    assert (told.entry.id, told.entry.state) == (job.id, "failed")
+    assert changed.entry is not None
+    assert (changed.entry.id, changed.entry.state) == (job.id, "failed")
     assert (task.exit_code, task.attempt) == (3, 1)
     assert gone.gone == {"id": job.id}
 
@@ -43,12 +43,12 @@ def test_attempts_are_read_one_by_one(client: Cluster) -> None:
 
     assert [(one.attempt, one.state) for one in attempts] == [(1, "failed"), (2, "succeeded")]
     assert job.attempt(1) == attempts[0]
-    assert [one.index for one in job.tasks(node=attempts[1].node)] == [0]
+    assert [task.index for task in job.tasks(node=attempts[1].node)] == [0]
     with pytest.raises(NotFound):
         job.attempt(3)
 
 
-def test_what_somebody_else_changed_meanwhile_is_not_written_over(client: Cluster) -> None:
+def test_a_concurrent_change_is_not_overwritten(client: Cluster) -> None:
     (node,) = client.nodes.list(fields="running", state="ready")
     seen = client.nodes.get(node.name)
     client.nodes.taint(node.name, "spot", if_etag=seen.etag)
@@ -59,7 +59,7 @@ def test_what_somebody_else_changed_meanwhile_is_not_written_over(client: Cluste
     assert (after.taints, after.eligibility, node.labels) == ((), "open", {})
 
 
-def test_a_server_tells_of_itself(client: Cluster, shared: LocalCluster) -> None:
+def test_a_server_describes_itself(client: Cluster, shared: LocalCluster) -> None:
     assert client.server.is_alive()
     assert client.server.is_ready()
     assert client.server.openapi()["paths"]["/v1/jobs"]
@@ -69,7 +69,7 @@ def test_a_server_tells_of_itself(client: Cluster, shared: LocalCluster) -> None
         assert not nobody.server.is_alive()
 
 
-async def test_the_same_is_awaited(shared: LocalCluster) -> None:
+async def test_the_asyncio_client_does_the_same(shared: LocalCluster) -> None:
     async with connect_async(f"http://{shared.http}", token=shared.token) as cluster:
         before = await cluster.moment()
         job = await cluster.submit_spec({"command": ["true"], "cpu": 0.1, "name": "awaited"})

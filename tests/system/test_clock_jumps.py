@@ -1,4 +1,4 @@
-"""The wall clock is set by an hour, to and fro: only what people read, and crons, go by it."""
+"""The wall clock is set by an hour, back and forth: only shown times and crons follow it."""
 
 import struct
 import subprocess
@@ -19,7 +19,7 @@ LATER, SAME, EARLIER = HOUR, 0, -HOUR
 
 
 class WallClock:
-    """That of the processes which were started with it; the boot's clock is the machine's own."""
+    """The wall clock of processes started with it; their boot-time clock is the machine's own."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -62,7 +62,7 @@ def alone(tmp_path: Path, server_clock: WallClock, node_clock: WallClock) -> Ite
         cluster.close()
 
 
-def test_a_clock_that_is_set_ends_nothing_repeats_nothing_and_loses_no_node(
+def test_clock_jumps_end_nothing_repeat_nothing_and_lose_no_node(
     alone: LocalCluster, server_clock: WallClock, node_clock: WallClock, tmp_path: Path, gate: Gate
 ) -> None:
     """Both clocks or one; the server restarts each time, and the agent once, with a clock put back."""
@@ -107,7 +107,7 @@ def test_a_clock_that_is_set_ends_nothing_repeats_nothing_and_loses_no_node(
 
 
 class Beats:
-    """Work that says that it goes on, again and again."""
+    """A task that records its progress repeatedly."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -120,7 +120,7 @@ class Beats:
         return self._lines().count("start")
 
     def wait_for_more(self) -> None:
-        """As many as take some heartbeats of the node."""
+        """Wait for as many records as some heartbeats of the node take."""
         before = len(self._lines())
         until(lambda: len(self._lines()) >= before + 10, "the work goes on", 60)
 

@@ -1,4 +1,4 @@
-"""Clusters of real processes: jobs stay in theirs; nodes come and go with the work, none is killed for it."""
+"""Clusters of real processes: jobs stay in theirs; nodes are added and removed with the load."""
 
 import json
 import shlex
@@ -37,7 +37,7 @@ def ledger(cluster: LocalCluster, name: str) -> list[str]:
     return [event["why"] for event in events]
 
 
-def test_nodes_come_with_the_work_and_go_after_it_and_no_attempt_is_lost(
+def test_nodes_are_added_and_removed_with_the_load_and_no_attempt_is_lost(
     cluster: LocalCluster, gate: Gate
 ) -> None:
     made = cluster.rota(
@@ -61,21 +61,21 @@ def test_nodes_come_with_the_work_and_go_after_it_and_no_attempt_is_lost(
     until(lambda: cluster.count(job, "succeeded") == 20, "all have run", SECONDS)
     until(lambda: shown(cluster, "burst")["machines"] == [], "all machines are gone", SECONDS)
     tasks = cluster.call("GET", f"/v1/jobs/{job}/tasks").body["tasks"]
-    told = ledger(cluster, "burst")
+    entries = ledger(cluster, "burst")
 
     assert made.code == 0, made.err
     assert {task["node"] for task in tasks} == {"n2", "n3", "n4"}  # their names went with them
     assert {task["attempt"] for task in tasks} == {1}
-    assert "adding 3 nodes to burst: 20 tasks wait, 3 of them would start; it has 0, its limit is 3" in told
-    assert any(why.startswith("machine burst-1 has joined") for why in told)
-    assert sum(why.startswith("taking ") for why in told) >= 1
+    assert (
+        "adding 3 nodes to burst: 20 tasks wait, 3 of them would start; it has 0, its limit is 3" in entries
+    )
+    assert any(why.startswith("machine burst-1 has joined") for why in entries)
+    assert sum(why.startswith("taking ") for why in entries) >= 1
     until(lambda: names(cluster) == ["node-1"], "their nodes went with them")
     until(lambda: not with_argument(str(cluster.machines)), "their processes have ended")
 
 
-def test_each_job_goes_where_its_type_its_region_and_its_neighbours_let_it(
-    cluster: LocalCluster, gate: Gate
-) -> None:
+def test_each_job_is_assigned_by_type_region_and_affinity(cluster: LocalCluster, gate: Gate) -> None:
     cluster.rota("cluster", "create", "build", "--type", "ci", "--region", "eu")
     farm = ("--provider", "local", "--node", "cpu=1", "--max", "1")
     cluster.rota("cluster", "create", "farm", "--type", "batch", "--region", "us", *farm)
@@ -94,7 +94,7 @@ def test_each_job_goes_where_its_type_its_region_and_its_neighbours_let_it(
     }
     jobs = {name: cluster.submit("true", count=3, **spec) for name, spec in where.items()}
     nowhere = cluster.call("POST", "/v1/jobs", {"command": ["true"], "where": ["cluster_type == gpu"]}).body
-    told = cluster.rota("why", nowhere["id"]).out
+    reason = cluster.rota("why", nowhere["id"]).out
     for job in jobs.values():
         until(lambda job=job: cluster.count(job, "succeeded") == 3, "all have run", SECONDS)  # type: ignore[misc]
     gate.open()
@@ -110,10 +110,10 @@ def test_each_job_goes_where_its_type_its_region_and_its_neighbours_let_it(
     (warning,) = nowhere["warnings"]
     assert warning["field"] == "where"
     assert warning["text"].startswith("no node satisfies 'cluster_type == gpu' now: ")
-    assert "cluster_type == gpu" in told
+    assert "cluster_type == gpu" in reason
 
 
-def test_a_provider_that_fails_is_quoted_to_operators_and_not_asked_in_a_loop(
+def test_a_failing_provider_is_quoted_to_operators_and_called_with_backoff(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     asked = tmp_path / "asked"
@@ -140,7 +140,7 @@ def test_a_provider_that_fails_is_quoted_to_operators_and_not_asked_in_a_loop(
     assert all(later - earlier > PAUSE_SECONDS for earlier, later in pairwise(times))
 
 
-def test_who_waits_too_long_gets_another_cluster_which_ends_when_it_is_idle(
+def test_a_job_that_waits_too_long_gets_a_cluster_that_ends_when_idle(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     sizes = ("--node", "cpu=1", "--max", "1", "--clusters", "1-2", "--wait", "1s", "--idle", "1s")
@@ -154,16 +154,16 @@ def test_who_waits_too_long_gets_another_cluster_which_ends_when_it_is_idle(
     gate.open()
     listed = cluster.rota
     until(lambda: "burst.2" not in listed("cluster", "ls").out, "the second has ended", SECONDS)
-    told = ledger(cluster, "burst")
+    entries = ledger(cluster, "burst")
 
     assert made.code == 0, made.err
     assert sorted(homes) == ["burst", "burst.2"]  # whichever was asked to change over
     assert "cluster burst.2 was made like burst" in refused.err
-    assert any(why.startswith("cluster burst.2 is asked for: of ") for why in told), told
-    assert any(why.startswith("cluster burst.2 ends: nothing has run") for why in told), told
+    assert any(why.startswith("cluster burst.2 is asked for: of ") for why in entries), entries
+    assert any(why.startswith("cluster burst.2 ends: nothing has run") for why in entries), entries
 
 
-def test_a_server_that_is_killed_finds_the_machines_it_asked_for(cluster: LocalCluster) -> None:
+def test_a_killed_server_finds_the_machines_it_requested(cluster: LocalCluster) -> None:
     cluster.rota(
         *(
             "cluster",
@@ -188,11 +188,11 @@ def test_a_server_that_is_killed_finds_the_machines_it_asked_for(cluster: LocalC
     after = cluster.submit("true", cluster="burst")
     until(lambda: cluster.count(after, "succeeded") == 1, "it has run", SECONDS)
 
-    assert [one["name"] for one in shown(cluster, "burst")["machines"]] == ["burst-1"]
+    assert [machine["name"] for machine in shown(cluster, "burst")["machines"]] == ["burst-1"]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         (("cluster", "create", "x", "--provider", "moon"), "write none, local, command"),
         (("cluster", "create", "x", "--provider", "local", "--max", "2"), "how many cores a machine has"),
@@ -214,20 +214,23 @@ def test_a_server_that_is_killed_finds_the_machines_it_asked_for(cluster: LocalC
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_what_cannot_be_is_refused_in_words(
-    shared: LocalCluster, arguments: tuple[str, ...], told: str
+def test_an_impossible_cluster_is_refused_with_a_reason(
+    shared: LocalCluster, arguments: tuple[str, ...], expected: str
 ) -> None:
     ended = shared.rota(*arguments)
 
     assert ended.code != 0
-    assert told in ended.err
+    assert expected in ended.err
     assert "Traceback" not in ended.err
 
 
 def test_the_default_cluster_is_listed(shared: LocalCluster) -> None:
     listed = json.loads(shared.rota("cluster", "ls", "-o", "json").out)["clusters"]
 
-    assert [(one["name"], one["state"], one["nodes"]) for one in listed] == [("default", "unavailable", 0)]
+    assert [
+        (listed_cluster["name"], listed_cluster["state"], listed_cluster["nodes"])
+        for listed_cluster in listed
+    ] == [("default", "unavailable", 0)]
 
 
 @pytest.fixture(scope="module")
@@ -236,16 +239,14 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         yield made
 
 
-def test_a_server_that_cannot_write_a_token_for_a_machine_goes_on_and_asks_when_it_can(
-    cluster: LocalCluster, tmp_path: Path
-) -> None:
+def test_a_server_that_cannot_store_a_join_token_retries_later(cluster: LocalCluster, tmp_path: Path) -> None:
     lock = tmp_path / "server" / "vault" / ".vault.lock"
     lock.rename(tmp_path / "lock")
     lock.mkdir()  # nothing can be written there, as on a full disk
     made = cluster.rota("cluster", "create", "burst", "--provider", "local", "--node", "cpu=1", "--max", "1")
     job = cluster.submit("true", cluster="burst")
     server_log = tmp_path / "server.log"
-    until(lambda: "machines are not looked after" in server_log.read_text(), "it is told", SECONDS)
+    until(lambda: "provider reconciliation failed" in server_log.read_text(), "it is told", SECONDS)
     lock.rmdir()
     (tmp_path / "lock").rename(lock)
     until(lambda: cluster.count(job, "succeeded") == 1, "it has run", SECONDS)

@@ -1,4 +1,4 @@
-"""Clusters of real processes: jobs follow the clusters, and a cluster whose nodes are all lost fails."""
+"""Clusters of real processes: jobs follow clusters that can serve them; a cluster without nodes fails."""
 
 import shlex
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ def job(cluster: LocalCluster, ref: str) -> Any:
     return cluster.call("GET", f"/v1/jobs/{ref}").body
 
 
-def told(cluster: LocalCluster, kind: str) -> list[str]:
+def reasons_of(cluster: LocalCluster, kind: str) -> list[str]:
     events = cluster.call("GET", "/v1/events?limit=1000").body["events"]
     return [event["why"] for event in events if event["kind"] == kind]
 
@@ -50,7 +50,7 @@ def test_a_job_that_no_cluster_serves_moves_when_one_is_created_or_opened(cluste
     wants = {"where": ["cluster_type == od4"]}
     first = cluster.submit("true", **wants)
     before = job(cluster, first)["cluster"]
-    reasons = told(cluster, "job.unserved")
+    reasons = reasons_of(cluster, "job.unserved")
     farm = ("--provider", "local", "--node", "cpu=1", "--max", "1", "--idle", "1h")
     made = cluster.rota("cluster", "create", "od4", "--type", "od4", *farm)
     until(lambda: cluster.count(first, "succeeded") == 1, "it has run in the new cluster", SECONDS)
@@ -64,13 +64,13 @@ def test_a_job_that_no_cluster_serves_moves_when_one_is_created_or_opened(cluste
     assert (before, drained) == ("default", "default")
     missing = "no node of any cluster satisfies 'cluster_type == od4'"
     assert reasons == [f"no cluster serves job {first}: {missing}; it waits in default"]
-    assert told(cluster, "job.unserved")[-1] == (
+    assert reasons_of(cluster, "job.unserved")[-1] == (
         f"no cluster serves job {second}: cluster od4, which could, is draining; it waits in default"
     )
     assert [job(cluster, one)["cluster"] for one in (first, second)] == ["od4", "od4"]
 
 
-def test_a_job_whose_update_lets_another_cluster_serve_it_moves(cluster: LocalCluster) -> None:
+def test_a_job_moves_when_an_update_lets_another_cluster_serve_it(cluster: LocalCluster) -> None:
     cluster.rota("cluster", "create", "lab", "--type", "lab")
     join(cluster, 2, "lab")
     waiting = cluster.submit("true", where=["cluster_type == lob"])
@@ -121,14 +121,14 @@ def test_a_cluster_whose_nodes_joined_by_hand_fails_when_they_are_lost_and_comes
     assert (empty, ready, reason) == ("unavailable", "ready", "its only node is lost")
     assert "cluster lab is failed" in refused.err
     assert job(cluster, bound)["reason"].startswith("cluster-failed: lab, without a node for ")
-    assert len(told(cluster, "job.cluster_failed")) == 2
-    changes = [why for why in told(cluster, "cluster.changed") if " has failed" in why]
+    assert len(reasons_of(cluster, "job.cluster_failed")) == 2
+    changes = [why for why in reasons_of(cluster, "cluster.changed") if " has failed" in why]
     assert len(changes) == 1
     assert changes[0].startswith("cluster lab has failed: without a node for ")
     assert state_of(cluster, "default") == "ready"
 
 
-def test_a_server_that_is_killed_during_the_countdown_gives_nodes_time_and_then_goes_on(
+def test_a_server_killed_during_the_countdown_restarts_it(
     cluster: LocalCluster,
 ) -> None:
     """A node of the one cluster comes back after the restart, the node of the other one does not."""
@@ -145,10 +145,10 @@ def test_a_server_that_is_killed_during_the_countdown_gives_nodes_time_and_then_
     until(lambda: state_of(cluster, "yard") == "failed", "it has failed", SECONDS)
 
     assert state_of(cluster, "lab") == "ready"
-    assert not any("cluster lab has failed" in why for why in told(cluster, "cluster.changed"))
+    assert not any("cluster lab has failed" in why for why in reasons_of(cluster, "cluster.changed"))
 
 
-def test_the_default_cluster_waits_for_its_nodes_unless_it_is_told_otherwise(cluster: LocalCluster) -> None:
+def test_the_default_cluster_waits_for_its_nodes_unless_configured_otherwise(cluster: LocalCluster) -> None:
     cluster.rota("cluster", "create", "lab", "--fail-after", "1s")
     cluster.rota("cluster", "create", "farm", "--fail-after", "never")
     join(cluster, 2, "lab")
@@ -177,7 +177,7 @@ def test_the_default_cluster_waits_for_its_nodes_unless_it_is_told_otherwise(clu
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_a_time_that_cannot_be_is_refused_in_words(
+def test_an_impossible_time_is_refused_with_a_reason(
     shared: LocalCluster, arguments: tuple[str, ...], told_why: str
 ) -> None:
     ended = shared.rota("cluster", "create", "odd", *arguments)

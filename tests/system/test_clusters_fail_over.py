@@ -1,4 +1,4 @@
-"""Machines that one server made are found by the next that leads: none is doubled, killed or left behind."""
+"""The next leader finds the machines of the previous one: none is duplicated, killed or left behind."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,7 +36,7 @@ def machines(cluster: ElectedCluster) -> Any:
     return {machine["name"]: machine["state"] for machine in found}
 
 
-def test_the_next_leader_takes_over_the_machines_and_their_work_and_lets_them_go(
+def test_the_next_leader_takes_over_machines_and_later_removes_them(
     cluster: ElectedCluster, tmp_path: Path
 ) -> None:
     witness, gate = Witness(tmp_path / "witness"), Gate(tmp_path / "gate")
@@ -62,7 +62,7 @@ def test_the_next_leader_takes_over_the_machines_and_their_work_and_lets_them_go
 
 
 def all_know_both_servers(nodes: list[Path]) -> bool:
-    """One that knows only the server it joined at could not find the next leader, and would be lost."""
+    """An agent that knows only one server could not find the next leader, and would be lost."""
     files = [node / "server" for node in nodes if (node / "server").exists()]
     return len(files) == 2 and all(len(file.read_text().split()) == 2 for file in files)
 

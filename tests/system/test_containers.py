@@ -82,7 +82,7 @@ def test_a_job_in_a_container_is_like_any_other(one: LocalCluster, image: str, d
 
 
 @needs("containers")
-def test_what_it_asked_for_is_shown_as_it_could_be_sent_again(
+def test_the_container_spec_is_shown_as_it_can_be_submitted_again(
     one: LocalCluster, image: str, data: Path
 ) -> None:
     job = one.submit("true", image=image, container={"mounts": [f"{data}:/data"], "workdir": "/data"})
@@ -127,7 +127,7 @@ def test_files_limits_and_outputs_are_as_without_a_container(
 
 
 @needs("containers")
-def test_under_a_root_agent_its_user_is_the_jobs_own(image: str) -> None:
+def test_under_a_root_agent_a_container_runs_as_the_jobs_user(image: str) -> None:
     with tempfile.TemporaryDirectory() as directory:
         os.chmod(directory, 0o711)
         home = Path(directory) / "cluster"
@@ -144,7 +144,7 @@ def test_under_a_root_agent_its_user_is_the_jobs_own(image: str) -> None:
 
 
 @needs("containers")
-def test_a_mount_that_no_node_allows_waits_and_says_why(one: LocalCluster, image: str) -> None:
+def test_a_job_with_a_mount_that_no_node_allows_waits_with_the_reason(one: LocalCluster, image: str) -> None:
     job = one.submit("true", image=image, container={"mounts": ["/etc:/x:ro"]})
     refusal = "node-1 (this node does not let /etc be mounted)"
 
@@ -155,7 +155,7 @@ def test_a_mount_that_no_node_allows_waits_and_says_why(one: LocalCluster, image
 
 
 @needs("containers")
-def test_cancel_ends_one_that_ignores_sigterm(one: LocalCluster, image: str) -> None:
+def test_cancel_ends_a_container_that_ignores_sigterm(one: LocalCluster, image: str) -> None:
     job = one.submit("sh", "-c", "trap '' TERM; while :; do sleep 1; done", image=image, grace="500ms")
     until(lambda: one.count(job, "running") == 1, "it runs")
     assert len(containers_of(one.directory)) == 1
@@ -166,7 +166,7 @@ def test_cancel_ends_one_that_ignores_sigterm(one: LocalCluster, image: str) -> 
 
 
 @needs("containers")
-def test_a_killed_agent_leaves_it_running_and_its_end_is_told_once(
+def test_a_container_outlives_its_agent_and_its_end_is_reported_once(
     one: LocalCluster, image: str, data: Path
 ) -> None:
     script = "echo begun >> /data/seen; while [ ! -e /data/go ]; do sleep 0.1; done; exit 5"
@@ -185,7 +185,7 @@ def test_a_killed_agent_leaves_it_running_and_its_end_is_told_once(
 
 
 @needs("containers")
-def test_the_containers_of_a_killed_keeper_are_removed_and_run_again(
+def test_containers_of_a_killed_keeper_are_removed_and_run_again(
     one: LocalCluster, image: str, data: Path
 ) -> None:
     script = 'echo "$ROTA_ATTEMPT" >> /data/seen; while [ ! -e /data/go ]; do sleep 0.1; done'
@@ -204,7 +204,9 @@ def test_the_containers_of_a_killed_keeper_are_removed_and_run_again(
 
 
 @needs("containers")
-def test_steps_run_in_containers_and_tell_their_codes(one: LocalCluster, image: str, tmp_path: Path) -> None:
+def test_steps_run_in_containers_and_report_their_exit_codes(
+    one: LocalCluster, image: str, tmp_path: Path
+) -> None:
     file = tmp_path / "job.toml"
     steps = [["sh", "-c", "echo one > it"], ["cat", "it"], ["false"], ["echo", "never"]]
     written = "".join(f"[[steps]]\ncommand = {json.dumps(step)}\n" for step in steps)
@@ -221,7 +223,7 @@ def test_steps_run_in_containers_and_tell_their_codes(one: LocalCluster, image: 
     assert took_ms <= task["ran_ms"] + len(begun), "of each a millisecond may be rounded up"
 
 
-def test_a_node_without_a_runtime_never_gets_one_and_the_job_says_why(tmp_path: Path) -> None:
+def test_a_node_without_a_runtime_gets_no_container_and_the_reason_is_shown(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, nodes=1, settings={"ROTA_CONTAINER": "none"}) as cluster:
         ran = cluster.rota("run", "--detach", "--image", "alpine:3.20", "--", "true")
         job = ran.out.strip()

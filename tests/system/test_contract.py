@@ -1,4 +1,4 @@
-"""The whole HTTP API of a live server against its own document, by a program that tries to break it."""
+"""The whole HTTP API of a live server against its OpenAPI document, by a program that tries to break it."""
 
 import json
 import os
@@ -47,12 +47,14 @@ def described(tmp_path: Path) -> Iterator[tuple[LocalCluster, Path]]:
 
 
 def finite(document: dict[str, Any]) -> dict[str, Any]:
-    """Without what goes on for ever; with names that there are."""
+    """The operations without endless streams, with names that exist."""
     paths = document["paths"]
     del paths["/v1/jobs/{ref}/follow"]
     for path, operations in paths.items():
         for operation in operations.values():
-            operation["parameters"] = [one for one in operation["parameters"] if one["name"] != "follow"]
+            operation["parameters"] = [
+                parameter for parameter in operation["parameters"] if parameter["name"] != "follow"
+            ]
             for one in operation["parameters"]:
                 names = THERE.get(path.split("/")[2]) if one["name"] == "ref" else ["0", "1", "7"]
                 if one["in"] == "path" and names:
@@ -61,7 +63,7 @@ def finite(document: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(3000)
-def test_a_live_server_answers_as_its_document_says_whatever_it_is_asked(
+def test_a_live_server_answers_any_request_as_its_openapi_document_says(
     described: tuple[LocalCluster, Path],
 ) -> None:
     server, path = described

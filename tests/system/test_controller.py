@@ -1,4 +1,4 @@
-"""controller.proto against a real server: an outside controller has what the built-in ones have."""
+"""controller.proto against a real server: an external controller has what the built-in ones have."""
 
 import json
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def controller(shared: LocalCluster) -> Iterator["Controller"]:
 
 
 class Controller:
-    """A controller from outside, with the admin's token."""
+    """An external controller, with the admin's token."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._channel = grpc.insecure_channel(cluster.grpc, [("grpc.max_reconnect_backoff_ms", 200)])
@@ -60,11 +60,11 @@ class Controller:
         self._stub.Acknowledge(request, metadata=self._said)
 
 
-def test_a_scheduled_job_tells_its_stages_and_its_logs(controller: Controller) -> None:
-    told = list(controller.schedule("sh", "-c", "echo out; echo err >&2; exit 3"))
+def test_a_scheduled_job_streams_its_stages_and_logs(controller: Controller) -> None:
+    received = list(controller.schedule("sh", "-c", "echo out; echo err >&2; exit 3"))
 
-    logs = {part.log.stream: part.log.data for part in told if part.WhichOneof("what") == "log"}
-    stages = [part.stage for part in told if part.WhichOneof("what") == "stage"]
+    logs = {part.log.stream: part.log.data for part in received if part.WhichOneof("what") == "log"}
+    stages = [part.stage for part in received if part.WhichOneof("what") == "stage"]
     assert logs == {"stdout": b"out\n", "stderr": b"err\n"}
     assert [stage.final for stage in stages] == [False] * (len(stages) - 1) + [True]
     assert (stages[-1].state, stages[-1].exit_code) == ("failed", 3)
@@ -103,7 +103,7 @@ def test_a_job_is_stopped_and_then_deleted(shared: LocalCluster, controller: Con
     assert shared.call("GET", f"/v1/jobs/{job}").status == 404
 
 
-def test_a_subscriber_goes_on_behind_what_it_acknowledged(controller: Controller) -> None:
+def test_a_subscriber_continues_after_its_acknowledged_event(controller: Controller) -> None:
     watching = controller.watch(subscriber="keeper-of-books")
     job = list(controller.schedule("true"))[-1].job
     seen = events_until(watching, job, "job.ended")
@@ -116,7 +116,7 @@ def test_a_subscriber_goes_on_behind_what_it_acknowledged(controller: Controller
     again.cancel()
 
 
-def test_a_watch_over_a_restart_neither_loses_nor_repeats(cluster: LocalCluster) -> None:
+def test_a_watch_across_a_restart_neither_loses_nor_repeats_events(cluster: LocalCluster) -> None:
     with Controller(cluster) as controller:
         watching = controller.watch(after="0.0")
         first = list(controller.schedule("true"))[-1].job
@@ -137,7 +137,7 @@ def test_a_watch_over_a_restart_neither_loses_nor_repeats(cluster: LocalCluster)
 
 
 def events_until(watching: Any, job: str, kind: str) -> list[pb.Event]:
-    """All events up to the one that is waited for."""
+    """All events up to the expected one."""
     seen: list[pb.Event] = []
     for batch in watching:
         for event in batch.events:

@@ -48,7 +48,7 @@ def test_a_controller_moves_a_task(
     stages = [part.stage for part in outside.call("Follow", pb.FollowRequest(job=job))]
 
     assert (reply.job, reply.state) == (again.job, again.state) == (job, "active")
-    assert [one.node for one in seen] == [before, target]
+    assert [start.node for start in seen] == [before, target]
     assert (code, why) == (
         grpc.StatusCode.FAILED_PRECONDITION,
         f"{target} has task 0 of job {job} already (see rota show {job})",
@@ -95,7 +95,7 @@ def test_a_controller_drains_a_node_and_its_work_moves(
     assert outside.refusal("Drain", pb.DrainRequest(node="nowhere"))[0] is grpc.StatusCode.NOT_FOUND
 
 
-def test_a_controller_asks_what_would_become_of_a_job(outside: Outside) -> None:
+def test_a_controller_asks_for_a_plan(outside: Outside) -> None:
     fits = outside.call("Plan", pb.PlanRequest(spec_json='{"command": ["true"], "count": 3}'))
     never = outside.call("Plan", pb.PlanRequest(spec_json='{"command": ["true"], "cpu": 500}'))
     code, why = outside.refusal("Plan", pb.PlanRequest(spec_json='{"command": ["true"], "cpu": -1}'))
@@ -139,11 +139,11 @@ def test_the_python_controller_has_the_same_orders(three: LocalCluster, witness:
         until(lambda: three.count(job, "running") == 1, "it runs elsewhere")
         drained = controller.drain(seen[1].node)
         three.rota("node", "open", seen[1].node)
-        told = next(controller.statistics(1000))
+        summary = next(controller.statistics(1000))
         outcome = controller.plan({"command": ["true"]}).outcome
         gate.open()
 
     assert states == ["paused", "active", "active", "active"]
     assert seen[2].node != seen[1].node
     assert drained in ("draining", "drained")
-    assert {len(told.nodes), outcome} == {3, "now"}
+    assert {len(summary.nodes), outcome} == {3, "now"}

@@ -1,4 +1,4 @@
-"""What nodes measure, the queue and the leader reach a controller over controller.proto; real processes."""
+"""Load of nodes, the queue and the leader reach a controller over controller.proto; real processes."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -74,7 +74,7 @@ def test_the_state_has_the_statistics_of_each_node(outside: Outside) -> None:
         check_measured(line.statistics)
 
 
-def test_summaries_come_at_the_interval_that_was_asked_for(
+def test_summaries_arrive_at_the_requested_interval(
     outside: Outside, nodes: LocalCluster, gate: Gate
 ) -> None:
     job = nodes.submit("sh", "-c", gate.wait, count=6, cpu=1)
@@ -84,17 +84,17 @@ def test_summaries_come_at_the_interval_that_was_asked_for(
     watching.cancel()
     gate.open()
 
-    told = {one.node: one for part in first for one in part.nodes}
-    assert {one.running for one in told.values()} == {2}
-    for one in told.values():
+    by_node = {one.node: one for part in first for one in part.nodes}
+    assert {one.running for one in by_node.values()} == {2}
+    for one in by_node.values():
         check_measured(one)
     assert (first[0].queue.jobs, first[0].queue.tasks) == (1, 2)
     assert first[0].at_ms < second[0].at_ms
-    assert {one.node for part in second for one in part.nodes} <= set(told)
+    assert {one.node for part in second for one in part.nodes} <= set(by_node)
     until(lambda: nodes.call("GET", f"/v1/jobs/{job}").body["state"] == "succeeded", "the job ends")
 
 
-def test_no_summary_comes_unless_it_was_asked_for(outside: Outside, nodes: LocalCluster) -> None:
+def test_no_summary_arrives_unless_requested(outside: Outside, nodes: LocalCluster) -> None:
     watching = outside.call("Watch", pb.WatchRequest(after="0.0"))
     job = nodes.submit("true")
     for batch in watching:
@@ -113,9 +113,7 @@ def test_an_interval_out_of_bounds_is_refused(outside: Outside, interval_ms: int
     assert (refused.value.details() or "").startswith("statistics_interval_ms: ")
 
 
-def test_the_queue_and_the_leader_are_told_as_events_that_can_be_replayed(
-    cluster: LocalCluster, gate: Gate
-) -> None:
+def test_queue_length_and_leader_changes_are_replayable_events(cluster: LocalCluster, gate: Gate) -> None:
     job = cluster.submit("sh", "-c", gate.wait, count=20, cpu=1)
     with Outside(cluster) as outside:
         watching = outside.call("Watch", pb.WatchRequest(after="0.0"))

@@ -22,7 +22,7 @@ ROUNDS = 20 if MANY else 2
 
 
 class MortalCluster(LocalCluster):
-    """Its server dies where it is told to."""
+    """A cluster whose server dies at the given point."""
 
     def _line(self, *arguments: str | bytes) -> list[str | bytes]:
         line = super()._line(*arguments)
@@ -44,7 +44,9 @@ def mortal(tmp_path: Path) -> Iterator[MortalCluster]:
 
 
 @pytest.mark.timeout(600)
-def test_every_point_of_a_commit_can_be_the_last(mortal: MortalCluster, witness: Witness) -> None:
+def test_a_crash_at_any_point_of_a_commit_loses_and_repeats_nothing(
+    mortal: MortalCluster, witness: Witness
+) -> None:
     job = mortal.submit(*witness.script("sleep 0.1"), count=400, name="array")
     acknowledged: list[str] = []
     stopping = threading.Event()
@@ -53,7 +55,7 @@ def test_every_point_of_a_commit_can_be_the_last(mortal: MortalCluster, witness:
         with connect(f"http://{mortal.http}", token=mortal.token) as client:
             while not stopping.is_set():
                 name = f"job-{len(acknowledged)}"
-                with contextlib.suppress(Unavailable):  # for longer than a client has patience: once more
+                with contextlib.suppress(Unavailable):  # beyond the client's timeout: repeated
                     acknowledged.append(client.submit("true", key=name, name=name).id)
 
     thread = threading.Thread(target=submit)
@@ -78,7 +80,7 @@ def test_every_point_of_a_commit_can_be_the_last(mortal: MortalCluster, witness:
             assert client.job(one).wait(60).state == "succeeded"
         names = Counter(status.name for status in client.jobs())
     expected = dict.fromkeys(("array", *(f"job-{n}" for n in range(len(acknowledged)))), 1)
-    unanswered = f"job-{len(acknowledged)}"  # it may have been taken all the same
+    unanswered = f"job-{len(acknowledged)}"  # it may have been stored all the same
     assert names in (expected, expected | {unanswered: 1})
     assert epochs == sorted(set(epochs))
     mortal.kill_server()

@@ -1,4 +1,4 @@
-"""A provider dies with its machines: each job of its cluster ends as its owner says, and none is stuck."""
+"""A provider dies with its machines: each job of its cluster ends as its owner decides, and none is stuck."""
 
 import contextlib
 import os
@@ -47,7 +47,7 @@ class Case:
     ends: str  # the job
     starts: tuple[int, ...]  # each of its tasks that was started: in which attempts
     spec: Mapping[str, Any] = field(default_factory=dict)
-    says: str | None = None  # its controller, when it hears that a task is lost
+    says: str | None = None  # decision of its controller on a lost task
     by_cluster: bool = False  # its reason is that the cluster has failed
 
 
@@ -101,7 +101,7 @@ class Cloud:
             script.chmod(0o755)
 
     def die(self) -> None:
-        """Whatever it is asked from now on, it cannot do."""
+        """Every call fails from now on."""
         (self.here / "dead").touch()
 
     def come_back(self) -> None:
@@ -111,7 +111,7 @@ class Cloud:
         node_processes.kill_node(self.here / machine)
 
     def send(self, machine: str, signum: int) -> None:
-        """To all that runs there."""
+        """Send a signal to every process there."""
         directory = self.here / machine
         for one in (*node_processes.agents_of(directory), *node_processes.keepers_of(directory)):
             one.send(signum)
@@ -145,7 +145,7 @@ class Story:
         return self.cluster.count(self.jobs[name], state)
 
     def answer(self) -> None:
-        """As its controller would, of each job of which it has something to say."""
+        """Decide on the lost tasks as the controller of each job would."""
         says = {self.jobs[name]: case.says for name, case in RUNNING.items() if case.says}
         with Controller(self.cluster.grpc, self.cluster.token, "ci") as controller:
             for event in controller.events(after="0.0"):
@@ -155,13 +155,13 @@ class Story:
                     return
 
     def alive(self) -> dict[str, int]:
-        """Of each job the processes there are on this machine, wherever they belong."""
+        """The processes of each job on this machine."""
         found = {name: len(with_argument(f"{self.witness(name).path}")) for name in CASES}
         return {name: number for name, number in found.items() if number}
 
     def became(self, name: str) -> Case:
         shown = self.cluster.call("GET", f"/v1/jobs/{self.jobs[name]}").body
-        seen = sorted((one.index, one.attempt) for one in self.witness(name).seen())
+        seen = sorted((start.index, start.attempt) for start in self.witness(name).seen())
         attempts = tuple(attempt for _, attempt in seen)
         by_cluster = str(shown["reason"]).startswith("cluster-failed: cloud, ")
         case = CASES[name]
@@ -213,7 +213,7 @@ def test_each_job_ends_as_its_owner_says_when_a_provider_dies_with_its_machines(
     until(lambda: story.alive().keys() == set(MOVED), "what the record says runs, and no more", SECONDS)
     gate.open()
     until(lambda: all(story.became(name).ends == "succeeded" for name in MOVED), "they end", SECONDS)
-    told = cluster.rota("cluster", "why", "cloud", "--limit", "1000").out
+    output = cluster.rota("cluster", "why", "cloud", "--limit", "1000").out
     cloud.come_back()
     deleted = cluster.rota("cluster", "delete", "cloud")
     until(lambda: shown(cluster).get("state") is None, "nothing is left of the cluster", SECONDS)
@@ -221,7 +221,9 @@ def test_each_job_ends_as_its_owner_says_when_a_provider_dies_with_its_machines(
     assert made.code == 0, made.err
     assert {name: story.became(name) for name in CASES} == CASES
     assert {story.witness(name).seen()[-1].node for name in MOVED} == {"node-1"}
-    assert "cluster cloud has failed: no node is left, and its provider has failed 6 times in a row; " in told
-    assert " jobs are canceled: cluster cloud has failed" in told
+    assert (
+        "cluster cloud has failed: no node is left, and its provider has failed 6 times in a row; " in output
+    )
+    assert " jobs are canceled: cluster cloud has failed" in output
     assert deleted.code == 0, deleted.err
     assert list(cloud.here.glob("*/")) == []

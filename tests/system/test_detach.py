@@ -1,4 +1,4 @@
-"""Leaving a job alone and coming back to it: Ctrl-C, --detach, wait, logs -f."""
+"""Detaching from a job and coming back to it: Ctrl-C, --detach, wait, logs -f."""
 
 import signal
 import subprocess
@@ -11,7 +11,7 @@ from tests.system.witness_file import Gate
 pytestmark = pytest.mark.system
 
 
-def test_ctrl_c_detaches_and_the_job_goes_on(shared: LocalCluster, gate: Gate) -> None:
+def test_ctrl_c_detaches_and_the_job_continues(shared: LocalCluster, gate: Gate) -> None:
     running = shared.start_rota("run", "--", "sh", "-c", f"echo began; {gate.wait}; echo ended; exit 9")
     job = until_it_began(shared, running)
 
@@ -25,7 +25,7 @@ def test_ctrl_c_detaches_and_the_job_goes_on(shared: LocalCluster, gate: Gate) -
     assert shared.rota("logs", job).out == "began\nended\n"
 
 
-def test_ctrl_c_cancels_where_that_was_asked_for(shared: LocalCluster, gate: Gate) -> None:
+def test_ctrl_c_cancels_if_requested(shared: LocalCluster, gate: Gate) -> None:
     line = ("run", "--cancel-on-interrupt", "--grace", "0s", "--", "sh", "-c", f"echo began; {gate.wait}")
     running = shared.start_rota(*line)
     job = until_it_began(shared, running)

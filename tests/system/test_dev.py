@@ -1,4 +1,4 @@
-"""`rota dev`: a whole cluster from one command, also without anything on disk to come back to."""
+"""`rota dev`: a whole cluster from one command, also with a store in memory."""
 
 import signal
 
@@ -28,19 +28,17 @@ def test_an_elastic_dev_cluster_makes_its_nodes_by_itself_and_leaves_nothing_beh
     dev.start("--elastic", "0-2")
     before = dev.rota("node", "ls", "-o", "id")
     ran = dev.rota("run", "--quiet", "--", "sh", "-c", "echo on $ROTA_NODE")
-    told = dev.rota("cluster", "why", "default")
+    why = dev.rota("cluster", "why", "default")
     code = dev.end(signal.SIGINT)
 
     assert before.stdout == ""
     assert ran.stdout == "on default-1\n", ran.stderr
-    assert (
-        "adding 1 node to default: 1 task waits, which would start; it has 0, its limit is 2" in told.stdout
-    )
+    assert "adding 1 node to default: 1 task waits, which would start; it has 0, its limit is 2" in why.stdout
     assert code == 0
     until(lambda: not dev.left(), "nothing is left")
 
 
-def test_ending_a_cluster_that_somebody_follows_prints_no_traceback(dev: Dev) -> None:
+def test_ending_a_dev_cluster_with_a_follower_prints_no_traceback(dev: Dev) -> None:
     dev.start()
     follower = dev.begin("run", "--", "sh", "-c", "echo begun; exec sleep 600")
     assert follower.stdout is not None
@@ -51,7 +49,7 @@ def test_ending_a_cluster_that_somebody_follows_prints_no_traceback(dev: Dev) ->
     follower.communicate()
 
     assert code == 0
-    assert "Traceback" not in dev.told()
+    assert "Traceback" not in dev.output()
 
 
 def test_a_dev_cluster_does_not_wait_for_a_node_whose_agent_has_ended(dev: Dev) -> None:

@@ -1,4 +1,4 @@
-"""`rota dev` of root: once another token exists, or other machines can call, jobs are not root any more."""
+"""`rota dev` of root: once another token exists, or other machines can connect, jobs do not run as root."""
 
 import os
 import re
@@ -52,13 +52,13 @@ def guest_token(dev: Dev) -> str:
 
 
 def attack(dev: Dev, token: str) -> subprocess.CompletedProcess[str]:
-    """What a guest's job finds: its user, then one line for each thing that it could read."""
+    """What a job of another token finds: its user, then one line for each file that it could read."""
     tried = "; ".join(f"head -c 1 {path} >/dev/null && echo read {path}" for path in spoils(dev.directory))
     submit = ("run", "--quiet", "--namespace", "guests", "--no-workdir", "--", "sh", "-c")
     return dev.rota(*submit, f"id -u; {tried}; true", ROTA_TOKEN=token)
 
 
-def test_a_guests_job_cannot_read_what_is_roots(open_dev: Dev) -> None:
+def test_a_job_of_another_token_cannot_read_roots_files(open_dev: Dev) -> None:
     open_dev.start("--nodes", "2")
     assert len(spoils(open_dev.directory)) >= 3
     assert all(path.exists() for path in spoils(open_dev.directory))
@@ -71,10 +71,10 @@ def test_a_guests_job_cannot_read_what_is_roots(open_dev: Dev) -> None:
         uid, *read = ran.stdout.splitlines()
         assert is_own(int(uid))
         assert read == []
-    assert "jobs run as users of their own from now on, not as root" in open_dev.told()
+    assert "jobs run as users of their own from now on, not as root" in open_dev.output()
 
 
-def test_work_that_runs_goes_on_when_the_first_guest_comes(open_dev: Dev) -> None:
+def test_running_work_continues_when_the_second_token_is_made(open_dev: Dev) -> None:
     gate = Gate(open_dev.directory / "gate")
     open_dev.start()
     script = f"echo begun; {gate.wait}; id -u"
@@ -91,8 +91,8 @@ def test_work_that_runs_goes_on_when_the_first_guest_comes(open_dev: Dev) -> Non
     assert is_own(int(after.stdout))
 
 
-def test_a_cluster_that_had_a_guest_starts_with_own_users(open_dev: Dev) -> None:
-    """Also when the token is gone: a job that was submitted with it may still wait."""
+def test_a_cluster_that_had_another_token_starts_with_own_users(open_dev: Dev) -> None:
+    """Also after the token is deleted: a job that was submitted with it may still be pending."""
     open_dev.start()
     guest_token(open_dev)
     (listed,) = re.findall(r"^(\w+) +guest ", open_dev.rota("token", "ls").stdout, re.MULTILINE)
@@ -102,10 +102,10 @@ def test_a_cluster_that_had_a_guest_starts_with_own_users(open_dev: Dev) -> None
     ran = open_dev.rota("run", "--quiet", "--no-workdir", "--", "id", "-u")
 
     assert is_own(int(ran.stdout))
-    assert "jobs run as users of their own, not as root: " in open_dev.told()
+    assert "jobs run as users of their own, not as root: " in open_dev.output()
 
 
-def test_machines_that_the_cluster_made_itself_follow(open_dev: Dev) -> None:
+def test_agents_of_local_machines_restart_with_own_users(open_dev: Dev) -> None:
     open_dev.start("--elastic", "1-2")
     before = open_dev.rota("run", "--quiet", "--no-workdir", "--", "id", "-u")
     ran = attack(open_dev, guest_token(open_dev))
@@ -117,7 +117,7 @@ def test_machines_that_the_cluster_made_itself_follow(open_dev: Dev) -> None:
     assert read == []
 
 
-def test_no_guest_is_let_in_where_own_users_could_not_work(dev: Dev) -> None:
+def test_another_token_is_refused_if_own_users_cannot_work(dev: Dev) -> None:
     dev.directory.chmod(0o700)
     dev.start()
     made = dev.rota("token", "make", "guest", "--role", "submitter", "--namespace", "guests")

@@ -1,4 +1,4 @@
-"""Drain with a deadline, by real processes: what moves, what may end, what is said before."""
+"""Drain with a deadline, by real processes: which tasks move, which may end, and the preview."""
 
 import json
 
@@ -11,7 +11,7 @@ from tests.system.witness_file import Gate, Witness
 pytestmark = pytest.mark.system
 
 
-def test_at_the_deadline_work_moves_without_spending_a_retry(
+def test_at_the_deadline_tasks_move_without_using_a_retry(
     three: LocalCluster, witness: Witness, gate: Gate
 ) -> None:
     three.rota("node", "cordon", "node-2", "node-3")
@@ -41,7 +41,10 @@ def test_at_the_deadline_work_moves_without_spending_a_retry(
     assert three.rota("node", "drain", "node-1", "--wait").code == 0
     assert three.node(1)["eligibility"] == "drained"
     events = json.loads(three.rota("event", "ls", "--node", "node-1", "-o", "json").out)["events"]
-    assert [one["state"] for one in events if one["kind"] == "node.changed"][-2:] == ["draining", "drained"]
+    assert [event["state"] for event in events if event["kind"] == "node.changed"][-2:] == [
+        "draining",
+        "drained",
+    ]
     assert three.rota("node", "open", "node-1").code == 0
 
 
@@ -63,7 +66,7 @@ def test_a_deadline_is_kept_by_a_server_that_was_killed_meanwhile(
     assert three.rota("node", "open", first).code == 0
 
 
-def test_by_force_everything_goes_at_once(three: LocalCluster, gate: Gate) -> None:
+def test_a_forced_drain_evicts_everything_immediately(three: LocalCluster, gate: Gate) -> None:
     once = three.submit("sh", "-c", gate.wait, run="at_most_once", where=["number == 1"])
     until(lambda: three.count(once, "running") == 1, "it runs")
 

@@ -1,4 +1,4 @@
-"""`rota dev --elastic`: its size follows the load; no work is killed for it, and its ledger says why."""
+"""`rota dev --elastic`: its size follows the load, and no task is killed for it."""
 
 import re
 import signal
@@ -22,7 +22,7 @@ SMALL = 0.1  # cores: ten of them run on one node
 
 @dataclass
 class Elastic:
-    """A dev cluster that makes its own nodes, and whoever asks it."""
+    """A dev cluster that creates its own nodes, and a client."""
 
     dev: Dev
     cluster: Cluster
@@ -37,7 +37,7 @@ class Elastic:
         return [why.partition(":")[0] for why in self.ledger() if why.startswith(("adding ", "taking "))]
 
     def load(self, gate: Gate) -> None:
-        """More than it can ever hold, all of it running or waiting; then nothing."""
+        """Run more tasks than its nodes can hold at once, to their end."""
         job = self.cluster.submit("sh", "-c", gate.wait, count=NODES + 2)
         until(lambda: job.refresh().counts.get("running") == NODES, "every node is at work", SECONDS)
         gate.open()
@@ -51,7 +51,7 @@ def elastic(dev: Dev) -> Iterator[Elastic]:
         yield Elastic(dev, cluster)
 
 
-def test_nodes_come_with_two_hundred_tasks_and_go_after_them_and_no_work_is_killed_for_it(
+def test_nodes_scale_up_for_two_hundred_tasks_and_down_without_killing_any(
     elastic: Elastic, witness: Witness, gate: Gate, tmp_path: Path
 ) -> None:
     cluster, late = elastic.cluster, Witness(tmp_path / "late")
@@ -65,7 +65,7 @@ def test_nodes_come_with_two_hundred_tasks_and_go_after_them_and_no_work_is_kill
     gate.open()
     last.wait(SECONDS)
     until(lambda: elastic.machines() == [], "the last one is gone", SECONDS)
-    told = elastic.ledger()
+    entries = elastic.ledger()
 
     assert f"cluster default would get {NODES} nodes more: {TASKS} tasks would wait there" in planned.stdout
     assert Counter((task.state, task.attempt) for task in job.tasks()) == {("succeeded", 1): TASKS}
@@ -73,15 +73,16 @@ def test_nodes_come_with_two_hundred_tasks_and_go_after_them_and_no_work_is_kill
     assert {seen.node for seen in witness.seen()} == {f"default-{number}" for number in range(1, NODES + 1)}
     assert (while_others_go["running"], last.exit_code, late.starts()) == (1, 0, {0: 1})
     assert (
-        "adding 4 nodes to default: 200 tasks wait, 40 of them would start; it has 0, its limit is 4" in told
+        "adding 4 nodes to default: 200 tasks wait, 40 of them would start; it has 0, its limit is 4"
+        in entries
     )
-    assert steps(told) == dict.fromkeys(("added", "joined", "taken", "gone"), NODES)
+    assert steps(entries) == dict.fromkeys(("added", "joined", "taken", "gone"), NODES)
     assert elastic.dev.end(signal.SIGINT) == 0
     until(lambda: elastic.dev.left() == [], "nothing is left", STOP_SECONDS)
 
 
 @pytest.mark.nightly
-def test_a_square_wave_of_load_is_one_resize_an_edge(elastic: Elastic, tmp_path: Path) -> None:
+def test_a_square_wave_of_load_causes_one_resize_per_edge(elastic: Elastic, tmp_path: Path) -> None:
     elastic.cluster.clusters.change("default", idle="8s")
     for number in range(PERIODS):
         elastic.load(Gate(tmp_path / str(number)))
@@ -90,7 +91,7 @@ def test_a_square_wave_of_load_is_one_resize_an_edge(elastic: Elastic, tmp_path:
     assert elastic.resizes() == ["adding 4 nodes to default", "taking 4 nodes from default"] * PERIODS
 
 
-def test_load_that_comes_back_soon_finds_its_nodes_there(elastic: Elastic, tmp_path: Path) -> None:
+def test_load_that_returns_soon_finds_its_nodes_again(elastic: Elastic, tmp_path: Path) -> None:
     elastic.cluster.clusters.change("default", idle="5m")
     for number in range(PERIODS):
         elastic.load(Gate(tmp_path / str(number)))
@@ -99,7 +100,7 @@ def test_load_that_comes_back_soon_finds_its_nodes_there(elastic: Elastic, tmp_p
 
 
 def steps(ledger: list[str]) -> Counter[str]:
-    """How many nodes came and went, by the sentences that say so."""
+    """The number of nodes that were added and removed, by their events."""
     sentences = {
         "added": r"adding (\d) nodes? to default: .+",
         "joined": r"machine \S+ (has) joined as node \S+ after .+",
@@ -109,6 +110,6 @@ def steps(ledger: list[str]) -> Counter[str]:
     found: Counter[str] = Counter()
     for step, sentence in sentences.items():
         for why in ledger:
-            if told := re.fullmatch(sentence, why):
-                found[step] += int(told[1]) if told[1].isdecimal() else 1
+            if match := re.fullmatch(sentence, why):
+                found[step] += int(match[1]) if match[1].isdecimal() else 1
     return found

@@ -1,4 +1,4 @@
-"""Every documented field of a job is updated on a real server: it works, or is refused with a sentence."""
+"""Every documented field of a job is updated on a real server: it works, or is refused with a reason."""
 
 import pytest
 
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.system
 
 
 @pytest.mark.parametrize("base", ["batch", "service", "system", "leased", "owned"])
-def test_no_update_is_a_fault_of_the_server_and_other_jobs_go_on(shared: LocalCluster, base: str) -> None:
+def test_no_update_causes_a_server_fault_and_other_jobs_continue(shared: LocalCluster, base: str) -> None:
     body = BASES[base] | {"command": ["sleep", "600"]}
     body.pop("check", None)
     job = str(shared.call("POST", "/v1/jobs", body).body["id"])

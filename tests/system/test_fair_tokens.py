@@ -1,4 +1,4 @@
-"""Tokens share the time of a server: many connections get a token no more of it than a single one does."""
+"""Tokens share the time of a server: many connections give a token no larger share than a single one."""
 
 import contextlib
 import subprocess
@@ -20,7 +20,7 @@ SECONDS = 6.0  # what averages over a second need to settle, several times
 
 @dataclass
 class Asker:
-    """A process that asks with one token."""
+    """A process that sends requests with one token."""
 
     process: subprocess.Popen[str]
 
@@ -32,13 +32,13 @@ class Asker:
 
     def end(self) -> int:
         """The number of answers since `count`."""
-        told, _ = self.process.communicate(timeout=60)
-        return int(told.split()[0])
+        output, _ = self.process.communicate(timeout=60)
+        return int(output.split()[0])
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    """A server whose rate by count binds nobody."""
+    """A server whose rate limit by count is never reached."""
     settings = {"ROTA_LIMITS_REQUESTS_PER_SECOND": "100000", "ROTA_LIMITS_REQUESTS_AT_ONCE": "100000"}
     with LocalCluster(tmp_path, nodes=0, settings=settings) as made:
         yield made
@@ -57,7 +57,7 @@ def asking(cluster: LocalCluster, name: str, connections: int) -> Iterator[Asker
             process.kill()
 
 
-def test_a_token_with_many_connections_is_served_no_more_than_one_with_a_single_one(
+def test_a_token_with_many_connections_gets_no_larger_share(
     cluster: LocalCluster,
 ) -> None:
     """Without shares each connection has its turn, and the first token gets MANY times as much."""

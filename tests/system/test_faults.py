@@ -1,4 +1,4 @@
-"""Odd jobs and records that cannot be read: the server lives, says so, and all other jobs go on."""
+"""Odd jobs and unreadable records: the server survives, reports them, and all other jobs continue."""
 
 import asyncio
 import urllib.request
@@ -40,7 +40,7 @@ def is_as_it_was(cluster: LocalCluster, pid: int) -> bool:
     return cluster.server_pid == pid and cluster.call("GET", "/v1/server").body["parked_count"] == 0
 
 
-def test_a_chain_of_jobs_whose_first_fails_is_canceled_to_its_end(node: LocalCluster, gate: Gate) -> None:
+def test_a_chain_of_jobs_is_canceled_when_its_first_fails(node: LocalCluster, gate: Gate) -> None:
     first = last = node.submit("sh", "-c", f"{gate.wait}; exit 1")
     for _ in range(LINKS - 1):
         last = node.submit("true", after=[last])
@@ -86,7 +86,7 @@ def test_a_retry_after_an_update_that_removes_the_gpu(
     assert runs_a_job(node)
 
 
-def test_a_job_that_cannot_be_read_is_shown_and_the_server_starts_without_it(node: LocalCluster) -> None:
+def test_an_unreadable_job_is_shown_and_the_server_starts_without_it(node: LocalCluster) -> None:
     before = node.submit("true")
     node.kill_server()
     bad = {"job/77/spec": b"\xc1", "job/78/spec": codec.encode(job(79))}
@@ -108,7 +108,7 @@ def test_a_job_that_cannot_be_read_is_shown_and_the_server_starts_without_it(nod
 
 
 async def write(cluster: LocalCluster, records: dict[str, bytes]) -> None:
-    """Into the store of a server that does not run."""
+    """Write a record into the store of a stopped server."""
     store = SqliteStore(cluster.directory / "server")
     await commit(store, batch(await store.acquire_epoch(), puts=records))
     await store.close()

@@ -1,4 +1,4 @@
-"""A node answers only what it was asked: its certificate opens no reading of another node."""
+"""A node answers only what it was asked: its certificate gives no access to readings of another node."""
 
 import contextlib
 import io
@@ -45,7 +45,7 @@ def address_of(cluster: LocalCluster) -> str:
 
 @contextmanager
 def as_node(address: str, identity: NodeIdentity) -> Iterator[pb_grpc.AgentStub]:
-    """As the agent calls, without the agent."""
+    """A client that calls as the agent does."""
     tls = grpc.ssl_channel_credentials(identity.ca_pem, identity.key_pem, identity.cert_pem)
     options = (("grpc.ssl_target_name_override", SERVER_NAME),)
     with grpc.secure_channel(address, tls, options) as channel:

@@ -1,4 +1,4 @@
-"""The server's disk is full: new work is refused with a reason, results are kept, and it heals by itself."""
+"""The server's disk is full: new jobs are refused, results are stored, and it recovers by itself."""
 
 import subprocess
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ def cramped(tmp_path: Path) -> Iterator[LocalCluster]:
         subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
-def test_a_full_disk_takes_results_and_nothing_new(
+def test_a_full_disk_accepts_results_and_no_new_jobs(
     cramped: LocalCluster, witness: Witness, gate: Gate, tmp_path: Path
 ) -> None:
     running = cramped.submit(*witness.script(f"{gate.wait}; exit $ROTA_INDEX"), count=4, name="running")
@@ -41,7 +41,7 @@ def test_a_full_disk_takes_results_and_nothing_new(
     _fill(filler)
 
     refusal = until(lambda: _refusal(cramped), "a submit is refused") or {}
-    told = cramped.rota("run", "--", "true")
+    ran = cramped.rota("run", "--", "true")
     status = cramped.rota("server", "status").out
     gate.open()
     until(
@@ -60,8 +60,8 @@ def test_a_full_disk_takes_results_and_nothing_new(
 
     assert (refusal["code"], refusal["status"]) == ("store_full", 507)
     assert "is full" in refusal["detail"]
-    assert told.code == 75
-    assert told.err.startswith("error: store_full: the server's disk is full")
+    assert ran.code == 75
+    assert ran.err.startswith("error: store_full: the server's disk is full")
     assert "its disk is full" in status
     assert "the server's disk is full" in why
     assert still_waits == 1

@@ -1,4 +1,4 @@
-"""Workers made from the contract alone serve as nodes, and their bad manners harm nobody."""
+"""Workers made from the contract alone serve as nodes, and their faults affect no other node."""
 
 import contextlib
 import json
@@ -52,15 +52,15 @@ class Foreign:
         self.port = self.id = ""
 
     def greet(self) -> None:
-        self.port = self.heard("port")
-        self.id = self.heard("registered True")
+        self.port = self.printed("port")
+        self.id = self.printed("registered True")
 
     def _listen(self) -> None:
         for line in self._process.stdout or ():
             self.calls.append(line.strip())
             self._lines.put(line.strip())
 
-    def heard(self, head: str) -> str:
+    def printed(self, head: str) -> str:
         """What follows in the next line that begins so."""
         while not (line := self._lines.get(timeout=PATIENCE_SECONDS)).startswith(head):
             pass
@@ -189,7 +189,7 @@ def test_a_worker_serves_by_its_own_contract_and_as_a_node(gateway: Gateway, tmp
     )
 
 
-def test_what_is_unknown_is_told_in_the_words_of_the_contract(gateway: Gateway) -> None:
+def test_an_unknown_job_is_reported_as_the_contract_says(gateway: Gateway) -> None:
     worker = gateway.ready()
     nobody = (500, {"error": "worker not found"})
 
@@ -202,7 +202,7 @@ def test_what_is_unknown_is_told_in_the_words_of_the_contract(gateway: Gateway) 
     assert gateway.cluster.call("GET", "/v1/jobs", authorization="").status == 401
 
 
-def test_jobs_are_pinned_to_a_worker_and_others_never_come_there(gateway: Gateway) -> None:
+def test_jobs_are_pinned_to_a_worker_and_no_others_run_there(gateway: Gateway) -> None:
     worker = gateway.ready()
     name = gateway.node(worker)["name"]
     ran = gateway.cluster.rota("run", "-q", "--no-workdir", "--on", name, "--", "echo", "two words", "here")
@@ -221,7 +221,7 @@ def test_jobs_are_pinned_to_a_worker_and_others_never_come_there(gateway: Gatewa
     assert gateway.cluster.call("POST", f"/v1/jobs/{asks}/cancel", {}).status == 202
 
 
-def test_output_is_followed_from_a_worker_that_takes_its_time_to_start(gateway: Gateway) -> None:
+def test_output_is_followed_from_a_worker_that_starts_slowly(gateway: Gateway) -> None:
     worker = gateway.ready("slow=2")
     name = gateway.node(worker)["name"]
     ran = gateway.cluster.rota("run", "-q", "--no-workdir", "--on", name, "--", "echo", "at last")
@@ -229,11 +229,11 @@ def test_output_is_followed_from_a_worker_that_takes_its_time_to_start(gateway: 
     assert (ran.code, ran.out) == (0, "at last\n"), ran
 
 
-def test_registering_again_replaces_the_id_and_goodbye_is_said_once(gateway: Gateway) -> None:
+def test_registering_again_replaces_the_id_and_deregisters_once(gateway: Gateway) -> None:
     worker = gateway.ready()
     first, node = worker.id, gateway.node(worker)["id"]
     worker.say("register")
-    worker.id = worker.heard("registered True")
+    worker.id = worker.printed("registered True")
     gateway.until_state(worker, "ready")
     job = gateway.start(worker, "true")
 
@@ -243,11 +243,11 @@ def test_registering_again_replaces_the_id_and_goodbye_is_said_once(gateway: Gat
     assert not gateway.until_done(worker, job)["error"]
     for name, success in ((NOBODY, "False"), (first, "False"), ("", "True"), ("", "False")):
         worker.say(f"deregister {name}".strip())
-        assert worker.heard("deregistered") == success
+        assert worker.printed("deregistered") == success
     gateway.until_state(worker, "left")
 
 
-def test_the_unpackaged_service_answers_too_and_bad_addresses_are_refused(gateway: Gateway) -> None:
+def test_the_unpackaged_service_answers_and_bad_addresses_are_refused(gateway: Gateway) -> None:
     with grpc.insecure_channel(gateway.cluster.grpc) as channel:
         register: Any = channel.unary_unary("/Scheduler/RegisterWorker")
         refused = [register(address, timeout=30) for address in (b"\x0a\x01x", b"\x0a\x0b10.0.0.1:80", b"")]
@@ -257,7 +257,7 @@ def test_the_unpackaged_service_answers_too_and_bad_addresses_are_refused(gatewa
     assert taken.startswith(b"\x08\x01\x12\x24")
 
 
-def test_a_worker_that_hangs_or_answers_late_delays_nobody(gateway: Gateway) -> None:
+def test_a_worker_that_hangs_or_answers_late_delays_no_other(gateway: Gateway) -> None:
     good, hangs, late = gateway.ready(), gateway.ready(), gateway.ready("slow=3")
     gateway.worker("deaf")
     slow = gateway.start(late, "echo once")
@@ -293,7 +293,7 @@ def test_a_start_on_a_worker_that_is_frozen_or_dead_fails_and_nothing_starts_lat
     assert freezes.until_called("start") == ["start echo in time in -"]
 
 
-def test_a_worker_that_freezes_while_it_starts_a_job_runs_nothing_after_it_thaws(gateway: Gateway) -> None:
+def test_a_worker_frozen_while_starting_a_job_runs_nothing_after_it_resumes(gateway: Gateway) -> None:
     worker = gateway.ready("slow=2")
     with ThreadPoolExecutor(1) as caller:
         starting = caller.submit(gateway.say, "start", worker, command="sleep 600")
@@ -365,7 +365,7 @@ def test_a_worker_that_dies_is_found_and_one_that_never_stops_writing_fills_noth
     gateway.until_done(good, floods)
 
 
-def test_what_runs_on_a_worker_outlives_the_server(gateway: Gateway, tmp_path: Path) -> None:
+def test_work_on_a_worker_survives_the_server(gateway: Gateway, tmp_path: Path) -> None:
     worker = gateway.ready()
     gate = tmp_path / "gate"
     job = gateway.start(worker, f"sh -c 'while ! test -e {gate}; do sleep 0.1; done; echo opened'")
@@ -380,7 +380,7 @@ def test_what_runs_on_a_worker_outlives_the_server(gateway: Gateway, tmp_path: P
         assert response.read() == b"opened\n"
 
 
-def test_the_same_over_tls_by_its_configuration(stubs: Path, tmp_path: Path) -> None:
+def test_the_gateway_works_over_tls_as_configured(stubs: Path, tmp_path: Path) -> None:
     keys = CertificateAuthority.open(tmp_path / "authority", datetime.now(UTC)).server_identity(
         (), datetime.now(UTC)
     )

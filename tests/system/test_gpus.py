@@ -81,26 +81,26 @@ def submit(cluster: LocalCluster, diary: Diary, gpu: float, count: int = 1) -> s
     return cluster.submit("sh", "-c", diary.script, gpu=gpu, count=count, cpu=0.1)
 
 
-def test_halves_fill_two_devices_and_a_whole_one_waits(node: LocalCluster, diary: Diary) -> None:
+def test_half_gpus_fill_two_devices_and_a_whole_one_waits(node: LocalCluster, diary: Diary) -> None:
     halves = submit(node, diary, 0.5, count=4)
     seen = diary.wait_for(4)
     whole = submit(node, diary, 1)
     until(lambda: node.call("GET", f"/v1/jobs/{whole}/why").body["waits"], "the whole one waits")
 
     assert taken(seen) == {"0": 1000, "1": 1000}
-    assert {one.share for one in seen} == {"0.5"}
-    assert all(one.cuda == ",".join(one.gpus) for one in seen)
+    assert {start.share for start in seen} == {"0.5"}
+    assert all(start.cuda == ",".join(start.gpus) for start in seen)
     assert len(diary.seen()) == 4
     diary.gate.open()
     assert node.rota("wait", halves, whole).code == 0
     last = diary.seen()[4:]
-    assert [(one.job, one.share, len(one.gpus)) for one in last] == [(whole, "whole", 1)]
+    assert [(start.job, start.share, len(start.gpus)) for start in last] == [(whole, "whole", 1)]
 
 
 def test_parts_and_a_whole_device_run_side_by_side(node: LocalCluster, diary: Diary) -> None:
     jobs = [submit(node, diary, 0.5), submit(node, diary, 1), submit(node, diary, 0.3)]
     jobs.append(submit(node, diary, 0.2))
-    seen = {one.job: one for one in diary.wait_for(4)}
+    seen = {start.job: start for start in diary.wait_for(4)}
 
     assert taken(list(seen.values())) == {"0": 1000, "1": 1000}
     shared = {seen[job].gpus for job in (jobs[0], jobs[2], jobs[3])}
@@ -147,9 +147,7 @@ def test_a_node_is_found_by_the_model_of_its_gpus(node: LocalCluster, diary: Dia
     assert node.rota("wait", job).code == 0
 
 
-def test_a_keeper_of_before_an_upgrade_makes_room_for_one_that_shares_devices(
-    tmp_path: Path, diary: Diary
-) -> None:
+def test_an_older_keeper_is_replaced_by_one_that_shares_devices(tmp_path: Path, diary: Diary) -> None:
     with LocalCluster(tmp_path, nodes=0, settings=GPUS) as cluster:
         directory = cluster.node_directory(1)
         directory.mkdir()

@@ -1,4 +1,4 @@
-"""A node labels itself into nothing: work can demand labels that an operator or a join token has granted."""
+"""Labels that jobs can demand only if an operator or a join token has granted them to a node."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,7 +46,7 @@ def test_only_granted_labels_satisfy_a_demand_for_them(cluster: LocalCluster) ->
     assert "ignored    tier=gold" in shown
 
 
-def test_an_operator_grants_a_label_and_takes_it_back(cluster: LocalCluster) -> None:
+def test_an_operator_grants_and_revokes_a_label(cluster: LocalCluster) -> None:
     given = cluster.rota("node", "label", "node-1", "pool=prod", "tier=gold")
     labelled = cluster.node(1)
     ran = ran_on(cluster, "tier == gold"), ran_on(cluster, "granted.tier == gold", "granted.pool == prod")
@@ -63,7 +63,7 @@ def test_an_operator_grants_a_label_and_takes_it_back(cluster: LocalCluster) -> 
     assert "not satisfy tier == gold" in cluster.rota("why", waiting).out
 
 
-def test_a_granted_label_outlives_a_restart_and_the_word_of_its_node(cluster: LocalCluster) -> None:
+def test_a_granted_label_survives_a_restart_and_labels_declared_by_the_node(cluster: LocalCluster) -> None:
     assert cluster.rota("node", "label", "node-1", "pool=test").code == 0
     cluster.kill_server()
     cluster.start_server()
@@ -88,7 +88,7 @@ def test_a_granted_label_outlives_a_restart_and_the_word_of_its_node(cluster: Lo
         ({"unlabel": ["machine"]}, "unlabel"),
     ],
 )
-def test_what_cannot_be_granted_is_refused_by_field(
+def test_an_invalid_grant_is_refused_by_field(
     shared: LocalCluster, body: dict[str, object], field: str
 ) -> None:
     answer = shared.call("PATCH", "/v1/nodes/node-1", body)
@@ -96,7 +96,7 @@ def test_what_cannot_be_granted_is_refused_by_field(
     assert (answer.status, answer.body["field"]) == (400, field), answer
 
 
-def test_an_agent_cannot_be_told_to_declare_what_is_granted(shared: LocalCluster) -> None:
+def test_an_agent_cannot_be_configured_with_a_granted_label(shared: LocalCluster) -> None:
     directory = str(shared.directory / "other")
     ended = shared.rota("agent", "--data-dir", directory, "--name", "other", "--label", "granted.pool=prod")
 

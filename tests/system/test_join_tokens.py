@@ -30,10 +30,10 @@ def line_of(token: dict[str, Any]) -> JoinLine:
 def listed(cluster: LocalCluster) -> dict[str, dict[str, Any]]:
     answer = cluster.rota("node", "token", "ls", "-o", "json")
     assert answer.code == 0, answer.err
-    return {one["id"]: one for one in json.loads(answer.out)["join_tokens"]}
+    return {token["id"]: token for token in json.loads(answer.out)["join_tokens"]}
 
 
-def test_tokens_are_listed_by_id_with_what_became_of_them(shared: LocalCluster, tmp_path: Path) -> None:
+def test_join_tokens_are_listed_by_id_with_their_state(shared: LocalCluster, tmp_path: Path) -> None:
     waiting = made(shared, labels={"pool": "prod"}, addresses=["10.0.0.0/8"])
     spent = made(shared)
     node = join(line_of(spent), tmp_path / "spent", "spent", {}).identity.node_id
@@ -48,7 +48,7 @@ def test_tokens_are_listed_by_id_with_what_became_of_them(shared: LocalCluster, 
     assert waiting["id"] in table.out
 
 
-def test_a_revoked_token_joins_nothing(shared: LocalCluster, tmp_path: Path) -> None:
+def test_a_revoked_join_token_is_refused(shared: LocalCluster, tmp_path: Path) -> None:
     token = made(shared)
     revoked = shared.rota("node", "token", "revoke", token["id"])
     with pytest.raises(NotAllowed, match="join token was revoked"):
@@ -62,7 +62,7 @@ def test_a_revoked_token_joins_nothing(shared: LocalCluster, tmp_path: Path) -> 
     assert '"action":"revoke_join_token"' in audit
 
 
-def test_a_used_token_cannot_be_revoked_and_the_way_out_is_named(
+def test_a_used_join_token_cannot_be_revoked_and_the_remedy_is_named(
     shared: LocalCluster, tmp_path: Path
 ) -> None:
     token = made(shared)
@@ -73,7 +73,7 @@ def test_a_used_token_cannot_be_revoked_and_the_way_out_is_named(
     assert "rota node revoke" in revoked.err
 
 
-def test_a_token_is_good_from_its_addresses_only(shared: LocalCluster, tmp_path: Path) -> None:
+def test_a_join_token_is_valid_from_its_addresses_only(shared: LocalCluster, tmp_path: Path) -> None:
     elsewhere, here = (
         made(shared, addresses=["10.0.0.0/8", "fd00::/8"]),
         made(shared, addresses=["127.0.0.1"]),
@@ -87,7 +87,7 @@ def test_a_token_is_good_from_its_addresses_only(shared: LocalCluster, tmp_path:
 
 
 @pytest.mark.parametrize("addresses", ["10.0.0.0/8", ["10.0.0.0/33"], ["ten"], [1], ["10.0.0.0/8"] * 17])
-def test_addresses_that_cannot_be_are_refused(shared: LocalCluster, addresses: object) -> None:
+def test_invalid_addresses_are_refused(shared: LocalCluster, addresses: object) -> None:
     answer = shared.call("POST", "/v1/join-tokens", {"local": True, "addresses": addresses})
 
     assert (answer.status, answer.body["field"]) == (400, "addresses")
@@ -95,7 +95,7 @@ def test_addresses_that_cannot_be_are_refused(shared: LocalCluster, addresses: o
 
 @needs("etcd")
 @pytest.mark.timeout(600)
-def test_addresses_are_checked_where_a_standby_was_asked(tmp_path: Path) -> None:
+def test_addresses_are_checked_also_through_a_standby(tmp_path: Path) -> None:
     """The leader believes a standby, and no header that a caller writes itself."""
     with (
         LocalEtcd(tmp_path / "etcd") as etcd,

@@ -1,4 +1,4 @@
-"""Work that kills the keeper of its node is held after a few attempts, and its neighbour goes on."""
+"""A task that kills the keeper of its node is held after a few attempts, and its neighbour continues."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +21,7 @@ def lonely(tmp_path: Path) -> Iterator[LocalCluster]:
         yield running
 
 
-def test_it_is_held_with_a_reason_and_an_innocent_neighbour_goes_on(
+def test_a_poison_task_is_held_with_a_reason_and_its_neighbour_continues(
     lonely: LocalCluster, witness: Witness, gate: Gate
 ) -> None:
     neighbour = lonely.submit("sh", "-c", gate.wait)

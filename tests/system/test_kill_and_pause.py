@@ -15,26 +15,26 @@ pytestmark = pytest.mark.system
 NOTES = 'trap "echo $ROTA_INDEX >> {heard}" USR1; trap "" TERM; echo ready; while :; do sleep 0.05; done'
 
 
-def test_a_signal_reaches_one_task_once_and_the_work_lives_on(
+def test_a_signal_reaches_one_task_once_and_the_task_continues(
     client: Cluster, three: LocalCluster, tmp_path: Path
 ) -> None:
     heard = tmp_path / "heard"
     job = client.submit("sh", "-c", NOTES.format(heard=heard), count=3, grace=60)
     until(lambda: job.logs().count("ready") == 3, "all tasks run")
 
-    told = three.rota("kill", job.id, "--task", "1", "--signal", "SIGUSR1")
+    ran = three.rota("kill", job.id, "--task", "1", "--signal", "SIGUSR1")
     until(lambda: heard.exists() and heard.read_text(), "it is heard")
     three.rota("kill", job.id, "--signal", "usr1")
     until(lambda: len(heard.read_text().split()) >= 4, "all have heard the second")
 
-    assert told.code == 0, told.err
+    assert ran.code == 0, ran.err
     assert sorted(heard.read_text().split()) == ["0", "1", "1", "2"]
     assert job.refresh().counts["running"] == 3
     job.kill()
     assert job.wait(60).state == "canceled"
 
 
-def test_killed_work_gets_no_grace_and_no_sigterm(client: Cluster) -> None:
+def test_a_killed_task_gets_no_grace_and_no_sigterm(client: Cluster) -> None:
     job = client.submit("sh", "-c", NOTES.format(heard="/dev/null"), grace=600)
     until(lambda: "ready" in job.logs(), "it runs")
 
@@ -46,19 +46,19 @@ def test_killed_work_gets_no_grace_and_no_sigterm(client: Cluster) -> None:
     assert job.task(0).signal == 9
 
 
-def test_one_task_of_an_array_is_canceled_and_the_others_go_on(
+def test_one_task_of_an_array_is_canceled_and_the_others_continue(
     client: Cluster, three: LocalCluster, witness: Witness, gate: Gate
 ) -> None:
     """One that runs, and one that was never placed."""
     job = client.submit(*witness.script(gate.wait), count=600, parallel=2)
     until(lambda: three.count(job.id, "running") == 2, "two run")
     witness.wait_for(2)
-    told = three.rota("cancel", job.id, "--task", "1,599")
+    ran = three.rota("cancel", job.id, "--task", "1,599")
     until(lambda: three.count(job.id, "canceled") == 2, "both are canceled")
     more = three.rota("cancel", job.id, "--task", "3-598")
     gate.open()
 
-    assert (told.code, more.code) == (0, 0), told.err + more.err
+    assert (ran.code, more.code) == (0, 0), ran.err + more.err
     assert job.wait(60).state == "canceled"
     assert job.status.counts["succeeded"] == 2
     assert set(witness.starts()) == {0, 1, 2}
@@ -67,27 +67,27 @@ def test_one_task_of_an_array_is_canceled_and_the_others_go_on(
 def test_a_signal_that_does_not_exist_is_named(client: Cluster, three: LocalCluster) -> None:
     job = client.submit("sleep", "600")
     until(lambda: job.refresh().counts["running"] == 1, "it runs")
-    told = three.rota("kill", job.id, "--signal", "USR7")
+    ran = three.rota("kill", job.id, "--signal", "USR7")
     with pytest.raises(Rejected) as nobody:
         job.kill(indices=[3])
     job.kill()
     ended = job.wait(60)
 
-    assert told.code == 2
-    assert "signal: 'USR7' is not a signal" in told.err
-    assert "did you mean USR" in told.err
+    assert ran.code == 2
+    assert "signal: 'USR7' is not a signal" in ran.err
+    assert "did you mean USR" in ran.err
     assert nobody.value.field == "indices"
     assert ended.reason == "killed by local"
     with pytest.raises(Conflict):
         job.kill("HUP")
 
 
-def test_nothing_new_of_a_paused_job_starts_and_what_runs_goes_on(
+def test_no_task_of_a_paused_job_starts_and_running_ones_continue(
     client: Cluster, three: LocalCluster, witness: Witness, gate: Gate
 ) -> None:
     job = client.submit(*witness.script(gate.wait), count=20, parallel=2)
     until(lambda: three.count(job.id, "running") == 2, "two run")
-    told = three.rota("pause", job.id)
+    ran = three.rota("pause", job.id)
     gate.open()
     until(lambda: three.count(job.id, "succeeded") == 2, "those end")
     why = three.rota("why", job.id).out
@@ -95,8 +95,8 @@ def test_nothing_new_of_a_paused_job_starts_and_what_runs_goes_on(
     started = len(witness.starts())
     resumed = three.rota("resume", job.id)
 
-    assert (told.code, resumed.code) == (0, 0), told.err + resumed.err
-    assert "paused" in told.err
+    assert (ran.code, resumed.code) == (0, 0), ran.err + resumed.err
+    assert "paused" in ran.err
     assert "paused" in shown
     assert "it is paused" in why
     assert f"rota resume {job.id}" in why
@@ -105,7 +105,7 @@ def test_nothing_new_of_a_paused_job_starts_and_what_runs_goes_on(
     assert len(witness.starts()) == 20
 
 
-def test_what_a_pause_stops_is_tried_again_at_no_cost(
+def test_a_task_stopped_by_a_pause_is_restarted_without_using_a_retry(
     client: Cluster, three: LocalCluster, witness: Witness, gate: Gate
 ) -> None:
     job = client.submit(*witness.script(gate.wait), count=2, retries=0)

@@ -1,4 +1,4 @@
-"""Jobs after others, on every node, and again and again: on a real cluster."""
+"""Jobs with dependencies, system jobs and crons on a real cluster."""
 
 import signal
 from pathlib import Path
@@ -21,7 +21,7 @@ def nodes_of(cluster: LocalCluster, job: str) -> list[str]:
     return sorted(task["node"] for task in tasks)
 
 
-def test_jobs_begin_after_those_they_wait_for_also_when_the_server_was_killed(
+def test_jobs_start_after_their_dependencies_also_across_a_server_kill(
     cluster: LocalCluster, gate: Gate, tmp_path: Path
 ) -> None:
     marks = tmp_path / "marks"
@@ -88,7 +88,7 @@ def test_a_cron_is_created_run_paused_and_shown(shared: LocalCluster, tmp_path: 
     assert shared.rota("cron", "show", "tick").code == 4
 
 
-def test_a_run_begins_at_its_minute(shared: LocalCluster, tmp_path: Path) -> None:
+def test_a_cron_run_starts_at_its_minute(shared: LocalCluster, tmp_path: Path) -> None:
     """The next minute is awaited, as anybody would."""
     marks = tmp_path / "marks"
     body = {

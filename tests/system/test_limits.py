@@ -1,4 +1,4 @@
-"""Work that takes too much, or reaches for what is not its own: its node does not suffer, and says why."""
+"""Tasks that use too much, or reach for what is not theirs: their node is not affected, and reports why."""
 
 import os
 import sys
@@ -34,7 +34,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         yield cluster
 
 
-def test_out_of_memory_is_called_that_and_hurts_nobody_else(cluster: LocalCluster) -> None:
+def test_out_of_memory_is_reported_and_affects_no_other_task(cluster: LocalCluster) -> None:
     other = cluster.rota("run", "--no-workdir", "--detach", "--", "sleep", "600")
     ran = cluster.rota("run", "--no-workdir", "--limit", "memory=64m", "--", sys.executable, "-c", EATS)
     shown = cluster.rota("show", "last", "--index", "0").out
@@ -80,7 +80,7 @@ def test_a_node_says_how_it_keeps_limits_and_can_be_chosen_by_it(cluster: LocalC
     assert cluster.rota("run", "--no-workdir", *where, "--", "true").code == 0
 
 
-def test_work_of_a_root_agent_is_nobody_it_knows(tmp_path: Path) -> None:
+def test_tasks_of_a_root_agent_run_as_an_unknown_user(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         with (
             pytest.raises(ChildProcessError, match="only root can become"),

@@ -1,4 +1,4 @@
-"""Parts of what real work wrote: by time, by lines, by bytes, by attempt; and in the order it came."""
+"""Parts of the output of real tasks: by time, lines, bytes and attempt; and in the order it was written."""
 
 import json
 import time
@@ -87,7 +87,7 @@ def moment() -> str:
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now_ms // 1000))}.{now_ms % 1000:03}Z"
 
 
-def test_what_came_since_a_time_and_until_another(shared: LocalCluster, talker: Talker) -> None:
+def test_log_parts_since_and_until_a_time(shared: LocalCluster, talker: Talker) -> None:
     talker.say("echo one")
     first = moment()
     talker.say("echo two")
@@ -110,9 +110,7 @@ def test_what_came_since_a_time_and_until_another(shared: LocalCluster, talker: 
     assert shown() == living
 
 
-def test_both_streams_come_in_the_order_in_which_they_were_written(
-    shared: LocalCluster, talker: Talker
-) -> None:
+def test_both_streams_are_merged_in_the_order_written(shared: LocalCluster, talker: Talker) -> None:
     talker.say("echo one")
     talker.say("echo two >&2")
     talker.say("echo three")
@@ -121,17 +119,15 @@ def test_both_streams_come_in_the_order_in_which_they_were_written(
     found = records(shared, talker.job)
     with_times = logs(shared, talker.job, "--stdout", "--timestamps").splitlines()
 
-    assert "".join(one["text"] for one in found) == "one\ntwo\nthree\nfour\nfive\n"
-    times = [one["at_ms"] for one in found]
+    assert "".join(record["text"] for record in found) == "one\ntwo\nthree\nfour\nfive\n"
+    times = [record["at_ms"] for record in found]
     assert times == sorted(times)
     assert 0 < times[0] <= time.time_ns() // 1_000_000
     assert [line.split(" ")[1] for line in with_times] == ["one", "three", "five"]
     assert logs(shared, talker.job, "--stdout", "--since", with_times[1].split(" ")[0]) == "five\n"
 
 
-def test_the_tasks_of_an_array_come_in_the_order_in_which_they_wrote(
-    shared: LocalCluster, tmp_path: Path
-) -> None:
+def test_output_of_array_tasks_is_merged_in_the_order_written(shared: LocalCluster, tmp_path: Path) -> None:
     talker = Talker(shared, tmp_path, count=3)
     for number, index in enumerate((2, 0, 1, 0, 2)):
         talker.say(f"echo {number}", index)
@@ -148,8 +144,8 @@ def test_the_last_lines_are_counted_over_both_streams(shared: LocalCluster, talk
 
     def shown(lines: int, *more: str) -> str:
         found = records(shared, talker.job, "--tail", str(lines), *more)
-        assert not any("missing" in one for one in found)
-        return "".join(one["text"] for one in found)
+        assert not any("missing" in record for record in found)
+        return "".join(record["text"] for record in found)
 
     living = [shown(lines) for lines in range(5)]
     alone = [shown(2, "--stdout"), shown(2, "--stderr"), shown(1, "--until", moment())]
@@ -160,7 +156,7 @@ def test_the_last_lines_are_counted_over_both_streams(shared: LocalCluster, talk
     assert [shown(lines) for lines in range(5)] == living
 
 
-def test_the_last_lines_of_capped_output_are_found_and_what_is_gone_is_said(tmp_path: Path) -> None:
+def test_the_last_lines_of_capped_output_are_found_and_the_gap_is_reported(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, nodes=1, settings={"ROTA_LOG_BYTES": "64k"}) as cluster:
         gate = Gate(tmp_path / "gate")
         script = f"head -c 3000000 /dev/zero | tr '\\0' x; printf 'y\\nz\\n'; {gate.wait}"
@@ -173,12 +169,12 @@ def test_the_last_lines_of_capped_output_are_found_and_what_is_gone_is_said(tmp_
         gate.open()
         until(lambda: cluster.count(job, "succeeded") == 1, "the end")
 
-    assert [(one["offset"], one["text"]) for one in last] == [(3_000_002, "z\n")]
-    assert sum(one.get("missing", 0) + len(one.get("text", "")) for one in more) == 3_000_004
+    assert [(record["offset"], record["text"]) for record in last] == [(3_000_002, "z\n")]
+    assert sum(record.get("missing", 0) + len(record.get("text", "")) for record in more) == 3_000_004
     assert more[0]["missing"] > 2_000_000
 
 
-def test_reading_goes_on_from_a_byte_or_from_where_it_stopped(shared: LocalCluster, talker: Talker) -> None:
+def test_reading_continues_from_a_byte_or_a_cursor(shared: LocalCluster, talker: Talker) -> None:
     talker.say("printf 0123456789")
     talker.say("printf abc >&2")
     some = shared.rota("logs", talker.job, "--stdout", "--from", "4")
@@ -196,7 +192,7 @@ def test_reading_goes_on_from_a_byte_or_from_where_it_stopped(shared: LocalClust
     assert some.out == "456789"
     assert (vague.code, "add --stdout or --stderr" in vague.err) == (2, True)
     assert (before, rest) == (b"0123456789", b"more")
-    assert sum(len(one["text"]) for one in resumed) == 17
+    assert sum(len(record["text"]) for record in resumed) == 17
     assert raw.out == "e"
     assert (
         shared.call("GET", f"{path}?format=chunks&from=0.1.stdout:13&from=0.1.stderr:3").body["offset"] == 13
@@ -218,7 +214,7 @@ def test_reading_goes_on_from_a_byte_or_from_where_it_stopped(shared: LocalClust
         ("offset=4&format=chunks", "offset", "stream"),
     ],
 )
-def test_a_part_that_makes_no_sense_is_refused_by_name(
+def test_an_invalid_log_range_is_refused_by_name(
     shared: LocalCluster, query: str, field: str, accepted: str
 ) -> None:
     job = shared.submit("true")
@@ -228,7 +224,7 @@ def test_a_part_that_makes_no_sense_is_refused_by_name(
     assert accepted in answer.body["hint"]
 
 
-def test_every_attempt_is_shown_also_one_whose_node_is_gone(tmp_path: Path) -> None:
+def test_every_attempt_is_shown_also_one_whose_node_is_lost(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, nodes=2, settings={"ROTA_LOST_SECONDS": "12"}) as cluster:
         gate = Gate(tmp_path / "gate")
         job = cluster.submit("sh", "-c", f"echo try $ROTA_ATTEMPT on $ROTA_NODE; {gate.wait}; echo done")

@@ -1,4 +1,4 @@
-"""Output of real work: within its cap, declared where it is gone, and readable when its node is not there."""
+"""Output of real tasks: within its cap, with gaps reported, and readable when its node is disconnected."""
 
 import asyncio
 import json
@@ -25,11 +25,13 @@ def records(cluster: LocalCluster, *arguments: str) -> list[dict[str, Any]]:
 
 
 def counted(found: list[dict[str, Any]]) -> tuple[int, int]:
-    """Bytes received, and bytes said to be missing."""
-    return sum(len(one.get("text", "")) for one in found), sum(one.get("missing", 0) for one in found)
+    """Bytes received, and bytes reported as missing."""
+    return sum(len(record.get("text", "")) for record in found), sum(
+        record.get("missing", 0) for record in found
+    )
 
 
-def test_the_server_shows_the_tail_of_what_is_on_a_node_that_is_gone(cluster: LocalCluster) -> None:
+def test_the_server_shows_the_tail_of_output_on_a_lost_node(cluster: LocalCluster) -> None:
     script = "head -c 100000 /dev/zero | tr '\\0' x; echo last; echo oops >&2"
     ended = cluster.submit("sh", "-c", script)
     until(lambda: cluster.count(ended, "succeeded") == 1, "the end")
@@ -40,25 +42,31 @@ def test_the_server_shows_the_tail_of_what_is_on_a_node_that_is_gone(cluster: Lo
     cluster.kill_node(number)
     cluster.kill_server()
     cluster.start_server()
-    told = records(cluster, ended)
+    kept = records(cluster, ended)
     of_live = records(cluster, live)
 
-    assert counted([one for one in told if one["stream"] == "stdout"]) == (16 * KIB, 100_005 - 16 * KIB)
-    assert told[-1]["text"].endswith("xlast\n") or told[-1]["text"] == "oops\n"
-    assert {"oops\n"} == {one["text"] for one in told if one["stream"] == "stderr"}
-    assert counted([one for one in of_live if one["stream"] == "stdout"]) == (16 * KIB, 100_005 - 16 * KIB)
-    assert any(one.get("missing") == 0 for one in of_live)  # and perhaps more, nobody knows
+    assert counted([record for record in kept if record["stream"] == "stdout"]) == (
+        16 * KIB,
+        100_005 - 16 * KIB,
+    )
+    assert kept[-1]["text"].endswith("xlast\n") or kept[-1]["text"] == "oops\n"
+    assert {"oops\n"} == {record["text"] for record in kept if record["stream"] == "stderr"}
+    assert counted([record for record in of_live if record["stream"] == "stdout"]) == (
+        16 * KIB,
+        100_005 - 16 * KIB,
+    )
+    assert any(record.get("missing") == 0 for record in of_live)  # at least; the exact number is unknown
 
 
 def is_whole(tail: Path) -> bool:
-    """It is told bit by bit."""
-    told = tail.read_bytes() if tail.exists() else b""
-    return b"last\n" in told and b"oops\n" in told
+    """Whether the whole tail has arrived; it is sent in pieces."""
+    content = tail.read_bytes() if tail.exists() else b""
+    return b"last\n" in content and b"oops\n" in content
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Where the only node will keep its things."""
+    """The data directory of the only node."""
     disk = tmp_path / "node-1"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m,mode=0700", "none", str(disk)], check=True)
@@ -69,7 +77,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @needs("root")
-def test_a_node_whose_disk_is_full_says_so_and_is_given_nothing_until_it_is_not(
+def test_a_node_with_a_full_disk_reports_it_and_gets_no_tasks_meanwhile(
     tmp_path: Path, small_disk: Path
 ) -> None:
     with LocalCluster(tmp_path, nodes=1) as cluster:
@@ -107,7 +115,7 @@ for _ in range(96):
 """
 
 
-async def test_followers_that_stop_reading_slow_neither_the_work_nor_the_others(
+async def test_followers_that_stop_reading_slow_down_no_task_and_no_other_follower(
     shared: LocalCluster, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
@@ -123,7 +131,7 @@ async def test_followers_that_stop_reading_slow_neither_the_work_nor_the_others(
 
     assert [task.result() for task in read] == [BYTES] * (FOLLOWERS - STALLED)
     assert ended == 1
-    assert late == [BYTES] * 2  # whoever reads on misses nothing
+    assert late == [BYTES] * 2  # the other readers miss nothing
 
 
 async def follow(
@@ -137,8 +145,8 @@ async def follow(
     door.connect((host, int(port)))
     reader, writer = await asyncio.open_connection(sock=door, limit=64 * KIB)
     path = f"/v1/jobs/{job}/logs?index=0&follow=true"
-    said = f"GET {path} HTTP/1.1\r\nhost: {cluster.http}\r\nauthorization: Bearer {cluster.token}\r\n\r\n"
-    writer.write(said.encode())
+    request = f"GET {path} HTTP/1.1\r\nhost: {cluster.http}\r\nauthorization: Bearer {cluster.token}\r\n\r\n"
+    writer.write(request.encode())
     assert b" 200 " in await reader.readline()
     while (await reader.readline()).strip():
         pass

@@ -1,4 +1,4 @@
-"""A server with a store in memory is restarted: nodes call again, and what they run is adopted."""
+"""A server with a store in memory is restarted: nodes reconnect, and what they run is adopted."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -46,7 +46,9 @@ def test_running_work_of_all_nodes_is_adopted_into_one_job(
     until(lambda: known(cluster, job).get("running") == 6, "all tasks are adopted")
 
     listed = cluster.call("GET", "/v1/jobs").body["jobs"]
-    assert [(one["id"], one["name"], one["count"]) for one in listed] == [(job, "array", 6)]
+    assert [(listed_job["id"], listed_job["name"], listed_job["count"]) for listed_job in listed] == [
+        (job, "array", 6)
+    ]
     gate.open()
     assert cluster.rota("wait", job).code == 0
     assert witness.seen() == before
@@ -65,14 +67,14 @@ def ends(cluster: LocalCluster, job: str) -> int:
     return counts.get("succeeded", 0) + counts.get("failed", 0)
 
 
-def test_what_ended_meanwhile_counts_and_what_waited_is_gone_and_said_to_be(
+def test_tasks_that_ended_meanwhile_count_and_pending_jobs_are_reported_lost(
     cluster: LocalCluster, witness: Witness, gate: Gate
 ) -> None:
     array = cluster.submit(*witness.script(f"{gate.wait}; exit $ROTA_INDEX"), count=8, cpu=1, name="array")
     until(lambda: cluster.count(array, "running") == 6, "as many tasks run as there is room for")
     waits = cluster.submit("true", cpu=1)
     witness.wait_for(6)
-    cluster.kill_agent(1)  # its keeper goes on, and the next agent has the jobs from it
+    cluster.kill_agent(1)  # its keeper runs on, and gives the jobs to the next agent
     cluster.kill_server()
     gate.open()
     until(lambda: not cluster.work(), "all work has ended")
@@ -80,7 +82,7 @@ def test_what_ended_meanwhile_counts_and_what_waited_is_gone_and_said_to_be(
     cluster.start_server()
     cluster.start_agent(1)
     cluster.wait_for_nodes()
-    # A node is stored as ready before it has called, and each one brings only its own tasks.
+    # A node is stored as ready before it connects, and each one brings back only its own tasks.
     until(lambda: ends(cluster, array) == 6, "every node has brought its tasks, and their ends are heard")
 
     found = cluster.call("GET", f"/v1/jobs/{array}").body
@@ -100,7 +102,7 @@ def test_what_ended_meanwhile_counts_and_what_waited_is_gone_and_said_to_be(
     assert len(witness.seen()) == 6
 
 
-def test_output_is_followed_and_a_retry_is_made_after_a_restart(
+def test_output_is_followed_and_a_task_is_retried_after_a_restart(
     cluster: LocalCluster, witness: Witness, gate: Gate
 ) -> None:
     job = cluster.submit(*witness.script(f"echo before; {gate.wait}; echo after; exit 3"), retries=1)
@@ -124,7 +126,7 @@ def test_output_is_followed_and_a_retry_is_made_after_a_restart(
     until(lambda: not cluster.work(), "the service has ended")
 
 
-def test_a_node_that_was_deleted_is_not_let_in_by_its_certificate(cluster: LocalCluster) -> None:
+def test_a_deleted_node_is_refused_despite_its_certificate(cluster: LocalCluster) -> None:
     cluster.kill_agent(3, signal.SIGINT)
     until(lambda: cluster.node(3)["state"] == "left", "the node has left")
     deleted = cluster.call("DELETE", "/v1/nodes/node-3").status

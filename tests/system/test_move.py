@@ -1,4 +1,4 @@
-"""A task is moved to another node: stopped where it is, started there, once, and no retry is spent."""
+"""A task is moved to another node: stopped on its node, started once on the other, without using a retry."""
 
 from collections.abc import Iterator
 
@@ -29,25 +29,25 @@ def running(job: Job, index: int = 0) -> str:
 
 
 def others(three: LocalCluster, node: str) -> list[str]:
-    names = [one["name"] for one in three.call("GET", "/v1/nodes").body["nodes"]]
+    names = [node["name"] for node in three.call("GET", "/v1/nodes").body["nodes"]]
     return [name for name in names if name != node]
 
 
-def test_a_task_moves_to_the_node_that_is_named(
+def test_a_task_moves_to_the_named_node(
     client: Cluster, three: LocalCluster, witness: Witness, gate: Gate
 ) -> None:
     job = client.submit(*witness.script(gate.wait), retries=0)
     before = running(job)
     witness.wait_for(1)
     target = others(three, before)[-1]
-    told = three.rota("job", "move", f"{job.id}.0", "--to", target)
+    ran = three.rota("job", "move", f"{job.id}.0", "--to", target)
     seen = witness.wait_for(2)
     gate.open()
 
-    assert told.code == 0, told.err
-    assert [one.node for one in seen] == [before, target]
-    assert job.wait(60).state == "succeeded"  # without a retry to spend
-    assert [one.state for one in job.task(0).attempts] == ["stopped", "succeeded"]
+    assert ran.code == 0, ran.err
+    assert [start.node for start in seen] == [before, target]
+    assert job.wait(60).state == "succeeded"  # with no retries left
+    assert [attempt.state for attempt in job.task(0).attempts] == ["stopped", "succeeded"]
 
 
 def test_a_task_moves_away_from_its_node_and_the_others_stay(
@@ -55,12 +55,12 @@ def test_a_task_moves_away_from_its_node_and_the_others_stay(
 ) -> None:
     job = client.submit(*witness.script(gate.wait), count=3)
     until(lambda: three.count(job.id, "running") == 3, "all tasks run")
-    before = {one.index: one.node for one in witness.wait_for(3)}
-    told = three.rota("job", "move", f"{job.id}.1", "--away")
+    before = {start.index: start.node for start in witness.wait_for(3)}
+    ran = three.rota("job", "move", f"{job.id}.1", "--away")
     last = witness.wait_for(4)[-1]
     gate.open()
 
-    assert told.code == 0, told.err
+    assert ran.code == 0, ran.err
     assert (last.index, last.attempt) == (1, 2)
     assert last.node != before[1]
     assert job.wait(60).state == "succeeded"
@@ -70,7 +70,7 @@ def test_a_task_moves_away_from_its_node_and_the_others_stay(
 def test_a_moved_task_that_runs_one_at_a_time_never_overlaps(
     client: Cluster, witness: Witness, gate: Gate
 ) -> None:
-    """Each attempt notes its end behind a slow stop: the next one may only begin after that."""
+    """Each attempt records its end after a slow stop: the next one may start only after that."""
     stop = f"trap 'sleep 1; echo \"0 $ROTA_ATTEMPT end\" >> {witness.path}; exit 0' TERM"
     script = f'echo "0 $ROTA_ATTEMPT $ROTA_NODE" >> {witness.path}; {gate.wait}'
     job = client.submit("sh", "-c", f"{stop}; {script}", run="one_at_a_time")
@@ -80,7 +80,7 @@ def test_a_moved_task_that_runs_one_at_a_time_never_overlaps(
     seen = witness.wait_for(3)
     gate.open()
 
-    assert [(one.attempt, one.node) for one in seen[:2]] == [(1, before), (1, "end")]
+    assert [(start.attempt, start.node) for start in seen[:2]] == [(1, before), (1, "end")]
     assert seen[2].attempt == 2
     assert seen[2].node != before
     assert job.wait(60).state == "succeeded"
@@ -143,7 +143,7 @@ def test_a_repeated_move_moves_once(
     assert witness.starts() == {0: 2}
 
 
-def test_the_order_and_the_move_are_told_as_events(client: Cluster, three: LocalCluster, gate: Gate) -> None:
+def test_the_request_and_the_move_are_events(client: Cluster, three: LocalCluster, gate: Gate) -> None:
     since = three.call("GET", "/v1/nodes").body["seq"]
     job = client.submit("sh", "-c", gate.wait)
     before = running(job)
@@ -154,14 +154,14 @@ def test_the_order_and_the_move_are_told_as_events(client: Cluster, three: Local
     job.wait(60)
 
     events = three.call("GET", f"/v1/events?since={since}&job={job.id}").body["events"]
-    told = [(one["kind"], one["why"]) for one in events if one["kind"].startswith("task.mov")]
-    assert told == [
+    moves = [(event["kind"], event["why"]) for event in events if event["kind"].startswith("task.mov")]
+    assert moves == [
         ("task.moving", f"local moves task 0 of job {job.id} away from {before}"),
         ("task.moved", f"task 0 of job {job.id}: moved from {before} to {after}"),
     ]
 
 
-def test_a_server_killed_during_a_move_carries_it_out(
+def test_a_server_killed_during_a_move_completes_it(
     cluster: LocalCluster, witness: Witness, gate: Gate
 ) -> None:
     with connect(f"http://{cluster.http}", token=cluster.token) as client:
@@ -177,5 +177,5 @@ def test_a_server_killed_during_a_move_carries_it_out(
         seen = witness.wait_for(2)
         gate.open()
 
-        assert [(one.attempt, one.node) for one in seen] == [(1, before), (2, target)]
+        assert [(start.attempt, start.node) for start in seen] == [(1, before), (2, target)]
         assert job.wait(60).state == "succeeded"

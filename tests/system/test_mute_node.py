@@ -1,4 +1,4 @@
-"""A node that is connected and does not answer an offer: the task goes to another one after a minute."""
+"""A connected node does not answer an offer: the task is placed on another one after a minute."""
 
 import contextlib
 import threading
@@ -18,11 +18,11 @@ from rota.wire.generated import agent_pb2_grpc as pb_grpc
 
 pytestmark = pytest.mark.system
 BEAT_SECONDS = 2.0
-SECONDS = 150  # the offer is taken back after 60 s, noticed within 10 s
+SECONDS = 150  # the offer times out after 60 s, detected within 10 s
 
 
 class Mute:
-    """A node's agent that says hello, beats, listens, and answers no offer."""
+    """A node's agent that says hello, sends heartbeats, and answers no offer."""
 
     def __init__(self, cluster: LocalCluster, directory: Path) -> None:
         identity = join(JoinLine.parse(cluster.join_line()), directory, "mute", {}).identity
@@ -59,7 +59,7 @@ class Mute:
                 self.offers += sum(len(order.start_index) for order in word.orders.jobs)
 
 
-def test_an_offer_without_an_answer_goes_to_the_next_node(tmp_path: Path) -> None:
+def test_an_unanswered_offer_is_placed_on_another_node(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, nodes=1) as cluster, Mute(cluster, tmp_path / "mute") as mute:
         until(lambda: cluster.call("GET", "/v1/nodes/mute").body["state"] == "ready", "it is there")
         job = cluster.submit("true", prefer=["node == mute weight 100"])

@@ -1,4 +1,4 @@
-"""A node that is gone is noticed, also when nothing else happens, and its tasks run elsewhere."""
+"""A lost node is detected, also in an idle cluster, and its tasks run elsewhere."""
 
 import time
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ PATIENT_SECONDS = 16
 
 @pytest.fixture(scope="module")
 def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Three nodes that are given up early; a test that kills one starts it again."""
+    """Three nodes that are declared lost early; a test that kills one starts it again."""
     settings = {"ROTA_LOST_SECONDS": str(LOST_SECONDS)}
     with LocalCluster(tmp_path_factory.mktemp("hasty"), settings=settings) as running:
         yield running
@@ -30,11 +30,11 @@ def start_again(cluster: LocalCluster, number: int) -> None:
     cluster.wait_for_nodes()
 
 
-def test_nodes_that_have_nothing_to_say_are_not_suspected(tmp_path: Path) -> None:
+def test_idle_nodes_are_not_suspect(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, settings={"ROTA_LOST_SECONDS": str(PATIENT_SECONDS)}) as patient:
         since = patient.call("GET", "/v1/server").body["revision"]
 
-        time.sleep(PATIENT_SECONDS + 1)  # that nothing happens is what this is about
+        time.sleep(PATIENT_SECONDS + 1)  # the test is that nothing happens
 
         assert patient.call("GET", "/v1/server").body["revision"] == since
 
@@ -42,7 +42,7 @@ def test_nodes_that_have_nothing_to_say_are_not_suspected(tmp_path: Path) -> Non
 def test_a_lost_nodes_tasks_run_elsewhere_once_each(
     hasty: LocalCluster, witness: Witness, gate: Gate
 ) -> None:
-    """And it costs no retry: they have none."""
+    """It uses no retry, as they have none."""
     job = hasty.submit(*witness.script(gate.wait), count=6)
     until(lambda: hasty.count(job, "running") == 6, "all tasks run")
     moved = {seen.index for seen in witness.wait_for(6) if seen.node == "node-1"}
@@ -65,12 +65,12 @@ def test_an_idle_cluster_notices_a_lost_node(hasty: LocalCluster) -> None:
 
     until(lambda: hasty.node(2)["state"] == "lost", "lost after the grace")
     assert time.monotonic() - killed_at > LOST_SECONDS - BEAT_MS / 1000 - 1
-    told = hasty.call("GET", f"/v1/events?node=node-2&since={since}").body["events"]
-    assert [event["kind"] for event in told] == ["node.suspect", "node.lost"]
+    node_events = hasty.call("GET", f"/v1/events?node=node-2&since={since}").body["events"]
+    assert [event["kind"] for event in node_events] == ["node.suspect", "node.lost"]
     start_again(hasty, 2)
 
 
-def test_a_lost_node_that_is_back_takes_work_again(hasty: LocalCluster, witness: Witness) -> None:
+def test_a_lost_node_that_reconnects_gets_tasks_again(hasty: LocalCluster, witness: Witness) -> None:
     hasty.kill_node(3)
 
     start_again(hasty, 3)

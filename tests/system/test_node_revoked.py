@@ -1,4 +1,4 @@
-"""A revoked node is cut off while it is connected, and its certificate opens nothing any more."""
+"""A revoked node is disconnected, and its certificate is refused from then on."""
 
 import contextlib
 import queue
@@ -41,7 +41,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalClu
 
 
 def entrances(cluster: LocalCluster) -> list[str]:
-    """Every address at which agents call."""
+    """Every address that agents connect to."""
     return [cluster.agent, *cluster.watcher_addresses.values()]
 
 
@@ -81,9 +81,9 @@ def connect(stub: pb_grpc.AgentStub) -> None:
 
 
 def hello(session: int = 1) -> pb.FromNode:
-    said = pb.Hello(machine_id="m", boot_id="b", version="0", protocol=1, session=session)
-    said.capacity["cpu"] = 1000
-    return pb.FromNode(n=1, hello=said)
+    greeting = pb.Hello(machine_id="m", boot_id="b", version="0", protocol=1, session=session)
+    greeting.capacity["cpu"] = 1000
+    return pb.FromNode(n=1, hello=greeting)
 
 
 def assert_shut_out(address: str, identity: NodeIdentity) -> None:
@@ -103,7 +103,7 @@ def assert_shut_out(address: str, identity: NodeIdentity) -> None:
         assert REVOKED in reason
 
 
-def test_a_connected_node_is_cut_off_and_its_work_goes_elsewhere(
+def test_a_connected_node_is_disconnected_and_its_tasks_run_elsewhere(
     cluster: LocalCluster, witness: Witness, gate: Gate
 ) -> None:
     job = cluster.submit(*witness.script(gate.wait))
@@ -129,7 +129,7 @@ def test_a_connected_node_is_cut_off_and_its_work_goes_elsewhere(
     assert '"action":"revoke_node"' in audit
 
 
-def test_a_revoked_node_stays_shut_out_after_a_restart_of_the_server(cluster: LocalCluster) -> None:
+def test_a_revoked_node_is_refused_after_a_restart_of_the_server(cluster: LocalCluster) -> None:
     identity = identity_of(cluster, 1)
     assert cluster.rota("node", "revoke", "node-1").code == 0
     cluster.kill_server()
@@ -142,7 +142,7 @@ def test_a_revoked_node_stays_shut_out_after_a_restart_of_the_server(cluster: Lo
 
 
 class Hostile:
-    """A node that holds its stream and a push open, and does as it likes."""
+    """A node that keeps its stream and a push open, whatever the server sends."""
 
     def __init__(self, stub: pb_grpc.AgentStub) -> None:
         self._says: queue.Queue[pb.FromNode | None] = queue.Queue()
@@ -165,7 +165,7 @@ class Hostile:
         self._pushes.put(None)
 
 
-def test_streams_of_a_node_that_does_not_end_them_are_ended(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_streams_that_a_revoked_node_keeps_open_are_ended(cluster: LocalCluster, tmp_path: Path) -> None:
     identity = join(JoinLine.parse(cluster.join_line()), tmp_path / "hostile", "hostile", {}).identity
     address = entrances(cluster)[-1]
     with as_node(address, identity) as stub, contextlib.closing(Hostile(stub)) as node:
@@ -182,7 +182,7 @@ def test_streams_of_a_node_that_does_not_end_them_are_ended(cluster: LocalCluste
     until(lambda: cluster.call("GET", "/v1/nodes/hostile").body["state"] == "lost", "it counts as lost")
 
 
-def test_a_revoked_node_cannot_be_opened_again_and_is_deleted_as_any_other(cluster: LocalCluster) -> None:
+def test_a_revoked_node_cannot_be_opened_again_but_can_be_deleted(cluster: LocalCluster) -> None:
     assert cluster.rota("node", "revoke", "node-1").code == 0
     answers = [cluster.call("POST", f"/v1/nodes/node-1/{verb}", {}) for verb in ("open", "cordon", "drain")]
     again = cluster.rota("node", "revoke", "node-1")
@@ -197,7 +197,7 @@ def test_a_revoked_node_cannot_be_opened_again_and_is_deleted_as_any_other(clust
     assert refusals(cluster.agent, identity_of(cluster, 1))["Connect"][0] is grpc.StatusCode.PERMISSION_DENIED
 
 
-def test_a_revoked_node_is_forgotten_once_its_certificate_can_no_longer_be_renewed(tmp_path: Path) -> None:
+def test_a_revoked_node_is_deleted_once_its_certificate_cannot_be_renewed(tmp_path: Path) -> None:
     with ShortLived(tmp_path, node=1, lost=1) as cluster:
         cluster.kill_server()
         cluster.environment["ROTA_CERTIFICATES_RENEWAL_WINDOW"] = "2s"
@@ -210,7 +210,7 @@ def test_a_revoked_node_is_forgotten_once_its_certificate_can_no_longer_be_renew
 
 
 @needs("etcd")
-def test_a_node_that_was_revoked_is_shut_out_by_the_next_leader_and_at_standbys(tmp_path: Path) -> None:
+def test_a_revoked_node_is_refused_by_the_next_leader_and_by_standbys(tmp_path: Path) -> None:
     with (
         LocalEtcd(tmp_path / "etcd") as etcd,
         ElectedCluster(tmp_path / "cluster", etcd, servers=2, nodes=2) as cluster,

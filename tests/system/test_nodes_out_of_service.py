@@ -12,7 +12,7 @@ pytestmark = pytest.mark.system
 @pytest.mark.parametrize(
     ("verb", "eligibility"), [("cordon", ("cordoned", "cordoned")), ("drain", ("draining", "drained"))]
 )
-def test_a_node_out_of_service_ends_its_work_and_takes_no_other(
+def test_a_node_out_of_service_finishes_its_tasks_and_gets_no_others(
     three: LocalCluster, witness: Witness, gate: Gate, verb: str, eligibility: tuple[str, str]
 ) -> None:
     while_running, when_empty = eligibility
@@ -39,7 +39,7 @@ def test_a_node_out_of_service_ends_its_work_and_takes_no_other(
     assert [seen.index for seen in witness.seen()].count(0) == 3, "nothing was restarted"
 
 
-def test_a_cordon_outlives_the_server(three: LocalCluster) -> None:
+def test_a_cordon_survives_the_server(three: LocalCluster) -> None:
     assert three.rota("node", "cordon", "node-2").code == 0
 
     three.kill_server()

@@ -1,4 +1,4 @@
-"""A job that cannot run holds no room: the jobs behind it run."""
+"""A job that cannot run reserves no resources: the jobs behind it run."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +19,7 @@ def small(tmp_path: Path) -> Iterator[LocalCluster]:
 
 
 @pytest.mark.parametrize("gang", [False, True])
-def test_a_job_that_every_node_refuses_holds_no_node(cluster: LocalCluster, gang: bool) -> None:
+def test_a_job_that_every_node_refuses_reserves_no_node(cluster: LocalCluster, gang: bool) -> None:
     fields = {"gang": True, "count": 3} if gang else {}
     refused = cluster.submit("true", cpu=4, workdir="/nonexistent", **fields)
     until(lambda: _kinds(cluster, refused) == {"refused"}, "every node has refused it")
@@ -30,8 +30,8 @@ def test_a_job_that_every_node_refuses_holds_no_node(cluster: LocalCluster, gang
     assert "no directory /nonexistent" in cluster.rota("why", refused).out
 
 
-def test_other_directories_and_other_users_are_not_refused_with_it(cluster: LocalCluster) -> None:
-    """They ask for the same amounts: what one job's directory lacks is no fault of its shape."""
+def test_a_refusal_does_not_affect_other_directories_and_users(cluster: LocalCluster) -> None:
+    """They request the same amounts: a missing directory of one job says nothing about its shape."""
     refused = cluster.submit("true", workdir="/nonexistent")
     until(lambda: _kinds(cluster, refused) == {"refused"}, "every node has refused it")
 
@@ -40,7 +40,7 @@ def test_other_directories_and_other_users_are_not_refused_with_it(cluster: Loca
     until(lambda: all(cluster.count(job, "succeeded") for job in ran), "the others have run")
 
 
-def test_a_job_behind_a_service_holds_back_no_other(small: LocalCluster) -> None:
+def test_a_job_that_waits_for_a_service_delays_no_other(small: LocalCluster) -> None:
     service = small.submit("sleep", "1000", cpu=1, kind="service")
     until(lambda: small.count(service, "running"), "the service runs")
     large = small.submit("true", cpu=2, name="large")
@@ -53,6 +53,6 @@ def test_a_job_behind_a_service_holds_back_no_other(small: LocalCluster) -> None
 
 
 def _kinds(cluster: LocalCluster, job: str) -> set[str]:
-    """Why it waits, but for its place in the queue."""
+    """Why it waits, without its position in the queue."""
     why = cluster.call("GET", f"/v1/jobs/{job}/why").body
     return {reason["kind"] for reason in why["reasons"] if reason["kind"] not in ("queue", "promised")}

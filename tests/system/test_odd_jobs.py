@@ -1,4 +1,4 @@
-"""One odd job, or one odd node, harms nobody else: agents, keepers and server go on, others' work ends."""
+"""An odd job or an odd node affects no other: agents, keepers and server continue, other jobs end."""
 
 import contextlib
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 @contextlib.contextmanager
 def unharmed(cluster: LocalCluster) -> Iterator[None]:
-    """The processes before are the processes after, and somebody else's job ends."""
+    """The same processes run before and after, and a job of another user ends."""
     before = cluster.processes()
     yield
     job = cluster.submit("true")
@@ -41,10 +41,10 @@ def has_ended(cluster: LocalCluster, job: str) -> bool:
 def refusals(cluster: LocalCluster, job: str) -> list[Any]:
     """Attempts that some node refused."""
     attempts = cluster.call("GET", f"/v1/jobs/{job}/tasks/0/attempts").body["attempts"]
-    return [one for one in attempts if one["state"] == "refused"]
+    return [attempt for attempt in attempts if attempt["state"] == "refused"]
 
 
-def test_a_job_cannot_ask_for_the_resource_that_counts_tasks(pair: LocalCluster) -> None:
+def test_a_job_cannot_request_the_resource_that_counts_tasks(pair: LocalCluster) -> None:
     with unharmed(pair):
         answer = pair.call("POST", "/v1/jobs", {"command": ["true"], "resources": {"tasks": 1}})
 
@@ -73,7 +73,7 @@ def test_an_agent_cannot_offer_the_resource_that_counts_tasks(pair: LocalCluster
         ({"image": "a", "container": {"mounts": ["/" + "a" * 256 + ":/b"]}}, "container.mounts[0].source"),
     ],
 )
-def test_what_no_node_could_start_is_refused_at_once(
+def test_a_job_that_no_node_could_start_is_refused_immediately(
     pair: LocalCluster, spec: dict[str, Any], field: str
 ) -> None:
     answer = pair.call("POST", "/v1/jobs", {"command": ["true"], **spec})
@@ -109,7 +109,7 @@ def test_an_odd_job_ends_or_waits_by_itself(
             assert pair.call("GET", f"/v1/jobs/{job}/tasks/0").body["exit_code"] == code
 
 
-def test_names_that_are_words_of_the_store_are_names_like_any_other(pair: LocalCluster) -> None:
+def test_names_that_occur_in_store_keys_are_ordinary_names(pair: LocalCluster) -> None:
     with unharmed(pair):
         for name in ("spec", "wish", "status"):
             made = pair.call("PUT", f"/v1/namespaces/{name}", {"quota": {"tasks": 10}})

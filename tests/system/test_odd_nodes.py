@@ -1,4 +1,4 @@
-"""A node that says what cannot be is refused, by name and with the field; server and other nodes go on."""
+"""A node that sends an invalid message is refused with the field; the server and other nodes continue."""
 
 import time
 from collections.abc import Iterator
@@ -37,15 +37,15 @@ CLAIM: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def hostile(shared: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> NodeIdentity:
-    """The identity of a node that has joined, and is nobody's agent."""
+    """The identity of a node that has joined, without an agent."""
     directory: Path = tmp_path_factory.mktemp("hostile")
     return join(JoinLine.parse(shared.join_line()), directory, "hostile", {}).identity
 
 
-def says(
+def status_after(
     cluster: LocalCluster, identity: NodeIdentity, hello: pb.Hello, *words: pb.FromNode
 ) -> grpc.RpcError:
-    """How the server ends the call of a node that says this."""
+    """The status with which the server ends the call after this message."""
 
     def speaks() -> Iterator[pb.FromNode]:
         yield pb.FromNode(n=1, hello=hello)
@@ -63,8 +63,8 @@ def says(
 
 
 def hello(**fields: Any) -> pb.Hello:
-    said = {"machine_id": "m", "boot_id": f"{time.time_ns()}", "version": "0", "protocol": 1}
-    return pb.Hello(**{**said, "capacity": {"cpu": 1000}, **fields})
+    defaults = {"machine_id": "m", "boot_id": f"{time.time_ns()}", "version": "0", "protocol": 1}
+    return pb.Hello(**{**defaults, "capacity": {"cpu": 1000}, **fields})
 
 
 def works(cluster: LocalCluster) -> None:
@@ -73,7 +73,7 @@ def works(cluster: LocalCluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "field"),
+    ("hello_fields", "field"),
     [
         ({"drain": LEAVES}, "hello.drain.within_ms"),
         ({"capacity": {"tasks": 5}}, "hello.capacity"),
@@ -83,10 +83,10 @@ def works(cluster: LocalCluster) -> None:
         ({"inventory": [pb.JobClaims(job="1", index=[0])]}, "hello.inventory[0].attempt"),
     ],
 )
-def test_a_hello_that_cannot_be_is_refused(
-    shared: LocalCluster, hostile: NodeIdentity, said: dict[str, Any], field: str
+def test_an_invalid_hello_is_refused(
+    shared: LocalCluster, hostile: NodeIdentity, hello_fields: dict[str, Any], field: str
 ) -> None:
-    refused = says(shared, hostile, hello(**said))
+    refused = status_after(shared, hostile, hello(**hello_fields))
 
     assert refused.code() is grpc.StatusCode.INVALID_ARGUMENT, refused.details()
     assert (refused.details() or "").startswith(f"{field}: ")
@@ -108,26 +108,28 @@ def test_a_hello_that_cannot_be_is_refused(
         (pb.FromNode(beat=pb.Beat(load=pb.Load(memory_free=-(2**63)))), "beat.load.memory_free"),
     ],
 )
-def test_a_word_that_cannot_be_ends_the_call(
+def test_an_invalid_message_ends_the_call(
     shared: LocalCluster, hostile: NodeIdentity, word: pb.FromNode, field: str
 ) -> None:
-    refused = says(shared, hostile, hello(), word)
+    refused = status_after(shared, hostile, hello(), word)
 
     assert refused.code() is grpc.StatusCode.INVALID_ARGUMENT, refused.details()
     assert (refused.details() or "").startswith(f"{field}: ")
     works(shared)
 
 
-def test_what_a_node_says_again_and_again_is_logged_once(shared: LocalCluster, hostile: NodeIdentity) -> None:
+def test_a_repeated_invalid_message_is_logged_once(shared: LocalCluster, hostile: NodeIdentity) -> None:
     for _ in range(3):
-        says(shared, hostile, hello(version="x" * 65))
+        status_after(shared, hostile, hello(version="x" * 65))
 
     log = (shared.directory / "server.log").read_text()
     assert log.count("hello.version") == 1
 
 
-def test_an_epoch_that_cannot_be_makes_nobody_accept_it(shared: LocalCluster, hostile: NodeIdentity) -> None:
-    refused = says(shared, hostile, hello(epoch_seen=2**63 - 3))
+def test_an_implausible_epoch_is_never_offered_for_acceptance(
+    shared: LocalCluster, hostile: NodeIdentity
+) -> None:
+    refused = status_after(shared, hostile, hello(epoch_seen=2**63 - 3))
     accepted = shared.rota("store", "accept")
 
     assert refused.code() is grpc.StatusCode.FAILED_PRECONDITION

@@ -1,4 +1,4 @@
-"""Off loopback everything speaks TLS, and nobody has to set it up."""
+"""Off loopback everything uses TLS, without any setup."""
 
 import os
 import subprocess
@@ -32,14 +32,14 @@ def in_its_own_network(script: str, directory: Path, **variables: str) -> subpro
     )
 
 
-def test_https_goes_on_through_many_lives_of_its_certificate(tmp_path: Path) -> None:
+def test_https_works_through_many_renewals_of_its_certificate(tmp_path: Path) -> None:
     ran = in_its_own_network("off_loopback_lives", tmp_path, SERVER_LIFE="4")
 
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.splitlines() == ["lives 4", "run over tls"]
 
 
-def test_a_cluster_for_other_machines_speaks_tls_only_and_works_out_of_the_box(tmp_path: Path) -> None:
+def test_a_cluster_off_loopback_uses_tls_only_and_works_by_default(tmp_path: Path) -> None:
     ran = in_its_own_network("off_loopback", tmp_path)
 
     assert ran.returncode == 0, ran.stderr
@@ -50,7 +50,7 @@ def test_a_cluster_for_other_machines_speaks_tls_only_and_works_out_of_the_box(t
     assert token.startswith("token rota agent --join 'rota://10.9.9.1:")
 
 
-def test_clients_and_tasks_that_know_the_old_ca_alone_go_on_after_a_rotation(tmp_path: Path) -> None:
+def test_clients_and_tasks_that_know_only_the_old_ca_work_after_a_rotation(tmp_path: Path) -> None:
     ran = in_its_own_network("off_loopback_rotation", tmp_path)
 
     assert ran.returncode == 0, ran.stderr

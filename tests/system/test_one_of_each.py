@@ -1,4 +1,4 @@
-"""A data directory has one server or one agent; a second one goes at once and says why."""
+"""A data directory has one server or one agent; a second one exits immediately with the reason."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from rota.testing.cluster import LocalCluster
 pytestmark = pytest.mark.system
 
 
-def test_a_second_server_on_the_same_directory_ends_at_once(shared: LocalCluster) -> None:
+def test_a_second_server_on_the_same_directory_exits_immediately(shared: LocalCluster) -> None:
     addresses = [f"--{door}-addr=127.0.0.1:0" for door in ("http", "grpc", "agent")]
 
     ran = shared.rota("server", "--data-dir", str(shared.directory / "server"), *addresses)
@@ -18,7 +18,7 @@ def test_a_second_server_on_the_same_directory_ends_at_once(shared: LocalCluster
     assert shared.rota("run", "--", "true").code == 0, "the first one goes on"
 
 
-def test_a_second_agent_on_the_same_directory_ends_at_once(shared: LocalCluster) -> None:
+def test_a_second_agent_on_the_same_directory_exits_immediately(shared: LocalCluster) -> None:
     ran = shared.rota("agent", "--data-dir", str(shared.node_directory(1)))
 
     assert ran.code == 75

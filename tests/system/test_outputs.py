@@ -1,4 +1,4 @@
-"""What tasks leave in ROTA_OUTPUT_DIR is listed and fetched; what cannot be is told as what it is."""
+"""Files that tasks leave in ROTA_OUTPUT_DIR are listed and fetched; what is impossible is refused clearly."""
 
 import contextlib
 import hashlib
@@ -30,7 +30,7 @@ def left_by(client: Cluster, script: str, **spec: int) -> Job:
     return job
 
 
-def test_files_come_as_they_were_left(client: Cluster, tmp_path: Path) -> None:
+def test_outputs_are_fetched_unchanged(client: Cluster, tmp_path: Path) -> None:
     big = "head -c 3000001 /dev/urandom > big"
     job = left_by(
         client, f"{big}; sha256sum < big; mkdir -p a/b; echo deep > a/b/c; : > empty; chmod +x empty"
@@ -41,7 +41,11 @@ def test_files_come_as_they_were_left(client: Cluster, tmp_path: Path) -> None:
     assert (tmp_path / "a/b/c").read_text() == "deep\n"
     assert (tmp_path / "empty").stat().st_mode & 0o100
     assert hashlib.sha256((tmp_path / "big").read_bytes()).hexdigest() == job.logs().split()[0]
-    assert [(one.path, one.bytes) for one in job.outputs()] == [("a/b/c", 5), ("big", 3000001), ("empty", 0)]
+    assert [(output.path, output.bytes) for output in job.outputs()] == [
+        ("a/b/c", 5),
+        ("big", 3000001),
+        ("empty", 0),
+    ]
 
 
 def test_a_failed_task_leaves_outputs_too(client: Cluster, tmp_path: Path) -> None:
@@ -51,24 +55,24 @@ def test_a_failed_task_leaves_outputs_too(client: Cluster, tmp_path: Path) -> No
     assert [path.read_text() for path in job.get(into=tmp_path)] == ["report\n"]
 
 
-def test_some_are_chosen_by_name_directory_or_pattern(client: Cluster, tmp_path: Path) -> None:
+def test_outputs_are_selected_by_name_directory_or_pattern(client: Cluster, tmp_path: Path) -> None:
     job = left_by(client, "mkdir d; touch a.csv b.csv c.txt d/e")
 
-    assert [one.path for one in job.outputs("*.csv", "d")] == ["a.csv", "b.csv", "d/e"]
+    assert [output.path for output in job.outputs("*.csv", "d")] == ["a.csv", "b.csv", "d/e"]
     with pytest.raises(NotFound, match=r"no output 'z\.csv'"):
         job.get("z.csv", into=tmp_path)
 
 
-def test_links_lead_nowhere(client: Cluster, tmp_path: Path) -> None:
+def test_symlinks_are_not_followed(client: Cluster, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("secret")
     (tmp_path / "directory").mkdir()
     job = left_by(client, f"ln -s {secret} link; ln -s {tmp_path}/directory dir; mkfifo pipe; echo x > plain")
 
-    assert [one.path for one in job.outputs()] == ["plain"]
+    assert [output.path for output in job.outputs()] == ["plain"]
 
 
-def test_nothing_left_is_nothing_fetched(client: Cluster, tmp_path: Path) -> None:
+def test_without_outputs_nothing_is_fetched(client: Cluster, tmp_path: Path) -> None:
     job = left_by(client, "true")
 
     assert job.outputs() == []
@@ -80,26 +84,26 @@ def test_the_command_line_lists_and_fetches(client: Cluster, shared: LocalCluste
     listed = shared.rota("get", job.id, "--list", "-o", "json")
     fetched = shared.rota("get", job.id, "two", "-O", str(tmp_path / "here"))
 
-    assert [one["path"] for one in json.loads(listed.out)["outputs"]] == ["one", "two"]
+    assert [output["path"] for output in json.loads(listed.out)["outputs"]] == ["one", "two"]
     assert (fetched.code, fetched.out) == (0, f"{tmp_path}/here/two\n")
     assert (tmp_path / "here/two").read_text() == "2\n"
 
 
-def test_before_it_has_begun_there_is_nothing_to_fetch(client: Cluster) -> None:
+def test_before_a_task_has_started_there_is_nothing_to_fetch(client: Cluster) -> None:
     waits = client.submit("true", cpu=1000)
     with pytest.raises(Conflict, match="has not started"):
         waits.outputs()
     waits.cancel()
 
 
-def test_what_retention_removed_is_told_as_gone(client: Cluster, shared: LocalCluster) -> None:
+def test_outputs_removed_by_retention_are_reported_as_gone(client: Cluster, shared: LocalCluster) -> None:
     job = left_by(client, "echo 1 > one")
     (shared.node_directory(1) / "tasks" / job.id).rename(shared.node_directory(1) / f"gone-{job.id}")
     with pytest.raises(NotFound, match="no longer on the node"):
         job.outputs()
 
 
-def test_a_node_that_is_gone_is_named(tmp_path: Path) -> None:
+def test_a_disconnected_node_is_named(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, nodes=1) as cluster, connected(cluster) as client:
         job = left_by(client, "echo 1 > one")
         cluster.kill_agent(1)
@@ -109,7 +113,7 @@ def test_a_node_that_is_gone_is_named(tmp_path: Path) -> None:
             job.outputs()
 
 
-def test_more_than_a_node_sends_at_once_is_refused(tmp_path: Path) -> None:
+def test_more_outputs_than_a_node_sends_are_refused(tmp_path: Path) -> None:
     settings = {"ROTA_OUTPUT_BYTES": "1k"}
     with LocalCluster(tmp_path, nodes=1, settings=settings) as cluster, connected(cluster) as client:
         job = left_by(client, "head -c 2000 /dev/zero > big; echo 1 > small")
@@ -124,8 +128,8 @@ def connected(cluster: LocalCluster) -> Cluster:
 
 
 @pytest.mark.parametrize("form", ["tar", "list"])
-def test_a_browser_keeps_outputs_as_a_file(client: Cluster, shared: LocalCluster, form: str) -> None:
-    """They may be a page of anybody's making: it is not to be shown under the name of the server."""
+def test_a_browser_downloads_outputs_as_a_file(client: Cluster, shared: LocalCluster, form: str) -> None:
+    """A task could write a web page, which must not be shown under the server's origin."""
     job = left_by(client, "echo '<script>' > page.html")
     with contextlib.closing(HTTPConnection(shared.http, timeout=60)) as connection:
         path = f"/v1/jobs/{job.id}/outputs?format={form}"

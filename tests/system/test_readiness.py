@@ -1,4 +1,4 @@
-"""What a server says of itself is true: while its store fails it is alive, and not ready."""
+"""The status of a server is true: while its store fails it is alive, and not ready."""
 
 import json
 import sqlite3
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.system
 
 @contextmanager
 def taken(database: Path) -> Iterator[None]:
-    """Somebody else writes to it: the server's commits fail."""
+    """Another process writes to the store: the server's commits fail."""
     with closing(sqlite3.connect(database, timeout=60, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         yield
@@ -49,10 +49,10 @@ def test_a_server_whose_store_fails_is_alive_and_not_ready(
 
 
 def test_the_status_is_a_table_and_json(cluster: LocalCluster) -> None:
-    told = cluster.rota("server", "status").out
+    output = cluster.rota("server", "status").out
     record = json.loads(cluster.rota("server", "status", "--json").out)
 
-    assert [line.split()[0] for line in told.splitlines()] == [
+    assert [line.split()[0] for line in output.splitlines()] == [
         "role",
         "version",
         "epoch",

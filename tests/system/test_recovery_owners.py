@@ -31,7 +31,7 @@ LEASE = {"lease": "5s", "lease_margin": "1s"}
 
 
 class Controller:
-    """An outside controller made from controller.proto alone: watches under a name, answers when told to."""
+    """An external controller made from controller.proto alone: it watches, and answers when asked to."""
 
     def __init__(self, cluster: LocalCluster, name: str = NAME) -> None:
         self.name = name
@@ -42,7 +42,7 @@ class Controller:
         self._watching: Any = None
 
     def watch(self) -> None:
-        """Returns when the server counts this controller as connected."""
+        """Wait until the server counts this controller as connected."""
         request = pb.WatchRequest(subscriber=self.name)
         self._watching = self._stub.Watch(request, metadata=self._said, wait_for_ready=True)
         self._watching.initial_metadata()
@@ -62,7 +62,7 @@ class Controller:
         self._channel.close()
 
     def next(self, kind: str, **fields: str) -> pb.Event:
-        """The next event of this kind; others are passed over."""
+        """The next event of this kind; others are skipped."""
         while True:
             event = self._heard.get(timeout=SECONDS)
             if event.kind == kind and all(getattr(event, name) == value for name, value in fields.items()):
@@ -137,7 +137,7 @@ def drained_by_an_operator(cluster: LocalCluster) -> None:
 
 
 def keeper_killed(cluster: LocalCluster) -> None:
-    """The node's agent starts another keeper; for the test of a loss it is to take nothing."""
+    """The node's agent starts another keeper, which must not run the lost task."""
     assert cluster.rota("node", "cordon", "node-1").code == 0
     keepers = [pid for pid in cluster.keepers() if f"{cluster.node_directory(1)}" in argument_of(pid)]
     assert len(keepers) == 1
@@ -184,9 +184,9 @@ def test_each_loss_goes_to_the_owner_of_the_job(
             until(lambda: cluster.count(job, state) == 1, what, SECONDS)  # noqa: B023  # called before the next
         for name, job in work.jobs.items():
             if name[0] == "controller" and name[1] != "at_most_once":
-                told = controller.next("task.unresolved", job=job)
+                unresolved = controller.next("task.unresolved", job=job)
                 assert work.witnesses[name].starts() == {0: 1}, "nothing is placed before the answer"
-                controller.resolve(told, "again")
+                controller.resolve(unresolved, "again")
         for (owner, run), witness in work.witnesses.items():
             is_moved = owner in ("scheduler", "controller") and run != "at_most_once"
             witness.wait_for(2 if is_moved else 1)
@@ -197,7 +197,7 @@ def test_each_loss_goes_to_the_owner_of_the_job(
             assert work.witnesses[name].starts() == {0: 2 if is_moved else 1}, name
 
 
-def test_what_a_connected_controller_schedules_is_its_own_by_default(
+def test_jobs_of_a_connected_controller_are_recovered_by_it_by_default(
     tmp_path: Path, controllers: Connect, witness: Witness, gate: Gate
 ) -> None:
     with LocalCluster(tmp_path / "c", nodes=1) as cluster:
@@ -215,7 +215,7 @@ def test_what_a_connected_controller_schedules_is_its_own_by_default(
         assert witness.starts() == {0: 1}
 
 
-def test_a_controller_is_told_of_a_leave_until_it_answers_also_by_the_next_server(
+def test_a_leave_is_reported_until_the_controller_answers_also_by_the_next_server(
     tmp_path: Path, controllers: Connect, witness: Witness, gate: Gate
 ) -> None:
     with LocalCluster(tmp_path / "c", nodes=1) as cluster:
@@ -245,7 +245,7 @@ def test_a_controller_is_told_of_a_leave_until_it_answers_also_by_the_next_serve
         assert witness.starts() == {0: 1}
 
 
-def test_that_a_node_left_is_told_again_until_the_controller_acknowledges_it(
+def test_a_leave_event_is_repeated_until_the_controller_acknowledges_it(
     tmp_path: Path, controllers: Connect
 ) -> None:
     with LocalCluster(tmp_path / "c", nodes=1) as cluster:

@@ -1,4 +1,4 @@
-"""Who is not let in, at each of the three doors, and that the reason is said."""
+"""Callers that are refused at each of the three ports, and the reasons they see."""
 
 import asyncio
 import signal
@@ -28,7 +28,7 @@ ODD_WORDS = (
 
 
 @pytest.mark.parametrize("header", ["", "Bearer ", "Bearer rota_wrong", "Basic cm90YTpyb3Rh"])
-def test_http_without_a_good_token_is_401(shared: LocalCluster, header: str) -> None:
+def test_http_without_a_valid_token_is_401(shared: LocalCluster, header: str) -> None:
     answer = shared.call("POST", "/v1/jobs", {"command": ["true"]}, authorization=header)
 
     assert (answer.status, answer.body["code"]) == (401, "unauthenticated")
@@ -43,7 +43,7 @@ def test_the_command_line_says_that_a_token_is_wrong(shared: LocalCluster) -> No
 
 
 @pytest.mark.parametrize("header", [(), (("authorization", "Bearer rota_wrong"),)])
-def test_a_controller_without_a_good_token_is_refused(
+def test_a_controller_without_a_valid_token_is_refused(
     shared: LocalCluster, header: tuple[tuple[str, str], ...]
 ) -> None:
     with grpc.insecure_channel(shared.grpc) as channel:
@@ -70,7 +70,7 @@ def test_an_agent_with_a_certificate_of_another_ca_is_refused(shared: LocalClust
     until(lambda: reason in asyncio.run(diagnose(shared.agent, identity)), "why is told")
 
 
-def test_an_agent_with_a_good_certificate_is_let_in(shared: LocalCluster, tmp_path: Path) -> None:
+def test_an_agent_with_a_valid_certificate_is_accepted(shared: LocalCluster, tmp_path: Path) -> None:
     del tmp_path
 
     assert knock(shared, shared.node_directory(1) / "node.pem") == "let in"
@@ -97,13 +97,13 @@ def test_an_agent_of_another_cluster_says_why_it_is_not_connected(
     agent = shared.start_rota("agent", "--data-dir", str(stranger), "--run-as", "self")
 
     assert agent.stderr is not None
-    # It calls again and again; on a busy machine the first reason may be that nobody answered in time.
+    # It retries; on a busy machine the first reason may be a timeout.
     line = next(line for line in agent.stderr if b"no answer" not in line)
     assert b"not connected" in line
     assert b"CERTIFICATE_VERIFY_FAILED" in line
 
 
-def test_a_join_token_is_good_once(shared: LocalCluster) -> None:
+def test_a_join_token_is_valid_once(shared: LocalCluster) -> None:
     line = shared.join_line()
     first, second = (shared.directory / f"node-{which}" for which in ("first", "second"))
     agent = shared.start_rota("agent", "--data-dir", str(first), "--join", line, "--run-as", "self")
@@ -129,7 +129,7 @@ def test_an_expired_join_token_is_refused(shared: LocalCluster) -> None:
     assert "expired" in ran.err
 
 
-def test_an_agent_without_a_join_line_is_told_how_to_get_one(shared: LocalCluster) -> None:
+def test_an_agent_without_a_join_line_says_how_to_get_one(shared: LocalCluster) -> None:
     ran = shared.rota("agent", "--data-dir", str(shared.directory / "node-new"))
 
     assert ran.code == 2
@@ -162,7 +162,7 @@ def test_an_agent_that_joins_again_says_why(cluster: LocalCluster) -> None:
     ran = cluster.rota(*given)
 
     assert ran.code == 5
-    assert "it joins again" in ran.err
+    assert "joining again" in ran.err
     assert "is not known here" in ran.err
     assert "join token was already used" in ran.err
     assert "TaskGroup" not in ran.err
@@ -189,7 +189,7 @@ def logs_of(cluster: LocalCluster) -> list[str]:
 
 
 def knock(cluster: LocalCluster, certificate: Path | None) -> str:
-    """What becomes of a connection to the agents' door."""
+    """How a connection to the agent port ends."""
     context = ssl.create_default_context(cadata=ca_of(cluster))
     context.set_alpn_protocols(["h2"])
     if certificate is not None:

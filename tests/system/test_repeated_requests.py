@@ -1,4 +1,4 @@
-"""Every request that changes something is sent twice, as a client does whose first answer was lost."""
+"""Every request that changes something is sent twice, as by a client whose first response was lost."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -123,7 +123,9 @@ ELSEWHERE = {
 
 
 def test_every_request_that_changes_something_is_here() -> None:
-    changing = {f"{one.method} {one.path}" for one in OPERATIONS if one.method != "GET"}
+    changing = {
+        f"{operation.method} {operation.path}" for operation in OPERATIONS if operation.method != "GET"
+    }
 
     assert changing == {case.route for case in CASES} | ELSEWHERE.keys()
 

@@ -1,4 +1,4 @@
-"""An ended array once more: only what has not succeeded runs, under its own indices."""
+"""A rerun of an ended array: only tasks that have not succeeded run, under their own indices."""
 
 from pathlib import Path
 
@@ -16,23 +16,23 @@ FAILING = (0, 7, 8, 255, 256, 299)
 
 
 def fails(tmp_path: Path) -> str:
-    """These tasks do, until somebody has mended it."""
+    """A script in which the tasks FAILING fail until a file exists."""
     named = " | ".join(str(index) for index in FAILING)
-    return f"test -e {tmp_path}/mended || case $ROTA_INDEX in {named}) exit 3;; esac"
+    return f"test -e {tmp_path}/repaired || case $ROTA_INDEX in {named}) exit 3;; esac"
 
 
-def test_only_what_failed_runs_once_more(
+def test_a_rerun_runs_only_failed_tasks(
     client: Cluster, three: LocalCluster, witness: Witness, tmp_path: Path
 ) -> None:
     old = client.run(*witness.script(fails(tmp_path)), count=COUNT, cpu=0.5, name="squares")
-    (tmp_path / "mended").touch()
-    told = three.rota("rerun", old.id, "--failed", "--key", "once")
-    again = client.job(told.out.strip())
+    (tmp_path / "repaired").touch()
+    ran = three.rota("rerun", old.id, "--failed", "--key", "once")
+    again = client.job(ran.out.strip())
     repeated = three.rota("rerun", old.id, "--failed", "--key", "once")
     ended = again.wait(60)
 
-    assert (told.code, repeated.out) == (0, told.out)
-    assert f"runs 6 of the 300 tasks of job {old.id} again" in told.err
+    assert (ran.code, repeated.out) == (0, ran.out)
+    assert f"runs 6 of the 300 tasks of job {old.id} again" in ran.err
     assert (ended.state, ended.counts["succeeded"]) == ("succeeded", COUNT)
     starts = witness.starts()
     assert {index for index, times in starts.items() if times == 2} == set(FAILING)
@@ -42,7 +42,7 @@ def test_only_what_failed_runs_once_more(
     assert f"rerun_of   {old.id}" in three.rota("show", again.id).out
 
 
-def test_it_may_fail_again_and_outlives_the_server(
+def test_a_rerun_may_fail_again_and_survives_the_server(
     cluster: LocalCluster, witness: Witness, tmp_path: Path
 ) -> None:
     job = cluster.submit(*witness.script(fails(tmp_path)), count=COUNT, cpu=0.5)
@@ -51,7 +51,7 @@ def test_it_may_fail_again_and_outlives_the_server(
     cluster.kill_server()
     cluster.start_server()
     failed = cluster.rota("wait", second)
-    (tmp_path / "mended").touch()
+    (tmp_path / "repaired").touch()
     third = cluster.rota("rerun", second, "--failed").out.strip()
     well = cluster.rota("wait", third)
 
@@ -59,7 +59,7 @@ def test_it_may_fail_again_and_outlives_the_server(
     assert {index for index, times in witness.starts().items() if times == 3} == set(FAILING)
 
 
-def test_what_cannot_be_run_once_more_is_said(client: Cluster, three: LocalCluster) -> None:
+def test_a_job_that_cannot_be_rerun_is_refused_with_the_reason(client: Cluster, three: LocalCluster) -> None:
     runs = client.submit("sleep", "600")
     with pytest.raises(Conflict, match="has not ended"):
         runs.rerun()

@@ -1,4 +1,4 @@
-"""A restart reaches exactly the attempts that are meant; they are tried again and no retry is spent."""
+"""A restart reaches exactly the selected attempts; they are tried again without using a retry."""
 
 from collections.abc import Iterator
 
@@ -19,24 +19,24 @@ def client(shared: LocalCluster) -> Iterator[Cluster]:
         yield opened
 
 
-def test_one_of_three_tasks_begins_again(
+def test_one_of_three_tasks_is_restarted(
     client: Cluster, shared: LocalCluster, witness: Witness, gate: Gate
 ) -> None:
     job = client.submit(*witness.script(gate.wait), count=3)
     until(lambda: shared.count(job.id, "running") == 3, "all tasks run")
     witness.wait_for(3)
-    told = shared.rota("job", "restart", job.id, "--index", "1")
+    ran = shared.rota("job", "restart", job.id, "--index", "1")
     until(lambda: witness.starts()[1] == 2, "the second start")
     gate.open()
 
-    assert told.code == 0, told.err
+    assert ran.code == 0, ran.err
     assert job.wait(60).state == "succeeded"
     assert witness.starts() == {0: 1, 1: 2, 2: 1}
     task = job.task(1)
-    assert [one.state for one in task.attempts] == ["stopped", "succeeded"]
+    assert [attempt.state for attempt in task.attempts] == ["stopped", "succeeded"]
 
 
-def test_what_does_not_run_cannot_be_restarted(client: Cluster) -> None:
+def test_a_task_that_does_not_run_cannot_be_restarted(client: Cluster) -> None:
     done = client.run("true")
     waits = client.submit("true", cpu=1000)
     once = client.submit("sleep", "600", run="at_most_once")

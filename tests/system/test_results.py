@@ -1,4 +1,4 @@
-"""Tasks report what came of them with a token of their own, and whoever asks is told."""
+"""Tasks report results with a token of their own, which users and controllers can read."""
 
 import json
 import sys
@@ -39,8 +39,8 @@ def client(shared: LocalCluster) -> Iterator[Cluster]:
 
 def test_results_are_shown_to_users_and_carried_to_controllers(shared: LocalCluster, client: Cluster) -> None:
     good, other = {"results": {"loss": 0.5, "model": "small"}}, {"failure": "no"}
-    words = [json.dumps(said) for said in (good, good, other)]
-    spec = {"command": [sys.executable, "-c", REPORT, "0", *words], "results": True}
+    reports = [json.dumps(report) for report in (good, good, other)]
+    spec = {"command": [sys.executable, "-c", REPORT, "0", *reports], "results": True}
     with Controller(shared.grpc, shared.token, "ci") as controller:
         stages = list(controller.schedule(spec, "once"))
     job = client.job(stages[0].job)
@@ -53,12 +53,12 @@ def test_results_are_shown_to_users_and_carried_to_controllers(shared: LocalClus
     assert (task.result.results, task.result.failure) == (good["results"], None)
     assert "reported   success" in shown
     assert "loss       0.5" in shown
-    (told,) = [stage.task.result_json for stage in stages if stage.task.kind == "task.reported"]
-    assert json.loads(told) == {**good, "failure": None}
+    (reported,) = [stage.task.result_json for stage in stages if stage.task.kind == "task.reported"]
+    assert json.loads(reported) == {**good, "failure": None}
 
 
-def test_a_start_is_told_before_what_the_task_reports(cluster: LocalCluster) -> None:
-    agent = cluster.processes()[1]  # of node-1: stopped by the task before it has told of the start
+def test_the_start_event_precedes_the_result_event(cluster: LocalCluster) -> None:
+    agent = cluster.processes()[1]  # of node-1: stopped by the task before it has reported the start
     report = f"{sys.executable} -c '{REPORT}' 0 '{{}}'"
     script = f"kill -STOP {agent}; (sleep 1; kill -CONT {agent}) & {report}; wait"
     job = cluster.submit("sh", "-c", script, results=True, where=["node == node-1"])
@@ -70,7 +70,7 @@ def test_a_start_is_told_before_what_the_task_reports(cluster: LocalCluster) -> 
     assert kinds.index("task.started") < kinds.index("task.reported")
 
 
-def test_a_reported_failure_fails_the_task_and_a_retry_reports_anew(
+def test_a_reported_failure_fails_the_task_and_a_retry_reports_again(
     shared: LocalCluster, client: Cluster
 ) -> None:
     script = (
@@ -82,13 +82,13 @@ def test_a_reported_failure_fails_the_task_and_a_retry_reports_anew(
     attempts = job.task(0).attempts
 
     assert (job.status.state, job.status.reason) == ("failed", "it reported a failure: it diverged")
-    assert [(one.state, one.exit_code) for one in attempts] == [("failed", 0), ("failed", 0)]
-    assert [one.result and one.result.results["try"] for one in attempts] == [1, 2]
+    assert [(attempt.state, attempt.exit_code) for attempt in attempts] == [("failed", 0), ("failed", 0)]
+    assert [attempt.result and attempt.result.results["try"] for attempt in attempts] == [1, 2]
     assert ran.code == 1
     assert "it reported a failure: it diverged" in shared.rota("show", "last").out
 
 
-def test_a_reported_success_saves_no_bad_exit_and_without_being_asked_nobody_has_a_token(
+def test_a_reported_success_does_not_override_a_failed_exit(
     client: Cluster,
 ) -> None:
     bad = client.run(sys.executable, "-c", REPORT, "7", "{}", results=True)

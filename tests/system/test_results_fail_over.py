@@ -1,4 +1,4 @@
-"""Tasks report what came of them though the server that led when they were started is gone."""
+"""Tasks report results although the leader of their start is lost."""
 
 import re
 import sys
@@ -33,14 +33,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ElectedCluster
 
 
 def by_curl() -> str:
-    """The script of the how-to, as it stands there."""
+    """The script of the how-to page, verbatim."""
     (script,) = re.findall(r"<!-- file: patient.sh -->\n```text\n(.*?)```", HOWTO.read_text(), re.DOTALL)
     return str(script)
 
 
 @needs("curl")
 @pytest.mark.parametrize("report", [by_curl(), f'{sys.executable} -c "{IN_PYTHON}"'], ids=["curl", "python"])
-def test_a_report_gets_through_after_the_leader_is_gone(
+def test_a_result_is_accepted_after_the_leader_is_lost(
     cluster: ElectedCluster, tmp_path: Path, report: str
 ) -> None:
     witness, gate = Witness(tmp_path / "started"), Gate(tmp_path / "gate")
@@ -50,7 +50,7 @@ def test_a_report_gets_through_after_the_leader_is_gone(
         job = client.submit(*witness.script(f"{gate.wait}\n{report}"), results=True, cpu=0.1)
         witness.wait_for(1)
         cluster.kill(leader)
-        gate.open()  # at once: nobody leads yet
+        gate.open()  # immediately, while no server leads
         job.wait(timeout_seconds=PATIENCE_SECONDS)
         result, attempts = job.task(0).result, job.task(0).attempts
     cluster.launch(leader)
@@ -59,16 +59,16 @@ def test_a_report_gets_through_after_the_leader_is_gone(
     assert (job.status.state, result.results, len(attempts)) == ("succeeded", {"loss": 0.125}, 1)
 
 
-def test_a_task_is_told_of_every_server(cluster: ElectedCluster) -> None:
-    def told() -> tuple[int, str, str] | None:
+def test_a_task_knows_every_server(cluster: ElectedCluster) -> None:
+    def ran_under_one_leader() -> tuple[int, str, str] | None:
         leader = cluster.wait_for_leader()
         with connect(cluster.addr, token=cluster.token) as client:
             client.transport.patience_seconds = PATIENCE_SECONDS
             job = client.run("sh", "-c", "echo $ROTA_RESULT_URL; echo $ROTA_RESULT_URLS", results=True)
-            said = leader, job.id, job.logs()
-        return said if cluster.wait_for_leader() == leader else None  # on a busy machine another may lead
+            outcome = leader, job.id, job.logs()
+        return outcome if cluster.wait_for_leader() == leader else None  # on a busy machine another may lead
 
-    found = until(told, "a task ran while one server led", PATIENCE_SECONDS)
+    found = until(ran_under_one_leader, "a task ran while one server led", PATIENCE_SECONDS)
     assert found is not None
     leader, job, logs = found
     first, every = logs.splitlines()
@@ -79,7 +79,7 @@ def test_a_task_is_told_of_every_server(cluster: ElectedCluster) -> None:
     assert every.split()[0] == first
 
 
-def test_an_agent_reports_to_the_server_that_leads_next(cluster: ElectedCluster, tmp_path: Path) -> None:
+def test_an_agent_reports_results_to_the_next_leader(cluster: ElectedCluster, tmp_path: Path) -> None:
     witness, gate = Witness(tmp_path / "started"), Gate(tmp_path / "gate")
     leader = cluster.wait_for_leader()
     with connect(cluster.addr, token=cluster.token) as client:

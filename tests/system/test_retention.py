@@ -17,7 +17,7 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
         yield cluster
 
 
-def test_of_two_ended_jobs_one_is_kept_where_one_is_to_be(cluster: LocalCluster) -> None:
+def test_retention_keeps_the_configured_number_of_ended_jobs(cluster: LocalCluster) -> None:
     first = cluster.rota("run", "--no-workdir", "--", "echo", "first")
     logs = cluster.node_directory(1) / "logs" / "1"
     until(logs.exists, "its output is there")
@@ -43,10 +43,10 @@ def test_of_two_ended_jobs_one_is_kept_where_one_is_to_be(cluster: LocalCluster)
     assert "which has expired" in later.body["detail"]
 
 
-def test_an_age_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_age_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "server.toml"
     file.write_text('[retention]\njobs_age = "soon"\n')
-    told = LocalCluster(tmp_path).rota("config", "check", str(file))
+    checked = LocalCluster(tmp_path).rota("config", "check", str(file))
 
-    assert told.code == 2
-    assert "retention.jobs_age" in told.err
+    assert checked.code == 2
+    assert "retention.jobs_age" in checked.err

@@ -1,4 +1,4 @@
-"""A newer version of a service on real processes: it goes on only while it is well, and is taken back."""
+"""A newer version of a service on real processes: it is rolled out while healthy, and else rolled back."""
 
 import sys
 from collections.abc import Iterator
@@ -71,13 +71,13 @@ while True:
 
 
 class Load:
-    """What a user of the service sees all the time."""
+    """Requests to the service, all the time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def rounds(self) -> list[tuple[int, str]]:
-        """How many tasks answered, and with which versions; the last line may be on its way."""
+        """How many tasks answered, and with which versions; the last line may be incomplete."""
         lines = self._path.read_text().splitlines(keepends=True)
         rows = [line.rstrip("\n").partition(" ") for line in lines if line.endswith("\n")]
         return [(int(count), versions) for count, _, versions in rows]
@@ -93,13 +93,13 @@ class Load:
 
 @contextmanager
 def asked_all_the_time(place: Path) -> Iterator[Load]:
-    told = place / "told"
+    state = place / "told"
     with (
-        told.open("w") as out,
+        state.open("w") as out,
         Popen([sys.executable, "-c", COUNTS, str(place), str(TASKS)], stdout=out) as asks,
     ):
         try:
-            yield Load(told)
+            yield Load(state)
         finally:
             asks.kill()
 
@@ -130,7 +130,7 @@ def end(job: Job) -> None:
 
 
 @pytest.mark.parametrize("how", ["exits", "hangs"])
-def test_a_failing_version_is_taken_back_and_never_are_too_many_away(
+def test_a_failing_version_is_rolled_back_within_the_unavailability_limit(
     client: Cluster, three: LocalCluster, tmp_path: Path, how: str
 ) -> None:
     job = serve(client, tmp_path)
@@ -142,19 +142,19 @@ def test_a_failing_version_is_taken_back_and_never_are_too_many_away(
         rounds, fewest = load.rounds(), load.fewest
     shown, events = three.rota("show", job.id).out, three.rota("event", "ls").out
     tried = [task for task in job.tasks() if (task.attempt or 0) > 1]
-    told = rollout(job)
+    state = rollout(job)
     end(job)
 
     assert fewest >= TASKS - AWAY, "never were too many away at once"
     assert rounds[-1] == (TASKS, "first")
     assert {versions for _, versions in rounds} == {"first"}
     assert len(tried) == AWAY, "some were replaced, and what it had not reached was left alone"
-    assert (told["version"], told["back_from"]) == (3, 2)
+    assert (state["version"], state["back_from"]) == (3, 2)
     assert "version 2 was rolled back (task " in shown
     assert f"job {job.id} goes back to what it was before version 2, as version 3" in events
 
 
-def test_a_version_that_is_well_takes_the_place_of_all(client: Cluster, tmp_path: Path) -> None:
+def test_a_healthy_version_replaces_all_tasks(client: Cluster, tmp_path: Path) -> None:
     job = serve(client, tmp_path)
     with asked_all_the_time(tmp_path) as load:
         load.await_more()
@@ -175,17 +175,17 @@ def test_a_version_that_is_well_takes_the_place_of_all(client: Cluster, tmp_path
     assert job.status.version == 3
 
 
-def test_a_version_without_an_end_of_its_start_is_taken_back_in_time(
+def test_a_version_that_never_becomes_healthy_is_rolled_back_in_time(
     client: Cluster, three: LocalCluster, tmp_path: Path
 ) -> None:
-    """It is not asked for long enough to fail; while the server is killed in the middle of it."""
+    """It never becomes healthy, and the server is killed in the middle of the rollout."""
     job = serve(client, tmp_path, deadline="8s")
     job.update({"env": {"HOW": "hangs"}, "restart": {"attempts": 1000}}, replace=True)
     three.kill_server()
     three.start_server()
     until(lambda: rollout(job).get("back_from") == 2, "it goes back", 120)
     until(lambda: rollout(job).get("state") == "done", "all are as before", 180)
-    told = rollout(job)
+    state = rollout(job)
     end(job)
 
-    assert "no task became well as version 2 within 8 s" in told["back_why"]
+    assert "no task became healthy as version 2 within 8 s" in state["back_why"]

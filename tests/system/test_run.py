@@ -12,7 +12,7 @@ pytestmark = pytest.mark.system
 LINES = 10_000
 
 
-def test_both_streams_and_the_exit_code_come_through(shared: LocalCluster) -> None:
+def test_both_streams_and_the_exit_code_are_passed_through(shared: LocalCluster) -> None:
     ran = shared.rota("run", "--quiet", "--", "sh", "-c", "echo out; echo err >&2; exit 3")
 
     assert (ran.code, ran.out, ran.err) == (3, "out\n", "err\n")
@@ -45,7 +45,7 @@ def test_a_program_that_may_not_be_executed_is_126(shared: LocalCluster) -> None
     assert "plain.txt" in ran.err
 
 
-def test_work_that_dies_of_a_signal_is_128_and_the_signal(shared: LocalCluster) -> None:
+def test_a_task_killed_by_a_signal_is_128_plus_the_signal(shared: LocalCluster) -> None:
     ran = shared.rota("run", "--", "sh", "-c", "kill -9 $$")
 
     assert ran.code == 128 + 9
@@ -69,7 +69,7 @@ def test_without_retries_left_the_last_exit_code_counts(shared: LocalCluster) ->
     assert (shared.directory / "twice").read_text().split() == ["x", "x"]
 
 
-def test_a_time_limit_really_ends_the_work(shared: LocalCluster) -> None:
+def test_a_time_limit_ends_the_processes(shared: LocalCluster) -> None:
     witness = f"timed-{token_hex(8)}"
     script = "trap '' TERM; echo began; while :; do sleep 0.1; done"
 

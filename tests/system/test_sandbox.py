@@ -23,7 +23,7 @@ def test_a_job_in_a_sandbox_is_like_any_other(shared: LocalCluster) -> None:
 
 
 @needs("sandbox")
-def test_the_directory_it_is_sent_from_is_writable(shared: LocalCluster, tmp_path: Path) -> None:
+def test_the_directory_of_submission_is_writable(shared: LocalCluster, tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
 
     ran = shared.rota("run", "--sandbox", "--workdir", str(tmp_path / "here"), "--", "touch", "it")
@@ -32,7 +32,7 @@ def test_the_directory_it_is_sent_from_is_writable(shared: LocalCluster, tmp_pat
     assert (tmp_path / "here" / "it").exists()
 
 
-def test_a_node_without_bubblewrap_gets_none_and_why_says_so(tmp_path: Path) -> None:
+def test_a_node_without_bubblewrap_gets_no_sandbox_and_why_says_so(tmp_path: Path) -> None:
     with LocalCluster(tmp_path / "cluster", nodes=1, settings={"PATH": "/nowhere"}) as cluster:
         ran = cluster.rota("run", "--no-workdir", "--sandbox", "--detach", "--", "/bin/true")
 

@@ -1,4 +1,4 @@
-"""kill -9 of the server: nothing acknowledged is lost or doubled, running work does not notice."""
+"""kill -9 of the server: nothing acknowledged is lost or duplicated, running tasks are not affected."""
 
 import contextlib
 import threading
@@ -19,7 +19,7 @@ KILLS = 10
 
 @dataclass
 class Submitter:
-    """Submits one job after the other, each with its own key, over every restart."""
+    """Submits one job after the other, each with its own key, across every restart."""
 
     cluster: LocalCluster
     acknowledged: dict[str, str] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class Submitter:
         with connect(f"http://{self.cluster.http}", token=self.cluster.token) as client:
             while not self.stopping.is_set():
                 key = f"key-{len(self.acknowledged)}"
-                with contextlib.suppress(Unavailable):  # for longer than a client has patience: once more
+                with contextlib.suppress(Unavailable):  # beyond the client's timeout: repeated
                     self.acknowledged[key] = client.submit("true", key=key, name=key).id
                 self.stopping.wait(0.05)
 
@@ -60,11 +60,11 @@ def test_ten_kills_lose_nothing_and_run_nothing_twice(cluster: LocalCluster, wit
         names = Counter(status.name for status in client.jobs())
     assert len(submitter.acknowledged) >= KILLS
     expected = dict.fromkeys(("array", *submitter.acknowledged), 1)
-    unanswered = f"key-{len(submitter.acknowledged)}"  # it may have been taken all the same
+    unanswered = f"key-{len(submitter.acknowledged)}"  # it may have been stored all the same
     assert names in (expected, expected | {unanswered: 1})
 
 
-def test_a_run_that_is_followed_goes_on_over_a_kill(cluster: LocalCluster, gate: Gate) -> None:
+def test_a_followed_run_continues_across_a_server_kill(cluster: LocalCluster, gate: Gate) -> None:
     running = cluster.start_rota(
         "run", "--quiet", "--", "sh", "-c", f"echo one; {gate.wait}; echo two; exit 5"
     )

@@ -22,7 +22,7 @@ SERVE = [os.path.realpath(sys.executable), "-m", "http.server", "--bind", "127.0
 
 @pytest.fixture(scope="module")
 def cluster(three: LocalCluster) -> LocalCluster:
-    """One for all: each test ends its services."""
+    """One cluster for all tests; each test ends its services."""
     return three
 
 
@@ -36,8 +36,8 @@ def job_of(cluster: LocalCluster, job: str) -> Any:
 
 
 def restarts(cluster: LocalCluster, job: str) -> int:
-    told: int = job_of(cluster, job)["restarts"]
-    return told
+    counted: int = job_of(cluster, job)["restarts"]
+    return counted
 
 
 def health(cluster: LocalCluster, job: str) -> str | None:
@@ -65,9 +65,7 @@ def test_a_user_starts_sees_and_stops_a_service(cluster: LocalCluster) -> None:
     assert cluster.count(job, "canceled") == 2
 
 
-def test_it_is_restarted_while_neither_agent_nor_server_is_there(
-    cluster: LocalCluster, witness: Witness
-) -> None:
+def test_a_service_is_restarted_without_agent_and_server(cluster: LocalCluster, witness: Witness) -> None:
     job = cluster.submit(*witness.script("exit 3"), kind="service", restart=OFTEN, where=["number == 1"])
     until(lambda: witness.starts()[0] > 1, "it was started again")
 
@@ -78,8 +76,8 @@ def test_it_is_restarted_while_neither_agent_nor_server_is_there(
     cluster.start_server()
     cluster.start_agent(1)
     cluster.wait_for_nodes()
-    told = witness.starts()[0]
-    until(lambda: restarts(cluster, job) >= told, "all of it is told")
+    counted = witness.starts()[0]
+    until(lambda: restarts(cluster, job) >= counted, "all of it is told")
 
     assert {(seen.attempt, seen.node) for seen in witness.seen()} == {(1, "node-1")}
     life = task(cluster, job).life
@@ -88,7 +86,9 @@ def test_it_is_restarted_while_neither_agent_nor_server_is_there(
     end(cluster, job)
 
 
-def test_who_does_not_last_is_started_on_another_node(cluster: LocalCluster, witness: Witness) -> None:
+def test_a_service_that_keeps_failing_is_started_on_another_node(
+    cluster: LocalCluster, witness: Witness
+) -> None:
     restart = {"attempts": 1, "delay": "100ms", "delay_max": "100ms"}
     job = cluster.submit(*witness.script("exit 1"), kind="service", restart=restart)
     until(lambda: 2 in {seen.attempt for seen in witness.seen()}, "a second attempt")  # soon a third
@@ -96,16 +96,16 @@ def test_who_does_not_last_is_started_on_another_node(cluster: LocalCluster, wit
     first, second = ({seen.node for seen in witness.seen() if seen.attempt == attempt} for attempt in (1, 2))
     assert first.isdisjoint(second)
     assert [seen.attempt for seen in witness.seen()].count(1) == 2
-    # A life that was over at once may be told as ended only: there are more.
+    # A process that exits immediately may be reported as ended only, so there may be more.
     until(lambda: "task.restarted" in cluster.rota("event", "ls", "-o", "json").out, "a restart is told")
     end(cluster, job)
 
 
 @pytest.mark.parametrize("kind", ["command", "tcp", "http"])
-def test_a_check_makes_it_healthy_and_its_failure_restarts_it(
+def test_a_health_check_decides_health_and_its_failure_restarts_the_service(
     cluster: LocalCluster, tmp_path: Path, kind: str
 ) -> None:
-    """What is alive and does not serve is known by its check alone."""
+    """A process that runs but does not serve is detected by its health check only."""
     (port,) = free_ports(1)
     checks: dict[str, dict[str, Any]] = {
         "command": {"command": ["sh", "-c", f"test ! -e {tmp_path}/sick"]},
@@ -129,7 +129,7 @@ def test_a_check_makes_it_healthy_and_its_failure_restarts_it(
     end(cluster, job)
 
 
-def test_a_drained_node_hands_its_services_on(cluster: LocalCluster, witness: Witness) -> None:
+def test_services_of_a_drained_node_move(cluster: LocalCluster, witness: Witness) -> None:
     job = cluster.submit(*witness.script("exec sleep 600"), kind="service", grace="5s")
     until(lambda: cluster.count(job, "running") == 1, "it runs")
     node = witness.wait_for(1)[0].node
@@ -145,7 +145,7 @@ def test_a_drained_node_hands_its_services_on(cluster: LocalCluster, witness: Wi
 
 
 def listening(port: int) -> list[int]:
-    """Whoever runs our server on this port."""
+    """The process that serves on this port."""
     wanted = b"\0".join(part.encode() for part in [*SERVE, str(port)]) + b"\0"
     found = []
     for name in os.listdir("/proc"):
@@ -157,10 +157,10 @@ def listening(port: int) -> list[int]:
     return found
 
 
-def test_a_task_that_is_killed_is_started_again_and_one_that_is_canceled_is_not(
+def test_a_killed_service_task_restarts_and_a_canceled_one_does_not(
     cluster: LocalCluster, witness: Witness
 ) -> None:
-    """Killed at once, though it is deaf and was promised an hour."""
+    """Killed immediately, though it ignores signals and has a grace of an hour."""
     script = witness.script("trap '' TERM; while :; do sleep 0.1; done")
     job = cluster.submit(*script, kind="service", count=2, grace="1h")
     until(lambda: cluster.count(job, "running") == 2, "both run")

@@ -1,4 +1,4 @@
-"""Three servers on three members of etcd, and clients who know one that stands by, and no other."""
+"""Three servers on three members of etcd, and clients that know a standby only."""
 
 import threading
 from collections import Counter
@@ -39,14 +39,14 @@ def age_ms(cluster: ElectedCluster) -> Any:
 
 
 def connected(cluster: ElectedCluster) -> Cluster:
-    """To the one that never leads alone."""
+    """A client that knows only the server that never leads."""
     client = connect(f"http://{cluster.places[NEVER].http}", token=cluster.token)
     client.transport.patience_seconds = PATIENCE_SECONDS
     return client
 
 
 class Submitter:
-    """Submits one job after the other, each with its own key, and looks for it at once."""
+    """Submits one job after the other, each with its own key, and reads it back immediately."""
 
     def __init__(self, cluster: ElectedCluster) -> None:
         self.submitted: dict[str, str] = {}
@@ -77,10 +77,10 @@ class Submitter:
                 self.submitted[key] = job.id
 
 
-def test_who_talks_to_a_standby_sees_what_it_does_there(cluster: ElectedCluster) -> None:
+def test_a_client_of_a_standby_reads_its_own_writes(cluster: ElectedCluster) -> None:
     with connected(cluster) as client:
         job = client.submit("echo", "hello")
-        listed = [one.id for one in client.jobs()]
+        listed = [job.id for job in client.jobs()]
         ended = job.wait(PATIENCE_SECONDS)
         output = job.logs()
         nodes = sorted((node.name, node.state) for node in client.nodes.list())
@@ -107,14 +107,14 @@ def test_a_task_is_moved_through_a_standby(cluster: ElectedCluster, tmp_path: Pa
     assert {before, after} == {"node-1", "node-2"}
 
 
-def test_a_token_counts_at_a_standby_from_when_it_is_made_until_it_is_revoked(
+def test_a_token_is_valid_at_a_standby_from_creation_to_revocation(
     cluster: ElectedCluster,
 ) -> None:
     job = cluster.submit("true")
     until(lambda: cluster.asked(NEVER, "GET", f"/v1/jobs/{job}").status == 200, "it is known there")
     made = cluster.call("POST", "/v1/tokens", {"name": "eve", "role": "viewer", "namespaces": ["*"]}).body
     with connect(f"http://{cluster.places[NEVER].http}", token=made["token"]) as client:
-        seen = [one.id for one in client.jobs()]
+        seen = [job.id for job in client.jobs()]
         cluster.call("DELETE", f"/v1/tokens/{made['id']}")
         until(lambda: is_refused(client), "it is refused")
 
@@ -129,7 +129,7 @@ def is_refused(client: Cluster) -> bool:
     return False
 
 
-def test_a_killed_leader_is_not_noticed_by_who_talks_to_a_standby(
+def test_a_client_of_a_standby_does_not_notice_a_killed_leader(
     cluster: ElectedCluster, tmp_path: Path
 ) -> None:
     witness, gate = Witness(tmp_path / "witness"), Gate(tmp_path / "gate")
@@ -148,7 +148,7 @@ def test_a_killed_leader_is_not_noticed_by_who_talks_to_a_standby(
         until(lambda: cluster.status_of(leader) in (200, 503), "it is back", PATIENCE_SECONDS)
         gate.open()
         ended = job.wait(PATIENCE_SECONDS)
-        names = Counter(one.name for one in client.jobs() if one.name in submitter.submitted)
+        names = Counter(job.name for job in client.jobs() if job.name in submitter.submitted)
         states = {client.job(one).wait(PATIENCE_SECONDS).state for one in submitter.submitted.values()}
 
     assert (read.status, read.body["counts"]["running"]) == (200, 4)
@@ -156,7 +156,7 @@ def test_a_killed_leader_is_not_noticed_by_who_talks_to_a_standby(
     assert witness.starts() == dict.fromkeys(range(4), 1)
     assert names == dict.fromkeys(submitter.submitted, 1)
     assert (states, submitter.not_seen) == ({"succeeded"}, [])
-    assert "everything is read anew" not in "".join(map(cluster.log, cluster.places))
+    assert "full reload" not in "".join(map(cluster.log, cluster.places))
 
 
 def test_without_a_quorum_a_standby_shows_what_it_knows_and_how_old_it_is(cluster: ElectedCluster) -> None:

@@ -1,4 +1,4 @@
-"""What nodes tell of themselves, and how often, by real processes."""
+"""What nodes report about themselves, and how often, by real processes."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""CI actions of five steps, of which some go wrong: one terminal status each, a code for each step."""
+"""CI actions of five steps, some of which fail: one terminal status each, an exit code for each step."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,7 +35,7 @@ def submit(client: Cluster, steps: list[dict[str, Any]], **spec: Any) -> Job:
 
 
 def ends(client: Cluster, job: Job) -> list[str | None]:
-    """Every terminal status that was ever told of its task, and of the job itself."""
+    """Every terminal status that was reported for its task and for the job."""
     events = client.events(limit=1000, job=job.id)
     return [event.raw["state"] for event in events if event.kind in ("task.ended", "job.ended")]
 
@@ -48,7 +48,7 @@ def states(job: Job) -> list[str]:
     return [step.state for step in job.task(0).steps]
 
 
-def test_the_third_of_five_fails(client: Cluster) -> None:
+def test_the_third_of_five_steps_fails(client: Cluster) -> None:
     job = submit(client, action("true", "true", "exit 3"))
 
     assert job.wait(60).state == "failed"
@@ -60,7 +60,7 @@ def test_the_third_of_five_fails(client: Cluster) -> None:
     assert job.status.reason == "step 3 of 5, test: exit 3"
 
 
-def test_all_five_succeed_and_each_has_its_own_output(client: Cluster) -> None:
+def test_five_steps_succeed_and_each_has_its_own_output(client: Cluster) -> None:
     job = submit(client, action("echo bad >&2", "true", "echo worse >&2"))
 
     assert job.wait(60).state == "succeeded"
@@ -73,11 +73,11 @@ def test_all_five_succeed_and_each_has_its_own_output(client: Cluster) -> None:
     assert job.logs(step="test", stream="stderr") == "worse\n"
     steps = job.task(0).steps
     assert all(step.started_at_ms and step.ended_at_ms for step in steps)
-    told = [event.why for event in client.events(limit=1000, job=job.id, kind="task.step")]
-    assert any("step 5 of 5, clean-up ended with 0" in why for why in told)
+    reasons = [event.why for event in client.events(limit=1000, job=job.id, kind="task.step")]
+    assert any("step 5 of 5, clean-up ended with 0" in why for why in reasons)
 
 
-def test_one_whose_start_fails(client: Cluster) -> None:
+def test_a_task_whose_first_step_fails(client: Cluster) -> None:
     steps = action()
     steps[1]["command"] = ["no-such-program"]
     job = submit(client, steps)
@@ -89,7 +89,7 @@ def test_one_whose_start_fails(client: Cluster) -> None:
     assert ends(client, job) == ["failed", "failed"]
 
 
-def test_one_that_cannot_even_begin(client: Cluster, tmp_path: Path) -> None:
+def test_a_task_whose_first_step_cannot_start(client: Cluster, tmp_path: Path) -> None:
     plain = tmp_path / "plain"
     plain.write_text("no program")
     steps = action()
@@ -102,7 +102,7 @@ def test_one_that_cannot_even_begin(client: Cluster, tmp_path: Path) -> None:
     assert ends(client, job) == ["failed", "failed"]
 
 
-def test_one_canceled_in_step_two(client: Cluster, shared: LocalCluster) -> None:
+def test_a_task_canceled_in_step_two(client: Cluster, shared: LocalCluster) -> None:
     job = submit(client, action("true", "sleep 600"))
     until(lambda: states(job)[1] == "running" and "build" in job.logs(), "step two runs")
     job.cancel()
@@ -115,7 +115,7 @@ def test_one_canceled_in_step_two(client: Cluster, shared: LocalCluster) -> None
     until(lambda: not shared.work(), "nothing is left")
 
 
-def test_one_whose_second_step_takes_too_long(client: Cluster) -> None:
+def test_a_task_whose_second_step_times_out(client: Cluster) -> None:
     steps = action("true", "sleep 600")
     steps[1]["timeout"] = "100ms"
     job = submit(client, steps, grace="1s")
@@ -125,7 +125,7 @@ def test_one_whose_second_step_takes_too_long(client: Cluster) -> None:
     assert ends(client, job) == ["timed_out", "timed_out"]
 
 
-def test_a_failed_action_is_tried_again_from_its_first_step(client: Cluster, tmp_path: Path) -> None:
+def test_a_failed_task_is_retried_from_its_first_step(client: Cluster, tmp_path: Path) -> None:
     again = f"[ -e {tmp_path}/mended ] || {{ touch {tmp_path}/mended; exit 9; }}"
     job = submit(client, action("true", again), retries=1)
 
@@ -147,7 +147,7 @@ def test_the_tasks_of_an_array_have_their_own_steps(client: Cluster) -> None:
     ]
 
 
-def test_the_command_line_shows_them(client: Cluster, shared: LocalCluster) -> None:
+def test_the_command_line_shows_steps(client: Cluster, shared: LocalCluster) -> None:
     job = submit(client, action("true", "exit 5"))
     job.wait(60)
     shown = shared.rota("show", job.id)
@@ -173,7 +173,7 @@ def gated(gate: Gate) -> list[dict[str, Any]]:
     return action("true", gate.wait, "true", "exit 7")
 
 
-def test_the_agent_is_killed_between_steps(tmp_path: Path, gate: Gate) -> None:
+def test_steps_survive_a_killed_agent(tmp_path: Path, gate: Gate) -> None:
     with LocalCluster(tmp_path, nodes=1) as cluster, connected(cluster) as client:
         job = submit(client, gated(gate))
         until(lambda: states(job)[1] == "running", "step two runs")
@@ -189,7 +189,7 @@ def test_the_agent_is_killed_between_steps(tmp_path: Path, gate: Gate) -> None:
         assert len(job.task(0).attempts) == 1
 
 
-def test_the_server_is_killed_between_steps(tmp_path: Path, gate: Gate) -> None:
+def test_steps_survive_a_killed_server(tmp_path: Path, gate: Gate) -> None:
     with LocalCluster(tmp_path, nodes=1) as cluster, connected(cluster) as client:
         job = submit(client, gated(gate))
         until(lambda: states(job)[1] == "running", "step two runs")
@@ -204,7 +204,7 @@ def test_the_server_is_killed_between_steps(tmp_path: Path, gate: Gate) -> None:
         assert len(job.task(0).attempts) == 1
 
 
-def test_the_node_is_lost_in_step_two(tmp_path: Path, gate: Gate) -> None:
+def test_steps_start_over_after_a_lost_node(tmp_path: Path, gate: Gate) -> None:
     with LocalCluster(tmp_path, nodes=1) as cluster, connected(cluster) as client:
         job = submit(client, gated(gate), recovery="none")
         until(lambda: states(job)[1] == "running", "step two runs")

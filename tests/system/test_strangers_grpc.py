@@ -1,4 +1,4 @@
-"""A client without a token costs the gRPC ports no memory, and no other client its answer."""
+"""A client without a token costs the gRPC ports no memory, and no other client its response."""
 
 import json
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ def test_large_messages_without_a_token_are_not_read(alone: LocalCluster, method
     assert alone.call("GET", "/v1/server").status == 200
 
 
-def test_the_largest_job_that_http_takes_is_taken_here_too(alone: LocalCluster) -> None:
+def test_the_largest_job_of_http_is_accepted_over_grpc(alone: LocalCluster) -> None:
     spec: dict[str, Any] = {"command": ["true"], "env": {f"V{n}": "x" * 1000 for n in range(120)}}
     padding = " " * (MIB - len(json.dumps(spec)))
     heard = pb.Heard(
@@ -61,7 +61,7 @@ def test_the_largest_job_that_http_takes_is_taken_here_too(alone: LocalCluster) 
     assert first.job
 
 
-def test_a_message_that_no_request_needs_is_refused_with_a_token_too(alone: LocalCluster) -> None:
+def test_an_oversized_message_is_refused_also_with_a_token(alone: LocalCluster) -> None:
     with grpc.insecure_channel(alone.grpc) as channel:
         stop: Any = channel.unary_unary("/rota.v1.Controller/Stop")
         with pytest.raises(grpc.RpcError) as refused:

@@ -1,4 +1,4 @@
-"""A client without a token costs the HTTP port no memory, no descriptors, and no other client its answer."""
+"""A client without a token costs the HTTP port no memory and no descriptors, and delays no other client."""
 
 import contextlib
 import json
@@ -57,7 +57,7 @@ def pieces_of_a_header(number: int) -> bytes:
         pytest.param(CHUNKED + b"0\r\n", pieces_of_a_header, 32 * MIB, id="trailers"),
     ],
 )
-def test_a_request_without_end_costs_no_memory(
+def test_an_endless_request_costs_no_memory(
     alone: LocalCluster, first: bytes, endless: Callable[[int], bytes], offered: int
 ) -> None:
     assert is_answered(alone)  # what a first request needs is there
@@ -87,7 +87,7 @@ def test_connections_that_never_finish_a_request_are_closed(alone: LocalCluster)
         until(lambda: open_sockets(alone.server_pid) <= before, "descriptors are given back")
 
 
-def test_a_stream_outlives_every_deadline_of_a_request(alone: LocalCluster) -> None:
+def test_a_stream_is_not_ended_by_request_deadlines(alone: LocalCluster) -> None:
     headers = {"authorization": f"Bearer {alone.token}", "accept": "text/event-stream"}
     connection = HTTPConnection(alone.http, timeout=60)
     connection.request("GET", "/v1/events", headers=headers)
@@ -123,27 +123,27 @@ def is_let_in(cluster: LocalCluster) -> bool:
 def test_malformed_requests_are_counted_in_the_log_not_listed(alone: LocalCluster) -> None:
     log = alone.directory / "server.log"
     before = len(log.read_text().splitlines())
-    for said in (
+    for malformed in (
         b"\x16\x03\x01\r\n\r\n",
         b"GET / HTTP/9\r\n\r\n",
         BEGUN + b"connection: upgrade\r\nupgrade: x\r\n\r\n",
     ):
         for _ in range(20):
             with dial(alone.http) as peer:
-                peer.sendall(said)
+                peer.sendall(malformed)
                 peer.recv(100)
 
     lines = log.read_text().splitlines()[before:]
     assert len(lines) <= 3, lines
 
 
-def test_the_longest_address_that_a_reader_of_logs_needs_is_taken(alone: LocalCluster) -> None:
+def test_the_longest_url_of_a_log_reader_is_accepted(alone: LocalCluster) -> None:
     places = "&".join(f"from={number}.4294967295.stdout%3A{10**17}" for number in range(1000))
 
     assert alone.call("GET", f"/v1/jobs/none/logs?format=chunks&{places}").status == 404
 
 
-def test_a_server_answers_to_its_own_names_and_those_it_is_told(alone: LocalCluster) -> None:
+def test_a_server_answers_to_its_own_and_configured_names(alone: LocalCluster) -> None:
     names = ("rota.example.org", "proxy:443", platform.node(), "127.0.0.1", "evil.example", "127.0.0.9", "")
     statuses = [alone.call("GET", "/v1/server", host=name or " ").status for name in names]
 
@@ -160,14 +160,14 @@ def test_a_server_answers_to_its_own_names_and_those_it_is_told(alone: LocalClus
         ("", "", False),
     ],
 )
-def test_the_address_by_which_it_was_reached_is_a_name_of_a_server(
+def test_the_address_of_the_connection_is_a_name_of_the_server(
     name: str, reached: str, is_accepted: bool
 ) -> None:
     with contextlib.nullcontext() if is_accepted else pytest.raises(NotAllowed):
         check_host(name, {"localhost"}, (reached, 3000))
 
 
-def test_pipelined_requests_that_are_read_are_all_answered(alone: LocalCluster) -> None:
+def test_pipelined_requests_are_all_answered(alone: LocalCluster) -> None:
     with dial(alone.http) as peer, peer.makefile("rb") as answers:
         posted = b"POST /v1/enroll HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n{}"
         peer.sendall((ASK + posted) * 20)

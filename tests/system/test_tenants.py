@@ -23,14 +23,14 @@ ONE_USER = "60999"  # for the jobs of all tenants
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """One that the users of jobs can pass through, as pytest's own cannot be."""
+    """A directory that the users of jobs can pass through, unlike that of pytest."""
     with tempfile.TemporaryDirectory() as made:
         os.chmod(made, 0o711)
         yield Path(made)
 
 
 def tenants(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Bounds on time are wide: this runs beside other tests, which are no attackers."""
+    """Time limits are wide, as other tests run at the same time."""
     size = ("--tenants", "4", "--nodes", "2", "--minutes", "0.1", "--baseline", "0.08")
     given = (*size, "--ratio", "30", "--share", "0.3", "--directory", str(directory))
     return subprocess.run(
@@ -52,7 +52,7 @@ def test_an_attacker_among_tenants_reads_kills_and_delays_nothing(directory: Pat
     until(lambda: not with_argument(f"{directory}/"), "nothing is left")
 
 
-def test_an_attacker_who_has_the_user_of_the_others_is_noticed(directory: Path) -> None:
+def test_an_attacker_with_the_user_of_others_is_detected(directory: Path) -> None:
     """With one user for all, files are readable; pid namespaces keep processes apart all the same."""
     ended = tenants(directory, "--run-as", ONE_USER, "--attacks", "raid")
 
@@ -76,8 +76,8 @@ def test_the_raid_reads_and_kills_a_process_that_nothing_keeps_from_it(directory
         ran = subprocess.run(
             command, cwd=raid, env={}, capture_output=True, text=True, timeout=60, check=True, **user
         )
-        said = [json.loads(line) for line in ran.stdout.splitlines()]
+        findings = [json.loads(line) for line in ran.stdout.splitlines()]
 
         assert victim.wait(60) == -signal.SIGKILL
-    assert f"{mark}-env" in [line.get("text") for line in said]
-    assert said[-1]["delivered"]["kill SIGKILL"] == 1
+    assert f"{mark}-env" in [line.get("text") for line in findings]
+    assert findings[-1]["delivered"]["kill SIGKILL"] == 1

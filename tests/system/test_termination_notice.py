@@ -1,4 +1,4 @@
-"""A machine that its provider takes away, by real processes: drained in time, replaced, its work moved."""
+"""A machine with a termination notice, by real processes: drained in time, replaced, its tasks moved."""
 
 import json
 import signal
@@ -16,7 +16,7 @@ SECONDS = 100.0
 
 
 class Notices:
-    """A file for each node that is about to go."""
+    """A file for each node with a termination notice."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -41,7 +41,7 @@ def notices(tmp_path: Path) -> Notices:
 
 
 def _node(cluster: LocalCluster, name: str) -> Any:
-    return next(one for one in cluster.call("GET", "/v1/nodes").body["nodes"] if one["name"] == name)
+    return next(node for node in cluster.call("GET", "/v1/nodes").body["nodes"] if node["name"] == name)
 
 
 def _draining(cluster: LocalCluster, name: str) -> Any:
@@ -50,10 +50,10 @@ def _draining(cluster: LocalCluster, name: str) -> Any:
 
 def _told(cluster: LocalCluster, *flags: str) -> list[str]:
     events = json.loads(cluster.rota("event", "ls", *flags, "-o", "json").out)["events"]
-    return [one["why"] for one in events]
+    return [event["why"] for event in events]
 
 
-def test_an_elastic_cluster_makes_another_machine_and_the_work_moves_there_without_a_retry(
+def test_an_elastic_cluster_replaces_a_terminated_machine_and_tasks_move_without_a_retry(
     tmp_path: Path, notices: Notices, witness: Witness, gate: Gate
 ) -> None:
     with LocalCluster(tmp_path, nodes=1, settings=notices.settings) as cluster:
@@ -81,7 +81,7 @@ def test_an_elastic_cluster_makes_another_machine_and_the_work_moves_there_witho
         assert left in events
 
 
-def test_a_notice_that_is_withdrawn_opens_the_node_but_not_one_that_an_operator_drains(
+def test_a_withdrawn_notice_opens_the_node_but_not_one_drained_by_an_operator(
     tmp_path: Path, notices: Notices
 ) -> None:
     with LocalCluster(tmp_path, nodes=2, settings=notices.settings) as cluster:
@@ -102,7 +102,7 @@ def test_a_notice_that_is_withdrawn_opens_the_node_but_not_one_that_an_operator_
         assert "node node-1 does not leave after all" in _told(cluster, "--node", "node-1")
 
 
-def test_an_agent_whose_machine_goes_leaves_on_sigterm_and_its_work_starts_elsewhere_at_once(
+def test_an_agent_of_a_terminated_machine_leaves_on_sigterm(
     tmp_path: Path, notices: Notices, witness: Witness, gate: Gate
 ) -> None:
     with LocalCluster(tmp_path, nodes=2, settings=notices.settings) as cluster:

@@ -1,4 +1,4 @@
-"""Time that is over ends the work, whoever else is down, and it is recorded as that."""
+"""Time limits and deadlines end tasks, whichever process is down, and are recorded as the reason."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.system
 
 def runs(cluster: LocalCluster, **spec: Any) -> str:
     job = cluster.submit("sleep", "600", **spec)
-    # On a busy machine its time may be over before anybody has looked.
+    # On a busy machine its time may be over before the first check.
     until(lambda: cluster.count(job, "running") or cluster.count(job, "timed_out"), "it runs")
     return job
 
@@ -39,7 +39,7 @@ def test_a_time_limit_holds_while_the_agent_is_down(shared: LocalCluster) -> Non
     assert shared.call("GET", f"/v1/jobs/{job}/tasks/0").body["state"] == "timed_out"
 
 
-def test_a_deadline_ends_what_runs(shared: LocalCluster) -> None:
+def test_a_deadline_ends_running_tasks(shared: LocalCluster) -> None:
     job = runs(shared, deadline="8s", grace="1s")
 
     assert shared.rota("wait", job).code == 124
@@ -49,7 +49,7 @@ def test_a_deadline_ends_what_runs(shared: LocalCluster) -> None:
     assert shared.call("GET", f"/v1/jobs/{job}/tasks/0").body["state"] == "timed_out"
 
 
-def test_a_deadline_that_came_while_the_server_was_down_ends_it_afterwards(shared: LocalCluster) -> None:
+def test_a_deadline_that_passed_while_the_server_was_down_applies_afterwards(shared: LocalCluster) -> None:
     job = runs(shared, grace="1s")
     assert shared.call("PATCH", f"/v1/jobs/{job}", {"deadline": "1s"}).status == 200
     shared.kill_server()
@@ -59,7 +59,7 @@ def test_a_deadline_that_came_while_the_server_was_down_ends_it_afterwards(share
     until(lambda: not shared.work(), "its processes are gone")
 
 
-def test_what_waits_too_long_is_not_started_any_more(shared: LocalCluster) -> None:
+def test_a_task_that_waits_beyond_its_queue_timeout_is_not_started(shared: LocalCluster) -> None:
     ran = shared.rota("run", "--queue-timeout", "1s", "--cpu", "64", "--", "true")
 
     assert ran.code == 124, ran

@@ -1,4 +1,4 @@
-"""Tokens from the command line: made, used, listed and taken back."""
+"""Tokens from the command line: made, used, listed and revoked."""
 
 import json
 
@@ -9,7 +9,7 @@ from rota.testing.cluster import LocalCluster
 pytestmark = pytest.mark.system
 
 
-def test_a_token_is_made_used_and_taken_back(shared: LocalCluster) -> None:
+def test_a_token_is_made_used_and_revoked(shared: LocalCluster) -> None:
     made = shared.rota("token", "make", "ci", "--role", "submitter", "--namespace", "ci", "--valid", "1h")
     secret = made.out.strip()
     own = shared.rota("run", "--namespace", "ci", "--no-workdir", "--", "true", ROTA_TOKEN=secret)
@@ -32,7 +32,7 @@ def test_a_token_is_made_used_and_taken_back(shared: LocalCluster) -> None:
     assert (revoked.code, refused.code) == (0, 5)
 
 
-def test_a_role_that_there_is_not_is_told_so(shared: LocalCluster) -> None:
+def test_an_unknown_role_is_refused(shared: LocalCluster) -> None:
     wrong = shared.rota("token", "make", "ci", "--role", "king")
 
     assert wrong.code == 2

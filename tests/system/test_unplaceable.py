@@ -1,4 +1,4 @@
-"""A job that no node can take, by real processes: its caller is told why, once, and what is asked is done."""
+"""A job that no node can run, by real processes: its user sees the reason, once, and what would help."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,14 +26,16 @@ def test_a_job_that_every_node_refuses_says_so_with_the_reasons(
     missing = tmp_path / "missing"
 
     stream = controller.schedule("true", workdir=str(missing))
-    told, stage = until_reason(stream)
+    seen_events, stage = until_reason(stream)
 
-    assert [event.kind for event in told if event.kind.startswith("placement.")] == ["placement.impossible"]
-    assert sum(event.state == "refused" and event.kind == "task.ended" for event in told) == len(NODES)
-    assert "cannot be placed: 3 of 3 nodes refused it lately" in told[-1].why
+    assert [event.kind for event in seen_events if event.kind.startswith("placement.")] == [
+        "placement.impossible"
+    ]
+    assert sum(event.state == "refused" and event.kind == "task.ended" for event in seen_events) == len(NODES)
+    assert "cannot be placed: 3 of 3 nodes refused it lately" in seen_events[-1].why
     assert (stage.state, stage.final) == ("active", False)
     assert all(f"{name} (" in stage.reason and "missing" in stage.reason for name in NODES)
-    job = told[-1].job
+    job = seen_events[-1].job
     assert three.call("GET", f"/v1/jobs/{job}").body["reason"] == stage.reason
     assert stage.reason in three.rota("job", "show", job).out
     assert "3 of 3 nodes refused it lately" in three.rota("why", job).out
@@ -50,27 +52,29 @@ def test_a_job_that_every_node_refuses_says_so_with_the_reasons(
 def test_a_job_that_does_not_wait_is_rejected_when_every_node_has_refused_it(
     three: LocalCluster, controller: Controller, tmp_path: Path
 ) -> None:
-    told = list(
+    seen_events = list(
         controller.schedule("true", workdir=str(tmp_path / "no"), count=2, when_unschedulable="reject")
     )
 
-    last = told[-1].stage
-    kinds = [part.task.kind for part in told if part.WhichOneof("what") == "task"]
+    last = seen_events[-1].stage
+    kinds = [part.task.kind for part in seen_events if part.WhichOneof("what") == "task"]
     assert (last.state, last.final) == ("rejected", True)
     assert all(f"{name} (" in last.reason for name in NODES)
     assert kinds.count("placement.impossible") == 1
-    assert three.call("GET", f"/v1/jobs/{told[-1].job}").body["state"] == "rejected"
+    assert three.call("GET", f"/v1/jobs/{seen_events[-1].job}").body["state"] == "rejected"
 
 
-def test_a_job_too_large_for_any_node_says_so_at_once(three: LocalCluster, controller: Controller) -> None:
+def test_a_job_too_large_for_any_node_says_so_immediately(
+    three: LocalCluster, controller: Controller
+) -> None:
     watching = controller.watch(after="0.0")
 
     stream = controller.schedule("true", cpu=500)
-    told, stage = until_reason(stream)
+    seen_events, stage = until_reason(stream)
 
-    job = told[-1].job
+    job = seen_events[-1].job
     assert stage.reason == "3 of 3 nodes have too little cpu in all: largest 4, asked 500"
-    assert [event.kind for event in told] == ["placement.impossible"]
+    assert [event.kind for event in seen_events] == ["placement.impossible"]
     events = [event for event in events_until(watching, job, "placement.impossible") if event.job == job]
     revisions = {event.kind: event.sequence.partition(".")[0] for event in events}
     assert revisions["placement.impossible"] == revisions["job.submitted"]
@@ -78,20 +82,20 @@ def test_a_job_too_large_for_any_node_says_so_at_once(three: LocalCluster, contr
     assert controller.stop(job).state in ("canceling", "canceled")
 
 
-def test_a_job_that_scales_is_accepted_and_asks_for_a_node(
+def test_a_job_in_an_elastic_cluster_is_accepted_and_requests_a_node(
     three: LocalCluster, controller: Controller
 ) -> None:
     stream = controller.schedule("true", cpu=500, when_unschedulable="scale")
-    told, _ = until_reason(stream)
+    seen_events, _ = until_reason(stream)
 
-    asked = next(event for event in told if event.kind == "placement.needs_node")
+    asked = next(event for event in seen_events if event.kind == "placement.needs_node")
     assert "asks for a node in cluster default (rota node token)" in asked.why
     shown = three.call("GET", f"/v1/jobs/{asked.job}").body
     assert shown["spec"]["when_unschedulable"] == "scale"
     assert controller.stop(asked.job).state in ("canceling", "canceled")
 
 
-def test_what_is_told_is_told_once_over_a_restart_of_the_server(cluster: LocalCluster) -> None:
+def test_the_event_of_an_unplaceable_job_is_not_repeated_after_a_restart(cluster: LocalCluster) -> None:
     job = cluster.submit("true", cpu=500)
     until(lambda: bool(cluster.call("GET", f"/v1/jobs/{job}").body["reason"]), "it says why")
 

@@ -1,4 +1,4 @@
-"""A job is changed while it runs: at once where that is possible, else from the next attempt on."""
+"""A job is updated while it runs: immediately where that is possible, else from the next attempt on."""
 
 import sys
 from itertools import pairwise
@@ -18,44 +18,44 @@ pytestmark = pytest.mark.system
 SAYS = 'echo "$ROTA_INDEX ${{COLOUR:-none}}" >> {seen}; '
 
 
-def test_what_waits_takes_the_new_environment_and_what_runs_keeps_the_old(
+def test_pending_tasks_get_the_new_environment_and_running_ones_keep_the_old(
     client: Cluster, three: LocalCluster, tmp_path: Path, gate: Gate
 ) -> None:
     seen = tmp_path / "seen"
     job = client.submit("sh", "-c", SAYS.format(seen=seen) + gate.wait, count=4, parallel=2)
     until(lambda: three.count(job.id, "running") == 2, "two run")
-    told = three.rota("job", "update", job.id, "--env", "COLOUR=red", "--priority", "70")
+    ran = three.rota("job", "update", job.id, "--env", "COLOUR=red", "--priority", "70")
     gate.open()
 
-    assert told.code == 0, told.err
-    assert "version 2" in told.err
-    assert "at once                   priority" in told.err
-    assert "from the next attempt on  env" in told.err
+    assert ran.code == 0, ran.err
+    assert "version 2" in ran.err
+    assert "at once                   priority" in ran.err
+    assert "from the next attempt on  env" in ran.err
     assert job.wait(60).state == "succeeded"
     assert sorted(seen.read_text().splitlines()) == ["0 none", "1 none", "2 red", "3 red"]
     assert (job.status.version, job.status.priority) == (2, 70)
 
 
 def times_away(job: Job, count: int) -> list[tuple[int, int]]:
-    """Of each task: from the end of its first attempt to the start of its second."""
+    """For each task, the time from the end of its first attempt to the start of its second."""
     tries = [job.task(index).attempts for index in range(count)]
     return sorted((old.ended_at_ms or 0, new.started_at_ms or 0) for old, new in tries)
 
 
-def test_what_runs_is_replaced_one_after_the_other(
+def test_running_tasks_are_replaced_one_at_a_time(
     client: Cluster, three: LocalCluster, tmp_path: Path, gate: Gate
 ) -> None:
-    """Never are two of the four away, whatever the work takes to stop and to start."""
+    """At most one of the four is down at a time, however long a stop and a start take."""
     seen = tmp_path / "seen"
     job = client.submit("sh", "-c", SAYS.format(seen=seen) + gate.wait, count=4)
     until(lambda: three.count(job.id, "running") == 4, "all run")
     until(lambda: seen.exists() and len(seen.read_text().splitlines()) == 4, "all have said so")
-    told = three.rota("job", "update", job.id, "--env", "COLOUR=red", "--replace", "--max-parallel", "1")
+    ran = three.rota("job", "update", job.id, "--env", "COLOUR=red", "--replace", "--max-parallel", "1")
     until(lambda: job.refresh().versions == {"2": 4}, "all are replaced")
     shown = three.rota("show", job.id).out
     gate.open()
 
-    assert told.code == 0, told.err
+    assert ran.code == 0, ran.err
     away = times_away(job, 4)
     assert all(0 < left <= back for left, back in away)
     assert all(back <= left for (_, back), (left, _) in pairwise(away))
@@ -64,7 +64,7 @@ def test_what_runs_is_replaced_one_after_the_other(
     assert sorted(seen.read_text().splitlines()) == [
         f"{at} {how}" for at in range(4) for how in ("none", "red")
     ]
-    assert [one.state for one in job.task(3).attempts] == ["stopped", "succeeded"]
+    assert [attempt.state for attempt in job.task(3).attempts] == ["stopped", "succeeded"]
 
 
 def test_a_stale_version_changes_nothing(client: Cluster, three: LocalCluster) -> None:
@@ -85,7 +85,7 @@ def test_a_stale_version_changes_nothing(client: Cluster, three: LocalCluster) -
         job.update({"priority": 10})
 
 
-def test_a_time_limit_holds_for_what_runs(client: Cluster) -> None:
+def test_a_new_time_limit_applies_to_running_tasks(client: Cluster) -> None:
     job = client.submit("sleep", "600", timeout="1h")
     until(lambda: job.refresh().counts["running"] == 1, "it runs")
     job.update({"timeout": "0.1s"})
@@ -93,7 +93,7 @@ def test_a_time_limit_holds_for_what_runs(client: Cluster) -> None:
     assert job.wait(60).state == "timed_out"
 
 
-def test_a_longer_time_limit_saves_what_runs(client: Cluster, gate: Gate, witness: Witness) -> None:
+def test_a_longer_time_limit_applies_to_running_tasks(client: Cluster, gate: Gate, witness: Witness) -> None:
     job = client.submit(*witness.script(gate.wait), timeout="20s")
     until(lambda: job.refresh().counts["running"] == 1, "it runs")
     job.update({"timeout": None})
@@ -105,7 +105,7 @@ def test_a_longer_time_limit_saves_what_runs(client: Cluster, gate: Gate, witnes
 
 
 def memory_limits(cluster: LocalCluster) -> set[str]:
-    """Of the groups of its nodes, as the kernel has them."""
+    """The limits of its cgroups, as read from the kernel."""
     lists = [cluster.node_directory(number) / "groups" for number in cluster.numbers]
     parents = [Path(line) for file in lists if file.exists() for line in file.read_text().splitlines()]
     names = ("*/memory.limit_in_bytes", "*/memory.max")
@@ -113,7 +113,7 @@ def memory_limits(cluster: LocalCluster) -> set[str]:
 
 
 @pytest.mark.parametrize("before", [{}, {"limits": {"memory": "1g"}}], ids=["its first", "another"])
-def test_a_memory_limit_holds_for_what_runs(
+def test_a_new_memory_limit_applies_to_running_tasks(
     client: Cluster, three: LocalCluster, before: dict[str, object], gate: Gate, witness: Witness
 ) -> None:
     eats = f"{gate.wait}; exec {sys.executable} -c 'import time; data = bytearray(512 << 20); time.sleep(60)'"
@@ -130,10 +130,10 @@ def test_a_memory_limit_holds_for_what_runs(
     assert set(witness.starts().values()) == {1}
 
 
-def test_tasks_are_added_to_an_array_that_runs(
+def test_tasks_are_added_to_a_running_array(
     client: Cluster, three: LocalCluster, witness: Witness, gate: Gate
 ) -> None:
-    """Into its last block and beyond, over a restart of the server."""
+    """Within its last block and beyond, across a restart of the server."""
     job = client.submit(*witness.script(gate.wait), count=3, parallel=3)
     until(lambda: three.count(job.id, "running") == 3, "all run")
     job.update({"count": 300, "parallel": 12})
@@ -145,7 +145,7 @@ def test_tasks_are_added_to_an_array_that_runs(
     assert witness.starts() == dict.fromkeys(range(300), 1)
 
 
-def test_a_service_has_fewer_tasks_and_then_more_again(
+def test_a_service_is_scaled_down_and_up_again(
     client: Cluster, three: LocalCluster, witness: Witness
 ) -> None:
     """Those with the highest numbers are stopped, and run again; the server restarts in between."""
@@ -168,7 +168,7 @@ def test_a_service_has_fewer_tasks_and_then_more_again(
     assert job.wait(30).state == "canceled"
 
 
-def test_where_it_may_run_changes_only_while_nothing_of_it_runs(
+def test_placement_changes_only_while_no_task_runs(
     client: Cluster, three: LocalCluster, witness: Witness, gate: Gate
 ) -> None:
     job = client.submit(*witness.script(gate.wait), count=2, cpu=1)
@@ -189,7 +189,7 @@ def test_where_it_may_run_changes_only_while_nothing_of_it_runs(
     assert job.wait(60).state == "succeeded"
 
 
-def test_a_node_that_was_away_learns_of_the_change(
+def test_a_node_that_was_disconnected_gets_the_update(
     client: Cluster, three: LocalCluster, tmp_path: Path
 ) -> None:
     """Its agent is dead when the job is changed and signalled; the keeper and the work are not."""
@@ -211,7 +211,7 @@ def test_a_node_that_was_away_learns_of_the_change(
     assert len(job.task(0).attempts) == 1
 
 
-def test_what_cannot_be_changed_is_said(client: Cluster, three: LocalCluster) -> None:
+def test_a_field_that_cannot_be_updated_is_refused(client: Cluster, three: LocalCluster) -> None:
     job = client.submit("sleep", "600")
     named = three.call("PATCH", f"/v1/jobs/{job.id}", {"name": "other"})
     unknown = three.call("PATCH", f"/v1/jobs/{job.id}", {"colour": "red"})

@@ -1,4 +1,4 @@
-"""Versions side by side, by real processes of two trees: agents are replaced, unknown words passed over."""
+"""Versions side by side, by real processes of two trees: agents are replaced, unknown messages ignored."""
 
 import os
 import shutil
@@ -16,12 +16,15 @@ pytestmark = pytest.mark.system
 TASKS = 200
 KEEP_WORK = {"ROTA_KEEP_WORK": "true"}
 OURS = Path(rota.__file__).parent
-REPORTS = "        if conversation.departure is not None:  # an older server has not seen it in the hello\n"
+WELCOMED = """                await session.welcomed.wait()
+        except TimeoutError:
+            raise ConnectionOver from None  # the server hangs; another one may answer
+"""
 SPEAKS_UP = (
-    REPORTS,
-    f'        await conversation.send(pb.FromNode.FromString(b"\\xba\\x06\\x00"))  # field 103\n{REPORTS}',
+    WELCOMED,
+    f'{WELCOMED}        await session.send(pb.FromNode.FromString(b"\\xba\\x06\\x00"))  # field 103\n',
 )
-WELCOMES = "        session.send(self._welcome(session))\n"
+WELCOMES = "        session.send(self._settings.welcome(session))\n"
 SAYS_MORE = (
     WELCOMES,
     f"""{WELCOMES}
@@ -33,7 +36,7 @@ SAYS_MORE = (
 
 
 def another_version(directory: Path, edited: str | None = None, edit: tuple[str, str] = ("", "")) -> str:
-    """A second install: a copy of our tree that says another version, perhaps with one edit."""
+    """A second install: a copy of our tree with another version, and perhaps one edit."""
     copy = directory / "rota"
     shutil.copytree(OURS, copy, ignore=shutil.ignore_patterns("__pycache__"))
     changes = {"__init__.py": (f'"{rota.__version__}"', '"99.9.9"')} | ({edited: edit} if edited else {})
@@ -45,12 +48,14 @@ def another_version(directory: Path, edited: str | None = None, edit: tuple[str,
 
 
 def all_work(cluster: LocalCluster) -> list[int]:
-    """One that is about to become another program has no environment for a moment."""
+    """A process in exec has no environment for a moment, so the list is retried."""
     found = sorted(cluster.work())
     return found if len(found) == TASKS else []
 
 
-def test_an_agent_of_another_version_takes_over_and_no_task_notices(tmp_path: Path, witness: Witness) -> None:
+def test_an_agent_of_another_version_takes_over_without_affecting_tasks(
+    tmp_path: Path, witness: Witness
+) -> None:
     other = another_version(tmp_path / "other")
     gate = tmp_path / "gate"
     os.mkfifo(gate)
@@ -73,7 +78,7 @@ def test_an_agent_of_another_version_takes_over_and_no_task_notices(tmp_path: Pa
         assert witness.starts() == dict.fromkeys(range(TASKS), 1)
 
 
-def test_a_server_passes_over_the_words_of_a_newer_agent(tmp_path: Path) -> None:
+def test_a_server_ignores_unknown_messages_of_a_newer_agent(tmp_path: Path) -> None:
     newer = another_version(tmp_path / "newer", "agent/run.py", SPEAKS_UP)
     with LocalCluster(tmp_path / "c", nodes=1, settings=KEEP_WORK) as cluster:
         cluster.kill_agent(1, signal.SIGTERM)
@@ -82,17 +87,17 @@ def test_a_server_passes_over_the_words_of_a_newer_agent(tmp_path: Path) -> None
 
         assert cluster.rota("run", "-q", "--", "echo", "hello").out == "hello\n"
         log = cluster.directory / "server.log"
-        until(lambda: "unexpected word" in log.read_text(), "it is told")
+        until(lambda: "unexpected message" in log.read_text(), "it is told")
         assert cluster.node(1)["state"] == "ready"
 
 
-def test_an_agent_passes_over_the_words_of_a_newer_server(tmp_path: Path) -> None:
-    newer = another_version(tmp_path / "newer", "watcher/agent_service.py", SAYS_MORE)
+def test_an_agent_ignores_unknown_messages_of_a_newer_server(tmp_path: Path) -> None:
+    newer = another_version(tmp_path / "newer", "watcher/node_sessions.py", SAYS_MORE)
     with LocalCluster(tmp_path / "c", nodes=1, settings={"PYTHONPATH": newer, **KEEP_WORK}) as cluster:
         cluster.kill_agent(1, signal.SIGTERM)
         cluster.start_agent(1, PYTHONPATH=str(OURS.parent))
         until(lambda: cluster.node(1)["agent_version"] == rota.__version__, "the older one is there")
 
         assert cluster.rota("run", "-q", "--", "echo", "hello").out == "hello\n"
-        until(lambda: "a word this version does not know" in cluster.agent_log(1), "it is told")
+        until(lambda: "unknown message" in cluster.agent_log(1), "it is told")
         assert cluster.node(1)["state"] == "ready"

@@ -1,4 +1,4 @@
-"""Where a job wants to run, from the command line down to the node its process is on."""
+"""Placement requested by a user, from the command line to the node that its process runs on."""
 
 import json
 from collections import Counter
@@ -23,7 +23,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         yield running
 
 
-def test_a_task_runs_where_it_was_wished(three: LocalCluster, gate: Gate) -> None:
+def test_a_task_runs_on_the_requested_node(three: LocalCluster, gate: Gate) -> None:
     db = three.submit("sh", "-c", gate.wait, name="db", cpu=0.1, on="node-3", labels={"tier": "data"})
     until(lambda: three.count(db, "running"), "the neighbour runs")
 
@@ -51,7 +51,7 @@ def test_tasks_are_spread_and_a_gang_starts_together(three: LocalCluster, gate: 
     assert Counter(task["node"] for task in tasks) == {"node-1": 2, "node-2": 2, "node-3": 2}
 
 
-def test_the_decision_is_shown(three: LocalCluster) -> None:
+def test_the_placement_decision_is_shown(three: LocalCluster) -> None:
     ran = three.rota("run", "-q", "--name", "chosen", "--where", "number in 1,2", *WHERE)
     shown = json.loads(three.rota("show", "chosen", "-o", "json").out)
 
@@ -63,7 +63,7 @@ def test_the_decision_is_shown(three: LocalCluster) -> None:
     assert placement["why"] in three.rota("show", "chosen").out
 
 
-def test_what_gave_way_is_shown_and_runs_again(three: LocalCluster, gate: Gate, tmp_path: Path) -> None:
+def test_a_preempted_task_is_shown_and_runs_again(three: LocalCluster, gate: Gate, tmp_path: Path) -> None:
     second = Gate(tmp_path / "second")
     low = three.submit("sh", "-c", gate.wait, name="low", cpu=4, priority=10, on="node-1", grace=1)
     until(lambda: three.count(low, "running"), "the lesser work runs")
@@ -81,7 +81,7 @@ def test_what_gave_way_is_shown_and_runs_again(three: LocalCluster, gate: Gate, 
     until(lambda: three.count(low, "succeeded"), "it succeeds, though it has no retries")
 
 
-def test_what_cannot_be_is_refused_and_what_may_come_is_warned_of(three: LocalCluster) -> None:
+def test_impossible_placement_is_refused_and_unlikely_placement_is_warned_of(three: LocalCluster) -> None:
     refused = three.rota("run", "--on", "node-1", "--where", "node == node-2", "--", "true")
     warned = three.rota("run", "-d", "--name", "far", "--on", "node-9", "--", "true")
 

@@ -34,7 +34,7 @@ def test_a_state_is_waited_for(client: Cluster, shared: LocalCluster, gate: Gate
     assert f"job {job.id}: succeeded, without failed" in missed.err
 
 
-def test_an_event_is_waited_for_also_one_that_was(client: Cluster, shared: LocalCluster) -> None:
+def test_an_event_is_waited_for_also_a_past_one(client: Cluster, shared: LocalCluster) -> None:
     job = client.submit("sh", "-c", "exit $(( ROTA_ATTEMPT < 2 ))", retries=1)
 
     assert job.wait_for("task.retry", 60)
@@ -44,7 +44,7 @@ def test_an_event_is_waited_for_also_one_that_was(client: Cluster, shared: Local
     assert shared.rota("wait", job.id, "--for", "task.restart").code == 1
 
 
-def test_one_of_several_is_enough_where_that_is_said(client: Cluster, shared: LocalCluster) -> None:
+def test_any_of_several_conditions_is_enough_if_requested(client: Cluster, shared: LocalCluster) -> None:
     long, short = client.submit("sleep", "600"), client.submit("true")
     first = shared.rota("wait", long.id, short.id, "--any")
     both = shared.rota("wait", long.id, short.id, "--timeout", "0.2s")
@@ -57,9 +57,9 @@ def test_one_of_several_is_enough_where_that_is_said(client: Cluster, shared: Lo
     assert canceled.code == 130
 
 
-def test_what_is_no_condition_is_said(client: Cluster, shared: LocalCluster) -> None:
+def test_an_invalid_condition_is_refused(client: Cluster, shared: LocalCluster) -> None:
     job = client.submit("sleep", "600")
-    told = shared.rota("wait", job.id, "--for", "done")
+    ran = shared.rota("wait", job.id, "--for", "done")
     with pytest.raises(TimedOut):
         job.wait_for("succeeded", 0.1)
     with pytest.raises(Rejected):
@@ -67,6 +67,6 @@ def test_what_is_no_condition_is_said(client: Cluster, shared: LocalCluster) -> 
     job.kill()
     until(lambda: job.refresh().is_final, "it has ended")
 
-    assert told.code == 2
-    assert "'done' is not a condition" in told.err
-    assert "ended" in told.err
+    assert ran.code == 2
+    assert "'done' is not a condition" in ran.err
+    assert "ended" in ran.err

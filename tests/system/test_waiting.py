@@ -1,4 +1,4 @@
-"""Work that finds no room waits, and says for what."""
+"""Jobs that do not fit wait, and say for what."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +18,7 @@ def empty(tmp_path: Path) -> Iterator[LocalCluster]:
         yield running
 
 
-def test_work_waits_for_the_first_node(empty: LocalCluster) -> None:
+def test_jobs_wait_for_the_first_node(empty: LocalCluster) -> None:
     running = empty.start_rota("run", "--", "echo", "at last")
     assert running.stderr is not None
     line = running.stderr.readline().decode()
@@ -61,7 +61,7 @@ def test_a_full_cluster_gives_every_reason_and_the_smallest_change(cluster: Loca
     assert cluster.rota("wait", waiting).code == 0
 
 
-def test_a_job_no_node_could_ever_hold_says_so(shared: LocalCluster) -> None:
+def test_a_job_that_no_node_could_ever_run_says_so(shared: LocalCluster) -> None:
     job = shared.submit("true", cpu=100)
 
     out = shared.rota("why", job).out

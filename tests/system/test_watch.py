@@ -1,4 +1,4 @@
-"""Streams over HTTP from a server that is killed: nothing is lost, nothing comes twice."""
+"""Streams over HTTP across a killed server: nothing is lost, nothing is repeated."""
 
 import threading
 
@@ -12,9 +12,9 @@ pytestmark = pytest.mark.system
 ROUNDS = 3
 
 
-def test_a_watch_goes_on_over_a_killed_server_without_loss_or_repeat(cluster: LocalCluster) -> None:
+def test_a_watch_continues_across_a_killed_server_without_loss_or_repeat(cluster: LocalCluster) -> None:
     seen: list[Event] = []
-    heard = threading.Semaphore(0)
+    arrived = threading.Semaphore(0)
     last = threading.Event()
 
     def watch() -> None:
@@ -22,7 +22,7 @@ def test_a_watch_goes_on_over_a_killed_server_without_loss_or_repeat(cluster: Lo
             for event in watcher.watch(since="0"):
                 seen.append(event)
                 if event.kind == "job.ended":
-                    heard.release()
+                    arrived.release()
                 if last.is_set() and event.kind == "job.ended":
                     return
 
@@ -31,8 +31,8 @@ def test_a_watch_goes_on_over_a_killed_server_without_loss_or_repeat(cluster: Lo
     with connect(f"http://{cluster.http}", token=cluster.token) as client:
         for number in range(ROUNDS):
             client.run("true", count=5)
-            assert heard.acquire(timeout=60), "the end of a job is told"
-            client.submit("true", cpu=100)  # it is told of while nobody listens
+            assert arrived.acquire(timeout=60), "the end of a job is told"
+            client.submit("true", cpu=100)  # its events occur while no client is connected
             cluster.kill_server()
             cluster.start_server()
             cluster.wait_for_nodes()
@@ -42,8 +42,8 @@ def test_a_watch_goes_on_over_a_killed_server_without_loss_or_repeat(cluster: Lo
         watching.join(timeout=60)
         whole = client.events(limit=1000, since="0")
 
-    told = [event.seq for event in seen]
+    sequences = [event.seq for event in seen]
     assert not watching.is_alive()
-    assert told == [event.seq for event in whole][: len(told)]
-    assert len(told) == len(set(told))
+    assert sequences == [event.seq for event in whole][: len(sequences)]
+    assert len(sequences) == len(set(sequences))
     assert [event.kind for event in seen].count("job.submitted") == 2 * ROUNDS + 1

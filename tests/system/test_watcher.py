@@ -1,4 +1,4 @@
-"""`rota watcher` holds the connections of agents: what they run does not notice when it dies or hangs."""
+"""`rota watcher` holds the connections of agents: their tasks are not affected when it dies or hangs."""
 
 import signal
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ import pytest
 
 from rota.testing.cluster import LocalCluster
 from rota.testing.processes import is_stopped, until
-from tests.faults.lines import Lines
+from tests.faults.links import NodeLinks
 from tests.system.witness_file import Gate, Witness
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
@@ -27,7 +27,7 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 
 
 def with_nodes(cluster: LocalCluster, addresses: str, first: str) -> None:
-    """Two nodes that call these, and are connected to the first."""
+    """Two nodes that know these watchers, and are connected to the first."""
     for number in (1, 2):
         cluster.start_agent(number, ROTA_SERVER_ADDR=addresses)
     cluster.wait_for_nodes()
@@ -38,7 +38,10 @@ def connected(cluster: LocalCluster, number: int, address: str) -> bool:
     """Whether the agent of that node has a connection to that address."""
     port = int(address.rpartition(":")[2])
     open_now = psutil.Process(cluster.agent_pid(number)).net_connections()
-    return any(one.raddr[-1:] == (port,) and one.status == psutil.CONN_ESTABLISHED for one in open_now)
+    return any(
+        connection.raddr[-1:] == (port,) and connection.status == psutil.CONN_ESTABLISHED
+        for connection in open_now
+    )
 
 
 @contextmanager
@@ -70,7 +73,7 @@ class Work:
         return found.status == 200 and found.body["counts"]["running"] == 4
 
     def check(self) -> None:
-        """They end once, with their output; no node was lost on the way."""
+        """They end once, with their output, and no node was lost."""
         self._gate.open()
         until(lambda: self._cluster.count(self._job, "succeeded") == 4, "all have ended", PATIENCE_SECONDS)
         output = self._cluster.rota("logs", self._job)
@@ -99,7 +102,7 @@ def test_work_runs_through_a_watcher_with_its_output_and_its_result(cluster: Loc
     assert listed.out.count("watcher-") == 2
 
 
-def test_a_killed_watcher_costs_no_node_and_no_task(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_a_killed_watcher_loses_no_node_and_no_task(cluster: LocalCluster, tmp_path: Path) -> None:
     work = Work(cluster, tmp_path)
     cluster.watchers[1].kill()
     cluster.watchers[1].wait()
@@ -112,11 +115,11 @@ def test_a_killed_watcher_costs_no_node_and_no_task(cluster: LocalCluster, tmp_p
 
 
 def moved(cluster: LocalCluster, number: int) -> bool:
-    """To the second watcher, or to the server of which it was told."""
+    """Whether the agent is connected to the second watcher, or to the server."""
     return any(connected(cluster, number, one) for one in (cluster.watcher_addresses[2], cluster.agent))
 
 
-def test_a_frozen_watcher_costs_no_node_and_no_task(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_a_frozen_watcher_loses_no_node_and_no_task(cluster: LocalCluster, tmp_path: Path) -> None:
     work = Work(cluster, tmp_path)
     with stopped(cluster, 1):
         until(lambda: all(moved(cluster, number) for number in (1, 2)), "both have moved", PATIENCE_SECONDS)
@@ -127,10 +130,10 @@ def test_a_frozen_watcher_costs_no_node_and_no_task(cluster: LocalCluster, tmp_p
     work.check()
 
 
-def test_a_watcher_that_is_cut_from_the_leader_lets_its_agents_go(tmp_path: Path) -> None:
+def test_a_watcher_cut_off_from_the_leader_ends_its_sessions(tmp_path: Path) -> None:
     with (
         LocalCluster(tmp_path / "cluster", nodes=0) as cluster,
-        closing(Lines(cluster.agent, range(1, 2))) as lines,
+        closing(NodeLinks(cluster.agent, range(1, 2))) as lines,
     ):
         first = cluster.start_watcher(1, ROTA_SERVER_ADDR=lines.address(1))
         with_nodes(cluster, f"{first},{cluster.start_watcher(2)}", first)
@@ -139,16 +142,16 @@ def test_a_watcher_that_is_cut_from_the_leader_lets_its_agents_go(tmp_path: Path
         until(lambda: all(moved(cluster, number) for number in (1, 2)), "both have moved", PATIENCE_SECONDS)
         until(lambda: runs_a_job(cluster), "a job runs", PATIENCE_SECONDS)
         attached = cluster.watcher_log(1).count('"attached"')
-        lines.mend(1)
+        lines.heal(1)
         until(lambda: cluster.watcher_log(1).count('"attached"') > attached, "it is back", PATIENCE_SECONDS)
 
         work.check()
 
 
-def test_an_agent_that_is_cut_from_its_watcher_moves_and_its_new_session_counts(tmp_path: Path) -> None:
+def test_an_agent_cut_off_from_its_watcher_moves_and_its_new_session_counts(tmp_path: Path) -> None:
     with LocalCluster(tmp_path / "cluster", nodes=0) as cluster:
         first, second = cluster.start_watcher(1), cluster.start_watcher(2)
-        with closing(Lines(first, range(1, 2))) as lines:
+        with closing(NodeLinks(first, range(1, 2))) as lines:
             with_nodes(cluster, f"{lines.address(1)},{second}", lines.address(1))
             work = Work(cluster, tmp_path)
             lines.cut(1)
@@ -156,13 +159,13 @@ def test_an_agent_that_is_cut_from_its_watcher_moves_and_its_new_session_counts(
                 lambda: all(moved(cluster, number) for number in (1, 2)), "both have moved", PATIENCE_SECONDS
             )
             until(lambda: runs_a_job(cluster), "a job runs", PATIENCE_SECONDS)
-            lines.mend(1)  # what the first watcher still has of them comes late
+            lines.heal(1)  # the first watcher delivers delayed messages
             until(lambda: runs_a_job(cluster), "a job runs", PATIENCE_SECONDS)
 
             work.check()
 
 
-def test_a_killed_server_is_taken_up_again_through_its_watchers(
+def test_a_restarted_server_is_reached_again_through_its_watchers(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     work = Work(cluster, tmp_path)
@@ -173,7 +176,7 @@ def test_a_killed_server_is_taken_up_again_through_its_watchers(
     work.check()
 
 
-def test_work_is_adopted_through_a_watcher_by_a_server_that_keeps_nothing_on_disk(tmp_path: Path) -> None:
+def test_jobs_are_adopted_through_a_watcher_by_a_server_with_a_store_in_memory(tmp_path: Path) -> None:
     settings = {"ROTA_LOST_SECONDS": "30", "ROTA_STORE": "memory"}
     with LocalCluster(tmp_path / "cluster", nodes=0, settings=settings) as cluster:
         watcher = cluster.start_watcher(1)

@@ -18,7 +18,7 @@ NODES = (1, 2)
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[ElectedCluster]:
-    """Nodes call watchers first; one of the watchers reaches the leader through a server that never leads."""
+    """Nodes connect to watchers; one of the watchers reaches the leader through a server that never leads."""
     with (
         LocalEtcd(tmp_path / "etcd", 1) as etcd,
         ElectedCluster(tmp_path / "cluster", etcd, nodes=0, never_lead=(3,)) as running,
@@ -42,7 +42,7 @@ def attached(cluster: ElectedCluster, watcher: int) -> int:
     return cluster.watcher_log(watcher).count('"event": "attached"')
 
 
-def test_a_killed_leader_costs_nodes_behind_watchers_nothing(cluster: ElectedCluster, tmp_path: Path) -> None:
+def test_nodes_behind_watchers_survive_a_killed_leader(cluster: ElectedCluster, tmp_path: Path) -> None:
     work = Work(cluster, tmp_path)
     before = [attached(cluster, number) for number in NODES]
     leader = cluster.wait_for_leader()
@@ -58,7 +58,7 @@ def test_a_killed_leader_costs_nodes_behind_watchers_nothing(cluster: ElectedClu
     work.check()
 
 
-def test_a_frozen_leader_is_left_by_watchers_and_orders_nothing_when_it_wakes(
+def test_watchers_leave_a_frozen_leader_and_its_late_orders_start_nothing(
     cluster: ElectedCluster, tmp_path: Path
 ) -> None:
     work = Work(cluster, tmp_path)

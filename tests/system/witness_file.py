@@ -1,4 +1,4 @@
-"""A file to which each start of a task appends one line: what really ran, whatever anybody says."""
+"""A file to which each start of a task appends one line: what really ran, whatever any process reports."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -21,20 +21,20 @@ class Witness:
     path: Path
 
     def script(self, then: str = "") -> list[str]:
-        """A command that says it runs, in one write to a file opened for append, and goes on with `then`."""
+        """A command that records its start, in one appending write, and continues with `then`."""
         say = f'echo "$ROTA_INDEX $ROTA_ATTEMPT $ROTA_NODE" >> {self.path}'
         return ["sh", "-c", f"{say}; {then}" if then else say]
 
     def seen(self) -> list[Seen]:
         if not self.path.exists():
             return []
-        # The last line may be on its way.
+        # The last line may be incomplete.
         rows = (line.split() for line in self.path.read_text().splitlines(keepends=True) if "\n" in line)
         return [Seen(int(index), int(attempt), node) for index, attempt, node in rows]
 
     def wait_for(self, starts: int) -> list[Seen]:
-        """A server knows that work runs before the work has said so itself."""
-        until(lambda: len(self.seen()) >= starts, f"{starts} tasks have begun")
+        """Wait for this many starts: the server may report a start before the task has recorded it."""
+        until(lambda: len(self.seen()) >= starts, f"{starts} tasks have started")
         return self.seen()
 
     def starts(self) -> Counter[int]:
@@ -44,7 +44,7 @@ class Witness:
 
 @dataclass(frozen=True)
 class Gate:
-    """Work that waits here goes on when the gate is opened."""
+    """A task that waits here continues when the gate is opened."""
 
     path: Path
     look_seconds: float = 0.05  # more where many wait: each look is a process

@@ -1,4 +1,4 @@
-"""A mirror with tasks placed on nodes, for what nodes say of them."""
+"""A mirror with tasks placed on nodes, and reports of those nodes."""
 
 from typing import Any
 
@@ -9,7 +9,8 @@ from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import AttemptState
 from rota.model.messages import JobReports, NodeReport, ReportedState
 from rota.model.plan import Plan
-from rota.scheduler.plan import ROUND_KEY, Scheduler
+from rota.rules.reconciler_names import ROUND_KEY
+from rota.scheduler.plan import Scheduler
 from rota.scheduler.round import SchedulerSettings
 from rota.testing.builders import add_job, add_node, apply, at, claims, job_spec
 from rota.watcher.node_messages import on_report
@@ -32,13 +33,15 @@ def place(mirror: Mirror, ms: int = 0) -> None:
     apply(mirror, Scheduler(SchedulerSettings()).decide(mirror, ROUND_KEY, at(ms)))
 
 
-def hear(mirror: Mirror, node: str, *said: JobReports, ms: int = 0) -> Plan:
-    return apply(mirror, on_report(mirror, NodeId(node), NodeReport(1, list(said)), at(ms)))
+def report(mirror: Mirror, node: str, *reports: JobReports, ms: int = 0) -> Plan:
+    return apply(mirror, on_report(mirror, NodeId(node), NodeReport(1, list(reports)), at(ms)))
 
 
-def say(mirror: Mirror, said: ReportedState, *pairs: tuple[int, int], node: str = "a", **fields: Any) -> Plan:
-    """A node's word on attempts of job 1."""
-    return hear(mirror, node, claims(1, said, *pairs, **fields))
+def report_state(
+    mirror: Mirror, state: ReportedState, *pairs: tuple[int, int], node: str = "a", **fields: Any
+) -> Plan:
+    """Report attempts of job 1 in this state."""
+    return report(mirror, node, claims(1, state, *pairs, **fields))
 
 
 def status(mirror: Mirror, block: int = 0) -> StatusBlock:

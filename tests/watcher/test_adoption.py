@@ -1,4 +1,4 @@
-"""What nodes bring back to a server that was started without records becomes jobs again."""
+"""Jobs that nodes bring back to a server started without records are adopted."""
 
 import msgspec
 import pytest
@@ -24,7 +24,7 @@ EPOCH = 2
 
 
 def restarted(*nodes: NodeId) -> Mirror:
-    """What a server knows that was just started: its nodes."""
+    """The mirror of a server that was just started: it knows its nodes only."""
     mirror = Mirror()
     for node in nodes or (A, B):
         add_node(mirror, node)
@@ -44,10 +44,10 @@ def assigned(mirror: Mirror, node: NodeId) -> dict[tuple[JobId, int], int]:
 
 
 def task_states(mirror: Mirror) -> list[TaskState]:
-    return [TaskState(one) for one in mirror.jobs[ONE].tasks[0].state]
+    return [TaskState(state) for state in mirror.jobs[ONE].tasks[0].state]
 
 
-def test_a_job_is_active_again_with_what_its_node_has_and_the_rest_is_held() -> None:
+def test_an_adopted_job_is_active_and_its_missing_tasks_are_held() -> None:
     mirror, spec = restarted(), job_spec(1, count=3, home="default", user="ann", namespace="films")
     plan = bring(mirror, A, spec, runs(1, 4))
 
@@ -72,7 +72,7 @@ def test_a_second_node_adds_its_tasks_to_the_same_job() -> None:
     assert task_states(mirror) == [TaskState.WANTED, TaskState.HELD, TaskState.WANTED]
 
 
-def test_of_one_task_on_two_nodes_the_higher_attempt_counts() -> None:
+def test_the_higher_attempt_of_a_task_on_two_nodes_counts() -> None:
     mirror, spec = restarted(), job_spec(1)
     bring(mirror, A, spec, runs(0, 2))
     bring(mirror, B, spec, runs(0, 3))
@@ -98,32 +98,32 @@ def test_the_newest_version_of_a_spec_counts_and_its_new_tasks_are_held() -> Non
 
 
 @pytest.mark.parametrize(
-    "claim",
+    "report",
     [
         pytest.param(runs(3), id="a task that the job does not have"),
         pytest.param(runs(0, 0), id="no attempt"),
         pytest.param(runs(0, attempts_before(EPOCH + 1) + 1), id="a number that no server has given out"),
     ],
 )
-def test_what_cannot_be_of_the_job_is_not_adopted(claim: AttemptReport) -> None:
+def test_an_impossible_attempt_is_not_adopted(report: AttemptReport) -> None:
     mirror = restarted()
-    plan = bring(mirror, A, job_spec(1, count=3), claim)
+    plan = bring(mirror, A, job_spec(1, count=3), report)
 
     assert plan == Plan()
     assert not mirror.jobs
 
 
-def test_only_jobs_of_an_earlier_server_are_asked_for() -> None:
+def test_only_jobs_of_an_earlier_server_are_requested() -> None:
     mirror = restarted()
     add_job(mirror, job_spec(7))
     own = jobs_before(EPOCH) + 1
     inventory = [claims(number, ReportedState.RUNNING, (0, 1)) for number in (own, 9, 7, 3)]
     inventory += [JobReports(JobId(name), [runs(0)]) for name in ("", "x", "-1", "²")]
 
-    assert [one.job for one in unknown(mirror, A, inventory, EPOCH)] == ["3", "9"]
+    assert [found.job for found in unknown(mirror, A, inventory, EPOCH)] == ["3", "9"]
 
 
-def test_nothing_more_is_asked_of_what_is_adopted() -> None:
+def test_an_adopted_attempt_is_not_requested_again() -> None:
     mirror = restarted()
     bring(mirror, A, job_spec(1, count=2), runs(0))
 
@@ -131,7 +131,7 @@ def test_nothing_more_is_asked_of_what_is_adopted() -> None:
     assert len(unknown(mirror, B, [claims(1, ReportedState.RUNNING, (1, 1))], EPOCH)) == 1
 
 
-def test_jobs_are_listed_by_number_whatever_order_they_come_in() -> None:
+def test_adopted_jobs_are_listed_by_number_in_any_order_of_arrival() -> None:
     mirror = restarted()
     for number in (5, 12, 3, 7, 4):
         bring(mirror, A, job_spec(number), runs(0))
@@ -139,7 +139,7 @@ def test_jobs_are_listed_by_number_whatever_order_they_come_in() -> None:
     assert list(mirror.jobs) == ["3", "4", "5", "7", "12"]
 
 
-def test_all_blocks_of_an_array_are_held_but_what_was_brought() -> None:
+def test_all_tasks_of_an_array_are_held_except_those_brought_back() -> None:
     mirror = restarted()
     bring(mirror, A, job_spec(1, count=3 * BLOCK_TASKS - 1), runs(BLOCK_TASKS + 3))
 
@@ -148,7 +148,7 @@ def test_all_blocks_of_an_array_are_held_but_what_was_brought() -> None:
     assert adopted.ready(0, 10) == []
 
 
-def test_what_a_rerun_left_out_has_succeeded_and_what_is_not_wanted_is_not_held() -> None:
+def test_tasks_carried_by_a_rerun_succeeded_and_undesired_ones_are_not_held() -> None:
     mirror = restarted()
     bring(mirror, A, job_spec(1, count=6, kept=4, carried=((0, 1),)), runs(2))
 
@@ -159,7 +159,7 @@ def test_what_a_rerun_left_out_has_succeeded_and_what_is_not_wanted_is_not_held(
     assert mirror.jobs[ONE].task_counts.pending == 0
 
 
-def test_devices_that_are_in_use_are_not_given_to_others() -> None:
+def test_gpus_of_an_adopted_attempt_stay_allocated() -> None:
     mirror = Mirror()
     add_node(mirror, A, {"cpu": 4000, "gpu": 2000})
     bring(mirror, A, job_spec(1, needs={"gpu": 1000}), runs(0).with_gpus(0b10))
@@ -179,10 +179,10 @@ def test_a_system_job_keeps_the_indices_of_its_nodes() -> None:
     assert other == Plan()
 
 
-# ---- on a stage: what becomes of it
+# ---- with the other components, on a stage
 
 
-def test_a_service_is_made_whole_again_by_attempts_of_higher_numbers() -> None:
+def test_missing_tasks_of_a_service_restart_with_higher_attempt_numbers() -> None:
     made = stage(cpu=4, b=4)
     made.submit(job_spec(1, count=2, kind=JobKind.SERVICE))
     made.machines["b"].crash()
@@ -196,7 +196,7 @@ def test_a_service_is_made_whole_again_by_attempts_of_higher_numbers() -> None:
     assert max(ints(job(made).attempts[0], "number")) > attempts_before(made.epoch)
 
 
-def test_what_runs_one_at_a_time_is_not_replaced_before_its_lease_is_over() -> None:
+def test_a_one_at_a_time_task_is_not_replaced_before_its_lease_expires() -> None:
     made = Stage()
     for name in ("a", "b"):
         made.join(StageMachine(name, {"cpu": 4000}, {"leases": "pid-namespace"}))
@@ -211,7 +211,7 @@ def test_what_runs_one_at_a_time_is_not_replaced_before_its_lease_is_over() -> N
     assert (here, then, job(made).task_counts.live) == (1, 1, 2)
 
 
-def test_new_nodes_get_their_tasks_of_a_system_job_when_no_other_can_bring_them() -> None:
+def test_new_nodes_get_system_tasks_when_no_other_node_can_bring_them() -> None:
     made = stage(cpu=4, b=4)
     made.submit(job_spec(1, count=0, kind=JobKind.SYSTEM))
     made.restart_without_jobs()
@@ -239,7 +239,7 @@ def test_a_late_node_brings_its_tasks_as_long_as_others_of_the_job_run() -> None
     assert state(made) is JobState.SUCCEEDED
 
 
-def test_tasks_that_nobody_brings_are_lost_and_make_the_job_fail() -> None:
+def test_tasks_that_no_node_brings_back_are_lost_and_fail_the_job() -> None:
     made = stage(cpu=1, b=1)
     made.submit(job_spec(1, count=3))
     made.restart_without_jobs()
@@ -254,7 +254,7 @@ def test_tasks_that_nobody_brings_are_lost_and_make_the_job_fail() -> None:
     assert made.machines["b"].held == {}
 
 
-def test_what_is_held_because_it_is_missing_is_started_again_by_its_users_word() -> None:
+def test_a_missing_task_is_started_again_when_its_user_releases_it() -> None:
     made = stage(cpu=4, b=1)
     made.submit(job_spec(1, count=2))
     made.restart_without_jobs()
@@ -265,7 +265,7 @@ def test_what_is_held_because_it_is_missing_is_started_again_by_its_users_word()
     assert job(made).task_counts.live == 2
 
 
-def test_a_canceled_job_is_stopped_everywhere_also_where_it_is_brought_later() -> None:
+def test_a_canceled_job_is_stopped_also_on_nodes_that_bring_it_later() -> None:
     made = stage(cpu=1, b=1)
     made.submit(job_spec(1, count=2))
     made.restart_without_jobs()
@@ -278,7 +278,7 @@ def test_a_canceled_job_is_stopped_everywhere_also_where_it_is_brought_later() -
     assert not made.machines["b"].held
 
 
-def test_with_records_on_disk_what_is_not_known_is_stopped() -> None:
+def test_with_a_durable_store_unknown_attempts_are_stopped() -> None:
     made: Stage = stage(cpu=1)
     made.submit(job_spec(1))
     made.records = {key: value for key, value in made.records.items() if "node/" in key}

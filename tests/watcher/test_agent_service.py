@@ -1,4 +1,4 @@
-"""The door for agents: a node is told what is on disk, and nothing before its hello is."""
+"""The agent service: orders follow durable decisions only, and none precede a durable hello."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -24,9 +24,12 @@ from rota.model.view import View
 from rota.store.memory import MemoryStore
 from rota.testing.builders import hello, job_spec
 from rota.watcher import liveness, session
-from rota.watcher.agent_service import SCHEDULER_WAKE, AgentService, Context, ReceivedMark
+from rota.watcher.agent_service import AgentService
+from rota.watcher.authentication import Context
 from rota.watcher.dispatch import DispatchState
+from rota.watcher.inbound import SCHEDULER_WAKE
 from rota.watcher.leadership import LeadershipContext
+from rota.watcher.node_sessions import ReceivedMark
 from rota.watcher.session import NodeSession
 from rota.wire import agent as wire
 from rota.wire.generated import agent_pb2 as pb
@@ -37,37 +40,37 @@ from tests.watcher.placed_work import ONE, A, placed
 PLACES_NOTHING = Reconciler(SCHEDULER_WAKE[0], "scheduler", {}, lambda *_: NO_CHANGE, lambda _: ())
 
 
-class Door(AgentService):
+class TrustingService(AgentService):
     async def _authenticate(self, context: Context) -> NodeId:
-        del context  # nobody has to show a certificate here
+        del context  # no certificate is needed here
         return A
 
 
 class Aborted(Exception):
-    """The call has ended with that status."""
+    """The call was aborted with this status."""
 
 
-class Line:
-    """A node's end of a stream: it says hello and then listens."""
+class FakeNode:
+    """A node's end of a stream: it says hello and then reads."""
 
-    def __init__(self, word: Hello) -> None:
-        self.heard: list[pb.ToNode] = []
+    def __init__(self, message: Hello) -> None:
+        self.received: list[pb.ToNode] = []
         self._news = asyncio.Condition()
-        self._word = word
+        self._hello = message
 
-    async def says(self) -> AsyncIterator[pb.FromNode]:
-        yield pb.FromNode(n=1, hello=wire.hello_to_wire(self._word))
+    async def messages(self) -> AsyncIterator[pb.FromNode]:
+        yield pb.FromNode(n=1, hello=wire.hello_to_wire(self._hello))
         await asyncio.Event().wait()
 
-    async def write(self, word: pb.ToNode) -> None:
-        self.heard.append(word)
+    async def write(self, message: pb.ToNode) -> None:
+        self.received.append(message)
         async with self._news:
             self._news.notify_all()
 
     async def echoed(self, n: int) -> None:
-        """Returns when orders have come that echo this word."""
+        """Wait for orders that echo this sequence number."""
         async with self._news:
-            await self._news.wait_for(lambda: any(word.orders.echo == n for word in self.heard))
+            await self._news.wait_for(lambda: any(message.orders.echo == n for message in self.received))
 
     async def abort(self, code: grpc.StatusCode, details: str = "") -> NoReturn:
         raise Aborted(f"{code.name} {details}")
@@ -80,17 +83,21 @@ class Line:
 
     @property
     def welcomed(self) -> bool:
-        return any(word.HasField("welcome") for word in self.heard)
+        return any(message.HasField("welcome") for message in self.received)
 
     @property
     def servers(self) -> list[str]:
-        """Of which it was told last."""
-        told = [list(word.servers.addresses) for word in self.heard if word.HasField("servers")]
+        """The addresses received last."""
+        told = [list(message.servers.addresses) for message in self.received if message.HasField("servers")]
         return told[-1] if told else []
 
     @property
     def starts(self) -> list[tuple[int, int]]:
-        orders = [wire.orders_from_wire(one) for word in self.heard for one in word.orders.jobs]
+        orders = [
+            wire.orders_from_wire(job_orders)
+            for message in self.received
+            for job_orders in message.orders.jobs
+        ]
         return [(start.index, start.attempt) for one in orders for start in one.start]
 
 
@@ -108,17 +115,17 @@ async def put(engine: Engine, record: Record) -> None:
 
 
 @asynccontextmanager
-async def calling(store: GatedStore, line: Line) -> AsyncIterator[tuple[Engine, Any, AttemptBlock]]:
-    """An engine that knows all but where the task goes, and a call that has yet to be made."""
+async def calling(store: GatedStore, node: FakeNode) -> AsyncIterator[tuple[Engine, Any, AttemptBlock]]:
+    """An engine with everything but the placement of the task, and a function that makes the call."""
     async with running(store, liveness.reconciler(), PLACES_NOTHING) as engine, asyncio.TaskGroup() as group:
-        door = Door(engine, cast(CertificateAuthority, None))
+        service = TrustingService(engine, cast(CertificateAuthority, None))
         *known, placement = records()
         for record in known:
             await put(engine, record)
         calls: list[asyncio.Task[None]] = []
 
         def call() -> asyncio.Task[None]:
-            calls.append(group.create_task(door.Connect(line.says(), cast(Context, line))))
+            calls.append(group.create_task(service.Connect(node.messages(), cast(Context, node))))
             return calls[-1]
 
         assert isinstance(placement, AttemptBlock)
@@ -134,71 +141,73 @@ async def store(tmp_path: Any) -> AsyncIterator[GatedStore]:
     await gated.close()
 
 
-async def test_a_node_that_restarted_is_not_told_to_start_what_its_restart_has_ended(
+async def test_a_restarted_node_is_not_ordered_to_start_what_its_restart_has_ended(
     store: GatedStore,
 ) -> None:
-    line = Line(hello("a", boot_id="boot-2"))
-    async with calling(store, line) as (engine, call, placement), asyncio.TaskGroup() as group:
+    node = FakeNode(hello("a", boot_id="boot-2"))
+    async with calling(store, node) as (engine, call, placement), asyncio.TaskGroup() as group:
         store.gate.clear()
         group.create_task(put(engine, placement))
         await store.at_the_gate.wait()
-        call()  # while a commit is under way that gave it work
+        call()  # while a commit that gives it work is in progress
         await turns()
         store.gate.set()
         await turns()
 
-        assert line.welcomed
-        assert line.starts == []
+        assert node.welcomed
+        assert node.starts == []
 
 
-async def test_a_silent_node_is_told_of_all_servers_with_its_welcome_and_of_each_new_one(
+async def test_a_silent_node_gets_all_servers_with_its_welcome_and_each_new_one(
     store: GatedStore,
 ) -> None:
-    """It may have no other word to say before its server is killed, and could not find the next leader."""
-    known, line = ["one:1", "two:2"], Line(hello("a"))
+    """It may send nothing else before its server is killed, and could then not find the next leader."""
+    known, node = ["one:1", "two:2"], FakeNode(hello("a"))
     async with running(store, liveness.reconciler(), PLACES_NOTHING) as engine, asyncio.TaskGroup() as group:
-        door = Door(
-            engine, cast(CertificateAuthority, None), leading=LeadershipContext(servers=lambda: list(known))
+        service = TrustingService(
+            engine,
+            cast(CertificateAuthority, None),
+            leadership=LeadershipContext(servers=lambda: list(known)),
         )
         for record in list(records())[:2]:
             await put(engine, record)
-        call = group.create_task(door.Connect(line.says(), cast(Context, line)))
+        call = group.create_task(service.Connect(node.messages(), cast(Context, node)))
         await turns()
-        kinds = [word.WhichOneof("word") for word in line.heard]
-        first = line.servers
+        kinds = [message.WhichOneof("word") for message in node.received]
+        first = node.servers
         known.append("three:3")
-        await door.send_servers()
+        await service.sessions.send_servers()
         await turns()
         call.cancel()
 
     assert kinds[:2] == ["welcome", "servers"]
     assert first == ["one:1", "two:2"]
-    assert line.servers == ["one:1", "two:2", "three:3"]
+    assert node.servers == ["one:1", "two:2", "three:3"]
 
 
-async def test_a_node_is_told_only_what_is_on_disk(store: GatedStore) -> None:
-    line = Line(hello("a"))
-    async with calling(store, line) as (engine, call, placement), asyncio.TaskGroup() as group:
+async def test_orders_are_sent_only_for_durable_decisions(store: GatedStore) -> None:
+    node = FakeNode(hello("a"))
+    async with calling(store, node) as (engine, call, placement), asyncio.TaskGroup() as group:
         store.gate.clear()
         call()
         await store.at_the_gate.wait()
         group.create_task(put(engine, placement))
         await turns()
         store.gate.set()
-        store.gate.clear()  # its hello is through, what comes next is not
+        store.gate.clear()  # its hello is committed, the next commit is held back
         await turns()
 
-        assert line.starts == []
+        assert node.starts == []
         store.gate.set()
         await turns()
 
-        assert line.welcomed
-        assert line.starts == [(0, 1)]
+        assert node.welcomed
+        assert node.starts == [(0, 1)]
 
 
-async def test_a_node_that_was_deleted_is_not_known_anew_when_its_stream_ends(store: GatedStore) -> None:
-    line = Line(hello("a"))
-    async with calling(store, line) as (engine, call, _):
+async def test_a_deleted_node_is_not_recreated_when_its_stream_ends(store: GatedStore) -> None:
+    node = FakeNode(hello("a"))
+    async with calling(store, node) as (engine, call, _):
         call()
         await turns()
         await engine.ask(
@@ -206,7 +215,7 @@ async def test_a_node_that_was_deleted_is_not_known_anew_when_its_stream_ends(st
         )
         await turns()
 
-    assert line.welcomed
+    assert node.welcomed
     assert A not in engine.mirror.nodes
 
 
@@ -215,21 +224,21 @@ async def test_a_node_that_was_deleted_is_not_known_anew_when_its_stream_ends(st
     [
         (("begun", "", "done"), True),
         (("begun", ""), False),
-        (("", ""), True),  # an agent of an older version
+        (("",), False),
     ],
 )
-async def test_a_log_that_stops_without_its_last_word_was_cut_off(
+async def test_a_log_that_stops_without_its_final_chunk_was_cut_off(
     store: GatedStore, codes: tuple[str, ...], is_whole: bool
 ) -> None:
     async with running(store, PLACES_NOTHING) as engine, asyncio.TaskGroup() as group:
-        door = Door(engine, cast(CertificateAuthority, None))
-        asking = door._sessions[A] = NodeSession(A, cast(DispatchState, None))
+        service = TrustingService(engine, cast(CertificateAuthority, None))
+        asking = service.sessions._sessions[A] = NodeSession(A, cast(DispatchState, None))
         said = b""
 
         async def read() -> bool:
             nonlocal said
             try:
-                async for piece in door.open(A, LogRequest(ONE, 0, 1, "stdout", 0, follow=True)):
+                async for piece in service.logs.open(A, LogRequest(ONE, 0, 1, "stdout", 0, follow=True)):
                     said += piece.data
             except Unavailable:
                 return False
@@ -238,7 +247,7 @@ async def test_a_log_that_stops_without_its_last_word_was_cut_off(
         reading = group.create_task(read())
         await turns()
         asked = only_reading(asking)
-        await door.relay_log(
+        await service.sessions.relay_log(
             A, sent(*(pb.LogChunk(id=asked, code=code, data=code.encode()) for code in codes))
         )
 
@@ -246,12 +255,12 @@ async def test_a_log_that_stops_without_its_last_word_was_cut_off(
     assert said == "".join(codes).replace("done", "").encode()
 
 
-async def test_a_log_is_not_waited_for_whose_node_has_gone_before_it_sent_anything(store: GatedStore) -> None:
+async def test_a_log_fails_when_its_node_disconnects_before_sending(store: GatedStore) -> None:
     async with running(store, PLACES_NOTHING) as engine:
-        door = Door(engine, cast(CertificateAuthority, None))
-        asking = door._sessions[A] = NodeSession(A, cast(DispatchState, None))
-        pieces = door.open(A, LogRequest(ONE, 0, 1, "stdout", 0, follow=True))
-        asyncio.get_running_loop().call_soon(door._on_disconnect, asking)  # when it has been asked for
+        service = TrustingService(engine, cast(CertificateAuthority, None))
+        asking = service.sessions._sessions[A] = NodeSession(A, cast(DispatchState, None))
+        pieces = service.logs.open(A, LogRequest(ONE, 0, 1, "stdout", 0, follow=True))
+        asyncio.get_running_loop().call_soon(service.sessions._on_disconnect, asking)  # once it is requested
 
         with pytest.raises(Unavailable, match="is not connected any more"):
             await anext(pieces)
@@ -259,39 +268,41 @@ async def test_a_log_is_not_waited_for_whose_node_has_gone_before_it_sent_anythi
 
 async def test_a_reading_is_answered_once_and_by_the_node_that_was_asked(store: GatedStore) -> None:
     async with running(store, PLACES_NOTHING) as engine, asyncio.TaskGroup() as group:
-        door = Door(engine, cast(CertificateAuthority, None))
-        asking = door._sessions[A] = NodeSession(A, cast(DispatchState, None))
-        pieces = door.open(A, LogRequest(ONE, 0, 1, "stdout", 0, follow=True))
+        service = TrustingService(engine, cast(CertificateAuthority, None))
+        asking = service.sessions._sessions[A] = NodeSession(A, cast(DispatchState, None))
+        pieces = service.logs.open(A, LogRequest(ONE, 0, 1, "stdout", 0, follow=True))
         reading = group.create_task(read_all(pieces))
         await turns()
         asked = only_reading(asking)
-        await door.relay_log(NodeId("other"), sent(pb.LogChunk(id=asked, data=b"forged")))
-        await door.relay_log(A, sent(pb.LogChunk(id=asked, data=b"said"), pb.LogChunk(code="done")))
-        await door.relay_log(A, sent(pb.LogChunk(id=asked, data=b"said twice")))
+        await service.sessions.relay_log(NodeId("other"), sent(pb.LogChunk(id=asked, data=b"forged")))
+        await service.sessions.relay_log(
+            A, sent(pb.LogChunk(id=asked, data=b"said"), pb.LogChunk(code="done"))
+        )
+        await service.sessions.relay_log(A, sent(pb.LogChunk(id=asked, data=b"said twice")))
 
     assert reading.result() == b"said"
 
 
-async def test_ids_of_readings_cannot_be_counted_up_to(store: GatedStore) -> None:
+async def test_ids_of_readings_cannot_be_guessed(store: GatedStore) -> None:
     async with running(store, PLACES_NOTHING) as engine:
-        door = Door(engine, cast(CertificateAuthority, None))
+        service = TrustingService(engine, cast(CertificateAuthority, None))
         asking = NodeSession(A, cast(DispatchState, None))
-        ids = {door._readings.open(asking)[0] for _ in range(1000)}
+        ids = {service.sessions.readings.open(asking)[0] for _ in range(1000)}
 
     assert len(ids) == 1000
     assert min(ids) > 2**40
 
 
-class DeafLine(Line):
-    """A node that takes nothing of what it is told."""
+class DeafNode(FakeNode):
+    """A node that reads none of its messages."""
 
-    def __init__(self, word: Hello) -> None:
-        super().__init__(word)
+    def __init__(self, message: Hello) -> None:
+        super().__init__(message)
         self.is_told = asyncio.Event()
         self.refusal = ""
 
-    async def write(self, word: pb.ToNode) -> None:
-        del word
+    async def write(self, message: pb.ToNode) -> None:
+        del message
         self.is_told.set()
         await asyncio.Event().wait()
 
@@ -300,19 +311,19 @@ class DeafLine(Line):
         raise asyncio.CancelledError
 
 
-async def test_a_revoked_node_that_takes_nothing_is_cut_off_all_the_same(
+async def test_a_revoked_node_that_reads_nothing_is_disconnected_in_time(
     store: GatedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "LAST_MESSAGE_SECONDS", 0.01)
-    line = DeafLine(hello(A))
-    async with calling(store, line) as (engine, call, _):
+    node = DeafNode(hello(A))
+    async with calling(store, node) as (engine, call, _):
         connected = call()
-        await line.is_told.wait()
+        await node.is_told.wait()
         await put(engine, NodeIntent(A, Eligibility.REVOKED))
         await asyncio.wait([connected])
         link = engine.mirror.nodes[A].connection
 
-    assert line.refusal.startswith("PERMISSION_DENIED node a was revoked")
+    assert node.refusal.startswith("PERMISSION_DENIED node a was revoked")
     assert link is Connection.DOWN
 
 
@@ -321,8 +332,8 @@ async def read_all(pieces: AsyncIterator[LogPiece]) -> bytes:
 
 
 def only_reading(session: NodeSession) -> int:
-    """The id of the one log that was asked for over this connection."""
-    [asked] = [word.open_log.id for word in session.messages if word.HasField("open_log")]
+    """The id of the only log requested on this session."""
+    [asked] = [message.open_log.id for message in session.messages if message.HasField("open_log")]
     return asked
 
 
@@ -331,11 +342,11 @@ async def sent(*chunks: pb.LogChunk) -> AsyncIterator[pb.LogChunk]:
         yield chunk
 
 
-async def test_a_node_that_hangs_up_before_it_is_greeted_does_not_count_as_connected(
+async def test_a_node_that_disconnects_during_its_handshake_is_not_connected(
     store: GatedStore,
 ) -> None:
-    line = Line(hello("a"))
-    async with calling(store, line) as (engine, call, _):
+    node = FakeNode(hello("a"))
+    async with calling(store, node) as (engine, call, _):
         store.gate.clear()
         calling_now = call()
         await store.at_the_gate.wait()
@@ -343,53 +354,53 @@ async def test_a_node_that_hangs_up_before_it_is_greeted_does_not_count_as_conne
         store.gate.set()
         await turns()
 
-        assert not line.welcomed
+        assert not node.welcomed
         assert engine.mirror.nodes[A].connection is Connection.DOWN
         status = engine.mirror.nodes[A].status
         assert status is not None
         assert (status.state, status.reason) == (NodeState.SUSPECT, "its connection broke")
 
 
-async def test_orders_that_cannot_be_computed_cost_that_node_its_connection_only(
+async def test_a_fault_in_computing_orders_ends_that_session_only(
     store: GatedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    line = Line(hello("a"))
+    node = FakeNode(hello("a"))
     orders = DispatchState.orders
 
-    def stumble(told: DispatchState, view: View, node: NodeId) -> list[JobOrders]:
+    def stumble(dispatch: DispatchState, view: View, node: NodeId) -> list[JobOrders]:
         if view.nodes[node].assigned:
             raise ZeroDivisionError
-        return orders(told, view, node)
+        return orders(dispatch, view, node)
 
     monkeypatch.setattr(DispatchState, "orders", stumble)
-    async with calling(store, line) as (engine, call, placement):
+    async with calling(store, node) as (engine, call, placement):
         over = call()
         await turns()
-        assert line.welcomed
+        assert node.welcomed
         await put(engine, placement)
         await over
 
-        assert line.starts == []
+        assert node.starts == []
         assert engine.parking.all() == [], "no listener has failed"
         await put(engine, job_spec(2))
         assert list(engine.mirror.jobs) == ["1", "2"]
 
 
-async def test_a_lost_watcher_says_nothing_of_its_nodes_and_their_silence_counts_from_then(
+async def test_nodes_of_a_lost_watcher_are_silent_from_then_on_and_not_suspect(
     store: GatedStore,
 ) -> None:
-    """Its connection did not break: another did. A broken one would make the node suspect at once."""
-    line = Line(hello("a"))
+    """Its own connection did not break. A broken one would make the node suspect immediately."""
+    node = FakeNode(hello("a"))
     async with running(store, liveness.reconciler(), PLACES_NOTHING) as engine, asyncio.TaskGroup() as group:
-        door = Door(engine, cast(CertificateAuthority, None))
+        service = TrustingService(engine, cast(CertificateAuthority, None))
         for record in list(records())[:-1]:
             await put(engine, record)
-        talk = group.create_task(door.serve_session(A, line.says(), cast(Any, line)))
+        serving = group.create_task(service.sessions.serve_session(A, node.messages(), cast(Any, node)))
         await turns()
         engine.observe(lambda mirror: setattr(mirror.nodes[A], "last_seen_at_ms", -10_000))
 
-        door.on_watcher_lost([(A, cast(Any, line))])
-        talk.cancel()
+        service.sessions.on_watcher_lost([(A, cast(Any, node))])
+        serving.cancel()
         await turns()
 
         entry = engine.mirror.nodes[A]
@@ -399,40 +410,40 @@ async def test_a_lost_watcher_says_nothing_of_its_nodes_and_their_silence_counts
         assert entry.status.state is NodeState.READY
 
 
-async def test_beats_that_a_watcher_tells_count_for_the_session_of_its_line_alone(store: GatedStore) -> None:
-    line, other = Line(hello("a")), Line(hello("a"))
+async def test_relayed_heartbeats_count_for_the_session_of_their_stream_only(store: GatedStore) -> None:
+    node, other = FakeNode(hello("a")), FakeNode(hello("a"))
     async with running(store, liveness.reconciler(), PLACES_NOTHING) as engine, asyncio.TaskGroup() as group:
-        door = Door(engine, cast(CertificateAuthority, None))
+        service = TrustingService(engine, cast(CertificateAuthority, None))
         for record in list(records())[:-1]:
             await put(engine, record)
-        talk = group.create_task(door.serve_session(A, line.says(), cast(Any, line)))
+        serving = group.create_task(service.sessions.serve_session(A, node.messages(), cast(Any, node)))
         await turns()
 
-        def heard_at(spoken: Line) -> int:
+        def last_seen_after(source: FakeNode) -> int:
             engine.observe(lambda mirror: setattr(mirror.nodes[A], "last_seen_at_ms", -10_000))
-            door.on_relayed_heartbeats([ReceivedMark(A, cast(Any, spoken), 9, holds_leases=True)])
+            service.sessions.on_relayed_heartbeats([ReceivedMark(A, cast(Any, source), 9, holds_leases=True)])
             return engine.mirror.nodes[A].last_seen_at_ms
 
-        late, own = heard_at(other), heard_at(line)
+        late, own = last_seen_after(other), last_seen_after(node)
         async with asyncio.timeout(30):
-            await line.echoed(9)
-        talk.cancel()
+            await node.echoed(9)
+        serving.cancel()
 
     assert late == -10_000 < own
 
 
-async def test_a_late_hello_of_an_older_connection_replaces_no_newer_session(store: GatedStore) -> None:
-    newer, older = Line(numbered(7)), Line(numbered(6))
+async def test_a_delayed_hello_of_an_older_connection_is_refused(store: GatedStore) -> None:
+    newer, older = FakeNode(numbered(7)), FakeNode(numbered(6))
     async with running(store, liveness.reconciler(), PLACES_NOTHING) as engine, asyncio.TaskGroup() as group:
-        door = Door(engine, cast(CertificateAuthority, None))
+        service = TrustingService(engine, cast(CertificateAuthority, None))
         for record in list(records())[:-1]:
             await put(engine, record)
-        talk = group.create_task(door.serve_session(A, newer.says(), cast(Any, newer)))
+        serving = group.create_task(service.sessions.serve_session(A, newer.messages(), cast(Any, newer)))
         await turns()
         with pytest.raises(Aborted, match="ABORTED the node has connected again since"):
-            await door.serve_session(A, older.says(), cast(Any, older))
-        session = door._sessions[A]
-        talk.cancel()
+            await service.sessions.serve_session(A, older.messages(), cast(Any, older))
+        session = service.sessions._sessions[A]
+        serving.cancel()
 
     assert (newer.welcomed, older.welcomed) == (True, False)
     assert session.outbound is newer

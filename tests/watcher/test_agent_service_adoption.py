@@ -1,4 +1,4 @@
-"""A node calls a server that was started without records: it is welcomed when its jobs are known again."""
+"""A node connects to a server started without records: it is welcomed once its jobs are adopted."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -34,8 +34,8 @@ SPEC = job_spec(7, count=2, namespace="films", user="ann")
 HAS = hello("a", [claims(7, ReportedState.RUNNING, (1, 1))])
 
 
-class Hung(Exception):
-    """The server has ended the call."""
+class CallAborted(Exception):
+    """The server has aborted the call."""
 
     def __init__(self, code: grpc.StatusCode, details: str) -> None:
         super().__init__(details)
@@ -43,17 +43,17 @@ class Hung(Exception):
 
 
 class Node:
-    """Says hello, answers what it is asked for, and then listens."""
+    """Says hello, answers what it is asked for, and then reads."""
 
-    def __init__(self, word: Hello, *answers: pb.Resubmission, protocol: int = wire.PROTOCOL) -> None:
-        self.heard: list[pb.ToNode] = []
-        self._hello = wire.hello_to_wire(word)
+    def __init__(self, message: Hello, *answers: pb.Resubmission, protocol: int = wire.PROTOCOL) -> None:
+        self.received: list[pb.ToNode] = []
+        self._hello = wire.hello_to_wire(message)
         self._hello.protocol = protocol
         self._answers = answers
         self._asked = asyncio.Event()
         self.welcomed, self.ordered = asyncio.Event(), asyncio.Event()
 
-    async def says(self) -> AsyncIterator[pb.FromNode]:
+    async def messages(self) -> AsyncIterator[pb.FromNode]:
         yield pb.FromNode(n=1, hello=self._hello)
         if self._answers:
             await self._asked.wait()
@@ -61,36 +61,38 @@ class Node:
             yield pb.FromNode(n=n, resubmission=answer)
         await asyncio.Event().wait()
 
-    async def write(self, word: pb.ToNode) -> None:
-        self.heard.append(word)
-        if word.HasField("resubmit"):
+    async def write(self, message: pb.ToNode) -> None:
+        self.received.append(message)
+        if message.HasField("resubmit"):
             self._asked.set()
-        if word.HasField("welcome"):
+        if message.HasField("welcome"):
             self.welcomed.set()
-        if word.HasField("orders"):
+        if message.HasField("orders"):
             self.ordered.set()
 
     async def abort(self, code: grpc.StatusCode, details: str = "") -> None:
-        raise Hung(code, details)
+        raise CallAborted(code, details)
 
     @property
     def asked_for(self) -> list[str]:
-        return [job for word in self.heard for job in word.resubmit.jobs]
+        return [job for message in self.received for job in message.resubmit.jobs]
 
 
 @asynccontextmanager
 async def serving(directory: Path) -> AsyncIterator[tuple[Engine, AgentService]]:
     async with running(MemoryStore(directory), liveness.reconciler(), PLACES_NOTHING) as engine:
-        door = AgentService(engine, cast(CertificateAuthority, None), leading=LeadershipContext(specs=SPECS))
+        service = AgentService(
+            engine, cast(CertificateAuthority, None), leadership=LeadershipContext(specs=SPECS)
+        )
         for node in (A, B):
             await engine.ask("apiserver", lambda *_, node=node: Plan((NodeSpec(node, node),)))
-        yield engine, door
+        yield engine, service
 
 
 @asynccontextmanager
-async def calling(door: AgentService, node: Node) -> AsyncIterator[None]:
+async def calling(service: AgentService, node: Node) -> AsyncIterator[None]:
     async with asyncio.TaskGroup() as group:
-        call = group.create_task(door.serve_session(A, node.says(), node))  # type: ignore[arg-type]
+        call = group.create_task(service.sessions.serve_session(A, node.messages(), node))  # type: ignore[arg-type]
         async with asyncio.timeout(30):
             await node.welcomed.wait()
         yield
@@ -105,15 +107,15 @@ def assigned(engine: Engine) -> dict[tuple[JobId, int], int]:
     return dict(engine.mirror.nodes[A].assigned)
 
 
-async def test_a_job_is_asked_for_and_adopted_before_the_node_is_welcomed(tmp_path: Path) -> None:
+async def test_a_job_is_requested_and_adopted_before_the_node_is_welcomed(tmp_path: Path) -> None:
     node = Node(HAS, brings())
-    async with serving(tmp_path) as (engine, door), calling(door, node):
-        kinds = [word.WhichOneof("word") for word in node.heard]
+    async with serving(tmp_path) as (engine, service), calling(service, node):
+        kinds = [message.WhichOneof("word") for message in node.received]
 
         assert (node.asked_for, kinds[:2]) == (["7"], ["resubmit", "welcome"])
         assert engine.mirror.jobs[JobId("7")].spec == SPEC
         assert assigned(engine) == {(JobId("7"), 1): 1}
-        assert not any(order.stop_index for word in node.heard for order in word.orders.jobs)
+        assert not any(order.stop_index for message in node.received for order in message.orders.jobs)
 
 
 @pytest.mark.parametrize(
@@ -129,11 +131,9 @@ async def test_a_job_is_asked_for_and_adopted_before_the_node_is_welcomed(tmp_pa
         pytest.param(brings(record=b""), id="nothing"),
     ],
 )
-async def test_what_was_not_sealed_for_the_node_is_not_adopted(
-    tmp_path: Path, answer: pb.Resubmission
-) -> None:
+async def test_a_spec_not_sealed_for_the_node_is_not_adopted(tmp_path: Path, answer: pb.Resubmission) -> None:
     node = Node(HAS, answer)
-    async with serving(tmp_path) as (engine, door), calling(door, node):
+    async with serving(tmp_path) as (engine, service), calling(service, node):
         assert node.asked_for == ["7"]
         assert not engine.mirror.jobs
         assert assigned(engine) == {}
@@ -142,23 +142,25 @@ async def test_what_was_not_sealed_for_the_node_is_not_adopted(
 @pytest.mark.parametrize(
     "answer", [pb.Resubmission(job="9"), pb.Resubmission(job="7", record=b"x" * (5 << 20))]
 )
-async def test_a_node_that_answers_something_else_is_hung_up_on(
+async def test_a_node_that_answers_with_another_job_is_disconnected(
     tmp_path: Path, answer: pb.Resubmission
 ) -> None:
     node = Node(HAS, answer)
-    async with serving(tmp_path) as (engine, door):
-        with pytest.raises(Hung) as hung:
-            await door.serve_session(A, node.says(), node)  # type: ignore[arg-type]
+    async with serving(tmp_path) as (engine, service):
+        with pytest.raises(CallAborted) as aborted:
+            await service.sessions.serve_session(A, node.messages(), node)  # type: ignore[arg-type]
 
-        assert hung.value.code is grpc.StatusCode.INVALID_ARGUMENT
+        assert aborted.value.code is grpc.StatusCode.INVALID_ARGUMENT
         assert not engine.mirror.jobs
 
 
-async def test_an_agent_of_before_is_not_asked_and_what_it_has_is_stopped(tmp_path: Path) -> None:
+async def test_an_older_agent_is_not_asked_and_its_work_is_stopped(tmp_path: Path) -> None:
     node = Node(HAS, protocol=1)
-    async with serving(tmp_path) as (engine, door), calling(door, node):
+    async with serving(tmp_path) as (engine, service), calling(service, node):
         await node.ordered.wait()
-        stops = [index for word in node.heard for order in word.orders.jobs for index in order.stop_index]
+        stops = [
+            index for message in node.received for order in message.orders.jobs for index in order.stop_index
+        ]
 
         assert (node.asked_for, stops) == ([], [1])
         assert not engine.mirror.jobs

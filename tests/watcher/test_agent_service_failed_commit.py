@@ -1,4 +1,4 @@
-"""A node hears of what was placed by a commit that was said to have failed."""
+"""Orders are sent for a placement whose commit seemed to have failed."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,7 +11,7 @@ from rota.store.memory import MemoryStore
 from rota.testing.builders import hello
 from tests.engine.driving import turns
 from tests.engine.unresponsive_store import DeafStore
-from tests.watcher.test_agent_service import Line, calling, put
+from tests.watcher.test_agent_service import FakeNode, calling, put
 
 
 @pytest.fixture
@@ -22,9 +22,9 @@ async def deaf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     await store.close()
 
 
-async def test_a_node_is_told_what_was_written_though_nobody_heard_so(deaf: DeafStore) -> None:
-    line = Line(hello("a"))
-    async with calling(deaf, line) as (engine, call, placement):
+async def test_orders_are_sent_for_a_commit_whose_answer_was_lost(deaf: DeafStore) -> None:
+    node = FakeNode(hello("a"))
+    async with calling(deaf, node) as (engine, call, placement):
         call()
         await turns()
         deaf.answers_lost = 1
@@ -32,5 +32,5 @@ async def test_a_node_is_told_what_was_written_though_nobody_heard_so(deaf: Deaf
             await put(engine, placement)
         await turns()
 
-        assert line.welcomed
-        assert line.starts == [(0, 1)]
+        assert node.welcomed
+        assert node.starts == [(0, 1)]

@@ -1,4 +1,4 @@
-"""What a node says is a claim: only what concerns a live attempt of that node, in turn, is entered."""
+"""A report is applied only to a live attempt of the reporting node, and only in a legal order."""
 
 from typing import Any
 
@@ -14,12 +14,12 @@ from rota.model.messages import AttemptReport, JobReports, ReportedState
 from rota.model.plan import Plan
 from rota.testing.builders import claims
 from rota.watcher.attempt_reports import event_of
-from tests.watcher.placed_work import ONE, hear, place, placed, say, states, status
+from tests.watcher.placed_work import ONE, place, placed, report, report_state, states, status
 
 
-def test_a_claim_is_entered_with_all_it_says() -> None:
+def test_a_report_is_stored_with_all_its_fields() -> None:
     mirror = placed()
-    say(
+    report_state(
         mirror,
         ReportedState.EXITED,
         (0, 1),
@@ -60,7 +60,7 @@ def test_a_claim_is_entered_with_all_it_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "fields", "state"),
+    ("reported", "fields", "state"),
     [
         (ReportedState.QUEUED, {}, AttemptState.QUEUED),
         (ReportedState.ACCEPTED, {}, AttemptState.ACCEPTED),
@@ -78,11 +78,11 @@ def test_a_claim_is_entered_with_all_it_says() -> None:
         (ReportedState.WITHDRAWN, {}, AttemptState.WITHDRAWN),
     ],
 )
-def test_each_word_on_an_offer_means_one_state(
-    said: ReportedState, fields: dict[str, Any], state: AttemptState
+def test_each_reported_state_of_an_offer_means_one_attempt_state(
+    reported: ReportedState, fields: dict[str, Any], state: AttemptState
 ) -> None:
     mirror = placed()
-    say(mirror, said, (0, 1), **fields)
+    report_state(mirror, reported, (0, 1), **fields)
 
     assert states(mirror) == [state]
 
@@ -96,23 +96,23 @@ def test_each_word_on_an_offer_means_one_state(
         (ReportedState.STOPPING, AttemptState.LOST),
     ],
 )
-def test_what_a_node_does_not_know_is_lost_only_if_it_ran_there(
+def test_an_attempt_unknown_to_its_node_is_lost_only_if_it_ran_there(
     before: ReportedState, state: AttemptState
 ) -> None:
     mirror = placed()
-    say(mirror, before, (0, 1))
-    say(mirror, ReportedState.UNKNOWN, (0, 1))
+    report_state(mirror, before, (0, 1))
+    report_state(mirror, ReportedState.UNKNOWN, (0, 1))
 
     assert states(mirror) == [state]
 
 
-def test_a_word_of_a_newer_version_is_passed_over() -> None:
+def test_a_reported_state_of_a_newer_version_is_ignored() -> None:
     mirror = placed()
 
-    assert hear(mirror, "a", JobReports(ONE, [AttemptReport(0, 1, 99)])) == nothing(ended=True)
+    assert report(mirror, "a", JobReports(ONE, [AttemptReport(0, 1, 99)])) == nothing(ended=True)
 
 
-# ---- what is passed over
+# ---- reports that are ignored
 
 
 @pytest.mark.parametrize(
@@ -125,42 +125,44 @@ def test_a_word_of_a_newer_version_is_passed_over() -> None:
         (2**31, 1),
     ],
 )
-def test_a_claim_on_what_was_never_placed_is_passed_over(pair: tuple[int, int]) -> None:
-    assert say(placed(), ReportedState.RUNNING, pair) == nothing()
+def test_a_report_on_an_attempt_never_placed_is_ignored(pair: tuple[int, int]) -> None:
+    assert report_state(placed(), ReportedState.RUNNING, pair) == nothing()
 
 
-def test_a_claim_on_a_job_that_is_not_there_is_passed_over() -> None:
-    assert hear(placed(), "a", claims(99, ReportedState.RUNNING, (0, 1))) == nothing()
+def test_a_report_on_an_unknown_job_is_ignored() -> None:
+    assert report(placed(), "a", claims(99, ReportedState.RUNNING, (0, 1))) == nothing()
 
 
-def test_a_claim_of_another_node_is_passed_over() -> None:
+def test_a_report_of_another_node_is_ignored() -> None:
     mirror = placed()
 
-    assert say(mirror, ReportedState.EXITED, (0, 1), node="b", exit_code=0) == nothing("b", ended=True)
+    assert report_state(mirror, ReportedState.EXITED, (0, 1), node="b", exit_code=0) == nothing(
+        "b", ended=True
+    )
 
 
-def test_a_claim_on_a_superseded_attempt_is_passed_over() -> None:
+def test_a_report_on_a_superseded_attempt_is_ignored() -> None:
     mirror = placed()
-    say(mirror, ReportedState.REFUSED, (0, 1))
+    report_state(mirror, ReportedState.REFUSED, (0, 1))
     place(mirror)
 
-    assert say(mirror, ReportedState.EXITED, (0, 1), exit_code=0) == nothing(ended=True)
-    assert say(mirror, ReportedState.RUNNING, (0, 2), node="b").puts != ()
+    assert report_state(mirror, ReportedState.EXITED, (0, 1), exit_code=0) == nothing(ended=True)
+    assert report_state(mirror, ReportedState.RUNNING, (0, 2), node="b").puts != ()
 
 
-def test_a_claim_heard_twice_changes_nothing_the_second_time() -> None:
+def test_a_repeated_report_changes_nothing() -> None:
     mirror = placed()
-    say(mirror, ReportedState.RUNNING, (0, 1))
+    report_state(mirror, ReportedState.RUNNING, (0, 1))
 
-    assert say(mirror, ReportedState.RUNNING, (0, 1)) == nothing()
+    assert report_state(mirror, ReportedState.RUNNING, (0, 1)) == nothing()
 
 
-def test_a_claim_out_of_turn_is_passed_over() -> None:
+def test_a_report_out_of_order_is_ignored() -> None:
     mirror = placed()
-    say(mirror, ReportedState.EXITED, (0, 1), exit_code=0)
+    report_state(mirror, ReportedState.EXITED, (0, 1), exit_code=0)
 
-    assert say(mirror, ReportedState.RUNNING, (0, 1)) == nothing()
-    assert say(mirror, ReportedState.EXITED, (0, 1), exit_code=5) == nothing(ended=True)
+    assert report_state(mirror, ReportedState.RUNNING, (0, 1)) == nothing()
+    assert report_state(mirror, ReportedState.EXITED, (0, 1), exit_code=5) == nothing(ended=True)
     assert states(mirror) == [AttemptState.SUCCEEDED]
 
 
@@ -170,24 +172,24 @@ def test_a_claim_out_of_turn_is_passed_over() -> None:
     )
 )
 @settings(deadline=None)
-def test_whatever_is_said_states_only_move_as_the_table_says(
-    said: list[tuple[ReportedState, int, int]],
+def test_any_sequence_of_reports_moves_states_as_the_table_allows(
+    reports: list[tuple[ReportedState, int, int]],
 ) -> None:
     mirror = placed(count=2)
     before = [AttemptState.OFFERED, AttemptState.OFFERED]
-    for word, index, code in said:
-        event = event_of(AttemptReport(index, 1, word, exit_code=code))
+    for state, index, code in reports:
+        event = event_of(AttemptReport(index, 1, state, exit_code=code))
         assert event is not None
-        say(mirror, word, (index, 1), exit_code=code)
+        report_state(mirror, state, (index, 1), exit_code=code)
         before[index] = ATTEMPT.get((before[index], event), before[index])
 
     assert (states(mirror) if mirror.jobs[ONE].statuses else [AttemptState.OFFERED] * 2) == before
 
 
 @pytest.mark.parametrize("fields", [{"exit_code": 2**20}, {"exit_code": -(2**20)}, {"signal": 300}])
-def test_numbers_that_no_process_can_have_do_no_harm(fields: dict[str, Any]) -> None:
+def test_impossible_exit_codes_and_signals_do_no_harm(fields: dict[str, Any]) -> None:
     mirror = placed()
-    say(mirror, ReportedState.EXITED, (0, 1), **fields)
+    report_state(mirror, ReportedState.EXITED, (0, 1), **fields)
 
     assert states(mirror) == [AttemptState.FAILED]
 
@@ -195,9 +197,9 @@ def test_numbers_that_no_process_can_have_do_no_harm(fields: dict[str, Any]) -> 
 # ---- several in one report
 
 
-def test_a_report_may_tell_the_whole_life_of_an_attempt() -> None:
+def test_one_report_may_cover_the_whole_life_of_an_attempt() -> None:
     mirror = placed()
-    plan = hear(
+    plan = report(
         mirror,
         "a",
         claims(1, ReportedState.ACCEPTED, (0, 1)),
@@ -209,9 +211,9 @@ def test_a_report_may_tell_the_whole_life_of_an_attempt() -> None:
     assert len(plan.puts) == 1
 
 
-def test_tasks_of_a_report_that_fared_alike_share_one_event() -> None:
+def test_tasks_with_equal_changes_share_one_event() -> None:
     mirror = placed(count=6)
-    plan = hear(
+    plan = report(
         mirror,
         "a",
         claims(1, ReportedState.EXITED, (0, 1), (1, 1), (2, 1), (5, 1), exit_code=0),
@@ -229,7 +231,7 @@ def test_tasks_of_a_report_that_fared_alike_share_one_event() -> None:
 
 def test_only_the_blocks_a_report_changes_are_written() -> None:
     mirror = placed(count=3 * BLOCK_TASKS)
-    plan = say(mirror, ReportedState.RUNNING, (1, 1), (2 * BLOCK_TASKS, 1))
+    plan = report_state(mirror, ReportedState.RUNNING, (1, 1), (2 * BLOCK_TASKS, 1))
 
     assert [record.key for record in plan.puts] == ["status/1/0", "status/1/2"]
 
@@ -237,11 +239,11 @@ def test_only_the_blocks_a_report_changes_are_written() -> None:
 # ---- older attempts
 
 
-def test_how_an_older_attempt_ended_is_kept_when_the_next_is_heard_of() -> None:
+def test_the_end_of_an_older_attempt_is_kept_when_the_next_is_reported() -> None:
     mirror = placed()
-    say(mirror, ReportedState.REFUSED, (0, 1), reason="no such directory")
+    report_state(mirror, ReportedState.REFUSED, (0, 1), reason="no such directory")
     place(mirror)
-    say(mirror, ReportedState.RUNNING, (0, 2), node="b", started_at_ms=9)
+    report_state(mirror, ReportedState.RUNNING, (0, 2), node="b", started_at_ms=9)
 
     (old,) = status(mirror).older
     assert (old.position, old.number, AttemptState(old.state)) == (0, 1, AttemptState.REFUSED)
@@ -255,7 +257,7 @@ def test_sixty_four_older_attempts_are_kept_and_more_are_counted() -> None:
     for number in range(1, 71):
         mirror.now_ms = number * 100_000
         node = next(name for name, entry in mirror.nodes.items() if entry.assigned)
-        say(mirror, ReportedState.REFUSED, (0, number), node=node)
+        report_state(mirror, ReportedState.REFUSED, (0, number), node=node)
         place(mirror, ms=number * 100_000)
 
     block = status(mirror)
@@ -265,5 +267,5 @@ def test_sixty_four_older_attempts_are_kept_and_more_are_counted() -> None:
 
 
 def nothing(node: str = "a", *, ended: bool = False) -> Plan:
-    """An end that is passed over is answered only by who still leads: the node forgets it."""
+    """The plan of an ignored report; an end is fenced, because the node deletes its result on the answer."""
     return Plan(why=f"node {node} reported", fenced=ended)

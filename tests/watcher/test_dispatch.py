@@ -1,4 +1,4 @@
-"""Orders: what is assigned, less what the node was told; nothing twice, and whatever was lost is healed."""
+"""Orders: the difference between what is assigned and what was sent; none twice, and losses are repaired."""
 
 import msgspec
 
@@ -12,15 +12,17 @@ from rota.model.node import Connection
 from rota.testing.builders import add_job, add_node, apply, at, claims, job_spec
 from rota.testing.stage import Stage, StageMachine
 from rota.watcher.dispatch import DispatchState
-from tests.watcher.placed_work import ONE, A, B, hear, place, placed, say
+from tests.watcher.placed_work import ONE, A, B, place, placed, report, report_state
 
 
 def starts(orders: list[JobOrders]) -> list[tuple[JobId, int, int]]:
-    return [(one.job, start.index, start.attempt) for one in orders for start in one.start]
+    return [
+        (job_orders.job, start.index, start.attempt) for job_orders in orders for start in job_orders.start
+    ]
 
 
 def stops(orders: list[JobOrders]) -> list[tuple[JobId, int, int]]:
-    return [(one.job, stop.index, stop.attempt) for one in orders for stop in one.stop]
+    return [(job_orders.job, stop.index, stop.attempt) for job_orders in orders for stop in job_orders.stop]
 
 
 def cancel(mirror: Mirror) -> None:
@@ -28,7 +30,7 @@ def cancel(mirror: Mirror) -> None:
     apply(mirror, batch.decide(mirror, "1", at(0)))
 
 
-def test_what_is_assigned_is_started_with_all_the_node_must_know() -> None:
+def test_an_assigned_attempt_is_started_with_its_template() -> None:
     mirror = placed(count=2, env={"K": "V"}, workdir="/tmp", timeout_seconds=1.5, grace_seconds=0.25)
 
     (orders,) = DispatchState([]).orders(mirror, A)
@@ -47,7 +49,7 @@ def test_what_is_assigned_is_started_with_all_the_node_must_know() -> None:
     )
 
 
-def test_an_attempt_is_told_which_gpus_it_was_given() -> None:
+def test_a_start_names_the_gpus_of_the_attempt() -> None:
     mirror = Mirror()
     add_node(mirror, "a", {"cpu": 8000, "gpu": 2000})
     add_job(mirror, job_spec(count=3, needs={"cpu": 1000, "gpu": 500}))
@@ -58,8 +60,8 @@ def test_an_attempt_is_told_which_gpus_it_was_given() -> None:
     assert [start.gpus for start in orders.start] == [0b01, 0b01, 0b10]
 
 
-def test_work_of_a_job_that_was_set_aside_is_not_stopped() -> None:
-    """The server could not load it, and knows that it exists."""
+def test_attempts_of_an_unloadable_job_are_not_stopped() -> None:
+    """The server could not load the job, but knows that it exists."""
     mirror = placed(count=1)
     inventory = [
         claims(1, ReportedState.RUNNING, (0, 1)),
@@ -71,48 +73,51 @@ def test_work_of_a_job_that_was_set_aside_is_not_stopped() -> None:
     assert stops(DispatchState(inventory).orders(mirror, A)) == [(JobId("8"), 0, 1)]
 
 
-def test_nothing_is_told_twice() -> None:
+def test_no_order_is_sent_twice() -> None:
     mirror = placed(count=2)
-    told = DispatchState([])
-    told.orders(mirror, A)
-    again = told.orders(mirror, A)
-    say(mirror, ReportedState.RUNNING, (0, 1))
+    dispatch = DispatchState([])
+    dispatch.orders(mirror, A)
+    again = dispatch.orders(mirror, A)
+    report_state(mirror, ReportedState.RUNNING, (0, 1))
 
-    assert (again, told.orders(mirror, A)) == ([], [])
+    assert (again, dispatch.orders(mirror, A)) == ([], [])
 
 
-def test_a_node_is_told_of_its_own_attempts_only() -> None:
+def test_a_node_gets_orders_for_its_own_attempts_only() -> None:
     assert DispatchState([]).orders(placed(), B) == []
 
 
-def test_a_job_is_described_once_per_connection() -> None:
+def test_the_template_of_a_job_is_sent_once_per_connection() -> None:
     mirror = placed()
-    told = DispatchState([])
-    first = told.orders(mirror, A)
-    say(mirror, ReportedState.EXITED, (0, 1), exit_code=0)
-    told.on_reports([claims(1, ReportedState.EXITED, (0, 1))])
+    dispatch = DispatchState([])
+    first = dispatch.orders(mirror, A)
+    report_state(mirror, ReportedState.EXITED, (0, 1), exit_code=0)
+    dispatch.on_reports([claims(1, ReportedState.EXITED, (0, 1))])
     add_job(mirror, job_spec(2))
     place(mirror)
-    second = told.orders(mirror, A)
+    second = dispatch.orders(mirror, A)
 
-    assert [(one.job, one.work is not None) for one in first + second] == [("1", True), ("2", True)]
+    assert [(job_orders.job, job_orders.work is not None) for job_orders in first + second] == [
+        ("1", True),
+        ("2", True),
+    ]
 
 
-def test_later_tasks_of_a_job_come_without_its_description() -> None:
+def test_later_tasks_of_a_job_are_sent_without_its_template() -> None:
     mirror = placed(count=2, parallel=1)
     mirror.connect(B, Connection.DOWN)
-    told = DispatchState([])
-    told.orders(mirror, A)
+    dispatch = DispatchState([])
+    dispatch.orders(mirror, A)
     over = claims(1, ReportedState.EXITED, (0, 1), exit_code=0, ran_us=10**6)
-    hear(mirror, "a", over)
+    report(mirror, "a", over)
     apply(mirror, batch.decide(mirror, "1/0", at(0)))
-    told.on_reports([over])
+    dispatch.on_reports([over])
     place(mirror)
 
-    assert told.orders(mirror, A) == [JobOrders(ONE, None, [Start(1, 1, firm=True)], [])]
+    assert dispatch.orders(mirror, A) == [JobOrders(ONE, None, [Start(1, 1, firm=True)], [])]
 
 
-def test_what_may_wait_on_the_node_is_not_firm() -> None:
+def test_a_lookahead_attempt_is_not_reserved() -> None:
     mirror = placed(count=2)
     block = mirror.jobs[ONE].attempts[0]
     mirror.apply(msgspec.structs.replace(block, flags=bytes([0, LOOKAHEAD])))
@@ -125,39 +130,39 @@ def test_what_may_wait_on_the_node_is_not_firm() -> None:
 # ---- stopping
 
 
-def test_what_is_no_longer_wanted_is_stopped_once() -> None:
+def test_an_attempt_no_longer_desired_is_stopped_once() -> None:
     mirror = placed(count=2)
-    told = DispatchState([])
-    told.orders(mirror, A)
+    dispatch = DispatchState([])
+    dispatch.orders(mirror, A)
     cancel(mirror)
 
-    (orders,) = told.orders(mirror, A)
+    (orders,) = dispatch.orders(mirror, A)
 
     assert orders == JobOrders(ONE, None, [], [Stop(0, 1), Stop(1, 1)])
-    assert told.orders(mirror, A) == []
+    assert dispatch.orders(mirror, A) == []
 
 
-def test_what_is_no_longer_wanted_and_was_never_told_is_not_started() -> None:
+def test_an_attempt_no_longer_desired_and_never_sent_is_not_started() -> None:
     mirror = placed()
     cancel(mirror)
 
     assert starts(DispatchState([]).orders(mirror, A)) == []
 
 
-def test_a_stop_lost_with_the_connection_is_told_again_on_the_next() -> None:
+def test_a_stop_lost_with_the_connection_is_sent_on_the_next() -> None:
     mirror = placed()
-    told = DispatchState([])
-    told.orders(mirror, A)
+    dispatch = DispatchState([])
+    dispatch.orders(mirror, A)
     cancel(mirror)
-    told.orders(mirror, A)
-    next_told = DispatchState([claims(1, ReportedState.RUNNING, (0, 1))])
+    dispatch.orders(mirror, A)
+    next_dispatch = DispatchState([claims(1, ReportedState.RUNNING, (0, 1))])
 
-    assert stops(next_told.orders(mirror, A)) == [("1", 0, 1)]
+    assert stops(next_dispatch.orders(mirror, A)) == [("1", 0, 1)]
 
 
-def test_what_the_node_holds_and_should_not_is_stopped_once() -> None:
+def test_an_unassigned_attempt_on_the_node_is_stopped_once() -> None:
     mirror = placed()
-    told = DispatchState(
+    dispatch = DispatchState(
         [
             claims(1, ReportedState.RUNNING, (0, 1)),
             claims(7, ReportedState.RUNNING, (3, 2)),
@@ -165,37 +170,37 @@ def test_what_the_node_holds_and_should_not_is_stopped_once() -> None:
         ]
     )
 
-    assert sorted(stops(told.orders(mirror, A))) == [("7", 3, 2), ("8", 0, 1)]
-    assert told.orders(mirror, A) == []
+    assert sorted(stops(dispatch.orders(mirror, A))) == [("7", 3, 2), ("8", 0, 1)]
+    assert dispatch.orders(mirror, A) == []
 
 
-def test_an_older_attempt_that_the_node_still_runs_gives_way_to_the_newer() -> None:
+def test_an_older_attempt_still_running_is_stopped_for_the_newer_one() -> None:
     mirror = placed()
-    say(mirror, ReportedState.REFUSED, (0, 1))
+    report_state(mirror, ReportedState.REFUSED, (0, 1))
     place(mirror)  # attempt 2, on b
-    told = DispatchState([claims(1, ReportedState.RUNNING, (0, 1))])
+    dispatch = DispatchState([claims(1, ReportedState.RUNNING, (0, 1))])
 
-    assert stops(told.orders(mirror, A)) == [("1", 0, 1)]
+    assert stops(dispatch.orders(mirror, A)) == [("1", 0, 1)]
     assert starts(DispatchState([]).orders(mirror, B)) == [("1", 0, 2)]
 
 
-def test_an_older_attempt_is_stopped_also_where_the_newer_is_on_the_same_node() -> None:
+def test_an_older_attempt_is_stopped_also_if_the_newer_is_on_the_same_node() -> None:
     mirror = placed()
     mirror.connect(B, Connection.DOWN)
-    say(mirror, ReportedState.LOST, (0, 1))
+    report_state(mirror, ReportedState.LOST, (0, 1))
     apply(mirror, batch.decide(mirror, "1/0", at(0)))
     place(mirror)  # attempt 2, on a again
-    told = DispatchState([claims(1, ReportedState.RUNNING, (0, 1))])
-    orders = told.orders(mirror, A)
+    dispatch = DispatchState([claims(1, ReportedState.RUNNING, (0, 1))])
+    orders = dispatch.orders(mirror, A)
 
     assert starts(orders) == [("1", 0, 2)]
     assert stops(orders) == [("1", 0, 1)]
 
 
-# ---- healing
+# ---- after a reconnect
 
 
-def test_what_the_inventory_names_is_not_started_again() -> None:
+def test_an_attempt_in_the_inventory_is_not_started_again() -> None:
     mirror = placed(count=2)
 
     assert starts(DispatchState([claims(1, ReportedState.RUNNING, (0, 1))]).orders(mirror, A)) == [
@@ -203,51 +208,51 @@ def test_what_the_inventory_names_is_not_started_again() -> None:
     ]
 
 
-def test_what_the_inventory_calls_ended_is_neither_started_nor_stopped_once_entered() -> None:
+def test_an_attempt_ended_in_the_inventory_needs_no_order_once_applied() -> None:
     mirror = placed()
     inventory = [claims(1, ReportedState.EXITED, (0, 1), exit_code=0)]
-    hear(mirror, "a", *inventory)
+    report(mirror, "a", *inventory)
 
     assert DispatchState(inventory).orders(mirror, A) == []
 
 
-def test_an_order_lost_with_the_connection_is_given_on_the_next() -> None:
+def test_an_order_lost_with_the_connection_is_sent_on_the_next() -> None:
     mirror = placed()
     DispatchState([]).orders(mirror, A)
 
     assert starts(DispatchState([]).orders(mirror, A)) == [("1", 0, 1)]
 
 
-def test_what_the_node_said_is_over_needs_no_order() -> None:
+def test_an_attempt_reported_as_ended_needs_no_order() -> None:
     mirror = placed()
-    told = DispatchState([])
-    told.orders(mirror, A)
+    dispatch = DispatchState([])
+    dispatch.orders(mirror, A)
     over = claims(1, ReportedState.EXITED, (0, 1), exit_code=0)
-    hear(mirror, "a", over)
-    told.on_reports([over])
+    report(mirror, "a", over)
+    dispatch.on_reports([over])
 
-    assert told.orders(mirror, A) == []
+    assert dispatch.orders(mirror, A) == []
 
 
-def test_what_is_over_is_not_started_again_while_its_report_is_on_the_way_to_disk() -> None:
+def test_an_ended_attempt_is_not_restarted_while_its_report_is_not_durable() -> None:
     mirror = placed()
-    told = DispatchState([])
-    told.orders(mirror, A)
-    told.on_reports([claims(1, ReportedState.EXITED, (0, 1), exit_code=0)])
+    dispatch = DispatchState([])
+    dispatch.orders(mirror, A)
+    dispatch.on_reports([claims(1, ReportedState.EXITED, (0, 1), exit_code=0)])
 
-    assert told.orders(mirror, A) == []
+    assert dispatch.orders(mirror, A) == []
 
 
-def test_a_stale_word_does_not_make_us_forget_the_current_attempt() -> None:
+def test_a_stale_report_does_not_affect_the_current_attempt() -> None:
     mirror = placed()
-    told = DispatchState([])
-    told.orders(mirror, A)
-    told.on_reports([claims(1, ReportedState.STOPPED, (0, 7))])
+    dispatch = DispatchState([])
+    dispatch.orders(mirror, A)
+    dispatch.on_reports([claims(1, ReportedState.STOPPED, (0, 7))])
 
-    assert told.orders(mirror, A) == []
+    assert dispatch.orders(mirror, A) == []
 
 
-def test_jobs_that_are_over_are_not_remembered_for_as_long_as_the_connection_lasts() -> None:
+def test_templates_of_ended_jobs_are_forgotten_within_a_connection() -> None:
     made = Stage()
     machine = StageMachine("a", {"cpu": 4000}, {})
     made.join(machine)
@@ -262,12 +267,12 @@ def test_jobs_that_are_over_are_not_remembered_for_as_long_as_the_connection_las
     assert most <= 100
 
 
-def test_a_job_that_comes_again_after_it_was_forgotten_is_told_again() -> None:
+def test_a_forgotten_template_is_sent_again_for_a_retry() -> None:
     made = Stage()
     machine = StageMachine("a", {"cpu": 1000}, {})
     made.join(machine)
     made.submit(job_spec(1000, retries=1))
-    machine.end((JobId("1000"), 0), 1, 5)  # after a pause it comes again
+    machine.end((JobId("1000"), 0), 1, 5)  # it is retried after a backoff
     made.run_to_quiescence()
     for number in range(1, 200):
         made.submit(job_spec(number))

@@ -1,4 +1,4 @@
-"""What runs under a lease is replaced when it surely runs no more, whatever becomes of its node before."""
+"""An attempt under a run lease is lost when it provably runs no more, in any state of its node."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from rota.model.plan import Plan
 from rota.model.shape import RunMode
 from rota.testing.builders import add_job, add_node, apply, at, hello, job_spec
 from rota.watcher import liveness, node_messages
-from tests.watcher.placed_work import ONE, A, place, say, states
+from tests.watcher.placed_work import ONE, A, place, report_state, states
 
 TERM_MS = LEASE_MS + LEASE_MARGIN_MS
 
@@ -21,19 +21,19 @@ def running(**spec: Any) -> Mirror:
     add_node(mirror, "a", {"cpu": 1000}, labels={"leases": "pid-namespace"})
     add_job(mirror, job_spec(run=RunMode.ONE_AT_A_TIME, **spec))
     place(mirror)
-    say(mirror, ReportedState.RUNNING, (0, 1))
+    report_state(mirror, ReportedState.RUNNING, (0, 1))
     mirror.connect(A, Connection.DOWN)
     return mirror
 
 
 def decided(mirror: Mirror, ms: int, *, lost_ms: int = LOST_MS, ttl_ms: int = 0) -> Plan:
-    """By the whole reconciler, until it rests."""
+    """Decide by the whole reconciler until it writes nothing more."""
     reconciler = liveness.reconciler(lost_ms, ttl_ms)
     plan = apply(mirror, reconciler.decide(mirror, A, at(ms)))
     return plan if not plan.puts else decided(mirror, ms, lost_ms=lost_ms, ttl_ms=ttl_ms)
 
 
-def test_it_is_replaced_after_its_lease_and_the_margin_though_its_node_is_only_suspect() -> None:
+def test_a_leased_attempt_is_lost_after_lease_and_margin_though_its_node_is_only_suspect() -> None:
     mirror = running()
     early = decided(mirror, TERM_MS - 1)
     assert states(mirror) == [AttemptState.RUNNING]
@@ -47,7 +47,7 @@ def test_it_is_replaced_after_its_lease_and_the_margin_though_its_node_is_only_s
     assert mirror.jobs[ONE].statuses[0].reasons == {0: "its run lease ran out: node a was silent for 23 s"}
 
 
-def test_it_is_not_replaced_before_though_its_node_is_lost() -> None:
+def test_a_leased_attempt_is_not_lost_before_though_its_node_is() -> None:
     mirror = running()
     plan = decided(mirror, 10_000, lost_ms=10_000)
 
@@ -58,7 +58,7 @@ def test_it_is_not_replaced_before_though_its_node_is_lost() -> None:
     assert plan.wake_at_ms == TERM_MS
 
 
-def test_a_node_that_left_may_have_left_something_behind() -> None:
+def test_a_leased_attempt_on_a_node_that_left_waits_for_its_lease() -> None:
     mirror = running()
     apply(mirror, node_messages.on_leave(mirror, A, "told to", at(1)))
 
@@ -67,7 +67,7 @@ def test_a_node_that_left_may_have_left_something_behind() -> None:
     assert states(mirror) == [AttemptState.LOST]
 
 
-def test_a_new_leader_waits_as_long_as_the_one_before_may_have_renewed() -> None:
+def test_a_new_leader_waits_as_long_as_the_previous_one_may_have_renewed() -> None:
     mirror = running()
     decided(mirror, TERM_MS + 9_999, ttl_ms=10_000)
     assert states(mirror) == [AttemptState.RUNNING]
@@ -76,7 +76,7 @@ def test_a_new_leader_waits_as_long_as_the_one_before_may_have_renewed() -> None
     assert states(mirror) == [AttemptState.LOST]
 
 
-def test_lease_and_margin_are_the_jobs_own() -> None:
+def test_lease_and_margin_are_taken_from_the_job() -> None:
     mirror = running(lease_seconds=3.0, lease_margin_seconds=1.0)
     decided(mirror, 3_999)
     assert states(mirror) == [AttemptState.RUNNING]
@@ -85,7 +85,7 @@ def test_lease_and_margin_are_the_jobs_own() -> None:
     assert states(mirror) == [AttemptState.LOST]
 
 
-def test_a_node_silent_for_longer_than_a_lease_gets_no_more_work() -> None:
+def test_a_node_silent_for_longer_than_a_lease_is_suspect() -> None:
     mirror = running(lease_seconds=3.0)
     mirror.connect(A, Connection.UP)
     decided(mirror, 6_000)
@@ -95,7 +95,7 @@ def test_a_node_silent_for_longer_than_a_lease_gets_no_more_work() -> None:
     assert status.state is NodeState.SUSPECT
 
 
-def test_another_boot_is_turned_away_until_what_it_held_has_no_lease() -> None:
+def test_a_rebooted_node_is_refused_until_its_leases_have_expired() -> None:
     mirror = running()
     rebooted = hello("a", boot_id="another")
 

@@ -1,4 +1,4 @@
-"""`node.left` is told again until the subscribers whose position is kept have acknowledged it."""
+"""The event `node.left` is repeated until all subscribers have acknowledged it."""
 
 import pytest
 
@@ -12,14 +12,14 @@ OWNER = "ann:ci"
 
 
 @pytest.fixture
-def heard() -> list[str]:
+def reasons() -> list[str]:
     return []
 
 
 @pytest.fixture
-def stage(heard: list[str]) -> Stage:
+def stage(reasons: list[str]) -> Stage:
     """One node, and a subscriber that has acknowledged everything so far and is connected."""
-    made = Stage(heard.append)
+    made = Stage(reasons.append)
     made.join(StageMachine("a", {"cpu": 1000}, {}))
     made.put(Subscriber(OWNER, made.revision, 0))
     made.watch(OWNER)
@@ -30,40 +30,38 @@ def leave(stage: Stage) -> None:
     stage.leave(stage.machines["a"], "switched off")
 
 
-def left(heard: list[str]) -> list[str]:
-    return [why for why in heard if why.startswith("node a left")]
+def left(reasons: list[str]) -> list[str]:
+    return [why for why in reasons if why.startswith("node a left")]
 
 
 def acknowledge(stage: Stage) -> None:
     stage.put(Subscriber(OWNER, stage.revision, 99))
 
 
-def test_a_leave_is_told_again_until_it_is_acknowledged(stage: Stage, heard: list[str]) -> None:
+def test_a_leave_event_is_repeated_until_it_is_acknowledged(stage: Stage, reasons: list[str]) -> None:
     leave(stage)
     stage.wait(3 * TOLD_AGAIN_FIRST_MS)
 
-    assert left(heard) == [
+    assert left(reasons) == [
         "node a left: switched off",
         "node a left: switched off, told 2 times",
         "node a left: switched off, told 3 times",
     ]
     acknowledge(stage)
     stage.wait(EVENTS_KEPT_MS)
-    assert len(left(heard)) == 3
+    assert len(left(reasons)) == 3
 
 
-def test_a_leave_that_is_acknowledged_at_once_is_told_once_and_costs_one_record(
-    stage: Stage, heard: list[str]
-) -> None:
+def test_a_leave_event_acknowledged_immediately_is_not_repeated(stage: Stage, reasons: list[str]) -> None:
     leave(stage)
     acknowledge(stage)
     stage.wait(3 * TOLD_AGAIN_FIRST_MS)
 
-    assert left(heard) == ["node a left: switched off"]
+    assert left(reasons) == ["node a left: switched off"]
 
 
-def test_without_a_subscriber_nothing_is_kept_or_told_again(heard: list[str]) -> None:
-    stage = Stage(heard.append)
+def test_without_a_subscriber_a_leave_event_is_not_stored_or_repeated(reasons: list[str]) -> None:
+    stage = Stage(reasons.append)
     stage.join(StageMachine("a", {"cpu": 1000}, {}))
     leave(stage)
     stage.wait(3 * TOLD_AGAIN_FIRST_MS)
@@ -71,43 +69,43 @@ def test_without_a_subscriber_nothing_is_kept_or_told_again(heard: list[str]) ->
     status = stage.mirror.nodes[A].status
     assert status is not None
     assert status.notice is None
-    assert left(heard) == ["node a left: switched off"]
+    assert left(reasons) == ["node a left: switched off"]
 
 
-def test_while_no_subscriber_that_is_behind_is_connected_nothing_is_told_again(
-    stage: Stage, heard: list[str]
+def test_a_leave_event_is_not_repeated_while_no_behind_subscriber_is_connected(
+    stage: Stage, reasons: list[str]
 ) -> None:
     stage.disconnect(OWNER)
     leave(stage)
     stage.wait(10 * TOLD_AGAIN_FIRST_MS)
-    assert left(heard) == ["node a left: switched off"]
+    assert left(reasons) == ["node a left: switched off"]
 
     stage.watch(OWNER)
     stage.wait(60 * TOLD_AGAIN_FIRST_MS)
-    assert "node a left: switched off, told 2 times" in heard
+    assert "node a left: switched off, told 2 times" in reasons
 
 
-def test_the_next_server_goes_on_telling(stage: Stage, heard: list[str]) -> None:
+def test_the_next_leader_continues_to_repeat_a_leave_event(stage: Stage, reasons: list[str]) -> None:
     leave(stage)
     stage.restart()
     stage.watch(OWNER)
     stage.wait(TOLD_AGAIN_FIRST_MS)
 
-    assert left(heard)[-1] == "node a left: switched off, told 2 times"
+    assert left(reasons)[-1] == "node a left: switched off, told 2 times"
 
 
-def test_a_node_that_is_back_is_not_told_of_any_more(stage: Stage, heard: list[str]) -> None:
+def test_a_leave_event_is_not_repeated_after_the_node_is_back(stage: Stage, reasons: list[str]) -> None:
     leave(stage)
     stage.call(stage.machines["a"])
     stage.wait(3 * TOLD_AGAIN_FIRST_MS)
 
-    assert left(heard) == ["node a left: switched off"]
+    assert left(reasons) == ["node a left: switched off"]
 
 
-def test_after_events_are_no_longer_kept_a_leave_is_not_told_again(stage: Stage, heard: list[str]) -> None:
+def test_a_leave_event_is_not_repeated_beyond_event_retention(stage: Stage, reasons: list[str]) -> None:
     leave(stage)
     stage.wait(EVENTS_KEPT_MS)
-    told = len(left(heard))
+    told = len(left(reasons))
     stage.wait(EVENTS_KEPT_MS)
 
-    assert len(left(heard)) == told
+    assert len(left(reasons)) == told

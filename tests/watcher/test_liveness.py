@@ -12,7 +12,7 @@ from rota.model.shape import RunMode
 from rota.testing.builders import add_node, apply, at, job_spec
 from rota.testing.stage import Stage, StageMachine
 from rota.watcher import liveness
-from tests.watcher.placed_work import ONE, A, placed, say, states
+from tests.watcher.placed_work import ONE, A, placed, report_state, states
 
 
 def judged(mirror: Mirror, ms: int, lost_ms: int = LOST_MS) -> Plan:
@@ -25,14 +25,14 @@ def node_state(mirror: Mirror) -> NodeState:
     return status.state
 
 
-def test_a_node_that_is_heard_is_looked_at_again_when_it_could_be_suspect() -> None:
+def test_a_responsive_node_is_decided_again_when_it_could_be_suspect() -> None:
     mirror = Mirror()
     add_node(mirror, "a")
 
     assert judged(mirror, SUSPECT_MS - 1) == Plan(wake_at_ms=SUSPECT_MS)
 
 
-def test_a_broken_stream_makes_a_node_suspect_at_once() -> None:
+def test_a_broken_stream_makes_a_node_suspect_immediately() -> None:
     mirror = Mirror()
     add_node(mirror, "a", link=Connection.DOWN)
     plan = judged(mirror, 1)
@@ -49,7 +49,7 @@ def test_silence_on_an_open_stream_makes_a_node_suspect() -> None:
     assert judged(mirror, SUSPECT_MS).why == "node a is suspect: silent for 15 s"
 
 
-def test_a_node_that_has_not_called_since_our_start_has_the_same_grace() -> None:
+def test_a_node_not_seen_since_the_takeover_has_the_same_grace() -> None:
     mirror = Mirror()
     add_node(mirror, "a", link=Connection.UNKNOWN)
     early = judged(mirror, SUSPECT_MS - 1)
@@ -59,17 +59,17 @@ def test_a_node_that_has_not_called_since_our_start_has_the_same_grace() -> None
     assert node_state(mirror) is NodeState.SUSPECT
 
 
-def test_a_shorter_grace_makes_suspect_sooner() -> None:
+def test_a_shorter_lost_timeout_makes_nodes_suspect_sooner() -> None:
     mirror = Mirror()
     add_node(mirror, "a")
 
     assert judged(mirror, 1000, lost_ms=2000).why == "node a is suspect: silent for 1 s"
 
 
-def test_a_suspect_node_is_lost_after_its_grace_and_so_is_what_it_held() -> None:
+def test_a_suspect_node_is_lost_after_its_grace_with_its_attempts() -> None:
     mirror = placed(count=2)
-    say(mirror, ReportedState.RUNNING, (0, 1))
-    say(mirror, ReportedState.ACCEPTED, (1, 1))
+    report_state(mirror, ReportedState.RUNNING, (0, 1))
+    report_state(mirror, ReportedState.ACCEPTED, (1, 1))
     mirror.connect(A, Connection.DOWN)
     judged(mirror, 1)
     early = judged(mirror, LOST_MS - 1)
@@ -81,9 +81,9 @@ def test_a_suspect_node_is_lost_after_its_grace_and_so_is_what_it_held() -> None
     assert mirror.nodes[A].assigned == {}
 
 
-def test_offers_a_suspect_node_did_not_answer_go_elsewhere() -> None:
+def test_unanswered_offers_of_a_suspect_node_are_withdrawn() -> None:
     mirror = placed(count=2)
-    say(mirror, ReportedState.RUNNING, (0, 1))
+    report_state(mirror, ReportedState.RUNNING, (0, 1))
     mirror.connect(A, Connection.DOWN)
     judged(mirror, 1)
     assert states(mirror) == [AttemptState.RUNNING, AttemptState.OFFERED], "it may be back in a moment"
@@ -92,14 +92,14 @@ def test_offers_a_suspect_node_did_not_answer_go_elsewhere() -> None:
     assert states(mirror) == [AttemptState.RUNNING, AttemptState.WITHDRAWN]
 
 
-def test_offers_that_a_silent_node_did_not_answer_go_elsewhere_at_once() -> None:
+def test_unanswered_offers_of_a_silent_node_are_withdrawn_immediately() -> None:
     mirror = placed()
     judged(mirror, SUSPECT_MS)
 
     assert states(mirror) == [AttemptState.WITHDRAWN]
 
 
-def test_an_offer_of_what_may_start_once_only_stays_where_it_is() -> None:
+def test_an_offer_of_an_at_most_once_task_is_not_withdrawn() -> None:
     mirror = placed(run=RunMode.AT_MOST_ONCE)
     mirror.connect(A, Connection.DOWN)
     judged(mirror, 1)
@@ -107,20 +107,20 @@ def test_an_offer_of_what_may_start_once_only_stays_where_it_is() -> None:
     assert list(mirror.nodes[A].assigned) == [(ONE, 0)]
 
 
-def test_a_suspect_node_that_is_heard_in_time_is_ready_again() -> None:
+def test_a_suspect_node_that_responds_in_time_is_ready_again() -> None:
     mirror = placed()
-    say(mirror, ReportedState.RUNNING, (0, 1))
+    report_state(mirror, ReportedState.RUNNING, (0, 1))
     judged(mirror, SUSPECT_MS)
     mirror.now_ms = 20_000
     mirror.mark_seen(A)
     plan = judged(mirror, 20_001)
 
     assert node_state(mirror) is NodeState.READY
-    assert plan.why == "node a is heard again"
+    assert plan.why == "node a responds again"
     assert states(mirror) == [AttemptState.RUNNING]
 
 
-def test_a_suspect_node_whose_stream_is_broken_is_not_ready_by_having_been_heard() -> None:
+def test_a_suspect_node_with_a_broken_stream_stays_suspect() -> None:
     mirror = Mirror()
     add_node(mirror, "a", link=Connection.DOWN)
     judged(mirror, 1)
@@ -129,14 +129,14 @@ def test_a_suspect_node_whose_stream_is_broken_is_not_ready_by_having_been_heard
 
 
 @pytest.mark.parametrize("state", [NodeState.LOST, NodeState.LEFT])
-def test_a_node_that_is_gone_is_judged_no_more(state: NodeState) -> None:
+def test_the_liveness_of_a_lost_node_is_not_decided_again(state: NodeState) -> None:
     mirror = Mirror()
     add_node(mirror, "a", link=Connection.DOWN, state=state)
 
     assert judged(mirror, 10**9) is NO_CHANGE
 
 
-def test_a_node_that_never_called_is_not_judged() -> None:
+def test_the_liveness_of_a_node_that_never_connected_is_not_decided() -> None:
     assert liveness.decide_liveness(Mirror(), A, at(10**9), LOST_MS) is NO_CHANGE
 
 
@@ -151,14 +151,14 @@ def staged() -> Stage:
     return stage
 
 
-def test_nodes_that_are_heard_stay_ready() -> None:
+def test_responsive_nodes_stay_ready() -> None:
     stage = staged()
     stage.wait(300_000)
 
     assert {entry.status.state for entry in stage.mirror.nodes.values() if entry.status} == {NodeState.READY}
 
 
-def test_our_own_sleep_is_never_counted_as_their_silence() -> None:
+def test_a_suspended_server_does_not_count_its_sleep_as_silence() -> None:
     stage = staged()
     stage.stall(10 * LOST_MS)
     stage.wait(LOST_MS)
@@ -167,7 +167,7 @@ def test_our_own_sleep_is_never_counted_as_their_silence() -> None:
     assert [len(machine.held) for machine in stage.machines.values()] == [1, 1]
 
 
-def test_a_silent_node_is_lost_thirty_seconds_after_its_last_word() -> None:
+def test_a_silent_node_is_lost_thirty_seconds_after_its_last_message() -> None:
     stage = staged()
     stage.wait(10_000)
     stage.machines["a"].silent = True
@@ -178,7 +178,7 @@ def test_a_silent_node_is_lost_thirty_seconds_after_its_last_word() -> None:
     assert (before, node_state(stage.mirror)) == (NodeState.SUSPECT, NodeState.LOST)
 
 
-def test_after_a_restart_every_node_counts_as_heard_just_now() -> None:
+def test_after_a_restart_the_silence_of_every_node_starts_at_zero() -> None:
     stage = staged()
     stage.wait(10_000)
     stage.restart()
@@ -189,7 +189,7 @@ def test_after_a_restart_every_node_counts_as_heard_just_now() -> None:
     assert (before, node_state(stage.mirror)) == (NodeState.READY, NodeState.SUSPECT)
 
 
-def test_a_lost_node_that_is_heard_again_on_its_old_stream_is_ready_again() -> None:
+def test_a_lost_node_that_responds_on_its_old_stream_is_ready_again() -> None:
     stage = staged()
     stage.machines["a"].silent = True
     stage.wait(LOST_MS)

@@ -1,4 +1,4 @@
-"""A node's hello, report and leave: what is entered of what it holds, does not hold, and should not hold."""
+"""A node's hello, report and leave: what they change in its attempts and its state."""
 
 from typing import Any
 
@@ -16,14 +16,14 @@ from rota.testing.builders import WALL_MS, add_node, apply, at, claims, hello
 from rota.watcher import node_messages
 from rota.watcher.dispatch import DispatchState
 from rota.wire import agent as wire
-from tests.watcher.placed_work import ONE, A, B, place, placed, say, states
+from tests.watcher.placed_work import ONE, A, B, place, placed, report_state, states
 
 
-def greet(mirror: Mirror, *inventory: JobReports, **fields: Any) -> Plan:
+def connect(mirror: Mirror, *inventory: JobReports, **fields: Any) -> Plan:
     entry = mirror.nodes[A].status
     assert entry is not None
-    word = hello("a", list(inventory), **({"capacity": entry.capacity} | fields))
-    return apply(mirror, node_messages.on_hello(mirror, A, word, at(5)))
+    message = hello("a", list(inventory), **({"capacity": entry.capacity} | fields))
+    return apply(mirror, node_messages.on_hello(mirror, A, message, at(5)))
 
 
 # ---- the node itself
@@ -40,14 +40,14 @@ def test_a_first_hello_makes_a_node_ready() -> None:
     assert [(event.kind, event.why) for event in plan.events] == [("node.joined", "node laptop is ready")]
 
 
-def test_a_hello_that_says_nothing_new_writes_nothing_but_is_answered_only_by_who_leads() -> None:
+def test_a_hello_without_changes_writes_nothing_but_is_fenced() -> None:
     mirror = Mirror()
     add_node(mirror, "a")
 
-    assert greet(mirror) == Plan(why="node a said hello", fenced=True)
+    assert connect(mirror) == Plan(why="node a said hello", fenced=True)
 
 
-def test_another_machine_or_boot_is_turned_away_while_the_one_before_answers() -> None:
+def test_another_machine_or_boot_is_refused_while_the_first_one_answers() -> None:
     mirror = Mirror()
     add_node(mirror, "a")
     twin = hello("a", boot_id="another")
@@ -65,7 +65,7 @@ def test_another_machine_or_boot_is_turned_away_while_the_one_before_answers() -
     assert node_messages.why_refused(mirror, A, twin, epoch=1, now_ms=0) is None
 
 
-def test_a_node_that_follows_a_newer_leader_is_turned_away() -> None:
+def test_a_node_that_has_seen_a_newer_leader_is_refused() -> None:
     mirror = Mirror()
     add_node(mirror, "a")
 
@@ -74,10 +74,10 @@ def test_a_node_that_follows_a_newer_leader_is_turned_away() -> None:
 
 
 @pytest.mark.parametrize("before", [NodeState.SUSPECT, NodeState.LOST, NodeState.LEFT])
-def test_a_node_that_was_away_is_ready_again(before: NodeState) -> None:
+def test_a_node_that_reconnects_is_ready_again(before: NodeState) -> None:
     mirror = Mirror()
     add_node(mirror, "a", state=before, reason="silent for 30 s")
-    plan = greet(mirror)
+    plan = connect(mirror)
 
     (status,) = plan.puts
     assert isinstance(status, NodeStatus)
@@ -85,52 +85,52 @@ def test_a_node_that_was_away_is_ready_again(before: NodeState) -> None:
     assert [event.kind for event in plan.events] == ["node.recovered"]
 
 
-def test_a_node_that_nobody_knows_is_turned_away() -> None:
+def test_an_unknown_node_is_refused() -> None:
     with pytest.raises(NotFound, match="n9 is not known"):
         node_messages.on_hello(Mirror(), NodeId("n9"), hello("n9"), at(0))
     with pytest.raises(NotFound, match="n9 is not known"):
         node_messages.on_report(Mirror(), NodeId("n9"), NodeReport(1, []), at(0))
 
 
-# ---- what it holds
+# ---- its inventory
 
 
-def test_what_ended_while_nobody_listened_is_entered_from_the_inventory() -> None:
+def test_an_attempt_that_ended_while_disconnected_is_applied_from_the_inventory() -> None:
     mirror = placed(count=2)
-    say(mirror, ReportedState.RUNNING, (0, 1), (1, 1))
-    greet(
+    report_state(mirror, ReportedState.RUNNING, (0, 1), (1, 1))
+    connect(
         mirror, claims(1, ReportedState.EXITED, (0, 1), exit_code=0), claims(1, ReportedState.RUNNING, (1, 1))
     )
 
     assert states(mirror) == [AttemptState.SUCCEEDED, AttemptState.RUNNING]
 
 
-def test_what_runs_and_is_missing_from_the_inventory_is_lost() -> None:
+def test_a_running_attempt_missing_from_the_inventory_is_lost() -> None:
     mirror = placed(count=2)
-    say(mirror, ReportedState.RUNNING, (0, 1), (1, 1))
-    plan = greet(mirror, claims(1, ReportedState.RUNNING, (1, 1)))
+    report_state(mirror, ReportedState.RUNNING, (0, 1), (1, 1))
+    plan = connect(mirror, claims(1, ReportedState.RUNNING, (1, 1)))
 
     assert states(mirror) == [AttemptState.LOST, AttemptState.RUNNING]
     assert plan.events[0].why == "task 0 of job 1 lost on a: its node no longer knows it"
 
 
-@pytest.mark.parametrize("said", [None, ReportedState.ACCEPTED, ReportedState.QUEUED])
-def test_what_cannot_have_begun_is_offered_again(said: ReportedState | None) -> None:
+@pytest.mark.parametrize("state", [None, ReportedState.ACCEPTED, ReportedState.QUEUED])
+def test_an_attempt_that_cannot_have_started_is_offered_again(state: ReportedState | None) -> None:
     mirror = placed()
-    if said is not None:
-        say(mirror, said, (0, 1))
-    plan = greet(mirror)
+    if state is not None:
+        report_state(mirror, state, (0, 1))
+    plan = connect(mirror)
 
     assert plan.puts == ()
     assert [order.start for order in DispatchState([]).orders(mirror, A)] == [[Start(0, 1, firm=True)]]
 
 
-def test_after_a_reboot_everything_is_lost_and_what_was_only_offered_gets_a_new_number() -> None:
+def test_after_a_reboot_attempts_are_lost_and_offers_get_a_new_number() -> None:
     mirror = placed(count=4)
-    say(mirror, ReportedState.RUNNING, (0, 1))
-    say(mirror, ReportedState.ACCEPTED, (1, 1))
-    say(mirror, ReportedState.QUEUED, (2, 1))
-    plan = greet(mirror, boot_id="boot-2")
+    report_state(mirror, ReportedState.RUNNING, (0, 1))
+    report_state(mirror, ReportedState.ACCEPTED, (1, 1))
+    report_state(mirror, ReportedState.QUEUED, (2, 1))
+    plan = connect(mirror, boot_id="boot-2")
 
     assert states(mirror) == [AttemptState.LOST] * 3 + [AttemptState.WITHDRAWN]
     assert not mirror.nodes[A].assigned
@@ -139,9 +139,9 @@ def test_after_a_reboot_everything_is_lost_and_what_was_only_offered_gets_a_new_
 
 def test_an_inventory_of_foreign_and_stale_attempts_changes_nothing() -> None:
     mirror = placed()
-    say(mirror, ReportedState.REFUSED, (0, 1))
+    report_state(mirror, ReportedState.REFUSED, (0, 1))
     place(mirror)  # now on b
-    plan = greet(
+    plan = connect(
         mirror,
         claims(1, ReportedState.RUNNING, (0, 1)),
         claims(1, ReportedState.RUNNING, (0, 2)),
@@ -155,9 +155,9 @@ def test_an_inventory_of_foreign_and_stale_attempts_changes_nothing() -> None:
 # ---- leaving
 
 
-def test_a_node_that_leaves_loses_all_it_holds_at_once() -> None:
+def test_a_node_that_leaves_loses_its_attempts_immediately() -> None:
     mirror = placed(count=2)
-    say(mirror, ReportedState.RUNNING, (0, 1))
+    report_state(mirror, ReportedState.RUNNING, (0, 1))
     plan = apply(mirror, node_messages.on_leave(mirror, A, "switched off", at(5)))
 
     assert mirror.nodes[A].assigned == {}
@@ -173,10 +173,10 @@ def test_a_node_leaves_once() -> None:
     apply(mirror, node_messages.on_leave(mirror, A, "switched off", at(5)))
 
     assert node_messages.on_leave(mirror, A, "switched off", at(6)) == Plan()
-    assert node_messages.on_leave(mirror, NodeId("n9"), "who am I", at(6)) == Plan()
+    assert node_messages.on_leave(mirror, NodeId("n9"), "unknown", at(6)) == Plan()
 
 
-def test_a_notice_closes_a_node_until_it_is_over_and_its_deadline_is_in_cluster_time() -> None:
+def test_a_termination_notice_closes_a_node_until_it_is_withdrawn() -> None:
     mirror = placed()
     notice = DrainRequest("the price is too high", 30_000, moves=True)
     given = apply(mirror, node_messages.on_drain(mirror, A, notice, at(1000)))
@@ -192,13 +192,13 @@ def test_a_notice_closes_a_node_until_it_is_over_and_its_deadline_is_in_cluster_
     assert node_messages.on_drain(mirror, A, DrainRequest("", 0, over=True), at(9600)) == Plan()
 
 
-def test_a_node_that_calls_again_says_whether_it_is_about_to_leave() -> None:
+def test_a_reconnecting_node_says_whether_it_is_about_to_leave() -> None:
     mirror = placed()
     named = claims(1, ReportedState.RUNNING, (0, 1))
-    greet(mirror, named)
-    going = greet(mirror, named, drain=DrainRequest("spot", 20_000, moves=True))
+    connect(mirror, named)
+    going = connect(mirror, named, drain=DrainRequest("spot", 20_000, moves=True))
     status = mirror.nodes[A].status
-    staying = greet(mirror, named)
+    staying = connect(mirror, named)
 
     assert status is not None
     assert (status.leaving, status.leaves_by_ms, status.reason) == (True, 20_005, "spot")
@@ -207,7 +207,7 @@ def test_a_node_that_calls_again_says_whether_it_is_about_to_leave() -> None:
     assert mirror.nodes[A].status.leaves_by_ms is None  # type: ignore[union-attr]
 
 
-def test_a_node_that_was_told_to_leave_has_no_deadline_of_ours() -> None:
+def test_a_drain_requested_by_the_node_has_no_deadline() -> None:
     mirror = placed()
     apply(mirror, node_messages.on_drain(mirror, A, DrainRequest("it was told to leave", 30_000), at(1000)))
     status = mirror.nodes[A].status
@@ -219,19 +219,19 @@ def test_a_node_that_was_told_to_leave_has_no_deadline_of_ours() -> None:
 @pytest.mark.parametrize(
     "drain", [None, DrainRequest("spot", 30_000, moves=True), DrainRequest("", 0, over=True)]
 )
-def test_what_a_hello_says_of_leaving_survives_the_wire(drain: DrainRequest | None) -> None:
-    word = hello("a", drain=drain)
+def test_the_drain_of_a_hello_survives_the_wire(drain: DrainRequest | None) -> None:
+    message = hello("a", drain=drain)
 
-    assert wire.hello_from_wire(wire.hello_to_wire(word)) == word
+    assert wire.hello_from_wire(wire.hello_to_wire(message)) == message
 
 
 # ---- withdrawing
 
 
-def test_only_offers_that_were_not_answered_are_withdrawn() -> None:
+def test_only_unanswered_offers_are_withdrawn() -> None:
     mirror = placed(count=3)
-    say(mirror, ReportedState.ACCEPTED, (0, 1))
-    say(mirror, ReportedState.RUNNING, (1, 1))
+    report_state(mirror, ReportedState.ACCEPTED, (0, 1))
+    report_state(mirror, ReportedState.RUNNING, (1, 1))
     for record in node_messages.withdraw_offers(mirror, A, at(5)).puts():
         mirror.apply(record)
 

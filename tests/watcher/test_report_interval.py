@@ -1,4 +1,4 @@
-"""How often a node tells how busy it is follows what goes on, within bounds."""
+"""The load report interval follows the amount of pending work, within bounds."""
 
 from rota.engine.state.mirror import Mirror
 from rota.model.ids import NodeId
@@ -16,18 +16,18 @@ def stage() -> Stage:
     return made
 
 
-def test_idle_seldom_at_work_oftener_and_often_while_work_waits() -> None:
-    one = stage()
-    idle = report_ms(one.mirror, A, BOUNDS)
-    one.submit(job_spec(1, count=2))
-    at_work = report_ms(one.mirror, A, BOUNDS)
-    one.submit(job_spec(2))
-    queued = report_ms(one.mirror, A, BOUNDS)
+def test_nodes_report_more_often_when_busy_and_most_often_while_tasks_are_pending() -> None:
+    made = stage()
+    idle = report_ms(made.mirror, A, BOUNDS)
+    made.submit(job_spec(1, count=2))
+    at_work = report_ms(made.mirror, A, BOUNDS)
+    made.submit(job_spec(2))
+    queued = report_ms(made.mirror, A, BOUNDS)
 
     assert (idle, at_work, queued) == (16_000, 4_000, 1_000)
 
 
-def test_many_nodes_speak_seldomer_but_never_beyond_the_bound() -> None:
+def test_many_nodes_report_less_often_but_within_the_bounds() -> None:
     many, too_many = _nodes(10_000), _nodes(40_000)
 
     assert report_ms(many, A, IntervalBounds(1_000, 5_000)) == 5_000
@@ -41,7 +41,7 @@ def _nodes(count: int) -> Mirror:
     return mirror
 
 
-def test_the_more_nodes_the_wider_they_spread_their_calls_but_none_is_taken_for_lost() -> None:
+def test_the_reconnect_spread_grows_with_the_nodes_within_the_suspect_timeout() -> None:
     spread = [spread_ms(nodes, lost_ms=30_000) for nodes in (1, 2, 100, 1_000, 10_000)]
 
     assert spread == [12, 24, 1_536, 12_000, 12_000]

@@ -1,4 +1,4 @@
-"""A revoked node: suspect whatever it says, lost by the usual rules, and forgotten when that is safe."""
+"""A revoked node is suspect whatever it sends, lost by the usual rules, and deleted when that is safe."""
 
 import pytest
 
@@ -19,14 +19,14 @@ UNTIL_MS = 1_000_000
 
 @pytest.fixture
 def mirror() -> Mirror:
-    """One node, connected, heard and revoked."""
+    """One node, connected, responsive and revoked."""
     made = Mirror()
     add_node(made, "a", link=Connection.UP)
     apply(made, Plan((NodeIntent(A, Eligibility.REVOKED, revoked_until_ms=UNTIL_MS),)))
     return made
 
 
-def judged(mirror: Mirror, ms: int) -> Plan:
+def decide(mirror: Mirror, ms: int) -> Plan:
     return apply(mirror, liveness.decide_liveness(mirror, A, at(ms), LOST_MS))
 
 
@@ -36,18 +36,18 @@ def state(mirror: Mirror) -> NodeState:
     return status.state
 
 
-def test_a_revoked_node_is_suspect_while_it_is_heard_and_lost_after_the_usual_time(mirror: Mirror) -> None:
-    suspected = judged(mirror, 1)
+def test_a_revoked_node_is_suspect_though_it_responds_and_lost_after_the_usual_time(mirror: Mirror) -> None:
+    suspected = decide(mirror, 1)
     mirror.mark_seen(A)
-    judged(mirror, 2)
+    decide(mirror, 2)
     early = state(mirror)
-    judged(mirror, LOST_MS)
+    decide(mirror, LOST_MS)
 
     assert suspected.why == "node a is suspect: it was revoked"
     assert (early, state(mirror)) == (NodeState.SUSPECT, NodeState.LOST)
 
 
-def test_a_revoked_node_says_nothing_any_more(mirror: Mirror) -> None:
+def test_messages_of_a_revoked_node_are_refused(mirror: Mirror) -> None:
     reason = node_messages.why_refused(mirror, A, hello(A), epoch=1, now_ms=1)
 
     assert reason is not None
@@ -59,13 +59,13 @@ def test_a_revoked_node_says_nothing_any_more(mirror: Mirror) -> None:
 
 
 def test_the_brake_neither_counts_nor_holds_a_revoked_node(mirror: Mirror) -> None:
-    judged(mirror, 1)
+    decide(mirror, 1)
 
     assert is_confirmed_gone(mirror.nodes[A])
     assert SilentNodes(mirror).all_declared_lost
 
 
-def test_a_revoked_node_is_kept_while_a_certificate_of_it_could_be_used(mirror: Mirror) -> None:
+def test_a_revoked_node_is_kept_while_one_of_its_certificates_could_be_used(mirror: Mirror) -> None:
     early = revocations.decide(mirror, A, Instant(0, UNTIL_MS - 10))
     long_before = revocations.decide(mirror, A, Instant(0, 0))
 
@@ -73,17 +73,17 @@ def test_a_revoked_node_is_kept_while_a_certificate_of_it_could_be_used(mirror: 
     assert long_before == Plan(wake_at_ms=REVOKED_LOOK_MS)
 
 
-def test_a_revoked_node_is_forgotten_when_it_is_lost_and_its_time_is_over(mirror: Mirror) -> None:
-    there = revocations.decide(mirror, A, Instant(0, UNTIL_MS))
-    judged(mirror, 1)
-    judged(mirror, LOST_MS)
+def test_a_revoked_node_is_deleted_when_lost_and_its_certificates_expired(mirror: Mirror) -> None:
+    present = revocations.decide(mirror, A, Instant(0, UNTIL_MS))
+    decide(mirror, 1)
+    decide(mirror, LOST_MS)
     lost = revocations.decide(mirror, A, Instant(0, UNTIL_MS))
 
-    assert not there.deletes
+    assert not present.deletes
     assert set(lost.deletes) == {"node/a/spec", "node/a/wish", "node/a/status"}
 
 
-def test_a_node_that_is_not_revoked_is_none_of_its_business() -> None:
+def test_a_node_that_is_not_revoked_is_left_alone() -> None:
     mirror = Mirror()
     add_node(mirror, "a")
 

@@ -1,4 +1,4 @@
-"""What an agent is told of its GPUs."""
+"""Options of an agent that declare its GPUs."""
 
 from pathlib import Path
 
@@ -8,12 +8,14 @@ from rota.config import AgentConfig, AgentOptions, ConfigError, agent_config
 from rota.wiring.agent import settings_of
 
 
-def told(tmp_path: Path, **options: object) -> AgentConfig:
+def config_of(tmp_path: Path, **options: object) -> AgentConfig:
     return agent_config(AgentOptions(data_dir=str(tmp_path), **options), {"ROTA_SERVER_ADDR": "127.0.0.1:1"})  # type: ignore[arg-type]  # options of several types
 
 
 def test_devices_are_declared_whole_and_counted_in_thousandths(tmp_path: Path) -> None:
-    config = told(tmp_path, resources={"gpu": "2", "licence": "3"}, gpu_model="A100", labels={"rack": "r1"})
+    config = config_of(
+        tmp_path, resources={"gpu": "2", "licence": "3"}, gpu_model="A100", labels={"rack": "r1"}
+    )
     settings = settings_of(config, tmp_path)
 
     assert settings.declared == {"gpu": 2000, "licence": 3}
@@ -46,8 +48,10 @@ def test_devices_are_declared_whole_and_counted_in_thousandths(tmp_path: Path) -
         ({"drain": "1e400"}, "drain"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(tmp_path: Path, options: dict[str, object], key: str) -> None:
+def test_an_impossible_option_is_refused_by_name(
+    tmp_path: Path, options: dict[str, object], key: str
+) -> None:
     with pytest.raises(ConfigError) as refused:
-        told(tmp_path, **options)
+        config_of(tmp_path, **options)
 
     assert refused.value.field == key

@@ -1,4 +1,4 @@
-"""Whom chaos harms, when and how: the same for the same seed, and never everybody."""
+"""Which nodes chaos harms, when and how: the same for the same seed, and never all of them."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,17 +18,17 @@ def all_ready(names: Sequence[str] = NODES) -> Mapping[str, bool]:
 
 
 def story(seed: int, nodes: Sequence[str] = NODES, pace: float = 1.0) -> list[tuple[int, str, ChaosAct]]:
-    """An hour of it, where every node is ready again as soon as it is left alone."""
+    """One hour of chaos, in which every node is ready again as soon as it is healed."""
     plan, now_ms = chaos.start(seed, pace, 0), 0
-    told: list[tuple[int, str, ChaosAct]] = []
+    events: list[tuple[int, str, ChaosAct]] = []
     while now_ms < HOUR_MS:
         step = chaos.decide(plan, all_ready(nodes), now_ms)
-        told += [(now_ms, "mend", act) for act in step.heal]
+        events += [(now_ms, "heal", act) for act in step.heal]
         if step.harm is not None:
-            told.append((now_ms, "harm", step.harm))
+            events.append((now_ms, "harm", step.harm))
         assert step.wake_at_ms > now_ms, "it never asks to be asked at once"
         plan, now_ms = step.after, step.wake_at_ms
-    return told
+    return events
 
 
 def test_the_same_seed_gives_the_same_acts_and_another_one_others() -> None:
@@ -38,7 +38,7 @@ def test_the_same_seed_gives_the_same_acts_and_another_one_others() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("count", [2, 3, 5])
-def test_at_least_one_node_is_always_well(seed: int, count: int) -> None:
+def test_at_least_one_node_is_always_healthy(seed: int, count: int) -> None:
     harmed: list[str] = []
     for _, what, act in story(seed, NODES[:count]):
         if what == "harm":
@@ -64,49 +64,49 @@ def test_every_node_has_its_share() -> None:
     assert max(shares.values()) < 2 * min(shares.values())
 
 
-def test_pauses_and_outages_are_those_of_the_table_and_follow_the_pace() -> None:
+def test_intervals_and_outages_follow_the_table_and_the_pace() -> None:
     for pace in (1.0, 0.2):
         harms = [(at_ms, act) for at_ms, what, act in story(4, pace=pace) if what == "harm"]
         pauses = [(later - at) / 1000 / pace for (at, _), (later, _) in pairwise(harms)]
         outages = [act.seconds / pace for _, act in harms]
 
-        low, high = chaos.PAUSE_SECONDS
+        low, high = chaos.INTERVAL_SECONDS
         assert low - 0.01 <= min(pauses) <= max(pauses) <= high + 0.51
         low, high = chaos.OUTAGE_SECONDS
         assert low <= min(outages) < chaos.LOST_SECONDS < max(outages) <= high
 
 
-def test_what_was_harmed_is_mended_when_its_time_is_over() -> None:
-    told = story(5)
-    for at_ms, what, act in told:
+def test_a_fault_is_healed_when_its_time_is_over() -> None:
+    events = story(5)
+    for at_ms, what, act in events:
         if what == "harm" and at_ms + 1000 * act.seconds < HOUR_MS:
             mended = next(
-                later for later, then, one in told if then == "mend" and one == act and later > at_ms
+                later for later, then, healed in events if then == "heal" and healed == act and later > at_ms
             )
             assert mended == at_ms + round(1000 * act.seconds)
 
 
-def test_a_node_the_server_does_not_hear_is_left_alone() -> None:
+def test_a_node_that_is_not_ready_is_left_alone() -> None:
     plan = ChaosState(seed=6)
     ready = {**all_ready(), "node-2": False, "node-4": False}
 
-    harmed = [chaos.decide(ChaosState(6, turn=turn), ready, 0).harm for turn in range(50)]
+    harmed = [chaos.decide(ChaosState(6, number=turn), ready, 0).harm for turn in range(50)]
 
     assert {act.node for act in harmed if act is not None} == {"node-1", "node-3", "node-5"}
     assert chaos.decide(plan, dict.fromkeys(NODES, False), 0).harm is None
 
 
-def test_without_a_second_well_node_nothing_is_done_and_no_turn_is_lost() -> None:
+def test_without_a_second_healthy_node_nothing_is_done_and_no_kind_is_skipped() -> None:
     ready = {**dict.fromkeys(NODES, False), "node-1": True}
 
-    step = chaos.decide(ChaosState(seed=7, turn=3), ready, 1000)
+    step = chaos.decide(ChaosState(seed=7, number=3), ready, 1000)
 
     assert step.harm is None
-    assert step.after.turn == 3
+    assert step.after.number == 3
     assert step.wake_at_ms > 1000
 
 
-def test_a_node_that_is_just_being_mended_is_not_harmed_at_once() -> None:
+def test_a_node_that_is_being_healed_gets_no_new_fault_immediately() -> None:
     first = chaos.decide(ChaosState(seed=8), all_ready(NODES[:2]), 0)
     assert first.harm is not None
     late_ms = max(first.after.next_at_ms, first.after.outages[0].until_ms)
@@ -118,7 +118,7 @@ def test_a_node_that_is_just_being_mended_is_not_harmed_at_once() -> None:
 
 
 @pytest.mark.parametrize("kind", ChaosKind)
-def test_every_act_and_its_end_is_one_sentence(kind: ChaosKind) -> None:
+def test_every_action_and_its_end_is_one_sentence(kind: ChaosKind) -> None:
     act = ChaosAct(kind, "node-3", 12.34)
 
     assert chaos.describe_harm(act).startswith("node node-3: ")

@@ -1,4 +1,4 @@
-"""What Rota does about its nodes, told in a few sentences."""
+"""What happens to nodes and their tasks, in a few sentences."""
 
 from msgspec.structs import replace
 
@@ -24,7 +24,7 @@ def started(node: str, *pairs: tuple[int, int]) -> EventRecord:
     return task("task.started", node, "running", *pairs)
 
 
-def test_what_becomes_of_a_node_is_told_in_the_servers_own_words() -> None:
+def test_the_fate_of_a_node_is_described_as_in_the_servers_events() -> None:
     event = EventRecord("node.lost", "node node-1 was lost: silent for 10 s", node=NodeId("1"), state="lost")
 
     assert ChaosReport().sentences([event], NAMES) == ["node node-1 was lost: silent for 10 s"]
@@ -39,7 +39,7 @@ def test_lost_tasks_are_counted_and_followed_to_their_next_node() -> None:
     effects.sentences([started("2", (2, 2))], NAMES)
     assert effects.moved() == ["3 tasks of job 7 moved from node-1 to node-2"]
     effects.sentences([started("1", (5, 5))], NAMES)
-    assert effects.moved() == ["1 task of job 7 started again on node-1"]
+    assert effects.moved() == ["1 task of job 7 restarted on node-1"]
     assert effects.moved() == []
 
 
@@ -52,13 +52,13 @@ def test_tasks_of_many_jobs_take_one_sentence() -> None:
 def test_an_offer_that_was_not_answered_is_followed_too() -> None:
     effects = ChaosReport()
 
-    said = effects.sentences([task("task.ended", "1", "withdrawn", (3, 3))], NAMES)
-    assert said == ["1 task of job 7 taken back from node-1"]
+    sentences = effects.sentences([task("task.ended", "1", "withdrawn", (3, 3))], NAMES)
+    assert sentences == ["1 task of job 7 withdrawn from node-1"]
     effects.sentences([task("task.ended", "2", "succeeded", (3, 3))], NAMES)
     assert effects.moved() == ["1 task of job 7 moved from node-1 to node-2"]
 
 
-def test_a_refusal_is_no_arrival() -> None:
+def test_a_refused_attempt_has_not_arrived() -> None:
     effects = ChaosReport()
     effects.sentences([lost((3, 3))], NAMES)
 
@@ -68,7 +68,7 @@ def test_a_refusal_is_no_arrival() -> None:
     assert effects.moved() != []
 
 
-def test_what_goes_as_usual_is_not_told() -> None:
+def test_ordinary_events_are_not_reported() -> None:
     effects = ChaosReport()
     usual = [
         EventRecord("job.submitted", "", job=JOB),
@@ -91,7 +91,7 @@ def test_nothing_of_an_ended_job_is_remembered() -> None:
     assert effects.moved() == []
 
 
-def test_a_deleted_node_has_no_name_but_its_tasks_are_told() -> None:
-    said = ChaosReport().sentences([lost((0, 0))], {})
+def test_tasks_of_a_deleted_node_are_reported_without_its_name() -> None:
+    sentences = ChaosReport().sentences([lost((0, 0))], {})
 
-    assert said == ["1 task of job 7 lost with a node that was deleted"]
+    assert sentences == ["1 task of job 7 lost with a node that was deleted"]

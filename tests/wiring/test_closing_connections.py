@@ -1,4 +1,4 @@
-"""A server that stops answering, in a process that goes on, leaves nobody waiting."""
+"""A server that is closed in a running process leaves no client waiting."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -24,7 +24,7 @@ async def for_ever(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @pytest.mark.parametrize("path", ["/begun", "/silent"])
-async def test_who_waits_for_an_answer_without_end_is_cut_off(tmp_path: Path, path: str) -> None:
+async def test_a_client_of_an_endless_response_is_disconnected_at_close(tmp_path: Path, path: str) -> None:
     now = datetime.now(UTC)
     config = ServerConfig(http_server=HttpServerConfig(addr="127.0.0.1:0"))
     served = ports.server_tls(config, CertificateAuthority.open(tmp_path / "ca", now), now)
@@ -46,10 +46,10 @@ async def test_who_waits_for_an_answer_without_end_is_cut_off(tmp_path: Path, pa
         await asyncio.wait([serving])
         await web.close_all()
         async with asyncio.timeout(30):
-            rest = await reader.read()
+            remaining = await reader.read()
     writer.close()
     bound.close()
 
-    assert b"\r\n0\r\n" not in rest  # no end of the body: it was cut
-    assert b" 500 " not in rest
-    assert (b"first" in rest) == (path == "/begun")
+    assert b"\r\n0\r\n" not in remaining  # no final chunk: the body was cut off
+    assert b" 500 " not in remaining
+    assert (b"first" in remaining) == (path == "/begun")

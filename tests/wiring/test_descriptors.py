@@ -1,4 +1,4 @@
-"""A server opens as many descriptors as it may, not as few as a shell gives."""
+"""A server raises its limit of descriptors from the soft to the hard one."""
 
 import subprocess
 import sys
@@ -13,6 +13,6 @@ print(*resource.getrlimit(resource.RLIMIT_NOFILE))
 
 
 def test_the_soft_limit_is_raised_to_the_hard_one() -> None:
-    said = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
+    result = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
 
-    assert said.stdout.split() == ["512", "512"]
+    assert result.stdout.split() == ["512", "512"]

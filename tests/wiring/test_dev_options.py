@@ -1,4 +1,4 @@
-"""What `rota dev` is asked for, before anything starts."""
+"""Options of `rota dev`, checked before anything starts."""
 
 import pytest
 from click.testing import CliRunner
@@ -11,29 +11,29 @@ from rota.devtools.dev_cluster import run_dev
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[DevOptions]:
-    """Instead of a cluster."""
+    """The options that would start a cluster."""
     given: list[DevOptions] = []
     monkeypatch.setattr(dev_cluster, "run_dev", given.append)
     return given
 
 
 @pytest.mark.parametrize(
-    ("line", "wanted"),
+    ("line", "expected"),
     [
         ("--nodes 5", None),
         ("--nodes 5 --chaos --chaos-seed 3", ChaosOptions(seed=3, pace=1.0)),
         ("--nodes 2 --chaos --chaos-seed 0 --chaos-pace 0.2", ChaosOptions(seed=0, pace=0.2)),
     ],
 )
-def test_chaos_is_there_only_when_asked_for(
-    asked: list[DevOptions], line: str, wanted: ChaosOptions | None
+def test_chaos_is_off_unless_requested(
+    asked: list[DevOptions], line: str, expected: ChaosOptions | None
 ) -> None:
     assert CliRunner().invoke(command, line).exit_code == 0
 
-    assert [options.chaos for options in asked] == [wanted]
+    assert [options.chaos for options in asked] == [expected]
 
 
-def test_without_a_seed_any_is_taken(asked: list[DevOptions]) -> None:
+def test_without_a_seed_a_random_one_is_used(asked: list[DevOptions]) -> None:
     for _ in range(3):
         assert CliRunner().invoke(command, "--nodes 5 --chaos").exit_code == 0
 
@@ -42,7 +42,7 @@ def test_without_a_seed_any_is_taken(asked: list[DevOptions]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "error"),
     [
         ("--chaos", "--chaos needs 2 nodes or more"),
         ("--chaos --nodes 1", "write --nodes 5"),
@@ -51,15 +51,17 @@ def test_without_a_seed_any_is_taken(asked: list[DevOptions]) -> None:
         ("--nodes 5 --chaos --chaos-seed -1", "x>=0"),
     ],
 )
-def test_what_cannot_be_is_refused_and_nothing_starts(asked: list[DevOptions], line: str, said: str) -> None:
+def test_impossible_options_are_refused_before_anything_starts(
+    asked: list[DevOptions], line: str, error: str
+) -> None:
     refused = CliRunner().invoke(command, line)
 
     assert refused.exit_code == 2
-    assert said in refused.output
+    assert error in refused.output
     assert asked == []
 
 
-def test_labels_and_resources_are_of_all_nodes_or_of_one(asked: list[DevOptions]) -> None:
+def test_labels_and_resources_apply_to_all_nodes_or_to_one(asked: list[DevOptions]) -> None:
     line = (
         "--nodes 2 --label ssd=yes --label node-1:region=eu --label node-2:region=us --resource node-2:gpu=2"
     )
@@ -70,6 +72,6 @@ def test_labels_and_resources_are_of_all_nodes_or_of_one(asked: list[DevOptions]
     assert options.resources == {"node-2": {"gpu": "2"}}
 
 
-def test_a_label_of_a_node_that_will_not_be_there_is_refused() -> None:
+def test_a_label_of_a_node_that_will_not_exist_is_refused() -> None:
     with pytest.raises(ConfigError, match="there is no node 'node-3'"):
         run_dev(DevOptions(nodes=2, labels={"node-3": {"region": "eu"}}))

@@ -1,4 +1,4 @@
-"""What servers that share etcd agree on, and whom they refuse."""
+"""The identity that servers on one etcd share, and which servers are refused."""
 
 import asyncio
 from pathlib import Path
@@ -31,11 +31,11 @@ from tests.machine import needs
         ("3.3.27", False),
     ],
 )
-def test_versions_of_etcd_with_known_faults_are_told(version: str, sound: bool) -> None:
+def test_versions_of_etcd_with_known_faults_are_detected(version: str, sound: bool) -> None:
     assert is_sound(version) is sound
 
 
-def test_a_card_says_where_others_find_a_server() -> None:
+def test_a_server_record_has_the_addresses_of_a_server() -> None:
     config = server_config(ServerOptions(store="etcd://127.0.0.1:1"), {})
     card = server_record(config)
 
@@ -44,7 +44,7 @@ def test_a_card_says_where_others_find_a_server() -> None:
 
 
 @pytest.mark.parametrize("addr", ["127.0.0.1:0", "0.0.0.0:3000"])
-def test_an_address_that_tells_others_nothing_is_refused(addr: str) -> None:
+def test_an_address_that_others_cannot_reach_is_refused(addr: str) -> None:
     config = server_config(ServerOptions(store="etcd://127.0.0.1:1", http_addr=addr), {})
 
     with pytest.raises(ConfigError, match=r"http_server\.addr"):
@@ -94,7 +94,7 @@ async def test_as_many_tokens_as_a_vault_holds_fit_into_etcd(tmp_path: Path) -> 
 
 
 def _fill(directory: Path, tokens: int) -> None:
-    """With tokens that were given out and used."""
+    """A vault with join tokens that were used."""
     vault = Vault.open(directory)
     used = [
         StoredJoinToken(
@@ -114,7 +114,7 @@ def _fill(directory: Path, tokens: int) -> None:
 
 @pytest.mark.slow
 @needs("etcd")
-async def test_what_is_shared_again_and_again_does_not_fill_etcd(tmp_path: Path) -> None:
+async def test_repeated_sharing_does_not_fill_etcd(tmp_path: Path) -> None:
     """A thousand nodes that join change the vault two thousand times, and each change is all of it."""
     with LocalEtcd(tmp_path / "etcd", 1, "--quota-backend-bytes", str(200 << 20)) as etcd:
         store = EtcdStore(EtcdAccess(tuple(etcd.endpoints), call_seconds=30.0), ttl_seconds=300)

@@ -1,4 +1,4 @@
-"""Connections to a gRPC listener: idle ones are closed, there are not too many, and calls that last go on."""
+"""Connections to a gRPC listener: idle ones are closed, their number is limited, long calls continue."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ BOUNDS = ports.GrpcLimits(
 
 
 class Clock(grpc.GenericRpcHandler):
-    """Answers with a message for each that it gets."""
+    """Answers each message with a message."""
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
         del handler_call_details
@@ -44,10 +44,10 @@ async def serving() -> AsyncIterator[int]:
 
 
 @asynccontextmanager
-async def dialled(port: int, said: bytes) -> AsyncIterator[asyncio.StreamReader]:
+async def dialled(port: int, data: bytes) -> AsyncIterator[asyncio.StreamReader]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
-        writer.write(said)
+        writer.write(data)
         yield reader
     finally:
         writer.transport.abort()
@@ -55,14 +55,14 @@ async def dialled(port: int, said: bytes) -> AsyncIterator[asyncio.StreamReader]
 
 
 @pytest.mark.parametrize(
-    "said", [b"", PREFACE[:10], PREFACE, PREFACE + SETTINGS], ids=["nothing", "half", "preface", "settings"]
+    "data", [b"", PREFACE[:10], PREFACE, PREFACE + SETTINGS], ids=["nothing", "half", "preface", "settings"]
 )
-async def test_a_connection_without_a_call_is_closed(said: bytes) -> None:
-    async with serving() as port, dialled(port, said) as reader:
+async def test_a_connection_without_a_call_is_closed(data: bytes) -> None:
+    async with serving() as port, dialled(port, data) as reader:
         await reader.read()  # returns when the server has closed it
 
 
-async def test_a_call_that_lasts_is_not_idle() -> None:
+async def test_a_long_call_is_not_idle() -> None:
     async with serving() as port, grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         call: Any = channel.stream_stream("/any/Call")()
         await call.write(b"first")

@@ -58,25 +58,25 @@ async def web(
 
 
 @asynccontextmanager
-async def dialled(port: int, said: bytes = b"") -> AsyncIterator[asyncio.StreamReader]:
+async def dialled(port: int, data: bytes = b"") -> AsyncIterator[asyncio.StreamReader]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
     try:
-        writer.write(said)
+        writer.write(data)
         yield reader
     finally:
         writer.transport.abort()
         await asyncio.sleep(0)  # the transport closes its socket in the next turn of the loop
 
 
-@pytest.mark.parametrize("said", [b"", b"\x16\x03\x01\x02\x00\x01"], ids=["nothing", "half a hello"])
-async def test_a_handshake_that_is_never_finished_is_cut_off(tmp_path: Path, said: bytes) -> None:
+@pytest.mark.parametrize("data", [b"", b"\x16\x03\x01\x02\x00\x01"], ids=["nothing", "half a hello"])
+async def test_a_handshake_that_is_never_finished_is_cut_off(tmp_path: Path, data: bytes) -> None:
     async with web(tmp_path, answer_at_length, "0.0.0.0:3000") as (server, port):
         assert server.scheme == "https"
-        async with dialled(port, said) as reader:
+        async with dialled(port, data) as reader:
             assert await reader.read() == b""
 
 
-async def test_a_stranger_that_does_not_read_its_answer_is_cut_off(tmp_path: Path) -> None:
+async def test_an_unauthenticated_client_that_does_not_read_is_disconnected(tmp_path: Path) -> None:
     over = asyncio.Event()
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
@@ -93,7 +93,7 @@ async def test_a_stranger_that_does_not_read_its_answer_is_cut_off(tmp_path: Pat
         assert seen < LARGE_COUNT * len(LARGE)
 
 
-async def test_a_known_caller_may_read_its_answer_as_slowly_as_it_likes(tmp_path: Path) -> None:
+async def test_an_authenticated_client_may_read_slowly(tmp_path: Path) -> None:
     async with web(tmp_path, answer_a_known_caller) as (_, port), dialled(port, ASK) as slow:
         async with dialled(port) as silent:
             await silent.read()  # a second has passed
@@ -105,14 +105,14 @@ async def test_a_known_caller_may_read_its_answer_as_slowly_as_it_likes(tmp_path
         assert answer.count(LARGE) == LARGE_COUNT
 
 
-def test_places_are_given_back_once_however_often_a_connection_says_that_it_left() -> None:
-    census = ConnectionCounter(most=2, most_per_address=1)
-    leave = census.add("a")
-    census.add("b")
-    assert census.why_refused("c") == "no more than 2 connections are taken"
+def test_a_connection_is_released_once_however_often_it_is_called() -> None:
+    counter = ConnectionCounter(total_max=2, per_address_max=1)
+    release = counter.add("a")
+    counter.add("b")
+    assert counter.why_refused("c") == "no more than 2 connections are accepted"
 
-    leave()
-    leave()
+    release()
+    release()
 
-    assert census.why_refused("a") is None
-    assert census.why_refused("b") == "no more than 1 connections are taken from one address"
+    assert counter.why_refused("a") is None
+    assert counter.why_refused("b") == "no more than 1 connections are accepted from one address"

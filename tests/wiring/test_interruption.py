@@ -1,4 +1,4 @@
-"""A signal is heard by whoever waits for it, also after somebody else has given up waiting."""
+"""A signal reaches its waiter, also after another waiter was cancelled."""
 
 import asyncio
 import os
@@ -9,7 +9,7 @@ import pytest
 from rota.wiring.process import Interruption, shielded
 
 
-async def test_one_who_stops_waiting_does_not_end_it_for_the_next() -> None:
+async def test_a_cancelled_waiter_does_not_cancel_the_next_one() -> None:
     interruption = Interruption(signal.SIGUSR1)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0):
@@ -21,7 +21,7 @@ async def test_one_who_stops_waiting_does_not_end_it_for_the_next() -> None:
         assert await interruption.wait() is signal.SIGUSR1
 
 
-async def test_doors_are_closed_to_the_end_by_one_who_is_cancelled_twice() -> None:
+async def test_cleanup_is_finished_though_its_task_is_cancelled_twice() -> None:
     closed = []
     closing, going_on = asyncio.Event(), asyncio.Event()
 

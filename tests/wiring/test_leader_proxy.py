@@ -15,8 +15,8 @@ from rota.wire import forwarding
 from rota.wiring.leadership.tunnel import Tunnel
 
 
-def test_the_callers_token_is_forwarded_and_its_own_claims_are_not() -> None:
-    said = [
+def test_the_callers_token_is_forwarded_and_its_forwarding_metadata_is_not() -> None:
+    metadata = [
         ("authorization", "Bearer rota_x"),
         ("rota-forwarded", "1"),
         ("rota-origin", "ipv4:1.2.3.4:5"),
@@ -25,7 +25,7 @@ def test_the_callers_token_is_forwarded_and_its_own_claims_are_not() -> None:
         ("trace", "7"),
     ]
 
-    assert forwarding.forwarded(said, "ipv4:9.9.9.9:9") == (
+    assert forwarding.forwarded(metadata, "ipv4:9.9.9.9:9") == (
         ("authorization", "Bearer rota_x"),
         ("trace", "7"),
         ("rota-forwarded", "1"),
@@ -33,7 +33,7 @@ def test_the_callers_token_is_forwarded_and_its_own_claims_are_not() -> None:
     )
 
 
-def test_a_servers_certificate_is_told_from_a_nodes(tmp_path: Path) -> None:
+def test_a_server_certificate_differs_from_a_node_certificate(tmp_path: Path) -> None:
     now = datetime.now(UTC)
     authority = CertificateAuthority.open(tmp_path / "ca", now)
     node = authority.sign_node(make_request(tmp_path / "node"), "n1", "one", now)
@@ -43,20 +43,20 @@ def test_a_servers_certificate_is_told_from_a_nodes(tmp_path: Path) -> None:
 
 
 class Led:
-    """Which server leads, as a standby knows it."""
+    """The leader, as known to a standby."""
 
     def __init__(self) -> None:
         self.leader: str | None = None
-        self._told = asyncio.Condition()
+        self._changed = asyncio.Condition()
 
     async def say(self, leader: str | None) -> None:
         self.leader = leader
-        async with self._told:
-            self._told.notify_all()
+        async with self._changed:
+            self._changed.notify_all()
 
     async def changed(self, known: str | None) -> None:
-        async with self._told:
-            await self._told.wait_for(lambda: self.leader != known)
+        async with self._changed:
+            await self._changed.wait_for(lambda: self.leader != known)
 
 
 async def greet(name: bytes) -> tuple[asyncio.Server, str]:
@@ -64,7 +64,7 @@ async def greet(name: bytes) -> tuple[asyncio.Server, str]:
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while line := await reader.readline():
-            writer.write(name + b" heard " + line)
+            writer.write(name + b" received " + line)
         writer.close()
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
@@ -81,7 +81,7 @@ async def eventually(try_it: Callable[[], Awaitable[bytes]]) -> bytes:
                 await asyncio.sleep(0)
 
 
-async def test_a_tunnel_leads_to_the_leader_and_is_closed_while_there_is_none() -> None:
+async def test_a_tunnel_forwards_to_the_leader_and_is_closed_without_one() -> None:
     led = Led()
     port = free_ports(1)[0]
     first, first_address = await greet(b"first")
@@ -115,5 +115,5 @@ async def test_a_tunnel_leads_to_the_leader_and_is_closed_while_there_is_none() 
     first.close()
     second.close()
 
-    assert answers == [b"first heard hello\n", b"first heard still there\n", b"second heard hello\n"]
+    assert answers == [b"first received hello\n", b"first received still there\n", b"second received hello\n"]
     assert cut == b""

@@ -1,4 +1,4 @@
-"""The names of a server: what a name server does not tell is not waited for."""
+"""The names of a server: an unresponsive name server is not waited for."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.contracts.processes import ROOT, SOURCE
 from tests.machine import needs
 
-# In a network of its own: a name server that hears questions and answers none, and nothing in /etc/hosts.
+# In a network of its own: a name server that receives queries and answers none, and nothing in /etc/hosts.
 MUTE = """
 import platform, socket, subprocess, sys, threading
 subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
@@ -23,7 +23,7 @@ print(platform.node() in names, len(question) > 12, flush=True)
 
 
 @needs("networks", "root")
-def test_a_name_server_that_does_not_answer_holds_up_no_start(tmp_path: Path) -> None:
+def test_an_unresponsive_name_server_does_not_delay_the_start(tmp_path: Path) -> None:
     """The resolver itself would wait for far longer than this test."""
     files = {
         "hosts": "",

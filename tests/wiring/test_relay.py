@@ -1,4 +1,4 @@
-"""A relay passes everything on, holds it up, or breaks it, as it is told."""
+"""A relay forwards everything, delays it, or breaks connections, as it is ordered."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,17 +15,17 @@ LARGE = bytes(range(256)) * 20_000
 
 @dataclass
 class Echo:
-    """A server that gives back what it gets, and remembers it."""
+    """A server that echoes what it receives, and records it."""
 
     answers: bool = True
-    heard: bytearray = field(default_factory=bytearray)
+    received: bytearray = field(default_factory=bytearray)
     news: asyncio.Event = field(default_factory=asyncio.Event)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while data := await reader.read(65_536):
-                self.heard += data
+                self.received += data
                 self.news.set()
                 if self.answers:
                     writer.write(data)
@@ -66,7 +66,7 @@ async def test_everything_passes_unchanged_in_both_directions() -> None:
         assert await reader.readexactly(len(LARGE)) == LARGE
 
 
-async def test_the_end_of_one_side_is_heard_by_the_other_after_all_it_said() -> None:
+async def test_the_end_of_one_side_reaches_the_other_after_all_its_data() -> None:
     async with echo() as (server, relay), dialled(relay) as (_, writer):
         server.answers = False
         writer.write(LARGE)
@@ -74,27 +74,27 @@ async def test_the_end_of_one_side_is_heard_by_the_other_after_all_it_said() -> 
         writer.close()
         await server.ended.wait()
 
-        assert server.heard == LARGE
+        assert server.received == LARGE
 
 
-async def test_a_cut_line_is_silent_and_what_was_said_arrives_when_it_is_mended() -> None:
+async def test_a_cut_connection_is_silent_and_delivers_when_it_is_healed() -> None:
     async with echo() as (server, relay), dialled(relay) as (reader, writer):
         relay.cut(to_server=True, to_node=True)
         writer.write(b"hello")
         assert not await comes(reader)
-        assert server.heard == b""
+        assert server.received == b""
 
         relay.heal()
 
         assert await reader.readexactly(5) == b"hello"
 
 
-async def test_one_way_can_be_cut_alone() -> None:
+async def test_one_direction_can_be_cut_alone() -> None:
     async with echo() as (server, relay), dialled(relay) as (reader, writer):
         relay.cut(to_server=False, to_node=True)
         writer.write(b"hello")
         await server.news.wait()
-        assert server.heard == b"hello"
+        assert server.received == b"hello"
         assert not await comes(reader)
 
         relay.heal()
@@ -102,7 +102,7 @@ async def test_one_way_can_be_cut_alone() -> None:
         assert await reader.readexactly(5) == b"hello"
 
 
-async def test_an_end_does_not_pass_a_cut_line_either() -> None:
+async def test_an_end_of_stream_does_not_pass_a_cut_connection() -> None:
     async with echo() as (server, relay), dialled(relay) as (reader, writer):
         writer.write(b"hello")
         await reader.readexactly(5)
@@ -115,8 +115,8 @@ async def test_an_end_does_not_pass_a_cut_line_either() -> None:
         await server.ended.wait()
 
 
-async def test_a_held_up_line_keeps_little() -> None:
-    """What is not passed on is not read, so that the sender waits."""
+async def test_a_stalled_connection_buffers_little() -> None:
+    """Backpressure: what is not forwarded is not read, so that the sender blocks."""
     async with echo() as (_, relay), dialled(relay) as (_, writer):
         relay.cut(to_server=True, to_node=True)
         writer.write(bytes(100_000_000))
@@ -126,7 +126,7 @@ async def test_a_held_up_line_keeps_little() -> None:
                 await writer.drain()
 
 
-async def test_broken_connections_end_and_new_ones_too_until_it_is_mended() -> None:
+async def test_connections_break_and_new_ones_fail_until_it_is_healed() -> None:
     async with echo() as (server, relay), dialled(relay) as (reader, writer):
         writer.write(b"hello")
         await reader.readexactly(5)
@@ -143,7 +143,7 @@ async def test_broken_connections_end_and_new_ones_too_until_it_is_mended() -> N
             assert await third.readexactly(4) == b"back"
 
 
-async def test_a_server_that_is_not_there_ends_the_connection() -> None:
+async def test_an_unreachable_server_ends_the_connection() -> None:
     async with (
         asyncio.timeout(PATIENCE_SECONDS),
         relay_to("127.0.0.1:1") as relay,

@@ -1,4 +1,4 @@
-"""Who the work of an agent runs as: what cannot be is refused at its start, by name and with the reason."""
+"""The users that tasks of an agent run as; impossible settings are refused at the start."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ def become(monkeypatch: pytest.MonkeyPatch, uid: int) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: uid)
 
 
-def test_root_gives_each_job_a_user_and_others_are_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_runs_each_job_as_its_own_user_and_others_as_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     become(monkeypatch, 0)
     assert run_limits(AgentConfig(), REACHABLE).run_as == "own"
     become(monkeypatch, 1000)
@@ -31,17 +31,19 @@ def test_root_gives_each_job_a_user_and_others_are_themselves(monkeypatch: pytes
     assert run_limits(AgentConfig(), REACHABLE).run_as == "self"
 
 
-def test_a_root_that_cannot_become_others_is_itself() -> None:
+def test_a_root_that_cannot_change_users_runs_jobs_as_itself() -> None:
     """As in a container without further users: `own` would make every start fail."""
     asked = "from rota.wiring.run_as import may_become_others as may; print(may())"
     alone = ["unshare", "--user", "--map-root-user", sys.executable, "-c", asked]
-    said = subprocess.run(alone, capture_output=True, text=True, check=True).stdout
+    output = subprocess.run(alone, capture_output=True, text=True, check=True).stdout
 
-    assert said == "False\n"
+    assert output == "False\n"
 
 
 @pytest.mark.parametrize("run_as", ["own", "nobody", "1234"])
-def test_who_is_not_root_becomes_nobody_else(monkeypatch: pytest.MonkeyPatch, run_as: str) -> None:
+def test_an_agent_that_is_not_root_cannot_run_as_another_user(
+    monkeypatch: pytest.MonkeyPatch, run_as: str
+) -> None:
     become(monkeypatch, 1000)
     error = refused(REACHABLE, run_as=run_as)
 
@@ -49,7 +51,7 @@ def test_who_is_not_root_becomes_nobody_else(monkeypatch: pytest.MonkeyPatch, ru
     assert "only root can become" in str(error)
 
 
-def test_a_user_that_does_not_exist_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_user_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     become(monkeypatch, 0)
 
     assert "no user 'nosuchuser'" in str(refused(REACHABLE, run_as="nosuchuser"))
@@ -66,16 +68,16 @@ def test_a_directory_no_user_can_reach_is_refused(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("pids_max", [0, 15, 1 << 23])
-def test_a_bound_that_leaves_no_room_is_refused(pids_max: int) -> None:
+def test_a_process_limit_that_is_too_low_is_refused(pids_max: int) -> None:
     assert refused(REACHABLE, run_as="self", pids_max=pids_max).field == "pids_max"
 
 
-def test_the_bound_on_processes_comes_from_flag_or_variable_or_the_machine(tmp_path: Path) -> None:
+def test_the_process_limit_comes_from_flag_variable_or_machine(tmp_path: Path) -> None:
     options = AgentOptions(data_dir=str(tmp_path), run_as="self")
-    said = agent_config(options, {"ROTA_PIDS_MAX": "500"})
-    unsaid = agent_config(options, {})
+    config = agent_config(options, {"ROTA_PIDS_MAX": "500"})
+    default = agent_config(options, {})
 
-    assert run_limits(said, tmp_path).pids_max == 500
-    assert (run_limits(unsaid, tmp_path).pids_max or 0) > 1000
+    assert run_limits(config, tmp_path).pids_max == 500
+    assert (run_limits(default, tmp_path).pids_max or 0) > 1000
     with pytest.raises(ConfigError, match="ROTA_PIDS_MAX"):
         agent_config(options, {"ROTA_PIDS_MAX": "many"})

@@ -1,4 +1,4 @@
-"""Settings of placement: what neighbours cost, and plugins that are installed."""
+"""Settings of placement: interference, and installed plugins."""
 
 from importlib.metadata import EntryPoint
 
@@ -20,7 +20,7 @@ class Broken:
         raise RuntimeError("no licence")
 
 
-def test_what_is_said_of_a_pair_holds_both_ways() -> None:
+def test_interference_of_a_pair_applies_in_both_directions() -> None:
     assert scheduler_settings.interference({"disk/net": "10", "disk/disk": "0"}) == {
         "disk": {"net": 10, "disk": 0},
         "net": {"disk": 10},
@@ -37,7 +37,7 @@ def test_what_is_said_of_a_pair_holds_both_ways() -> None:
         ("disk/net", "much", "is not a number of points"),
     ],
 )
-def test_what_makes_no_sense_is_refused_by_its_key(pair: str, points: str, message: str) -> None:
+def test_invalid_interference_is_refused_by_its_key(pair: str, points: str, message: str) -> None:
     with pytest.raises(ConfigError, match=f"placement.interference.{pair}: .*{message}"):
         scheduler_settings.interference({pair: points})
 
@@ -54,7 +54,7 @@ def test_an_installed_filter_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
 
     found = scheduler_settings.settings(PlacementConfig()).plugins.filters
 
-    assert [one.name for one in found] == [Fine.name]
+    assert [plugin.name for plugin in found] == [Fine.name]
 
 
 @pytest.mark.parametrize(

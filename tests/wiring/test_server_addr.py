@@ -1,4 +1,4 @@
-"""An agent may be told to call another address than the one the server named."""
+"""An agent may be configured to connect to another address than the server names."""
 
 import pytest
 
@@ -12,6 +12,6 @@ def test_the_address_comes_from_the_environment() -> None:
 
 
 @pytest.mark.parametrize("addr", ["nowhere", "host:", ":1", "host:99999"])
-def test_what_is_no_address_is_refused(addr: str) -> None:
+def test_an_invalid_address_is_refused(addr: str) -> None:
     with pytest.raises(ConfigError, match="server_addr"):
         agent_config(AgentOptions(), {"ROTA_SERVER_ADDR": addr, "HOME": "/tmp"})

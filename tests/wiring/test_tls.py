@@ -24,7 +24,7 @@ from rota.wiring.listeners.tls import ServerTls, grpc_credentials
 
 LIFE_SECONDS = 3
 LIVES = 3
-OFF_LOOPBACK = "10.0.0.5:0"  # what the listener is told; the test binds it to loopback
+OFF_LOOPBACK = "10.0.0.5:0"  # as configured; the test binds it to loopback
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ class Reader:
         self._writer.transport.abort()
 
 
-async def test_https_goes_on_through_many_lives_of_its_certificate(
+async def test_https_works_through_many_renewals_of_its_certificate(
     short_lives: None, authority: CertificateAuthority
 ) -> None:
     config = ServerConfig(http_server=HttpServerConfig(addr=OFF_LOOPBACK))
@@ -105,7 +105,7 @@ async def test_https_goes_on_through_many_lives_of_its_certificate(
         old.close()
 
 
-async def test_the_agents_listener_goes_on_through_many_lives_of_its_certificate(
+async def test_the_agent_listener_works_through_many_renewals_of_its_certificate(
     short_lives: None, authority: CertificateAuthority, tmp_path: Path
 ) -> None:
     served = ports.server_tls(ServerConfig(), authority, datetime.now(UTC))
@@ -136,8 +136,8 @@ async def test_an_operators_certificate_is_read_again_when_its_files_change(
 ) -> None:
     first, second = (authority.server_identity([], datetime.now(UTC)) for _ in range(2))
     crt, key = write(tmp_path, first)
-    door = HttpServerConfig(addr="127.0.0.1:0", use_tls=True, crt_file=str(crt), key_file=str(key))
-    served = ports.server_tls(ServerConfig(http_server=door), authority, datetime.now(UTC))
+    listener = HttpServerConfig(addr="127.0.0.1:0", use_tls=True, crt_file=str(crt), key_file=str(key))
+    served = ports.server_tls(ServerConfig(http_server=listener), authority, datetime.now(UTC))
     async with web(served) as port:
         before = await Reader.connect(port, authority.ca_pem)
         write(tmp_path, second)
@@ -150,7 +150,7 @@ async def test_an_operators_certificate_is_read_again_when_its_files_change(
         after.close()
 
 
-def test_files_that_do_not_fit_each_other_leave_the_old_certificate_in_place(
+def test_mismatched_files_leave_the_old_certificate_in_place(
     authority: CertificateAuthority, tmp_path: Path
 ) -> None:
     now = datetime.now(UTC)
@@ -162,7 +162,7 @@ def test_files_that_do_not_fit_each_other_leave_the_old_certificate_in_place(
     with pytest.raises(IdentityRefused, match="is not the key of"):
         files.refresh(now)
     assert files.pair.cert_pem == first.cert_pem
-    assert not files.refresh(now), "it is told once"
+    assert not files.refresh(now), "it is refreshed once"
     key.write_bytes(second.key_pem)
     assert files.refresh(now)
     assert files.pair.cert_pem == second.cert_pem
@@ -174,13 +174,13 @@ def test_files_that_cannot_be_served_are_refused_at_start(
     now = datetime.now(UTC)
     crt, key = write(tmp_path, authority.server_identity([], now))
     crt.write_bytes(b"rubbish")
-    door = GrpcServerConfig(addr="127.0.0.1:0", use_tls=True, crt_file=str(crt), key_file=str(key))
+    listener = GrpcServerConfig(addr="127.0.0.1:0", use_tls=True, crt_file=str(crt), key_file=str(key))
 
     with pytest.raises(ConfigError, match=r"grpc_server\.crt_file.*is not a PEM certificate"):
-        ports.server_tls(ServerConfig(grpc_server=door), authority, now)
+        ports.server_tls(ServerConfig(grpc_server=listener), authority, now)
 
 
-def test_a_server_certificate_is_replaced_at_half_of_its_life_and_after_the_clock_was_ahead(
+def test_a_server_certificate_is_renewed_at_half_its_life_and_after_the_clock_was_ahead(
     tmp_path: Path,
 ) -> None:
     now = datetime.now(UTC).replace(microsecond=0)
@@ -197,7 +197,7 @@ def test_a_server_certificate_is_replaced_at_half_of_its_life_and_after_the_cloc
     assert signed.refresh(now + 20 * day)
 
 
-def test_the_last_certificate_of_an_authority_is_not_signed_again_and_again(tmp_path: Path) -> None:
+def test_a_certificate_that_ends_with_its_ca_is_not_renewed_repeatedly(tmp_path: Path) -> None:
     now = datetime.now(UTC).replace(microsecond=0)
     authority = CertificateAuthority.open(tmp_path / "ca", now)
     signed = SignedPair(authority, [], now)
@@ -250,21 +250,21 @@ async def who(opened: grpc.aio.Channel) -> bytes:
     return await call(b"", timeout=30)
 
 
-def test_what_is_about_to_end_is_logged_once_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_expiring_certificate_is_logged_once_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
     logged: list[str] = []
     monkeypatch.setattr(tls.log, "warning", logged.append, raising=False)
-    told_at: dict[str, float] = {}
+    logged_at: dict[str, float] = {}
     hour = 3600.0
 
     for now in (0.0, hour, 23 * hour, 24 * hour):
-        tls._warn({"ca": "the ca ends"}, told_at, now)
-    tls._warn({}, told_at, 25 * hour)  # it was replaced
-    tls._warn({"ca": "the ca ends"}, told_at, 26 * hour)
+        tls._warn({"ca": "the ca ends"}, logged_at, now)
+    tls._warn({}, logged_at, 25 * hour)  # it was replaced
+    tls._warn({"ca": "the ca ends"}, logged_at, 26 * hour)
 
     assert logged == ["the ca ends"] * 3
 
 
-def test_every_certificate_that_a_server_rests_on_is_named(
+def test_every_certificate_that_a_server_depends_on_is_listed(
     authority: CertificateAuthority, tmp_path: Path
 ) -> None:
     now = datetime.now(UTC)
@@ -276,7 +276,7 @@ def test_every_certificate_that_a_server_rests_on_is_named(
     )
     served = ports.server_tls(config, authority, now)
 
-    names = [one.name for one in served.expiries()]
+    names = [expiry.name for expiry in served.expiries()]
 
     assert names == ["server", "http_server.crt_file", "ca", "etcd.crt_file"]
     assert not served.expiry_warnings()
@@ -290,7 +290,7 @@ async def test_https_offers_no_suite_with_cbc_or_without_forward_secrecy(
     client = ssl.create_default_context(cadata=authority.ca_pem.decode())
     client.maximum_version = ssl.TLSVersion.TLSv1_2
     client.set_ciphers("ALL:@SECLEVEL=0")
-    offered = [one["name"] for one in client.get_ciphers() if not one["name"].startswith("TLS_")]
+    offered = [cipher["name"] for cipher in client.get_ciphers() if not cipher["name"].startswith("TLS_")]
     taken = []
     async with web(served) as port:
         for name in offered:

@@ -1,1 +1,1 @@
-"""ONE MACHINE'S PART. Knows its assignment only."""
+"""The agent: one node's connection to the control plane. It knows its own assignment only."""

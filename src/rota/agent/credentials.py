@@ -1,9 +1,9 @@
-"""The node's certificate and key, replaced before and after they expire. [I/O]
+"""The node's certificate and key, renewed before they expire, and within a grace period after. [I/O]
 
-Dates of certificates are wall-clock time, and a machine may sleep: so the clock is read every few seconds,
-and no timer runs until a date. The moment of renewal is half of the certificate's life and a random part
-more, because nodes that joined together would otherwise renew together. When the cluster's authority is
-rotated it is sooner, at a random moment within the time that the server names.
+Validity dates are wall-clock time, and a machine may sleep: so the clock is read every few seconds instead of
+one timer until the date. The renewal is due after half of the certificate's life and a random part more,
+because nodes that joined together would otherwise renew together. When the cluster's authority is rotated, it
+is due at a random moment within the time that the server names.
 """
 
 import asyncio
@@ -23,26 +23,26 @@ from rota.wire.generated import agent_pb2_grpc as pb_grpc
 
 _CHECK_SECONDS = 10.0
 _RETRY_SECONDS = 60.0
-_CHECKS = 40  # at least, in the life of a certificate
+_CHECKS = 40  # at least, within the life of a certificate
 _RENEW_SECONDS = 30.0  # for the server to answer
 
 
 class Credentials:
-    """The identity with which the node calls; the next connection uses what is held then."""
+    """The node's current identity; each new connection uses the one held at that time."""
 
     def __init__(self, directory: Path, identity: NodeIdentity, warn: Callable[..., None]) -> None:
         self._directory = directory
         self._warn = warn
         self._woken = asyncio.Event()
-        self._storing = asyncio.Lock()  # what is stored last is what is held
+        self._storing = asyncio.Lock()  # so that the identity stored last is the one held
         self._hold(identity)
 
     def _hold(self, identity: NodeIdentity) -> None:
         self.identity = identity
-        self.refused = False  # the server says that it has expired, whatever this machine's clock says
+        self.refused = False  # the server says it has expired; this machine's clock may be wrong
         self._period = identity.period
         self._jitter = random.random()
-        self._early_at: float | None = None  # when it is renewed because another authority signs now
+        self._early_at: float | None = None  # when to renew early, because another authority signs now
 
     @property
     def is_expired(self) -> bool:
@@ -50,7 +50,7 @@ class Credentials:
 
     @property
     def lapsed(self) -> str | None:
-        """What to do where it cannot be renewed any more, by this machine's clock."""
+        """The remedy to show when the certificate can no longer be renewed, by this machine's clock."""
         until = self.identity.renewable_until
         if datetime.now(UTC) < until:
             return None
@@ -69,7 +69,7 @@ class Credentials:
                     self.identity = known
         except IdentityRefused as refusal:
             self._warn("authorities not trusted", reason=str(refusal))
-        except OSError as error:  # it is told again on the next connection
+        except OSError as error:  # the server sends them again on the next connection
             self._warn("authorities not stored", reason=error.strerror)
         if not self.identity.is_current and self._early_at is None:
             self._early_at = asyncio.get_running_loop().time() + random.random() * spread_seconds
@@ -79,8 +79,8 @@ class Credentials:
         is_early = self._early_at is not None and asyncio.get_running_loop().time() >= self._early_at
         return is_early or self._period.is_due(datetime.now(UTC), self._jitter)
 
-    async def _pause(self, seconds: float) -> None:
-        """Until it is time to look again; a rotation cuts that short."""
+    async def _sleep(self, seconds: float) -> None:
+        """Sleep until the next check; a rotation of the authority cuts that short."""
         if self._early_at is not None:
             seconds = min(seconds, max(0.0, self._early_at - asyncio.get_running_loop().time()))
         with contextlib.suppress(TimeoutError):
@@ -89,10 +89,10 @@ class Credentials:
         self._woken.clear()
 
     async def keep_current(self, stub: pb_grpc.AgentStub) -> None:
-        """Returns when the certificate was replaced."""
-        look_seconds = self._period.life.total_seconds() / _CHECKS
+        """Renew the certificate when that is due; return when it was replaced."""
+        check_seconds = self._period.life.total_seconds() / _CHECKS
         while True:
-            await self._pause(min(_CHECK_SECONDS, look_seconds))
+            await self._sleep(min(_CHECK_SECONDS, check_seconds))
             if not self._is_due():
                 continue
             try:
@@ -101,12 +101,13 @@ class Credentials:
                 self._warn("certificate not renewed", reason=reason_of(error))
             except (IdentityRefused, OSError) as reason:
                 self._warn("certificate not renewed", reason=str(reason))
-            await asyncio.sleep(min(_RETRY_SECONDS, look_seconds))
+            await asyncio.sleep(min(_RETRY_SECONDS, check_seconds))
 
     async def renew(self, stub: pb_grpc.AgentStub) -> None:
-        """Ask once; the connection proves the old key, the request the new one.
+        """Ask for a new certificate once; the connection proves the old key, the request the new one.
 
-        Raises AioRpcError, Refused, or OSError: then the held one stays, unless it is of no use any more.
+        Raises AioRpcError, IdentityRefused or OSError: then the current identity stays. A renewed one that
+        cannot be stored is used nevertheless if the current one has expired.
         """
         renewal = Renewal(self.identity)
         request = pb.RenewRequest(csr=renewal.request, follows=True)
@@ -118,6 +119,6 @@ class Credentials:
             except OSError as error:
                 if not self.is_expired:
                     raise
-                # A full disk: without the new one the node could not even report.
+                # A full disk: without the new certificate the node could not even report.
                 self._warn("certificate not stored", reason=error.strerror)
             self._hold(renewed)

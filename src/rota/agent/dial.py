@@ -1,4 +1,4 @@
-"""A channel to the control plane, and a clear reason when there is none. [I/O]"""
+"""gRPC channels to servers, and the reason when a server cannot be reached. [I/O]"""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ _OPTIONS = [
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),
     ("grpc.max_send_message_length", 64 * 1024 * 1024),
-    ("grpc.min_reconnect_backoff_ms", 5_000),  # so long a server that does not answer is waited for
+    ("grpc.min_reconnect_backoff_ms", 5_000),  # also the timeout of a connection attempt
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.enable_retries", 0),
@@ -39,17 +39,17 @@ def channel(address: str, identity: NodeIdentity) -> grpc.aio.Channel:
 
 
 def reason_of(error: grpc.aio.AioRpcError) -> str:
-    """Why a call has failed. Of a connection that has ended gRPC tells only which frame has ended it."""
+    """Why a call failed. For a closed connection gRPC's own text only names the HTTP/2 frame."""
     if error.code() in _CLOSED:
         return "the server has closed the connection"
     return error.details() or error.code().name
 
 
 async def probe_port(address: str) -> str | None:
-    """Why nobody opens, if so. While no server leads all doors are closed: this costs less than a channel."""
+    """TCP connect check, cheaper than a channel: the error, or None. While no server leads none listens."""
     host, _, port = address.rpartition(":")
     if not is_port(port):
-        return "that is no address: a server's is host:port"
+        return "not an address: want host:port"
     try:
         async with asyncio.timeout(_DIAGNOSE_SECONDS):
             _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
@@ -58,17 +58,17 @@ async def probe_port(address: str) -> str | None:
     except OSError as error:
         return _reason(error)
     except ValueError:  # a name that no resolver takes
-        return "that is no address: a server's is host:port"
+        return "not an address: want host:port"
     writer.transport.abort()
     return None
 
 
 async def diagnose(address: str, identity: NodeIdentity) -> str:
-    """gRPC hides what a handshake failed of: repeat it and say."""
+    """Repeat a TLS handshake that failed in gRPC, which hides the reason, and return the reason."""
     host, _, port = address.rpartition(":")
     context = ssl.create_default_context(cadata=identity.ca_pem.decode())
-    context.set_alpn_protocols(["h2"])  # without it gRPC hangs up on everybody
-    with tempfile.NamedTemporaryFile() as file:  # private to this user; the key lies in such a file anyway
+    context.set_alpn_protocols(["h2"])  # without it a gRPC server closes every connection
+    with tempfile.NamedTemporaryFile() as file:  # private to this user, as the file of the key itself
         file.write(identity.chain_pem + identity.key_pem)
         file.flush()
         context.load_cert_chain(file.name)
@@ -79,8 +79,8 @@ async def diagnose(address: str, identity: NodeIdentity) -> str:
             )
             try:
                 writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0")
-                # With TLS 1.3 the verdict on our certificate comes with the first bytes, or as a silent end:
-                # which is a reset where our words came after it.
+                # With TLS 1.3 the server rejects our certificate after the handshake: by an alert, or by a
+                # close, which becomes a reset if it crosses what we have just written.
                 answer = await reader.read(1)
             except ConnectionError:
                 answer = b""
@@ -95,11 +95,11 @@ async def diagnose(address: str, identity: NodeIdentity) -> str:
     except OSError as error:
         return _reason(error)
     if not answer:
-        return f"the server hung up right after the handshake: {_NOT_ACCEPTED}: {_REJOIN}"
-    return "the server hung up"
+        return f"the server closed the connection after the handshake: {_NOT_ACCEPTED}: {_REJOIN}"
+    return "the server closed the connection"
 
 
 def _reason(error: OSError) -> str:
-    """In the kernel's words, for which asyncio has others; but a resolver has numbers of its own."""
+    """The kernel's text instead of asyncio's; resolver errors have negative numbers and their own text."""
     number = error.errno or 0
     return os.strerror(number) if number > 0 else error.strerror or str(error)

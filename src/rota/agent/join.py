@@ -1,4 +1,4 @@
-"""A join line -> this node's certificate; the key never leaves, the token goes to the right CA only. [I/O]"""
+"""Join: a join line -> this node's certificate. The token is sent only to the CA of the join line. [I/O]"""
 
 import http.client
 import json
@@ -17,26 +17,25 @@ _AUTHORITIES_MAX = 8
 
 class JoinedNode(NamedTuple):
     identity: NodeIdentity
-    agent_addresses: list[str]  # of each server
+    agent_addresses: list[str]  # of all servers and watchers
 
 
 def join(line: JoinLine, directory: Path, name: str, labels: dict[str, str]) -> JoinedNode:
-    """Blocking: nothing else can happen before a node has its identity."""
+    """Enroll this machine as a node and store its identity. Blocking: nothing can run before that."""
     body = {"csr": make_request(directory).decode(), "name": name, "labels": labels}
     answer = enroll(line, body)
-    authorities = answer.get("authorities") or answer["ca"]  # a server of before rotation has one
-    identity = store_identity(directory, answer["certificate"].encode(), authorities.encode())
+    identity = store_identity(directory, answer["certificate"].encode(), answer["authorities"].encode())
     return JoinedNode(identity, answer.get("agent_addresses") or [answer["agent_address"]])
 
 
 def enroll(line: JoinLine, body: dict[str, Any]) -> dict[str, Any]:
-    """The server's answer; the token is sent to one that has the CA of the join line alone. Blocking.
+    """Send the token to a server with the CA of the join line, and return its answer. Blocking.
 
-    While the CA is rotated a server has two, and the line may have been made before: it trusts one of them.
+    During a rotation the server has two CAs, and the join line may name the older one: either is accepted.
     """
-    said = _call(line, None, "GET", "/v1/ca", None)
-    offered = (one.encode() for one in [said["ca"], *said.get("trusted", [])][:_AUTHORITIES_MAX])
-    ca_pem = next((one for one in offered if check_fingerprint(one, line.fingerprint)), None)
+    published = _call(line, None, "GET", "/v1/ca", None)
+    offered = (pem.encode() for pem in [published["ca"], *published.get("trusted", [])][:_AUTHORITIES_MAX])
+    ca_pem = next((pem for pem in offered if check_fingerprint(pem, line.fingerprint)), None)
     if ca_pem is None:
         raise NotAllowed(
             f"{line.host}:{line.port} is not the server the join line was made for: its CA differs",
@@ -74,7 +73,8 @@ def _call(
 
 
 def _unverified() -> ssl.SSLContext:
-    """For the CA's certificate only: it is checked against the fingerprint before anything secret is sent."""
+    """TLS without verification, for the CA's certificate only: its fingerprint is checked before any secret
+    is sent."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -1,19 +1,18 @@
-"""What was ordered + what this machine is -> what to start, what to stop, what to refuse and why."""
+"""Orders + facts about this host -> orders to carry out, and refusals with their reasons. Pure."""
 
 from typing import NamedTuple
 
-from rota.model.amounts import GPU
 from rota.model.ids import JobId
 from rota.model.messages import AttemptReport, JobOrders, JobReports, ReportedState, TaskTemplate
 
 
 class HostFacts(NamedTuple):
-    """What the veto looks at."""
+    """What may keep this host from running a task."""
 
     missing_directories: frozenset[str]
     leaving: bool
-    outdated_keeper: bool = False  # it was started before an upgrade: not all can be asked of it
-    has_runtime: bool = True  # for containers
+    outdated_keeper: bool = False  # it is of another release: it finishes its work and takes no more
+    has_runtime: bool = True  # a container runtime
     has_sandbox: bool = True
     holds_leases: bool = True
 
@@ -23,33 +22,33 @@ class PlannedActions(NamedTuple):
     refused: list[JobReports]
 
 
-def plan(orders: list[JobOrders], works: dict[JobId, TaskTemplate], facts: HostFacts) -> PlannedActions:
-    """The last veto: the node knows best what it cannot do. Stops are always obeyed."""
-    obey: list[JobOrders] = []
-    refuse: list[JobReports] = []
-    for one in orders:
-        reason = veto(works.get(one.job), facts) if one.start else None
+def plan(orders: list[JobOrders], templates: dict[JobId, TaskTemplate], facts: HostFacts) -> PlannedActions:
+    """Refuse starts that this host cannot run. Stops are always carried out."""
+    accepted: list[JobOrders] = []
+    refused: list[JobReports] = []
+    for job_orders in orders:
+        reason = veto(templates.get(job_orders.job), facts) if job_orders.start else None
         if reason is None:
-            obey.append(one)
+            accepted.append(job_orders)
             continue
-        refuse.append(
-            JobReports(
-                one.job,
-                [AttemptReport(s.index, s.attempt, ReportedState.REFUSED, reason=reason) for s in one.start],
-            )
-        )
-        if one.stop:
-            obey.append(one._replace(start=[]))
-    return PlannedActions(obey, refuse)
+        reports = [
+            AttemptReport(start.index, start.attempt, ReportedState.REFUSED, reason=reason)
+            for start in job_orders.start
+        ]
+        refused.append(JobReports(job_orders.job, reports))
+        if job_orders.stop:
+            accepted.append(job_orders._replace(start=[]))
+    return PlannedActions(accepted, refused)
 
 
 def veto(work: TaskTemplate | None, facts: HostFacts) -> str | None:
+    """Why this host cannot run the task, as the user sees it; None: it can."""
     if facts.leaving:
         return "this node is leaving"
     if work is None:
         return "the job's spec did not come with its first order"
-    if facts.outdated_keeper and (what := _unsupported(work)):
-        return f"its keeper was started before an upgrade and {what}; it goes when its work has ended"
+    if facts.outdated_keeper:
+        return "its keeper is of another release of Rota, and is replaced when its work has ended"
     if work.lease_ms is not None and not facts.holds_leases:
         return "this node cannot hold run leases"
     if work.container is not None:
@@ -59,11 +58,3 @@ def veto(work: TaskTemplate | None, facts: HostFacts) -> str | None:
     if work.workdir is not None and work.workdir in facts.missing_directories:
         return f"there is no directory {work.workdir}"
     return None
-
-
-def _unsupported(work: TaskTemplate) -> str | None:
-    if work.container is not None:
-        return "runs no containers"
-    if work.version > 1:
-        return "knows of no updates"
-    return "gives out no GPUs" if work.needs.get(GPU) else None

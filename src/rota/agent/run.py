@@ -1,4 +1,10 @@
-"""One machine's part: attach to the keeper, call the control plane, obey, report. [I/O]"""
+"""The agent's driver: attach to the keeper, connect to a server, carry out orders, send reports. [I/O]
+
+Two loops run side by side. `_keep` holds the connection to the keeper and records its reports; `_call` holds
+a session with a server. `AttemptTracker` lies between them, so that either side may be missing: while no
+server answers, attempts go on and their results wait in the keeper; when the keeper dies, a new one is
+started and the session begins again with a new inventory.
+"""
 
 import asyncio
 import contextlib
@@ -39,7 +45,7 @@ log = structlog.get_logger("rota.agent")
 _LEAVE_SECONDS = 10.0
 _SETTLE_SECONDS = 10.0
 _AGAIN_SECONDS = 2.0
-CANNOT_EXECUTE = 126  # as a shell says it
+CANNOT_EXECUTE = 126  # the exit code of a shell for a command that it cannot execute
 _ATTACH_SECONDS = 30.0
 _AWAY_SECONDS = 2.0  # a service manager waits for this
 _TOLD_TO = "it was told to leave"
@@ -50,28 +56,30 @@ _AWAY = "its agent was stopped; its work goes on under the keeper"
 @dataclass(frozen=True)
 class AgentSettings:
     directory: Path
-    addresses: tuple[str, ...]  # of servers, one of which leads
+    addresses: tuple[str, ...]  # of the servers; one of them leads
     name: str
     version: str
     labels: dict[str, str]
-    declared: dict[str, int]  # capacity that was said rather than found
-    keeping: dict[str, int]  # how much output, and for how long
-    output_bytes: int = OUTPUT_BYTES  # of a job, sent at once
-    container: str | None = None  # which runtime; none is said: whichever there is
-    mounts: tuple[str, ...] = ()  # what containers may see of this machine
+    declared: dict[str, int]  # capacity that replaces what is detected
+    keeping: dict[str, int]  # retention of output: how much, and for how long
+    output_bytes: int = OUTPUT_BYTES  # the most that is sent of a task's output files in one request
+    container: str | None = None  # the container runtime; None: whichever is installed
+    mounts: tuple[str, ...] = ()  # directories of this machine that containers may mount
     container_root: bool = False
-    notice: str | None = None  # a command that tells when this machine is taken away
+    notice: str | None = None  # a command that reports when this machine will be terminated
 
 
-def _check(word: pb.ToNode) -> None:
-    """Hang up on a server that says what cannot be; its orders are looked at one by one, when obeyed."""
+def _check(message: pb.ToNode) -> None:
+    """Disconnect from a server whose message is out of bounds. Orders are checked when they are applied."""
     try:
-        bounds.check(word)
-    except BadField as nonsense:
-        raise ConnectionOver(f"the server says what cannot be: {nonsense} ({nonsense.hint})") from None
+        bounds.check(message)
+    except BadField as problem:
+        raise ConnectionOver(f"invalid message from the server: {problem} ({problem.hint})") from None
 
 
 class Agent:
+    """The agent of one node, from its start until it has left or was stopped."""
+
     def __init__(self, settings: AgentSettings, identity: NodeIdentity, runtime: Runtime) -> None:
         self._settings = settings
         self._credentials = Credentials(settings.directory, identity, log.warning)
@@ -93,30 +101,27 @@ class Agent:
         self._backoff = Backoff(random.Random())
         self._leaving = False
         self._deregistered = False
-        self._away = False  # the agent ends and its work does not
-        self._ended = asyncio.Event()  # the keeper has stopped all work, and is gone
+        self._away = False  # the agent ends and its attempts go on
+        self._ended = asyncio.Event()  # the keeper has stopped all attempts, and has ended
         self._termination = TerminationWatcher(settings.notice, settings.name)
         self._left = asyncio.Event()
 
     async def run(self) -> None:
-        """Until it has left."""
+        """Run until the node has left, or `announce_restart` has told the server that the agent ends."""
         if await self._termination.poll():
-            self._watch_keeper()
+            self._on_termination_change()
         async with asyncio.TaskGroup() as tasks:
             keeping = tasks.create_task(self._keep())
             calling = tasks.create_task(self._call())
-            gauging = tasks.create_task(self._load.watch(self._attempts.nudge))
-            looking = tasks.create_task(self._termination.watch(self._watch_keeper))
+            sampling = tasks.create_task(self._load.watch(self._attempts.nudge))
+            polling = tasks.create_task(self._termination.watch(self._on_termination_change))
             reporting = tasks.create_task(self._results.run())
             await self._left.wait()
-            keeping.cancel()
-            calling.cancel()
-            gauging.cancel()
-            looking.cancel()
-            reporting.cancel()
+            for task in (keeping, calling, sampling, polling, reporting):
+                task.cancel()
 
     async def drain(self, seconds: float) -> None:
-        """Take nothing new, say so, and let end what runs here, for so long."""
+        """Accept nothing new, tell the server, and wait up to `seconds` for running attempts to end."""
         self._leaving = True
         self._termination.leave_within(seconds, _TOLD_TO)
         self._attempts.nudge()
@@ -125,28 +130,28 @@ class Agent:
                 await self._attempts.idle.wait()
 
     async def leave(self) -> None:
-        """Stop the work, and return when all of it has ended and the keeper with it.
+        """Stop all attempts; return when they have ended and the keeper with them.
 
-        The server hears first that the node leaves, so that it places nothing here that was stopped here. It
-        is told of every end before the goodbye: until then the node counts as connected, however long the
-        grace of a task is, and no task is placed elsewhere while it still runs here.
+        Ordering: the server is told first that the node leaves, so that it does not place here again what is
+        stopped here. It gets every result before the deregistration: until then the node counts as connected,
+        however long a grace period is, and no task is placed elsewhere while it still runs here.
         """
         self._leaving = True
         self._termination.leave_within(0.0, _TOLD_TO)
         self._attempts.nudge()
-        if not self._ended.is_set():  # a service manager may have told the keeper to end, too
+        if not self._ended.is_set():  # a service manager may have ended the keeper already
             await self._attached()
             await self._runtime.quit()
             await self._ended.wait()
         self._attempts.changed.set()
 
     async def _attached(self) -> None:
-        """Wait for the keeper of an agent that is told to go while it still starts."""
+        """Wait for the keeper, if the agent is told to leave while it still starts up."""
         async with asyncio.timeout(_ATTACH_SECONDS):
             await self._attempts.attached.wait()
 
     async def announce_restart(self) -> None:
-        """Tell the server that the work goes on without an agent, if that can be told at once."""
+        """Tell the server that attempts go on without an agent, if it can be reached at once."""
         self._away = True
         self._attempts.nudge()
         with contextlib.suppress(TimeoutError):
@@ -155,42 +160,48 @@ class Agent:
 
     @property
     def is_terminating(self) -> bool:
-        """Its machine will be: whoever ends the agent ends it for good."""
+        """Whether this machine has a termination notice: then a stop of the agent is a leave."""
         return self._termination.is_terminating
 
-    def _watch_keeper(self) -> None:
+    def _on_termination_change(self) -> None:
         log.warning(self._termination.last_change)
         self._attempts.nudge()
 
     # ---- the keeper's side
 
     async def _keep(self) -> None:
-        said = self._settings
-        self._engine = await containers.find(said.container, said.mounts, root=said.container_root)
-        room = NodeResources(said.name, self._host.capacity, self._host.gpus, said.keeping, self._engine)
+        """Attach to the keeper and record its reports, again and again until the node has left."""
+        settings = self._settings
+        self._engine = await containers.find(
+            settings.container, settings.mounts, root=settings.container_root
+        )
+        resources = NodeResources(
+            settings.name, self._host.capacity, self._host.gpus, settings.keeping, self._engine
+        )
         while True:
-            claims = await self._runtime.attach(room)
+            reports = await self._runtime.attach(resources)
             self._results.attach(self._runtime.result_endpoints)
-            held = self._results.defer_ends(claims)
-            self._attempts.replace_all(held, self._runtime.leases, self._runtime.records)
-            self._tails.touch(one.job for one in claims)
+            shown = self._results.defer_ends(reports)
+            self._attempts.replace_all(shown, self._runtime.leases, self._runtime.records)
+            self._tails.touch(job_reports.job for job_reports in reports)
             await self._drain_outdated()
-            async for claims in self._runtime.events():
-                self._attempts.record(self._results.defer_ends(claims))
-                self._tails.touch(one.job for one in claims)
+            async for reports in self._runtime.events():
+                self._attempts.record(self._results.defer_ends(reports))
+                self._tails.touch(job_reports.job for job_reports in reports)
                 await self._drain_outdated()
+            # Ordering: results in progress first, because the deregistration follows the loss of the keeper.
             if self._leaving:
                 await self._results.finish()
             self._attempts.on_keeper_lost()
             if self._leaving:
                 self._ended.set()
                 return
-            log.error("the keeper is gone; a new one is started")
+            log.error("keeper lost; starting a new one")
 
     async def _drain_outdated(self) -> None:
-        """A keeper of before an upgrade makes room for a new one as soon as nothing runs under it."""
+        """End a keeper of another release once nothing runs under it; the next attach starts a new one."""
         if self._runtime.is_outdated and self._attempts.is_idle():
-            log.info("a keeper of before an upgrade is replaced")
+            log.info("keeper of another release is replaced")
             await self._runtime.quit()
 
     # ---- the control plane's side
@@ -199,7 +210,7 @@ class Agent:
         while not self._left.is_set():
             if not (self._leaving and self._attempts.keeper_lost):
                 await self._attempts.attached.wait()
-            elif self._deregistered or not self._welcomed:  # told, or nobody is there to be
+            elif self._deregistered or not self._welcomed:  # the server knows, or none can be reached
                 self._left.set()
                 return
             is_lost = await self._call_next()
@@ -213,7 +224,7 @@ class Agent:
                 await asyncio.sleep(self._backoff.after_round(self._lease_seconds()))
 
     async def _call_next(self) -> bool:
-        """One connection to its end; whether a server that had welcomed us is gone."""
+        """Run one connection to its end; return True if a server that had welcomed us was lost."""
         self._welcomed = False
         reason = await dial.probe_port(self._servers.current)
         if reason is not None:
@@ -228,14 +239,14 @@ class Agent:
         except grpc.aio.AioRpcError as error:
             await self._explain(error)
             return self._welcomed
-        except Exception as error:  # unforeseen: the work goes on, and the next connection may do better
+        except Exception as error:  # a fault of ours: attempts go on, and the next connection may succeed
             for cause in flatten_group(error):
-                log.error("a connection failed", server=self._servers.current, exc_info=cause)
+                log.error("connection failed", server=self._servers.current, exc_info=cause)
             return self._welcomed
         return False
 
     async def _renew_expired(self) -> None:
-        """The server lets a node with an expired certificate renew it, and do nothing else."""
+        """Renew an expired certificate: the only call that the server accepts with it."""
         async with dial.channel(self._servers.current, self._credentials.identity) as channel:
             stub = pb_grpc.AgentStub(channel)  # type: ignore[no-untyped-call]  # generated
             try:
@@ -252,27 +263,28 @@ class Agent:
         async with dial.channel(self._servers.current, self._credentials.identity) as channel:
             stub = pb_grpc.AgentStub(channel)  # type: ignore[no-untyped-call]  # generated
             stream: Stream = stub.Connect()
-            conversation = AgentSession(stream, lambda: self._servers.is_one)
+            session = AgentSession(stream, lambda: self._servers.is_one)
+            # No await between these: the inventory, the termination and the sequence number belong together.
             hello = self._hello()
-            conversation.departure = self._termination.termination
-            self._attempts.sent_in(conversation.sequence.next_n, hello.inventory)
-            broken: list[BaseException] = []
+            session.departure = self._termination.termination
+            self._attempts.sent_in(session.sequence.next_n, hello.inventory)
+            failures: list[BaseException] = []
             try:
-                await conversation.send(pb.FromNode(hello=wire.hello_to_wire(hello)))
+                await session.send(pb.FromNode(hello=wire.hello_to_wire(hello)))
                 async with asyncio.TaskGroup() as halves:
-                    halves.create_task(self._receive_loop(stub, conversation, halves))
-                    halves.create_task(self._report_loop(conversation))
-                    halves.create_task(self._renew(stub, conversation))
-                    halves.create_task(self._send_tails(stub, conversation))
+                    halves.create_task(self._receive_loop(stub, session, halves))
+                    halves.create_task(self._report_loop(session))
+                    halves.create_task(self._renew(stub, session))
+                    halves.create_task(self._send_tails(stub, session))
             except* ConnectionOver as group:
                 for reason in filter(None, map(str, flatten_group(group))):
-                    log.warning("hung up", reason=reason)
-                broken += [one for one in flatten_group(group) if isinstance(one, ServerGone)]
+                    log.warning("disconnected", reason=reason)
+                failures += [error for error in flatten_group(group) if isinstance(error, ServerGone)]
             except* grpc.aio.AioRpcError as errors:
-                broken += flatten_group(errors)
+                failures += flatten_group(errors)
             finally:
                 self._results.connected.clear()
-            for error in broken:
+            for error in failures:
                 raise error
 
     def _hello(self) -> Hello:
@@ -294,70 +306,74 @@ class Agent:
         )
 
     async def _receive_loop(
-        self, stub: pb_grpc.AgentStub, conversation: AgentSession, tasks: asyncio.TaskGroup
+        self, stub: pb_grpc.AgentStub, session: AgentSession, tasks: asyncio.TaskGroup
     ) -> None:
-        async for word in conversation.stream:
-            _check(word)
-            conversation.receive()
-            self._see_epoch(word.epoch)
-            match word.WhichOneof("word"):
+        async for message in session.stream:
+            _check(message)
+            session.receive()
+            self._see_epoch(message.epoch)
+            match message.WhichOneof("word"):
                 case "welcome":
                     self._servers.mark_reached()
-                    self._backoff.reset(word.welcome.heartbeat_ms / 1000)
-                    self._backoff.spread_seconds = word.welcome.spread_ms / 1000
-                    conversation.beat_seconds = min(word.welcome.heartbeat_ms, BEAT_MS) / 1000
-                    conversation.start()
-                    self._load.reset(word.welcome.report_interval_ms / 1000)
+                    self._backoff.reset(message.welcome.heartbeat_ms / 1000)
+                    self._backoff.spread_seconds = message.welcome.spread_ms / 1000
+                    session.beat_seconds = min(message.welcome.heartbeat_ms, BEAT_MS) / 1000
+                    session.start()
+                    self._load.reset(message.welcome.report_interval_ms / 1000)
                     self._welcomed = True
                     self._results.connected.set()
-                    log.info("connected", name=word.welcome.name, epoch=word.epoch)
+                    log.info("connected", name=message.welcome.name, epoch=message.epoch)
                 case "orders":
-                    conversation.refuse_stale(word.orders.echo)
-                    await self._renew_leases(word.orders, conversation)
-                    await self._apply_orders(word.orders, may_start=not conversation.ends)
+                    session.refuse_stale(message.orders.echo)
+                    await self._renew_leases(message.orders, session)
+                    await self._apply_orders(message.orders, may_start=not session.ends)
                 case "alive":
-                    conversation.sequence.on_echo(word.alive.echo)
+                    session.sequence.on_echo(message.alive.echo)
                 case "resubmit":
-                    await self._resubmit(conversation, [JobId(job) for job in word.resubmit.jobs])
+                    await self._resubmit(session, [JobId(job) for job in message.resubmit.jobs])
                 case "servers" | "trust" | "pace":
-                    await self._learn(word)
+                    await self._learn(message)
                 case _:
-                    self._output_streams.handle(stub, word, tasks)
-        raise ConnectionOver if conversation.ends else ServerGone
+                    self._output_streams.handle(stub, message, tasks)
+        raise ConnectionOver if session.ends else ServerGone
 
-    async def _learn(self, word: pb.ToNode) -> None:
-        """What has changed in the control plane: its servers, its authorities, how often it wants reports."""
-        match word.WhichOneof("word"):
+    async def _learn(self, message: pb.ToNode) -> None:
+        """Apply what changed in the cluster: its servers, its authorities, or the report interval."""
+        match message.WhichOneof("word"):
             case "servers":
-                self._servers.update(list(word.servers.addresses))
+                self._servers.update(list(message.servers.addresses))
             case "trust":
-                await self._credentials.trust(word.trust.ca, word.trust.spread_ms / 1000)
+                await self._credentials.trust(message.trust.ca, message.trust.spread_ms / 1000)
             case _:
-                self._load.report_seconds = word.pace.report_interval_ms / 1000
-                self._backoff.spread_seconds = word.pace.spread_ms / 1000
+                self._load.report_seconds = message.pace.report_interval_ms / 1000
+                self._backoff.spread_seconds = message.pace.spread_ms / 1000
 
-    async def _resubmit(self, conversation: AgentSession, jobs: list[JobId]) -> None:
-        """Bring back jobs of the inventory to a server that was started without its records."""
-        log.info("jobs are brought back to the server", jobs=len(jobs))
+    async def _resubmit(self, session: AgentSession, jobs: list[JobId]) -> None:
+        """Send the sealed specs of running jobs to a server that was started without its records."""
+        log.info("jobs offered for adoption", jobs=len(jobs))
         for job in jobs:
-            brought = pb.Resubmission(job=job, record=self._attempts.record_of(job))
-            await conversation.send(pb.FromNode(resubmission=brought))
+            resubmission = pb.Resubmission(job=job, record=self._attempts.record_of(job))
+            await session.send(pb.FromNode(resubmission=resubmission))
 
-    async def _renew_leases(self, orders: pb.Orders, conversation: AgentSession) -> None:
-        """Run leases count from when the word that the server echoes was said."""
-        heard_ms = conversation.sequence.acknowledged_ms
-        if orders.renews and heard_ms is not None and self._attempts.lease_ms is not None:
-            await self._runtime.renew(heard_ms * 1_000_000)
+    async def _renew_leases(self, orders: pb.Orders, session: AgentSession) -> None:
+        """Extend run leases, counted from when the message that the server echoes was sent.
+
+        Not from now: the server counts from its receipt, which is later than the sending. So the node's lease
+        always ends before the server considers it expired.
+        """
+        sent_ms = session.sequence.acknowledged_ms
+        if orders.renews and sent_ms is not None and self._attempts.lease_ms is not None:
+            await self._runtime.renew(sent_ms * 1_000_000)
 
     async def _apply_orders(self, orders: pb.Orders, *, may_start: bool) -> None:
-        """What is to start comes first: nobody waits for the rest."""
+        """Carry out orders. Starts go first, because tasks wait for them; acknowledgements can wait."""
         for order in orders.jobs:
             await self._apply_order(order, may_start=may_start)
-        for one in self._attempts.released_by(orders.stored):
-            await self._forward_to_keeper(one)
-        stored = self._attempts.on_durable(orders.stored)
-        if stored:
-            await self._runtime.acknowledge(stored)
+        for released in self._attempts.released_by(orders.stored):
+            await self._forward_to_keeper(released)
+        durable = self._attempts.on_durable(orders.stored)
+        if durable:
+            await self._runtime.acknowledge(durable)
         if orders.forget:
             forgotten = [JobId(job) for job in orders.forget]
             await self._runtime.forget(forgotten)
@@ -365,130 +381,134 @@ class Agent:
             self._results.forget(forgotten)
 
     async def _apply_order(self, order: pb.JobOrders, *, may_start: bool) -> None:
-        """An order that cannot be obeyed is refused for its job; those of other jobs are obeyed."""
+        """Carry out the orders of one job. If that fails, they are refused; other jobs are not affected."""
         try:
             bounds.check(order)
-            jobs = [wire.orders_from_wire(order)]
+            received = wire.orders_from_wire(order)
             if not may_start:  # it is offered again on the next connection
-                jobs = [one._replace(start=[]) for one in jobs]
-            self._results.remember_endpoints(jobs)
-            obeyed = self._attempts.apply_orders(jobs, self._facts(self._attempts.remember_templates(jobs)))
+                received = received._replace(start=[])
+            self._results.remember_endpoints([received])
+            facts = self._facts(self._attempts.remember_templates([received]))
+            accepted = self._attempts.apply_orders([received], facts)
         except Exception as error:
             starts = list(zip(order.start_index, order.start_attempt, strict=False))
             self._refuse(JobId(order.job), starts, error)
             return
-        for one in obeyed:
-            await self._forward_to_keeper(one)
+        for forwarded in accepted:
+            await self._forward_to_keeper(forwarded)
 
     def _refuse(self, job: JobId, starts: list[tuple[int, int]], error: Exception) -> None:
-        """Another node may be able to; but of what cannot be none is, and the job is told so."""
-        log.error("an order cannot be obeyed", job=job[:60], exc_info=error)
-        reason = f"this node cannot obey its order: {type(error).__name__}: {error}"[:REASON_LENGTH_MAX]
+        """Refuse starts whose order failed here. An invalid order fails them: no node could run them."""
+        log.error("order failed", job=job[:60], exc_info=error)
+        reason = f"its order failed on this node: {type(error).__name__}: {error}"[:REASON_LENGTH_MAX]
         code = CANNOT_EXECUTE if isinstance(error, BadField) else None
         self._attempts.refuse(job, starts, reason, code)
 
-    async def _forward_to_keeper(self, one: JobOrders) -> None:
-        if one.start or one.work is not None:
+    async def _forward_to_keeper(self, orders: JobOrders) -> None:
+        if orders.start or orders.work is not None:
             try:
-                await self._runtime.start(one.job, one.work, one.start)
+                await self._runtime.start(orders.job, orders.work, orders.start)
             except Exception as error:  # the runtime has not taken them
-                self._refuse(one.job, [(start.index, start.attempt) for start in one.start], error)
-        for how, names in stops(one).items():
-            await self._runtime.stop(names, how)
-        if one.signals:
-            await self._runtime.signal(one.job, one.signals)
+                self._refuse(orders.job, [(start.index, start.attempt) for start in orders.start], error)
+        for mode, names in stops(orders).items():
+            await self._runtime.stop(names, mode)
+        if orders.signals:
+            await self._runtime.signal(orders.job, orders.signals)
 
     def _facts(self, directories: list[str]) -> HostFacts:
         missing = frozenset(path for path in directories if probe.is_missing(path))
         labels = self._runtime.labels
-        can = (self._engine is not None, "sandbox" in labels, "leases" in labels)
         return HostFacts(
-            missing,
-            self._leaving or self._termination.termination is not None,
-            self._runtime.is_outdated,
-            *can,
+            missing_directories=missing,
+            leaving=self._leaving or self._termination.termination is not None,
+            outdated_keeper=self._runtime.is_outdated,
+            has_runtime=self._engine is not None,
+            has_sandbox="sandbox" in labels,
+            holds_leases="leases" in labels,
         )
 
-    async def _report_loop(self, conversation: AgentSession) -> None:
+    async def _report_loop(self, session: AgentSession) -> None:
         try:
             async with asyncio.timeout(SUSPECT_MS / 1000):
-                await conversation.welcomed.wait()
+                await session.welcomed.wait()
         except TimeoutError:
-            raise ConnectionOver from None  # it hangs; another call may find one that does not
-        if conversation.departure is not None:  # an older server has not seen it in the hello
-            await self._send_drain(conversation)
+            raise ConnectionOver from None  # the server hangs; another one may answer
         while True:
-            await self._attempts.wait(self._beat_seconds(conversation))
-            await self._send_departure(conversation)
+            await self._attempts.wait(self._beat_seconds(session))
+            await self._send_departure(session)
             if self._attempts.keeper_lost:
                 if self._leaving:
-                    await self._send_goodbye(conversation)
-                raise ConnectionOver  # with a new keeper everything is told anew
-            claims = self._attempts.drain_changes()
+                    await self._send_goodbye(session)
+                raise ConnectionOver  # the next hello carries the inventory of the new keeper
+            # No await until `sent_in`: a report that is drained must be booked under this message's number.
+            reports = self._attempts.drain_changes()
             load = self._load.pop_report()
             wire_load = None if load is None else wire.load_to_wire(load)
-            if claims:
-                self._attempts.sent_in(conversation.sequence.next_n, claims)
-                report = pb.Report(jobs=wire.reports_to_wire(claims), load=wire_load)
-                await conversation.send(pb.FromNode(report=report))
+            if reports:
+                self._attempts.sent_in(session.sequence.next_n, reports)
+                report = pb.Report(jobs=wire.reports_to_wire(reports), load=wire_load)
+                await session.send(pb.FromNode(report=report))
             else:
-                await conversation.send(pb.FromNode(beat=pb.Beat(load=wire_load)))
+                await session.send(pb.FromNode(beat=pb.Beat(load=wire_load)))
 
-    def _beat_seconds(self, conversation: AgentSession) -> float:
-        """At least four times in the shortest lease."""
-        conversation.holds_leases = (lease_ms := self._attempts.lease_ms) is not None
-        return min(conversation.beat_seconds, (lease_ms or conversation.beat_seconds * 4000) / 4000)
+    def _beat_seconds(self, session: AgentSession) -> float:
+        """The heartbeat interval: at least four heartbeats within the shortest run lease."""
+        session.holds_leases = (lease_ms := self._attempts.lease_ms) is not None
+        return min(session.beat_seconds, (lease_ms or session.beat_seconds * 4000) / 4000)
 
-    async def _send_departure(self, conversation: AgentSession) -> None:
-        """Before any report: what this node stops because it leaves is not to be placed here again."""
-        if conversation.departure != self._termination.termination:
-            conversation.departure = self._termination.termination
-            await self._send_drain(conversation)
+    async def _send_departure(self, session: AgentSession) -> None:
+        """Announce a drain or a restart. Ordering: before any report, so that what ends because of it is not
+        placed here again."""
+        if session.departure != self._termination.termination:
+            session.departure = self._termination.termination
+            await self._send_drain(session)
         if self._away:
-            await self._send_away(conversation)
+            await self._send_away(session)
 
-    async def _send_drain(self, conversation: AgentSession) -> None:
-        word = wire.drain_to_wire(as_message(conversation.departure))
-        await conversation.send(pb.FromNode(drain=word))
+    async def _send_drain(self, session: AgentSession) -> None:
+        message = wire.drain_to_wire(as_message(session.departure))
+        await session.send(pb.FromNode(drain=message))
 
-    async def _send_goodbye(self, conversation: AgentSession) -> None:
-        claims = self._attempts.drain_changes()
-        if claims:
-            await conversation.send(pb.FromNode(report=pb.Report(jobs=wire.reports_to_wire(claims))))
-        await conversation.send(pb.FromNode(leave=pb.Leave(reason=_STOPPED)))
+    async def _send_goodbye(self, session: AgentSession) -> None:
+        reports = self._attempts.drain_changes()
+        if reports:
+            await session.send(pb.FromNode(report=pb.Report(jobs=wire.reports_to_wire(reports))))
+        await session.send(pb.FromNode(leave=pb.Leave(reason=_STOPPED)))
         self._deregistered = True
-        await asyncio.sleep(_LEAVE_SECONDS)  # cut short when the other half hears the server hang up
+        await asyncio.sleep(_LEAVE_SECONDS)  # cancelled when the server closes the stream
 
-    async def _send_away(self, conversation: AgentSession) -> None:
-        """Results first: what has ended by now is not to wait for the next agent."""
-        if claims := self._attempts.drain_changes():
-            await conversation.send(pb.FromNode(report=pb.Report(jobs=wire.reports_to_wire(claims))))
-        await conversation.send(pb.FromNode(away=pb.Away(reason=_AWAY)))
-        await asyncio.sleep(_LEAVE_SECONDS)  # cut short when the other half hears the server hang up
+    async def _send_away(self, session: AgentSession) -> None:
+        """Send the last results, then the announcement: results must not wait for the next agent."""
+        if reports := self._attempts.drain_changes():
+            await session.send(pb.FromNode(report=pb.Report(jobs=wire.reports_to_wire(reports))))
+        await session.send(pb.FromNode(away=pb.Away(reason=_AWAY)))
+        await asyncio.sleep(_LEAVE_SECONDS)  # cancelled when the server closes the stream
 
-    async def _send_tails(self, stub: pb_grpc.AgentStub, conversation: AgentSession) -> None:
-        await conversation.welcomed.wait()
+    async def _send_tails(self, stub: pb_grpc.AgentStub, session: AgentSession) -> None:
+        await session.welcomed.wait()
         self._tails.reset()
-        with contextlib.suppress(grpc.aio.AioRpcError):  # an older server keeps none
+        # Best effort: the node keeps the whole output. A broken connection is noticed by the stream itself.
+        with contextlib.suppress(grpc.aio.AioRpcError):
             while True:
                 pieces = await self._tails.next()
                 if pieces:
                     await stub.KeepTails(wire.tails_to_wire(pieces))
 
-    async def _renew(self, stub: pb_grpc.AgentStub, conversation: AgentSession) -> None:
-        """After a renewal the node calls again, with the new certificate: the work does not notice.
+    async def _renew(self, stub: pb_grpc.AgentStub, session: AgentSession) -> None:
+        """Renew the certificate in time, then reconnect with it; attempts are not affected.
 
-        The open connection stays tied to the old one, which the server stops accepting when it expires.
-        First nothing more is started, and what was started is told: the server would place it again.
+        The open connection stays tied to the old certificate, which the server refuses once it has expired.
+        Ordering: before the reconnect nothing more is started and every accept is made durable, because the
+        server would place a task again whose accept it has not stored.
         """
         await self._credentials.keep_current(stub)
         self._log_renewed()
-        conversation.ends = True
-        with contextlib.suppress(TimeoutError):  # a server that does not answer is left as well
+        session.ends = True
+        with contextlib.suppress(TimeoutError):  # then the server does not answer: reconnect anyway
             async with asyncio.timeout(_SETTLE_SECONDS):
                 await self._attempts.all_accepts_durable()
-        await conversation.send(pb.FromNode(again=pb.Again()))
-        # Until the server has heard it, and ends the stream: else it would take the end for a fault.
+        await session.send(pb.FromNode(again=pb.Again()))
+        # The server ends the stream when it has received this. An end from our side would look like a fault.
         await asyncio.sleep(_AGAIN_SECONDS)
         raise ConnectionOver
 
@@ -518,8 +538,10 @@ class Agent:
     def _see_epoch(self, epoch: int) -> None:
         seen = self._epoch_seen() if self._attempts.epoch is None else self._attempts.epoch
         if epoch < seen:
-            log.error("orders of an older epoch are refused", epoch=epoch, seen=seen)
+            log.error("orders of a lower epoch refused", epoch=epoch, seen=seen)
             raise ConnectionOver
+        # Fencing: stored before any order of this epoch is carried out. After a crash the agent still refuses
+        # leaders of lower epochs.
         if epoch > seen:
             self._store_epoch(epoch)
         self._attempts.epoch = epoch
@@ -529,5 +551,5 @@ class Agent:
         try:
             partial.write_text(f"{epoch}\n")
             partial.replace(self._epoch_file)
-        except OSError as error:  # a full disk: it is known for as long as this agent lives
-            log.warning("the epoch cannot be stored", error=error.strerror)
+        except OSError as error:  # a full disk: it is remembered until this agent ends
+            log.warning("epoch not stored", error=error.strerror)

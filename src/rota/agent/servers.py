@@ -1,4 +1,4 @@
-"""The servers of the cluster, of which one leads: tried in turn, remembered when others are told of. [I/O]"""
+"""The addresses of the cluster's servers: tried in rotation, stored when the leader sends new ones. [I/O]"""
 
 import contextlib
 from pathlib import Path
@@ -23,23 +23,23 @@ class ServerList:
     def mark_reached(self) -> None:
         self._tried = 0
 
-    def update(self, told: list[str]) -> None:
-        """All there are, by the one that leads; those that were named here stay."""
-        with contextlib.suppress(OSError):  # a full disk: they are known for as long as this agent lives
-            write(self._file, told)
-        self._addresses = list(dict.fromkeys((*self._addresses, *told)))
+    def update(self, addresses: list[str]) -> None:
+        """Add the addresses that the leader sent; configured ones stay."""
+        with contextlib.suppress(OSError):  # a full disk: they are remembered until this agent ends
+            write(self._file, addresses)
+        self._addresses = list(dict.fromkeys((*self._addresses, *addresses)))
 
     def rotate(self) -> bool:
-        """To the next one; whether each was tried in vain since the last that welcomed us."""
+        """Advance to the next server; True if all were tried without success since the last welcome."""
         self._addresses.append(self._addresses.pop(0))
         self._tried += 1
         return self._tried % len(self._addresses) == 0
 
 
 def write(file: Path, addresses: list[str]) -> None:
-    beside = file.with_name(f"{file.name}.new")
-    beside.write_text("".join(f"{address}\n" for address in addresses))
-    beside.replace(file)
+    partial = file.with_name(f"{file.name}.new")
+    partial.write_text("".join(f"{address}\n" for address in addresses))
+    partial.replace(file)
 
 
 def read(file: Path) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""One connection to the control plane: its stream, and what was said on it when. [I/O]"""
+"""The agent's session with a server: its stream, sequence numbers and liveness of the server. [I/O]"""
 
 import asyncio
 import time
@@ -16,41 +16,41 @@ Stream = grpc.aio.StreamStreamCall[Any, Any]
 
 
 class ConnectionOver(Exception):
-    """This connection is done with; where that is odd, the text says why."""
+    """This connection is to be closed; the text, if any, is the reason to log."""
 
 
 class ServerGone(ConnectionOver):
-    """By the server: other nodes may have lost it, too."""
+    """The server closed the connection or went silent; back off with jitter, as other nodes lost it, too."""
 
 
 class AgentSession:
-    """One connection: its stream, and what was said on it."""
+    """One connection from its hello to its end."""
 
     def __init__(self, stream: Stream, leads_alone: Callable[[], bool] = lambda: True) -> None:
-        """Where others may lead, a server that has fallen silent is left for them."""
+        """`leads_alone`: there is no other server. If there is one, a silent server is left for it."""
         self.stream = stream
         self._leads_alone = leads_alone
         self._received_at_ms = now_ms()
         self.sequence = MessageSequence()
         self.beat_seconds = BEAT_MS / 1000
         self.welcomed = asyncio.Event()
-        self.departure: Termination | None = None  # of which the server was told
-        self.ends = False  # soon, by our own will: nothing more is started on it
-        self.holds_leases = False  # what is said from here on is to be echoed
+        self.departure: Termination | None = None  # the termination that the server was last sent
+        self.ends = False  # a planned reconnect is near: nothing more is started on this connection
+        self.holds_leases = False  # run leases depend on the echoes of what is sent from here on
 
     def receive(self) -> None:
         self._received_at_ms = now_ms()
 
-    async def send(self, word: pb.FromNode) -> None:
+    async def send(self, message: pb.FromNode) -> None:
         silent_ms = 0 if self._leads_alone() else now_ms() - self._received_at_ms
         if silent_ms > SERVER_SILENT_MS:
-            raise ServerGone(f"the server has said nothing for {silent_ms / 1000:.0f} s")
-        word.n = self.sequence.next_number(now_ms())
-        word.wants_sign = not self.holds_leases and silent_ms > SERVER_SILENT_MS // 3
-        word.holds_leases = self.holds_leases or word.wants_sign
+            raise ServerGone(f"the server has been silent for {silent_ms / 1000:.0f} s")
+        message.n = self.sequence.next_number(now_ms())
+        message.wants_sign = not self.holds_leases and silent_ms > SERVER_SILENT_MS // 3
+        message.holds_leases = self.holds_leases or message.wants_sign
         try:
-            await self.stream.write(word)
-        except asyncio.InvalidStateError:  # the server has ended the call; whoever reads from it may hear why
+            await self.stream.write(message)
+        except asyncio.InvalidStateError:  # the server has ended the call; the reading side gets the reason
             raise ServerGone from None
 
     def start(self) -> None:
@@ -59,12 +59,12 @@ class AgentSession:
         self.welcomed.set()
 
     def refuse_stale(self, echo: int) -> None:
-        """Hear all anew instead."""
+        """End the connection on stale orders: the next hello brings current ones."""
         waited_ms = self.sequence.stale_ms(echo, now_ms())
         if waited_ms is not None:
-            raise ConnectionOver(f"stale orders are refused: they took {waited_ms / 1000:.1f} s")
+            raise ConnectionOver(f"stale orders refused: they took {waited_ms / 1000:.1f} s")
 
 
 def now_ms() -> int:
-    """Sleep of the machine included: it is time that the server's word took, too."""
+    """The boot-time clock, which includes suspend: messages age while the machine sleeps."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000

@@ -1,4 +1,4 @@
-"""Api: what the routes and gRPC methods of one server need, built once at its start."""
+"""Api: what the routes and gRPC methods of one server need, built once at its start. [I/O]"""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Nodes, watchers and their certificates -> those that still depend on the previous CA."""
+"""Nodes, watchers and their certificates -> those that still depend on the previous CA. [I/O]"""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""ETags for If-Match and If-None-Match: `"VERSION.DIGEST"`.
+"""ETags for If-Match and If-None-Match: `"VERSION.DIGEST"`. [I/O]
 
 VERSION names the desired state of an object, by a counter or a digest of its records: If-Match compares this
 part alone, so that a change of status does not refuse a client's change. DIGEST is of the whole body, and is

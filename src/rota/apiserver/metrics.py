@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: counters of this process and gauges of the cluster, never one per task or node.
+"""Metrics for Prometheus: counters of this process, gauges of the cluster; never one per task or node. [I/O]
 
 The number of series is bounded by the code: no name of a job, node, user or namespace becomes a label.
 """

@@ -1,1 +1,1 @@
-"""HOW MANY MACHINES, IN WHICH CLUSTER. Knows demand, no cloud."""
+"""Clusters: assignment of jobs, scaling, machines and calls of providers. Knows demand, no cloud."""

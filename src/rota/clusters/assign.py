@@ -1,4 +1,4 @@
-"""A job -> the cluster it is for: of those that can serve it and take jobs, the best for it."""
+"""A job -> the cluster it is assigned to: the best of those that can serve it and accept jobs."""
 
 from collections.abc import Callable, Iterable
 
@@ -17,13 +17,14 @@ from rota.model.node import NodeIntent, NodeStatus
 from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan
 from rota.model.shape import AffinityTerm
 from rota.model.view import JobView, View
+from rota.rules.reconciler_names import ReconcilerName
 
 ClusterFitOf = Callable[[View, JobSpec, str], ClusterFit]
 
 _DEFAULT_KEY = "default"
-_RECOVERY_ENDS = (Recovery.CANCEL, Recovery.NONE)  # owners who want lost work to end
-_CLUSTER_KEYS = "clusters/"  # a key: this cluster changed, which jobs have to leave it?
-_STRANDED_KEY = "stranded"  # a key: a cluster or a node changed, which jobs does that help?
+_RECOVERY_ENDS = (Recovery.CANCEL, Recovery.NONE)  # policies under which lost tasks end
+_CLUSTER_KEYS = "clusters/"  # key prefix: which jobs have to leave this cluster?
+_STRANDED_KEY = "stranded"  # key: a cluster or node changed; which jobs can move now?
 
 
 WAKES: Wakes = {
@@ -34,7 +35,7 @@ WAKES: Wakes = {
 
 
 def reconciler(cluster_fit: ClusterFitOf) -> Reconciler:
-    return Reconciler("assign", "clusters", WAKES, Assigner(cluster_fit).decide, start)
+    return Reconciler(ReconcilerName.ASSIGN, "clusters", WAKES, Assigner(cluster_fit).decide, start)
 
 
 def start(view: View) -> Iterable[str]:
@@ -70,13 +71,12 @@ class Assigner:
         return self._assign_first(view, job) or self._wait_for_cluster(view, job.spec)
 
     def _reassign_stranded(self, view: View, now: Instant) -> Plan:
-        """The next jobs that are assigned to no cluster, or to one that cannot serve them, and may move."""
-        part = self._search.step(view, now)
-        jobs = [job for name in part.jobs if (job := view.jobs.get(name)) is not None]
-        wake_at_ms = part.wake_at_ms
-        if any(
-            job.task_counts.live for job in jobs
-        ):  # a lease outlives its node: no record changes when it ends
+        """Reassign the next jobs that have no cluster, or one that cannot serve them."""
+        step = self._search.step(view, now)
+        jobs = [job for name in step.jobs if (job := view.jobs.get(name)) is not None]
+        wake_at_ms = step.wake_at_ms
+        # A lease may outlive its node, and no record changes when it ends: search again after a while.
+        if any(job.task_counts.live for job in jobs):
             self._search.search_again_at(now.ms + REASSIGN_CHECK_MS)
             wake_at_ms = wake_at_ms or now.ms + REASSIGN_CHECK_MS
         return self._reassign(view, jobs).but(wake_at_ms=wake_at_ms)
@@ -96,14 +96,16 @@ class Assigner:
         )
 
     def _is_stranded(self, view: View, cluster: str, name: JobId) -> bool:
-        """Whether a job's cluster cannot serve it, and another one that takes jobs could have it.
+        """Whether a job's cluster cannot serve it, and another one that accepts jobs could.
 
-        Jobs of a cluster that drains or has failed are not: all of them have to leave it (`_vacate`).
+        Jobs of a draining or failed cluster are not stranded: all of them have to leave it (`_vacate`).
         """
         spec, known = view.jobs[name].spec, view.clusters.get(cluster)
         if cluster == NO_CLUSTER:
-            able = self._capable_clusters(view, spec)
-            return _any_takes_jobs(view, able) or not any(view.clusters[one].is_to_come for one in able)
+            capable = self._capable_clusters(view, spec)
+            return _any_takes_jobs(view, capable) or not any(
+                view.clusters[name].is_to_come for name in capable
+            )
         if known is None or not (known.takes_jobs or known.is_to_come) or _is_bound(view, spec, cluster):
             return False
         if self._can_serve(view, spec, cluster):
@@ -111,26 +113,26 @@ class Assigner:
         return _any_takes_jobs(view, self._capable_clusters(view, spec))
 
     def _vacate(self, view: View, name: str, now: Instant) -> Plan:
-        """Move the jobs of a cluster that takes none; cancel those that may not move if it has failed."""
+        """Move the jobs of a cluster that accepts none; if it has failed, cancel those that may not move."""
         cluster = view.clusters.get(name)
         if cluster is None or cluster.takes_jobs or cluster.is_to_come:
             return NO_CHANGE
         leaving = self._jobs_to_move(view, cluster)
         plans = [self._assign(view, job, f"cluster {name} {cluster.standing}") for job in leaving]
         moved = [plan for plan in plans if plan is not None and plan.puts]
-        ending = _cancel_jobs(view, cluster, REASSIGN_STEP_MAX - len(moved))
-        why = _describe_vacated(cluster, len(moved), len(ending.puts))
-        told = (EventRecord("cluster.left", why, cluster=name),) if why else ()
-        more = len(moved) + len(ending.puts) >= REASSIGN_STEP_MAX
+        canceled = _cancel_jobs(view, cluster, REASSIGN_STEP_MAX - len(moved))
+        why = _describe_vacated(cluster, len(moved), len(canceled.puts))
+        left = (EventRecord("cluster.left", why, cluster=name),) if why else ()
+        more = len(moved) + len(canceled.puts) >= REASSIGN_STEP_MAX
         return Plan(
-            (*(record for plan in moved for record in plan.puts), *ending.puts),
-            events=(*told, *(event for plan in moved for event in plan.events), *ending.events),
+            (*(record for plan in moved for record in plan.puts), *canceled.puts),
+            events=(*left, *(event for plan in moved for event in plan.events), *canceled.events),
             why=why,
             wake_at_ms=now.ms + (1 if more else REASSIGN_CHECK_MS),
         )
 
     def _jobs_to_move(self, view: View, cluster: ClusterRecord) -> list[JobView]:
-        """Jobs of a cluster that takes none which may move now, at most as many as move in one step."""
+        """Jobs of such a cluster that may move now, at most REASSIGN_STEP_MAX."""
         ended = _RECOVERY_ENDS if cluster.state is ClusterState.FAILED else ()
         found: list[JobView] = []
         for group in view.jobs_by_cluster.get(cluster.name, {}).values():
@@ -144,12 +146,12 @@ class Assigner:
         return sorted(found, key=lambda job: job.spec.queue_rank)[:REASSIGN_STEP_MAX]
 
     def _would_stay(self, view: View, spec: JobSpec, cluster: str) -> bool:
-        """Whether jobs like this one would only be assigned to the cluster that they are in."""
-        able = self._capable_clusters(view, spec)
-        return not _any_takes_jobs(view, able) and (spec.cluster or DEFAULT) == cluster
+        """Whether such jobs would only be assigned to the cluster that they are in."""
+        capable = self._capable_clusters(view, spec)
+        return not _any_takes_jobs(view, capable) and (spec.cluster or DEFAULT) == cluster
 
     def _assign_first(self, view: View, job: JobView) -> Plan | None:
-        """None: the clusters that can serve it are not ready."""
+        """The first assignment; None: the clusters that can serve the job are not ready."""
         spec = job.spec
         if len(view.clusters) > 1:
             return self._assign(view, job)
@@ -159,25 +161,25 @@ class Assigner:
         return plan.but(events=(_unserved_event(spec, self._why_unserved(view, spec), DEFAULT),))
 
     def _assign(self, view: View, job: JobView, cause: str = "") -> Plan | None:
-        """None: those that can serve it are not ready. `cause`: why it is looked at again."""
+        """Assign or reassign a job (`cause`: why again); None: clusters that can serve it are not ready."""
         spec, head = job.spec, f"{cause}; " if cause else ""
-        able, used = self._capable_clusters(view, with_observed_needs(spec)), _describe_observed(spec)
-        if spec.observed and not _any_takes_jobs(view, able):
-            # what ran before is not to wait for more than it asks for
-            able, used = self._capable_clusters(view, spec), ""
-        ready = [name for name in able if view.clusters[name].takes_jobs]
+        capable, used = self._capable_clusters(view, with_observed_needs(spec)), _describe_observed(spec)
+        if spec.observed and not _any_takes_jobs(view, capable):
+            # A job must not wait for more than it requests, only because the last of its name used more.
+            capable, used = self._capable_clusters(view, spec), ""
+        ready = [name for name in capable if view.clusters[name].takes_jobs]
         if ready:
-            best = min(ready, key=lambda name: _preference_rank(view, spec, name, able[name]))
+            best = min(ready, key=lambda name: _preference_rank(view, spec, name, capable[name]))
             others = f"of {_join_names(ready)}, which can serve it, {best} suits it best"
             chosen = others if len(ready) > 1 else f"only {best} can serve it"
             return _assign_to(job, best, head + chosen + used)
-        if any(view.clusters[name].is_to_come for name in able):
+        if any(view.clusters[name].is_to_come for name in capable):
             return None
         home = spec.cluster or DEFAULT
         plan = _assign_to(job, home, f"{head}it waits there for a cluster that can serve it")
         if plan is NO_CHANGE:
             return plan
-        closed = [f"cluster {name}, which could, {view.clusters[name].standing}" for name in able]
+        closed = [f"cluster {name}, which could, {view.clusters[name].standing}" for name in capable]
         reason = ", ".join(closed[:3]) or self._why_unserved(view, spec)
         return plan.but(events=(_unserved_event(spec, reason, home), *plan.events))
 
@@ -188,14 +190,14 @@ class Assigner:
         return Plan(events=(EventRecord("job.unassigned", why, job=spec.id),), why=why)
 
     def _why_unserved(self, view: View, spec: JobSpec) -> str:
-        """What is asked for that no cluster has: a label, an amount, or all of that on one node."""
+        """What no cluster provides: a label, an amount, or all requests on one node."""
         where = f"cluster {spec.cluster}" if spec.cluster is not None else "any cluster"
         if not self._capable_clusters(view, asking_only(spec)):
             return f"no node of {where} takes work"
         labels = [
-            f"'{one}'"
-            for one in spec.conditions
-            if not self._capable_clusters(view, asking_only(spec, where=one))
+            f"'{condition}'"
+            for condition in spec.conditions
+            if not self._capable_clusters(view, asking_only(spec, where=condition))
         ]
         if labels:
             return f"no node of {where} satisfies {' or '.join(labels)}"
@@ -206,21 +208,22 @@ class Assigner:
         ]
         if needs:
             return f"no node of {where} has {' or '.join(needs)}"
-        asked = [*(show_amount(*one) for one in spec.needs.items()), *(f"'{one}'" for one in spec.conditions)]
-        return f"no node of {where} has all of {', '.join(asked)}"
+        amounts = [show_amount(resource, amount) for resource, amount in spec.needs.items()]
+        requests = [*amounts, *(f"'{condition}'" for condition in spec.conditions)]
+        return f"no node of {where} has all of {', '.join(requests)}"
 
     def _can_serve(self, view: View, spec: JobSpec, name: str) -> bool:
-        fit, wish = self._cluster_fit(view, spec, name), view.cluster_intents.get(name)
-        return can_serve(view.clusters[name], wish, fit, spec)
+        fit, intent = self._cluster_fit(view, spec, name), view.cluster_intents.get(name)
+        return can_serve(view.clusters[name], intent, fit, spec)
 
     def _capable_clusters(self, view: View, spec: JobSpec) -> dict[str, ClusterFit]:
-        """Clusters that can serve it, and how well."""
+        """Clusters that can serve the job, with their fit."""
         fits = {name: self._cluster_fit(view, spec, name) for name in _allowed_clusters(view, spec)}
-        wishes = view.cluster_intents
+        intents = view.cluster_intents
         return {
             name: fit
             for name, fit in fits.items()
-            if can_serve(view.clusters[name], wishes.get(name), fit, spec)
+            if can_serve(view.clusters[name], intents.get(name), fit, spec)
         }
 
 
@@ -230,7 +233,7 @@ def _describe_observed(spec: JobSpec) -> str:
 
 
 def _allowed_clusters(view: View, spec: JobSpec) -> list[str]:
-    """Clusters that it does not rule out itself; near others only where these are."""
+    """Clusters that its spec permits; with affinity to other jobs, those where such jobs are."""
     if spec.cluster is not None:
         return [name for name, one in view.clusters.items() if spec.cluster in (name, one.like)]
     names = list(view.clusters)
@@ -241,54 +244,61 @@ def _allowed_clusters(view: View, spec: JobSpec) -> list[str]:
 
 
 def _has_affine_job(view: View, cluster: str, spec: JobSpec, term: AffinityTerm) -> bool:
-    """Whether an unfinished job of the cluster is one that the term means."""
+    """Whether an unfinished job of the cluster matches the affinity term."""
     groups = view.jobs_by_cluster.get(cluster, {}).values()
     others = (view.jobs[name].spec for group in groups for name in group)
-    return any(one.namespace == spec.namespace and term.jobs.holds(one.selector_labels) for one in others)
+    return any(
+        other.namespace == spec.namespace and term.jobs.holds(other.selector_labels) for other in others
+    )
 
 
 def _preference_rank(view: View, spec: JobSpec, name: str, fit: ClusterFit) -> tuple[object, ...]:
-    """The smaller the better: room now, what it prefers, who waits there already; then by name."""
-    wish = view.cluster_intents.get(name) or ClusterIntent(name)
-    labels = counted({}, {**wish.node_labels, "cluster": name}, frozenset())
-    preferred = sum(one.weight for one in spec.prefer if one.condition.holds(labels))
+    """Sort key, smaller is better: fits now, preferences, pending jobs there; then by name."""
+    intent = view.cluster_intents.get(name) or ClusterIntent(name)
+    labels = counted({}, {**intent.node_labels, "cluster": name}, frozenset())
+    preferred = sum(preference.weight for preference in spec.prefer if preference.condition.holds(labels))
     wanted = spec.count if spec.gang or spec.deadline_at_ms is not None else 1
     return (fit.free < wanted, -preferred, view.pending_jobs_in(name), name != DEFAULT, name)
 
 
 def _is_bound(view: View, spec: JobSpec, name: str) -> bool:
-    """To the only one that is ready of those it may have, or by its own word."""
+    """Whether the job may not move: by its spec, or since no other permitted cluster accepts jobs."""
     if spec.cluster is None or not spec.move_pending:
         return not spec.move_pending
-    alike = (
+    others = (
         one for other, one in view.clusters.items() if other != name and spec.cluster in (other, one.like)
     )
-    return not any(one.takes_jobs for one in alike)
+    return not any(other.takes_jobs for other in others)
 
 
 def _cancel_jobs(view: View, cluster: ClusterRecord, most: int) -> Plan:
-    """Jobs of a failed cluster that may not move: bound to it, or as the owner of their recovery says."""
+    """Cancel jobs of a failed cluster that may not move: bound to it, or by their recovery policy."""
     if cluster.state is not ClusterState.FAILED:
         return NO_CHANGE
     reason = f"cluster-failed: {cluster.name}" + (f", {cluster.reason}" if cluster.reason else "")
-    lost: list[JobId] = []
+    canceled_jobs: list[JobId] = []
     for group in view.jobs_by_cluster.get(cluster.name, {}).values():
         bound = _is_bound(view, view.jobs[next(iter(group))].spec, cluster.name)
         jobs = (view.jobs[name] for name in group)
-        lost += [
+        canceled_jobs += [
             job.spec.id
             for job in jobs
             if (bound or job.spec.recovery in _RECOVERY_ENDS)
             and job.cluster is not None
             and job.cluster.failed is None
         ]
-    lost = sorted(lost, key=int)[:most]
-    told = (EventRecord("job.cluster_failed", f"job {job} is canceled: {reason}", job=job) for job in lost)
-    return Plan(tuple(JobCluster(job, cluster.name, failed=reason) for job in lost), events=tuple(told))
+    canceled_jobs = sorted(canceled_jobs, key=int)[:most]
+    events = (
+        EventRecord("job.cluster_failed", f"job {job} is canceled: {reason}", job=job)
+        for job in canceled_jobs
+    )
+    return Plan(
+        tuple(JobCluster(job, cluster.name, failed=reason) for job in canceled_jobs), events=tuple(events)
+    )
 
 
 def _describe_vacated(cluster: ClusterRecord, moved: int, canceled: int) -> str:
-    """Jobs that did; empty: none."""
+    """Text on moved and canceled jobs; empty if there are none."""
     moves = [f"{moved} {'job moves' if moved == 1 else 'jobs move'} to others"] if moved else []
     ends = [f"{canceled} {'job is' if canceled == 1 else 'jobs are'} canceled"] if canceled else []
     return f"{' and '.join(moves + ends)}: cluster {cluster.name} {cluster.standing}" if moves + ends else ""
@@ -300,7 +310,7 @@ def _has_ended(entry: JobView) -> bool:
 
 def _assign_to(job: JobView, cluster: str, reason: str) -> Plan:
     if job.cluster is not None and job.cluster.cluster == cluster:
-        return NO_CHANGE  # it is there already, and nowhere else is better
+        return NO_CHANGE  # it is assigned there already
     name = job.spec.id
     why = f"job {name} is assigned to cluster {cluster}: {reason}"
     event = EventRecord("job.assigned", why, job=name, cluster=cluster)

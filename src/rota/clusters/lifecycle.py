@@ -1,15 +1,15 @@
-"""What is wanted of a cluster + its nodes, machines and jobs -> its state.
+"""The intent of a cluster + its nodes, machines and jobs -> its state.
 
-A cluster whose nodes join by hand is *ready* while a node of it is there, be it suspect, and *unavailable*
-without one. If some of its nodes are lost it *fails* after `ClusterIntent.fails_after_seconds`, and is ready
-again as soon as a node is there. Nodes that have left do not count: an empty cluster has not failed.
+A cluster whose nodes join by hand is *ready* while it has a ready or suspect node, and *unavailable* without
+one. If some of its nodes are lost it *fails* after `ClusterIntent.fails_after_seconds`, and is ready again as
+soon as it has a node. Nodes that have left do not count: an empty cluster has not failed.
 
-The time is counted in cluster time from the moment at which the last node was lost, which is on disk. So it
-goes on after a restart and under another leader, and stands still while no server leads. But nodes that
-could not call a server that was away must have time to do so: the lost nodes must have been silent for
-RECONNECT_MS, and the engine counts all nodes as heard at each start, change of the leader and stall.
+The time is cluster time since the last node was lost, which is on disk. So it continues after a restart and
+under another leader, and stands still while no server leads. But nodes that could not reach an absent server
+must have time to reconnect: the lost nodes must have been silent for RECONNECT_MS, and the engine restarts
+liveness clocks at each start, change of leader and stall.
 
-A cluster with a provider is ready without a node, because one can be made. It fails with its provider.
+A cluster with a provider is ready without a node, because one can be created. It fails with its provider.
 """
 
 from collections.abc import Iterable, Iterator
@@ -30,9 +30,9 @@ from rota.model.limits import PROVIDER_FAILURES_MAX, RECONNECT_MS, SCALE_CHECK_M
 from rota.model.node import NodeSpec, NodeStatus
 from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan, wake_at
 from rota.model.view import NodeView, View
+from rota.rules.reconciler_names import ReconcilerName
 
-NAME = "cluster"
-_NODE_KEYS = "nodes/"  # a key: the cluster of this node. No name of a cluster has a slash
+_NODE_KEYS = "nodes/"  # key prefix: the cluster of this node; names of clusters contain no slash
 _IN_PROGRESS = (ClusterState.PROVISIONING, ClusterState.RESIZING, ClusterState.DRAINING)
 
 
@@ -48,15 +48,15 @@ def decide(view: View, key: str, now: Instant) -> Plan:
     if key.startswith(_NODE_KEYS):
         node = view.nodes.get(NodeId(key.removeprefix(_NODE_KEYS)))
         return NO_CHANGE if node is None else decide(view, node.spec.cluster, now)
-    cluster, wish = view.clusters.get(key), view.cluster_intents.get(key)
+    cluster, intent = view.clusters.get(key), view.cluster_intents.get(key)
     if cluster is None:
-        return _create_cluster(key, wish, now) if wish is not None or _has_nodes(view, key) else NO_CHANGE
-    wanted = wish or ClusterIntent(key)
-    event = _drain_or_failure(view, cluster, wanted, now) or _next_event(view, cluster, wanted)
+        return _create_cluster(key, intent, now) if intent is not None or _has_nodes(view, key) else NO_CHANGE
+    desired = intent or ClusterIntent(key)
+    event = _drain_or_failure(view, cluster, desired, now) or _next_event(view, cluster, desired)
     if event is None:
-        return _wake_later(view, cluster, wanted, now)
+        return _wake_later(view, cluster, desired, now)
     if event is ClusterEvent.EMPTY:
-        return _delete_cluster(cluster, wish)
+        return _delete_cluster(cluster, intent)
     return _transition(view, cluster, event, now)
 
 
@@ -68,14 +68,14 @@ def _wake_later(view: View, cluster: ClusterRecord, intent: ClusterIntent, now: 
 
 
 def _create_cluster(name: str, intent: ClusterIntent | None, now: Instant) -> Plan:
-    """A cluster that nobody asked for has nodes all the same: they joined when it was only a word."""
+    """Create the record. A cluster without an intent may have nodes that joined under its name."""
     if intent is None:
         return Plan(
             (ClusterRecord(name, since_ms=now.ms),), why=f"cluster {name} is there: a node belongs to it"
         )
-    made = ClusterRecord(name, ClusterState.REQUESTED, since_ms=now.ms)
+    cluster = ClusterRecord(name, ClusterState.REQUESTED, since_ms=now.ms)
     why = f"cluster {name} is asked for: {_describe_size(intent)}"
-    return Plan((made,), events=(EventRecord("cluster.created", why, cluster=name),), why=why)
+    return Plan((cluster,), events=(EventRecord("cluster.created", why, cluster=name),), why=why)
 
 
 def _next_event(view: View, cluster: ClusterRecord, intent: ClusterIntent) -> ClusterEvent | None:
@@ -106,9 +106,9 @@ def _next_by_hand(state: ClusterState, *, has_nodes: bool) -> ClusterEvent | Non
 
 def _next_provided(view: View, cluster: ClusterRecord, intent: ClusterIntent) -> ClusterEvent | None:
     match cluster.state:
-        case ClusterState.UNAVAILABLE:  # its nodes joined by hand before it got a provider
+        case ClusterState.UNAVAILABLE:  # its nodes joined by hand before it had a provider
             return ClusterEvent.REQUESTED
-        case ClusterState.FAILED if cluster.name == DEFAULT:  # so did this one's, and were lost
+        case ClusterState.FAILED if cluster.name == DEFAULT:  # the same, and its nodes were lost
             return ClusterEvent.REQUESTED
         case ClusterState.PROVISIONING:
             return (
@@ -137,12 +137,13 @@ def _drain_or_failure(
 
 
 def fails_at_ms(view: View, cluster: ClusterRecord, intent: ClusterIntent) -> int | None:
-    """Cluster time at which a cluster without a node fails; None: not as things are."""
+    """Cluster time at which a cluster without a node fails; None: it does not."""
     fails_after, name = intent.fails_after_seconds, cluster.name
     if cluster.state is not ClusterState.UNAVAILABLE or fails_after is None or _has_nodes(view, name):
         return None
     if not view.nodes_in(name).get(NodeState.LOST):
         return None
+    # Not only since the loss: a server that was down has to give all nodes time to reconnect.
     heard_at_ms = max(node.last_seen_at_ms for node in view.nodes.values() if _is_lost(node, name))
     return max(cluster.since_ms + round(fails_after * 1000), heard_at_ms + RECONNECT_MS)
 
@@ -152,15 +153,15 @@ def _is_lost(node: NodeView, cluster: str) -> bool:
 
 
 def _has_provider_failed(view: View, cluster: ClusterRecord) -> bool:
-    """Its provider fails again and again, and no node is there but such as only still have to be removed.
+    """Whether its provider failed too often, and its only nodes are those that are being removed.
 
-    The default one goes on trying for ever.
+    The default cluster never fails this way.
     """
     if cluster.failures < PROVIDER_FAILURES_MAX or cluster.name == DEFAULT:
         return False
-    leaving = {one.node for one in view.machines.values() if one.state is MachineState.LEAVING}
-    there = any(node.spec.id not in leaving for node in _present_nodes(view, cluster.name))
-    return cluster.state is not ClusterState.FAILED and not there
+    leaving = {machine.node for machine in view.machines.values() if machine.state is MachineState.LEAVING}
+    present = any(node.spec.id not in leaving for node in _present_nodes(view, cluster.name))
+    return cluster.state is not ClusterState.FAILED and not present
 
 
 def _next_draining(view: View, cluster: ClusterRecord, intent: ClusterIntent) -> ClusterEvent | None:
@@ -170,30 +171,34 @@ def _next_draining(view: View, cluster: ClusterRecord, intent: ClusterIntent) ->
 
 
 def minimum_nodes(intent: ClusterIntent) -> int:
-    """Nodes that it has whatever waits."""
+    """Number of nodes that it keeps regardless of demand."""
     return intent.min_nodes if intent.nodes is None else intent.nodes
 
 
 def _count_joined(view: View, name: str) -> int:
-    return sum(one.cluster == name and one.state is MachineState.JOINED for one in view.machines.values())
+    return sum(
+        machine.cluster == name and machine.state is MachineState.JOINED for machine in view.machines.values()
+    )
 
 
 def _is_resizing(view: View, name: str) -> bool:
-    return any(one.cluster == name and (one.comes or one.goes) for one in view.machines.values())
+    return any(
+        machine.cluster == name and (machine.comes or machine.goes) for machine in view.machines.values()
+    )
 
 
 def _is_empty(view: View, name: str) -> bool:
-    """No job, no machine, no node that is there, and no cluster that was made like it."""
+    """Whether it has no job, machine, present node, or cluster made like it."""
     return not (
         _has_nodes(view, name)
-        or any(one.like == name for one in view.clusters.values())
-        or any(one.cluster == name for one in view.machines.values())
+        or any(cluster.like == name for cluster in view.clusters.values())
+        or any(machine.cluster == name for machine in view.machines.values())
         or name in view.jobs_by_cluster
     )
 
 
 def _present_nodes(view: View, name: str) -> Iterator[NodeView]:
-    """Those that are there: of one that is suspect it is not known that it is gone."""
+    """Its ready and suspect nodes: a suspect one may still run tasks."""
     for node in view.nodes.values():
         if node.spec.cluster == name and node.status is not None and node.status.state in NODE_PRESENT:
             yield node
@@ -205,29 +210,29 @@ def _has_nodes(view: View, name: str) -> bool:
 
 
 def _transition(view: View, cluster: ClusterRecord, event: ClusterEvent, now: Instant) -> Plan:
-    turned, reason = cluster.turned(event, now.ms), event.value
+    changed, reason = cluster.turned(event, now.ms), event.value
     if event is ClusterEvent.NODES_ABSENT:
         reason = why_no_node(view.nodes_in(cluster.name))
     elif event is ClusterEvent.NODE_JOINED:
-        turned = turned.because(None)
+        changed = changed.because(None)
     elif event is ClusterEvent.FAILED and cluster.state is ClusterState.UNAVAILABLE:
         seconds = (now.ms - cluster.since_ms) // 1000
         reason = f"without a node for {seconds} s: {why_no_node(view.nodes_in(cluster.name))}"
-        turned = turned.because(reason)
+        changed = changed.because(reason)
     elif event is ClusterEvent.FAILED:
         reason = _describe_failures(cluster)
-    why = f"cluster {cluster.name} {turned.standing}: {reason}"
-    told = EventRecord("cluster.changed", why, cluster=cluster.name, state=turned.state.value)
-    return Plan((turned,), events=() if _is_quiet(cluster, event) else (told,), why=why)
+    why = f"cluster {cluster.name} {changed.standing}: {reason}"
+    record = EventRecord("cluster.changed", why, cluster=cluster.name, state=changed.state.value)
+    return Plan((changed,), events=() if _is_quiet(cluster, event) else (record,), why=why)
 
 
 def _is_quiet(cluster: ClusterRecord, event: ClusterEvent) -> bool:
-    """Whether no event tells of a change: that the nodes of `default` come and go is told by their own.
+    """Whether the change has no event: nodes of `default` that join and leave have events of their own.
 
-    Most installations have no other cluster, and their users need not know that there are any.
+    Most installations have no other cluster, and their users need not know about clusters.
     """
-    comes_and_goes = event in (ClusterEvent.NODES_ABSENT, ClusterEvent.NODE_JOINED)
-    return cluster.name == DEFAULT and comes_and_goes and cluster.state is not ClusterState.FAILED
+    is_routine = event in (ClusterEvent.NODES_ABSENT, ClusterEvent.NODE_JOINED)
+    return cluster.name == DEFAULT and is_routine and cluster.state is not ClusterState.FAILED
 
 
 def _describe_failures(cluster: ClusterRecord) -> str:
@@ -236,13 +241,13 @@ def _describe_failures(cluster: ClusterRecord) -> str:
 
 
 def _delete_cluster(cluster: ClusterRecord, intent: ClusterIntent | None) -> Plan:
-    """The default one is always there."""
+    """Delete the records of an ended cluster; the default one cannot be ended."""
     state = step(CLUSTER, cluster.state, ClusterEvent.EMPTY)
     why = f"cluster {cluster.name} is {state}: nothing is left of it"
-    told = EventRecord("cluster.changed", why, cluster=cluster.name, state=state.value)
+    record = EventRecord("cluster.changed", why, cluster=cluster.name, state=state.value)
     keys = (cluster.key,) if intent is None or cluster.like is not None else (cluster.key, intent.key)
-    assert cluster.name != DEFAULT, "nobody may end it"
-    return Plan(deletes=keys, events=(told,), why=why)
+    assert cluster.name != DEFAULT, "the default cluster cannot be ended"
+    return Plan(deletes=keys, events=(record,), why=why)
 
 
 def _describe_size(intent: ClusterIntent) -> str:
@@ -268,4 +273,4 @@ WAKES: Wakes = {
     NodeSpec: _key_of_cluster,
     NodeStatus: lambda record: (f"{_NODE_KEYS}{record.id}",),
 }
-RECONCILER = Reconciler(NAME, "clusters", WAKES, decide, start)
+RECONCILER = Reconciler(ReconcilerName.CLUSTER_LIFECYCLE, "clusters", WAKES, decide, start)

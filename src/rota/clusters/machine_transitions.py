@@ -1,4 +1,4 @@
-"""What a provider says of a machine + its record -> its next state, and what is told of it."""
+"""A provider's report on a machine + its record -> its next state and the event."""
 
 from collections.abc import Iterable
 
@@ -8,39 +8,46 @@ from rota.model.lifecycle import MachineEvent, MachineState, NodeState
 from rota.model.plan import NO_CHANGE, PROVIDER_SAID, EventRecord, Instant, Plan
 from rota.model.view import NodeView, View
 
-_NODE_RECORDS = ("spec", "wish", "status")  # of a node
+_NODE_RECORDS = ("spec", "wish", "status")
 _REASONS_MAX = 3  # decisions named in one line of the log
 
 
 def on_create_requested(view: View, name: str, place: str, now: Instant) -> Plan:
-    """Its provider is about to be asked for it; answers whether it is still wanted."""
+    """Record that the provider is about to be asked for the machine; answers whether it is still desired.
+
+    Durable before the call: after a crash in between, the provider's list shows whether it was created.
+    """
     machine = view.machines.get(name)
     if machine is None or machine.state is not MachineState.WANTED:
         return Plan(answer=False)
     if machine.place is not None:
-        return Plan(answer=True)  # it was asked for before, and is again: the time to join goes on
+        return Plan(answer=True)  # a repeated request: the time to join continues
     return Plan((machine.asked_at(place, now.ms),), why=f"machine {name} is asked for", answer=True)
 
 
 def on_created(view: View, name: str, now: Instant) -> Plan:
-    """Its provider says that it has made it."""
+    """The provider reports that it has created the machine."""
     machine = view.machines.get(name)
     if machine is None or machine.state is not MachineState.WANTED:
-        return NO_CHANGE  # it has joined meanwhile, or is no longer wanted
+        return NO_CHANGE  # it has joined already, or is no longer desired
     return Plan((machine.turned(MachineEvent.CREATED, now.ms),), why=f"machine {name} is made")
 
 
 def on_create_failed(view: View, name: str, reason: str, now: Instant) -> Plan:
-    """Its provider could not make it, or it never joined: it goes, and the next one is asked for later."""
+    """The provider could not create it, or it never joined: remove it.
+
+    The next one is requested after a backoff.
+    """
     machine, node = view.machines.get(name), node_of_machine(view, name)
     if machine is None or not machine.comes or (node is not None and is_present(node)):
-        return NO_CHANGE  # something may run there: it has joined, whatever its provider says
+        return NO_CHANGE  # it has joined and may run tasks, whatever its provider reports
     machine = with_node(view, machine)
     last = f"machine {name} was given up: {reason}"
+    # The time of the request groups failures: machines requested together count as one failure.
     cluster = with_provider_failure(view, view.clusters[machine.cluster], last, machine.asked_ms, now)
     seconds = (cluster.paused_until_ms - now.ms) / 1000
-    rests = f"; cluster {cluster.name} asks for no other for {seconds:g} s" if seconds > 0 else ""
-    why = f"machine {name} is given up: {reason}{rests}"
+    backoff = f"; cluster {cluster.name} asks for no other for {seconds:g} s" if seconds > 0 else ""
+    why = f"machine {name} is given up: {reason}{backoff}"
     event = EventRecord("cluster.machine_failed", why, cluster=cluster.name)
     return Plan(
         (machine.turned(MachineEvent.NO_LONGER_DESIRED, now.ms, reason), cluster), events=(event,), why=why
@@ -48,13 +55,13 @@ def on_create_failed(view: View, name: str, reason: str, now: Instant) -> Plan:
 
 
 def with_node(view: View, machine: Machine) -> Machine:
-    """Also one that was enrolled for it and is not ready yet: it must not begin when its machine goes."""
+    """The machine with its enrolled node, ready or not: the node must not outlive its machine."""
     node = node_of_machine(view, machine.name) if machine.node is None else None
     return machine if node is None else machine.known_as(node.spec.id)
 
 
 def node_of_machine(view: View, name: str) -> NodeView | None:
-    """The one that is there: another may have been enrolled for it, and never have heard of it."""
+    """The node of a machine, preferably a present one: another may have enrolled and never connected."""
     return max(_nodes_of(view, name), key=is_present, default=None)
 
 
@@ -67,14 +74,14 @@ def is_present(node: NodeView) -> bool:
 
 
 def abandon_machine(machine: Machine, reason: str, now: Instant) -> Plan:
-    """It was a node: what runs on it may end, then it goes."""
+    """Drain a joined machine: its tasks may end, then it is removed."""
     why = f"machine {machine.name} is given up: {reason}"
     event = EventRecord("cluster.machine_lost", why, cluster=machine.cluster)
     return Plan((machine.turned(MachineEvent.NO_LONGER_DESIRED, now.ms, reason),), events=(event,), why=why)
 
 
 def on_removed(view: View, name: str) -> Plan:
-    """There is no such machine, any more: its node is forgotten with it."""
+    """The machine no longer exists: delete its record and its nodes."""
     machine = view.machines.get(name)
     if machine is None:
         return NO_CHANGE
@@ -82,61 +89,64 @@ def on_removed(view: View, name: str) -> Plan:
     keys = (Key(f"node/{node}/{part}") for node in nodes if node in view.nodes for part in _NODE_RECORDS)
     why = f"machine {name} is gone: {machine.reason or 'its provider says so'}"
     event = EventRecord("cluster.machine_gone", why, cluster=machine.cluster)
-    # Written a last time, so that whoever had a task for its node is looked at.
+    # The machine is written a last time: that wakes system jobs with a task pinned to its node.
     return Plan((machine,), deletes=(machine.key, *keys), events=(event,), why=why)
 
 
 def on_remove_failed(view: View, name: str, reason: str, now: Instant) -> Plan:
-    """Its provider could not end it: it still counts, and is asked for again."""
+    """The provider could not remove it: it still counts, and the call is repeated."""
     machine = view.machines.get(name)
     if machine is None:
         return NO_CHANGE
     why = f"machine {name} cannot be removed: {reason}"
     event = EventRecord("cluster.machine_failed", why, cluster=machine.cluster)
     cluster = view.clusters.get(machine.cluster)
-    still = machine.kept(f"it cannot be removed: {reason}")
+    remaining = machine.kept(f"it cannot be removed: {reason}")
     if cluster is None or not is_stuck(view, cluster):
-        return Plan((still,), events=(event,), why=why)
-    return Plan((still, with_provider_failure(view, cluster, why, now.ms, now)), events=(event,), why=why)
+        return Plan((remaining,), events=(event,), why=why)
+    return Plan((remaining, with_provider_failure(view, cluster, why, now.ms, now)), events=(event,), why=why)
 
 
 def with_provider_failure(
     view: View, cluster: ClusterRecord, reason: str, asked_ms: int, now: Instant
 ) -> ClusterRecord:
-    """Once more, its provider; it is left alone for as long as its wish says."""
-    wish = view.cluster_intents.get(cluster.name, ClusterIntent(cluster.name))
-    return cluster.failed(wish.pause_ms(cluster.failures), now.ms, reason, asked_ms)
+    """The cluster with one more failure of its provider, and the backoff of its intent."""
+    intent = view.cluster_intents.get(cluster.name, ClusterIntent(cluster.name))
+    return cluster.failed(intent.pause_ms(cluster.failures), now.ms, reason, asked_ms)
 
 
-def quoted(view: View, name: str, said: str) -> Plan:
-    """Its provider's words about the last failure; they stay with the cluster's reason, if it has one."""
+def quoted(view: View, name: str, message: str) -> Plan:
+    """Publish the provider's own message on the last failure.
+
+    Kept with the cluster's reason, if it has one.
+    """
     cluster = view.clusters.get(name)
     if cluster is None:
         return NO_CHANGE
-    why = f"the provider of cluster {name} says: {said}"
-    kept = () if cluster.reason is None else (cluster.quoting(said),)
+    why = f"the provider of cluster {name} says: {message}"
+    kept = () if cluster.reason is None else (cluster.quoting(message),)
     return Plan(kept, events=(EventRecord(PROVIDER_SAID, why, cluster=name),), why=why)
 
 
 def is_stuck(view: View, cluster: ClusterRecord) -> bool:
-    """It needs another, and all the machines it may have are such that do not go."""
-    machines = [one for one in view.machines.values() if one.cluster == cluster.name]
-    wish = view.cluster_intents.get(cluster.name)
-    if wish is None or not all(one.goes for one in machines):
+    """Whether it needs a machine, but its limit is used up by machines that cannot be removed."""
+    machines = [machine for machine in view.machines.values() if machine.cluster == cluster.name]
+    intent = view.cluster_intents.get(cluster.name)
+    if intent is None or not all(machine.goes for machine in machines):
         return False
-    is_full = sum(1 + one.extra for one in machines) >= wish.max_nodes
-    if cluster.is_to_come:  # who waits for it is in no line yet
+    is_full = sum(1 + machine.extra for machine in machines) >= intent.max_nodes
+    if cluster.is_to_come:  # jobs that wait for this cluster are in no queue yet
         return is_full
     return is_full and view.pending_jobs_in(cluster.name) > 0
 
 
 def merge_plans(plans: Iterable[Plan]) -> Plan:
-    """All of them as one; of a record that several write the last counts."""
-    given = [plan for plan in plans if plan is not NO_CHANGE]
+    """All plans as one; the last write of a record counts."""
+    plans_with_changes = [plan for plan in plans if plan is not NO_CHANGE]
     return Plan(
-        tuple({record.key: record for plan in given for record in plan.puts}.values()),
-        tuple(key for plan in given for key in plan.deletes),
-        tuple(event for plan in given for event in plan.events),
-        "; ".join(plan.why for plan in given[:_REASONS_MAX])
-        + ("" if len(given) <= _REASONS_MAX else "; and others"),
+        tuple({record.key: record for plan in plans_with_changes for record in plan.puts}.values()),
+        tuple(key for plan in plans_with_changes for key in plan.deletes),
+        tuple(event for plan in plans_with_changes for event in plan.events),
+        "; ".join(plan.why for plan in plans_with_changes[:_REASONS_MAX])
+        + ("" if len(plans_with_changes) <= _REASONS_MAX else "; and others"),
     )

@@ -1,4 +1,4 @@
-"""A cluster's machines + what became of their nodes -> those that have joined, are given up, or run empty."""
+"""The machines of a cluster + the states of their nodes -> joined, abandoned, or empty machines."""
 
 from collections.abc import Iterator
 from typing import NamedTuple, Self
@@ -14,26 +14,26 @@ from rota.model.view import NodeView, View
 
 
 class MachineGroup(NamedTuple):
-    """A cluster, what is wanted of it, and its machines."""
+    """A cluster with its intent and its machines."""
 
     cluster: ClusterRecord
     intent: ClusterIntent
     members: list[Machine]
-    leaving: frozenset[NodeId]  # nodes that say so themselves
+    leaving: frozenset[NodeId]  # nodes that reported they are leaving
 
     @classmethod
     def from_view(cls, view: View, cluster: ClusterRecord, intent: ClusterIntent) -> Self:
-        machines = [one for one in view.machines.values() if one.cluster == cluster.name]
-        nodes = (one.node for one in machines if one.node is not None)
+        machines = [machine for machine in view.machines.values() if machine.cluster == cluster.name]
+        nodes = (machine.node for machine in machines if machine.node is not None)
         return cls(cluster, intent, machines, frozenset(node for node in nodes if _leaves(view, node)))
 
     @property
     def staying(self) -> list[Machine]:
-        return [one for one in self.members if not one.goes and one.node not in self.leaving]
+        return [machine for machine in self.members if not machine.goes and machine.node not in self.leaving]
 
     @property
     def size(self) -> int:
-        """Against its limit: also those about to go, and what its provider made too many."""
+        """Number that counts towards its limit, including machines being removed and duplicates."""
         return sum(1 + machine.extra for machine in self.members)
 
     @property
@@ -42,8 +42,8 @@ class MachineGroup(NamedTuple):
 
     @property
     def minimum_nodes(self) -> int:
-        over = self.intent.drain or self.cluster.state is ClusterState.FAILED
-        return 0 if over else minimum_nodes(self.intent)
+        is_over = self.intent.drain or self.cluster.state is ClusterState.FAILED
+        return 0 if is_over else minimum_nodes(self.intent)
 
 
 def _leaves(view: View, node: NodeId) -> bool:
@@ -52,7 +52,7 @@ def _leaves(view: View, node: NodeId) -> bool:
 
 
 def advance_machines(view: View, group: MachineGroup, now: Instant) -> Plan | None:
-    """All that is due, in one plan."""
+    """All due transitions in one plan; None: nothing is due."""
     plans = list(_due_transitions(view, group, now))
     return machine_transitions.merge_plans(plans) if plans else None
 
@@ -74,7 +74,7 @@ def _due_transitions(view: View, group: MachineGroup, now: Instant) -> Iterator[
 
 
 def _end_reason(node: NodeView | None) -> str | None:
-    """Why nothing more is to be had of it; None: it stays, or something runs there yet."""
+    """Why a joined machine is of no more use; None: it stays, or tasks still run there."""
     if node is None or node.status is None:
         return "its node is deleted"
     if not machine_transitions.is_present(node):
@@ -84,7 +84,7 @@ def _end_reason(node: NodeView | None) -> str | None:
 
 
 def _node_by_machine(view: View) -> dict[str, NodeView]:
-    """Of several that were enrolled for one, the node that is there."""
+    """The node of each machine; of several that enrolled for one, a present one."""
     nodes: dict[str, NodeView] = {}
     for node in view.nodes.values():
         name = node.spec.labels.get(MACHINE)
@@ -109,7 +109,7 @@ def _on_joined(view: View, group: MachineGroup, machine: Machine, node: NodeView
     took = (now.ms - machine.asked_ms) / 1000
     why = f"machine {machine.name} has joined as node {node.spec.name} after {took:.1f} s"
     event = EventRecord("cluster.machine_joined", why, node=node.spec.id, cluster=machine.cluster)
-    assert node.status is not None, "it is there"
+    assert node.status is not None, "a present node has a status"
     cluster = group.cluster.joined_by(shown(node.status.labels, {}, view.granted_only_labels))
     known = (cluster,) if cluster != group.cluster else ()
     return Plan((machine.became(node.spec.id, now.ms), *known), events=(event,), why=why)

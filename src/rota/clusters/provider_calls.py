@@ -1,4 +1,4 @@
-"""One call of a provider -> the engine told what came of it. [I/O]"""
+"""Calls of providers, and the commands that report their results to the engine. [I/O]"""
 
 import asyncio
 from collections import Counter
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class CommandSink(Protocol):
-    """Of an engine what is needed here."""
+    """The part of the engine that is used here."""
 
     def listen(self, listener: Callable[[Any], None]) -> None: ...
 
@@ -31,7 +31,7 @@ class CommandSink(Protocol):
 
 
 class ProviderCallFailed(Exception):
-    """What was asked for was not done, and that is told."""
+    """The provider did not do what was requested; the engine has been told."""
 
 
 class ProviderCalls:
@@ -41,19 +41,18 @@ class ProviderCalls:
         self._engine = engine
         self._providers = providers
         self._join = join_line
-        self.removed: set[str] = set()  # machines that are gone as their providers say: a list has to show it
-        self._missing_since: dict[
-            str, dict[str, float]
-        ] = {}  # by cluster: machines not listed, and since when
+        self.removed: set[str] = set()  # removed according to their providers; a list has to confirm it
+        self._missing_since: dict[str, dict[str, float]] = {}  # cluster -> machine -> since when not listed
 
     async def create(self, machine: Machine, intent: ClusterIntent) -> None:
-        name, own = machine.name, self._providers[intent.provider]
-        where = own if machine.place is None else own.for_place(machine.place)
+        name, provider = machine.name, self._providers[intent.provider]
+        where = provider if machine.place is None else provider.for_place(machine.place)
+        # Durable before the call: after a crash the machine is known, and creating it again is idempotent.
         wanted = await self._ask_engine(
-            lambda view, now: machine_transitions.on_create_requested(view, name, own.place, now)
+            lambda view, now: machine_transitions.on_create_requested(view, name, provider.place, now)
         )
         if where is None or not wanted:
-            return  # whoever asked for it cannot be reached: it joins in its time, or is given up
+            return  # the server that requested it is out of reach: it joins in time, or is abandoned
         try:
             async with _with_timeout(intent, min(PROVIDER_CALL_SECONDS, intent.join_seconds)):
                 line = await self._join(machine, intent)
@@ -72,13 +71,12 @@ class ProviderCalls:
             await self._ask_engine(lambda view, now: machine_transitions.on_created(view, name, now))
 
     async def remove(self, machine: Machine, intent: ClusterIntent) -> None:
-        """Wherever it may be."""
+        """Remove the machine at every place where it may have been created."""
         name = machine.name
         places = await self._places(intent)
         if machine.place is not None and machine.place not in places:
-            await self._ask_engine(
-                lambda view, _: machine_transitions.on_removed(view, name)
-            )  # its agent ends: nobody knows its node
+            # Out of reach from here. Its agent ends by itself: its node is deleted and refused.
+            await self._ask_engine(lambda view, _: machine_transitions.on_removed(view, name))
             return
         try:
             async with _with_timeout(intent, PROVIDER_CALL_SECONDS):
@@ -91,10 +89,14 @@ class ProviderCalls:
             )
             await self._quote(intent, error)
             raise ProviderCallFailed from error
+        # The record stays until a list confirms the removal: a provider may report success too early.
         self.removed.add(name)
 
     async def list(self, intent: ClusterIntent) -> Sequence[str]:
-        """Machines that are there, though they were said to be removed."""
+        """Reconcile with the provider's list.
+
+        Returns machines that are still listed although reported removed.
+        """
         ended = frozenset(self.removed)
         places = await self._places(intent)
         found: Counter[str] = Counter()
@@ -116,42 +118,48 @@ class ProviderCalls:
         listing = ProviderListing(found, at, missing, ended)
         await self._ask_engine(lambda view, now: provider_sync.on_listed(view, intent.name, listing, now))
         known = await self._engine.read(lambda mirror: frozenset(mirror.machines))
-        still = [name for name in ended if name in found]
+        still_listed = [name for name in ended if name in found]
         self.removed -= {name for name in ended if name in found or name not in known}
-        return still
+        return still_listed
 
     async def _places(self, intent: ClusterIntent) -> Mapping[str, Provider]:
-        """Where its machines are, as far as they can be reached from here."""
-        own = self._providers[intent.provider]
+        """Places of its machines that can be reached from this server."""
+        provider = self._providers[intent.provider]
 
         def asked_from(mirror: Mirror) -> set[str]:
-            ours = (one for one in mirror.machines.values() if one.cluster == intent.name)
-            return {one.place for one in ours if one.place is not None}
+            ours = (machine for machine in mirror.machines.values() if machine.cluster == intent.name)
+            return {machine.place for machine in ours if machine.place is not None}
 
-        places = {own.place, *await self._engine.read(asked_from)}
-        return {place: where for place in sorted(places) if (where := own.for_place(place)) is not None}
+        places = {provider.place, *await self._engine.read(asked_from)}
+        return {place: where for place in sorted(places) if (where := provider.for_place(place)) is not None}
 
     async def _missing(
         self, intent: ClusterIntent, found: frozenset[str], places: Mapping[str, Provider]
     ) -> frozenset[str]:
-        """One list may be behind, or older than the machine."""
+        """Machines that were not listed for a while: one list may be stale, or older than the machine."""
 
-        own = self._providers[intent.provider].place
+        provider = self._providers[intent.provider].place
 
         def absent(mirror: Mirror) -> Sequence[str]:
-            ours = (one for one in mirror.machines.values() if one.cluster == intent.name)
-            there = (one for one in ours if one.state in (MachineState.CREATED, MachineState.JOINED))
-            return [one.name for one in there if (one.place or own) in places and one.name not in found]
+            ours = (machine for machine in mirror.machines.values() if machine.cluster == intent.name)
+            expected = (
+                machine for machine in ours if machine.state in (MachineState.CREATED, MachineState.JOINED)
+            )
+            return [
+                machine.name
+                for machine in expected
+                if (machine.place or provider) in places and machine.name not in found
+            ]
 
         now, before = asyncio.get_running_loop().time(), self._missing_since.get(intent.name, {})
         since = {name: before.get(name, now) for name in await self._engine.read(absent)}
         self._missing_since[intent.name] = since
         return frozenset(name for name, at in since.items() if now - at >= PROVIDER_LIST_SECONDS)
 
-    async def _quote(self, wish: ClusterIntent, error: ProviderFailed) -> None:
-        """Tell operators the provider's own words."""
+    async def _quote(self, intent: ClusterIntent, error: ProviderFailed) -> None:
+        """Publish the provider's own message for operators."""
         if error.said:
-            await self._ask_engine(lambda view, _: machine_transitions.quoted(view, wish.name, error.said))
+            await self._ask_engine(lambda view, _: machine_transitions.quoted(view, intent.name, error.said))
 
     async def _ask_engine(self, command: Command) -> object:
         return await self._engine.ask("clusters", command)
@@ -166,5 +174,5 @@ async def _with_timeout(intent: ClusterIntent, seconds: float) -> AsyncIterator[
         raise ProviderFailed(f"provider {intent.provider} does not answer within {seconds:g} s") from error
     except (RotaError, OSError):
         raise
-    except Exception as error:  # a provider may be anybody's code
+    except Exception as error:  # a provider may be third-party code
         raise ProviderFailed(f"provider {intent.provider} failed", f"{error!r:.300}") from error

@@ -1,4 +1,4 @@
-"""The machines that a provider lists + those we know -> which are gone, lost, doubled, or nobody's."""
+"""The machines that a provider lists + our records -> removed, lost, duplicate and unattributed machines."""
 
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -25,12 +25,12 @@ _UNATTRIBUTED = "its provider lists it, and nothing was known of it any more"
 
 
 class ProviderListing(NamedTuple):
-    """What was found of one cluster's machines."""
+    """A provider's list of one cluster's machines."""
 
-    counts: Mapping[str, int]  # how many of each name
-    places: Mapping[str, str]  # and where one of them is
-    missing: frozenset[str]  # that were not there for a while, and should be
-    removed: frozenset[str]  # that the provider had said to have removed before it was asked
+    counts: Mapping[str, int]  # number of machines per name
+    places: Mapping[str, str]  # place of each name
+    missing: frozenset[str]  # expected, and not listed for a while
+    removed: frozenset[str]  # reported removed before the list was requested
 
 
 def on_listed(view: View, cluster: str, listing: ProviderListing, now: Instant) -> Plan:
@@ -44,33 +44,33 @@ def on_listed(view: View, cluster: str, listing: ProviderListing, now: Instant) 
 
 
 def _sync_machine(view: View, machine: Machine, listing: ProviderListing, now: Instant) -> Iterator[Plan]:
-    there = listing.counts.get(machine.name, 0)
-    plan, extra = _next_transition(view, machine, listing, now), max(0, there - 1)
+    count = listing.counts.get(machine.name, 0)
+    plan, extra = _next_transition(view, machine, listing, now), max(0, count - 1)
     yield plan
     if extra != machine.extra and machine.key not in plan.deletes:
-        turned = next((one for one in plan.puts if isinstance(one, Machine)), machine)
-        yield Plan((turned.beside(extra),), why=f"of machine {machine.name} there are {there}")
+        machine_after = next((record for record in plan.puts if isinstance(record, Machine)), machine)
+        yield Plan((machine_after.beside(extra),), why=f"of machine {machine.name} there are {count}")
 
 
 def _next_transition(view: View, machine: Machine, listing: ProviderListing, now: Instant) -> Plan:
-    there, missing = listing.counts.get(machine.name, 0), machine.name in listing.missing
+    count, missing = listing.counts.get(machine.name, 0), machine.name in listing.missing
     match machine.state:
         case MachineState.LEAVING if machine.name in listing.removed:
             return (
                 on_remove_failed(view, machine.name, _STILL_LISTED, now)
-                if there
+                if count
                 else on_removed(view, machine.name)
             )
-        case MachineState.CREATED if missing or there > 1:
+        case MachineState.CREATED if missing or count > 1:
             return on_create_failed(view, machine.name, _NOT_LISTED if missing else _DUPLICATE, now)
-        case MachineState.JOINED if missing or there > 1:
+        case MachineState.JOINED if missing or count > 1:
             return abandon_machine(machine, _UNKNOWN if missing else _DUPLICATE, now)
         case _:
             return NO_CHANGE
 
 
 def _remove_unknown(view: View, cluster: str, listing: ProviderListing, now: Instant) -> Iterator[Plan]:
-    """Machines under numbers that were given out here: they count, and go."""
+    """Machines that we created and no longer know: they count towards the limit, and are removed."""
     known = view.clusters.get(cluster)
     for name in sorted(listing.counts):
         if name in view.machines or known is None or not known.gave(name):
@@ -83,11 +83,11 @@ def _remove_unknown(view: View, cluster: str, listing: ProviderListing, now: Ins
 
 
 def on_list_failed(view: View, cluster: str, reason: str, now: Instant) -> Plan:
-    """What was said to be removed is not seen to be: it counts as long as its provider cannot list."""
+    """The list failed: machines reported as removed count until a list confirms it."""
     known = view.clusters.get(cluster)
     if known is None:
         return NO_CHANGE
     why = f"machines of cluster {cluster} cannot be listed: {reason}"
     last = f"its machines cannot be listed: {reason}"
-    spent = (with_provider_failure(view, known, last, now.ms, now),) if is_stuck(view, known) else ()
-    return Plan(spent, events=(EventRecord("cluster.machine_failed", why, cluster=cluster),), why=why)
+    failed = (with_provider_failure(view, known, last, now.ms, now),) if is_stuck(view, known) else ()
+    return Plan(failed, events=(EventRecord("cluster.machine_failed", why, cluster=cluster),), why=why)

@@ -1,11 +1,11 @@
-"""Groups of jobs -> those to look at in this step, in a search for jobs that another cluster could serve.
+"""Incremental search for stranded jobs, which another cluster could serve.
 
 A job is stranded if the cluster that it waits in cannot serve it: none could when it was submitted, or the
-nodes that could are gone. Any change of a node or a cluster may end that, so after each change all groups of
-unfinished jobs are searched. Both the number of groups and the number of jobs in one may be 100,000, and
-10,000 nodes may change within a minute. So the search is done in steps with a pause after each expensive one,
+nodes that could were removed. Any change of a node or a cluster may end that, so after each change all groups
+of unfinished jobs are searched. Both the number of groups and the number of jobs in one may be 100,000, and
+10,000 nodes may change within a minute. So the search is done in steps with a delay after each expensive one,
 and changes during a search lead to one more search after it, not to one for each change. A search of a small
-cluster is one step without a pause.
+cluster is one step without a delay.
 """
 
 from collections import deque
@@ -20,7 +20,7 @@ from rota.model.node_table import NodeTable
 from rota.model.plan import Instant
 from rota.model.view import View
 
-# The cluster of a group, and one of its jobs -> whether jobs of that group are to be looked at one by one.
+# The cluster of a group, and one of its jobs -> whether jobs of that group are stranded.
 GroupTest = Callable[[View, str, JobId], bool]
 
 
@@ -34,7 +34,7 @@ class SearchStep(NamedTuple):
 class ClusterCriteria(NamedTuple):
     """What decides which clusters can serve a job."""
 
-    node_table: NodeTable  # another one after everything was read again, which counts from the start
+    node_table: NodeTable  # a new one after a reload, whose versions restart
     feasibility_version: int  # of nodes
     clusters: tuple[ClusterRecord, ...]
     intents: tuple[ClusterIntent, ...]
@@ -45,7 +45,7 @@ class ReassignSearch:
 
     def __init__(self, is_stranded: GroupTest) -> None:
         self._is_stranded = is_stranded
-        self._criteria: ClusterCriteria | None = None  # when the last search began
+        self._criteria: ClusterCriteria | None = None  # as of the start of the last search
         self._groups: deque[tuple[str, JobGroup]] = deque()
         self._jobs: deque[JobId] = deque()  # of stranded groups
         self._not_before_ms = 0
@@ -60,15 +60,15 @@ class ReassignSearch:
             return SearchStep([], self._not_before_ms)
         if not self._groups and not self._jobs:
             is_due = self._again_at_ms is not None and self._again_at_ms <= now.ms
-            if (known := _criteria_of(view)) == self._criteria and not is_due:
+            if (criteria := _criteria_of(view)) == self._criteria and not is_due:
                 return SearchStep([], self._again_at_ms)
-            self._criteria, self._again_at_ms = known, None
+            self._criteria, self._again_at_ms = criteria, None
             self._groups.extend(_all_groups(view))
-        pause_ms = REASSIGN_SEARCH_PAUSE_MS * self._test_groups(view) // REASSIGN_SEARCH_VISITS
-        part = [self._jobs.popleft() for _ in range(min(len(self._jobs), REASSIGN_STEP_MAX))]
-        self._not_before_ms = now.ms + pause_ms
+        delay_ms = REASSIGN_SEARCH_PAUSE_MS * self._test_groups(view) // REASSIGN_SEARCH_VISITS
+        jobs = [self._jobs.popleft() for _ in range(min(len(self._jobs), REASSIGN_STEP_MAX))]
+        self._not_before_ms = now.ms + delay_ms
         is_over = not self._groups and not self._jobs and _criteria_of(view) == self._criteria
-        return SearchStep(part, self._again_at_ms if is_over else now.ms + max(1, pause_ms))
+        return SearchStep(jobs, self._again_at_ms if is_over else now.ms + max(1, delay_ms))
 
     def _test_groups(self, view: View) -> int:
         """Test groups until one is stranded or the step is long enough; returns how many nodes it visited."""
@@ -77,7 +77,7 @@ class ReassignSearch:
             cluster, group = self._groups.popleft()
             jobs = view.jobs_by_cluster.get(cluster, {}).get(group)
             if jobs is None:
-                continue  # all of them have ended or moved meanwhile
+                continue  # all of its jobs have ended or moved
             visits += max(1, view.node_table.size)
             if self._is_stranded(view, cluster, next(iter(jobs))):
                 self._jobs.extend(jobs)
@@ -92,5 +92,5 @@ def _all_groups(view: View) -> Iterator[tuple[str, JobGroup]]:
 
 
 def _criteria_of(view: View) -> ClusterCriteria:
-    clusters, wishes = tuple(view.clusters.values()), tuple(view.cluster_intents.values())
-    return ClusterCriteria(view.node_table, view.node_table.feasibility_version, clusters, wishes)
+    clusters, intents = tuple(view.clusters.values()), tuple(view.cluster_intents.values())
+    return ClusterCriteria(view.node_table, view.node_table.feasibility_version, clusters, intents)

@@ -1,4 +1,4 @@
-"""Asks providers for the machines that are wanted, and tells the engine what became of it. [I/O]"""
+"""Driver of provider calls: creates and removes machines as desired, and lists them periodically. [I/O]"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -21,14 +21,17 @@ _POLL_SECONDS = 1.0
 
 
 class ProviderCall(NamedTuple):
-    """A machine about which its provider has to be asked."""
+    """A machine that its provider has to create or remove."""
 
     machine: Machine
     intent: ClusterIntent
 
 
 class MachineProvisioner:
-    """One call at a time for each machine; a provider that hangs holds up no other cluster."""
+    """Runs one call at a time per machine, and a bounded number per cluster.
+
+    Each call is its own task, so that a hanging provider delays no other cluster.
+    """
 
     def __init__(
         self,
@@ -42,8 +45,9 @@ class MachineProvisioner:
         self._warn = warn
         self._calls = ProviderCalls(engine, providers, join_line)
         self._busy: set[str] = set()
-        self._not_before: dict[str, float] = {}  # by what is asked about, on the loop's clock
-        self._failures: dict[str, int] = {}  # in a row, by the same
+        # Machine or list key -> end of its backoff, on the loop's clock.
+        self._not_before: dict[str, float] = {}
+        self._failures: dict[str, int] = {}  # consecutive failures by the same keys
         self._call_limits: dict[str, asyncio.Semaphore] = {}  # by cluster
         self._wakeup = asyncio.Event()
 
@@ -54,85 +58,90 @@ class MachineProvisioner:
                 self._wakeup.clear()
                 try:
                     await self._start_due_calls(tasks)
-                except RotaError as error:  # the store is away, or somebody else leads
-                    self._warn("machines are not looked after", error=str(error))
+                except RotaError as error:  # the store is unavailable, or another server leads
+                    self._warn("provider reconciliation failed", error=str(error))
                 await self._wait_for_work()
 
     async def _start_due_calls(self, tasks: asyncio.TaskGroup) -> None:
         for due in await self._engine.read(self._due_calls):
             self._start_call(tasks, due.machine.name, due.intent, partial(self._call_provider, due))
-        for wish in await self._engine.read(self._clusters_to_list):
-            self._start_call(tasks, _list_key(wish), wish, partial(self._list_machines, wish))
+        for intent in await self._engine.read(self._clusters_to_list):
+            self._start_call(tasks, _list_key(intent), intent, partial(self._list_machines, intent))
 
     async def _wait_for_work(self) -> None:
         try:
             async with asyncio.timeout(_POLL_SECONDS):
                 await self._wakeup.wait()
         except TimeoutError:
-            pass  # something may be due by now that nobody tells
+            pass  # timers and backoffs end without a commit: poll
 
     def _due_calls(self, mirror: Mirror) -> list[ProviderCall]:
-        asking = (MachineState.WANTED, MachineState.LEAVING)
-        wishes = mirror.cluster_intents
+        states = (MachineState.WANTED, MachineState.LEAVING)
+        intents = mirror.cluster_intents
         return [
-            ProviderCall(machine, wishes[machine.cluster])
+            ProviderCall(machine, intents[machine.cluster])
             for machine in mirror.machines.values()
-            if machine.state in asking
-            and machine.cluster in wishes
+            if machine.state in states
+            and machine.cluster in intents
             and machine.name not in self._calls.removed
         ]
 
     def _clusters_to_list(self, mirror: Mirror) -> list[ClusterIntent]:
-        """Also where none is left: what a provider has not removed, though it said so, is found."""
-        wishes = mirror.cluster_intents
-        return [wishes[one.name] for one in mirror.clusters.values() if one.made and one.name in wishes]
+        """Clusters that ever had machines, even if none is left: a removal may not have happened."""
+        intents = mirror.cluster_intents
+        return [
+            intents[cluster.name]
+            for cluster in mirror.clusters.values()
+            if cluster.made and cluster.name in intents
+        ]
 
     def _start_call(
-        self, tasks: asyncio.TaskGroup, what: str, intent: ClusterIntent, call: Callable[[], Awaitable[None]]
+        self, tasks: asyncio.TaskGroup, key: str, intent: ClusterIntent, call: Callable[[], Awaitable[None]]
     ) -> None:
         now = asyncio.get_running_loop().time()
         if (
-            what in self._busy
-            or self._not_before.get(what, 0.0) > now
+            key in self._busy
+            or self._not_before.get(key, 0.0) > now
             or intent.provider not in self._providers
         ):
             return
-        self._busy.add(what)
-        tasks.create_task(self._run_call(what, intent, call))
+        self._busy.add(key)
+        tasks.create_task(self._run_call(key, intent, call))
 
-    async def _run_call(self, what: str, intent: ClusterIntent, call: Callable[[], Awaitable[None]]) -> None:
+    async def _run_call(self, key: str, intent: ClusterIntent, call: Callable[[], Awaitable[None]]) -> None:
         try:
             await call()
-        except ProviderCallFailed:  # and told: it is asked again, ever more rarely
-            self._back_off(what, intent)
-        except (RotaError, OSError) as error:  # no store, no disk, or somebody else leads: it is asked again
-            self._warn("machines are not looked after", what=what, error=str(error))
-            self._back_off(what, intent)
+        except ProviderCallFailed:  # the engine knows: retry with backoff
+            self._back_off(key, intent)
+        except (RotaError, OSError) as error:  # store unavailable, disk full, or another server leads: retry
+            self._warn("provider reconciliation failed", what=key, error=str(error))
+            self._back_off(key, intent)
         else:
-            self._failures.pop(what, None)
+            self._failures.pop(key, None)
         finally:
-            self._busy.discard(what)
+            self._busy.discard(key)
             self._wakeup.set()
 
-    def _back_off(self, what: str, intent: ClusterIntent) -> None:
-        failures = self._failures.get(what, 0)
-        self._failures[what] = failures + 1
-        self._not_before[what] = asyncio.get_running_loop().time() + intent.pause_ms(failures) / 1000
+    def _back_off(self, key: str, intent: ClusterIntent) -> None:
+        failures = self._failures.get(key, 0)
+        self._failures[key] = failures + 1
+        self._not_before[key] = asyncio.get_running_loop().time() + intent.pause_ms(failures) / 1000
 
     async def _call_provider(self, due: ProviderCall) -> None:
-        """As it is wanted now: it may have waited for its turn."""
-        name, wish = due.machine.name, due.intent
-        async with self._call_limits.setdefault(wish.name, asyncio.Semaphore(PROVIDER_CALLS_MAX)):
+        """Create or remove a machine, if still desired: the call may have waited for the semaphore."""
+        name, intent = due.machine.name, due.intent
+        async with self._call_limits.setdefault(intent.name, asyncio.Semaphore(PROVIDER_CALLS_MAX)):
             machine = await self._engine.read(lambda mirror: mirror.machines.get(name))
+            # A race: it may have joined, been removed or changed its state while the call waited.
             if machine is None or machine.state is not due.machine.state:
                 return
-            await (self._calls.remove if machine.goes else self._calls.create)(machine, wish)
-        if _list_key(wish) not in self._failures:
-            self._not_before.pop(_list_key(wish), None)  # a look shows whether it is true
+            await (self._calls.remove if machine.goes else self._calls.create)(machine, intent)
+        if _list_key(intent) not in self._failures:
+            self._not_before.pop(_list_key(intent), None)  # list soon, to verify the result
 
     async def _list_machines(self, intent: ClusterIntent) -> None:
-        what = _list_key(intent)
-        self._not_before[what] = asyncio.get_running_loop().time() + PROVIDER_LIST_SECONDS
+        key = _list_key(intent)
+        self._not_before[key] = asyncio.get_running_loop().time() + PROVIDER_LIST_SECONDS
         for name in await self._calls.list(intent):
             self._back_off(name, intent)
 

@@ -1,4 +1,4 @@
-"""What runs and waits in a cluster + the sizes it may have -> machines that are asked for, and that go."""
+"""Demand of a cluster + its size limits -> machines to create and to remove."""
 
 from collections.abc import Callable, Iterable
 
@@ -13,16 +13,16 @@ from rota.model.lifecycle import ClusterState, MachineEvent, MachineState
 from rota.model.limits import SCALE_CHECK_MS, SCALE_NODES_PER_CHECK, SCALE_STEP_MAX, SCALE_UNCHANGED_CHECKS
 from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan
 from rota.model.view import View, nodes_being_terminated
+from rota.rules.reconciler_names import ReconcilerName
 
-NAME = "scale"
 _NEVER_MS = -(1 << 60)
 
-# The cluster, machines on their way, the most that may come on top -> what the scheduler would make of it.
+# Cluster, machines being created, the most that may be added -> what the scheduler would do with them.
 EstimateScale = Callable[[View, ClusterIntent, int, int, Instant], ScaleEstimate]
 
 
 def reconciler(estimate: EstimateScale) -> Reconciler:
-    return Reconciler(NAME, "clusters", WAKES, Scaler(estimate).decide, start)
+    return Reconciler(ReconcilerName.SCALE, "clusters", WAKES, Scaler(estimate).decide, start)
 
 
 def _cluster_key(record: ClusterRecord | ClusterIntent) -> Iterable[str]:
@@ -46,26 +46,30 @@ def start(view: View) -> Iterable[str]:
 
 
 class Scaler:
-    """Remembers since when nodes are empty, and what was foreseen last: both can be found out again."""
+    """Keeps since when nodes are empty, and the last estimates.
+
+    Losing them restarts timers and a simulation.
+    """
 
     def __init__(self, estimate: EstimateScale) -> None:
         self._estimate = estimate
         self._empty_since_ms: dict[NodeId, int] = {}
-        self._estimates: dict[str, tuple[int, tuple[int, ...], ScaleEstimate]] = {}  # when, on what, and what
+        self._estimates: dict[str, tuple[int, tuple[int, ...], ScaleEstimate]] = {}  # when, inputs, result
 
     def decide(self, view: View, key: str, now: Instant) -> Plan:
-        cluster, wish = view.clusters.get(key), view.cluster_intents.get(key)
-        if cluster is None or wish is None or wish.by_hand:
+        cluster, intent = view.clusters.get(key), view.cluster_intents.get(key)
+        if cluster is None or intent is None or intent.by_hand:
             return NO_CHANGE
-        fleet = MachineGroup.from_view(view, cluster, wish)
-        self._update_empty_since(view, fleet, now)
-        plan = advance_machines(view, fleet, now) or self._resize(view, fleet, now) or NO_CHANGE
+        group = MachineGroup.from_view(view, cluster, intent)
+        self._update_empty_since(view, group, now)
+        plan = advance_machines(view, group, now) or self._resize(view, group, now) or NO_CHANGE
         return plan.but(wake_at_ms=now.ms + SCALE_CHECK_MS)
 
     def _resize(self, view: View, group: MachineGroup, now: Instant) -> Plan | None:
-        if group.cluster.state is ClusterState.FAILED:  # what was on its way may have come since
-            going = [with_node(view, one) for one in group.staying]
-            return _shrink_plan(group, going, "it has failed", now) if going else None
+        # Machines that were being created may have joined since.
+        if group.cluster.state is ClusterState.FAILED:
+            removed = [with_node(view, machine) for machine in group.staying]
+            return _shrink_plan(group, removed, "it has failed", now) if removed else None
         return self._grow(view, group, now) or self._shrink(view, group, now)
 
     def _update_empty_since(self, view: View, group: MachineGroup, now: Instant) -> None:
@@ -77,28 +81,33 @@ class Scaler:
                 self._empty_since_ms.pop(machine.node, None)
 
     def _grow(self, view: View, group: MachineGroup, now: Instant) -> Plan | None:
-        """At once: but not while its provider rests after a failure, and never above its limit."""
-        wish, cluster = group.intent, group.cluster
-        most = wish.max_nodes - group.size
+        """Scale up immediately, but not during the backoff of its provider, and never above the limit."""
+        intent, cluster = group.intent, group.cluster
+        most = intent.max_nodes - group.size
         if most <= 0 or cluster.paused_until_ms > now.ms:
             return None
         missing = group.minimum_nodes - len(group.staying)
-        growth = ScaleEstimate(0, 0, 0)
-        if wish.nodes is None:
-            growth = self._cached_estimate(view, group, most, now)
-        more = min(max(missing, growth.nodes), most, SCALE_STEP_MAX)
+        estimate = ScaleEstimate(0, 0, 0)
+        if intent.nodes is None:
+            estimate = self._cached_estimate(view, group, most, now)
+        more = min(max(missing, estimate.nodes), most, SCALE_STEP_MAX)
         if more <= 0:
             return None
         new = tuple(
             Machine(f"{cluster.name}-{cluster.made + number}", cluster.name, since_ms=now.ms, asked_ms=now.ms)
             for number in range(1, more + 1)
         )
-        why = _describe_growth(group, more, growth, moves=_count_moving_tasks(view, group) > 0)
+        why = _describe_growth(group, more, estimate, moves=_count_moving_tasks(view, group) > 0)
         event = EventRecord("cluster.scaled", why, cluster=cluster.name, state="out")
+        # The counter of names and the machines are one commit: after a crash no name is given to two
+        # machines.
         return Plan((cluster.asked_for(more), *new), events=(event,), why=why)
 
     def _cached_estimate(self, view: View, group: MachineGroup, most: int, now: Instant) -> ScaleEstimate:
-        """Simulated at most once a look, and rarely when nothing has changed since: only pauses end then."""
+        """The estimate, simulated at most once per check.
+
+        Rarely if no input changed, as only backoffs end then.
+        """
         name, waiting, moving = (
             group.cluster.name,
             _count_waiting_jobs(view, group),
@@ -106,80 +115,79 @@ class Scaler:
         )
         if not waiting and not moving:
             return ScaleEstimate(0, 0, 0)
-        on = (view.node_table.capacity_version, waiting, moving, group.coming, most)
-        at_ms, before, growth = self._estimates.get(name, (_NEVER_MS, (), ScaleEstimate(0, 0, 0)))
-        look_ms = SCALE_CHECK_MS * (1 + view.node_table.size // SCALE_NODES_PER_CHECK)
-        if before == on and now.ms - at_ms < look_ms * SCALE_UNCHANGED_CHECKS:
-            return growth
-        if now.ms - at_ms < look_ms:
+        inputs = (view.node_table.capacity_version, waiting, moving, group.coming, most)
+        at_ms, before, estimate = self._estimates.get(name, (_NEVER_MS, (), ScaleEstimate(0, 0, 0)))
+        check_ms = SCALE_CHECK_MS * (1 + view.node_table.size // SCALE_NODES_PER_CHECK)
+        if before == inputs and now.ms - at_ms < check_ms * SCALE_UNCHANGED_CHECKS:
+            return estimate
+        if now.ms - at_ms < check_ms:
             return ScaleEstimate(0, 0, 0)
-        growth = self._estimate(view, group.intent, group.coming, most, now)
-        self._estimates[name] = (now.ms, on, growth)
-        return growth
+        estimate = self._estimate(view, group.intent, group.coming, most, now)
+        self._estimates[name] = (now.ms, inputs, estimate)
+        return estimate
 
     def _shrink(self, view: View, group: MachineGroup, now: Instant) -> Plan | None:
-        """Slowly, and by nodes on which nothing runs; at once where a size was asked for."""
+        """Scale down after an idle time, by empty nodes; immediately where a size is requested."""
         surplus = len(group.staying) - group.minimum_nodes
-        joined = [one for one in group.staying if one.state is MachineState.JOINED]
+        joined = [machine for machine in group.staying if machine.state is MachineState.JOINED]
         if surplus <= 0 or not joined:
             return None
         if group.intent.nodes is not None:
-            joined.sort(key=lambda one: _count_tasks(view, one))
+            joined.sort(key=lambda machine: _count_tasks(view, machine))
             return _shrink_plan(group, joined[:surplus], _describe_requested(group.intent.nodes), now)
-        comes = group.coming or group.cluster.paused_until_ms > now.ms
-        if comes and not group.intent.drain and _count_waiting_jobs(view, group):
-            return None  # an empty one may be needed together with those that come: by a gang, for one
+        is_growing = group.coming or group.cluster.paused_until_ms > now.ms
+        if is_growing and not group.intent.drain and _count_waiting_jobs(view, group):
+            return None  # an empty node may be needed together with those being created, as by a gang
         idle_ms = 0 if group.intent.drain else round(group.intent.idle_seconds * 1000)
         idle = {
-            one.name: now.ms - self._empty_since_ms.get(one.node or NodeId(""), now.ms + 1) for one in joined
+            machine.name: now.ms - self._empty_since_ms.get(machine.node or NodeId(""), now.ms + 1)
+            for machine in joined
         }
-        if max(idle.values()) < idle_ms or _count_moving_tasks(
-            view, group
-        ):  # which may be meant for an empty one
+        # Tasks that have to move may need an empty node.
+        if max(idle.values()) < idle_ms or _count_moving_tasks(view, group):
             return None
-        # Those that are nearly as long empty go with them, so that one fall of the load is one step.
-        going = [one for one in joined if idle[one.name] >= max(0, idle_ms // 2)]
-        going.sort(key=lambda one: (-idle[one.name], one.since_ms))
-        return _shrink_plan(group, going[:surplus], f"empty for {idle_ms / 1000:g} s", now)
+        # Nodes that have been empty for nearly as long are removed too: one drop of the load is one step.
+        removed = [machine for machine in joined if idle[machine.name] >= max(0, idle_ms // 2)]
+        removed.sort(key=lambda machine: (-idle[machine.name], machine.since_ms))
+        return _shrink_plan(group, removed[:surplus], f"empty for {idle_ms / 1000:g} s", now)
 
 
 def _count_tasks(view: View, machine: Machine) -> int:
-    """Tasks for whose sake it is there; those of system jobs come and go with it."""
+    """Number of its tasks, without those of system jobs, which run on every node."""
     node = view.nodes.get(machine.node) if machine.node is not None else None
     assigned = () if node is None else node.assigned
     return sum(view.jobs[job].spec.kind is not JobKind.SYSTEM for job, _ in assigned)
 
 
 def _count_waiting_jobs(view: View, group: MachineGroup) -> int:
-    """Jobs."""
     return view.pending_jobs_in(group.cluster.name)
 
 
 def _count_moving_tasks(view: View, group: MachineGroup) -> int:
-    """Tasks on nodes whose machines are taken away, and that may go elsewhere."""
+    """Number of movable tasks on nodes whose machines are being terminated."""
     nodes = (view.nodes[node] for node in nodes_being_terminated(view, group.cluster.name))
     return sum(view.jobs[job].spec.movable for node in nodes for job, _ in node.assigned)
 
 
-def _describe_growth(group: MachineGroup, more: int, growth: ScaleEstimate, *, moves: bool) -> str:
+def _describe_growth(group: MachineGroup, more: int, estimate: ScaleEstimate, *, moves: bool) -> str:
     name, limit = group.cluster.name, f"it has {group.size}, its limit is {group.intent.max_nodes}"
     head = f"adding {_describe_nodes(more)} to {name}"
-    if not growth.nodes:
+    if not estimate.nodes:
         return f"{head}: at least {_describe_requested(group.minimum_nodes)}; {limit}"
-    if growth.waiting == 1:
+    if estimate.waiting == 1:
         return f"{head}: 1 task waits{' or has to move' if moves else ''}, which would start; {limit}"
-    starts = "all" if growth.starts == growth.waiting else f"{growth.starts} of them"
+    starts = "all" if estimate.starts == estimate.waiting else f"{estimate.starts} of them"
     wait = "wait or have to move" if moves else "wait"
-    return f"{head}: {growth.waiting} tasks {wait}, {starts} would start; {limit}"
+    return f"{head}: {estimate.waiting} tasks {wait}, {starts} would start; {limit}"
 
 
-def _shrink_plan(group: MachineGroup, going: list[Machine], reason: str, now: Instant) -> Plan:
-    left = len(group.staying) - len(going)
-    head = f"taking {_describe_nodes(len(going))} from {group.cluster.name}"
+def _shrink_plan(group: MachineGroup, removed: list[Machine], reason: str, now: Instant) -> Plan:
+    left = len(group.staying) - len(removed)
+    head = f"taking {_describe_nodes(len(removed))} from {group.cluster.name}"
     why = f"{head}: {reason}; it keeps {left}, its least is {group.minimum_nodes}"
     event = EventRecord("cluster.scaled", why, cluster=group.cluster.name, state="in")
     return Plan(
-        tuple(one.turned(MachineEvent.NO_LONGER_DESIRED, now.ms, reason) for one in going),
+        tuple(machine.turned(MachineEvent.NO_LONGER_DESIRED, now.ms, reason) for machine in removed),
         events=(event,),
         why=why,
     )

@@ -1,1 +1,1 @@
-"""JOBS INTO TASKS, ENDED ATTEMPTS INTO RESULTS. Of nodes it reads the names only."""
+"""Controllers: jobs into tasks, ended attempts into retries and results. Of nodes they read only names."""

@@ -1,4 +1,7 @@
-"""An adopted job + the time -> the end of waiting for tasks that no node has brought back."""
+"""An adopted job + the time -> the end of waiting for tasks that no node has offered back.
+
+A server whose store is in memory loses its jobs with a restart; nodes offer what they run for adoption.
+"""
 
 from collections.abc import Iterator
 
@@ -15,11 +18,11 @@ _HELD = int(TaskState.HELD)
 
 
 def expire_adoption(job: JobView, now: Instant) -> Plan | None:
-    """None: nothing is to be done.
+    """The plan that ends the adoption window; None: nothing to do.
 
-    Missing tasks of a service are wanted again: its user wants so many at any time. Those of other jobs are
-    lost, when nothing else of the job is left: a node may still bring them, and they may have ended well
-    before the server was restarted, so they must not run once more.
+    Missing tasks of a service are started again: it has to keep its number of tasks. Those of other jobs are
+    lost once nothing else of the job is left: a node may still offer them, and they may have succeeded before
+    the server restarted, so they must not run twice.
     """
     adoption = job.adoption
     if adoption is None or adoption.closed:
@@ -29,9 +32,9 @@ def expire_adoption(job: JobView, now: Instant) -> Plan | None:
     if job.spec.kind is JobKind.BATCH and (job.task_counts.live or job.task_counts.pending):
         return None
     blocks = list(_changed_blocks(job))
-    missed = [index for block in blocks for index in _missing_tasks(job, job.tasks[block.block])]
+    missing = [index for block in blocks for index in _missing_tasks(job, job.tasks[block.block])]
     why = f"no node is waited for any more to bring back tasks of job {job.spec.id}"
-    events = [_missing_event(job, missed)] if missed else []
+    events = [_missing_event(job, missing)] if missing else []
     return Plan((adoption.close(), *blocks), events=tuple(events), why=why)
 
 
@@ -49,7 +52,7 @@ def _changed_blocks(job: JobView) -> Iterator[TaskBlock]:
 
 
 def _missing_tasks(job: JobView, task: TaskBlock) -> list[int]:
-    """Indices of tasks that wait for their node to bring them; others are held as suspects."""
+    """Indices of tasks that wait for their node to offer them; other held tasks are in quarantine."""
     held = where(small(task.state) == _HELD)
     attempt = job.attempts.get(task.block)
     numbers = None if attempt is None else ints(attempt, "number")
@@ -57,11 +60,11 @@ def _missing_tasks(job: JobView, task: TaskBlock) -> list[int]:
     return [first + at for at in held if numbers is None or not numbers[at]]
 
 
-def _missing_event(job: JobView, missed: list[int]) -> EventRecord:
-    ranges = Ranges(missed)
-    tasks = f"task{'s' if missed[1:] else ''} {ranges} of job {job.spec.id}"
+def _missing_event(job: JobView, missing: list[int]) -> EventRecord:
+    ranges = Ranges(missing)
+    tasks = f"task{'s' if missing[1:] else ''} {ranges} of job {job.spec.id}"
     if job.spec.is_service:
-        why = f"{tasks} wanted again: no node has brought {'them' if missed[1:] else 'it'} back"
+        why = f"{tasks} wanted again: no node has brought {'them' if missing[1:] else 'it'} back"
         return EventRecord("task.released", why, job=job.spec.id, indices=tuple(ranges.pairs))
     why = f"{tasks} lost: {GONE}"
     return EventRecord("task.ended", why, job=job.spec.id, indices=tuple(ranges.pairs), state="lost")

@@ -1,4 +1,4 @@
-"""End, how an attempt ended; Verdict, what becomes of its task."""
+"""AttemptEnd: how an attempt ended. RetryOutcome: what follows for its task."""
 
 from typing import NamedTuple
 
@@ -15,38 +15,38 @@ class AttemptEnd(NamedTuple):
     signal: int = 0
     cause: str | None = None
     is_suspect: bool = False  # too many nodes went down while its task ran on them
-    is_outdated: bool = False  # a newer version of its job's spec takes its place
-    is_evicted: bool = False  # the scheduler made it give way
-    left_with_node: bool = False  # its node is gone, leaves or is emptied
+    is_outdated: bool = False  # the job has a newer version of its spec
+    is_evicted: bool = False  # the scheduler preempted or drained it
+    left_with_node: bool = False  # its node was lost, left or was drained
 
     @property
     def is_loss(self) -> bool:
-        """It ended with its node: the recovery owner of its job decides what becomes of the task."""
+        """Whether it ended with its node: the recovery policy of its job decides about the task."""
         return self.state is AttemptState.LOST or self.left_with_node
 
     @property
     def reason(self) -> str | None:
-        """Why it ended, where its node has given no reason."""
+        """Why it ended, if its node reported no reason."""
         return "its node was drained" if self.left_with_node and self.is_evicted else None
 
     @property
     def is_fault(self) -> bool:
-        """The cluster is to blame, not the work and not a user's request."""
+        """Whether the cluster caused the end, not the task and not a user's request."""
         return self.is_loss or self.is_evicted
 
 
 class RetryOutcome(NamedTuple):
     event: TaskEvent
     counts_as_retry: bool = False
-    reason: str | None = None  # why it is not tried again, though retries are left
+    reason: str | None = None  # why it is not retried although retries are left
 
 
 def is_loss(attempt: AttemptBlock, status: StatusBlock, position: int) -> bool:
-    """Whether an ended attempt ended with its node, so that the recovery owner of its job decides.
+    """Whether an attempt ended with its node, so that the recovery policy of its job decides.
 
-    Its node was lost, was deleted, restarted or left, its keeper died, its lease ended, or a drain moved it.
-    No loss is an end of its own, a stop by request (cancel, restart, pause, update) and a preemption, after
-    which the scheduler places the task again: the node is there, and the job may be preempted.
+    Its node was lost, deleted, restarted or left, its keeper died, its lease ended, or a drain moved it. Not
+    a loss: an exit of its own, a stop by request (cancel, restart, pause, update), and a preemption, after
+    which the scheduler places the task again.
     """
     flags = attempt.flags[position]
     if flags & EVICTED and not flags & DRAINED:
@@ -61,7 +61,7 @@ def is_loss(attempt: AttemptBlock, status: StatusBlock, position: int) -> bool:
 
 
 def end_of_attempt(spec: JobSpec, attempt: AttemptBlock, status: StatusBlock, position: int) -> AttemptEnd:
-    """How the attempt at this position ended; a preempted one was stopped, even if its node was lost."""
+    """How the attempt at this position ended; a preempted one counts as stopped even if its node was lost."""
     state, code = AttemptState(status.state[position]), ints(status, "exit_code")[position]
     lost = is_loss(attempt, status, position)
     evicted = bool(attempt.flags[position] & EVICTED)

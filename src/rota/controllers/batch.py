@@ -1,13 +1,22 @@
-"""A job -> tasks that are wanted; ended attempts -> results; all results -> the job's end."""
+"""The life of a job: its start, the outcome of ended attempts, user actions, and its end.
+
+Two kinds of keys: a job's id for the job as a whole, and `job/block` for the ended attempts of one block of
+tasks. All kinds of jobs are decided here; services and system jobs differ in when a task is started again.
+"""
 
 from collections.abc import Iterable
 
-from rota.controllers import adoption_timeout, quarantine, service_restart
+from rota.controllers import adoption_timeout, quarantine
 from rota.controllers.attempt_end import AttemptEnd, RetryOutcome, end_of_attempt
 from rota.controllers.job_result import final_status
 from rota.controllers.recovery import BlockRecords, ask_recovery_controller
-from rota.controllers.rerun import carried_blocks
-from rota.controllers.retry import backoff_ms, decide_retry, fault_backoff_ms
+from rota.controllers.retry import (
+    SERVICE_BACKOFF,
+    backoff_ms,
+    decide_restart,
+    decide_retry,
+    fault_backoff_ms,
+)
 from rota.controllers.user_actions import (
     are_all_tasks_canceled,
     cancel_job,
@@ -42,13 +51,14 @@ from rota.model.limits import (
     TRIES_MAX,
 )
 from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan
-from rota.model.recovery import RecoveryAnswers
+from rota.model.recovery import Loss, RecoveryAnswers
 from rota.model.shape import RunMode
 from rota.model.task import TaskBlock
 from rota.model.view import JobView, View
 from rota.rules.phases import Phase
+from rota.rules.reconciler_names import ReconcilerName
 
-# Plain numbers: enum members are slow to look up, and these are needed at every change.
+# Plain numbers: enum members are slow to look up, and these are needed at every report.
 _SUCCEEDED, _REFUSED, _END = int(AttemptState.SUCCEEDED), int(AttemptState.REFUSED), int(ATTEMPT_FIRST_END)
 _STOPPED = (TaskEvent.STOPPED, TaskEvent.NODE_LOST)
 _DONE = int(step(TASK, TaskState.WANTED, TaskEvent.SUCCEEDED))
@@ -71,7 +81,7 @@ WAKES: Wakes = {
 
 
 def _keys_of_updated(spec: JobSpec) -> Iterable[str]:
-    """What is left of it may all have ended, and others may have to say what becomes of lost tasks."""
+    """Keys of an updated job: only ended tasks may be left, and lost ones may be decided differently."""
     yield spec.id
     yield from (f"{spec.id}/{block}" for block in range(spec.blocks))
 
@@ -94,7 +104,7 @@ def decide(view: View, key: str, now: Instant) -> Plan:
 
 
 def decide_job(job: JobView, now: Instant) -> Plan:
-    """The job as a whole: begin it, pause it, cancel it, end it."""
+    """The job as a whole: start it, pause it, cancel it, end it."""
     cancel = is_cancel_requested(job)
     if job.status is None or job.status.state is _WAITING:
         return _before_start(job, now, canceled=cancel or are_all_tasks_canceled(job))
@@ -104,7 +114,7 @@ def decide_job(job: JobView, now: Instant) -> Plan:
             if job.task_counts.live == 0
             else NO_CHANGE
         )
-    if job.task_counts.ended == job.spec.count and job.spec.kind is not _SYSTEM:  # that goes on
+    if job.task_counts.ended == job.spec.count and job.spec.kind is not _SYSTEM:  # new nodes get tasks
         return _end_job(job, _result_event(job), job.status.state, now)
     if (
         job.verdict is not None
@@ -125,67 +135,96 @@ def decide_job(job: JobView, now: Instant) -> Plan:
 
 
 def finish_attempts(view: View, job: JobView, block: int, now: Instant) -> Plan:
-    """Attempts of a block that ended -> what becomes of their tasks."""
+    """Ended attempts of a block -> the outcome of their tasks: success, retry, quarantine, or the end."""
     attempt, status = job.attempts[block], job.statuses[block]
     task = job.tasks.get(block) or TaskBlock.new(job.spec.id, block, job.spec.block_size(block))
     positions = _newly_ended(task, attempt, status)
-    if not positions:  # what was taken back may have been the last of a job that is given up, or made smaller
+    if not positions:
+        # A withdrawn offer may have been the last live attempt of a job that was rejected or scaled down.
         is_over = job.verdict is not None or job.spec.kept is not None
         return decide_job(job, now) if is_over else NO_CHANGE
-    asked = ask_recovery_controller(view, job, BlockRecords(task, attempt, status), positions, now)
-    positions = [position for position in positions if position not in asked.losses]
-    if not positions and asked.losses == task.losses:
-        return Plan(wake_at_ms=asked.wake_at_ms)
-    draft = Draft(task)
-    reasons, faults = dict(task.reasons), dict(task.faults)
-    blame = quarantine.Blame(view, BlockRecords(task, attempt, status), now)
-    again: list[int] = []
-    held: dict[str, list[int]] = {}  # by the reason
-    done = [
-        at
-        for at in positions
-        if status.state[at] == _SUCCEEDED and not _restarts_after_success(job.spec, task, at)
-    ]
-    draft.fill("state", done, [_DONE] * len(done))  # also of what was unwanted too late
-    lasted = _stable(job.spec, status, positions)
-    draft.fill("failures", lasted, [0] * len(lasted))
-    for position in sorted(set(positions).difference(done)):
-        index = block * BLOCK_TASKS + position
-        end = blame.record(end_of_attempt(job.spec, attempt, status, position), position)
-        _count_fault(faults, draft, position, end, now)
-        word = asked.decisions.get(position)
-        verdict = RetryOutcome(word) if word is not None else _decide_retry(job.spec, draft, index, end)
-        settled = _apply_outcome(job, draft, index, verdict, now, faults=faults.get(position, 0))
-        reason = settled.reason or status.reasons.get(position) or end.reason
-        if settled.event is TaskEvent.RETRY:
-            again += [] if job.spec.is_scaled_down(index) else [index]
-        elif settled.event is TaskEvent.QUARANTINED:
-            reason = blame.reasons[position]
-            held.setdefault(reason, []).append(index)
-        if reason is not None:
-            reasons[position] = reason
-    events = [] if not again else [_retry_event(job, again)]
-    events += [quarantine.held_event(job, indices, reason) for reason, indices in held.items()]
-    changed = draft.done(
-        reasons=reasons,
-        downed=blame.lost_nodes,
-        downed_ms=blame.lost_at_ms,
-        deaths=blame.keeper_deaths,
-        faults=faults,
-        losses=asked.losses,
-    )
+    # Losses first: a task that waits for its recovery controller must not be decided by the retry policy.
+    request = ask_recovery_controller(view, job, BlockRecords(task, attempt, status), positions, now)
+    positions = [position for position in positions if position not in request.losses]
+    if not positions and request.losses == task.losses:
+        return Plan(wake_at_ms=request.wake_at_ms)
+    outcomes = _BlockOutcomes(view, job, BlockRecords(task, attempt, status), now)
+    for position in outcomes.finish_successful(positions):
+        outcomes.finish(position, request.decisions.get(position))
     return Plan(
-        (changed,),
-        events=(*asked.events, *events),
-        why=f"{len(positions) + len(asked.losses)} tries of job {job.spec.id} ended",
-        wake_at_ms=asked.wake_at_ms,
+        (outcomes.task_block(request.losses),),
+        events=(*request.events, *outcomes.events()),
+        why=f"{len(positions) + len(request.losses)} tries of job {job.spec.id} ended",
+        wake_at_ms=request.wake_at_ms,
     )
+
+
+class _BlockOutcomes:
+    """The outcomes of ended attempts of one block, collected into its next task block."""
+
+    def __init__(self, view: View, job: JobView, records: BlockRecords, now: Instant) -> None:
+        self._job, self._records, self._now = job, records, now
+        self._draft = Draft(records.task)
+        self._reasons, self._faults = dict(records.task.reasons), dict(records.task.faults)
+        self._blame = quarantine.Blame(view, records, now)
+        self._retried: list[int] = []
+        self._held: dict[str, list[int]] = {}  # reason -> indices
+
+    def finish_successful(self, positions: list[int]) -> list[int]:
+        """Finish all tasks that succeeded, with one write per column; returns the other positions."""
+        spec, (task, _, status) = self._job.spec, self._records
+        succeeded = [
+            at
+            for at in positions
+            if status.state[at] == _SUCCEEDED and not _restarts_after_success(spec, task, at)
+        ]
+        # This includes tasks that ended well before a cancel reached them.
+        self._draft.fill("state", succeeded, [_DONE] * len(succeeded))
+        stable = _stable(spec, status, positions)
+        self._draft.fill("failures", stable, [0] * len(stable))
+        return sorted(set(positions).difference(succeeded))
+
+    def finish(self, position: int, decision: TaskEvent | None) -> None:
+        """Finish one task, as its recovery controller decided or by the retry policy."""
+        job, (task, attempt, status) = self._job, self._records
+        index = task.block * BLOCK_TASKS + position
+        end = self._blame.record(end_of_attempt(job.spec, attempt, status, position), position)
+        _count_fault(self._faults, self._draft, position, end, self._now)
+        outcome = (
+            _decide_retry(job.spec, self._draft, index, end) if decision is None else RetryOutcome(decision)
+        )
+        faults = self._faults.get(position, 0)
+        outcome = _apply_outcome(job, self._draft, index, outcome, self._now, faults=faults)
+        reason = outcome.reason or status.reasons.get(position) or end.reason
+        if outcome.event is TaskEvent.RETRY:
+            self._retried += [] if job.spec.is_scaled_down(index) else [index]
+        elif outcome.event is TaskEvent.QUARANTINED:
+            reason = self._blame.reasons[position]
+            self._held.setdefault(reason, []).append(index)
+        if reason is not None:
+            self._reasons[position] = reason
+
+    def task_block(self, losses: dict[int, Loss]) -> TaskBlock:
+        return self._draft.done(
+            reasons=self._reasons,
+            downed=self._blame.lost_nodes,
+            downed_ms=self._blame.lost_at_ms,
+            deaths=self._blame.keeper_deaths,
+            faults=self._faults,
+            losses=losses,
+        )
+
+    def events(self) -> list[EventRecord]:
+        retried = [_retry_event(self._job, self._retried)] if self._retried else []
+        held = [quarantine.held_event(self._job, indices, reason) for reason, indices in self._held.items()]
+        return retried + held
 
 
 def _newly_ended(task: TaskBlock, attempt: AttemptBlock, status: StatusBlock) -> list[int]:
-    """Positions whose current attempt served the wanted try and has ended.
+    """Positions whose current attempt was for the desired try and has ended.
 
-    A refusal or withdrawal ends no try: the same try is placed again, unless nobody wants it any more.
+    Attempt numbers fence reports: an end of an older attempt is ignored. A refusal or withdrawal ends no try:
+    the same try is placed again, unless the task is no longer desired.
     """
     number, known = ints(attempt, "number"), ints(status, "number")
     tries, wanted = ints(attempt, "tries"), ints(task, "wanted")
@@ -203,16 +242,16 @@ def _ended(task: TaskBlock, status: StatusBlock) -> list[int]:
     if len(status.state) > FEW:
         return where((small(status.state) >= _END) & (small(task.state) <= _UNWANTED))
     both = enumerate(zip(status.state, task.state, strict=True))
-    return [at for at, (state, wish) in both if state >= _END and wish <= _UNWANTED]
+    return [at for at, (state, desired) in both if state >= _END and desired <= _UNWANTED]
 
 
 def _restarts_after_success(spec: JobSpec, task: TaskBlock, position: int) -> bool:
-    """It is started again also when it has ended well."""
+    """Whether the task is started again even after exit code 0."""
     return spec.is_service or (spec.kind is JobKind.SYSTEM and task.state[position] == _WANTED)
 
 
 def _stable(spec: JobSpec, status: StatusBlock, positions: list[int]) -> list[int]:
-    """Those of what ran so long that the pause before its next start is a short one again."""
+    """Positions of attempts that ran long enough to reset the backoff of a service or system job."""
     if spec.kind is JobKind.BATCH:
         return []
     ran_us = ints(status, "ran_us")
@@ -223,7 +262,7 @@ def _stable(spec: JobSpec, status: StatusBlock, positions: list[int]) -> list[in
 def _count_fault(
     faults: dict[int, int], draft: Draft[TaskBlock], position: int, end: AttemptEnd, now: Instant
 ) -> None:
-    """Count the faults of the cluster in a row: any other end, or a try that lasted, begins a new row."""
+    """Count consecutive faults of the cluster; any other end, or a try that lasted, resets the count."""
     if not end.is_fault:
         faults.pop(position, None)
         return
@@ -232,17 +271,17 @@ def _count_fault(
 
 
 def _decide_retry(spec: JobSpec, draft: Draft[TaskBlock], index: int, end: AttemptEnd) -> RetryOutcome:
-    """What is beyond the wanted has its next try when more are wanted again, unless it may have none."""
+    """Outcome of an ended attempt. A scaled-down task is retried once the job is scaled up again."""
     position = index % BLOCK_TASKS
     failures, wanted = int(draft["failures"][position]), bool(draft["state"][position] == _WANTED)
     wanted &= not (spec.is_scaled_down(index) and spec.run is RunMode.AT_MOST_ONCE)
-    return (service_restart.decide_restart if spec.is_service else decide_retry)(spec, end, failures, wanted)
+    return (decide_restart if spec.is_service else decide_retry)(spec, end, failures, wanted)
 
 
 def _apply_outcome(
     job: JobView, draft: Draft[TaskBlock], index: int, outcome: RetryOutcome, now: Instant, *, faults: int
 ) -> RetryOutcome:
-    """Enter what becomes of one task. `faults`: of the cluster in a row, if one has ended its last try."""
+    """Write the outcome of one task into the draft; `faults` are the consecutive faults of the cluster."""
     spec, position = job.spec, index % BLOCK_TASKS
     before = TaskState(draft["state"][position])
     tries, failures = int(draft["wanted"][position]), int(draft["failures"][position])
@@ -254,27 +293,29 @@ def _apply_outcome(
         outcome = RetryOutcome(TaskEvent.TIMED_OUT, reason=job.verdict.reason)
     draft["state"][position] = step(TASK, before, outcome.event)
     if outcome.event in (TaskEvent.RETRY, TaskEvent.QUARANTINED):
+        # The scheduler places a task whose desired try is newer than the one its attempt was for: this line
+        # is the retry.
         draft["wanted"][position] = tries + 1
         draft["failures"][position] = min(failures + outcome.counts_as_retry, TRIES_MAX)
         name = f"{spec.id}/{index}/{tries}"
-        pauses = service_restart.BACKOFF if spec.is_service else spec.retry
-        pause = (
-            backoff_ms(pauses, failures, name) if outcome.counts_as_retry else fault_backoff_ms(faults, name)
+        retry = SERVICE_BACKOFF if spec.is_service else spec.retry
+        delay_ms = (
+            backoff_ms(retry, failures, name) if outcome.counts_as_retry else fault_backoff_ms(faults, name)
         )
         draft["not_before"][position] = now.ms + (
-            HELD_MS if outcome.event is TaskEvent.QUARANTINED else pause
+            HELD_MS if outcome.event is TaskEvent.QUARANTINED else delay_ms
         )
     return outcome
 
 
-def _retry_event(job: JobView, again: list[int]) -> EventRecord:
-    ranges = Ranges(again)
-    why = f"tried again: task{'s' if len(again) > 1 else ''} {ranges} of job {job.spec.id}"
+def _retry_event(job: JobView, indices: list[int]) -> EventRecord:
+    ranges = Ranges(indices)
+    why = f"tried again: task{'s' if len(indices) > 1 else ''} {ranges} of job {job.spec.id}"
     return EventRecord("task.retry", why, job=job.spec.id, indices=tuple(ranges.pairs))
 
 
 def _before_start(job: JobView, now: Instant, *, canceled: bool) -> Plan:
-    """Nothing of it has begun: it begins, or ends at once."""
+    """No task has started: start the job, or end it immediately."""
     state = job.status.state if job.status is not None else _SUBMITTED if job.cluster is None else _ASSIGNED
     if canceled:
         return _end_job(job, JobEvent.CANCEL_REQUESTED, state, now)
@@ -296,12 +337,24 @@ def _start_job(spec: JobSpec, now: Instant) -> Plan:
         )
     status = JobStatus(spec.id, _STARTED, wanted_at_ms=now.ms)
     return Plan(
-        (status, *carried_blocks(spec)), events=(EventRecord("job.active", why, job=spec.id),), why=why
+        (status, *_carried_blocks(spec)), events=(EventRecord("job.active", why, job=spec.id),), why=why
     )
 
 
+def _carried_blocks(spec: JobSpec) -> tuple[TaskBlock, ...]:
+    """Task blocks of a rerun: tasks that succeeded in the previous job count as succeeded here."""
+    drafts: dict[int, Draft[TaskBlock]] = {}
+    for first, last in spec.carried:
+        for block in range(first // BLOCK_TASKS, last // BLOCK_TASKS + 1):
+            if block not in drafts:
+                drafts[block] = Draft(TaskBlock.new(spec.id, block, spec.block_size(block)))
+            start = block * BLOCK_TASKS
+            drafts[block]["state"][max(first - start, 0) : last - start + 1] = _DONE
+    return tuple(draft.done() for draft in drafts.values())
+
+
 def _wait_for_dependencies(spec: JobSpec) -> Plan:
-    """Whether it has to is seen next, by who looks at the others."""
+    """Enter WAITING; the dependencies reconciler then checks whether the job has to wait at all."""
     state = step(JOB, _ASSIGNED, JobEvent.DEPENDENCIES_PENDING)
     others = spec.after[0].description if len(spec.after) == 1 else f"{len(spec.after)} jobs to end"
     return Plan((JobStatus(spec.id, state),), why=f"job {spec.id} waits for {others}")
@@ -317,7 +370,7 @@ def _result_event(job: JobView) -> JobEvent:
 
 
 def _count_scaled_down(job: JobView) -> int:
-    """Tasks that ended because fewer are wanted: the others alone make the result."""
+    """Tasks canceled by scale-down; excluded from the job result."""
     spec = job.spec
     blocks = range(spec.size // BLOCK_TASKS, spec.blocks if spec.kept is not None else 0)
     starts = {block: max(0, spec.size - block * BLOCK_TASKS) for block in blocks}
@@ -338,4 +391,4 @@ def _end_job(job: JobView, event: JobEvent, before: JobState, now: Instant) -> P
     )
 
 
-RECONCILER = Reconciler("batch", "controllers", WAKES, decide, start)
+RECONCILER = Reconciler(ReconcilerName.BATCH, "controllers", WAKES, decide, start)

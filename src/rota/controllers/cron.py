@@ -1,4 +1,4 @@
-"""A cron + the wall clock -> the jobs of the instants that have come, and what becomes of missed ones."""
+"""A cron + the wall clock -> jobs for the due instants, and the handling of missed ones."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -18,19 +18,18 @@ from rota.model.plan import NO_CHANGE, Instant, Plan, wake_at
 from rota.model.view import View
 from rota.rules.cron_runs import CronRunBatch, status_of
 from rota.rules.cron_schedule import Offset, Zones, between, next_after, parse
-
-NAME = "cron"
+from rota.rules.reconciler_names import ReconcilerName
 
 
 class ChosenRuns(NamedTuple):
-    """Of the instants that have come: those that get a run."""
+    """Due instants that get a run, and the number of those that do not."""
 
     run: list[int]
     left_out: int
 
 
 def reconciler(zones: Zones) -> Reconciler:
-    """A run is a submit in its user's name: so it writes as the apiserver does."""
+    """A run is a submit in its user's name, so this reconciler writes as the apiserver."""
 
     def decide(view: View, key: str, now: Instant) -> Plan:
         cron = view.crons.get(key)
@@ -42,7 +41,7 @@ def reconciler(zones: Zones) -> Reconciler:
             return _on_invalid_zone(view, cron, str(problem), now)
         return run_due(view, cron, offset, now)
 
-    return Reconciler(NAME, "apiserver", {CronRecord: lambda cron: (cron.ref,)}, decide, start)
+    return Reconciler(ReconcilerName.CRON, "apiserver", {CronRecord: lambda cron: (cron.ref,)}, decide, start)
 
 
 def start(view: View) -> Iterable[str]:
@@ -50,9 +49,9 @@ def start(view: View) -> Iterable[str]:
 
 
 def run_due(view: View, cron: CronRecord, offset: Offset, now: Instant) -> Plan:
-    """Every instant between the last one and now is dealt with, once; behind the last one none is looked for.
+    """Handle every instant between the last handled one and now exactly once.
 
-    So a clock that is put back repeats nothing, and one that jumps ahead leaves nothing out unsaid.
+    A wall clock that is set back repeats no run, and one that jumps ahead drops none without an event.
     """
     schedule = parse(cron.schedule)
     last_ms = status_of(view, cron).last_ms
@@ -71,12 +70,13 @@ def run_due(view: View, cron: CronRecord, offset: Offset, now: Instant) -> Plan:
         skipped = runs.start(instant_ms)
         if skipped is not None:
             runs.skip(1, skipped.reason)
+    # The jobs and the last handled instant are one commit: after a crash no instant runs twice or is lost.
     runs.advance_to(due[-1] * MINUTE_MS)
     return runs.plan().but(wake_at_ms=wake_at_ms)
 
 
 def choose_runs(missed: MissedRuns, due_ms: list[int], wall_ms: int) -> ChosenRuns:
-    """What is but a little late is not missed."""
+    """Choose runs by the `missed` policy; an instant that is only a little late is not missed."""
     in_time = [at for at in due_ms if wall_ms - at <= CRON_LATE_MS]
     runs = {
         MissedRuns.SKIP: in_time,
@@ -87,13 +87,13 @@ def choose_runs(missed: MissedRuns, due_ms: list[int], wall_ms: int) -> ChosenRu
 
 
 def _next_check_ms(instant: int | None, now: Instant) -> int:
-    """Soon, also when the next instant is far away: the wall clock may be set meanwhile."""
+    """At the next instant, but within CRON_CHECK_MS: the wall clock may be set in between."""
     wait_ms = CRON_CHECK_MS if instant is None else instant * MINUTE_MS - now.wall_ms
     return now.ms + max(1, min(CRON_CHECK_MS, wait_ms))
 
 
 def _on_invalid_zone(view: View, cron: CronRecord, problem: str, now: Instant) -> Plan:
-    """Said once, tried again and again."""
+    """Report the invalid zone once, and keep checking."""
     runs = CronRunBatch(view, cron, now)
     if runs.status.reason == problem:
         return wake_at(now.ms + CRON_CHECK_MS)

@@ -1,4 +1,4 @@
-"""A job that waits for others + how those ended -> it begins, goes on waiting, or can never begin."""
+"""A waiting job + the states of its dependencies -> it starts, keeps waiting, or is canceled."""
 
 from collections.abc import Iterable
 
@@ -10,34 +10,35 @@ from rota.model.job import JobStatus
 from rota.model.lifecycle import JOB, JobEvent, JobState, step
 from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan
 from rota.model.view import JobView, View, state_of
-
-NAME = "after"
+from rota.rules.reconciler_names import ReconcilerName
 
 
 def _on_job_status(status: JobStatus) -> Iterable[str]:
-    """Of a job that begins to wait, and of one that others may have waited for."""
+    """Wake for a job that starts to wait, and for an ended one that others may depend on."""
     return (status.id,) if status.ended or status.state is JobState.WAITING else ()
 
 
 def start(view: View) -> Iterable[str]:
+    # After a crash between the end of a dependency and the start that follows, no record wakes the waiting
+    # job.
     return (job for job, entry in view.jobs.items() if _is_waiting(entry))
 
 
 def decide(view: View, key: str, now: Instant) -> Plan:
-    """The job itself if it waits, else all that wait for it: what two looks find is the same."""
+    """Decide the job itself if it waits, else all jobs that depend on it; deciding twice is harmless."""
     job = view.jobs.get(JobId(key))
     if job is not None and _is_waiting(job):
         return _merge_plans([decide_waiting(view, job, now)])
-    waiting = (view.jobs[follower] for follower in view.dependents(JobId(key)))
-    return _merge_plans([decide_waiting(view, one, now) for one in waiting if _is_waiting(one)])
+    dependents = (view.jobs[dependent] for dependent in view.dependents(JobId(key)))
+    return _merge_plans([decide_waiting(view, job, now) for job in dependents if _is_waiting(job)])
 
 
 def decide_waiting(view: View, job: JobView, now: Instant) -> Plan:
     unmet = 0
-    for after in job.spec.after:
-        match after.is_met(state_of(view, after.job)):
+    for dependency in job.spec.after:
+        match dependency.is_met(state_of(view, dependency.job)):
             case False:
-                return _end_unmet(view, job, after, now)
+                return _end_unmet(view, job, dependency, now)
             case None:
                 unmet += 1
             case True:
@@ -57,8 +58,8 @@ def _start_job(job: JobView, now: Instant) -> Plan:
 
 def _end_unmet(view: View, job: JobView, dependency: Dependency, now: Instant) -> Plan:
     state = state_of(view, dependency.job)
-    became = "was deleted" if state is None else _STATE_PHRASES[state]
-    reason = f"it waited for {dependency.description}, which {became}"
+    outcome = "was deleted" if state is None else _STATE_PHRASES[state]
+    reason = f"it waited for {dependency.description}, which {outcome}"
     status = final_status(job, step(JOB, JobState.WAITING, JobEvent.DEPENDENCY_FAILED), now, reason)
     why = f"job {job.spec.id} {status.state.value}: {reason}"
     event = EventRecord("job.ended", why, job=job.spec.id, state=status.state.value)
@@ -84,4 +85,6 @@ def _merge_plans(plans: list[Plan]) -> Plan:
     return Plan(puts, events=events, why="; ".join(plan.why for plan in plans if plan.why))
 
 
-RECONCILER = Reconciler(NAME, "controllers", {JobStatus: _on_job_status}, decide, start)
+RECONCILER = Reconciler(
+    ReconcilerName.DEPENDENCIES, "controllers", {JobStatus: _on_job_status}, decide, start
+)

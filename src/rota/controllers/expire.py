@@ -1,4 +1,7 @@
-"""Jobs that ended long ago, or are too many -> gone; a day later so are their submit keys."""
+"""Retention: ended jobs that are too old or too many -> tombstones.
+
+A day later these and submit keys are deleted.
+"""
 
 from collections.abc import Iterator
 from itertools import chain, islice
@@ -18,11 +21,11 @@ from rota.model.limits import (
 )
 from rota.model.plan import EventRecord, Instant, Plan
 from rota.model.view import View, keys_of
+from rota.rules.reconciler_names import ReconcilerName
 
-NAME = "expire"
 KEY = "jobs"
 WAKES: Wakes = {JobStatus: lambda status: (KEY,) if status.ended else ()}
-NEXT_BATCH_MS = 100  # after a full batch: others have their turn first
+NEXT_BATCH_MS = 100  # after a full batch: other keys are decided in between
 CHECK_MS = 60_000
 
 
@@ -38,7 +41,7 @@ def reconciler(retention: JobRetention | None = None) -> Reconciler:
         del key
         return expire_jobs(view, rules, now)
 
-    return Reconciler(NAME, "controllers", WAKES, decide, lambda _: (KEY,))
+    return Reconciler(ReconcilerName.EXPIRE, "controllers", WAKES, decide, lambda _: (KEY,))
 
 
 def expire_jobs(view: View, rules: JobRetention, now: Instant) -> Plan:
@@ -50,19 +53,20 @@ def expire_jobs(view: View, rules: JobRetention, now: Instant) -> Plan:
     wake_at_ms = now.ms + (NEXT_BATCH_MS if is_full else CHECK_MS)
     if not (jobs or deleted or forgotten):
         return Plan(wake_at_ms=wake_at_ms)
-    buried = [_tombstone(view, job, now) for job in jobs]
-    buried += [JobTombstone(job, now.ms, now.wall_ms, "deleted") for job in deleted]
+    tombstones = [_tombstone(view, job, now) for job in jobs]
+    tombstones += [JobTombstone(job, now.ms, now.wall_ms, "deleted") for job in deleted]
+    # Tombstones and deletes are one commit: a repeated submit must find either the job or its tombstone.
     deletes = [key for keys in jobs.values() for key in keys]
     for job in forgotten:
         key = view.ended_jobs.key_of.get(job)
         deletes += [Key(f"gone/{job}"), *(() if key is None else (key,))]
     events = tuple(EventRecord("job.expired", f"job {job} expired", job=job) for job in jobs)
     why = f"{len(jobs)} jobs expired, {len(forgotten)} are forgotten"
-    return Plan(tuple(buried), tuple(deletes), events, why, wake_at_ms)
+    return Plan(tuple(tombstones), tuple(deletes), events, why, wake_at_ms)
 
 
 def _jobs_to_expire(view: View, rules: JobRetention, now: Instant) -> dict[JobId, list[Key]]:
-    """The jobs that expire in this commit, with the keys of their records: as many as one commit bears."""
+    """Jobs that expire in this commit with the keys of their records, bounded to keep the commit small."""
     found: dict[JobId, list[Key]] = {}
     records = 0
     for job in _expired(view.ended_jobs, rules, now):
@@ -75,18 +79,18 @@ def _jobs_to_expire(view: View, rules: JobRetention, now: Instant) -> dict[JobId
 
 
 def _expired(ended_jobs: EndedJobs, rules: JobRetention, now: Instant) -> Iterator[JobId]:
-    """Each once: too old; those whose own time is over; and then as many as there are still too many."""
-    over: set[JobId] = set()
+    """Expired jobs, each once: too old, past their own retention, then the excess over the maximum count."""
+    expired: set[JobId] = set()
     for job in chain(_aged(ended_jobs, rules, now), ended_jobs.due(now.ms)):
-        over.add(job)
+        expired.add(job)
         yield job
-    excess = ended_jobs.size - len(over) - rules.jobs
+    excess = ended_jobs.size - len(expired) - rules.jobs
     if excess > 0:
-        yield from islice((job for job in ended_jobs.crowd() if job not in over), excess)
+        yield from islice((job for job in ended_jobs.crowd() if job not in expired), excess)
 
 
-def _aged(past: EndedJobs, rules: JobRetention, now: Instant) -> Iterator[JobId]:
-    for job, ended_ms in past.ended.items():
+def _aged(ended_jobs: EndedJobs, rules: JobRetention, now: Instant) -> Iterator[JobId]:
+    for job, ended_ms in ended_jobs.ended.items():
         if ended_ms + rules.age_ms > now.ms:
             return
         yield job
@@ -94,8 +98,8 @@ def _aged(past: EndedJobs, rules: JobRetention, now: Instant) -> Iterator[JobId]
 
 def _expired_tombstones(ended_jobs: EndedJobs, now: Instant) -> Iterator[JobId]:
     excess = len(ended_jobs.tombstones) - TOMBSTONES_MAX
-    for place, (job, gone) in enumerate(ended_jobs.tombstones.items()):
-        if place >= excess and gone.at_ms + TOMBSTONE_MS > now.ms:
+    for position, (job, tombstone) in enumerate(ended_jobs.tombstones.items()):
+        if position >= excess and tombstone.at_ms + TOMBSTONE_MS > now.ms:
             return
         yield job
 

@@ -1,4 +1,4 @@
-"""A job whose tasks have all ended -> its last status: code, times, and the reason in one sentence."""
+"""A job whose tasks have all ended -> its final status: exit code, times, and the reason in one sentence."""
 
 from rota.controllers.user_actions import cluster_failure
 from rota.model.adoption import GONE
@@ -16,10 +16,10 @@ _NAMED = 8  # indices named in a sentence
 
 
 def final_status(job: JobView, state: JobState, now: Instant, reason: str | None = None) -> JobStatus:
-    """`reason`: where no task has one."""
+    """The final status; `reason` is given where no task has one."""
     bad = _unsuccessful_indices(job)
-    told = bad[0] if bad else 0  # whose code is the job's own: the lowest bad index
-    exit_code, signal = _exit_code(job, told) if bad or job.spec.size == 1 else (None, 0)
+    first = bad[0] if bad else 0  # the lowest failed index gives the job its exit code
+    exit_code, signal = _exit_code(job, first) if bad or job.spec.size == 1 else (None, 0)
     if exit_code is None and state is JobState.SUCCEEDED:
         exit_code = 0
     return JobStatus(
@@ -59,9 +59,9 @@ def _sentence(job: JobView, state: JobState, bad: list[int]) -> str:
         return job.verdict.reason
     by_user = job.intent is not None and job.intent.cancel
     if state is JobState.CANCELED and not by_user and (failed := cluster_failure(job)) is not None:
-        return failed  # whatever its tasks met with before
+        return failed  # takes precedence over failures of its tasks
     if not bad:
-        whole = job.intent is not None and (by_user or not job.tasks)  # or nothing of it ever began
+        whole = job.intent is not None and (by_user or not job.tasks)  # or no task ever started
         reason = job.intent.reason if job.intent is not None and whole else _canceled_task_reason(job)
         return reason or "canceled by its user"
     first = describe_task_end(job, bad[0])
@@ -72,7 +72,7 @@ def _sentence(job: JobView, state: JobState, bad: list[int]) -> str:
 
 
 def _canceled_task_reason(job: JobView) -> str | None:
-    """None: no task says so."""
+    """Reason of the first canceled task, if any has one."""
     for block in sorted(job.tasks):
         for position, reason in sorted(job.tasks[block].reasons.items()):
             if job.phases[block][position] == Phase.CANCELED:
@@ -81,7 +81,7 @@ def _canceled_task_reason(job: JobView) -> str | None:
 
 
 def describe_task_end(job: JobView, index: int) -> str:
-    """How a task ended, in words."""
+    """Text on how a task ended."""
     block, position = divmod(index, BLOCK_TASKS)
     status, task = job.statuses.get(block), job.tasks.get(block)
     if task is not None and position in task.reasons:

@@ -1,4 +1,4 @@
-"""A keeper's death + who was there at this one and at earlier ones -> which task is to blame.
+"""Deaths of keepers + the tasks present at each -> the task to blame.
 
 Everything that runs on a node dies with its keeper, so one task that kills keepers drags its neighbours
 along. A task is suspect after QUARANTINE_KEEPER_DEATHS deaths at which it, and no other job, was present each
@@ -22,26 +22,26 @@ from rota.model.task import KeeperDeath
 from rota.model.view import JobView, View
 
 _HELD, _LOST = int(TaskState.HELD), AttemptState.LOST
-_DeathKey = tuple[NodeId, int]  # of a death: the node, and when its next keeper noted it
+_DeathKey = tuple[NodeId, int]  # node, and when its next keeper recorded the death
 
 
 class DeathEvaluation(NamedTuple):
-    """What one more death says about a task."""
+    """What one more death means for a task."""
 
     deaths: tuple[KeeperDeath, ...]  # that count against it from now on
     is_suspect: bool = False
 
 
 class _OtherJob(NamedTuple):
-    """Another job whose tasks were at deaths of keepers."""
+    """Another job with tasks that were present at deaths of keepers."""
 
     deaths: frozenset[_DeathKey]
-    is_held: bool  # one of the tasks that were
+    is_held: bool  # one of these tasks is in quarantine
     started_at_ms: int  # the latest start among its tasks that died with the keeper last
 
 
 def evaluate_death(view: View, block: BlockRecords, position: int, now: Instant) -> DeathEvaluation:
-    """Enter the death that ended a task's current attempt."""
+    """Record the death that ended a task's current attempt, and decide whether it is suspect."""
     task, job = block.task, block.task.job
     node = block.attempt.nodes[ints(block.attempt, "node")[position]]
     known = (death for death in task.deaths.get(position, ()) if death.ms > now.ms - BLAME_MS)
@@ -67,7 +67,7 @@ def describe_deaths(view: View, deaths: tuple[KeeperDeath, ...]) -> str:
 
 
 def _other_jobs(view: View, job: JobId) -> Iterator[_OtherJob]:
-    """Every other job that has not ended. Rarely asked for: only when a task may have to be held."""
+    """Every other unfinished job with deaths. Rarely computed: only when a task may go into quarantine."""
     for other, entry in view.jobs.items():
         is_over = entry.status is not None and entry.status.ended
         if other != job and not is_over and any(task.deaths for task in entry.tasks.values()):
@@ -75,7 +75,7 @@ def _other_jobs(view: View, job: JobId) -> Iterator[_OtherJob]:
 
 
 def _other_job(entry: JobView) -> _OtherJob:
-    """Its losses may not all be settled yet: those that its statuses tell of count as well."""
+    """Deaths of one job, including losses that its statuses report and that are not processed yet."""
     deaths: set[_DeathKey] = set()
     is_held, started_at_ms = False, 0
     for number, task in entry.tasks.items():

@@ -1,4 +1,4 @@
-"""Quarantine: a task that may be taking down nodes or keepers is held until it is released, or given up."""
+"""Quarantine for poison tasks: held after too many lost nodes or keepers, until released or expired."""
 
 from collections.abc import Iterator
 
@@ -19,7 +19,7 @@ _DAY_MS = 24 * 3600 * 1000
 
 
 class Blame:
-    """Nodes and keepers that went down lately with tasks of a block, by position."""
+    """Nodes and keepers that went down lately while tasks of a block ran on them, by position."""
 
     def __init__(self, view: View, block: BlockRecords, now: Instant) -> None:
         task = block.task
@@ -28,17 +28,17 @@ class Blame:
             dict(task.downed_ms),
             dict(task.deaths),
         )
-        self.reasons: dict[int, str] = {}  # of those that are suspect now
+        self.reasons: dict[int, str] = {}  # of tasks that are suspect now
         self._view, self._block, self._now = view, block, now
 
     def record(self, end: AttemptEnd, position: int) -> AttemptEnd:
-        """Note a node or keeper that went down with the task; with the last of too many it is suspect."""
+        """Record a node or keeper that went down with the task; the last allowed one makes it suspect."""
         match end.cause:
             case EndCause.NODE_DOWN:
                 is_suspect = self._record_lost_node(position)
             case EndCause.KEEPER_DIED:
-                judged = keeper_deaths.evaluate_death(self._view, self._block, position, self._now)
-                self.keeper_deaths[position], is_suspect = judged.deaths, judged.is_suspect
+                evaluation = keeper_deaths.evaluate_death(self._view, self._block, position, self._now)
+                self.keeper_deaths[position], is_suspect = evaluation.deaths, evaluation.is_suspect
             case _:
                 return end
         if is_suspect:
@@ -48,9 +48,9 @@ class Blame:
     def _record_lost_node(self, position: int) -> bool:
         now_ms, attempt = self._now.ms, self._block.attempt
         known, times_ms = self.lost_nodes.get(position, ()), self.lost_at_ms.get(position, ())
-        unknown = (now_ms,) * (len(known) - len(times_ms))  # of an older release's records
-        both = zip(known, (*unknown, *times_ms), strict=True)
+        both = zip(known, times_ms, strict=True)
         lately = {node: at_ms for node, at_ms in both if at_ms > now_ms - BLAME_MS}
+        # By node: one that restarts often counts once, or a single bad machine would quarantine its tasks.
         lately[attempt.nodes[ints(attempt, "node")[position]]] = now_ms
         self.lost_nodes[position], self.lost_at_ms[position] = tuple(lately), tuple(lately.values())
         return len(lately) >= QUARANTINE_LOST_NODES
@@ -74,28 +74,28 @@ def held_event(job: JobView, held: list[int], reason: str) -> EventRecord:
 
 
 def resolve_held(job: JobView, now: Instant) -> Plan:
-    """What is held of a job: what was released is wanted again, what nobody claimed has failed."""
+    """Held tasks of a job: released ones are started again, expired ones have failed."""
     blocks = [_HeldTasks(job, task, now) for task in _held_blocks(job)]
-    puts = [one.changed_block() for one in blocks if one.released or one.expired]
+    puts = [block.changed_block() for block in blocks if block.released or block.expired]
     if not puts:
-        until_ms = min((one.until_ms for one in blocks if one.until_ms is not None), default=None)
+        until_ms = min((block.until_ms for block in blocks if block.until_ms is not None), default=None)
         return NO_CHANGE if until_ms is None else wake_at(until_ms)
-    released = [index for one in blocks for index in one.indices(one.released)]
-    unclaimed = [index for one in blocks for index in one.indices(one.expired)]
+    released = [index for block in blocks for index in block.indices(block.released)]
+    expired = [index for block in blocks for index in block.indices(block.expired)]
     events = [_event(job, "task.released", released, "released")] if released else []
-    events += [_event(job, "task.ended", unclaimed, f"given up: {_describe_timeout()}")] if unclaimed else []
+    events += [_event(job, "task.ended", expired, f"given up: {_describe_timeout()}")] if expired else []
     return Plan(tuple(puts), events=tuple(events), why="; ".join(event.why for event in events))
 
 
 class _HeldTasks:
-    """The held tasks of one block, by position: which were released, which waited too long."""
+    """The held tasks of one block by position: which were released, and which have expired."""
 
     def __init__(self, job: JobView, task: TaskBlock, now: Instant) -> None:
         until, tries = ints(task, "not_before"), ints(task, "wanted")
-        wished = {} if job.intent is None else job.intent.release
+        released = {} if job.intent is None else job.intent.release
         held = [at for at, state in enumerate(task.state) if state == _HELD]
         first = task.block * BLOCK_TASKS
-        self.released = [at for at in held if wished.get(first + at) == tries[at]]
+        self.released = [at for at in held if released.get(first + at) == tries[at]]
         left = [at for at in held if at not in self.released]
         self.expired = [at for at in left if until[at] <= now.ms]
         self.until_ms = min((until[at] for at in left), default=None)
@@ -112,7 +112,7 @@ class _HeldTasks:
             draft["state"][at] = step(TASK, TaskState.HELD, TaskEvent.RELEASED)
             draft["not_before"][at] = self._now.ms
             for known in (downed, downed_ms, deaths, faults, reasons):
-                known.pop(at, None)  # it begins again, and with it the suspicion
+                known.pop(at, None)  # a released task starts with a clean record
         for at in self.expired:
             draft["state"][at] = step(TASK, TaskState.HELD, TaskEvent.HOLD_EXPIRED)
             reasons[at] = f"{reasons.get(at, 'suspected')}; {_describe_timeout()}"
@@ -134,4 +134,4 @@ def _tasks(job: JobView, indices: list[int]) -> tuple[str, str]:
 
 
 def _describe_timeout() -> str:
-    return f"held for {HELD_MS // _DAY_MS} days, and nobody released it"
+    return f"held for {HELD_MS // _DAY_MS} days and not released"

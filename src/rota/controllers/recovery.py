@@ -1,4 +1,4 @@
-"""Attempts that ended with their node + the word of their job's owner -> what becomes of the tasks."""
+"""Losses of jobs with a recovery controller: notices, decisions, and the fallback while it is absent."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from rota.model.view import JobView, View
 
 
 class BlockRecords(NamedTuple):
-    """The three records of a block."""
+    """The three records of one block of tasks."""
 
     task: TaskBlock
     attempt: AttemptBlock
@@ -26,10 +26,10 @@ class BlockRecords(NamedTuple):
 
 
 class RecoveryRequest(NamedTuple):
-    """What the owner was asked, and what follows."""
+    """What the recovery controller is asked, and the decisions that are known."""
 
-    losses: dict[int, Loss]  # by position: these wait for its word
-    decisions: dict[int, TaskEvent]  # by position: what becomes of these
+    losses: dict[int, Loss]  # by position: waiting for a decision
+    decisions: dict[int, TaskEvent]  # by position: decided
     events: tuple[EventRecord, ...] = ()
     wake_at_ms: int | None = None
 
@@ -40,31 +40,35 @@ NO_REQUEST = RecoveryRequest({}, {})
 def ask_recovery_controller(
     view: View, job: JobView, block: BlockRecords, ended: Iterable[int], now: Instant
 ) -> RecoveryRequest:
-    """Nobody but the owner recovers what it owns; while it is away, the scheduler, where the job says so."""
+    """Only the recovery controller decides about its losses.
+
+    While it is absent the scheduler may, if the job allows.
+    """
     lost = _controller_losses(job.spec, block, ended)
     if not lost:
         return NO_REQUEST
     number, first = ints(block.attempt, "number"), block.task.block * BLOCK_TASKS
     losses: dict[int, Loss] = {}
-    words: dict[int, TaskEvent] = {}
-    left: list[int] = []
+    decisions: dict[int, TaskEvent] = {}
+    taken_over: list[int] = []
     for at in lost:
         before = block.task.losses.get(at) or Loss(number[at], now.ms, now.ms, times=0)
-        word = None if job.answers is None else job.answers.on(first + at, number[at])
-        if word is not None:
-            words[at] = _task_event(word)
+        # Decisions name an attempt number: a late or repeated one cannot decide about a newer attempt.
+        decision = None if job.answers is None else job.answers.on(first + at, number[at])
+        if decision is not None:
+            decisions[at] = _task_event(decision)
         elif _scheduler_takes_over(view, job.spec, before, now):
-            words[at] = TaskEvent.RETRY
-            left.append(first + at)
+            decisions[at] = TaskEvent.RETRY
+            taken_over.append(first + at)
         else:
             losses[at] = _with_notice(before, now)
-    news = [at for at, loss in losses.items() if loss != block.task.losses.get(at)]
-    events = (*_loss_events(view, job, block, losses, news), *_takeover_events(job.spec, left))
-    return RecoveryRequest(losses, words, events, _wake_at_ms(view, job.spec, losses, now))
+    notified = [at for at, loss in losses.items() if loss != block.task.losses.get(at)]
+    events = (*_loss_events(view, job, block, losses, notified), *_takeover_events(job.spec, taken_over))
+    return RecoveryRequest(losses, decisions, events, _wake_at_ms(view, job.spec, losses, now))
 
 
 def _controller_losses(spec: JobSpec, block: BlockRecords, ended: Iterable[int]) -> list[int]:
-    """Positions for the owner; what is started once, ever, ends as lost whatever anybody says."""
+    """Positions the controller decides about; an at-most-once task ends as lost regardless."""
     if spec.recovery_controller is None or spec.run is RunMode.AT_MOST_ONCE:
         return []
     task, attempt, status = block
@@ -89,7 +93,7 @@ def _scheduler_takes_over(view: View, spec: JobSpec, loss: Loss, now: Instant) -
 
 
 def _takeover_at_ms(view: View, spec: JobSpec, loss: Loss) -> int | None:
-    """Cluster time at which somebody else acts; None: its owner is there, or is waited for."""
+    """Cluster time at which the scheduler takes over; None: the controller is connected, or is waited for."""
     absent_ms = view.presence.absent_since(spec.recovery_controller or "")
     if spec.when_no_controller is WhenControllerAbsent.WAIT or absent_ms is None:
         return None
@@ -104,7 +108,8 @@ def _with_notice(loss: Loss, now: Instant) -> Loss:
 def _wake_at_ms(view: View, spec: JobSpec, losses: dict[int, Loss], now: Instant) -> int | None:
     times = [next_notice_at_ms(loss.told_ms, loss.times) for loss in losses.values()]
     if spec.when_no_controller is WhenControllerAbsent.SCHEDULER:
-        # Whoever is there now may go: not before this, then, would anybody act for it.
+        # A connected controller may disconnect at any time; the scheduler would take over no earlier than
+        # this.
         later_ms = now.ms + max(TICK_MS, _wait_ms(spec))
         times += [_takeover_at_ms(view, spec, loss) or later_ms for loss in losses.values()]
     return min(times, default=None)
@@ -115,23 +120,24 @@ def _wait_ms(spec: JobSpec) -> int:
 
 
 def _loss_events(
-    view: View, job: JobView, block: BlockRecords, losses: dict[int, Loss], news: list[int]
+    view: View, job: JobView, block: BlockRecords, losses: dict[int, Loss], notified: list[int]
 ) -> Iterable[EventRecord]:
-    """One event for each node, attempt number and way it ended: its owner answers by attempt."""
-    places, state = ints(block.attempt, "node"), block.status.state
+    """One event for each node, attempt number and end state: the controller answers by attempt."""
+    places, states = ints(block.attempt, "node"), block.status.state
     groups: dict[tuple[int, NodeId, int, int], list[int]] = {}
-    for at in news:
-        kind = (losses[at].attempt, block.attempt.nodes[places[at]], losses[at].times, state[at])
+    for at in notified:
+        kind = (losses[at].attempt, block.attempt.nodes[places[at]], losses[at].times, states[at])
         groups.setdefault(kind, []).append(block.task.block * BLOCK_TASKS + at)
     for (attempt, node, times, ended), indices in groups.items():
         ranges = Ranges(indices)
         name = view.nodes[node].spec.name if node in view.nodes else node
         was = "tasks {} of job {} were" if len(indices) > 1 else "task {} of job {} was"
         again = f", told {times} times" if times > 1 else ""
-        asks = f"{job.spec.recovery_controller} is to say again, fail, cancel or lost"
+        request = f"{job.spec.recovery_controller} must decide: again, fail, cancel or lost"
+        state = AttemptState(ended).name.lower()
         yield EventRecord(
             "task.unresolved",
-            f"{was.format(ranges, job.spec.id)} {AttemptState(ended).name.lower()} on {name}: {asks}{again}",
+            f"{was.format(ranges, job.spec.id)} {state} on {name}: {request}{again}",
             job=job.spec.id,
             node=node,
             indices=tuple(ranges.pairs),
@@ -140,11 +146,11 @@ def _loss_events(
         )
 
 
-def _takeover_events(spec: JobSpec, left: list[int]) -> Iterable[EventRecord]:
-    if left:
-        ranges = Ranges(left)
-        tasks = f"task{'s' if len(left) > 1 else ''} {ranges} of job {spec.id}"
-        why = f"{spec.recovery_controller} is away: the scheduler places {tasks} anew"
+def _takeover_events(spec: JobSpec, taken_over: list[int]) -> Iterable[EventRecord]:
+    if taken_over:
+        ranges = Ranges(taken_over)
+        tasks = f"task{'s' if len(taken_over) > 1 else ''} {ranges} of job {spec.id}"
+        why = f"{spec.recovery_controller} is away: the scheduler places {tasks} again"
         yield EventRecord(
             "task.resolved", why, job=spec.id, indices=tuple(ranges.pairs), state=RecoveryDecision.RETRY.value
         )

@@ -1,14 +1,24 @@
-"""An ended attempt -> done, tried again (and when), or the end of its task."""
+"""An ended attempt -> its task succeeded, is retried after a backoff, or has ended.
+
+Batch and system jobs are decided by `decide_retry`, services by `decide_restart`. Losses of nodes never cost
+a retry: the recovery policy of the job decides about them.
+"""
 
 from zlib import crc32
 
 from rota.controllers.attempt_end import AttemptEnd, RetryOutcome
 from rota.model.job import JobKind, JobSpec, Recovery
 from rota.model.lifecycle import NOT_STARTED, AttemptState, TaskEvent
-from rota.model.limits import FAULT_BACKOFF_FIRST_MS, FAULT_BACKOFF_MAX_MS, FAULT_JITTER_PERCENT
+from rota.model.limits import (
+    FAULT_BACKOFF_FIRST_MS,
+    FAULT_BACKOFF_MAX_MS,
+    FAULT_JITTER_PERCENT,
+    SERVICE_BACKOFF_MAX_MS,
+)
 from rota.model.retry import EndCause, Failure, Retry
 from rota.model.shape import RunMode
 
+SERVICE_BACKOFF = Retry(delay_max_ms=SERVICE_BACKOFF_MAX_MS)
 _FAULT_BACKOFF = Retry(
     delay_ms=FAULT_BACKOFF_FIRST_MS, delay_max_ms=FAULT_BACKOFF_MAX_MS, jitter_percent=FAULT_JITTER_PERCENT
 )
@@ -16,7 +26,7 @@ _OWN_ENDS = (AttemptState.SUCCEEDED, AttemptState.FAILED, AttemptState.TIMED_OUT
 
 
 def decide_retry(spec: JobSpec, end: AttemptEnd, failures: int, wanted: bool) -> RetryOutcome:
-    """Losses go to the recovery owner; a system job is started again however it ended, after a pause."""
+    """Losses follow the recovery policy; system jobs restart on any exit, with backoff."""
     if wanted and end.is_loss:
         return RetryOutcome(_after_loss(spec, end))
     if spec.kind is JobKind.SYSTEM and wanted and end.state in _OWN_ENDS:
@@ -24,13 +34,27 @@ def decide_retry(spec: JobSpec, end: AttemptEnd, failures: int, wanted: bool) ->
     return _decide_without_loss(spec, end, failures, wanted)
 
 
+def decide_restart(spec: JobSpec, end: AttemptEnd, failures: int, wanted: bool) -> RetryOutcome:
+    """Services restart on any exit, for ever: only a cancellation ends them."""
+    del spec, failures
+    if not wanted:
+        return RetryOutcome(TaskEvent.STOPPED)
+    match end.state:
+        case AttemptState.SUCCEEDED | AttemptState.FAILED | AttemptState.TIMED_OUT:
+            return RetryOutcome(TaskEvent.RETRY, counts_as_retry=not end.is_outdated)
+        case AttemptState.STOPPED | AttemptState.LOST:
+            return RetryOutcome(TaskEvent.QUARANTINED if end.is_suspect else TaskEvent.RETRY)
+        case _:
+            raise AssertionError(f"{end.state.name} is not the end of a try")
+
+
 def _decide_without_loss(spec: JobSpec, end: AttemptEnd, failures: int, wanted: bool) -> RetryOutcome:
-    """A failure of the job's own spends a retry; a fault of the cluster costs a pause at most."""
-    again = wanted and spec.run is not RunMode.AT_MOST_ONCE  # that is started once, ever
+    """A failure of the task itself costs a retry; a fault of the cluster costs a backoff at most."""
+    may_retry = wanted and spec.run is not RunMode.AT_MOST_ONCE  # an at-most-once task is never started again
     match end.state:
         case AttemptState.SUCCEEDED:
             return RetryOutcome(TaskEvent.SUCCEEDED)
-        case AttemptState.FAILED | AttemptState.TIMED_OUT if again and failures < spec.retries:
+        case AttemptState.FAILED | AttemptState.TIMED_OUT if may_retry and failures < spec.retries:
             return _decide_own_failure(spec.retry, end)
         case AttemptState.FAILED:
             return RetryOutcome(TaskEvent.RETRIES_EXHAUSTED)
@@ -38,9 +62,9 @@ def _decide_without_loss(spec: JobSpec, end: AttemptEnd, failures: int, wanted: 
             return RetryOutcome(TaskEvent.TIMED_OUT)
         case AttemptState.STOPPED:  # by request, or preempted
             return RetryOutcome(
-                TaskEvent.RETRY if again else TaskEvent.NODE_LOST if wanted else TaskEvent.STOPPED
+                TaskEvent.RETRY if may_retry else TaskEvent.NODE_LOST if wanted else TaskEvent.STOPPED
             )
-        case AttemptState.LOST:  # unwanted
+        case AttemptState.LOST:  # no longer desired: a desired one is a loss
             return RetryOutcome(TaskEvent.NODE_LOST)
         case _ if end.state in NOT_STARTED and not wanted:
             return RetryOutcome(TaskEvent.STOPPED)
@@ -49,26 +73,29 @@ def _decide_without_loss(spec: JobSpec, end: AttemptEnd, failures: int, wanted: 
 
 
 def backoff_ms(retry: Retry, failures: int, name: str) -> int:
-    """Twice as long each time, less a part that is drawn from the name: every leader draws the same."""
+    """Exponential backoff with jitter derived from the name, so that every leader computes the same delay."""
     whole_ms = min(retry.delay_max_ms, retry.delay_ms << min(failures, 32))
     return whole_ms - whole_ms * retry.jitter_percent * (crc32(name.encode()) % 1000) // 100_000
 
 
 def fault_backoff_ms(faults: int, name: str) -> int:
-    """The pause after this many faults of the cluster in a row: none after the first, then it doubles."""
+    """Backoff after this many consecutive faults of the cluster: none after the first, then it doubles."""
     return 0 if faults <= 1 else backoff_ms(_FAULT_BACKOFF, faults - 2, name)
 
 
 def _decide_own_failure(retry: Retry, end: AttemptEnd) -> RetryOutcome:
-    """Retries are left: is this failure worth one?"""
-    is_late = end.state is AttemptState.TIMED_OUT
-    ends = TaskEvent.TIMED_OUT if is_late else TaskEvent.RETRIES_EXHAUSTED
-    if end.signal == 0 and not is_late and end.exit_code in retry.fail_on:
-        return RetryOutcome(ends, reason=f"exit {end.exit_code}, and by its fail_on that is not tried again")
-    if _is_retryable(retry, end) or not (retry.is_choosy or is_late):
+    """Retries are left: decide by `retry_on` and `fail_on` whether this failure is retried."""
+    timed_out = end.state is AttemptState.TIMED_OUT
+    final_event = TaskEvent.TIMED_OUT if timed_out else TaskEvent.RETRIES_EXHAUSTED
+    if end.signal == 0 and not timed_out and end.exit_code in retry.fail_on:
+        return RetryOutcome(
+            final_event, reason=f"exit {end.exit_code}, and by its fail_on that is not tried again"
+        )
+    if _is_retryable(retry, end) or not (retry.is_choosy or timed_out):
         return RetryOutcome(TaskEvent.RETRY, counts_as_retry=True)
     return RetryOutcome(
-        ends, reason=f"{_describe_end(end)}, which its retry_on does not name" if retry.is_choosy else None
+        final_event,
+        reason=f"{_describe_end(end)}, which its retry_on does not name" if retry.is_choosy else None,
     )
 
 
@@ -89,7 +116,7 @@ def _describe_end(end: AttemptEnd) -> str:
 
 
 def _after_loss(spec: JobSpec, end: AttemptEnd) -> TaskEvent:
-    """What the owner says of a lost task that may be started again; a controller was asked before."""
+    """Outcome of a lost task by recovery policy; a recovery controller was asked before."""
     if spec.run is RunMode.AT_MOST_ONCE:
         return TaskEvent.NODE_LOST
     match spec.recovery:

@@ -1,4 +1,4 @@
-"""A system job + a node that was deleted -> the end of the task that was for it."""
+"""A system job + a deleted node -> the end of the task that was pinned to it."""
 
 from collections.abc import Iterable
 
@@ -13,6 +13,7 @@ from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan, Record
 from rota.model.task import TaskBlock
 from rota.model.view import JobView, View
 from rota.rules.phases import Phase
+from rota.rules.reconciler_names import ReconcilerName
 
 _NODES_KEY = "nodes"
 _REASON = "its node was deleted"
@@ -39,15 +40,16 @@ def decide(view: View, key: str, now: Instant) -> Plan:
         if key not in (_NODES_KEY, job_id):
             continue
         job = view.jobs[job_id]
-        gone = [
+        deleted = [
             index
             for node, index in job.task_by_node.items()
             if node not in view.nodes and _is_pending(job, index)
         ]
-        if gone:
-            puts += _ended_blocks(job, gone)
-            ranges = Ranges(gone)
-            why = f"task{'s' if gone[1:] else ''} {ranges} of job {job_id} ended: {_REASON}"
+        if deleted:
+            # Only pending tasks end here: a live attempt of the deleted node has to end first.
+            puts += _ended_blocks(job, deleted)
+            ranges = Ranges(deleted)
+            why = f"task{'s' if deleted[1:] else ''} {ranges} of job {job_id} ended: {_REASON}"
             events.append(EventRecord("task.ended", why, job=job_id, indices=tuple(ranges.pairs)))
     if not puts:
         return NO_CHANGE
@@ -59,9 +61,9 @@ def _is_pending(job: JobView, index: int) -> bool:
     return block not in job.phases or job.phases[block][position] == Phase.PENDING
 
 
-def _ended_blocks(job: JobView, gone: list[int]) -> Iterable[TaskBlock]:
+def _ended_blocks(job: JobView, deleted: list[int]) -> Iterable[TaskBlock]:
     by_block: dict[int, list[int]] = {}
-    for index in gone:
+    for index in deleted:
         by_block.setdefault(index // BLOCK_TASKS, []).append(index % BLOCK_TASKS)
     for block, positions in by_block.items():
         task = job.tasks.get(block) or TaskBlock.new(job.spec.id, block, job.spec.block_size(block))
@@ -70,4 +72,4 @@ def _ended_blocks(job: JobView, gone: list[int]) -> Iterable[TaskBlock]:
         yield draft.done(reasons=task.reasons | dict.fromkeys(positions, _REASON))
 
 
-RECONCILER = Reconciler("system", "controllers", WAKES, decide, start)
+RECONCILER = Reconciler(ReconcilerName.SYSTEM_JOBS, "controllers", WAKES, decide, start)

@@ -1,4 +1,4 @@
-"""What users wish of a job that runs -> tasks that are no longer wanted, a job that pauses or goes on."""
+"""User actions on a running job: cancel, cancel some tasks, pause, resume; and the stop of an overdue one."""
 
 from collections.abc import Iterable
 
@@ -11,16 +11,16 @@ from rota.model.task import TaskBlock
 from rota.model.view import JobView
 from rota.rules.phases import FIRST_END, Phase
 
-_PAUSED = JobState.PAUSED  # enum members are slow to look up, and this one is asked for at every look
+_PAUSED = JobState.PAUSED  # enum members are slow to look up, and this one is needed at every decision
 
 
 def is_cancel_requested(job: JobView) -> bool:
-    """By a user, or because its cluster has failed and it may go to no other."""
+    """Whether a user canceled it, or its cluster failed and no other cluster may run it."""
     return (job.intent is not None and job.intent.cancel) or cluster_failure(job) is not None
 
 
 def are_all_tasks_canceled(job: JobView) -> bool:
-    """Each of its tasks was canceled, one by one."""
+    """Whether each of its tasks was canceled individually."""
     canceled = {} if job.intent is None else job.intent.cancel_tasks
     return len(canceled) >= job.spec.size > 0 and all(index in canceled for index in range(job.spec.size))
 
@@ -30,7 +30,7 @@ def cluster_failure(job: JobView) -> str | None:
 
 
 def cancel_job(job: JobView) -> Plan:
-    """Cancel: what runs shall stop, what waits is over; blocks never placed need no record."""
+    """Cancel the job: running tasks stop, pending ones end; blocks that were never placed need no record."""
     assert job.status is not None
     reason = cluster_failure(job) if job.intent is None or not job.intent.cancel else job.intent.reason
     status = JobStatus(job.spec.id, step(JOB, job.status.state, JobEvent.CANCEL_REQUESTED), reason)
@@ -42,7 +42,7 @@ def cancel_job(job: JobView) -> Plan:
 
 
 def cancel_tasks(job: JobView) -> Plan | None:
-    """Cancel some of its tasks; the others go on. None: there are none to cancel."""
+    """Cancel some of its tasks; the others continue. None: there are none to cancel."""
     if job.intent is None or not job.intent.cancel_tasks:
         return None
     wanted = [index for index in sorted(job.intent.cancel_tasks) if _is_wanted(job, index)]
@@ -59,7 +59,7 @@ def cancel_tasks(job: JobView) -> Plan | None:
 
 
 def stop_overdue(job: JobView, verdict: SchedulerVerdict) -> Plan:
-    """It is over its time: the same as a cancel, but that it is not canceled."""
+    """Stop an overdue job like a cancel, but its tasks end as timed out."""
     blocks = (_cancel_block(job, block, ended=TaskEvent.TIMED_OUT) for block in sorted(job.phases))
     changed = [block for block in blocks if block != job.tasks.get(block.block)]
     why = f"job {job.spec.id} is stopped: {verdict.reason}"
@@ -67,21 +67,21 @@ def stop_overdue(job: JobView, verdict: SchedulerVerdict) -> Plan:
 
 
 def pause_or_resume(job: JobView, now: Instant) -> Plan | None:
-    """As wished: nothing of it is placed, or it is again. None: it is as wished."""
+    """Pause or resume the job as requested; None: it is in the desired state."""
     assert job.status is not None
-    wished = job.intent is not None and job.intent.paused
-    if wished == (job.status.state is _PAUSED):
+    requested = job.intent is not None and job.intent.paused
+    if requested == (job.status.state is _PAUSED):
         return None
     match job.status.state:
-        case JobState.ACTIVE if wished:
+        case JobState.ACTIVE if requested:
             event, why = JobEvent.PAUSE_REQUESTED, f"job {job.spec.id} is paused: nothing of it starts"
-        case JobState.PAUSED if not wished:
+        case JobState.PAUSED if not requested:
             event, why = JobEvent.RESUME_REQUESTED, f"job {job.spec.id} goes on"
         case _:
             return None
     status = JobStatus(job.spec.id, step(JOB, job.status.state, event), wanted_at_ms=now.ms)
-    told = EventRecord(f"job.{status.state.value}", why, job=job.spec.id, state=status.state.value)
-    return Plan((status,), events=(told,), why=why)
+    record = EventRecord(f"job.{status.state.value}", why, job=job.spec.id, state=status.state.value)
+    return Plan((status,), events=(record,), why=why)
 
 
 def _is_wanted(job: JobView, index: int) -> bool:
@@ -95,7 +95,7 @@ def _cancel_block(
     positions: Iterable[int] | None = None,
     ended: TaskEvent = TaskEvent.STOPPED,
 ) -> TaskBlock:
-    """All tasks of a block, or those at these positions."""
+    """The block with all its tasks canceled, or those at these positions."""
     size = job.spec.block_size(block)
     task = job.tasks.get(block) or TaskBlock.new(job.spec.id, block, size)
     phase = small(job.phases.get(block, bytes(size)))
@@ -105,14 +105,15 @@ def _cancel_block(
         chosen[:] = False
         chosen[list(positions)] = True
     if job.spec.kind is JobKind.SYSTEM:
-        chosen[len(job.pins[block].nodes) :] = False  # places of nodes that have not come
+        chosen[len(job.pins[block].nodes) :] = False  # indices beyond the pinned nodes do not exist yet
     wanted = chosen & (draft["state"] == TaskState.WANTED)
     draft["state"][wanted & (phase != Phase.PENDING) & (phase < FIRST_END)] = step(
         TASK, TaskState.WANTED, TaskEvent.CANCEL_REQUESTED
     )
     draft["state"][wanted & (phase == Phase.PENDING)] = step(TASK, TaskState.WANTED, ended)
-    beyond = wanted & (phase == Phase.CANCELED)  # more than are wanted now; not to begin if more are again
-    draft["state"][beyond] = step(TASK, TaskState.WANTED, TaskEvent.STOPPED)
+    # Scaled down: must not start if the job is scaled up again.
+    scaled_down = wanted & (phase == Phase.CANCELED)
+    draft["state"][scaled_down] = step(TASK, TaskState.WANTED, TaskEvent.STOPPED)
     draft["state"][chosen & (draft["state"] == TaskState.HELD)] = step(TASK, TaskState.HELD, ended)
     lost = [at for at in task.losses if chosen[at]]
     draft["state"][lost] = step(TASK, TaskState.WANTED, ended)

@@ -1,4 +1,4 @@
-"""Attempts on a worker, and the reports on them that the server has not received or stored yet."""
+"""Attempts on a worker, and the reports on them that the server has not received or stored yet. [I/O]"""
 
 import asyncio
 

@@ -1,1 +1,1 @@
-"""WHO IS WHO. The cluster's CA, join tokens, API tokens, audit log."""
+"""Identities: the cluster's CA, certificates, tokens and the audit log."""

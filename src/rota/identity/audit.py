@@ -1,8 +1,8 @@
-"""One line of JSON per change or refusal, appended to a file; full files are set aside, a few of them kept.
+"""The audit log: one line of JSON per change or refusal, in files that are rotated by size.
 
-A caller without a token decides how many refusals there are. So those that are alike, by address, caller,
-action and outcome, are one line at once and one more with a `count` after AUDIT_COUNT_SECONDS: what is
-written in an interval does not depend on how many there were.
+A caller without a token decides how many refusals there are. So refusals that are equal in address, caller,
+action and outcome make one line immediately and one more, with a `count`, after AUDIT_COUNT_SECONDS: the
+bytes written in an interval do not depend on how many there were.
 """
 
 import contextlib
@@ -20,19 +20,19 @@ from rota.identity.tokens import mask_secrets
 from rota.model.limits import AUDIT_COUNT_SECONDS, AUDIT_FILE_BYTES, AUDIT_FILES, AUDIT_KINDS_MAX
 
 AUDIT_FILE = "audit.log"  # in a server's data directory
-MAX_FIELD_CHARACTERS = 1000  # a refused request may have been made of anything
+MAX_FIELD_CHARACTERS = 1000  # a refused request may contain anything
 DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Who did what to what, how it ended, and from which address. Nothing else is ever written.
 
-    With a `count` it is the last of so many alike, since the line before it that was alike.
+    With a `count` the line stands for that many equal ones since the last such line.
     """
 
     at_ms: int
     who: str
-    token: str = ""  # id: names may be used again once a token is gone
+    token: str = ""  # its id, as names may be reused once a token is deleted
     action: str
     target: str
     outcome: str
@@ -41,7 +41,7 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class AuditLog:
-    """Never stops its caller: a line that cannot be written is counted in `dropped`."""
+    """Appends entries from any thread. A line that cannot be written is counted in `dropped`, not raised."""
 
     def __init__(self, path: Path) -> None:
         self.dropped = 0
@@ -49,7 +49,7 @@ class AuditLog:
         self._lock = threading.Lock()
         self._descriptor: int | None = None
         self._torn = False
-        self._counted: dict[tuple[str, ...], AuditEntry | None] = {}  # None: only the first so far
+        self._counted: dict[tuple[str, ...], AuditEntry | None] = {}  # None: no repetition so far
         self._interval: threading.Timer | None = None
         files.make_directory(path.parent)
         try:
@@ -63,7 +63,7 @@ class AuditLog:
             self._write(entry)
 
     def write_counted(self, entry: AuditEntry, *, by_target: bool = False) -> None:
-        """Write the first of its kind, and after a while how many more there were."""
+        """Write the first entry of its kind, and at the end of the interval how many more there were."""
         target = entry.target if by_target else ""
         kind: tuple[str, ...] = (_address(entry.origin), entry.who, entry.action, entry.outcome, target)
         with self._lock:
@@ -72,7 +72,7 @@ class AuditLog:
             if kind not in self._counted:
                 self._counted[kind] = None
                 self._write(entry)
-                self._begin_interval()
+                self._start_interval()
                 return
             last = self._counted[kind]
             self._counted[kind] = replace(entry, count=1 if last is None else last.count + 1)
@@ -82,7 +82,7 @@ class AuditLog:
             self._write_counts()
             self._close()
 
-    def _begin_interval(self) -> None:
+    def _start_interval(self) -> None:
         if self._interval is None:
             self._interval = threading.Timer(AUDIT_COUNT_SECONDS, self._end_interval)
             self._interval.daemon = True
@@ -110,7 +110,7 @@ class AuditLog:
 
     def _append(self, line: bytes) -> None:
         descriptor = self._rotated(self._current_file(), len(line))
-        # After a torn line a new one begins, so that a full disk spoils one line and not two.
+        # After a torn line start a new one, so that a full disk damages one line and not two.
         whole = b"\n" + line if self._torn else line
         written = os.write(descriptor, whole)
         if written == len(whole):
@@ -134,7 +134,7 @@ class AuditLog:
         return self._path.with_name(f"{self._path.name}.{number}")
 
     def _current_file(self) -> int:
-        """The file that is at the path now, which after a rotation is a new one."""
+        """The file at the path; opened again after a rotation by this or another process."""
         if self._descriptor is not None and _is_at(self._path, self._descriptor):
             return self._descriptor
         self._close()
@@ -182,6 +182,6 @@ def _address(origin: str) -> str:
 
 
 def _text(value: str) -> str:
-    # Masked before it is cut, or a cut secret would no longer be recognised.
+    # Ordering: mask first, because a truncated secret would no longer be recognised.
     readable = value.encode("utf-8", "replace").decode()
     return mask_secrets(readable)[:MAX_FIELD_CHARACTERS]

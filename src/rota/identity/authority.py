@@ -26,7 +26,7 @@ from rota.identity.seals import Seals
 from rota.identity.task_tokens import TaskTokens
 from rota.model.limits import RENEWAL_WINDOW_SECONDS
 
-SERVER_NAME = "rota-server"  # agents check this name, so that any address leads to the server
+SERVER_NAME = "rota-server"  # agents check this name, so that a server may have any address
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 NODE_LIFE = timedelta(hours=24)
@@ -36,21 +36,19 @@ RENEWAL_WINDOW = timedelta(seconds=RENEWAL_WINDOW_SECONDS)  # after a node's cer
 MAX_REQUEST_BYTES = 16_384  # an RSA 8192 request is 3 kB
 MIN_RSA_BITS, MAX_RSA_BITS = 2048, 8192  # above, checking one signature costs the server too much
 MAX_COMMON_NAME = 64  # of X.509
-_SERVER_PURPOSES = [
-    ExtendedKeyUsageOID.SERVER_AUTH,
-    ExtendedKeyUsageOID.CLIENT_AUTH,
-]  # a standby calls the leader
+# Also for clients, since a standby connects to the leader.
+_SERVER_PURPOSES = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
 Publish = Callable[[Keyring], None]
 DNS_NAME = re.compile(r"(?=.{1,253}$)(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """What a TLS server needs."""
+    """Key, certificate and trusted CAs of a TLS server."""
 
     key_pem: bytes = field(repr=False)
-    cert_pem: bytes  # its own certificate, and behind it links to an older CA
-    ca_pem: bytes  # every CA that it trusts
+    cert_pem: bytes  # its own certificate, followed by links to an older CA
+    ca_pem: bytes  # every trusted CA
 
     @property
     def period(self) -> Period:
@@ -58,9 +56,10 @@ class KeyPair:
 
 
 class CertificateAuthority:
-    """Signs with the key of the cluster's CA; a rotation replaces that in place.
+    """Signs with the key of the cluster's CA, which a rotation replaces in place.
 
-    Safe to share between threads: what it holds is one frozen value.
+    Safe to share between threads: its state is one frozen value, replaced in a single assignment. A change is
+    published to the other servers first, then written to disk, and only then used here.
     """
 
     def __init__(
@@ -88,30 +87,30 @@ class CertificateAuthority:
         return self._held.ring
 
     def publish_by(self, publish: Publish) -> None:
-        """Put each change where other servers have it from, before it counts here."""
+        """Publish each change for the other servers, before it takes effect here."""
         self._publish = publish
 
     def rotate(self, now: datetime, overlap: timedelta) -> Keyring:
-        """Make a new CA, beside which the old one is trusted for the overlap. Raises Rotating."""
+        """Create a new CA; the old one stays trusted for the overlap. Raises Rotating."""
         return self._change(lambda ring: keyring.start_rotation(ring, now, overlap))
 
     def finish(self, now: datetime) -> Keyring:
-        """Trust the old CA no more, and delete its key. Raises NotRotating."""
+        """Stop trusting the old CA, and delete its key. Raises NotRotating."""
         return self._change(lambda ring: keyring.finish_rotation(ring, now))
 
     def replace(self, now: datetime) -> Keyring:
-        """Make a new CA, and trust nothing that was signed before."""
+        """Create a new CA, and stop trusting anything signed before."""
         return self._change(lambda ring: keyring.replace_root(ring, now))
 
     def apply_keyring(self, ring: Keyring) -> None:
-        """Hold what another server has decided; it is on disk when this returns."""
+        """Apply a keyring that another server has published; durable on return."""
         if ring != self.ring:
             with files.locked(self._directory, "ca"):
                 keyring.write(self._directory, ring)
             self._hold(ring)
 
     def follow(self, fetch: Callable[[], Keyring | None]) -> None:
-        """Hold what is shared between servers. It is fetched with the lock: no change comes in between."""
+        """Apply the shared keyring. It is fetched under the lock, so that no change comes in between."""
         with files.locked(self._directory, "ca"):
             ring = fetch()
             if ring is None or ring == self.ring:
@@ -131,6 +130,7 @@ class CertificateAuthority:
     def _change(self, change: Callable[[Keyring], Keyring]) -> Keyring:
         with files.locked(self._directory, "ca"):
             ring = change(keyring.read(self._directory))
+            # Ordering: other servers must accept what this one signs, so they have the keyring first.
             if self._publish is not None:
                 self._publish(ring)
             keyring.write(self._directory, ring)
@@ -155,11 +155,11 @@ class CertificateAuthority:
 
     @property
     def overlap(self) -> Period | None:
-        """From when until when the previous CA is trusted, too; None: no rotation is under way."""
+        """The period in which the previous CA is trusted, too; None if no rotation is in progress."""
         if self.ring.previous is None:
             return None
-        begin, end = self.ring.started_at_ms, self.ring.overlap_until_ms
-        return Period(datetime.fromtimestamp(begin / 1000, UTC), datetime.fromtimestamp(end / 1000, UTC))
+        start, end = self.ring.started_at_ms, self.ring.overlap_until_ms
+        return Period(datetime.fromtimestamp(start / 1000, UTC), datetime.fromtimestamp(end / 1000, UTC))
 
     @property
     def has_rotated(self) -> bool:
@@ -175,26 +175,26 @@ class CertificateAuthority:
         return certificates.period_of(self.ca_pem)
 
     def vouches_for(self, cert_pem: bytes) -> bool:
-        """Whether a CA that is trusted now has signed that certificate."""
+        """Whether a currently trusted CA has signed the certificate."""
         try:
             return self.bundle.issuer_of(certificates.only_certificate(cert_pem)) is not None
         except IdentityRefused:
             return False
 
     def is_retired(self, cert_pem: bytes) -> bool:
-        """Whether the CA that signed it is trusted no more; TLS refuses it at the next handshake alone."""
+        """Whether the CA that signed it is no longer trusted. TLS notices that at the next handshake only."""
         key_id = certificates.issuer_key_id(cert_pem)
-        return any(one.key_id == key_id for one in self.ring.retired)
+        return any(retired.key_id == key_id for retired in self.ring.retired)
 
     def signer_of(self, cert_pem: bytes) -> str:
-        """The fingerprint of the CA, trusted now, that signed a certificate; empty: none of these."""
+        """The fingerprint of the trusted CA that signed a certificate; empty if none of them did."""
         key_id = certificates.issuer_key_id(cert_pem)
         held = self._held
-        return next((one.fingerprint for one in held.issuers if one.key_id == key_id), "")
+        return next((issuer.fingerprint for issuer in held.issuers if issuer.key_id == key_id), "")
 
     @property
     def node_usable(self) -> timedelta:
-        """For how long a node's certificate that is signed now can be shown or renewed."""
+        """For how long a node's certificate signed now can be used or renewed."""
         return NODE_LIFE + self.renewal_window
 
     # ---- secrets: every server with this keyring has them, and nothing else
@@ -206,31 +206,31 @@ class CertificateAuthority:
         return Seals(lambda: self._secrets(b"rota seals"))
 
     def api_secrets(self, caller: str, key: str) -> list[str]:
-        """Of the API token that a caller makes by this key: however often it asks, and whichever server.
+        """Secrets of the API token that a caller makes with this idempotency key, equal on every server.
 
-        The first one is for a token that is made now; one of the others may have been made before a rotation.
+        The first one is for a token that is made now; one of the others may have been used before a rotation.
         """
         return [
             tokens.derive_secret(secret, f"{caller}\0{key}") for secret in self._secrets(b"rota api tokens")
         ]
 
     def sign_origin(self, origin: str, request: bytes) -> str:
-        """The mark by which a leader believes a standby where a request that it hands on came from."""
+        """A signature by which a leader trusts the origin that a standby states for a forwarded request."""
         return _origin_mark(self._secrets(b"rota origins")[0], origin, request)
 
     def verify_origin(self, origin: str, request: bytes, mark: str) -> bool:
-        made = (_origin_mark(secret, origin, request) for secret in self._secrets(b"rota origins"))
-        return any(hmac.compare_digest(one.encode(), mark.encode()) for one in made)
+        expected = (_origin_mark(secret, origin, request) for secret in self._secrets(b"rota origins"))
+        return any(hmac.compare_digest(valid.encode(), mark.encode()) for valid in expected)
 
     def _secrets(self, purpose: bytes) -> list[bytes]:
-        return [hashlib.sha256(purpose + b"\0" + one.encode()).digest() for one in self.ring.secrets]
+        return [hashlib.sha256(purpose + b"\0" + secret.encode()).digest() for secret in self.ring.secrets]
 
     # ---- certificates
 
     def sign_node(
         self, csr_pem: bytes, node_id: str, name: str, now: datetime, *, like: bytes | None = None
     ) -> bytes:
-        """Sign for a node; `like`: by the CA that signed that, for an agent that follows no other."""
+        """Sign for a node. `like`: by the CA that signed that one, for an agent that accepts no newer CA."""
         return self._issuer(like).sign_node(csr_pem, node_id, name, now, self.renewal_window)
 
     def sign_watcher(
@@ -247,7 +247,7 @@ class CertificateAuthority:
     def _issuer(self, like: bytes | None) -> "_Issuer":
         held = self._held
         key_id = None if like is None else certificates.issuer_key_id(like)
-        return next((one for one in held.issuers if one.key_id == key_id), held.current)
+        return next((issuer for issuer in held.issuers if issuer.key_id == key_id), held.current)
 
 
 class _Issuer:
@@ -263,11 +263,11 @@ class _Issuer:
     def sign_node(
         self, csr_pem: bytes, node_id: str, name: str, now: datetime, renewal_window: timedelta
     ) -> bytes:
-        """Of the request only the key counts; who the node is, the server says.
+        """Sign a node's certificate. Only the key is taken from the request; the server names the node.
 
-        Its period of use is short. To TLS it is valid for longer, so that a node which was away can prove
-        its identity by its key, and renew: at the end for the renewal window, at the beginning since the
-        authority exists, because one made while the clock was ahead must open the door when it is back.
+        The period of use is short. For TLS the certificate is valid longer, so that a node which was offline
+        can prove its identity and renew: at the end by the renewal window, and at the start since the CA
+        exists, because a certificate made while the clock was ahead must work when the clock is corrected.
         """
         public_key = _requested_key(csr_pem)
         names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(certificates.node_uri(node_id))]
@@ -289,9 +289,9 @@ class _Issuer:
         return key, self._sign(key.public_key(), leaf)
 
     def sign_watcher(self, csr_pem: bytes, watcher_id: str, now: datetime) -> bytes:
-        """A certificate with which a watcher serves agents and calls the leader.
+        """Sign a certificate with which a watcher serves agents and connects to the leader.
 
-        It vouches for the name that agents check, and for no host: a watcher must not pass for the API.
+        It has the name that agents check, and no host name: a watcher must not be able to pose as the API.
         """
         public_key = _requested_key(csr_pem)
         uri = x509.UniformResourceIdentifier(certificates.watcher_uri(watcher_id))
@@ -301,7 +301,7 @@ class _Issuer:
         return self._sign(public_key, _Leaf(f"watcher {watcher_id}", names, _SERVER_PURPOSES, use, valid))
 
     def _period(self, now: datetime, life: timedelta) -> Period:
-        # A clock that is not set yet may be before the authority's own beginning.
+        # A clock that is not set yet may be before the start of the CA's own validity.
         begin = max(now, self._certificate.not_valid_before_utc)
         return Period(begin, min(begin + life, self._certificate.not_valid_after_utc))
 
@@ -329,16 +329,18 @@ class _Issuer:
 
 @dataclass(frozen=True, slots=True)
 class _Leaf:
+    """What distinguishes one certificate from another."""
+
     common_name: str
     names: list[x509.GeneralName]
     purposes: list[x509.ObjectIdentifier]
     use: Period
-    valid: Period  # as TLS checks it
+    valid: Period  # as checked by TLS
 
 
 @dataclass(frozen=True, slots=True)
 class _Issuers:
-    """A keyring, and what is made of it once."""
+    """A keyring, with its keys and certificates parsed once."""
 
     ring: Keyring
     issuers: tuple[_Issuer, ...]  # the current one first
@@ -367,7 +369,7 @@ def _requested_key(csr_pem: bytes) -> CertificatePublicKeyTypes:
     try:
         request = x509.load_pem_x509_csr(csr_pem)
         key = request.public_key()
-        # Kind and size first: they bound the price of checking the signature.
+        # Kind and size first: they bound the cost of checking the signature.
         if not _is_strong(key):
             raise IdentityRefused(
                 "csr: expected a key of P-256, P-384, Ed25519 or RSA with 2048 to 8192 bits"

@@ -1,9 +1,9 @@
-"""A bundle: certificates of all authorities that are trusted, and links by which one vouches for the next.
+"""A bundle: certificates of all trusted authorities, and links by which one vouches for the next.
 
 A root is an authority's own certificate. A link is a cross-signed certificate: for the key of a newer
 authority, signed by the older one, under the same name (RFC 4210, "new with old"). A peer that shows its
-certificate with the link is accepted by verifiers that know either authority, so it never matters which side
-learns of a rotation first.
+certificate with the link is accepted by verifiers that know either authority, so the two sides may learn of a
+rotation in any order.
 """
 
 from collections.abc import Iterable
@@ -21,7 +21,9 @@ CERTIFICATES_MAX = 8  # two roots and two links during a rotation; more are neve
 
 
 class Bundle(NamedTuple):
-    roots: tuple[x509.Certificate, ...]  # the one that signs first
+    """Trusted authorities and the links between them, as sent to nodes and watchers."""
+
+    roots: tuple[x509.Certificate, ...]  # the signing one first
     links: tuple[x509.Certificate, ...] = ()  # the newest first
 
     @classmethod
@@ -32,19 +34,19 @@ class Bundle(NamedTuple):
             found = x509.load_pem_x509_certificates(pem)
         except ValueError as error:
             raise IdentityRefused("not PEM certificates of authorities") from error
-        roots = tuple(one for one in found if is_issued_by(one, one))
+        roots = tuple(certificate for certificate in found if is_issued_by(certificate, certificate))
         if not roots or not all(map(_is_authority, found)):
             raise IdentityRefused("not certificates of authorities")
-        return cls(roots, tuple(one for one in found if one not in roots))
+        return cls(roots, tuple(certificate for certificate in found if certificate not in roots))
 
     @property
     def roots_pem(self) -> bytes:
-        """What a verifier trusts."""
+        """The certificates that a verifier trusts."""
         return _pem(self.roots)
 
     @property
     def links_pem(self) -> bytes:
-        """What is shown behind a certificate of the first root."""
+        """The certificates to send after one that the first root has signed."""
         return _pem(self.links)
 
     @property
@@ -52,26 +54,26 @@ class Bundle(NamedTuple):
         return self.roots_pem + self.links_pem
 
     def issuer_of(self, certificate: x509.Certificate) -> x509.Certificate | None:
-        """The root that has signed the certificate itself."""
+        """The root that has signed the certificate directly."""
         return next((root for root in self.roots if is_issued_by(certificate, root)), None)
 
     def trusts(self, fingerprint: str) -> bool:
-        """Whether the authority of a join line is among them."""
+        """Whether the authority with this fingerprint, as in a join line, is trusted."""
         return any(certificates.fingerprint_of(root) == fingerprint for root in self.roots)
 
     def check_follows(self, held: "Bundle") -> None:
-        """Raise Refused unless each root is held already, or one that is held vouches for it by a link.
+        """Raise IdentityRefused unless each root is in `held`, or one in `held` vouches for it by a link.
 
         The connection is not proof enough: a watcher has a server's name in its certificate, and must not be
         able to give nodes another authority.
         """
-        believed = list(held.roots)
+        trusted = list(held.roots)
         for link in reversed(self.links):  # the oldest first: it may vouch for the next one
-            if any(is_issued_by(link, root) for root in believed):
-                believed += [root for root in self.roots if root.public_key() == link.public_key()]
-                believed.append(link)
-        if any(root not in believed for root in self.roots):
-            raise IdentityRefused("another authority was named, for which none that is trusted here vouches")
+            if any(is_issued_by(link, root) for root in trusted):
+                trusted += [root for root in self.roots if root.public_key() == link.public_key()]
+                trusted.append(link)
+        if any(root not in trusted for root in self.roots):
+            raise IdentityRefused("an unknown authority was named, and no trusted one vouches for it")
 
 
 def is_issued_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
@@ -87,8 +89,8 @@ def linked(
 ) -> x509.Certificate:
     """A certificate for the key of `newer`, signed by the key of `older`.
 
-    Both authorities have one name: so the link counts as self-issued, and the path length of `older`, which
-    allows no authority below it, does not forbid it.
+    Both authorities have the same name, so the link counts as self-issued, and the path length of `older`,
+    which allows no authority below it, does not forbid it.
     """
     assert newer.subject == older.subject, "a link is between authorities of one cluster"
     issuer_key = key.public_key()

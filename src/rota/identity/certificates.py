@@ -1,4 +1,4 @@
-"""What all certificates here share: keys, fingerprints, periods of use, and the node one speaks for."""
+"""Common parts of all certificates: keys, fingerprints, periods of use, and the node a certificate names."""
 
 import hashlib
 import re
@@ -16,13 +16,13 @@ SERVER_URI = "rota://server"
 WATCHER_URI = "rota://watcher/"
 NODE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 CLOCK_SKEW = timedelta(hours=2)  # a clock may be behind, or set back an hour
-RENEW_AT = 0.5  # of its life: as much time again is left for trying
-RENEW_JITTER = 0.1  # of its life, at most, later: certificates made together are not renewed together
-WARN_AT = 0.2  # of its life left: renewal should have happened long before
+RENEW_AT = 0.5  # share of its life; as much again is left for retries
+RENEW_JITTER = 0.1  # share of its life, at most: certificates made together are not renewed together
+WARN_AT = 0.2  # share of its life left; renewal should have happened long before
 
 
 class Period(NamedTuple):
-    """From when until when a certificate is used."""
+    """The time in which a certificate is used."""
 
     begin: datetime
     end: datetime
@@ -32,18 +32,18 @@ class Period(NamedTuple):
         return self.end - self.begin
 
     def renew_after(self, jitter: float) -> datetime:
-        """Return the moment from which it is replaced; `jitter` is a random number from 0 to 1."""
+        """The time from which it is to be replaced; `jitter` is a random number from 0 to 1."""
         return self.begin + self.life * (RENEW_AT + RENEW_JITTER * jitter)
 
     def is_due(self, now: datetime, jitter: float) -> bool:
-        """Tell whether it should be replaced at `now`.
+        """Whether it should be replaced at `now`.
 
-        One from the future was made while the clock was ahead: its end says nothing.
+        A certificate from the future was made while the clock was ahead, so its end is meaningless.
         """
         return now >= self.renew_after(jitter) or self.begin - now > CLOCK_SKEW
 
     def is_ending(self, now: datetime) -> bool:
-        """Tell whether so little of its life is left that the operator should be warned."""
+        """Whether so little of its life is left that the operator should be warned."""
         return self.end - now < self.life * WARN_AT
 
 
@@ -73,7 +73,7 @@ def certificate_to_pem(certificate: x509.Certificate) -> bytes:
 
 
 def only_certificate(pem: bytes) -> x509.Certificate:
-    """The one certificate in `pem`. A second one is refused: TLS would trust it unseen."""
+    """The only certificate in `pem`. A second one is refused, as TLS would trust it unchecked."""
     if pem.count(b"-----BEGIN") != 1:
         raise IdentityRefused("expected exactly one PEM certificate")
     try:
@@ -88,7 +88,7 @@ def fingerprint_of(certificate: x509.Certificate) -> str:
 
 
 def period_of(cert_pem: bytes) -> Period:
-    """Return the period of use: that of the key where one is stated, else that of the certificate."""
+    """The period of use: that of the key if it is stated, else that of the certificate."""
     certificate = first_certificate(cert_pem)
     try:
         stated = certificate.extensions.get_extension_for_class(x509.PrivateKeyUsagePeriod).value
@@ -102,7 +102,7 @@ def period_of(cert_pem: bytes) -> Period:
 
 
 def first_certificate(pem: bytes) -> x509.Certificate:
-    """Return the first certificate of a chain, which is the holder's own."""
+    """The first certificate of a chain, which is the holder's own."""
     try:
         return x509.load_pem_x509_certificates(pem)[0]
     except ValueError as error:
@@ -110,7 +110,7 @@ def first_certificate(pem: bytes) -> x509.Certificate:
 
 
 def valid_until(cert_pem: bytes) -> datetime:
-    """Return when TLS stops accepting it: of a node's, the end of the time in which it can be renewed."""
+    """When TLS stops accepting it; for a node, the end of the time in which it can be renewed."""
     return first_certificate(cert_pem).not_valid_after_utc
 
 
@@ -123,11 +123,11 @@ def node_uri(node_id: str) -> str:
 
 
 def node_id_of(cert_pem: bytes) -> str:
-    """The node a certificate speaks for. The CA made it, so the form needs no second check."""
+    """The node that a certificate names. The CA made it, so the format needs no second check."""
     for uri in _uris(cert_pem):
         if uri.startswith(NODE_URI):
             return uri.removeprefix(NODE_URI)
-    raise IdentityRefused(f"not a node's certificate: it has no name beginning with {NODE_URI}")
+    raise IdentityRefused(f"not a node's certificate: it has no name starting with {NODE_URI}")
 
 
 def is_server(cert_pem: bytes) -> bool:
@@ -136,7 +136,7 @@ def is_server(cert_pem: bytes) -> bool:
 
 
 def may_forward(cert_pem: bytes) -> bool:
-    """Whether it is a server's or a watcher's, which call for others and state their addresses."""
+    """Whether it is a server's or a watcher's, which forward calls and state their origin."""
     return bool(cert_pem) and (is_server(cert_pem) or watcher_id_of(cert_pem) is not None)
 
 
@@ -147,18 +147,18 @@ def watcher_uri(watcher_id: str) -> str:
 
 
 def watcher_id_of(cert_pem: bytes) -> str | None:
-    """The watcher a certificate of the CA speaks for; None: it is not a watcher's."""
+    """The watcher that a certificate of the CA names; None if it is not a watcher's."""
     own = (uri for uri in _uris(cert_pem) if uri.startswith(WATCHER_URI))
     return next((uri.removeprefix(WATCHER_URI) for uri in own), None)
 
 
 def key_id_of(certificate: x509.Certificate) -> str:
-    """Of an authority: by this the certificates that it signed name it."""
+    """The key id of an authority, by which the certificates it signed refer to it."""
     return certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value.digest.hex()
 
 
 def issuer_key_id(cert_pem: bytes) -> str:
-    """The authority that a certificate names as its signer, by its key; empty: it names none."""
+    """The key id of the authority that a certificate names as its issuer; empty if it names none."""
     try:
         found = first_certificate(cert_pem).extensions.get_extension_for_class(x509.AuthorityKeyIdentifier)
     except x509.ExtensionNotFound:
@@ -184,5 +184,5 @@ def _uris(cert_pem: bytes) -> list[str]:
     try:
         names = only_certificate(cert_pem).extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except x509.ExtensionNotFound as error:
-        raise IdentityRefused("not a node's certificate: it names nobody") from error
+        raise IdentityRefused("not a node's certificate: it has no names") from error
     return names.value.get_values_for_type(x509.UniformResourceIdentifier)

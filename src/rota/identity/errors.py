@@ -1,33 +1,33 @@
-"""What can be wrong with what a caller sent, and with what lies on the disk."""
+"""Errors in what a caller has sent, and in files on disk."""
 
 
 class IdentityRefused(ValueError):
-    """The caller's: the message says what would be accepted."""
+    """The caller's fault; the message says what would be accepted."""
 
 
 class JoinRefused(IdentityRefused):
-    """A join token that does not open the door."""
+    """A join token that is unknown, used, revoked or expired, or may not be used from this address."""
 
 
 class AlreadyExists(IdentityRefused):
-    """What is to be made was made before, otherwise."""
+    """A token of this key was made before, with other properties."""
 
 
 class NameTaken(AlreadyExists):
-    """Another token that is still valid has the name."""
+    """Another valid token has this name."""
 
 
 class NoSuchToken(IdentityRefused):
-    """The token that is to be replaced does not exist."""
+    """The token to be replaced does not exist."""
 
 
 class Unsafe(ValueError):
-    """The operator's: a file that must not be trusted or used as it is; the message says how to mend it."""
+    """The operator's fault: a file that must not be used as it is; the message says how to repair it."""
 
 
 class Rotating(IdentityRefused):
-    """A rotation of the CA is under way already."""
+    """A rotation of the CA is already in progress."""
 
 
 class NotRotating(IdentityRefused):
-    """No rotation of the CA is under way."""
+    """No rotation of the CA is in progress."""

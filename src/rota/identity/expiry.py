@@ -1,4 +1,4 @@
-"""When a certificate ends -> what the operator is told of it."""
+"""When a certificate expires -> a warning for the operator."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -8,14 +8,14 @@ from rota.identity.certificates import Period
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """A certificate by its name, when it is used, and what to do where it is about to end."""
+    """A certificate by name, its period of use, and what to do before it expires."""
 
     name: str
     period: Period
     remedy: str
 
     def warning(self, now: datetime) -> str | None:
-        """None while more than a fifth of its life is left."""
+        """The warning; None while more than a fifth of its life is left."""
         if not self.period.is_ending(now):
             return None
         return f"certificate {self.name} {describe_end(self.period.end, now)}: {self.remedy}"

@@ -1,4 +1,4 @@
-"""Private files: only the owner reads them, and after a crash they are either old or new, never half."""
+"""Private files: only the owner can read them, and after a crash each is either old or new, never partial."""
 
 import fcntl
 import os
@@ -14,11 +14,11 @@ from rota.identity.errors import Unsafe
 PRIVATE_FILE = 0o600
 PRIVATE_DIRECTORY = 0o700
 OPEN_TO_OTHERS = 0o077
-SHOWN_TO_OTHERS = 0o066  # who may only pass through a directory sees nothing of it
+SHOWN_TO_OTHERS = 0o066  # passing through a directory (x) shows nothing of it
 
 
 def own_directory(path: Path) -> None:
-    """Make `path` a directory for its owner alone."""
+    """Make `path` a directory that only its owner can read. Raises Unsafe."""
     make_directory(path)
     mode = path.stat().st_mode
     if mode & stat.S_ISVTX:
@@ -28,7 +28,7 @@ def own_directory(path: Path) -> None:
 
 
 def make_directory(path: Path) -> None:
-    """Make `path` private if it is missing; one that is there may be anybody's and stays as it is."""
+    """Create `path` as a private directory; an existing one is left as it is."""
     if path.is_dir():
         return
     path.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
@@ -37,7 +37,7 @@ def make_directory(path: Path) -> None:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Replace `path` in one step, on disk when this returns. A link at `path` is replaced, not followed."""
+    """Replace `path` atomically; durable on return. A symlink at `path` is replaced, not followed."""
     temporary = f".{path.name}.{secrets.token_hex(8)}.new"
     with _directory_handle(path.parent) as directory:
         try:
@@ -46,7 +46,7 @@ def write_private(path: Path, content: bytes) -> None:
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(temporary, dir_fd=directory)
-        os.fsync(directory)
+        os.fsync(directory)  # or a crash could undo the rename
 
 
 def read_private(path: Path, limit_bytes: int) -> bytes:
@@ -59,18 +59,18 @@ def read_private(path: Path, limit_bytes: int) -> bytes:
             raise Unsafe(f"{path} is open to other users (mode {stat.S_IMODE(mode):04o}); fix it with: {fix}")
         content = file.read(limit_bytes + 1)
     if len(content) > limit_bytes:
-        raise Unsafe(f"{path} is larger than {limit_bytes} bytes, which no file of its kind is")
+        raise Unsafe(f"{path} is larger than {limit_bytes} bytes, more than such a file can have")
     return content
 
 
 @contextmanager
 def locked(directory: Path, name: str) -> Iterator[None]:
-    """Be the only one, over threads and processes, to change the files `name.*` in `directory`."""
+    """Exclusive lock, across threads and processes, on the files `name.*` in `directory`."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     lock = os.open(directory / f".{name}.lock", flags, PRIVATE_FILE)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        # Nobody else writes now, so what is half-written is left from a crash. It may hold a key.
+        # Under the lock no one else writes, so a temporary file is left from a crash. It may hold a key.
         for leftover in directory.glob(f".{name}.*.new"):
             leftover.unlink()
         yield
@@ -88,7 +88,7 @@ def _write_new(name: str, content: bytes, directory: int) -> None:
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
-    # A pipe at this place would otherwise hold the reader until somebody writes.
+    # Opening a named pipe here would otherwise block until another process writes to it.
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 

@@ -1,4 +1,4 @@
-"""The cluster's authorities and secrets in one file, `ca.json`, which a rotation replaces in one step. [I/O]
+"""The cluster's authorities and secrets in one file, `ca.json`, which a rotation replaces atomically. [I/O]
 
 Until the first rotation there is no such file, and a cluster has what releases before rotation had: `ca.key`,
 `ca.pem`, and secrets that are derived from that key. Afterwards `ca.json` counts, and the two files beside it
@@ -7,8 +7,8 @@ are copies of the authority that signs, for tools and for a release that knows n
     stable ── start ──> overlap ── finish ──> stable
        └───────────── replace ──────────────────^
 
-In the overlap both authorities are trusted, and the newer one signs. `replace` trusts nothing of the older
-one any more: neither its certificates nor its links, nor the secrets that the same servers knew.
+In the overlap both authorities are trusted, and the newer one signs. `replace` drops all trust in the older
+one: in its certificates, in its links, and in the secrets of its time.
 """
 
 import secrets
@@ -28,7 +28,7 @@ from rota.identity.errors import NotRotating, Rotating, Unsafe
 FILE, KEY_FILE, CERTIFICATE_FILE = "ca.json", "ca.key", "ca.pem"
 VERSION = 1
 CA_LIFE = timedelta(days=3650)
-RETIRED_KEPT = 8  # a server that was down for more rotations than this holds the CA of an unknown cluster
+RETIRED_KEPT = 8  # a server that missed more rotations than this is taken for one of another cluster
 MAX_FILE_BYTES = 65_536
 
 
@@ -52,21 +52,23 @@ class Root(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Retired(msgspec.Struct, frozen=True, kw_only=True):
-    """An authority that is trusted no more; its key is gone."""
+    """An authority that is no longer trusted, and whose key is deleted."""
 
     fingerprint: str
-    key_id: str  # as the certificates that it signed name it
+    key_id: str  # by which the certificates it signed refer to it
     retired_at_ms: int
 
 
 class Keyring(msgspec.Struct, frozen=True, kw_only=True):
+    """All authorities and secrets of a cluster at one moment."""
+
     version: int = VERSION
     current: Root
-    previous: Root | None = None  # trusted, too, while a rotation lasts
-    started_at_ms: int = 0  # of that rotation
+    previous: Root | None = None  # also trusted during a rotation
+    started_at_ms: int = 0  # of the rotation
     overlap_until_ms: int = 0
     links: tuple[str, ...] = ()  # PEM, the newest first
-    secrets: tuple[str, ...]  # the first one signs; what the others have signed is still accepted
+    secrets: tuple[str, ...]  # the first one signs; signatures by the others are still accepted
     retired: tuple[Retired, ...] = ()  # the newest first
 
     def __repr__(self) -> str:
@@ -82,20 +84,20 @@ class Keyring(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_rotated(self) -> bool:
-        """Whether there is, or was, another authority than the one that signs."""
+        """Whether there is, or was, another authority than the current one."""
         return self.previous is not None or bool(self.retired)
 
     @property
     def fingerprints(self) -> frozenset[str]:
-        """Of all authorities that this cluster has, or had."""
+        """Fingerprints of all authorities that this cluster has or had."""
         own = (certificates.fingerprint_of(root.x509) for root in self.roots)
-        return frozenset((*own, *(one.fingerprint for one in self.retired)))
+        return frozenset((*own, *(retired.fingerprint for retired in self.retired)))
 
 
 def start_rotation(ring: Keyring, now: datetime, overlap: timedelta) -> Keyring:
-    """A new authority for which the old one vouches, and a new secret; the old ones are still accepted."""
+    """Add an authority for which the old one vouches, and a secret; the old ones are still accepted."""
     if ring.previous is not None:
-        raise Rotating("a rotation is under way already")
+        raise Rotating("a rotation is already in progress")
     old = ring.current.x509
     new = _new_root(old.subject, old.not_valid_before_utc, now)
     link = bundles.linked(new.x509, old, ring.current.private_key)
@@ -111,13 +113,13 @@ def start_rotation(ring: Keyring, now: datetime, overlap: timedelta) -> Keyring:
 
 
 def finish_rotation(ring: Keyring, now: datetime) -> Keyring:
-    """The old authority is trusted no more, and its key is gone.
+    """Stop trusting the old authority, and delete its key.
 
-    Its link stays until the next rotation is finished: a client or a task that knows the old authority alone
-    goes on trusting the server. So does the secret of its time: work that was begun then may run for long.
+    Its link stays until the next rotation is finished: a client or task that knows only the old authority
+    goes on trusting the server. So does the secret of its time, since tasks started then may run for long.
     """
     if ring.previous is None:
-        raise NotRotating("no rotation is under way")
+        raise NotRotating("no rotation is in progress")
     return msgspec.structs.replace(
         ring,
         previous=None,
@@ -130,20 +132,20 @@ def finish_rotation(ring: Keyring, now: datetime) -> Keyring:
 
 
 def replace_root(ring: Keyring, now: datetime) -> Keyring:
-    """A new authority, and no trust in any other: for a key that may have leaked."""
+    """Create an authority and drop trust in all others: for a key that may have leaked."""
     old = ring.current.x509
     new = _new_root(old.subject, old.not_valid_before_utc, now)
-    gone = tuple(_retired(root, now) for root in ring.roots)
+    retired = tuple(_retired(root, now) for root in ring.roots)
     return Keyring(
-        current=new, secrets=(secrets.token_hex(32),), retired=(*gone, *ring.retired)[:RETIRED_KEPT]
+        current=new, secrets=(secrets.token_hex(32),), retired=(*retired, *ring.retired)[:RETIRED_KEPT]
     )
 
 
 def open_keyring(directory: Path, now: datetime) -> Keyring:
-    """The keyring of this directory; made if there is none. Repairs what a crash has left half done."""
+    """The keyring of this directory, created if there is none. Completes a write that a crash interrupted."""
     files.own_directory(directory)
     with files.locked(directory, "ca"):
-        # The certificate is written last: while there is none, nothing has trusted this CA yet.
+        # Crash point: the certificate is written last. Without it no one can have trusted this CA yet.
         if not (directory / CERTIFICATE_FILE).exists() and not (directory / FILE).exists():
             _make(directory, now)
         ring = read(directory)
@@ -151,7 +153,7 @@ def open_keyring(directory: Path, now: datetime) -> Keyring:
             _copy(directory, ring)
         end = ring.current.x509.not_valid_after_utc
         if end <= now:
-            raise Unsafe(f"the cluster's CA expired on {end:%Y-%m-%d}: {_mend(directory)}")
+            raise Unsafe(f"the cluster's CA expired on {end:%Y-%m-%d}: {_remedy(directory)}")
         return ring
 
 
@@ -180,7 +182,8 @@ def encoded(ring: Keyring) -> bytes:
 
 
 def write(directory: Path, ring: Keyring) -> None:
-    """All of it counts from when this has replaced the file; call it with the lock held."""
+    """Write the keyring; needs the lock. It takes effect in the moment in which `ca.json` is replaced."""
+    # Crash point between the files: `open_keyring` writes the copies again.
     if ring.is_rotated:
         files.write_private(directory / FILE, msgspec.json.format(encoded(ring)))
     _copy(directory, ring)
@@ -195,7 +198,7 @@ def _copy(directory: Path, ring: Keyring) -> None:
 
 
 def _make(directory: Path, now: datetime) -> None:
-    # A name of its own, so that a verifier holding two clusters' CAs picks the right one.
+    # A unique name, so that a verifier that holds the CAs of two clusters picks the right one.
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"Rota CA {secrets.token_hex(4)}")])
     root = _new_root(name, now - certificates.CLOCK_SKEW, now)
     files.write_private(directory / KEY_FILE, root.key.encode())
@@ -203,7 +206,7 @@ def _make(directory: Path, now: datetime) -> None:
 
 
 def _new_root(name: x509.Name, begin: datetime, now: datetime) -> Root:
-    """A later authority is valid since the first one is: a clock that is set back must lock no node out."""
+    """Create an authority. It is valid since the first one is, so that a clock set back locks no node out."""
     key = certificates.new_key()
     certificate = (
         x509.CertificateBuilder()
@@ -225,18 +228,18 @@ def _new_root(name: x509.Name, begin: datetime, now: datetime) -> Root:
 def _read_pair(directory: Path) -> Keyring:
     """The two files of a cluster whose CA was never rotated: its secrets are derived from the key."""
     certificate_path, key_path = directory / CERTIFICATE_FILE, directory / KEY_FILE
-    mend = _mend(directory)
+    remedy = _remedy(directory)
     try:
         certificate = certificates.only_certificate(files.read_private(certificate_path, MAX_FILE_BYTES))
         key = certificates.key_from_pem(files.read_private(key_path, MAX_FILE_BYTES))
     except FileNotFoundError as error:
-        raise Unsafe(f"the cluster's CA has lost its key {key_path}: {mend}") from error
+        raise Unsafe(f"the cluster's CA has lost its key {key_path}: {remedy}") from error
     except Unsafe:
         raise
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:  # TypeError: a key with a password
-        raise Unsafe(f"the cluster's CA in {directory} cannot be read: {mend}") from error
+        raise Unsafe(f"the cluster's CA in {directory} cannot be read: {remedy}") from error
     if not certificates.belong_together(key, certificate):
-        raise Unsafe(f"{key_path} is not the key of {certificate_path}: {mend}")
+        raise Unsafe(f"{key_path} is not the key of {certificate_path}: {remedy}")
     return unrotated(certificates.key_to_pem(key), certificates.certificate_to_pem(certificate))
 
 
@@ -246,9 +249,9 @@ def unrotated(key_pem: bytes, cert_pem: bytes) -> Keyring:
     return Keyring(current=root, secrets=(root.key,))
 
 
-def _mend(directory: Path) -> str:
+def _remedy(directory: Path) -> str:
     pair = directory / CERTIFICATE_FILE
-    return f"restore both from a backup, or remove {pair} to begin anew (all nodes then join again)"
+    return f"restore both from a backup, or remove {pair} to start over (all nodes then have to join again)"
 
 
 def _retired(root: Root, now: datetime) -> Retired:

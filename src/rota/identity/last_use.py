@@ -1,6 +1,6 @@
-"""When each token was used last, to the minute: in memory, and in a file now and then. [I/O]
+"""When each token was last used, to the minute: in memory, and once a minute in a file. [I/O]
 
-A server that is killed forgets the last minute. Each server writes down what it has seen itself.
+A crash loses the last minute. Each server records only the requests that it has served itself.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ MAX_FILE_BYTES = 4 << 20
 
 
 class LastUses:
-    """By the ids of tokens; `known` are those whose use is worth keeping."""
+    """Times of use by token id; those of tokens that are not `known` any more are dropped."""
 
     def __init__(self, path: Path, known: Callable[[], Collection[str]]) -> None:
         self._path = path
@@ -29,8 +29,8 @@ class LastUses:
         self._lock = threading.Lock()
         self._writing: threading.Timer | None = None
 
-    def note(self, token: str, now_ms: int) -> None:
-        """Cheap: every request of a token passes here."""
+    def record(self, token: str, now_ms: int) -> None:
+        """Record a use. Without the lock in the usual case, because every request calls this."""
         minute_ms = now_ms - now_ms % MINUTE_MS
         if self._at_ms.get(token) == minute_ms:
             return
@@ -41,7 +41,7 @@ class LastUses:
                 self._writing.daemon = True
                 self._writing.start()
 
-    def of(self, token: str) -> int | None:
+    def get(self, token: str) -> int | None:
         return self._at_ms.get(token)
 
     def write(self) -> None:
@@ -50,12 +50,12 @@ class LastUses:
             known = self._known()
             self._at_ms = {token: at_ms for token, at_ms in self._at_ms.items() if token in known}
             content = msgspec.json.encode(self._at_ms)
-        with contextlib.suppress(OSError):  # a full disk: it is kept in memory, and written later
+        with contextlib.suppress(OSError):  # a full disk: it is written later
             files.write_private(self._path, content)
 
 
 def _read(path: Path) -> dict[str, int]:
-    """Nothing where the file is damaged: it is of use, not of need."""
+    """The stored times; none if the file is missing or damaged, as nothing depends on it."""
     try:
         return msgspec.json.decode(files.read_private(path, MAX_FILE_BYTES), type=dict[str, int])
     except (OSError, Unsafe, msgspec.MsgspecError):

@@ -1,7 +1,7 @@
 """Certificates of a server's listeners: signed by the cluster's authority, or an operator's files. [I/O]
 
-Both are replaced while the server runs. `refresh` is called every few seconds, so the wall clock counts as it
-is then: a machine that slept renews when it wakes.
+Both are replaced while the server runs. `refresh` is polled every few seconds with the wall clock, so that a
+machine that was suspended renews when it resumes.
 """
 
 import os
@@ -29,13 +29,13 @@ class ServingPair(Protocol):
     period: Period
 
     def refresh(self, now: datetime) -> bool:
-        """Replace `pair` if it is time; return whether it was replaced. Raises Refused: it stays as it is."""
+        """Replace `pair` if due; returns whether it was. Raises IdentityRefused, `pair` unchanged."""
 
 
 class SignedPair:
-    """Signed by the cluster's authority; renewed at half of its life, and a random part later.
+    """Signed by the cluster's CA; renewed at half of its life plus a random part.
 
-    When the authority is rotated it is signed again at once, with what is trusted then.
+    When the CA is rotated, it is signed again immediately.
     """
 
     def __init__(self, authority: CertificateAuthority, hosts: Sequence[str], now: datetime) -> None:
@@ -47,7 +47,7 @@ class SignedPair:
         if self._bundle != self._authority.bundle:
             self._sign(now)
             return True
-        # One that ends with the authority cannot be made to end later.
+        # A certificate that ends with the CA cannot be renewed to end later.
         is_last = self.period.end >= self._authority.period.end and self.period.begin <= now
         if is_last or not self.period.is_due(now, self._jitter):
             return False
@@ -55,14 +55,14 @@ class SignedPair:
         return True
 
     def _sign(self, now: datetime) -> None:
-        self._bundle = self._authority.bundle  # first: if it changes meanwhile, the next look signs again
+        self._bundle = self._authority.bundle  # first: if it changes meanwhile, the next refresh signs again
         self.pair = self._authority.server_identity(self._hosts, now)
         self.period = self.pair.period
         self._jitter = random.random()
 
 
 class FilePair:
-    """An operator's files, read again when they change. Raises Refused if they cannot be used at first."""
+    """An operator's files, read again when they change. Raises IdentityRefused if unusable at the start."""
 
     def __init__(self, crt_file: str, key_file: str) -> None:
         self._crt_file, self._key_file = Path(crt_file), Path(key_file)
@@ -74,7 +74,8 @@ class FilePair:
         stamp = self._stamps()
         if stamp == self._stamp:
             return False
-        # Two files are replaced one after the other. What does not fit yet is read again when it changes.
+        # Race: the operator replaces two files one after the other. A pair that does not match is refused
+        # now, and read again when the second file has changed.
         self._stamp = stamp
         self._read()
         return True

@@ -1,7 +1,7 @@
-"""The node's side of its identity: a key that never leaves it, and the certificate it was given.
+"""The identity of a node, on the node: a key that never leaves it, and its certificate.
 
-`node.pem` holds certificate, authorities and key: one file, replaced in one step, so they cannot come apart.
-`node.key` is the key of a node that is about to join.
+`node.pem` holds certificate, CAs and key in one file that is replaced atomically, so that they always match.
+`node.key` is the key of a node that has not joined yet.
 """
 
 import hmac
@@ -27,17 +27,17 @@ MAX_FILE_BYTES = 65_536
 
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
-    """What a node shows to the server, and what it checks the server against."""
+    """The certificate and key of a node, and the CAs by which it checks the server."""
 
     node_id: str
     key_pem: bytes = field(repr=False)
     cert_pem: bytes
-    ca_pem: bytes  # every authority that it trusts
-    links_pem: bytes = b""  # by which an older authority vouches for the one that signed the certificate
+    ca_pem: bytes  # every trusted CA
+    links_pem: bytes = b""  # by which an older CA vouches for the one that signed the certificate
 
     @property
     def chain_pem(self) -> bytes:
-        """What it shows: a server that knows the older authority alone accepts it, too."""
+        """The chain it sends; a server that knows only the older CA accepts it, too."""
         return self.cert_pem + self.links_pem
 
     @property
@@ -46,13 +46,13 @@ class NodeIdentity:
 
     @property
     def is_current(self) -> bool:
-        """Whether the authority that signs now has signed the certificate."""
+        """Whether the certificate was signed by the current CA."""
         issuer = certificates.issuer_key_id(self.cert_pem)
         return certificates.key_id_of(self.bundle.roots[0]) == issuer
 
     @property
     def period(self) -> Period:
-        """When the node may work with it."""
+        """When the node may use it."""
         return certificates.period_of(self.cert_pem)
 
     @property
@@ -61,7 +61,7 @@ class NodeIdentity:
 
 
 def check_fingerprint(ca_pem: bytes, fingerprint: str) -> bool:
-    """Is this exactly the CA that the operator named, and nothing beside it?"""
+    """Whether this is exactly the CA that the operator named, and nothing else."""
     try:
         actual = certificates.fingerprint_of(certificates.only_certificate(ca_pem))
     except IdentityRefused:
@@ -70,9 +70,10 @@ def check_fingerprint(ca_pem: bytes, fingerprint: str) -> bool:
 
 
 def make_request(directory: Path) -> bytes:
-    """A signing request (PEM) for this node's key, which is made if there is none yet."""
+    """A signing request (PEM) for this node's key, which is created if there is none yet."""
     files.own_directory(directory)
     with files.locked(directory, "node"):
+        # Under the lock, so that two agents started at once use one key.
         key_path = directory / KEY_FILE
         if not key_path.exists():
             files.write_private(key_path, certificates.key_to_pem(certificates.new_key()))
@@ -81,14 +82,14 @@ def make_request(directory: Path) -> bytes:
 
 
 def store_identity(directory: Path, cert_pem: bytes, ca_pem: bytes) -> NodeIdentity:
-    """Keep what the server answered, if it is for this node's key and from these authorities."""
+    """Store the signed certificate, if it is for this node's key and by one of these CAs."""
     identity = _identity(_load_key(directory), cert_pem, Bundle.parse(ca_pem))
     replace_identity(directory, identity)
     return identity
 
 
 def load_identity(directory: Path) -> NodeIdentity | None:
-    """None on a node that has not joined."""
+    """The stored identity; None if the node has not joined. Raises Unsafe."""
     path = directory / FILE
     try:
         content = files.read_private(path, MAX_FILE_BYTES)
@@ -106,7 +107,7 @@ def load_identity(directory: Path) -> NodeIdentity | None:
 
 
 class Renewal:
-    """A new key for an identity that a node has, kept in memory until the server has signed it."""
+    """A new key for a node that has an identity, in memory only until the server has signed it."""
 
     def __init__(self, held: NodeIdentity) -> None:
         self._held = held
@@ -114,10 +115,10 @@ class Renewal:
         self.request = _request(self._key)
 
     def accept(self, cert_pem: bytes, now: datetime, ca_pem: bytes = b"") -> NodeIdentity:
-        """Return the new identity, if the certificate is for this node and good now.
+        """The new identity, if the certificate is for this node and valid now.
 
-        Of the authorities that the answer names each must be one that this node trusts already, or one for
-        which such a one vouches. Otherwise those count that it has trusted before, whatever the answer says.
+        The CAs of the reply are adopted only if the node trusts each of them, or one that it trusts vouches
+        for it. Otherwise the node keeps those it has.
         """
         bundle = self._held.bundle
         if ca_pem:
@@ -137,7 +138,7 @@ class Renewal:
 
 
 def trusting(held: NodeIdentity, ca_pem: bytes) -> NodeIdentity:
-    """The same identity, with the authorities that the server names. Raises Refused as `Renewal.accept`."""
+    """The identity with the CAs that the server names. Raises IdentityRefused if no trusted CA vouches."""
     bundle = followed(held, ca_pem)
     return replace(held, ca_pem=bundle.roots_pem, links_pem=bundle.links_pem)
 
@@ -149,9 +150,10 @@ def followed(held: NodeIdentity, ca_pem: bytes) -> Bundle:
 
 
 def replace_identity(directory: Path, identity: NodeIdentity) -> None:
-    """Replace key and certificate on disk in one step: until this returns the old pair is there, and good."""
+    """Replace key and certificate on disk atomically; after a crash the old pair is there and valid."""
     with files.locked(directory, "node"):
         files.write_private(directory / FILE, _content(identity))
+        # Crash point: if the key file is left behind, the key in the identity file wins.
         (directory / KEY_FILE).unlink(missing_ok=True)
 
 
@@ -160,7 +162,7 @@ def _content(identity: NodeIdentity) -> bytes:
 
 
 def _request(key: ec.EllipticCurvePrivateKey) -> bytes:
-    # The subject stays empty: the server alone says who a node is.
+    # The subject stays empty: the server names the node.
     request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
     return request.public_bytes(serialization.Encoding.PEM)
 
@@ -181,7 +183,7 @@ def _identity(key: ec.EllipticCurvePrivateKey, cert_pem: bytes, bundle: Bundle) 
 
 
 def _key_within(content: bytes) -> ec.EllipticCurvePrivateKey | None:
-    """The key in the identity's own file; an earlier release kept it beside."""
+    """The key in the identity file; an earlier release kept it in a file of its own."""
     begin = content.find(KEY_BEGIN)
     return None if begin < 0 else certificates.key_from_pem(content[begin:])
 

@@ -1,8 +1,8 @@
 """HTTP requests that a node signs with its key: the certificate, a digest of the body and the signature.
 
-The signature is over method, path and digest, and no time: it is meant for requests whose repetition has no
-effect, so a copy of one opens nothing that the node has not done itself. It holds through a proxy and on a
-plain text port, where a client certificate of the connection would not.
+The signature covers method, path and digest, but no time: it is for idempotent requests, so replaying one has
+no effect beyond what the node has done itself. It works through a proxy and on a plain text port, where a
+client certificate of the connection would not.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ _PURPOSE = "rota signed request 1"
 
 
 class RequestSignature(NamedTuple):
-    """Who signed a request, and for which body."""
+    """The node that signed a request, and the digest of its body."""
 
     node: str
     digest: str
@@ -50,7 +50,7 @@ def sign_request(identity: NodeIdentity, method: str, path: str, body: bytes) ->
 
 
 def verify_request(value: str, method: str, path: str, ca_pem: bytes, now: datetime) -> RequestSignature:
-    """Who signed the request with this authorization header. Raises Refused if no node of these CAs did."""
+    """The signer of a request with this authorization header. Raises IdentityRefused if it is no node."""
     try:
         der, digest, signature = value[:HEADER_MAX].partition(" ")[2].split(".")
         certificate = x509.load_der_x509_certificate(urlsafe_b64decode(der))

@@ -1,4 +1,4 @@
-"""A task's own token: made by its node from a key for that job and node alone, checked without a record."""
+"""Tokens of tasks: made by the node from a key for that job and node only, verified without a record."""
 
 import hashlib
 import hmac
@@ -13,33 +13,35 @@ _TOKEN = re.compile(
 
 
 class TaskName(NamedTuple):
-    """One attempt of a task, on the node that may speak for it."""
+    """One attempt of a task, and the node that it runs on."""
 
     job: str
-    task: int  # its index
+    task: int  # index
     attempt: int
     node: str
 
 
 class TaskTokens:
+    """Derives the keys of task tokens, and verifies the tokens."""
+
     def __init__(self, secrets: Callable[[], Sequence[bytes]]) -> None:
-        """`secrets` are asked for each time: keys are made by the first one, and accepted by all."""
+        """`secrets` is called each time: keys are derived from the first one, and accepted from all."""
         self._secrets = secrets
 
     def key_for(self, job: str, node: str) -> str:
-        """Given to a node with a job: by it tokens are made for its own attempts of that, and no others."""
+        """The key that a node gets with a job, to make tokens for its own attempts of that job only."""
         return _key(self._secrets()[0], job, node)
 
     def authenticate(self, token: str) -> TaskName | None:
-        """None: nobody we know."""
-        read = _TOKEN.fullmatch(token)
-        if read is None:
+        """The attempt that a token was made for; None if it is not valid."""
+        match = _TOKEN.fullmatch(token)
+        if match is None:
             return None
-        job, index, attempt, node, given = read.groups()
+        job, index, attempt, node, given = match.groups()
         name = f"{job}.{index}.{attempt}".encode()
         keys = (_key(secret, job, node) for secret in self._secrets())
-        made = (hmac.new(key.encode(), name, hashlib.sha256).hexdigest() for key in keys)
-        if not any(hmac.compare_digest(one, given) for one in made):
+        valid = (hmac.new(key.encode(), name, hashlib.sha256).hexdigest() for key in keys)
+        if not any(hmac.compare_digest(expected, given) for expected in valid):
             return None
         return TaskName(job, int(index), int(attempt), node)
 

@@ -15,9 +15,9 @@ def write_token(path: Path, secret: str) -> None:
 
 def read_token(path: Path) -> str:
     try:
-        words = files.read_private(path, MAX_TOKEN_FILE_BYTES).decode("ascii").split()
+        parts = files.read_private(path, MAX_TOKEN_FILE_BYTES).decode("ascii").split()
     except UnicodeDecodeError as error:
         raise Unsafe(f"{path} does not hold a token") from error
-    if len(words) != 1:
-        raise Unsafe(f"{path} must hold one token and nothing else, it holds {len(words)} words")
-    return words[0]
+    if len(parts) != 1:
+        raise Unsafe(f"{path} must hold one token and nothing else, it holds {len(parts)} words")
+    return parts[0]

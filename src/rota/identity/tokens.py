@@ -1,4 +1,4 @@
-"""Tokens as data: random secrets, their digests, who may do what, and the line that joins a node."""
+"""Tokens as data: random secrets, their digests, roles, and the line that joins a node."""
 
 import base64
 import hashlib
@@ -25,7 +25,7 @@ FINGERPRINT = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 class Role(StrEnum):
-    """Each may do what those before it may: VIEWER < SUBMITTER < OPERATOR < ADMIN."""
+    """Each role includes those before it: VIEWER < SUBMITTER < OPERATOR < ADMIN."""
 
     VIEWER = "viewer"
     SUBMITTER = "submitter"
@@ -36,7 +36,7 @@ class Role(StrEnum):
     def rank(self) -> int:
         return list(Role).index(self)
 
-    # As plain strings "admin" < "viewer": all four comparisons have to be our own.
+    # As strings "admin" < "viewer", so all four comparisons are overridden.
     def __lt__(self, other: str) -> bool:
         return self.rank < Role(other).rank
 
@@ -58,6 +58,8 @@ class JoinRole(StrEnum):
 
 
 class StoredJoinToken(msgspec.Struct, frozen=True, kw_only=True):
+    """A join token without its secret."""
+
     digest: str
     made_at_ms: int
     expires_at_ms: int
@@ -65,12 +67,12 @@ class StoredJoinToken(msgspec.Struct, frozen=True, kw_only=True):
     cluster: str
     used_by: str | None = None
     role: JoinRole = JoinRole.NODE
-    addresses: tuple[str, ...] = ()  # networks in CIDR notation from which it may be used; empty: from all
+    addresses: tuple[str, ...] = ()  # networks in CIDR notation from which it may be used; empty: any
     revoked: bool = False
 
     @property
     def id(self) -> str:
-        """By which it is listed and revoked; it tells nothing of the secret, which has 256 random bits."""
+        """The id by which it is listed and revoked; it reveals nothing of the secret, 256 random bits."""
         return self.digest[:ID_LENGTH]
 
     @staticmethod
@@ -85,7 +87,7 @@ class StoredJoinToken(msgspec.Struct, frozen=True, kw_only=True):
             address = ipaddress.ip_address(origin.partition("%")[0])
         except ValueError:
             return False
-        # A listener for both versions tells an IPv4 address as the IPv6 one that stands for it.
+        # A dual-stack listener reports an IPv4 address as an IPv4-mapped IPv6 address.
         mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
         return any((mapped or address) in ipaddress.ip_network(network) for network in self.addresses)
 
@@ -96,13 +98,15 @@ class JoinedWatcher(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     name: str
     joined_at_ms: int
-    ca: str = ""  # fingerprint of the authority whose certificate it was given, or has attached with last
+    ca: str = ""  # fingerprint of the CA of the certificate it joined or last connected with
 
     def signed_by(self, ca: str) -> "JoinedWatcher":
         return msgspec.structs.replace(self, ca=ca)
 
 
 class ApiToken(msgspec.Struct, frozen=True, kw_only=True):
+    """An API token without its secret."""
+
     id: str
     digest: str
     name: str
@@ -110,15 +114,15 @@ class ApiToken(msgspec.Struct, frozen=True, kw_only=True):
     namespaces: tuple[str, ...]
     made_at_ms: int
     expires_at_ms: int | None = None
-    owner: str = ""  # the first token of those that replaced one another, by its id; empty: this one
+    owner: str = ""  # id of the first token in a chain of replacements; empty: this one
 
     @property
     def owned_by(self) -> str:
-        """Whose positions and names are kept: the same for a token and the ones that replace it."""
+        """The owner of event cursors and names: the same for a token and those that replace it."""
         return self.owner or self.id
 
     def grants_as(self, other: "ApiToken") -> bool:
-        """Whether both are good for the same, and for as long."""
+        """Whether both have the same name, rights and lifetime."""
         return self._grant == other._grant
 
     @property
@@ -129,7 +133,7 @@ class ApiToken(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class JoinLine:
-    """Where to join, with which token, and which CA to expect there."""
+    """The address to join at, the token, and the fingerprint of the CA to expect."""
 
     host: str
     port: int
@@ -142,7 +146,7 @@ class JoinLine:
 
     @classmethod
     def parse(cls, text: str) -> "JoinLine":
-        """Errors name the part and never repeat the token."""
+        """Parse a join line. Raises IdentityRefused, which names the part and never repeats the token."""
         line = text.strip()
         if not line.startswith("rota://"):
             raise IdentityRefused("join line: expected rota://HOST:PORT?token=...&ca=sha256:...")
@@ -157,10 +161,10 @@ def new_secret(prefix: str) -> str:
     return prefix + secrets.token_urlsafe(SECRET_BYTES)
 
 
-def derive_secret(key: bytes, said: str) -> str:
-    """For the same words the same one, which only the holder of the key can make."""
-    made = hmac.new(key, said.encode(), hashlib.sha256).digest()
-    return API_PREFIX + base64.urlsafe_b64encode(made).rstrip(b"=").decode()
+def derive_secret(key: bytes, purpose: str) -> str:
+    """A secret that is the same for the same purpose, and that only a holder of the key can derive."""
+    derived = hmac.new(key, purpose.encode(), hashlib.sha256).digest()
+    return API_PREFIX + base64.urlsafe_b64encode(derived).rstrip(b"=").decode()
 
 
 def digest(secret: str) -> str:
@@ -173,7 +177,7 @@ def matches(secret: str, expected_digest: str) -> bool:
 
 
 def mask_secrets(text: str) -> str:
-    """The text with everything that looks like a secret of ours blotted out."""
+    """The text with everything that looks like a Rota secret masked."""
     return TASK_SECRET.sub(r"\1***", ANY_SECRET.sub(r"\1***", text))
 
 
@@ -212,7 +216,7 @@ def _join_secret(values: dict[str, str]) -> str:
         raise IdentityRefused("join line: token is missing")
     if secret.startswith(API_PREFIX):
         raise IdentityRefused(
-            "join line: token is an API token; a join token begins with join_ (make one: rota node token)"
+            "join line: token is an API token; a join token starts with join_ (make one: rota node token)"
         )
     if not JOIN_SECRET.fullmatch(secret):
         raise IdentityRefused("join line: token is cut or changed; expected join_ and 43 characters")
@@ -223,7 +227,7 @@ def _fingerprint(values: dict[str, str]) -> str:
     fingerprint = values.get("ca", "").lower()
     if not fingerprint:
         raise IdentityRefused(
-            "join line: ca is missing; without it the server cannot be told from an impostor"
+            "join line: ca is missing; without it an impostor cannot be told from the server"
         )
     if not FINGERPRINT.fullmatch(fingerprint):
         raise IdentityRefused("join line: ca is cut or changed; expected sha256: and 64 hex digits")

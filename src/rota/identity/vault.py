@@ -1,4 +1,4 @@
-"""The tokens a cluster has given out, hashed, in one file that is on disk before anybody is answered."""
+"""The tokens of a cluster, hashed, in one file; a change is durable before its caller is answered."""
 
 import os
 import secrets
@@ -24,28 +24,32 @@ MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
 JOIN_TOKEN_LIFE_MS = 30 * MINUTE_MS
-RETAIN_EXPIRED_MS = DAY_MS  # so that a late user is told "expired" or "used", not "not known"
+RETAIN_EXPIRED_MS = DAY_MS  # so that a late user sees "expired" or "used", not "not known"
 MAX_TOKENS = 10_000  # of each kind: every change rewrites the file
-REVOKED_KEPT = 1_000  # so that a request which comes late brings none of them back
+REVOKED_KEPT = 1_000  # so that a delayed request does not create one of them again
 MAX_FILE_BYTES = 64 * 1024 * 1024
 
 
 class VaultContents(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of the vault file."""
+
     version: int = VERSION
     api_tokens: tuple[ApiToken, ...] = ()
     join_tokens: tuple[StoredJoinToken, ...] = ()
-    revoked: tuple[str, ...] = ()  # digests, the last one last
+    revoked: tuple[str, ...] = ()  # digests, the newest last
     watchers: tuple[JoinedWatcher, ...] = ()
 
 
 class StoredToken(NamedTuple):
+    """A token that was stored, now or before."""
+
     token: ApiToken
-    is_new: bool  # else it was made before, of the same secret
+    is_new: bool  # False: it was made before with the same secret
 
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    """The file as it was read, and the stamp that tells whether it is still that one."""
+    """The content of the file, and the stamp that shows whether the file has changed since."""
 
     stamp: tuple[int, int, int] | None
     contents: VaultContents
@@ -54,7 +58,7 @@ class _Snapshot:
 
 
 class Vault:
-    """Safe to share between threads, and between processes on one machine. Changes wait for the disk."""
+    """Safe to share between threads, and between processes on one machine. Changes are durable on return."""
 
     def __init__(self, path: Path, publish: Publish | None = None) -> None:
         self._path = path
@@ -64,7 +68,7 @@ class Vault:
 
     @classmethod
     def open(cls, directory: Path, publish: Publish | None = None) -> "Vault":
-        """`publish`: puts each change where other servers have it from, before it counts here."""
+        """`publish` is called with each change, for the other servers, before it takes effect here."""
         files.own_directory(directory)
         return cls(directory / FILE, publish)
 
@@ -94,8 +98,9 @@ class Vault:
         return secret
 
     def use_join_token(self, secret: str, node_id: str, now_ms: int) -> StoredJoinToken:
-        """The token, spent. It tells the node's labels and cluster."""
+        """Use up the token and return it; it has the node's labels and cluster. Raises JoinRefused."""
         with self._changing() as change:
+            # Race: of two nodes with one token, the lock lets exactly one find it unused.
             index = _position(change.join_tokens, secret)
             token = change.join_tokens[index]
             if token.revoked:
@@ -104,33 +109,33 @@ class Vault:
                 raise JoinRefused("join token was already used")
             if _is_expired(token, now_ms):
                 raise JoinRefused(f"join token expired {_ago(now_ms - token.expires_at_ms)} ago")
-            spent = msgspec.structs.replace(token, used_by=node_id)
-            change.join_tokens[index] = spent
-        return spent
+            used = msgspec.structs.replace(token, used_by=node_id)
+            change.join_tokens[index] = used
+        return used
 
     def revoke_join_token(self, token_id: str) -> StoredJoinToken | None:
-        """The token, revoked; or as it was used, which cannot be taken back. None: there is none."""
+        """Revoke the token and return it; a used one is returned unchanged. None if there is none."""
         with self._changing() as change:
             for index, token in enumerate(change.join_tokens):
                 if token.id == token_id and token.used_by is None:
                     change.join_tokens[index] = msgspec.structs.replace(token, revoked=True)
-            return next((one for one in change.join_tokens if one.id == token_id), None)
+            return next((token for token in change.join_tokens if token.id == token_id), None)
 
     def add_watcher(self, watcher: JoinedWatcher) -> None:
         with self._changing() as change:
             change.watchers.append(watcher)
 
     def remove_watcher(self, ref: str) -> bool:
-        """By its id or name. Was there such a watcher?"""
+        """Remove a watcher by its id or name; returns False if there is none."""
         with self._changing() as change:
-            kept = [one for one in change.watchers if ref not in (one.id, one.name)]
+            kept = [watcher for watcher in change.watchers if ref not in (watcher.id, watcher.name)]
             found = len(kept) < len(change.watchers)
             change.watchers = kept
         return found
 
     def note_watcher_ca(self, watcher_id: str, ca: str) -> None:
-        """Which authority has signed the certificate that a watcher shows."""
-        if any(one.id == watcher_id and one.ca != ca for one in self.list_watchers()):
+        """Record which CA has signed the certificate that a watcher uses."""
+        if any(watcher.id == watcher_id and watcher.ca != ca for watcher in self.list_watchers()):
             with self._changing() as change:
                 change.watchers = [
                     one.signed_by(ca) if one.id == watcher_id else one for one in change.watchers
@@ -140,8 +145,8 @@ class Vault:
         return self._current().contents.watchers
 
     def has_watcher(self, watcher_id: str) -> bool:
-        """Whether such a watcher has joined, and was not removed."""
-        return any(one.id == watcher_id for one in self.list_watchers())
+        """Whether the watcher has joined and was not removed."""
+        return any(watcher.id == watcher_id for watcher in self.list_watchers())
 
     def make_api_token(
         self,
@@ -153,58 +158,58 @@ class Vault:
         *,
         replaces: str | None = None,
     ) -> str:
-        """Its secret."""
+        """Store a new token; returns its secret."""
         secret = tokens.new_secret(tokens.API_PREFIX)
         self.store_api_token(secret, new_token(name, role, namespaces, now_ms, expires_at_ms), replaces)
         return secret
 
     def make_server_token(self, name: str, now_ms: int) -> str:
-        """The secret of a token for the user of a server, as admin of all.
+        """Make an admin token for the user that a server runs as; returns its secret.
 
-        Servers of one cluster share the vault: each has its own secret, all have one name and owner.
+        Servers of one cluster share the vault: each has its own secret, all with the same name and owner.
         """
-        former = next((one for one in self.list_api_tokens() if one.name == name), None)
-        replaces = former.id if former is not None and not _is_expired(former, now_ms) else None
+        before = next((token for token in self.list_api_tokens() if token.name == name), None)
+        replaces = before.id if before is not None and not _is_expired(before, now_ms) else None
         return self.make_api_token(name, Role.ADMIN, ("*",), now_ms, replaces=replaces)
 
-    def store_api_token(self, secret: str, wanted: ApiToken, replaces: str | None = None) -> StoredToken:
-        """By a secret that the caller has made: whoever does the same again is told of the same token.
+    def store_api_token(self, secret: str, requested: ApiToken, replaces: str | None = None) -> StoredToken:
+        """Store a token with a secret that the caller has made; idempotent for the same secret.
 
-        Its name must not be that of another valid token, unless it `replaces` that one, by its id.
+        Its name must not be that of another valid token, unless it `replaces` the one with this id.
         """
-        token = msgspec.structs.replace(wanted, digest=tokens.digest(secret))
+        token = msgspec.structs.replace(requested, digest=tokens.digest(secret))
         with self._changing() as change:
             change.drop_old(token.made_at_ms)
-            before = next((one for one in change.api_tokens if one.digest == token.digest), None)
+            before = next((known for known in change.api_tokens if known.digest == token.digest), None)
             if before is None and token.digest in change.revoked:
                 raise AlreadyExists("this key has made a token that was revoked")
             if before is None:
                 token = change.with_owner(token, replaces)
                 change.api_tokens.append(token)
         if before is not None and not before.grants_as(token):
-            raise AlreadyExists(f"this key has made token {before.id}, which is good for something else")
+            raise AlreadyExists(f"this key has made token {before.id}, which has other rights")
         return StoredToken(before or token, is_new=before is None)
 
     def authenticate(self, secret: str, now_ms: int) -> ApiToken | None:
-        # Looked up by SHA-256: how long that takes says nothing about any secret that is stored.
+        # Looked up by SHA-256, so its timing reveals nothing about stored secrets.
         token = self._current().by_digest.get(tokens.digest(secret))
         if token is None or _is_expired(token, now_ms):
             return None
-        self.last_uses.note(token.id, now_ms)
+        self.last_uses.record(token.id, now_ms)
         return token
 
     def has_made(self, secret: str) -> bool:
-        """Whether a token of this secret exists, or did until it was revoked."""
+        """Whether a token with this secret exists, or was revoked."""
         snapshot, digest = self._current(), tokens.digest(secret)
         return digest in snapshot.by_digest or digest in snapshot.contents.revoked
 
     def is_valid(self, token_id: str, now_ms: int) -> bool:
-        """Whether the token exists and has not expired. Cheap: open streams ask every few seconds."""
+        """Whether the token exists and has not expired. Cheap, as open streams check it every few seconds."""
         token = self._current().by_id.get(token_id)
         return token is not None and not _is_expired(token, now_ms)
 
     def revoke_api_token(self, token_id: str) -> bool:
-        """Was there such a token?"""
+        """Revoke a token; returns False if there is none."""
         with self._changing() as change:
             kept = [token for token in change.api_tokens if token.id != token_id]
             found = len(kept) < len(change.api_tokens)
@@ -227,7 +232,10 @@ class Vault:
 
     @contextmanager
     def _changing(self) -> Iterator["_Change"]:
-        """Read, change, write as one step that nobody gets between; an error inside writes nothing."""
+        """Read, change and write under the lock; an exception inside writes nothing.
+
+        Ordering: published first, then written. A crash in between is repaired when the shared copy is read.
+        """
         with files.locked(self._path.parent, "vault"):
             before = _read(self._path).contents
             change = _Change(
@@ -248,6 +256,8 @@ class Vault:
 
 @dataclass(slots=True)
 class _Change:
+    """The lists of the vault while they are changed under the lock."""
+
     api_tokens: list[ApiToken]
     join_tokens: list[StoredJoinToken]
     revoked: list[str]
@@ -259,19 +269,19 @@ class _Change:
         self.join_tokens = [token for token in self.join_tokens if not _is_expired(token, long_ago_ms)]
 
     def with_owner(self, token: ApiToken, replaces: str | None) -> ApiToken:
-        """The token with its owner; raises where its name is taken."""
-        valid = [one for one in self.api_tokens if not _is_expired(one, token.made_at_ms)]
+        """The token with its owner. Raises NameTaken or NoSuchToken."""
+        valid = [known for known in self.api_tokens if not _is_expired(known, token.made_at_ms)]
         if replaces is None:
-            holder = next((one for one in valid if one.name == token.name), None)
+            holder = next((known for known in valid if known.name == token.name), None)
             if holder is not None:
                 raise NameTaken(f"token {holder.id} is called {token.name} already")
             return token
-        former = next((one for one in valid if one.id == replaces), None)
-        if former is None:
+        before = next((known for known in valid if known.id == replaces), None)
+        if before is None:
             raise NoSuchToken("no valid token has this id")
-        if former.name != token.name:
-            raise NameTaken(f"token {former.id} is called {former.name}, not {token.name}")
-        return msgspec.structs.replace(token, owner=former.owned_by)
+        if before.name != token.name:
+            raise NameTaken(f"token {before.id} is called {before.name}, not {token.name}")
+        return msgspec.structs.replace(token, owner=before.owned_by)
 
     def contents(self) -> VaultContents:
         if max(len(self.api_tokens), len(self.join_tokens)) > MAX_TOKENS:
@@ -303,7 +313,7 @@ def new_token(
 
 
 def _read(path: Path) -> _Snapshot:
-    # The stamp is taken first: if a newer file comes between, the next look reads once more.
+    # Race: the stamp is taken first. If the file is replaced in between, the next call reads it again.
     stamp = _stamp(path)
     if stamp is None:
         return _Snapshot(None, VaultContents(), {}, {})

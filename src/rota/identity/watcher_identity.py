@@ -1,6 +1,6 @@
-"""A watcher's side of its identity: a key that never leaves it, and the certificate it was given.
+"""The identity of a watcher, on the watcher: a key that never leaves it, and its certificate.
 
-`watcher.pem` holds certificate, authorities and key: one file, replaced in one step: they cannot come apart.
+`watcher.pem` holds certificate, CAs and key in one file, replaced atomically, so that they always match.
 """
 
 from dataclasses import dataclass, field, replace
@@ -23,7 +23,7 @@ _KEY_BEGIN = b"-----BEGIN PRIVATE KEY-----"
 
 @dataclass(frozen=True, slots=True)
 class WatcherIdentity:
-    """What a watcher shows to agents and to the leader, and what it checks both against."""
+    """The certificate and key of a watcher, and the CAs by which it checks agents and the leader."""
 
     watcher_id: str
     cert_pem: bytes
@@ -36,18 +36,18 @@ class WatcherIdentity:
 
     @property
     def is_current(self) -> bool:
-        """Whether the authority that signs now has signed the certificate."""
+        """Whether the certificate was signed by the current CA."""
         return certificates.key_id_of(self.bundle.roots[0]) == certificates.issuer_key_id(self.cert_pem)
 
     def trusting(self, ca_pem: bytes) -> "WatcherIdentity":
-        """The same, with the authorities that the leader names. Raises Refused if none vouches for one."""
+        """The identity with the CAs that the leader names. Raises IdentityRefused unless vouched for."""
         bundle = Bundle.parse(ca_pem)
         bundle.check_follows(self.bundle)
         return replace(self, bundle=bundle)
 
 
 class WatcherRequest:
-    """A new key, kept in memory until the leader has signed it."""
+    """A new key, in memory only until the leader has signed it."""
 
     def __init__(self) -> None:
         self._key = certificates.new_key()
@@ -55,7 +55,7 @@ class WatcherRequest:
         self.request = request.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
     def accept(self, cert_pem: bytes, ca_pem: bytes, now: datetime) -> WatcherIdentity:
-        """The new identity, if the certificate is a watcher's, for this key, from these CAs and good now."""
+        """The new identity, if the certificate is a watcher's, for this key, by these CAs and valid now."""
         identity = _identity(certificates.key_to_pem(self._key), cert_pem, Bundle.parse(ca_pem))
         period = identity.pair.period
         if period.end <= now or period.begin - now > certificates.CLOCK_SKEW:
@@ -74,7 +74,7 @@ def store_watcher(directory: Path, identity: WatcherIdentity) -> None:
 
 
 def load_watcher(directory: Path) -> WatcherIdentity | None:
-    """None where no watcher has joined."""
+    """The stored identity; None if no watcher has joined. Raises Unsafe."""
     path = directory / FILE
     try:
         content = files.read_private(path, MAX_FILE_BYTES)

@@ -1,1 +1,1 @@
-"""WHO OWNS A NODE'S WORK: it starts, stops and reaps it, and keeps results until they are safe."""
+"""The keeper: owns the attempts of a node, and keeps their results until the server has stored them."""

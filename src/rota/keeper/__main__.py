@@ -1,4 +1,4 @@
-"""python -m rota.keeper DIR: be the keeper of this directory."""
+"""python -m rota.keeper DIR: run the keeper of this directory."""
 
 import contextlib
 import os
@@ -14,13 +14,13 @@ def main() -> int:
     if len(sys.argv) != 2:
         print("usage: python -m rota.keeper DIR", file=sys.stderr)
         return 2
-    for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGIO):  # SIGIO: somebody broke a lease on a file
+    for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGIO):  # SIGIO: a file lease was broken
         signal.signal(signum, signal.SIG_IGN)
     _close_descriptors_on_exec()
     try:
         run_keeper(os.path.abspath(sys.argv[1]))
-    except DirectoryInUse as taken:
-        print(f"error: {taken}", file=sys.stderr)
+    except DirectoryInUse as error:
+        print(f"error: {error}", file=sys.stderr)
         return EXIT_TRY_AGAIN
     except OSError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -29,12 +29,12 @@ def main() -> int:
 
 
 def _close_descriptors_on_exec() -> None:
-    """The work inherits 0 to 2 only: input from nowhere, output opened anew for each attempt."""
-    nowhere = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nowhere, 0)
+    """Let attempts inherit 0 to 2 only: stdin is /dev/null, and each attempt has output files of its own."""
+    null_fd = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null_fd, 0)
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2:
-            with contextlib.suppress(OSError):  # the descriptor of the listing itself is gone
+            with contextlib.suppress(OSError):  # the descriptor of the listing itself is closed by now
                 os.set_inheritable(int(name), False)
 
 

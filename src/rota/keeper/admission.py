@@ -1,4 +1,4 @@
-"""What was accepted and waits for room -> attempts that are about to be started, on record."""
+"""The admission queue: accepted attempts that wait for resources -> journaled attempts to be started."""
 
 import os
 
@@ -13,7 +13,7 @@ from rota.keeper.service.state import ServiceState
 
 
 class AdmissionQueue:
-    """Used under the lock of the work."""
+    """Attempts between their acceptance and their start. Call with `Supervisor.lock` held."""
 
     def __init__(
         self,
@@ -35,9 +35,12 @@ class AdmissionQueue:
             self._ledger.emit_refusal(refusal.key, refusal.reason)
 
     def accept(self, key: AttemptKey, task: wire.TaskStart) -> str | None:
-        """Put it in line, or say why not. An order that came before is no new one."""
-        if told := self._state.ended.get(key):
-            self._ledger.emit_end(key, told)
+        """Enqueue an attempt, or return why it is refused. A repeated order changes nothing.
+
+        Fencing: a number that is not above the highest one of the task was withdrawn or acknowledged before.
+        """
+        if row := self._state.ended.get(key):
+            self._ledger.emit_end(key, row)
             return None
         job, index, attempt = key
         highest = self._state.highest.get(job, {}).get(index, -1)
@@ -51,23 +54,26 @@ class AdmissionQueue:
         return refusal
 
     def admit(self) -> list[RunningAttempt] | None:
-        """Take room for what starts now, and write down what is pending and that these are about to start.
+        """Reserve resources for what can start now, and journal those starts; on disk on return.
 
-        None: they were refused, because it cannot be written; so must be those behind them in the line.
+        None: the journal cannot be written, and they were refused. The caller asks again, because the queue
+        behind them is to be refused, too.
         """
-        turns = list(iter(self.reservations.admit_next, None))
-        grants = [turn for turn in turns if isinstance(turn, Grant)]
-        for refusal in (turn for turn in turns if isinstance(turn, Refusal)):
+        decisions = list(iter(self.reservations.admit_next, None))
+        grants = [decision for decision in decisions if isinstance(decision, Grant)]
+        for refusal in (decision for decision in decisions if isinstance(decision, Refusal)):
             self._ledger.emit_refusal(refusal.key, refusal.reason)
         keys = [grant.key for grant in grants]
         started_ms, started_ns = self._kernel.now_ms(), self._kernel.now_ns()
+        # Ordering: the journal before the output index, and both before any process is spawned. A crash in
+        # between leaves a start without output, which the next keeper reports as lost.
         try:
             self._ledger.record_starts(keys, started_ms)
             segments = self._outputs.allocate(keys)
         except OSError as error:
             for key in keys:
                 self.release_and_refuse(key, f"cannot write the journal: {os.strerror(error.errno or 0)}")
-            if grants:  # they may be on record
+            if grants:  # the journal may have taken them before the output index failed
                 self._ledger.withdraw_starts(keys)
             return None if grants else []
         pairs = zip(grants, segments, strict=True)

@@ -1,4 +1,4 @@
-"""Files sent with a job -> its working directory, before its first start and never through a link."""
+"""Files sent with a job -> its working directory, before the first start and never through a link."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ OPEN_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def write_files(directory: str, files: Mapping[str, str]) -> None:
-    """Whole or not at all, for whoever owns the directory. What is there stays: tasks may change it."""
+    """Write files for the directory's owner, each atomically. Existing files stay: tasks may change them."""
     if not files:
         return
     root_fd = os.open(directory, OPEN_DIRECTORY)
@@ -22,7 +22,7 @@ def write_files(directory: str, files: Mapping[str, str]) -> None:
 
 
 def write_secret(directory: str, name: str, content: bytes, beside: str) -> None:
-    """The same of one file that only the owner of the directory beside it can read, and no one can write."""
+    """Write a read-only file for the owner of the directory `beside`, which is below `directory`."""
     with contextlib.ExitStack() as opened:
         root_fd = os.open(directory, OPEN_DIRECTORY)
         opened.callback(os.close, root_fd)
@@ -54,7 +54,7 @@ def _write(at_fd: int, name: str, content: bytes, owner_fd: int, mode: int | Non
         os.stat(name, dir_fd=at_fd, follow_symlinks=False)
         return
     is_script = content.startswith((b"#!", b"\x7fELF"))
-    partial = f".{os.urandom(8).hex()}.rota"  # of this thread alone
+    partial = f".{os.urandom(8).hex()}.rota"  # random: several threads may write the same file
     fd = os.open(partial, OPEN_NEW, 0o600, dir_fd=at_fd)
     try:
         written = 0
@@ -71,7 +71,7 @@ def _write(at_fd: int, name: str, content: bytes, owner_fd: int, mode: int | Non
 
 
 def _give_to_owner(fd: int, directory_fd: int) -> None:
-    """To the owner of the directory, who may not be the keeper's user."""
+    """Give a file to the owner of the directory, which may be another user than the keeper's."""
     owner, mine = os.fstat(directory_fd), os.fstat(fd)
     if (owner.st_uid, owner.st_gid) != (mine.st_uid, mine.st_gid):
         os.fchown(fd, owner.st_uid, owner.st_gid)

@@ -1,4 +1,10 @@
-"""What was started, ended, acknowledged and forgotten: lines of JSON, appended, that outlive the keeper."""
+"""The journal: JSON lines of starts, ends, acknowledgements and specs, from which a keeper recovers.
+
+It is append-only and rewritten when it has grown (`compact_lines`). Starts are written before the process is
+spawned. Everything else may wait in memory (`append_later`) until the next start or flush: if it is lost in a
+crash, the next keeper reports the attempt as lost, and the server tries the task again. Writes go to the page
+cache, which survives the keeper; only `at_most_once` needs `sync`, against a power failure.
+"""
 
 import contextlib
 import errno
@@ -16,42 +22,41 @@ from rota.keeper.protocol.steps import StepStart, step_start_from_row
 from rota.keeper.protocol.wire import KeeperJobSpec, encode, parse_job_id, parse_spec
 from rota.keeper.resources.reservations import AttemptKey
 
-REWRITE_BYTES = 8 << 20  # below this a rewrite is not worth its time
-RESERVE_BYTES = 1 << 20  # some thousand results
+REWRITE_BYTES = 8 << 20  # a shorter journal is not rewritten
+RESERVE_BYTES = 1 << 20  # reserved ahead: some thousand results
 
 
 @dataclass(slots=True)
 class JournalState:
-    """What a journal says."""
+    """The replayed content of a journal."""
 
     boot: str = ""
     specs: dict[str, KeeperJobSpec] = field(default_factory=dict)
-    started: dict[AttemptKey, int] = field(default_factory=dict)  # and not ended: when, in wall clock ms
-    ended: dict[AttemptKey, str] = field(default_factory=dict)  # and not acknowledged: the encoded row
-    highest: dict[str, dict[int, int]] = field(default_factory=dict)  # job, index -> attempt
-    steps: dict[AttemptKey, list[StepStart]] = field(
-        default_factory=dict
-    )  # of what is in one of the books above
-    versions: dict[AttemptKey, int] = field(default_factory=dict)  # the same, where it is not the first
-    services: dict[AttemptKey, list[Any]] = field(default_factory=dict)  # likewise, of services: the last row
+    started: dict[AttemptKey, int] = field(default_factory=dict)  # not ended: started when, wall clock ms
+    ended: dict[AttemptKey, str] = field(default_factory=dict)  # not acknowledged: the encoded row
+    highest: dict[str, dict[int, int]] = field(default_factory=dict)  # job, index -> highest attempt number
+    # Details of attempts in `started` or `ended`: steps, spec versions above 1, last states of services.
+    steps: dict[AttemptKey, list[StepStart]] = field(default_factory=dict)
+    versions: dict[AttemptKey, int] = field(default_factory=dict)
+    services: dict[AttemptKey, list[Any]] = field(default_factory=dict)
 
     def raise_highest(self, key: AttemptKey) -> None:
-        marks = self.highest.setdefault(key[0], {})
-        marks[key[1]] = max(key[2], marks.get(key[1], -1))
+        by_index = self.highest.setdefault(key[0], {})
+        by_index[key[1]] = max(key[2], by_index.get(key[1], -1))
 
     def forget(self, job: str) -> None:
         self.specs.pop(job, None)
         self.highest.pop(job, None)
-        books: tuple[dict[AttemptKey, Any], ...] = (
+        tables: tuple[dict[AttemptKey, Any], ...] = (
             self.started,
             self.ended,
             self.steps,
             self.services,
             self.versions,
         )
-        for book in books:
-            for key in [key for key in book if key[0] == job]:
-                del book[key]
+        for table in tables:
+            for key in [key for key in table if key[0] == job]:
+                del table[key]
 
 
 def boot_line(boot: str) -> str:
@@ -87,7 +92,7 @@ def forget_line(jobs: Sequence[str]) -> str:
 
 
 def compact_lines(state: JournalState) -> Iterator[str]:
-    """The shortest journal that says the same."""
+    """The shortest journal with this content."""
     yield boot_line(state.boot)
     for job, spec in state.specs.items():
         yield spec_line(job, spec)
@@ -111,13 +116,13 @@ def read_journal(path: str) -> JournalState:
 
 
 def replay(text: bytes) -> JournalState:
-    memory = JournalState()
+    state = JournalState()
     for line in text.split(b"\n")[:-1]:  # what follows the last newline is empty, or torn by a crash
         try:
-            _apply(memory, json.loads(line))
-        except Exception as error:  # a keeper that does not start over one line would lose all the others
+            _apply(state, json.loads(line))
+        except Exception as error:  # a keeper that fails to start over one line would lose all the others
             print(f"journal: one line cannot be read and is left out: {error!r:.200}", file=sys.stderr)
-    return memory
+    return state
 
 
 def _apply(state: JournalState, line: list[Any]) -> None:
@@ -125,8 +130,8 @@ def _apply(state: JournalState, line: list[Any]) -> None:
         case ["start", str(job), int(index), int(attempt), int(started_ms)]:
             state.started[job, index, attempt] = started_ms
             state.raise_highest((job, index, attempt))
-        case ["end", [str(job), int(index), int(attempt), *rest] as row]:
-            _check_end(rest)
+        case ["end", [str(job), int(index), int(attempt), *fields] as row]:
+            _check_end(fields)
             state.started.pop((job, index, attempt), None)
             state.ended[job, index, attempt] = encode(row)
             state.raise_highest((job, index, attempt))
@@ -145,12 +150,12 @@ def _apply(state: JournalState, line: list[Any]) -> None:
             _apply_to_jobs(state, line)
 
 
-def _check_end(rest: list[Any]) -> None:
-    """An end is told to the agent as it stands here: what that cannot read must not be kept."""
-    state, numbers, words = rest[:1], rest[1:8], rest[8:]
-    are_numbers = [type(one) is int or (one is None and at < 3) for at, one in enumerate(numbers)]
-    are_words = [one is None or isinstance(one, str) for one in words]
-    if len(rest) not in (9, 10) or not (isinstance(state[0], str) and all(are_numbers + are_words)):
+def _check_end(fields: list[Any]) -> None:
+    """Reject a malformed end: it is sent to the agent as it is, which could not parse it."""
+    state, numbers, texts = fields[:1], fields[1:8], fields[8:]
+    are_numbers = [type(value) is int or (value is None and at < 3) for at, value in enumerate(numbers)]
+    are_texts = [value is None or isinstance(value, str) for value in texts]
+    if len(fields) not in (9, 10) or not (isinstance(state[0], str) and all(are_numbers + are_texts)):
         raise Malformed("not the end of an attempt")
 
 
@@ -171,7 +176,9 @@ def _apply_to_jobs(state: JournalState, line: list[Any]) -> None:
 
 
 class Journal:
-    problem: str | None = None  # why what is pending is not written
+    """The journal file. Call with `Supervisor.lock` held."""
+
+    problem: str | None = None  # why pending lines cannot be written
 
     def __init__(self, path: str, lines: Iterator[str]) -> None:
         self._path = path
@@ -181,11 +188,11 @@ class Journal:
         self.rewrite(lines)
 
     def append_later(self, line: str) -> None:
-        """Take a line that must be written but that nothing has to wait for."""
+        """Queue a line that has to be written, but that nothing waits for."""
         self._pending.append(line)
 
     def write(self, lines: Sequence[str] = ()) -> None:
-        """Append what is pending and these lines: all of it, or OSError and what was pending still is."""
+        """Append pending lines and these, in order: all of them, or OSError and pending ones stay pending."""
         text = "".join([*self._pending, *lines]).encode()
         if not text:
             return
@@ -197,7 +204,7 @@ class Journal:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             self.problem = os.strerror(error.errno or 0)
-            if written:  # half a line in the middle would garble the next one
+            if written:  # a partial line would corrupt the next one
                 os.ftruncate(self._fd, self._size)
                 self._reserved = self._size
             raise
@@ -206,7 +213,7 @@ class Journal:
         self._size += written
 
     def flush(self) -> bool:
-        """Write what is pending if the disk takes it; the next write or flush tries again otherwise."""
+        """Write pending lines if the disk takes them, otherwise leave them pending; True: none is left."""
         if self._pending:
             with contextlib.suppress(OSError):
                 self.write()
@@ -216,9 +223,9 @@ class Journal:
         os.fdatasync(self._fd)
 
     def _reserve(self, size: int) -> None:
-        """Room ahead, so that results of what runs are still written when the disk is full."""
+        """Reserve disk space ahead, so that results can be written when the disk is full."""
         if self._size + size + RESERVE_BYTES // 2 > self._reserved:
-            with contextlib.suppress(OSError):  # full, or a file system that cannot
+            with contextlib.suppress(OSError):  # the disk is full, or the file system cannot
                 holes.reserve(self._fd, self._size, size + RESERVE_BYTES)
                 self._reserved = self._size + size + RESERVE_BYTES
 
@@ -226,26 +233,27 @@ class Journal:
         return self._size > self._limit
 
     def compact_if_overgrown(self, lines: Iterator[str]) -> None:
-        """Rewrite it if it has grown too long; another time if the disk does not take it now."""
+        """Rewrite the journal if it has grown too long; if that fails, the next call tries again."""
         if self.is_overgrown():
             try:
                 self.rewrite(lines)
             except OSError as error:
-                print(f"journal: cannot be rewritten: {error}", file=sys.stderr)
+                print(f"journal: rewrite failed: {error}", file=sys.stderr)
 
     def rewrite(self, lines: Iterator[str]) -> None:
-        """Replace the file by these lines, which say everything, pending lines included."""
+        """Replace the file atomically by these lines, which include everything that is pending."""
         text = "".join(lines).encode()
-        beside = f"{self._path}.new"
-        fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        partial = f"{self._path}.new"
+        fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             if os.write(fd, text) < len(text):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            os.fsync(fd)  # intents of at_most_once are among them, and the old file goes
-            os.rename(beside, self._path)
+            os.fsync(fd)  # starts of at_most_once are among them, and the rename drops the synced file
+            os.rename(partial, self._path)
         except OSError:
             os.close(fd)
             raise
+        # A crash before the rename leaves the old journal, which is complete up to the last write.
         if self._fd >= 0:
             os.close(self._fd)
         self._fd, self._size = fd, len(text)

@@ -1,4 +1,8 @@
-"""An attempt in a container: it has started when that is there, and ended when that is gone. [I/O]"""
+"""Launch of an attempt as a process or a container, and what its end means. [I/O]
+
+A plain process has started when it is spawned and ended when it is reaped. A container has started when the
+runtime has created it, and ended when it is removed; the runtime's command line is only its handle.
+"""
 
 import threading
 from collections.abc import Callable, Iterable
@@ -16,7 +20,7 @@ from rota.keeper.timers import LONGEST_POLL_NS
 
 
 def spawn_attempt(spawner: Spawner, attempt: RunningAttempt) -> int:
-    """Start it, in a container if it has an image."""
+    """Spawn the attempt's next process or container and return its pid. Call without the lock."""
     key, output, spec = attempt.key, attempt.segment.path, attempt.spec_to_start()
     attempt.container = spawner.prepare_container(key, spec, attempt.gpus)
     if attempt.container:
@@ -32,52 +36,55 @@ def spawn_attempt(spawner: Spawner, attempt: RunningAttempt) -> int:
         raise
     attempt.sandbox_report = report
     if group:
-        spawner.update_limits(group, attempt.spec)  # it may have changed since the group was made
+        spawner.update_limits(group, attempt.spec)  # an update may have come since the cgroup was created
     return pid
 
 
 def emit_start(attempt: RunningAttempt, lock: threading.Lock, ledger: AttemptLedger) -> None:
-    """Until its container is there, this node may turn out to be unable to make it."""
-    box = attempt.container
-    if box is None:
+    """Emit the start: at once, or when its container is created, because until then it may be refused."""
+    container = attempt.container
+    if container is None:
         ledger.emit_started(attempt)
         return
 
-    def tell() -> None:
+    def on_created() -> None:
         with lock:
             if attempt.exit_status is None:
-                box.start_reported = True
+                container.start_reported = True
                 ledger.emit_started(attempt)
 
-    box.watch_created(lambda: attempt.exit_status is not None, tell)
+    container.watch_created(lambda: attempt.exit_status is not None, on_created)
 
 
 def remove_container(attempt: RunningAttempt, lock: threading.Lock, on_removed: Callable[[], None]) -> None:
-    """Its command line has ended, which is not yet the container; what that used is not known."""
-    box, outcome = attempt.container, attempt.exit_status
-    if box is None or outcome is None:
+    """Remove the container after the runtime's command line has ended, in a thread of its own.
+
+    What the command line used is not what the container used, so it does not count.
+    """
+    container, outcome = attempt.container, attempt.exit_status
+    if container is None or outcome is None:
         return
     outcome.cpu_us = outcome.peak_kib = 0
 
-    def tell(verdict: ContainerExit) -> None:
+    def on_exit(exit_: ContainerExit) -> None:
         with lock:
-            box.exit = verdict
+            container.exit = exit_
             on_removed()
 
     code = -outcome.signum if outcome.signum else outcome.exit_code or 0
-    box.remove(code, attempt.segment.path + b".err", attempt.segment.at.err_bytes, tell)
+    container.remove(code, attempt.segment.path + b".err", attempt.segment.at.err_bytes, on_exit)
 
 
 def read_sandbox_report(attempt: RunningAttempt) -> None:
-    """Who watches a sandbox has ended: by itself, if the command had not even begun."""
+    """Set the reason of an end if bubblewrap failed before it could start the command."""
     outcome, report = attempt.exit_status, attempt.sandbox_report
     if report is None:
         return
-    attempt.sandbox_report, has_begun = None, report.close()
-    if not has_begun and outcome and outcome.exit_code and outcome.reason is None:
-        words = last_line(attempt.segment.path + b".err", attempt.segment.at.err_bytes)
+    attempt.sandbox_report, has_started = None, report.close()
+    if not has_started and outcome and outcome.exit_code and outcome.reason is None:
+        message = last_line(attempt.segment.path + b".err", attempt.segment.at.err_bytes)
         outcome.exit_code = SANDBOX_FAILED
-        outcome.reason = f"its sandbox cannot be made here: {words.removeprefix('bwrap: ')}"
+        outcome.reason = f"its sandbox cannot be made here: {message.removeprefix('bwrap: ')}"
 
 
 def container_may_exist(attempt: RunningAttempt) -> bool:
@@ -85,14 +92,14 @@ def container_may_exist(attempt: RunningAttempt) -> bool:
 
 
 def awaits_container(attempt: RunningAttempt) -> bool:
-    """Whether it is still to be seen that this node can run it: it has for the steps before."""
+    """Whether its container is not known to be created: then this node may yet refuse it."""
     if attempt.spec.container is None or len(attempt.step_starts) > 1:
         return False
     return not (attempt.container and attempt.container.start_reported)
 
 
 def live_rows(waiting: Iterable[AttemptKey], running: Iterable[RunningAttempt]) -> list[list[object]]:
-    """What is told of all that has not ended."""
+    """Rows of the `state` message for attempts that have not ended."""
     rows: list[list[object]] = [[*key, "queued", None] for key in waiting]
     for attempt in running:
         is_over = attempt.end_state not in (None, UNHEALTHY)
@@ -102,26 +109,26 @@ def live_rows(waiting: Iterable[AttemptKey], running: Iterable[RunningAttempt]) 
 
 
 def final_output(attempt: RunningAttempt, outputs: SegmentStore, kernel: Kernel) -> MeasuredExtent | None:
-    """How far its output reaches; None: not yet sure. Who has left its group is not waited for."""
+    """The extent of its output; None: not final yet. Processes that left its group are not waited for."""
     if container_may_exist(attempt) or not attempt.has_left_pid_namespace():
         return None
-    is_patient = attempt.backoff_ns < LONGEST_POLL_NS
-    return outputs.final_measure(attempt.segment, lambda: is_patient and kernel.has_members(attempt.pid))
+    may_wait = attempt.backoff_ns < LONGEST_POLL_NS
+    return outputs.final_measure(attempt.segment, lambda: may_wait and kernel.has_members(attempt.pid))
 
 
 def apply_container_exit(attempt: RunningAttempt) -> str | None:
-    """Take over what was found out of its end, or its step's; a reason if this node could not even begin."""
-    verdict = attempt.container.exit if attempt.container else None
-    if attempt.container is None or verdict is None or attempt.exit_status is None:
+    """Copy the container's exit to the attempt's; return the reason if this node could not start it."""
+    exit_ = attempt.container.exit if attempt.container else None
+    if attempt.container is None or exit_ is None or attempt.exit_status is None:
         return None
-    attempt.exit_status.peak_kib = verdict.peak_bytes >> 10
+    attempt.exit_status.peak_kib = exit_.peak_bytes >> 10
     if attempt.end_state is not None:
         return None
-    attempt.exit_status.exit_code, attempt.exit_status.reason = verdict.exit_code, verdict.reason
-    attempt.exit_status.cause = verdict.cause
-    if not verdict.is_refused:
+    attempt.exit_status.exit_code, attempt.exit_status.reason = exit_.exit_code, exit_.reason
+    attempt.exit_status.cause = exit_.cause
+    if not exit_.is_refused:
         return None
     if not attempt.container.start_reported:
-        return verdict.reason
+        return exit_.reason
     attempt.end_state = "lost"
     return None

@@ -1,4 +1,4 @@
-"""Run leases: the last word the control plane has heard + an attempt's lease -> when it is killed."""
+"""Run leases: the last message that the server has received + an attempt's lease -> when it is killed."""
 
 from collections.abc import Callable, Iterable
 
@@ -6,17 +6,21 @@ from rota.keeper.attempt import RunningAttempt
 from rota.keeper.spawn import NodeResourceExhausted
 from rota.keeper.timers import AttemptTimers
 
-KILL_MARGIN_NS = 1_000_000_000  # so much before a lease ends its work is killed: that takes time, too
+KILL_MARGIN_NS = 1_000_000_000  # the kill starts this long before the lease ends, because it takes time
 
 
 class Leases:
-    """Counted from when a word was said, which is before it was heard. Used under the lock of the work."""
+    """Expiry of run leases. Call with `Supervisor.lock` held.
+
+    Invariant: the node's lease ends before the server's. The node counts from when a message was sent, the
+    server from when it was received.
+    """
 
     def __init__(self) -> None:
-        self._renewed_ns = 0  # the last word that was heard; of the machine's boot-time clock
+        self._renewed_ns = 0  # boot-time clock: sending time of the last message that the server received
 
     def renew(self, sent_ns: int, running: Iterable[RunningAttempt], now_ns: int) -> None:
-        """A lease that has run out is never renewed: somebody else may hold it since."""
+        """Extend leases. An expired one is never renewed: another node may hold it by now."""
         self._renewed_ns = max(self._renewed_ns, sent_ns)
         for attempt in running:
             if not attempt.has_lost_lease(now_ns):
@@ -27,7 +31,7 @@ class Leases:
             attempt.lease_kill_at_ns = self._renewed_ns + attempt.spec.lease_ms * 1_000_000 - KILL_MARGIN_NS
 
     def schedule_expiry(self, attempt: RunningAttempt, timers: AttemptTimers) -> None:
-        """It was renewed since its end was expected: look again."""
+        """Set the timer to the new expiry: the lease was renewed since the last one was set."""
         if attempt.lease_kill_at_ns is not None:
             timers.schedule(attempt, attempt.lease_kill_at_ns)
 
@@ -38,6 +42,6 @@ class Leases:
 
 
 def check_lease(attempt: RunningAttempt, now_ns: Callable[[], int]) -> None:
-    """Right before it is started."""
+    """Check right before the spawn that the lease has not expired; otherwise NodeResourceExhausted."""
     if attempt.lease_kill_at_ns is not None and attempt.has_lost_lease(now_ns()):
         raise NodeResourceExhausted("its run lease ran out before it could start")

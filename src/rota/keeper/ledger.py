@@ -1,4 +1,4 @@
-"""What is on record of each attempt, and told to the agent: its steps, its result, everything at a hello."""
+"""The ledger of attempts: their records in the journal, and the events that tell the agent of them."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,10 @@ from rota.keeper.resources.reservations import AttemptKey
 
 
 class AttemptLedger:
-    """Used under the lock of the work."""
+    """Journals and emits what happens to attempts. Call with `Supervisor.lock` held.
+
+    `record_*` changes the journal and its state, `emit_*` queues an event for the agent.
+    """
 
     def __init__(
         self,
@@ -32,23 +35,25 @@ class AttemptLedger:
         self._kernel = kernel
 
     def add_spec(self, job: str, spec: KeeperJobSpec | None) -> str | None:
-        """Remember a job's spec, the newest there is; why nothing of it can start, if so."""
+        """Store a job's spec if it is newer; return why the job cannot start, or None."""
         if spec and spec.is_newer_than(self._state.specs.get(job)):
             self._state.specs[job] = spec
-            self._journal.append_later(
-                lines.spec_line(job, spec)
-            )  # on disk before the first start, or that fails
+            # Ordering: pending lines are written with the first start, or that start is refused.
+            self._journal.append_later(lines.spec_line(job, spec))
         known = self._state.specs.get(job)
         return "unknown job" if known is None else None
 
     def record_starts(self, keys: Sequence[AttemptKey], started_ms: int) -> None:
-        """They are about to start; OSError if that cannot be written down."""
+        """Journal attempts that are about to be started; OSError: they must not be.
+
+        `at_most_once` is synced to disk: after a power failure it must be known that it may have run.
+        """
         self._journal.write([lines.start_line(key, started_ms) for key in keys])
         if any(self._state.specs[key[0]].run is RunModeName.AT_MOST_ONCE for key in keys):
             self._journal.sync()
 
     def record_attempt(self, attempt: RunningAttempt) -> None:
-        """It is about to be spawned."""
+        """Record an attempt that is about to be spawned in the journal's state."""
         spec = attempt.spec
         if spec.steps and not spec.restart:
             self.start_step(attempt, attempt.segment.at)
@@ -61,13 +66,13 @@ class AttemptLedger:
         self._record_step(attempt)
 
     def end_step(self, attempt: RunningAttempt) -> bool:
-        """True if another is to follow."""
+        """Record the end of a step; return True if another one follows."""
         goes_on = attempt.end_step(self._kernel.now_ms())
         self._record_step(attempt)
         return goes_on
 
     def record_service(self, attempt: RunningAttempt) -> None:
-        """How a service lives; told with the next word of it."""
+        """Journal the state of a service; it is sent with the next event of the attempt."""
         assert attempt.service is not None
         row = self._state.services[attempt.key] = attempt.service.row()
         self._journal.append_later(lines.service_line(attempt.key, row))
@@ -77,19 +82,19 @@ class AttemptLedger:
         self.emit_started(attempt)
 
     def emit_started(self, attempt: RunningAttempt) -> None:
-        """The attempt, or one more step of it."""
+        """Emit that the attempt, or one more step of it, has started."""
         self._emit_details(attempt.key)
         self._outbox.add_started(attempt.key, attempt.started_ms)
 
     def record_end(self, key: AttemptKey, state: str, outcome: ExitStatus, started_ms: int | None) -> None:
-        told = result_row(key, state, outcome, started_ms, self._kernel.now_ms())
+        row = result_row(key, state, outcome, started_ms, self._kernel.now_ms())
         self._state.started.pop(key, None)
-        self._state.ended[key] = told
-        self._journal.append_later(lines.end_line(told))
-        self.emit_end(key, told)
+        self._state.ended[key] = row
+        self._journal.append_later(lines.end_line(row))
+        self.emit_end(key, row)
 
     def emit_refusal(self, key: AttemptKey, reason: str) -> None:
-        """It never began: there is no record of it."""
+        """Emit the refusal of an attempt that never started; refusals are not journaled."""
         self._outbox.add_refused(key, reason)
 
     def emit_end(self, key: AttemptKey, row: str) -> None:
@@ -97,6 +102,7 @@ class AttemptLedger:
         self._outbox.add_ended(key, row, is_last=self._is_idle())
 
     def ack(self, keys: Sequence[AttemptKey]) -> None:
+        """Forget results that are durable on the server; the highest attempt numbers stay, for fencing."""
         known = [key for key in keys if self._state.ended.pop(key, None)]
         for key in known:
             self._drop_details(key)
@@ -112,26 +118,25 @@ class AttemptLedger:
             self._journal.flush()
 
     def unrecord(self, key: AttemptKey) -> None:
-        """It is on record as started, and was not."""
+        """Undo `record_attempt` for an attempt that could not be started."""
         self._state.started.pop(key, None)
         self._drop_details(key)
         self.withdraw_starts([key])
 
     def withdraw_starts(self, keys: Sequence[AttemptKey]) -> None:
-        """That they are about to start may be on record already."""
+        """Journal that these attempts were not started, whether their starts were written or not."""
         self._journal.append_later(lines.ack_line(keys))
 
     def state_message(self, node_fields: Mapping[str, object], live: list[list[object]]) -> bytes:
-        """What is to be said of this node, and everything that lives or waits to be acknowledged."""
-        memory = self._state
-        head = {"op": "state", "protocol": wire.PROTOCOL, "pid": os.getpid(), "boot": memory.boot}
-        steps = [[*key, [mark.row() for mark in marks]] for key, marks in memory.steps.items()]
-        versions = [[*key, version] for key, version in memory.versions.items()]
-        lives = [[*key, row] for key, row in memory.services.items()]
-        jobs = list(memory.specs)
-        known = {str(row[0]) for row in live} | {key[0] for key in memory.ended}
-        told = {
-            "jobs": jobs,
+        """The `state` message: fields of the node, all live attempts, all unacknowledged results."""
+        state = self._state
+        head = {"op": "state", "protocol": wire.PROTOCOL, "pid": os.getpid(), "boot": state.boot}
+        steps = [[*key, [mark.row() for mark in marks]] for key, marks in state.steps.items()]
+        versions = [[*key, version] for key, version in state.versions.items()]
+        lives = [[*key, row] for key, row in state.services.items()]
+        known = {str(row[0]) for row in live} | {key[0] for key in state.ended}
+        attempts = {
+            "jobs": list(state.specs),
             "reports": self._result_endpoints(known),
             "records": self._records(known),
             "live": live,
@@ -139,17 +144,17 @@ class AttemptLedger:
             "lives": lives,
             "versions": versions,
         }
-        text = wire.encode({**head, **node_fields, **told})
-        return f'{text[:-1]},"ended":[{",".join(memory.ended.values())}]}}\n'.encode()
+        text = wire.encode({**head, **node_fields, **attempts})
+        return f'{text[:-1]},"ended":[{",".join(state.ended.values())}]}}\n'.encode()
 
     def _result_endpoints(self, jobs: set[str]) -> dict[str, object]:
-        """Where the agent reports the results of these jobs: it may have been restarted, and not know."""
+        """Where the agent reports the results of these jobs, for an agent that was restarted."""
         specs = {job: self._state.specs[job] for job in sorted(jobs) if job in self._state.specs}
-        doors = {job: spec.reports for job, spec in specs.items() if spec.reports is not None}
-        return {job: asdict(door) for job, door in doors.items() if door.by_agent}
+        endpoints = {job: spec.reports for job, spec in specs.items() if spec.reports is not None}
+        return {job: asdict(endpoint) for job, endpoint in endpoints.items() if endpoint.by_agent}
 
     def _records(self, jobs: set[str]) -> dict[str, str]:
-        """What the control plane may ask for again of these jobs."""
+        """The sealed specs of these jobs, which a server without records may ask for."""
         specs = self._state.specs
         return {job: specs[job].record for job in sorted(jobs) if job in specs and specs[job].record}
 

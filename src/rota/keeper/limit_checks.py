@@ -1,4 +1,4 @@
-"""Attempts and their limits -> which of them went beyond: by their groups, or seen by looking at them."""
+"""Attempts and their limits -> which were exceeded, by cgroup counters or by measuring processes."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from rota.keeper.limits.limits import (
     MEMORY,
     OOM,
     PIDS,
-    Limits,
+    AttemptLimits,
     out_of_memory_reason,
     too_many_processes_reason,
 )
@@ -22,7 +22,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def cgroup_violation(attempt: RunningAttempt) -> LimitViolation | None:
-    """By its group's word."""
+    """The memory limit, if the kernel had to kill in the attempt's cgroup; else None."""
     limit_bytes = attempt.spec.limits.memory_bytes
     if attempt.cgroup is None or limit_bytes is None:
         return None
@@ -33,31 +33,31 @@ def cgroup_violation(attempt: RunningAttempt) -> LimitViolation | None:
 
 
 def apply_violation(attempt: RunningAttempt, outcome: ExitStatus) -> ExitStatus:
-    """Whoever went beyond a limit died of that, whatever its leader's last word was."""
-    excess = attempt.violation or cgroup_violation(attempt)
-    if excess is None:
+    """An attempt that exceeded a limit ended because of that, whatever its leader's exit status says."""
+    violation = attempt.violation or cgroup_violation(attempt)
+    if violation is None:
         return outcome
     return replace(
         outcome,
         exit_code=None,
         signum=int(signal.SIGKILL),
-        peak_kib=excess.peak_kib,
-        reason=excess.reason,
-        cause=excess.cause,
+        peak_kib=violation.peak_kib,
+        reason=violation.reason,
+        cause=violation.cause,
     )
 
 
-def unenforced_limits(attempt: RunningAttempt) -> Limits:
-    """What of its limits its group, if it has one, does not keep."""
-    limits, kept = attempt.spec.limits, attempt.cgroup.enforced if attempt.cgroup else ()
-    return Limits(
-        memory_bytes=None if MEMORY in kept else limits.memory_bytes,
-        pids=None if PIDS in kept else limits.pids,
+def unenforced_limits(attempt: RunningAttempt) -> AttemptLimits:
+    """The limits that no cgroup enforces, and which are therefore polled."""
+    limits, enforced = attempt.spec.limits, attempt.cgroup.enforced if attempt.cgroup else ()
+    return AttemptLimits(
+        memory_bytes=None if MEMORY in enforced else limits.memory_bytes,
+        pids=None if PIDS in enforced else limits.pids,
     )
 
 
-def measured_violation(limits: Limits, pids: list[int]) -> LimitViolation | None:
-    """By what its processes have now: what they share with others is not counted."""
+def measured_violation(limits: AttemptLimits, pids: list[int]) -> LimitViolation | None:
+    """The limit that these processes exceed now; memory shared with others is not counted."""
     if not limits:
         return None
     memory_bytes = sum(map(_private_bytes, pids))
@@ -83,7 +83,7 @@ def _private_bytes(pid: int) -> int:
     try:
         with open(f"/proc/{pid}/statm", encoding="ascii") as file:
             _, resident, shared, *_ = map(int, file.read().split())
-    except (OSError, ValueError):  # gone
+    except (OSError, ValueError):  # the process has ended
         return 0
     return (resident - shared) * PAGE_BYTES
 

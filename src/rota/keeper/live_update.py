@@ -1,4 +1,4 @@
-"""A newer spec, or a signal, for attempts that run -> what of it reaches them."""
+"""Live updates: the parts of a newer spec, and signals, that reach running attempts."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -27,11 +27,11 @@ def apply_update(
 def update_specs(
     running: Iterable[RunningAttempt], job: str, spec: KeeperJobSpec
 ) -> Iterator[RunningAttempt]:
-    """Limits, time and grace hold at once; all else from the next attempt on. Yields whom that changed.
+    """Update limits, time limit and grace period of running attempts; yield those that changed.
 
-    Limits of a container are its runtime's to keep, and stay.
+    Everything else holds from the next attempt on. Limits of a container are its runtime's, and stay.
     """
-    for attempt in [one for one in running if one.key[0] == job]:
+    for attempt in [attempt for attempt in running if attempt.key[0] == job]:
         before = attempt.spec
         limits = before.limits if before.container or spec.container else spec.limits
         attempt.spec = replace(before, limits=limits, timeout_ms=spec.timeout_ms, grace_ms=spec.grace_ms)
@@ -40,7 +40,10 @@ def update_specs(
 
 
 def deliver_signal(attempt: RunningAttempt | None, order: AttemptSignal, kernel: Kernel) -> None:
-    """Once: an order that came before is no new one. While its leader is not buried the number is its own."""
+    """Send a signal to an attempt's process group, once per order number.
+
+    Safe against pid reuse: the leader has not been reaped while `exit_status` is None.
+    """
     if attempt is None or order.n <= attempt.last_signal_n:
         return
     attempt.last_signal_n = order.n

@@ -1,4 +1,4 @@
-"""Events that the agent has not been sent yet, and when they are due."""
+"""The outbox: events that the agent has not been sent yet, and when they are due."""
 
 import math
 from collections.abc import Callable
@@ -6,15 +6,17 @@ from collections.abc import Callable
 from rota.keeper.protocol import wire
 from rota.keeper.resources.reservations import AttemptKey
 
-PENDING_MAX = 1_000_000  # events; an agent that lets more pile up is told everything again at its next hello
-STARTED_DELAY_NS = 5_000_000  # nobody waits for the news of a start: it may well go with that of the end
-ENDED_INTERVAL_NS = (
-    2_000_000  # at thousands of ends a second a message for each would cost more than the work
-)
+PENDING_MAX = 1_000_000  # backpressure: an agent that lets more pile up is disconnected, and gets the state
+STARTED_DELAY_NS = 5_000_000  # a start is not urgent, and may join the message of the end
+ENDED_INTERVAL_NS = 2_000_000  # at thousands of ends a second a message for each would cost more than they do
 
 
 class Outbox:
-    """Keeps events only while somebody has said hello: whoever does is told the whole state first."""
+    """Coalesces events into messages. Call with `Supervisor.lock` held.
+
+    It is open between an agent's hello and its disconnect: an agent gets the whole state first, so that
+    events from before need not be kept.
+    """
 
     def __init__(self, wake: Callable[[], None], now_ns: Callable[[], int]) -> None:
         self._wake = wake
@@ -22,11 +24,11 @@ class Outbox:
         self._is_open = False
         self._ended_at_ns = 0  # when ends were last sent
         self._expects_more = False
-        self._due_at_ns = math.inf  # when to take; shortly after ends, even if in vain
+        self._due_at_ns = math.inf  # when to drain; soon after a message with ends, even if nothing came
         self._started: dict[AttemptKey, int] = {}
         self._ended: dict[AttemptKey, str] = {}
         self._refused: list[str] = []
-        self._lines = bytearray()  # of other kinds
+        self._lines = bytearray()  # messages of other kinds
         self._steps: dict[AttemptKey, str] = {}
         self._versions: dict[AttemptKey, int] = {}
         self._services: dict[AttemptKey, str] = {}
@@ -57,7 +59,7 @@ class Outbox:
             self._schedule(self._now_ns() + STARTED_DELAY_NS)
 
     def add_ended(self, key: AttemptKey, row: str, *, is_last: bool) -> None:
-        """With nothing else live there is no company to wait for."""
+        """Queue an end; that of the last live attempt is sent at once, because no other can join it."""
         if self._is_open:
             self._started.pop(key, None)  # the row tells when it started, too
             self._ended[key] = row
@@ -65,17 +67,17 @@ class Outbox:
             self._schedule(0 if is_last else self._ended_at_ns + ENDED_INTERVAL_NS)
 
     def add_steps(self, key: AttemptKey, row: str) -> None:
-        """How its steps stand: goes along with the news of its start or end, which is told after this."""
+        """Queue the steps of an attempt, to go with its start or end, which must be queued after this."""
         if self._is_open:
             self._steps[key] = row
 
     def add_version(self, key: AttemptKey, version: int) -> None:
-        """With which version of its job's spec it was started: goes along as its steps do."""
+        """Queue the spec version that an attempt was started with, as `add_steps`."""
         if self._is_open:
             self._versions[key] = version
 
     def add_service(self, key: AttemptKey, row: str) -> None:
-        """How a service lives: likewise."""
+        """Queue the state of a service, as `add_steps`."""
         if self._is_open:
             self._services[key] = row
 
@@ -85,19 +87,19 @@ class Outbox:
             self._schedule(self._ended_at_ns + ENDED_INTERVAL_NS)
 
     def due_in_ns(self) -> float:
-        """How long until something is to be taken; infinite without anything."""
+        """Time until the next `drain`; infinite if nothing is pending."""
         return self._due_at_ns - self._now_ns()
 
     def is_overfull(self) -> bool:
         return len(self._started) + len(self._ended) + len(self._refused) > PENDING_MAX
 
     def drain(self) -> bytes:
-        """One message with everything that is pending, or nothing."""
+        """Pop everything that is pending as one message; empty if nothing is."""
         self._due_at_ns = math.inf
         if self._ended or self._refused:
             self._ended_at_ns = self._now_ns()
             if self._expects_more:
-                self._due_at_ns = self._ended_at_ns + ENDED_INTERVAL_NS  # what comes until then need not call
+                self._due_at_ns = self._ended_at_ns + ENDED_INTERVAL_NS  # no wakeup for ends until then
         lines = bytes(self._lines)
         self._lines.clear()
         if not (self._started or self._ended or self._refused):

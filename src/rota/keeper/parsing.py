@@ -1,15 +1,15 @@
-"""One value of an order -> what it stands for, or Malformed: which field it is, and what would be read."""
+"""Parsers of single values in orders; Malformed names the field and what would be accepted."""
 
 from typing import Any
 
-NUMBER_MAX = (1 << 53) - 1  # of what is counted
-AMOUNT_MAX = 1 << 60  # of what is measured: as much as a job may ask for
-MILLISECONDS_MAX = 1 << 40  # 34 years; threads wait for 292 at most
+NUMBER_MAX = (1 << 53) - 1  # of counters
+AMOUNT_MAX = 1 << 60  # of resources: as much as a job may request
+MILLISECONDS_MAX = 1 << 40  # 34 years; a thread can wait 292 at most
 CLOCK_NS_MAX = (1 << 63) - 1  # a reading of a clock
 
 
 class Malformed(ValueError):
-    """An order that cannot be understood; its text says what would be."""
+    """An order that cannot be parsed; the text says which field, and what would be accepted."""
 
 
 def expect(value: object, field: str, kind: type, wanted: str) -> Any:
@@ -25,14 +25,14 @@ def number(value: object, field: str, maximum: int = NUMBER_MAX) -> int:
 
 
 def abbreviate(value: object) -> str:
-    """A value in a few characters; a number may have more digits than Python writes."""
+    """A value in a few characters; Python refuses to print very long numbers."""
     if type(value) is int and value.bit_length() > 64:
         return "a number of more than 19 digits"
     return f"{value!r:.60}"
 
 
 def milliseconds(value: object, field: str) -> int:
-    """A duration; added to any clock, in nanoseconds, it is a time that every wait takes."""
+    """A duration, bounded so that it can be added to any clock in nanoseconds without overflow."""
     return number(value, field, MILLISECONDS_MAX)
 
 
@@ -59,7 +59,7 @@ def text(value: object, field: str) -> str:
 def _encodable(value: str) -> bool:
     try:
         value.encode()
-    except UnicodeEncodeError:  # a lone surrogate, which JSON can write and no file system can
+    except UnicodeEncodeError:  # a lone surrogate, which JSON can express and a file system cannot
         return False
     return True
 

@@ -1,4 +1,7 @@
-"""A directory -> a running keeper: takes its lock, remembers, runs reaper, warden and door."""
+"""Start-up of a keeper: lock the directory, recover from the journal, run the threads until told to quit.
+
+The threads and locks are described in `rota.keeper.supervisor`.
+"""
 
 import contextlib
 import fcntl
@@ -24,9 +27,11 @@ from rota.keeper.threads.sweeper import Sweeper
 from rota.keeper.threads.trimmer import Trimmer
 
 KILL_SECONDS = 5.0
-SWITCH_SECONDS = 0.0005  # the reaper has something to start: it waits for no thread that reads long orders
-STARTER_THREADS_MIN = 4  # threads that start work: each waits for two execs, of the starter and of the work
-ABANDON_NS = 10 * 10**9  # beyond the longest grace; then it leaves, and unkillable work behind
+SWITCH_SECONDS = 0.0005  # a starter must not wait long for the thread that parses a long order
+STARTER_THREADS_MIN = 4  # each waits for two execs: of the starter program and of the attempt's command
+ABANDON_NS = (
+    10 * 10**9
+)  # after the longest grace; then the keeper ends and leaves unkillable processes behind
 
 
 class DirectoryInUse(Exception):
@@ -34,8 +39,13 @@ class DirectoryInUse(Exception):
 
 
 def run_keeper(root: str) -> None:
-    """Own the work of this directory until told to quit."""
+    """Own the attempts of this directory until told to quit.
+
+    Recovery has an order: first everything that an earlier keeper started is killed, then its attempts are
+    recorded as lost. The other way round, the server could start an attempt elsewhere while it runs here.
+    """
     root_fd = _lock_directory(root)
+    # Before anything is spawned: orphans of attempts must become children of this process, not of init.
     trees.adopt_orphans()
     mark = _keeper_id(root_fd)
     pid_namespace.kill_all(mark, KILL_SECONDS)
@@ -43,36 +53,37 @@ def run_keeper(root: str) -> None:
     groups = find_cgroups(root, mark)
     outputs = SegmentStore(root)
     kernel = Kernel()
-    memory = _recover(f"{root}/journal", mark, outputs, ContainerFactory(root, mark), kernel.now_ms())
-    records = Journal(f"{root}/journal", journal.compact_lines(memory))
-    bell = Wakeup()
+    state = _recover(f"{root}/journal", mark, outputs, ContainerFactory(root, mark), kernel.now_ms())
+    records = Journal(f"{root}/journal", journal.compact_lines(state))
+    wakeup = Wakeup()
     spawner = Spawner(root, mark, groups, sandbox.find_bwrap())
-    work = Supervisor(memory, records, spawner, outputs, bell.wake, kernel=kernel)
-    door = KeeperServer(root, listen(root_fd), bell.fd)
+    supervisor = Supervisor(state, records, spawner, outputs, wakeup.wake, kernel=kernel)
+    server = KeeperServer(root, listen(root_fd), wakeup.fd)
     empty_trash(root)
-    farewell = Shutdown(work, kernel, bell.wake)
+    shutdown = Shutdown(supervisor, kernel, wakeup.wake)
+    # Before the first thread is started: see `_crash`.
     threading.excepthook = _crash
     sys.setswitchinterval(SWITCH_SECONDS)
-    reaper = Reaper(work, door, bell)
+    reaper = Reaper(supervisor, server, wakeup)
     for _ in range(max(STARTER_THREADS_MIN, 2 * (os.cpu_count() or 0))):
         threading.Thread(target=reaper.run, daemon=True).start()
-    stock_up = (outputs.preallocate, spawner.preallocate, groups.remove_empty)
-    warden = Sweeper(work, mark, groups, stock_up, spawner.cells.pids)
-    threading.Thread(target=warden.run, daemon=True).start()
-    threading.Thread(target=Checker(work, spawner, kernel, mark).run, daemon=True).start()
-    threading.Thread(target=Trimmer(root, work, outputs).run, daemon=True).start()
-    # Not in the first thread, which stands for the whole process: a thread that starts work stays in the
-    # control groups that all the work is in.
-    serving = threading.Thread(target=door.serve, args=(work, farewell.is_complete))
+    maintenance = (outputs.preallocate, spawner.preallocate, groups.remove_empty)
+    sweeper = Sweeper(supervisor, mark, groups, maintenance, spawner.namespaces.pids)
+    threading.Thread(target=sweeper.run, daemon=True).start()
+    threading.Thread(target=Checker(supervisor, spawner, kernel, mark).run, daemon=True).start()
+    threading.Thread(target=Trimmer(root, supervisor, outputs).run, daemon=True).start()
+    # The server has a thread of its own because a thread that starts attempts stays in the cgroup that is the
+    # parent of all of them. For the main thread that would mean the whole process.
+    serving = threading.Thread(target=server.serve, args=(supervisor, shutdown.is_complete))
     serving.start()
     serving.join()
     os.unlink("keeper.sock", dir_fd=root_fd)
-    spawner.cells.drop_spare()
+    spawner.namespaces.drop_spare()
     groups.close()
 
 
 class Wakeup:
-    """Calls the door's thread: from another thread, or from a signal."""
+    """Wakes the server thread from another thread or from a signal handler."""
 
     def __init__(self) -> None:
         self.fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -80,24 +91,27 @@ class Wakeup:
         signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
 
     def wake(self) -> None:
-        if getattr(self._held, "is_so", False):
-            self._held.is_rung = True
+        if getattr(self._held, "is_held", False):
+            self._held.was_requested = True
             return
         with contextlib.suppress(BlockingIOError):  # full: it is readable already
             os.write(self._write_fd, b"!")
 
     def hold(self) -> None:
-        """This thread will do what it would call for."""
-        self._held.is_so, self._held.is_rung = True, False
+        """Suppress wakeups by this thread until `release`: it will try to send by itself."""
+        self._held.is_held, self._held.was_requested = True, False
 
     def release(self) -> bool:
-        """Whether it would have been rung."""
-        self._held.is_so = False
-        return bool(self._held.is_rung)
+        """End the suppression; return whether a wakeup was requested meanwhile."""
+        self._held.is_held = False
+        return bool(self._held.was_requested)
 
 
 class Reaper:
-    """One thread waits and buries at a time: no end wakes two. Meanwhile others start what comes next."""
+    """The loop of the starter threads: one waits for a child and reaps it while the others spawn.
+
+    `_reap_lock` makes it one waiter at a time, so that no exit wakes two threads.
+    """
 
     def __init__(self, supervisor: Supervisor, server: KeeperServer, wakeup: Wakeup) -> None:
         self._supervisor = supervisor
@@ -108,8 +122,8 @@ class Reaper:
     def run(self) -> None:
         while True:
             with self._reap_lock:
-                room_was_left = self._reap()
-            if room_was_left:
+                released_resources = self._reap()
+            if released_resources:
                 self._supervisor.start_admitted()
 
     def _reap(self) -> bool:
@@ -119,54 +133,55 @@ class Reaper:
             self._wait_for_children()
             return False
         self._wakeup.hold()
-        room_was_left = found is not None and self._supervisor.on_child_exit(found.si_pid)
-        # To send it here is sooner done than to wake whoever sends otherwise.
+        released_resources = found is not None and self._supervisor.on_child_exit(found.si_pid)
+        # Sending the result here is faster than waking the server thread, unless that one is busy.
         if self._wakeup.release() and not self._server.try_send(self._supervisor):
             self._wakeup.wake()
-        return room_was_left
+        return released_resources
 
     def _wait_for_children(self) -> None:
-        """Wait until something was spawned, a second at most: orphans come without notice."""
+        """Wait until something was spawned; a second at most, because orphans are adopted without notice."""
         with self._supervisor.lock:
             if not self._supervisor.by_pid:
                 self._supervisor.has_children.wait(1.0)
 
 
 class Shutdown:
-    """Told to go by SIGTERM or by the agent, a keeper goes when its work has ended."""
+    """Ends the keeper, after SIGTERM or the agent's `quit`, when no attempt is left."""
 
-    def __init__(self, supervisor: Supervisor, kernel: Kernel, ring: Callable[[], None]) -> None:
+    def __init__(self, supervisor: Supervisor, kernel: Kernel, wake: Callable[[], None]) -> None:
         self._supervisor = supervisor
         self._kernel = kernel
-        self._wake = ring
+        self._wake = wake
         self._requested = False
         self._abandon_at_ns = 0
         signal.signal(signal.SIGTERM, self._on_sigterm)
 
     def is_complete(self) -> bool:
-        work = self._supervisor
-        if self._requested and not work.quitting:
-            work.quit()
-        if not work.quitting:
+        supervisor = self._supervisor
+        if self._requested and not supervisor.quitting:
+            supervisor.quit()
+        if not supervisor.quitting:
             return False
-        with work.lock:
+        with supervisor.lock:
             if not self._abandon_at_ns:
-                graces_ms = [attempt.spec.grace_ms for attempt in work.running.values()]
+                graces_ms = [attempt.spec.grace_ms for attempt in supervisor.running.values()]
                 self._abandon_at_ns = (
                     self._kernel.now_ns() + max(graces_ms, default=0) * 1_000_000 + ABANDON_NS
                 )
-            if work.running and self._kernel.now_ns() > self._abandon_at_ns:
-                print(f"left behind, unkillable: {list(work.running)}", file=sys.stderr)
+            if supervisor.running and self._kernel.now_ns() > self._abandon_at_ns:
+                print(f"left behind, unkillable: {list(supervisor.running)}", file=sys.stderr)
                 return True
-            return not work.running
+            return not supervisor.running
 
     def _on_sigterm(self, *_: object) -> None:
+        # Only a flag: taking the supervisor's lock in a signal handler could deadlock with the main thread.
         self._requested = True
         self._wake()
 
 
 def _lock_directory(root: str) -> int:
-    """The directory's handle, once it is ours alone."""
+    """Lock the keeper's directory and return its descriptor; DirectoryInUse if another keeper holds it."""
     os.makedirs(root, mode=0o700, exist_ok=True)
     root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     lock_fd = os.open("keeper.lock", os.O_RDWR | os.O_CREAT, 0o600, dir_fd=root_fd)  # held open until the end
@@ -178,7 +193,7 @@ def _lock_directory(root: str) -> int:
 
 
 def _keeper_id(root_fd: int) -> str:
-    """The id of this directory, made once: work of an earlier keeper is known by it."""
+    """The id of this directory, created once: the marker by which processes of all its keepers are found."""
     fd = os.open("keeper.id", os.O_RDWR | os.O_CREAT, 0o600, dir_fd=root_fd)
     try:
         mark = os.read(fd, 64).decode().strip()
@@ -195,34 +210,34 @@ def _keeper_id(root_fd: int) -> str:
 def _recover(
     path: str, mark: str, outputs: SegmentStore, containers: ContainerFactory, now_ms: int
 ) -> JournalState:
-    """Read the journal and settle what was running when it ended."""
+    """Read the journal, kill what an earlier keeper left running, and record its attempts as lost."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         boot = file.read().strip()
-    memory = journal.read_journal(path)
+    state = journal.read_journal(path)
     for key in trees.kill_all_marked(mark, KILL_SECONDS):
         print(f"unkillable, of an earlier keeper: {key}", file=sys.stderr)
-    boxed = [key for key in memory.started if key[0] in memory.specs and memory.specs[key[0]].container]
-    if boxed and not containers.remove_leftovers():
-        print(f"containers of an earlier keeper may be left, among: {boxed[:10]}", file=sys.stderr)
-    outputs.record_lost_ends(memory.started)
-    mark_running_lost(memory, boot, now_ms)
-    return memory
+    in_containers = [key for key in state.started if key[0] in state.specs and state.specs[key[0]].container]
+    if in_containers and not containers.remove_leftovers():
+        print(f"containers of an earlier keeper may be left, among: {in_containers[:10]}", file=sys.stderr)
+    outputs.record_lost_ends(state.started)
+    mark_running_lost(state, boot, now_ms)
+    return state
 
 
 def mark_running_lost(state: JournalState, boot: str, now_ms: int) -> None:
-    """What was started, and nobody saw the end of, is lost."""
+    """Record every attempt that was started and has no end as lost."""
     if state.boot == boot:
         outcome = ExitStatus(reason="the keeper died", cause="keeper_died")
     else:
         outcome = ExitStatus(reason="the machine restarted")
     for key, started_ms in state.started.items():
-        # All rows of one death share the time: by it the server knows who was there.
+        # All rows of one keeper's death share the time: by it the server knows which tasks were running.
         state.ended[key] = result_row(key, "lost", outcome, started_ms, now_ms)
     state.started.clear()
     state.boot = boot
 
 
 def _crash(what: threading.ExceptHookArgs) -> None:
-    """Without one of its threads a keeper looks alive and is not: better to end and to be started again."""
+    """Crash on any thread's uncaught exception; the agent starts a new keeper."""
     sys.excepthook(what.exc_type, what.exc_value or what.exc_type(), what.exc_traceback)
     os._exit(70)

@@ -1,4 +1,4 @@
-"""A job's spec and one attempt of it -> a process in its own session, its output going straight to files."""
+"""Spawning: a job's spec + one attempt of it -> a process in its own session, with its output in files."""
 
 import contextlib
 import ctypes
@@ -15,7 +15,7 @@ from rota.keeper.containers import ContainerFactory, ContainerHandle, JobDirecto
 from rota.keeper.directory_pool import DirectoryPool
 from rota.keeper.job_files import write_files
 from rota.keeper.limits.cgroups import Cgroup, Cgroups
-from rota.keeper.limits.limits import PIDS_MAX, Limits
+from rota.keeper.limits.limits import PIDS_MAX, AttemptLimits
 from rota.keeper.process import forked, posix, sandbox, starter
 from rota.keeper.process.commands import (
     CANNOT_EXECUTE,
@@ -36,31 +36,31 @@ from rota.keeper.protocol import result_endpoint
 from rota.keeper.protocol.wire import ConfigureOrder, KeeperJobSpec
 from rota.keeper.resources.gpus import GPU, WHOLE
 from rota.keeper.resources.reservations import AttemptKey
-from rota.keeper.task_dirs import PLACE, Owner, TaskDirs, group_of, has_groups
+from rota.keeper.task_dirs import PLACE, DirectoryOwner, TaskDirs, group_of, has_groups
 
 PASSED_ENVIRONMENT = ("PATH", "LANG", "TZ")
-USER_ENVIRONMENT = ("HOME", "USER", "LOGNAME", "SHELL", "TMPDIR")  # nobody else's work is given them
+USER_ENVIRONMENT = ("HOME", "USER", "LOGNAME", "SHELL", "TMPDIR")  # only for tasks of the keeper's user
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-HEALTH_CHECK_STEP = -1  # stands for a step
-# Label `isolation`, for work of other users than the keeper's: jobs are kept apart by their users alone, or
-# each task sees its own processes only, and reads no token and no outputs of other tasks.
+HEALTH_CHECK_STEP = -1  # in place of a step's number
+# Values of the label `isolation`, for tasks of other users than the keeper's: jobs are isolated by their
+# users alone, or each task also sees its own processes only, and cannot read tokens and outputs of others.
 USERS, TASKS = "users", "tasks"
-NO_NAMESPACE = contextlib.nullcontext()  # of any cell
+NO_NAMESPACE = contextlib.nullcontext()
 
 
 class NodeResourceExhausted(Exception):
-    """This node lacks something (disk, memory, descriptors) to start anything now."""
+    """This node cannot start the attempt now (disk, memory, descriptors, a runtime); another one may."""
 
 
 NO_PROCESS_AVAILABLE = NodeResourceExhausted("its end came before this node had a process to spare")
 
 
 class Isolation(NamedTuple):
-    """What an attempt is in, where it is in anything."""
+    """What an attempt is isolated by, if by anything."""
 
     cgroup: Cgroup | None = None
     pid_namespace: PidNamespace | None = None
-    sandbox_report: SandboxReport | None = None  # of a sandbox
+    sandbox_report: SandboxReport | None = None
 
 
 NO_ISOLATION = Isolation()
@@ -68,20 +68,25 @@ NO_ISOLATION = Isolation()
 
 @dataclass(slots=True)
 class LaunchSpec:
-    """What all attempts of a job have in common, worked out once."""
+    """Launch parameters that all attempts of a job share, computed once per version and step."""
 
     argv: ctypes.Array[ctypes.c_char_p]
     path: str
-    env: ctypes.Array[ctypes.c_char_p]  # with some places left for what differs
+    env: ctypes.Array[ctypes.c_char_p]  # with empty entries at the end for what varies
     cwd: str
     user: User | None  # None: the keeper's own
-    program: bytes | None = None  # found at the first start
+    program: bytes | None = None  # looked up at the first start
     has_gpus: bool = False
-    owner: Owner | None = None  # of the directories of its tasks
-    tasks: bytes = b""  # where these are
+    owner: DirectoryOwner | None = None  # of the task directories
+    tasks: bytes = b""  # path of the task directories
 
 
 class Spawner:
+    """Starts processes of attempts. Most of it runs without `Supervisor.lock`, in several threads at a time.
+
+    `configure`, `labels`, `forget` and `release` are called with the lock held.
+    """
+
     def __init__(
         self, root: str, mark: str, cgroups: Cgroups | None = None, bwrap: str | None = None
     ) -> None:
@@ -94,16 +99,18 @@ class Spawner:
         self._no_new_privs = True
         self._threads = threading.local()
         self._launch_specs: dict[str, dict[tuple[int, int], LaunchSpec]] = {}  # by job, version and step
-        self._files_version: dict[str, int] = {}  # by job, for containers: whose version's files are in place
+        self._files_version: dict[
+            str, int
+        ] = {}  # by job, for containers: the version whose files are written
         self._directory_pool = DirectoryPool(f"{root}/spare/work", f"{root}/work", _make_work)
         self._attributes = posix.make_attributes()
         self._dirs = TaskDirs(root)
         self._has_task_groups = self._is_root and has_groups()
         self._containers = ContainerFactory(root, mark)
-        self.cells = PidNamespaces(mark)
+        self.namespaces = PidNamespaces(mark)
         self._bwrap = bwrap
         starter.reserve_descriptors()
-        self._starter = starter.find_starter()  # None: work of other users, or in groups, is forked
+        self._starter = starter.find_starter()  # None: tasks with a user or cgroup of their own are forked
 
     def configure(self, order: ConfigureOrder) -> None:
         if self._users.set_run_as(order.run_as) or order.node != self._node:
@@ -115,28 +122,28 @@ class Spawner:
             self._cgroups.limit_all(order.pids_max)
         for problem in () if self._users.is_self else self._problems():
             print(problem, file=sys.stderr)
-        if not self._users.is_self:  # so that users find their way, and see nothing there
+        if not self._users.is_self:  # other users must traverse these directories, and list nothing
             for path in (self._root, f"{self._root}/work", f"{self._root}/{PLACE}"):
                 os.makedirs(path, exist_ok=True)
                 os.chmod(path, 0o711)
 
     def labels(self) -> dict[str, str]:
-        """How limits and leases are kept here, and which; whether there are sandboxes."""
+        """Labels of the node: how limits, leases and isolation are enforced, and whether it has sandboxes."""
         limits = {"limits": self._cgroups.label, "limited": ",".join(self._cgroups.controllers)}
-        leases = {"leases": self.cells.label} if self.cells.label else {}
+        leases = {"leases": self.namespaces.label} if self.namespaces.label else {}
         isolation = {"isolation": USERS if self._problems() else TASKS}
         return {**limits, **leases, **isolation, **({"sandbox": "bubblewrap"} if self._bwrap else {})}
 
     def preallocate(self) -> None:
-        """Make ahead what the next jobs will need."""
-        with contextlib.suppress(OSError):  # then their first starts take longer
+        """Create directories and pid namespaces ahead for the next jobs."""
+        with contextlib.suppress(OSError):  # then first starts take longer
             self._directory_pool.refill()
-            self._dirs.stock_up()
+            self._dirs.preallocate()
         if self._hides:
-            self.cells.preallocate()
+            self.namespaces.preallocate()
 
     def update_limits(self, group: Cgroup, spec: KeeperJobSpec) -> None:
-        """Limits of what runs become those of the spec."""
+        """Set the limits of a running attempt to those of the spec."""
         limits = _limits_with_sandbox(spec)
         if group.limits != limits:
             self._cgroups.update_limits(group, limits)
@@ -148,17 +155,18 @@ class Spawner:
         self._dirs.forget(job)
 
     def create_cgroup(self, key: AttemptKey, spec: KeeperJobSpec) -> Cgroup | None:
-        """A group for an attempt, where the machine has groups.
+        """Create a cgroup for an attempt, if the machine has cgroups.
 
-        A root keeper makes one for every attempt: whatever the work does to its environment and its session,
-        it is found and killed by its group.
+        A root keeper creates one for every attempt: whatever a process does to its environment and session,
+        it is found and killed by its cgroup.
         """
         if not (spec.limits or self._is_root):
             return None
         try:
             group = self._cgroups.create(key, _limits_with_sandbox(spec))
             if group and spec.check:
-                group.is_plain = False  # checks are started by another thread, also while the attempt ends
+                # Race: the checker thread may spawn into it while the attempt ends, so it is not reused.
+                group.is_plain = False
             return group
         except OSError as error:
             raise NodeResourceExhausted(
@@ -166,10 +174,12 @@ class Spawner:
             ) from error
 
     def _problems(self) -> list[str]:
-        """What keeps this machine from telling tasks of other users apart."""
+        """Why tasks of other users are not fully isolated on this machine."""
         found = []
-        if not (self._is_root and self.cells.hide):
-            found.append(f"jobs see each other's processes: {self.cells.problem or 'the keeper is not root'}")
+        if not (self._is_root and self.namespaces.hide):
+            found.append(
+                f"jobs see each other's processes: {self.namespaces.problem or 'the keeper is not root'}"
+            )
         if not self._has_task_groups:
             found.append(
                 "tasks of a job can read each other's tokens and outputs: there are no groups for them"
@@ -178,42 +188,43 @@ class Spawner:
 
     @property
     def _hides(self) -> bool:
-        """Whether work is in cells: that of other users, where the machine has them."""
-        return self._is_root and not self._users.is_self and self.cells.hide
+        """Whether attempts run in pid namespaces: those of other users, if the machine supports it."""
+        return self._is_root and not self._users.is_self and self.namespaces.hide
 
     def create_pid_namespace(self, spec: KeeperJobSpec, before: PidNamespace | None) -> PidNamespace | None:
-        """A cell for what runs under a lease, or as another user; the one from before unless it was ended."""
+        """A pid namespace for an attempt with a run lease or of another user; reuses `before` if alive."""
         if before and not before.is_killed:
             return before
         if before:
-            self.cells.discard(before)
-        if spec.lease_ms is not None and self.cells.label is None:
+            self.namespaces.discard(before)
+        if spec.lease_ms is not None and self.namespaces.label is None:
             raise NodeResourceExhausted("this node cannot hold run leases")
         try:
             if spec.lease_ms is not None:
-                return self.cells.create(is_bound=True)
-            return self.cells.allocate() if self._hides else None
+                return self.namespaces.create(is_bound=True)
+            return self.namespaces.allocate() if self._hides else None
         except OSError as error:
             raise NodeResourceExhausted(
                 f"cannot make a pid namespace: {os.strerror(error.errno or 0)}"
             ) from error
 
     def release(
-        self, key: AttemptKey, spec: KeeperJobSpec, group: Cgroup | None, cell: PidNamespace | None
+        self, key: AttemptKey, spec: KeeperJobSpec, group: Cgroup | None, namespace: PidNamespace | None
     ) -> None:
-        """The attempt has ended.
+        """Release the directory, cgroup and pid namespace of an attempt that has ended.
 
-        Only a group that is empty vouches that a cell is. Where checks are started, by a thread of their own
-        and perhaps just now, no other attempt gets the cell.
+        A pid namespace is reused only if the cgroup is empty, which proves that the namespace is. Race: the
+        checker may spawn a health check just now, so the namespace of an attempt with checks is not reused.
         """
         self._dirs.close(key, spec.reports)
+        # Ordering: asked before the cgroup is killed and removed, which would make the answer meaningless.
         is_empty = group is not None and group.is_empty() and not spec.check
         if group:
             self._cgroups.kill_and_remove(group)
-        if cell and is_empty:
-            self.cells.release(cell)
-        elif cell:
-            self.cells.discard(cell)
+        if namespace and is_empty:
+            self.namespaces.release(namespace)
+        elif namespace:
+            self.namespaces.discard(namespace)
 
     def spawn(
         self,
@@ -223,37 +234,50 @@ class Spawner:
         output: bytes,
         isolation: Isolation = NO_ISOLATION,
     ) -> int:
-        """Start it, writing to output.out and .err, or nowhere; its pid is that of its session and group."""
+        """Start a process with its output in `output`.out and .err, or discarded if `output` is empty.
+
+        The pid is also that of its session and process group. NodeResourceExhausted: another node may run it;
+        CannotRun: none can.
+        """
         job = key[0]
-        recipe = None
+        launch_spec = None
         try:
             named = (spec.version, spec.step)
-            recipe = self._launch_specs.get(job, {}).get(named) or self._prepare(job, spec)
-            if recipe.program is None:
-                with as_user(recipe.user):
-                    recipe.program = os.fsencode(find_program(spec.argv[0], recipe.path, recipe.cwd))
-            if spec.step != HEALTH_CHECK_STEP:  # a check may be started when its attempt has ended
-                self._dirs.open(key, recipe.owner, spec.reports)
-            env = self._environment(key, spec, gpus, recipe)
+            launch_spec = self._launch_specs.get(job, {}).get(named) or self._prepare(job, spec)
+            if launch_spec.program is None:
+                with as_user(launch_spec.user):
+                    launch_spec.program = os.fsencode(
+                        find_program(spec.argv[0], launch_spec.path, launch_spec.cwd)
+                    )
+            # Race: a check may be spawned after its attempt has ended; it must not claim the directory.
+            if spec.step != HEALTH_CHECK_STEP:
+                self._dirs.open(key, launch_spec.owner, spec.reports)
+            env = self._environment(key, spec, gpus, launch_spec)
             with isolation.pid_namespace or NO_NAMESPACE:
-                task_group = group_of(key[1]) if recipe.owner and recipe.owner.is_one_of_many else None
-                pid, error = self._start(recipe, env, output, isolation, task_group)
+                task_group = (
+                    group_of(key[1]) if launch_spec.owner and launch_spec.owner.is_one_of_many else None
+                )
+                pid, error = self._start(launch_spec, env, output, isolation, task_group)
         except LookupError as problem:
             raise NodeResourceExhausted(str(problem)) from problem
-        except OSError as problem:  # of the job's directories
+        except OSError as problem:  # from the job's directories
             pid, error = 0, problem.errno or errno.EIO
         if not error:
             return pid
-        self._launch_specs.pop(job, None)  # it may be out of date
-        if error in NODE_ERRNOS or recipe is None or (output and not os.path.isdir(os.path.dirname(output))):
+        self._launch_specs.pop(job, None)  # the cached program or directory may be out of date
+        if (
+            error in NODE_ERRNOS
+            or launch_spec is None
+            or (output and not os.path.isdir(os.path.dirname(output)))
+        ):
             raise NodeResourceExhausted(f"{os.strerror(error)} on this node")
-        with as_user(recipe.user):
-            raise explain_exec_error(error, spec.argv[0], recipe.cwd)
+        with as_user(launch_spec.user):
+            raise explain_exec_error(error, spec.argv[0], launch_spec.cwd)
 
     def _environment(
         self, key: AttemptKey, spec: KeeperJobSpec, gpus: Sequence[str], launch_spec: LaunchSpec
     ) -> ctypes.Array[ctypes.c_char_p]:
-        """The recipe's, with what differs in its places."""
+        """The launch spec's environment with the entries of this attempt filled in."""
         env = type(launch_spec.env).from_buffer_copy(launch_spec.env)
         values = [b"ROTA_INDEX=%d" % key[1], b"ROTA_ATTEMPT=%d" % key[2]]
         values.append(b"ROTA_OUTPUT_DIR=%b/%d/out" % (launch_spec.tasks, key[1]))
@@ -266,10 +290,10 @@ class Spawner:
             directory = self._dirs.path(key)
             if spec.step != HEALTH_CHECK_STEP:
                 result_endpoint.write_token_files(spec.reports, key, directory)
-            said = result_endpoint.result_environment(spec.reports, key, directory)
-            values += [os.fsencode(f"{name}={value}") for name, value in said.items()]
+            variables = result_endpoint.result_environment(spec.reports, key, directory)
+            values += [os.fsencode(f"{name}={value}") for name, value in variables.items()]
         for at, value in enumerate(values, start=2):
-            env[-at] = value  # the last place stays empty: it ends the list
+            env[-at] = value  # the last entry stays NULL: it ends the list
         return env
 
     def _start(
@@ -282,20 +306,20 @@ class Spawner:
     ) -> tuple[int, int]:
         group = isolation.cgroup
         passed = {sandbox.REPORT_FD: isolation.sandbox_report.fd} if isolation.sandbox_report else {}
-        if self._no_new_privs and not getattr(self._threads, "has_renounced", False):
-            drop_privileges()  # in each thread that starts work, once
-            self._threads.has_renounced = True
+        if self._no_new_privs and not getattr(self._threads, "has_dropped", False):
+            drop_privileges()  # once in each thread that spawns
+            self._threads.has_dropped = True
         mounts_fd = isolation.pid_namespace.mounts_fd if isolation.pid_namespace else None
-        entrances = group.procs_files if group else ()
-        surroundings = ProcessContext(launch_spec.user, entrances, task_group, mounts_fd)
+        procs_files = group.procs_files if group else ()
+        context = ProcessContext(launch_spec.user, procs_files, task_group, mounts_fd)
         launch = posix.Launch(
-            launch_spec.program or b"", launch_spec.argv, env, launch_spec.cwd, surroundings, passed
+            launch_spec.program or b"", launch_spec.argv, env, launch_spec.cwd, context, passed
         )
         if group:
             group.is_unused = False
         try:
             self._cgroups.enter_parent_cgroup()
-            if not surroundings:
+            if not context:
                 return posix.start(launch, output, self._attributes)
             if self._starter is None:
                 return forked.start(_program(launch), output, passed)
@@ -306,31 +330,31 @@ class Spawner:
             ) from error
 
     def start_check(
-        self, key: AttemptKey, spec: KeeperJobSpec, container: ContainerHandle | None, around: Isolation
+        self, key: AttemptKey, spec: KeeperJobSpec, container: ContainerHandle | None, isolation: Isolation
     ) -> int:
-        """Start the command that checks an attempt as if it were part of it; what it writes is nobody's."""
+        """Start the command of a health check, isolated as its attempt is; its output is discarded."""
         assert spec.check is not None
         if container is not None:
             return self._start_check_in_container(key, spec, container)
         env = {**spec.env, "ROTA_CHECK": "1"}
         return self.spawn(
-            key, replace(spec, argv=spec.check.argv, env=env, step=HEALTH_CHECK_STEP), (), b"", around
+            key, replace(spec, argv=spec.check.argv, env=env, step=HEALTH_CHECK_STEP), (), b"", isolation
         )
 
     def _start_check_in_container(
         self, key: AttemptKey, spec: KeeperJobSpec, container: ContainerHandle
     ) -> int:
-        """A container; its marks are those by which the runtime's own processes are found."""
+        """Start a health check in its container, with the markers by which its processes are found."""
         assert spec.check is not None
-        marks = {**self._containers.markers(key), "ROTA_CHECK": "1"}
-        options = [word for name, value in marks.items() for word in ("--env", f"{name}={value}")]
+        markers = {**self._containers.markers(key), "ROTA_CHECK": "1"}
+        options = [option for name, value in markers.items() for option in ("--env", f"{name}={value}")]
         argv = [container.engine.program, "exec", *options, container.launch.name, *spec.check.argv]
         return self._run_engine(key, container, argv, b"")
 
     def prepare_container(
         self, key: AttemptKey, spec: KeeperJobSpec, gpus: Sequence[str]
     ) -> ContainerHandle | None:
-        """What an attempt with an image runs in; the container is made when it is sent."""
+        """Prepare the container of an attempt with an image; None: it has none. Nothing is started yet."""
         if spec.container is None:
             return None
         job, index, attempt = key
@@ -344,20 +368,20 @@ class Spawner:
             env["ROTA_OUTPUT_DIR"] = f"{directory}/{result_endpoint.OUT}"
             env |= {"ROTA_RESTART": str(spec.restarts)} if spec.restart else {}
             env |= result_endpoint.result_environment(spec.reports, key, directory) if spec.reports else {}
-            box = self._containers.prepare(key, spec, env, JobDirectory(work, directory, user))
+            container = self._containers.prepare(key, spec, env, JobDirectory(work, directory, user))
             if self._files_version.get(job, 0) < spec.version:
-                _write_job_files(work, spec)  # once, and only now is the directory its user's
+                _write_job_files(work, spec)  # after `prepare`, which gives the directory to its user
                 self._files_version[job] = spec.version
             if spec.reports:
                 result_endpoint.write_token_files(spec.reports, key, directory)
-            return box
+            return container
         except (ContainerNotAllowed, LookupError) as reason:
             raise NodeResourceExhausted(str(reason)) from reason
         except OSError as problem:
             raise NodeResourceExhausted(f"{problem.strerror} on this node") from problem
 
     def start_container(self, key: AttemptKey, container: ContainerHandle, output: bytes) -> int:
-        """Start the runtime's command line, in the foreground; its pid, as of any other process."""
+        """Start the runtime's command line in the foreground; return its pid, as of any other process."""
         return self._run_engine(key, container, container.argv, output)
 
     def _run_engine(
@@ -368,8 +392,8 @@ class Spawner:
         ]
         argv = c_strings([os.fsencode(part) for part in command])
         program = os.fsencode(container.engine.program)
-        recipe = LaunchSpec(argv, "", c_strings(env), "/", user=None, program=program)
-        pid, error = self._start(recipe, recipe.env, output, NO_ISOLATION)
+        launch_spec = LaunchSpec(argv, "", c_strings(env), "/", user=None, program=program)
+        pid, error = self._start(launch_spec, launch_spec.env, output, NO_ISOLATION)
         if error == errno.E2BIG:
             raise CannotRun(CANNOT_EXECUTE, f"the command of the container: {os.strerror(error)}")
         if error:
@@ -399,18 +423,21 @@ class Spawner:
         if spec.reports:
             varying += spec.reports.varying
         encoded = [os.fsencode(f"{name}={env[name]}") for name in env if name not in varying]
-        encoded += [b""] * len(varying)  # at the end; `_environment` fills these places
+        encoded += [b""] * len(varying)  # at the end; `_environment` fills these entries
         cwd = os.path.join(work, spec.workdir) if spec.workdir else work
         argv = c_strings([os.fsencode(part) for part in spec.argv])
-        recipe = LaunchSpec(argv, path, c_strings(encoded), cwd, user, has_gpus=bool(gpu))
-        recipe.owner, recipe.tasks = self._owner(user), os.fsencode(self._dirs.place(job))
+        launch_spec = LaunchSpec(argv, path, c_strings(encoded), cwd, user, has_gpus=bool(gpu))
+        launch_spec.owner, launch_spec.tasks = self._owner(user), os.fsencode(self._dirs.place(job))
         if spec.sandbox:
-            self._wrap_in_sandbox(recipe, spec, job, work)
-        self._launch_specs.setdefault(job, {})[spec.version, spec.step] = recipe
-        return recipe
+            self._wrap_in_sandbox(launch_spec, spec, job, work)
+        self._launch_specs.setdefault(job, {})[spec.version, spec.step] = launch_spec
+        return launch_spec
 
     def _wrap_in_sandbox(self, launch_spec: LaunchSpec, spec: KeeperJobSpec, job: str, work: str) -> None:
-        """What cannot be executed is found out before: inside, nobody could tell it from its own end."""
+        """Wrap the command in bubblewrap.
+
+        Whether the command can be executed is checked before: inside, a failure would look like its own exit.
+        """
         assert spec.sandbox is not None
         if self._bwrap is None:
             raise LookupError("this node has no bubblewrap that works")
@@ -424,10 +451,10 @@ class Spawner:
                 raise CannotRun(126, f"sandbox: there is no {path} to write to")
         own = (work, self._dirs.place(job))
         place = sandbox.SandboxLayout(self._root, own, launch_spec.cwd, has_gpus=spec.needs_resource(GPU))
-        around = sandbox.wrap_argv(self._bwrap, spec.sandbox, place, reports=spec.step != HEALTH_CHECK_STEP)
-        words = [*around, command, *spec.argv[1:]]
+        prefix = sandbox.wrap_argv(self._bwrap, spec.sandbox, place, reports=spec.step != HEALTH_CHECK_STEP)
+        argv = [*prefix, command, *spec.argv[1:]]
         launch_spec.argv, launch_spec.program = (
-            c_strings(list(map(os.fsencode, words))),
+            c_strings(list(map(os.fsencode, argv))),
             os.fsencode(self._bwrap),
         )
 
@@ -437,12 +464,12 @@ class Spawner:
             _make_work(work)
         return work
 
-    def _owner(self, user: User | None) -> Owner | None:
-        """Of the directories of tasks; None: all is the keeper's own."""
-        return Owner(user, self._has_task_groups) if user else None
+    def _owner(self, user: User | None) -> DirectoryOwner | None:
+        """The owner of task directories; None: the keeper's own user."""
+        return DirectoryOwner(user, self._has_task_groups) if user else None
 
     def _job_environment(self, job: str, spec: KeeperJobSpec) -> dict[str, str]:
-        """What every attempt of the job is told of itself."""
+        """The environment variables that all attempts of the job share."""
         needs = dict(spec.needs)
         return {
             "ROTA_JOB_ID": job,
@@ -454,15 +481,15 @@ class Spawner:
         }
 
 
-def _limits_with_sandbox(spec: KeeperJobSpec) -> Limits:
-    """Its limits, and room for whoever watches its sandbox."""
+def _limits_with_sandbox(spec: KeeperJobSpec) -> AttemptLimits:
+    """The spec's limits, with the processes of bubblewrap itself added."""
     if spec.sandbox is None or spec.limits.pids is None:
         return spec.limits
     return replace(spec.limits, pids=min(spec.limits.pids + sandbox.OWN_PROCESSES, PIDS_MAX))
 
 
 def _write_job_files(work: str, spec: KeeperJobSpec) -> None:
-    """Write the files that came with the job; a name that no file system takes is the job's own fault."""
+    """Write the files that came with the job; CannotRun for a name that no file system accepts."""
     try:
         write_files(work, spec.files)
     except OSError as error:

@@ -1,4 +1,71 @@
-"""All this node was asked to run and not told to forget: orders in, processes started, events out."""
+"""The supervisor of a node's attempts: orders in, processes started and reaped, events out.
+
+An attempt goes through these objects, which are one state machine in several files:
+
+    order `start` -> AdmissionQueue.accept   queued for resources, refused, or its known end sent again
+                  -> AdmissionQueue.admit    resources reserved, `start` journaled, output segment allocated
+                  -> Supervisor._launch      process spawned, without the lock
+                  -> on_child_exit           leader reaped, its tree killed
+                  -> advance_termination     until nothing of the tree is left (stop signal, grace, SIGKILL)
+                  -> Supervisor._finish      next step or restart queued, or the end journaled and sent
+
+Threads
+-------
+Each thread ends the whole process on an uncaught exception (`run._crash`): the next keeper finds the journal,
+kills what is left and reports it as lost. A keeper that lacked one thread would look alive and hang.
+
+| thread              | code                    | does                              | may touch            |
+|---------------------|-------------------------|-----------------------------------|----------------------|
+| main                | `run.run_keeper`        | recovers, starts the others, waits| nothing after start-up|
+| server (1)          | `threads/server`        | reads orders, sends events        | socket, supervisor   |
+| starters (4 or more)| `run.Reaper`            | one reaps, the others spawn       | supervisor, spawner  |
+| sweeper (1)         | `threads/sweeper`       | timers, signals, orphans, limits  | supervisor, cgroups  |
+| checker (1)         | `threads/checker`       | runs health checks of services    | supervisor, spawner  |
+| trimmer (1)         | `threads/trimmer`       | output caps, retention, free disk | output, supervisor   |
+| per container (0-2) | `containers`            | waits for its creation, removes it| callbacks lock       |
+| deletion (any)      | `threads/server._delete`| deletes discarded directories     | `trash/` only        |
+
+`start_admitted` is called by the server (new orders), a starter (a process has ended) and the sweeper (a tree
+has ended). All of them spawn, so every thread that calls it drops its privileges once (`Spawner._start`).
+
+Locks
+-----
+`Supervisor.lock` guards everything that belongs to attempts: `running`, `by_pid`, the journal and its state,
+reservations, timers, services, leases, the outbox and the segment store. `has_children`, `sweeper_wakeup` and
+`_spawn_done` are conditions on it. The classes AdmissionQueue, AttemptLedger, AttemptTimers, Leases, Outbox,
+Reservations, SegmentStore and ServiceSupervisor have no lock of their own: call them only with it held.
+
+Lock order, outermost first. Never acquire one to the left while one to the right is held:
+
+    Reaper._reap_lock > KeeperServer._lock > Supervisor.lock > the locks of TaskDirs, JobUsers,
+                                                               PidNamespace and Cgroups
+
+The last four are leaves: no two of them are held together, and no callback runs under them. A starter
+holds `_reap_lock` when it wants `KeeperServer._lock`, so it only tries (`try_send`): blocking there would let
+a slow agent delay the reaping of all processes.
+
+The lock is NOT held while a process is spawned, which takes longer than everything else together. Two races
+follow from that, and each has its guard:
+
+* A process may exit before its spawner has recorded its pid. `on_child_exit` waits on `_spawn_done` while
+  `_spawns_pending` is above 0 and the pid is unknown. For health checks `services` keeps such exits
+  (`_early_exits`) until the pid is recorded.
+* An attempt may be stopped while it is being spawned. `stop` sets a timer; `advance_termination` sees that
+  `pid` is 0 and polls until there is a process to signal.
+
+Invariants
+----------
+* Journal first: `start` is journaled before the process exists, and `end` before the agent is sent it (if the
+  disk takes it). After a crash at any point an attempt is therefore unknown, started or ended, and never
+  forgotten while it runs. One that is started and not ended is reported as lost by the next keeper, after
+  everything that carries this directory's marker has been killed.
+* A pid is signalled only while it cannot have been reused: before its zombie is reaped, or after a check of
+  the marker in its environment, its cgroup or its pid namespace.
+* An attempt is in `running` from its admission until `_finish`; its resources and its segment are released in
+  the same critical section that removes it.
+* Attempt numbers of a task only grow: an order with a number that is not above `JournalState.highest` starts
+  nothing.
+"""
 
 import signal
 import threading
@@ -27,7 +94,7 @@ SIGKILL = int(signal.SIGKILL)
 
 
 class Supervisor:
-    """One lock guards it all. It is not held while a process is spawned: that takes longer than the rest."""
+    """All attempts of this node; see the module's header for its threads, locks and invariants."""
 
     def __init__(
         self,
@@ -52,20 +119,22 @@ class Supervisor:
         self.by_pid: dict[int, RunningAttempt] = {}
         self._spawn_done = threading.Condition(self.lock)
         self._spawns_pending = 0
-        self._spawn_awaited = False  # somebody waits for one that is being spawned
-        self._restarts_queued: list[RunningAttempt] = []  # whose next step is to be started
+        self._spawn_awaited = False  # `on_child_exit` waits for a pid that is not recorded yet
+        self._restarts_queued: list[RunningAttempt] = []  # whose next step or process is to be started
         self._kernel = kernel
         self._ledger = AttemptLedger(state, journal, self.outbox, self._is_idle, kernel)
         self.timers = AttemptTimers(self.running, kernel.now_ns)
         self.services = ServiceSupervisor(self.running, self._ledger, kernel)
+        # Set after construction: timers and the start queue belong to this class, which needs `services`
+        # itself.
         self.services.set_timer, self.services.queue_start = self._set_timer, self._queue_start
         self._leases = Leases()
         self._admission = AdmissionQueue(state, outputs, self._ledger, self._leases, kernel)
         self._reservations = self._admission.reservations
         self.sweeper_idle = False
-        self.sweep_needed = False  # something was started since the warden last went to wait
+        self.sweep_needed = False  # something was started since the sweeper last began to wait
 
-    # Orders of the agent.
+    # Orders of the agent, from the server thread.
 
     def configure(self, order: wire.ConfigureOrder) -> None:
         with self.lock:
@@ -81,35 +150,35 @@ class Supervisor:
             )
             if order.spec and order.spec.version > 1:
                 self._apply_live_update(order.job)
-            for wanted in order.tasks:
-                key = (order.job, wanted.index, wanted.attempt)
-                if refusal := reason or (key not in self.running and self._admission.accept(key, wanted)):
+            for task in order.tasks:
+                key = (order.job, task.index, task.attempt)
+                if refusal := reason or (key not in self.running and self._admission.accept(key, task)):
                     self.outbox.add_refused(key, refusal)
         self.start_admitted()
 
     def refuse(self, keys: Sequence[AttemptKey], reason: str) -> None:
-        """Their order cannot be obeyed here."""
+        """Refuse attempts whose order failed on this node; another node may take them."""
         with self.lock:
             for key in self._unknown_keys(keys):
                 self.outbox.add_refused(key, reason)
 
     def fail(self, keys: Sequence[AttemptKey], reason: str) -> None:
-        """Their order says what cannot be: no keeper could start them."""
+        """Fail attempts whose order is malformed: no keeper could start them."""
         with self.lock:
             for key in self._unknown_keys(keys):
                 self.journal_state.raise_highest(key)
                 self._ledger.record_end(key, "exited", ExitStatus(CANNOT_EXECUTE, reason=reason), None)
 
     def _unknown_keys(self, keys: Sequence[AttemptKey]) -> list[AttemptKey]:
-        """The attempts among them that neither wait nor run nor have ended; an end is told once more."""
+        """Return the attempts that are neither queued, running nor ended; resend the ends of the ended."""
+        ended = self.journal_state.ended
         for key in keys:
-            if told := self.journal_state.ended.get(key):
-                self._ledger.emit_end(key, told)
-        gone = self.journal_state.ended
+            if row := ended.get(key):
+                self._ledger.emit_end(key, row)
         return [
             key
             for key in keys
-            if not (key in self.running or key in gone or self._reservations.is_waiting(key))
+            if not (key in self.running or key in ended or self._reservations.is_waiting(key))
         ]
 
     def stop(self, keys: Sequence[AttemptKey], mode: KeeperStopMode = KeeperStopMode.GRACEFUL) -> None:
@@ -130,24 +199,27 @@ class Supervisor:
             self._ledger.ack(keys)
 
     def forget(self, jobs: Sequence[str]) -> list[str]:
-        """Drop these jobs; those of which something lives are kept and returned."""
+        """Drop jobs with all their records; return those that are kept because they have live attempts."""
         with self.lock:
             live = {key[0] for key in self.running} | {key[0] for key in self._reservations.waiting_keys()}
-            gone = [job for job in jobs if job not in live]
-            self._ledger.forget(gone)
-            for job in gone:
+            forgotten = [job for job in jobs if job not in live]
+            self._ledger.forget(forgotten)
+            for job in forgotten:
                 self._spawner.forget(job)
                 self._outputs.forget(job)
             return [job for job in jobs if job in live]
 
     def renew(self, sent_ns: int) -> None:
-        """What was said then has been heard by the control plane."""
+        """Extend run leases: the server has received what this node sent at `sent_ns`."""
         with self.lock:
             self._leases.renew(sent_ns, self.running.values(), self._kernel.now_ns())
 
     def quit(self) -> None:
+        """Stop all attempts; `run.Shutdown` ends the process when none is left."""
         with self.lock:
             self.quitting = True
+            # Ordering: before `_stop_attempt`, which sets `stop_requested`. An attempt that the server had
+            # already ordered to stop is not lost with the node.
             for attempt in self.running.values():
                 attempt.node_leaves = not attempt.stop_requested
             for key in [*self._reservations.waiting_keys(), *self.running]:
@@ -155,37 +227,43 @@ class Supervisor:
             self._flush()
 
     def state_message(self) -> bytes:
-        """Everything live and every result not acknowledged; from here on events are for whoever asked."""
+        """The answer to a hello: all live attempts and unacknowledged results. Opens the outbox.
+
+        Both are one critical section: an event between them would reach the agent twice or never.
+        """
         with self.lock:
             self._flush()
             self.outbox.open()
-            leases = {key[0]: one.spec.lease_ms for key, one in self.running.items() if one.spec.lease_ms}
+            running = self.running.items()
+            leases = {key[0]: attempt.spec.lease_ms for key, attempt in running if attempt.spec.lease_ms}
             gpus = [[*key, mask] for key, mask in self._reservations.gpu_masks().items()]
             machine = {"shortage": self._outputs.shortage, "labels": self._spawner.labels()}
-            here = {**machine, "leases": leases, "gpus": gpus}
+            node_fields = {**machine, "leases": leases, "gpus": gpus}
             return self._ledger.state_message(
-                here, launch.live_rows(self._reservations.waiting_keys(), self.running.values())
+                node_fields, launch.live_rows(self._reservations.waiting_keys(), self.running.values())
             )
 
     def drain_events(self) -> bytes:
-        """The events for the agent. What it is told is on record before, if the disk takes it."""
+        """Pop the pending events as one message. They are journaled first, if the disk takes it."""
         with self.lock:
             self._flush()
             return self.outbox.drain()
 
-    # What the reaper and the warden find.
+    # Calls of the starters and the sweeper.
 
     def on_child_exit(self, pid: int) -> bool:
-        """Bury a child that has ended; True if this left room for something else."""
+        """Reap a child that has ended; return True if that released resources of an attempt."""
         with self.lock:
             while pid not in self.by_pid and self._spawns_pending:
                 self._spawn_awaited = True
-                self._spawn_done.wait()  # it may have ended before its spawner could write it down
+                # Race: the child may have ended before the thread that spawned it recorded its pid.
+                self._spawn_done.wait()
             attempt = self.by_pid.pop(pid, None)
             if attempt is None:
                 self.services.on_stray_exit(pid)
                 return False
-            if attempt.end_state is None:  # the zombie still holds the pid: this can hit no other group
+            # The zombie still holds the pid, so this signal cannot hit another process group.
+            if attempt.end_state is None:
                 self._kernel.signal_group(pid, SIGKILL)
                 if not attempt.has_next_step:
                     attempt.kill_all()
@@ -196,25 +274,28 @@ class Supervisor:
                     attempt, self.lock, lambda: self._set_timer(attempt, self._kernel.now_ns())
                 )
             if attempt.end_state is None:
+                # The usual case: finish here, so that the end does not wait for the sweeper.
                 if written := launch.final_output(attempt, self._outputs, self._kernel):
                     self._finish(attempt, written)
                     return True
-                attempt.stop_signalled = True  # its group has been killed and is about to go
+                attempt.stop_signalled = True  # its group has been killed and is about to end
             self._set_timer(attempt, self._kernel.now_ns())
             return False
 
     def start_admitted(self) -> None:
-        """Start what fits; once more if some could not be, and left their room to others."""
+        """Start everything that fits; repeat while a failed start has released resources for another."""
         failed = True
         while failed:
+            # Two phases: decide under the lock, spawn without it. Several threads may be in here at once,
+            # each with the attempts that it has admitted itself.
             with self.lock:
                 attempts = self._admit()
-                onward, self._restarts_queued = self._restarts_queued, []
-            started = [self._launch(attempt) for attempt in [*onward, *(attempts or ())]]
+                restarts, self._restarts_queued = self._restarts_queued, []
+            started = [self._launch(attempt) for attempt in [*restarts, *(attempts or ())]]
             failed = attempts is None or not all(started)
 
     def signal_leaders(self, keys: Iterable[AttemptKey]) -> None:
-        """Signal the leaders' groups: in a crowd that forks all the time, to find the rest takes long."""
+        """Signal the leaders' process groups first: finding the rest of a forking tree takes long."""
         with self.lock:
             now = self._kernel.now_ns()
             for attempt in filter(None, map(self.running.get, keys)):
@@ -224,7 +305,11 @@ class Supervisor:
     def advance_termination(
         self, key: AttemptKey, *, leader_exited: bool, tree: Sequence[tuple[int, int]]
     ) -> tuple[int, list[int]]:
-        """Carry on with the end of an attempt: its marked (pid, group)s -> a signal, and for whom of them."""
+        """Advance the end of an attempt by one step.
+
+        `tree` has the (pid, process group) pairs of its processes. Returns the signal to send now (0: none)
+        and the pids to send it to.
+        """
         with self.lock:
             attempt, now = self.running.get(key), self._kernel.now_ns()
             if attempt is None or self._retry_start(attempt, now):
@@ -234,7 +319,7 @@ class Supervisor:
             return self._advance_termination(attempt, now, leader_exited=leader_exited, tree=tree)
 
     def maintain_journal(self) -> str | None:
-        """Once a second: what the disk did not take before, and a journal too long; what it still lacks."""
+        """Write what is pending, compact an overgrown journal; return why it cannot be written, or None."""
         with self.lock:
             if self._flush():
                 self._journal.compact_if_overgrown(lines.compact_lines(self.journal_state))
@@ -249,15 +334,15 @@ class Supervisor:
         if leader and attempt.end_state is None:
             if self._kernel.has_ended(attempt.pid) or not attempt.is_past_deadline(now):
                 self._leases.schedule_expiry(attempt, self.timers)
-                return 0, []  # in time; the reaper has only not come to it yet, or it is at its next step
+                return 0, []  # it ended in time and is not reaped yet, or it is already at its next step
             attempt.start_termination(attempt.deadline_end_state(now), now)
         if not attempt.pid:
             self._set_timer(attempt, now + FIRST_POLL_NS)
             return 0, []
-        rest = attempt.remaining_pids(tree)
+        remaining = attempt.remaining_pids(tree)
         if (
             leader_exited
-            and not rest
+            and not remaining
             and (written := launch.final_output(attempt, self._outputs, self._kernel))
         ):
             self._finish(attempt, written)
@@ -265,7 +350,7 @@ class Supervisor:
         signum = self.timers.next_signal(attempt, now)
         if leader and signum not in (0, attempt.early_signal) and not attempt.spares_leader(signum):
             self._kernel.signal_group(attempt.pid, signum)
-        return signum, rest
+        return signum, remaining
 
     def _admit(self) -> list[RunningAttempt] | None:
         attempts = self._admission.admit()
@@ -283,13 +368,15 @@ class Supervisor:
             with self.lock:
                 self._on_start_failed(attempt, error)
             return False
-        except Exception as error:  # of this attempt alone: the thread starts, and buries, everybody's work
+        except Exception as error:  # fails this attempt only: the thread also starts and reaps all others
             traceback.print_exc()
             reason = f"cannot be started: {type(error).__name__}: {error}"
             with self.lock:
                 self._on_start_failed(attempt, CannotRun(CANNOT_EXECUTE, reason))
             return False
         with self.lock:
+            # `on_child_exit` may wait for exactly this pid: record it in the same critical section that
+            # wakes it.
             self._on_spawn_done()
             attempt.pid = attempt_pid
             self.by_pid[attempt_pid] = attempt
@@ -299,7 +386,7 @@ class Supervisor:
                 self.has_children.notify_all()
             self.sweep_needed = True
             if self.timers.schedule_deadline(attempt) or self.sweeper_idle or attempt.spec.limits:
-                self.sweeper_wakeup.notify()  # it sweeps while there is work, and watches limits
+                self.sweeper_wakeup.notify()  # it may wait without a timeout while nothing runs
         return True
 
     def _on_spawn_done(self) -> None:
@@ -330,34 +417,38 @@ class Supervisor:
                 self._ledger.unrecord(key)
 
     def _on_restart_failed(self, attempt: RunningAttempt, error: NodeResourceExhausted | CannotRun) -> None:
-        """It cannot go on: its own fault, or its node's, which nobody else can make up for."""
-        now, is_short = self._kernel.now_ns(), isinstance(error, NodeResourceExhausted)
-        if is_short and attempt.service is None and (when_ns := attempt.schedule_retry(now)):
+        """Handle a later step or a restart that could not be started: retry, or end the attempt.
+
+        It has run here, so it cannot be refused: no other node could continue it.
+        """
+        now, is_exhausted = self._kernel.now_ns(), isinstance(error, NodeResourceExhausted)
+        if is_exhausted and attempt.service is None and (when_ns := attempt.schedule_retry(now)):
             self._set_timer(attempt, when_ns)
             return
         code, ran_us = getattr(error, "exit_code", None), (now - attempt.started_ns) // 1000
         attempt.exit_status = ExitStatus(code, ran_us=ran_us, reason=str(error))
-        if is_short and attempt.service is None:  # a service may yet find what it needs
+        if is_exhausted and attempt.service is None:  # a service is restarted after its backoff
             attempt.end_state = attempt.end_state or "lost"
         self._finish(attempt, self._outputs.measure(attempt.segment))
 
     def _retry_start(self, attempt: RunningAttempt, now: int) -> bool:
-        """Try to start a step again; False: it has not been waiting for that."""
+        """Start a step again whose start had failed; return False if the attempt does not wait for that."""
         if not attempt.awaits_retry:
             return False
         if attempt.end_retry_wait(now):
             self._queue_start(attempt)
         else:
+            # Balances the decrement in `_on_spawn_done`: nothing was spawned for this retry.
             self._spawns_pending += 1
             self._on_start_failed(attempt, NO_PROCESS_AVAILABLE)
         return True
 
     def _apply_live_update(self, job: str) -> None:
-        """What runs of it gets what can be changed while it does."""
+        """Apply to running attempts those parts of a newer spec that can change while they run."""
         live_update.apply_update(
             self.running.values(), job, self.journal_state.specs[job], self._spawner, self._set_timer
         )
-        self.sweeper_wakeup.notify()  # the warden watches limits
+        self.sweeper_wakeup.notify()  # it enforces limits where cgroups do not
 
     def _stop_attempt(self, key: AttemptKey, mode: KeeperStopMode = KeeperStopMode.GRACEFUL) -> None:
         attempt = self.running.get(key)
@@ -365,15 +456,15 @@ class Supervisor:
             self.services.cancel_restart(attempt)
             self._finish(attempt, self._outputs.measure(attempt.segment))
         elif attempt:
-            over = attempt.exit_status is not None or self._kernel.has_ended(attempt.pid)
+            has_ended = attempt.exit_status is not None or self._kernel.has_ended(attempt.pid)
             attempt.stop_requested, now = True, self._kernel.now_ns()
-            if not over or (mode is KeeperStopMode.IMMEDIATE and attempt.end_state is not None):
+            if not has_ended or (mode is KeeperStopMode.IMMEDIATE and attempt.end_state is not None):
                 attempt.stop(mode, now)
                 self._set_timer(attempt, now)
         elif self._reservations.withdraw(key):
             self._ledger.record_end(key, "withdrawn", ExitStatus(), None)
-        elif told := self.journal_state.ended.get(key):
-            self._ledger.emit_end(key, told)
+        elif row := self.journal_state.ended.get(key):
+            self._ledger.emit_end(key, row)
         else:
             self._ledger.emit_end(key, result_row(key, "unknown", ExitStatus(), None, self._kernel.now_ms()))
 
@@ -382,6 +473,7 @@ class Supervisor:
         self.sweeper_wakeup.notify()
 
     def _finish(self, attempt: RunningAttempt, written: MeasuredExtent) -> None:
+        """Handle the end of a process tree: start the next step, restart, refuse, or end the attempt."""
         assert attempt.exit_status is not None
         reason = launch.apply_container_exit(attempt)
         if reason and len(attempt.step_starts) > 1:
@@ -393,6 +485,8 @@ class Supervisor:
             return
         if reason is None and self.services.on_process_ended(attempt):
             return
+        # Invariant: everything that the attempt holds is released in this critical section. The journal gets
+        # its end last; a crash before that makes the next keeper report it as lost.
         del self.running[attempt.key]
         self._spawner.release(attempt.key, attempt.spec, attempt.cgroup, attempt.pid_namespace)
         self._outputs.release(attempt.key, attempt.segment, written)
@@ -403,9 +497,8 @@ class Supervisor:
         self._reservations.release(attempt.key)
         self._leases.explain_expiry(attempt)
         attempt.explain_leave()
-        if (
-            attempt.container is not None
-        ):  # it was there until now: its command line ends before it is removed
+        if attempt.container is not None:
+            # The runtime's command line ends before the container is removed: count until the removal.
             attempt.exit_status.ran_us = (self._kernel.now_ns() - attempt.started_ns) // 1000
         self._ledger.record_end(
             attempt.key, attempt.end_state or "exited", attempt.exit_status, attempt.started_ms
@@ -413,7 +506,7 @@ class Supervisor:
 
     def _queue_start(self, attempt: RunningAttempt) -> None:
         self._spawns_pending += 1
-        self._restarts_queued.append(attempt)  # whoever fills starts it
+        self._restarts_queued.append(attempt)  # the next `start_admitted` starts it
 
     def _is_idle(self) -> bool:
         return not (self.running or self._reservations.has_waiting())

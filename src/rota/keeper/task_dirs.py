@@ -1,16 +1,16 @@
-"""A directory for each task, with its token, its report and its outputs; closed to other tasks. [I/O]
+"""A directory for each task, with its token, result file and outputs, closed to other tasks. [I/O]
 
-    tasks/JOB                 the job's group may pass through
-    tasks/JOB/INDEX           the task's group may pass through; the keeper writes tokens here
-    tasks/JOB/INDEX/out       the work's own: ROTA_OUTPUT_DIR
-    tasks/JOB/INDEX/report    the work's own, where the agent reports for it
+    tasks/JOB                 traversable by the job's group
+    tasks/JOB/INDEX           traversable by the task's group; the keeper writes tokens here
+    tasks/JOB/INDEX/out       owned by the task's user: ROTA_OUTPUT_DIR
+    tasks/JOB/INDEX/report    owned by the task's user, if the agent reports its result
 
-Tasks of a job have one user, because they share a working directory. What tells them apart is a group: each
-has one more than its job, numbered by its index. The two upper directories belong to root, so that no task
-can put another directory into their place.
+Tasks of a job have one user, because they share a working directory. A supplementary group tells them apart:
+each task has one, numbered by its index. The two upper directories belong to root, so that no task can
+replace them by a directory of its own.
 
-To make and remove directories takes longer than to start a process on some disks. So the directory of a task
-that has left nothing is renamed for the next task of the job.
+Creating and removing directories takes longer than starting a process on some disks. So the directory of a
+task that has left nothing in it is renamed for the next task of the job.
 """
 
 import contextlib
@@ -28,33 +28,37 @@ from rota.keeper.resources.reservations import AttemptKey
 
 PLACE = "tasks"
 PASS_THROUGH, CLOSED = 0o710, 0o700
-FIRST_GROUP = 0x7000_0000  # from here to 0x7fff_ffff no system has groups of its own; see systemd's UIDS-GIDS
-GROUPS = 1 << 27  # more than an array has tasks; jobs have groups above these, see process/users
+FIRST_GROUP = 0x7000_0000  # up to 0x7fff_ffff no system allocates groups; see systemd's UIDS-GIDS
+GROUPS = 1 << 27  # more than an array has tasks; groups of jobs are above these, see process/users
 
 
-class Owner(NamedTuple):
-    """The user of the work, and whether tasks of the job are told apart by groups of their own."""
+class DirectoryOwner(NamedTuple):
+    """The user of a job's task directories, and whether each task has a group of its own."""
 
     user: User
     is_one_of_many: bool
 
 
 @dataclass(slots=True)
-class _Shelf:
-    """The directories of a job."""
+class _JobDirs:
+    """The task directories of a job."""
 
-    owner: Owner | None
-    unused: dict[int, None] = field(default_factory=dict)  # of tasks that have ended and left nothing
-    held: dict[int, set[int]] = field(default_factory=dict)  # by index: the attempts that have it
+    owner: DirectoryOwner | None
+    unused: dict[int, None] = field(default_factory=dict)  # by index: empty, and their tasks have ended
+    held: dict[int, set[int]] = field(default_factory=dict)  # by index: the attempts that use it
 
 
 class TaskDirs:
-    """One lock guards it all: a directory is not renamed while another attempt of its task takes it."""
+    """Task directories of all jobs.
+
+    Its lock is held over the file operations. Race: without it a directory could be renamed for another task
+    while a second attempt of its own task opens it.
+    """
 
     def __init__(self, root: str) -> None:
         self._place = f"{root}/{PLACE}"
-        self._spares = DirectoryPool(f"{root}/spare/{PLACE}", self._place, _make_spare)
-        self._shelves: dict[str, _Shelf] = {}
+        self._pool = DirectoryPool(f"{root}/spare/{PLACE}", self._place, _make_spare)
+        self._jobs: dict[str, _JobDirs] = {}
         self._lock = threading.Lock()
 
     def path(self, key: AttemptKey) -> str:
@@ -63,95 +67,98 @@ class TaskDirs:
     def place(self, job: str) -> str:
         return f"{self._place}/{job}"
 
-    def open(self, key: AttemptKey, owner: Owner | None, reports: KeeperResultEndpoint | None) -> str:
-        """The directory of the attempt's task; the same for each process of the attempt."""
+    def open(
+        self, key: AttemptKey, owner: DirectoryOwner | None, reports: KeeperResultEndpoint | None
+    ) -> str:
+        """Create or reuse the directory of an attempt's task; the same for each process of the attempt."""
         job, index, attempt = key
         path = self.path(key)
         with self._lock:
-            shelf = self._shelf(job, owner)
-            if attempt in shelf.held.get(index, ()):
+            dirs = self._open_job(job, owner)
+            if attempt in dirs.held.get(index, ()):
                 return path
-            if index in shelf.unused:
-                del shelf.unused[index]
-            elif not self._rename_unused(shelf, key, owner):
+            if index in dirs.unused:
+                del dirs.unused[index]
+            elif not self._rename_unused(dirs, key, owner):
                 _make(path, owner, index)
             if reports and reports.by_agent:
                 _make_own(f"{path}/{REPORT}", owner)
-            shelf.held.setdefault(index, set()).add(attempt)
+            dirs.held.setdefault(index, set()).add(attempt)
         return path
 
     def close(self, key: AttemptKey, reports: KeeperResultEndpoint | None) -> None:
-        """The attempt has ended, and nothing of it runs."""
+        """Remove the token of an attempt that has ended; free the directory if it is empty and unused."""
         job, index, attempt = key
         with self._lock:
-            shelf = self._shelves.get(job)
-            attempts = shelf.held.get(index, set()) if shelf else set()
-            if shelf is None or attempt not in attempts:
+            dirs = self._jobs.get(job)
+            attempts = dirs.held.get(index, set()) if dirs else set()
+            if dirs is None or attempt not in attempts:
                 return
             attempts.remove(attempt)
             path = self.path(key)
             if reports:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(f"{path}/{token_name(key)}")
+            # Invariant: a directory is either held or unused, and only unused ones are renamed.
             if not attempts:
-                del shelf.held[index]
+                del dirs.held[index]
                 own = (OUT, REPORT) if reports and reports.by_agent else (OUT,)
                 if all(fast_syscalls.is_directory_empty(f"{path}/{name}") for name in own):
-                    shelf.unused[index] = None
+                    dirs.unused[index] = None
 
     def forget(self, job: str) -> None:
         with self._lock:
-            self._shelves.pop(job, None)
+            self._jobs.pop(job, None)
 
-    def stock_up(self) -> None:
-        """OSError if the disk does not take them: then there are fewer."""
-        self._spares.refill()
+    def preallocate(self) -> None:
+        """Create directories ahead; OSError if the disk does not take them."""
+        self._pool.refill()
 
-    def _shelf(self, job: str, owner: Owner | None) -> _Shelf:
-        shelf = self._shelves.get(job)
-        if shelf is None:
+    def _open_job(self, job: str, owner: DirectoryOwner | None) -> _JobDirs:
+        dirs = self._jobs.get(job)
+        if dirs is None:
             place = self.place(job)
-            shelf = _Shelf(owner)
-            if self._spares.allocate(job):
-                shelf.unused[0] = None
+            dirs = _JobDirs(owner)
+            if self._pool.allocate(job):
+                dirs.unused[0] = None
                 _own(f"{place}/0", owner, 0)
             os.makedirs(place, mode=CLOSED, exist_ok=True)
             if owner:
                 os.chown(place, 0, owner.user.gid)
                 os.chmod(place, PASS_THROUGH)
-            self._shelves[job] = shelf
-        elif shelf.owner != owner:  # a container of the job runs as another user since
-            shelf.owner = owner
-            shelf.unused.clear()
+            self._jobs[job] = dirs
+        elif dirs.owner != owner:  # containers of the job run as another user by now
+            dirs.owner = owner
+            dirs.unused.clear()
             if owner:
                 os.chown(self.place(job), 0, owner.user.gid)
-        return shelf
+        return dirs
 
-    def _rename_unused(self, shelf: _Shelf, key: AttemptKey, owner: Owner | None) -> bool:
-        """False: there is none, or the task has a directory already."""
+    def _rename_unused(self, dirs: _JobDirs, key: AttemptKey, owner: DirectoryOwner | None) -> bool:
+        """Rename an unused directory for this task; False: there is none, or the task has one already."""
         job, index, _ = key
-        if not shelf.unused:
+        if not dirs.unused:
             return False
-        other = next(reversed(shelf.unused))
+        other = next(reversed(dirs.unused))
         try:
             fast_syscalls.rename(f"{self._place}/{job}/{other}", self.path(key))
         except OSError as error:
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
                 return False
             raise
-        del shelf.unused[other]
+        del dirs.unused[other]
         if owner and owner.is_one_of_many:
             fast_syscalls.give_to_group(self.path(key), group_of(index))
         return True
 
 
 def group_of(index: int) -> int:
-    """The group of a task: its own within its job."""
+    """The group of a task, unique within its job."""
     return FIRST_GROUP + index % GROUPS
 
 
 def has_groups() -> bool:
-    """Whether this process may hand out the groups of tasks: in a user namespace they may not exist."""
+    """Whether the groups of tasks exist here: a user namespace may not map them."""
     with open("/proc/self/gid_map", encoding="ascii") as file:
         ranges = [tuple(map(int, line.split())) for line in file]
     last = FIRST_GROUP + GROUPS - 1
@@ -159,20 +166,20 @@ def has_groups() -> bool:
 
 
 def _make_spare(path: str) -> None:
-    """With the directory of its first task."""
+    """Create a job's directory with that of its first task."""
     os.mkdir(path, mode=CLOSED)
     os.mkdir(f"{path}/0", mode=CLOSED)
     os.mkdir(f"{path}/0/{OUT}", mode=CLOSED)
 
 
-def _make(path: str, owner: Owner | None, index: int) -> None:
-    for one in (path, f"{path}/{OUT}"):
+def _make(path: str, owner: DirectoryOwner | None, index: int) -> None:
+    for directory in (path, f"{path}/{OUT}"):
         with contextlib.suppress(FileExistsError):
-            os.mkdir(one, mode=CLOSED)
+            os.mkdir(directory, mode=CLOSED)
     _own(path, owner, index)
 
 
-def _own(path: str, owner: Owner | None, index: int) -> None:
+def _own(path: str, owner: DirectoryOwner | None, index: int) -> None:
     if owner is None:
         return
     os.chown(f"{path}/{OUT}", owner.user.uid, owner.user.gid, follow_symlinks=False)
@@ -180,7 +187,7 @@ def _own(path: str, owner: Owner | None, index: int) -> None:
     os.chmod(path, PASS_THROUGH)
 
 
-def _make_own(path: str, owner: Owner | None) -> None:
+def _make_own(path: str, owner: DirectoryOwner | None) -> None:
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, mode=CLOSED)
     if owner:

@@ -1,4 +1,4 @@
-"""When an attempt is looked at next, and which signal it gets then."""
+"""Timers of attempts: when the sweeper handles one next, and which signal it gets then."""
 
 import heapq
 import signal
@@ -11,7 +11,10 @@ LONGEST_POLL_NS = 1_000_000_000
 
 
 class AttemptTimers:
-    """Deadlines and the steps of an end, the next one first."""
+    """A heap of deadlines, stop signals and kills. Call with `Supervisor.lock` held.
+
+    An attempt has one valid timer, `timer_at_ns`; older entries of it in the heap are ignored when popped.
+    """
 
     def __init__(self, running: Mapping[AttemptKey, RunningAttempt], now_ns: Callable[[], int]) -> None:
         self._running = running
@@ -20,7 +23,7 @@ class AttemptTimers:
 
     def schedule(self, attempt: RunningAttempt, when_ns: int) -> None:
         attempt.timer_at_ns = when_ns
-        if len(self._due) > 2 * len(self._running) + 1000:  # deadlines of attempts that ended long before
+        if len(self._due) > 2 * len(self._running) + 1000:  # drop entries of attempts that have ended
             self._due = [
                 (other.timer_at_ns, key) for key, other in self._running.items() if other.timer_at_ns
             ]
@@ -28,7 +31,7 @@ class AttemptTimers:
         heapq.heappush(self._due, (when_ns, attempt.key))
 
     def schedule_deadline(self, attempt: RunningAttempt) -> bool:
-        """It has been started; whether it is to be looked at by itself."""
+        """Schedule the deadline of a started attempt; return whether it has one."""
         deadline_ns = attempt.deadline_ns()
         if deadline_ns is None or attempt.end_state is not None:
             return False
@@ -36,11 +39,11 @@ class AttemptTimers:
         return True
 
     def due_in_ns(self) -> int | None:
-        """How long until an attempt must be looked at; None: none ever."""
+        """Time until the next timer; None: there is none."""
         return self._due[0][0] - self._now_ns() if self._due else None
 
     def pop_due(self) -> dict[AttemptKey, bool]:
-        """The attempts to look at now, each with whether its leader is gone."""
+        """Pop the attempts that are due, each with whether its leader has exited."""
         due = {}
         while self._due and self._due[0][0] <= self._now_ns():
             when, key = heapq.heappop(self._due)
@@ -50,7 +53,7 @@ class AttemptTimers:
         return due
 
     def early_signal(self, attempt: RunningAttempt, now: int) -> int:
-        """What its leader's group is sent before anybody looks for the rest; 0: nothing."""
+        """The signal for the leader's process group, sent before the tree is searched; 0: none."""
         if attempt.end_state is None or attempt.exit_status is not None or not attempt.pid:
             return 0
         attempt.early_signal = 0
@@ -62,7 +65,10 @@ class AttemptTimers:
         return attempt.early_signal
 
     def next_signal(self, attempt: RunningAttempt, now: int) -> int:
-        """Its stop signal, nothing during the grace, then SIGKILL again and again; and when to look next."""
+        """The signal due now: the stop signal, 0 during the grace period, then SIGKILL again and again.
+
+        Also schedules the next timer, with a backoff that grows while the tree does not end.
+        """
         if not attempt.stop_signalled:
             attempt.stop_signalled = True
             self.schedule(

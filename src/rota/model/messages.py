@@ -117,9 +117,6 @@ class NodeReport(msgspec.Struct, frozen=True):
     load: NodeLoad | None = None
 
 
-TOO_OLD = "(steps: this node runs a version that does not know them)"  # what such a node tries to run
-
-
 class TaskTemplate(msgspec.Struct, frozen=True):
     """What a node must know of a job to run its tasks."""
 
@@ -155,7 +152,7 @@ class TaskTemplate(msgspec.Struct, frozen=True):
 def task_template(spec: JobSpec, reports: ResultEndpoint | None = None, record: bytes = b"") -> TaskTemplate:
     return TaskTemplate(
         name=spec.name,
-        argv=spec.command or (TOO_OLD,),
+        argv=spec.command,
         env=spec.env,
         workdir=spec.workdir,
         needs=spec.needs,

@@ -1,1 +1,1 @@
-"""WHERE MACHINES COME FROM. Has no idea of tasks."""
+"""Providers: how machines are created, listed and removed. They know nothing of tasks."""

@@ -1,4 +1,4 @@
-"""Machines that are agents on this very machine, each a process with a directory of its own. [I/O]"""
+"""Machines that are agent processes on this host, each with its own directory. [I/O]"""
 
 import asyncio
 import os
@@ -13,24 +13,28 @@ from rota.model.amounts import CPU, MEMORY
 from rota.providers.protocol import MachineOrder, ProviderFailed
 
 _POLL_SECONDS = 0.005
-_CAPACITY_FLAGS = {CPU: ("--cpu", 1000), MEMORY: ("--memory", 1)}  # the agent's flag, and how many are one
+# The agent's flag, and the divisor of its unit.
+_CAPACITY_FLAGS = {
+    CPU: ("--cpu", 1000),
+    MEMORY: ("--memory", 1),
+}
 
 
 class LocalProcesses(Protocol):
-    """What runs of a node, by its directory."""
+    """Processes of a node, found by its directory."""
 
     def agent_runs(self, directory: Path) -> bool:
-        """Whether an agent does."""
+        """Whether its agent runs."""
 
     def anything_runs(self, directory: Path) -> bool:
-        """Whether anything does: the keeper outlives its agent."""
+        """Whether any process of the node runs: the keeper outlives its agent."""
 
     def end_all(self, directory: Path) -> None:
-        """All of it, politely first. Blocks."""
+        """End all processes of the node, gracefully first. Blocks."""
 
 
 class LocalProvider:
-    """`flags`: what every agent is told beside what its machine offers, asked for at each start."""
+    """Creates machines as agent processes; `flags` gives extra flags of the agent, read at each start."""
 
     def __init__(
         self, directory: Path, processes: LocalProcesses, flags: Callable[[], Sequence[str]] = tuple
@@ -39,16 +43,18 @@ class LocalProvider:
         self._processes = processes
         self._flags = flags
         self._orders: dict[str, MachineOrder] = {}  # by machine
-        self._starting = asyncio.Lock()  # so that a restart misses no agent which is being started
-        self._agents: dict[str, asyncio.subprocess.Process] = {}  # held, so that they are reaped
-        self._by_directory: dict[str, LocalProvider] = {}  # by their directories, held for the same reason
+        # Prevents a race: a restart must not miss an agent that is being started.
+        self._starting = asyncio.Lock()
+        self._agents: dict[str, asyncio.subprocess.Process] = {}  # kept referenced, so that they are reaped
+        # Providers of other servers' directories; referenced for the same reason.
+        self._by_directory: dict[str, LocalProvider] = {}
 
     @property
     def place(self) -> str:
         return f"{platform.node()}:{self._directory}"
 
     def for_place(self, place: str) -> "LocalProvider | None":
-        """Another server of this machine has a directory of its own, and may have led before."""
+        """Another server on this host has its own directory, and may have been the leader before."""
         host, _, directory = place.partition(":")
         if place == self.place:
             return self
@@ -65,13 +71,13 @@ class LocalProvider:
         try:
             for around in (self._directory, directory.parent):
                 around.mkdir(parents=True, exist_ok=True)
-                around.chmod(0o711)  # work of other users passes through
+                around.chmod(0o711)  # tasks of other users need to traverse it
             directory.mkdir(exist_ok=True, mode=0o700)
             async with self._starting:
                 agent = await self._start(order)
         except OSError as error:
             raise ProviderFailed(f"its agent cannot be started: {error.strerror}") from error
-        # A process has no words yet when whoever started it goes on: it would not be listed for a moment.
+        # A race: just after fork the process has no command line yet, and a list would miss the machine.
         while agent.returncode is None:
             if await asyncio.to_thread(self._processes.agent_runs, directory):
                 return
@@ -79,23 +85,23 @@ class LocalProvider:
 
     async def _start(self, order: MachineOrder) -> asyncio.subprocess.Process:
         directory = self._machine_directory(order.cluster, order.machine)
-        with _open_log(directory) as diary:
+        with _open_log(directory) as log:
             agent = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "rota.cli.main", "agent"),
                 *("--data-dir", str(directory), "--name", order.machine, *self._flags(), *_offer(order)),
                 stdin=asyncio.subprocess.DEVNULL,
-                stdout=diary,
-                stderr=diary,
+                stdout=log,
+                stderr=log,
                 start_new_session=True,
-                env={**os.environ, "ROTA_JOIN": order.join_line},  # not in argv, where everybody can read it
+                env={**os.environ, "ROTA_JOIN": order.join_line},  # a secret: argv is readable by every user
             )
         self._orders[order.machine], self._agents[order.machine] = order, agent
         return agent
 
     async def restart_agents(self) -> None:
-        """Returns when every agent has today's flags; work goes on under the keepers.
+        """Restart all agents with the current flags; tasks continue under the keepers.
 
-        A machine that another process started ends, as one of a dev cluster that was killed: its order is
+        A machine that another process started is ended, as one of a dev cluster that was killed: its order is
         not known here.
         """
         async with self._starting:
@@ -123,7 +129,7 @@ class LocalProvider:
         await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
 
     async def remove_all(self) -> None:
-        """Of every cluster: their machine goes, and they with it."""
+        """Remove the machines of all clusters, when the dev cluster ends."""
         for directory in sorted(self._directory.glob("*/*/")):
             await self.remove(directory.parent.name, directory.name, {})
 
@@ -136,7 +142,7 @@ class LocalProvider:
 
 
 def _open_log(directory: Path) -> BinaryIO:
-    """Jobs on the machine pass through its directory, and do not read its log."""
+    """Open the agent's log, unreadable for jobs, which can traverse its directory."""
     return open(directory / "agent.log", "ab", opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
@@ -144,6 +150,6 @@ def _offer(order: MachineOrder) -> list[str]:
     found: list[str] = []
     for resource, amount in order.capacity.items():
         if resource in _CAPACITY_FLAGS:
-            flag, one = _CAPACITY_FLAGS[resource]
-            found += [flag, f"{amount / one:g}" if one > 1 else str(amount)]
+            flag, divisor = _CAPACITY_FLAGS[resource]
+            found += [flag, f"{amount / divisor:g}" if divisor > 1 else str(amount)]
     return found

@@ -1,4 +1,4 @@
-"""Provider: who makes machines and ends them. Asked twice for one name, it makes one."""
+"""Provider: creates, lists and removes machines. Creating the same name twice must create one machine."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
@@ -7,9 +7,9 @@ from rota.model.errors import Unavailable
 
 
 class ProviderFailed(Unavailable):
-    """What was asked for was not done; its text says why to every user that waits for it.
+    """The provider did not do what was requested; the text tells every waiting user why.
 
-    `said`: the provider's own words, for operators only. They may quote a command line, and keys in it.
+    `said` is the provider's own message, for operators only: it may quote a command line with secrets.
     """
 
     def __init__(self, why: str, said: str = "") -> None:
@@ -18,11 +18,11 @@ class ProviderFailed(Unavailable):
 
 
 class MachineOrder(NamedTuple):
-    """A machine that is wanted."""
+    """A machine to create."""
 
     machine: str
     cluster: str
-    join_line: str  # the line with which its agent joins, once; a secret
+    join_line: str  # with which its agent joins, once; a secret
     capacity: Mapping[str, int]
     labels: Mapping[str, str]
     settings: Mapping[str, str]
@@ -31,16 +31,16 @@ class MachineOrder(NamedTuple):
 class Provider(Protocol):
     @property
     def place(self) -> str:
-        """From where its machines can be reached, kept with each of them; empty: from anywhere."""
+        """The place from which its machines can be reached, stored with each of them; empty: anywhere."""
 
     def for_place(self, place: str) -> "Provider | None":
-        """The same for machines that were made from that place; None: they are out of reach here."""
+        """The provider for machines that were created from that place; None: out of reach from here."""
 
     async def create(self, order: MachineOrder) -> None:
-        """Make it, with an agent on it; return when it is on its way. One that is there is left alone."""
+        """Create a machine with an agent; return once it is under way. An existing one is left alone."""
 
     async def list(self, cluster: str, settings: Mapping[str, str]) -> Sequence[str]:
-        """The machines there are, by the names they were ordered under; one name for each of them."""
+        """Names of all existing machines as ordered, one entry per machine: duplicates show."""
 
     async def remove(self, cluster: str, machine: str, settings: Mapping[str, str]) -> None:
-        """End it with all that is on it; return when it is gone. One that is not there is no error."""
+        """Remove a machine with everything on it; return once it is removed. A missing one is no error."""

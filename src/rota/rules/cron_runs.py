@@ -1,4 +1,4 @@
-"""A cron + an instant -> the job of that run, and what has to go for it."""
+"""A cron + an instant -> the job of that run, and the runs it cancels or deletes."""
 
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from rota.model.job import Counters, JobIntent, JobSpec
 from rota.model.plan import EventRecord, Instant, Plan, Record
 from rota.model.usage import NamespaceUsage, usage_of
 from rota.model.view import JobView, View, keys_of
-from rota.rules.namespace_bounds import admitted
+from rota.rules.namespace_bounds import within_bounds
 from rota.rules.needs import assess_needs
 
 
@@ -32,7 +32,7 @@ def live_runs(view: View, status: CronStatus) -> list[JobId]:
 
 
 class CronRunBatch:
-    """Runs of one cron that begin in one transaction; `status` is what is written of it."""
+    """Runs of one cron that start in one transaction; `status` is the record written for it."""
 
     def __init__(self, view: View, cron: CronRecord, now: Instant) -> None:
         self.status = status_of(view, cron)
@@ -41,18 +41,18 @@ class CronRunBatch:
         self._now = now
         self._live = live_runs(view, self.status)
         self._number = view.counters.jobs
-        self._begun = NamespaceUsage()  # what the jobs of this transaction count for
+        self._started_usage = NamespaceUsage()  # usage of the jobs of this transaction
         self._puts: list[Record] = []
         self._events: list[EventRecord] = []
 
     def start(self, instant_ms: int) -> SkippedRun | None:
-        """One more, unless the rule on overlaps forbids it."""
+        """Start one run, unless the overlap policy or a bound of the namespace forbids it."""
         if self._live and self._cron.overlap is Overlap.SKIP:
             return SkippedRun(f"job {self._live[-1]} of an earlier run has not ended")
         spec = self._spec(instant_ms)
         try:
-            # What the template says was said: a bound that was set since is told, and not kept silently.
-            spec = admitted(self._view, spec, ("priority",), self._begun)
+            # The template's priority counts as explicit: a bound that was set later is reported, not applied.
+            spec = within_bounds(self._view, spec, ("priority",), self._started_usage)
         except Rejected as problem:
             return SkippedRun(str(problem), problem.hint)
         if self._live and self._cron.overlap is Overlap.REPLACE:
@@ -70,13 +70,14 @@ class CronRunBatch:
         self.status = msgspec.structs.replace(self.status, last_ms=last_ms)
 
     def plan(self) -> Plan:
-        """With the jobs of old runs gone, as far as nobody waits for how they ended."""
-        over = [run for run in self.status.runs if not self._is_live(run)]
-        old = over[: max(0, len(over) - self._cron.history)]
-        gone = [run for run in old if not self._view.dependents(run.job)]
-        runs = tuple(run for run in self.status.runs if run not in gone)
+        """The plan; it also deletes the jobs of old runs, unless other jobs depend on them."""
+        ended = [run for run in self.status.runs if not self._is_live(run)]
+        old = ended[: max(0, len(ended) - self._cron.history)]
+        # A job that others depend on must stay: they are decided by its end state.
+        expired = [run for run in old if not self._view.dependents(run.job)]
+        runs = tuple(run for run in self.status.runs if run not in expired)
         deletes: list[Key] = []
-        for run in gone:
+        for run in expired:
             job = self._view.jobs.get(run.job)
             deletes += [] if job is None else keys_of(job)
         status = msgspec.structs.replace(self.status, runs=runs)
@@ -86,11 +87,11 @@ class CronRunBatch:
         return Plan((*self._puts, *more, status), tuple(deletes), tuple(self._events), why)
 
     def _is_live(self, run: CronRun) -> bool:
-        """What begins now is not in the view yet."""
+        """Whether the run is unfinished; runs of this transaction are not in the view yet."""
         return run.job in self._live
 
     def _spec(self, instant_ms: int) -> JobSpec:
-        """The job of one run, as it is submitted if nothing forbids it."""
+        """The spec of the job of one run."""
         cron = self._cron
         instant = written(instant_ms // MINUTE_MS, instant_ms % MINUTE_MS // 1000)
         return msgspec.structs.replace(
@@ -107,7 +108,7 @@ class CronRunBatch:
     def _submit(self, spec: JobSpec, instant_ms: int) -> None:
         self._number += 1
         cron, job = self._cron, spec.id
-        self._begun = self._begun.plus(usage_of(spec))
+        self._started_usage = self._started_usage.plus(usage_of(spec))
         self._puts.append(assess_needs(self._view, spec))
         self._live.append(job)
         runs = (*self.status.runs, CronRun(instant_ms, job))
@@ -117,10 +118,10 @@ class CronRunBatch:
     def _cancel(self, by: str) -> None:
         for job in self._live:
             entry = self._view.jobs.get(job)
-            wish = None if entry is None else entry.intent
-            if entry is not None and (wish is None or not wish.cancel):
+            intent = None if entry is None else entry.intent
+            if entry is not None and (intent is None or not intent.cancel):
                 replaced = msgspec.structs.replace(
-                    wish or JobIntent(job), cancel=True, reason=f"replaced by {by}", at_ms=self._now.ms
+                    intent or JobIntent(job), cancel=True, reason=f"replaced by {by}", at_ms=self._now.ms
                 )
                 self._puts.append(replaced)
 

@@ -1,9 +1,9 @@
-"""Five fields of minute, hour, day, month and weekday + a zone's offsets -> the instants they name.
+"""A cron schedule of five fields + the offsets of a time zone -> its instants.
 
-All instants are whole minutes since 1970, UTC. Where a zone's clock is put forward, what was planned in the
-minutes that are left out happens once, right after them; where it is put back, what is planned at an hour of
-its own happens the first time only. Schedules whose hour begins with * follow the time that passes: they
-leave out what is left out, and run in both of the hours that come twice.
+All instants are whole minutes since 1970, UTC. When a zone's clock is set forward, an instant in the skipped
+minutes runs once, right after them; when it is set back, an instant at a fixed hour runs the first time only.
+Schedules whose hour field starts with * follow elapsed time: they skip the skipped minutes, and run in both
+of the repeated hours.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,8 +13,8 @@ from typing import NamedTuple
 from rota.model.calendar import DAY_MINUTES, date_of, weekday_of
 from rota.model.errors import BadField
 
-Offset = Callable[[int], int]  # minute, UTC -> minutes that the local clock is ahead by then
-Zones = Callable[[str], Offset]  # a zone's name -> that; BadField where there is none
+Offset = Callable[[int], int]  # minute, UTC -> minutes that the local clock is ahead
+Zones = Callable[[str], Offset]  # name of a zone -> its offsets; raises BadField if unknown
 
 SEARCHED_DAYS = 9 * 366  # 29 February is at most eight years away
 _HINT = "write '*/5 * * * *' (minute hour day month weekday), or @hourly, @daily, @weekly, @monthly, @yearly"
@@ -35,7 +35,7 @@ class _Field(NamedTuple):
     name: str
     low: int
     high: int
-    words: tuple[str, ...] = ()  # for low and on
+    words: tuple[str, ...] = ()  # names of the values from `low` on
 
 
 _FIELDS = (
@@ -53,13 +53,13 @@ class Schedule(NamedTuple):
     days: frozenset[int]
     months: frozenset[int]
     weekdays: frozenset[int]  # 0 is Sunday
-    either_day: bool  # both the day and the weekday are restricted: one of them is enough
-    by_time: bool  # it follows the time that passes, not the hours of the clock
+    either_day: bool  # day and weekday are both restricted: one match is enough
+    by_time: bool  # it follows elapsed time, not the hours of the clock
 
 
 @lru_cache(maxsize=4096)
 def parse(text: str) -> Schedule:
-    """BadField says which of the fields is wrong."""
+    """Parse a schedule; raises BadField, which names the wrong field."""
     words = _SHORT.get(text.strip().lower(), text).lower().split()
     if len(words) != len(_FIELDS):
         raise BadField("schedule", f"'{text[:60]}' is not a schedule", _HINT)
@@ -78,7 +78,7 @@ def parse(text: str) -> Schedule:
 
 
 def next_after(schedule: Schedule, offset: Offset, after: int) -> int | None:
-    """The first instant later than that; None: there is none in years."""
+    """The first instant later than `after`; None: none within SEARCHED_DAYS."""
     today = (after + offset(after)) // DAY_MINUTES
     for day in range(today - 1, today + SEARCHED_DAYS):
         if not _is_planned(schedule, day):
@@ -90,7 +90,7 @@ def next_after(schedule: Schedule, offset: Offset, after: int) -> int | None:
             if first is not None:
                 return midnight + first - ahead
             continue
-        # Around midnight a clock may be put back into the day before.
+        # Around midnight a clock may be set back into the day before.
         found = (*_of_day(schedule, offset, day), *_of_day(schedule, offset, day + 1))
         later = [at for at in found if at > after]
         if later:
@@ -99,7 +99,7 @@ def next_after(schedule: Schedule, offset: Offset, after: int) -> int | None:
 
 
 def _first_of_day(schedule: Schedule, after: int) -> int | None:
-    """The first minute of a day that comes after the given one."""
+    """The first scheduled minute of a day that is later than `after`."""
     for hour in schedule.hours:
         if hour * 60 + 59 > after:
             for minute in schedule.minutes:
@@ -109,7 +109,7 @@ def _first_of_day(schedule: Schedule, after: int) -> int | None:
 
 
 def between(schedule: Schedule, offset: Offset, after: int, until: int) -> list[int]:
-    """All instants later than `after`, up to and with `until`."""
+    """All instants later than `after`, up to and including `until`."""
     if until <= after:
         return []
     first = (after + offset(after)) // DAY_MINUTES - 1
@@ -135,7 +135,7 @@ def _of_day(schedule: Schedule, offset: Offset, day: int) -> Iterator[int]:
 
 
 def _when(schedule: Schedule, offset: Offset, local: int) -> tuple[int, ...]:
-    """When the local clock shows this: once, as a rule."""
+    """Instants at which the local clock shows this minute: usually one, 0 or 2 at a clock change."""
     before, later = offset(local - DAY_MINUTES), offset(local + DAY_MINUTES)
     if before == later:
         return (local - before,)
@@ -146,7 +146,7 @@ def _when(schedule: Schedule, offset: Offset, local: int) -> tuple[int, ...]:
 
 
 def _change(offset: Offset, local: int) -> int:
-    """The first minute with another offset, around a time that the local clock leaves out."""
+    """The first minute with the new offset, around a local time that is skipped."""
     low, high = local - DAY_MINUTES, local + DAY_MINUTES
     before = offset(low)
     while high - low > 1:

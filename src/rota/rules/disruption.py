@@ -1,4 +1,8 @@
-"""Many nodes silent at once -> their work is started elsewhere slowly, or only when an operator says so."""
+"""The brake: when many nodes fall silent at once, they are declared lost slowly, or not until confirmed.
+
+Many silent nodes at once mean a network partition or an overloaded server rather than many dead machines.
+Replacing all their tasks would run them twice and overload the other nodes.
+"""
 
 from bisect import bisect_left, bisect_right
 from collections import deque
@@ -25,7 +29,7 @@ class BrakeLevel(StrEnum):
 
 
 class BrakeState(NamedTuple):
-    """How many nodes went silent together, of how many that were there."""
+    """Number of nodes that fell silent together, and of nodes in total."""
 
     level: BrakeLevel = BrakeLevel.OFF
     silent: int = 0
@@ -33,7 +37,7 @@ class BrakeState(NamedTuple):
 
     @property
     def at_once(self) -> int:
-        """Nodes that may be given up in one step."""
+        """Number of nodes that may be declared lost in one step."""
         return max(1, self.of * BRAKE_STEP_PERCENT // 100)
 
     @property
@@ -41,117 +45,120 @@ class BrakeState(NamedTuple):
         what = f"{self.silent} of {self.of} nodes went silent within a minute"
         match self.level:
             case BrakeLevel.OFF:
-                return "off: nodes that are lost are replaced at once"
+                return "off: lost nodes are replaced immediately"
             case BrakeLevel.SLOWED:
                 nodes = "1 node" if self.at_once == 1 else f"{self.at_once} nodes"
-                pace = f"the work of {nodes} each {BRAKE_STEP_MS // 1000} s"
-                return f"slowed: {what}; {pace} is started elsewhere until they return"
+                rate = f"the work of {nodes} each {BRAKE_STEP_MS // 1000} s"
+                return f"slowed: {what}; {rate} is started elsewhere until they return"
             case BrakeLevel.STOPPED:
-                gone = "somebody says that they are gone (rota node brake --release)"
-                return f"stopped: {what}; nothing of theirs is started elsewhere until they return or {gone}"
+                confirmed = "an operator confirms that they are lost (rota node brake --release)"
+                until = f"until they return or {confirmed}"
+                return f"stopped: {what}; nothing of theirs is started elsewhere {until}"
 
 
 class ReturnedNodes(NamedTuple):
-    """Of those who fell silent with a node: how many are heard again, and since when the last of them."""
+    """Nodes that fell silent together with a node and have returned: how many, and when the last one did."""
 
     nodes: int = 0
     latest_ms: int = 0
 
 
 class SilentNodes:
-    """Who is silent at one moment, in the order in which they fell silent."""
+    """Silent nodes at one moment, in the order in which they fell silent."""
 
     def __init__(self, view: View) -> None:
-        self._there = 0  # not given up
+        self._present = 0  # not declared lost
         self._silent: list[tuple[int, NodeId]] = []
         self._lost_ms: list[int] = []
-        over: list[tuple[int, int]] = []
+        ended: list[tuple[int, int]] = []
         for node, entry in view.nodes.items():
             status = entry.status
             if status is None or status.state is NodeState.LEFT or entry.revoked:
                 continue
             if status.silent_at_ms is not None:
                 self._silent.append((status.silent_at_ms, node))
+            # A silence that ended still counts for the grace period of nodes that fell silent together with
+            # this one.
             elif status.last_silence is not None:
-                over.append(status.last_silence)
+                ended.append(status.last_silence)
             if status.state is not NodeState.LOST:
-                self._there += 1
+                self._present += 1
             elif status.silent_at_ms is not None:
                 self._lost_ms.append(status.silent_at_ms)
         self._silent.sort()
         self._lost_ms.sort()
         self._at_ms = [at_ms for at_ms, _ in self._silent]
         self._together = _together(self._at_ms)
-        self._returned = _returned(self._at_ms, sorted(over))
+        self._returned = _returned(self._at_ms, sorted(ended))
 
     @property
     def all_declared_lost(self) -> bool:
-        """Nobody is silent who is not given up."""
+        """Whether every silent node is already declared lost."""
         return len(self._silent) == len(self._lost_ms)
 
     def around(self, node: NodeId, at_ms: int) -> BrakeState:
-        """What a node that fell silent then is part of."""
+        """State of the brake for a node that fell silent at this time."""
         silent = self._together[bisect_left(self._silent, (at_ms, node))]
         early_ms, late_ms = at_ms - BRAKE_WINDOW_MS, at_ms + BRAKE_WINDOW_MS
         lost = bisect_right(self._lost_ms, late_ms) - bisect_left(self._lost_ms, early_ms)
-        of = self._there + lost
+        of = self._present + lost
         if not _is_many(silent, of):
             return BrakeState(BrakeLevel.OFF, silent, of)
         stops = silent * 100 >= of * BRAKE_STOP_PERCENT
         return BrakeState(BrakeLevel.STOPPED if stops else BrakeLevel.SLOWED, silent, of)
 
     def lost_at_ms(self, node: NodeView, lost_ms: int) -> int | None:
-        """When a silent node is given up, as things stand; None: not before something changes.
+        """When a silent node is declared lost, as things stand; None: not before something changes.
 
-        Where those return that fell silent with it, it has its grace anew: it may be the last of them.
+        When nodes that fell silent with it return, its grace period restarts: it may be about to return too.
         """
         at_ms = _silent_at_ms(node)
         if at_ms is None or is_confirmed_gone(node):
             return 0
         if (at_ms, node.spec.id) not in self:
-            return None  # it fell silent after these were counted
+            return None  # it fell silent after this snapshot was taken
         brake = self.around(node.spec.id, at_ms)
-        place = bisect_left(self._silent, (at_ms, node.spec.id))
-        returned = self._returned[place]
+        at = bisect_left(self._silent, (at_ms, node.spec.id))
+        returned = self._returned[at]
         is_last = returned.nodes and _is_many(brake.silent + returned.nodes, brake.of)
-        anew_ms = returned.latest_ms + lost_ms if is_last else 0
+        grace_ends_ms = returned.latest_ms + lost_ms if is_last else 0
         match brake.level:
             case BrakeLevel.OFF:
-                return anew_ms
+                return grace_ends_ms
             case BrakeLevel.SLOWED:
                 first = bisect_left(self._at_ms, at_ms - BRAKE_WINDOW_MS)
-                turn = place - first
-                slowly_ms = self._at_ms[first] + lost_ms + turn // brake.at_once * BRAKE_STEP_MS
-                return max(slowly_ms, anew_ms)
+                position = at - first
+                slowed_ms = self._at_ms[first] + lost_ms + position // brake.at_once * BRAKE_STEP_MS
+                return max(slowed_ms, grace_ends_ms)
             case BrakeLevel.STOPPED:
                 return None
 
     def worst(self, view: View) -> BrakeState:
-        """Of all that hold nodes which are silent and not given up."""
+        """The strongest brake on any node that is silent and not declared lost."""
         found = BrakeState()
         for at_ms, name in self._silent:
             node = view.nodes.get(name)
             if node is None or node.status is None or node.status.state is not NodeState.SUSPECT:
                 continue
             if not is_confirmed_gone(node):
-                one = self.around(name, at_ms)
-                found = max(found, one, key=lambda brake: (_RANK[brake.level], brake.silent))
+                state = self.around(name, at_ms)
+                found = max(found, state, key=lambda brake: (_RANK[brake.level], brake.silent))
         return found if found.level is not BrakeLevel.OFF else BrakeState()
 
-    def __contains__(self, one: tuple[int, NodeId]) -> bool:
-        at = bisect_left(self._silent, one)
-        return at < len(self._silent) and self._silent[at] == one
+    def __contains__(self, silence: tuple[int, NodeId]) -> bool:
+        at = bisect_left(self._silent, silence)
+        return at < len(self._silent) and self._silent[at] == silence
 
 
 _RANK = {level: rank for rank, level in enumerate(BrakeLevel)}
 
 
 def is_confirmed_gone(node: NodeView) -> bool:
-    """An operator's word holds for the silence in which it was said; that it is revoked holds for ever."""
+    """Whether an operator confirmed the loss during the current silence, or the node is revoked."""
     if node.revoked:
         return True
-    at_ms, said_ms = _silent_at_ms(node), None if node.intent is None else node.intent.gone_at_ms
-    return at_ms is not None and said_ms is not None and said_ms > at_ms
+    at_ms, confirmed_ms = _silent_at_ms(node), None if node.intent is None else node.intent.gone_at_ms
+    return at_ms is not None and confirmed_ms is not None and confirmed_ms > at_ms
 
 
 def _silent_at_ms(node: NodeView) -> int | None:
@@ -163,10 +170,10 @@ def _is_many(silent: int, of: int) -> bool:
 
 
 def _together(at_ms: list[int]) -> list[int]:
-    """Of each the most that fell silent in one window with it: times are in order."""
+    """For each time, the most silences in one window that includes it; `at_ms` is sorted."""
     counts = [bisect_right(at_ms, start + BRAKE_WINDOW_MS) - at for at, start in enumerate(at_ms)]
     found: list[int] = []
-    starts: deque[int] = deque()  # of windows it is in, those that hold more before those that hold fewer
+    starts: deque[int] = deque()  # starts of windows that include it, by decreasing count
     for at, now_ms in enumerate(at_ms):
         while starts and counts[starts[-1]] <= counts[at]:
             starts.pop()
@@ -177,18 +184,18 @@ def _together(at_ms: list[int]) -> list[int]:
     return found
 
 
-def _returned(at_ms: list[int], over: list[tuple[int, int]]) -> list[ReturnedNodes]:
-    """For each that is silent, of the silences that are over and began at about its time; all in order."""
+def _returned(at_ms: list[int], ended: list[tuple[int, int]]) -> list[ReturnedNodes]:
+    """For each silence, the ended silences that started within a window around it; both lists are sorted."""
     found: list[ReturnedNodes] = []
-    latest: deque[tuple[int, int]] = deque()  # in the window, those that ended later before the others
+    latest: deque[tuple[int, int]] = deque()  # silences of the window, by decreasing end
     first = end = 0
     for now_ms in at_ms:
-        while end < len(over) and over[end][0] <= now_ms + BRAKE_WINDOW_MS:
-            while latest and latest[-1][1] <= over[end][1]:
+        while end < len(ended) and ended[end][0] <= now_ms + BRAKE_WINDOW_MS:
+            while latest and latest[-1][1] <= ended[end][1]:
                 latest.pop()
-            latest.append(over[end])
+            latest.append(ended[end])
             end += 1
-        while first < end and over[first][0] < now_ms - BRAKE_WINDOW_MS:
+        while first < end and ended[first][0] < now_ms - BRAKE_WINDOW_MS:
             first += 1
         while latest and latest[0][0] < now_ms - BRAKE_WINDOW_MS:
             latest.popleft()

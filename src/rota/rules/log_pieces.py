@@ -1,4 +1,4 @@
-"""Pieces of one stream that follow each other -> fewer, larger ones; a piece -> its part behind an offset."""
+"""Chunks of one log stream: joined into fewer, larger ones, or cut at an offset."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ from rota.model.messages import LogPiece
 
 
 def joined(pieces: Iterable[LogPiece], most_bytes: int) -> list[LogPiece]:
-    """Gaps stay where they are; when each byte had arrived is still known."""
+    """Join consecutive chunks up to `most_bytes`; gaps and arrival times are preserved."""
     found: list[LogPiece] = []
     together: list[LogPiece] = []
     size = 0
@@ -38,7 +38,7 @@ def _one(pieces: list[LogPiece]) -> LogPiece:
 
 
 def behind(offset: int, piece: LogPiece) -> LogPiece:
-    """The part of it that lies beyond."""
+    """The part of the chunk after the offset."""
     missing = min(piece.missing, max(0, piece.offset - offset))
     cut = max(0, offset - piece.offset)
     if not cut and missing == piece.missing:

@@ -9,14 +9,14 @@ from rota.model.task import TaskBlock
 
 
 class MoveWindow(NamedTuple):
-    """Cluster time between which a pending task may only be placed where its move says."""
+    """The span of cluster time in which a pending task may only be placed where its move permits."""
 
     from_ms: int
     until_ms: int
 
 
 def move_window(move: MoveOrder, task: TaskBlock | None, position: int) -> MoveWindow | None:
-    """The wait of the task at this position of its block; None: a later try than the moved one is wanted."""
+    """The window of the task at this position of its block; None: a later try than the moved one is due."""
     wanted = 0 if task is None else ints(task, "wanted")[position]
     if wanted > move.tries + 1:
         return None

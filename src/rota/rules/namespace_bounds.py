@@ -1,7 +1,7 @@
-"""A job + what is set for its namespace -> the job as it may be written, or Rejected.
+"""A job + the bounds of its namespace -> the job as it may be stored, or Rejected.
 
-Every way in asks here: submit, update, rerun, rollback and the runs of crons. What was written before a bound
-was set stays as it is; an update is checked in what it changes.
+Submit, update, rerun, rollback and cron runs are all checked here. A job that was stored before a bound was
+set stays as it is; an update is checked only in what it changes.
 """
 
 from collections.abc import Collection
@@ -21,7 +21,7 @@ _ASK = "ask an operator, who sets it by: rota namespace set"
 
 
 def bounds_of(view: View, namespace: str) -> NamespaceBounds:
-    """What is set; of a namespace other than `default`, with the bounds that hold where nothing is set."""
+    """The configured bounds; namespaces other than `default` have built-in ones where nothing is set."""
     given = view.namespaces.get(namespace, NamespaceRecord(namespace)).bounds
     if namespace == DEFAULT:
         return given
@@ -33,22 +33,24 @@ def bounds_of(view: View, namespace: str) -> NamespaceBounds:
     )
 
 
-def admitted(view: View, spec: JobSpec, said: Collection[str], also: NamespaceUsage = NOTHING) -> JobSpec:
+def within_bounds(
+    view: View, spec: JobSpec, stated: Collection[str], also: NamespaceUsage = NOTHING
+) -> JobSpec:
     """A new job within the bounds of its namespace.
 
-    What its user has not `said` is chosen to fit: a lower priority, the only cluster that is allowed.
-    `also` is what the same transaction adds beside it.
+    Fields that the user has not `stated` are adapted: a lower priority, the only permitted cluster.
+    `also` is the usage that the same transaction adds.
     """
-    spec = allowed(view, spec, said)
+    spec = within_static_bounds(view, spec, stated)
     _refuse_more(view, bounds_of(view, spec.namespace), spec.namespace, usage_of(spec), also)
     return spec
 
 
-def allowed(view: View, spec: JobSpec, said: Collection[str]) -> JobSpec:
-    """The same without a look at how much there is: what a cron's template may ask for."""
+def within_static_bounds(view: View, spec: JobSpec, stated: Collection[str]) -> JobSpec:
+    """The same without a check of current usage, as for the template of a cron."""
     bounds = bounds_of(view, spec.namespace)
     highest = bounds.priority
-    if highest is not None and "priority" not in said and spec.priority > highest:
+    if highest is not None and "priority" not in stated and spec.priority > highest:
         spec = msgspec.structs.replace(spec, priority=highest)
     if bounds.clusters is not None and spec.cluster is None and len(bounds.clusters) == 1:
         spec = msgspec.structs.replace(spec, cluster=bounds.clusters[0])
@@ -59,11 +61,11 @@ def allowed(view: View, spec: JobSpec, said: Collection[str]) -> JobSpec:
 
 
 def check_update(view: View, old: JobSpec, new: JobSpec) -> None:
-    """Raises where an update takes a job beyond the bounds, or further beyond them."""
+    """Raises if an update takes a job beyond the bounds, or further beyond them."""
     bounds = bounds_of(view, new.namespace)
     if new.priority > old.priority:
         _refuse_priority(bounds, new)
-    _refuse_tolerations(bounds, new, [one for one in new.tolerate if one not in old.tolerate])
+    _refuse_tolerations(bounds, new, [taint for taint in new.tolerate if taint not in old.tolerate])
     if new.cluster != old.cluster:
         _refuse_cluster(view, bounds, new)
     before, after = usage_of(old), usage_of(new)
@@ -82,12 +84,12 @@ def _refuse_priority(bounds: NamespaceBounds, spec: JobSpec) -> None:
 def _refuse_tolerations(bounds: NamespaceBounds, spec: JobSpec, tolerate: Collection[str]) -> None:
     if bounds.tolerate is None:
         return
-    for one in tolerate:
-        key = one.partition("=")[0]
-        if not {one, key, EVERY_TAINT} & set(bounds.tolerate):
-            problem = f"tolerate: namespace {spec.namespace} may not tolerate {one[:80]}"
-            allowed = ", ".join(bounds.tolerate) or "none"
-            raise NotAllowed(problem, field="tolerate", hint=f"allowed: {allowed}; {_ASK}")
+    for taint in tolerate:
+        key = taint.partition("=")[0]
+        if not {taint, key, EVERY_TAINT} & set(bounds.tolerate):
+            problem = f"tolerate: namespace {spec.namespace} may not tolerate {taint[:80]}"
+            permitted = ", ".join(bounds.tolerate) or "none"
+            raise NotAllowed(problem, field="tolerate", hint=f"allowed: {permitted}; {_ASK}")
 
 
 def _refuse_cluster(view: View, bounds: NamespaceBounds, spec: JobSpec) -> None:
@@ -104,13 +106,13 @@ def _refuse_cluster(view: View, bounds: NamespaceBounds, spec: JobSpec) -> None:
 def _refuse_more(
     view: View, bounds: NamespaceBounds, namespace: str, more: NamespaceUsage, also: NamespaceUsage
 ) -> None:
-    has = view.usage.usage.get(namespace, NOTHING)
-    for what, most, there, wanted in (
-        ("unfinished jobs", bounds.jobs, has.jobs + also.jobs, more.jobs),
-        ("unfinished tasks", bounds.tasks, has.tasks + also.tasks, more.tasks),
-        ("bytes of jobs", bounds.stored_bytes, has.stored_bytes + also.stored_bytes, more.stored_bytes),
+    usage = view.usage.usage.get(namespace, NOTHING)
+    for what, most, current, wanted in (
+        ("unfinished jobs", bounds.jobs, usage.jobs + also.jobs, more.jobs),
+        ("unfinished tasks", bounds.tasks, usage.tasks + also.tasks, more.tasks),
+        ("bytes of jobs", bounds.stored_bytes, usage.stored_bytes + also.stored_bytes, more.stored_bytes),
     ):
-        if most is not None and wanted > 0 and there + wanted > most:
-            problem = f"namespace {namespace} may have {most} {what}: it has {there}, and {wanted} come"
+        if most is not None and wanted > 0 and current + wanted > most:
+            problem = f"namespace {namespace} may have {most} {what}: it has {current}, and {wanted} come"
             until = "have been deleted or have expired" if what == "bytes of jobs" else "have ended"
             raise QueueFull(problem, hint=f"wait until some {until}, or {_ASK}")

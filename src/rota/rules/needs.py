@@ -1,4 +1,4 @@
-"""A job + its namespace's defaults + what the last of its name used -> what it needs, each by whose word."""
+"""Resource needs of a new job, with the origin of each: its spec, its namespace, or earlier usage."""
 
 from collections.abc import Iterable
 from math import ceil
@@ -13,31 +13,32 @@ from rota.model.limits import OBSERVED_BLOCKS, OBSERVED_MEMORY_MIN, OBSERVED_RUN
 from rota.model.need_origin import NeedOrigin
 from rota.model.view import JobView, View
 
-_ALWAYS = (CPU, MEMORY)  # of which something is always said: by somebody, or by nobody
+_ALWAYS = (CPU, MEMORY)  # resources that always have an origin
 _ORDER = (CPU, MEMORY, DISK, GPU)
-_MARGIN = 1.2  # of memory, above the most that was used
-_BUSY = 0.1  # cores: by so little more than a whole number it was not busy
+_MARGIN = 1.2  # factor above the peak of used memory
+_BUSY = 0.1  # cores: tolerance above a whole number
 _MIB = 2**20
 _SUCCEEDED = int(AttemptState.SUCCEEDED)
 
 
-def with_origins(spec: JobSpec, said: Iterable[str]) -> JobSpec:
-    """Of which resources its user spoke; where that is not noted, nothing is ever put in their place."""
+def with_origins(spec: JobSpec, stated: Iterable[str]) -> JobSpec:
+    """Record which needs the user stated; a need without an origin is never replaced."""
     origins = dict.fromkeys((*_ALWAYS, *spec.needs), NeedOrigin.DEFAULT)
-    return msgspec.structs.replace(spec, origins=origins | dict.fromkeys(said, NeedOrigin.EXPLICIT))
+    return msgspec.structs.replace(spec, origins=origins | dict.fromkeys(stated, NeedOrigin.EXPLICIT))
 
 
 def assess_needs(view: View, spec: JobSpec) -> JobSpec:
-    """Once, when it is submitted: whatever is used or set later does not change it."""
+    """Assess the needs once, at submit: later usage or settings do not change them."""
+    # Without recorded origins it is unknown what the user stated: the needs stay as they are.
     if not spec.origins:
         return spec
     namespace = view.namespaces.get(spec.namespace)
     defaults = {} if namespace is None else namespace.defaults
-    given = {
+    from_namespace = {
         name: most for name, most in defaults.items() if spec.origins.get(name) is not NeedOrigin.EXPLICIT
     }
-    origins = spec.origins | dict.fromkeys(given, NeedOrigin.NAMESPACE)
-    needs = _in_order(spec.needs | given) if given else spec.needs
+    origins = spec.origins | dict.fromkeys(from_namespace, NeedOrigin.NAMESPACE)
+    needs = _in_order(spec.needs | from_namespace) if from_namespace else spec.needs
     observed = {
         resource: amount
         for resource, amount in _last_used(view, spec).items()
@@ -52,7 +53,7 @@ def _in_order(needs: dict[str, int]) -> dict[str, int]:
 
 
 def _last_used(view: View, spec: JobSpec) -> dict[str, int]:
-    """By the last of its name that succeeded, as long as that is remembered; no more than some node has."""
+    """Usage of the last succeeded job of the series, if retained; capped at the largest node."""
     last = (
         view.ended_jobs.last_succeeded.get((spec.namespace, spec.series))
         if spec.kind is JobKind.BATCH
@@ -65,7 +66,7 @@ def _last_used(view: View, spec: JobSpec) -> dict[str, int]:
 
 
 def used_by(job: JobView) -> dict[str, int]:
-    """By those of its last tasks that used most: memory with a margin, cores only beyond the first."""
+    """Peak usage of its last tasks: memory with a margin, cores only beyond the first."""
     peak_kib, cores = 0, 0.0
     for block in list(job.statuses.values())[-OBSERVED_BLOCKS:]:
         succeeded = column(block, "state") == _SUCCEEDED
@@ -80,9 +81,11 @@ def used_by(job: JobView) -> dict[str, int]:
 
 
 def _largest(view: View, resource: str) -> int:
-    """That any node has, or would have that a cluster makes."""
-    room = view.node_table
-    row = room.rows.get(resource)
-    there = 0 if row is None else int(room.capacity[row, : room.size].max(initial=0))
-    made = (wish.capacity.get(resource, 0) for wish in view.cluster_intents.values() if wish.max_nodes)
-    return max(there, *made, 0)
+    """The largest amount that any node has, or that a cluster could provision."""
+    table = view.node_table
+    row = table.rows.get(resource)
+    existing = 0 if row is None else int(table.capacity[row, : table.size].max(initial=0))
+    provisioned = (
+        intent.capacity.get(resource, 0) for intent in view.cluster_intents.values() if intent.max_nodes
+    )
+    return max(existing, *provisioned, 0)

@@ -1,4 +1,4 @@
-"""Phase: a task's state as people see it, and what its attempt holds of its node, from three blocks."""
+"""Phase of a task as users see it, and what its attempt holds of its node; derived from three blocks."""
 
 from collections.abc import Iterable
 from enum import IntEnum
@@ -19,17 +19,17 @@ class Phase(IntEnum):
     ACCEPTED = 3
     RUNNING = 4
     STOPPING = 5
-    UNRESOLVED = 6  # lost with its node; its controller is to say what becomes of it
+    UNRESOLVED = 6  # lost with its node; its recovery controller has not decided yet
     SUCCEEDED = 7
     FAILED = 8
     CANCELED = 9
     TIMED_OUT = 10
     LOST = 11
-    HELD = 12  # no end, and nothing lives
+    HELD = 12  # not ended, and no live attempt
 
 
 class NodeHold(IntEnum):
-    """What an attempt holds of its node."""
+    """The resources of its node that an attempt holds."""
 
     NOTHING = 0
     LOOKAHEAD = 1  # lookahead, not started yet
@@ -38,14 +38,19 @@ class NodeHold(IntEnum):
 
 
 FIRST_END = Phase.SUCCEEDED
-AFTER_ENDS = Phase.HELD  # ends are below it
-_FROM_TASK = Phase.SUCCEEDED - TaskState.SUCCEEDED  # ends, and held, are in the same order in both
-_FROM_ATTEMPT = Phase.OFFERED - AttemptState.OFFERED  # and so are the states of what lives
+AFTER_ENDS = Phase.HELD  # terminal phases are below it
+# Terminal states and HELD are in the same order in both enums.
+_FROM_TASK = Phase.SUCCEEDED - TaskState.SUCCEEDED
+_FROM_ATTEMPT = Phase.OFFERED - AttemptState.OFFERED  # and so are the live states
 
 
 # Plain numbers: enum members are slow to look up, and these are needed for every block at every change.
 _RUNNING, _STOPPING, _UNRESOLVED = int(Phase.RUNNING), int(Phase.STOPPING), int(Phase.UNRESOLVED)
-_ROOM, _LINE, _FOR_NOW = int(NodeHold.RESERVED), int(NodeHold.LOOKAHEAD), int(NodeHold.RESERVED_UNTIL_STOPPED)
+_RESERVED, _LOOKAHEAD, _UNTIL_STOPPED = (
+    int(NodeHold.RESERVED),
+    int(NodeHold.LOOKAHEAD),
+    int(NodeHold.RESERVED_UNTIL_STOPPED),
+)
 _ATTEMPT_END, _REFUSED, _ACCEPTED = (
     int(ATTEMPT_FIRST_END),
     int(AttemptState.REFUSED),
@@ -54,7 +59,7 @@ _ATTEMPT_END, _REFUSED, _ACCEPTED = (
 _UNWANTED = int(TaskState.UNWANTED)
 
 
-# A task beyond what is wanted of its job: what waits is over without a word, what lives is to stop.
+# A scaled-down task: pending ones count as canceled without a record, live ones are stopping.
 _SCALED_DOWN = bytes.maketrans(
     bytes([Phase.PENDING, Phase.HELD, Phase.UNRESOLVED, *range(Phase.OFFERED, Phase.STOPPING)]),
     bytes([Phase.CANCELED] * 3 + [Phase.STOPPING] * (Phase.STOPPING - Phase.OFFERED)),
@@ -62,7 +67,7 @@ _SCALED_DOWN = bytes.maketrans(
 
 
 class BlockPhases(msgspec.Struct, frozen=True):
-    """One byte per task of a block."""
+    """Phase and hold of each task of a block, one byte each."""
 
     phase: bytes
     hold: bytes
@@ -74,15 +79,15 @@ class BlockPhases(msgspec.Struct, frozen=True):
         attempt: AttemptBlock | None,
         status: StatusBlock | None,
     ) -> "BlockPhases":
-        """The same with those at some positions found anew."""
+        """A copy with the tasks at these positions computed again."""
         phase, hold = bytearray(self.phase), bytearray(self.hold)
         for at in positions:
-            one = _task_phase(at, task, attempt, status)
-            phase[at], hold[at] = one.phase, one.hold
+            task_phase = _task_phase(at, task, attempt, status)
+            phase[at], hold[at] = task_phase.phase, task_phase.hold
         return BlockPhases(bytes(phase), bytes(hold))
 
     def bounded(self, size: int) -> "BlockPhases":
-        """The same if only the first so many are wanted."""
+        """A copy in which tasks from index `size` on are scaled down."""
         return BlockPhases(self.phase[:size] + self.phase[size:].translate(_SCALED_DOWN), self.hold)
 
 
@@ -94,7 +99,7 @@ class _TaskPhase(msgspec.Struct, frozen=True):
 def block_phases(
     size: int, task: TaskBlock | None, attempt: AttemptBlock | None, status: StatusBlock | None
 ) -> BlockPhases:
-    """Of a whole block. Most jobs are one task: a plain loop beats NumPy's cost per call."""
+    """Phases of a whole block. Most jobs have one task, for which plain Python is faster than NumPy."""
     if size > FEW:
         return _block_phases_vectorised(size, task, attempt, status)
     return BlockPhases(bytes(size), bytes(size)).changed(range(size), task, attempt, status)
@@ -103,22 +108,22 @@ def block_phases(
 def _task_phase(
     at: int, task: TaskBlock | None, attempt: AttemptBlock | None, status: StatusBlock | None
 ) -> _TaskPhase:
-    """Of one task. An attempt newer than its status is merely offered."""
+    """Phase of one task. An attempt newer than its status is only offered."""
     phase = hold = 0
     number = 0 if attempt is None else ints(attempt, "number")[at]
     if attempt is not None and number:
         state = status.state[at] if status is not None and ints(status, "number")[at] == number else 0
         if state < _ATTEMPT_END:
             phase = state + _FROM_ATTEMPT
-            hold = _LINE if attempt.flags[at] & LOOKAHEAD and state < _ACCEPTED else _ROOM
+            hold = _LOOKAHEAD if attempt.flags[at] & LOOKAHEAD and state < _ACCEPTED else _RESERVED
             if attempt.flags[at] & EVICTED:
-                phase, hold = _STOPPING, _FOR_NOW if hold == _ROOM else hold
+                phase, hold = _STOPPING, _UNTIL_STOPPED if hold == _RESERVED else hold
         elif state < _REFUSED and (task is None or ints(task, "wanted")[at] == ints(attempt, "tries")[at]):
-            phase = _RUNNING  # ended, and the controllers have not looked yet
+            phase = _RUNNING  # ended, and the controllers have not decided yet
     if task is not None and at in task.losses:
         phase = _UNRESOLVED
-    if task is not None and (wish := task.state[at]):
-        phase = _STOPPING if wish == _UNWANTED else wish + _FROM_TASK
+    if task is not None and (task_state := task.state[at]):
+        phase = _STOPPING if task_state == _UNWANTED else task_state + _FROM_TASK
     return _TaskPhase(phase, hold)
 
 
@@ -134,20 +139,20 @@ def _block_phases_vectorised(
             state = np.where(column(status, "number") == number, column(status, "state"), state)
         live = (number > 0) & (state < _ATTEMPT_END)
         phase[live] = state[live] + _FROM_ATTEMPT
-        # Ended, and the controllers have not looked yet: still counted as running, never seen outside.
+        # Ended, and the controllers have not decided yet: counted as running until the batch is complete.
         ending = (number > 0) & (state >= _ATTEMPT_END) & (state < _REFUSED)
         if task is not None:
             ending &= column(attempt, "tries") == column(task, "wanted")
         phase[ending] = _RUNNING
-        in_line = (column(attempt, "flags") & LOOKAHEAD > 0) & (state < _ACCEPTED)
-        hold[live] = np.where(in_line[live], _LINE, _ROOM)
+        is_lookahead = (column(attempt, "flags") & LOOKAHEAD > 0) & (state < _ACCEPTED)
+        hold[live] = np.where(is_lookahead[live], _LOOKAHEAD, _RESERVED)
         evicted = live & (column(attempt, "flags") & EVICTED > 0)
         phase[evicted] = _STOPPING
-        hold[evicted & (hold == _ROOM)] = _FOR_NOW
+        hold[evicted & (hold == _RESERVED)] = _UNTIL_STOPPED
     if task is not None:
         phase[list(task.losses)] = _UNRESOLVED
-        wish = column(task, "state")
-        beyond = wish > _UNWANTED
-        phase[beyond] = wish[beyond] + _FROM_TASK
-        phase[wish == _UNWANTED] = _STOPPING
+        task_state = column(task, "state")
+        ended = task_state > _UNWANTED
+        phase[ended] = task_state[ended] + _FROM_TASK
+        phase[task_state == _UNWANTED] = _STOPPING
     return BlockPhases(phase.tobytes(), hold.tobytes())

@@ -1,1 +1,1 @@
-"""HOW A COMMAND IS STARTED. Has no idea of jobs."""
+"""Runtimes: how an agent has attempts started. They know commands and attempts, no jobs."""

@@ -1,4 +1,9 @@
-"""The process runtime: a client of the keeper, which it starts where there is none. [I/O]"""
+"""The process runtime: a client of the keeper, which it starts if there is none. [I/O]
+
+One message is one line of JSON, over a unix socket in the keeper's directory. The first answer of a keeper is
+its `state`; from then on it sends `events`. Messages to a keeper that has died are dropped: the next attach
+reports everything.
+"""
 
 import asyncio
 import contextlib
@@ -30,12 +35,11 @@ from rota.model.service import HealthCheck, RestartPolicy, ServiceStatus
 from rota.model.steps import Step, StepMark
 from rota.runtimes.protocol import AttemptName, NodeResources
 
-SELF, OWN = "self", "own"  # run as the agent does; as a user of its own for each job
-_PROTOCOL = 4
-_PROTOCOL_FIRST = 1  # counted whole GPUs, an order could not name them; 2 knew no containers, 3 no updates
-_PROTOCOL_UPDATES = 4
+SELF, OWN = "self", "own"  # tasks run as the agent's user; as a separate user for each job
+_PROTOCOL = 1  # equal to rota.keeper.protocol.wire.PROTOCOL of the same release
+_OUTDATED = "its keeper is of another release of Rota, and is replaced when its work has ended"
 _START_SECONDS = 15.0
-_LINE_BYTES = 1 << 30  # a full state may be long
+_LINE_BYTES = 1 << 30  # the state of a node with very many attempts is one line
 _REPORTED = {
     "queued": ReportedState.QUEUED,
     "running": ReportedState.RUNNING,
@@ -50,15 +54,15 @@ _REPORTED = {
 
 
 class RunLimits(NamedTuple):
-    """Who the work runs as, and what none of it gets beyond."""
+    """The user that tasks run as, and limits that hold for all of them together."""
 
     run_as: str = SELF
-    pids_max: int | None = None  # for all of it together
+    pids_max: int | None = None  # processes of all tasks together
     no_new_privs: bool = True
 
 
 class ProcessRuntime:
-    """Talks to the keeper of one directory."""
+    """The runtime of one keeper's directory; see `rota.runtimes.protocol.Runtime`."""
 
     def __init__(self, directory: Path, bounds: RunLimits | None = None) -> None:
         self._directory = directory
@@ -67,34 +71,38 @@ class ProcessRuntime:
         self._keeper: subprocess.Popen[bytes] | None = None
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter
-        self._speaks = _PROTOCOL
-        self.shortage: str | None = None
+        self._keeper_protocol = _PROTOCOL
+        self._shortage: str | None = None
         self.leases: dict[JobId, int] = {}
         self.result_endpoints: dict[JobId, ResultEndpoint] = {}
         self.records: dict[JobId, bytes] = {}
 
     @property
     def is_outdated(self) -> bool:
-        return self._speaks < _PROTOCOL
+        return self._keeper_protocol != _PROTOCOL
+
+    @property
+    def shortage(self) -> str | None:
+        return _OUTDATED if self.is_outdated else self._shortage
 
     @property
     def labels(self) -> dict[str, str]:
         return self._labels
 
-    async def attach(self, room: NodeResources) -> list[JobReports]:
+    async def attach(self, resources: NodeResources) -> list[JobReports]:
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         state = await self._handshake()
-        self._speaks = state["protocol"]
+        self._keeper_protocol = state["protocol"]
         self._labels = state.get("labels", {})
         if self._bounds.run_as == SELF:
-            self._labels["isolation"] = "none"  # what the keeper says holds for work of other users
+            self._labels["isolation"] = "none"  # the keeper's label holds for tasks of other users only
         self.leases = {JobId(job): lease_ms for job, lease_ms in state.get("leases", {}).items()}
         self.result_endpoints = _result_endpoints(state)
         self.records = {JobId(job): b64decode(text) for job, text in state.get("records", {}).items()}
-        self.shortage = state.get("shortage")
-        size = {"node": room.node, "amounts": room.amounts, "gpus": list(room.gpus)}
-        bounds = {**self._bounds._asdict(), "keeping": dict(room.keeping)}
-        engine = None if room.engine is None else room.engine._asdict()
+        self._shortage = state.get("shortage")
+        size = {"node": resources.node, "amounts": resources.amounts, "gpus": list(resources.gpus)}
+        bounds = {**self._bounds._asdict(), "keeping": dict(resources.keeping)}
+        engine = None if resources.engine is None else resources.engine._asdict()
         self._send({"op": "configure", **size, **bounds, "engine": engine})
         return reports_from_state(state)
 
@@ -103,13 +111,13 @@ class ProcessRuntime:
             match message.get("op"):
                 case "events":
                     try:
-                        claims = reports_from_events(message)
-                    except (LookupError, TypeError, ValueError):  # garbled: all is told again at an attach
+                        reports = reports_from_events(message)
+                    except (LookupError, TypeError, ValueError):  # malformed: attach again for the state
                         self._writer.close()
                         return
-                    yield claims
+                    yield reports
                 case "space":
-                    self.shortage = message.get("shortage")
+                    self._shortage = message.get("shortage")
                 case _:
                     pass
 
@@ -120,14 +128,12 @@ class ProcessRuntime:
         with contextlib.suppress(ConnectionError):
             await self._writer.drain()
 
-    async def stop(self, attempts: list[AttemptName], how: StopMode = StopMode.GRACEFUL) -> None:
-        if how is not StopMode.IF_QUEUED or self._speaks >= _PROTOCOL_UPDATES:
-            self._send({"op": "stop", "attempts": attempts, "how": int(how)})
+    async def stop(self, attempts: list[AttemptName], mode: StopMode = StopMode.GRACEFUL) -> None:
+        self._send({"op": "stop", "attempts": attempts, "how": int(mode)})
 
     async def signal(self, job: JobId, signals: Iterable[Signal]) -> None:
-        if self._speaks >= _PROTOCOL_UPDATES:
-            rows = [[job, one.index, one.attempt, one.signal, one.n] for one in signals]
-            self._send({"op": "signal", "signals": rows})
+        rows = [[job, signal.index, signal.attempt, signal.signal, signal.n] for signal in signals]
+        self._send({"op": "signal", "signals": rows})
 
     async def acknowledge(self, attempts: list[AttemptName]) -> None:
         self._send({"op": "ack", "attempts": attempts})
@@ -135,15 +141,18 @@ class ProcessRuntime:
     async def forget(self, jobs: list[JobId]) -> None:
         self._send({"op": "forget", "jobs": jobs})
 
-    async def renew(self, said_ns: int) -> None:
-        if "leases" in self._labels:  # one that was started before an upgrade knows of none, and holds none
-            self._send({"op": "renew", "said_ns": said_ns})
+    async def renew(self, sent_ns: int) -> None:
+        self._send({"op": "renew", "said_ns": sent_ns})
 
     async def quit(self) -> None:
         self._send({"op": "quit"})
 
     async def _handshake(self) -> dict[str, Any]:
-        """By the keeper that is there, or by one of our own making. One that is just dying hangs up on us."""
+        """Connect to the running keeper, or start one; return its state.
+
+        Race: a keeper that is ending may still accept the connection and close it. So it is tried again until
+        the timeout.
+        """
         try:
             async with asyncio.timeout(_START_SECONDS):
                 while (state := await self._first_message()) is None:
@@ -157,22 +166,16 @@ class ProcessRuntime:
 
     async def _first_message(self) -> dict[str, Any] | None:
         if await self._reach():
-            return await self._hello(_PROTOCOL)
+            self._send({"op": "hello", "protocol": _PROTOCOL})
+            return await self._next()
+        # Race: another agent may start a keeper at the same time. The directory's lock lets one of them live.
         if self._keeper is None or self._keeper.poll() is not None:
             self._keeper = self._spawn()
         return None
 
-    async def _hello(self, protocol: int) -> dict[str, Any] | None:
-        """One that was started before an upgrade says that it does not speak the newest."""
-        self._send({"op": "hello", "protocol": protocol})
-        answer = await self._next()
-        if answer is not None and answer.get("op") == "error" and protocol > _PROTOCOL_FIRST:
-            return await self._hello(protocol - 1)
-        return answer
-
     async def _reach(self) -> bool:
         directory = os.open(self._directory, os.O_PATH | os.O_DIRECTORY)
-        try:  # through the directory's handle, because a socket's address holds only 107 bytes
+        try:  # by the directory's descriptor, because a unix socket's address holds only 107 bytes
             path = f"/proc/self/fd/{directory}/keeper.sock"
             self._reader, self._writer = await asyncio.open_unix_connection(path, limit=_LINE_BYTES)
         except OSError:
@@ -182,17 +185,17 @@ class ProcessRuntime:
         return True
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        with (self._directory / "keeper.log").open("ab") as diary:
+        with (self._directory / "keeper.log").open("ab") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", "rota.keeper", str(self._directory)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                stderr=diary,
+                stderr=log,
                 start_new_session=True,
             )
 
     def _send(self, message: dict[str, Any]) -> None:
-        """To a keeper that is gone nothing is said: the next one hears everything anew."""
+        """Send a message; dropped if the keeper is gone, as the next attach starts from its state."""
         if not self._writer.is_closing():
             self._writer.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
 
@@ -231,7 +234,7 @@ def reports_from_events(message: dict[str, Any]) -> list[JobReports]:
 
 
 def keeper_spec(work: TaskTemplate) -> dict[str, Any]:
-    """A job's work as the keeper reads it."""
+    """A task template as the spec of the keeper's protocol; empty optional fields are left out."""
     return {
         "name": work.name,
         "argv": work.argv,
@@ -258,16 +261,22 @@ def keeper_spec(work: TaskTemplate) -> dict[str, Any]:
     }
 
 
-def _reports_of(door: ResultEndpoint) -> dict[str, Any]:
-    said = {"url": door.url, "key": door.key, "node": door.node, "ca": door.ca, "others": list(door.others)}
-    return {**said, **({"by_agent": True} if door.by_agent else {})}
+def _reports_of(endpoint: ResultEndpoint) -> dict[str, Any]:
+    return {
+        "url": endpoint.url,
+        "key": endpoint.key,
+        "node": endpoint.node,
+        "ca": endpoint.ca,
+        "others": list(endpoint.others),
+        **({"by_agent": True} if endpoint.by_agent else {}),
+    }
 
 
 def _result_endpoints(state: dict[str, Any]) -> dict[JobId, ResultEndpoint]:
-    """Where the agent reports the results of what runs or has ended here, by job."""
+    """Where the agent reports results, for jobs with live attempts or unacknowledged results."""
     return {
-        JobId(job): ResultEndpoint(**{**said, "others": tuple(said["others"])})
-        for job, said in state.get("reports", {}).items()
+        JobId(job): ResultEndpoint(**{**fields, "others": tuple(fields["others"])})
+        for job, fields in state.get("reports", {}).items()
     }
 
 
@@ -298,16 +307,16 @@ def _sandbox(sandbox: SandboxSpec) -> dict[str, Any]:
 
 
 def _container(container: ContainerSpec) -> dict[str, Any]:
-    """Only what is said of it."""
-    said = {
+    """The container's fields that are set."""
+    fields = {
         "image": container.image,
         "user": container.user,
         "network": container.network.value,
-        "mounts": [[one.source, one.target, one.read_only] for one in container.mounts],
+        "mounts": [[mount.source, mount.target, mount.read_only] for mount in container.mounts],
         "workdir": container.workdir,
         "pull": container.pull.value,
     }
-    return {name: value for name, value in said.items() if value is not None}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _files_of(work: TaskTemplate) -> dict[str, str]:
@@ -320,7 +329,7 @@ def _step_of(step: Step) -> dict[str, Any]:
 
 
 def start_row(task: Start) -> list[int]:
-    """A task as the keeper reads it; GPUs are named only where some are given."""
+    """A start as a row of the keeper's protocol; the GPU mask is left out if it is 0."""
     row = [task.index, task.attempt, int(task.firm)]
     return [*row, task.gpus] if task.gpus else row
 
@@ -341,8 +350,9 @@ def _refused(row: list[Any]) -> tuple[str, AttemptReport]:
 
 
 def _ended(row: list[Any]) -> tuple[str, AttemptReport]:
-    job, index, attempt, state, code, signal, started_ms, ended_ms, ran_us, cpu_us, peak_kib, *words = row
-    claim = AttemptReport(
+    job, index, attempt, state, code, signal, started_ms, ended_ms, *more = row
+    ran_us, cpu_us, peak_kib, reason, *cause = more
+    report = AttemptReport(
         index,
         attempt,
         _REPORTED[state],
@@ -353,14 +363,14 @@ def _ended(row: list[Any]) -> tuple[str, AttemptReport]:
         ran_us,
         cpu_us,
         peak_kib,
-        reason=_brief(words[0]),
-        cause=words[1] if len(words) > 1 else None,  # a keeper of before knows of none
+        reason=_brief(reason),
+        cause=cause[0] if cause else None,  # sent only where there is one
     )
-    return job, claim
+    return job, report
 
 
 def _brief(reason: str | None) -> str | None:
-    """A reason may quote a command or a path, which may be of any length and hold any bytes."""
+    """A reason cut and made encodable: it may quote a command or a path of any length and any bytes."""
     return reason if reason is None else reason[:REASON_LENGTH_MAX].encode(errors="replace").decode()
 
 
@@ -374,17 +384,17 @@ def _service_status(row: list[Any]) -> ServiceStatus:
     return ServiceStatus(restarts, -1 if code is None else code, signal or 0, ended_ms, health, _brief(why))
 
 
-def _grouped(rows: list[tuple[str, AttemptReport]], beside: Mapping[str, Any]) -> list[JobReports]:
-    """`beside` them is told how the steps of some stand, how services live, and versions of updated jobs."""
+def _grouped(rows: list[tuple[str, AttemptReport]], details: Mapping[str, Any]) -> list[JobReports]:
+    """Reports by job; `details` has the steps, service states, spec versions and GPUs of some attempts."""
     jobs: dict[str, list[AttemptReport]] = {}
-    marks = {(job, at, n): tuple(map(_mark, found)) for job, at, n, found in beside.get("steps", ())}
-    lives = {(job, at, n): _service_status(found) for job, at, n, found in beside.get("lives", ())}
-    versions = {(job, at, n): version for job, at, n, version in beside.get("versions", ())}
-    gpus = {(job, at, n): held for job, at, n, held in beside.get("gpus", ())}
-    for job, claim in rows:
-        name = (job, claim.index, claim.attempt)
-        told = claim.with_steps(marks[name]) if name in marks else claim
-        told = told.with_version(versions[name]) if name in versions else told
-        told = told.with_gpus(gpus[name]) if name in gpus else told
-        jobs.setdefault(job, []).append(told.with_life(lives[name]) if name in lives else told)
-    return [JobReports(JobId(job), claims) for job, claims in jobs.items()]
+    steps = {(job, at, n): tuple(map(_mark, found)) for job, at, n, found in details.get("steps", ())}
+    services = {(job, at, n): _service_status(found) for job, at, n, found in details.get("lives", ())}
+    versions = {(job, at, n): version for job, at, n, version in details.get("versions", ())}
+    gpus = {(job, at, n): held for job, at, n, held in details.get("gpus", ())}
+    for job, report in rows:
+        name = (job, report.index, report.attempt)
+        full = report.with_steps(steps[name]) if name in steps else report
+        full = full.with_version(versions[name]) if name in versions else full
+        full = full.with_gpus(gpus[name]) if name in gpus else full
+        jobs.setdefault(job, []).append(full.with_life(services[name]) if name in services else full)
+    return [JobReports(JobId(job), reports) for job, reports in jobs.items()]

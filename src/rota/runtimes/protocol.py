@@ -1,4 +1,4 @@
-"""Runtime: what starts and ends attempts on this machine, and outlives the agent that asks it to."""
+"""The runtime protocol: what starts and ends attempts on this machine, and outlives the agent."""
 
 from collections.abc import AsyncIterator, Iterable, Mapping
 from types import MappingProxyType
@@ -16,75 +16,78 @@ class AttemptName(NamedTuple):
 
 
 class ContainerEngine(NamedTuple):
-    """The container runtime of this machine, and what its owner allows."""
+    """The container runtime of this machine, and what its operator allows."""
 
     kind: str  # podman or docker
     program: str
-    mounts: tuple[str, ...] = ()  # what may be mounted; `:ro` behind what may only be read
+    mounts: tuple[str, ...] = ()  # directories that may be mounted; suffix `:ro`: read-only
     root: bool = False  # containers may run as root
-    init: bool = False  # it has a first process to offer
-    old_groups: bool = False  # control groups of version 1, made by itself
+    init: bool = False  # it can run an init process in containers
+    old_groups: bool = False  # it manages cgroups of version 1 by itself
 
 
 class NodeResources(NamedTuple):
-    """What the work may use of this machine."""
+    """What tasks may use of this machine."""
 
     node: str
     amounts: dict[str, int]
-    gpus: tuple[str, ...]  # by place: what an order names them by
-    keeping: Mapping[str, int] = MappingProxyType({})  # how much output, how long; else as usual
+    gpus: tuple[str, ...]  # bit n of a GPU mask stands for the n-th
+    keeping: Mapping[str, int] = MappingProxyType({})  # retention of output; missing keys: the defaults
     engine: ContainerEngine | None = None
 
 
 class Runtime(Protocol):
-    """Level-driven: a restarted agent attaches and is told everything."""
+    """Level-triggered: an agent that attaches gets the whole state, then the changes."""
 
     @property
     def is_outdated(self) -> bool:
-        """What is attached was started before an upgrade: not all can be asked of it. It goes when idle."""
+        """The attached runtime is of another release: it is given nothing new, and replaced when idle."""
 
     @property
     def shortage(self) -> str | None:
-        """Why it can start nothing new: what it must write down has no place."""
+        """Why nothing new can be started, as when the disk is full; None: it can."""
 
     @property
     def leases(self) -> Mapping[JobId, int]:
-        """Of jobs that ran here when it was attached: their run leases, in ms."""
+        """Run leases in ms, of jobs that had live attempts at the attach."""
 
     @property
     def result_endpoints(self) -> Mapping[JobId, ResultEndpoint]:
-        """Of jobs that were here when it was attached, whose results the agent reports: where."""
+        """Where the agent reports results, for jobs that were known at the attach and have it do so."""
 
     @property
     def records(self) -> Mapping[JobId, bytes]:
-        """Of jobs that were here when it was attached: `Work.record`, where it was not empty."""
+        """`TaskTemplate.record` of jobs that were known at the attach, where it was not empty."""
 
     @property
     def labels(self) -> dict[str, str]:
-        """What this machine can do for the work, known once attached: how limits are kept."""
+        """Labels of the node that say how limits, leases and isolation are enforced; known once attached."""
 
-    async def attach(self, room: NodeResources) -> list[JobReports]:
-        """Connect, and hear of all that is live and of every result not acknowledged."""
+    async def attach(self, resources: NodeResources) -> list[JobReports]:
+        """Connect; return reports of all live attempts and all unacknowledged results."""
 
     def events(self) -> AsyncIterator[list[JobReports]]:
-        """What happens from the attach on, in batches; ends when the runtime is gone."""
+        """Reports from the attach on, in batches; ends when the runtime has ended."""
 
     async def start(self, job: JobId, work: TaskTemplate | None, tasks: list[Start]) -> None:
-        """Idempotent by attempt number; `work` once per job, version and attach, also without tasks."""
+        """Start attempts; idempotent by attempt number.
 
-    async def stop(self, attempts: list[AttemptName], how: StopMode = StopMode.GRACEFUL) -> None:
-        """Gracefully, then by force, unless said otherwise; what waits is withdrawn."""
+        `work` is sent once per job, version and attach; without tasks it updates what runs.
+        """
+
+    async def stop(self, attempts: list[AttemptName], mode: StopMode = StopMode.GRACEFUL) -> None:
+        """Stop attempts, by default with a grace period before SIGKILL; queued ones are withdrawn."""
 
     async def signal(self, job: JobId, signals: Iterable[Signal]) -> None:
-        """Each once, to what runs."""
+        """Send signals to running attempts, each once by its number."""
 
     async def acknowledge(self, attempts: list[AttemptName]) -> None:
-        """Their results are stored by the control plane."""
+        """Let the runtime forget results that are durable on the server."""
 
     async def forget(self, jobs: list[JobId]) -> None: ...
 
-    async def renew(self, said_ns: int) -> None:
-        """The control plane has heard what was said then, by the boot-time clock: leases count from there."""
+    async def renew(self, sent_ns: int) -> None:
+        """Count run leases from `sent_ns` (boot-time clock): the server has received what was sent then."""
 
     async def quit(self) -> None:
-        """Stop all work and end."""
+        """Stop all attempts and end."""

@@ -1,1 +1,1 @@
-"""WHICH TASK RUNS WHERE. Knows shapes and room, no agents."""
+"""The scheduler: which task runs where, and why not. Knows shapes and free resources, no agents."""

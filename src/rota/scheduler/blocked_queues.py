@@ -1,4 +1,9 @@
-"""Lines that were tried in vain, as columns: which of them might fit now that room has grown somewhere?"""
+"""Queues whose head found no node, as columns -> those that may fit since free resources have grown.
+
+A round must not try every blocked queue again after each change, and must never miss one that could start. So
+each entry records the free amounts with which it was tried, and a queue is tried again only where a node
+offers more than that.
+"""
 
 from collections.abc import Iterator, Set
 from typing import NamedTuple
@@ -18,34 +23,30 @@ from rota.scheduler.placement.board import TASKS_ROW, Board
 from rota.scheduler.placement.filters import UNSATISFIABLE, matching_nodes
 from rota.scheduler.policy.backfill import BackfillReservation
 
-_UNTRIED = -1  # of every amount: less than any task needs
-_MANY = 64  # grown nodes: from here on a line is tried if it fits into the largest amounts of all of them
+_UNTRIED = -1  # less of everything than any task needs: whatever is free counts as growth
+_MANY = 64  # grown nodes: beyond it a queue is tried if it fits into the maximum amounts of all of them
 _ROWS_MIN = 64
 _NO_EXPECTED_TIME = np.iinfo(np.int64).max
 _NO_MASK: tuple[tuple[int, int], Array] = ((-1, -1), np.zeros(0, np.bool_))
 
-NodeConditions = tuple[
-    tuple[Constraint, ...], tuple[str, ...], str
-]  # what labels and taints are held against
+NodeConditions = tuple[tuple[Constraint, ...], tuple[str, ...], str]  # constraints, tolerations, cluster
 
 
 class FailedTrial(NamedTuple):
-    """How a line was tried in vain."""
+    """The circumstances in which the head of a queue found no node."""
 
     rank: QueueRank  # of its first job
-    behind_reservation: bool = False  # some room was held back for the head of the queue
-    repelled_by: Set[tuple[Repulsion, ...]] = frozenset()  # by whom each of its jobs was, where all were
-    any_change_may_help: bool = (
-        False  # amounts alone do not tell whether a change of a node helps: GPUs, filters, bound tasks
-    )
-    may_use_lookahead: bool = False  # its tasks may also wait on a node, unless some of its room is held back
+    behind_reservation: bool = False  # resources were held back for the head of line
+    repelled_by: Set[tuple[Repulsion, ...]] = frozenset()  # of each job, where all were repelled
+    any_change_may_help: bool = False  # amounts alone do not decide: GPUs, filter plugins, pinned tasks
+    may_use_lookahead: bool = False  # its tasks may queue on a node, unless resources there are held back
 
 
 class TriedAmounts(NamedTuple):
-    """Amounts with which lines were tried in vain, by resource and slot."""
+    """Free amounts with which queues were tried without success, by resource and slot."""
 
     plain: Array
-    behind_reservation: Array  # the same of lines that a promise held room back from
+    behind_reservation: Array  # the same for queues that a reservation held resources back from
 
     def mark_untried(self, slots: Array) -> None:
         self.plain[:, slots] = self.behind_reservation[:, slots] = _UNTRIED
@@ -57,12 +58,12 @@ class TriedAmounts(NamedTuple):
 
 
 class BlockedQueues:
-    """One row per line.
+    """One row per queue.
 
-    Invariant: no task of a line of the table can start on any node with the amounts that are `_tried` there,
-    and no gang with the amounts of all nodes that were tried last. A node has grown for a line if the line
-    needs no more than it may have there now and more than what was tried. So room that is taken and given
-    back costs no further try, however many lines wait.
+    Invariant: no task of a blocked queue can start on any node with the amounts that are `_tried` there, and
+    no gang with the amounts of all nodes that were tried last. A node has grown for a queue if the queue
+    needs no more than it may use there now, and more than what was tried. So resources that are allocated and
+    released again cost no further trial, however many queues are blocked.
     """
 
     def __init__(self, board: Board) -> None:
@@ -74,21 +75,22 @@ class BlockedQueues:
         self._needs: Array = np.zeros((0, 0), np.int64)  # by row and resource
         self._rank: Array = np.zeros((0, 3), np.int64)
         self._expect_ms: Array = np.zeros(0, np.int64)
-        self._behind: Array = np.zeros(0, np.bool_)  # by row: it was last tried behind a promise
+        self._behind: Array = np.zeros(0, np.bool_)  # by row: it was last tried behind a reservation
         self._any_change: Array = np.zeros(0, np.bool_)
         self._gang: Array = np.zeros(0, np.bool_)
         self._lookahead: Array = np.zeros(0, np.bool_)
         self._conditions: Array = np.zeros(0, np.intp)
         self._condition_numbers: dict[NodeConditions, int] = {}
-        self._masks: list[tuple[tuple[int, int], Array]] = []  # by admission: version, nodes that admit it
+        # By conditions: version, mask of matching nodes.
+        self._masks: list[tuple[tuple[int, int], Array]] = []
         self._tried = self._tried_last = TriedAmounts(np.zeros((0, 0), np.int64), np.zeros((0, 0), np.int64))
-        self._acceptance_versions: Array = np.zeros(0, np.int64)  # of the room, as they were tried
+        self._acceptance_versions: Array = np.zeros(0, np.int64)  # by slot: version with which it was tried
         self._position = -1  # of the board's log
-        self._capacity_version = -1  # of the room
-        self._reservation: BackfillReservation | None = None  # as it was when lines were last looked at
-        self.head_changed = False  # since then: who is behind a promise is not known
-        self._tried_reduced = False  # lines were tried in this round when others had taken some of the room
-        self._top_priority = -1  # no line has a higher one
+        self._capacity_version = -1  # of the node table
+        self._reservation: BackfillReservation | None = None  # of the last round
+        self.head_changed = False  # since then: which rows are behind a reservation is not known
+        self._tried_reduced = False  # this round tried queues after others had allocated
+        self._top_priority = -1  # upper bound of the priorities of all rows
 
     def __contains__(self, queue: QueueKey) -> bool:
         return queue in self._row
@@ -100,7 +102,6 @@ class BlockedQueues:
         return iter(self._row)
 
     def failed_trial(self, queue: QueueKey) -> FailedTrial:
-        """How it was tried."""
         return self._trials[self._row[queue]]
 
     def add(self, queue: QueueKey, trial: FailedTrial) -> None:
@@ -126,11 +127,12 @@ class BlockedQueues:
             self._unused.append(row)
 
     def has_changed(self, head: JobId | None, now: Instant) -> bool:
-        """Whether anything has changed since all lines were tried: a node, or the head of the queue."""
-        board, held_back = self._board, self._reservation
-        if self.head_changed or head != _reserved_job(held_back):
+        """Whether a node or the head of line has changed since all queues were tried."""
+        board, previous = self._board, self._reservation
+        if self.head_changed or head != _reserved_job(previous):
             return True
-        if held_back is not None and held_back.at_ms <= now.wall_ms:  # it will start later than was thought
+        # The head of line starts later than expected.
+        if previous is not None and previous.at_ms <= now.wall_ms:
             return True
         if (
             self._position != board.log_position
@@ -142,12 +144,14 @@ class BlockedQueues:
         )
 
     def find_startable(self, reservation: BackfillReservation | None, now: Instant) -> list[QueueKey]:
-        """Lines that might start now."""
+        """Queues that might start now; they stay blocked until they are tried."""
         self._resize_to_board()
-        board, room = self._board, self._board.node_table
-        lets_go = self.head_changed or bool(_reserved_slots(self._reservation) - _reserved_slots(reservation))
+        board, table = self._board, self._board.node_table
+        releases = self.head_changed or bool(
+            _reserved_slots(self._reservation) - _reserved_slots(reservation)
+        )
         self._reservation, self.head_changed = reservation, False
-        fresh = np.nonzero(room.acceptance_version[: board.size] != self._acceptance_versions)[0]
+        fresh = np.nonzero(table.acceptance_version[: board.size] != self._acceptance_versions)[0]
         self._tried.mark_untried(fresh)
         self._tried_last.mark_untried(fresh)
         behind = self._behind_reservation(reservation, now)
@@ -157,25 +161,25 @@ class BlockedQueues:
             for rows, free in ((kind & ~behind, board.free), (kind & behind, beside)):
                 found |= self._newly_fitting(free, tried.plain, rows & ~self._behind)
                 found |= self._newly_fitting(free, tried.behind_reservation, rows & self._behind)
-        # Behind a promise it was not tried to evict others, to start a gang again as a whole, or to let short
-        # tasks wait on the nodes that it holds room back on.
+        # Behind a reservation a trial does not evict others, does not restart a gang as a whole, and sends no
+        # lookahead tasks to nodes with reserved resources: those rows have to be tried again without one.
         found |= (self._preempts() | self._gang | self._lookahead) & self._behind & ~behind
-        if lets_go:
+        if releases:
             found |= self._lookahead & self._behind
-        # A line that was tried behind a promise has seen less room than others: that holds until it is tried
-        # again, also when the promise is over.
+        # A queue that was tried behind a reservation saw smaller amounts than others. That stays true until
+        # it is tried again, also after the reservation has ended.
         self._behind = self._behind | behind
         changed = board.changed_since(self._position)
         slots = np.arange(board.size) if changed is None else changed
         if slots.size and self._any_change.any():
             found |= self._any_change & self._fitting(board.free[:, slots].max(axis=1, initial=0))
         found |= self._may_preempt(
-            slots if room.capacity_version == self._capacity_version else np.arange(board.size)
+            slots if table.capacity_version == self._capacity_version else np.arange(board.size)
         )
-        return [line for row in np.nonzero(found)[0].tolist() if (line := self._queues[row]) is not None]
+        return [queue for row in np.nonzero(found)[0].tolist() if (queue := self._queues[row]) is not None]
 
     def may_still_fit(self, queue: QueueKey) -> bool:
-        """Whether it might start still, after others were placed in this round."""
+        """Whether the queue might still start, after other jobs were placed in this round."""
         row = self._row[queue]
         if self._any_change[row] or self._gang[row] or self._lookahead[row] or self._preempts()[row]:
             return True
@@ -184,27 +188,31 @@ class BlockedQueues:
         return fits
 
     def end_round(self, before: Array, reservation: BackfillReservation | None) -> None:
-        """All that might have started have had their turn; `before` is what was free when that began."""
+        """Record the amounts that all blocked queues were tried with.
+
+        `before` is what was free at the start.
+        """
         self._resize_to_board()
-        board, held_back = self._board, self._reservation
+        board, previous = self._board, self._reservation
+        # A queue tried early saw more than one tried late: only the minimum was seen by all of them.
         plain = behind = np.minimum(before, board.free)
-        for one in (held_back, reservation):  # another job may be the head of the queue by now
-            if one is not None:
-                behind = _beside_reservation(behind, board, one)
+        for each in (previous, reservation):  # the head of line may have changed during the round
+            if each is not None:
+                behind = _beside_reservation(behind, board, each)
         self._tried_last = TriedAmounts(plain, behind.copy())
         if self._tried_reduced:
             self._tried = TriedAmounts(plain.copy(), behind)
         else:
-            behind = before if held_back is None else _beside_reservation(before, board, held_back)
+            behind = before if previous is None else _beside_reservation(before, board, previous)
             self._tried = self._tried.max_with(TriedAmounts(before, behind))
         self._tried_reduced = False
-        self.head_changed = _reserved_job(reservation) != _reserved_job(held_back)
+        self.head_changed = _reserved_job(reservation) != _reserved_job(previous)
         self._reservation = reservation
         self._acceptance_versions = board.node_table.acceptance_version[: board.size].copy()
         self._position, self._capacity_version = board.log_position, board.node_table.capacity_version
 
     def _behind_reservation(self, reservation: BackfillReservation | None, now: Instant) -> Array:
-        """Rows that the promise holds room back from."""
+        """Mask of the rows that the reservation holds resources back from."""
         if reservation is None:
             return np.zeros(self._behind.size, np.bool_)
         (first, second, third), (a, b, c) = self._rank.T, reservation.rank
@@ -212,7 +220,7 @@ class BlockedQueues:
         return later & (self._expect_ms > reservation.at_ms - now.wall_ms)
 
     def _newly_fitting(self, free: Array, tried: Array, rows: Array) -> Array:
-        """Of these rows: those that fit into a node that has more than was tried."""
+        """Of these rows, those that fit on a node that offers more than was tried."""
         found: Array = np.zeros(rows.size, np.bool_)
         if not rows.any():
             return found
@@ -230,17 +238,20 @@ class BlockedQueues:
         return fits
 
     def _keep_eligible(self, rows: Array, slot: int) -> Array:
-        """Of these rows: those whose conditions on labels and taints the node satisfies."""
+        """Of these rows, those whose constraints and tolerations the node satisfies."""
         if not rows.any():
             return rows
         several = len(self._condition_numbers) > 1
-        for admission in np.unique(self._conditions[rows]).tolist() if several else (0,):
-            if not self._eligible_nodes(admission, self._shape_of(rows, admission))[slot]:
-                rows &= self._conditions != admission
+        for conditions in np.unique(self._conditions[rows]).tolist() if several else (0,):
+            if not self._eligible_nodes(conditions, self._shape_of(rows, conditions))[slot]:
+                rows &= self._conditions != conditions
         return rows
 
     def _number_of_conditions(self, shape: Shape) -> int:
-        """The number of its conditions. Those of lines that are gone are forgotten when they are most."""
+        """The number of the shape's conditions.
+
+        Numbers of removed queues are dropped when they are the majority.
+        """
         key = (shape.where, shape.tolerate, shape.cluster)
         number = self._condition_numbers.get(key)
         if number is not None:
@@ -248,39 +259,39 @@ class BlockedQueues:
         if len(self._condition_numbers) > 2 * len(self._row) + _ROWS_MIN:
             self._condition_numbers.clear()
             self._masks.clear()
-            for line, row in self._row.items():
-                self._conditions[row] = self._number_of_conditions(line.shape)
+            for queue, row in self._row.items():
+                self._conditions[row] = self._number_of_conditions(queue.shape)
             return self._number_of_conditions(shape)
         self._masks.append(_NO_MASK)
         return self._condition_numbers.setdefault(key, len(self._condition_numbers))
 
-    def _shape_of(self, rows: Array, admission: int) -> Shape:
-        line = self._queues[int(np.nonzero(rows & (self._conditions == admission))[0][0])]
-        assert line is not None, "rows of lines that are gone fit nowhere"
-        return line.shape
+    def _shape_of(self, rows: Array, conditions: int) -> Shape:
+        queue = self._queues[int(np.nonzero(rows & (self._conditions == conditions))[0][0])]
+        assert queue is not None, "a removed row needs more than any node has"
+        return queue.shape
 
-    def _eligible_nodes(self, admission: int, shape: Shape) -> Array:
-        """The nodes that admit tasks with the conditions of this shape."""
-        room = self._board.node_table
-        version = (room.labels_version, room.size)
-        if self._masks[admission][0] != version:
-            conditions = Shape((), shape.where, tolerate=shape.tolerate, cluster=shape.cluster)
-            self._masks[admission] = (version, matching_nodes(room, conditions))
-        return self._masks[admission][1]
+    def _eligible_nodes(self, conditions: int, shape: Shape) -> Array:
+        """Mask of the nodes that satisfy the conditions of this shape; cached until labels change."""
+        table = self._board.node_table
+        version = (table.labels_version, table.size)
+        if self._masks[conditions][0] != version:
+            only_conditions = Shape((), shape.where, tolerate=shape.tolerate, cluster=shape.cluster)
+            self._masks[conditions] = (version, matching_nodes(table, only_conditions))
+        return self._masks[conditions][1]
 
     def _may_preempt(self, slots: Array) -> Array:
-        """Rows that fit into what is free on these nodes and what others would have to give up there."""
+        """Mask of the rows that would fit on these nodes if all preemptible usage there were evicted."""
         evicts = self._preempts()
         if not slots.size or not evicts.any():
             return evicts & False
-        board, lent = self._board, self._board.node_table.preemptible
+        board, preemptible = self._board, self._board.node_table.preemptible
         free = board.free.copy()
         for resource, row in ((TASKS, TASKS_ROW), *board.rows.items()):
-            free[row] += lent.below(UNSATISFIABLE, resource, board.size)
+            free[row] += preemptible.below(UNSATISFIABLE, resource, board.size)
         return evicts & self._fitting(free[:, slots].max(axis=1, initial=0))
 
     def _preempts(self) -> Array:
-        """Rows of so high a priority that others may have to give way."""
+        """Mask of the rows whose priority is high enough to evict some live task."""
         levels = self._board.node_table.preemptible.by_priority.items()
         lowest = min((level for level, columns in levels if _any_nonzero(columns.get(TASKS))), default=None)
         if lowest is None or self._top_priority < lowest + PREEMPT_MARGIN:
@@ -295,7 +306,7 @@ class BlockedQueues:
         return needs
 
     def _resize_to_board(self) -> None:
-        """To the board: nodes may have come, or resources that were never heard of."""
+        """Adapt all columns to the board: nodes or resources may have been added."""
         board, (rows, width) = self._board, self._tried.plain.shape
         if (self._needs.shape[1], rows, width) == (board.row_count, board.row_count, board.size):
             return
@@ -303,13 +314,13 @@ class BlockedQueues:
             width = 0
             self._needs = np.zeros((self._behind.size, board.row_count), np.int64)
             self._needs[:, TASKS_ROW] = UNSATISFIABLE
-            for line, row in self._row.items():
-                self._needs[row] = self._needs_of(line.shape)
+            for queue, row in self._row.items():
+                self._needs[row] = self._needs_of(queue.shape)
         self._tried = _resized(self._tried, board.row_count, board.size, width)
         self._tried_last = _resized(self._tried_last, board.row_count, board.size, width)
-        news = np.full(board.size, -1, np.int64)
-        news[:width] = self._acceptance_versions[:width]
-        self._acceptance_versions = news
+        versions = np.full(board.size, -1, np.int64)
+        versions[:width] = self._acceptance_versions[:width]
+        self._acceptance_versions = versions
 
     def _append_row(self) -> int:
         row = len(self._queues)
@@ -336,9 +347,9 @@ def _reserved_job(reservation: BackfillReservation | None) -> JobId | None:
     return None if reservation is None else reservation.job
 
 
-def _reserved_slots(promised: BackfillReservation | None) -> Set[int]:
-    """Slots of the nodes on which some room is held back."""
-    return frozenset() if promised is None else promised.slots.keys()
+def _reserved_slots(reservation: BackfillReservation | None) -> Set[int]:
+    """Slots of the nodes on which resources are reserved."""
+    return frozenset() if reservation is None else reservation.slots.keys()
 
 
 def needs_gpus(shape: Shape) -> bool:
@@ -350,7 +361,7 @@ def _any_nonzero(column: Array | None) -> bool:
 
 
 def _resized(tried: TriedAmounts, rows: int, size: int, kept: int) -> TriedAmounts:
-    """For more nodes, which are untried."""
+    """The same amounts for more nodes; new ones are untried."""
     found = TriedAmounts(*(np.full((rows, size), _UNTRIED, np.int64) for _ in range(2)))
     for old, new in zip(tried, found, strict=True):
         if kept:
@@ -359,13 +370,13 @@ def _resized(tried: TriedAmounts, rows: int, size: int, kept: int) -> TriedAmoun
 
 
 def _max_amounts(tried: Array, now: Array) -> Array:
-    """By node: what was tried before if that was more of everything, else what was tried now."""
+    """By node: the earlier amounts if they were larger in every resource, else those of now."""
     found: Array = np.where(np.logical_and.reduce(tried >= now, axis=0), tried, now)
     return found
 
 
 def _beside_reservation(free: Array, board: Board, reservation: BackfillReservation) -> Array:
-    """Of what is free: what a job behind the promise may have."""
+    """The part of the free amounts that a job behind the reservation may use."""
     found = free.copy()
     for slot, left in reservation.slots.items():
         beside = np.array([left.get(resource, 0) for resource in (TASKS, *board.rows)], np.int64)

@@ -1,4 +1,4 @@
-"""A job + the nodes of one cluster -> how many could run a task of it, and how many tasks have room now."""
+"""A job + the nodes of one cluster -> how many nodes could run a task of it, and how many tasks fit now."""
 
 import msgspec
 import numpy as np
@@ -12,37 +12,39 @@ from rota.model.shape import Shape
 from rota.model.view import View
 from rota.scheduler.placement.filters import matching_nodes_of_all_clusters
 
-_ANY_CLUSTER = ""  # in place of a shape's cluster: nodes of all clusters are looked at in one pass
+_ANY_CLUSTER = ""  # replaces the shape's cluster: one pass covers the nodes of all clusters
 
 
 class FitCalculator:
-    """Caches which nodes admit a shape, until something that is said of any node changes."""
+    """Caches which nodes could run a shape, until labels, taints or capacity of any node change."""
 
     def __init__(self) -> None:
         self._node_table: NodeTable | None = None
-        self._version = -1  # Room.abilities
+        self._version = -1  # of the node table's feasibility
         self._capable: dict[Shape, Array] = {}  # slots, of all clusters
 
     def cluster_fit(self, view: View, spec: JobSpec, cluster: str) -> ClusterFit:
-        room, shape = view.node_table, msgspec.structs.replace(spec.shape, cluster=_ANY_CLUSTER)
+        table, shape = view.node_table, msgspec.structs.replace(spec.shape, cluster=_ANY_CLUSTER)
         if (
-            room is not self._node_table
-            or room.feasibility_version != self._version
+            table is not self._node_table
+            or table.feasibility_version != self._version
             or len(self._capable) >= ROWS_KEPT
         ):
-            self._node_table, self._version, self._capable = room, room.feasibility_version, {}
-        able = self._capable.get(shape)
-        if able is None:
-            able = self._capable[shape] = self._capable_slots(room, shape)
-        here = able[room.cluster[able] == room.clusters.get(cluster, -1)]
-        return ClusterFit(int(here.size), _fitting_tasks(room, shape, here[room.open[here]]))
+            self._node_table, self._version, self._capable = table, table.feasibility_version, {}
+        capable = self._capable.get(shape)
+        if capable is None:
+            capable = self._capable[shape] = self._capable_slots(table, shape)
+        in_cluster = capable[table.cluster[capable] == table.clusters.get(cluster, -1)]
+        return ClusterFit(
+            int(in_cluster.size), _fitting_tasks(table, shape, in_cluster[table.open[in_cluster]])
+        )
 
     def _capable_slots(self, node_table: NodeTable, shape: Shape) -> Array:
-        able = matching_nodes_of_all_clusters(node_table, shape) & node_table.expected[: node_table.size]
+        capable = matching_nodes_of_all_clusters(node_table, shape) & node_table.expected[: node_table.size]
         for resource, amount in shape.needs:
             row = node_table.rows.get(resource)
-            able &= row is not None and node_table.capacity[row, : node_table.size] >= amount
-        slots: Array = np.nonzero(able)[0]
+            capable &= row is not None and node_table.capacity[row, : node_table.size] >= amount
+        slots: Array = np.nonzero(capable)[0]
         return slots
 
 

@@ -1,4 +1,4 @@
-"""Nodes to be drained, on a copy of the cluster -> where their work would go, and what of it would wait."""
+"""What-if: nodes to drain, on a copy of the mirror -> where their tasks would go, and which would wait."""
 
 from collections.abc import Iterator
 
@@ -13,13 +13,14 @@ from rota.model.node import Eligibility, NodeIntent
 from rota.model.outlook import DisplacedTasks, DrainOutcome, PlannedPlacement
 from rota.model.plan import Instant
 from rota.model.view import JobView
+from rota.rules.reconciler_names import ROUND_KEY
 from rota.scheduler.explain.why import analyse_wait, describe_wait
-from rota.scheduler.plan import ROUND_KEY, Scheduler
+from rota.scheduler.plan import Scheduler
 from rota.scheduler.policy.drain import may_be_moved
 from rota.scheduler.policy.preempt import live_tasks
 from rota.scheduler.round import SchedulerSettings
 
-_ROUNDS_MAX = 10  # in each many tasks find a node; what none of them places waits
+_ROUNDS_MAX = 10  # each places many tasks; what none of them places would wait
 
 
 def preview_drain(
@@ -30,32 +31,34 @@ def preview_drain(
     everything: bool,
     settings: SchedulerSettings | None = None,
 ) -> tuple[DisplacedTasks, ...]:
-    """The scheduler's own rounds, once all that moves is stopped at one moment."""
-    shadow, settings = WhatIfMirror.from_copy(copied), settings or SchedulerSettings()
+    """Stop all movable tasks of the nodes at once, then run the real scheduler."""
+    mirror, settings = WhatIfMirror.from_copy(copied), settings or SchedulerSettings()
     scheduler = Scheduler(settings)
-    _run_rounds(scheduler, shadow, now)  # who waits already does not wait because of this
-    there = {job: _task_indices(shadow, job, nodes) for job in _jobs_on(shadow, nodes)}
+    _run_rounds(scheduler, mirror, now)  # jobs that are pending already are not pending because of the drain
+    on_nodes = {job: _task_indices(mirror, job, nodes) for job in _jobs_on(mirror, nodes)}
     for node in nodes:
-        wish = shadow.nodes[node].intent or NodeIntent(node)
-        shadow.apply(NodeIntent(node, Eligibility.DRAINING, wish.taints))
-    going = withdraw_movable(shadow, nodes)
-    _run_rounds(scheduler, shadow, now)
-    moved = [_moved_tasks(shadow, shadow.jobs[job], indices, settings, now) for job, indices in going.items()]
+        intent = mirror.nodes[node].intent or NodeIntent(node)
+        mirror.apply(NodeIntent(node, Eligibility.DRAINING, intent.taints))
+    moving = withdraw_movable(mirror, nodes)
+    _run_rounds(scheduler, mirror, now)
+    moved = [
+        _moved_tasks(mirror, mirror.jobs[job], indices, settings, now) for job, indices in moving.items()
+    ]
     others = [
         DisplacedTasks(
             job,
-            shadow.jobs[job].spec.namespace,
-            _outcome_of(shadow.jobs[job].spec, everything=everything),
+            mirror.jobs[job].spec.namespace,
+            _outcome_of(mirror.jobs[job].spec, everything=everything),
             tuple(Ranges(indices).pairs),
         )
-        for job, indices in there.items()
-        if job not in going
+        for job, indices in on_nodes.items()
+        if job not in moving
     ]
     return (*moved, *others)
 
 
 def _outcome_of(spec: JobSpec, *, everything: bool) -> DrainOutcome:
-    """What becomes of tasks that the scheduler does not move."""
+    """Outcome for tasks that the scheduler does not move."""
     if spec.kind is JobKind.SYSTEM:
         return DrainOutcome.ENDS
     if not spec.movable:
@@ -64,20 +67,20 @@ def _outcome_of(spec: JobSpec, *, everything: bool) -> DrainOutcome:
 
 
 def withdraw_movable(mirror: WhatIfMirror, nodes: tuple[NodeId, ...]) -> dict[JobId, list[int]]:
-    """What moves of the work on these nodes, which take nothing new: from now on it waits for others.
+    """Withdraw the movable tasks of these nodes, so that they are pending; returns them by job.
 
-    Work whose recovery owner is not the scheduler is not placed again without that owner's word.
+    Tasks whose recovery is up to a controller are left out: they are not placed again without its decision.
     """
-    going = {
+    moving = {
         job: _task_indices(mirror, job, nodes)
         for job in _jobs_on(mirror, nodes)
         if may_be_moved(mirror.jobs[job], everything=False)
         and mirror.jobs[job].spec.recovery is Recovery.SCHEDULER
     }
-    for job, indices in going.items():
+    for job, indices in moving.items():
         for status in _withdrawn_blocks(mirror.jobs[job], indices):
             mirror.apply(status)
-    return going
+    return moving
 
 
 def _run_rounds(scheduler: Scheduler, mirror: WhatIfMirror, now: Instant) -> None:
@@ -95,7 +98,7 @@ def _jobs_on(mirror: WhatIfMirror, nodes: tuple[NodeId, ...]) -> list[JobId]:
 
 
 def _task_indices(mirror: WhatIfMirror, job_id: JobId, nodes: tuple[NodeId, ...]) -> list[int]:
-    """Of a gang all: without one of its tasks the others are of no use."""
+    """Tasks of the job on these nodes; all tasks of a gang, since it moves as a whole."""
     job = mirror.jobs[job_id]
     if job.spec.gang and may_be_moved(job, everything=False):
         return [index for _, index in live_tasks(job)]
@@ -103,7 +106,7 @@ def _task_indices(mirror: WhatIfMirror, job_id: JobId, nodes: tuple[NodeId, ...]
 
 
 def _withdrawn_blocks(job: JobView, indices: list[int]) -> Iterator[StatusBlock]:
-    """As if their offers had been withdrawn: the same tries wait for a node again."""
+    """Status blocks as if the offers had been withdrawn: the tasks are pending with the same retry count."""
     by_block: dict[int, list[int]] = {}
     for index in indices:
         block, position = divmod(index, BLOCK_TASKS)
@@ -119,18 +122,18 @@ def _withdrawn_blocks(job: JobView, indices: list[int]) -> Iterator[StatusBlock]
 def _moved_tasks(
     mirror: WhatIfMirror, job: JobView, indices: list[int], settings: SchedulerSettings, now: Instant
 ) -> DisplacedTasks:
-    there: dict[NodeId, int] = {}
+    tasks: dict[NodeId, int] = {}
     for node in job.live_by_node:
         assigned = mirror.nodes[node].assigned
         count = sum((job.spec.id, index) in assigned for index in indices)
         if count:
-            there[node] = count
-    fullest = sorted(there, key=lambda one: (-there[one], mirror.node_table.slot[one]))
-    places = tuple(PlannedPlacement(mirror.nodes[node].spec.name, there[node]) for node in fullest)
-    waits = len(indices) - sum(there.values())
+            tasks[node] = count
+    fullest = sorted(tasks, key=lambda node: (-tasks[node], mirror.node_table.slot[node]))
+    places = tuple(PlannedPlacement(mirror.nodes[node].spec.name, tasks[node]) for node in fullest)
+    pending = len(indices) - sum(tasks.values())
     why = None
-    if waits:
-        known = analyse_wait(mirror, job, now, settings.plugins, backfill=settings.backfill)
-        why = describe_wait(mirror, job, known, now)
+    if pending:
+        analysis = analyse_wait(mirror, job, now, settings.plugins, backfill=settings.backfill)
+        why = describe_wait(mirror, job, analysis, now)
     pairs = tuple(Ranges(indices).pairs)
-    return DisplacedTasks(job.spec.id, job.spec.namespace, DrainOutcome.MOVES, pairs, places, waits, why)
+    return DisplacedTasks(job.spec.id, job.spec.namespace, DrainOutcome.MOVES, pairs, places, pending, why)

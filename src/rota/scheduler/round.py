@@ -1,4 +1,50 @@
-"""One round: whoever waits, first in turn first, onto nodes; promised room; or in place of lesser work."""
+"""One scheduling round: pending tasks onto nodes, by rank; with backfill reservations and preemption.
+
+Theory of operation
+-------------------
+A *round* is one decision of the scheduler. It starts from the mirror, tries pending jobs
+in order of rank, and returns one plan: attempt blocks for the tasks it placed, evictions, and verdicts on
+jobs that cannot start. It runs whenever a record changed that a pending task may wait for
+(`rota.scheduler.plan`). Trying every pending job on every node would make a round too long, so almost
+everything is incremental:
+
+* **Queues.** Pending jobs with the same shape, owner and rules form one queue (`QueueKey`): if the first of
+  them does not fit, no later one does. A round looks at heads of queues, never at all jobs.
+* **Trials.** A queue whose head found no node is *blocked* (`rota.scheduler.blocked_queues`). The entry
+  records the free amounts with which it was tried. The queue is tried again when some node offers more than
+  that, when a watched fact changes (labels, affinity counts, a quota), or when a timer ends
+  (`rota.scheduler.trial_queue`). Opening a queue for nothing costs one trial; leaving one blocked wrongly
+  would be a lost wakeup. Every reason to block therefore names what has to change.
+* **Rank.** Priority first, then fair share among owners, then age (`rota.scheduler.order`).
+* **Rows.** For each shape a `ScoreRow` holds the points of every node, EXCLUDED where it does not fit
+  (`rota.scheduler.placement.rows`). The board logs each slot that changes; a row rescores only the slots
+  logged since it was last used. Placing one task therefore rescores one node, not all of them.
+* **Runs.** Many equal tasks are placed by one sort over the best nodes and a few tasks ahead on each
+  (`PlacementRun`), with the same result as placing them one by one.
+
+One round, step by step
+-----------------------
+1. `Board.sync` copies what changed in the mirror's node table. The board is a working copy: placements of
+   this round are subtracted from it, while the mirror changes only when the plan is applied.
+2. Free resources that victims of earlier rounds are leaving (*nominations*), and targets of task moves, are
+   allocated on the board, so that no other job takes them. They are released again for the job they are for,
+   and at the end of the round.
+3. The backfill *reservation* of the head of line is computed again: when and where it will fit as running
+   work ends. Later jobs may use only what is left beside it, unless they end before it starts.
+4. Moved tasks are placed: they held resources before and are in no queue.
+5. Queues are tried by rank. A job that fits is placed. One that does not may send short tasks to nodes as
+   lookahead, evict tasks of lower priority (the freed slot is nominated to it), or become the head of line.
+   Then its queue is blocked and the next one is tried.
+6. `BlockedQueues.end_round` records the amounts that all blocked queues have now been tried with.
+
+Invariants
+----------
+* The result equals that of a full rescan without caches; property tests compare the two (tests/properties).
+* Ties go to the lower slot, and sums are added in a fixed order: equal input gives an equal plan.
+* The board is balanced: what a round holds back it gives back, also for jobs it skips.
+* `SchedulerCache` may be lost at any time. It is dropped when a round raises, and when the mirror was read
+  again: reservations and nominations lapse, and rows are scored again from the node table.
+"""
 
 import math
 from collections.abc import Iterable, Set
@@ -53,45 +99,44 @@ _SYSTEM, _PACK = JobKind.SYSTEM, Policy.PACK
 
 
 class SchedulerSettings(NamedTuple):
-    """What an operator decides about placement."""
+    """The operator's configuration of placement."""
 
     plugins: Plugins = Plugins()
-    backfill: bool = True  # later jobs may start while the first one waits, where that does not delay it
+    backfill: bool = True  # later jobs may start before the head of line if that does not delay it
 
 
 class Nomination(NamedTuple):
-    """Room that others are leaving for one task of a job."""
+    """A slot that evicted tasks are leaving, kept for one task of the preempting job."""
 
     slot: int
     until_ms: int
 
 
 class HeadOfLine(NamedTuple):
-    """The head of the queue: the job that room is held for, and until when."""
+    """The job that resources are reserved for, and until when."""
 
     job: JobId
-    tasks: int  # of it that have to start at once
+    tasks: int  # how many of its tasks have to start together
     until_ms: int
 
 
 class SchedulerCache:
-    """What can be computed again, or lapses: rows of points, lines that wait, room others are leaving."""
+    """State between rounds that can be computed again or lapse: rows, blocked queues, nominations."""
 
     def __init__(self, view: View, settings: SchedulerSettings) -> None:
-        self.node_table = view.node_table  # whose slots it speaks of
+        self.node_table = view.node_table  # the table its slots refer to
         self.placer = Placer(view, settings.plugins)
         self.queue = TrialQueue(self.placer.board)
         self.nominated: dict[JobId, list[Nomination]] = {}
         self.head_of_line: HeadOfLine | None = None
-        self._reservations_tried = 0  # in vain, since
+        self._reservations_tried = 0  # failed searches since the time below
         self._reservations_tried_since_ms = 0
-        self.backoffs: dict[JobId, int] = {}  # job -> until when it is not the head: its promise was not kept
-        self.system_job_inputs: dict[
-            JobId, system_jobs.SystemJobInput
-        ] = {}  # by system job: when its nodes were looked at
+        # A job whose reservation expired before it could start is not the head of line until then.
+        self.backoffs: dict[JobId, int] = {}
+        self.system_job_inputs: dict[JobId, system_jobs.SystemJobInput] = {}
 
     def drop_expired(self, view: View, now: Instant) -> None:
-        """What was promised to those who wait no longer, or for too long; and what others left in vain."""
+        """Drop reservations and nominations that expired, or whose job is no longer pending."""
         first = self.head_of_line
         if first is not None:
             job = view.jobs.get(first.job)
@@ -99,22 +144,22 @@ class SchedulerCache:
                 self.head_of_line = None
             elif first.until_ms <= now.ms:
                 self.head_of_line = None
-                self.backoffs = {one: until for one, until in self.backoffs.items() if until > now.ms}
+                self.backoffs = {name: until for name, until in self.backoffs.items() if until > now.ms}
                 self.backoffs[first.job] = now.ms + RESERVATION_BACKOFF_MS
         for name, nominations in list(self.nominated.items()):
             job = view.jobs.get(name)
-            waits = job is not None and _is_pending(job)
-            good = [
-                one
-                for one in nominations
-                if waits and one.until_ms > now.ms and view.node_table.open[one.slot]
+            pending = job is not None and _is_pending(job)
+            valid = [
+                nomination
+                for nomination in nominations
+                if pending and nomination.until_ms > now.ms and view.node_table.open[nomination.slot]
             ]
-            if len(good) < len(nominations):
+            if len(valid) < len(nominations):
                 self.queue.open_lookahead()
                 if job is not None and job.queue is not None:
                     self.queue.open(job.queue)
-            if good:
-                self.nominated[name] = good
+            if valid:
+                self.nominated[name] = valid
             else:
                 del self.nominated[name]
 
@@ -131,7 +176,7 @@ class SchedulerCache:
 
 
 class Round:
-    """One pass over the lines that might start something; what it decides is in its plan."""
+    """One pass over the queues that might start something; the module header describes its steps."""
 
     def __init__(self, view: View, cache: SchedulerCache, settings: SchedulerSettings, now: Instant) -> None:
         self._view = view
@@ -146,15 +191,15 @@ class Round:
         self._evicted: list[tuple[JobView, Eviction]] = []
         self._broken_gangs: list[JobView] = []
         self._reservation: BackfillReservation | None = None
-        self._repelled: dict[QueueKey, dict[Repulsion, None]] = {}  # by whom jobs of a line are
-        self._repelled_in_vain: set[tuple[QueueKey, tuple[Repulsion, ...]]] = (
-            set()
-        )  # those that found no room
+        self._repelled: dict[QueueKey, dict[Repulsion, None]] = {}  # anti-affinity against jobs of a queue
+        # Sets of repulsions with which a job of the queue found no node: another job with the same set fails
+        # too.
+        self._repelled_in_vain: set[tuple[QueueKey, tuple[Repulsion, ...]]] = set()
         self._reopened: list[QueueKey] = []
-        self._used_nominations = False  # room that was left for some is taken now
-        self._evicts_more = False  # in the next round, on nodes where others have just been told to leave
-        self._refused_until_ms: list[int] = []  # when refusals lapse that bar moved tasks from nodes
-        self._some_back_off = False  # some tasks are in a pause while others of their job may start now
+        self._used_nominations = False  # a nominated slot was used in this round
+        self._evicts_more = False  # the next round may evict more, on nodes that this round barred
+        self._refused_until_ms: list[int] = []  # ends of refusals that bar moved tasks from nodes
+        self._some_back_off = False  # some tasks back off while others of their job may start
 
     def run(self) -> Plan:
         first = self._cache.head_of_line
@@ -165,11 +210,12 @@ class Round:
         reserve_targets(self._view, self._placer.board, self._now, 1)
         self._renew_reservation()
         self._place_moved()
-        # After the moved tasks: no queue is tried with what these took. If it counted as tried in vain, the
-        # queues would not be tried again when the moved tasks give it back.
+        # Ordering: what is recorded as tried must be what the queues were tried with. So it is copied after
+        # nominations, move targets and moved tasks are allocated, and `end_round` runs before those are
+        # released. If it included them, the queues would not be tried again when they are free.
         before = self._placer.board.free.copy()
-        turns = RankedQueue(self._shares, self._due_heads())
-        while (head := turns.pop()) is not None:
+        ranked = RankedQueue(self._shares, self._due_heads())
+        while (head := ranked.pop()) is not None:
             goes_on = self._queue.start_trial(head.queue) and self._try_job(
                 self._view.jobs[head.job], head.queue
             )
@@ -177,29 +223,30 @@ class Round:
                 self._end_queue(head)
             if self._cache.head_of_line is not None and not self._settings.backfill:
                 break
-            turns.advance(head, goes_on)
+            ranked.advance(head, goes_on)
         self._queue.blocked.end_round(before, self._reservation)
         reserve_targets(self._view, self._placer.board, self._now, -1)
         self._reserve_nominated(-1)
         self._queue.end_round()
+        # These open queues for the next round: after `end_round`, which forgets all opened ones.
         if self._used_nominations:
             self._queue.open_lookahead()
-        for line in self._reopened:
-            self._queue.open(line)
+        for queue in self._reopened:
+            self._queue.open(queue)
         return self._plan()
 
     def _due_heads(self) -> list[QueueHead]:
-        """Lines to try. Where no job may pass the head of the queue, all are tried to find that one."""
+        """Heads of the queues to try. Without backfill all are tried: any of them may be the head of line."""
         heads = self._queue.due_heads(self._view, self._reservation, self._now)
         if self._settings.backfill:
             return heads
         self._cache.head_of_line = None
-        for line, _ in self._view.pending_queues():
-            self._queue.open(line)
-        return [QueueHead(jobs[0], 0, line, jobs) for line, jobs in self._view.pending_queues()]
+        for queue, _ in self._view.pending_queues():
+            self._queue.open(queue)
+        return [QueueHead(ranks[0], 0, queue, ranks) for queue, ranks in self._view.pending_queues()]
 
     def _renew_reservation(self) -> None:
-        """As work ends or takes longer than expected the promise changes, and may turn out to be void."""
+        """Compute the reservation again: work has ended, or takes longer than expected."""
         if not self._settings.backfill or not self._queue.has_several_queues:
             return
         first = self._cache.head_of_line
@@ -212,7 +259,7 @@ class Round:
             self._find_head_of_line(up_to=None)
 
     def _place_moved(self) -> None:
-        """Moved tasks go first: they held room already, and are in no line."""
+        """Place moved tasks before all queues: they held resources already, and are in no queue."""
         for name in self._view.moving:
             job = self._view.jobs[name]
             placed = 0
@@ -221,18 +268,18 @@ class Round:
                 if wanted <= 0:
                     break
                 held_back = self._reserved_amounts(job)
-                self._reserve_nominated(-1, job)  # which its placement uses up
+                self._reserve_nominated(-1, job)  # its placement uses its own nominations
                 self._adjust_free(held_back, -1)
-                seated = self._placer.place(job, wanted, barred)
+                found = self._placer.place(job, wanted, barred)
                 self._adjust_free(held_back, 1)
-                self._record_placement(job, indices, seated)
-                placed += len(seated.assigned)
+                self._record_placement(job, indices, found)
+                placed += len(found.assigned)
                 self._reserve_nominated(1, job)
-                if len(seated.assigned) < len(indices):  # in no line, whose timer would try them again
+                if len(found.assigned) < len(indices):  # no queue has a timer that would retry them
                     self._refused_until_ms += self._refusals_end_ms(job)
 
     def _try_job(self, job: JobView, queue: QueueKey) -> bool:
-        """A job has its turn; says whether the next in its line may do better."""
+        """Try to place one job. Returns whether the next job of its queue may succeed."""
         if job.verdict is not None or self._is_known_repelled(job, queue):
             return True
         wanted = count_startable(job, self._shares, self._now)
@@ -246,24 +293,28 @@ class Round:
         self._some_back_off |= len(ready) < min(wanted, most)
         self._reserve_nominated(-1, job)
         self._adjust_free(held_back, -1)
+        # The job sees its own nominations as free, and the reservation of the head of line as used. Both are
+        # undone right after it is placed: the board must be balanced for the next job.
         pinned = self._place_tasks(job, ready, refused)
-        ready, seated = pinned.indices, pinned.assignments
+        ready, found = pinned.indices, pinned.assignments
         self._adjust_free(held_back, 1)
-        if len(seated.assigned) < wanted and must_start_now(job):
-            self._reject(job, queue, seated)
+        if len(found.assigned) < wanted and must_start_now(job):
+            self._reject(job, queue, found)
             return True
-        self._record_placement(job, ready, seated)
+        self._record_placement(job, ready, found)
         self._reserve_nominated(1, job)
-        if len(seated.assigned) == len(ready):
+        if len(found.assigned) == len(ready):
             return self._may_continue_queue(job, queue, truncated=len(ready) == most < wanted)
-        # Who waits on a node might take what is promised to others, or what others are leaving for them.
-        made = [one.slot for nominations in self._cache.nominated.values() for one in nominations]
-        kept_off = slot_mask(self._view, [*refused, *held_back, *made])
-        left = self._place_lookahead(job, ready[len(seated.assigned) :], kept_off)
+        # Lookahead tasks start unasked: they might take what is reserved or nominated for other jobs.
+        nominated = [
+            nomination.slot for nominations in self._cache.nominated.values() for nomination in nominations
+        ]
+        kept_off = slot_mask(self._view, [*refused, *held_back, *nominated])
+        left = self._place_lookahead(job, ready[len(found.assigned) :], kept_off)
         return not left or self._on_unplaced(job, queue, left, behind=bool(held_back))
 
     def _may_continue_queue(self, job: JobView, queue: QueueKey, *, truncated: bool) -> bool:
-        """All that were looked at have a place: are there others, and may they start?"""
+        """All tasks that were tried are placed. Returns whether others of the queue may start."""
         if truncated:
             self._reopened.append(queue)
         elif self._shares.quota_left(job.spec) == 0:
@@ -276,16 +327,16 @@ class Round:
             self._placer.board.adjust_free(slot, amounts * times)
 
     def _is_known_repelled(self, job: JobView, queue: QueueKey) -> bool:
-        """By the same jobs as another one of its line, which found no room."""
+        """Whether a job of its queue with the same repulsions found no node in this round."""
         if queue not in self._repelled:
             return False
         return (queue, tuple(self._placer.affinity.repelled(job.spec))) in self._repelled_in_vain
 
     def _end_queue(self, head: QueueHead) -> None:
-        """Its last job has had its turn: of those kept away by others, none goes on before these move."""
+        """Block a queue whose last job was tried, if anti-affinity of other jobs kept its jobs off."""
         if head.queue in self._repelled:
             first = JobId(str(head.ranks[0][2]))
-            by = frozenset(repelled for line, repelled in self._repelled_in_vain if line == head.queue)
+            by = frozenset(repelled for queue, repelled in self._repelled_in_vain if queue == head.queue)
             self._block_queue(self._view.jobs[first], head.queue, behind=False, repelled_by=by)
 
     def _place_tasks(
@@ -299,13 +350,13 @@ class Round:
         )
 
     def _reserved_amounts(self, job: JobView) -> dict[int, Array]:
-        """What of each node is promised to the head of the queue, and not to be had for this one."""
+        """By slot, the free amounts that are reserved for the head of line against this job."""
         if self._reservation is None:
             return {}
         return self._reservation.reserved_from(job.spec, self._placer.board, self._now)
 
     def _tasks_to_try(self, job: JobView) -> int:
-        """One more than can be placed now, to see that it is full."""
+        """How many of its tasks to try: one more than can be placed now, to learn that nodes are full."""
         pending = job.task_counts.pending
         if pending <= LOOKAHEAD_TASKS_MAX or job.spec.gang or job.spec.kind is _SYSTEM:
             return pending
@@ -317,8 +368,8 @@ class Round:
         if not assignments.assigned:
             return
         ids = self._view.node_table.ids
-        nodes = [ids[seat.slot] for seat in assignments.assigned]
-        devices = [seat.devices for seat in assignments.assigned]
+        nodes = [ids[assignment.slot] for assignment in assignments.assigned]
+        devices = [assignment.devices for assignment in assignments.assigned]
         self._placed.append(PlacedTasks(job, ready[: len(nodes)], nodes, devices, 0, assignments))
         if self._cache.head_of_line is not None and self._cache.head_of_line.job == job.spec.id:
             self._cache.head_of_line = self._reservation = None
@@ -326,20 +377,20 @@ class Round:
         if self._cache.nominated:
             self._use_nominations(job, assignments)
         if self._reservation is not None:
-            for seat in assignments.assigned:
-                self._reservation.use_beside(job.spec, seat.slot)
+            for assignment in assignments.assigned:
+                self._reservation.use_beside(job.spec, assignment.slot)
 
     def _use_nominations(self, job: JobView, assignments: Assignments) -> None:
-        """Of a system job only the rooms that were taken: each is for one of its tasks."""
-        made = self._cache.nominated.pop(job.spec.id, [])
-        self._used_nominations |= bool(made)
-        taken = {seat.slot for seat in assignments.assigned}
-        left = [one for one in made if one.slot not in taken]
+        """Drop the nominations of a placed job; of a system job only the used ones, each is for one task."""
+        nominations = self._cache.nominated.pop(job.spec.id, [])
+        self._used_nominations |= bool(nominations)
+        used = {assignment.slot for assignment in assignments.assigned}
+        left = [nomination for nomination in nominations if nomination.slot not in used]
         if left and job.spec.kind is JobKind.SYSTEM:
             self._cache.nominated[job.spec.id] = left
 
     def _place_lookahead(self, job: JobView, ready: list[int], barred: Array) -> list[int]:
-        """Short tasks may wait on the node, so that a freed slot needs no round trip; returns who is left."""
+        """Queue short tasks on nodes, to save a round trip per freed slot. Returns the tasks left over."""
         if not self._may_use_lookahead(job):
             return ready
         spec = job.spec
@@ -360,17 +411,18 @@ class Round:
         return ready[len(chosen) :]
 
     def _may_use_lookahead(self, job: JobView) -> bool:
-        """Who waits on a node starts unasked: so no rule, no quota and no device may depend on it."""
+        """Lookahead tasks start without asking the server: no rule, quota or device may depend on when."""
         spec = job.spec
         plain = (
             spec.run is RunMode.AT_LEAST_ONCE and spec.rules == NO_AFFINITY_RULES and GPU not in spec.needs
         )
-        plain = plain and spec.kind is JobKind.BATCH  # what stays would hold for ever what the next waits for
+        # A service never frees the slot that the next one waits for.
+        plain = plain and spec.kind is JobKind.BATCH
         free = self._shares.quota_left(spec) is None and not self._placer.affinity.repelled(spec)
         return plain and job.runs_briefly and free
 
     def _on_unplaced(self, job: JobView, queue: QueueKey, left: list[int], *, behind: bool) -> bool:
-        """Some of its tasks find no room: others give way, or it is promised some; may the next do better?"""
+        """Some tasks fit nowhere: evict others, or reserve. Returns whether the next job may succeed."""
         spec = job.spec
         if spec.gang and job.task_counts.live and spec.run is RunMode.AT_LEAST_ONCE and not behind:
             self._broken_gangs.append(job)
@@ -395,43 +447,43 @@ class Round:
         return bool(repelled)
 
     def _may_evict_more(self, job: JobView) -> bool:
-        """Nodes on which this round has made room were out of question from then on: not in the next one."""
+        """Whether the next round may evict more for this job, on nodes barred by evictions of this round."""
         for preemptor, eviction in self._evicted:
-            going = (self._view.jobs[name[0]].spec.priority for name in eviction.victims)
-            if preemptor is job or any(one <= job.spec.priority - PREEMPT_MARGIN for one in going):
+            priorities = (self._view.jobs[name[0]].spec.priority for name in eviction.victims)
+            if preemptor is job or any(low <= job.spec.priority - PREEMPT_MARGIN for low in priorities):
                 return True
         return False
 
     def _set_head_without_backfill(self, job: JobView) -> None:
-        """Where no job may pass the head of the queue, it is the first that waits for room."""
+        """Without backfill the head of line is the first job that an empty node could run."""
         refused = slot_mask(self._view, refusing_slots(self._view, job, self._now))
         if self._cache.head_of_line is None and self._placer.fits_an_empty_node(job, refused):
             self._cache.head_of_line = HeadOfLine(job.spec.id, 1, NEVER_MS)
 
     def _find_head_of_line(self, up_to: QueueRank | None) -> None:
-        """Room is promised to the first in turn that waits for work with a known end.
+        """Reserve resources for the highest-ranked job that waits for work with a known end.
 
-        `up_to`: later jobs have not had their turn in this round.
+        `up_to`: jobs of lower rank have not been tried in this round.
         """
-        memory, now = self._cache, self._now
-        while memory.head_of_line is None and memory.may_try_reservation(now):
-            turn = self._queue.highest_ranked(self._view, now)
-            if turn is None or (up_to is not None and turn > up_to):
+        cache, now = self._cache, self._now
+        while cache.head_of_line is None and cache.may_try_reservation(now):
+            rank = self._queue.highest_ranked(self._view, now)
+            if rank is None or (up_to is not None and rank > up_to):
                 return
-            name = JobId(str(turn[2]))
+            name = JobId(str(rank[2]))
             waiting = self._view.jobs[name]
             tasks = waiting.task_counts.pending if waiting.spec.gang else 1
-            rests_until_ms = memory.backoff_until_ms(name)
-            made = None
-            if rests_until_ms <= now.ms and name not in memory.nominated:
-                made = find_reservation(self._view, self._placer, waiting, tasks, now)
-            if made is None:
-                memory.count_failed_reservation()
-                self._queue.defer_highest_ranked(max(rests_until_ms, now.ms + RESERVATION_RETRY_MS))
+            backoff_until_ms = cache.backoff_until_ms(name)
+            reservation = None
+            if backoff_until_ms <= now.ms and name not in cache.nominated:
+                reservation = find_reservation(self._view, self._placer, waiting, tasks, now)
+            if reservation is None:
+                cache.count_failed_reservation()
+                self._queue.defer_highest_ranked(max(backoff_until_ms, now.ms + RESERVATION_RETRY_MS))
                 continue
-            ahead_ms = made.at_ms - now.wall_ms
+            ahead_ms = reservation.at_ms - now.wall_ms
             until_ms = now.ms + ahead_ms + max(ahead_ms // 2, RESERVATION_LATE_MS)
-            memory.head_of_line, self._reservation = HeadOfLine(name, tasks, until_ms), made
+            cache.head_of_line, self._reservation = HeadOfLine(name, tasks, until_ms), reservation
 
     def _block_queue(
         self,
@@ -441,17 +493,17 @@ class Round:
         behind: bool,
         repelled_by: Set[tuple[Repulsion, ...]] = frozenset(),
     ) -> bool:
-        """Nobody of its line can do better until something changes."""
+        """No job of the queue can start until something changes that the entry names."""
         spec = job.spec
         refused = self._refusals_end_ms(job)
-        # The end of any task may leave it the room it was nominated for, or a place to wait on the node.
-        ahead = self._may_use_lookahead(job)
-        any_growth = spec.id in self._cache.nominated or ahead
+        # The end of any task may free the nominated slot, or a place to queue on the node.
+        lookahead = self._may_use_lookahead(job)
+        any_growth = spec.id in self._cache.nominated or lookahead
         keys = watch_keys(spec, self._repelled.get(queue, ()), any_growth=any_growth)
-        # Of a system job the task that was tried in vain is bound to another node than the next one.
+        # Each task of a system job is bound to its own node: that one failed says nothing about the next.
         anywhere = needs_gpus(spec.shape) or bool(self._settings.plugins.filters) or spec.kind is _SYSTEM
-        how = FailedTrial(spec.queue_rank, behind, repelled_by, anywhere, ahead)
-        self._queue.block(queue, how, min(refused, default=None), keys)
+        trial = FailedTrial(spec.queue_rank, behind, repelled_by, anywhere, lookahead)
+        self._queue.block(queue, trial, min(refused, default=None), keys)
         return False
 
     def _refusals_end_ms(self, job: JobView) -> list[int]:
@@ -459,30 +511,33 @@ class Round:
         return [until_ms for until_ms, _ in refused if until_ms > self._now.ms]
 
     def _preempt(self, job: JobView, left: list[int]) -> list[int]:
-        """For each task the smallest set that has to give way, one node at a time; returns who is left."""
+        """Evict the smallest set of tasks for each task, one node at a time. Returns the tasks left over."""
         at_once = len(left)
-        if job.spec.rules != NO_AFFINITY_RULES:  # rules do not know of room to come
+        if job.spec.rules != NO_AFFINITY_RULES:  # affinity rules do not see resources that are still in use
             at_once = 0 if job.spec.id in self._cache.nominated else 1
         barred = slot_mask(self._view, refusing_slots(self._view, job, self._now))
         if job.spec.kind is JobKind.SYSTEM:
-            made = [one.slot for one in self._cache.nominated.get(job.spec.id, [])]
-            barred |= system_jobs.other_nodes_mask(self._view, job, left) | slot_mask(self._view, made)
+            nominated = [nomination.slot for nomination in self._cache.nominated.get(job.spec.id, [])]
+            barred |= system_jobs.other_nodes_mask(self._view, job, left) | slot_mask(self._view, nominated)
         for _ in range(min(at_once, EVICTIONS_MAX - len(self._evicted))):
-            going = {name for _, eviction in self._evicted for name in eviction.victims}
-            barred[self._slots_of(going)] = True
-            eviction = find_victims(self._view, self._placer, job, barred, going)
+            evicting = {name for _, eviction in self._evicted for name in eviction.victims}
+            # What these leave is counted in the next round: here it would be counted twice.
+            barred[self._slots_of(evicting)] = True
+            eviction = find_victims(self._view, self._placer, job, barred, evicting)
             if eviction is None:
                 break
             barred[eviction.slot] = True
             self._evicted.append((job, eviction))
             nomination = Nomination(eviction.slot, self._now.ms + NOMINATED_MS)
+            # Kept in the cache only. After a restart the next search counts what victims are still leaving,
+            # and evicts no others for it.
             self._cache.nominated.setdefault(job.spec.id, []).append(nomination)
             self._placer.board.allocate(job.spec.shape, eviction.slot)
             left = left[1:]
         return left
 
     def _slots_of(self, names: Iterable[TaskKey]) -> list[int]:
-        """Where these tasks are: what they leave there is seen in the next round."""
+        """Slots of the nodes of these tasks."""
         found = []
         for job_id, index in names:
             block, position = divmod(index, BLOCK_TASKS)
@@ -491,7 +546,7 @@ class Round:
         return found
 
     def _reserve_nominated(self, times: int, job: JobView | None = None) -> None:
-        """Take room that others are leaving for somebody off the board, or give it back."""
+        """Allocate nominated slots on the board (1) or release them (-1): all, or those of one job."""
         nominated = self._cache.nominated
         if not nominated:
             return
@@ -500,7 +555,7 @@ class Round:
                 self._placer.board.allocate(self._view.jobs[name].spec.shape, nomination.slot, times)
 
     def _reject(self, job: JobView, queue: QueueKey, assignments: Assignments) -> None:
-        """End the job, unless others of its tasks are offered: if a node accepts one, the job has begun."""
+        """Reject the job, unless some tasks are offered: if a node accepts one, the job has started."""
         self._placer.release(job, assignments.assigned)
         if job.task_counts.live:
             self._reopened.append(queue)
@@ -511,27 +566,29 @@ class Round:
             )
         else:
             reasons = explain_job(self._view, job.spec.id, self._now, self._settings.plugins).reasons
-            reason = "; ".join(one.text for one in reasons)
+            reason = "; ".join(reason.text for reason in reasons)
         self._verdicts.append(SchedulerVerdict(job.spec.id, reason))
 
     def _plan(self) -> Plan:
         blocks = AttemptBlockWriter()
         events = []
-        for one in self._placed:
-            choice = self._choice(one)
-            blocks.add(one, choice, self._now.wall_ms)
-            node = one.nodes[0] if len(set(one.nodes)) == 1 else None
-            indices = tuple(Ranges(one.indices).pairs)
+        for placed in self._placed:
+            choice = self._choice(placed)
+            blocks.add(placed, choice, self._now.wall_ms)
+            node = placed.nodes[0] if len(set(placed.nodes)) == 1 else None
+            indices = tuple(Ranges(placed.indices).pairs)
             events.append(
-                EventRecord("task.placed", choice.why, job=one.job.spec.id, node=node, indices=indices)
+                EventRecord("task.placed", choice.why, job=placed.job.spec.id, node=node, indices=indices)
             )
-            events += moved_events(self._view, one)
+            events += moved_events(self._view, placed)
         for preemptor, eviction in self._evicted:
             events += self._evict_victims(blocks, preemptor, eviction.victims)
-        for gang in self._broken_gangs:  # one of its tasks was lost, and finds no other room
+        for gang in self._broken_gangs:  # one of its tasks was lost and fits nowhere else
             events += self._evict_victims(blocks, gang, live_tasks(gang))
         reasons = "; ".join(event.why for event in events)
-        events += [EventRecord("placement.impossible", one.reason, job=one.id) for one in self._verdicts]
+        events += [
+            EventRecord("placement.impossible", verdict.reason, job=verdict.id) for verdict in self._verdicts
+        ]
         wake_at = self._wake_at_ms()
         puts: tuple[Record, ...] = (*blocks.records(), *self._verdicts)
         if wake_at is None and not puts:
@@ -539,16 +596,20 @@ class Round:
         return Plan(puts, events=tuple(events), why=reasons, wake_at_ms=wake_at)
 
     def _wake_at_ms(self) -> int | None:
-        """When a pause, a refusal, a nomination or a promise ends."""
+        """When the next backoff, refusal, nomination or reservation ends."""
         first = self._cache.head_of_line
-        times = [one.until_ms for nominations in self._cache.nominated.values() for one in nominations]
+        times = [
+            nomination.until_ms
+            for nominations in self._cache.nominated.values()
+            for nomination in nominations
+        ]
         times += [] if first is None or not self._settings.backfill else [first.until_ms]
         times += self._refused_until_ms
-        # When those are placed the job is out of its line; only the next round knows how long it pauses.
-        # So with those that wait for neighbours, which this round may have placed.
+        # A job whose ready tasks are placed leaves its queue; only the next round knows how long the others
+        # back off. The same holds for jobs that wait for neighbours, which this round may have placed.
         again = self._some_back_off or self._queue.has_watches
         times += [self._now.ms + 1] if again and self._placed else []
-        # Lines that were tried behind the last head may evict others now.
+        # Queues that were tried behind the previous head of line may evict others now.
         other_head = bool(self._queue.blocked) and self._queue.blocked.head_changed
         times += [self._now.ms + 1] if other_head or self._evicts_more else []
         times += [at for at in (self._queue.next_timer_ms(), self._view.next_resume_ms()) if at is not None]

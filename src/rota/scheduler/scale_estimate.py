@@ -1,6 +1,6 @@
-"""Who waits in a cluster + copies of it with more nodes -> the fewest that start as many as the most do.
+"""Pending tasks of a cluster + copies of the mirror with more nodes -> the fewest nodes that start the most.
 
-What runs on nodes whose machines are taken away waits too, in these copies: it soon will.
+Tasks on nodes whose machines are being terminated count as pending in these copies: they soon will be.
 """
 
 from typing import NamedTuple
@@ -23,21 +23,21 @@ from rota.model.sandbox import SANDBOX
 from rota.model.shape import LEASES
 from rota.model.system_job import PinBlock
 from rota.model.view import View, nodes_being_terminated
+from rota.rules.reconciler_names import ROUND_KEY
 from rota.scheduler.drain_preview import withdraw_movable
-from rota.scheduler.plan import ROUND_KEY, Scheduler
+from rota.scheduler.plan import Scheduler
 from rota.scheduler.round import SchedulerSettings
 
-_NEW_NODE_PREFIX = "new-"  # nodes that are thought of
-_ASSUMED_LABELS = {
-    one.label: "" for one in (RUNTIME, SANDBOX, LEASES)
-}  # so is one of which nothing is known yet
+_NEW_NODE_PREFIX = "new-"  # names of hypothetical nodes
+# Before the first node of a cluster has joined, a new one is assumed to support all of these.
+_ASSUMED_LABELS = {label.label: "" for label in (RUNTIME, SANDBOX, LEASES)}
 
 
 class ScaleTrial(NamedTuple):
-    """What became of those who wait, with some more nodes."""
+    """Result of one trial with some more nodes."""
 
-    unplaced: int  # tasks without room
-    nodes_used: int  # of the new nodes, on which something was placed
+    unplaced: int  # tasks that found no node
+    nodes_used: int  # new nodes on which something was placed
 
 
 def estimate_scale(
@@ -49,11 +49,11 @@ def estimate_scale(
     *,
     settings: SchedulerSettings | None = None,
 ) -> ScaleEstimate:
-    """By the real scheduler, on copies: `coming` nodes are there in all of them, up to `most` on top."""
-    assert isinstance(view, Mirror), "copies are made of it"
+    """Run the real scheduler on copies with `coming` nodes that are being added, and up to `most` on top."""
+    assert isinstance(view, Mirror), "only the mirror can be copied"
     trials = _ScaleTrials(WhatIfMirror.copy_of(view), intent, coming, now, settings or SchedulerSettings())
     waiting = trials.run(0).unplaced
-    high = min(most, waiting, SCALE_STEP_MAX)  # a node that is worth it takes one at least
+    high = min(most, waiting, SCALE_STEP_MAX)  # a useful node runs at least one of them
     if not high:
         return ScaleEstimate(waiting, 0, 0)
     least = trials.run(high).unplaced
@@ -63,7 +63,7 @@ def estimate_scale(
 
 
 def _fewest_nodes(trials: "_ScaleTrials", least: int, coming: int, high: int) -> int:
-    """Most likely as many as are used when all is packed; else looked for on either side."""
+    """Binary search, starting with the number of nodes that bin-packing would use."""
     guess = min(max(1, trials.run(high, packed=True).nodes_used - coming), high)
     low = 0
     if trials.run(guess).unplaced <= least:
@@ -97,25 +97,25 @@ class _ScaleTrials:
         self._settings = settings
 
     def run(self, more: int, *, packed: bool = False) -> ScaleTrial:
-        """One round of the scheduler with so many more nodes."""
-        shadow = WhatIfMirror.from_copy(_pack_all(self._copied) if packed else self._copied)
-        withdraw_movable(shadow, nodes_being_terminated(shadow, self._intent.name))
+        """Run one scheduling round with `more` additional nodes."""
+        mirror = WhatIfMirror.from_copy(_pack_all(self._copied) if packed else self._copied)
+        withdraw_movable(mirror, nodes_being_terminated(mirror, self._intent.name))
         for number in range(self._coming + more):
-            self._add_node(shadow, NodeId(f"{_NEW_NODE_PREFIX}{number}"))
-        waiting = self._count_waiting(shadow)
+            self._add_node(mirror, NodeId(f"{_NEW_NODE_PREFIX}{number}"))
+        waiting = self._count_waiting(mirror)
         scheduler = Scheduler(self._settings)
-        plan = scheduler.decide(shadow, ROUND_KEY, self._now)
+        plan = scheduler.decide(mirror, ROUND_KEY, self._now)
         if any(isinstance(record, PinBlock) for record in plan.puts):
             for record in plan.puts:
-                shadow.apply(record)
-            plan = scheduler.decide(shadow, ROUND_KEY, self._now)
-        placed = [node for job, node in _new_placements(shadow, plan) if self._is_counted(job)]
+                mirror.apply(record)
+            plan = scheduler.decide(mirror, ROUND_KEY, self._now)
+        placed = [node for job, node in _new_placements(mirror, plan) if self._is_counted(job)]
         return ScaleTrial(
             waiting - len(placed), len({node for node in placed if node.startswith(_NEW_NODE_PREFIX)})
         )
 
     def _count_waiting(self, mirror: WhatIfMirror) -> int:
-        jobs = (mirror.jobs[JobId(str(turn[2]))] for _, turns in mirror.pending_queues() for turn in turns)
+        jobs = (mirror.jobs[JobId(str(rank[2]))] for _, ranks in mirror.pending_queues() for rank in ranks)
         return sum(
             len(job.ready(self._now.ms, job.task_counts.pending))
             for job in jobs
@@ -123,11 +123,11 @@ class _ScaleTrials:
         )
 
     def _is_counted(self, job: JobSpec) -> bool:
-        """What runs on every node takes its part of each, and asks for none."""
+        """Whether the job may ask for nodes: system jobs run on every node, but never ask for one."""
         return job.home == self._intent.name and job.kind is not JobKind.SYSTEM
 
     def _add_node(self, mirror: WhatIfMirror, node: NodeId) -> None:
-        """Like the last one that has joined, as far as it has found out by itself what it is."""
+        """Add a node with the labels that the last joined node of the cluster detected on itself."""
         cluster = mirror.clusters.get(self._intent.name)
         found = _ASSUMED_LABELS if cluster is None or cluster.found is None else cluster.found
         capacity = {CPU: 1000, MEMORY: AMOUNT_MAX, DISK: AMOUNT_MAX, **self._intent.capacity}
@@ -137,14 +137,16 @@ class _ScaleTrials:
 
 
 def _pack_all(copied: MirrorCopy) -> MirrorCopy:
-    """The same jobs, which want to be where it is fullest."""
+    """The same jobs with the bin-packing policy."""
     return copied._replace(
-        records=[with_pack_policy(one) if isinstance(one, JobSpec) else one for one in copied.records]
+        records=[
+            with_pack_policy(record) if isinstance(record, JobSpec) else record for record in copied.records
+        ]
     )
 
 
 def _new_placements(mirror: WhatIfMirror, plan: Plan) -> list[tuple[JobSpec, NodeId]]:
-    """Each task that has a new attempt, and where."""
+    """Job and node of each new attempt of the plan."""
     found: list[tuple[JobSpec, NodeId]] = []
     for block in plan.puts:
         if not isinstance(block, AttemptBlock):

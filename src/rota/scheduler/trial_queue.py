@@ -1,4 +1,4 @@
-"""Which lines a round has to try: those that changed, and those that something else may let start."""
+"""Which queues a round has to try: those that changed, and those that another change may let start."""
 
 import heapq
 from bisect import bisect_left
@@ -18,22 +18,22 @@ from rota.scheduler.order import QueueHead
 from rota.scheduler.placement.board import Board
 from rota.scheduler.policy.backfill import BackfillReservation
 
-_ELIGIBILITY = "doors"  # what is watched: nodes open, close, or get other labels
-_CAPACITY = "growth"  # any room grows anywhere
+_ELIGIBILITY = "eligibility"  # watched: nodes open, close, or change labels
+_CAPACITY = "capacity"  # watched: free resources grow on any node
 
 
 class _QuotaState(NamedTuple):
-    """What a namespace might hold when lines of it were found to be beyond its quota."""
+    """Quota and usage of a namespace at the time its queues were blocked by quota."""
 
     namespace: NamespaceRecord | None
-    released: int  # of its accounts
+    released: int  # counter of releases in its usage account
 
 
 class TrialQueue:
-    """Lines are open, to be tried by the next round, or blocked, until what they wait for changes.
+    """Queues are open, to be tried by the next round, or blocked until what they wait for changes.
 
-    A line is never left out wrongly: each reason for which it was blocked names what has to change, and a
-    line that is opened for nothing costs one try.
+    Invariant: each reason to block a queue names what has to change, so no queue is left out wrongly (a lost
+    wakeup). A queue that is opened for nothing costs one trial.
     """
 
     def __init__(self, board: Board) -> None:
@@ -48,19 +48,17 @@ class TrialQueue:
         self._watching: dict[QueueKey, tuple[Hashable, ...]] = {}
         self._watched: dict[Hashable, dict[QueueKey, None]] = {}
         self._quotas: dict[str, _QuotaState] = {}
-        self._heads: list[
-            tuple[QueueRank, int, QueueKey]
-        ] = []  # heap: who might be promised room, the first in turn first
-        self._head_rank: dict[QueueKey, QueueRank] = {}  # other entries of the heap are void
-        self._deferred_heads: list[
-            tuple[int, int, QueueRank, QueueKey]
-        ] = []  # heap: when to look at them again
-        self.trials = 0  # lines that were tried, ever
+        # Heap of candidates for the head of line, highest-ranked first. An entry whose rank differs from
+        # `_head_rank` is void: it is skipped when it is popped.
+        self._heads: list[tuple[QueueRank, int, QueueKey]] = []
+        self._head_rank: dict[QueueKey, QueueRank] = {}
+        self._deferred_heads: list[tuple[int, int, QueueRank, QueueKey]] = []  # heap, by when to retry
+        self.trials = 0  # number of trials ever, for tests and benchmarks
 
-    # ---- what has to be tried
+    # ---- queues to try
 
     def has_due_queues(self, view: View, head: JobId | None, now: Instant) -> bool:
-        """Whether any line has to be looked at."""
+        """Read all changes since the last round; returns whether any queue may have to be tried."""
         self._read_queue_changes(view)
         self._read_affinity_changes(view)
         self._read_quotas(view)
@@ -75,18 +73,20 @@ class TrialQueue:
         return bool(self._opened) or (bool(self.blocked) and self.blocked.has_changed(head, now))
 
     def due_heads(self, view: View, reservation: BackfillReservation | None, now: Instant) -> list[QueueHead]:
-        lines = self._opened
+        queues = self._opened
         if self.blocked:
-            lines = lines | dict.fromkeys(self.blocked.find_startable(reservation, now))
-        return [QueueHead(jobs[0], 0, line, jobs) for line in lines if (jobs := view.pending_queue(line))]
+            queues = queues | dict.fromkeys(self.blocked.find_startable(reservation, now))
+        return [
+            QueueHead(ranks[0], 0, queue, ranks) for queue in queues if (ranks := view.pending_queue(queue))
+        ]
 
     @property
     def has_several_queues(self) -> bool:
-        """Whether more than one line waits: room is held back from other lines only."""
+        """Whether more than one queue is pending: a reservation affects other queues only."""
         return len(self._opened) + len(self.blocked) > 1
 
     def start_trial(self, queue: QueueKey) -> bool:
-        """Its turn has come. Others may have taken meanwhile what it might have fitted into."""
+        """Unblock a queue to try it; False if others have allocated what it might have fitted into."""
         if queue in self.blocked and not self.blocked.may_still_fit(queue):
             return False
         self.trials += 1
@@ -96,7 +96,7 @@ class TrialQueue:
 
     @property
     def has_watches(self) -> bool:
-        """Whether some line waits for something else than room."""
+        """Whether some queue waits for something other than free resources."""
         return bool(self._watching)
 
     def next_timer_ms(self) -> int | None:
@@ -107,18 +107,18 @@ class TrialQueue:
         self._opened[queue] = None
 
     def open_lookahead(self) -> None:
-        """Open lines whose tasks may wait on a node: fewer nodes are kept for others that make room there."""
+        """Open queues that may use lookahead: fewer slots are nominated to other jobs than before."""
         self._open_watching(_CAPACITY)
 
     def end_round(self) -> None:
         self._opened.clear()
 
-    # ---- what was tried in vain
+    # ---- failed trials
 
     def block(
         self, queue: QueueKey, trial: FailedTrial, until_ms: int | None, watch: Iterable[Hashable]
     ) -> None:
-        """Until a node has room for it, that time has come, or something changes that it watches."""
+        """Block a queue until a node offers more, until `until_ms`, or until something it watches changes."""
         self._unblock(queue)
         self.blocked.add(queue, trial)
         if until_ms is not None:
@@ -127,7 +127,7 @@ class TrialQueue:
         self._push_head(queue, trial.rank)
 
     def block_by_quota(self, view: View, queue: QueueKey) -> None:
-        """Until its namespace holds less, or may hold more."""
+        """Block a queue until its namespace uses less, or its quota changes."""
         self._unblock(queue)
         name = queue.owner.namespace
         if name not in self._quotas:
@@ -138,9 +138,9 @@ class TrialQueue:
         self.blocked.remove(queue)
         self._head_rank.pop(queue, None)
         for key in self._watching.pop(queue, ()):
-            lines = self._watched[key]
-            del lines[queue]
-            if not lines:
+            queues = self._watched[key]
+            del queues[queue]
+            if not queues:
                 del self._watched[key]
 
     def _watch(self, queue: QueueKey, keys: tuple[Hashable, ...]) -> None:
@@ -150,49 +150,49 @@ class TrialQueue:
             self._watched.setdefault(key, {})[queue] = None
 
     def _open_watching(self, key: Hashable) -> None:
-        for line in list(self._watched.get(key, ())):
-            self.open(line)
+        for queue in list(self._watched.get(key, ())):
+            self.open(queue)
 
-    # ---- what changed
+    # ---- changes
 
     def _read_queue_changes(self, view: View) -> None:
         log = view.queue_changes
         changes = log.since(self._changes_read) if self._changes_read >= 0 else None
         if changes is None:
-            for line in [*self.blocked, *self._watching]:
-                self._unblock(line)
-            changes = [QueueChange(line) for line, _ in view.pending_queues()]
+            for queue in [*self.blocked, *self._watching]:
+                self._unblock(queue)
+            changes = [QueueChange(queue) for queue, _ in view.pending_queues()]
         self._changes_read = log.position
         for change in changes:
-            turns = view.pending_queue(change.queue)
-            if not turns:
+            ranks = view.pending_queue(change.queue)
+            if not ranks:
                 self._unblock(change.queue)
                 self._opened.pop(change.queue, None)
-            elif change.is_better or not self._cannot_do_better(view, change, turns[0]):
+            elif change.is_better or not self._cannot_do_better(view, change, ranks[0]):
                 self.open(change.queue)
 
     def _cannot_do_better(self, view: View, change: QueueChange, rank: QueueRank) -> bool:
-        """It waits already; a job whose turn comes after the one that was tried does no better.
+        """Whether the queue stays blocked: a job ranked after the one that was tried cannot start either.
 
-        In a line of its own a job may: one of its tasks is ready now that was in a pause when it was tried.
-        So may one that others do not keep away, in a line of jobs that all were.
+        A job alone in its queue may: one of its tasks may be ready now that was in backoff when it was tried.
+        So may a job that no anti-affinity excludes, in a queue whose other jobs were all excluded.
         """
-        line = change.queue
-        if line.alone:
+        queue = change.queue
+        if queue.alone:
             return False
-        if line not in self.blocked:
-            return line in self._watching
-        how = self.blocked.failed_trial(line)
-        if how.repelled_by and change.joined is not None:
+        if queue not in self.blocked:
+            return queue in self._watching
+        trial = self.blocked.failed_trial(queue)
+        if trial.repelled_by and change.joined is not None:
             job = view.jobs.get(JobId(str(change.joined[2])))
-            if job is not None and tuple(view.affinity.repelled(job.spec)) not in how.repelled_by:
+            if job is not None and tuple(view.affinity.repelled(job.spec)) not in trial.repelled_by:
                 return False
-        return rank >= how.rank
+        return rank >= trial.rank
 
     def _read_affinity_changes(self, view: View) -> None:
-        moved = view.affinity.changes
-        keys = moved.since(self._affinity_changes_read)
-        self._affinity_changes_read = moved.position
+        changes = view.affinity.changes
+        keys = changes.since(self._affinity_changes_read)
+        self._affinity_changes_read = changes.position
         if not self._watched:
             return
         for key in list(self._watched) if keys is None else dict.fromkeys(keys):
@@ -209,29 +209,29 @@ class TrialQueue:
     def _quota_state(self, view: View, name: str) -> _QuotaState:
         return _QuotaState(view.namespaces.get(name), view.usage.released.get(name, 0))
 
-    # ---- who might be the head of the queue
+    # ---- candidates for the head of line
 
     def highest_ranked(self, view: View, now: Instant) -> QueueRank | None:
-        """Of those without room, of whom room has not just been found to be impossible to promise."""
+        """Rank of the first blocked job, without those for which no reservation was found lately."""
         while self._deferred_heads and self._deferred_heads[0][0] <= now.ms:
-            _, _, turn, line = heapq.heappop(self._deferred_heads)
-            if self._head_rank.get(line) == turn:
-                self._push_head(line, turn)
+            _, _, rank, queue = heapq.heappop(self._deferred_heads)
+            if self._head_rank.get(queue) == rank:
+                self._push_head(queue, rank)
         while self._heads:
-            turn, _, line = self._heads[0]
-            turns = view.pending_queue(line)
-            at = bisect_left(turns, turn)
-            if self._head_rank.get(line) == turn and at < len(turns) and turns[at] == turn:
-                return turn
+            rank, _, queue = self._heads[0]
+            ranks = view.pending_queue(queue)
+            at = bisect_left(ranks, rank)
+            if self._head_rank.get(queue) == rank and at < len(ranks) and ranks[at] == rank:
+                return rank
             heapq.heappop(self._heads)
-            if turns and self._head_rank.get(line) == turn:  # the job that was tried has left
-                self._push_head(line, turns[0])
+            if ranks and self._head_rank.get(queue) == rank:  # the job that was tried has left its queue
+                self._push_head(queue, ranks[0])
         return None
 
     def defer_highest_ranked(self, until_ms: int) -> None:
-        """The first in turn is not to be looked at before that."""
-        turn, _, line = heapq.heappop(self._heads)
-        heapq.heappush(self._deferred_heads, (until_ms, next(self._sequence), turn, line))
+        """Skip the highest-ranked candidate until this time."""
+        rank, _, queue = heapq.heappop(self._heads)
+        heapq.heappush(self._deferred_heads, (until_ms, next(self._sequence), rank, queue))
 
     def _push_head(self, queue: QueueKey, rank: QueueRank) -> None:
         self._head_rank[queue] = rank
@@ -239,7 +239,7 @@ class TrialQueue:
 
 
 def watch_keys(spec: JobSpec, repelled: Iterable[Repulsion], *, any_growth: bool) -> list[Hashable]:
-    """What may let a job start though no node that it fits has grown."""
+    """What may let a job start although no node that it fits has grown."""
     keys: list[Hashable] = [(spec.namespace, term.jobs) for term in (*spec.near, *spec.apart)]
     keys += repelled
     keys += [spec.id, _ELIGIBILITY] if spec.spread else []

@@ -2,23 +2,24 @@
 
 Theory of operation
 -------------------
-A job that waits in a line is *unplaceable* in one of three ways (`rota.model.job.Cause`):
+A pending job is *unplaceable* for one of three causes (`rota.model.job.UnplaceableCause`):
 
-* NEVER: no node of its cluster could run a task of it, even if it were empty and open, and no node that
-  could comes by itself;
+* INFEASIBLE: no node of its cluster could run a task of it, even if it were empty and open, and no node that
+  could is going to be added automatically;
 * REFUSED: every open node that could run it has refused one of its tasks lately;
-* WAITS: it finds no room, has waited for a second, and asks for nodes (`when_unschedulable = "scale"`).
+* NO_FREE_NODE: it fits nowhere now, has waited for a second, and asks for nodes (`when_unschedulable =
+  "scale"`).
 
-What was found is a record, so that the event is sent once per change, also across a restart of the server,
-and so that the API can show the reason without looking at nodes. A job that waits costs nothing in later
-rounds: its own key is looked at when it becomes active, when a node refuses one of its tasks and, once it has
-a record, when its attempts change. Nodes that change are one key (`LINES`), which looks at the first job of
-each line, in slices, and at the others of a line only where the first one has changed. Every few seconds it
-also looks at jobs that ran before and have joined a line again since.
+The cause is a record, so that the event is sent once per change, also across a restart of the server, and so
+that the API can show the reason without examining nodes. A pending job costs nothing in later rounds: its own
+key is decided when it becomes active, when a node refuses one of its tasks and, once it has a record, when
+its attempts change. Changes of nodes wake one key (`QUEUES_KEY`), which checks the first job of each queue,
+in slices, and the others of a queue only where the result for the first one has changed. Every few seconds it
+also checks jobs that ran before and have joined a queue again since.
 
-A refusal lapses after 30 s and the task is offered again, so a job that every node refuses alternates between
-waiting and being offered. REFUSED therefore stays until a node has accepted a task of the job, not until the
-refusals have lapsed.
+A refusal expires after 30 s and the task is offered again, so a job that every node refuses alternates
+between pending and offered. REFUSED therefore stays until a node has accepted a task of the job, not until
+the refusals have expired.
 """
 
 from collections import deque
@@ -58,6 +59,7 @@ from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan, wake_at
 from rota.model.shape import QueueKey, Shape
 from rota.model.task import TaskBlock
 from rota.model.view import JobView, View
+from rota.rules.reconciler_names import ReconcilerName
 from rota.scheduler.explain.obstacles import check_feasibility
 from rota.scheduler.explain.scaling import command_for_new_node, new_node_would_help
 from rota.scheduler.order import count_accepted, must_start_now
@@ -65,26 +67,25 @@ from rota.scheduler.placement.filters import matching_nodes
 from rota.scheduler.placement.place import Placer, refusing_slots
 from rota.scheduler.placement.rows import Plugins
 
-NAME = "unplaceable"
-QUEUES_KEY = "lines"  # the key under which all lines are looked at; every other key is a job
+QUEUES_KEY = "lines"  # the key for all queues; every other key is a job
 # Enum members are slow to look up, and these are needed at every report.
 _REFUSED, _ACTIVE, _SCALE = int(AttemptState.REFUSED), JobState.ACTIVE, Unschedulable.SCALE
 
 
 def reconciler(plugins: Plugins | None = None) -> Reconciler:
     found = UnplaceableJobs(plugins)
-    return Reconciler(NAME, "scheduler", found.wakes, found.decide, found.start)
+    return Reconciler(ReconcilerName.UNPLACEABLE, "scheduler", found.wakes, found.decide, found.start)
 
 
 class _Candidate(NamedTuple):
-    """A job to look at because another one of its line has changed."""
+    """A job to check because the result for another job of its queue has changed."""
 
     job: JobId
-    eased: bool  # a node has accepted a task of that other job
+    accepted: bool  # a node has accepted a task of that other job
 
 
 class UnplaceableJobs:
-    """Everything kept here can be computed again from the view."""
+    """The reconciler. Everything kept here can be computed again from the view."""
 
     def __init__(self, plugins: Plugins | None = None) -> None:
         self._plugins = plugins
@@ -93,18 +94,16 @@ class UnplaceableJobs:
     def _reset(self) -> None:
         self._capable = _CapableNodes()
         self._reasons = _ReasonCache(self._plugins)
-        self._recorded: dict[JobId, None] = {}  # jobs with a record that holds
-        self._scaling: dict[JobId, None] = {}  # jobs that ask for nodes when they wait
-        self._asks_at_ms: dict[JobId, int] = {}  # those that wait and have not asked: when they do
-        self._queues: deque[QueueKey] = deque()  # to be looked at
+        self._recorded: dict[JobId, None] = {}  # jobs with a record whose cause is not NONE
+        self._scaling: dict[JobId, None] = {}  # jobs with when_unschedulable = "scale"
+        self._asks_at_ms: dict[JobId, int] = {}  # when pending jobs of these ask for a node
+        self._queues: deque[QueueKey] = deque()  # to be checked
         self._candidates: deque[_Candidate] = deque()
-        self._candidate_queues: dict[QueueKey, None] = {}  # lines whose jobs are among them
-        self._refused_queues: dict[
-            QueueKey, None
-        ] = {}  # lines of jobs that a node has refused since the last look
-        self._has_new_candidates = False  # of a job's own key: LINES does not know of them
-        self._eligibility_version = -1  # of the room when all lines were last looked at
-        self._changes_read = -1  # position in the log of lines that jobs joined; -1: nothing is read yet
+        self._candidate_queues: dict[QueueKey, None] = {}  # queues whose jobs are among the candidates
+        self._refused_queues: dict[QueueKey, None] = {}  # queues with a refusal since the last check
+        self._has_new_candidates = False  # added under a job's own key: QUEUES_KEY has to be woken
+        self._eligibility_version = -1  # of the node table when all queues were last checked
+        self._changes_read = -1  # position in the log of queue changes; -1: nothing read yet
         self._last_pass_ms = -UNPLACEABLE_PASS_MS
 
     @property
@@ -129,7 +128,7 @@ class UnplaceableJobs:
         return (QUEUES_KEY, *self._scaling)
 
     def decide(self, view: View, key: str, now: Instant) -> Plan:
-        if view.disk_low:  # of disk space: what is left is for the ends of what runs
+        if view.disk_low:  # the space that is left is for the results of running tasks
             return wake_at(now.ms + UNPLACEABLE_CHECK_MS)
         if key == QUEUES_KEY:
             return self._check_queues(view, now)
@@ -145,7 +144,7 @@ class UnplaceableJobs:
         self._add_jobs_like(view, job, found, now)
         return self._plan(view, [found])
 
-    # ---- what wakes
+    # ---- wakes
 
     def _on_job_status(self, status: JobStatus) -> Iterable[str]:
         if status.ended:
@@ -168,33 +167,34 @@ class UnplaceableJobs:
             self._recorded.pop(record.id, None)
         else:
             self._recorded[record.id] = None
+        # A job's own key has found candidates of its queue. Only the write of its record can wake QUEUES_KEY.
         is_new, self._has_new_candidates = self._has_new_candidates, False
         return (QUEUES_KEY,) if is_new else ()
 
     def _on_cluster(self, record: ClusterRecord | ClusterIntent) -> Iterable[str]:
         del record
-        self._eligibility_version = -1  # it may make other nodes than before
+        self._eligibility_version = -1  # it may provision other nodes than before
         return (QUEUES_KEY,)
 
-    # ---- all lines, in slices
+    # ---- all queues, in slices
 
     def _check_queues(self, view: View, now: Instant) -> Plan:
         if self._eligibility_version != view.node_table.eligibility_version and not self._queues:
             if now.ms < self._last_pass_ms + UNPLACEABLE_PASS_MS:
                 return wake_at(self._last_pass_ms + UNPLACEABLE_PASS_MS)
             self._eligibility_version, self._last_pass_ms = view.node_table.eligibility_version, now.ms
-            self._queues.extend(line for line, _ in view.pending_queues())
+            self._queues.extend(queue for queue, _ in view.pending_queues())
         self._read_changes(view)
         self._read_refusals(view)
         for _ in range(min(len(self._queues), UNPLACEABLE_QUEUES_PER_CHECK)):
             self._check_queue(view, self._queues.popleft(), now)
         asking = [job for job, at_ms in self._asks_at_ms.items() if at_ms <= now.ms]
-        self._candidates.extend(_Candidate(job, eased=False) for job in asking)
-        found: dict[JobId, Unplaceable] = {}  # a job may be suspected for several reasons
+        self._candidates.extend(_Candidate(job, accepted=False) for job in asking)
+        found: dict[JobId, Unplaceable] = {}  # a job may be a candidate more than once
         for _ in range(min(len(self._candidates), UNPLACEABLE_JOBS_PER_CHECK)):
-            suspect = self._candidates.popleft()
-            job = view.jobs.get(suspect.job)
-            record = None if job is None else self._find_record(view, job, now, eased=suspect.eased)
+            candidate = self._candidates.popleft()
+            job = view.jobs.get(candidate.job)
+            record = None if job is None else self._find_record(view, job, now, accepted=candidate.accepted)
             if record is not None:
                 found[record.id] = record
         if not self._candidates:
@@ -205,98 +205,103 @@ class UnplaceableJobs:
         return self._plan(view, list(found.values())).but(wake_at_ms=min(later, default=next_ms))
 
     def _read_changes(self, view: View) -> None:
-        """Suspect jobs that have joined a line again: no key of theirs is woken when a task pends again.
+        """Check jobs that have joined a queue again: no record wakes their key when a task is pending again.
 
-        A job that was never placed was looked at when it became active.
+        A job that was never placed was checked when it became active.
         """
         log, read = view.queue_changes, self._changes_read
         changes, self._changes_read = log.since(read) if read >= 0 else [], log.position
-        if changes is None:  # too many were missed
-            self._queues.extend(line for line, _ in view.pending_queues())
+        if changes is None:  # the log no longer reaches back that far
+            self._queues.extend(queue for queue, _ in view.pending_queues())
             return
-        joined = dict.fromkeys(JobId(str(one.joined[2])) for one in changes if one.joined is not None)
+        joined = dict.fromkeys(
+            JobId(str(change.joined[2])) for change in changes if change.joined is not None
+        )
         again = [job for job in joined if job in view.jobs and view.jobs[job].attempts]
-        self._candidates.extend(_Candidate(job, eased=False) for job in again if view.jobs[job].queue)
+        self._candidates.extend(_Candidate(job, accepted=False) for job in again if view.jobs[job].queue)
 
     def _read_refusals(self, view: View) -> None:
-        """Suspect every job of a refused line that is not known to be refused.
+        """Check every job of a refused queue that is not recorded as refused.
 
-        A node refuses all that wait in one line alike, but only one of them is offered to it. Another may
-        have joined the line while earlier refusals had lapsed.
+        A node refuses all jobs of one queue for the same reason, but only one of them is offered to it.
+        Another may have joined the queue while earlier refusals had expired.
         """
-        for line in self._refused_queues:
-            jobs = (JobId(str(turn[2])) for turn in view.pending_queue(line))
+        for queue in self._refused_queues:
+            jobs = (JobId(str(rank[2])) for rank in view.pending_queue(queue))
             unlike = [job for job in jobs if _recorded_cause(view.jobs[job]) is not UnplaceableCause.REFUSED]
-            self._candidates.extend(_Candidate(job, eased=False) for job in unlike)
+            self._candidates.extend(_Candidate(job, accepted=False) for job in unlike)
         self._refused_queues.clear()
 
     def _check_queue(self, view: View, queue: QueueKey, now: Instant) -> None:
-        turns = view.pending_queue(queue)
-        if turns and self._find_record(view, view.jobs[JobId(str(turns[0][2]))], now) is not None:
-            self._candidates.extend(_Candidate(JobId(str(turn[2])), eased=False) for turn in turns)
+        ranks = view.pending_queue(queue)
+        if ranks and self._find_record(view, view.jobs[JobId(str(ranks[0][2]))], now) is not None:
+            self._candidates.extend(_Candidate(JobId(str(rank[2])), accepted=False) for rank in ranks)
 
     def _add_jobs_like(self, view: View, job: JobView, found: Unplaceable, now: Instant) -> None:
-        """Jobs that wait for the same are to be looked at too, unless the first of them is up to date.
+        """Check the other jobs of the queue too, unless the record of the first of them is up to date.
 
-        Without that condition each job that joins a line would cost a look at all that are in it.
+        Without that condition each job that joins a queue would cost a check of all jobs in it.
         """
-        eased = found.cause is UnplaceableCause.NONE
-        for line in _queues_of(job):
-            turns = () if line in self._candidate_queues else view.pending_queue(line)
-            names = (JobId(str(turn[2])) for turn in turns[:2])
+        accepted = found.cause is UnplaceableCause.NONE
+        for queue in _queues_of(job):
+            ranks = () if queue in self._candidate_queues else view.pending_queue(queue)
+            names = (JobId(str(rank[2])) for rank in ranks[:2])
             other = next((name for name in names if name != job.spec.id), None)
-            if other is None or self._find_record(view, view.jobs[other], now, eased=eased) is None:
+            if other is None or self._find_record(view, view.jobs[other], now, accepted=accepted) is None:
                 continue
-            self._candidate_queues[line] = None
-            self._candidates.extend(_Candidate(JobId(str(turn[2])), eased) for turn in turns)
+            self._candidate_queues[queue] = None
+            self._candidates.extend(_Candidate(JobId(str(rank[2])), accepted) for rank in ranks)
             self._has_new_candidates = True
 
     # ---- one job
 
     def _find_record(
-        self, view: View, job: JobView, now: Instant, *, eased: bool = False
+        self, view: View, job: JobView, now: Instant, *, accepted: bool = False
     ) -> Unplaceable | None:
-        """The record to write; None: the one there is, or none, is right."""
-        spec, told = job.spec, _recorded_cause(job)
+        """The record to write; None: the existing record, or its absence, is right."""
+        spec, recorded = job.spec, _recorded_cause(job)
         if job.status is None or job.status.state is not _ACTIVE or spec.kind is JobKind.SYSTEM:
             self._asks_at_ms.pop(spec.id, None)
             return None
         record = job.unplaceable
-        if record is not None and told is not UnplaceableCause.NONE and count_accepted(job) > record.begun:
+        if (
+            record is not None
+            and recorded is not UnplaceableCause.NONE
+            and count_accepted(job) > record.begun
+        ):
             return Unplaceable(spec.id)
-        if job.queue is None or must_start_now(
-            job
-        ):  # offered, paused, at its limit; or rejected by the round
+        # It is offered, paused or at its limit; or the round rejects it.
+        if job.queue is None or must_start_now(job):
             self._asks_at_ms.pop(spec.id, None)
             return None
         cause = self._cause(view, job, now)
         if cause is UnplaceableCause.NONE and spec.when_unschedulable is _SCALE:
-            cause = self._cause_of_waiting(spec.id, told, now)
+            cause = self._cause_of_waiting(spec.id, recorded, now)
         else:
             self._asks_at_ms.pop(spec.id, None)
-        is_kept = told is UnplaceableCause.REFUSED and cause is UnplaceableCause.NONE and not eased
-        if cause is told or is_kept:
+        is_kept = recorded is UnplaceableCause.REFUSED and cause is UnplaceableCause.NONE and not accepted
+        if cause is recorded or is_kept:
             return None
         reason = "" if cause is UnplaceableCause.NONE else self._reasons.get(view, job, cause, now)
         return Unplaceable(spec.id, cause, reason, count_accepted(job))
 
-    def _cause_of_waiting(self, job: JobId, told: UnplaceableCause, now: Instant) -> UnplaceableCause:
-        """A job that asks for nodes does so when it has waited a little: the next round may place it."""
-        if told is UnplaceableCause.NO_FREE_NODE:
-            return told
+    def _cause_of_waiting(self, job: JobId, recorded: UnplaceableCause, now: Instant) -> UnplaceableCause:
+        """Ask for a node only after a short wait: the next round may place the job."""
+        if recorded is UnplaceableCause.NO_FREE_NODE:
+            return recorded
         from_ms = self._asks_at_ms.setdefault(job, now.ms + ASK_FOR_NODE_MS)
         return UnplaceableCause.NONE if now.ms < from_ms else UnplaceableCause.NO_FREE_NODE
 
     def _cause(self, view: View, job: JobView, now: Instant) -> UnplaceableCause:
-        room, spec = view.node_table, job.spec
-        able = self._capable.mask(room, spec.shape)
-        if not able.any() or (spec.gang and _tasks_when_empty(room, spec.shape, able) < spec.size):
+        table, spec = view.node_table, job.spec
+        capable = self._capable.mask(table, spec.shape)
+        if not capable.any() or (spec.gang and _tasks_when_empty(table, spec.shape, capable) < spec.size):
             is_known = _recorded_cause(job) is UnplaceableCause.INFEASIBLE
             return UnplaceableCause.INFEASIBLE if is_known or _is_final(view, spec) else UnplaceableCause.NONE
         refused = refusing_slots(view, job, now)
-        if not able[refused].any():
+        if not capable[refused].any():
             return UnplaceableCause.NONE
-        others = able & room.open[: room.size]
+        others = capable & table.open[: table.size]
         others[refused] = False
         return UnplaceableCause.NONE if others.any() else UnplaceableCause.REFUSED
 
@@ -306,28 +311,28 @@ class UnplaceableJobs:
 
 
 class _CapableNodes:
-    """Which nodes could run a task of a shape, were they empty and open; kept while no node changes."""
+    """Cache of the nodes that could run a task of a shape if they were empty and open."""
 
     def __init__(self) -> None:
-        self._version = -1  # Room.doors
+        self._version = -1  # of the node table's eligibility
         self._known: dict[Shape, Array] = {}
 
     def mask(self, node_table: NodeTable, shape: Shape) -> Array:
         if node_table.eligibility_version != self._version or len(self._known) >= ROWS_KEPT:
             self._version, self._known = node_table.eligibility_version, {}
-        able = self._known.get(shape)
-        if able is None or able.size != node_table.size:
-            able = matching_nodes(node_table, shape) & _has_reported(node_table)
+        capable = self._known.get(shape)
+        if capable is None or capable.size != node_table.size:
+            capable = matching_nodes(node_table, shape) & _has_reported(node_table)
             for resource, amount in shape.needs:
                 row = node_table.rows.get(resource)
                 if amount:
-                    able &= row is not None and node_table.capacity[row, : node_table.size] >= amount
-            self._known[shape] = able
-        return able
+                    capable &= row is not None and node_table.capacity[row, : node_table.size] >= amount
+            self._known[shape] = capable
+        return capable
 
 
 class _ReasonCache:
-    """Why no node can take a job, in words. Jobs that wait for the same have the same reason."""
+    """Cache of the texts that explain why no node can run a job; equal jobs share one."""
 
     def __init__(self, plugins: Plugins | None) -> None:
         self._plugins = plugins
@@ -336,7 +341,7 @@ class _ReasonCache:
     def get(self, view: View, job: JobView, cause: UnplaceableCause, now: Instant) -> str:
         refused = tuple(view.refused_by(job.spec.refusal_key).items())
         key = (job.spec.refusal_key, job.spec.size, cause, view.node_table.eligibility_version, refused)
-        if key not in self._known or cause is UnplaceableCause.NO_FREE_NODE:  # that changes with what is free
+        if key not in self._known or cause is UnplaceableCause.NO_FREE_NODE:  # depends on what is free
             if len(self._known) >= ROWS_KEPT:
                 self._known.clear()
             self._known[key] = self._find(view, job, cause, now)
@@ -345,26 +350,28 @@ class _ReasonCache:
     def _find(self, view: View, job: JobView, cause: UnplaceableCause, now: Instant) -> str:
         obstacles = check_feasibility(view, Placer(view, self._plugins), job, None, now).obstacles
         if cause is not UnplaceableCause.NO_FREE_NODE:
-            obstacles = [one for one in obstacles if one.lasting or one.reason.kind == "refused"]
-        reasons = sorted((one.reason for one in obstacles), key=lambda reason: -reason.count)
+            obstacles = [
+                obstacle for obstacle in obstacles if obstacle.lasting or obstacle.reason.kind == "refused"
+            ]
+        reasons = sorted((obstacle.reason for obstacle in obstacles), key=lambda reason: -reason.count)
         if not reasons and job.spec.gang:
             return f"all nodes together hold fewer than its {job.spec.size} tasks, which start at once"
         return "; ".join(reason.text for reason in reasons) or "no node has room for it"
 
 
 def _queues_of(job: JobView) -> Iterable[QueueKey]:
-    """Lines of jobs that wait for the same, wherever this one is."""
-    lines = (job.queue, job.spec.refusal_key, job.spec.queue_key)
-    return dict.fromkeys(line for line in lines if line is not None)
+    """Queues of jobs that are equal to this one for placement."""
+    queues = (job.queue, job.spec.refusal_key, job.spec.queue_key)
+    return dict.fromkeys(queue for queue in queues if queue is not None)
 
 
 def _queues_refused_like(view: View, job: JobView) -> Iterable[QueueKey]:
-    """The lines whose jobs a node refuses like this one. Those of gangs differ by the tasks left to start."""
-    alike = (job.spec.refusal_key, job.spec.queue_key)
+    """Queues whose jobs a node refuses like this one; gangs also differ by the number of tasks to start."""
+    equal = (job.spec.refusal_key, job.spec.queue_key)
     if not job.spec.gang:
-        return alike
-    gangs = (line for line, _ in view.pending_queues() if line.gang and line.shape == job.spec.shape)
-    return (line for line in gangs if msgspec.structs.replace(line, gang=0) in alike)
+        return equal
+    gangs = (queue for queue, _ in view.pending_queues() if queue.gang and queue.shape == job.spec.shape)
+    return (queue for queue in gangs if msgspec.structs.replace(queue, gang=0) in equal)
 
 
 def _recorded_cause(job: JobView) -> UnplaceableCause:
@@ -372,14 +379,14 @@ def _recorded_cause(job: JobView) -> UnplaceableCause:
 
 
 def _has_reported(node_table: NodeTable) -> Array:
-    """Nodes that have said what they have."""
-    called: Array = np.logical_or.reduce(node_table.capacity[:, : node_table.size] > 0, axis=0)
-    return called
+    """Mask of the nodes that have reported their capacity."""
+    reported: Array = np.logical_or.reduce(node_table.capacity[:, : node_table.size] > 0, axis=0)
+    return reported
 
 
-def _tasks_when_empty(node_table: NodeTable, shape: Shape, able: Array) -> int:
-    """How many tasks of a shape all these nodes together hold when they are empty."""
-    most = np.where(able, NODE_TASKS_MAX, 0)
+def _tasks_when_empty(node_table: NodeTable, shape: Shape, capable: Array) -> int:
+    """Number of tasks of a shape that all these nodes together could run when empty."""
+    most = np.where(capable, NODE_TASKS_MAX, 0)
     for resource, amount in shape.needs:
         if amount:
             most = np.minimum(
@@ -389,10 +396,10 @@ def _tasks_when_empty(node_table: NodeTable, shape: Shape, able: Array) -> int:
 
 
 def _is_final(view: View, spec: JobSpec) -> bool:
-    """Some node of its cluster has called, and no other one comes by itself."""
+    """Whether some node of its cluster has reported, and no new one will be added automatically."""
     outside = view.node_table.other_clusters(spec.home)
-    called = _has_reported(view.node_table)
-    if not (called if outside is None else called & ~outside).any():
+    reported = _has_reported(view.node_table)
+    if not (reported if outside is None else reported & ~outside).any():
         return False
     return command_for_new_node(view, spec) is not None or not new_node_would_help(view, spec)
 

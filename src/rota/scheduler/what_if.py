@@ -1,4 +1,7 @@
-"""A job, not submitted, on a copy of the cluster, perhaps with other nodes -> what would become of it."""
+"""What-if: a job that is not submitted, on a copy of the mirror, perhaps with other nodes -> its outcome.
+
+The real scheduler runs on the copy, so that the preview and the later decision agree.
+"""
 
 from collections.abc import Iterator
 
@@ -25,11 +28,12 @@ from rota.model.plan import Instant, Plan
 from rota.model.system_job import PinBlock
 from rota.model.view import JobView
 from rota.model.why import Explanation
+from rota.rules.reconciler_names import ROUND_KEY
 from rota.scheduler.cluster_fit import FitCalculator
 from rota.scheduler.explain.phrases import count_of_tasks, join_few
 from rota.scheduler.explain.queue_position import is_too_late
 from rota.scheduler.explain.why import WaitAnalysis, analyse_wait, describe_wait
-from rota.scheduler.plan import ROUND_KEY, Scheduler
+from rota.scheduler.plan import Scheduler
 from rota.scheduler.round import SchedulerSettings
 from rota.scheduler.scale_estimate import estimate_scale
 
@@ -46,39 +50,52 @@ def plan_job(
     is_hopeless = found.outcome is PlanOutcome.NEVER and found.why is not None
     if found.starts == spec.count or not (what_if.scale or is_hopeless):
         return found
-    grows = _plan_scaling(copied, spec, now, settings, may_choose=found.starts == 0)
-    return found if grows is None else found.grown(grows)
+    scaling = _plan_scaling(copied, spec, now, settings, may_choose=found.starts == 0)
+    return found if scaling is None else found.grown(scaling)
 
 
 def _plan_scaling(
     copied: MirrorCopy, spec: JobSpec, now: Instant, settings: SchedulerSettings, *, may_choose: bool
 ) -> PlannedScaling | None:
-    """The first cluster that would grow for it; where some of it starts, only that one."""
+    """The first cluster that would scale up for the job.
+
+    If some tasks start, only the cluster they start in.
+    """
     clusters = WhatIfMirror.from_copy(copied)
     home = None if may_choose else _likeliest_cluster(clusters, spec)
-    for name, wish in clusters.cluster_intents.items():
+    for name, intent in clusters.cluster_intents.items():
         if home not in (None, name):
             continue
         cluster = clusters.clusters.get(name)
-        if wish.by_hand or wish.nodes is not None or cluster is None or cluster.state is ClusterState.FAILED:
+        if (
+            intent.by_hand
+            or intent.nodes is not None
+            or cluster is None
+            or cluster.state is ClusterState.FAILED
+        ):
             continue
-        if wish.drain or spec.cluster not in (None, name, cluster.like):
+        if intent.drain or spec.cluster not in (None, name, cluster.like):
             continue
-        shadow = WhatIfMirror.from_copy(copied)
+        copy = WhatIfMirror.from_copy(copied)
         for record in (spec, JobCluster(spec.id, name), JobStatus(spec.id, JobState.ACTIVE)):
-            shadow.apply(record)
-        machines = [one for one in shadow.machines.values() if one.cluster == name]
-        has, coming = sum(1 + one.extra for one in machines), sum(one.comes for one in machines)
-        growth = estimate_scale(shadow, wish, coming, wish.max_nodes - has, now, settings=settings)
-        if growth.nodes:
-            return PlannedScaling(name, growth.nodes, has, wish.max_nodes, growth.waiting, growth.starts)
+            copy.apply(record)
+        machines = [machine for machine in copy.machines.values() if machine.cluster == name]
+        has, coming = (
+            sum(1 + machine.extra for machine in machines),
+            sum(machine.comes for machine in machines),
+        )
+        estimate = estimate_scale(copy, intent, coming, intent.max_nodes - has, now, settings=settings)
+        if estimate.nodes:
+            return PlannedScaling(
+                name, estimate.nodes, has, intent.max_nodes, estimate.waiting, estimate.starts
+            )
     return None
 
 
 def plan_on_copy(
     mirror: WhatIfMirror, spec: JobSpec, what_if: WhatIf, now: Instant, settings: SchedulerSettings
 ) -> PlanResult:
-    """A round for who waits already, so that the scheduler knows of them; then one with this job as well."""
+    """One round for jobs that are pending already, so that they go first; then one that includes this job."""
     scheduler = Scheduler(settings)
     _apply_plan(mirror, scheduler.decide(mirror, ROUND_KEY, now))
     new = _change_nodes(mirror, what_if)
@@ -89,32 +106,32 @@ def plan_on_copy(
     if is_too_late(job, now):
         return PlanResult(PlanOutcome.NEVER, "would never start: it can no longer be over by its deadline")
     plan = scheduler.decide(mirror, ROUND_KEY, now)
-    if any(isinstance(record, PinBlock) for record in plan.puts):  # its tasks, which are placed next
+    if any(isinstance(record, PinBlock) for record in plan.puts):  # pinned tasks, which the next round places
         _apply_plan(mirror, plan)
         plan = scheduler.decide(mirror, ROUND_KEY, now)
-    made_room = [mirror.node_table.ids[slot] for slot in scheduler.nominated_slots(spec.id)]
-    evicts = tuple(_planned_evictions(mirror, plan, made_room))
+    nominated = [mirror.node_table.ids[slot] for slot in scheduler.nominated_slots(spec.id)]
+    evicts = tuple(_planned_evictions(mirror, plan, nominated))
     _apply_plan(mirror, plan)
     if job.verdict is not None:
         return PlanResult(PlanOutcome.NEVER, f"would be rejected: {job.verdict.reason}")
-    places = tuple(_planned_placements(mirror, job, made_room, new))
+    places = tuple(_planned_placements(mirror, job, nominated, new))
     if spec.kind is JobKind.SYSTEM:
         return _system_job_result(job, places, evicts)
-    known = analyse_wait(mirror, job, now, settings.plugins, backfill=settings.backfill)
+    analysis = analyse_wait(mirror, job, now, settings.plugins, backfill=settings.backfill)
     if not places:
-        return _waits(mirror, job, known, now)
+        return _waits(mirror, job, analysis, now)
     starts_all = sum(place.tasks for place in places) == spec.count
-    left = None if starts_all else describe_wait(mirror, job, known, now)
+    left = None if starts_all else describe_wait(mirror, job, analysis, now)
     return _starts_now(places, evicts, spec.count, left)
 
 
 def _likeliest_cluster(mirror: WhatIfMirror, spec: JobSpec) -> str:
-    """The cluster with most room for it, the default one where none has any."""
-    survey = FitCalculator()
+    """The cluster with the most free resources for the job; the default one if none has any."""
+    fits_of = FitCalculator()
     names = (DEFAULT, *mirror.clusters)
-    fits = {name: survey.cluster_fit(mirror, with_observed_needs(spec), name) for name in names}
+    fits = {name: fits_of.cluster_fit(mirror, with_observed_needs(spec), name) for name in names}
     if spec.observed and not any(fit.able for fit in fits.values()):
-        fits = {name: survey.cluster_fit(mirror, spec, name) for name in names}
+        fits = {name: fits_of.cluster_fit(mirror, spec, name) for name in names}
     return max(fits, key=lambda name: (min(fits[name].free, spec.count), fits[name].able))
 
 
@@ -123,11 +140,11 @@ def _system_job_result(
 ) -> PlanResult:
     if not job.task_by_node:
         return PlanResult(PlanOutcome.WAIT, "would wait: no open node fits its conditions")
-    told = f"{len(places)} of {len(job.task_by_node)} fitting nodes"
+    coverage = f"{len(places)} of {len(job.task_by_node)} fitting nodes"
     if not places:
-        return PlanResult(PlanOutcome.WAIT, f"would wait: {told} have room")
+        return PlanResult(PlanOutcome.WAIT, f"would wait: {coverage} have room")
     nodes = join_few([place.node for place in places])
-    return PlanResult(PlanOutcome.NOW, f"would start on {told}: {nodes}", len(places), places, evicts)
+    return PlanResult(PlanOutcome.NOW, f"would start on {coverage}: {nodes}", len(places), places, evicts)
 
 
 def _apply_plan(mirror: WhatIfMirror, plan: Plan) -> None:
@@ -136,10 +153,10 @@ def _apply_plan(mirror: WhatIfMirror, plan: Plan) -> None:
 
 
 def _change_nodes(mirror: WhatIfMirror, what_if: WhatIf) -> list[NodeId]:
-    """Nodes go with all they hold; new ones come idle, and are called new-1 and so on."""
+    """Remove nodes with their tasks, and add idle ones named new-1 and so on."""
     taken = {node.spec.name for node in mirror.nodes.values()}
-    for gone in what_if.without:
-        mirror.forget(Key(f"node/{gone}/spec"))
+    for removed in what_if.without:
+        mirror.forget(Key(f"node/{removed}/spec"))
     new: list[NodeId] = []
     number = 0
     for kind in what_if.add_nodes:
@@ -156,33 +173,33 @@ def _change_nodes(mirror: WhatIfMirror, what_if: WhatIf) -> list[NodeId]:
 
 
 def _planned_placements(
-    mirror: WhatIfMirror, job: JobView, made_room: list[NodeId], new: list[NodeId]
+    mirror: WhatIfMirror, job: JobView, nominated: list[NodeId], new: list[NodeId]
 ) -> Iterator[PlannedPlacement]:
-    """Where its tasks went, and where others are giving way to some; the fullest first."""
-    there = dict(job.live_by_node)
-    for node in made_room:
-        there[node] = there.get(node, 0) + 1
-    for node in sorted(there, key=lambda one: (-there[one], mirror.node_table.slot[one])):
-        yield PlannedPlacement(mirror.nodes[node].spec.name, there[node], node in new)
+    """Nodes where its tasks were placed, or where tasks are evicted for them; those with most tasks first."""
+    tasks = dict(job.live_by_node)
+    for node in nominated:
+        tasks[node] = tasks.get(node, 0) + 1
+    for node in sorted(tasks, key=lambda node: (-tasks[node], mirror.node_table.slot[node])):
+        yield PlannedPlacement(mirror.nodes[node].spec.name, tasks[node], node in new)
 
 
 def _planned_evictions(
-    mirror: WhatIfMirror, plan: Plan, made_room: list[NodeId]
+    mirror: WhatIfMirror, plan: Plan, nominated: list[NodeId]
 ) -> Iterator[PlannedEviction]:
-    """Of all that have to give way in this round, those on the nodes where room is made for it."""
+    """Evictions of this round on the nodes that are nominated to the job."""
     for block in plan.puts:
         if not isinstance(block, AttemptBlock):
             continue
         before = mirror.jobs[block.job].attempts.get(block.block)
         flags = np.frombuffer(block.flags, np.uint8) & EVICTED
-        known = 0 if before is None else np.frombuffer(before.flags, np.uint8) & EVICTED
-        positions = np.nonzero(flags & ~np.uint8(known))[0].tolist()
+        analysis = 0 if before is None else np.frombuffer(before.flags, np.uint8) & EVICTED
+        positions = np.nonzero(flags & ~np.uint8(analysis))[0].tolist()
         on = ints(block, "node")
         gang = mirror.jobs[block.job].spec.gang
-        here = [at for at in positions if block.nodes[on[at]] in made_room]
-        going = positions if gang and here else here
-        if going:
-            ranges = Ranges([block.block * BLOCK_TASKS + at for at in going])
+        here = [at for at in positions if block.nodes[on[at]] in nominated]
+        evicted = positions if gang and here else here
+        if evicted:
+            ranges = Ranges([block.block * BLOCK_TASKS + at for at in evicted])
             yield PlannedEviction(block.job, mirror.jobs[block.job].spec.namespace, tuple(ranges.pairs))
 
 
@@ -195,16 +212,17 @@ def _starts_now(
     starts = sum(place.tasks for place in places)
     where = join_few([place.node if count == 1 else f"{place.node} ({place.tasks})" for place in places])
     head = "would start" if count == 1 else f"{starts} of {count} tasks would start"
-    rest = f"; {left.sentence}" if left is not None else ""
-    sentence = f"{head} {_when(evicts)} on {where}{rest}"
+    wait = f"; {left.sentence}" if left is not None else ""
+    sentence = f"{head} {_when(evicts)} on {where}{wait}"
     return PlanResult(PlanOutcome.NOW, sentence, starts, places, evicts, left)
 
 
 def _when(evicts: tuple[PlannedEviction, ...]) -> str:
-    going = sum(last - first + 1 for one in evicts for first, last in one.indices)
-    if not going:
+    evicted = sum(last - first + 1 for eviction in evicts for first, last in eviction.indices)
+    if not evicted:
         return "now"
-    return f"as soon as {count_of_tasks(going)} of lower priority {'has' if going == 1 else 'have'} given way"
+    has = "has" if evicted == 1 else "have"
+    return f"as soon as {count_of_tasks(evicted)} of lower priority {has} given way"
 
 
 def _waits(mirror: WhatIfMirror, job: JobView, analysis: WaitAnalysis, now: Instant) -> PlanResult:
@@ -216,10 +234,10 @@ def _waits(mirror: WhatIfMirror, job: JobView, analysis: WaitAnalysis, now: Inst
 
 
 def _is_infeasible(job: JobView, analysis: WaitAnalysis) -> bool:
-    """Not even on empty nodes; of a gang, not all of it."""
-    sight, board = analysis.feasibility, analysis.placer.board
-    able = ~sight.lasting
-    if analysis.job_limits.permanent or not able.any():
+    """Whether the job, or the whole gang, would not fit even on empty nodes."""
+    report, board = analysis.feasibility, analysis.placer.board
+    feasible = ~report.lasting
+    if analysis.job_limits.permanent or not feasible.any():
         return True
-    most = int(board.tasks_when_empty(job.spec.shape)[sight.slots[able]].sum())
+    most = int(board.tasks_when_empty(job.spec.shape)[report.slots[feasible]].sum())
     return job.spec.gang and most < job.spec.count

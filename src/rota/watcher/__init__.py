@@ -1,1 +1,1 @@
-"""HOW NODES AND ATTEMPTS FARE. Knows reports and silence."""
+"""The state of nodes and attempts: sessions, reports, orders, liveness."""

@@ -1,4 +1,4 @@
-"""What is assigned to a node, and what it was told -> what to tell it."""
+"""Attempts assigned to a node, and the state last sent to it -> orders."""
 
 from collections.abc import Callable, Mapping
 
@@ -21,16 +21,12 @@ from rota.model.messages import (
 from rota.model.result import Reporter, ResultEndpoint
 from rota.model.view import JobView, View
 
-Reports = Callable[[JobId], ResultEndpoint | None]
+JobEndpoints = Callable[[JobId], ResultEndpoint | None]
 Sealed = Callable[[JobSpec], bytes]
 Name = tuple[JobId, int, int]  # of an attempt: job, index, number
-_HARDER = (
-    StopMode.IF_QUEUED,
-    StopMode.GRACEFUL,
-    StopMode.SUPERSEDED,
-    StopMode.IMMEDIATE,
-)  # a later one is told, too
-_TEMPLATES_SPARE = 64  # jobs kept beyond what is assigned, so that they are rarely looked through
+# From the weakest: an attempt that was ordered to stop is ordered again only by a stronger mode.
+_STOP_MODES = (StopMode.IF_QUEUED, StopMode.GRACEFUL, StopMode.SUPERSEDED, StopMode.IMMEDIATE)
+_TEMPLATES_SPARE = 64  # templates remembered beyond those in use, so that pruning is rare
 _WAITING = (AttemptState.OFFERED, AttemptState.QUEUED, AttemptState.ACCEPTED)
 
 
@@ -39,38 +35,48 @@ def no_result_endpoint(_: JobId) -> ResultEndpoint | None:
 
 
 def unsealed(_: JobSpec) -> bytes:
-    """What a node is given to bring back, where the server keeps jobs itself."""
+    """No sealed spec: with a durable store nodes need not bring jobs back."""
     return b""
 
 
 class DispatchState:
-    """What one connection's node knows: computed against what is assigned, it gives the orders."""
+    """What the node of one session knows. The difference to what is assigned to it are its orders.
+
+    It starts from the inventory of the hello and lives as long as the session. `orders` assumes that what it
+    returns will be sent: if the session breaks before, the next hello shows what has not arrived.
+    """
 
     def __init__(
-        self, inventory: list[JobReports], reports: Reports = no_result_endpoint, sealed: Sealed = unsealed
+        self,
+        inventory: list[JobReports],
+        endpoints: JobEndpoints = no_result_endpoint,
+        sealed: Sealed = unsealed,
     ) -> None:
-        self._reports = reports
+        self._endpoints = endpoints
         self._sealed = sealed
         self._live: dict[Name, None] = {}
-        self._ended: dict[Name, None] = {}  # it said so, and that is not on disk yet
+        self._ended: dict[Name, None] = {}  # reported as ended, and that is not durable yet
         self._stopping: dict[Name, StopMode] = {}
-        self._signaled: dict[Name, int] = {}  # the last signal it was told of
-        self.sent_templates: dict[JobId, int] = {}  # by version; at least those of what it has now
-        for one in inventory:
-            for claim in one.reports:
-                if claim.said < REPORTED_FIRST_END:
-                    self._live[one.job, claim.index, claim.attempt] = None
+        self._signaled: dict[Name, int] = {}  # number of the last signal sent
+        self.sent_templates: dict[JobId, int] = {}  # version sent; covers at least every job on the node
+        for job_reports in inventory:
+            for report in job_reports.reports:
+                if report.said < REPORTED_FIRST_END:
+                    self._live[job_reports.job, report.index, report.attempt] = None
 
-    def on_reports(self, claims: list[JobReports]) -> None:
-        """What the node says is over needs no order any more."""
-        for name in ended(claims):
+    def on_reports(self, reports: list[JobReports]) -> None:
+        """Attempts that the node reports as ended need no more orders.
+
+        Until the report is committed they still look assigned: `_ended` keeps them from being started again.
+        """
+        for name in ended(reports):
             self._live.pop(name, None)
             self._stopping.pop(name, None)
             self._signaled.pop(name, None)
             self._ended[name] = None
 
-    def on_durable(self, claims: list[JobReports]) -> None:
-        for name in ended(claims):
+    def on_durable(self, reports: list[JobReports]) -> None:
+        for name in ended(reports):
             self._ended.pop(name, None)
 
     def orders(self, view: View, node: NodeId) -> list[JobOrders]:
@@ -79,16 +85,20 @@ class DispatchState:
         for (job, index), attempt in assigned.items():
             name = (job, index, attempt)
             if name in self._ended:
-                continue
+                continue  # race: its end is reported, but not committed yet
             how = stop_mode(view.jobs[job], index, attempt)
             if how is not None:
-                self._stop(found, name, how)  # also what it was never told of: its word ends the attempt
+                # Also an attempt that was never sent: the node's answer to the stop ends it.
+                self._stop(found, name, how)
+            # An attempt that was stopped is never started again, even if the stop is no longer desired: its
+            # end is on the way, and a retry gets a new number.
             elif name not in self._live and name not in self._stopping:
                 self._start(found, view, name)
             else:
                 self._send_updates(found, view.jobs[job], name)
+        # What the node runs without being assigned to it may run elsewhere under a newer number.
         for job, index, attempt in list(self._live):
-            # A job that was set aside is not known here, but it is one of ours: its work goes on.
+            # A job whose records could not be loaded is unknown here, but not foreign: its work goes on.
             if assigned.get((job, index)) != attempt and job not in view.unloadable:
                 self._stop(found, (job, index, attempt), StopMode.SUPERSEDED)
         if len(self.sent_templates) > 2 * (len(assigned) + len(self._live)) + _TEMPLATES_SPARE:
@@ -96,9 +106,9 @@ class DispatchState:
         return list(found.values())
 
     def _forget_templates(self, assigned: Mapping[tuple[JobId, int], int]) -> None:
-        """Jobs with nothing left on the node: if an attempt of one comes back, its spec is sent again."""
-        there = {job for job, _ in assigned} | {job for job, _, _ in self._live}
-        self.sent_templates = {job: version for job, version in self.sent_templates.items() if job in there}
+        """Forget the templates of jobs with nothing on the node; they are sent again when needed."""
+        in_use = {job for job, _ in assigned} | {job for job, _, _ in self._live}
+        self.sent_templates = {job: version for job, version in self.sent_templates.items() if job in in_use}
 
     def _start(self, found: dict[JobId, JobOrders], view: View, name: Name) -> None:
         job_id, index, attempt = name
@@ -106,24 +116,25 @@ class DispatchState:
         self._send_template(found, job)
         block, position = divmod(index, BLOCK_TASKS)
         placed = job.attempts[block]
-        firm = not placed.flags[position] & LOOKAHEAD
-        found[job_id].start.append(Start(index, attempt, firm, placed.gpus.get(position, 0)))
+        reserved = not placed.flags[position] & LOOKAHEAD
+        found[job_id].start.append(Start(index, attempt, reserved, placed.gpus.get(position, 0)))
         self._live[name] = None
 
     def _send_template(self, found: dict[JobId, JobOrders], job: JobView) -> None:
-        """Once a connection, and once more for each version."""
+        """Add the job's template, unless this version was sent in this session."""
         job_id, version = job.spec.id, job.spec.version
         orders = found.setdefault(job_id, JobOrders(job_id, None, [], []))
         if self.sent_templates.get(job_id, 0) < version:
             self.sent_templates[job_id] = version
-            door = self._reports(job_id) if job.spec.results else None
-            if door is not None and job.spec.results is Reporter.AGENT:
-                door = door.for_agent()
-            found[job_id] = orders._replace(work=task_template(job.spec, door, self._sealed(job.spec)))
+            endpoint = self._endpoints(job_id) if job.spec.results else None
+            if endpoint is not None and job.spec.results is Reporter.AGENT:
+                endpoint = endpoint.for_agent()
+            found[job_id] = orders._replace(work=task_template(job.spec, endpoint, self._sealed(job.spec)))
 
     def _send_updates(self, found: dict[JobId, JobOrders], job: JobView, name: Name) -> None:
-        """Of what lives there: a newer spec, also one made while it was away; and signals."""
+        """Updates of a live attempt: signals, and a newer spec, also one made while the node was away."""
         job_id, index, attempt = name
+        # After a reconnect nothing counts as sent, but a spec of version 1 cannot have changed meanwhile.
         if job.spec.version > 1 and self.sent_templates.get(job_id, 0) < job.spec.version:
             self._send_template(found, job)
         for sent in job.intent.sent if job.intent is not None else ():
@@ -135,18 +146,19 @@ class DispatchState:
 
     def _stop(self, found: dict[JobId, JobOrders], name: Name, how: StopMode) -> None:
         before = self._stopping.get(name)
-        if before is None or _HARDER.index(how) > _HARDER.index(before):
+        if before is None or _STOP_MODES.index(how) > _STOP_MODES.index(before):
             job_id, index, attempt = name
             found.setdefault(job_id, JobOrders(job_id, None, [], [])).stop.append(Stop(index, attempt, how))
             self._stopping[name] = how
 
 
-def ended(claims: list[JobReports]) -> list[Name]:
+def ended(reports: list[JobReports]) -> list[Name]:
+    """The attempts that are reported as ended."""
     return [
-        (one.job, claim.index, claim.attempt)
-        for one in claims
-        for claim in one.reports
-        if claim.said >= REPORTED_FIRST_END
+        (job_reports.job, report.index, report.attempt)
+        for job_reports in reports
+        for report in job_reports.reports
+        if report.said >= REPORTED_FIRST_END
     ]
 
 
@@ -159,38 +171,38 @@ def state_of(job: JobView, index: int, attempt: int) -> AttemptState:
 
 
 def stop_mode(job: JobView, index: int, attempt: int) -> StopMode | None:
-    """How it is to be stopped; None: it is not."""
-    if _unwanted(job, index):
-        return StopMode.IMMEDIATE if _killed(job, index) else StopMode.GRACEFUL
-    wish = job.intent
-    if wish is None:
+    """How the attempt is to be stopped; None if it is not."""
+    if _is_undesired(job, index):
+        return StopMode.IMMEDIATE if _is_killed(job, index) else StopMode.GRACEFUL
+    intent = job.intent
+    if intent is None:
         return None
-    if wish.killed.get(index) == attempt:
+    if intent.killed.get(index) == attempt:
         return StopMode.IMMEDIATE
-    if wish.restart.get(index) == attempt or wish.halted or _is_replaced(job, index, attempt):
+    if intent.restart.get(index) == attempt or intent.halted or _is_replaced(job, index, attempt):
         return StopMode.GRACEFUL
-    withdraws = wish.paused or _is_moved(wish, index, attempt)
+    withdraws = intent.paused or _is_moved(intent, index, attempt)
     if withdraws and state_of(job, index, attempt) in _WAITING:
         return StopMode.IF_QUEUED
     return None
 
 
-def _is_moved(wish: JobIntent, index: int, attempt: int) -> bool:
+def _is_moved(intent: JobIntent, index: int, attempt: int) -> bool:
     """A moved at_most_once task is only withdrawn if it has not started; any other is also in `restart`."""
-    move = wish.moves.get(index)
+    move = intent.moves.get(index)
     return move is not None and move.attempt == attempt
 
 
-def _unwanted(job: JobView, index: int) -> bool:
+def _is_undesired(job: JobView, index: int) -> bool:
     if not job.task_counts.stopping:
         return False
     block, position = divmod(index, BLOCK_TASKS)
     task = job.tasks.get(block)
-    unwished = task is not None and task.state[position] == TaskState.UNWANTED
-    return unwished or job.spec.is_scaled_down(index) or bool(job.attempts[block].flags[position] & EVICTED)
+    canceled = task is not None and task.state[position] == TaskState.UNWANTED
+    return canceled or job.spec.is_scaled_down(index) or bool(job.attempts[block].flags[position] & EVICTED)
 
 
-def _killed(job: JobView, index: int) -> bool:
+def _is_killed(job: JobView, index: int) -> bool:
     return job.intent is not None and (job.intent.kill or job.intent.cancel_tasks.get(index, False))
 
 

@@ -1,4 +1,4 @@
-"""What a leader knows of its own leadership, and of who may lead after it."""
+"""What the watcher component needs to know about leadership and the process it runs in. [I/O]"""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -8,15 +8,15 @@ from rota.watcher.refused_calls import NO_AUDIT, RefusedCalls
 
 
 class LeadershipContext(NamedTuple):
-    """A server alone has nobody to fear."""
+    """The defaults are those of a single server: no lease TTL, and run leases may always be renewed."""
 
-    ttl_ms: int = 0  # how long another may have believed to lead after we began to
-    may_renew: Callable[[], bool] = lambda: True  # whether nobody else can lead by now
-    servers: Callable[[], list[str]] = list  # where nodes find whoever leads
-    may_watch: Callable[[str], bool] = lambda _: False  # whether that watcher may speak for nodes
-    specs: SealedSpecs | None = None  # nodes bring back jobs by these; None: the store keeps them
-    note_signer: Callable[[str, str], None] = lambda *_: None  # of a watcher's certificate: its CA
-    refused: RefusedCalls = NO_AUDIT  # of callers that are no nodes or watchers of ours
+    ttl_ms: int = 0  # for this long after our takeover the previous leader may still have answered nodes
+    may_renew: Callable[[], bool] = lambda: True  # whether our leader lease is provably valid
+    servers: Callable[[], list[str]] = list  # addresses at which nodes find the leader
+    may_watch: Callable[[str], bool] = lambda _: False  # whether this watcher may relay sessions
+    specs: SealedSpecs | None = None  # for the adoption of jobs; None: the store is durable
+    note_signer: Callable[[str, str], None] = lambda *_: None  # (watcher, CA that signed its certificate)
+    refused: RefusedCalls = NO_AUDIT  # the audit of refused calls
 
 
 SINGLE_SERVER = LeadershipContext()

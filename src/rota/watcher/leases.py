@@ -1,4 +1,10 @@
-"""A node's silence + the leases of what runs there -> what surely runs no more, and when the next will be."""
+"""A node's silence + the run leases of its attempts -> those that provably run no more.
+
+A run lease (one_at_a_time) counts on the node from when it sent the last message that the server echoed. The
+keeper kills the attempt before the lease ends. The server counts from when it received that message, which
+is later, and adds a margin: when the lease is over here, the attempt has been killed there, even if the two
+cannot reach each other.
+"""
 
 from collections.abc import Iterator
 
@@ -13,19 +19,18 @@ Held = tuple[JobId, int, int]  # job, index, attempt
 
 
 def held_until_ms(view: View, node: NodeId, job: JobId, ttl_ms: int) -> int:
-    """Until when an attempt of this job may run there.
+    """Until when an attempt of this job may run on the node.
 
-    Its node counts from when it said what we heard, which was before we heard it. Who led before us may have
-    heard it after that, until its own time to lead ran out.
+    The previous leader may have renewed it after our snapshot was read, until its own lease (`ttl_ms`) ended.
     """
     spec = view.jobs[job].spec
     assert spec.lease_ms is not None
-    heard_ms = max(view.nodes[node].last_seen_at_ms, view.read_at_ms + ttl_ms)
-    return heard_ms + spec.lease_ms + spec.lease_margin_ms
+    renewed_ms = max(view.nodes[node].last_seen_at_ms, view.read_at_ms + ttl_ms)
+    return renewed_ms + spec.lease_ms + spec.lease_margin_ms
 
 
 def lease_durations_ms(view: View, node: NodeId) -> list[int]:
-    """How long each job that is there under leases lets its node be silent."""
+    """For each job with run leases on the node, how long the node may be silent."""
     specs = [view.jobs[job].spec for job in view.leased_on.get(node, ())]
     return [spec.lease_ms + spec.lease_margin_ms for spec in specs if spec.lease_ms is not None]
 
@@ -35,24 +40,24 @@ def holds_any(view: View, node: NodeId, now_ms: int, ttl_ms: int = 0) -> bool:
 
 
 def expire(view: View, node: NodeId, now: Instant, ttl_ms: int) -> Plan:
-    """Attempts whose leases have run out are lost, whatever is thought of their node; when to look again."""
+    """Declare attempts lost whose leases have expired, in any state of the node; wakes at the next one."""
     entry = view.nodes[node]
-    over: list[Held] = []
+    expired: list[Held] = []
     next_ms: int | None = None
     for held, until_ms in _leases(view, node, ttl_ms):
         if until_ms <= now.ms:
-            over.append(held)
+            expired.append(held)
         else:
             next_ms = until_ms if next_ms is None else min(next_ms, until_ms)
-    if not over:
+    if not expired:
         return Plan(wake_at_ms=next_ms)
     silent_ms = now.ms - entry.last_seen_at_ms
     reason = f"its run lease ran out: node {entry.spec.name} was silent for {silent_ms // 1000} s"
-    ledger = StatusUpdater(view, node)
-    for job, index, attempt in sorted(over):
-        claim = AttemptReport(index, attempt, ReportedState.LOST, ended_at_ms=now.wall_ms, reason=reason)
-        ledger.transition(view.jobs[job], claim, AttemptEvent.NODE_LOST)
-    return Plan(ledger.puts(), events=ledger.events(entry.spec.name), why=reason, wake_at_ms=next_ms)
+    updater = StatusUpdater(view, node)
+    for job, index, attempt in sorted(expired):
+        report = AttemptReport(index, attempt, ReportedState.LOST, ended_at_ms=now.wall_ms, reason=reason)
+        updater.transition(view.jobs[job], report, AttemptEvent.NODE_LOST)
+    return Plan(updater.puts(), events=updater.events(entry.spec.name), why=reason, wake_at_ms=next_ms)
 
 
 def _leases(view: View, node: NodeId, ttl_ms: int) -> Iterator[tuple[Held, int]]:

@@ -1,8 +1,8 @@
-"""A node that left + what subscribers have acknowledged -> `node.left` told again, or nothing.
+"""A node that left + what subscribers have acknowledged -> `node.left` repeated, or nothing.
 
-Subscribers acknowledge positions in the stream of events, and the position of an event is known once it is
-committed. So the process that commits `node.left` notes its position, and the status of the node keeps it for
-as long as a subscriber is behind it.
+Subscribers acknowledge positions in the event stream, and the position of an event is known once it is
+committed. So a commit hook notes the position of `node.left`, and the status of the node keeps it for as long
+as a subscriber has not acknowledged it.
 """
 
 from collections.abc import Iterable
@@ -15,13 +15,14 @@ from rota.model.node import LeaveNotice, NodeStatus
 from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan, wake_at
 from rota.model.recovery import next_notice_at_ms
 from rota.model.view import NodeView, View
+from rota.rules.reconciler_names import ReconcilerName
 
-NAME = "departures"
+NAME = ReconcilerName.LEAVE_NOTICES
 KIND = "node.left"
 
 
 def leave_events(events: Iterable[EventRecord]) -> Iterable[tuple[NodeId, int]]:
-    """The nodes whose leave these events of one commit tell of, each with the place of its event."""
+    """The nodes that left in these events of one commit, each with the index of its event."""
     for index, event in enumerate(events):
         if event.kind == KIND and event.node is not None:
             yield event.node, index
@@ -46,18 +47,18 @@ def decide(view: View, key: str, now: Instant) -> Plan:
 
 
 def _start_notice(view: View, entry: NodeView, now: Instant) -> Plan:
-    """Keep the position of the event, if a subscriber has not acknowledged it yet."""
+    """Store the position of the event, if a subscriber has not acknowledged it yet."""
     if entry.left_at is None or entry.status is None or not _behind(view, entry.left_at):
         return NO_CHANGE
     notice = LeaveNotice(*entry.left_at, since_ms=now.ms, told_ms=now.ms)
     status = entry.status.with_notice(notice)
-    why = f"that node {entry.spec.name} left is not acknowledged yet"
+    why = f"subscribers have not acknowledged that node {entry.spec.name} left"
     return Plan((status,), why=why, wake_at_ms=next_notice_at_ms(notice.told_ms, notice.times))
 
 
 def _behind(view: View, at: tuple[int, int]) -> list[str]:
-    """The subscribers whose position the server keeps, and that have not acknowledged the event there."""
-    return [name for name, one in view.subscribers.items() if (one.revision, one.index) < at]
+    """Names of the subscribers that have not acknowledged the event at this position."""
+    return [name for name, cursor in view.subscribers.items() if (cursor.revision, cursor.index) < at]
 
 
 def _resend(entry: NodeView, status: NodeStatus, notice: LeaveNotice, now: Instant) -> Plan:

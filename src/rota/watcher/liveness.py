@@ -1,4 +1,9 @@
-"""A node's silence + the time -> suspect, lost, ready again."""
+"""A node's silence + the time -> suspect, lost, ready again.
+
+Silence is the time since the node's last message. Together with `leases`, which ends run leases: both follow
+from the same silence. After a takeover silence starts at zero, because what the previous leader received is
+not known here.
+"""
 
 from collections.abc import Callable
 
@@ -17,27 +22,29 @@ from rota.model.node import Connection, NodeIntent, NodeStatus
 from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan, wake_at
 from rota.model.view import NodeView, View
 from rota.rules.disruption import SilentNodes
+from rota.rules.reconciler_names import ReconcilerName
 from rota.watcher.brake import SilenceCache
 from rota.watcher.leases import expire, lease_durations_ms
 from rota.watcher.node_messages import declare_gone, withdraw_offers
 
-NAME = "liveness"
-FRESH_MS = LEASE_MS_MIN + LEASE_MARGIN_MS_MIN  # for no lease is a node suspected sooner
+NAME = ReconcilerName.LIVENESS
+FRESH_MS = LEASE_MS_MIN + LEASE_MARGIN_MS_MIN  # no run lease makes a node suspect sooner than this
 
 
 def reconciler(lost_ms: int = LOST_MS, ttl_ms: int = 0) -> Reconciler:
-    """`ttl_ms`: how long another may believe to lead after we do; a server alone has nobody to fear."""
-    hush = SilenceCache()
+    """`ttl_ms`: for how long after our takeover the previous leader may have renewed run leases."""
+    cache = SilenceCache()
 
     def decide(view: View, key: str, now: Instant) -> Plan:
         node = NodeId(key)
         if node not in view.nodes:
             return NO_CHANGE
-        if view.restored is not None and view.restored.closed(now.ms - lost_ms):  # it may call all the time
-            judged = wake_at(now.ms + BRAKE_LOOK_MS)
+        # After a restore nodes are refused until the operator accepts it: their silence says nothing.
+        if view.restored is not None and view.restored.closed(now.ms - lost_ms):
+            plan = wake_at(now.ms + BRAKE_LOOK_MS)
         else:
-            judged = decide_liveness(view, node, now, lost_ms, lambda: hush.get(view, now))
-        return _merge(judged, expire(view, node, now, ttl_ms))
+            plan = decide_liveness(view, node, now, lost_ms, lambda: cache.get(view, now))
+        return _merge(plan, expire(view, node, now, ttl_ms))
 
     return Reconciler(
         NAME,
@@ -55,15 +62,17 @@ def decide_liveness(
     if entry is None or entry.status is None:
         return NO_CHANGE
     silent_ms = now.ms - entry.last_seen_at_ms
+    # Suspect before a run lease can expire, so that the node gets no new work under a lease meanwhile.
     suspect_ms = min(SUSPECT_MS, lost_ms // 2, *lease_durations_ms(view, node))
-    heard = not entry.revoked and entry.connection is not Connection.DOWN and silent_ms < suspect_ms
+    responsive = not entry.revoked and entry.connection is not Connection.DOWN and silent_ms < suspect_ms
     match entry.status.state:
-        case NodeState.READY if heard:
+        case NodeState.READY if responsive:
             return wake_at(entry.last_seen_at_ms + suspect_ms)
         case NodeState.READY:
             return _suspect(view, entry, _why_suspect(entry, silent_ms), now, lost_ms)
+        # FRESH_MS is hysteresis: with a longer silence a lease could make the node suspect again at once.
         case NodeState.SUSPECT | NodeState.LOST if (
-            heard and silent_ms < FRESH_MS and entry.connection is Connection.UP
+            responsive and silent_ms < FRESH_MS and entry.connection is Connection.UP
         ):
             return _recovered(entry, now)
         case NodeState.SUSPECT if silent_ms >= lost_ms:
@@ -83,7 +92,7 @@ def _why_suspect(entry: NodeView, silent_ms: int) -> str:
 
 
 def _merge(one: Plan, other: Plan) -> Plan:
-    """A block of tasks has one run mode: what is under a lease is written by the second alone."""
+    """Both plans in one. They never write the same block: a job has one run mode, so leases or not."""
     wakes = [plan.wake_at_ms for plan in (one, other) if plan.wake_at_ms is not None]
     return Plan(
         (*one.puts, *other.puts),
@@ -94,7 +103,7 @@ def _merge(one: Plan, other: Plan) -> Plan:
 
 
 def _suspect(view: View, entry: NodeView, reason: str, now: Instant, lost_ms: int) -> Plan:
-    """From now on it gets no work; what it has is still its own for a while."""
+    """The node gets no new tasks; those it has are not replaced yet."""
     assert entry.status is not None
     state = step(NODE, entry.status.state, NodeEvent.SUSPECT_TIMEOUT)
     status = entry.status.with_state(state, reason, now.wall_ms).with_silence(entry.last_seen_at_ms, now.ms)
@@ -105,10 +114,11 @@ def _suspect(view: View, entry: NodeView, reason: str, now: Instant, lost_ms: in
 
 
 def _withdraw(view: View, entry: NodeView, now: Instant, lost_ms: int, since_ms: int | None = None) -> Plan:
-    """Offers that a suspect node has not answered go elsewhere; at once if it is silent on an open stream.
+    """Withdraw unanswered offers of a suspect node; immediately if it is silent on an open stream.
 
-    After a broken connection its next word is waited for a little. It may tell that an offer was started
-    and died with the keeper: were that offer elsewhere by then, nothing would count against its task.
+    After a broken connection the node has OFFER_GRACE_MS to reconnect. It may report that an offered attempt
+    was started and died with the keeper. If the offer were withdrawn by then, that crash would not count
+    against the task in quarantine.
     """
     assert entry.status is not None
     since_ms = entry.status.suspect_at_ms if since_ms is None else since_ms
@@ -122,7 +132,7 @@ def _withdraw(view: View, entry: NodeView, now: Instant, lost_ms: int, since_ms:
 
 
 def _declare_lost(view: View, entry: NodeView, now: Instant, lost_ms: int, silence: SilentNodes) -> Plan:
-    """Its grace is over; but where many fell silent with it, they may not be gone at all."""
+    """The node was silent for too long. If many fell silent together, the brake delays this."""
     at_ms = silence.lost_at_ms(entry, lost_ms)
     soon_ms = now.ms + BRAKE_LOOK_MS
     if at_ms is None or at_ms > now.ms:
@@ -135,7 +145,7 @@ def _recovered(entry: NodeView, now: Instant) -> Plan:
     assert entry.status is not None
     state = step(NODE, entry.status.state, NodeEvent.HELLO)
     status = entry.status.seen_again(state, now.wall_ms, now.ms)
-    why = f"node {entry.spec.name} is heard again"
+    why = f"node {entry.spec.name} responds again"
     return Plan(
         (status,),
         events=(EventRecord("node.recovered", why, node=entry.spec.id, state=state.value),),

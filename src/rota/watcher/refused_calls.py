@@ -11,18 +11,20 @@ from rota.wire import forwarding
 
 
 class RefusedCalls:
-    """Without a log nothing is written, as in a simulation."""
+    """Writes refused calls to the audit log; without a log, nothing."""
 
     def __init__(self, audit: AuditLog | None = None) -> None:
         self._audit = audit
 
     def record(self, context: Any, action: str, code: grpc.StatusCode, reason: str, who: str = "") -> None:
-        """Write the first of its kind, and how many more there were: an agent calls again and again."""
+        """Record a refused call. Repetitions are counted, not written, as refused agents retry forever."""
         origin = forwarding.origin(context, certificates.may_forward)
-        self.note_from(origin, action, code, reason, who)
+        self.record_from(origin, action, code, reason, who)
 
-    def note_from(self, origin: str, action: str, code: grpc.StatusCode, reason: str, who: str = "") -> None:
-        """The same, where the call is known by its address alone: a watcher has taken it."""
+    def record_from(
+        self, origin: str, action: str, code: grpc.StatusCode, reason: str, who: str = ""
+    ) -> None:
+        """As `record`, for a call that a watcher relays, whose origin is an address."""
         if self._audit is None:
             return
         entry = AuditEntry(

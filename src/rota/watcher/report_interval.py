@@ -1,4 +1,4 @@
-"""How much is going on -> how often a node tells how busy it is; how many nodes -> how they return."""
+"""Pending work and cluster size -> load report interval of a node, and reconnect spread."""
 
 from typing import NamedTuple
 
@@ -9,6 +9,8 @@ from rota.model.view import View
 
 
 class IntervalBounds(NamedTuple):
+    """The shortest and the longest load report interval."""
+
     least_ms: int = REPORT_LEAST_MS
     most_ms: int = REPORT_MOST_MS
 
@@ -23,20 +25,21 @@ def effective_bounds(set_by_controller: ReportInterval, configured: IntervalBoun
 
 
 def report_ms(view: View, node: NodeId, bounds: IntervalBounds) -> int:
-    """Often while work waits for room, seldom where nothing runs; seldomer the more nodes there are."""
+    """Short while tasks are pending, long for idle nodes, and longer the more nodes there are."""
     if any(True for _ in view.pending_queues()):
-        wanted = bounds.least_ms
+        interval = bounds.least_ms
     elif view.nodes[node].assigned:
-        wanted = round((bounds.least_ms * bounds.most_ms) ** 0.5)
+        interval = round((bounds.least_ms * bounds.most_ms) ** 0.5)
     else:
-        wanted = bounds.most_ms
-    crowded = len(view.nodes) * 1000 // REPORTS_PER_SECOND
-    return min(bounds.most_ms, max(wanted, crowded))
+        interval = bounds.most_ms
+    floor_ms = len(view.nodes) * 1000 // REPORTS_PER_SECOND
+    return min(bounds.most_ms, max(interval, floor_ms))
 
 
 def spread_ms(nodes: int, lost_ms: int) -> int:
-    """Over how long they call when all have lost the server: in steps, so that it is not told at each join.
+    """Time over which all nodes spread their reconnects after they have lost the server.
 
-    Each must be heard before its silence makes it suspect, at half the time after which it is lost.
+    It doubles with the number of nodes in steps, so that most joins do not change it. The bound lets each
+    node reconnect before its silence makes it suspect, at half of `lost_ms`.
     """
     return min(SPREAD_MS << max(0, nodes - 1).bit_length(), lost_ms * 2 // 5)

@@ -1,7 +1,7 @@
-"""A revoked node + the time -> forgotten, once no certificate of it can be shown or renewed any more.
+"""A revoked node + the time -> deleted, once none of its certificates can be used or renewed any more.
 
-Until then the record keeps the node's id on the list of those that are refused. Later an id that is not known
-is refused as well, and ids are never given to another node.
+Until then the record keeps the node refused. Later it is refused as an unknown node, and node ids are never
+reused.
 """
 
 from collections.abc import Iterable
@@ -13,9 +13,10 @@ from rota.model.limits import REVOKED_LOOK_MS
 from rota.model.node import NodeIntent
 from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan, wake_at
 from rota.model.view import View, keys_of_node
+from rota.rules.reconciler_names import ReconcilerName
 
-NAME = "revocations"
-_SOON_MS = 1_000  # between two looks whether the work of a node whose time is over is lost
+NAME = ReconcilerName.REVOCATIONS
+_SOON_MS = 1_000  # between two checks whether the attempts of an expired node are lost
 
 
 def decide(view: View, key: str, now: Instant) -> Plan:
@@ -24,11 +25,11 @@ def decide(view: View, key: str, now: Instant) -> Plan:
         return NO_CHANGE
     left_ms = (entry.intent.revoked_until_ms or 0) - now.wall_ms
     if left_ms > 0:
-        # The wall clock may jump: it is read again and again, and no timer runs until a date.
+        # The wall clock may jump, so it is polled instead of setting a timer for the date.
         return wake_at(now.ms + min(left_ms, REVOKED_LOOK_MS))
     if entry.assigned or (entry.status is not None and entry.status.state in NODE_PRESENT):
         return wake_at(now.ms + _SOON_MS)
-    why = f"node {entry.spec.name}, which was revoked, is forgotten: its certificates are of no use any more"
+    why = f"revoked node {entry.spec.name} is deleted: its certificates have expired"
     event = EventRecord("node.changed", why, node=entry.spec.id)
     return Plan((entry.intent,), deletes=keys_of_node(entry.spec.id), events=(event,), why=why)
 

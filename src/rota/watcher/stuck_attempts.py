@@ -1,4 +1,8 @@
-"""What a node that is there leaves undone, and for how long -> said, taken back, or given up."""
+"""Attempts that make no progress on a responsive node -> reported, refused or lost.
+
+A connected node may still fail to answer an offer, to start what it has queued, or to stop what it was
+ordered to stop. The silence of unresponsive nodes is handled by `liveness`.
+"""
 
 from enum import Enum
 from typing import NamedTuple
@@ -15,20 +19,21 @@ from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan, wake_at
 from rota.model.shape import RunMode
 from rota.model.view import JobView, NodeView, View
 from rota.rules.phases import Phase
+from rota.rules.reconciler_names import ReconcilerName
 from rota.watcher.attempt_reports import StatusUpdater
 
-NAME = "ages"
+NAME = ReconcilerName.STUCK_ATTEMPTS
 
 
 class StuckPhase(Enum):
-    """In which an attempt may not stay for ever."""
+    """Phases that an attempt must leave within a time limit."""
 
     OFFERED = "offered"
     QUEUED = "queued"
     STOPPING = "stopping"
 
 
-_STAGES: dict[int, StuckPhase] = {
+_STUCK_PHASES: dict[int, StuckPhase] = {
     Phase.OFFERED: StuckPhase.OFFERED,
     Phase.QUEUED: StuckPhase.QUEUED,
     Phase.ACCEPTED: StuckPhase.QUEUED,
@@ -38,13 +43,15 @@ Name = tuple[JobId, int, int]  # of an attempt: job, index, number
 
 
 class StuckSince(NamedTuple):
+    """Since when, in cluster time, an attempt is in its phase."""
+
     phase: StuckPhase
     ms: int
-    is_reported: bool = False  # that it cannot be killed
+    is_reported: bool = False  # as unkillable
 
 
 class StuckAttempts:
-    """Since when each is seen where it is; after a start all count as seen just now, as nodes do."""
+    """Since when each attempt is in its phase. In memory only: after a takeover all start at zero."""
 
     def __init__(self) -> None:
         self._since: dict[NodeId, dict[Name, StuckSince]] = {}
@@ -55,32 +62,37 @@ class StuckAttempts:
             self._since.pop(NodeId(key), None)
             return NO_CHANGE
         if node.connection is not Connection.UP or node.status.state is not NodeState.READY:
-            self._since.pop(node.spec.id, None)  # its silence is looked after elsewhere
+            self._since.pop(node.spec.id, None)  # handled by liveness
             return wake_at(now.ms + AGE_LOOK_MS)
         since = self._observe(view, node, now)
-        ledger = StatusUpdater(view, node.spec.id)
+        updater = StatusUpdater(view, node.spec.id)
         events = []
-        for name, one in since.items():
+        for name, stuck in since.items():
             job = view.jobs[name[0]]
-            if _end(job, name, one, ledger, now):
+            if _end(job, name, stuck, updater, now):
                 continue
-            if one.phase is StuckPhase.STOPPING and not one.is_reported and now.ms - one.ms >= _stop_ms(job):
-                events.append(_unkillable(job, name, node, ledger))
-                since[name] = one._replace(is_reported=True)
-        puts = ledger.puts()
-        told = (*events, *(event for event in ledger.events(node.spec.name) if event.kind == "task.ended"))
-        why = "; ".join(event.why for event in told)
-        return Plan(puts, events=told, why=why, wake_at_ms=_next_check_ms(since, now))
+            is_overdue = stuck.phase is StuckPhase.STOPPING and now.ms - stuck.ms >= _stop_ms(job)
+            if is_overdue and not stuck.is_reported:
+                events.append(_unkillable(job, name, node, updater))
+                since[name] = stuck._replace(is_reported=True)
+        puts = updater.puts()
+        all_events = (
+            *events,
+            *(event for event in updater.events(node.spec.name) if event.kind == "task.ended"),
+        )
+        why = "; ".join(event.why for event in all_events)
+        return Plan(puts, events=all_events, why=why, wake_at_ms=_next_check_ms(since, now))
 
     def _observe(self, view: View, node: NodeView, now: Instant) -> dict[Name, StuckSince]:
         before = self._since.get(node.spec.id, {})
         found: dict[Name, StuckSince] = {}
         for (job, index), number in node.assigned.items():
-            stage = _phase_of(view.jobs[job], index, number)
-            if stage is not None:
+            phase = _phase_of(view.jobs[job], index, number)
+            if phase is not None:
                 known = before.get((job, index, number))
-                same = known is not None and known.phase is stage
-                found[job, index, number] = known if known and same else StuckSince(stage, now.ms)
+                same = known is not None and known.phase is phase
+                found[job, index, number] = known if known and same else StuckSince(phase, now.ms)
+        # Rebuilt each time, so that attempts which moved on or ended are dropped.
         self._since[node.spec.id] = found
         return found
 
@@ -93,10 +105,10 @@ def reconciler() -> Reconciler:
 
 def _phase_of(job: JobView, index: int, number: int) -> StuckPhase | None:
     block, position = divmod(index, BLOCK_TASKS)
-    stage = _STAGES.get(job.phases[block][position])
-    if stage is StuckPhase.STOPPING and not _is_accepted(job.statuses.get(block), position, number):
-        return StuckPhase.OFFERED  # nothing runs that could be unkillable: the node owes an answer
-    return stage
+    phase = _STUCK_PHASES.get(job.phases[block][position])
+    if phase is StuckPhase.STOPPING and not _is_accepted(job.statuses.get(block), position, number):
+        return StuckPhase.OFFERED  # nothing runs yet: the node has to answer the offer
+    return phase
 
 
 def _is_accepted(status: StatusBlock | None, position: int, number: int) -> bool:
@@ -105,18 +117,20 @@ def _is_accepted(status: StatusBlock | None, position: int, number: int) -> bool
     return status.state[position] >= AttemptState.ACCEPTED
 
 
-def _end(job: JobView, name: Name, since: StuckSince, ledger: StatusUpdater, now: Instant) -> bool:
-    """It has stayed too long: what may begin twice counts as refused, of all else the fate is unknown."""
+def _end(job: JobView, name: Name, since: StuckSince, updater: StatusUpdater, now: Instant) -> bool:
+    """End an attempt that exceeded its limit: refused if the task may be started again, else lost."""
     limit_ms, did = _LIMITS[since.phase]
     if now.ms - since.ms < limit_ms + (_stop_ms(job) if since.phase is StuckPhase.STOPPING else 0):
         return False
     reason = f"its node {did} in {_format_duration(limit_ms)}"
     if since.phase is not StuckPhase.STOPPING and job.spec.run is RunMode.AT_LEAST_ONCE:
-        claim = AttemptReport(name[1], name[2], ReportedState.REFUSED, ended_at_ms=now.wall_ms, reason=reason)
-        ledger.transition(job, claim, AttemptEvent.REFUSED)
+        report = AttemptReport(
+            name[1], name[2], ReportedState.REFUSED, ended_at_ms=now.wall_ms, reason=reason
+        )
+        updater.transition(job, report, AttemptEvent.REFUSED)
     else:
-        claim = AttemptReport(name[1], name[2], ReportedState.LOST, ended_at_ms=now.wall_ms, reason=reason)
-        ledger.transition(job, claim, AttemptEvent.RESULT_LOST)
+        report = AttemptReport(name[1], name[2], ReportedState.LOST, ended_at_ms=now.wall_ms, reason=reason)
+        updater.transition(job, report, AttemptEvent.RESULT_LOST)
     return True
 
 
@@ -128,19 +142,19 @@ _LIMITS = {
 
 
 def _next_check_ms(since: dict[Name, StuckSince], now: Instant) -> int:
-    """When something may have stayed too long, or in a while: what is offered meanwhile is not known yet."""
-    ends_ms = (one.ms + _LIMITS[one.phase][0] for one in since.values())
+    """When the next attempt exceeds its limit; AGE_LOOK_MS at most, since new offers wake no key here."""
+    ends_ms = (stuck.ms + _LIMITS[stuck.phase][0] for stuck in since.values())
     return min([now.ms + AGE_LOOK_MS, *(at_ms for at_ms in ends_ms if at_ms > now.ms)])
 
 
-def _unkillable(job: JobView, name: Name, node: NodeView, ledger: StatusUpdater) -> EventRecord:
-    """Its state says so, unless its node has said by itself that it is stopping it."""
+def _unkillable(job: JobView, name: Name, node: NodeView, updater: StatusUpdater) -> EventRecord:
+    """Report the attempt as unkillable, and set its state to stopping if the node has not reported that."""
     _, index, number = name
     reason = f"unkillable: not stopped {_format_duration(_stop_ms(job))} after it was asked to"
-    claim = AttemptReport(
+    report = AttemptReport(
         index, number, ReportedState.STOPPING, started_at_ms=_started_at_ms(job, index), reason=reason
     )
-    ledger.transition(job, claim, AttemptEvent.STOP_ORDERED)
+    updater.transition(job, report, AttemptEvent.STOP_ORDERED)
     why = f"task {index} of job {job.spec.id} on {node.spec.name} is {reason}"
     state = AttemptState.STOPPING.name.lower()
     return EventRecord(
@@ -159,5 +173,5 @@ def _started_at_ms(job: JobView, index: int) -> int:
 
 
 def _format_duration(ms: int) -> str:
-    hours, rest = divmod(ms, 3_600_000)
-    return f"{hours} h" if hours and not rest else f"{ms / 1000:g} s"
+    hours, remainder = divmod(ms, 3_600_000)
+    return f"{hours} h" if hours and not remainder else f"{ms / 1000:g} s"

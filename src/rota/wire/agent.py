@@ -413,11 +413,6 @@ def log_request_to_wire(reading_id: int, request: LogRequest) -> pb.OpenLog:
     )
 
 
-def is_cut_behind(chunk: pb.LogChunk, *, before: bool) -> bool:
-    """Whether a log that stops there was not sent to its end; agents of older versions do not say."""
-    return chunk.code == BEGUN or (before and chunk.code != DONE)
-
-
 def log_piece_from_wire(chunk: pb.LogChunk) -> LogPiece:
     marks = tuple(zip(chunk.mark_bytes, chunk.mark_ms, strict=False)) if chunk.mark_bytes else ()
     return LogPiece(chunk.offset, chunk.data, chunk.missing, at_ms=chunk.at_ms, marks=marks)

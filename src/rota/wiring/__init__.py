@@ -1,6 +1,6 @@
 """Config -> running processes: the only place that names concrete classes. [I/O]
 
-Each process has a module of its own, so that none waits for what another needs.
+Each process has a module of its own, so that its start-up imports only what it needs.
 """
 
 from rota.wiring import environment  # before gRPC is imported

@@ -1,4 +1,4 @@
-"""This machine's part: an identity, an agent, its runtime. [I/O]"""
+"""`rota agent`: the identity of this node, its agent, and the runtime that starts work. [I/O]"""
 
 import asyncio
 import platform
@@ -29,7 +29,7 @@ from rota.wiring.run_as import run_limits
 log = structlog.get_logger("rota.agent")
 
 AGENT_LOCK = "agent.lock"
-_GOODBYE_SECONDS = 30.0
+_LEAVE_SECONDS = 30.0  # for the agent to report its last results and sign off
 
 
 def run_agent(options: AgentOptions) -> int:
@@ -44,9 +44,10 @@ async def _run(config: AgentConfig, directory: Path) -> None:
     try:
         await _serve(config, directory, _identity(config, directory), interruption)
     except* NotAllowed as refused:
+        # The node was deleted or revoked. It may come back as a new one, by a join line only.
         if config.join is None:
             raise
-        log.warning("this node is not known any more; it joins again", reason=str(first_of(refused)))
+        log.warning("node no longer known; joining again", reason=str(first_of(refused)))
         await _serve(config, directory, _join(config, directory), interruption)
     lock.release()
 
@@ -58,37 +59,38 @@ async def _serve(
     agent = Agent(settings_of(config, directory), identity, runtime)
     async with asyncio.TaskGroup() as tasks:
         working = tasks.create_task(agent.run())
-        which = await interruption.wait()
+        received = await interruption.wait()
         drain = drain_seconds(config)
-        if which is signal.SIGTERM and config.keep_work and not agent.is_terminating:
-            log.info("the agent stops; its work goes on under the keeper, and the next agent takes it up")
+        if received is signal.SIGTERM and config.keep_work and not agent.is_terminating:
+            log.info("agent stops; its work goes on under the keeper until the next agent takes over")
             await agent.announce_restart()
         else:
-            if which is signal.SIGTERM and drain is not None:
-                await _until_again(agent.drain(drain))
-            log.info("the node leaves: its work is stopped, and recovered as each job's recovery says")
+            if received is signal.SIGTERM and drain is not None:
+                await _until_signalled_again(agent.drain(drain))
+            log.info("node leaves: its work is stopped, and recovered as each job's recovery says")
             await agent.leave()
-            async with asyncio.timeout(_GOODBYE_SECONDS):
+            async with asyncio.timeout(_LEAVE_SECONDS):
                 await working
         working.cancel()
 
 
-async def _until_again(draining: Coroutine[Any, Any, None]) -> None:
-    """Whoever asks twice does not want to wait."""
-    again = Interruption(signal.SIGINT, signal.SIGTERM)
+async def _until_signalled_again(draining: Coroutine[Any, Any, None]) -> None:
+    """Drain until it is done, or until a second signal asks not to wait."""
+    second = Interruption(signal.SIGINT, signal.SIGTERM)
     async with asyncio.TaskGroup() as both:
         drained = both.create_task(draining)
-        asked = both.create_task(again.wait())
-        await asyncio.wait((drained, asked), return_when=asyncio.FIRST_COMPLETED)
+        signalled = both.create_task(second.wait())
+        await asyncio.wait((drained, signalled), return_when=asyncio.FIRST_COMPLETED)
         drained.cancel()
-        asked.cancel()
+        signalled.cancel()
 
 
 def _identity(config: AgentConfig, directory: Path) -> NodeIdentity:
-    """The one this directory holds, or a new one by the join line.
+    """The identity in this directory, or a new one by the join line.
 
-    An expired one is good for as long as it can be renewed: the agent does so when it calls. A line of a CA
-    that the node does not trust was made after its own was replaced: it counts, if it can be used.
+    An expired identity is good for as long as it can be renewed, which the agent does when it connects. A
+    join line of a CA that the node does not trust was made after its own CA was replaced: the node joins by
+    it, if that works, and else keeps its identity.
     """
     identity = load_identity(directory)
     if identity is not None and identity.renewable_until > datetime.now(UTC):
@@ -97,16 +99,16 @@ def _identity(config: AgentConfig, directory: Path) -> NodeIdentity:
         try:
             return _join(config, directory)
         except (NotAllowed, Unavailable) as reason:
-            log.warning("not joined by the line; this node stays what it is", reason=str(reason))
+            log.warning("not joined by the line; keeping the identity", reason=str(reason))
             return identity
     if config.join is None:
         raise ConfigError(
-            "join", _lacking(identity), "get a line with `rota node token` and start with --join"
+            "join", _why_no_identity(identity), "get a line with `rota node token` and start with --join"
         )
     return _join(config, directory)
 
 
-def _lacking(identity: NodeIdentity | None) -> str:
+def _why_no_identity(identity: NodeIdentity | None) -> str:
     if identity is None:
         return "this node has not joined yet"
     expired, until = identity.period.end, identity.renewable_until
@@ -131,7 +133,7 @@ def settings_of(config: AgentConfig, directory: Path) -> AgentSettings:
         version=__version__,
         labels=_labels(config),
         declared=_declared(config),
-        keeping=_keeping(config),
+        keeping=_output_retention(config),
         output_bytes=parse_size("output_bytes", config.output_bytes),
         container=config.container,
         mounts=tuple(config.mounts),
@@ -148,8 +150,8 @@ def _labels(config: AgentConfig) -> dict[str, str]:
     return config.labels if config.gpu_model is None else {**config.labels, GPU_MODEL: config.gpu_model}
 
 
-def _keeping(config: AgentConfig) -> dict[str, int]:
-    """How much output, and for how long."""
+def _output_retention(config: AgentConfig) -> dict[str, int]:
+    """The retention of output: bytes per stream and per node, and age."""
     stream_bytes = parse_size("log_bytes", config.log_bytes)
     if stream_bytes < LOG_BYTES_MIN:
         raise ConfigError("log_bytes", f"{config.log_bytes!r} is too little", "write at least 64k")
@@ -162,7 +164,7 @@ def _keeping(config: AgentConfig) -> dict[str, int]:
 
 
 def _declared(config: AgentConfig) -> dict[str, int]:
-    """What of this machine's capacity was said rather than found."""
+    """The capacity that is configured instead of detected."""
     declared = {name: int(amount) for name, amount in config.resources.items()}
     if GPU in declared:
         declared[GPU] *= WHOLE_GPU

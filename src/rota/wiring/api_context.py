@@ -1,4 +1,4 @@
-"""What a server's faces need of it: of one that leads, and of one that stands by. [I/O]"""
+"""What the API of a server needs: the same for a leader and for a standby. [I/O]"""
 
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -33,7 +33,7 @@ from rota.wiring.server_record import ServerRecord
 
 @dataclass(frozen=True)
 class ApiSources:
-    """What comes from nodes, and who else serves them."""
+    """Logs, outputs and tails of nodes, and the other servers and watchers."""
 
     logs: LogSource
     outputs: OutputSource
@@ -45,7 +45,7 @@ class ApiSources:
 
 @dataclass(frozen=True)
 class ServerIdentity:
-    """By what a server is known, and where it is."""
+    """A server's directory, addresses, CA, tokens and audit log."""
 
     directory: Path
     authority: CertificateAuthority
@@ -62,15 +62,15 @@ def make_api(
     own: ServerIdentity,
     settings: SchedulerSettings,
     sources: ApiSources,
-    stance: ServerRole | None = None,
+    standby_role: ServerRole | None = None,
     *,
     known: Callable[[], QueueSnapshot | None] = lambda: None,
 ) -> Api:
-    changes = EventHub(engine)
+    event_hub = EventHub(engine)
     return Api(
         engine=engine,
-        event_hub=changes,
-        logs=Logs(engine, changes, SharedLogSource(sources.logs), sources.tails),
+        event_hub=event_hub,
+        logs=Logs(engine, event_hub, SharedLogSource(sources.logs), sources.tails),
         outputs=sources.outputs,
         vault=own.vault,
         authority=own.authority,
@@ -83,8 +83,8 @@ def make_api(
         version=__version__,
         backup_files=partial(read_backup_files, own.directory),
         agent_addresses=lambda: _agent_addresses(own, sources),
-        controller_addresses=lambda: [card.controller for card in sources.servers()],
-        standby_role=stance,
+        controller_addresses=lambda: [record.controller for record in sources.servers()],
+        standby_role=standby_role,
         workers=sources.workers,
         expiries=own.expiries,
         before_token=own.before_token,
@@ -93,14 +93,14 @@ def make_api(
 
 
 def _agent_addresses(own: ServerIdentity, sources: ApiSources) -> list[str]:
-    """For an agent that joins: watchers first, in an order of chance, so that they share the agents."""
+    """For an agent that joins: watchers first, in random order, so that they share the agents."""
     watchers = sources.watchers()
     random.shuffle(watchers)
-    return [*watchers, own.addresses.agent, *(card.agent for card in sources.servers())]
+    return [*watchers, own.addresses.agent, *(record.agent for record in sources.servers())]
 
 
 class StandbySources:
-    """Nodes talk to the one that leads."""
+    """Logs and outputs of a standby: unavailable, since nodes are connected to the leader."""
 
     def open(self, node: NodeId, wanted: LogRequest) -> AsyncIterator[LogPiece]:
         del node, wanted
@@ -112,4 +112,4 @@ class StandbySources:
 
 
 def _stands_by() -> Unavailable:
-    return Unavailable("this server stands by: the one that leads has it")
+    return Unavailable("this server is a standby: ask the leader")

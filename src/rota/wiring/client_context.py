@@ -1,4 +1,4 @@
-"""The token, and the file by which the command line of this user finds this cluster's servers. [I/O]"""
+"""The local context of the command line: a token, and a file with the addresses of the servers. [I/O]"""
 
 import os
 import time
@@ -11,14 +11,16 @@ from rota.identity.vault import Vault
 
 
 @dataclass(frozen=True)
-class Context:
+class ClientContext:
+    """Written by a server for the user it runs as, so that `rota` works there without a login."""
+
     vault: Vault
     directory: Path
     url: str
-    authority: CertificateAuthority | None  # whose roots the users of an HTTPS server trust; None: plain text
+    authority: CertificateAuthority | None  # clients trust its roots; None: plain HTTP
 
     def write(self, urls: list[str]) -> None:
-        directory = self.directory.absolute()  # it is read from elsewhere
+        directory = self.directory.absolute()  # the file is read from other working directories
         token_file = directory / "token"
         now_ms = time.time_ns() // 1_000_000
         try:
@@ -29,7 +31,7 @@ class Context:
             write_token(token_file, self.vault.make_server_token("local", now_ms))
         lines = [f'addr = "{",".join(urls)}"', f'token_file = "{token_file}"']
         if self.authority is not None:
-            partial = directory / "ca.crt.new"  # clients read it at any moment
+            partial = directory / "ca.crt.new"  # replaced atomically, as clients may read it at any moment
             partial.write_bytes(self.authority.bundle.roots_pem)
             partial.replace(directory / "ca.crt")
             lines.append(f'ca = "{directory / "ca.crt"}"')
@@ -37,6 +39,6 @@ class Context:
 
 
 def _context_file() -> Path:
-    said = os.environ.get("ROTA_CONFIG")
+    config_file = os.environ.get("ROTA_CONFIG")
     home = Path(os.environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser()) / "rota"
-    return (Path(said).parent if said else home) / "contexts" / "local.toml"
+    return (Path(config_file).parent if config_file else home) / "contexts" / "local.toml"

@@ -1,4 +1,4 @@
-"""An error of the user's or the world's -> a line on stderr and an exit code. [I/O]"""
+"""An expected error -> a line on stderr and an exit code. [I/O]"""
 
 import sys
 
@@ -7,11 +7,12 @@ from rota.model.errors import RotaError
 from rota.store.lock import AlreadyRunning
 
 TRY_AGAIN = 75
-EXPLAINED_ERRORS = (AlreadyRunning, ConfigError, RotaError, ValueError, OSError)  # the user's and the world's
+EXPLAINED_ERRORS = (AlreadyRunning, ConfigError, RotaError, ValueError, OSError)
 _EXIT_CODES = {"not_found": 4, "not_allowed": 5, "unavailable": TRY_AGAIN, "store_full": TRY_AGAIN}
 
 
 def explain(error: BaseException) -> int:
+    """Print the error and its hint; returns the exit code. Raises errors that are bugs."""
     if not isinstance(error, EXPLAINED_ERRORS):
         raise error
     code = getattr(error, "code", "failed")

@@ -1,4 +1,4 @@
-"""Whether a directory is free, before the rest of a server is loaded: a second is refused at once. [I/O]"""
+"""Whether a data directory is in use, checked before the rest of a server is imported. [I/O]"""
 
 from pathlib import Path
 
@@ -8,7 +8,10 @@ from rota.wiring.console import explain
 
 
 def refusal(options: ServerOptions) -> int:
-    """Its exit code, or 0. That it is free now proves nothing: whoever serves takes the lock for itself."""
+    """The exit code if a server already runs on the directory, else 0.
+
+    A hint to fail fast only: the server acquires the lock itself, since another may start in between.
+    """
     directory = Path(str(server_config(options).data_dir))
     if not directory.exists():
         return 0

@@ -1,4 +1,4 @@
-"""Settings that libraries read when they are first imported: so this comes before all others. [I/O]"""
+"""Settings that libraries read at import, so this module is imported before any of them. [I/O]"""
 
 import os
 import sys

@@ -1,6 +1,7 @@
-"""Ends whatever still runs of some nodes, frozen or not; as a program, once its standard input ends. [I/O]
+"""Finds and ends the processes of nodes; as a program, once its standard input is closed. [I/O]
 
-It outlives the dev cluster that started it, however that ended, and needs no more than the keeper does.
+As a program it is the guard of a dev cluster: it outlives the cluster, however that ended, and imports no
+more than the keeper does.
 """
 
 import contextlib
@@ -14,29 +15,29 @@ from typing import NamedTuple
 from rota.keeper.limits.detect import kill_leftover_cgroups
 from rota.keeper.process import trees
 
-_GOODBYE_SECONDS = 15.0  # a keeper stops its work first; the usual grace is ten seconds
+_STOP_SECONDS = 15.0  # for a keeper to stop its work first; the usual grace is ten seconds
 _KILL_SECONDS = 5.0
-_LOOK_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 
 
 def main() -> int:
     sys.stdin.buffer.read()
-    end_nodes([Path(word) for word in sys.argv[1:]])
+    end_nodes([Path(argument) for argument in sys.argv[1:]])
     return 0
 
 
 class FoundProcess(NamedTuple):
-    """A process by the words it was started with."""
+    """A process, identified by two of its arguments."""
 
     pid: int
-    words: tuple[str, str]
+    arguments: tuple[str, str]
 
     def send(self, signum: int) -> None:
-        """The handle is opened first: a pid reused since is never hit."""
+        """Signal the process. Race: its pid may be reused, so it is checked again behind an open pidfd."""
         with contextlib.suppress(ProcessLookupError):
             handle = os.pidfd_open(self.pid)
             try:
-                if _has(self.pid, self.words):
+                if _has(self.pid, self.arguments):
                     signal.pidfd_send_signal(handle, signum)
             finally:
                 os.close(handle)
@@ -51,56 +52,59 @@ def keepers_of(directory: Path) -> list[FoundProcess]:
 
 
 def end_nodes(directories: list[Path]) -> None:
-    """Agents at once, so that they start no keeper; keepers when their work has ended, or when time is up."""
-    give_up_at = time.monotonic() + _GOODBYE_SECONDS
-    told: dict[FoundProcess, None] = {}
-    while left := [one for directory in directories for one in _tell_to_end(directory, told)]:
-        if time.monotonic() > give_up_at:
-            for one in left:
-                one.send(signal.SIGKILL)
+    """Kill agents, so that they start no keeper; stop keepers, and kill them after _STOP_SECONDS."""
+    deadline = time.monotonic() + _STOP_SECONDS
+    signalled: dict[FoundProcess, None] = {}
+    while running := [
+        process for directory in directories for process in _signal_to_end(directory, signalled)
+    ]:
+        if time.monotonic() > deadline:
+            for process in running:
+                process.send(signal.SIGKILL)
             for directory in directories:
                 kill_work(directory)
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
 
 
 def kill_node(directory: Path) -> None:
-    """As if the machine had lost its power."""
-    for one in (*agents_of(directory), *keepers_of(directory)):
-        one.send(signal.SIGKILL)
+    """Kill everything of a node at once, as a power failure would."""
+    for process in (*agents_of(directory), *keepers_of(directory)):
+        process.send(signal.SIGKILL)
     kill_work(directory)
 
 
 def kill_work(directory: Path) -> None:
-    mark = directory / "keeper.id"
-    if mark.exists():
-        trees.kill_all_marked(mark.read_text().strip(), _KILL_SECONDS)
+    marker = directory / "keeper.id"
+    if marker.exists():
+        trees.kill_all_marked(marker.read_text().strip(), _KILL_SECONDS)
     kill_leftover_cgroups(str(directory), _KILL_SECONDS)
 
 
-def _tell_to_end(directory: Path, told: dict[FoundProcess, None]) -> list[FoundProcess]:
+def _signal_to_end(directory: Path, signalled: dict[FoundProcess, None]) -> list[FoundProcess]:
+    """Signal the processes of one node, keepers once only; returns those that still run."""
     agents, keepers = agents_of(directory), keepers_of(directory)
     for agent in agents:
         agent.send(signal.SIGKILL)
     for keeper in keepers:
-        if keeper not in told:
-            told[keeper] = None
+        if keeper not in signalled:
+            signalled[keeper] = None
             keeper.send(signal.SIGTERM)
-            keeper.send(signal.SIGCONT)
+            keeper.send(signal.SIGCONT)  # a frozen one would not handle the signal
     return [*agents, *keepers]
 
 
 def _find(what: str, directory: Path) -> list[FoundProcess]:
-    words = (what, str(directory))
+    arguments = (what, str(directory))
     pids = (int(name) for name in os.listdir("/proc") if name.isdecimal())
-    return [FoundProcess(pid, words) for pid in pids if _has(pid, words)]
+    return [FoundProcess(pid, arguments) for pid in pids if _has(pid, arguments)]
 
 
-def _has(pid: int, words: tuple[str, str]) -> bool:
+def _has(pid: int, arguments: tuple[str, str]) -> bool:
     try:
-        said = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:  # gone, or another user's
+        command_line = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:  # exited, or another user's
         return False
-    return all(os.fsencode(word) in said for word in words)
+    return all(os.fsencode(argument) in command_line for argument in arguments)
 
 
 if __name__ == "__main__":

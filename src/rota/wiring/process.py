@@ -1,4 +1,4 @@
-"""What every process of ours does alike: run its loop, hear signals, tell errors, keep a diary. [I/O]"""
+"""What all processes share: running the event loop, signals, error messages, the log. [I/O]"""
 
 import asyncio
 import gc
@@ -18,7 +18,7 @@ from rota.wiring.console import EXPLAINED_ERRORS, explain
 
 
 def guarded(main: Coroutine[Any, Any, None]) -> int:
-    """Run it; the user's and the world's errors become a line on stderr and an exit code."""
+    """Run the coroutine; expected errors become a line on stderr and an exit code."""
     tune_interpreter()
     try:
         uvloop.run(main)
@@ -30,28 +30,29 @@ def guarded(main: Coroutine[Any, Any, None]) -> int:
 
 
 class Interruption:
-    """The first of these signals, heard from now on; a second one ends the process as usual."""
+    """Catches the first of these signals, from now on; a second one ends the process as usual."""
 
     def __init__(self, *signals: signal.Signals) -> None:
         loop = asyncio.get_running_loop()
         self._received: asyncio.Future[signal.Signals] = loop.create_future()
-        for one in signals:
-            loop.add_signal_handler(one, self._on_signal, one, signals)
+        for signum in signals:
+            loop.add_signal_handler(signum, self._on_signal, signum, signals)
 
     async def wait(self) -> signal.Signals:
-        return await asyncio.shield(self._received)  # whoever stops waiting does not end it for the next one
+        return await asyncio.shield(self._received)  # a cancelled waiter must not cancel it for the next
 
-    def _on_signal(self, which: signal.Signals, signals: tuple[signal.Signals, ...]) -> None:
-        for one in signals:
-            asyncio.get_running_loop().remove_signal_handler(one)
+    def _on_signal(self, received: signal.Signals, signals: tuple[signal.Signals, ...]) -> None:
+        for signum in signals:
+            asyncio.get_running_loop().remove_signal_handler(signum)
         if not self._received.done():
-            self._received.set_result(which)
+            self._received.set_result(received)
 
 
 async def shielded(closing: Coroutine[Any, Any, None]) -> None:
-    """Whoever is cancelled while it closes its doors closes them all the same, and is cancelled then."""
+    """Await a cleanup to its end even if this task is cancelled meanwhile; the cancellation follows."""
     task = asyncio.get_running_loop().create_task(closing)
     cancelled: asyncio.CancelledError | None = None
+    # A loop, because a second cancellation must not interrupt the cleanup either.
     while not task.done():
         try:
             await asyncio.shield(task)
@@ -63,13 +64,13 @@ async def shielded(closing: Coroutine[Any, Any, None]) -> None:
 
 
 def open_private(path: Path) -> BinaryIO:
-    """A log to append to, which other users cannot read, jobs among them."""
+    """Open a log file to append to that other users, tasks among them, cannot read."""
     return open(path, "ab", opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
 def log_to(descriptor: int) -> None:
-    """Structured lines, one JSON object each."""
-    diary = os.fdopen(os.dup(descriptor), "w", buffering=1)
+    """Log to this descriptor, one JSON object per line."""
+    log_file = os.fdopen(os.dup(descriptor), "w", buffering=1)
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
@@ -78,22 +79,22 @@ def log_to(descriptor: int) -> None:
             structlog.processors.JSONRenderer(default=str),
         ],
         wrapper_class=structlog.make_filtering_bound_logger("info"),
-        logger_factory=structlog.WriteLoggerFactory(file=diary),
+        logger_factory=structlog.WriteLoggerFactory(file=log_file),
         cache_logger_on_first_use=True,
     )
 
 
 def tune_interpreter() -> None:
-    """We make many small objects and few cycles: collect rarely; and hand the interpreter on promptly."""
+    """Collect garbage rarely, as there are many small objects and few cycles; switch threads sooner."""
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
     sys.setswitchinterval(0.001)
 
 
 def raise_descriptor_limit() -> None:
-    """As many descriptors as we may: each node is one, and most shells give a thousand unless asked."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    """Raise the soft limit of descriptors to the hard one: each node needs one, and 1024 is the usual."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:

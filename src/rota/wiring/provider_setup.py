@@ -1,4 +1,4 @@
-"""Providers by their names, and the lines with which the machines they make join. [I/O]"""
+"""Providers by name, and the join lines for the machines that they create. [I/O]"""
 
 import asyncio
 import signal
@@ -17,16 +17,16 @@ from rota.providers.local import LocalProvider
 from rota.providers.protocol import Provider
 from rota.wiring import node_processes
 
-_LEAVE_SECONDS = 10.0  # to say goodbye: an empty node needs a moment
-_LOOK_SECONDS = 0.02
+_LEAVE_SECONDS = 10.0  # for the agent to sign off; an empty node needs a moment
+_POLL_SECONDS = 0.02
 
 
 def join_lines(vault: Vault, authority: CertificateAuthority, address: str) -> JoinLineFor:
-    """A token for each machine, whose labels say which one it is."""
+    """A function that makes a join line per machine; the labels of its token name the machine."""
     host, _, port = address.rpartition(":")
 
-    async def line(machine: Machine, wish: ClusterIntent) -> str:
-        labels = {**wish.node_labels, MACHINE: machine.name}
+    async def line(machine: Machine, intent: ClusterIntent) -> str:
+        labels = {**intent.node_labels, MACHINE: machine.name}
         now_ms = time.time_ns() // 1_000_000
         secret = await asyncio.to_thread(
             vault.make_join_token, now_ms, labels=labels, cluster=machine.cluster
@@ -37,13 +37,13 @@ def join_lines(vault: Vault, authority: CertificateAuthority, address: str) -> J
 
 
 async def procure(engine: Engine, local: LocalProvider, join: JoinLineFor) -> None:
-    """For ever, with the providers there are."""
+    """Create and remove machines as clusters require, until cancelled."""
     providers: dict[str, Provider] = {"local": local, "command": CommandProvider()}
     await MachineProvisioner(engine, providers, join).run()
 
 
 class LocalNodes:
-    """What runs of nodes on this machine."""
+    """Processes of nodes on this host, for the local provider."""
 
     def agent_runs(self, directory: Path) -> bool:
         return bool(node_processes.agents_of(directory))
@@ -52,10 +52,10 @@ class LocalNodes:
         return bool(node_processes.agents_of(directory) or node_processes.keepers_of(directory))
 
     def end_all(self, directory: Path) -> None:
-        """The agent says goodbye, if it can."""
+        """End the node; its agent has _LEAVE_SECONDS to sign off."""
         for agent in node_processes.agents_of(directory):
             agent.send(signal.SIGINT)
-        give_up_at = time.monotonic() + _LEAVE_SECONDS
-        while node_processes.agents_of(directory) and time.monotonic() < give_up_at:
-            time.sleep(_LOOK_SECONDS)
+        deadline = time.monotonic() + _LEAVE_SECONDS
+        while node_processes.agents_of(directory) and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
         node_processes.end_nodes([directory])

@@ -1,4 +1,4 @@
-"""What is configured of placement, and the plugins that are installed -> the scheduler's settings."""
+"""Configuration of placement and installed plugins -> settings of the scheduler."""
 
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint, entry_points
@@ -10,7 +10,7 @@ from rota.scheduler.placement.rows import Plugins
 from rota.scheduler.placement.scores import Interference, Score
 from rota.scheduler.round import SchedulerSettings
 
-POINTS_MAX = 1000  # ten whole nodes: more is a way to say never, which is what `apart` is for
+POINTS_MAX = 1000  # ten whole nodes: more would mean never, for which there is `apart`
 
 
 def settings(config: PlacementConfig) -> SchedulerSettings:
@@ -19,10 +19,10 @@ def settings(config: PlacementConfig) -> SchedulerSettings:
     return SchedulerSettings(Plugins(filters, scores, interference(config.interference)), config.backfill)
 
 
-def interference(said: dict[str, str]) -> Interference:
-    """`{"disk/net": "10"}` -> the same by kind; what is said of one is true of the other."""
+def interference(configured: dict[str, str]) -> Interference:
+    """`{"disk/net": "10"}` -> points by pair of kinds, in both directions."""
     found: dict[str, dict[str, int]] = {}
-    for pair, points in said.items():
+    for pair, points in configured.items():
         kind, slash, other = pair.partition("/")
         key = f"placement.interference.{pair}"
         if not (kind and slash and other):
@@ -34,18 +34,18 @@ def interference(said: dict[str, str]) -> Interference:
     return found
 
 
-def _installed(group: str, does: str) -> Iterator[Any]:
-    for found in sorted(entry_points(group=group), key=lambda one: one.name):
-        yield _made(found, group, does)
+def _installed(group: str, method: str) -> Iterator[Any]:
+    for point in sorted(entry_points(group=group), key=lambda point: point.name):
+        yield _load(point, group, method)
 
 
-def _made(found: EntryPoint, group: str, does: str) -> Any:
-    """A class is made once; anything else is taken as it is."""
+def _load(point: EntryPoint, group: str, method: str) -> Any:
+    """Load a plugin; a class is instantiated, anything else is used as it is."""
     try:
-        plugin = found.load()
-        made = plugin() if isinstance(plugin, type) else plugin
-    except Exception as error:  # it is not our code: whatever it raises, the operator is told which one
-        raise ConfigError(f"{group} plugin {found.name}", f"cannot be loaded: {error!r}") from error
-    if not callable(getattr(made, does, None)):
-        raise ConfigError(f"{group} plugin {found.name}", f"has no method {does}")
-    return made
+        plugin = point.load()
+        loaded = plugin() if isinstance(plugin, type) else plugin
+    except Exception as error:  # foreign code may raise anything: name the plugin to the operator
+        raise ConfigError(f"{group} plugin {point.name}", f"cannot be loaded: {error!r}") from error
+    if not callable(getattr(loaded, method, None)):
+        raise ConfigError(f"{group} plugin {point.name}", f"has no method {method}")
+    return loaded

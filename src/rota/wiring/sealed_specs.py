@@ -1,4 +1,4 @@
-"""A job's spec <-> bytes that a node keeps for a server whose store forgets jobs. [I/O]"""
+"""A job's spec <-> sealed bytes that a node keeps for a server with a store in memory. [I/O]"""
 
 from rota.identity.seals import Seals
 from rota.model.ids import JobId, NodeId
@@ -7,7 +7,7 @@ from rota.store import codec
 
 
 class SealedSpecStore:
-    """What `rota.watcher.adoption` calls SealedSpecs."""
+    """Implements `rota.watcher.adoption.SealedSpecs`."""
 
     def __init__(self, seals: Seals) -> None:
         self._seals = seals

@@ -1,8 +1,14 @@
-"""All components of a control plane in one process, from the lock to the open listeners. [I/O]"""
+"""`rota server`: all components of the control plane in one process, from the lock to the open ports. [I/O]
+
+Order of the start: the lock of the data directory, leadership (a standby waits here), the engine, which reads
+the store, the listeners, then the tasks that run beside them. Order of the end: the engine first, so that
+requests which wait for a commit are answered with an error while the connections are still open.
+"""
 
 import asyncio
 import contextlib
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -18,14 +24,9 @@ from rota.apiserver.ca_dependents import CaDependents, find_ca_dependents
 from rota.apiserver.grpc.service import ControllerService, TokenInterceptor
 from rota.apiserver.http import make_app
 from rota.apiserver.views import certificates
-from rota.clusters import assign, cluster_groups, lifecycle, scale
 from rota.config import ServerConfig, ServerOptions, machines_dir, renewal_window, server_config
 from rota.config.etcd import endpoints, plain_text_beyond
-from rota.controllers import batch, cron, dependencies, expire, system
-from rota.controllers.rollout import rollback, rollout
-from rota.engine.reconciler import Reconciler
 from rota.engine.run import Engine
-from rota.engine.time_zones import zone
 from rota.identity.audit import AUDIT_FILE, AuditLog
 from rota.identity.authority import CertificateAuthority
 from rota.identity.vault import Vault
@@ -35,27 +36,22 @@ from rota.model.job import Counters
 from rota.model.plan import EventRecord, Instant, Plan
 from rota.model.view import View
 from rota.providers.local import LocalProvider
-from rota.scheduler import plan as scheduler
-from rota.scheduler import queue_length, unplaceable
-from rota.scheduler.cluster_fit import FitCalculator
 from rota.scheduler.plan import Scheduler
-from rota.scheduler.policy import deadline, drain
 from rota.scheduler.round import SchedulerSettings
-from rota.scheduler.scale_estimate import estimate_scale
 from rota.store.lock import DirectoryLock
 from rota.store.memory import MemoryStore
 from rota.store.tails import TailStore
-from rota.watcher import brake, leave_notices, liveness, revocations, stuck_attempts
 from rota.watcher.agent_service import AgentService
 from rota.watcher.leadership import LeadershipContext
 from rota.watcher.refused_calls import RefusedCalls
+from rota.watcher.relay.watcher_service import AttachedWatchers, WatcherService
 from rota.watcher.report_interval import IntervalBounds
-from rota.watcher.watcher_service import AttachedWatchers, WatcherService
 from rota.wire import service_names
 from rota.wire.generated import agent_pb2_grpc, controller_pb2_grpc, watcher_pb2_grpc
 from rota.wiring import scheduler_settings
 from rota.wiring.api_context import ApiSources, ServerIdentity, make_api
-from rota.wiring.client_context import Context
+from rota.wiring.ca_rotation import keep_rotation
+from rota.wiring.client_context import ClientContext
 from rota.wiring.console import print_line
 from rota.wiring.dev_users import DevUsers
 from rota.wiring.gateway import admission, gateway_line, open_gateway
@@ -65,14 +61,14 @@ from rota.wiring.listeners import ports as listeners
 from rota.wiring.listeners.tls import ServerTls
 from rota.wiring.process import Interruption, first_of, guarded, log_to, raise_descriptor_limit, shielded
 from rota.wiring.provider_setup import LocalNodes, join_lines, procure
+from rota.wiring.reconcilers import lost_ms, make_reconcilers
 from rota.wiring.result_endpoints import result_endpoints
-from rota.wiring.rotation import keep_rotation
 from rota.wiring.sealed_specs import SealedSpecStore
 from rota.wiring.server_record import ServerRecord
 
 _CLOSE_SECONDS = 0.5
-_CAMPAIGN_AGAIN_SECONDS = 0.5
-_ANNOUNCE_AGAIN_SECONDS = 5.0
+_CAMPAIGN_RETRY_SECONDS = 0.5
+_ANNOUNCE_RETRY_SECONDS = 5.0
 
 
 def run_server(options: ServerOptions) -> int:
@@ -97,40 +93,37 @@ def run_server(options: ServerOptions) -> int:
 
 
 async def _run_elections(config: ServerConfig) -> None:
-    """Where others may lead, one that does not stands by: everything is read again when it does."""
+    """Campaign, lead until deposed, repeat. Each term starts from the store, with no earlier state."""
     while True:
         try:
             async with running(config) as server:
                 _print_ready(server, config)
                 await asyncio.Event().wait()
+        # Other errors are bugs or need the operator: they end the process.
         except* (LostLeadership, Unavailable, StoreFull) as reasons:
             print_line(f"Rota server does not lead: {first_of(reasons)}")
-        await asyncio.sleep(_CAMPAIGN_AGAIN_SECONDS)
+        await asyncio.sleep(_CAMPAIGN_RETRY_SECONDS)
 
 
-def _print_ready(server: "Server", config: ServerConfig) -> None:
+def _print_ready(server: "RunningServer", config: ServerConfig) -> None:
     print_line(f"Rota server ready: api {server.url}, agents {server.addresses.agent}")
     if config.worker_gateway.enabled:
         print_line(gateway_line(server.addresses))
     if (beyond := plain_text_beyond(config.etcd, config.store)) is not None:
-        print_line(
-            f"  WARNING: etcd at {beyond} is spoken to in plain text: keys and tokens can be read on the way"
-        )
+        print_line(f"  WARNING: plain text to etcd at {beyond}: keys and tokens can be read on the way")
     if server.engine.store.name != MemoryStore.name:
         return
-    print_line(
-        "  store = memory: no job is on disk; a restart loses those that wait, and adopts what nodes run"
-    )
+    print_line("  store = memory: no job is on disk; a restart loses pending jobs, and adopts what nodes run")
     nodes = len(server.engine.mirror.nodes)
     if nodes:
         print_line(
-            f"  jobs that waited before it was stopped are gone; {nodes} nodes may bring back what they run"
+            f"  jobs that were pending when it stopped are lost; {nodes} nodes may bring back what they run"
         )
 
 
 @dataclass(frozen=True)
-class Server:
-    """A control plane that is up."""
+class RunningServer:
+    """A running control plane."""
 
     engine: Engine
     vault: Vault
@@ -141,21 +134,24 @@ class Server:
 
 
 @contextlib.asynccontextmanager
-async def running(config: ServerConfig, users: DevUsers | None = None) -> AsyncIterator[Server]:
-    """`users`: who the jobs of a dev cluster run as, which may change before a token is made."""
+async def running(config: ServerConfig, users: DevUsers | None = None) -> AsyncIterator[RunningServer]:
+    """A server that leads, until the block is left. `users`: whom the jobs of a dev cluster run as."""
     directory = Path(str(config.data_dir))
     async with contextlib.AsyncExitStack() as closing:
+        # First of all: two servers on one directory would overwrite each other's CA and tokens.
         closing.callback(DirectoryLock(directory).release)
-        post = await closing.enter_async_context(leadership_for(config, directory))
+        leadership = await closing.enter_async_context(leadership_for(config, directory))
         authority = CertificateAuthority.open(
             directory / "ca", datetime.now(UTC), renewal_window(config.certificates)
         )
         settings = scheduler_settings.settings(config.placement)
         placing = Scheduler(settings)
-        reconcilers = _reconcilers(config, settings, placing, post.ttl_ms)
-        engine = Engine(post.store, reconcilers, frozenset(config.placement.granted_labels))
-        await post.lead(engine, authority, settings)
-        async with _serve(config, engine, authority, post, settings, placing=placing, users=users) as server:
+        reconcilers = make_reconcilers(config, settings, placing, leadership.ttl_ms)
+        engine = Engine(leadership.store, reconcilers, frozenset(config.placement.granted_labels))
+        await leadership.lead(engine, authority, settings)
+        async with _serve(
+            config, engine, authority, leadership, settings, placing=placing, users=users
+        ) as server:
             yield server
 
 
@@ -164,73 +160,73 @@ async def _serve(
     config: ServerConfig,
     engine: Engine,
     authority: CertificateAuthority,
-    post: Leadership,
+    leadership: Leadership,
     settings: SchedulerSettings,
     *,
     placing: Scheduler,
     users: DevUsers | None,
-) -> AsyncIterator[Server]:
+) -> AsyncIterator[RunningServer]:
     directory = Path(str(config.data_dir))
-    vault = post.open_vault()
+    vault = leadership.open_vault()
     served = listeners.server_tls(config, authority, datetime.now(UTC))
     http_socket = listeners.bind_http(config.http_server.addr)
     audit, tails = AuditLog(directory / AUDIT_FILE), TailStore(directory / "tails")
     watchers = AttachedWatchers()
-    agent_server, controller_server = _grpc_servers(config, authority, vault, audit)
-    addresses = Addresses(
-        http=listeners.with_port(config.http_server.addr, http_socket.getsockname()[1]),
-        agent=listeners.open_agent_port(agent_server, config, served),
-        controller=listeners.open_controller_port(controller_server, config, served),
-        names=tuple(listeners.host_names(config)),
-    )
+    grpc_servers = _grpc_servers(config, authority, vault, audit)
+    addresses = _open_ports(config, served, http_socket, grpc_servers)
+    agent_ports = partial(_agent_ports, watchers, addresses, leadership)
     specs = SealedSpecStore(authority.seals()) if config.store == MemoryStore.name else None
-    leading = _leading(post, vault, partial(_agent_ports, watchers, addresses, post), specs, audit)
-    reports = result_endpoints(authority, config.http_server, addresses.http, post.servers)
-    lost_ms, pace = _lost_ms(config), _report_interval(config)
-    agents = AgentService(engine, authority, lost_ms, pace, tails, leading=leading, reports=reports)
-    gateway = open_gateway(config, engine, agents, vault, controller_server, agent_server)
-    sources = ApiSources(agents, agents, tails, post.servers, gateway, watchers.addresses)
+    context = _leadership_context(leadership, vault, agent_ports, specs, audit)
+    endpoints = result_endpoints(authority, config.http_server, addresses.http, leadership.servers)
+    timing = (lost_ms(config), _report_bounds(config))
+    agents = AgentService(engine, authority, *timing, tails, leadership=context, endpoints=endpoints)
+    gateway = open_gateway(config, engine, agents.sessions, vault, *grpc_servers)
+    sources = ApiSources(agents.logs, agents.logs, tails, leadership.servers, gateway, watchers.addresses)
     limits, before = config.limits, _before_token(users)
     own = ServerIdentity(directory, authority, vault, addresses, served.expiries, audit, limits, before)
     api = make_api(engine, own, settings, sources, known=placing.queue_snapshot)
-    servers = partial(_server_ports, addresses, post)
-    attached = WatcherService(engine, agents, authority, watchers, leading=leading, servers=servers)
-    _register_services(agents, attached, agent_server, ControllerService(api), controller_server)
+    servers = partial(_server_ports, addresses, leadership)
+    attached = WatcherService(engine, agents, authority, watchers, leadership=context, servers=servers)
+    _register_services(grpc_servers, agents, attached, ControllerService(api))
     web = listeners.web_server(make_app(api), served, config.http_server)
     url, local = f"{web.scheme}://{addresses.http}", _local(directory, users)
-    context = Context(vault, directory, url, authority if web.scheme == "https" else None)
-    await asyncio.to_thread(context.write, _urls(url, post))
+    client_context = await _write_client_context(vault, directory, url, authority, leadership)
     async with asyncio.TaskGroup() as tasks:
+        # Ordering: the loop runs before any port accepts, since every request is a command to it.
         driving = tasks.create_task(engine.run())
-        await _seed(engine, config.store)  # before anybody can submit or join
-        await agent_server.start()
-        await controller_server.start()
-        dialling = [] if gateway is None else [tasks.create_task(gateway.run())]
+        await _seed(engine, config.store)  # before a client can submit or a node can join
+        for grpc_server in grpc_servers:
+            await grpc_server.start()
         serving = tasks.create_task(web.serve(sockets=[http_socket]))
-        keeping = tasks.create_task(_spread_servers(post, agents, context))
-        renewing = tasks.create_task(served.keep_current(partial(_ending, engine, authority, served)))
-        rotating = tasks.create_task(_rotate(engine, authority, agents, context, post))
-        announcing = tasks.create_task(_announce(engine, addresses))
-        procuring = tasks.create_task(procure(engine, local, join_lines(vault, authority, addresses.http)))
+        background = [
+            *([] if gateway is None else [gateway.run()]),
+            _publish_servers(leadership, agents, client_context),
+            served.keep_current(partial(_expiry_warnings, engine, authority, served)),
+            _rotate(engine, authority, agents, client_context, leadership),
+            _announce(engine, addresses),
+            procure(engine, local, join_lines(vault, authority, addresses.http)),
+        ]
+        background_tasks = [tasks.create_task(work) for work in background]
         try:
-            yield Server(engine, vault, authority, addresses, url, local)
+            yield RunningServer(engine, vault, authority, addresses, url, local)
         finally:
-            driving.cancel()  # first: whoever waits for it is told so while the doors are open
-            await shielded(_close_web(web, serving, agent_server, controller_server))
-            for one in (http_socket, tails, audit):
-                one.close()
-            _end_all(announcing, *dialling, procuring, keeping, renewing, rotating)
+            driving.cancel()  # first: requests that wait for a commit fail while their connections are open
+            await shielded(_close_web(web, serving, *grpc_servers))
+            for resource in (http_socket, tails, audit):
+                resource.close()
+            for task in background_tasks:
+                task.cancel()
 
 
-def _leading(
-    post: Leadership,
+def _leadership_context(
+    leadership: Leadership,
     vault: Vault,
     servers: Callable[[], list[str]],
     specs: SealedSpecStore | None,
     audit: AuditLog,
 ) -> LeadershipContext:
     return LeadershipContext(
-        *(post.ttl_ms, post.lease_valid, servers, vault.has_watcher, specs),
+        *(leadership.ttl_ms, leadership.lease_valid, servers, vault.has_watcher, specs),
         note_signer=vault.note_watcher_ca,
         refused=RefusedCalls(audit),
     )
@@ -241,7 +237,7 @@ def _before_token(users: DevUsers | None) -> BeforeToken:
 
 
 def _local(directory: Path, users: DevUsers | None) -> LocalProvider:
-    """The provider of machines on this one; those of a dev cluster follow when its users change."""
+    """The provider of machines on this host; in a dev cluster their agents restart when its users change."""
     if users is None:
         return LocalProvider(machines_dir(directory), LocalNodes())
     local = LocalProvider(machines_dir(directory), LocalNodes(), lambda: users.flags)
@@ -250,6 +246,8 @@ def _local(directory: Path, users: DevUsers | None) -> LocalProvider:
 
 
 class _GrpcServers(NamedTuple):
+    """The gRPC servers of the two ports."""
+
     agents: grpc.aio.Server
     controllers: grpc.aio.Server
 
@@ -257,65 +255,70 @@ class _GrpcServers(NamedTuple):
 def _grpc_servers(
     config: ServerConfig, authority: CertificateAuthority, vault: Vault, audit: AuditLog
 ) -> _GrpcServers:
-    token_first = TokenInterceptor(vault, audit, admission(config, vault))
+    check_token = TokenInterceptor(vault, audit, admission(config, vault))
     own, refused = (service_names.AGENT, service_names.WATCHER), RefusedCalls(audit)
     others = listeners.ForwardedCalls(*own, is_retired=authority.is_retired, refused=refused)
     return _GrpcServers(
-        listeners.grpc_server(listeners.agent_limits(), others, token_first),
-        listeners.grpc_server(listeners.controller_limits(config.grpc_server), token_first),
+        listeners.grpc_server(listeners.agent_limits(), others, check_token),
+        listeners.grpc_server(listeners.controller_limits(config.grpc_server), check_token),
+    )
+
+
+def _open_ports(
+    config: ServerConfig, served: ServerTls, http_socket: socket.socket, servers: _GrpcServers
+) -> Addresses:
+    return Addresses(
+        http=listeners.with_port(config.http_server.addr, http_socket.getsockname()[1]),
+        agent=listeners.open_agent_port(servers.agents, config, served),
+        controller=listeners.open_controller_port(servers.controllers, config, served),
+        names=tuple(listeners.host_names(config)),
     )
 
 
 def _register_services(
-    agents: AgentService,
-    watchers: WatcherService,
-    agent_server: grpc.aio.Server,
-    controllers: ControllerService,
-    server: grpc.aio.Server,
+    servers: _GrpcServers, agents: AgentService, watchers: WatcherService, controllers: ControllerService
 ) -> None:
-    """Who answers at which of the two doors; at that of agents also calls which standbys forward."""
-    agent_pb2_grpc.add_AgentServicer_to_server(agents, agent_server)  # type: ignore[no-untyped-call]  # generated
-    watcher_pb2_grpc.add_WatcherServicer_to_server(watchers, agent_server)  # type: ignore[no-untyped-call]  # generated
-    for one in (server, agent_server):
-        controller_pb2_grpc.add_ControllerServicer_to_server(controllers, one)  # type: ignore[no-untyped-call]  # generated
+    """Register the services at the two ports; the agent port also takes calls that standbys forward."""
+    agent_pb2_grpc.add_AgentServicer_to_server(agents, servers.agents)  # type: ignore[no-untyped-call]  # generated
+    watcher_pb2_grpc.add_WatcherServicer_to_server(watchers, servers.agents)  # type: ignore[no-untyped-call]  # generated
+    for server in servers:
+        controller_pb2_grpc.add_ControllerServicer_to_server(controllers, server)  # type: ignore[no-untyped-call]  # generated
 
 
-def _agent_ports(watchers: AttachedWatchers, addresses: Addresses, post: Leadership) -> list[str]:
-    """Where agents may call; nothing where they have no choice."""
+def _agent_ports(watchers: AttachedWatchers, addresses: Addresses, leadership: Leadership) -> list[str]:
+    """Addresses that agents may connect to; empty if there is only this server."""
     found = watchers.addresses()
-    servers = [card.agent for card in post.servers()]
+    servers = [record.agent for record in leadership.servers()]
     return [*found, *(servers or ([addresses.agent] if found else []))]
 
 
-def _server_ports(addresses: Addresses, post: Leadership) -> list[str]:
-    return list(dict.fromkeys((addresses.agent, *(card.agent for card in post.servers()))))
+def _server_ports(addresses: Addresses, leadership: Leadership) -> list[str]:
+    return list(dict.fromkeys((addresses.agent, *(record.agent for record in leadership.servers()))))
 
 
-def _ending(engine: Engine, authority: CertificateAuthority, served: ServerTls) -> dict[str, str]:
+def _expiry_warnings(engine: Engine, authority: CertificateAuthority, served: ServerTls) -> dict[str, str]:
     now = datetime.now(UTC)
     return certificates.expiry_warnings(engine.mirror, served.expiries(), authority.renewal_window, now)
 
 
 async def _rotate(
-    engine: Engine, authority: CertificateAuthority, agents: AgentService, context: Context, post: Leadership
+    engine: Engine,
+    authority: CertificateAuthority,
+    agents: AgentService,
+    client_context: ClientContext,
+    leadership: Leadership,
 ) -> None:
-    def depending() -> CaDependents:
-        watchers = context.vault.list_watchers()
+    def dependents() -> CaDependents:
+        watchers = client_context.vault.list_watchers()
         return find_ca_dependents(engine.mirror, watchers, authority, datetime.now(UTC))
 
     async def changed() -> None:
-        agents.end_retired()
-        with contextlib.suppress(
-            Unavailable, OSError
-        ):  # a full disk: the file is written with the next change
-            await asyncio.to_thread(context.write, _urls(context.url, post))
+        agents.sessions.end_retired()
+        # On a full disk the file is written with the next change.
+        with contextlib.suppress(Unavailable, OSError):
+            await asyncio.to_thread(client_context.write, _urls(client_context.url, leadership))
 
-    await keep_rotation(authority, partial(post.follow_authority, authority), depending, changed)
-
-
-def _end_all(*tasks: asyncio.Task[None]) -> None:
-    for task in tasks:
-        task.cancel()
+    await keep_rotation(authority, partial(leadership.follow_authority, authority), dependents, changed)
 
 
 async def _close_web(
@@ -324,75 +327,49 @@ async def _close_web(
     web.should_exit = web.force_exit = True
     for server in servers:
         await server.stop(_CLOSE_SECONDS)
-    await asyncio.wait([serving])  # it may have been cut short, where deciding has failed
+    await asyncio.wait([serving])  # not awaited for its result: it is cancelled if the engine has failed
     await web.close_all()
 
 
-def _urls(own: str, post: Leadership) -> list[str]:
-    return list(dict.fromkeys((own, *(card.url for card in post.servers()))))
+async def _write_client_context(
+    vault: Vault, directory: Path, url: str, authority: CertificateAuthority, leadership: Leadership
+) -> ClientContext:
+    trusted = authority if url.startswith("https:") else None
+    client_context = ClientContext(vault, directory, url, trusted)
+    await asyncio.to_thread(client_context.write, _urls(url, leadership))
+    return client_context
 
 
-async def _spread_servers(post: Leadership, agents: AgentService, context: Context) -> None:
-    """Tell connected nodes and the command line of this user of every server, whenever that changes.
+def _urls(own: str, leadership: Leadership) -> list[str]:
+    return list(dict.fromkeys((own, *(record.url for record in leadership.servers()))))
 
-    Nodes are told first: one that knows a single server finds no other when that one is killed.
+
+async def _publish_servers(
+    leadership: Leadership, agents: AgentService, client_context: ClientContext
+) -> None:
+    """Send the list of servers to connected nodes, and write it for this user's command line, at each change.
+
+    Nodes come first: a node that knows one server only finds no other when that one is killed.
     """
     known: list[ServerRecord] | None = None
     while True:
-        if (servers := post.servers()) != known:
+        if (servers := leadership.servers()) != known:
             known = servers
-            await agents.send_servers()
+            await agents.sessions.send_servers()
             with contextlib.suppress(Unavailable):
-                await asyncio.to_thread(context.write, _urls(context.url, post))
-        await post.servers_refreshed()
+                await asyncio.to_thread(client_context.write, _urls(client_context.url, leadership))
+        await leadership.servers_refreshed()
 
 
-def _reconcilers(
-    config: ServerConfig, settings: SchedulerSettings, placing: Scheduler, ttl_ms: int
-) -> list[Reconciler]:
-    return [
-        assign.reconciler(FitCalculator().cluster_fit),
-        lifecycle.RECONCILER,
-        cluster_groups.reconciler(),
-        scale.reconciler(partial(estimate_scale, settings=settings)),
-        batch.RECONCILER,
-        rollout.RECONCILER,
-        rollback.RECONCILER,
-        expire.reconciler(_retention(config)),
-        dependencies.RECONCILER,
-        system.RECONCILER,
-        cron.reconciler(zone),
-        scheduler.reconciler(scheduler=placing),
-        queue_length.reconciler(),
-        unplaceable.reconciler(settings.plugins),
-        deadline.RECONCILER,
-        drain.RECONCILER,
-        liveness.reconciler(_lost_ms(config), ttl_ms),
-        brake.reconciler(),
-        stuck_attempts.reconciler(),
-        leave_notices.RECONCILER,
-        revocations.RECONCILER,
-    ]
-
-
-def _retention(config: ServerConfig) -> expire.JobRetention:
-    said = config.retention
-    return expire.JobRetention(round(said.age_seconds * 1000), said.jobs_count)
-
-
-def _lost_ms(config: ServerConfig) -> int:
-    return round(config.lost_seconds * 1000)
-
-
-def _report_interval(config: ServerConfig) -> IntervalBounds:
-    said = config.report_seconds
-    return IntervalBounds(round(said.least * 1000), round(said.most * 1000))
+def _report_bounds(config: ServerConfig) -> IntervalBounds:
+    seconds = config.report_seconds
+    return IntervalBounds(round(seconds.least * 1000), round(seconds.most * 1000))
 
 
 async def _announce(engine: Engine, addresses: Addresses) -> None:
-    """Tell subscribers that this server leads; a store that has no room or does not answer is waited for.
+    """Publish the event that this server leads; retried until the store takes it.
 
-    A commit that fails makes the engine read everything again, so none is tried while space is short.
+    Not while disk space is low: a failed commit makes the engine reload everything.
     """
     why = f"the server at {addresses.http} leads, with epoch {engine.epoch}"
     event = EventRecord("leader.elected", why, counts={"epoch": engine.epoch})
@@ -401,11 +378,11 @@ async def _announce(engine: Engine, addresses: Addresses) -> None:
             if not engine.mirror.disk_low:
                 await engine.ask("engine", lambda *_: Plan(events=(event,), why=why))
                 return
-        await asyncio.sleep(_ANNOUNCE_AGAIN_SECONDS)
+        await asyncio.sleep(_ANNOUNCE_RETRY_SECONDS)
 
 
 async def _seed(engine: Engine, store: str) -> None:
-    """Without records, numbers go on from where no earlier epoch can have come."""
+    """With a store in memory, start job and node numbers above all that earlier epochs can have used."""
     first = jobs_before(engine.epoch)
 
     def seed(view: View, now: Instant) -> Plan:

@@ -1,4 +1,4 @@
-"""What a server tells others of itself."""
+"""The addresses that a server publishes for the other servers, nodes and clients."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -10,30 +10,32 @@ from rota.wiring.listeners.ports import host_of
 
 @dataclass(frozen=True)
 class ServerRecord:
+    """Public addresses of one server."""
+
     url: str
     agent: str
     controller: str
 
 
 def server_record(config: ServerConfig) -> ServerRecord:
-    doors = (("http_server", config.http_server), ("grpc_server", config.grpc_server))
+    listeners = (("http_server", config.http_server), ("grpc_server", config.grpc_server))
     for name, addr in (
-        *((name, door.addr) for name, door in doors),
+        *((name, listener.addr) for name, listener in listeners),
         ("agent_server", config.agent_server.addr),
     ):
         if addr.endswith(":0") or host_of(addr) in ("0.0.0.0", "::"):
             raise ConfigError(
-                f"{name}.addr", f"others cannot find this server at {addr}", "name its host and port"
+                f"{name}.addr", f"other servers cannot reach this one at {addr}", "name its host and port"
             )
     web = config.http_server
     scheme = "http" if is_loopback(host_of(web.addr)) and not web.use_tls else "https"
     return ServerRecord(f"{scheme}://{web.addr}", config.agent_server.addr, config.grpc_server.addr)
 
 
-def to_bytes(card: ServerRecord) -> bytes:
-    return json.dumps(asdict(card)).encode()
+def to_bytes(record: ServerRecord) -> bytes:
+    return json.dumps(asdict(record)).encode()
 
 
 def from_bytes(text: bytes) -> ServerRecord:
-    said = json.loads(text)
-    return ServerRecord(said["url"], said["agent"], said["controller"])
+    fields = json.loads(text)
+    return ServerRecord(fields["url"], fields["agent"], fields["controller"])

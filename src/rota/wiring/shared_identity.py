@@ -1,4 +1,4 @@
-"""What every server of a cluster must be known by: one CA and one vault, in etcd. [I/O]"""
+"""The CA and the tokens that all servers of a cluster share, in etcd. [I/O]"""
 
 import asyncio
 import json
@@ -17,29 +17,27 @@ from rota.store.etcd.store import EtcdStore
 
 _PUBLISH_SECONDS = 5.0
 _CA, _VAULT = "ca", "vault"
-_PACKED_BYTES = (
-    1 << 20
-)  # above it the vault is packed: etcd takes 1.5 MiB, and an older Rota reads plain ones
 _CA_FILES = (keyring.KEY_FILE, keyring.CERTIFICATE_FILE, keyring.FILE)
 
 
 async def adopt_authority(store: EtcdStore, directory: Path) -> None:
-    """The first server's CA is the cluster's; a directory that holds another belongs to another cluster."""
-    place = directory / "ca"
-    had_one = (place / keyring.CERTIFICATE_FILE).exists()
+    """Take over the CA in etcd, or publish our own if there is none. Raises Unsafe if they differ."""
+    ca_directory = directory / "ca"
+    had_one = (ca_directory / keyring.CERTIFICATE_FILE).exists()
     shared = await store.members.read_shared(_CA)
     if shared is None or had_one:
-        own = keyring.open_keyring(place, datetime.now(UTC))
+        own = keyring.open_keyring(ca_directory, datetime.now(UTC))
+        # Race between first servers: etcd keeps the first CA, and the others adopt it.
         shared = await store.members.put_if_absent(_CA, _from_ring(own))
         if had_one and own.current_fingerprint not in _to_ring(shared).fingerprints:
             raise Unsafe(f"{directory} holds the CA of another cluster than etcd: use an empty directory")
-    files.own_directory(place)
-    with files.locked(place, "ca"):
-        keyring.write(place, _to_ring(shared))
+    files.own_directory(ca_directory)
+    with files.locked(ca_directory, "ca"):
+        keyring.write(ca_directory, _to_ring(shared))
 
 
 async def follow_authority(store: EtcdStore, authority: CertificateAuthority) -> None:
-    """What the leader before has rotated is known here from now on; or we, where etcd did not say so."""
+    """Apply the CA in etcd: rotated by the previous leader, or by us in a write whose answer was lost."""
     loop = asyncio.get_running_loop()
 
     def fetch() -> Keyring | None:
@@ -54,8 +52,8 @@ async def follow_authority(store: EtcdStore, authority: CertificateAuthority) ->
         raise Unavailable("etcd does not answer which CA this cluster has") from None
 
 
-def take_shared(name: str, content: bytes | None, directory: Path, authority: CertificateAuthority) -> None:
-    """What the leader gives out, or rotates, while we stand by."""
+def apply_shared(name: str, content: bytes | None, directory: Path, authority: CertificateAuthority) -> None:
+    """Apply a change of tokens or CA that the leader published while this server is a standby."""
     if name == _VAULT and content is not None:
         files.write_private(directory / "vault" / vault.FILE, _unpacked(content))
     if name == _CA and content is not None:
@@ -63,52 +61,52 @@ def take_shared(name: str, content: bytes | None, directory: Path, authority: Ce
 
 
 def _from_ring(ring: Keyring) -> bytes:
-    """As releases before rotation write it, which read a CA that was never rotated."""
-    said = {keyring.KEY_FILE: ring.current.key, keyring.CERTIFICATE_FILE: ring.current.certificate}
+    """The keyring as JSON; one that was never rotated in the format of versions without rotation."""
+    contents = {keyring.KEY_FILE: ring.current.key, keyring.CERTIFICATE_FILE: ring.current.certificate}
     if ring.is_rotated:
-        said[keyring.FILE] = keyring.encoded(ring).decode()
-    return json.dumps(said).encode()
+        contents[keyring.FILE] = keyring.encoded(ring).decode()
+    return json.dumps(contents).encode()
 
 
 def _to_ring(shared: bytes) -> Keyring:
-    said: dict[str, str] = json.loads(shared)
-    if keyring.FILE in said:
-        return keyring.decoded(said[keyring.FILE].encode(), "the CA in etcd")
-    return keyring.unrotated(said[keyring.KEY_FILE].encode(), said[keyring.CERTIFICATE_FILE].encode())
+    contents: dict[str, str] = json.loads(shared)
+    if keyring.FILE in contents:
+        return keyring.decoded(contents[keyring.FILE].encode(), "the CA in etcd")
+    return keyring.unrotated(contents[keyring.KEY_FILE].encode(), contents[keyring.CERTIFICATE_FILE].encode())
 
 
 async def adopt_vault(store: EtcdStore, directory: Path) -> None:
-    """What the leader before gave out is known here from now on."""
-    place = directory / "vault"
-    Vault.open(place)
+    """Take over the tokens that the previous leader issued."""
+    vault_directory = directory / "vault"
+    Vault.open(vault_directory)
     shared = await store.members.read_shared(_VAULT)
     if shared is not None:
-        files.write_private(place / vault.FILE, _unpacked(shared))
+        files.write_private(vault_directory / vault.FILE, _unpacked(shared))
 
 
-async def share(store: EtcdStore, kept: Mapping[str, bytes]) -> None:
-    """What a data directory or a backup held; by its paths there."""
-    own = {name: kept[f"ca/{name}"].decode() for name in _CA_FILES if f"ca/{name}" in kept}
+async def share(store: EtcdStore, contents: Mapping[str, bytes]) -> None:
+    """Publish the files of a data directory or a backup, by their paths there."""
+    own = {name: contents[f"ca/{name}"].decode() for name in _CA_FILES if f"ca/{name}" in contents}
     if own:
         await store.members.put_if_absent(_CA, _from_ring(_to_ring(json.dumps(own).encode())))
-    if f"vault/{vault.FILE}" in kept:
-        await store.members.put_if_absent(_VAULT, _packed(kept[f"vault/{vault.FILE}"]))
+    if f"vault/{vault.FILE}" in contents:
+        await store.members.put_if_absent(_VAULT, _packed(contents[f"vault/{vault.FILE}"]))
 
 
 async def read_shared(store: EtcdStore) -> dict[str, bytes]:
-    """The same, back."""
+    """The shared CA and tokens as files, by their paths in a data directory."""
     found: dict[str, bytes] = {}
     authority, tokens = await store.members.read_shared(_CA), await store.members.read_shared(_VAULT)
     if authority is not None:
-        said: dict[str, str] = json.loads(authority)
-        found |= {f"ca/{name}": text.encode() for name, text in said.items() if name in _CA_FILES}
+        ca_files: dict[str, str] = json.loads(authority)
+        found |= {f"ca/{name}": text.encode() for name, text in ca_files.items() if name in _CA_FILES}
     if tokens is not None:
         found[f"vault/{vault.FILE}"] = _unpacked(tokens)
     return found
 
 
 def publisher(store: EtcdStore, loop: asyncio.AbstractEventLoop) -> Callable[[bytes], None]:
-    """For threads other than the loop's: returns when etcd has it."""
+    """A function for other threads than the loop's that publishes the vault; durable on return."""
 
     def publish(content: bytes) -> None:
         _share(store, _VAULT, _packed(content), loop)
@@ -117,7 +115,7 @@ def publisher(store: EtcdStore, loop: asyncio.AbstractEventLoop) -> Callable[[by
 
 
 def ring_publisher(store: EtcdStore, loop: asyncio.AbstractEventLoop) -> Callable[[Keyring], None]:
-    """The same for what a rotation changes."""
+    """As `publisher`, for the CA."""
 
     def publish(ring: Keyring) -> None:
         _share(store, _CA, _from_ring(ring), loop)
@@ -130,8 +128,9 @@ def _share(store: EtcdStore, name: str, content: bytes, loop: asyncio.AbstractEv
 
 
 def _packed(content: bytes) -> bytes:
-    return zlib.compress(content, 1) if len(content) > _PACKED_BYTES else content
+    """The vault as it is stored: compressed, because etcd takes no value above 1.5 MiB."""
+    return zlib.compress(content, 1)
 
 
 def _unpacked(content: bytes) -> bytes:
-    return content if content.startswith(b"{") else zlib.decompress(content)
+    return zlib.decompress(content)

@@ -1,4 +1,4 @@
-"""`rota store`: data directories and backups -> each other; what is in them, and if it is whole. [I/O]"""
+"""`rota store`: back up, restore, migrate and check stores. [I/O]"""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ _EVENT_ROWS = 1000
 
 @dataclass(frozen=True)
 class StoreContents:
-    """What was read, written or checked."""
+    """Figures of a store or backup that was read, written or checked."""
 
     where: str
     revision: int
@@ -32,19 +32,19 @@ class StoreContents:
     nodes: int
     events: int
     taken_at_ms: int | None = None  # of a backup
-    keys: bool = False  # whether it has the cluster's own
+    keys: bool = False  # whether the CA and the tokens are included
 
     @property
     def raw(self) -> dict[str, Any]:
         return dict(self.__dict__)
 
 
-def back_up(place: StoreLocation, file: Path) -> StoreContents:
-    """Of a server that is stopped, or runs: what is read is as of one commit."""
+def back_up(location: StoreLocation, file: Path) -> StoreContents:
+    """Back up a store, also of a running server: the backup is consistent as of one commit."""
 
     async def write() -> None:
-        async with place.opened(alone=False) as store:
-            origin = BackupOrigin(_wall_ms(), __version__, await place.read_files(store))
+        async with location.opened(alone=False) as store:
+            origin = BackupOrigin(_wall_ms(), __version__, await location.read_files(store))
             with _private(file) as out:
                 async for piece in backup.stream(store, origin):
                     out.write(piece)
@@ -59,39 +59,40 @@ def check_backup(file: Path) -> StoreContents:
     return replace(counted, taken_at_ms=read.header.taken_at_ms)
 
 
-def check_store_location(place: StoreLocation) -> StoreContents:
-    """Raises Damaged if it is not whole: all records, every event, all that was acknowledged."""
+def check_store_location(location: StoreLocation) -> StoreContents:
+    """Read all records and events, and check that no acknowledged commit is missing. Raises Damaged."""
 
-    async def look() -> StoreContents:
-        async with place.opened(alone=False) as store:
+    async def read() -> StoreContents:
+        async with location.opened(alone=False) as store:
             snapshot = await store.read()
             for key, value in snapshot.records.items():
                 codec.decode(key, value)
             rows = len(await _events(store))
-            keys = bool(await place.read_files(store))
-            return _counted(place.name, snapshot, rows, keys=keys)
+            keys = bool(await location.read_files(store))
+            return _counted(location.name, snapshot, rows, keys=keys)
 
-    return asyncio.run(look())
+    return asyncio.run(read())
 
 
-def restore(file: Path, place: StoreLocation) -> StoreContents:
-    """A new history from a backup: its nodes wait for `rota store accept`."""
+def restore(file: Path, location: StoreLocation) -> StoreContents:
+    """Restore a backup as a new history; nodes are refused until `rota store accept`."""
     read = _read(file)
-    head = read.header
-    known = [codec.decode(key, value) for key, value in read.records.items()]
-    again = restored_records(known, head.taken_at_ms, Instant(head.time_ms, _wall_ms()))
-    records = {str(record.key): codec.encode(record) for record in again}
-    snapshot = Snapshot(head.revision + RESTORE_REVISIONS, head.epoch, head.time_ms, records)
-    asyncio.run(_load_snapshot(place, snapshot, read.events, read.files))
-    return check_store_location(place)
+    header = read.header
+    decoded = [codec.decode(key, value) for key, value in read.records.items()]
+    restored = restored_records(decoded, header.taken_at_ms, Instant(header.time_ms, _wall_ms()))
+    records = {str(record.key): codec.encode(record) for record in restored}
+    snapshot = Snapshot(header.revision + RESTORE_REVISIONS, header.epoch, header.time_ms, records)
+    asyncio.run(_load_snapshot(location, snapshot, read.events, read.files))
+    return check_store_location(location)
 
 
 def migrate(source: StoreLocation, target: StoreLocation) -> StoreContents:
-    """The same history elsewhere: whoever is started on the source again leads a lower epoch."""
+    """Copy a store with its history; a server started on the source again has a lower epoch."""
 
     async def move() -> None:
         async with source.opened(alone=True) as store:
             snapshot = await store.read()
+            # Fencing: nodes refuse a server that is started on the source by mistake.
             above = snapshot._replace(epoch=snapshot.epoch + 1)
             await _load_snapshot(target, above, await _events(store), await source.read_files(store))
 
@@ -100,11 +101,11 @@ def migrate(source: StoreLocation, target: StoreLocation) -> StoreContents:
 
 
 async def _load_snapshot(
-    place: StoreLocation, snapshot: Snapshot, events: list[EventRow], files: Mapping[str, bytes]
+    location: StoreLocation, snapshot: Snapshot, events: list[EventRow], files: Mapping[str, bytes]
 ) -> None:
-    """The records last: until they are there, it is no store."""
-    async with place.opened(alone=True, new=True) as store:
-        await place.write_files(store, files)
+    """Write a new store. Records last: after a crash before that, it does not count as a store."""
+    async with location.opened(alone=True, new=True) as store:
+        await location.write_files(store, files)
         await store.load_snapshot(snapshot, events)
 
 

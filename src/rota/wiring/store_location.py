@@ -1,4 +1,4 @@
-"""Where everything a server keeps can lie: a data directory, or etcd. [I/O]"""
+"""Where the store of a server is: a data directory, or etcd. [I/O]"""
 
 import contextlib
 from collections.abc import AsyncIterator, Mapping
@@ -17,10 +17,12 @@ from rota.wiring.shared_identity import read_shared, share
 
 
 class StoreLocation(Protocol):
+    """A place that holds a store, and the CA and tokens beside it."""
+
     name: str
 
     def opened(self, *, alone: bool, new: bool = False) -> contextlib.AbstractAsyncContextManager[Store]:
-        """Its store; `alone`: while no server runs on it; `new`: where there is none yet."""
+        """The store, open. `alone`: no server may run on it. `new`: it must not exist yet."""
 
     async def read_files(self, store: Store) -> Mapping[str, bytes]: ...
 
@@ -28,17 +30,19 @@ class StoreLocation(Protocol):
 
 
 class DirectoryLocation:
+    """A data directory with a SQLite store."""
+
     def __init__(self, path: Path) -> None:
         self.name = str(path)
         self._path = path
 
     @contextlib.asynccontextmanager
     async def opened(self, *, alone: bool, new: bool = False) -> AsyncIterator[Store]:
-        is_there = (self._path / "rota.db").exists()
-        if is_there and new:
-            hint = "name a directory that is empty or not there"
+        exists = (self._path / "rota.db").exists()
+        if exists and new:
+            hint = "name a directory that is empty or does not exist"
             raise Conflict(f"there is a store in {self.name} already", hint=hint)
-        if not is_there and not new:
+        if not exists and not new:
             raise NotFound(f"there is no store in {self.name}", hint="name the data directory of a server")
         with contextlib.ExitStack() as closing:
             if alone:
@@ -59,6 +63,8 @@ class DirectoryLocation:
 
 
 class EtcdLocation:
+    """A prefix in etcd."""
+
     def __init__(self, config: ServerConfig) -> None:
         self.name = config.store
         self._config = config
@@ -69,10 +75,10 @@ class EtcdLocation:
         try:
             if alone and await store.leader_lease.read_leader() is not None:
                 raise Conflict(f"a server leads on {self.name}", hint="stop every server first")
-            is_there = (await store.read()).revision > 0
-            if is_there and new:
+            exists = (await store.read()).revision > 0
+            if exists and new:
                 raise Conflict(f"there is a store in {self.name} already", hint="set another etcd.prefix")
-            if not is_there and not new:
+            if not exists and not new:
                 raise NotFound(f"there is no store in {self.name}", hint="see etcd.prefix in the settings")
             yield store
         finally:
@@ -88,9 +94,9 @@ class EtcdLocation:
 
 
 def store_location(field: str, text: str, config_file: str | None = None) -> StoreLocation:
-    """A path, or etcd://HOST:PORT,... as `--store` takes it; how etcd is reached the settings say."""
+    """A path, or etcd://HOST:PORT,... as for `--store`; access to etcd is in the settings."""
     if "://" not in text:
         return DirectoryLocation(Path(text))
     if not text.startswith("etcd://"):
-        raise BadField(field, f"{text!r} is no store", "write a data directory, or etcd://HOST:PORT,...")
+        raise BadField(field, f"{text!r} is not a store", "write a data directory, or etcd://HOST:PORT,...")
     return EtcdLocation(server_config(ServerOptions(config_file=config_file, store=text)))

@@ -1,4 +1,4 @@
-"""`rota watcher`: an identity, a port for agents, one connection to the leader. [I/O]"""
+"""`rota watcher`: its identity, a port for agents, one connection to the leader. [I/O]"""
 
 import asyncio
 import contextlib
@@ -24,8 +24,8 @@ from rota.identity.tokens import JoinLine, JoinRole
 from rota.identity.watcher_identity import WatcherIdentity, WatcherRequest, load_watcher, store_watcher
 from rota.model.errors import NotAllowed, Unavailable
 from rota.store.lock import DirectoryLock
-from rota.watcher.agent_edge import AgentEdge
-from rota.watcher.uplink import Uplink
+from rota.watcher.relay.agent_edge import AgentEdge
+from rota.watcher.relay.uplink import Uplink
 from rota.wire import forwarding, service_names
 from rota.wire.generated import watcher_pb2, watcher_pb2_grpc
 from rota.wiring.console import print_line
@@ -56,7 +56,7 @@ async def _run(config: WatcherConfig, directory: Path) -> None:
         config.agent_addr,
         _servers(config, directory),
         lambda server: channel_to(server, credentials.pair),
-        None if config.server_addr else lambda told: _remember(directory, told),
+        None if config.server_addr else lambda addresses: _remember(directory, addresses),
         credentials.trust,
     )
     server = ports.grpc_server(ports.agent_limits())
@@ -80,10 +80,10 @@ def _attest(context: Any) -> forwarding.Metadata:
 
 
 def _identity(config: WatcherConfig, directory: Path) -> WatcherIdentity:
-    """The one this directory holds while it is good, else a new one by the join line.
+    """The identity in this directory while it is valid, else a new one by the join line.
 
-    A line of a CA that the watcher does not trust was made after its own was replaced: it counts, if it can
-    be used.
+    A join line of a CA that the watcher does not trust was made after its own CA was replaced: the watcher
+    joins by it, if that works, and else keeps its identity.
     """
     held = load_watcher(directory)
     if held is not None and held.pair.period.end > datetime.now(UTC):
@@ -92,26 +92,26 @@ def _identity(config: WatcherConfig, directory: Path) -> WatcherIdentity:
         try:
             return _join(config, config.join, directory)
         except (NotAllowed, Unavailable) as reason:
-            log.warning("not joined by the line; this watcher stays what it is", reason=str(reason))
+            log.warning("not joined by the line; keeping the identity", reason=str(reason))
             return held
     if config.join is None:
-        lacking = (
+        problem = (
             "this watcher has not joined yet" if held is None else "this watcher's certificate has expired"
         )
-        raise ConfigError("join", lacking, "get a line with `rota watcher token` and start with --join")
+        raise ConfigError("join", problem, "get a line with `rota watcher token` and start with --join")
     return _join(config, config.join, directory)
 
 
 def _join(config: WatcherConfig, line: str, directory: Path) -> WatcherIdentity:
-    asked = WatcherRequest()
+    request = WatcherRequest()
     body = {
-        "csr": asked.request.decode(),
+        "csr": request.request.decode(),
         "name": config.name or platform.node(),
         "role": JoinRole.WATCHER.value,
     }
     answer = enroll(JoinLine.parse(line), body)
     authorities = answer.get("authorities") or answer["ca"]
-    joined = asked.accept(answer["certificate"].encode(), authorities.encode(), datetime.now(UTC))
+    joined = request.accept(answer["certificate"].encode(), authorities.encode(), datetime.now(UTC))
     store_watcher(directory, joined)
     servers.write(directory / servers.FILE, answer["agent_addresses"])
     return joined
@@ -122,13 +122,13 @@ def _servers(config: WatcherConfig, directory: Path) -> tuple[str, ...]:
     return named or servers.read(directory / servers.FILE)
 
 
-def _remember(directory: Path, told: list[str]) -> None:
-    with contextlib.suppress(OSError):  # a full disk: they are known for as long as this process lives
-        servers.write(directory / servers.FILE, told)
+def _remember(directory: Path, addresses: list[str]) -> None:
+    with contextlib.suppress(OSError):  # on a full disk they are known to this process only
+        servers.write(directory / servers.FILE, addresses)
 
 
 class WatcherCredentials:
-    """The identity that this watcher shows; the next handshake uses what is held then."""
+    """The identity of this watcher; each TLS handshake uses the current one."""
 
     def __init__(self, directory: Path, identity: WatcherIdentity) -> None:
         self._directory = directory
@@ -141,23 +141,23 @@ class WatcherCredentials:
         self._jitter = random()
 
     def refresh(self, now: datetime) -> bool:
-        """It is not replaced by looking: the leader has to be asked."""
+        """False: unlike a file, it is replaced by `keep_current`, which asks the leader."""
         del now
         return False
 
     def trust(self, ca_pem: bytes) -> None:
-        """Trust the authorities that the leader names, from the next handshake on."""
+        """Trust the CAs that the leader names, from the next handshake on."""
         try:
             self._hold(self.identity.trusting(ca_pem))
         except IdentityRefused as refusal:
-            log.warning("authorities not trusted", reason=str(refusal))
+            log.warning("CAs not trusted", reason=str(refusal))
             return
-        log.info("authorities learned", authorities=len(self.identity.bundle.roots))
+        log.info("CAs updated", count=len(self.identity.bundle.roots))
 
     async def keep_current(self, uplink: Uplink) -> None:
-        """Ask the leader for a new certificate at half the life of this one; look at the clock often.
+        """Store changed CAs, and renew the certificate at half its life or when another CA signs now.
 
-        Also when another authority signs now. Then it attaches again: the leader counts what it has shown.
+        In the latter case the watcher reconnects: a rotation ends when no connection uses the old CA.
         """
         stored = self.identity
         while True:
@@ -180,19 +180,20 @@ class WatcherCredentials:
                 log.warning("certificate not renewed", reason=str(reason))
 
     async def _renew(self, channel: grpc.aio.Channel) -> None:
-        asked = WatcherRequest()
+        own = WatcherRequest()
         stub = watcher_pb2_grpc.WatcherStub(channel)  # type: ignore[no-untyped-call]  # generated
-        request = watcher_pb2.RenewWatcherRequest(csr=asked.request, follows=True)
+        request = watcher_pb2.RenewWatcherRequest(csr=own.request, follows=True)
         reply = await stub.RenewWatcher(request, timeout=_RENEW_SECONDS)
         trusting = self.identity.trusting(reply.ca) if reply.ca else self.identity
-        renewed = asked.accept(reply.certificate, trusting.bundle.pem, datetime.now(UTC))
+        renewed = own.accept(reply.certificate, trusting.bundle.pem, datetime.now(UTC))
+        # Ordering: stored before it is used, so that a crash leaves a usable identity.
         await asyncio.to_thread(store_watcher, self._directory, renewed)
         self._hold(renewed)
         log.info("certificate renewed", until=f"{self.period.end:%Y-%m-%d %H:%M:%S} UTC")
 
 
 class UplinkRoute:
-    """Calls of agents other than their streams take the connection that this watcher has to the leader."""
+    """Forwards calls of agents, other than their streams, over the watcher's connection to the leader."""
 
     def __init__(self, uplink: Uplink) -> None:
         self._uplink = uplink
@@ -204,10 +205,10 @@ class UplinkRoute:
         await self._uplink.changes(known)
 
     @contextlib.asynccontextmanager
-    async def reached(self, patience_seconds: float) -> AsyncIterator[tuple[str, grpc.aio.Channel]]:
-        """At once or not at all: an agent whose watcher has no leader calls elsewhere."""
-        del patience_seconds
+    async def reached(self, timeout_seconds: float) -> AsyncIterator[tuple[str, grpc.aio.Channel]]:
+        """Does not wait: an agent whose watcher has no leader connects elsewhere."""
+        del timeout_seconds
         leader, channel = self._uplink.leader, self._uplink.channel
         if leader is None or channel is None:
-            raise LeaderNotReached("this watcher has no connection to the server that leads")
+            raise LeaderNotReached("this watcher is not connected to the leader")
         yield leader, channel

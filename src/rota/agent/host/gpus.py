@@ -1,4 +1,4 @@
-"""GPUs as their drivers tell of them: nvidia-smi, /proc/driver/nvidia, /sys/class/drm. [I/O]"""
+"""GPUs as their drivers report them: nvidia-smi, /proc/driver/nvidia, /sys/class/drm. [I/O]"""
 
 import contextlib
 import os
@@ -16,12 +16,12 @@ _NVIDIA = Path("/proc/driver/nvidia/gpus")  # a directory for each device
 _DRM = Path("/sys/class/drm")
 _SMI_SECONDS = 3.0  # a driver in trouble answers late or never
 _SMI_BYTES_MAX = 64 * 1024
-_SMI_ASKED = "--query-gpu=name,utilization.gpu,memory.total,memory.used"
+_SMI_QUERY = "--query-gpu=name,utilization.gpu,memory.total,memory.used"
 _MIB = 1024 * 1024
 
 
 def models() -> list[str]:
-    """Of each device that tasks can be given, in one word: NVIDIA-A100-SXM4-40GB; empty where unnamed."""
+    """The model of each device that tasks can be given, as NVIDIA-A100-SXM4-40GB; empty where unknown."""
     devices = sorted(_NVIDIA.iterdir()) if _NVIDIA.is_dir() else []
     if devices:
         return [_model(device / "information") for device in devices[:GPUS_MAX]]
@@ -29,7 +29,7 @@ def models() -> list[str]:
 
 
 def busy() -> tuple[GpuUsage, ...]:
-    """How busy each is. May take seconds where a driver is in trouble: not for whoever has to answer."""
+    """The utilisation of each device. May take seconds if a driver hangs: call it in a background thread."""
     return tuple(_nvidia_smi()) or tuple(_drm())
 
 
@@ -46,13 +46,13 @@ def _nvidia_smi() -> list[GpuUsage]:
     program = shutil.which("nvidia-smi")
     if program is None:
         return []
-    said = _output([program, _SMI_ASKED, "--format=csv,noheader,nounits"])
-    rows = [[cell.strip() for cell in line.split(",")] for line in said.splitlines()]
+    output = _output([program, _SMI_QUERY, "--format=csv,noheader,nounits"])
+    rows = [[cell.strip() for cell in line.split(",")] for line in output.splitlines()]
     return [_gpu(*row) for row in rows if len(row) == 4][:GPUS_MAX]
 
 
 def _gpu(name: str, utilisation: str, total: str, used: str) -> GpuUsage:
-    """What is not supported reads [N/A]."""
+    """One row of nvidia-smi; a value that the device does not support is "[N/A]"."""
     total_mib, used_mib = _number(total), _number(used)
     return GpuUsage(
         name[:100],
@@ -67,7 +67,7 @@ def _number(text: str) -> int | None:
 
 
 def _output(command: list[str]) -> str:
-    """What it prints; nothing if it fails, prints without end or takes too long. Nothing of it is left."""
+    """The output of a command; empty if it fails, prints too much or takes too long. Its group is killed."""
     try:
         process = subprocess.Popen(
             command,
@@ -80,13 +80,13 @@ def _output(command: list[str]) -> str:
         return ""
     assert process.stdout is not None
     with process.stdout:
-        said = _read(process.stdout.fileno(), time.monotonic() + _SMI_SECONDS)
+        output = _read(process.stdout.fileno(), time.monotonic() + _SMI_SECONDS)
     with contextlib.suppress(subprocess.TimeoutExpired):
-        if said is not None and process.wait(_SMI_SECONDS) == 0:
-            return said.decode(errors="replace")
+        if output is not None and process.wait(_SMI_SECONDS) == 0:
+            return output.decode(errors="replace")
     if process.returncode is None:
         os.killpg(process.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # one that the kernel holds is left to it
+        with contextlib.suppress(subprocess.TimeoutExpired):  # in uninterruptible sleep: leave it
             process.wait(_SMI_SECONDS)
     return ""
 
@@ -94,36 +94,36 @@ def _output(command: list[str]) -> str:
 def _read(descriptor: int, until: float) -> bytes | None:
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
-    said = b""
-    while len(said) <= _SMI_BYTES_MAX:
+    data = b""
+    while len(data) <= _SMI_BYTES_MAX:
         if not poll.poll(max(0.0, until - time.monotonic()) * 1000):
             return None
-        piece = os.read(descriptor, _SMI_BYTES_MAX)
-        if not piece:
-            return said
-        said += piece
+        chunk = os.read(descriptor, _SMI_BYTES_MAX)
+        if not chunk:
+            return data
+        data += chunk
     return None
 
 
 def _drm() -> list[GpuUsage]:
-    """Cards whose driver tells how busy they are, as that of AMD does."""
+    """Cards whose driver reports their utilisation in sysfs, as that of AMD does."""
     cards = sorted(_DRM.glob("card[0-9]*/device/gpu_busy_percent"))
     return [_card(found.parent) for found in cards][:GPUS_MAX]
 
 
 def _card(device: Path) -> GpuUsage:
-    def told(name: str) -> str:
+    def read(name: str) -> str:
         try:
             return (device / name).read_text(errors="replace").strip()
         except OSError:
             return ""
 
-    name = told("product_name") or f"{told('vendor')}:{told('device')}"
+    name = read("product_name") or f"{read('vendor')}:{read('device')}"
     return GpuUsage(
         name[:100],
-        _number(told("gpu_busy_percent")),
-        _number_of_bytes(told("mem_info_vram_total")),
-        _number_of_bytes(told("mem_info_vram_used")),
+        _number(read("gpu_busy_percent")),
+        _number_of_bytes(read("mem_info_vram_total")),
+        _number_of_bytes(read("mem_info_vram_used")),
     )
 
 

@@ -1,4 +1,4 @@
-"""How busy this machine is: looked at each second, told when due or changed by some points. [I/O]"""
+"""Load of this machine: sampled each second, reported when due or when it changed by some points. [I/O]"""
 
 import asyncio
 import os
@@ -19,31 +19,31 @@ T = TypeVar("T")
 
 
 class BackgroundProbe(Generic[T]):
-    """The latest answer to a question that may never be answered: asked in a thread that nobody waits for."""
+    """Caches the latest result of a call that may hang, made in a daemon thread."""
 
-    def __init__(self, ask: Callable[[], T], first: T) -> None:
+    def __init__(self, call: Callable[[], T], first: T) -> None:
         self.latest = first
-        self._ask = ask
-        self._over = threading.Event()
+        self._call = call
+        self._stopped = threading.Event()
 
     def start(self) -> None:
         threading.Thread(target=self._run, daemon=True).start()
 
     def stop(self) -> None:
-        self._over.set()
+        self._stopped.set()
 
     def _run(self) -> None:
-        while not self._over.is_set():
-            self.latest = self._ask()
-            self._over.wait(_BACKGROUND_SECONDS)
+        while not self._stopped.is_set():
+            self.latest = self._call()
+            self._stopped.wait(_BACKGROUND_SECONDS)
 
 
 class LoadSampler:
-    """What was measured last, and whether the control plane should hear of it."""
+    """Samples the load, and decides when the server gets a report of it."""
 
     def __init__(self, directory: Path, shortage: Callable[[], str | None] = lambda: None) -> None:
         self._directory = directory
-        self._shortage = shortage  # why this node takes nothing new
+        self._shortage = shortage  # why this node accepts no new tasks
         self._disks: BackgroundProbe[tuple[DiskUsage, ...]] = BackgroundProbe(disks, ())
         self._gpus: BackgroundProbe[tuple[GpuUsage, ...]] = BackgroundProbe(gpus.busy, ())
         self._sent: NodeLoad | None = None
@@ -52,7 +52,7 @@ class LoadSampler:
         self.report_seconds = SAMPLE_SECONDS
 
     async def watch(self, due: Callable[[], None]) -> None:
-        """For ever; calls `due` when there is something to tell."""
+        """Sample until cancelled; call `due` when there is a report to send."""
         self._disks.start()
         self._gpus.start()
         try:
@@ -65,27 +65,27 @@ class LoadSampler:
             self._gpus.stop()
 
     def reset(self, report_seconds: float) -> None:
-        """Somebody new listens."""
+        """Start over with a new server: it gets a report at the next sample."""
         self.report_seconds = report_seconds
         self._sent = None
 
     def pop_report(self) -> NodeLoad | None:
-        """What is to be told, once."""
+        """Pop the pending load report, if any."""
         due, self._due = self._due, None
         return due
 
     def _sample(self, now: float) -> bool:
         load = measure(self._directory, self._disks.latest, self._gpus.latest, self._shortage())
-        # A little early rather than a whole look late.
-        over = now - self._sent_at >= self.report_seconds - SAMPLE_SECONDS / 2
-        if self._sent is not None and not over and not has_changed(self._sent, load):
+        # Half a sample early rather than a whole one late.
+        is_due = now - self._sent_at >= self.report_seconds - SAMPLE_SECONDS / 2
+        if self._sent is not None and not is_due and not has_changed(self._sent, load):
             return False
         self._sent, self._sent_at, self._due = load, now, load
         return True
 
 
 def has_changed(before: NodeLoad, now: NodeLoad) -> bool:
-    """By so much that whoever decides should not wait for the next report."""
+    """Whether the load changed so much that the scheduler should get it before the next report is due."""
     cpu = abs(now.cpu_milli - before.cpu_milli) * 100 >= REPORT_POINTS * max(1, now.cores) * 1000
     freed = abs((now.memory_free or 0) - (before.memory_free or 0))
     memory = freed * 100 >= REPORT_POINTS * max(1, now.memory_total)
@@ -98,7 +98,7 @@ def measure(
     busy: tuple[GpuUsage, ...] = (),
     shortage: str | None = None,
 ) -> NodeLoad:
-    """Since the last call, of the whole machine."""
+    """The load of the whole machine; CPU use is counted since the last call."""
     cores = len(os.sched_getaffinity(0))
     memory, swap, own = psutil.virtual_memory(), psutil.swap_memory(), os.statvfs(directory)
     return NodeLoad(
@@ -117,7 +117,7 @@ def measure(
 
 
 def disks() -> tuple[DiskUsage, ...]:
-    """Local file systems, each once, the largest first. One that hangs is why nobody waits for this."""
+    """Local file systems, each once, the largest first. May hang on a file system that does."""
     found: dict[str, DiskUsage] = {}
     for part in psutil.disk_partitions(all=False):
         try:

@@ -1,4 +1,4 @@
-"""What this machine has. [I/O]"""
+"""Detection of this machine's capacity, GPUs and labels. [I/O]"""
 
 import errno
 import os
@@ -24,12 +24,12 @@ class HostProfile(NamedTuple):
 
 
 def probe_host(directory: Path, declared: dict[str, int]) -> HostProfile:
-    """What was declared replaces what is found."""
+    """Detect the host's profile; `declared` amounts replace detected ones."""
     models = drivers.models()
     capacity = {
         "cpu": len(os.sched_getaffinity(0)) * 1000,
         "memory": psutil.virtual_memory().total,
-        "disk": min(psutil.disk_usage(str(directory)).total, AMOUNT_MAX),  # some file systems say 16 EiB
+        "disk": min(psutil.disk_usage(str(directory)).total, AMOUNT_MAX),  # some file systems report 16 EiB
         "gpu": len(models) * WHOLE_GPU,
         **declared,
     }
@@ -45,7 +45,7 @@ def probe_host(directory: Path, declared: dict[str, int]) -> HostProfile:
 
 
 def is_missing(path: str) -> bool:
-    """Whether there is no such directory here. A path that no machine can have is not missing here alone."""
+    """Whether this host lacks the directory. A path that is invalid on every host is not missing."""
     try:
         return not stat.S_ISDIR(os.stat(path).st_mode)
     except OSError as error:
@@ -59,7 +59,7 @@ def _boot_id() -> str:
 
 
 def _machine_id(directory: Path) -> str:
-    """The operating system's; where it has none, one of our own, made once."""
+    """The operating system's machine id; if it has none, one of our own, created once."""
     for path in (Path("/etc/machine-id"), directory / "machine-id"):
         try:
             found = path.read_text().strip()
@@ -73,6 +73,6 @@ def _machine_id(directory: Path) -> str:
 
 
 def _model_label(models: list[str]) -> dict[str, str]:
-    """A label is true of the whole node: devices of several models have none in common."""
-    one = models[0] if len(set(models)) == 1 else ""
-    return {"gpu_model": one} if one else {}
+    """The label of the GPU model, if all devices of the node have the same."""
+    model = models[0] if len(set(models)) == 1 else ""
+    return {"gpu_model": model} if model else {}

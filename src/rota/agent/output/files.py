@@ -1,7 +1,7 @@
-"""What a task left in its output directory: a list, or a tar archive, without following links. [I/O]
+"""Files in a task's output directory, as a list or a tar archive, without following links. [I/O]
 
-The agent of a machine may be root, and reads everything. So a file counts only if it belongs to the user to
-whom the directory was given: one of another user is a hard link to what the task itself could not read.
+The agent may be root and able to read everything. So a file counts only if it belongs to the user that the
+directory was given to: a file of another user may be a hard link to something the task could not read.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from rota.wire.agent import DONE
 from rota.wire.generated import agent_pb2 as pb
 
 _CHUNK_BYTES = 256 * 1024
-_FILES_MAX = 100_000  # of one job: each costs a call to open it
+_FILES_MAX = 100_000  # per directory: each file costs a call to open it
 _DEPTH_MAX = 32
 _BENEATH = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -30,7 +30,7 @@ _END = bytes(2 * tarfile.BLOCKSIZE)
 
 
 class _OutputsRefused(Exception):
-    """Why nothing is sent, and which kind of error that is for whoever asked."""
+    """The request cannot be answered: the reason, and the code of the error for the API."""
 
     def __init__(self, code: str, reason: str) -> None:
         super().__init__(reason)
@@ -38,7 +38,7 @@ class _OutputsRefused(Exception):
 
 
 class NotItsOwn(PermissionError):
-    """It is no plain file, or belongs to another user: the job could not have opened it, or not read it."""
+    """The file is not a regular one, or belongs to another user: the task could not have read it itself."""
 
 
 class _OutputFile(NamedTuple):
@@ -47,11 +47,11 @@ class _OutputFile(NamedTuple):
 
 
 async def read(root: Path, request: pb.OpenOutputs, most_bytes: int) -> AsyncIterator[pb.LogChunk]:
-    """The first chunk always comes, so that whoever asked knows that it was heard."""
+    """Yield the list or archive in chunks. An empty first chunk tells the server that the request arrived."""
     yield pb.LogChunk(id=request.id)
-    pieces = _pieces(root, request, most_bytes)
+    chunks = _chunks(root, request, most_bytes)
     try:
-        while data := await asyncio.to_thread(next, pieces, b""):
+        while data := await asyncio.to_thread(next, chunks, b""):
             yield pb.LogChunk(id=request.id, data=data)
         yield pb.LogChunk(id=request.id, code=DONE)
     except _OutputsRefused as refused:
@@ -61,7 +61,7 @@ async def read(root: Path, request: pb.OpenOutputs, most_bytes: int) -> AsyncIte
 
 
 def listed(root: Path, job: str, index: int) -> list[tuple[str, int]]:
-    """The paths and sizes of what a task left here; empty if that cannot be told."""
+    """The paths and sizes of a task's output files; empty if they cannot be read."""
     try:
         top_fd = _open_top(root, job, index)
         if top_fd is None:
@@ -76,7 +76,7 @@ def listed(root: Path, job: str, index: int) -> list[tuple[str, int]]:
 
 @contextlib.contextmanager
 def open_directory_beneath(directory: Path, name: str) -> Iterator[int]:
-    """A directory in another one, opened without following links."""
+    """Open a directory below another one without following links."""
     top_fd = os.open(directory, _BENEATH)
     try:
         fd = os.open(name, _BENEATH, dir_fd=top_fd)
@@ -88,7 +88,7 @@ def open_directory_beneath(directory: Path, name: str) -> Iterator[int]:
         os.close(fd)
 
 
-def _pieces(root: Path, request: pb.OpenOutputs, most_bytes: int) -> Iterator[bytes]:
+def _chunks(root: Path, request: pb.OpenOutputs, most_bytes: int) -> Iterator[bytes]:
     with contextlib.ExitStack() as opened:
         top_fd = _open_top(root, request.job, request.index)
         if top_fd is None:
@@ -113,25 +113,20 @@ def _pieces(root: Path, request: pb.OpenOutputs, most_bytes: int) -> Iterator[by
 
 
 def _open_top(root: Path, job: str, index: int) -> int | None:
-    """The output directory of a task; None: it left nothing.
-
-    A keeper that was started before an upgrade may have one for all tasks of a job.
-    """
+    """Open the output directory of a task; None: it has none, because its directory was reused."""
+    tasks = root / PLACE / job
+    if not job.isdecimal() or not tasks.is_dir():
+        raise _OutputsRefused("not_found", "the outputs are no longer on the node")
     try:
-        if not job.isdecimal():
-            raise FileNotFoundError(job)
-        tasks = root / PLACE / job
-        if not tasks.is_dir():
-            return os.open(root / "work" / job / OUT, _BENEATH)
-        with contextlib.suppress(FileNotFoundError):
-            return os.open(tasks / str(index) / OUT, _BENEATH)
+        return os.open(tasks / str(index) / OUT, _BENEATH)
+    except FileNotFoundError:
         return None
-    except (FileNotFoundError, NotADirectoryError):
+    except NotADirectoryError:
         raise _OutputsRefused("not_found", "the outputs are no longer on the node") from None
 
 
 def _walk(directory_fd: int, owner: int, above: str = "", depth: int = 0) -> Iterator[_OutputFile]:
-    """Plain files of the owner, by name; links, pipes and the like are no outputs."""
+    """Yield regular files of the owner in order of their names; links, pipes and the like are skipped."""
     if depth > _DEPTH_MAX:
         raise _OutputsRefused("conflict", f"the outputs are nested more than {_DEPTH_MAX} directories deep")
     for count, name in enumerate(sorted(os.listdir(directory_fd))):
@@ -139,7 +134,7 @@ def _walk(directory_fd: int, owner: int, above: str = "", depth: int = 0) -> Ite
             raise _OutputsRefused(
                 "conflict", f"the outputs are more than {_FILES_MAX} files in one directory"
             )
-        with contextlib.suppress(FileNotFoundError):  # gone meanwhile
+        with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
             found = os.stat(name, dir_fd=directory_fd, follow_symlinks=False)
             if stat.S_ISREG(found.st_mode) and found.st_uid == owner:
                 yield _OutputFile(above + name, found)
@@ -152,7 +147,7 @@ def _walk(directory_fd: int, owner: int, above: str = "", depth: int = 0) -> Ite
 
 
 def _chosen(files: list[_OutputFile], paths: list[str]) -> list[_OutputFile]:
-    """Those named by path, by a directory above them, or by a pattern; each name must stand for some."""
+    """Select files by path, directory or pattern; each of `paths` must match at least one."""
     if not paths:
         return files
     for path in paths:
@@ -167,12 +162,12 @@ def _names(path: str, file: str) -> bool:
 
 def _line(file: _OutputFile) -> str:
     modified_at_ms = file.found.st_mtime_ns // 1_000_000
-    said = {"path": file.path, "bytes": file.found.st_size, "modified_at_ms": modified_at_ms}
-    return json.dumps(said, ensure_ascii=True) + "\n"
+    fields = {"path": file.path, "bytes": file.found.st_size, "modified_at_ms": modified_at_ms}
+    return json.dumps(fields, ensure_ascii=True) + "\n"
 
 
 def _archived(top_fd: int, file: _OutputFile, owner: int) -> Iterator[bytes]:
-    """What it held when it was listed: cut where it grew meanwhile, filled with zeros where it shrank."""
+    """The archive entry of a file with its listed size: a file that grew is cut, one that shrank padded."""
     with _opened(top_fd, file.path, owner) as fd:
         yield from _entry(file, fd)
 
@@ -187,13 +182,13 @@ def _entry(file: _OutputFile, fd: int) -> Iterator[bytes]:
         data = os.read(fd, min(left, _CHUNK_BYTES)) or bytes(min(left, _CHUNK_BYTES))
         left -= len(data)
         yield data
-    if rest := header.size % tarfile.BLOCKSIZE:
-        yield bytes(tarfile.BLOCKSIZE - rest)
+    if remainder := header.size % tarfile.BLOCKSIZE:
+        yield bytes(tarfile.BLOCKSIZE - remainder)
 
 
 @contextlib.contextmanager
 def _opened(top_fd: int, path: str, owner: int) -> Iterator[int]:
-    """Each directory on the way beneath the handle of the one above it."""
+    """Open a file by walking its directories one by one, so that no link is followed on the way."""
     *above, name = path.split("/")
     with contextlib.ExitStack() as opened:
         at_fd = top_fd
@@ -206,9 +201,9 @@ def _opened(top_fd: int, path: str, owner: int) -> Iterator[int]:
 
 @contextlib.contextmanager
 def opened_file(directory_fd: int, name: str, owner: int) -> Iterator[int]:
-    """A plain file of the owner; raises NotItsOwn for any other.
+    """Open a regular file of the owner; raises NotItsOwn for any other.
 
-    Checked by its handle: it may have been put there since its directory was read.
+    Race: the file may have been replaced since it was listed, so the open descriptor is checked.
     """
     fd = os.open(name, FILE, dir_fd=directory_fd)
     try:

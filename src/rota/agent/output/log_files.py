@@ -1,4 +1,8 @@
-"""Where the output of one attempt is on this node: its files, its beginning, its end, its times. [I/O]"""
+"""The output files of one attempt on this node: its segment, extent and arrival times. [I/O]
+
+The reading side of `rota.keeper.output.segments`: the keeper writes, this process reads the same files while
+they grow, without any lock. What makes that safe is the order of the keeper's writes, described there.
+"""
 
 import asyncio
 import errno
@@ -16,13 +20,13 @@ from rota.wire.generated import agent_pb2 as pb
 
 _CHUNK_BYTES = 256 * 1024
 _INDEX_BYTES = 1 << 20
-_FAR_BYTES = 1 << 62  # no file is longer, and the kernel takes no larger offset than twice this
+_FAR_BYTES = 1 << 62  # no file is longer; the kernel accepts offsets below 2^63
 _ENDINGS = {"stdout": "out", "stderr": "err"}
-_NOT_OURS = {errno.ELOOP, errno.ENOTDIR, errno.ENXIO}  # a link or a socket where the keeper made a file
+_NOT_OURS = {errno.ELOOP, errno.ENOTDIR, errno.ENXIO}  # a link or a socket in place of the keeper's file
 
 
 class IndexSearch:
-    """Looks for one attempt in its job's index; each look goes on where the last one ended."""
+    """Searches a job's index for one attempt; each scan continues where the last one ended."""
 
     def __init__(self, root: Path, request: pb.OpenLog, descriptors: ExitStack) -> None:
         self._root = root
@@ -31,11 +35,10 @@ class IndexSearch:
         self._directory: _Directory | None = None
         self._lines: _IndexLines | None = None
         self._begun: AttemptStart | None = None
-        self._begun_ms: int | None = None
         self._ended: _EndMark | None = None
 
     async def scan(self) -> "AttemptOutput | None":
-        """FileNotFoundError: there is nothing of this job."""
+        """Read on in the index; None: the attempt is not in it yet. FileNotFoundError: there are no logs."""
         if self._directory is None:
             self._directory = self._open_directory()
         try:
@@ -47,17 +50,14 @@ class IndexSearch:
             return None
         if self._begun is None:
             return None
-        return AttemptOutput(
-            self._directory, self._request, self._lines, (self._begun, self._begun_ms), self._ended
-        )
+        return AttemptOutput(self._directory, self._request, self._lines, self._begun, self._ended)
 
     async def _find(self, lines: "_IndexLines") -> None:
-        wanted = self._request
+        request = self._request
         while self._begun is None and (some := lines.next()):
-            self._begun = index.find_start(some, wanted.index, wanted.attempt)
-            self._begun_ms = index.start_ms(some, wanted.index, wanted.attempt) or lines.before_ms
-            self._ended = _find_end(some, wanted, lines)
-            await asyncio.sleep(0)  # an index can be long, and others want to go on
+            self._begun = index.find_start(some, request.index, request.attempt)
+            self._ended = _find_end(some, request, lines)
+            await asyncio.sleep(0)  # an index can be long: let other tasks of the agent run
 
     def _open_directory(self) -> "_Directory":
         job = self._request.job
@@ -69,7 +69,7 @@ class IndexSearch:
 
 
 class OutputPiece(NamedTuple):
-    """Bytes, or how many there is a hole instead of."""
+    """Some bytes, after `missing` bytes that were punched out or deleted."""
 
     missing: int
     data: bytes
@@ -80,24 +80,24 @@ NO_OUTPUT = OutputPiece(0, b"")
 
 class _EndMark(NamedTuple):
     at: Extent
-    at_ms: int | None
+    at_ms: int
 
 
 class AttemptOutput:
-    """What one attempt wrote, within segments that others may write to before and after it."""
+    """The output of one attempt, within a segment that it shares with earlier and later attempts."""
 
     def __init__(
         self,
         directory: "_Directory",
         request: pb.OpenLog,
         lines: "_IndexLines",
-        begun: tuple[AttemptStart, int | None],
+        begun: AttemptStart,
         ended: _EndMark | None,
     ) -> None:
         self._directory = directory
         self._request = request
         self._lines = lines
-        self._begun, self.begun_ms = begun
+        self._begun = begun
         self._ended = ended
         self._streams: dict[str, SegmentStream] = {}
 
@@ -106,20 +106,20 @@ class AttemptOutput:
         return self._ended is not None
 
     def arrived_by(self, stream: str, at_ms: int) -> int:
-        """How much of it had arrived by then, as far as is known; of one who has ended surely all."""
+        """How many bytes are known to have arrived by `at_ms`; all of them after the attempt's end."""
         end = self.end(stream)
-        if self._ended is not None and end is not None and (self._ended.at_ms or 0) <= at_ms:
+        if self._ended is not None and end is not None and self._ended.at_ms <= at_ms:
             return end
         return min(self.stream(stream).arrived_by(at_ms), _FAR_BYTES if end is None else end)
 
     def end(self, stream: str) -> int | None:
-        """How many bytes it wrote there, once it has ended."""
+        """How many bytes the attempt wrote to this stream; None: it has not ended."""
         if self._ended is None:
             return None
         return _of(self._ended.at, stream) - _of(self._begun.at, stream)
 
     def stream(self, name: str) -> "SegmentStream":
-        """Looked for again while it has no file: that is made after its beginning is on record."""
+        """The stream's file, opened again while it does not exist: the start is indexed before the file."""
         if name not in self._streams or not self._streams[name].has_file:
             self._streams[name] = SegmentStream(
                 self._directory, f"{self._begun.segment}.{_ENDINGS[name]}", _of(self._begun.at, name)
@@ -127,7 +127,11 @@ class AttemptOutput:
         return self._streams[name]
 
     async def read(self, offset: int) -> OutputPiece:
-        """Some bytes, then a look for its end, which is written before anyone else gets the segment."""
+        """Read some bytes from `offset`.
+
+        Race: the attempt may end and the next one write to the same segment. The end is indexed before that,
+        so it is looked up after the read: bytes beyond it are another attempt's and are cut off.
+        """
         name = self._request.stream
         piece = self.stream(name).read(offset)
         end = self.end(name)
@@ -136,19 +140,18 @@ class AttemptOutput:
             end = self.end(name)
             if end is None:
                 return piece
-            piece = self.stream(name).read(offset)  # it may have written on, up to its end
+            piece = self.stream(name).read(offset)  # it may have written more before its end
         left = max(0, end - offset)
         if piece == NO_OUTPUT:
-            return OutputPiece(left, b"")  # it was cut, or deleted
+            return OutputPiece(left, b"")  # the file was truncated or deleted
         return OutputPiece(min(piece.missing, left), piece.data[:left])
 
     def marks(self, offset: int, length: int) -> list[tuple[int, int]]:
-        """By when the bytes from `offset` on had arrived: so many of them, and the time; []: nobody knows."""
+        """Arrival times of the bytes from `offset` on, as (number of bytes, time) pairs."""
         stream = self.stream(self._request.stream)
         found = [(at - offset, at_ms) for at, at_ms in stream.times_between(offset, offset + length)]
-        if (not found or found[-1][0] < length) and self.begun_ms is not None:
-            now_ms = time.time_ns() // 1_000_000
-            last_ms = now_ms if self._ended is None else self._ended.at_ms or now_ms
+        if not found or found[-1][0] < length:
+            last_ms = time.time_ns() // 1_000_000 if self._ended is None else self._ended.at_ms
             found.append((length, max(last_ms, found[-1][1]) if found else last_ms))
         return found
 
@@ -159,7 +162,7 @@ class AttemptOutput:
 
 
 class SegmentStream:
-    """One of the two files of a segment, from where the attempt began on."""
+    """One of the two files of a segment, from the start of the attempt's output on."""
 
     def __init__(self, directory: "_Directory", name: str, start: int) -> None:
         self._directory = directory
@@ -169,16 +172,17 @@ class SegmentStream:
         with suppress(FileNotFoundError):  # not made yet, or deleted
             self._file = directory.open(name)
         self._times = TimeIndex()
-        self._times_file: tuple[int, int] | None = None  # which one was read, and how much of it
+        self._times_file: tuple[int, int] | None = None  # inode and size of the time index last read
 
     @property
     def has_file(self) -> bool:
         return self._file >= 0
 
     def read(self, offset: int) -> OutputPiece:
-        """What can be read there, or what cannot: the file system knows what was given back to it.
+        """Bytes at `offset`, or the length of the hole there.
 
-        Asked after reading: what is no hole then was none before.
+        Race: the trimmer may punch a hole at any time, which reads as zeros. Holes are looked up after the
+        read: what is no hole then was none during the read.
         """
         position = min(self._start + offset, _FAR_BYTES)
         data = self.bytes_at(offset, _CHUNK_BYTES)
@@ -186,7 +190,7 @@ class SegmentStream:
             return NO_OUTPUT
         try:
             ends = os.lseek(self._file, position, os.SEEK_HOLE)
-            begins = os.lseek(self._file, position, os.SEEK_DATA)  # last: if it begins here, so it did before
+            begins = os.lseek(self._file, position, os.SEEK_DATA)  # last, by the same argument
         except OSError:  # a hole up to the end
             return OutputPiece(len(data), b"")
         return (
@@ -196,15 +200,15 @@ class SegmentStream:
         )
 
     def bytes_at(self, offset: int, most: int) -> bytes:
-        """As they are read: zeros where there is a hole."""
+        """Up to `most` bytes, with zeros where there is a hole."""
         return os.pread(self._file, most, min(self._start + offset, _FAR_BYTES)) if self.has_file else b""
 
     def size(self) -> int:
-        """Of what is there now, by whoever it was written."""
+        """Bytes in the file from the attempt's start on; later attempts may have written some of them."""
         return max(0, os.fstat(self._file).st_size - self._start) if self.has_file else 0
 
     def kept_from(self, offset: int) -> int:
-        """Where there are bytes again, if there are none."""
+        """The first offset from `offset` on that is not in a hole."""
         try:
             return os.lseek(self._file, self._start + offset, os.SEEK_DATA) - self._start
         except OSError:
@@ -216,7 +220,7 @@ class SegmentStream:
         return self._times
 
     def arrived_by(self, at_ms: int) -> int:
-        """How much is known to have arrived by then."""
+        """How many bytes are known to have arrived by `at_ms`."""
         return max(0, self.times().position_at(at_ms) - self._start)
 
     def times_between(self, offset: int, end: int) -> list[tuple[int, int]]:
@@ -235,7 +239,7 @@ class SegmentStream:
 
 
 class _Directory:
-    """The keeper's files of one job; what is opened stays so until the reader is done."""
+    """The log directory of one job; files opened with `open` stay open until the reader is done."""
 
     def __init__(self, handle: int, descriptors: ExitStack) -> None:
         self._handle = handle
@@ -247,7 +251,7 @@ class _Directory:
         return descriptor
 
     def open_briefly(self, name: str) -> int:
-        """Beneath the directory's handle; a pipe must not keep its reader waiting."""
+        """Open a regular file below the directory; O_NONBLOCK, because a pipe must not block the agent."""
         descriptor = _open(name, os.O_RDONLY | os.O_NONBLOCK, self._handle)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
@@ -256,7 +260,7 @@ class _Directory:
 
 
 def _open(path: str | Path, flags: int, directory: int | None = None) -> int:
-    """Never through a link."""
+    """Open without following links: tasks may have put them there."""
     try:
         return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
     except OSError as error:
@@ -266,13 +270,13 @@ def _open(path: str | Path, flags: int, directory: int | None = None) -> int:
 
 
 class _IndexLines:
-    """Whole lines of a file that grows, each once."""
+    """Reads complete lines of a growing file, each once."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._position = 0
         self._last = b""
-        self.before_ms: int | None = None  # the last time that was said before the latest of them
+        self.before_ms = 0  # the last time line before the latest chunk
 
     def next(self) -> bytes:
         self.before_ms = index.last_ms(self._last) or self.before_ms
@@ -282,11 +286,11 @@ class _IndexLines:
         return self._last
 
 
-def _find_end(some: bytes, wanted: pb.OpenLog, lines: _IndexLines) -> _EndMark | None:
-    end = index.find_end(some, wanted.index, wanted.attempt)
+def _find_end(some: bytes, request: pb.OpenLog, lines: _IndexLines) -> _EndMark | None:
+    end = index.find_end(some, request.index, request.attempt)
     if end is None:
         return None
-    return _EndMark(end, index.end_ms(some, wanted.index, wanted.attempt) or lines.before_ms)
+    return _EndMark(end, index.end_ms(some, request.index, request.attempt) or lines.before_ms)
 
 
 def _of(extent: Extent, stream: str) -> int:

@@ -1,4 +1,4 @@
-"""The bytes an attempt wrote, all or a part of them, while it lives or after. [I/O]"""
+"""Logs of an attempt as chunks, all or a range, while it runs or after. [I/O]"""
 
 import asyncio
 import time
@@ -11,40 +11,41 @@ from rota.agent.output.log_range import LogRange, log_range
 from rota.wire.agent import BEGUN, DONE
 from rota.wire.generated import agent_pb2 as pb
 
-_POLL_SECONDS = 0.025  # files say nothing when they grow; a new look this often costs two reads
+_POLL_SECONDS = 0.025  # between two polls of a file that may grow; each costs two reads
 
 
 async def read(root: Path, request: pb.OpenLog, is_live: Callable[[], bool]) -> AsyncIterator[pb.LogChunk]:
-    """Chunks of the log; the first one always comes, so that the reader knows it was opened.
+    """Yield the log in chunks, from BEGUN to DONE, or one chunk with an error.
 
-    And so does the last, unless nothing can be read: a call that broke must not look like the log's end.
+    BEGUN tells the reader that the log was opened, before there may be any bytes. A stream that ends without
+    DONE was cut off: a broken call must not look like the end of the log.
     """
     with ExitStack() as descriptors:
         try:
-            written = await _opened(IndexSearch(root, request, descriptors), request, is_live)
+            output = await _opened(IndexSearch(root, request, descriptors), request, is_live)
         except FileNotFoundError:
             yield pb.LogChunk(id=request.id, error="the log is no longer on the node")
             return
-        if written is None:
+        if output is None:
             yield pb.LogChunk(id=request.id, code=BEGUN)
             yield pb.LogChunk(id=request.id, code=DONE)
             return
-        async for chunk in _chunks(written, request, await log_range(written, request, _now_ms()), is_live):
+        async for chunk in _chunks(output, request, await log_range(output, request, _now_ms()), is_live):
             yield chunk
 
 
 async def _opened(
     search: IndexSearch, request: pb.OpenLog, is_live: Callable[[], bool]
 ) -> AttemptOutput | None:
-    """None: the attempt has written nothing. Whoever follows waits until it has begun."""
+    """Find the attempt's output; None: it has none. With `follow`, wait until the attempt has started."""
     while True:
         live = is_live()
         try:
-            written = await search.scan()
-            if written is not None and (
-                written.stream(request.stream).has_file or not (live and request.follow)
+            output = await search.scan()
+            if output is not None and (
+                output.stream(request.stream).has_file or not (live and request.follow)
             ):
-                return written
+                return output
         except FileNotFoundError:
             if not live:
                 raise
@@ -54,21 +55,23 @@ async def _opened(
 
 
 async def _chunks(
-    written: AttemptOutput, request: pb.OpenLog, wanted: LogRange, is_live: Callable[[], bool]
+    output: AttemptOutput, request: pb.OpenLog, bounds: LogRange, is_live: Callable[[], bool]
 ) -> AsyncIterator[pb.LogChunk]:
-    offset = wanted.start
-    caught_up = False  # what is read from here on has just arrived
+    offset = bounds.start
+    caught_up = False  # bytes that are read from here on have just arrived
     yield pb.LogChunk(id=request.id, offset=offset, code=BEGUN)
-    while wanted.end is None or offset < wanted.end:
-        live = is_live()  # asked before reading: what it wrote until its end is then surely seen
-        piece = await written.read(offset)
+    while bounds.end is None or offset < bounds.end:
+        # Race: the attempt may end at any time. Asked before the read, so that a dead attempt's last bytes
+        # are in what is read after it.
+        live = is_live()
+        piece = await output.read(offset)
         if piece.missing or piece.data:
             offset += piece.missing
-            data = piece.data if wanted.end is None else piece.data[: max(0, wanted.end - offset)]
-            marks = [(len(data), _now_ms())] if caught_up else written.marks(offset, len(data))
+            data = piece.data if bounds.end is None else piece.data[: max(0, bounds.end - offset)]
+            marks = [(len(data), _now_ms())] if caught_up else output.marks(offset, len(data))
             yield _chunk(request, offset, data, piece.missing, marks)
             offset += len(data)
-        elif written.has_ended or not (request.follow and live):
+        elif output.has_ended or not (request.follow and live):
             break
         else:
             caught_up = True

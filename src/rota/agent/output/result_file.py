@@ -1,8 +1,8 @@
-"""What the agent reports of an attempt that has ended: how it ended, its outputs, and the file it left. [I/O]
+"""The result that the agent reports for an ended attempt: exit code, outputs and its result file. [I/O]
 
-The body is that of the REST call by which tasks report themselves. Its `results` are the exit code, the
-steps, the outputs and, under `results`, what the file holds; all of it is bounded, so that the server takes
-it.
+The body is that of the REST call by which tasks report by themselves. Its `results` hold the exit code, the
+steps, the outputs and, under `results`, the contents of the file. All of it is bounded, so that the server
+accepts it.
 """
 
 import json
@@ -33,67 +33,62 @@ class ResultFile(NamedTuple):
     error: str | None = None
 
 
-def result_body(directory: Path, name: AttemptName, claim: AttemptReport) -> dict[str, Any]:
-    """The body of the report."""
+def result_body(directory: Path, name: AttemptName, report: AttemptReport) -> dict[str, Any]:
+    """The body of the REST call that reports the attempt's result."""
     file = read_file(directory, name)
-    said: dict[str, Any] = {"exit_code": None if claim.exit_code < 0 else claim.exit_code}
-    if claim.signal:
-        said["signal"] = claim.signal
-    if claim.steps:
-        said["steps"] = [None if mark.exit_code < 0 else mark.exit_code for mark in claim.steps]
+    results: dict[str, Any] = {"exit_code": None if report.exit_code < 0 else report.exit_code}
+    if report.signal:
+        results["signal"] = report.signal
+    if report.steps:
+        results["steps"] = [None if step.exit_code < 0 else step.exit_code for step in report.steps]
     if file.results:
-        said["results"] = file.results
+        results["results"] = file.results
     if file.error is not None:
-        said["result_file"] = file.error
-    return {"results": _with_outputs(said, directory, name), "failure": file.failure or _failure(claim)}
+        results["result_file"] = file.error
+    return {"results": _with_outputs(results, directory, name), "failure": file.failure or _failure(report)}
 
 
 def encoded(body: object) -> bytes:
-    """As it goes over the wire; a text that is not Unicode is a ValueError."""
+    """A body as compact JSON; ValueError for text that is not Unicode."""
     return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
-def _failure(claim: AttemptReport) -> str | None:
-    if claim.said == ReportedState.EXITED and claim.exit_code == 0 and not claim.signal:
+def _failure(report: AttemptReport) -> str | None:
+    if report.said == ReportedState.EXITED and report.exit_code == 0 and not report.signal:
         return None
-    if claim.reason:
-        return claim.reason[:REASON_LENGTH_MAX]
-    if claim.said != ReportedState.EXITED:
-        return "it was stopped" if claim.said == ReportedState.STOPPED else "it ran longer than it may"
-    code, signal = claim.exit_code, claim.signal
+    if report.reason:
+        return report.reason[:REASON_LENGTH_MAX]
+    if report.said != ReportedState.EXITED:
+        return "it was stopped" if report.said == ReportedState.STOPPED else "it exceeded its time limit"
+    code, signal = report.exit_code, report.signal
     return f"it was ended by signal {signal}" if signal else f"it ended with exit code {code}"
 
 
-def _with_outputs(said: dict[str, Any], directory: Path, name: AttemptName) -> dict[str, Any]:
-    """The same with as many outputs as fit, and how many there are in all where some do not."""
+def _with_outputs(results: dict[str, Any], directory: Path, name: AttemptName) -> dict[str, Any]:
+    """Add as many outputs as fit, and their total number if some do not."""
     found = files.listed(directory, name.job, name.task)
     if not found:
-        return said
+        return results
     listed = [{"path": _shown(path), "bytes": size} for path, size in found[:RESULT_OUTPUTS_MAX]]
     while True:
-        rest = {} if len(listed) == len(found) else {"outputs_in_all": len(found)}
-        full = {**said, "outputs": listed, **rest}
+        total = {} if len(listed) == len(found) else {"outputs_in_all": len(found)}
+        full = {**results, "outputs": listed, **total}
         if not listed or len(encoded(full)) <= RESULT_BYTES_MAX:
             return full
         listed = listed[: len(listed) // 2]
 
 
 def _shown(path: str) -> str:
-    """A path that is not UTF-8 is shown with marks in place of what cannot be."""
+    """The path as text; bytes that are not UTF-8 become replacement characters."""
     return os.fsencode(path).decode("utf-8", "replace")
 
 
 def read_file(directory: Path, name: AttemptName) -> ResultFile:
-    """What a task wrote for its agent to report; it may have made the file, or a link, of anything."""
+    """Read the file that a task wrote for its agent to report. The task may have put anything there."""
     try:
-        tasks = directory / PLACE / name.job
-        if tasks.is_dir():
-            with files.open_directory_beneath(tasks / str(name.task), REPORT) as place_fd:
-                raw = _read(place_fd, f"{name.attempt}.json", os.fstat(place_fd).st_uid)
-        else:  # of a keeper that was started before an upgrade
-            with files.open_directory_beneath(directory / "work" / name.job, ".rota") as place_fd:
-                owner = os.stat(directory / "work" / name.job).st_uid
-                raw = _read(place_fd, f"{name.task}.{name.attempt}.json", owner)
+        task = directory / PLACE / name.job / str(name.task)
+        with files.open_directory_beneath(task, REPORT) as place_fd:
+            raw = _read(place_fd, f"{name.attempt}.json", os.fstat(place_fd).st_uid)
     except FileNotFoundError:
         return ResultFile({})
     except files.NotItsOwn:
@@ -113,19 +108,19 @@ def _read(place_fd: int, name: str, owner: int) -> bytes | None:
 
 def _parsed(raw: bytes) -> ResultFile:
     try:
-        said = json.loads(raw, parse_constant=_no_number)
-        encoded(said)  # half a character is JSON to Python, and to nobody else
+        content = json.loads(raw, parse_constant=_no_number)
+        encoded(content)  # Python accepts lone surrogates in JSON, other parsers do not
     except (ValueError, RecursionError):
         return ResultFile({}, error="is not JSON")
-    if not isinstance(said, dict) or not said.keys() <= {"results", "failure"}:
+    if not isinstance(content, dict) or not content.keys() <= {"results", "failure"}:
         return ResultFile({}, error="is not an object with results and failure")
-    results, failure = said.get("results") or {}, said.get("failure")
+    results, failure = content.get("results") or {}, content.get("failure")
     if not isinstance(results, dict) or not isinstance(failure, str | None):
         return ResultFile({}, error="results is no object, or failure no text")
-    if depth_of(results) >= RESULT_NESTING_MAX:  # it is nested in the report
+    if depth_of(results) >= RESULT_NESTING_MAX:  # the body nests it one level deeper
         return ResultFile({}, error=f"results is nested deeper than {RESULT_NESTING_MAX - 1} levels")
     return ResultFile(results, failure[:REASON_LENGTH_MAX].replace("\0", "") if failure else None)
 
 
-def _no_number(word: str) -> None:
-    raise ValueError(f"{word} is not a number in JSON")
+def _no_number(constant: str) -> None:
+    raise ValueError(f"{constant} is not a number in JSON")

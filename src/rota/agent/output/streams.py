@@ -1,4 +1,4 @@
-"""Logs and outputs that somebody reads: each goes in a call of its own, until it is not wanted. [I/O]"""
+"""Log and output streams that the server has requested: each one is pushed in a call of its own. [I/O]"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -13,7 +13,7 @@ from rota.runtimes.protocol import AttemptName
 from rota.wire.generated import agent_pb2 as pb
 from rota.wire.generated import agent_pb2_grpc as pb_grpc
 
-Warn = Callable[..., object]  # what happened, and of what
+Warn = Callable[..., object]
 
 
 class OutputStreams:
@@ -26,20 +26,20 @@ class OutputStreams:
         self._warn = warn
         self._open: dict[int, asyncio.Task[None]] = {}
 
-    def handle(self, stub: pb_grpc.AgentStub, word: pb.ToNode, tasks: asyncio.TaskGroup) -> None:
-        """One is begun, or no longer wanted."""
-        match word.WhichOneof("word"):
+    def handle(self, stub: pb_grpc.AgentStub, message: pb.ToNode, tasks: asyncio.TaskGroup) -> None:
+        """Open or close a stream, as a message of the server requests."""
+        match message.WhichOneof("word"):
             case "open_log":
-                self._open[word.open_log.id] = tasks.create_task(self._push_log(stub, word.open_log))
+                self._open[message.open_log.id] = tasks.create_task(self._push_log(stub, message.open_log))
             case "open_outputs":
-                asked = word.open_outputs
-                self._open[asked.id] = tasks.create_task(self._push_outputs(stub, asked))
+                request = message.open_outputs
+                self._open[request.id] = tasks.create_task(self._push_outputs(stub, request))
             case "close_log":
-                reading = self._open.pop(word.close_log.id, None)
-                if reading is not None:
-                    reading.cancel()
+                stream = self._open.pop(message.close_log.id, None)
+                if stream is not None:
+                    stream.cancel()
             case _:
-                self._warn("a word this version does not know")
+                self._warn("unknown message")
 
     async def _push_log(self, stub: pb_grpc.AgentStub, request: pb.OpenLog) -> None:
         name = AttemptName(JobId(request.job), request.index, request.attempt)
@@ -51,7 +51,7 @@ class OutputStreams:
         try:
             await stub.PushLog(chunks())
         except grpc.aio.AioRpcError as error:
-            self._warn("a log could not be sent", attempt=name, reason=reason_of(error))
+            self._warn("log not sent", attempt=name, reason=reason_of(error))
         finally:
             self._open.pop(request.id, None)
 
@@ -59,6 +59,6 @@ class OutputStreams:
         try:
             await stub.PushLog(files.read(self._directory, request, self._output_bytes))
         except grpc.aio.AioRpcError as error:
-            self._warn("outputs could not be sent", job=request.job, reason=reason_of(error))
+            self._warn("outputs not sent", job=request.job, reason=reason_of(error))
         finally:
             self._open.pop(request.id, None)

@@ -1,4 +1,8 @@
-"""What attempts wrote last, read from their files while they live and once they have ended. [I/O]"""
+"""The last output of attempts, sent to the server while they run and once they have ended. [I/O]
+
+The server keeps these tails so that they can be shown when the node is lost. They are best effort: the whole
+output stays on the node. The keeper's index names the attempts (see `rota.keeper.output.segments`).
+"""
 
 import asyncio
 import contextlib
@@ -15,13 +19,13 @@ from rota.model.ids import JobId
 from rota.model.limits import TAIL_BYTES
 from rota.model.messages import TailPiece
 
-BATCH_BYTES = 1 << 20  # of one message
-LIVE_BYTES = 64 << 10  # of live attempts at one time: all nodes together must not flood the server
-LIVE_SCANS = 1000  # attempts at one time
-UNSENT = 100_000  # ends that wait for the server; of more the oldest are not told
+BATCH_BYTES = 1 << 20  # per message
+LIVE_BYTES = 64 << 10  # of live attempts per message: all nodes together must not flood the server
+LIVE_SCANS = 1000  # live attempts scanned per message
+UNSENT = 100_000  # ended attempts that wait for the server; beyond that the oldest are dropped
 INDEX_BYTES = 1 << 20
-LIVE_SECONDS = 2.0  # between two looks at live attempts
-COALESCE_SECONDS = 0.1  # that one who ended waits for others
+LIVE_SECONDS = 2.0  # between two scans of live attempts
+COALESCE_SECONDS = 0.1  # how long an ended attempt waits for others to join its message
 FILES = (("stdout", "out", "out_bytes"), ("stderr", "err", "err_bytes"))
 
 Name = tuple[JobId, int, int]
@@ -29,9 +33,9 @@ Name = tuple[JobId, int, int]
 
 @dataclass
 class _OutputIndex:
-    """The index of a job, as far as it was read, and the live attempts it tells of."""
+    """A job's index as far as it was read, and the live attempts in it."""
 
-    old_bytes: int = 0  # what it held when this agent started: an earlier one told of most of that
+    old_bytes: int = 0  # its size when this agent started: an earlier agent has sent most of that
     position: int = 0
     live: dict[tuple[int, int], AttemptStart] = field(default_factory=dict)
 
@@ -43,7 +47,7 @@ class _EndedOutput(NamedTuple):
 
 
 class TailReader:
-    """`is_known` says of an attempt whether its end has not been told yet."""
+    """Follows the indexes of jobs. `is_known`: whether an attempt is live, or its end not acknowledged."""
 
     def __init__(self, root: Path, is_known: Callable[[Name], bool]) -> None:
         self._logs = root / "logs"
@@ -51,25 +55,25 @@ class TailReader:
         self._indexes: dict[JobId, _OutputIndex] = {}
         self._old_bytes = _sizes(self._logs)
         self._ended: deque[_EndedOutput] = deque(maxlen=UNSENT)
-        self._sent: dict[tuple[Name, str], int] = {}  # how far, of live attempts
+        self._sent: dict[tuple[Name, str], int] = {}  # bytes of live attempts sent so far, per stream
         self._next_live: deque[Name] = deque()
         self._sending: list[_EndedOutput] = []
         self._touched: dict[JobId, None] = {}
         self._changed = asyncio.Event()
 
     def touch(self, jobs: Iterable[JobId]) -> None:
-        """Something of them has started or ended."""
+        """Mark jobs whose attempts have started or ended: their indexes are read again."""
         self._touched.update(dict.fromkeys(jobs))
         self._changed.set()
 
     def reset(self) -> None:
-        """Another server, or one that has forgotten: live attempts are told anew, and what it did not get."""
+        """Start over with a new connection: resend tails of live attempts, and what may not have arrived."""
         self._sent.clear()
         self._ended.extendleft(reversed(self._sending))
         self._sending = []
 
     async def next(self) -> list[TailPiece]:
-        """What there is to tell, soon after something has ended, and now and then of what lives."""
+        """Wait for tails to send: soon after an attempt has ended, and every LIVE_SECONDS of live ones."""
         if not self._ended:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LIVE_SECONDS):
@@ -82,28 +86,28 @@ class TailReader:
         return self._ended_tails() or self._live_tails()
 
     async def _scan(self, jobs: Iterable[JobId]) -> None:
-        """Read on in their indices."""
+        """Read on in the indexes of these jobs."""
         for job in jobs:
-            book = self._indexes.setdefault(job, _OutputIndex(self._old_bytes.pop(job, 0)))
-            with contextlib.suppress(OSError):  # nothing of it has started, or all of it is deleted
-                await self._read_index(job, book)
-            if book.position and not book.live and not (self._logs / job).is_dir():
+            index = self._indexes.setdefault(job, _OutputIndex(self._old_bytes.pop(job, 0)))
+            with contextlib.suppress(OSError):  # no attempt has started, or the job's logs are deleted
+                await self._read_index(job, index)
+            if index.position and not index.live and not (self._logs / job).is_dir():
                 del self._indexes[job]
 
     def _ended_tails(self) -> list[TailPiece]:
-        """Of those that have ended, some; none when all were told."""
+        """Tails of ended attempts, up to BATCH_BYTES; empty when all were sent."""
         pieces: list[TailPiece] = []
         with _Files(self._logs) as files:
             while self._ended and sum(len(piece.data) for piece in pieces) < BATCH_BYTES:
-                one = self._ended.popleft()
-                self._sending.append(one)
-                pieces += files.pieces(one.name, one.begun, one.end, {})
+                ended = self._ended.popleft()
+                self._sending.append(ended)
+                pieces += files.pieces(ended.name, ended.begun, ended.end, {})
         return pieces
 
     def _live_tails(self) -> list[TailPiece]:
-        """What some of the live ones wrote since they were told of last; others have their turn next time."""
+        """New output of some live attempts, round robin within LIVE_BYTES and LIVE_SCANS."""
         if not self._next_live:
-            self._next_live.extend((job, *at) for job, book in self._indexes.items() for at in book.live)
+            self._next_live.extend((job, *at) for job, index in self._indexes.items() for at in index.live)
         pieces: list[TailPiece] = []
         left = LIVE_BYTES
         with _Files(self._logs) as files:
@@ -111,38 +115,38 @@ class TailReader:
                 job, index, attempt = name = self._next_live.popleft()
                 begun = self._indexes[job].live.get((index, attempt)) if job in self._indexes else None
                 if begun is not None and left > 0:
-                    news = list(files.pieces(name, begun, None, self._sent))
-                    left -= sum(len(piece.data) for piece in news)
-                    pieces += news
+                    new = list(files.pieces(name, begun, None, self._sent))
+                    left -= sum(len(piece.data) for piece in new)
+                    pieces += new
         for piece in pieces:
             self._sent[(piece.job, piece.task, piece.attempt), piece.stream] = piece.offset + len(piece.data)
         return pieces
 
-    async def _read_index(self, job: JobId, book: _OutputIndex) -> None:
+    async def _read_index(self, job: JobId, index: _OutputIndex) -> None:
         with (self._logs / job / "index").open("rb") as file:
-            file.seek(book.position)
-            while lines := _whole(file.read(INDEX_BYTES)):
-                self._enter(job, book, lines)
-                book.position += len(lines)
-                file.seek(book.position)
+            file.seek(index.position)
+            while lines := _complete_lines(file.read(INDEX_BYTES)):
+                self._apply_lines(job, index, lines)
+                index.position += len(lines)
+                file.seek(index.position)
                 await asyncio.sleep(0)
 
-    def _enter(self, job: JobId, book: _OutputIndex, lines: bytes) -> None:
-        for index, attempt, said in read_all(lines):
-            name = (job, index, attempt)
-            if book.position < book.old_bytes and not self._is_known(name):
+    def _apply_lines(self, job: JobId, index: _OutputIndex, lines: bytes) -> None:
+        for task, attempt, entry in read_all(lines):
+            name = (job, task, attempt)
+            if index.position < index.old_bytes and not self._is_known(name):
                 continue
-            if isinstance(said, AttemptStart):
-                book.live[index, attempt] = said
-            elif (begun := book.live.pop((index, attempt), None)) is not None:
+            if isinstance(entry, AttemptStart):
+                index.live[task, attempt] = entry
+            elif (begun := index.live.pop((task, attempt), None)) is not None:
                 for stream, _, _ in FILES:
                     self._sent.pop((name, stream), None)
-                if begun.at != said:
-                    self._ended.append(_EndedOutput(name, begun, said))
+                if begun.at != entry:
+                    self._ended.append(_EndedOutput(name, begun, entry))
 
 
 class _Files:
-    """Segments, each opened once: attempts that ran one after the other share them."""
+    """Segment files, each opened once per message: consecutive attempts share them."""
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
@@ -156,14 +160,15 @@ class _Files:
             os.close(fd)
 
     def pieces(
-        self, name: Name, begun: AttemptStart, end: Extent | None, told: dict[tuple[Name, str], int]
+        self, name: Name, begun: AttemptStart, end: Extent | None, sent: dict[tuple[Name, str], int]
     ) -> Iterator[TailPiece]:
+        """The last TAIL_BYTES of each stream that are not in `sent`; `end` None: of a live attempt."""
         for stream, ending, which in FILES:
             start: int = getattr(begun.at, which)
             try:
                 fd = self._file(f"{name[0]}/{begun.segment}.{ending}")
                 until = os.fstat(fd).st_size if end is None else getattr(end, which)
-                since = max(start + told.get((name, stream), 0), until - TAIL_BYTES)
+                since = max(start + sent.get((name, stream), 0), until - TAIL_BYTES)
                 data = os.pread(fd, until - since, since) if until > since else b""
             except OSError:  # deleted
                 continue
@@ -180,7 +185,7 @@ class _Files:
 
 
 def _sizes(logs: Path) -> dict[JobId, int]:
-    """Of all indices there are."""
+    """The sizes of all jobs' indexes."""
     found: dict[JobId, int] = {}
     with contextlib.suppress(FileNotFoundError), os.scandir(logs) as jobs:
         for job in jobs:
@@ -189,5 +194,5 @@ def _sizes(logs: Path) -> dict[JobId, int]:
     return found
 
 
-def _whole(some: bytes) -> bytes:
-    return some[: some.rfind(b"\n") + 1]
+def _complete_lines(data: bytes) -> bytes:
+    return data[: data.rfind(b"\n") + 1]

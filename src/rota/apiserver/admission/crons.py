@@ -21,7 +21,7 @@ from rota.model.plan import EventRecord, Instant, Plan
 from rota.model.view import View
 from rota.rules.cron_runs import CronRunBatch
 from rota.rules.cron_schedule import Zones, parse
-from rota.rules.namespace_bounds import allowed
+from rota.rules.namespace_bounds import within_static_bounds
 from rota.rules.needs import with_origins
 
 CRON_BODY_FIELDS = ("name", "namespace", "schedule", "zone", "overlap", "missed", "history", "job")
@@ -49,11 +49,8 @@ def create(view: View, body: object, caller: Caller, zones: Zones, now: Instant)
 
 
 def _with_creation_of(before: CronRecord, cron: CronRecord) -> CronRecord:
-    """The cron with the time of an earlier creation, for comparison; old records have no origins of needs."""
-    template = cron.template
-    if not before.template.origins:
-        template = msgspec.structs.replace(template, origins={})
-    return msgspec.structs.replace(cron, created_at_ms=before.created_at_ms, template=template)
+    """The cron with the time of an earlier creation, for comparison."""
+    return msgspec.structs.replace(cron, created_at_ms=before.created_at_ms)
 
 
 def change(
@@ -147,7 +144,7 @@ def _with_namespace_bounds(view: View, cron: CronRecord, body: object) -> CronRe
     """The cron with its template adapted to the bounds of the namespace."""
     given_fields = body.get("job") if isinstance(body, dict) else None
     requested = msgspec.structs.replace(cron.template, namespace=cron.namespace)
-    fitting = allowed(view, requested, given_fields if isinstance(given_fields, dict) else ())
+    fitting = within_static_bounds(view, requested, given_fields if isinstance(given_fields, dict) else ())
     template = msgspec.structs.replace(cron.template, priority=fitting.priority, cluster=fitting.cluster)
     return msgspec.structs.replace(cron, template=template)
 

@@ -17,7 +17,7 @@ from rota.model.job import Counters, JobKind, JobSpec, SubmitKey
 from rota.model.limits import BLOCK_TASKS, CARRIED_MAX
 from rota.model.plan import EventRecord, Instant, Plan
 from rota.model.view import JobView, View
-from rota.rules.namespace_bounds import admitted
+from rota.rules.namespace_bounds import within_bounds
 from rota.rules.phases import Phase
 
 _SUCCEEDED = int(Phase.SUCCEEDED)
@@ -41,7 +41,7 @@ def rerun_job(view: View, ref: str, wanted: RerunSelection, caller: Caller, now:
     if before is not None:
         return Plan(answer=SubmitResult(before, new=False))
     require_capacity(view)
-    admitted(view, requested, ("priority",))
+    within_bounds(view, requested, ("priority",))
     number = view.counters.jobs + 1
     spec = msgspec.structs.replace(
         requested, id=JobId(str(number)), submitted_at_ms=now.wall_ms, user=caller.name

@@ -25,7 +25,7 @@ from rota.model.job import Counters, JobSpec, SubmitKey
 from rota.model.limits import JOBS_WAITING_MAX
 from rota.model.plan import EventRecord, Instant, Plan
 from rota.model.view import View, keys_of
-from rota.rules.namespace_bounds import admitted
+from rota.rules.namespace_bounds import within_bounds
 from rota.rules.needs import assess_needs, with_origins
 
 
@@ -56,7 +56,7 @@ def submit_job(
     if before is not None:
         return Plan(answer=SubmitResult(before, new=False, warnings=_warnings(view, requested, body)))
     require_capacity(view)
-    bounded = admitted(view, requested, given_fields)
+    bounded = within_bounds(view, requested, given_fields)
     check_job_cluster(view, bounded.cluster)
     number = view.counters.jobs + 1
     # The digest under the key must not depend on the time of the request: only now are deadlines such as `2h`

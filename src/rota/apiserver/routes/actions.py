@@ -5,7 +5,7 @@ from starlette.responses import Response
 
 from rota.apiserver import etags, responses
 from rota.apiserver.access import Caller
-from rota.apiserver.admission import actions, recovery, release, restart, update
+from rota.apiserver.admission import actions, recovery, restart, update
 from rota.apiserver.admission.actions import AdmitAction
 from rota.apiserver.admission.idempotency import idempotent
 from rota.apiserver.admission.move import move_admission

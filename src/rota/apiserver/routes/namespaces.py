@@ -12,8 +12,7 @@ from rota.apiserver.openapi.nodes import NAMESPACE_FIELDS
 from rota.apiserver.responses import caller_of, json_body, no_content
 from rota.apiserver.routes.resource import ReadContext, Representation, Resource, ref_in_path
 from rota.apiserver.spec import fields
-from rota.apiserver.spec.namespace_bounds import bounds_json, usage_json
-from rota.apiserver.spec.quantities import quantities_json
+from rota.apiserver.spec.quantities import bounds_json, quantities_json, usage_json
 from rota.apiserver.views.pages import Json
 from rota.engine.state.mirror import Mirror
 from rota.model.errors import NotFound

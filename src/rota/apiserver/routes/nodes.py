@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from rota.apiserver import access, list_watch, responses
 from rota.apiserver.access import Action
-from rota.apiserver.admission import brake, node_actions
+from rota.apiserver.admission import node_actions
 from rota.apiserver.api import Api
 from rota.apiserver.lookup import find_node
 from rota.apiserver.openapi.nodes import NODE_FIELDS

@@ -34,7 +34,7 @@ async def list_tokens(request: Request) -> Response:
     wanted = pages.parse_page_request(request.query_params, TOKEN_FIELDS, "id", most=TOKENS_PAGE_MAX)
     vault = api_of(request).vault
     found, after = pages.paginate(vault.list_api_tokens(), lambda token: token.id, wanted)
-    last_used = vault.last_uses.of
+    last_used = vault.last_uses.get
     shown = [pages.pick_fields(_token_json(token, last_used(token.id)), wanted.only) for token in found]
     return json_response({"tokens": shown, "next": after})
 
@@ -74,7 +74,7 @@ async def make_token(request: Request) -> Response:
     except IdentityRefused as refusal:
         raise QueueFull(str(refusal)) from None
     set_audit_target(request, f"token {made.token.id} {made.token.name}")
-    shown = _token_json(made.token, api.vault.last_uses.of(made.token.id))
+    shown = _token_json(made.token, api.vault.last_uses.get(made.token.id))
     return json_response({**shown, "token": secret}, 201 if made.is_new else 200)
 
 

@@ -1,4 +1,4 @@
-"""Expiry of the certificates of a server and its nodes, for the status page, metrics and warnings."""
+"""Expiry of the certificates of a server and its nodes, for the status page, metrics and warnings. [I/O]"""
 
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta

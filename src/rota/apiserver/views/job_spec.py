@@ -1,6 +1,5 @@
 """The spec of a job as JSON, such that it could be submitted again; its needs, placement and versions."""
 
-import time
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -13,6 +12,7 @@ from rota.apiserver.spec.quantities import quantities_json
 from rota.apiserver.spec.service import check_json, restart_json, rollout_policy_json, signal_name
 from rota.engine.state.entries import JobEntry
 from rota.engine.state.mirror import Mirror
+from rota.model import calendar
 from rota.model.amounts import WHOLE_GPU
 from rota.model.attempt import AttemptBlock
 from rota.model.columns import column
@@ -236,4 +236,4 @@ def _placed_at_ms(block: AttemptBlock) -> int:
 def _format_instant(wall_ms: int) -> str:
     seconds, thousandths = divmod(wall_ms, 1000)
     fraction = f".{thousandths:03}" if thousandths else ""
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f"{fraction}Z"
+    return calendar.written(*divmod(seconds, 60)).removesuffix("Z") + f"{fraction}Z"

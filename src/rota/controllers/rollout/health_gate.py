@@ -1,4 +1,4 @@
-"""A service whose newer version is on its way -> which of its tasks are well, make way, or have failed."""
+"""The health gate of a rollout: which tasks of a service are healthy, being replaced, or have failed."""
 
 from rota.model.attempt import NO_EXIT_CODE, AttemptBlock, StatusBlock
 from rota.model.columns import ints
@@ -13,22 +13,22 @@ from rota.model.task import TaskBlock
 from rota.model.view import JobView, View
 from rota.rules.phases import AFTER_ENDS, FIRST_END, Phase
 
-SEEN_AGAIN_MS = 1_000  # nodes beat without waking anybody
+SEEN_AGAIN_MS = 1_000  # heartbeats wake no reconciler: check again
 _RUNNING, _FAILED = int(AttemptState.RUNNING), int(AttemptState.FAILED)
 
 
 class RolloutGate:
-    """All of its tasks, looked at once. Indices are in rising order."""
+    """The state of all tasks of a service at one moment. Indices are in ascending order."""
 
     def __init__(self, view: View, job: JobView, intent: JobIntent, healthy_ms: int, now: Instant) -> None:
-        self.unavailable: dict[int, str] = {}  # tasks that do not serve, or not surely: how they are
-        self.unhealthy_old: dict[int, int] = {}  # index -> attempt of an older version that is not well
-        self.healthy_old: dict[int, int] = {}  # the same of those that are
-        self.being_replaced: dict[int, int] = {}  # the same of those that make way already
+        self.unavailable: dict[int, str] = {}  # tasks that do not serve, or not provably: why
+        self.unhealthy_old: dict[int, int] = {}  # index -> attempt of an older version that is unhealthy
+        self.healthy_old: dict[int, int] = {}  # index -> attempt of an older version that is healthy
+        self.being_replaced: dict[int, int] = {}  # index -> attempt that is already being replaced
         self.healthy_since: dict[int, HealthySince] = {}  # of the newer version, by index
         self.healthy_new = 0
         self.failure: str | None = None  # of the newer version
-        self.wake_at_ms: int | None = None  # when the next one may be proven
+        self.wake_at_ms: int | None = None  # when the next task may have been healthy for long enough
         self._view, self._job, self._intent, self._now = view, job, intent, now
         self._healthy_ms = healthy_ms
         for block in range(job.spec.blocks):
@@ -61,38 +61,44 @@ class RolloutGate:
         position = index % BLOCK_TASKS
         number, version = ints(attempts, "number")[position], status.versions.get(position, 1)
         runs = status.state[position] == _RUNNING and ints(status, "number")[position] == number
-        is_new, life = version >= self._intent.replace, status.lives.get(position)
-        trouble = (
-            _unavailable_reason(life, is_checked=is_new and self._job.spec.check is not None)
+        is_new, service = version >= self._intent.replace, status.lives.get(position)
+        reason = (
+            _unavailable_reason(service, is_checked=is_new and self._job.spec.check is not None)
             if runs
             else "ended"
         )
-        if task is not None and task.renew.get(position) == number:  # whoever was told to go, goes
+        # A replacement that was ordered is carried out.
+        if task is not None and task.renew.get(position) == number:
             self.being_replaced[index] = number
-            self.unavailable[index] = "makes way"
+            self.unavailable[index] = "is being replaced"
         elif self._intent.replaces(version):
-            (self.healthy_old if trouble is None else self.unhealthy_old)[index] = number
-        if trouble is not None:
-            self.unavailable.setdefault(index, trouble)
+            (self.healthy_old if reason is None else self.unhealthy_old)[index] = number
+        if reason is not None:
+            self.unavailable.setdefault(index, reason)
         elif is_new:
             before = None if task is None else task.proofs.get(position)
             node = attempts.nodes[ints(attempts, "node")[position]]
-            fresh = HealthySince(number, 0 if life is None else life.restarts, self._now.ms)
+            fresh = HealthySince(number, 0 if service is None else service.restarts, self._now.ms)
             self._check_healthy_since(index, fresh, before, node)
 
     def _check_healthy_since(
         self, index: int, fresh: HealthySince, before: HealthySince | None, node: NodeId
     ) -> None:
-        """A process that was started again begins anew; that its node says nothing proves nothing."""
-        goes_on = before is not None and (before.attempt, before.restarts) == (fresh.attempt, fresh.restarts)
-        proof = before if before is not None and goes_on else fresh
-        self.healthy_since[index] = proof
-        proven_ms = proof.since_ms + self._healthy_ms
+        """Track since when a task is healthy. A restart resets it, and silence of its node proves nothing."""
+        continues = before is not None and (before.attempt, before.restarts) == (
+            fresh.attempt,
+            fresh.restarts,
+        )
+        since = before if before is not None and continues else fresh
+        self.healthy_since[index] = since
+        proven_ms = since.since_ms + self._healthy_ms
         if proven_ms > self._now.ms:
-            self._wait_until(index, "is well, and not yet for long", proven_ms)
+            self._wait_until(index, "is healthy, but not yet for long enough", proven_ms)
         elif self._healthy_ms and not self._is_seen_since(node, proven_ms):
             name = self._view.nodes[node].spec.name
-            self._wait_until(index, f"was well when {name} was last heard", self._now.ms + SEEN_AGAIN_MS)
+            self._wait_until(
+                index, f"was healthy when {name} was last heard from", self._now.ms + SEEN_AGAIN_MS
+            )
         else:
             self.healthy_new += 1
 
@@ -105,25 +111,25 @@ class RolloutGate:
         self.wake_at_ms = min(until_ms, self.wake_at_ms or until_ms)
 
 
-def _unavailable_reason(life: ServiceStatus | None, *, is_checked: bool) -> str | None:
-    """None: it serves."""
-    if life is None:
+def _unavailable_reason(service: ServiceStatus | None, *, is_checked: bool) -> str | None:
+    """Why the task does not serve; None: it serves."""
+    if service is None:
         return "starts" if is_checked else None
-    match Health(life.health):
+    match Health(service.health):
         case Health.HEALTHY:
             return None
         case Health.UP:
             return "starts" if is_checked else None
         case Health.STARTING:
-            return f"is not healthy yet{_describe_restarts(life)}"
+            return f"is not healthy yet{_describe_restarts(service)}"
         case Health.UNHEALTHY:
-            return f"is {life.why or 'unhealthy'}{_describe_restarts(life)}"
+            return f"is {service.why or 'unhealthy'}{_describe_restarts(service)}"
         case Health.DOWN:
-            return f"ended ({life.why or life.last_end}){_describe_restarts(life)}"
+            return f"ended ({service.why or service.last_end}){_describe_restarts(service)}"
 
 
-def _describe_restarts(life: ServiceStatus) -> str:
-    return f", restarted {life.restarts} times" if life.restarts > 1 else ""
+def _describe_restarts(service: ServiceStatus) -> str:
+    return f", restarted {service.restarts} times" if service.restarts > 1 else ""
 
 
 def _describe_phase(phase: int) -> str:

@@ -1,4 +1,4 @@
-"""Which attempts make way -> the blocks that say so, and the event that tells of it."""
+"""Attempts to replace -> the task blocks that order it, and the event."""
 
 from collections.abc import Iterable, Mapping
 from itertools import chain
@@ -17,14 +17,14 @@ Entry = TypeVar("Entry", int, HealthySince)
 def changed_blocks(
     job: JobView, renew: Mapping[int, int], proofs: Mapping[int, HealthySince]
 ) -> tuple[TaskBlock, ...]:
-    """Blocks whose record says something else: of who makes way, and of who is well since when."""
+    """Blocks that change: attempts to replace (`renew`), since when tasks are healthy (`proofs`)."""
     known = (block for block, task in job.tasks.items() if task.renew or task.proofs)
     found = []
     for block in sorted(set(chain((index // BLOCK_TASKS for index in chain(renew, proofs)), known))):
         task = job.tasks.get(block) or TaskBlock.new(job.spec.id, block, job.spec.block_size(block))
-        wanted = task.with_replacements(_in_block(block, renew.items()), _in_block(block, proofs.items()))
-        if wanted != task:
-            found.append(wanted)
+        desired = task.with_replacements(_in_block(block, renew.items()), _in_block(block, proofs.items()))
+        if desired != task:
+            found.append(desired)
     return tuple(found)
 
 

@@ -1,4 +1,4 @@
-"""A version of a service that has failed -> an update to the former one, which goes the same way."""
+"""A failed rollout -> an update back to the previous version, which is rolled out in the same way."""
 
 from collections.abc import Iterable
 
@@ -8,6 +8,7 @@ from rota.model.job import JobSpec
 from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan
 from rota.model.rollout import JobRollout, RolloutState, plan_rollback
 from rota.model.view import View
+from rota.rules.reconciler_names import ReconcilerName
 
 
 def _on_rollout(rollout: JobRollout) -> Iterable[str]:
@@ -23,7 +24,7 @@ def start(view: View) -> Iterable[str]:
 
 
 def decide(view: View, key: str, now: Instant) -> Plan:
-    """Unless its user has wished something else since."""
+    """Roll back, unless the user has requested something else since."""
     del now
     job = view.jobs.get(JobId(key))
     if job is None or job.intent is None or job.rollout is None or job.intent.cancel:
@@ -36,7 +37,7 @@ def decide(view: View, key: str, now: Instant) -> Plan:
         or job.previous_version.spec is None
         or job.previous_version.spec.version >= job.rollout.version
     ):
-        return NO_CHANGE  # an update without a rollout has come since: the version before it has not failed
+        return NO_CHANGE  # a later update without a rollout replaced the version that failed
     back = plan_rollback(job.spec, job.intent, job.previous_version, job.rollout.reason or "")
     if back is None:
         return NO_CHANGE
@@ -47,7 +48,7 @@ def decide(view: View, key: str, now: Instant) -> Plan:
     )
 
 
-# A rollback is an update in its user's name: so it writes as the apiserver does.
+# A rollback is an update in its user's name, so this reconciler writes as the apiserver.
 RECONCILER = Reconciler(
-    "rollback", "apiserver", {JobRollout: _on_rollout, JobSpec: _on_job_spec}, decide, start
+    ReconcilerName.ROLLBACK, "apiserver", {JobRollout: _on_rollout, JobSpec: _on_job_spec}, decide, start
 )

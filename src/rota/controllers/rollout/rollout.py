@@ -1,4 +1,7 @@
-"""A newer spec whose user wants what runs to be replaced -> which attempts make way now, a few at a time."""
+"""Rollout of a newer spec: which running attempts are replaced now, at most `max_parallel` at a time.
+
+Batch jobs are replaced task by task; services also pass a health gate (`rota.controllers.rollout.service`).
+"""
 
 from collections.abc import Iterable, Iterator
 
@@ -16,6 +19,7 @@ from rota.model.rollout import JobRollout, RolloutState
 from rota.model.task import TaskBlock
 from rota.model.view import JobView, View
 from rota.rules.phases import FIRST_END, Phase
+from rota.rules.reconciler_names import ReconcilerName
 
 _RUNNING = int(Phase.RUNNING)
 _NOT_EVICTED = bytes((0, LOOKAHEAD))  # values of the flags of attempts that stay
@@ -23,11 +27,11 @@ _NOT_EVICTED = bytes((0, LOOKAHEAD))  # values of the flags of attempts that sta
 
 WAKES: Wakes = {
     JobSpec: lambda spec: (spec.id,) if spec.version > 1 else (),
-    JobIntent: lambda wish: (wish.id,) if wish.replace else (),
+    JobIntent: lambda intent: (intent.id,) if intent.replace else (),
     JobStatus: lambda status: (status.id,) if status.state is JobState.ACTIVE else (),
     JobRollout: lambda rollout: (rollout.id,) if rollout.state is RolloutState.IN_PROGRESS else (),
     **dict.fromkeys((StatusBlock, TaskBlock), lambda block: (block.job,)),
-    # A replacement that is evicted does not prove the new version any longer.
+    # An evicted replacement no longer proves that the new version is healthy.
     AttemptBlock: lambda block: (block.job,) if block.flags.strip(_NOT_EVICTED) else (),
 }
 
@@ -48,13 +52,14 @@ def decide(view: View, key: str, now: Instant) -> Plan:
 
 
 def _replace_one_by_one(job: JobView, intent: JobIntent) -> Plan:
-    """The next makes way when the replacement of the former runs, or its task has ended."""
-    under_way = {
+    """Replace the next attempt when the replacement of the previous one runs, or its task has ended."""
+    in_progress = {
         index: number for index, number in _being_replaced(job) if not _is_replaced(job, index, number)
     }
-    free = intent.max_parallel - len(under_way)
-    chosen = dict(_outdated(job, intent, under_way, free)) if free > 0 else {}
-    blocks = changed_blocks(job, {**under_way, **chosen}, {})
+    # Attempts to replace are stored by number, so that after a crash the same ones are in progress.
+    free = intent.max_parallel - len(in_progress)
+    chosen = dict(_outdated(job, intent, in_progress, free)) if free > 0 else {}
+    blocks = changed_blocks(job, {**in_progress, **chosen}, {})
     if not blocks:
         return NO_CHANGE
     return Plan(
@@ -71,7 +76,7 @@ def _being_replaced(job: JobView) -> Iterator[tuple[int, int]]:
 
 
 def _is_replaced(job: JobView, index: int, number: int) -> bool:
-    """By a later attempt that runs (not one that was evicted before it ran), or its task has ended."""
+    """Whether a later attempt runs (not one that was evicted before it ran), or the task has ended."""
     block, position = divmod(index, BLOCK_TASKS)
     phase = job.phases[block][position]
     later = ints(job.attempts[block], "number")[position] > number
@@ -79,7 +84,7 @@ def _is_replaced(job: JobView, index: int, number: int) -> bool:
 
 
 def _outdated(
-    job: JobView, intent: JobIntent, under_way: dict[int, int], most: int
+    job: JobView, intent: JobIntent, in_progress: dict[int, int], most: int
 ) -> Iterator[tuple[int, int]]:
     """Tasks that run an older version, lowest index first, each with the number of its attempt."""
     for block in sorted(job.phases):
@@ -90,11 +95,11 @@ def _outdated(
         for position, phase in enumerate(job.phases[block]):
             index = block * BLOCK_TASKS + position
             old = phase == _RUNNING and status.versions.get(position, 1) < intent.replace
-            if old and index not in under_way:
+            if old and index not in in_progress:
                 yield index, int(numbers[position])
                 most -= 1
                 if most == 0:
                     return
 
 
-RECONCILER = Reconciler("rollout", "controllers", WAKES, decide, start)
+RECONCILER = Reconciler(ReconcilerName.ROLLOUT, "controllers", WAKES, decide, start)

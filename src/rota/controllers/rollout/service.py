@@ -1,4 +1,4 @@
-"""A service and its newer version -> the next tasks that make way, once the former are well; or a failure."""
+"""Rollout of a service: replace the next tasks once the previous ones are healthy, or fail the rollout."""
 
 from itertools import islice
 
@@ -15,30 +15,31 @@ from rota.rules.phases import Phase
 
 
 def decide_service(view: View, job: JobView, intent: JobIntent, status: JobStatus, now: Instant) -> Plan:
-    """Never are more tasks away than may be, whatever took the others away."""
+    """One step of a rollout. Invariant: at most `max_parallel` tasks are unavailable, for whatever reason."""
     if job.rollout is None or job.rollout.version != intent.replace:
         return _start_rollout(job, intent, now)
     rollout = job.rollout
     if rollout.state is RolloutState.FAILED:
         return NO_CHANGE
     gate = RolloutGate(view, job, intent, _healthy_ms(job, rollout), now)
-    since_ms = max(rollout.moved_ms, status.wanted_at_ms)  # while it was paused nobody could move on
+    since_ms = max(rollout.moved_ms, status.wanted_at_ms)  # a paused job makes no progress
     deadline_ms = since_ms + round(job.spec.rollout.deadline_seconds * 1000)
-    is_tried = (
-        rollout.state is RolloutState.IN_PROGRESS and not intent.back_from
-    )  # what came back is not given up
+    # A rollback is never failed: there is no older version to return to.
+    is_tried = rollout.state is RolloutState.IN_PROGRESS and not intent.back_from
     if is_tried and (gate.failure is not None or now.ms >= deadline_ms):
         return _fail_rollout(job, rollout, gate, gate.failure or _describe_stall(job, rollout, gate))
+    # Unhealthy old tasks do not serve: replacing them makes no further task unavailable, so they are not
+    # limited.
     free = intent.max_parallel - len(gate.unavailable)
     chosen = dict(sorted((gate.unhealthy_old | dict(islice(gate.healthy_old.items(), max(0, free)))).items()))
     is_done = not (gate.unavailable or gate.healthy_old or gate.unhealthy_old)
-    news = _with_progress(rollout, gate, now, is_done=is_done)
-    proofs = {} if news.state is RolloutState.DONE else gate.healthy_since
+    updated = _with_progress(rollout, gate, now, is_done=is_done)
+    proofs = {} if updated.state is RolloutState.DONE else gate.healthy_since
     puts: tuple[Record, ...] = changed_blocks(job, {**gate.being_replaced, **chosen}, proofs)
-    puts += (news,) if news != rollout else ()
+    puts += (updated,) if updated != rollout else ()
     events = replaced_events(job, chosen)
-    if news.state is not rollout.state:
-        events += (_event(job, news, f"job {job.spec.id} runs as version {rollout.version}"),)
+    if updated.state is not rollout.state:
+        events += (_event(job, updated, f"job {job.spec.id} runs as version {rollout.version}"),)
     times = (gate.wake_at_ms, deadline_ms if is_tried and not is_done else None)
     wake_at_ms = min((at_ms for at_ms in times if at_ms is not None), default=None)
     why = f"job {job.spec.id} moves on to version {rollout.version}" if puts else ""
@@ -46,12 +47,12 @@ def decide_service(view: View, job: JobView, intent: JobIntent, status: JobStatu
 
 
 def _healthy_ms(job: JobView, rollout: JobRollout) -> int:
-    """How long a new one has to be well; once all were, that it is will do."""
+    """How long a new task has to be healthy; 0 once all tasks have been."""
     return 0 if rollout.state is RolloutState.DONE else round(job.spec.rollout.healthy_seconds * 1000)
 
 
 def _start_rollout(job: JobView, intent: JobIntent, now: Instant) -> Plan:
-    """What waits because an older version failed does not wait for the newer one."""
+    """Start a rollout. Backoff after failures of an older version does not delay the newer one."""
     rollout = JobRollout(job.spec.id, intent.replace, moved_ms=now.ms)
     blocks = [_without_backoff(job, task, now) for task in job.tasks.values()]
     puts = [block for block in blocks if block is not None]
@@ -61,11 +62,11 @@ def _start_rollout(job: JobView, intent: JobIntent, now: Instant) -> Plan:
 def _without_backoff(job: JobView, task: TaskBlock, now: Instant) -> TaskBlock | None:
     draft = Draft(task)
     pending = small(job.phases[task.block]) == Phase.PENDING
-    paused = pending & (draft["state"] == TaskState.WANTED) & (draft["not_before"] > now.ms)
-    if not paused.any():
+    backing_off = pending & (draft["state"] == TaskState.WANTED) & (draft["not_before"] > now.ms)
+    if not backing_off.any():
         return None
-    draft["not_before"][paused] = now.ms
-    draft["failures"][paused] = 0
+    draft["not_before"][backing_off] = now.ms
+    draft["failures"][backing_off] = 0
     return draft.done()
 
 
@@ -78,9 +79,9 @@ def _with_progress(rollout: JobRollout, gate: RolloutGate, now: Instant, *, is_d
 
 def _describe_stall(job: JobView, rollout: JobRollout, gate: RolloutGate) -> str:
     seconds = f"{job.spec.rollout.deadline_seconds:g} s"
-    index, how = next(iter(gate.unavailable.items()), (None, ""))
-    told = "" if index is None else f": task {index} {how}"
-    return f"no task became well as version {rollout.version} within {seconds}{told}"
+    index, reason = next(iter(gate.unavailable.items()), (None, ""))
+    detail = "" if index is None else f": task {index} {reason}"
+    return f"no task became healthy as version {rollout.version} within {seconds}{detail}"
 
 
 def _fail_rollout(job: JobView, rollout: JobRollout, gate: RolloutGate, reason: str) -> Plan:

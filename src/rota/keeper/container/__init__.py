@@ -1,1 +1,1 @@
-"""WORK IN CONTAINERS: the command line of the runtime, what surrounds it, and who clears it away."""
+"""Attempts in containers: command lines of the runtime, mounts, and removal."""

@@ -1,4 +1,4 @@
-"""A spec with an image + what this node allows -> the command line that runs it, or why it is refused."""
+"""A spec with an image + the node's policy -> the command line of the runtime, or why it is refused."""
 
 import os
 import resource
@@ -7,23 +7,23 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from rota.keeper.container.sources import Handle, Pin, open_source
-from rota.keeper.limits.limits import NO_LIMITS, OOM, Limits, format_bytes
+from rota.keeper.limits.limits import NO_LIMITS, OOM, AttemptLimits, format_bytes
 from rota.keeper.resources.reservations import AttemptKey
 
 PODMAN, DOCKER = "podman", "docker"
 ROOT = 0
 LABEL = "rota.keeper"
-DEFAULT_PIDS = 2048  # what podman allows without a word, and docker would not bound
-NPROC_MAX = 32_768  # podman itself lowers its limit to this, and may not give more than it has
+DEFAULT_PIDS = 2048  # podman's own default; docker has none
+NPROC_MAX = 32_768  # podman lowers its own limit to this, and cannot give more than it has
 CANNOT_EXECUTE, NOT_FOUND = 126, 127
 KILLED = 128 + 9
 BATCH_BYTES = 1 << 20
 CPU_SHARES = 1024  # of a whole core
-SPECIAL = ",\"'\n"  # what the runtimes' lists of options cannot hold
+SPECIAL = ",\"'\n"  # characters that a --mount option cannot contain
 
 
 class ContainerNotAllowed(Exception):
-    """This node's policy, or its lack of a runtime, keeps a container away; its text is the reason."""
+    """The node's policy forbids a container, or it has no runtime; the text is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class KeeperMount:
 
 @dataclass(frozen=True, slots=True)
 class KeeperContainer:
-    """What a job says of its container."""
+    """The container of a spec."""
 
     image: str
     user: str | None = None  # a number, or two: user:group
@@ -43,23 +43,19 @@ class KeeperContainer:
     mounts: tuple[KeeperMount, ...] = ()
     workdir: str | None = None
     pull: str = "never"
-    limits: Limits = NO_LIMITS
+    limits: AttemptLimits = NO_LIMITS
 
 
 @dataclass(frozen=True, slots=True)
 class KeeperContainerEngine:
-    """The runtime of this node, and what its owner allows."""
+    """The runtime of this node, and what its operator allows."""
 
-    kind: str  # podman or docker: how it wants to be spoken to
+    kind: str  # podman or docker
     program: str
-    mounts: tuple[
-        str, ...
-    ] = ()  # directories below which a job may mount, `:ro` behind those it may only read
-    root: bool = False  # user 0, and with it the runtime's own set of capabilities
-    init: bool = False  # it has a first process that hands signals on and buries orphans
-    old_groups: bool = (
-        False  # control groups of version 1, made by itself: then it does not see memory run out
-    )
+    mounts: tuple[str, ...] = ()  # directories below which a job may mount; suffix `:ro`: read-only
+    root: bool = False  # user 0 is allowed, with the runtime's default capabilities
+    init: bool = False  # it can run an init that forwards signals and reaps orphans
+    old_groups: bool = False  # it manages cgroups of version 1 by itself, and misses OOM kills
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,28 +65,28 @@ class ContainerLaunch:
     name: str
     mark: str
     container: KeeperContainer
-    mounts: tuple[KeeperMount, ...]  # as they are to be, policy and all
+    mounts: tuple[KeeperMount, ...]  # allowed by the policy
     user: str
     workdir: str
     env_file: str
-    cid_file: str  # written when the container has been made
+    cid_file: str  # written when the container has been created
     command: tuple[str, ...]
-    group: str | None = None  # the control group around that of the container
+    group: str | None = None  # parent of the container's cgroup
 
 
 def container_name(mark: str, key: AttemptKey, step: int = 0) -> str:
-    """Each step has a container of its own."""
+    """The name of a container; each step has one of its own."""
     job, index, attempt = key
     return f"rota-{mark[:12]}-{job}-{index}-{attempt}" + (f"-{step}" if step else "")
 
 
 def cgroup_parent(mark: str) -> str:
-    """Below which the control groups of a keeper's containers are, where it makes them itself."""
+    """The parent of the cgroups of a keeper's containers, if the keeper creates it."""
     return f"/rota-{mark[:12]}-containers"
 
 
 def run_argv(engine: KeeperContainerEngine, start: ContainerLaunch) -> list[str]:
-    """In the foreground: its output is the container's, and so is its exit code."""
+    """The command line that runs a container in the foreground, with its output and exit code."""
     container = start.container
     options = [
         *("--name", start.name, "--label", f"{LABEL}={start.mark}"),
@@ -100,7 +96,7 @@ def run_argv(engine: KeeperContainerEngine, start: ContainerLaunch) -> list[str]
         *("--security-opt", "no-new-privileges"),
         *_capabilities(engine, start.user),
         *(_limits(start.container.limits) if enforces_limits(engine) else ()),
-        *(word for mount in start.mounts for word in ("--mount", _mount(mount))),
+        *(option for mount in start.mounts for option in ("--mount", _mount(mount))),
         *(("--init",) if engine.init else ()),
         *(("--cgroup-parent", start.group) if start.group else ()),
         *(_podman_options() if engine.kind == PODMAN else ()),
@@ -112,13 +108,13 @@ def _capabilities(engine: KeeperContainerEngine, user: str) -> tuple[str, ...]:
     return () if engine.root and _uid(user) == ROOT else ("--cap-drop", "ALL")
 
 
-def _limits(bounds: Limits) -> list[str]:
-    words = ["--cpu-shares", str(max(2, bounds.cpu_weight_milli * CPU_SHARES // 1000))]
+def _limits(bounds: AttemptLimits) -> list[str]:
+    options = ["--cpu-shares", str(max(2, bounds.cpu_weight_milli * CPU_SHARES // 1000))]
     if bounds.memory_bytes is not None:
-        words += ["--memory", f"{bounds.memory_bytes}b", "--memory-swap", f"{bounds.memory_bytes}b"]
+        options += ["--memory", f"{bounds.memory_bytes}b", "--memory-swap", f"{bounds.memory_bytes}b"]
     if bounds.cpu_milli is not None:
-        words += ["--cpus", f"{bounds.cpu_milli / 1000:g}"]
-    return [*words, "--pids-limit", str(bounds.pids or DEFAULT_PIDS)]
+        options += ["--cpus", f"{bounds.cpu_milli / 1000:g}"]
+    return [*options, "--pids-limit", str(bounds.pids or DEFAULT_PIDS)]
 
 
 def _mount(mount: KeeperMount) -> str:
@@ -126,7 +122,7 @@ def _mount(mount: KeeperMount) -> str:
 
 
 def _podman_options() -> list[str]:
-    """The limits that it has itself: without a word it asks for more, which not everybody may have."""
+    """Options of podman: its own resource limits, because by default it asks for more than it may have."""
     nofile, nproc = (
         resource.getrlimit(which)[1] for which in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC)
     )
@@ -143,17 +139,17 @@ def _podman_options() -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class ContainerState:
-    """What the runtime said of a container, once its command line had ended."""
+    """What the runtime reports of a container after its command line has ended."""
 
     ran: bool = True  # its command was started
     out_of_memory: bool = False
     has_image: bool = True
-    peak_bytes: int = 0  # 0: not known
+    peak_bytes: int = 0  # 0: unknown
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerExit:
-    """How an attempt ended: by itself, by its own fault before it began, or by this node's."""
+    """How an attempt in a container ended; `is_refused`: this node could not start it, another one may."""
 
     exit_code: int | None
     reason: str | None = None
@@ -165,7 +161,7 @@ class ContainerExit:
 def classify_exit(
     exit_code: int | None, seen: ContainerState, start: ContainerLaunch, last_line: str
 ) -> ContainerExit:
-    """A broken runtime ends with 125, too; a command that it cannot execute, with 126 or 127."""
+    """Classify an exit: a failed runtime exits with 125, a command that cannot be executed with 126, 127."""
     limit, peak = start.container.limits.memory_bytes, seen.peak_bytes
     if exit_code and (seen.out_of_memory or _reached_memory_limit(exit_code, limit, peak)):
         return ContainerExit(exit_code, container_oom_reason(limit, peak), peak_bytes=peak, cause=OOM)
@@ -184,7 +180,7 @@ def classify_exit(
 
 
 def _reached_memory_limit(exit_code: int, limit: int | None, peak: int) -> bool:
-    """Killed, with nothing left: the kernel counts memory in batches, so it may be a little less than all."""
+    """Whether it was killed at its limit; the kernel counts memory in batches, so a little less will do."""
     return exit_code == KILLED and limit is not None and peak >= limit - BATCH_BYTES
 
 
@@ -197,38 +193,38 @@ def container_oom_reason(limit: int | None, peak: int) -> str:
 
 
 def is_rootless(engine: KeeperContainerEngine) -> bool:
-    """Then root in a container is whoever runs the keeper, and nobody else may be to be had."""
+    """Whether root in a container is the keeper's own user; other users may not be available."""
     return engine.kind == PODMAN and os.geteuid() != ROOT
 
 
 def enforces_limits(engine: KeeperContainerEngine) -> bool:
-    """Control groups of version 1 are root's alone."""
+    """Whether the runtime enforces limits: a rootless one cannot use cgroups of version 1."""
     return not (engine.old_groups and is_rootless(engine))
 
 
-def allowed_user(engine: KeeperContainerEngine, asked: str | None, default: str) -> str:
-    user = asked or default
+def allowed_user(engine: KeeperContainerEngine, requested: str | None, default: str) -> str:
+    user = requested or default
     if _uid(user) == ROOT and not engine.root and not is_rootless(engine):
         raise ContainerNotAllowed("this node lets no container run as root")
     return user
 
 
 class Granted(NamedTuple):
-    """Mounts as the runtime is told of them, and pins that are to be held until it has ended."""
+    """Mounts for the runtime's command line, and pins to hold until the container has ended."""
 
     mounts: list[KeeperMount]
     pins: list[Pin]
 
 
-def allowed_mounts(engine: KeeperContainerEngine, asked: Sequence[KeeperMount], pins: str) -> Granted:
-    """Each as it was opened, links and all, below what the policy names; paths of pins begin with `pins`.
+def allowed_mounts(engine: KeeperContainerEngine, requested: Sequence[KeeperMount], pins: str) -> Granted:
+    """Resolve mount sources, check them against the policy, and pin them; paths of pins start with `pins`.
 
-    An engine of docker may see other mounts than this process, so it is told the path that was found: there,
-    and where the keeper cannot mount, a link that is put in its place afterwards is followed.
+    A docker engine may see other mounts than this process, so it gets the resolved path: there, and where the
+    keeper cannot mount, a link that is put in its place after the check is followed.
     """
     places = [(os.path.realpath(path.removesuffix(":ro")), path.endswith(":ro")) for path in engine.mounts]
     granted = Granted([], [])
-    for number, mount in enumerate(asked):
+    for number, mount in enumerate(requested):
         handle = _allowed(places, mount)
         source = handle.place
         if engine.kind == PODMAN and os.geteuid() == ROOT:
@@ -256,7 +252,7 @@ def _allowed(places: list[tuple[str, bool]], mount: KeeperMount) -> Handle:
 
 
 def _opened(source: str) -> tuple[str, Handle | None]:
-    """Where a source is, and a handle on it; what is not there is named as it would be."""
+    """The resolved path of a source and a handle to it; None: it does not exist."""
     try:
         handle = open_source(source)
     except OSError:

@@ -1,6 +1,6 @@
-"""python -m rota.keeper.container.clear TASK: clear a container away, then say how it fared. [I/O]
+"""python -m rota.keeper.container.clear TASK: remove a container, then print how it ended. [I/O]
 
-A process of its own, because the keeper buries whatever ends, and asking a runtime takes long.
+A process of its own, because the keeper reaps all its children, and calls of a runtime take long.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from typing import Any
 
 from rota.keeper.container.argv import LABEL, ContainerState, cgroup_parent
 
-ENGINE_TIMEOUT_SECONDS = 60.0  # a runtime that says nothing for so long is asked again
+ENGINE_TIMEOUT_SECONDS = 60.0  # a call of the runtime that takes longer is repeated
 PAUSE_SECONDS = 0.1
 CGROUP_TIMEOUT_SECONDS = 5.0
 CGROUP_ROOT = "/sys/fs/cgroup"
@@ -22,31 +22,31 @@ LONGEST_PAUSE_SECONDS = 5.0
 
 
 def main(task: str) -> int:
-    """An object of keeper (its pid), program, name, image, code (negative: of a signal), group, was_made."""
-    said = json.loads(task)
-    program, name, code, group = said["program"], said["name"], said["code"], said["group"]
-    state = read_state(program, name) if code else {}  # of one that ended well there is nothing to be asked
-    seen = inspect_container(program, said["image"], state) if code else ContainerState()
+    """Remove the container of a JSON task: keeper (pid), program, name, image, code, group, was_made."""
+    fields = json.loads(task)
+    program, name, code, group = fields["program"], fields["name"], fields["code"], fields["group"]
+    state = read_state(program, name) if code else {}  # a successful one need not be inspected
+    seen = inspect_container(program, fields["image"], state) if code else ContainerState()
     has_ended = not state.get("Running")
-    pause_seconds = PAUSE_SECONDS
+    retry_seconds = PAUSE_SECONDS
     while not (has_ended and remove(program, name)) and not remove_matching(program, f"name=^{name}$"):
-        if not said["was_made"]:  # by its own word, and now it says nothing
+        if not fields["was_made"]:  # the runtime said so, and does not answer now
             break
-        if os.getppid() != said["keeper"]:  # that is gone; the next one goes on
+        if os.getppid() != fields["keeper"]:  # the keeper has died; the next one removes leftovers
             return 1
-        time.sleep(pause_seconds)
-        pause_seconds = min(2 * pause_seconds, LONGEST_PAUSE_SECONDS)
+        time.sleep(retry_seconds)
+        retry_seconds = min(2 * retry_seconds, LONGEST_PAUSE_SECONDS)
     peak_bytes = peak_memory(group) if group else 0
     print(json.dumps([seen.ran, seen.out_of_memory, seen.has_image, peak_bytes]), flush=True)
     if group:
-        os.close(1)  # whoever waits has all it wants
+        os.close(1)  # the keeper has read the result, and need not wait for the rest
         remove_cgroups(group)
     return 0
 
 
 def read_state(program: str, name: str) -> dict[str, Any]:
-    said = run_engine(program, "container", "inspect", "--format", "{{json .State}}", name)
-    state: dict[str, Any] = json.loads(said) if said else {}
+    output = run_engine(program, "container", "inspect", "--format", "{{json .State}}", name)
+    state: dict[str, Any] = json.loads(output) if output else {}
     return state
 
 
@@ -58,17 +58,17 @@ def inspect_container(program: str, image: str, state: dict[str, Any]) -> Contai
 
 
 def remove(program: str, *names: str) -> bool:
-    """One that runs is given ten seconds by some runtimes: such are to be killed before."""
+    """Remove containers. Kill running ones before: some runtimes give them ten seconds."""
     return run_engine(program, "rm", "--force", "--volumes", *names) is not None
 
 
 def remove_matching(program: str, which: str) -> bool:
-    """Kill and remove every container of which this holds; False: some may be left."""
-    there = run_engine(program, "ps", "--all", "--quiet", "--filter", which)
-    if not there:
-        return there is not None
-    run_engine(program, "kill", *there.split())
-    return remove(program, *there.split()) and not run_engine(
+    """Kill and remove all containers that match a filter; False: some may be left."""
+    ids = run_engine(program, "ps", "--all", "--quiet", "--filter", which)
+    if not ids:
+        return ids is not None
+    run_engine(program, "kill", *ids.split())
+    return remove(program, *ids.split()) and not run_engine(
         program, "ps", "--all", "--quiet", "--filter", which
     )
 
@@ -82,7 +82,7 @@ def peak_memory(group: str) -> int:
 
 
 def remove_cgroups(groups: str) -> None:
-    """What is in them ends by itself, soon; `groups` may be a pattern."""
+    """Remove cgroups whose processes are about to end; `groups` may be a pattern."""
     give_up_at = time.monotonic() + CGROUP_TIMEOUT_SECONDS
     while (left := glob.glob(f"{CGROUP_ROOT}/*{groups}")) and time.monotonic() < give_up_at:
         for path in [*glob.glob(f"{CGROUP_ROOT}/*{groups}/*/"), *left]:
@@ -90,7 +90,7 @@ def remove_cgroups(groups: str) -> None:
                 os.rmdir(path)
         time.sleep(PAUSE_SECONDS)
     for path in glob.glob(f"{CGROUP_ROOT}/*{os.path.dirname(groups)}"):
-        with contextlib.suppress(OSError):  # others use it
+        with contextlib.suppress(OSError):  # other containers use it
             os.rmdir(path)
 
 
@@ -100,11 +100,11 @@ def remove_marked(program: str, mark: str) -> bool:
     return is_done
 
 
-def run_engine(*words: str) -> str | None:
-    """What it answers; None: it does not, or says no."""
+def run_engine(*argv: str) -> str | None:
+    """The output of a runtime's command; None if it fails or times out."""
     try:
         done = subprocess.run(
-            words,
+            argv,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -1,12 +1,13 @@
-"""A path to mount -> what it names now, pinned where nothing can be put in its place. [I/O]
+"""Mount sources of containers, resolved and pinned so that they cannot be replaced. [I/O]
 
-A runtime mounts long after the keeper has checked: a user that can write to a directory on the way could put
-a link there in between. So a root keeper opens the source, checks where the opened file or directory is, and
-binds it to a place that only root can change; podman is told that place. It cannot be told /proc/PID/fd/N:
-the kernel binds nothing from the mount namespace of another process, and a container has its own.
+Race: a runtime mounts long after the keeper has checked the policy, and a user that can write to a directory
+on the way could put a link there in between. So a root keeper opens the source, checks the path of the
+opened file or directory, and bind-mounts it to a place that only root can change (a *pin*); podman gets that
+place. It cannot get /proc/PID/fd/N: the kernel does not bind-mount from another mount namespace, and a
+container has its own.
 
-Pins are below /run and not in the keeper's directory, where they would be in the way of whoever deletes that:
-a deleted pin is the deleted source. A keeper that is killed leaves them to the next one of its directory.
+Pins are below /run and not in the keeper's directory: deleting that directory would delete the sources
+through them. A keeper that is killed leaves its pins to the next keeper of its directory.
 """
 
 import contextlib
@@ -24,7 +25,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Handle:
-    """A descriptor that reads and writes nothing; closed with its last reference, however that goes."""
+    """An O_PATH descriptor, closed with its last reference."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -34,12 +35,12 @@ class Handle:
 
     @property
     def place(self) -> str:
-        """The path at which it is at this moment, without links."""
+        """Its current path, without links."""
         return os.readlink(self.link)
 
     @property
     def link(self) -> str:
-        """By which this process reaches it, whatever its name is by then."""
+        """A path by which this process reaches it, also after a rename."""
         return f"/proc/self/fd/{self._descriptor}"
 
     @property
@@ -48,7 +49,7 @@ class Handle:
 
 
 class Pin:
-    """A bind mount of what a handle is on; undone with its last reference."""
+    """A bind mount of a handle's file or directory; unmounted with its last reference."""
 
     def __init__(self, handle: Handle, path: str) -> None:
         self.path = path
@@ -59,7 +60,7 @@ class Pin:
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         try:
             _mount(handle.link, path, _MS_BIND | _MS_REC)
-            # Else the end of this mount would end those below the source that it is a copy of.
+            # Otherwise unmounting the copy would propagate to the mounts below the source.
             _mount(None, path, _MS_REC | _MS_PRIVATE)
         except OSError:
             unpin(path)
@@ -70,7 +71,7 @@ class Pin:
 
 
 def unpin(path: str) -> None:
-    """Undo the mount, then remove its place: the kernel removes none that something is mounted on."""
+    """Unmount a pin, then remove its mount point."""
     _libc.umount2(os.fsencode(path), _MNT_DETACH | _UMOUNT_NOFOLLOW)
     with contextlib.suppress(OSError):
         if os.path.isdir(path):
@@ -80,7 +81,7 @@ def unpin(path: str) -> None:
 
 
 def pins_of(mark: str) -> str:
-    """The directory for those of one keeper."""
+    """The directory of a keeper's pins."""
     return f"{PINS}/{mark[:12]}"
 
 
@@ -92,10 +93,9 @@ def unpin_all(mark: str) -> None:
 
 
 def open_source(path: str) -> Handle:
-    """Raises OSError if there is no such thing.
+    """Open a path, resolving links one by one by their text; OSError if it does not exist.
 
-    Links are followed by their text, one by one. The kernel would follow those of /proc to wherever a process
-    is, into other mount namespaces too, where `place` says nothing about what is there.
+    The kernel would follow links of /proc into other mount namespaces, where a path means something else.
     """
     at = os.open("/", _HANDLE)
     left = path.split("/")[::-1]
@@ -124,7 +124,7 @@ def open_source(path: str) -> Handle:
 
 
 def _text_of_link(descriptor: int) -> str | None:
-    """None, and left open, if it is no link."""
+    """The target of a link, whose descriptor is closed; None: not a link, and it is left open."""
     if not stat.S_ISLNK(os.fstat(descriptor).st_mode):
         return None
     try:
@@ -134,7 +134,7 @@ def _text_of_link(descriptor: int) -> str | None:
 
 
 def _mount(source: str | None, target: str, flags: int) -> None:
-    said = None if source is None else os.fsencode(source)
-    if _libc.mount(said, os.fsencode(target), None, ctypes.c_ulong(flags), None):
+    encoded = None if source is None else os.fsencode(source)
+    if _libc.mount(encoded, os.fsencode(target), None, ctypes.c_ulong(flags), None):
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code), target)

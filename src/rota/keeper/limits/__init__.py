@@ -1,1 +1,1 @@
-"""WHAT WORK MAY USE: groups of the kernel where there are any, else an eye on it."""
+"""Limits of attempts: enforced by cgroups where there are any, otherwise by polling."""

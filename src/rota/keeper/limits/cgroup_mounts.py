@@ -1,4 +1,4 @@
-"""Where this process is in the machine's control groups, and where it may make groups of its own."""
+"""The cgroups of this process, and where it may create cgroups of its own."""
 
 import contextlib
 import os
@@ -7,11 +7,11 @@ from typing import NamedTuple
 from rota.keeper.limits.cgroup_v2 import OTHERS_LEAF, is_root, read_words
 from rota.keeper.limits.limits import CPU, MEMORY, PIDS
 
-DELEGATION_XATTRS = ("user.delegate", "trusted.delegate")  # how systemd marks what it has given away
+DELEGATION_XATTRS = ("user.delegate", "trusted.delegate")  # set by systemd on delegated cgroups
 
 
 class CgroupMount(NamedTuple):
-    part: str  # a container may see a part of the tree only
+    part: str  # the mounted subtree: a container may see a part only
     place: str
 
     def path_of(self, path: str) -> str:
@@ -19,15 +19,15 @@ class CgroupMount(NamedTuple):
 
 
 def own_cgroups_v1() -> dict[str, str]:
-    """By controller."""
+    """The cgroups of version 1 that this process is in, by controller."""
     places = {name: mounted for kind, name, mounted in read_mounts() if kind == "cgroup"}
     return {name: places[name].path_of(path) for name, path in _own_groups() if name in places}
 
 
 def delegated_cgroup_v2() -> str | None:
-    """A group that is ours to divide: the root, one that was given away, or else, for root, the root again.
+    """A cgroup that the keeper may divide: the root, a delegated one, or as the root user the root again.
 
-    None: there is none, or none in which anything could be limited.
+    None: there is none, or it has no controllers.
     """
     mounted = next((mounted for kind, _, mounted in read_mounts() if kind == "cgroup2"), None)
     path = next((path for name, path in _own_groups() if not name), None)
@@ -52,7 +52,7 @@ def _is_delegated(path: str) -> bool:
 
 
 def read_mounts() -> list[tuple[str, str, CgroupMount]]:
-    """Of control groups: the version's name, a controller, and where."""
+    """Mounted cgroup file systems: type, controller and mount."""
     found = []
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
         for line in file:
@@ -65,7 +65,7 @@ def read_mounts() -> list[tuple[str, str, CgroupMount]]:
 
 
 def _own_groups() -> list[tuple[str, str]]:
-    """Controller and path; that of version 2 has no name."""
+    """The cgroups of this process: controller and path; version 2 has an empty controller."""
     found = []
     with open("/proc/self/cgroup", encoding="utf-8", errors="surrogateescape") as file:
         for line in file:

@@ -1,4 +1,4 @@
-"""Version 2: one tree of groups for all controllers, of which processes are in the leaves only."""
+"""Cgroups of version 2: one tree for all controllers, with processes in the leaves only."""
 
 import contextlib
 import os
@@ -15,18 +15,16 @@ from rota.keeper.limits.cgroups import (
     subdirectories,
     write_file,
 )
-from rota.keeper.limits.limits import CPU, MEMORY, NO_LIMITS, PIDS, Limits
+from rota.keeper.limits.limits import CPU, MEMORY, NO_LIMITS, PIDS, AttemptLimits
 from rota.keeper.resources.reservations import AttemptKey
 
 UNIFIED = "unified"
-OTHERS_LEAF = "rota-rest"  # the leaf for whoever was in the group that the keeper was started in
-KEEPER_CGROUP = (
-    "own"  # of the keeper itself, and of work without limits, which begins where it was made; in leaves
-)
-LEAF_PROCESSES_MAX = 32  # so many processes of such work beside the keeper, and it goes on to the next leaf
+OTHERS_LEAF = "rota-rest"  # for other processes of the cgroup that the keeper was started in
+KEEPER_CGROUP = "own"  # leaves with the keeper and attempts that have no cgroup of their own
+LEAF_PROCESSES_MAX = 32  # processes beside the keeper in its leaf; with more it moves to a new one
 WEIGHT, WEIGHT_MAX = 100, 10_000  # of one core, and the kernel's bound
 EMPTY_SECONDS = 1.0
-FREEZE_SECONDS = 2.0  # at most, for all to come to rest: some may wait for a disk
+FREEZE_SECONDS = 2.0  # at most, until all are frozen: some may wait for a disk
 _FIELDS = {MEMORY: "memory_bytes", PIDS: "pids", CPU: "cpu_milli"}
 
 
@@ -36,11 +34,11 @@ class CgroupV2(Cgroup):
             return
         try:
             write_file(f"{self.path}/cgroup.kill", "1")
-        except OSError:  # a kernel before 5.14, or the group is gone
+        except OSError:  # a kernel before 5.14, or the cgroup was removed
             self._kill_frozen()
 
     def _kill_frozen(self) -> None:
-        """Nobody forks away meanwhile. Who is frozen here dies all the same."""
+        """Freeze, then kill, so that no member forks meanwhile. In version 2 frozen processes die as well."""
         with contextlib.suppress(OSError):
             write_file(f"{self.path}/cgroup.freeze", "1")
         super().kill()
@@ -50,19 +48,18 @@ class CgroupV2(Cgroup):
     def oom_peak_bytes(self) -> int | None:
         if not read_counter(f"{self.path}/memory.events", "oom_kill"):
             return None
-        return (
-            sum(read_numbers(f"{self.path}/memory.peak")) or self.limits.memory_bytes
-        )  # kernels before 5.19
+        # Kernels before 5.19 have no memory.peak.
+        return sum(read_numbers(f"{self.path}/memory.peak")) or self.limits.memory_bytes
 
 
 class CgroupsV2(Cgroups):
-    """A process enters by itself, between its fork and its exec. Threads cannot go alone."""
+    """A process enters its cgroup by itself between fork and exec; single threads cannot be moved."""
 
     label = "cgroup-v2"
     can_freeze = True
 
     def __init__(self, home: str, name: str) -> None:
-        """`home`: a group that is ours to divide, or the root of the tree."""
+        """`home`: a delegated cgroup, or the root of the tree."""
         super().__init__()
         self._home = home
         self._parent = f"{home}/{name}"
@@ -78,35 +75,35 @@ class CgroupsV2(Cgroups):
         except OSError:
             self.close()
             raise
-        if CPU in self.controllers:  # all the work together counts as a process on each core
+        if CPU in self.controllers:  # all attempts together weigh as one process per core
             weight = str(min(WEIGHT_MAX, WEIGHT * (os.cpu_count() or 1)))
             for path in (self._parent, self._own):
                 write_file(f"{path}/cpu.weight", weight)
-            with contextlib.suppress(OSError):  # then leaves are equal to each other by their processes only
+            with contextlib.suppress(OSError):  # then the leaves share the CPU by their processes
                 write_file(f"{self._own}/cgroup.subtree_control", f"+{CPU}")
 
     def leave_shared_cgroup(self) -> None:
-        """Where the keeper was one of many who never rest, it would hardly get to run."""
+        """Move the keeper out of a leaf with many processes, beside which it would hardly get CPU time."""
         if len(read_numbers(f"{self._own}/{self._leaf}/cgroup.procs")) > LEAF_PROCESSES_MAX:
             with contextlib.suppress(OSError):
                 self._move_to_new_leaf()
 
     @contextlib.contextmanager
     def freeze_all(self) -> Iterator[None]:
-        """Whoever forks all the time is in a crowd, as its children are: others are left alone."""
+        """Freeze leaves with many processes: a forking tree is in one of them. Other leaves go on."""
         self.leave_shared_cgroup()
         leaves = [leaf.path for leaf in subdirectories(self._own) if leaf.name != str(self._leaf)]
-        crowded = [path for path in leaves if len(read_numbers(f"{path}/cgroup.procs")) > LEAF_PROCESSES_MAX]
+        large = [path for path in leaves if len(read_numbers(f"{path}/cgroup.procs")) > LEAF_PROCESSES_MAX]
         try:
-            _freeze(crowded)
+            _freeze(large)
             yield
         finally:
-            for path in crowded:
+            for path in large:
                 with contextlib.suppress(OSError):
                     write_file(f"{path}/cgroup.freeze", "0")
 
     def _move_to_new_leaf(self) -> None:
-        """Into a leaf of its own, with what is started from now on; earlier ones go when they are empty."""
+        """Move the keeper, and what it spawns from now on, to a new leaf; empty leaves are removed later."""
         os.makedirs(f"{self._own}/{self._leaf + 1}", exist_ok=True)
         write_file(f"{self._own}/{self._leaf + 1}/cgroup.procs", str(os.getpid()))
         self._leaf += 1
@@ -115,14 +112,14 @@ class CgroupsV2(Cgroups):
         super().remove_empty()
         for leaf in subdirectories(self._own):
             if leaf.name != str(self._leaf):
-                with contextlib.suppress(OSError):  # somebody is in it
+                with contextlib.suppress(OSError):  # it has processes
                     os.rmdir(leaf.path)
 
     def limit_all(self, pids: int) -> None:
         if PIDS in self.controllers:
             write_file(f"{self._parent}/pids.max", str(pids))
 
-    def create(self, key: AttemptKey, limits: Limits) -> Cgroup | None:
+    def create(self, key: AttemptKey, limits: AttemptLimits) -> Cgroup | None:
         if not limits and (spare := self.pop_spare()):
             if spare.limits != limits:
                 self.update_limits(spare, limits)
@@ -137,8 +134,8 @@ class CgroupsV2(Cgroups):
             raise
         return group
 
-    def update_limits(self, group: Cgroup, limits: Limits) -> None:
-        """Less memory than is in use costs it its life, as the kernel has it."""
+    def update_limits(self, group: Cgroup, limits: AttemptLimits) -> None:
+        """Update limits. If less memory is allowed than is used, the kernel kills the attempt."""
         group.limits, group.is_plain = limits, group.is_plain and not limits
         none = {MEMORY: "memory.max", PIDS: "pids.max", CPU: "cpu.max"}
         for controller, name in none.items():
@@ -165,11 +162,11 @@ class CgroupsV2(Cgroups):
                 os.rmdir(path)
         os.close(self._lock_fd)
 
-    def _write_limits(self, path: str, limits: Limits) -> None:
+    def _write_limits(self, path: str, limits: AttemptLimits) -> None:
         if MEMORY in self.controllers and limits.memory_bytes is not None:
             write_file(f"{path}/memory.max", str(limits.memory_bytes))
             for name, value in (("memory.swap.max", "0"), ("memory.oom.group", "1")):
-                with contextlib.suppress(OSError):  # where swap is not counted, or the kernel is old
+                with contextlib.suppress(OSError):  # swap is not accounted, or the kernel is old
                     write_file(f"{path}/{name}", value)
         if PIDS in self.controllers and limits.pids is not None:
             write_file(f"{path}/pids.max", str(limits.pids))
@@ -182,7 +179,7 @@ class CgroupsV2(Cgroups):
 
 
 def is_root(path: str) -> bool:
-    """The root of the tree alone has no type, and may have processes beside groups."""
+    """Whether this is the root of the tree, which has no cgroup.type and may have processes itself."""
     return not os.path.exists(f"{path}/cgroup.type")
 
 
@@ -195,7 +192,7 @@ def read_words(path: str) -> list[str]:
 
 
 def _freeze(paths: Sequence[str]) -> None:
-    """Each ends first what it is asking of the kernel, and holds no lock of it any more."""
+    """Freeze and wait: a frozen process has left the kernel, and holds none of its locks."""
     for path in paths:
         with contextlib.suppress(OSError):
             write_file(f"{path}/cgroup.freeze", "1")
@@ -207,16 +204,16 @@ def _freeze(paths: Sequence[str]) -> None:
 
 
 def _enable_controllers(path: str) -> tuple[str, ...]:
-    """Let the groups below have their own limits; which of the three kinds they can have."""
+    """Enable controllers for the cgroups below; return those that are enabled."""
     for controller in (MEMORY, PIDS, CPU):
-        with contextlib.suppress(OSError):  # not given to us, or not all processes of this kind may go there
+        with contextlib.suppress(OSError):  # not delegated, or processes of this kind cannot be moved
             write_file(f"{path}/cgroup.subtree_control", f"+{controller}")
     shared = read_words(f"{path}/cgroup.subtree_control")
-    return tuple(one for one in (MEMORY, PIDS, CPU) if one in shared)
+    return tuple(name for name in (MEMORY, PIDS, CPU) if name in shared)
 
 
 def _move_processes_out(home: str) -> None:
-    """Groups with limits may have no process beside them: whoever is there goes into a leaf."""
+    """Move all processes of a cgroup into a leaf: a cgroup with controllers below may have none itself."""
     os.makedirs(f"{home}/{OTHERS_LEAF}", exist_ok=True)
     give_up_at = time.monotonic() + EMPTY_SECONDS
     while (there := read_numbers(f"{home}/cgroup.procs")) and time.monotonic() < give_up_at:

@@ -1,4 +1,4 @@
-"""Control groups that the work is put into; where there are none, nothing is done here."""
+"""Cgroups of attempts: what both versions share, and the fallback for machines without them."""
 
 import contextlib
 import fcntl
@@ -9,24 +9,24 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from rota.keeper.limits.limits import MEMORY, PIDS, Limits
+from rota.keeper.limits.limits import MEMORY, PIDS, AttemptLimits
 from rota.keeper.process import fast_syscalls, trees
 from rota.keeper.resources.reservations import AttemptKey
 
-PERIOD_US = 100_000  # the kernel's own; a quota is so much of each
-HANDLES_MAX = 256  # open at one time
-SPARES_MAX = 64  # groups that are kept: as many as are started and ended within a moment
+PERIOD_US = 100_000  # the kernel's default period of CPU quotas
+HANDLES_MAX = 256  # pidfds open at a time
+SPARES_MAX = 64  # empty cgroups kept for reuse
 
 
 @dataclass(slots=True)
 class Cgroup:
-    """The groups of one attempt, by controller: all have the same members."""
+    """The cgroups of one attempt, by controller; all have the same members."""
 
-    limits: Limits
+    limits: AttemptLimits
     paths: dict[str, str] = field(default_factory=dict)
-    enforced: tuple[str, ...] = ()  # the limits that the kernel keeps; others are watched
-    is_plain: bool = False  # it limits nothing: when it is empty, another attempt may have it
-    is_unused: bool = True  # no process has entered since it was last seen empty
+    enforced: tuple[str, ...] = ()  # limits that the kernel enforces; others are polled
+    is_plain: bool = False  # without limits: when it is empty, another attempt may reuse it
+    is_unused: bool = True  # no process was spawned into it since it was last found empty
 
     @property
     def path(self) -> str:
@@ -34,31 +34,32 @@ class Cgroup:
 
     @property
     def procs_files(self) -> tuple[str, ...]:
-        """The files by which a new process enters by itself, before it becomes the work."""
+        """The files by which a new process enters, before it executes its command."""
         return tuple(f"{path}/cgroup.procs" for path in self.paths.values())
 
     def members(self) -> list[int]:
         return read_numbers(f"{self.path}/cgroup.procs")
 
     def is_empty(self) -> bool:
-        """No process in it can run.
+        """Whether it has no processes; that stays so until the keeper spawns into it.
 
-        That stays so until the keeper starts another one in there. Invariant: in a plain group only one
-        thread at a time starts or ends anything, so that it need not be looked at twice.
+        Invariant: only one thread at a time spawns into a plain cgroup or ends its attempt, so that a result
+        of True can be cached in `is_unused`.
         """
         if not (self.is_plain and self.is_unused):
             self.is_unused = fast_syscalls.is_file_empty(f"{self.path}/cgroup.procs")
         return self.is_unused
 
     def signal(self, signum: int, pids: Sequence[int]) -> None:
-        """Signal these members. Handles are opened first: a number reused since is never hit."""
+        """Signal these members. Race: pidfds are opened before membership is checked, so that a reused pid
+        is never signalled."""
         for start in range(0, len(pids), HANDLES_MAX):
             handles = {pid: trees.open_handle(pid) for pid in pids[start : start + HANDLES_MAX]}
-            still = set(self.members())
+            members = set(self.members())
             for pid, handle in handles.items():
                 if handle is not None:
                     with contextlib.suppress(ProcessLookupError, PermissionError):
-                        if pid in still:
+                        if pid in members:
                             signal.pidfd_send_signal(handle, signum)
                     os.close(handle)
 
@@ -66,19 +67,19 @@ class Cgroup:
         self.signal(signal.SIGKILL, self.members())
 
     def add_process(self, pid: int, is_ours: Callable[[], bool]) -> None:
-        """Put a process into it that is ours before and after: its number may be somebody else's by then."""
-        with contextlib.suppress(OSError):  # it is gone
+        """Move a process into it, and back if it is not ours. Race: its pid may have been reused."""
+        with contextlib.suppress(OSError):  # the process has ended
             if is_ours():
                 write_file(f"{self.path}/cgroup.procs", str(pid))
                 if not is_ours():
                     write_file(f"{os.path.dirname(self.path)}/cgroup.procs", str(pid))
 
     def oom_peak_bytes(self) -> int | None:
-        """How much memory it had at most, if the kernel had to kill for it; else None."""
+        """Its peak memory, if the kernel killed a member for its memory limit; else None."""
         return None
 
     def remove(self) -> bool:
-        """False: somebody in it has not yet gone."""
+        """Remove the cgroups; False: a process has not ended yet."""
         try:
             for path in self.paths.values():
                 with contextlib.suppress(FileNotFoundError):
@@ -89,7 +90,7 @@ class Cgroup:
 
 
 class Cgroups:
-    """Where there are none: limits are watched by looking at the processes again and again."""
+    """The fallback without cgroups: limits are enforced by polling processes. Base of both versions."""
 
     label = "polling"
     controllers: tuple[str, ...] = (MEMORY, PIDS)
@@ -97,51 +98,51 @@ class Cgroups:
 
     def __init__(self) -> None:
         self._to_remove: list[Cgroup] = []
-        self._spare: list[Cgroup] = []  # empty, and plain
+        self._spare: list[Cgroup] = []  # empty plain cgroups
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
 
     def limit_all(self, pids: int) -> None:
-        """So many processes at most for all the work of this keeper."""
+        """Limit the processes of all attempts of this keeper together."""
 
     def leave_shared_cgroup(self) -> None:
-        """Leave a crowd of work without limits behind, if the keeper is among one."""
+        """Move the keeper out of a cgroup that it shares with many processes of attempts."""
 
     def freeze_all(self) -> contextlib.AbstractContextManager[None]:
-        """Meanwhile crowds of work without limits do nothing, where that can be had; who is killed dies."""
+        """Freeze attempts without cgroups of their own while the context is open, if possible."""
         return contextlib.nullcontext()
 
-    def create(self, key: AttemptKey, limits: Limits) -> Cgroup | None:
-        """For one attempt."""
+    def create(self, key: AttemptKey, limits: AttemptLimits) -> Cgroup | None:
+        """Create a cgroup for an attempt; None: there are no cgroups."""
         del key, limits
         return None
 
     def enter_parent_cgroup(self) -> None:
-        """What this thread starts from now on counts as work of this keeper from its first instruction on."""
+        """Make children of this thread count as attempts of this keeper from their fork on."""
 
-    def name(self, key: AttemptKey, limits: Limits) -> str:
-        """Plain groups are not named by an attempt, because others will have them."""
+    def name(self, key: AttemptKey, limits: AttemptLimits) -> str:
+        """The name of a new cgroup; a plain one is not named after its attempt, because others reuse it."""
         return "-".join(map(str, key)) if limits else f"plain-{next(self._numbers)}"
 
     def pop_spare(self) -> Cgroup | None:
-        """A plain group that is empty; appending and popping need no lock."""
+        """Pop an empty plain cgroup, if there is one; list operations are atomic."""
         try:
             return self._spare.pop()
         except IndexError:
             return None
 
-    def update_limits(self, group: Cgroup, limits: Limits) -> None:
-        """Of what is in the group already."""
+    def update_limits(self, group: Cgroup, limits: AttemptLimits) -> None:
+        """Set new limits for the processes in the cgroup."""
 
     def freeze_group(self, key: AttemptKey) -> Cgroup | None:
-        """A frozen group: who is put into it does nothing more, and so are its children."""
+        """Create a frozen cgroup: a process that is moved into it, and its children, run no more."""
         del key
         return None
 
     def kill_and_remove(self, group: Cgroup) -> None:
-        """Kill all that is left in it, and remove it, later if a process takes time to go.
+        """Kill everything in it and remove it, later if a process takes time to end.
 
-        To make and remove groups is most of their cost: those that limit nothing are kept for other attempts.
+        Creating and removing cgroups is most of their cost, so plain ones are kept for other attempts.
         """
         if not group.is_empty():
             group.kill()
@@ -153,11 +154,11 @@ class Cgroups:
                 self._to_remove.append(group)
 
     def remove_empty(self) -> None:
-        """Remove what could not be removed before."""
+        """Remove cgroups that could not be removed before."""
         if self._to_remove:
             with self._lock:
-                dying, self._to_remove = self._to_remove, []
-            for group in dying:
+                pending, self._to_remove = self._to_remove, []
+            for group in pending:
                 self.kill_and_remove(group)
 
     def drop_spare(self) -> None:
@@ -165,18 +166,19 @@ class Cgroups:
             group.remove()
 
     def close(self) -> None:
-        """The keeper goes, its work has ended."""
+        """Remove the keeper's own cgroups when it ends."""
 
 
 def create_locked(path: str) -> int:
-    """Make a keeper's group, and hold its lock: as long as it is held, the keeper lives."""
+    """Create a keeper's cgroup and lock it; the lock tells other keepers that this one is alive."""
     while True:
         os.makedirs(path, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             fcntl.flock(fd, fcntl.LOCK_EX)
             with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(fd), os.stat(path)):  # nobody took it for a leftover meanwhile
+                # Race: another keeper may have removed it as a leftover before it was locked.
+                if os.path.samestat(os.fstat(fd), os.stat(path)):
                     return fd
             os.close(fd)
 
@@ -193,7 +195,7 @@ def read_numbers(path: str) -> list[int]:
     try:
         with open(path, encoding="ascii") as file:
             return [int(line) for line in file]
-    except OSError:  # gone
+    except OSError:  # the cgroup was removed
         return []
 
 

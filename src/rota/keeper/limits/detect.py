@@ -1,4 +1,4 @@
-"""What this machine allows, found once at the start: groups of version 2, of version 1, or none."""
+"""Detection of usable cgroups at start-up: version 2, version 1, or none; and removal of leftovers."""
 
 import contextlib
 import fcntl
@@ -9,14 +9,14 @@ from rota.keeper.limits.cgroup_mounts import delegated_cgroup_v2, own_cgroups_v1
 from rota.keeper.limits.cgroup_v1 import FREEZER, CgroupsV1, CgroupV1
 from rota.keeper.limits.cgroup_v2 import CgroupsV2
 from rota.keeper.limits.cgroups import Cgroups, subdirectories, write_file
-from rota.keeper.limits.limits import CPU, MEMORY, PIDS, Limits
+from rota.keeper.limits.limits import CPU, MEMORY, PIDS, AttemptLimits
 
 CONTROLLERS = (FREEZER, PIDS, MEMORY, CPU)
-NAME = "rota-keeper-"  # before the mark; of such a group somebody holds the lock, or it is left over
+NAME = "rota-keeper-"  # prefix; a keeper holds the lock of its cgroup, without a lock it is a leftover
 
 
 def find_cgroups(root: str, mark: str) -> Cgroups:
-    """Also remembers, in the keeper's directory, where the groups are: another keeper has to find them."""
+    """Detect cgroups; their paths are stored in the keeper's directory, where the next keeper finds them."""
     name = f"{NAME}{mark}"
     if home := delegated_cgroup_v2():
         with contextlib.suppress(OSError):
@@ -25,7 +25,7 @@ def find_cgroups(root: str, mark: str) -> Cgroups:
             _write_paths(root, [f"{home}/{name}"])
             return groups_v2
     homes = own_cgroups_v1()
-    usable = {one: homes[one] for one in CONTROLLERS if one in homes and os.access(homes[one], os.W_OK)}
+    usable = {name: homes[name] for name in CONTROLLERS if name in homes and os.access(homes[name], os.W_OK)}
     if usable:
         with contextlib.suppress(OSError):
             for home in usable.values():
@@ -37,7 +37,7 @@ def find_cgroups(root: str, mark: str) -> Cgroups:
 
 
 def kill_leftover_cgroups(root: str, timeout_seconds: float) -> None:
-    """End what an earlier keeper left in its groups."""
+    """Kill what an earlier keeper left in its cgroups."""
     try:
         with open(f"{root}/groups", encoding="utf-8") as file:
             paths = file.read().splitlines()
@@ -50,9 +50,9 @@ def kill_leftover_cgroups(root: str, timeout_seconds: float) -> None:
 
 
 def kill_cgroup_tree(path: str) -> bool:
-    """Kill everything in a group and below, and remove it; False: something has not yet gone."""
+    """Kill everything in a cgroup and below, and remove it; False: some processes have not ended yet."""
     left = [entry.path for entry in subdirectories(path) if not kill_cgroup_tree(entry.path)]
-    group = CgroupV1(Limits(), {FREEZER: path})
+    group = CgroupV1(AttemptLimits(), {FREEZER: path})
     if os.path.exists(f"{path}/cgroup.kill"):
         with contextlib.suppress(OSError):
             write_file(f"{path}/cgroup.kill", "1")
@@ -62,7 +62,7 @@ def kill_cgroup_tree(path: str) -> bool:
 
 
 def remove_leftovers(home: str) -> None:
-    """Remove what is empty and whose keeper is gone for certain, its directory and all, as may be."""
+    """Remove empty cgroups whose keeper has ended, also if its directory was deleted."""
     for entry in subdirectories(home):
         if not entry.name.startswith(NAME):
             continue
@@ -78,7 +78,7 @@ def remove_leftovers(home: str) -> None:
 def _remove_empty(path: str) -> None:
     for entry in subdirectories(path):
         _remove_empty(entry.path)
-    with contextlib.suppress(OSError):  # somebody is in it
+    with contextlib.suppress(OSError):  # it has processes
         os.rmdir(path)
 
 

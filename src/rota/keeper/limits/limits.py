@@ -1,4 +1,4 @@
-"""What an attempt may use at most, and the words for what went beyond."""
+"""Limits of an attempt, and the reasons shown when one is exceeded."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,35 +6,35 @@ from dataclasses import dataclass
 from rota.keeper.resources.reservations import Needs
 
 MEMORY, CPU, PIDS = "memory", "cpu", "pids"
-PIDS_MAX = 1 << 22  # the kernel takes no larger limit
-MEMORY_MIN = 1 << 20  # with less no program could even be executed
+PIDS_MAX = 1 << 22  # the kernel accepts no larger limit
+MEMORY_MIN = 1 << 20  # with less no program could be executed
 LIMITS = (MEMORY, CPU, PIDS)
-OOM = "oom"  # the word for who went beyond its memory, for whoever decides by it
+OOM = "oom"  # cause of an end, by which a retry policy may decide
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class AttemptLimits:
     memory_bytes: int | None = None
-    cpu_milli: int | None = None  # a quota
+    cpu_milli: int | None = None  # quota
     pids: int | None = None
-    cpu_weight_milli: int = 1000  # its part of a busy machine: what it asked for
+    cpu_weight_milli: int = 1000  # its share of a busy machine: the CPUs that it requested
 
     def __bool__(self) -> bool:
         return self.memory_bytes is not None or self.cpu_milli is not None or self.pids is not None
 
 
-NO_LIMITS = Limits()
+NO_LIMITS = AttemptLimits()
 
 
-def effective_limits(requested: Mapping[str, int], needs: Needs) -> Limits:
-    """Who asks for memory gets that much and no more, unless another limit is said."""
-    asked = dict(needs)
-    memory = requested.get(MEMORY, asked.get(MEMORY))
-    return Limits(
+def effective_limits(requested: Mapping[str, int], needs: Needs) -> AttemptLimits:
+    """Explicit limits, or else the requested memory as the memory limit."""
+    by_name = dict(needs)
+    memory = requested.get(MEMORY, by_name.get(MEMORY))
+    return AttemptLimits(
         None if not memory else max(memory, MEMORY_MIN),
         requested.get(CPU) or None,
         requested.get(PIDS) or None,
-        asked.get(CPU) or 1000,
+        by_name.get(CPU) or 1000,
     )
 
 
@@ -47,7 +47,7 @@ def too_many_processes_reason(limit: int, seen: int) -> str:
 
 
 def format_bytes(count: float) -> str:
-    """Bytes as people write them: 64 MiB, 7.2 GiB."""
+    """Bytes with a unit: 64 MiB, 7.2 GiB."""
     units = ["B", "KiB", "MiB", "GiB", "TiB"]
     while count >= 1024 and len(units) > 1:
         count /= 1024

@@ -1,1 +1,1 @@
-"""WHERE OUTPUT GOES: files that the work itself appends to, kept within bounds."""
+"""Output of attempts: segments that they append to, the index, arrival times and caps."""

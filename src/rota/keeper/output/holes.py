@@ -1,15 +1,15 @@
-"""Room in files, taken ahead of what will be written, or given back from what was. [I/O]"""
+"""Disk space of files: reserved ahead of writes, or given back by punching holes. [I/O]"""
 
 import ctypes
 import os
 
 KEEP_SIZE, PUNCH_HOLE = 0x01, 0x02
-BLOCK_BYTES = 64 << 10  # a multiple of every file system's: a hole then begins and ends where it was asked to
+BLOCK_BYTES = 64 << 10  # a multiple of every file system's block, so that holes have the exact bounds
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def punch(fd: int, start: int, end: int) -> int:
-    """Give back the whole blocks between, and say where they end; the size and every offset stay."""
+    """Deallocate the whole blocks between the offsets; return where the hole ends. Size and offsets stay."""
     start, end = -(-start // BLOCK_BYTES) * BLOCK_BYTES, end // BLOCK_BYTES * BLOCK_BYTES
     if start < end:
         _fallocate(fd, PUNCH_HOLE | KEEP_SIZE, start, end - start)
@@ -17,7 +17,7 @@ def punch(fd: int, start: int, end: int) -> int:
 
 
 def reserve(fd: int, start: int, length: int) -> None:
-    """Room behind the end, which a full disk then still has for this file."""
+    """Allocate space behind the end of the file, so that a write there succeeds on a full disk."""
     _fallocate(fd, KEEP_SIZE, start, length)
 
 

@@ -1,6 +1,6 @@
-"""Whose bytes are where in the segments of a job: a line at each attempt's start, another at its end.
+"""The index of a job's segments: one line at each attempt's start, one at its end, and time lines.
 
-A line of its own says when those after it were written.
+A time line holds for the lines that follow it. The format is described in `segments`.
 """
 
 import re
@@ -16,7 +16,7 @@ _EITHER = re.compile(rb"([SE]) (\d{1,18}) (\d{1,18}) (\d{1,18}) (\d{1,18})(?: (\
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """A length of each of the two files of a segment."""
+    """An offset in each of the two files of a segment."""
 
     out_bytes: int
     err_bytes: int
@@ -41,7 +41,7 @@ def time_line(at_ms: int) -> bytes:
 
 
 def find_start(lines: bytes, index: int, attempt: int) -> AttemptStart | None:
-    """Where the attempt begins; letters stand at the beginning of lines only, so a plain search will do."""
+    """Where the attempt's output starts. Letters occur at line starts only, so a plain search suffices."""
     found = _START.match(lines, _position(lines, b"S %d %d " % (index, attempt)))
     return AttemptStart(int(found[1]), Extent(int(found[2]), int(found[3]))) if found else None
 
@@ -52,7 +52,7 @@ def find_end(lines: bytes, index: int, attempt: int) -> Extent | None:
 
 
 def start_ms(lines: bytes, index: int, attempt: int) -> int | None:
-    """When it began, by the last time before it in these lines."""
+    """When the attempt started, by the last time line before its start; None: there is none."""
     return last_ms(lines[: max(0, lines.find(b"S %d %d " % (index, attempt)))])
 
 
@@ -66,7 +66,7 @@ def last_ms(lines: bytes) -> int | None:
 
 
 def read_all(lines: bytes) -> Iterator[tuple[int, int, AttemptStart | Extent]]:
-    """Starts and ends in their order, each with its task's index and its attempt."""
+    """Starts and ends in their order, each with its task index and attempt number."""
     for found in _EITHER.finditer(lines):
         kind, index, attempt, *numbers = found.groups()
         if kind == b"E":
@@ -80,10 +80,10 @@ def read_all(lines: bytes) -> Iterator[tuple[int, int, AttemptStart | Extent]]:
 
 
 def segments(lines: bytes) -> set[int]:
-    """Every segment that an attempt ever had."""
+    """The numbers of all segments that attempts were ever given."""
     return {int(found[1]) for found in _START.finditer(lines)}
 
 
-def _position(lines: bytes, beginning: bytes) -> int:
-    position = lines.find(beginning)
+def _position(lines: bytes, prefix: bytes) -> int:
+    position = lines.find(prefix)
     return position if position >= 0 else len(lines)

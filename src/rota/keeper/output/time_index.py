@@ -1,26 +1,26 @@
-"""When the bytes of a stream had arrived: marks beside its file, the closer together the younger they are."""
+"""Arrival times of a stream's bytes: marks in a file beside it, denser for recent bytes."""
 
 import os
 import struct
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
-SUFFIX = b".times"  # behind the name of the stream's file
-MARK = struct.Struct("<QQ")  # this many bytes of the file were there by then (milliseconds, wall clock)
-MARKS_MOST = 8192  # of one file, 128 KiB; beyond, older ones are thinned out
-AGE_SHARE = 256  # two old marks lie at most one part in so many of their age apart, if they ever did
+SUFFIX = b".times"  # appended to the name of the stream's file
+MARK = struct.Struct("<QQ")  # a size of the file, and when it had that size (milliseconds, wall clock)
+MARKS_MOST = 8192  # per file, 128 KiB; beyond that older marks are thinned out
+AGE_SHARE = 256  # thinning leaves gaps of at most age / AGE_SHARE between old marks, where it had them
 APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
 class TimeIndex:
-    """The marks of a stream's file, in their order; both columns only grow."""
+    """The marks of a stream's file in their order; both columns are non-decreasing."""
 
     positions: list[int] = field(default_factory=list)
     at_ms: list[int] = field(default_factory=list)
 
     def position_at(self, at_ms: int) -> int:
-        """How much is known to have arrived by then."""
+        """How many bytes are known to have arrived by `at_ms`."""
         found = bisect_right(self.at_ms, at_ms)
         return self.positions[found - 1] if found else 0
 
@@ -31,7 +31,7 @@ class TimeIndex:
 
 
 def parse_marks(data: bytes) -> TimeIndex:
-    """Half a mark, left by a crash, ends what can be read."""
+    """Parse marks up to the first partial or out-of-order one, as a crash may leave at the end."""
     whole = len(data) // MARK.size * MARK.size
     times = TimeIndex()
     for position, at_ms in MARK.iter_unpack(data[:whole]):
@@ -43,7 +43,7 @@ def parse_marks(data: bytes) -> TimeIndex:
 
 
 def append_mark(path: bytes, position: int, at_ms: int) -> int:
-    """One more mark; the number of marks there are now. OSError: the disk takes none."""
+    """Append a mark; return the number of marks in the file. OSError: it cannot be written."""
     fd = os.open(path, APPEND, 0o600)
     try:
         size = os.fstat(fd).st_size
@@ -68,7 +68,7 @@ def _thin(path: bytes, now_ms: int) -> int:
 
 
 def thinned(marks: list[tuple[int, int]], now_ms: int) -> list[tuple[int, int]]:
-    """Without those that nobody misses: between their neighbours lies little time for their age."""
+    """Drop marks whose neighbours are close together for their age; the first and the last stay."""
     kept = marks[-1:]
     for mark, older in zip(marks[-2:0:-1], marks[-3::-1], strict=True):
         if kept[-1][1] - older[1] > (now_ms - older[1]) // AGE_SHARE:

@@ -1,1 +1,1 @@
-"""WHOSE PROCESSES ARE WHOSE: the trees of the work, and the users it runs as."""
+"""Processes of attempts: spawning, process trees, users and pid namespaces."""

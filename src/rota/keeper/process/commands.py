@@ -1,11 +1,11 @@
-"""A command -> its program, or why it cannot be executed: the code and the words of a shell."""
+"""A command -> its program, or why it cannot be executed, with the exit codes of a shell."""
 
 import errno
 import os
 
-CANNOT_EXECUTE = 126  # as a shell says it; 127 is a command that was not found
+CANNOT_EXECUTE = 126  # as a shell; 127 is a command that was not found
 
-# Errors of the machine: this node cannot start anything like it now, another one may.
+# Errors of the machine: this node cannot start the command now, another one may.
 NODE_ERRNOS = frozenset(
     (
         *(errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOLCK),
@@ -13,14 +13,14 @@ NODE_ERRNOS = frozenset(
         *(errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.EINTR, errno.EFBIG),
     )
 )
-# Errors of what the job says, which no node could make up for.
+# Errors of the spec: no node could start it.
 JOB_ERRNOS = frozenset(
     (errno.ENAMETOOLONG, errno.E2BIG, errno.ELOOP, errno.EILSEQ, errno.EINVAL, errno.ENOTDIR, errno.EISDIR)
 )
 
 
 class CannotRun(Exception):
-    """The command cannot be executed: the job's fault, a result like any other."""
+    """The command cannot be executed because of the spec: the attempt ends with this exit code."""
 
     def __init__(self, exit_code: int, reason: str) -> None:
         super().__init__(reason)
@@ -29,7 +29,7 @@ class CannotRun(Exception):
 
 
 def find_program(command: str, search: str, cwd: str) -> str:
-    """The program, by the PATH of the work itself."""
+    """Search a command in the task's own PATH."""
     if "/" in command:
         return command
     forbidden = None
@@ -46,7 +46,7 @@ def find_program(command: str, search: str, cwd: str) -> str:
 
 
 def explain_exec_error(error: int, command: str, cwd: str) -> CannotRun:
-    """Either the child could not enter its directory, or it could not execute the command."""
+    """The reason of a failed start: the child could not enter its directory, or not execute the command."""
     if not os.path.isdir(cwd) or not may_execute(cwd):
         return CannotRun(126, f"working directory {cwd}: {os.strerror(error)}")
     match error:
@@ -61,7 +61,7 @@ def explain_exec_error(error: int, command: str, cwd: str) -> CannotRun:
 
 
 def may_execute(path: str) -> bool:
-    """By the effective user of this thread, which may be the job's; the real one is always the keeper's."""
+    """Whether the effective user of this thread may execute it; the real user is always the keeper's."""
     return os.access(path, os.X_OK, effective_ids=True)
 
 

@@ -1,7 +1,7 @@
-"""Calls of the kernel that take less time than to hand the interpreter's lock over and back. [I/O]
+"""System calls without releasing the GIL, for calls that take less time than handing it over. [I/O]
 
-Each of Python's own lets others run meanwhile. At thousands of starts a second there is always another that
-runs, and whoever called waits for it, with the lock of all the work in its hands.
+Python's own functions release it. At thousands of starts a second another thread always wants it, and the
+caller waits to get it back while it holds `Supervisor.lock`.
 """
 
 import ctypes
@@ -13,15 +13,15 @@ import sys
 from typing import NamedTuple
 
 _libc = ctypes.PyDLL(None, use_errno=True)
-_FROM_HERE = -100  # AT_FDCWD
-_NO_REPLACE = 1  # RENAME_NOREPLACE
+_AT_FDCWD = -100
+_RENAME_NOREPLACE = 1
 _EMPTY_PATH = 0x1000
 _BASIC = 0x7FF
-_LINKS, _SIZE = slice(16, 20), slice(40, 48)  # in the kernel's answer, on every machine
+_LINKS, _SIZE = slice(16, 20), slice(40, 48)  # in struct statx, on every CPU
 _STAT_BYTES = 256
-_ENTRIES_BYTES = 512  # more than the two that are in every directory
-_EVERYWHERE = {b".", b".."}
-_NAME = 19  # where the name begins in an entry
+_ENTRIES_BYTES = 512  # more than the two entries of an empty directory
+_SELF_AND_PARENT = {b".", b".."}
+_NAME = 19  # offset of the name in struct linux_dirent64
 _USAGE_LONGS = 18
 _SECONDS, _MICROSECONDS, _SYSTEM_SECONDS, _SYSTEM_MICROSECONDS, _PEAK_KIB = range(5)
 
@@ -38,7 +38,7 @@ class ReapedChild(NamedTuple):
 
 
 def write(fd: int, data: bytes) -> int:
-    """How much of it was written."""
+    """Write; return how many bytes were written."""
     written: int = _libc.write(fd, data, ctypes.c_size_t(len(data)))
     if written < 0:
         raise _error()
@@ -46,7 +46,7 @@ def write(fd: int, data: bytes) -> int:
 
 
 def pipe() -> tuple[int, int]:
-    """The reading end and the writing end; no child has them."""
+    """A pipe with close-on-exec: the reading and the writing end."""
     ends = (ctypes.c_int * 2)()
     if _libc.pipe2(ends, os.O_CLOEXEC):
         raise _error()
@@ -54,40 +54,40 @@ def pipe() -> tuple[int, int]:
 
 
 def read(fd: int, size: int) -> bytes:
-    """What is there to be read: for files that are known not to block."""
-    answer = ctypes.create_string_buffer(size)
-    there: int = _libc.read(fd, answer, ctypes.c_size_t(size))
-    if there < 0:
+    """Read what is there; only for descriptors that are known not to block."""
+    buffer = ctypes.create_string_buffer(size)
+    length: int = _libc.read(fd, buffer, ctypes.c_size_t(size))
+    if length < 0:
         raise _error()
-    return answer.raw[:there]
+    return buffer.raw[:length]
 
 
 def is_file_empty(path: str) -> bool:
-    """Whether nothing can be read from it; a file that is gone is empty."""
+    """Whether nothing can be read from a file; True if it does not exist."""
     fd = _libc.open(os.fsencode(path), os.O_RDONLY | os.O_CLOEXEC)
     if fd < 0:
         return True
     byte = ctypes.c_char()
-    there: int = _libc.read(fd, ctypes.byref(byte), ctypes.c_size_t(1))
+    length: int = _libc.read(fd, ctypes.byref(byte), ctypes.c_size_t(1))
     _libc.close(fd)
-    return there <= 0
+    return length <= 0
 
 
 def is_directory_empty(path: str) -> bool:
-    """Whether nothing is in it; a directory that is gone is empty."""
+    """Whether a directory has no entries; True if it does not exist."""
     fd = _libc.open(os.fsencode(path), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     if fd < 0:
         return ctypes.get_errno() == errno.ENOENT
     entries = ctypes.create_string_buffer(_ENTRIES_BYTES)
-    there: int = _libc.getdents64(fd, entries, ctypes.c_size_t(_ENTRIES_BYTES))
+    length: int = _libc.getdents64(fd, entries, ctypes.c_size_t(_ENTRIES_BYTES))
     _libc.close(fd)
-    return there >= 0 and _names(entries.raw[:there]) <= _EVERYWHERE
+    return length >= 0 and _names(entries.raw[:length]) <= _SELF_AND_PARENT
 
 
 def has_news(fd: int) -> bool:
-    """Whether a file of /proc has changed since this was asked last."""
-    asked = (ctypes.c_int * 2)(fd, select.POLLPRI)
-    return bool(_libc.poll(asked, 1, 0) > 0)
+    """Whether a pollable file of /proc has changed since the last call."""
+    request = (ctypes.c_int * 2)(fd, select.POLLPRI)
+    return bool(_libc.poll(request, 1, 0) > 0)
 
 
 def rename(before: str, after: str) -> None:
@@ -98,10 +98,10 @@ def rename(before: str, after: str) -> None:
 def rename_new(before: str, after: str) -> None:
     """Rename, and fail with EEXIST where `rename` would replace an empty directory.
 
-    OSError with EINVAL if the file system cannot do that in one step.
+    OSError with EINVAL if the file system cannot do that atomically.
     """
     names = os.fsencode(before), os.fsencode(after)
-    if _libc.renameat2(_FROM_HERE, names[0], _FROM_HERE, names[1], _NO_REPLACE):
+    if _libc.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_NOREPLACE):
         raise _error()
 
 
@@ -115,15 +115,15 @@ def close(fd: int) -> None:
 
 
 def stat(fd: int) -> Stat:
-    answer = ctypes.create_string_buffer(_STAT_BYTES)
-    if _libc.statx(fd, b"", _EMPTY_PATH, _BASIC, answer):
+    buffer = ctypes.create_string_buffer(_STAT_BYTES)
+    if _libc.statx(fd, b"", _EMPTY_PATH, _BASIC, buffer):
         raise _error()
-    raw = answer.raw
+    raw = buffer.raw
     return Stat(_number(raw[_SIZE]), _number(raw[_LINKS]))
 
 
 def take_read_lease(fd: int) -> bool:
-    """Hold the file as a reader: nobody has it open for writing, and nobody can; False: somebody has."""
+    """Take a read lease, which proves that no process has the file open for writing; False: one has."""
     return bool(_libc.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK) == 0)
 
 
@@ -132,7 +132,7 @@ def release_lease(fd: int) -> None:
 
 
 def reap(pid: int) -> ReapedChild:
-    """Take the end of a child that is a zombie."""
+    """Reap a child that is a zombie."""
     status, usage = ctypes.c_int(), (ctypes.c_long * _USAGE_LONGS)()
     if _libc.wait4(pid, ctypes.byref(status), 0, usage) < 0:
         raise _error()
@@ -142,7 +142,7 @@ def reap(pid: int) -> ReapedChild:
 
 
 def _names(entries: bytes) -> set[bytes]:
-    """Of what the kernel says of a directory: each entry begins with its inode, its place and its length."""
+    """The names in a buffer of struct linux_dirent64: inode, offset, length, type, name."""
     found, at = set(), 0
     while at < len(entries):
         length = _number(entries[at + 16 : at + 18])

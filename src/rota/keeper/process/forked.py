@@ -1,4 +1,4 @@
-"""A fork that enters its surroundings and becomes the program: for machines that have no starter.
+"""Start by fork, for machines that cannot run the starter program.
 
 A fork takes a few times as long as a spawn, because it copies the keeper's page tables.
 """
@@ -29,13 +29,13 @@ class Program:
     env: Mapping[bytes, bytes]
     cwd: str
     context: ProcessContext
-    defaults: Sequence[signal.Signals]  # signals that it is not to ignore
+    defaults: Sequence[signal.Signals]  # signals to reset to their default action
 
 
 def start(program: Program, output: bytes, passed: Mapping[int, int] = NONE) -> tuple[int, int]:
-    """The new pid and 0, or 0 and the number of the error. CannotEnter: it got nowhere, as by the starter.
+    """Fork and exec; return the pid and 0, or 0 and the errno. CannotEnter: it could not enter its context.
 
-    `passed`: descriptors that it is given besides, by its own numbers.
+    `passed`: further descriptors, by their numbers in the child.
     """
     with contextlib.ExitStack() as files:
         opened = []
@@ -56,7 +56,9 @@ def start(program: Program, output: bytes, passed: Mapping[int, int] = NONE) -> 
 
 def _fork() -> int:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # other threads: the child calls the kernel alone
+        # Python warns of forks in threaded processes. The child only makes system calls until its exec, so
+        # a lock that another thread held at the fork cannot deadlock it.
+        warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
 
 
@@ -78,21 +80,21 @@ def _become(program: Program, opened: Sequence[int], write_fd: int, passed: Mapp
         os.execve(program.path, program.argv, program.env)
     except OSError as error:
         code = error.errno or errno.EIO
-    except (ValueError, TypeError):  # what execve cannot even be asked
+    except (ValueError, TypeError):  # arguments that execve does not accept
         code = errno.EINVAL
     finally:
         os.write(write_fd, STATUS.pack(code, stage))
         os._exit(127)
 
 
-def _enter(around: ProcessContext) -> None:
-    for entrance in around.procs_files:
-        entrance_fd = os.open(entrance, os.O_WRONLY | os.O_CLOEXEC)
-        os.write(entrance_fd, b"0")
-        os.close(entrance_fd)
-    if around.mounts_fd is not None and _libc.setns(around.mounts_fd, CLONE_NEWNS):
+def _enter(context: ProcessContext) -> None:
+    for procs_file in context.procs_files:
+        procs_fd = os.open(procs_file, os.O_WRONLY | os.O_CLOEXEC)
+        os.write(procs_fd, b"0")
+        os.close(procs_fd)
+    if context.mounts_fd is not None and _libc.setns(context.mounts_fd, CLONE_NEWNS):
         raise OSError(ctypes.get_errno(), "setns(mount)")
-    if user := around.user:
-        os.setgroups(around.groups)
+    if user := context.user:
+        os.setgroups(context.groups)
         os.setresgid(user.gid, user.gid, user.gid)
         os.setresuid(user.uid, user.uid, user.uid)

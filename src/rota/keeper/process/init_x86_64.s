@@ -1,13 +1,13 @@
-# The first process of a cell: it gives the pid namespace a /proc of its own, buries orphans, and waits.
+# The init process of a pid namespace: it mounts a /proc of its own, lets the kernel reap orphans, and waits.
 #
-# rota-cell WORD
+# rota-cell OPTIONS
 #
-#   WORD[0]  "m": make a mount namespace, and mount a /proc there that shows this pid namespace only; "-": do not
-#   WORD[1]  "b": end when the keeper does, and everything in here with it; "s": then stay until nothing else is left
+#   OPTIONS[0]  "m": create a mount namespace with a /proc that shows this pid namespace only; "-": do not
+#   OPTIONS[1]  "b": bound, end with the keeper, and everything in here with it; "s": stay until nothing else is left
 #
-# Descriptor 0 is a pipe of which the keeper alone has the writing end; nothing is ever written to it. Descriptor 4
-# gets two numbers of 32 bits once the cell can be used: the error, or 0, and 0. `cells.py` holds the bytes that this
-# file assembles to; a test compares them.
+# Descriptor 0 is a pipe whose writing end only the keeper has; nothing is ever written to it. Descriptor 4 gets two
+# numbers of 32 bits once the namespace can be used: the error, or 0, and 0. `pid_namespace.py` holds the machine code
+# of this file; a test compares them.
 
         .intel_syntax noprefix
         .globl  _start
@@ -26,15 +26,15 @@
         .set    SIGSET_BYTES, 8
         .set    ESRCH, 3
         .set    CLONE_NEWNS, 0x20000
-        .set    REC_SLAVE, 0x84000              # mounts that the machine makes later appear here, too; none goes out
+        .set    REC_SLAVE, 0x84000              # later mounts of the machine propagate here; none propagates out
         .set    NOSUID_NODEV_NOEXEC, 14
         .set    STATUS, 4
 
         .text
 _start:
-        mov     r12, [rsp + 16]                 # r12: the word
+        mov     r12, [rsp + 16]                 # r12: the options
 
-        mov     edi, SIGCHLD                    # ignored: the kernel buries orphans
+        mov     edi, SIGCHLD                    # ignored: the kernel reaps orphans
         lea     rsi, [rip + ignored]
         xor     edx, edx
         mov     r10d, SIGSET_BYTES
@@ -88,7 +88,7 @@ tell:
         cmp     dword ptr [rsp], 0
         jne     leave
 
-        xor     edi, edi                        # until the keeper is gone
+        xor     edi, edi                        # until the keeper has ended
         mov     rsi, rsp
         mov     edx, 1
         xor     eax, eax

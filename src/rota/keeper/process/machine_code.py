@@ -1,4 +1,4 @@
-"""Machine code -> a program of one page in memory, which is executed by its descriptor. [I/O]"""
+"""Machine code -> an executable of one page in memory, executed by its descriptor. [I/O]"""
 
 import errno
 import os
@@ -6,17 +6,17 @@ import platform
 import struct
 from collections.abc import Mapping
 
-_MFD_EXEC = 0x10  # since Linux 6.3, where a machine may forbid to execute memory without it
+_MFD_EXEC = 0x10  # since Linux 6.3, which may be configured to require it
 _ELF_MACHINES = {"x86_64": 62}
 _BASE = 0x400000
 
 
 def load(name: str, code: Mapping[str, bytes]) -> int | None:
-    """A file that is to stay open; None: there is no code for this CPU."""
+    """Create the executable; the descriptor has to stay open. None: there is no code for this CPU."""
     machine = platform.machine()
     if machine not in code:
         return None
-    return _keep(name, _executable(code[machine], _ELF_MACHINES[machine]))
+    return _create(name, _executable(code[machine], _ELF_MACHINES[machine]))
 
 
 def path_of(fd: int) -> bytes:
@@ -24,7 +24,7 @@ def path_of(fd: int) -> bytes:
 
 
 def _executable(code: bytes, machine: int) -> bytes:
-    """The smallest file that the kernel executes: one segment with the header in it, not writable."""
+    """A minimal ELF file: one read-only segment that includes the header."""
     header_bytes, segment_bytes = 64, 56
     entry = header_bytes + segment_bytes
     size = entry + len(code)
@@ -38,7 +38,7 @@ def _executable(code: bytes, machine: int) -> bytes:
     return header + segment + code
 
 
-def _keep(name: str, content: bytes) -> int:
+def _create(name: str, content: bytes) -> int:
     try:
         fd = os.memfd_create(name, os.MFD_CLOEXEC | _MFD_EXEC)
     except OSError as error:

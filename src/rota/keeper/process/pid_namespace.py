@@ -1,16 +1,18 @@
-"""A cell: a pid namespace around one attempt, and a /proc that shows no other processes. [I/O]
+"""Pid namespaces of attempts, each with a /proc that shows no other processes. [I/O]
 
-The work in a cell sees its own processes and the first one, and can signal no others. When the first process
-ends, so does everything in there. The work itself is a child of the keeper as any other: the thread that
-starts it enters the pid namespace for that moment, and the starter enters the mount namespace.
+Processes in a namespace see each other and its init process, and can signal no others. When the init process
+ends, the kernel kills everything in there. The attempt itself is a child of the keeper as any other: the
+thread that spawns it joins the pid namespace for that moment, and the starter program joins the mount
+namespace.
 
-There are two kinds. A cell of work under a lease is *bound*: its first process reads from a pipe that only
-the keeper holds open, and ends when the keeper does, however that dies. The cell of other work outlives the
-keeper for as long as there is work in it; the next keeper ends it.
+There are two kinds. The namespace of an attempt with a run lease is *bound*: its init process reads from a
+pipe that only the keeper holds open, and ends when the keeper does, however that dies. Other namespaces
+outlive the keeper while processes are in them; the next keeper kills them.
 
-To make a cell takes as long as to start `/bin/true`; to enter one that is there takes a hundredth of that.
-So cells that are not bound are kept for other attempts once they are empty, as plain control groups are. An
-empty cell remembers nothing of the work before: the work is never root, and so has mounted nothing there.
+Creating a namespace takes as long as starting `/bin/true`; joining an existing one takes a hundredth of
+that. So unbound namespaces are reused by other attempts once they are empty, as plain cgroups are. An empty
+namespace has no traces of the previous attempt: tasks in it are never root, and so have mounted nothing
+there.
 """
 
 import contextlib
@@ -30,13 +32,13 @@ from rota.keeper.process.starter import STATUS, STATUS_FD
 
 LABEL = "pid-namespace"
 MOUNTS = "/proc/self/mountinfo"
-MARK = "ROTA_CELL"  # in the environment of first processes: not that of work, which is found by another name
+MARK = "ROTA_CELL"  # marker in the environment of init processes; attempts have another one
 CLONE_NEWPID = 0x20000000
 CLONE_NEWNS = 0x20000
 CLONE_FS = 0x200
-SPARE_MOST = 64  # cells that are kept: as many as are started and ended within a moment
-LEAST = 4  # that are there from the beginning
-# What init_x86_64.s assembles to.
+SPARE_MOST = 64  # empty namespaces kept for reuse
+LEAST = 4  # created ahead
+# The machine code of init_x86_64.s.
 CODE = {
     "x86_64": bytes.fromhex(
         "4c8b642410bf11000000488d35f700000031d241ba08000000b80d0000000f054885c0786e488d3d0c010000b8500000"
@@ -48,13 +50,13 @@ CODE = {
         "0000000000000000010000000000000000000000000000002f002f70726f6300"
     )
 }
-# The same where there is no such code: an interpreter for each cell.
+# The same for other CPUs: a Python interpreter for each namespace.
 SCRIPT = """
 import ctypes, os, signal, struct, sys, time
-libc, word, code = ctypes.CDLL(None, use_errno=True), sys.argv[1], 0
+libc, options, code = ctypes.CDLL(None, use_errno=True), sys.argv[1], 0
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 os.chdir("/")
-if word[0] == "m":
+if options[0] == "m":
     if (
         libc.unshare(0x20000)
         or libc.mount(None, b"/", None, ctypes.c_ulong(0x84000), None)
@@ -65,7 +67,7 @@ os.write(4, struct.pack("ii", code, 0))
 os.close(4)
 if not code:
     os.read(0, 1)
-    while word[1] != "b":
+    while options[1] != "b":
         try:
             os.kill(-1, 0)
         except ProcessLookupError:
@@ -76,11 +78,17 @@ _libc = ctypes.PyDLL(None, use_errno=True)
 
 
 class CannotLeaveNamespace(BaseException):
-    """All that this thread starts would be born in there: it must not go on, whatever catches its errors."""
+    """This thread could not return to the keeper's namespace, and must not spawn anything any more.
+
+    A BaseException, so that no handler of ordinary errors lets the thread go on: the keeper crashes.
+    """
 
 
 class PidNamespace:
-    """Its first process, by a handle, which stands for its namespaces, too: a number may be reused."""
+    """A pid namespace, held by a pidfd of its init process, which also stands for its mount namespace.
+
+    As a context manager it makes what this thread spawns be born in the namespace.
+    """
 
     def __init__(self, pid: int, own_fd: int, *, has_mounts: bool, is_bound: bool) -> None:
         self.pid = pid
@@ -89,20 +97,21 @@ class PidNamespace:
         self._handle = os.pidfd_open(pid)
         self._own_fd = own_fd
         self._has_mounts = has_mounts
-        # A check may be started while its attempt ends: it must not enter by a descriptor that was reused.
+        # Race: a health check may be spawned while the attempt ends. Without the lock it could join by a
+        # descriptor that was closed and reused.
         self._lock = threading.Lock()
 
     @property
     def mounts_fd(self) -> int | None:
-        """What stands for its mount namespace; None: it has none of its own."""
+        """A descriptor for its mount namespace; None: it has none of its own."""
         return self._handle if self._has_mounts else None
 
     def __enter__(self) -> None:
-        """What this thread starts now is born in there."""
+        """Join: children that this thread spawns are born in the namespace."""
         self._lock.acquire()
         try:
             if self._handle < 0:
-                raise ProcessLookupError(errno.ESRCH, "the cell is gone")
+                raise ProcessLookupError(errno.ESRCH, "the pid namespace has ended")
             _join(self._handle)
         except BaseException:
             self._lock.release()
@@ -122,7 +131,7 @@ class PidNamespace:
             signal.pidfd_send_signal(self._handle, signal.SIGKILL)
 
     def is_alive(self) -> bool:
-        """Its first process is there: something else than the keeper may have killed it."""
+        """Whether its init process is alive: something else than the keeper may have killed it."""
         try:
             signal.pidfd_send_signal(self._handle, 0)
         except ProcessLookupError:
@@ -130,7 +139,7 @@ class PidNamespace:
         return True
 
     def is_empty(self) -> bool:
-        """Nothing is left in there: the first process ends after all others."""
+        """Whether nothing is left in it: the init process ends after all others."""
         poll = select.poll()
         poll.register(self._handle, select.POLLIN)
         return bool(poll.poll(0))
@@ -143,57 +152,57 @@ class PidNamespace:
 
 
 class PidNamespaces:
-    """Makes cells, and keeps those that can be used again."""
+    """Creates pid namespaces, and keeps empty ones for reuse. Called by several threads, without a lock."""
 
     def __init__(self, mark: str) -> None:
         self._mark = mark
-        self._ends = os.pipe2(os.O_CLOEXEC)  # the writing end is the keeper's alone
+        self._ends = os.pipe2(os.O_CLOEXEC)  # only the keeper has the writing end
         self._own_fd = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         self._mounts_fd = None if _are_mounts_shared() else os.open(MOUNTS, os.O_RDONLY | os.O_CLOEXEC)
-        self._spare: list[PidNamespace] = []  # appending and popping need no lock
-        self.pids: set[int] = set()  # of first processes that are not known to have ended
+        self._spare: list[PidNamespace] = []  # append and pop are atomic
+        self.pids: set[int] = set()  # of init processes that are not known to have ended
         self._program: Sequence[bytes | str] = _program()
-        self.problem: str | None = None  # why work cannot be hidden from other work here
+        self.problem: str | None = None  # why attempts cannot be hidden from each other here
         self._has_mounts = self._try(has_mounts=True)
-        # None: this machine lets the keeper make none.
+        # None: the keeper may not create pid namespaces on this machine.
         self.label = LABEL if self._has_mounts or self._try(has_mounts=False) else None
 
     @property
     def hide(self) -> bool:
-        """Whether work in a cell sees no processes of other work."""
+        """Whether attempts in namespaces do not see processes of others."""
         return self._has_mounts
 
     def create(self, *, is_bound: bool) -> PidNamespace:
-        """A new one. OSError if this machine has no room for it now."""
+        """Create a namespace; OSError if that is not possible now."""
         return self._make(has_mounts=self._has_mounts, is_bound=is_bound)
 
     def allocate(self) -> PidNamespace:
-        """One that is not bound, and empty."""
+        """An empty, unbound namespace, reused if possible."""
         if self._mounts_fd is not None and fast_syscalls.has_news(self._mounts_fd):
-            self.drop_spare()  # cells of before do not see what was mounted since
+            self.drop_spare()  # older namespaces do not see what was mounted since
         while self._spare:
-            with contextlib.suppress(IndexError):  # another thread was sooner
-                cell = self._spare.pop()
-                if cell.is_alive():
-                    return cell
-                self.discard(cell)
+            with contextlib.suppress(IndexError):  # race: another thread took the last one
+                namespace = self._spare.pop()
+                if namespace.is_alive():
+                    return namespace
+                self.discard(namespace)
         return self.create(is_bound=False)
 
-    def release(self, cell: PidNamespace) -> None:
-        """For another attempt. Nothing of the one before may be left in it."""
-        if cell.is_bound or cell.is_killed or len(self._spare) >= SPARE_MOST:
-            self.discard(cell)
+    def release(self, namespace: PidNamespace) -> None:
+        """Keep a namespace for another attempt. The caller has proved that it is empty."""
+        if namespace.is_bound or namespace.is_killed or len(self._spare) >= SPARE_MOST:
+            self.discard(namespace)
         else:
-            self._spare.append(cell)
+            self._spare.append(namespace)
 
-    def discard(self, cell: PidNamespace) -> None:
-        """End everything in it."""
-        self.pids.discard(cell.pid)
-        cell.kill()
-        cell.close()
+    def discard(self, namespace: PidNamespace) -> None:
+        """Kill everything in a namespace."""
+        self.pids.discard(namespace.pid)
+        namespace.kill()
+        namespace.close()
 
     def preallocate(self) -> None:
-        """Make some ahead: the first starts need not wait for them."""
+        """Create some ahead, so that first starts need not wait for them."""
         with contextlib.suppress(OSError):
             while len(self.pids) < LEAST:
                 self._spare.append(self.create(is_bound=False))
@@ -204,17 +213,17 @@ class PidNamespaces:
                 self.discard(self._spare.pop())
 
     def _make(self, *, has_mounts: bool, is_bound: bool) -> PidNamespace:
-        word = ("m" if has_mounts else "-") + ("b" if is_bound else "s")
+        options = ("m" if has_mounts else "-") + ("b" if is_bound else "s")
         read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
         try:
             try:
-                pid = self._spawn(word, write_fd)
+                pid = self._spawn(options, write_fd)
             finally:
                 os.close(write_fd)
-            self.pids.add(pid)  # before anything else looks at the children of the keeper for long
+            self.pids.add(pid)  # at once: the sweeper kills unknown children that it sees twice
             try:
-                said = os.read(read_fd, STATUS.size)
-                code = STATUS.unpack(said)[0] if len(said) == STATUS.size else errno.EIO
+                status = os.read(read_fd, STATUS.size)
+                code = STATUS.unpack(status)[0] if len(status) == STATUS.size else errno.EIO
                 if code:
                     raise OSError(code, os.strerror(code))
                 return PidNamespace(pid, self._own_fd, has_mounts=has_mounts, is_bound=is_bound)
@@ -226,13 +235,13 @@ class PidNamespaces:
         finally:
             os.close(read_fd)
 
-    def _spawn(self, word: str, status_fd: int) -> int:
+    def _spawn(self, options: str, status_fd: int) -> int:
         if _libc.unshare(CLONE_NEWPID):
             raise _error("unshare(pid)")
         try:
             return os.posix_spawn(
                 self._program[0],
-                [*self._program[1:], word],
+                [*self._program[1:], options],
                 {MARK: self._mark, **_libraries()},
                 file_actions=[
                     (os.POSIX_SPAWN_DUP2, self._ends[0], 0),
@@ -246,22 +255,22 @@ class PidNamespaces:
             _return_to(self._own_fd)
 
     def _try(self, *, has_mounts: bool) -> bool:
-        """Tried by a thread that does nothing else: its namespaces are changed, and not back."""
+        """Try to create a namespace, in a thread that ends afterwards: it stays in the mount namespace."""
         problems: list[str] = []
 
         def try_it() -> None:
             try:
-                cell = self._make(has_mounts=has_mounts, is_bound=True)
+                namespace = self._make(has_mounts=has_mounts, is_bound=True)
             except (OSError, CannotLeaveNamespace) as error:
                 problems.append(getattr(error, "strerror", None) or str(error))
                 return
             try:
-                if has_mounts and (problem := _look_inside(cell)):
+                if has_mounts and (problem := _inspect(namespace)):
                     problems.append(problem)
             finally:
-                self.discard(cell)
+                self.discard(namespace)
                 with contextlib.suppress(ChildProcessError):
-                    os.waitpid(cell.pid, 0)
+                    os.waitpid(namespace.pid, 0)
 
         thread = threading.Thread(target=try_it)
         thread.start()
@@ -271,30 +280,30 @@ class PidNamespaces:
         return not problems
 
 
-def kill_all(mark: str, patience_seconds: float) -> None:
-    """End the cells of an earlier keeper, and with them all that it left in there."""
-    give_up_at = time.monotonic() + patience_seconds
+def kill_all(mark: str, timeout_seconds: float) -> None:
+    """Kill the namespaces of an earlier keeper, and with them everything in there."""
+    give_up_at = time.monotonic() + timeout_seconds
     while left := trees.find_with(MARK, mark):
         for pid in left:
             trees.signal_with(pid, MARK, mark, signal.SIGKILL)
         if time.monotonic() > give_up_at:
-            print(f"unkillable cells of an earlier keeper: {left}", file=sys.stderr)
+            print(f"unkillable pid namespaces of an earlier keeper: {left}", file=sys.stderr)
             return
         time.sleep(0.005)
 
 
 def _are_mounts_shared() -> bool:
-    """Whether what is mounted later appears in mount namespaces that were made before, as systemd has it."""
+    """Whether later mounts propagate into existing mount namespaces, as systemd sets it up."""
     with open(MOUNTS, encoding="utf-8", errors="surrogateescape") as file:
         lines = [line.partition(" - ")[0].split() for line in file]
     roots = [fields[6:] for fields in lines if fields[4] == "/"]
     return bool(roots) and any(field.startswith("shared:") for field in roots[-1])
 
 
-def _look_inside(cell: PidNamespace) -> str | None:
-    """What is wrong with its mount namespace; this thread stays there."""
+def _inspect(namespace: PidNamespace) -> str | None:
+    """Join the mount namespace and return what is wrong with it, or None. This thread stays there."""
     root = os.stat("/")
-    if _libc.unshare(CLONE_FS) or _libc.setns(cell.mounts_fd, CLONE_NEWNS):
+    if _libc.unshare(CLONE_FS) or _libc.setns(namespace.mounts_fd, CLONE_NEWNS):
         return _error("setns(mount)").strerror
     if not os.path.samestat(root, os.stat("/")):
         return "the keeper's root directory is not that of its mount namespace"
@@ -321,7 +330,7 @@ def _error(what: str) -> OSError:
 
 
 def _program() -> list[bytes | str]:
-    """The first process's program and its name, and for an interpreter what that is to do."""
+    """The program of init processes and its argv."""
     with contextlib.suppress(OSError):
         fd = machine_code.load("rota-cell", CODE)
         if fd is not None:
@@ -330,5 +339,5 @@ def _program() -> list[bytes | str]:
 
 
 def _libraries() -> dict[str, str]:
-    """Where the interpreter finds its own, if that was said."""
+    """The library path of the interpreter, if one is set."""
     return {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}

@@ -1,4 +1,4 @@
-"""posix_spawn of the C library: a child in a session and a directory of its own, its output in files."""
+"""posix_spawn of the C library: a child in a session of its own, with its directory and output files."""
 
 import contextlib
 import ctypes
@@ -14,7 +14,7 @@ from rota.keeper.process.starter import MOUNTS_FD, STATUS_FD, ProcessContext, aw
 APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 OUTPUT = APPEND | os.O_NOFOLLOW
 OPENED = OUTPUT | os.O_CLOEXEC
-# What Python ignores, what the keeper ignores, and what a shell or nohup may have made it ignore.
+# Signals ignored by Python, by the keeper, or by a shell or nohup that started it: reset in children.
 RESET = (
     signal.SIGPIPE,
     signal.SIGXFSZ,
@@ -25,12 +25,12 @@ RESET = (
     signal.SIGIO,
 )
 
-# os.posix_spawn keeps the interpreter's lock while it waits for the child's exec, which is most of a start,
-# and has no working directory to give. With the C function threads start side by side.
+# os.posix_spawn holds the GIL while it waits for the child's exec, which is most of a start, and cannot set a
+# working directory. With the C function several threads spawn in parallel.
 SETSIGDEF, SETSIGMASK, SETSID = 0x04, 0x08, 0x80
-OPAQUE_BYTES = 1024  # more than any C library's spawn attributes, file actions or signal set
-_waiting = ctypes.CDLL(None)  # calls let other threads run
-_quick = ctypes.PyDLL(None)  # calls do not: they take less time than the handing over would
+OPAQUE_BYTES = 1024  # more than the spawn attributes, file actions or signal set of any C library
+_waiting = ctypes.CDLL(None)  # releases the GIL
+_quick = ctypes.PyDLL(None)  # keeps the GIL: the calls take less time than handing it over would
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,11 @@ class Launch:
     env: ctypes.Array[ctypes.c_char_p]
     cwd: str
     context: ProcessContext
-    passed: Mapping[int, int]  # descriptors that it is given besides: its number -> ours
+    passed: Mapping[int, int]  # further descriptors: number in the child -> ours
 
 
 def start(launch: Launch, output: bytes, attributes: ctypes.Array[ctypes.c_char]) -> tuple[int, int]:
-    """The new pid and 0, or 0 and the number of the error. Without `output` it writes to nowhere."""
+    """Spawn; return the pid and 0, or 0 and the errno. Without `output`, output goes to /dev/null."""
     with _actions(output, launch.passed) as actions:
         _quick.posix_spawn_file_actions_addchdir_np(actions, os.fsencode(launch.cwd))
         return _spawn(launch.program, actions, attributes, launch.argv, launch.env)
@@ -53,9 +53,9 @@ def start(launch: Launch, output: bytes, attributes: ctypes.Array[ctypes.c_char]
 def start_in_context(
     starter: bytes, launch: Launch, output: bytes, attributes: ctypes.Array[ctypes.c_char]
 ) -> tuple[int, int]:
-    """The same, by way of the starter: it enters its surroundings first. CannotEnter if it cannot."""
+    """The same by the starter program, which enters the context first; CannotEnter if it cannot."""
     argv = [part for part in launch.argv if part is not None]
-    words = c_strings(starters.starter_argv(launch.context, launch.cwd, launch.program, argv))
+    starter_args = c_strings(starters.starter_argv(launch.context, launch.cwd, launch.program, argv))
     mounts_fd = launch.context.mounts_fd
     read_fd, write_fd = fast_syscalls.pipe()
     try:
@@ -63,7 +63,7 @@ def start_in_context(
             passed = {**launch.passed, STATUS_FD: write_fd}
             passed |= {} if mounts_fd is None else {MOUNTS_FD: mounts_fd}
             with _actions(output, passed) as actions:
-                pid, error = _spawn(starter, actions, attributes, words, launch.env)
+                pid, error = _spawn(starter, actions, attributes, starter_args, launch.env)
         finally:
             fast_syscalls.close(write_fd)
         error = error or await_exec(pid, read_fd)
@@ -73,7 +73,7 @@ def start_in_context(
 
 
 def make_attributes() -> ctypes.Array[ctypes.c_char]:
-    """A session of its own, no signal blocked, none ignored."""
+    """Spawn attributes: a session of its own, no signal blocked, none ignored."""
     attributes = ctypes.create_string_buffer(OPAQUE_BYTES)
     signals = ctypes.create_string_buffer(OPAQUE_BYTES)
     _quick.posix_spawnattr_init(attributes)
@@ -92,7 +92,7 @@ def c_strings(parts: list[bytes]) -> ctypes.Array[ctypes.c_char_p]:
 
 @contextlib.contextmanager
 def _actions(output: bytes, passed: Mapping[int, int]) -> Iterator[ctypes.Array[ctypes.c_char]]:
-    """What a child does with its files. It opens its output as the keeper's user, who alone can reach it."""
+    """File actions of a child. It opens its output as the keeper's user, the only one that can reach it."""
     actions = ctypes.create_string_buffer(OPAQUE_BYTES)
     _quick.posix_spawn_file_actions_init(actions)
     try:

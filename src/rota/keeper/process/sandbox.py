@@ -1,4 +1,4 @@
-"""A command -> the same in a sandbox: it reads much of the machine, writes little, reaches nobody. [I/O]"""
+"""Sandboxes: a command wrapped in bubblewrap, with a read-only view of the machine. [I/O]"""
 
 import glob
 import os
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from rota.keeper.process.users import drop_privileges
 
 PROGRAM = "bwrap"
-OWN_PROCESSES = 2  # that watch over the command, and count where processes are counted
+OWN_PROCESSES = 2  # of bubblewrap itself, which count against the process limit
 PROBE_SECONDS = 10.0
-REPORT_FD = 3  # its number for bubblewrap, which does not hand it on
+REPORT_FD = 3  # descriptor in bubblewrap, which does not pass it on
 REPORT_BYTES = 4096
 SANDBOX_FAILED = 126
 NOBODY = 65534
@@ -22,7 +22,7 @@ RESOLVER = "/etc/resolv.conf"
 
 @dataclass(frozen=True, slots=True)
 class KeeperSandbox:
-    """What a job says of its own."""
+    """The sandbox of a spec."""
 
     network: bool = False
     writable: tuple[str, ...] = ()
@@ -30,7 +30,7 @@ class KeeperSandbox:
 
 @dataclass(frozen=True, slots=True)
 class SandboxLayout:
-    """Where it runs: the node's directory, of which it sees its own part only, and where it may write."""
+    """Paths of a sandbox: the keeper's directory, the parts that the task sees, its working directory."""
 
     root: str
     own: tuple[str, ...]
@@ -39,13 +39,13 @@ class SandboxLayout:
 
 
 class SandboxReport:
-    """What bubblewrap tells about the command beside its output; in memory, until it is looked at."""
+    """The status that bubblewrap writes about the command, in a memory file."""
 
     def __init__(self) -> None:
         self.fd = os.memfd_create("report")
 
     def close(self) -> bool:
-        """Whether the command had begun: only of one that had is its code told."""
+        """Close the file; return whether the command had started: only then its exit code is in there."""
         try:
             return b'"exit-code"' in os.pread(self.fd, REPORT_BYTES, 0)
         finally:
@@ -53,7 +53,7 @@ class SandboxReport:
 
 
 def find_bwrap() -> str | None:
-    """The program, if it works here for whoever the work may run as; None: it does not."""
+    """The path of bubblewrap, if it works here for all users that tasks may run as; else None."""
     program = shutil.which(PROGRAM)
     if program is None:
         return None
@@ -62,30 +62,30 @@ def find_bwrap() -> str | None:
 
 
 def wrap_argv(program: str, sandbox: KeeperSandbox, layout: SandboxLayout, *, reports: bool) -> list[str]:
-    """What stands before the command. Later words lie over earlier ones."""
+    """The arguments before the command. Later mounts cover earlier ones, so their order matters."""
     writable = list(dict.fromkeys((*layout.own, layout.cwd, *sandbox.writable)))
     inner = [path for path in writable if path.startswith(f"{layout.root}/")]
-    outer = [path for path in writable if path not in inner]  # of these some may be around the node's own
+    outer = [path for path in writable if path not in inner]  # may contain the keeper's directory
     return [
         *_isolation_options(program),
         *(("--json-status-fd", str(REPORT_FD)) if reports else ()),
         *(() if sandbox.network else ("--unshare-net",)),
-        *(word for path in _resolver_paths(sandbox) for word in ("--ro-bind-try", path, path)),
-        *(word for path in outer for word in ("--bind", path, path)),
+        *(option for path in _resolver_paths(sandbox) for option in ("--ro-bind-try", path, path)),
+        *(option for path in outer for option in ("--bind", path, path)),
         *("--tmpfs", layout.root),
-        *(word for path in inner for word in ("--bind", path, path)),
-        *(word for path in _devices(layout) for word in ("--dev-bind", path, path)),
+        *(option for path in inner for option in ("--bind", path, path)),
+        *(option for path in _devices(layout) for option in ("--dev-bind", path, path)),
         *("--chdir", layout.cwd, "--"),
     ]
 
 
 def missing_path(sandbox: KeeperSandbox) -> str | None:
-    """The first path that is to be writable and is not there."""
+    """The first writable path that does not exist."""
     return next((path for path in sandbox.writable if not os.path.exists(path)), None)
 
 
 def _isolation_options(program: str) -> list[str]:
-    """It dies with whoever watches it, whose group is not its own: a signal for it is sent to itself."""
+    """Namespaces and mounts of every sandbox. The command has its own session, and is signalled itself."""
     return [
         *(program, "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--die-with-parent", "--new-session"),
         *("--cap-drop", "ALL", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"),
@@ -94,7 +94,7 @@ def _isolation_options(program: str) -> list[str]:
 
 
 def _resolver_paths(sandbox: KeeperSandbox) -> list[str]:
-    """Where names are resolved, which may lie in a directory that it does not see."""
+    """The resolver's configuration, if it lies below /run, which the sandbox does not see."""
     real = os.path.realpath(RESOLVER)
     return [real] if sandbox.network and real.startswith("/run/") else []
 

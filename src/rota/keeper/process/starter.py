@@ -1,8 +1,8 @@
-"""The starter: a tiny program between the keeper and the work, which enters groups and drops privileges.
+"""The starter: a tiny program between the keeper and a task, which enters cgroups and drops privileges.
 
-A thread of the keeper that took the real user of a job could be signalled by that job, and a signal to one
-thread ends the whole keeper. A fork copies the keeper's page tables, which takes long; a child that shares
-the keeper's memory must not be another user's. So the keeper spawns this program, as root, and the program
+A thread of the keeper with the real uid of a job could be signalled by that job, and a signal to one thread
+ends the whole keeper. A fork copies the keeper's page tables, which takes long; a child that shares the
+keeper's memory must not run as another user. So the keeper spawns this program as root, and the program
 becomes the user: by then it is a process with memory of its own, which the kernel does not let others trace.
 It costs an exec of one page, a tenth of what `/bin/true` takes.
 """
@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from rota.keeper.process import fast_syscalls, machine_code, trees
 from rota.keeper.process.users import User
 
-STATUS_FD, MOUNTS_FD = 4, 5  # its numbers of these files
+STATUS_FD, MOUNTS_FD = 4, 5  # descriptors in the starter
 STATUS = struct.Struct("ii")  # the error and the stage
-_AROUND = 0  # the stage in which it enters groups and namespaces and takes its user: errors are the node's
-_FIRST_LOOK_MS, _LAST_LOOK_MS = 10, 1000  # at a child that has not become the work yet
-# What starter_x86_64.s assembles to.
+_CONTEXT_STAGE = 0  # entering cgroups and namespaces and setting the user: errors are the node's
+_FIRST_POLL_MS, _LAST_POLL_MS = 10, 1000  # of a child that has not executed its command yet
+# The machine code of starter_x86_64.s.
 CODE = {
     "x86_64": bytes.fromhex(
         "488b04244c8d6424084d8d6cc40831edbf04000000be02000000ba01000000b8480000000f05498d5c2438488b3b4883"
@@ -40,17 +40,17 @@ CODE = {
 
 
 class CannotEnter(Exception):
-    """A process could not get into its groups or namespaces, or take its user: the node's fault."""
+    """A process could not enter its cgroups or namespaces, or set its user: the node's fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessContext:
-    """What a process enters before it becomes the work."""
+    """What a process enters before it executes its command."""
 
-    user: User | None = None  # None: it keeps the keeper's
-    procs_files: Sequence[str] = ()  # files of control groups that a process writes itself into
-    task_group: int | None = None  # one more group than its user has
-    mounts_fd: int | None = None  # a process, whose mount namespace it enters
+    user: User | None = None  # None: the keeper's
+    procs_files: Sequence[str] = ()  # cgroup.procs files that the process writes itself into
+    task_group: int | None = None  # a supplementary group beside those of its user
+    mounts_fd: int | None = None  # pidfd of a process whose mount namespace it joins
 
     @property
     def groups(self) -> tuple[int, ...]:
@@ -64,25 +64,25 @@ class ProcessContext:
 KEEPER_CONTEXT = ProcessContext()
 
 
-def starter_argv(around: ProcessContext, cwd: str, program: bytes, argv: Sequence[bytes]) -> list[bytes]:
+def starter_argv(context: ProcessContext, cwd: str, program: bytes, argv: Sequence[bytes]) -> list[bytes]:
     """The command line of the starter, as `starter_x86_64.s` describes it."""
-    user = around.user
-    groups = b"".join(b"%d " % one for one in around.groups)
+    user = context.user
+    groups = b"".join(b"%d " % group for group in context.groups)
     ids = [b"%d" % user.uid, b"%d" % user.gid, groups] if user else []
     return [
         b"rota-start",
         *(ids or (b"-", b"", b"")),
-        b"-" if around.mounts_fd is None else b"m",
+        b"-" if context.mounts_fd is None else b"m",
         os.fsencode(cwd),
         program,
-        *map(os.fsencode, around.procs_files),
+        *map(os.fsencode, context.procs_files),
         b"--",
         *argv,
     ]
 
 
 def find_starter() -> bytes | None:
-    """The path of the starter, a file that stays open; None: this machine cannot run it."""
+    """The path of the starter, by a descriptor that stays open; None: this machine cannot run it."""
     with contextlib.suppress(OSError):
         fd = machine_code.load("rota-start", CODE)
         if fd is None:
@@ -94,38 +94,38 @@ def find_starter() -> bytes | None:
 
 
 def reserve_descriptors() -> None:
-    """Keep the starter's numbers occupied: a file that is passed on must not have one of them before."""
+    """Occupy the starter's descriptor numbers: a descriptor that is passed on must not have one of them."""
     while (fd := os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)) <= MOUNTS_FD:
         pass
     os.close(fd)
 
 
 def await_exec(pid: int, status_fd: int) -> int:
-    """Wait until the child has become the work: 0, or the number of the error. CannotEnter: it got nowhere.
+    """Wait until the child has executed its command; return 0 or the errno. CannotEnter: it failed before.
 
-    Another process of the same user can stop the child in between, which would hold up a thread of the
-    keeper: a child that is found stopped here is killed.
+    Race: another process of the same user can stop the child in between, which would block a thread of the
+    keeper. A child that is found stopped here is killed.
     """
     poll = select.poll()
     poll.register(status_fd, select.POLLIN)
-    patience_ms = _FIRST_LOOK_MS
-    while not poll.poll(patience_ms):
-        patience_ms = min(2 * patience_ms, _LAST_LOOK_MS)
+    timeout_ms = _FIRST_POLL_MS
+    while not poll.poll(timeout_ms):
+        timeout_ms = min(2 * timeout_ms, _LAST_POLL_MS)
         if trees.is_stopped(pid):
             os.kill(pid, signal.SIGKILL)
-    said = fast_syscalls.read(status_fd, STATUS.size)
-    if len(said) < STATUS.size:
-        return 0  # the exec has closed it, or the child was killed
-    error, stage = STATUS.unpack(said)
-    with contextlib.suppress(ChildProcessError):  # the reaper was sooner
+    status = fast_syscalls.read(status_fd, STATUS.size)
+    if len(status) < STATUS.size:
+        return 0  # the exec has closed the pipe, or the child was killed
+    error, stage = STATUS.unpack(status)
+    with contextlib.suppress(ChildProcessError):  # race: a starter thread has reaped it
         os.waitpid(pid, 0)
-    if stage == _AROUND:
+    if stage == _CONTEXT_STAGE:
         raise CannotEnter(os.strerror(error))
     return int(error)
 
 
 def _works(path: bytes) -> bool:
-    """Whether it comes as far as a program that is not there."""
+    """Whether the starter works here: it must fail to execute a program that does not exist."""
     read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
     try:
         argv = starter_argv(KEEPER_CONTEXT, "/", b"/proc/self/no-such-program", [b"x"])

@@ -1,15 +1,15 @@
-# The starter: a program of one page that enters the attempt's surroundings, drops privileges and executes the work.
+# The starter: a program of one page that enters the attempt's context, drops privileges and executes its command.
 #
-# rota-start UID GID GROUPS MOUNTS DIRECTORY PROGRAM [ENTRANCE...] -- ARGV...
+# rota-start UID GID GROUPS MOUNTS DIRECTORY PROGRAM [PROCS_FILE...] -- ARGV...
 #
 #   UID, GID   decimal numbers; UID "-" keeps the user of the keeper
 #   GROUPS     decimal numbers, each followed by a space, or nothing
-#   MOUNTS     "m": enter the mount namespace of the process whose handle is descriptor 5; "-": stay in the keeper's
-#   ENTRANCE   files of control groups, each an absolute path; the process writes itself into them
+#   MOUNTS     "m": join the mount namespace of the process whose pidfd is descriptor 5; "-": stay in the keeper's
+#   PROCS_FILE cgroup.procs files, each an absolute path; the process writes itself into them
 #
-# Descriptor 4 is a pipe: it is closed by a successful exec, else it gets two numbers of 32 bits, the error and the
-# stage (0: the surroundings, 1: directory and program). `starter.py` holds the bytes that this file assembles to;
-# a test compares them. There is no C library in here, so that nothing in the environment of the work can take effect
+# Descriptor 4 is a pipe: a successful exec closes it, otherwise it gets two numbers of 32 bits, the error and the
+# stage (0: the context, 1: directory and program). `starter.py` holds the machine code of this file; a test
+# compares them. There is no C library in here, so that nothing in the environment of the task can take effect
 # while the process is still root.
 
         .intel_syntax noprefix
@@ -46,7 +46,7 @@ _start:
         mov     eax, SYS_fcntl
         syscall
 
-        lea     rbx, [r12 + 7 * 8]              # rbx: the next entrance, or "--"
+        lea     rbx, [r12 + 7 * 8]              # rbx: the next procs file, or "--"
 entrances:
         mov     rdi, [rbx]
         add     rbx, 8

@@ -1,4 +1,4 @@
-"""Which processes on this machine are ours, by the mark in their environment; signals for exactly those."""
+"""Processes of this keeper, found by the marker in their environment, and signals to exactly those."""
 
 import contextlib
 import ctypes
@@ -14,22 +14,22 @@ from rota.keeper.resources.reservations import AttemptKey
 PR_SET_CHILD_SUBREAPER = 36
 BUSY = ("R", "D")
 CHECK = b"\0ROTA_CHECK=1\0"
-_BECOMING_SECONDS = 1.0  # that exec may take on a busy machine
+_EXEC_SECONDS = 1.0  # that an exec may take on a busy machine
 
 
 @dataclass(frozen=True, slots=True)
 class MarkedProcess:
-    """A living process that carries this keeper's mark."""
+    """A living process with this keeper's marker."""
 
     pid: int
     group: int
     key: AttemptKey | None
-    is_busy: bool = False  # it runs, or will in a moment
+    is_busy: bool = False  # it is running or in uninterruptible sleep
 
 
 @dataclass(frozen=True, slots=True)
 class ChildProcess:
-    """A living direct child of the keeper; the start time tells it from a later process of the same pid."""
+    """A living direct child of the keeper; the start time distinguishes it from a later one with its pid."""
 
     pid: int
     session: int
@@ -46,21 +46,19 @@ class _Stat:
 
 
 def adopt_orphans() -> None:
-    """Make whatever the work leaves behind come to this process."""
+    """Become a subreaper: orphans of attempts become children of this process."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(child subreaper)")
 
 
 def find_marked(mark: str, timeout_seconds: float = math.inf) -> list[MarkedProcess]:
-    """One look at every process of the machine. Zombies have no environment and so are not among them.
+    """Scan all processes of the machine. Zombies have no environment and so are not found.
 
-    Who forks all the time holds a lock that the look at its environment has to wait for: TimeoutError.
+    TimeoutError if it takes too long: reading the environment waits for a lock that a forking process holds.
     """
     found = []
-    keys: dict[
-        bytes, AttemptKey | None
-    ] = {}  # of a crowd all have the same environment: it is taken apart once
+    keys: dict[bytes, AttemptKey | None] = {}  # equal environments are parsed once
     give_up_at = time.monotonic() + timeout_seconds
     for pid in _pids():
         if time.monotonic() > give_up_at:
@@ -77,7 +75,7 @@ def find_marked(mark: str, timeout_seconds: float = math.inf) -> list[MarkedProc
 
 
 def with_groups(pids: Iterable[int]) -> list[tuple[int, int]]:
-    """Each of these that lives, with its process group."""
+    """Those of the pids that are alive, each with its process group."""
     stats = ((pid, _stat(pid)) for pid in pids)
     return [(pid, stat.group) for pid, stat in stats if stat and stat.state != "Z"]
 
@@ -101,9 +99,9 @@ def find_users() -> set[int]:
     found: set[int] = set()
     for pid in _pids():
         with contextlib.suppress(OSError):
-            said = _read_proc(pid, "status")
-            start = said.index(b"\nUid:") + 5
-            found.update(map(int, said[start : said.index(b"\n", start)].split()))
+            status = _read_proc(pid, "status")
+            start = status.index(b"\nUid:") + 5
+            found.update(map(int, status[start : status.index(b"\n", start)].split()))
     return found
 
 
@@ -113,24 +111,25 @@ def attempt_key(pid: int, mark: str) -> AttemptKey | None:
 
 
 def is_check(pid: int, mark: str) -> bool:
-    """Started to check a service, or by what was."""
+    """Whether the process belongs to a health check."""
     environ = _environ(pid)
     return CHECK in environ and _has_marker(environ, mark)
 
 
 def find_checks(mark: str, key: AttemptKey) -> list[int]:
-    """Whoever checks this attempt."""
-    return [one.pid for one in find_marked(mark) if one.key == key and is_check(one.pid, mark)]
+    """The pids of processes of health checks of this attempt."""
+    marked = (process for process in find_marked(mark) if process.key == key)
+    return [process.pid for process in marked if is_check(process.pid, mark)]
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a signal, or a debugger, holds this process still."""
+    """Whether the process is stopped by a signal or a debugger."""
     stat = _stat(pid)
     return stat is not None and stat.state in ("T", "t")
 
 
 def has_members(group: int) -> bool:
-    """Whether a group whose leader is buried has others; nothing is sent: no harm if the number is reused."""
+    """Whether a group whose leader was reaped has members. Signal 0: harmless if the number is reused."""
     with contextlib.suppress(PermissionError):
         try:
             os.killpg(group, 0)
@@ -152,7 +151,7 @@ def signal_child(child: ChildProcess, signum: int) -> None:
 
 
 def find_with(name: str, value: str) -> list[int]:
-    """Every living process that has this in its environment."""
+    """The pids of living processes with this variable in their environment."""
     pair = f"\0{name}={value}\0".encode()
     return [pid for pid in _pids() if pair in _environ(pid)]
 
@@ -163,21 +162,21 @@ def signal_with(pid: int, name: str, value: str, signum: int) -> None:
 
 
 def kill_all_marked(mark: str, timeout_seconds: float) -> list[AttemptKey]:
-    """Kill every marked process until none is left; the attempts of those that would not die."""
+    """Kill marked processes until none is left; return the attempts of those that did not die in time."""
     give_up_at = time.monotonic() + timeout_seconds
-    pause_seconds = 0.005
+    wait_seconds = 0.005
     while left := find_marked(mark):
         for process in left:
             signal_marked(process.pid, mark, signal.SIGKILL)
         if time.monotonic() > give_up_at:
             return [process.key for process in left if process.key]
-        time.sleep(pause_seconds)
-        pause_seconds = min(2 * pause_seconds, 0.5)
+        time.sleep(wait_seconds)
+        wait_seconds = min(2 * wait_seconds, 0.5)
     return []
 
 
 def open_handle(pid: int) -> int | None:
-    """None: it is gone."""
+    """Open a pidfd; None: the process has ended."""
     try:
         return os.pidfd_open(pid)
     except OSError:
@@ -185,7 +184,8 @@ def open_handle(pid: int) -> int | None:
 
 
 def _signal(pid: int, signum: int, is_ours: Callable[[], bool]) -> None:
-    """Signal a process that is proven ours. The handle is opened first: a pid reused since is never hit."""
+    """Signal a process if it is ours. Race: the pidfd is opened before the check, so that a reused pid is
+    never signalled."""
     handle = open_handle(pid)
     if handle is None:
         return
@@ -203,19 +203,19 @@ def _pids() -> Iterator[int]:
 
 def _environ(pid: int) -> bytes:
     try:
-        said = _read_proc(pid, "environ")
-        if not said:
+        environ = _read_proc(pid, "environ")
+        if not environ:
             _await_exec(pid)
-            said = _read_proc(pid, "environ")
-    except OSError:  # gone, or another user's
+            environ = _read_proc(pid, "environ")
+    except OSError:  # ended, or another user's
         return b""
-    return b"\0" + said + b"\0"
+    return b"\0" + environ + b"\0"
 
 
 def _await_exec(pid: int) -> None:
-    """Who becomes another program has none for a moment, after whoever started it was told that it has."""
-    os.readlink(f"/proc/{pid}/exe")  # an error for a zombie and for the kernel's own
-    give_up_at = time.monotonic() + _BECOMING_SECONDS
+    """Wait for the end of an exec. Race: a process has no environment for a moment after its spawn."""
+    os.readlink(f"/proc/{pid}/exe")  # raises for a zombie and for a kernel thread
+    give_up_at = time.monotonic() + _EXEC_SECONDS
     while not _read_proc(pid, "cmdline") and time.monotonic() < give_up_at:
         time.sleep(0.001)
 
@@ -244,7 +244,7 @@ def _stat(pid: int) -> _Stat | None:
             text = file.readall()
     except OSError:
         return None
-    fields = text[text.rfind(b")") + 2 :].split()  # the name in front may hold spaces and brackets
+    fields = text[text.rfind(b")") + 2 :].split()  # the name before it may contain spaces and brackets
     if len(fields) < 20:
         return None
     return _Stat(fields[0].decode(), int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]))

@@ -1,4 +1,4 @@
-"""Which user the work of a root keeper runs as, and what that user could reach."""
+"""Users that tasks of a root keeper run as, and switching a thread to such a user."""
 
 import contextlib
 import ctypes
@@ -14,20 +14,18 @@ from dataclasses import dataclass
 from rota.keeper.process import trees
 
 SELF, OWN = "self", "own"
-# A million users that no system gives out (systemd's UIDS-GIDS), because a job keeps its user until it is
-# forgotten: with few of them, one tenant's many small jobs would take the node from all others.
+# A million uids that no system allocates (systemd's UIDS-GIDS), because a job keeps its user until it is
+# forgotten: with few of them, one tenant's many small jobs would block the node for all others.
 UID_FIRST, UID_LAST = 0x7800_0000, 0x780F_FFFF
-NARROW = (
-    61184,
-    65519,
-)  # where a user namespace maps no higher ones: systemd's users without an entry in passwd
-DYNAMIC_UIDS = "/run/systemd/dynamic-uid"  # where it writes down those it gave out
+NARROW = (61184, 65519)  # systemd's dynamic users, if a user namespace maps no higher ones
+DYNAMIC_UIDS = "/run/systemd/dynamic-uid"  # where systemd records those that it has allocated
 PR_SET_NO_NEW_PRIVS = 38
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
-# The C library's functions change all threads at once; the system calls change the one that calls.
+# setgroups, setresgid, setresuid. The C library's functions change all threads at once, the system calls only
+# the calling thread.
 SYSTEM_CALLS = {"x86_64": (116, 119, 117), "aarch64": (159, 149, 147), "riscv64": (159, 149, 147)}
 _KEEP = ctypes.c_uint32(-1)
-_LOOKED_AT = 8192  # users that one look at all processes serves for
+_CANDIDATES = 8192  # uids that one scan of all processes serves for
 _quick = ctypes.PyDLL(None, use_errno=True)
 
 
@@ -40,20 +38,20 @@ class User:
 
 
 class JobUsers:
-    """Of the jobs that have a work directory here; the owner of that is what is remembered."""
+    """Allocates users to jobs. The owner of a job's work directory is the record of its user."""
 
     def __init__(self, work: str, between: tuple[int, int] | None = None) -> None:
-        """`between`: the first and the last user to give out; None: as this machine allows."""
+        """`between`: the first and the last uid to allocate; None: as this machine allows."""
         self._work = work
         self._first, self._last = between or user_range()
         self._run_as = SELF
         self._by_job: dict[str, User] = {}
-        self._free: list[int] = []  # seen unused by any job and any process, and not given out since
+        self._free: list[int] = []  # unused by any job and process at the last scan, not allocated since
         self._lock = threading.Lock()
 
-    def set_run_as(self, said: str) -> bool:
-        """Whether this is something new."""
-        is_new, self._run_as = said != self._run_as, said
+    def set_run_as(self, run_as: str) -> bool:
+        """Set the user policy; return whether it changed."""
+        is_new, self._run_as = run_as != self._run_as, run_as
         return is_new
 
     @property
@@ -61,7 +59,7 @@ class JobUsers:
         return self._run_as == SELF
 
     def user_for(self, job: str) -> User | None:
-        """None: as the keeper itself. LookupError if there is no such user."""
+        """The user of a job, allocated if necessary; None: the keeper's. LookupError: there is none."""
         if self.is_self:
             return None
         if self._run_as != OWN:
@@ -80,11 +78,11 @@ class JobUsers:
         return User(uid, uid) if is_own(uid) else None
 
     def _new(self) -> User:
-        """A user that no process of the machine has: of an earlier job some may live on.
+        """Allocate a uid that no process of the machine has: processes of a forgotten job may still run.
 
-        One look at all processes serves for every user that was free then: only keepers of root give these
-        users out, and this one gives each of them out once. Another keeper of the machine may have given one
-        out since: one call of the kernel tells.
+        One scan of all processes serves for many uids: only root keepers allocate them, and this one
+        allocates each once per scan. Another keeper of the machine may have allocated one since;
+        `has_processes` tells.
         """
         for _ in range(2):
             while self._free:
@@ -99,18 +97,18 @@ class JobUsers:
         with contextlib.suppress(OSError), os.scandir(self._work) as jobs:
             taken |= {entry.stat(follow_symlinks=False).st_uid for entry in jobs}
         users = range(self._first, self._last + 1)
-        drawn = secrets.SystemRandom().sample(users, min(_LOOKED_AT, len(users)))
+        drawn = secrets.SystemRandom().sample(users, min(_CANDIDATES, len(users)))
         return [uid for uid in drawn if uid not in taken]
 
 
 def is_own(uid: int) -> bool:
-    """Whether a root keeper may have given out this user."""
+    """Whether a root keeper may have allocated this uid."""
     return UID_FIRST <= uid <= UID_LAST or NARROW[0] <= uid <= NARROW[1]
 
 
 @functools.cache
 def user_range() -> tuple[int, int]:
-    """The first and the last user that this machine's keepers give out."""
+    """The first and the last uid that keepers of this machine allocate."""
     with open("/proc/self/uid_map", encoding="ascii") as rows:
         mapped = [tuple(map(int, row.split())) for row in rows]
     is_wide = any(inside <= UID_FIRST and inside + length > UID_LAST for inside, _, length in mapped)
@@ -118,7 +116,7 @@ def user_range() -> tuple[int, int]:
 
 
 def has_processes(uid: int) -> bool:
-    """Whether a process of the machine has this as its real user."""
+    """Whether a process of the machine has this real uid."""
     with contextlib.suppress(ProcessLookupError):
         os.getpriority(os.PRIO_USER, uid)
         return True
@@ -126,7 +124,7 @@ def has_processes(uid: int) -> bool:
 
 
 def find_user(text: str) -> User:
-    """By name or number; LookupError if there is none of that name."""
+    """A user by name or number; LookupError if there is none of that name."""
     with contextlib.suppress(KeyError):
         found = pwd.getpwuid(int(text)) if text.isdecimal() else pwd.getpwnam(text)
         groups = os.getgrouplist(found.pw_name, found.pw_gid)
@@ -137,7 +135,7 @@ def find_user(text: str) -> User:
 
 
 def give_directory(directory: str, user: User) -> None:
-    """Hand a directory to its user, once: afterwards only that user knows what lies in there."""
+    """Give a directory to its user, once: afterwards only that user knows what is in it."""
     if _owner(directory) != user.uid:
         os.chmod(directory, 0o700)
         os.chown(directory, user.uid, user.gid, follow_symlinks=False)
@@ -145,11 +143,11 @@ def give_directory(directory: str, user: User) -> None:
 
 @contextlib.contextmanager
 def as_user(user: User | None) -> Iterator[None]:
-    """This thread has the effective user and groups of `user`, and reaches the files that it reaches.
+    """Set this thread's effective uid and groups to those of `user`; restored on exit.
 
-    Its real and saved user stay the keeper's. The kernel compares these two when a process signals or traces
-    another, and a signal to one thread of the keeper would end all of it. Nothing may be started in here: it
-    would have root as its real user. `os.access` goes by the real user unless told `effective_ids`.
+    Its real and saved uid stay the keeper's: the kernel compares these when a process signals or traces
+    another, and a signal to one thread would end the whole keeper. Nothing may be spawned in here: it would
+    have root as its real user. `os.access` checks the real user, unless called with `effective_ids`.
     """
     if user is None:
         yield
@@ -168,7 +166,7 @@ def as_user(user: User | None) -> Iterator[None]:
 
 
 def drop_privileges() -> None:
-    """Nothing that this thread starts gains privileges, by setuid or otherwise."""
+    """Set no_new_privs: nothing that this thread spawns gains privileges, by setuid or otherwise."""
     if _quick.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(no_new_privs)")
     _quick.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)  # older kernels have none

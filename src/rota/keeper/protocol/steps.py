@@ -1,4 +1,4 @@
-"""Steps: commands that one attempt runs in order, and the marks of those that have begun."""
+"""Steps: commands that one attempt runs in order, and the records of those that have started."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,12 +14,12 @@ class StepCommand:
 
 @dataclass(slots=True)
 class StepStart:
-    """One step that has begun: when, how far the output of those before it reached, and how it ended."""
+    """A step that has started: when, where its output starts, and how it ended."""
 
     started_ms: int
     out_bytes: int = 0
     err_bytes: int = 0
-    ended_ms: int = 0  # not yet
+    ended_ms: int = 0  # 0: it has not ended
     exit_code: int | None = None
     signum: int | None = None
 

@@ -1,4 +1,4 @@
-"""How attempts are stopped, and which signals they get instead, as an order says it."""
+"""Stop modes and signals of attempts, parsed from orders."""
 
 import signal
 from collections.abc import Callable
@@ -16,15 +16,15 @@ class KeeperStopMode(IntEnum):
 
     GRACEFUL = 0
     IMMEDIATE = 1
-    IF_QUEUED = 2  # what has started goes on
-    SUPERSEDED = 3  # another attempt counts: it has little grace
+    IF_QUEUED = 2  # an attempt that has started goes on
+    SUPERSEDED = 3  # it was replaced by another attempt: a short grace period
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptSignal:
     key: AttemptKey
     signum: int
-    n: int  # grows: what was delivered once is passed over
+    n: int  # grows per attempt: a signal that was delivered is not sent again
 
 
 def parse_stop_mode(message: dict[str, Any]) -> KeeperStopMode:

@@ -1,4 +1,8 @@
-"""Lines of the agent -> orders; results and state -> lines for the agent."""
+"""The keeper's protocol: lines of the agent -> orders; events and state -> lines for the agent.
+
+`hello`, `state`, `events`, `stop`, `ack` and `quit` keep their meaning from release to release, so that an
+agent can always end a keeper of another release in good order. All else may change together with PROTOCOL.
+"""
 
 import contextlib
 import json
@@ -11,7 +15,7 @@ from typing import Any
 
 from rota.keeper import parsing
 from rota.keeper.container.argv import DOCKER, PODMAN, KeeperContainer, KeeperContainerEngine, KeeperMount
-from rota.keeper.limits.limits import LIMITS, NO_LIMITS, Limits, effective_limits
+from rota.keeper.limits.limits import LIMITS, NO_LIMITS, AttemptLimits, effective_limits
 from rota.keeper.parsing import Malformed
 from rota.keeper.process.sandbox import KeeperSandbox
 from rota.keeper.protocol.result_endpoint import KeeperResultEndpoint, parse_result_endpoint
@@ -27,12 +31,12 @@ from rota.keeper.service.spec import (
     parse_stop_signal,
 )
 
-PROTOCOL = 4  # 1 counted whole GPUs, an order could not name them; 2 knew no containers, 3 no updates
-LINE_BYTES_MAX = 64 << 20  # a start order of a million tasks takes about 15 MiB
+PROTOCOL = 1  # an agent with another number lets this keeper finish its work, then replaces it
+LINE_BYTES_MAX = 64 << 20  # an order to start a million tasks has about 15 MiB
 TASKS = "a list of [index, attempt, firm] or [index, attempt, firm, gpus]"
 MOUNTS = "a list of [source, target, read_only]"
 USER = re.compile(r"\d{1,10}(:\d{1,10})?")
-JOB = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")  # becomes a directory's name
+JOB = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")  # it becomes the name of a directory
 
 encode = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -46,7 +50,7 @@ class RunModeName(StrEnum):
 @dataclass(frozen=True, slots=True)
 class KeeperJobSpec:
     name: str
-    argv: tuple[str, ...]
+    argv: tuple[str, ...]  # empty where there are steps
     env: Mapping[str, str]
     workdir: str | None
     needs: Needs
@@ -54,31 +58,31 @@ class KeeperJobSpec:
     grace_ms: int
     timeout_ms: int | None
     run: RunModeName
-    text: str  # as it came, for the journal
-    log_bytes: int | None = None  # of each stream of an attempt; None: as the node says
+    text: str  # as received, for the journal
+    log_bytes: int | None = None  # cap per stream of an attempt; None: the node's
     container: KeeperContainer | None = None  # None: a plain process
-    limits: Limits = NO_LIMITS  # of a plain process: those of a container are its runtime's to keep
-    steps: tuple[StepCommand, ...] = ()  # where there are any, they are run instead of argv
-    step: int = 0  # which of them this is the spec of, from 1
+    limits: AttemptLimits = NO_LIMITS  # of a plain process: those of a container are its runtime's to keep
+    steps: tuple[StepCommand, ...] = ()  # if there are any, they are run instead of argv
+    step: int = 0  # number of the step that this is the spec of, from 1
     files: Mapping[str, str] = field(default_factory=dict)  # path -> base64, for the working directory
-    lease_ms: int | None = None  # it may run so long after the last word the control plane has heard
-    stop_signal: int = TERM  # what it is asked to end with
-    restart: KeeperRestart | None = None  # of a service: its process is started again
-    restarts: int = 0  # how often that was done before the start this is the spec of
-    check: KeeperCheck | None = None  # whether a service is well
+    lease_ms: int | None = None  # how long it may run after the last message that the server has received
+    stop_signal: int = TERM
+    restart: KeeperRestart | None = None  # restart policy of a service
+    restarts: int = 0  # restarts before the process that this is the spec of
+    check: KeeperCheck | None = None  # health check of a service
     sandbox: KeeperSandbox | None = None
     version: int = 1
-    reports: KeeperResultEndpoint | None = None  # where its tasks say what came of them
-    record: str = ""  # of the control plane, which may ask for it again; unread here
+    reports: KeeperResultEndpoint | None = None  # where its tasks report their results
+    record: str = ""  # sealed spec of the server, which may ask for it again; opaque here
 
     def for_step(self, number: int) -> "KeeperJobSpec":
-        """What to start for one of the steps."""
+        """The spec of the process of one step."""
         step = self.steps[number - 1]
         env = {**self.env, **step.env, "ROTA_STEP": str(number), "ROTA_STEP_NAME": step.name}
         return replace(self, argv=step.argv, env=env, step=number)
 
     def is_newer_than(self, other: "KeeperJobSpec | None") -> bool:
-        """Also where other servers have come to lead: its tasks are told of them from now on."""
+        """Whether this spec replaces the other: a higher version, or a changed result endpoint."""
         if other is None or self.version != other.version:
             return other is None or self.version > other.version
         return self.reports != other.reports
@@ -89,7 +93,7 @@ class KeeperJobSpec:
 
 @dataclass(frozen=True, slots=True)
 class OutputRetention:
-    """How much output is kept: of one stream of a live attempt, of all ended ones, and for how long."""
+    """How much output is kept: per stream of a live attempt, of all ended ones together, and how long."""
 
     stream_bytes: int = 256 << 20
     node_bytes: int = 10 << 30
@@ -107,8 +111,8 @@ class ConfigureOrder:
     amounts: Mapping[str, int]
     gpus: tuple[str, ...]
     retention: OutputRetention = OutputRetention()
-    run_as: str = "self"  # or "own": a user for each job; or a user's name or number
-    pids_max: int | None = None  # for all the work together
+    run_as: str = "self"  # or "own": a user for each job; or the name or number of a user
+    pids_max: int | None = None  # of all attempts together
     no_new_privs: bool = True
     engine: KeeperContainerEngine | None = None
 
@@ -118,7 +122,7 @@ class TaskStart:
     index: int
     attempt: int
     firm: bool
-    gpus: int = 0  # which, one bit each; 0: any
+    gpus: int = 0  # mask of GPUs; 0: any
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +155,7 @@ class ForgetOrder:
 
 @dataclass(frozen=True, slots=True)
 class RenewOrder:
-    """The control plane has heard what was said then: leases are counted from there."""
+    """The server has received what was sent at that time: run leases count from there."""
 
     sent_ns: int  # on the boot-time clock
 
@@ -180,7 +184,7 @@ def parse(line: bytes) -> Order:
     except (ValueError, RecursionError) as error:
         raise Malformed(f"not a line of JSON: {error}") from error
     if not isinstance(message, dict):
-        raise Malformed('want an object such as {"op":"hello","protocol":4}')
+        raise Malformed('want an object such as {"op":"hello","protocol":1}')
     op = message.get("op")
     if not isinstance(op, str) or op not in ORDER_PARSERS:
         raise Malformed(f"unknown op {op!r}: want one of {', '.join(ORDER_PARSERS)}")
@@ -188,50 +192,51 @@ def parse(line: bytes) -> Order:
 
 
 def keys_to_start(line: bytes) -> list[AttemptKey]:
-    """The attempts that a line would have started, as far as it can be read at all."""
+    """The attempts that a line would have started, as far as it can be parsed."""
     with contextlib.suppress(ValueError, RecursionError, TypeError, AttributeError):
         message = json.loads(line)
         if message.get("op") == "start":
             job = parse_job_id(message.get("job"))
             rows = message.get("tasks")
-            return [(job, one.index, one.attempt) for one in map(_parse_task_start, rows)]
+            return [(job, task.index, task.attempt) for task in map(_parse_task_start, rows)]
     return []
 
 
 def parse_spec(raw: object) -> KeeperJobSpec:
+    """Parse a spec. Fields that every job has are required; those of some jobs may be left out."""
     fields = parsing.expect(raw, "spec", dict, "an object")
-    needs = parsing.amounts(fields.get("needs", {}), "spec.needs")
+    needs = parsing.amounts(fields.get("needs"), "spec.needs")
     workdir = fields.get("workdir")
-    run = fields.get("run", RunModeName.AT_LEAST_ONCE)
+    run = fields.get("run")
     if not isinstance(run, str) or run not in set(RunModeName):
         raise Malformed(f"spec.run: want one of {', '.join(RunModeName)}")
-    said = parsing.amounts(fields.get("limits", {}), "spec.limits")
-    if unknown := set(said).difference(LIMITS):
+    limits = parsing.amounts(fields.get("limits"), "spec.limits")
+    if unknown := set(limits).difference(LIMITS):
         raise Malformed(f"spec.limits.{min(unknown)}: want one of {', '.join(LIMITS)}")
     pairs = tuple(sorted((name, amount) for name, amount in needs.items() if amount))
-    container = _parse_container(fields.get("container"), effective_limits(said, pairs))
+    container = _parse_container(fields.get("container"), effective_limits(limits, pairs))
     return KeeperJobSpec(
-        name=parsing.text(fields.get("name", ""), "spec.name"),
-        argv=parsing.argv(fields, "spec"),
+        name=parsing.text(fields.get("name"), "spec.name"),
+        argv=() if fields.get("steps") else parsing.argv(fields, "spec"),
         env=parsing.env(fields, "spec"),
         workdir=None if workdir is None else parsing.text(workdir, "spec.workdir"),
         needs=pairs,
-        count=parsing.number(fields.get("count", 1), "spec.count"),
-        grace_ms=parsing.milliseconds(fields.get("grace_ms", 10_000), "spec.grace_ms"),
+        count=parsing.number(fields.get("count"), "spec.count"),
+        grace_ms=parsing.milliseconds(fields.get("grace_ms"), "spec.grace_ms"),
         timeout_ms=parsing.milliseconds_or_none(fields.get("timeout_ms"), "spec.timeout_ms"),
         run=RunModeName(run),
         text=encode(fields),
         log_bytes=parsing.amount_or_none(fields.get("log_bytes"), "spec.log_bytes"),
         container=container,
-        limits=NO_LIMITS if container else effective_limits(said, pairs),
+        limits=NO_LIMITS if container else effective_limits(limits, pairs),
         steps=tuple(map(_parse_step, parsing.expect(fields.get("steps", []), "spec.steps", list, "a list"))),
         files=_parse_files(fields.get("files", {})),
         lease_ms=_parse_lease(fields, run),
-        stop_signal=parse_stop_signal(fields.get("stop_signal", TERM)),
+        stop_signal=parse_stop_signal(fields.get("stop_signal")),
         restart=None if run == RunModeName.AT_MOST_ONCE else parse_restart(fields.get("restart")),
         check=parse_check(fields.get("check")),
         sandbox=_parse_sandbox(fields.get("sandbox")),
-        version=parsing.number(fields.get("version", 1), "spec.version"),
+        version=parsing.number(fields.get("version"), "spec.version"),
         reports=parse_result_endpoint(fields.get("reports")),
         record=parsing.text(fields.get("record", ""), "spec.record"),
     )
@@ -255,16 +260,16 @@ def _parse_step(raw: object) -> StepCommand:
 
 
 def _parse_files(raw: object) -> dict[str, str]:
-    said = parsing.expect(raw, "spec.files", dict, "an object of base64 texts")
-    for path in said:
+    files = parsing.expect(raw, "spec.files", dict, "an object of base64 texts")
+    for path in files:
         parts = parsing.text(path, "spec.files").split("/")
         if not all(parts) or "." in parts or ".." in parts:
             raise Malformed("spec.files: want paths within the working directory")
         try:
-            b64decode(parsing.text(said[path], "spec.files"), validate=True)
+            b64decode(parsing.text(files[path], "spec.files"), validate=True)
         except ValueError:
             raise Malformed("spec.files: want contents in base64") from None
-    return dict(said)
+    return dict(files)
 
 
 def parse_job_id(value: object) -> str:
@@ -276,16 +281,16 @@ def parse_job_id(value: object) -> str:
 def events_line(
     started: Iterable[str], ended: Iterable[str], refused: Iterable[str], **more: Collection[str]
 ) -> bytes:
-    """One line of events, each already encoded; more only of attempts that are told of beside it."""
-    marks = "".join(f',"{name}":[{",".join(rows)}]' for name, rows in more.items() if rows)
+    """An `events` line of encoded rows; `more` has details of attempts that have a row in it."""
+    details = "".join(f',"{name}":[{",".join(rows)}]' for name, rows in more.items() if rows)
     return (
         f'{{"op":"events","started":[{",".join(started)}],"ended":[{",".join(ended)}]'
-        f',"refused":[{",".join(refused)}]{marks}}}\n'
+        f',"refused":[{",".join(refused)}]{details}}}\n'
     ).encode()
 
 
 def shortage_line(shortage: str | None) -> bytes:
-    """Why nothing new can be started here; None: it can."""
+    """A `space` line: why nothing new can be started here; None: it can."""
     return f"{encode({'op': 'space', 'shortage': shortage})}\n".encode()
 
 
@@ -298,8 +303,8 @@ def error_line(reason: str) -> bytes:
 
 
 def _parse_hello(message: dict[str, Any]) -> KeeperHello:
-    if message.get("protocol") != PROTOCOL:
-        raise Malformed(f"protocol: this keeper speaks {PROTOCOL}")
+    """Any number is accepted: an agent of another release has to be told what runs here, and our number."""
+    parsing.number(message.get("protocol"), "protocol")
     return KeeperHello()
 
 
@@ -324,12 +329,12 @@ def _parse_configure(message: dict[str, Any]) -> ConfigureOrder:
 
 
 def _parse_retention(message: dict[str, Any]) -> OutputRetention:
-    said = parsing.amounts(message.get("keeping", {}), "keeping")
-    usual = OutputRetention()
+    amounts = parsing.amounts(message.get("keeping", {}), "keeping")
+    default = OutputRetention()
     return OutputRetention(
-        said.get("stream_bytes", usual.stream_bytes),
-        said.get("node_bytes", usual.node_bytes),
-        said.get("age_ms", usual.age_ms),
+        amounts.get("stream_bytes", default.stream_bytes),
+        amounts.get("node_bytes", default.node_bytes),
+        amounts.get("age_ms", default.age_ms),
     )
 
 
@@ -340,7 +345,7 @@ def _parse_start(message: dict[str, Any]) -> StartOrder:
 
 
 def _parse_task_start(row: object) -> TaskStart:
-    """GPUs are named only where some are given."""
+    """Parse a row; the GPU mask is left out if it is 0."""
     if not isinstance(row, list) or len(row) not in (3, 4):
         raise Malformed(f"tasks: want {TASKS}")
     gpus = parsing.gpu_mask(row[3]) if len(row) == 4 else 0
@@ -379,16 +384,16 @@ ORDER_PARSERS: dict[str, Callable[[dict[str, Any]], Order]] = {
 }
 
 
-def _parse_container(raw: object, limits: Limits) -> KeeperContainer | None:
+def _parse_container(raw: object, limits: AttemptLimits) -> KeeperContainer | None:
     if raw is None:
         return None
     fields = parsing.expect(raw, "spec.container", dict, "an object")
-    said = {
+    texts = {
         name: parsing.text(value, f"spec.container.{name}")
         for name, value in fields.items()
         if name != "mounts"
     }
-    user = said.get("user")
+    user = texts.get("user")
     if user is not None and not USER.fullmatch(user):
         raise Malformed("spec.container.user: want numbers, as 1000 or 1000:1000")
     rows = parsing.expect(fields.get("mounts", []), "spec.container.mounts", list, MOUNTS)
@@ -399,7 +404,7 @@ def _parse_container(raw: object, limits: Limits) -> KeeperContainer | None:
         for source, to, ro in rows
     )
     try:
-        return KeeperContainer(**said, mounts=mounts, limits=limits)
+        return KeeperContainer(**texts, mounts=mounts, limits=limits)
     except TypeError as error:
         raise Malformed(f"spec.container: {error}") from error
 

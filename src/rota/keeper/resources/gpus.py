@@ -1,4 +1,4 @@
-"""What is taken of each GPU, in thousandths + what an attempt asks for -> the devices it gets."""
+"""GPU allocation: allocated thousandths of each device + a request -> the devices it gets."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,7 +8,7 @@ WHOLE = 1000  # thousandths of a device
 
 
 class GpuShare(NamedTuple):
-    """Some devices, and how much of each."""
+    """Devices, and how many thousandths of each."""
 
     names: tuple[str, ...] = ()
     each: int = 0
@@ -18,20 +18,20 @@ NO_GPUS = GpuShare()
 
 
 class GpuAllocator:
-    """Never gives away more of a device than there is of it.
+    """Allocates whole devices and fractions of one. Invariant: never more than WHOLE of a device.
 
-    A mask names devices by their place, one bit each. Without one, whole devices are given that nobody uses.
+    A mask names devices, one bit each in the node's order. Without a mask, unused whole devices are chosen.
     """
 
     def __init__(self) -> None:
         self._names: tuple[str, ...] = ()
-        self._allocated: dict[str, int] = {}  # also of devices that the node no longer offers
+        self._allocated: dict[str, int] = {}  # includes devices that were removed from the node since
 
     def configure(self, names: Sequence[str]) -> None:
         self._names = tuple(names)
 
     def infeasible_reason(self, amount: int, mask: int) -> str | None:
-        """Why this could not be had even if nobody else had anything."""
+        """Why the request could not be satisfied on an empty node; None: it could."""
         there, count = len(self._names), _device_count(amount)
         if mask >> there:
             return f"was given GPU {mask.bit_length() - 1}, this node has {there} of them"
@@ -42,7 +42,7 @@ class GpuAllocator:
         return None
 
     def choose(self, amount: int, mask: int) -> GpuShare | None:
-        """What it would get now; None: somebody else has it."""
+        """The devices for a request; None: they are not free now."""
         if not mask:
             unused = [name for name in self._names if not self._allocated.get(name)]
             count = _device_count(amount)
@@ -51,7 +51,7 @@ class GpuAllocator:
         return share if all(self._free(name) >= share.each for name in share.names) else None
 
     def busy_reason(self, amount: int, mask: int) -> str:
-        """Why the devices of this mask cannot be had now."""
+        """Why the devices of this mask are not free now."""
         free, name = min((self._free(name), name) for name in self._names_of(mask))
         return f"GPU {name} has {free / WHOLE:g} free, asked {min(amount, WHOLE) / WHOLE:g}"
 
@@ -64,7 +64,7 @@ class GpuAllocator:
             self._allocated[name] -= share.each
 
     def mask_of(self, share: GpuShare) -> int:
-        """By their places now; a device that the node no longer offers has none."""
+        """The mask of a share, without devices that were removed from the node since."""
         return sum(1 << place for place, name in enumerate(self._names) if name in share.names)
 
     def _free(self, name: str) -> int:
@@ -75,5 +75,5 @@ class GpuAllocator:
 
 
 def _device_count(amount: int) -> int:
-    """How many devices so many thousandths are taken from: a part of one, or whole ones."""
+    """The number of devices for this many thousandths: one for a fraction, else whole ones."""
     return -(-amount // WHOLE)

@@ -1,4 +1,4 @@
-"""A node's room and what waits for it -> which attempt starts next, and on which GPUs."""
+"""Resource reservations: the node's amounts + queued attempts -> which one starts next, on which GPUs."""
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ class Refusal:
 
 
 class ResourceRequest(NamedTuple):
-    """What an attempt needs, and which GPUs it was given, one bit each; 0: any."""
+    """What an attempt needs, and the mask of GPUs that the scheduler chose; 0: any."""
 
     needs: Needs
     mask: int = 0
@@ -36,9 +36,10 @@ class ResourceReservation(NamedTuple):
 
 
 class Reservations:
-    """Never reserves more than there is; firm attempts go before lookahead, each in order of arrival.
+    """Reservations of running attempts, and the queue of those that wait.
 
-    The head of the line blocks those behind it: what ends leaves room for the head alone, so nothing starves.
+    Invariant: never more is reserved than the node has. Firm attempts go before lookahead, each in order of
+    arrival. The head of the queue blocks those behind it: freed resources are for the head, so none starves.
     """
 
     def __init__(self) -> None:
@@ -50,7 +51,7 @@ class Reservations:
         self._lookahead: OrderedDict[AttemptKey, ResourceRequest] = OrderedDict()
 
     def configure(self, amounts: Mapping[str, int], gpus: Sequence[str]) -> list[Refusal]:
-        """Take over the size of the node; what waits and can never fit any more is refused."""
+        """Set the node's amounts and GPUs; return refusals of queued attempts that can no longer fit."""
         self._amounts = dict(amounts)
         self._gpus.configure(gpus[: amounts.get(GPU, 0) // WHOLE])
         self._free = dict(self._amounts)
@@ -60,7 +61,7 @@ class Reservations:
         return self._refuse_infeasible()
 
     def enqueue(self, key: AttemptKey, request: ResourceRequest, *, firm: bool) -> str | None:
-        """Put an attempt in line, or say why it can never run here. Offered again as firm, it moves up."""
+        """Enqueue an attempt, or return why it can never fit. Offered again as firm, it moves up."""
         if reason := self._infeasible_reason(request):
             return reason
         if firm:
@@ -71,15 +72,16 @@ class Reservations:
         return None
 
     def admit_next(self) -> Grant | Refusal | None:
-        """Reserve room for the attempt whose turn it is, if it fits now.
+        """Reserve resources for the head of the queue, if it fits now.
 
-        Whoever named its GPUs counts them as free. If they are not, it has to look again: it is refused.
+        The scheduler names GPUs that it counts as free. If they are not, its view is out of date, and the
+        attempt is refused instead of waiting.
         """
-        line = self._firm or self._lookahead
-        if self._amounts is None or not line:
+        queue = self._firm or self._lookahead
+        if self._amounts is None or not queue:
             return None
-        key = next(iter(line))
-        needs, mask = line[key]
+        key = next(iter(queue))
+        needs, mask = queue[key]
         share: GpuShare | None = NO_GPUS
         for name, amount in needs:
             if name == GPU:
@@ -88,7 +90,7 @@ class Reservations:
                 return None
         if share is None and not mask:
             return None
-        del line[key]
+        del queue[key]
         if share is None:
             return Refusal(key, self._gpus.busy_reason(dict(needs)[GPU], mask))
         return self._reserve(key, ResourceReservation(needs, share))
@@ -100,7 +102,7 @@ class Reservations:
         self._gpus.release(held.share)
 
     def withdraw(self, key: AttemptKey) -> bool:
-        """Take a waiting attempt out of the line; False if it does not wait."""
+        """Remove an attempt from the queue; False if it is not queued."""
         return self._firm.pop(key, None) is not None or self._lookahead.pop(key, None) is not None
 
     def waiting_keys(self) -> list[AttemptKey]:
@@ -113,7 +115,7 @@ class Reservations:
         return key in self._firm or key in self._lookahead
 
     def gpu_masks(self) -> dict[AttemptKey, int]:
-        """Attempt -> the GPUs reserved for it, one bit each, where there are any."""
+        """The masks of GPUs reserved for attempts that have any."""
         shares = {key: held.share for key, held in self._held.items() if held.share.names}
         return {key: self._gpus.mask_of(share) for key, share in shares.items()}
 
@@ -133,10 +135,10 @@ class Reservations:
 
     def _refuse_infeasible(self) -> list[Refusal]:
         refused = []
-        for line in (self._firm, self._lookahead):
-            for key, ask in list(line.items()):
-                if reason := self._infeasible_reason(ask):
-                    del line[key]
+        for queue in (self._firm, self._lookahead):
+            for key, request in list(queue.items()):
+                if reason := self._infeasible_reason(request):
+                    del queue[key]
                     refused.append(Refusal(key, reason))
         return refused
 

@@ -1,1 +1,1 @@
-"""Services: how one is kept alive, and how it is known to be well."""
+"""Services: restart policy, health checks and their state."""

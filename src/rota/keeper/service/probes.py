@@ -1,4 +1,4 @@
-"""Checks of a port on this node, many at a time and none waited for. [I/O]"""
+"""Non-blocking TCP and HTTP health checks of ports on this node. [I/O]"""
 
 import contextlib
 import errno
@@ -16,31 +16,31 @@ CONNECTING = (0, errno.EINPROGRESS, errno.EINTR, errno.EAGAIN)
 
 
 class ProbeTarget(Protocol):
-    """Whoever has a port checked."""
+    """What a probe is made for."""
 
     @property
     def check(self) -> KeeperCheck: ...
 
 
 class ProbeResult(NamedTuple):
-    """What came of a check; None: nothing is wrong."""
+    """The result of a probe; `why` None: it succeeded."""
 
     target: ProbeTarget
     why: str | None
 
 
 class Probe:
-    """One connection; its answer is known once `advance` says so."""
+    """One connection; `advance` is called when its socket is ready, until it returns the result."""
 
-    def __init__(self, asked: ProbeTarget, until_ns: int) -> None:
-        self.target = asked
+    def __init__(self, target: ProbeTarget, until_ns: int) -> None:
+        self.target = target
         self.timeout_at_ns = until_ns
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         self._received = b""
         self._request_sent = False
 
     def connect(self) -> str | None:
-        """Why it cannot even begin."""
+        """Start to connect; return the error if that fails at once."""
         number = self.socket.connect_ex((HOST, self.target.check.port))
         return None if number in CONNECTING else self._describe(number)
 
@@ -78,53 +78,54 @@ class Probe:
 
 
 class Probes:
-    """All of them on one selector, which also hears the bell."""
+    """All probes in progress, on one selector that also watches the checker's wakeup pipe."""
 
-    def __init__(self, bell_fd: int) -> None:
+    def __init__(self, wakeup_fd: int) -> None:
         self._selector = selectors.DefaultSelector()
-        self._selector.register(bell_fd, selectors.EVENT_READ)
-        self._wakeup_fd = bell_fd
+        self._selector.register(wakeup_fd, selectors.EVENT_READ)
+        self._wakeup_fd = wakeup_fd
         self._probes: dict[Probe, None] = {}
 
-    def start(self, asked: ProbeTarget, until_ns: int) -> ProbeResult | None:
+    def start(self, target: ProbeTarget, until_ns: int) -> ProbeResult | None:
+        """Start a probe; return its result if it fails at once."""
         try:
-            probe = Probe(asked, until_ns)
+            probe = Probe(target, until_ns)
         except OSError as error:
-            return ProbeResult(asked, f"cannot be checked: {os.strerror(error.errno or 0).lower()}")
+            return ProbeResult(target, f"cannot be checked: {os.strerror(error.errno or 0).lower()}")
         if why := probe.connect():
             probe.socket.close()
-            return ProbeResult(asked, why)
+            return ProbeResult(target, why)
         self._probes[probe] = None
         self._selector.register(probe.socket, probe.selector_events, probe)
         return None
 
     def wait(self, seconds: float | None) -> list[ProbeResult]:
-        """What is known once something happened, or after so many seconds."""
-        answers = []
+        """Wait for results, a wakeup or the timeout."""
+        results = []
         for key, _ in self._selector.select(seconds):
             if key.data is None:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._wakeup_fd, 4096)
                 continue
-            if answer := key.data.advance():
+            if result := key.data.advance():
                 self._end(key.data)
-                answers.append(answer)
+                results.append(result)
             else:
                 self._selector.modify(key.data.socket, key.data.selector_events, key.data)
-        return answers
+        return results
 
     def time_out(self, now_ns: int) -> list[ProbeResult]:
-        """On those whose time is up."""
+        """End probes that exceeded their timeout; return their results."""
         late = [probe for probe in self._probes if now_ns >= probe.timeout_at_ns]
         for probe in late:
             self._end(probe)
         return [
-            ProbeResult(one.target, f"took longer than {one.target.check.timeout_ms / 1000:g} s")
-            for one in late
+            ProbeResult(probe.target, f"took longer than {probe.target.check.timeout_ms / 1000:g} s")
+            for probe in late
         ]
 
     def next_timeout_ns(self) -> int | None:
-        """When the first of them is given up."""
+        """The earliest timeout of the probes in progress."""
         return min((probe.timeout_at_ns for probe in self._probes), default=None)
 
     def _end(self, probe: Probe) -> None:
@@ -134,11 +135,11 @@ class Probes:
 
 
 def _check_status_line(line: bytes, check: KeeperCheck) -> str | None:
-    words = line.split()
-    is_http = len(words) >= 2 and words[0].startswith(b"HTTP/")
-    if not is_http or not words[1].isdigit() or len(words[1]) > CODE_DIGITS:  # the service may say anything
+    parts = line.split()
+    is_http = len(parts) >= 2 and parts[0].startswith(b"HTTP/")
+    if not is_http or not parts[1].isdigit() or len(parts[1]) > CODE_DIGITS:  # it may answer anything
         return f"port {check.port} does not answer in HTTP"
-    code = int(words[1])
+    code = int(parts[1])
     if any(low <= code <= high for low, high in check.codes):
         return None
     return f"{check.path} answered {code}"

@@ -1,4 +1,4 @@
-"""How a service is to be kept alive and looked after, as its job says it."""
+"""Restart policy, health check and stop signal of a service, parsed from its spec."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,7 @@ TERM, KILL, LAST_SIGNAL = 15, 9, 64
 
 @dataclass(frozen=True, slots=True)
 class KeeperRestart:
-    """How often its process is started again in one attempt, and after which pause."""
+    """How often a service's process is restarted within one attempt, and with which backoff."""
 
     attempts: int
     within_ms: int
@@ -23,17 +23,17 @@ class KeeperRestart:
 
 @dataclass(frozen=True, slots=True)
 class KeeperCheck:
-    """What is tried again and again: a command, or a port on this node, with a path if it speaks HTTP."""
+    """A health check: a command, or a TCP port on this node, with a path for HTTP."""
 
     interval_ms: int
     timeout_ms: int
-    after_ms: int  # so long after a start, failures do not count yet
-    failures: int  # so many in a row: it is unhealthy
-    successes: int  # so many in a row: it is healthy
+    after_ms: int  # grace after a start in which failures do not count
+    failures: int  # consecutive ones that make it unhealthy
+    successes: int  # consecutive ones that make it healthy
     argv: tuple[str, ...] = ()
     port: int = 0
     path: str | None = None
-    codes: tuple[tuple[int, int], ...] = ()  # from, to: what an answer may be
+    codes: tuple[tuple[int, int], ...] = ()  # ranges of accepted HTTP status codes
 
 
 def parse_restart(raw: object) -> KeeperRestart | None:
@@ -52,12 +52,12 @@ def parse_check(raw: object) -> KeeperCheck | None:
         return None
     fields = parsing.expect(raw, "spec.check", dict, "an object")
     times, counts = ("interval_ms", "timeout_ms", "after_ms"), ("failures", "successes")
-    said: dict[str, Any] = {
+    common: dict[str, Any] = {
         **{name: parsing.milliseconds(fields.get(name), f"spec.check.{name}") for name in times},
         **{name: parsing.number(fields.get(name), f"spec.check.{name}") for name in counts},
     }
     if "argv" in fields:
-        return KeeperCheck(**said, argv=parsing.argv(fields, "spec.check"))
+        return KeeperCheck(**common, argv=parsing.argv(fields, "spec.check"))
     port = parsing.number(fields.get("port"), "spec.check.port")
     path = fields.get("path")
     codes = parsing.expect(fields.get("codes", []), "spec.check.codes", list, "a list of [from, to]")
@@ -66,7 +66,7 @@ def parse_check(raw: object) -> KeeperCheck | None:
     if not 0 < port <= PORT_MAX:
         raise Malformed(f"spec.check.port: want 1 to {PORT_MAX}")
     return KeeperCheck(
-        **said,
+        **common,
         port=port,
         path=None if path is None else parsing.text(path, "spec.check.path"),
         codes=tuple((parsing.number(low, "codes"), parsing.number(high, "codes")) for low, high in codes),

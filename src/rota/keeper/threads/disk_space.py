@@ -1,4 +1,4 @@
-"""Whether the disk under a keeper takes what has to be written; if not, nothing new is started. [I/O]"""
+"""Disk space check: while the keeper's disk is low, nothing new is started. [I/O]"""
 
 import contextlib
 import os
@@ -7,13 +7,13 @@ from rota.keeper.output.segments import SegmentStore
 from rota.keeper.protocol import wire
 from rota.keeper.supervisor import Supervisor
 
-RESERVE_BYTES = 64 << 20  # for what running work and its results need
-RESERVE_SHARE = 50  # of a small disk one part in so many
+RESERVE_BYTES = 64 << 20  # kept free for running attempts and their results
+RESERVE_SHARE = 50  # of a small disk: 1/50
 RESERVE_FILES = 64
 
 
 class DiskSpace:
-    """Looked at once a second; a change is told to the agent."""
+    """Checked once a second by the trimmer thread; a change is sent to the agent."""
 
     def __init__(self, root: str, supervisor: Supervisor, outputs: SegmentStore) -> None:
         self._root = root
@@ -30,7 +30,7 @@ class DiskSpace:
             self._supervisor.outbox.send(wire.shortage_line(shortage))
 
     def _shortage(self) -> str | None:
-        """Once short, it takes half as much again until it is not: no going to and fro."""
+        """Why nothing new may start. Hysteresis: once low, 1.5 times the reserve must be free again."""
         with contextlib.suppress(OSError):
             found = os.statvfs(self._root)
             factor = 1.5 if self._outputs.shortage else 1.0

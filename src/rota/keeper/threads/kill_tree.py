@@ -1,4 +1,4 @@
-"""The many processes of one attempt, of which some may fork all the time -> none of them."""
+"""Kill a process tree that forks faster than it can be enumerated."""
 
 import signal
 from collections.abc import Sequence
@@ -9,63 +9,66 @@ from rota.keeper.process import trees
 from rota.keeper.process.trees import MarkedProcess
 from rota.keeper.resources.reservations import AttemptKey
 
-TREE_PROCESSES_MIN = 8  # fewer are killed one by one
+TREE_PROCESSES_MIN = 8  # smaller trees are killed one by one
 PASSES_MAX = 100
 
 
 class TreeKiller:
+    """Ends trees of attempts without a cgroup, in the sweeper thread."""
+
     def __init__(self, mark: str, cgroups: Cgroups) -> None:
         self._mark = mark
         self._cgroups = cgroups
 
     def kill(self, key: AttemptKey, seen: Sequence[MarkedProcess]) -> None:
-        """`seen`: those of one look at the machine; each look at many costs as much as to signal them."""
-        if any(one.is_busy for one in seen):
+        """Kill the tree of an attempt; `seen` is the last scan of it. A scan costs as much as the signals."""
+        if any(process.is_busy for process in seen):
             seen = self._stop_all(key, seen)
         self._signal(seen, signal.SIGKILL)
-        self._freeze_others(key, {one.pid for one in seen})
+        self._freeze_others(key, {process.pid for process in seen})
 
     def _stop_all(self, key: AttemptKey, seen: Sequence[MarkedProcess]) -> Sequence[MarkedProcess]:
-        """Each one killed would make room for another; one that is stopped keeps its place and makes no more.
+        """Stop all processes before any is killed.
 
-        That takes a tenth of the time that it takes to freeze it.
+        Race: at the process limit, a killed process lets another fork. A stopped one still counts and does
+        not fork. SIGSTOP takes a tenth of the time of freezing.
         """
-        held: set[int] = set()
+        stopped: set[int] = set()
         for _ in range(PASSES_MAX):
-            others = [one for one in seen if one.pid not in held]
+            others = [process for process in seen if process.pid not in stopped]
             if not others:
                 break
             self._signal(others, signal.SIGSTOP)
-            held |= {one.pid for one in others}
+            stopped |= {process.pid for process in others}
             seen = self._members(key)
         return seen
 
     def _freeze_others(self, key: AttemptKey, killed: set[int]) -> None:
-        """Those that were missed, or woken: who is frozen is so for good."""
-        trap: Cgroup | None = None
+        """Move processes that were missed, or continued by a sibling, into a frozen cgroup, and kill it."""
+        frozen: Cgroup | None = None
         for _ in range(PASSES_MAX):
-            caught = set(trap.members()) if trap else set()
-            left = [one for one in self._members(key) if one.pid not in caught | killed]
+            caught = set(frozen.members()) if frozen else set()
+            left = [process for process in self._members(key) if process.pid not in caught | killed]
             if not left:
                 break
-            trap = trap or self._freeze_group(key)
-            if trap is None:
+            frozen = frozen or self._freeze_group(key)
+            if frozen is None:
                 self._signal(left, signal.SIGKILL)
                 continue
-            for one in left:
-                trap.add_process(one.pid, partial(trees.belongs_to, one.pid, key, self._mark))
-        if trap:
-            self._cgroups.kill_and_remove(trap)
+            for process in left:
+                frozen.add_process(process.pid, partial(trees.belongs_to, process.pid, key, self._mark))
+        if frozen:
+            self._cgroups.kill_and_remove(frozen)
 
     def _signal(self, members: Sequence[MarkedProcess], signum: int) -> None:
-        for one in members:
-            trees.signal_marked(one.pid, self._mark, signum)
+        for process in members:
+            trees.signal_marked(process.pid, self._mark, signum)
 
     def _members(self, key: AttemptKey) -> list[MarkedProcess]:
-        return [one for one in trees.find_marked(self._mark) if one.key == key]
+        return [process for process in trees.find_marked(self._mark) if process.key == key]
 
     def _freeze_group(self, key: AttemptKey) -> Cgroup | None:
         try:
             return self._cgroups.freeze_group(key)
-        except OSError:  # the kernel has no more groups to give: then they are only killed
+        except OSError:  # no cgroup can be created: then they are only killed
             return None

@@ -1,4 +1,8 @@
-"""The keeper's unix socket: one agent at a time, orders in, events out; a slow reader holds up nobody."""
+"""The keeper's unix socket: one agent at a time, orders in, events out.
+
+Backpressure: an agent that reads too slowly is disconnected, and gets the whole state at its next hello.
+Neither attempts nor other threads ever wait for it.
+"""
 
 import contextlib
 import math
@@ -16,12 +20,15 @@ from rota.keeper.supervisor import Supervisor
 from rota.keeper.task_dirs import PLACE
 
 CHUNK_BYTES = 1 << 20
-REASON_CHARACTERS_MAX = 500  # of why an order is not obeyed
+REASON_CHARACTERS_MAX = 500  # of the error about an order
 UNSENT_BYTES_MAX = 256 << 20
 QUIT_POLL_SECONDS = 0.05
 
 
 class KeeperServer:
+    """The socket server. `_lock` guards the connection and its buffers: the server thread holds it while it
+    works, and a starter may take it to send a result (`try_send`)."""
+
     def __init__(self, root: str, listener: socket.socket, wake_fd: int) -> None:
         self._root = root
         self._listener = listener
@@ -46,7 +53,10 @@ class KeeperServer:
             self._send(supervisor)
 
     def try_send(self, supervisor: Supervisor) -> bool:
-        """Send the last result from the thread that found it; False: the door's own thread has to look."""
+        """Send the last result from the thread that reaped it; False: the server thread has to do it.
+
+        It never blocks: the calling starter holds the reap lock.
+        """
         if supervisor.running or not self._lock.acquire(blocking=False):
             return False
         try:
@@ -81,6 +91,7 @@ class KeeperServer:
         return QUIT_POLL_SECONDS if supervisor.quitting else None
 
     def _accept(self, supervisor: Supervisor) -> None:
+        # The newest connection wins: the previous agent may have died without closing its own.
         with contextlib.suppress(OSError):
             agent, _ = self._listener.accept()
             self._disconnect(supervisor)
@@ -91,6 +102,7 @@ class KeeperServer:
     def _disconnect(self, supervisor: Supervisor) -> None:
         if self._agent is None:
             return
+        # Events that were queued for this agent are dropped: the next hello gets the state instead.
         with supervisor.lock:
             supervisor.outbox.close()
         self._selector.unregister(self._agent)
@@ -114,25 +126,25 @@ class KeeperServer:
         self._incoming += chunk
         if b"\n" not in chunk:
             return
-        *lines, rest = self._incoming.split(b"\n")
-        self._incoming = rest
+        *lines, partial = self._incoming.split(b"\n")
+        self._incoming = partial
         for line in lines:
             self._handle_line(supervisor, bytes(line))
 
     def _handle_line(self, supervisor: Supervisor, line: bytes) -> None:
-        """Obey one line. One that cannot be obeyed costs the attempts it would have started, nothing else."""
+        """Apply one order. If that fails, it fails the attempts that it would have started, nothing else."""
         try:
             self._apply_order(supervisor, wire.parse(line))
         except Malformed as error:
             self._unsent += wire.error_line(str(error)[:REASON_CHARACTERS_MAX])
             supervisor.fail(
-                wire.keys_to_start(line), f"its order cannot be read: {error}"[:REASON_CHARACTERS_MAX]
+                wire.keys_to_start(line), f"its order cannot be parsed: {error}"[:REASON_CHARACTERS_MAX]
             )
-        except Exception as error:  # whatever it is, the work of everybody else goes on
+        except Exception as error:  # a fault of ours must not end the attempts of other jobs
             traceback.print_exc()
             reason = f"{type(error).__name__}: {error}"[:REASON_CHARACTERS_MAX]
             self._unsent += wire.error_line(reason)
-            supervisor.refuse(wire.keys_to_start(line), f"its order cannot be obeyed: {reason}")
+            supervisor.refuse(wire.keys_to_start(line), f"its order failed: {reason}")
 
     def _apply_order(self, supervisor: Supervisor, order: wire.Order) -> None:
         match order:
@@ -149,11 +161,13 @@ class KeeperServer:
         live = supervisor.forget(jobs)
         if live:
             self._unsent += wire.error_line(f"jobs: still live, not forgotten: {', '.join(live)}")
+        # After `forget`, so that no new attempt of the job can be writing to the directories.
         discard_jobs(self._root, [job for job in jobs if job not in live])
 
     def _send(self, supervisor: Supervisor) -> None:
         if self._agent is None:
             return
+        # Only when the last message is out: while the agent is slow, events coalesce in the outbox.
         if not self._unsent and supervisor.outbox.due_in_ns() <= 0:
             self._unsent += supervisor.drain_events()
         try:
@@ -197,7 +211,7 @@ def _forward(
 
 
 def listen(root_fd: int) -> socket.socket:
-    """Bind beneath the directory's handle: a unix socket's address holds 107 bytes, a path may hold more."""
+    """Listen on keeper.sock, bound by the directory's descriptor: a socket address holds 107 bytes only."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with contextlib.suppress(FileNotFoundError):
         os.unlink("keeper.sock", dir_fd=root_fd)
@@ -212,24 +226,24 @@ def listen(root_fd: int) -> socket.socket:
 
 
 def discard_jobs(root: str, jobs: list[str]) -> None:
-    """Put logs and work directories out of sight at once; deleting them may take long and holds up nobody."""
-    there = [f"{root}/{kind}/{job}" for job in jobs for kind in ("logs", "work", PLACE)]
-    heap = f"{root}/trash/{os.urandom(8).hex()}"  # of its own: who deletes another takes nothing away from it
-    with contextlib.suppress(OSError):  # the disk is full: then it takes as long as it takes
-        os.makedirs(heap, mode=0o700)
-        for number, path in enumerate(there):
+    """Rename the directories of jobs away at once, and delete them in a thread: that may take long."""
+    paths = [f"{root}/{kind}/{job}" for job in jobs for kind in ("logs", "work", PLACE)]
+    trash = f"{root}/trash/{os.urandom(8).hex()}"  # one per call: deletions run side by side
+    with contextlib.suppress(OSError):  # the disk is full: then they are deleted here
+        os.makedirs(trash, mode=0o700)
+        for number, path in enumerate(paths):
             with contextlib.suppress(FileNotFoundError):
-                os.rename(path, f"{heap}/{number}")
-    _delete(there)
-    threading.Thread(target=_delete, args=([heap],), daemon=True).start()
+                os.rename(path, f"{trash}/{number}")
+    _delete(paths)
+    threading.Thread(target=_delete, args=([trash],), daemon=True).start()
 
 
 def empty_trash(root: str) -> None:
-    """What an earlier keeper did not come to delete."""
+    """Delete what an earlier keeper had discarded and not deleted yet."""
     trash = f"{root}/trash"
     with contextlib.suppress(FileNotFoundError):
-        heaps = [f"{trash}/{name}" for name in os.listdir(trash)]
-        threading.Thread(target=_delete, args=(heaps,), daemon=True).start()
+        paths = [f"{trash}/{name}" for name in os.listdir(trash)]
+        threading.Thread(target=_delete, args=(paths,), daemon=True).start()
 
 
 def _delete(paths: list[str]) -> None:

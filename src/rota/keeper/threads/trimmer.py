@@ -1,4 +1,4 @@
-"""Output is looked at while it grows: kept within bounds, and marked with the time it arrived."""
+"""The trimmer thread: caps and arrival times of growing output, retention, free disk space."""
 
 import contextlib
 import heapq
@@ -17,14 +17,14 @@ from rota.keeper.threads.disk_space import DiskSpace
 
 SCAN_SECONDS = 0.1
 IDLE_SECONDS = 1.0
-SCANS_PER_ROUND = 200  # attempts looked at each time besides those that grow fast: a 50th of a core
-FAST_GROWTH_BYTES = 1 << 20  # whatever grew by more since the last look is looked at each time
+SCANS_PER_ROUND = 200  # attempts per scan besides the fast ones: a 50th of a core
+FAST_GROWTH_BYTES = 1 << 20  # a stream that grew by more since its last scan is in every scan
 RETAIN_SECONDS = 5.0
-RETAIN_SHARE = 50  # a look at all files takes at most one part in so many of the time
+RETAIN_SHARE = 50  # the retention pass takes at most 1/50 of the time
 
 
 class Trimmer:
-    """Its own thread: to give much room back may take the disk a while, and nobody waits for it."""
+    """The loop of the trimmer thread. Its own thread, because deallocating disk space may take long."""
 
     def __init__(self, root: str, supervisor: Supervisor, outputs: SegmentStore) -> None:
         self._supervisor = supervisor
@@ -34,35 +34,37 @@ class Trimmer:
         self._disk_space = DiskSpace(root, supervisor, outputs)
 
     def run(self) -> None:
-        retain_at = look_at = 0.0
+        retain_at = check_at = 0.0
         while True:
             self._caps.scan()
-            if time.monotonic() >= look_at:
+            if time.monotonic() >= check_at:
                 self._disk_space.check()
-                look_at = time.monotonic() + IDLE_SECONDS
+                check_at = time.monotonic() + IDLE_SECONDS
             if time.monotonic() >= retain_at:
-                began = time.monotonic()
+                started = time.monotonic()
                 self._retention.delete_expired()
-                took = time.monotonic() - began
+                took = time.monotonic() - started
                 retain_at = time.monotonic() + max(RETAIN_SECONDS, RETAIN_SHARE * took)
-            if self._supervisor.running or self._outputs.allocated.wait(
-                IDLE_SECONDS
-            ):  # what starts is soon looked at
+            # A new attempt ends the idle wait, so that its output is scanned soon.
+            if self._supervisor.running or self._outputs.allocated.wait(IDLE_SECONDS):
                 self._outputs.allocated.clear()
                 time.sleep(SCAN_SECONDS)
 
 
 class StreamCaps:
-    """Each stream of a live attempt keeps its last bytes. No attempt's hole reaches into another's output."""
+    """Caps the output of live attempts: each stream keeps its last bytes, the rest is punched out.
+
+    Invariant: no hole reaches into the output of an earlier attempt in the same segment.
+    """
 
     def __init__(self, supervisor: Supervisor, outputs: SegmentStore) -> None:
         self._supervisor = supervisor
         self._outputs = outputs
-        self._to_scan: list[RunningAttempt] = []  # of this round
-        self._sizes: dict[bytes, int] = {}  # at the last look, of live attempts
+        self._to_scan: list[RunningAttempt] = []  # left of this round
+        self._sizes: dict[bytes, int] = {}  # of live attempts, at the last scan
         self._fast: dict[bytes, RunningAttempt] = {}
-        self._holes: dict[bytes, int] = {}  # how far each file is punched
-        self._marked: dict[bytes, tuple[int, int]] = {}  # how far, and when
+        self._holes: dict[bytes, int] = {}  # where the hole in each file ends
+        self._marked: dict[bytes, tuple[int, int]] = {}  # the last time mark of each file: size and time
 
     def scan(self) -> None:
         for path, attempt in list(self._fast.items()):
@@ -88,7 +90,7 @@ class StreamCaps:
     def _scan_stream(self, path: bytes, attempt: RunningAttempt) -> None:
         try:
             size = os.lstat(path).st_size
-        except OSError:  # not there yet, or somebody removed it
+        except OSError:  # not created yet, or removed from outside
             size = 0
         if size - self._sizes.get(path, size) > FAST_GROWTH_BYTES and attempt.key in self._supervisor.running:
             self._fast[path] = attempt
@@ -98,21 +100,23 @@ class StreamCaps:
         self._record_time(path, attempt, size)
         most = self._cap_bytes(attempt)
         if size - self._retained_from(path, attempt) > most + cap_slack(most):
-            with contextlib.suppress(OSError):  # this file system makes no holes: then all is kept
+            with contextlib.suppress(OSError):  # a file system without holes: then all is kept
                 self._trim(path, attempt)
 
     def _record_time(self, path: bytes, attempt: RunningAttempt, size: int) -> None:
-        """A segment may have had other attempts before; the clock may have been set back."""
+        """Mark the time when the stream has grown. Times never decrease, also if the clock is set back."""
         before, before_ms = self._marked.get(path, (0, 0))
         if size > max(before, _start(path, attempt)):
             mark = self._marked[path] = (size, max(before_ms, time.time_ns() // 1_000_000))
-            with contextlib.suppress(OSError):  # a full disk: then it arrived before the next mark
+            with contextlib.suppress(OSError):  # a full disk: the next mark stands for these bytes, too
                 time_index.append_mark(path + time_index.SUFFIX, *mark)
 
     def _trim(self, path: bytes, attempt: RunningAttempt) -> None:
         fd = os.open(path, OUTPUT & ~os.O_RDONLY | os.O_RDWR)
         try:
-            with self._supervisor.lock:  # what is there now was written by this attempt and those before it
+            # Race: the attempt may end and the segment pass to the next one. Under the lock the size is
+            # measured while this attempt still holds the segment.
+            with self._supervisor.lock:
                 if self._supervisor.running.get(attempt.key) is not attempt:
                     return
                 start = self._retained_from(path, attempt)
@@ -135,24 +139,24 @@ def _start(path: bytes, attempt: RunningAttempt) -> int:
 
 
 def cap_slack(cap_bytes: int) -> int:
-    """By how much a stream may be longer than its cap: each hole costs some time."""
+    """By how much a stream may exceed its cap before a hole is punched, which takes some time."""
     return max(BLOCK_BYTES, cap_bytes // 8)
 
 
 class SegmentFiles(NamedTuple):
-    """A segment on disk: its two files."""
+    """The two files of a segment, for retention."""
 
-    written_ns: int  # for the last time
-    size_bytes: int  # of the disk
+    written_ns: int  # last modification
+    size_bytes: int  # allocated on disk
     job: str
     number: int
 
 
 class SegmentRetention:
-    """Segments go as a whole; the index says what was there.
+    """Deletes whole segments by age and total size; the index still names what was there.
 
-    Where there is too much it is the earliest of the job that has most of it, so that a job that writes
-    without end crowds out its own output before that of others.
+    Above the total size, the oldest segment of the largest job goes first: a job that writes without end
+    loses its own output before that of others.
     """
 
     def __init__(self, root: str, supervisor: Supervisor, outputs: SegmentStore) -> None:
@@ -161,24 +165,25 @@ class SegmentRetention:
         self._outputs = outputs
 
     def delete_expired(self) -> None:
-        keeping = self._outputs.retention
-        oldest_ns = time.time_ns() - keeping.age_ms * 1_000_000
+        retention = self._outputs.retention
+        oldest_ns = time.time_ns() - retention.age_ms * 1_000_000
         segments = [
             segment
             for segment in sorted(self._segments())
             if segment.written_ns >= oldest_ns or not self._drop(segment)
         ]
         left_bytes = sum(segment.size_bytes for segment in segments)
-        for segment in crowd(segments):
-            if left_bytes <= keeping.node_bytes:
+        for segment in deletion_order(segments):
+            if left_bytes <= retention.node_bytes:
                 return
             if self._drop(segment):
                 left_bytes -= segment.size_bytes
 
     def _drop(self, segment: SegmentFiles) -> bool:
-        """Delete it, unless a live attempt holds it."""
+        """Delete a segment; False: a live attempt holds it."""
         with self._supervisor.lock:
             is_free = self._outputs.claim_for_deletion(segment.job, segment.number)
+        # Without the lock, because deleting takes long. Safe: a claimed segment is never allocated again.
         if is_free:
             self._delete(segment)
         return is_free
@@ -195,26 +200,26 @@ class SegmentRetention:
             except FileNotFoundError:
                 pass
             except OSError as error:
-                print(f"output: cannot be deleted: {error}", file=sys.stderr)
+                print(f"output: segment not deleted: {error}", file=sys.stderr)
 
 
-def crowd(segments: list[SegmentFiles]) -> Iterator[SegmentFiles]:
-    """All of them, each time the earliest of the job that has most bytes left; the earliest job first."""
+def deletion_order(segments: list[SegmentFiles]) -> Iterator[SegmentFiles]:
+    """All segments, each time the oldest of the job that has most bytes left."""
     by_job: dict[str, list[SegmentFiles]] = {}
     for segment in sorted(segments, reverse=True):
         by_job.setdefault(segment.job, []).append(segment)
-    largest = [(-sum(one.size_bytes for one in its), its[-1], its) for its in by_job.values()]
+    largest = [(-sum(file.size_bytes for file in files), files[-1], files) for files in by_job.values()]
     heapq.heapify(largest)
     while largest:
-        held, earliest, its = heapq.heappop(largest)
-        its.pop()
-        yield earliest
-        if its:
-            heapq.heappush(largest, (held + earliest.size_bytes, its[-1], its))
+        negative_bytes, oldest, files = heapq.heappop(largest)
+        files.pop()
+        yield oldest
+        if files:
+            heapq.heappush(largest, (negative_bytes + oldest.size_bytes, files[-1], files))
 
 
 def _segments(job: os.DirEntry[str]) -> list[SegmentFiles]:
-    """Those that hold something; what is deleted meanwhile is not missed."""
+    """The non-empty segments of a job's directory; files that vanish meanwhile are skipped."""
     found: dict[int, SegmentFiles] = {}
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(job.path) as files:
         for file in files:

@@ -1,4 +1,4 @@
-"""When will a job start? What runs ends as expected, and whoever is before it takes the room first."""
+"""Estimate of a job's start: running tasks end as expected, and higher-ranked jobs start first."""
 
 import heapq
 from typing import NamedTuple
@@ -15,14 +15,14 @@ from rota.scheduler.placement.board import TASKS_ROW
 from rota.scheduler.placement.place import Placer
 from rota.scheduler.policy.backfill import NEVER_MS, expected_releases
 
-_EARLIER_JOBS_MAX = 100  # jobs before it; behind more of them nobody can tell
-_NODES_MAX = 512  # the emptiest first
-_ENDS_MAX = 2_000  # ends of tasks that are thought through
-_LIVE_MAX = 20_000  # tasks whose end is looked up
+_EARLIER_JOBS_MAX = 100  # higher-ranked jobs; with more of them there is no estimate
+_NODES_MAX = 512  # nodes considered, the emptiest first
+_ENDS_MAX = 2_000  # ends of tasks that are simulated
+_LIVE_MAX = 20_000  # running tasks whose expected end is read
 
 
 class _JobDemand:
-    """One job's tasks that wait; `at` says on which nodes they might run."""
+    """The pending tasks of one job, and the nodes on which they might run."""
 
     def __init__(self, placer: Placer, job: JobView, slots: Array) -> None:
         self.needs: list[int] = placer.board.needs(job.spec.shape).tolist()
@@ -35,22 +35,22 @@ class _JobDemand:
             self.runs_ms = round(job.run_us / 1000)
 
     def fitting_tasks(self, free: list[int]) -> int:
-        """How many tasks have room in these amounts."""
+        """Number of tasks that fit into these amounts."""
         return max(0, min(left // need for left, need in zip(free, self.needs, strict=True) if need > 0))
 
 
 class _TaskEnd(NamedTuple):
     at_ms: int
-    node: int  # position among those that are looked at
+    node: int  # position among the considered nodes
     released: tuple[int, ...]
 
 
 def estimate_start_ms(
     view: View, placer: Placer, job: JobView, head: JobId | None, now: Instant
 ) -> int | None:
-    """Wall clock, about; None where nobody knows, or it would take too long to find out.
+    """Approximate wall-clock time of the start; None if it is unknown or too expensive to compute.
 
-    `head` is who was promised the room that it would use: it starts no sooner.
+    `head` is the head of line, whose reserved resources the job would use: it starts no sooner than that one.
     """
     slots = _candidate_slots(placer, job)
     if count_before(view, job.spec) > _EARLIER_JOBS_MAX or not slots.size or _has_affinity_to_others(job):
@@ -59,21 +59,21 @@ def estimate_start_ms(
     if ends is None:
         return None
     before = ranks_before(view, job.spec)
-    names = [JobId(str(turn[2])) for turn in before]
+    names = [JobId(str(rank[2])) for rank in before]
     demands = {name: _JobDemand(placer, view.jobs[name], slots) for name in names}
-    course = _Forecast(placer, slots, list(demands.values()), ends, now)
-    first = demands.get(head) if head is not None else None
-    return course.first_start_ms(_JobDemand(placer, job, slots), first, gang=job.spec.gang)
+    forecast = _Forecast(placer, slots, list(demands.values()), ends, now)
+    head_demand = demands.get(head) if head is not None else None
+    return forecast.first_start_ms(_JobDemand(placer, job, slots), head_demand, gang=job.spec.gang)
 
 
 def _has_affinity_to_others(job: JobView) -> bool:
-    """Who will be where then is not known."""
+    """Whether its rules depend on other jobs, whose future nodes are not known."""
     rules = (*job.spec.near, *job.spec.apart)
     return any(term.weight is None for term in rules if term in job.spec.near or term.over != NODE_LABEL)
 
 
 def _candidate_slots(placer: Placer, job: JobView) -> Array:
-    """Nodes that are large enough for it, the emptiest first if there are many."""
+    """Nodes that are large enough for the job; if there are many, the emptiest ones."""
     board, shape = placer.board, job.spec.shape
     slots: Array = np.nonzero(placer.rows.eligible(shape) & (board.tasks_when_empty(shape) > 0))[0]
     if slots.size <= _NODES_MAX:
@@ -91,14 +91,16 @@ def _expected_ends(view: View, placer: Placer, slots: Array, now: Instant) -> li
     for at, node in enumerate(nodes):
         for release in expected_releases(view, node, now):
             if release.at_ms < NEVER_MS:
-                given = {rows[resource]: amount for resource, amount in release.needs if resource in rows}
-                given[TASKS_ROW] = 1
-                found.append(_TaskEnd(release.at_ms, at, tuple(given.get(row, 0) for row in range(height))))
+                released = {rows[resource]: amount for resource, amount in release.needs if resource in rows}
+                released[TASKS_ROW] = 1
+                found.append(
+                    _TaskEnd(release.at_ms, at, tuple(released.get(row, 0) for row in range(height)))
+                )
     return found
 
 
 class _Forecast:
-    """The nodes as they will be, one end after the other."""
+    """Simulates the free resources of the nodes, one end of a task after the other."""
 
     def __init__(
         self, placer: Placer, slots: Array, others: list[_JobDemand], ends: list[_TaskEnd], now: Instant
@@ -109,12 +111,12 @@ class _Forecast:
         self._now_ms = now.wall_ms
         heapq.heapify(self._ends)
 
-    def first_start_ms(self, own: _JobDemand, first: _JobDemand | None, *, gang: bool) -> int | None:
-        """When it starts, one task of it or all of a gang; not before the first, if there is one."""
+    def first_start_ms(self, own: _JobDemand, head_demand: _JobDemand | None, *, gang: bool) -> int | None:
+        """When one task of it starts, or all of a gang; not before the head of line, if there is one."""
         wanted = own.tasks_left if gang else 1
-        rooms = [
-            own.fitting_tasks(free) if here else 0
-            for free, here in zip(self._free, own.eligible, strict=True)
+        fitting = [
+            own.fitting_tasks(free) if eligible else 0
+            for free, eligible in zip(self._free, own.eligible, strict=True)
         ]
         for _ in range(_ENDS_MAX):
             if not self._ends:
@@ -124,21 +126,23 @@ class _Forecast:
             for row, amount in enumerate(end.released):
                 free[row] += amount
             self._start_others(end)
-            rooms[end.node] = own.fitting_tasks(free) if own.eligible[end.node] else 0
-            if sum(rooms) >= wanted and (first is None or first.tasks_left <= 0):
+            fitting[end.node] = own.fitting_tasks(free) if own.eligible[end.node] else 0
+            if sum(fitting) >= wanted and (head_demand is None or head_demand.tasks_left <= 0):
                 return max(end.at_ms, self._now_ms)
         return None
 
     def _start_others(self, end: _TaskEnd) -> None:
-        """Only where room came free can anybody start."""
+        """Start tasks of higher-ranked jobs on the node where a task has ended."""
         free = self._free[end.node]
-        for one in self._others:
-            count = min(one.tasks_left, one.fitting_tasks(free)) if one.eligible[end.node] else 0
+        for demand in self._others:
+            count = min(demand.tasks_left, demand.fitting_tasks(free)) if demand.eligible[end.node] else 0
             if count <= 0:
                 continue
-            one.tasks_left -= count
-            for row, need in enumerate(one.needs):
+            demand.tasks_left -= count
+            for row, need in enumerate(demand.needs):
                 free[row] -= need * count
-            if one.runs_ms is not None:
+            if demand.runs_ms is not None:
                 for _ in range(min(count, _ENDS_MAX)):
-                    heapq.heappush(self._ends, _TaskEnd(end.at_ms + one.runs_ms, end.node, tuple(one.needs)))
+                    heapq.heappush(
+                        self._ends, _TaskEnd(end.at_ms + demand.runs_ms, end.node, tuple(demand.needs))
+                    )

@@ -1,4 +1,4 @@
-"""Sight: one job, held against every node; Obstacle: one reason, where it holds, what would remove it."""
+"""Data of the feasibility report: one job against every node, and the obstacles on each."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -16,47 +16,45 @@ NO_REMEDY = np.inf
 
 
 class Obstacle(NamedTuple):
-    """One reason, where it holds, and what would remove it there."""
+    """One reason why nodes do not fit, where it applies, and what would remove it there."""
 
     reason: WaitReason
-    nodes: Array  # one truth value per node
-    lacks: Callable[[int], str]  # what it is on one node, in few words
-    cost: Array | float = (
-        NO_REMEDY  # how much would have to give way, from 0 on; infinite where nothing helps
-    )
+    nodes: Array  # mask over the nodes of the report
+    lacks: Callable[[int], str]  # short text for one node
+    cost: Array | float = NO_REMEDY  # cost of removing it, from 0 on; infinite where nothing helps
     change: Callable[[int], str] = lambda _: ""
-    lasting: bool = False  # it holds on an empty, open node as well
+    lasting: bool = False  # it applies even to an empty, open node
 
 
 class FeasibilityReport(NamedTuple):
-    """All nodes, held against one job; columns are in the order of `names`."""
+    """One job against every node of its cluster; columns are in the order of `names`."""
 
     names: list[str]
-    fits: Array  # how many more of its tasks each has room for now
+    fits: Array  # number of its tasks that fit on each node now
     obstacles: list[Obstacle]
     slots: Array  # of each node in the columns
-    barred: Array  # by slot: nodes that the next round leaves out for it
+    barred: Array  # by slot: nodes that the next round excludes for this job
 
     @property
     def lasting(self) -> Array:
-        """Nodes that could not run it, were they empty and open."""
+        """Mask of the nodes that could not run the job even if they were empty and open."""
         found = np.zeros(len(self.names), np.bool_)
-        for one in self.obstacles:
-            if one.lasting:
-                found |= one.nodes
+        for obstacle in self.obstacles:
+            if obstacle.lasting:
+                found |= obstacle.nodes
         return found
 
 
 class FeasibilityInput:
-    """What every kind of obstacle looks at."""
+    """Inputs that all kinds of obstacles are computed from."""
 
     def __init__(self, view: View, placer: Placer, spec: JobSpec) -> None:
         self.view = view
         self.placer = placer
         self.board = placer.board
         self.spec = spec
-        # Of its cluster only: others are not for it, whatever they have.
-        self.nodes: list[NodeView] = [one for one in view.nodes.values() if one.spec.cluster == spec.home]
+        # Nodes of other clusters can never run it.
+        self.nodes: list[NodeView] = [node for node in view.nodes.values() if node.spec.cluster == spec.home]
         self.names = [node.spec.name for node in self.nodes]
         self.slots: Array = np.array([view.node_table.slot[node.spec.id] for node in self.nodes], np.intp)
         self.has_reported = np.array([node.status is not None for node in self.nodes], np.bool_)

@@ -1,4 +1,4 @@
-"""Why a job waits whatever the nodes offer: its own limit, its namespace's quota, a pause, its deadline."""
+"""Reasons to wait that no node can remove: `parallel`, the namespace's quota, backoff, the deadline."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -19,16 +19,16 @@ from rota.scheduler.policy.moves import move_wait_reasons
 
 
 class JobLimits(NamedTuple):
-    """Reasons of its own; `stuck`: with these no node can help."""
+    """Reasons that lie in the job itself; `stuck`: no node can help."""
 
     reasons: tuple[WaitReason, ...]
     changes: tuple[str, ...]
     stuck: bool
-    permanent: bool = False  # they hold for ever
+    permanent: bool = False  # they never end
 
 
 class _QuotaShortage(NamedTuple):
-    """A resource of which its namespace may hold no more."""
+    """A resource whose quota the next task would exceed."""
 
     resource: str
     held: int
@@ -37,7 +37,7 @@ class _QuotaShortage(NamedTuple):
 
 
 def find_job_limits(view: View, job: JobView, shares: FairShares, now: Instant) -> JobLimits:
-    full, pauses = _parallel_reasons(job, now), _backoff_reasons(job, now)
+    full, backoffs = _parallel_reasons(job, now), _backoff_reasons(job, now)
     none_may_start = count_startable(job, shares, now) <= 0
     short = list(_quota_shortages(view, job)) if none_may_start and not full else []
     late = is_too_late(job, now)
@@ -46,22 +46,22 @@ def find_job_limits(view: View, job: JobView, shares: FairShares, now: Instant) 
         stuck = True
     reasons = [
         *full,
-        *(_quota_reason(job, one) for one in short),
+        *(_quota_reason(job, shortage) for shortage in short),
         *move_wait_reasons(view, job, now),
-        *pauses,
+        *backoffs,
     ]
     if late:
         reasons.insert(0, WaitReason("deadline", 1, 1, "it can no longer be over by its deadline"))
     changes = [f"would start with parallel > {job.spec.parallel}"] if full else []
     changes += [_larger_quota(job, short)] if short else []
-    hopeless = late or any(one.asked > one.quota for one in short)
-    return JobLimits(tuple(reasons), () if late else tuple(changes), stuck, hopeless)
+    permanent = late or any(shortage.asked > shortage.quota for shortage in short)
+    return JobLimits(tuple(reasons), () if late else tuple(changes), stuck, permanent)
 
 
 def _parallel_reasons(job: JobView, now: Instant) -> list[WaitReason]:
     live, parallel = job.task_counts.live, job.spec.parallel
     moved = len(job.move_waits_end_ms(now.ms))
-    if job.task_counts.pending > moved:  # other tasks wait for the places that the moved ones keep
+    if job.task_counts.pending > moved:  # moved tasks between two nodes still count towards `parallel`
         live += moved
     if parallel is None or live < parallel:
         return []
@@ -85,33 +85,36 @@ def _quota_reason(job: JobView, short: _QuotaShortage) -> WaitReason:
     held, quota, asked = (
         format_amount(resource, amount) for amount in (short.held, short.quota, short.asked)
     )
-    who = "its gang asks" if all_of_it else "a task asks"
+    request = "its gang asks" if all_of_it else "a task asks"
     holds = f"namespace {job.spec.namespace} holds {held} of the {quota} {resource} of its quota"
-    text = f"{holds}, {who} for {asked}"
+    text = f"{holds}, {request} for {asked}"
     return WaitReason("quota", short.held, short.quota, text)
 
 
 def _larger_quota(job: JobView, short: list[_QuotaShortage]) -> str:
-    wanted = " ".join(f"{one.resource}={_as_argument(one.resource, one.held + one.asked)}" for one in short)
+    wanted = " ".join(
+        f"{shortage.resource}={_as_argument(shortage.resource, shortage.held + shortage.asked)}"
+        for shortage in short
+    )
     return f"would start with a larger quota (rota namespace set {job.spec.namespace} {wanted})"
 
 
 def _as_argument(resource: str, amount: int) -> str:
-    """As the command line takes it, exactly."""
+    """The exact amount, in the syntax of the command line."""
     return str(amount) if resource in ("memory", "disk") else format_amount(resource, amount)
 
 
 def _backoff_reasons(job: JobView, now: Instant) -> list[WaitReason]:
-    paused: list[tuple[int, int]] = []
+    backing_off: list[tuple[int, int]] = []
     for block, task in job.tasks.items():
         not_before = column(task, "not_before")
         phase = np.frombuffer(job.phases[block], np.uint8)
         at = np.nonzero((not_before > now.ms) & (phase == Phase.PENDING))[0]
-        paused += zip(not_before[at].tolist(), (at + block * BLOCK_TASKS).tolist(), strict=True)
-    if not paused:
+        backing_off += zip(not_before[at].tolist(), (at + block * BLOCK_TASKS).tolist(), strict=True)
+    if not backing_off:
         return []
-    until_ms, index = min(paused)
+    until_ms, index = min(backing_off)
     text = f"task {index} is tried again in {-((now.ms - until_ms) // 1000)} s"
-    if len(paused) > 1:
-        text = f"{len(paused)} tasks pause after a failure: {text}"
-    return [WaitReason("pause", len(paused), job.task_counts.pending, text)]
+    if len(backing_off) > 1:
+        text = f"{len(backing_off)} tasks back off after a failure: {text}"
+    return [WaitReason("pause", len(backing_off), job.task_counts.pending, text)]

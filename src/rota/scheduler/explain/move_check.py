@@ -1,4 +1,4 @@
-"""Tasks that are to move + the nodes as they are now -> None if they have room, or why they have none."""
+"""Tasks to move + the nodes as they are now -> None if they fit elsewhere, else the reason why not."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from rota.scheduler.placement.rows import Plugins
 from rota.scheduler.policy.moves import reserve_targets
 from rota.scheduler.policy.preempt import live_tasks
 
-_REASONS_MAX = 3  # told of the other nodes, those that hold on most nodes first
+_REASONS_MAX = 3  # reasons in the text, those that apply to most nodes first
 
 
 def why_not_moved(
@@ -27,7 +27,7 @@ def why_not_moved(
     *,
     plugins: Plugins | None = None,
 ) -> str | None:
-    """`leaving` is the node that each task leaves; without a target each may go to any other node."""
+    """`leaving` maps each task to the node it leaves; without a target it may go to any other node."""
     trial = _MoveTrial(view, job, now, plugins)
     if target is not None:
         return trial.on_target(target, len(leaving))
@@ -37,9 +37,9 @@ def why_not_moved(
 
 
 class _MoveTrial:
-    """The tasks are placed on a board of our own, by the scheduler's own rules.
+    """Places the tasks on a separate board, with the scheduler's own rules.
 
-    Room that is promised to the head of the queue is not kept from them, for they hold as much already.
+    Resources reserved for the head of line are not held back: the tasks release as much elsewhere.
     """
 
     def __init__(self, view: View, job: JobView, now: Instant, plugins: Plugins | None) -> None:
@@ -52,13 +52,13 @@ class _MoveTrial:
         node, job = self._view.nodes[target], self._job
         if node.spec.cluster != job.spec.home:
             return f"it is in cluster {node.spec.cluster}, and job {job.spec.id} in cluster {job.spec.home}"
-        sight = check_feasibility(self._view, self._placer, job, None, self._now)
-        at = sight.names.index(node.spec.name)
-        room = int(sight.fits[at])
-        if room >= wanted:
+        report = check_feasibility(self._view, self._placer, job, None, self._now)
+        at = report.names.index(node.spec.name)
+        fitting = int(report.fits[at])
+        if fitting >= wanted:
             return None
-        lacks = [one.lacks(at) for one in sight.obstacles if one.nodes[at]]
-        return "; ".join(lacks) or f"it has room for {count_of_tasks(room)} of it, and not for {wanted}"
+        lacks = [obstacle.lacks(at) for obstacle in report.obstacles if obstacle.nodes[at]]
+        return "; ".join(lacks) or f"it has room for {count_of_tasks(fitting)} of it, and not for {wanted}"
 
     def on_other_nodes(self, sources: Mapping[NodeId, int]) -> str | None:
         for source, wanted in sources.items():
@@ -68,11 +68,11 @@ class _MoveTrial:
         return None
 
     def as_gang(self, sources: Mapping[NodeId, None]) -> str | None:
-        """All of it stops before any of it starts again, so what it holds now counts as free."""
-        seats = [self._assignment_of(index) for _, index in live_tasks(self._job)]
-        self._placer.release(self._job, seats)
-        found = self._placer.place(self._job, len(seats), self._mask_without(list(sources))).assigned
-        return None if len(found) == len(seats) else self._why_nowhere(len(seats))
+        """A gang stops as a whole before it starts again, so what it holds now counts as free."""
+        assigned = [self._assignment_of(index) for _, index in live_tasks(self._job)]
+        self._placer.release(self._job, assigned)
+        found = self._placer.place(self._job, len(assigned), self._mask_without(list(sources))).assigned
+        return None if len(found) == len(assigned) else self._why_nowhere(len(assigned))
 
     def _mask_without(self, nodes: list[NodeId]) -> Array:
         slots = self._view.node_table.slot
@@ -85,9 +85,9 @@ class _MoveTrial:
         return Assignment(self._view.node_table.slot[node], attempt.gpus.get(position, 0))
 
     def _why_nowhere(self, missing: int) -> str:
-        sight = check_feasibility(self._view, self._placer, self._job, None, self._now)
-        reasons = sorted((one.reason for one in sight.obstacles), key=lambda reason: -reason.count)
-        told = "; ".join(reason.text for reason in reasons[:_REASONS_MAX])
+        report = check_feasibility(self._view, self._placer, self._job, None, self._now)
+        reasons = sorted((obstacle.reason for obstacle in report.obstacles), key=lambda reason: -reason.count)
+        text = "; ".join(reason.text for reason in reasons[:_REASONS_MAX])
         return f"no other node has room for {count_of_tasks(missing)} of it now" + (
-            f": {told}" if told else ""
+            f": {text}" if text else ""
         )

@@ -1,4 +1,4 @@
-"""One job, held against every node: where it fits now, and each reason for which it does not elsewhere."""
+"""Feasibility of one job on every node: where it fits now, and every reason why it does not elsewhere."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,51 +28,53 @@ _ABSENT_VERBS = {NodeState.LEFT: ("has left", "have left")}
 def check_feasibility(
     view: View, placer: Placer, job: JobView, reservation: BackfillReservation | None, now: Instant
 ) -> FeasibilityReport:
-    """What fits is asked of the scheduler's own filters and rules; obstacles explain the rest."""
-    scene = FeasibilityInput(view, placer, job.spec)
-    shape, room = job.spec.shape, view.node_table
+    """Where the job fits is decided by the scheduler's own filters and rules; obstacles only explain."""
+    inputs = FeasibilityInput(view, placer, job.spec)
+    shape, table = job.spec.shape, view.node_table
     refused = {
-        node: said
-        for node, (until_ms, said) in view.refused_by(job.spec.refusal_key).items()
+        node: reason
+        for node, (until_ms, reason) in view.refused_by(job.spec.refusal_key).items()
         if until_ms > now.ms
     }
     held_back = [] if reservation is None else reservation.barred_slots(job.spec, placer.board, now)
-    barred = np.zeros(room.size, np.bool_)
-    barred[[*(room.slot[node] for node in refused), *held_back]] = True
-    terms = placer.placement_rules(job)
-    worth = placer.rows.points(shape) + terms.points() if terms else placer.rows.points(shape)
-    fits = np.where((worth == EXCLUDED) | barred, 0, placer.board.fitting_tasks(shape, np.arange(room.size)))
+    barred = np.zeros(table.size, np.bool_)
+    barred[[*(table.slot[node] for node in refused), *held_back]] = True
+    rules = placer.placement_rules(job)
+    worth = placer.rows.points(shape) + rules.points() if rules else placer.rows.points(shape)
+    fits = np.where((worth == EXCLUDED) | barred, 0, placer.board.fitting_tasks(shape, np.arange(table.size)))
     obstacles = [
-        *_absent(scene),
-        *_closed(scene),
-        *_unlabelled(scene),
-        *_tainted(scene),
-        *resource_shortages(scene),
-        *fragmented_gpus(scene),
-        *_ruled_out(scene, job),
-        *_filtered(scene),
-        *_refused(scene, refused),
-        *_full(scene),
+        *_absent(inputs),
+        *_closed(inputs),
+        *_unlabelled(inputs),
+        *_tainted(inputs),
+        *resource_shortages(inputs),
+        *fragmented_gpus(inputs),
+        *_ruled_out(inputs, job),
+        *_filtered(inputs),
+        *_refused(inputs, refused),
+        *_full(inputs),
     ]
     if reservation is not None:
-        obstacles += _reserved(scene, reservation, held_back, now)
-    return FeasibilityReport(scene.names, fits[scene.slots], obstacles, scene.slots, barred)
+        obstacles += _reserved(inputs, reservation, held_back, now)
+    return FeasibilityReport(inputs.names, fits[inputs.slots], obstacles, inputs.slots, barred)
 
 
-# ---- the node as such
+# ---- state of the node
 
 
 def _absent(inputs: FeasibilityInput) -> Iterator[Obstacle]:
-    """Not ready, or ready by its last word and not connected to this process."""
+    """Nodes that are not ready, or ready by their last report but not connected to this process."""
     states = [node.status.state if node.status is not None else None for node in inputs.nodes]
     for state in (NodeState.SUSPECT, NodeState.LOST, NodeState.LEFT):
         word = _ABSENT_VERBS.get(state, (f"is {state}", f"are {state}"))
-        yield from inputs.named_obstacles("not_ready", [one is state for one in states], word)
-    away = [
+        yield from inputs.named_obstacles("not_ready", [actual is state for actual in states], word)
+    disconnected = [
         state is None or (state is NodeState.READY and node.connection is not Connection.UP)
         for node, state in zip(inputs.nodes, states, strict=True)
     ]
-    yield from inputs.named_obstacles("not_connected", away, ("is not connected", "are not connected"))
+    yield from inputs.named_obstacles(
+        "not_connected", disconnected, ("is not connected", "are not connected")
+    )
     short = [node.status is not None and node.status.shortage is not None for node in inputs.nodes]
     yield from inputs.named_obstacles("short", short, ("takes nothing new", "take nothing new"))
 
@@ -81,14 +83,16 @@ def _closed(inputs: FeasibilityInput) -> Iterator[Obstacle]:
     def opened(at: int) -> str:
         return f"if it were opened (rota node open {inputs.names[at]})"
 
-    wishes = [Eligibility.OPEN if node.intent is None else node.intent.eligibility for node in inputs.nodes]
+    eligibilities = [
+        Eligibility.OPEN if node.intent is None else node.intent.eligibility for node in inputs.nodes
+    ]
     leaving = [node.status is not None and node.status.leaving for node in inputs.nodes]
     yield from inputs.named_obstacles("closed", leaving, ("is about to leave", "are about to leave"))
-    revoked = [one is Eligibility.REVOKED for one in wishes]
+    revoked = [actual is Eligibility.REVOKED for actual in eligibilities]
     yield from inputs.named_obstacles("closed", revoked, ("is revoked", "are revoked"))
-    for wish in (Eligibility.CORDONED, Eligibility.DRAINING, Eligibility.DRAINED):
-        on = [one is wish for one in wishes]
-        for obstacle in inputs.named_obstacles("closed", on, (f"is {wish}", f"are {wish}")):
+    for eligibility in (Eligibility.CORDONED, Eligibility.DRAINING, Eligibility.DRAINED):
+        on = [actual is eligibility for actual in eligibilities]
+        for obstacle in inputs.named_obstacles("closed", on, (f"is {eligibility}", f"are {eligibility}")):
             yield obstacle._replace(cost=1.0, change=opened)
 
 
@@ -96,12 +100,12 @@ def _refused(inputs: FeasibilityInput, refused: dict[NodeId, str]) -> Iterator[O
     on = np.array([node.spec.id in refused for node in inputs.nodes], np.bool_)
     at = np.nonzero(on)[0].tolist()
     if at:
-        said = [f"{inputs.names[one]} ({refused[inputs.nodes[one].spec.id]})" for one in at]
+        named = [f"{inputs.names[node]} ({refused[inputs.nodes[node].spec.id]})" for node in at]
         text = (
-            f"{count_of_nodes(len(at), len(inputs.nodes), 'refused', 'refused')} it lately: {join_few(said)}"
+            f"{count_of_nodes(len(at), len(inputs.nodes), 'refused', 'refused')} it lately: {join_few(named)}"
         )
         yield inputs.make_obstacle(
-            "refused", on, text, lambda one: f"refused: {refused[inputs.nodes[one].spec.id]}"
+            "refused", on, text, lambda node: f"refused: {refused[inputs.nodes[node].spec.id]}"
         )
 
 
@@ -114,24 +118,24 @@ def _full(inputs: FeasibilityInput) -> Iterator[Obstacle]:
         yield inputs.make_obstacle("full", on, text, f"holds {NODE_TASKS_MAX} tasks")
 
 
-# ---- what is said of the node
+# ---- labels and taints
 
 
 def _unlabelled(inputs: FeasibilityInput) -> Iterator[Obstacle]:
     labels = [inputs.view.node_table.labels[slot] for slot in inputs.slots.tolist()]
     for constraint in inputs.spec.conditions:
-        values = [one.get(constraint.label) for one in labels]
+        values = [node_labels.get(constraint.label) for node_labels in labels]
         known = {value: _passes(constraint, value) for value in dict.fromkeys(values)}
         on = np.array([not known[value] for value in values], np.bool_)
         count = int(np.count_nonzero(on))
         if not count:
             continue
-        said = [value or f"no {constraint.label}" for value in values]
-        have = Counter(one for one, value in zip(said, values, strict=True) if not known[value])
-        they = join_few(sorted(have, key=lambda value: -have[value]))
+        shown = [value or f"no {constraint.label}" for value in values]
+        have = Counter(text for text, value in zip(shown, values, strict=True) if not known[value])
+        values_text = join_few(sorted(have, key=lambda value: -have[value]))
         text = f"{count_of_nodes(count, len(labels), 'does', 'do')} not satisfy {constraint}: "
-        text += f"{'it has' if count == 1 else 'they have'} {they}"
-        obstacle = inputs.make_obstacle("constraint", on, text, _has_instead(constraint, said))
+        text += f"{'it has' if count == 1 else 'they have'} {values_text}"
+        obstacle = inputs.make_obstacle("constraint", on, text, _has_instead(constraint, shown))
         if constraint == RUNTIME and inputs.spec.container is not None:
             text = (
                 f"{count_of_nodes(count, len(labels), 'has', 'have')} no container runtime{_rootless(labels)}"
@@ -147,9 +151,9 @@ def _unlabelled(inputs: FeasibilityInput) -> Iterator[Obstacle]:
 
 
 def _rootless(labels: Sequence[Mapping[str, str]]) -> str:
-    """Why not, of nodes that look as if they had one."""
+    """Addition for nodes that have a container runtime that the agent cannot use."""
     name, value = ROOTLESS
-    count = sum(one.get(name) == value for one in labels)
+    count = sum(node_labels.get(name) == value for node_labels in labels)
     return f"; {count} with a podman that only a root agent could use" if count else ""
 
 
@@ -162,8 +166,8 @@ def _passes(constraint: Constraint, value: str | None) -> bool:
     return constraint.holds({} if value is None else {constraint.label: value})
 
 
-def _has_instead(constraint: Constraint, said: list[str]) -> Callable[[int], str]:
-    return lambda at: f"{constraint}: has {said[at]}"
+def _has_instead(constraint: Constraint, shown: list[str]) -> Callable[[int], str]:
+    return lambda at: f"{constraint}: has {shown[at]}"
 
 
 def _tainted(inputs: FeasibilityInput) -> Iterator[Obstacle]:
@@ -171,11 +175,11 @@ def _tainted(inputs: FeasibilityInput) -> Iterator[Obstacle]:
     if not any(inputs.view.node_table.taints):
         return
     taints = [inputs.view.node_table.taints[slot] for slot in inputs.slots.tolist()]
-    bad = [tuple(one for one in said if not tolerates(tolerate, (one,))) for said in taints]
-    on = np.array([bool(one) for one in bad], np.bool_)
+    bad = [tuple(taint for taint in of_node if not tolerates(tolerate, (taint,))) for of_node in taints]
+    on = np.array([bool(untolerated) for untolerated in bad], np.bool_)
     count = int(np.count_nonzero(on))
     if count:
-        names = list(dict.fromkeys(taint for one in bad for taint in one))
+        names = list(dict.fromkeys(taint for untolerated in bad for taint in untolerated))
         head = count_of_nodes(count, len(bad), "has", "have")
         text = f"{head} a taint that it does not tolerate: {join_few(names)}"
         obstacle = inputs.make_obstacle("taint", on, text, lambda at: f"taint {', '.join(bad[at])}")
@@ -184,21 +188,21 @@ def _tainted(inputs: FeasibilityInput) -> Iterator[Obstacle]:
 
 
 def _filtered(inputs: FeasibilityInput) -> Iterator[Obstacle]:
-    """Filters of one's own."""
+    """Nodes that a filter plugin excludes."""
     nodes = NodeSlice(inputs.board, inputs.spec.shape, inputs.slots)
-    for one in inputs.placer.rows.plugins.filters:
-        on = ~np.asarray(one.allows(nodes), np.bool_)
+    for plugin in inputs.placer.rows.plugins.filters:
+        on = ~np.asarray(plugin.allows(nodes), np.bool_)
         count = int(np.count_nonzero(on))
         if count:
-            text = f"{count_of_nodes(count, on.size, 'is', 'are')} ruled out by the filter {one.name}"
-            yield inputs.make_obstacle("filter", on, text, f"ruled out by the filter {one.name}")
+            text = f"{count_of_nodes(count, on.size, 'is', 'are')} ruled out by the filter {plugin.name}"
+            yield inputs.make_obstacle("filter", on, text, f"ruled out by the filter {plugin.name}")
 
 
-# ---- neighbours and the queue
+# ---- placement rules and the queue
 
 
 def _ruled_out(inputs: FeasibilityInput, job: JobView) -> Iterator[Obstacle]:
-    """Rule by rule, in the order of Terms.parts."""
+    """Nodes that each placement rule excludes, in the order of `PlacementRules.rules`."""
     spec, parts = inputs.spec, inputs.placer.placement_rules(job).rules
     repelled = [term for _, term in inputs.placer.affinity.repelled(spec)]
     rules: list[tuple[str, object]] = [
@@ -235,16 +239,16 @@ _RULE_LACKS = {
 def _reserved(
     inputs: FeasibilityInput, reservation: BackfillReservation, held_back: list[int], now: Instant
 ) -> Iterator[Obstacle]:
-    """Room that the head of the queue will need; who is gone by then may use it meanwhile."""
+    """Nodes reserved for the head of line; a job that ends before it starts may use them."""
     on = np.isin(inputs.slots, held_back)
     count = int(np.count_nonzero(on))
     if not count:
         return
     head = inputs.view.jobs[reservation.job].spec
     whom = f"job {head.id}, " if head.namespace == inputs.spec.namespace else ""
-    text = f"{count_of_nodes(count, on.size, 'is', 'are')} promised to {whom}the head of the queue"
+    text = f"{count_of_nodes(count, on.size, 'is', 'are')} reserved for {whom}the head of the queue"
     left_ms = reservation.at_ms - now.wall_ms
-    obstacle = inputs.make_obstacle("promised", on, text, "promised to the head of the queue")
+    obstacle = inputs.make_obstacle("promised", on, text, "reserved for the head of the queue")
     if left_ms >= 1000:
         obstacle = obstacle._replace(cost=0.5, change=lambda _: f"with expect <= {left_ms // 1000}s")
     yield obstacle

@@ -1,4 +1,4 @@
-"""Amounts, counts and names as they stand in the sentences of `rota why`."""
+"""Amounts, counts and names as text for the sentences of `rota why`."""
 
 from collections.abc import Sequence
 
@@ -31,7 +31,7 @@ def format_amount(resource: str, amount: int) -> str:
 
 
 def format_amount_rounded_down(resource: str, amount: int) -> str:
-    """Rounded down, so that who asks for what is shown gets it."""
+    """The amount rounded down, so that a request for what is shown fits."""
     if resource not in (MEMORY, DISK) or amount < 1024:
         return format_amount(resource, amount)
     unit = 1024 ** min(4, (amount.bit_length() - 1) // 10)
@@ -39,7 +39,10 @@ def format_amount_rounded_down(resource: str, amount: int) -> str:
     return format_amount(resource, -(-tenths * unit // 10))
 
 
-def format_amounts_apart(resource: str, there: int, asked: int) -> tuple[str, str]:
-    """What is there and what is asked; exactly, where they differ by less than is shown."""
-    shown, wanted = format_amount_rounded_down(resource, there), format_amount(resource, asked)
-    return (f"{there:,}", f"{asked:,}") if shown == wanted else (shown, wanted)
+def format_amounts_apart(resource: str, available: int, asked: int) -> tuple[str, str]:
+    """The available and the requested amount; exact where the rounded texts would be equal."""
+    available_text, asked_text = (
+        format_amount_rounded_down(resource, available),
+        format_amount(resource, asked),
+    )
+    return (f"{available:,}", f"{asked:,}") if available_text == asked_text else (available_text, asked_text)

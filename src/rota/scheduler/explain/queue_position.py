@@ -1,4 +1,4 @@
-"""Who is before a job in the queue: how many, what they take of the room, what is promised to them."""
+"""Jobs that rank before a given one: how many, what they would allocate, what is reserved for them."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -16,53 +16,51 @@ from rota.scheduler.placement.place import Placer, refusing_slots, slot_mask
 from rota.scheduler.policy.backfill import BackfillReservation, find_reservation
 from rota.scheduler.policy.preempt import TaskKey, find_victims
 
-EARLIER_JOBS_MAX = (
-    100  # jobs before it that are looked at: an answer takes milliseconds, however long the queue
-)
-_VICTIMS_MAX = 8  # of their tasks, for which others would have to give way
+EARLIER_JOBS_MAX = 100  # higher-ranked jobs simulated: bounds the time of an answer, however long the queue
+_VICTIMS_MAX = 8  # tasks per job for which evictions are searched
 
 
 def ranks_before(view: View, spec: JobSpec) -> list[QueueRank]:
-    """All jobs that have their turn before it, first in turn first, as shares are now."""
+    """Ranks of all jobs before it, highest-ranked first, with shares as they are now."""
     shares = FairShares(view)
     mine = shares.share_of(spec.queue_key.owner)
     found = []
-    for line, turns in view.pending_queues():
-        share = shares.share_of(line.owner)
+    for queue, ranks in view.pending_queues():
+        share = shares.share_of(queue.owner)
         found += [
-            (turn[0], share, turn)
-            for turn in turns[: _count_ranked_before(turns, spec.queue_rank, share, mine)]
+            (rank[0], share, rank)
+            for rank in ranks[: _count_ranked_before(ranks, spec.queue_rank, share, mine)]
         ]
-    return [turn for _, _, turn in sorted(found)]
+    return [rank for _, _, rank in sorted(found)]
 
 
 def count_before(view: View, spec: JobSpec) -> int:
     shares = FairShares(view)
     mine = shares.share_of(spec.queue_key.owner)
     return sum(
-        _count_ranked_before(turns, spec.queue_rank, shares.share_of(line.owner), mine)
-        for line, turns in view.pending_queues()
+        _count_ranked_before(ranks, spec.queue_rank, shares.share_of(queue.owner), mine)
+        for queue, ranks in view.pending_queues()
     )
 
 
 def _count_ranked_before(ranks: Sequence[QueueRank], own: QueueRank, share: Standing, mine: Standing) -> int:
-    """Of a line: all of higher priority; of the same, all of owners before ours, or earlier ones of ours."""
+    """Number of jobs of one queue that rank before `own`, given the standings of both owners."""
     if share == mine:
         return bisect_left(ranks, own)
     return bisect_left(ranks, (own[0] + (share < mine),))
 
 
 class QueueSnapshot(NamedTuple):
-    """What the scheduler remembers of the queue, where there is one that can be asked."""
+    """What the scheduler remembers of the queue: its head of line."""
 
     head: JobId | None
 
 
 class EarlierJobs:
-    """A round for those before a job: what they get is taken off the board, the first without gets a promise.
+    """Simulates a round for the jobs before a given one: places them, and reserves for the head of line.
 
-    Which job is the head of the queue depends on the past: who was first without room stays so for a while,
-    and steps back when its promise was not kept. Without a scheduler that knows, it is searched for.
+    Which job is the head of line depends on the past: it stays for a while, and backs off when its
+    reservation expires. Without a snapshot of the scheduler it is searched for.
     """
 
     def __init__(
@@ -79,28 +77,29 @@ class EarlierJobs:
         self._now = now
         self._backfill = backfill
         self._snapshot = known if backfill else None
-        self._evicting: set[TaskKey] = set()  # tasks that have to give way to them
-        self._head_of_line: JobView | None = None  # without room
+        self._evicting: set[TaskKey] = set()  # tasks that would be evicted for these jobs
+        self._head_of_line: JobView | None = None  # the first job that fits nowhere
         self._reservations_tried = 0
         self.shares = FairShares(view)
         self.reservation: BackfillReservation | None = None
 
     def place_before(self, job: JobView) -> None:
-        turns = RankedQueue(
-            self.shares, [QueueHead(jobs[0], 0, line, jobs) for line, jobs in self._view.pending_queues()]
+        ranked = RankedQueue(
+            self.shares,
+            [QueueHead(ranks[0], 0, queue, ranks) for queue, ranks in self._view.pending_queues()],
         )
-        its_turn_came = False
+        was_reached = False
         for _ in range(EARLIER_JOBS_MAX):
-            head = turns.pop()
+            head = ranked.pop()
             if head is None or self._head_of_line is not None:
                 break
             if head.job == job.spec.id:
-                its_turn_came = True
-                turns.advance(head, goes_on=True)
-            elif its_turn_came and head.rank > job.spec.queue_rank:
-                turns.advance(head, goes_on=False)
+                was_reached = True
+                ranked.advance(head, goes_on=True)
+            elif was_reached and head.rank > job.spec.queue_rank:
+                ranked.advance(head, goes_on=False)
             else:
-                turns.advance(head, self._try_job(self._view.jobs[head.job], takes=not its_turn_came))
+                ranked.advance(head, self._try_job(self._view.jobs[head.job], takes=not was_reached))
         if self._snapshot is not None:
             self._head_of_line = (
                 self._view.jobs.get(self._snapshot.head) if self._snapshot.head is not None else None
@@ -110,34 +109,34 @@ class EarlierJobs:
             self.reservation = self._reserve_for(first)
 
     def _reserve_for(self, first: JobView) -> BackfillReservation | None:
-        if not self._backfill:  # no job passes the head of the queue, on any node
+        if not self._backfill:  # no job may pass the head of line, on any node
             slots: dict[int, dict[str, int]] = {slot: {} for slot in range(self._view.node_table.size)}
             return BackfillReservation(first.spec.id, slots, self._now.wall_ms, first.spec.queue_rank)
         tasks = first.task_counts.pending if first.spec.gang else 1
         return find_reservation(self._view, self._placer, first, tasks, self._now)
 
     def _try_job(self, job: JobView, *, takes: bool) -> bool:
-        """Says whether the next in its line may do better, as the round does."""
+        """Try one job as a round does. Returns whether the next job of its queue may succeed."""
         if is_too_late(job, self._now) or job.verdict is not None or job.task_by_node:
             return True
         wanted = count_startable(job, self.shares, self._now)
         if wanted <= 0:
             return self.shares.quota_left(job.spec) != 0
         ready = self.ready_tasks(job, wanted)
-        seated = self._placer.place(job, len(ready), self._refused_mask(job))
-        impatient = must_start_now(job)
-        if not takes or (impatient and len(seated.assigned) < wanted):
-            self._placer.release(job, seated.assigned)
+        found = self._placer.place(job, len(ready), self._refused_mask(job))
+        starts_now_or_never = must_start_now(job)
+        if not takes or (starts_now_or_never and len(found.assigned) < wanted):
+            self._placer.release(job, found.assigned)
         else:
-            self.shares.charge(job.spec, len(seated.assigned))
-        left = len(ready) - len(seated.assigned)
-        return impatient or not left or self._on_unplaced(job, left)
+            self.shares.charge(job.spec, len(found.assigned))
+        left = len(ready) - len(found.assigned)
+        return starts_now_or_never or not left or self._on_unplaced(job, left)
 
     def _refused_mask(self, job: JobView) -> Array:
         return slot_mask(self._view, refusing_slots(self._view, job, self._now))
 
     def ready_tasks(self, job: JobView, wanted: int) -> list[int]:
-        """Its tasks that may start, and of many one more than there is room for."""
+        """Its tasks that may start; if there are many, one more than fit."""
         if job.spec.gang:
             return job.ready(self._now.ms, wanted)
         return job.ready(self._now.ms, min(wanted, self._placer.count_fitting_tasks(job) + 1))
@@ -166,7 +165,10 @@ class EarlierJobs:
         self._head_of_line = job if self._reserve_for(job) is not None else None
 
     def _preempt_for(self, job: JobView, left: int) -> bool:
-        """Room that others leave, or would have to leave, is as good as taken."""
+        """Allocate what tasks of lower priority would have to release for it.
+
+        Returns whether there is any.
+        """
         used = self._refused_mask(job)
         found = 0
         while found < min(left, _VICTIMS_MAX):

@@ -1,4 +1,4 @@
-"""A cluster whose machines are made for it -> what is on its way, what keeps it from growing, in words."""
+"""An elastic cluster -> text on machines being added, and on what keeps it from growing."""
 
 from rota.model.cluster import DEFAULT, ClusterIntent, ClusterRecord, Machine
 from rota.model.cluster_matching import could_provision
@@ -7,21 +7,21 @@ from rota.model.shape import Op
 from rota.model.view import View
 from rota.model.why import WaitReason
 
-_NODE_LABEL = "node"  # the label that is a node's own name
+_NODE_LABEL = "node"  # the label whose value is the node's name
 
 
 def describe_scaling(view: View, name: str) -> list[str]:
-    machines = [one for one in view.machines.values() if one.cluster == name]
-    wish, cluster = view.cluster_intents.get(name, ClusterIntent(name)), view.clusters.get(name)
-    coming = sum(one.comes for one in machines)
-    words = [f"{coming} {'is' if coming == 1 else 'are'} on the way"] if coming else []
-    is_full = not wish.by_hand and sum(1 + one.extra for one in machines) >= wish.max_nodes
-    first = next((one for one in machines if one.goes and is_full), None)
+    machines = [machine for machine in view.machines.values() if machine.cluster == name]
+    intent, cluster = view.cluster_intents.get(name, ClusterIntent(name)), view.clusters.get(name)
+    coming = sum(machine.comes for machine in machines)
+    texts = [f"{coming} {'is' if coming == 1 else 'are'} on the way"] if coming else []
+    is_full = not intent.by_hand and sum(1 + machine.extra for machine in machines) >= intent.max_nodes
+    first = next((machine for machine in machines if machine.goes and is_full), None)
     if cluster is not None and cluster.reason is not None and (first is None or first.stuck is None):
-        words.append(cluster.reason)
+        texts.append(cluster.reason)
     if first is not None:
-        words.append(_describe_leaving(first, wish.max_nodes))
-    return words
+        texts.append(_describe_leaving(first, intent.max_nodes))
+    return texts
 
 
 def _describe_leaving(machine: Machine, most: int) -> str:
@@ -31,44 +31,48 @@ def _describe_leaving(machine: Machine, most: int) -> str:
 
 
 def scaling_reasons(view: View, name: str) -> list[WaitReason]:
-    """For a job that finds no room on the nodes there are."""
-    wish, words = view.cluster_intents.get(name, ClusterIntent(name)), describe_scaling(view, name)
-    if wish.by_hand:
+    """Reasons for a job that fits on no existing node."""
+    intent, texts = view.cluster_intents.get(name, ClusterIntent(name)), describe_scaling(view, name)
+    if intent.by_hand:
         return []
-    machines = [one for one in view.machines.values() if one.cluster == name]
-    if not words and len(machines) >= wish.max_nodes:
-        words = [f"it has the most nodes that it may have, {wish.max_nodes}"]
-    text = f"cluster {name} grows by itself: {'; '.join(words)}"
-    return [WaitReason("cluster", len(machines), wish.max_nodes, text)] if words else []
+    machines = [machine for machine in view.machines.values() if machine.cluster == name]
+    if not texts and len(machines) >= intent.max_nodes:
+        texts = [f"it has the most nodes that it may have, {intent.max_nodes}"]
+    text = f"cluster {name} grows by itself: {'; '.join(texts)}"
+    return [WaitReason("cluster", len(machines), intent.max_nodes, text)] if texts else []
 
 
 def new_node_would_help(view: View, spec: JobSpec) -> bool:
-    """Whether a task of it might run on a node that is not there yet, whatever that node has.
+    """Whether a task of it might run on a new node, whatever its capacity and labels.
 
-    The name of a node that is there is taken, and on a new node no other job runs that it has to be near to.
+    The name of an existing node is taken, and on a new node no other job runs that it has to be near to.
     """
     taken = {node.spec.name for node in view.nodes.values()} if spec.where else set()
-    named = [one for one in spec.where if one.label == _NODE_LABEL and one.op in (Op.EQUAL, Op.IN)]
-    if any(set(one.values) <= taken for one in named):
+    named = [
+        constraint
+        for constraint in spec.where
+        if constraint.label == _NODE_LABEL and constraint.op in (Op.EQUAL, Op.IN)
+    ]
+    if any(set(constraint.values) <= taken for constraint in named):
         return False
-    others = [one for one in spec.near if one.weight is None and one.over == _NODE_LABEL]
-    return all(one.jobs.holds(spec.selector_labels) for one in others)
+    others = [term for term in spec.near if term.weight is None and term.over == _NODE_LABEL]
+    return all(term.jobs.holds(spec.selector_labels) for term in others)
 
 
 def command_for_new_node(view: View, spec: JobSpec) -> str | None:
-    """A command that lets a node come which would do; None: one comes by itself."""
+    """The command that adds a suitable node; None: the cluster adds one by itself."""
     name = spec.home
-    wish, cluster = (
+    intent, cluster = (
         view.cluster_intents.get(name, ClusterIntent(name)),
         view.clusters.get(name, ClusterRecord(name)),
     )
-    machines = [one for one in view.machines.values() if one.cluster == name]
-    fails = cluster.reason is not None or any(one.stuck is not None for one in machines)
-    if wish.by_hand or fails or not could_provision(cluster, wish, spec):
+    machines = [machine for machine in view.machines.values() if machine.cluster == name]
+    fails = cluster.reason is not None or any(machine.stuck is not None for machine in machines)
+    if intent.by_hand or fails or not could_provision(cluster, intent, spec):
         return "rota node token" + ("" if name == DEFAULT else f" --cluster {name}")
     resize = f"rota cluster resize {cluster.like or name}"
-    if wish.nodes is not None:
+    if intent.nodes is not None:
         return f"{resize} --nodes auto"
-    moves = any(one.comes or one.goes for one in machines)
-    is_full = len(machines) >= wish.max_nodes
-    return f"{resize} --max {wish.max_nodes + 1}" if is_full and not moves else None
+    moves = any(machine.comes or machine.goes for machine in machines)
+    is_full = len(machines) >= intent.max_nodes
+    return f"{resize} --max {intent.max_nodes + 1}" if is_full and not moves else None

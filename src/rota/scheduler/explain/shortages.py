@@ -1,4 +1,4 @@
-"""What a job needs, against what nodes have: none of it, too little in all, too little now, or scattered."""
+"""Resource shortages of nodes: none at all, too little capacity, too little free, or fragmented GPUs."""
 
 from collections.abc import Callable, Iterator
 
@@ -15,11 +15,14 @@ from rota.scheduler.explain.phrases import (
 )
 from rota.scheduler.placement.filters import fits_gpus
 
-_ESSENTIAL = (CPU, MEMORY, DISK)  # every task needs some: to ask for none of it is no advice
+_ESSENTIAL = (CPU, MEMORY, DISK)  # every task needs some: advice to request none would not help
 
 
 def resource_shortages(inputs: FeasibilityInput) -> Iterator[Obstacle]:
-    """Nodes that have none of it, for ever too little, or too little now; what never called is not judged."""
+    """Nodes without the resource, with too little capacity, or with too little free.
+
+    Unreported nodes are skipped.
+    """
     for resource, asked in inputs.spec.shape.needs:
         if asked <= 0:
             continue
@@ -42,7 +45,7 @@ def resource_shortages(inputs: FeasibilityInput) -> Iterator[Obstacle]:
 
 
 def _amounts(inputs: FeasibilityInput, resource: str) -> tuple[Array, Array]:
-    """What each node has in all, and has free."""
+    """Capacity and free amount of each node."""
     row = inputs.board.row(resource)
     if row is None:
         nothing = np.zeros(inputs.slots.size, np.int64)
@@ -67,7 +70,7 @@ def _smaller_request(resource: str, asked: int, attainable: Array) -> tuple[Arra
 
 
 def _attainable(inputs: FeasibilityInput, resource: str, asked: int, free: Array) -> Array:
-    """How much a task could have now: of GPUs whole ones, or a part of one."""
+    """The largest amount a task could get now: of GPUs whole ones, or a share of one."""
     if resource != GPU:
         return free
     devices = inputs.board.devices[inputs.slots]
@@ -81,28 +84,28 @@ def _attainable(inputs: FeasibilityInput, resource: str, asked: int, free: Array
 
 
 def _describe_on_node(resource: str, asked: int, amounts: Array, kind: str) -> Callable[[int], str]:
-    def said(at: int) -> str:
+    def describe(at: int) -> str:
         if kind == "no":
             return f"no {resource}"
-        there, wanted = format_amounts_apart(resource, int(amounts[at]), asked)
-        return f"{there} {resource} {kind}, asked {wanted}"
+        available, wanted = format_amounts_apart(resource, int(amounts[at]), asked)
+        return f"{available} {resource} {kind}, asked {wanted}"
 
-    return said
+    return describe
 
 
 def _describe_shortage(resource: str, asked: int, on: Array, largest: int, kind: str) -> str:
     count = int(np.count_nonzero(on))
-    who = count_of_nodes(count, on.size, "has", "have")
+    nodes = count_of_nodes(count, on.size, "has", "have")
     if kind == "no":
-        return f"no node has {resource}" if count == on.size else f"{who} no {resource}"
-    there, wanted = format_amounts_apart(resource, largest, asked)
+        return f"no node has {resource}" if count == on.size else f"{nodes} no {resource}"
+    available, wanted = format_amounts_apart(resource, largest, asked)
     if kind == "free":
-        return f"{who} too little free {resource}: largest free {there}, asked {wanted}"
-    return f"{who} too little {resource} in all: largest {there}, asked {wanted}"
+        return f"{nodes} too little free {resource}: largest free {available}, asked {wanted}"
+    return f"{nodes} too little {resource} in all: largest {available}, asked {wanted}"
 
 
 def fragmented_gpus(inputs: FeasibilityInput) -> Iterator[Obstacle]:
-    """Enough of GPUs in all, but not on one device, or not whole ones."""
+    """Nodes with enough GPU capacity free in total, but not on one device, or not as whole devices."""
     asked = inputs.spec.needs.get(GPU, 0)
     if not asked:
         return
@@ -118,9 +121,8 @@ def fragmented_gpus(inputs: FeasibilityInput) -> Iterator[Obstacle]:
         if asked < WHOLE_GPU
         else "too few whole devices free"
     )
-    who = count_of_nodes(count, on.size, "has", "have")
-    text = (
-        f"{who} {what}: largest {format_amount(GPU, int(best[on].max()))}, asked {format_amount(GPU, asked)}"
-    )
+    nodes = count_of_nodes(count, on.size, "has", "have")
+    largest = format_amount(GPU, int(best[on].max()))
+    text = f"{nodes} {what}: largest {largest}, asked {format_amount(GPU, asked)}"
     cost, change = _smaller_request(GPU, asked, best)
     yield inputs.make_obstacle(GPU, on, text, what)._replace(cost=cost, change=change)

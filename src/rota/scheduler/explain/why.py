@@ -1,4 +1,4 @@
-"""A job -> every reason for which it waits, counted over nodes, and the smallest change that starts it."""
+"""`rota why`: a job -> the reasons why it waits, counted over nodes, and the smallest change that helps."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -11,11 +11,10 @@ from rota.model.job import JobKind
 from rota.model.lifecycle import JobState, NodeState, TaskState
 from rota.model.limits import BLOCK_TASKS
 from rota.model.plan import Instant
-from rota.model.view import JobView, View
+from rota.model.view import JobView, NodeView, View, state_of
 from rota.model.why import Explanation, NearMiss, WaitReason
 from rota.rules.disruption import BrakeLevel, BrakeState, SilentNodes
 from rota.rules.phases import Phase
-from rota.scheduler.explain.dependencies import explain_dependencies
 from rota.scheduler.explain.estimate_start import estimate_start_ms
 from rota.scheduler.explain.feasibility import NO_REMEDY, FeasibilityReport, Obstacle
 from rota.scheduler.explain.job_limits import JobLimits, find_job_limits
@@ -28,13 +27,13 @@ from rota.scheduler.explain.scaling import (
     new_node_would_help,
     scaling_reasons,
 )
-from rota.scheduler.explain.system_jobs import explain_system_job
 from rota.scheduler.order import must_start_now
 from rota.scheduler.placement.place import Placer
 from rota.scheduler.placement.rows import Plugins
 from rota.scheduler.policy.preempt import find_victims
 
-_NEAR_MISSES_MAX = 3  # nodes that are named with what they lack
+_DEPENDENCIES_NAMED = 8  # in an explanation
+_NEAR_MISSES_MAX = 3  # nodes named together with what they lack
 _PHASE_VERBS = {
     Phase.OFFERED: ("is offered to", "are offered to"),
     Phase.QUEUED: ("waits for room on", "wait for room on"),
@@ -66,9 +65,9 @@ def explain_job(
             waits=True, sentence="waits: " + _describe_progress(view, job), changes=(f"rota resume {job_id}",)
         )
     if job.status.state is JobState.WAITING:
-        return explain_dependencies(view, job)
+        return _explain_dependencies(view, job)
     if job.spec.kind is JobKind.SYSTEM and job.status.state is JobState.ACTIVE:
-        return explain_system_job(view, job, _describe_progress(view, job), now)
+        return _explain_system_job(view, job, _describe_progress(view, job), now)
     if job.status.state is not JobState.ACTIVE or job.task_counts.pending == 0:
         return Explanation(waits=job.task_counts.unresolved > 0, sentence=_describe_progress(view, job))
     if view.disk_low:
@@ -77,20 +76,20 @@ def explain_job(
             sentence="waits: the server's disk is full",
             changes=("make room on the server's disk",),
         )
-    told = describe_wait(
+    explanation = describe_wait(
         view, job, analyse_wait(view, job, now, plugins, backfill=backfill, known=known()), now
     )
-    return told.with_text(*_describe_held(job), *_describe_brake(view, job))
+    return explanation.with_text(*_describe_held(job), *_describe_brake(view, job))
 
 
 class WaitAnalysis(NamedTuple):
-    """All there is to know of a job that waits, before it is put in words."""
+    """Analysis of a pending job, from which the explanation is written."""
 
     placer: Placer
     feasibility: FeasibilityReport
     job_limits: JobLimits
-    gang_shortage: list[WaitReason]  # nodes fit, but not enough of them at once
-    reserved_for: JobId | None  # who was promised room that it would use
+    gang_shortage: list[WaitReason]  # single tasks fit, but not all of a gang together
+    reserved_for: JobId | None  # the head of line, whose reserved resources it would use
 
 
 def analyse_wait(
@@ -102,42 +101,42 @@ def analyse_wait(
     backfill: bool = True,
     known: QueueSnapshot | None = None,
 ) -> WaitAnalysis:
-    """Those before it take their room first, on a board of our own; then it is looked at every node."""
-    seating = Placer(view, plugins)
-    ahead = EarlierJobs(view, seating, now, backfill=backfill, known=known)
-    ahead.place_before(job)
-    promised = ahead.reservation
-    sight = check_feasibility(view, seating, job, promised, now)
-    own = find_job_limits(view, job, ahead.shares, now)
-    scarce = _gang_shortage(seating, job, sight, now)
-    barred = any(one.reason.kind == "promised" for one in sight.obstacles)
+    """Place the jobs before it on a separate board, then check the job against every node."""
+    placer = Placer(view, plugins)
+    earlier = EarlierJobs(view, placer, now, backfill=backfill, known=known)
+    earlier.place_before(job)
+    reservation = earlier.reservation
+    report = check_feasibility(view, placer, job, reservation, now)
+    limits = find_job_limits(view, job, earlier.shares, now)
+    gang_shortage = _gang_shortage(placer, job, report, now)
+    barred = any(obstacle.reason.kind == "promised" for obstacle in report.obstacles)
     return WaitAnalysis(
-        seating, sight, own, scarce, promised.job if promised is not None and barred else None
+        placer, report, limits, gang_shortage, reservation.job if reservation is not None and barred else None
     )
 
 
 def describe_wait(view: View, job: JobView, analysis: WaitAnalysis, now: Instant) -> Explanation:
-    sight, own = analysis.feasibility, analysis.job_limits
+    report, limits = analysis.feasibility, analysis.job_limits
     before = count_before(view, job.spec)
-    if not sight.names:
+    if not report.names:
         nodes = [WaitReason("nodes", 0, 0, _describe_no_node(view, job))]
-    elif not sight.fits.any():
-        nodes = sorted((one.reason for one in sight.obstacles), key=lambda reason: -reason.count)
-        nodes += [] if own.stuck else _preemption_reasons(view, analysis.placer, job, sight)
+    elif not report.fits.any():
+        nodes = sorted((obstacle.reason for obstacle in report.obstacles), key=lambda reason: -reason.count)
+        nodes += [] if limits.stuck else _preemption_reasons(view, analysis.placer, job, report)
         nodes += scaling_reasons(view, job.spec.home)
     else:
         nodes = analysis.gang_shortage
     queue = [WaitReason("queue", before, before + 1, f"{count_other_jobs(before)} before it in the queue")]
     queue = queue if before else []
-    reasons = (*own.reasons, *nodes, *queue) if own.stuck else (*nodes, *own.reasons, *queue)
-    known_when = not must_start_now(job) and bool(nodes) and not own.stuck and bool(sight.names)
+    reasons = (*limits.reasons, *nodes, *queue) if limits.stuck else (*nodes, *limits.reasons, *queue)
+    known_when = not must_start_now(job) and bool(nodes) and not limits.stuck and bool(report.names)
     return Explanation(
         True,
-        _sentence(job, sight, reasons),
+        _sentence(job, report, reasons),
         reasons,
         _changes(view, job, analysis),
         before + 1,
-        () if own.stuck or sight.fits.any() else _near_misses(sight),
+        () if limits.stuck or report.fits.any() else _near_misses(report),
         estimate_start_ms(view, analysis.placer, job, analysis.reserved_for, now) if known_when else None,
     )
 
@@ -145,20 +144,20 @@ def describe_wait(view: View, job: JobView, analysis: WaitAnalysis, now: Instant
 def _describe_no_node(view: View, job: JobView) -> str:
     home = job.spec.home
     whose = "" if len(view.clusters) <= 1 else f" of its cluster, {home},"
-    words = describe_scaling(view, home)
-    if not words and command_for_new_node(view, job.spec) is None:
-        words = [f"cluster {home} grows by itself"]
-    return "; ".join([f"no node{whose} has joined", *words])
+    texts = describe_scaling(view, home)
+    if not texts and command_for_new_node(view, job.spec) is None:
+        texts = [f"cluster {home} grows by itself"]
+    return "; ".join([f"no node{whose} has joined", *texts])
 
 
 def _gang_shortage(placer: Placer, job: JobView, report: FeasibilityReport, now: Instant) -> list[WaitReason]:
-    """Of a gang all tasks start at once: how many have room?"""
+    """Reason for a gang whose tasks fit one by one, but not together."""
     wanted = job.task_counts.pending
     if not job.spec.gang or not report.fits.any() or len(job.ready(now.ms, wanted)) < wanted:
         return []
-    seated = placer.place(job, wanted, report.barred)
-    if len(seated.assigned) == wanted:
-        placer.release(job, seated.assigned)
+    found = placer.place(job, wanted, report.barred)
+    if len(found.assigned) == wanted:
+        placer.release(job, found.assigned)
         return []
     most = min(int(report.fits.sum()), wanted)
     there = f"there is room for {most}" if most < wanted else "its rules or GPUs leave too little room"
@@ -168,7 +167,7 @@ def _gang_shortage(placer: Placer, job: JobView, report: FeasibilityReport, now:
 def _preemption_reasons(
     view: View, placer: Placer, job: JobView, report: FeasibilityReport
 ) -> list[WaitReason]:
-    """Others are giving way to it, or will have to with the next round."""
+    """Reason if tasks of lower priority are being evicted for it, or will be in the next round."""
     eviction = None if job.spec.gang else find_victims(view, placer, job, report.barred, set())
     if eviction is None:
         return []
@@ -184,61 +183,64 @@ def _sentence(job: JobView, report: FeasibilityReport, reasons: tuple[WaitReason
     if not reasons or reasons[0].kind == "queue":
         fitting = int(np.count_nonzero(report.fits))
         return f"{head}: {count_of_nodes(fitting, len(report.names), 'fits', 'fit')}, its turn is next"
-    told = 1 if reasons[0].count == reasons[0].of else 2
-    return f"{head}: {'; '.join(reason.text for reason in reasons[:told])}"
+    shown = 1 if reasons[0].count == reasons[0].of else 2
+    return f"{head}: {'; '.join(reason.text for reason in reasons[:shown])}"
 
 
-# ---- what would help
+# ---- changes that would help
 
 
 def _changes(view: View, job: JobView, analysis: WaitAnalysis) -> tuple[str, ...]:
-    """What alone would start it, were it first in the queue; else the cheapest two together on one node."""
-    sight, own = analysis.feasibility, analysis.job_limits
-    if not sight.names:
+    """Single changes that would start the job if it were first.
+
+    Else the two cheapest together on one node.
+    """
+    report, limits = analysis.feasibility, analysis.job_limits
+    if not report.names:
         return _advise_new_node(view, job, "join a node")
-    if own.stuck:
-        return own.changes if sight.fits.any() and not analysis.gang_shortage else ()
+    if limits.stuck:
+        return limits.changes if report.fits.any() and not analysis.gang_shortage else ()
     if analysis.gang_shortage:
         return ("would start without gang, as far as there is room",)
-    if sight.fits.any():
+    if report.fits.any():
         return ()
     if job.spec.gang and job.task_counts.pending > 1:
         room = f"would start on new nodes with room for all {job.task_counts.pending} tasks"
         return _advise_new_node(view, job, room)
-    return _changes_on_one_node(sight) or _advise_new_node(
+    return _changes_on_one_node(report) or _advise_new_node(
         view, job, "would start on a new node with room for it"
     )
 
 
 def _advise_new_node(view: View, job: JobView, what: str) -> tuple[str, ...]:
-    """Nothing, where it comes by itself or would not help."""
+    """Advice to add a node; empty if one is added automatically or would not help."""
     command = command_for_new_node(view, job.spec) if new_node_would_help(view, job.spec) else None
     return () if command is None else (f"{what} ({command})",)
 
 
 def _changes_on_one_node(report: FeasibilityReport) -> tuple[str, ...]:
-    """Nothing, where no two changes are enough."""
-    stands, cost = _count_obstacles(report)
-    alone = (stands == 1) & np.isfinite(cost)
+    """Changes that make one node fit; empty if two are not enough."""
+    counts, cost = _count_obstacles(report)
+    alone = (counts == 1) & np.isfinite(cost)
     if alone.any():
-        groups = ((one, np.nonzero(alone & one.nodes)[0]) for one in report.obstacles)
+        groups = ((obstacle, np.nonzero(alone & obstacle.nodes)[0]) for obstacle in report.obstacles)
         return tuple(_single_change(one, at, cost[at], report.names) for one, at in groups if at.size)
-    together = np.where(stands == 2, cost, NO_REMEDY)
+    together = np.where(counts == 2, cost, NO_REMEDY)
     best = int(together.argmin())
     if not np.isfinite(together[best]):
         return ()
-    both = " and ".join(one.change(best) for one in report.obstacles if one.nodes[best])
+    both = " and ".join(obstacle.change(best) for obstacle in report.obstacles if obstacle.nodes[best])
     return (f"would start on {report.names[best]} {both}",)
 
 
 def _count_obstacles(report: FeasibilityReport) -> tuple[Array, Array]:
-    """Per node how many obstacles there are, and what removing them all would cost."""
-    stands = np.zeros(len(report.names), np.int64)
+    """Per node: the number of obstacles, and the cost of removing them all."""
+    counts = np.zeros(len(report.names), np.int64)
     cost = np.zeros(len(report.names))
     for obstacle in report.obstacles:
-        stands += obstacle.nodes
+        counts += obstacle.nodes
         cost += np.where(obstacle.nodes, obstacle.cost, 0.0)
-    return stands, cost
+    return counts, cost
 
 
 def _single_change(obstacle: Obstacle, nodes: Array, cost: Array, names: list[str]) -> str:
@@ -249,17 +251,96 @@ def _single_change(obstacle: Obstacle, nodes: Array, cost: Array, names: list[st
 
 
 def _near_misses(report: FeasibilityReport) -> tuple[NearMiss, ...]:
-    """The nodes that lack least."""
-    stands, cost = _count_obstacles(report)
-    beyond = sum((one.nodes & ~np.isfinite(one.cost) for one in report.obstacles), np.zeros_like(stands))
-    ranked = np.lexsort((np.arange(stands.size), stands, np.where(np.isfinite(cost), cost, 0.0), beyond))
+    """The nodes that need the cheapest changes."""
+    counts, cost = _count_obstacles(report)
+    unsolvable = sum(
+        (obstacle.nodes & ~np.isfinite(obstacle.cost) for obstacle in report.obstacles), np.zeros_like(counts)
+    )
+    ranked = np.lexsort((np.arange(counts.size), counts, np.where(np.isfinite(cost), cost, 0.0), unsolvable))
     return tuple(
-        NearMiss(report.names[at], tuple(one.lacks(at) for one in report.obstacles if one.nodes[at]))
+        NearMiss(
+            report.names[at], tuple(obstacle.lacks(at) for obstacle in report.obstacles if obstacle.nodes[at])
+        )
         for at in ranked[:_NEAR_MISSES_MAX].tolist()
     )
 
 
-# ---- a job that does not wait
+# ---- dependencies and system jobs
+
+
+def _explain_dependencies(view: View, job: JobView) -> Explanation:
+    """Which jobs a waiting job waits for, and their states."""
+    after = job.spec.after
+    left = [dependency for dependency in after if dependency.is_met(state_of(view, dependency.job)) is None]
+    reasons = [
+        WaitReason(
+            "after",
+            1,
+            1,
+            f"waits for {dependency.description}: it {_describe_dependency(view, dependency.job)}",
+        )
+        for dependency in left
+    ]
+    if len(left) > _DEPENDENCIES_NAMED:
+        more = len(left) - _DEPENDENCIES_NAMED
+        reasons = [
+            *reasons[:_DEPENDENCIES_NAMED],
+            WaitReason("after", more, len(after), f"and for {more} other jobs to end"),
+        ]
+    head = f"waits for {len(left)} of {len(after)} jobs" if len(after) > 1 else "waits"
+    first = reasons[0].text.removeprefix("waits ") if reasons else "it starts now"
+    sentence = f"{head} {first}" if len(after) == 1 else f"{head}; the first: {first.removeprefix('for ')}"
+    return Explanation(waits=True, sentence=sentence, reasons=tuple(reasons))
+
+
+def _describe_dependency(view: View, job_id: JobId) -> str:
+    job = view.jobs[job_id]
+    match state_of(view, job_id):
+        case JobState.WAITING:
+            return "waits for others itself"
+        case JobState.CANCELING:
+            return "is being canceled"
+        case _:
+            return "runs" if job.task_counts.live or job.task_counts.ended else "has not started"
+
+
+def _explain_system_job(view: View, job: JobView, doing: str, now: Instant) -> Explanation:
+    """The nodes on which tasks of a system job do not run, and why."""
+    if not job.task_by_node:
+        text = "no open node fits its conditions" if view.nodes else "no node has joined"
+        return Explanation(True, f"waits: {text}", (WaitReason("nodes", 0, len(view.nodes), text),))
+    groups: dict[str, list[str]] = {}
+    ready = set(job.ready(now.ms, job.spec.count))
+    for node_id, index in job.task_by_node.items():
+        node = view.nodes.get(node_id)
+        if node is not None and _phase_of(job, index) is Phase.PENDING:
+            groups.setdefault(_describe_absence(node, in_backoff=index not in ready), []).append(
+                node.spec.name
+            )
+    reasons = tuple(
+        WaitReason("node", len(names), len(job.task_by_node), f"not on {join_few(names)}: {why}")
+        for why, names in groups.items()
+    )
+    text = "; ".join(reason.text for reason in reasons)
+    return Explanation(bool(reasons), "; ".join(filter(None, (doing, text))), reasons)
+
+
+def _phase_of(job: JobView, index: int) -> Phase:
+    block, position = divmod(index, BLOCK_TASKS)
+    return Phase(job.phases[block][position]) if block in job.phases else Phase.PENDING
+
+
+def _describe_absence(node: NodeView, *, in_backoff: bool) -> str:
+    if node.status is None or node.status.state is not NodeState.READY:
+        return "it has not connected yet" if node.status is None else f"it is {node.status.state}"
+    if node.is_draining:
+        return "it is drained"
+    if node.intent is not None and node.intent.eligibility.value != "open":
+        return f"it is {node.intent.eligibility}"
+    return "backoff before the next start" if in_backoff else "there is no room now"
+
+
+# ---- jobs that are not pending
 
 
 def _describe_progress(view: View, job: JobView) -> str:
@@ -278,7 +359,7 @@ def _describe_progress(view: View, job: JobView) -> str:
 
 
 def _describe_brake(view: View, job: JobView) -> list[str]:
-    """Where its tasks are silent, and why they are not started elsewhere."""
+    """Silent nodes of the job, if the brake keeps their tasks from being replaced."""
     nodes = (view.nodes[node] for node in job.live_by_node if node in view.nodes)
     states = {node.spec.name: node.status.state for node in nodes if node.status is not None}
     silent = [name for name, state in states.items() if state is NodeState.SUSPECT]
@@ -291,7 +372,7 @@ def _describe_brake(view: View, job: JobView) -> list[str]:
 
 
 def _describe_held(job: JobView) -> list[str]:
-    """What may be taking nodes down, one of them with its reason."""
+    """Quarantined tasks of the job, one of them with its reason."""
     if not job.task_counts.held:
         return []
     held = [
@@ -309,6 +390,6 @@ def _nodes_of(view: View, job: JobView, phase: Phase) -> list[str]:
     found: dict[NodeId, None] = {}
     for block, attempt in job.attempts.items():
         at = np.frombuffer(job.phases[block], np.uint8) == phase
-        for place in np.unique(column(attempt, "node")[at]).tolist():
-            found[attempt.nodes[place]] = None
+        for position in np.unique(column(attempt, "node")[at]).tolist():
+            found[attempt.nodes[position]] = None
     return [view.nodes[node].spec.name if node in view.nodes else node for node in found]

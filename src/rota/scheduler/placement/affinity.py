@@ -1,4 +1,4 @@
-"""What a task needs of its neighbours and siblings: near to, apart from, spread over; counted per domain."""
+"""Placement rules: affinity (near), anti-affinity (apart) and topology spread, as points per domain."""
 
 from collections.abc import Callable
 from functools import cached_property, reduce
@@ -15,7 +15,7 @@ from rota.scheduler.placement.scores import EXCLUDED
 
 
 class PlacementRules:
-    """What one job's rules, and those of others against it, add to the points of nodes while it is placed."""
+    """All rules that apply to one job while it is placed: its own, and anti-affinity of others against it."""
 
     def __init__(
         self, affinity: AffinityCounts, job: JobView, eligible_domains: Callable[[str], Array]
@@ -49,21 +49,27 @@ class PlacementRules:
 
     @property
     def is_static(self) -> bool:
-        """What is picked changes nothing, or only that its node is taken."""
-        return all(not part.counts_own or part.one_per_node for part in self.rules)
+        """Whether a pick leaves the points of other nodes unchanged.
+
+        At most its own node becomes excluded.
+        """
+        return all(not rule.counts_own or rule.one_per_node for rule in self.rules)
 
     @property
     def one_per_node(self) -> bool:
-        return any(part.one_per_node for part in self.rules)
+        return any(rule.one_per_node for rule in self.rules)
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        """Labels: nodes that agree in all of them are alike to every rule."""
-        return tuple(sorted({part.over for part in self.rules}))
+        """Labels of the rules: nodes that agree in all of them get equal points from every rule."""
+        return tuple(sorted({rule.over for rule in self.rules}))
 
     def points(self, slots: Array | None = None) -> Array:
-        """To be added to each node's own (of some or all nodes); NEVER where a rule forbids it."""
-        return reduce(np.add, [_points_of_nodes(part, slots) for part in self.rules])
+        """Points that the rules add to each node (of all, or of these slots).
+
+        EXCLUDED where a rule forbids it.
+        """
+        return reduce(np.add, [_points_of_nodes(rule, slots) for rule in self.rules])
 
     def add_task(self, slot: int) -> None:
         self._counts.add(self._job, self._membership, slot, 1)
@@ -74,26 +80,29 @@ class PlacementRules:
 
 def _points_of_nodes(rule: "PlacementRule", slots: Array | None) -> Array:
     points = rule.points()
-    if rule.over == NODE_LABEL:  # each is a domain of its own
+    if rule.over == NODE_LABEL:  # each node is its own domain
         return points[:-1] if slots is None else points[slots]
     return points[rule.counts.domain if slots is None else rule.counts.domain[slots]]
 
 
 class PlacementRule(Protocol):
-    """One rule."""
+    """One rule: counts of live attempts per domain -> points per domain."""
 
     over: str
     counts: DomainCounts
-    counts_own: bool  # the job's own tasks are among those it speaks of
+    counts_own: bool  # the rule's selector matches the job's own tasks
 
     @property
     def one_per_node(self) -> bool: ...
     def points(self) -> Array:
-        """Of each domain."""
+        """Points of each domain."""
 
 
 class Affinity:
-    """In a domain where some of them are. The first of those who want to be together may be anywhere."""
+    """Run in a domain where matching attempts are.
+
+    The first of jobs that attract each other may go anywhere.
+    """
 
     one_per_node = False
 
@@ -102,17 +111,17 @@ class Affinity:
         self.counts_own = term.jobs.holds(spec.selector_labels)
 
     def points(self) -> Array:
-        there = self.counts.live > 0
-        there[-1] = False
+        present = self.counts.live > 0
+        present[-1] = False
         if self._weight is not None:
-            return there * float(self._weight)
-        if self.counts_own and not there.any():
-            there[:-1] = True
-        return np.where(there, 0.0, EXCLUDED)
+            return present * float(self._weight)
+        if self.counts_own and not present.any():
+            present[:-1] = True
+        return np.where(present, 0.0, EXCLUDED)
 
 
 class AntiAffinity:
-    """In a domain where none of them is."""
+    """Run in a domain without matching attempts."""
 
     def __init__(self, counts: DomainCounts, term: AffinityTerm, spec: JobSpec | None) -> None:
         self.over, self.counts, self._weight = term.over, counts, term.weight
@@ -123,13 +132,15 @@ class AntiAffinity:
         return self.counts_own and self._weight is None and self.over == NODE_LABEL
 
     def points(self) -> Array:
-        there = self.counts.live > 0
-        there[-1] = False
-        return there * -float(self._weight) if self._weight is not None else np.where(there, EXCLUDED, 0.0)
+        present = self.counts.live > 0
+        present[-1] = False
+        return (
+            present * -float(self._weight) if self._weight is not None else np.where(present, EXCLUDED, 0.0)
+        )
 
 
 class TopologySpread:
-    """The fullest domain has at most so many more than the emptiest in which it might run."""
+    """Bound the skew: the number of own tasks in a domain minus that of the emptiest eligible domain."""
 
     counts_own = True
     one_per_node = False

@@ -1,4 +1,4 @@
-"""Where the jobs are that rules speak of: per node and per domain, with what this round has placed."""
+"""Counts of live attempts that rules select: per node and per domain, including this round's placements."""
 
 from typing import NamedTuple, TypeVar
 
@@ -11,26 +11,26 @@ from rota.model.job import JobSpec
 from rota.model.node_table import NodeTable
 
 NODE_LABEL = "node"
-Whose = TypeVar("Whose")
+Selected = TypeVar("Selected")
 
 
 class LabelDomains(NamedTuple):
-    """The nodes, divided by a label: a domain's number for each; those without it have `domains`."""
+    """Nodes divided by a label: the domain number of each; nodes without the label have `domain_count`."""
 
     domain: Array
-    domain_count: int  # how many
+    domain_count: int
 
 
 class NodeClasses(NamedTuple):
-    """The nodes by what they agree in."""
+    """Nodes grouped by equal values of some labels."""
 
-    class_of: Array  # of each node's class
-    slots: list[Array]  # of each class, in order
-    representatives: Array  # the first of each
+    class_of: Array  # class number of each node
+    slots: list[Array]  # of each class, ascending
+    representatives: Array  # the first slot of each class
 
 
 class TopologyDomains:
-    """Divisions of the nodes, kept while no label changes."""
+    """Domains and classes of nodes, cached until a label changes."""
 
     def __init__(self, node_table: NodeTable) -> None:
         self.node_table = node_table
@@ -46,7 +46,7 @@ class TopologyDomains:
         return known
 
     def classes_by(self, labels: tuple[str, ...]) -> NodeClasses:
-        """Nodes that agree in all of these labels."""
+        """Classes of nodes that agree in all of these labels."""
         self._drop_stale()
         known = self._classes.get(labels)
         if known is None:
@@ -71,20 +71,22 @@ class TopologyDomains:
         if label == NODE_LABEL:
             return LabelDomains(np.arange(self.node_table.size), self.node_table.size)
         values = [labels.get(label) for labels in self.node_table.labels]
-        names = {value: at for at, value in enumerate(sorted({one for one in values if one is not None}))}
+        names = {
+            value: at for at, value in enumerate(sorted({value for value in values if value is not None}))
+        }
         index = np.array([len(names) if value is None else names[value] for value in values], np.intp)
         return LabelDomains(index, len(names))
 
 
 class DomainCounts(NamedTuple):
-    """How many live attempts a rule speaks of, by domain; the last entry is of nodes without the label."""
+    """Live attempts that a rule selects, by domain; the last entry counts nodes without the label."""
 
-    domain: Array  # of each node
+    domain: Array  # number of each node's domain
     live: Array
 
 
 class AffinityColumn:
-    """Live attempts of some jobs, by slot; and by domain, for each label that somebody has asked about."""
+    """Live attempts of some jobs by slot; and by domain, for each label that a rule uses."""
 
     def __init__(self, live: Array, domains: TopologyDomains) -> None:
         self._live = live.copy()
@@ -107,12 +109,12 @@ class AffinityColumn:
 
 
 class AffinityCounts:
-    """Who is where: as the mirror counts it, and what this round has placed."""
+    """The mirror's affinity index with the placements of this round on top; the index is not changed."""
 
     def __init__(self, index: AffinityIndex, domains: TopologyDomains) -> None:
         self._index = index
         self._domains = domains
-        self.placed: dict[JobId, dict[int, int]] = {}  # in this round: tasks of a job by slot
+        self.placed: dict[JobId, dict[int, int]] = {}  # job -> slot -> tasks placed in this round
         self._own: dict[JobId, AffinityColumn] = {}
         self._members: dict[Selector, AffinityColumn] = {}
         self._holders: dict[Repulsion, AffinityColumn] = {}
@@ -124,7 +126,7 @@ class AffinityCounts:
         return self._column(self._holders, repulsion, self._index.holders)
 
     def own_tasks(self, job: JobId) -> AffinityColumn:
-        """Attempts of the job itself, where it wants to be spread."""
+        """Attempts of the job itself, for its spread rules."""
         return self._column(self._own, job, self._index.own)
 
     def membership(self, spec: JobSpec) -> AffinityMembership:
@@ -134,9 +136,9 @@ class AffinityCounts:
         return self._index.repelled(spec)
 
     def add(self, job: JobId, membership: AffinityMembership, slot: int, times: int) -> None:
-        """A task of the job takes its place (-1: leaves it)."""
-        here = self.placed.setdefault(job, {})
-        here[slot] = here.get(slot, 0) + times
+        """Count `times` more tasks of the job on a node; negative: fewer."""
+        by_slot = self.placed.setdefault(job, {})
+        by_slot[slot] = by_slot.get(slot, 0) + times
         if job in self._index.own:
             self.own_tasks(job).add(slot, times)
         for selector in membership.members:
@@ -145,21 +147,21 @@ class AffinityCounts:
             self.holders(repulsion).add(slot, times)
 
     def classes(self, labels: tuple[str, ...]) -> NodeClasses:
-        """Nodes that agree in all of these labels."""
+        """Classes of nodes that agree in all of these labels."""
         return self._domains.classes_by(labels)
 
     def domains_with(self, label: str, eligible: Array) -> Array:
-        """Domains with a node that is one of these."""
+        """Mask of the label's domains that contain an eligible node."""
         domain, domains = self._domains.by_label(label)
         found: Array = np.bincount(domain, eligible, domains + 1) > 0
         found[-1] = False
         return found
 
     def _column(
-        self, known: dict[Whose, AffinityColumn], whose: Whose, live: dict[Whose, Array]
+        self, known: dict[Selected, AffinityColumn], selected: Selected, live: dict[Selected, Array]
     ) -> AffinityColumn:
-        found = known.get(whose)
+        found = known.get(selected)
         if found is None:
             size = self._domains.node_table.size
-            found = known[whose] = AffinityColumn(live[whose][:size], self._domains)
+            found = known[selected] = AffinityColumn(live[selected][:size], self._domains)
         return found

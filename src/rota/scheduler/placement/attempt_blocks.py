@@ -1,4 +1,4 @@
-"""Attempt blocks written in one round: a new number for each placement, the old one kept in a list."""
+"""Attempt blocks written in one round: a new attempt number per placement; the old one goes into a list."""
 
 from typing import NamedTuple
 
@@ -14,18 +14,18 @@ from rota.scheduler.placement.place import Assignments
 
 
 class PlacedTasks(msgspec.Struct, frozen=True):
-    """Tasks of one job, the node each goes to, and its GPUs there, one bit each."""
+    """Placed tasks of one job: the node of each, and its GPUs there, one bit each."""
 
     job: JobView
     indices: list[int]
     nodes: list[NodeId]
     devices: list[int]
     flags: int
-    first: Assignments  # how the first choice was made
+    first: Assignments  # explains the first choice
 
 
 class BlockGroup(NamedTuple):
-    """What of it falls into one block."""
+    """The part of a placement that falls into one block."""
 
     positions: list[int]
     nodes: list[NodeId]
@@ -33,14 +33,14 @@ class BlockGroup(NamedTuple):
 
 
 class AttemptBlockWriter:
-    """Attempt blocks being written in one round."""
+    """Collects the attempt blocks of one round."""
 
     def __init__(self) -> None:
         self._drafts: dict[tuple[JobId, int], _BlockDraft] = {}
-        self._new: dict[JobId, AttemptBlock] = {}  # of jobs of one task, never placed before
+        self._new: dict[JobId, AttemptBlock] = {}  # jobs of one task that were never placed before
 
     def add(self, placed: PlacedTasks, choice: Choice, wall_ms: int) -> None:
-        """Most jobs are one task, and need no draft."""
+        """Add placed tasks. Most jobs have one task and need no draft."""
         job = placed.job
         if job.spec.block_size(0) == 1 and not job.attempts and not job.tasks:
             gpus = {0: devices} if (devices := placed.devices[0]) else {}
@@ -87,7 +87,7 @@ class _BlockDraft:
         spec = job.spec
         self._record = job.attempts.get(block) or AttemptBlock.new(spec.id, block, spec.block_size(block))
         self._draft = Draft(self._record)
-        # What an earlier server may have started has a lower number, also where it is not known here.
+        # Fencing: attempts that an earlier server started have lower numbers, even those unknown here.
         self._numbers_before = 0 if job.adoption is None else job.adoption.attempts_before
         self._task = job.tasks.get(block)
         self._wanted = None if self._task is None else np.frombuffer(self._task.wanted, "u2")
@@ -103,6 +103,7 @@ class _BlockDraft:
             for position, number in zip(group.positions, before, strict=True):
                 if number:
                     self._supersede(position, number)
+        # Invariant: attempt numbers of a task only grow, so that reports of older attempts can be told apart.
         draft["number"][at] = np.maximum(draft["number"][at], self._numbers_before) + 1
         draft["tries"][at] = 0 if self._wanted is None else self._wanted[at]
         draft["node"][at] = [self._nodes.setdefault(node, len(self._nodes)) for node in group.nodes]
@@ -113,7 +114,7 @@ class _BlockDraft:
         self._choice = choice
 
     def _set_devices(self, group: BlockGroup) -> None:
-        """Replace the devices of former attempts: an attempt placed without devices has none."""
+        """Replace the devices of previous attempts: an attempt placed without devices has none."""
         for position, devices in zip(group.positions, group.devices, strict=True):
             if devices:
                 self._gpus[position] = devices

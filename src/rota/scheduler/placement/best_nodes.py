@@ -1,4 +1,4 @@
-"""Of each class of nodes the best one for a shape, and the next; looked for again where a node changed."""
+"""Cache of the best and second-best node of each node class for a shape; updated where nodes changed."""
 
 from typing import NamedTuple
 
@@ -11,10 +11,10 @@ from rota.scheduler.placement.scores import EXCLUDED
 
 
 class BestTwo(NamedTuple):
-    """The best of some nodes, and who comes second; the lower slot among equals."""
+    """The best of some nodes and the runner-up; the lower slot among equals."""
 
     slot: int = -1
-    fitting: int = 0  # nodes that were to choose from
+    fitting: int = 0  # number of nodes that fitted
     points: float = 0.0
     runner_up: int | None = None  # slot
     runner_up_points: float = 0.0
@@ -24,7 +24,7 @@ NONE_FITS = BestTwo()
 
 
 class BestNodes:
-    """Nodes of one class are alike to every rule of a job: what its rules add is the same for all of them."""
+    """Best two nodes per class. The rules of a job add the same points to all nodes of one class."""
 
     def __init__(self, classes: NodeClasses) -> None:
         self.classes = classes
@@ -33,7 +33,10 @@ class BestNodes:
         self._position = -1  # of the board's log
 
     def sync(self, board: Board, points: Array, version: object) -> None:
-        """These are the shape's points now; `version` is another one when all of them may have changed."""
+        """Update from the shape's current points.
+
+        A different `version` means that all of them may have changed.
+        """
         changed = board.changed_since(self._position) if version == self._version else None
         stale = (
             range(len(self._best_by_class))
@@ -50,7 +53,10 @@ class BestNodes:
         self._version, self._position = version, board.log_position
 
     def best_two(self, added: list[float]) -> BestTwo:
-        """With what the rules add to each class; none of a class that they forbid."""
+        """The best two of all classes, given the points that rules add to each.
+
+        EXCLUDED: the class is forbidden.
+        """
         fitting = 0
         best, second = (EXCLUDED, 1), (EXCLUDED, 1)  # points, and minus the slot
         for head, more in zip(self._best_by_class, added, strict=True):
@@ -72,7 +78,7 @@ class BestNodes:
 
 
 def best_two(worth: Array, fitting: int | None = None) -> BestTwo:
-    """Of nodes that may be NEVER; `fitting` is how many are not, where that is known."""
+    """The best two by points; `fitting`, if known, is the number of nodes that are not EXCLUDED."""
     if fitting is None:
         fitting = count_fitting(worth)
     if not fitting:
@@ -81,12 +87,12 @@ def best_two(worth: Array, fitting: int | None = None) -> BestTwo:
     points = worth.item(best)
     if fitting == 1:
         return BestTwo(best, 1, points)
-    worth[best] = EXCLUDED  # for a moment
+    worth[best] = EXCLUDED  # restored below: a copy of the row would cost more
     second = int(worth.argmax())
     worth[best] = points
     return BestTwo(best, fitting, points, second, worth.item(second))
 
 
 def count_fitting(points: Array) -> int:
-    """On how many nodes they are not NEVER."""
+    """Number of nodes that are not EXCLUDED."""
     return int(np.count_nonzero(np.isfinite(points)))

@@ -1,4 +1,4 @@
-"""The mix of recent arrivals + one ask + GPU nodes -> how well it sits on each, so that the GPUs fill up."""
+"""Recent mix of requests + one request + GPU nodes -> a score for each node, so that GPUs fill up."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -9,17 +9,17 @@ import numpy as np
 from rota.model.columns import Array
 from rota.scheduler.placement.gpu_prices import DEVICE_MILLI, part_values
 
-TYPICAL_MAX = 256  # asks a node is judged by, the most frequent: the cost of a decision grows with them
+TYPICAL_MAX = 256  # requests that score a node, the most frequent ones: each adds to the cost of a decision
 # The weights, in milli-GPU of fragmentation, were chosen on openb's mixes; bench/density.py measures them.
-# Of two nodes that are harmed alike, the fuller; and a GPU with no cores left beside it is lost.
+# Among nodes with equal fragmentation the fuller one wins; a GPU without free cores beside it is lost.
 CPU_LEFT = 40 * 0.7 / 128_000  # for a milli-core that is left
 GPU_LEFT = 40 * 0.3 / 8_000  # for a milli-GPU that is left
 OFF_PATTERN = 4.0  # for a milli-GPU that can no longer be filled as the best cut would
-NOISE_MILLI = 0.001  # prices come from floating point: what is nothing but its noise must stay a tie
+NOISE_MILLI = 0.001  # prices are floats: differences below this are rounding noise and must stay ties
 
 
 class GpuRequest(NamedTuple):
-    """What one task wants of a GPU node."""
+    """What one task requests of a GPU node."""
 
     cpu_milli: int
     memory: int
@@ -32,7 +32,7 @@ class GpuRequest(NamedTuple):
 
 
 class GpuNodes(NamedTuple):
-    """Columns of the n nodes to look at."""
+    """Columns of the n nodes to score."""
 
     cpu_free: Array  # int64[n], in milli-cores
     memory_free: Array  # int64[n], in bytes
@@ -42,42 +42,45 @@ class GpuNodes(NamedTuple):
 
 
 class RankedNodes(NamedTuple):
-    """For each node: how well the ask sits there."""
+    """For each node: the score of the request there."""
 
     score: Array  # float64[n], -inf where it does not fit
     device: Array  # int64[n]: the device to share, -1 where none is shared
 
 
 class GpuDemand(NamedTuple):
-    """The mix of recent arrivals: the typical asks for GPUs, the smallest first, and what they make worth."""
+    """The mix of recent requests: the typical ones for GPUs, smallest first, and the values that follow."""
 
-    arrivals: int  # those of the typical asks; those without a GPU are among them
-    times: Array  # int64[m]: how many of them were of each ask
+    arrivals: int  # number of typical requests, including those without a GPU
+    times: Array  # int64[m]: how often each was requested
     cpu_milli: Array
     memory: Array
     models: tuple[tuple[str, ...], ...]  # each choice of models once
-    choice: Array  # int64[m]: which of these
-    fitting: Array  # int64[1001]: how many asks for a share fit into so many free milli
-    fitting_whole: Array  # int64[k + 1]: how many asks fit into so many free devices, shares included
-    value: Array  # float64[1001]: what so many free milli of one device are worth
+    choice: Array  # int64[m]: index into `models`
+    fitting: Array  # int64[1001]: how many share requests fit into n free milli
+    fitting_whole: Array  # int64[k + 1]: how many requests fit into n free devices, shares included
+    value: Array  # float64[1001]: the value of n free milli of one device
 
     @classmethod
     def from_arrivals(cls, arrivals: Mapping[GpuRequest, int]) -> Self:
-        seen = [ask for ask in arrivals if arrivals[ask] > 0]
-        typical = sorted(seen, key=lambda ask: (-arrivals[ask], ask))[:TYPICAL_MAX]
-        asks = sorted((ask for ask in typical if ask.gpu_milli), key=lambda ask: (ask.gpu_milli, ask))
-        models = tuple(dict.fromkeys(ask.models for ask in asks))
-        sizes = np.array([ask.gpu_milli for ask in asks], np.int64)
-        devices_max = sizes[-1] // DEVICE_MILLI if asks else 0
+        seen = [request for request in arrivals if arrivals[request] > 0]
+        typical = sorted(seen, key=lambda request: (-arrivals[request], request))[:TYPICAL_MAX]
+        requests = sorted(
+            (request for request in typical if request.gpu_milli),
+            key=lambda request: (request.gpu_milli, request),
+        )
+        models = tuple(dict.fromkeys(request.models for request in requests))
+        sizes = np.array([request.gpu_milli for request in requests], np.int64)
+        devices_max = sizes[-1] // DEVICE_MILLI if requests else 0
         milli = np.minimum(np.arange(DEVICE_MILLI + 1), DEVICE_MILLI - 1)
         wholes = np.maximum(np.arange(devices_max + 1) * DEVICE_MILLI, DEVICE_MILLI - 1)
         return cls(
-            arrivals=sum(arrivals[ask] for ask in typical),
-            times=np.array([arrivals[ask] for ask in asks], np.int64),
-            cpu_milli=np.array([ask.cpu_milli for ask in asks], np.int64),
-            memory=np.array([ask.memory for ask in asks], np.int64),
+            arrivals=sum(arrivals[request] for request in typical),
+            times=np.array([arrivals[request] for request in requests], np.int64),
+            cpu_milli=np.array([request.cpu_milli for request in requests], np.int64),
+            memory=np.array([request.memory for request in requests], np.int64),
             models=models,
-            choice=np.array([models.index(ask.models) for ask in asks], np.int64),
+            choice=np.array([models.index(request.models) for request in requests], np.int64),
             fitting=np.searchsorted(sizes, milli, "right"),
             fitting_whole=np.searchsorted(sizes, wholes, "right"),
             value=part_values(_cuts(arrivals)),
@@ -85,19 +88,19 @@ class GpuDemand(NamedTuple):
 
 
 def _cuts(arrivals: Mapping[GpuRequest, int]) -> Counter[int]:
-    """How often each size is cut from a device. Whole devices have their price however many are asked for."""
+    """How often each size is cut from a device. A whole device has one price, however many are requested."""
     cuts: Counter[int] = Counter()
-    for ask, times in arrivals.items():
-        if ask.gpu_milli:
-            cuts[min(ask.gpu_milli, DEVICE_MILLI)] += times
+    for request, times in arrivals.items():
+        if request.gpu_milli:
+            cuts[min(request.gpu_milli, DEVICE_MILLI)] += times
     return cuts
 
 
 def rank(demand: GpuDemand, request: GpuRequest, nodes: GpuNodes) -> RankedNodes:
     """The score of a node depends on that node alone, so it holds until the node changes.
 
-    It is in milli-GPU: the fragmentation that goes, less a little for room left over (the fuller node first),
-    less the worth of what the choice of a device makes impossible to cut from it.
+    It is in milli-GPU: the fragmentation removed, minus a little for what stays free (the fuller node wins),
+    minus the value of the cuts that the chosen device no longer allows.
     """
     cpu_left = nodes.cpu_free - request.cpu_milli
     gpu_left = nodes.devices.sum(axis=1) - request.gpu_milli
@@ -117,8 +120,8 @@ def rank(demand: GpuDemand, request: GpuRequest, nodes: GpuNodes) -> RankedNodes
 def fragmentation(demand: GpuDemand, nodes: GpuNodes) -> Array:
     """float64[n]: the free milli-GPU that a typical arrival cannot use, on average over the mix.
 
-    All that is free, where the arrival cannot run on the node at all; else what is free of devices that are
-    too full for it. The measure is that of "Beware of Fragmentation" (Weng et al., USENIX ATC 2023).
+    That is everything free where the request cannot run on the node at all, else what is free on devices that
+    are too full for it. The measure is that of "Beware of Fragmentation" (Weng et al., USENIX ATC 2023).
     """
     able = _runnable(demand, nodes, nodes.cpu_free, nodes.memory_free)
     usable = _usable_as_shares(demand, able, nodes.devices).sum(axis=1)
@@ -128,7 +131,7 @@ def fragmentation(demand: GpuDemand, nodes: GpuNodes) -> Array:
 
 
 def _fitting(request: GpuRequest, nodes: GpuNodes) -> Array:
-    """bool[n, places]: where the ask fits."""
+    """bool[n, places]: where the request fits."""
     fits = (nodes.cpu_free >= request.cpu_milli) & (nodes.memory_free >= request.memory)
     if request.models:
         fits &= np.array([*(model in request.models for model in nodes.models), False])[nodes.model]
@@ -140,7 +143,7 @@ def _fitting(request: GpuRequest, nodes: GpuNodes) -> Array:
 def _defragmentation(demand: GpuDemand, request: GpuRequest, nodes: GpuNodes) -> Array:
     """float64[n, places]: fragmentation before - after, for each device that a share could be taken from.
 
-    What is free shrinks by the ask wherever it goes, so only what is usable has to be counted.
+    Placing the request reduces what is free equally everywhere, so only what is usable has to be counted.
     """
     devices, wholes = nodes.devices, _count_wholes(nodes)
     able = _runnable(demand, nodes, nodes.cpu_free, nodes.memory_free)
@@ -162,7 +165,7 @@ def _defragmentation(demand: GpuDemand, request: GpuRequest, nodes: GpuNodes) ->
 
 
 def _runnable(demand: GpuDemand, nodes: GpuNodes, cpu_free: Array, memory_free: Array) -> Array:
-    """int64[n, m + 1]: arrivals that cores, memory and model allow there, of the i smallest asks for GPUs.
+    """int64[n, m + 1]: arrivals that cores, memory and model allow there, of the i smallest GPU requests.
 
     Counted in whole arrivals, so that sums are exact whatever their order.
     """
@@ -184,14 +187,14 @@ def _usable_as_shares(demand: GpuDemand, able: Array, devices: Array) -> Array:
 
 
 def _usable_as_wholes(demand: GpuDemand, able: Array, wholes: Array) -> Array:
-    """int64[n, places]: milli-GPU of the wholly free devices x the arrivals that want so many or fewer."""
+    """int64[n, places]: milli-GPU of the wholly free devices x the arrivals that need that many or fewer."""
     fitting = demand.fitting_whole[np.minimum(wholes, len(demand.fitting_whole) - 1)]
     usable: Array = DEVICE_MILLI * wholes * (_lookup(able, fitting) - able[:, demand.fitting[-1:]])
     return usable
 
 
 def _count_wholes(nodes: GpuNodes) -> Array:
-    """int64[n, 1]: how many devices are wholly free."""
+    """int64[n, 1]: number of wholly free devices."""
     free: Array = (nodes.devices == DEVICE_MILLI).sum(axis=1, keepdims=True)
     return free
 
@@ -202,7 +205,7 @@ def _lookup(able: Array, columns: Array) -> Array:
 
 
 def _off_pattern(demand: GpuDemand, gpu_milli: int, devices: Array) -> Array:
-    """What a device can be filled with, less the ask and what still can be: 0 on an optimal cut."""
+    """Value of a device, minus the request's and the remaining value: 0 on an optimal cut."""
     after = demand.value[np.maximum(0, devices - gpu_milli)] + demand.value[gpu_milli]
     lost: Array = np.rint((demand.value[devices] - after) / NOISE_MILLI) * NOISE_MILLI
     return lost

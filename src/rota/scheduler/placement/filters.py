@@ -1,4 +1,4 @@
-"""May a shape run on a node? By what is said of the node; kept while nothing said of any node changes."""
+"""Whether a shape may run on a node: constraints on labels, taints, clusters, and free resources."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -16,10 +16,10 @@ UNSATISFIABLE = np.iinfo(np.int64).max
 
 
 class Filter(Protocol):
-    """A rule of one's own on where a shape may run: a plugin of the group `rota.filters`.
+    """A plugin of the entry point group `rota.filters`: decides where a shape may run.
 
-    It may look at nothing but the nodes it is given, one truth value for each. What it says of a node may
-    change only when that node does.
+    It returns one truth value for each node it is given and may read nothing but those nodes. Its value for a
+    node may change only when that node changes: score rows cache it.
     """
 
     name: str
@@ -28,12 +28,12 @@ class Filter(Protocol):
 
 
 def node_matches(shape: Shape, labels: Mapping[str, str], taints: tuple[str, ...]) -> bool:
-    """What is said of a node allows it, were there room."""
-    return all(one.holds(labels) for one in shape.where) and tolerates(shape.tolerate, taints)
+    """Whether labels and taints of a node permit the shape, regardless of free resources."""
+    return all(constraint.holds(labels) for constraint in shape.where) and tolerates(shape.tolerate, taints)
 
 
 def matching_nodes(node_table: NodeTable, shape: Shape) -> Array:
-    """The same for all nodes of its cluster."""
+    """Mask of the nodes of its cluster whose labels and taints permit the shape."""
     found = matching_nodes_of_all_clusters(node_table, shape)
     outside = node_table.other_clusters(shape.cluster)
     if outside is not None:
@@ -42,33 +42,33 @@ def matching_nodes(node_table: NodeTable, shape: Shape) -> Array:
 
 
 def matching_nodes_of_all_clusters(node_table: NodeTable, shape: Shape) -> Array:
-    """The same for all nodes, whatever their cluster. Nodes with equal labels and taints are tested once."""
+    """The same mask for nodes of all clusters. Nodes with equal labels and taints are tested once."""
     if not shape.where:
         return np.array(
             [not taints or tolerates(shape.tolerate, taints) for taints in node_table.taints], np.bool_
         )
-    asked = {one.label for one in shape.where}
+    labels_used = {constraint.label for constraint in shape.where}
     known: dict[tuple[object, ...], bool] = {}
     found = np.zeros(node_table.size, np.bool_)
     for slot, (labels, taints) in enumerate(zip(node_table.labels, node_table.taints, strict=True)):
-        said = (taints, *(labels.get(label) for label in asked))
-        if said not in known:
-            known[said] = node_matches(shape, labels, taints)
-        found[slot] = known[said]
+        values = (taints, *(labels.get(label) for label in labels_used))
+        if values not in known:
+            known[values] = node_matches(shape, labels, taints)
+        found[slot] = known[values]
     return found
 
 
 def fits(nodes: NodeSlice, minimum: Array) -> Array:
-    """Is there room for one more? `floor` is the least that has to be free, row by row."""
-    room: Array = np.logical_and.reduce(nodes.amounts >= minimum, axis=0)
+    """Mask of the nodes on which one more task fits; `minimum` is what has to be free, row by row."""
+    found: Array = np.logical_and.reduce(nodes.amounts >= minimum, axis=0)
     for resource, amount in nodes.shape.needs:
         if resource == GPU and amount:
-            room &= fits_gpus(nodes.devices, amount)
-    return room
+            found &= fits_gpus(nodes.devices, amount)
+    return found
 
 
 def minimum_free(board: Board, shape: Shape) -> Array:
-    """As a column. What is not asked for may be short; what no node has is short everywhere."""
+    """Column of the free amounts that one task needs; UNSATISFIABLE if it needs a resource no node has."""
     needs = board.needs(shape)
     least = np.where(needs > 0, needs, NO_MINIMUM)
     if any(amount > 0 and board.row(resource) is None for resource, amount in shape.needs):
@@ -77,7 +77,7 @@ def minimum_free(board: Board, shape: Shape) -> Array:
 
 
 def fits_gpus(devices: Array, amount: int) -> Array:
-    """A part of a GPU must be free on one; whole ones must be wholly free."""
+    """Mask of the nodes with enough free GPUs: a share on one device, or whole devices."""
     if devices.shape[1] == 0:
         return np.zeros(devices.shape[0], np.bool_)
     if amount < WHOLE_GPU:

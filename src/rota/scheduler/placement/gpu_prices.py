@@ -1,4 +1,4 @@
-"""How often each part of a device is asked for -> what every free part of one is worth."""
+"""How often each share of a GPU is requested -> the value of every free share."""
 
 from collections.abc import Mapping
 
@@ -7,13 +7,15 @@ import numpy as np
 from rota.model.columns import Array
 
 DEVICE_MILLI = 1000
-SIZES_MAX = 32  # sizes that are priced, the most demanded: the rest change the prices little and cost much
-ROUNDS_MAX = 300  # some tens are usual; the prices are sound after any number of rounds
+SIZES_MAX = (
+    32  # sizes that get a price, the most requested ones: the others change prices little and cost much
+)
+ROUNDS_MAX = 300  # some tens are usual; prices are admissible after any number of rounds
 EPSILON = 1e-9
 
 
 def part_values(asked: Mapping[int, int]) -> Array:
-    """float64[1001]: the most that so many free milli of one device can still be filled with.
+    """float64[1001]: the highest value that n free milli of one device can still be filled with.
 
     Cutting devices into the sizes that are asked for, with as few devices as possible, is a linear program;
     the price of a size is its dual, so that a device is worth 1000 and no cut of it more. The table holds the

@@ -1,4 +1,4 @@
-"""What is asked of GPU nodes lately, learnt from the jobs themselves; and the density policy on the board."""
+"""Recent demand for GPUs, learnt from submitted jobs; and the density policy applied to the board."""
 
 from collections import Counter
 
@@ -14,22 +14,22 @@ from rota.model.view import View
 from rota.scheduler.placement.board import NodeSlice
 from rota.scheduler.placement.density import GpuDemand, GpuNodes, GpuRequest, RankedNodes, rank
 
-GPU_MODEL_LABEL = "gpu_model"  # the label
+GPU_MODEL_LABEL = "gpu_model"
 
 
 class GpuScorer:
-    """The demand by which GPU nodes are judged. It changes now and then, and with it every row."""
+    """Scores GPU nodes by recent demand. `version` changes with the demand, and with it every score row."""
 
     def __init__(self) -> None:
         self.version = 0
         self._demand = GpuDemand.from_arrivals({})
         self._arrivals: Counter[GpuRequest] = Counter()
-        self._next_update_at = 0  # the number of jobs at which to look again
+        self._next_update_at = 0  # number of submitted jobs at which to count again
         self._requests: dict[Shape, GpuRequest] = {}
         self._models: tuple[int, tuple[str, ...], Array] = (-1, (), np.zeros(0, np.intp))
 
     def update_demand(self, view: View) -> None:
-        """Of the last jobs, often while there are few, then every so many."""
+        """Count the demand of the last jobs: often while there are few, later every DEMAND_JOBS_STEP jobs."""
         last = view.counters.jobs
         if last < self._next_update_at:
             return
@@ -45,36 +45,38 @@ class GpuScorer:
             self.version += 1
 
     def rank(self, nodes: NodeSlice) -> RankedNodes:
-        """How well the shape sits on nodes that have GPUs."""
-        ask = self._requests.get(nodes.shape)
-        if ask is None:
-            ask = self._requests[nodes.shape] = gpu_request(nodes.shape)
+        """Density score of the shape on nodes that have GPUs."""
+        request = self._requests.get(nodes.shape)
+        if request is None:
+            request = self._requests[nodes.shape] = gpu_request(nodes.shape)
         names, models = self._models_of(nodes.node_table)
         columns = GpuNodes(
-            cpu_free=np.maximum(0, nodes.free(CPU)),  # of what is not asked for there may be less than none
+            cpu_free=np.maximum(0, nodes.free(CPU)),  # a resource that is not requested may be overcommitted
             memory_free=np.maximum(0, nodes.free(MEMORY)),
             devices=nodes.devices,
             model=models[nodes.slots],
             models=names,
         )
-        return rank(self._demand, ask, columns)
+        return rank(self._demand, request, columns)
 
     def _models_of(self, node_table: NodeTable) -> tuple[tuple[str, ...], Array]:
         version, names, index = self._models
         if version != node_table.labels_version or index.size != node_table.size:
-            said = [labels.get(GPU_MODEL_LABEL) for labels in node_table.labels]
-            names = tuple(sorted({model for model in said if model is not None}))
+            models = [labels.get(GPU_MODEL_LABEL) for labels in node_table.labels]
+            names = tuple(sorted({model for model in models if model is not None}))
             places = {model: at for at, model in enumerate(names)}
-            index = np.array([-1 if model is None else places[model] for model in said], np.intp)
+            index = np.array([-1 if model is None else places[model] for model in models], np.intp)
             self._models = (node_table.labels_version, names, index)
         return names, index
 
 
 def gpu_request(shape: Shape) -> GpuRequest:
-    """What it wants of a GPU node; which models, as far as conditions say so in so many words."""
+    """What a task needs of a GPU node; models only where a constraint names them by = or in."""
     needs = dict(shape.needs)
     named = [
-        one.values for one in shape.where if one.label == GPU_MODEL_LABEL and one.op in (Op.EQUAL, Op.IN)
+        constraint.values
+        for constraint in shape.where
+        if constraint.label == GPU_MODEL_LABEL and constraint.op in (Op.EQUAL, Op.IN)
     ]
     models = named[0] if named else ()
     return GpuRequest(needs.get(CPU, 0), needs.get(MEMORY, 0), needs.get(GPU, 0), models)

@@ -1,4 +1,4 @@
-"""Tasks of one job onto nodes: every node considered, the best first, its rules and its gang obeyed."""
+"""Tasks of one job -> the best nodes for them, under its placement rules; a gang as a whole or not at all."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -18,30 +18,36 @@ from rota.scheduler.placement.board import Board, NodeSlice
 from rota.scheduler.placement.rows import Pick, PlacementRun, Plugins, ScoreRow, ScoreRows
 from rota.scheduler.placement.scores import EXCLUDED
 
-_FEW = 4  # tasks for which nothing is prepared
-_CLASSES_MAX = 64  # classes of nodes that are kept apart; beyond it looking at every node is cheaper
+_FEW = 4  # tasks: for fewer, preparing a run costs more than it saves
+_CLASSES_MAX = 64  # node classes: with more of them, scoring every node is cheaper
 
 
 class Assignment(msgspec.Struct, frozen=True):
-    """One task's place: the node's slot, and its GPUs there, one bit each."""
+    """The node slot of one task, and its GPUs there, one bit each."""
 
     slot: int
     devices: int = 0
 
 
 class Assignments(msgspec.Struct, frozen=True):
-    """What was found for one job, and how the first choice was made."""
+    """The assignments found for one job, and how the first node was chosen.
+
+    `assigned` grows while tasks are placed; the other fields describe the first choice for `rota why`.
+    """
 
     assigned: list[Assignment]
     slot: int = -1  # the first choice
-    fitting: int = 0  # nodes it could have gone to
+    fitting: int = 0  # number of nodes that fitted
     points: float = 0.0
     runner_up: int | None = None  # slot
     runner_up_points: float = 0.0
 
 
 class Placer:
-    """The board, the rows and the company of one round; rows are kept from round to round."""
+    """Board, score rows and affinity counts.
+
+    The rows are kept between rounds, the counts are of one round.
+    """
 
     def __init__(self, view: View, plugins: Plugins | None = None) -> None:
         self.board = Board(view.node_table)
@@ -50,7 +56,7 @@ class Placer:
         self.start_round(view)
 
     def start_round(self, view: View) -> None:
-        """A new round: take over what happened since the last one."""
+        """Bring the board up to date and drop the counts of the previous round."""
         self.board.sync()
         if self.board.devices.shape[1]:
             self.rows.gpus.update_demand(view)
@@ -58,62 +64,63 @@ class Placer:
         self._eligible_domains_cache: dict[tuple[Shape, str], Array] = {}
 
     def place(self, job: JobView, wanted: int, barred: Array | None = None) -> Assignments:
-        """Up to so many of its tasks, taken off the board; `barred` are nodes that are out of question.
+        """Place up to `wanted` tasks and allocate them on the board; `barred` masks excluded nodes.
 
-        Of a gang all that are pending, or none.
+        Of a gang all pending tasks are placed, or none.
         """
         if not job.spec.gang:
             return self._place(job, wanted, barred)
         if wanted < job.task_counts.pending:
             return Assignments([])
+        # A cheap test first: undoing a partly placed gang costs a rescore of every node it touched.
         if self.rows.row(job.spec.shape).fitting < wanted and self.count_fitting_tasks(job) < wanted:
             return Assignments([])
-        seated = self._place(job, wanted, barred)
-        if len(seated.assigned) == wanted:
-            return seated
-        self.release(job, seated.assigned)
+        found = self._place(job, wanted, barred)
+        if len(found.assigned) == wanted:
+            return found
+        self.release(job, found.assigned)
         return Assignments([])
 
     def count_fitting_tasks(self, job: JobView) -> int:
-        """How many of its tasks have room, whatever its rules say."""
+        """How many of its tasks fit by resources alone, ignoring its placement rules."""
         slots = np.nonzero(self.rows.points(job.spec.shape) > EXCLUDED)[0]
         return int(self.board.fitting_tasks(job.spec.shape, slots).sum())
 
     def fits_an_empty_node(self, job: JobView, refused: Array) -> bool:
-        """Were the nodes empty, without those that refused it."""
+        """Whether a task would fit on some empty node that has not refused the job."""
         shape = job.spec.shape
         return bool((self.board.tasks_when_empty(shape) * (self.rows.eligible(shape) & ~refused)).any())
 
     def _place(self, job: JobView, wanted: int, barred: Array | None) -> Assignments:
-        terms, shape = self.placement_rules(job), job.spec.shape
-        best = self._best_two(shape, terms, barred)
-        seated = Assignments([], *best)
+        rules, shape = self.placement_rules(job), job.spec.shape
+        best = self._best_two(shape, rules, barred)
+        found = Assignments([], *best)
         if not best.fitting or wanted <= 0:
-            return seated
+            return found
         if wanted < _FEW:
-            seated.assigned.append(self._allocate(shape, best.slot, terms))
+            found.assigned.append(self._allocate(shape, best.slot, rules))
             if wanted > 1:
-                seated.assigned.extend(self._place_one_by_one(shape, wanted - 1, terms, barred))
-        elif terms.is_static:
-            seated.assigned.extend(self._place_in_runs(shape, wanted, terms, barred))
+                found.assigned.extend(self._place_one_by_one(shape, wanted - 1, rules, barred))
+        elif rules.is_static:
+            found.assigned.extend(self._place_in_runs(shape, wanted, rules, barred))
         else:
-            seated.assigned.extend(self._place_by_class(shape, wanted, terms, barred))
-        return seated
+            found.assigned.extend(self._place_by_class(shape, wanted, rules, barred))
+        return found
 
     def release(self, job: JobView, assigned: list[Assignment]) -> None:
-        """As if they had never been taken."""
+        """Undo these assignments on the board and in the counts."""
         counted = self.affinity.membership(job.spec)
-        for seat in assigned:
-            self.board.allocate(job.spec.shape, seat.slot, -1, seat.devices)
-            self.affinity.add(job.spec.id, counted, seat.slot, -1)
+        for assignment in assigned:
+            self.board.allocate(job.spec.shape, assignment.slot, -1, assignment.devices)
+            self.affinity.add(job.spec.id, counted, assignment.slot, -1)
 
     def placement_rules(self, job: JobView) -> PlacementRules:
         return PlacementRules(self.affinity, job, partial(self._eligible_domains, job.spec.shape))
 
     def _eligible_domains(self, shape: Shape, label: str) -> Array:
-        """Domains of a label with a node on which it might run, were there room."""
+        """Mask of the label's domains that have an eligible node for the shape."""
         known = self._eligible_domains_cache.get((shape, label))
-        if known is None or self.rows.plugins.filters:  # those may look at what changes
+        if known is None or self.rows.plugins.filters:  # what a plugin allows may change within a round
             known = self._eligible_domains_cache[shape, label] = self.affinity.domains_with(
                 label, self.rows.eligible(shape)
             )
@@ -123,66 +130,68 @@ class Placer:
         row = self.rows.row(shape)
         if barred is None and not rules.rules:
             return best_two(row.points, row.fitting)
-        if barred is None and (heads := self._best_nodes(row, rules)) is not None:
-            return heads.best_two(rules.points(heads.classes.representatives).tolist())
+        if barred is None and (best_nodes := self._best_nodes(row, rules)) is not None:
+            return best_nodes.best_two(rules.points(best_nodes.classes.representatives).tolist())
         return best_two(_total_points(row.points, rules.points() if rules.rules else None, barred))
 
     def _best_nodes(self, row: ScoreRow, rules: PlacementRules) -> BestNodes | None:
         classes = self._node_classes(rules)
         if classes is None:
             return None
-        heads = row.best_nodes.get(rules.labels)
-        if heads is None or heads.classes is not classes:
-            heads = row.best_nodes[rules.labels] = BestNodes(classes)
-        heads.sync(self.board, row.points, row.version)
-        return heads
+        best_nodes = row.best_nodes.get(rules.labels)
+        if best_nodes is None or best_nodes.classes is not classes:
+            best_nodes = row.best_nodes[rules.labels] = BestNodes(classes)
+        best_nodes.sync(self.board, row.points, row.version)
+        return best_nodes
 
     def _node_classes(self, rules: PlacementRules) -> NodeClasses | None:
-        """Of nodes that are alike to every rule, where these are few."""
+        """Classes of nodes that every rule treats equally; None where there are too many classes."""
         classes = None if NODE_LABEL in rules.labels else self.affinity.classes(rules.labels)
         return None if classes is None or len(classes.slots) > _CLASSES_MAX else classes
 
     def _place_in_runs(
         self, shape: Shape, wanted: int, rules: PlacementRules, barred: Array | None
     ) -> list[Assignment]:
-        """Many at a time: what is picked does not change what the rules say of other nodes."""
+        """Place many tasks at a time: a pick does not change the points that rules give other nodes."""
         run = PlacementRun(self.rows, shape, most=1 if rules.one_per_node else None)
-        seats: list[Assignment] = []
-        while len(seats) < wanted:
+        assignments: list[Assignment] = []
+        while len(assignments) < wanted:
             added = rules.points() if rules.rules else None
             worth = _total_points(self.rows.points(shape), added, barred)
-            picks = run.next_picks(wanted - len(seats), worth, added)
+            picks = run.next_picks(wanted - len(assignments), worth, added)
             if not picks:
                 break
-            seats += [self._allocate(shape, pick.slot, rules) for pick in picks]
-        return seats
+            assignments += [self._allocate(shape, pick.slot, rules) for pick in picks]
+        return assignments
 
     def _place_by_class(
         self, shape: Shape, wanted: int, rules: PlacementRules, barred: Array | None
     ) -> list[Assignment]:
-        """Rules that change with every pick: each class' next node is known, the best is chosen."""
+        """Place under rules whose points change with every pick: compare the next pick of each node class."""
         classes = self._node_classes(rules)
         if classes is None:
             return self._place_one_by_one(shape, wanted, rules, barred)
-        streams = [
+        classes_picks = [
             _ClassPicks(self.rows, shape, classes.class_of == number, barred)
             for number in range(len(classes.slots))
         ]
-        seats: list[Assignment] = []
-        while len(seats) < wanted:
-            best = _best_class(streams, rules.points(classes.representatives).tolist(), wanted - len(seats))
+        assignments: list[Assignment] = []
+        while len(assignments) < wanted:
+            best = _best_class(
+                classes_picks, rules.points(classes.representatives).tolist(), wanted - len(assignments)
+            )
             if best is None:
                 break
-            seats.append(self._allocate(shape, best.pop().slot, rules))
-        return seats
+            assignments.append(self._allocate(shape, best.pop().slot, rules))
+        return assignments
 
     def _place_one_by_one(
         self, shape: Shape, wanted: int, rules: PlacementRules, barred: Array | None
     ) -> list[Assignment]:
-        seats: list[Assignment] = []
-        while len(seats) < wanted and (best := self._best_two(shape, rules, barred)).fitting:
-            seats.append(self._allocate(shape, best.slot, rules))
-        return seats
+        assignments: list[Assignment] = []
+        while len(assignments) < wanted and (best := self._best_two(shape, rules, barred)).fitting:
+            assignments.append(self._allocate(shape, best.slot, rules))
+        return assignments
 
     def _allocate(self, shape: Shape, slot: int, rules: PlacementRules) -> Assignment:
         devices = choose_gpus(self.rows, shape, slot) if self.board.devices.shape[1] else 0
@@ -192,7 +201,7 @@ class Placer:
 
 
 class _ClassPicks:
-    """The next picks among nodes that are alike to every rule."""
+    """The next picks within one class of nodes that every rule treats equally."""
 
     def __init__(self, rows: ScoreRows, shape: Shape, members: Array, barred: Array | None) -> None:
         self._rows = rows
@@ -211,32 +220,32 @@ class _ClassPicks:
         return self._picks.pop()
 
 
-def _best_class(streams: list[_ClassPicks], added: list[float], wanted: int) -> _ClassPicks | None:
-    """The stream with the best next pick, the lower slot among equals."""
+def _best_class(classes_picks: list[_ClassPicks], added: list[float], wanted: int) -> _ClassPicks | None:
+    """The class with the best next pick, the lower slot among equals."""
     best: tuple[float, int] | None = None
     found: _ClassPicks | None = None
-    for stream, more in zip(streams, added, strict=True):
-        head = stream.peek(wanted) if more != EXCLUDED else None
+    for picks, more in zip(classes_picks, added, strict=True):
+        head = picks.peek(wanted) if more != EXCLUDED else None
         if head is not None and (best is None or (head.points + more, -head.slot) > best):
-            best, found = (head.points + more, -head.slot), stream
+            best, found = (head.points + more, -head.slot), picks
     return found
 
 
 def refusing_slots(view: View, job: JobView, now: Instant) -> list[int]:
-    """Slots of nodes that refused its like lately."""
+    """Slots of nodes whose refusal of such jobs has not expired."""
     refused = view.refused_by(job.spec.refusal_key).items()
     return [view.node_table.slot[node] for node, (until_ms, _) in refused if until_ms > now.ms]
 
 
 def slot_mask(view: View, slots: Iterable[int]) -> Array:
-    """The nodes of these slots, and no others."""
-    barred = np.zeros(view.node_table.size, np.bool_)
-    barred[list(slots)] = True
-    return barred
+    """Boolean mask over all nodes that is True at these slots."""
+    mask = np.zeros(view.node_table.size, np.bool_)
+    mask[list(slots)] = True
+    return mask
 
 
 def choose_gpus(rows: ScoreRows, shape: Shape, slot: int) -> int:
-    """A part goes where the policy says; whole ones are the first that are free."""
+    """Bit mask of the GPUs for one task: the best-ranked device for a share, else the first free ones."""
     amount = dict(shape.needs).get(GPU, 0)
     if not amount:
         return 0

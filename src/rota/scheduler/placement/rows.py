@@ -1,4 +1,8 @@
-"""One row of points per shape, rescored only where nodes changed; and whole runs of equal tasks at once."""
+"""Score rows: the points of every node for a shape, kept between rounds; and runs of equal tasks.
+
+A row is rescored only at slots that the board has logged since the row was last used. `PlacementRun` picks
+nodes for many equal tasks with one sort. `rota.scheduler.round` describes how both are used.
+"""
 
 from typing import NamedTuple
 
@@ -22,16 +26,16 @@ from rota.scheduler.placement.scores import (
     state_points,
 )
 
-_FEW = 3  # nodes: up to here plain numbers beat NumPy's cost per call
-_SOME = 32  # the same against all nodes at once
-_AHEAD = 2  # pairs of node and task scored ahead, for each task that is wanted
-_PAIRS_MAX = 65_536  # the same at most, so that a step stays short
-_SPREAD_DEPTH = 2  # tasks ahead on one node, at first
+_FEW = 3  # nodes: up to here plain Python is faster than a NumPy call
+_SOME = 32  # nodes: up to here single updates are faster than all nodes at once
+_AHEAD = 2  # pairs of node and task scored ahead, per desired task
+_PAIRS_MAX = 65_536  # bound on these pairs, so that one step stays short
+_SPREAD_DEPTH = 2  # tasks scored ahead on one node, at first
 _PACK_DEPTH = 64
 
 
 class Plugins(NamedTuple):
-    """Filters and scores of one's own, and what kinds of noise cost each other."""
+    """Filters and scores of plugins, and the points that kinds of noise cost each other."""
 
     filters: tuple[Filter, ...] = ()
     scores: tuple[Score, ...] = ()
@@ -39,21 +43,21 @@ class Plugins(NamedTuple):
 
 
 class ScoreRow:
-    """A shape's points on every node: NEVER where it does not fit now."""
+    """A shape's points on every node: EXCLUDED where it does not fit now."""
 
     def __init__(self) -> None:
         self.points: Array = np.zeros(0)
-        self.fitting = 0  # nodes on which it is not NEVER
-        self.label_points: Array | None = None  # points for what is said of the nodes
+        self.fitting = 0  # number of nodes that are not EXCLUDED
+        self.label_points: Array | None = None  # points for labels and taints; None: none apply
         self.minimum_free: Array = np.zeros((0, 1), np.int64)
-        self.minimums: list[tuple[int, int]] = []  # the same as pairs, of what is asked for
-        self.version = (-1, -1)  # of the labels, and of what is asked of GPU nodes
+        self.minimums: list[tuple[int, int]] = []  # the same as pairs (row, minimum), without NO_MINIMUM
+        self.version = (-1, -1)  # of the labels, and of the GPU demand
         self.position = -1  # of the board's log
-        self.best_nodes: dict[tuple[str, ...], BestNodes] = {}  # by the labels that its classes agree in
+        self.best_nodes: dict[tuple[str, ...], BestNodes] = {}  # by the labels that define its node classes
 
 
 class IdlePoints:
-    """Points for how idle nodes are, by one policy: the same for every shape that asks for nothing else."""
+    """Points for how idle nodes are under one policy, shared by all plain shapes."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -61,7 +65,6 @@ class IdlePoints:
         self._position = -1  # of the board's log
 
     def up_to_date(self, board: Board) -> Array:
-        """Up to date."""
         changed = board.changed_since(self._position)
         if changed is None or changed.size > _SOME:
             self._points = idle_points(board, self._policy)
@@ -82,40 +85,40 @@ class ScoreRows:
         self.gpus = GpuScorer()
 
     def points(self, shape: Shape) -> Array:
-        """Up to date."""
+        """The shape's points on every node, brought up to date."""
         return self.row(shape).points
 
     def row(self, shape: Shape) -> ScoreRow:
-        """Up to date."""
+        """The shape's row, brought up to date."""
         row = self._rows.get(shape) or self._add_row(shape)
         self._sync(shape, row)
         return row
 
     def eligible(self, shape: Shape) -> Array:
-        """Open nodes on which it might run, were there room."""
+        """Mask of the open nodes on which the shape might run if they were empty enough."""
         self.points(shape)
-        said = self._rows[shape].label_points
-        there: Array = self.board.node_table.open[: self.board.size]
-        if said is not None:
-            there = there & (said != EXCLUDED)
-        for one in self.plugins.filters:
-            there = there & one.allows(NodeSlice(self.board, shape, np.arange(self.board.size)))
-        return there
+        label_points = self._rows[shape].label_points
+        eligible: Array = self.board.node_table.open[: self.board.size]
+        if label_points is not None:
+            eligible = eligible & (label_points != EXCLUDED)
+        for plugin in self.plugins.filters:
+            eligible = eligible & plugin.allows(NodeSlice(self.board, shape, np.arange(self.board.size)))
+        return eligible
 
     def score_nodes(self, shape: Shape, slots: Array, extra_tasks: Array | None = None) -> Array:
-        """Points on some nodes, thought of as holding some more of the same already."""
+        """Points on some nodes, as if each held `extra_tasks` more tasks of the shape already."""
         row = self._rows[shape]
         nodes = NodeSlice(self.board, shape, slots, extra_tasks)
-        able = fits(nodes, row.minimum_free)
-        found = state_points(nodes, self._interference, self.gpus)
+        fitting = fits(nodes, row.minimum_free)
+        points = state_points(nodes, self._interference, self.gpus)
         if row.label_points is not None:
-            found += row.label_points.take(slots)
-        for one in self.plugins.filters:
-            able &= one.allows(nodes)
-        for other in self.plugins.scores:
-            found += other.points(nodes)
-        found[~able] = EXCLUDED
-        return found
+            points += row.label_points.take(slots)
+        for plugin in self.plugins.filters:
+            fitting &= plugin.allows(nodes)
+        for score in self.plugins.scores:
+            points += score.points(nodes)
+        points[~fitting] = EXCLUDED
+        return points
 
     def _add_row(self, shape: Shape) -> ScoreRow:
         if len(self._rows) >= ROWS_KEPT:
@@ -130,6 +133,7 @@ class ScoreRows:
             return
         changed = board.changed_since(row.position)
         if changed is None or row.version != version:
+            # The log no longer reaches back to the row's position, or labels changed: score all nodes.
             row.minimum_free = minimum_free(board, shape)
             row.minimums = [
                 (at, int(least)) for at, [least] in enumerate(row.minimum_free) if least != NO_MINIMUM
@@ -146,22 +150,22 @@ class ScoreRows:
         row.position = board.log_position
 
     def _is_plain(self, shape: Shape) -> bool:
-        """Nothing but room, and how idle a node is, decides."""
-        own = self.plugins.filters or self.plugins.scores
-        return not own and shape.noise is None and not self.board.devices.shape[1]
+        """Whether only free resources and idleness decide: no plugins, no noise, no GPUs in the cluster."""
+        plugins = self.plugins.filters or self.plugins.scores
+        return not plugins and shape.noise is None and not self.board.devices.shape[1]
 
     def _rescored(self, shape: Shape, row: ScoreRow, slots: Array) -> Array:
-        """As `score` does; where it can be, from what all shapes share."""
+        """The same points as `score_nodes`; of a plain shape from the idle points that shapes share."""
         if not self._is_plain(shape):
             return self.score_nodes(shape, slots)
-        merits, free = self._idle_points[shape.policy].up_to_date(self.board), self.board.free
-        found: Array = merits.take(slots)
+        idle, free = self._idle_points[shape.policy].up_to_date(self.board), self.board.free
+        found: Array = idle.take(slots)
         for at, least in row.minimums:
             found[free[at].take(slots) < least] = EXCLUDED
         return found if row.label_points is None else found + row.label_points.take(slots)
 
     def _rescore_few(self, shape: Shape, row: ScoreRow, slots: list[int]) -> None:
-        """The same in plain numbers, one by one."""
+        """The same points as `_rescored`, node by node without NumPy."""
         board, free = self.board, self.board.free
         for slot in slots:
             now = idle_points_at(board, shape.policy, slot)
@@ -175,33 +179,35 @@ class ScoreRows:
 
 
 class Pick(NamedTuple):
-    """One task's node."""
+    """The node chosen for one task, and its points."""
 
     slot: int
     points: float
 
 
 class PlacementRun:
-    """Equal tasks one after the other, many at a time.
+    """Picks for equal tasks, many at a time, as if they were placed one after the other.
 
     Each node has a sequence of points: for the first task it gets, the second, and so on. Taking the best
-    head again and again, the lower slot among equals, is the same as sorting all by the lowest value so far
-    in their sequence; so the picks of a whole run are one sort over a few nodes and a few tasks ahead.
+    head repeatedly, the lower slot among equals, is the same as sorting all entries by the lowest value so
+    far in their sequence. So the picks of a whole run are one sort over a few nodes and a few tasks ahead on
+    each.
     """
 
     def __init__(self, rows: ScoreRows, shape: Shape, most: int | None = None) -> None:
         self._rows = rows
         self._shape = shape
-        self._per_node_max = most  # tasks on one node
-        one_by_one = any(resource == GPU for resource, _ in shape.needs)  # its devices are chosen with each
+        self._per_node_max = most  # tasks on one node; None: any number
+        # Which device is free changes with each task.
+        one_by_one = any(resource == GPU for resource, _ in shape.needs)
         self._depth = 1 if one_by_one else _PACK_DEPTH if shape.policy is Policy.PACK else _SPREAD_DEPTH
         self._one_by_one = one_by_one
 
     def next_picks(self, wanted: int, worth: Array, added: Array | None = None) -> list[Pick]:
-        """The next picks, at least one unless nothing fits; up to `wanted`. Nothing is taken off the board.
+        """The next picks: up to `wanted`, and at least one unless nothing fits. The board is not changed.
 
-        `worth` is the shape's row with what else counts, `added`, added to it, and NEVER where a node is out
-        of question.
+        `worth` is the shape's row plus `added`, the points of placement rules; EXCLUDED where a node is
+        barred.
         """
         best = int(worth.argmax()) if worth.size else -1
         if best < 0 or worth[best] == EXCLUDED:
@@ -219,7 +225,10 @@ class PlacementRun:
     def _sorted_picks(
         self, worth: Array, added: Array | None, breadth: int, depth: int
     ) -> tuple[list[Pick], bool]:
-        """What the best nodes, with so many tasks ahead, make certain; and if looking deeper helps."""
+        """The certain picks among the best nodes, `depth` tasks ahead.
+
+        And whether more depth would give more.
+        """
         best = _best_slots(worth, breadth + 1)
         slots, left_out = best[:breadth], best[breadth:]
         pairs = np.repeat(slots, depth)
@@ -232,11 +241,13 @@ class PlacementRun:
         order = order[: np.count_nonzero(low != EXCLUDED)]
         certain = order.size
         if left_out.size:
+            # A pick is certain only as long as it beats the best node that was not considered.
             next_worth, next_slot = worth[left_out[0]], left_out[0]
             after = (low[order] < next_worth) | ((low[order] == next_worth) & (pairs[order] > next_slot))
             certain = _first_true(after, certain)
         short_of_depth = False
         if depth != self._per_node_max:
+            # Beyond the first node used to full depth, its next task might have come earlier.
             deep = _first_true(nth[order] == depth - 1, certain)
             short_of_depth = deep < certain - 1
             certain = min(certain, deep + 1)
@@ -247,7 +258,7 @@ class PlacementRun:
 
 
 def _best_slots(worth: Array, count: int) -> Array:
-    """The best so many nodes, best first; the lower slot among equals."""
+    """The `count` best slots, best first; the lower slot among equals."""
     if count < worth.size:
         least = np.partition(worth, worth.size - count)[worth.size - count]
         above = np.nonzero(worth > least)[0]
@@ -261,6 +272,6 @@ def _best_slots(worth: Array, count: int) -> Array:
 
 
 def _first_true(mask: Array, otherwise: int) -> int:
-    """Where it first holds."""
+    """Position of the first True, or `otherwise`."""
     at = int(mask.argmax()) if mask.size else 0
     return at if mask.size and mask[at] else otherwise

@@ -1,4 +1,4 @@
-"""How good is a node for a shape? In points, absolute: 100 is a whole node, idle against full."""
+"""Points of a node for a shape. The scale is absolute: an idle node and a full one differ by 100."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -14,20 +14,20 @@ from rota.scheduler.placement.filters import matching_nodes
 from rota.scheduler.placement.gpus import GpuScorer
 
 EXCLUDED = -np.inf
-_RESOURCE_POINTS = 50.0  # points of cpu, and of memory
-_MILLI_PER_POINT = 10.0  # thousandths of a GPU that are a point: a whole one is a whole node
-_GPU_NODE_PENALTY = 200.0  # what asks for no GPU stays away from nodes that have some, while others fit
-_PACK = Policy.PACK  # enum members are slow to look up, and this one is asked for at every placement
-SAME_NOISE_POINTS = 20  # points that a neighbour of the same kind of noise costs, unless configured otherwise
+_RESOURCE_POINTS = 50.0  # points of CPU, and of memory
+_MILLI_PER_POINT = 10.0  # thousandths of a GPU per point: a whole GPU equals a whole node
+_GPU_NODE_PENALTY = 200.0  # tasks without GPUs avoid GPU nodes while others fit
+_PACK = Policy.PACK  # enum members are slow to look up, and this one is needed at every placement
+SAME_NOISE_POINTS = 20  # cost of a neighbour with the same kind of noise, unless configured
 
 Interference = Mapping[str, Mapping[str, int]]  # kind of noise -> kind of its neighbour -> points
 
 
 class Score(Protocol):
-    """An opinion of one's own on which node is good for a shape: a plugin of the group `rota.scores`.
+    """A plugin of the entry point group `rota.scores`: gives each node points for a shape.
 
-    It may look at nothing but the nodes it is given, and gives points for each, which are added up. What it
-    says of a node may change only when that node does.
+    It may read nothing but the nodes it is given. Its points for a node may change only when that node
+    changes: score rows cache them.
     """
 
     name: str
@@ -36,20 +36,20 @@ class Score(Protocol):
 
 
 def label_points(node_table: NodeTable, shape: Shape) -> Array | None:
-    """Points for what is said of the nodes, NEVER where that excludes them; None where it says nothing."""
-    silent = not shape.where and not shape.prefer and not any(node_table.taints)
-    if silent and node_table.other_clusters(shape.cluster) is None:
+    """Points for labels and taints, EXCLUDED where they forbid the shape; None where none of them matters."""
+    unaffected = not shape.where and not shape.prefer and not any(node_table.taints)
+    if unaffected and node_table.other_clusters(shape.cluster) is None:
         return None
     found = np.where(matching_nodes(node_table, shape), 0.0, EXCLUDED)
-    for one in shape.prefer:
-        found += one.weight * np.array(
-            [one.condition.holds(labels) for labels in node_table.labels], np.float64
+    for preference in shape.prefer:
+        found += preference.weight * np.array(
+            [preference.condition.holds(labels) for labels in node_table.labels], np.float64
         )
     return found
 
 
 def state_points(nodes: NodeSlice, interference: Interference, gpus: GpuScorer) -> Array:
-    """Of nodes that fit, by their state alone."""
+    """Points of fitting nodes by their state: idleness, load, GPUs and noise."""
     shape = nodes.shape
     if shape.policy is Policy.PACK:
         found: Array = nodes.idle() * -_RESOURCE_POINTS
@@ -64,7 +64,7 @@ def state_points(nodes: NodeSlice, interference: Interference, gpus: GpuScorer) 
 
 
 def idle_points(board: Board, policy: Policy) -> Array:
-    """The same of all nodes, where neither GPUs nor noise play a part."""
+    """`state_points` of all nodes, where neither GPUs nor noise matter."""
     if policy is Policy.PACK:
         packed: Array = board.idle * -_RESOURCE_POINTS
         return packed
@@ -73,7 +73,7 @@ def idle_points(board: Board, policy: Policy) -> Array:
 
 
 def idle_points_at(board: Board, policy: Policy, slot: int) -> float:
-    """And of one: for few nodes plain numbers beat NumPy's cost per call."""
+    """`idle_points` of one node: for few nodes plain Python is faster than NumPy."""
     idle: float = board.idle.item(slot)
     if policy is _PACK:
         return idle * -_RESOURCE_POINTS
@@ -82,12 +82,12 @@ def idle_points_at(board: Board, policy: Policy, slot: int) -> float:
 
 
 def _with_gpu_density(nodes: NodeSlice, found: Array, gpus: GpuScorer) -> Array:
-    """Nodes with GPUs are judged by how well these fill up, whatever the policy."""
-    there = np.nonzero(nodes.capacity(GPU) > 0)[0]
-    if there.size:
-        density = gpus.rank(nodes.subset(there)).score / _MILLI_PER_POINT
-        asks_none = not any(resource == GPU and amount for resource, amount in nodes.shape.needs)
-        found[there] = density - _GPU_NODE_PENALTY if asks_none else density
+    """Score GPU nodes by GPU density instead, whatever the policy."""
+    gpu_nodes = np.nonzero(nodes.capacity(GPU) > 0)[0]
+    if gpu_nodes.size:
+        density = gpus.rank(nodes.subset(gpu_nodes)).score / _MILLI_PER_POINT
+        needs_none = not any(resource == GPU and amount for resource, amount in nodes.shape.needs)
+        found[gpu_nodes] = density - _GPU_NODE_PENALTY if needs_none else density
     return found
 
 

@@ -1,4 +1,7 @@
-"""Tasks of a service that failed where they were -> other nodes first, those again if there are no others."""
+"""Placement that avoids nodes where a task of the service failed last; those are used if no other node fits.
+
+Every placement of batch and service jobs goes through here; for batch jobs and gangs no node is avoided.
+"""
 
 from collections.abc import Iterable
 
@@ -19,10 +22,10 @@ def place_avoiding_failed(
     left = len(ready) - len(first.assigned)
     if not avoided or not left:
         return first
-    rest = placer.place(job, left, _mask_or_none(view, refused))
+    others = placer.place(job, left, _mask_or_none(view, refused))
     if not first.assigned:
-        return rest
-    first.assigned.extend(rest.assigned)
+        return others
+    first.assigned.extend(others.assigned)
     return first
 
 

@@ -1,4 +1,4 @@
-"""The first job that waits for work to end is promised its room; later ones may not delay it."""
+"""Backfill: resources are reserved for the head of line; later jobs may start if they do not delay it."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -17,28 +17,31 @@ from rota.scheduler.placement.board import TASKS_ROW, Board
 from rota.scheduler.placement.place import Placer, refusing_slots, slot_mask
 from rota.scheduler.placement.scores import EXCLUDED
 
-_CANDIDATES = 32  # nodes whose running work is looked at, the emptiest first
-_OVERDUE_SHARE = 0.1  # of what was expected: how much longer work is thought to take that should be over
+_CANDIDATES = 32  # nodes whose running tasks are considered, the emptiest first
+_OVERDUE_SHARE = 0.1  # of the expected time: how much longer an overdue task is assumed to take
 NEVER_MS = 2**62
 
 
 class Release(NamedTuple):
-    """Work that is expected to end, and what it will give back."""
+    """A task that is expected to end, and the amounts it will release."""
 
     at_ms: int  # wall clock
     needs: tuple[tuple[str, int], ...]
 
 
 class BackfillReservation(NamedTuple):
-    """Room for the head of the queue: where, from when on, and what will be left beside it then."""
+    """Resources reserved for the head of line: where, from when on, and what will be left beside it then."""
 
     job: JobId
-    slots: dict[int, dict[str, int]]  # slot -> resource -> what is left there beside the head
+    slots: dict[int, dict[str, int]]  # slot -> resource -> amount left beside the head of line
     at_ms: int  # wall clock
-    rank: QueueRank  # of the head: jobs before it in turn are not held back
+    rank: QueueRank  # of the head of line: higher-ranked jobs are not held back
 
     def reserved_from(self, spec: JobSpec, board: Board, now: Instant) -> dict[int, Array]:
-        """By slot, how much of what is free now a later job may not use; nothing if it is over by then."""
+        """By slot, the free amounts that a later job may not use.
+
+        Nothing if it ends before the head starts.
+        """
         expect_ms = spec.expect_ms
         if spec.queue_rank <= self.rank:
             return {}
@@ -51,16 +54,16 @@ class BackfillReservation(NamedTuple):
         return found
 
     def barred_slots(self, spec: JobSpec, board: Board, now: Instant) -> list[int]:
-        """Slots where nothing of a later job fits beside the head."""
+        """Slots where no task of a later job fits beside the head of line."""
         needs = board.needs(spec.shape)
         return [
             slot
-            for slot, kept in self.reserved_from(spec, board, now).items()
-            if not _fitting_tasks(board.free[:, slot] - kept, needs)
+            for slot, reserved in self.reserved_from(spec, board, now).items()
+            if not _fitting_tasks(board.free[:, slot] - reserved, needs)
         ]
 
     def use_beside(self, spec: JobSpec, slot: int) -> None:
-        """A later job that stays has taken some of what is left beside the head."""
+        """Account for a later job that was placed in what is left beside the head of line."""
         left = self.slots.get(slot)
         if left is not None:
             for resource, amount in ((TASKS, 1), *spec.shape.needs):
@@ -70,51 +73,52 @@ class BackfillReservation(NamedTuple):
 def find_reservation(
     view: View, placer: Placer, job: JobView, wanted: int, now: Instant
 ) -> BackfillReservation | None:
-    """The earliest room for this many of its tasks at once.
+    """The earliest time and place at which this many of its tasks fit together.
 
-    None: what has to end first has no known end, or no end of work gives it room: it is too large, nodes
-    refuse it, or something else than room is missing. Nothing is held back for such a job.
+    None: what has to end first has no known end, or no end of tasks helps: the job is too large, nodes refuse
+    it, or something other than resources is missing. Nothing is held back for such a job.
     """
     board, shape = placer.board, job.spec.shape
-    terms = placer.placement_rules(job)
+    rules = placer.placement_rules(job)
     eligible = placer.rows.eligible(shape) & ~slot_mask(view, refusing_slots(view, job, now))
-    slots = np.nonzero(eligible & (terms.points() != EXCLUDED) if terms else eligible)[0]
+    slots = np.nonzero(eligible & (rules.points() != EXCLUDED) if rules else eligible)[0]
     if any(amount > 0 and board.row(resource) is None for resource, amount in shape.needs):
         return None
     slots = slots[_fitting_tasks(board.capacity[:, slots], board.needs(shape)) > 0]
     chosen = _emptiest(board, slots, max(_CANDIDATES, wanted))
     ids = view.node_table.ids
-    coming = {slot: [*expected_releases(view, view.nodes[ids[slot]], now)] for slot in chosen}
+    releases = {slot: [*expected_releases(view, view.nodes[ids[slot]], now)] for slot in chosen}
+    # Tasks placed earlier in this round are not in the mirror yet, but hold resources on the board.
     for job_id, slots_ in placer.affinity.placed.items():
         other = view.jobs[job_id]
         end_ms = NEVER_MS if other.spec.expect_ms is None else now.wall_ms + other.spec.expect_ms
         for slot, tasks in slots_.items():
-            if slot in coming:
-                coming[slot] += [Release(end_ms, other.spec.shape.needs)] * tasks
-    return _earliest(board, job.spec, coming, wanted, now)
+            if slot in releases:
+                releases[slot] += [Release(end_ms, other.spec.shape.needs)] * tasks
+    return _earliest(board, job.spec, releases, wanted, now)
 
 
 def _emptiest(board: Board, slots: Array, count: int) -> list[int]:
-    """Of these nodes the ones with the largest share free of what they are shortest of."""
+    """The `count` nodes with the largest free share of their scarcest resource."""
     idle = (board.free[:, slots] * board.per_capacity[:, slots])[1:].min(axis=0, initial=1.0)
     found: list[int] = slots[np.lexsort((slots, -idle))[:count]].tolist()
     return found
 
 
 def _earliest(
-    board: Board, spec: JobSpec, coming: dict[int, list[Release]], wanted: int, now: Instant
+    board: Board, spec: JobSpec, releases: dict[int, list[Release]], wanted: int, now: Instant
 ) -> BackfillReservation | None:
-    """Let work end in its order until there is room for all of them."""
+    """Let tasks end in order until all wanted tasks fit."""
     needs = board.needs(spec.shape)
-    free = {slot: board.free[:, slot].copy() for slot in coming}
+    free = {slot: board.free[:, slot].copy() for slot in releases}
     copies = {slot: int(_fitting_tasks(left, needs)) for slot, left in free.items()}
-    ends = [(release.at_ms, slot, release.needs) for slot, all_ in coming.items() for release in all_]
+    ends = [(release.at_ms, slot, release.needs) for slot, all_ in releases.items() for release in all_]
     at_ms = 0
-    for end_ms, slot, given in sorted(ends):
+    for end_ms, slot, released in sorted(ends):
         if sum(copies.values()) >= wanted:
             break
         at_ms = max(at_ms, end_ms, now.wall_ms)
-        free[slot] += _row_amounts(board, given)
+        free[slot] += _row_amounts(board, released)
         copies[slot] = int(_fitting_tasks(free[slot], needs))
     if sum(copies.values()) < wanted or not 0 < at_ms <= now.wall_ms + RESERVATION_AHEAD_MS:
         return None
@@ -126,10 +130,10 @@ def _earliest(
 def _left_beside(
     board: Board, spec: JobSpec, free: dict[int, Array], copies: dict[int, int], wanted: int
 ) -> dict[int, dict[str, int]]:
-    """What is left on each node it will use."""
+    """Amounts left on each node that the head of line will use."""
     needs = board.needs(spec.shape)
     found: dict[int, dict[str, int]] = {}
-    for slot in sorted(copies, key=lambda one: (-copies[one], one)):
+    for slot in sorted(copies, key=lambda slot: (-copies[slot], slot)):
         used = min(wanted, copies[slot])
         if used > 0:
             left = (free[slot] - needs * used).tolist()
@@ -140,7 +144,7 @@ def _left_beside(
 
 
 def _fitting_tasks(free: Array, needs: Array) -> Array:
-    """How many tasks have room in such amounts, one column per node."""
+    """Number of tasks that fit into these amounts, one column per node."""
     asked = needs > 0
     found: Array = (np.maximum(0, free[asked].T) // needs[asked]).min(axis=-1)
     return found
@@ -157,7 +161,7 @@ def _row_amounts(board: Board, needs: Iterable[tuple[str, int]]) -> Array:
 
 
 def expected_releases(view: View, node: NodeView, now: Instant) -> Iterable[Release]:
-    """When what is on a node will have ended."""
+    """Expected ends of the tasks on a node; those queued there hold nothing yet."""
     for job_id, index in node.assigned:
         job = view.jobs[job_id]
         block, position = divmod(index, BLOCK_TASKS)

@@ -1,4 +1,4 @@
-"""A job that can no longer be over by its deadline, or waits too long -> the verdict that it is too late."""
+"""A job that misses its deadline, or exceeds its queue timeout -> the verdict that it is too late."""
 
 from collections.abc import Iterable
 
@@ -11,6 +11,7 @@ from rota.model.limits import TICK_MS, WALL_CLOCK_CHECK_MS
 from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan, wake_at
 from rota.model.view import JobView, View
 from rota.rules.phases import Phase
+from rota.rules.reconciler_names import ReconcilerName
 
 WAKES: Wakes = {JobSpec: lambda spec: (spec.id,) if _has_limit(spec) else ()}
 
@@ -40,7 +41,7 @@ def _has_limit(spec: JobSpec) -> bool:
 
 
 def _overdue(job: JobView, now: Instant) -> SchedulerVerdict | None:
-    """By its deadline: what has begun may run until then, what has not must still have the time it takes."""
+    """Verdict by deadline: a started job may run until then, another one needs its expected time."""
     deadline_ms = job.spec.deadline_at_ms
     if deadline_ms is None:
         return None
@@ -52,7 +53,7 @@ def _overdue(job: JobView, now: Instant) -> SchedulerVerdict | None:
 
 
 def _unstarted(job: JobView, now: Instant) -> SchedulerVerdict | None:
-    """Some of its tasks have waited for longer than it lets them."""
+    """Verdict by queue timeout: some tasks have been pending for longer than that."""
     seconds, since_ms = job.spec.queue_timeout_seconds, _waits_since_ms(job)
     if seconds is None or since_ms is None or job.verdict is not None or now.ms < since_ms + seconds * 1000:
         return None
@@ -62,7 +63,7 @@ def _unstarted(job: JobView, now: Instant) -> SchedulerVerdict | None:
 
 
 def _waits_since_ms(job: JobView) -> int | None:
-    """Cluster time since when the first of its tasks waits; a pause after a failure is no wait."""
+    """Cluster time since which its first task is pending; backoff after a failure does not count."""
     if job.status is None or job.status.state is not JobState.ACTIVE or job.task_counts.pending == 0:
         return None
     since_ms: list[int] = []
@@ -70,22 +71,22 @@ def _waits_since_ms(job: JobView) -> int | None:
         not_before = ints(task, "not_before")
         pending = (at for at, phase in enumerate(job.phases[block]) if phase == Phase.PENDING)
         since_ms += [max(job.status.wanted_at_ms, not_before[at]) for at in pending]
-    if len(since_ms) < job.task_counts.pending:  # some were never tried
+    if len(since_ms) < job.task_counts.pending:  # some tasks were never tried, and have no entry
         return job.status.wanted_at_ms
     return min(since_ms)
 
 
 def _next_check_ms(job: JobView, now: Instant) -> int:
-    """When a verdict may be due: as soon as its time has come, else now and then, for clocks may jump."""
+    """When a verdict may be due: at the deadline or timeout, and periodically, as the wall clock may jump."""
     spec, found = job.spec, [now.ms + WALL_CLOCK_CHECK_MS]
     if spec.deadline_at_ms is not None:
         last_ms = spec.deadline_at_ms - (0 if job.attempts else spec.expect_ms or 0)
         found += [now.ms + at_ms - now.wall_ms + 1 for at_ms in (last_ms, spec.deadline_at_ms)]
     if spec.queue_timeout_seconds is not None and job.verdict is None:
         timeout_ms, since_ms = round(spec.queue_timeout_seconds * 1000), _waits_since_ms(job)
-        # Nothing waits now, and nothing tells when something will: even a short timeout is no reason to poll.
+        # No task is pending, and no record wakes this key when one is: poll, but not faster than TICK_MS.
         found.append(now.ms + max(TICK_MS, timeout_ms) if since_ms is None else since_ms + timeout_ms)
     return min(at_ms for at_ms in found if at_ms > now.ms)
 
 
-RECONCILER = Reconciler("deadline", "scheduler", WAKES, decide, start)
+RECONCILER = Reconciler(ReconcilerName.DEADLINE, "scheduler", WAKES, decide, start)

@@ -1,4 +1,4 @@
-"""A draining node + what still runs there -> what has to move: services at once, the rest when time is up."""
+"""A draining node + its tasks -> evictions: services immediately, other tasks at the drain deadline."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -13,15 +13,14 @@ from rota.model.node import NodeIntent, NodeStatus
 from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan
 from rota.model.view import JobView, NodeView, View
 from rota.rules.phases import Phase
+from rota.rules.reconciler_names import ReconcilerName
 from rota.scheduler.placement.attempt_blocks import AttemptBlockWriter
 from rota.scheduler.policy.preempt import live_tasks, may_evict
 
-NAME = "drain"
-_RETRY_MS = 1_000  # until those that could not go yet are looked at again
-
+_RETRY_MS = 1_000  # between two decisions while some tasks could not be evicted yet
 
 WAKES: Wakes = {
-    NodeIntent: lambda wish: (wish.id,) if wish.drains else (),
+    NodeIntent: lambda intent: (intent.id,) if intent.drains else (),
     NodeStatus: lambda status: (status.id,) if status.leaving else (),
     Machine: lambda machine: (machine.node,) if machine.goes and machine.node is not None else (),
 }
@@ -35,15 +34,16 @@ def decide(view: View, key: str, now: Instant) -> Plan:
     node = view.nodes.get(NodeId(key))
     if node is None or not node.is_draining or not node.assigned:
         return NO_CHANGE
-    wish = node.intent if node.intent is not None and node.intent.drains else NodeIntent(node.spec.id)
-    last = [name for name in node.assigned if _is_system_task(view, name)]
-    alone = len(last) == len(node.assigned)
-    if alone or (wish.drain_by_ms is not None and now.ms >= wish.drain_by_ms):
-        return _evict_tasks(view, node, wish, now, alone=alone)
-    plan = _evict_tasks(view, node, wish, now, alone=False, is_due=lambda job: _is_due(job, node, now))
+    intent = node.intent if node.intent is not None and node.intent.drains else NodeIntent(node.spec.id)
+    # Tasks of system jobs serve the other tasks of the node, so they are evicted last.
+    system_tasks = [name for name in node.assigned if _is_system_task(view, name)]
+    alone = len(system_tasks) == len(node.assigned)
+    if alone or (intent.drain_by_ms is not None and now.ms >= intent.drain_by_ms):
+        return _evict_tasks(view, node, intent, now, alone=alone)
+    plan = _evict_tasks(view, node, intent, now, alone=False, is_due=lambda job: _is_due(job, node, now))
     dues = (_due_ms(view.jobs[job], node) for job, _ in node.assigned)
-    looks = [wish.drain_by_ms, plan.wake_at_ms, *(due for due in dues if due is not None and due > now.ms)]
-    return plan.but(wake_at_ms=min((at_ms for at_ms in looks if at_ms is not None), default=None))
+    times = [intent.drain_by_ms, plan.wake_at_ms, *(due for due in dues if due is not None and due > now.ms)]
+    return plan.but(wake_at_ms=min((at_ms for at_ms in times if at_ms is not None), default=None))
 
 
 def _is_due(job: JobView, node: NodeView, now: Instant) -> bool:
@@ -52,18 +52,18 @@ def _is_due(job: JobView, node: NodeView, now: Instant) -> bool:
 
 
 def _due_ms(job: JobView, node: NodeView) -> int | None:
-    """Where the machine is taken away: so that its grace is over by then."""
+    """When to stop the task if the machine is terminated: its grace period must end before that."""
     by_ms = None if node.status is None else node.status.leaves_by_ms
     return None if by_ms is None else by_ms - round(job.spec.grace_seconds * 1000)
 
 
 def _is_system_task(view: View, name: tuple[JobId, int]) -> bool:
-    """What runs on every node would never end by itself, and serves the others: it leaves after them."""
+    """Whether it is a task of a system job: it never ends by itself, and leaves the node last."""
     return view.jobs[name[0]].spec.kind is JobKind.SYSTEM
 
 
 def may_be_moved(job: JobView, *, everything: bool) -> bool:
-    """May its tasks be stopped on one node and started on another?"""
+    """Whether its tasks may be stopped on one node and started on another."""
     return job.spec.movable or (everything and job.spec.kind is not JobKind.SYSTEM)
 
 
@@ -76,22 +76,22 @@ def _evict_tasks(
     alone: bool,
     is_due: Callable[[JobView], bool] = lambda _: True,
 ) -> Plan:
-    """As many as may go at one time; who waits for its turn, or for room on the node, is looked at again."""
+    """Evict as many tasks as the eviction budgets allow; decide again later if others are left."""
     blocks = AttemptBlockWriter()
     events = []
-    shall = _tasks_by_job(view, node, everything=intent.drain_all, alone=alone)
+    movable = _tasks_by_job(view, node, everything=intent.drain_all, alone=alone)
     left = not alone and any(_is_system_task(view, name) for name in node.assigned)
-    for job, indices in shall:
+    for job, indices in movable:
         if not is_due(job):
             continue
         ready = [index for index in indices if may_evict(job, index)]
         bound = len(ready) if intent.drain_all else _eviction_limit(job, len(ready))
-        going = [at for _, at in live_tasks(job)] if job.spec.gang and ready else ready[:bound]
-        left |= len(ready) > len(going) or any(_waits_on_node(job, index) for index in indices)
-        for index in going:
+        evicted = [at for _, at in live_tasks(job)] if job.spec.gang and ready else ready[:bound]
+        left |= len(ready) > len(evicted) or any(_waits_on_node(job, index) for index in indices)
+        for index in evicted:
             blocks.evict(job, index, EVICTED | DRAINED)
-        if going:
-            events.append(_event(job, going, node, alone=alone))
+        if evicted:
+            events.append(_event(job, evicted, node, alone=alone))
     wake_at = now.ms + _RETRY_MS if left else None
     why = "; ".join(event.why for event in events)
     return Plan(blocks.records(), events=tuple(events), why=why, wake_at_ms=wake_at)
@@ -109,13 +109,13 @@ def _tasks_by_job(
 
 
 def _eviction_limit(job: JobView, count: int) -> int:
-    """Its user's bound on how many give way at one time holds here too; but one always goes."""
+    """The job's eviction budget applies to drains too, but at least one task is evicted."""
     allowed = job.spec.evict_at_most
     return count if allowed is None else max(0, max(1, allowed) - job.task_counts.stopping)
 
 
 def _waits_on_node(job: JobView, index: int) -> bool:
-    """It stands in line on the node, and will start: only then does it hold something it can give up."""
+    """Whether it is queued on the node as lookahead: it can be evicted only once it has started."""
     block, position = divmod(index, BLOCK_TASKS)
     return not may_evict(job, index) and job.phases[block][position] < Phase.STOPPING
 
@@ -133,9 +133,9 @@ def _reason(job: JobView, node: NodeView, *, alone: bool) -> str:
         return "nothing else is left there"
     if job.spec.is_service:
         return "services do not end by themselves"
-    asked = node.intent is not None and node.intent.drains
-    taken = None if asked or node.status is None else node.status.reason
-    return f"its machine is taken away: {taken}" if taken else "its time to drain is over"
+    requested = node.intent is not None and node.intent.drains
+    terminated = None if requested or node.status is None else node.status.reason
+    return f"its machine is taken away: {terminated}" if terminated else "its time to drain is over"
 
 
-RECONCILER = Reconciler(NAME, "scheduler", WAKES, decide, start)
+RECONCILER = Reconciler(ReconcilerName.DRAIN, "scheduler", WAKES, decide, start)

@@ -1,14 +1,14 @@
-"""Tasks that are ordered to another node: where each may be placed, the room kept for it, what is told.
+"""Tasks that a user moves to another node: where each may be placed, what is reserved for it, its events.
 
-A move is an order in the job's JobIntent. The task is stopped as by a restart; from then on it is pending and
-in no line, and a round places it before it looks at the lines: on the target of its move, or on any node but
-the one that it leaves. This holds for MOVE_WAIT_MS; then the task waits in line like any other. A target
-that cannot take the task any more (lost, closed, or it has refused) does not hold it up: the task goes to
-another node at once. A target that is only disconnected can: after a restart of the server nodes reconnect one
-by one, and the source may be back before the target.
+A move is an order in the job's JobIntent. The task is stopped as by a restart. From then on it is pending and
+in no queue, and a round places it before all queues: on the target of its move, or on any node but the one it
+leaves. This holds for MOVE_WAIT_MS; then the task joins its queue like any other. A target that can no longer
+run the task (lost, closed, or it has refused) does not delay it: the task goes to another node immediately.
+A target that is only disconnected can: after a restart of the server nodes reconnect one by one, and the
+source may be back before the target.
 
-While the task is still being stopped, a round keeps the room it needs on its target from other work. That is
-derived from the records in each round, so it needs no memory and survives a change of leaders.
+While the task is still stopping, a round reserves what it needs on its target. The reservation is derived
+from the records in each round, so it needs no cache and survives a change of leaders.
 """
 
 from collections.abc import Iterator
@@ -41,7 +41,10 @@ class MoveGroup(NamedTuple):
 
 
 def due_groups(view: View, job: JobView, now: Instant) -> Iterator[MoveGroup]:
-    """The moved tasks of a job that are to be placed now. A gang is one group, complete or not at all."""
+    """Moved tasks of a job that are to be placed now.
+
+    A gang is one group, placed as a whole or not at all.
+    """
     if not _may_start(job):
         return
     due = {index: move for index, move in sorted(job.moving.items()) if _is_due(job, index, move, now)}
@@ -51,11 +54,11 @@ def due_groups(view: View, job: JobView, now: Instant) -> Iterator[MoveGroup]:
             left = [view.node_table.slot[move.source] for move in due.values() if _leaves(view, move)]
             yield MoveGroup(list(due), slot_mask(view, [*refused, *left]))
         return
-    by_way: dict[tuple[NodeId, NodeId | None], list[int]] = {}
+    by_route: dict[tuple[NodeId, NodeId | None], list[int]] = {}
     for index, move in due.items():
         target = move.target if _is_usable(view, move.target, refused) else None
-        by_way.setdefault((move.source, target), []).append(index)
-    for (source, target), indices in by_way.items():
+        by_route.setdefault((move.source, target), []).append(index)
+    for (source, target), indices in by_route.items():
         yield MoveGroup(indices, _barred(view, refused, source, target))
 
 
@@ -93,9 +96,9 @@ def _barred(view: View, refused: list[int], source: NodeId, target: NodeId | Non
 
 
 def reserve_targets(view: View, board: Board, now: Instant, times: int) -> None:
-    """Take the room that moved tasks will need on their targets off the board, or give it back.
+    """Allocate on the board what moved tasks will need on their targets (1), or release it (-1).
 
-    It is held for a bounded time: a task may take for ever to stop.
+    The reservation is bounded in time: a task may never stop.
     """
     for name in view.moving:
         job = view.jobs[name]
@@ -104,6 +107,8 @@ def reserve_targets(view: View, board: Board, now: Instant, times: int) -> None:
             until_ms = move.at_ms + round(job.spec.grace_seconds * 1000) + MOVE_WAIT_MS
             if slot is None or not view.node_table.expected[slot] or now.ms >= until_ms:
                 continue
+            # Once the attempt has ended, the task is pending and placed itself: reserving for it would count
+            # it twice.
             if _is_stopping(view, job, index, move):
                 board.allocate(job.spec.shape, slot, times)
 
@@ -115,9 +120,9 @@ def _is_stopping(view: View, job: JobView, index: int, move: MoveOrder) -> bool:
 
 
 def moved_events(view: View, placed: PlacedTasks) -> Iterator[EventRecord]:
-    """What is told of moved tasks that are placed: one event for each source, target and node.
+    """Events about moved tasks that were placed: one for each source, target and node.
 
-    Of a gang only the tasks that were to leave their nodes count as moved.
+    Of a gang only the tasks that had to leave their nodes count as moved.
     """
     moving = placed.job.moving
     found: dict[tuple[NodeId, NodeId | None, NodeId], list[int]] = {}
@@ -134,7 +139,7 @@ def moved_events(view: View, placed: PlacedTasks) -> Iterator[EventRecord]:
 
 
 def _outcome(view: View, source: NodeId, target: NodeId | None, node: NodeId) -> tuple[str, str]:
-    """The kind of the event, and what became of the move."""
+    """The kind of the event, and the outcome of the move."""
     old, new = _node_name(view, source), _node_name(view, node)
     if node == source:
         return "task.not_moved", f"starts on {old} again: no other node took it in {MOVE_WAIT_MS // 1000} s"

@@ -1,4 +1,4 @@
-"""No room for a job of high priority -> the node where the least work of lower priority has to give way."""
+"""A job that fits nowhere -> the node where the fewest tasks of lower priority have to be evicted for it."""
 
 from collections.abc import Iterator, Sequence, Set
 from itertools import combinations
@@ -21,33 +21,34 @@ from rota.scheduler.placement.place import Placer
 from rota.scheduler.placement.scores import EXCLUDED
 
 _CANDIDATES = 8  # nodes whose victims are chosen exactly, those that lack least first
-_EXACT = 10  # up to so many candidates every set is tried, smallest first
+_EXACT = 10  # candidates: up to here every subset is tried, smallest first
 
-TaskKey = tuple[JobId, int]  # of a task
+TaskKey = tuple[JobId, int]  # job and index
 
 
 class Victim(NamedTuple):
-    """What goes if this is chosen: one task, or a whole gang."""
+    """A unit of eviction: one task, or a whole gang."""
 
     priority: int
     tasks: tuple[TaskKey, ...]
-    freed: dict[str, int]  # what it gives back on this node
-    devices: tuple[tuple[int, int], ...] = ()  # GPU, thousandths given back
+    freed: dict[str, int]  # amounts it releases on this node
+    devices: tuple[tuple[int, int], ...] = ()  # GPU, thousandths released
 
 
 class Eviction(NamedTuple):
-    """One task's room: on this node, once these have given way."""
+    """A node where one task fits once these victims have stopped."""
 
     slot: int
-    victims: tuple[TaskKey, ...]  # with those that wait on the node, which would start in the freed room
+    victims: tuple[TaskKey, ...]  # including lookahead tasks of the node, which would start in the freed slot
 
 
 def find_victims(
     view: View, placer: Placer, job: JobView, barred: Array | None, evicting: Set[TaskKey]
 ) -> Eviction | None:
-    """By the lowest highest priority, the fewest tasks, the lowest slot; perhaps nothing has to go.
+    """The eviction with the lowest maximum priority, then the fewest tasks, then the lowest slot.
 
-    `going` are tasks that have to give way already.
+    `evicting` are tasks that are being evicted already. The victims may be empty: what others are leaving may
+    be enough.
     """
     choices = []
     for slot in _candidates(view, placer, job, barred):
@@ -63,16 +64,16 @@ def find_victims(
 
 
 def _candidates(view: View, placer: Placer, job: JobView, barred: Array | None) -> list[int]:
-    """Nodes with room for it if everything that may go went, those first that lack least now."""
+    """Slots where it would fit if everything evictable were evicted, those that lack least first."""
     board, shape = placer.board, job.spec.shape
     below = job.spec.priority - PREEMPT_MARGIN + 1
-    lent = view.node_table.preemptible
-    if not lent.leaving and not any(level < below for level in lent.by_priority):
+    preemptible = view.node_table.preemptible
+    if not preemptible.leaving and not any(level < below for level in preemptible.by_priority):
         return []
     able = placer.rows.eligible(shape).copy()
-    terms = placer.placement_rules(job)
-    if terms:
-        able &= terms.points() != EXCLUDED
+    rules = placer.placement_rules(job)
+    if rules:
+        able &= rules.points() != EXCLUDED
     if barred is not None:
         able &= ~barred
     lacks = np.zeros(board.size)
@@ -80,7 +81,7 @@ def _candidates(view: View, placer: Placer, job: JobView, barred: Array | None) 
         row = _row(board, resource)
         if row is None:
             return []
-        able &= board.free[row] + lent.below(below, resource, board.size) >= amount
+        able &= board.free[row] + preemptible.below(below, resource, board.size) >= amount
         lacks += np.maximum(0, amount - board.free[row]) * board.per_capacity[row]
     slots = np.nonzero(able)[0]
     found: list[int] = slots[np.lexsort((slots, lacks[slots]))[:_CANDIDATES]].tolist()
@@ -94,10 +95,15 @@ def _row(board: Board, resource: str) -> int | None:
 def _cheapest_victims(
     view: View, board: Board, job: JobView, slot: int, evicting: Set[TaskKey]
 ) -> tuple[Victim, ...] | None:
-    """The set with the lowest highest priority, then the fewest tasks; None where even all are not enough."""
+    """The victims with the lowest maximum priority, then the fewest tasks.
+
+    None if even all are not enough.
+    """
     node = view.nodes[view.node_table.ids[slot]]
     need = _Shortfall(view, board, job, slot, node)
-    candidates = sorted(_victims(view, node, job, evicting), key=lambda one: (one.priority, len(one.tasks)))
+    candidates = sorted(
+        _victims(view, node, job, evicting), key=lambda victim: (victim.priority, len(victim.tasks))
+    )
     for count, victim in enumerate(candidates, 1):
         last = count == len(candidates) or candidates[count].priority > victim.priority
         if last and need.met_by(candidates[:count]):
@@ -106,14 +112,14 @@ def _cheapest_victims(
 
 
 def _fewest_victims(need: "_Shortfall", candidates: list[Victim]) -> tuple[Victim, ...]:
-    """Of these all are enough, and without those of the highest priority among them no set is."""
+    """The fewest of these candidates; all of them are enough, those below the top priority are not."""
     if need.met_by([]):
         return ()
     if len(candidates) <= _EXACT:
         return _fewest_by_trial(need, candidates)
     chosen = list(candidates)
-    for victim in sorted(candidates, key=lambda one: (one.priority, len(one.tasks)), reverse=True):
-        fewer = [one for one in chosen if one is not victim]
+    for victim in sorted(candidates, key=lambda victim: (victim.priority, len(victim.tasks)), reverse=True):
+        fewer = [other for other in chosen if other is not victim]
         if need.met_by(fewer):
             chosen = fewer
     return tuple(chosen)
@@ -121,9 +127,9 @@ def _fewest_victims(need: "_Shortfall", candidates: list[Victim]) -> tuple[Victi
 
 def _fewest_by_trial(need: "_Shortfall", candidates: list[Victim]) -> tuple[Victim, ...]:
     best, fewest = tuple(candidates), _count_tasks(candidates)
-    counts = sorted(len(one.tasks) for one in candidates)  # none, of a gang that stops already
+    counts = sorted(len(victim.tasks) for victim in candidates)  # 0 for a gang that is already stopping
     for size in range(1, len(candidates)):
-        if fewest <= sum(counts[:size]):  # no set of so many has fewer, nor has a larger one
+        if fewest <= sum(counts[:size]):  # no set of this size or larger has fewer tasks
             break
         for chosen in combinations(candidates, size):
             if _count_tasks(chosen) < fewest and need.met_by(chosen):
@@ -132,18 +138,18 @@ def _fewest_by_trial(need: "_Shortfall", candidates: list[Victim]) -> tuple[Vict
 
 
 def _count_tasks(victims: Sequence[Victim]) -> int:
-    return sum(len(one.tasks) for one in victims)
+    return sum(len(victim.tasks) for victim in victims)
 
 
 class _Shortfall:
-    """What is missing on one node, its GPUs among it."""
+    """Amounts and GPUs that are missing on one node."""
 
     def __init__(self, view: View, board: Board, job: JobView, slot: int, node: NodeView) -> None:
-        lent = view.node_table.preemptible
+        preemptible = view.node_table.preemptible
         self._missing: dict[str, int] = {}
         for resource, amount in ((TASKS, 1), *job.spec.shape.needs):
             row = _row(board, resource)
-            leaving = lent.leaving.get(resource)
+            leaving = preemptible.leaving.get(resource)
             free = 0 if row is None else int(board.free[row, slot])
             coming = 0 if leaving is None or slot >= leaving.size else int(leaving[slot])
             if amount > free + coming:
@@ -169,8 +175,8 @@ class _Shortfall:
 
 
 def _victims(view: View, node: NodeView, job: JobView, evicting: Set[TaskKey]) -> Iterator[Victim]:
-    """Everything on a node that may go; of a job with a budget no more than it still allows."""
-    spared: dict[JobId, int] = {}
+    """Everything on a node that may be evicted, within the eviction budget of each job."""
+    budgets: dict[JobId, int] = {}
     gangs: dict[JobId, None] = {}
     for (job_id, index), _ in sorted(node.assigned.items()):
         other = view.jobs[job_id]
@@ -181,10 +187,10 @@ def _victims(view: View, node: NodeView, job: JobView, evicting: Set[TaskKey]) -
             may_evict(other, at) and (job_id, at) not in evicting for _, at in tasks
         ):
             continue
-        left = spared.setdefault(job_id, _eviction_budget(other, evicting))
+        left = budgets.setdefault(job_id, _eviction_budget(other, evicting))
         if len(tasks) > left:
             continue
-        spared[job_id] = left - len(tasks)
+        budgets[job_id] = left - len(tasks)
         if other.spec.gang:
             gangs[job_id] = None
         here = [at for owner, at in node.assigned if owner == job_id] if other.spec.gang else [index]
@@ -197,7 +203,7 @@ def _victims(view: View, node: NodeView, job: JobView, evicting: Set[TaskKey]) -
 
 
 def _lookahead_tasks_below(view: View, slot: int, job: JobView, evicting: Set[TaskKey]) -> Iterator[TaskKey]:
-    """Tasks of lower priority that wait on the node for a free slot."""
+    """Lookahead tasks of lower priority on the node."""
     for name in sorted(view.nodes[view.node_table.ids[slot]].assigned):
         other = view.jobs[name[0]]
         if (
@@ -209,7 +215,7 @@ def _lookahead_tasks_below(view: View, slot: int, job: JobView, evicting: Set[Ta
 
 
 def live_tasks(job: JobView) -> tuple[TaskKey, ...]:
-    """All its live tasks that nobody stops yet: without one of them the others are of no use."""
+    """All live tasks of a job that are not stopping yet. A gang is evicted as a whole."""
     live = (Phase.OFFERED, Phase.QUEUED, Phase.ACCEPTED, Phase.RUNNING)
     return tuple(
         (job.spec.id, block * BLOCK_TASKS + position)
@@ -227,13 +233,13 @@ def _eviction_budget(job: JobView, evicting: Set[TaskKey]) -> int:
 
 
 def may_evict(job: JobView, index: int) -> bool:
-    """It holds room, and nobody has told it to stop."""
+    """Whether it holds resources and is not stopping."""
     block, position = divmod(index, BLOCK_TASKS)
     return job.phases[block][position] < Phase.STOPPING and not _waits_as_lookahead(job, index)
 
 
 def _waits_as_lookahead(job: JobView, index: int) -> bool:
-    """It waits on its node for a free slot, and nobody has told it to stop."""
+    """Whether it is queued on its node as lookahead and is not stopping."""
     block, position = divmod(index, BLOCK_TASKS)
     is_lookahead = job.attempts[block].flags[position] & LOOKAHEAD > 0
     return is_lookahead and job.phases[block][position] < Phase.ACCEPTED

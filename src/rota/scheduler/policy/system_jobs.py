@@ -1,4 +1,4 @@
-"""A system job + the nodes -> a task for each that fits, on that node and no other."""
+"""A system job + the nodes -> one task pinned to each node that fits."""
 
 from typing import NamedTuple
 
@@ -16,38 +16,42 @@ from rota.scheduler.placement.scores import EXCLUDED
 
 
 class PinnedAssignments(msgspec.Struct, frozen=True):
-    """Tasks in the order in which they were looked at: first those that have a seat."""
+    """Task indices with those that were placed first, and the assignments of these."""
 
     indices: list[int]
     assignments: Assignments
 
 
 class SystemJobInput(NamedTuple):
-    """What decides which nodes a system job has tasks for, as it was when the job was last looked at."""
+    """The versions of node table and spec for which the nodes of a system job were last computed."""
 
-    eligibility_version: int  # of the room: nodes that came, went or changed
-    version: int  # of the job's spec: an update may admit other nodes
+    eligibility_version: int  # of the node table: nodes were added, removed or changed
+    version: int  # of the job's spec: an update may match other nodes
 
 
 def pin_tasks(view: View, placer: Placer, seen: dict[JobId, SystemJobInput]) -> Plan | None:
-    """Tasks for nodes that have come since a job was last looked at; `seen` says when that was."""
+    """New tasks for nodes that fit a system job and have none; `seen` caches the inputs of the last call."""
     puts: list[Record] = []
     events: list[EventRecord] = []
     for job_id in view.system_jobs:
         job = view.jobs[job_id]
         now = SystemJobInput(view.node_table.eligibility_version, job.spec.version)
         if seen.get(job_id) == now or (job.adoption is not None and not job.adoption.closed):
-            continue  # a node that is not back yet may have the next index already
+            continue  # a node that has not reconnected may hold the next index already
         seen[job_id] = now
         new = _new_nodes(view, placer, job)
         if new:
             puts += _pin_blocks(job, new)
             events.append(_pinned_event(view, job, new))
-    return Plan(tuple(puts), events=tuple(events), why="; ".join(one.why for one in events)) if puts else None
+    return (
+        Plan(tuple(puts), events=tuple(events), why="; ".join(event.why for event in events))
+        if puts
+        else None
+    )
 
 
 def _new_nodes(view: View, placer: Placer, job: JobView) -> list[NodeId]:
-    """Open, as it wishes, and large enough were they empty."""
+    """Open nodes without a task of the job that match its constraints and are large enough when empty."""
     shape = job.spec.shape
     able = placer.rows.eligible(shape) & (placer.board.tasks_when_empty(shape) > 0)
     found = (view.node_table.ids[slot] for slot in np.nonzero(able)[0].tolist())
@@ -75,10 +79,10 @@ def _pinned_event(view: View, job: JobView, new: list[NodeId]) -> EventRecord:
 def place_pinned(
     view: View, placer: Placer, job: JobView, ready: list[int], barred: Array | None
 ) -> PinnedAssignments:
-    """Each on its own node, if that has room now; taken off the board."""
+    """Place each task on its own node, if it fits there now, and allocate it on the board."""
     shape, nodes = job.spec.shape, list(job.task_by_node)
-    seats: list[Assignment] = []
-    here: list[int] = []
+    assigned: list[Assignment] = []
+    placed: list[int] = []
     left: list[int] = []
     for index in ready:
         slot = view.node_table.slot.get(nodes[index])
@@ -88,14 +92,14 @@ def place_pinned(
             continue
         devices = choose_gpus(placer.rows, shape, slot) if placer.board.devices.shape[1] else 0
         placer.board.allocate(shape, slot, 1, devices)
-        seats.append(Assignment(slot, devices))
-        here.append(index)
-    chosen = seats[0].slot if seats else -1
-    return PinnedAssignments([*here, *left], Assignments(seats, chosen, len(seats)))
+        assigned.append(Assignment(slot, devices))
+        placed.append(index)
+    chosen = assigned[0].slot if assigned else -1
+    return PinnedAssignments([*placed, *left], Assignments(assigned, chosen, len(assigned)))
 
 
 def other_nodes_mask(view: View, job: JobView, left: list[int]) -> Array:
-    """The nodes that are not for any of these tasks; one of theirs may be deleted by now."""
+    """Mask of the nodes that none of these tasks is pinned to; a pinned node may have been deleted."""
     nodes, slots = list(job.task_by_node), view.node_table.slot
     barred = np.ones(view.node_table.size, np.bool_)
     barred[[slots[nodes[index]] for index in left if nodes[index] in slots]] = False

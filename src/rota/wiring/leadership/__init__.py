@@ -1,1 +1,1 @@
-"""How a server comes to lead, and what it does while another one leads. [I/O]"""
+"""How a server becomes leader, and what it does as a standby. [I/O]"""

@@ -1,19 +1,19 @@
-"""A server that stands for leadership on etcd: waits, leads, renews, and steps down in time. [I/O]"""
+"""Leadership by election on etcd: follow, campaign, lead, renew the leader lease, step down in time. [I/O]
+
+Safety rests on the epoch: every commit compares the leader key, so a deposed leader cannot write. In addition
+a leader steps down `fence_ms` after its last renewal, counted from when it asked for it and therefore before
+the lease can expire in etcd: until then no other server can have been elected.
+"""
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
 from pathlib import Path
 
-from rota.apiserver.api import Addresses
-from rota.apiserver.http import make_app
-from rota.apiserver.standby import StandbyApp
 from rota.config import ConfigError, ServerConfig
 from rota.config.etcd import endpoints
 from rota.engine.leadership import LeaseAction, LeaseTiming, lease_valid, next_step
 from rota.engine.run import Engine
-from rota.identity.audit import AUDIT_FILE, AuditLog
 from rota.identity.authority import CertificateAuthority
 from rota.identity.vault import Vault
 from rota.model.errors import LostLeadership, StoreFull, Unavailable
@@ -21,11 +21,9 @@ from rota.scheduler.round import SchedulerSettings
 from rota.store.etcd.client import EtcdAccess
 from rota.store.etcd.leader_lease import LeaderLease, boot_ms
 from rota.store.etcd.store import EtcdStore
-from rota.wiring.api_context import ApiSources, ServerIdentity, StandbySources, make_api
 from rota.wiring.console import print_line
 from rota.wiring.leadership.following import Following
-from rota.wiring.leadership.standby_ports import StandbyPorts
-from rota.wiring.listeners import ports
+from rota.wiring.leadership.standby import Standby
 from rota.wiring.process import first_of, shielded
 from rota.wiring.server_record import ServerRecord, from_bytes, server_record, to_bytes
 from rota.wiring.shared_identity import (
@@ -36,13 +34,15 @@ from rota.wiring.shared_identity import (
     ring_publisher,
 )
 
-_AGAIN_SECONDS = 1.0
-_START_MS = 10_000  # for etcd to come up, where it is started with the server
-_SERVERS_SECONDS = 0.25  # how soon a new server is known to nodes and clients: the leader may die next
-_SOUND = ((3, 4, 22), (3, 5, 6))  # of each line: before, leases or reads could go wrong
+_RETRY_SECONDS = 1.0
+_START_MS = 10_000  # for etcd to come up, when both are started with the machine
+_SERVERS_SECONDS = 0.25  # poll of the member list: nodes must know a new server before the leader dies
+_SOUND = ((3, 4, 22), (3, 5, 6))  # first release of each minor version without bugs in leases and reads
 
 
 class ElectedLeadership:
+    """One of several servers on the same etcd: a standby until it is elected."""
+
     def __init__(self, store: EtcdStore, config: ServerConfig, directory: Path) -> None:
         self.store = store
         self.lease_timing = LeaseTiming(config.etcd.ttl_seconds * 1000)
@@ -50,25 +50,28 @@ class ElectedLeadership:
         self._config = config
         self._directory = directory
         self._servers: list[ServerRecord] = []
-        self._told = asyncio.Condition()
+        self._refreshed = asyncio.Condition()
+        self._standby = Standby(config, directory, self.servers)
 
     async def lead(
         self, engine: Engine, authority: CertificateAuthority, settings: SchedulerSettings
     ) -> None:
+        """Serve as a standby until this server leads; returns then, with its ports free."""
         following = Following(engine, self.store, self._directory, authority)
-        async with self._standby_listener(engine, authority, settings, following):
+        async with self._standby.serving(engine, authority, settings, following):
             while True:
                 try:
                     print_line(f"Rota server stands by: {await self._who_leads() or 'nobody'} leads")
                     async with following.running():
                         await self._become_leader(engine, following)
+                    # The watch may not have delivered the last tokens and CA that the previous leader stored.
                     await adopt_vault(self.store, self._directory)
                     await self.follow_authority(authority)
                     authority.publish_by(ring_publisher(self.store, asyncio.get_running_loop()))
                     break
                 except* (Unavailable, StoreFull) as reasons:
                     print_line(f"Rota server stands by: {first_of(reasons)}")
-                await asyncio.sleep(_AGAIN_SECONDS)
+                await asyncio.sleep(_RETRY_SECONDS)
         engine.remove_listeners()
 
     async def _become_leader(self, engine: Engine, following: Following) -> None:
@@ -89,93 +92,44 @@ class ElectedLeadership:
         return self._servers
 
     async def servers_refreshed(self) -> None:
-        async with self._told:
-            await self._told.wait()
+        async with self._refreshed:
+            await self._refreshed.wait()
 
     async def refresh_servers(self) -> None:
         while True:
             with contextlib.suppress(Unavailable):
-                self._servers = [from_bytes(card) for card in await self.store.members.list_servers()]
-            async with self._told:
-                self._told.notify_all()
+                self._servers = [from_bytes(record) for record in await self.store.members.list_servers()]
+            async with self._refreshed:
+                self._refreshed.notify_all()
             await asyncio.sleep(_SERVERS_SECONDS)
 
-    @contextlib.asynccontextmanager
-    async def _standby_listener(
-        self,
-        engine: Engine,
-        authority: CertificateAuthority,
-        settings: SchedulerSettings,
-        following: Following,
-    ) -> AsyncIterator[None]:
-        served = ports.server_tls(self._config, authority, datetime.now(UTC))
-        web_door = self._config.http_server
-        socket = ports.bind_http(web_door.addr)
-        http = ports.with_port(web_door.addr, socket.getsockname()[1])
-        vault = Vault.open(self._directory / "vault")
-        forwarding = StandbyPorts(self._config, served, vault, following)
-        audit = AuditLog(self._directory / AUDIT_FILE)
-        names = tuple(ports.host_names(self._config))
-        own = ServerIdentity(
-            self._directory,
-            authority,
-            vault,
-            Addresses(http, self._config.agent_server.addr, forwarding.controller_address, names),
-            served.expiries,
-            audit,
-            self._config.limits,
-        )
-        nodes = ApiSources(StandbySources(), StandbySources(), None, self.servers)
-        api = make_api(engine, own, settings, nodes, following)
-        face = StandbyApp(make_app(api), following, own.vault, own.addresses, authority)
-        web = ports.web_server(face, served, web_door)
-        async with asyncio.TaskGroup() as tasks:
-            serving = tasks.create_task(web.serve(sockets=[socket]))
-            renewing = tasks.create_task(served.keep_current())
-            tunneling = tasks.create_task(forwarding.run())
-            try:
-                yield
-            finally:
-                renewing.cancel()
-                tunneling.cancel()
-                await shielded(forwarding.close())
-                await shielded(_close_web(web, serving))
-                face.close()
-                socket.close()
-                audit.close()
-
     async def _who_leads(self) -> str | None:
-        holder = await self.store.leader_lease.read_leader()
-        return None if holder is None else from_bytes(holder.server_record).url
-
-
-async def _close_web(web: ports.WebServer, serving: asyncio.Task[None]) -> None:
-    web.should_exit = web.force_exit = True
-    await asyncio.wait([serving])
-    await web.close_all()
+        leader = await self.store.leader_lease.read_leader()
+        return None if leader is None else from_bytes(leader.server_record).url
 
 
 @contextlib.asynccontextmanager
 async def elected(config: ServerConfig, directory: Path) -> AsyncIterator[ElectedLeadership]:
-    card = _server_record(config)
-    store = EtcdStore(access_of(config), config.etcd.prefix, config.etcd.ttl_seconds, card)
+    record = _server_record(config)
+    store = EtcdStore(access_of(config), config.etcd.prefix, config.etcd.ttl_seconds, record)
     try:
-        with contextlib.suppress(Unavailable):  # it was reached before: this server is known there by now
+        # Registered once is enough: a server that campaigns again is known in etcd from the first time.
+        with contextlib.suppress(Unavailable):
             await adopt_authority(store, directory)
-            await store.members.register(config.http_server.addr, card)
-        post = ElectedLeadership(store, config, directory)
+            await store.members.register(config.http_server.addr, record)
+        leadership = ElectedLeadership(store, config, directory)
         async with asyncio.TaskGroup() as tasks:
-            holding = tasks.create_task(hold_lease(store.leader_lease, post.lease_timing))
-            knowing = tasks.create_task(post.refresh_servers())
-            yield post
-            holding.cancel()
-            knowing.cancel()
+            renewing = tasks.create_task(hold_lease(store.leader_lease, leadership.lease_timing))
+            refreshing = tasks.create_task(leadership.refresh_servers())
+            yield leadership
+            renewing.cancel()
+            refreshing.cancel()
     finally:
         await shielded(store.close())
 
 
 def _server_record(config: ServerConfig) -> bytes:
-    """What others are told of this server; nothing of one that never leads at an address they cannot use."""
+    """What this server publishes about itself; empty if it never leads and has no public address."""
     try:
         return to_bytes(server_record(config))
     except ConfigError:
@@ -184,30 +138,31 @@ def _server_record(config: ServerConfig) -> bytes:
         raise
 
 
-async def hold_lease(seat: LeaderLease, tenure: LeaseTiming) -> None:
-    """Renew from when it leads, until it must not believe in itself any more: `Deposed`."""
-    await seat.acquired.wait()
-    tried_at_ms = seat.renewed_at_ms
+async def hold_lease(lease: LeaderLease, timing: LeaseTiming) -> None:
+    """Renew the lease once it is acquired. Raises LostLeadership when it may have expired."""
+    await lease.acquired.wait()
+    tried_at_ms = lease.renewed_at_ms
     while True:
-        what = next_step(tenure, seat.renewed_at_ms, tried_at_ms, boot_ms())
-        match what.action:
+        step = next_step(timing, lease.renewed_at_ms, tried_at_ms, boot_ms())
+        match step.action:
             case LeaseAction.STEP_DOWN:
                 raise LostLeadership(
-                    f"the lease could not be renewed for {tenure.fence_ms} ms: another may lead"
+                    f"the lease could not be renewed for {timing.fence_ms} ms: another may lead"
                 )
             case LeaseAction.RENEW:
                 tried_at_ms = boot_ms()
+                # A failed renewal is retried by the next step, until the fence is reached.
                 with contextlib.suppress(Unavailable, TimeoutError):
-                    async with asyncio.timeout(what.within_ms / 1000):
-                        await seat.renew()
+                    async with asyncio.timeout(step.within_ms / 1000):
+                        await lease.renew()
             case LeaseAction.WAIT:
-                await asyncio.sleep(what.within_ms / 1000)
+                await asyncio.sleep(step.within_ms / 1000)
 
 
 async def check_etcd_cluster(config: ServerConfig) -> None:
-    """Before anything is begun: is it there, is it sound, is it ours? Raises `Unavailable`, `Unsafe`.
+    """Check before the start that etcd answers and belongs to this cluster. Raises Unavailable, Unsafe.
 
-    It may be starting, too: whoever boots a machine starts both.
+    It is waited for, as etcd may be starting together with this server.
     """
     store = EtcdStore(access_of(config), config.etcd.prefix)
     try:
@@ -220,15 +175,15 @@ async def check_etcd_cluster(config: ServerConfig) -> None:
 
 
 async def _version(store: EtcdStore) -> str:
-    give_up_ms = boot_ms() + _START_MS
+    deadline_ms = boot_ms() + _START_MS
     while True:
         try:
             return await store.version()
         except Unavailable as reason:
-            if boot_ms() >= give_up_ms:
+            if boot_ms() >= deadline_ms:
                 raise
             print_line(f"Rota server waits for etcd: {reason}")
-        await asyncio.sleep(_AGAIN_SECONDS)
+        await asyncio.sleep(_RETRY_SECONDS)
 
 
 def is_sound(version: str) -> bool:
@@ -238,14 +193,14 @@ def is_sound(version: str) -> bool:
 
 
 def access_of(config: ServerConfig) -> EtcdAccess:
-    said = config.etcd
+    etcd = config.etcd
     return EtcdAccess(
         endpoints(config.store),
-        _bytes("etcd.ca_file", said.ca_file),
-        _bytes("etcd.crt_file", said.crt_file),
-        _bytes("etcd.key_file", said.key_file),
-        said.user,
-        (_bytes("etcd.password_file", said.password_file) or b"").decode().strip(),
+        _bytes("etcd.ca_file", etcd.ca_file),
+        _bytes("etcd.crt_file", etcd.crt_file),
+        _bytes("etcd.key_file", etcd.key_file),
+        etcd.user,
+        (_bytes("etcd.password_file", etcd.password_file) or b"").decode().strip(),
     )
 
 

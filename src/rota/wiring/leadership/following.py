@@ -1,4 +1,8 @@
-"""A server that stands by knows all that the leader commits, and how old what it knows is. [I/O]"""
+"""A standby's mirror: it replays what the leader commits, and knows how old its state is. [I/O]
+
+Commits arrive by a watch on etcd. A watch may fall silent without an error, so once a second a quorum read
+confirms how far the leader is; a watch that stays behind that is restarted.
+"""
 
 import asyncio
 import contextlib
@@ -15,19 +19,19 @@ from rota.store.etcd.store import EtcdStore
 from rota.store.etcd.watch import SharedChange, WatchStep
 from rota.store.protocol import CommitChange, Snapshot
 from rota.wiring.server_record import ServerRecord, from_bytes
-from rota.wiring.shared_identity import adopt_vault, follow_authority, take_shared
+from rota.wiring.shared_identity import adopt_vault, apply_shared, follow_authority
 
 log = structlog.get_logger("rota.standby")
 
-_AGAIN_SECONDS = 0.5
-_CONFIRM_SECONDS = 1.0  # between two looks at how far the others are
-_STALL_SECONDS = 3.0  # so long behind, a watch is taken for dead, and begun anew
+_RETRY_SECONDS = 0.5
+_CONFIRM_SECONDS = 1.0  # between two quorum reads of the leader's revision
+_STALL_SECONDS = 3.0  # a watch that is behind for this long is restarted
 _FIRST_READ_SECONDS = 120.0
 _FINISH_SECONDS = 5.0
 
 
 class Following:
-    """Its mirror is the engine's, which decides nothing meanwhile."""
+    """Fills the mirror of the engine, which decides nothing until it leads."""
 
     def __init__(
         self, engine: Engine, store: EtcdStore, directory: Path, authority: CertificateAuthority
@@ -39,28 +43,28 @@ class Following:
         self._commits = store.watch()
         self._is_read = asyncio.Event()
         self._changed = asyncio.Condition()
-        self._led = asyncio.Condition()  # notified when another server leads, or none
-        self._taking = asyncio.Lock()
+        self._leader_changed = asyncio.Condition()
+        self._applying = asyncio.Lock()  # held while a step is applied, which may await
         self._is_over = False
         self._leader_record: bytes | None = None
         self._epoch = 0
         self._confirmed_at_ms = 0
         self._watch: asyncio.Timeout | None = None
-        self._is_whole = True  # what was told last is known entirely
+        self._is_whole = True  # the last step was applied entirely
 
-    # ---- what it knows
+    # ---- what is known
 
     def leader(self) -> str | None:
-        return None if (card := self.leader_record()) is None else card.url
+        return None if (record := self.leader_record()) is None else record.url
 
     def leader_record(self) -> ServerRecord | None:
-        """The addresses of the server that leads, as far as is known."""
+        """The addresses of the leader, if it is known."""
         return from_bytes(self._leader_record) if self._leader_record else None
 
     async def leader_changes(self, has_changed: Callable[[], bool]) -> None:
-        """Returns when `has_changed` does; it is asked again whenever another server leads, or none."""
-        async with self._led:
-            await self._led.wait_for(has_changed)
+        """Wait until `has_changed` returns True; it is called again whenever the leader changes."""
+        async with self._leader_changed:
+            await self._leader_changed.wait_for(has_changed)
 
     def epoch(self) -> int:
         return self._epoch
@@ -75,11 +79,12 @@ class Following:
             await self._changed.wait_for(lambda: self._engine.revision >= revision)
 
     async def caught_up(self) -> bool:
-        """For one who leads by now, so that nobody else commits: whether all that was committed is known.
+        """Whether the mirror has every commit. Called once this server leads, so that no other commits.
 
-        Nothing more is heard from here on.
+        Stops following: later steps of the watch are not applied.
         """
         try:
+            # Final, because this server leads: no other can commit any more.
             last = (await self._store.read_state()).revision
             async with asyncio.timeout(_FIRST_READ_SECONDS):
                 await self._is_read.wait()
@@ -87,13 +92,14 @@ class Following:
                 await self.wait_for_revision(last)
             await self._store.resume_from(self._commits)
         except (TimeoutError, Unavailable, StoreFull) as error:
-            log.warning("everything is read anew", error=str(error))
+            log.warning("full reload", error=str(error))
             last = -1
-        async with self._taking:
+        # Waits for a step in progress: nothing may be replayed once the engine starts to lead.
+        async with self._applying:
             self._is_over = True
         return self._engine.revision == last
 
-    # ---- how it comes to know it
+    # ---- the watch
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -114,17 +120,18 @@ class Following:
                 async with asyncio.timeout(None) as self._watch:
                     await self._listen()
             except (TimeoutError, Unavailable, StoreFull) as error:
-                log.warning("a watch is begun anew", error=str(error) or "it was silent")
+                log.warning("watch restarted", error=str(error) or "it was silent")
             finally:
                 self._watch = None
+            # A step that was cut off may be applied in part: start again from a snapshot.
             if not self._is_whole:
                 self._restart()
-            await asyncio.sleep(_AGAIN_SECONDS)
+            await asyncio.sleep(_RETRY_SECONDS)
 
     async def _listen(self) -> None:
         async with contextlib.aclosing(self._commits.steps()) as steps:
             async for step in steps:
-                async with self._taking:
+                async with self._applying:
                     if not self._is_over:
                         self._is_whole = False
                         await self._apply(step)
@@ -148,12 +155,13 @@ class Following:
             case CommitChange():
                 self._engine.replay(step)
             case SharedChange():
-                taken = (step.name, step.value, self._directory, self._authority)
-                await asyncio.to_thread(take_shared, *taken)
+                shared = (step.name, step.value, self._directory, self._authority)
+                await asyncio.to_thread(apply_shared, *shared)
 
     async def _confirm(self) -> None:
-        """That the watch has told everything is known from a look at what most of etcd's members agree on."""
+        """Confirm once a second, by a quorum read, that the watch has delivered everything."""
         while True:
+            # Before the read: the state is at least as new as that, and its age counts from then.
             asked_at_ms = boot_ms()
             with contextlib.suppress(Unavailable, StoreFull):
                 state = await self._store.read_state()
@@ -162,12 +170,12 @@ class Following:
                     self._confirmed_at_ms = asked_at_ms
             await asyncio.sleep(_CONFIRM_SECONDS)
 
-    async def _see_leader(self, card: bytes | None, epoch: int) -> None:
-        changes = card != self._leader_record
-        self._leader_record, self._epoch = card, epoch
-        if changes:
-            async with self._led:
-                self._led.notify_all()
+    async def _see_leader(self, record: bytes | None, epoch: int) -> None:
+        has_changed = record != self._leader_record
+        self._leader_record, self._epoch = record, epoch
+        if has_changed:
+            async with self._leader_changed:
+                self._leader_changed.notify_all()
 
     async def _reaches(self, revision: int) -> bool:
         try:

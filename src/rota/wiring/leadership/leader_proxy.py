@@ -1,4 +1,4 @@
-"""gRPC calls that a standby forwards to the server that leads, whatever their methods and messages. [I/O]
+"""gRPC calls that a standby forwards to the leader, whatever their methods and messages. [I/O]
 
 A call is a stream of bytes in each direction, with metadata before and a status after it, for unary methods
 too: so a new method of a service needs nothing here. The leader is called at its agent port by mutual TLS.
@@ -6,7 +6,7 @@ The caller's token travels with the call and is checked there.
 
 A call waits for a connected leader before its first message is forwarded, so a caller with a deadline of some
 seconds does not notice that the leader changes. Once it was forwarded, the standby cannot know what came of
-it: it ends with UNAVAILABLE, and the caller repeats it, at the same standby if it likes.
+it: it ends with UNAVAILABLE, and the caller repeats it, at the same standby or another server.
 """
 
 import asyncio
@@ -36,16 +36,16 @@ _OPTIONS = [
 ]
 _BROKEN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 Context = grpc.aio.ServicerContext[Any, Any]
-Admit = Callable[[str, str], bool]  # service and authorization -> whether the caller may enter here at all
+Admit = Callable[[str, str], bool]  # (service, authorization) -> whether the call is forwarded at all
 Attest = Callable[[Context], forwarding.Metadata]
 
 
 class LeaderNotReached(Exception):
-    """No server that leads was connected in time, or the one that was called leads no more."""
+    """No leader could be connected in time, or the server that was called is no longer the leader."""
 
 
 def channel_to(server: str, pair: KeyPair) -> grpc.aio.Channel:
-    """To the agent port of a server, with the certificate of a server or a watcher."""
+    """A channel to the agent port of a server, with the certificate of a server or a watcher."""
     credentials = grpc.ssl_channel_credentials(pair.ca_pem, pair.key_pem, pair.cert_pem)
     return grpc.aio.secure_channel(server, credentials, options=_OPTIONS)
 
@@ -56,16 +56,16 @@ class LeaderRoute(Protocol):
     def leader(self) -> str | None: ...
 
     async def changed(self, known: str | None) -> None:
-        """Returns when `leader` may return something else than `known`."""
+        """Wait until `leader` may return something else than `known`."""
 
     def reached(
-        self, patience_seconds: float
+        self, timeout_seconds: float
     ) -> contextlib.AbstractAsyncContextManager[tuple[str, grpc.aio.Channel]]:
         """A connected channel without any message on it, and its server. Raises LeaderNotReached."""
 
 
 class LeaderChannel:
-    """A connection to the server that leads, made again when another does or the certificate is renewed."""
+    """A channel to the leader, replaced when the leader changes or the certificate is renewed."""
 
     def __init__(self, following: Following, own_address: str, pair: Callable[[], KeyPair]) -> None:
         self._following = following
@@ -76,19 +76,19 @@ class LeaderChannel:
         self._calls: dict[grpc.aio.Channel, int] = {}
 
     def leader(self) -> str | None:
-        """The agent address of the server that leads, unless that is this one, which then leads no more."""
-        card = self._following.leader_record()
-        return None if card is None or card.agent == self._own_address else card.agent
+        """The agent address of the leader; None if that is this server, whose leadership has just ended."""
+        record = self._following.leader_record()
+        return None if record is None or record.agent == self._own_address else record.agent
 
     async def changed(self, known: str | None) -> None:
-        """Returns when `leader` may return something else than `known`."""
+        """Wait until `leader` may return something else than `known`."""
         await self._following.leader_changes(lambda: self.leader() != known)
 
     @contextlib.asynccontextmanager
-    async def reached(self, patience_seconds: float) -> AsyncIterator[tuple[str, grpc.aio.Channel]]:
-        """A connected channel, and to whom; nothing has been said on it yet. Raises LeaderNotReached."""
+    async def reached(self, timeout_seconds: float) -> AsyncIterator[tuple[str, grpc.aio.Channel]]:
+        """The address of the leader and a connected channel to it. Raises LeaderNotReached."""
         try:
-            async with asyncio.timeout(patience_seconds):
+            async with asyncio.timeout(timeout_seconds):
                 leader, channel = await self._connected()
         except TimeoutError:
             raise LeaderNotReached(f"this server stands by, and {self.leader() or 'nobody'} leads") from None
@@ -138,7 +138,7 @@ class LeaderChannel:
 class LeaderProxy(grpc.GenericRpcHandler):
     """Forwards every method of `services`.
 
-    `admit` says who may enter at this port; `attest` adds to a call what the leader is to know of the caller.
+    `admit` decides which calls are forwarded; `attest` returns metadata by which the leader knows the caller.
     """
 
     def __init__(
@@ -169,11 +169,11 @@ class LeaderProxy(grpc.GenericRpcHandler):
     async def _forward(
         self, service: str, method: str, requests: AsyncIterator[bytes], context: Context
     ) -> None:
-        said = dict(context.invocation_metadata() or ())
-        if not self._admit(service, str(said.get("authorization", ""))):
+        metadata = dict(context.invocation_metadata() or ())
+        if not self._admit(service, str(metadata.get("authorization", ""))):
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "off loopback this needs a token")
         try:
-            if forwarding.FORWARDED in said:
+            if forwarding.FORWARDED in metadata:
                 raise LeaderNotReached("this server stands by: a forwarded call is not forwarded again")
             async with self._channel.reached(_timeout_seconds(context)) as (leader, channel):
                 await self._call(channel.stream_stream(method), leader, requests, context)
@@ -198,17 +198,19 @@ class LeaderProxy(grpc.GenericRpcHandler):
         finally:
             call.cancel()
         if not is_answered:
-            raise LeaderNotReached(f"the call was forwarded to {leader}, which leads no more: repeat it")
+            raise LeaderNotReached(f"the call was forwarded to {leader}, which no longer leads: repeat it")
         await self._end_as(call, context)
 
     async def _end_as(self, call: Any, context: Context) -> None:
-        """With the status and the trailing metadata of the forwarded call."""
+        """End the call with the status and the trailing metadata of the forwarded one."""
         code, trailing = await call.code(), tuple(await call.trailing_metadata() or ())
         if code is grpc.StatusCode.OK:
             context.set_trailing_metadata(trailing)
             return
-        if code in _BROKEN and not trailing:  # not a server's answer, which says more: the connection broke
-            await self._abort(context, "the server that leads was lost during the call: repeat it")
+        if (
+            code in _BROKEN and not trailing
+        ):  # a server's own status has metadata: this is a broken connection
+            await self._abort(context, "the leader was lost during the call: repeat it")
         await context.abort(code, await call.details() or "", trailing)
 
     async def _abort(self, context: Context, reason: str) -> NoReturn:
@@ -234,8 +236,8 @@ async def _send(requests: AsyncIterator[bytes], call: Any) -> None:
 
 async def _answer(call: Any, context: Context) -> None:
     try:
-        begun = await call.initial_metadata()
-        await context.send_initial_metadata(tuple(begun or ()))
+        initial = await call.initial_metadata()
+        await context.send_initial_metadata(tuple(initial or ()))
         async for answer in call:
             await context.write(answer)
     except (grpc.aio.AioRpcError, asyncio.InvalidStateError):

@@ -1,4 +1,4 @@
-"""How a server comes to lead: at once with a store of its own, by election where several share etcd. [I/O]"""
+"""How a server becomes leader: at once with a store of its own, by election on a shared etcd. [I/O]"""
 
 import asyncio
 import contextlib
@@ -21,7 +21,9 @@ from rota.wiring.server_record import ServerRecord
 
 
 class Leadership(Protocol):
-    ttl_ms: int  # how long another may believe to lead after we do
+    """How a server becomes and stays leader of its store, and what it shares with other servers."""
+
+    ttl_ms: int  # for this long after our takeover the previous leader may still have answered nodes
 
     @property
     def store(self) -> Store: ...
@@ -29,24 +31,24 @@ class Leadership(Protocol):
     async def lead(
         self, engine: Engine, authority: CertificateAuthority, settings: SchedulerSettings
     ) -> None:
-        """Returns when it does."""
+        """Wait until this server leads."""
 
     def lease_valid(self) -> bool: ...
 
     def open_vault(self) -> Vault: ...
 
     async def follow_authority(self, authority: CertificateAuthority) -> None:
-        """Hold the CA that all servers share, where they do. Raises Unavailable."""
+        """Load the CA that all servers share, if they share one. Raises Unavailable."""
 
     def servers(self) -> list[ServerRecord]:
-        """All that may come to lead, as far as they have made themselves known."""
+        """The servers that are registered as possible leaders; empty for a sole server."""
 
     async def servers_refreshed(self) -> None:
-        """Returns when they have been asked for again."""
+        """Wait for the next refresh of `servers`."""
 
 
 class SoleLeadership:
-    """Nobody else can lead on this store."""
+    """The leadership of a server with a store of its own, which no other server can use."""
 
     ttl_ms = 0
 
@@ -79,8 +81,8 @@ class SoleLeadership:
 @contextlib.asynccontextmanager
 async def leadership_for(config: ServerConfig, directory: Path) -> AsyncIterator[Leadership]:
     if endpoints(config.store):
-        async with elected(config, directory) as post:
-            yield post
+        async with elected(config, directory) as leadership:
+            yield leadership
     else:
         store = MemoryStore(directory) if config.store == MemoryStore.name else SqliteStore(directory)
         try:

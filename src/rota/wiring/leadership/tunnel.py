@@ -1,8 +1,8 @@
-"""The agent port of a standby: each connection is passed on, byte for byte, to the server that leads. [I/O]
+"""The agent port of a standby: each connection is forwarded, byte for byte, to the leader. [I/O]
 
 TLS is between the agent and the leader. So the node's certificate, the epoch and the echoes that fence old
 orders reach the other end as they were sent, and a standby can neither read nor forge them. While no leader
-is known the port is closed: to thousands of agents that look for one it then costs a refused connection each,
+is known the port is closed: thousands of agents that look for a leader then cost a refused connection each,
 not a handshake.
 """
 
@@ -22,7 +22,7 @@ _REOPEN_SECONDS = 1.0
 
 
 class Tunnel:
-    """Listens at `address` while `leader` returns one; `changed` returns when it may be another."""
+    """Listens at `address` while `leader` returns one; `changed` waits until that may be another one."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Tunnel:
         self._changed = changed
 
     async def run(self) -> None:
-        """Until it is cancelled; connections to a server that leads no more are ended."""
+        """Forward until cancelled; connections to a server that no longer leads are closed."""
         while True:
             leader = self._leader()
             if leader is None:
@@ -52,7 +52,7 @@ class Tunnel:
         open_now: dict[asyncio.Task[None], None] = {}
 
         def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = connections.create_task(_carry(leader, reader, writer))
+            task = connections.create_task(_forward(leader, reader, writer))
             open_now[task] = None
             task.add_done_callback(open_now.pop)
 
@@ -65,16 +65,16 @@ class Tunnel:
                 task.cancel()
 
 
-async def _carry(leader: str, agent_reads: asyncio.StreamReader, agent: asyncio.StreamWriter) -> None:
+async def _forward(leader: str, agent_reads: asyncio.StreamReader, agent: asyncio.StreamWriter) -> None:
     with contextlib.ExitStack() as ending:
         ending.callback(agent.transport.abort)
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 leader_reads, connected = await asyncio.open_connection(*host_and_port(leader))
             ending.callback(connected.transport.abort)
-            async with asyncio.TaskGroup() as ways:
-                ways.create_task(_copy(agent_reads, connected))
-                ways.create_task(_copy(leader_reads, agent))
+            async with asyncio.TaskGroup() as directions:
+                directions.create_task(_copy(agent_reads, connected))
+                directions.create_task(_copy(leader_reads, agent))
         except* (OSError, TimeoutError):
             pass  # one side has ended, so both do
 

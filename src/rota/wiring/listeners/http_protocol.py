@@ -1,7 +1,7 @@
 """HTTP/1.1 of one connection, within bounds: what a client costs before its token is checked. [I/O]
 
-uvicorn's protocol parses whatever arrives: it queues pipelined requests without end, grows a head until its
-client stops, and waits for the rest of a request for ever. This one is in one of four phases:
+uvicorn's protocol parses whatever arrives: it queues pipelined requests without a bound, grows a head until
+its client stops, and waits for the rest of a request forever. This one is in one of four phases:
 
     IDLE    nothing of a request has arrived                                closed after idle_seconds
     HEAD    some of a head has                                              408 after head_seconds
@@ -65,37 +65,37 @@ class ClientTimeouts:
 
 
 class _RequestRefused(Exception):
-    """Raised within a callback of the parser, to end it."""
+    """Raised in a callback of the parser, to stop parsing."""
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """One connection; `closed` is called once it is lost, `refused` with the address and the reason."""
+    """One connection. `closed` is called when it is lost, `refused` with the address and the reason."""
 
     def __init__(
         self,
         *,
-        patience: ClientTimeouts,
+        timeouts: ClientTimeouts,
         closed: Callable[[], None],
         refused: Callable[[str, str], None],
         **uvicorn: Any,
     ) -> None:
         super().__init__(**uvicorn)
-        self._timeouts = patience
+        self._timeouts = timeouts
         self._closed = closed
         self._refused = refused
         self._phase = ConnectionPhase.IDLE
         self._head_bytes = 0
-        self._head_end = b""  # the last bytes of a head that goes on: its end may lie in two pieces
-        self._body_left: int | None = None  # None: chunked, its end is known to the parser alone
+        self._head_end = b""  # last bytes of an incomplete head: its terminator may be split over two reads
+        self._body_left: int | None = None  # None: chunked, only the parser knows its end
         self._body_bytes = 0
         self._chunk_bytes = 0
-        self._pipelined = b""  # pipelined behind the request that is under way
+        self._pipelined = b""  # received behind the request in progress
         self._problem: tuple[int, str] | None = None
-        self._asked: RequestResponseCycle | None = None  # the last request whose head was complete
+        self._request: RequestResponseCycle | None = None  # the last one whose head is complete
         self._deadline = math.inf
         self._timer: asyncio.TimerHandle | None = None
 
-    # ---- the transport's calls
+    # ---- called by the transport
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         super().connection_made(transport)
@@ -139,10 +139,10 @@ class BoundedHttp(HttpToolsProtocol):
         if self._phase is ConnectionPhase.ANSWER:
             self._deadline = math.inf
 
-    # ---- what is fed
+    # ---- feeding the parser
 
     def _end_of_piece(self, data: bytes, start: int) -> int:
-        """Where the head or body under way ends, or `data` does."""
+        """The end of the current head or body in `data`, or the end of `data`."""
         if self._phase is ConnectionPhase.BODY:
             return min(start + (self._body_left or _CHUNKED_PIECE), len(data))
         if self._head_end:
@@ -153,7 +153,7 @@ class BoundedHttp(HttpToolsProtocol):
         return len(data) if at < 0 else at + len(_END)
 
     def _feed(self, piece: bytes) -> ConnectionPhase | None:
-        """Parse a piece of one request; returns the phase after it, None where the connection is refused."""
+        """Parse a piece of one request; returns the next phase, or None if the connection is refused."""
         if self._phase in (ConnectionPhase.IDLE, ConnectionPhase.HEAD):
             self._phase = ConnectionPhase.HEAD
             self._head_bytes += len(piece)
@@ -168,7 +168,7 @@ class BoundedHttp(HttpToolsProtocol):
         try:
             self.parser.feed_data(piece)
         except httptools.HttpParserUpgrade:
-            pass  # there is no other protocol here: the request is answered as any other
+            pass  # no upgrade is supported: the request is answered like any other
         except httptools.HttpParserError:
             self._refuse(*(self._problem or (400, "the request is malformed")))
             return None
@@ -181,26 +181,26 @@ class BoundedHttp(HttpToolsProtocol):
         return self._phase
 
     def _buffer_pipelined(self, data: bytes) -> None:
-        """Keep what was pipelined for later, and take no more of it."""
+        """Keep pipelined bytes for later, and stop reading. Backpressure: the client's writes will block."""
         if len(self._pipelined) + len(data) > PIPELINED_BYTES_MAX:
             self._refused(self._address, "pipelined too much")
             self.transport.abort()
             return
         self._pipelined += data
-        # Past uvicorn's flow control, which resumes whenever the application waits for a message.
+        # Not through uvicorn's flow control, which resumes whenever the application waits for a message.
         self.transport.pause_reading()
 
     def _parse_pipelined(self) -> None:
-        """Parse what was held, once the answer before it is complete."""
-        held, self._pipelined = self._pipelined, b""
+        """Parse the buffered bytes, once the response before them is complete."""
+        buffered, self._pipelined = self._pipelined, b""
         if not self.transport.is_closing():
             self.transport.resume_reading()
-            self.data_received(held)
+            self.data_received(buffered)
 
-    # ---- the parser's calls
+    # ---- called by the parser
 
     def on_message_begin(self) -> None:
-        if self._phase is ConnectionPhase.ANSWER:  # chunked bodies alone are fed beyond their end
+        if self._phase is ConnectionPhase.ANSWER:  # only a chunked body can be fed beyond its end
             self._stop(400, "a request follows a chunked one before that is answered")
         super().on_message_begin()
 
@@ -211,14 +211,14 @@ class BoundedHttp(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._phase is not ConnectionPhase.HEAD:
-            return  # a trailer: the head has been acted upon
+            return  # a trailer: the request is already with the application
         super().on_header(name, value)
         if len(self.headers) > HEADERS_MAX:
             self._stop(431, f"there are more than {HEADERS_MAX} headers")
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
-        self._asked = self.cycle
+        self._request = self.cycle
         self._phase = ConnectionPhase.BODY
         self._body_bytes = self._chunk_bytes = 0
         self._body_left = next(
@@ -234,16 +234,16 @@ class BoundedHttp(HttpToolsProtocol):
         self._head_bytes, self._head_end = 0, b""
         self._phase = ConnectionPhase.IDLE if self.cycle.response_complete else ConnectionPhase.ANSWER
 
-    # ---- the application's call
+    # ---- called by the application
 
     def on_response_complete(self) -> None:
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
         self.flow.resume_reading()
-        if (
-            self._phase is ConnectionPhase.BODY
-        ):  # the rest is read and dropped, so that the client hears the answer
+        if self._phase is ConnectionPhase.BODY:
+            # The remaining body is read and dropped: closing now would reset the connection, and the client
+            # would lose the response.
             self._expect(min(self._timeouts.head_seconds, self._timeouts.body_seconds))
             return
         self._phase = ConnectionPhase.IDLE
@@ -286,7 +286,7 @@ class BoundedHttp(HttpToolsProtocol):
     def _expire(self) -> None:
         has_unread = self.transport.get_write_buffer_size() > 0
         if has_unread and self._phase is ConnectionPhase.IDLE and self._is_known:
-            self.transport.close()  # when the rest of the answer is read, however slowly
+            self.transport.close()  # once the client has read the response, however slowly
         elif has_unread or self._phase is ConnectionPhase.ANSWER:
             self.transport.abort()
         elif self._phase is ConnectionPhase.IDLE:
@@ -302,12 +302,16 @@ class BoundedHttp(HttpToolsProtocol):
 
     def _refuse(self, status: int, why: str) -> None:
         self._refused(self._address, why)
-        if self._asked is not None and self._asked.response_started and not self._asked.response_complete:
-            self.transport.abort()  # within an answer nothing else can be said
+        if (
+            self._request is not None
+            and self._request.response_started
+            and not self._request.response_complete
+        ):
+            self.transport.abort()  # a response has started: no status can be sent any more
             return
         head = f"HTTP/1.1 {status} {_PHRASES[status]}\r\ncontent-type: text/plain; charset=utf-8\r\n"
-        rest = f"content-length: {len(why)}\r\nconnection: close\r\n\r\n{why}"
-        self.transport.write((head + rest).encode())
+        tail = f"content-length: {len(why)}\r\nconnection: close\r\n\r\n{why}"
+        self.transport.write((head + tail).encode())
         self.transport.close()
 
     @property
@@ -316,8 +320,8 @@ class BoundedHttp(HttpToolsProtocol):
 
     @property
     def _is_known(self) -> bool:
-        """Whether the caller of the request under way has shown who it is."""
-        if self._asked is None:
+        """Whether the caller of the current request is authenticated."""
+        if self._request is None:
             return False
-        state = self._asked.scope["state"]
+        state = self._request.scope["state"]
         return CALLER in state or KNOWN_TO_LEADER in state

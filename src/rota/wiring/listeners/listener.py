@@ -1,7 +1,7 @@
-"""Accepts the connections of a listening socket, up to a number in all and from one address. [I/O]
+"""Accepts connections on a listening socket, up to a limit in total and per address. [I/O]
 
-A connection is counted from when it is accepted, so that one which never finishes its TLS handshake counts,
-too. asyncio's own servers accept first and ask later: they know an address only after the handshake.
+A connection counts from when it is accepted, so that one which never finishes its TLS handshake counts, too.
+asyncio's own servers call the protocol, which could count, only after the handshake.
 """
 
 import asyncio
@@ -23,29 +23,29 @@ MakeProtocol = Callable[[Callable[[], None]], asyncio.Protocol]
 
 
 class ConnectionCounter:
-    """How many connections there are, in all and by address."""
+    """Counts open connections, in total and by address."""
 
-    def __init__(self, most: int, most_per_address: int) -> None:
-        self._most = min(most, descriptors() // DESCRIPTORS_SHARE)
-        self._most_per_address = most_per_address
+    def __init__(self, total_max: int, per_address_max: int) -> None:
+        self._total_max = min(total_max, descriptors() // DESCRIPTORS_SHARE)
+        self._per_address_max = per_address_max
         self._count = 0
         self._by_address: dict[str, int] = {}
 
     def why_refused(self, address: str) -> str | None:
-        """Why one more connection from this address is refused; None: it is not."""
-        if self._count >= self._most:
-            return f"no more than {self._most} connections are taken"
-        if self._by_address.get(address, 0) >= self._most_per_address:
-            return f"no more than {self._most_per_address} connections are taken from one address"
+        """Why one more connection from this address is refused; None if it is not."""
+        if self._count >= self._total_max:
+            return f"no more than {self._total_max} connections are accepted"
+        if self._by_address.get(address, 0) >= self._per_address_max:
+            return f"no more than {self._per_address_max} connections are accepted from one address"
         return None
 
     def add(self, address: str) -> Callable[[], None]:
-        """Count a connection until what this returns is called, once or more often."""
+        """Count a connection; returns the function that releases it, which may be called more than once."""
         is_counted = True
         self._count += 1
         self._by_address[address] = self._by_address.get(address, 0) + 1
 
-        def leave() -> None:
+        def release() -> None:
             nonlocal is_counted
             if not is_counted:
                 return
@@ -55,24 +55,24 @@ class ConnectionCounter:
             if not self._by_address[address]:
                 del self._by_address[address]
 
-        return leave
+        return release
 
 
 class Listener:
-    """One listening socket, and what becomes of each connection before its protocol has it."""
+    """One listening socket: accepts, counts, and hands each connection to its protocol after TLS."""
 
     def __init__(
         self,
         listening: socket.socket,
         make_protocol: MakeProtocol,
         tls: ssl.SSLContext | None,
-        census: ConnectionCounter,
+        counter: ConnectionCounter,
         refusals: LogThrottle,
     ) -> None:
         self._socket = listening
         self._make_protocol = make_protocol
         self._tls = tls
-        self._census = census
+        self._counter = counter
         self._refusals = refusals
         self._loop = asyncio.get_running_loop()
         self._opening: set[asyncio.Task[None]] = set()
@@ -86,7 +86,7 @@ class Listener:
         self._listen()
 
     def close(self) -> None:
-        """Accept no more, and give up connections whose handshake is under way; may be called twice."""
+        """Stop accepting, and cancel connections in their TLS handshake; may be called twice."""
         if self._resuming is not None:
             self._resuming.cancel()
         if self._socket.fileno() >= 0:
@@ -99,13 +99,14 @@ class Listener:
         self._loop.add_reader(self._socket, self._accept)
 
     def _accept(self) -> None:
-        """As many as are waiting, but not so many that other clients wait for it."""
+        """Accept waiting connections, at most ACCEPTED_AT_ONCE, so that the event loop is not held up."""
         for _ in range(ACCEPTED_AT_ONCE):
             try:
                 connected, peer = self._socket.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as error:  # no descriptor, or no memory: it would be tried again at once, for ever
+            except OSError as error:
+                # Out of descriptors or memory. The socket stays readable, so the loop would spin: pause it.
                 self._refusals.add("", f"accept failed: {error.strerror}")
                 self._loop.remove_reader(self._socket)
                 self._resuming = self._loop.call_later(_NO_DESCRIPTOR_SECONDS, self._listen)
@@ -114,32 +115,33 @@ class Listener:
 
     def _admit(self, connected: socket.socket, address: str) -> None:
         connected.setblocking(False)
-        if (why := self._census.why_refused(address)) is not None:
+        if (why := self._counter.why_refused(address)) is not None:
             self._refusals.add(address, why)
             _refuse(connected, is_plain=self._tls is None)
             return
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        leave = self._census.add(address)  # now, for the next one that is accepted is to see it
-        task = self._loop.create_task(self._connect(connected, address, leave))
+        # Counted before the handshake, so that the next accepted connection sees it.
+        release = self._counter.add(address)
+        task = self._loop.create_task(self._connect(connected, address, release))
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)
 
-    async def _connect(self, connected: socket.socket, address: str, leave: Callable[[], None]) -> None:
+    async def _connect(self, connected: socket.socket, address: str, release: Callable[[], None]) -> None:
         seconds = None if self._tls is None else self._handshake_seconds
         try:
             await self._loop.connect_accepted_socket(
-                lambda: self._make_protocol(leave),
+                lambda: self._make_protocol(release),
                 connected,
                 ssl=self._tls,
                 ssl_handshake_timeout=seconds,
                 ssl_shutdown_timeout=None if self._tls is None else _TLS_SHUTDOWN_SECONDS,
             )
         except OSError:  # ssl.SSLError is one, and so is a handshake that took too long
-            leave()
+            release()
             connected.close()
             self._refusals.add(address, "the TLS handshake failed")
         except BaseException:
-            leave()
+            release()
             connected.close()
             raise
 
@@ -149,7 +151,7 @@ def _refuse(connected: socket.socket, *, is_plain: bool) -> None:
         if is_plain:
             connected.send(_FULL)
     except OSError:
-        pass  # it has gone already
+        pass  # the client has disconnected
     finally:
         connected.close()
 

@@ -1,4 +1,4 @@
-"""Many alike things that clients did wrong -> one log line per interval, with a count. [I/O]"""
+"""Many equal faults of clients -> one log line per reason and interval, with a count. [I/O]"""
 
 import asyncio
 
@@ -10,7 +10,7 @@ log = structlog.get_logger("rota.server")
 
 
 class LogThrottle:
-    """The first of an interval is logged at once, all that follow as one line per reason when it ends."""
+    """Logs the first fault of an interval immediately, and the others as counts when it ends."""
 
     def __init__(self, event: str) -> None:
         self._event = event

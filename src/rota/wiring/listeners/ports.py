@@ -1,4 +1,4 @@
-"""Addresses, sockets and TLS of the three doors. [I/O]"""
+"""Addresses, sockets and TLS of the three ports of a server: HTTP, gRPC for controllers, agents. [I/O]"""
 
 import asyncio
 import contextlib
@@ -40,7 +40,7 @@ from rota.wiring.listeners.log_throttle import LogThrottle
 from rota.wiring.listeners.tls import ServerTls
 
 _NAME_SECONDS = 2.0  # for a name server: the server's start waits for it
-_KINDS = {  # of a method, by whether its requests and its responses are streams
+_KINDS = {  # (request is a stream, response is a stream) -> kind of method
     (False, False): "unary_unary",
     (False, True): "unary_stream",
     (True, False): "stream_unary",
@@ -50,7 +50,7 @@ _KINDS = {  # of a method, by whether its requests and its responses are streams
 
 @dataclass(frozen=True)
 class GrpcLimits:
-    """What one gRPC listener takes from its clients."""
+    """Limits of one gRPC listener."""
 
     message_bytes: int
     connections: int
@@ -61,7 +61,7 @@ class GrpcLimits:
     @property
     def options(self) -> list[tuple[str, int]]:
         return [
-            ("grpc.so_reuseport", 0),  # a second server on the same port is an error, not a rival
+            ("grpc.so_reuseport", 0),  # else a second server could share the port unnoticed
             ("grpc.keepalive_time_ms", 10_000),
             ("grpc.keepalive_timeout_ms", 10_000),
             ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
@@ -74,12 +74,12 @@ class GrpcLimits:
         ]
 
 
-def controller_limits(door: GrpcServerConfig) -> GrpcLimits:
-    return GrpcLimits(CALL_BYTES_MAX, door.max_connections, CALLS_MAX, door.idle_seconds)
+def controller_limits(listener: GrpcServerConfig) -> GrpcLimits:
+    return GrpcLimits(CALL_BYTES_MAX, listener.max_connections, CALLS_MAX, listener.idle_seconds)
 
 
 def agent_limits() -> GrpcLimits:
-    """For ports that require a certificate; a standby forwards all of its calls over one connection."""
+    """For ports that require a certificate. A standby forwards all its calls over one connection."""
     connections = min(AGENT_CONNECTIONS_MAX, descriptors() * AGENT_DESCRIPTORS_PERCENT // 100)
     return GrpcLimits(AGENT_MESSAGE_BYTES_MAX, connections, 2**31 - 1, GRPC_IDLE_SECONDS)
 
@@ -99,7 +99,7 @@ def _is_no_disconnect(record: logging.LogRecord) -> bool:
 
 
 class ForwardedCalls(grpc.aio.ServerInterceptor):
-    """On the agent port, services other than `own` are for servers alone: standbys forward calls to them."""
+    """Admits servers only to services other than `own` on the agent port: standbys forward calls to them."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class ForwardedCalls(grpc.aio.ServerInterceptor):
         is_retired: Callable[[bytes], bool] = lambda _: False,
         refused: RefusedCalls = NO_AUDIT,
     ) -> None:
-        """`is_retired`: whether the CA of a certificate is trusted no more; its connection may be older."""
+        """`is_retired`: whether the CA of a certificate is no longer trusted; its connection may be older."""
         self._own = tuple(f"/{service}/" for service in own)
         self._is_retired = is_retired
         self._refused = refused
@@ -132,7 +132,7 @@ class ForwardedCalls(grpc.aio.ServerInterceptor):
 
 
 def server_tls(config: ServerConfig, authority: CertificateAuthority, now: datetime) -> ServerTls:
-    """Plain text on loopback only, unless TLS is asked for there too; then with the files given, if any."""
+    """Certificates of the listeners: plain text on loopback only, and there only without `use_tls`."""
     served = tls.ServerTls(SignedPair(authority, host_names(config), now), authority)
     if uses_tls(config.http_server):
         served.web = tls.pair_of("http_server", config.http_server, served.signed)
@@ -144,7 +144,7 @@ def server_tls(config: ServerConfig, authority: CertificateAuthority, now: datet
 
 
 def open_agent_port(server: grpc.aio.Server, config: ServerConfig, served: ServerTls) -> str:
-    """A client certificate is required always, on loopback too. Returns the address with its real port."""
+    """Open the port, which always requires a client certificate; returns the address with its real port."""
     credentials = tls.grpc_credentials(served.signed, checks_clients=True)
     return _add_port(server, "agent_server.addr", config.agent_server.addr, credentials)
 
@@ -162,7 +162,9 @@ def open_watcher_port(server: grpc.aio.Server, addr: str, serving: ServingPair) 
 def bind_http(addr: str) -> socket.socket:
     host, port = host_of(addr), int(addr.rpartition(":")[2])
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # else asyncio sets no TCP_NODELAY
+    bound = socket.socket(
+        family, socket.SOCK_STREAM, socket.IPPROTO_TCP
+    )  # asyncio sets TCP_NODELAY for IPPROTO_TCP only
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((host, port))
@@ -172,7 +174,7 @@ def bind_http(addr: str) -> socket.socket:
     return bound
 
 
-def web_server(app: ASGIApp, served: ServerTls, door: HttpServerConfig | None = None) -> "WebServer":
+def web_server(app: ASGIApp, served: ServerTls, listener: HttpServerConfig | None = None) -> "WebServer":
     logging.getLogger("uvicorn.error").addFilter(_is_an_error)
     config = uvicorn.Config(
         app,
@@ -182,30 +184,30 @@ def web_server(app: ASGIApp, served: ServerTls, door: HttpServerConfig | None = 
         log_config=None,
         access_log=False,
         server_header=False,
-        proxy_headers=False,  # who calls is told by the token alone
+        proxy_headers=False,  # callers are identified by their token
     )
     config.load()
     if served.web is not None:
         config.ssl = context = tls.web_context(served.web)
         served.when_replaced(served.web, lambda pair: tls.load_pair(context, pair))
-    return WebServer(config, door or HttpServerConfig())
+    return WebServer(config, listener or HttpServerConfig())
 
 
-def uses_tls(door: HttpServerConfig | GrpcServerConfig) -> bool:
-    return bool(door.use_tls) or not is_loopback(host_of(door.addr))
+def uses_tls(listener: HttpServerConfig | GrpcServerConfig) -> bool:
+    return bool(listener.use_tls) or not is_loopback(host_of(listener.addr))
 
 
 def _is_an_error(record: logging.LogRecord) -> bool:
-    """Requests that are cut short because the server stops are none."""
+    """Drop uvicorn's errors about requests that were cancelled because the server stops."""
     return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
 class WebServer(uvicorn.Server):
     """uvicorn with our listeners, and without its handling of signals: the process does that in one place."""
 
-    def __init__(self, config: uvicorn.Config, door: HttpServerConfig) -> None:
+    def __init__(self, config: uvicorn.Config, settings: HttpServerConfig) -> None:
         super().__init__(config)
-        self._door = door
+        self._settings = settings
         self._refusals = LogThrottle("HTTP connections refused")
         self._listeners: list[Listener] = []
 
@@ -214,19 +216,21 @@ class WebServer(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """In place of uvicorn's: its servers accept without bounds, and wait a minute for each handshake."""
+        """Replaces uvicorn's, whose servers accept without bounds and wait a minute for each handshake."""
         self.servers = []
-        census = ConnectionCounter(self._door.max_connections, self._door.max_connections_per_address)
-        for one in sockets or ():
-            listener = Listener(one, self._protocol, self.config.ssl, census, self._refusals)
-            listener.open(self.config.backlog, self._door.head_seconds)
+        counter = ConnectionCounter(
+            self._settings.max_connections, self._settings.max_connections_per_address
+        )
+        for listening in sockets or ():
+            listener = Listener(listening, self._protocol, self.config.ssl, counter, self._refusals)
+            listener.open(self.config.backlog, self._settings.head_seconds)
             self._listeners.append(listener)
         self.started = True
 
     def _protocol(self, closed: Callable[[], None]) -> BoundedHttp:
-        said = self._door
+        settings = self._settings
         return BoundedHttp(
-            patience=ClientTimeouts(said.head_seconds, said.body_seconds, said.idle_seconds),
+            timeouts=ClientTimeouts(settings.head_seconds, settings.body_seconds, settings.idle_seconds),
             closed=closed,
             refused=self._refusals.add,
             config=self.config,
@@ -244,14 +248,15 @@ class WebServer(uvicorn.Server):
         self._refusals.close()
 
     async def close_all(self) -> None:
-        """Its port is free from here on, also when serving was cut short; whoever still reads is cut off."""
+        """Free the port and close all connections, also when serving was cancelled."""
         self._stop_listening()
         for connection in list(self.server_state.connections):
-            connection.transport.abort()  # before they are ended: nobody is to be told of an error of ours
-        if answering := list(self.server_state.tasks):
-            for task in answering:
+            # Before the tasks are cancelled: a client must not read the resulting error as a response.
+            connection.transport.abort()
+        if requests := list(self.server_state.tasks):
+            for task in requests:
                 task.cancel()
-            await asyncio.wait(answering)
+            await asyncio.wait(requests)
 
     @property
     def scheme(self) -> str:
@@ -267,7 +272,7 @@ def with_port(addr: str, port: int) -> str:
 
 
 def host_names(config: ServerConfig) -> list[str]:
-    """Names and addresses that the server's certificate vouches for, and that requests may ask for."""
+    """Names and addresses that the server's certificate is valid for, and that the Host header may have."""
     addrs = (config.http_server.addr, config.grpc_server.addr, config.agent_server.addr)
     hosts = {host_of(addr) for addr in addrs}
     own = {platform.node(), *hosts, *config.http_server.names}
@@ -278,12 +283,12 @@ def host_names(config: ServerConfig) -> list[str]:
 
 @cache
 def _qualified_name() -> str:
-    """The machine's name with its domain; asked once, and without it where a name server does not answer."""
+    """The machine's name with its domain; the bare name if the name server does not answer in time."""
     found: list[str] = []
-    # A thread of its own that nothing waits for in the end: the resolver cannot be told to give up.
-    asking = threading.Thread(target=lambda: found.append(socket.getfqdn()), daemon=True)
-    asking.start()
-    asking.join(_NAME_SECONDS)
+    # In a daemon thread, because the resolver has no timeout of its own.
+    lookup = threading.Thread(target=lambda: found.append(socket.getfqdn()), daemon=True)
+    lookup.start()
+    lookup.join(_NAME_SECONDS)
     return found[0] if found else platform.node()
 
 

@@ -35,35 +35,35 @@ _NEW_CA = "rotate it: `rota ca rotate`"
 _OVERLAP = "`rota ca status` lists what still depends on it"
 
 
-def pair_of(name: str, door: HttpServerConfig | GrpcServerConfig, signed: ServingPair) -> ServingPair:
-    """Return the operator's files where the listener has some, else the server's own certificate."""
-    if door.crt_file is None or door.key_file is None:
+def pair_of(name: str, listener: HttpServerConfig | GrpcServerConfig, signed: ServingPair) -> ServingPair:
+    """The configured certificate files of the listener, or else the server's own certificate."""
+    if listener.crt_file is None or listener.key_file is None:
         return signed
     try:
-        return FilePair(door.crt_file, door.key_file)
+        return FilePair(listener.crt_file, listener.key_file)
     except IdentityRefused as refusal:
         raise ConfigError(f"{name}.crt_file", str(refusal), "name a certificate and its key, PEM") from None
 
 
 def grpc_credentials(serving: ServingPair, *, checks_clients: bool = False) -> grpc.ServerCredentials:
-    """With `checks_clients`, clients must show a certificate of an authority that the pair trusts."""
-    given = serving.pair
+    """Credentials that follow `serving`. With `checks_clients`, clients must show a trusted certificate."""
+    current = serving.pair
 
     def configuration(pair: KeyPair) -> grpc.ServerCertificateConfiguration:
         roots = pair.ca_pem if checks_clients else None
         return grpc.ssl_server_certificate_configuration([(pair.key_pem, pair.cert_pem)], roots)
 
     def fetch() -> grpc.ServerCertificateConfiguration | None:
-        """gRPC calls this in a thread of its own, before each handshake; None: as before."""
-        nonlocal given
+        """Called by gRPC before each handshake, in one of its threads; None: unchanged."""
+        nonlocal current
         pair = serving.pair
-        if pair is given:
+        if pair is current:
             return None
-        given = pair
+        current = pair
         return configuration(pair)
 
     return grpc.dynamic_ssl_server_credentials(
-        configuration(given),
+        configuration(current),
         fetch,  # type: ignore[arg-type]  # it may return None, says its documentation
         require_client_authentication=checks_clients,
     )
@@ -77,7 +77,7 @@ def web_context(serving: ServingPair) -> ssl.SSLContext:
 
 
 def load_pair(context: ssl.SSLContext, pair: KeyPair) -> None:
-    """Serve with this pair from the next handshake on. Call it in the thread in which handshakes begin."""
+    """Serve with this pair from the next handshake on. Call it in the thread that starts handshakes."""
     descriptor = os.memfd_create("tls")  # OpenSSL takes a path; the key is never written to a disk
     with open(descriptor, "wb", buffering=0) as file:
         file.write(pair.key_pem + b"\n" + pair.cert_pem)
@@ -97,10 +97,9 @@ class ServerTls:
         self._listeners: list[tuple[ServingPair, Callable[[KeyPair], None]]] = []
 
     def watch_file(self, name: str, crt_file: str) -> None:
-        """Watch a certificate with which this server calls others: it is read when the server starts."""
-        with contextlib.suppress(
-            OSError, IdentityRefused
-        ):  # where it is needed, it is refused with its reason
+        """Warn before this client certificate expires; it is only read when the server starts."""
+        # An unreadable file is reported where it is used.
+        with contextlib.suppress(OSError, IdentityRefused):
             period = certificates.period_of(Path(crt_file).read_bytes())
             self.fixed.append(Expiry(name, period, _NEW_FILE_RESTART))
 
@@ -108,7 +107,7 @@ class ServerTls:
         self._listeners.append((serving, replaced))
 
     def expiries(self) -> list[Expiry]:
-        """Every certificate that this server serves with or rests on."""
+        """Every certificate that this server serves with or depends on."""
         found = [Expiry("server", self.signed.period, _SEE_LOG)]
         for name, serving in (("http_server.crt_file", self.web), ("grpc_server.crt_file", self.controllers)):
             if isinstance(serving, FilePair):
@@ -116,32 +115,32 @@ class ServerTls:
         return [*found, Expiry("ca", self._authority.period, _NEW_CA), *self._overlap(), *self.fixed]
 
     def _overlap(self) -> list[Expiry]:
-        """The CA that is being rotated out ends with the overlap."""
+        """The previous CA, whose trust ends with the overlap of a rotation."""
         if (period := self._authority.overlap) is None:
             return []
         return [Expiry("previous ca", period, _OVERLAP)]
 
     def expiry_warnings(self) -> Mapping[str, str]:
-        """Warnings by the name of the certificate."""
+        """Warnings about certificates that expire soon, by name."""
         now = datetime.now(UTC)
-        told = ((one.name, one.warning(now)) for one in self.expiries())
-        return {name: sentence for name, sentence in told if sentence is not None}
+        warnings = ((expiry.name, expiry.warning(now)) for expiry in self.expiries())
+        return {name: warning for name, warning in warnings if warning is not None}
 
-    async def keep_current(self, ending: Callable[[], Mapping[str, str]] | None = None) -> None:
-        """Renew what is due; log what is about to end, by `ending` if given, once a day."""
-        told_at: dict[str, float] = {}
-        looked_at = -math.inf
+    async def keep_current(self, warnings: Callable[[], Mapping[str, str]] | None = None) -> None:
+        """Renew certificates when due, and log `warnings`, by default `expiry_warnings`, once a day each."""
+        logged_at: dict[str, float] = {}
+        checked_at = -math.inf
         loop = asyncio.get_running_loop()
         with self._authority.listening(lambda: loop.call_soon_threadsafe(self._rotated.set)):
             while True:
-                await self._pause()
+                await self._wait()
                 self._refresh()
-                if time.monotonic() - looked_at >= _WARN_CHECK_SECONDS:
-                    looked_at = time.monotonic()
-                    _warn((ending or self.expiry_warnings)(), told_at, looked_at)
+                if time.monotonic() - checked_at >= _WARN_CHECK_SECONDS:
+                    checked_at = time.monotonic()
+                    _warn((warnings or self.expiry_warnings)(), logged_at, checked_at)
 
-    async def _pause(self) -> None:
-        """Until it is time to look again; a rotation of the authority cuts that short."""
+    async def _wait(self) -> None:
+        """Wait until the next check is due; a rotation of the CA cuts that short."""
         lives = [serving.period.life.total_seconds() for serving in self._all()]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(_CHECK_SECONDS_MIN, min(_CHECK_SECONDS, min(lives) / _CHECKS))):
@@ -157,17 +156,17 @@ class ServerTls:
 
     def _all(self) -> list[ServingPair]:
         others = (self.web, self.controllers)
-        return [self.signed, *(one for one in others if one is not None and one is not self.signed)]
+        return [self.signed, *(pair for pair in others if pair is not None and pair is not self.signed)]
 
 
-def _warn(ending: Mapping[str, str], told_at: dict[str, float], now: float) -> None:
-    """Log each sentence unless it was logged less than a day ago; `told_at` remembers."""
-    for name in told_at.keys() - ending.keys():
-        del told_at[name]
-    for name, sentence in ending.items():
-        if now - told_at.get(name, -math.inf) >= _WARN_SECONDS:
-            told_at[name] = now
-            log.warning(sentence)
+def _warn(warnings: Mapping[str, str], logged_at: dict[str, float], now: float) -> None:
+    """Log each warning unless it was logged less than a day ago, by `logged_at`."""
+    for name in logged_at.keys() - warnings.keys():
+        del logged_at[name]
+    for name, warning in warnings.items():
+        if now - logged_at.get(name, -math.inf) >= _WARN_SECONDS:
+            logged_at[name] = now
+            log.warning(warning)
 
 
 def _is_replaced(serving: ServingPair, now: datetime) -> bool:
