@@ -91,7 +91,7 @@ def scratch(parent: str) -> Iterator[Path]:
 
 def drive(dev: SoakCluster, workload: Workload, options: argparse.Namespace, soak: Soak) -> list[SoakFinding]:
     with dev.connect() as cluster, dev.connect() as another, dev.connect() as third:
-        since = str(cluster.server().revision)
+        since = str(cluster.server.status().revision)
         threading.Thread(target=lambda: count_events(another, since, soak), daemon=True).start()
         live = LiveStatus(soak, dev, third)
         submit_all(cluster, workload, options, soak, live)
@@ -107,7 +107,7 @@ def submit_all(
 ) -> None:
     """Submit each job when it is due, and wait until the time is up."""
     outage_seconds = OUTAGE_SECONDS * options.chaos_pace if options.chaos else 0.0
-    capacities = [node.capacity for node in cluster.nodes()]
+    capacities = [node.capacity for node in cluster.nodes.list()]
     scale = scale_of(workload, capacities, options.speed, outage_seconds)
     rng, began = random.Random(options.seed), time.monotonic()
     arrivals = workload.arrivals(random.Random(options.seed), options.minutes / 60 * options.speed)
@@ -170,7 +170,7 @@ class LiveStatus:
             print(self._line(), file=sys.stderr, flush=True)
 
     def _line(self) -> str:
-        soak, running = self._soak, sum(node.running for node in self._cluster.nodes())
+        soak, running = self._soak, sum(node.running for node in self._cluster.nodes.list())
         done = soak.states["succeeded"]
         return (
             f"jobs {len(soak.jobs):,} in, {done:,} done, {soak.states.total() - done:,} failed   "

@@ -1,7 +1,7 @@
-"""State tables, limits, settings, commands and the client -> the parts of reference pages made from them.
+"""Generate the parts of reference pages that describe states, limits, settings, commands and the client.
 
-python docs/generate.py writes them anew; a test says when that is due. A part stands between two comments,
-`<!-- made from … -->` and `<!-- until here -->`; what is around it is written by hand.
+Run `python docs/generate.py` to update them; a test fails when they are out of date. A generated part is
+enclosed by the comments `<!-- made from … -->` and `<!-- until here -->`; the text around it is hand-written.
 """
 
 import ast
@@ -32,7 +32,7 @@ def main() -> int:
 
 
 def renewed(page: str) -> str:
-    """The page with every made part made anew."""
+    """The page with every generated part updated."""
     return PART.sub(lambda part: f"{part[1]}\n{made(part[2])}\n\n{part[3]}", page)
 
 
@@ -45,15 +45,15 @@ def made(name: str) -> str:
 
 
 def states(name: str) -> Iterator[str]:
-    """A diagram, then the table."""
+    """A state diagram, followed by the transition table."""
     table: dict[tuple[Enum, Enum], Enum] = dict(getattr(lifecycle, name))
     arrows: dict[tuple[str, str], list[str]] = {}
     for (before, event), after in table.items():
-        arrows.setdefault((_word(before), _word(after)), []).append(str(event.value))
+        arrows.setdefault((_state_name(before), _state_name(after)), []).append(str(event.value))
     yield "```mermaid"
     yield "stateDiagram-v2"
     yield "    direction LR"
-    first = _word(next(iter(table))[0])
+    first = _state_name(next(iter(table))[0])
     yield f"    [*] --> {first}"
     yield from (f"    {before} --> {after}: {', '.join(why)}" for (before, after), why in arrows.items())
     yield "```"
@@ -61,11 +61,12 @@ def states(name: str) -> Iterator[str]:
     yield "| in | when | it becomes |"
     yield "|---|---|---|"
     yield from (
-        f"| {_word(before)} | {event.value} | {_word(after)} |" for (before, event), after in table.items()
+        f"| {_state_name(before)} | {event.value} | {_state_name(after)} |"
+        for (before, event), after in table.items()
     )
 
 
-def _word(state: Enum) -> str:
+def _state_name(state: Enum) -> str:
     return state.name.lower()
 
 
@@ -73,7 +74,7 @@ def _word(state: Enum) -> str:
 
 
 def limits_table(_: str) -> Iterator[str]:
-    """Names, values and the reason beside each, from the source itself."""
+    """Names, values and the reason of each limit, read from the source."""
     source = Path(str(limits.__file__)).read_text()
     lines = source.splitlines()
     yield "| limit | value | why |"
@@ -86,7 +87,7 @@ def limits_table(_: str) -> Iterator[str]:
 
 
 def _reason(lines: list[str]) -> str:
-    """The comment beside the value, wherever the formatter has put it."""
+    """The comment beside a value, on whichever line the formatter has put it."""
     return " ".join(line.partition("#")[2].strip() for line in lines).strip()
 
 
@@ -128,11 +129,13 @@ def _command(path: str, command: click.Command) -> Iterator[str]:
         for name, inner in command.commands.items():
             yield from _command(f"{path} {name}", inner)
         return
-    arguments = [_argument(one) for one in command.params if isinstance(one, click.Argument)]
+    arguments = [
+        _argument(parameter) for parameter in command.params if isinstance(parameter, click.Argument)
+    ]
     yield f"### `{' '.join([path, *arguments])}`"
     yield ""
     yield from _prose(command.help or "")
-    options = [one for one in command.params if isinstance(one, click.Option)]
+    options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
     if options:
         yield "| flag | |"
         yield "|---|---|"
@@ -147,10 +150,10 @@ def _argument(argument: click.Argument) -> str:
 
 
 def _prose(text: str) -> Iterator[str]:
-    """What click would print as it is stands in a block."""
+    """The paragraphs of a help text; what click prints verbatim becomes a block."""
     for paragraph in inspect.cleandoc(text).split("\n\n"):
-        as_it_is = paragraph.removeprefix("\b\n")
-        yield as_it_is if as_it_is == paragraph else f"```\n{as_it_is}\n```"
+        verbatim = paragraph.removeprefix("\b\n")
+        yield verbatim if verbatim == paragraph else f"```\n{verbatim}\n```"
         yield ""
 
 
@@ -179,24 +182,23 @@ def _cell(text: str) -> str:
 
 
 def methods(name: str) -> Iterator[str]:
-    """Of a class and what it is made of, in the order of the source."""
+    """One row for each public method of a class, in the order of the source."""
     module, _, kind = name.partition(":")
-    made = getattr(importlib.import_module(f"rota.client.{module}"), kind)
+    client_class = getattr(importlib.import_module(f"rota.client.{module}"), kind)
     yield "| method | gives | |"
     yield "|---|---|---|"
-    for part in (made, *made.__bases__):
-        for method in vars(part).values():
-            if inspect.isfunction(method) and not method.__name__.startswith("_"):
-                said = _cell(" ".join((inspect.getdoc(method) or "").split()))
-                yield f"| `{method.__name__}({_parameters(method)})` | {_given(method)} | {said} |"
+    for method in vars(client_class).values():
+        if inspect.isfunction(method) and not method.__name__.startswith("_"):
+            description = _cell(" ".join((inspect.getdoc(method) or "").split()))
+            yield f"| `{method.__name__}({_parameters(method)})` | {_given(method)} | {description} |"
 
 
 def _parameters(method: Callable[..., Any]) -> str:
-    """Names and defaults; types are in the source."""
+    """The parameters with defaults, without types."""
     known = [
-        one.replace(annotation=one.empty)
-        for one in inspect.signature(method).parameters.values()
-        if one.name != "self"
+        parameter.replace(annotation=parameter.empty)
+        for parameter in inspect.signature(method).parameters.values()
+        if parameter.name != "self"
     ]
     return str(inspect.Signature(known))[1:-1]
 

@@ -1,9 +1,9 @@
-"""A CI pipeline as a controller of its own: one action after the other, the next only after success.
+"""A CI pipeline as an external controller: actions run one after the other, the next only after success.
 
 Start a cluster with `rota dev`, then: python ci_controller.py ci-pipeline.toml
 
-It writes a diary beside the pipeline. Killed at any moment and started again, it goes on behind the last
-event in it: it misses nothing, and handles nothing twice.
+It keeps a journal beside the pipeline. Killed at any moment and started again, it resumes after the last
+event in it: it misses no event, and handles none twice.
 """
 
 import contextlib
@@ -24,11 +24,11 @@ NAME = "ci"
 def main(pipeline: Path) -> int:
     actions = tomllib.loads(pipeline.read_text())["action"]
     with Controller.connect(NAME) as controller:
-        return Run(controller, actions, Diary(pipeline.with_suffix(".diary"))).to_its_end()
+        return Run(controller, actions, Journal(pipeline.with_suffix(".journal"))).run_to_end()
 
 
-class Diary:
-    """Lines that are on disk before anything else happens."""
+class Journal:
+    """An append-only file; each line is durable when `write` returns."""
 
     def __init__(self, path: Path) -> None:
         self.lines: list[dict[str, Any]] = list(_whole_lines(path))
@@ -42,37 +42,38 @@ class Diary:
 
 
 def _whole_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The last one may have been cut short, and was then not written."""
-    kept = path.read_bytes() if path.exists() else b""
-    kept = kept[: kept.rfind(b"\n") + 1]
-    path.write_bytes(kept)
-    return (json.loads(line) for line in kept.splitlines())
+    """The complete lines; a crash may have cut the last one short, which then was never written."""
+    data = path.read_bytes() if path.exists() else b""
+    complete = data[: data.rfind(b"\n") + 1]
+    path.write_bytes(complete)
+    return (json.loads(line) for line in complete.splitlines())
 
 
 class Run:
-    """One run of a pipeline. What it does may be repeated; that an event was handled is written down last."""
+    """One run of a pipeline. Its actions are idempotent; an event is recorded as handled after them."""
 
-    def __init__(self, controller: Controller, actions: list[dict[str, Any]], diary: Diary) -> None:
+    def __init__(self, controller: Controller, actions: list[dict[str, Any]], journal: Journal) -> None:
         self._controller = controller
         self._actions = actions
-        self._diary = diary
-        if not diary.lines:
-            diary.write(sequence=controller.state()[0].sequence, run=os.urandom(8).hex())
-        self._run = diary.lines[0]["run"]
-        self._done = sum(line.get("state") == "succeeded" for line in diary.lines)
+        self._journal = journal
+        if not journal.lines:
+            journal.write(sequence=controller.state()[0].sequence, run=os.urandom(8).hex())
+        self._run = journal.lines[0]["run"]
+        self._done = sum(line.get("state") == "succeeded" for line in journal.lines)
 
-    def to_its_end(self) -> int:
+    def run_to_end(self) -> int:
         if self._is_over():
             return self._result()
         job = self._start_next()
-        for event in self._controller.events(after=self._diary.lines[-1]["sequence"]):
+        for event in self._controller.events(after=self._journal.lines[-1]["sequence"]):
             if event.job != job:
                 continue
             if event.kind == "task.unresolved":
-                with contextlib.suppress(Conflict):  # it was decided before: we died before we wrote it down
+                # Conflict: decided before a crash that happened before the journal was written.
+                with contextlib.suppress(Conflict):
                     self._controller.resolve(event, "again")
             ended = event.state if event.kind == "job.ended" else ""
-            self._diary.write(sequence=event.sequence, kind=event.kind, job=event.job, state=ended)
+            self._journal.write(sequence=event.sequence, kind=event.kind, job=event.job, state=ended)
             self._controller.acknowledge(event.sequence)
             if ended:
                 self._done += ended == "succeeded"
@@ -82,7 +83,7 @@ class Run:
         return self._result()
 
     def _start_next(self) -> str:
-        """The same job again, if it was started before."""
+        """Submit the next action; after a crash the same key returns the same job."""
         action = self._actions[self._done]
         spec = {**action, "recovery": "controller", "controller": NAME}
         job = self._controller.submit(spec, key=f"{self._run}-{self._done}")
@@ -90,7 +91,7 @@ class Run:
         return job
 
     def _is_over(self) -> bool:
-        ended = [line["state"] for line in self._diary.lines if line.get("state")]
+        ended = [line["state"] for line in self._journal.lines if line.get("state")]
         return self._done == len(self._actions) or any(state != "succeeded" for state in ended)
 
     def _result(self) -> int:

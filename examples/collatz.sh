@@ -1,6 +1,6 @@
 #!/bin/sh
-# Task k looks at the numbers 60k+1 to 60k+60 and prints which of them takes longest to come down to 1:
-# halve it if it is even, else triple it and add one.
+# Task k examines the numbers 60k+1 to 60k+60 and prints the one with the most Collatz steps until 1:
+# halve the number if it is even, else triple it and add one.
 n=$((ROTA_INDEX * 60 + 1)) last=$((ROTA_INDEX * 60 + 60)) most=0 found=0
 while [ $n -le $last ]; do
     x=$n steps=0

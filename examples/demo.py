@@ -1,6 +1,6 @@
-"""Shows Rota at work: a cluster of three nodes on this machine, some jobs, a failure, a killed agent.
+"""Demonstrates Rota: a cluster of three nodes on this machine, some jobs, a failure, a killed agent.
 
-`make demo` runs it. It takes well under a minute, uses a temporary directory of its own and leaves nothing.
+`make demo` runs it. It takes less than a minute, uses a temporary directory and leaves nothing behind.
 """
 
 import contextlib
@@ -27,8 +27,8 @@ UNLUCKY = 'test "$ROTA_INDEX" -ne 7 || { echo "7 is not my number" >&2; exit 3; 
 
 
 def main() -> int:
-    for one in ENDING:
-        signal.signal(one, signal.default_int_handler)  # also where the caller had them ignored
+    for ending in ENDING:
+        signal.signal(ending, signal.default_int_handler)  # even if the caller had them ignored
     try:
         with tempfile.TemporaryDirectory(prefix="rota-demo-") as directory:
             show(Demo(Path(directory)))
@@ -53,7 +53,9 @@ def show(demo: "Demo") -> None:
         demo.rota("run", "--detach", "--memory", "16t", "--", "sort", "everything")
         demo.rota("why", "last")
         demo.rota("cancel", "last")
-        chapter("The agent of node-2 is killed while its node is at work. The work goes on under its keeper.")
+        chapter(
+            "The agent of node-2 is killed while its node runs tasks. They keep running under its keeper."
+        )
         demo.rota("run", "--detach", "--name", "steady", "--array", "0-5", "--", "sleep", "4")
         demo.await_running(6)
         demo.kill_agent("node-2")

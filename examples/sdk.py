@@ -1,4 +1,4 @@
-"""Uses Rota from Python: submit an array, hear of each task as it ends, read the output of one.
+"""Use Rota from Python: submit an array, print each task as it ends, read the output of one.
 
 Start a cluster with `rota dev`, then: python sdk.py
 """
@@ -11,7 +11,7 @@ def main() -> None:
         job = cluster.submit("sh", "-c", "echo task $ROTA_INDEX of $ROTA_COUNT", name="sdk", cpu=0.1, count=8)
         for task in job.as_completed():
             print(f"task {task.index} {task.state} on {task.node} with exit code {task.exit_code}")
-        print(f"job {job.id} {job.state}; task 3 said: {job.logs(index=3).strip()}")
+        print(f"job {job.id} {job.state}; output of task 3: {job.logs(index=3).strip()}")
 
 
 if __name__ == "__main__":

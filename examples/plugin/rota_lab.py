@@ -1,4 +1,4 @@
-"""Placement rules of a laboratory: noise stays away from its nodes, and newer machines come first."""
+"""Placement plugins of a laboratory: no noisy jobs on its nodes, and newer machines first."""
 
 import numpy as np
 
@@ -10,9 +10,9 @@ GENERATIONS_MAX = 20
 
 
 class QuietLab:
-    """What makes noise of any kind runs on no node whose name begins with `lab-`."""
+    """Filter: jobs with any kind of noise run on no node whose name starts with `lab-`."""
 
-    name = "nothing noisy runs in the lab"  # as `rota why` counts it
+    name = "nothing noisy runs in the lab"  # shown by `rota why`
 
     def allows(self, nodes: NodeSlice) -> Array:
         if nodes.shape.noise is None:
@@ -21,7 +21,7 @@ class QuietLab:
 
 
 class NewerFirst:
-    """Five points for each generation of the machine, as its label `generation` says."""
+    """Score: five points for each generation of the machine, by its label `generation`."""
 
     name = "newer machines first"
 
@@ -31,6 +31,6 @@ class NewerFirst:
         )
 
 
-def _generation(said: str | None) -> float:
-    """Nothing, or nonsense, is as good as the oldest."""
-    return float(min(int(said), GENERATIONS_MAX)) if said is not None and said.isdecimal() else 0.0
+def _generation(label: str | None) -> float:
+    """The generation; a missing or invalid label counts as the oldest."""
+    return float(min(int(label), GENERATIONS_MAX)) if label is not None and label.isdecimal() else 0.0

@@ -1,4 +1,4 @@
-"""Rota, a cluster workload scheduler: `rota.connect()` is where a program starts.
+"""Rota, a cluster workload scheduler. Programs start with `rota.connect()`.
 
 `__init__.pyi` beside this file declares the same names for type checkers.
 """
@@ -11,7 +11,7 @@ __all__ = ["__version__", "connect", "connect_async", "report"]
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded on first use, so that `import rota` stays cheap for the command line and the keeper.
+    # Loaded on first use: `import rota` must stay cheap for the command line and the keeper.
     if name in __all__:
         return getattr(importlib.import_module("rota.client"), name)
     raise AttributeError(f"module 'rota' has no attribute {name!r}")

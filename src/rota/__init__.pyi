@@ -1,4 +1,4 @@
-"""What `import rota` offers to type checkers; at run time `__init__.py` loads it on first use."""
+"""Public names of `rota` for type checkers; at run time `__init__.py` loads them on first use."""
 
 from rota.client import connect as connect
 from rota.client import connect_async as connect_async

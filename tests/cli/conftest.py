@@ -24,7 +24,7 @@ def server() -> Iterator[CannedServer]:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: CannedServer) -> Path:
-    """A config directory whose context `local` leads to the server."""
+    """A config directory whose context `local` points to the server."""
     for name in [name for name in os.environ if name.startswith("ROTA_")]:
         monkeypatch.delenv(name)
     folder = tmp_path / "rota"

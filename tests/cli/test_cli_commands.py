@@ -1,4 +1,4 @@
-"""What each command asks of the server, and how it prints the answer."""
+"""The requests that each command sends, and how it prints the answers."""
 
 import json
 import re
@@ -89,7 +89,7 @@ def test_output_for_programs(
     assert capsys.readouterr().out == expected
 
 
-def test_json_is_versioned_and_says_what_the_server_said(
+def test_json_is_versioned_and_contains_the_answer_of_the_server(
     server: CannedServer, rota: Rota, capsys: Out
 ) -> None:
     server.on("GET /v1/jobs", {"jobs": [job(mood="sunny")], "next": None})
@@ -103,10 +103,10 @@ def test_json_is_versioned_and_says_what_the_server_said(
     ("provider", "told"),
     [
         ("none", "no nodes; let one join: rota node token"),
-        ("local", "no nodes; cluster default makes them when work comes: rota cluster ls"),
+        ("local", "no nodes; cluster default creates them on demand: rota cluster ls"),
     ],
 )
-def test_without_nodes_it_is_said_how_they_come(
+def test_an_empty_node_list_says_how_nodes_join(
     server: CannedServer, rota: Rota, capsys: Out, provider: str, told: str
 ) -> None:
     server.on("GET /v1/nodes", {"nodes": [], "next": None})
@@ -128,7 +128,7 @@ def test_the_output_format_may_come_from_the_environment(
     assert capsys.readouterr().out == "n1\n"
 
 
-def test_names_cannot_steer_the_terminal(server: CannedServer, rota: Rota, capsys: Out) -> None:
+def test_names_cannot_control_the_terminal(server: CannedServer, rota: Rota, capsys: Out) -> None:
     server.on("GET /v1/jobs", {"jobs": [job(name="\x1b[2Jevil")], "next": None})
 
     rota("ls")
@@ -148,7 +148,9 @@ def test_show_prints_the_job_its_spec_and_its_tasks(server: CannedServer, rota: 
         assert words in out
 
 
-def test_show_prints_the_wishes_and_how_it_was_placed(server: CannedServer, rota: Rota, capsys: Out) -> None:
+def test_show_prints_placement_rules_and_the_last_placement(
+    server: CannedServer, rota: Rota, capsys: Out
+) -> None:
     spec = {
         "command": ["train"],
         "gpu": 0.5,
@@ -173,11 +175,11 @@ def test_show_prints_the_wishes_and_how_it_was_placed(server: CannedServer, rota
 
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     for wanted in (
-        "asks       0.5 gpu",
+        "requests   0.5 gpu",
         "prefer     ssd exists weight 20",
         "spread     region skew 1, rack skew 2",
         "gang       yes",
-        "gives way  at most 1 of its tasks at one time",
+        "preempted  at most 1 of its tasks at a time",
         "deadline   2026-12-01T07:00:00Z",
         "placed     3 tasks of job 12 on the best of 7 fitting nodes",
         "node-1 with -1.2 points, before node-2 with -8.0",
@@ -185,9 +187,7 @@ def test_show_prints_the_wishes_and_how_it_was_placed(server: CannedServer, rota
         assert wanted in lines
 
 
-def test_show_says_of_an_evicted_attempt_that_it_gave_way(
-    server: CannedServer, rota: Rota, capsys: Out
-) -> None:
+def test_show_marks_evicted_attempts(server: CannedServer, rota: Rota, capsys: Out) -> None:
     attempts = [
         {"attempt": 1, "state": "stopped", "node": "a", "evicted": True},
         {"attempt": 2, "state": "stopping", "node": "b", "evicted": True},
@@ -198,10 +198,7 @@ def test_show_says_of_an_evicted_attempt_that_it_gave_way(
     rota("show", "12.0")
 
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[1:5] for line in lines[3:5]] == [
-        ["1", "gave", "way", "a"],
-        ["2", "gives", "way", "b"],
-    ]
+    assert [line.split()[1:4] for line in lines[3:5]] == [["1", "evicted", "a"], ["2", "evicting", "b"]]
 
 
 def test_show_prints_a_task_with_all_attempts(server: CannedServer, rota: Rota, capsys: Out) -> None:
@@ -262,7 +259,7 @@ def test_logs_keep_both_streams_apart(
     assert capfdbinary.readouterr() == (b"out\xfe\n", b"err\n")
 
 
-def test_output_that_cannot_be_read_is_told_on_stderr(
+def test_unreadable_output_is_reported_on_stderr(
     server: CannedServer, rota: Rota, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     gap = {"index": 0, "attempt": 1, "stream": "stdout", "missing": 0, "reason": "node n2 is lost"}
@@ -278,7 +275,7 @@ def test_output_that_cannot_be_read_is_told_on_stderr(
     ]
 
 
-def test_one_stream_asked_for_is_data(
+def test_a_single_requested_stream_goes_to_stdout(
     server: CannedServer, rota: Rota, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     server.on("GET /v1/jobs/12", job("succeeded"))
@@ -315,7 +312,7 @@ def test_one_task_of_an_array_is_printed_as_it_is(
     assert [seen.query["index"] for seen in server.asked("GET /v1/jobs/12/logs")] == ["1", "1"]
 
 
-def test_tail_prints_the_last_lines_and_follow_goes_on_from_there(
+def test_tail_prints_the_last_lines_and_follow_continues(
     server: CannedServer, rota: Rota, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     server.on("GET /v1/jobs/12", job("succeeded"))
@@ -337,7 +334,7 @@ def test_wait_returns_the_exit_code_of_the_first_job_that_failed(server: CannedS
     assert rota("wait", "1-3") == 7
 
 
-def test_wait_gives_up_with_124(server: CannedServer, rota: Rota, capsys: Out) -> None:
+def test_wait_exits_with_124_at_its_timeout(server: CannedServer, rota: Rota, capsys: Out) -> None:
     never = threading.Event()
     server.on("GET /v1/jobs/12", job())
     server.on("GET /v1/jobs/12/follow", statuses(job(), never))
@@ -348,7 +345,7 @@ def test_wait_gives_up_with_124(server: CannedServer, rota: Rota, capsys: Out) -
     assert "error: timed_out:" in capsys.readouterr().err
 
 
-def test_cancel_goes_on_after_one_that_cannot_be_canceled(
+def test_cancel_continues_after_a_job_that_cannot_be_canceled(
     server: CannedServer, rota: Rota, capsys: Out
 ) -> None:
     server.on("GET /v1/jobs/2", job(id="2"))
@@ -376,9 +373,7 @@ def test_an_ended_job_can_be_deleted_and_a_running_one_is_refused(
     )
 
 
-def test_node_ls_shows_what_is_reserved_of_what_there_is(
-    server: CannedServer, rota: Rota, capsys: Out
-) -> None:
+def test_node_ls_shows_reserved_and_total_resources(server: CannedServer, rota: Rota, capsys: Out) -> None:
     server.on("GET /v1/nodes", {"nodes": [node(eligibility="draining")]})
 
     rota("node", "ls")
@@ -388,7 +383,7 @@ def test_node_ls_shows_what_is_reserved_of_what_there_is(
         assert words in row
 
 
-def test_node_ls_wide_shows_how_long_certificates_are_good(
+def test_node_ls_wide_shows_how_long_certificates_are_valid(
     server: CannedServer, rota: Rota, capsys: Out
 ) -> None:
     now_ms = time.time_ns() // 1_000_000
@@ -429,7 +424,7 @@ def test_node_show_prints_one_node(server: CannedServer, rota: Rota, capsys: Out
     rota("node", "show", "laptop")
 
     out = capsys.readouterr().out
-    assert "[█···················] 1 GiB asked, 512 MiB used of 16 GiB" in out
+    assert "[█···················] 1 GiB reserved, 512 MiB used of 16 GiB" in out
     assert "region=eu" in out
 
 
@@ -528,7 +523,7 @@ def test_version_works_without_a_server(server: CannedServer, rota: Rota, capsys
     assert json.loads(capsys.readouterr().out)["server"] is None
 
 
-def test_config_show_says_where_each_value_came_from(
+def test_config_show_prints_the_source_of_each_value(
     server: CannedServer, rota: Rota, capsys: Out, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (home / "config.toml").write_text('namespace = "team"\n')
@@ -559,7 +554,7 @@ def test_config_check_names_the_wrong_key_and_the_nearest(rota: Rota, capsys: Ou
     assert capsys.readouterr().err == expected
 
 
-def test_config_check_is_content_with_a_good_file(rota: Rota, tmp_path: Path) -> None:
+def test_config_check_accepts_a_valid_file(rota: Rota, tmp_path: Path) -> None:
     (tmp_path / "agent.toml").write_text('join = "rota://10.0.0.5:3000?token=x"\n[labels]\nregion = "eu"\n')
 
     assert rota("config", "check", str(tmp_path / "agent.toml")) == 0

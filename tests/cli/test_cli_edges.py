@@ -67,14 +67,14 @@ def test_ls_imports_nothing_heavier_than_an_http_client() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_help_of_the_group_says_what_each_command_says(name: str) -> None:
+def test_the_help_of_the_group_equals_that_of_each_command(name: str) -> None:
     command: click.Command = importlib.import_module(f"rota.cli.{name}").command
 
     assert command.name == name
     assert (command.help or "").splitlines()[0] == COMMANDS[name]
 
 
-def test_a_wrong_command_names_the_nearest_one(rota: Rota, capsys: Out) -> None:
+def test_an_unknown_command_suggests_the_nearest_one(rota: Rota, capsys: Out) -> None:
     assert rota("cancle") == 2
 
     expected = "error: usage: there is no command 'cancle'; did you mean 'cancel'?\nhint: rota --help\n"
@@ -94,7 +94,7 @@ def test_a_wrong_command_names_the_nearest_one(rota: Rota, capsys: Out) -> None:
         ("namespace sett default", "No such command 'sett'. Did you mean 'set'?"),
     ],
 )
-def test_a_wrong_option_names_what_was_meant_or_nothing(
+def test_an_unknown_option_suggests_the_nearest_one_if_any(
     rota: Rota, capsys: Out, line: str, said: str
 ) -> None:
     assert rota(*line.split()) == 2
@@ -110,7 +110,7 @@ def test_without_a_command_there_is_help_and_exit_code_2(rota: Rota, capsys: Out
     assert "Submit a job" in captured.err
 
 
-def test_a_server_that_is_not_there_is_told_with_what_to_do(
+def test_an_unreachable_server_is_reported_with_a_hint(
     server: CannedServer, rota: Rota, capsys: Out, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rota.cli.ui.connection.QUIET_SECONDS", 0.0)
@@ -126,7 +126,7 @@ def test_a_server_that_is_not_there_is_told_with_what_to_do(
     ]
 
 
-def test_a_wait_is_told_when_it_has_lasted_and_only_once(
+def test_a_waiting_notice_is_printed_once_after_a_moment(
     capsys: Out, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long each step of ours takes."""
@@ -152,7 +152,7 @@ def test_a_wrong_token_is_not_allowed(rota: Rota, monkeypatch: pytest.MonkeyPatc
     assert rota("ls") == 5
 
 
-def test_an_error_of_rotas_own_is_one_line_and_its_details_are_there_on_request(
+def test_an_internal_error_is_one_line_with_details_on_request(
     server: CannedServer, rota: Rota, capsys: Out, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.on("GET /v1/jobs", {"jobs": [job(submitted_at_ms="soon")], "next": None})
@@ -170,7 +170,7 @@ def test_an_error_of_rotas_own_is_one_line_and_its_details_are_there_on_request(
 
 
 class Started:
-    """Stands in for the wiring, which starts processes: keeps the options it was given."""
+    """Replaces the wiring, which starts processes: records its options."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.options: Any = None
@@ -204,7 +204,7 @@ class Started:
         (["agent", "--label", "a=b", "--label", "c=d"], AgentOptions(labels={"a": "b", "c": "d"})),
     ],
 )
-def test_commands_that_start_processes_hand_on_their_options_and_the_exit_code(
+def test_commands_that_start_processes_pass_options_and_exit_code_on(
     rota: Rota, monkeypatch: pytest.MonkeyPatch, line: list[str], options: object
 ) -> None:
     started = Started(monkeypatch)
@@ -230,7 +230,7 @@ def test_a_pipe_that_closes_ends_a_listing_quietly(
     process.stdout = None
 
 
-def test_a_file_that_cannot_be_read_is_told_by_name(rota: Rota, capsys: Out, tmp_path: Path) -> None:
+def test_an_unreadable_file_is_named(rota: Rota, capsys: Out, tmp_path: Path) -> None:
     assert rota("config", "check", str(tmp_path / "none.toml")) == 2
 
     assert f"{tmp_path / 'none.toml'} cannot be read" in capsys.readouterr().err

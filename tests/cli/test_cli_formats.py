@@ -1,4 +1,4 @@
-"""Sizes, durations, ages, ids and ranges as people write them."""
+"""Formatting and parsing of sizes, durations, ages, ids and ranges."""
 
 import pytest
 from hypothesis import given, settings
@@ -46,7 +46,7 @@ def test_durations_are_read(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "m", "5x", "5 m", "-5s", "1h2", "1.h", "nan", "inf"])
-def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
+def test_an_invalid_duration_is_rejected_with_an_example(text: str) -> None:
     with pytest.raises(ValueError, match="write 90s, 15m or 2h30m"):
         formats.parse_duration(text)
 
@@ -67,12 +67,12 @@ def test_ids_may_be_ranges(text: str, ids: list[str]) -> None:
 
 @settings(deadline=None)  # what is read is tested, not how busy the machine is
 @given(st.lists(st.integers(0, 5000), min_size=1, max_size=20, unique=True))
-def test_a_list_of_numbers_is_read_as_it_was_written(numbers: list[int]) -> None:
+def test_number_ranges_are_parsed_in_order(numbers: list[int]) -> None:
     assert formats.parse_ranges(",".join(map(str, numbers))) == numbers
 
 
 @pytest.mark.parametrize("text", ["", "a", "1-", "5-3", "1,,2", "0-99999999999"])
-def test_wrong_ranges_are_refused(text: str) -> None:
+def test_invalid_ranges_are_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r"write|more than"):
         formats.parse_ranges(text)
 
@@ -85,7 +85,7 @@ def test_arrays(text: str, count: int, parallel: int | None) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "5", "1-10", "0-9%0", "9-0", "0-9%", "a-b"])
-def test_wrong_arrays_are_refused_with_what_to_write(text: str) -> None:
+def test_invalid_arrays_are_rejected_with_an_example(text: str) -> None:
     with pytest.raises(ValueError, match="write"):
         formats.parse_array(text)
 
@@ -110,11 +110,11 @@ def test_a_task_is_named_by_job_and_index(text: str, ref: tuple[str, int | None]
     ("sentence", "line"),
     [("waits: no node", "job 12 waits: no node"), ("2 tasks wait.", "job 12: 2 tasks wait.")],
 )
-def test_a_sentence_goes_on_from_the_job(sentence: str, line: str) -> None:
+def test_a_sentence_continues_after_the_job_id(sentence: str, line: str) -> None:
     assert formats.about_job("12", sentence) == line
 
 
 @settings(deadline=None)  # what is read is tested, not how busy the machine is
 @given(st.text())
-def test_cleaned_text_cannot_steer_a_terminal(text: str) -> None:
+def test_cleaned_text_contains_no_control_characters(text: str) -> None:
     assert formats.clean(text).isprintable()

@@ -1,4 +1,4 @@
-"""`rota plan`, `rota namespace`, taints of nodes, and the fuller words of `rota why`."""
+"""`rota plan`, `rota namespace`, taints of nodes, and the detailed output of `rota why`."""
 
 import time
 from collections.abc import Callable
@@ -18,7 +18,7 @@ def outlook(outcome: str, sentence: str, **fields: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("outcome", "code"), [("now", 0), ("wait", 10), ("never", 11)])
-def test_the_exit_code_tells_the_outcome(
+def test_the_exit_code_shows_the_outcome(
     server: CannedServer, rota: Rota, capsys: Out, outcome: str, code: int
 ) -> None:
     server.on("POST /v1/plan", outlook(outcome, f"would be {outcome}"))
@@ -28,7 +28,7 @@ def test_the_exit_code_tells_the_outcome(
     assert capsys.readouterr().out == f"would be {outcome}\n"
 
 
-def test_nodes_are_thought_of_and_away(server: CannedServer, rota: Rota) -> None:
+def test_plan_adds_and_removes_nodes(server: CannedServer, rota: Rota) -> None:
     server.on("POST /v1/plan", outlook("now", "would start now on new-1"))
 
     new = "count=3,cpu=8,memory=32g,resource.licence=2,region=eu"
@@ -57,10 +57,10 @@ def test_a_job_file_is_planned(server: CannedServer, rota: Rota, tmp_path: Path)
         (["--add-node", "cpu", "--", "true"], "'cpu' is not NAME=VALUE"),
         (["--add-node", "region=eu", "--", "true"], "has no amounts"),
         (["job.toml", "--without", "a"], "flags go before the job file"),
-        ([], "there is no command"),
+        ([], "no command to run"),
     ],
 )
-def test_wrong_usage_says_what_would_be_right(
+def test_wrong_usage_is_reported_with_the_correct_form(
     server: CannedServer, rota: Rota, capsys: Out, arguments: list[str], message: str
 ) -> None:
     assert rota("plan", *arguments) == 2
@@ -68,7 +68,7 @@ def test_wrong_usage_says_what_would_be_right(
     assert message in capsys.readouterr().err
 
 
-def test_places_victims_and_reasons_are_listed(server: CannedServer, rota: Rota, capsys: Out) -> None:
+def test_placements_victims_and_reasons_are_listed(server: CannedServer, rota: Rota, capsys: Out) -> None:
     places = [{"node": "a", "tasks": 3, "new": False}, {"node": "new-1", "tasks": 1, "new": True}]
     evicts = [{"job": "7", "tasks": 2, "indices": [[0, 1]]}, {"job": None, "tasks": 1, "indices": None}]
     reasons = [{"kind": "cpu", "count": 1, "of": 1, "text": "1 of 1 nodes is too small"}]
@@ -83,14 +83,14 @@ def test_places_victims_and_reasons_are_listed(server: CannedServer, rota: Rota,
         "some start",
         "  3 tasks on a",
         "  1 task on new-1 (new)",
-        "  ✗ 2 tasks of job 7 would give way",
-        "  ✗ 1 task of another namespace would give way",
+        "  ✗ 2 tasks of job 7 would be preempted",
+        "  ✗ 1 task of another namespace would be preempted",
         "  - 1 of 1 nodes is too small",
         "  place 2 in the queue, start unknown",
     ]
 
 
-def test_why_names_the_nearest_misses_and_about_when_it_starts(
+def test_why_names_the_closest_nodes_and_an_estimated_start(
     server: CannedServer, rota: Rota, capsys: Out
 ) -> None:
     misses = [{"node": "a", "lacks": ["1 cpu free, asked 2"]}, {"node": "b", "lacks": ["is lost", "no gpu"]}]
@@ -121,7 +121,7 @@ def namespace(**fields: Any) -> dict[str, Any]:
     return {**plain, "waiting": 1, **fields}
 
 
-def test_namespaces_are_listed_with_what_they_hold_of_what_they_may(
+def test_namespaces_are_listed_with_held_resources_and_quota(
     server: CannedServer, rota: Rota, capsys: Out
 ) -> None:
     held = {"cpu": 2.5, "licence": 3, "tasks": 4}
@@ -133,7 +133,7 @@ def test_namespaces_are_listed_with_what_they_hold_of_what_they_may(
     assert row == ["team", "2", "2.5/8", "0", "B/32", "GiB", "0", "4", "1", "licence", "3"]
 
 
-def test_what_is_not_named_stays_as_it_is(server: CannedServer, rota: Rota, capsys: Out) -> None:
+def test_settings_that_are_not_named_stay_unchanged(server: CannedServer, rota: Rota, capsys: Out) -> None:
     server.on("GET /v1/namespaces/team", namespace())
     server.on("PUT /v1/namespaces/team", namespace(quota={"cpu": 8.0, "tasks": 5}, held={}))
 
@@ -147,10 +147,10 @@ def test_what_is_not_named_stays_as_it_is(server: CannedServer, rota: Rota, caps
 def test_setting_nothing_is_wrong_usage(server: CannedServer, rota: Rota, capsys: Out) -> None:
     assert rota("namespace", "set", "team") == 2
 
-    assert "nothing is to change" in capsys.readouterr().err
+    assert "nothing to change" in capsys.readouterr().err
 
 
-def test_a_namespace_is_forgotten(server: CannedServer, rota: Rota, capsys: Out) -> None:
+def test_a_namespace_is_deleted(server: CannedServer, rota: Rota, capsys: Out) -> None:
     server.on("DELETE /v1/namespaces/team", Reply(status=204))
 
     assert rota("namespace", "rm", "team") == 0

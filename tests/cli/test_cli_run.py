@@ -1,4 +1,4 @@
-"""`rota run`: submit, follow, pass both streams through, return the job's own exit code."""
+"""`rota run`: submit a job, follow it, pass its output through, and exit with its exit code."""
 
 import io
 import json
@@ -20,7 +20,7 @@ Start = Callable[..., subprocess.Popen[bytes]]
 
 
 def prepare(server: CannedServer, final: dict[str, Any], *pieces: bytes) -> None:
-    """A job that ends as `final` after having written the pieces."""
+    """A job that writes the chunks and ends as `final`."""
     server.on("POST /v1/jobs", Reply(job("submitted", counts={"pending": 1}, count=final["count"]), 201))
     server.on("GET /v1/jobs/12", final)
     server.on("GET /v1/jobs/12/follow", statuses(job("active", count=final["count"]), final))
@@ -45,7 +45,7 @@ def test_a_job_runs_and_its_streams_and_exit_code_come_through(
     assert capfdbinary.readouterr() == (b"hello\xff\n", b"oh")
 
 
-def test_what_rota_says_goes_to_stderr(
+def test_messages_go_to_stderr(
     server: CannedServer, rota: Rota, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     prepare(server, job("succeeded"), chunk(b"hello\n"))
@@ -74,9 +74,7 @@ def test_a_job_is_introduced_as_soon_as_it_runs(server: CannedServer, start: Sta
     assert process.wait(timeout=60) == 0
 
 
-def test_flags_say_what_is_tried_again_and_win_over_the_file(
-    server: CannedServer, rota: Rota, tmp_path: Path
-) -> None:
+def test_retry_flags_take_precedence_over_the_file(server: CannedServer, rota: Rota, tmp_path: Path) -> None:
     file = tmp_path / "job.toml"
     file.write_text('command = ["x"]\n[retry]\nattempts = 9\non = [1]\njitter = 0\n')
     server.on("POST /v1/jobs", Reply(job("submitted"), 201))
@@ -185,7 +183,7 @@ def test_a_time_in_a_job_file_is_a_time_in_the_spec(
 
 
 @pytest.mark.parametrize("how", [["-d"], []])
-def test_warnings_are_told_on_stderr_unless_quiet(
+def test_warnings_are_printed_on_stderr_unless_quiet(
     server: CannedServer, rota: Rota, capsys: pytest.CaptureFixture[str], how: list[str]
 ) -> None:
     prepare(server, job("succeeded"))
@@ -220,7 +218,7 @@ def test_the_working_directory_is_the_current_one_unless_said(server: CannedServ
         ("job.json", '{"command": ["train"], "memory": "1g", "env": {"A": "file", "B": "file"}}'),
     ],
 )
-def test_a_job_file_is_read_and_flags_win(
+def test_flags_take_precedence_over_a_job_file(
     server: CannedServer, rota: Rota, tmp_path: Path, name: str, text: str
 ) -> None:
     server.on("POST /v1/jobs", Reply(job("submitted"), 201))
@@ -233,7 +231,7 @@ def test_a_job_file_is_read_and_flags_win(
 
 
 @pytest.mark.parametrize("text", ["command = ['train']", "command: [train]", '{"command": ["train"]}'])
-def test_a_job_on_stdin_is_read_by_what_it_looks_like(
+def test_the_format_of_a_job_on_stdin_is_detected(
     server: CannedServer, rota: Rota, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     server.on("POST /v1/jobs", Reply(job("submitted"), 201))
@@ -244,7 +242,7 @@ def test_a_job_on_stdin_is_read_by_what_it_looks_like(
     assert server.asked("POST /v1/jobs")[0].body == {"command": ["train"], "workdir": None}
 
 
-def test_a_server_that_stays_away_is_the_clusters_fault(
+def test_an_unreachable_server_is_a_fault_of_the_cluster(
     server: CannedServer, rota: Rota, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rota.client.backoff.RetryBackoff.wait", _give_up)
@@ -253,14 +251,14 @@ def test_a_server_that_stays_away_is_the_clusters_fault(
 
     assert rota("run", "-q", "--", "true") == 125
 
-    assert "hint: job 12 goes on; take it up again with: rota wait 12" in capsys.readouterr().err
+    assert "hint: job 12 keeps running; continue waiting with: rota wait 12" in capsys.readouterr().err
 
 
 def _give_up(_pauses: object, problem: Exception) -> None:
     raise problem
 
 
-def test_a_second_attempt_is_told(
+def test_a_second_attempt_is_announced(
     server: CannedServer, rota: Rota, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     prepare(server, job("succeeded"), chunk(b"a\n"), chunk(b"b\n", attempt=2))
@@ -303,7 +301,7 @@ def test_json_at_the_end_instead_of_output(
         (job("rejected", counts={}), 125),
     ],
 )
-def test_the_exit_code_says_how_the_job_ended(
+def test_the_exit_code_is_that_of_the_job(
     server: CannedServer, rota: Rota, final: dict[str, Any], code: int
 ) -> None:
     prepare(server, final)
@@ -311,7 +309,7 @@ def test_the_exit_code_says_how_the_job_ended(
     assert rota("run", "-q", "--", "true") == code
 
 
-def test_a_refused_submit_names_the_field_and_says_what_would_be_accepted(
+def test_a_rejected_submit_names_the_field_and_what_would_be_accepted(
     server: CannedServer, rota: Rota, capsys: pytest.CaptureFixture[str]
 ) -> None:
     detail, hint = "memory: 'abc' is not a size", "write 512m, 4g or 1.5Gi"
@@ -326,15 +324,15 @@ def test_a_refused_submit_names_the_field_and_says_what_would_be_accepted(
     ("arguments", "words"),
     [
         (["--array", "5-9", "--", "x"], "starts at 5; an array starts at 0, so write 0-4"),
-        (["--array", "0-9", "--count", "3", "--", "x"], "say the same thing twice"),
+        (["--array", "0-9", "--count", "3", "--", "x"], "--array and --count exclude each other"),
         (["--env", "NOT_SET_HERE", "--", "x"], "write NOT_SET_HERE=VALUE"),
         (["--label", "x", "--", "x"], "'x' is not NAME=VALUE"),
-        ([], "there is no command to run"),
+        ([], "no command to run"),
         (["-f", "missing.toml"], "No such file"),
         (["--memry", "1", "--", "x"], "did you mean '--memory'?"),
     ],
 )
-def test_wrong_usage_is_told_and_exits_with_2(
+def test_wrong_usage_is_reported_and_exits_with_2(
     rota: Rota, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
 ) -> None:
     assert rota("run", *arguments) == 2
@@ -351,7 +349,7 @@ def test_wrong_usage_is_told_and_exits_with_2(
         ([], "rota why 12\n"),
     ],
 )
-def test_a_job_that_waits_says_why_once(
+def test_the_reason_for_waiting_is_printed_once(
     server: CannedServer, rota: Rota, capsys: pytest.CaptureFixture[str], changes: list[str], advice: str
 ) -> None:
     waiting, told = job("active", counts={"pending": 1}, started_at_ms=None), threading.Event()
@@ -371,7 +369,7 @@ def test_a_job_that_waits_says_why_once(
     assert err.count(f"0 of 1 nodes have a free GPU.     {advice}") == 1
 
 
-def test_a_failed_array_says_which_tasks_failed_and_why(
+def test_a_failed_array_lists_failed_tasks_with_reasons(
     server: CannedServer, rota: Rota, capsys: pytest.CaptureFixture[str]
 ) -> None:
     counts = {"succeeded": 8, "failed": 2}
@@ -396,7 +394,7 @@ def test_a_failed_array_says_which_tasks_failed_and_why(
     ]
 
 
-def test_an_array_tells_its_progress_by_tenths(
+def test_array_progress_is_printed_by_tenths(
     server: CannedServer, rota: Rota, capsys: pytest.CaptureFixture[str]
 ) -> None:
     final = job("succeeded", count=100)
@@ -437,7 +435,9 @@ def test_a_server_that_restarts_loses_neither_output_nor_result(
     assert capfdbinary.readouterr().out == b"first\nsecond\n"
 
 
-def test_ctrl_c_leaves_the_job_running_and_says_how_to_come_back(server: CannedServer, start: Start) -> None:
+def test_ctrl_c_leaves_the_job_running_and_prints_how_to_wait_for_it(
+    server: CannedServer, start: Start
+) -> None:
     prepare(server, job("succeeded"))
     never = threading.Event()
     server.on("GET /v1/jobs/12/follow", statuses(job(), never))
@@ -451,11 +451,11 @@ def test_ctrl_c_leaves_the_job_running_and_says_how_to_come_back(server: CannedS
     never.set()
 
     assert process.returncode == 130
-    assert "job 12 goes on: rota wait 12 · rota logs -f 12" in err.decode()
+    assert "job 12 keeps running: rota wait 12 · rota logs -f 12" in err.decode()
     assert server.asked("POST /v1/jobs/12/cancel") == []
 
 
-def test_ctrl_c_cancels_when_that_was_asked(server: CannedServer, start: Start) -> None:
+def test_ctrl_c_cancels_with_cancel_on_interrupt(server: CannedServer, start: Start) -> None:
     prepare(server, job("canceled", signal=15))
     canceled = threading.Event()
     server.on("GET /v1/jobs/12/follow", statuses(job(), canceled, job("canceled", signal=15)))
@@ -476,7 +476,7 @@ def test_ctrl_c_cancels_when_that_was_asked(server: CannedServer, start: Start) 
     assert len(server.asked("POST /v1/jobs/12/cancel")) == 1
 
 
-def test_a_reader_that_goes_away_ends_it_quietly(server: CannedServer, start: Start) -> None:
+def test_a_closed_pipe_ends_the_command_quietly(server: CannedServer, start: Start) -> None:
     prepare(server, job("succeeded"))
     gone = threading.Event()
     server.on("GET /v1/jobs/12/follow", statuses(job(), gone, job("succeeded")))

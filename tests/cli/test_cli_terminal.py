@@ -1,4 +1,4 @@
-"""On a terminal there is colour, unless it is not wanted, and a bar for arrays."""
+"""A terminal gets colour, unless disabled, and a progress bar for arrays."""
 
 import json
 import os
@@ -91,7 +91,7 @@ ATTACK = (
 SHOWN = "plain \ufffd]0;title\ufffd \ufffd[2J\ufffd[H \ufffd6n \ufffd6n \x1b[31mred\x1b[0m \ufffdevil café"
 
 
-def test_output_of_a_job_does_not_steer_the_terminal(server: CannedServer) -> None:
+def test_output_of_a_job_does_not_control_the_terminal(server: CannedServer) -> None:
     pieces = [chunk(ATTACK[at : at + 1], offset=at) for at in range(len(ATTACK))]  # cut wherever it can be
     server.on("GET /v1/jobs/12", job("succeeded"))
     server.on("GET /v1/jobs/12/logs", output(*pieces))
@@ -101,7 +101,7 @@ def test_output_of_a_job_does_not_steer_the_terminal(server: CannedServer) -> No
     assert shown == f"{SHOWN}\r\n\x1b[0m"
 
 
-def test_marked_lines_do_not_steer_the_terminal(server: CannedServer) -> None:
+def test_prefixed_lines_do_not_control_the_terminal(server: CannedServer) -> None:
     server.on("GET /v1/jobs/12", job("succeeded", count=2))
     server.on("GET /v1/jobs/12/logs", output(chunk(ATTACK, index=1), chunk(b"\x1b[3", index=0)))
 
@@ -118,7 +118,7 @@ def test_output_in_a_pipe_is_what_the_job_wrote(server: CannedServer, start: Sta
     assert start("logs", "12").communicate(timeout=60) == (ATTACK, b"")
 
 
-def test_names_and_errors_do_not_steer_the_terminal(server: CannedServer) -> None:
+def test_names_and_errors_do_not_control_the_terminal(server: CannedServer) -> None:
     server.on("GET /v1/jobs/12", job(name="\x1b]0;x\x07\u202e"))
     problem = {"code": "not_found", "detail": "there is no job \x1b[2J"}
     server.on("GET /v1/jobs/13", Reply(problem, 404))
@@ -128,7 +128,7 @@ def test_names_and_errors_do_not_steer_the_terminal(server: CannedServer) -> Non
     assert not {"\x1b", "\x07", "\u202e"} & set(shown)
 
 
-def test_json_is_the_same_data_without_characters_that_steer(server: CannedServer, start: Start) -> None:
+def test_json_escapes_control_characters(server: CannedServer, start: Start) -> None:
     name = "a\x1b\x7f\x9b\u202eé\U0001f600"
     server.on("GET /v1/jobs/12", job(name=name))
 
@@ -142,7 +142,7 @@ def test_json_is_the_same_data_without_characters_that_steer(server: CannedServe
 @given(
     st.lists(st.sampled_from(["\x1b", "[", "3", ";", "m", "é", "\x9b", "a", "\n"]), max_size=40), st.data()
 )
-def test_a_stream_is_shown_alike_however_it_is_cut(letters: list[str], data: st.DataObject) -> None:
+def test_chunk_borders_do_not_change_the_shown_output(letters: list[str], data: st.DataObject) -> None:
     text = "".join(letters).encode()
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=5)))
     whole, cut = HarmlessStream(), HarmlessStream()

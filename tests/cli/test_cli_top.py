@@ -1,4 +1,4 @@
-"""`rota top`: a table for programs, a screen for people."""
+"""`rota top`: one table without a terminal, a live screen with one."""
 
 import json
 import os
@@ -46,9 +46,9 @@ def test_the_cluster_as_a_whole_stands_above() -> None:
     title, cpu, memory, gpu = screen()[:4]
 
     assert title == "rota   2 of 2 nodes ready   4 tasks running, 6 waiting"
-    assert cpu.endswith("] 8 asked   7.7 used   of 16")
+    assert cpu.endswith("] 8 requested   7.7 used   of 16")
     assert memory.split()[0] == "memory"
-    assert gpu.endswith("] 0 asked   0 used   of 4")
+    assert gpu.endswith("] 0 requested   0 used   of 4")
 
 
 def test_the_busiest_node_stands_first_and_jobs_show_how_far_they_are() -> None:
@@ -75,7 +75,7 @@ def test_keys_move_switch_filter_and_end() -> None:
     assert keys("q").over
 
 
-def test_a_filter_is_for_the_rows_that_are_looked_at() -> None:
+def test_a_filter_applies_to_the_active_pane() -> None:
     shown = screen(keys("J", "/", "t", "r", "\r"))
 
     assert any(" train " in line for line in shown)
@@ -89,7 +89,7 @@ def test_every_size_is_filled_without_an_error(size: tuple[int, int]) -> None:
     assert screen(keys("J", "j", "j", "j"), *size)
 
 
-def test_elsewhere_it_is_one_table_or_json(server: CannedServer, rota: object, capsys: Out) -> None:
+def test_without_a_terminal_it_is_one_table_or_json(server: CannedServer, rota: object, capsys: Out) -> None:
     server.on("GET /v1/nodes", {"nodes": [node(used={"cpu": 0.7})]})
     server.on("GET /v1/jobs", {"jobs": [job("active")], "next": None})
 

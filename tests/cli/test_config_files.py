@@ -1,4 +1,4 @@
-"""Flag > environment > file > default; what is unknown or wrong is named."""
+"""Settings by precedence: flag, environment, file, default; unknown keys and invalid values are named."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def write(folder: Path, text: str) -> str:
     return str(path)
 
 
-def test_without_anything_said_the_defaults_hold() -> None:
+def test_without_settings_the_defaults_apply() -> None:
     config = server_config(ServerOptions(), {"XDG_DATA_HOME": "/data"})
 
     assert config.http_server == HttpServerConfig("127.0.0.1:3000")
@@ -37,7 +37,7 @@ def test_without_anything_said_the_defaults_hold() -> None:
     assert config.data_dir == default_data_dir("server", {"XDG_DATA_HOME": "/data"})
 
 
-def test_flag_wins_over_environment_over_file_over_default(tmp_path: Path) -> None:
+def test_precedence_is_flag_environment_file_default(tmp_path: Path) -> None:
     path = write(tmp_path, 'store = "memory"\nname = "file"\ndata_dir = "/file"\n')
     environ = {"ROTA_NAME": "environment", "ROTA_DATA_DIR": "/environment"}
     options = ServerOptions(path, data_dir="/flag")
@@ -53,7 +53,7 @@ def test_flag_wins_over_environment_over_file_over_default(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("said", ["a week", "-1s", "200000h"])
-def test_a_renewal_window_that_cannot_be_used_is_named(said: str) -> None:
+def test_an_invalid_renewal_window_is_named(said: str) -> None:
     with pytest.raises(ConfigError, match=r"certificates\.renewal_window"):
         server_config(ServerOptions(), {"ROTA_CERTIFICATES_RENEWAL_WINDOW": said})
 
@@ -73,7 +73,7 @@ def test_sections_are_read(tmp_path: Path) -> None:
     )
 
 
-def test_an_agent_is_told_by_file_or_environment_what_may_be_mounted(tmp_path: Path) -> None:
+def test_allowed_mounts_come_from_file_or_environment(tmp_path: Path) -> None:
     path = write(tmp_path, 'mounts = ["/data", "/cache:ro"]\n')
 
     assert agent_config(AgentOptions(path), {}).mounts == ["/data", "/cache:ro"]
@@ -81,14 +81,14 @@ def test_an_agent_is_told_by_file_or_environment_what_may_be_mounted(tmp_path: P
 
 
 @pytest.mark.parametrize("said", ["7", '"/data"', '["/data", 7]'])
-def test_what_may_be_mounted_is_a_list_of_texts(tmp_path: Path, said: str) -> None:
+def test_mounts_is_a_list_of_strings(tmp_path: Path, said: str) -> None:
     with pytest.raises(ConfigError, match="mounts") as refused:
         agent_config(AgentOptions(write(tmp_path, f"mounts = {said}\n")), {})
 
     assert refused.value.hint == "write a list of texts"
 
 
-def test_an_agent_is_told_its_labels_by_file_environment_or_flags(tmp_path: Path) -> None:
+def test_agent_labels_come_from_file_environment_or_flags(tmp_path: Path) -> None:
     path = write(tmp_path, '[labels]\nregion = "eu"\n')
 
     assert agent_config(AgentOptions(path), {}).labels == {"region": "eu"}
@@ -143,7 +143,7 @@ def test_a_file_with_a_further_key_or_an_address_off_loopback_does_not_open_it(
     assert is_gateway_open(tmp_path, CONTRACT.replace(old, new, 1)) is False
 
 
-def test_what_is_said_of_the_gateway_goes_before_what_the_file_looks_like(tmp_path: Path) -> None:
+def test_an_explicit_gateway_setting_takes_precedence_over_the_form_of_the_file(tmp_path: Path) -> None:
     off, on = "[worker_gateway]\nenabled = false\n", "[worker_gateway]\nenabled = true\n"
 
     assert is_gateway_open(tmp_path, CONTRACT + off) is False
@@ -152,7 +152,7 @@ def test_what_is_said_of_the_gateway_goes_before_what_the_file_looks_like(tmp_pa
     assert server_config(ServerOptions(), {}).worker_gateway.enabled is False
 
 
-def test_another_port_by_flag_or_environment_leaves_the_file_what_it_is(tmp_path: Path) -> None:
+def test_a_port_by_flag_or_environment_does_not_change_the_gateway_setting(tmp_path: Path) -> None:
     moved = ServerOptions(write(tmp_path, CONTRACT), http_addr="127.0.0.1:0", data_dir="/data")
     elsewhere = ServerOptions(write(tmp_path, CONTRACT), http_addr="0.0.0.0:0")
 
@@ -198,14 +198,16 @@ def test_another_port_by_flag_or_environment_leaves_the_file_what_it_is(tmp_path
         ),
     ],
 )
-def test_what_cannot_be_used_is_named_with_what_could(tmp_path: Path, text: str, key: str, hint: str) -> None:
+def test_an_invalid_value_is_named_with_what_would_be_accepted(
+    tmp_path: Path, text: str, key: str, hint: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         server_config(ServerOptions(write(tmp_path, text)), {})
 
     assert (caught.value.field, caught.value.hint) == (key, hint)
 
 
-def test_plain_text_to_etcd_off_loopback_is_possible_but_told(
+def test_plain_text_to_etcd_outside_loopback_is_a_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = write(tmp_path, "store = 'etcd://10.0.0.1:2379'\n[etcd]\nallow_plain_text = true")
@@ -213,7 +215,7 @@ def test_plain_text_to_etcd_off_loopback_is_possible_but_told(
     assert outcome(["config", "check", file]) == 0
 
     told = capsys.readouterr()
-    assert "WARNING: etcd at 10.0.0.1:2379 is spoken to in plain text" in told.out + told.err
+    assert "WARNING: the connection to etcd at 10.0.0.1:2379 is plain text" in told.out + told.err
 
 
 @pytest.mark.parametrize(
@@ -226,14 +228,14 @@ def test_plain_text_to_etcd_off_loopback_is_possible_but_told(
         ("[worker_gateway]\nca_file = '/nowhere'", 2),
     ],
 )
-def test_the_line_that_says_it_is_named(tmp_path: Path, text: str, line: int) -> None:
+def test_the_line_of_an_error_is_named(tmp_path: Path, text: str, line: int) -> None:
     path = write(tmp_path, text)
 
     with pytest.raises(ConfigError, match=f"^{path}, line {line}: "):
         server_config(ServerOptions(path), {})
 
 
-def test_no_line_is_blamed_for_what_a_flag_or_variable_says(tmp_path: Path) -> None:
+def test_an_error_in_a_flag_or_variable_names_no_line_of_the_file(tmp_path: Path) -> None:
     path = write(tmp_path, "[http_server]\naddr = '127.0.0.1:1'\n[grpc_server]\naddr = '127.0.0.1:2'")
 
     with pytest.raises(ConfigError, match=r"^http_server\.addr: "):
@@ -265,7 +267,7 @@ def test_a_wrong_variable_is_named(variable: str, value: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["store =", "\x00"])
-def test_a_file_that_is_not_toml_is_told(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_not_toml_is_rejected(tmp_path: Path, text: str) -> None:
     with pytest.raises(ConfigError, match="is not TOML"):
         server_config(ServerOptions(write(tmp_path, text)), {})
 
@@ -284,14 +286,14 @@ def test_the_defaults_build_the_default_configuration() -> None:
         ("[report_seconds]\nleast = 'often'", "report_seconds.least"),
     ],
 )
-def test_bounds_of_reports_that_cannot_be_used_are_named(tmp_path: Path, text: str, key: str) -> None:
+def test_invalid_report_interval_bounds_are_named(tmp_path: Path, text: str, key: str) -> None:
     with pytest.raises(ConfigError) as caught:
         server_config(ServerOptions(write(tmp_path, text)), {})
 
     assert caught.value.field == key
 
 
-def test_a_drain_time_that_is_none_is_named() -> None:
+def test_an_invalid_drain_time_is_named() -> None:
     with pytest.raises(ConfigError) as caught:
         agent_config(AgentOptions(drain="soon"), {})
 

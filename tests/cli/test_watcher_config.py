@@ -1,4 +1,4 @@
-"""Settings of `rota watcher`: what cannot be used is refused with its key."""
+"""Settings of `rota watcher`: an invalid value is rejected by its key."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from rota.config import ConfigError
 from rota.config.watcher import AGENT_ADDR, WatcherOptions, watcher_config
 
 
-def test_flags_win_over_variables_and_the_rest_has_defaults() -> None:
+def test_flags_take_precedence_over_variables_and_defaults() -> None:
     said = {"ROTA_NAME": "edge-1", "ROTA_SERVER_ADDR": "10.0.0.1:50001,10.0.0.2:50001"}
     config = watcher_config(WatcherOptions(name="edge-2"), said)
 
@@ -25,7 +25,7 @@ def test_flags_win_over_variables_and_the_rest_has_defaults() -> None:
         (WatcherOptions(agent_addr="10.0.0.1"), "agent_addr"),
     ],
 )
-def test_what_cannot_be_used_is_refused_by_its_key(options: WatcherOptions, key: str) -> None:
+def test_an_invalid_value_is_rejected_by_its_key(options: WatcherOptions, key: str) -> None:
     with pytest.raises(ConfigError) as refused:
         watcher_config(options, {})
 

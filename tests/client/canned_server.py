@@ -1,4 +1,4 @@
-"""A real HTTP server in a thread that gives prepared answers and remembers what it was asked."""
+"""A real HTTP server in a thread that sends prepared answers and records requests."""
 
 import json
 import socket
@@ -33,7 +33,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Reply:
-    """One answer: a body, or a stream of pieces; `cut` ends the connection without a proper end."""
+    """One answer: a body, or a stream of chunks; `cut` closes the connection without a proper end."""
 
     body: Any = None
     status: int = 200
@@ -46,7 +46,7 @@ Answer = Reply | Callable[[Seen], Reply]
 
 
 class CannedServer:
-    """Give it answers with `on`; the last one for a route is given again and again."""
+    """Prepare answers with `on`; the last one for a route is repeated."""
 
     def __init__(self) -> None:
         self.seen: list[Seen] = []

@@ -1,4 +1,4 @@
-"""Files that only their owner can read, as the client wants those with tokens."""
+"""Files that only their owner can read, as the client requires for tokens."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Which server, as whom: argument > environment > named context > context `local`."""
+"""The endpoint by precedence: argument, environment, named context, context `local`."""
 
 from pathlib import Path
 
@@ -29,14 +29,14 @@ def test_the_local_context_is_found(environ: dict[str, str]) -> None:
     assert found.addr_source.endswith("contexts/local.toml")
 
 
-def test_the_environment_wins_over_the_context(environ: dict[str, str]) -> None:
+def test_the_environment_takes_precedence_over_the_context(environ: dict[str, str]) -> None:
     found = resolve(environ={**environ, "ROTA_ADDR": "https://other:1", "ROTA_TOKEN": "t"})
 
     assert (found.addr, found.token, found.ca) == ("https://other:1", "t", None)
     assert (found.addr_source, found.token_source) == ("environment ROTA_ADDR", "environment ROTA_TOKEN")
 
 
-def test_a_named_context_wins_over_the_environment(environ: dict[str, str]) -> None:
+def test_a_named_context_takes_precedence_over_the_environment(environ: dict[str, str]) -> None:
     around = {**environ, "ROTA_ADDR": "https://other:1", "ROTA_TOKEN": "t"}
 
     found = resolve(context="prod", environ=around)
@@ -48,7 +48,7 @@ def test_the_context_of_the_environment_is_used(environ: dict[str, str]) -> None
     assert resolve(environ={**environ, "ROTA_CONTEXT": "prod"}).addr == "https://prod:3000"
 
 
-def test_arguments_win_over_everything(environ: dict[str, str]) -> None:
+def test_arguments_take_precedence_over_everything(environ: dict[str, str]) -> None:
     found = resolve("https://mine:1", "mine", environ={**environ, "ROTA_ADDR": "https://other:1"})
 
     assert (found.addr, found.token) == ("https://mine:1", "mine")
@@ -60,7 +60,7 @@ def test_a_token_file_of_the_environment_is_read(environ: dict[str, str], tmp_pa
     assert resolve(environ={**environ, "ROTA_TOKEN_FILE": str(tmp_path / "t")}).token == "from-file"
 
 
-def test_a_token_is_never_sent_to_an_address_it_was_not_written_down_for(environ: dict[str, str]) -> None:
+def test_a_token_is_never_sent_to_another_address(environ: dict[str, str]) -> None:
     with pytest.raises(NotAllowed, match="no token for this address"):
         resolve(environ={**environ, "ROTA_ADDR": "https://other:1"})
 
@@ -77,7 +77,7 @@ def test_an_unknown_context_lists_the_known_ones(environ: dict[str, str]) -> Non
     with pytest.raises(NotFound) as caught:
         resolve(context="prodd", environ=environ)
 
-    assert caught.value.hint == "there is: local, prod"
+    assert caught.value.hint == "contexts: local, prod"
 
 
 def test_a_context_is_a_name_not_a_path(environ: dict[str, str]) -> None:
@@ -85,7 +85,7 @@ def test_a_context_is_a_name_not_a_path(environ: dict[str, str]) -> None:
         resolve(context="../local", environ=environ)
 
 
-def test_a_token_file_that_cannot_be_read_is_told(environ: dict[str, str], tmp_path: Path) -> None:
+def test_an_unreadable_token_file_is_rejected(environ: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "rota" / "contexts" / "token").unlink()
 
     with pytest.raises(NotAllowed, match="cannot be read"):
@@ -93,19 +93,19 @@ def test_a_token_file_that_cannot_be_read_is_told(environ: dict[str, str], tmp_p
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o602])
-def test_a_token_file_that_other_users_can_open_is_refused(
+def test_a_token_file_accessible_to_other_users_is_rejected(
     environ: dict[str, str], tmp_path: Path, mode: int
 ) -> None:
     write_secret(tmp_path / "t", "from-file\n")
     (tmp_path / "t").chmod(mode)
 
-    with pytest.raises(NotAllowed, match=f"open to other users .mode {mode:o}") as refused:
+    with pytest.raises(NotAllowed, match=f"accessible to other users .mode {mode:o}") as refused:
         resolve(environ={**environ, "ROTA_TOKEN_FILE": str(tmp_path / "t")})
 
     assert str(refused.value.hint).startswith(f"chmod 600 {tmp_path / 't'}")
 
 
-def test_a_token_file_that_is_not_text_is_told(environ: dict[str, str], tmp_path: Path) -> None:
+def test_a_token_file_that_is_not_text_is_rejected(environ: dict[str, str], tmp_path: Path) -> None:
     write_secret(tmp_path / "t", "")
     (tmp_path / "t").write_bytes(b"\xff\xfe")
 
@@ -117,12 +117,12 @@ def test_a_token_file_that_is_not_text_is_told(environ: dict[str, str], tmp_path
 def test_a_file_that_every_user_can_write_is_refused(
     environ: dict[str, str], tmp_path: Path, name: str
 ) -> None:
-    """It says which server is sent the token."""
+    """The file decides which server gets the token."""
     path = next(tmp_path.rglob("contexts")).parent / name
     path.touch()
     path.chmod(0o666)
 
-    with pytest.raises(Rejected, match="can be written by every user") as refused:
+    with pytest.raises(Rejected, match="is writable by every user") as refused:
         resolve(environ=environ)
 
     assert refused.value.hint == f"chmod o-w {path}"
@@ -146,7 +146,7 @@ def test_a_preference_comes_from_argument_environment_or_file(tmp_path: Path) ->
     assert setting("namespace", None, environ).source == "default"
 
 
-def test_a_config_file_that_is_not_toml_is_told(tmp_path: Path) -> None:
+def test_a_config_file_that_is_not_toml_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("output =")
 
     with pytest.raises(Rejected, match="is not TOML"):

@@ -41,7 +41,7 @@ def test_connect_finds_the_server_of_the_environment(
     server.on("GET /v1/nodes", {"nodes": [node()]})
 
     with rota.connect() as cluster:
-        assert cluster.nodes()[0].capacity["cpu"] == 8.0
+        assert cluster.nodes.list()[0].capacity["cpu"] == 8.0
 
 
 def test_submit_sends_the_spec_and_gives_a_job(server: CannedServer, cluster: Cluster) -> None:
@@ -88,12 +88,12 @@ def test_the_namespace_of_the_environment_is_used(
     assert [seen.body["namespace"] for seen in server.asked("POST /v1/jobs")] == ["team", "mine"]
 
 
-def test_a_job_without_a_command_is_refused_at_once(cluster: Cluster) -> None:
+def test_a_job_without_a_command_is_rejected_before_sending(cluster: Cluster) -> None:
     with pytest.raises(Rejected, match="command"):
         cluster.submit()
 
 
-def test_wait_goes_on_over_cut_and_politely_ended_streams(server: CannedServer, cluster: Cluster) -> None:
+def test_wait_resumes_after_interrupted_and_ended_streams(server: CannedServer, cluster: Cluster) -> None:
     server.on("GET /v1/jobs/12", job())
     server.on(
         "GET /v1/jobs/12/follow",
@@ -106,7 +106,7 @@ def test_wait_goes_on_over_cut_and_politely_ended_streams(server: CannedServer, 
     assert cluster.job("12").wait().state == "succeeded"
 
 
-def test_wait_gives_up_when_told_to(server: CannedServer, cluster: Cluster) -> None:
+def test_wait_raises_timed_out_at_its_timeout(server: CannedServer, cluster: Cluster) -> None:
     never = threading.Event()
     server.on("GET /v1/jobs/12", job())
     server.on("GET /v1/jobs/12/follow", statuses(job(), never))
@@ -119,7 +119,7 @@ def test_wait_gives_up_when_told_to(server: CannedServer, cluster: Cluster) -> N
     assert time.monotonic() - started < HOLD_SECONDS / 2, "it did not wait for the server"
 
 
-def test_signs_of_life_do_not_put_off_the_end_of_patience(server: CannedServer, cluster: Cluster) -> None:
+def test_keepalives_do_not_postpone_a_deadline(server: CannedServer, cluster: Cluster) -> None:
     over = threading.Event()
 
     def speaks() -> Iterator[bytes]:
@@ -196,24 +196,24 @@ def test_jobs_are_read_page_by_page_up_to_a_limit(server: CannedServer, cluster:
     assert queries == [{"limit": "3", "state": "active"}, {"limit": "1", "state": "active", "after": "8"}]
 
 
-def test_a_page_on_which_nothing_fits_leads_on_to_the_next(server: CannedServer, cluster: Cluster) -> None:
+def test_an_empty_page_is_followed_by_the_next(server: CannedServer, cluster: Cluster) -> None:
     server.on("GET /v1/jobs", {"jobs": [], "next": "8"}, {"jobs": [job(id="7")], "next": None})
 
     assert [one.id for one in cluster.jobs(name="rare")] == ["7"]
 
 
-def test_a_token_is_made_listed_and_revoked(server: CannedServer, cluster: Cluster) -> None:
+def test_a_token_is_created_listed_and_revoked(server: CannedServer, cluster: Cluster) -> None:
     known = {"id": "a1", "name": "ci", "role": "viewer", "namespaces": ["ci"]}
     server.on("POST /v1/tokens", Reply({**known, "token": "rota_secret"}, 201))
     server.on("GET /v1/tokens", {"tokens": [known], "next": None})
     server.on("DELETE /v1/tokens/a1", Reply(None, 204))
 
-    made = cluster.make_token("ci", "viewer", "ci", valid_seconds="1h")
-    cluster.revoke_token(made.id)
+    made = cluster.tokens.create("ci", "viewer", "ci", valid_seconds="1h")
+    cluster.tokens.revoke(made.id)
 
     assert made.token == "rota_secret"
     assert "rota_secret" not in repr(made)
-    assert [one.name for one in cluster.tokens()] == ["ci"]
+    assert [one.name for one in cluster.tokens.list()] == ["ci"]
     assert server.asked("POST /v1/tokens")[0].body == {
         "name": "ci",
         "role": "viewer",
@@ -232,7 +232,7 @@ def test_logs_are_text(server: CannedServer, cluster: Cluster) -> None:
     assert server.asked("GET /v1/jobs/12/logs")[0].query == expected
 
 
-def test_output_is_taken_up_where_it_was_cut_for_each_stream_and_attempt(
+def test_output_resumes_at_the_offset_of_each_stream_and_attempt(
     server: CannedServer, cluster: Cluster
 ) -> None:
     gap = b'{"index": 0, "attempt": 1, "stream": "stderr", "offset": 2, "missing": 7, "reason": "lost"}\n'
@@ -261,7 +261,7 @@ def test_output_is_taken_up_where_it_was_cut_for_each_stream_and_attempt(
 GONE = b'{"index": 0, "attempt": 1, "stream": "stdout", "missing": 0, "reason": "node n2 is not connected"}\n'
 
 
-def test_output_that_the_server_has_waited_for_in_vain_is_declared_missing(
+def test_output_that_the_server_could_not_get_is_declared_missing(
     server: CannedServer, cluster: Cluster
 ) -> None:
     server.on("GET /v1/jobs/12", job("succeeded"))
@@ -273,7 +273,7 @@ def test_output_that_the_server_has_waited_for_in_vain_is_declared_missing(
     assert (second.is_gap, second.reason) == (True, "node n2 is not connected")
 
 
-def test_a_cut_stream_is_asked_for_from_where_it_stopped(server: CannedServer, cluster: Cluster) -> None:
+def test_an_interrupted_stream_resumes_where_it_stopped(server: CannedServer, cluster: Cluster) -> None:
     server.on("GET /v1/jobs/12", job("succeeded"))
     server.on("GET /v1/jobs/12/logs", output(chunk(b"abc"), cut=True), output(chunk(b"de", offset=3)))
 
@@ -284,7 +284,7 @@ def test_a_cut_stream_is_asked_for_from_where_it_stopped(server: CannedServer, c
     assert asked == [None, "0.1.stdout:3"]
 
 
-def test_output_goes_on_when_the_server_ended_it_politely_before_the_job(
+def test_output_resumes_when_the_server_ended_the_stream_before_the_job(
     server: CannedServer, cluster: Cluster
 ) -> None:
     server.on("GET /v1/jobs/12", job(), job(), job("succeeded"))

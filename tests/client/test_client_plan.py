@@ -1,4 +1,4 @@
-"""Plans, namespaces and taints, asked for from Python."""
+"""Plans, namespaces and taints from Python."""
 
 from rota.client import AsyncCluster
 from rota.client.cluster import Cluster
@@ -7,7 +7,7 @@ from tests.client.canned_server import CannedServer, Reply, node
 OUTLOOK = {"outcome": "wait", "sentence": "would wait", "position": 2, "starts_at_ms": 7, "changes": ["less"]}
 
 
-def test_a_plan_is_asked_for_as_a_job_is_submitted(server: CannedServer, cluster: Cluster) -> None:
+def test_plan_takes_the_same_spec_as_submit(server: CannedServer, cluster: Cluster) -> None:
     server.on("POST /v1/plan", OUTLOOK)
 
     outlook = cluster.plan("python", "train.py", cpu=2)
@@ -17,7 +17,7 @@ def test_a_plan_is_asked_for_as_a_job_is_submitted(server: CannedServer, cluster
     assert (outlook.outcome, outlook.position, outlook.changes) == ("wait", 2, ("less",))
 
 
-def test_a_plan_may_think_of_other_nodes(server: CannedServer, cluster: Cluster) -> None:
+def test_a_plan_may_add_and_remove_nodes(server: CannedServer, cluster: Cluster) -> None:
     server.on("POST /v1/plan", OUTLOOK)
     more = {"count": 2, "capacity": {"cpu": 8}}
 
@@ -33,29 +33,29 @@ def test_namespaces_are_set_and_read(server: CannedServer, cluster: Cluster) -> 
     server.on("GET /v1/namespaces", {"namespaces": [team]})
     server.on("DELETE /v1/namespaces/team", Reply(status=204))
 
-    made = cluster.set_namespace("team", {"cpu": 8}, weight=2)
-    cluster.forget_namespace("team")
+    made = cluster.namespaces.set("team", {"cpu": 8}, weight=2)
+    cluster.namespaces.delete("team")
 
     assert server.asked("PUT /v1/namespaces/team")[0].body == {"quota": {"cpu": 8}, "weight": 2}
-    assert cluster.namespaces() == [made]
+    assert cluster.namespaces.list() == [made]
     assert (made.held, made.waiting) == ({"cpu": 1.0}, 3)
 
 
 def test_nodes_are_tainted(server: CannedServer, cluster: Cluster) -> None:
     server.on("PATCH /v1/nodes/laptop", node(taints=["gpu"]), node())
 
-    assert cluster.taint("laptop", "gpu", "dedicated=ci").taints == ("gpu",)
-    assert cluster.untaint("laptop", "gpu").taints == ()
+    assert cluster.nodes.taint("laptop", "gpu", "dedicated=ci").taints == ("gpu",)
+    assert cluster.nodes.untaint("laptop", "gpu").taints == ()
     bodies = [seen.body for seen in server.asked("PATCH /v1/nodes/laptop")]
     assert bodies == [{"taint": ["gpu", "dedicated=ci"]}, {"untaint": ["gpu"]}]
 
 
-async def test_the_same_for_asyncio(server: CannedServer, cluster: Cluster) -> None:
+async def test_the_asyncio_client_has_the_same_calls(server: CannedServer, cluster: Cluster) -> None:
     server.on("POST /v1/plan", OUTLOOK)
     server.on("GET /v1/namespaces/team", {"name": "team"})
     server.on("PATCH /v1/nodes/laptop", node(taints=["gpu"]))
     client = AsyncCluster(cluster)
 
     assert (await client.plan("true")).outcome == "wait"
-    assert (await client.namespace("team")).weight == 1
-    assert (await client.taint("laptop", "gpu")).taints == ("gpu",)
+    assert (await client.namespaces.get("team")).weight == 1
+    assert (await client.nodes.taint("laptop", "gpu")).taints == ("gpu",)

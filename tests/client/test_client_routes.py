@@ -1,4 +1,4 @@
-"""Every route of the API can be called with the client, from plain code and from asyncio alike."""
+"""The client has a method for every route of the API, synchronous and asyncio."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ def first(items: Iterator[Any]) -> Any:
     return next(items, None)
 
 
-# By route; a route that can be followed, or guarded by If-Match, is called in each way.
+# The calls of each route; a route that streams, or that takes If-Match, is called in each way.
 CALLS: dict[str, tuple[Call, ...]] = {
     "POST /v1/jobs": (lambda c: c.submit("true"), lambda c: first(c.follow_spec(JOB))),
     "GET /v1/jobs": (
@@ -64,26 +64,26 @@ CALLS: dict[str, tuple[Call, ...]] = {
     "GET /v1/jobs/{ref}/logs": (lambda c: job(c).logs(), lambda c: first(job(c).follow_logs())),
     "GET /v1/jobs/{ref}/outputs": (lambda c: job(c).outputs(), lambda c: job(c).get()),
     "POST /v1/plan": (lambda c: c.plan("true"),),
-    "POST /v1/plan/drain": (lambda c: c.plan_drain("n1"),),
-    "GET /v1/nodes": (lambda c: c.nodes(), lambda c: first(c.watch_nodes())),
-    "GET /v1/nodes/{ref}": (lambda c: c.node("n1"),),
+    "POST /v1/plan/drain": (lambda c: c.nodes.plan_drain("n1"),),
+    "GET /v1/nodes": (lambda c: c.nodes.list(), lambda c: first(c.nodes.watch())),
+    "GET /v1/nodes/{ref}": (lambda c: c.nodes.get("n1"),),
     "PATCH /v1/nodes/{ref}": (
-        lambda c: c.taint("n1", "a", if_etag='"x"'),
-        lambda c: c.untaint("n1", "a"),
-        lambda c: c.label_node("n1", {"a": "b"}),
-        lambda c: c.unlabel_node("n1", "a"),
+        lambda c: c.nodes.taint("n1", "a", if_etag='"x"'),
+        lambda c: c.nodes.untaint("n1", "a"),
+        lambda c: c.nodes.label("n1", {"a": "b"}),
+        lambda c: c.nodes.unlabel("n1", "a"),
     ),
-    "DELETE /v1/nodes/{ref}": (lambda c: c.forget_node("n1", if_etag='"x"'),),
-    "POST /v1/nodes/{ref}/drain": (lambda c: c.drain("n1", if_etag='"x"'),),
-    "POST /v1/nodes/{ref}/cordon": (lambda c: c.cordon("n1", if_etag='"x"'),),
-    "POST /v1/nodes/{ref}/open": (lambda c: c.open("n1", if_etag='"x"'),),
-    "POST /v1/nodes/{ref}/revoke": (lambda c: c.revoke_node("n1", if_etag='"x"'),),
-    "GET /v1/brake": (lambda c: c.brake(),),
-    "POST /v1/brake/release": (lambda c: c.release_brake(),),
-    "GET /v1/namespaces": (lambda c: c.namespaces(),),
-    "GET /v1/namespaces/{ref}": (lambda c: c.namespace("ci"),),
-    "PUT /v1/namespaces/{ref}": (lambda c: c.set_namespace("ci", if_etag='"x"'),),
-    "DELETE /v1/namespaces/{ref}": (lambda c: c.forget_namespace("ci", if_etag='"x"'),),
+    "DELETE /v1/nodes/{ref}": (lambda c: c.nodes.delete("n1", if_etag='"x"'),),
+    "POST /v1/nodes/{ref}/drain": (lambda c: c.nodes.drain("n1", if_etag='"x"'),),
+    "POST /v1/nodes/{ref}/cordon": (lambda c: c.nodes.cordon("n1", if_etag='"x"'),),
+    "POST /v1/nodes/{ref}/open": (lambda c: c.nodes.open("n1", if_etag='"x"'),),
+    "POST /v1/nodes/{ref}/revoke": (lambda c: c.nodes.revoke("n1", if_etag='"x"'),),
+    "GET /v1/brake": (lambda c: c.nodes.brake(),),
+    "POST /v1/brake/release": (lambda c: c.nodes.release_brake(),),
+    "GET /v1/namespaces": (lambda c: c.namespaces.list(),),
+    "GET /v1/namespaces/{ref}": (lambda c: c.namespaces.get("ci"),),
+    "PUT /v1/namespaces/{ref}": (lambda c: c.namespaces.set("ci", if_etag='"x"'),),
+    "DELETE /v1/namespaces/{ref}": (lambda c: c.namespaces.delete("ci", if_etag='"x"'),),
     "GET /v1/clusters": (lambda c: c.clusters.list(),),
     "POST /v1/clusters": (lambda c: c.clusters.create("eu"),),
     "GET /v1/clusters/{ref}": (lambda c: c.clusters.get("eu"),),
@@ -98,47 +98,47 @@ CALLS: dict[str, tuple[Call, ...]] = {
     "POST /v1/crons/{ref}/resume": (lambda c: c.crons.resume("tick"),),
     "POST /v1/crons/{ref}/run": (lambda c: c.crons.run("tick"),),
     "GET /v1/events": (lambda c: c.events(), lambda c: first(c.watch())),
-    "GET /v1/server": (lambda c: c.server(),),
-    "GET /v1/store/backup": (lambda c: c.back_up(BytesIO()),),
-    "POST /v1/store/accept": (lambda c: c.accept_nodes(),),
-    "GET /v1/openapi.json": (lambda c: c.openapi(),),
-    "GET /metrics": (lambda c: c.metrics(),),
-    "GET /healthz": (lambda c: c.is_alive(),),
-    "GET /readyz": (lambda c: c.is_ready(),),
-    "GET /v1/tokens": (lambda c: c.tokens(),),
-    "POST /v1/tokens": (lambda c: c.make_token("ci", "viewer"),),
-    "DELETE /v1/tokens/{ref}": (lambda c: c.revoke_token("t1"),),
-    "GET /v1/join-tokens": (lambda c: c.join_tokens(),),
-    "POST /v1/join-tokens": (lambda c: c.join_token(),),
-    "DELETE /v1/join-tokens/{ref}": (lambda c: c.revoke_join_token("x"),),
-    "GET /v1/ca": (lambda c: c.authority(),),
-    "GET /v1/ca/rotation": (lambda c: c.ca_rotation(),),
-    "POST /v1/ca/rotation": (lambda c: c.rotate_ca(), lambda c: c.rotate_ca("7d")),
-    "POST /v1/ca/rotation/finish": (lambda c: c.finish_ca_rotation(force=True),),
-    "POST /v1/ca/replace": (lambda c: c.replace_ca(),),
-    "POST /v1/enroll": (lambda c: c.enroll("secret", "pem", "box"),),
-    "GET /v1/watchers": (lambda c: c.watchers(),),
-    "DELETE /v1/watchers/{ref}": (lambda c: c.remove_watcher("w1"),),
+    "GET /v1/server": (lambda c: c.server.status(),),
+    "GET /v1/store/backup": (lambda c: c.server.back_up(BytesIO()),),
+    "POST /v1/store/accept": (lambda c: c.server.accept_nodes(),),
+    "GET /v1/openapi.json": (lambda c: c.server.openapi(),),
+    "GET /metrics": (lambda c: c.server.metrics(),),
+    "GET /healthz": (lambda c: c.server.is_alive(),),
+    "GET /readyz": (lambda c: c.server.is_ready(),),
+    "GET /v1/tokens": (lambda c: c.tokens.list(),),
+    "POST /v1/tokens": (lambda c: c.tokens.create("ci", "viewer"),),
+    "DELETE /v1/tokens/{ref}": (lambda c: c.tokens.revoke("t1"),),
+    "GET /v1/join-tokens": (lambda c: c.join_tokens.list(),),
+    "POST /v1/join-tokens": (lambda c: c.join_tokens.create(),),
+    "DELETE /v1/join-tokens/{ref}": (lambda c: c.join_tokens.revoke("x"),),
+    "GET /v1/ca": (lambda c: c.ca.get(),),
+    "GET /v1/ca/rotation": (lambda c: c.ca.rotation(),),
+    "POST /v1/ca/rotation": (lambda c: c.ca.rotate(), lambda c: c.ca.rotate("7d")),
+    "POST /v1/ca/rotation/finish": (lambda c: c.ca.finish_rotation(force=True),),
+    "POST /v1/ca/replace": (lambda c: c.ca.replace(),),
+    "POST /v1/enroll": (lambda c: c.join_tokens.enroll("secret", "pem", "box"),),
+    "GET /v1/watchers": (lambda c: c.watchers.list(),),
+    "DELETE /v1/watchers/{ref}": (lambda c: c.watchers.remove("w1"),),
 }
 
 
-# What sends nothing of its own, or only what others send, too.
+# Methods that send no request of their own, or only through other methods.
 _OF_A_CLUSTER = {"close", "submit_spec", "plan_spec"}
 _OF_A_JOB = {"id", "state", "exit_code", "wait", "wait_for", "as_completed", "step_logs"}
 OTHERS: dict[type, set[str]] = {
     Cluster: _OF_A_CLUSTER,
     AsyncCluster: _OF_A_CLUSTER,
     Job: _OF_A_JOB,
-    AsyncJob: _OF_A_JOB | {"status", "warnings"},
+    AsyncJob: _OF_A_JOB | {"warnings"},
 }
 
 
-class Heard(Exception):
-    """What was to be sent is known; nothing is answered."""
+class Sent(Exception):
+    """A request was recorded instead of sent."""
 
 
 class Recorder(Transport):
-    """Keeps the requests that would be sent."""
+    """A transport that records requests instead of sending them."""
 
     def __init__(self) -> None:
         super().__init__(Endpoint("http://127.0.0.1:1", "t"), 0.0)
@@ -147,49 +147,76 @@ class Recorder(Transport):
     def fetch(self, request: ApiRequest, patience_seconds: float | None = None) -> NoReturn:
         del patience_seconds
         self.requests.append(request)
-        raise Heard
+        raise Sent
 
     def stream(
         self, request: ApiRequest, silence_seconds: float | None, deadline: float | None = None
     ) -> NoReturn:
         del silence_seconds, deadline
         self.requests.append(request)
-        raise Heard
+        raise Sent
 
     download = stream
+
+
+def parts(cluster: Cluster | AsyncCluster) -> list[Any]:
+    """The sub-objects of a cluster: `cluster.nodes`, `cluster.tokens` and the others."""
+    return [part for name, part in vars(cluster).items() if name != "transport" and not name.startswith("_")]
 
 
 def requests_of(*calls: Call) -> list[ApiRequest]:
     recorder = Recorder()
     cluster = Cluster(Endpoint("http://127.0.0.1:1", "t"))
-    for part in (cluster, cluster.crons, cluster.clusters):
+    for part in (cluster, *parts(cluster)):
         vars(part).update({name: recorder for name in vars(part) if name.endswith("transport")})
     for call in calls:
-        with pytest.raises(Heard):
+        with pytest.raises(Sent):
             call(cluster)
     return recorder.requests
 
 
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: f"{one.method} {one.path}")
-def test_a_route_has_a_method_that_calls_it_in_every_way_it_can_be_called(operation: Operation) -> None:
+UNCONNECTED = Cluster(Endpoint("http://127.0.0.1:1", "t"))
+PARTS = [type(part) for cluster in (UNCONNECTED, AsyncCluster(UNCONNECTED)) for part in parts(cluster)]
+CALLED = {name for calls in CALLS.values() for call in calls for name in call.__code__.co_names}
+
+
+@pytest.mark.parametrize(
+    "operation", OPERATIONS, ids=lambda operation: f"{operation.method} {operation.path}"
+)
+def test_each_route_has_a_method_for_every_way_to_call_it(operation: Operation) -> None:
     sent = requests_of(*CALLS.get(f"{operation.method} {operation.path}", ()))
     path = re.compile(re.sub(r"{\w+}", "[^/]+", operation.path))
 
     assert sent, "give the client a method for it"
-    assert {(one.method, bool(path.fullmatch(one.path))) for one in sent} == {(operation.method, True)}
-    assert {name for one in sent for name in one.headers} >= {
+    assert {(request.method, bool(path.fullmatch(request.path))) for request in sent} == {
+        (operation.method, True)
+    }
+    assert {name for request in sent for name in request.headers} >= {
         header.name for header in operation.headers if header.name != "Last-Event-ID"
     }
     if operation.events:
-        assert "text/event-stream" in {one.headers.get("Accept") for one in sent}
+        assert "text/event-stream" in {request.headers.get("Accept") for request in sent}
 
 
-def test_no_route_is_called_that_is_not_there() -> None:
-    assert set(CALLS) == {f"{one.method} {one.path}" for one in OPERATIONS}
+def test_the_client_calls_no_route_that_does_not_exist() -> None:
+    assert set(CALLS) == {f"{operation.method} {operation.path}" for operation in OPERATIONS}
 
 
 @pytest.mark.parametrize("made", [Cluster, AsyncCluster, Job, AsyncJob])
-def test_every_public_method_is_among_the_calls_or_made_of_them(made: type) -> None:
-    named = {name for calls in CALLS.values() for call in calls for name in call.__code__.co_names}
+def test_every_public_method_sends_a_route_or_is_built_on_one_that_does(made: type) -> None:
+    assert public_names(made) - CALLED == OTHERS[made]
 
-    assert {name for name in dir(made) if not name.startswith("_")} - named == OTHERS[made]
+
+@pytest.mark.parametrize("made", PARTS, ids=lambda made: made.__name__)
+def test_every_public_method_of_a_part_sends_a_route(made: type) -> None:
+    assert public_names(made) <= CALLED
+
+
+def test_the_asyncio_cluster_has_the_same_parts() -> None:
+    plain, twin = vars(UNCONNECTED), vars(AsyncCluster(UNCONNECTED))
+
+    assert plain.keys() - {"transport"} == twin.keys() - {"_sync"}
+
+
+def public_names(made: type) -> set[str]:
+    return {name for name in dir(made) if not name.startswith("_")}

@@ -1,4 +1,4 @@
-"""Submit and follow in one request: what comes of it when all goes well, and when something does not."""
+"""Submit and follow in one request, with and without failures."""
 
 import threading
 from contextlib import closing
@@ -37,13 +37,15 @@ def test_the_job_is_known_before_it_has_ended(server: CannedServer, cluster: Clu
     assert [status.state for status in told] == ["succeeded"]
 
 
-def test_a_job_that_had_ended_before_is_told_once(server: CannedServer, cluster: Cluster) -> None:
+def test_a_job_that_had_already_ended_yields_one_status(server: CannedServer, cluster: Cluster) -> None:
     server.on(SUBMIT, events(event("job", job("succeeded"))))
 
     assert [status.state for status in cluster.follow_spec({"command": ["true"]})] == ["succeeded"]
 
 
-def test_a_cut_stream_is_taken_up_by_following_the_job(server: CannedServer, cluster: Cluster) -> None:
+def test_an_interrupted_submit_stream_resumes_by_following_the_job(
+    server: CannedServer, cluster: Cluster
+) -> None:
     server.on(SUBMIT, events(event("job", job("submitted")), cut=True))
     server.on(
         FOLLOW, problem(503, "unavailable", "starting", retry_after=0), statuses(job(), job("succeeded"))
@@ -53,7 +55,7 @@ def test_a_cut_stream_is_taken_up_by_following_the_job(server: CannedServer, clu
     assert len(server.asked(SUBMIT)) == 1
 
 
-def test_a_submit_cut_before_the_job_is_known_is_sent_again_with_its_key(
+def test_a_submit_interrupted_before_the_first_status_is_retried_with_its_key(
     server: CannedServer, cluster: Cluster
 ) -> None:
     whole = events(event("job", job("submitted")), event("status", job("succeeded")))
@@ -65,7 +67,7 @@ def test_a_submit_cut_before_the_job_is_known_is_sent_again_with_its_key(
     assert len(set(keys)) == 1
 
 
-def test_a_key_of_ones_own_is_sent(server: CannedServer, cluster: Cluster) -> None:
+def test_an_explicit_idempotency_key_is_sent(server: CannedServer, cluster: Cluster) -> None:
     server.on(SUBMIT, events(event("job", job("succeeded"))))
 
     cluster.run("true", key="nightly")
@@ -91,17 +93,15 @@ def test_without_a_valid_token_nothing_is_followed(server: CannedServer) -> None
     assert len(server.seen) == 1
 
 
-def test_an_answer_that_is_no_event_stream_is_told_at_once(server: CannedServer, cluster: Cluster) -> None:
+def test_an_answer_that_is_not_an_event_stream_is_rejected(server: CannedServer, cluster: Cluster) -> None:
     server.on(FOLLOW, job("succeeded"))
     server.on("GET /v1/jobs/12", job())
 
-    with pytest.raises(Broken, match="did not ask for"):
+    with pytest.raises(Broken, match="did not request"):
         cluster.job("12").wait()
 
 
-def test_requests_and_streams_that_came_to_their_end_share_one_connection(
-    server: CannedServer, cluster: Cluster
-) -> None:
+def test_requests_and_finished_streams_share_one_connection(server: CannedServer, cluster: Cluster) -> None:
     server.on(SUBMIT, events(event("job", job("submitted")), event("status", job("succeeded"))))
     server.on("GET /v1/jobs/12", job("succeeded"))
 
@@ -112,7 +112,7 @@ def test_requests_and_streams_that_came_to_their_end_share_one_connection(
     assert len({seen.port for seen in server.seen}) == 1
 
 
-def test_a_stream_that_is_left_early_is_closed(server: CannedServer, cluster: Cluster) -> None:
+def test_a_stream_that_is_abandoned_early_is_closed(server: CannedServer, cluster: Cluster) -> None:
     never = threading.Event()
     server.on(SUBMIT, events(event("job", job("submitted")), never))
     server.on("GET /v1/jobs/12", job())

@@ -1,4 +1,4 @@
-"""Several servers, of which one leads: whoever answers is kept to, the others are asked when it does not."""
+"""Several servers: the leader is found and kept, and the others are tried when it fails."""
 
 import io
 from collections.abc import Iterator
@@ -29,24 +29,24 @@ def to_all(servers: list[CannedServer]) -> Cluster:
     return Cluster(Endpoint(",".join(server.addr for server in servers), TOKEN), patience_seconds=30)
 
 
-def test_the_one_that_leads_is_found_and_kept_to(trio: list[CannedServer]) -> None:
+def test_the_leader_is_found_and_kept(trio: list[CannedServer]) -> None:
     standby, leader, _ = trio
     standby.on("GET /v1/nodes", STANDS_BY)
     leader.on("GET /v1/nodes", {"nodes": [node()]})
     with to_all(trio) as cluster:
-        cluster.nodes()
-        cluster.nodes()
+        cluster.nodes.list()
+        cluster.nodes.list()
 
     assert [len(server.asked("GET /v1/nodes")) for server in trio] == [1, 2, 0]
 
 
-def test_when_it_is_gone_another_is_found_and_told_the_same(trio: list[CannedServer]) -> None:
+def test_when_the_leader_fails_the_request_goes_to_the_next_one(trio: list[CannedServer]) -> None:
     first, second, third = trio
     first.on("GET /v1/nodes", {"nodes": []})
     second.on("POST /v1/jobs", STANDS_BY)
     third.on("POST /v1/jobs", job())
     with to_all(trio) as cluster:
-        cluster.nodes()
+        cluster.nodes.list()
         first.stop()
         cluster.submit("true")
 
@@ -55,42 +55,42 @@ def test_when_it_is_gone_another_is_found_and_told_the_same(trio: list[CannedSer
     assert asked.headers["Idempotency-Key"] == told.headers["Idempotency-Key"]
 
 
-def test_a_backup_is_fetched_from_the_one_that_leads(trio: list[CannedServer]) -> None:
+def test_a_backup_is_downloaded_from_the_leader(trio: list[CannedServer]) -> None:
     standby, leader, _ = trio
     standby.on("GET /v1/store/backup", STANDS_BY)
     leader.on("GET /v1/store/backup", Reply(stream=(b"all", b" of it")))
     into = io.BytesIO()
     with to_all(trio) as cluster:
-        cluster.back_up(into)
+        cluster.server.back_up(into)
 
     assert into.getvalue() == b"all of it"
 
 
-def test_a_backup_that_was_cut_is_not_gone_on_with(trio: list[CannedServer]) -> None:
+def test_an_interrupted_backup_is_not_resumed(trio: list[CannedServer]) -> None:
     leader, *others = trio
     leader.on("GET /v1/store/backup", Reply(stream=(bytes(COPY_BYTES), b"half of the rest"), cut=True))
     for other in others:
         other.on("GET /v1/store/backup", Reply(stream=(b"all of it",)))
     into = io.BytesIO()
     with to_all(trio) as cluster, pytest.raises(Unavailable):
-        cluster.back_up(into)
+        cluster.server.back_up(into)
 
     assert into.getvalue() == bytes(COPY_BYTES)
     assert [len(server.asked("GET /v1/store/backup")) for server in trio] == [1, 0, 0]
 
 
-def test_when_none_leads_the_caller_is_told_so(trio: list[CannedServer]) -> None:
+def test_without_a_leader_the_call_fails(trio: list[CannedServer]) -> None:
     for server in trio:
         server.on("GET /v1/nodes", STANDS_BY)
     with to_all(trio) as cluster:
         cluster.transport.patience_seconds = 0
         with pytest.raises(Unavailable, match="stands by"):
-            cluster.nodes()
+            cluster.nodes.list()
 
     assert [len(server.asked("GET /v1/nodes")) for server in trio] == [1, 1, 1]
 
 
-def test_an_address_among_them_that_is_none_is_named() -> None:
+def test_an_invalid_address_in_a_list_is_named() -> None:
     with pytest.raises(Rejected, match="'ftp://x' is not an address"):
         Cluster(Endpoint("http://127.0.0.1:1,ftp://x", TOKEN))
 
@@ -108,7 +108,7 @@ def test_a_task_reports_to_whichever_server_answers(server: CannedServer, tmp_pa
     ] * 2
 
 
-def test_a_task_of_before_an_upgrade_knows_one_server(server: CannedServer, tmp_path: Path) -> None:
+def test_a_task_started_before_an_upgrade_has_one_result_url(server: CannedServer, tmp_path: Path) -> None:
     path, token = "/v1/jobs/1/tasks/0/attempts/1/result", tmp_path / "token"
     token.write_text(TOKEN)
     server.on(f"POST {path}", Reply({}, 201))

@@ -1,4 +1,4 @@
-"""Requests are repeated while the server is away, errors keep their code, tokens stay off the open wire."""
+"""Requests are retried while no server is reachable; errors keep their code; tokens need TLS."""
 
 import socket
 import ssl
@@ -22,21 +22,21 @@ def impatient(server: CannedServer, token: str = TOKEN) -> Cluster:
 def test_calls_share_one_connection(server: CannedServer, cluster: Cluster) -> None:
     server.on("GET /v1/nodes", {"nodes": [node()]})
 
-    cluster.nodes()
-    cluster.nodes()
+    cluster.nodes.list()
+    cluster.nodes.list()
 
     first, second = server.asked("GET /v1/nodes")
     assert first.port == second.port
 
 
-def test_an_unavailable_server_is_asked_again(server: CannedServer, cluster: Cluster) -> None:
+def test_a_call_to_an_unavailable_server_is_retried(server: CannedServer, cluster: Cluster) -> None:
     busy = problem(503, "unavailable", "starting", retry_after=0)
     server.on("GET /v1/nodes", busy, Reply(cut=True), busy, {"nodes": [node()]})
 
-    assert [found.name for found in cluster.nodes()] == ["laptop"]
+    assert [found.name for found in cluster.nodes.list()] == ["laptop"]
 
 
-def test_a_submit_that_lost_its_answer_is_sent_again_with_the_same_key(
+def test_a_submit_whose_answer_was_lost_is_retried_with_the_same_key(
     server: CannedServer, cluster: Cluster
 ) -> None:
     server.on("POST /v1/jobs", Reply(cut=True), Reply(job(), 201))
@@ -48,7 +48,7 @@ def test_a_submit_that_lost_its_answer_is_sent_again_with_the_same_key(
 
 
 @pytest.mark.parametrize("body", [b"", b'{"nodes": '], ids=["its head", "half of it"])
-def test_a_server_that_died_while_it_answered_did_not_answer(body: bytes) -> None:
+def test_a_truncated_answer_counts_as_no_answer(body: bytes) -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 40\r\n\r\n"
     with socket.create_server(("127.0.0.1", 0)) as door:
 
@@ -62,7 +62,7 @@ def test_a_server_that_died_while_it_answered_did_not_answer(body: bytes) -> Non
         answering.start()
         dying = Cluster(Endpoint(f"http://127.0.0.1:{door.getsockname()[1]}", TOKEN), patience_seconds=0.0)
         with pytest.raises(Unavailable):
-            dying.nodes()
+            dying.nodes.list()
         answering.join()
 
 
@@ -77,31 +77,31 @@ def test_two_submits_have_two_keys(server: CannedServer, cluster: Cluster) -> No
 
 def test_a_server_that_comes_back_is_found_again(server: CannedServer, cluster: Cluster) -> None:
     server.on("GET /v1/nodes", {"nodes": []})
-    cluster.nodes()
+    cluster.nodes.list()
     server.stop()
     back = threading.Timer(0.2, server.start)
     back.start()
 
-    assert cluster.nodes() == []
+    assert cluster.nodes.list() == []
     back.join()
 
 
-def test_patience_ends(server: CannedServer) -> None:
+def test_retries_end_with_the_patience(server: CannedServer) -> None:
     server.stop()
 
     with pytest.raises(Unavailable, match="connection refused") as caught:
-        impatient(server).nodes()
+        impatient(server).nodes.list()
 
     assert caught.value.exit_code == 75
 
 
-def test_whoever_waits_is_told_why(server: CannedServer) -> None:
+def test_a_waiting_command_prints_why(server: CannedServer) -> None:
     told: list[str] = []
     server.on("GET /v1/nodes", problem(503, "unavailable", "no leader yet", retry_after=0), {"nodes": []})
     cluster = Cluster(Endpoint(server.addr, TOKEN), 30.0, lambda reason: told.append(str(reason)))
 
     with cluster:
-        cluster.nodes()
+        cluster.nodes.list()
 
     assert told == ["no leader yet"]
 
@@ -109,7 +109,7 @@ def test_whoever_waits_is_told_why(server: CannedServer) -> None:
 def test_a_delete_whose_answer_was_lost_is_no_error(server: CannedServer, cluster: Cluster) -> None:
     server.on("DELETE /v1/nodes/n1", Reply(cut=True), problem(404, "not_found", "there is no node n1"))
 
-    cluster.forget_node("n1")
+    cluster.nodes.delete("n1")
 
     assert len(server.asked("DELETE /v1/nodes/n1")) == 2
 
@@ -136,7 +136,7 @@ def test_each_code_has_its_exception_and_exit_code(
     server.on("GET /v1/nodes", problem(status, code, "so it is", field="f", hint="do that"))
 
     with pytest.raises(kind) as caught, impatient(server) as cluster:
-        cluster.nodes()
+        cluster.nodes.list()
 
     error = caught.value
     assert [getattr(error, name) for name in ("code", "field", "hint", "exit_code")] == [
@@ -148,29 +148,29 @@ def test_each_code_has_its_exception_and_exit_code(
     assert str(error) == "so it is"
 
 
-def test_an_answer_that_is_no_json_is_told(server: CannedServer) -> None:
+def test_an_answer_that_is_not_json_is_rejected(server: CannedServer) -> None:
     server.on("GET /v1/nodes", Reply(stream=(b"<html>",)))
 
     with pytest.raises(Broken, match="not JSON"), impatient(server) as cluster:
-        cluster.nodes()
+        cluster.nodes.list()
 
 
-def test_an_answer_without_a_needed_field_is_told(server: CannedServer) -> None:
+def test_an_answer_without_a_required_field_is_rejected(server: CannedServer) -> None:
     server.on("GET /v1/nodes", {"nodes": [{"name": "x"}]})
 
     with pytest.raises(Broken, match="lacks a field"), impatient(server) as cluster:
-        cluster.nodes()
+        cluster.nodes.list()
 
 
 @pytest.mark.parametrize("addr", ["127.0.0.1:3000", "ftp://x", "http://", "http://127.0.0.1:port"])
-def test_what_is_no_address_is_refused(addr: str) -> None:
+def test_an_invalid_address_is_rejected(addr: str) -> None:
     with pytest.raises(Rejected, match="is not an address"):
         Cluster(Endpoint(addr, TOKEN))
 
 
 @pytest.mark.parametrize("addr", ["http://10.0.0.5:3000", "http://127.evil.example:3000"])
-def test_a_token_is_not_sent_in_plain_text_off_loopback(addr: str) -> None:
-    with pytest.raises(Rejected, match="not sent in plain text"):
+def test_a_token_is_not_sent_in_plain_text_outside_loopback(addr: str) -> None:
+    with pytest.raises(Rejected, match="refusing to send a token in plain text"):
         Cluster(Endpoint(addr, TOKEN))
 
 
@@ -202,9 +202,9 @@ def test_the_servers_certificate_is_checked_against_the_ca(tmp_path: Path) -> No
     addr = f"https://127.0.0.1:{server.server_address[1]}"
 
     with Cluster(Endpoint(addr, TOKEN, str(tmp_path / "ours.pem")), 0.0) as cluster:
-        assert cluster.nodes() == []
-    with pytest.raises(Rejected, match="is not who it should be"):
-        Cluster(Endpoint(addr, TOKEN, str(tmp_path / "theirs.pem")), 0.0).nodes()
+        assert cluster.nodes.list() == []
+    with pytest.raises(Rejected, match="is not trusted"):
+        Cluster(Endpoint(addr, TOKEN, str(tmp_path / "theirs.pem")), 0.0).nodes.list()
 
     server.shutdown()
     server.server_close()

@@ -116,7 +116,7 @@ def returned(prefix: str, yields: str, answer: str) -> str:
 
 
 def homes_of_types() -> dict[str, str]:
-    """Where each class is that the reference names."""
+    """The module of each class that the reference names."""
     modules = [
         importlib.import_module(found.name)
         for found in pkgutil.walk_packages(rota.client.__path__, "rota.client.")

@@ -37,7 +37,7 @@ ip address add "$2/24" dev e0 && ip link set e0 up
 
 
 class Machines:
-    """By name, each with its address. Leaves no process behind."""
+    """The machines by name, each with its address; no process is left behind."""
 
     def __init__(self, directory: Path, addresses: dict[str, str], **settings: str) -> None:
         self._directory = directory
@@ -130,7 +130,7 @@ class Machines:
 
 @contextlib.contextmanager
 def _held(apart: list[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """Namespaces, for as long as their first process lives."""
+    """Create namespaces; they exist as long as their first process."""
     assert shutil.which("ip"), "machines are tied by the command ip"
     with subprocess.Popen([*apart, sys.executable, "-c", _HOLD], stdout=subprocess.PIPE) as holder:
         try:
@@ -142,7 +142,7 @@ def _held(apart: list[str]) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _only_child(pid: int) -> int:
-    """nsenter and unshare become what they start, or wait for it."""
+    """The child of a process: nsenter and unshare exec their command, or wait for it."""
     children = Path(f"/proc/{pid}/task/{pid}/children")
     return int(until(lambda: children.read_text().split(), "the machine is there")[0])
 

@@ -1,4 +1,4 @@
-"""A network of its own, with loopback only: what a document starts has its usual ports there. [I/O]"""
+"""A network namespace with loopback only: processes of a document can use their default ports. [I/O]"""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ signal.pause()
 
 @contextlib.contextmanager
 def own_network() -> Iterator[list[str]]:
-    """By what a command is run in it."""
+    """The command prefix that runs a command in the namespace."""
     own_user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
     with subprocess.Popen(
         ["unshare", *own_user, "--net", sys.executable, "-c", _HOLD],

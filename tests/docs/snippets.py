@@ -1,4 +1,4 @@
-"""A document's text -> the blocks a reader would type in, and whether what came out is what it shows."""
+"""Extract the command blocks of a document, and compare their output with what it shows."""
 
 import re
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ PROMPT = re.compile(r"([a-z]?)\$ ", re.MULTILINE)  # a letter before it says on 
 
 
 class Kind(StrEnum):
-    """What is done with a block, by its language."""
+    """How a block is handled, by its language."""
 
     CONSOLE = "console"  # commands after `$ `, each with what it prints
     SH = "sh"  # a script
@@ -19,7 +19,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block; `note` is what the comment right above it says."""
+    """A fenced block; `note` is the comment right above it."""
 
     line: int
     language: str
@@ -67,7 +67,7 @@ def blocks(document: str) -> Iterator[Block]:
 
 
 def commands(block: Block) -> Iterator[Command]:
-    """`$ ` begins a command, `> ` goes on with it, everything else is its output."""
+    """`$ ` starts a command, `> ` continues it, everything else is its output."""
     lines = block.text.splitlines()
     starts = [number for number, line in enumerate(lines) if PROMPT.match(line)]
     assert starts[:1] == [0], f"line {block.line}: a console block begins with `$ `"
@@ -79,7 +79,7 @@ def commands(block: Block) -> Iterator[Command]:
 
 
 def matches(shown: str, printed: str) -> bool:
-    """Whether this is what the document shows, apart from what differs each time."""
+    """Whether the output matches the document, apart from varying parts."""
     return re.fullmatch("".join(_line(line) for line in shown.splitlines()), _ended(printed)) is not None
 
 

@@ -1,4 +1,4 @@
-"""Stands in for systemd on a machine of a document: unit files are enabled, started and stopped. [I/O]"""
+"""Replaces systemd on a machine of a document: enables, starts and stops unit files. [I/O]"""
 
 import configparser
 import contextlib
@@ -45,14 +45,14 @@ def start(name: str) -> None:
 
 
 def environment(files: str) -> dict[str, str]:
-    """A file that may be missing has a dash before its name."""
+    """The environment of a unit; a dash before a file name means that it may be missing."""
     found = [Path(name.lstrip("-")) for name in files.split()]
     lines = [line for file in found if file.exists() for line in file.read_text().splitlines()]
     return dict(line.split("=", 1) for line in lines)
 
 
 def stop(name: str) -> None:
-    """One that has ended by itself, as a member of etcd that was removed, is stopped already."""
+    """Stop a unit; one that has exited by itself, such as a removed member of etcd, is already stopped."""
     with contextlib.suppress(ProcessLookupError):
         handle = os.pidfd_open(int((HOME / f"{name}.pid").read_text()))
         signal.pidfd_send_signal(handle, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""A reader's terminal: a directory, the command `rota`, and what was started and not ended yet. [I/O]"""
+"""The terminal of a reader: a directory, the command `rota`, and background processes. [I/O]"""
 
 import contextlib
 import os
@@ -28,7 +28,7 @@ esac
 
 
 class Terminal:
-    """What a document tells to type is typed here; leaves no process behind."""
+    """Runs the commands of a document; no process is left behind."""
 
     def __init__(self, directory: Path, config: Path | None = None, inside: Sequence[str] = ()) -> None:
         self.directory = directory

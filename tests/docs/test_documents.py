@@ -1,4 +1,4 @@
-"""What README and docs show is what happens: every command in them is run, every link leads somewhere."""
+"""Every command in README and docs is run and prints what is shown; every link has a target."""
 
 import contextlib
 import re
@@ -28,7 +28,7 @@ def name(path: Path) -> str:
 def test_every_command_does_what_the_document_shows(
     document: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> None:
-    """A document that starts a cluster has it for itself; the others share one."""
+    """A document that starts a cluster has its own; the others share one."""
     found = list(blocks(document.read_text()))
     typed = "".join(block.text for block in found if block.runs)
     alone = any(start in typed for start in ("$ rota dev", "$ rota server --", "$ etcd"))
@@ -63,7 +63,7 @@ def prepare_containers(terminal: Terminal, directory: Path) -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name)
-def test_every_link_leads_somewhere(document: Path) -> None:
+def test_every_link_has_a_target(document: Path) -> None:
     targets = [link for link in LINK.findall(document.read_text()) if not link.startswith(("http", "#"))]
 
     missing = [target for target in targets if not (document.parent / target.partition("#")[0]).exists()]
@@ -81,7 +81,7 @@ def test_blocks_that_are_not_run_are_few_and_say_why() -> None:
     assert len(left_out) <= 3, left_out
 
 
-def test_what_differs_each_time_is_not_compared() -> None:
+def test_varying_output_is_not_compared() -> None:
     shown = "job 1 “echo” placed on node-1, started after 0.01 s\nhello\n…\nexit 0   peak 9 MiB"
 
     assert matches(
@@ -93,7 +93,7 @@ def test_what_differs_each_time_is_not_compared() -> None:
     assert not matches(shown, "job 27 “echo” placed on node-3, started after 1.4 s\nhello\n")
 
 
-def test_a_console_block_is_cut_into_commands_and_what_they_print() -> None:
+def test_a_console_block_is_split_into_commands_and_output() -> None:
     block = Block(7, "console", "$ one \\\n> two\nprinted\n$ three\n")
 
     first, second = commands(block)

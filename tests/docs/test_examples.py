@@ -43,8 +43,8 @@ def test_a_job_file_runs(terminal: Terminal, file: str, said: str) -> None:
     assert said in ended.stdout
 
 
-def test_the_example_of_a_container_is_a_job_that_would_be_taken(terminal: Terminal) -> None:
-    """Its image would have to be fetched, and its directory allowed."""
+def test_the_container_example_is_a_valid_job(terminal: Terminal) -> None:
+    """Not run: its image would have to be pulled, and its directory allowed."""
     ended = terminal.run(["rota", "plan", "-f", str(EXAMPLES / "container.toml")])
 
     assert ended.returncode in (0, 11), ended.stdout
@@ -69,7 +69,7 @@ def test_the_example_of_a_service_is_healthy_until_it_is_canceled(terminal: Term
     assert terminal.run(["rota", "wait", "web"]).returncode == 130
 
 
-def test_the_client_example_hears_of_every_task(terminal: Terminal) -> None:
+def test_the_client_example_prints_every_task(terminal: Terminal) -> None:
     ended = terminal.run([sys.executable, str(EXAMPLES / "sdk.py")])
 
     assert ended.returncode == 0, ended.stdout
@@ -97,7 +97,7 @@ def test_the_demo_shows_everything_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_demo_leaves_nothing(tmp_path: Path) -> None:
-    """Ctrl-C on a terminal, with a task under way."""
+    """Ctrl-C on a terminal while a task runs."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.execve(sys.executable, [sys.executable, str(EXAMPLES / "demo.py")], demo_environment(tmp_path))
@@ -117,7 +117,7 @@ def demo_environment(directory: Path) -> dict[str, str]:
 
 
 def ended_with(pid: int, terminal: int) -> list[int]:
-    """Its exit code once it has one; meanwhile what it prints is read, for it would block otherwise."""
+    """Wait for its exit code; its output is read meanwhile, because it would block otherwise."""
     try:
         os.read(terminal, 65536)
     except OSError:  # the last process on that terminal is gone

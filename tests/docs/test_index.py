@@ -1,4 +1,4 @@
-"""Every page can be found: README and the indexes of docs link to all of them."""
+"""README and the indexes of docs link to every page."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The reference pages say all there is: made parts are up to date, written ones leave nothing out."""
+"""The reference pages are complete: generated parts are up to date, written ones omit nothing."""
 
 import importlib.util
 import re
@@ -33,8 +33,8 @@ def page(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["states.md", "limits.md", "config.md", "cli.md", "python.md"])
-def test_made_parts_are_up_to_date(name: str) -> None:
-    assert generator().renewed(page(name)) == page(name), "python docs/generate.py makes them anew"
+def test_generated_parts_are_up_to_date(name: str) -> None:
+    assert generator().renewed(page(name)) == page(name), "run python docs/generate.py"
 
 
 def test_every_route_is_described() -> None:
@@ -49,7 +49,7 @@ def test_every_route_is_described() -> None:
     assert not missing
 
 
-def test_every_error_code_stands_beside_its_status() -> None:
+def test_every_error_code_is_listed_with_its_status() -> None:
     rows = dict(re.findall(r"^\| (\d{3}) \| (.*) \|$", page("http-api.md"), re.MULTILINE))
 
     missing = [
@@ -66,7 +66,7 @@ def test_every_field_of_a_job_is_described() -> None:
     ] == []
 
 
-def test_what_the_work_sees_of_its_environment_is_described() -> None:
+def test_the_environment_of_a_task_is_described() -> None:
     assert [name for name in PASSED_ENVIRONMENT if f"`{name}`" not in page("job-spec.md")] == []
 
 
@@ -83,7 +83,7 @@ def test_every_message_call_and_event_is_described() -> None:
     assert not missing
 
 
-def test_every_word_between_agent_and_keeper_is_described() -> None:
+def test_every_message_between_agent_and_keeper_is_described() -> None:
     text = page("protocol.md")
 
     missing = [op for op in ORDER_PARSERS if f"| `{op}`" not in text]

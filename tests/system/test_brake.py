@@ -115,7 +115,7 @@ def test_an_operator_confirms_that_silent_nodes_are_lost(
 
         released = five.rota("node", "brake", "--release")
 
-        assert "said to be gone: node-1, node-2, node-3" in released.err
+        assert "confirmed as lost: node-1, node-2, node-3" in released.err
         until(lambda: len(witness.seen()) == 8, "what they ran runs elsewhere")
         until(lambda: brake(five) == "off", "the brake is off")
         gate.open()

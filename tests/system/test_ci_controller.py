@@ -50,7 +50,7 @@ class Pipeline:
         return [(int(action), int(attempt), node) for action, attempt, node in map(str.split, rows)]
 
     def diary(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.path.with_suffix(".diary").read_text().splitlines()]
+        return [json.loads(line) for line in self.path.with_suffix(".journal").read_text().splitlines()]
 
 
 @contextmanager

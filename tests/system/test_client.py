@@ -49,24 +49,24 @@ def test_attempts_are_read_one_by_one(client: Cluster) -> None:
 
 
 def test_a_concurrent_change_is_not_overwritten(client: Cluster) -> None:
-    (node,) = client.nodes(fields="running", state="ready")
-    seen = client.node(node.name)
-    client.taint(node.name, "spot", if_etag=seen.etag)
+    (node,) = client.nodes.list(fields="running", state="ready")
+    seen = client.nodes.get(node.name)
+    client.nodes.taint(node.name, "spot", if_etag=seen.etag)
     with pytest.raises(Conflict):
-        client.cordon(node.name, if_etag=seen.etag)
+        client.nodes.cordon(node.name, if_etag=seen.etag)
 
-    after = client.untaint(node.name, "spot")
+    after = client.nodes.untaint(node.name, "spot")
     assert (after.taints, after.eligibility, node.labels) == ((), "open", {})
 
 
 def test_a_server_describes_itself(client: Cluster, shared: LocalCluster) -> None:
-    assert client.is_alive()
-    assert client.is_ready()
-    assert client.openapi()["paths"]["/v1/jobs"]
-    assert "# TYPE rota_" in client.metrics()
-    assert client.authority().ca.startswith("-----BEGIN CERTIFICATE")
+    assert client.server.is_alive()
+    assert client.server.is_ready()
+    assert client.server.openapi()["paths"]["/v1/jobs"]
+    assert "# TYPE rota_" in client.server.metrics()
+    assert client.ca.get().ca.startswith("-----BEGIN CERTIFICATE")
     with connect("http://127.0.0.1:9", token=shared.token) as nobody:
-        assert not nobody.is_alive()
+        assert not nobody.server.is_alive()
 
 
 async def test_the_asyncio_client_does_the_same(shared: LocalCluster) -> None:

@@ -205,7 +205,7 @@ def test_a_killed_server_finds_the_machines_it_requested(cluster: LocalCluster) 
             ("cluster", "create", "x", "--clusters", "1-3"),
             "a cluster without a provider cannot create others",
         ),
-        (("cluster", "resize", "default"), "nothing is to change"),
+        (("cluster", "resize", "default"), "nothing to change"),
         (("cluster", "show", "defualt"), "did you mean default?"),
         (("cluster", "delete", "default"), "cannot be deleted"),
         (("run", "--cluster", "moon", "--", "true"), "there is no cluster 'moon'"),

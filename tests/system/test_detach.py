@@ -19,7 +19,7 @@ def test_ctrl_c_detaches_and_the_job_continues(shared: LocalCluster, gate: Gate)
     _, err = running.communicate(timeout=60)
 
     assert running.returncode == 130
-    assert f"job {job} goes on: rota wait {job}" in err.decode()
+    assert f"job {job} keeps running: rota wait {job}" in err.decode()
     gate.open()
     assert shared.rota("wait", job).code == 9
     assert shared.rota("logs", job).out == "began\nended\n"

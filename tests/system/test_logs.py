@@ -95,7 +95,7 @@ def test_a_node_with_a_full_disk_reports_it_and_gets_no_tasks_meanwhile(
         cluster.call("DELETE", f"/v1/jobs/{running}")
         until(lambda: cluster.count(waiting, "succeeded") == 1, "the end of what waited")
 
-        assert "takes nothing new: its disk is full" in shown
+        assert "accepts no new tasks: its disk is full" in shown
         assert "1 of 1 nodes takes nothing new" in why
         assert "node node-1 takes nothing new: its disk is full" in events
         assert still == 1

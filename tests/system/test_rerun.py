@@ -32,7 +32,7 @@ def test_a_rerun_runs_only_failed_tasks(
     ended = again.wait(60)
 
     assert (ran.code, repeated.out) == (0, ran.out)
-    assert f"runs 6 of the 300 tasks of job {old.id} once more" in ran.err
+    assert f"runs 6 of the 300 tasks of job {old.id} again" in ran.err
     assert (ended.state, ended.counts["succeeded"]) == ("succeeded", COUNT)
     starts = witness.starts()
     assert {index for index, times in starts.items() if times == 2} == set(FAILING)

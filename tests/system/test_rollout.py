@@ -150,7 +150,7 @@ def test_a_failing_version_is_rolled_back_within_the_unavailability_limit(
     assert {versions for _, versions in rounds} == {"first"}
     assert len(tried) == AWAY, "some were replaced, and what it had not reached was left alone"
     assert (state["version"], state["back_from"]) == (3, 2)
-    assert "version 2 was taken back (task " in shown
+    assert "version 2 was rolled back (task " in shown
     assert f"job {job.id} goes back to what it was before version 2, as version 3" in events
 
 

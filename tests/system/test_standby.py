@@ -83,8 +83,8 @@ def test_a_client_of_a_standby_reads_its_own_writes(cluster: ElectedCluster) -> 
         listed = [job.id for job in client.jobs()]
         ended = job.wait(PATIENCE_SECONDS)
         output = job.logs()
-        nodes = sorted((node.name, node.state) for node in client.nodes())
-        server = client.server()
+        nodes = sorted((node.name, node.state) for node in client.nodes.list())
+        server = client.server.status()
 
     assert job.id in listed
     assert (ended.state, output) == ("succeeded", "hello\n")
@@ -178,5 +178,5 @@ def test_without_a_quorum_a_standby_shows_what_it_knows_and_how_old_it_is(cluste
     cluster.wait_for_leader()
 
     assert (seen.code, job in seen.out) == (0, True)
-    assert "old: it comes from a server that stands by" in seen.err
+    assert "old: it comes from a standby server" in seen.err
     until(lambda: (age_ms(cluster) or STANDBY_AGE_MS) < STANDBY_AGE_MS, "it is young again", PATIENCE_SECONDS)

@@ -76,7 +76,7 @@ def test_a_preempted_task_is_shown_and_runs_again(three: LocalCluster, gate: Gat
     first, again = three.call("GET", f"/v1/jobs/{low}/tasks/0").body["attempts"]
     gate.open()
 
-    assert "gave way" in shown
+    assert "evicted" in shown
     assert (first["evicted"], first["state"], again["evicted"]) == (True, "stopped", False)
     until(lambda: three.count(low, "succeeded"), "it succeeds, though it has no retries")
 

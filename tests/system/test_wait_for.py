@@ -68,5 +68,5 @@ def test_an_invalid_condition_is_refused(client: Cluster, shared: LocalCluster) 
     until(lambda: job.refresh().is_final, "it has ended")
 
     assert ran.code == 2
-    assert "'done' is no condition" in ran.err
+    assert "'done' is not a condition" in ran.err
     assert "ended" in ran.err

@@ -1,1 +1,1 @@
-"""WHAT A USER MAY TYPE. One file per command; knows the client, and the wiring to start a process."""
+"""The command line: one file or package per command; uses the client, and the wiring to start processes."""

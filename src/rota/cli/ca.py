@@ -1,4 +1,4 @@
-"""`rota ca`: what the cluster's certificate authority is, and its rotation."""
+"""`rota ca`: show and rotate the certificate authority of the cluster."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -13,7 +13,7 @@ from rota.client.cluster import Cluster
 from rota.client.server_views import CaRotation
 
 NAMES_SHOWN = 20
-_JOIN_AGAIN = "nodes and watchers that it cut off have to join again: rota node token, rota watcher token"
+_JOIN_AGAIN = "nodes and watchers that were cut off have to join again: rota node token, rota watcher token"
 
 
 @click.group("ca")
@@ -25,31 +25,35 @@ def command() -> None:
 @output_option
 @with_cluster()
 def status(cluster: Cluster, output: str) -> None:
-    """Show the authorities that are trusted, and what still depends on the previous one."""
-    found = cluster.ca_rotation()
+    """Show the trusted authorities, and the nodes and watchers that depend on the previous one."""
+    found = cluster.ca.rotation()
     emit_one(output, found, found.phase, lambda: _lines(found))
 
 
 @command.command("show")
 @with_cluster()
 def show(cluster: Cluster) -> None:
-    """Print the certificates of all authorities that are trusted, as a client's `ca` file has them.
+    """Print the certificates of all trusted authorities, in the format of a client's `ca` file.
 
     \b
     rota ca show > ca.crt
     """
-    click.echo("".join(cluster.authority().trusted), nl=False)
+    click.echo("".join(cluster.ca.get().trusted), nl=False)
 
 
 @command.command("rotate")
 @click.option(
     "--overlap",
     metavar="DURATION",
-    help="How long the old one stays trusted. [default: as long as an expired certificate can be renewed]",
+    help="How long the old CA stays trusted. [default: as long as an expired certificate can be renewed]",
 )
-@click.option("--finish", is_flag=True, help="End the overlap now, unless something depends on the old one.")
-@click.option("--force", is_flag=True, help="With --finish: even so. What depends on it has to join again.")
-@click.option("--now", is_flag=True, help="The key has leaked: trust nothing it signed. All join again.")
+@click.option("--finish", is_flag=True, help="End the overlap now, unless something depends on the old CA.")
+@click.option("--force", is_flag=True, help="With --finish: even if something does; it has to join again.")
+@click.option(
+    "--now",
+    is_flag=True,
+    help="The key has leaked: trust nothing that it signed. All nodes have to join again.",
+)
 @output_option
 @with_cluster(WORKING_SECONDS)
 def rotate(
@@ -67,13 +71,13 @@ def rotate(
     if (finish and now) or (overlap is not None and (finish or now)):
         raise click.UsageError("--overlap, --finish and --now exclude each other")
     if force and not finish:
-        raise click.UsageError("--force goes with --finish")
+        raise click.UsageError("--force needs --finish")
     if now:
-        done = cluster.replace_ca()
+        done = cluster.ca.replace()
     elif finish:
-        done = cluster.finish_ca_rotation(force=force)
+        done = cluster.ca.finish_rotation(force=force)
     else:
-        done = cluster.rotate_ca(seconds(overlap, "--overlap"))
+        done = cluster.ca.rotate(seconds(overlap, "--overlap"))
     emit_one(output, done, done.phase, lambda: _lines(done))
     if now or force:
         print_note(_JOIN_AGAIN)
@@ -81,17 +85,17 @@ def rotate(
 
 def _lines(found: CaRotation) -> Iterator[str]:
     yield f"phase     {_phase(found)}"
-    for one in found.authorities:
-        role = "signs" if one["signs"] else "is trusted until the overlap ends"
-        dates = f"made {_day(one['made_at_ms'])}, expires {_day(one['expires_at_ms'])}"
-        yield f"ca        {clean(one['fingerprint'])}  {role}; {dates}"
-    for one in found.retired:
-        yield f"retired   {clean(one['fingerprint'])}  since {_day(one['retired_at_ms'])}"
+    for authority in found.authorities:
+        role = "signs" if authority["signs"] else "is trusted until the overlap ends"
+        dates = f"made {_day(authority['made_at_ms'])}, expires {_day(authority['expires_at_ms'])}"
+        yield f"ca        {clean(authority['fingerprint'])}  {role}; {dates}"
+    for authority in found.retired:
+        yield f"retired   {clean(authority['fingerprint'])}  since {_day(authority['retired_at_ms'])}"
     kinds = (("nodes", found.nodes), ("away", found.away), ("watchers", found.watchers))
-    for word, names in kinds:
+    for kind, names in kinds:
         if names:
             more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
-            yield f"{word:<9} {', '.join(map(clean, names[:NAMES_SHOWN]))}{more}: certificate of the old CA"
+            yield f"{kind:<9} {', '.join(map(clean, names[:NAMES_SHOWN]))}{more}: certificate of the old CA"
     if found.phase == "overlap" and not found.dependents:
         yield "next      nothing depends on the old CA: rota ca rotate --finish"
 

@@ -1,4 +1,4 @@
-"""`rota cancel`: ask for jobs, or tasks of them, to end, and wait for it if wished."""
+"""`rota cancel`: cancel jobs or some of their tasks, and optionally wait for their end."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -6,7 +6,7 @@ from typing import NamedTuple
 import click
 
 from rota.cli.ls import JOBS
-from rota.cli.main import tell_error
+from rota.cli.main import print_error
 from rota.cli.ui.arguments import indices, job_refs
 from rota.cli.ui.connection import WORKING_SECONDS, with_cluster
 from rota.cli.ui.formats import clean
@@ -17,14 +17,16 @@ from rota.client.job import Job
 
 
 class BulkResult(NamedTuple):
-    jobs: list[Job]  # those for which it was
-    code: int  # of the first for which it was not
+    """The outcome of an action on several jobs."""
+
+    jobs: list[Job]  # for which it succeeded
+    code: int  # exit code of the first failure, or 0
 
 
 @click.command("cancel")
 @click.argument("jobs", nargs=-1, required=True)
-@click.option("--task", metavar="RANGES", help="These tasks only, as 3 or 1,3,5-8; the others go on.")
-@click.option("--reason", help="Why; shown to whoever asks about the job.")
+@click.option("--task", metavar="RANGES", help="These tasks only, as 3 or 1,3,5-8; the others keep running.")
+@click.option("--reason", help="The reason; shown with the job.")
 @click.option("--wait", is_flag=True, help="Return when the jobs have ended.")
 @output_option
 @with_cluster(WORKING_SECONDS)
@@ -50,7 +52,7 @@ def command(
 
 
 def for_each(cluster: Cluster, refs: Sequence[str], act: Callable[[Job], None], output: str) -> BulkResult:
-    """What cannot be done for one is told, and done for the others all the same."""
+    """Apply an action to each job; a failure is printed and does not stop the others."""
     done: list[Job] = []
     code = 0
     for ref in refs:
@@ -59,7 +61,7 @@ def for_each(cluster: Cluster, refs: Sequence[str], act: Callable[[Job], None], 
             act(job)
             done.append(job)
         except Rejected as error:
-            tell_error(error.code, f"{ref}: {error}", error.hint)
+            print_error(error.code, f"{ref}: {error}", error.hint)
             code = code or error.exit_code
     if output not in ("table", "wide"):
         emit(output, JOBS, [job.status for job in done])

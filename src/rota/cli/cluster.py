@@ -1,4 +1,4 @@
-"""`rota cluster`: groups of nodes, how each stands, how large it may be, and why it grew or shrank."""
+"""`rota cluster`: list, create, resize and drain clusters, and explain why they grew or shrank."""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -26,37 +26,39 @@ from rota.client.clusters import ClusterStatus
 SIZES = ("memory", "disk")
 
 
-def _nodes(one: ClusterStatus) -> str:
-    """Those that take work, of those there are."""
-    return f"{one.open_nodes}/{one.nodes}"
+def _nodes(status: ClusterStatus) -> str:
+    """Nodes that accept tasks, of all nodes."""
+    return f"{status.open_nodes}/{status.nodes}"
 
 
-def _limits(one: ClusterStatus) -> str:
-    if not one.makes_nodes:
+def _limits(status: ClusterStatus) -> str:
+    if not status.makes_nodes:
         return "by hand"
-    return f"{one.min_nodes}-{one.max_nodes}" if one.nodes_wanted is None else str(one.nodes_wanted)
+    return (
+        f"{status.min_nodes}-{status.max_nodes}" if status.nodes_wanted is None else str(status.nodes_wanted)
+    )
 
 
 CLUSTERS: TableListing[ClusterStatus] = TableListing(
     "clusters",
     [
-        TableColumn("CLUSTER", lambda one: one.name),
-        TableColumn("STATE", lambda one: one.state),
-        TableColumn("TYPE", lambda one: one.type),
-        TableColumn("REGION", lambda one: one.region or "-"),
-        TableColumn("PROVIDER", lambda one: one.provider),
+        TableColumn("CLUSTER", lambda status: status.name),
+        TableColumn("STATE", lambda status: status.state),
+        TableColumn("TYPE", lambda status: status.type),
+        TableColumn("REGION", lambda status: status.region or "-"),
+        TableColumn("PROVIDER", lambda status: status.provider),
         TableColumn("NODES", _nodes, right=True),
         TableColumn("LIMITS", _limits, right=True),
-        TableColumn("RUNNING", lambda one: one.running, right=True),
-        TableColumn("WAITING", lambda one: one.waiting, right=True),
+        TableColumn("RUNNING", lambda status: status.running, right=True),
+        TableColumn("WAITING", lambda status: status.waiting, right=True),
     ],
-    lambda one: one.name,
+    lambda status: status.name,
 )
 
 
 @click.group("cluster")
 def command() -> None:
-    """List clusters, create and resize them, and say why they grew."""
+    """List, create and resize clusters, and explain why they grew."""
 
 
 @command.command("ls")
@@ -72,49 +74,58 @@ def list_clusters(cluster: Cluster, output: str) -> None:
 @output_option
 @with_cluster()
 def show(cluster: Cluster, name: str, output: str) -> None:
-    """Show a cluster and the machines that its provider was asked for."""
+    """Show a cluster and the machines requested from its provider."""
     found = cluster.clusters.get(name)
     emit_one(output, found, found.name, lambda: _lines(found))
 
 
 @command.command("create")
 @click.argument("name")
-@click.option("--type", "kind", help="What its nodes are good for: their label cluster_type.")
-@click.option("--region", help="Where its nodes are; their label region.")
+@click.option("--type", "kind", help="The kind of its nodes: their label cluster_type.")
+@click.option("--region", help="The region of its nodes: their label region.")
 @click.option("--label", multiple=True, metavar="K=V", help="A label of all its nodes; repeatable.")
-@click.option("--provider", help="Who makes its nodes: local or command. [default: they join by hand]")
+@click.option("--provider", help="What creates its nodes: local or command. [default: they join by hand]")
 @click.option(
-    "--setting", multiple=True, metavar="K=V", help="Of the provider, as create=./create.sh; repeatable."
+    "--setting",
+    multiple=True,
+    metavar="K=V",
+    help="A setting of the provider, as create=./create.sh; repeatable.",
 )
 @click.option(
     "--node",
     "capacity",
     multiple=True,
     metavar="K=V",
-    help="What a machine has: cpu=4, memory=8g; repeatable.",
+    help="Capacity of a machine: cpu=4, memory=8g; repeatable.",
 )
-@click.option("--min", "min_nodes", type=int, metavar="N", help="Nodes it always has. [default: 0]")
-@click.option("--max", "max_nodes", type=int, metavar="N", help="The most it may have.")
-@click.option("--idle", metavar="DURATION", help="How long a node is empty before it goes. [default: 60s]")
+@click.option("--min", "min_nodes", type=int, metavar="N", help="Minimum number of nodes. [default: 0]")
+@click.option("--max", "max_nodes", type=int, metavar="N", help="Maximum number of nodes.")
+@click.option(
+    "--idle", metavar="DURATION", help="How long a node is empty before it is removed. [default: 60s]"
+)
 @click.option("--join", metavar="DURATION", help="How long a machine may take to join. [default: 2m]")
-@click.option("--pause", metavar="DURATION", help="After its provider's first failure. [default: 5s]")
-@click.option("--clusters", metavar="A-B", help="How many like it, itself among them, by what waits.")
-@click.option("--wait", metavar="DURATION", help="Time in its queue before one more is made. [default: 60s]")
+@click.option(
+    "--pause", metavar="DURATION", help="Backoff after the first failure of its provider. [default: 5s]"
+)
+@click.option("--clusters", metavar="A-B", help="How many clusters like it, itself included, by demand.")
+@click.option(
+    "--wait", metavar="DURATION", help="Waiting time in its queue before another is created. [default: 60s]"
+)
 @click.option(
     "--fail-after",
     metavar="DURATION",
-    help="With all nodes lost, or never; only if they join by hand. [default: 60s]",
+    help="Time after the loss of all nodes, or never; only if they join by hand. [default: 60s]",
 )
 @output_option
 @with_cluster(WORKING_SECONDS)
-def create(cluster: Cluster, name: str, kind: str | None, output: str, **said: Any) -> None:
-    """Create a cluster. Its nodes join by hand (rota node token --cluster NAME), or a provider makes them."""
+def create(cluster: Cluster, name: str, kind: str | None, output: str, **options: Any) -> None:
+    """Create a cluster; nodes join by hand (rota node token --cluster NAME), or a provider creates them."""
     tables = {
-        "labels": pairs(said.pop("label"), "--label"),
-        "settings": pairs(said.pop("setting"), "--setting"),
-        "capacity": pairs(said.pop("capacity"), "--node"),
+        "labels": pairs(options.pop("label"), "--label"),
+        "settings": pairs(options.pop("setting"), "--setting"),
+        "capacity": pairs(options.pop("capacity"), "--node"),
     }
-    made = cluster.clusters.create(name, **{"type": kind, **_sizes(said), **_given(tables)})
+    made = cluster.clusters.create(name, **{"type": kind, **_sizes(options), **_given(tables)})
     emit_one(output, made, made.name, lambda: [_sentence(made)])
     if not made.makes_nodes and output in ("table", "wide"):
         print_note(f"let nodes join it: rota node token --cluster {clean(made.name)}")
@@ -122,34 +133,38 @@ def create(cluster: Cluster, name: str, kind: str | None, output: str, **said: A
 
 @command.command("resize")
 @click.argument("name")
-@click.option("--nodes", metavar="N", help="So many, whatever waits; auto: as many as the work needs.")
-@click.option("--min", "min_nodes", type=int, metavar="N", help="Nodes it always has.")
-@click.option("--max", "max_nodes", type=int, metavar="N", help="The most it may have.")
-@click.option("--idle", metavar="DURATION", help="How long a node is empty before it goes.")
+@click.option("--nodes", metavar="N", help="A fixed number of nodes; auto: as many as the tasks need.")
+@click.option("--min", "min_nodes", type=int, metavar="N", help="Minimum number of nodes.")
+@click.option("--max", "max_nodes", type=int, metavar="N", help="Maximum number of nodes.")
+@click.option("--idle", metavar="DURATION", help="How long a node is empty before it is removed.")
 @click.option("--join", metavar="DURATION", help="How long a machine may take to join.")
-@click.option("--pause", metavar="DURATION", help="After its provider's first failure; doubled each time.")
-@click.option("--clusters", metavar="A-B", help="How many like it, itself among them, by what waits.")
-@click.option("--wait", metavar="DURATION", help="Time in its queue before one more is made.")
 @click.option(
-    "--fail-after", metavar="DURATION", help="With all nodes lost, or never; only if they join by hand."
+    "--pause", metavar="DURATION", help="Backoff after the first failure of its provider; doubled each time."
+)
+@click.option("--clusters", metavar="A-B", help="How many clusters like it, itself included, by demand.")
+@click.option("--wait", metavar="DURATION", help="Waiting time in its queue before another is created.")
+@click.option(
+    "--fail-after",
+    metavar="DURATION",
+    help="Time after the loss of all nodes, or never; only if they join by hand.",
 )
 @output_option
 @with_cluster(WORKING_SECONDS)
-def resize(cluster: Cluster, name: str, output: str, **said: Any) -> None:
-    """Change how many nodes a cluster has, or may have, or when it fails; no node that works is ended."""
-    if not _given(said):
-        raise click.UsageError("nothing is to change; write --nodes 3, or --min 0 --max 8")
-    changed = cluster.clusters.change(name, **_sizes(said))
+def resize(cluster: Cluster, name: str, output: str, **options: Any) -> None:
+    """Change the number or limits of nodes of a cluster, or when it fails; no node with tasks is removed."""
+    if not _given(options):
+        raise click.UsageError("nothing to change; write --nodes 3, or --min 0 --max 8")
+    changed = cluster.clusters.change(name, **_sizes(options))
     emit_one(output, changed, changed.name, lambda: [_sentence(changed)])
 
 
 @command.command("drain")
 @click.argument("name")
-@click.option("--undo", is_flag=True, help="Let it take jobs again.")
+@click.option("--undo", is_flag=True, help="Let it accept jobs again.")
 @output_option
 @with_cluster(WORKING_SECONDS)
 def drain(cluster: Cluster, name: str, undo: bool, output: str) -> None:
-    """Give a cluster no new jobs: what runs there goes on, what has not begun moves to others."""
+    """Assign no new jobs to a cluster: running tasks go on, jobs that have not started move to others."""
     changed = cluster.clusters.change(name, drain=not undo)
     emit_one(output, changed, changed.name, lambda: [_sentence(changed)])
 
@@ -158,10 +173,10 @@ def drain(cluster: Cluster, name: str, undo: bool, output: str) -> None:
 @click.argument("names", nargs=-1, required=True)
 @with_cluster(WORKING_SECONDS)
 def delete(cluster: Cluster, names: Sequence[str]) -> None:
-    """Drain clusters, and forget each when nothing is left of it."""
+    """Drain clusters, and delete each when it is empty."""
     for name in names:
         cluster.clusters.delete(name)
-        print_note(f"cluster {clean(name)} drains; it ends when no job, node or machine is left of it")
+        print_note(f"cluster {clean(name)} drains; it is deleted when it has no job, node or machine left")
 
 
 @command.command("why")
@@ -170,68 +185,73 @@ def delete(cluster: Cluster, names: Sequence[str]) -> None:
 @output_option
 @with_cluster()
 def why(cluster: Cluster, name: str, limit: int, output: str) -> None:
-    """Say why a cluster grew, shrank or changed, the last day long: before, and what came of it."""
+    """Explain why a cluster grew, shrank or changed during the last day."""
     found = cluster.clusters.get(name)
-    told = cluster.events(limit, cluster=found.name)
+    events = cluster.events(limit, cluster=found.name)
     if output in ("json", "jsonl", "id"):
-        emit(output, EVENTS, told)
+        emit(output, EVENTS, events)
         return
     print_data(_sentence(found))
-    for event in told:
+    for event in events:
         at = datetime.fromtimestamp((event.at_ms or 0) / 1000).astimezone()
         print_data(f"  {at:%H:%M:%S}  {clean(event.why)}")
 
 
-def _sizes(said: dict[str, Any]) -> dict[str, Any]:
-    clusters = said.pop("clusters")
+def _sizes(options: dict[str, Any]) -> dict[str, Any]:
+    clusters = options.pop("clusters")
     if clusters is None:
-        return _given(said)
+        return _given(options)
     least, dash, most = str(clusters).partition("-")
     if not (dash and least.isdecimal() and most.isdecimal()):
         raise click.BadParameter(
             f"{clean(clusters)!r} is not a range; write it as 1-3", param_hint="--clusters"
         )
-    return {**_given(said), "min_clusters": int(least), "max_clusters": int(most)}
+    return {**_given(options), "min_clusters": int(least), "max_clusters": int(most)}
 
 
-def _given(said: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in said.items() if value not in (None, {})}
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value not in (None, {})}
 
 
-def _sentence(one: ClusterStatus) -> str:
-    limits = f"{_limits(one)} nodes of {one.provider}" if one.makes_nodes else "nodes join by hand"
+def _sentence(status: ClusterStatus) -> str:
+    limits = f"{_limits(status)} nodes of {status.provider}" if status.makes_nodes else "nodes join by hand"
     return clean(
-        f"cluster {one.name}: {one.state}, {one.open_nodes} of {one.nodes} nodes take work, {limits}, "
-        f"{one.running} tasks run, {one.waiting} wait"
+        f"cluster {status.name}: {status.state}, {status.open_nodes} of {status.nodes} nodes take tasks, "
+        f"{limits}, "
+        f"{status.running} tasks run, {status.waiting} wait"
     )
 
 
-def _lines(one: ClusterStatus) -> Iterator[str]:
-    yield f"cluster   {clean(one.name)}"
-    yield f"state     {tint(one.state)}" + (f": {clean(one.reason)}" if one.reason else "")
-    labels = {"cluster_type": one.type, **({"region": one.region} if one.region else {}), **one.labels}
+def _lines(status: ClusterStatus) -> Iterator[str]:
+    yield f"cluster   {clean(status.name)}"
+    yield f"state     {tint(status.state)}" + (f": {clean(status.reason)}" if status.reason else "")
+    labels = {
+        "cluster_type": status.type,
+        **({"region": status.region} if status.region else {}),
+        **status.labels,
+    }
     yield "labels    " + clean(", ".join(f"{key}={value}" for key, value in labels.items()))
-    yield f"nodes     {one.open_nodes} of {one.nodes} take work; {_limits(one)}"
-    yield f"tasks     {one.running} run, {one.waiting} wait"
-    if not one.makes_nodes:
-        after = one.fail_after_seconds
+    yield f"nodes     {status.open_nodes} of {status.nodes} take tasks; {_limits(status)}"
+    yield f"tasks     {status.running} run, {status.waiting} wait"
+    if not status.makes_nodes:
+        after = status.fail_after_seconds
         yield "fails     " + (
             "never" if after is None else f"{format_duration(after)} after its last node is lost"
         )
         return
     amounts = {
         key: format_size(value) if key in SIZES else format_number(value)
-        for key, value in one.capacity.items()
+        for key, value in status.capacity.items()
     }
     has = ", ".join(f"{key} {amount}" for key, amount in amounts.items())
-    yield f"provider  {clean(one.provider)}; a machine has {clean(has)}"
-    if one.like is not None:
-        yield f"like      {clean(one.like)}: made and ended by what waits there"
-    elif one.max_clusters > 1:
-        waits = f"one more when the first in the queue waits for {format_duration(one.wait_seconds)}"
-        yield f"clusters  {one.min_clusters}-{one.max_clusters} like it; {waits}"
-    yield f"idle      a node that is empty for {format_duration(one.idle_seconds)} goes"
-    for machine in one.machines:
+    yield f"provider  {clean(status.provider)}; a machine has {clean(has)}"
+    if status.like is not None:
+        yield f"like      {clean(status.like)}: created and removed by demand there"
+    elif status.max_clusters > 1:
+        waits = f"another when the head of the queue waits for {format_duration(status.wait_seconds)}"
+        yield f"clusters  {status.min_clusters}-{status.max_clusters} like it; {waits}"
+    yield f"idle      a node that is empty for {format_duration(status.idle_seconds)} is removed"
+    for machine in status.machines:
         reason = f": {machine['reason']}" if machine.get("reason") else ""
         yield clean(f"machine   {machine['name']}  {machine['state']}{reason}")
-    yield f"next      rota cluster why {clean(one.name)}"
+    yield f"next      rota cluster why {clean(status.name)}"

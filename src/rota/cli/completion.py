@@ -1,4 +1,4 @@
-"""`rota completion`: the script that lets a shell complete Rota's commands and flags."""
+"""`rota completion`: print the shell completion script for commands and flags."""
 
 import click
 from click.shell_completion import get_completion_class
@@ -16,7 +16,7 @@ LINES = {
 @click.command("completion", epilog="\b\n" + "\n".join(LINES.values()))
 @click.argument("shell", type=click.Choice(list(LINES)))
 def command(shell: str) -> None:
-    """Print the completion script of a shell."""
+    """Print the completion script for a shell."""
     found = get_completion_class(shell)
     assert found is not None, "click completes bash, zsh and fish"
     print_data(found(cli, {}, "rota", COMPLETING).source())

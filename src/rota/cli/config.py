@@ -1,4 +1,4 @@
-"""`rota config`: what is set, who said so, and whether a file can be used."""
+"""`rota config`: show settings with their source, and check config files."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ from rota.config.etcd import plain_text_endpoint
 
 @dataclass(frozen=True)
 class SettingRow:
-    """One setting as it is printed."""
+    """One row of the printed settings."""
 
     key: str
     value: Any
@@ -49,7 +49,7 @@ def command() -> None:
 @click.option("--context", metavar="NAME", help="As given to other commands.")
 @output_option
 def show(file: str | None, agent: bool, addr: str | None, context: str | None, output: str) -> None:
-    """Print each setting of this client, or of a server or agent started with FILE, and who said so."""
+    """Print each setting of this client, or of a server or agent started with FILE, and its source."""
     emit(output, ROWS, _file_rows(file, agent=agent) if file else _client_rows(addr, context))
 
 
@@ -57,21 +57,21 @@ def show(file: str | None, agent: bool, addr: str | None, context: str | None, o
 @click.argument("file")
 @click.option("--agent", is_flag=True, help="FILE is for an agent. [default: by its keys]")
 def check(file: str, agent: bool) -> None:
-    """Say whether a server or an agent can be started with FILE."""
+    """Check whether a server or an agent can be started with FILE."""
     if agent or _is_for_agent(file):
         settings.agent_config(settings.AgentOptions(file), {})
     else:
         config = settings.server_config(settings.ServerOptions(file), {})
         if (beyond := plain_text_endpoint(config.etcd, config.store)) is not None:
             print_note(
-                f"WARNING: etcd at {beyond} is spoken to in plain text: keys and tokens can be read underway"
+                f"WARNING: the connection to etcd at {beyond} is plain text: keys and tokens can be read"
             )
     print_note(f"{file}: good")
 
 
 @command.command("path")
 def path() -> None:
-    """Print where this client's config file is, or would be."""
+    """Print the path of the config file of this client."""
     print_data(str(config_file()))
 
 
@@ -87,8 +87,8 @@ def _client_rows(addr: str | None, context: str | None) -> list[SettingRow]:
     except RotaError as error:
         rows.append(SettingRow("addr", None, str(error)))
     for name in SETTINGS:
-        said = setting(name, context if name == "context" else None)
-        rows.append(SettingRow(name, said.value or DEFAULTS[name], said.source))
+        found = setting(name, context if name == "context" else None)
+        rows.append(SettingRow(name, found.value or DEFAULTS[name], found.source))
     return rows
 
 
@@ -104,6 +104,6 @@ def _file_rows(file: str, *, agent: bool) -> list[SettingRow]:
 
 
 def _is_for_agent(file: str) -> bool:
-    """An agent's file has keys that no server's has."""
+    """Whether a file has keys that only agents have."""
     only_agent = {"join", "labels", "cpu", "memory"}
     return bool(only_agent & settings.read_toml(file).keys())

@@ -1,4 +1,4 @@
-"""`rota cron`: jobs that are submitted again and again, at planned instants."""
+"""`rota cron`: jobs that are submitted on a schedule."""
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -19,7 +19,7 @@ _RULES = ("schedule", "zone", "overlap", "missed", "history")
 
 
 def _time(at_ms: int | None) -> str:
-    """By the clock of whoever looks."""
+    """A time in the local time zone."""
     return (
         "-" if at_ms is None else datetime.fromtimestamp(at_ms / 1000).astimezone().strftime("%Y-%m-%d %H:%M")
     )
@@ -46,7 +46,7 @@ CRONS: TableListing[Cron] = TableListing(
 
 @click.group("cron")
 def command() -> None:
-    """Submit jobs again and again, at planned instants."""
+    """Submit jobs on a schedule."""
 
 
 namespace_option = click.option("--namespace", help="The namespace. [default: ROTA_NAMESPACE, or default]")
@@ -56,11 +56,15 @@ namespace_option = click.option("--namespace", help="The namespace. [default: RO
 @click.argument("program", nargs=-1, type=click.UNPROCESSED)
 @spec_options
 @click.option("--schedule", metavar="'M H D M W'", help="When, as '*/5 * * * *' or @daily.")
-@click.option("--zone", metavar="ZONE", help="Whose clock, as Europe/Zurich. [default: UTC]")
-@click.option("--overlap", metavar="RULE", help="If one still runs: allow, skip or replace. [default: skip]")
-@click.option("--missed", metavar="RULE", help="What was missed: skip, once or all. [default: once]")
-@click.option("--history", type=int, metavar="N", help="Ended runs that are kept. [default: 10]")
-@click.option("--replace", is_flag=True, help="Change the cron of this name, if there is one.")
+@click.option("--zone", metavar="ZONE", help="Time zone of the schedule, as Europe/Zurich. [default: UTC]")
+@click.option(
+    "--overlap",
+    metavar="RULE",
+    help="If the previous run has not ended: allow, skip or replace. [default: skip]",
+)
+@click.option("--missed", metavar="RULE", help="For missed runs: skip, once or all. [default: once]")
+@click.option("--history", type=int, metavar="N", help="How many ended runs are kept. [default: 10]")
+@click.option("--replace", is_flag=True, help="Replace an existing cron of this name.")
 @output_option
 @with_cluster(WORKING_SECONDS)
 def create(cluster: Cluster, program: tuple[str, ...], output: str, replace: bool, **flags: Any) -> None:
@@ -70,19 +74,19 @@ def create(cluster: Cluster, program: tuple[str, ...], output: str, replace: boo
     rota cron create --name nightly --schedule '0 3 * * *' --zone Europe/Zurich -- ./backup
     rota cron create -f nightly.toml
     """
-    said = read_job_file(flags["file"]) if flags["file"] else {}
-    before = said.pop("job", {})
+    settings = read_job_file(flags["file"]) if flags["file"] else {}
+    before = settings.pop("job", {})
     if not isinstance(before, Mapping):
         raise click.BadParameter("job is not a table", param_hint="--file")
     job = job_spec({**flags, "file": None}, program, before=before)
-    said |= {rule: flags[rule] for rule in _RULES if flags[rule] is not None}
-    name, namespace = job.pop("name", None) or said.pop("name", None), job.pop("namespace", None)
-    said.pop("name", None)
-    namespace = setting("namespace", namespace or said.pop("namespace", None)).value
-    if not name or not said.get("schedule"):
+    settings |= {rule: flags[rule] for rule in _RULES if flags[rule] is not None}
+    name, namespace = job.pop("name", None) or settings.pop("name", None), job.pop("namespace", None)
+    settings.pop("name", None)
+    namespace = setting("namespace", namespace or settings.pop("namespace", None)).value
+    if not name or not settings.get("schedule"):
         missing = "--schedule '0 3 * * *'" if name else "--name NAME"
         raise click.UsageError(f"a cron needs a name and a schedule; write {missing}")
-    rules = {**said, **({"namespace": namespace} if namespace else {})}
+    rules = {**settings, **({"namespace": namespace} if namespace else {})}
     made = _create(cluster, name, rules, job, replace=replace)
     emit_one(output, made, made.name, lambda: _lines(made))
 
@@ -91,17 +95,19 @@ def _create(
     cluster: Cluster, name: str, rules: dict[str, Any], job: dict[str, Any], *, replace: bool
 ) -> Cron:
     schedule = str(rules.pop("schedule"))
-    known = replace and any(one.name == name for one in cluster.crons.list(rules.get("namespace", "default")))
+    known = replace and any(
+        cron.name == name for cron in cluster.crons.list(rules.get("namespace", "default"))
+    )
     act = cluster.crons.replace if known else cluster.crons.create
     return act(name, schedule, job, **rules)
 
 
 @command.command("ls")
-@click.option("--namespace", help="Those of this namespace only. [default: ROTA_NAMESPACE, or all]")
+@click.option("--namespace", help="Crons of this namespace only. [default: ROTA_NAMESPACE, or all]")
 @output_option
 @with_cluster()
 def list_crons(cluster: Cluster, namespace: str | None, output: str) -> None:
-    """List crons: when each ran last, and when it runs next."""
+    """List crons with their last and next run."""
     crons = cluster.crons.list(setting("namespace", namespace).value)
     if not crons and output in ("table", "wide"):
         print_note("no crons; create one: rota cron create --name hello --schedule @hourly -- echo hello")
@@ -115,7 +121,7 @@ def list_crons(cluster: Cluster, namespace: str | None, output: str) -> None:
 @output_option
 @with_cluster()
 def show(cluster: Cluster, name: str, namespace: str | None, output: str) -> None:
-    """Show a cron and its runs, the newest first."""
+    """Show a cron and its runs, newest first."""
     cron = cluster.crons.get(name, setting("namespace", namespace).value)
     emit_one(output, cron, cron.name, lambda: _lines(cron))
 
@@ -125,9 +131,9 @@ def show(cluster: Cluster, name: str, namespace: str | None, output: str) -> Non
 @namespace_option
 @with_cluster(WORKING_SECONDS)
 def pause(cluster: Cluster, name: str, namespace: str | None) -> None:
-    """Plan no more runs; those that run go on."""
+    """Plan no more runs; running ones go on."""
     cluster.crons.pause(name, setting("namespace", namespace).value)
-    print_note(f"cron {clean(name)} is paused; go on with: rota cron resume {clean(name)}")
+    print_note(f"cron {clean(name)} is paused; resume it: rota cron resume {clean(name)}")
 
 
 @command.command("resume")
@@ -135,9 +141,9 @@ def pause(cluster: Cluster, name: str, namespace: str | None) -> None:
 @namespace_option
 @with_cluster(WORKING_SECONDS)
 def resume(cluster: Cluster, name: str, namespace: str | None) -> None:
-    """Go on from now; what was planned during the pause is left out."""
+    """Plan runs again from now on; those missed during the pause are left out."""
     cron = cluster.crons.resume(name, setting("namespace", namespace).value)
-    print_note(f"cron {clean(name)} goes on; its next run: {_time(cron.next_at_ms)}")
+    print_note(f"cron {clean(name)} is resumed; its next run: {_time(cron.next_at_ms)}")
 
 
 @command.command("run")
@@ -146,7 +152,7 @@ def resume(cluster: Cluster, name: str, namespace: str | None) -> None:
 @output_option
 @with_cluster(WORKING_SECONDS)
 def run(cluster: Cluster, name: str, namespace: str | None, output: str) -> None:
-    """Run it now, besides its schedule; prints the job's id."""
+    """Run a cron now, in addition to its schedule; prints the id of the job."""
     job = cluster.crons.run(name, setting("namespace", namespace).value)
     print_note(f"job {job.id} “{clean(job.status.name)}” submitted; follow it: rota logs -f {job.id}")
     emit_one(output, job.status, job.id, lambda: [job.id])
@@ -157,7 +163,7 @@ def run(cluster: Cluster, name: str, namespace: str | None, output: str) -> None
 @namespace_option
 @with_cluster(WORKING_SECONDS)
 def delete(cluster: Cluster, name: str, namespace: str | None) -> None:
-    """Forget a cron; its jobs stay, and go on."""
+    """Delete a cron; its jobs stay and keep running."""
     cluster.crons.delete(name, setting("namespace", namespace).value)
     print_note(f"cron {clean(name)} is deleted")
 
@@ -170,8 +176,8 @@ def _lines(cron: Cron) -> Iterator[str]:
     if command_line:
         yield f"  runs     {clean(' '.join(command_line))}"
     if cron.skipped or cron.reason:
-        said = f": {clean(cron.reason)}" if cron.reason else ""
-        yield f"  skipped  {cron.skipped}{said}"
-    for one in cron.runs:
-        why = f"  {clean(one['reason'])}" if one.get("reason") else ""
-        yield f"  {_time(one['at_ms'])}  job {one['job']}  {one['state']}{why}"
+        reason = f": {clean(cron.reason)}" if cron.reason else ""
+        yield f"  skipped  {cron.skipped}{reason}"
+    for run in cron.runs:
+        why = f"  {clean(run['reason'])}" if run.get("reason") else ""
+        yield f"  {_time(run['at_ms'])}  job {run['job']}  {run['state']}{why}"

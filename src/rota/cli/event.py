@@ -1,4 +1,4 @@
-"""`rota event`: what happened, and what happens now."""
+"""`rota event`: list past events and watch new ones."""
 
 from datetime import datetime
 
@@ -39,13 +39,13 @@ EVENTS: TableListing[Event] = TableListing(
 
 @click.group("event")
 def command() -> None:
-    """List and watch what happened."""
+    """List and watch events."""
 
 
 @command.command("ls")
-@click.option("--job", help="Of this job only.")
-@click.option("--node", help="Of this node only.")
-@click.option("--kind", help="Of this kind only, as task.ended.")
+@click.option("--job", help="Events of this job only.")
+@click.option("--node", help="Events of this node only.")
+@click.option("--kind", help="Events of this kind only, as task.ended.")
 @click.option("--since", metavar="SEQ", help="After this event.")
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most this many.")
 @output_option
@@ -56,9 +56,9 @@ def list_events(cluster: Cluster, limit: int, output: str, **query: str | None) 
 
 
 @command.command("watch")
-@click.option("--job", help="Of this job only.")
-@click.option("--node", help="Of this node only.")
-@click.option("--kind", help="Of this kind only, as task.ended.")
+@click.option("--job", help="Events of this job only.")
+@click.option("--node", help="Events of this node only.")
+@click.option("--kind", help="Events of this kind only, as task.ended.")
 @click.option("--since", metavar="SEQ", help="After this event. [default: from now on]")
 @output_option
 @with_cluster()
@@ -71,5 +71,5 @@ def watch(cluster: Cluster, since: str | None, output: str, **query: str | None)
             print_data(event.seq)
         else:
             about = [event.job and f"job {event.job}", _indices(event), event.node and f"node {event.node}"]
-            said = [_clock(event), event.kind, *(part for part in about if part), event.why]
-            print_data(clean("  ".join(said)))
+            parts = [_clock(event), event.kind, *(part for part in about if part), event.why]
+            print_data(clean("  ".join(parts)))

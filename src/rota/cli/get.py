@@ -1,4 +1,4 @@
-"""`rota get`: what a job left in its output directory, listed or fetched."""
+"""`rota get`: list or download the files in the output directory of a job."""
 
 from pathlib import Path
 
@@ -25,16 +25,18 @@ OUTPUTS: TableListing[Output] = TableListing(
 @click.command("get")
 @click.argument("job")
 @click.argument("paths", nargs=-1)
-@click.option("--index", type=click.IntRange(0), help="What this task left. [default: 0]")
-@click.option("-O", "--into", metavar="DIR", default=".", help="Where to put them. [default: here]")
-@click.option("--list", "names_only", is_flag=True, help="Only say which there are.")
+@click.option("--index", type=click.IntRange(0), help="The files of this task. [default: 0]")
+@click.option(
+    "-O", "--into", metavar="DIR", default=".", help="The local directory. [default: the current one]"
+)
+@click.option("--list", "names_only", is_flag=True, help="Only list the files.")
 @output_option
 @with_cluster(WORKING_SECONDS)
 def command(cluster: Cluster, job: str, paths: tuple[str, ...], output: str, **flags: object) -> None:
-    """Fetch what a job left in its ROTA_OUTPUT_DIR.
+    """Download the files in the ROTA_OUTPUT_DIR of a job.
 
     JOB is an id, a name or `last`; 12.3 is task 3 of job 12. PATHS are files,
-    directories or patterns as '*.csv'; without any, all are fetched.
+    directories or patterns as '*.csv'; without any, all files are downloaded.
     """
     ref, task_index = split_ref(job)
     found = cluster.job(ref)

@@ -1,4 +1,4 @@
-"""`rota kill`: end jobs without grace, or send what runs of them a signal."""
+"""`rota kill`: end jobs without a grace period, or send a signal to their running tasks."""
 
 import click
 
@@ -15,14 +15,14 @@ from rota.client.job import Job
 @click.argument("jobs", nargs=-1, required=True)
 @click.option("--task", metavar="RANGES", help="These tasks only, as 3 or 1,3,5-8. [default: all]")
 @click.option(
-    "--signal", metavar="NAME", help="What runs gets this one, as HUP or USR1, and goes on. [default: KILL]"
+    "--signal", metavar="NAME", help="Send this signal to running tasks, as HUP or USR1. [default: KILL]"
 )
 @output_option
 @with_cluster(WORKING_SECONDS)
 def command(
     cluster: Cluster, jobs: tuple[str, ...], task: str | None, signal: str | None, output: str
 ) -> int:
-    """Cancel jobs without grace, or send a signal.
+    """Cancel jobs without a grace period, or send a signal.
 
     JOBS are ids, starts of ids, names, `last`, or ranges as 1,3,5-8.
     """
@@ -30,8 +30,10 @@ def command(
 
     def kill(job: Job) -> None:
         job.kill(signal, indices=chosen)
-        lives = signal is not None and signal.upper().removeprefix("SIG") not in ("KILL", "9")
-        again = f"task {task} killed, and started again" if task and job.status.kind != "batch" else job.state
-        print_note(f"job {job.id} “{clean(job.status.name)}”: {f'{signal} sent' if lives else again}")
+        survives = signal is not None and signal.upper().removeprefix("SIG") not in ("KILL", "9")
+        outcome = (
+            f"task {task} killed, and started again" if task and job.status.kind != "batch" else job.state
+        )
+        print_note(f"job {job.id} “{clean(job.status.name)}”: {f'{signal} sent' if survives else outcome}")
 
     return for_each(cluster, job_refs(jobs), kill, output).code

@@ -1,4 +1,4 @@
-"""`rota logs`: what a job wrote, all of it or a part, now or as it comes."""
+"""`rota logs`: print the output of a job, all or a part of it, so far or as it is written."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -20,41 +20,41 @@ from rota.client.views import Chunk
 
 @click.command("logs")
 @click.argument("job")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the tasks have ended.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the output until the tasks have ended.")
 @click.option("--index", metavar="RANGES", help="These tasks only, as 3 or 1,3,5-8.")
 @click.option("--attempt", type=click.IntRange(1), help="This attempt. [default: the newest]")
-@click.option("--all-attempts", is_flag=True, help="Every attempt that is known, told apart by [#attempt].")
-@click.option("--step", metavar="NAME", help="This step only, by name or number: what it has written so far.")
+@click.option("--all-attempts", is_flag=True, help="Every known attempt, marked by [#attempt].")
+@click.option("--step", metavar="NAME", help="Output so far of this step only, by name or number.")
 @click.option("--stdout", "stream", flag_value="stdout", help="Standard output only.")
 @click.option("--stderr", "stream", flag_value="stderr", help="Standard error only, printed to stdout.")
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="The last N lines of each attempt only.")
-@click.option("--since", metavar="WHEN", help="What came after: 10m ago, or 2026-12-01T08:00:00Z.")
-@click.option("--until", metavar="WHEN", help="What came before, written in the same way.")
+@click.option("--since", metavar="WHEN", help="Output after this time: 10m ago, or 2026-12-01T08:00:00Z.")
+@click.option("--until", metavar="WHEN", help="Output before this time, in the same format.")
 @click.option(
-    "--from", "offset", type=click.IntRange(0), metavar="OFFSET", help="From this byte of one stream on."
+    "--from", "offset", type=click.IntRange(0), metavar="OFFSET", help="Start at this byte of one stream."
 )
-@click.option("--timestamps", is_flag=True, help="In front of each line, when it had come.")
+@click.option("--timestamps", is_flag=True, help="Prefix each line with the time at which it was written.")
 @click.option(
-    "-o", "--output", type=click.Choice(["raw", "jsonl"]), default="raw", help="jsonl: a record per piece."
+    "-o", "--output", type=click.Choice(["raw", "jsonl"]), default="raw", help="jsonl: one record per chunk."
 )
 @with_cluster(WORKING_SECONDS)
 def command(cluster: Cluster, job: str, **flags: Any) -> None:
-    """Print what a job wrote.
+    """Print the output of a job.
 
     JOB is an id, a name or `last`; 12.3 is task 3 of job 12. Standard output goes to
-    stdout, standard error to stderr, in the order they came; the tasks of an array are told apart by [index].
+    stdout, standard error to stderr, in the order of writing; the tasks of an array are marked by [index].
     """
     ref, task_index = split_ref(job)
     _check(flags)
     found = cluster.job(ref)
-    wanted = [*indices(flags["index"])] if flags["index"] is not None else [task_index]
-    many = (found.status.count > 1 and wanted == [None]) or len(wanted) > 1
+    chosen = [*indices(flags["index"])] if flags["index"] is not None else [task_index]
+    many = (found.status.count > 1 and chosen == [None]) or len(chosen) > 1
     if flags["offset"] is not None and many:
-        raise click.UsageError("--from is a place in one stream of one task; name the task, as JOB.3")
-    heads = LinePrefix(index=many, attempt=flags["all_attempts"], time=flags["timestamps"])
-    printer = Printer(heads, single=flags["stream"] is not None)
-    for one in wanted:
-        for chunk in _chunks(cluster, found, one, flags):
+        raise click.UsageError("--from is a position in one stream of one task; name the task, as JOB.3")
+    prefix = LinePrefix(index=many, attempt=flags["all_attempts"], time=flags["timestamps"])
+    printer = Printer(prefix, single=flags["stream"] is not None)
+    for index in chosen:
+        for chunk in _chunks(cluster, found, index, flags):
             if flags["output"] == "jsonl":
                 print_line(_record(chunk))
             else:
@@ -64,16 +64,16 @@ def command(cluster: Cluster, job: str, **flags: Any) -> None:
 
 def _check(flags: dict[str, Any]) -> None:
     if flags["all_attempts"] and flags["attempt"] is not None:
-        raise click.UsageError("--attempt names one, --all-attempts takes each; leave one of them out")
+        raise click.UsageError("--attempt and --all-attempts exclude each other")
     if flags["until"] is not None and flags["follow"]:
-        raise click.UsageError("--until shows what came before; leave -f out")
+        raise click.UsageError("--until and -f exclude each other")
     if flags["offset"] is not None and flags["stream"] is None:
-        raise click.UsageError("--from is a place in one stream; add --stdout or --stderr")
+        raise click.UsageError("--from is a position in one stream; add --stdout or --stderr")
     if flags["step"] is not None and flags["follow"]:
-        raise click.UsageError("--step shows what a step has written so far; leave -f out")
+        raise click.UsageError("--step and -f exclude each other")
     unfit = [name for name in ("since", "until", "offset", "all_attempts") if flags[name]]
     if flags["step"] is not None and unfit:
-        raise click.UsageError("--step shows all that a step has written, or its --tail; leave the rest out")
+        raise click.UsageError("--step can only be combined with --tail")
 
 
 def _chunks(cluster: Cluster, job: Job, index: int | None, flags: dict[str, Any]) -> Iterator[Chunk]:
@@ -87,7 +87,7 @@ def _chunks(cluster: Cluster, job: Job, index: int | None, flags: dict[str, Any]
 
 
 def _last(chunks: Iterator[Chunk], count: int) -> Iterator[Chunk]:
-    """The last lines of each task, both streams together, in the order they came."""
+    """The last lines of each task, both streams together, in the order of writing."""
     kept: dict[int, deque[Chunk]] = {}
     for chunk in chunks:
         lines = kept.setdefault(chunk.index, deque(maxlen=count))

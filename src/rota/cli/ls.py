@@ -1,4 +1,4 @@
-"""`rota ls`: jobs, newest first."""
+"""`rota ls`: list jobs, newest first."""
 
 import gc
 from itertools import chain, islice
@@ -8,15 +8,15 @@ import click
 from rota.cli.ui.connection import with_cluster
 from rota.cli.ui.formats import format_age
 from rota.cli.ui.output import TableColumn, TableListing, emit, output_option, print_note
-from rota.cli.ui.read_ahead import ahead
+from rota.cli.ui.read_ahead import read_ahead
 from rota.cli.ui.service_format import done
 from rota.client.cluster import Cluster
 from rota.client.context import setting
 from rota.client.views import JobStatus
 
 SHOWN = 20
-ASKED = "id,name,state,count,done,submitted_at_ms,sentence"  # for the columns below
-ASKED_WIDE = f"{ASKED},namespace,user,priority,exit_code"
+FIELDS = "id,name,state,count,done,submitted_at_ms,sentence"  # those of the columns below
+FIELDS_WIDE = f"{FIELDS},namespace,user,priority,exit_code"
 
 JOBS: TableListing[JobStatus] = TableListing(
     "jobs",
@@ -39,7 +39,7 @@ JOBS: TableListing[JobStatus] = TableListing(
 
 
 @click.command("ls")
-@click.option("-a", "--all", "everything", is_flag=True, help="All jobs, however many.")
+@click.option("-a", "--all", "everything", is_flag=True, help="All jobs, without a limit.")
 @click.option("--state", metavar="STATE", help="active, ended, or one state such as failed.")
 @click.option("--name", help="Jobs of this name only.")
 @click.option("--namespace", help="Jobs of this namespace only. [default: ROTA_NAMESPACE, or all]")
@@ -49,10 +49,13 @@ JOBS: TableListing[JobStatus] = TableListing(
 def command(cluster: Cluster, output: str, everything: bool, limit: int, **query: str | None) -> None:
     """List jobs, newest first."""
     query["namespace"] = setting("namespace", query["namespace"]).value
-    fields = {"table": ASKED, "wide": ASKED_WIDE, "id": "id"}.get(output)
-    gc.disable()  # nothing of a long list is garbage, and looking for some took half of the time
+    fields = {"table": FIELDS, "wide": FIELDS_WIDE, "id": "id"}.get(output)
+    # A long list contains no garbage, and the collector took half of the time.
+    gc.disable()
     try:
-        jobs = chain.from_iterable(ahead(cluster.job_pages(None if everything else limit, fields, **query)))
+        jobs = chain.from_iterable(
+            read_ahead(cluster.job_pages(None if everything else limit, fields, **query))
+        )
         first = list(islice(jobs, 1))
         if not first and output in ("table", "wide"):
             print_note("no jobs; submit one: rota run -- echo hello")

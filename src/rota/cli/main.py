@@ -1,4 +1,4 @@
-"""`rota`: finds the command, runs it, turns whatever happened into one exit code and never a traceback."""
+"""`rota`: find and run a command; every outcome becomes an exit code, never a traceback."""
 
 import difflib
 import importlib
@@ -17,44 +17,44 @@ BROKEN_PIPE = 141
 INTERRUPTED = 130
 COMPLETING = "_ROTA_COMPLETE"
 
-# The texts stand here so that `rota --help` need not import any command; a test keeps them equal.
+# The texts are repeated here so that `rota --help` imports no command; a test keeps them equal.
 SECTIONS: dict[str, dict[str, str]] = {
     "Work": {
         "run": "Submit a job, follow it and return its exit code.",
         "ls": "List jobs, newest first.",
         "show": "Show a job or one of its tasks.",
-        "why": "Say why a job waits and what would start it.",
-        "plan": "Say what would become of a job, without submitting it.",
-        "logs": "Print what a job wrote.",
-        "get": "Fetch what a job left in its ROTA_OUTPUT_DIR.",
+        "why": "Explain why a job waits and what would let it start.",
+        "plan": "Show where and when a job would start, without submitting it.",
+        "logs": "Print the output of a job.",
+        "get": "Download the files in the ROTA_OUTPUT_DIR of a job.",
         "wait": "Wait for jobs and return their exit code.",
         "cancel": "Cancel jobs.",
-        "kill": "Cancel jobs without grace, or send a signal.",
-        "rerun": "Run an ended job once more, as a new one; do not wait.",
-        "pause": "Let nothing new of jobs start.",
-        "resume": "Let paused jobs go on.",
-        "job": "List, show, change, restart, move, release, end and delete jobs.",
-        "cron": "Submit jobs again and again, at planned instants.",
+        "kill": "Cancel jobs without a grace period, or send a signal.",
+        "rerun": "Submit an ended job again as a new one; do not wait.",
+        "pause": "Start no more tasks of jobs.",
+        "resume": "Resume paused jobs.",
+        "job": "List, show, change, restart, move, release, cancel and delete jobs.",
+        "cron": "Submit jobs on a schedule.",
     },
     "Cluster": {
-        "top": "Watch nodes and jobs: what is asked for, used and there.",
-        "cluster": "List clusters, create and resize them, and say why they grew.",
+        "top": "Watch nodes and jobs: requested, used and available resources.",
+        "cluster": "List, create and resize clusters, and explain why they grew.",
         "node": "List nodes, let them join, and take them out of service.",
-        "namespace": "Show and set what groups of jobs may hold together.",
-        "event": "List and watch what happened.",
-        "token": "Say who may use the cluster, for what and where.",
+        "namespace": "Show and set quotas and limits of groups of jobs.",
+        "event": "List and watch events.",
+        "token": "Create, list and revoke API tokens.",
         "ca": "Show and rotate the cluster's certificate authority.",
-        "store": "Back up, restore, check and move what the server keeps.",
+        "store": "Back up, restore, check and migrate the store of the server.",
     },
     "Start": {
         "dev": "Start a whole cluster on this machine.",
-        "server": "Start the control plane, or show how it is.",
+        "server": "Start the control plane, or show its status.",
         "agent": "Make this machine a node.",
-        "watcher": "Hold connections of agents for the leader, or show watchers.",
+        "watcher": "Hold connections of agents for the leader, or list watchers.",
     },
     "Other": {
         "config": "Show and check settings.",
-        "completion": "Print the completion script of a shell.",
+        "completion": "Print the completion script for a shell.",
         "version": "Print the versions of client and server.",
     },
 }
@@ -62,7 +62,7 @@ COMMANDS = {name: text for section in SECTIONS.values() for name, text in sectio
 
 
 class LazyGroup(click.Group):
-    """Imports a command's module only when that command is called."""
+    """A group that imports the module of a command only when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's signature
         return list(COMMANDS)
@@ -106,14 +106,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def outcome(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line; errors are told on stderr and become the exit code."""
+    """Run a command line; errors are printed on stderr and become the exit code."""
     try:
         code = _invoke(sys.argv[1:] if arguments is None else list(arguments))
         sys.stdout.flush()
-    except click.exceptions.Exit as asked:
-        return asked.exit_code
+    except click.exceptions.Exit as requested:
+        return requested.exit_code
     except BrokenPipeError:
-        return _reader_is_gone()
+        return _on_broken_pipe()
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
     except click.ClickException as error:
@@ -132,23 +132,25 @@ def _invoke(arguments: list[str]) -> object:
 
 
 def nearest(word: str, known: Any) -> str:
-    """What was meant, most likely. Dashes do not count: all options have the same ones."""
+    """A suggestion for a mistyped name. Dashes are ignored: all options start with them."""
     bare = {name.lstrip("-"): name for name in known}
     near = difflib.get_close_matches(word.lstrip("-"), list(bare), n=1, cutoff=0.5)
     return f"; did you mean {bare[near[0]]!r}?" if near else ""
 
 
 def _no_option(name: str, context: click.Context | None) -> str:
-    """A command that takes NAME=VALUE is often given --name value."""
+    """The message for an unknown option; users of commands that take NAME=VALUE often write --name value."""
     parameters = [] if context is None else context.command.params
-    takes_pairs = any("=" in (one.metavar or "") for one in parameters if isinstance(one, click.Argument))
+    takes_pairs = any(
+        "=" in (parameter.metavar or "") for parameter in parameters if isinstance(parameter, click.Argument)
+    )
     meant = nearest(name, [flag for option in parameters for flag in option.opts if flag.startswith("-")])
     if takes_pairs and not meant:
         meant = f"; did you mean '{name.lstrip('-')}=...'?"
     return f"there is no option {name!r}{meant}"
 
 
-def tell_error(code: str, message: str, hint: str | None = None) -> None:
+def print_error(code: str, message: str, hint: str | None = None) -> None:
     for line in (f"{_red('error:')} {code}: {message}", *([f"hint: {hint}"] if hint else [])):
         click.echo(harmless(line) if sys.stderr.isatty() else line, err=True)
 
@@ -162,7 +164,7 @@ def _explain_usage(error: click.ClickException) -> int:
     message = error.format_message().rstrip(".")
     if isinstance(error, click.NoSuchOption):
         message = _no_option(error.option_name, context)
-    tell_error("usage", message, hint)
+    print_error("usage", message, hint)
     return error.exit_code
 
 
@@ -172,19 +174,19 @@ def _explain(error: Exception) -> int:
     code = getattr(error, "code", None)
     if isinstance(code, str):
         exit_code = getattr(error, "exit_code", 1)
-        tell_error(code, str(error), getattr(error, "hint", None))
+        print_error(code, str(error), getattr(error, "hint", None))
         return exit_code if isinstance(exit_code, int) else 1
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename else ""
-        tell_error("system", f"{where}{error.strerror}")
+        print_error("system", f"{where}{error.strerror}")
         return 1
-    tell_error(
+    print_error(
         "internal", f"{type(error).__name__}: {error}", "ROTA_DEBUG=1 shows the details; please report this"
     )
     return 1
 
 
-def _reader_is_gone() -> int:
+def _on_broken_pipe() -> int:
     """`rota … | head`: end quietly, as programs killed by SIGPIPE do."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return BROKEN_PIPE

@@ -1,4 +1,4 @@
-"""`rota namespace`: what each group of jobs holds and may hold, its share, what it asks for by default."""
+"""`rota namespace`: quota, weight, defaults and bounds of groups of jobs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -19,7 +19,7 @@ ALL = "all"
 
 
 def _share(namespace: Namespace, name: str) -> str:
-    """What it holds, of what it may hold."""
+    """Held resources, of the quota."""
     show = format_size if name in SIZES else format_number
     held, quota = namespace.held.get(name, 0), namespace.quota.get(name)
     return show(held) if quota is None else f"{show(held)}/{show(quota)}"
@@ -31,43 +31,43 @@ def _others(namespace: Namespace) -> str:
 
 
 def _defaults(namespace: Namespace) -> str:
-    """What a task asks for whose job does not say."""
-    told = namespace.defaults.items()
+    """The default requests of a task."""
     return ", ".join(
-        f"{name} {(format_size if name in SIZES else format_number)(amount)}" for name, amount in told
+        f"{name} {(format_size if name in SIZES else format_number)(amount)}"
+        for name, amount in namespace.defaults.items()
     )
 
 
 NAMESPACES: TableListing[Namespace] = TableListing(
     "namespaces",
     [
-        TableColumn("NAMESPACE", lambda one: one.name),
-        TableColumn("WEIGHT", lambda one: one.weight, right=True),
-        TableColumn("CPU", lambda one: _share(one, "cpu"), right=True),
-        TableColumn("MEMORY", lambda one: _share(one, "memory"), right=True),
-        TableColumn("GPU", lambda one: _share(one, "gpu"), right=True),
-        TableColumn("TASKS", lambda one: _share(one, "tasks"), right=True),
-        TableColumn("WAITING", lambda one: one.waiting, right=True),
+        TableColumn("NAMESPACE", lambda namespace: namespace.name),
+        TableColumn("WEIGHT", lambda namespace: namespace.weight, right=True),
+        TableColumn("CPU", lambda namespace: _share(namespace, "cpu"), right=True),
+        TableColumn("MEMORY", lambda namespace: _share(namespace, "memory"), right=True),
+        TableColumn("GPU", lambda namespace: _share(namespace, "gpu"), right=True),
+        TableColumn("TASKS", lambda namespace: _share(namespace, "tasks"), right=True),
+        TableColumn("WAITING", lambda namespace: namespace.waiting, right=True),
         TableColumn("OTHERS", _others),
         TableColumn("DEFAULTS", _defaults),
     ],
-    lambda one: one.name,
+    lambda namespace: namespace.name,
 )
 
 
 @click.group("namespace")
 def command() -> None:
-    """Show and set what groups of jobs may hold together."""
+    """Show and set quotas and limits of groups of jobs."""
 
 
 @command.command("ls")
 @output_option
 @with_cluster()
 def list_namespaces(cluster: Cluster, output: str) -> None:
-    """List namespaces: what each holds of what it may hold, and how many of its jobs wait."""
-    namespaces = cluster.namespaces()
+    """List namespaces: held resources, quota, and waiting jobs."""
+    namespaces = cluster.namespaces.list()
     if not namespaces and output in ("table", "wide"):
-        print_note("no namespace holds anything; limit one: rota namespace set NAME cpu=8")
+        print_note("no namespaces with jobs or settings; set a quota: rota namespace set NAME cpu=8")
         return
     emit(output, NAMESPACES, namespaces)
 
@@ -77,8 +77,8 @@ def list_namespaces(cluster: Cluster, output: str) -> None:
 @output_option
 @with_cluster()
 def show_namespace(cluster: Cluster, name: str, output: str) -> None:
-    """Show a namespace: what it holds and may hold, its share, and what its tasks ask for by default."""
-    shown = cluster.namespace(name)
+    """Show a namespace: held resources, quota, weight, defaults and bounds."""
+    shown = cluster.namespaces.get(name)
     emit_one(output, shown, shown.name, lambda: _lines(shown))
 
 
@@ -86,78 +86,80 @@ def show_namespace(cluster: Cluster, name: str, output: str) -> None:
 @click.argument("name")
 @click.argument("quota", nargs=-1, metavar="[RESOURCE=AMOUNT]")
 @click.option(
-    "--weight", type=int, metavar="1-1000", help="Its share against the others. [default: as it is]"
+    "--weight", type=int, metavar="1-1000", help="Its share relative to the others. [default: unchanged]"
 )
 @click.option(
     "--default",
     "defaults",
     multiple=True,
     metavar="RESOURCE=AMOUNT",
-    help="What a task asks for whose job does not say, as memory=4g; repeatable.",
+    help="Request of a task whose job gives none, as memory=4g; repeatable.",
 )
-@click.option("--max-priority", metavar="0-100", help="The highest that its jobs may have.")
-@click.option("--max-jobs", metavar="COUNT", help="Jobs that have not ended.")
-@click.option("--max-tasks", metavar="COUNT", help="Tasks of jobs that have not ended.")
-@click.option("--max-bytes", metavar="SIZE", help="Commands, environments and files of all its jobs.")
+@click.option("--max-priority", metavar="0-100", help="Highest priority of its jobs.")
+@click.option("--max-jobs", metavar="COUNT", help="Maximum of unfinished jobs.")
+@click.option("--max-tasks", metavar="COUNT", help="Maximum of tasks of unfinished jobs.")
+@click.option(
+    "--max-bytes", metavar="SIZE", help="Maximum size of commands, environments and files of all its jobs."
+)
 @click.option(
     "--toleration",
     "tolerations",
     multiple=True,
     metavar="TAINT",
-    help="A taint that its jobs may tolerate; repeatable. `none`: no taint, `all`: every one.",
+    help="A taint that its jobs may tolerate; repeatable. `none`: no taint, `all`: any.",
 )
 @click.option(
     "--cluster",
     "clusters",
     multiple=True,
     metavar="NAME",
-    help="A cluster that its jobs may use; repeatable. `all`: every one.",
+    help="A cluster that its jobs may use; repeatable. `all`: any.",
 )
 @output_option
 @with_cluster(WORKING_SECONDS)
 def set_namespace(cluster: Cluster, name: str, quota: Sequence[str], output: str, **flags: Any) -> None:
-    """Set what the jobs of a namespace may hold together, its share, and what they ask for by default.
+    """Set quota, weight, defaults and bounds of a namespace.
 
-    RESOURCE is cpu, memory, disk, gpu, tasks or any other thing nodes have; `none` takes a limit or a default
-    off. What is not named stays as it is.
+    RESOURCE is cpu, memory, disk, gpu, tasks or a custom resource; `none` removes a limit or a default. What
+    is not named stays unchanged.
     """
-    weight, defaults, bounds = flags["weight"], flags["defaults"], _said_bounds(flags)
+    weight, defaults, bounds = flags["weight"], flags["defaults"], _bounds_to_set(flags)
     if not quota and weight is None and not defaults and not bounds:
-        raise click.UsageError("nothing is to change; write cpu=8, tasks=100, --weight 2 or --default cpu=2")
-    before = cluster.namespace(name)
-    after = cluster.set_namespace(
+        raise click.UsageError("nothing to change; write cpu=8, tasks=100, --weight 2 or --default cpu=2")
+    before = cluster.namespaces.get(name)
+    after = cluster.namespaces.set(
         name,
-        _kept(before.quota, pairs(quota, "RESOURCE=AMOUNT")),
+        _merged(before.quota, pairs(quota, "RESOURCE=AMOUNT")),
         before.weight if weight is None else weight,
-        defaults=_kept(before.defaults, pairs(defaults, "--default")) if defaults else None,
-        bounds=_kept(before.bounds, bounds) if bounds else None,
+        defaults=_merged(before.defaults, pairs(defaults, "--default")) if defaults else None,
+        bounds=_merged(before.bounds, bounds) if bounds else None,
     )
     emit_one(output, after, after.name, lambda: _lines(after))
 
 
-def _said_bounds(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """The bounds that were named, `none` where one is to be taken off."""
+def _bounds_to_set(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The bounds to set; `none` removes one."""
     numbers = {name: flags[f"max_{name}"] for name in ("priority", "jobs", "tasks", "bytes")}
-    said: dict[str, Any] = {name: value for name, value in numbers.items() if value is not None}
+    bounds: dict[str, Any] = {name: value for name, value in numbers.items() if value is not None}
     for name, given in (("tolerate", flags["tolerations"]), ("clusters", flags["clusters"])):
         if ALL in given:
-            said[name] = NONE
+            bounds[name] = NONE
         elif given:
-            said[name] = [one for one in given if one != NONE]
-    return said
+            bounds[name] = [value for value in given if value != NONE]
+    return bounds
 
 
-def _kept(before: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
-    return {resource: amount for resource, amount in {**before, **said}.items() if amount != NONE}
+def _merged(before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    return {resource: amount for resource, amount in {**before, **changes}.items() if amount != NONE}
 
 
 @command.command("rm")
 @click.argument("names", nargs=-1, required=True)
 @with_cluster(WORKING_SECONDS)
 def remove(cluster: Cluster, names: tuple[str, ...]) -> None:
-    """Take quota, weight, defaults and bounds off namespaces; their jobs go on."""
+    """Delete quota, weight, defaults and bounds of namespaces; their jobs keep running."""
     for name in names:
-        cluster.forget_namespace(name)
+        cluster.namespaces.delete(name)
         print_note(f"namespace {clean(name)}: no quota, weight 1")
 
 
@@ -165,13 +167,13 @@ def _lines(namespace: Namespace) -> Iterator[str]:
     limits = ", ".join(f"{name} {_share(namespace, name)}" for name in namespace.quota)
     yield f"namespace {clean(namespace.name)}: {clean(limits or 'no quota')}, weight {namespace.weight}"
     if namespace.defaults:
-        yield f"  a task asks for {clean(_defaults(namespace))}, unless its job says otherwise"
+        yield f"  default requests of a task: {clean(_defaults(namespace))}"
     if namespace.bounds:
-        yield f"  its jobs are bound to {clean(', '.join(_bounds(namespace)))}"
+        yield f"  bounds of its jobs: {clean(', '.join(_bounds(namespace)))}"
 
 
 def _bounds(namespace: Namespace) -> Iterator[str]:
-    """Each bound with what there is of it."""
+    """Each bound with its current usage."""
     for name, most in namespace.bounds.items():
         show = format_size if name == "bytes" else format_number
         if name in namespace.kept:

@@ -1,4 +1,4 @@
-"""`rota pause`: let nothing new of a job start."""
+"""`rota pause`: start no more tasks of jobs."""
 
 import click
 
@@ -13,17 +13,21 @@ from rota.client.job import Job
 
 @click.command("pause")
 @click.argument("jobs", nargs=-1, required=True)
-@click.option("--stop", is_flag=True, help="Stop what runs, too; it is tried again after that, at no cost.")
+@click.option(
+    "--stop",
+    is_flag=True,
+    help="Also stop running tasks; they are started again after the pause and use up no retry.",
+)
 @output_option
 @with_cluster(WORKING_SECONDS)
 def command(cluster: Cluster, jobs: tuple[str, ...], stop: bool, output: str) -> int:
-    """Let nothing new of jobs start.
+    """Start no more tasks of jobs.
 
-    What runs goes on. JOBS are ids, starts of ids, names, `last`, or ranges as 1,3,5-8.
+    Running tasks go on. JOBS are ids, starts of ids, names, `last`, or ranges as 1,3,5-8.
     """
 
     def pause(job: Job) -> None:
         job.pause(stop=stop)
-        print_note(f"job {job.id} “{clean(job.status.name)}”: {job.state}; go on with rota resume {job.id}")
+        print_note(f"job {job.id} “{clean(job.status.name)}”: {job.state}; resume it: rota resume {job.id}")
 
     return for_each(cluster, job_refs(jobs), pause, output).code

@@ -1,4 +1,4 @@
-"""`rota plan`: a dry run on the real scheduler and the live state, perhaps with other nodes."""
+"""`rota plan`: a dry run of the real scheduler on the current state, with nodes added or removed."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from rota.cli.ui.connection import with_cluster
 from rota.cli.ui.formats import clean, plural
 from rota.cli.ui.output import emit_one, output_option
 from rota.cli.ui.spec_options import job_spec, spec_options
-from rota.cli.why import reasons_told
+from rota.cli.why import reason_lines
 from rota.client.cluster import Cluster
 from rota.client.views import Outlook
 
@@ -27,21 +27,21 @@ MOST_NODES = 20
     "add_nodes",
     multiple=True,
     metavar="AMOUNTS",
-    help="As if it had joined: cpu=8,memory=32g; count=3 for three, region=eu for a label; repeatable.",
+    help="Assume such a node: cpu=8,memory=32g; count=3 for three, region=eu for a label; repeatable.",
 )
-@click.option("--without", multiple=True, metavar="NODE", help="As if this had left; repeatable.")
-@click.option("--scale", is_flag=True, help="Say also which cluster would grow for it, and by how much.")
+@click.option("--without", multiple=True, metavar="NODE", help="Assume that this node has left; repeatable.")
+@click.option("--scale", is_flag=True, help="Also show which cluster would grow for it, and by how much.")
 @spec_options
 @output_option
 @with_cluster()
 def command(cluster: Cluster, job: tuple[str, ...], output: str, **flags: Any) -> int:
-    """Say what would become of a job, without submitting it.
+    """Show where and when a job would start, without submitting it.
 
     \b
     rota plan job.toml
     rota plan --memory 64g --add-node cpu=16,memory=128g -- ./simulate
 
-    It ends with 0 if some of it would start now, 10 if it would wait, 11 if it can never run here.
+    The exit code is 0 if some tasks would start now, 10 if the job would wait, 11 if it can never run here.
     """
     if job and job[0].endswith(JOB_FILES) and not flags["file"]:
         if len(job) > 1:
@@ -54,7 +54,7 @@ def command(cluster: Cluster, job: tuple[str, ...], output: str, **flags: Any) -
 
 
 def _new_node(text: str) -> dict[str, Any]:
-    """`count=3,cpu=8,memory=32g,resource.licence=2,region=eu`; what is no amount is a label."""
+    """`count=3,cpu=8,memory=32g,resource.licence=2,region=eu`; other names are labels."""
     node: dict[str, Any] = {"count": 1, "capacity": {}, "labels": {}}
     for part in text.split(","):
         name, sign, value = (one.strip() for one in part.partition("="))
@@ -75,24 +75,24 @@ def _new_node(text: str) -> dict[str, Any]:
 def _lines(outlook: Outlook) -> Iterator[str]:
     yield clean(outlook.sentence)
     yield from _places(outlook.places)
-    for one in outlook.evicts:
-        whose = f"of job {one['job']}" if one.get("job") else "of another namespace"
-        yield f"  ✗ {plural(int(one.get('tasks', 0)), 'task')} {whose} would give way"
-    yield from reasons_told(outlook)
+    for victim in outlook.evicts:
+        job = f"of job {victim['job']}" if victim.get("job") else "of another namespace"
+        yield f"  ✗ {plural(int(victim.get('tasks', 0)), 'task')} {job} would be preempted"
+    yield from reason_lines(outlook)
     if outlook.grows is not None:
-        yield clean(_grown(outlook.grows))
+        yield clean(_growth(outlook.grows))
 
 
-def _grown(one: Mapping[str, Any]) -> str:
-    """In the words of its ledger."""
-    starts = "all" if one["starts"] == one["waiting"] else f"{one['starts']} of them"
-    head = f"cluster {one['cluster']} would get {plural(one['nodes'], 'node')} more"
-    waiting = f"{plural(one['waiting'], 'task')} would wait there, {starts} would start then"
-    return f"  + {head}: {waiting}; it has {one['has']}, its limit is {one['limit']}"
+def _growth(grown: Mapping[str, Any]) -> str:
+    """How a cluster would grow, in the words of `rota cluster why`."""
+    starts = "all" if grown["starts"] == grown["waiting"] else f"{grown['starts']} of them"
+    head = f"cluster {grown['cluster']} would get {plural(grown['nodes'], 'node')} more"
+    waiting = f"{plural(grown['waiting'], 'task')} would wait there, {starts} would start then"
+    return f"  + {head}: {waiting}; it has {grown['has']}, its limit is {grown['limit']}"
 
 
 def _places(places: Sequence[Any]) -> Iterator[str]:
-    """The sentence names a few; here are all, unless they are very many."""
+    """One line per node, up to a limit; the sentence above names only a few."""
     if len(places) < 2:
         return
     for place in places[:MOST_NODES]:

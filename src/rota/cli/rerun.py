@@ -1,4 +1,4 @@
-"""`rota rerun`: an ended job once more, or what of it has not succeeded."""
+"""`rota rerun`: submit an ended job again, or only its tasks that did not succeed."""
 
 import click
 
@@ -10,12 +10,12 @@ from rota.client.cluster import Cluster
 
 @click.command("rerun")
 @click.argument("job")
-@click.option("--failed", is_flag=True, help="Only the tasks that have not succeeded; they keep their index.")
-@click.option("--key", help="Asking twice with the same key gives one job.")
+@click.option("--failed", is_flag=True, help="Only the tasks that did not succeed; they keep their index.")
+@click.option("--key", help="Idempotency key: two calls with the same key create one job.")
 @output_option
 @with_cluster(WORKING_SECONDS)
 def command(cluster: Cluster, job: str, failed: bool, key: str | None, output: str) -> None:
-    """Run an ended job once more, as a new one; do not wait.
+    """Submit an ended job again as a new one; do not wait.
 
     JOB is an id, a name or `last`.
     """
@@ -24,5 +24,5 @@ def command(cluster: Cluster, job: str, failed: bool, key: str | None, output: s
     left = again.status.count - again.status.counts.get("succeeded", 0)
     what = f"{left} of the {again.status.count} tasks of job {old.id}" if failed else f"job {old.id}"
     name = clean(again.status.name)
-    print_note(f"job {again.id} “{name}” runs {what} once more; wait for it: rota wait {again.id}")
+    print_note(f"job {again.id} “{name}” runs {what} again; wait for it: rota wait {again.id}")
     emit_one(output, again.status, again.id, lambda: iter((again.id,)))

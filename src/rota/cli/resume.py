@@ -1,4 +1,4 @@
-"""`rota resume`: let a paused job go on."""
+"""`rota resume`: resume paused jobs."""
 
 import click
 
@@ -16,7 +16,7 @@ from rota.client.job import Job
 @output_option
 @with_cluster(WORKING_SECONDS)
 def command(cluster: Cluster, jobs: tuple[str, ...], output: str) -> int:
-    """Let paused jobs go on.
+    """Resume paused jobs.
 
     JOBS are ids, starts of ids, names, `last`, or ranges as 1,3,5-8.
     """

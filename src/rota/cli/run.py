@@ -1,4 +1,4 @@
-"""`rota run`: submit, follow, pass both streams through, return the job's own exit code."""
+"""`rota run`: submit a job, follow it, pass its output through, and exit with its exit code."""
 
 import signal
 import time
@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from rota.cli.main import tell_error
+from rota.cli.main import print_error
 from rota.cli.ui.connection import WORKING_SECONDS, with_cluster
 from rota.cli.ui.exit_codes import (
-    CLUSTERS_FAULT,
+    CLUSTER_FAULT,
     INTERRUPTED,
     describe_array,
     describe_single,
@@ -32,20 +32,20 @@ from rota.client.views import Chunk, JobStatus, Task
 
 WHY_AFTER_SECONDS = 1.0
 LONGEST_WHY_SECONDS = 10.0
-# Once the job has ended its output is at most this long on its way.
+# How long to wait for remaining output once the job has ended.
 LAST_OUTPUT_SECONDS = 10.0
 
 
 @click.command("run", context_settings={"allow_interspersed_args": False})
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @spec_options
-@click.option("--key", help="Submitting twice with the same key gives one job.")
-@click.option("-d", "--detach", is_flag=True, help="Do not wait; print the job's id.")
-@click.option("--logs/--no-logs", default=None, help="Pass output through. [default: unless an array]")
+@click.option("--key", help="Idempotency key: submitting twice with the same key creates one job.")
+@click.option("-d", "--detach", is_flag=True, help="Do not wait; print the id of the job.")
+@click.option("--logs/--no-logs", default=None, help="Pass output through. [default: yes, except for arrays]")
 @click.option(
     "--cancel-on-interrupt", is_flag=True, help="Ctrl-C cancels the job instead of leaving it to run."
 )
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing but the job's output and errors.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only the output of the job and errors.")
 @output_option
 @with_cluster(WORKING_SECONDS)
 def command(cluster: Cluster, command: tuple[str, ...], output: str, **flags: Any) -> int:
@@ -61,25 +61,25 @@ def command(cluster: Cluster, command: tuple[str, ...], output: str, **flags: An
     if flags["detach"] or is_service:
         job = cluster.submit_spec(spec, flags["key"])
         _warn(job, quiet=flags["quiet"])
-        return _leave(job, output, quiet=flags["quiet"])
+        return _print_submitted(job, output, quiet=flags["quiet"])
     statuses = cluster.follow_spec(spec, flags["key"])
     job = Job(cluster.transport, next(statuses))
     _warn(job, quiet=flags["quiet"])
     if flags["cancel_on_interrupt"]:
-        # Build systems end what they started with SIGTERM, and start it with SIGINT ignored.
+        # Build systems stop their children with SIGTERM, and start them with SIGINT ignored.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-    wants_data = output not in ("table", "wide")
-    logs = not wants_data and (flags["logs"] if flags["logs"] is not None else job.status.count == 1)
-    manner = FollowOptions(flags["quiet"], logs, flags["cancel_on_interrupt"])
-    code = _attend(Follower(cluster, job, statuses, manner), job, manner)
-    if wants_data:
+    as_data = output not in ("table", "wide")
+    logs = not as_data and (flags["logs"] if flags["logs"] is not None else job.status.count == 1)
+    options = FollowOptions(flags["quiet"], logs, flags["cancel_on_interrupt"])
+    code = _follow(Follower(cluster, job, statuses, options), job, options)
+    if as_data:
         emit_one(output, job.refresh(), job.id, list)
     return code
 
 
 @dataclass(frozen=True)
 class FollowOptions:
-    """How a job is followed."""
+    """How to follow a job."""
 
     quiet: bool = False
     logs: bool = True
@@ -87,12 +87,12 @@ class FollowOptions:
 
 
 def _warn(job: Job, *, quiet: bool) -> None:
-    """What nobody could give it now; it waits for that to change."""
+    """Print the warnings of a submit: conditions that no node satisfies at present."""
     for warning in () if quiet else job.warnings:
         print_note(f"warning: {clean(f'{warning.field}: {warning.text}')}")
 
 
-def _leave(job: Job, output: str, *, quiet: bool) -> int:
+def _print_submitted(job: Job, output: str, *, quiet: bool) -> int:
     if not quiet and job.status.kind == "service":
         print_note(f"service {job.id} “{clean(job.status.name)}” runs until it is canceled; {hints(job.id)}")
     elif not quiet:
@@ -101,25 +101,28 @@ def _leave(job: Job, output: str, *, quiet: bool) -> int:
     return 0
 
 
-def _attend(follower: "Follower", job: Job, manner: FollowOptions) -> int:
+def _follow(follower: "Follower", job: Job, options: FollowOptions) -> int:
     try:
         return exit_code(follower.follow())
     except KeyboardInterrupt:
-        if not manner.cancel_on_interrupt:
+        if not options.cancel_on_interrupt:
             return _detach(follower, job)
-        print_note(f"canceling job {job.id}; once more Ctrl-C leaves it")
+        print_note(f"canceling job {job.id}; Ctrl-C again detaches from it")
         return _cancel(follower, job)
     except Unavailable as problem:
-        tell_error(
-            problem.code, str(problem), f"job {job.id} goes on; take it up again with: rota wait {job.id}"
+        print_error(
+            problem.code,
+            str(problem),
+            f"job {job.id} keeps running; continue waiting with: rota wait {job.id}",
         )
-        return CLUSTERS_FAULT
+        return CLUSTER_FAULT
 
 
 def _detach(follower: "Follower", job: Job) -> int:
     follower.close()
     print_note(
-        f"\ndetached; job {job.id} goes on: rota wait {job.id} · rota logs -f {job.id} · rota cancel {job.id}"
+        f"\ndetached; job {job.id} keeps running: "
+        f"rota wait {job.id} · rota logs -f {job.id} · rota cancel {job.id}"
     )
     return INTERRUPTED
 
@@ -134,15 +137,15 @@ def _cancel(follower: "Follower", job: Job) -> int:
 
 
 class Follower:
-    """Listens to one job until it has ended and says what a person would want to know."""
+    """Follows one job until it has ended and prints its output, progress and result."""
 
     def __init__(
-        self, cluster: Cluster, job: Job, statuses: Iterator[JobStatus], manner: FollowOptions
+        self, cluster: Cluster, job: Job, statuses: Iterator[JobStatus], options: FollowOptions
     ) -> None:
         self._cluster = cluster
         self._job = job
-        self._manner = manner
-        self._feed = JobFeed(cluster, job, statuses, logs=manner.logs)
+        self._options = options
+        self._feed = JobFeed(cluster, job, statuses, logs=options.logs)
         self._progress: ProgressView | None = None
         self._introduced = False
         self._attempts: dict[int, int] = {}
@@ -150,18 +153,18 @@ class Follower:
         self._logs_open = True
         self._why = ""
         self._why_at = time.monotonic() + WHY_AFTER_SECONDS
-        self._why_pause = WHY_AFTER_SECONDS
+        self._why_interval = WHY_AFTER_SECONDS
 
     def follow(self) -> JobStatus:
-        """Until the job is final and its output complete."""
+        """Follow the job until it is final and its output is complete."""
         while not (self._job.status.is_final and not self._logs_open):
-            match self._feed.next(self._patience_seconds()):
+            match self._feed.next(self._timeout_seconds()):
                 case None:
                     self._on_silence()
                 case LogStreamEnded(problem):
                     self._logs_open = False
                     if problem is not None:
-                        print_note(f"the output cannot be read: {problem}")
+                        print_note(f"cannot read the output: {problem}")
                 case Chunk() as chunk:
                     self._on_output(chunk)
                 case JobStatus() as status:
@@ -170,7 +173,7 @@ class Follower:
                     raise error
         self.close()
         self._printer.close()
-        if not self._manner.quiet:
+        if not self._options.quiet:
             self._conclude()
         return self._job.status
 
@@ -179,33 +182,35 @@ class Follower:
             self._progress.close()
             self._progress = None
 
-    def _patience_seconds(self) -> float | None:
+    def _timeout_seconds(self) -> float | None:
         if self._job.status.is_final:
             return LAST_OUTPUT_SECONDS
-        if self._is_waiting() and not self._manner.quiet:
+        if self._is_waiting() and not self._options.quiet:
             return max(0.0, self._why_at - time.monotonic())
         return None
 
     def _on_silence(self) -> None:
         if self._job.status.is_final:
             self._logs_open = False
-            print_note(f"some output is still on its way: rota logs {self._job.id}")
+            print_note(f"some output has not arrived yet: rota logs {self._job.id}")
             return
-        self._why_pause = min(LONGEST_WHY_SECONDS, self._why_pause * 2)
-        self._why_at = time.monotonic() + self._why_pause
+        self._why_interval = min(LONGEST_WHY_SECONDS, self._why_interval * 2)
+        self._why_at = time.monotonic() + self._why_interval
         try:
             why = self._job.why()
         except RotaError:
-            return  # the server may be restarting; the feed finds out
+            return  # the server may be restarting; the feed reports a lasting failure
         if why.waits and why.sentence != self._why:
             self._why = why.sentence
-            more = " · add a node: rota node token" if why.changes else ""  # else one comes by itself
+            more = (
+                " · add a node: rota node token" if why.changes else ""
+            )  # otherwise a node is created without the user
             print_note(f"{about_job(self._job.id, why.sentence)}     rota why {self._job.id}{more}")
 
     def _on_output(self, chunk: Chunk) -> None:
         self._introduce()
         earlier = self._attempts.setdefault(chunk.index, chunk.attempt)
-        if chunk.attempt > earlier and not self._manner.quiet:
+        if chunk.attempt > earlier and not self._options.quiet:
             print_note(f"attempt {chunk.attempt} of task {chunk.index}:")
         self._attempts[chunk.index] = max(earlier, chunk.attempt)
         self._printer.write(chunk)
@@ -217,7 +222,7 @@ class Follower:
                 self._introduce()
             return
         if self._progress is None:
-            self._progress = progress_for(status, quiet=self._manner.quiet, logs=self._manner.logs)
+            self._progress = progress_for(status, quiet=self._options.quiet, logs=self._options.logs)
         self._progress.update(status)
 
     def _is_waiting(self) -> bool:
@@ -232,8 +237,8 @@ class Follower:
         )
 
     def _introduce(self) -> None:
-        """The line before the first output: which job, where, how soon."""
-        if self._introduced or self._manner.quiet or self._job.status.count != 1:
+        """Print the line before the first output: the job, its node and its waiting time."""
+        if self._introduced or self._options.quiet or self._job.status.count != 1:
             return
         self._introduced = True
         status, task = self._job.status, self._task()
@@ -253,10 +258,10 @@ class Follower:
             for line in failures(self._cluster, self._job):
                 print_note(line)
         except RotaError as error:
-            print_note(f"more is not known now: {error}")
+            print_note(f"cannot list the failed tasks: {error}")
 
     def _task(self) -> Task | None:
-        """Only for the words: that it cannot be had must not change how the command ends."""
+        """The task, for messages only: a failed request must not change the exit code."""
         try:
             return self._job.task(0)
         except RotaError:

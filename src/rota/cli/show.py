@@ -1,4 +1,4 @@
-"""`rota show`: a job with its spec and tasks, or a task with its attempts."""
+"""`rota show`: print a job with its spec and tasks, or a task with its attempts."""
 
 import json
 import shlex
@@ -28,7 +28,7 @@ from rota.client.job import Job
 from rota.client.results import Result
 from rota.client.views import JobStatus, Placement, Task
 
-MOST_TASKS = 10
+TASKS_SHOWN = 10
 BAR_WIDTH = 40
 SHOWN = (
     *("kind", "rerun_of"),
@@ -54,12 +54,12 @@ def _exit(task: Task) -> str:
 
 
 def _state(task: Task) -> str:
-    """An attempt that was evicted has not failed, and nobody canceled it."""
+    """The state of an attempt; an evicted one neither failed nor was canceled."""
     evicted = {
-        "running": "gives way",
-        "stopping": "gives way",
-        "stopped": "gave way",
-        "withdrawn": "gave way",
+        "running": "evicting",
+        "stopping": "evicting",
+        "stopped": "evicted",
+        "withdrawn": "evicted",
     }
     return evicted.get(task.state, task.state) if task.evicted else task.state
 
@@ -97,8 +97,8 @@ TASKS: TableListing[Task] = TableListing(
 
 @click.command("show")
 @click.argument("job")
-@click.option("--index", type=click.IntRange(0), help="The task of this index.")
-@click.option("--state", metavar="STATE", help="List tasks in this state only, and all of them.")
+@click.option("--index", type=click.IntRange(0), help="Show the task with this index.")
+@click.option("--state", metavar="STATE", help="List all tasks in this state.")
 @output_option
 @with_cluster()
 def command(cluster: Cluster, job: str, index: int | None, state: str | None, output: str) -> None:
@@ -127,7 +127,7 @@ def _job_lines(cluster: Cluster, job: Job, state: str | None, output: str) -> It
     yield from (f"  {line}" for line in (*version_lines(status), *service_format.rollout_lines(status)))
     yield from _spec_lines(status.spec or {}, status.needs)
     yield from _placement_lines(status.placement if status.kind != "system" else None)
-    tasks = list(job.tasks(state) if state else islice(job.tasks(), MOST_TASKS))
+    tasks = list(job.tasks(state) if state else islice(job.tasks(), TASKS_SHOWN))
     if tasks:
         yield ""
         yield from table(_columns(job), tasks, wide=output == "wide")
@@ -173,8 +173,10 @@ def _columns(job: Job) -> list[TableColumn[Task]]:
 
 
 def _progress(status: JobStatus) -> Iterator[str]:
-    words = ", ".join(f"{count} {state.replace('_', ' ')}" for state, count in status.counts.items() if count)
-    yield f"  tasks      {status.tasks_ended} of {status.count} done: {words}"
+    counts = ", ".join(
+        f"{count} {state.replace('_', ' ')}" for state, count in status.counts.items() if count
+    )
+    yield f"  tasks      {status.tasks_ended} of {status.count} done: {counts}"
     if colourful(sys.stdout):
         cells = "".join(
             sign * (status.counts.get(state, 0) * BAR_WIDTH // status.count) for state, sign in BAR
@@ -194,10 +196,11 @@ def _times(status: JobStatus) -> Iterator[str]:
 
 
 def version_lines(status: JobStatus) -> Iterator[str]:
-    """Of its spec, and by which its tasks run; nothing unless it was ever updated."""
+    """The version of the spec and the versions of running tasks; nothing if it was never updated."""
     if status.version > 1:
         by = [
-            f"{count} run{'' if count > 1 else 's'} version {one}" for one, count in status.versions.items()
+            f"{count} run{'' if count > 1 else 's'} version {version}"
+            for version, count in status.versions.items()
         ]
         yield f"version    {status.version}" + (f": {', '.join(by)}" if by else "")
 
@@ -210,7 +213,7 @@ def _spec_lines(spec: Mapping[str, Any], needs: Mapping[str, Mapping[str, Any]])
         shown += [f"{format_number(limits[name])} {name}" for name in ("cpu", "pids") if name in limits]
         yield f"  limits     {', '.join(shown)}"
     if spec.get("after"):
-        named = [f"job {one['job']} (on {one['on']})" for one in spec["after"]]
+        named = [f"job {dependency['job']} (on {dependency['on']})" for dependency in spec["after"]]
         yield f"  after      {clean(', '.join(named))}"
     for name in SHOWN:
         value = spec.get(name)
@@ -218,20 +221,24 @@ def _spec_lines(spec: Mapping[str, Any], needs: Mapping[str, Mapping[str, Any]])
             yield f"  {name:<9}  {clean(_value(value))}"
     yield from service_format.spec_lines(spec)
     if spec.get("preemptible") is False:
-        yield "  gives way  never"
+        yield "  preempted  never"
     elif spec.get("evict_at_most") is not None:
-        yield f"  gives way  at most {spec['evict_at_most']} of its tasks at one time"
+        yield f"  preempted  at most {spec['evict_at_most']} of its tasks at a time"
 
 
 def _needs_lines(spec: Mapping[str, Any], needs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    asks = {name: spec[name] for name in ("cpu", "memory", "disk", "gpu") if spec.get(name)}
-    asks |= spec.get("resources") or {}
-    if asks:
-        told = [f"{_amount(name, much)}{_origin(needs.get(name, {}))}" for name, much in asks.items()]
-        yield f"  asks       {clean(', '.join(told))}"
-    used = [_amount(name, one["assessed"]) for name, one in needs.items() if one.get("origin") == "observed"]
+    requests = {name: spec[name] for name in ("cpu", "memory", "disk", "gpu") if spec.get(name)}
+    requests |= spec.get("resources") or {}
+    if requests:
+        parts = [
+            f"{_amount(name, amount)}{_origin(needs.get(name, {}))}" for name, amount in requests.items()
+        ]
+        yield f"  requests   {clean(', '.join(parts))}"
+    used = [
+        _amount(name, need["assessed"]) for name, need in needs.items() if need.get("origin") == "observed"
+    ]
     if used:
-        why = "as the last of its name did: its cluster is chosen by it"
+        why = "like the last job of its name: used to choose the cluster"
         yield f"  may use    {clean(', '.join(used))}, {why}"
 
 
@@ -240,7 +247,7 @@ def _amount(name: str, amount: float) -> str:
 
 
 def _origin(need: Mapping[str, Any]) -> str:
-    """Of what is reserved; what the job says itself needs no word."""
+    """The source of a request, unless it is the job itself."""
     origin = need.get("origin")
     if origin == "namespace":
         return " (of its namespace)"

@@ -1,4 +1,4 @@
-"""`rota store`: backups of what the server keeps, and the way back from one."""
+"""`rota store`: back up, restore, check and migrate the store of a server."""
 
 import importlib
 import os
@@ -19,14 +19,14 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @click.group("store")
 def command() -> None:
-    """Back up, restore, check and move what the server keeps."""
+    """Back up, restore, check and migrate the store of the server."""
 
 
-def place_options(function: Function) -> Function:
-    """Where a store lies, when no server is asked for it."""
+def location_options(function: Function) -> Function:
+    """Adds the options that locate a store directly, without a server."""
     for option in (
         click.option(
-            "--config", "config_file", metavar="FILE", help="The server's settings: how etcd is reached."
+            "--config", "config_file", metavar="FILE", help="Settings of the server, for access to etcd."
         ),
         click.option("--store", metavar="URL", help="The store of servers on etcd: etcd://HOST:PORT,..."),
         click.option("--data-dir", metavar="DIR", help="The store of a server on this machine."),
@@ -37,25 +37,25 @@ def place_options(function: Function) -> Function:
 
 @command.command("backup")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@place_options
+@location_options
 @click.option("--addr", metavar="URL", help="The server. [default: ROTA_ADDR, or the context's]")
 @click.option("--context", metavar="NAME", help="The context. [default: ROTA_CONTEXT, or local]")
 @output_option
 def back_up(file: Path, addr: str | None, context: str | None, output: str, **where: str | None) -> None:
-    """Write everything the server keeps into FILE, as of one moment, while work goes on.
+    """Write a consistent backup of the store to FILE while jobs run.
 
     \b
     rota store backup rota.backup
     rota store backup rota.backup --data-dir /var/lib/rota
 
-    The server is asked, or its store is read, be it stopped or not. FILE holds the cluster's own keys:
-    whoever has it can be this cluster. One that is there is replaced when the new one is whole.
+    The server sends it, or its store is read directly, whether the server runs or not. FILE contains the
+    keys of the cluster: keep it secret. An existing file is replaced when the new one is complete.
     """
     partial = file.with_name(f".{file.name}.new")
-    place = _place(**where)
+    location = _location(**where)
     try:
-        if place is not None:
-            contents = _stores().back_up(place, partial)
+        if location is not None:
+            contents = _stores().back_up(location, partial)
         else:
             with Cluster(resolve(addr, None, context), WORKING_SECONDS, waiting_notice()) as cluster:
                 _download(cluster, partial)
@@ -63,12 +63,12 @@ def back_up(file: Path, addr: str | None, context: str | None, output: str, **wh
         partial.replace(file)
     finally:
         partial.unlink(missing_ok=True)
-    _show(output, contents, f"{file}: {_words(contents)}")
+    _show(output, contents, f"{file}: {_describe(contents)}")
 
 
 @command.command("restore")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@place_options
+@location_options
 @output_option
 def restore(file: Path, output: str, **where: str | None) -> None:
     """Make a new store from a backup: a data directory, or one on etcd.
@@ -78,113 +78,113 @@ def restore(file: Path, output: str, **where: str | None) -> None:
     rota server --data-dir /var/lib/rota
     rota store accept
 
-    Nodes are refused there until you say that no other server leads them. What was submitted since the
-    backup is not known any more, and is stopped when its node comes back. Jobs that may be started once
-    only are paused: `rota resume` lets those go on that were not started since.
+    Nodes are refused until you confirm that no other server leads them. Jobs submitted since the backup are
+    unknown, and their tasks are stopped when their node reconnects. Jobs that may be started only once are
+    paused: `rota resume` resumes those that were not started since.
     """
-    place = _place(**where)
-    if place is None:
-        raise click.UsageError("say where to: --data-dir DIR or --store URL")
-    contents = _stores().restore(file, place)
-    _show(output, contents, f"{contents.where}: {_words(contents)}")
+    location = _location(**where)
+    if location is None:
+        raise click.UsageError("name the target: --data-dir DIR or --store URL")
+    contents = _stores().restore(file, location)
+    _show(output, contents, f"{contents.where}: {_describe(contents)}")
     if output in ("table", "wide"):
         print_note("next: start the server there, then rota store accept")
 
 
 @command.command("check")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False), required=False)
-@place_options
+@location_options
 @output_option
 def check(file: Path | None, output: str, **where: str | None) -> None:
-    """Say whether a backup or a store is whole: every byte is held against its checksum.
+    """Check that a backup or a store is intact: every byte is verified by its checksum.
 
     \b
     rota store check rota.backup
     rota store check --data-dir /var/lib/rota
     """
-    place = _place(**where)
-    if (file is None) == (place is None):
-        raise click.UsageError("name a backup, or a store with --data-dir or --store")
-    contents = _stores().check_store_location(place) if file is None else _stores().check_backup(file)
-    _show(output, contents, f"{contents.where}: good; {_words(contents)}")
+    location = _location(**where)
+    if (file is None) == (location is None):
+        raise click.UsageError("name either a backup, or a store with --data-dir or --store")
+    contents = _stores().check_store_location(location) if file is None else _stores().check_backup(file)
+    _show(output, contents, f"{contents.where}: good; {_describe(contents)}")
 
 
 @command.command("migrate")
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")
-@click.option("--config", "config_file", metavar="FILE", help="The server's settings: how etcd is reached.")
+@click.option("--config", "config_file", metavar="FILE", help="Settings of the server, for access to etcd.")
 @output_option
 def migrate(source: str, target: str, config_file: str | None, output: str) -> None:
-    """Copy everything to a store that is empty, while no server runs on either.
+    """Copy a store to an empty one, while no server runs on either.
 
     \b
     rota store migrate --config server.toml /var/lib/rota etcd://10.0.0.1:2379,10.0.0.2:2379
     rota store migrate etcd://127.0.0.1:2379 /var/lib/rota
 
-    Nodes and jobs go on as they were. Start no server on FROM again: nodes that have heard of the new
-    one refuse it.
+    Nodes and jobs continue unchanged. Do not start a server on FROM again: nodes that have seen the new
+    server refuse it.
     """
-    places = _places()
+    locations = _locations()
     contents = _stores().migrate(
-        places.store_location("FROM", source, config_file), places.store_location("TO", target, config_file)
+        locations.store_location("FROM", source, config_file),
+        locations.store_location("TO", target, config_file),
     )
-    _show(output, contents, f"{contents.where}: {_words(contents)}")
+    _show(output, contents, f"{contents.where}: {_describe(contents)}")
 
 
 @command.command("accept")
 @output_option
 @with_cluster(WORKING_SECONDS)
 def accept(cluster: Cluster, output: str) -> None:
-    """Let nodes follow this server, after a restore: you say that no other one leads them.
+    """Accept nodes after a restore: you confirm that no other server leads them.
 
     \b
     rota server status
     rota store accept
 
-    Its epoch passes the highest that nodes have seen elsewhere. Who led them before is refused by them
-    from then on.
+    The epoch is raised above the highest one that nodes have seen elsewhere; nodes refuse their previous
+    server from then on.
     """
-    done = cluster.accept_nodes()
-    later = (
-        f", in {done.open_in_ms / 1000:.0f} s, when no work under a lease can be left"
-        if done.open_in_ms
-        else ""
-    )
+    done = cluster.server.accept_nodes()
+    later = f", in {done.open_in_ms / 1000:.0f} s, when all leases have expired" if done.open_in_ms else ""
     emit_one(
-        output, done, str(done.epoch), lambda: [f"nodes may follow this server{later}; epoch {done.epoch}"]
+        output,
+        done,
+        str(done.epoch),
+        lambda: [f"nodes may connect to this server{later}; epoch {done.epoch}"],
     )
 
 
 def _download(cluster: Cluster, partial: Path) -> None:
     with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        cluster.back_up(file)
+        cluster.server.back_up(file)
 
 
-def _words(contents: Any) -> str:
-    said = (
+def _describe(contents: Any) -> str:
+    text = (
         f"{plural(contents.jobs, 'job')}, {plural(contents.nodes, 'node')},"
         f" {plural(contents.records, 'record')} at revision {contents.revision}, epoch {contents.epoch}"
     )
-    return said if contents.taken_at_ms is None else f"{said}, taken {format_age(contents.taken_at_ms)} ago"
+    return text if contents.taken_at_ms is None else f"{text}, taken {format_age(contents.taken_at_ms)} ago"
 
 
 def _show(output: str, contents: Any, text: str) -> None:
     emit_one(output, contents, str(contents.revision), lambda: [text])
 
 
-def _place(data_dir: str | None, store: str | None, config_file: str | None) -> Any:
-    """None: the server is asked."""
+def _location(data_dir: str | None, store: str | None, config_file: str | None) -> Any:
+    """The store named by the options; None: ask the server."""
     if data_dir is not None and store is not None:
-        raise click.UsageError("--data-dir and --store are two places: name one")
-    said = data_dir or store
+        raise click.UsageError("--data-dir and --store exclude each other")
+    location = data_dir or store
     field = "--data-dir" if data_dir else "--store"
-    return None if said is None else _places().store_location(field, said, config_file)
+    return None if location is None else _locations().store_location(field, location, config_file)
 
 
-# Late: the wiring imports all of Rota.
+# Imported late: the wiring imports all of Rota.
 
 
-def _places() -> Any:
+def _locations() -> Any:
     return importlib.import_module("rota.wiring.store_location")
 
 

@@ -1,4 +1,4 @@
-"""`rota token`: who may use the API, for what, where and for how long."""
+"""`rota token`: create, list and revoke API tokens."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -15,7 +15,7 @@ ROLES = ("viewer", "submitter", "operator", "admin")
 
 
 def _day(at_ms: int | None) -> str:
-    """By the clock of whoever looks."""
+    """A time in the local time zone."""
     return "-" if not at_ms else datetime.fromtimestamp(at_ms / 1000).astimezone().strftime("%Y-%m-%d %H:%M")
 
 
@@ -42,35 +42,42 @@ TOKENS: TableListing[Token] = TableListing(
 
 @click.group("token")
 def command() -> None:
-    """Say who may use the cluster, for what and where."""
+    """Create, list and revoke API tokens."""
 
 
 @command.command("make")
 @click.argument("name")
 @click.option(
-    "--role", type=click.Choice(ROLES), default="submitter", show_default=True, help="What it may do."
+    "--role",
+    type=click.Choice(ROLES),
+    default="submitter",
+    show_default=True,
+    help="Permissions of the token.",
 )
 @click.option(
-    "--namespace", "namespaces", multiple=True, help="Where only; repeatable. [default: everywhere]"
+    "--namespace",
+    "namespaces",
+    multiple=True,
+    help="Restrict it to this namespace; repeatable. [default: all]",
 )
-@click.option("--valid", metavar="720h", help="For how long. [default: until it is revoked]")
+@click.option("--valid", metavar="720h", help="Lifetime. [default: until it is revoked]")
 @click.option(
-    "--replaces", metavar="TOKEN", help="The id of a token of the same NAME; it is valid until revoked."
+    "--replaces",
+    metavar="TOKEN",
+    help="The id of a token of the same NAME, which stays valid until it is revoked.",
 )
 @output_option
 @with_cluster(WORKING_SECONDS)
 def make(
-    cluster: Cluster, *, name: str, role: str, namespaces: Sequence[str], output: str, **wishes: str | None
+    cluster: Cluster, *, name: str, role: str, namespaces: Sequence[str], output: str, **options: str | None
 ) -> None:
-    """Make a token for NAME, and print its secret: it is told this once."""
-    valid, replaces = wishes["valid"], wishes["replaces"]
-    made = cluster.make_token(name, role, *namespaces, valid_seconds=valid, replaces=replaces)
+    """Create a token for NAME and print its secret, which is shown only this once."""
+    valid, replaces = options["valid"], options["replaces"]
+    made = cluster.tokens.create(name, role, *namespaces, valid_seconds=valid, replaces=replaces)
     emit_one(output, made, made.id, lambda: iter((made.token or "",)))
     if output in ("table", "wide"):
-        print_note(
-            f"{clean(made.name)} may use it as {made.role} in {_where(made)}: as ROTA_TOKEN, or in a file"
-        )
-        print_note(f"take it back: rota token revoke {clean(made.id)}")
+        print_note(f"{clean(made.name)} is {made.role} in {_where(made)}; use it as ROTA_TOKEN, or in a file")
+        print_note(f"revoke it: rota token revoke {clean(made.id)}")
 
 
 @command.command("ls")
@@ -78,14 +85,14 @@ def make(
 @with_cluster()
 def list_tokens(cluster: Cluster, output: str) -> None:
     """List tokens, without their secrets."""
-    emit(output, TOKENS, cluster.tokens())
+    emit(output, TOKENS, cluster.tokens.list())
 
 
 @command.command("revoke")
 @click.argument("ids", nargs=-1, required=True, metavar="TOKEN")
 @with_cluster(WORKING_SECONDS)
 def revoke(cluster: Cluster, ids: Sequence[str]) -> None:
-    """Take tokens back, by their ids: their next requests are refused, open streams end within 5 s."""
-    for one in ids:
-        cluster.revoke_token(one)
-        print_note(f"token {clean(one)} is revoked")
+    """Revoke tokens by id: their next requests are refused, and open streams end within 5 s."""
+    for token_id in ids:
+        cluster.tokens.revoke(token_id)
+        print_note(f"token {clean(token_id)} is revoked")

@@ -1,4 +1,4 @@
-"""`rota top`: nodes and jobs, live on a terminal; elsewhere one table."""
+"""`rota top`: nodes and jobs, live on a terminal, otherwise as one table."""
 
 import os
 import select
@@ -14,7 +14,7 @@ import click
 
 from rota.cli.ui.connection import with_cluster
 from rota.cli.ui.formats import format_number, format_size
-from rota.cli.ui.node_format import heard, share, state
+from rota.cli.ui.node_format import last_seen, share, state
 from rota.cli.ui.output import TableColumn, TableListing, colourful, emit, output_option, print_json
 from rota.cli.ui.top_view import TopSnapshot, Typed, busiest_first, lines, press
 from rota.client.cluster import Cluster
@@ -43,7 +43,7 @@ TABLE: TableListing[Node] = TableListing(
         TableColumn("GPU", lambda node: share(node, "gpu"), right=True),
         TableColumn("RUNNING", lambda node: node.running, right=True),
         TableColumn("QUEUED", lambda node: node.queued, right=True),
-        TableColumn("HEARD", heard, right=True),
+        TableColumn("HEARD", last_seen, right=True),
     ],
     lambda node: node.id,
 )
@@ -56,14 +56,14 @@ TABLE: TableListing[Node] = TableListing(
     default=1.0,
     show_default=True,
     metavar="SECONDS",
-    help="How often to look.",
+    help="Refresh interval.",
 )
 @output_option
 @with_cluster()
 def command(cluster: Cluster, every: float, output: str) -> None:
-    """Watch nodes and jobs: what is asked for, used and there.
+    """Watch nodes and jobs: requested, used and available resources.
 
-    On a terminal it is live; a bar is what is asked for, then what is used beyond it. Elsewhere: a table.
+    On a terminal the view is live; a bar shows what is requested, then what is used beyond it.
     """
     live = output == "table" and colourful(sys.stdout) and sys.stdin.isatty()
     if live:
@@ -77,50 +77,50 @@ def command(cluster: Cluster, every: float, output: str) -> None:
 
 
 def snapshot(cluster: Cluster) -> TopSnapshot:
-    return TopSnapshot(cluster.nodes(), list(cluster.jobs(JOBS_SHOWN, state="active")))
+    return TopSnapshot(cluster.nodes.list(), list(cluster.jobs(JOBS_SHOWN, state="active")))
 
 
 class SnapshotPoller:
-    """Looks again and again in a thread, and wakes whoever draws: a slow server delays no key."""
+    """Polls the server in a thread and wakes the screen loop: a slow server must not delay the keyboard."""
 
     def __init__(self, cluster: Cluster, every_seconds: float) -> None:
         self.latest = snapshot(cluster)
-        self.changed, self._bell = os.pipe()
+        self.changed, self._wakeup = os.pipe()
         self._cluster = cluster
         self._every_seconds = every_seconds
-        self._over = threading.Event()
+        self._stopped = threading.Event()
         threading.Thread(target=self._run, daemon=True).start()
 
     def stop(self) -> None:
-        self._over.set()
+        self._stopped.set()
 
     def _run(self) -> None:
-        while not self._over.wait(self._every_seconds):
+        while not self._stopped.wait(self._every_seconds):
             before = self.latest
             try:
                 self.latest = snapshot(self._cluster)
             except RotaError as error:
                 self.latest = TopSnapshot(before.nodes, before.jobs, str(error))
-            os.write(self._bell, b".")
+            os.write(self._wakeup, b".")
 
 
 def _watch(cluster: Cluster, every_seconds: float) -> None:
-    from rich.console import Console  # noqa: PLC0415  rich costs 130 ms: only who watches pays
+    from rich.console import Console  # noqa: PLC0415  importing rich takes 130 ms
     from rich.live import Live  # noqa: PLC0415  likewise
 
     console = Console()
-    lookout, typed = SnapshotPoller(cluster, every_seconds), Typed()
+    poller, typed = SnapshotPoller(cluster, every_seconds), Typed()
     keyboard = sys.stdin.fileno()
     with _raw_keys(keyboard), Live(console=console, screen=True, auto_refresh=False) as screen:
         while not typed.over:
-            screen.update(_drawn(lookout.latest, typed, console), refresh=True)
-            ready, _, _ = select.select([keyboard, lookout.changed], [], [])
-            if lookout.changed in ready:
-                os.read(lookout.changed, 4096)
+            screen.update(_drawn(poller.latest, typed, console), refresh=True)
+            ready, _, _ = select.select([keyboard, poller.changed], [], [])
+            if poller.changed in ready:
+                os.read(poller.changed, 4096)
             if keyboard in ready:
                 for key in _keys(os.read(keyboard, 64)):
                     typed = press(typed, key)
-    lookout.stop()
+    poller.stop()
 
 
 def _drawn(snapshot: TopSnapshot, typed: Typed, console: Any) -> Any:
@@ -139,7 +139,7 @@ def _drawn(snapshot: TopSnapshot, typed: Typed, console: Any) -> Any:
 
 @contextmanager
 def _raw_keys(keyboard: int) -> Iterator[None]:
-    """Each key at once and unseen; afterwards as it was."""
+    """Read single keys without echo; the terminal settings are restored afterwards."""
     before = termios.tcgetattr(keyboard)
     try:
         tty.setcbreak(keyboard)
@@ -149,7 +149,7 @@ def _raw_keys(keyboard: int) -> Iterator[None]:
 
 
 def _keys(data: bytes) -> Iterator[str]:
-    """Nothing read: the terminal is gone."""
+    """The keys in what was read; an empty read means that the terminal was closed."""
     if not data:
         yield "q"
     elif data in ARROWS:

@@ -1,4 +1,4 @@
-"""`rota version`: of this client, and of the server if it answers."""
+"""`rota version`: the version of this client, and of the server if it answers."""
 
 import click
 
@@ -37,6 +37,6 @@ def command(addr: str | None, context: str | None, output: str) -> None:
 
 
 def _server(addr: str | None, context: str | None) -> Server:
-    # Without patience: that no server answers is an answer here.
+    # No retries: that no server answers is a result of this command.
     with Cluster(resolve(addr, None, context), patience_seconds=0.0) as cluster:
-        return cluster.server()
+        return cluster.server.status()

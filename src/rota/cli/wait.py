@@ -1,4 +1,4 @@
-"""`rota wait`: until jobs have ended, or a condition on them holds, over restarts of the server."""
+"""`rota wait`: wait until jobs have ended or a condition holds, across restarts of the server."""
 
 import click
 
@@ -20,13 +20,17 @@ NOT_MET = 1
     "--for",
     "condition",
     metavar="CONDITION",
-    help="A state, as running, paused or succeeded, or an event, as task.retry. [default: their end]",
+    help="A state such as running, paused or succeeded, or an event such as task.retry. [default: ended]",
 )
-@click.option("--any", "any_of", is_flag=True, help="Return when it holds for one of them. [default: all]")
 @click.option(
-    "--timeout", metavar="DURATION", help="Give up after this long, with exit code 124; jobs go on."
+    "--any", "any_of", is_flag=True, help="Return when the condition holds for one job. [default: all jobs]"
 )
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing.")
+@click.option(
+    "--timeout",
+    metavar="DURATION",
+    help="Stop waiting after this time, with exit code 124; the jobs keep running.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing.")
 @output_option
 @with_cluster(WORKING_SECONDS)
 def command(
@@ -48,9 +52,9 @@ def command(
     found = [cluster.job(ref) for ref in job_refs(jobs)]
     for job in found if condition is None and not quiet else ():
         if job.status.kind == "service" and not job.status.is_final:
-            print_note(f"job {job.id} is a service: it ends when it is canceled, with rota cancel {job.id}")
+            print_note(f"job {job.id} is a service: it ends only when it is canceled: rota cancel {job.id}")
     try:
-        held = wait_for(
+        results = wait_for(
             cluster.transport,
             [job.id for job in found],
             condition or "ended",
@@ -59,21 +63,21 @@ def command(
         )
     except KeyboardInterrupt:
         refs = " ".join(job.id for job in found)
-        print_note(f"\njob {refs} goes on: rota wait {refs}")
+        print_note(f"\njob {refs} keeps running: rota wait {refs}")
         raise
-    waited = [job for job in found if job.id in held]
+    waited = [job for job in found if job.id in results]
     for job in waited:
         job.refresh()
         if not quiet:
-            _tell(job, condition, held[job.id])
+            _print_result(job, condition, results[job.id])
     if output not in ("table", "wide"):
         emit(output, JOBS, [job.status for job in waited])
     if condition is not None:
-        return 0 if (any if any_of else all)(held.values()) else NOT_MET
+        return 0 if (any if any_of else all)(results.values()) else NOT_MET
     return next((code for job in waited if (code := exit_code(job.status))), 0)
 
 
-def _tell(job: Job, condition: str | None, held: bool) -> None:
+def _print_result(job: Job, condition: str | None, held: bool) -> None:
     if condition is not None:
         print_note(
             f"job {job.id}: {condition}" if held else f"job {job.id}: {job.state}, without {condition}"

@@ -1,4 +1,4 @@
-"""`rota watcher`: hold connections of agents for the leader; and which watchers there are."""
+"""`rota watcher`: hold connections of agents for the leader; list and remove watchers."""
 
 import importlib
 from collections.abc import Sequence
@@ -18,42 +18,44 @@ TOKEN_VALID = "30m"
 WATCHERS: TableListing[Watcher] = TableListing(
     "watchers",
     [
-        TableColumn("WATCHER", lambda one: one.id),
-        TableColumn("NAME", lambda one: one.name),
-        TableColumn("JOINED", lambda one: f"{format_age(one.joined_at_ms)} ago"),
+        TableColumn("WATCHER", lambda watcher: watcher.id),
+        TableColumn("NAME", lambda watcher: watcher.name),
+        TableColumn("JOINED", lambda watcher: f"{format_age(watcher.joined_at_ms)} ago"),
     ],
-    lambda one: one.id,
+    lambda watcher: watcher.id,
 )
 
 
 @click.group("watcher", invoke_without_command=True)
-@click.option("--join", metavar="LINE", help="What `rota watcher token` printed; needed the first time only.")
+@click.option(
+    "--join", metavar="LINE", help="The line printed by `rota watcher token`; needed only the first time."
+)
 @click.option("--config", "config_file", metavar="FILE", help="Settings in TOML.")
-@click.option("--data-dir", metavar="DIR", help="Where to keep the key and the certificate.")
-@click.option("--name", help="The watcher's name. [default: the machine's]")
-@click.option("--agent-addr", metavar="HOST:PORT", help=f"For agents. [default: {AGENT_ADDR}]")
+@click.option("--data-dir", metavar="DIR", help="Directory for the key and the certificate.")
+@click.option("--name", help="The name of the watcher. [default: that of the machine]")
+@click.option("--agent-addr", metavar="HOST:PORT", help=f"Listen address for agents. [default: {AGENT_ADDR}]")
 @click.pass_context
 def command(context: click.Context, /, **options: Any) -> int:
-    """Hold connections of agents for the leader, or show watchers."""
+    """Hold connections of agents for the leader, or list watchers."""
     if context.invoked_subcommand is not None:
         return 0
-    # Late: the wiring imports most of Rota.
+    # Imported late: the wiring imports most of Rota.
     return int(importlib.import_module("rota.wiring.watcher").run_watcher(WatcherOptions(**options)) or 0)
 
 
 @command.command("token")
 @click.option(
-    "--valid", metavar="DURATION", default=TOKEN_VALID, show_default=True, help="How long it may be used."
+    "--valid", metavar="DURATION", default=TOKEN_VALID, show_default=True, help="Lifetime of the token."
 )
 @click.option(
-    "--local", is_flag=True, help="For a watcher on this machine, where the server listens on loopback."
+    "--local", is_flag=True, help="For a watcher on this machine, if the server listens on loopback only."
 )
 @output_option
 @with_cluster(WORKING_SECONDS)
 def token(cluster: Cluster, *, valid: str, local: bool, output: str) -> None:
-    """Print the line that makes a machine a watcher; it can be used once."""
+    """Print the command that makes a machine a watcher; it can be used once."""
     valid_seconds = seconds(valid, "--valid") or 0.0
-    made = cluster.join_token(role="watcher", valid_seconds=valid_seconds, local=local or None)
+    made = cluster.join_tokens.create(role="watcher", valid_seconds=valid_seconds, local=local or None)
     emit_one(output, made, made.token, lambda: [made.line])
     if output in ("table", "wide"):
         print_note(f"run this line on the machine (single use, valid for {format_duration(valid_seconds)})")
@@ -64,14 +66,14 @@ def token(cluster: Cluster, *, valid: str, local: bool, output: str) -> None:
 @with_cluster()
 def list_watchers(cluster: Cluster, output: str) -> None:
     """List watchers that have joined."""
-    emit(output, WATCHERS, cluster.watchers())
+    emit(output, WATCHERS, cluster.watchers.list())
 
 
 @command.command("delete")
 @click.argument("watchers", nargs=-1, required=True)
 @with_cluster(WORKING_SECONDS)
 def delete(cluster: Cluster, watchers: Sequence[str]) -> None:
-    """Remove watchers, by id or name: they are refused from then on, and their agents call elsewhere."""
-    for one in watchers:
-        cluster.remove_watcher(one)
-        print_note(f"watcher {clean(one)} is removed")
+    """Remove watchers by id or name: they are refused, and their agents connect elsewhere."""
+    for watcher in watchers:
+        cluster.watchers.remove(watcher)
+        print_note(f"watcher {clean(watcher)} is removed")

@@ -1,4 +1,4 @@
-"""`rota why`: every reason a job waits, counted over nodes, and the smallest change that would start it."""
+"""`rota why`: all reasons why a job waits, counted over nodes, and the smallest change that helps."""
 
 import time
 from collections.abc import Iterator
@@ -19,27 +19,27 @@ DAY_SECONDS = 86_400
 @output_option
 @with_cluster()
 def command(cluster: Cluster, job: str, output: str) -> None:
-    """Say why a job waits and what would start it.
+    """Explain why a job waits and what would let it start.
 
     JOB is an id, a name or `last`.
     """
     why = cluster.job(split_ref(job)[0]).why()
-    emit_one(output, why, why.job, lambda: [about_job(why.job, why.sentence), *reasons_told(why)])
+    emit_one(output, why, why.job, lambda: [about_job(why.job, why.sentence), *reason_lines(why)])
 
 
-def reasons_told(why: Why | Outlook) -> Iterator[str]:
-    """What the sentence has not said yet."""
-    told = [str(reason.get("text") or reason.get("kind") or "unknown") for reason in why.reasons]
-    if len(told) > 1 or not all(text in why.sentence for text in told):
-        yield from (f"  - {clean(text)}" for text in told)
+def reason_lines(why: Why | Outlook) -> Iterator[str]:
+    """The reasons and changes that the sentence does not already contain."""
+    texts = [str(reason.get("text") or reason.get("kind") or "unknown") for reason in why.reasons]
+    if len(texts) > 1 or not all(text in why.sentence for text in texts):
+        yield from (f"  - {clean(text)}" for text in texts)
     if len({reason.get("text") for reason in why.reasons if reason.get("kind") != "queue"}) > 1:
         for miss in why.misses:
-            lacks = "; ".join(str(one) for one in miss.get("lacks", ()))
+            lacks = "; ".join(str(reason) for reason in miss.get("lacks", ()))
             yield f"  ~ {clean(str(miss.get('node')))}: {clean(lacks)}"
     for change in why.changes:
         yield f"  → {clean(change)}"
     if why.position is not None:
-        yield f"  place {why.position} in the queue" + (_start(why.starts_at_ms) if told else "")
+        yield f"  place {why.position} in the queue" + (_start(why.starts_at_ms) if texts else "")
 
 
 def _start(at_ms: int | None) -> str:
@@ -51,7 +51,7 @@ def _start(at_ms: int | None) -> str:
 
 
 def _roughly(seconds: float) -> str:
-    """One unit is enough for what is only expected."""
+    """A rough duration in one unit: the start is only an estimate."""
     for unit, length in (("d", DAY_SECONDS), ("h", 3600), ("min", 60)):
         if seconds >= 1.5 * length:
             return f"{round(seconds / length)} {unit}"

@@ -1,4 +1,4 @@
-"""WHAT A PROGRAM MAY ASK. The Python client; knows the public HTTP API only, standard library only.
+"""The Python client: uses only the public HTTP API and, except `controller`, only the standard library.
 
 `__init__.pyi` beside this file declares the same names for type checkers.
 """
@@ -6,8 +6,8 @@
 from importlib import import_module
 from typing import Any
 
-# Looked up when asked for: the command line must not pay for asyncio, nor `--help` for http.client.
-_HOMES = {
+# Imported on first use: the command line must not pay for asyncio, nor `--help` for http.client.
+_MODULES = {
     "connect": "rota.client.cluster",
     "Cluster": "rota.client.cluster",
     "Job": "rota.client.job",
@@ -25,14 +25,14 @@ _HOMES = {
     "TimedOut": "rota.client.errors",
     "Broken": "rota.client.errors",
 }
-__all__ = list(_HOMES)
+__all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted(_HOMES)
+    return sorted(_MODULES)

@@ -1,4 +1,4 @@
-"""What `rota.client` offers to type checkers; at run time `__init__.py` loads it on first use."""
+"""Public names of `rota.client` for type checkers; at run time `__init__.py` loads them on first use."""
 
 from rota.client.aio.cluster import AsyncCluster
 from rota.client.aio.connecting import connect_async

@@ -1,4 +1,4 @@
-"""A condition on a job -> when it holds, or can hold no more: a state, or something that happens to it."""
+"""Wait until a condition holds for jobs, or can no longer hold: a state, or a kind of event."""
 
 import queue
 import threading
@@ -11,23 +11,23 @@ from rota.client.transport import ApiRequest, Transport
 from rota.client.views import FINAL_JOB_STATES, Event, JobStatus, listed, read
 
 ENDED = "ended"
-STARTED = ("running", "started")  # of a job: some task of it has started
+STARTED = ("running", "started")  # some task of the job has started
 STATES = ("submitted", "active", "paused", "canceling", *STARTED, ENDED, *sorted(FINAL_JOB_STATES))
 LAST_EVENT = "job.ended"
-EVENTS_LOOKED_AT = 1000
+PAST_EVENTS = 1000
 HINT = f"write a state ({', '.join(STATES)}) or a kind of event as task.retry"
 
 
 def check(condition: str) -> str:
-    """As written, in lower case; Rejected if there is no such condition."""
-    wanted = condition.strip().lower()
-    if wanted in STATES or ("." in wanted and wanted.strip(".")):
-        return wanted
-    raise Rejected("bad_field", f"for: '{condition[:40]}' is no condition", field="for", hint=HINT)
+    """The condition in lower case; raises Rejected if there is no such condition."""
+    checked = condition.strip().lower()
+    if checked in STATES or ("." in checked and checked.strip(".")):
+        return checked
+    raise Rejected("bad_field", f"for: '{condition[:40]}' is not a condition", field="for", hint=HINT)
 
 
 def holds(status: JobStatus, condition: str) -> bool | None:
-    """None: not yet, and it may."""
+    """Whether the condition holds; None if it does not yet but still may."""
     if condition == status.state or (condition == ENDED and status.is_final):
         return True
     if condition in STARTED and (status.started_at_ms is not None or status.counts.get("running")):
@@ -43,14 +43,14 @@ def wait_for(
     *,
     any_of: bool = False,
 ) -> dict[str, bool]:
-    """For each job whether it came to hold; with `any_of` as soon as it does for one."""
-    wanted = check(condition)
+    """For each job whether the condition came to hold; with `any_of` returns as soon as it does for one."""
+    checked = check(condition)
     answers: queue.Queue[tuple[str, bool | RotaError]] = queue.Queue()
 
     def watch(job: str) -> None:
         answer: bool | RotaError = Broken("internal", f"job {job} could not be watched")
         try:
-            answer = _comes_to_hold(transport, job, wanted)
+            answer = _comes_to_hold(transport, job, checked)
         except RotaError as error:
             answer = error
         finally:
@@ -61,7 +61,7 @@ def wait_for(
     until = None if timeout_seconds is None else time.monotonic() + timeout_seconds
     found: dict[str, bool] = {}
     while len(found) < len(set(jobs)) and not (any_of and any(found.values())):
-        job, answer = _next(answers, until, wanted)
+        job, answer = _next(answers, until, checked)
         if isinstance(answer, RotaError):
             raise answer
         found[job] = answer
@@ -74,24 +74,24 @@ def _next(
     try:
         return answers.get(timeout=None if until is None else max(0.0, until - time.monotonic()))
     except queue.Empty:
-        raise TimedOut("timed_out", f"the time is over, and '{condition}' does not hold yet") from None
+        raise TimedOut("timed_out", f"timed out: '{condition}' does not hold yet") from None
 
 
 def _comes_to_hold(transport: Transport, job: str, condition: str) -> bool:
     if condition not in STATES:
         return _happens(transport, job, condition)
     for status in follow_job(transport, job, None):
-        held = holds(status, condition)
-        if held is not None:
-            return held
+        result = holds(status, condition)
+        if result is not None:
+            return result
     return False
 
 
 def _happens(transport: Transport, job: str, kind: str) -> bool:
-    """It may have happened before."""
-    query = {"job": job, "limit": EVENTS_LOOKED_AT}
+    """Whether an event of this kind happens before the job ends; past events count."""
+    query = {"job": job, "limit": PAST_EVENTS}
     past = [
-        read(Event, one) for one in listed(transport.call(ApiRequest("GET", "/v1/events", query)), "events")
+        read(Event, item) for item in listed(transport.call(ApiRequest("GET", "/v1/events", query)), "events")
     ]
     if any(event.kind == kind for event in past):
         return True

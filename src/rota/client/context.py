@@ -1,4 +1,4 @@
-"""Arguments, environment and files -> which server to talk to, as whom, and where each of that was said."""
+"""Resolve the server address, token and CA from arguments, environment and files, with the source of each."""
 
 import os
 import stat
@@ -18,7 +18,7 @@ SETTINGS = ("context", "namespace", "output")
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A server's address, the token for it, and the certificate that vouches for it."""
+    """The address of a server, the token for it, and the CA that signs its certificate."""
 
     addr: str
     token: str = field(repr=False)
@@ -29,7 +29,7 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Setting:
-    """One value and where it came from."""
+    """A value and its source."""
 
     value: str | None
     source: str
@@ -53,36 +53,36 @@ def resolve(
     context: str | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Endpoint:
-    """Argument > environment > named context > context `local`."""
+    """The endpoint, by precedence: argument, environment, named context, context `local`."""
     known = _context(context, environ)
-    wanted = _first(
+    explicit = _first(
         (addr, "argument"), *_unless(context, (environ.get("ROTA_ADDR"), "environment ROTA_ADDR"))
     )
-    place = wanted if wanted.value else _from(known, "addr")
-    if not place.value:
+    address = explicit if explicit.value else _from(known, "addr")
+    if not address.value:
         raise NotFound(
             "not_found",
-            "no server is known here",
+            "no server is configured",
             hint="start one with `rota dev`, or set ROTA_ADDR and ROTA_TOKEN",
         )
-    addr = place.value.rstrip("/")
+    addr = address.value.rstrip("/")
     same_server = known is not None and _addresses(addr) <= _addresses(known.get("addr") or "")
     secret = _token(token, known if same_server else None, environ, named=context is not None)
     ca = known.get("ca") if known is not None and same_server else None
-    return Endpoint(addr, str(secret.value), ca, place.source, secret.source)
+    return Endpoint(addr, str(secret.value), ca, address.source, secret.source)
 
 
 def _addresses(text: str) -> set[str]:
-    """Of several servers with commas between."""
-    return {one.rstrip("/") for one in text.split(",")}
+    """The addresses of several servers, separated by commas."""
+    return {address.rstrip("/") for address in text.split(",")}
 
 
 def setting(name: str, argument: str | None, environ: Mapping[str, str] = os.environ) -> Setting:
-    """A user's own preference (context, namespace, output): argument > environment > config file."""
+    """A user preference (context, namespace, output), by precedence: argument, environment, config file."""
     variable = f"ROTA_{name.upper()}"
-    said = _first((argument, "argument"), (environ.get(variable), f"environment {variable}"))
-    if said.value:
-        return said
+    explicit = _first((argument, "argument"), (environ.get(variable), f"environment {variable}"))
+    if explicit.value:
+        return explicit
     path = config_file(environ)
     value = _toml(path).get(name) if path.exists() else None
     if value is not None and not isinstance(value, str):
@@ -114,8 +114,8 @@ def _context(named: str | None, environ: Mapping[str, str]) -> _Context | None:
         return _Context(path, _toml(path))
     if name is None:
         return None
-    there = sorted(entry.stem for entry in path.parent.glob("*.toml"))
-    hint = f"there is: {', '.join(there)}" if there else f"no context has been written to {path.parent}"
+    existing = sorted(entry.stem for entry in path.parent.glob("*.toml"))
+    hint = f"contexts: {', '.join(existing)}" if existing else f"there is no context in {path.parent}"
     raise NotFound("not_found", f"there is no context {name!r}", field="context", hint=hint)
 
 
@@ -124,7 +124,7 @@ def _token(
 ) -> Setting:
     if argument:
         return Setting(argument, "argument")
-    # A context named on the command line brings its own token; one from the environment is for elsewhere.
+    # A context named on the command line has its own token; that of the environment is for another server.
     if not (named and known and known.get("token_file")):
         if environ.get("ROTA_TOKEN"):
             return Setting(environ["ROTA_TOKEN"], "environment ROTA_TOKEN")
@@ -132,7 +132,7 @@ def _token(
             return Setting(_secret(environ["ROTA_TOKEN_FILE"]), "environment ROTA_TOKEN_FILE")
     path = known.get("token_file") if known else None
     if known is None or path is None:
-        # A token is never sent to an address it was not written down for.
+        # A token is never sent to an address other than the one it was stored for.
         raise NotAllowed(
             "unauthenticated", "there is no token for this address", hint="set ROTA_TOKEN or ROTA_TOKEN_FILE"
         )
@@ -167,12 +167,12 @@ def _secret(path: str) -> str:
         ) from None
     except UnicodeDecodeError:
         raise NotAllowed("unauthenticated", f"the token file {path} is not text") from None
-    # As ssh does with keys: files of others, as those that a container is given, are their owner's concern.
+    # As ssh does for keys. Files of other users, such as those mounted into a container, are not checked.
     if status.st_uid == os.geteuid() and status.st_mode & _FOR_OTHERS:
         raise NotAllowed(
             "unauthenticated",
-            f"the token file {path} is open to other users (mode {status.st_mode & 0o777:o})",
-            hint=f"chmod 600 {path}; if others may have read it, revoke the token and make another",
+            f"the token file {path} is accessible to other users (mode {status.st_mode & 0o777:o})",
+            hint=f"chmod 600 {path}; if others may have read it, revoke the token and create another",
         )
     if not token:
         raise NotAllowed("unauthenticated", f"the token file {path} is empty")
@@ -184,8 +184,9 @@ def _toml(path: Path) -> dict[str, Any]:
         with path.open(encoding="utf-8") as file:
             mode = os.fstat(file.fileno()).st_mode
             text = file.read()
-        if mode & stat.S_IWOTH:  # it says where tokens are sent, and which certificate is trusted
-            raise Rejected("bad_config", f"{path} can be written by every user", hint=f"chmod o-w {path}")
+        # The file decides where tokens are sent and which CA is trusted: only its owner may change it.
+        if mode & stat.S_IWOTH:
+            raise Rejected("bad_config", f"{path} is writable by every user", hint=f"chmod o-w {path}")
         return tomllib.loads(text)
     except OSError as error:
         raise Rejected("bad_config", f"{path} cannot be read: {error.strerror}") from None

@@ -1,4 +1,4 @@
-"""What can go wrong: the asker's fault (Rejected), the world's (Unavailable), Rota's own (Broken)."""
+"""Errors by fault: of the caller (Rejected), of the environment (Unavailable), of Rota (Broken)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -34,7 +34,7 @@ class RotaError(Exception):
 
 
 class Rejected(RotaError):
-    """The request cannot be honoured as it is; asking again changes nothing."""
+    """The request is refused; a retry changes nothing."""
 
 
 class NotFound(Rejected):
@@ -46,30 +46,30 @@ class NotAllowed(Rejected):
 
 
 class Conflict(Rejected):
-    """The thing is in a state, or the name is one of several, that does not permit this."""
+    """The current state does not permit this, or a name is ambiguous."""
 
 
 class Unavailable(RotaError):
-    """The server cannot be reached or cannot answer now; asking again may help."""
+    """No server can be reached or can answer now; a retry may help."""
 
     retry_after_seconds: float | None = None
 
 
 class TimedOut(RotaError):
-    """The time the caller was willing to wait is over; the job goes on."""
+    """The timeout of the caller is over; the job keeps running."""
 
 
 class Broken(RotaError):
-    """The server failed, or its answer makes no sense."""
+    """The server failed, or sent an invalid answer."""
 
 
-# The server asks for patience with these; 507 needs someone to make room and is not retried.
-_PATIENCE = ("queue_full", "rate_limited", "unavailable")
+# Codes that are retried. 507 (store_full) is not: an operator has to free disk space first.
+_RETRIED = ("queue_full", "rate_limited", "unavailable")
 _KINDS: Mapping[int, type[RotaError]] = {401: NotAllowed, 403: NotAllowed, 404: NotFound, 409: Conflict}
 
 
 def from_problem(status: int, problem: Mapping[str, Any], retry_after: str | None) -> RotaError:
-    """An `application/problem+json` answer -> the exception that says the same."""
+    """The exception for an `application/problem+json` answer."""
     code = str(problem.get("code") or ("internal" if status >= 500 else "bad_request"))
     message = str(problem.get("detail") or problem.get("title") or f"the server answered {status}")
     kind = _kind(status, code)
@@ -80,7 +80,7 @@ def from_problem(status: int, problem: Mapping[str, Any], retry_after: str | Non
 
 
 def _kind(status: int, code: str) -> type[RotaError]:
-    if code in _PATIENCE or status in (429, 502, 503, 504):
+    if code in _RETRIED or status in (429, 502, 503, 504):
         return Unavailable
     if status >= 500:
         return Broken

@@ -1,12 +1,15 @@
-"""Files to send with a job -> text, or base64 where they are none."""
+"""Encoding of the files that are sent with a job."""
 
 from base64 import b64encode
 from collections.abc import Mapping
 from typing import Any
 
 
-def sendable(files: Mapping[str, Any]) -> dict[str, Any]:
-    return {path: _content(said) if isinstance(said, bytes) else said for path, said in files.items()}
+def encode_files(files: Mapping[str, Any]) -> dict[str, Any]:
+    """Each file as text, or as base64 if its bytes are not UTF-8."""
+    return {
+        path: _content(content) if isinstance(content, bytes) else content for path, content in files.items()
+    }
 
 
 def _content(content: bytes) -> str | dict[str, str]:

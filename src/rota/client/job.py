@@ -1,4 +1,4 @@
-"""A job as seen by who submitted it: its status, tasks and output, and what is wished of it."""
+"""A handle on one job: its status, tasks, output and results, and the actions on it."""
 
 import os
 import time
@@ -8,10 +8,10 @@ from typing import Any, Unpack
 
 from rota.client.conditions import wait_for
 from rota.client.errors import NotFound
-from rota.client.files import sendable
+from rota.client.files import encode_files
 from rota.client.outputs import get_outputs, list_outputs
 from rota.client.results import Result
-from rota.client.steps import find_step, of_step
+from rota.client.steps import find_step, output_of_step
 from rota.client.streams import (
     LogCursor,
     LogPart,
@@ -25,12 +25,13 @@ from rota.client.transport import ApiRequest, Transport, matching, new_key, segm
 from rota.client.views import Change, Chunk, JobStatus, Output, Task, Warned, Why, listed, read
 
 PAGE_TASKS = 1000
-# Looking for ended tasks may take at most a quarter of the time, however large the array.
-REST_PER_SCAN = 3.0
+# Pause after a scan for ended tasks, as a multiple of its duration: scans take at most a quarter of the time,
+# however large the array is.
+PAUSE_PER_SCAN = 3.0
 
 
 class Job:
-    """A handle on one job; `status` is what the server last said of it."""
+    """A handle on one job; `status` is its last known status."""
 
     status: JobStatus
     warnings: tuple[Warned, ...]
@@ -39,7 +40,7 @@ class Job:
         self._transport = transport
         self._path = f"/v1/jobs/{segment(status.id)}"
         self.status = status
-        self.warnings = status.warnings  # only the answer to a submit has some
+        self.warnings = status.warnings  # only the answer to a submit has warnings
 
     @property
     def id(self) -> str:
@@ -57,24 +58,24 @@ class Job:
         return f"Job({self.id!r}, {self.status.name!r}, {self.state!r})"
 
     def refresh(self) -> JobStatus:
-        """Ask how the job stands now."""
+        """Fetch and return the current status."""
         self.status = read(JobStatus, self._transport.call(ApiRequest("GET", self._path)))
         return self.status
 
     def wait(self, timeout_seconds: float | None = None) -> JobStatus:
-        """Wait until the job has ended; TimedOut when it has not in time."""
+        """Wait until the job has ended; raises TimedOut after `timeout_seconds`."""
         for _ in self.follow(timeout_seconds):
             pass
         return self.status
 
     def wait_for(self, condition: str, timeout_seconds: float | None = None) -> bool:
-        """Wait until it is in this state, or has been hit by this kind of event; False: it no longer can."""
-        held = wait_for(self._transport, [self.id], condition, timeout_seconds)
+        """Wait until the job reaches a state or has an event of a kind; False if it no longer can."""
+        results = wait_for(self._transport, [self.id], condition, timeout_seconds)
         self.refresh()
-        return held[self.id]
+        return results[self.id]
 
     def follow(self, timeout_seconds: float | None = None) -> Iterator[JobStatus]:
-        """Each change of the job as it happens; the last one is final."""
+        """The status now and after each change; the last one is final."""
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         for status in follow_job(self._transport, self.id, deadline):
             self.status = status
@@ -83,7 +84,7 @@ class Job:
     def tasks(
         self, state: str | None = None, after: int | None = None, node: str | None = None
     ) -> Iterator[Task]:
-        """The tasks in the order of their index, all or those in a state or on a node."""
+        """The tasks by index: all, or those in a state or on a node."""
         while True:
             query = {"state": state, "node": node, "after": after, "limit": PAGE_TASKS}
             page = self._transport.call(ApiRequest("GET", f"{self._path}/tasks", query))
@@ -98,7 +99,7 @@ class Job:
         return read(Task, self._transport.call(ApiRequest("GET", f"{self._path}/tasks/{index}")))
 
     def attempts(self, index: int = 0) -> list[Task]:
-        """All attempts of a task that are known, the oldest first."""
+        """The known attempts of a task, oldest first."""
         answer = self._transport.call(ApiRequest("GET", f"{self._path}/tasks/{index}/attempts"))
         return [read(Task, item) for item in listed(answer, "attempts")]
 
@@ -108,7 +109,7 @@ class Job:
         return read(Task, self._transport.call(ApiRequest("GET", path)))
 
     def result(self, number: int, index: int = 0) -> Result:
-        """What one attempt of a task said came of its work."""
+        """The result that one attempt of a task reported."""
         path = f"{self._path}/tasks/{index}/attempts/{number}/result"
         return read(Result, self._transport.call(ApiRequest("GET", path)))
 
@@ -120,29 +121,29 @@ class Job:
         results: Mapping[str, Any] | None = None,
         failure: str | None = None,
     ) -> Result:
-        """Say it, with that attempt's own token; from within a task `rota.report()` does."""
+        """Report the result of an attempt with that attempt's token; inside a task use `rota.report()`."""
         path = f"{self._path}/tasks/{index}/attempts/{number}/result"
-        said = {"results": dict(results or {}), "failure": failure}
-        return read(Result, self._transport.call(ApiRequest("POST", path, body=said)))
+        body = {"results": dict(results or {}), "failure": failure}
+        return read(Result, self._transport.call(ApiRequest("POST", path, body=body)))
 
     def watch_tasks(
         self, since: str | None = None, state: str | None = None, node: str | None = None
     ) -> Iterator[Change[Task]]:
-        """Its tasks as they change, from `since` or from now on, for ever."""
+        """Changes of the tasks of this job, from `since` or from now on, without end."""
         query = {"state": state, "node": node}
         return follow_entries(self._transport, f"{self._path}/tasks", Task, since, query)
 
     def as_completed(self, timeout_seconds: float | None = None) -> Iterator[Task]:
-        """Each task once, soon after it ended."""
+        """Each task once, soon after it has ended."""
         seen: set[int] = set()
-        rest_seconds = 0.0
+        pause_seconds = 0.0
         for status in self.follow(timeout_seconds):
-            news = status.tasks_ended - len(seen)
-            if news > 0 or status.is_final:
-                time.sleep(0.0 if status.is_final else rest_seconds)
+            newly_ended = status.tasks_ended - len(seen)
+            if newly_ended > 0 or status.is_final:
+                time.sleep(0.0 if status.is_final else pause_seconds)
                 started = time.monotonic()
-                yield from self._newly_ended(seen, None if status.is_final else news)
-                rest_seconds = REST_PER_SCAN * (time.monotonic() - started)
+                yield from self._newly_ended(seen, None if status.is_final else newly_ended)
+                pause_seconds = PAUSE_PER_SCAN * (time.monotonic() - started)
 
     def logs(
         self,
@@ -152,7 +153,7 @@ class Job:
         step: str | None = None,
         **part: Unpack[LogPart],
     ) -> str:
-        """The output there is now, as text: of the newest attempt unless one is given; of all its steps."""
+        """The output so far as text, of the newest attempt or of `attempt`; `step` selects one step."""
         if step is not None:
             chunks = self.step_logs(step, index or 0, stream, attempt)
         else:
@@ -163,54 +164,54 @@ class Job:
     def step_logs(
         self, step: str, index: int = 0, stream: str | None = None, attempt: int | None = None
     ) -> Iterator[Chunk]:
-        """What one step, by name or number, has written so far."""
+        """The output so far of one step, given by name or number."""
         task = self.task(index)
-        past = [one for one in task.attempts if one.attempt == attempt] if attempt else [task]
-        steps = past[0].steps if past else ()
+        chosen = [past for past in task.attempts if past.attempt == attempt] if attempt else [task]
+        steps = chosen[0].steps if chosen else ()
         query = LogQuery(self.id, index, attempt or task.attempt, stream)
-        return of_step(read_logs(self._transport, query, LogCursor()), steps, find_step(steps, step))
+        return output_of_step(read_logs(self._transport, query, LogCursor()), steps, find_step(steps, step))
 
     def follow_logs(self, index: int | None = None, stream: str | None = None) -> Iterator[Chunk]:
-        """The output as it comes, until the task, or all tasks, have ended."""
+        """The output as it is written, until the task, or every task, has ended."""
         return follow_logs(self._transport, LogQuery(self.id, index, None, stream), LogCursor())
 
     def outputs(self, *paths: str, index: int = 0) -> list[Output]:
-        """The files in ROTA_OUTPUT_DIR on the node where this task ran."""
+        """The files in ROTA_OUTPUT_DIR on the node where a task ran."""
         return list_outputs(self._transport, self.id, index, paths)
 
     def get(self, *paths: str, index: int = 0, into: str | Path = ".") -> list[Path]:
-        """Fetch outputs, all or those named by path, directory or pattern; where they are now."""
+        """Download output files, all or those given by path, directory or pattern; returns local paths."""
         return list(get_outputs(self._transport, self.id, index, paths, Path(into)))
 
     def why(self) -> Why:
-        """Why the job waits, and what would start it."""
+        """Why the job is waiting, and what would let it start."""
         return read(Why, self._transport.call(ApiRequest("GET", f"{self._path}/why")))
 
     def cancel(self, reason: str | None = None, *, indices: Sequence[int] = ()) -> JobStatus:
-        """Ask for the job, or some of its tasks, to end; `wait` tells when it has."""
+        """Request that the job, or some of its tasks, be cancelled; `wait` returns when it has ended."""
         return self._act("cancel", {"reason": reason, **_chosen(indices)})
 
     def kill(self, signal: str | int | None = None, *, indices: Sequence[int] = ()) -> JobStatus:
-        """Cancel without grace; with a signal: what runs gets that, and nothing else changes."""
-        named = {} if signal is None else {"signal": str(signal), "key": os.urandom(8).hex()}
-        return self._act("kill", {**named, **_chosen(indices)})
+        """Cancel without grace period; with `signal` only send that signal to the running tasks."""
+        options = {} if signal is None else {"signal": str(signal), "key": os.urandom(8).hex()}
+        return self._act("kill", {**options, **_chosen(indices)})
 
     def pause(self, *, stop: bool = False) -> JobStatus:
-        """Let nothing new of it start; with `stop` what runs is stopped, and tried again after `resume`."""
+        """Start no more tasks; with `stop` running tasks are stopped, and restarted after `resume`."""
         return self._act("pause", {"stop": stop})
 
     def resume(self) -> JobStatus:
-        """Let it go on after a pause."""
+        """Resume a paused job."""
         return self._act("resume", {})
 
     def restart(self, *indices: int) -> JobStatus:
-        """Stop these tasks, or all that run, and try them again; no retry is spent."""
+        """Stop these tasks, or all running ones, and start them again; uses up no retry."""
         return self._act("restart", {"indices": list(indices) or None})
 
     def move(self, *indices: int, to: str | None = None) -> JobStatus:
-        """Stop these tasks, or all on a node, and start them on node `to`, or on any but their own.
+        """Stop these tasks, or all that are on a node, and start them on node `to`, or on any other node.
 
-        No retry is spent. Conflict when there is no room for them there now, with the reasons.
+        Uses up no retry. Raises Conflict, with the reasons, if they do not fit there now.
         """
         return self._act("move", {"indices": list(indices) or None, "to": to})
 
@@ -222,43 +223,44 @@ class Job:
         replace: bool = False,
         max_parallel: int | None = None,
     ) -> JobStatus:
-        """Change fields of its spec, as `submit` takes them; null is the default, of tables entries suffice.
+        """Change fields of the spec; None resets a field, and a table needs only the entries that change.
 
-        With `replace` what runs an older version makes way, `max_parallel` at a time; of a service the next
-        only when the former is well, and all goes back to the version before when one fails.
+        With `replace` running tasks are replaced by the new version, `max_parallel` at a time. A service
+        replaces the next task only when the new one is healthy, and rolls back if one fails.
         """
         query = {"replace": "true", "max_parallel": max_parallel} if replace else {}
         body = dict(changes)
         if isinstance(body.get("files"), Mapping):
-            body["files"] = sendable(body["files"])
+            body["files"] = encode_files(body["files"])
         request = ApiRequest("PATCH", self._path, query, body=body, headers=_at(if_version))
         self.status = read(JobStatus, self._transport.call(request))
         return self.status
 
     def rerun(self, *, failed: bool = False, key: str | None = None) -> "Job":
-        """Run an ended job once more, as a new one; `failed`: only its tasks that have not succeeded."""
+        """Submit an ended job again as a new one; with `failed` only the tasks that did not succeed."""
         headers = {"Idempotency-Key": key or new_key()}
         request = ApiRequest("POST", f"{self._path}/rerun", body={"failed": failed}, headers=headers)
         return Job(self._transport, read(JobStatus, self._transport.call(request)))
 
     def resolve(self, word: str, *indices: int) -> JobStatus:
-        """Say what becomes of these tasks, or of all that wait for their controller's word."""
+        """Decide on lost tasks that wait for their recovery controller: again, fail, cancel or lost."""
         return self._act("resolve", {"word": word, "indices": list(indices) or None})
 
     def rollback(self) -> JobStatus:
-        """Let a service go back to the version before its last update."""
+        """Roll a service back to the version before its last update."""
         return self._act("rollback", {})
 
     def release(self, *indices: int) -> JobStatus:
-        """Let these tasks, or all that are held as suspect, be started again."""
+        """Release these tasks, or all held ones, from quarantine: they may start again."""
         return self._act("release", {"indices": list(indices) or None})
 
     def delete(self, *, if_version: int | None = None) -> None:
-        """Forget an ended job."""
+        """Delete an ended job."""
         self._transport.call(ApiRequest("DELETE", self._path, headers=_at(if_version)))
 
     def _act(self, verb: str, body: Mapping[str, Any]) -> JobStatus:
-        key = {"Idempotency-Key": new_key()}  # if the answer is lost, the repeated request changes nothing
+        # If the answer is lost, the retry of the transport must not act a second time.
+        key = {"Idempotency-Key": new_key()}
         request = ApiRequest("POST", f"{self._path}/{verb}", body=body, headers=key)
         self.status = read(JobStatus, self._transport.call(request))
         return self.status
@@ -280,7 +282,7 @@ class Job:
 def find(transport: Transport, ref: str) -> Job:
     """A job by id, name, or `last`."""
     if not ref:
-        raise NotFound("not_found", "no job is named by an empty text")
+        raise NotFound("not_found", "an empty text names no job")
     return Job(transport, read(JobStatus, transport.call(ApiRequest("GET", f"/v1/jobs/{segment(ref)}"))))
 
 

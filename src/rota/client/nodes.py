@@ -1,34 +1,33 @@
-"""What a cluster is asked about its nodes, and what operators wish of them."""
+"""`cluster.nodes`: list nodes, take them out of service, taint and label them, release the brake."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rota.client.server_views import Brake, DrainPlan, Node
 from rota.client.streams import follow_entries
-from rota.client.transport import ApiRequest, Transport, matching, segment
+from rota.client.transport import ApiRequest, QueryValue, Transport, matching, segment
 from rota.client.views import Change, listed, read, with_needed
 
 
 class Nodes:
-    """By `ref` a node is named: its id or its name."""
+    """The nodes of a cluster. `ref` is the id or the name of a node."""
 
-    transport: Transport
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
 
-    def nodes(self, fields: str | None = None, **query: str | list[str] | int | None) -> list[Node]:
-        """By name; `state`, `eligibility`, `cluster` and `label` choose, `sort`, `limit` and `after` page."""
-        asked = {**query, "fields": with_needed(Node, fields)}
-        answer = self.transport.call(ApiRequest("GET", "/v1/nodes", asked))
+    def list(self, fields: str | None = None, **query: QueryValue) -> list[Node]:
+        """Nodes by name; `state`, `eligibility`, `cluster`, `label` filter; `sort`, `limit`, `after` page."""
+        query["fields"] = with_needed(Node, fields)
+        answer = self._transport.call(ApiRequest("GET", "/v1/nodes", query))
         return [read(Node, item) for item in listed(answer, "nodes")]
 
-    def watch_nodes(
-        self, since: str | None = None, **query: str | list[str] | None
-    ) -> Iterator[Change[Node]]:
-        """Nodes as their state or what is wished of them changes, from `since` or from now on, for ever."""
-        return follow_entries(self.transport, "/v1/nodes", Node, since, query)
+    def watch(self, since: str | None = None, **query: QueryValue) -> Iterator[Change[Node]]:
+        """Changes of the state or desired state of nodes, from `since` or from now on, without end."""
+        return follow_entries(self._transport, "/v1/nodes", Node, since, query)
 
-    def node(self, ref: str) -> Node:
-        """How it stands, what it has, and what is wished of it."""
-        return read(Node, self.transport.call(ApiRequest("GET", _path(ref))))
+    def get(self, ref: str) -> Node:
+        """One node: its state, capacity, usage and desired state."""
+        return read(Node, self._transport.call(ApiRequest("GET", _path(ref))))
 
     def drain(
         self,
@@ -38,63 +37,66 @@ class Nodes:
         force: bool = False,
         if_etag: str | None = None,
     ) -> Node:
-        """Give a node no new tasks; what it has may end, or moves at the deadline. `force` spares nothing."""
+        """Place no new tasks on a node; its tasks may end, or are moved at the deadline.
+
+        With `force` tasks that are started only once are stopped, too.
+        """
         body = {"deadline_seconds": deadline_seconds, **({"force": True} if force else {})}
         return self._change(ref, "drain", body, if_etag)
 
     def plan_drain(self, *refs: str, force: bool = False) -> DrainPlan:
-        """Where the work of these nodes would go if they were drained now; nothing is changed."""
-        body = {"nodes": list(refs), "force": force}
-        return read(DrainPlan, self.transport.call(ApiRequest("POST", "/v1/plan/drain", body=body)))
+        """Where the tasks of these nodes would go if they were drained now; changes nothing."""
+        body = {"nodes": [*refs], "force": force}
+        return read(DrainPlan, self._transport.call(ApiRequest("POST", "/v1/plan/drain", body=body)))
 
     def cordon(self, ref: str, *, if_etag: str | None = None) -> Node:
-        """Give a node no new tasks; what it has goes on."""
+        """Place no new tasks on a node; its tasks keep running."""
         return self._change(ref, "cordon", {}, if_etag)
 
     def open(self, ref: str, *, if_etag: str | None = None) -> Node:
-        """Undo drain and cordon."""
+        """Undo a drain or a cordon."""
         return self._change(ref, "open", {}, if_etag)
 
-    def revoke_node(self, ref: str, *, if_etag: str | None = None) -> Node:
-        """Cut a node off, for ever: its certificate opens nothing any more, its work counts as lost."""
+    def revoke(self, ref: str, *, if_etag: str | None = None) -> Node:
+        """Revoke a node's certificate permanently; the node is declared lost."""
         return self._change(ref, "revoke", {}, if_etag)
 
     def taint(self, ref: str, *taints: str, if_etag: str | None = None) -> Node:
-        """Keep work off a node that does not tolerate these: `key` or `key=value`."""
-        return self._patch(ref, {"taint": list(taints)}, if_etag)
+        """Add taints, `key` or `key=value`: only tasks that tolerate them are placed on the node."""
+        return self._patch(ref, {"taint": [*taints]}, if_etag)
 
     def untaint(self, ref: str, *taints: str, if_etag: str | None = None) -> Node:
-        """Take taints off a node, by key or as a whole."""
-        return self._patch(ref, {"untaint": list(taints)}, if_etag)
+        """Remove taints from a node, as `key` or `key=value`."""
+        return self._patch(ref, {"untaint": [*taints]}, if_etag)
 
-    def label_node(self, ref: str, labels: Mapping[str, str], *, if_etag: str | None = None) -> Node:
-        """Grant a node labels: conditions on `granted.KEY` count no others."""
+    def label(self, ref: str, labels: Mapping[str, str], *, if_etag: str | None = None) -> Node:
+        """Grant labels to a node; only granted labels satisfy conditions on `granted.KEY`."""
         return self._patch(ref, {"label": dict(labels)}, if_etag)
 
-    def unlabel_node(self, ref: str, *keys: str, if_etag: str | None = None) -> Node:
-        """Take back labels that a node was granted; what its agent declares is not changed by that."""
-        return self._patch(ref, {"unlabel": list(keys)}, if_etag)
+    def unlabel(self, ref: str, *keys: str, if_etag: str | None = None) -> Node:
+        """Remove granted labels from a node; the labels that its agent declares stay."""
+        return self._patch(ref, {"unlabel": [*keys]}, if_etag)
 
-    def forget_node(self, ref: str, *, if_etag: str | None = None) -> None:
-        """Forget a node that is lost or has left."""
-        self.transport.call(ApiRequest("DELETE", _path(ref), headers=matching(if_etag)))
+    def delete(self, ref: str, *, if_etag: str | None = None) -> None:
+        """Delete the record of a node that is lost or has left."""
+        self._transport.call(ApiRequest("DELETE", _path(ref), headers=matching(if_etag)))
 
     def brake(self) -> Brake:
-        """Whether the work of nodes that fell silent together is started elsewhere."""
-        return read(Brake, self.transport.call(ApiRequest("GET", "/v1/brake")))
+        """Whether tasks of nodes that fell silent together are restarted on other nodes."""
+        return read(Brake, self._transport.call(ApiRequest("GET", "/v1/brake")))
 
     def release_brake(self, *refs: str) -> Brake:
-        """Say that these nodes, or all that are silent, are gone: their work is started elsewhere."""
-        body = {"nodes": list(refs) or None}
-        return read(Brake, self.transport.call(ApiRequest("POST", "/v1/brake/release", body=body)))
+        """Confirm that these nodes, or all silent ones, are lost: their tasks are restarted elsewhere."""
+        body = {"nodes": [*refs] or None}
+        return read(Brake, self._transport.call(ApiRequest("POST", "/v1/brake/release", body=body)))
 
     def _patch(self, ref: str, body: Mapping[str, Any], etag: str | None) -> Node:
         request = ApiRequest("PATCH", _path(ref), body=body, headers=matching(etag))
-        return read(Node, self.transport.call(request))
+        return read(Node, self._transport.call(request))
 
     def _change(self, ref: str, verb: str, body: Mapping[str, Any], etag: str | None) -> Node:
         request = ApiRequest("POST", f"{_path(ref)}/{verb}", body=body, headers=matching(etag))
-        return read(Node, self.transport.call(request))
+        return read(Node, self._transport.call(request))
 
 
 def _path(ref: str) -> str:

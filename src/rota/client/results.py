@@ -1,4 +1,4 @@
-"""How an attempt lives, and what it says came of its work: as others read it, and said from within."""
+"""Results and service status of an attempt, and `rota.report()`, with which a task reports its result."""
 
 import json
 import os
@@ -17,17 +17,17 @@ PATIENCE_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Result:
-    """What an attempt said came of its work."""
+    """The result that an attempt reported."""
 
     results: Mapping[str, Any] = field(default_factory=dict)
-    failure: str | None = None  # why its work has failed, whatever its exit code
+    failure: str | None = None  # reason of the failure; overrides the exit code
     reported_at_ms: int | None = None
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
 class Life:
-    """How an attempt of a service lives: how it is, and how the last of its processes ended."""
+    """Health and restarts of an attempt of a service, and how its last process ended."""
 
     health: str = "up"
     restarts: int = 0
@@ -45,33 +45,32 @@ def report(
     patience_seconds: float = PATIENCE_SECONDS,
     environ: Mapping[str, str] = os.environ,
 ) -> None:
-    """From within a task of a job with `results`: what came of it. The same may be said again.
+    """Report the result of the task that calls this; its job needs `results`. A repeated report is harmless.
 
-    Where the agent reports, it is left in a file for it, and the last one counts. Else each server is tried
-    until one answers, for as long as there is patience.
+    With `results = "agent"` the report is written to a file for the agent, and the last one counts.
+    Otherwise the servers are tried in turn until one answers, for `patience_seconds`.
     """
-    said = {"results": dict(results or {}), "failure": failure}
-    if (left := environ.get("ROTA_RESULT_FILE")) is not None:
-        _leave(Path(left), said)
+    body = {"results": dict(results or {}), "failure": failure}
+    if (result_file := environ.get("ROTA_RESULT_FILE")) is not None:
+        _write(Path(result_file), body)
         return
-    urls, file = (
-        environ.get("ROTA_RESULT_URLS", environ.get("ROTA_RESULT_URL")),
-        environ.get("ROTA_TOKEN_FILE"),
-    )
-    if not urls or not file:
+    urls = environ.get("ROTA_RESULT_URLS", environ.get("ROTA_RESULT_URL"))
+    token_file = environ.get("ROTA_TOKEN_FILE")
+    if not urls or not token_file:
         hint = "submit the job with results = true, or --results"
-        raise Rejected("bad_request", "this is no task that may report results", hint=hint)
-    addresses, token = [urlsplit(url) for url in urls.split()], Path(file).read_text().strip()
+        raise Rejected("bad_request", "this process is not a task that may report results", hint=hint)
+    addresses = [urlsplit(url) for url in urls.split()]
+    token = Path(token_file).read_text().strip()
     servers = ",".join(f"{address.scheme}://{address.netloc}" for address in addresses)
     transport = Transport(Endpoint(servers, token, environ.get("ROTA_CA_FILE")), patience_seconds)
     try:
-        transport.call(ApiRequest("POST", addresses[0].path, body=said))
+        transport.call(ApiRequest("POST", addresses[0].path, body=body))
     finally:
         transport.close()
 
 
-def _leave(path: Path, said: dict[str, Any]) -> None:
-    """In one step: the agent never reads a part."""
+def _write(path: Path, body: dict[str, Any]) -> None:
+    """Write the file atomically: the agent never reads a part of it."""
     partial = path.with_suffix(".new")
-    partial.write_text(json.dumps(said))
+    partial.write_text(json.dumps(body))
     partial.replace(path)

@@ -1,4 +1,4 @@
-"""What the servers have shown so far: none is to show less, and how old the last answer was."""
+"""Read-your-writes: the highest revision seen, sent with each request."""
 
 from http.client import HTTPMessage
 
@@ -6,15 +6,15 @@ _REVISION, _AGE = "Rota-Revision", "Rota-Age-Ms"
 
 
 class SeenRevision:
-    """Threads may share it: what is seen only grows."""
+    """The highest revision that any answer showed, and the age of the last answer. Threads may share it."""
 
     def __init__(self) -> None:
         self._revision = 0
-        self.age_ms = 0  # 0: it was the leader's answer
+        self.age_ms = 0  # 0: answered by the leader
 
     @property
     def headers(self) -> dict[str, str]:
-        """A server that stands by waits until it knows as much, or asks the one that leads."""
+        """Headers of the next request: a standby waits until it has this revision, or asks the leader."""
         return {_REVISION: str(self._revision)} if self._revision else {}
 
     def update(self, headers: HTTPMessage) -> None:
@@ -22,5 +22,5 @@ class SeenRevision:
         self.age_ms = _number(headers.get(_AGE))
 
 
-def _number(said: str | None) -> int:
-    return int(said) if said and said.isascii() and said.isdigit() else 0
+def _number(text: str | None) -> int:
+    return int(text) if text and text.isascii() and text.isdigit() else 0

@@ -1,4 +1,4 @@
-"""What a server is asked about itself: how it is, what it can do, and for a copy of what it keeps."""
+"""`cluster.server`: status and health of the servers, metrics, the OpenAPI document, backups."""
 
 from collections.abc import Iterator
 from typing import Any, BinaryIO
@@ -9,66 +9,70 @@ from rota.client.server_views import Accepted, Server
 from rota.client.transport import ApiRequest, Transport
 from rota.client.views import read
 
-BACKUP_SILENCE_SECONDS = 60.0  # a large store is read as a whole before its first byte is sent
+BACKUP_SILENCE_SECONDS = 60.0  # the server reads a large store as a whole before it sends the first byte
 COPY_BYTES = 1 << 20
 
 
-class Upkeep:
-    transport: Transport
+class ServerAdmin:
+    """The server that answers, normally the leader."""
 
-    def server(self) -> Server:
-        """Who leads, since when, and how its store answers."""
-        return read(Server, self.transport.call(ApiRequest("GET", "/v1/server")))
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def status(self) -> Server:
+        """The leader, its epoch, and the state and latency of its store."""
+        return read(Server, self._transport.call(ApiRequest("GET", "/v1/server")))
 
     def is_alive(self) -> bool:
-        """Whether a server answers at all; asked once."""
-        return self._says_yes("/healthz")
+        """Whether a server answers at all; sends one request."""
+        return self._is_ok("/healthz")
 
     def is_ready(self) -> bool:
-        """Whether one leads and its store works; asked once."""
-        return self._says_yes("/readyz")
+        """Whether a server leads and its store works; sends one request."""
+        return self._is_ok("/readyz")
 
     def metrics(self) -> str:
-        """Its figures, as Prometheus reads them."""
+        """The metrics of the server in the Prometheus text format."""
         return self._text("/metrics", "text/plain")
 
     def openapi(self) -> dict[str, Any]:
-        """All that can be asked of this server, as an OpenAPI document."""
-        described: dict[str, Any] = self.transport.call(ApiRequest("GET", "/v1/openapi.json"))
+        """The OpenAPI document of this server."""
+        described: dict[str, Any] = self._transport.call(ApiRequest("GET", "/v1/openapi.json"))
         return described
 
     def back_up(self, into: BinaryIO) -> None:
-        """Write a backup of all the server keeps, as of one moment; `rota store check` says if it is good."""
-        pauses = RetryBackoff(self.transport.patience_seconds, self.transport.on_wait)
-        begun = False
+        """Write a consistent backup of the whole store; `rota store check` verifies it."""
+        backoff = RetryBackoff(self._transport.patience_seconds, self._transport.on_wait)
+        written = False
         while True:
             try:
-                for piece in self._backup():
-                    begun = True
-                    into.write(piece)
+                for chunk in self._backup():
+                    written = True
+                    into.write(chunk)
                 return
             except Unavailable as problem:
-                if begun:  # half of it is written: another would not fit to it
+                # A retry would read a later revision: its bytes do not continue those already written.
+                if written:
                     raise
-                pauses.wait(problem)
+                backoff.wait(problem)
 
     def accept_nodes(self) -> Accepted:
-        """Say that no other server leads the nodes that are refused here: they may follow this one."""
-        return read(Accepted, self.transport.call(ApiRequest("POST", "/v1/store/accept", body={})))
+        """Confirm that no other server leads the nodes refused after a restore: they may join this one."""
+        return read(Accepted, self._transport.call(ApiRequest("POST", "/v1/store/accept", body={})))
 
     def _backup(self) -> Iterator[bytes]:
         request = ApiRequest("GET", "/v1/store/backup", headers={"Accept": "application/octet-stream"})
-        with self.transport.download(request, BACKUP_SILENCE_SECONDS) as body:
-            while piece := body.read(COPY_BYTES):
-                yield piece
+        with self._transport.download(request, BACKUP_SILENCE_SECONDS) as body:
+            while chunk := body.read(COPY_BYTES):
+                yield chunk
 
-    def _says_yes(self, path: str) -> bool:
+    def _is_ok(self, path: str) -> bool:
         try:
-            self.transport.call(ApiRequest("GET", path), patience_seconds=0)
+            self._transport.call(ApiRequest("GET", path), patience_seconds=0)
         except Unavailable:
             return False
         return True
 
     def _text(self, path: str, media_type: str) -> str:
-        answer = self.transport.fetch(ApiRequest("GET", path, headers={"Accept": media_type}))
+        answer = self._transport.fetch(ApiRequest("GET", path, headers={"Accept": media_type}))
         return answer.body.decode("utf-8", "replace")

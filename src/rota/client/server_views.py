@@ -1,4 +1,4 @@
-"""The API's answers about nodes, namespaces, crons, tokens and the server itself, as frozen, typed data."""
+"""Answers of the API about nodes, namespaces, crons, tokens and servers, as frozen, typed data."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,12 +15,14 @@ class Node:
     name: str
     state: str
     eligibility: str = "open"
-    drain: Mapping[str, Any] | None = None  # `left_ms` until its work moves, None: it may end
+    drain: Mapping[str, Any] | None = None  # `left_ms` until its tasks move; None: they may end
     taints: tuple[str, ...] = ()
     cluster: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
-    granted_labels: Mapping[str, str] = field(default_factory=dict)  # of these, by an operator's word
-    ignored_labels: Mapping[str, str] = field(default_factory=dict)  # declared by its agent, not counted
+    granted_labels: Mapping[str, str] = field(
+        default_factory=dict
+    )  # those of `labels` that an operator granted
+    ignored_labels: Mapping[str, str] = field(default_factory=dict)  # declared by the agent, but overridden
     capacity: Mapping[str, float] = field(default_factory=dict)
     reserved: Mapping[str, float] = field(default_factory=dict)
     used: Mapping[str, float] | None = None
@@ -33,14 +35,14 @@ class Node:
     reason: str | None = None
     shortage: str | None = None
     certificate_expires_at_ms: int | None = None
-    revoked_until_ms: int | None = None  # of a revoked node: when it is forgotten
-    etag: str | None = None  # of what operators wish of it
+    revoked_until_ms: int | None = None  # when a revoked node is deleted
+    etag: str | None = None  # version of the desired state
     raw: Mapping[str, Any] = raw_field()
 
 
 @dataclass(frozen=True)
 class Brake:
-    """Whether the work of nodes that fell silent together is started elsewhere: off, slowed or stopped."""
+    """Whether tasks of nodes that fell silent together are restarted elsewhere: off, slowed or stopped."""
 
     level: str = "off"
     silent: int = 0
@@ -52,7 +54,7 @@ class Brake:
 
 @dataclass(frozen=True)
 class DrainPlan:
-    """What would become of the work on nodes that are drained, job by job."""
+    """What a drain would do with the tasks of nodes, job by job."""
 
     nodes: tuple[str, ...] = ()
     jobs: tuple[Mapping[str, Any], ...] = ()
@@ -61,23 +63,23 @@ class DrainPlan:
 
 @dataclass(frozen=True)
 class Namespace:
-    """What the jobs of one group hold, and what they may hold together; their share against the others."""
+    """A group of jobs: its quota, weight, defaults and bounds, and the resources its jobs hold."""
 
     name: str
     quota: Mapping[str, float] = field(default_factory=dict)
     weight: int = 1
-    defaults: Mapping[str, float] = field(default_factory=dict)  # of a task whose job does not say
+    defaults: Mapping[str, float] = field(default_factory=dict)  # requests of a task whose job gives none
     bounds: Mapping[str, Any] = field(default_factory=dict)  # only those that are set
     kept: Mapping[str, int] = field(default_factory=dict)  # unfinished jobs and tasks, bytes of all jobs
     held: Mapping[str, float] = field(default_factory=dict)
     waiting: int = 0
-    etag: str | None = None  # of what is set for it
+    etag: str | None = None  # version of the settings
     raw: Mapping[str, Any] = raw_field()
 
 
 @dataclass(frozen=True)
 class Cron:
-    """A job that is submitted again and again; its `runs` only where it is asked for alone."""
+    """A job that is submitted on a schedule; only `get` returns its `runs`."""
 
     name: str
     schedule: str
@@ -102,7 +104,7 @@ class Cron:
 
 @dataclass(frozen=True)
 class Token:
-    """The right to use the API; its secret only right after it was made."""
+    """An API token; only the answer to `create` has its secret."""
 
     id: str
     name: str
@@ -117,7 +119,7 @@ class Token:
 
 @dataclass(frozen=True)
 class JoinToken:
-    """The right of one machine to become a node, for a while."""
+    """A join token with its secret, and the command line to run on the new machine."""
 
     token: str = field(repr=False)
     line: str = field(repr=False)
@@ -130,7 +132,7 @@ class JoinToken:
 
 @dataclass(frozen=True)
 class ListedJoinToken:
-    """The right of one machine to join, without its secret: open, used, revoked or expired."""
+    """A join token without its secret; its state is open, used, revoked or expired."""
 
     id: str
     state: str = "open"
@@ -146,7 +148,7 @@ class ListedJoinToken:
 
 @dataclass(frozen=True)
 class Authority:
-    """Who signs certificates of nodes; anybody may ask, and compares the fingerprint."""
+    """The certificate authority of the cluster; readable without a token, verified by its fingerprint."""
 
     ca: str
     fingerprint: str
@@ -156,7 +158,7 @@ class Authority:
 
 @dataclass(frozen=True)
 class CaRotation:
-    """The cluster's authorities, and what still depends on the previous one."""
+    """The trusted authorities, and the nodes and watchers that still depend on the previous one."""
 
     phase: str
     authorities: tuple[Mapping[str, Any], ...] = ()
@@ -182,7 +184,7 @@ class Watcher:
 
 @dataclass(frozen=True)
 class Enrolled:
-    """What a machine that became a node needs to call the server."""
+    """Certificate and addresses for a machine that has joined."""
 
     node_id: str
     name: str
@@ -196,7 +198,7 @@ class Enrolled:
 
 @dataclass(frozen=True)
 class Server:
-    """The server that answers."""
+    """Status of the server that answers."""
 
     version: str
     epoch: int = 0
@@ -205,7 +207,7 @@ class Server:
     started_at_ms: int | None = None
     jobs: int = 0
     nodes: int = 0
-    adopted_jobs: int = 0  # brought back by nodes after a restart of a server that keeps none on disk
+    adopted_jobs: int = 0  # offered by nodes after the restart of a server with a memory store
     role: str = "leader"
     leader: str | None = None
     lag_ms: int | None = 0
@@ -218,7 +220,7 @@ class Server:
     restored_from_ms: int | None = None
     refused: Mapping[str, str] = field(default_factory=dict)
     parked_count: int = 0
-    parked: tuple[Mapping[str, Any], ...] = ()  # what it leaves alone after a fault of its own
+    parked: tuple[Mapping[str, Any], ...] = ()  # keys excluded from decisions after an internal error
     faults: Mapping[str, int] = field(default_factory=dict)
     certificates: tuple[Mapping[str, Any], ...] = ()  # `name`, `made_at_ms` and `expires_at_ms` of each
     certificate_warnings: tuple[str, ...] = ()
@@ -227,7 +229,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Accepted:
-    """Nodes may follow a server: with which epoch, and how long work under leases makes them wait."""
+    """The epoch with which the server accepts nodes, and how long leases delay this."""
 
     epoch: int
     open_in_ms: int = 0

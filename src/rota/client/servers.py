@@ -1,4 +1,4 @@
-"""The addresses of the servers, of which one leads: asked in turn until one answers."""
+"""The addresses of the servers: tried one after the other until the leader answers."""
 
 from urllib.parse import SplitResult, urlsplit
 
@@ -7,19 +7,24 @@ from rota.client.errors import Rejected
 from rota.model.names import is_loopback
 
 ANSWER_SECONDS = 30.0
-ANOTHER_SECONDS = 5.0  # where there are others: one that hangs is left for them
-_STANDS_BY = 503
+ANOTHER_SECONDS = 5.0  # with several servers: one that hangs must not delay the others
+_STANDBY_STATUS = 503
 
 
 class ServerRotation:
-    """Threads may share it: whoever is turned from twice is turned from once."""
+    """The current server and the next ones. Threads may share it.
+
+    `rotate_from` names the address that failed: two threads that see the same failure rotate only once.
+    """
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._addresses = tuple(_address(text) for text in endpoint.addr.split(","))
         self._at = 0
-        self._in_vain = 0
+        self._failures = 0
         if any(not " " < letter < "\x7f" for letter in endpoint.token):
-            raise Rejected("unauthenticated", "the token holds characters that no token has", field="token")
+            raise Rejected(
+                "unauthenticated", "the token contains characters that no token has", field="token"
+            )
 
     @property
     def current(self) -> SplitResult:
@@ -37,24 +42,24 @@ class ServerRotation:
         return _is_at(self.current, host, port)
 
     def answered(self, host: str, port: int | None, status: int) -> None:
-        if status != _STANDS_BY:
-            self._in_vain = 0
+        if status != _STANDBY_STATUS:
+            self._failures = 0
         elif self.is_current(host, port):
             self.rotate_from(self.current)
 
     def rotate_from(self, address: SplitResult) -> None:
         if address is self.current:
             self._at = (self._at + 1) % len(self._addresses)
-            self._in_vain += 1
+            self._failures += 1
 
     def all_were_tried(self) -> bool:
-        """In vain, and it is time to wait."""
-        return self._in_vain % len(self._addresses) == 0
+        """Whether every server has failed since the last answer: now back off."""
+        return self._failures % len(self._addresses) == 0
 
 
 def _is_at(address: SplitResult, host: str, port: int | None) -> bool:
-    usual = 443 if address.scheme == "https" else 80
-    return (address.hostname, address.port or usual) == (host, port or usual)
+    default = 443 if address.scheme == "https" else 80
+    return (address.hostname, address.port or default) == (host, port or default)
 
 
 def _address(text: str) -> SplitResult:
@@ -77,7 +82,7 @@ def _address(text: str) -> SplitResult:
     if address.scheme == "http" and not is_loopback(address.hostname or ""):
         raise Rejected(
             "not_allowed",
-            f"a token is not sent in plain text to {address.hostname}",
+            f"refusing to send a token in plain text to {address.hostname}",
             field="addr",
             hint="write https://",
         )

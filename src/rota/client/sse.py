@@ -1,4 +1,4 @@
-"""Lines of a stream -> server-sent events."""
+"""Parser for server-sent events."""
 
 import json
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ ACCEPT = {"Accept": "text/event-stream"}
 
 @dataclass(frozen=True)
 class Message:
-    """One event; `id` is where to go on behind it, if one may."""
+    """One server-sent event; `id` is the position to resume after it, if any."""
 
     kind: str
     text: str
@@ -26,16 +26,16 @@ class Message:
 
 
 def messages(lines: Iterator[bytes]) -> Iterator[Message]:
-    """`id:`, `event:` and `data:` lines up to a blank one; a comment is a sign of life."""
-    said: dict[str, str] = {}
+    """Messages made of `id:`, `event:` and `data:` lines up to a blank line; comments are keepalives."""
+    fields: dict[str, str] = {}
     data = list[str]()
     for line in lines:
         name, _, value = line.decode("utf-8", "replace").rstrip("\r").partition(":")
         value = value.removeprefix(" ")
         if name in ("event", "id"):
-            said[name] = value
+            fields[name] = value
         elif name == "data":
             data.append(value)
         elif not name and not value and data:
-            yield Message(said.get("event", "message"), "\n".join(data), said.get("id"))
-            said, data = {}, []
+            yield Message(fields.get("event", "message"), "\n".join(data), fields.get("id"))
+            fields, data = {}, []

@@ -1,4 +1,4 @@
-"""Statuses, output and events as they come; a cut stream is taken up again where it stopped."""
+"""Streams of statuses, output and events; an interrupted stream resumes where it stopped."""
 
 import json
 import time
@@ -13,13 +13,13 @@ from rota.client.sse import ACCEPT, messages
 from rota.client.transport import ApiRequest, Transport, segment
 from rota.client.views import Change, Chunk, Event, JobStatus, Task, read
 
-# The server speaks at least every 10 s on event streams.
+# The server sends at least a keepalive every 10 s on event streams.
 SILENCE_SECONDS = 35.0
-# A server may be upgraded meanwhile; whoever waits for a job of hours can wait for that too.
+# A client that waits hours for a job can also wait for the upgrade of a server.
 REATTACH_SECONDS = 300.0
 
-# Streams named when output is read on: all of them must fit into one address.
-MOST_PLACES = 100
+# Positions sent when output is resumed: all of them must fit into one URL.
+POSITIONS_MAX = 100
 
 GONE = "gone"
 
@@ -29,7 +29,7 @@ Key = tuple[int, int, str]
 
 
 class LogPart(TypedDict, total=False):
-    """Of what was written the last lines, or what came after or before: `10m` ago, or a time and zone."""
+    """Part of the output: the last `tail` lines, or from `since` to `until` (`10m` ago, or time and zone)."""
 
     since: str
     until: str
@@ -38,16 +38,16 @@ class LogPart(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class LogQuery:
-    """Which output: of one task or all, of one attempt or each, of one stream or both; or a part of it."""
+    """Selects output: of one task or all, of one attempt or each, of one stream or both; or a part of it."""
 
     job_id: str
     index: int | None = None
-    attempt: int | str | None = None  # `all`: each
+    attempt: int | str | None = None  # `all`: each attempt
     stream: str | None = None
-    since: str | None = None  # `10m` before now, or a time with its zone
+    since: str | None = None  # `10m` ago, or a time with zone
     until: str | None = None
     tail: int | None = None  # the last lines of each attempt
-    offset: int | None = None  # of the one stream of the one task that is asked for
+    offset: int | None = None  # first byte; only with one task and one stream
 
     def fields(self) -> dict[str, Any]:
         return {item.name: getattr(self, item.name) for item in fields(self) if item.name != "job_id"}
@@ -55,25 +55,26 @@ class LogQuery:
 
 @dataclass
 class LogCursor:
-    """How far each stream has been read; what was seen before is passed over."""
+    """How far each stream has been read; bytes received twice are dropped."""
 
     next_offsets: dict[Key, int] = field(default_factory=dict)
-    told: set[Key] = field(default_factory=set)  # that nobody knows how much of it is missing
+    reported_gaps: set[Key] = field(default_factory=set)  # streams with a gap of unknown size
 
-    def places(self) -> list[str]:
-        """Where to go on; of very many streams none, and what comes again is passed over."""
-        if len(self.next_offsets) > MOST_PLACES:
+    def positions(self) -> list[str]:
+        """Where to resume each stream; empty if there are too many, and then the overlap is dropped."""
+        if len(self.next_offsets) > POSITIONS_MAX:
             return []
         return [
             f"{index}.{attempt}.{stream}:{at}" for (index, attempt, stream), at in self.next_offsets.items()
         ]
 
     def unread(self, chunk: Chunk) -> Chunk | None:
+        """The part of a chunk that was not read before, or None; advances the cursor."""
         key = (chunk.index, chunk.attempt, chunk.stream)
         if chunk.is_gap and not chunk.missing:
-            told = key in self.told
-            self.told.add(key)
-            return None if told else chunk
+            is_known = key in self.reported_gaps
+            self.reported_gaps.add(key)
+            return None if is_known else chunk
         seen = self.next_offsets.get(key, 0)
         end = chunk.offset + chunk.missing + len(chunk.data)
         if end <= seen:
@@ -86,12 +87,12 @@ class LogCursor:
 
 
 def follow_job(transport: Transport, job_id: str, deadline: float | None = None) -> Iterator[JobStatus]:
-    """Each change of a job, the last one final; `deadline` is an instant of the monotonic clock."""
-    return _follow(transport, _following(job_id), deadline)
+    """The status of a job now and after each change; the last one is final. `deadline`: monotonic clock."""
+    return _follow(transport, _follow_request(job_id), deadline)
 
 
 def submit_job(transport: Transport, spec: Mapping[str, Any], key: str) -> Iterator[JobStatus]:
-    """The job as it was taken, then as `follow_job`: all in one request, unless the stream is cut."""
+    """Submit a job and follow it as `follow_job` does, in one request unless the stream is interrupted."""
     headers = {**ACCEPT, "Idempotency-Key": key}
     return _follow(transport, ApiRequest("POST", "/v1/jobs", body=spec, headers=headers))
 
@@ -99,111 +100,114 @@ def submit_job(transport: Transport, spec: Mapping[str, Any], key: str) -> Itera
 def _follow(transport: Transport, request: ApiRequest, deadline: float | None = None) -> Iterator[JobStatus]:
     ended = False
 
-    def attach(pauses: RetryBackoff) -> Iterator[JobStatus]:
+    def attach(backoff: RetryBackoff) -> Iterator[JobStatus]:
         nonlocal ended, request
         with transport.stream(request, SILENCE_SECONDS, deadline) as lines:
-            pauses.attached(REATTACH_SECONDS)
+            backoff.attached(REATTACH_SECONDS)
             for message in messages(lines):
                 if message.kind in ("job", "status"):
                     status = read(JobStatus, message.value())
-                    request = _following(status.id)  # from here on: it is known to be submitted
+                    request = _follow_request(status.id)  # the submit is durable: resume by following the job
                     ended = status.is_final
                     yield status
                     if ended:
                         return
-                _check(deadline)
+                _check_deadline(deadline)
 
-    return _again(attach, lambda: ended, transport, deadline)
+    return _resuming(attach, lambda: ended, transport, deadline)
 
 
-def _following(job_id: str) -> ApiRequest:
+def _follow_request(job_id: str) -> ApiRequest:
     return ApiRequest("GET", f"/v1/jobs/{segment(job_id)}/follow", headers=ACCEPT)
 
 
 def read_logs(transport: Transport, query: LogQuery, cursor: LogCursor) -> Iterator[Chunk]:
-    """The output there is now."""
-    return _again(lambda _: _chunks(transport, query, cursor, None), lambda: True, transport)
+    """The output so far."""
+    return _resuming(lambda _: _chunks(transport, query, cursor, None), lambda: True, transport)
 
 
 def follow_logs(
     transport: Transport, query: LogQuery, cursor: LogCursor, has_ended: Callable[[], bool] | None = None
 ) -> Iterator[Chunk]:
-    """The output until the task, or all tasks, have ended and all of it was read."""
-    return _again(
-        lambda pauses: _chunks(transport, query, cursor, pauses),
+    """The output as it is written, until the task, or every task, has ended."""
+    return _resuming(
+        lambda backoff: _chunks(transport, query, cursor, backoff),
         has_ended or (lambda: _has_ended(transport, query)),
         transport,
     )
 
 
 def follow_events(transport: Transport, since: str | None, **query: str | None) -> Iterator[Event]:
-    """Events as they happen, for ever."""
+    """Events as they happen, without end."""
     last = since
 
-    def attach(pauses: RetryBackoff) -> Iterator[Event]:
+    def attach(backoff: RetryBackoff) -> Iterator[Event]:
         nonlocal last
         headers = ACCEPT | ({"Last-Event-ID": last} if last else {})
         request = ApiRequest("GET", "/v1/events", {**query, "since": last}, headers=headers)
         with transport.stream(request, SILENCE_SECONDS) as lines:
-            pauses.attached(REATTACH_SECONDS)
+            backoff.attached(REATTACH_SECONDS)
             for message in messages(lines):
                 event = read(Event, message.value())
                 last = event.seq
                 yield event
 
-    return _again(attach, lambda: False, transport)
+    return _resuming(attach, lambda: False, transport)
 
 
 def follow_entries(
     transport: Transport, path: str, view: type[View], since: str | None, query: Mapping[str, Any]
 ) -> Iterator[Change[View]]:
-    """Entries of a list as they change, for ever; an entry whose telling was cut off is told once more."""
+    """Changes of the entries of a list, without end; a change that was cut off is sent again."""
     last = since
 
-    def attach(pauses: RetryBackoff) -> Iterator[Change[View]]:
+    def attach(backoff: RetryBackoff) -> Iterator[Change[View]]:
         nonlocal last
         headers = ACCEPT | ({"Last-Event-ID": last} if last else {})
         request = ApiRequest("GET", path, {**query, "since": last}, headers=headers)
         with transport.stream(request, SILENCE_SECONDS) as lines:
-            pauses.attached(REATTACH_SECONDS)
+            backoff.attached(REATTACH_SECONDS)
             for message in messages(lines):
                 last = message.id or last
-                said = message.value()
-                yield Change(None, said, last) if message.kind == GONE else Change(read(view, said), {}, last)
+                value = message.value()
+                if message.kind == GONE:
+                    yield Change(None, value, last)
+                else:
+                    yield Change(read(view, value), {}, last)
 
-    return _again(attach, lambda: False, transport)
+    return _resuming(attach, lambda: False, transport)
 
 
-def _again(
+def _resuming(
     attach: Callable[[RetryBackoff], Iterator[Item]],
     has_ended: Callable[[], bool],
     transport: Transport,
     deadline: float | None = None,
 ) -> Iterator[Item]:
-    pauses = RetryBackoff(transport.patience_seconds, transport.on_wait)
+    backoff = RetryBackoff(transport.patience_seconds, transport.on_wait)
     while True:
         problem = Unavailable("unavailable", "the server ended the stream early")
         try:
-            yield from attach(pauses)
+            yield from attach(backoff)
             if has_ended():
                 return
         except Unavailable as error:
             problem = error
-        _check(deadline)
-        pauses.wait(problem)
+        _check_deadline(deadline)
+        backoff.wait(problem)
 
 
 def _chunks(
-    transport: Transport, query: LogQuery, cursor: LogCursor, pauses: RetryBackoff | None
+    transport: Transport, query: LogQuery, cursor: LogCursor, backoff: RetryBackoff | None
 ) -> Iterator[Chunk]:
-    """With `pauses` the output is followed, without it is what there is now."""
-    follow = pauses is not None
-    asked = {**query.fields(), "follow": follow or None, "from": cursor.places()}
-    request = ApiRequest("GET", f"/v1/jobs/{segment(query.job_id)}/logs", {"format": "chunks", **asked})
-    # Work may be silent for hours; dead peers are noticed by the kernel.
+    """One request for output: followed if `backoff` is given, else the output so far."""
+    follow = backoff is not None
+    options = {**query.fields(), "follow": follow or None, "from": cursor.positions()}
+    request = ApiRequest("GET", f"/v1/jobs/{segment(query.job_id)}/logs", {"format": "chunks", **options})
+    # A task may print nothing for hours; TCP keepalive detects dead peers.
     with transport.stream(request, None if follow else SILENCE_SECONDS) as lines:
-        if pauses is not None:
-            pauses.attached(REATTACH_SECONDS)
+        if backoff is not None:
+            backoff.attached(REATTACH_SECONDS)
         for line in lines:
             if line.strip():
                 chunk = cursor.unread(_chunk(line))
@@ -213,29 +217,31 @@ def _chunks(
 
 def _chunk(line: bytes) -> Chunk:
     try:
-        said = json.loads(line)
+        fields_sent = json.loads(line)
         return Chunk(
-            index=said["index"],
-            attempt=said["attempt"],
-            stream=said["stream"],
-            offset=said.get("offset", 0),
-            data=b64decode(said.get("data", "")),
-            missing=said.get("missing", 0),
-            reason=said.get("reason"),
-            at_ms=said.get("at_ms", 0),
+            index=fields_sent["index"],
+            attempt=fields_sent["attempt"],
+            stream=fields_sent["stream"],
+            offset=fields_sent.get("offset", 0),
+            data=b64decode(fields_sent.get("data", "")),
+            missing=fields_sent.get("missing", 0),
+            reason=fields_sent.get("reason"),
+            at_ms=fields_sent.get("at_ms", 0),
         )
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise Broken("internal", "the server sent output in a form this client does not know") from None
+        raise Broken(
+            "internal", "the server sent output in a format that this client does not know"
+        ) from None
 
 
 def _has_ended(transport: Transport, query: LogQuery) -> bool:
-    """A server that shuts down ends its streams politely, too: ask whether the work has ended."""
+    """Whether the task or job has ended: a server that shuts down also ends its streams normally."""
     path = f"/v1/jobs/{segment(query.job_id)}"
     if query.index is not None:
         return read(Task, transport.call(ApiRequest("GET", f"{path}/tasks/{query.index}"))).is_final
     return read(JobStatus, transport.call(ApiRequest("GET", path))).is_final
 
 
-def _check(deadline: float | None) -> None:
+def _check_deadline(deadline: float | None) -> None:
     if deadline is not None and time.monotonic() >= deadline:
-        raise TimedOut("timed_out", "the job has not ended in the time given; it goes on")
+        raise TimedOut("timed_out", "the job has not ended within the timeout; it keeps running")

@@ -1,4 +1,8 @@
-"""Requests over kept-alive connections, repeated with growing pauses while the server is away."""
+"""HTTP requests over kept-alive connections, retried with backoff while no server is reachable.
+
+Every request may be retried: those that would act twice carry an Idempotency-Key, and a DELETE that is
+answered by 404 after a retry counts as done.
+"""
 
 import json
 import os
@@ -21,13 +25,15 @@ from rota.client.servers import ServerRotation
 
 CONNECT_SECONDS = 5.0
 READ_BYTES = 65536
-# An answer that is no stream is small: pages are limited by the server.
+# Bound of an answer that is not a stream; the server limits the size of pages.
 ANSWER_BYTES = 256 * 1024 * 1024
+
+QueryValue = str | list[str] | int | None
 
 
 @dataclass(frozen=True)
 class ApiRequest:
-    """One call of the API."""
+    """One request to the API."""
 
     method: str
     path: str
@@ -37,12 +43,12 @@ class ApiRequest:
 
     @property
     def target(self) -> str:
-        said = {key: _text(value) for key, value in self.query.items() if value is not None}
-        return f"{self.path}?{urlencode(said, doseq=True)}" if said else self.path
+        query = {key: _text(value) for key, value in self.query.items() if value is not None}
+        return f"{self.path}?{urlencode(query, doseq=True)}" if query else self.path
 
 
 class _SingleWriteConnection(HTTPConnection):
-    """Sends head and body of a request together: two pieces would wake the server twice."""
+    """Sends head and body of a request in one write: two writes would wake the server twice."""
 
     _unsent = b""
 
@@ -50,8 +56,8 @@ class _SingleWriteConnection(HTTPConnection):
         self._unsent += data
 
     def getresponse(self) -> HTTPResponse:
-        whole, self._unsent = self._unsent, b""
-        super().send(whole)
+        request, self._unsent = self._unsent, b""
+        super().send(request)
         return super().getresponse()
 
 
@@ -60,7 +66,7 @@ class _SecureConnection(_SingleWriteConnection, HTTPSConnection):
 
 
 class Transport:
-    """Speaks HTTP/1.1 to whichever server leads; threads may share it: no two calls share a connection."""
+    """HTTP/1.1 client of the leader. Threads may share it: concurrent calls never use the same connection."""
 
     def __init__(self, endpoint: Endpoint, patience_seconds: float, on_wait: OnWait | None = None) -> None:
         self._endpoint = endpoint
@@ -73,56 +79,60 @@ class Transport:
         self.on_wait = on_wait
 
     def call(self, request: ApiRequest, patience_seconds: float | None = None) -> Any:
-        """The JSON answer, with its ETag as `etag` where it has one."""
+        """Send a request and return the JSON answer, with its ETag, if any, as `etag`."""
         answer = self.fetch(request, patience_seconds)
-        said = _json(answer.body) if answer.body else None
-        return {**said, "etag": answer.etag} if answer.etag and isinstance(said, dict) else said
+        value = _json(answer.body) if answer.body else None
+        return {**value, "etag": answer.etag} if answer.etag and isinstance(value, dict) else value
 
     def fetch(self, request: ApiRequest, patience_seconds: float | None = None) -> "FullResponse":
-        """The whole answer; every request may be repeated: those that would act twice carry a key."""
+        """Send a request, with retries, and return the whole answer."""
         patience_seconds = self.patience_seconds if patience_seconds is None else patience_seconds
-        pauses = RetryBackoff(patience_seconds, self.on_wait)
+        backoff = RetryBackoff(patience_seconds, self.on_wait)
         repeated = False
         while True:
             try:
                 return self._once(request)
             except Unavailable as problem:
                 if self._servers.all_were_tried():
-                    pauses.wait(problem)
+                    backoff.wait(problem)
                 repeated = True
             except NotFound:
                 if request.method == "DELETE" and repeated:
-                    return FullResponse(b"")  # the answer to the first one was lost on the way
+                    return FullResponse(b"")  # an earlier try has deleted it; its answer was lost
                 raise
 
     @contextmanager
     def stream(
         self, request: ApiRequest, silence_seconds: float | None, deadline: float | None = None
     ) -> Iterator[Iterator[bytes]]:
-        """The answer's lines as they come, on a connection of its own; longer silence is an error.
+        """The lines of a streamed answer as they arrive, on a connection of its own.
 
-        So is an end that has not come by the deadline, an instant of the monotonic clock.
+        Raises Unavailable after `silence_seconds` without data, or at `deadline` (monotonic clock).
         """
-        connection, response = self._answered(request, _left(silence_seconds, deadline))
+        connection, response = self._exchange(request, _read_timeout(silence_seconds, deadline))
         try:
             if response.status >= 300:
                 with _as_unavailable(self._endpoint.addr):
                     raise _problem(response)
             if request.headers.get("Accept", "") not in response.headers.get("Content-Type", ""):
-                raise Broken("internal", "the server answered in a form this client did not ask for")
+                raise Broken(
+                    "internal", "the server answered with a content type that this client did not request"
+                )
             yield _lines(
-                response, self._endpoint.addr, partial(_wait_no_longer, connection, silence_seconds, deadline)
+                response,
+                self._endpoint.addr,
+                partial(_limit_read_timeout, connection, silence_seconds, deadline),
             )
         finally:
-            if _is_read(connection, response):
+            if _is_fully_read(connection, response):
                 self._keep(connection)
             else:
                 connection.close()
 
     @contextmanager
     def download(self, request: ApiRequest, silence_seconds: float | None) -> Iterator["ResponseBody"]:
-        """The answer's bytes as they come, on a connection of its own."""
-        connection, response = self._answered(request, silence_seconds)
+        """The body of an answer as it arrives, on a connection of its own."""
+        connection, response = self._exchange(request, silence_seconds)
         try:
             if response.status >= 300:
                 with _as_unavailable(self._endpoint.addr):
@@ -133,11 +143,11 @@ class Transport:
 
     def close(self) -> None:
         self._is_closed = True
-        while (connection := self._kept()) is not None:
+        while (connection := self._pop_idle()) is not None:
             connection.close()
 
     def _once(self, request: ApiRequest) -> "FullResponse":
-        connection, response = self._answered(request, self._servers.answer_seconds)
+        connection, response = self._exchange(request, self._servers.answer_seconds)
         try:
             with _as_unavailable(self._endpoint.addr):
                 failed = _problem(response) if response.status >= 300 else None
@@ -153,15 +163,16 @@ class Transport:
             raise failed
         return FullResponse(body, response.headers.get("ETag"))
 
-    def _answered(
+    def _exchange(
         self, request: ApiRequest, silence_seconds: float | None
     ) -> tuple[HTTPConnection, HTTPResponse]:
-        """The head of the answer has come; its body is to be read from the connection it came on."""
-        while (connection := self._kept()) is not None:
+        """Send a request and read the head of the answer; its body is still to be read."""
+        while (connection := self._pop_idle()) is not None:
             try:
                 return connection, self._send(connection, request, silence_seconds)
             except Unavailable as problem:
-                # The server closes idle connections; only a fresh one tells whether it is away.
+                # Race: the server may have closed this idle connection meanwhile. Only a failure on a fresh
+                # connection shows that the server is unreachable; a timeout does so on any.
                 if isinstance(problem.__cause__, TimeoutError):
                     self._servers.rotate_from(self._servers.current)
                     raise
@@ -177,15 +188,16 @@ class Transport:
 
     def _keep(self, connection: HTTPConnection) -> None:
         self._idle.append(connection)
-        if self._is_closed:  # meanwhile, by another thread
+        # Race: another thread may have called close() meanwhile; nobody else would close this connection.
+        if self._is_closed:
             self.close()
 
-    def _kept(self) -> HTTPConnection | None:
-        """One to the server that is asked now; others lead nowhere any more."""
+    def _pop_idle(self) -> HTTPConnection | None:
+        """An idle connection to the current server, or None; connections to other servers are closed."""
         while True:
             try:
                 connection = self._idle.pop()
-            except IndexError:  # asked this way round because threads share the list
+            except IndexError:  # not checked beforehand: threads share the list
                 return None
             if self._servers.is_current(connection.host, connection.port):
                 return connection
@@ -230,14 +242,14 @@ class Transport:
 
 
 class FullResponse(NamedTuple):
-    """All of an answer, and which version of the thing it is about."""
+    """The body of an answer and its ETag."""
 
     body: bytes
     etag: str | None = None
 
 
 class ResponseBody:
-    """The bytes of one answer; one that was cut is an error, not an end."""
+    """The body of one answer; a truncated one raises Unavailable instead of ending early."""
 
     def __init__(self, response: HTTPResponse, addr: str) -> None:
         self._response = response
@@ -249,23 +261,23 @@ class ResponseBody:
 
 
 def new_key() -> str:
-    """Without a key of its own a submit could not be repeated when its answer is lost."""
+    """A new idempotency key: with it a request whose answer was lost can be retried."""
     return os.urandom(16).hex()
 
 
 def segment(text: str) -> str:
-    """A name as one part of a path."""
+    """A name, quoted as one segment of a path."""
     return quote(text, safe="")
 
 
 def matching(etag: str | None) -> dict[str, str]:
-    """The header that lets a change happen only if nobody else has made one since."""
+    """The If-Match header for an ETag: the change fails if there was another one since."""
     return {} if etag is None else {"If-Match": etag}
 
 
 def _text(value: Any) -> str | list[str]:
     if isinstance(value, list):
-        return [str(one) for one in value]
+        return [str(item) for item in value]
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -273,11 +285,11 @@ def _tls(endpoint: Endpoint) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=endpoint.ca)
     except OSError as error:
-        raise Rejected("bad_field", f"ca: {endpoint.ca} cannot be used: {error}", field="ca") from None
+        raise Rejected("bad_field", f"ca: {endpoint.ca} is not usable: {error}", field="ca") from None
 
 
 def _notice_dead_peers(sock: socket.socket) -> None:
-    """A stream may be silent for hours; the kernel finds out within 30 s when the other side is gone."""
+    """Enable TCP keepalive: a stream may be silent for hours, and a dead peer is detected within 30 s."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
         if hasattr(socket, option):
@@ -286,7 +298,7 @@ def _notice_dead_peers(sock: socket.socket) -> None:
 
 def _whole(response: HTTPResponse) -> bytes:
     body = response.read(ANSWER_BYTES)
-    if response.length:  # whoever sent it has died: a read of so many bytes does not say so
+    if response.length:  # truncated; read() with a size does not raise by itself
         raise IncompleteRead(body, response.length)
     return body
 
@@ -298,9 +310,9 @@ def _as_unavailable(addr: str) -> Iterator[None]:
     except ssl.SSLCertVerificationError as error:
         raise Rejected(
             "unauthenticated",
-            f"{addr} is not who it should be: {error.verify_message}",
-            hint="is the `ca` of this context current? If the cluster's CA was replaced, copy it once more: "
-            "`rota ca show` prints it on the server's machine",
+            f"the certificate of {addr} is not trusted: {error.verify_message}",
+            hint="is the `ca` of this context current? If the CA was replaced, copy the new one: "
+            "`rota ca show` prints it on the machine of the server",
         ) from error
     except (OSError, HTTPException) as error:
         raise Unavailable(
@@ -312,10 +324,10 @@ def _as_unavailable(addr: str) -> Iterator[None]:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, TimeoutError):
-        return "it took too long"
+        return "timed out"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
-    return "the connection was cut"
+    return "the connection was closed"
 
 
 def _problem(response: HTTPResponse) -> RotaError:
@@ -324,8 +336,8 @@ def _problem(response: HTTPResponse) -> RotaError:
         problem = json.loads(body)
     except ValueError:
         problem = {}
-    said = problem if isinstance(problem, dict) else {}
-    return from_problem(response.status, said, response.headers.get("Retry-After"))
+    fields = problem if isinstance(problem, dict) else {}
+    return from_problem(response.status, fields, response.headers.get("Retry-After"))
 
 
 def _json(body: bytes) -> Any:
@@ -337,8 +349,8 @@ def _json(body: bytes) -> Any:
         ) from None
 
 
-def _is_read(connection: HTTPConnection, response: HTTPResponse) -> bool:
-    """Whether the whole body has come, so that the connection can serve again; nothing is waited for."""
+def _is_fully_read(connection: HTTPConnection, response: HTTPResponse) -> bool:
+    """Whether the whole body has arrived, so that the connection can be reused; does not block."""
     if response.will_close:
         return False
     connection.sock.settimeout(0)
@@ -348,30 +360,32 @@ def _is_read(connection: HTTPConnection, response: HTTPResponse) -> bool:
         return False
 
 
-def _left(silence_seconds: float | None, deadline: float | None) -> float | None:
+def _read_timeout(silence_seconds: float | None, deadline: float | None) -> float | None:
     if deadline is None:
         return silence_seconds
     left_seconds = max(0.001, deadline - time.monotonic())
     return left_seconds if silence_seconds is None else min(silence_seconds, left_seconds)
 
 
-def _wait_no_longer(
+def _limit_read_timeout(
     connection: HTTPConnection, silence_seconds: float | None, deadline: float | None
 ) -> None:
-    """A server that gives signs of life again and again is not listened to for ever."""
-    if deadline is not None and connection.sock is not None:  # else the answer's own, and as it was
-        connection.sock.settimeout(_left(silence_seconds, deadline))
+    """Shorten the read timeout as the deadline approaches: keepalive lines must not postpone it."""
+    if (
+        deadline is not None and connection.sock is not None
+    ):  # a response that closes its connection has taken the socket over
+        connection.sock.settimeout(_read_timeout(silence_seconds, deadline))
 
 
 def _lines(response: HTTPResponse, addr: str, before_each: Callable[[], None]) -> Iterator[bytes]:
-    rest = b""
+    partial_line = b""
     while True:
         before_each()
         with _as_unavailable(addr):
             data = response.read1(READ_BYTES)
         if not data:
             break
-        lines = (rest + data).split(b"\n")
-        rest = lines.pop()
+        lines = (partial_line + data).split(b"\n")
+        partial_line = lines.pop()
         yield from lines
-    # What is left has no line end: it was cut, and comes again whole.
+    # A partial line without its end was cut off; it is sent again whole when the stream resumes.

@@ -1,4 +1,4 @@
-"""The API's answers as frozen, typed data; fields this client does not know stay in `raw`."""
+"""Answers of the API as frozen, typed data; fields that this client does not know stay in `raw`."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
@@ -20,7 +20,7 @@ def raw_field() -> Any:
 
 @dataclass(frozen=True)
 class Warned:
-    """What nobody could give a job when it was submitted, though that may change."""
+    """A warning about a submitted job, such as a condition that no node satisfies at present."""
 
     field: str
     text: str
@@ -29,7 +29,7 @@ class Warned:
 
 @dataclass(frozen=True)
 class Placement:
-    """The last decision on where tasks of a job run: which node, over which, by how many points."""
+    """The last placement decision for a job: the node, the runner-up and their scores."""
 
     why: str = ""
     node: str | None = None
@@ -43,7 +43,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class JobStatus:
-    """How a job stood when the server spoke."""
+    """The status of a job at one moment."""
 
     id: str
     state: str
@@ -53,11 +53,13 @@ class JobStatus:
     reason: str | None = None
     sentence: str = ""
     version: int = 1  # of its spec
-    versions: Mapping[str, int] = field(default_factory=dict)  # by which its running tasks run, once updated
-    rollout: Mapping[str, Any] | None = None  # of a service: how far its newest version is
-    changed: Mapping[str, Any] = field(default_factory=dict)  # by an update: at_once, from_next_attempt
+    versions: Mapping[str, int] = field(default_factory=dict)  # running tasks by version, after an update
+    rollout: Mapping[str, Any] | None = None  # of a service: progress of the newest version
+    changed: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # fields changed by an update: at_once, from_next_attempt
     count: int = 1
-    done: int | None = None  # tasks that have ended; of a service those that run
+    done: int | None = None  # ended tasks; of a service the running ones
     priority: int = 50
     counts: Mapping[str, int] = field(default_factory=dict)
     submitted_at_ms: int | None = None
@@ -68,13 +70,13 @@ class JobStatus:
     user: str | None = None
     cluster: str | None = None
     spec: Mapping[str, Any] | None = None
-    needs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by resource, and by whose word
+    needs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by resource: amount and source
     placement: Placement | None = None
     warnings: tuple[Warned, ...] = ()
-    healthy: int | None = None  # tasks of a service that its checks find well
-    down: int | None = None  # between two starts
-    restarts: int | None = None  # on their nodes
-    adopted: Mapping[str, int] | None = None  # from nodes by a restarted server: `at_ms`, tasks `missing`
+    healthy: int | None = None  # tasks of a service whose health checks pass
+    down: int | None = None  # tasks of a service that wait for their restart
+    restarts: int | None = None  # of tasks of a service, on their nodes
+    adopted: Mapping[str, int] | None = None  # after a restart without a store: `at_ms`, `missing` tasks
     etag: str | None = None
     raw: Mapping[str, Any] = raw_field()
 
@@ -89,7 +91,7 @@ class JobStatus:
 
 @dataclass(frozen=True)
 class Step:
-    """One of the commands that a task runs in order; where its output begins in that of the attempt."""
+    """One of the commands that a task runs in order, and the offset of its output in that of the attempt."""
 
     step: int
     name: str
@@ -105,7 +107,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Task:
-    """One numbered piece of a job, or one of its attempts: how it stands, or stood."""
+    """The status of one task of a job, or of one of its attempts."""
 
     index: int = 0
     state: str = ""
@@ -116,7 +118,7 @@ class Task:
     exit_code: int | None = None
     signal: int | None = None
     reason: str | None = None
-    evicted: bool = False  # it had to give way to work of higher priority
+    evicted: bool = False  # preempted by a task of higher priority
     placed_at_ms: int | None = None
     started_at_ms: int | None = None
     ended_at_ms: int | None = None
@@ -125,7 +127,7 @@ class Task:
     peak_memory_bytes: int | None = None
     steps: tuple[Step, ...] = ()
     life: Life | None = None  # of a service
-    result: Result | None = None  # none was reported, or it was not asked for
+    result: Result | None = None  # None: not reported, or not requested
     attempts: tuple["Task", ...] = ()
     raw: Mapping[str, Any] = raw_field()
 
@@ -136,7 +138,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Why:
-    """Why a job waits, counted over nodes, and what would start it."""
+    """Why a job is waiting, counted over nodes, and what would let it start."""
 
     job: str
     waits: bool
@@ -151,7 +153,7 @@ class Why:
 
 @dataclass(frozen=True)
 class Outlook:
-    """What would become of a job: `outcome` is now, wait or never."""
+    """Where and when a job would start; `outcome` is now, wait or never."""
 
     outcome: str
     sentence: str = ""
@@ -170,14 +172,14 @@ class Outlook:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened, with its reason."""
+    """An event and its reason."""
 
     seq: str
     kind: str
     at_ms: int | None = None
     job: str | None = None
     node: str | None = None
-    namespace: str | None = None  # of what is no job: a cron, or the namespace itself
+    namespace: str | None = None  # of an event without a job: about a cron or a namespace
     indices: tuple[tuple[int, int], ...] | None = None
     exit_codes: Mapping[str, int] | None = None
     step: int | None = None
@@ -189,7 +191,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Output:
-    """A file that a job left in its ROTA_OUTPUT_DIR."""
+    """A file in the ROTA_OUTPUT_DIR of a task."""
 
     path: str
     bytes: int = 0
@@ -199,7 +201,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Chunk:
-    """A piece of one stream of one attempt, or a gap: `missing` bytes (0: nobody knows) and the reason."""
+    """Part of one stream of one attempt, or a gap of `missing` bytes (0: unknown) with its reason."""
 
     index: int
     attempt: int
@@ -208,7 +210,7 @@ class Chunk:
     data: bytes = b""
     missing: int = 0
     reason: str | None = None
-    at_ms: int = 0  # wall clock: by when its bytes had arrived; 0: before the reader
+    at_ms: int = 0  # wall clock when the bytes had arrived; 0: unknown
 
     @property
     def is_gap(self) -> bool:
@@ -217,11 +219,11 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Change(Generic[View]):
-    """An entry of a list as it stands now; None: it is gone from there, and `gone` names it."""
+    """A changed entry of a list; `entry` is None if it left the list, and `gone` identifies it."""
 
     entry: View | None
     gone: Mapping[str, Any]
-    seq: str | None  # watch from here on to go on behind it
+    seq: str | None  # pass it as `since` to resume after this change
 
 
 _INNER: dict[type, dict[str, type]] = {
@@ -232,39 +234,40 @@ _INNER_LISTS: dict[type, dict[str, type]] = {Task: {"steps": Step}, JobStatus: {
 
 
 def read(view: type[View], answer: Any) -> View:
-    """JSON -> a view."""
+    """An instance of a view from a JSON answer; raises Broken if a required field is missing."""
     if not isinstance(answer, dict):
         raise Broken("internal", f"expected a {view.__name__}, the server sent something else")
     shape = _shape(view, tuple(answer))  # type: ignore[arg-type]  # a class is hashable
     if shape.lacks:
         raise Broken("internal", f"the server's {view.__name__} lacks a field")
-    # Lists are long: the constructor of a frozen dataclass sets field by field, and takes ten times as long.
+    # Bypasses the constructor: that of a frozen dataclass sets field by field and takes ten times as long,
+    # which matters for long lists.
     made = object.__new__(view)
-    said = made.__dict__
-    said.update(shape.defaults)
-    said.update(answer)
+    attributes = made.__dict__
+    attributes.update(shape.defaults)
+    attributes.update(answer)
     for name in shape.unknown:
-        del said[name]
+        del attributes[name]
     for name, make in shape.factories:
-        said[name] = make()
+        attributes[name] = make()
     for name, value in answer.items():
-        if type(value) is list and name in said:
-            said[name] = _frozen(value)
+        if type(value) is list and name in attributes:
+            attributes[name] = _frozen(value)
     if shape.nested:
-        said.update(_inner(view, answer))
-    said["raw"] = answer
+        attributes.update(_inner(view, answer))
+    attributes["raw"] = answer
     return made
 
 
 def _inner(view: type[Any], answer: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Fields of it that are views themselves."""
+    """The fields of an answer that are views themselves."""
     found: dict[str, Any] = {}
     for name, kind in _INNER.get(view, {}).items():
         if answer.get(name) is not None:
             found[name] = read(kind, answer[name])
     for name, kind in _INNER_LISTS.get(view, {}).items():
         if name in answer:
-            found[name] = tuple(read(kind, one) for one in listed(answer, name))
+            found[name] = tuple(read(kind, item) for item in listed(answer, name))
     if view is Task and "attempts" in answer:
         found["attempts"] = tuple(
             read(Task, {**answer, "attempts": [], **past}) for past in answer["attempts"]
@@ -273,16 +276,16 @@ def _inner(view: type[Any], answer: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 class _Shape(NamedTuple):
-    """What is made of an answer with some fields."""
+    """How to build a view from answers with a given set of fields."""
 
-    lacks: bool  # a field without which there is no such view
+    lacks: bool  # a required field is missing
     unknown: tuple[str, ...]  # fields that the view does not have
     defaults: dict[str, Any]
-    factories: tuple[tuple[str, Callable[[], Any]], ...]  # of fields that the answer does not have
+    factories: tuple[tuple[str, Callable[[], Any]], ...]  # defaults of fields that are missing
     nested: bool  # some fields are views themselves
 
 
-@lru_cache(maxsize=256)  # servers of a few versions, asked for a few fields
+@lru_cache(maxsize=256)  # few server versions and few field selections occur
 def _shape(view: type[Any], given: tuple[str, ...]) -> _Shape:
     known = [item for item in fields(view) if item.name != "raw"]
     plain = {item.name: item.default for item in known if item.default is not MISSING}
@@ -299,7 +302,7 @@ def _shape(view: type[Any], given: tuple[str, ...]) -> _Shape:
 
 
 def with_needed(view: type[View], chosen: str | None) -> str | None:
-    """The fields that are asked for, and those without which there is no such view."""
+    """The selected fields plus those that the view requires."""
     if chosen is None:
         return None
     needed = (
@@ -311,7 +314,7 @@ def with_needed(view: type[View], chosen: str | None) -> str | None:
 
 
 def listed(answer: Any, key: str) -> list[Any]:
-    """The records of a listing."""
+    """The entries of a list answer."""
     items = answer.get(key) if isinstance(answer, dict) else None
     if not isinstance(items, list):
         raise Broken("internal", f"expected a list of {key}, the server sent something else")

@@ -1,1 +1,1 @@
-"""How commands read arguments and show tables, progress and output."""
+"""Shared by commands: arguments, tables, progress and output."""

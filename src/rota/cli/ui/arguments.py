@@ -1,4 +1,4 @@
-"""What is typed after a flag -> values, or an error that names the flag and says what would be accepted."""
+"""Parse the values of flags; an error names the flag and what would be accepted."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -11,7 +11,7 @@ Value = TypeVar("Value")
 
 
 def job_refs(texts: Sequence[str]) -> list[str]:
-    """`1,3,5-8 last train` -> each job."""
+    """`1,3,5-8 last train` -> one reference per job."""
     return [ref for text in texts for ref in _parsed(parse_ids, text, "JOBS")]
 
 
@@ -28,15 +28,15 @@ def array(text: str) -> tuple[int, int | None]:
 
 
 def codes(text: str, flag: str) -> list[int | str]:
-    """`75,64-78,oom` -> exit codes, and words, which the server knows."""
+    """`75,64-78,oom` -> exit codes, and names that the server knows."""
     found: list[int | str] = []
-    for part in filter(None, (one.strip() for one in text.split(","))):
+    for part in filter(None, (part.strip() for part in text.split(","))):
         found += _parsed(parse_ranges, part, flag) if part[0].isdecimal() else [part]
     return found
 
 
 def pairs(texts: Sequence[str], flag: str) -> dict[str, str]:
-    """`K=V` each."""
+    """A mapping from texts of the form `K=V`."""
     split = [text.partition("=") for text in texts]
     for text, (name, sign, _) in zip(texts, split, strict=True):
         if not name or not sign:

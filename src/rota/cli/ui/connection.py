@@ -1,4 +1,4 @@
-"""What every command that talks to a server shares: where it is, and how long to wait for it."""
+"""Shared by all commands that use a server: its address, and how long to wait for it."""
 
 import functools
 import time
@@ -15,17 +15,17 @@ from rota.client.context import resolve
 from rota.client.errors import Unavailable
 from rota.model.limits import STANDBY_AGE_MS
 
-# Someone who looks wants to know at once that nothing runs; someone who asks for work can wait out a restart,
-# or until another server leads.
-LOOKING_SECONDS = 2.0
+# A command that reads should soon report that no server runs; one that changes something waits for a restart
+# or a failover.
+READING_SECONDS = 2.0
 WORKING_SECONDS = 20.0
 QUIET_SECONDS = 0.5
 
 
 def with_cluster(
-    patience_seconds: float = LOOKING_SECONDS,
+    patience_seconds: float = READING_SECONDS,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Adds `--addr` and `--context` and hands the command an open Cluster as its first argument."""
+    """Adds `--addr` and `--context`, and passes an open Cluster to the command as its first argument."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @click.option("--addr", metavar="URL", help="The server. [default: ROTA_ADDR, or the context's]")
@@ -34,7 +34,7 @@ def with_cluster(
         def command(*args: Any, addr: str | None, context: str | None, **options: Any) -> Any:
             with Cluster(resolve(addr, None, context), patience_seconds, waiting_notice()) as cluster:
                 done = function(cluster, *args, **options)
-                tell_age(cluster.transport.seen.age_ms)
+                print_age(cluster.transport.seen.age_ms)
                 return done
 
         return command
@@ -42,25 +42,23 @@ def with_cluster(
     return decorate
 
 
-def tell_age(age_ms: int) -> None:
-    """Of what was shown, where nobody leads who would know better."""
+def print_age(age_ms: int) -> None:
+    """Print how old the answer is if it came from a standby and there is no leader."""
     if age_ms > STANDBY_AGE_MS:
-        print_note(
-            f"note: this is {format_duration(age_ms / 1000)} old: it comes from a server that stands by"
-        )
+        print_note(f"note: this is {format_duration(age_ms / 1000)} old: it comes from a standby server")
 
 
 def waiting_notice() -> OnWait:
-    """Says once, after a moment, that and why the server is waited for."""
+    """A callback that prints once, after a moment, why the command waits for the server."""
     due_at = 0.0
-    told = False
+    printed = False
 
     def notice(problem: Unavailable) -> None:
-        nonlocal due_at, told
+        nonlocal due_at, printed
         now = time.monotonic()
         due_at = due_at or now + QUIET_SECONDS
-        if not told and now >= due_at:
-            told = True
+        if not printed and now >= due_at:
+            printed = True
             print_note(f"waiting: {problem}")
 
     return notice

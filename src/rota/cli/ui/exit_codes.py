@@ -1,4 +1,4 @@
-"""How a job ended -> the exit code, and the words for it."""
+"""Exit codes for the results of jobs, and texts that describe them."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -12,24 +12,29 @@ from rota.client.views import JobStatus, Task
 
 REPORTED = 1
 TIME_LIMIT = 124
-CLUSTERS_FAULT = 125
+CLUSTER_FAULT = 125
 SIGNAL = 128
 INTERRUPTED = 130
-ENDINGS = {"succeeded": 0, "timed_out": TIME_LIMIT, "canceled": INTERRUPTED, "rejected": CLUSTERS_FAULT}
-MOST_FAILURES = 10
+EXIT_CODES_BY_STATE = {
+    "succeeded": 0,
+    "timed_out": TIME_LIMIT,
+    "canceled": INTERRUPTED,
+    "rejected": CLUSTER_FAULT,
+}
+FAILURES_SHOWN = 10
 LAST_LINES = 5
 
 
 def exit_code(status: JobStatus) -> int:
-    """The job's own where it has one; where Rota itself speaks, the code that says what happened."""
-    if status.state in ENDINGS:
-        return ENDINGS[status.state]
+    """The exit code of the job if it has one, otherwise the code for its final state."""
+    if status.state in EXIT_CODES_BY_STATE:
+        return EXIT_CODES_BY_STATE[status.state]
     if status.signal:
         return SIGNAL + status.signal
-    if status.exit_code == 0:  # its work said that it failed, and then ended well
+    if status.exit_code == 0:  # the task reported a failure and then exited with 0
         return REPORTED
-    # Failed without a code of its own: the work never came to an end that anyone saw.
-    return status.exit_code or CLUSTERS_FAULT
+    # Failed without an exit code: no end of the process was observed.
+    return status.exit_code or CLUSTER_FAULT
 
 
 def describe_single(status: JobStatus, task: Task | None) -> str:
@@ -45,8 +50,8 @@ def describe_single(status: JobStatus, task: Task | None) -> str:
     if task and task.peak_memory_bytes:
         parts.append(f"peak {format_size(task.peak_memory_bytes)}")
     reason = status.reason or (task.reason if task else None)
-    told = status.state in ("succeeded", "timed_out") or reason == f"killed by signal {status.signal}"
-    if reason and not told and reason not in parts:
+    is_known = status.state in ("succeeded", "timed_out") or reason == f"killed by signal {status.signal}"
+    if reason and not is_known and reason not in parts:
         parts.append(clean(reason))
     return "   ".join(parts)
 
@@ -69,14 +74,14 @@ def describe_array(status: JobStatus) -> str:
 
 
 def failures(cluster: Cluster, job: Job) -> Iterator[str]:
-    """Which tasks of an array did not succeed, why, and the end of what the first one said."""
+    """The tasks of an array that did not succeed, with reasons, and the end of the stderr of the first."""
     failed = [task for state in ("failed", "timed_out", "lost") for task in _first_in(job, state)]
     failed.sort(key=lambda task: task.index)
-    for task in failed[:MOST_FAILURES]:
+    for task in failed[:FAILURES_SHOWN]:
         yield "  " + describe_task(task)
     total = sum(job.status.counts.get(state, 0) for state in ("failed", "timed_out", "lost"))
-    if total > MOST_FAILURES:
-        yield f"  … and {total - MOST_FAILURES} more: rota show {job.id} --state failed"
+    if total > FAILURES_SHOWN:
+        yield f"  … and {total - FAILURES_SHOWN} more: rota show {job.id} --state failed"
     if failed:
         first = failed[0].index
         lines = last_lines(cluster, LogQuery(job.id, first, failed[0].attempt, "stderr"), LAST_LINES)
@@ -100,18 +105,18 @@ def describe_task(task: Task) -> str:
 
 
 def last_lines(cluster: Cluster, query: LogQuery, count: int) -> list[str]:
-    """The end of one stream."""
+    """The last lines of one stream."""
     lines: deque[bytes] = deque(maxlen=count)
-    rest = b""
+    partial = b""
     for chunk in read_logs(cluster.transport, replace(query, tail=count), LogCursor()):
-        *whole, rest = (rest + chunk.data).split(b"\n")
+        *whole, partial = (partial + chunk.data).split(b"\n")
         lines.extend(whole)
-    if rest:
-        lines.append(rest)
+    if partial:
+        lines.append(partial)
     return [clean(line.decode("utf-8", "replace")) for line in lines]
 
 
 def _first_in(job: Job, state: str) -> list[Task]:
     if not job.status.counts.get(state):
         return []
-    return [task for task, _ in zip(job.tasks(state), range(MOST_FAILURES), strict=False)]
+    return [task for task, _ in zip(job.tasks(state), range(FAILURES_SHOWN), strict=False)]

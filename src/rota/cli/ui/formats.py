@@ -1,4 +1,4 @@
-"""Sizes, durations, ages, ids and ranges: between how people and programs write them."""
+"""Format and parse sizes, durations, ages, ids and ranges."""
 
 import re
 import signal
@@ -6,8 +6,8 @@ import time
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-# A list such as 1-1000000 asks one question per job; more than this is a slip of the finger.
-MOST_IDS = 10_000
+# A range such as 1-1000000 sends one request per job; more than this is a typing error.
+IDS_MAX = 10_000
 
 
 def format_size(amount: float) -> str:
@@ -25,9 +25,9 @@ def format_duration(seconds: float) -> str:
         return f"{max(seconds, 0):.2f} s"
     if seconds < 99.5:
         return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, seconds_left = divmod(round(seconds), 60)
     if minutes < 60:
-        return f"{minutes}m{rest:02}s"
+        return f"{minutes}m{seconds_left:02}s"
     hours, minutes = divmod(minutes, 60)
     if hours < 48:
         return f"{hours}h{minutes:02}m"
@@ -35,7 +35,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_age(at_ms: float | None, now_ms: float | None = None) -> str:
-    """An instant -> how long ago, in one unit."""
+    """How long ago a time was, in one unit."""
     if at_ms is None:
         return "-"
     now = time.time_ns() / 1e6 if now_ms is None else now_ms
@@ -68,7 +68,7 @@ def about_job(job_id: str, sentence: str) -> str:
 
 
 def clean(text: str) -> str:
-    """Text of others for a terminal: without the characters that could steer it."""
+    """Text of other users, without characters that could control the terminal."""
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
@@ -101,8 +101,8 @@ def parse_ranges(text: str) -> list[int]:
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
             raise ValueError(f"{part!r} goes backwards; write {last}-{first}")
-        if last - first + len(found) >= MOST_IDS:
-            raise ValueError(f"{text!r} names more than {MOST_IDS}")
+        if last - first + len(found) >= IDS_MAX:
+            raise ValueError(f"{text!r} has more than {IDS_MAX}")
         found |= dict.fromkeys(range(first, last + 1))
     return list(found)
 

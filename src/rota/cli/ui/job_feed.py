@@ -1,4 +1,4 @@
-"""A job's statuses and output, from two streams into one queue, so that one thread does all the talking."""
+"""Merge the statuses and the output of a job, two streams, into one queue that one thread reads."""
 
 import queue
 import threading
@@ -11,15 +11,15 @@ from rota.client.job import Job
 from rota.client.streams import LogCursor, LogQuery, follow_logs
 from rota.client.views import Chunk, JobStatus
 
-# Chunks held for a slow terminal; beyond that the server is asked for no more.
-MOST_WAITING = 256
-# The output ends a little before or after the job is known to have.
+# Items buffered for a slow terminal; when the queue is full, reading stops (backpressure).
+QUEUE_MAX = 256
+# The output may end shortly before or after the final status arrives.
 ENDING_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class LogStreamEnded:
-    """No more output will come; `problem` when that is because it cannot be read."""
+    """The end of the output; `problem` if it cannot be read."""
 
     problem: Exception | None = None
 
@@ -28,10 +28,10 @@ Item = JobStatus | Chunk | LogStreamEnded | Exception
 
 
 class JobFeed:
-    """What is heard of one job; `next` gives the next thing, or None after a while of silence."""
+    """Statuses and output of one job; `next` returns the next item, or None after a timeout."""
 
     def __init__(self, cluster: Cluster, job: Job, statuses: Iterator[JobStatus], *, logs: bool) -> None:
-        self._queue: queue.Queue[Item] = queue.Queue(MOST_WAITING)
+        self._queue: queue.Queue[Item] = queue.Queue(QUEUE_MAX)
         self._final = threading.Event()
         if logs:
             query, cursor = LogQuery(job.id), LogCursor()
@@ -41,9 +41,9 @@ class JobFeed:
             self._queue.put(LogStreamEnded())
         _start(lambda: self._pump_statuses(chain((job.status,), statuses)))
 
-    def next(self, patience_seconds: float | None) -> Item | None:
+    def next(self, timeout_seconds: float | None) -> Item | None:
         try:
-            return self._queue.get(timeout=patience_seconds)
+            return self._queue.get(timeout=timeout_seconds)
         except queue.Empty:
             return None
 
@@ -53,7 +53,7 @@ class JobFeed:
                 if status.is_final:
                     self._final.set()
                 self._queue.put(status)
-        except Exception as error:  # the edge of a thread: the other one raises it
+        except Exception as error:  # top of a thread: raised again in the main thread
             self._queue.put(error)
 
     def _pump_logs(self, chunks: Iterator[Chunk]) -> None:
@@ -61,10 +61,10 @@ class JobFeed:
             for chunk in chunks:
                 self._queue.put(chunk)
             self._queue.put(LogStreamEnded())
-        except Exception as error:  # the edge of a thread: told, but the job matters more than its output
+        except Exception as error:  # top of a thread: reported, and the job is still followed
             self._queue.put(LogStreamEnded(error))
 
 
 def _start(pump: Callable[[], None]) -> None:
-    # A daemon: whoever leaves a job does not wait for its streams.
+    # A daemon: detaching from a job must not wait for its streams.
     threading.Thread(target=pump, daemon=True).start()

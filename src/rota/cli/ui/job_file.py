@@ -1,4 +1,4 @@
-"""A job file -> its fields: TOML, YAML or JSON."""
+"""Read a job file in TOML, YAML or JSON."""
 
 import json
 import re
@@ -12,9 +12,9 @@ import click
 
 
 def read_job_file(path: str) -> dict[str, Any]:
-    """A job file, by its ending; stdin and pipes by what they look like."""
+    """The fields of a job file; its format is known by the suffix, that of stdin and pipes by the content."""
     text = sys.stdin.read() if path == "-" else _read(path)
-    kind = Path(path).suffix.lower() or _looks_like(text)
+    kind = Path(path).suffix.lower() or _guess_format(text)
     try:
         spec = _PARSERS[kind](text)
     except KeyError:
@@ -26,7 +26,7 @@ def read_job_file(path: str) -> dict[str, Any]:
     return spec
 
 
-def _looks_like(text: str) -> str:
+def _guess_format(text: str) -> str:
     if text.lstrip().startswith("{"):
         return ".json"
     return ".toml" if re.search(r"^\s*[\w.\"-]+\s*=", text, re.MULTILINE) else ".yaml"
@@ -42,7 +42,7 @@ def _read(path: str) -> str:
 
 
 def _yaml(text: str) -> Any:
-    import yaml  # noqa: PLC0415  costs 60 ms, and most jobs come without a file
+    import yaml  # noqa: PLC0415  takes 60 ms, and most jobs have no file
 
     try:
         return yaml.safe_load(text)

@@ -1,4 +1,4 @@
-"""A node in words: its state, shares, labels, and the columns in which nodes are listed."""
+"""Texts about nodes: state, shares, labels, machine statistics, and the columns of node lists."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -21,12 +21,12 @@ def share(node: Node, name: str) -> str:
     return f"{show(reserved)}/{show(capacity)}"
 
 
-def heard(node: Node) -> str:
+def last_seen(node: Node) -> str:
     return "-" if node.heard_ms_ago is None else f"{format_duration(node.heard_ms_ago / 1000)} ago"
 
 
 def certificate(node: Node) -> str:
-    """How long its certificate is good for, or since when it is not."""
+    """How long the certificate is valid, or since when it has expired."""
     if node.certificate_expires_at_ms is None:
         return "-"
     left = (node.certificate_expires_at_ms - time.time_ns() // 1_000_000) / 1000
@@ -46,29 +46,29 @@ def _declared(node: Node) -> str:
 
 
 def label_lines(node: Node) -> Iterator[str]:
-    """What the agent declares, what the node was granted, and what is declared in vain."""
+    """Declared labels, granted labels, and declared labels that are ignored."""
     yield f"  labels     {clean(_declared(node))}"
     if node.granted_labels:
         yield f"  granted    {clean(labels(node.granted_labels))}"
     if node.ignored_labels:
-        yield f"  ignored    {clean(labels(node.ignored_labels))}: declared by its agent, and not granted"
+        yield f"  ignored    {clean(labels(node.ignored_labels))}: declared by its agent, but not granted"
 
 
 def machine(node: Node) -> Iterator[str]:
-    """What the machine measured of itself: its load, swap, file systems and GPUs."""
-    told = node.statistics
-    if not told:
+    """Measured load, swap, file systems and GPUs of the machine."""
+    statistics = node.statistics
+    if not statistics:
         return
-    yield f"  load       {told.get('load', 0):.2f} on {plural(int(told.get('cores', 0)), 'core')}"
-    swap = told.get("swap") or {}
+    yield f"  load       {statistics.get('load', 0):.2f} on {plural(int(statistics.get('cores', 0)), 'core')}"
+    swap = statistics.get("swap") or {}
     if swap.get("total"):
         used = format_size(swap["total"] - swap.get("free", 0))
         yield f"  swap       {used} used of {format_size(swap['total'])}"
-    for disk in told.get("disks", ()):
+    for disk in statistics.get("disks", ()):
         free, total = format_size(disk["free"]), format_size(disk["total"])
         yield f"  disk       {free} free of {total} on {clean(str(disk['path']))}"
-    for number_, gpu in enumerate(told.get("gpus", ())):
-        yield f"  gpu {number_:<5}  {_gpu(gpu)}"
+    for position, gpu in enumerate(statistics.get("gpus", ())):
+        yield f"  gpu {position:<5}  {_gpu(gpu)}"
 
 
 def _gpu(gpu: Mapping[str, Any]) -> str:
@@ -95,7 +95,7 @@ NODES: TableListing[Node] = TableListing(
         TableColumn("DISK", lambda node: share(node, "disk"), wide=True, right=True),
         TableColumn("RUNNING", lambda node: node.running, right=True),
         TableColumn("QUEUED", lambda node: node.queued, wide=True, right=True),
-        TableColumn("HEARD", heard, right=True),
+        TableColumn("HEARD", last_seen, right=True),
         TableColumn("CERT", certificate, wide=True, right=True),
         TableColumn("VERSION", lambda node: node.agent_version or "-", wide=True),
         TableColumn("LABELS", _declared, wide=True),

@@ -1,4 +1,4 @@
-"""Data on stdout as a table, JSON or ids; words for people on stderr; colour on terminals only."""
+"""Print data on stdout as table, JSON or ids, and messages on stderr; colour only on terminals."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from rota.client.context import setting
 FORMATS = ("table", "wide", "json", "jsonl", "id")
 API = "v1"
 GAP = "  "
-LINES_AT_ONCE = 1000
+LINES_PER_WRITE = 1000
 _UNESCAPED = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 STATE_WORD = re.compile(r"[a-z_]+")
 COLOURS = {
@@ -46,7 +46,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class TableColumn(Generic[Row]):
-    """One column of a table; `wide` ones are shown on request."""
+    """One column of a table; `wide` columns are shown by `-o wide`."""
 
     title: str
     cell: Callable[[Row], object]
@@ -75,7 +75,7 @@ def output_option(function: Function) -> Function:
 
 
 def emit(output: str, listing: TableListing[Row], rows: Iterable[Row]) -> int:
-    """Print records and return how many; those of the client keep the server's own words in `raw`."""
+    """Print records and return their number; JSON formats print `raw`, the answer of the server."""
     if output == "json":
         found = [_raw(row) for row in rows]
         print_json({listing.name: found})
@@ -84,11 +84,11 @@ def emit(output: str, listing: TableListing[Row], rows: Iterable[Row]) -> int:
         return print_all(_compact(_raw(row)) for row in rows)
     if output == "id":
         return print_all(listing.id_of(row) for row in rows)
-    return print_all(table(listing.columns, rows, wide=output == "wide")) - 1  # its heading is no record
+    return print_all(table(listing.columns, rows, wide=output == "wide")) - 1  # without the heading
 
 
 def emit_one(output: str, record: Any, id_of: str, text: Callable[[], Iterable[str]]) -> None:
-    """Print one record; `text` is asked only when it is for people."""
+    """Print one record; `text` is called only for the text formats."""
     if output == "json":
         print_json(_raw(record))
     elif output == "jsonl":
@@ -105,7 +105,7 @@ def table(columns: Sequence[TableColumn[Row]], rows: Iterable[Row], *, wide: boo
     shown = [column for column in columns if wide or not column.wide]
     titles = [column.title for column in shown]
     cells_of = [column.cell for column in shown]
-    # Row by row, because rows of a long list are still coming while the first are made into text.
+    # Row by row: later rows of a long list are still being read while the first are formatted.
     text = [titles, *([clean(str(cell(row))) for cell in cells_of] for row in rows)]
     padded, widths = [], []
     for column, cells in zip(shown, zip(*text, strict=True), strict=True):
@@ -114,8 +114,8 @@ def table(columns: Sequence[TableColumn[Row]], rows: Iterable[Row], *, wide: boo
         padded.append([pad(cell, widths[-1]) for cell in cells])
     heading, *lines = [GAP.join(line).rstrip() for line in zip(*padded, strict=True)]
     if sys.stdout.isatty() and not wide:
-        room = shutil.get_terminal_size().columns
-        lines = [line if len(line) <= room else line[: room - 1] + "…" for line in lines]
+        width = shutil.get_terminal_size().columns
+        lines = [line if len(line) <= width else line[: width - 1] + "…" for line in lines]
     if "STATE" in titles and colourful(sys.stdout):
         before = sum(width + len(GAP) for width in widths[: titles.index("STATE")])
         lines = [line[:before] + tint(line[before:]) for line in lines]
@@ -135,22 +135,22 @@ def colourful(stream: Any) -> bool:
 
 
 def print_data(text: str) -> None:
-    """A line of data."""
+    """Print a line of data on stdout."""
     click.echo(_fit(text, sys.stdout), color=colourful(sys.stdout))
 
 
 def print_all(lines: Iterable[str]) -> int:
-    """Lines of data, many at a time; returns how many they were."""
+    """Print lines of data, many per write; returns their number."""
     count = 0
     lines = iter(lines)
-    while some := list(islice(lines, LINES_AT_ONCE)):
+    while some := list(islice(lines, LINES_PER_WRITE)):
         print_data("\n".join(some))
         count += len(some)
     return count
 
 
 def print_note(text: str) -> None:
-    """A line for people, on stderr."""
+    """Print a message on stderr."""
     click.echo(_fit(text, sys.stderr), err=True, color=colourful(sys.stderr))
 
 
@@ -159,7 +159,7 @@ def _fit(text: str, stream: TextIO) -> str:
 
 
 def write(stream: str, data: bytes) -> None:
-    """Bytes of a job, as they are and at once."""
+    """Write output of a job unchanged, and flush."""
     out = stream_of(stream).buffer
     out.write(data)
     out.flush()
@@ -182,7 +182,7 @@ def _compact(document: Mapping[str, Any]) -> str:
 
 
 def _escaped(document: str) -> str:
-    """The same JSON; characters that steer a terminal, which json.dumps leaves as they are, as escapes."""
+    """The same JSON with terminal control characters, which json.dumps leaves unchanged, as escapes."""
     return _UNESCAPED.sub(lambda found: json.dumps(found[0])[1:-1], document)
 
 

@@ -1,4 +1,4 @@
-"""Output of tasks, as it is, or line by line with the time, the task's index and its attempt in front."""
+"""Print output of tasks unchanged, or line by line with time, task index and attempt as prefix."""
 
 import sys
 import time
@@ -14,7 +14,7 @@ Key = tuple[int, int, str]
 
 @dataclass(frozen=True)
 class LinePrefix:
-    """What stands in front of each line."""
+    """The prefix of each line."""
 
     index: bool = False
     attempt: bool = False
@@ -27,20 +27,20 @@ class LinePrefix:
 
 
 class Printer:
-    """Writes each stream to its own; a `single` one that was asked for is data, so it goes to stdout."""
+    """Writes stdout to stdout and stderr to stderr; a `single` requested stream goes to stdout."""
 
-    def __init__(self, heads: LinePrefix, *, single: bool = False) -> None:
-        self._heads = heads
-        self._is_plain = heads == LinePrefix()
+    def __init__(self, prefix: LinePrefix, *, single: bool = False) -> None:
+        self._prefix = prefix
+        self._is_plain = prefix == LinePrefix()
         self._single = single
-        self._rest: dict[Key, tuple[bytes, bytes]] = {}  # a line without an end, and what stands in front
+        self._partial: dict[Key, tuple[bytes, bytes]] = {}  # prefix and text of a line without its end
         self._on_terminal: dict[Key, HarmlessStream] = {}
         self._line_open = False
 
     def write(self, chunk: Chunk) -> None:
         if chunk.is_gap:
             what = f"{chunk.missing} bytes of {chunk.stream} are" if chunk.missing else f"{chunk.stream} is"
-            print_note(f"task {chunk.index}: {what} missing: {clean(chunk.reason or 'nobody knows why')}")
+            print_note(f"task {chunk.index}: {what} missing: {clean(chunk.reason or 'unknown reason')}")
         elif self._is_plain:
             self._line_open = not chunk.data.endswith(b"\n")
             write(self._target(chunk.stream), self._fit(chunk))
@@ -48,19 +48,19 @@ class Printer:
             self._write_lines(chunk, self._fit(chunk))
 
     def close(self) -> None:
-        """Lines without an end get one where Rota's own words would otherwise run into them."""
-        for key, (head, rest) in self._rest.items():
-            line = rest + self._ended(key)
+        """Write partial lines, ended by a newline where a message would otherwise follow on the same line."""
+        for key, (head, text) in self._partial.items():
+            line = text + self._ended(key)
             if line:
                 write(self._target(key[2]), head + line + b"\n")
-        self._rest.clear()
+        self._partial.clear()
         for key in list(self._on_terminal):
             write(self._target(key[2]), self._ended(key))
         if self._line_open and sys.stdout.isatty() and sys.stderr.isatty():
             print_note("")
 
     def _fit(self, chunk: Chunk) -> bytes:
-        """A terminal is not steered by what a job writes; a file or a pipe gets every byte as it is."""
+        """The bytes to write: a terminal gets no control sequences, a file or pipe every byte unchanged."""
         if not stream_of(self._target(chunk.stream)).isatty():
             return chunk.data
         return self._on_terminal.setdefault(_key(chunk), HarmlessStream()).feed(chunk.data)
@@ -70,10 +70,10 @@ class Printer:
         return b"" if shown is None else shown.close()
 
     def _write_lines(self, chunk: Chunk, data: bytes) -> None:
-        key, head = _key(chunk), self._heads.for_chunk(chunk)
-        _, before = self._rest.get(key, (b"", b""))
-        *lines, rest = (before + data).split(b"\n")
-        self._rest[key] = (head, rest)
+        key, head = _key(chunk), self._prefix.for_chunk(chunk)
+        _, before = self._partial.get(key, (b"", b""))
+        *lines, partial = (before + data).split(b"\n")
+        self._partial[key] = (head, partial)
         if lines:
             write(self._target(chunk.stream), b"".join(head + line + b"\n" for line in lines))
 
@@ -86,7 +86,7 @@ def _key(chunk: Chunk) -> Key:
 
 
 def _moment(at_ms: int) -> str:
-    """As `--since` takes it."""
+    """A time in the format of `--since`."""
     if not at_ms:
         return "-"
     seconds, thousandths = divmod(at_ms, 1000)

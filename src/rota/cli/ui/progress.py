@@ -1,4 +1,4 @@
-"""How far an array is: a live bar on a terminal, a line per tenth elsewhere."""
+"""Progress of an array: a live bar on a terminal, otherwise a line per tenth."""
 
 import sys
 import time
@@ -12,7 +12,7 @@ STEPS = 10
 
 
 class ProgressView(Protocol):
-    """Is told each status."""
+    """Shows the progress of a job; `update` gets each status."""
 
     def update(self, status: JobStatus) -> None: ...
 
@@ -20,7 +20,7 @@ class ProgressView(Protocol):
 
 
 def progress_for(status: JobStatus, *, quiet: bool, logs: bool) -> ProgressView:
-    """Output of tasks and a bar would overwrite each other, so then there are lines."""
+    """The progress view; not a bar if output is printed, too: they would overwrite each other."""
     if quiet:
         return QuietProgress()
     if colourful(sys.stderr) and not logs:
@@ -29,7 +29,7 @@ def progress_for(status: JobStatus, *, quiet: bool, logs: bool) -> ProgressView:
 
 
 class QuietProgress:
-    """For whoever asked for quiet."""
+    """Shows nothing, for `--quiet`."""
 
     def update(self, status: JobStatus) -> None:
         pass
@@ -59,7 +59,7 @@ class BarProgress:
     """A bar that stays on one line."""
 
     def __init__(self, status: JobStatus) -> None:
-        from rich.console import Console  # noqa: PLC0415  rich costs 130 ms: only who sees a bar pays
+        from rich.console import Console  # noqa: PLC0415  importing rich takes 130 ms
         from rich.progress import BarColumn, TextColumn  # noqa: PLC0415  likewise
         from rich.progress import Progress as RichProgress  # noqa: PLC0415  likewise
 

@@ -1,4 +1,4 @@
-"""An iterator that a thread reads ahead: waiting for the server overlaps with work on its answers."""
+"""Read an iterator ahead in a thread, so that waiting for the server overlaps with printing."""
 
 import queue
 import threading
@@ -6,26 +6,26 @@ from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 Item = TypeVar("Item")
-MOST_WAITING = 4
+BUFFERED_MAX = 4
 _END = object()
 
 
-def ahead(items: Iterable[Item]) -> Iterator[Item]:
-    """The same items; what the iterator raises is raised here."""
-    waiting: queue.Queue[object] = queue.Queue(MOST_WAITING)
+def read_ahead(items: Iterable[Item]) -> Iterator[Item]:
+    """The same items; an exception of the iterator is raised here."""
+    waiting: queue.Queue[object] = queue.Queue(BUFFERED_MAX)
     failed: list[Exception] = []
 
     def pump() -> None:
         try:
             for item in items:
                 waiting.put(item)
-        except Exception as error:  # the edge of a thread: the other one raises it
+        except Exception as error:  # top of a thread: raised again in the main thread
             failed.append(error)
         waiting.put(_END)
 
-    # A daemon: a command that ends early does not wait for an answer that it will not show.
+    # A daemon: a command that ends early must not wait for answers that it will not print.
     threading.Thread(target=pump, daemon=True).start()
     while (item := waiting.get()) is not _END:
-        yield item  # type: ignore[misc]  # all but the end are items
+        yield item  # type: ignore[misc]  # everything but _END is an item
     for error in failed:
         raise error

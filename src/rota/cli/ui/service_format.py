@@ -1,4 +1,4 @@
-"""Words for services: what is wanted of one, and how its tasks live."""
+"""Texts about services: restarts, checks, rollout and health."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -18,27 +18,27 @@ def spec_lines(spec: Mapping[str, Any]) -> Iterator[str]:
     rule = spec.get("restart") or {}
     if rule:
         times = f"{rule['attempts']} times within {format_duration(rule['within'])}"
-        pause = f"after {format_duration(rule['delay'])} to {format_duration(rule['delay_max'])}"
-        yield f"  restarts   {times} on its node, {pause}; then elsewhere"
+        backoff = f"after {format_duration(rule['delay'])} to {format_duration(rule['delay_max'])}"
+        yield f"  restarts   {times} on its node, {backoff}; then on other nodes"
     if check := spec.get("check"):
         every = f"every {format_duration(check['interval'])}, {format_duration(check['timeout'])} each"
         yield f"  check      {clean(_what(check))}, {every}; unhealthy after {check['failures']} failures"
 
 
 def rollout_lines(job: JobStatus) -> Iterator[str]:
-    """How far its newest version is, and what became of the one before."""
+    """Progress of the newest version, and the result of the previous rollout."""
     if (rollout := job.rollout) is None:
         return
     match rollout["state"]:
         case "done":
-            how = f"all of it is well as version {rollout['version']}"
+            how = f"all tasks are healthy as version {rollout['version']}"
         case "failed":
-            how = f"version {rollout['version']} has failed and goes no further: {rollout['reason']}"
+            how = f"version {rollout['version']} has failed and is stopped: {rollout['reason']}"
         case _:
-            at_once = f"at most {rollout['max_parallel']} away at one time"
-            how = f"{rollout['healthy']} of {job.count} are well as version {rollout['version']}, {at_once}"
+            limit = f"at most {rollout['max_parallel']} unavailable at a time"
+            how = f"{rollout['healthy']} of {job.count} are healthy as version {rollout['version']}, {limit}"
     if rollout.get("back_from"):
-        how = f"version {rollout['back_from']} was taken back ({rollout['back_why']}); {how}"
+        how = f"version {rollout['back_from']} was rolled back ({rollout['back_why']}); {how}"
     yield f"rollout    {clean(how)}"
 
 
@@ -49,7 +49,7 @@ def _what(check: Mapping[str, Any]) -> str:
 
 
 def done(job: JobStatus) -> str:
-    """Of a service how many run, of anything else how many have ended; of what is on every node neither."""
+    """Running tasks of a service, ended tasks of other jobs; `-` for a system job."""
     return "-" if job.done is None else f"{job.done}/{job.count}"
 
 
@@ -64,8 +64,8 @@ def columns() -> list[TableColumn[Task]]:
 
 
 def _last_end(task: Task) -> str:
-    life = task.life
-    if life is None or life.ended_at_ms is None:
+    status = task.life
+    if status is None or status.ended_at_ms is None:
         return "-"
-    code = signal_name(life.signal) if life.signal else f"exit {life.exit_code}"
-    return f"{code}, {format_age(life.ended_at_ms)} ago"
+    code = signal_name(status.signal) if status.signal else f"exit {status.exit_code}"
+    return f"{code}, {format_age(status.ended_at_ms)} ago"

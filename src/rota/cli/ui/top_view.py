@@ -1,10 +1,10 @@
-"""Nodes and jobs, and what was typed -> the lines of `rota top`. Plain text, with the style of each piece."""
+"""The lines of `rota top`, from nodes, jobs and keyboard input, as text with styles."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from rota.cli.ui.bars import ASKED, FREE, USED, bar, share
+from rota.cli.ui.bars import FREE, REQUESTED, USED, bar, share
 from rota.cli.ui.formats import clean, format_age, format_number, format_size, plural
 from rota.cli.ui.node_format import SIZES, state
 from rota.cli.ui.output import COLOURS, STATE_WORD
@@ -12,7 +12,9 @@ from rota.client.server_views import Node
 from rota.client.views import JobStatus
 
 NODES, JOBS = "nodes", "jobs"
-KEYS = f"q quit   ↑↓ jk move   tab, n nodes, J jobs   / filter      {ASKED} asked   {USED} used beyond it"
+KEYS = (
+    f"q quit   ↑↓ jk move   tab, n nodes, J jobs   / filter      {REQUESTED} requested   {USED} used beyond"
+)
 WAITING = ("pending", "offered", "queued")
 
 
@@ -26,26 +28,26 @@ Line = list[StyledText]
 
 @dataclass(frozen=True)
 class TopSnapshot:
-    """What the server said at one moment."""
+    """Nodes and jobs at one moment."""
 
     nodes: Sequence[Node] = ()
     jobs: Sequence[JobStatus] = ()
-    problem: str | None = None  # why it is not newer
+    problem: str | None = None  # why the last refresh failed
 
 
 @dataclass(frozen=True)
 class Typed:
-    """What the person at the keyboard has chosen."""
+    """The state of the user interface: pane, row and filter."""
 
     pane: str = NODES
     at: int = 0
     filter: str = ""
-    typing: bool = False  # the filter, now
+    typing: bool = False  # the filter is being typed
     over: bool = False
 
 
 def press(typed: Typed, key: str) -> Typed:
-    """One key."""
+    """The state after a key press."""
     if typed.typing:
         return _type(typed, key)
     match key:
@@ -56,11 +58,11 @@ def press(typed: Typed, key: str) -> Typed:
         case "\t":
             return replace(typed, pane=JOBS if typed.pane == NODES else NODES, at=0)
         case _:
-            return replace(typed, **_DONE_BY_KEY.get(key, {}))
+            return replace(typed, **_CHANGE_BY_KEY.get(key, {}))
 
 
 _QUIT: dict[str, Any] = {"over": True}
-_DONE_BY_KEY: dict[str, dict[str, Any]] = {
+_CHANGE_BY_KEY: dict[str, dict[str, Any]] = {
     "q": _QUIT,
     "\x03": _QUIT,
     "\x04": _QUIT,
@@ -88,12 +90,12 @@ def _type(typed: Typed, key: str) -> Typed:
 
 
 def busiest_first(nodes: Iterable[Node]) -> list[Node]:
-    """By the fullest of cpu and memory as measured, then by what runs."""
+    """Nodes by measured load of CPU or memory, whichever is higher, then by running tasks."""
     return sorted(nodes, key=lambda node: (-_load(node), -node.running, node.name))
 
 
 def lines(snapshot: TopSnapshot, typed: Typed, width: int, height: int) -> list[Line]:
-    """A screen full."""
+    """The lines of one screen."""
     head = [_title(snapshot), *(_total(snapshot.nodes, name, width) for name in _resources(snapshot.nodes))]
     foot: Line = [StyledText(_asks(typed) or KEYS, "reverse" if typed.typing else "dim")]
     room = max(4, height - len(head) - 4)
@@ -134,13 +136,13 @@ def _resources(nodes: Sequence[Node]) -> list[str]:
 
 
 def _total(nodes: Sequence[Node], name: str, width: int) -> Line:
-    """Of the nodes that are there."""
+    """Totals over the nodes that are neither lost nor have left."""
     here = [node for node in nodes if node.state not in ("lost", "left")]
     total = sum(node.capacity.get(name, 0) for node in here)
     asked = sum(node.reserved.get(name, 0) for node in here)
     used = sum((node.used or {}).get(name) or 0 for node in here)
     show = format_size if name in SIZES else format_number
-    words = f"{show(asked)} asked   {show(round(used, 1))} used   of {show(total)}"
+    words = f"{show(asked)} requested   {show(round(used, 1))} used   of {show(total)}"
     cells = max(10, min(60, width - 60))
     return [StyledText(f"  {name:<7}"), *_bar(asked, used, total, cells), StyledText(f" {words}")]
 
@@ -187,7 +189,7 @@ def _job(job: JobStatus, width: int) -> Line:
 
 
 def _scrolled(rows: list[Line], typed: Typed, pane: str, room: int, nothing: str) -> list[Line]:
-    """So that the chosen row is seen; what does not fit is counted."""
+    """The rows around the chosen one; those that do not fit are counted."""
     if not rows:
         return [[StyledText(f"  {nothing}", "dim")]]
     chosen = min(typed.at, len(rows) - 1) if typed.pane == pane else -1
@@ -202,10 +204,10 @@ def _scrolled(rows: list[Line], typed: Typed, pane: str, room: int, nothing: str
 
 def _bar(asked: float, used: float | None, total: float, cells: int) -> Line:
     text = bar(asked, used, total, cells)
-    asked_at, used_at, free_at = text.count(ASKED), text.count(USED), text.count(FREE)
+    asked_at, used_at, free_at = text.count(REQUESTED), text.count(USED), text.count(FREE)
     return [
         StyledText("["),
-        StyledText(ASKED * asked_at, "green"),
+        StyledText(REQUESTED * asked_at, "green"),
         StyledText(USED * used_at, "yellow"),
         StyledText(FREE * free_at, "dim"),
         StyledText("]"),
@@ -229,7 +231,7 @@ def _waiting(job: JobStatus) -> int:
 
 
 def _fits(typed: Typed, pane: str, *words: str) -> bool:
-    """A filter is for the rows that are looked at."""
+    """Whether a row matches the filter, which applies only to the active pane."""
     return (
         not typed.filter or typed.pane != pane or any(typed.filter.lower() in word.lower() for word in words)
     )

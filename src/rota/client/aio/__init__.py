@@ -1,1 +1,1 @@
-"""The client for asyncio: the same classes and names, each call waiting in a thread of its own."""
+"""The asyncio client: the classes of the synchronous one with the same names; each call runs in a thread."""

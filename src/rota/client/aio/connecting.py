@@ -1,4 +1,4 @@
-"""Arguments, environment and files -> a cluster to talk to from asyncio."""
+"""`rota.connect_async()`."""
 
 from rota.client.aio.cluster import AsyncCluster
 from rota.client.cluster import connect
@@ -7,5 +7,5 @@ from rota.client.cluster import connect
 def connect_async(
     addr: str | None = None, *, token: str | None = None, context: str | None = None, ca: str | None = None
 ) -> AsyncCluster:
-    """As `connect`, for `async with`."""
+    """Like `connect`, for use with `async with`."""
     return AsyncCluster(connect(addr, token=token, context=context, ca=ca))

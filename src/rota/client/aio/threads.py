@@ -1,4 +1,4 @@
-"""A call that waits -> one that can be awaited, in a thread of its own."""
+"""Run a blocking call in a thread and await its result."""
 
 import asyncio
 import threading
@@ -9,13 +9,17 @@ Answer = TypeVar("Answer")
 _END: Any = object()
 
 
-async def apart(function: Callable[[], Answer]) -> Answer:
-    """Run in a daemon thread: unlike the loop's own pool it never keeps a cancelled program from ending."""
+async def run_in_thread(function: Callable[[], Answer]) -> Answer:
+    """Run a function in a daemon thread of its own and await its result.
+
+    Unlike a worker of the event loop's pool, a daemon thread does not keep a cancelled program from exiting.
+    """
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[Answer] = loop.create_future()
 
-    def settle(value: Answer | None, error: BaseException | None) -> None:
-        if answer.done():  # the caller was cancelled meanwhile
+    def resolve(value: Answer | None, error: BaseException | None) -> None:
+        # Race: the caller may have been cancelled while the thread was still working.
+        if answer.done():
             return
         if error is not None:
             answer.set_exception(error)
@@ -26,19 +30,20 @@ async def apart(function: Callable[[], Answer]) -> Answer:
         value, error = None, None
         try:
             value = function()
-        except BaseException as raised:  # carried over to the caller, whatever it is
+        except BaseException as raised:  # re-raised in the awaiting task, whatever it is
             error = raised
         if not loop.is_closed():
-            loop.call_soon_threadsafe(settle, value, error)
+            loop.call_soon_threadsafe(resolve, value, error)
 
     threading.Thread(target=call, daemon=True, name="rota-client").start()
     return await answer
 
 
-async def each(start: Callable[[], Iterator[Answer]]) -> AsyncIterator[Answer]:
+async def iterate_in_threads(start: Callable[[], Iterator[Answer]]) -> AsyncIterator[Answer]:
+    """Iterate over a blocking iterator; each item is fetched in a thread."""
     items = start()
     while True:
-        item = await apart(lambda: next(items, _END))
+        item = await run_in_thread(lambda: next(items, _END))
         if item is _END:
             return
         yield item

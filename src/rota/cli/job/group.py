@@ -1,8 +1,9 @@
-"""`rota job`: the verbs on jobs once more, changing those that run, and forgetting ended ones."""
+"""`rota job`: all commands on jobs, including those that have no short form at the top level."""
 
 import click
 
-from rota.cli import cancel, job_update, kill, ls, pause, resume, show
+from rota.cli import cancel, kill, ls, pause, resume, show
+from rota.cli.job.update import rollback, update
 from rota.cli.ui.arguments import indices, job_refs
 from rota.cli.ui.connection import WORKING_SECONDS, with_cluster
 from rota.cli.ui.formats import clean, split_ref
@@ -12,7 +13,7 @@ from rota.client.cluster import Cluster
 
 @click.group("job")
 def command() -> None:
-    """List, show, change, restart, move, release, end and delete jobs."""
+    """List, show, change, restart, move, release, cancel and delete jobs."""
 
 
 command.add_command(ls.command)
@@ -21,16 +22,18 @@ command.add_command(cancel.command)
 command.add_command(kill.command)
 command.add_command(pause.command)
 command.add_command(resume.command)
-command.add_command(job_update.update)
-command.add_command(job_update.rollback)
+command.add_command(update)
+command.add_command(rollback)
 
 
 @command.command("restart")
 @click.argument("job")
-@click.option("--index", metavar="RANGES", help="These tasks only, as 3 or 1,3,5-8. [default: all that run]")
+@click.option(
+    "--index", metavar="RANGES", help="These tasks only, as 3 or 1,3,5-8. [default: all running ones]"
+)
 @with_cluster(WORKING_SECONDS)
 def restart(cluster: Cluster, job: str, index: str | None) -> None:
-    """Stop tasks that run and try them again; no retry is spent.
+    """Stop running tasks and start them again; uses up no retry.
 
     JOB is an id, a name or `last`; 12.3 is task 3 of job 12.
     """
@@ -38,19 +41,19 @@ def restart(cluster: Cluster, job: str, index: str | None) -> None:
     found = cluster.job(ref)
     chosen = indices(index) if index is not None else [] if task_index is None else [task_index]
     found.restart(*chosen)
-    print_note(f"job {found.id}: {'all tasks that run' if not chosen else 'these tasks'} begin again")
+    print_note(f"job {found.id}: {'all running tasks' if not chosen else 'these tasks'} are restarted")
 
 
 @command.command("move")
 @click.argument("job")
 @click.option("--index", metavar="RANGES", help="These tasks only, as 3 or 1,3,5-8. [default: all on a node]")
 @click.option("--to", metavar="NODE", help="The node to move to.")
-@click.option("--away", is_flag=True, help="To any node but the one it is on. [default]")
+@click.option("--away", is_flag=True, help="To any other node. [default]")
 @with_cluster(WORKING_SECONDS)
 def move(cluster: Cluster, job: str, index: str | None, to: str | None, away: bool) -> None:
-    """Stop tasks where they are and start them on another node; no retry is spent.
+    """Stop tasks and start them on another node; uses up no retry.
 
-    Refused, with the reasons, when there is no room for them now. JOB is an id, a name or `last`; 12.3 is
+    Refused, with the reasons, if they do not fit there now. JOB is an id, a name or `last`; 12.3 is
     task 3 of job 12.
     """
     if to is not None and away:
@@ -73,7 +76,7 @@ def move(cluster: Cluster, job: str, index: str | None, to: str | None, away: bo
 )
 @with_cluster(WORKING_SECONDS)
 def release(cluster: Cluster, job: str, index: str | None) -> None:
-    """Start tasks again that are held because nodes went down while they ran.
+    """Release tasks that are held because nodes went down while they ran.
 
     JOB is an id, a name or `last`; 12.3 is task 3 of job 12.
     """
@@ -81,9 +84,7 @@ def release(cluster: Cluster, job: str, index: str | None) -> None:
     found = cluster.job(ref)
     chosen = indices(index) if index is not None else [] if task_index is None else [task_index]
     found.release(*chosen)
-    print_note(
-        f"job {found.id}: {'all tasks that were held' if not chosen else 'these tasks'} may start again"
-    )
+    print_note(f"job {found.id}: {'all held tasks' if not chosen else 'these tasks'} may start again")
 
 
 @command.command("resolve")
@@ -93,29 +94,27 @@ def release(cluster: Cluster, job: str, index: str | None) -> None:
     "--index",
     "--task",
     metavar="RANGES",
-    help="These tasks only, as 3 or 1,3,5-8. [default: all that wait for a word]",
+    help="These tasks only, as 3 or 1,3,5-8. [default: all that wait for a decision]",
 )
 @with_cluster(WORKING_SECONDS)
 def resolve(cluster: Cluster, job: str, word: str, index: str | None) -> None:
-    """Say in place of a job's controller what becomes of tasks that were lost with their node.
+    """Decide, in place of the recovery controller of a job, on tasks that were lost with their node.
 
-    again starts them once more, fail, cancel and lost are how they end.
+    again starts them again; fail, cancel and lost are final states.
     JOB is an id, a name or `last`; 12.3 is task 3 of job 12.
     """
     ref, task_index = split_ref(job)
     found = cluster.job(ref)
     chosen = indices(index) if index is not None else [] if task_index is None else [task_index]
     found.resolve(word, *chosen)
-    print_note(
-        f"job {found.id}: {word} it is, for {'all tasks that waited' if not chosen else 'these tasks'}"
-    )
+    print_note(f"job {found.id}: {word} for {'all lost tasks' if not chosen else 'these tasks'}")
 
 
 @command.command("delete")
 @click.argument("jobs", nargs=-1, required=True)
 @with_cluster(WORKING_SECONDS)
 def delete(cluster: Cluster, jobs: tuple[str, ...]) -> None:
-    """Forget ended jobs, their tasks and their output.
+    """Delete ended jobs, their tasks and their output.
 
     JOBS are ids, starts of ids, names, `last`, or ranges as 1,3,5-8.
     """

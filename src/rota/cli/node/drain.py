@@ -1,4 +1,4 @@
-"""`rota node drain`: take nodes out of service, after a look at what would move."""
+"""`rota node drain`: take nodes out of service, with a preview of what would move."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -14,57 +14,59 @@ from rota.cli.ui.output import emit, emit_one, output_option, print_note
 from rota.client.cluster import Cluster
 from rota.client.server_views import DrainPlan, Node
 
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 PLACES_NAMED = 4
 
 
 @click.command("drain")
 @click.argument("nodes", nargs=-1, required=True)
 @click.option(
-    "--deadline", metavar="DURATION", help="Move by then what still runs there. [default: let it end]"
+    "--deadline",
+    metavar="DURATION",
+    help="Move tasks that still run after this time. [default: let them end]",
 )
 @click.option(
     "--force",
     is_flag=True,
-    help="At once, or at the deadline: also what is started only once, and all of it.",
+    help="Immediately, or at the deadline: stop all tasks, even those that are started only once.",
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would move, and where to.")
+@click.option("--dry-run", is_flag=True, help="Only show which tasks would move, and where.")
 @click.option("--wait", is_flag=True, help="Return when the nodes are empty.")
 @output_option
 @with_cluster(WORKING_SECONDS)
 def drain(cluster: Cluster, nodes: tuple[str, ...], output: str, **flags: Any) -> int:
-    """Give nodes no new tasks and let them run empty.
+    """Place no new tasks on nodes and let them become empty.
 
     \b
     rota node drain node-1 --dry-run
     rota node drain node-1 --deadline 10m --wait
 
-    With --dry-run it ends with 0 if everything has room elsewhere, 10 if something would wait.
+    With --dry-run the exit code is 0 if all tasks fit elsewhere, 10 if some would wait.
     """
     within = seconds(flags["deadline"], "--deadline")
     if flags["dry_run"]:
         return _preview(cluster, nodes, output, force=flags["force"])
-    drained = [cluster.drain(node, within, force=flags["force"]) for node in nodes]
+    drained = [cluster.nodes.drain(node, within, force=flags["force"]) for node in nodes]
     if output in ("table", "wide"):
         for node in drained:
             print_note(describe_drain(node))
     if flags["wait"]:
-        drained = [_empty(cluster, node, output) for node in drained]
+        drained = [_wait_until_empty(cluster, node, output) for node in drained]
     if output not in ("table", "wide"):
         emit(output, NODES, drained)
     return 0
 
 
 def describe_drain(node: Node) -> str:
-    """`node node-1: draining, 3 running; what runs in 10m00s moves`."""
-    words = f"node {clean(node.name)}: {node.eligibility}"
+    """As `node node-1: draining, 3 running; what still runs in 10m00s moves`."""
+    text = f"node {clean(node.name)}: {node.eligibility}"
     if node.running:
-        words += f", {node.running} running"
-    return words + ("; " if node.running and node.drain else "") + drain_words(node)
+        text += f", {node.running} running"
+    return text + ("; " if node.running and node.drain else "") + drain_progress(node)
 
 
-def drain_words(node: Node) -> str:
-    """When what runs there moves, and what of it does not; empty where nothing is to be said."""
+def drain_progress(node: Node) -> str:
+    """When the running tasks move, and how many do not; empty if the node does not drain."""
     if not node.drain or not node.running:
         return ""
     left_ms, stays = node.drain.get("left_ms"), int(node.drain.get("stays") or 0)
@@ -80,17 +82,17 @@ def drain_words(node: Node) -> str:
     return ", ".join(parts)
 
 
-def _empty(cluster: Cluster, node: Node, output: str) -> Node:
+def _wait_until_empty(cluster: Cluster, node: Node, output: str) -> Node:
     while node.eligibility == "draining":
-        time.sleep(LOOK_SECONDS)
-        node = cluster.node(node.id)
+        time.sleep(POLL_SECONDS)
+        node = cluster.nodes.get(node.id)
     if output in ("table", "wide"):
         print_note(describe_drain(node))
     return node
 
 
 def _preview(cluster: Cluster, nodes: tuple[str, ...], output: str, *, force: bool) -> int:
-    plan = cluster.plan_drain(*nodes, force=force)
+    plan = cluster.nodes.plan_drain(*nodes, force=force)
     waiting = sum(int(job.get("waits", 0)) for job in plan.jobs)
     emit_one(output, plan, "wait" if waiting else "now", lambda: _lines(plan, waiting))
     return 10 if waiting else 0
@@ -102,8 +104,8 @@ def _lines(plan: DrainPlan, waiting: int) -> Iterator[str]:
     if not plan.jobs:
         yield f"{names}: nothing runs there"
         return
-    said = [FATES[fate].format(plural(count, "task")) for fate, count in fates.items() if count]
-    yield f"{names}: " + ", ".join(said) + (f"; {waiting} would wait" if waiting else "")
+    parts = [FATES[fate].format(plural(count, "task")) for fate, count in fates.items() if count]
+    yield f"{names}: " + ", ".join(parts) + (f"; {waiting} would wait" if waiting else "")
     for job in plan.jobs:
         yield from _job_lines(job)
 
@@ -111,23 +113,23 @@ def _lines(plan: DrainPlan, waiting: int) -> Iterator[str]:
 FATES = {
     "moves": "{} would move",
     "stays": "{} may end there",
-    "ends": "{} would be ended for good",
+    "ends": "{} would end permanently",
     "asks": "{} would be stopped and wait for a controller",
 }
 
 
 def _job_lines(job: Mapping[str, Any]) -> Iterator[str]:
-    whose = f"job {job['job']}" if job.get("job") else "a job of another namespace"
+    name = f"job {job['job']}" if job.get("job") else "a job of another namespace"
     tasks = plural(int(job.get("tasks", 0)), "task")
     match job.get("fate"):
         case "stays":
-            yield f"  {whose}: {tasks} started only once: left to end"
+            yield f"  {name}: {tasks} started only once: left to end"
         case "ends":
-            yield f"  {whose}: {tasks} stopped, and not started again"
+            yield f"  {name}: {tasks} stopped, and not started again"
         case "asks":
-            yield f"  {whose}: {tasks} stopped; its controller says what becomes of them"
+            yield f"  {name}: {tasks} stopped; its recovery controller decides on them"
         case _:
-            yield f"  {whose}: {tasks}" + _where(job)
+            yield f"  {name}: {tasks}" + _where(job)
             for reason in job.get("reasons", ()):
                 yield f"    - {clean(str(reason.get('text')))}"
             for change in job.get("changes", ()):

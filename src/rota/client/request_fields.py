@@ -1,12 +1,15 @@
-"""What a job may ask for, as keyword arguments."""
+"""Keyword arguments of the client, as typed dictionaries.
 
-from collections.abc import Mapping
+Sizes are given as `512m` or in bytes, durations as `90s` or in seconds.
+"""
+
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, TypedDict
 
 
 class SpecFields(TypedDict, total=False):
-    """What a job may ask for besides its command; sizes as `512m` or bytes, durations as `90s` or seconds."""
+    """Fields of a job spec besides its command."""
 
     name: str
     namespace: str
@@ -68,3 +71,51 @@ class SpecFields(TypedDict, total=False):
     restart: Mapping[str, Any]
     check: Mapping[str, Any]
     rollout: Mapping[str, Any]
+
+
+class JoinTokenFields(TypedDict, total=False):
+    """Options of a join token; None is the server's default."""
+
+    labels: Mapping[str, str] | None
+    cluster: str | None
+    valid_seconds: str | float | None
+    local: bool | None
+    role: Literal["node", "watcher"] | None
+    addresses: Sequence[str] | None
+
+
+class ClusterSizeFields(TypedDict, total=False):
+    """Settings of a cluster that can change: its size, and how clusters are made like it."""
+
+    min_nodes: int | str
+    max_nodes: int | str
+    nodes: int | str | None  # a number, or "auto": as many as the waiting tasks need
+    idle: str | float
+    join: str | float
+    pause: str | float
+    min_clusters: int | str
+    max_clusters: int | str
+    wait: str | float
+    fail_after: str | float | None  # a duration or "never"; only where nodes join by hand
+    drain: bool
+
+
+class ClusterFields(ClusterSizeFields, total=False):
+    """All settings of a cluster besides its name."""
+
+    type: str | None
+    region: str | None
+    labels: Mapping[str, str]
+    provider: str
+    settings: Mapping[str, str]
+    capacity: Mapping[str, str | float]
+
+
+class CronFields(TypedDict, total=False):
+    """Settings of a cron besides its schedule and its job."""
+
+    zone: str
+    overlap: Literal["allow", "skip", "replace"]
+    missed: Literal["skip", "once", "all"]
+    history: int | str
+    namespace: str

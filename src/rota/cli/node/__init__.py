@@ -1,0 +1,3 @@
+"""`rota node` and its subcommands."""
+
+from rota.cli.node.group import command as command
