@@ -53,6 +53,7 @@ THE_WORLD = (
     "os",
     "time",
     "random",
+    "zoneinfo",
     "uuid",
     "logging",
     "pathlib",

@@ -69,7 +69,7 @@ def _rerun_spec(old: JobSpec, carried: tuple[tuple[int, int], ...], now: Instant
         user="",
         version=1,
         count=0 if old.kind is JobKind.SYSTEM else old.size,
-        kept=None,
+        desired_count=None,
         after=(),
         deadline_at_ms=deadline if deadline is not None and deadline > now.wall_ms else None,
         rerun_of=old.id,
