@@ -54,6 +54,7 @@ THE_WORLD = (
     "time",
     "random",
     "uuid",
+    "zoneinfo",  # reads the tz database of this machine
     "logging",
     "pathlib",
     "rota.wire",  # and every concrete module of the ports' packages
