@@ -1,4 +1,4 @@
-"""Rewrites the asserts of the contract suites, so that they report as much as those of tests."""
+"""Rewrites the asserts of the contract suites, so that their failures show values."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Orders on the wire between control plane and agent, also with one of them a release behind."""
+"""Orders and loads over the wire between server and agent, also across releases."""
 
 import msgspec
 import pytest
@@ -17,7 +17,7 @@ WORK = TaskTemplate(
 JOB = JobId("7")
 
 
-BOXED = msgspec.structs.replace(
+IN_CONTAINER = msgspec.structs.replace(
     WORK,
     container=ContainerSpec(
         "alpine:3.20",
@@ -30,8 +30,8 @@ BOXED = msgspec.structs.replace(
 )
 
 
-SANDBOXED = msgspec.structs.replace(WORK, sandbox=SandboxSpec(True, ("/data",)))
-SHAPES = [WORK, BOXED, msgspec.structs.replace(WORK, container=ContainerSpec("a")), SANDBOXED]
+IN_SANDBOX = msgspec.structs.replace(WORK, sandbox=SandboxSpec(True, ("/data",)))
+SHAPES = [WORK, IN_CONTAINER, msgspec.structs.replace(WORK, container=ContainerSpec("a")), IN_SANDBOX]
 
 
 def over_the_wire(orders: JobOrders) -> JobOrders:
@@ -39,12 +39,12 @@ def over_the_wire(orders: JobOrders) -> JobOrders:
 
 
 @pytest.mark.parametrize("work", SHAPES)
-def test_a_task_template_round_trips_with_and_without_isolation(work: TaskTemplate) -> None:
+def test_a_template_arrives_with_its_container_or_sandbox(work: TaskTemplate) -> None:
     assert over_the_wire(JobOrders(JOB, work, [], [])).work == work
 
 
 @pytest.mark.parametrize("gpus", [0, 1, 0b1010, 1 << 63, (1 << 64) - 1])
-def test_orders_round_trip(gpus: int) -> None:
+def test_orders_survive_the_wire(gpus: int) -> None:
     starts = [Start(0, 1, firm=True, gpus=gpus), Start(3, 2, firm=False), Start(4, 1, firm=True, gpus=0b1)]
     orders = JobOrders(JOB, WORK, starts, [Stop(1, 1)])
 
@@ -57,15 +57,15 @@ def test_an_order_without_gpus_leaves_the_choice_to_the_node() -> None:
     assert orders_from_wire(before).start == [Start(0, 1, firm=True), Start(1, 1, firm=True)]
 
 
-def test_orders_without_gpus_do_not_use_the_field() -> None:
+def test_orders_without_gpus_leave_the_column_empty() -> None:
     sent = orders_to_wire(JobOrders(JOB, None, [Start(0, 1, firm=True), Start(1, 1, firm=False)], []))
 
     assert not sent.start_gpus
 
 
-def test_a_load_report_round_trips() -> None:
+def test_a_load_survives_the_wire() -> None:
     gpus = (GpuUsage("A100", 37, 40 * 1024**3, None), GpuUsage("unknown"))
     load = NodeLoad(700, 5, None, 8, 1500, 10, 4, 3, (DiskUsage("/", 9, 2),), gpus)
 
     assert load_from_wire(load_to_wire(load)) == load
-    assert load_from_wire(load_to_wire(NodeLoad())) == NodeLoad(), "as an older agent says it"
+    assert load_from_wire(load_to_wire(NodeLoad())) == NodeLoad(), "as an older agent sends it"

@@ -1,4 +1,4 @@
-"""The codec: every record round-trips, and fields added by a later release are ignored."""
+"""The codec: every record survives, and fields that a later release added are ignored."""
 
 from typing import Any, get_args
 
@@ -41,7 +41,7 @@ from rota.testing.records import decided, placed, reported
 
 JOB, NODE = JobId("12"), NodeId("n3")
 PLAIN = JobSpec(JobId(""), "nightly", ("true",), 0)
-FULL: list[Record] = [  # one of each kind, every field with a value that is not its default
+FULL: list[Record] = [  # one record of each kind, each field with a non-default value
     JobSpec(
         id=JOB,
         name="render",
@@ -136,7 +136,7 @@ FULL: list[Record] = [  # one of each kind, every field with a value that is not
 EVERY_RECORD = pytest.mark.parametrize("record", FULL, ids=lambda record: type(record).__name__)
 
 
-def test_the_samples_have_every_type_of_record() -> None:
+def test_the_table_has_every_kind_of_record() -> None:
     kinds = [type(record) for record in FULL]
 
     assert len(kinds) == len(set(kinds))
@@ -144,7 +144,7 @@ def test_the_samples_have_every_type_of_record() -> None:
 
 
 @EVERY_RECORD
-def test_a_record_round_trips(record: Record) -> None:
+def test_a_record_survives_the_codec(record: Record) -> None:
     back = codec.decode(record.key, codec.encode(record))
 
     assert type(back) is type(record)
@@ -159,7 +159,7 @@ def test_a_field_added_by_a_later_release_is_ignored(record: Record) -> None:
 
 
 @EVERY_RECORD
-def test_a_field_that_an_earlier_release_did_not_write_has_its_default(record: Record) -> None:
+def test_a_field_missing_in_an_earlier_release_has_its_default(record: Record) -> None:
     kind: Any = type(record)
     needed = {f.name for f in msgspec.structs.fields(kind) if f.required}
     stored = msgspec.msgpack.decode(codec.encode(record))
@@ -170,7 +170,7 @@ def test_a_field_that_an_earlier_release_did_not_write_has_its_default(record: R
     assert read == bare
 
 
-def test_fields_added_to_a_superseded_attempt_are_ignored() -> None:
+def test_cells_added_to_a_superseded_attempt_are_ignored() -> None:
     block = AttemptBlock.new(JOB, 0, 1)
     stored = msgspec.msgpack.decode(codec.encode(block)) | {"older": [[3, 1, "n3", 7, 0, "added later"]]}
 
@@ -208,13 +208,13 @@ def test_a_name_that_looks_like_a_key_does_not_change_the_kind(name: str) -> Non
         timeout_seconds=st.none() | st.floats(0, 1e9),
     )
 )
-def test_any_job_round_trips(spec: JobSpec) -> None:
-    _ = (spec.shape, spec.queue_rank)  # computed once and kept beside the fields, never stored
+def test_any_job_survives_the_codec(spec: JobSpec) -> None:
+    _ = (spec.shape, spec.queue_rank)  # cached beside the fields, never stored
 
     assert codec.decode(spec.key, codec.encode(spec)) == spec
 
 
-def test_events_round_trip() -> None:
+def test_events_survive_the_codec() -> None:
     events = (
         EventRecord(
             "task",

@@ -1,4 +1,4 @@
-"""DirectoryLock: one process per directory, until it releases the lock or ends."""
+"""DirectoryLock: one process per directory, until it releases the lock or dies."""
 
 import os
 import stat

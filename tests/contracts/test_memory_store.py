@@ -1,4 +1,4 @@
-"""MemoryStore fulfils the contract; jobs are never on disk, nodes and settings are."""
+"""MemoryStore keeps the contract; jobs are never on disk, but nodes and settings are."""
 
 from pathlib import Path
 
@@ -55,7 +55,7 @@ class TestMemoryStore(StoreContract):
         async with self.opened(tmp_path) as third:
             assert set((await third.read()).records) == {"node/n1/spec", "node/n3/spec"}
 
-    async def test_a_damaged_line_is_an_error(self, tmp_path: Path) -> None:
+    async def test_an_unreadable_line_is_an_error(self, tmp_path: Path) -> None:
         (tmp_path / "kept").write_bytes(b"nonsense\n")
 
         with pytest.raises(Damaged, match="line 1"):
