@@ -55,6 +55,7 @@ THE_WORLD = (
     "random",
     "zoneinfo",
     "uuid",
+    "zoneinfo",  # reads the tz database of this machine
     "logging",
     "pathlib",
     "rota.wire",  # and every concrete module of the ports' packages

@@ -60,7 +60,7 @@ class AgentServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Connect(self, request_iterator, context):
-        """One per node, for as long as the node is up. First word up: Hello; first word down: Welcome.
+        """One per node, for as long as the node is up. The first message up is Hello, the first one down is Welcome.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -74,7 +74,7 @@ class AgentServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def KeepTails(self, request, context):
-        """The last bytes of what attempts wrote, which the server keeps for when the node is gone.
+        """The last bytes of the output of attempts, which the server stores for when the node is lost.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -125,7 +125,7 @@ class ControllerServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Schedule(self, request, context):
-        """Submit a job and hear of it until it has ended: stages, and, where asked for, the log of each task.
+        """Submit a job and follow it until it has ended: its states and, on request, the log of each task.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -228,7 +228,7 @@ class ControllerServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def State(self, request, context):
-        """Nodes, queue, jobs that have not ended, and lost tasks that wait for a word; in pages.
+        """Nodes, queue, jobs that have not ended, and lost tasks that wait for a decision; in pages.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
