@@ -1,9 +1,9 @@
-"""What waiting jobs cost the others: submit-to-finish of `true` beside ever more of them, and without any.
+"""What waiting jobs cost other jobs: submit-to-finish of `true` beside ever more of them, and without any.
 
 python bench/crowd.py [--jobs 1000,10000,100000] [--kinds room,pause,held,shapes] [--runs 60] [--plot FILE]
 
-Each row is one server and one agent of this machine whose store was filled beforehand. Runs on it alternate
-with runs on a cluster without other jobs, so that both meet the same load; the ratio is of medians.
+Each row is one server and one agent on this machine whose store was filled beforehand. Runs on it alternate
+with runs on a cluster without other jobs, so that both meet the same load; the ratio is one of medians.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from rota.model.lifecycle import AttemptState, JobState
 from rota.model.limits import JOBS_WAITING_MAX
 from rota.model.plan import Record
 from rota.model.task import TaskBlock
-from rota.sim.plot import log_log
+from rota.sim.workloads.plot import log_log
 from rota.store import codec
 from rota.store.protocol import Snapshot
 from rota.store.sqlite import SqliteStore
@@ -32,16 +32,18 @@ from rota.testing.processes import until
 from rota.testing.records import decided, job, placed, reported
 
 NODE_CPUS = 4
-SERVICE = 1  # the job that is in the way of those that wait for room
+SERVICE = 1  # the job that takes the resources for which the others wait
 LARGE = {"cpu": 3000}  # does not fit beside the service; `true` does
 NOW_MS = 1_000_000  # cluster time when the store was filled
-PAUSE_MS = 36_000_000
-SPARE = 200  # of the jobs that a server takes: those that are measured
-BATCH = 10  # runs on one cluster before the other has its turn
-APART_SECONDS = 0.05  # between runs: an agent spaces its reports by 20 ms, which would hide smaller costs
+BACKOFF_MS = 36_000_000
+SPARE = 200  # below the limit of waiting jobs, for those that are measured
+BATCH = 10  # runs on one cluster before the other one follows
+GAP_SECONDS = 0.05  # between runs, since the report interval of 20 ms would hide smaller costs
 
 
-class Row(NamedTuple):
+class CrowdRow(NamedTuple):
+    """Medians beside other jobs and on an empty cluster."""
+
     jobs: int
     beside_ms: float
     empty_ms: float
@@ -57,22 +59,22 @@ def waiting(spec: JobSpec) -> Iterator[Record]:
     yield JobStatus(spec.id, JobState.ACTIVE)
 
 
-def for_room(number: int) -> Iterator[Record]:
-    """Waits for room that is not there."""
+def for_resources(number: int) -> Iterator[Record]:
+    """A job that waits for resources that are not free."""
     return waiting(job(number, needs=LARGE))
 
 
-def for_its_retry(number: int) -> Iterator[Record]:
-    """Pauses after a failure."""
+def in_backoff(number: int) -> Iterator[Record]:
+    """A job in retry backoff."""
     spec = job(number, needs={"cpu": 1000}, retries=1)
     yield from waiting(spec)
     yield placed(AttemptBlock.new(spec.id, 0, 1), [0], "gone")
     yield reported(StatusBlock.new(spec.id, 0, 1), [0], AttemptState.FAILED)
-    yield decided(TaskBlock.new(spec.id, 0, 1), [0], wanted=1, not_before=NOW_MS + PAUSE_MS)
+    yield decided(TaskBlock.new(spec.id, 0, 1), [0], wanted=1, not_before=NOW_MS + BACKOFF_MS)
 
 
-def for_its_user(number: int) -> Iterator[Record]:
-    """Was paused."""
+def paused_by_user(number: int) -> Iterator[Record]:
+    """A job that its user paused."""
     spec = job(number, needs={"cpu": 1000})
     yield spec
     yield JobCluster(spec.id, "default")
@@ -81,69 +83,73 @@ def for_its_user(number: int) -> Iterator[Record]:
 
 
 def of_its_own_shape(number: int) -> Iterator[Record]:
-    """Waits for room, and no other asks for as much memory, or for its directory."""
+    """A job that waits for resources, with a shape and a working directory of its own."""
     return waiting(job(number, needs={**LARGE, "memory": number << 12}, workdir=f"/tmp/{number}"))
 
 
 KINDS: dict[str, Callable[[int], Iterator[Record]]] = {
-    "room": for_room,
-    "pause": for_its_retry,
-    "held": for_its_user,
+    "room": for_resources,
+    "pause": in_backoff,
+    "held": paused_by_user,
     "shapes": of_its_own_shape,
 }
 
 
 def main() -> None:
-    said = arguments()
+    options = arguments()
     lines: dict[str, list[tuple[float, float]]] = {}
     print(f"{'others':>8} {'number':>8} {'beside them':>12} {'empty':>9} {'ratio':>6}")
-    with tempfile.TemporaryDirectory(dir=said.dir) as name, ExitStack() as closing:
+    with tempfile.TemporaryDirectory(dir=options.dir) as name, ExitStack() as closing:
         empty = started(Path(name) / "empty", [], closing)
-        for kind in said.kinds.split(","):
-            for jobs in map(int, said.jobs.split(",")):
-                row = measure(Path(name) / f"{kind}-{jobs}", kind, jobs, empty, said.runs)
+        for kind in options.kinds.split(","):
+            for jobs in map(int, options.jobs.split(",")):
+                row = measure(Path(name) / f"{kind}-{jobs}", kind, jobs, empty, options.runs)
                 lines.setdefault(kind, []).append((row.jobs, row.ratio))
                 figures = f"{row.beside_ms:>9.1f} ms {row.empty_ms:>6.1f} ms {row.ratio:>6.2f}"
                 print(f"{kind:>8} {row.jobs:>8,} {figures}", flush=True)
-    if said.plot:
+    if options.plot:
         title = "submit-to-finish of `true` beside other jobs, as a multiple of an empty cluster"
-        Path(said.plot).write_text(log_log(title, ("other jobs", "times as long"), lines))
+        Path(options.plot).write_text(log_log(title, ("other jobs", "times as long"), lines))
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--jobs", default="1000,10000,100000", help="how many others there are")
-    parser.add_argument("--kinds", default=",".join(KINDS), help="what they wait for")
+    parser.add_argument("--jobs", default="1000,10000,100000", help="numbers of other jobs")
+    parser.add_argument("--kinds", default=",".join(KINDS), help="what the other jobs wait for")
     parser.add_argument("--runs", type=int, default=60)
     parser.add_argument("--dir", help="where to write; default: a temporary directory")
     parser.add_argument("--plot", help="an SVG file to write")
     return parser.parse_args()
 
 
-def measure(directory: Path, kind: str, jobs: int, empty: Cluster, runs: int) -> Row:
+def measure(directory: Path, kind: str, jobs: int, empty: Cluster, runs: int) -> CrowdRow:
     count = min(jobs, JOBS_WAITING_MAX - SPARE)
     service = waiting(
         job(SERVICE, needs={"cpu": 2000}, kind=JobKind.SERVICE, priority=90, command=("sleep", "1000000"))
     )
-    records = [*service, *(one for number in range(2, count + 2) for one in KINDS[kind](number))]
+    records = [*service, *(record for number in range(2, count + 2) for record in KINDS[kind](number))]
     with ExitStack() as closing:
         crowded = started(directory, records, closing)
         until(lambda: crowded.job(str(SERVICE)).status.counts.get("running"), "the service runs", 120)
         times: dict[str, list[float]] = {"crowded": [], "empty": []}
-        for cluster in (crowded, empty):  # the first is slow anywhere
+        for cluster in (crowded, empty):  # the first run is slow on any cluster
             timed(cluster)
         while len(times["empty"]) < runs:
             times["crowded"] += [timed(crowded) for _ in range(BATCH)]
             times["empty"] += [timed(empty) for _ in range(BATCH)]
-    return Row(jobs, statistics.median(times["crowded"]), statistics.median(times["empty"]))
+    return CrowdRow(jobs, statistics.median(times["crowded"]), statistics.median(times["empty"]))
 
 
 def started(directory: Path, others: list[Record], closing: ExitStack) -> Cluster:
-    """A server with these jobs, one agent, and a service on half of its cores."""
+    """Start a server with these jobs and one agent, with a service on half of its cores."""
     (directory / "server").mkdir(parents=True, mode=0o700)
-    stays = job(SERVICE, needs={"cpu": 2000}, kind=JobKind.SERVICE, priority=90, command=("sleep", "1000000"))
-    every = [Counters(len(others) + 1, 0), *waiting(stays), *others]
-    snapshot = Snapshot(len(every), 1, NOW_MS, {str(one.key): codec.encode(one) for one in every})
+    service = job(
+        SERVICE, needs={"cpu": 2000}, kind=JobKind.SERVICE, priority=90, command=("sleep", "1000000")
+    )
+    records = [Counters(len(others) + 1, 0), *waiting(service), *others]
+    snapshot = Snapshot(
+        len(records), 1, NOW_MS, {str(record.key): codec.encode(record) for record in records}
+    )
     asyncio.run(fill(directory / "server", snapshot))
     running = closing.enter_context(LocalCluster(directory, nodes=1, cpu=NODE_CPUS))
     cluster = closing.enter_context(connect(f"http://{running.http}", token=running.token))
@@ -159,7 +165,7 @@ async def fill(directory: Path, snapshot: Snapshot) -> None:
 
 def timed(cluster: Cluster) -> float:
     """Milliseconds from submit to finish."""
-    time.sleep(APART_SECONDS)
+    time.sleep(GAP_SECONDS)
     began = time.monotonic()
     cluster.submit("true", cpu=1).wait(600)
     return (time.monotonic() - began) * 1000

@@ -1,4 +1,4 @@
-"""What deciding costs: CPU time per task of the pure loop, without store, wire or processes."""
+"""CPU time per task of the pure loop, without store, wire or processes."""
 
 import sys
 import time
@@ -23,7 +23,7 @@ from rota.watcher.dispatch import DispatchState
 
 NODE = NodeId("n1")
 RAN_US = 1_000
-REPORT_TASKS = 40  # what a node of two cores ends in one report interval
+REPORT_TASKS = 40  # that a node of two cores ends in one report interval
 
 
 def main() -> None:
@@ -65,25 +65,25 @@ def run(count: int) -> tuple[int, int]:
     mirror.connect(NODE, Connection.UP)
     spec = JobSpec(JobId("1"), "true", ("true",), 0, count=count, needs={"cpu": 1000})
     step("apiserver", lambda *_: Plan((spec,)))
-    told = DispatchState([])
+    dispatch = DispatchState([])
     queue: list[tuple[int, int]] = []
     job = mirror.jobs[spec.id]
     while job.status is None or not job.status.ended:
-        for orders in told.orders(mirror, NODE):
+        for orders in dispatch.orders(mirror, NODE):
             queue += [(start.index, start.attempt) for start in orders.start]
         ended, queue = queue[:REPORT_TASKS], queue[REPORT_TASKS:]
-        claims = [
+        attempts = [
             AttemptReport(index, attempt, ReportedState.EXITED, 0, 0, 1, 2, RAN_US, 500, 2_000)
             for index, attempt in ended
         ]
-        said = [JobReports(spec.id, claims)]
-        told.on_reports(said)
-        step("watcher", partial(_report, said))
+        reports = [JobReports(spec.id, attempts)]
+        dispatch.on_reports(reports)
+        step("watcher", partial(_report, reports))
     return batches, encoded
 
 
-def _report(said: list[JobReports], view: View, now: Instant) -> Plan:
-    return node_messages.on_report(view, NODE, NodeReport(1, said), now)
+def _report(reports: list[JobReports], view: View, now: Instant) -> Plan:
+    return node_messages.on_report(view, NODE, NodeReport(1, reports), now)
 
 
 def _ignore(answer: object) -> None:

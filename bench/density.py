@@ -1,13 +1,13 @@
-"""How full the GPUs of a cluster get: Rota's density policy beside FGD, best fit and random choice.
+"""GPU allocation of a filling cluster: Rota's density policy beside FGD, best fit and random choice.
 
 python bench/density.py [--traces DIR] [--mix default,cpu250] [--seeds 10]
 
 DIR holds openb's lists: openb_node_list_gpu_node.csv, and openb_pod_list_MIX.csv for each mix. Without it, a
-cluster and a mix are made up. Arrivals are shuffled by the seed, then drawn from the list at random, until
-they ask for 130 % of all GPUs. Each is placed or refused as it comes, and none leaves. Measured is the share
-of all GPUs that is given out when arrivals for 100 % and for 130 % of them have come. Rota and FGD know the
-mix, not the order; "learns" is Rota as a server runs it, which knows of the last jobs only. "published" is
-what FGD's authors measured on openb's own lists.
+synthetic cluster and mix are used. Arrivals are shuffled by the seed, then drawn from the list at random,
+until they request 130 % of all GPUs. Each is placed or refused as it arrives, and none leaves. The result is
+the share of all GPUs that is allocated when arrivals for 100 % and for 130 % of them have come. Rota and FGD
+know the mix, not the order; "learns" is Rota as a server runs it, which knows only the last jobs. "published"
+is what FGD's authors measured on openb's own lists.
 """
 
 import argparse
@@ -28,13 +28,13 @@ from rota.model.limits import DEMAND_JOBS, DEMAND_JOBS_STEP
 from rota.scheduler.placement.density import GpuDemand, GpuNodes, GpuRequest, RankedNodes, rank
 from rota.scheduler.placement.gpu_prices import DEVICE_MILLI
 
-COME = (1.0, 1.3)
-LEARNS = "learns"
-FIRST_SEED = 100  # the weights of the policy were chosen on other seeds
-POLICIES = ("Random", "BestFit", "FGD", "Rota", LEARNS)
+ARRIVED = (1.0, 1.3)
+ONLINE = "learns"
+FIRST_SEED = 100  # the weights of the policy were tuned on other seeds
+POLICIES = ("Random", "BestFit", "FGD", "Rota", ONLINE)
 
 
-class Run(NamedTuple):
+class DensityRun(NamedTuple):
     traces: Path | None
     mix: str
     policy: str
@@ -53,11 +53,11 @@ def main() -> None:
     with ProcessPoolExecutor(max_workers=2) as pool:
         for mix in mixes:
             runs = [
-                Run(options.traces, mix, policy, FIRST_SEED + n)
+                DensityRun(options.traces, mix, policy, FIRST_SEED + n)
                 for policy in POLICIES
                 for n in range(options.seeds)
             ]
-            report(mix, runs, list(pool.map(given_out, runs)))
+            report(mix, runs, list(pool.map(allocated_share, runs)))
 
 
 def arguments() -> argparse.Namespace:
@@ -85,7 +85,7 @@ def mixes_of(options: argparse.Namespace) -> list[str]:
     return mixes
 
 
-def report(mix: str, runs: list[Run], shares: list[tuple[float, ...]]) -> None:
+def report(mix: str, runs: list[DensityRun], shares: list[tuple[float, ...]]) -> None:
     by_policy: dict[str, list[tuple[float, ...]]] = {policy: [] for policy in POLICIES}
     for run, share in zip(runs, shares, strict=True):
         by_policy[run.policy].append(share)
@@ -103,103 +103,103 @@ def report(mix: str, runs: list[Run], shares: list[tuple[float, ...]]) -> None:
         )
 
 
-def given_out(run: Run) -> tuple[float, ...]:
-    """Percent of the GPUs given out, at each of COME."""
+def allocated_share(run: DensityRun) -> tuple[float, ...]:
+    """Percent of the GPUs that are allocated, at each of ARRIVED."""
     trace = synthetic() if run.traces is None else read(run.traces, run.mix)
     capacity = int(trace.nodes.devices.sum())
-    marks = [round(share * capacity) for share in COME]
-    chance = random.Random(run.seed)
-    order = list(arrivals(trace, marks[-1], chance))
-    cluster = Cluster(trace.nodes, policy_of(run, trace), chance if run.policy == "Random" else None)
-    learner = Learner() if run.policy == LEARNS else None
+    marks = [round(share * capacity) for share in ARRIVED]
+    rng = random.Random(run.seed)
+    order = list(arrivals(trace, marks[-1], rng))
+    cluster = GpuCluster(trace.nodes, policy_of(run, trace), rng if run.policy == "Random" else None)
+    learner = Learner() if run.policy == ONLINE else None
     come, given = 0, 0
     shares: list[float] = []
-    for ask in order:
-        come += ask.gpu_milli
+    for request in order:
+        come += request.gpu_milli
         if come > marks[len(shares)]:
             shares.append(100 * given / capacity)
-        if learner and learner.learn(ask):
-            cluster.judge_by(partial(rank, learner.demand))
-        given += ask.gpu_milli * cluster.place(ask)
+        if learner and learner.learn(request):
+            cluster.use_policy(partial(rank, learner.demand))
+        given += request.gpu_milli * cluster.place(request)
     return (*shares, 100 * given / capacity)
 
 
-def arrivals(trace: Trace, gpu_milli: int, chance: random.Random) -> Iterator[GpuRequest]:
-    """Every ask of the list once, then some of them again, as long as they ask for no more than this."""
-    order = chance.sample(trace.asks, len(trace.asks))
+def arrivals(trace: Trace, gpu_milli: int, rng: random.Random) -> Iterator[GpuRequest]:
+    """Each request of the list once, then random ones, up to `gpu_milli` in total."""
+    order = rng.sample(trace.asks, len(trace.asks))
     while True:
-        for ask in order:
-            gpu_milli -= ask.gpu_milli
+        for request in order:
+            gpu_milli -= request.gpu_milli
             if gpu_milli < 0:
                 return
-            yield ask
-        order = chance.choices(trace.asks, k=len(trace.asks))
+            yield request
+        order = rng.choices(trace.asks, k=len(trace.asks))
 
 
-class Row:
-    """The scores of all nodes for one ask, as they were at a place in the log of changes."""
+class ScoredNodes:
+    """Scores of all nodes for one request, as of a position in the log of changes."""
 
     def __init__(self, ranked: RankedNodes, seen: int) -> None:
         self.score, self.device, self.seen = ranked.score, ranked.device, seen
 
 
-class Cluster:
-    """Nodes that fill up. A score depends on its node alone: only nodes that changed are scored again."""
+class GpuCluster:
+    """Nodes that fill up; a score depends on its node alone, so only changed nodes are scored again."""
 
     def __init__(self, nodes: GpuNodes, policy: Policy, ties: random.Random | None) -> None:
         self._nodes, self._policy, self._ties = nodes, policy, ties
-        self._rows: dict[GpuRequest, Row] = {}
+        self._rows: dict[GpuRequest, ScoredNodes] = {}
         self._log: list[int] = []
 
-    def judge_by(self, policy: Policy) -> None:
+    def use_policy(self, policy: Policy) -> None:
         self._policy = policy
         self._rows.clear()
 
-    def place(self, ask: GpuRequest) -> bool:
-        """On the best node: the first of equals, or any where ties are left to chance."""
-        row = self._row(ask)
+    def place(self, request: GpuRequest) -> bool:
+        """Place on the best node: the first of equals, or a random one."""
+        row = self._row(request)
         node = int(row.score.argmax())
         if row.score[node] == -np.inf:
             return False
         if self._ties:
             node = int(self._ties.choice(np.flatnonzero(row.score == row.score[node])))
-        self._take(ask, node, int(row.device[node]))
+        self._allocate(request, node, int(row.device[node]))
         return True
 
-    def _row(self, ask: GpuRequest) -> Row:
-        row = self._rows.get(ask)
+    def _row(self, request: GpuRequest) -> ScoredNodes:
+        row = self._rows.get(request)
         if row is None:
-            row = self._rows[ask] = Row(self._policy(ask, self._nodes), len(self._log))
+            row = self._rows[request] = ScoredNodes(self._policy(request, self._nodes), len(self._log))
         elif changed := sorted(set(self._log[row.seen :])):
-            ranked = self._policy(ask, only(self._nodes, np.array(changed)))
+            ranked = self._policy(request, only(self._nodes, np.array(changed)))
             row.score[changed], row.device[changed], row.seen = *ranked, len(self._log)
         return row
 
-    def _take(self, ask: GpuRequest, node: int, device: int) -> None:
+    def _allocate(self, request: GpuRequest, node: int, device: int) -> None:
         devices = self._nodes.devices[node]
-        self._nodes.cpu_free[node] -= ask.cpu_milli
-        self._nodes.memory_free[node] -= ask.memory
-        if ask.is_share:
-            devices[device] -= ask.gpu_milli
+        self._nodes.cpu_free[node] -= request.cpu_milli
+        self._nodes.memory_free[node] -= request.memory
+        if request.is_share:
+            devices[device] -= request.gpu_milli
         else:
-            devices[np.flatnonzero(devices == DEVICE_MILLI)[: ask.gpu_milli // DEVICE_MILLI]] = 0
+            devices[np.flatnonzero(devices == DEVICE_MILLI)[: request.gpu_milli // DEVICE_MILLI]] = 0
         if min(self._nodes.cpu_free[node], self._nodes.memory_free[node], *devices) < 0:
-            raise AssertionError(f"node {node} was given more than it has")
+            raise AssertionError(f"node {node} is overcommitted")
         self._log.append(node)
 
 
 class Learner:
-    """What the last jobs asked for, looked at again every so many: as the scheduler does."""
+    """Demand of the last jobs, recomputed every DEMAND_JOBS_STEP jobs, as the scheduler does."""
 
     def __init__(self) -> None:
         self.demand = GpuDemand.from_arrivals({})
         self._last: deque[GpuRequest] = deque(maxlen=DEMAND_JOBS)
         self._come = self._due = 0
 
-    def learn(self, ask: GpuRequest) -> bool:
-        """Another one has come; says whether the demand is another now."""
+    def learn(self, request: GpuRequest) -> bool:
+        """Record an arrival; return whether the demand was recomputed."""
         self._come += 1
-        self._last.append(ask)
+        self._last.append(request)
         if self._come < self._due:
             return False
         self._due = self._come + max(1, min(self._come, DEMAND_JOBS_STEP))
@@ -207,7 +207,7 @@ class Learner:
         return True
 
 
-def policy_of(run: Run, trace: Trace) -> Policy:
+def policy_of(run: DensityRun, trace: Trace) -> Policy:
     mix = Counter(trace.asks)
     match run.policy:
         case "Random":
@@ -215,9 +215,9 @@ def policy_of(run: Run, trace: Trace) -> Policy:
         case "BestFit":
             return best_fit
         case "FGD":
-            blind = Counter[GpuRequest]()  # FGD does not look at memory
-            for ask, times in mix.items():
-                blind[ask._replace(memory=0)] += times
+            blind = Counter[GpuRequest]()  # FGD ignores memory
+            for request, times in mix.items():
+                blind[request._replace(memory=0)] += times
             return partial(fgd, GpuDemand.from_arrivals(blind))
         case _:
             return partial(rank, GpuDemand.from_arrivals(mix))

@@ -1,4 +1,4 @@
-"""The policies beside Rota's in bench/density.py, and what FGD's authors published of theirs."""
+"""The policies that bench/density.py compares with Rota's, and the published results of FGD."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from rota.model.columns import Array
 from rota.scheduler.placement.density import GpuDemand, GpuNodes, GpuRequest, RankedNodes, fragmentation
 from rota.scheduler.placement.gpu_prices import DEVICE_MILLI
 
-# Percent of the GPUs that FGD gives out when 100 % and 130 % have come: their simulator, mean of ten seeds.
+# Percent of GPUs that FGD allocates when 100 % and 130 % have arrived: its own simulator, mean of ten seeds.
 PUBLISHED = {
     "default": (95.23, 95.39),
     "cpu050": (95.00, 95.21),
@@ -28,49 +28,51 @@ PUBLISHED = {
 }
 
 
-def at_random(chance: np.random.Generator, ask: GpuRequest, nodes: GpuNodes) -> RankedNodes:
-    """Any node; any device of it."""
-    room = fits(ask, nodes)
+def at_random(rng: np.random.Generator, request: GpuRequest, nodes: GpuNodes) -> RankedNodes:
+    """A random device of a random node."""
+    fitting = fits(request, nodes)
     return RankedNodes(
-        np.where(room.any(axis=1), 0.0, -np.inf), (room * chance.random(room.shape)).argmax(axis=1)
+        np.where(fitting.any(axis=1), 0.0, -np.inf), (fitting * rng.random(fitting.shape)).argmax(axis=1)
     )
 
 
-def best_fit(ask: GpuRequest, nodes: GpuNodes) -> RankedNodes:
-    """Least left over, cores of 128 and GPUs of 8 alike, in whole percent; the fullest device of the node."""
-    room = fits(ask, nodes)
-    cpu_left = nodes.cpu_free - ask.cpu_milli
-    gpu_left = nodes.devices.sum(axis=1) - ask.gpu_milli
+def best_fit(request: GpuRequest, nodes: GpuNodes) -> RankedNodes:
+    """The node with the least left, of 128 cores and 8 GPUs, in whole percent; its most allocated device."""
+    fitting = fits(request, nodes)
+    cpu_left = nodes.cpu_free - request.cpu_milli
+    gpu_left = nodes.devices.sum(axis=1) - request.gpu_milli
     score = np.floor(100 - 50 * cpu_left / 128_000 - 50 * gpu_left / 8_000)
-    device = np.where(room, nodes.devices, DEVICE_MILLI + 1).argmin(axis=1)
-    return RankedNodes(np.where(room.any(axis=1), score, -np.inf), device)
+    device = np.where(fitting, nodes.devices, DEVICE_MILLI + 1).argmin(axis=1)
+    return RankedNodes(np.where(fitting.any(axis=1), score, -np.inf), device)
 
 
-def fgd(demand: GpuDemand, ask: GpuRequest, nodes: GpuNodes) -> RankedNodes:
+def fgd(demand: GpuDemand, request: GpuRequest, nodes: GpuNodes) -> RankedNodes:
     """The steepest descent of fragmentation, rounded to 0..100 as its authors' simulator does."""
-    room = fits(ask, nodes)
-    node, place = np.nonzero(room)
+    fitting = fits(request, nodes)
+    node, device = np.nonzero(fitting)
     after = only(nodes, node)
-    after.cpu_free[:] -= ask.cpu_milli
-    if ask.is_share:
-        after.devices[np.arange(len(node)), place] -= ask.gpu_milli
+    after.cpu_free[:] -= request.cpu_milli
+    if request.is_share:
+        after.devices[np.arange(len(node)), device] -= request.gpu_milli
     else:
         whole = after.devices == DEVICE_MILLI
-        after.devices[whole & (whole.cumsum(axis=1) <= ask.gpu_milli // DEVICE_MILLI)] = 0
+        after.devices[whole & (whole.cumsum(axis=1) <= request.gpu_milli // DEVICE_MILLI)] = 0
     descent = fragmentation(demand, nodes)[node] - fragmentation(demand, after)
-    score = np.full(room.shape, -np.inf)
-    score[room] = np.floor(100 / (1 + np.exp(-descent / 1000)))
+    score = np.full(fitting.shape, -np.inf)
+    score[fitting] = np.floor(100 / (1 + np.exp(-descent / 1000)))
     return RankedNodes(score.max(axis=1), score.argmax(axis=1))
 
 
-def fits(ask: GpuRequest, nodes: GpuNodes) -> Array:
-    """Where there is room: bool[n, devices] for a share, else bool[n, 1]."""
-    room = (nodes.cpu_free >= ask.cpu_milli) & (nodes.memory_free >= ask.memory)
-    if ask.models:
-        room &= np.array([*(model in ask.models for model in nodes.models), False])[nodes.model]
-    if ask.is_share:
-        return room[:, None] & (nodes.devices >= ask.gpu_milli)
-    return (room & ((nodes.devices == DEVICE_MILLI).sum(axis=1) * DEVICE_MILLI >= ask.gpu_milli))[:, None]
+def fits(request: GpuRequest, nodes: GpuNodes) -> Array:
+    """Where the request fits: bool[n, devices] for a share of a GPU, else bool[n, 1]."""
+    fitting = (nodes.cpu_free >= request.cpu_milli) & (nodes.memory_free >= request.memory)
+    if request.models:
+        fitting &= np.array([*(model in request.models for model in nodes.models), False])[nodes.model]
+    if request.is_share:
+        return fitting[:, None] & (nodes.devices >= request.gpu_milli)
+    return (fitting & ((nodes.devices == DEVICE_MILLI).sum(axis=1) * DEVICE_MILLI >= request.gpu_milli))[
+        :, None
+    ]
 
 
 def only(nodes: GpuNodes, rows: Array) -> GpuNodes:

@@ -1,4 +1,4 @@
-"""openb's lists, or a cluster and a mix made up -> empty nodes, and asks to draw from. [I/O]"""
+"""openb's lists, or a synthetic cluster and mix -> empty nodes, and requests to draw from. [I/O]"""
 
 import csv
 from pathlib import Path
@@ -12,7 +12,7 @@ from rota.scheduler.placement.gpu_prices import DEVICE_MILLI
 MIB, GIB = 2**20, 2**30
 NODE_LIST = "openb_node_list_gpu_node.csv"
 PREFIX = "openb_pod_list_"
-# What is made up: (nodes, cores, GiB, GPUs, model), and (weight, cores, GiB, milli-GPU, models).
+# Synthetic cluster and mix: (nodes, cores, GiB, GPUs, model), and (weight, cores, GiB, milli-GPU, models).
 SYNTHETIC_NODES = (
     (60, 96, 384, 8, "large"),
     (80, 64, 256, 4, "middle"),
@@ -39,7 +39,7 @@ SYNTHETIC = (
 
 
 class Trace(NamedTuple):
-    """Empty nodes, and the asks that the arrivals are drawn from."""
+    """Empty nodes, and the requests from which arrivals are drawn."""
 
     nodes: GpuNodes
     asks: list[GpuRequest]
@@ -56,10 +56,10 @@ def read(traces: Path, mix: str) -> Trace:
             for row in csv.DictReader(file)
         ]
     with (traces / f"{PREFIX}{mix}.csv").open(newline="") as file:
-        return Trace(empty(machines), [asked(row) for row in csv.DictReader(file)])
+        return Trace(empty(machines), [request_from(row) for row in csv.DictReader(file)])
 
 
-def asked(row: dict[str, str]) -> GpuRequest:
+def request_from(row: dict[str, str]) -> GpuRequest:
     cpu, memory, gpus = int(row["cpu_milli"]), int(row["memory_mib"]) * MIB, int(row["num_gpu"])
     if not gpus:
         return GpuRequest(cpu, memory, 0)
@@ -83,7 +83,7 @@ def synthetic() -> Trace:
 
 
 def empty(machines: list[tuple[int, int, int, str]]) -> GpuNodes:
-    """From (milli-cores, bytes of memory, GPUs, model)."""
+    """Nodes from (milli-cores, bytes of memory, GPUs, model)."""
     cpu, memory, gpus = (np.array(column) for column in list(zip(*machines, strict=True))[:3])
     models = tuple(dict.fromkeys(model for *_, model in machines))
     devices = np.where(np.arange(gpus.max()) < gpus[:, None], DEVICE_MILLI, 0)

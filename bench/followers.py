@@ -1,9 +1,9 @@
-"""What it costs the server to tell many followers of one stream what its work writes.
+"""What many followers of one log stream cost the server.
 
 python bench/followers.py [--followers 200] [--stalled 20] [--format chunks] [--seconds 5]
 
-One task writes a line every 10 ms. Printed: the processor time of the server per second and per follower and
-line, how late the lines come, what it grew by in memory, and how late an idle answer comes meanwhile.
+One task writes a line every 10 ms. Printed are the CPU time of the server per second and per follower and
+line, the delay of the lines, the growth of its memory, and the latency of another request meanwhile.
 """
 
 import argparse
@@ -20,8 +20,8 @@ from statistics import median
 from rota.testing import processes
 from rota.testing.cluster import LocalCluster
 
-TIMED = 20  # of so many followers one is asked when its lines came
-TALK = """
+TIMED = 20  # one follower in this many measures the delay of its lines
+WRITER = """
 import os, sys, time
 while not os.path.exists(sys.argv[1]):
     time.sleep(0.02)
@@ -32,46 +32,46 @@ while time.monotonic() < end:
 """
 
 
-class Follower:
-    """Reads as fast as it can, or not at all."""
+class LogFollower:
+    """A client that reads as fast as it can, or stalls."""
 
     def __init__(self, *, stalls: bool) -> None:
         self.stalls = stalls
-        self.tellings = 0
+        self.chunks = 0
         self.bytes = 0
         self.late_ms: list[float] = []
 
     async def attach(self, cluster: LocalCluster, path: str) -> None:
-        door = socket.socket()
+        connection = socket.socket()
         if self.stalls:
-            door.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         host, _, port = cluster.http.partition(":")
-        door.connect((host, int(port)))
-        self._reader, self._writer = await asyncio.open_connection(sock=door)
+        connection.connect((host, int(port)))
+        self._reader, self._writer = await asyncio.open_connection(sock=connection)
         head = f"host: {cluster.http}\r\nauthorization: Bearer {cluster.token}"
         self._writer.write(f"GET {path} HTTP/1.1\r\n{head}\r\n\r\n".encode())
         while (await self._reader.readline()).strip():
             pass
 
     async def read(self, *, is_timed: bool) -> None:
-        """Of most only the bytes are counted: reading must cost less than telling."""
+        """Count chunks and bytes; only timed followers parse lines, to keep reading cheaper than sending."""
         while size := int(await self._reader.readline(), 16):
             data = await self._reader.readexactly(size + 2)
-            self.tellings += 1
+            self.chunks += 1
             self.bytes += size
             if is_timed:
                 now_ns = time.time_ns()
-                lines = [line for one in data.splitlines() for line in written(one)]
-                self.late_ms += [(now_ns - int(line)) / 1e6 for line in lines]
+                lines = [text for line in data.splitlines() for text in written(line)]
+                self.late_ms += [(now_ns - int(text)) / 1e6 for text in lines]
 
-    def leave(self) -> None:
+    def close(self) -> None:
         self._writer.close()
 
 
 async def measure(cluster: LocalCluster, options: argparse.Namespace, gate: Path) -> None:
-    job = cluster.submit("python3", "-c", TALK, str(gate), str(options.seconds))
+    job = cluster.submit("python3", "-c", WRITER, str(gate), str(options.seconds))
     path = f"/v1/jobs/{job}/logs?index=0&stream=stdout&follow=true&format={options.format}"
-    followers = [Follower(stalls=number < options.stalled) for number in range(options.followers)]
+    followers = [LogFollower(stalls=number < options.stalled) for number in range(options.followers)]
     for follower in followers:
         await follower.attach(cluster, path)
     reading = followers[options.stalled :]
@@ -89,21 +89,24 @@ async def measure(cluster: LocalCluster, options: argparse.Namespace, gate: Path
     spent = cpu_seconds(cluster.server_pid) - spent
     grew = processes.resident_bytes(cluster.server_pid) - memory
     for follower in followers:
-        follower.leave()
+        follower.close()
     report(options, reading, answers, (spent, took, grew))
 
 
 def report(
-    options: argparse.Namespace, reading: list[Follower], answers: list[float], cost: tuple[float, float, int]
+    options: argparse.Namespace,
+    reading: list[LogFollower],
+    answers: list[float],
+    cost: tuple[float, float, int],
 ) -> None:
     spent, took, grew = cost
     late = sorted(ms for follower in reading for ms in follower.late_ms)
-    lines, tellings = len(reading[0].late_ms), sum(follower.tellings for follower in reading)
+    lines, chunks = len(reading[0].late_ms), sum(follower.chunks for follower in reading)
     print(f"{len(reading)} followers and {options.stalled} that stall, {lines} lines each, {options.format}")
-    print(f"  processor of the server   {spent / took:8.2f} of a core")
+    print(f"  CPU of the server         {spent / took:8.2f} of a core")
     print(f"  per follower and line     {spent / (lines * len(reading)) * 1e6:8.1f} us")
-    print(f"  per follower and telling  {spent / tellings * 1e6:8.1f} us")
-    print(f"  lines come late by        {median(late):8.1f} ms, 99 %: {late[len(late) * 99 // 100]:.1f} ms")
+    print(f"  per follower and chunk    {spent / chunks * 1e6:8.1f} us")
+    print(f"  delay of the lines        {median(late):8.1f} ms, 99 %: {late[len(late) * 99 // 100]:.1f} ms")
     print(f"  an answer meanwhile takes {median(answers):8.1f} ms, at most {max(answers):.1f} ms")
     print(f"  memory of the server grew {grew / 2**20:8.1f} MiB")
 

@@ -1,9 +1,9 @@
-"""A job's way through processes like Rota's that decide nothing: what its hops alone cost on this machine.
+"""The latency of the hops of a job alone: processes like Rota's that decide nothing.
 
-The client asks over HTTP; the server appends to a file and syncs it, then says a word to an agent (gRPC,
-mutual TLS); the agent passes it on to a keeper (unix socket), which writes a line, spawns the program and
-waits for it; the word goes back the same way, the server appends and syncs again, and the client is answered.
-The libraries, processes and threads are those that Rota uses, each with the least that can be done there.
+The client sends an HTTP request; the server appends to a file and syncs it, then sends a message to an agent
+(gRPC, mutual TLS); the agent forwards it to a keeper (unix socket), which writes a line, spawns the program
+and waits for it; the message returns the same way, the server appends and syncs again, and answers the
+client. Libraries, processes and threads are those of Rota, each doing the minimum.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from rota.testing.cluster import free_ports
 from rota.testing.processes import until
 
 BATCH_BYTES = 1500  # about what the records of a job of one task take
-ROOM_BYTES = 8 << 20
+PREALLOCATED_BYTES = 8 << 20
 PATH = "/hops/Connect"
 
 
@@ -44,15 +44,15 @@ class Chain:
 
     def __enter__(self) -> Self:
         self._directory.mkdir()
-        web, door = free_ports(2)
+        web, agent_port = free_ports(2)
         now = datetime.now(UTC)
         authority = CertificateAuthority.open(self._directory / "ca", now)
         certificate = authority.sign_node(make_request(self._directory / "node"), "n1", "n1", now)
         store_identity(self._directory / "node", certificate, authority.ca_pem)
         try:
             self._start("keeper", str(self._program))
-            self._start("server", str(web), str(door))
-            self._start("agent", str(door))
+            self._start("server", str(web), str(agent_port))
+            self._start("agent", str(agent_port))
             self._connection = http.client.HTTPConnection("127.0.0.1", web, timeout=30)
             until((self._directory / "connected").exists, "the agent is connected")
         except BaseException:
@@ -78,31 +78,31 @@ class Chain:
 # ---- the processes
 
 
-async def serve(directory: Path, web: str, door: str) -> None:
-    words: asyncio.Queue[bytes] = asyncio.Queue()
-    asked: dict[bytes, asyncio.Future[None]] = {}
+async def serve(directory: Path, web: str, agent_port: str) -> None:
+    messages: asyncio.Queue[bytes] = asyncio.Queue()
+    pending: dict[bytes, asyncio.Future[None]] = {}
     append = appender(directory / "log")
 
     async def app(_: Any, receive: Any, send: Any) -> None:
         note = (await receive())["body"]
         await append()
-        ended = asked[note] = asyncio.get_running_loop().create_future()
-        words.put_nowait(note)
+        ended = pending[note] = asyncio.get_running_loop().create_future()
+        messages.put_nowait(note)
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await ended
         await send({"type": "http.response.body", "body": b"ended"})
 
-    async def connect(heard: AsyncIterator[bytes], context: Any) -> None:
-        async def hear() -> None:
-            async for note in heard:
+    async def connect(received: AsyncIterator[bytes], context: Any) -> None:
+        async def receive_all() -> None:
+            async for note in received:
                 await append()
-                asked.pop(note).set_result(None)
+                pending.pop(note).set_result(None)
 
         (directory / "connected").touch()
         async with asyncio.TaskGroup() as halves:
-            halves.create_task(hear())
+            halves.create_task(receive_all())
             while True:
-                await context.write(await words.get())
+                await context.write(await messages.get())
 
     agents = grpc.aio.server()
     methods: dict[str, Any] = {PATH.rpartition("/")[2]: grpc.stream_stream_rpc_method_handler(connect)}
@@ -111,18 +111,18 @@ async def serve(directory: Path, web: str, door: str) -> None:
         (), datetime.now(UTC)
     )
     pair = [(keys.key_pem, keys.cert_pem)]
-    agents.add_secure_port(f"127.0.0.1:{door}", grpc.ssl_server_credentials(pair, keys.ca_pem, True))
+    agents.add_secure_port(f"127.0.0.1:{agent_port}", grpc.ssl_server_credentials(pair, keys.ca_pem, True))
     config = uvicorn.Config(app, log_level="error", lifespan="off", access_log=False)
     with socket.create_server(("127.0.0.1", int(web))) as listener:
-        # Open before an agent can say that it is there.
+        # Ordering: the HTTP listener is open before an agent can report that it is connected.
         await agents.start()
         await uvicorn.Server(config).serve([listener])
 
 
 def appender(path: Path) -> Any:
-    """Appends in a thread of its own, to a file that has its room already."""
+    """Return a coroutine function that appends in a thread, to a preallocated file."""
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    os.write(file, bytes(ROOM_BYTES))
+    os.write(file, bytes(PREALLOCATED_BYTES))
     os.fsync(file)
     thread = ThreadPoolExecutor(1)
     at = 0
@@ -131,31 +131,31 @@ def appender(path: Path) -> Any:
         nonlocal at
         os.pwrite(file, bytes(BATCH_BYTES), at)
         os.fdatasync(file)
-        at = (at + BATCH_BYTES) % (ROOM_BYTES - BATCH_BYTES)
+        at = (at + BATCH_BYTES) % (PREALLOCATED_BYTES - BATCH_BYTES)
 
     return lambda: asyncio.get_running_loop().run_in_executor(thread, append)
 
 
-async def carry(directory: Path, door: str) -> None:
-    """An agent: words of the server to the keeper, words of the keeper to the server."""
+async def forward(directory: Path, agent_port: str) -> None:
+    """The agent: forwards messages between server and keeper."""
     identity = load_identity(directory / "node")
     assert identity is not None
-    async with dial.channel(f"127.0.0.1:{door}", identity) as channel:
+    async with dial.channel(f"127.0.0.1:{agent_port}", identity) as channel:
         call: Any = channel.stream_stream(PATH)(wait_for_ready=True)
         reader, writer = await asyncio.open_unix_connection(directory / "keeper.sock")
 
-        async def tell() -> None:
+        async def report() -> None:
             async for line in reader:
                 await call.write(line.rstrip(b"\n"))
 
         async with asyncio.TaskGroup() as halves:
-            halves.create_task(tell())
+            halves.create_task(report())
             async for note in call:
                 writer.write(note + b"\n")
 
 
 def keep(directory: Path, program: str) -> None:
-    """A keeper: one thread starts, another waits for what was started."""
+    """The keeper: one thread starts programs, another one reaps them."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(directory / "keeper.sock"))
     listener.listen(1)
@@ -185,7 +185,7 @@ def main() -> None:
             uvloop.run(serve(Path(directory), *arguments))
         case "agent":
             until((Path(directory) / "keeper.sock").exists, "the keeper listens")
-            uvloop.run(carry(Path(directory), *arguments))
+            uvloop.run(forward(Path(directory), *arguments))
         case _:
             keep(Path(directory), *arguments)
 

@@ -1,4 +1,4 @@
-"""What `rota ls -a` of many ended jobs takes, end to end and by process, beside `rota ls` of the newest 20.
+"""Time of `rota ls -a` over many ended jobs, in total and by process, beside `rota ls` of the newest 20.
 
 python bench/listing.py [--jobs 100000] [--dir DIR]
 """
@@ -12,14 +12,14 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from ready import made
+from ready import finished_snapshot
 
 from rota.store.sqlite import SqliteStore
 from rota.testing.cluster import LocalCluster
 
 
 class Cost(NamedTuple):
-    """Of one command."""
+    """Lines, time and CPU time of one command."""
 
     lines: int
     seconds: float
@@ -31,11 +31,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=100_000)
     parser.add_argument("--dir", help="where to write; default: a temporary directory")
-    said = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=said.dir) as name:
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=options.dir) as name:
         directory = Path(name)
         (directory / "server").mkdir(mode=0o700)
-        asyncio.run(fill(directory / "server", said.jobs))
+        asyncio.run(fill(directory / "server", options.jobs))
         cluster = LocalCluster(directory, nodes=0)
         try:
             cluster.start_server()
@@ -43,7 +43,7 @@ def main() -> None:
             costs = {command: listed(cluster, command) for command in commands}
         finally:
             cluster.close()
-    print(f"{said.jobs:,} ended jobs        seconds   CPU of client   CPU of server   us of CPU a job")
+    print(f"{options.jobs:,} ended jobs        seconds   CPU of client   CPU of server   us of CPU per job")
     for command, cost in costs.items():
         spent = cost.client_seconds + cost.server_seconds
         print(
@@ -54,7 +54,7 @@ def main() -> None:
 
 async def fill(directory: Path, jobs: int) -> None:
     store = SqliteStore(directory)
-    await store.load_snapshot(made(jobs, 1), ())
+    await store.load_snapshot(finished_snapshot(jobs, 1), ())
     await store.close()
 
 
@@ -71,8 +71,8 @@ def _children() -> float:
 
 
 def _process(pid: int) -> float:
-    said = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(said[11]) + int(said[12])) / os.sysconf("SC_CLK_TCK")
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 if __name__ == "__main__":

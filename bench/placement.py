@@ -1,11 +1,11 @@
-"""How fast placement decides: every node considered, in memory, and end to end with durable commits.
+"""Speed of placement: all nodes considered, in memory, and end to end with durable commits.
 
 python bench/placement.py [--nodes 100,1000,5000,10000] [--durable 1000,5000] [--repeat 3] [--quick]
 
-Beside each figure stands what kube-scheduler's own benchmark asks of it at 5,000 nodes (scheduler_perf's
-thresholds, pods a second, which include its API server and etcd), and how much faster than scoring every
-node anew each time. A row is measured several times, and the median shown: machines are noisy. `cpu/s`
-counts this process' CPU seconds, which a busy machine does not spoil.
+Each row shows kube-scheduler's own threshold for the case at 5,000 nodes (scheduler_perf, pods per second,
+which include its API server and etcd), and the speed-up over scoring every node again for each decision. A
+row is measured several times, and the median is shown. `cpu/s` counts the CPU seconds of this process, which
+other load does not affect.
 """
 
 import argparse
@@ -43,21 +43,21 @@ from rota.testing.builders import GIB, add_job, add_node, node_status
 from rota.wiring.process import tune_interpreter
 
 WEB = Constraint("app", Op.EQUAL, ("web",))
-RESCANS = 50  # decisions from which the full rescan's cost is taken
+RESCANS = 50  # decisions that are averaged for the cost of a full rescan
 ZONES = 3
 
 
-class Case(NamedTuple):
-    """A kind of work, how much of it, and the threshold of kube-scheduler for its like."""
+class PlacementCase(NamedTuple):
+    """A workload, its number of tasks, and the threshold of kube-scheduler for a similar one."""
 
     name: str
-    work: Callable[["Stage"], None]
+    work: Callable[["PlacementStage"], None]
     tasks: int
     threshold: int | None = None
 
 
-class Stage:
-    """An idle cluster, and a clock that each decision is timed by."""
+class PlacementStage:
+    """An idle cluster, with the timings of its decisions."""
 
     def __init__(self, nodes: int, tasks: int) -> None:
         self.mirror = Mirror()
@@ -67,15 +67,15 @@ class Stage:
             spec = {"cpu": 32_000, "memory": 64 * GIB}
             labels = {"zone": f"z{number % ZONES}", "disk": "ssd" if number % 2 else "hdd"}
             add_node(self.mirror, f"n{number}", spec, labels=labels)
-        self.seating = Placer(self.mirror)
+        self.placer = Placer(self.mirror)
         self.jobs = 0
         self.asks: list[tuple[float, int]] = []  # seconds, tasks decided
         self.rescans: list[float] = []
         self.began_cpu = time.process_time()
-        self.cpu_seconds: float | None = None  # of all decisions; asking for each would cost more than it
+        self.cpu_seconds: float | None = None  # of all decisions; measuring each would cost more than itself
 
-    def begin(self) -> None:
-        """What came before was making ready."""
+    def start(self) -> None:
+        """Start the CPU clock after the preparation."""
         self.began_cpu = time.process_time()
 
     def end(self) -> None:
@@ -84,7 +84,7 @@ class Stage:
 
     @property
     def rate(self) -> float:
-        """Tasks decided in a second."""
+        """Tasks decided per second."""
         return sum(count for _, count in self.asks) / sum(spent for spent, _ in self.asks)
 
     def job(self, **fields: Any) -> JobEntry:
@@ -93,128 +93,128 @@ class Stage:
         add_job(self.mirror, records.job(self.jobs, **(plain | fields)))
         return self.mirror.jobs[JobId(str(self.jobs))]
 
-    def seat(self, job: JobEntry, count: int = 1) -> list[Assignment]:
+    def place(self, job: JobEntry, count: int = 1) -> list[Assignment]:
         began = time.perf_counter()
-        seats = self.seating.place(job, count).assigned
+        assigned = self.placer.place(job, count).assigned
         self.asks.append((time.perf_counter() - began, count))
-        for seat in seats:
-            node = self.mirror.node_table.ids[seat.slot]
+        for assignment in assigned:
+            node = self.mirror.node_table.ids[assignment.slot]
             job.live_by_node[node] = job.live_by_node.get(node, 0) + 1
-        return seats
+        return assigned
 
     def rescan(self, job: JobEntry) -> None:
-        """The same decision, nothing known beforehand; taken back."""
+        """Repeat the decision without cached scores, and release it again."""
         self.end()
         for _ in range(RESCANS):
-            self.seating.rows = ScoreRows(self.seating.board)
+            self.placer.rows = ScoreRows(self.placer.board)
             began = time.process_time()
-            seats = self.seating.place(job, 1).assigned
+            assigned = self.placer.place(job, 1).assigned
             self.rescans.append(time.process_time() - began)
-            self.seating.release(job, seats)
+            self.placer.release(job, assigned)
 
 
-# ---- kinds of work
+# ---- cases
 
 
-def basic(stage: Stage) -> None:
+def basic(stage: PlacementStage) -> None:
     _one_by_one(stage, stage.job())
 
 
-def in_runs(stage: Stage) -> None:
+def in_batches(stage: PlacementStage) -> None:
     job = stage.job()
     for _ in range(0, stage.tasks, 1000):
-        stage.seat(job, 1000)
+        stage.place(job, 1000)
     stage.rescan(job)
 
 
-def packed(stage: Stage) -> None:
+def packed(stage: PlacementStage) -> None:
     _one_by_one(stage, stage.job(policy=Policy.PACK))
 
 
-def topology_spread(stage: Stage) -> None:
+def topology_spread(stage: PlacementStage) -> None:
     _one_by_one(stage, stage.job(spread=(SpreadTerm("zone", 5),)))
 
 
-def topology_spread_at_once(stage: Stage) -> None:
-    """As a job's tasks are placed: what its rules count is counted once."""
+def topology_spread_in_one_call(stage: PlacementStage) -> None:
+    """All tasks in one call, as a job is placed: its domains are counted once."""
     job = stage.job(spread=(SpreadTerm("zone", 5),))
-    stage.seat(job, stage.tasks)
+    stage.place(job, stage.tasks)
     stage.rescan(job)
 
 
-def affinity(stage: Stage) -> None:
+def affinity(stage: PlacementStage) -> None:
     _one_by_one(stage, stage.job(labels={"app": "web"}, near=(AffinityTerm(WEB, "zone"),)))
 
 
-def anti_affinity(stage: Stage) -> None:
+def anti_affinity(stage: PlacementStage) -> None:
     _one_by_one(stage, stage.job(labels={"app": "web"}, apart=(AffinityTerm(WEB),)))
 
 
-def node_affinity(stage: Stage) -> None:
+def node_affinity(stage: PlacementStage) -> None:
     _one_by_one(stage, stage.job(where=(Constraint("disk", Op.EQUAL, ("ssd",)),)))
 
 
-def half_unschedulable(stage: Stage) -> None:
+def half_unschedulable(stage: PlacementStage) -> None:
     fits, never = stage.job(), stage.job(needs={"cpu": 10**9})
     for _ in range(stage.tasks // 2):
-        stage.seat(fits)
-        stage.seat(never)
+        stage.place(fits)
+        stage.place(never)
     stage.rescan(fits)
 
 
-def small_gangs(stage: Stage) -> None:
+def small_gangs(stage: PlacementStage) -> None:
     _gangs(stage, stage.tasks // 3, 3)
 
 
-def large_gangs(stage: Stage) -> None:
+def large_gangs(stage: PlacementStage) -> None:
     _gangs(stage, 9, stage.tasks // 9)
 
 
-def mixed_with_churn(stage: Stage) -> None:
-    """Forty shapes of all kinds, each time another; a quarter of what is placed is released again."""
+def mixed_with_churn(stage: PlacementStage) -> None:
+    """Forty shapes in random order; a quarter of the placed tasks is released again."""
     jobs = [stage.job(**_mixed(number)) for number in range(40)]
     placed: list[tuple[JobEntry, Assignment]] = []
     for _ in range(stage.tasks):
         job = stage.random.choice(jobs)
-        placed += [(job, seat) for seat in stage.seat(job)]
+        placed += [(job, assignment) for assignment in stage.place(job)]
         if placed and stage.random.random() < 0.25:
             _release(stage, *placed.pop(stage.random.randrange(len(placed))))
     stage.rescan(jobs[0])
 
 
-def shuffled(stage: Stage) -> None:
+def shuffled(stage: PlacementStage) -> None:
     jobs = [stage.job(needs={"cpu": 100 + number, "memory": GIB // 8}) for number in range(64)]
     for _ in range(stage.tasks):
-        stage.seat(stage.random.choice(jobs))
+        stage.place(stage.random.choice(jobs))
     stage.rescan(jobs[0])
 
 
-def preemption(stage: Stage) -> None:
-    """Each node is full of four; who comes needs the room of three of them."""
+def preemption(stage: PlacementStage) -> None:
+    """Each node is full with four tasks; a new task needs the resources of three of them."""
     _fill(stage)
     job = stage.job(needs={"cpu": 23_000}, priority=90)
-    barred = stage.seating.rows.eligible(job.spec.shape) & False
-    stage.begin()
+    barred = stage.placer.rows.eligible(job.spec.shape) & False
+    stage.start()
     for _ in range(min(stage.tasks, stage.mirror.node_table.size)):
         began = time.perf_counter()
-        found = find_victims(stage.mirror, stage.seating, job, barred, frozenset())
+        found = find_victims(stage.mirror, stage.placer, job, barred, frozenset())
         stage.asks.append((time.perf_counter() - began, 1))
         assert found is not None
         assert len(found.victims) == 3
         barred[found.slot] = True
-        stage.seating.board.allocate(job.spec.shape, found.slot)
+        stage.placer.board.allocate(job.spec.shape, found.slot)
 
 
-def _one_by_one(stage: Stage, job: JobEntry) -> None:
+def _one_by_one(stage: PlacementStage, job: JobEntry) -> None:
     for _ in range(stage.tasks):
-        stage.seat(job)
+        stage.place(job)
     stage.rescan(job)
 
 
-def _gangs(stage: Stage, count: int, size: int) -> None:
+def _gangs(stage: PlacementStage, count: int, size: int) -> None:
     for _ in range(count):
         job = stage.job(count=size, gang=True)
-        assert len(stage.seat(job, size)) in (0, size)
+        assert len(stage.place(job, size)) in (0, size)
     stage.rescan(stage.job())
 
 
@@ -230,16 +230,16 @@ def _mixed(number: int) -> dict[str, Any]:
     return {"needs": {"cpu": 100 + 10 * number, "memory": GIB // 8}, **kinds[number % 4]}
 
 
-def _release(stage: Stage, job: JobEntry, seat: Assignment) -> None:
-    node = stage.mirror.node_table.ids[seat.slot]
-    stage.seating.release(job, [seat])
+def _release(stage: PlacementStage, job: JobEntry, assignment: Assignment) -> None:
+    node = stage.mirror.node_table.ids[assignment.slot]
+    stage.placer.release(job, [assignment])
     job.live_by_node[node] -= 1
     if not job.live_by_node[node]:
         del job.live_by_node[node]
 
 
-def _fill(stage: Stage) -> None:
-    """Four running tasks on every node, written as a scheduler and the nodes would."""
+def _fill(stage: PlacementStage) -> None:
+    """Put four running tasks on every node, as records of the scheduler and the nodes."""
     job = stage.job(needs={"cpu": 7_500}, priority=10, count=4 * stage.mirror.node_table.size)
     ids = stage.mirror.node_table.ids
     for block in range(job.spec.blocks):
@@ -251,13 +251,13 @@ def _fill(stage: Stage) -> None:
         stage.mirror.apply(attempt)
         status = StatusBlock.new(job.spec.id, block, size)
         stage.mirror.apply(records.reported(status, range(size), AttemptState.RUNNING))
-    stage.seating.start_round(stage.mirror)
+    stage.placer.start_round(stage.mirror)
 
 
 # ---- end to end
 
 
-class Durable:
+class DurableLoop:
     """The deciding loop with a store on disk: a batch counts when its commit is durable."""
 
     def __init__(self, nodes: int, directory: Path) -> None:
@@ -271,7 +271,7 @@ class Durable:
         self.nodes = [(f"n{number}", {"zone": f"z{number % ZONES}"}) for number in range(nodes)]
         self.jobs = 0
 
-    async def begin(self) -> None:
+    async def start(self) -> None:
         self.epoch = await self.store.acquire_epoch()
         self.revision = (await self.store.read()).revision
         for name, labels in self.nodes:
@@ -290,7 +290,7 @@ class Durable:
         self.ask("apiserver", JobSpec(JobId(str(self.jobs)), "true", ("true",), 0, count=count, needs=needs))
 
     async def commit(self) -> None:
-        """Decide until nothing is due; each batch is on disk before the next is decided."""
+        """Decide to quiescence; each batch is durable before the next one is decided."""
         while True:
             self.ms += 1
             decided = self.loop.decide(Instant(self.ms, self.ms))
@@ -306,15 +306,17 @@ class Durable:
 
 
 class Spent(NamedTuple):
+    """Cost of an end-to-end run."""
+
     seconds: float
     cpu_seconds: float
     placed: int  # tasks
 
 
 async def end_to_end(nodes: int, directory: Path, jobs: int, count: int) -> Spent:
-    """So many jobs, a hundred at a time, onto an idle cluster."""
-    durable = Durable(nodes, directory)
-    await durable.begin()
+    """Submit `jobs` jobs of `count` tasks to an idle cluster, a hundred at a time."""
+    durable = DurableLoop(nodes, directory)
+    await durable.start()
     cpu, began = time.process_time(), time.perf_counter()
     for first in range(0, jobs, 100):
         for _ in range(min(100, jobs - first)):
@@ -334,27 +336,27 @@ def _raise(error: Exception) -> None:
 
 
 CASES = (
-    Case("basic", basic, 10_000, 680),
-    Case("basic, a thousand at a time", in_runs, 50_000, 790),
-    Case("packed", packed, 10_000),
-    Case("topology spread, skew 5", topology_spread, 5_000, 460),
-    Case("the same, at once", topology_spread_at_once, 5_000, 460),
-    Case("affinity, zone", affinity, 5_000, 70),
-    Case("anti-affinity, host", anti_affinity, 2_000, 180),
-    Case("node affinity", node_affinity, 10_000, 540),
-    Case("preemption, 3 of 4", preemption, 500, 570),
-    Case("half unschedulable", half_unschedulable, 10_000, 590),
-    Case("gangs of 3", small_gangs, 3_000),
-    Case("gangs of a ninth", large_gangs, 9_000),
-    Case("40 mixed, 25 % released", mixed_with_churn, 5_000, 710),
-    Case("64 shapes shuffled", shuffled, 5_000),
+    PlacementCase("basic", basic, 10_000, 680),
+    PlacementCase("basic, a thousand at a time", in_batches, 50_000, 790),
+    PlacementCase("packed", packed, 10_000),
+    PlacementCase("topology spread, skew 5", topology_spread, 5_000, 460),
+    PlacementCase("the same, at once", topology_spread_in_one_call, 5_000, 460),
+    PlacementCase("affinity, zone", affinity, 5_000, 70),
+    PlacementCase("anti-affinity, host", anti_affinity, 2_000, 180),
+    PlacementCase("node affinity", node_affinity, 10_000, 540),
+    PlacementCase("preemption, 3 of 4", preemption, 500, 570),
+    PlacementCase("half unschedulable", half_unschedulable, 10_000, 590),
+    PlacementCase("gangs of 3", small_gangs, 3_000),
+    PlacementCase("gangs of a ninth", large_gangs, 9_000),
+    PlacementCase("40 mixed, 25 % released", mixed_with_churn, 5_000, 710),
+    PlacementCase("64 shapes shuffled", shuffled, 5_000),
 )
 
 
 def main() -> None:
     options = arguments()
     tune_interpreter()
-    sizes = [100] if options.quick else [int(one) for one in options.nodes.split(",")]
+    sizes = [100] if options.quick else [int(size) for size in options.nodes.split(",")]
     print(
         f"{'work':<28} {'nodes':>6} {'tasks':>7} {'per s':>9} {'cpu/s':>9} {'p50 us':>8} {'p99 us':>8}",
         end="",
@@ -366,21 +368,21 @@ def main() -> None:
             print(
                 show(case, nodes, sorted(stages, key=lambda stage: stage.rate)[len(stages) // 2]), flush=True
             )
-    for nodes in [100] if options.quick else [int(one) for one in options.durable.split(",")]:
+    for nodes in [100] if options.quick else [int(size) for size in options.durable.split(",")]:
         for name, jobs, count in (("durable, jobs of 1", 5_000, 1), ("durable, jobs of 1,000", 50, 1_000)):
             work = (jobs // 50 if options.quick else jobs, count)
             spent = [durably(nodes, work, options.dir) for _ in range(options.repeat)]
             print(durable_row(name, nodes, sorted(spent)[len(spent) // 2]), flush=True)
 
 
-def measure(case: Case, nodes: int, quick: bool) -> Stage:
-    stage = Stage(nodes, max(18, case.tasks // 100) if quick else case.tasks)
+def measure(case: PlacementCase, nodes: int, quick: bool) -> PlacementStage:
+    stage = PlacementStage(nodes, max(18, case.tasks // 100) if quick else case.tasks)
     case.work(stage)
     stage.end()
     return stage
 
 
-def show(case: Case, nodes: int, stage: Stage) -> str:
+def show(case: PlacementCase, nodes: int, stage: PlacementStage) -> str:
     tasks = sum(count for _, count in stage.asks)
     each_us = sorted(spent / count * 1e6 for spent, count in stage.asks)
     p50, p99 = (each_us[int(share * (len(each_us) - 1))] for share in (0.5, 0.99))
@@ -409,9 +411,9 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--nodes", default="100,1000,5000,10000")
     parser.add_argument("--durable", default="1000,5000", metavar="NODES")
-    parser.add_argument("--repeat", type=int, default=3, help="how often each row is measured")
-    parser.add_argument("--dir", help="where the stores of the durable rows are made; /var/tmp if not given")
-    parser.add_argument("--quick", action="store_true", help="a hundred nodes and little work: does it run?")
+    parser.add_argument("--repeat", type=int, default=3, help="number of measurements per row")
+    parser.add_argument("--dir", help="directory of the stores of the durable rows; default: /var/tmp")
+    parser.add_argument("--quick", action="store_true", help="a hundred nodes and few tasks, as a smoke test")
     return parser.parse_args()
 
 

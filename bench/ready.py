@@ -1,4 +1,4 @@
-"""How long a server with many finished tasks takes to be ready, or a standby to lead, beside merely reading.
+"""Time until a server with many finished tasks is ready, or a standby leads, beside a plain read.
 
 python bench/ready.py [--jobs 1000] [--tasks 1000] [--dir DIR] [--etcd]
 """
@@ -45,38 +45,39 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1000)
     parser.add_argument("--tasks", type=int, default=1000, help="of each job")
     parser.add_argument("--dir", help="where to write; default: a temporary directory")
-    parser.add_argument("--etcd", action="store_true", help="and the same on one member of etcd")
-    said = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=said.dir) as name:
+    parser.add_argument("--etcd", action="store_true", help="also measure on one etcd member")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=options.dir) as name:
         directory = Path(name)
-        snapshot = made(said.jobs, said.tasks)
+        snapshot = finished_snapshot(options.jobs, options.tasks)
         (directory / "server").mkdir(mode=0o700)
-        asyncio.run(fill(directory / "server", snapshot, said.jobs))
+        asyncio.run(fill(directory / "server", snapshot, options.jobs))
         size = (directory / "server" / "rota.db").stat().st_size
         print(
-            f"{said.jobs * said.tasks} finished tasks of {said.jobs} jobs: {len(snapshot.records)} records,"
+            f"{options.jobs * options.tasks} finished tasks of {options.jobs} jobs:"
+            f" {len(snapshot.records)} records,"
         )
         print(f"{size / 2**20:.0f} MiB on disk")
         raw = timed((directory / "server" / "rota.db").read_bytes)
         read = timed(lambda: asyncio.run(read_all(directory / "server")))
         ready, peak_mib = start(directory)
-        on_etcd = try_on_etcd(directory, snapshot) if said.etcd else None
+        on_etcd = measure_on_etcd(directory, snapshot) if options.etcd else None
     print(f"read the file                 {raw:8.2f} s")
     print(f"open, check and read the store{read:8.2f} s")
     print(f"rota server until /readyz     {ready:8.2f} s   {peak_mib:.0f} MiB")
     if on_etcd is not None:
         print(f"the same on etcd              {on_etcd.ready_seconds:8.2f} s")
         print(f"of it, all records read       {on_etcd.read_seconds:8.2f} s")
-        print(f"a standby leads after a stop  {on_etcd.lead_seconds:8.2f} s   it reads nothing anew")
+        print(f"a standby leads after a stop  {on_etcd.lead_seconds:8.2f} s   it reads nothing again")
 
 
-def made(jobs: int, tasks: int) -> Snapshot:
+def finished_snapshot(jobs: int, tasks: int) -> Snapshot:
     records: list[Record] = [Counters(jobs, NODES)]
     for number in range(1, NODES + 1):
         records += [NodeSpec(node(f"n{number}").id, f"node-{number}"), node(f"n{number}")]
     for number in range(1, jobs + 1):
         records += finished(job(number, count=tasks, needs={"cpu": 1000}))
-    return Snapshot(jobs * 10, 1, 1_000_000, {str(one.key): codec.encode(one) for one in records})
+    return Snapshot(jobs * 10, 1, 1_000_000, {str(record.key): codec.encode(record) for record in records})
 
 
 def finished(spec: JobSpec) -> Iterator[Record]:
@@ -118,13 +119,15 @@ async def read_all(directory: Path) -> None:
     await store.close()
 
 
-class OnEtcd(NamedTuple):
+class EtcdTimes(NamedTuple):
+    """Times of a server and a standby on etcd."""
+
     ready_seconds: float
     read_seconds: float
     lead_seconds: float
 
 
-def try_on_etcd(directory: Path, snapshot: Snapshot) -> OnEtcd:
+def measure_on_etcd(directory: Path, snapshot: Snapshot) -> EtcdTimes:
     async def copy(address: str) -> None:
         async with store_location("store", address).opened(alone=True, new=True) as store:
             await store.load_snapshot(snapshot, [])
@@ -137,19 +140,19 @@ def try_on_etcd(directory: Path, snapshot: Snapshot) -> OnEtcd:
         asyncio.run(copy(etcd.address))
         read_seconds = timed(lambda: asyncio.run(read(etcd.address)))
         began = time.monotonic()
-        first = closing.enter_context(OneOfTwo(directory, "one", etcd.address))
+        first = closing.enter_context(SharedServer(directory, "one", etcd.address))
         first.wait(first.leads)
         ready_seconds = time.monotonic() - began
-        second = closing.enter_context(OneOfTwo(directory, "two", etcd.address))
+        second = closing.enter_context(SharedServer(directory, "two", etcd.address))
         second.wait(lambda: second.is_warm((directory / "one" / "token").read_text().strip()))
         first.process.terminate()
         began = time.monotonic()
         second.wait(second.leads)
-        return OnEtcd(ready_seconds, read_seconds, time.monotonic() - began)
+        return EtcdTimes(ready_seconds, read_seconds, time.monotonic() - began)
 
 
-class OneOfTwo:
-    """A server that shares etcd with another."""
+class SharedServer:
+    """One of two servers on the same etcd."""
 
     def __init__(self, directory: Path, name: str, store: str) -> None:
         http, grpc, agent = (f"127.0.0.1:{port}" for port in free_ports(3))
@@ -175,9 +178,9 @@ class OneOfTwo:
         return (self._ask("/v1/server", token) or {}).get("lag_ms") is not None
 
     def wait(self, condition: Callable[[], bool]) -> None:
-        give_up_at = time.monotonic() + READY_SECONDS
+        deadline = time.monotonic() + READY_SECONDS
         while not condition():
-            if self.process.poll() is not None or time.monotonic() > give_up_at:
+            if self.process.poll() is not None or time.monotonic() > deadline:
                 raise SystemExit("a server did not get ready")
             time.sleep(0.02)
 
@@ -193,13 +196,13 @@ class OneOfTwo:
 
 
 def start(directory: Path) -> tuple[float, float]:
-    """Seconds until it is ready, and its largest memory in MiB."""
-    (directory / "contexts" / "local.toml").unlink(missing_ok=True)  # of a server before
+    """Start a server; return the seconds until it is ready and its peak memory in MiB."""
+    (directory / "contexts" / "local.toml").unlink(missing_ok=True)  # of an earlier server
     began = time.monotonic()
     addresses = ("--http-addr", ANY, "--grpc-addr", ANY, "--agent-addr", ANY)
     environment = {**os.environ, "ROTA_CONFIG": str(directory / "config.toml")}
-    line = [*SERVER, "--data-dir", str(directory / "server"), *addresses]
-    with subprocess.Popen(line, env=environment, stderr=subprocess.DEVNULL) as server:
+    command = [*SERVER, "--data-dir", str(directory / "server"), *addresses]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as server:
         try:
             while not is_ready(directory):
                 if server.poll() is not None or time.monotonic() - began > READY_SECONDS:
@@ -212,10 +215,10 @@ def start(directory: Path) -> tuple[float, float]:
 
 
 def is_ready(directory: Path) -> bool:
-    """It writes down where it is."""
+    """Whether the server is ready at the address that it has written down."""
     try:
-        where = tomllib.loads((directory / "contexts" / "local.toml").read_text())["addr"]
-        with urllib.request.urlopen(f"{where}/readyz", timeout=5) as answer:
+        address = tomllib.loads((directory / "contexts" / "local.toml").read_text())["addr"]
+        with urllib.request.urlopen(f"{address}/readyz", timeout=5) as answer:
             return bool(answer.status == 200)
     except (KeyError, OSError):
         return False

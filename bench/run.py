@@ -1,11 +1,11 @@
-"""Throughput and latency of one node of this machine's cores, against what the machine can do at all.
+"""Throughput and latency of one node with all cores, compared with the limit of the machine.
 
 python bench/run.py [--tasks 5000] [--rounds 5] [--directory DIR]
 
 Each round measures the floor (a C loop that spawns on every core), `xargs -P`, and Rota, one after the other,
-so that the ratios hold whatever else the machine is doing. Every state change of Rota is on disk in DIR.
-The latency of a job is measured when the machine has nothing else to do: each waits for such a moment. In
-turn with it goes a word through the same hops, where nobody decides anything (hops.py): the rest is Rota's.
+so that the ratios are independent of other load. Every state change of Rota is durable in DIR. The latency of
+a job is measured in idle moments of the machine, alternating with a message through the same hops without
+decisions (hops.py); the difference is Rota's own.
 """
 
 import argparse
@@ -30,25 +30,25 @@ HERE = Path(__file__).parent
 TRUE = shutil.which("true") or "/bin/true"
 CORES = len(os.sched_getaffinity(0))
 FLOOR_SECONDS = 1.0
-MEMORY = "/dev/shm"  # where jobs of the latency write when they started: that file is not Rota's
+MEMORY = "/dev/shm"  # where latency jobs write their start time, apart from Rota's own files
 LATENCY_JOBS = 100
-QUIET_SECONDS = 3.0  # at most, before each job of the latency
+QUIET_SECONDS = 3.0  # longest wait for an idle moment before each latency job
 QUIET_WINDOW_SECONDS = 0.1
-QUIET_SHARE = 0.85  # of the cores' time that nobody used
+QUIET_SHARE = 0.85  # idle share of the CPU time of an idle moment
 PEERS = "Ray 0.30, HyperQueue 0.28, Dask 0.20, Parsl 0.17, Celery 0.11; none has it on disk"
 PEERS_LATENCY = "HyperQueue 4.0 / 4.8, Ray 4.0 / 5.4, Parsl 4.1 / 5.9, Dask 5.2 / 11.3 ms"
 
 
 @dataclass
 class Latencies:
-    """One entry per job: until its process has started, and until the client knows that it has ended."""
+    """One entry per job: time to the start of its process, and until the client knows of its end."""
 
     started_ms: list[float] = field(default_factory=list)
     known_ms: list[float] = field(default_factory=list)
     disturbed: int = 0
 
     def measure(self, run: Callable[[Path], object], note: Path) -> None:
-        """`run` starts a program that writes into `note` when it was started."""
+        """Time one run of a program that writes its start time into `note`."""
         self.disturbed += not is_quiet_soon()
         began_ns = time.time_ns()
         run(note)
@@ -57,8 +57,8 @@ class Latencies:
 
 
 @dataclass
-class Figures:
-    """One entry per round."""
+class RunFigures:
+    """Measurements, one entry per round."""
 
     floor: list[float] = field(default_factory=list)
     xargs: list[float] = field(default_factory=list)
@@ -72,7 +72,7 @@ class Figures:
 
 def main() -> None:
     options = arguments()
-    figures = Figures()
+    figures = RunFigures()
     with scratch(options.directory) as directory:
         floor, stamp = build("floor", directory), build("stamp", directory)
         local = LocalCluster(directory / "cluster", nodes=1, cpu=CORES)
@@ -86,7 +86,7 @@ def main() -> None:
     report(figures, options)
 
 
-def measure(figures: Figures, cluster: Cluster, local: LocalCluster, floor: Path, tasks: int) -> None:
+def measure(figures: RunFigures, cluster: Cluster, local: LocalCluster, floor: Path, tasks: int) -> None:
     before = run_floor(floor)
     figures.xargs.append(run_xargs(tasks))
     spent = cpu_seconds(local)
@@ -101,8 +101,8 @@ def measure(figures: Figures, cluster: Cluster, local: LocalCluster, floor: Path
     figures.floor.append((before + run_floor(floor)) / 2)
 
 
-def latency(figures: Figures, cluster: Cluster, chain: Chain, stamp: Path) -> None:
-    """One job at a time, and one word through the hops alone."""
+def latency(figures: RunFigures, cluster: Cluster, chain: Chain, stamp: Path) -> None:
+    """Measure one job at a time, alternating with one message through the hops alone."""
     with scratch(MEMORY if os.access(MEMORY, os.W_OK) else tempfile.gettempdir()) as notes:
         for number in range(LATENCY_JOBS):
             figures.jobs.measure(lambda note: cluster.run(str(stamp), str(note)), notes / f"job-{number}")
@@ -110,9 +110,9 @@ def latency(figures: Figures, cluster: Cluster, chain: Chain, stamp: Path) -> No
 
 
 def is_quiet_soon() -> bool:
-    """Wait until the machine was idle for a moment; False if it never was."""
-    give_up_at = time.monotonic() + QUIET_SECONDS
-    while time.monotonic() < give_up_at:
+    """Wait for an idle moment of the machine; return False if there was none."""
+    deadline = time.monotonic() + QUIET_SECONDS
+    while time.monotonic() < deadline:
         idle_before, all_before = cpu_ticks()
         time.sleep(QUIET_WINDOW_SECONDS)
         idle_after, all_after = cpu_ticks()
@@ -122,13 +122,13 @@ def is_quiet_soon() -> bool:
 
 
 def cpu_ticks() -> tuple[int, int]:
-    """Of all cores since the boot: idle, and all."""
+    """Ticks of all cores since boot: idle ones, and all."""
     first = Path("/proc/stat").read_text().splitlines()[0]
     ticks = [int(field) for field in first.split()[1:9]]
     return ticks[3] + ticks[4], sum(ticks)
 
 
-def report(figures: Figures, options: argparse.Namespace) -> None:
+def report(figures: RunFigures, options: argparse.Namespace) -> None:
     floor = statistics.median(figures.floor)
     print(f"\n{options.tasks:,} x {TRUE} on one node of {CORES} cpu, in {options.directory}")
     print(f"medians of {options.rounds} rounds:")
@@ -137,18 +137,18 @@ def report(figures: Figures, options: argparse.Namespace) -> None:
     show_rate("Rota, every change on disk", figures.rota, figures.floor)
     print(f"  measured elsewhere: {PEERS}")
     spent = (figures.server_us, figures.agent_us, figures.keeper_us)
-    server, agent, keeper = (statistics.median(one) for one in spent)
+    server, agent, keeper = (statistics.median(times) for times in spent)
     print(f"  CPU per task: server {server:.0f} us, agent {agent:.0f} us, keeper {keeper:.0f} us,")
     print(f"                the spawned program and the spawning itself {CORES / floor * 1e6:.0f} us")
     show_latency(figures.jobs, figures.hops)
 
 
 def show_latency(jobs: Latencies, hops: Latencies) -> None:
-    moments = f"each in a quiet moment of the machine, but for {jobs.disturbed + hops.disturbed}"
+    moments = f"each in an idle moment of the machine, except {jobs.disturbed + hops.disturbed}"
     print(f"\none job at a time, medians of {LATENCY_JOBS}, {moments}:")
     medians = [
-        (name, statistics.median(one.started_ms), statistics.median(one.known_ms))
-        for name, one in (("Rota, every change on disk", jobs), ("its hops alone, nobody decides", hops))
+        (name, statistics.median(times.started_ms), statistics.median(times.known_ms))
+        for name, times in (("Rota, every change on disk", jobs), ("its hops alone, no decisions", hops))
     ]
     for name, started, known in medians:
         print(f"  {name:<38} started after {started:.1f} ms, known to the client after {known:.1f} ms")
@@ -166,7 +166,7 @@ def show_rate(name: str, rates: list[float], floors: list[float]) -> None:
     )
 
 
-def round_line(figures: Figures) -> str:
+def round_line(figures: RunFigures) -> str:
     return f"floor {figures.floor[-1]:.0f}/s, xargs {figures.xargs[-1]:.0f}/s, Rota {figures.rota[-1]:.0f}/s"
 
 
@@ -183,7 +183,7 @@ def run_xargs(tasks: int) -> float:
 
 
 def cpu_seconds(local: LocalCluster) -> list[float]:
-    """Of server, agent and keeper, without the work they reaped."""
+    """CPU time of server, agent and keeper, without their reaped children."""
     return [_cpu_of(pid) for pid in local.processes()]
 
 
@@ -213,7 +213,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--tasks", type=int, default=5000)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--directory", default="/var/tmp", help="on which disk; it shows in the figures")
+    parser.add_argument("--directory", default="/var/tmp", help="a directory on the disk to measure")
     return parser.parse_args()
 
 

@@ -1,9 +1,9 @@
-"""How the simulator's cost grows with the cluster: the same work per node on ever more nodes.
+"""Cost of the simulator by cluster size: the same number of tasks per node on ever more nodes.
 
 python bench/scale.py [--nodes 100,316,1000,3162,10000] [--tasks 100] [--plot FILE.svg] [--elastic]
 
-Each size runs in a process of its own, so that its memory is its own. Every promise is checked on the way.
-With --elastic all work comes at once to a cluster without a node, which grows to that size and shrinks to 0.
+Each size runs in its own process, so that its memory can be measured. Every invariant is checked on the way.
+With --elastic all jobs arrive at once at a cluster without nodes, which grows to that size and shrinks to 0.
 """
 
 import argparse
@@ -14,11 +14,11 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from rota.sim.figures import figures, show_duration
-from rota.sim.load import Elastic, LoadKind, NodeGroup
-from rota.sim.plot import log_log
 from rota.sim.replay import Replayed, ReplaySettings, replay
-from rota.sim.workload import Workload, parse
+from rota.sim.workloads.figures import figures, show_duration
+from rota.sim.workloads.model import Elastic, LoadKind, NodeGroup
+from rota.sim.workloads.plot import log_log
+from rota.sim.workloads.toml_file import Workload, parse
 
 CPUS = 16
 ELASTIC_CPUS = 4  # so that few tasks need all nodes
@@ -66,7 +66,7 @@ def measure(nodes: int, tasks: int, *, elastic: bool) -> dict[str, float]:
         "nodes": nodes,
         "tasks": shown.tasks,
         "seconds": done.seconds,
-        "cpu_seconds": time.process_time() - began,  # which a busy machine does not spoil
+        "cpu_seconds": time.process_time() - began,  # independent of other load
         "mib": done.peak_mib,
         "virtual_ms": done.virtual_ms,
         "machines": len(done.spans),
@@ -75,7 +75,7 @@ def measure(nodes: int, tasks: int, *, elastic: bool) -> dict[str, float]:
 
 
 def work(nodes: int, tasks: int) -> Workload:
-    """Arrays of a thousand tasks that come over an hour; runs of minutes, some far longer than others."""
+    """Arrays of a thousand tasks that arrive over an hour and run for minutes, some far longer."""
     jobs = max(1, nodes * tasks // TASKS_PER_JOB)
     load = {
         "name": "array",

@@ -1,10 +1,10 @@
-"""A workload of the simulator on a real cluster of this machine, and whether all that is promised holds then.
+"""A workload of the simulator on a real cluster of this machine, and the check that every guarantee holds.
 
 python bench/soak.py [--workload examples/workloads/ci.toml] [--minutes 10] [--nodes 5] [--speed 60] [--chaos]
 
-Jobs come when the file says, 60 times as fast, and each task is a real process. At the end every acknowledged
-job must be there once, must have ended as its behaviour says, and nothing may be left over; else it exits
-with 1.
+Jobs arrive as in the file, 60 times as fast, and each task is a real process. At the end every acknowledged
+job must exist once and must have ended as its behaviour demands, and nothing may be left over; otherwise it
+exits with 1.
 """
 
 import argparse
@@ -20,29 +20,29 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from soak_dev import Dev
+from soak_dev import SoakCluster
 from soak_jobs import RealJob, real_job, scale_of
 
 from rota.client.cluster import Cluster
 from rota.client.errors import RotaError
 from rota.model.errors import Rejected
-from rota.sim.workload import Workload, read
+from rota.sim.workloads.toml_file import Workload, read
 from rota.testing.processes import until
 
 WORKLOAD = Path(__file__).resolve().parents[1] / "examples" / "workloads" / "ci.toml"
 TICK_SECONDS = 1.0
-TICKS_PER_LINE = 10  # where there is no terminal whose line could be written over
-CALM_SECONDS = 60.0  # for what must come back; under chaos that may take until the last outage is over
+TICKS_PER_LINE = 10  # when stderr is not a terminal
+SETTLE_SECONDS = 60.0  # for resources to be released; under chaos until the last outage is over
 OUTAGE_SECONDS = 20.0  # the longest of `rota dev --chaos`
-WARM_SHARE = 0.1  # of the time, after which the server has what it needs
-MEMORY_BYTES = 48 * 2**20  # more than when it was warm: what the allocator keeps,
-MEMORY_BYTES_PER_TASK = 2048  # and what is known of jobs that have ended
-DESCRIPTORS = 16  # more than when it was warm: nodes that just call again, whoever asks
+WARM_SHARE = 0.1  # of the run, after which the server is warm
+MEMORY_BYTES = 48 * 2**20  # growth since it was warm: for the allocator,
+MEMORY_BYTES_PER_TASK = 2048  # and for records of ended jobs
+DESCRIPTORS = 16  # growth since it was warm: for reconnecting nodes and clients
 
 
 @dataclass
 class Soak:
-    """What was submitted, and what was seen and heard of it."""
+    """Submitted jobs, and what was observed of them."""
 
     jobs: dict[str, RealJob] = field(default_factory=dict)
     refused: int = 0
@@ -51,14 +51,16 @@ class Soak:
     ends: Counter[str] = field(default_factory=Counter)  # by job
     states: Counter[str] = field(default_factory=Counter)
     restarts: int = 0
-    held: list[str] = field(default_factory=list)  # jobs with tasks that chaos has made suspects
+    held: list[str] = field(default_factory=list)  # jobs with tasks that chaos has brought into quarantine
     releases: int = 0
     memory_bytes: list[int] = field(default_factory=list)
     descriptors: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
-class Finding:
+class SoakFinding:
+    """One checked guarantee."""
+
     what: str
     found: object
     holds: bool
@@ -73,7 +75,7 @@ def main() -> int:
         return 2
     soak = Soak()
     try:
-        with scratch(options.directory) as directory, Dev(directory, options) as dev:
+        with scratch(options.directory) as directory, SoakCluster(directory, options) as dev:
             findings = [*drive(dev, workload, options, soak), *check_end(dev, options)]
     except KeyboardInterrupt:
         print("\ninterrupted; everything is stopped and removed", file=sys.stderr)
@@ -87,23 +89,23 @@ def scratch(parent: str) -> Iterator[Path]:
         yield Path(made)
 
 
-def drive(dev: Dev, workload: Workload, options: argparse.Namespace, soak: Soak) -> list[Finding]:
+def drive(dev: SoakCluster, workload: Workload, options: argparse.Namespace, soak: Soak) -> list[SoakFinding]:
     with dev.connect() as cluster, dev.connect() as another, dev.connect() as third:
         since = str(cluster.server().revision)
-        threading.Thread(target=lambda: listen(another, since, soak), daemon=True).start()
-        live = Live(soak, dev, third)
+        threading.Thread(target=lambda: count_events(another, since, soak), daemon=True).start()
+        live = LiveStatus(soak, dev, third)
         submit_all(cluster, workload, options, soak, live)
-        give_up_at = time.monotonic() + options.patience
-        while len(soak.ends) < len(soak.jobs) and time.monotonic() < give_up_at:
+        deadline = time.monotonic() + options.patience
+        while len(soak.ends) < len(soak.jobs) and time.monotonic() < deadline:
             live.show_until(time.monotonic() + TICK_SECONDS)
         print(file=sys.stderr)
         return [*check_jobs(cluster, soak), *check_tasks(cluster, soak), *check_server(dev, soak)]
 
 
 def submit_all(
-    cluster: Cluster, workload: Workload, options: argparse.Namespace, soak: Soak, live: "Live"
+    cluster: Cluster, workload: Workload, options: argparse.Namespace, soak: Soak, live: "LiveStatus"
 ) -> None:
-    """Each when it is due; then until the time is over."""
+    """Submit each job when it is due, and wait until the time is up."""
     outage_seconds = OUTAGE_SECONDS * options.chaos_pace if options.chaos else 0.0
     capacities = [node.capacity for node in cluster.nodes()]
     scale = scale_of(workload, capacities, options.speed, outage_seconds)
@@ -125,8 +127,8 @@ def submit_all(
     live.show_until(began + 60 * options.minutes)
 
 
-def listen(cluster: Cluster, since: str, soak: Soak) -> None:
-    with contextlib.suppress(RotaError, OSError, ValueError):  # the cluster ends before its listener
+def count_events(cluster: Cluster, since: str, soak: Soak) -> None:
+    with contextlib.suppress(RotaError, OSError, ValueError):  # the cluster ends before this watch
         for event in cluster.watch(since):
             if event.kind == "job.ended" and event.job is not None:
                 soak.ends[event.job] += 1
@@ -137,10 +139,10 @@ def listen(cluster: Cluster, since: str, soak: Soak) -> None:
                 soak.restarts += sum(last - first + 1 for first, last in event.indices or ())
 
 
-class Live:
-    """One line: written over on a terminal, one now and then elsewhere."""
+class LiveStatus:
+    """A status line: updated in place on a terminal, printed now and then elsewhere."""
 
-    def __init__(self, soak: Soak, dev: Dev, cluster: Cluster) -> None:
+    def __init__(self, soak: Soak, dev: SoakCluster, cluster: Cluster) -> None:
         self._soak = soak
         self._dev = dev
         self._cluster = cluster
@@ -157,8 +159,8 @@ class Live:
     def _tick(self) -> None:
         self._soak.memory_bytes.append(self._dev.memory_bytes())
         self._soak.descriptors.append(self._dev.descriptors())
-        while self._soak.held:  # an operator who knows that it was chaos
-            with contextlib.suppress(RotaError):  # it has ended meanwhile
+        while self._soak.held:  # as an operator would who knows of the chaos
+            with contextlib.suppress(RotaError):  # it has ended
                 self._cluster.job(self._soak.held.pop()).release()
                 self._soak.releases += 1
         tick = next(self._ticks)
@@ -177,19 +179,21 @@ class Live:
         )
 
 
-# ---- what must hold
+# ---- guarantees
 
 
-def check_jobs(cluster: Cluster, soak: Soak) -> Iterator[Finding]:
-    there = Counter(status.name for status in cluster.jobs())
-    wanted = Counter(job.spec["name"] for job in soak.jobs.values())
-    told = sum(soak.ends[job] == 1 for job in soak.jobs)
-    yield Finding("jobs refused", soak.refused, soak.refused == 0)
-    yield Finding("jobs acknowledged and there, each once", there.total(), there == wanted)
-    yield Finding("ends of jobs told, each once", told, told == len(soak.jobs) == soak.ends.total())
+def check_jobs(cluster: Cluster, soak: Soak) -> Iterator[SoakFinding]:
+    existing = Counter(status.name for status in cluster.jobs())
+    expected = Counter(job.spec["name"] for job in soak.jobs.values())
+    reported = sum(soak.ends[job] == 1 for job in soak.jobs)
+    yield SoakFinding("jobs refused", soak.refused, soak.refused == 0)
+    yield SoakFinding("acknowledged jobs that exist once", existing.total(), existing == expected)
+    yield SoakFinding(
+        "ends of jobs reported, each once", reported, reported == len(soak.jobs) == soak.ends.total()
+    )
 
 
-def check_tasks(cluster: Cluster, soak: Soak) -> Iterator[Finding]:
+def check_tasks(cluster: Cluster, soak: Soak) -> Iterator[SoakFinding]:
     wrong: list[str] = []
     counted = 0
     for job_id, job in soak.jobs.items():
@@ -197,44 +201,44 @@ def check_tasks(cluster: Cluster, soak: Soak) -> Iterator[Finding]:
             counted += 1
             if not job.may_end(task.index, task.state):
                 wrong.append(f"{job_id}.{task.index} {task.state}")
-    yield Finding("tasks there", counted, counted == soak.tasks)
-    yield Finding("tasks that ended otherwise than they should", ", ".join(wrong[:5]) or 0, not wrong)
+    yield SoakFinding("tasks that exist", counted, counted == soak.tasks)
+    yield SoakFinding("tasks with a wrong end", ", ".join(wrong[:5]) or 0, not wrong)
 
 
-def check_server(dev: Dev, soak: Soak) -> Iterator[Finding]:
-    """Compared with what it had when it was warm."""
+def check_server(dev: SoakCluster, soak: Soak) -> Iterator[SoakFinding]:
+    """Compare memory and descriptors with those of the warm server."""
     warm = slice(0, max(1, round(WARM_SHARE * len(soak.memory_bytes))))
     before, most = max(soak.memory_bytes[warm]), max(soak.memory_bytes)
     limit = before + MEMORY_BYTES + MEMORY_BYTES_PER_TASK * soak.tasks
-    holds = comes(lambda: dev.memory_bytes() <= limit)
+    holds = holds_soon(lambda: dev.memory_bytes() <= limit)
     now = dev.memory_bytes()
     found = f"{mebibytes(before)} warm, {mebibytes(most)} at most, {mebibytes(now)} after"
-    yield Finding("server's memory", found, holds)
+    yield SoakFinding("server's memory", found, holds)
     before, most = max(soak.descriptors[warm]), max(soak.descriptors)
-    holds = comes(lambda: dev.descriptors() <= before + DESCRIPTORS)
+    holds = holds_soon(lambda: dev.descriptors() <= before + DESCRIPTORS)
     found = f"{before} warm, {most} at most, {dev.descriptors()} after"
-    yield Finding("server's descriptors", found, holds)
+    yield SoakFinding("server's descriptors", found, holds)
 
 
-def check_end(dev: Dev, options: argparse.Namespace) -> Iterator[Finding]:
-    holds = comes(lambda: not dev.work())
-    yield Finding("processes of tasks that have ended", len(dev.work()), holds)
+def check_end(dev: SoakCluster, options: argparse.Namespace) -> Iterator[SoakFinding]:
+    holds = holds_soon(lambda: not dev.work())
+    yield SoakFinding("processes of tasks that have ended", len(dev.work()), holds)
     code = dev.interrupt()
-    yield Finding("exit code after Ctrl-C", code, code == 0)
-    yield Finding("processes left then", len(dev.left()), not dev.left())
+    yield SoakFinding("exit code after Ctrl-C", code, code == 0)
+    yield SoakFinding("processes left then", len(dev.left()), not dev.left())
     if options.chaos:
-        yield Finding("acts of chaos", f"{dev.acts()}, seed {options.seed}", dev.acts() > 0)
-        yield Finding("agents that ended of their own accord", dev.surprises(), dev.surprises() == 0)
+        yield SoakFinding("acts of chaos", f"{dev.acts()}, seed {options.seed}", dev.acts() > 0)
+        yield SoakFinding("agents that ended unexpectedly", dev.surprises(), dev.surprises() == 0)
 
 
-def comes(condition: Callable[[], bool]) -> bool:
+def holds_soon(condition: Callable[[], bool]) -> bool:
     try:
-        return until(condition, "it is so", CALM_SECONDS)
+        return until(condition, "the condition holds", SETTLE_SECONDS)
     except TimeoutError:
         return False
 
 
-def report(findings: list[Finding], options: argparse.Namespace, soak: Soak) -> int:
+def report(findings: list[SoakFinding], options: argparse.Namespace, soak: Soak) -> int:
     name, chaos = Path(options.workload).name, ", with chaos" if options.chaos else ""
     print(f"{name}: {options.minutes:g} min, {options.speed:g} x, {options.nodes} nodes{chaos}")
     print(f"{len(soak.jobs):,} jobs, {soak.tasks:,} tasks, {soak.restarts:,} restarts,", end=" ")
@@ -252,19 +256,19 @@ def mebibytes(amount: int) -> str:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--workload", default=str(WORKLOAD), help="a file as the simulator reads it")
-    parser.add_argument("--minutes", type=float, default=10.0, help="how long jobs come")
+    parser.add_argument("--workload", default=str(WORKLOAD), help="a workload file of the simulator")
+    parser.add_argument("--minutes", type=float, default=10.0, help="for which jobs arrive")
     parser.add_argument("--nodes", type=int, default=5)
     parser.add_argument(
-        "--speed", type=float, default=60.0, help="hours of the workload in so many parts of one"
+        "--speed", type=float, default=60.0, help="factor by which the workload is accelerated"
     )
     parser.add_argument("--seed", type=int, default=1, help="of jobs and of chaos")
-    parser.add_argument("--chaos", action="store_true", help="nodes are killed, frozen and cut off meanwhile")
+    parser.add_argument("--chaos", action="store_true", help="kill, freeze and cut off nodes during the run")
     parser.add_argument("--chaos-pace", type=float, default=1.0, help="as for `rota dev`")
     parser.add_argument(
-        "--patience", type=float, default=600.0, help="seconds in which the last job must end"
+        "--patience", type=float, default=600.0, help="seconds within which the last job must end"
     )
-    parser.add_argument("--directory", default="/var/tmp", help="on which disk")
+    parser.add_argument("--directory", default="/var/tmp", help="a directory on the disk to use")
     return parser.parse_args()
 
 

@@ -1,11 +1,11 @@
-"""How many durable changes a second each store takes, and how long one lasts.
+"""Durable changes per second of each store, and the latency of a commit.
 
 python bench/store.py [--seconds 3] [--records 1,100,1000]
 
-One commit after the other, as the engine does it, of records of 300 bytes. Beside each store stands what
-its medium gives at best in the same run: for SQLite plain appends with fdatasync to a file that has its room
-already, for etcd bare guarded transactions of the same bytes. `ratio` is the share of that which is left.
-etcd's members and the client share this machine.
+One commit after the other, as the engine does, with records of 300 bytes. Each store is compared with the
+limit of its medium in the same run: for SQLite plain appends with fdatasync to a preallocated file, for etcd
+bare guarded transactions of the same bytes. `ratio` is the share of that limit. etcd's members and the client
+share this machine.
 """
 
 import argparse
@@ -30,11 +30,13 @@ from rota.testing.store_contract import batch
 
 RECORD_BYTES = 300
 KEYS = 10_000
-ROOM_BYTES = 64 * 2**20
+PREALLOCATED_BYTES = 64 * 2**20
 Once = Callable[[int], Awaitable[None]]
 
 
-class Figures(NamedTuple):
+class StoreFigures(NamedTuple):
+    """Rate and latency of commits."""
+
     per_second: float
     p50_ms: float
     p99_ms: float
@@ -52,16 +54,16 @@ def main() -> None:
 async def compare(seconds: float, sizes: list[int]) -> None:
     print(f"{'':28}{'records':>8}{'commits/s':>11}{'changes/s':>11}{'p50 ms':>9}{'p99 ms':>9}{'ratio':>8}")
     with tempfile.TemporaryDirectory() as directory:
-        place = Path(directory)
+        root = Path(directory)
         for size in sizes:
-            limit = await measured(appends(place / f"plain-{size}", size), seconds)
+            limit = await measured(appends(root / f"plain-{size}", size), seconds)
             show("fdatasync append", size, limit, limit)
-            store = SqliteStore(place)
+            store = SqliteStore(root)
             show("SQLite", size, await measured(await commits(store, size), seconds), limit)
             await store.close()
-            (place / "rota.db").unlink()
+            (root / "rota.db").unlink()
         for members in (1, 3):
-            with LocalEtcd(place / f"etcd-{members}", members) as etcd:
+            with LocalEtcd(root / f"etcd-{members}", members) as etcd:
                 await compare_etcd(etcd, seconds, sizes)
 
 
@@ -78,7 +80,7 @@ async def compare_etcd(etcd: LocalEtcd, seconds: float, sizes: list[int]) -> Non
         await store.close()
 
 
-async def measured(once: Once, seconds: float) -> Figures:
+async def measured(once: Once, seconds: float) -> StoreFigures:
     took_ms: list[float] = []
     end = time.perf_counter() + seconds
     began = time.perf_counter()
@@ -87,21 +89,23 @@ async def measured(once: Once, seconds: float) -> Figures:
         took_ms.append((time.perf_counter() - now) * 1000)
     per_second = len(took_ms) / (time.perf_counter() - began)
     took_ms.sort()
-    return Figures(per_second, took_ms[len(took_ms) // 2], took_ms[len(took_ms) * 99 // 100])
+    return StoreFigures(per_second, took_ms[len(took_ms) // 2], took_ms[len(took_ms) * 99 // 100])
 
 
 def changes(number: int, size: int) -> dict[str, bytes]:
-    """Other keys each time, out of so many, as jobs come and go."""
+    """Records with other keys each time, out of KEYS, as jobs come and go."""
     return {f"task/{(number * size + n) % KEYS}": os.urandom(RECORD_BYTES) for n in range(size)}
 
 
 def appends(path: Path, size: int) -> Once:
     file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
-    os.write(file, bytes(ROOM_BYTES))
+    os.write(file, bytes(PREALLOCATED_BYTES))
     os.fsync(file)
 
     async def once(number: int) -> None:
-        os.pwrite(file, b"".join(changes(number, size).values()), number * size * RECORD_BYTES % ROOM_BYTES)
+        os.pwrite(
+            file, b"".join(changes(number, size).values()), number * size * RECORD_BYTES % PREALLOCATED_BYTES
+        )
         os.fdatasync(file)
 
     return once
@@ -117,7 +121,7 @@ async def commits(store: Store, size: int) -> Once:
 
 
 def transactions(client: EtcdClient, size: int) -> Once:
-    """The same bytes in as few operations as etcd takes, compared with one key, as a fence would."""
+    """The same bytes in as few operations as etcd allows, each with a compare like that of a fence."""
 
     async def once(number: int) -> None:
         value = b"".join(changes(number, size).values())
@@ -130,7 +134,7 @@ def transactions(client: EtcdClient, size: int) -> Once:
     return once
 
 
-def show(name: str, size: int, figures: Figures, limit: Figures) -> None:
+def show(name: str, size: int, figures: StoreFigures, limit: StoreFigures) -> None:
     ratio = figures.per_second / limit.per_second
     print(
         f"{name:28}{size:8,}{figures.per_second:11,.0f}{figures.per_second * size:11,.0f}"

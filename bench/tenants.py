@@ -1,26 +1,26 @@
-"""Many tenants side by side with an attacker among them: nothing read, killed, or delayed beyond its share.
+"""Many tenants with an attacker among them: nothing of theirs is read, killed or delayed beyond its share.
 
 python bench/tenants.py [--tenants 100] [--minutes 10] [--nodes 4] [--attacks raid,flood,…]
 
-A server and root agents of this machine, a namespace with a token, a quota and bounds for each tenant. The
-last one is the attacker's. First the honest tenants are alone, and how long a short job takes from submit to
-end is measured. Then the attacker comes, for the given minutes; after them all tenants, the attacker too, ask
-for more than there is. Then the attacker goes, and short jobs are measured again: what the machine does
-meanwhile besides, and what the attacker leaves behind, is seen. It prints what was tried and what came of it,
-and exits with 1 on a breach.
+The cluster is a server and root agents on this machine, with a namespace, a token, a quota and bounds for
+each tenant. The last tenant is the attacker. First the honest tenants are alone, and the time from submit to
+end of a short job is measured. Then the attacker joins for the given minutes; after that all tenants, the
+attacker included, request more than there is. Then the attacker leaves, and short jobs are measured again,
+which shows other load of the machine and what the attacker has left behind. It prints what was tried with
+which result, and exits with 1 on a breach.
 
-What must hold, and why these bounds:
+Guarantees and the reasons for their bounds:
 
-- No job of an honest tenant ends otherwise than it would alone: one attempt, no signal, the right output.
-- No value of a tenant is found in what the attacker brought home: from /proc, files, links, HTTP, streams.
-- The median over tenants of (median time beside the attacker / median time without) is at most `--ratio`, 2:
-  one tenant of a hundred costs the others no more than twice as many tenants would. A single tenant's ratio
-  comes from some tens of jobs: three times that bound tells noise from starvation. When the attacker is gone,
-  the ratio of after to before is below the same bound.
-- When all want more than there is, each honest tenant holds at least `--share`, 0.7, of an equal part: a
-  place is empty between two tasks while an end is reported, committed and the next one ordered, about a
-  tenth of the time on a busy machine; a tenant that is passed over once in four turns is below the bound.
-  The attacker holds no more than 1.3 parts, 2 - `--share`: what others leave empty in these gaps.
+- Each job of an honest tenant ends as it would alone: one attempt, no signal, the right output.
+- No secret of a tenant is in the attacker's loot: from /proc, files, links, HTTP or streams.
+- The median over tenants of (median time with the attacker / median time without) is at most `--ratio`, 2:
+  one tenant of a hundred costs the others no more than twice as many tenants would. The ratio of a single
+  tenant is based on some tens of jobs, so three times that bound separates noise from starvation. When the
+  attacker is gone, the ratio of after to before is below the same bound.
+- Under contention each honest tenant holds at least `--share`, 0.7, of an equal part: resources are idle
+  between two tasks while an end is reported, committed and the next start ordered, about a tenth of the
+  time on a busy machine; a tenant that is skipped once in four placements is below the bound. The attacker
+  holds at most 1.3 parts, 2 - `--share`: what others leave idle in these gaps.
 - Server, agents and keepers are the same processes at the end, never stopped, and bounded in memory.
 """
 
@@ -55,7 +55,7 @@ from rota.testing.processes import until
 
 ATTACKS = "raid,harm,foreign,flood,shapes,refused,hoard,squat,streams,stranger"
 ATTACK = Path(__file__).with_name("tenants_attack.py")
-SHARE_CPU = 2  # of each tenant, when all want theirs
+SHARE_CPU = 2  # of each tenant under contention
 QUOTA_CPU = 1.5 * SHARE_CPU
 BOUNDS = {
     "priority": 50,
@@ -65,54 +65,58 @@ BOUNDS = {
     "tasks": 20_000,
     "bytes": 1 << 26,
 }
-ROUNDS_PER_SECOND = 6.0  # of all tenants together, of three jobs each: what leaves two cores half idle
-CONTENTION_SHARE = 0.15  # of the time with the attacker, and after it
+ROUNDS_PER_SECOND = 6.0  # of all tenants together, three jobs each; leaves two cores half idle
+CONTENTION_SHARE = 0.15  # of the time with the attacker, added to it
 CONTENTION_SECONDS = 4.0  # at least
-STARTS_PER_SECOND = 40.0  # while all contend
-PLACE_CPU = 0.5  # of a task while all contend: shares are in whole tasks
+STARTS_PER_SECOND = 40.0  # under contention
+TASK_CPU = 0.5  # of a task under contention: shares are in whole tasks
 SERVICE_CPU = 0.1
-HOLD_SECONDS = 2  # at least: a place is empty for some tens of milliseconds between two tasks
-RAID_SECONDS = 8.0  # at most, then its job ends, and brings home what it found
-LOOK_SECONDS = 1.0
+HOLD_SECONDS = 2  # at least, since resources are idle for some tens of ms between two tasks
+RAID_SECONDS = 8.0  # at most, until its job ends and reports what it found
+SAMPLE_SECONDS = 1.0
 NICE = 10
-SERVER_BYTES = 160 * 2**20  # more than before the attacker came: its jobs are kept up to its bounds
+SERVER_BYTES = 160 * 2**20  # growth since before the attack: its jobs are retained up to its bounds
 NODE_BYTES = 48 * 2**20  # of an agent or a keeper
-CALM_SECONDS = 60.0
+SETTLE_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class Finding:
+class TenantFinding:
+    """One checked guarantee."""
+
     what: str
     found: object
     holds: bool
-    is_known: bool = False  # documented as not defended: told, and no breach
+    is_known: bool = False  # documented as not defended: reported, but no breach
 
 
 @dataclass
 class Watch:
-    """What root sees of the machine while it goes on."""
+    """What root observes of the machine during the run."""
 
     memory: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     gone: set[str] = field(default_factory=set)
     stopped: set[str] = field(default_factory=set)
     shared_users: set[str] = field(default_factory=set)
     named: deque[tuple[str, str, str]] = field(default_factory=lambda: deque(maxlen=200))
-    owners: dict[str, str] = field(default_factory=dict)  # the namespace of each job of honest tenants
+    owners: dict[str, str] = field(default_factory=dict)  # job of an honest tenant -> namespace
 
 
 @dataclass
-class Run:
+class TenantRun:
+    """State of one run of the benchmark."""
+
     options: argparse.Namespace
     cluster: LocalCluster
     admin: Cluster
-    mark: str
+    marker: str
     tenants: list[Tenant]
     attacker: str
     attacker_token: str
     tokens: dict[str, str]
     watch: Watch
     attacked_at: float = 0.0
-    left_at: float = 0.0  # by the attacker
+    left_at: float = 0.0  # when the attacker left
     held: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     loot: dict[str, Any] = field(default_factory=dict)
 
@@ -137,11 +141,11 @@ def main() -> int:
     return report(run, findings)
 
 
-# ---- what is there
+# ---- set-up and phases
 
 
-def set_up(cluster: LocalCluster, options: argparse.Namespace) -> Run:
-    address, mark = f"http://{cluster.http}", f"canary{secrets.token_hex(4)}"
+def set_up(cluster: LocalCluster, options: argparse.Namespace) -> TenantRun:
+    address, marker = f"http://{cluster.http}", f"canary{secrets.token_hex(4)}"
     admin = connect(address, token=cluster.token)
     watch, tokens, tenants = Watch(), {}, []
     names = [f"t{number:03}" for number in range(1, options.tenants + 1)]
@@ -155,35 +159,37 @@ def set_up(cluster: LocalCluster, options: argparse.Namespace) -> Run:
     for name in names:
         admin.set_namespace(name, {"cpu": QUOTA_CPU}, weight=1, bounds=BOUNDS)
         tokens[name] = str(admin.make_token(name, "submitter", name).raw["token"])
-        tenants.append(Tenant(name, connect(address, token=tokens[name]), mark, scratch, kept))
+        tenants.append(Tenant(name, connect(address, token=tokens[name]), marker, scratch, kept))
     attacker = tenants.pop()
-    return Run(options, cluster, admin, mark, tenants, attacker.name, tokens[attacker.name], tokens, watch)
+    return TenantRun(
+        options, cluster, admin, marker, tenants, attacker.name, tokens[attacker.name], tokens, watch
+    )
 
 
-def drive(run: Run) -> None:
-    """Baseline, attack, contention; the attack goes on until the last one is over."""
+def drive(run: TenantRun) -> None:
+    """Baseline, attack, contention, baseline; the attack continues during the contention."""
     options = run.options
     attack_seconds = 60 * options.minutes
     contention_seconds = max(CONTENTION_SECONDS, CONTENTION_SHARE * attack_seconds)
     for tenant in run.tenants:
         tenant.start_service()
-    until(lambda: all(running(tenant) for tenant in run.tenants), "every service runs", CALM_SECONDS)
+    until(lambda: all(running(tenant) for tenant in run.tenants), "every service runs", SETTLE_SECONDS)
     unwatched = threading.Event()
-    watching = threading.Thread(target=look_until, args=(run, unwatched), daemon=True)
+    watching = threading.Thread(target=sample_until, args=(run, unwatched), daemon=True)
     watching.start()
     with working(run):
-        say(f"{len(run.tenants)} tenants alone for {30 * options.baseline:.0f} s")
+        log(f"{len(run.tenants)} tenants alone for {30 * options.baseline:.0f} s")
         time.sleep(30 * options.baseline)
     run.attacked_at = time.monotonic()
     with attack(run):
         with working(run):
-            say(f"with the attacker for {attack_seconds:.0f} s")
+            log(f"with the attacker for {attack_seconds:.0f} s")
             time.sleep(attack_seconds)
-        say(f"all want more than there is for {contention_seconds:.0f} s")
+        log(f"contention for {contention_seconds:.0f} s")
         contend(run, contention_seconds)
     run.left_at = time.monotonic()
     with working(run):
-        say(f"alone again for {30 * options.baseline:.0f} s")
+        log(f"alone again for {30 * options.baseline:.0f} s")
         time.sleep(30 * options.baseline)
     for tenant in run.tenants:
         tenant.check_service()
@@ -192,8 +198,8 @@ def drive(run: Run) -> None:
 
 
 @contextlib.contextmanager
-def working(run: Run) -> Iterator[None]:
-    """Every honest tenant goes round meanwhile."""
+def working(run: TenantRun) -> Iterator[None]:
+    """Run the jobs of every honest tenant within the block."""
     over = threading.Event()
     period = max(1.0, len(run.tenants) / ROUNDS_PER_SECOND)
     workers = [
@@ -216,15 +222,15 @@ def running(tenant: Tenant) -> bool:
 
 
 @contextlib.contextmanager
-def attack(run: Run) -> Iterator[None]:
-    """The attacker's process; at the end what it brought home."""
+def attack(run: TenantRun) -> Iterator[None]:
+    """Run the attacker's process within the block, and collect its loot."""
     settings = {
         "http": run.cluster.http,
         "grpc": run.cluster.grpc,
         "agent": run.cluster.agent,
         "token": run.attacker_token,
         "namespace": run.attacker,
-        "mark": run.mark.encode().hex(),
+        "mark": run.marker.encode().hex(),
         "victims": str(victims_file(run)),
         "attacks": [name for name in run.options.attacks.split(",") if name],
         "tenants": [tenant.name for tenant in run.tenants],
@@ -234,44 +240,44 @@ def attack(run: Run) -> Iterator[None]:
     file = run.cluster.directory / "attack.json"
     file.touch(mode=0o600)
     file.write_text(json.dumps(settings))
-    line = ["nice", "-n", str(NICE), sys.executable, str(ATTACK), str(file)]
-    process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    command = ["nice", "-n", str(NICE), sys.executable, str(ATTACK), str(file)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         yield
-        told, _ = process.communicate(timeout=2 * CALM_SECONDS)
-        run.loot = json.loads(told)
+        printed, _ = process.communicate(timeout=2 * SETTLE_SECONDS)
+        run.loot = json.loads(printed)
     finally:
         process.kill()
         process.communicate()
 
 
-def contend(run: Run, seconds: float) -> None:
-    """Every tenant asks for twice its share; counted once all have waiting tasks, for as long as they do."""
-    places = SHARE_CPU / PLACE_CPU
-    hold = max(HOLD_SECONDS, round(places * (len(run.tenants) + 1) / STARTS_PER_SECOND))
-    tasks = math.ceil(3 * places * (seconds + 2 * hold) / hold)
+def contend(run: TenantRun, seconds: float) -> None:
+    """Every tenant requests more than its share; usage is sampled while all have waiting tasks."""
+    slots = SHARE_CPU / TASK_CPU
+    hold = max(HOLD_SECONDS, round(slots * (len(run.tenants) + 1) / STARTS_PER_SECOND))
+    tasks = math.ceil(3 * slots * (seconds + 2 * hold) / hold)
     intruder = connect(f"http://{run.cluster.http}", token=run.attacker_token)
     jobs: list[Job] = []
-    with contextlib.suppress(RotaError):  # its namespace may be full of its other jobs
-        spec = {"command": ["sleep", str(hold)], "namespace": run.attacker, "count": tasks, "cpu": PLACE_CPU}
+    with contextlib.suppress(RotaError):  # its namespace may be full
+        spec = {"command": ["sleep", str(hold)], "namespace": run.attacker, "count": tasks, "cpu": TASK_CPU}
         jobs.append(intruder.submit_spec(spec))
-    jobs += [tenant.contend(tasks, hold, PLACE_CPU) for tenant in run.tenants]
-    time.sleep(2 * hold)  # what ran before makes way
+    jobs += [tenant.contend(tasks, hold, TASK_CPU) for tenant in run.tenants]
+    time.sleep(2 * hold)  # until earlier tasks have ended
     until_at = time.monotonic() + seconds
     while time.monotonic() < until_at:
         for namespace in run.admin.namespaces():
             run.held[namespace.name].append(float(namespace.held.get("cpu", 0)))
-        time.sleep(LOOK_SECONDS / 2)
+        time.sleep(SAMPLE_SECONDS / 2)
     for job in jobs:
         job.cancel()
     for job in jobs:
-        job.wait(CALM_SECONDS)
+        job.wait(SETTLE_SECONDS)
 
 
-# ---- what is seen meanwhile
+# ---- observation
 
 
-def look_until(run: Run, over: threading.Event) -> None:
+def sample_until(run: TenantRun, over: threading.Event) -> None:
     ours = dict(roles(run.cluster))
     while not over.is_set():
         for role, pid in ours.items():
@@ -279,12 +285,12 @@ def look_until(run: Run, over: threading.Event) -> None:
                 run.watch.memory[role].append(processes.resident_bytes(pid))
                 if processes.is_stopped(pid):
                     run.watch.stopped.add(role)
-            except StopIteration:  # there is no such process
+            except StopIteration:  # the process has ended
                 run.watch.gone.add(role)
         write_victims(run, ours)
-        over.wait(LOOK_SECONDS)
+        over.wait(SAMPLE_SECONDS)
     if dict(roles(run.cluster)) != ours:
-        run.watch.gone.add("others are in their place")
+        run.watch.gone.add("a process was replaced")
 
 
 def roles(cluster: LocalCluster) -> Iterator[tuple[str, int]]:
@@ -295,10 +301,10 @@ def roles(cluster: LocalCluster) -> Iterator[tuple[str, int]]:
         yield f"keeper {number}", pid
 
 
-def write_victims(run: Run, ours: dict[str, int]) -> None:
-    """What the raid aims at: processes of this cluster only, since the machine has others."""
+def write_victims(run: TenantRun, ours: dict[str, int]) -> None:
+    """Write the targets of the raid: only processes of this cluster, since the machine has others."""
     work = run.cluster.work()
-    note_users(run, work)
+    check_users(run, work)
     named = list(run.watch.named)
     victims = {
         "processes": [(pid, threads(pid)) for pid in (*ours.values(), *work[:60])],
@@ -312,7 +318,7 @@ def write_victims(run: Run, ours: dict[str, int]) -> None:
     partial.replace(victims_file(run))
 
 
-def victims_file(run: Run) -> Path:
+def victims_file(run: TenantRun) -> Path:
     return run.cluster.directory / "victims.json"
 
 
@@ -322,8 +328,8 @@ def threads(pid: int) -> list[int]:
     return []
 
 
-def note_users(run: Run, work: list[int]) -> None:
-    """A user that jobs of two namespaces have at one moment."""
+def check_users(run: TenantRun, work: list[int]) -> None:
+    """Record users that jobs of two namespaces share at the same time."""
     found: dict[int, set[str]] = defaultdict(set)
     for pid in work:
         with contextlib.suppress(OSError):
@@ -336,19 +342,19 @@ def note_users(run: Run, work: list[int]) -> None:
             run.watch.shared_users.add(f"{uid}: {', '.join(sorted(owners))}")
 
 
-# ---- what must hold
+# ---- guarantees
 
 
-def check_work(run: Run) -> Iterator[Finding]:
+def check_work(run: TenantRun) -> Iterator[TenantFinding]:
     jobs = sum(tenant.jobs for tenant in run.tenants)
     harm = [line for tenant in run.tenants for line in tenant.harm]
     for line in harm[:10]:
-        say(line)
-    yield Finding("honest jobs", jobs, jobs > 0)
-    yield Finding("honest jobs killed, changed, retried or with wrong output", len(harm), not harm)
+        log(line)
+    yield TenantFinding("honest jobs", jobs, jobs > 0)
+    yield TenantFinding("honest jobs killed, changed, retried or with wrong output", len(harm), not harm)
 
 
-def check_secrets(run: Run) -> Iterator[Finding]:
+def check_secrets(run: TenantRun) -> Iterator[TenantFinding]:
     canaries = {value: where for tenant in run.tenants for value, where in tenant.canaries.items()}
     tokens = {token: "token" for name, token in run.tokens.items() if name != run.attacker}
     known = canaries | tokens | {run.cluster.token: "the admin's token"} | keys(run.cluster)
@@ -357,29 +363,31 @@ def check_secrets(run: Run) -> Iterator[Finding]:
     read = {text: where for text, where in caught.items() if text in known or text in task_tokens}
     arguments = {text for text in read if known.get(text) == "argv"}
     for text in list(read.keys() - arguments)[:10]:
-        say(f"read: {known.get(text, 'task token')} by {read[text]}")
+        log(f"read: {known.get(text, 'task token')} by {read[text]}")
     for uid in sorted(run.watch.shared_users)[:5]:
-        say(f"one user for two tenants: {uid}")
+        log(f"one user for two tenants: {uid}")
     for what, count in sorted(run.loot["let_in"].items())[:20]:
-        say(f"let in: {what} x {count}")
+        log(f"let in: {what} x {count}")
     roots = [text for text in caught if text.startswith("runs as user")]
-    yield Finding("secrets that were there to be read", len(known), bool(known))
-    yield Finding("secrets read by the attacker", len(read) - len(arguments), len(read) == len(arguments))
-    yield Finding("arguments of others' tasks read", len(arguments), not arguments, is_known=True)
-    yield Finding(
-        "requests for what is foreign that were let in",
+    yield TenantFinding("secrets that could be read", len(known), bool(known))
+    yield TenantFinding(
+        "secrets read by the attacker", len(read) - len(arguments), len(read) == len(arguments)
+    )
+    yield TenantFinding("arguments of others' tasks read", len(arguments), not arguments, is_known=True)
+    yield TenantFinding(
+        "requests for resources of others that were allowed",
         sum(run.loot["let_in"].values()),
         not run.loot["let_in"],
     )
     delivered = {what: count for what, count in run.loot["delivered"].items() if count}
-    yield Finding("signals, traces and connections delivered", delivered or 0, not delivered)
-    yield Finding("raids that ran as a privileged user", len(roots), not roots)
+    yield TenantFinding("signals, traces and connections delivered", delivered or 0, not delivered)
+    yield TenantFinding("raids that ran as a privileged user", len(roots), not roots)
     shared = run.watch.shared_users
-    yield Finding("users shared by two tenants", len(shared), not shared)
+    yield TenantFinding("users shared by two tenants", len(shared), not shared)
 
 
 def keys(cluster: LocalCluster) -> dict[str, str]:
-    """The first bytes of every private key, as the raid would tell of them."""
+    """The first bytes of every private key, as the raid would report them."""
     found = {}
     for path in (cluster.directory / "server/ca/ca.key", *cluster.directory.glob("node-*/node.pem")):
         for text in re.findall(rb"PRIVATE KEY-+\s+[\w+/]{40}", path.read_bytes()):
@@ -387,7 +395,7 @@ def keys(cluster: LocalCluster) -> dict[str, str]:
     return found
 
 
-def check_delay(run: Run) -> Iterator[Finding]:
+def check_delay(run: TenantRun) -> Iterator[TenantFinding]:
     ratios: dict[str, float] = {}
     phases: dict[str, list[float]] = {"before": [], "beside": [], "after": []}
     for tenant in run.tenants:
@@ -399,97 +407,103 @@ def check_delay(run: Run) -> Iterator[Finding]:
         alone = by_phase["before"] + by_phase["after"]
         if alone and by_phase["beside"]:
             ratios[tenant.name] = statistics.median(by_phase["beside"]) / statistics.median(alone)
-    yield Finding("tenants with short jobs in each phase", len(ratios), len(ratios) == len(run.tenants))
+    yield TenantFinding("tenants with short jobs in each phase", len(ratios), len(ratios) == len(run.tenants))
     for name, seconds in phases.items():
-        yield Finding(f"submit to end {name} the attack", spread(seconds), bool(seconds))
+        yield TenantFinding(f"submit to end {name} the attack", spread(seconds), bool(seconds))
     yield from check_ratios(run.options.ratio, ratios, phases)
     yield from check_shares(run)
 
 
-def phase_of(run: Run, began: float) -> str:
+def phase_of(run: TenantRun, began: float) -> str:
     return "before" if began < run.attacked_at else "beside" if began < run.left_at else "after"
 
 
-def check_ratios(most: float, ratios: dict[str, float], phases: dict[str, list[float]]) -> Iterator[Finding]:
+def check_ratios(
+    most: float, ratios: dict[str, float], phases: dict[str, list[float]]
+) -> Iterator[TenantFinding]:
     if not ratios:
         return
     worst = max(ratios, key=lambda name: ratios[name])
     middle = statistics.median(ratios.values())
-    yield Finding(f"ratio of medians over tenants (at most {most:g})", f"{middle:.2f}", middle <= most)
+    yield TenantFinding(f"ratio of medians over tenants (at most {most:g})", f"{middle:.2f}", middle <= most)
     found = f"{ratios[worst]:.2f} ({worst})"
-    yield Finding(f"the worst tenant's ratio (at most {3 * most:g})", found, ratios[worst] <= 3 * most)
+    yield TenantFinding(f"the worst tenant's ratio (at most {3 * most:g})", found, ratios[worst] <= 3 * most)
     left = statistics.median(phases["after"] or [0]) / statistics.median(phases["before"] or [1])
-    yield Finding(f"after the attack to before it (at most {most:g})", f"{left:.2f}", left <= most)
+    yield TenantFinding(f"after the attack to before it (at most {most:g})", f"{left:.2f}", left <= most)
 
 
-def check_shares(run: Run) -> Iterator[Finding]:
-    """What each held of an equal part of all places, while everybody wanted more."""
+def check_shares(run: TenantRun) -> Iterator[TenantFinding]:
+    """Share of an equal part of the cluster that each tenant held under contention."""
     parts = {name: statistics.mean(held) / SHARE_CPU for name, held in run.held.items() if held}
     honest = {tenant.name: parts.get(tenant.name, 0.0) for tenant in run.tenants}
     least = min(honest, key=lambda name: honest[name])
     found = f"{statistics.median(honest.values()):.2f} in the middle, {honest[least]:.2f} at least ({least})"
     bound = run.options.share
-    yield Finding(
+    yield TenantFinding(
         f"honest tenants' part when all contend (at least {bound:g})", found, honest[least] >= bound
     )
     taken = parts.get(run.attacker, 0.0)
-    yield Finding(f"the attacker's part (at most {2 - bound:g})", f"{taken:.2f}", taken <= 2 - bound)
+    yield TenantFinding(f"the attacker's part (at most {2 - bound:g})", f"{taken:.2f}", taken <= 2 - bound)
 
 
 def spread(seconds: list[float]) -> str:
     ordered = sorted(seconds) or [math.nan]
     tenth = ordered[min(len(ordered) - 1, round(0.9 * len(ordered)))]
-    shown = [f"{1000 * one:.0f} ms" for one in (statistics.median(ordered), tenth, ordered[-1])]
+    shown = [f"{1000 * value:.0f} ms" for value in (statistics.median(ordered), tenth, ordered[-1])]
     return "{} median, {} p90, {} at most".format(*shown)
 
 
-def check_processes(run: Run) -> Iterator[Finding]:
+def check_processes(run: TenantRun) -> Iterator[TenantFinding]:
     watch = run.watch
-    yield Finding("server, agents or keepers that ended", ", ".join(sorted(watch.gone)) or 0, not watch.gone)
-    yield Finding("of them stopped at any look", ", ".join(sorted(watch.stopped)) or 0, not watch.stopped)
-    looks = len(watch.memory["server"])
-    warm = max(1, round(0.5 * looks * run.options.baseline / (run.options.baseline + run.options.minutes)))
+    yield TenantFinding(
+        "server, agents or keepers that ended", ", ".join(sorted(watch.gone)) or 0, not watch.gone
+    )
+    yield TenantFinding(
+        "of these stopped at any sample", ", ".join(sorted(watch.stopped)) or 0, not watch.stopped
+    )
+    samples = len(watch.memory["server"])
+    warm = max(1, round(0.5 * samples * run.options.baseline / (run.options.baseline + run.options.minutes)))
     for role in ("server", "agent", "keeper"):
         grown = {
             name: (max(amounts[:warm]), max(amounts))
             for name, amounts in watch.memory.items()
             if name.startswith(role) and amounts
         }
-        name = max(grown, key=lambda one: grown[one][1] - grown[one][0])
+        name = max(grown, key=lambda role_name: grown[role_name][1] - grown[role_name][0])
         before, most = grown[name]
         bound = SERVER_BYTES if role == "server" else NODE_BYTES
         found = f"{before >> 20} MiB before, {most >> 20} MiB at most; may grow by {bound >> 20}"
-        yield Finding(f"memory: {name}", found, most - before <= bound)
+        yield TenantFinding(f"memory: {name}", found, most - before <= bound)
 
 
-def check_left(run: Run) -> Iterator[Finding]:
-    """Orphans of the attacker outlive neither the cancel nor the end of their jobs."""
-    orphans = run.mark[::-1]
+def check_left(run: TenantRun) -> Iterator[TenantFinding]:
+    """Check that orphans of the attacker do not outlive their jobs."""
+    orphans = run.marker[::-1]
     with contextlib.closing(connect(f"http://{run.cluster.http}", token=run.attacker_token)) as intruder:
         for status in intruder.jobs(state="active"):
             with contextlib.suppress(RotaError):
                 intruder.job(status.id).cancel()
-    gone = comes(lambda: not processes.with_argument(orphans))
-    yield Finding("orphans left by ended jobs", len(processes.with_argument(orphans)), gone)
+    gone = holds_soon(lambda: not processes.with_argument(orphans))
+    yield TenantFinding("orphans left by ended jobs", len(processes.with_argument(orphans)), gone)
     for tenant in run.tenants:
         assert tenant.service is not None
         tenant.service.cancel()
-    gone = comes(lambda: not run.cluster.work())
-    yield Finding("processes of tasks that have ended", len(run.cluster.work()), gone)
+    gone = holds_soon(lambda: not run.cluster.work())
+    yield TenantFinding("processes of tasks that have ended", len(run.cluster.work()), gone)
 
 
-def comes(condition: Any) -> bool:
+def holds_soon(condition: Any) -> bool:
     try:
-        return bool(until(condition, "it is so", CALM_SECONDS))
+        return bool(until(condition, "the condition holds", SETTLE_SECONDS))
     except TimeoutError:
         return False
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def report(run: Run, findings: list[Finding]) -> int:
+def report(run: TenantRun, findings: list[TenantFinding]) -> int:
     options = run.options
     print(f"{options.tenants} tenants on {options.nodes} nodes, {options.minutes:g} min beside the attacker")
     for title in ("tried", "answers", "errors"):
@@ -498,25 +512,31 @@ def report(run: Run, findings: list[Finding]) -> int:
     width = max(len(finding.what) for finding in findings)
     for finding in findings:
         found = f"{finding.found:,}" if isinstance(finding.found, int) else finding.found
-        word = "ok" if finding.holds else "KNOWN" if finding.is_known and not options.strict else "BROKEN"
-        print(f"  {word:<6}  {finding.what:<{width}}  {found}")
+        label = "ok" if finding.holds else "KNOWN" if finding.is_known and not options.strict else "BROKEN"
+        print(f"  {label:<6}  {finding.what:<{width}}  {found}")
     known = () if options.strict else [finding for finding in findings if finding.is_known]
     return 0 if all(finding.holds or finding in known for finding in findings) else 1
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--minutes", type=float, default=10.0, help="beside the attacker")
+    parser.add_argument("--minutes", type=float, default=10.0, help="with the attacker")
     parser.add_argument("--baseline", type=float, help="minutes before and after; default: 0.4 of the others")
-    parser.add_argument("--tenants", type=int, default=100, help="the attacker counted")
+    parser.add_argument("--tenants", type=int, default=100, help="including the attacker")
     parser.add_argument("--nodes", type=int, default=4)
-    parser.add_argument("--attacks", default=ATTACKS, help="which of them, with commas between")
-    parser.add_argument("--pace", type=float, default=1.0, help="of attacks: pauses are divided by it")
-    parser.add_argument("--run-as", default="own", help="of the agents: by another word the attacker wins")
-    parser.add_argument("--ratio", type=float, default=2.0, help="how much longer short jobs may take")
-    parser.add_argument("--share", type=float, default=0.7, help="of an equal part that each tenant holds")
-    parser.add_argument("--strict", action="store_true", help="what is known not to be defended counts, too")
-    parser.add_argument("--directory", default="/var/tmp", help="on which disk")
+    parser.add_argument("--attacks", default=ATTACKS, help="a comma-separated selection")
+    parser.add_argument(
+        "--pace", type=float, default=1.0, help="speed of the attacks: pauses are divided by it"
+    )
+    parser.add_argument(
+        "--run-as", default="own", help="run_as of the agents; only `own` defends against the attacker"
+    )
+    parser.add_argument("--ratio", type=float, default=2.0, help="largest allowed slowdown of short jobs")
+    parser.add_argument("--share", type=float, default=0.7, help="smallest allowed share of an equal part")
+    parser.add_argument(
+        "--strict", action="store_true", help="also count attacks that are documented as not defended"
+    )
+    parser.add_argument("--directory", default="/var/tmp", help="a directory on the disk to use")
     options = parser.parse_args()
     options.baseline = 0.4 * options.minutes if options.baseline is None else options.baseline
     return options

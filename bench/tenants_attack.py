@@ -1,9 +1,9 @@
-"""The attacker of `bench/tenants.py` as a client: one process with a submitter's token, and one stranger.
+"""The attacker of `bench/tenants.py` as a client: one process with a submitter's token, one without any.
 
-python bench/tenants_attack.py SETTINGS.json, ends when its input is closed, and prints a JSON object: what
-was tried, what was answered, what was caught. Every attack is bounded in number and pace. The process runs
-with a low priority: elsewhere it would have a machine of its own, and what is measured is what a server and
-its nodes do to the other tenants, not what a second program on the same two cores does.
+python bench/tenants_attack.py SETTINGS.json ends when its input is closed, and prints a JSON object:
+attempts, answers and loot. Every attack is bounded in number and rate. The process runs with a low priority:
+a real attacker has a machine of its own, and the measurement is about what the server and its nodes do to
+other tenants, not about a second program on the same cores.
 """
 
 import contextlib
@@ -26,10 +26,10 @@ from rota.client.cluster import Cluster, connect
 from rota.client.errors import RotaError
 
 RAID = Path(__file__).with_name("tenants_raid.py")
-PYTHON = "/usr/bin/python3"  # users of jobs may not enter the directory of the bench's own
-STRANGER = "127.0.0.66"  # connections are bounded by address
-FOREIGN_AT_ONCE = 40  # requests for what belongs to others, then a pause
-BURST = 3000  # requests in a row: more than a token may make
+PYTHON = "/usr/bin/python3"  # users of jobs cannot read the interpreter of the benchmark
+STRANGER = "127.0.0.66"  # connections are limited per address
+FOREIGN_AT_ONCE = 40  # requests for resources of others between two pauses
+BURST = 3000  # requests in a row: more than the limit of a token
 FLOODERS = 4
 PIPELINED = 50
 IDLE_CONNECTIONS = 200
@@ -37,25 +37,25 @@ STREAMS = 20
 SHAPES_AT_ONCE = 25
 HOARD_AT_ONCE = 25
 LOOT_MAX = 500
-END_SECONDS = 60.0  # for all attacks together to come home; their jobs are canceled in any case
-# Jobs that run to harm: fork without end, write without end, take more memory than they may, stay for ever.
+END_SECONDS = 60.0  # for all attacks together to end; their jobs are canceled in any case
+# Harmful jobs: fork bombs, endless output, too much memory, orphans.
 ORPHANS = (
     "for n in 1 2 3 4; do setsid env -i sh -c 'sleep 599; : ORPHANS' & done; sleep 0.$((ROTA_INDEX % 10))"
 )
-# As root it would reach the whole machine, and does nothing then: the raid tells of that.
+# As root it would reach the whole machine, so it does nothing; the raid reports that.
 UNLESS_ROOT = "[ $(id -u) -ge 60000 ] || exit 99; ulimit -u 500; "
 BOMB = UNLESS_ROOT + "bomb() { bomb | bomb & }; bomb; sleep 3; exit 0"
 KILL_ALL = UNLESS_ROOT + "kill -9 -1"
 FILLER = "head -c 67108864 /dev/zero > filled; head -c 16777216 /dev/zero | tr '\\0' x; rm filled"
-# Each node of the bench stands for a machine of its own. What a task burns there is taken from the few cores
-# that the server has, too, which no quota is about: so the raid limits itself.
+# Each node of the benchmark stands for a machine of its own. Its CPU time is taken from the server's cores,
+# too, which no quota covers, so the raid limits itself.
 SPARING: dict[str, Any] = {"cpu": 0.25, "limits": {"cpu": 0.1}}
 HOG = "x=$(head -c 268435456 /dev/zero | tr '\\0' x); sleep 1"
 
 
 @dataclass
 class Settings:
-    """What the attacker has found out, or was given."""
+    """What the attacker knows."""
 
     http: str
     grpc: str
@@ -63,7 +63,7 @@ class Settings:
     token: str
     namespace: str
     mark: str  # of canaries, in hexadecimal
-    victims: str  # a file that is written again and again
+    victims: str  # a file that is rewritten repeatedly
     attacks: list[str]
     tenants: list[str]
     pace: float  # pauses are divided by it
@@ -72,11 +72,11 @@ class Settings:
 
 @dataclass
 class Loot:
-    """Everything that the attacker brings home."""
+    """Everything that the attacker has obtained."""
 
     pattern: "re.Pattern[bytes]"
-    caught: dict[str, str] = field(default_factory=dict)  # the text, and where it was found
-    let_in: Counter[str] = field(default_factory=Counter)  # what should have been refused
+    caught: dict[str, str] = field(default_factory=dict)  # text -> where it was found
+    let_in: Counter[str] = field(default_factory=Counter)  # requests that should have been refused
     answers: Counter[str] = field(default_factory=Counter)
     tried: Counter[str] = field(default_factory=Counter)
     delivered: Counter[str] = field(default_factory=Counter)
@@ -89,49 +89,51 @@ class Loot:
 
 
 class Attacker:
+    """Runs the chosen attacks in threads until its input is closed."""
+
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         secrets = rb"[\w-]+|(?:rota|join|task)_[\w.-]{32,}|PRIVATE KEY-+\s+[\w+/]{40}"
         self.loot = Loot(re.compile(re.escape(bytes.fromhex(settings.mark)) + secrets))
-        self.over = threading.Event()
+        self.stopped = threading.Event()
 
     def run(self) -> None:
         attacks: dict[str, Callable[[], None]] = {
             "raid": self.raid,
             "harm": self.harm,
-            "foreign": self.ask_for_foreign,
+            "foreign": self.request_foreign,
             "flood": self.flood,
             "shapes": self.submit_shapes,
             "refused": self.submit_refused,
             "hoard": self.hoard,
             "squat": self.squat,
             "streams": self.hold_streams,
-            "stranger": self.be_a_stranger,
+            "stranger": self.attack_without_token,
         }
         chosen = {name: attacks[name] for name in self.settings.attacks}
         threads = [
-            threading.Thread(target=self._again, args=(name, attack), daemon=True)
+            threading.Thread(target=self._repeat, args=(name, attack), daemon=True)
             for name, attack in chosen.items()
         ]
         for thread in threads:
             thread.start()
         sys.stdin.read()
-        self.over.set()
+        self.stopped.set()
         until = time.monotonic() + END_SECONDS
         for thread in threads:
             thread.join(max(0.0, until - time.monotonic()))
 
-    def _again(self, name: str, attack: Callable[[], None]) -> None:
-        while not self.over.is_set():
+    def _repeat(self, name: str, attack: Callable[[], None]) -> None:
+        while not self.stopped.is_set():
             self.loot.tried[name] += 1
             try:
                 attack()
             except (RotaError, OSError, HTTPException, ValueError) as error:
                 self.loot.errors[f"{name}: {type(error).__name__} {str(error)[:80]}"] += 1
-            self.rest(1)
+            self.pause(1)
 
-    def rest(self, seconds: float) -> None:
-        self.over.wait(seconds / self.settings.pace)
+    def pause(self, seconds: float) -> None:
+        self.stopped.wait(seconds / self.settings.pace)
 
     def cluster(self) -> Cluster:
         return connect(f"http://{self.settings.http}", token=self.settings.token)
@@ -146,7 +148,7 @@ class Attacker:
     # ---- on the nodes
 
     def raid(self) -> None:
-        """One raider on every node, which has its output links read by the agent of root afterwards."""
+        """Run one raider on every node, and fetch its output links through the root agent."""
         victims = self.victims()
         files = {"raid.py": RAID.read_text(), "victims.json": json.dumps(victims)}
         command = (PYTHON, "raid.py", self.settings.mark, str(self.settings.raid_seconds))
@@ -156,23 +158,23 @@ class Attacker:
             job = self.submit(cluster, *command, **spec, **SPARING)
             job.wait(120)
             for index in range(nodes):
-                self._bring_home(job, index)
+                self._collect_loot(job, index)
             if job.state == "succeeded":
                 job.delete()
 
-    def _bring_home(self, job: Any, index: int) -> None:
+    def _collect_loot(self, job: Any, index: int) -> None:
         for line in job.logs(index, "stdout").splitlines():
             with contextlib.suppress(json.JSONDecodeError):
-                said = json.loads(line)
-                if "text" in said:
-                    self.loot.caught.setdefault(said["text"], said["where"])
-                self.loot.tried.update(said.get("tried", {}))
-                self.loot.delivered.update(said.get("delivered", {}))
+                report = json.loads(line)
+                if "text" in report:
+                    self.loot.caught.setdefault(report["text"], report["where"])
+                self.loot.tried.update(report.get("tried", {}))
+                self.loot.delivered.update(report.get("delivered", {}))
         target = f"/v1/jobs/{job.id}/outputs?index={index}"
-        self.loot.search("a link among outputs", self.ask("GET", target)[1])
+        self.loot.search("a link among outputs", self.request("GET", target)[1])
 
     def harm(self) -> None:
-        """Jobs that fork, fill, eat and leave orphans behind; then they are canceled and deleted at once."""
+        """Run fork bombs, disk fillers, memory hogs and orphans; then cancel and delete them."""
         small = {"cpu": 0.1, "grace": 0, "timeout": "20s"}
         with self.cluster() as cluster:
             script = ORPHANS.replace("ORPHANS", bytes.fromhex(self.settings.mark).decode()[::-1])
@@ -180,7 +182,7 @@ class Attacker:
             jobs += [self.submit(cluster, "bash", "-c", BOMB, limits={"pids": 48, "cpu": 0.1}, **small)]
             jobs += [self.submit(cluster, "sh", "-c", FILLER, log_bytes="1m", **small)]
             jobs += [self.submit(cluster, "sh", "-c", HOG, limits={"memory": "32m", "cpu": 0.2}, **small)]
-            self.rest(2)
+            self.pause(2)
             for job in jobs:
                 with contextlib.suppress(RotaError):
                     job.cancel()
@@ -189,8 +191,8 @@ class Attacker:
 
     # ---- with a token
 
-    def ask(self, method: str, target: str, body: Any = None, **headers: str) -> tuple[int, bytes]:
-        """One request on a connection of its own; its answer is searched."""
+    def request(self, method: str, target: str, body: Any = None, **headers: str) -> tuple[int, bytes]:
+        """Send one request on its own connection, and search its answer."""
         given = {"authorization": f"Bearer {self.settings.token}", "content-type": "application/json"}
         with contextlib.closing(HTTPConnection(self.settings.http, timeout=60)) as connection:
             payload = None if body is None else json.dumps(body).encode()
@@ -201,22 +203,22 @@ class Attacker:
         self.loot.search(f"{method} {target.partition('?')[0]}", found)
         return response.status, found
 
-    def ask_for_foreign(self) -> None:
-        """Every route of the API for jobs, names and namespaces of others, a few at a time."""
-        status, found = self.ask("GET", "/v1/openapi.json")
+    def request_foreign(self) -> None:
+        """Request every API route for jobs, names and namespaces of others, a few at a time."""
+        status, found = self.request("GET", "/v1/openapi.json")
         if status != HTTPStatus.OK:
-            return  # the other attacks have used up what the token may ask
+            return  # the other attacks have exhausted the rate limit of the token
         document = json.loads(found)
         refs = itertools.cycle(self._foreign())
         routes = [(path, method) for path, methods in document["paths"].items() for method in methods]
         for number, (path, method) in enumerate(routes):
             for ref, namespace in itertools.islice(refs, 2):
-                self._ask_one(method.upper(), path, ref, namespace)
+                self._request_one(method.upper(), path, ref, namespace)
             if number % (FOREIGN_AT_ONCE // 2) == 0:
-                self.rest(0.5)
-            if self.over.is_set():
+                self.pause(0.5)
+            if self.stopped.is_set():
                 return
-        self._ask_in_bodies(next(refs))
+        self._request_in_bodies(next(refs))
 
     def _foreign(self) -> Iterator[tuple[str, str]]:
         victims = self.victims()
@@ -227,17 +229,19 @@ class Attacker:
         for namespace in self.settings.tenants:
             yield namespace, namespace
 
-    def _ask_one(self, method: str, path: str, ref: str, namespace: str) -> None:
+    def _request_one(self, method: str, path: str, ref: str, namespace: str) -> None:
         filled = path.replace("{ref}", ref).replace("{index}", "0").replace("{attempt}", "1")
         is_foreign = "/jobs/{ref}" in path or path in ("/v1/namespaces/{ref}", "/v1/crons/{ref}")
         query = "?limit=5" if method == "GET" and path in ("/v1/jobs", "/v1/events", "/v1/nodes") else ""
         query = f"?namespace={namespace}" if path.startswith("/v1/crons") else query
-        status, found = self.ask(method, filled + query, {} if method in ("POST", "PUT", "PATCH") else None)
-        if is_foreign and status < 400 and not (path == "/v1/namespaces/{ref}" and not is_told(found)):
+        status, found = self.request(
+            method, filled + query, {} if method in ("POST", "PUT", "PATCH") else None
+        )
+        if is_foreign and status < 400 and not (path == "/v1/namespaces/{ref}" and not reveals_more(found)):
             self.loot.let_in[f"{method} {path} {status}"] += 1
 
-    def _ask_in_bodies(self, foreign: tuple[str, str]) -> None:
-        """Foreign jobs and namespaces named inside of what may be sent."""
+    def _request_in_bodies(self, foreign: tuple[str, str]) -> None:
+        """Name jobs and namespaces of others in request bodies."""
         ref, namespace = foreign
         plain = {"command": ["true"], "namespace": self.settings.namespace}
         for what, route, body in (
@@ -252,24 +256,24 @@ class Attacker:
             ("priority", "/v1/jobs", {**plain, "priority": 100}),
             ("tolerate", "/v1/jobs", {**plain, "tolerate": "*"}),
         ):
-            if self.ask("POST", route, body)[0] < 400:
+            if self.request("POST", route, body)[0] < 400:
                 self.loot.let_in[what] += 1
 
     def flood(self) -> None:
-        """More requests than a token may make: pipelined on some connections, and their answers read."""
+        """Send more requests than a token may, pipelined on some connections."""
         threads = [threading.Thread(target=self._flood_one, daemon=True) for _ in range(FLOODERS)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(30)
-        self.rest(3)
+        self.pause(3)
 
     def _flood_one(self) -> None:
         token = f"authorization: Bearer {self.settings.token}"
-        ask = f"GET /v1/jobs?limit=1&fields=id HTTP/1.1\r\nhost: localhost\r\n{token}\r\n\r\n"
+        request = f"GET /v1/jobs?limit=1&fields=id HTTP/1.1\r\nhost: localhost\r\n{token}\r\n\r\n"
         with contextlib.suppress(OSError), self._dialled() as peer, peer.makefile("rb") as answers:
             for _ in range(BURST // PIPELINED // FLOODERS):
-                peer.sendall(ask.encode() * PIPELINED)
+                peer.sendall(request.encode() * PIPELINED)
                 for _ in range(PIPELINED):
                     self.loot.answers[f"flood {self._read_answer(answers)}"] += 1
 
@@ -281,13 +285,13 @@ class Attacker:
         self.loot.search("GET /v1/jobs", answers.read(length))
         return status
 
-    def _pour(self, peer: socket.socket, piece: bytes, count: int) -> None:
+    def _send_repeatedly(self, peer: socket.socket, data: bytes, count: int) -> None:
         with contextlib.suppress(OSError):
             for _ in range(count):
-                peer.sendall(piece)
+                peer.sendall(data)
 
     def submit_shapes(self) -> None:
-        """Jobs that fit nowhere, each of a shape of its own, up to what the namespace may have."""
+        """Submit jobs that fit nowhere, each with its own shape, up to the bounds of the namespace."""
         with self.cluster() as cluster:
             number = time.monotonic_ns()
             for at in range(SHAPES_AT_ONCE):
@@ -295,19 +299,19 @@ class Attacker:
                     cluster, cpu=1000 + (number + at) % 9973, memory=(number % 10**9) + at + 10**13
                 )
             self._submit_junk(cluster, where=f"pool == p{number}", count=1000, gang=True)
-        self.rest(1)
+        self.pause(1)
 
     def _submit_junk(self, cluster: Cluster, **spec: Any) -> None:
         try:
             self.submit(cluster, "true", **spec)
-            self.loot.answers["junk taken"] += 1
+            self.loot.answers["junk accepted"] += 1
         except RotaError as error:
             self.loot.answers[f"junk {error.code}"] += 1
             if error.code == "queue_full":
-                self.rest(2)
+                self.pause(2)
 
     def submit_refused(self) -> None:
-        """What a server must refuse, or each node does: names and paths that cannot be."""
+        """Submit specs that the server or the nodes must refuse: invalid names, paths and resources."""
         long = "a" * 300
         with self.cluster() as cluster:
             for spec in (
@@ -328,39 +332,39 @@ class Attacker:
                 {"queue_timeout": 1, "gpu": 64},
             ):
                 self._submit_junk(cluster, **{"cpu": 0.01, "queue_timeout": 10, **spec})
-        self.rest(2)
+        self.pause(2)
 
     def hoard(self) -> None:
-        """Short jobs that are never deleted: each leaves a directory, a user and a record behind."""
+        """Submit short jobs and never delete them: each leaves a directory, a user and a record."""
         with self.cluster() as cluster:
             for _ in range(HOARD_AT_ONCE):
                 self._submit_junk(cluster, cpu=0.01)
 
     def squat(self) -> None:
-        """Names and idempotency keys that other tenants will use next, and those they have used."""
+        """Use names and idempotency keys that other tenants have used or will use next."""
         with self.cluster() as cluster:
             for name, namespace in self._squatted():
                 stem, _, number = name.rpartition("-")
                 ahead = f"{stem}-{int(number) + 3}"
-                for one in (name, ahead):
+                for squatted in (name, ahead):
                     spec = {
                         "command": ["false"],
                         "namespace": self.settings.namespace,
-                        "name": one,
+                        "name": squatted,
                         "cpu": 0.01,
                     }
                     with contextlib.suppress(RotaError):
-                        taken = cluster.submit_spec(spec, key=one)
+                        taken = cluster.submit_spec(spec, key=squatted)
                         if taken.status.namespace != self.settings.namespace:
                             self.loot.let_in[f"the job of {namespace} by its key"] += 1
-        self.rest(3)
+        self.pause(3)
 
     def _squatted(self) -> list[tuple[str, str]]:
         named = self.victims()["named"][-20:]
         return [(name, namespace) for _, name, namespace in named if is_squatted(namespace)]
 
     def hold_streams(self) -> None:
-        """Streams that are read slowly, of everything and of jobs of others."""
+        """Open streams of everything and of jobs of others, and read them slowly."""
         named = self.victims()["named"]
         targets = ["/v1/events", "/v1/jobs", "/v1/nodes", "/v1/events?since=0.0"]
         targets += [
@@ -379,11 +383,11 @@ class Attacker:
             for target, response in streams * 3:
                 with contextlib.suppress(OSError, ValueError, HTTPException):
                     self.loot.search(f"stream {target}", response.read1(1 << 16))
-            self.rest(5)
+            self.pause(5)
 
     # ---- without a token
 
-    def be_a_stranger(self) -> None:
+    def attack_without_token(self) -> None:
         with contextlib.ExitStack() as opened:
             idle = [opened.enter_context(self._dialled(STRANGER)) for _ in range(IDLE_CONNECTIONS)]
             for peer in idle[::2]:
@@ -394,12 +398,12 @@ class Attacker:
                     peer.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00" * 4096)
             pipelined = opened.enter_context(self._dialled(STRANGER))
             pipelined.settimeout(1)
-            self._pour(pipelined, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n" * 50, 200)
+            self._send_repeatedly(pipelined, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n" * 50, 200)
             endless = opened.enter_context(self._dialled(STRANGER))
             endless.settimeout(1)
-            self._pour(endless, b"GET /" + b"v" * 65536, 64)
+            self._send_repeatedly(endless, b"GET /" + b"v" * 65536, 64)
             self._guess_tokens()
-            self.rest(3)
+            self.pause(3)
 
     def _guess_tokens(self) -> None:
         with contextlib.closing(HTTPConnection(self.settings.http, timeout=30)) as connection:
@@ -418,15 +422,15 @@ class Attacker:
 
 
 def is_squatted(namespace: str) -> bool:
-    """Names of every other tenant are taken; by a name of the rest only a foreign job can be meant."""
+    """Whether names of this tenant are squatted; a name of the others can only mean a foreign job."""
     return int(namespace[-1]) % 2 == 0
 
 
-def is_told(found: bytes) -> bool:
-    """Whether this answer on a namespace says more than its name."""
+def reveals_more(found: bytes) -> bool:
+    """Whether the answer about a namespace reveals more than its name."""
     with contextlib.suppress(ValueError):
-        said = json.loads(found)
-        return any(said.get(name) for name in ("quota", "held", "waiting", "defaults"))
+        answer = json.loads(found)
+        return any(answer.get(name) for name in ("quota", "held", "waiting", "defaults"))
     return bool(found)
 
 
@@ -434,7 +438,7 @@ def main() -> None:
     attacker = Attacker(Settings(**json.loads(Path(sys.argv[1]).read_text())))
     attacker.run()
     loot = attacker.loot
-    loot.caught.pop(attacker.settings.token, None)  # its own, where an answer had it
+    loot.caught.pop(attacker.settings.token, None)  # its own token, if an answer contained it
     print(json.dumps({name: getattr(loot, name) for name in loot.__dataclass_fields__ if name != "pattern"}))
 
 

@@ -1,7 +1,8 @@
-"""The honest tenants of `bench/tenants.py`: what each runs, and what it must find unharmed afterwards. [I/O]
+"""The honest tenants of `bench/tenants.py`: their jobs, and the checks that these were not harmed. [I/O]
 
-A tenant goes round: a short job that is timed, a job of another kind, a short job again. Every value that
-another tenant must not see is a canary: the mark of the run, the tenant, where it is kept, a random number.
+Each round of a tenant is a timed short job, a job of another kind, and a short job again. Every value that
+another tenant must not see is a canary: the marker of the run, the tenant, where it is stored, and a random
+number.
 """
 
 import hashlib
@@ -21,8 +22,8 @@ from rota.client.job import Job
 JOB_SECONDS = 120.0  # in which any of these jobs must end
 HOLD_SECONDS = 3
 ARRAY = 4
-# Holds a secret in its environment, a file and its arguments. A signal that can be caught is told of; one
-# that cannot ends `sleep` early, or keeps the task from ending at all.
+# Holds a secret in its environment, a file and its arguments. A signal that can be caught is reported;
+# another one ends `sleep` early, or keeps the task from ending.
 HOLDER = """\
 for name in TERM INT HUP QUIT USR1 USR2 CONT ALRM; do trap "echo signalled by $name; exit 90" $name; done
 umask 077; echo "$1" > ours.txt
@@ -37,7 +38,7 @@ SERVICE = "trap 'exit 0' TERM; while :; do sleep 1 & wait $!; done"
 
 @dataclass(frozen=True)
 class Sample:
-    """One timed job: when it was submitted, and how long it took until its end was known."""
+    """One timed job: its submit time, and the time until its end was known."""
 
     began: float
     seconds: float
@@ -45,35 +46,37 @@ class Sample:
 
 @dataclass
 class Tenant:
+    """One honest tenant with its token, its jobs and the harm that it has found."""
+
     name: str
     cluster: Cluster
-    mark: str
+    marker: str
     scratch: Path
-    kept: Callable[[str, str, str], None]  # told of each job: its id, name and namespace
+    kept: Callable[[str, str, str], None]  # called with id, name and namespace of each job
     samples: list[Sample] = field(default_factory=list)
     jobs: int = 0
     harm: list[str] = field(default_factory=list)
-    canaries: dict[str, str] = field(default_factory=dict)  # the value, and where it is kept
+    canaries: dict[str, str] = field(default_factory=dict)  # value -> where it is stored
     service: Job | None = None
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
-    def run(self, over: threading.Event, period_seconds: float, delay_seconds: float) -> None:
-        """Go round until it is over."""
+    def run(self, stopped: threading.Event, period_seconds: float, delay_seconds: float) -> None:
+        """Run rounds of jobs until stopped."""
         kinds = itertools.cycle((self.hold_secrets, self.write_output, self.run_array))
-        over.wait(delay_seconds)
+        stopped.wait(delay_seconds)
         for kind in kinds:
-            if over.is_set():
+            if stopped.is_set():
                 return
             next_at = time.monotonic() + period_seconds
-            for one in (self.run_short, kind, self.run_short):
+            for run in (self.run_short, kind, self.run_short):
                 try:
-                    one()
+                    run()
                 except (RotaError, OSError) as error:
                     self.harm.append(f"{kind.__name__}: {type(error).__name__} {error}")
-            over.wait(max(0.0, next_at - time.monotonic()))
+            stopped.wait(max(0.0, next_at - time.monotonic()))
 
     def canary(self, where: str) -> str:
-        value = f"{self.mark}-{self.name}-{where}-{secrets.token_hex(8)}"
+        value = f"{self.marker}-{self.name}-{where}-{secrets.token_hex(8)}"
         self.canaries[value] = where
         return value
 
@@ -89,8 +92,8 @@ class Tenant:
     def run_array(self) -> None:
         job = self._submit("sh", "-c", "echo $ROTA_INDEX", count=ARRAY, cpu=0.25)
         job.wait(JOB_SECONDS)
-        said = [job.logs(index, "stdout") for index in range(ARRAY)]
-        self._expect(job, "logs", said, [f"{index}\n" for index in range(ARRAY)])
+        logs = [job.logs(index, "stdout") for index in range(ARRAY)]
+        self._expect(job, "logs", logs, [f"{index}\n" for index in range(ARRAY)])
         self._close(job)
 
     def hold_secrets(self) -> None:
@@ -101,7 +104,7 @@ class Tenant:
             *command, env={"SECRET": variable}, files={"secret.txt": file}, results=True, cpu=0.25
         )
         job.wait(JOB_SECONDS)
-        self._expect(job, "said", job.logs(0), "")
+        self._expect(job, "output", job.logs(0), "")
         self._close(job)
 
     def write_output(self) -> None:
@@ -115,7 +118,7 @@ class Tenant:
         self._close(job)
 
     def start_service(self) -> None:
-        """One service for the whole run, with a secret; it must never be started again."""
+        """Start one service with a secret for the whole run; it must never be restarted."""
         spec = {"env": {"SECRET": self.canary("env")}, "files": {"secret.txt": self.canary("file")}}
         self.service = self._submit("sh", "-c", SERVICE, kind="service", cpu=0.1, **spec)
 
@@ -126,13 +129,13 @@ class Tenant:
         self._expect(self.service, "service's attempt", (task.attempt, task.evicted), (1, False))
 
     def contend(self, tasks: int, seconds: int, cpu: float) -> Job:
-        """More work than its share: tasks that hold cores by reservation, and use none."""
+        """Submit more tasks than its share; they reserve cores and use none."""
         return self._submit("sleep", str(seconds), count=tasks, cpu=cpu)
 
-    # ---- what they have in common
+    # ---- shared steps
 
     def _submit(self, *command: str, **spec: Any) -> Job:
-        """By a name and a key that an attacker can guess."""
+        """Submit under a name and a key that an attacker can guess."""
         name = f"{self.name}-{next(self._numbers)}"
         job = self.cluster.submit_spec(
             {"command": command, "namespace": self.name, "name": name, **spec}, key=name
@@ -142,19 +145,19 @@ class Tenant:
         return job
 
     def _close(self, job: Job) -> None:
-        """Its end, its attempts and its name; then it is deleted, as a tenant does who has its results."""
+        """Check end, attempts and name of a job, then delete it."""
         self._expect(job, "state", job.state, "succeeded")
         tasks = list(job.tasks())
         self._expect(
-            job, "attempts", [(one.attempt, one.signal) for one in tasks], [(1, None)] * job.status.count
+            job, "attempts", [(task.attempt, task.signal) for task in tasks], [(1, None)] * job.status.count
         )
         self._expect(job, "job of its name", self.cluster.job(job.status.name).id, job.id)
         if job.status.is_final:
             job.delete()
 
-    def _expect(self, job: Job, what: str, found: Any, wanted: Any) -> None:
-        if found != wanted:
+    def _expect(self, job: Job, what: str, found: Any, expected: Any) -> None:
+        if found != expected:
             self.harm.append(
-                f"job {job.id} {job.status.name}: {what} {found!r:.200} in place of {wanted!r:.200}"
+                f"job {job.id} {job.status.name}: {what} {found!r:.200} instead of {expected!r:.200}"
                 f" ({job.status.state}: {job.status.sentence})"
             )

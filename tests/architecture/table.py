@@ -132,7 +132,7 @@ EDGES = {
     "rota.engine.state.mirror": "a record that cannot be applied is named, so that the others can be loaded",
     "rota.store.codec": "a record that cannot be decoded is set aside, the others are read",
     "rota.watcher.node_sessions": "orders that cannot be computed cost one node its connection",
-    "rota.watcher.relay.watcher_service": "a session that fails costs one node its connection, not its watcher",
+    "rota.watcher.relay.watcher_service": "a failing session costs one node its connection, not its watcher",
     "rota.wiring.scheduler_settings": "a plugin that cannot be loaded is named to the operator",
     "rota.apiserver.http": "a request that fails is answered with 500",
     "rota.apiserver.grpc.service": "a call that fails is answered with INTERNAL",

@@ -1,4 +1,4 @@
-"""The benchmark of waiting jobs runs, with a row for each kind of them and a picture."""
+"""The benchmark of waiting jobs runs, and prints a row for each kind and a plot."""
 
 import sys
 from pathlib import Path

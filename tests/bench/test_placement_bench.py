@@ -1,4 +1,4 @@
-"""The benchmark of placement runs, with a row for every kind of work."""
+"""The placement benchmark runs, and prints a row for each case."""
 
 import sys
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from bench import placement
 
 
-def test_each_kind_of_work_has_a_row(
+def test_each_case_has_a_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["placement.py", "--quick", "--dir", str(tmp_path)])

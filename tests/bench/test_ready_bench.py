@@ -1,4 +1,4 @@
-"""The benchmark of a start with many finished tasks runs, with a row for each step."""
+"""The benchmark of a start with many finished tasks runs, and prints a row for each step."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A job of a workload becomes a real one that ends as its behaviour says."""
+"""A job of a workload becomes a real job that ends as its behaviour demands."""
 
 import os
 import random
@@ -9,7 +9,7 @@ import pytest
 
 from bench.soak_jobs import NEVER_SECONDS, Scale, real_job, scale_of
 from rota.apiserver.spec.job import parse_spec
-from rota.sim.workload import Arrival, Behaviour, NodeGroup, Workload
+from rota.sim.workloads.toml_file import Arrival, Behaviour, NodeGroup, Workload
 
 CALM = Scale(
     speed=60, outage_seconds=0, cpu=0.1, memory=0.5, node_cpu=2, node_memory_bytes=2**30
@@ -28,7 +28,7 @@ def run(command: list[str], index: int, attempt: int) -> int:
     return subprocess.run(command, env=variables, check=False).returncode
 
 
-def test_a_real_job_is_one_the_server_accepts() -> None:
+def test_a_real_job_is_accepted_by_the_server() -> None:
     made = job(timeout=600, retries=2, where=["region == eu"], gpu=1, run="at_most_once")
 
     spec = parse_spec(made.spec)
@@ -40,7 +40,7 @@ def test_a_real_job_is_one_the_server_accepts() -> None:
 @pytest.mark.parametrize(
     ("retries", "codes", "state"), [(2, [1, 0, 0], "succeeded"), (0, [1, 1, 1], "failed")]
 )
-def test_a_task_that_fails_does_so_at_first_and_without_retries_always(
+def test_a_failing_task_fails_first_and_without_retries_always(
     retries: int, codes: list[int], state: str
 ) -> None:
     made = job(SHORT._replace(fail_share=1.0), retries=retries)
@@ -50,10 +50,10 @@ def test_a_task_that_fails_does_so_at_first_and_without_retries_always(
     assert not made.may_end(1, "lost")
 
 
-def test_each_task_has_a_length_of_its_own_in_the_time_of_the_soak() -> None:
-    words = job(Behaviour(median_ms=60_000, sigma=1.0), count=5).spec["command"][4:]
+def test_each_task_has_its_own_duration_scaled_to_the_soak() -> None:
+    arguments = job(Behaviour(median_ms=60_000, sigma=1.0), count=5).spec["command"][4:]
 
-    seconds = [float(word.partition(",")[0]) for word in words]
+    seconds = [float(argument.partition(",")[0]) for argument in arguments]
     assert len(set(seconds)) == 5
     assert 0.05 < min(seconds) < max(seconds) < 20
 
@@ -66,7 +66,7 @@ def test_a_large_array_repeats_its_tasks() -> None:
     assert made.may_end(4321, "succeeded")
 
 
-def test_what_runs_longer_than_it_may_times_out_and_nothing_else_does() -> None:
+def test_only_a_task_over_its_limit_times_out() -> None:
     over = job(Behaviour(median_ms=700_000), timeout=600)
     within = job(Behaviour(median_ms=500_000), timeout=600, scale=CHAOS)
 
@@ -76,7 +76,7 @@ def test_what_runs_longer_than_it_may_times_out_and_nothing_else_does() -> None:
     assert within.spec["timeout"] > 500 / 60 + CHAOS.outage_seconds
 
 
-def test_only_under_chaos_may_what_runs_once_be_lost() -> None:
+def test_only_under_chaos_may_an_at_most_once_task_be_lost() -> None:
     assert not job(run="at_most_once").may_end(0, "lost")
     assert job(run="at_most_once", scale=CHAOS).may_end(0, "lost")
     assert not job(scale=CHAOS).may_end(0, "lost")

@@ -1,4 +1,4 @@
-"""A process that commits until it is killed, and says each revision once it is acknowledged."""
+"""A process that commits until it is killed, and prints each revision once it is acknowledged."""
 
 import asyncio
 import sys
@@ -11,11 +11,11 @@ PARTS = 20
 
 
 def records(revision: int) -> dict[str, bytes]:
-    """What the commit of that revision puts: many keys, so that half of it would be seen."""
+    """The records of that commit: many keys, so that a partial commit would show."""
     return {f"{revision}/{part}": b"%d" % revision * 200 for part in range(PARTS)}
 
 
-async def commit_for_ever(directory: Path) -> None:
+async def commit_until_killed(directory: Path) -> None:
     store = SqliteStore(directory)
     epoch = await store.acquire_epoch()
     revision = (await store.read()).revision
@@ -28,4 +28,4 @@ async def commit_for_ever(directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(commit_for_ever(Path(sys.argv[1])))
+    asyncio.run(commit_until_killed(Path(sys.argv[1])))

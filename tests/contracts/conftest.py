@@ -1,4 +1,4 @@
-"""The contract suites' asserts are to say as much as those of the tests here."""
+"""Rewrites the asserts of the contract suites, so that their failures show values."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a child process needs to import the same Rota, and these tests."""
+"""The environment in which a child process imports the same Rota and these tests."""
 
 import os
 from pathlib import Path

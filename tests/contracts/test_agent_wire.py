@@ -1,4 +1,4 @@
-"""Orders over the wire between control plane and agent, also with one of them a release behind."""
+"""Orders and loads over the wire between server and agent, also across releases."""
 
 import msgspec
 import pytest
@@ -18,7 +18,7 @@ WORK = TaskTemplate(
 JOB = JobId("7")
 
 
-BOXED = msgspec.structs.replace(
+IN_CONTAINER = msgspec.structs.replace(
     WORK,
     container=ContainerSpec(
         "alpine:3.20",
@@ -31,8 +31,8 @@ BOXED = msgspec.structs.replace(
 )
 
 
-SANDBOXED = msgspec.structs.replace(WORK, sandbox=SandboxSpec(True, ("/data",)))
-SHAPES = [WORK, BOXED, msgspec.structs.replace(WORK, container=ContainerSpec("a")), SANDBOXED]
+IN_SANDBOX = msgspec.structs.replace(WORK, sandbox=SandboxSpec(True, ("/data",)))
+SHAPES = [WORK, IN_CONTAINER, msgspec.structs.replace(WORK, container=ContainerSpec("a")), IN_SANDBOX]
 
 
 def over_the_wire(orders: JobOrders) -> JobOrders:
@@ -40,33 +40,33 @@ def over_the_wire(orders: JobOrders) -> JobOrders:
 
 
 @pytest.mark.parametrize("work", SHAPES)
-def test_work_arrives_with_its_container_or_sandbox_or_without(work: TaskTemplate) -> None:
+def test_a_template_arrives_with_its_container_or_sandbox(work: TaskTemplate) -> None:
     assert over_the_wire(JobOrders(JOB, work, [], [])).work == work
 
 
 @pytest.mark.parametrize("gpus", [0, 1, 0b1010, 1 << 63, (1 << 64) - 1])
-def test_orders_arrive_as_they_were_given(gpus: int) -> None:
+def test_orders_survive_the_wire(gpus: int) -> None:
     starts = [Start(0, 1, firm=True, gpus=gpus), Start(3, 2, firm=False), Start(4, 1, firm=True, gpus=0b1)]
     orders = JobOrders(JOB, WORK, starts, [Stop(1, 1)])
 
     assert over_the_wire(orders) == orders
 
 
-def test_an_order_of_a_server_that_names_no_gpus_leaves_the_choice_to_the_node() -> None:
+def test_an_order_without_gpus_leaves_the_choice_to_the_node() -> None:
     before = pb.JobOrders(job="7", start_index=[0, 1], start_attempt=[1, 1], start_firm=[True, True])
 
     assert orders_from_wire(before).start == [Start(0, 1, firm=True), Start(1, 1, firm=True)]
 
 
-def test_work_without_gpus_is_ordered_as_it_was_before_there_were_any() -> None:
+def test_orders_without_gpus_leave_the_column_empty() -> None:
     sent = orders_to_wire(JobOrders(JOB, None, [Start(0, 1, firm=True), Start(1, 1, firm=False)], []))
 
     assert not sent.start_gpus
 
 
-def test_a_load_arrives_as_it_was_said() -> None:
+def test_a_load_survives_the_wire() -> None:
     gpus = (GpuUsage("A100", 37, 40 * 1024**3, None), GpuUsage("unknown"))
     load = NodeLoad(700, 5, None, 8, 1500, 10, 4, 3, (DiskUsage("/", 9, 2),), gpus)
 
     assert load_from_wire(load_to_wire(load)) == load
-    assert load_from_wire(load_to_wire(NodeLoad())) == NodeLoad(), "as an older agent says it"
+    assert load_from_wire(load_to_wire(NodeLoad())) == NodeLoad(), "as an older agent sends it"

@@ -1,4 +1,4 @@
-"""The codec: every record comes back as it was, and what a later release added is passed over."""
+"""The codec: every record survives, and fields that a later release added are ignored."""
 
 from typing import Any, get_args
 
@@ -44,7 +44,7 @@ from rota.testing.records import decided, placed, reported
 
 JOB, NODE = JobId("12"), NodeId("n3")
 PLAIN = JobSpec(JobId(""), "nightly", ("true",), 0)
-FULL: list[Record] = [  # one of each kind, every field with a value that is not its default
+FULL: list[Record] = [  # one record of each kind, each field with a non-default value
     JobSpec(
         id=JOB,
         name="render",
@@ -139,7 +139,7 @@ FULL: list[Record] = [  # one of each kind, every field with a value that is not
 EVERY_RECORD = pytest.mark.parametrize("record", FULL, ids=lambda record: type(record).__name__)
 
 
-def test_the_table_here_has_every_kind_of_record() -> None:
+def test_the_table_has_every_kind_of_record() -> None:
     kinds = [type(record) for record in FULL]
 
     assert len(kinds) == len(set(kinds))
@@ -147,7 +147,7 @@ def test_the_table_here_has_every_kind_of_record() -> None:
 
 
 @EVERY_RECORD
-def test_a_record_comes_back_as_it_was(record: Record) -> None:
+def test_a_record_survives_the_codec(record: Record) -> None:
     back = codec.decode(record.key, codec.encode(record))
 
     assert type(back) is type(record)
@@ -155,14 +155,14 @@ def test_a_record_comes_back_as_it_was(record: Record) -> None:
 
 
 @EVERY_RECORD
-def test_a_field_added_by_a_later_release_is_passed_over(record: Record) -> None:
+def test_a_field_added_by_a_later_release_is_ignored(record: Record) -> None:
     stored = msgspec.msgpack.decode(codec.encode(record), strict=False) | {"added_later": {"deep": [1, None]}}
 
     assert codec.decode(record.key, msgspec.msgpack.encode(stored)) == record
 
 
 @EVERY_RECORD
-def test_a_field_that_an_earlier_release_did_not_write_has_its_default(record: Record) -> None:
+def test_a_field_missing_in_an_earlier_release_has_its_default(record: Record) -> None:
     kind: Any = type(record)
     needed = {f.name for f in msgspec.structs.fields(kind) if f.required}
     stored = msgspec.msgpack.decode(codec.encode(record))
@@ -173,7 +173,7 @@ def test_a_field_that_an_earlier_release_did_not_write_has_its_default(record: R
     assert read == bare
 
 
-def test_cells_added_to_a_superseded_attempt_are_passed_over() -> None:
+def test_cells_added_to_a_superseded_attempt_are_ignored() -> None:
     block = AttemptBlock.new(JOB, 0, 1)
     stored = msgspec.msgpack.decode(codec.encode(block)) | {"older": [[3, 1, "n3", 7, 0, "added later"]]}
 
@@ -211,13 +211,13 @@ def test_a_name_that_looks_like_a_key_does_not_change_the_kind(name: str) -> Non
         timeout_seconds=st.none() | st.floats(0, 1e9),
     )
 )
-def test_any_job_comes_back_as_it_was(spec: JobSpec) -> None:
-    _ = (spec.shape, spec.queue_rank)  # computed once and kept beside the fields, never stored
+def test_any_job_survives_the_codec(spec: JobSpec) -> None:
+    _ = (spec.shape, spec.queue_rank)  # cached beside the fields, never stored
 
     assert codec.decode(spec.key, codec.encode(spec)) == spec
 
 
-def test_events_come_back_as_they_were() -> None:
+def test_events_survive_the_codec() -> None:
     events = (
         EventRecord(
             "task",
@@ -234,7 +234,7 @@ def test_events_come_back_as_they_were() -> None:
     assert codec.decode_events(codec.encode_events(5, events)) == (5, events)
 
 
-def test_a_field_added_to_an_event_is_passed_over() -> None:
+def test_a_field_added_to_an_event_is_ignored() -> None:
     row = msgspec.msgpack.encode((5, [{"kind": "task", "why": "done", "added_later": 1}]))
 
     assert codec.decode_events(row) == (5, (EventRecord("task", "done"),))

@@ -20,12 +20,12 @@ from tests.machine import needs
 
 pytestmark = needs("etcd")
 
-PATIENCE_SECONDS = 30.0  # on a busy machine nothing is to fail for want of time
+CALL_SECONDS = 30.0  # long enough for a busy machine
 
 
 def gateway(etcd: LocalEtcd, path: str, body: dict[str, Any]) -> None:
-    """As an operator sets etcd up."""
-    connection = HTTPConnection(etcd.endpoints[0], timeout=PATIENCE_SECONDS)
+    """Configure etcd as an operator would."""
+    connection = HTTPConnection(etcd.endpoints[0], timeout=CALL_SECONDS)
     connection.request("POST", f"/v3/auth/{path}", json.dumps(body))
     answer = connection.getresponse()
     assert answer.status == 200, answer.read()
@@ -47,14 +47,14 @@ def guarded(tmp_path: Path) -> Iterator[LocalEtcd]:
         yield etcd
 
 
-async def test_a_user_who_may_write_below_the_prefix_is_enough(
+async def test_write_access_below_the_prefix_is_enough(
     guarded: LocalEtcd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(etcd_store, "_COMPACT_BYTES", 1)
-    rota = EtcdAccess(tuple(guarded.endpoints), user="rota", password="secret", call_seconds=PATIENCE_SECONDS)
+    rota = EtcdAccess(tuple(guarded.endpoints), user="rota", password="secret", call_seconds=CALL_SECONDS)
     store = EtcdStore(rota, "rota/")
     epoch = await store.acquire_epoch()
-    store._client._token = "stale.1"  # as after a restart of etcd, which remembers none
+    store._client._token = "stale.1"  # as after a restart of etcd, which loses its tokens
     many = {f"k{number}": b"v" for number in range(300)}
 
     assert await commit(store, batch(epoch, puts={"k": b"v"}, events=b"row")) == 1
@@ -68,13 +68,13 @@ async def test_a_user_who_may_write_below_the_prefix_is_enough(
     await store.forget_events(1)
     assert await store.events(0, 10) == []
     with pytest.raises(Compacted):
-        await store._client.compact(epoch)  # what was before is forgotten already
+        await store._client.compact(epoch)  # older revisions are compacted already
     await store.close()
 
 
 @pytest.mark.parametrize(("user", "password"), [(None, ""), ("root", "wrong")])
-async def test_others_are_told_that_they_are_not(guarded: LocalEtcd, user: str | None, password: str) -> None:
-    access = EtcdAccess(tuple(guarded.endpoints), user=user, password=password, call_seconds=PATIENCE_SECONDS)
+async def test_wrong_credentials_are_refused(guarded: LocalEtcd, user: str | None, password: str) -> None:
+    access = EtcdAccess(tuple(guarded.endpoints), user=user, password=password, call_seconds=CALL_SECONDS)
     store = EtcdStore(access)
 
     with pytest.raises(Unavailable, match=r"user name is empty|invalid user ID or password"):
@@ -83,7 +83,7 @@ async def test_others_are_told_that_they_are_not(guarded: LocalEtcd, user: str |
     await store.close()
 
 
-async def test_with_a_ca_tls_is_spoken_and_a_certificate_shown(tmp_path: Path) -> None:
+async def test_with_a_ca_the_store_uses_tls_and_a_client_certificate(tmp_path: Path) -> None:
     ca = trustme.CA()
     server, own = ca.issue_cert("127.0.0.1"), ca.issue_cert("rota")
     (tmp_path / "key.pem").write_bytes(server.private_key_pem.bytes())
@@ -94,14 +94,12 @@ async def test_with_a_ca_tls_is_spoken_and_a_certificate_shown(tmp_path: Path) -
     options = [f"--{name}={tmp_path / file}" for name, file in files.items()]
 
     with LocalEtcd(tmp_path / "etcd", 1, *options, "--client-cert-auth", scheme="https") as etcd:
-        known = EtcdAccess(
-            tuple(etcd.endpoints), ca.cert_pem.bytes(), cert, key, call_seconds=PATIENCE_SECONDS
-        )
+        known = EtcdAccess(tuple(etcd.endpoints), ca.cert_pem.bytes(), cert, key, call_seconds=CALL_SECONDS)
         store = EtcdStore(known)
-        stranger = EtcdStore(EtcdAccess(tuple(etcd.endpoints), ca.cert_pem.bytes()))
+        without_certificate = EtcdStore(EtcdAccess(tuple(etcd.endpoints), ca.cert_pem.bytes()))
 
         assert await commit(store, batch(await store.acquire_epoch(), puts={"k": b"v"})) == 1
         with pytest.raises(Unavailable):
-            await stranger.read()
-        await stranger.close()
+            await without_certificate.read()
+        await without_certificate.close()
         await store.close()

@@ -1,4 +1,4 @@
-"""EtcdStore when etcd, or the way to it, fails: done once or not at all, and known which."""
+"""EtcdStore when etcd or the network fails: a commit happens once or not at all, and the caller knows."""
 
 import asyncio
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ from tests.machine import needs
 pytestmark = needs("etcd")
 
 TTL_SECONDS = 300
-SOON = 1.5  # a call that is not answered by then is given up
+SHORT_SECONDS = 1.5  # timeout of a call under `short_timeout`
 MANY = {f"task/{number}": b"%d" % number for number in range(1000)}  # more than one transaction takes
 LARGE = bytes(range(256)) * 8192  # more than one value may hold
 
@@ -43,19 +43,19 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEtcd]:
 
 
 def store_at(directory: Path, *endpoints: str) -> EtcdStore:
-    """On a busy machine nothing fails for want of time, unless a test is about that."""
+    """Open a store with timeouts that suffice on a busy machine; see `short_timeout`."""
     return EtcdStore(EtcdAccess(endpoints, call_seconds=30.0), f"{directory}/", TTL_SECONDS)
 
 
 @contextmanager
-def hurried(store: EtcdStore) -> Iterator[None]:
-    """Within, what is not answered soon is given up."""
-    patient = store._access
-    store._access = store._client._access = replace(patient, call_seconds=SOON)
+def short_timeout(store: EtcdStore) -> Iterator[None]:
+    """Let unanswered calls time out soon within the block."""
+    before = store._access
+    store._access = store._client._access = replace(before, call_seconds=SHORT_SECONDS)
     try:
         yield
     finally:
-        store._access = store._client._access = patient
+        store._access = store._client._access = before
 
 
 async def keys_below(etcd: LocalEtcd, directory: Path, part: str) -> list[bytes]:
@@ -66,10 +66,10 @@ async def keys_below(etcd: LocalEtcd, directory: Path, part: str) -> list[bytes]
     return [kv.key for kv in found.kvs]
 
 
-# ---- answers that do not come
+# ---- lost answers
 
 
-async def test_a_commit_whose_answer_was_lost_is_found_and_not_done_twice(
+async def test_a_commit_whose_answer_was_lost_is_found_and_not_repeated(
     one: LocalEtcd, tmp_path: Path
 ) -> None:
     async with relay_to(one.endpoints[0]) as relay:
@@ -78,7 +78,7 @@ async def test_a_commit_whose_answer_was_lost_is_found_and_not_done_twice(
         await commit(store, batch(epoch, puts={"k": b"before"}))
         relay.cut(to_server=False, to_node=True)
 
-        with hurried(store):
+        with short_timeout(store):
             revision = await store.commit(batch(epoch, after=1, puts={"k": b"after"}, events=b"row"))
 
         assert revision == 2
@@ -88,7 +88,7 @@ async def test_a_commit_whose_answer_was_lost_is_found_and_not_done_twice(
         await store.close()
 
 
-async def test_a_commit_that_nobody_answered_is_unavailable_and_what_follows_is_outdated(
+async def test_an_unanswered_commit_is_unavailable_and_its_retry_is_stale(
     one: LocalEtcd, tmp_path: Path
 ) -> None:
     async with relay_to(one.endpoints[0]) as relay:
@@ -96,21 +96,19 @@ async def test_a_commit_that_nobody_answered_is_unavailable_and_what_follows_is_
         epoch = await store.acquire_epoch()
         await commit(store, batch(epoch, puts={"k": b"before"}))
         relay.cut(to_server=False, to_node=True)
-        said = batch(epoch, after=1, puts={"k": b"after"})
+        lost = batch(epoch, after=1, puts={"k": b"after"})
 
-        with hurried(store), pytest.raises(Unavailable):
-            await store.commit(said)
+        with short_timeout(store), pytest.raises(Unavailable):
+            await store.commit(lost)
         relay.heal()
 
         assert (await store.read()).records == {"k": b"after"}
         with pytest.raises(StaleState):
-            await store.commit(said)
+            await store.commit(lost)
         await store.close()
 
 
-async def test_a_commit_that_never_arrived_is_said_again_to_another_member(
-    one: LocalEtcd, tmp_path: Path
-) -> None:
+async def test_a_commit_that_never_arrived_is_sent_to_another_member(one: LocalEtcd, tmp_path: Path) -> None:
     async with relay_to(one.endpoints[0]) as relay:
         store = store_at(tmp_path, relay.address, one.endpoints[0])
         epoch = await store.acquire_epoch()
@@ -121,10 +119,10 @@ async def test_a_commit_that_never_arrived_is_said_again_to_another_member(
         await store.close()
 
 
-async def test_a_member_that_hangs_is_left_for_another(three: LocalEtcd, tmp_path: Path) -> None:
+async def test_a_hanging_member_is_replaced_by_another(three: LocalEtcd, tmp_path: Path) -> None:
     store = store_at(tmp_path, *three.endpoints)
     epoch = await store.acquire_epoch()
-    with three.paused(1), hurried(store):
+    with three.paused(1), short_timeout(store):
         revision = await persist(store, epoch, 0)
 
         assert await read_again(store) == revision
@@ -132,12 +130,12 @@ async def test_a_member_that_hangs_is_left_for_another(three: LocalEtcd, tmp_pat
 
 
 async def persist(store: EtcdStore, epoch: int, revision: int) -> int:
-    """As the engine does: after a failure everything is read again. The revision that was acknowledged."""
+    """Commit as the engine does, reloading after a failure; return the acknowledged revision."""
     while True:
         try:
             puts = {f"k{revision + 1}": b"v"}
             return await store.commit(batch(epoch, after=revision, puts=puts, events=b"%d" % (revision + 1)))
-        except (Unavailable, StaleState):  # what was given up may have been done since
+        except (Unavailable, StaleState):  # a timed-out commit may have happened since
             revision = await read_again(store)
 
 
@@ -149,7 +147,7 @@ async def read_again(store: EtcdStore) -> int:
             await asyncio.sleep(0.05)
 
 
-async def test_members_killed_one_after_the_other_lose_and_double_nothing(
+async def test_members_killed_one_after_the_other_lose_and_duplicate_nothing(
     three: LocalEtcd, tmp_path: Path
 ) -> None:
     store = store_at(tmp_path, *three.endpoints)
@@ -172,7 +170,7 @@ async def test_members_killed_one_after_the_other_lose_and_double_nothing(
             await asyncio.to_thread(three.wait)
         stopping.set()
 
-    with hurried(store):
+    with short_timeout(store):
         async with asyncio.TaskGroup() as both:
             both.create_task(write())
             both.create_task(kill())
@@ -193,7 +191,7 @@ async def test_without_a_quorum_nothing_is_acknowledged(tmp_path: Path) -> None:
         etcd.kill(1)
         etcd.kill(2)
 
-        with hurried(store):
+        with short_timeout(store):
             with pytest.raises(Unavailable):
                 await store.commit(batch(epoch, puts={"k": b"v"}))
             with pytest.raises(Unavailable):
@@ -208,9 +206,7 @@ async def test_without_a_quorum_nothing_is_acknowledged(tmp_path: Path) -> None:
 # ---- leadership
 
 
-async def test_who_lost_its_lease_between_read_and_write_writes_nothing(
-    one: LocalEtcd, tmp_path: Path
-) -> None:
+async def test_a_leader_that_lost_its_lease_writes_nothing(one: LocalEtcd, tmp_path: Path) -> None:
     store = store_at(tmp_path, *one.endpoints)
     epoch = await store.acquire_epoch()
     before = await store.read()
@@ -228,8 +224,8 @@ async def test_who_lost_its_lease_between_read_and_write_writes_nothing(
     await store.close()
 
 
-async def test_while_nobody_leads_nothing_is_written_or_forgotten(one: LocalEtcd, tmp_path: Path) -> None:
-    """A key that is not there was created at revision 0, which is no epoch."""
+async def test_without_a_leader_nothing_is_written_or_deleted(one: LocalEtcd, tmp_path: Path) -> None:
+    """A missing leader key has creation revision 0, which must not match epoch 0."""
     store = store_at(tmp_path, *one.endpoints)
     await commit(store, batch(await store.acquire_epoch(), puts={"k": b"v"}, events=b"row"))
     await store.close()
@@ -243,23 +239,21 @@ async def test_while_nobody_leads_nothing_is_written_or_forgotten(one: LocalEtcd
     await other.close()
 
 
-async def test_of_many_that_stand_at_once_one_leads_and_the_next_follows_when_it_leaves(
-    one: LocalEtcd, tmp_path: Path
-) -> None:
+async def test_of_many_candidates_one_leads_at_a_time(one: LocalEtcd, tmp_path: Path) -> None:
     stores = [store_at(tmp_path, *one.endpoints) for _ in range(5)]
     epochs: list[int] = []
     leading = asyncio.Semaphore(1)
 
-    async def stand(store: EtcdStore) -> None:
+    async def campaign(store: EtcdStore) -> None:
         epochs.append(await store.acquire_epoch())
         assert not leading.locked()
         async with leading:
             await commit(store, batch(epochs[-1], puts={"leader": b"%d" % epochs[-1]}))
         await store.leader_lease.release()
 
-    async with asyncio.TaskGroup() as all_of_them:
+    async with asyncio.TaskGroup() as tasks:
         for store in stores:
-            all_of_them.create_task(stand(store))
+            tasks.create_task(campaign(store))
     for store in stores:
         await store.close()
 
@@ -275,7 +269,7 @@ async def test_a_renewed_lease_outlives_its_time(one: LocalEtcd, tmp_path: Path)
         waiting = both.create_task(other.acquire_epoch())
         ends_at_ms = boot_ms() + 9000
         while boot_ms() < ends_at_ms:
-            await asyncio.sleep(0.2)  # its time is to pass, and more
+            await asyncio.sleep(0.2)  # more than the TTL must pass
             await store.leader_lease.renew()
         assert not waiting.done()
         assert await commit(store, batch(epoch, puts={"k": b"v"})) == 1
@@ -284,10 +278,10 @@ async def test_a_renewed_lease_outlives_its_time(one: LocalEtcd, tmp_path: Path)
     await other.close()
 
 
-# ---- more than one transaction takes
+# ---- commits larger than one transaction
 
 
-async def test_a_large_commit_that_was_not_put_in_its_places_counts_all_the_same(
+async def test_a_large_commit_counts_before_its_records_are_in_place(
     one: LocalEtcd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fails(*_: Any) -> None:
@@ -312,7 +306,7 @@ async def test_a_large_commit_that_was_not_put_in_its_places_counts_all_the_same
     await again.close()
 
 
-async def test_a_large_commit_that_was_cut_short_left_nothing_that_counts(
+async def test_an_interrupted_large_commit_leaves_nothing(
     one: LocalEtcd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fails(*_: Any) -> None:
@@ -336,7 +330,7 @@ async def test_a_large_commit_that_was_cut_short_left_nothing_that_counts(
     await again.close()
 
 
-async def test_the_pieces_of_a_large_value_go_with_it(one: LocalEtcd, tmp_path: Path) -> None:
+async def test_the_chunks_of_a_large_value_are_deleted_with_it(one: LocalEtcd, tmp_path: Path) -> None:
     store = store_at(tmp_path, *one.endpoints)
     epoch = await store.acquire_epoch()
     await commit(store, batch(epoch, puts={"a": LARGE, "b": LARGE}, events=LARGE))
@@ -357,19 +351,19 @@ async def test_the_pieces_of_a_large_value_go_with_it(one: LocalEtcd, tmp_path: 
 # ---- history and space
 
 
-async def test_a_read_that_history_overtook_is_begun_again(
+async def test_a_read_overtaken_by_a_compaction_is_restarted(
     one: LocalEtcd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "_PAGE", 10)
     store, reader = (store_at(tmp_path, *one.endpoints) for _ in range(2))
     epoch = await store.acquire_epoch()
     await commit(store, batch(epoch, puts={f"k{n:03d}": b"old" for n in range(100)}))
-    asked = EtcdClient.range
+    range_ = EtcdClient.range
     overtaken = 0
 
     async def overtake(client: EtcdClient, request: pb.RangeRequest) -> pb.RangeResponse:
         nonlocal overtaken
-        answer = await asked(client, request)
+        answer = await range_(client, request)
         if answer.more and not overtaken:
             overtaken += 1
             await store.commit(batch(epoch, after=1, puts={f"k{n:03d}": b"new" for n in range(100)}))
@@ -386,7 +380,7 @@ async def test_a_read_that_history_overtook_is_begun_again(
     await reader.close()
 
 
-async def test_history_is_forgotten_so_that_etcd_does_not_fill_up(
+async def test_history_is_compacted_so_that_etcd_does_not_fill_up(
     one: LocalEtcd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(etcd_store, "_COMPACT_BYTES", 1000)
@@ -404,7 +398,7 @@ async def test_history_is_forgotten_so_that_etcd_does_not_fill_up(
     await store.close()
 
 
-async def test_a_full_etcd_is_said_and_the_batch_is_not_done(tmp_path: Path) -> None:
+async def test_a_full_etcd_is_reported_and_the_batch_is_not_committed(tmp_path: Path) -> None:
     with LocalEtcd(tmp_path / "etcd", 1, "--quota-backend-bytes=2000000") as etcd:
         store = store_at(tmp_path, *etcd.endpoints)
         epoch = await store.acquire_epoch()

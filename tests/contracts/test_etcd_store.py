@@ -14,7 +14,7 @@ from tests.machine import needs
 
 pytestmark = needs("etcd")
 
-CALL_SECONDS = 30.0  # on a busy machine nothing is to fail for want of time
+CALL_SECONDS = 30.0  # long enough for a busy machine
 TTL_SECONDS = 300
 
 
@@ -24,8 +24,8 @@ def etcd(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         yield running
 
 
-class RunOut(EtcdStore):
-    """Whoever led so far has not renewed its lease, and it has run out."""
+class ExpiredLeaderStore(EtcdStore):
+    """Revokes the lease of the previous leader before it campaigns, as if that had expired."""
 
     async def acquire_epoch(self, above: int = 0) -> int:
         holder = await self.leader_lease.read_leader()
@@ -41,4 +41,4 @@ class TestEtcdStore(StoreContract):
 
     async def make(self, directory: Path) -> Store:
         access = EtcdAccess(self.endpoints, call_seconds=CALL_SECONDS)
-        return RunOut(access, f"{directory}/", TTL_SECONDS)
+        return ExpiredLeaderStore(access, f"{directory}/", TTL_SECONDS)

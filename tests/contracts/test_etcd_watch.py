@@ -1,4 +1,4 @@
-"""Who follows the trail of commits has what reading everything gives, without reading it again."""
+"""A follower of the commit watch has the same records as a full read, without repeating that read."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -50,54 +50,56 @@ class Writer:
         )
         self.revision = await self.store.commit(batch)
 
-    async def commit_at_last(self, puts: dict[str, bytes]) -> None:
-        """However often etcd, choosing a leader of its own, must be asked."""
-        wanted = self.revision + 1
-        while self.revision < wanted:
+    async def commit_with_retries(self, puts: dict[str, bytes]) -> None:
+        """Commit, retrying while etcd elects a leader of its own."""
+        target = self.revision + 1
+        while self.revision < target:
             with suppress(Unavailable):
                 self.revision = (await self.store.read()).revision
-                if self.revision < wanted:
+                if self.revision < target:
                     await self.commit(puts)
 
 
-class Follower:
-    def __init__(self, trail: CommitWatch) -> None:
-        self.trail = trail
+class WatchFollower:
+    """Applies snapshots and changes of a watch."""
+
+    def __init__(self, watch: CommitWatch) -> None:
+        self.watch = watch
         self.records: dict[str, bytes] = {}
         self.revision = -1
-        self.whole_reads = 0
+        self.full_reads = 0
         self.rows: dict[int, bytes | None] = {}
-        self.notices: list[SharedChange] = []
+        self.shared_changes: list[SharedChange] = []
 
-    async def come_to(self, revision: int) -> None:
-        async with asyncio.timeout(60), aclosing(self.trail.steps()) as steps:
+    async def follow_to(self, revision: int) -> None:
+        async with asyncio.timeout(60), aclosing(self.watch.steps()) as steps:
             async for step in steps:
                 match step:
                     case Snapshot():
                         self.records, self.revision = dict(step.records), step.revision
-                        self.whole_reads += 1
+                        self.full_reads += 1
                     case CommitChange():
                         self.records |= dict(step.puts)
                         for key in step.deletes:
                             del self.records[key]
                         self.revision, self.rows[step.revision] = step.revision, step.events
                     case SharedChange():
-                        self.notices.append(step)
+                        self.shared_changes.append(step)
                 if self.revision >= revision:
                     return
 
 
-async def follow_while(follower: Follower, act: Callable[[], None]) -> None:
+async def follow_while(follower: WatchFollower, act: Callable[[], None]) -> None:
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(follower.come_to(follower.revision + 1))
+        tasks.create_task(follower.follow_to(follower.revision + 1))
         await asyncio.to_thread(act)
 
 
-async def test_every_kind_of_commit_is_heard_of(store: EtcdStore) -> None:
+async def test_every_kind_of_commit_is_followed(store: EtcdStore) -> None:
     await store.acquire_epoch()
-    writer, follower = Writer(store), Follower(store.watch())
+    writer, follower = Writer(store), WatchFollower(store.watch())
     await writer.commit({"a": b"1", "b": b"2"})
-    await follower.come_to(1)
+    await follower.follow_to(1)
     await writer.commit({"a": b"3"}, ("b",), b"row")
     await writer.commit({"large": LARGE})
     await writer.commit({f"many/{n}": b"%d" % n for n in range(MANY)}, events=b"another row")
@@ -105,57 +107,57 @@ async def test_every_kind_of_commit_is_heard_of(store: EtcdStore) -> None:
     await writer.commit({"large": LARGE + b"!"})
     await store.members.write_shared("vault", b"tokens", store.leader_created_at)
     await writer.commit({})
-    await follower.come_to(writer.revision)
+    await follower.follow_to(writer.revision)
 
     read = await store.read()
     assert (follower.records, follower.revision) == (read.records, read.revision)
-    assert follower.whole_reads == 1
+    assert follower.full_reads == 1
     assert {number: row for number, row in follower.rows.items() if row} == {2: b"row", 4: b"another row"}
-    assert follower.notices == [SharedChange("vault", b"tokens")]
-    assert follower.trail.large.keys() == {"large"}
+    assert follower.shared_changes == [SharedChange("vault", b"tokens")]
+    assert follower.watch.large.keys() == {"large"}
 
 
-async def test_who_was_cut_off_goes_on_from_where_it_stood(store: EtcdStore) -> None:
+async def test_a_broken_watch_resumes_where_it_was(store: EtcdStore) -> None:
     await store.acquire_epoch()
-    writer, follower = Writer(store), Follower(store.watch())
+    writer, follower = Writer(store), WatchFollower(store.watch())
     for number in range(5):
         await writer.commit({f"k{number}": b"v"})
-        await follower.come_to(writer.revision)  # a watch of its own, each time
+        await follower.follow_to(writer.revision)  # each time with a new watch
 
     assert follower.records.keys() == {f"k{number}" for number in range(5)}
-    assert follower.whole_reads == 1
+    assert follower.full_reads == 1
 
 
-async def test_where_history_is_compacted_everything_is_read_again(store: EtcdStore) -> None:
+async def test_after_a_compaction_everything_is_read_again(store: EtcdStore) -> None:
     await store.acquire_epoch()
-    writer, follower = Writer(store), Follower(store.watch())
+    writer, follower = Writer(store), WatchFollower(store.watch())
     await writer.commit({"a": b"1"})
-    await follower.come_to(1)
+    await follower.follow_to(1)
     await writer.commit({"a": b"2"}, ())
     await writer.commit({"b": b"3"}, ("a",))
     await store._client.compact((await store.read_state()).etcd_revision)
 
     with pytest.raises(Compacted):
-        await follower.come_to(writer.revision)
-    await follower.come_to(writer.revision)
-    assert (follower.records, follower.whole_reads) == ({"b": b"3"}, 2)
+        await follower.follow_to(writer.revision)
+    await follower.follow_to(writer.revision)
+    assert (follower.records, follower.full_reads) == ({"b": b"3"}, 2)
 
 
-async def test_a_watch_outlives_the_member_it_was_on(tmp_path: Path) -> None:
+async def test_a_watch_survives_its_member(tmp_path: Path) -> None:
     with LocalEtcd(tmp_path / "etcd", 3) as trio:
         access = EtcdAccess(tuple(trio.endpoints), call_seconds=10.0)
         leader, other = (EtcdStore(access, ttl_seconds=300) for _ in range(2))
         await leader.acquire_epoch()
-        writer, follower = Writer(leader), Follower(other.watch())
+        writer, follower = Writer(leader), WatchFollower(other.watch())
         await writer.commit({"a": b"1"})
-        await follower.come_to(1)
+        await follower.follow_to(1)
         with pytest.raises(ExceptionGroup):
             await follow_while(follower, lambda: trio.kill(1))
-        await writer.commit_at_last({"a": b"2"})
+        await writer.commit_with_retries({"a": b"2"})
         while follower.revision < 2:
             with suppress(Unavailable):
-                await follower.come_to(2)
+                await follower.follow_to(2)
 
-        assert (follower.records, follower.whole_reads) == ({"a": b"2"}, 1)
+        assert (follower.records, follower.full_reads) == ({"a": b"2"}, 1)
         await leader.close()
         await other.close()

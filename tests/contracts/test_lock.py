@@ -1,4 +1,4 @@
-"""DirectoryLock: one process per directory, until it lets go or dies."""
+"""DirectoryLock: one process per directory, until it releases the lock or dies."""
 
 import os
 import stat
@@ -49,7 +49,7 @@ def test_the_lock_dies_with_its_holder(tmp_path: Path) -> None:
         DirectoryLock(tmp_path).release()
 
 
-def test_the_lock_can_be_taken_again_after_a_release(tmp_path: Path) -> None:
+def test_the_lock_can_be_acquired_again_after_a_release(tmp_path: Path) -> None:
     DirectoryLock(tmp_path).release()
     with holder(tmp_path) as process, pytest.raises(AlreadyRunning, match=f"process {process.pid}$"):
         DirectoryLock(tmp_path)

@@ -1,4 +1,4 @@
-"""MemoryStore keeps the contract; jobs are never on disk, what operators and nodes would repeat is."""
+"""MemoryStore keeps the contract; jobs are never on disk, but nodes and settings are."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ class TestMemoryStore(StoreContract):
             assert (await again.read()).records == {"node/n2/spec": b"n2", "cron/a/b": b"nightly"}
         assert b"secret" not in b"".join(files(tmp_path).values())
 
-    async def test_cluster_time_does_not_go_behind_what_is_kept(self, tmp_path: Path) -> None:
+    async def test_cluster_time_does_not_go_back_behind_durable_records(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
             await commit(
                 store, batch(await store.acquire_epoch(), time_ms=77, puts={"node/n1/wish": b"drain by 99"})
@@ -42,7 +42,7 @@ class TestMemoryStore(StoreContract):
         async with self.opened(tmp_path) as again:
             assert (await again.read()).time_ms == 77
 
-    async def test_a_line_torn_by_a_crash_is_left_out(self, tmp_path: Path) -> None:
+    async def test_a_line_torn_by_a_crash_is_ignored(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
             await commit(store, batch(await store.acquire_epoch(), puts={"node/n1/spec": b"n1"}))
         with (tmp_path / "kept").open("ab") as file:
@@ -55,7 +55,7 @@ class TestMemoryStore(StoreContract):
         async with self.opened(tmp_path) as third:
             assert set((await third.read()).records) == {"node/n1/spec", "node/n3/spec"}
 
-    async def test_a_line_that_cannot_be_read_is_not_passed_over(self, tmp_path: Path) -> None:
+    async def test_an_unreadable_line_is_an_error(self, tmp_path: Path) -> None:
         (tmp_path / "kept").write_bytes(b"nonsense\n")
 
         with pytest.raises(Damaged, match="line 1"):

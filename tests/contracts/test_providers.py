@@ -1,4 +1,4 @@
-"""Every provider keeps the contract; one that fails says why, in its command's own words."""
+"""Every provider keeps the contract; a failed one quotes the output of its command."""
 
 import os
 import signal
@@ -35,7 +35,7 @@ class TestCommand(ProviderContract):
 
     @pytest.fixture(autouse=True)
     def rota_that_stays(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """An agent that has nothing to do but to be there."""
+        """Put an agent into PATH that only stays alive."""
         agent = tmp_path / "rota"
         agent.write_text(AGENT)
         agent.chmod(0o755)
@@ -47,29 +47,29 @@ class TestCommand(ProviderContract):
         return CommandProvider()
 
 
-def test_what_another_host_has_made_is_out_of_reach(tmp_path: Path) -> None:
+def test_machines_of_another_host_are_out_of_reach(tmp_path: Path) -> None:
     local = LocalProvider(tmp_path, LocalNodes())
 
     assert local.for_place(local.place) is local
     assert local.for_place(f"elsewhere:{tmp_path}") is None
 
 
-async def test_a_machine_is_made_when_it_is_seen(tmp_path: Path) -> None:
-    """What has just been started has no command line for a moment, and is not listed until then."""
+async def test_a_machine_counts_as_created_once_it_is_listed(tmp_path: Path) -> None:
+    """Race: a process that was just forked has no command line yet and is not listed."""
 
-    class Late(LocalNodes):
-        looks = 0
+    class LateNodes(LocalNodes):
+        calls = 0
 
         def agent_runs(self, directory: Path) -> bool:
-            self.looks += 1
-            return self.looks > 3 and super().agent_runs(directory)
+            self.calls += 1
+            return self.calls > 3 and super().agent_runs(directory)
 
-    late = Late()
+    late = LateNodes()
     local = LocalProvider(tmp_path, late)
     try:
         await local.create(order())
 
-        assert late.looks > 3
+        assert late.calls > 3
         assert list(await local.list("build", {})) == ["build-1"]
     finally:
         await local.remove("build", "build-1", {})
@@ -88,23 +88,23 @@ async def test_a_command_that_fails_is_quoted() -> None:
     assert failed.value.said == "no quota left"
 
 
-async def test_a_command_that_is_not_there_is_named() -> None:
+async def test_a_missing_command_is_named() -> None:
     with pytest.raises(ProviderFailed, match=r"its create command cannot be run$") as failed:
         await CommandProvider().create(order(create="/no-such-program"))
 
     assert "no-such-program" in failed.value.said
 
 
-async def test_a_command_line_that_cannot_be_read_is_a_failure() -> None:
+async def test_an_unparsable_command_line_is_a_failure() -> None:
     with pytest.raises(ProviderFailed, match="its create command cannot be run"):
         await CommandProvider().create(order(create="sh -c 'unclosed"))
 
 
-async def test_a_command_knows_what_to_do_from_its_environment(tmp_path: Path) -> None:
-    said = tmp_path / "said"
-    await CommandProvider().create(order(create=f"sh -c 'env | grep ^ROTA_ | sort > {said}'"))
+async def test_a_command_gets_its_order_in_the_environment(tmp_path: Path) -> None:
+    environment = tmp_path / "environment"
+    await CommandProvider().create(order(create=f"sh -c 'env | grep ^ROTA_ | sort > {environment}'"))
 
-    assert said.read_text().splitlines() == [
+    assert environment.read_text().splitlines() == [
         "ROTA_CLUSTER=build",
         "ROTA_JOIN=secret",
         "ROTA_LABELS=region=eu",
@@ -114,7 +114,7 @@ async def test_a_command_knows_what_to_do_from_its_environment(tmp_path: Path) -
     ]
 
 
-async def test_a_command_that_prints_without_end_fills_no_memory_and_ends() -> None:
+async def test_endless_output_of_a_command_is_bounded() -> None:
     with pytest.raises(ProviderFailed, match="printed more than"):
         await CommandProvider().list("build", {"list": "sh -c 'yes x | head -c 20000000'"})
     await CommandProvider().create(order(create="sh -c 'yes x | head -c 20000000'"))
@@ -127,31 +127,31 @@ def test_commands_close_no_file_of_another_thread() -> None:
                 await CommandProvider().create(order(create="false"))
 
     with ThreadPoolExecutor(8) as others:
-        over = threading.Event()
-        opening = [others.submit(open_and_close, over) for _ in range(8)]
+        stop = threading.Event()
+        opening = [others.submit(open_and_close, stop) for _ in range(8)]
         try:
             uvloop.run(fail_often())
         finally:
-            over.set()
+            stop.set()
 
-    assert [one.exception() for one in opening] == [None] * 8
+    assert [thread.exception() for thread in opening] == [None] * 8
 
 
-def open_and_close(over: threading.Event) -> None:
-    while not over.is_set():
+def open_and_close(stop: threading.Event) -> None:
+    while not stop.is_set():
         file = os.open(os.devnull, os.O_RDONLY)
         for _ in range(3):
             os.fstat(file)
         os.close(file)
 
 
-async def test_a_command_is_not_waited_for_when_what_it_left_running_holds_its_output(tmp_path: Path) -> None:
+async def test_a_command_ends_although_its_child_holds_its_output(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     try:
         listed = await CommandProvider().list(
             "build", {"list": f"sh -c 'sleep 1000 & echo $! > {pid}; echo build-1'"}
         )
     finally:
-        os.kill(int(pid.read_text()), signal.SIGKILL)  # it runs: an error if it does not
+        os.kill(int(pid.read_text()), signal.SIGKILL)  # raises if it does not run
 
     assert list(listed) == ["build-1"]

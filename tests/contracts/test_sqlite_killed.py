@@ -1,4 +1,4 @@
-"""kill -9 in the middle of committing: what was acknowledged is there, and no half of anything."""
+"""kill -9 during commits: acknowledged commits are durable, and none is partial."""
 
 import subprocess
 import sys
@@ -22,7 +22,7 @@ async def test_every_acknowledged_commit_outlives_a_kill(tmp_path: Path) -> None
         epochs.append(snapshot.epoch)
         await store.close()
 
-        assert snapshot.revision - acknowledged in (0, 1)  # the last one's answer may have been cut off
+        assert snapshot.revision - acknowledged in (0, 1)  # the last commit may have died before its answer
         expected = range(1, snapshot.revision + 1)
         assert snapshot.records == {
             k: v for revision in expected for k, v in commit_loop.records(revision).items()
@@ -42,8 +42,8 @@ def _kill_after(directory: Path, revision: int) -> int:
     ) as process:
         assert process.stdout is not None
         try:
-            said = next(line for line in process.stdout if int(line) >= revision)
+            first = next(line for line in process.stdout if int(line) >= revision)
         finally:
             process.kill()
-        rest = [line for line in process.stdout if line.endswith("\n")]
-    return int([said, *rest][-1])
+        later = [line for line in process.stdout if line.endswith("\n")]
+    return int([first, *later][-1])

@@ -1,4 +1,4 @@
-"""SqliteStore keeps the contract, and more: closed to others, no surprise on a bad or full disk."""
+"""SqliteStore keeps the contract; its files are private, and a damaged or full disk is reported."""
 
 import sqlite3
 import stat
@@ -22,7 +22,7 @@ class TestSqliteStore(StoreContract):
         return SqliteStore(directory)
 
 
-async def test_nobody_else_may_read_its_files(tmp_path: Path) -> None:
+async def test_its_files_are_private(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
     await commit(store, batch(await store.acquire_epoch(), puts={"k": b"v"}))
     modes = _modes(tmp_path)
@@ -49,14 +49,14 @@ async def test_a_newer_format_is_refused_and_left_as_it_is(tmp_path: Path) -> No
     assert (snapshot.revision, snapshot.records) == (1, {"k": b"v"})
 
 
-def test_a_file_that_is_no_database_is_unavailable(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_unavailable(tmp_path: Path) -> None:
     (tmp_path / "rota.db").write_bytes(b"not a database, and longer than its header would be" * 100)
 
     with pytest.raises(Unavailable, match=r"rota\.db"):
         SqliteStore(tmp_path)
 
 
-def test_a_directory_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
+def test_a_missing_directory_is_unavailable(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match=r"rota\.db"):
         SqliteStore(tmp_path / "missing")
 
@@ -74,8 +74,8 @@ async def test_a_damaged_database_is_unavailable(tmp_path: Path) -> None:
         SqliteStore(tmp_path)
 
 
-class Disk(NamedTuple):
-    """A directory with little room, and two ways to change that."""
+class SmallDisk(NamedTuple):
+    """A directory with little space, and functions that fill and clear it."""
 
     directory: Path
     fill: Callable[[SqliteStore], None]
@@ -83,21 +83,23 @@ class Disk(NamedTuple):
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
-    """A small file system of its own; where none may be mounted, SQLite's own bound on its file."""
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    """A small tmpfs; where none can be mounted, SQLite's own limit on its file."""
     size = f"size={DISK_BYTES}"
     mount = ["mount", "-t", "tmpfs", "-o", size, "none", str(tmp_path)]
     if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        yield Disk(tmp_path, lambda store: _bound_pages(store, 1), lambda store: _bound_pages(store, 2**30))
+        yield SmallDisk(
+            tmp_path, lambda store: _bound_pages(store, 1), lambda store: _bound_pages(store, 2**30)
+        )
         return
     filler = tmp_path / "filler"
     try:
-        yield Disk(tmp_path, lambda _: _write_until_full(filler), lambda _: filler.unlink())
+        yield SmallDisk(tmp_path, lambda _: _write_until_full(filler), lambda _: filler.unlink())
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
 
 
-async def test_a_full_disk_is_said_and_nothing_of_the_batch_remains(disk: Disk) -> None:
+async def test_a_full_disk_is_reported_and_nothing_of_the_batch_remains(disk: SmallDisk) -> None:
     store = SqliteStore(disk.directory)
     epoch = await store.acquire_epoch()
     await commit(store, batch(epoch, time_ms=1, puts={"k": b"before"}, events=b"before"))
@@ -113,7 +115,7 @@ async def test_a_full_disk_is_said_and_nothing_of_the_batch_remains(disk: Disk) 
     await store.close()
 
 
-async def test_when_there_is_room_again_commits_go_on(disk: Disk) -> None:
+async def test_commits_continue_when_there_is_space_again(disk: SmallDisk) -> None:
     store = SqliteStore(disk.directory)
     epoch = await store.acquire_epoch()
     big = {f"big{n}": bytes(2**16) for n in range(32)}
@@ -139,7 +141,7 @@ def _sql(directory: Path, statement: str) -> None:
 
 
 def _bound_pages(store: SqliteStore, pages: int) -> None:
-    """SQLite never bounds a file below the size it has."""
+    """Limit the file; SQLite never sets the limit below the present size."""
     store._thread.submit(lambda: store._db.execute(f"PRAGMA max_page_count = {pages}").fetchall()).result()
 
 

@@ -18,7 +18,7 @@ SENT_BY_SERVER = (
     *("PlannedPlace", "Summary", "NodeStatistics", "DiskStatistics", "GpuStatistics"),
     *("RegisterWorkerResponse", "DeregisterWorkerResponse", "StartJobRequest", "StopJobRequest"),
     *("QueryJobRequest", "StreamJobRequest"),
-)  # to controllers and workers: no server or agent reads them
+)  # read only by controllers and workers
 LIMITS = {
     FieldDescriptor.TYPE_UINT32: (0, 2**32 - 1),
     FieldDescriptor.TYPE_UINT64: (0, 2**64 - 1),
@@ -44,7 +44,7 @@ FIELDS = [
 
 
 def ruled(*kinds: type) -> list[Any]:
-    """Fields with a rule of one of these kinds; without a kind all of them."""
+    """Fields with a rule of one of these kinds, or all fields."""
     return [
         pytest.param(message, field, id=f"{message.name}.{field.name}")
         for message, field in FIELDS
@@ -61,7 +61,7 @@ def test_every_field_has_a_bound(message: Descriptor, field: FieldDescriptor) ->
     assert field.name in RULES[message.full_name]
 
 
-def test_no_bound_is_of_a_field_that_is_gone() -> None:
+def test_every_bound_belongs_to_a_field() -> None:
     known = {message.full_name: {field.name for field in message.fields} for message in ALL}
 
     assert {name: set(rules) - known[name] for name, rules in RULES.items() if set(rules) - known[name]} == {}
@@ -74,9 +74,9 @@ def test_a_number_beyond_its_range_is_refused_by_name(message: Descriptor, field
     low, high = LIMITS[field.type]
     beyond = [value for value in (low, high) if not rule.least <= value <= rule.most]
     for value in beyond:
-        said = build(message, **{field.name: [value] if isinstance(rule, Numbers) else value})
+        invalid = build(message, **{field.name: [value] if isinstance(rule, Numbers) else value})
         with pytest.raises(BadField) as refused:
-            check(said)
+            check(invalid)
         assert refused.value.field == field.name
         assert str(value) in str(refused.value)
         assert refused.value.hint is not None
@@ -89,15 +89,15 @@ def test_a_text_beyond_its_length_is_refused_by_name(message: Descriptor, field:
     long: str | bytes = "x" * (rule.longest + 1)
     if field.type == FieldDescriptor.TYPE_BYTES:
         long = str(long).encode()
-    said = build(message, **{field.name: [long] if isinstance(rule, Texts) else long})
+    invalid = build(message, **{field.name: [long] if isinstance(rule, Texts) else long})
     with pytest.raises(BadField) as refused:
-        check(said)
+        check(invalid)
 
     assert refused.value.field == field.name
 
 
 @pytest.mark.parametrize(
-    ("said", "field"),
+    ("invalid", "field"),
     [
         (agent_pb2.FromNode(drain=agent_pb2.Drain(within_ms=2**64 - 1)), "drain.within_ms"),
         (agent_pb2.Hello(drain=agent_pb2.Drain(within_ms=2**64 - 1)), "drain.within_ms"),
@@ -126,9 +126,9 @@ def test_a_text_beyond_its_length_is_refused_by_name(message: Descriptor, field:
         (controller_pb2.WatchRequest(statistics_interval_ms=999), "statistics_interval_ms"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(said: Any, field: str) -> None:
+def test_an_invalid_message_is_refused_by_field(invalid: Any, field: str) -> None:
     with pytest.raises(BadField) as refused:
-        check(said)
+        check(invalid)
 
     assert refused.value.field == field
 

@@ -17,7 +17,9 @@ from rota.testing.records import placed
 
 JOB = JobId("1")
 DOWN = AttemptEnd(AttemptState.LOST, cause=EndCause.NODE_DOWN)
-OLD = TaskBlock(JOB, 0, b"\0", b"\0\0", b"\0\0", bytes(8), downed={0: (NodeId("a"), NodeId("b"))})
+OLD = TaskBlock(
+    JOB, 0, b"\0", b"\0\0", b"\0\0", bytes(8), downed={0: (NodeId("a"), NodeId("b"))}, downed_ms={0: (0, 0)}
+)
 
 
 def lost(task: TaskBlock, node: str, now_ms: int, end: AttemptEnd = DOWN) -> tuple[TaskBlock, bool]:
@@ -56,11 +58,3 @@ def test_other_ends_are_not_blamed_on_the_task() -> None:
 
     assert not suspect
     assert task.downed == OLD.downed
-
-
-def test_losses_recorded_without_a_time_count_as_new() -> None:
-    """As an older release wrote them."""
-    assert lost(OLD, "c", 5 * BLAME_MS)[1]
-    task, _ = lost(OLD, "b", 5 * BLAME_MS)
-
-    assert not lost(task, "c", 6 * BLAME_MS)[1]

@@ -1,4 +1,4 @@
-"""What each fault test has seen and measured, told at the end: `make faults` is read there."""
+"""Prints what each fault test has counted and measured at the end of the run, for `make faults`."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -10,24 +10,24 @@ from tests.faults.tally import Tally
 
 PROPERTY = "faults"
 FIGURES = "figures"
-found_by: dict[str, tuple[Tally, dict[str, Any]]] = {}  # of tests that run
+running: dict[str, tuple[Tally, dict[str, Any]]] = {}  # by test id
 
 
 @pytest.fixture
 def tally(request: pytest.FixtureRequest) -> Iterator[Tally]:
-    """It is told with the test's result, also when that fails: so it comes from workers, too."""
+    """Counts of one test; they are part of its report, so they arrive from workers and on failure, too."""
     found = Tally()
     row: dict[str, Any] = {}
     request.node.user_properties.append((PROPERTY, row))
-    found_by[request.node.nodeid] = (found, row)
+    running[request.node.nodeid] = (found, row)
     yield found
-    del found_by[request.node.nodeid]
+    del running[request.node.nodeid]
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_makereport(item: pytest.Item) -> None:
-    if item.nodeid in found_by:
-        found, row = found_by[item.nodeid]
+    if item.nodeid in running:
+        found, row = running[item.nodeid]
         row.update(asdict(found))
 
 
@@ -38,21 +38,21 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         for report in terminalreporter.getreports(state)
         if report.when == "call"
     ]
-    _tell_tallies(terminalreporter, ended)
+    _print_tallies(terminalreporter, ended)
     figures = [
-        (report, told) for report, _ in ended for name, told in report.user_properties if name == FIGURES
+        (report, text) for report, _ in ended for name, text in report.user_properties if name == FIGURES
     ]
     if figures:
         terminalreporter.section("figures")
-    for report, told in figures:
-        terminalreporter.write_line(f"{_case(report.nodeid)} ({report.duration:.0f} s)\n    {told}")
+    for report, text in figures:
+        terminalreporter.write_line(f"{_case(report.nodeid)} ({report.duration:.0f} s)\n    {text}")
 
 
-def _tell_tallies(terminalreporter: pytest.TerminalReporter, ended: list[tuple[Any, str]]) -> None:
+def _print_tallies(terminalreporter: pytest.TerminalReporter, ended: list[tuple[Any, str]]) -> None:
     rows = [
-        (_case(report.nodeid), told, state)
+        (_case(report.nodeid), counts, state)
         for report, state in ended
-        if (told := dict(report.user_properties).get(PROPERTY))
+        if (counts := dict(report.user_properties).get(PROPERTY))
     ]
     if not rows:
         return
@@ -60,8 +60,8 @@ def _tell_tallies(terminalreporter: pytest.TerminalReporter, ended: list[tuple[A
     names = list(asdict(Tally()))
     terminalreporter.section("faults")
     terminalreporter.write_line(f"{'case':<{width}}  {'  '.join(f'{name:>11}' for name in names)}")
-    for case, told, state in sorted(rows, key=lambda row: row[0]):
-        cells = "  ".join(f"{told[name]:>11}" for name in names)
+    for case, counts, state in sorted(rows, key=lambda row: row[0]):
+        cells = "  ".join(f"{counts[name]:>11}" for name in names)
         terminalreporter.write_line(f"{case:<{width}}  {cells}{'' if state == 'passed' else '  FAILED'}")
 
 

@@ -1,4 +1,4 @@
-"""Who wrote what a store on etcd holds: the epoch of every commit that ever was. [I/O]"""
+"""The epoch of every commit that a store on etcd has ever taken. [I/O]"""
 
 import asyncio
 
@@ -9,9 +9,9 @@ from rota.testing.election import ElectedCluster
 
 
 def epochs_written(cluster: ElectedCluster) -> list[int]:
-    """Of every commit that ever was, in the order of the store: who wrote it."""
+    """Epochs of all commits, in the order of the store; a fenced leader would break their order."""
 
-    async def look() -> list[int]:
+    async def read() -> list[int]:
         client = EtcdClient(EtcdAccess(tuple(cluster.etcd.endpoints)))
         head = f"{cluster.directory}/head".encode()
         marks: list[str] = []
@@ -24,4 +24,4 @@ def epochs_written(cluster: ElectedCluster) -> list[int]:
         await client.close()
         return [int(mark.partition(".")[0]) for mark in marks]
 
-    return asyncio.run(look())
+    return asyncio.run(read())

@@ -1,4 +1,4 @@
-"""What attempts of a task write down themselves, many times a second: who ran when, by the boot clock."""
+"""When each attempt of a task ran, as written by the attempts themselves on the boot clock."""
 
 import fcntl
 import sys
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-# Under a lock: a line for each moment it runs, and a write to a store that refuses whoever is not the newest.
+# Under a lock: a line for each moment it runs, and a write to a fenced store that refuses older attempts.
 SCRIPT = """
 import fcntl, os, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -28,16 +28,20 @@ while True:
 
 
 @dataclass(frozen=True)
-class Ran:
+class AttemptInterval:
+    """First and last moment of an attempt."""
+
     attempt: int
     node: int
     first: float
     last: float
-    refused: int  # of its writes, because a newer one had written
+    refused: int  # number of writes refused because a newer attempt had written
 
 
 @dataclass(frozen=True)
 class Intervals:
+    """The files that the attempts of one task write."""
+
     directory: Path
 
     def command(self) -> list[str]:
@@ -45,30 +49,30 @@ class Intervals:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Meanwhile no attempt says anything."""
+        """Hold the lock: no attempt writes meanwhile."""
         with (self.directory / "store").open("a") as store:
             fcntl.flock(store, fcntl.LOCK_EX)
             yield
 
-    def ran(self) -> list[Ran]:
-        """Of each attempt its first and its last moment, in the order of their numbers."""
-        found: dict[int, Ran] = {}
+    def ran(self) -> list[AttemptInterval]:
+        """Intervals of all attempts, in the order of their numbers."""
+        found: dict[int, AttemptInterval] = {}
         for attempt, node, _, at, is_refused in self._rows():
             before = found.get(int(attempt))
             first = before.first if before else float(at)
             refused = (before.refused if before else 0) + int(is_refused)
-            found[int(attempt)] = Ran(int(attempt), int(node[-1]), first, float(at), refused)
+            found[int(attempt)] = AttemptInterval(int(attempt), int(node[-1]), first, float(at), refused)
         return [found[attempt] for attempt in sorted(found)]
 
     def overlaps(self) -> int:
-        """How often an attempt began before the one before it had said its last."""
+        """Number of attempts that started before the last moment of the previous one."""
         return sum(later.first <= earlier.last for earlier, later in pairwise(self.ran()))
 
     def stale_writes(self) -> int:
-        """What the store took of an attempt after it had taken something of a newer one."""
+        """Number of writes that the store took from an attempt after one of a newer attempt."""
         path = self.directory / "store"
-        taken = [int(line) for line in path.read_text().splitlines()] if path.exists() else []
-        return sum(later < earlier for earlier, later in pairwise(taken))
+        accepted = [int(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return sum(later < earlier for earlier, later in pairwise(accepted))
 
     def _rows(self) -> Iterator[list[str]]:
         path = self.directory / "seen"

@@ -1,4 +1,4 @@
-"""Light nodes of a cluster, in processes of their own, and what their work's own witness says. [I/O]"""
+"""Light nodes of a cluster, in processes of their own, and the starts that they recorded. [I/O]"""
 
 import re
 import subprocess
@@ -15,15 +15,15 @@ from rota.testing.processes import until
 from tests.system.witness_file import Gate, Witness
 
 JOIN_SECONDS = 600.0
-PATIENCE_SECONDS = 180.0
+TIMEOUT_SECONDS = 180.0
 WHERE = [f"{name} == {value}" for name, value in LABEL.items()]
 _CONNECTED = re.compile(r"connected .*epoch=(\d+)")
 _LABELLED = "&".join(f"label={name}={value}" for name, value in LABEL.items())
-_NODES_A_PROCESS = 250  # more would wait for each other, not for the server
+_NODES_A_PROCESS = 250  # with more, the process itself becomes the bottleneck
 
 
 class LightNodes:
-    """They join when it is entered. Leaves no process behind."""
+    """Nodes that join when the context is entered. Leaves no process behind."""
 
     def __init__(self, cluster: LocalCluster, directory: Path, count: int) -> None:
         directory.mkdir()
@@ -40,7 +40,11 @@ class LightNodes:
         try:
             for first in range(1, self.count + 1, _NODES_A_PROCESS):
                 self._launch(first, min(_NODES_A_PROCESS, self.count + 1 - first))
-            until(lambda: sum(self._all_calls().values()) >= self.count, "every node has come", JOIN_SECONDS)
+            until(
+                lambda: sum(self._connections_by_epoch().values()) >= self.count,
+                "every node has connected",
+                JOIN_SECONDS,
+            )
             until(self.all_ready, "every light node is ready", JOIN_SECONDS)
             until(self._all_know, "every light node knows every server", JOIN_SECONDS)
         except BaseException:
@@ -56,12 +60,12 @@ class LightNodes:
     def _launch(self, first: int, count: int) -> None:
         lines = [self._cluster.join_line(JOIN_SECONDS) for _ in range(count)]
         log = self._directory.with_name(f"{self._directory.name}-{first}.log")
-        with log.open("ab") as diary:
+        with log.open("ab") as file:
             process = subprocess.Popen(
                 [sys.executable, "-m", "rota.testing.light_agents", str(self._directory), str(first)],
                 stdin=subprocess.PIPE,
-                stdout=diary,
-                stderr=diary,
+                stdout=file,
+                stderr=file,
                 env=self._cluster.environment,
             )
         self._processes.append(process)
@@ -75,21 +79,21 @@ class LightNodes:
         return sum(processes.cpu_seconds(process.pid) for process in self._processes)
 
     def starts(self, job: str) -> Counter[int]:
-        """How often each task was started, by those who did."""
+        """Starts of each task, as recorded by the nodes."""
         return Witness(self._directory / f"started-{job}").starts()
 
     def fill(self, tasks: int) -> str:
-        """A job whose tasks run on them until the gate opens."""
+        """Submit a job whose tasks run on the light nodes until the gate opens."""
         job = self._cluster.submit("until", str(self.gate.path), count=tasks, where=WHERE)
-        until(lambda: self._cluster.count(job, "running") == tasks, "all tasks run", PATIENCE_SECONDS)
+        until(lambda: self._cluster.count(job, "running") == tasks, "all tasks run", TIMEOUT_SECONDS)
         return job
 
     def finish(self, job: str, tasks: int) -> None:
         self.gate.open()
-        until(lambda: self._cluster.count(job, "succeeded") == tasks, "all tasks end", PATIENCE_SECONDS)
+        until(lambda: self._cluster.count(job, "succeeded") == tasks, "all tasks end", TIMEOUT_SECONDS)
 
     def all_ready(self) -> bool:
-        """By the word of whoever leads: so many at once may cost it its lease, on a slow machine."""
+        """Whether the leader reports every node as ready; the joins may cost a slow leader its lease."""
         self._check()
         try:
             answer = self._cluster.call("GET", f"/v1/nodes?state=suspect,lost,left&{_LABELLED}")
@@ -102,11 +106,11 @@ class LightNodes:
         return False
 
     def all_connected(self, epoch: int) -> bool:
-        """Each of them, to the one that leads in that epoch."""
-        return self._all_calls()[epoch] >= self.count
+        """Whether every node has connected to the leader of that epoch."""
+        return self._connections_by_epoch()[epoch] >= self.count
 
-    def _all_calls(self) -> Counter[int]:
-        """How often one of them was welcomed, by epoch; of each log what has come since the last look."""
+    def _connections_by_epoch(self) -> Counter[int]:
+        """Number of connections by epoch; reads what was appended to the logs since the last call."""
         self._check()
         for log in self._logs:
             with log.open() as lines:
@@ -118,7 +122,7 @@ class LightNodes:
         return self._connected
 
     def _all_know(self) -> bool:
-        """Where the next leader is: this one tells them when they say something."""
+        """Whether every node knows every server; the leader tells them when they send something."""
         servers = len(self._cluster.places) if isinstance(self._cluster, ElectedCluster) else 0
         files = [self._directory / str(number) / "server" for number in range(1, self.count + 1)]
         return not servers or all(

@@ -1,4 +1,4 @@
-"""How much harm the fault tests do: a little each time, much with ROTA_FAULTS=many."""
+"""Sizes of the fault tests: few faults by default, many with ROTA_FAULTS=many."""
 
 import os
 import random
@@ -6,18 +6,20 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Size:
+class FaultSize:
+    """Number of faults and of tasks of a test."""
+
     faults: int
     tasks: int
 
 
 MANY = os.environ.get("ROTA_FAULTS") == "many"
-SEED = int(os.environ.get("ROTA_FAULTS_SEED", "1"))  # another one gives another order of faults
+SEED = int(os.environ.get("ROTA_FAULTS_SEED", "1"))  # determines the order of faults
 
 
-def size(few: Size, many: Size) -> Size:
+def size(few: FaultSize, many: FaultSize) -> FaultSize:
     return many if MANY else few
 
 
-def chance() -> random.Random:
+def rng() -> random.Random:
     return random.Random(SEED)

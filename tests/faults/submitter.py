@@ -13,12 +13,12 @@ from rota.client.errors import Unavailable
 from rota.testing.election import ElectedCluster
 from rota.testing.processes import until
 
-PATIENCE_SECONDS = 120
+TIMEOUT_SECONDS = 120
 
 
 @dataclass
-class Submitter:
-    """Each with its own key. Several at a time submit about `at_once` / `pause_seconds` a second."""
+class LoadSubmitter:
+    """Submits jobs with keys of their own, about `at_once` / `pause_seconds` of them per second."""
 
     cluster: ElectedCluster
     pause_seconds: float = 0.01
@@ -27,8 +27,8 @@ class Submitter:
     sent_at: dict[str, float] = field(default_factory=dict)  # of the request that was acknowledged
     stopping: threading.Event = field(default_factory=threading.Event)
 
-    def __enter__(self) -> "Submitter":
-        self._threads = [threading.Thread(target=self._run, args=(one,)) for one in range(self.at_once)]
+    def __enter__(self) -> "LoadSubmitter":
+        self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(self.at_once)]
         for thread in self._threads:
             thread.start()
         return self
@@ -38,30 +38,30 @@ class Submitter:
         for thread in self._threads:
             thread.join()
 
-    def go_on(self, submits: int = 1) -> None:
-        wanted = len(self.acknowledged) + submits
-        until(lambda: len(self.acknowledged) >= wanted, "submits come through", PATIENCE_SECONDS)
+    def wait_for_more(self, submits: int = 1) -> None:
+        target = len(self.acknowledged) + submits
+        until(lambda: len(self.acknowledged) >= target, "submits are acknowledged", TIMEOUT_SECONDS)
 
     def acknowledged_of_those_sent_after(self, instant: float) -> list[str]:
         """Keys whose request was sent after that instant of the monotonic clock."""
         return [key for key, sent_at in list(self.sent_at.items()) if sent_at > instant]
 
     def check(self) -> None:
-        """Each of them is there, once, and ends."""
+        """Check that each acknowledged job exists once and succeeds."""
         with connect(self.cluster.addr, token=self.cluster.token) as client:
             for submitted in self.acknowledged.values():
-                assert client.job(submitted).wait(PATIENCE_SECONDS).state == "succeeded"
+                assert client.job(submitted).wait(TIMEOUT_SECONDS).state == "succeeded"
             names = Counter(status.name for status in client.jobs() if status.name in self.acknowledged)
         assert names == dict.fromkeys(self.acknowledged, 1)
 
-    def _run(self, one: int) -> None:
+    def _run(self, number: int) -> None:
         numbers = count()
-        # Without patience a call asks each server at most once, so that `sent_at` is only seconds old.
+        # Without a retry timeout a call asks each server at most once, so that `sent_at` is only seconds old.
         with Cluster(Endpoint(self.cluster.addr, self.cluster.token), patience_seconds=0) as client:
-            key = f"key-{one}-{next(numbers)}"
+            key = f"key-{number}-{next(numbers)}"
             while not self.stopping.wait(self.pause_seconds):
                 sent_at = time.monotonic()
                 with contextlib.suppress(Unavailable):
                     job = client.submit("true", key=key, name=key).id
                     self.sent_at[key], self.acknowledged[key] = sent_at, job
-                    key = f"key-{one}-{next(numbers)}"
+                    key = f"key-{number}-{next(numbers)}"

@@ -1,4 +1,4 @@
-"""What one fault test has seen in all its repetitions."""
+"""Counts of one fault test over all its repetitions."""
 
 from dataclasses import dataclass
 
@@ -7,15 +7,15 @@ from tests.system.witness_file import Witness
 
 @dataclass
 class Tally:
-    """Repetitions of one test, and what its work's own witness says of all of them."""
+    """Repetitions of one test, and the violations that its tasks recorded."""
 
     repetitions: int = 0
-    overlaps: int = 0  # attempts of a task that ran while another did
-    lost: int = 0  # tasks that never ran, or whose fate nobody knows
-    doubled: int = 0  # starts beyond the one that was promised, and writes of an attempt that was replaced
+    overlaps: int = 0  # attempts that ran while another one of the task did
+    lost: int = 0  # tasks that never ran, or ended as lost
+    doubled: int = 0  # starts beyond those allowed, and writes of replaced attempts
 
-    def note_starts(self, witness: Witness, tasks: int, repetitions: int, allowed: int = 1) -> None:
-        """Of work that each task is to begin so often at most."""
+    def record_starts(self, witness: Witness, tasks: int, repetitions: int, allowed: int = 1) -> None:
+        """Add the starts of tasks that may each start `allowed` times."""
         starts = witness.starts()
         self.repetitions = repetitions
         self.lost += sum(not starts[index] for index in range(tasks))

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from tests.fuzz import peers, ports, specs
-from tests.fuzz.arena import Arena, Broken, Outcomes, open_arena
-from tests.fuzz.history import Failure, history, play, shrink
+from tests.fuzz.arena import Arena, ClusterBroken, Outcomes, open_arena
+from tests.fuzz.history import HistoryFailure, history, play, shrink
 
-SHOWN = 5  # failures that are shrunk and told at length
+SHOWN = 5  # failures that are shrunk and printed in full
 T = TypeVar("T")
 Attack = Callable[[Arena, int, Outcomes], None]
 
@@ -40,9 +40,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class Played(NamedTuple):
+    """A history that was played, and its failure, if any."""
+
     seed: int
     steps: int
-    failure: Failure | None
+    failure: HistoryFailure | None
 
 
 def _play_all(seeds: range, steps: int, processes: int | None, until: float) -> int:
@@ -60,7 +62,7 @@ def _play_all(seeds: range, steps: int, processes: int | None, until: float) -> 
         print(f"  {count:>6,}  {kind}")
     shown = {played.failure.kind: played for played in reversed(failed) if played.failure}
     for played in list(shown.values())[:SHOWN]:
-        print(_told(played))
+        print(_describe(played))
     return len(failed)
 
 
@@ -69,17 +71,17 @@ def _play(case: tuple[int, int]) -> Played:
     return Played(seed, steps, play(history(seed, steps)))
 
 
-def _told(played: Played) -> str:
-    """A failing history with as few steps as still fail alike."""
+def _describe(played: Played) -> str:
+    """Describe a failing history, shrunk while the same kind of failure remains."""
     assert played.failure is not None
-    few = shrink(history(played.seed, played.steps)[: len(played.failure.told)], played.failure.kind)
+    few = shrink(history(played.seed, played.steps)[: len(played.failure.steps)], played.failure.kind)
     failure = play(few) or played.failure
-    again = f"python -m tests.fuzz --only histories --steps {played.steps} --seeds {played.seed}"
+    command = f"python -m tests.fuzz --only histories --steps {played.steps} --seeds {played.seed}"
     lines = [
         f"seed {played.seed}: {failure.kind}",
-        *(f"  {one}" for one in failure.told),
+        *(f"  {step}" for step in failure.steps),
         failure.problem,
-        again,
+        command,
     ]
     return "\n".join(lines)
 
@@ -108,7 +110,7 @@ ATTACKS: dict[str, Attack] = {"specs": _specs, "peers": _peers, "ports": _ports}
 
 
 def _attack(name: str, seeds: range, until: float) -> int:
-    """One cluster for all seeds: what one of them leaves behind must not harm the next."""
+    """Attack one cluster with all seeds: what one leaves behind must not harm the next."""
     outcomes, seed = Outcomes(), seeds[0]
     directory = Path(tempfile.mkdtemp(prefix="rota-fuzz-"))
     try:
@@ -116,12 +118,13 @@ def _attack(name: str, seeds: range, until: float) -> int:
             for seed in _timely(seeds, until):
                 ATTACKS[name](arena, seed, outcomes)
                 print(f"  seed {seed}: {len(outcomes.problems)} problems so far", flush=True)
-    except Broken as broken:
-        outcomes.blame("the cluster broke", f"seed {seed}: {broken}")
+    except ClusterBroken as broken:
+        outcomes.add_problem("the cluster broke", f"seed {seed}: {broken}")
     print(outcomes)
     if outcomes.problems:
         print(
-            f"  files of the cluster: {directory}\n  again: python -m tests.fuzz --only {name} --seeds {seed}"
+            f"  files of the cluster: {directory}\n"
+            f"  reproduce: python -m tests.fuzz --only {name} --seeds {seed}"
         )
     else:
         shutil.rmtree(directory)
@@ -129,10 +132,10 @@ def _attack(name: str, seeds: range, until: float) -> int:
 
 
 def _timely(found: Iterable[T], until: float) -> Iterator[T]:
-    for one in found:
-        yield one
+    for item in found:
+        yield item
         if time.monotonic() > until:
-            print("  the time is over")
+            print("  the time is up")
             return
 
 
@@ -144,9 +147,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--seeds", type=_range, default=range(1000), help="a number, or FIRST-END (0-1000)")
     parser.add_argument("--steps", type=int, default=600, help="of a history")
-    parser.add_argument("--rounds", type=int, default=20, help="how many of the seeds are tried on clusters")
-    parser.add_argument("--minutes", type=float, default=600, help="no new seed is begun after these")
-    parser.add_argument("--processes", type=int, help="that play histories; one for each core")
+    parser.add_argument("--rounds", type=int, default=20, help="number of seeds that are tried on clusters")
+    parser.add_argument("--minutes", type=float, default=600, help="after which no new seed is started")
+    parser.add_argument("--processes", type=int, help="that play histories; default: one per core")
     parser.add_argument("--only", nargs="*", choices=["histories", *ATTACKS])
     return parser
 

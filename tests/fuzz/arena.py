@@ -9,7 +9,7 @@ from rota.testing.cluster import HttpReply, LocalCluster
 from rota.testing.processes import until
 
 HOSTILE, CANARY = "hostile", "canary"
-# The hostile tenant may hold a part of the cluster only: what keeps a canary waiting is then no fair share.
+# With this quota the hostile tenant cannot fill the cluster, so that a waiting canary is always a failure.
 QUOTA = {"cpu": 3, "memory": "512m", "tasks": 64}
 CANARY_SECONDS = 60.0
 CLEAR_SECONDS = 180.0
@@ -17,21 +17,21 @@ NODES = 2
 SETTINGS = {"ROTA_CONTAINER": "none", "ROTA_WORKER_GATEWAY_ENABLED": "true"}  # no image is ever pulled
 
 
-class Broken(Exception):
+class ClusterBroken(Exception):
     """The cluster did not survive: which process ended, or which canary did not finish."""
 
 
 class Outcomes:
-    """Counts of what was tried and what came of it, by kind; and what was wrong with it."""
+    """Counts of requests by kind and outcome, and the problems found."""
 
     def __init__(self) -> None:
         self.counts: dict[str, Counter[str]] = {}
-        self.problems: dict[str, str] = {}  # by what is wrong: how it was found first
+        self.problems: dict[str, str] = {}  # problem -> how it was found first
 
-    def note(self, kind: str, outcome: str) -> None:
+    def record(self, kind: str, outcome: str) -> None:
         self.counts.setdefault(kind, Counter())[outcome] += 1
 
-    def blame(self, wrong: str, found: str) -> None:
+    def add_problem(self, wrong: str, found: str) -> None:
         self.problems.setdefault(wrong, found)
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ class Outcomes:
 
 
 class Arena:
-    """Two nodes of four cores; use `open_arena`."""
+    """A cluster of two nodes with a hostile and a canary tenant; opened by `open_arena`."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self.cluster = cluster
@@ -59,36 +59,40 @@ class Arena:
         self._pids = sorted(cluster.processes())
 
     def call(self, method: str, path: str, body: object = None) -> HttpReply:
-        """As the hostile tenant."""
+        """Send a request as the hostile tenant."""
         try:
             return self.cluster.call(method, path, body, authorization=f"Bearer {self.hostile}")
         except OSError as error:
-            raise Broken(f"{method} {path} {body!r:.1000}: {error!r}; {self._last_words()}") from error
+            raise ClusterBroken(f"{method} {path} {body!r:.1000}: {error!r}; {self._log_tails()}") from error
 
     def check(self) -> None:
         """Every process lives, every node is ready, and a canary job finishes."""
         self._check_processes()
-        body = {"command": ["true"], "namespace": CANARY, "where": ["number exists"]}  # on an honest node
+        body = {
+            "command": ["true"],
+            "namespace": CANARY,
+            "where": ["number exists"],
+        }  # only on an honest node
         try:
             job = self._canary_call("POST", "/v1/jobs", body).body["id"]
             until(lambda: self._has_succeeded(job), f"canary job {job} succeeds", CANARY_SECONDS)
         except (OSError, TimeoutError, KeyError) as error:
             self._check_processes()
-            raise Broken(f"{error!r}; {self._why(locals().get('job'))}") from error
+            raise ClusterBroken(f"{error!r}; {self._why(locals().get('job'))}") from error
         self._check_processes()
 
     def restart_server(self) -> None:
-        """By SIGKILL; agents come back to it."""
+        """Kill and restart the server, and wait for the honest nodes."""
         self.cluster.kill_server()
         try:
             self.cluster.start_server()
-            until(self._honest_nodes_are_ready, "honest nodes are back", CANARY_SECONDS)
-        except (OSError, TimeoutError) as error:  # a server that ends at once raises ChildProcessError
-            raise Broken(f"after a restart: {error}; {self._last_words()}") from error
+            until(self._honest_nodes_are_ready, "honest nodes are ready", CANARY_SECONDS)
+        except (OSError, TimeoutError) as error:  # ChildProcessError if the server ends immediately
+            raise ClusterBroken(f"after a restart: {error}; {self._log_tails()}") from error
         self._pids = sorted(self.cluster.processes())
 
     def clear(self) -> None:
-        """Everything of the hostile tenant can be killed, comes to its end, and can be deleted."""
+        """Kill and delete everything of the hostile tenant; all of it must end."""
         for cron in self.call("GET", "/v1/crons").body["crons"]:
             self.call("DELETE", f"/v1/crons/{cron['name']}?namespace={HOSTILE}")
 
@@ -103,18 +107,18 @@ class Arena:
             until(is_gone, "all jobs of the hostile tenant are gone", CLEAR_SECONDS)
         except TimeoutError as error:
             left = [self.call("GET", f"/v1/jobs/{job}").body for job in self._jobs("active")[:3]]
-            raise Broken(f"{error}: {left!r:.1500}") from error
+            raise ClusterBroken(f"{error}: {left!r:.1500}") from error
 
     def _honest_nodes_are_ready(self) -> bool:
         nodes = self.cluster.call("GET", "/v1/nodes?label=number").body["nodes"]
         return [node["state"] for node in nodes] == ["ready"] * NODES
 
     def _check_processes(self) -> None:
-        """A process that a keeper is about to start looks like a keeper: more of them are no harm."""
+        """Check that no process has ended; a child that a keeper has just forked looks like a keeper, too."""
         if gone := set(self._pids) - set(self.cluster.processes()):
-            raise Broken(f"{sorted(gone)} of server, agents and keepers ended; {self._last_words()}")
+            raise ClusterBroken(f"{sorted(gone)} of server, agents and keepers ended; {self._log_tails()}")
 
-    def _last_words(self) -> str:
+    def _log_tails(self) -> str:
         logs = sorted(self.cluster.directory.glob("*.log"))
         return "; ".join(f"{log.name}: {log.read_text(errors='replace')[-300:]!r}" for log in logs)
 
@@ -128,7 +132,7 @@ class Arena:
     def _has_succeeded(self, job: str) -> bool:
         state = self._canary_call("GET", f"/v1/jobs/{job}").body["state"]
         if state in ("failed", "canceled", "timed_out", "rejected", "lost"):
-            raise Broken(f"canary job {job} is {state}")
+            raise ClusterBroken(f"canary job {job} is {state}")
         return bool(state == "succeeded")
 
     def _why(self, job: str | None) -> object:

@@ -1,4 +1,4 @@
-"""Plausible values for every field of a job: the ordinary part of what the fuzzers submit and update."""
+"""Plausible values for every field of a job, for submits and updates of the fuzzers."""
 
 from random import Random
 from typing import Any
@@ -10,7 +10,7 @@ Body = dict[str, Any]
 NAMES = ("web", "db", "batch", "probe")
 CONTROLLER = "keeper-of-jobs"
 
-# Small pools: jobs must meet each other (names, labels, noise) and the nodes (labels, taints, gpus).
+# Small pools, so that jobs interact with each other (names, labels, noise) and with nodes (labels, taints).
 VALUES: dict[str, tuple[Any, ...]] = {
     "name": NAMES,
     "namespace": ("default", "team"),

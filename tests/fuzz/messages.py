@@ -14,7 +14,7 @@ M = TypeVar("M", bound=Message)
 
 _DEPTH = 4
 _LENGTHS = (0, 1, 1, 1, 2, 2, 3, 200, 5000)  # of lists and maps of numbers and texts
-_FEW = (0, 1, 1, 2)  # of those of messages, which have lists of their own
+_FEW = (0, 1, 1, 2)  # of lists of messages, which contain lists themselves
 _RANGES = {
     FieldDescriptor.CPPTYPE_INT32: (-(2**31), 2**31 - 1),
     FieldDescriptor.CPPTYPE_UINT32: (0, 2**32 - 1),
@@ -50,7 +50,7 @@ def bend(rng: Random, message: M, texts: Sequence[str] = ()) -> M:
 
 
 def mangled(rng: Random, data: bytes) -> bytes:
-    """The bytes of a message: most often as they are, else cut, doubled, changed or with more behind."""
+    """The bytes of a message: mostly unchanged, else truncated, duplicated, altered or extended."""
     match rng.randrange(12):
         case 0:
             return data[: rng.randint(0, len(data))]
@@ -81,7 +81,7 @@ def _set(rng: Random, message: Message, field: FieldDescriptor, texts: Sequence[
         _set_map(rng, message, field, texts, depth)
     elif field.is_repeated:
         values = getattr(message, field.name)
-        # Parallel columns of another length are refused at once: most often the length stays as it is.
+        # Parallel columns of unequal length are refused immediately, so the length mostly stays.
         keeps = len(values) > 0 and rng.random() < 0.8
         length = len(values) if keeps else rng.choice(_LENGTHS if field.message_type is None else _FEW)
         del values[:]

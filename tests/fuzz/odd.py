@@ -1,4 +1,4 @@
-"""Values that programs forget: every limit and what lies just beyond it, other types, hard texts."""
+"""Odd values: every limit and its neighbours, wrong types, and difficult texts."""
 
 from random import Random
 from typing import Any
@@ -108,7 +108,7 @@ SHAPES: tuple[Any, ...] = (
 
 
 def odd(rng: Random) -> Any:
-    """Any of them; tables and lists with odd entries too."""
+    """Draw an odd value, sometimes a table or a list of odd entries."""
     kind = rng.randrange(5)
     if kind == 0:
         return rng.choice(SHAPES)
@@ -124,7 +124,7 @@ def scalar(rng: Random) -> Any:
 
 
 def bent(rng: Random, value: Any) -> Any:
-    """An ordinary value with one part made odd: an entry, a name, a number beside it, a text within it."""
+    """A plausible value with one part made odd: an entry, a name, a number or a text within it."""
     match value:
         case dict() if value and rng.random() < 0.8:
             name = rng.choice(sorted(value))

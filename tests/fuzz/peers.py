@@ -1,8 +1,8 @@
-"""Hostile peers with real credentials: odd words of a node, a controller and a worker, in odd orders. [I/O]
+"""Hostile peers with real credentials: odd messages of a node, a controller and a worker, in any order. [I/O]
 
-The node has a certificate of its own, the controller a token of one namespace, the worker registers at the
-gateway. Whatever they say, the server stays, and so do honest nodes and the canary jobs on them; also after a
-restart.
+The node has its own certificate, the controller a token of one namespace, and the worker registers at the
+gateway. Whatever they send, the server survives, and so do honest nodes and the canary jobs on them, also
+after a restart.
 """
 
 import contextlib
@@ -35,13 +35,15 @@ CONTROLLER = controller_pb2.DESCRIPTOR.services_by_name["Controller"]
 SCHEDULER = jobscheduler_pb2.DESCRIPTOR.services_by_name["Scheduler"]
 WORKER = jobscheduler_pb2.DESCRIPTOR.services_by_name["Worker"]
 LABEL = "hostile"  # of the hostile node: only jobs that ask for it run there
-# Of a node's claims: parallel lists of numbers, one entry for each attempt.
+# Parallel lists of numbers in a report of a node, one entry per attempt.
 COLUMNS = [
-    one.name for one in agent_pb2.JobClaims.DESCRIPTOR.fields if one.is_repeated and not one.message_type
+    field.name
+    for field in agent_pb2.JobClaims.DESCRIPTOR.fields
+    if field.is_repeated and not field.message_type
 ]
 _CALL_SECONDS = 2.0
-_HEAR_SECONDS = 0.3  # the hostile node waits so long for orders between two words
-_OURS = (grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL)  # an error of the server's own
+_ORDERS_SECONDS = 0.3  # for which the hostile node waits for orders between two messages
+_OURS = (grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL)  # internal errors of the server
 
 
 def fuzz(arena: Arena, seed: int, rounds: int, outcomes: Outcomes) -> None:
@@ -66,7 +68,7 @@ def fuzz(arena: Arena, seed: int, rounds: int, outcomes: Outcomes) -> None:
 
 
 class HostileNode:
-    """A node that joined like any other, and says anything."""
+    """A node that joined like any other and sends anything."""
 
     def __init__(self, arena: Arena) -> None:
         directory = arena.cluster.directory / "hostile"
@@ -76,7 +78,7 @@ class HostileNode:
         credentials = grpc.ssl_channel_credentials(joined.identity.ca_pem, *pair)
         options = [("grpc.ssl_target_name_override", SERVER_NAME)]
         self._channel = grpc.secure_channel(joined.agent_addresses[0], credentials, options)
-        self._tasks = [("1", 0, 1)]  # job, index and attempt: what it was ever told to start
+        self._tasks = [("1", 0, 1)]  # job, index and attempt of every start that it was ordered
 
     @contextlib.contextmanager
     def opened(self) -> Iterator["HostileNode"]:
@@ -84,53 +86,53 @@ class HostileNode:
             yield self
 
     def session(self, rng: Random, outcomes: Outcomes) -> None:
-        """One stream: most often it begins with a plausible hello, so that the words behind it are heard."""
+        """Run one stream; it mostly starts with a plausible hello, so that later messages are processed."""
         orders: queue.SimpleQueue[agent_pb2.ToNode] = queue.SimpleQueue()
-        said: list[bytes] = []
+        sent: list[bytes] = []
         method = AGENT.methods_by_name["Connect"]
-        call = _raw(self._channel, method)(self._words(rng, orders, said), timeout=_CALL_SECONDS)
+        call = _raw(self._channel, method)(self._messages(rng, orders, sent), timeout=_CALL_SECONDS)
         try:
             for answer in call:
-                heard = agent_pb2.ToNode.FromString(answer)
-                orders.put(heard)
-                self._learn(heard)
-            outcomes.note("agent Connect", "ended")
+                received = agent_pb2.ToNode.FromString(answer)
+                orders.put(received)
+                self._remember(received)
+            outcomes.record("agent Connect", "ended")
         except grpc.RpcError as error:
-            _note(outcomes, "agent Connect", error, method, said)
+            _record_error(outcomes, "agent Connect", error, method, sent)
 
     def call(self, rng: Random, outcomes: Outcomes) -> None:
         """One call of another method."""
-        method = rng.choice([one for one in AGENT.methods if one.name != "Connect"])
+        method = rng.choice([method for method in AGENT.methods if method.name != "Connect"])
         _call(self._channel, method, [self._odd(rng, method)], outcomes, "agent")
 
-    def _words(
-        self, rng: Random, orders: "queue.SimpleQueue[agent_pb2.ToNode]", said: list[bytes]
+    def _messages(
+        self, rng: Random, orders: "queue.SimpleQueue[agent_pb2.ToNode]", sent: list[bytes]
     ) -> Iterator[bytes]:
-        """What it says, which is noted in `said` as well."""
+        """Messages of one stream; each is also appended to `sent`."""
         connect = AGENT.methods_by_name["Connect"]
         hello = _hello() if rng.random() < 0.5 else bend(rng, _hello(), self._texts())
-        said.append(hello.SerializeToString() if rng.random() < 0.9 else self._odd(rng, connect))
-        yield said[-1]
+        sent.append(hello.SerializeToString() if rng.random() < 0.9 else self._odd(rng, connect))
+        yield sent[-1]
         for _ in range(rng.randrange(6)):
             with contextlib.suppress(queue.Empty):
-                orders.get(timeout=_HEAR_SECONDS if rng.random() < 0.5 else 0.01)
-            said.append(self._odd(rng, connect))
-            yield said[-1]
+                orders.get(timeout=_ORDERS_SECONDS if rng.random() < 0.5 else 0.01)
+            sent.append(self._odd(rng, connect))
+            yield sent[-1]
 
     def _odd(self, rng: Random, method: MethodDescriptor) -> bytes:
         kind = _class(method.input_type)
         if kind is agent_pb2.FromNode and rng.random() < 0.8:
-            said: Message = bend(rng, self._plausible(rng), self._texts())
+            message: Message = bend(rng, self._plausible(rng), self._texts())
         else:
-            said = odd_message(rng, kind, self._texts())
-        return mangled(rng, said.SerializeToString())
+            message = odd_message(rng, kind, self._texts())
+        return mangled(rng, message.SerializeToString())
 
     def _plausible(self, rng: Random) -> agent_pb2.FromNode:
-        """A word that an honest node might say of what it was told to start."""
+        """A message that an honest node might send about its attempts."""
         n = rng.choice((1, 2, 3, 100))
         match rng.randrange(5):
             case 0:
-                return _hello(*(self._claims(rng) for _ in range(rng.randrange(3))))
+                return _hello(*(self._reports(rng) for _ in range(rng.randrange(3))))
             case 1:
                 return agent_pb2.FromNode(n=n, beat=agent_pb2.Beat(load=agent_pb2.Load(cpu_milli=10)))
             case 2:
@@ -138,23 +140,23 @@ class HostileNode:
                     n=n, drain=agent_pb2.Drain(reason="moves", within_ms=1000, moves=True)
                 )
             case _:
-                return agent_pb2.FromNode(n=n, report=agent_pb2.Report(jobs=[self._claims(rng)]))
+                return agent_pb2.FromNode(n=n, report=agent_pb2.Report(jobs=[self._reports(rng)]))
 
-    def _claims(self, rng: Random) -> agent_pb2.JobClaims:
+    def _reports(self, rng: Random) -> agent_pb2.JobClaims:
         job = rng.choice(self._tasks)[0]
         ours = [task for task in self._tasks if task[0] == job][-8:]
-        claims = agent_pb2.JobClaims(job=job)
+        reports = agent_pb2.JobClaims(job=job)
         for name in COLUMNS:
-            getattr(claims, name).extend([0] * len(ours))
-        claims.index[:] = [task[1] for task in ours]
-        claims.attempt[:] = [task[2] for task in ours]
-        claims.said[:] = [rng.choice(list(ReportedState)) for _ in ours]
-        return claims
+            getattr(reports, name).extend([0] * len(ours))
+        reports.index[:] = [task[1] for task in ours]
+        reports.attempt[:] = [task[2] for task in ours]
+        reports.said[:] = [rng.choice(list(ReportedState)) for _ in ours]
+        return reports
 
-    def _learn(self, heard: agent_pb2.ToNode) -> None:
-        for one in heard.orders.jobs:
-            pairs = zip(one.start_index, one.start_attempt, strict=True)
-            self._tasks += [(one.job, index, attempt) for index, attempt in pairs]
+    def _remember(self, received: agent_pb2.ToNode) -> None:
+        for orders in received.orders.jobs:
+            pairs = zip(orders.start_index, orders.start_attempt, strict=True)
+            self._tasks += [(orders.job, index, attempt) for index, attempt in pairs]
         del self._tasks[:-200]
 
     def _texts(self) -> list[str]:
@@ -175,7 +177,7 @@ def _hello(*inventory: agent_pb2.JobClaims) -> agent_pb2.FromNode:
 
 
 def _work(arena: Arena, rng: Random) -> str:
-    """A job for the hostile node or worker, so that it has something to speak of."""
+    """Submit a job for the hostile node or worker, so that it has attempts to report on."""
     where = rng.choice(([f"{LABEL} exists"], [f"{LABEL} exists"], ["number != 1", "number != 2"]))
     body = {"command": ["true"], "namespace": HOSTILE, "where": where, "count": rng.choice((1, 8))}
     kind = rng.choice(({}, {"kind": "service"}, {"gpu": 0.5}, {"run": "one_at_a_time"}, {"retries": 3}))
@@ -188,21 +190,21 @@ def _controller_call(arena: Arena, channel: grpc.Channel, rng: Random, job: str,
     kind = _class(method.input_type)
     specs = [json.dumps({**jobs.job(rng), "namespace": HOSTILE}), json.dumps(jobs.patch(rng)), "{}", "["]
     texts = [job, job, *specs, "0.0", "1.0", "stdout", "again", "KILL"]
-    said = [
+    messages = [
         mangled(rng, odd_message(rng, kind, texts).SerializeToString()) for _ in range(rng.randrange(1, 4))
     ]
-    _call(channel, method, said, outcomes, "controller", authorization=f"Bearer {arena.hostile}")
+    _call(channel, method, messages, outcomes, "controller", authorization=f"Bearer {arena.hostile}")
 
 
 def _worker_call(channel: grpc.Channel, rng: Random, port: int, outcomes: Outcomes) -> None:
-    """Register a worker at a loopback address, possible or not; or say goodbye for one."""
+    """Register or deregister a worker at a loopback address, valid or not."""
     method = rng.choice(list(SCHEDULER.methods))
     ports = rng.choice((port, port, 0, 1, 65_535, 65_536, -1, 10**30, "", "x"))
     addresses = [
         f"127.0.0.1:{ports}",
         f"localhost:{ports}",
         f"[::1]:{ports}",
-        *(one for one in TEXTS if ":" not in one),
+        *(text for text in TEXTS if ":" not in text),
     ]
     message = _class(method.input_type)()
     for field in message.DESCRIPTOR.fields:
@@ -211,11 +213,11 @@ def _worker_call(channel: grpc.Channel, rng: Random, port: int, outcomes: Outcom
 
 
 def _gateway_request(arena: Arena, rng: Random, outcomes: Outcomes) -> None:
-    """The HTTP side of the worker contract, in which every refusal is a 500."""
+    """Send a request of the worker contract over HTTP, whose refusals are all 500."""
     path = rng.choice(gateway.PATHS)
     names = rng.sample(("worker_id", "command", "path", "job_id"), rng.randrange(5))
     answer = arena.call("POST", path, {name: odd(rng) for name in names})
-    outcomes.note(f"gateway POST {path}", str(answer.status))
+    outcomes.record(f"gateway POST {path}", str(answer.status))
 
 
 @contextlib.contextmanager
@@ -249,37 +251,37 @@ def _answering(method: MethodDescriptor, rng: Random) -> Any:
 def _call(
     channel: grpc.Channel,
     method: MethodDescriptor,
-    said: list[bytes],
+    messages: list[bytes],
     outcomes: Outcomes,
-    who: str,
+    peer: str,
     *,
     authorization: str = "",
 ) -> None:
     metadata = (("authorization", authorization),) if authorization else ()
-    given: Any = iter(said) if method.client_streaming else said[0]
-    kind = f"{who} {method.name}"
+    given: Any = iter(messages) if method.client_streaming else messages[0]
+    kind = f"{peer} {method.name}"
     try:
         answer = _raw(channel, method)(given, timeout=_CALL_SECONDS, metadata=metadata)
         for number, _ in enumerate(answer if method.server_streaming else ()):
             if number >= 3:
                 answer.cancel()
-        outcomes.note(kind, "OK")
+        outcomes.record(kind, "OK")
     except grpc.RpcError as error:
-        _note(outcomes, kind, error, method, said)
+        _record_error(outcomes, kind, error, method, messages)
 
 
-def _note(
-    outcomes: Outcomes, kind: str, error: grpc.RpcError, method: MethodDescriptor, said: list[bytes]
+def _record_error(
+    outcomes: Outcomes, kind: str, error: grpc.RpcError, method: MethodDescriptor, messages: list[bytes]
 ) -> None:
     code = error.code()
-    outcomes.note(kind, code.name)
-    if code in _OURS and not any(is_garbled(_class(method.input_type), one) for one in said):
-        sent = " ".join(one.hex()[:400] for one in said)
-        outcomes.blame(f"{kind}: {code.name} {error.details()!r:.100}", f"after {sent}")
+    outcomes.record(kind, code.name)
+    if code in _OURS and not any(is_garbled(_class(method.input_type), data) for data in messages):
+        sent = " ".join(data.hex()[:400] for data in messages)
+        outcomes.add_problem(f"{kind}: {code.name} {error.details()!r:.100}", f"after {sent}")
 
 
 def _raw(channel: grpc.Channel, method: MethodDescriptor) -> Any:
-    """The call without serializers: what is sent are bytes."""
+    """The method without serializers: it takes and returns bytes."""
     assert isinstance(method.containing_service, ServiceDescriptor)
     path = f"/{method.containing_service.full_name}/{method.name}"
     match method.client_streaming, method.server_streaming:

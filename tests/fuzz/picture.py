@@ -1,4 +1,4 @@
-"""Everything a mirror derives from its records, by name: mirrors of the same records give equal pictures."""
+"""All that a mirror derives from its records, by name: mirrors of the same records have equal pictures."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -14,22 +14,22 @@ _PENDING = bytes([Phase.PENDING])
 
 
 def picture(mirror: Mirror) -> dict[str, Any]:
-    """Nested tables without anything that depends on the order in which nodes and jobs came."""
+    """Nested tables that do not depend on the order in which nodes and jobs were added."""
     names = {mirror.node_table.slot[node]: node for node in mirror.nodes}
     return {
         "nodes": {node: _node(mirror, node) for node in mirror.nodes},
         "jobs": {job: _job(mirror, job) for job in mirror.jobs},
-        "lines": _lines(mirror),
+        "queues": _queues(mirror),
         "accounts": {
             "namespaces": _used(mirror.usage.by_namespace),
             "owners": _used(mirror.usage.by_owner),
         },
-        "neighbours": {
+        "affinity": {
             "members": _columns(mirror.affinity.members, names),
             "holders": _columns(mirror.affinity.holders, names),
             "own": _columns(mirror.affinity.own, names),
         },
-        "lent": {
+        "preemptible": {
             priority: found
             for priority, columns in mirror.node_table.preemptible.by_priority.items()
             if (found := _used(_columns(columns, names)))
@@ -43,10 +43,10 @@ def picture(mirror: Mirror) -> dict[str, Any]:
             "unassigned": sorted(mirror.unassigned),
             "unfinished": mirror.unfinished,
         },
-        "past": {
+        "ended jobs": {
             "ended": mirror.ended_jobs.ended,
-            "kept": mirror.ended_jobs.retained_until,
-            "gone": mirror.ended_jobs.tombstones,
+            "retained": mirror.ended_jobs.retained_until,
+            "tombstones": mirror.ended_jobs.tombstones,
             "keys": mirror.ended_jobs.submit_keys,
             "last": mirror.ended_jobs.last_succeeded,
             "orphans": sorted(mirror.ended_jobs.orphans),
@@ -55,7 +55,7 @@ def picture(mirror: Mirror) -> dict[str, Any]:
             "counters": mirror.counters,
             "namespaces": mirror.namespaces,
             "clusters": mirror.clusters,
-            "cluster wishes": mirror.cluster_intents,
+            "cluster intents": mirror.cluster_intents,
             "machines": mirror.machines,
             "crons": mirror.crons,
             "cron statuses": mirror.cron_statuses,
@@ -64,7 +64,7 @@ def picture(mirror: Mirror) -> dict[str, Any]:
 
 
 def differences(live: object, fresh: object, path: str = "") -> list[str]:
-    """One line for each place where the live picture differs from the one loaded afresh."""
+    """One line for each entry in which the live picture differs from the freshly loaded one."""
     if live == fresh:
         return []
     if not isinstance(live, dict) or not isinstance(fresh, dict):
@@ -81,21 +81,21 @@ def differences(live: object, fresh: object, path: str = "") -> list[str]:
 
 
 def overcommitted(mirror: Mirror) -> Iterable[str]:
-    """Nodes on which more is reserved than there is, or less than nothing."""
-    room = mirror.node_table
+    """Nodes with more reserved than their capacity, or a negative amount."""
+    table = mirror.node_table
     for node in mirror.nodes:
-        slot = room.slot[node]
-        for resource, row in room.rows.items():
-            capacity, reserved = int(room.capacity[row, slot]), int(room.reserved[row, slot])
+        slot = table.slot[node]
+        for resource, row in table.rows.items():
+            capacity, reserved = int(table.capacity[row, slot]), int(table.reserved[row, slot])
             if not 0 <= reserved <= max(0, capacity):
                 yield f"{reserved} of {capacity} {resource} are reserved on {node}"
-        if room.devices.size and not 0 <= room.devices[slot].min() <= room.devices[slot].max() <= 1000:
-            yield f"devices of {node} are reserved by {room.devices[slot].tolist()} thousandths"
+        if table.devices.size and not 0 <= table.devices[slot].min() <= table.devices[slot].max() <= 1000:
+            yield f"devices of {node} are reserved by {table.devices[slot].tolist()} thousandths"
 
 
 def _node(mirror: Mirror, node: NodeId) -> dict[str, Any]:
-    room, entry = mirror.node_table, mirror.nodes[node]
-    slot = room.slot[node]
+    table, entry = mirror.node_table, mirror.nodes[node]
+    slot = table.slot[node]
     return {
         "records": (entry.spec, entry.intent, entry.status),
         "state": (
@@ -103,14 +103,14 @@ def _node(mirror: Mirror, node: NodeId) -> dict[str, Any]:
             entry.open,
             entry.is_draining,
             entry.machine_leaving,
-            bool(room.open[slot]),
+            bool(table.open[slot]),
         ),
         "assigned": dict(entry.assigned),
-        "capacity": _row(room.capacity, room.rows, slot),
-        "reserved": _row(room.reserved, room.rows, slot),
-        "devices": {at: amount for at, amount in enumerate(room.devices[slot].tolist()) if amount},
-        "held": (int(room.held[slot]), int(room.queued[slot])),
-        "labels": (dict(room.labels[slot]), room.taints[slot]),
+        "capacity": _row(table.capacity, table.rows, slot),
+        "reserved": _row(table.reserved, table.rows, slot),
+        "devices": {at: amount for at, amount in enumerate(table.devices[slot].tolist()) if amount},
+        "held": (int(table.held[slot]), int(table.queued[slot])),
+        "labels": (dict(table.labels[slot]), table.taints[slot]),
     }
 
 
@@ -120,29 +120,29 @@ def _job(mirror: Mirror, job: JobId) -> dict[str, Any]:
     sizes = {block: entry.spec.block_size(block) for block in blocks}
     return {
         "spec": entry.spec,
-        "wishes": (entry.intent, entry.cluster, entry.status, entry.verdict, entry.answers),
+        "state": (entry.intent, entry.cluster, entry.status, entry.verdict, entry.answers),
         "rollout": (entry.previous_version, entry.rollout),
         "records": (entry.tasks, entry.attempts, entry.statuses),
         "phases": {at: entry.phases.get(at) or _PENDING * sizes[at] for at in blocks},
         "holds": {at: entry.holds.get(at) or bytes(sizes[at]) for at in blocks},
-        "tally": entry.task_counts.as_dict(),
-        "in line": bool(entry.queue),
+        "counts": entry.task_counts.as_dict(),
+        "queued": bool(entry.queue),
         "ready": entry.ready(mirror.now_ms, entry.spec.count) if entry.queue else [],
-        "again": {block: pauses for block, pauses in entry.retry_at_ms.items() if pauses},
+        "retry at": {block: times for block, times in entry.retry_at_ms.items() if times},
         "nodes": dict(entry.live_by_node),
         "pinned": dict(entry.task_by_node),
         "started": entry.started_at_ms,
-        "followers": sorted(mirror.dependents(job)),
+        "dependents": sorted(mirror.dependents(job)),
     }
 
 
-def _lines(mirror: Mirror) -> dict[QueueKey, list[QueueRank]]:
-    """Who waits, by what the spec asks for: what nodes refused lately may divide a line further."""
+def _queues(mirror: Mirror) -> dict[QueueKey, list[QueueRank]]:
+    """Pending jobs by queue key of their spec; recent refusals of nodes may split a queue further."""
     found: dict[QueueKey, list[QueueRank]] = {}
-    for _, turns in mirror.pending_queues():
-        for turn in turns:
-            found.setdefault(mirror.jobs[JobId(str(turn[2]))].spec.queue_key, []).append(turn)
-    return {line: sorted(turns) for line, turns in found.items()}
+    for _, ranks in mirror.pending_queues():
+        for rank in ranks:
+            found.setdefault(mirror.jobs[JobId(str(rank[2]))].spec.queue_key, []).append(rank)
+    return {key: sorted(ranks) for key, ranks in found.items()}
 
 
 def _row(table: Array, rows: Mapping[str, int], slot: int) -> dict[str, int]:
@@ -150,7 +150,7 @@ def _row(table: Array, rows: Mapping[str, int], slot: int) -> dict[str, int]:
 
 
 def _columns(columns: Mapping[Any, Array], names: Mapping[int, NodeId]) -> dict[Any, dict[NodeId, int]]:
-    """Per key, what each node that is there has; zeros left out."""
+    """Per key, the non-zero amounts of existing nodes."""
     return {
         key: {names[slot]: int(column[slot]) for slot in column.nonzero()[0].tolist() if slot in names}
         for key, column in columns.items()
@@ -158,6 +158,6 @@ def _columns(columns: Mapping[Any, Array], names: Mapping[int, NodeId]) -> dict[
 
 
 def _used(sums: Mapping[Any, Mapping[Any, int]]) -> dict[Any, dict[Any, int]]:
-    """Without zeros, and without rows that hold nothing else: that such a row was made means nothing."""
+    """Amounts without zeros and without empty rows, whose existence means nothing."""
     found = {name: {key: amount for key, amount in row.items() if amount} for name, row in sums.items()}
     return {name: row for name, row in found.items() if row}

@@ -1,4 +1,4 @@
-"""Raw bytes on every port: TLS, HTTP/1, HTTP/2 and the keeper's lines, broken in every way. [I/O]"""
+"""Raw bytes on every port: malformed TLS, HTTP/1, HTTP/2 and keeper orders. [I/O]"""
 
 import contextlib
 import json
@@ -14,11 +14,11 @@ import psutil
 
 from rota.keeper.protocol.wire import ORDER_PARSERS
 from rota.testing.processes import until
-from tests.fuzz.arena import Arena, Broken, Outcomes
+from tests.fuzz.arena import Arena, ClusterBroken, Outcomes
 from tests.fuzz.odd import TEXTS, bent, odd
 
 PORTS = ("http", "controllers and gateway", "agents")
-_SECONDS = 0.3  # that an answer is waited for
+_SECONDS = 0.3  # wait for an answer
 _SEND_SECONDS = 2.0  # for a peer that does not read
 _OPEN_MAX = 24  # connections left open until the next check
 _CLOSE_SECONDS = 60.0
@@ -31,7 +31,7 @@ Payload = Callable[[Random, str], bytes]
 
 
 def fuzz(arena: Arena, seed: int, connections: int, outcomes: Outcomes) -> None:
-    """Open `connections` one after the other, some for a while; all descriptors must come back."""
+    """Open connections one after the other, some for a while; all descriptors must be released."""
     rng = Random(seed)
     targets = _targets(arena)
     ours: set[int] = set()
@@ -44,7 +44,7 @@ def fuzz(arena: Arena, seed: int, connections: int, outcomes: Outcomes) -> None:
             peer = rng.choice(targets[port])()
             opened.callback(peer.close)
             ours.add(0 if port == "keeper" else peer.getsockname()[1])
-            outcomes.note(f"{port}: {kind}", _deliver(rng, peer, kinds[kind](rng, arena.hostile)))
+            outcomes.record(f"{port}: {kind}", _deliver(rng, peer, kinds[kind](rng, arena.hostile)))
             if number % _OPEN_MAX == _OPEN_MAX - 1:
                 arena.check()
                 opened.close()
@@ -53,13 +53,21 @@ def fuzz(arena: Arena, seed: int, connections: int, outcomes: Outcomes) -> None:
         until(lambda: not _tcp_sockets(arena, ours), "all TCP connections are closed", _CLOSE_SECONDS)
         until(lambda: _unix_sockets(arena) <= before, "all unix connections are closed", _CLOSE_SECONDS)
     except TimeoutError as error:
-        raise Broken(f"{error}: {_tcp_sockets(arena, ours)}, {_unix_sockets(arena)} of {before}") from error
+        raise ClusterBroken(
+            f"{error}: {_tcp_sockets(arena, ours)}, {_unix_sockets(arena)} of {before}"
+        ) from error
 
 
 def _tcp_sockets(arena: Arena, ports: set[int]) -> list[str]:
     """Connections from these ports that a process of the cluster still holds."""
-    found = [one for pid in arena.cluster.processes() for one in psutil.Process(pid).net_connections("tcp")]
-    return [str(one) for one in found if getattr(one.raddr, "port", None) in ports]  # a listener has no peer
+    found = [
+        connection
+        for pid in arena.cluster.processes()
+        for connection in psutil.Process(pid).net_connections("tcp")
+    ]
+    return [
+        str(connection) for connection in found if getattr(connection.raddr, "port", None) in ports
+    ]  # a listener has no peer
 
 
 def _unix_sockets(arena: Arena) -> int:
@@ -70,7 +78,7 @@ def _targets(arena: Arena) -> dict[str, list[Callable[[], socket.socket]]]:
     cluster = arena.cluster
     addresses = (cluster.http, cluster.grpc, cluster.agent)
     found = {name: [_dialling(address)] for name, address in zip(PORTS, addresses, strict=True)}
-    found["keeper"] = [_knocking(cluster.node_directory(number)) for number in cluster.numbers]
+    found["keeper"] = [_dialling_keeper(cluster.node_directory(number)) for number in cluster.numbers]
     return found
 
 
@@ -79,13 +87,15 @@ def _dialling(address: str) -> Callable[[], socket.socket]:
     return lambda: socket.create_connection((host, int(port)), timeout=_SEND_SECONDS)
 
 
-def _knocking(directory: Path) -> Callable[[], socket.socket]:
+def _dialling_keeper(directory: Path) -> Callable[[], socket.socket]:
     def connect() -> socket.socket:
         handle = os.open(directory, os.O_PATH)
         try:
             opened = socket.socket(socket.AF_UNIX)
             opened.settimeout(_SEND_SECONDS)
-            opened.connect(f"/proc/self/fd/{handle}/keeper.sock")  # a longer path does not fit an address
+            opened.connect(
+                f"/proc/self/fd/{handle}/keeper.sock"
+            )  # the full path may exceed the size of a socket address
         finally:
             os.close(handle)
         return opened
@@ -94,10 +104,10 @@ def _knocking(directory: Path) -> Callable[[], socket.socket]:
 
 
 def _deliver(rng: Random, peer: socket.socket, payload: bytes) -> str:
-    """At once, in two halves or slowly; then it is closed, reset or left open."""
+    """Send the payload at once, in two parts or byte by byte; then close, reset or keep the connection."""
     try:
-        for piece in _pieces(rng, payload):
-            peer.sendall(piece)
+        for chunk in _chunks(rng, payload):
+            peer.sendall(chunk)
         if rng.random() < 0.5:
             peer.shutdown(socket.SHUT_WR)
         peer.settimeout(_SECONDS if rng.random() < 0.5 else 0.01)
@@ -114,7 +124,7 @@ def _deliver(rng: Random, peer: socket.socket, payload: bytes) -> str:
     return outcome
 
 
-def _pieces(rng: Random, payload: bytes) -> Iterator[bytes]:
+def _chunks(rng: Random, payload: bytes) -> Iterator[bytes]:
     match rng.randrange(4):
         case 0:
             at = rng.randint(0, len(payload))
@@ -134,7 +144,7 @@ def _noise(rng: Random, token: str) -> bytes:
 
 
 def _client_hello(rng: Random, token: str) -> bytes:
-    """A real TLS hello, cut or with some bytes changed."""
+    """A real TLS client hello, truncated or with some bytes changed."""
     del token
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     context = ssl.create_default_context()
@@ -147,19 +157,19 @@ def _client_hello(rng: Random, token: str) -> bytes:
 
 
 def _frames(rng: Random, token: str) -> bytes:
-    """HTTP/2: the preface, and frames whose lengths, types, flags and streams are anything."""
+    """HTTP/2: the preface, and frames with arbitrary lengths, types, flags and streams."""
     del token
     frames = [_PREFACE, b"\0\0\0\4\0\0\0\0\0"] if rng.random() < 0.8 else [_PREFACE[: rng.randrange(24)]]
     for _ in range(rng.randrange(1, 8)):
         body = rng.randbytes(rng.choice((0, 1, 4, 8, 100)))
-        said = rng.choice((len(body), len(body), len(body) + 1, 0, 2**14, 2**14 + 1, 2**24 - 1))
-        head = said.to_bytes(3, "big") + bytes([rng.choice((*range(10), 255)), rng.randrange(256)])
+        length = rng.choice((len(body), len(body), len(body) + 1, 0, 2**14, 2**14 + 1, 2**24 - 1))
+        head = length.to_bytes(3, "big") + bytes([rng.choice((*range(10), 255)), rng.randrange(256)])
         frames.append(head + rng.choice((0, 1, 2, 2**31 - 1, 2**31, 2**32 - 1)).to_bytes(4, "big") + body)
     return b"".join(frames)
 
 
 def _request(rng: Random, token: str) -> bytes:
-    """HTTP/1: a line, headers and a body with something odd in them; often with a good token."""
+    """HTTP/1: a request with odd parts, often with a valid token."""
     method = rng.choice(
         ("GET", "POST", "PATCH", "DELETE", "PUT", "HEAD", "OPTIONS", "CONNECT", "get", "", "A" * 300)
     )
@@ -213,7 +223,7 @@ def _long_line(rng: Random, token: str) -> bytes:
 
 
 def _order(rng: Random, token: str) -> bytes:
-    """Lines for a keeper: an order with odd fields, or other JSON."""
+    """A line for a keeper: an order with odd fields, or other JSON."""
     del token
     plausible = {
         "op": rng.choice(_ORDERS),

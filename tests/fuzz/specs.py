@@ -1,4 +1,4 @@
-"""Odd job specs and updates over HTTP: no 5xx, no process ends, canaries finish, all can be deleted. [I/O]"""
+"""Odd job specs and updates over HTTP: no 5xx, no crash, canaries finish, all jobs can be deleted. [I/O]"""
 
 import json
 from collections.abc import Iterator
@@ -16,20 +16,22 @@ from tests.fuzz.arena import HOSTILE, Arena, Outcomes
 from tests.fuzz.odd import NUMBERS, SHAPES, TEXTS, bent, odd
 
 FIELDS = [field.name for field in msgspec.structs.fields(JobBody)]
-# Everything that may be asked of jobs and crons, apart from submits, which come by themselves.
-ASKED = [
-    one
-    for one in OPERATIONS
-    if one.body is not None and one.path.startswith(("/v1/jobs/{ref}", "/v1/crons", "/v1/plan"))
+# All operations on jobs and crons with a body, except submits, which are drawn separately.
+DRAWN_OPERATIONS = [
+    operation
+    for operation in OPERATIONS
+    if operation.body is not None and operation.path.startswith(("/v1/jobs/{ref}", "/v1/crons", "/v1/plan"))
 ]
 CRON = "fuzz"
 _NOT_IN_A_TEMPLATE = ("name", "namespace", "after", "deadline")
-_EXPECTED = (503, 507)  # not ready, disk full: documented, and nothing is wrong with the server
+_EXPECTED = (503, 507)  # not ready, disk full: documented answers of a healthy server
 _SWEPT = 250  # pairs of a field and a value between two checks
-_JOBS_KEPT = 40  # unfinished ones of the hostile tenant; then all are killed, and a canary has to finish
+_JOBS_KEPT = 40  # unfinished jobs of the hostile tenant before all are killed and a canary must finish
 
 
-class Request(NamedTuple):
+class SpecRequest(NamedTuple):
+    """One HTTP request; `kind` is its row in the table of outcomes."""
+
     kind: str
     method: str
     path: str
@@ -54,16 +56,21 @@ def fuzz(arena: Arena, seed: int, requests: int, outcomes: Outcomes) -> None:
 
 
 def sweep(arena: Arena, outcomes: Outcomes, part: range) -> None:
-    """Every field by itself with every odd value, in a submit and in an update; `part` chooses some pairs."""
+    """Send each field with each odd value, in a submit and in an update; `part` selects pairs."""
     pairs = list(_pairs())
     targets = _targets(arena)
     for count, number in enumerate(part, 1):
         field, value = pairs[number]
         body = {"command": ["true"], "namespace": HOSTILE, field: value}
-        _send(arena, Request("submit, one odd field", "POST", "/v1/jobs", body), outcomes, f"pair {number}")
+        _send(
+            arena, SpecRequest("submit, one odd field", "POST", "/v1/jobs", body), outcomes, f"pair {number}"
+        )
         path = f"/v1/jobs/{targets[number % len(targets)]}"
         _send(
-            arena, Request("update, one odd field", "PATCH", path, {field: value}), outcomes, f"pair {number}"
+            arena,
+            SpecRequest("update, one odd field", "PATCH", path, {field: value}),
+            outcomes,
+            f"pair {number}",
         )
         if count % _SWEPT == 0:
             arena.check()
@@ -74,7 +81,7 @@ def sweep(arena: Arena, outcomes: Outcomes, part: range) -> None:
 
 
 def _targets(arena: Arena) -> list[str]:
-    """Two jobs to update: one that runs, and one that waits, of which more may be changed."""
+    """Two jobs to update: a running one, and a pending one, which has more mutable fields."""
     common = {"command": ["sleep", "3600"], "namespace": HOSTILE, "cpu": 0.1}
     bodies = (common, common | {"where": ["node == nowhere"]})
     return [str(arena.call("POST", "/v1/jobs", body).body["id"]) for body in bodies]
@@ -90,21 +97,21 @@ def _pairs() -> Iterator[tuple[str, Any]]:
             yield field, value
 
 
-def _request(rng: Random, job: str) -> Request:
+def _request(rng: Random, job: str) -> SpecRequest:
     match rng.randrange(6):
         case 0:
             body = {"command": ["true"], "namespace": HOSTILE, rng.choice(FIELDS): odd(rng)}
-            return Request("submit, one odd field", "POST", "/v1/jobs", body)
+            return SpecRequest("submit, one odd field", "POST", "/v1/jobs", body)
         case 1 | 2:
-            return Request("submit, combined", "POST", "/v1/jobs", _job(rng))
+            return SpecRequest("submit, combined", "POST", "/v1/jobs", _job(rng))
         case 3:
             field = rng.choice(FIELDS)
-            return Request("update, one odd field", "PATCH", f"/v1/jobs/{job}", {field: odd(rng)})
+            return SpecRequest("update, one odd field", "PATCH", f"/v1/jobs/{job}", {field: odd(rng)})
         case 4:
             body = {name: _bent(rng, value) for name, value in jobs.patch(rng).items()}
-            return Request("update, combined", "PATCH", f"/v1/jobs/{job}", body)
+            return SpecRequest("update, combined", "PATCH", f"/v1/jobs/{job}", body)
         case _:
-            return _asked(rng, rng.choice(ASKED), job)
+            return _operation(rng, rng.choice(DRAWN_OPERATIONS), job)
 
 
 def _job(rng: Random) -> dict[str, Any]:
@@ -115,7 +122,7 @@ def _job(rng: Random) -> dict[str, Any]:
     return body
 
 
-def _asked(rng: Random, operation: Operation, job: str) -> Request:
+def _operation(rng: Random, operation: Operation, job: str) -> SpecRequest:
     assert operation.body is not None
     names = [field.name for field in msgspec.structs.fields(operation.body)]
     chosen = rng.sample(names, min(len(names), rng.choice((0, 0, 1, 2))))
@@ -131,17 +138,17 @@ def _asked(rng: Random, operation: Operation, job: str) -> Request:
     numbers = {"index": rng.choice((0, 1, 2**31)), "attempt": rng.choice((0, 1, 2**63))}
     path = operation.path.format(ref=CRON if is_cron else job, **numbers)
     kind = f"{operation.method} {operation.path.removeprefix('/v1')}"
-    return Request(kind, operation.method, f"{path}?namespace={HOSTILE}" if is_cron else path, body)
+    return SpecRequest(kind, operation.method, f"{path}?namespace={HOSTILE}" if is_cron else path, body)
 
 
 def _bent(rng: Random, value: Any) -> Any:
     return bent(rng, value) if rng.random() < 0.6 else value
 
 
-def _send(arena: Arena, request: Request, outcomes: Outcomes, which: str) -> HttpReply:
+def _send(arena: Arena, request: SpecRequest, outcomes: Outcomes, source: str) -> HttpReply:
     answer = arena.call(request.method, request.path, request.body)
-    outcomes.note(request.kind, str(answer.status))
+    outcomes.record(request.kind, str(answer.status))
     if answer.status >= 500 and answer.status not in _EXPECTED:
         sent = f"{request.method} {request.path} {json.dumps(request.body):.1000}"
-        outcomes.blame(f"{request.kind}: {answer.status}", f"{which}: {sent}")
+        outcomes.add_problem(f"{request.kind}: {answer.status}", f"{source}: {sent}")
     return answer

@@ -1,4 +1,4 @@
-"""Random users and machines on a stage: every method do_VERB is one kind of thing that happens."""
+"""Random users and machines on a stage: each method do_VERB is one kind of step."""
 
 from collections.abc import Callable
 from random import Random
@@ -42,10 +42,10 @@ from tests.fuzz import jobs
 USER = Caller("user", Role.ADMIN, ("*",))
 MOVE = move.move_admission(why_not_moved)
 NODES_MAX = 6
-JOBS_MAX = 25  # unfinished ones: beyond, a submit cancels one first, so that a step stays cheap
+JOBS_MAX = 25  # unfinished jobs; beyond that a submit cancels one first, to keep steps cheap
 END_SECONDS = 900  # of cluster time, for everything to end after it was canceled
 
-# How often each thing happens, in proportion.
+# Relative frequency of each step. The names are stored in corpus.txt, and their order determines histories.
 WEIGHTS = {
     "submit": 20,
     "end": 14,
@@ -92,22 +92,24 @@ _CAPACITIES = (
 _LABELS = ({"zone": "a", "leases": "yes"}, {"zone": "b", "region": "eu"}, {"zone": "a", "gpu_model": "small"})
 
 
-class World:
+class FuzzWorld:
+    """A stage with random users and nodes."""
+
     def __init__(self) -> None:
         self.stage = Stage()
-        self.has_changed = False  # what the server knows, by the last thing that happened
+        self.has_changed = False  # whether the last step changed what the server knows
         self._joined = 0
 
     def do(self, verb: str, rng: Random) -> str:
-        """Let one thing happen until everything rests; returns it in words."""
+        """Run one step to quiescence; return its description."""
         before = self._known()
-        told: str = getattr(self, f"do_{verb}")(rng)
+        description: str = getattr(self, f"do_{verb}")(rng)
         self.stage.run_to_quiescence()
         self.has_changed = verb == "watch" or self._known() != before
-        return told
+        return description
 
     def end_everything(self) -> None:
-        """Everything is canceled, and every node calls and obeys again, until all jobs have ended."""
+        """Cancel everything and reconnect every node, and wait until all jobs have ended."""
         for cron in list(self.stage.mirror.crons.values()):
             self._delete_cron((cron.namespace, cron.name))
         for machine in self.stage.machines.values():
@@ -136,14 +138,14 @@ class World:
         if len(open_ := self.open_jobs()) >= JOBS_MAX:
             self._cancel(open_[0])
         key = rng.choice((None, None, f"key-{rng.randrange(5)}"))
-        return self._said(body, lambda view, now: submission.submit_job(view, body, USER, key, now))
+        return self._run(body, lambda view, now: submission.submit_job(view, body, USER, key, now))
 
     def do_update(self, rng: Random) -> str:
         patch = jobs.patch(rng)
         most = rng.choice((None, None, 1, 2))
-        wanted = update.UpdateRequest(patch, None, rng.random() < 0.4, most)
+        request = update.UpdateRequest(patch, None, rng.random() < 0.4, most)
         return self._of_job(
-            rng, wanted, lambda view, job, now: update.update_job(view, job, wanted, USER, now)
+            rng, request, lambda view, job, now: update.update_job(view, job, request, USER, now)
         )
 
     def do_cancel(self, rng: Random) -> str:
@@ -187,11 +189,13 @@ class World:
         )
 
     def do_rerun(self, rng: Random) -> str:
-        wanted = rerun.RerunSelection({"failed": rng.random() < 0.5})
-        return self._of_job(rng, wanted, lambda view, job, now: rerun.rerun_job(view, job, wanted, USER, now))
+        selection = rerun.RerunSelection({"failed": rng.random() < 0.5})
+        return self._of_job(
+            rng, selection, lambda view, job, now: rerun.rerun_job(view, job, selection, USER, now)
+        )
 
     def do_delete(self, rng: Random) -> str:
-        """Some jobs that have ended, so that histories stay cheap; or one that may not have."""
+        """Delete some ended jobs, to keep histories cheap, or one that may be live."""
         ended = [job for job, entry in self.stage.mirror.jobs.items() if entry.status and entry.status.ended]
         if not ended or rng.random() < 0.3:
             return self._of_job(rng, {}, lambda view, job, _: submission.delete_job(view, job, USER))
@@ -201,34 +205,32 @@ class World:
     def do_namespace(self, rng: Random) -> str:
         name = rng.choice(("default", "team"))
         if rng.random() < 0.4:
-            return self._said(name, lambda view, _: namespaces.delete_namespace(view, name, USER))
+            return self._run(name, lambda view, _: namespaces.delete_namespace(view, name, USER))
         body = {
             "quota": {"cpu": rng.choice((2, 8))},
             "weight": rng.choice((1, 3)),
             "defaults": {"memory": "1m"},
         }
-        return self._said(body, lambda view, _: namespaces.set_namespace(view, name, body, USER))
+        return self._run(body, lambda view, _: namespaces.set_namespace(view, name, body, USER))
 
     def do_cron(self, rng: Random) -> str:
         name = rng.choice(("nightly", "often"))
         if rng.random() < 0.4:
-            return self._said(f"delete {name}", lambda view, _: crons.delete(view, ("default", name), USER))
+            return self._run(f"delete {name}", lambda view, _: crons.delete(view, ("default", name), USER))
         template = {"command": ["true"], **rng.choice(jobs.KINDS[:4])}
         rules = {"overlap": rng.choice(list(Overlap)).value, "missed": rng.choice(list(MissedRuns)).value}
         schedule = rng.choice(("* * * * *", "*/5 * * * *"))
-        if (
-            rules["missed"] == MissedRuns.ALL
-        ):  # a clock that is set by a day would make 1,000 jobs at one time
+        if rules["missed"] == MissedRuns.ALL:  # a clock set forward by a day would create 1,000 jobs at once
             schedule = "*/30 * * * *"
         body = {"name": name, "schedule": schedule, "job": template, **rules}
-        return self._said(body, lambda view, now: crons.create(view, body, USER, zone, now))
+        return self._run(body, lambda view, now: crons.create(view, body, USER, zone, now))
 
     def do_watch(self, rng: Random) -> str:
-        """The controller of some jobs connects or goes away."""
+        """The recovery controller of some jobs connects or disconnects."""
         owner = f"{USER.name}:{jobs.CONTROLLER}"
-        comes = rng.random() < 0.5
-        (self.stage.watch if comes else self.stage.disconnect)(owner)
-        return f"controller {'connects' if comes else 'hangs up'}"
+        connects = rng.random() < 0.5
+        (self.stage.watch if connects else self.stage.disconnect)(owner)
+        return f"controller {'connects' if connects else 'disconnects'}"
 
     # ---- nodes
 
@@ -241,7 +243,7 @@ class World:
         return f"{machine.name} joins with {machine.capacity} {machine.labels}"
 
     def do_end(self, rng: Random) -> str:
-        """Tasks end by themselves."""
+        """Some running tasks end by themselves."""
         code = rng.choice((0, 0, 0, 1, 2, None))
         running = [
             (machine, task)
@@ -257,15 +259,15 @@ class World:
         return f"{[f'{machine.name} {task[0]}.{task[1]}' for machine, task in chosen]} end with {code}"
 
     def do_life(self, rng: Random) -> str:
-        life = ServiceStatus(rng.randrange(4), rng.choice((-1, 1)), health=rng.choice(list(Health)).value)
+        status = ServiceStatus(rng.randrange(4), rng.choice((-1, 1)), health=rng.choice(list(Health)).value)
 
-        def tell(machine: StageMachine) -> None:
-            known = self.stage.mirror.jobs  # a machine that was away may hold work of a deleted job
+        def report(machine: StageMachine) -> None:
+            known = self.stage.mirror.jobs  # a reconnected machine may hold attempts of a deleted job
             for task in list(machine.held):
                 if task[0] in known and known[task[0]].spec.is_service:
-                    machine.report_service_status(task, life)
+                    machine.report_service_status(task, status)
 
-        return self._of_node(rng, f"says of its services {life}", tell)
+        return self._of_node(rng, f"reports {status} for its services", report)
 
     def do_cut(self, rng: Random) -> str:
         return self._of_node(rng, "loses its connection", self.stage.cut)
@@ -281,22 +283,24 @@ class World:
 
     def do_keeper_dies(self, rng: Random) -> str:
         wall_ms = self.stage.now.wall_ms
-        return self._of_node(rng, "loses its keeper and all work", lambda one: one.lose_keeper(wall_ms))
+        return self._of_node(
+            rng, "loses its keeper and all attempts", lambda machine: machine.lose_keeper(wall_ms)
+        )
 
     def do_call(self, rng: Random) -> str:
-        return self._of_node(rng, "calls", self.stage.call)
+        return self._of_node(rng, "connects", self.stage.call)
 
     def do_silence(self, rng: Random) -> str:
         def change(machine: StageMachine) -> None:
             machine.silent = not machine.silent
 
-        return self._of_node(rng, "falls silent, or speaks again", change)
+        return self._of_node(rng, "falls silent, or is connected again", change)
 
     def do_deaf(self, rng: Random) -> str:
         def change(machine: StageMachine) -> None:
             machine.deaf = not machine.deaf
 
-        return self._of_node(rng, "turns deaf, or obeys again", change)
+        return self._of_node(rng, "ignores orders, or applies them again", change)
 
     def do_refuse(self, rng: Random) -> str:
         def change(machine: StageMachine) -> None:
@@ -308,10 +312,12 @@ class World:
         return self._of_node(rng, "leaves", lambda machine: self.stage.leave(machine, "maintenance"))
 
     def do_wish(self, rng: Random) -> str:
-        wished = rng.choice((Eligibility.OPEN, Eligibility.OPEN, Eligibility.CORDONED))
+        eligibility = rng.choice((Eligibility.OPEN, Eligibility.OPEN, Eligibility.CORDONED))
         machine = self._machine(rng)
         name = machine.name if machine else "n1"
-        return self._said(f"{name} {wished}", lambda view, _: set_node_eligibility(view, name, wished, USER))
+        return self._run(
+            f"{name} {eligibility}", lambda view, _: set_node_eligibility(view, name, eligibility, USER)
+        )
 
     def do_drain(self, rng: Random) -> str:
         body = rng.choice(
@@ -319,26 +325,26 @@ class World:
         )
         machine = self._machine(rng)
         name = machine.name if machine else "n1"
-        return self._said(f"{name} {body}", lambda view, now: drain_node(view, name, body, USER, now))
+        return self._run(f"{name} {body}", lambda view, now: drain_node(view, name, body, USER, now))
 
     def do_taint(self, rng: Random) -> str:
         body = rng.choice(({"taint": ["dedicated=ci"]}, {"untaint": ["dedicated"]}))
         machine = self._machine(rng)
         name = machine.name if machine else "n1"
-        return self._said(f"{name} {body}", lambda view, _: taint_node(view, name, body, USER))
+        return self._run(f"{name} {body}", lambda view, _: taint_node(view, name, body, USER))
 
     def do_delete_node(self, rng: Random) -> str:
         machine = self._machine(rng)
         if machine is None:
             return "there is no node"
-        said = self._said(machine.name, lambda view, _: delete_node(view, machine.name, USER))
-        if not said.endswith("refused"):
+        outcome = self._run(machine.name, lambda view, _: delete_node(view, machine.name, USER))
+        if not outcome.endswith("refused"):
             del self.stage.machines[machine.name]
-        return said
+        return outcome
 
     def do_release_brake(self, rng: Random) -> str:
         del rng
-        return self._said("brake", lambda view, now: release_brake(view, {}, USER, now))
+        return self._run("brake", lambda view, now: release_brake(view, {}, USER, now))
 
     # ---- time and the server
 
@@ -350,12 +356,12 @@ class World:
     def do_stall(self, rng: Random) -> str:
         ms = rng.choice((6000, 60_000))
         self.stage.stall(ms)
-        return f"the server sleeps for {ms} ms"
+        return f"the server stalls for {ms} ms"
 
     def do_clock(self, rng: Random) -> str:
         ms = rng.choice((-3_600_000, -60_000, 60_000, 3_600_000, 86_400_000))
         self.stage.wall_shift_ms += ms
-        self.stage.wait(WALL_CLOCK_CHECK_MS)  # that the clock was set is seen at the next look at it
+        self.stage.wait(WALL_CLOCK_CHECK_MS)  # the server notices at its next check of the clock
         return f"the wall clock is set by {ms} ms"
 
     def do_restart(self, rng: Random) -> str:
@@ -363,12 +369,12 @@ class World:
         for machine in list(self.stage.machines.values()):
             if rng.random() < 0.8:
                 self.stage.call(machine)
-        return "the server restarts; most nodes call"
+        return "the server restarts; most nodes connect"
 
-    # ---- inside
+    # ---- steps
 
     def _known(self) -> object:
-        """What is on disk, what was observed of nodes, and the time."""
+        """Records, observations of nodes, and the time."""
         stage = self.stage
         nodes = {name: (node.connection, node.last_seen_at_ms) for name, node in stage.mirror.nodes.items()}
         return dict(stage.records), nodes, stage.now, id(stage.mirror)
@@ -381,7 +387,7 @@ class World:
         self.stage.run_to_quiescence()
         return True
 
-    def _said(self, what: object, command: Callable[[View, Instant], Plan]) -> str:
+    def _run(self, what: object, command: Callable[[View, Instant], Plan]) -> str:
         return f"{what}{'' if self.ask(command) else ' is refused'}"
 
     def _of_job(self, rng: Random, what: object, command: Callable[[View, str, Instant], Plan]) -> str:
@@ -390,7 +396,7 @@ class World:
             return "there is no job"
         open_ = self.open_jobs()
         job = rng.choice(open_ if open_ and rng.random() < 0.8 else known)
-        return self._said(f"job {job} {what}", lambda view, now: command(view, job, now))
+        return self._run(f"job {job} {what}", lambda view, now: command(view, job, now))
 
     def _of_node(self, rng: Random, what: str, change: Callable[[StageMachine], None]) -> str:
         machine = self._machine(rng)

@@ -1,4 +1,4 @@
-"""The sdist is the whole source tree, the wheel is `src/rota` alone, and the first builds the second."""
+"""The sdist holds the whole source tree, the wheel only `src/rota`, and the sdist builds the wheel."""
 
 import email
 import subprocess
@@ -15,7 +15,7 @@ PACKAGE = ROOT / "src" / "rota"
 
 
 class Distributions:
-    """The sdist, built from this tree and unpacked, and the wheel that was built from the unpacked sdist."""
+    """The sdist, built from this tree and unpacked, and the wheel built from the unpacked sdist."""
 
     def __init__(self, directory: Path) -> None:
         sdist = build("sdist", ROOT, directory)
@@ -39,7 +39,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
     return Distributions(tmp_path_factory.mktemp("dist"))
 
 
-def test_sdist_has_all_that_a_developer_needs(built: Distributions) -> None:
+def test_the_sdist_has_all_files_that_a_developer_needs(built: Distributions) -> None:
     expected = [
         *(path.name for path in ROOT.glob("*.md")),
         *("LICENSE", "Makefile", "pyproject.toml", "requirements.lock"),
@@ -52,17 +52,17 @@ def test_sdist_has_all_that_a_developer_needs(built: Distributions) -> None:
 
 
 @pytest.mark.parametrize("directory", ["bench", "docs", "examples", "proto", "src", "tests", "tools"])
-def test_sdist_has_every_file_of_a_directory(built: Distributions, directory: str) -> None:
+def test_the_sdist_has_every_file_of_a_directory(built: Distributions, directory: str) -> None:
     assert files(built.source / directory) == files(ROOT / directory)
 
 
-def test_sdist_leaves_out_what_was_made_on_this_machine(built: Distributions) -> None:
+def test_the_sdist_leaves_out_generated_files(built: Distributions) -> None:
     made = (".venv", ".git", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", "build", "dist")
 
     assert [name for name in made if (built.source / name).exists()] == []
 
 
-def test_wheel_has_the_package_and_nothing_else(built: Distributions) -> None:
+def test_the_wheel_has_only_the_package(built: Distributions) -> None:
     shipped = {name for name in built.wheel_files() if ".dist-info/" not in name}
 
     assert shipped == {f"rota/{name}" for name in files(PACKAGE)}
@@ -70,7 +70,7 @@ def test_wheel_has_the_package_and_nothing_else(built: Distributions) -> None:
     assert any("/generated/" in name and name.endswith("_pb2.pyi") for name in shipped)
 
 
-def test_wheel_says_what_it_is(built: Distributions) -> None:
+def test_the_wheel_has_its_metadata(built: Distributions) -> None:
     metadata = built.metadata()
 
     assert metadata["Author"] == "Rota developers"
@@ -81,7 +81,7 @@ def test_wheel_says_what_it_is(built: Distributions) -> None:
     assert str(metadata.get_payload()).startswith("# Rota\n")
 
 
-def test_client_of_the_wheel_needs_no_other_package(built: Distributions, tmp_path: Path) -> None:
+def test_the_client_of_the_wheel_needs_no_other_package(built: Distributions, tmp_path: Path) -> None:
     with zipfile.ZipFile(built.wheel) as archive:
         archive.extractall(tmp_path)
     code = "import rota; print(rota.__file__, rota.connect.__module__, rota.connect_async.__module__)"
@@ -90,13 +90,13 @@ def test_client_of_the_wheel_needs_no_other_package(built: Distributions, tmp_pa
         command, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=True
     )
 
-    file, *homes = shown.stdout.split()
+    file, *modules = shown.stdout.split()
     assert Path(file) == tmp_path / "rota" / "__init__.py"
-    assert homes == ["rota.client.cluster", "rota.client.aio.connecting"]
+    assert modules == ["rota.client.cluster", "rota.client.aio.connecting"]
 
 
 def build(target: str, source: Path, into: Path) -> Path:
-    """Built by the backend itself, in this environment: nothing is downloaded."""
+    """Build with the backend of this environment: nothing is downloaded."""
     command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(into)]
     subprocess.run(command, cwd=source, check=True, capture_output=True)
     (found,) = into.glob("*.tar.gz" if target == "sdist" else "*.whl")

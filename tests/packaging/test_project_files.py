@@ -1,4 +1,4 @@
-"""The files that contributors and their tools expect are well-formed, and agree with pyproject.toml."""
+"""The files that contributors and their tools expect are valid and agree with pyproject.toml."""
 
 import tomllib
 from pathlib import Path
@@ -11,10 +11,12 @@ ROOT = Path(__file__).parents[2]
 FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
 
 
-def test_ci_runs_the_versions_of_python_that_the_package_names() -> None:
+def test_ci_runs_the_python_versions_of_the_package() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     language = "Programming Language :: Python :: 3."
-    named = [f"3.{one.removeprefix(language)}" for one in project["classifiers"] if one.startswith(language)]
+    named = [
+        f"3.{name.removeprefix(language)}" for name in project["classifiers"] if name.startswith(language)
+    ]
 
     assert read(".github/workflows/ci.yml")["jobs"]["test"]["strategy"]["matrix"]["python"] == named
     assert project["requires-python"] == f">={named[0]}"
@@ -37,7 +39,7 @@ def test_pre_commit_runs_make_lint_and_downloads_nothing() -> None:
 @pytest.mark.parametrize(
     "form", [path for path in FORMS if path.stem != "config"], ids=lambda path: path.stem
 )
-def test_issue_form_asks_at_least_one_question_that_must_be_answered(form: Path) -> None:
+def test_an_issue_form_has_a_required_question(form: Path) -> None:
     content = read(str(form.relative_to(ROOT)))
     questions = [field for field in content["body"] if field["type"] != "markdown"]
     ids = [field["id"] for field in questions]

@@ -1,6 +1,6 @@
 """A planted bug -> the source with it in place, and the first seed of the simulator that finds it.
 
-`python tests/sim/planting.py --search [NAME...]` looks for each among the first seeds and prints a table.
+`python tests/sim/planting.py --search [NAME...]` searches the first seeds for each bug and prints a table.
 """
 
 import argparse
@@ -19,9 +19,11 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"
 PLANTED = Path(__file__).parent / "planted"
 SEEDS = 2_000  # within which each bug has to be found
-SEED_SECONDS = 100  # a bug that keeps the simulator busy for longer is no use
+SEED_SECONDS = 100  # per seed; a slower bug is of no use
 FIELDS = ("file", "why", "old", "new", "seed")
-SCENARIO = "scenario.scenario"  # how a seed becomes a case, unless a bug's field `drawn` names another
+SCENARIO = (
+    "scenario.scenario"  # how a seed becomes a scenario, unless the field `drawn` of a bug names another
+)
 
 # Without shrinking, which takes many runs.
 _RUN = """
@@ -38,8 +40,8 @@ for seed in map(int, sys.argv[2:]):
 """
 
 
-class Bug(NamedTuple):
-    """One line that was written wrongly."""
+class PlantedBug(NamedTuple):
+    """A text of the source that is replaced by a wrong one."""
 
     name: str
     file: str
@@ -51,33 +53,35 @@ class Bug(NamedTuple):
 
 
 class OutOfDate(Exception):
-    """The source has changed where a bug is to be planted."""
+    """The text that a bug replaces is no longer in the source."""
 
 
 class Found(NamedTuple):
+    """The first seed that finds a bug, and the violation."""
+
     seed: int
     broken: str
 
 
-def bugs(names: Iterable[str] = ()) -> list[Bug]:
-    """Those of these names, or all, in the order of their names."""
+def bugs(names: Iterable[str] = ()) -> list[PlantedBug]:
+    """Read these planted bugs, or all, in the order of their names."""
     paths = [PLANTED / f"{name}.toml" for name in names] or sorted(PLANTED.glob("*.toml"))
     return [read(path) for path in paths]
 
 
-def read(path: Path) -> Bug:
+def read(path: Path) -> PlantedBug:
     fields = tomllib.loads(path.read_text(encoding="utf-8"))
     if sorted(fields.keys() - {"drawn"}) != sorted(FIELDS):
-        raise OutOfDate(f"{path.name} has {', '.join(fields)}; wanted are {', '.join(FIELDS)}")
-    return Bug(path.stem, **fields)
+        raise OutOfDate(f"{path.name} has {', '.join(fields)}; expected are {', '.join(FIELDS)}")
+    return PlantedBug(path.stem, **fields)
 
 
-def plant(bug: Bug, directory: Path, source: Path = SOURCE) -> None:
-    """The source in that directory with one text replaced; all else are links to what is there."""
+def plant(bug: PlantedBug, directory: Path, source: Path = SOURCE) -> None:
+    """Create the source in that directory with the bug in place; all other files are links."""
     text = (source / ".." / bug.file).read_text(encoding="utf-8")
     if text.count(bug.old) != 1:
         raise OutOfDate(
-            f"{bug.name}: what it replaces stands {text.count(bug.old)} times in {bug.file}, not once."
+            f"{bug.name}: its text occurs {text.count(bug.old)} times in {bug.file}, not once."
             f" Bring tests/sim/planted/{bug.name}.toml up to date, and its seed with"
             f" python tests/sim/planting.py --search {bug.name}"
         )
@@ -86,7 +90,7 @@ def plant(bug: Bug, directory: Path, source: Path = SOURCE) -> None:
 
 
 def _link_around(source: Path, directory: Path, file: Path) -> None:
-    """Everything beside the way to this file is a link; compiled files are not taken along."""
+    """Link every file and directory that is not on the path to `file`, without compiled files."""
     for parent in reversed(file.parents):
         (directory / parent).mkdir(exist_ok=True)
         below = {(directory / part) for part in (file, *file.parents)}
@@ -97,7 +101,7 @@ def _link_around(source: Path, directory: Path, file: Path) -> None:
 
 
 def run(directory: Path, seeds: Sequence[int], hash_seed: str = "0", drawn: str = SCENARIO) -> Found | None:
-    """The first of these seeds at which the source in that directory breaks a promise."""
+    """The first of these seeds that violates an invariant with the source in that directory."""
     done = subprocess.run(
         [sys.executable, "-c", _RUN, drawn, *map(str, seeds)],
         env={**os.environ, "PYTHONPATH": str(directory), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -109,28 +113,28 @@ def run(directory: Path, seeds: Sequence[int], hash_seed: str = "0", drawn: str 
     )
     if done.returncode == 0:
         return None
-    told = re.search(r"^seed (\d+): (.*)", done.stderr, re.MULTILINE)
-    if done.returncode != 1 or told is None:
+    match = re.search(r"^seed (\d+): (.*)", done.stderr, re.MULTILINE)
+    if done.returncode != 1 or match is None:
         raise AssertionError(f"the simulator did not run: {done.stderr[-2000:]}")
-    return Found(int(told[1]), told[2])
+    return Found(int(match[1]), match[2])
 
 
-def find(bug: Bug, seeds: Sequence[int]) -> Found | None:
+def find(bug: PlantedBug, seeds: Sequence[int]) -> Found | None:
     with tempfile.TemporaryDirectory() as directory:
         plant(bug, Path(directory))
         return run(Path(directory), seeds, drawn=bug.drawn)
 
 
 def search(names: Sequence[str], processes: int | None) -> int:
-    """Prints where each is first found; the number of those that are not."""
+    """Print the first seed that finds each bug; return the number of bugs that none finds."""
     chosen = bugs(names)
     width = max(len(bug.name) for bug in chosen)
     missed = 0
     print(f"{'bug':<{width}}  first seed  seeds tried  found by")
     with ThreadPoolExecutor(processes or os.cpu_count()) as pool:
         searches = [pool.submit(find, bug, range(SEEDS)) for bug in chosen]
-        for bug, one in zip(chosen, searches, strict=True):
-            found = one.result()
+        for bug, finding in zip(chosen, searches, strict=True):
+            found = finding.result()
             missed += found is None
             tried = SEEDS if found is None else found.seed + 1
             first = "never" if found is None else f"{found.seed:,}"
@@ -142,8 +146,8 @@ def search(names: Sequence[str], processes: int | None) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--search", nargs="*", metavar="NAME", required=True, help="as a rule all")
-    parser.add_argument("--processes", type=int, help="as a rule one for each core")
+    parser.add_argument("--search", nargs="*", metavar="NAME", required=True, help="default: all")
+    parser.add_argument("--processes", type=int, help="default: one per core")
     options = parser.parse_args()
     return 1 if search(options.search, options.processes) else 0
 

@@ -1,12 +1,12 @@
-"""Whatever a provider of machines does, work is done or given up with its cluster, and no machine stays."""
+"""Whatever a provider does, jobs end or fail with their cluster, and no machine is left behind."""
 
 import pytest
 
-from rota.sim import fault_providers
-from rota.sim.cluster import Size
-from rota.sim.fault import SimFault
-from rota.sim.load import Arrival, Behaviour, Elastic, NodeGroup
+from rota.sim.faults import providers
+from rota.sim.faults.fault import SimFault
 from rota.sim.scenario import Finding, Scenario, run
+from rota.sim.simulation import Size
+from rota.sim.workloads.model import Arrival, Behaviour, Elastic, NodeGroup
 
 NODES = (NodeGroup(1, {"cpu": 1000, "memory": 1 << 30}, {}),)
 CLOUD = Elastic(
@@ -15,36 +15,36 @@ CLOUD = Elastic(
 WORK = {"name": "work", "command": ["work"], "count": 6, "cpu": 1, "cluster": "cloud", "retries": 3}
 MET = {
     "provider fails": "provider: a remove failed",
-    "provider fails though it did it": "provider: a create failed",
+    "provider fails after success": "provider: a create failed",
     "provider hangs": "provider: a create hung",
-    "provider makes two": "provider: made a machine twice",
+    "provider creates two": "provider: made a machine twice",
     "provider lists fewer": "provider: left machines out of a list",
     "provider lists more": "provider: listed what there is not",
-    "provider dies for good": "cluster: failed for good",
+    "provider dies": "cluster: failed permanently",
 }
 
 
-def befallen(kind: str, seed: int) -> Finding:
-    """By one fault, from before the work comes until a while after it."""
-    at_ms = 15_000 if kind == "provider takes back" else 1_000
+def run_with_fault(kind: str, seed: int) -> Finding:
+    """Run with one fault that starts before the job arrives and outlasts it."""
+    at_ms = 15_000 if kind == "provider removes a machine" else 1_000
     fault, work = SimFault(at_ms, kind, 0, 58_000, 0.1), Arrival(2_000, WORK, Behaviour(8_000))
     return run(Scenario(seed, Size(NODES, elastic=CLOUD), [work], [fault], safety_ms=60_000))
 
 
-@pytest.mark.parametrize("kind", fault_providers.KINDS)
-def test_whatever_a_provider_does_every_promise_holds(kind: str) -> None:
-    found = befallen(kind, seed=1)
+@pytest.mark.parametrize("kind", providers.KINDS)
+def test_every_invariant_holds_with_a_faulty_provider(kind: str) -> None:
+    found = run_with_fault(kind, seed=1)
 
     assert found.broken is None
     assert found.counts[f"fault: {kind}"] == 1
     assert kind not in MET or found.counts.get(MET[kind], 0) > 0
 
 
-def test_with_one_that_is_to_be_relied_on_a_cluster_grows_and_shrinks_once() -> None:
+def test_with_a_reliable_provider_a_cluster_grows_and_shrinks_once() -> None:
     case = Scenario(1, Size(NODES, elastic=CLOUD), [Arrival(2_000, WORK, Behaviour(8_000))], [], 60_000)
     found = run(case)
-    told = "\n".join(found.trace)
+    trace = "\n".join(found.trace)
 
     assert found.broken is None
-    assert (told.count("adding "), told.count("taking ")) == (1, 1)
-    assert told.count("has joined as node") == told.count(" is gone: empty") == 2
+    assert (trace.count("adding "), trace.count("taking ")) == (1, 1)
+    assert trace.count("has joined as node") == trace.count(" is gone: empty") == 2

@@ -1,4 +1,4 @@
-"""What the simulated world owes the cluster: the dead forget, the last wish counts, who left comes back."""
+"""The simulated cluster: dead processes forget, the latest intent counts, nodes that left return."""
 
 import pytest
 
@@ -7,23 +7,23 @@ from rota.engine.state.mirror import Mirror
 from rota.model.ids import NodeId
 from rota.model.node import Eligibility, NodeSpec
 from rota.model.plan import NO_CHANGE
-from rota.sim.cluster import SimCluster, Size
-from rota.sim.fault import SimFault
-from rota.sim.faults import KINDS
-from rota.sim.load import NodeGroup
-from rota.sim.world import World
+from rota.sim.faults.draw import KINDS
+from rota.sim.faults.fault import SimFault
+from rota.sim.simulation import SimCluster, Size
+from rota.sim.workloads.model import NodeGroup
+from rota.sim.world.virtual_time import World
 from rota.testing.builders import apply, at
 
 
 def cluster() -> SimCluster:
     """One server and one node that it knows."""
-    one = SimCluster(World(0), Size((NodeGroup(1, {"cpu": 1000}, {}),)))
-    one.start()
-    one.world.run(5_000)
-    return one
+    simulated = SimCluster(World(0), Size((NodeGroup(1, {"cpu": 1000}, {}),)))
+    simulated.start()
+    simulated.world.run(5_000)
+    return simulated
 
 
-def test_a_server_that_was_killed_has_forgotten_what_it_was_asked() -> None:
+def test_a_killed_server_has_lost_its_pending_requests() -> None:
     (server,) = cluster().servers
     server.ask("apiserver", lambda *_: NO_CHANGE, lambda _: None, lambda _: None)
     server.kill()
@@ -32,7 +32,7 @@ def test_a_server_that_was_killed_has_forgotten_what_it_was_asked() -> None:
     assert server.loop.drain_requests() == []
 
 
-def test_a_wish_that_was_overtaken_by_the_next_says_the_same_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_request_carries_out_the_latest_intent(monkeypatch: pytest.MonkeyPatch) -> None:
     users = cluster().users
     asked: list[Command] = []
     monkeypatch.setattr(users, "insist", lambda command, _: asked.append(command))
@@ -47,13 +47,13 @@ def test_a_wish_that_was_overtaken_by_the_next_says_the_same_as_that(monkeypatch
     assert mirror.nodes[NodeId("n1")].intent is None
 
 
-def test_a_node_that_is_still_leaving_when_it_may_return_returns_once_it_has_left() -> None:
-    one = cluster()
-    (machine,) = one.machines
-    back = KINDS["node leaves"](one, SimFault(0, "node leaves", 0, 1, 0.5))
-    back()
+def test_a_leaving_node_returns_once_it_has_left() -> None:
+    simulated = cluster()
+    (machine,) = simulated.machines
+    restore = KINDS["node leaves"](simulated, SimFault(0, "node leaves", 0, 1, 0.5))
+    restore()
     was_leaving = machine.agent.leaving
-    one.world.run(60_000)
+    simulated.world.run(60_000)
 
     assert was_leaving
     assert machine.on

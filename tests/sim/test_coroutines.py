@@ -4,11 +4,13 @@ import asyncio
 
 import pytest
 
-from rota.sim.coroutines import Coroutines
-from rota.sim.world import SimClock, SimProcess, World
+from rota.sim.world.coroutines import Coroutines
+from rota.sim.world.virtual_time import SimClock, SimProcess, World
 
 
-class Told:
+class Sleeper:
+    """A process with coroutines that sleep, and what they recorded."""
+
     def __init__(self) -> None:
         self.world = World(0)
         self.process = SimProcess(self.world, "p", SimClock(self.world))
@@ -16,61 +18,61 @@ class Told:
         self.loop = Coroutines(self.process)
         self.lines: list[tuple[int, str]] = []
 
-    def say(self, word: str) -> None:
-        self.lines.append((self.world.now_ms, word))
+    def record(self, text: str) -> None:
+        self.lines.append((self.world.now_ms, text))
 
     async def wait(self, seconds: float, limit: float) -> None:
         try:
             async with asyncio.timeout(limit):
                 await asyncio.sleep(seconds)
-            self.say("slept")
+            self.record("slept")
         except TimeoutError:
-            self.say("timed out")
+            self.record("timed out")
         finally:
-            self.say("over")
+            self.record("over")
 
 
-def test_an_hour_of_sleep_takes_no_time_and_a_timeout_comes_first_where_it_is_shorter() -> None:
-    told = Told()
-    told.loop.begin(told.wait(3600, 7200))
-    told.loop.begin(told.wait(5, 2))
-    told.world.run(4_000_000)
+def test_an_hour_of_sleep_takes_no_real_time_and_a_shorter_timeout_comes_first() -> None:
+    sleeper = Sleeper()
+    sleeper.loop.start(sleeper.wait(3600, 7200))
+    sleeper.loop.start(sleeper.wait(5, 2))
+    sleeper.world.run(4_000_000)
 
-    assert told.lines == [(2000, "timed out"), (2000, "over"), (3_600_000, "slept"), (3_600_000, "over")]
-
-
-def test_a_frozen_process_goes_on_when_it_thaws() -> None:
-    told = Told()
-    told.loop.begin(told.wait(5, 60))
-    told.world.run(1000)
-    told.process.freeze()
-    told.world.run(9000)
-    told.process.resume()
-    told.world.run(9000)
-
-    assert told.lines == [(9000, "slept"), (9000, "over")]
+    assert sleeper.lines == [(2000, "timed out"), (2000, "over"), (3_600_000, "slept"), (3_600_000, "over")]
 
 
-def test_with_their_process_they_end_and_do_nothing_more() -> None:
-    told = Told()
-    told.loop.begin(told.wait(5, 60))
-    told.world.run(1000)
-    told.process.end()
-    told.world.run(100_000)
+def test_coroutines_of_a_frozen_process_continue_when_it_is_resumed() -> None:
+    sleeper = Sleeper()
+    sleeper.loop.start(sleeper.wait(5, 60))
+    sleeper.world.run(1000)
+    sleeper.process.freeze()
+    sleeper.world.run(9000)
+    sleeper.process.resume()
+    sleeper.world.run(9000)
 
-    assert told.lines == [(1000, "over")]
+    assert sleeper.lines == [(9000, "slept"), (9000, "over")]
 
 
-def test_what_a_coroutine_raises_breaks_the_run() -> None:
-    told = Told()
+def test_coroutines_end_with_their_process() -> None:
+    sleeper = Sleeper()
+    sleeper.loop.start(sleeper.wait(5, 60))
+    sleeper.world.run(1000)
+    sleeper.process.end()
+    sleeper.world.run(100_000)
+
+    assert sleeper.lines == [(1000, "over")]
+
+
+def test_an_exception_of_a_coroutine_ends_the_run() -> None:
+    sleeper = Sleeper()
 
     async def broken() -> None:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(told.wait(100, 1000))
+            tasks.create_task(sleeper.wait(100, 1000))
             await asyncio.sleep(1)
             raise LookupError("nothing there")
 
-    told.loop.begin(broken())
+    sleeper.loop.start(broken())
     with pytest.raises(LookupError, match="nothing there"):
-        told.world.run(2000)
-    told.process.end()
+        sleeper.world.run(2000)
+    sleeper.process.end()

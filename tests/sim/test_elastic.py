@@ -1,4 +1,4 @@
-"""An elastic cluster in virtual time: the real procurement, a provider, machines that come, work and go."""
+"""An elastic cluster in virtual time: the production provisioner, a provider, machines that come and go."""
 
 from pathlib import Path
 from random import Random
@@ -7,10 +7,10 @@ import pytest
 
 from rota.model.errors import Rejected
 from rota.sim.__main__ import main
-from rota.sim.load import Workload
 from rota.sim.replay import Replayed, ReplaySettings, replay
-from rota.sim.sizes import SizedRun, busy_share, node_hours, sizes
-from rota.sim.workload import parse, read
+from rota.sim.workloads.model import Workload
+from rota.sim.workloads.sizes import SizedRun, busy_share, node_hours, sizes
+from rota.sim.workloads.toml_file import parse, read
 
 FILE = """
 [cluster]
@@ -50,7 +50,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Replayed:
     return replay(small(tmp_path_factory.mktemp("work")), ReplaySettings(seed=3, hours=1))
 
 
-def test_it_grows_to_its_limit_works_everything_off_and_shrinks_to_its_least(done: Replayed) -> None:
+def test_a_cluster_grows_to_its_limit_and_shrinks_to_its_minimum(done: Replayed) -> None:
     (level,) = sizes({"one": SizedRun(done.rows, done.spans)}, 2000).values()
 
     assert len(done.rows) == 12
@@ -60,7 +60,7 @@ def test_it_grows_to_its_limit_works_everything_off_and_shrinks_to_its_least(don
     assert all(row.started_ms - row.submitted_ms > 15_000 for row in done.rows if row.submitted_ms == 0)
 
 
-def test_node_hours_are_those_of_machines_that_were_there(done: Replayed) -> None:
+def test_node_hours_are_those_of_existing_machines(done: Replayed) -> None:
     run = SizedRun(done.rows, done.spans)
 
     assert node_hours(done.spans) < 4 * done.virtual_ms / 3_600_000
@@ -68,11 +68,11 @@ def test_node_hours_are_those_of_machines_that_were_there(done: Replayed) -> Non
     assert node_hours([(0, 1_800_000), (0, 3_600_000)]) == 1.5
 
 
-def test_the_same_seed_tells_the_same_story(done: Replayed, tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_trace(done: Replayed, tmp_path: Path) -> None:
     assert replay(small(tmp_path), ReplaySettings(seed=3, hours=1)).digest == done.digest
 
 
-def test_a_log_is_worked_off_on_nodes_that_come_and_go_beside_fixed_ones(
+def test_a_log_is_replayed_on_elastic_and_on_fixed_nodes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log, plot = tmp_path / "log.swf", tmp_path / "log.svg"
@@ -88,7 +88,7 @@ def test_a_log_is_worked_off_on_nodes_that_come_and_go_beside_fixed_ones(
     ]
     elastic, fixed = next(line for line in printed.splitlines() if line.startswith("node hours")).split()[2:]
     assert float(elastic) < float(fixed)
-    assert all(word in plot.read_text() for word in ("asked for", "elastic", "fixed", "tasks waiting"))
+    assert all(text in plot.read_text() for text in ("asked for", "elastic", "fixed", "tasks waiting"))
 
 
 def test_a_job_of_a_log_becomes_a_gang_of_whole_nodes(tmp_path: Path) -> None:
@@ -97,13 +97,13 @@ def test_a_job_of_a_log_becomes_a_gang_of_whole_nodes(tmp_path: Path) -> None:
     split = read(path).split(3)
 
     assert split.size == 2
-    assert [one.spec.get("count") for one in split.recorded] == [2, 3, None]
-    assert [one.spec["cpu"] for one in split.recorded] == [3, 3, 1]
+    assert [arrival.spec.get("count") for arrival in split.recorded] == [2, 3, None]
+    assert [arrival.spec["cpu"] for arrival in split.recorded] == [3, 3, 1]
     with pytest.raises(Rejected, match="has 8 cores"):
         read(path).split(9)
 
 
-def test_as_many_nodes_as_are_asked_for_may_come(tmp_path: Path) -> None:
+def test_the_number_of_nodes_sets_the_maximum_of_an_elastic_cluster(tmp_path: Path) -> None:
     workload = small(tmp_path).with_nodes(9)
 
     assert workload.cluster is not None
@@ -111,7 +111,7 @@ def test_as_many_nodes_as_are_asked_for_may_come(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "said"),
+    ("table", "problem"),
     [
         ("max = 0\ncpu = 1\nmemory = 1", "cluster.max"),
         ("cpu = 1\nmemory = 1", "cluster.max: is missing"),
@@ -121,14 +121,14 @@ def test_as_many_nodes_as_are_asked_for_may_come(tmp_path: Path) -> None:
         ("max = 2\ncpu = 1\nmemory = 1\n[[nodes]]\ncpu = 1\nmemory = 1", "leave out"),
     ],
 )
-def test_what_is_wrong_with_a_cluster_is_named(tmp_path: Path, table: str, said: str) -> None:
+def test_an_invalid_cluster_table_is_named(tmp_path: Path, table: str, problem: str) -> None:
     with pytest.raises(Rejected) as refused:
         small(tmp_path, f"[cluster]\n{table}\n[[load]]\nper_hour = 1\nrun_seconds = 1\n")
 
-    assert said in str(refused.value) + (refused.value.hint or "")
+    assert problem in str(refused.value) + (refused.value.hint or "")
 
 
-def test_several_kinds_of_nodes_are_no_elastic_cluster(
+def test_an_elastic_cluster_needs_nodes_of_one_kind(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "two.toml"
@@ -147,12 +147,12 @@ def test_wrong_sizes_and_times_are_refused(flags: list[str]) -> None:
         main(["--workload", "x.toml", *flags])
 
 
-def test_jobs_come_in_their_hours_of_the_day_also_over_midnight() -> None:
+def test_jobs_arrive_in_their_hours_also_across_midnight() -> None:
     load = {"kind": "steady", "per_hour": 2, "run_seconds": 1}
     loads = [{**load, "name": "day", "hours": [8, 18]}, {**load, "name": "night", "hours": [22, 6]}]
     work = parse({"nodes": [{"cpu": 1, "memory": "1g"}], "load": loads}, "x")
     hours = {
-        name: sorted({one.at_ms // 3_600_000 % 24 for one in load.arrivals(_luck(), 48 * 3_600_000)})
+        name: sorted({arrival.at_ms // 3_600_000 % 24 for arrival in load.arrivals(_rng(), 48 * 3_600_000)})
         for name, load in zip(("day", "night"), work.loads, strict=True)
     }
 
@@ -162,5 +162,5 @@ def test_jobs_come_in_their_hours_of_the_day_also_over_midnight() -> None:
             parse({"nodes": [{"cpu": 1, "memory": 1}], "load": [{**load, "hours": wrong}]}, "x")
 
 
-def _luck() -> Random:
+def _rng() -> Random:
     return Random(1)

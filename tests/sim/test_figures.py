@@ -1,12 +1,12 @@
-"""figures(), timeline(), table(): what a pencil would find from the same rows."""
+"""figures(), timeline(), table(): equal to values computed by hand."""
 
 import random
 from pathlib import Path
 
 import pytest
 
-from rota.sim.figures import Figures, TaskRun, figures, ran_in_log, show_duration, table, timeline
-from rota.sim.workload import BadWorkload
+from rota.sim.workloads.figures import Figures, TaskRun, figures, ran_in_log, show_duration, table, timeline
+from rota.sim.workloads.toml_file import BadWorkload
 
 SWF = Path(__file__).parent / "data" / "small.swf"
 HALF = TaskRun("1", 0, 1000, 0, 0, 60_000)
@@ -35,7 +35,7 @@ def test_utilisation_is_the_cpu_time_used_of_what_there_was() -> None:
     assert found.restarts == 2
 
 
-def test_waits_are_told_by_mean_median_p95_and_longest() -> None:
+def test_waits_have_a_mean_a_median_a_p95_and_a_maximum() -> None:
     rows = [TaskRun("1", task, 1000, 0, wait, wait + 1) for task, wait in enumerate(range(1, 101))]
     found = figures(rows, 1000)
 
@@ -54,14 +54,14 @@ def test_slowdown_counts_short_runs_as_ten_seconds_and_is_never_below_one() -> N
     assert figures([long, short, at_once], 1000).slowdown_mean == pytest.approx(7 / 3)
 
 
-def test_nothing_that_ran_is_no_reason_to_fail() -> None:
+def test_figures_of_no_rows_are_zero() -> None:
     assert figures([], 1000).tasks == 0
     assert timeline([], 1000).at_ms == []
     assert figures([TaskRun("1", 0, 1000, 5, 5, 5)], 1000).utilisation == 0.0
     assert "0" in table({"empty": figures([], 0)})
 
 
-def test_a_timeline_tells_who_ran_and_who_waited_when() -> None:
+def test_a_timeline_has_the_means_of_running_and_waiting_tasks() -> None:
     found = timeline([HALF, QUEUED], 2000, points=5)
 
     assert found.at_ms == [10_000, 30_000, 50_000, 70_000, 90_000]
@@ -69,7 +69,7 @@ def test_a_timeline_tells_who_ran_and_who_waited_when() -> None:
     assert found.waiting == pytest.approx([1, 1, 1, 0, 0])
 
 
-def test_a_timeline_agrees_with_looking_at_every_millisecond() -> None:
+def test_a_timeline_agrees_with_a_sum_over_every_millisecond() -> None:
     rows = [TaskRun("1", 0, 1000, 0, 3, 17), TaskRun("2", 0, 500, 2, 2, 9), TaskRun("3", 0, 250, 7, 20, 21)]
     found = timeline(rows, 1000, points=4)
 
@@ -78,9 +78,9 @@ def test_a_timeline_agrees_with_looking_at_every_millisecond() -> None:
         return sum(share[at // 4] for at in range(point * 21, (point + 1) * 21)) / 21
 
     busy = [
-        sum(one.cpu_milli for one in rows if one.started_ms <= at < one.ended_ms) / 1000 for at in range(21)
+        sum(row.cpu_milli for row in rows if row.started_ms <= at < row.ended_ms) / 1000 for at in range(21)
     ]
-    queue = [float(sum(one.submitted_ms <= at < one.started_ms for one in rows)) for at in range(21)]
+    queue = [float(sum(row.submitted_ms <= at < row.started_ms for row in rows)) for at in range(21)]
     assert found.utilisation == pytest.approx([mean(busy, point) for point in range(4)])
     assert found.waiting == pytest.approx([mean(queue, point) for point in range(4)])
 
@@ -100,7 +100,7 @@ def test_a_log_has_the_figures_of_the_times_it_recorded() -> None:
     assert found.utilisation == pytest.approx((4 * 60 + 8 * 30 + 2 * 12.5) / (8 * 102.5))
     assert found.wait_mean_ms == pytest.approx((0 + 60 + 80 + 50) / 4 * 1000)
     assert found.slowdown_mean == pytest.approx((1 + 3 + 92.5 / 12.5 + 5) / 4)
-    assert "1 row: no wait time" in [str(one) for one in log.left_out]
+    assert "1 row: no wait time" in [str(rows) for rows in log.left_out]
 
 
 def test_a_log_that_is_missing_is_named(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_a_log_that_is_missing_is_named(tmp_path: Path) -> None:
         ran_in_log(tmp_path / "gone.swf")
 
 
-def test_runs_stand_beside_each_other_in_a_table() -> None:
+def test_a_table_has_one_column_per_run() -> None:
     one = Figures(1234, 90_061_000, 0.705, 850.4, 0, 12_500, 250_000, 1.5, 7, 0.25)
     lines = table({"Rota": one, "the log itself": one}).splitlines()
 

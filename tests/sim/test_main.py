@@ -1,4 +1,4 @@
-"""python -m rota.sim: a seed, many seeds or a workload; what is asked for wrongly is named."""
+"""python -m rota.sim: a seed, many seeds or a workload; wrong arguments are named."""
 
 import re
 from pathlib import Path
@@ -30,17 +30,17 @@ def workload(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_seed_that_holds_says_what_was_simulated(capsys: Captured) -> None:
+def test_a_seed_without_violations_prints_a_summary(capsys: Captured) -> None:
     code = main(["--seed", "0", "--jobs-kept", "0", "--faults-kept", "0,1"])
 
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
     assert code == 0
     assert re.fullmatch(
-        r"seed 0 holds: .* minutes in .* steps, .* attempts, 2 faults, trace [0-9a-f]{32}\n", told
+        r"seed 0 holds: .* minutes in .* steps, .* attempts, 2 faults, trace [0-9a-f]{32}\n", printed
     )
 
 
-def test_the_trace_is_printed_when_asked_for(capsys: Captured) -> None:
+def test_the_trace_is_printed_on_request(capsys: Captured) -> None:
     main(["--seed", "0", "--jobs-kept", "0", "--faults-kept", "0", "--trace"])
 
     *trace, verdict = capsys.readouterr().out.splitlines()
@@ -54,19 +54,21 @@ def test_the_trace_is_printed_when_asked_for(capsys: Captured) -> None:
 def test_many_seeds_give_a_table(capsys: Captured) -> None:
     code = main(["--seeds", "0-3", "--processes", "2"])
 
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
     assert code == 0
-    assert told.startswith("met in 3 seeds")
-    assert "never met: " in told
-    assert re.search(r"^3 seeds, .* hours of cluster time in .* s: every promise held$", told, re.MULTILINE)
+    assert printed.startswith("met in 3 seeds")
+    assert "never met: " in printed
+    assert re.search(
+        r"^3 seeds, .* hours of cluster time in .* s: every invariant held$", printed, re.MULTILINE
+    )
 
 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["--seeds", "200"], "'200' is no range of seeds: write 0-200"),
-        (["--seeds", "a-b"], "'a-b' is no range of seeds"),
-        (["--faults-kept", "1,x"], "'1,x' is no list of numbers: write 0,3,4"),
+        (["--seeds", "200"], "'200' is not a range of seeds: write 0-200"),
+        (["--seeds", "a-b"], "'a-b' is not a range of seeds"),
+        (["--faults-kept", "1,x"], "'1,x' is not a list of numbers: write 0,3,4"),
         (["--seed", "x"], "--seed"),
         (["--fault"], "--fault"),
     ],
@@ -79,7 +81,7 @@ def test_a_wrong_argument_is_named(arguments: list[str], problem: str, capsys: C
     assert problem in capsys.readouterr().err
 
 
-def test_a_workload_that_is_not_there_is_named(tmp_path: Path, capsys: Captured) -> None:
+def test_a_missing_workload_is_named(tmp_path: Path, capsys: Captured) -> None:
     missing = tmp_path / "missing.toml"
     code = main(["--workload", str(missing)])
 
@@ -87,31 +89,33 @@ def test_a_workload_that_is_not_there_is_named(tmp_path: Path, capsys: Captured)
     assert capsys.readouterr().err.startswith(f"rota.sim: {missing}: ")
 
 
-def test_a_workload_is_worked_off_and_plotted(workload: Path, tmp_path: Path, capsys: Captured) -> None:
+def test_a_workload_is_replayed_and_plotted(workload: Path, tmp_path: Path, capsys: Captured) -> None:
     picture = tmp_path / "ci.svg"
     code = main(["--workload", str(workload), "--hours", "0.1", "--nodes", "3", "--plot", str(picture)])
 
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
     assert code == 0
-    assert "3 nodes, seed 0" in told
-    assert re.search(r"^utilisation", told, re.MULTILINE)
-    assert told.endswith(f"plotted in {picture}\n")
+    assert "3 nodes, seed 0" in printed
+    assert re.search(r"^utilisation", printed, re.MULTILINE)
+    assert printed.endswith(f"plotted in {picture}\n")
     assert ElementTree.parse(picture).getroot().tag.endswith("svg")
 
 
 @pytest.mark.parametrize(("options", "order"), [([], "Rota"), (["--first-come"], "first come")])
-def test_a_log_is_set_beside_what_became_of_its_jobs(
+def test_the_figures_of_a_log_are_printed_beside_the_replay(
     options: list[str], order: str, capsys: Captured
 ) -> None:
     code = main(["--workload", str(LOG), "--hours", "0.01", *options])
 
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
     assert code == 0
-    assert re.search(rf"^ +{order} +the log$", told, re.MULTILINE)
-    assert re.search(r"^tasks +4 +3$", told, re.MULTILINE), "of the first 36 seconds, each by its own word"
+    assert re.search(rf"^ +{order} +the log$", printed, re.MULTILINE)
+    assert re.search(r"^tasks +4 +3$", printed, re.MULTILINE), (
+        "of the first 36 seconds, each by its own times"
+    )
 
 
-def test_a_workload_under_faults_keeps_every_promise_and_is_the_same_each_time(
+def test_a_workload_under_faults_keeps_every_invariant_and_is_deterministic(
     workload: Path, capsys: Captured
 ) -> None:
     digests = []

@@ -1,10 +1,10 @@
-"""A store in memory under restarts of its server: every promise holds, and jobs are really adopted."""
+"""A memory store under restarts of its server: every invariant holds, and jobs are adopted."""
 
 from collections import Counter
 
 import pytest
 
-from rota.sim.forgetful import memory_store_seed
+from rota.sim.memory_scenario import memory_store_seed
 from rota.sim.scenario import run
 
 BY_DAY, SEEDS, CHUNK = 40, 200, 20
@@ -24,13 +24,13 @@ def chunks() -> list[object]:
 @pytest.mark.system
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seeds", chunks())
-def test_every_promise_holds_over_restarts_that_forget_jobs(seeds: range) -> None:
+def test_every_invariant_holds_over_restarts_that_lose_jobs(seeds: range) -> None:
     found = {seed: run(memory_store_seed(seed), keep_trace=False) for seed in seeds}
 
-    assert {seed: one.broken for seed, one in found.items() if one.broken is not None} == {}
+    assert {seed: finding.broken for seed, finding in found.items() if finding.broken is not None} == {}
     met: Counter[str] = Counter()
-    for one in found.values():
-        met.update(one.counts)
+    for finding in found.values():
+        met.update(finding.counts)
     assert met["store: its memory was lost"] > len(seeds)
     assert met["server: adopted a job from a node"] > len(seeds)
 

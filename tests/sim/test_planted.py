@@ -1,10 +1,10 @@
-"""The simulator finds every planted bug, and finds nothing in the source as it stands."""
+"""The simulator finds every planted bug, and no violation in the source as it is."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.sim.planting import SEEDS, SOURCE, Bug, Found, OutOfDate, bugs, find, plant, read, run
+from tests.sim.planting import SEEDS, SOURCE, Found, OutOfDate, PlantedBug, bugs, find, plant, read, run
 
 BUGS = bugs()
 LEAST = 20  # fewer would show little
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(300)
     "bug",
     [pytest.param(bug, id=bug.name, marks=() if bug in BY_DAY else pytest.mark.nightly) for bug in BUGS],
 )
-def test_a_planted_bug_is_found_by_its_seed(bug: Bug) -> None:
+def test_a_planted_bug_is_found_by_its_seed(bug: PlantedBug) -> None:
     found = find(bug, [bug.seed])
 
     assert found is not None, f"{bug.name}: {bug.why} Seed {bug.seed} no longer finds it: search for another"
@@ -30,11 +30,11 @@ def test_a_planted_bug_is_found_by_its_seed(bug: Bug) -> None:
 
 @pytest.mark.system
 @pytest.mark.parametrize("drawn", sorted({bug.drawn for bug in BUGS}))
-def test_without_a_planted_bug_these_seeds_hold(drawn: str) -> None:
+def test_without_a_planted_bug_these_seeds_violate_nothing(drawn: str) -> None:
     assert run(SOURCE, sorted({bug.seed for bug in BUGS if bug.drawn == drawn}), drawn=drawn) is None
 
 
-def test_enough_bugs_are_planted_each_in_the_product_and_within_reach() -> None:
+def test_enough_bugs_are_planted_all_in_the_product_and_within_the_searched_seeds() -> None:
     assert len(BUGS) >= LEAST
     assert all(bug.file.split("/")[2] in PRODUCT for bug in BUGS)
     assert all(0 <= bug.seed < SEEDS for bug in BUGS)
@@ -42,7 +42,9 @@ def test_enough_bugs_are_planted_each_in_the_product_and_within_reach() -> None:
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=[bug.name for bug in BUGS])
-def test_what_a_planted_bug_replaces_stands_once_in_the_source(bug: Bug, tmp_path: Path) -> None:
+def test_the_text_that_a_planted_bug_replaces_occurs_once_in_the_source(
+    bug: PlantedBug, tmp_path: Path
+) -> None:
     plant(bug, tmp_path)
 
     planted = (tmp_path / Path(bug.file).relative_to("src")).read_text(encoding="utf-8")
@@ -50,8 +52,8 @@ def test_what_a_planted_bug_replaces_stands_once_in_the_source(bug: Bug, tmp_pat
     compile(planted, bug.file, "exec")
 
 
-def test_a_planted_bug_that_the_source_has_outgrown_says_so(tmp_path: Path) -> None:
-    bug = BUGS[0]._replace(old="what stands nowhere")
+def test_an_outdated_planted_bug_is_reported(tmp_path: Path) -> None:
+    bug = BUGS[0]._replace(old="text that occurs nowhere")
 
     with pytest.raises(OutOfDate, match=rf"0 times.*planted/{bug.name}\.toml up to date"):
         plant(bug, tmp_path)
@@ -75,7 +77,7 @@ def test_a_field_that_is_misspelt_is_named(tmp_path: Path) -> None:
         read(path)
 
 
-def test_the_first_seed_that_breaks_is_told(tmp_path: Path) -> None:
+def test_the_first_seed_with_a_violation_is_returned(tmp_path: Path) -> None:
     sim = tmp_path / "rota" / "sim"
     sim.mkdir(parents=True)
     (tmp_path / "rota" / "__init__.py").touch()
@@ -90,6 +92,6 @@ def test_the_first_seed_that_breaks_is_told(tmp_path: Path) -> None:
     assert run(tmp_path, [1, 2]) is None
 
 
-def test_a_directory_without_a_source_is_not_taken_for_one_that_holds(tmp_path: Path) -> None:
+def test_a_directory_without_a_source_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="another source was run"):
         run(tmp_path, [0])

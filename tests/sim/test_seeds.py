@@ -1,4 +1,4 @@
-"""Every promise holds on 60 seeds, at night on 200, and on all that ever failed; a seed tells one story."""
+"""Every invariant holds on 60 seeds, at night on 200, and on all that ever failed; runs are deterministic."""
 
 import os
 import re
@@ -25,11 +25,11 @@ for seed in map(int, sys.argv[1:]):
 
 
 def ever_failed() -> dict[int, str]:
-    """By seed what it found, as a sentence."""
+    """The seeds that failed once, with what each of them found."""
     lines = EVER_FAILED.read_text(encoding="utf-8").splitlines()
     found = [re.fullmatch(r"(\d+): (\S.*)", line) for line in lines if line and not line.startswith("#")]
     assert all(found), "each line is a seed, a colon and a sentence"
-    return {int(one[1]): one[2] for one in found if one is not None}
+    return {int(line[1]): line[2] for line in found if line is not None}
 
 
 def chunks() -> list[ParameterSet]:
@@ -46,7 +46,7 @@ def _cut(seeds: list[int], *marks: pytest.MarkDecorator) -> list[ParameterSet]:
 @pytest.mark.system
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seeds", chunks())
-def test_every_promise_holds(seeds: list[int]) -> None:
+def test_every_invariant_holds(seeds: list[int]) -> None:
     broken = {seed: run(scenario(seed), keep_trace=False).broken for seed in seeds}
 
     assert {seed: why for seed, why in broken.items() if why is not None} == {}
@@ -54,11 +54,11 @@ def test_every_promise_holds(seeds: list[int]) -> None:
 
 @pytest.mark.system
 @pytest.mark.timeout(300)
-def test_a_seed_tells_the_same_story_whatever_the_order_of_hashes() -> None:
-    told = [digests("1"), digests("4242")]
+def test_a_seed_gives_the_same_trace_under_any_hash_seed() -> None:
+    outputs = [digests("1"), digests("4242")]
 
-    assert len(told[0].splitlines()) == len(TWICE)
-    assert told[0] == told[1]
+    assert len(outputs[0].splitlines()) == len(TWICE)
+    assert outputs[0] == outputs[1]
 
 
 def digests(hash_seed: str) -> str:

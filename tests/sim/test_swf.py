@@ -1,4 +1,4 @@
-"""Traces: a job runs as long as it did, on what it had; rows that cannot be used are counted."""
+"""Traces: a job runs as long as recorded, with its resources; unusable rows are counted."""
 
 import random
 import shutil
@@ -8,7 +8,7 @@ import pytest
 
 from rota.apiserver.spec.job import parse_spec
 from rota.model.amounts import CPU, DISK, GPU, MEMORY
-from rota.sim.workload import BadWorkload, Workload, read
+from rota.sim.workloads.toml_file import BadWorkload, Workload, read
 
 DATA = Path(__file__).parent / "data"
 SWF = DATA / "small.swf"
@@ -17,8 +17,8 @@ NODE_LIST = DATA / "openb_node_list_all_node.csv"
 MIB = 2**20
 
 
-def said(workload: Workload) -> list[str]:
-    return [str(one) for one in workload.left_out]
+def left_out(workload: Workload) -> list[str]:
+    return [str(rows) for rows in workload.left_out]
 
 
 def test_the_machine_of_a_log_is_one_node() -> None:
@@ -37,7 +37,7 @@ def test_a_logged_job_is_one_task_that_runs_as_long_as_it_did() -> None:
     assert first.estimate_ms == 90_000
 
 
-def test_logged_jobs_come_when_they_came_counted_from_the_first() -> None:
+def test_logged_jobs_arrive_relative_to_the_first_one() -> None:
     jobs = list(read(SWF).arrivals(random.Random(1)))
 
     assert [(job.spec["name"], job.at_ms) for job in jobs] == [
@@ -49,18 +49,18 @@ def test_logged_jobs_come_when_they_came_counted_from_the_first() -> None:
     ]
 
 
-def test_a_trace_is_cut_after_the_hours_that_were_asked_for() -> None:
+def test_a_trace_ends_after_the_requested_hours() -> None:
     assert len(list(read(SWF).arrivals(random.Random(1), hours=15 / 3600))) == 3
 
 
-def test_a_job_that_ran_up_to_its_limit_is_not_cut_by_it_here() -> None:
+def test_a_job_that_reached_its_limit_is_not_killed_by_it() -> None:
     job = read(SWF).recorded[1]
 
     assert job.estimate_ms == job.behaviour.median_ms == 30_000
     assert job.spec["timeout"] > 30
 
 
-def test_requested_processors_and_no_limit_where_the_log_knows_no_more() -> None:
+def test_missing_values_of_a_log_have_defaults() -> None:
     job = read(SWF).recorded[2]
 
     assert (job.spec["cpu"], job.behaviour.median_ms, job.behaviour.fail_share) == (2, 12_500, 1.0)
@@ -68,8 +68,8 @@ def test_requested_processors_and_no_limit_where_the_log_knows_no_more() -> None
     assert job.estimate_ms is None
 
 
-def test_rows_of_a_log_that_cannot_be_used_are_counted_and_said() -> None:
-    assert said(read(SWF)) == [
+def test_unusable_rows_of_a_log_are_counted() -> None:
+    assert left_out(read(SWF)) == [
         "1 row: canceled before the start",
         "1 row: more asked for than any node has",
         "1 row: no cpu asked for",
@@ -82,16 +82,16 @@ def test_rows_of_a_log_that_cannot_be_used_are_counted_and_said() -> None:
     ("text", "problem", "hint"),
     [
         ("", "MaxProcs: is missing", "; MaxProcs: 100"),
-        ("; MaxProcs: 0\n", "MaxProcs: 0 is no number of processors", "; MaxProcs: 100"),
+        ("; MaxProcs: 0\n", "MaxProcs: 0 is not a number of processors", "; MaxProcs: 100"),
         ("; MaxProcs: 4\n", "has no job that could be run", "None"),
         ("; MaxProcs: 4\n1 2 3\n", "line 2: has 3 columns", "18"),
-        ("; MaxProcs: 4\n" + "1 " * 17 + "x\n", "line 2: holds something that is no number", "-1"),
+        ("; MaxProcs: 4\n" + "1 " * 17 + "x\n", "line 2: holds something that is not a number", "-1"),
         ("; MaxProcs: 4\n1 0 0 1e99 " + "1 " * 14 + "\n", "line 2: holds something", "-1"),
         ("; MaxProcs: 4\n1 0 0 nan " + "1 " * 14 + "\n", "line 2: holds something", "-1"),
         ("; MaxProcs: 4\n1 0 0 -1 " + "1 " * 14 + "\n", "has no job that could be run", "no run time"),
     ],
 )
-def test_a_log_that_cannot_be_used_says_why(tmp_path: Path, text: str, problem: str, hint: str) -> None:
+def test_an_unusable_log_says_why(tmp_path: Path, text: str, problem: str, hint: str) -> None:
     path = tmp_path / "bad.swf"
     path.write_text(text)
 
@@ -100,7 +100,7 @@ def test_a_log_that_cannot_be_used_says_why(tmp_path: Path, text: str, problem: 
     assert hint in str(refused.value.hint)
 
 
-def test_a_log_that_tells_its_nodes_only_is_as_large_as_they_are(tmp_path: Path) -> None:
+def test_a_log_without_maxprocs_has_maxnodes_processors(tmp_path: Path) -> None:
     path = tmp_path / "old.swf"
     path.write_bytes(SWF.read_bytes().replace(b"MaxProcs: 8", b"MaxNodes:   16 ") + b"; \xe9\n")
 
@@ -108,7 +108,7 @@ def test_a_log_that_tells_its_nodes_only_is_as_large_as_they_are(tmp_path: Path)
     assert len(read(path).recorded) == 6
 
 
-def test_openb_nodes_that_are_alike_are_one_group() -> None:
+def test_equal_openb_nodes_are_one_group() -> None:
     plain, v100, p100 = read(PODS).nodes
 
     assert (plain.count, plain.labels) == (2, {})
@@ -117,7 +117,7 @@ def test_openb_nodes_that_are_alike_are_one_group() -> None:
     assert (p100.count, p100.capacity[GPU], p100.labels) == (1, 2000, {"gpu_model": "P100"})
 
 
-def test_a_pod_is_one_task_from_its_creation_for_as_long_as_it_was_scheduled() -> None:
+def test_a_pod_is_one_task_that_runs_as_long_as_it_was_scheduled() -> None:
     jobs = list(read(PODS).arrivals(random.Random(1)))
 
     assert [(job.spec["name"][-4:], job.at_ms, job.behaviour.median_ms) for job in jobs] == [
@@ -129,21 +129,21 @@ def test_a_pod_is_one_task_from_its_creation_for_as_long_as_it_was_scheduled() -
     assert [job.behaviour.fail_share for job in jobs] == [1.0, 0.0, 0.0, 0.0]
 
 
-def test_a_pod_asks_for_the_gpu_models_it_asked_for() -> None:
+def test_a_pod_requests_its_gpu_models() -> None:
     spec = parse_spec(read(PODS).recorded[0].spec)
 
     assert spec.needs == {CPU: 3152, MEMORY: 5600 * MIB, GPU: 1000}
     assert [str(condition) for condition in spec.where] == ["gpu_model in V100M16,V100M32"]
 
 
-def test_a_pod_gets_the_share_of_a_gpu_that_it_asked_for() -> None:
+def test_a_pod_requests_its_share_of_a_gpu() -> None:
     shares = [parse_spec(job.spec).needs.get(GPU, 0) for job in read(PODS).recorded]
 
     assert shares == [1000, 1000, 460, 0]
 
 
-def test_pods_that_cannot_be_used_are_counted_and_said() -> None:
-    assert said(read(PODS)) == [
+def test_unusable_pods_are_counted() -> None:
+    assert left_out(read(PODS)) == [
         "1 row: canceled before the start",
         "1 row: more asked for than any node has",
         "1 row: no cpu asked for",
@@ -151,7 +151,7 @@ def test_pods_that_cannot_be_used_are_counted_and_said() -> None:
     ]
 
 
-def test_pods_without_a_list_of_nodes_cannot_be_used(tmp_path: Path) -> None:
+def test_pods_without_a_list_of_nodes_are_refused(tmp_path: Path) -> None:
     shutil.copy(PODS, tmp_path)
 
     with pytest.raises(BadWorkload, match="no list of nodes beside it") as refused:
@@ -169,9 +169,7 @@ def test_pods_without_a_list_of_nodes_cannot_be_used(tmp_path: Path) -> None:
         ("5600,5000\n", "5600\n", "line 2: has too few columns"),
     ],
 )
-def test_a_list_of_pods_that_cannot_be_used_says_where(
-    tmp_path: Path, replaced: str, by: str, problem: str
-) -> None:
+def test_an_unusable_list_of_pods_says_where(tmp_path: Path, replaced: str, by: str, problem: str) -> None:
     shutil.copy(NODE_LIST, tmp_path)
     path = tmp_path / PODS.name
     path.write_text(PODS.read_text().replace(replaced, by, 1))

@@ -1,4 +1,4 @@
-"""read(): what a file says is what arrives, the same for the same seed; what cannot be used is named."""
+"""read(): jobs arrive as the file describes them, the same for the same seed; bad fields are named."""
 
 import gzip
 import itertools
@@ -10,7 +10,7 @@ import pytest
 
 from rota.apiserver.spec.job import parse_spec
 from rota.model.amounts import CPU, DISK, GPU, MEMORY
-from rota.sim.workload import (
+from rota.sim.workloads.toml_file import (
     CLUSTER_FIELDS,
     FILE_FIELDS,
     JOB_FIELDS,
@@ -43,7 +43,7 @@ def arrived(workload: Workload, seed: int = 7, hours: float = 1.0) -> list[Arriv
     return list(workload.arrivals(random.Random(seed), hours))
 
 
-def test_nodes_are_described_as_they_report_themselves(tmp_path: Path) -> None:
+def test_nodes_have_the_capacity_that_they_would_report(tmp_path: Path) -> None:
     more = '[[nodes]]\ncpu = 0.5\nmemory = "1g"\ndisk = "2g"\ngpu = 1\nresources = { licence = 3 }\n'
     first, second = read(written(tmp_path, NODES + 'labels = { region = "north" }\n' + more + LOAD)).nodes
 
@@ -53,7 +53,7 @@ def test_nodes_are_described_as_they_report_themselves(tmp_path: Path) -> None:
     assert second.capacity == {CPU: 500, MEMORY: GIB, DISK: 2 * GIB, GPU: 1000, "licence": 3}
 
 
-def test_a_job_is_what_the_apiserver_reads(tmp_path: Path) -> None:
+def test_a_job_is_a_valid_spec(tmp_path: Path) -> None:
     text = NODES + LOAD + 'cpu = 2\nmemory = "1g"\ncount = 3\nretries = 2\ntimeout_seconds = 600\n'
     spec = parse_spec(arrived(read(written(tmp_path, text)))[0].spec)
 
@@ -75,15 +75,15 @@ def test_more_hours_only_add_jobs_at_the_end() -> None:
     assert arrived(workload, hours=2)[: len(short)] == short
 
 
-def test_another_load_changes_none_of_the_jobs_before_it(tmp_path: Path) -> None:
+def test_another_load_changes_no_other_jobs(tmp_path: Path) -> None:
     alone = read(written(tmp_path, NODES + LOAD))
     both = read(written(tmp_path, NODES + LOAD + LOAD.replace("ci", "extra"), "both.toml"))
 
-    assert [one for one in arrived(both) if one.spec["name"] == "ci"] == arrived(alone)
+    assert [job for job in arrived(both) if job.spec["name"] == "ci"] == arrived(alone)
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_jobs_of_an_example_come_in_order_and_would_be_admitted(path: Path) -> None:
+def test_jobs_of_an_example_arrive_in_order_and_would_be_admitted(path: Path) -> None:
     jobs = arrived(read(path), hours=10)
 
     assert len(jobs) > 50
@@ -91,14 +91,14 @@ def test_jobs_of_an_example_come_in_order_and_would_be_admitted(path: Path) -> N
     assert all(parse_spec(job.spec).needs[CPU] > 0 for job in jobs)
 
 
-def test_poisson_jobs_come_as_often_as_said(tmp_path: Path) -> None:
+def test_poisson_jobs_arrive_at_their_rate(tmp_path: Path) -> None:
     jobs = arrived(read(written(tmp_path, NODES + LOAD)), hours=100)
 
     assert 5700 < len(jobs) < 6300
     assert jobs[-1].at_ms < 100 * 3_600_000
 
 
-def test_steady_jobs_come_at_equal_distances(tmp_path: Path) -> None:
+def test_steady_jobs_arrive_at_equal_intervals(tmp_path: Path) -> None:
     jobs = arrived(
         read(written(tmp_path, NODES + LOAD + 'kind = "steady"\nafter_seconds = 30\n')), hours=0.05
     )
@@ -106,13 +106,13 @@ def test_steady_jobs_come_at_equal_distances(tmp_path: Path) -> None:
     assert [job.at_ms for job in jobs] == [30_000, 90_000, 150_000]
 
 
-def test_jobs_of_a_burst_come_at_once_and_no_more_than_were_allowed(tmp_path: Path) -> None:
+def test_jobs_of_a_burst_arrive_together_up_to_the_maximum(tmp_path: Path) -> None:
     text = NODES + LOAD + 'kind = "burst"\njobs = 3\njobs_max = 5\n'
 
     assert [job.at_ms for job in arrived(read(written(tmp_path, text)))] == [0, 0, 0, 60_000, 60_000]
 
 
-def test_what_is_written_as_two_values_lies_between_them(tmp_path: Path) -> None:
+def test_a_range_is_drawn_between_its_two_values(tmp_path: Path) -> None:
     text = NODES + LOAD + 'count = [1, 3]\ncpu = [1, 2]\nmemory = ["1g", "2g"]\n'
     specs = [job.spec for job in arrived(read(written(tmp_path, text)), hours=5)]
 
@@ -121,7 +121,7 @@ def test_what_is_written_as_two_values_lies_between_them(tmp_path: Path) -> None
     assert len({spec["cpu"] for spec in specs}) > 100
 
 
-def test_run_times_have_the_median_and_the_p95_that_were_written(tmp_path: Path) -> None:
+def test_run_times_have_the_given_median_and_p95(tmp_path: Path) -> None:
     text = NODES + LOAD.replace("run_seconds = 20", "run_seconds = { median = 20, p95 = 120 }")
     behaviour = arrived(read(written(tmp_path, text)))[0].behaviour
     rng = random.Random(1)
@@ -131,7 +131,7 @@ def test_run_times_have_the_median_and_the_p95_that_were_written(tmp_path: Path)
     assert 110_000 < drawn[19_000] < 130_000
 
 
-def test_a_run_time_written_as_a_number_is_exact(tmp_path: Path) -> None:
+def test_a_single_run_time_is_exact(tmp_path: Path) -> None:
     behaviour = arrived(read(written(tmp_path, NODES + LOAD + "fail = 0.1\ndeaf = 1\n")))[0].behaviour
 
     assert behaviour == Behaviour(20_000, 0.0, 0.1, 1.0)
@@ -198,9 +198,7 @@ def test_a_file_may_be_compressed(tmp_path: Path) -> None:
         ('name = ""\n' + NODES + LOAD, "name", "at least one"),
     ],
 )
-def test_what_cannot_be_used_is_named_with_what_would_be(
-    tmp_path: Path, text: str, field: str, hint: str
-) -> None:
+def test_a_bad_field_is_named_with_a_hint(tmp_path: Path, text: str, field: str, hint: str) -> None:
     path = written(tmp_path, text)
 
     with pytest.raises(BadWorkload) as refused:
@@ -210,7 +208,7 @@ def test_what_cannot_be_used_is_named_with_what_would_be(
     assert hint in str(refused.value.hint)
 
 
-def test_a_job_that_needs_a_large_node_of_each_kind_at_once_is_named(tmp_path: Path) -> None:
+def test_a_job_that_fits_on_no_node_is_named(tmp_path: Path) -> None:
     text = NODES + '[[nodes]]\ncpu = 2\nmemory = "64g"\n' + LOAD + 'cpu = 8\nmemory = "64g"\n'
 
     with pytest.raises(BadWorkload, match=r"no node has 8 cpu and 64.0 GiB at once"):
@@ -226,9 +224,7 @@ def test_a_job_that_needs_a_large_node_of_each_kind_at_once_is_named(tmp_path: P
         ("w.yaml", b"", "is not a workload file"),
     ],
 )
-def test_a_file_that_cannot_be_understood_is_named(
-    tmp_path: Path, name: str, raw: bytes, problem: str
-) -> None:
+def test_an_unreadable_file_is_named(tmp_path: Path, name: str, raw: bytes, problem: str) -> None:
     (tmp_path / name).write_bytes(raw)
 
     with pytest.raises(BadWorkload, match=f"{name}: {problem}"):

@@ -1,6 +1,6 @@
-"""Virtual time: events in order, clocks that run wrong, processes that die, freeze and thaw."""
+"""Virtual time: ordered events, clocks that drift, processes that die, freeze and resume."""
 
-from rota.sim.world import WALL_MS, SimClock, SimProcess, World
+from rota.sim.world.virtual_time import WALL_MS, SimClock, SimProcess, World
 
 
 def started(world: World, name: str = "p") -> SimProcess:
@@ -9,7 +9,7 @@ def started(world: World, name: str = "p") -> SimProcess:
     return process
 
 
-def test_events_happen_in_order_of_time_and_those_of_one_moment_as_they_were_asked_for() -> None:
+def test_events_run_in_order_of_time_and_then_of_scheduling() -> None:
     world = World(0)
     seen: list[tuple[int, str]] = []
     for name, at_ms in (("late", 20), ("first", 10), ("second", 10), ("now", 0), ("in the past", -5)):
@@ -20,7 +20,7 @@ def test_events_happen_in_order_of_time_and_those_of_one_moment_as_they_were_ask
     assert (world.now_ms, world.steps) == (100, 5)
 
 
-def test_what_is_asked_for_by_an_event_happens_in_the_same_run() -> None:
+def test_an_event_scheduled_by_an_event_runs_in_the_same_run() -> None:
     world = World(0)
     seen: list[int] = []
     world.after(10, lambda: world.after(10, lambda: seen.append(world.now_ms)))
@@ -29,7 +29,7 @@ def test_what_is_asked_for_by_an_event_happens_in_the_same_run() -> None:
     assert seen == [20]
 
 
-def test_a_run_stops_at_its_time_and_goes_on_from_there() -> None:
+def test_a_run_stops_at_its_time_and_continues_from_there() -> None:
     world = World(0)
     seen: list[int] = []
     world.after(30, lambda: seen.append(world.now_ms))
@@ -50,30 +50,30 @@ def test_a_run_stops_when_it_is_done() -> None:
     assert (seen, world.now_ms) == ([1, 2], 2)
 
 
-def test_worlds_that_did_the_same_have_the_same_digest() -> None:
+def test_equal_traces_have_the_same_digest() -> None:
     one, same, other = World(0), World(0, keep_trace=False), World(0)
     for world in (one, same):
-        world.record("n1", "is well")
-    other.record("n1", "is ill")
+        world.record("n1", "is healthy")
+    other.record("n1", "is unhealthy")
 
     assert one.digest == same.digest != other.digest
-    assert one.trace == ["     0.000  n1: is well"]
+    assert one.trace == ["     0.000  n1: is healthy"]
     assert same.trace == []
 
 
-def test_each_name_has_chance_of_its_own() -> None:
+def test_each_name_has_its_own_generator() -> None:
     world = World(7)
-    alone = [world.luck("store").random() for _ in range(3)]
-    luck = world.luck("store")
-    luck.random()
-    world.luck("network").random()
+    alone = [world.rng("store").random() for _ in range(3)]
+    rng = world.rng("store")
+    rng.random()
+    world.rng("network").random()
 
     assert alone[0] == alone[1] == alone[2]
-    assert luck.random() != alone[0] != world.luck("network").random()
-    assert World(8).luck("store").random() != alone[0]
+    assert rng.random() != alone[0] != world.rng("network").random()
+    assert World(8).rng("store").random() != alone[0]
 
 
-def test_a_clock_that_runs_fast_is_ahead_and_keeps_its_lead() -> None:
+def test_a_fast_clock_is_ahead_and_stays_ahead() -> None:
     world = World(0)
     clock = SimClock(world)
     clock.run_at(1.05)
@@ -98,7 +98,7 @@ def test_only_the_wall_clock_jumps() -> None:
     assert clock.wall_ms() == WALL_MS + 5_000 - 3_600_000
 
 
-def test_a_process_that_dies_does_nothing_it_had_planned() -> None:
+def test_a_dead_process_runs_no_callbacks() -> None:
     world = World(0)
     process = started(world)
     seen: list[str] = []
@@ -111,7 +111,7 @@ def test_a_process_that_dies_does_nothing_it_had_planned() -> None:
     assert seen == ["of the second life"]
 
 
-def test_what_reaches_a_frozen_process_waits_until_it_thaws_and_keeps_its_order() -> None:
+def test_callbacks_of_a_frozen_process_run_in_order_when_it_is_resumed() -> None:
     world = World(0)
     process = started(world)
     seen: list[tuple[int, str]] = []
@@ -125,7 +125,7 @@ def test_what_reaches_a_frozen_process_waits_until_it_thaws_and_keeps_its_order(
     assert process.runs
 
 
-def test_a_frozen_process_that_is_killed_never_does_what_waited() -> None:
+def test_a_killed_process_drops_its_backlog() -> None:
     world = World(0)
     process = started(world)
     seen: list[str] = []
@@ -140,18 +140,18 @@ def test_a_frozen_process_that_is_killed_never_does_what_waited() -> None:
     assert seen == []
 
 
-def test_who_freezes_again_while_it_thaws_leaves_the_rest_for_later() -> None:
+def test_a_process_frozen_again_while_it_resumes_keeps_its_backlog() -> None:
     world = World(0)
     process = started(world)
     seen: list[str] = []
     process.freeze()
     process.do(process.life, process.freeze)
-    process.do(process.life, lambda: seen.append("after the second thaw"))
+    process.do(process.life, lambda: seen.append("after the second resume"))
     process.resume()
     before = list(seen)
     process.resume()
 
-    assert (before, seen) == ([], ["after the second thaw"])
+    assert (before, seen) == ([], ["after the second resume"])
 
 
 def test_a_process_waits_by_its_own_clock() -> None:

@@ -188,4 +188,4 @@ def test_a_version_that_never_becomes_healthy_is_rolled_back_in_time(
     state = rollout(job)
     end(job)
 
-    assert "no task became well as version 2 within 8 s" in state["back_why"]
+    assert "no task became healthy as version 2 within 8 s" in state["back_why"]

@@ -10,7 +10,7 @@ import pytest
 
 from rota.testing.cluster import LocalCluster
 from rota.testing.processes import is_stopped, until
-from tests.faults.lines import Lines
+from tests.faults.links import NodeLinks
 from tests.system.witness_file import Gate, Witness
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
@@ -133,7 +133,7 @@ def test_a_frozen_watcher_loses_no_node_and_no_task(cluster: LocalCluster, tmp_p
 def test_a_watcher_cut_off_from_the_leader_ends_its_sessions(tmp_path: Path) -> None:
     with (
         LocalCluster(tmp_path / "cluster", nodes=0) as cluster,
-        closing(Lines(cluster.agent, range(1, 2))) as lines,
+        closing(NodeLinks(cluster.agent, range(1, 2))) as lines,
     ):
         first = cluster.start_watcher(1, ROTA_SERVER_ADDR=lines.address(1))
         with_nodes(cluster, f"{first},{cluster.start_watcher(2)}", first)
@@ -142,7 +142,7 @@ def test_a_watcher_cut_off_from_the_leader_ends_its_sessions(tmp_path: Path) -> 
         until(lambda: all(moved(cluster, number) for number in (1, 2)), "both have moved", PATIENCE_SECONDS)
         until(lambda: runs_a_job(cluster), "a job runs", PATIENCE_SECONDS)
         attached = cluster.watcher_log(1).count('"attached"')
-        lines.mend(1)
+        lines.heal(1)
         until(lambda: cluster.watcher_log(1).count('"attached"') > attached, "it is back", PATIENCE_SECONDS)
 
         work.check()
@@ -151,7 +151,7 @@ def test_a_watcher_cut_off_from_the_leader_ends_its_sessions(tmp_path: Path) -> 
 def test_an_agent_cut_off_from_its_watcher_moves_and_its_new_session_counts(tmp_path: Path) -> None:
     with LocalCluster(tmp_path / "cluster", nodes=0) as cluster:
         first, second = cluster.start_watcher(1), cluster.start_watcher(2)
-        with closing(Lines(first, range(1, 2))) as lines:
+        with closing(NodeLinks(first, range(1, 2))) as lines:
             with_nodes(cluster, f"{lines.address(1)},{second}", lines.address(1))
             work = Work(cluster, tmp_path)
             lines.cut(1)
@@ -159,7 +159,7 @@ def test_an_agent_cut_off_from_its_watcher_moves_and_its_new_session_counts(tmp_
                 lambda: all(moved(cluster, number) for number in (1, 2)), "both have moved", PATIENCE_SECONDS
             )
             until(lambda: runs_a_job(cluster), "a job runs", PATIENCE_SECONDS)
-            lines.mend(1)  # the first watcher delivers delayed messages
+            lines.heal(1)  # the first watcher delivers delayed messages
             until(lambda: runs_a_job(cluster), "a job runs", PATIENCE_SECONDS)
 
             work.check()

@@ -70,7 +70,7 @@ def test_intervals_and_outages_follow_the_table_and_the_pace() -> None:
         pauses = [(later - at) / 1000 / pace for (at, _), (later, _) in pairwise(harms)]
         outages = [act.seconds / pace for _, act in harms]
 
-        low, high = chaos.PAUSE_SECONDS
+        low, high = chaos.INTERVAL_SECONDS
         assert low - 0.01 <= min(pauses) <= max(pauses) <= high + 0.51
         low, high = chaos.OUTAGE_SECONDS
         assert low <= min(outages) < chaos.LOST_SECONDS < max(outages) <= high
@@ -90,7 +90,7 @@ def test_a_node_that_is_not_ready_is_left_alone() -> None:
     plan = ChaosState(seed=6)
     ready = {**all_ready(), "node-2": False, "node-4": False}
 
-    harmed = [chaos.decide(ChaosState(6, turn=turn), ready, 0).harm for turn in range(50)]
+    harmed = [chaos.decide(ChaosState(6, number=turn), ready, 0).harm for turn in range(50)]
 
     assert {act.node for act in harmed if act is not None} == {"node-1", "node-3", "node-5"}
     assert chaos.decide(plan, dict.fromkeys(NODES, False), 0).harm is None
@@ -99,10 +99,10 @@ def test_a_node_that_is_not_ready_is_left_alone() -> None:
 def test_without_a_second_healthy_node_nothing_is_done_and_no_kind_is_skipped() -> None:
     ready = {**dict.fromkeys(NODES, False), "node-1": True}
 
-    step = chaos.decide(ChaosState(seed=7, turn=3), ready, 1000)
+    step = chaos.decide(ChaosState(seed=7, number=3), ready, 1000)
 
     assert step.harm is None
-    assert step.after.turn == 3
+    assert step.after.number == 3
     assert step.wake_at_ms > 1000
 
 

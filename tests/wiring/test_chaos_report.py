@@ -39,7 +39,7 @@ def test_lost_tasks_are_counted_and_followed_to_their_next_node() -> None:
     effects.sentences([started("2", (2, 2))], NAMES)
     assert effects.moved() == ["3 tasks of job 7 moved from node-1 to node-2"]
     effects.sentences([started("1", (5, 5))], NAMES)
-    assert effects.moved() == ["1 task of job 7 started again on node-1"]
+    assert effects.moved() == ["1 task of job 7 restarted on node-1"]
     assert effects.moved() == []
 
 
@@ -53,7 +53,7 @@ def test_an_offer_that_was_not_answered_is_followed_too() -> None:
     effects = ChaosReport()
 
     sentences = effects.sentences([task("task.ended", "1", "withdrawn", (3, 3))], NAMES)
-    assert sentences == ["1 task of job 7 taken back from node-1"]
+    assert sentences == ["1 task of job 7 withdrawn from node-1"]
     effects.sentences([task("task.ended", "2", "succeeded", (3, 3))], NAMES)
     assert effects.moved() == ["1 task of job 7 moved from node-1 to node-2"]
 

@@ -48,8 +48,7 @@ class Blame:
     def _record_lost_node(self, position: int) -> bool:
         now_ms, attempt = self._now.ms, self._block.attempt
         known, times_ms = self.lost_nodes.get(position, ()), self.lost_at_ms.get(position, ())
-        unknown = (now_ms,) * (len(known) - len(times_ms))  # records of an older release have no times
-        both = zip(known, (*unknown, *times_ms), strict=True)
+        both = zip(known, times_ms, strict=True)
         lately = {node: at_ms for node, at_ms in both if at_ms > now_ms - BLAME_MS}
         # By node: one that restarts often counts once, or a single bad machine would quarantine its tasks.
         lately[attempt.nodes[ints(attempt, "node")[position]]] = now_ms

@@ -1,4 +1,4 @@
-"""Does to the nodes of a dev cluster what was decided, and tells it beside what Rota does about it. [I/O]"""
+"""Injects the decided faults into a dev cluster, and prints them beside what Rota does about them. [I/O]"""
 
 import asyncio
 import signal
@@ -15,14 +15,14 @@ from rota.devtools.dev_node import DevNode
 from rota.engine.run import Committed, Engine
 from rota.wiring.console import print_line
 
-_LOOK_SECONDS = 1.0  # how soon it is told where tasks went, and an agent that just ended is missed
+_POLL_SECONDS = 1.0  # for moved tasks and agents that have ended
 
 
 async def run_chaos(engine: Engine, nodes: list[DevNode], options: ChaosOptions) -> None:
-    """Until cancelled; then nobody is frozen or cut off any more, but dead agents stay dead."""
+    """Run until cancelled; then nothing stays frozen or cut off, but dead agents stay dead."""
     by_name = {node.name: node for node in nodes}
     plan = chaos.start(options.seed, options.pace, _now_ms())
-    with _listening(engine) as effects:
+    with _reporting(engine) as effects:
         try:
             while True:
                 step = chaos.decide(plan, {node.name: node.is_ready for node in nodes}, _now_ms())
@@ -34,8 +34,9 @@ async def run_chaos(engine: Engine, nodes: list[DevNode], options: ChaosOptions)
                 await _revive(nodes, plan)
                 for sentence in effects.moved():
                     _print("rota", sentence)
-                await asyncio.sleep(min(_LOOK_SECONDS, max(0, step.wake_at_ms - _now_ms()) / 1000))
+                await asyncio.sleep(min(_POLL_SECONDS, max(0, step.wake_at_ms - _now_ms()) / 1000))
         finally:
+            # A frozen process would not react to the stop that follows.
             for node in nodes:
                 _heal(node)
 
@@ -54,16 +55,16 @@ async def _harm(node: DevNode, act: ChaosAct) -> None:
         case ChaosKind.FREEZE_BOTH:
             node.signal_agent(signal.SIGSTOP)
             node.signal_keeper(signal.SIGSTOP)
-        case ChaosKind.CUT_OFF | ChaosKind.CUT_WORDS | ChaosKind.CUT_ORDERS | ChaosKind.BREAK:
+        case ChaosKind.CUT_OFF | ChaosKind.CUT_REPORTS | ChaosKind.CUT_ORDERS | ChaosKind.BREAK:
             _cut(node, act.kind)
 
 
 def _cut(node: DevNode, kind: ChaosKind) -> None:
-    assert node.relay is not None, "nodes that are to be harmed have one"
+    assert node.relay is not None, "nodes under chaos have a relay"
     if kind is ChaosKind.BREAK:
         node.relay.break_all()
     else:
-        node.relay.cut(to_server=kind is not ChaosKind.CUT_ORDERS, to_node=kind is not ChaosKind.CUT_WORDS)
+        node.relay.cut(to_server=kind is not ChaosKind.CUT_ORDERS, to_node=kind is not ChaosKind.CUT_REPORTS)
 
 
 async def _heal_act(node: DevNode, act: ChaosAct) -> None:
@@ -80,36 +81,36 @@ def _heal(node: DevNode) -> None:
 
 
 async def _revive(nodes: list[DevNode], plan: chaos.ChaosState) -> None:
-    """What died though nobody killed it is started again, and not passed over in silence."""
+    """Restart agents that ended without a fault of ours, and say so."""
     harmed = [outage.act.node for outage in plan.outages]
     for node in nodes:
         if not node.runs and node.name not in harmed:
-            _print("chaos", f"node {node.name}: its agent has ended of its own accord; started again")
+            _print("chaos", f"node {node.name}: agent ended unexpectedly; restarted")
             await node.start()
 
 
 @contextmanager
-def _listening(engine: Engine) -> Iterator[ChaosReport]:
+def _reporting(engine: Engine) -> Iterator[ChaosReport]:
     effects = ChaosReport()
-    listens = True
+    is_active = True
 
-    def hear(committed: Committed) -> None:
-        if listens and committed.events:
+    def on_commit(committed: Committed) -> None:
+        if is_active and committed.events:
             names = {node: entry.spec.name for node, entry in engine.mirror.nodes.items()}
             for sentence in effects.sentences(committed.events, names):
                 _print("rota", sentence, committed.wall_ms)
 
-    engine.listen(hear)
+    engine.listen(on_commit)
     try:
         yield effects
     finally:
-        listens = False
+        is_active = False
 
 
-def _print(who: str, sentence: str, wall_ms: int | None = None) -> None:
+def _print(source: str, sentence: str, wall_ms: int | None = None) -> None:
     at_ms = time.time_ns() // 1_000_000 if wall_ms is None else wall_ms
     clock = datetime.fromtimestamp(at_ms / 1000).astimezone().strftime("%H:%M:%S")
-    print_line(f"  {clock}  {who:<5}  {sentence}")
+    print_line(f"  {clock}  {source:<5}  {sentence}")
 
 
 def _now_ms() -> int:

@@ -1,4 +1,4 @@
-"""A whole cluster on this machine: the server in this process, each agent in one of its own. [I/O]"""
+"""A whole cluster on this machine: the server in this process, each agent in a process of its own. [I/O]"""
 
 import asyncio
 import contextlib
@@ -37,9 +37,9 @@ from rota.wiring.dev_users import DevUsers
 from rota.wiring.process import Interruption, guarded, log_to, open_private
 from rota.wiring.server import RunningServer, running
 
-_IDLE_SECONDS = 15.0  # an empty node of a dev cluster goes soon: the next is there in a second
-_LOOK_SECONDS = 0.02  # a node is open a moment after the commit that greets it
-_READY_SECONDS = 120.0  # for all nodes: on a busy machine many agents take long to start side by side
+_IDLE_SECONDS = 15.0  # short: a new node is there within a second
+_POLL_SECONDS = 0.02  # a node is open shortly after its handshake
+_READY_SECONDS = 120.0  # for all nodes; many agents start slowly on a busy machine
 
 
 def run_dev(options: DevOptions) -> int:
@@ -48,8 +48,8 @@ def run_dev(options: DevOptions) -> int:
     directory = Path(options.data_dir or default_data_dir("dev")).absolute()
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     config = _config(options, directory)
-    with open_private(directory / "server.log") as diary:
-        log_to(diary.fileno())
+    with open_private(directory / "server.log") as log:
+        log_to(log.fileno())
 
     async def main() -> None:
         interruption = Interruption(signal.SIGINT, signal.SIGTERM)
@@ -60,18 +60,18 @@ def run_dev(options: DevOptions) -> int:
             users.print_reason()
             async with _with_chaos(server, nodes, options.chaos, config.lost_seconds):
                 await interruption.wait()
-            print_line("stopping: running tasks end now, unfinished jobs go on at the next start")
+            print_line("stopping: running tasks end now, unfinished jobs continue at the next start")
             await server.local.remove_all()
 
     return guarded(main())
 
 
 async def _resize_default_cluster(server: RunningServer, options: DevOptions) -> None:
-    """The default cluster as it is wanted this time; machines of before went with the dev cluster."""
-    wish = ClusterIntent(DEFAULT)
+    """Configure the default cluster for this run; machines of the last run ended with it."""
+    intent = ClusterIntent(DEFAULT)
     if options.elastic is not None:
         least, most = options.elastic
-        wish = ClusterIntent(
+        intent = ClusterIntent(
             DEFAULT,
             provider="local",
             capacity={CPU: 1000},
@@ -79,17 +79,17 @@ async def _resize_default_cluster(server: RunningServer, options: DevOptions) ->
             max_nodes=most,
             idle_seconds=_IDLE_SECONDS,
         )
-        print_line(
-            f"  elastic: {least} to {most} nodes of one core, by what waits; see rota cluster why default"
-        )
+        print_line(f"  elastic: {least} to {most} nodes of one core, by demand; see rota cluster why default")
     before = server.engine.mirror.cluster_intents.get(DEFAULT, ClusterIntent(DEFAULT))
-    if before != wish and "local" in (before.provider, wish.provider):
+    if before != intent and "local" in (before.provider, intent.provider):
         size = (
-            f"{wish.min_nodes} to {wish.max_nodes} nodes of one core" if wish.max_nodes else "its own nodes"
+            f"{intent.min_nodes} to {intent.max_nodes} nodes of one core"
+            if intent.max_nodes
+            else "its own nodes"
         )
         why = f"rota dev gives cluster {DEFAULT} {size}"
-        told = (EventRecord("cluster.wished", why, cluster=DEFAULT),)
-        await server.engine.ask("apiserver", lambda *_: Plan((wish,), events=told, why=why))
+        events = (EventRecord("cluster.wished", why, cluster=DEFAULT),)
+        await server.engine.ask("apiserver", lambda *_: Plan((intent,), events=events, why=why))
 
 
 def _refuse_unknown_nodes(options: DevOptions) -> None:
@@ -120,22 +120,23 @@ def _config(options: DevOptions, directory: Path) -> ServerConfig:
 async def _nodes(
     server: RunningServer, directory: Path, options: DevOptions, users: DevUsers
 ) -> AsyncIterator[list[DevNode]]:
-    async with contextlib.AsyncExitStack() as around:
+    async with contextlib.AsyncExitStack() as stack:
         nodes = []
         for name in _names(options.nodes):
             relay = None
             if options.chaos is not None:
-                relay = await around.enter_async_context(relay_to(server.addresses.agent))
+                relay = await stack.enter_async_context(relay_to(server.addresses.agent))
             nodes.append(DevNode(server, directory / name, users, relay, _flags(options, name)))
             users.follow(nodes[-1].restart_agent)
         if options.chaos is not None:
-            await around.enter_async_context(_guarded(nodes))
+            await stack.enter_async_context(_guarded(nodes))
         try:
             for node in nodes:
                 await node.start()
             await _until_open(server.engine, nodes)
             yield nodes
         finally:
+            # All nodes leave concurrently, then each is awaited.
             for node in nodes:
                 node.ask_to_leave()
             for node in nodes:
@@ -147,11 +148,11 @@ def _names(count: int) -> list[str]:
 
 
 def _flags(options: DevOptions, name: str) -> list[str]:
-    """What this node's agent is told to say of itself."""
-    said = (("--label", options.labels), ("--resource", options.resources))
+    """Labels and resources of a node, as flags of its agent."""
+    declared = (("--label", options.labels), ("--resource", options.resources))
     return [
         argument
-        for flag, by_node in said
+        for flag, by_node in declared
         for key, value in {**by_node.get("", {}), **by_node.get(name, {})}.items()
         for argument in (flag, f"{key}={value}")
     ]
@@ -159,9 +160,9 @@ def _flags(options: DevOptions, name: str) -> list[str]:
 
 @contextlib.asynccontextmanager
 async def _guarded(nodes: list[DevNode]) -> AsyncIterator[None]:
-    """Even if we are killed, nothing that was frozen or left alone stays behind."""
-    watching = await asyncio.create_subprocess_exec(
-        # By its file: as a module it would import all of the wiring.
+    """Run a guard process: if this one is killed, it ends the nodes, also frozen ones."""
+    guard = await asyncio.create_subprocess_exec(
+        # Started by its file: as a module it would import all of the wiring.
         *(sys.executable, "-P", node_processes.__file__, *(str(node.directory) for node in nodes)),
         stdin=asyncio.subprocess.PIPE,
         start_new_session=True,
@@ -169,9 +170,9 @@ async def _guarded(nodes: list[DevNode]) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        assert watching.stdin is not None, "it is a pipe"
-        watching.stdin.close()
-        await watching.wait()
+        assert guard.stdin is not None, "it is a pipe"
+        guard.stdin.close()
+        await guard.wait()
 
 
 @contextlib.asynccontextmanager
@@ -185,22 +186,22 @@ async def _with_chaos(
     print_line(
         f"  chaos: nodes are killed, frozen and cut off at random; one is lost after {silence} of silence"
     )
-    print_line(f"  the same acts again: --chaos-seed {options.seed}")
+    print_line(f"  to repeat: --chaos-seed {options.seed}")
     async with asyncio.TaskGroup() as tasks:
-        disturbing = tasks.create_task(run_chaos(server.engine, nodes, options))
+        chaos_task = tasks.create_task(run_chaos(server.engine, nodes, options))
         yield
-        disturbing.cancel()
+        chaos_task.cancel()
 
 
 async def _until_open(engine: Engine, nodes: list[DevNode]) -> None:
-    """Or one will never be, because its agent has ended."""
+    """Wait until every node is open; raise Unavailable if an agent has ended or time is up."""
     began = time.monotonic()
     while await engine.read(_open_nodes) < len(nodes):
         seconds = time.monotonic() - began
         if seconds > _READY_SECONDS or not all(node.runs for node in nodes):
             logs = ", ".join(str(node.directory / "agent.log") for node in nodes if not node.is_ready)
             raise Unavailable(f"some nodes are not ready after {seconds:.0f} s; see {logs}")
-        await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(_POLL_SECONDS)
 
 
 def _open_nodes(mirror: Mirror) -> int:

@@ -1,4 +1,4 @@
-"""One node of a dev cluster: its agent, which is a child of ours, its keeper and its work. [I/O]"""
+"""One node of a dev cluster: its agent, a child of this process, with its keeper and tasks. [I/O]"""
 
 import asyncio
 import os
@@ -19,13 +19,13 @@ from rota.wiring.process import open_private
 from rota.wiring.server import RunningServer
 
 _STOP_SECONDS = 30.0
-_LOOK_SECONDS = 0.02  # nobody tells when a lock is free
+_POLL_SECONDS = 0.02  # a lock cannot be awaited
 
 
 class DevNode:
-    """Started as often as it takes; where there is a relay, the agent calls through it.
+    """A node that can be killed and started again; with a relay, its agent dials through it.
 
-    `users` decides at each start who its work runs as.
+    `users` decides at each start as which user its tasks run.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class DevNode:
         self._server = server
         self._users = users
         self._flags = flags
-        self._starting = asyncio.Lock()  # chaos starts agents, and so does a change of users
+        self._starting = asyncio.Lock()  # race: chaos and a change of users both start agents
         self._agent: asyncio.subprocess.Process | None = None
 
     @property
@@ -51,18 +51,18 @@ class DevNode:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the server hears it and gives it work."""
+        """Whether the node is connected and open for tasks."""
         nodes = self._server.engine.mirror.nodes.values()
         return any(entry.open for entry in nodes if entry.spec.name == self.name)
 
     async def start(self) -> None:
-        """Unless its agent runs."""
+        """Start the agent, unless it runs."""
         async with self._starting:
             if not self.runs:
                 await self._start()
 
     async def restart_agent(self) -> None:
-        """A new agent in place of the one that runs; its work goes on under the keeper."""
+        """Replace the running agent; tasks continue under the keeper."""
         async with self._starting:
             if self.runs:
                 await self.kill_agent()
@@ -70,16 +70,16 @@ class DevNode:
 
     async def _start(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # The port may be another one this time.
+        # The port may differ from the last run.
         (self.directory / "server").write_text(self._server.addresses.agent + "\n")
         await _end_leftover_agent(self.directory)
-        with open_private(self.directory / "agent.log") as diary:
+        with open_private(self.directory / "agent.log") as log:
             self._agent = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "rota.cli.main", "agent"),
                 *("--data-dir", str(self.directory), "--name", self.name, *self._users.flags, *self._flags),
                 stdin=asyncio.subprocess.DEVNULL,
-                stdout=diary,
-                stderr=diary,
+                stdout=log,
+                stderr=log,
                 start_new_session=True,
                 env=self._environment(),
             )
@@ -98,7 +98,7 @@ class DevNode:
             await self._agent.wait()
 
     async def kill(self) -> None:
-        """Agent, keeper and work."""
+        """Kill agent, keeper and tasks."""
         await self.kill_agent()
         await asyncio.to_thread(node_processes.kill_node, self.directory)
 
@@ -107,11 +107,11 @@ class DevNode:
         self.signal_keeper(signal.SIGCONT)
 
     def ask_to_leave(self) -> None:
-        """One that is not connected has nobody to say goodbye to."""
+        """Ask the agent to leave, or to end if it is not connected and cannot deregister."""
         self.signal_agent(signal.SIGINT if self.is_ready else signal.SIGTERM)
 
     async def has_left(self) -> None:
-        """Its work ends with it, also where the agent was dead."""
+        """Wait until the agent has ended, and end its keeper and tasks, also if the agent was dead."""
         try:
             async with asyncio.timeout(_STOP_SECONDS):
                 if self._agent is not None:
@@ -124,21 +124,21 @@ class DevNode:
         host, _, port = self._server.addresses.http.rpartition(":")
         secret = self._server.vault.make_join_token(time.time_ns() // 1_000_000, labels={}, cluster=DEFAULT)
         line = JoinLine(host.strip("[]"), int(port), secret, self._server.authority.fingerprint).render()
-        # Not in argv, where everybody can read it. An agent that is replaced leaves its work to the next one.
+        # Not in argv, which any user can read. ROTA_KEEP_WORK: a replaced agent leaves its tasks to the next.
         own = {**os.environ, "ROTA_JOIN": line, "ROTA_KEEP_WORK": "true"}
         return own if self.relay is None else {**own, "ROTA_SERVER_ADDR": self.relay.address}
 
 
 async def _end_leftover_agent(directory: Path) -> None:
-    """An agent left over from a dev cluster that was killed makes room for a new one; its work goes on."""
+    """End an agent that a killed dev cluster has left behind; its tasks continue."""
     async with asyncio.timeout(_STOP_SECONDS):
         while True:
             try:
                 DirectoryLock(directory, AGENT_LOCK).release()
                 return
             except AlreadyRunning as running_already:
-                # A lock's number may be a moment old: only an agent of this directory is ended.
+                # Race: the pid in the lock may be stale, so only an agent of this directory is ended.
                 for agent in node_processes.agents_of(directory):
                     if agent.pid == running_already.pid:
                         agent.send(signal.SIGTERM)
-                await asyncio.sleep(_LOOK_SECONDS)
+                await asyncio.sleep(_POLL_SECONDS)

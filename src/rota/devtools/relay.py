@@ -1,4 +1,4 @@
-"""A node's way to the agent door: everything passes unchanged, until it is told otherwise. [I/O]"""
+"""A TCP relay between a node and the agent listener, which can delay or break connections. [I/O]"""
 
 import asyncio
 import contextlib
@@ -8,7 +8,7 @@ _CHUNK_BYTES = 65_536
 
 
 class Relay:
-    """Bytes in both directions; each can be held up, and connections can be broken."""
+    """Forwards bytes; each direction can be held up, and connections can be broken."""
 
     def __init__(self, target: str, tasks: asyncio.TaskGroup) -> None:
         self.address = ""
@@ -17,24 +17,24 @@ class Relay:
         self._to_server = asyncio.Event()
         self._to_node = asyncio.Event()
         self._breaks = False
-        self._carrying: dict[asyncio.Task[None], None] = {}
+        self._connections: dict[asyncio.Task[None], None] = {}
         self.heal()
 
     def cut(self, *, to_server: bool, to_node: bool) -> None:
-        """Hold up what goes this way: as on a dead line nothing arrives, and nobody is told."""
+        """Hold up traffic in these directions; neither side is notified, as on a dead link."""
         if to_server:
             self._to_server.clear()
         if to_node:
             self._to_node.clear()
 
     def break_all(self) -> None:
-        """End every connection, and each new one at once."""
+        """Abort every connection, and each new one immediately."""
         self._breaks = True
-        for task in list(self._carrying):
+        for task in list(self._connections):
             task.cancel()
 
     def heal(self) -> None:
-        """What was held up goes on; nothing was lost, as TCP would have it."""
+        """Resume forwarding; held-up bytes are delivered, as TCP guarantees."""
         self._breaks = False
         self._to_server.set()
         self._to_node.set()
@@ -43,41 +43,42 @@ class Relay:
         if self._breaks:
             writer.transport.abort()
             return
-        task = self._tasks.create_task(self._carry(reader, writer))
-        self._carrying[task] = None
-        task.add_done_callback(self._carrying.pop)
+        task = self._tasks.create_task(self._relay(reader, writer))
+        self._connections[task] = None
+        task.add_done_callback(self._connections.pop)
 
-    async def _carry(self, node_says: asyncio.StreamReader, node: asyncio.StreamWriter) -> None:
-        with contextlib.ExitStack() as ending:
-            ending.callback(node.transport.abort)
+    async def _relay(self, from_node: asyncio.StreamReader, node: asyncio.StreamWriter) -> None:
+        with contextlib.ExitStack() as closing:
+            closing.callback(node.transport.abort)
             try:
-                server_says, server = await asyncio.open_connection(self._host.strip("[]"), int(self._port))
-                ending.callback(server.transport.abort)
-                async with asyncio.TaskGroup() as ways:
-                    ways.create_task(_forward(node_says, server, self._to_server))
-                    ways.create_task(_forward(server_says, node, self._to_node))
+                from_server, server = await asyncio.open_connection(self._host.strip("[]"), int(self._port))
+                closing.callback(server.transport.abort)
+                async with asyncio.TaskGroup() as directions:
+                    directions.create_task(_forward(from_node, server, self._to_server))
+                    directions.create_task(_forward(from_server, node, self._to_node))
             except* OSError:
-                pass  # one side has ended, so both do
+                pass  # one side has closed, so both do
 
 
 @contextlib.asynccontextmanager
 async def relay_to(target: str) -> AsyncIterator[Relay]:
-    """On loopback, on any free port."""
+    """Run a relay to `target` on a free loopback port."""
     async with asyncio.TaskGroup() as tasks:
         relay = Relay(target, tasks)
-        listening = await asyncio.start_server(relay.accept, "127.0.0.1", 0)
-        host, port = listening.sockets[0].getsockname()
+        listener = await asyncio.start_server(relay.accept, "127.0.0.1", 0)
+        host, port = listener.sockets[0].getsockname()
         relay.address = f"{host}:{port}"
         try:
             yield relay
         finally:
-            listening.close()
+            listener.close()
             relay.break_all()
 
 
 async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gate: asyncio.Event) -> None:
-    """Until one side has ended, which is an error so that the other way ends too."""
+    """Forward until one side closes; raise then, so that the task group ends the other direction, too."""
     while data := await reader.read(_CHUNK_BYTES):
+        # Backpressure: while the gate is closed nothing more is read, so the sender's buffers fill up.
         await gate.wait()
         writer.write(data)
         await writer.drain()

@@ -15,26 +15,26 @@ from pathlib import Path
 
 from rota.model.errors import Rejected
 from rota.model.limits import CLUSTER_SECONDS_MAX
-from rota.sim.broken import InvariantBroken
-from rota.sim.figures import Figures, figures, ran_in_log, table, timeline
-from rota.sim.forgetful import memory_store_seed
-from rota.sim.load import HOUR_MS, Elastic, Workload
-from rota.sim.plot import over_time, sizes_over_time
+from rota.sim.memory_scenario import memory_store_seed
 from rota.sim.replay import Replayed, ReplaySettings, replay
 from rota.sim.report import batch_table, failure
 from rota.sim.scenario import Finding, Scenario, run, scenario
 from rota.sim.shrink import shrink
-from rota.sim.sizes import SizedRun, busy_share, node_hours, sizes
-from rota.sim.workload import is_log, read
+from rota.sim.workloads.figures import Figures, figures, ran_in_log, table, timeline
+from rota.sim.workloads.model import HOUR_MS, Elastic, Workload
+from rota.sim.workloads.plot import over_time, sizes_over_time
+from rota.sim.workloads.sizes import SizedRun, busy_share, node_hours, sizes
+from rota.sim.workloads.toml_file import is_log, read
+from rota.sim.world.invariant import InvariantBroken
 
-MOST_FAILURES = 5  # that are shrunk and told at length
+MOST_FAILURES = 5  # that are shrunk and described in full
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         if options.workload:
-            return _work_off(options)
+            return _replay(options)
         if options.seeds is not None:
             return _many(options)
         return _one(options)
@@ -58,7 +58,7 @@ def _one(options: argparse.Namespace) -> int:
 
 
 def _kept(case: Scenario, faults: list[int] | None, jobs: list[int] | None) -> Scenario:
-    """Some of its faults and jobs only, by their numbers: a case that was shrunk before."""
+    """Restrict a case to some of its faults and jobs, by index: a case that was shrunk before."""
     try:
         return case._replace(
             faults=case.faults if faults is None else [case.faults[at] for at in faults],
@@ -70,7 +70,7 @@ def _kept(case: Scenario, faults: list[int] | None, jobs: list[int] | None) -> S
 
 
 def _many(options: argparse.Namespace) -> int:
-    """Ctrl-C ends it with what was found by then."""
+    """Run many seeds; Ctrl-C ends the batch with what was found by then."""
     seeds, quietly = options.seeds, partial(_quietly, _drawn(options))
     counts: Counter[str] = Counter()
     broken: list[Finding] = []
@@ -91,7 +91,7 @@ def _many(options: argparse.Namespace) -> int:
                 print(f"\r{done:,} of {len(seeds):,}", end="", file=sys.stderr, flush=True)
     print(batch_table(counts, done))
     spent = f"{virtual_ms / 3_600_000:,.0f} hours of cluster time in {time.perf_counter() - began:,.0f} s"
-    verdict = f"{len(broken)} broke a promise" if broken else "every promise held"
+    verdict = f"{len(broken)} violated an invariant" if broken else "every invariant held"
     print(f"{done:,} seeds, {spent}: {verdict}")
     for found in sorted(broken, key=lambda one: one.scenario.seed)[:MOST_FAILURES]:
         print(f"\n{failure(found, shrink(found))}")
@@ -107,21 +107,21 @@ def _drawn(options: argparse.Namespace) -> Callable[[int], Scenario]:
 
 
 def _quietly(drawn: Callable[[int], Scenario], seed: int) -> Finding:
-    """Its trace is made anew if somebody wants to read it."""
+    """Run a seed without a trace; it is run again to describe a failure."""
     return run(drawn(seed), keep_trace=False)
 
 
-def _work_off(options: argparse.Namespace) -> int:
-    workload = _asked_for(options)
+def _replay(options: argparse.Namespace) -> int:
+    workload = _workload(options)
     for left_out in workload.left_out:
-        print(f"not used as it stands: {left_out}", file=sys.stderr)
+        print(f"left out or changed: {left_out}", file=sys.stderr)
     if workload.cluster is not None:
         return _compare(options, workload, workload.cluster)
     done = replay(workload, _settings(options))
     order = "first come" if options.first_come else "Rota"
     print(f"{workload.name}: {workload.size:,} nodes, seed {options.seed}")
     print(table({order: figures(done.rows, workload.cpu_milli), **_log_itself(options)}), end="")
-    _tell_cost(done)
+    _print_cost(done)
     if options.plot:
         drawn = over_time(workload.name, {order: timeline(done.rows, workload.cpu_milli)})
         _write(options.plot, drawn)
@@ -129,7 +129,7 @@ def _work_off(options: argparse.Namespace) -> int:
 
 
 def _log_itself(options: argparse.Namespace) -> dict[str, Figures]:
-    """Beside it what a log says of the same jobs, if the workload is one."""
+    """Figures that a log itself has for the same jobs, if the workload is one."""
     if not is_log(options.workload):
         return {}
     log = ran_in_log(options.workload)
@@ -137,7 +137,7 @@ def _log_itself(options: argparse.Namespace) -> dict[str, Figures]:
     return {"the log": figures([row for row in log.rows if row.submitted_ms < until_ms], log.cpu_milli)}
 
 
-def _asked_for(options: argparse.Namespace) -> Workload:
+def _workload(options: argparse.Namespace) -> Workload:
     workload = read(options.workload)
     if options.node_cpus:
         workload = workload.split(options.node_cpus)
@@ -156,7 +156,7 @@ def _asked_for(options: argparse.Namespace) -> Workload:
 
 
 def _compare(options: argparse.Namespace, workload: Workload, elastic: Elastic) -> int:
-    """With a cluster of as many nodes that are always there."""
+    """Compare the elastic cluster with a fixed one of its maximum size."""
     settings = _settings(options)
     done = {
         "elastic": replay(workload, settings),
@@ -172,13 +172,13 @@ def _compare(options: argparse.Namespace, workload: Workload, elastic: Elastic) 
     }
     print(f"{workload.name}: {elastic.least:,} to {elastic.most:,} nodes, seed {options.seed}")
     print(table({name: figures(one.rows, workload.cpu_milli) for name, one in done.items()}, more), end="")
-    _tell_cost(done["elastic"])
+    _print_cost(done["elastic"])
     if options.plot:
         _write(options.plot, sizes_over_time(workload.name, sizes(runs, cpu_milli)))
     return 0
 
 
-def _tell_cost(done: Replayed) -> None:
+def _print_cost(done: Replayed) -> None:
     spent = f"{done.virtual_ms / 3_600_000:,.1f} hours in {done.seconds:,.1f} s and {done.peak_mib:,.0f} MiB"
     rate = f"{len(done.rows) / done.seconds:,.0f} tasks a second"
     print(f"{spent}: {rate}, {done.steps:,} steps, trace {done.digest}")
@@ -197,37 +197,37 @@ def _parser() -> argparse.ArgumentParser:
     summary = (__doc__ or "").partition(": ")[2]
     parser = argparse.ArgumentParser(prog="python -m rota.sim", description=summary)
     add = parser.add_argument
-    add("--seed", type=int, default=0, help="what to draw everything from")
-    add("--memory", action="store_true", help="of seeds: the store is in memory, and its server restarts")
-    add("--trace", action="store_true", help="print all that happened")
-    add("--faults-kept", type=_numbers, metavar="N,N", help="of a seed, by their numbers; as a rule all")
-    add("--jobs-kept", type=_numbers, metavar="N,N", help="of a seed, by their numbers; as a rule all")
-    add("--seeds", type=_range, metavar="FIRST-LAST", help="many, the last one not included")
-    add("--processes", type=_whole, help="for many seeds; as a rule one for each core")
+    add("--seed", type=int, default=0, help="from which everything is drawn")
+    add("--memory", action="store_true", help="with --seed or --seeds: a memory store whose server restarts")
+    add("--trace", action="store_true", help="print the whole trace")
+    add("--faults-kept", type=_numbers, metavar="N,N", help="with --seed: only these, by index; default: all")
+    add("--jobs-kept", type=_numbers, metavar="N,N", help="with --seed: only these, by index; default: all")
+    add("--seeds", type=_range, metavar="FIRST-LAST", help="run many seeds; LAST is not included")
+    add("--processes", type=_whole, help="with --seeds; default: one per core")
     add("--workload", metavar="FILE", help="a .toml file, or a trace: .swf, or openb's .csv")
-    add("--nodes", type=_whole, help="instead of as many as the workload says")
-    add("--node-cpus", type=_whole, help="of a trace: cores of a node; what needs more becomes a gang")
-    add("--elastic", type=_sizes, metavar="MIN-MAX", help="nodes are made as work needs them, and ended")
-    add("--make", type=_seconds, metavar="SECONDS", help="until a node that was asked for joins")
-    add("--idle", type=_seconds, metavar="SECONDS", help="that a node is empty before it goes")
-    add("--servers", type=_whole, default=1, help="that share one store")
-    add("--hours", type=_hours, default=24.0, help="in which jobs come; all of them are worked off")
-    add("--first-come", action="store_true", help="nobody overtakes: the queue without backfill")
-    add("--faults", action="store_true", help="let things go wrong while the workload is worked off")
+    add("--nodes", type=_whole, help="instead of the number in the workload")
+    add("--node-cpus", type=_whole, help="with a trace: cores per node; jobs that need more become gangs")
+    add("--elastic", type=_sizes, metavar="MIN-MAX", help="create and remove nodes as the work needs")
+    add("--make", type=_seconds, metavar="SECONDS", help="until a requested node joins")
+    add("--idle", type=_seconds, metavar="SECONDS", help="after which an idle node is removed")
+    add("--servers", type=_whole, default=1, help="number of servers, which share one store")
+    add("--hours", type=_hours, default=24.0, help="in which jobs arrive; all of them run to their end")
+    add("--first-come", action="store_true", help="strict queue order, without backfill")
+    add("--faults", action="store_true", help="inject faults during the workload")
     add("--plot", metavar="FILE.svg", help="draw utilisation, or sizes, and waiting tasks over time")
     return parser
 
 
 def _whole(text: str) -> int:
     if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return int(text)
 
 
 def _sizes(text: str) -> tuple[int, int]:
     least, _, most = text.partition("-")
     if not (least.isdecimal() and most.isdecimal() and int(least) <= int(most) and int(most)):
-        raise argparse.ArgumentTypeError(f"{text!r} is no range of sizes: write 0-100")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a range of sizes: write 0-100")
     return int(least), int(most)
 
 
@@ -237,7 +237,9 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = math.nan
     if not 0 <= seconds <= CLUSTER_SECONDS_MAX:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 0 to {CLUSTER_SECONDS_MAX}")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of seconds from 0 to {CLUSTER_SECONDS_MAX}"
+        )
     return seconds
 
 
@@ -247,7 +249,7 @@ def _hours(text: str) -> float:
     except ValueError:
         hours = math.nan
     if not 0 < hours < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of hours above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of hours above 0")
     return hours
 
 
@@ -255,7 +257,7 @@ def _numbers(text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")] if text else []
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers: write 0,3,4") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers: write 0,3,4") from None
 
 
 def _range(text: str) -> range:
@@ -265,7 +267,7 @@ def _range(text: str) -> range:
     except ValueError:
         seeds = range(0)
     if not seeds:
-        raise argparse.ArgumentTypeError(f"{text!r} is no range of seeds: write 0-200")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a range of seeds: write 0-200")
     return seeds
 
 

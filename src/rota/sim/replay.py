@@ -1,4 +1,4 @@
-"""A workload file -> a simulated cluster that works it off, and how that went."""
+"""A workload file -> a run of it on a simulated cluster, with one row per task."""
 
 import resource
 import time
@@ -8,19 +8,19 @@ from typing import NamedTuple
 
 from rota.model.ids import JobId
 from rota.scheduler import round as placement
-from rota.sim.broken import InvariantBroken
-from rota.sim.cluster import SimCluster, Size
-from rota.sim.faults import befall, draw
-from rota.sim.figures import TaskRun
-from rota.sim.keeping import SimChild
-from rota.sim.load import HOUR_MS, Arrival, Workload
-from rota.sim.machine import SimMachine
+from rota.sim.cluster.machine import SimMachine
+from rota.sim.cluster.machine_os import SimChild
+from rota.sim.faults.draw import draw, inject_faults
 from rota.sim.scenario import all_ended
-from rota.sim.world import World
+from rota.sim.simulation import SimCluster, Size
+from rota.sim.workloads.figures import TaskRun
+from rota.sim.workloads.model import HOUR_MS, Arrival, Workload
+from rota.sim.world.invariant import InvariantBroken
+from rota.sim.world.virtual_time import World
 
-LOOK_MS = 60_000  # how often what overlaps is looked at
-CLOSE_LOOK_MS = 1_000  # the same, while something may fail
-QUIET_TICK_MS = 4_000  # of a server: just short enough not to pass for a stall, months are long
+CHECK_MS = 60_000  # between two checks
+CHECK_WITH_FAULTS_MS = 1_000  # the same, with faults
+QUIET_TICK_MS = 4_000  # of a server; long to save steps, and just below what counts as a stall
 AFTER_MS = 7 * 24 * HOUR_MS  # how long after the last arrival all must have ended
 
 
@@ -29,77 +29,81 @@ class ReplaySettings(NamedTuple):
     hours: float = 24.0
     faults: bool = False
     servers: int = 1
-    first_come: bool = False  # nobody overtakes: the queue without backfill
+    first_come: bool = False  # strict queue order, without backfill
 
 
 class Replayed(NamedTuple):
+    """The outcome of a replay."""
+
     rows: list[TaskRun]
     digest: str
     virtual_ms: int
     steps: int
     seconds: float
-    peak_mib: float  # of this whole process, so far
-    spans: list[tuple[int, int]]  # from when to when each node was there
+    peak_mib: float  # peak memory of this process
+    spans: list[tuple[int, int]]  # lifetime of each node
 
 
 def replay(workload: Workload, settings: ReplaySettings) -> Replayed:
-    """Everything that is promised is checked on the way: raises Broken."""
+    """Run a workload to its end; raise InvariantBroken if an invariant is violated on the way."""
     began = time.perf_counter()
     world = World(settings.seed, keep_trace=False)
-    order = placement.SchedulerSettings(backfill=not settings.first_come)
+    scheduling = placement.SchedulerSettings(backfill=not settings.first_come)
     nodes = () if workload.cluster is not None else workload.nodes
-    cluster = SimCluster(world, Size(nodes, settings.servers, placement=order, elastic=workload.cluster))
+    cluster = SimCluster(world, Size(nodes, settings.servers, placement=scheduling, elastic=workload.cluster))
     for server in cluster.servers:
         server.tick_ms = QUIET_TICK_MS
-    records = _Records(cluster)
+    records = _TaskRuns(cluster)
     cluster.start()
-    coming = _Coming(cluster, workload.arrivals(Random(f"{settings.seed}/workload"), settings.hours))
+    arrivals = _Arrivals(cluster, workload.arrivals(Random(f"{settings.seed}/workload"), settings.hours))
     if settings.faults:
         cluster.add_subscribers()
-        luck, length_ms = world.luck("faults"), round(settings.hours * HOUR_MS)
-        befall(cluster, draw(luck, length_ms, servers=settings.servers), length_ms)
+        rng, length_ms = world.rng("faults"), round(settings.hours * HOUR_MS)
+        inject_faults(cluster, draw(rng, length_ms, servers=settings.servers), length_ms)
 
-    look_ms = CLOSE_LOOK_MS if settings.faults else LOOK_MS
+    check_ms = CHECK_WITH_FAULTS_MS if settings.faults else CHECK_MS
 
-    def look() -> None:
+    def check() -> None:
         cluster.check()
-        world.after(look_ms, look)
+        world.after(check_ms, check)
 
-    look()
-    while not _over(coming, cluster) and world.now_ms < coming.last_ms + AFTER_MS:
+    check()
+    while not _is_done(arrivals, cluster) and world.now_ms < arrivals.last_ms + AFTER_MS:
         world.run(world.now_ms + 60_000)
     users = cluster.users
     if refused := world.counts["user: a submit was refused"]:
         raise InvariantBroken(f"{refused} of the workload's jobs were refused")
     cluster.checks.at_the_end(users.acknowledged.values(), users.canceled, users.deleted)
-    spans = _shrunk(cluster, workload) if workload.cluster else [(0, world.now_ms)] * workload.size
+    spans = _wait_for_minimum(cluster, workload) if workload.cluster else [(0, world.now_ms)] * workload.size
     cluster.close()
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     seconds = time.perf_counter() - began
     return Replayed(records.rows, world.digest, world.now_ms, world.steps, seconds, peak_mib, spans)
 
 
-def _shrunk(cluster: SimCluster, workload: Workload) -> list[tuple[int, int]]:
-    """Wait until as many nodes are left as it has without any work."""
+def _wait_for_minimum(cluster: SimCluster, workload: Workload) -> list[tuple[int, int]]:
+    """Wait until the idle cluster has shrunk to its minimum; return the lifetimes of all its nodes."""
     provider, elastic, world = cluster.provider, workload.cluster, cluster.world
     assert provider is not None
     assert elastic is not None
     until_ms = world.now_ms + AFTER_MS
-    while len(provider.there) > elastic.least and world.now_ms < until_ms:
+    while len(provider.machines) > elastic.least and world.now_ms < until_ms:
         world.run(world.now_ms + 1_000)
-    if len(provider.there) != elastic.least:
-        raise InvariantBroken(f"nothing runs, and {len(provider.there)} nodes are there, not {elastic.least}")
-    return [*provider.spans, *((one.begin_ms, world.now_ms) for one in provider.there)]
+    if len(provider.machines) != elastic.least:
+        raise InvariantBroken(
+            f"nothing runs, and {len(provider.machines)} nodes are there, not {elastic.least}"
+        )
+    return [*provider.spans, *((machine.created_at_ms, world.now_ms) for machine in provider.machines)]
 
 
-def _over(coming: "_Coming", cluster: SimCluster) -> bool:
-    """Asked every minute: what is cheap to know comes first."""
+def _is_done(arrivals: "_Arrivals", cluster: SimCluster) -> bool:
+    """Whether all jobs have ended; called every minute, so the cheap test comes first."""
     busy = any(server.leads and server.mirror.unfinished for server in cluster.servers)
-    return coming.over and not busy and all_ended(cluster)
+    return arrivals.over and not busy and all_ended(cluster)
 
 
-class _Coming:
-    """Jobs are submitted one after the other: only the next is kept in mind."""
+class _Arrivals:
+    """Submits jobs one after the other, holding only the next one in memory."""
 
     def __init__(self, cluster: SimCluster, arrivals: Iterator[Arrival]) -> None:
         self.over = False
@@ -124,8 +128,8 @@ class _Coming:
         self._next()
 
 
-class _Records:
-    """One row for each task, of its last attempt."""
+class _TaskRuns:
+    """Collects one row per task, of its last attempt."""
 
     def __init__(self, cluster: SimCluster) -> None:
         self._cluster = cluster
@@ -133,24 +137,26 @@ class _Records:
         self._began: dict[tuple[str, int, int], int] = {}
         checks = cluster.checks
         self._checks = checks
-        cluster.came = self._watch
+        cluster.on_machine_added = self._watch
         for machine in cluster.machines:
             self._watch(machine)
 
     @property
     def rows(self) -> list[TaskRun]:
-        submitted = self._cluster.users.submitted_ms  # known once the answer has arrived, be it after the end
+        submitted = (
+            self._cluster.users.submitted_ms
+        )  # known when the answer arrives, which may be after the end
         return [row._replace(submitted_ms=submitted[JobId(row.job)]) for row in self._rows.values()]
 
     def _watch(self, machine: SimMachine) -> None:
-        machine.born, machine.died = self._born, self._died
+        machine.process_started, machine.process_ended = self._process_started, self._process_ended
 
-    def _born(self, machine: str, child: SimChild) -> None:
-        self._checks.born(machine, child)
+    def _process_started(self, machine: str, child: SimChild) -> None:
+        self._checks.process_started(machine, child)
         self._began[child.key] = self._cluster.world.now_ms
 
-    def _died(self, machine: str, child: SimChild) -> None:
-        self._checks.died(machine, child)
+    def _process_ended(self, machine: str, child: SimChild) -> None:
+        self._checks.process_ended(machine, child)
         job, index, attempt = child.key
         spec = self._checks.known[f"job/{job}/spec"]
         began_ms = self._began.pop(child.key)

@@ -1,4 +1,4 @@
-"""What many seeds have shown: how often each fault and each rare branch was met, and which never was."""
+"""The report on a batch of seeds: how often each fault and each rare branch was met, and which never was."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -6,28 +6,28 @@ from collections.abc import Sequence
 from rota.model.job import Recovery
 from rota.model.lifecycle import ATTEMPT, AttemptState
 from rota.model.recovery import RecoveryDecision
-from rota.sim.faults import KINDS
+from rota.sim.faults.draw import KINDS
 from rota.sim.scenario import Finding
-from rota.sim.shrink import story
+from rota.sim.shrink import relevant_trace
 
 BRANCHES = (
     "agent: refused an older epoch",
     "agent: refused stale orders",
-    "agent: was never welcomed",
-    "agent: was welcomed too late",
-    "cluster: failed for good",
+    "agent: handshake timed out",
+    "agent: welcome came too late",
+    "cluster: failed permanently",
     "election: a leader stepped down",
     "election: another server took over",
     "keeper: cannot start on a full disk",
-    "keeper: killed what an earlier one had started",
-    "network: a message doubled",
+    "keeper: killed processes of an earlier keeper",
+    "network: a message duplicated",
     "network: a message lost",
-    "network: pings without an answer",
-    "operator: said that nodes are gone",
-    "owner: came too late, or contradicted itself",
-    *(f"owner: said {word}" for word in RecoveryDecision),
-    *(f"owner: a node leaves under {recovery}" for recovery in Recovery),
-    "owner: was asked",
+    "network: keepalive timed out",
+    "operator: confirmed that nodes are gone",
+    "recovery: decision came too late or contradicted another",
+    *(f"recovery: decided {decision}" for decision in RecoveryDecision),
+    *(f"recovery: a node leaves under {recovery}" for recovery in Recovery),
+    "recovery: controller was asked",
     "placed: apart from others",
     "placed: in a gang",
     "placed: near others",
@@ -40,45 +40,45 @@ BRANCHES = (
     "provider: left machines out of a list",
     "provider: listed what there is not",
     "provider: made a machine twice",
-    "server: a node called again before its stream had broken",
-    "server: started over after a commit that failed",
-    "server: turned a node away, ahead",
-    "server: turned a node away, elsewhere",
-    "server: turned a node away, not leading",
+    "server: a node redialled before its stream had broken",
+    "server: reloaded after a failed commit",
+    "server: refused a node, ahead",
+    "server: refused a node, elsewhere",
+    "server: refused a node, not leading",
     "store: a deposed leader was refused",
     "store: a stale read",
     "store: an outdated view was refused",
-    "store: done, and said to have failed",
+    "store: committed, and reported as failed",
     "store: full",
-    "store: short, and written to",
+    "store: written to while the disk was low",
     "store: no answer",
     "store: refused",
     "store: the server died during a commit",
     "store: the server died right after a commit",
-    "subscriber: heard a page twice",
-    "subscriber: lost the rest of a page",
+    "subscriber: received a page twice",
+    "subscriber: lost the end of a page",
     "subscriber: was too far behind",
-    "task: held as suspect",
+    "task: quarantined",
     "server: adopted a job from a node",
     "store: its memory was lost",
     "task: its report was refused",
-    "task: reports what came of it",
+    "task: reported a result",
     "task: two attempts alive at once",
-    "task: was told that its report is kept",
-    "task: was told that its report is known",
+    "task: its report was stored",
+    "task: its report was known",
     "user: a submit was refused",
-    "user: a wrong submit was refused",
-    "user: an answer came twice or late",
-    "user: asked again",
+    "user: a conflicting submit was refused",
+    "user: an answer was late or duplicate",
+    "user: retried",
     "user: created a cron",
     "user: ended a service",
-    "user: gave up waiting",
-    "user: released what was held",
+    "user: canceled an infeasible job",
+    "user: released quarantined tasks",
     "user: rolled out a bad version",
     "user: rolled out a good version",
-    "user: wanted fewer tasks",
+    "user: scaled a job down",
     "rollout: a newer version",
-    "rollout: going back",
+    "rollout: rolling back",
 )
 STEPS = tuple(
     f"attempt: {before.name.lower()} to {after.name.lower()}"
@@ -100,27 +100,27 @@ def batch_table(counts: Counter[str], seeds: int) -> str:
 
 
 def failure(found: Finding, shrunk: Finding) -> str:
-    """For whoever has to understand it: what broke, after what, the story, and how to see it again."""
+    """Describe a violation: the smallest case, the relevant trace, and a command that reproduces it."""
     case, whole = shrunk.scenario, found.scenario
     jobs, faults = _count(case.arrivals, "job"), _count(case.faults, "fault")
-    kept = f"--jobs-kept {_places(case.arrivals, whole.arrivals)}"
-    kept += f" --faults-kept {_places(case.faults, whole.faults)}"
+    kept = f"--jobs-kept {_indices(case.arrivals, whole.arrivals)}"
+    kept += f" --faults-kept {_indices(case.faults, whole.faults)}"
     memory = " --memory" if case.size.forgets else ""
     lines = [
         f"seed {case.seed}: {found.broken}",
         f"the shortest case found: {jobs} of {len(whole.arrivals)}, {faults} of {len(whole.faults)}",
         *[f"  fault at {fault}" for fault in case.faults],
         "",
-        *story(shrunk),
+        *relevant_trace(shrunk),
         "",
-        f"see it again: python -m rota.sim --seed {case.seed}{memory} --trace {kept}",
+        f"reproduce: python -m rota.sim --seed {case.seed}{memory} --trace {kept}",
     ]
     return "\n".join(lines)
 
 
-def _places(some: Sequence[object], of: Sequence[object]) -> str:
-    return ",".join(str(of.index(one)) for one in some) or '""'
+def _indices(some: Sequence[object], of: Sequence[object]) -> str:
+    return ",".join(str(of.index(item)) for item in some) or '""'
 
 
-def _count(things: Sequence[object], word: str) -> str:
-    return f"{len(things)} {word}{'' if len(things) == 1 else 's'}"
+def _count(items: Sequence[object], noun: str) -> str:
+    return f"{len(items)} {noun}{'' if len(items) == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""A scenario that breaks a promise -> the smallest part of it that still does, and its story."""
+"""A scenario that violates an invariant -> the smallest part that still does, and the relevant trace."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def shrink(found: Finding) -> Finding:
-    """Leaves out faults, then jobs, then copies of tasks, for as long as something stays broken."""
+    """Leave out faults, then jobs, as long as some invariant stays violated; at most RUNS_MAX runs."""
     left = RUNS_MAX
     best = found
 
@@ -32,7 +32,7 @@ def shrink(found: Finding) -> Finding:
 
 
 def _fewer(items: Sequence[T], breaks: Callable[[list[T]], bool]) -> None:
-    """Leave out halves, then quarters, and so on down to single ones."""
+    """Leave out halves, then quarters, and so on down to single items."""
     kept = list(items)
     size = max(1, len(kept) // 2)
     while kept:
@@ -48,11 +48,11 @@ def _fewer(items: Sequence[T], breaks: Callable[[list[T]], bool]) -> None:
         size //= 2
 
 
-def story(found: Finding) -> list[str]:
-    """The lines of the trace that have to do with what broke: its jobs, its nodes, the faults, who led."""
+def relevant_trace(found: Finding) -> list[str]:
+    """Lines of the trace about the jobs and nodes of the violation, the faults and the leaders."""
     broken = found.broken or ""
     jobs = re.findall(r"job (\d+)", broken)
     nodes = re.findall(r"\bn\d+\b", broken)
-    words = [rf"job {job}\b" for job in jobs] + [rf"\b{node}\b" for node in nodes]
-    pattern = re.compile("|".join([*words, "BROKEN", "fault:", "leads epoch", "deposed", "steps down"]))
-    return [line for line in found.trace if pattern.search(line)] if words else found.trace
+    patterns = [rf"job {job}\b" for job in jobs] + [rf"\b{node}\b" for node in nodes]
+    pattern = re.compile("|".join([*patterns, "BROKEN", "fault:", "leads epoch", "deposed", "steps down"]))
+    return [line for line in found.trace if pattern.search(line)] if patterns else found.trace

@@ -1,1 +1,1 @@
-"""WHAT TESTS SHARE. Contract suites and builders, for plugins too."""
+"""What tests share: contract suites, builders and local clusters, for plugins too."""

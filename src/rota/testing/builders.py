@@ -1,4 +1,4 @@
-"""Small builders for specs, nodes and views: what a test does not care about has a plain value."""
+"""Builders of specs, nodes and mirrors, with defaults for everything that a test does not set."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -61,7 +61,7 @@ def hello(node: str, inventory: list[JobReports] | None = None, **fields: Any) -
 
 
 def claims(job: int, said: ReportedState, *pairs: tuple[int, int], **fields: Any) -> JobReports:
-    """The same word on several attempts of a job, each given as (index, attempt)."""
+    """Reports with the same state on several attempts of a job, each given as (index, attempt)."""
     return JobReports(
         JobId(str(job)), [AttemptReport(index, attempt, said, **fields) for index, attempt in pairs]
     )
@@ -74,7 +74,7 @@ def add_node(
     link: Connection = Connection.UP,
     **fields: Any,
 ) -> NodeId:
-    """A node that has joined and called; it is named like its id."""
+    """Add a node that has joined and connected; its name equals its id."""
     mirror.apply(NodeSpec(NodeId(node), node))
     mirror.apply(node_status(node, capacity, **fields))
     mirror.connect(NodeId(node), link)
@@ -82,7 +82,7 @@ def add_node(
 
 
 def add_job(mirror: Mirror, spec: JobSpec) -> JobId:
-    """A job whose tasks are wanted and not placed."""
+    """Add an active job whose tasks are desired and not placed."""
     mirror.apply(spec)
     mirror.apply(JobCluster(spec.id, "default"))
     mirror.apply(JobStatus(spec.id, JobState.ACTIVE))
@@ -90,14 +90,14 @@ def add_job(mirror: Mirror, spec: JobSpec) -> JobId:
 
 
 def apply(mirror: Mirror, plan: Plan) -> Plan:
-    """What the loop does with a plan's records, without looking further."""
+    """Apply the records of a plan, without deciding further."""
     for record in plan.puts:
         mirror.apply(record)
     return plan
 
 
 def placements(mirror: Mirror, job: JobId) -> dict[int, str]:
-    """Where each task of a job has a live attempt."""
+    """The node of the live attempt of each task of a job."""
     found = {
         index: str(node)
         for node, entry in mirror.nodes.items()

@@ -22,20 +22,20 @@ from rota.keeper.limits.detect import kill_leftover_cgroups
 from rota.testing import processes
 from rota.testing.processes import until
 
-# Below the range from which the kernel takes ports for outgoing connections: a port that is free while
-# its server is down stays so. Whoever runs side by side chooses from different parts.
+# Below the range from which the kernel takes ports for outgoing connections, so that a port stays free while
+# its server is down. Test processes that run in parallel choose from different parts.
 _PORTS = range(15_000, 32_000)
 _PARTS = 40
 _START_SECONDS = 90.0
-_NODE_SECONDS = 10.0  # more, of each that starts at the same time on few cores
+_NODE_SECONDS = 10.0  # on top for each node, since all start at once on few cores
 _ANSWER_SECONDS = 120.0
 _ATTACHED = '"event": "attached"'
-_given: deque[int] = deque(maxlen=200)  # ports that somebody may be about to listen on
+_given: deque[int] = deque(maxlen=200)  # ports on which a process may be about to listen
 
 
 @dataclass(frozen=True)
 class CommandResult:
-    """How a command line ended."""
+    """Exit code and output of a command line."""
 
     code: int
     out: str
@@ -44,7 +44,7 @@ class CommandResult:
 
 @dataclass(frozen=True)
 class HttpReply:
-    """What the server said over HTTP."""
+    """An HTTP response of the server."""
 
     status: int
     body: Any
@@ -70,7 +70,7 @@ class LocalCluster:
             "PATH": os.environ["PATH"],
             "PYTHONPATH": str(Path(rota.__file__).parents[1]),
             "ROTA_CONFIG": str(directory / "config.toml"),
-            "ROTA_RUN_AS": run_as,  # of machines that a server makes, too
+            "ROTA_RUN_AS": run_as,  # also for machines that a server creates
             **(settings or {}),
         }
         self._cpu = cpu
@@ -96,7 +96,7 @@ class LocalCluster:
         self.close()
 
     def close(self) -> None:
-        """Ends the server, the agents, their keepers, the work, and every command line still running."""
+        """End the server, the agents, their keepers and tasks, and every command line still running."""
         ours = [*self._others, *self._agents.values(), *self.watchers.values()]
         ours += [self._server] if self._server else []
         for process in ours:
@@ -108,13 +108,13 @@ class LocalCluster:
 
     @property
     def machines(self) -> Path:
-        """Where the server keeps the machines that it makes itself."""
+        """The directory of machines that the server itself creates."""
         return machines_dir(self.directory / "server")
 
     # ---- the server
 
     def start_server(self) -> None:
-        """On the same ports and data directory each time; returns when it answers."""
+        """Start the server, always on the same ports and data directory; return when it is ready."""
         assert self._server is None or self._server.poll() is not None, "the server runs"
         addresses = ("--http-addr", self.http, "--grpc-addr", self.grpc, "--agent-addr", self.agent)
         directory = str(self.directory / "server")
@@ -127,7 +127,7 @@ class LocalCluster:
         self._server.wait()
 
     def end_server(self) -> None:
-        """By SIGTERM, as an operator or a unit does; returns when it has ended."""
+        """End the server by SIGTERM, as systemd does; return when it has ended."""
         self.signal_server(signal.SIGTERM)
         assert self._server is not None
         self._server.wait(_START_SECONDS)
@@ -143,9 +143,10 @@ class LocalCluster:
     # ---- nodes
 
     def start_agent(self, number: int, **variables: str) -> None:
-        """Joins the first time; later takes up what its directory holds. PYTHONPATH: of another version.
+        """Start an agent; it joins the first time and later resumes from its directory.
 
-        `labels`: what it declares beside its number, as K=V with commas between.
+        `variables` are environment variables, such as PYTHONPATH for another version. `labels` are further
+        labels that it declares, as K=V separated by commas.
         """
         before = self._agents.get(number)
         assert before is None or before.poll() is not None, "the agent runs"
@@ -153,7 +154,7 @@ class LocalCluster:
         secrets = {} if before else {"ROTA_JOIN": variables.pop("join", "") or self.join_line()}
         given = ("--data-dir", str(self.node_directory(number)), "--name", name, "--cpu", str(self._cpu))
         declared = [f"number={number}", *filter(None, variables.pop("labels", "").split(","))]
-        more = ("--run-as", self._run_as, *(part for one in declared for part in ("--label", one)))
+        more = ("--run-as", self._run_as, *(part for label in declared for part in ("--label", label)))
         self._agents[number] = self._start(name, "agent", *given, *more, **secrets, **variables)
 
     def signal_agent(self, number: int, signum: int) -> None:
@@ -163,21 +164,21 @@ class LocalCluster:
         return self._agents[number].pid
 
     def kill_agent(self, number: int, signum: int = signal.SIGKILL) -> int:
-        """Its keeper and its work go on, unless the signal asks it to leave; the agent's exit code."""
+        """Signal the agent and return its exit code; keeper and tasks continue unless told to end."""
         self._agents[number].send_signal(signum)
         return self._agents[number].wait(_START_SECONDS)
 
     def agent_exit(self, number: int) -> int:
-        """The exit code of an agent that ends by itself."""
+        """Wait for an agent that ends by itself; return its exit code."""
         return self._agents[number].wait(_START_SECONDS)
 
     def kill_node(self, number: int) -> None:
-        """Agent, keeper and work, as if the machine had lost its power."""
+        """Kill agent, keeper and tasks, as if the machine had lost power."""
         self.kill_agent(number)
         _end_node(self.node_directory(number))
 
     def wait_for_nodes(self) -> None:
-        """Until every node started here is ready."""
+        """Wait until every node started here is ready."""
 
         def all_are() -> bool:
             for number, agent in self._agents.items():
@@ -189,7 +190,7 @@ class LocalCluster:
         until(all_are, "every node is ready", _START_SECONDS + _NODE_SECONDS * len(self._agents))
 
     def node(self, number: int) -> Any:
-        """What the server knows of it."""
+        """The node as the server shows it."""
         return self.call("GET", f"/v1/nodes/node-{number}").body
 
     def node_directory(self, number: int) -> Path:
@@ -199,14 +200,14 @@ class LocalCluster:
         return (self.directory / f"node-{number}.log").read_text()
 
     def processes(self) -> list[int]:
-        """Server, agents and keepers."""
+        """Process ids of server, agents and keepers."""
         return [self.server_pid, *(agent.pid for agent in self._agents.values()), *self.keepers()]
 
     def keepers(self) -> list[int]:
         return [pid for number in self.numbers for pid in _keepers(self.node_directory(number))]
 
     def work(self) -> list[int]:
-        """Every process that some task started."""
+        """Process ids of all tasks."""
         return [pid for number in self.numbers for pid in _work(self.node_directory(number))]
 
     def join_line(self, valid_seconds: float = 600, role: str = "node") -> str:
@@ -217,25 +218,29 @@ class LocalCluster:
     # ---- watchers
 
     def start_watcher(self, number: int, **variables: str) -> str:
-        """Joins the first time; returns its address for agents when it is attached to the leader."""
+        """Start a watcher, which joins the first time; return its agent address once it is attached."""
         before = self.watchers.get(number)
         assert before is None or before.poll() is not None, "the watcher runs"
         name = f"watcher-{number}"
         secrets = {} if before else {"ROTA_JOIN": self.join_line(role="watcher")}
         address = self.watcher_addresses.setdefault(number, f"127.0.0.1:{free_ports(1)[0]}")
-        said = self.watcher_log(number).count(_ATTACHED) if before else 0
+        attached = self.watcher_log(number).count(_ATTACHED) if before else 0
         given = ("--data-dir", str(self.directory / name), "--name", name, "--agent-addr", address)
         self.watchers[number] = self._start(name, "watcher", *given, **secrets, **variables)
-        until(lambda: self.watcher_log(number).count(_ATTACHED) > said, "it is attached", _START_SECONDS)
+        until(
+            lambda: self.watcher_log(number).count(_ATTACHED) > attached,
+            "the watcher is attached",
+            _START_SECONDS,
+        )
         return address
 
     def watcher_log(self, number: int) -> str:
         return (self.directory / f"watcher-{number}.log").read_text()
 
-    # ---- whoever asks
+    # ---- clients
 
     def rota(self, *arguments: str | bytes, **variables: str) -> CommandResult:
-        """Run a command line to its end."""
+        """Run `rota` with these arguments to its end."""
         done = subprocess.run(
             self._line(*arguments),
             env=self.environment | variables,
@@ -248,7 +253,7 @@ class LocalCluster:
         return CommandResult(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     def start_rota(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start a command line; its stdout and stderr are pipes."""
+        """Start `rota` with these arguments; stdout and stderr are pipes."""
         process = subprocess.Popen(
             self._line(*arguments),
             env=self.environment,
@@ -261,20 +266,20 @@ class LocalCluster:
         return process
 
     def submit(self, *command: str, **spec: Any) -> str:
-        """The id of a new job."""
+        """Submit a job and return its id."""
         answer = self.call("POST", "/v1/jobs", {**spec, "command": command})
         assert answer.status == 201, answer
         return str(answer.body["id"])
 
     def count(self, job: str, state: str) -> int:
-        """How many of its tasks are in that state, as far as the server knows."""
+        """Number of tasks in that state, as the server reports it."""
         return int(self.call("GET", f"/v1/jobs/{job}").body["counts"].get(state, 0))
 
     def call(self, method: str, path: str, body: Any = None, **headers: str) -> HttpReply:
         """One HTTP request, with the admin's token unless another `authorization` is given."""
         payload = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-        said = {"authorization": f"Bearer {self.token}", "content-type": "application/json", **headers}
-        return self._ask(self.http, method, path, payload, {name: v for name, v in said.items() if v})
+        all_headers = {"authorization": f"Bearer {self.token}", "content-type": "application/json", **headers}
+        return self._ask(self.http, method, path, payload, {name: v for name, v in all_headers.items() if v})
 
     def _ask(
         self, address: str, method: str, path: str, payload: bytes | None, headers: dict[str, str]
@@ -285,7 +290,7 @@ class LocalCluster:
                 response = connection.getresponse()
                 text = response.read()
             except HTTPException as cut:
-                raise ConnectionError(f"the server went away while it answered: {cut!r}") from cut
+                raise ConnectionError(f"the server disconnected while it answered: {cut!r}") from cut
             except OSError as error:
                 if self._server is not None and self._server.poll() is not None:
                     error.add_note(f"the server ended with {self._server.poll()}: {self._tail('server')}")
@@ -307,13 +312,13 @@ class LocalCluster:
 
     def _start(self, name: str, *arguments: str, **secrets: str) -> subprocess.Popen[bytes]:
         self.directory.mkdir(parents=True, exist_ok=True)
-        with (self.directory / f"{name}.log").open("ab") as diary:
+        with (self.directory / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
                 self._line(*arguments),
                 env=self.environment | secrets,
                 stdin=subprocess.DEVNULL,
-                stdout=diary,
-                stderr=diary,
+                stdout=log,
+                stderr=log,
                 start_new_session=True,
             )
 
@@ -333,6 +338,7 @@ def free_ports(count: int) -> list[int]:
             bound = held.enter_context(socket.socket())
             with contextlib.suppress(OSError):
                 bound.bind(("127.0.0.1", port))
+                # A port may be given out and not yet bound by its server.
                 ports += [port] if port not in _given else []
         _given.extend(ports)
         return ports
@@ -340,7 +346,10 @@ def free_ports(count: int) -> list[int]:
 
 @cache
 def _part() -> int:
-    """The ports that are ours until this process ends: a name says so that only one can have."""
+    """Reserve a part of the ports for this process.
+
+    The reservation is an abstract socket name, which only one process can bind and which ends with it.
+    """
     for part in random.sample(range(_PARTS), _PARTS):
         name = socket.socket(socket.AF_UNIX)
         try:
@@ -350,7 +359,7 @@ def _part() -> int:
         else:
             name.detach()
             return part
-    raise ChildProcessError(f"{_PARTS} others use ports for tests on this machine")
+    raise ChildProcessError(f"{_PARTS} other test processes use ports on this machine")
 
 
 def _keepers(directory: Path) -> list[int]:
@@ -358,12 +367,15 @@ def _keepers(directory: Path) -> list[int]:
 
 
 def _work(directory: Path) -> list[int]:
-    mark = directory / "keeper.id"
-    return processes.with_variable("ROTA_KEEPER", mark.read_text().strip()) if mark.exists() else []
+    marker = directory / "keeper.id"
+    return processes.with_variable("ROTA_KEEPER", marker.read_text().strip()) if marker.exists() else []
 
 
 def _end_node(directory: Path) -> None:
-    """An agent, if the server started it, would start another keeper; that reports the death of its work."""
+    """Kill the processes of a node.
+
+    Ordering: a live agent would start another keeper, and a live keeper would report the death of its tasks.
+    """
     processes.kill_all(lambda: processes.with_argument(f"--data-dir\0{directory}\0"))
     processes.kill_all(lambda: _keepers(directory))
     processes.kill_all(lambda: _work(directory))

@@ -1,4 +1,4 @@
-"""Several servers on one etcd, each a real process, for tests that take the leader away. [I/O]"""
+"""Several servers on one etcd, each a real process, for tests that kill or stop the leader. [I/O]"""
 
 import json
 import signal
@@ -14,12 +14,12 @@ from rota.testing.etcd import LocalEtcd
 from rota.testing.processes import is_stopped, until
 
 _START_SECONDS = 90.0
-_STANDS_BY = 503
+_STANDBY_STATUS = 503
 
 
 @dataclass(frozen=True)
 class ServerAddress:
-    """Where a server is."""
+    """Addresses of a server."""
 
     http: str
     grpc: str
@@ -27,7 +27,7 @@ class ServerAddress:
 
 
 class ElectedCluster(LocalCluster):
-    """Servers and nodes are numbered from 1."""
+    """A cluster with several servers; servers and nodes are numbered from 1."""
 
     def __init__(
         self,
@@ -40,8 +40,8 @@ class ElectedCluster(LocalCluster):
         never_lead: tuple[int, ...] = (),
         settings: Mapping[str, str] | None = None,
     ) -> None:
-        said = {"ROTA_ETCD_TTL_SECONDS": str(ttl_seconds), "ROTA_ETCD_PREFIX": f"{directory}/"}
-        super().__init__(directory, nodes, settings={**said, **(settings or {})})
+        own = {"ROTA_ETCD_TTL_SECONDS": str(ttl_seconds), "ROTA_ETCD_PREFIX": f"{directory}/"}
+        super().__init__(directory, nodes, settings={**own, **(settings or {})})
         self.etcd = etcd
         self._never_lead = never_lead
         self.places = {
@@ -52,7 +52,7 @@ class ElectedCluster(LocalCluster):
 
     @property
     def addr(self) -> str:
-        """As ROTA_ADDR takes it."""
+        """The value of ROTA_ADDR that names every server."""
         return ",".join(f"http://{place.http}" for place in self.places.values())
 
     def start_server(self) -> None:
@@ -61,7 +61,7 @@ class ElectedCluster(LocalCluster):
         self.wait_for_leader()
 
     def wait_for_nodes(self) -> None:
-        """Until each is ready, and knows of every server."""
+        """Wait until each node is ready and knows every server."""
         super().wait_for_nodes()
 
         def all_know() -> bool:
@@ -93,11 +93,11 @@ class ElectedCluster(LocalCluster):
             self.servers[number].send_signal(signal.SIGCONT)
 
     def leaders(self) -> list[int]:
-        """All that say they lead; one that hangs says nothing."""
+        """Servers that report ready as leader; one that hangs is left out."""
         return [number for number in self.places if self.status_of(number) == 200]
 
     def wait_for_leader(self, other_than: int = 0) -> int:
-        """The first to say that it leads, and its number; `token_file` is its."""
+        """Wait for a leader and return its number; `http` and `token_file` are its own from then on."""
 
         def found() -> int:
             for number, process in self.servers.items():
@@ -110,7 +110,7 @@ class ElectedCluster(LocalCluster):
         return number
 
     def call(self, method: str, path: str, body: Any = None, **headers: str) -> HttpReply:
-        """To whoever leads: on a busy machine that may be another by itself."""
+        """Send a request to the leader, which may change by itself on a busy machine."""
 
         def answered() -> HttpReply | None:
             try:
@@ -118,18 +118,18 @@ class ElectedCluster(LocalCluster):
             except OSError:
                 if method != "GET":
                     raise
-                answer = HttpReply(_STANDS_BY, None)
-            if answer.status != _STANDS_BY:
+                answer = HttpReply(_STANDBY_STATUS, None)
+            if answer.status != _STANDBY_STATUS:
                 return answer
             self.wait_for_leader()
             return None
 
-        found = until(answered, f"somebody answers {method} {path}", _START_SECONDS)
+        found = until(answered, f"a leader answers {method} {path}", _START_SECONDS)
         assert found is not None
         return found
 
     def status_of(self, number: int) -> int:
-        """What it says when it is asked whether it is ready; 0: nothing."""
+        """The HTTP status of its /readyz; 0 if it does not answer."""
         process = self.servers.get(number)
         if process is None or process.poll() is not None or is_stopped(process.pid):
             return 0
@@ -153,7 +153,7 @@ class ElectedCluster(LocalCluster):
         return [*(process.pid for process in self.servers.values()), *agents, *self.keepers()]
 
     def asked(self, number: int, method: str, path: str, body: Any = None, **headers: str) -> HttpReply:
-        """One request to that server, whoever leads."""
-        said = {"authorization": f"Bearer {self.token}", "content-type": "application/json", **headers}
+        """Send a request to that server, whether or not it leads."""
+        all_headers = {"authorization": f"Bearer {self.token}", "content-type": "application/json", **headers}
         payload = None if body is None else json.dumps(body).encode()
-        return self._ask(self.places[number].http, method, path, payload, said)
+        return self._ask(self.places[number].http, method, path, payload, all_headers)

@@ -18,7 +18,7 @@ _ANSWER_SECONDS = 3.0
 
 
 class LocalEtcd:
-    """Members are numbered from 1. Leaves no process behind."""
+    """An etcd cluster; members are numbered from 1. Leaves no process behind."""
 
     def __init__(self, directory: Path, members: int = 1, *options: str, scheme: str = "http") -> None:
         self.directory = directory
@@ -28,7 +28,7 @@ class LocalEtcd:
         self._peers = [f"http://127.0.0.1:{port}" for port in ports[members:]]
         self._options = options
         self._scheme = scheme
-        # Without TLS its health is asked for where it is served; with TLS a door of its own tells it.
+        # Without TLS the client listener serves /health; with TLS a plain metrics listener does.
         self._health = self.endpoints if scheme == "http" else [f"127.0.0.1:{p}" for p in free_ports(members)]
         self._members: dict[int, subprocess.Popen[bytes]] = {}
 
@@ -47,7 +47,7 @@ class LocalEtcd:
 
     @property
     def address(self) -> str:
-        """As `--store` takes it."""
+        """The value of `--store` for this cluster."""
         return f"etcd://{','.join(self.endpoints)}"
 
     def close(self) -> None:
@@ -57,16 +57,16 @@ class LocalEtcd:
             process.wait()
 
     def launch(self, number: int) -> None:
-        """Start it, or start it again with what it had; does not wait for it."""
+        """Start or restart a member on its data directory; does not wait for it."""
         before = self._members.get(number)
         assert before is None or before.poll() is not None, "the member runs"
         self.directory.mkdir(parents=True, exist_ok=True)
-        with (self.directory / f"etcd-{number}.log").open("ab") as diary:
+        with (self.directory / f"etcd-{number}.log").open("ab") as log:
             self._members[number] = subprocess.Popen(
-                self._line(number),
+                self._command(number),
                 stdin=subprocess.DEVNULL,
-                stdout=diary,
-                stderr=diary,
+                stdout=log,
+                stderr=log,
                 env={"PATH": os.environ["PATH"]},
                 start_new_session=True,
             )
@@ -77,7 +77,7 @@ class LocalEtcd:
 
     @contextlib.contextmanager
     def paused(self, number: int) -> Iterator[None]:
-        """It neither answers nor hangs up."""
+        """Stop the member: it neither answers nor closes its connections."""
         self._members[number].send_signal(signal.SIGSTOP)
         try:
             yield
@@ -85,23 +85,23 @@ class LocalEtcd:
             self._members[number].send_signal(signal.SIGCONT)
 
     def wait(self) -> None:
-        """Until every member that was launched and not killed serves requests."""
+        """Wait until every live member serves requests."""
         for number, process in self._members.items():
             if process.poll() is None:
-                until(lambda which=number: self._is_healthy(which), f"etcd {number} serves", _START_SECONDS)  # type: ignore[misc]
+                until(lambda member=number: self._is_healthy(member), f"etcd {number} serves", _START_SECONDS)  # type: ignore[misc]
 
     def leader(self) -> int:
-        """The member that leads the others, as one of them says; 0: nobody does, or nobody answers."""
-        leaders = {number: self._said_leader(number) for number in self.numbers}
+        """The number of the etcd leader; 0 if none is known."""
+        leaders = {number: self._leader_of(number) for number in self.numbers}
         return next((number for number, (own, leads) in leaders.items() if own and own == leads), 0)
 
-    def _said_leader(self, number: int) -> tuple[str, str]:
-        """Its own id and the leader's, both empty where it does not answer."""
+    def _leader_of(self, number: int) -> tuple[str, str]:
+        """The member's own id and the leader's; both empty if it does not answer."""
         connection = HTTPConnection(self.endpoints[number - 1], timeout=_ANSWER_SECONDS)
         try:
             connection.request("POST", "/v3/maintenance/status", "{}")
-            said = json.loads(connection.getresponse().read())
-            return said["header"]["member_id"], said.get("leader", "0")
+            status = json.loads(connection.getresponse().read())
+            return status["header"]["member_id"], status.get("leader", "0")
         except (OSError, HTTPException, ValueError, KeyError):
             return "", ""
         finally:
@@ -109,8 +109,8 @@ class LocalEtcd:
 
     def _is_healthy(self, number: int) -> bool:
         if self._members[number].poll() is not None:
-            said = (self.directory / f"etcd-{number}.log").read_text()[-2000:]
-            raise ChildProcessError(f"etcd {number} ended: {said}")
+            log = (self.directory / f"etcd-{number}.log").read_text()[-2000:]
+            raise ChildProcessError(f"etcd {number} ended: {log}")
         connection = HTTPConnection(self._health[number - 1], timeout=_ANSWER_SECONDS)
         try:
             connection.request("GET", "/health")
@@ -120,10 +120,10 @@ class LocalEtcd:
         finally:
             connection.close()
 
-    def _line(self, number: int) -> list[str]:
+    def _command(self, number: int) -> list[str]:
         client, peer = f"{self._scheme}://{self.endpoints[number - 1]}", self._peers[number - 1]
         cluster = ",".join(f"m{n}={url}" for n, url in zip(self.numbers, self._peers, strict=True))
-        said = {
+        flags = {
             "--name": f"m{number}",
             "--data-dir": str(self.directory / f"etcd-{number}"),
             "--listen-client-urls": client,
@@ -134,5 +134,5 @@ class LocalEtcd:
             "--initial-cluster-token": str(self.directory),
         }
         if self._health is not self.endpoints:
-            said["--listen-metrics-urls"] = f"http://{self._health[number - 1]}"
-        return ["etcd", *(part for pair in said.items() for part in pair), *self._options]
+            flags["--listen-metrics-urls"] = f"http://{self._health[number - 1]}"
+        return ["etcd", *(part for pair in flags.items() for part in pair), *self._options]

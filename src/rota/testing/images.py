@@ -12,7 +12,7 @@ TOOLS = ("sh", "cat", "echo", "env", "false", "grep", "id", "ls", "pwd", "sleep"
 
 @cache
 def engine() -> str | None:
-    """The runtime with which containers can be run here, as this user; None: there is none."""
+    """The container runtime usable by this user; None if there is none."""
     program = shutil.which("podman")
     if program is None or os.geteuid() != 0 or _run(program, "info").returncode:
         return None
@@ -20,13 +20,13 @@ def engine() -> str | None:
 
 
 def old_groups() -> bool:
-    """As an agent would find it."""
-    said = _run(str(engine()), "info", "--format", "{{.Host.CgroupManager}} {{.Host.CgroupsVersion}}")
-    return said.stdout.split() == [b"cgroupfs", b"v1"]
+    """Whether the runtime uses cgroups v1 through cgroupfs."""
+    info = _run(str(engine()), "info", "--format", "{{.Host.CgroupManager}} {{.Host.CgroupsVersion}}")
+    return info.stdout.split() == [b"cgroupfs", b"v1"]
 
 
 def ensure_image(directory: Path) -> str:
-    """The image's name, once the runtime has it; `directory` is for what it is made of."""
+    """Build the image in `directory` unless the runtime has it; return its name."""
     program = engine()
     assert program is not None, "there is no container runtime here"
     if _run(program, "image", "exists", IMAGE).returncode:
@@ -50,7 +50,7 @@ def _build(program: str, directory: Path) -> None:
 
 
 def containers() -> list[str]:
-    """The names of all there are of Rota's."""
+    """Names of all containers that Rota has started."""
     program = engine()
     if program is None:
         return []
@@ -65,5 +65,5 @@ def remove(*names: str) -> None:
         _run(program, "rm", "--force", *names)
 
 
-def _run(*words: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+def _run(*argv: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=False)

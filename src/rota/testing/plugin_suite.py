@@ -1,12 +1,12 @@
-"""What the scheduler relies on in every filter and score; a plugin's own tests call it.
+"""The contract of filters and scores, which the scheduler relies on; a plugin's own tests call it.
 
     from rota.testing.plugin_suite import Samples, check_filter
 
     def test_my_filter_keeps_the_rules() -> None:
         check_filter(MyFilter(), Samples(labels=({"node": "lab-1"}, {"node": "desk-1"})))
 
-An answer is kept until the node it is about changes, and asked for many tasks ahead. So it must follow from
-that node alone: the same one by one and together, in any order, whatever the other nodes are like.
+An answer is cached until its node changes, and requested for several tasks ahead. So it must depend on that
+node alone: the same for one node or many, in any order, whatever the other nodes are like.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -50,7 +50,7 @@ PLAIN = Samples()
 
 
 def check_filter(plugin: Filter, samples: Samples = PLAIN) -> None:
-    """Raises AssertionError with the rule that it breaks."""
+    """Raise AssertionError with the rule that the plugin violates."""
     _check(plugin.name, plugin.allows, samples)
     for nodes in _all_nodes(samples):
         answer = plugin.allows(nodes)
@@ -58,16 +58,16 @@ def check_filter(plugin: Filter, samples: Samples = PLAIN) -> None:
 
 
 def check_score(plugin: Score, samples: Samples = PLAIN) -> None:
-    """Raises AssertionError with the rule that it breaks."""
+    """Raise AssertionError with the rule that the plugin violates."""
     _check(plugin.name, plugin.points, samples)
     for nodes in _all_nodes(samples):
         points = plugin.points(nodes).tolist()
-        assert all(isfinite(one) for one in points), f"{plugin.name}: points that are no finite numbers"
+        assert all(map(isfinite, points)), f"{plugin.name}: points that are not finite numbers"
 
 
 def _check(name: str, ask: Ask, samples: Samples) -> None:
     assert name, "it has no name"
-    assert isinstance(name, str), "its name is no text"
+    assert isinstance(name, str), "its name is not a string"
     for shape in samples.shapes:
         board = _board(samples.labels)
         every = _slots(board)
@@ -77,7 +77,7 @@ def _check(name: str, ask: Ask, samples: Samples) -> None:
         )
         _follows_from_each_node(name, ask, together, (board, shape))
         _looks_at_no_other(name, ask, shape, samples)
-        _thinks_ahead(name, ask, shape, samples)
+        _counts_tasks_ahead(name, ask, shape, samples)
         again = _answers(name, ask, NodeSlice(board, shape, every))
         assert again == together, f"{name}: another answer when asked again"
 
@@ -94,7 +94,7 @@ def _follows_from_each_node(name: str, ask: Ask, together: list[Any], where: tup
 
 
 def _looks_at_no_other(name: str, ask: Ask, shape: Shape, samples: Samples) -> None:
-    """Every other node is changed; what is said of the rest must stay."""
+    """Change every second node; the answers for the others must stay."""
     before, after = _board(samples.labels), _board(samples.labels, busy_every=2)
     kept = _slots(before)[::2]
     first = _answers(name, ask, NodeSlice(before, shape, kept))
@@ -103,30 +103,30 @@ def _looks_at_no_other(name: str, ask: Ask, shape: Shape, samples: Samples) -> N
     )
 
 
-def _thinks_ahead(name: str, ask: Ask, shape: Shape, samples: Samples) -> None:
-    """Tasks that are thought of are as good as tasks that are there."""
+def _counts_tasks_ahead(name: str, ask: Ask, shape: Shape, samples: Samples) -> None:
+    """Tasks that are assumed ahead count like tasks that are allocated."""
     if any(resource == GPU for resource, _ in shape.needs):
-        return  # their devices are chosen one by one, never ahead
+        return  # GPUs are chosen one by one, never ahead
     board = _board(samples.labels)
     every = _slots(board)
-    thought = _answers(name, ask, NodeSlice(board, shape, every, every * 0 + _AHEAD))
+    assumed = _answers(name, ask, NodeSlice(board, shape, every, every * 0 + _AHEAD))
     for slot in every.tolist():
         board.allocate(shape, slot, _AHEAD)
-    there = _answers(name, ask, NodeSlice(board, shape, every))
-    assert thought == there, f"{name}: looks past the nodes it is given, at what is kept elsewhere"
+    allocated = _answers(name, ask, NodeSlice(board, shape, every))
+    assert assumed == allocated, f"{name}: looks past the nodes it is given, at what is kept elsewhere"
 
 
 def _answers(name: str, ask: Ask, nodes: NodeSlice) -> list[Any]:
-    """One for each node, and nothing that was handed in is changed."""
-    before = _said(nodes)
+    """One answer per node; the plugin must not change its input."""
+    before = _contents(nodes)
     answer = ask(nodes)
     assert getattr(answer, "shape", None) == (len(nodes),), f"{name}: not an array of one answer per node"
-    assert _said(nodes) == before, f"{name}: changes what it was given"
+    assert _contents(nodes) == before, f"{name}: changes what it was given"
     found: list[Any] = answer.tolist()
     return found
 
 
-def _said(nodes: NodeSlice) -> list[Any]:
+def _contents(nodes: NodeSlice) -> list[Any]:
     arrays = (nodes.slots, nodes.amounts, nodes.idle(), nodes.load, nodes.devices)
     return [*(array.tolist() for array in arrays), [dict(labels) for labels in nodes.labels]]
 
@@ -138,14 +138,14 @@ def _all_nodes(samples: Samples) -> Iterator[NodeSlice]:
 
 
 def _board(labels: Iterable[Mapping[str, str]], busy_every: int | None = None) -> Board:
-    """Two nodes for each set of labels, of different sizes; every so many of them busy and renamed."""
+    """Two nodes of different sizes for each set of labels; every `busy_every`-th one busy and renamed."""
     mirror = Mirror()
     sizes = ({CPU: 4000, MEMORY: 8 * GIB}, {CPU: 16_000, MEMORY: 64 * GIB, GPU: 2000})
-    every = [(dict(said), size) for said in labels for size in sizes]
-    for number, (said, size) in enumerate(every):
+    every = [(dict(given), size) for given in labels for size in sizes]
+    for number, (given, size) in enumerate(every):
         busy = busy_every is not None and number % busy_every == busy_every - 1
-        name = f"{said.pop('node', 'node')}-{number}" + ("-busy" if busy else "")
-        add_node(mirror, name, size, labels={} if busy else said)
+        name = f"{given.pop('node', 'node')}-{number}" + ("-busy" if busy else "")
+        add_node(mirror, name, size, labels={} if busy else given)
         if busy:
             mirror.measure(NodeId(name), NodeLoad(size[CPU], memory_free=0))
     board = Board(mirror.node_table)

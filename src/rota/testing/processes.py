@@ -1,4 +1,4 @@
-"""What runs on this machine: looked up in /proc, ended by pid, waited for with a deadline. [I/O]"""
+"""Processes of this machine: found in /proc, killed by pid, awaited with a deadline. [I/O]"""
 
 import contextlib
 import os
@@ -11,28 +11,28 @@ from typing import TypeVar
 
 Found = TypeVar("Found")
 
-_PAUSE_SECONDS = 0.02
+_POLL_SECONDS = 0.02
 _KILL_SECONDS = 60.0
-_EXECUTE_SECONDS = 5.0  # how long a process may take to execute its program on a busy machine
+_EXECUTE_SECONDS = 5.0  # for a process to execute its program on a busy machine
 
 
 def until(condition: Callable[[], Found], what: str, seconds: float = 60.0) -> Found:
-    """The first true answer; where nothing can be awaited this is asked again and again."""
-    give_up_at = time.monotonic() + seconds
+    """Poll a condition that cannot be awaited; return its first true result or raise TimeoutError."""
+    deadline = time.monotonic() + seconds
     while not (found := condition()):
-        if time.monotonic() > give_up_at:
+        if time.monotonic() > deadline:
             raise TimeoutError(f"after {seconds:g} s still not: {what} (last answer: {found!r:.500})")
-        time.sleep(_PAUSE_SECONDS)
+        time.sleep(_POLL_SECONDS)
     return found
 
 
 def with_argument(text: str) -> list[int]:
-    """Living processes in whose command line this stands."""
+    """Live processes whose command line contains the text."""
     return [pid for pid in _pids() if text.encode() in _read(pid, "cmdline")]
 
 
 def with_variable(name: str, value: str) -> list[int]:
-    """Living processes in whose environment this stands."""
+    """Live processes with this environment variable."""
     wanted = f"\0{name}={value}\0".encode()
     return [pid for pid in _pids() if wanted in b"\0" + _read(pid, "environ") + b"\0"]
 
@@ -48,7 +48,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def cpu_seconds(pid: int) -> float:
-    """That it took of a core since it began."""
+    """CPU time of a process since its start."""
     in_user, in_kernel = _read(pid, "stat").rpartition(b")")[2].split()[11:13]
     return (int(in_user) + int(in_kernel)) / os.sysconf("SC_CLK_TCK")
 
@@ -82,7 +82,7 @@ def kill_all(find: Callable[[], list[int]]) -> None:
             except ProcessLookupError:
                 continue
             handles.append(handle)
-            # The handle is opened first, so that a reused pid is never killed.
+            # Race: the pid may be reused. The handle is opened before the search is repeated.
             with contextlib.suppress(ProcessLookupError):
                 if pid in find():
                     signal.pidfd_send_signal(handle, signal.SIGKILL)
@@ -127,5 +127,5 @@ def _pids() -> list[int]:
 def _read(pid: int, name: str) -> bytes:
     try:
         return Path(f"/proc/{pid}/{name}").read_bytes()
-    except OSError:  # it has ended meanwhile, or is another user's
+    except OSError:  # it has ended, or belongs to another user
         return b""

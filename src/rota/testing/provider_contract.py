@@ -1,4 +1,4 @@
-"""ProviderContract: what clusters rely on in every provider. A subclass gives make() and inherits the tests.
+"""ProviderContract: the contract of every provider. A subclass implements make() and inherits the tests.
 
     class TestMyProvider(ProviderContract):
         def make(self, directory: Path) -> Provider:
@@ -19,10 +19,12 @@ CLUSTER = "build"
 
 
 class ProviderContract:
+    """Tests that every provider must pass."""
+
     settings: ClassVar[Mapping[str, str]] = {}
 
     def make(self, directory: Path) -> Provider:
-        """A second call for the same directory knows the machines of the first."""
+        """Open the provider of that directory; a second call finds the machines of the first."""
         raise NotImplementedError
 
     async def test_at_first_there_are_no_machines(self, tmp_path: Path) -> None:
@@ -76,7 +78,9 @@ class ProviderContract:
             listed = await there.list(CLUSTER, self.settings)
             await there.remove(CLUSTER, "build-1", self.settings)
             left = await provider.list(CLUSTER, self.settings)
-            await provider.remove(CLUSTER, "build-1", self.settings)  # it may hold on to what it started
+            await provider.remove(
+                CLUSTER, "build-1", self.settings
+            )  # the first instance may still hold its child process
 
             assert list(listed) == ["build-1"]
             assert not left
@@ -89,7 +93,7 @@ class ProviderContract:
 
     @asynccontextmanager
     async def opened(self, directory: Path) -> AsyncIterator[Provider]:
-        """Leaves no machine behind."""
+        """Open a provider, and remove its machines afterwards."""
         provider = self.make(directory)
         try:
             yield provider
@@ -98,6 +102,6 @@ class ProviderContract:
                 await provider.remove(CLUSTER, machine, self.settings)
 
     def order(self, machine: str) -> MachineOrder:
-        # Nobody listens there: an agent that cannot join goes on trying, and is a machine all the same.
+        # No server listens there: the agent keeps trying to join, which is enough for a machine.
         join = "rota://127.0.0.1:9?token=join_x&ca=sha256:" + "0" * 64
         return MachineOrder(machine, CLUSTER, join, {"cpu": 1000}, {}, self.settings)

@@ -1,4 +1,4 @@
-"""Records as tests need them: whatever a test does not care about has a plain value."""
+"""Builders of records, with defaults for everything that a test does not set."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
@@ -21,7 +21,7 @@ def job(number: int = 1, **fields: Any) -> JobSpec:
 
 
 def node(name: str = "n1", *, state: NodeState = NodeState.READY, **fields: Any) -> NodeStatus:
-    """What a node says of itself."""
+    """The status of a node."""
     capacity = {"cpu": 8000, "memory": 16 * 1024 * MEBIBYTE, "disk": 100 * 1024 * MEBIBYTE}
     given: dict[str, Any] = {
         "machine_id": f"machine-{name}",
@@ -51,12 +51,12 @@ def placed(
 def reported(
     before: StatusBlock, positions: Iterable[int], state: AttemptState, *, number: int = 1, **columns: int
 ) -> StatusBlock:
-    """The block after these tasks' attempts of that number got into that state."""
+    """The block after the attempts `number` of these tasks have reached that state."""
     return _filled(before, positions, {"number": number, "state": state} | columns)
 
 
 def decided(before: TaskBlock, positions: Iterable[int], **columns: int) -> TaskBlock:
-    """The block after these tasks' cells were set."""
+    """The block after these columns were set for these tasks."""
     return _filled(before, positions, columns)
 
 

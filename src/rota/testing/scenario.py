@@ -1,4 +1,4 @@
-"""A story in commands -> the same text with what happened below each `----`."""
+"""A scenario script -> the same text with the events of each section below its `----`."""
 
 import shlex
 from enum import StrEnum
@@ -41,26 +41,26 @@ _CAUSES = ("retry_on", "fail_on")
 
 
 def replay(text: str) -> str:
-    """Sections are divided by empty lines; lines that begin with # are for the reader."""
-    story = _Script()
-    return "\n\n".join(story.section(section) for section in text.strip("\n").split("\n\n")) + "\n"
+    """Run a script and return it with its events; empty lines divide sections, # starts a comment."""
+    script = _Script()
+    return "\n\n".join(script.section(section) for section in text.strip("\n").split("\n\n")) + "\n"
 
 
 class _Script:
-    """A command `verb words` is done by do_verb."""
+    """The commands of a script: `verb argument ...` calls do_verb(argument, ...)."""
 
     def __init__(self) -> None:
-        self._told: list[str] = []
-        self._stage = Stage(self._told.append)
+        self._lines: list[str] = []
+        self._stage = Stage(self._lines.append)
 
     def section(self, text: str) -> str:
         commands = text.partition(f"\n{RULE}")[0].splitlines()
-        self._told.clear()
+        self._lines.clear()
         for line in commands:
             if not line.startswith("#"):
-                verb, *words = shlex.split(line)
-                getattr(self, f"do_{verb}")(*words)
-        return "\n".join([*commands, RULE, *self._told])
+                verb, *arguments = shlex.split(line)
+                getattr(self, f"do_{verb}")(*arguments)
+        return "\n".join([*commands, RULE, *self._lines])
 
     # ---- nodes
 
@@ -71,36 +71,40 @@ class _Script:
     # ---- clusters
 
     def do_cluster(self, name: str, *settings: str) -> None:
-        """What is wanted of it: provider=p min=0 max=4 idle=60s type=gpu region=eu cpu=2."""
+        """Set the intent of a cluster: provider=p min=0 max=4 idle=60s type=gpu region=eu cpu=2."""
         given = dict(setting.split("=", 1) for setting in settings)
-        self._stage.put(_wish(name, given))
+        self._stage.put(_cluster_intent(name, given))
 
     def do_provide(self, name: str, *settings: str) -> None:
-        """The provider has made a machine, which joins."""
+        """The provider creates a requested machine, which joins."""
         stage_provider.provide(
             self._stage, _machine(name, dict(setting.split("=", 1) for setting in settings))
         )
 
     def do_ask(self, name: str) -> None:
-        """The provider was asked for a machine, of which nobody hears again."""
+        """The provider is asked for a machine that never joins."""
         stage_provider.ask(self._stage, name)
 
     def do_fail(self, name: str, *reason: str) -> None:
         stage_provider.fail(self._stage, name, " ".join(reason))
 
     def do_keep(self, name: str, *reason: str) -> None:
-        """The provider was asked to remove a machine, and cannot."""
+        """The provider is asked to remove a machine and fails."""
         stage_provider.keep(self._stage, name, " ".join(reason))
 
     def do_remove(self, name: str) -> None:
         stage_provider.remove(self._stage, name)
 
     def do_clusters(self) -> None:
-        """Each, and its machines."""
+        """Show each cluster and its machines."""
         mirror = self._stage.mirror
         for name, cluster in mirror.clusters.items():
-            machines = [f"{one.name} {one.state}" for one in mirror.machines.values() if one.cluster == name]
-            self._told.append(f"{name} is {cluster.state}: {', '.join(machines) or 'no machines'}")
+            machines = [
+                f"{machine.name} {machine.state}"
+                for machine in mirror.machines.values()
+                if machine.cluster == name
+            ]
+            self._lines.append(f"{name} is {cluster.state}: {', '.join(machines) or 'no machines'}")
 
     def do_cut(self, *names: str) -> None:
         for name in names:
@@ -144,15 +148,15 @@ class _Script:
     def do_open(self, name: str) -> None:
         self._stage.set_eligibility(name, Eligibility.OPEN)
 
-    def do_brake(self, word: str = "") -> None:
-        """How it stands; or `release`."""
-        if word == "release":
+    def do_brake(self, action: str = "") -> None:
+        """Show the brake, or release it with `release`."""
+        if action == "release":
             self._stage.release_brake()
         else:
-            self._told.append(SilentNodes(self._stage.mirror).worst(self._stage.mirror).sentence)
+            self._lines.append(SilentNodes(self._stage.mirror).worst(self._stage.mirror).sentence)
 
     def do_nodes(self, count: str, *settings: str) -> None:
-        """So many nodes alike: n1, n2, ..."""
+        """Add `count` equal nodes: n1, n2, ..."""
         for number in range(1, int(count) + 1):
             self.do_node(f"n{number}", *settings)
 
@@ -162,7 +166,7 @@ class _Script:
         self._stage.submit(_spec(int(number), dict(setting.split("=", 1) for setting in settings)))
 
     def do_end(self, ref: str, code: str = "0", ran: str = "60s") -> None:
-        """One task, or every running task of a job; with `overtime` its keeper ended it at its limit."""
+        """End one task or every running task of a job; code `overtime`: killed at its time limit."""
         job, _, index = ref.partition(".")
         for machine in self._stage.machines.values():
             for task, held in list(machine.held.items()):
@@ -171,29 +175,29 @@ class _Script:
         self._stage.run_to_quiescence()
 
     def do_update(self, job: str, *settings: str) -> None:
-        """The next version of its spec, which replaces what runs: fields, or entries as env.COLOUR=red."""
+        """Update a job and replace its running tasks; settings are fields, or entries as env.COLOUR=red."""
         given = dict(setting.split("=", 1) for setting in settings)
         most = given.pop("max_parallel", None)
         changes: dict[str, Any] = {}
         for name, value in given.items():
             table, _, entry = name.partition(".")
-            said = {"true": True, "false": False}.get(value, value)
+            parsed = {"true": True, "false": False}.get(value, value)
             if entry:
-                changes.setdefault(table, {})[entry] = said
+                changes.setdefault(table, {})[entry] = parsed
             else:
-                changes[table] = said
+                changes[table] = parsed
         self._stage.update(JobId(job), changes, None if most is None else int(most))
 
     def do_count(self, job: str, count: str) -> None:
         user_requests.resize(self._stage, JobId(job), int(count))
 
     def do_move(self, ref: str, to: str | None = None) -> None:
-        """One task, or every task of a job that is on a node: to that node, or away from its own."""
+        """Move one task or every placed task of a job to a node, or away from its own."""
         job, _, index = ref.partition(".")
         try:
             user_requests.move(self._stage, JobId(job), [int(index)] if index else None, to)
         except Rejected as refusal:
-            self._told.append(f"refused: {refusal}")
+            self._lines.append(f"refused: {refusal}")
 
     def do_pause(self, job: str, stop: str = "") -> None:
         user_requests.pause(self._stage, JobId(job), stop=bool(stop))
@@ -205,17 +209,17 @@ class _Script:
         user_requests.rerun(self._stage, JobId(job), failed=bool(failed))
 
     def do_life(self, ref: str, *settings: str) -> None:
-        """A node's word on a task of a service: restarts=2 code=1 health=down."""
+        """A node reports the status of a task of a service: restarts=2 code=1 health=down."""
         job, _, index = ref.partition(".")
-        said = dict(setting.split("=", 1) for setting in settings)
-        life = ServiceStatus(
-            int(said.get("restarts", 0)),
-            int(said.get("code", -1)),
-            health=said["health"],
-            why=said.get("why"),
+        given = dict(setting.split("=", 1) for setting in settings)
+        status = ServiceStatus(
+            int(given.get("restarts", 0)),
+            int(given.get("code", -1)),
+            health=given["health"],
+            why=given.get("why"),
         )
         for machine in self._stage.machines.values():
-            machine.report_service_status((JobId(job), int(index)), life)
+            machine.report_service_status((JobId(job), int(index)), status)
         self._stage.run_to_quiescence()
 
     def do_release(self, job: str) -> None:
@@ -224,13 +228,13 @@ class _Script:
     def do_cancel(self, job: str, *reason: str) -> None:
         self._stage.cancel(JobId(job), " ".join(reason) or None)
 
-    def do_say(self, word: str, ref: str, attempt: str) -> None:
-        """What the job's controller says of a lost attempt of a task."""
+    def do_say(self, decision: str, ref: str, attempt: str) -> None:
+        """The recovery controller of a job decides on a lost attempt."""
         job, _, index = ref.partition(".")
         try:
-            self._stage.answer(JobId(job), int(index), int(attempt), word)
+            self._stage.answer(JobId(job), int(index), int(attempt), decision)
         except Rejected as refusal:
-            self._told.append(f"refused: {refusal}")
+            self._lines.append(f"refused: {refusal}")
 
     def do_watch(self, owner: str) -> None:
         self._stage.watch(owner)
@@ -251,17 +255,17 @@ class _Script:
         self._stage.put(CronRecord("default", name, schedule, template, created_at_ms=at_ms, **rules))
 
     def do_clock(self, shift: str) -> None:
-        """Somebody sets the clock on the wall."""
+        """Set the wall clock forward, or back with a minus sign."""
         back = shift.startswith("-")
         self._stage.wall_shift_ms += _ms(shift.lstrip("-")) * (-1 if back else 1)
         self._stage.run_to_quiescence()
 
     def do_runs(self, name: str) -> None:
-        """What is known of a cron's runs."""
+        """Show the runs of a cron."""
         status = self._stage.mirror.cron_statuses[f"default/{name}"]
         jobs = self._stage.mirror.jobs
-        told = [f"{jobs[run.job].spec.name} {state_of(self._stage.mirror, run.job)}" for run in status.runs]
-        self._told.append(f"{name}: {', '.join(told) or 'nothing'}; {status.skipped} skipped")
+        runs = [f"{jobs[run.job].spec.name} {state_of(self._stage.mirror, run.job)}" for run in status.runs]
+        self._lines.append(f"{name}: {', '.join(runs) or 'nothing'}; {status.skipped} skipped")
 
     # ---- the control plane
 
@@ -272,7 +276,7 @@ class _Script:
         self._stage.stall(_ms(duration))
 
     def do_restart(self, forgetting: str = "") -> None:
-        """With `forgetting` its store is in memory: no job is known any more."""
+        """Restart the server; with `forgetting` its memory store has lost every job."""
         if forgetting:
             self._stage.restart_without_jobs()
         else:
@@ -282,12 +286,12 @@ class _Script:
 
     def do_why(self, job: str) -> None:
         answer = explain_job(self._stage.mirror, JobId(job), self._stage.now)
-        self._told.append(f"job {job} {answer.sentence}")
-        self._told += [f"  - {reason.text}" for reason in answer.reasons]
-        self._told += [f"  > {change}" for change in answer.changes]
+        self._lines.append(f"job {job} {answer.sentence}")
+        self._lines += [f"  - {reason.text}" for reason in answer.reasons]
+        self._lines += [f"  > {change}" for change in answer.changes]
 
     def do_show(self, number: str) -> None:
-        """Each task: its phase, and the node that its attempt is on."""
+        """Show the phase and the node of each task."""
         job = self._stage.mirror.jobs[JobId(number)]
         nodes = {
             task[1]: f" on {name}, attempt {attempt}"
@@ -298,13 +302,16 @@ class _Script:
         for index in range(job.spec.count):
             block, position = divmod(index, BLOCK_TASKS)
             phase = Phase(job.phases[block][position]) if block in job.phases else Phase.PENDING
-            self._told.append(f"{number}.{index} {phase.name.lower()}{nodes.get(index, '')}")
+            self._lines.append(f"{number}.{index} {phase.name.lower()}{nodes.get(index, '')}")
 
     def do_holds(self, name: str) -> None:
-        """What the machine itself has."""
+        """Show the attempts that the machine itself holds."""
         held = self._machine(name).held
-        tasks = [f"{job}.{index}.{one.attempt} {one.said.name.lower()}" for (job, index), one in held.items()]
-        self._told.append(f"{name} holds {', '.join(tasks) or 'nothing'}")
+        tasks = [
+            f"{job}.{index}.{attempt.attempt} {attempt.said.name.lower()}"
+            for (job, index), attempt in held.items()
+        ]
+        self._lines.append(f"{name} holds {', '.join(tasks) or 'nothing'}")
 
     def _machine(self, name: str) -> StageMachine:
         return self._stage.machines[name]
@@ -317,7 +324,7 @@ def _machine(name: str, given: dict[str, str]) -> StageMachine:
     )
 
 
-def _wish(name: str, given: dict[str, str]) -> ClusterIntent:
+def _cluster_intent(name: str, given: dict[str, str]) -> ClusterIntent:
     return ClusterIntent(
         name,
         given.get("type", DEFAULT),
@@ -361,12 +368,12 @@ def _spec(number: int, given: dict[str, str]) -> JobSpec:
                     for job, _, on in _split(value)
                 )
             case "controller" | "check":
-                fields |= _owner(value) if key == "controller" else {key: HealthCheck(command=(value,))}
+                fields |= _controller(value) if key == "controller" else {key: HealthCheck(command=(value,))}
             case _ if key in _CHOICES:
                 fields[key] = _CHOICES[key](value)
             case "where":
-                label, _, wanted = value.partition("==")
-                fields[key] = (Constraint(label, Op.EQUAL, (wanted,)),)
+                label, _, expected = value.partition("==")
+                fields[key] = (Constraint(label, Op.EQUAL, (expected,)),)
             case _:
                 known = (*_TIMES, *_CAUSES, *_amounts(given), *fields)
                 assert key in known, f"job {number}: what is {key}?"
@@ -374,13 +381,13 @@ def _spec(number: int, given: dict[str, str]) -> JobSpec:
 
 
 def _retry(again: list[str], never: list[str]) -> Retry:
-    """Exit codes, and of what is tried again words, too."""
-    codes, final = (tuple(int(one) for one in some if one.isdecimal()) for some in (again, never))
-    return Retry(tuple(Failure(one) for one in again if one.isalpha()), codes, final)
+    """Retry rules: exit codes, and for retries also kinds of failures."""
+    codes, final = (tuple(int(cause) for cause in causes if cause.isdecimal()) for causes in (again, never))
+    return Retry(tuple(Failure(cause) for cause in again if cause.isalpha()), codes, final)
 
 
-def _owner(value: str) -> dict[str, object]:
-    """user:name"""
+def _controller(value: str) -> dict[str, object]:
+    """Parse user:name."""
     user, _, name = value.partition(":")
     return {"user": user, "controller": name}
 
@@ -392,8 +399,8 @@ def _time(key: str, value: str) -> dict[str, object]:
 
 
 def _split(value: str) -> list[tuple[str, str, str]]:
-    """1,2:failure"""
-    return [one.partition(":") for one in value.split(",")]
+    """Parse a list such as 1,2:failure."""
+    return [item.partition(":") for item in value.split(",")]
 
 
 def _amounts(given: dict[str, str]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""A whole control plane without a world: the real loop, records as bytes, and machines that do as ordered."""
+"""A control plane without I/O: the real loop, encoded records, and machines that carry out their orders."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -42,11 +42,11 @@ from rota.testing.builders import WALL_MS
 from rota.watcher import adoption, leave_notices, liveness, node_messages
 from rota.watcher.dispatch import DispatchState
 
-_ROUNDS_MAX = 1000  # words exchanged before we call it a conversation that never rests
+_ROUNDS_MAX = 1000  # of decisions and reports before this counts as a livelock
 
 
 class StageAttempt(NamedTuple):
-    """What a machine holds of one task."""
+    """The attempt of one task on a machine."""
 
     attempt: int
     said: ReportedState
@@ -56,7 +56,7 @@ class StageAttempt(NamedTuple):
 
 
 class StageMachine:
-    """A machine that starts and stops what it is told to, and ends tasks when the story says so."""
+    """A node that carries out its orders; its tasks end when the test says so."""
 
     def __init__(self, name: str, capacity: dict[str, int], labels: dict[str, str]) -> None:
         self.name = name
@@ -66,21 +66,21 @@ class StageMachine:
         self.refuses: str | None = None
         self.held: dict[tuple[JobId, int], StageAttempt] = {}
         self.unsaid: list[tuple[JobId, AttemptReport]] = []
-        self.told: DispatchState | None = None  # None: not connected
-        self.silent = False  # connected, and nothing gets through
-        self.deaf = False  # it is heard, and does nothing that it is told
-        self.heard_ms = 0  # when its last word was heard: its leases are counted from then
+        self.told: DispatchState | None = None  # orders already sent; None: not connected
+        self.silent = False  # connected, but no message gets through
+        self.deaf = False  # its reports arrive, but it ignores orders
+        self.heard_ms = 0  # time of its last message, from which its leases count
         self.inbox: list[JobOrders] = []
-        self._works: dict[JobId, TaskTemplate] = {}
+        self._templates: dict[JobId, TaskTemplate] = {}
 
     def hello(self) -> Hello:
-        """Everything it holds, and every end it could not tell yet."""
-        said, self.unsaid = self.unsaid, []
+        """Its inventory: all attempts it holds, and all ends not yet reported."""
+        unreported, self.unsaid = self.unsaid, []
         live = [
             (job, AttemptReport(index, held.attempt, held.said, version=held.version))
             for (job, index), held in self.held.items()
         ]
-        ends = [(job, claim) for job, claim in said if claim.said >= ReportedState.EXITED]
+        ends = [(job, report) for job, report in unreported if report.said >= ReportedState.EXITED]
         return Hello(
             machine_id=f"machine-{self.name}",
             boot_id=f"boot-{self.boot}",
@@ -92,94 +92,96 @@ class StageMachine:
         )
 
     def messages(self) -> list[JobReports]:
-        said, self.unsaid = self.unsaid, []
-        return _by_job(said)
+        unreported, self.unsaid = self.unsaid, []
+        return _by_job(unreported)
 
     def record_of(self, job: JobId) -> bytes:
-        """What it was given along with a job."""
-        return self._works[job].record
+        """The sealed spec that came with the job."""
+        return self._templates[job].record
 
     def receive_orders(self, orders: list[JobOrders]) -> None:
-        """Orders reach a silent machine when it responds again."""
+        """Apply orders; those for a silent machine wait until it is connected again."""
         self.inbox += orders
         if not self.silent and not self.deaf:
             self._apply_orders()
 
     def _apply_orders(self) -> None:
         orders, self.inbox = self.inbox, []
-        for one in orders:
-            if one.work is not None:
-                self._works[one.job] = one.work
-            for stop in one.stop:
-                self._stop((one.job, stop.index), stop.attempt)
-        # Firm attempts go before lookahead, as in the keeper's line: the server has reserved room for them.
-        starts = [(one.job, start) for one in orders for start in one.start]
+        for job_orders in orders:
+            if job_orders.work is not None:
+                self._templates[job_orders.job] = job_orders.work
+            for stop in job_orders.stop:
+                self._stop((job_orders.job, stop.index), stop.attempt)
+        # Ordering as in the keeper's admission queue: reserved attempts go before lookahead.
+        starts = [(job_orders.job, start) for job_orders in orders for start in job_orders.start]
         for job, start in sorted(starts, key=lambda given: not given[1].firm):
             self._start((job, start.index), start.attempt, firm=start.firm)
-        self._use_room()
+        self._start_queued()
 
     def end(self, task: tuple[JobId, int], code: int | None, ran_ms: int) -> None:
-        """By itself; without a code: at its time limit, by SIGTERM."""
-        said, how = (
+        """End a task by itself; without a code, at its time limit by SIGTERM."""
+        state, details = (
             (ReportedState.EXITED, {"exit_code": code})
             if code is not None
             else (ReportedState.TIMED_OUT, {"signal": 15})
         )
-        self._report(task, self.held[task].attempt, said, ran_us=ran_ms * 1000, **how)
+        self._report(task, self.held[task].attempt, state, ran_us=ran_ms * 1000, **details)
         del self.held[task]
-        self._use_room()
+        self._start_queued()
 
-    def report_service_status(self, task: tuple[JobId, int], life: ServiceStatus) -> None:
+    def report_service_status(self, task: tuple[JobId, int], status: ServiceStatus) -> None:
         if held := self.held.get(task):
-            self._report(task, held.attempt, held.said, life=life)
+            self._report(task, held.attempt, held.said, life=status)
 
     def lapse(self, now_ms: int) -> None:
-        """What runs under a lease is killed a second before that ends."""
+        """Kill attempts one second before their lease expires."""
         for task, held in list(self.held.items()):
             if held.lease_ms is not None and now_ms - self.heard_ms >= held.lease_ms - 1_000:
                 self._report(task, held.attempt, ReportedState.LOST)
                 del self.held[task]
 
     def lose_keeper(self, wall_ms: int) -> None:
-        """Its keeper dies, and the next one tells of everything that ran."""
+        """The keeper dies, and the next one reports all attempts as lost."""
         for task, held in list(self.held.items()):
-            cause, said = (
+            cause, state = (
                 ("keeper_died", ReportedState.LOST)
                 if held.said is ReportedState.RUNNING
                 else (None, ReportedState.WITHDRAWN)
             )
-            self._report(task, held.attempt, said, cause=cause, reason="the keeper died", ended_at_ms=wall_ms)
+            self._report(
+                task, held.attempt, state, cause=cause, reason="the keeper died", ended_at_ms=wall_ms
+            )
         self.held.clear()
 
     def quit(self) -> None:
-        """Its keeper stops everything, because the node leaves."""
+        """The keeper stops all attempts because the node leaves."""
         for task, held in list(self.held.items()):
-            cause, said = (
+            cause, state = (
                 ("node_left", ReportedState.STOPPED)
                 if held.said is ReportedState.RUNNING
                 else (None, ReportedState.WITHDRAWN)
             )
-            self._report(task, held.attempt, said, cause=cause, reason="its node leaves")
+            self._report(task, held.attempt, state, cause=cause, reason="its node leaves")
         self.held.clear()
 
     def crash(self) -> None:
-        """All it held is gone with its boot."""
+        """Reboot: all attempts and unsent reports are gone."""
         self.boot += 1
         self.held.clear()
         self.unsaid.clear()
 
     def _start(self, task: tuple[JobId, int], attempt: int, *, firm: bool) -> None:
-        """Like a keeper it passes over what it holds already: after a new connection some is told twice."""
+        """Start an attempt; one that is held already is skipped, since a new stream repeats orders."""
         held = self.held.get(task)
         if held is not None and held.attempt == attempt:
             return
         if self.refuses is not None:
             self._report(task, attempt, ReportedState.REFUSED, reason=self.refuses)
             return
-        work = self._works[task[0]]
+        work = self._templates[task[0]]
         runs = firm or self._fits(work.needs)
-        said = ReportedState.RUNNING if runs else ReportedState.QUEUED
-        self.held[task] = StageAttempt(attempt, said, work.needs, work.version, work.lease_ms)
+        state = ReportedState.RUNNING if runs else ReportedState.QUEUED
+        self.held[task] = StageAttempt(attempt, state, work.needs, work.version, work.lease_ms)
         self._report(task, attempt, self.held[task].said)
 
     def _stop(self, task: tuple[JobId, int], attempt: int) -> None:
@@ -194,7 +196,7 @@ class StageMachine:
         )
         del self.held[task]
 
-    def _use_room(self) -> None:
+    def _start_queued(self) -> None:
         for task, held in list(self.held.items()):
             if held.said is ReportedState.QUEUED and self._fits(held.needs):
                 self.held[task] = held._replace(said=ReportedState.RUNNING)
@@ -202,20 +204,20 @@ class StageMachine:
 
     def _fits(self, needs: Mapping[str, int]) -> bool:
         running = [held.needs for held in self.held.values() if held.said is ReportedState.RUNNING]
-        used = {name: sum(one.get(name, 0) for one in running) for name in needs}
+        used = {name: sum(amounts.get(name, 0) for amounts in running) for name in needs}
         return all(used[name] + amount <= self.capacity.get(name, 0) for name, amount in needs.items())
 
-    def _report(self, task: tuple[JobId, int], attempt: int, said: ReportedState, **more: object) -> None:
+    def _report(self, task: tuple[JobId, int], attempt: int, state: ReportedState, **more: object) -> None:
         version = self.held[task].version if task in self.held else 1
-        claim = AttemptReport(task[1], attempt, said, version=version, **more)  # type: ignore[arg-type]
-        self.unsaid.append((task[0], claim))
+        report = AttemptReport(task[1], attempt, state, version=version, **more)  # type: ignore[arg-type]
+        self.unsaid.append((task[0], report))
 
 
 class Stage:
-    """What happens is told to `heard`, one sentence an event, when it is on disk.
+    """A control plane that is driven by calls; `heard` gets the sentence of each committed event.
 
-    A fault of our own code is raised, so that no test passes over it. With `contains` it is contained as the
-    server does it.
+    An error of the product's own code is raised, so that no test hides it; with `contains` it is contained as
+    the server does.
     """
 
     def __init__(self, heard: Callable[[str], object] = lambda _: None, *, contains: bool = False) -> None:
@@ -223,7 +225,7 @@ class Stage:
         self.parking = Parking()
         self.now_ms = 0
         self.epoch = 1
-        self.wall_shift_ms = 0  # somebody has set the wall clock
+        self.wall_shift_ms = 0  # how far the wall clock was set
         self.machines: dict[str, StageMachine] = {}
         self.records: dict[Key, bytes] = {}
         self.revision = 0
@@ -250,34 +252,34 @@ class Stage:
     def update(
         self, job: JobId, changes: dict[str, object], max_parallel: int | None = None, *, replace: bool = True
     ) -> None:
-        """With `replace` what runs an older version makes way."""
-        wanted = update.UpdateRequest(changes, None, replace, max_parallel)
+        """Update a job; with `replace`, running tasks of an older version are replaced."""
+        request = update.UpdateRequest(changes, None, replace, max_parallel)
         caller = Caller("user", Role.ADMIN, ("*",))
-        self.ask("apiserver", lambda view, now: update.update_job(view, job, wanted, caller, now))
+        self.ask("apiserver", lambda view, now: update.update_job(view, job, request, caller, now))
         self.run_to_quiescence()
 
     def release(self, job: JobId) -> None:
-        """All that is held of it."""
+        """Release all quarantined tasks of the job."""
         caller = Caller("operator", Role.ADMIN, ("*",))
         self.ask("apiserver", lambda view, now: restart.release_tasks(view, job, {}, caller, now))
         self.run_to_quiescence()
 
     def release_brake(self) -> None:
-        """All that are silent are gone."""
+        """Confirm that all silent nodes are gone."""
         caller = Caller("operator", Role.ADMIN, ("*",))
         self.ask("apiserver", lambda view, now: release_brake(view, {}, caller, now))
         self.run_to_quiescence()
 
-    def answer(self, job: JobId, index: int, attempt: int, word: str) -> None:
-        """The controller of a job says what becomes of a lost task; refused with what is raised."""
+    def answer(self, job: JobId, index: int, attempt: int, decision: str) -> None:
+        """The recovery controller decides on a lost task; raises what refuses it."""
         spec = self.mirror.jobs[job].spec
         caller = Caller(spec.user, Role.SUBMITTER, (spec.namespace,))
-        said = recovery.LossResolution(spec.controller, job, (index,), attempt, word)
-        self.ask("apiserver", lambda view, _: recovery.resolve_losses(view, said, caller))
+        resolution = recovery.LossResolution(spec.controller, job, (index,), attempt, decision)
+        self.ask("apiserver", lambda view, _: recovery.resolve_losses(view, resolution, caller))
         self.run_to_quiescence()
 
     def watch(self, owner: str) -> None:
-        """A controller connects."""
+        """A recovery controller connects."""
         self.mirror.presence.connected_one(owner)
 
     def disconnect(self, owner: str) -> None:
@@ -304,20 +306,20 @@ class Stage:
         self.call(machine)
 
     def call(self, machine: StageMachine) -> None:
-        """It dials in and says hello: it is heard before anybody judges its silence."""
-        node, word = NodeId(machine.name), machine.hello()
+        """Connect and handshake; the node is marked as seen before liveness is decided."""
+        node, hello = NodeId(machine.name), machine.hello()
         machine.silent = False
-        machine.told = DispatchState(word.inventory, sealed=codec.encode)
+        machine.told = DispatchState(hello.inventory, sealed=codec.encode)
         self.mirror.connect(node, Connection.UP)
         self._receive(machine)
         self.loop.wake(ReconcilerName.PLACE, ROUND_KEY)
-        self._adopt(machine, word)
-        self.ask("watcher", lambda view, now: node_messages.on_hello(view, node, word, now))
+        self._adopt(machine, hello)
+        self.ask("watcher", lambda view, now: node_messages.on_hello(view, node, hello, now))
         self._order(machine)
         self.run_to_quiescence()
 
     def speak(self, machine: StageMachine) -> None:
-        """The silence is over, on the same stream. Where orders have waited for too long, it calls again."""
+        """End the silence on the same stream; if orders have waited too long, the node reconnects."""
         machine.silent = False
         if machine.inbox and self.now_ms - machine.heard_ms > STALE_ORDER_MS:
             self.cut(machine)
@@ -326,7 +328,7 @@ class Stage:
         self.wait(1)
 
     def cut(self, machine: StageMachine) -> None:
-        """Its stream breaks; it goes on by itself."""
+        """Break the stream; the machine continues without it."""
         machine.told = None
         machine.inbox.clear()
         self.mirror.connect(NodeId(machine.name), Connection.DOWN)
@@ -334,7 +336,7 @@ class Stage:
         self.run_to_quiescence()
 
     def leave(self, machine: StageMachine, reason: str) -> None:
-        """As its agent does: it says so, ends its work, reports that, and goes."""
+        """Leave as an agent does: announce it, stop all attempts, report, deregister."""
         node, drain = NodeId(machine.name), DrainRequest(reason, 0)
         self.ask("watcher", lambda view, now: node_messages.on_drain(view, node, drain, now))
         machine.quit()
@@ -344,7 +346,7 @@ class Stage:
         self.run_to_quiescence()
 
     def forget(self, machine: StageMachine) -> None:
-        """It is deleted; whatever the machine does, it is nobody's any more."""
+        """Delete the node, whatever its machine does."""
         name = NodeId(machine.name)
         keys = tuple(Key(f"node/{name}/{part}") for part in ("spec", "wish", "status"))
         self.ask("apiserver", lambda *_: Plan((NodeIntent(name),), deletes=keys))
@@ -354,7 +356,7 @@ class Stage:
     # ---- the control plane
 
     def restart(self) -> None:
-        """It dies and reads everything again; every stream is broken, no node has called yet."""
+        """Crash and reload: every stream is broken, and no node has reconnected yet."""
         for machine in self.machines.values():
             machine.told = None
         self.parking = Parking()
@@ -362,20 +364,20 @@ class Stage:
         self.run_to_quiescence()
 
     def restart_without_jobs(self) -> None:
-        """As a server whose store keeps no job: its nodes bring back what they run when they call."""
+        """Restart with a memory store that has lost every job; nodes bring them back when they reconnect."""
         self.records = {key: value for key, value in self.records.items() if is_durable(key)}
         self.epoch += 1
         self.restart()
 
     def stall(self, ms: int) -> None:
-        """It sleeps, hears nothing and decides nothing."""
+        """Let time pass while the server neither receives nor decides."""
         self.now_ms += ms
         for machine in self.machines.values():
             machine.lapse(self.now_ms)
         self.run_to_quiescence()
 
     def wait(self, ms: int) -> None:
-        """Time passes, and whoever is connected and not silent is heard."""
+        """Let time pass; heartbeats of connected nodes that are not silent arrive."""
         end_ms = self.now_ms + ms
         while self.now_ms < end_ms:
             self.now_ms = min(end_ms, self.now_ms + TICK_MS)
@@ -387,16 +389,16 @@ class Stage:
             self.run_to_quiescence()
 
     def run_to_quiescence(self) -> None:
-        """Decide, commit, order and hear until nothing more is said."""
+        """Decide, commit, send orders and receive reports until nothing is left to do."""
         for _ in range(_ROUNDS_MAX):
             decided = self._decide()
-            spoken = [self._report(machine) for machine in list(self.machines.values())]
-            if decided is None and not any(spoken):
+            reported = [self._report(machine) for machine in list(self.machines.values())]
+            if decided is None and not any(reported):
                 return
-        raise AssertionError("the conversation between nodes and control plane never rests")
+        raise AssertionError("nodes and control plane do not reach quiescence")
 
     def ask(self, owner: str, command: Command) -> Decided:
-        """Serve one command; what it is refused with is raised."""
+        """Decide one command; raise its refusal."""
         refused: list[RotaError] = []
         request = Request(owner, command, lambda _: None, refused.append, may_split=owner == "watcher")
         self.loop.ask(request)
@@ -408,30 +410,30 @@ class Stage:
             raise refusal
         return decided
 
-    def _adopt(self, machine: StageMachine, word: Hello) -> None:
-        if self.epoch == 1:  # all that it knows was submitted here, or is on disk
+    def _adopt(self, machine: StageMachine, hello: Hello) -> None:
+        if self.epoch == 1:  # no job was ever lost
             return
-        for one in adoption.unknown(self.mirror, NodeId(machine.name), word.inventory, self.epoch):
-            spec = codec.decode(f"job/{one.job}/spec", machine.record_of(one.job))
+        for unknown in adoption.unknown(self.mirror, NodeId(machine.name), hello.inventory, self.epoch):
+            spec = codec.decode(f"job/{unknown.job}/spec", machine.record_of(unknown.job))
             assert isinstance(spec, JobSpec)
-            brought = adoption.BroughtJob(NodeId(machine.name), spec, one.reports, self.epoch)
+            brought = adoption.BroughtJob(NodeId(machine.name), spec, unknown.reports, self.epoch)
             self.ask(ADOPTION, brought.adopt)
 
     def _receive(self, machine: StageMachine) -> None:
-        """Any word of its own renews its leases, and tells that it lives."""
+        """Record a message of the node: it renews leases and liveness."""
         self.mirror.now_ms = machine.heard_ms = self.now_ms
         self.mirror.mark_seen(NodeId(machine.name))
 
     def _report(self, machine: StageMachine) -> bool:
-        claims = [] if machine.told is None or machine.silent else machine.messages()
-        if not claims:
+        reports = [] if machine.told is None or machine.silent else machine.messages()
+        if not reports:
             return False
         assert machine.told is not None
-        machine.told.on_reports(claims)
+        machine.told.on_reports(reports)
         self._n += 1
-        node, word = NodeId(machine.name), NodeReport(self._n, claims)
+        node, message = NodeId(machine.name), NodeReport(self._n, reports)
         self._receive(machine)
-        self.ask("watcher", lambda view, now: node_messages.on_report(view, node, word, now))
+        self.ask("watcher", lambda view, now: node_messages.on_report(view, node, message, now))
         return True
 
     def _decide(self) -> Decided | None:
@@ -461,7 +463,8 @@ class Stage:
         self.parking.rebuilt(self.now_ms, 1)
 
     def _commit(self, decided: Decided, written: dict[Key, bytes]) -> None:
-        """Persist, then speak."""
+        """Persist, then publish events and send orders."""
+        # Invariant: nothing is published or ordered that is not in the records.
         self.records |= written
         for key in decided.deletes:
             self.records.pop(key, None)
@@ -509,8 +512,8 @@ def _encoded(decided: Decided) -> dict[Key, bytes]:
     return {key: codec.encode(record) for key, record in decided.puts.items()}
 
 
-def _by_job(said: list[tuple[JobId, AttemptReport]]) -> list[JobReports]:
+def _by_job(reports: list[tuple[JobId, AttemptReport]]) -> list[JobReports]:
     jobs: dict[JobId, list[AttemptReport]] = {}
-    for job, claim in said:
-        jobs.setdefault(job, []).append(claim)
-    return [JobReports(job, claims) for job, claims in jobs.items()]
+    for job, report in reports:
+        jobs.setdefault(job, []).append(report)
+    return [JobReports(job, of_job) for job, of_job in jobs.items()]

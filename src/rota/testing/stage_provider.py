@@ -1,4 +1,4 @@
-"""A provider on the stage: what it says of the machines it was asked for."""
+"""The provider of a Stage: its answers about the machines it was asked for."""
 
 from rota.clusters import machine_transitions
 from rota.model.cluster import MACHINE
@@ -6,19 +6,19 @@ from rota.testing.stage import Stage, StageMachine
 
 
 def provide(stage: Stage, machine: StageMachine) -> None:
-    """It has made what it was asked for, which joins."""
+    """The provider creates a requested machine, which joins."""
     cluster, name = stage.mirror.machines[machine.name].cluster, machine.name
     make(stage, name)
     stage.join(machine, cluster, {**stage.mirror.cluster_intents[cluster].node_labels, MACHINE: name})
 
 
 def ask(stage: Stage, name: str) -> None:
-    """It hears what is wanted of it, and nobody hears of it again."""
+    """The provider is asked for a machine and never answers."""
     stage.ask("clusters", lambda view, now: machine_transitions.on_create_requested(view, name, "", now))
 
 
 def make(stage: Stage, name: str) -> None:
-    """It says that it has, and nothing joins."""
+    """The provider reports the machine as created, but it does not join."""
     ask(stage, name)
     stage.ask("clusters", lambda view, now: machine_transitions.on_created(view, name, now))
 
@@ -29,13 +29,13 @@ def fail(stage: Stage, name: str, reason: str) -> None:
 
 
 def keep(stage: Stage, name: str, reason: str) -> None:
-    """It was asked to remove it, and cannot."""
+    """The provider fails to remove a machine."""
     stage.ask("clusters", lambda view, now: machine_transitions.on_remove_failed(view, name, reason, now))
     stage.run_to_quiescence()
 
 
 def remove(stage: Stage, name: str) -> None:
-    """As it was asked to: power and all."""
+    """The provider removes a machine."""
     stage.ask("clusters", lambda view, _: machine_transitions.on_removed(view, name))
     stage.machines.pop(name, None)
     stage.run_to_quiescence()

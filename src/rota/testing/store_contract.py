@@ -1,4 +1,4 @@
-"""StoreContract: what the engine relies on in every store. A subclass gives make() and inherits the tests.
+"""StoreContract: the contract of every store. A subclass implements make() and inherits the tests.
 
     class TestMyStore(StoreContract):
         async def make(self, directory: Path) -> Store:
@@ -20,7 +20,9 @@ from rota.store.protocol import Batch, EventRow, Snapshot, Store
 
 
 class StoreContract:
-    durable: ClassVar[bool] = True  # False: records and events live as long as the process, epochs longer
+    """Tests that every store must pass: atomic commits, fencing by epoch, events, and durability."""
+
+    durable: ClassVar[bool] = True  # False: only epochs survive the process
 
     async def make(self, directory: Path) -> Store:
         """Open the store of that directory; a second call for the same one opens it again."""
@@ -116,7 +118,7 @@ class StoreContract:
             assert revision == 1
             assert snapshot.records == records
 
-    # ---- all or nothing, one after the other
+    # ---- atomicity and ordering
 
     async def test_of_commits_at_once_one_is_done_and_the_others_are_outdated(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
@@ -243,7 +245,7 @@ class StoreContract:
                 revision = (await store.read()).revision
                 assert await store.commit(batch(epoch, after=revision)) == revision + 1
 
-    # ---- taking over what another store had
+    # ---- loading a snapshot
 
     async def test_an_empty_store_becomes_what_it_is_filled_with(self, tmp_path: Path) -> None:
         rows = [event_row(3, 1000), event_row(7, 2000)]
@@ -302,7 +304,7 @@ class StoreContract:
             assert await store.events(0, 10) == [EventRow(3, b"3"), EventRow(4, b"4")]
             assert await store.read() == before
 
-    # ---- over a reopen
+    # ---- reopening
 
     async def test_what_was_committed_lives_as_long_as_the_store_says(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
@@ -346,7 +348,7 @@ def event_row(revision: int, wall_ms: int) -> EventRow:
 
 
 async def commit(store: Store, what: Batch) -> int:
-    """After whatever is there."""
+    """Commit on top of the current revision."""
     return await store.commit(what._replace(after=(await store.read()).revision))
 
 

@@ -1,4 +1,4 @@
-"""A user on the stage: what he asks of jobs that are there."""
+"""User requests on a Stage, for jobs that exist."""
 
 from rota.apiserver.access import Caller
 from rota.apiserver.admission import actions, update
@@ -14,9 +14,9 @@ USER = Caller("user", Role.ADMIN, ("*",))
 
 
 def resize(stage: Stage, job: JobId, count: int) -> None:
-    """So many tasks; what runs is otherwise left alone."""
-    wanted = update.UpdateRequest({"count": count})
-    stage.ask("apiserver", lambda view, now: update.update_job(view, job, wanted, USER, now))
+    """Set the number of tasks; running ones are otherwise left alone."""
+    request = update.UpdateRequest({"count": count})
+    stage.ask("apiserver", lambda view, now: update.update_job(view, job, request, USER, now))
     stage.run_to_quiescence()
 
 
@@ -32,15 +32,15 @@ def resume(stage: Stage, job: JobId) -> None:
 
 
 def rerun(stage: Stage, job: JobId, *, failed: bool) -> None:
-    """Once more; of `failed` what has not succeeded."""
-    stage.put(Counters(jobs=max(map(int, stage.mirror.jobs))))  # a story numbers its jobs itself
-    wanted = RerunSelection({"failed": failed})
-    stage.ask("apiserver", lambda view, now: rerun_job(view, job, wanted, USER, now))
+    """Rerun a job; with `failed`, only tasks that have not succeeded."""
+    stage.put(Counters(jobs=max(map(int, stage.mirror.jobs))))  # scripts number their jobs themselves
+    selection = RerunSelection({"failed": failed})
+    stage.ask("apiserver", lambda view, now: rerun_job(view, job, selection, USER, now))
     stage.run_to_quiescence()
 
 
 def move(stage: Stage, job: JobId, indices: list[int] | None, to: str | None) -> None:
-    """Refused with what is raised."""
+    """Move tasks; raises what refuses it."""
     admit = move_admission(why_not_moved)
     body = {"indices": indices, "to": to}
     stage.ask("apiserver", lambda view, now: admit(view, job, body, USER, now))

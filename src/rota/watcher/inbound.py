@@ -31,8 +31,7 @@ from rota.wire.generated import agent_pb2 as pb
 
 log = structlog.get_logger("rota.watcher")
 
-# The scheduler may be able to place something now. Components do not import each other.
-SCHEDULER_WAKE = (ReconcilerName.PLACE, ROUND_KEY)
+SCHEDULER_WAKE = (ReconcilerName.PLACE, ROUND_KEY)  # a node connected, or its load changed
 
 
 class InboundMessages:

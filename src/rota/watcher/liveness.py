@@ -22,11 +22,12 @@ from rota.model.node import Connection, NodeIntent, NodeStatus
 from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan, wake_at
 from rota.model.view import NodeView, View
 from rota.rules.disruption import SilentNodes
+from rota.rules.reconciler_names import ReconcilerName
 from rota.watcher.brake import SilenceCache
 from rota.watcher.leases import expire, lease_durations_ms
 from rota.watcher.node_messages import declare_gone, withdraw_offers
 
-NAME = "liveness"
+NAME = ReconcilerName.LIVENESS
 FRESH_MS = LEASE_MS_MIN + LEASE_MARGIN_MS_MIN  # no run lease makes a node suspect sooner than this
 
 

@@ -13,8 +13,9 @@ from rota.model.limits import REVOKED_LOOK_MS
 from rota.model.node import NodeIntent
 from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan, wake_at
 from rota.model.view import View, keys_of_node
+from rota.rules.reconciler_names import ReconcilerName
 
-NAME = "revocations"
+NAME = ReconcilerName.REVOCATIONS
 _SOON_MS = 1_000  # between two checks whether the attempts of an expired node are lost
 
 

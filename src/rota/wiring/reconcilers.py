@@ -1,9 +1,9 @@
-"""The configuration of a server -> its reconcilers, as the registry lists them."""
+"""The server's configuration as settings of the reconciler registry."""
 
 from collections.abc import Sequence
 
 from rota.config import ServerConfig
-from rota.controllers.expire import JobRetention
+from rota.controllers import expire
 from rota.engine.reconciler import Reconciler
 from rota.engine.time_zones import zone
 from rota.reconcilers import ReconcilerSettings, reconcilers
@@ -12,16 +12,16 @@ from rota.scheduler.round import SchedulerSettings
 
 
 def make_reconcilers(
-    config: ServerConfig, settings: SchedulerSettings, placing: Scheduler, ttl_ms: int
+    config: ServerConfig, settings: SchedulerSettings, scheduler: Scheduler, leader_ttl_ms: int
 ) -> Sequence[Reconciler]:
     return reconcilers(
         ReconcilerSettings(
             zones=zone,
             placement=settings,
-            scheduler=placing,
+            scheduler=scheduler,
             retention=_retention(config),
             lost_ms=lost_ms(config),
-            leader_ttl_ms=ttl_ms,
+            leader_ttl_ms=leader_ttl_ms,
         )
     )
 
@@ -30,6 +30,6 @@ def lost_ms(config: ServerConfig) -> int:
     return round(config.lost_seconds * 1000)
 
 
-def _retention(config: ServerConfig) -> JobRetention:
+def _retention(config: ServerConfig) -> expire.JobRetention:
     retention = config.retention
-    return JobRetention(round(retention.age_seconds * 1000), retention.jobs_count)
+    return expire.JobRetention(round(retention.age_seconds * 1000), retention.jobs_count)

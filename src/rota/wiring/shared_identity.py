@@ -17,8 +17,6 @@ from rota.store.etcd.store import EtcdStore
 
 _PUBLISH_SECONDS = 5.0
 _CA, _VAULT = "ca", "vault"
-# A larger vault is compressed, as etcd takes 1.5 MiB; a smaller one stays readable for older versions.
-_PACKED_BYTES = 1 << 20
 _CA_FILES = (keyring.KEY_FILE, keyring.CERTIFICATE_FILE, keyring.FILE)
 
 
@@ -130,8 +128,9 @@ def _share(store: EtcdStore, name: str, content: bytes, loop: asyncio.AbstractEv
 
 
 def _packed(content: bytes) -> bytes:
-    return zlib.compress(content, 1) if len(content) > _PACKED_BYTES else content
+    """The vault as it is stored: compressed, because etcd takes no value above 1.5 MiB."""
+    return zlib.compress(content, 1)
 
 
 def _unpacked(content: bytes) -> bytes:
-    return content if content.startswith(b"{") else zlib.decompress(content)
+    return zlib.decompress(content)

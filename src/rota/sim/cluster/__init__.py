@@ -1,0 +1,1 @@
+"""The simulated processes of a cluster: machines, servers, users, a provider of machines."""

@@ -1,0 +1,1 @@
+"""What a seed draws besides plain batch jobs: services, crons, placement rules, leases, rollouts."""

@@ -1,0 +1,1 @@
+"""The simulated world: virtual time, network, store, and event loops in virtual time."""
